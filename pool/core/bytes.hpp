@@ -1,0 +1,31 @@
+// Sizes and alignments that every room shares. All in bytes, all powers of two.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace cupool {
+
+inline constexpr std::size_t kKiB = std::size_t{1} << 10;
+inline constexpr std::size_t kMiB = std::size_t{1} << 20;
+inline constexpr std::size_t kGiB = std::size_t{1} << 30;
+
+/// Every block is rounded to and aligned on this: what cuMemAlloc guarantees on every current device
+/// (CUDA C Programming Guide, "at least 256 bytes"; 512 measured).
+inline constexpr std::size_t kBlockAlignment_bytes = 512;
+
+/// The driver's own granularity for device memory; a region is a multiple of it.
+inline constexpr std::size_t kRegionGranularity_bytes = 2 * kMiB;
+
+/// `alignment` is a power of two. Precondition: the sum does not overflow (see add_overflows).
+constexpr std::size_t align_up(std::size_t bytes, std::size_t alignment) { return (bytes + alignment - 1) & ~(alignment - 1); }
+constexpr std::size_t align_down(std::size_t bytes, std::size_t alignment) { return bytes & ~(alignment - 1); }
+constexpr bool is_aligned(std::size_t bytes, std::size_t alignment) { return (bytes & (alignment - 1)) == 0; }
+constexpr bool add_overflows(std::size_t a, std::size_t b) { return a + b < a; }
+
+/// A request rounded to whole blocks; 0 when the rounding would overflow.
+constexpr std::size_t round_request(std::size_t bytes) {
+  return add_overflows(bytes, kBlockAlignment_bytes - 1) ? 0 : align_up(bytes, kBlockAlignment_bytes);
+}
+
+}  // namespace cupool

@@ -1,0 +1,144 @@
+// PoolSet: every device pool of the process, behind the operations that the shim needs.
+//
+// The boundary between pool and shim. It speaks in addresses, bytes, contexts and CUresults, never in ABI
+// arguments; it calls the driver only through the DriverApi it was given; it prints nothing and throws
+// nothing but std::bad_alloc (the shim's barrier catches it). Thread-safe. Never destroyed by the shim.
+// One lock per device; lock order in ARCHITECTURE.md. No driver call that may block is made under a lock.
+#pragma once
+
+#include <cuda.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "config/options.hpp"
+#include "pool/core/result.hpp"
+#include "pool/driver/driver_api.hpp"
+#include "pool/observe/live_page.hpp"
+#include "pool/observe/snapshot.hpp"
+
+namespace cupool {
+
+/// What a live block is to every query. `bytes` is what the program asked for; the block owns round_request(bytes).
+struct BlockView {
+  CUdeviceptr base = 0;
+  std::size_t bytes = 0;
+  CUcontext context = nullptr;
+  int device = 0;
+  std::uint64_t buffer_id = 0;       ///< unique in the process, never one of the driver's
+  CUdeviceptr region_base = 0;       ///< the cuMemAlloc allocation that holds it
+  std::size_t region_bytes = 0;
+  bool sync_memops = false;
+  bool is_native = false;            ///< the block is its own cuMemAlloc (platform, native IPC, fallback)
+};
+
+/// Who an address belongs to.
+enum class Ownership {
+  unknown,  ///< not in any region of ours: the real driver answers
+  live,     ///< inside a live block
+  vacant,   ///< inside a region of ours but in no live block: to the program it is not allocated; never forward it
+};
+
+enum class FreeOutcome {
+  freed,    ///< done; the answer is CUDA_SUCCESS
+  unknown,  ///< not ours: pass the pointer to the real driver
+  invalid,  ///< ours, but not the base of a live block: let the driver answer for an address it does not know
+  failed,   ///< ours, and the driver refused the native free: the error is the answer, the block stays live
+};
+
+struct FreeResult {
+  FreeOutcome outcome = FreeOutcome::unknown;
+  Error error{};
+};
+
+/// Device memory that the program takes outside the pool; what of it counts against CUPOOL_LIMIT is said in options.def.
+enum class OutsideKind : std::uint8_t { array, program_vmm, driver_pool, managed, host, kCount };
+
+class PoolSet {
+ public:
+  /// `api` and `page` must outlive the set. Makes no driver call.
+  PoolSet(const DriverApi& api, const config::Options& options, observe::LiveDevice* devices, std::size_t device_slots);
+  ~PoolSet();
+  PoolSet(const PoolSet&) = delete;
+  PoolSet& operator=(const PoolSet&) = delete;
+
+  // --- allocation -------------------------------------------------------------------------------------
+
+  /// A block of at least `bytes`, aligned to 512, owned by `context` (the caller's current one, not null).
+  /// Precondition: bytes > 0 (the driver answers zero itself). `api` is the exported symbol that the program called.
+  /// Errors: CUDA_ERROR_OUT_OF_MEMORY (recorded as an OOM, see take_new_ooms), or a sticky error as itself.
+  /// May call the driver; polls deferred frees for at most one second with no lock held.
+  Result<CUdeviceptr> allocate(CUcontext context, std::size_t bytes, const char* api);
+
+  /// Frees the block whose base is `address`. Never blocks under `deferred`. See FreeOutcome.
+  FreeResult free(CUdeviceptr address);
+
+  /// The same when the process is exiting: host bookkeeping only, no driver call, no wait; try-lock.
+  /// True when the address is ours (also when it could not be booked).
+  bool free_while_exiting(CUdeviceptr address);
+
+  // --- queries ----------------------------------------------------------------------------------------
+
+  /// Who owns `address`; fills `block` when live. Lock-free for addresses that are not ours.
+  Ownership find(CUdeviceptr address, BlockView* block);
+
+  /// What cuMemGetInfo answers on `context`'s device, given what the driver said. Also the freshest sample of
+  /// the driver's free bytes. total = min(T, limit); free = what a new allocation could get.
+  void adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes);
+
+  /// Marks or clears SYNC_MEMOPS on the live block at `address` and, through the driver, on its region.
+  Status set_sync_memops(CUdeviceptr address, bool on);
+
+  // --- memory outside the pool ------------------------------------------------------------------------
+
+  /// Holds `bytes` of the limit for a call that is about to be made; CUDA_ERROR_OUT_OF_MEMORY when the limit forbids it
+  /// (recorded as an OOM). Follow with commit_outside or cancel_outside.
+  Status reserve_outside(int device, OutsideKind kind, std::size_t bytes, const char* api);
+  void commit_outside(int device, OutsideKind kind, std::uint64_t key, std::size_t bytes);
+  void cancel_outside(int device, OutsideKind kind, std::size_t bytes);
+  /// Forgets `key`; false when it is not known.
+  bool release_outside(OutsideKind kind, std::uint64_t key);
+  /// A call passed to the driver unpooled, for data_quality. `api` must be a literal.
+  void saw_unpooled(const char* api);
+
+  // --- contexts, captures -----------------------------------------------------------------------------
+
+  /// A context exists now (created, or a primary that was retained). Idempotent.
+  void context_seen(CUcontext context, int device);
+  /// Runs `destroy` (the real call that may end `context`) so that no allocation is served from it meanwhile;
+  /// when `is_dead()` says so afterwards, everything it held is forgotten without a driver call.
+  CUresult end_context(CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead);
+  /// Runs `begin` (the real cuStreamBeginCapture*) under the gate; on success `stream` counts as capturing.
+  CUresult begin_capture(CUstream stream, const std::function<CUresult()>& begin);
+  /// Runs `end` (the real cuStreamEndCapture, or a stream's destruction); afterwards `stream` captures no more
+  /// unless `still_capturing()`.
+  CUresult end_capture(CUstream stream, const std::function<CUresult()>& end, const std::function<bool()>& still_capturing);
+
+  // --- upkeep and reports -----------------------------------------------------------------------------
+
+  /// Gives every wholly free region back to the driver. Returns bytes given back.
+  std::size_t trim();
+  /// True once any device memory was asked for: only then is a report written.
+  bool used() const;
+  /// Everything known, within `budget`; devices whose lock cannot be had in time are left out (complete = false).
+  observe::Snapshot snapshot(std::chrono::nanoseconds budget);
+  /// OOMs recorded since the last call, oldest first; the caller writes their reports.
+  std::size_t new_oom_count();
+  /// Walks every structure; the first broken invariant as a sentence, or an empty string.
+  std::string check() const;
+
+  // --- process life -----------------------------------------------------------------------------------
+
+  /// From here on no driver call is made by this set, in any thread.
+  void stop_calling_driver();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cupool

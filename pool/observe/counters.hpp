@@ -1,0 +1,57 @@
+// The numbers of one device, as plain atomics that can live in shared memory.
+//
+// Written under the device pool's lock by one thread at a time (so: relaxed load and store, no locked
+// instruction), read by anyone at any time. Source of the names: counters.def.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace cupool::observe {
+
+/// A value and the highest it has been.
+struct Gauge {
+  std::atomic<std::uint64_t> current{0};
+  std::atomic<std::uint64_t> peak{0};
+
+  /// Adds `delta` (may be negative). Precondition: the writer holds the lock that owns this gauge.
+  void add(std::int64_t delta) {
+    const std::uint64_t now = current.load(std::memory_order_relaxed) + static_cast<std::uint64_t>(delta);
+    current.store(now, std::memory_order_relaxed);
+    if (now > peak.load(std::memory_order_relaxed)) peak.store(now, std::memory_order_relaxed);
+  }
+};
+
+/// A number that only grows.
+struct Total {
+  std::atomic<std::uint64_t> value{0};
+  /// Precondition: the writer holds the lock that owns this total.
+  void add(std::uint64_t delta = 1) { value.store(value.load(std::memory_order_relaxed) + delta, std::memory_order_relaxed); }
+};
+
+struct Counters {
+#define GAUGE(name, unit, doc) Gauge name;
+#define TOTAL(name, unit, doc) Total name;
+#include "pool/observe/counters.def"
+#undef GAUGE
+#undef TOTAL
+};
+
+struct CounterRow {
+  const char* name;
+  const char* unit;
+  const char* doc;
+  bool is_gauge;
+};
+
+inline constexpr CounterRow kCounterRows[] = {
+#define GAUGE(name, unit, doc) {#name, #unit, doc, true},
+#define TOTAL(name, unit, doc) {#name, #unit, doc, false},
+#include "pool/observe/counters.def"
+#undef GAUGE
+#undef TOTAL
+};
+
+}  // namespace cupool::observe

@@ -1,0 +1,29 @@
+// One thing that happened to a device's memory: what the timeline ring, the trace and the views are made of.
+#pragma once
+
+#include <cstdint>
+
+namespace cupool::observe {
+
+enum class EventKind : std::uint8_t {
+  allocate,        ///< a block became live
+  free_requested,  ///< the program freed it; it waits for the GPU
+  free_completed,  ///< its bytes may be reused
+  region_create,   ///< the pool took memory from the driver
+  region_release,  ///< the pool gave memory back
+  oom,             ///< an allocation failed; address is the driver's free bytes then
+};
+
+/// 40 bytes. `ticks` is raw (see core/clock.hpp), turned into nanoseconds when the report is written.
+struct Event {
+  std::uint64_t ticks = 0;
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;            ///< rounded
+  std::uint64_t requested_bytes = 0;
+  std::uint32_t site = 0;             ///< call site, 0: not recorded
+  std::uint16_t thread = 0;           ///< a small number per thread, in order of first use
+  EventKind kind = EventKind::allocate;
+  std::uint8_t stream_class = 0;      ///< 0: plain (no stream), 1: stream-ordered
+};
+
+}  // namespace cupool::observe

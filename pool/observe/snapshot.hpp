@@ -1,0 +1,124 @@
+// What the pool knows at one moment, as plain data: the only thing a report is made of.
+//
+// pool/device fills it under its locks, quickly; pool/observe/report turns it into JSON with no lock held.
+// Bytes are bytes, times are nanoseconds. Nothing here points into the pool.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pool/observe/event.hpp"
+
+namespace cupool::observe {
+
+enum class BlockState : std::uint8_t { live, deferred, free };
+
+/// One row of the address map. Rows of a region are contiguous and in address order.
+struct BlockRow {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t requested_bytes = 0;
+  std::uint64_t allocated_unix_ns = 0;  ///< 0: unknown
+  std::uint32_t region = 0;             ///< index into DeviceSnapshot::regions
+  std::uint32_t site = 0;
+  BlockState state = BlockState::live;
+};
+
+struct RegionRow {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t context = 0;  ///< the CUcontext's value, to tell contexts apart
+};
+
+struct Fragmentation {
+  std::uint64_t free_bytes = 0;
+  std::uint64_t largest_free_bytes = 0;
+  std::uint64_t largest_free_remapped_bytes = 0;  ///< equals largest_free_bytes where nothing can be remapped
+  std::uint64_t inactive_split_bytes = 0;
+  std::uint64_t live_bytes = 0;
+  std::uint64_t requested_bytes = 0;
+  std::uint64_t reserved_bytes = 0;
+};
+
+struct CounterValue {
+  std::string name;
+  bool is_gauge = false;
+  std::uint64_t current = 0;  ///< the total, for a TOTAL row
+  std::uint64_t peak = 0;
+};
+
+struct DriverCallValue {
+  std::string symbol;
+  std::uint64_t count = 0;
+};
+
+/// Device memory by owner; report.cpp adds `unattributed` so that the parts sum to total_bytes.
+struct OutsideBytes {
+  std::uint64_t arrays = 0;
+  std::uint64_t program_vmm = 0;
+  std::uint64_t driver_pools = 0;  ///< cuMemAllocAsync and friends that passed to the driver
+  std::uint64_t managed = 0;
+  std::uint64_t host = 0;          ///< not device memory: listed, never in the sum
+};
+
+struct DeviceSnapshot {
+  int ordinal = 0;
+  std::string uuid;
+  std::string name;
+  std::string policy;
+  std::string backing;
+  std::uint64_t total_bytes = 0;
+  std::uint64_t limit_bytes = 0;        ///< 0: none
+  std::uint64_t driver_free_bytes = 0;  ///< last sample
+  std::vector<CounterValue> counters;
+  std::vector<DriverCallValue> driver_calls;  ///< only those made at least once
+  Fragmentation now;
+  Fragmentation at_peak;
+  OutsideBytes outside;
+  std::vector<RegionRow> regions;
+  std::vector<BlockRow> blocks;
+  std::vector<Event> timeline;          ///< oldest first; ticks already turned into unix nanoseconds
+  std::uint64_t timeline_dropped = 0;
+};
+
+enum class OomCause : std::uint8_t {
+  impossible_request, limit, driver_refused, deferred_free, external_fragmentation, other_process, non_pool_memory, true_exhaustion
+};
+
+/// The inputs of the classifier, in the letters of REPORT.md section 2. An unknown input is nullopt, not 0.
+struct OomEvidence {
+  std::uint64_t request_bytes = 0;                 ///< R, rounded
+  std::uint64_t device_total_bytes = 0;            ///< T
+  std::optional<std::uint64_t> driver_free_bytes;  ///< F
+  std::uint64_t pool_free_bytes = 0;               ///< PF
+  std::uint64_t largest_free_bytes = 0;            ///< LF
+  std::uint64_t releasable_bytes = 0;              ///< REL
+  std::uint64_t deferred_bytes = 0;                ///< PEND
+  std::uint64_t largest_free_with_deferred_bytes = 0;  ///< largest hole if every deferred free had completed
+  std::optional<std::uint64_t> other_process_bytes;    ///< U
+  std::uint64_t own_outside_bytes = 0;             ///< N
+  std::uint64_t limit_bytes = 0;                   ///< 0: none
+  std::uint64_t held_bytes = 0;                    ///< what counts against the limit
+  bool can_remap = false;
+};
+
+struct OomRecord {
+  std::uint64_t time_unix_ns = 0;
+  int device = 0;
+  std::string api;  ///< exported driver symbol that was called
+  std::uint64_t requested_bytes = 0;
+  int result = 2;  ///< the CUresult that the program got
+  OomEvidence evidence;
+};
+
+struct Snapshot {
+  std::vector<DeviceSnapshot> devices;
+  std::vector<OomRecord> ooms;
+  std::vector<std::string> unpooled_apis_seen;
+  std::uint64_t dropped_events = 0;
+  bool complete = true;  ///< false: a lock could not be had in time, some device is missing
+};
+
+}  // namespace cupool::observe
