@@ -1,0 +1,63 @@
+/* Control surface of the simulated driver: exported from sim/libcuda.so.1, and linked in-process (target cusim).
+ *
+ * C, so that victims can dlsym it. The simulated driver keeps a virtual clock that only these calls and
+ * synchronising driver calls move; work completes when the clock passes it or a host call waits for it.
+ * A query never completes work. Configuration by environment, read at load and at cusim_reset():
+ *   CUSIM_DEVICES=1..64          CUSIM_MEMORY=80GiB (per device; or a list "80GiB,24GiB")
+ *   CUSIM_DRIVER_VERSION=13000   functions newer than this do not exist (dlsym NULL, cuGetProcAddress not found)
+ *   CUSIM_VMM=1|0                CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+ *   CUSIM_CONTEXT_BYTES=0        device memory that each context costs
+ *   CUSIM_FAIL=symbol:nth:code[:times],…   fault injection
+ *   CUSIM_LOG=path               at exit: one JSON object: calls by symbol, violations, bytes still allocated
+ *   CUSIM_NO_DEVICE=1            cuInit returns CUDA_ERROR_NO_DEVICE
+ */
+#ifndef CUSIM_H
+#define CUSIM_H
+#include <cuda.h>
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#define CUSIM_API __attribute__((visibility("default")))
+
+/* As at load: no context, no memory, clock 0, no faults, environment read again. In-process tests only. */
+CUSIM_API void cusim_reset(void);
+/* Sets one of the variables above without the prefix ("MEMORY", "8GiB") for the next cusim_reset(); overrides the environment. NULL unsets. */
+CUSIM_API void cusim_configure(const char* name, const char* value);
+
+CUSIM_API uint64_t cusim_now_ns(void);
+CUSIM_API void cusim_advance_ns(uint64_t duration_ns);
+
+/* Test kernels, enqueued on `stream` of the current context; they touch memory when they COMPLETE, duration_ns after they could start. */
+CUSIM_API CUresult cusim_launch_fill(CUstream stream, CUdeviceptr address, size_t bytes, uint8_t value, uint64_t duration_ns);
+CUSIM_API CUresult cusim_launch_check(CUstream stream, CUdeviceptr address, size_t bytes, uint8_t expected, uint64_t duration_ns);
+CUSIM_API CUresult cusim_launch_spin(CUstream stream, uint64_t duration_ns);
+/* Completes only once *flag is not 0 (work that waits for the host); a host call that waits for it really waits. */
+CUSIM_API CUresult cusim_launch_wait_host(CUstream stream, volatile uint32_t* flag);
+/* Bytes that check kernels found different from what they expected. */
+CUSIM_API uint64_t cusim_mismatched_bytes(void);
+/* Makes the context sticky-broken, as an illegal access does: every later call that reports errors returns `code`. */
+CUSIM_API void cusim_break_context(CUcontext context, CUresult code);
+
+/* Calls of an exported symbol since load/reset, whoever made them; and of all symbols. */
+CUSIM_API uint64_t cusim_calls(const char* exported_symbol);
+CUSIM_API uint64_t cusim_total_calls(void);
+/* The nth call from now (1 = the next) of `exported_symbol`, and the times-1 after it, fail with `code` without any effect. */
+CUSIM_API void cusim_fail(const char* exported_symbol, uint64_t nth, CUresult code, uint64_t times);
+
+/* Violations: things that a correct program never does (double free, free of memory with pending work without a wait, use after destroy,
+ * access without rights, calls after deinit). Count, and the index-th as a sentence (valid until the next reset). */
+CUSIM_API size_t cusim_violation_count(void);
+CUSIM_API const char* cusim_violation(size_t index);
+
+/* Ledger. */
+CUSIM_API uint64_t cusim_used_bytes(int device);
+CUSIM_API uint64_t cusim_allocation_count(int device);
+/* From here on the driver is deinitialised: calls return CUDA_ERROR_DEINITIALIZED, and are violations when made by `cusim` clients that should know. */
+CUSIM_API void cusim_deinitialize(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
