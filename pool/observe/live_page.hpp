@@ -1,14 +1,43 @@
 // The live page: one file in shared memory that holds a process's counters, readable after SIGKILL.
 //
-// The counters are not copied here, they live here: pool/device writes them in place. The layout is a
-// published format (docs in ARCHITECTURE.md): a header, two name tables, then one LiveDevice per device,
-// so that a reader needs no list of its own. All integers little endian, all offsets from the page's start.
-// shim/live_page creates and maps the file; without one (no shared memory) the same struct sits in the heap.
+// The counters are not copied here, they live here: pool/device writes them in place. shim/live_page creates and
+// maps the file; without one (no shared memory) the same structs sit in the heap. Everything that a report needs
+// (DESIGN section 2) can be completed from the page, but for what grows with the number of blocks: the histogram,
+// holes, address map, timeline and leaks by site.
+//
+// FORMAT, version 1. Little endian, 64-bit. Offsets count from the page's start unless said otherwise.
+//
+//   1. Check `magic` at 0 (the bytes "CUPULPG1"; stored last, so a page without it is being made) and `version` == 1.
+//   2. Read LiveHeader at 0; its offsets stand below as kLiveHeader… constants, each checked by a static_assert:
+//        0 u64 magic                     8 u32 version                12 u32 header_bytes
+//       16 i32 pid                      20 u32 state (LiveState)      24 u64 process_start_ticks (field 22 of /proc/PID/stat)
+//       32 u64 start_unix_ns            40 u64 start_monotonic_ns
+//       48 u32 counter_names_offset     52 u32 counter_names_bytes         text: "name gauge|total unit\n" per counter
+//       56 u32 driver_call_names_offset 60 u32 driver_call_names_bytes     text: "symbol\n" per count
+//       64 u32 process_json_offset      68 u32 process_json_bytes          UTF-8 JSON, see process_json() in report.hpp
+//       72 u32 devices_offset           76 u32 device_stride_bytes    80 u32 device_count (slots)
+//       84 u32 counters_offset_in_device        88 u32 driver_calls_offset_in_device
+//       92 u32 fragmentation_offset_in_device   96 u32 request (LiveRequest)   100 u32 outside_offset_in_device
+//      104 u32 fragmentation_names_offset      108 u32 fragmentation_names_bytes   text: "name\n" per u64
+//      112 u32 outside_names_offset            116 u32 outside_names_bytes         text: "name\n" per u64
+//      120 u32 unpooled_offset  124 u32 unpooled_stride_bytes  128 u32 unpooled_count  132 u32 oom_count
+//   3. Slot i of the devices begins at devices_offset + i * device_stride_bytes; skip it when its `in_use` is 0:
+//        0 u32 in_use    4 i32 ordinal    8 char uuid[40]    48 char name[128]    176 char policy[16]    192 char backing[16]
+//      208 u64 total_bytes    216 u64 limit_bytes (0: none)    224 u64 driver_free_bytes    232 u64 driver_free_unix_ns (0: never asked)
+//      then, at the offsets that the header gives:
+//        counters       in the order of the name table; a gauge is two u64 (current, peak), a total is one
+//        driver_calls   one u64 per name
+//        fragmentation  one u64 per name
+//        outside        one u64 per name (of them `host` is not device memory)
+//   4. Slot i of the unpooled names: u32 state (2: valid; 0 ends the list), then a NUL terminated name. One may come twice.
+//   All strings are NUL terminated UTF-8. A reader must not assume the order or the number of names. Words are read
+//   whole but not together: sums may be off by one event while the process lives.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "pool/driver/driver_api.hpp"
 #include "pool/observe/counters.hpp"
@@ -16,11 +45,14 @@
 namespace cupool::observe {
 
 inline constexpr std::size_t kMaxDevices = 64;
-inline constexpr std::uint64_t kLivePageMagic = 0x3147504c55504355;  // "UCPULPG1", little endian
+inline constexpr std::uint64_t kLivePageMagic = 0x3147504c55505543;  // "CUPULPG1", little endian
 inline constexpr std::uint32_t kLivePageVersion = 1;
+inline constexpr std::size_t kUnpooledSlots = 64;
+inline constexpr std::size_t kUnpooledNameBytes = 60;
 
-/// Fragmentation figures that the pool keeps current, so that a report can be completed from the page alone.
-/// largest_free and free are of the pool; the at_peak pair was taken at the moment of peak live.
+/// Figures that the pool keeps current, so that a report can be completed from the page alone. free, largest_free,
+/// largest_free_remapped and inactive_split are the pool's; the at_peak_* were taken at the moment of peak live.
+/// The order is the published name table's (kLiveFragmentationNames).
 struct LiveFragmentation {
   std::atomic<std::uint64_t> free_bytes{0};
   std::atomic<std::uint64_t> largest_free_bytes{0};
@@ -30,10 +62,27 @@ struct LiveFragmentation {
   std::atomic<std::uint64_t> at_peak_live_bytes{0};
   std::atomic<std::uint64_t> at_peak_requested_bytes{0};
   std::atomic<std::uint64_t> at_peak_reserved_bytes{0};
+  std::atomic<std::uint64_t> largest_free_remapped_bytes{0};  ///< equals largest_free_bytes where nothing can be remapped
+  std::atomic<std::uint64_t> at_peak_largest_free_remapped_bytes{0};
+  std::atomic<std::uint64_t> at_peak_inactive_split_bytes{0};
 };
+inline constexpr std::string_view kLiveFragmentationNames =
+    "free_bytes\nlargest_free_bytes\ninactive_split_bytes\nat_peak_free_bytes\nat_peak_largest_free_bytes\n"
+    "at_peak_live_bytes\nat_peak_requested_bytes\nat_peak_reserved_bytes\nlargest_free_remapped_bytes\n"
+    "at_peak_largest_free_remapped_bytes\nat_peak_inactive_split_bytes\n";
+
+/// Memory that the program took outside the pool, by kind; the fields of OutsideBytes in snapshot.hpp.
+struct LiveOutside {
+  std::atomic<std::uint64_t> arrays{0};
+  std::atomic<std::uint64_t> program_vmm{0};
+  std::atomic<std::uint64_t> driver_pools{0};
+  std::atomic<std::uint64_t> managed{0};
+  std::atomic<std::uint64_t> host{0};
+};
+inline constexpr std::string_view kLiveOutsideNames = "arrays\nprogram_vmm\ndriver_pools\nmanaged\nhost\n";
 
 /// One device. `in_use` is stored last (release), after the identity fields.
-struct LiveDevice {
+struct alignas(64) LiveDevice {
   std::atomic<std::uint32_t> in_use{0};
   std::int32_t ordinal = -1;
   char uuid[40] = {};   ///< "GPU-xxxxxxxx-xxxx-…", NUL terminated
@@ -43,38 +92,78 @@ struct LiveDevice {
   std::uint64_t total_bytes = 0;
   std::uint64_t limit_bytes = 0;                      ///< 0: no limit
   std::atomic<std::uint64_t> driver_free_bytes{0};    ///< as the driver last told us
-  std::atomic<std::uint64_t> driver_free_unix_ns{0};  ///< when that was
+  std::atomic<std::uint64_t> driver_free_unix_ns{0};  ///< when that was; 0: never
   Counters counters;
   DriverCallCounts driver_calls{};
   LiveFragmentation fragmentation;
+  LiveOutside outside;
 };
 
-/// Fixed head of the file; name tables, text and devices follow at the offsets given.
-struct LiveHeader {
-  std::uint64_t magic = 0;  ///< stored last (release)
-  std::uint32_t version = 0;
-  std::uint32_t header_bytes = 0;
-  std::int32_t pid = 0;
-  std::uint32_t state = 0;  ///< LiveState
-  std::uint64_t process_start_ticks = 0;  ///< field 22 of /proc/self/stat: with pid, the process's identity
-  std::uint64_t start_unix_ns = 0;
-  std::uint64_t start_monotonic_ns = 0;
-  std::uint32_t counter_names_offset = 0;      ///< kCounterRows, "name kind unit\n" lines
-  std::uint32_t counter_names_bytes = 0;
-  std::uint32_t driver_call_names_offset = 0;  ///< kDriverCallNames, one per line
-  std::uint32_t driver_call_names_bytes = 0;
-  std::uint32_t process_json_offset = 0;       ///< UTF-8 JSON: {"process": …, "options": …, "report_path": …}
-  std::uint32_t process_json_bytes = 0;
-  std::uint32_t devices_offset = 0;
-  std::uint32_t device_stride_bytes = 0;
-  std::uint32_t device_count = 0;              ///< slots, kMaxDevices
-  std::uint32_t counters_offset_in_device = 0;
-  std::uint32_t driver_calls_offset_in_device = 0;
-  std::uint32_t fragmentation_offset_in_device = 0;
-  std::uint32_t request = 0;                   ///< a reader asks for something (trim, report); 0: nothing
-  std::uint32_t reserved = 0;
+/// One exported symbol that passed to the driver unpooled.
+struct LiveUnpooled {
+  std::atomic<std::uint32_t> state{0};  ///< 0: empty, 1: being written, 2: valid
+  char name[kUnpooledNameBytes] = {};   ///< NUL terminated
 };
 
 enum class LiveState : std::uint32_t { cold = 0, live = 1, exiting = 2, reported = 3 };
+/// What a reader asks of the process by storing it in `request`; the process stores 0 when it is done.
+enum class LiveRequest : std::uint32_t { none = 0, report = 1, trim = 2 };
+
+/// Fixed head of the file; name tables, text and devices follow at the offsets given.
+struct LiveHeader {
+  std::atomic<std::uint64_t> magic{0};  ///< stored last (release)
+  std::uint32_t version = 0;
+  std::uint32_t header_bytes = 0;
+  std::int32_t pid = 0;
+  std::atomic<std::uint32_t> state{0};    ///< LiveState
+  std::uint64_t process_start_ticks = 0;  ///< field 22 of /proc/self/stat: with pid, the process's identity
+  std::uint64_t start_unix_ns = 0;
+  std::uint64_t start_monotonic_ns = 0;
+  std::uint32_t counter_names_offset = 0;
+  std::uint32_t counter_names_bytes = 0;
+  std::uint32_t driver_call_names_offset = 0;
+  std::uint32_t driver_call_names_bytes = 0;
+  std::uint32_t process_json_offset = 0;
+  std::uint32_t process_json_bytes = 0;
+  std::uint32_t devices_offset = 0;
+  std::uint32_t device_stride_bytes = 0;
+  std::uint32_t device_count = 0;  ///< slots, kMaxDevices
+  std::uint32_t counters_offset_in_device = 0;
+  std::uint32_t driver_calls_offset_in_device = 0;
+  std::uint32_t fragmentation_offset_in_device = 0;
+  std::atomic<std::uint32_t> request{0};  ///< LiveRequest, written by a reader
+  std::uint32_t outside_offset_in_device = 0;
+  std::uint32_t fragmentation_names_offset = 0;
+  std::uint32_t fragmentation_names_bytes = 0;
+  std::uint32_t outside_names_offset = 0;
+  std::uint32_t outside_names_bytes = 0;
+  std::uint32_t unpooled_offset = 0;
+  std::uint32_t unpooled_stride_bytes = 0;
+  std::uint32_t unpooled_count = 0;          ///< slots, kUnpooledSlots
+  std::atomic<std::uint32_t> oom_count{0};   ///< OOM reports written by the process
+};
+
+/// Who the page is about; see LiveHeader for the meanings.
+struct LiveIdentity {
+  std::int32_t pid = 0;
+  std::uint64_t process_start_ticks = 0;
+  std::uint64_t start_unix_ns = 0;
+  std::uint64_t start_monotonic_ns = 0;
+};
+
+/// Bytes that a page with `process_json_bytes` of text needs, rounded to whole 4 KiB pages.
+std::size_t live_page_bytes(std::size_t process_json_bytes);
+
+/// Lays a page out in `memory`: header, name tables, text, empty device slots, state `live`; publishes the magic last.
+/// Preconditions: `memory` is zero, 64-aligned and `bytes` >= live_page_bytes(process_json.size()).
+/// nullptr, and nothing written, when it does not fit. The memory must outlive every user of the slots.
+LiveHeader* format_live_page(void* memory, std::size_t bytes, const LiveIdentity& identity, std::string_view process_json);
+
+/// The kMaxDevices slots of a page that format_live_page made: what PoolSet takes.
+LiveDevice* live_devices(LiveHeader* page);
+
+/// Adds an exported symbol to the page's list of calls that passed unpooled; a name that is there stays alone (two
+/// threads at the same instant may both add it). Lock-free, so callable from any hook. False when the list is full.
+bool note_unpooled(LiveHeader* page, std::string_view symbol);
 
 }  // namespace cupool::observe

@@ -1,0 +1,52 @@
+// Timeline: the newest events of a device in a ring, for the report.
+//
+// The ring is mapped at the first event (a process that allocates nothing pays nothing) and never grows; after that
+// an event is one 40-byte store. Never: reads the clock (ticks come in the event), locks, allocates in record().
+// Thread rule: one writer at a time, and readers exclude it: both hold the device pool's lock.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "pool/observe/event.hpp"
+
+namespace cupool::observe {
+
+/// More than this is taken for a mistake: 10 GiB of host memory per device.
+inline constexpr std::size_t kMaxTimelineEvents = std::size_t{1} << 28;
+
+class Timeline {
+ public:
+  /// Keeps the newest `capacity_events`, at most kMaxTimelineEvents; 0 keeps none and counts none as dropped.
+  explicit Timeline(std::size_t capacity_events);
+  ~Timeline();
+  Timeline(const Timeline&) = delete;
+  Timeline& operator=(const Timeline&) = delete;
+
+  /// Keeps `event`, over the oldest when the ring is full. No allocation after the first call.
+  void record(const Event& event) noexcept {
+    if (ring_ == nullptr && !map_ring()) return;
+    ring_[next_] = event;
+    if (++next_ == capacity_) next_ = 0;
+    ++recorded_;
+  }
+
+  /// The newest `limit` events, oldest first, ticks as recorded. Allocates; throws only std::bad_alloc.
+  std::vector<Event> events(std::size_t limit = SIZE_MAX) const;
+  /// Events that events() can no longer give: overwritten, or lost because the ring could not be mapped.
+  std::uint64_t dropped() const { return lost_ + (recorded_ > capacity_ ? recorded_ - capacity_ : 0); }
+  std::size_t capacity_events() const { return capacity_; }
+
+ private:
+  bool map_ring() noexcept;
+
+  Event* ring_ = nullptr;
+  std::size_t capacity_ = 0;
+  std::size_t next_ = 0;         ///< where the next event goes
+  std::uint64_t recorded_ = 0;   ///< events stored since the start
+  std::uint64_t lost_ = 0;       ///< events that came while there was no ring though one was asked for
+  bool mapping_failed_ = false;
+};
+
+}  // namespace cupool::observe
