@@ -1,0 +1,83 @@
+// Mutex: a pthread mutex that clang's thread-safety analysis knows, and the guards for it.
+//
+// Lock order of the pool, outermost first; whoever holds one may take those below it, never those above:
+//   1. CaptureGate (shared by recorders, exclusive for BeginCapture)
+//   2. DeviceState::memops_lock (orders SYNC_MEMOPS calls of one device)
+//   3. DeviceState::lock, one per device; two devices' locks are never held together
+//   4. leaves, under which nothing else is taken: ContextRegistry, OutsideMemory, the OOM list, the warning list
+// No driver call is made under 3 or 4. Thread rule: it is the thread rule.
+#pragma once
+
+#include <pthread.h>
+
+#include "pool/core/thread_annotations.hpp"
+
+namespace cupool {
+
+class CUPOOL_CAPABILITY("mutex") Mutex {
+ public:
+  Mutex() = default;
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+
+  // A default pthread mutex cannot fail here: it is neither recursive nor robust, and never destroyed while in use.
+  void lock() CUPOOL_ACQUIRE() { pthread_mutex_lock(&native_); }
+  void unlock() CUPOOL_RELEASE() { pthread_mutex_unlock(&native_); }
+  bool try_lock() CUPOOL_TRY_ACQUIRE(true) { return pthread_mutex_trylock(&native_) == 0; }
+  pthread_mutex_t* native() { return &native_; }
+
+ private:
+  pthread_mutex_t native_ = PTHREAD_MUTEX_INITIALIZER;
+};
+
+/// Holds a Mutex for a scope; may let go of it in between (unlock, then lock again).
+class CUPOOL_SCOPED_CAPABILITY MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) CUPOOL_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  ~MutexLock() CUPOOL_RELEASE() {
+    if (held_) mutex_.unlock();
+  }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+  void unlock() CUPOOL_RELEASE() {
+    held_ = false;
+    mutex_.unlock();
+  }
+  void lock() CUPOOL_ACQUIRE() {
+    mutex_.lock();
+    held_ = true;
+  }
+
+ private:
+  Mutex& mutex_;
+  bool held_ = true;
+};
+
+/// Lets go of a Mutex that the caller's caller holds, for a scope: around a driver call.
+class CUPOOL_SCOPED_CAPABILITY MutexUnlock {
+ public:
+  explicit MutexUnlock(Mutex& mutex) CUPOOL_RELEASE(mutex) : mutex_(mutex) { mutex_.unlock(); }
+  ~MutexUnlock() CUPOOL_ACQUIRE() { mutex_.lock(); }
+  MutexUnlock(const MutexUnlock&) = delete;
+  MutexUnlock& operator=(const MutexUnlock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+/// Waits for a change of what a Mutex guards.
+class Condition {
+ public:
+  Condition() = default;
+  Condition(const Condition&) = delete;
+  Condition& operator=(const Condition&) = delete;
+  /// Precondition: the caller holds `mutex`, and holds it again on return. Spurious returns happen.
+  void wait(Mutex& mutex) CUPOOL_REQUIRES(mutex) { pthread_cond_wait(&native_, mutex.native()); }
+  void notify_all() { pthread_cond_broadcast(&native_); }
+
+ private:
+  pthread_cond_t native_ = PTHREAD_COND_INITIALIZER;
+};
+
+}  // namespace cupool
