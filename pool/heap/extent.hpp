@@ -1,0 +1,46 @@
+// Extent and Region: the boundary tags of the heap, kept on the host because device memory cannot be touched.
+//
+// Plain records without behaviour. The heap owns the links and the geometry; the owner's fields are for the device
+// pool and the heap never reads them. The first 64 bytes of an Extent are all that allocate and free look at, and
+// each extent carries its neighbours' free bits, so that a free between two live blocks reads no other extent.
+#pragma once
+
+#include <cstdint>
+
+namespace cupool::heap {
+
+enum class ExtentState : std::uint8_t { free, live, deferred };
+
+struct Region;
+
+/// A run of bytes in one region: a free hole, a live block, or a block whose free waits for the GPU.
+struct Extent {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;                 ///< multiple of kBlockAlignment_bytes
+  Extent* previous = nullptr;              ///< neighbour by address in the same region
+  Extent* next = nullptr;
+  Extent* bin_previous = nullptr;          ///< free: bin list; deferred: the owner's batch list
+  Extent* bin_next = nullptr;
+  Region* region = nullptr;
+  std::uint32_t site = 0;                  ///< owner's
+  ExtentState state = ExtentState::free;
+  std::uint8_t flags = 0;                  ///< owner's; 0 on return of allocate
+  bool previous_is_free = false;           ///< the heap's copy of previous->state == free
+  bool next_is_free = false;
+  std::uint64_t requested_bytes = 0;       ///< owner's
+  std::uint64_t buffer_id = 0;             ///< owner's
+  std::uint64_t allocated_ticks = 0;       ///< owner's
+};
+static_assert(sizeof(Extent) == 88, "the metadata budget of 0.1% counts on it");
+
+/// One contiguous range that came from the driver as a whole and goes back as a whole.
+struct Region {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  Extent* first = nullptr;
+  std::uint64_t free_bytes = 0;            ///< Σ free extents; == bytes when wholly free
+  std::uint32_t index = 0;                 ///< stable while the region lives; reused afterwards
+  void* owner = nullptr;                   ///< the device pool's
+};
+
+}  // namespace cupool::heap

@@ -1,0 +1,84 @@
+// ExtentHeap::check: every invariant of the heap, as the sentence that is true when it is broken.
+#include "pool/core/bytes.hpp"
+#include "pool/heap/extent_heap.hpp"
+
+namespace cupool::heap {
+
+namespace {
+bool is_free(const Extent* extent) { return extent != nullptr && extent->state == ExtentState::free; }
+}  // namespace
+
+std::string ExtentHeap::check_links(const Region& region, const Extent& extent) const {
+  if (extent.region != &region) return "an extent names another region than the one that lists it";
+  if (extent.bytes == 0) return "an extent is empty";
+  if (!is_aligned(extent.bytes, kBlockAlignment_bytes)) return "an extent's size is no multiple of 512 bytes";
+  if (extent.next != nullptr && extent.next->previous != &extent) return "an extent's next neighbour does not link back to it";
+  if (extent.next != nullptr && extent.next->address != extent.address + extent.bytes) return "an extent does not end where its next neighbour begins";
+  if (extent.next == nullptr && extent.address + extent.bytes != region.address + region.bytes) return "the last extent does not end where its region ends";
+  if (extent.state == ExtentState::free && is_free(extent.next)) return "two neighbouring extents are both free";
+  if (extent.previous_is_free != is_free(extent.previous)) return "an extent is wrong about whether its previous neighbour is free";
+  if (extent.next_is_free != is_free(extent.next)) return "an extent is wrong about whether its next neighbour is free";
+  if (pages(&region).find(extent.address) != &extent) return "the page index does not find an extent by its base";
+  if (pages(&region).find_containing(extent.address) != &extent) return "the page index does not find an extent by its first byte";
+  if (pages(&region).find_containing(extent.address + extent.bytes - 1) != &extent) return "the page index does not find an extent by its last byte";
+  if (pages(&region).find_containing(extent.address + extent.bytes / 2) != &extent) return "the page index does not find an extent by a byte inside it";
+  return {};
+}
+
+std::string ExtentHeap::check_region(const Region& region, Tally* tally) const {
+  if (region.first == nullptr || region.first->address != region.address) return "a region's first extent does not begin where the region begins";
+  if (region.first->previous != nullptr) return "a region's first extent has a previous neighbour";
+  std::uint64_t free_bytes = 0;
+  for (const Extent* extent = region.first; extent != nullptr; extent = extent->next) {
+    if (std::string broken = check_links(region, *extent); !broken.empty()) return broken;
+    ++tally->extents;
+    if (extent->state != ExtentState::free) continue;
+    free_bytes += extent->bytes;
+    ++tally->holes;
+  }
+  if (free_bytes != region.free_bytes) return "a region's free bytes are not the sum of its free extents";
+  ++tally->regions;
+  tally->region_bytes += region.bytes;
+  tally->free_bytes += free_bytes;
+  if (free_bytes == region.bytes) tally->wholly_free_bytes += region.bytes;
+  return pages(&region).check();
+}
+
+std::string ExtentHeap::check_bins(std::uint64_t holes) const {
+  std::uint64_t binned = 0;
+  std::uint64_t largest_bytes = 0;
+  for (unsigned row = 0; row < SizeBins::kRows; ++row) {
+    for (unsigned column = 0; column < SizeBins::kDivisions; ++column) {
+      const Extent* previous = nullptr;
+      for (const Extent* extent = bins_.head({row, column}); extent != nullptr; extent = extent->bin_next) {
+        if (extent->state != ExtentState::free) return "a bin lists an extent that is not free";
+        if (extent->bin_previous != previous) return "a bin's list does not link back";
+        if (SizeBins::slot_of(extent->bytes) != SizeBins::Slot{row, column}) return "an extent is in a bin of another size";
+        if (++binned > holes) return "the bins list more extents than are free";
+        if (extent->bytes > largest_bytes) largest_bytes = extent->bytes;
+        previous = extent;
+      }
+    }
+  }
+  if (binned != holes) return "a free extent is in no bin";
+  if (largest_bytes != bins_.largest_bytes()) return "the largest free extent is not the one that the bins remember";
+  return bins_.check();
+}
+
+std::string ExtentHeap::check() const {
+  if (std::string broken = regions_.check(); !broken.empty()) return broken;
+  Tally tally{};
+  std::string broken;
+  for_each_region([&](const Region& region) {
+    if (broken.empty()) broken = check_region(region, &tally);
+  });
+  if (!broken.empty()) return broken;
+  if (tally.regions != regions_.size()) return "the region table does not visit every region";
+  if (tally.extents != arena_.in_use()) return "extents in use are not the extents of all regions";
+  if (tally.region_bytes != region_bytes_) return "the heap's bytes are not the sum of its regions";
+  if (tally.free_bytes != free_bytes_) return "the heap's free bytes are not the sum of its free extents";
+  if (tally.wholly_free_bytes != wholly_free_bytes_) return "the wholly free bytes are not those of the regions with nothing in them";
+  return check_bins(tally.holes);
+}
+
+}  // namespace cupool::heap

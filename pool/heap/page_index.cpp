@@ -1,0 +1,221 @@
+// PageIndex: entries, dense tables and the bitmap of pages. See page_index.hpp.
+#include "pool/heap/page_index.hpp"
+
+#include <bit>
+#include <cstdlib>
+#include <new>
+
+namespace cupool::heap {
+
+namespace {
+std::size_t words_for(std::size_t bits) { return (bits + 63) / 64; }
+std::uint64_t bit(std::size_t index) { return std::uint64_t{1} << (index & 63); }
+unsigned highest_bit(std::uint64_t word) { return 63U - static_cast<unsigned>(std::countl_zero(word)); }
+}  // namespace
+
+struct PageIndex::DensePage {
+  std::array<std::uint64_t, kGranulesPerPage / 64> starts{};
+  std::array<Extent*, kGranulesPerPage> extents{};
+
+  void enter(unsigned granule, Extent* extent) {
+    starts[granule / 64] |= bit(granule);
+    extents[granule] = extent;
+  }
+  void clear(unsigned granule) {
+    starts[granule / 64] &= ~bit(granule);
+    extents[granule] = nullptr;
+  }
+  Extent* first() const {
+    const std::size_t word = starts[0] != 0 ? 0 : 1;
+    return extents[word * 64 + static_cast<unsigned>(std::countr_zero(starts[word]))];
+  }
+  /// The last extent that starts at or before `granule`, or nullptr.
+  Extent* at_or_before(unsigned granule) const {
+    std::size_t word = granule / 64;
+    std::uint64_t candidates = starts[word] & (~std::uint64_t{0} >> (63 - (granule & 63)));
+    if (candidates == 0 && word == 1) candidates = starts[word = 0];
+    return candidates == 0 ? nullptr : extents[word * 64 + highest_bit(candidates)];
+  }
+};
+
+PageIndex::PageIndex(std::uint64_t address, std::uint64_t bytes)
+    : address_(address), page_count_((bytes + (std::size_t{1} << kPage_log2) - 1) >> kPage_log2) {
+  std::array<std::size_t, kLevels> words{};
+  std::size_t total_words = page_count_;
+  for (std::size_t level = 0, bits = page_count_; level < kLevels; ++level) {
+    words[level] = bits = words_for(bits);
+    total_words += bits;
+  }
+  top_words_ = words[kLevels - 1];
+  block_bytes_ = total_words * sizeof(std::uint64_t) + page_count_;
+  block_ = std::calloc(1, block_bytes_);  // large blocks come zeroed and untouched from the system
+  if (block_ == nullptr) throw std::bad_alloc();
+  entries_ = static_cast<std::uintptr_t*>(block_);
+  auto* next = static_cast<std::uint64_t*>(block_) + page_count_;
+  for (std::size_t level = 0; level < kLevels; ++level) {
+    marks_[level] = next;
+    next += words[level];
+  }
+  counts_ = reinterpret_cast<std::uint8_t*>(next);
+}
+
+PageIndex::~PageIndex() {
+  for (std::size_t page = 0; dense_count_ != 0 && page < page_count_; ++page) {
+    if (DensePage* table = dense(page); table != nullptr) {
+      delete table;
+      --dense_count_;
+    }
+  }
+  std::free(block_);
+}
+
+PageIndex::DensePage* PageIndex::dense(std::size_t page) const noexcept {
+  const std::uintptr_t entry = entries_[page];
+  return (entry & kDenseTag) != 0 ? reinterpret_cast<DensePage*>(entry & ~kDenseTag) : nullptr;
+}
+
+void PageIndex::mark(std::size_t page) noexcept {
+  for (std::uint64_t* level : marks_) {
+    std::uint64_t& word = level[page / 64];
+    const bool was_empty = word == 0;
+    word |= bit(page);
+    if (!was_empty) return;
+    page /= 64;
+  }
+}
+
+void PageIndex::unmark(std::size_t page) noexcept {
+  for (std::uint64_t* level : marks_) {
+    std::uint64_t& word = level[page / 64];
+    word &= ~bit(page);
+    if (word != 0) return;
+    page /= 64;
+  }
+}
+
+/// The last page before `page` in which an extent starts. Page 0 always has one.
+std::size_t PageIndex::marked_before(std::size_t page) const noexcept {
+  unsigned level = 0;
+  for (; level < kLevels; ++level, page /= 64) {
+    const std::uint64_t below = marks_[level][page / 64] & (bit(page) - 1);
+    if (below != 0) {
+      page = page / 64 * 64 + highest_bit(below);
+      break;
+    }
+  }
+  if (level == kLevels) {  // only regions over 1 TiB come here: `page` is now a word of the top level
+    while (marks_[kLevels - 1][--page] == 0) {
+    }
+    page = page * 64 + highest_bit(marks_[kLevels - 1][page]);
+    level = kLevels - 1;
+  }
+  while (level-- > 0) page = page * 64 + highest_bit(marks_[level][page]);
+  return page;
+}
+
+void PageIndex::insert(Extent* extent) noexcept {
+  const std::size_t page = page_of(extent->address);
+  const unsigned count = ++counts_[page];
+  if (DensePage* table = dense(page); table != nullptr) {
+    table->enter(granule_of(extent->address), extent);
+    return;
+  }
+  if (count == 1) mark(page);
+  const bool is_first = count == 1 || extent->previous == nullptr || page_of(extent->previous->address) != page;
+  if (is_first) entries_[page] = reinterpret_cast<std::uintptr_t>(extent);
+  if (count > kDenseAbove_count) make_dense(page);
+}
+
+void PageIndex::remove(const Extent* extent) noexcept {
+  const std::size_t page = page_of(extent->address);
+  const unsigned count = --counts_[page];
+  if (DensePage* table = dense(page); table != nullptr) {
+    table->clear(granule_of(extent->address));
+    if (count <= kSparseAt_count) make_sparse(page, table);
+    return;
+  }
+  if (count == 0) {
+    entries_[page] = 0;
+    unmark(page);
+  } else if (entries_[page] == reinterpret_cast<std::uintptr_t>(extent)) {
+    entries_[page] = reinterpret_cast<std::uintptr_t>(extent->next);
+  }
+}
+
+/// Without host memory the page stays sparse: lookups walk longer, and the next insert tries again.
+void PageIndex::make_dense(std::size_t page) noexcept {
+  auto* table = new (std::nothrow) DensePage;
+  if (table == nullptr) return;
+  auto* extent = reinterpret_cast<Extent*>(entries_[page]);
+  for (; extent != nullptr && page_of(extent->address) == page; extent = extent->next) {
+    table->enter(granule_of(extent->address), extent);
+  }
+  entries_[page] = reinterpret_cast<std::uintptr_t>(table) | kDenseTag;
+  ++dense_count_;
+}
+
+void PageIndex::make_sparse(std::size_t page, DensePage* table) noexcept {
+  if (counts_[page] == 0) {  // cannot happen while kSparseAt_count > 0, but an empty table has no first
+    entries_[page] = 0;
+    unmark(page);
+  } else {
+    entries_[page] = reinterpret_cast<std::uintptr_t>(table->first());
+  }
+  delete table;
+  --dense_count_;
+}
+
+Extent* PageIndex::find(std::uint64_t address) const noexcept {
+  const std::size_t page = page_of(address);
+  if (counts_[page] == 0) return nullptr;
+  if (const DensePage* table = dense(page); table != nullptr) {
+    Extent* extent = table->extents[granule_of(address)];
+    return extent != nullptr && extent->address == address ? extent : nullptr;
+  }
+  auto* extent = reinterpret_cast<Extent*>(entries_[page]);
+  while (extent != nullptr && extent->address < address) extent = extent->next;
+  return extent != nullptr && extent->address == address ? extent : nullptr;
+}
+
+/// The last extent that starts in `page` and not after `address`, or nullptr.
+Extent* PageIndex::last_at_or_before(std::size_t page, std::uint64_t address) const noexcept {
+  if (const DensePage* table = dense(page); table != nullptr) {
+    return table->at_or_before(page_of(address) == page ? granule_of(address) : kGranulesPerPage - 1);
+  }
+  auto* extent = reinterpret_cast<Extent*>(entries_[page]);
+  if (extent == nullptr || extent->address > address) return nullptr;
+  while (extent->next != nullptr && extent->next->address <= address) extent = extent->next;
+  return extent;
+}
+
+Extent* PageIndex::find_containing(std::uint64_t address) const noexcept {
+  const std::size_t page = page_of(address);
+  if (Extent* extent = last_at_or_before(page, address); extent != nullptr) return extent;
+  return last_at_or_before(marked_before(page), address);
+}
+
+std::size_t PageIndex::metadata_bytes() const { return sizeof(PageIndex) + block_bytes_ + dense_count_ * sizeof(DensePage); }
+
+std::string PageIndex::check() const {
+  std::size_t dense_count = 0;
+  for (std::size_t page = 0; page < page_count_; ++page) {
+    const bool marked = (marks_[0][page / 64] & bit(page)) != 0;
+    if (marked != (counts_[page] != 0)) return "a page's bit says otherwise than its count of starts";
+    if (marked != (entries_[page] != 0)) return "a page's entry says otherwise than its count of starts";
+    const DensePage* table = dense(page);
+    if (table == nullptr) continue;
+    ++dense_count;
+    const int starts = std::popcount(table->starts[0]) + std::popcount(table->starts[1]);
+    if (starts != counts_[page]) return "a dense page's bits say otherwise than its count of starts";
+  }
+  if (dense_count != dense_count_) return "dense pages are not as many as counted";
+  for (std::size_t level = 1, words = words_for(page_count_); level < kLevels; ++level, words = words_for(words)) {
+    for (std::size_t word = 0; word < words; ++word) {
+      const bool marked = (marks_[level][word / 64] & bit(word)) != 0;
+      if (marked != (marks_[level - 1][word] != 0)) return "a bitmap's upper level says otherwise than the level below";
+    }
+  }
+  return {};
+}
+
+}  // namespace cupool::heap

@@ -1,0 +1,121 @@
+// SizeBins: bitmap arithmetic and bin lists. See size_bins.hpp.
+#include "pool/heap/size_bins.hpp"
+
+#include <bit>
+
+namespace cupool::heap {
+
+namespace {
+
+unsigned lowest_bit(std::uint64_t word) { return static_cast<unsigned>(std::countr_zero(word)); }
+unsigned highest_bit(std::uint64_t word) { return 63U - static_cast<unsigned>(std::countl_zero(word)); }
+
+/// Bits strictly above `bit`; none for 63.
+std::uint64_t above(unsigned bit) { return ~std::uint64_t{1} << bit; }
+
+bool is_better(const Extent* candidate, const Extent* best) {
+  if (best == nullptr || candidate->bytes < best->bytes) return true;
+  return candidate->bytes == best->bytes && candidate->address < best->address;
+}
+
+}  // namespace
+
+SizeBins::Slot SizeBins::slot_of(std::uint64_t bytes) {
+  const std::uint64_t granules = bytes >> kGranule_log2;
+  if (granules < kDivisions) return {0, static_cast<unsigned>(granules)};
+  const unsigned log2 = highest_bit(granules);
+  const unsigned shift = log2 - kDivisions_log2;
+  return {shift + 1, static_cast<unsigned>(granules >> shift) & (kDivisions - 1)};
+}
+
+void SizeBins::insert(Extent* extent) noexcept {
+  const Slot slot = slot_of(extent->bytes);
+  Extent*& head = heads_[slot.row][slot.column];
+  extent->bin_previous = nullptr;
+  extent->bin_next = head;
+  if (head != nullptr) head->bin_previous = extent;
+  head = extent;
+  columns_[slot.row] |= std::uint64_t{1} << slot.column;
+  rows_ |= std::uint64_t{1} << slot.row;
+  if (largest_count_ == 0) return;
+  if (extent->bytes > largest_bytes_) {
+    largest_bytes_ = extent->bytes;
+    largest_count_ = 1;
+  } else if (extent->bytes == largest_bytes_) {
+    ++largest_count_;
+  }
+}
+
+void SizeBins::remove(Extent* extent) noexcept {
+  if (largest_count_ != 0 && extent->bytes == largest_bytes_) --largest_count_;
+  if (extent->bin_next != nullptr) extent->bin_next->bin_previous = extent->bin_previous;
+  if (extent->bin_previous != nullptr) {
+    extent->bin_previous->bin_next = extent->bin_next;
+    return;
+  }
+  const Slot slot = slot_of(extent->bytes);
+  heads_[slot.row][slot.column] = extent->bin_next;
+  if (extent->bin_next != nullptr) return;
+  columns_[slot.row] &= ~(std::uint64_t{1} << slot.column);
+  if (columns_[slot.row] == 0) rows_ &= ~(std::uint64_t{1} << slot.row);
+}
+
+Extent* SizeBins::next_bin(Slot slot) const noexcept {
+  if (const std::uint64_t columns = columns_[slot.row] & above(slot.column); columns != 0) {
+    return heads_[slot.row][lowest_bit(columns)];
+  }
+  const std::uint64_t rows = rows_ & above(slot.row);
+  if (rows == 0) return nullptr;
+  const unsigned row = lowest_bit(rows);
+  return heads_[row][lowest_bit(columns_[row])];
+}
+
+Extent* SizeBins::pick(std::uint64_t bytes, unsigned candidates) const noexcept {
+  if (bytes > kLargest_bytes) return nullptr;
+  const Slot slot = slot_of(bytes);
+  Extent* best = nullptr;
+  Extent* extent = heads_[slot.row][slot.column];
+  for (unsigned i = 0; extent != nullptr && i < candidates; ++i, extent = extent->bin_next) {
+    if (extent->bytes >= bytes && is_better(extent, best)) best = extent;
+  }
+  if (best != nullptr) return best;
+  Extent* larger = next_bin(slot);
+  if (larger == nullptr) {  // the rest of the exact bin is the last chance: growing costs more than looking
+    for (; extent != nullptr; extent = extent->bin_next) {
+      if (extent->bytes >= bytes && is_better(extent, best)) best = extent;
+    }
+    return best;
+  }
+  for (unsigned i = 0; larger != nullptr && i < candidates; ++i, larger = larger->bin_next) {
+    if (is_better(larger, best)) best = larger;
+  }
+  return best;
+}
+
+std::uint64_t SizeBins::largest_bytes() const noexcept {
+  if (rows_ == 0) return 0;
+  if (largest_count_ != 0) return largest_bytes_;
+  const unsigned row = highest_bit(rows_);
+  largest_bytes_ = 0;
+  for (const Extent* extent = heads_[row][highest_bit(columns_[row])]; extent != nullptr; extent = extent->bin_next) {
+    if (extent->bytes > largest_bytes_) {
+      largest_bytes_ = extent->bytes;
+      largest_count_ = 0;
+    }
+    if (extent->bytes == largest_bytes_) ++largest_count_;
+  }
+  return largest_bytes_;
+}
+
+std::string SizeBins::check() const {
+  for (unsigned row = 0; row < kRows; ++row) {
+    if ((columns_[row] != 0) != ((rows_ >> row & 1) != 0)) return "a row's bit says otherwise than its columns";
+    for (unsigned column = 0; column < kDivisions; ++column) {
+      const bool marked = (columns_[row] >> column & 1) != 0;
+      if (marked != (heads_[row][column] != nullptr)) return "a bin's bit says otherwise than its list";
+    }
+  }
+  return {};
+}
+
+}  // namespace cupool::heap

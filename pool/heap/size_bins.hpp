@@ -1,0 +1,61 @@
+// SizeBins: the free extents, by size, behind a two-level bitmap (TLSF: Masmano et al., 2004).
+//
+// Sizes are counted in 512-byte granules. Below 64 granules (32 KiB) a bin holds one size; above, each power of two is cut
+// into 64 bins, so that a bin's sizes differ by at most 1/64. insert, remove and pick are O(1): two find-first-set
+// and a bounded scan; pick leaves that bound only to avoid a false miss. Thread rule: the device pool's lock.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "pool/heap/extent.hpp"
+
+namespace cupool::heap {
+
+class SizeBins {
+ public:
+  static constexpr unsigned kDivisions_log2 = 6;
+  static constexpr unsigned kDivisions = 1U << kDivisions_log2;
+  static constexpr unsigned kGranule_log2 = 9;
+  /// The longest extent: 2^48 bytes is more than any GPU's address space.
+  static constexpr std::uint64_t kLargest_bytes = std::uint64_t{1} << 48;
+  /// One linear row, then one per power of two from 2^15 to 2^48 bytes.
+  static constexpr unsigned kRows = 48 - kGranule_log2 - kDivisions_log2 + 2;
+
+  struct Slot {
+    unsigned row;
+    unsigned column;
+    bool operator==(const Slot&) const = default;
+  };
+  /// Precondition: 0 < bytes <= kLargest_bytes, a multiple of the granule.
+  static Slot slot_of(std::uint64_t bytes);
+
+  void insert(Extent* extent) noexcept;
+  void remove(Extent* extent) noexcept;
+
+  /// The tightest of at most `candidates` extents of the best bin, the lowest address among equals; nullptr only when no
+  /// extent has `bytes`.
+  Extent* pick(std::uint64_t bytes, unsigned candidates) const noexcept;
+
+  /// Bytes of the largest extent, 0 when there is none. O(1) until the last of the largest leaves, then one bin's length.
+  std::uint64_t largest_bytes() const noexcept;
+
+  /// The head of a bin, for check().
+  const Extent* head(Slot slot) const { return heads_[slot.row][slot.column]; }
+  /// Bitmaps against lists; the first contradiction as a sentence. O(bins).
+  std::string check() const;
+
+ private:
+  /// The first non-empty bin above `slot`, or nullptr.
+  Extent* next_bin(Slot slot) const noexcept;
+
+  std::uint64_t rows_ = 0;                              ///< bit r: row r has a non-empty bin
+  mutable std::uint64_t largest_bytes_ = 0;
+  mutable std::uint64_t largest_count_ = 0;             ///< 0: largest_bytes_ is not known
+  std::array<std::uint64_t, kRows> columns_{};          ///< bit c: bin (r, c) is not empty
+  std::array<std::array<Extent*, kDivisions>, kRows> heads_{};
+};
+
+}  // namespace cupool::heap
