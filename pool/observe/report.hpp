@@ -1,6 +1,7 @@
 // Turns a Snapshot into the JSON report of DESIGN section 2 and writes it, atomically.
 //
-// Pure: no driver call, no environment, no lock. Thread-safe. One of the two .cpp files with nlohmann/json.
+// Pure: no driver call, no environment, no lock. Thread-safe. JSON is streamed (json_writer.hpp): a report of a million
+// blocks needs no tree in memory. The document is described by config/report.schema.json, the causes by causes.json.
 #pragma once
 
 #include <cstdint>
@@ -37,22 +38,35 @@ struct ReportInput {
 };
 
 /// Writes the report to `path`: temporary name in the same folder (O_CREAT|O_EXCL|O_NOFOLLOW, 0600), fsync-free, rename.
-/// Parent folders are created (0700). `deadline_unix_ns`: past it the address map and timeline are cut and the report says so.
-/// Returns 0 or errno; on error nothing is left behind.
-int write_report(const ReportInput& input, const std::string& path, std::uint64_t deadline_unix_ns);
-/// The same to an open descriptor (CUPOOL_REPORT=stderr).
-int write_report_fd(const ReportInput& input, int fd, std::uint64_t deadline_unix_ns);
+/// Parent folders are created (0700). `deadline_unix_ns`: past it the address map and timeline are cut and the report says so;
+/// 0: no deadline. Returns 0 or errno; on error nothing is left behind. Never throws; raises no signal in the host
+/// (a full quota or a closed pipe would: SIGXFSZ, SIGPIPE).
+[[nodiscard]] int write_report(const ReportInput& input, const std::string& path, std::uint64_t deadline_unix_ns) noexcept;
+/// The same to an open descriptor (CUPOOL_REPORT=stderr); on error part of it may have been written.
+[[nodiscard]] int write_report_fd(const ReportInput& input, int fd, std::uint64_t deadline_unix_ns) noexcept;
+/// {"process": …, "options": …, "report_path": …} as the report has them: the live page's text.
+std::string process_json(const ProcessFacts& process, const std::vector<OptionFact>& options, const std::string& report_path);
+
+/// What to do. Level: `fix` would have avoided this failure, `consider` may help the next one, `info` is not an advice.
+/// A setting that is on already only ever comes as `info` with already_enabled.
+struct Suggestion { std::string rule_id, level, message, evidence; bool already_enabled = false; };
 
 /// One OOM judged by the ordered counterfactuals of REPORT.md section 2.
-struct Suggestion { std::string rule_id, level, message, evidence; bool already_enabled = false; };
 struct OomVerdict {
   OomCause cause = OomCause::true_exhaustion;
-  std::uint64_t shortfall_bytes = 0;
+  std::uint64_t shortfall_bytes = 0;                               ///< what was missing, in the cause's own resource
   std::string confidence;                                          ///< high | medium | low
-  std::vector<std::string> missing_inputs;
-  std::vector<std::pair<OomCause, std::uint64_t>> shortfalls;      ///< of each counterfactual
+  std::vector<std::string> missing_inputs;                         ///< names in OomEvidence that are unknown
+  /// Of each counterfactual in order: bytes that would still be missing if it alone were true; 0: it would have served
+  /// the request. One whose input is unknown is absent.
+  std::vector<std::pair<OomCause, std::uint64_t>> shortfalls;
   std::vector<Suggestion> suggestions;
 };
+/// Every cause in the order in which it is tried.
+inline constexpr OomCause kOomCauses[] = {
+    OomCause::impossible_request, OomCause::limit,         OomCause::driver_refused,  OomCause::deferred_free,
+    OomCause::external_fragmentation, OomCause::other_process, OomCause::non_pool_memory, OomCause::true_exhaustion};
+/// Pure. A request_bytes of 0 is one that overflowed when it was rounded.
 OomVerdict classify(const OomEvidence& evidence, const std::vector<OptionFact>& options);
 const char* name_of(OomCause cause);
 /// The stderr block of REPORT.md section 2: at most ten lines, each starting with "cupool[pid]: " or two spaces.

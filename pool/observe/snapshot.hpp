@@ -71,7 +71,9 @@ struct DeviceSnapshot {
   std::string backing;
   std::uint64_t total_bytes = 0;
   std::uint64_t limit_bytes = 0;        ///< 0: none
-  std::uint64_t driver_free_bytes = 0;  ///< last sample
+  std::uint64_t driver_free_bytes = 0;    ///< last sample
+  std::uint64_t driver_free_unix_ns = 0;  ///< when that was; 0 with 0 bytes: never asked
+  std::optional<std::uint64_t> other_process_bytes;  ///< nullopt: nobody could tell (no NVML)
   std::vector<CounterValue> counters;
   std::vector<DriverCallValue> driver_calls;  ///< only those made at least once
   Fragmentation now;
@@ -97,11 +99,13 @@ struct OomEvidence {
   std::uint64_t releasable_bytes = 0;              ///< REL
   std::uint64_t deferred_bytes = 0;                ///< PEND
   std::uint64_t largest_free_with_deferred_bytes = 0;  ///< largest hole if every deferred free had completed
+  std::optional<std::uint64_t> releasable_with_deferred_bytes;  ///< REL if every deferred free had completed; nullopt: as REL
   std::optional<std::uint64_t> other_process_bytes;    ///< U
   std::uint64_t own_outside_bytes = 0;             ///< N
   std::uint64_t limit_bytes = 0;                   ///< 0: none
   std::uint64_t held_bytes = 0;                    ///< what counts against the limit
   bool can_remap = false;
+  bool pages_available = false;                    ///< CUPOOL_BACKING=pages would let the pool remap on this device
 };
 
 struct OomRecord {

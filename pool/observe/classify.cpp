@@ -1,0 +1,214 @@
+// The ordered counterfactuals of REPORT.md section 2. Letters as there: R request, T total, F driver free, PF pool free,
+// LF largest free, REL releasable, PEND deferred, U other processes, N own bytes outside the pool, L limit, H held.
+//
+// Each is judged yes, no or unknown. An input that nobody could give is not zero: bounds that follow from the others are used
+// (F + U <= T - H), and what stays open lowers the confidence. The first yes is the cause.
+#include <algorithm>
+#include <array>
+
+#include "pool/observe/report.hpp"
+#include "pool/observe/suggestions.hpp"
+
+namespace cupool::observe {
+
+namespace {
+
+using Bytes = std::uint64_t;
+enum class Truth : std::uint8_t { no, yes, unknown };
+
+constexpr std::size_t kCauseCount = std::size(kOomCauses);
+constexpr std::size_t at(OomCause cause) { return static_cast<std::size_t>(cause); }
+constexpr Bytes minus(Bytes a, Bytes b) { return a > b ? a - b : 0; }
+constexpr Bytes plus(Bytes a, Bytes b) { return a + b < a ? UINT64_MAX : a + b; }
+constexpr Truth truth(bool is) { return is ? Truth::yes : Truth::no; }
+constexpr Truth both(Truth a, Truth b) {
+  if (a == Truth::no || b == Truth::no) return Truth::no;
+  return a == Truth::yes && b == Truth::yes ? Truth::yes : Truth::unknown;
+}
+constexpr Truth opposite(Truth a) { return a == Truth::unknown ? a : truth(a == Truth::no); }
+
+/// The evidence, with every counterfactual as a question.
+class Case {
+ public:
+  explicit Case(const OomEvidence& e)
+      : e_(e), request_(e.request_bytes == 0 ? UINT64_MAX : e.request_bytes),
+        releasable_with_deferred_(std::max(e.releasable_with_deferred_bytes.value_or(e.releasable_bytes), e.releasable_bytes)) {}
+
+  Truth holds(OomCause cause) const {
+    switch (cause) {
+      case OomCause::impossible_request: return impossible();
+      case OomCause::limit: return both(truth(limit_blocks(e_.releasable_bytes)), driver_gives(e_.releasable_bytes));
+      case OomCause::driver_refused: return both(truth(!limit_blocks(e_.releasable_bytes)), driver_gives(0));
+      case OomCause::deferred_free: return deferred();
+      case OomCause::external_fragmentation: return fragmented(e_.pool_free_bytes);
+      case OomCause::other_process: return both(opposite(driver_gives(e_.releasable_bytes)), others_give());
+      case OomCause::non_pool_memory:
+        return both(opposite(driver_gives(e_.releasable_bytes)), driver_gives(plus(e_.releasable_bytes, e_.own_outside_bytes)));
+      case OomCause::true_exhaustion: return truth(exhausted_by() > 0);
+    }
+    return Truth::no;
+  }
+
+  /// Free bytes in pieces, counting what waits for the GPU and what the driver holds: no piece of REPORT's list says it.
+  bool scattered() const { return fragmented(UINT64_MAX) != Truth::no; }
+
+  /// What was missing, in the cause's own resource.
+  Bytes shortfall(OomCause cause) const {
+    switch (cause) {
+      case OomCause::impossible_request: return minus(request_, cap());
+      case OomCause::limit: return minus(plus(minus(e_.held_bytes, e_.releasable_bytes), request_), e_.limit_bytes);
+      case OomCause::driver_refused: return 0;
+      case OomCause::deferred_free: return minus(request_, e_.can_remap ? plus(driver_free(), e_.pool_free_bytes) : e_.largest_free_bytes);
+      case OomCause::external_fragmentation: return minus(request_, e_.largest_free_bytes);
+      case OomCause::other_process:
+      case OomCause::non_pool_memory: return minus(request_, plus(driver_free(), e_.releasable_bytes));
+      case OomCause::true_exhaustion: return exhausted_by();
+    }
+    return 0;
+  }
+
+  /// What would still be missing if this alone were different; nullopt when an input that decides it is unknown.
+  std::optional<Bytes> remaining(OomCause cause) const {
+    switch (cause) {
+      case OomCause::impossible_request: return cap() == UINT64_MAX ? std::nullopt : std::optional(minus(request_, cap()));
+      case OomCause::limit: return missing_from_driver(0, e_.releasable_bytes);
+      case OomCause::driver_refused: return missing_from_driver(0, 0);
+      case OomCause::deferred_free:
+        return e_.can_remap ? missing_from_driver(0, plus(e_.pool_free_bytes, e_.deferred_bytes))
+                            : missing_from_driver(e_.largest_free_with_deferred_bytes, releasable_with_deferred_);
+      case OomCause::external_fragmentation: return missing_from_driver(e_.pool_free_bytes, e_.releasable_bytes);
+      case OomCause::other_process:
+        if (!e_.other_process_bytes) return std::nullopt;
+        return missing_from_driver(0, plus(e_.releasable_bytes, *e_.other_process_bytes));
+      case OomCause::non_pool_memory: return missing_from_driver(0, plus(e_.releasable_bytes, e_.own_outside_bytes));
+      case OomCause::true_exhaustion: return e_.driver_free_bytes ? std::optional(exhausted_by()) : std::nullopt;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  Bytes driver_free() const { return e_.driver_free_bytes.value_or(0); }
+  bool has_limit() const { return e_.limit_bytes > 0; }
+  /// The most that one request could ever get; UINT64_MAX when neither total nor limit is known.
+  Bytes cap() const {
+    const Bytes total = e_.device_total_bytes == 0 ? UINT64_MAX : e_.device_total_bytes;
+    return has_limit() ? std::min(total, e_.limit_bytes) : total;
+  }
+  Truth impossible() const {
+    if (request_ > cap()) return Truth::yes;
+    return e_.device_total_bytes == 0 ? Truth::unknown : Truth::no;
+  }
+
+  /// The limit forbids R more bytes even after `given_back` went back to the driver.
+  bool limit_blocks(Bytes given_back) const {
+    return has_limit() && plus(minus(e_.held_bytes, given_back), request_) > e_.limit_bytes;
+  }
+
+  /// F + extra >= R. Without F: F lies between 0 and what is not ours.
+  Truth driver_gives(Bytes extra) const {
+    if (e_.driver_free_bytes) return truth(plus(*e_.driver_free_bytes, extra) >= request_);
+    if (extra >= request_) return Truth::yes;
+    if (e_.device_total_bytes != 0 && plus(not_ours(), extra) < request_) return Truth::no;
+    return Truth::unknown;
+  }
+
+  /// F + REL + U >= R. Without U: F + U is at most what is not ours.
+  Truth others_give() const {
+    if (e_.other_process_bytes) return driver_gives(plus(e_.releasable_bytes, *e_.other_process_bytes));
+    if (e_.device_total_bytes != 0 && plus(not_ours(), e_.releasable_bytes) < request_) return Truth::no;
+    return Truth::unknown;
+  }
+  Bytes not_ours() const { return minus(e_.device_total_bytes, e_.held_bytes); }
+
+  /// PEND makes the difference: the request fits with it, and did not without.
+  Truth deferred() const {
+    if (e_.deferred_bytes == 0 || e_.largest_free_bytes >= request_) return Truth::no;
+    if (e_.can_remap) {
+      const Bytes pool = plus(e_.pool_free_bytes, e_.deferred_bytes);
+      const Truth without = fits_in_pages(e_.pool_free_bytes);
+      return both(opposite(without), fits_in_pages(pool));
+    }
+    if (e_.largest_free_with_deferred_bytes >= request_) return Truth::yes;
+    const Truth without = both(truth(!limit_blocks(e_.releasable_bytes)), driver_gives(e_.releasable_bytes));
+    const Truth with = both(truth(!limit_blocks(releasable_with_deferred_)), driver_gives(releasable_with_deferred_));
+    return both(opposite(without), with);
+  }
+  /// Pages of the pool and new ones together: only the new ones count against the limit.
+  Truth fits_in_pages(Bytes pool) const {
+    if (pool >= request_) return Truth::yes;
+    return both(truth(!has_limit() || plus(e_.held_bytes, request_ - pool) <= e_.limit_bytes), driver_gives(pool));
+  }
+
+  Truth fragmented(Bytes pool_free) const {
+    if (e_.can_remap || pool_free < request_ || e_.largest_free_bytes >= request_) return Truth::no;
+    return opposite(driver_gives(e_.releasable_bytes));
+  }
+
+  /// Bytes missing when everything free were one piece and nothing waited for the GPU; under the limit too.
+  Bytes exhausted_by() const {
+    const Bytes pool = plus(e_.pool_free_bytes, e_.deferred_bytes);
+    const Bytes device = minus(request_, plus(driver_free(), pool));
+    const Bytes limit = has_limit() ? minus(plus(minus(e_.held_bytes, pool), request_), e_.limit_bytes) : 0;
+    return pool >= request_ ? 0 : std::max(device, limit);
+  }
+
+  /// R minus the better of `hole` and F + extra.
+  std::optional<Bytes> missing_from_driver(Bytes hole, Bytes extra) const {
+    const Bytes known = std::max(hole, plus(driver_free(), extra));
+    if (!e_.driver_free_bytes && known < request_) return std::nullopt;
+    return minus(request_, known);
+  }
+
+  const OomEvidence& e_;
+  Bytes request_;
+  Bytes releasable_with_deferred_;
+};
+
+/// Where the failure itself answers what is unknown: the limit does block; had the driver had the bytes, it would have been asked.
+bool assumed_when_unknown(OomCause cause) { return cause == OomCause::limit || cause == OomCause::external_fragmentation; }
+
+std::vector<std::string> missing_inputs(const OomEvidence& e) {
+  std::vector<std::string> names;
+  if (e.device_total_bytes == 0) names.emplace_back("device_total_bytes");
+  if (!e.driver_free_bytes) names.emplace_back("driver_free_bytes");
+  if (!e.other_process_bytes) names.emplace_back("other_process_bytes");
+  if (e.deferred_bytes > 0 && !e.can_remap && !e.releasable_with_deferred_bytes) names.emplace_back("releasable_with_deferred_bytes");
+  return names;
+}
+
+}  // namespace
+
+OomVerdict classify(const OomEvidence& evidence, const std::vector<OptionFact>& options) {
+  const Case judged(evidence);
+  OomVerdict verdict;
+  verdict.missing_inputs = missing_inputs(evidence);
+  bool found = false;
+  bool doubtful = false;
+  for (const OomCause cause : kOomCauses) {
+    if (const std::optional<Bytes> bytes = judged.remaining(cause)) verdict.shortfalls.emplace_back(cause, *bytes);
+    if (found) continue;
+    const Truth answer = judged.holds(cause);
+    doubtful |= answer == Truth::unknown;
+    found = answer == Truth::yes || (answer == Truth::unknown && assumed_when_unknown(cause));
+    if (found) verdict.cause = cause;
+  }
+  verdict.confidence = doubtful ? "medium" : "high";
+  if (!found) {
+    // Enough bytes, and yet it failed. In pieces, or the driver would not: the evidence cannot tell more.
+    verdict.cause = judged.scattered() ? OomCause::external_fragmentation : OomCause::driver_refused;
+    verdict.confidence = verdict.cause == OomCause::driver_refused || doubtful ? "low" : "medium";
+  } else if (verdict.cause == OomCause::true_exhaustion && !evidence.driver_free_bytes) {
+    verdict.confidence = "low";
+  }
+  verdict.shortfall_bytes = judged.shortfall(verdict.cause);
+  verdict.suggestions = suggest(verdict, evidence, options);
+  return verdict;
+}
+
+const char* name_of(OomCause cause) {
+  static constexpr std::array<const char*, kCauseCount> kNames = {"impossible_request", "limit",         "driver_refused",  "deferred_free",
+                                                                  "external_fragmentation", "other_process", "non_pool_memory", "true_exhaustion"};
+  return at(cause) < kNames.size() ? kNames[at(cause)] : "unknown";
+}
+
+}  // namespace cupool::observe

@@ -1,0 +1,96 @@
+// The block that an OOM leaves on stderr: for a person, so units are human here and only here. Ten lines at most.
+#include <cinttypes>
+#include <cstdio>
+
+#include "pool/core/bytes.hpp"
+#include "pool/observe/ledger.hpp"
+#include "pool/observe/report.hpp"
+
+namespace cupool::observe {
+
+namespace {
+
+constexpr std::size_t kMaxSuggestionLines = 3;
+constexpr std::size_t kMaxTextBytes = 400;
+
+/// Rounded down, so that "short by" is never more than it is; exact below 1 KiB.
+std::string human(std::uint64_t bytes) {
+  struct Unit { std::uint64_t bytes; const char* name; };
+  static constexpr Unit kUnits[] = {{kGiB * kKiB, "TiB"}, {kGiB, "GiB"}, {kMiB, "MiB"}, {kKiB, "KiB"}};
+  char text[48];
+  for (const Unit& unit : kUnits) {
+    if (bytes < unit.bytes) continue;
+    const std::uint64_t hundredths = bytes / unit.bytes * 100 + bytes % unit.bytes * 100 / unit.bytes;
+    std::snprintf(text, sizeof text, "%" PRIu64 ".%02" PRIu64 " %s", hundredths / 100, hundredths % 100, unit.name);
+    return text;
+  }
+  std::snprintf(text, sizeof text, "%" PRIu64 " bytes", bytes);
+  return text;
+}
+
+/// Text of others (paths, names) stays on its line and within a bound: control characters would break the block.
+std::string one_line(const std::string& text) {
+  std::string out = text.substr(0, kMaxTextBytes);
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
+  }
+  return out;
+}
+
+std::string explain(const OomVerdict& verdict) {
+  const std::string bytes = human(verdict.shortfall_bytes);
+  switch (verdict.cause) {
+    case OomCause::impossible_request: return bytes + " more than this process could ever get";
+    case OomCause::limit: return bytes + " over CUPOOL_LIMIT; the device has the memory";
+    case OomCause::driver_refused: return "the driver refused though enough was free";
+    case OomCause::deferred_free: return "short by " + bytes + " until the GPU finishes with memory that was freed";
+    case OomCause::external_fragmentation: return "enough is free but in pieces: the largest hole is short by " + bytes;
+    case OomCause::other_process: return "short by " + bytes + ", which other processes hold";
+    case OomCause::non_pool_memory: return "short by " + bytes + ", which this process holds outside the pool";
+    case OomCause::true_exhaustion: return "short by " + bytes + " even fully defragmented";
+  }
+  return {};
+}
+
+std::string holds_line(const DeviceSnapshot& device, const OomEvidence& e) {
+  return "pool: " + human(device.now.live_bytes) + " live in " + std::to_string(counter_current(device, "live_blocks")) + " blocks, " +
+         human(e.pool_free_bytes) + " free (largest hole " + human(e.largest_free_bytes) + "), " + human(e.deferred_bytes) +
+         " waiting for the GPU";
+}
+
+std::string elsewhere_line(const OomEvidence& e) {
+  std::string text = "driver free " + (e.driver_free_bytes ? human(*e.driver_free_bytes) : std::string("unknown"));
+  text += ", other processes " + (e.other_process_bytes ? human(*e.other_process_bytes) : std::string("unknown"));
+  text += ", this process outside the pool " + human(e.own_outside_bytes);
+  if (e.limit_bytes > 0) text += ", limit " + human(e.limit_bytes) + " of which held " + human(e.held_bytes);
+  return text;
+}
+
+void add_line(std::string& out, const char* label, const std::string& text) {
+  char head[16];
+  std::snprintf(head, sizeof head, "  %-11s", label);
+  out.append(head).append(one_line(text)).append("\n");
+}
+
+}  // namespace
+
+std::string oom_message(const OomRecord& oom, const OomVerdict& verdict, const ProcessFacts& process, const DeviceSnapshot* device,
+                        const std::string& report_path) {
+  std::string out = "cupool[" + std::to_string(process.pid) + "]: out of memory on GPU " + std::to_string(oom.device);
+  if (process.rank) out += " (rank " + std::to_string(*process.rank) + ")";
+  out += ": wanted " + human(oom.requested_bytes) + " (" + one_line(oom.api) + ")\n";
+  add_line(out, "cause", std::string(name_of(verdict.cause)) + ": " + explain(verdict) +
+                             (verdict.confidence == "high" ? "" : " (confidence " + verdict.confidence + ")"));
+  if (device != nullptr) add_line(out, "holds", holds_line(*device, oom.evidence));
+  add_line(out, "elsewhere", elsewhere_line(oom.evidence));
+  std::size_t lines = 0;
+  for (const Suggestion& suggestion : verdict.suggestions) {
+    if (suggestion.already_enabled || lines == kMaxSuggestionLines) continue;
+    add_line(out, lines == 0 ? "try" : "", suggestion.message);
+    ++lines;
+  }
+  if (!report_path.empty()) add_line(out, "report", report_path);
+  return out;
+}
+
+}  // namespace cupool::observe

@@ -1,0 +1,130 @@
+// Everything happens relative to a descriptor of the folder, so that a folder that is swapped underneath changes nothing.
+#include "pool/observe/report_file.hpp"
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <ctime>
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace cupool::observe {
+
+namespace {
+
+constexpr int kAttempts = 16;
+constexpr mode_t kFolderMode = 0700;
+constexpr mode_t kFileMode = 0600;
+
+/// 64 bits that another user cannot foresee; where the kernel has none yet, O_EXCL still keeps the file ours.
+std::uint64_t unpredictable() {
+  std::uint64_t bits = 0;
+  if (::getrandom(&bits, sizeof bits, GRND_NONBLOCK) == static_cast<ssize_t>(sizeof bits)) return bits;
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_nsec) * 0x9E3779B97F4A7C15u ^ static_cast<std::uint64_t>(::getpid()) ^
+         reinterpret_cast<std::uintptr_t>(&bits);
+}
+
+/// mkdir -p, from the left. What is there already may be anything: opening it afterwards tells.
+void make_folders(const std::string& folder) {
+  for (std::size_t end = folder.find('/', 1); ; end = folder.find('/', end + 1)) {
+    const std::string part = folder.substr(0, end);
+    if (!part.empty()) ::mkdir(part.c_str(), kFolderMode);
+    if (end == std::string::npos) return;
+  }
+}
+
+}  // namespace
+
+ReportFile::ReportFile(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  name_ = slash == std::string::npos ? path : path.substr(slash + 1);
+  if (path.empty() || name_.empty() || name_ == "." || name_ == "..") {
+    error_ = path.empty() ? ENOENT : EISDIR;
+    return;
+  }
+  if (path.find('\0') != std::string::npos) {
+    error_ = EINVAL;
+    return;
+  }
+  error_ = open_folder(slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash));
+  if (error_ == 0) error_ = create_temporary();
+}
+
+ReportFile::~ReportFile() {
+  discard();
+  if (folder_fd_ >= 0) ::close(folder_fd_);
+}
+
+int ReportFile::open_folder(const std::string& folder) {
+  constexpr int kFlags = O_PATH | O_DIRECTORY | O_CLOEXEC;
+  folder_fd_ = ::open(folder.c_str(), kFlags);
+  if (folder_fd_ < 0 && errno == ENOENT) {
+    make_folders(folder);
+    folder_fd_ = ::open(folder.c_str(), kFlags);
+  }
+  return folder_fd_ < 0 ? errno : 0;
+}
+
+int ReportFile::create_temporary() {
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    char name[64];
+    // Not made of the final name: that one may already be as long as a name can be.
+    std::snprintf(name, sizeof name, ".cupool-%016llx.tmp", static_cast<unsigned long long>(unpredictable()));
+    fd_ = ::openat(folder_fd_, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode);
+    if (fd_ >= 0) {
+      temporary_ = name;
+      return 0;
+    }
+    if (errno != EEXIST && errno != EINTR) return errno;
+  }
+  return EEXIST;
+}
+
+int ReportFile::commit() {
+  if (error_ != 0) return error_;
+  // EINTR: on Linux the descriptor is closed all the same, and a file on a local disk has lost nothing.
+  const int closed = ::close(fd_);
+  const int close_error = closed != 0 && errno != EINTR ? errno : 0;
+  fd_ = -1;
+  if (close_error != 0) error_ = close_error;
+  else if (::renameat(folder_fd_, temporary_.c_str(), folder_fd_, name_.c_str()) != 0) error_ = errno;
+  else temporary_.clear();
+  discard();
+  return error_;
+}
+
+void ReportFile::discard() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+  if (!temporary_.empty()) ::unlinkat(folder_fd_, temporary_.c_str(), 0);
+  temporary_.clear();
+}
+
+WriteSignals::WriteSignals() {
+  sigset_t wanted;
+  sigset_t pending;
+  sigemptyset(&wanted);
+  sigaddset(&wanted, SIGXFSZ);
+  sigaddset(&wanted, SIGPIPE);
+  sigemptyset(&held_);
+  sigemptyset(&pending);
+  ::sigpending(&pending);
+  for (const int signal : {SIGXFSZ, SIGPIPE}) {
+    if (sigismember(&pending, signal) == 0) sigaddset(&held_, signal);
+  }
+  blocked_ = ::pthread_sigmask(SIG_BLOCK, &wanted, &old_mask_) == 0;
+}
+
+WriteSignals::~WriteSignals() {
+  if (!blocked_) return;
+  // A failed write raises its signal in this very thread: take it back before the host can see it.
+  const timespec at_once{};
+  while (::sigtimedwait(&held_, nullptr, &at_once) > 0) {}
+  ::pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+}
+
+}  // namespace cupool::observe

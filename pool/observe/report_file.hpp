@@ -1,0 +1,53 @@
+// ReportFile: a file that appears under its name complete, or not at all.
+//
+// Owns a temporary file in the folder of the final name; commit() renames it over whatever has that name (a symlink is
+// replaced, never followed), the destructor removes it. Folders that are missing are made, 0700.
+// WriteSignals: a write must not kill the host. Thread rule: each owned by one thread.
+#pragma once
+
+#include <csignal>
+#include <string>
+
+namespace cupool::observe {
+
+class ReportFile {
+ public:
+  /// Makes the folders and the temporary file (0600, a name that nobody can guess). See error().
+  explicit ReportFile(const std::string& path);
+  ~ReportFile();
+  ReportFile(const ReportFile&) = delete;
+  ReportFile& operator=(const ReportFile&) = delete;
+
+  int error() const { return error_; }  ///< 0 or the errno of opening
+  int fd() const { return fd_; }
+  /// Closes and renames. 0 or errno; after an error the temporary file is gone.
+  [[nodiscard]] int commit();
+
+ private:
+  int open_folder(const std::string& folder);
+  int create_temporary();
+  void discard();
+
+  std::string name_;       ///< final name inside the folder
+  std::string temporary_;  ///< empty: there is none (any more)
+  int folder_fd_ = -1;
+  int fd_ = -1;
+  int error_ = 0;
+};
+
+/// While it lives, this thread's writes report EFBIG and EPIPE as errors and raise neither SIGXFSZ nor SIGPIPE, whatever
+/// the host's dispositions are; these are not touched.
+class WriteSignals {
+ public:
+  WriteSignals();
+  ~WriteSignals();
+  WriteSignals(const WriteSignals&) = delete;
+  WriteSignals& operator=(const WriteSignals&) = delete;
+
+ private:
+  sigset_t held_{};       ///< those that we blocked and that were not pending before
+  sigset_t old_mask_{};
+  bool blocked_ = false;
+};
+
+}  // namespace cupool::observe

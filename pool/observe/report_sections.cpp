@@ -1,0 +1,157 @@
+// The small sections: process, options, ooms, leaks.
+#include "pool/observe/report_sections.hpp"
+
+#include <algorithm>
+#include <ctime>
+
+#include "pool/observe/address_map.hpp"
+
+namespace cupool::observe {
+
+namespace {
+
+void write_evidence(JsonWriter& json, const OomEvidence& e) {
+  json.begin_object("evidence");
+  json.member("request_bytes", e.request_bytes);
+  json.member("device_total_bytes", e.device_total_bytes);
+  json.member("driver_free_bytes", e.driver_free_bytes);
+  json.member("pool_free_bytes", e.pool_free_bytes);
+  json.member("largest_free_bytes", e.largest_free_bytes);
+  json.member("releasable_bytes", e.releasable_bytes);
+  json.member("deferred_bytes", e.deferred_bytes);
+  json.member("largest_free_with_deferred_bytes", e.largest_free_with_deferred_bytes);
+  json.member("releasable_with_deferred_bytes", e.releasable_with_deferred_bytes);
+  json.member("other_process_bytes", e.other_process_bytes);
+  json.member("own_outside_bytes", e.own_outside_bytes);
+  json.key("limit_bytes");
+  e.limit_bytes == 0 ? json.null() : json.value(e.limit_bytes);
+  json.member("held_bytes", e.held_bytes);
+  json.member("can_remap", e.can_remap);
+  json.member("pages_available", e.pages_available);
+  json.end_object();
+}
+
+void write_counterfactuals(JsonWriter& json, const OomVerdict& verdict) {
+  json.begin_array("counterfactuals");
+  for (const OomCause cause : kOomCauses) {
+    const auto known = std::find_if(verdict.shortfalls.begin(), verdict.shortfalls.end(), [&](const auto& row) { return row.first == cause; });
+    json.begin_object();
+    json.member("cause", name_of(cause));
+    json.key("shortfall_bytes");
+    known == verdict.shortfalls.end() ? json.null() : json.value(known->second);
+    json.end_object();
+  }
+  json.end_array();
+}
+
+void write_suggestions(JsonWriter& json, const OomVerdict& verdict) {
+  json.begin_array("suggestions");
+  for (const Suggestion& suggestion : verdict.suggestions) {
+    json.begin_object();
+    json.member("rule_id", suggestion.rule_id);
+    json.member("level", suggestion.level);
+    json.member("message", suggestion.message);
+    json.member("evidence", suggestion.evidence);
+    json.member("already_enabled", suggestion.already_enabled);
+    json.end_object();
+  }
+  json.end_array();
+}
+
+void write_leak(JsonWriter& json, int device, const LeakGroup& group) {
+  json.begin_object();
+  json.member("device", device);
+  json.key("site");
+  group.site == 0 ? json.null() : json.value(group.site);
+  json.key("size_class_bytes");
+  group.site == 0 ? json.value(group.size_class_bytes) : json.null();
+  json.member("blocks", group.blocks);
+  json.member("bytes", group.bytes);
+  json.member("requested_bytes", group.requested_bytes);
+  json.key("first_allocated_unix_ns");
+  group.first_allocated_unix_ns == 0 ? json.null() : json.value(group.first_allocated_unix_ns);
+  json.end_object();
+}
+
+}  // namespace
+
+std::uint64_t unix_now_ns() {
+  constexpr std::uint64_t kNanosecondsPerSecond = 1000000000;
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * kNanosecondsPerSecond + static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+bool Deadline::look() { return passed_ = unix_now_ns() >= unix_ns_; }
+
+void write_process(JsonWriter& json, const ProcessFacts& process, ReportEvent event) {
+  json.begin_object("process");
+  json.member("pid", process.pid);
+  json.begin_array("command");
+  for (const std::string& argument : process.command) json.value(argument);
+  json.end_array();
+  json.member("host", process.host);
+  json.member("rank", process.rank);
+  json.member("start_unix_ns", process.start_unix_ns);
+  json.member("duration_ns", process.duration_ns);
+  if (event == ReportEvent::exit || process.exit_code) {
+    json.begin_object("exit");
+    json.member("code", process.exit_code);  // an exit handler is not told the code everywhere
+    json.null_member("signal");              // set by `cupool run` when it completes a report
+    json.end_object();
+  } else {
+    json.null_member("exit");
+  }
+  json.end_object();
+}
+
+void write_options(JsonWriter& json, const std::vector<OptionFact>& options) {
+  json.begin_object("options");
+  for (const OptionFact& option : options) {
+    json.begin_object(option.name);
+    json.member("value", option.value);
+    json.member("source", option.source);
+    json.end_object();
+  }
+  json.end_object();
+}
+
+void write_ooms(JsonWriter& json, const std::vector<OomRecord>& ooms, const std::vector<OptionFact>& options) {
+  json.begin_array("ooms");
+  for (const OomRecord& oom : ooms) {
+    const OomVerdict verdict = classify(oom.evidence, options);
+    json.begin_object();
+    json.member("time_unix_ns", oom.time_unix_ns);
+    json.member("device", oom.device);
+    json.member("api", oom.api);
+    json.member("requested_bytes", oom.requested_bytes);
+    json.member("result", oom.result);
+    json.member("cause", name_of(verdict.cause));
+    json.member("shortfall_bytes", verdict.shortfall_bytes);
+    json.member("confidence", verdict.confidence);
+    json.begin_array("missing_inputs");
+    for (const std::string& name : verdict.missing_inputs) json.value(name);
+    json.end_array();
+    write_evidence(json, oom.evidence);
+    write_counterfactuals(json, verdict);
+    write_suggestions(json, verdict);
+    json.end_object();
+  }
+  json.end_array();
+}
+
+void write_leaks(JsonWriter& json, const std::vector<DeviceSnapshot>& devices, Findings& findings) {
+  json.begin_array("leaks");
+  for (const DeviceSnapshot& device : devices) {
+    const std::vector<LeakGroup> groups = leak_groups(device.blocks);
+    const std::size_t kept = std::min(groups.size(), kReportedLeaks);
+    for (std::size_t i = 0; i < kept; ++i) write_leak(json, device.ordinal, groups[i]);
+    if (kept < groups.size()) {
+      findings.warnings.push_back("leaks: only the " + std::to_string(kept) + " largest of " + std::to_string(groups.size()) + " groups of device " +
+                                  std::to_string(device.ordinal) + " are listed");
+    }
+  }
+  json.end_array();
+}
+
+}  // namespace cupool::observe

@@ -1,0 +1,45 @@
+// The parts of the report's document: each writes one member of the object that is open. Internal to the report.
+//
+// Thread rule: each call owned by one thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "pool/observe/json_writer.hpp"
+#include "pool/observe/report.hpp"
+
+namespace cupool::observe {
+
+/// Says whether the report's time is over. Looks at the clock once per kStride questions; once over, always over.
+class Deadline {
+ public:
+  explicit Deadline(std::uint64_t unix_ns) : unix_ns_(unix_ns) {}
+  /// For each row of a large array.
+  bool passed() { return passed_ || (unix_ns_ != 0 && questions_++ % kStride == 0 && look()); }
+
+ private:
+  static constexpr std::uint64_t kStride = 4096;
+  bool look();
+
+  std::uint64_t unix_ns_;
+  std::uint64_t questions_ = 0;
+  bool passed_ = false;
+};
+
+/// What turned out while the report was written; ends up in data_quality.
+struct Findings {
+  Deadline deadline;
+  std::vector<std::string> warnings;
+  std::vector<std::string> cut;  ///< what was left out for want of time: "devices[0].blocks"
+};
+
+std::uint64_t unix_now_ns();
+void write_process(JsonWriter& json, const ProcessFacts& process, ReportEvent event);
+void write_options(JsonWriter& json, const std::vector<OptionFact>& options);
+void write_device(JsonWriter& json, const DeviceSnapshot& device, Findings& findings);
+void write_ooms(JsonWriter& json, const std::vector<OomRecord>& ooms, const std::vector<OptionFact>& options);
+void write_leaks(JsonWriter& json, const std::vector<DeviceSnapshot>& devices, Findings& findings);
+
+}  // namespace cupool::observe

@@ -1,0 +1,151 @@
+// One function per cause. Messages carry no numbers: those stand in `evidence` as name=integer, for whoever formats them.
+#include "pool/observe/suggestions.hpp"
+
+#include <algorithm>
+#include <initializer_list>
+#include <string_view>
+#include <utility>
+
+namespace cupool::observe {
+
+namespace {
+
+using Numbers = std::initializer_list<std::pair<std::string_view, std::uint64_t>>;
+
+std::string evidence_text(Numbers numbers) {
+  std::string text;
+  for (const auto& [name, value] : numbers) {
+    if (!text.empty()) text += ' ';
+    text.append(name).append("=").append(std::to_string(value));
+  }
+  return text;
+}
+
+/// What is in force, and the list under construction.
+class Rules {
+ public:
+  Rules(const OomVerdict& verdict, const OomEvidence& evidence, const std::vector<OptionFact>& options)
+      : verdict_(verdict), e_(evidence), options_(options) {}
+
+  std::vector<Suggestion> apply() {
+    switch (verdict_.cause) {
+      case OomCause::impossible_request: impossible(); break;
+      case OomCause::limit: limit(); break;
+      case OomCause::driver_refused: refused(); break;
+      case OomCause::deferred_free: deferred(); break;
+      case OomCause::external_fragmentation: fragmented(); break;
+      case OomCause::other_process: others(); break;
+      case OomCause::non_pool_memory: outside(); break;
+      case OomCause::true_exhaustion: exhausted(); break;
+    }
+    return std::move(out_);
+  }
+
+ private:
+  std::string_view value(std::string_view option) const {
+    const OptionFact* fact = find(option);
+    return fact == nullptr ? std::string_view() : std::string_view(fact->value);
+  }
+  bool is_set(std::string_view option) const {
+    const OptionFact* fact = find(option);
+    return fact != nullptr && fact->source == "env";
+  }
+  const OptionFact* find(std::string_view option) const {
+    const auto at = std::find_if(options_.begin(), options_.end(), [&](const OptionFact& fact) { return fact.name == option; });
+    return at == options_.end() ? nullptr : &*at;
+  }
+  bool preallocates() const { return value("policy") == "preallocate" || is_set("preallocate"); }
+
+  void add(const char* rule, const char* level, const char* message, Numbers numbers) {
+    out_.push_back({rule, level, message, evidence_text(numbers), false});
+  }
+  void add_already(const char* rule, const char* message, Numbers numbers) {
+    out_.push_back({rule, "info", message, evidence_text(numbers), true});
+  }
+
+  void impossible() {
+    const bool device_could = e_.device_total_bytes == 0 || (e_.request_bytes != 0 && e_.request_bytes <= e_.device_total_bytes);
+    if (e_.limit_bytes > 0 && device_could) {
+      add("raise_limit", "fix", "the request alone is larger than CUPOOL_LIMIT: raise the limit, or ask for less",
+          {{"request_bytes", e_.request_bytes}, {"limit_bytes", e_.limit_bytes}});
+      return;
+    }
+    add("request_exceeds_device", "info",
+        "the request alone is larger than the device: no setting can help; look for a wrong shape or size, or split it",
+        {{"request_bytes", e_.request_bytes}, {"device_total_bytes", e_.device_total_bytes}});
+  }
+
+  void limit() {
+    add("raise_limit", "fix", "the device has the memory but CUPOOL_LIMIT forbids it: raise the limit by the shortfall, or remove it",
+        {{"shortfall_bytes", verdict_.shortfall_bytes}, {"limit_bytes", e_.limit_bytes}, {"held_bytes", e_.held_bytes}});
+  }
+
+  void refused() {
+    add("driver_refused", "info",
+        "enough memory was free and the driver still refused: look in its log (Xid, MIG or vGPU quotas) and at a neighbour that frees and takes",
+        {{"driver_free_bytes", e_.driver_free_bytes.value_or(0)}, {"releasable_bytes", e_.releasable_bytes}, {"request_bytes", e_.request_bytes}});
+  }
+
+  void deferred() {
+    add("synchronize_first", "fix", "freed memory was still in use by the GPU: synchronise the device before this allocation",
+        {{"deferred_bytes", e_.deferred_bytes}, {"request_bytes", e_.request_bytes}});
+    if (value("free") == "sync") {
+      add_already("free_sync", "CUPOOL_FREE=sync is on already", {{"deferred_bytes", e_.deferred_bytes}});
+    } else if (value("free") == "deferred") {
+      add("free_sync", "consider", "CUPOOL_FREE=sync makes every free wait for the GPU, as the native one does: slower, but nothing is left pending",
+          {{"deferred_bytes", e_.deferred_bytes}});
+    }
+  }
+
+  void fragmented() {
+    const Numbers numbers = {{"pool_free_bytes", e_.pool_free_bytes}, {"largest_free_bytes", e_.largest_free_bytes}};
+    if (e_.pages_available && value("backing") == "pages") {
+      add_already("backing_pages", "CUPOOL_BACKING=pages is on already", numbers);
+    } else if (e_.pages_available && !e_.can_remap) {
+      add("backing_pages", "fix", "CUPOOL_BACKING=pages joins free memory that lies apart", numbers);
+    }
+    if (preallocates()) {
+      add_already("preallocate", "the pool is preallocated already; what lies between its holes is in pinned_by", numbers);
+    } else if (value("policy") == "grow") {
+      add("preallocate", "consider", "CUPOOL_POLICY=preallocate takes one large region at the start: holes of one region can join, those of many cannot",
+          numbers);
+    }
+    add("pinned_by", "info", "the small blocks that keep free memory apart stand in devices[].pinned_by: allocate them first, or free them", numbers);
+  }
+
+  void others() {
+    add("other_process", "fix", "other processes hold what is missing: end them, move them, or give each a CUPOOL_LIMIT",
+        {{"other_process_bytes", e_.other_process_bytes.value_or(0)}, {"shortfall_bytes", verdict_.shortfall_bytes}});
+    const Numbers numbers = {{"held_bytes", e_.held_bytes}};
+    if (preallocates()) {
+      add_already("preallocate", "this process preallocates already", numbers);
+    } else if (value("policy") == "grow") {
+      add("preallocate", "consider", "CUPOOL_POLICY=preallocate secures this process's share before the others take it", numbers);
+    }
+  }
+
+  void outside() {
+    add("non_pool_memory", "fix",
+        "this process holds the missing memory outside the pool (arrays, cuMemCreate, driver pools): free it first; the ledger says which kind",
+        {{"own_outside_bytes", e_.own_outside_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
+  }
+
+  void exhausted() {
+    add("reduce_demand", "fix",
+        "the memory is really in use: the job needs less (smaller batch, recomputation, offloading), more devices, or a leak found (leaks[])",
+        {{"shortfall_bytes", verdict_.shortfall_bytes}, {"held_bytes", e_.held_bytes}});
+  }
+
+  const OomVerdict& verdict_;
+  const OomEvidence& e_;
+  const std::vector<OptionFact>& options_;
+  std::vector<Suggestion> out_;
+};
+
+}  // namespace
+
+std::vector<Suggestion> suggest(const OomVerdict& verdict, const OomEvidence& evidence, const std::vector<OptionFact>& options) {
+  return Rules(verdict, evidence, options).apply();
+}
+
+}  // namespace cupool::observe

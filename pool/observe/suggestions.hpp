@@ -1,0 +1,15 @@
+// What to do about an OOM. Rules that look at the verdict, the evidence and the settings that are in force.
+//
+// Never advises a setting that is on (it then comes as `info`, already_enabled) nor one that cannot help. Pure.
+#pragma once
+
+#include <vector>
+
+#include "pool/observe/report.hpp"
+
+namespace cupool::observe {
+
+/// `verdict` is complete but for its suggestions. Best first.
+std::vector<Suggestion> suggest(const OomVerdict& verdict, const OomEvidence& evidence, const std::vector<OptionFact>& options);
+
+}  // namespace cupool::observe
