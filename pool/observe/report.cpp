@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 
+#include "pool/core/clock.hpp"
 #include "pool/observe/report_file.hpp"
 #include "pool/observe/report_sections.hpp"
 
@@ -28,6 +29,7 @@ void write_data_quality(JsonWriter& json, const ReportInput& input, const Findin
   std::uint64_t dropped = 0;
   for (const DeviceSnapshot& device : snapshot.devices) dropped += device.timeline_dropped;
   json.begin_object("data_quality");
+  json.member("source", "process");
   json.member("complete", snapshot.complete && findings.cut.empty());
   json.member("dropped_events", std::max(dropped, snapshot.dropped_events));
   json.begin_array("unpooled_apis_seen");

@@ -2,8 +2,8 @@
 #include "pool/observe/report_sections.hpp"
 
 #include <algorithm>
-#include <ctime>
 
+#include "pool/core/clock.hpp"
 #include "pool/observe/address_map.hpp"
 
 namespace cupool::observe {
@@ -74,13 +74,6 @@ void write_leak(JsonWriter& json, int device, const LeakGroup& group) {
 }
 
 }  // namespace
-
-std::uint64_t unix_now_ns() {
-  constexpr std::uint64_t kNanosecondsPerSecond = 1000000000;
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * kNanosecondsPerSecond + static_cast<std::uint64_t>(now.tv_nsec);
-}
 
 bool Deadline::look() { return passed_ = unix_now_ns() >= unix_ns_; }
 

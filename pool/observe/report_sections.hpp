@@ -35,7 +35,6 @@ struct Findings {
   std::vector<std::string> cut;  ///< what was left out for want of time: "devices[0].blocks"
 };
 
-std::uint64_t unix_now_ns();
 void write_process(JsonWriter& json, const ProcessFacts& process, ReportEvent event);
 void write_options(JsonWriter& json, const std::vector<OptionFact>& options);
 void write_device(JsonWriter& json, const DeviceSnapshot& device, Findings& findings);

@@ -54,7 +54,9 @@ class Rules {
     const auto at = std::find_if(options_.begin(), options_.end(), [&](const OptionFact& fact) { return fact.name == option; });
     return at == options_.end() ? nullptr : &*at;
   }
-  bool preallocates() const { return value("policy") == "preallocate" || is_set("preallocate"); }
+  bool preallocates() const {
+    return value("policy") == "preallocate" || (is_set("preallocate") && value("preallocate") != "none" && value("preallocate") != "0");
+  }
 
   void add(const char* rule, const char* level, const char* message, Numbers numbers) {
     out_.push_back({rule, level, message, evidence_text(numbers), false});
