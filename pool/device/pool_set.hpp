@@ -85,6 +85,9 @@ class PoolSet {
 
   /// Who owns `address`; fills `block` when live. Lock-free for addresses that are not ours.
   Ownership find(CUdeviceptr address, BlockView* block);
+  /// Does `address` lie in memory that this set took from the driver? Lock-free: callable by a thread that is already
+  /// inside the set (a patched driver calls back) and while exiting.
+  bool owns(CUdeviceptr address) const;
 
   /// What cuMemGetInfo answers on `context`'s device, given what the driver said. Also the freshest sample of
   /// the driver's free bytes. total = min(T, limit); free = what a new allocation could get.

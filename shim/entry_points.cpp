@@ -1,0 +1,52 @@
+// Searches over the rows of entry_points.def. Fewer than a hundred rows: a linear scan of short names costs less
+// than one dladdr, and needs nothing built at start.
+#include "shim/entry_points.hpp"
+
+#include <cuda.h>
+
+namespace cupool::shim {
+namespace {
+
+/// Does any row of `name` have a per-thread variant? Rows without one serve both kinds of lookup.
+bool has_per_thread_variant(std::string_view name) {
+  for (const EntryPoint& row : kEntryPoints) {
+    if (row.is_per_thread && name == row.looked_up_name) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void* exported_address(Entry entry) {
+  switch (entry) {
+#define HOOK(name, symbol, since, method) \
+  case Entry::symbol: return reinterpret_cast<void*>(&::symbol);
+#include "shim/entry_points.def"
+#undef HOOK
+    case Entry::kCount: break;
+  }
+  return nullptr;
+}
+
+std::optional<Entry> find_symbol(std::string_view symbol) {
+  for (std::size_t i = 0; i < kEntryCount; ++i) {
+    if (symbol == kEntryPoints[i].symbol) return static_cast<Entry>(i);
+  }
+  return std::nullopt;
+}
+
+std::optional<Entry> find_looked_up(std::string_view name, int version, bool per_thread) {
+  const bool wants_per_thread = per_thread && has_per_thread_variant(name);
+  std::optional<Entry> best;
+  int best_since = 0;
+  for (std::size_t i = 0; i < kEntryCount; ++i) {
+    const EntryPoint& row = kEntryPoints[i];
+    if (name != row.looked_up_name || row.is_per_thread != wants_per_thread) continue;
+    if (row.since > version || row.since < best_since) continue;
+    best = static_cast<Entry>(i);
+    best_since = row.since;
+  }
+  return best ? best : find_symbol(name);
+}
+
+}  // namespace cupool::shim

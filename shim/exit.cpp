@@ -1,0 +1,138 @@
+// Exactly one report, whoever ends the process and from whichever thread.
+//
+// `_exit` may be called where no report can be written safely: in a signal handler that interrupted malloc. A watchdog
+// thread (raw clone, no thread-local storage, two system calls) then ends the process with the same status after a
+// bound; on an alternate signal stack nothing is attempted, and the live page stays for `cupool run`.
+#include "shim/exit.hpp"
+
+#include <dlfcn.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <optional>
+
+#include "shim/lifecycle.hpp"
+#include "shim/process.hpp"
+#include "shim/real_driver.hpp"
+
+namespace cupool::shim::exit_hooks {
+namespace {
+
+using ExitFunction = void (*)(int);
+
+constexpr long kWatchdog_s = 8;  ///< above the reporter's own budgets
+constexpr timespec kPollInterval{0, 1'000'000};
+
+constinit std::atomic<ExitFunction> g_next_exit{nullptr};
+constinit std::atomic<ExitFunction> g_next_quick_exit{nullptr};
+constinit std::atomic<bool> g_is_finishing{false};
+constinit std::atomic<bool> g_is_finished{false};
+constinit std::atomic<int> g_exit_code{-1};
+
+/// The first exit handler that runs after those of libraries that registered later: from here on no CUDA call.
+void note_exit(int code, void*) {
+  if (!lifecycle::begin_exit()) return;
+  g_exit_code.store(code, std::memory_order_relaxed);
+  process().pools.stop_calling_driver();
+}
+
+/// Another thread writes the report: it must not be cut off in the middle, nor waited for without end.
+void wait_for_writer() {
+  for (int i = 0; i < kWatchdog_s * 1000 && !g_is_finished.load(std::memory_order_acquire); ++i) nanosleep(&kPollInterval, nullptr);
+}
+
+void finish(std::optional<int> code) {
+  if (!lifecycle::begin_exit()) return;
+  if (g_is_finishing.exchange(true)) return wait_for_writer();
+  Process& own = process();
+  own.pools.stop_calling_driver();
+  own.page.set_state(observe::LiveState::exiting);
+  if (own.reporter.write_exit(code)) {
+    own.page.set_state(observe::LiveState::reported);
+    own.page.retire();
+  } else if (own.options->run_id.empty()) {
+    own.page.retire();  // nobody would complete it
+  }
+  g_is_finished.store(true, std::memory_order_release);
+}
+
+bool is_on_alternate_stack() {
+  stack_t stack{};
+  return sigaltstack(nullptr, &stack) == 0 && (stack.ss_flags & SS_ONSTACK) != 0;
+}
+
+[[noreturn]] void exit_group(int status) {
+  for (;;) syscall(SYS_exit_group, status);
+}
+
+int watch(void* argument) {
+  const timespec bound{kWatchdog_s, 0};
+  syscall(SYS_nanosleep, &bound, nullptr);
+  if (g_is_finished.load(std::memory_order_acquire)) syscall(SYS_exit, 0);  // at_quick_exit handlers may take their time
+  exit_group(static_cast<int>(reinterpret_cast<std::intptr_t>(argument)));
+}
+
+/// Ends the process with `status` at the latest after kWatchdog_s. Without it (no memory) there is no bound.
+void start_watchdog(int status) {
+  constexpr std::size_t kStackBytes = 64 * 1024;
+  void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+  if (stack == MAP_FAILED) return;
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, &before);  // the program's handlers must not run on a thread without a TCB
+  clone(&watch, static_cast<char*>(stack) + kStackBytes, CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM,
+        reinterpret_cast<void*>(static_cast<std::intptr_t>(status)));
+  sigprocmask(SIG_SETMASK, &before, nullptr);
+}
+
+/// Before `_exit` and its kin: the report, if this process owes one and can write it here.
+void finish_at_once(int status) {
+  const lifecycle::Phase phase = lifecycle::phase();
+  if (phase != lifecycle::Phase::live && phase != lifecycle::Phase::exiting) return;
+  if (!lifecycle::is_own_process() || lifecycle::t_inside || is_on_alternate_stack()) return;
+  start_watchdog(status);
+  finish(status);
+}
+
+/// Looked up at load: a child that calls _exit after fork may not take the loader's lock.
+[[gnu::constructor]] void find_next() {
+  g_next_exit.store(reinterpret_cast<ExitFunction>(real_driver::symbol_past_ourselves("_exit")), std::memory_order_relaxed);
+  g_next_quick_exit.store(reinterpret_cast<ExitFunction>(real_driver::symbol_past_ourselves("quick_exit")), std::memory_order_relaxed);
+}
+
+[[gnu::destructor]] void at_unload() {
+  const int code = g_exit_code.load(std::memory_order_relaxed);
+  finish(code >= 0 ? std::optional<int>(code) : std::nullopt);
+}
+
+}  // namespace
+
+void arm() { on_exit(&note_exit, nullptr); }
+
+[[noreturn]] void leave(int status) {
+  finish_at_once(status);
+  if (ExitFunction next = g_next_exit.load(std::memory_order_relaxed)) next(status);
+  exit_group(status);
+}
+
+[[noreturn]] void leave_quickly(int status) {
+  finish_at_once(status);
+  if (ExitFunction next = g_next_quick_exit.load(std::memory_order_relaxed)) next(status);
+  exit_group(status);
+}
+
+}  // namespace cupool::shim::exit_hooks
+
+extern "C" {
+[[noreturn, gnu::visibility("default")]] void _exit(int status) { cupool::shim::exit_hooks::leave(status); }
+[[noreturn, gnu::visibility("default")]] void _Exit(int status) noexcept { cupool::shim::exit_hooks::leave(status); }
+[[noreturn, gnu::visibility("default")]] void quick_exit(int status) noexcept { cupool::shim::exit_hooks::leave_quickly(status); }
+}

@@ -1,0 +1,86 @@
+/* The exported symbols. Each entry point is a jump through its slot, so that bodies and signatures stay in C++
+ * (shim/hooks.cpp fills the slots with functions of the types in <cuda.h>). dlsym must hand every lookup that is not
+ * ours to the real one by a tail jump, registers and return address untouched: glibc finds the caller of RTLD_NEXT
+ * from the return address (LLVM OpenMP's ompt_start_tool loops forever otherwise). Never: a frame of its own on the
+ * pass-through path. x86-64 System V; endbr64 because an indirect call may land here under IBT.
+ */
+#ifndef __x86_64__
+#error "cupool's dlsym and trampolines are written for x86-64 only"
+#endif
+
+        .text
+
+#define HOOK(name, symbol, since, method)       \
+        .p2align 4;                             \
+        .globl symbol;                          \
+        .type symbol, @function;                \
+symbol: .cfi_startproc;                         \
+        endbr64;                                \
+        jmp *cupool_slot_##symbol(%rip);        \
+        .cfi_endproc;                           \
+        .size symbol, . - symbol;
+#include "shim/entry_points.def"
+#undef HOOK
+
+        /* void* dlsym(void* handle, const char* name) */
+        .p2align 4
+        .globl dlsym
+        .type dlsym, @function
+dlsym:
+        .cfi_startproc
+        endbr64
+        testq   %rsi, %rsi
+        je      .Lpass
+        cmpb    $'c', (%rsi)
+        jne     .Lpass
+        cmpb    $'u', 1(%rsi)
+        jne     .Lpass
+        cmpq    $-1, %rdi                       /* RTLD_NEXT */
+        je      .Lpass
+        pushq   %rdi
+        .cfi_adjust_cfa_offset 8
+        pushq   %rsi
+        .cfi_adjust_cfa_offset 8
+        subq    $8, %rsp
+        .cfi_adjust_cfa_offset 8
+        movq    24(%rsp), %rdx                  /* who asks */
+        call    cupool_decide_dlsym             /* -> rax: the answer, rdx: is there one */
+        addq    $8, %rsp
+        .cfi_adjust_cfa_offset -8
+        popq    %rsi
+        .cfi_adjust_cfa_offset -8
+        popq    %rdi
+        .cfi_adjust_cfa_offset -8
+        testq   %rdx, %rdx
+        je      .Lpass
+        ret
+.Lpass:
+        movq    cupool_real_dlsym(%rip), %rax
+        testq   %rax, %rax
+        je      .Lresolve
+        jmp     *%rax
+.Lresolve:                                      /* first call, possibly before any constructor has run */
+        pushq   %rdi
+        .cfi_adjust_cfa_offset 8
+        pushq   %rsi
+        .cfi_adjust_cfa_offset 8
+        subq    $8, %rsp
+        .cfi_adjust_cfa_offset 8
+        call    cupool_resolve_dlsym            /* stores cupool_real_dlsym, returns it */
+        addq    $8, %rsp
+        .cfi_adjust_cfa_offset -8
+        popq    %rsi
+        .cfi_adjust_cfa_offset -8
+        popq    %rdi
+        .cfi_adjust_cfa_offset -8
+        jmp     *%rax
+        .cfi_endproc
+        .size dlsym, . - dlsym
+
+        .section .note.GNU-stack, "", @progbits
+/* Every entry is an endbr64: the object may claim IBT and, keeping calls and returns paired, SHSTK. */
+        .section .note.gnu.property, "a"
+        .p2align 3
+        .long   4, 16, 5
+        .asciz  "GNU"
+        .long   0xc0000002, 4, 3, 0

@@ -1,0 +1,114 @@
+// ABI arguments <-> pool requests: the bodies behind entry_points.def, one function per row's last column.
+//
+// Bad arguments, no current context, addresses that are not ours: the real driver answers itself. A pooled address
+// never reaches the driver as something to free; where the driver must answer for an address of ours that is no live
+// block, it is asked about kNowhere. Every body runs in a live process under the thread's guard. Thread-safe.
+// Bodies that only differ in the variant of the call they stand for are templates, at the end.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <tuple>
+
+#include "shim/process.hpp"
+#include "shim/real.hpp"
+
+namespace cupool::shim::front_door {
+
+/// No driver hands this address out: it is not canonical.
+inline constexpr CUdeviceptr kNowhere = 0xdead'0000'0000'0200;
+
+/// A free that cannot be served now (re-entered, exiting, after an exception of ours): true when the address is
+/// pooled and the free has been noted; the driver must then not see it.
+bool keep_from_driver(CUdeviceptr address);
+inline bool keep_from_driver(CUdeviceptr address, CUstream) { return keep_from_driver(address); }
+
+// --- memory (front_door_memory.cpp)
+CUresult allocate(const Real<CUresult(CUdeviceptr*, std::size_t)>& real, CUdeviceptr* out, std::size_t bytes);
+CUresult allocate_pitch(const Real<CUresult(CUdeviceptr*, std::size_t*, std::size_t, std::size_t, unsigned)>& real, CUdeviceptr* out,
+                        std::size_t* pitch_bytes, std::size_t width_bytes, std::size_t height, unsigned element_bytes);
+CUresult free_plain(const Real<CUresult(CUdeviceptr)>& real, CUdeviceptr address);
+CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdeviceptr address, CUstream stream);
+
+// --- queries (front_door_queries.cpp)
+CUresult memory_info(const Real<CUresult(std::size_t*, std::size_t*)>& real, std::size_t* free_bytes, std::size_t* total_bytes);
+CUresult device_total(const Real<CUresult(std::size_t*, CUdevice)>& real, std::size_t* bytes, CUdevice device);
+CUresult address_range(const Real<CUresult(CUdeviceptr*, std::size_t*, CUdeviceptr)>& real, CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address);
+CUresult pointer_attribute(const Real<CUresult(void*, CUpointer_attribute, CUdeviceptr)>& real, void* value, CUpointer_attribute attribute, CUdeviceptr address);
+CUresult pointer_attributes(const Real<CUresult(unsigned, CUpointer_attribute*, void**, CUdeviceptr)>& real, unsigned count,
+                            CUpointer_attribute* attributes, void** values, CUdeviceptr address);
+CUresult set_pointer_attribute(const Real<CUresult(const void*, CUpointer_attribute, CUdeviceptr)>& real, const void* value,
+                               CUpointer_attribute attribute, CUdeviceptr address);
+
+// --- contexts and captures (front_door_contexts.cpp)
+CUresult destroy_context(const Real<CUresult(CUcontext)>& real, CUcontext context);
+CUresult detach_context(const Real<CUresult(CUcontext)>& real, CUcontext context);
+CUresult retain_primary(const Real<CUresult(CUcontext*, CUdevice)>& real, CUcontext* out, CUdevice device);
+CUresult release_primary(const Real<CUresult(CUdevice)>& real, CUdevice device);
+CUresult reset_primary(const Real<CUresult(CUdevice)>& real, CUdevice device);
+CUresult create_green(const Real<CUresult(CUgreenCtx*, CUdevResourceDesc, CUdevice, unsigned)>& real, CUgreenCtx* out,
+                      CUdevResourceDesc description, CUdevice device, unsigned flags);
+CUresult destroy_green(const Real<CUresult(CUgreenCtx)>& real, CUgreenCtx green);
+CUresult context_from_green(const Real<CUresult(CUcontext*, CUgreenCtx)>& real, CUcontext* out, CUgreenCtx green);
+CUresult end_capture(const Real<CUresult(CUstream, CUgraph*)>& real, CUstream stream, CUgraph* out);
+CUresult destroy_stream(const Real<CUresult(CUstream)>& real, CUstream stream);
+/// What a stream argument names: 0 and the special handles mean a stream of the thread or of the context.
+CUstream stream_key(CUstream stream, bool is_per_thread);
+void note_context(CUcontext context, int device);
+
+// --- memory outside the pool (front_door_outside.cpp)
+CUresult allocate_managed(const Real<CUresult(CUdeviceptr*, std::size_t, unsigned)>& real, CUdeviceptr* out, std::size_t bytes, unsigned flags);
+CUresult allocate_host(const Real<CUresult(void**, std::size_t, unsigned)>& real, void** out, std::size_t bytes, unsigned flags);
+CUresult allocate_host(const Real<CUresult(void**, std::size_t)>& real, void** out, std::size_t bytes);
+CUresult allocate_host(const Real<CUresult(void**, unsigned)>& real, void** out, unsigned bytes);
+CUresult free_host(const Real<CUresult(void*)>& real, void* address);
+CUresult register_host(const Real<CUresult(void*, std::size_t, unsigned)>& real, void* address, std::size_t bytes, unsigned flags);
+CUresult create_array(const Real<CUresult(CUarray*, const CUDA_ARRAY_DESCRIPTOR*)>& real, CUarray* out, const CUDA_ARRAY_DESCRIPTOR* description);
+CUresult create_array(const Real<CUresult(CUarray*, const CUDA_ARRAY3D_DESCRIPTOR*)>& real, CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* description);
+CUresult create_array(const Real<CUresult(CUmipmappedArray*, const CUDA_ARRAY3D_DESCRIPTOR*, unsigned)>& real, CUmipmappedArray* out,
+                      const CUDA_ARRAY3D_DESCRIPTOR* description, unsigned levels);
+CUresult destroy_array(const Real<CUresult(CUarray)>& real, CUarray array);
+CUresult destroy_array(const Real<CUresult(CUmipmappedArray)>& real, CUmipmappedArray array);
+CUresult create_physical(const Real<CUresult(CUmemGenericAllocationHandle*, std::size_t, const CUmemAllocationProp*, unsigned long long)>& real,
+                         CUmemGenericAllocationHandle* out, std::size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags);
+CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& real, CUmemGenericAllocationHandle handle);
+CUresult retain_physical(const Real<CUresult(CUmemGenericAllocationHandle*, void*)>& real, CUmemGenericAllocationHandle* out, void* address);
+CUresult map_physical(const Real<CUresult(CUdeviceptr, std::size_t, std::size_t, CUmemGenericAllocationHandle, unsigned long long)>& real,
+                      CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
+CUresult unmap_physical(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CUdeviceptr address, std::size_t bytes);
+CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUstream)>& real, CUdeviceptr* out, std::size_t bytes, CUstream stream);
+CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUmemoryPool, CUstream)>& real, CUdeviceptr* out, std::size_t bytes,
+                        CUmemoryPool pool, CUstream stream);
+/// The driver is about to free `address`: forgets it where it was booked outside the pool.
+void forget_outside(CUdeviceptr address);
+
+// --- lookups (symbol_lookup.cpp)
+CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t)>& real, const char* name, void** function, int version, cuuint64_t flags);
+CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*)>& real, const char* name, void** function,
+                 int version, cuuint64_t flags, CUdriverProcAddressQueryResult* status);
+
+// --- one body for every variant of a call
+/// cuCtxCreate in its four forms: the device is the last argument.
+template <class... Rest>
+CUresult create_context(const Real<CUresult(CUcontext*, Rest...)>& real, CUcontext* out, Rest... rest) {
+  const CUresult result = real(out, rest...);
+  if (result == CUDA_SUCCESS && out != nullptr) note_context(*out, std::get<sizeof...(Rest) - 1>(std::tie(rest...)));
+  return result;
+}
+
+template <class... Rest>
+CUresult begin_capture(const Real<CUresult(CUstream, Rest...)>& real, CUstream stream, Rest... rest) {
+  return process().pools.begin_capture(stream_key(stream, real.is_per_thread()), [&] { return real(stream, rest...); });
+}
+
+/// Device memory that no part of the pool serves: named in the report's data_quality.
+template <class... Args>
+CUresult pass_unpooled(const Real<CUresult(Args...)>& real, Args... args) {
+  const CUresult result = real(args...);
+  if (result == CUDA_SUCCESS) process().pools.saw_unpooled(real.symbol());
+  return result;
+}
+
+}  // namespace cupool::shim::front_door

@@ -1,0 +1,140 @@
+// Contexts, whose death takes their part of the pool with it, and captures, during which nothing is recorded.
+// CUDA Driver API 13.0 §6.7–6.8 (contexts), §6.9 (streams), §6.35 (green contexts).
+#include "shim/front_door.hpp"
+
+namespace cupool::shim::front_door {
+namespace {
+
+/// Whether a detach was the last: the only one of these calls that may leave the context alive.
+bool is_gone(const Process& own, CUcontext context) {
+  unsigned version = 0;
+  return own.api.cuCtxGetApiVersion(context, &version) != CUDA_SUCCESS;
+}
+
+bool is_primary_inactive(const Process& own, CUdevice device) {
+  unsigned flags = 0;
+  int is_active = 0;
+  return own.api.cuDevicePrimaryCtxGetState(device, &flags, &is_active) == CUDA_SUCCESS && is_active == 0;
+}
+
+/// Runs `call`, which may end the primary context of `device`.
+template <class Call, class IsDead>
+CUresult end_primary(CUdevice device, Call&& call, IsDead&& is_dead) {
+  Process& own = process();
+  CUcontext primary = own.contexts.primary(device);
+  return primary != nullptr ? own.pools.end_context(primary, call, is_dead) : call();
+}
+
+/// The primary context that a green context of `device` holds; retained and released to learn its handle.
+CUcontext learn_primary(Process& own, CUdevice device) {
+  CUcontext primary = nullptr;
+  if (own.api.cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS) return nullptr;
+  own.api.cuDevicePrimaryCtxRelease_v2(device);
+  own.contexts.set_primary(device, primary);
+  note_context(primary, device);
+  return primary;
+}
+
+std::uint64_t mix(std::uint64_t value) {
+  value ^= value >> 33;
+  value *= 0xff51'afd7'ed55'8ccdU;
+  return value ^ (value >> 33);
+}
+
+}  // namespace
+
+void note_context(CUcontext context, int device) { process().pools.context_seen(context, device); }
+
+CUresult destroy_context(const Real<CUresult(CUcontext)>& real, CUcontext context) {
+  if (context == nullptr) return real(context);
+  return process().pools.end_context(
+      context, [&] { return real(context); }, [&] { return real.result() == CUDA_SUCCESS; });
+}
+
+CUresult detach_context(const Real<CUresult(CUcontext)>& real, CUcontext context) {
+  if (context == nullptr) return real(context);
+  Process& own = process();
+  return own.pools.end_context(
+      context, [&] { return real(context); }, [&] { return real.result() == CUDA_SUCCESS && is_gone(own, context); });
+}
+
+CUresult retain_primary(const Real<CUresult(CUcontext*, CUdevice)>& real, CUcontext* out, CUdevice device) {
+  const CUresult result = real(out, device);
+  if (result != CUDA_SUCCESS || out == nullptr) return result;
+  process().contexts.set_primary(device, *out);
+  note_context(*out, device);
+  return result;
+}
+
+CUresult release_primary(const Real<CUresult(CUdevice)>& real, CUdevice device) {
+  Process& own = process();
+  return end_primary(
+      device, [&] { return real(device); }, [&] { return real.result() == CUDA_SUCCESS && is_primary_inactive(own, device); });
+}
+
+CUresult reset_primary(const Real<CUresult(CUdevice)>& real, CUdevice device) {
+  // Reset frees everything in the context, whoever still retains it.
+  return end_primary(
+      device, [&] { return real(device); }, [&] { return real.result() == CUDA_SUCCESS; });
+}
+
+CUresult create_green(const Real<CUresult(CUgreenCtx*, CUdevResourceDesc, CUdevice, unsigned)>& real, CUgreenCtx* out,
+                      CUdevResourceDesc description, CUdevice device, unsigned flags) {
+  const CUresult result = real(out, description, device, flags);
+  if (result != CUDA_SUCCESS || out == nullptr) return result;
+  Process& own = process();
+  own.contexts.set_green(*out, device);
+  learn_primary(own, device);
+  return result;
+}
+
+CUresult destroy_green(const Real<CUresult(CUgreenCtx)>& real, CUgreenCtx green) {
+  Process& own = process();
+  const std::optional<int> device = own.contexts.green_device(green);
+  if (!device) return real(green);
+  const CUresult result = end_primary(
+      *device, [&] { return real(green); }, [&] { return real.result() == CUDA_SUCCESS && is_primary_inactive(own, *device); });
+  if (result == CUDA_SUCCESS) own.contexts.forget_green(green);
+  return result;
+}
+
+CUresult context_from_green(const Real<CUresult(CUcontext*, CUgreenCtx)>& real, CUcontext* out, CUgreenCtx green) {
+  const CUresult result = real(out, green);
+  if (result != CUDA_SUCCESS || out == nullptr) return result;
+  Process& own = process();
+  // Memory belongs to the primary, and outlives the green context. [?] that the driver sees it so.
+  if (const std::optional<int> device = own.contexts.green_device(green)) {
+    if (CUcontext primary = own.contexts.primary(*device)) own.contexts.set_alias(*out, primary);
+  }
+  return result;
+}
+
+CUstream stream_key(CUstream stream, bool is_per_thread) {
+  const bool is_threads_own = stream == CU_STREAM_PER_THREAD || (stream == nullptr && is_per_thread);
+  const bool is_legacy = stream == CU_STREAM_LEGACY || (stream == nullptr && !is_per_thread);
+  if (!is_threads_own && !is_legacy) return stream;
+  static thread_local char t_identity;
+  CUcontext context = nullptr;
+  process().api.cuCtxGetCurrent(&context);
+  const std::uint64_t thread = is_threads_own ? reinterpret_cast<std::uintptr_t>(&t_identity) : 0;
+  // Odd, so never the address that a stream handle is. One per context, and per thread where the stream is the thread's.
+  const std::uint64_t key = mix(thread ^ mix(reinterpret_cast<std::uintptr_t>(context))) | 1;
+  return reinterpret_cast<CUstream>(key);
+}
+
+CUresult end_capture(const Real<CUresult(CUstream, CUgraph*)>& real, CUstream stream, CUgraph* out) {
+  Process& own = process();
+  const CUstream named = stream == nullptr && real.is_per_thread() ? CU_STREAM_PER_THREAD : stream;
+  const auto still_capturing = [&] {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return real.result() != CUDA_SUCCESS && own.api.cuStreamIsCapturing(named, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+  };
+  return own.pools.end_capture(stream_key(stream, real.is_per_thread()), [&] { return real(stream, out); }, still_capturing);
+}
+
+CUresult destroy_stream(const Real<CUresult(CUstream)>& real, CUstream stream) {
+  return process().pools.end_capture(
+      stream, [&] { return real(stream); }, [&] { return real.result() != CUDA_SUCCESS; });
+}
+
+}  // namespace cupool::shim::front_door

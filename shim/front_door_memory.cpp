@@ -1,0 +1,114 @@
+// Allocation and free. CUDA Driver API 13.0 §6.14 (memory management).
+#include "pool/core/bytes.hpp"
+#include "shim/front_door.hpp"
+#include "shim/lifecycle.hpp"
+
+namespace cupool::shim::front_door {
+namespace {
+
+/// What cuMemAllocPitch rounds a row to on current devices. [?] whether any device or width gives another pitch.
+constexpr std::size_t kPitchAlignment_bytes = 512;
+
+/// The context that would own what this thread allocates now; nullptr: none, and the driver answers itself.
+CUcontext current_owner(const Process& own) {
+  CUcontext current = nullptr;
+  if (own.api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) return nullptr;
+  return own.contexts.owner(current);
+}
+
+void book_late_frees(Process& own) {
+  own.late_frees.drain([&own](CUdeviceptr address) { own.pools.free(address); });
+}
+
+CUresult serve(Process& own, CUcontext context, std::size_t bytes, const char* symbol, CUdeviceptr* out) {
+  if (!own.late_frees.empty()) book_late_frees(own);
+  own.page.publish();
+  const Result<CUdeviceptr> block = own.pools.allocate(context, bytes, symbol);
+  if (block.ok()) *out = block.value();
+  else own.reporter.after_oom();
+  return block.code();
+}
+
+/// What the driver says to a call of this thread that needs a context. [?] that cuMemFree without one says the same.
+CUresult no_context_error(const Process& own) {
+  CUdevice device = 0;
+  const CUresult result = own.api.cuCtxGetDevice(&device);
+  return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+template <class FreeElsewhere>
+CUresult free_block(CUdeviceptr address, FreeElsewhere&& free_elsewhere) {
+  Process& own = process();
+  if (!own.late_frees.empty()) book_late_frees(own);
+  if (current_owner(own) == nullptr) return own.pools.owns(address) ? no_context_error(own) : free_elsewhere(address);
+  const FreeResult result = own.pools.free(address);
+  switch (result.outcome) {
+    case FreeOutcome::freed: return CUDA_SUCCESS;
+    case FreeOutcome::failed: return result.error.code;
+    case FreeOutcome::invalid: return free_elsewhere(kNowhere);
+    case FreeOutcome::unknown: break;
+  }
+  forget_outside(address);
+  return free_elsewhere(address);
+}
+
+bool is_capturing(const Process& own, CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return own.api.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+}  // namespace
+
+CUresult allocate(const Real<CUresult(CUdeviceptr*, std::size_t)>& real, CUdeviceptr* out, std::size_t bytes) {
+  Process& own = process();
+  CUcontext context = nullptr;
+  if (out == nullptr || bytes == 0 || (context = current_owner(own)) == nullptr) return real(out, bytes);
+  return serve(own, context, bytes, real.symbol(), out);
+}
+
+CUresult allocate_pitch(const Real<CUresult(CUdeviceptr*, std::size_t*, std::size_t, std::size_t, unsigned)>& real, CUdeviceptr* out,
+                        std::size_t* pitch_bytes, std::size_t width_bytes, std::size_t height, unsigned element_bytes) {
+  Process& own = process();
+  const bool is_element_valid = element_bytes == 4 || element_bytes == 8 || element_bytes == 16;
+  const std::size_t pitch = add_overflows(width_bytes, kPitchAlignment_bytes - 1) ? 0 : align_up(width_bytes, kPitchAlignment_bytes);
+  std::size_t bytes = 0;
+  const bool is_servable = out != nullptr && pitch_bytes != nullptr && is_element_valid && pitch != 0 && height != 0 &&
+                           !__builtin_mul_overflow(pitch, height, &bytes);
+  CUcontext context = nullptr;
+  if (!is_servable || (context = current_owner(own)) == nullptr) return real(out, pitch_bytes, width_bytes, height, element_bytes);
+  const CUresult result = serve(own, context, bytes, real.symbol(), out);
+  if (result == CUDA_SUCCESS) *pitch_bytes = pitch;
+  return result;
+}
+
+CUresult free_plain(const Real<CUresult(CUdeviceptr)>& real, CUdeviceptr address) {
+  return free_block(address, real);
+}
+
+CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdeviceptr address, CUstream stream) {
+  const auto free_elsewhere = [&](CUdeviceptr where) { return real(where, stream); };
+  Process& own = process();
+  if (!own.pools.owns(address)) {
+    forget_outside(address);
+    return free_elsewhere(address);
+  }
+  // In a capture this would become a graph node, which only memory of the graph or of a pool can have.
+  const CUstream named = stream == nullptr && real.is_per_thread() ? CU_STREAM_PER_THREAD : stream;
+  if (is_capturing(own, named)) return free_elsewhere(kNowhere);
+  return free_block(address, free_elsewhere);  // a plain deferred free: its epoch covers every stream
+}
+
+bool keep_from_driver(CUdeviceptr address) {
+  Process* own = find_process();
+  if (own == nullptr || address == 0) return false;
+  switch (lifecycle::phase()) {
+    case lifecycle::Phase::exiting: return own->pools.free_while_exiting(address);
+    case lifecycle::Phase::live:
+      if (!own->pools.owns(address)) return false;
+      own->late_frees.push(address);
+      return true;
+    default: return false;  // a child: the driver refuses every call there
+  }
+}
+
+}  // namespace cupool::shim::front_door

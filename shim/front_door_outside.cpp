@@ -1,0 +1,197 @@
+// Memory that the program takes outside the pool: passed to the driver, counted, and held to CUPOOL_LIMIT where the
+// limit covers it (PoolSet::reserve_outside knows). A breach is out-of-memory without a driver call.
+// Freed memory is found again by its address or handle, and forgotten before the driver can hand the same one out to
+// another thread. CUDA Driver API 13.0 §6.14–6.16.
+#include <algorithm>
+
+#include "shim/front_door.hpp"
+
+namespace cupool::shim::front_door {
+namespace {
+
+constexpr int kNoDevice = -1;
+
+int current_device(const Process& own) {
+  CUdevice device = 0;
+  return own.api.cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : kNoDevice;
+}
+
+std::uint64_t key_of(CUdeviceptr address) { return address; }
+template <class T>
+std::uint64_t key_of(T* handle) {
+  return reinterpret_cast<std::uintptr_t>(handle);
+}
+
+/// reserve, call, commit: `make_key` names the memory once the call has succeeded.
+template <class Call, class MakeKey>
+CUresult account(int device, OutsideKind kind, std::size_t bytes, const char* symbol, Call&& call, MakeKey&& make_key) {
+  if (device == kNoDevice || bytes == 0) return call();
+  Process& own = process();
+  own.page.publish();
+  if (const Status reserved = own.pools.reserve_outside(device, kind, bytes, symbol); !reserved.ok()) {
+    own.reporter.after_oom();
+    return reserved.code();
+  }
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS) own.pools.commit_outside(device, kind, make_key(), bytes);
+  else own.pools.cancel_outside(device, kind, bytes);
+  return result;
+}
+
+template <class Handle, class Call>
+CUresult account_current(OutsideKind kind, std::size_t bytes, const char* symbol, Handle* out, Call&& call) {
+  if (out == nullptr) return call();
+  return account(current_device(process()), kind, bytes, symbol, call, [out] { return key_of(*out); });
+}
+
+std::size_t bits_of(CUarray_format format) {
+  switch (format) {
+    case CU_AD_FORMAT_UNSIGNED_INT8:
+    case CU_AD_FORMAT_SIGNED_INT8: return 8;
+    case CU_AD_FORMAT_UNSIGNED_INT16:
+    case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_HALF: return 16;
+    case CU_AD_FORMAT_UNSIGNED_INT32:
+    case CU_AD_FORMAT_SIGNED_INT32:
+    case CU_AD_FORMAT_FLOAT: return 32;
+    default: return 8;  // block-compressed and planar formats: about a byte per element of a channel
+  }
+}
+
+/// What the texels take, without the driver's own padding.
+std::size_t array_bytes(std::size_t width, std::size_t height, std::size_t depth, CUarray_format format, unsigned channels) {
+  std::size_t bytes = std::max<std::size_t>(channels, 1) * bits_of(format) / 8;
+  for (const std::size_t extent : {width, std::max<std::size_t>(height, 1), std::max<std::size_t>(depth, 1)}) {
+    if (__builtin_mul_overflow(bytes, extent, &bytes)) return 0;  // the driver refuses it itself
+  }
+  return bytes;
+}
+
+std::size_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned levels) {
+  constexpr unsigned kLevelsMax = 32;
+  std::size_t bytes = 0;
+  const bool is_layered = (shape.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;  // layers do not shrink
+  for (unsigned level = 0; level < std::min(levels, kLevelsMax); ++level) {
+    const std::size_t depth = is_layered ? shape.Depth : shape.Depth >> level;
+    bytes += array_bytes(std::max<std::size_t>(shape.Width >> level, 1), shape.Height >> level, depth, shape.Format, shape.NumChannels);
+  }
+  return bytes;
+}
+
+bool is_in_capture(const Process& own, CUstream stream, bool is_per_thread) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUstream named = stream == nullptr && is_per_thread ? CU_STREAM_PER_THREAD : stream;
+  return own.api.cuStreamIsCapturing(named, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/// Stream-ordered memory: the driver's own pool serves it for now. In a capture nothing is taken until the graph runs.
+template <class... Args>
+CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, CUdeviceptr* out, std::size_t bytes, CUstream stream, Args... args) {
+  Process& own = process();
+  own.pools.saw_unpooled(real.symbol());
+  if (is_in_capture(own, stream, real.is_per_thread())) return real(out, args...);
+  return account_current(OutsideKind::driver_pool, bytes, real.symbol(), out, [&] { return real(out, args...); });
+}
+
+}  // namespace
+
+void forget_outside(CUdeviceptr address) {
+  PoolSet& pools = process().pools;
+  if (!pools.release_outside(OutsideKind::driver_pool, key_of(address))) pools.release_outside(OutsideKind::managed, key_of(address));
+}
+
+CUresult allocate_managed(const Real<CUresult(CUdeviceptr*, std::size_t, unsigned)>& real, CUdeviceptr* out, std::size_t bytes, unsigned flags) {
+  return account_current(OutsideKind::managed, bytes, real.symbol(), out, [&] { return real(out, bytes, flags); });
+}
+
+CUresult allocate_host(const Real<CUresult(void**, std::size_t, unsigned)>& real, void** out, std::size_t bytes, unsigned flags) {
+  return account_current(OutsideKind::host, bytes, real.symbol(), out, [&] { return real(out, bytes, flags); });
+}
+
+CUresult allocate_host(const Real<CUresult(void**, std::size_t)>& real, void** out, std::size_t bytes) {
+  return account_current(OutsideKind::host, bytes, real.symbol(), out, [&] { return real(out, bytes); });
+}
+
+CUresult allocate_host(const Real<CUresult(void**, unsigned)>& real, void** out, unsigned bytes) {
+  return account_current(OutsideKind::host, bytes, real.symbol(), out, [&] { return real(out, bytes); });
+}
+
+CUresult free_host(const Real<CUresult(void*)>& real, void* address) {
+  process().pools.release_outside(OutsideKind::host, key_of(address));
+  return real(address);
+}
+
+CUresult register_host(const Real<CUresult(void*, std::size_t, unsigned)>& real, void* address, std::size_t bytes, unsigned flags) {
+  return account_current(OutsideKind::host, bytes, real.symbol(), &address, [&] { return real(address, bytes, flags); });
+}
+
+CUresult create_array(const Real<CUresult(CUarray*, const CUDA_ARRAY_DESCRIPTOR*)>& real, CUarray* out, const CUDA_ARRAY_DESCRIPTOR* shape) {
+  const std::size_t bytes = shape != nullptr ? array_bytes(shape->Width, shape->Height, 1, shape->Format, shape->NumChannels) : 0;
+  return account_current(OutsideKind::array, bytes, real.symbol(), out, [&] { return real(out, shape); });
+}
+
+CUresult create_array(const Real<CUresult(CUarray*, const CUDA_ARRAY3D_DESCRIPTOR*)>& real, CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
+  // A sparse array has no memory of its own until the program maps some, which cuMemCreate counts.
+  const std::size_t bytes = shape != nullptr && (shape->Flags & CUDA_ARRAY3D_SPARSE) == 0 ? array_bytes(*shape, 1) : 0;
+  return account_current(OutsideKind::array, bytes, real.symbol(), out, [&] { return real(out, shape); });
+}
+
+CUresult create_array(const Real<CUresult(CUmipmappedArray*, const CUDA_ARRAY3D_DESCRIPTOR*, unsigned)>& real, CUmipmappedArray* out,
+                      const CUDA_ARRAY3D_DESCRIPTOR* shape, unsigned levels) {
+  const std::size_t bytes = shape != nullptr && (shape->Flags & CUDA_ARRAY3D_SPARSE) == 0 ? array_bytes(*shape, levels) : 0;
+  return account_current(OutsideKind::array, bytes, real.symbol(), out, [&] { return real(out, shape, levels); });
+}
+
+CUresult destroy_array(const Real<CUresult(CUarray)>& real, CUarray array) {
+  process().pools.release_outside(OutsideKind::array, key_of(array));
+  return real(array);
+}
+
+CUresult destroy_array(const Real<CUresult(CUmipmappedArray)>& real, CUmipmappedArray array) {
+  process().pools.release_outside(OutsideKind::array, key_of(array));
+  return real(array);
+}
+
+CUresult create_physical(const Real<CUresult(CUmemGenericAllocationHandle*, std::size_t, const CUmemAllocationProp*, unsigned long long)>& real,
+                         CUmemGenericAllocationHandle* out, std::size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags) {
+  const auto call = [&] { return real(out, bytes, properties, flags); };
+  if (out == nullptr || properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return call();
+  return account(properties->location.id, OutsideKind::program_vmm, bytes, real.symbol(), call,
+                 [out] { return process().vmm.created(*out); });
+}
+
+CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& real, CUmemGenericAllocationHandle handle) {
+  if (const std::uint64_t gone = process().vmm.released(handle)) process().pools.release_outside(OutsideKind::program_vmm, gone);
+  return real(handle);
+}
+
+CUresult retain_physical(const Real<CUresult(CUmemGenericAllocationHandle*, void*)>& real, CUmemGenericAllocationHandle* out, void* address) {
+  const CUresult result = real(out, address);
+  if (result == CUDA_SUCCESS && out != nullptr) process().vmm.retained(*out);
+  return result;
+}
+
+CUresult map_physical(const Real<CUresult(CUdeviceptr, std::size_t, std::size_t, CUmemGenericAllocationHandle, unsigned long long)>& real,
+                      CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  const CUresult result = real(address, bytes, offset, handle, flags);
+  if (result == CUDA_SUCCESS) process().vmm.mapped(handle, address, bytes);
+  return result;
+}
+
+CUresult unmap_physical(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CUdeviceptr address, std::size_t bytes) {
+  const CUresult result = real(address, bytes);
+  if (result != CUDA_SUCCESS) return result;
+  for (const std::uint64_t key : process().vmm.unmapped(address, bytes)) process().pools.release_outside(OutsideKind::program_vmm, key);
+  return result;
+}
+
+CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUstream)>& real, CUdeviceptr* out, std::size_t bytes, CUstream stream) {
+  return pass_async(real, out, bytes, stream, bytes, stream);
+}
+
+CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUmemoryPool, CUstream)>& real, CUdeviceptr* out, std::size_t bytes,
+                        CUmemoryPool pool, CUstream stream) {
+  return pass_async(real, out, bytes, stream, bytes, pool, stream);
+}
+
+}  // namespace cupool::shim::front_door

@@ -1,0 +1,99 @@
+// What a program asks about memory: a pooled block answers every query as cuMemAlloc memory does. The driver is asked
+// first with the program's own arguments, so that its checks (context, NULL, sticky errors) come from it; then what
+// would show the region instead of the block is replaced. CUDA Driver API 13.0 §6.14, §6.17 (unified addressing).
+#include <algorithm>
+
+#include "shim/front_door.hpp"
+
+namespace cupool::shim::front_door {
+namespace {
+
+template <class T>
+void put(void* out, T value) {
+  *static_cast<T*>(out) = value;
+}
+
+/// Replaces the driver's answer, which is about the region, by the block's.
+void answer_as_block(const BlockView& block, CUpointer_attribute attribute, void* value) {
+  if (value == nullptr) return;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return put<CUdeviceptr>(value, block.base);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return put<std::size_t>(value, block.bytes);  // [?] requested or rounded
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return put<unsigned long long>(value, block.buffer_id);
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return put<unsigned>(value, block.sync_memops ? 1 : 0);
+    default: return;  // context, device, memory type, IPC: as the region
+  }
+}
+
+/// The address to ask the driver about: what lies between live blocks is unknown to it.
+CUdeviceptr visible(Ownership ownership, CUdeviceptr address) { return ownership == Ownership::vacant ? kNowhere : address; }
+
+}  // namespace
+
+CUresult memory_info(const Real<CUresult(std::size_t*, std::size_t*)>& real, std::size_t* free_bytes, std::size_t* total_bytes) {
+  const CUresult result = real(free_bytes, total_bytes);
+  if (result != CUDA_SUCCESS || (free_bytes == nullptr && total_bytes == nullptr)) return result;
+  Process& own = process();
+  CUcontext context = nullptr;
+  std::size_t adjusted_free = free_bytes != nullptr ? *free_bytes : 0;
+  std::size_t adjusted_total = total_bytes != nullptr ? *total_bytes : 0;
+  if (own.api.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr) return result;
+  const bool is_half = free_bytes == nullptr || total_bytes == nullptr;  // a driver that takes NULL: both are needed here
+  if (is_half && own.api.cuMemGetInfo_v2(&adjusted_free, &adjusted_total) != CUDA_SUCCESS) return result;
+  own.pools.adjust_mem_info(own.contexts.owner(context), &adjusted_free, &adjusted_total);
+  if (free_bytes != nullptr) *free_bytes = adjusted_free;
+  if (total_bytes != nullptr) *total_bytes = adjusted_total;
+  return result;
+}
+
+CUresult device_total(const Real<CUresult(std::size_t*, CUdevice)>& real, std::size_t* bytes, CUdevice device) {
+  const CUresult result = real(bytes, device);
+  if (result != CUDA_SUCCESS || bytes == nullptr) return result;
+  const config::Amount* limit = process().options->limit.for_device(device);
+  if (limit != nullptr) *bytes = std::min<std::size_t>(*bytes, limit->resolve(*bytes));
+  return result;
+}
+
+CUresult address_range(const Real<CUresult(CUdeviceptr*, std::size_t*, CUdeviceptr)>& real, CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) {
+  BlockView block;
+  const Ownership ownership = process().pools.find(address, &block);
+  const CUresult result = real(base, bytes, visible(ownership, address));
+  if (result != CUDA_SUCCESS || ownership != Ownership::live) return result;
+  if (base != nullptr) *base = block.base;
+  if (bytes != nullptr) *bytes = block.bytes;
+  return result;
+}
+
+CUresult pointer_attribute(const Real<CUresult(void*, CUpointer_attribute, CUdeviceptr)>& real, void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+  BlockView block;
+  const Ownership ownership = process().pools.find(address, &block);
+  const CUresult result = real(value, attribute, visible(ownership, address));
+  if (result == CUDA_SUCCESS && ownership == Ownership::live) answer_as_block(block, attribute, value);
+  return result;
+}
+
+CUresult pointer_attributes(const Real<CUresult(unsigned, CUpointer_attribute*, void**, CUdeviceptr)>& real, unsigned count,
+                            CUpointer_attribute* attributes, void** values, CUdeviceptr address) {
+  BlockView block;
+  const Ownership ownership = process().pools.find(address, &block);
+  const CUresult result = real(count, attributes, values, visible(ownership, address));
+  if (result != CUDA_SUCCESS || ownership != Ownership::live) return result;
+  for (unsigned i = 0; i < count; ++i) answer_as_block(block, attributes[i], values[i]);
+  return result;
+}
+
+CUresult set_pointer_attribute(const Real<CUresult(const void*, CUpointer_attribute, CUdeviceptr)>& real, const void* value,
+                               CUpointer_attribute attribute, CUdeviceptr address) {
+  PoolSet& pools = process().pools;
+  BlockView block;
+  const Ownership ownership = pools.find(address, &block);
+  if (ownership != Ownership::live || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || value == nullptr) return real(value, attribute, visible(ownership, address));
+  const bool on = *static_cast<const unsigned*>(value) != 0;
+  const Status status = pools.set_sync_memops(address, on);
+  return status.code();
+}
+
+}  // namespace cupool::shim::front_door

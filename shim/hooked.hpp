@@ -1,0 +1,57 @@
+// hooked<>: what every entry point does around its body. The only clever code of the shim.
+//
+// Order, and why: (1) the real function, so that whatever happens there is an answer; (2) lookups answer in any
+// phase; (3) may this thread be served now? re-entered, cold, aside, exiting or forked: pass; (4) the body under the
+// guard; (5) an exception of ours becomes the real driver's answer, never the program's problem. Thread
+// cancellation is not ours to swallow. A pooled address is kept from the driver on every way out (HOOK_FREE).
+#pragma once
+
+#include <cxxabi.h>
+
+#include "shim/entry_points.hpp"
+#include "shim/front_door.hpp"
+#include "shim/lifecycle.hpp"
+#include "shim/real_driver.hpp"
+
+namespace cupool::shim {
+
+/// Per row, generated in hooks.cpp: Signature, kRole, run(real, args...).
+template <Entry E>
+struct Body;
+
+template <Entry E, class Signature = typename Body<E>::Signature>
+struct Hooked;
+
+template <Entry E, class... Args>
+struct Hooked<E, CUresult(Args...)> {
+  static CUresult call(Args... args) {
+    constexpr const EntryPoint& kRow = kEntryPoints[static_cast<std::size_t>(E)];
+    void* function = real_driver::function(E);
+    if (function == nullptr) [[unlikely]] {
+      if (!real_driver::bind(true) || (function = real_driver::function(E)) == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    const Real<CUresult(Args...)> real(reinterpret_cast<CUresult (*)(Args...)>(function), kRow.symbol, kRow.is_per_thread);
+    if constexpr (Body<E>::kRole == Role::lookup) return Body<E>::run(real, args...);
+    if (!lifecycle::t_inside) [[likely]] {
+      const lifecycle::Inside guard;
+      try {
+        if (lifecycle::may_serve()) [[likely]] return Body<E>::run(real, args...);
+      } catch (abi::__forced_unwind&) {
+        throw;
+      } catch (...) {
+        if (real.was_called()) return real.result();
+      }
+    }
+    return pass(real, args...);
+  }
+
+ private:
+  static CUresult pass(const Real<CUresult(Args...)>& real, Args... args) {
+    if constexpr (Body<E>::kRole == Role::free) {
+      if (front_door::keep_from_driver(args...)) return CUDA_SUCCESS;
+    }
+    return real(args...);
+  }
+};
+
+}  // namespace cupool::shim

@@ -1,0 +1,41 @@
+// Who this process is: pid, start, host, rank, command line. Read from /proc and the environment once, when the
+// process goes live. Never calls the driver. Thread rule: read-only after construction.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/options.hpp"
+#include "pool/observe/live_page.hpp"
+#include "pool/observe/report.hpp"
+
+namespace cupool::shim {
+
+class Identity {
+ public:
+  Identity();
+
+  int pid() const { return live_.pid; }
+  const observe::LiveIdentity& live_identity() const { return live_; }
+  /// For a report written now; the exit code is the writer's to add.
+  observe::ProcessFacts facts() const;
+  /// Expands a file pattern (REPORT.md section 6); a bad one warned when it was read, and falls back to the default.
+  std::string expand(std::string_view pattern) const;
+
+ private:
+  observe::LiveIdentity live_;
+  std::string host_;
+  std::string rank_;  ///< as the launcher says it; empty: none
+  std::vector<std::string> command_;
+};
+
+/// Field 22 of /proc/<pid>/stat: when it started, in clock ticks since boot; 0 when there is no such process.
+std::uint64_t start_ticks_of(int pid);
+
+/// The options as the report and the live page show them.
+std::vector<observe::OptionFact> option_facts(const config::Options& options);
+
+std::uint64_t unix_now_ns();
+
+}  // namespace cupool::shim

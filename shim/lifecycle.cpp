@@ -1,0 +1,117 @@
+// How a process becomes live, and what fork does to it. Everything else about its end stands in exit.cpp.
+#include "shim/lifecycle.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "shim/exit.hpp"
+#include "shim/log.hpp"
+#include "shim/process.hpp"
+#include "shim/real_driver.hpp"
+#include "shim/symbol_lookup.hpp"
+
+namespace cupool::shim::lifecycle {
+namespace {
+
+constexpr std::uint32_t value_of(Phase phase) { return static_cast<std::uint32_t>(phase); }
+
+/// While starting, the word also names the process that starts: a child forked in that moment must not wait for it.
+constexpr unsigned kPidShift = 8;
+constexpr std::uint32_t kPhaseMask = (1U << kPidShift) - 1;
+std::uint32_t starting_word() { return value_of(Phase::starting) | (static_cast<std::uint32_t>(getpid()) << kPidShift); }
+
+constinit std::atomic<std::uint32_t> g_initial_word{value_of(Phase::cold)};
+constinit std::atomic<pid_t> g_live_pid{0};
+
+/// A page that a forked child finds zeroed (Linux 4.14); without one the atfork handler has to do.
+std::atomic<std::uint32_t>* make_wiped_word() {
+  const long page_bytes = sysconf(_SC_PAGESIZE);
+  void* page = mmap(nullptr, static_cast<std::size_t>(page_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return &g_initial_word;
+  madvise(page, static_cast<std::size_t>(page_bytes), MADV_WIPEONFORK);
+  return new (page) std::atomic<std::uint32_t>(value_of(Phase::wiped));
+}
+
+void mark_child() { phase_word.load(std::memory_order_relaxed)->store(value_of(Phase::wiped), std::memory_order_relaxed); }
+
+bool driver_is_initialised(const DriverApi& api) {
+  int device_count = 0;
+  return api.cuDeviceGetCount != nullptr && api.cuDeviceGetCount(&device_count) == CUDA_SUCCESS && device_count > 0;
+}
+
+/// Why this library cannot serve on this driver, or an empty string.
+std::string unfit(const DriverApi& api, const std::string& missing) {
+  int version = 0;
+  if (api.cuDriverGetVersion == nullptr || api.cuDriverGetVersion(&version) != CUDA_SUCCESS) return "the driver does not tell its version";
+  if (version < real_driver::kOldestDriverVersion) return "the driver is for CUDA " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10) + ", 11.4 is the oldest served";
+  return missing.empty() ? missing : "the driver has no " + missing;
+}
+
+/// Everything between cold and live; the phase to be in afterwards.
+Phase start() {
+  if (is_switched_off()) return Phase::aside;
+  if (!real_driver::bind(true)) return Phase::cold;
+  DriverApi api;
+  const std::string missing = real_driver::fill(api);
+  if (!driver_is_initialised(api)) return Phase::cold;
+  std::unique_ptr<config::Options> options = load_options();
+  if (options->policy == config::Policy::off) return Phase::aside;
+  log::open(*options);
+  if (const std::string reason = unfit(api, missing); !reason.empty()) {
+    log::info("not pooling: " + reason);
+    return Phase::aside;
+  }
+  for (const std::string& warning : options->warnings) log::warn(warning);
+  make_process(api, std::move(options));
+  g_live_pid.store(getpid(), std::memory_order_relaxed);
+  pthread_atfork(nullptr, nullptr, &mark_child);
+  exit_hooks::arm();
+  return Phase::live;
+}
+
+bool wait_for_other_thread() {
+  for (;;) {
+    const std::uint32_t word = phase_word.load(std::memory_order_acquire)->load(std::memory_order_acquire);
+    if ((word & kPhaseMask) != value_of(Phase::starting)) return word == value_of(Phase::live);
+    if (word != starting_word()) return false;
+    sched_yield();
+  }
+}
+
+}  // namespace
+
+constinit std::atomic<std::atomic<std::uint32_t>*> phase_word{&g_initial_word};
+
+bool go_live() {
+  std::uint32_t expected = value_of(Phase::cold);
+  if (!g_initial_word.compare_exchange_strong(expected, starting_word(), std::memory_order_acq_rel)) return wait_for_other_thread();
+  Phase reached = Phase::aside;
+  try {
+    reached = start();
+  } catch (const std::bad_alloc&) {
+    reached = Phase::aside;  // no memory for the books: the program runs as if we were not there
+  }
+  if (reached != Phase::live) {
+    g_initial_word.store(value_of(reached), std::memory_order_release);
+    return false;
+  }
+  std::atomic<std::uint32_t>* word = make_wiped_word();
+  word->store(value_of(Phase::live), std::memory_order_release);
+  phase_word.store(word, std::memory_order_release);
+  return true;
+}
+
+bool is_own_process() { return getpid() == g_live_pid.load(std::memory_order_relaxed); }
+
+bool begin_exit() {
+  std::uint32_t expected = value_of(Phase::live);
+  if (!is_own_process()) return false;
+  std::atomic<std::uint32_t>* word = phase_word.load(std::memory_order_acquire);
+  return word->compare_exchange_strong(expected, value_of(Phase::exiting), std::memory_order_acq_rel) || expected == value_of(Phase::exiting);
+}
+
+}  // namespace cupool::shim::lifecycle

@@ -1,0 +1,161 @@
+// Creates, names and removes the live page. Linux: O_TMPFILE and linkat, so that the name appears whole or not at all.
+#include "shim/live_page.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "shim/identity.hpp"
+#include "shim/log.hpp"
+
+namespace cupool::shim {
+namespace {
+
+constexpr const char* kSharedMemory = "/dev/shm";
+constexpr std::size_t kDeadPagesKept = 64;       ///< for a reader after a crash; the oldest beyond that go
+constexpr std::size_t kEntriesLookedAtMax = 4096;
+
+std::string folder_path() { return std::string(kSharedMemory) + "/cupool-" + std::to_string(geteuid()); }
+
+/// The user's own folder: 0700, a real directory, ours. -1 when it is not to be trusted.
+int open_folder(bool create) {
+  const std::string path = folder_path();
+  if (create) mkdir(path.c_str(), 0700);
+  const int folder = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  struct stat facts{};
+  if (folder < 0) return -1;
+  if (fstat(folder, &facts) == 0 && facts.st_uid == geteuid() && (facts.st_mode & 077) == 0) return folder;
+  close(folder);
+  return -1;
+}
+
+struct DeadPage {
+  timespec created;
+  std::string name;
+};
+
+bool is_locked_by_owner(int folder, const char* name) {
+  const int file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return true;
+  struct flock lock{};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  const bool is_locked = fcntl(file, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+  close(file);
+  return is_locked;
+}
+
+/// "<pid>.<start ticks>" of a process that is no more (or has become another).
+bool is_dead(int folder, const char* name) {
+  const char* const end = name + std::strlen(name);
+  int pid = 0;
+  std::uint64_t ticks = 0;
+  const auto [dot, pid_error] = std::from_chars(name, end, pid);
+  if (pid_error != std::errc{} || dot == end || *dot != '.') return false;
+  const auto [rest, ticks_error] = std::from_chars(dot + 1, end, ticks);
+  if (ticks_error != std::errc{} || rest != end) return false;
+  return start_ticks_of(pid) != ticks && !is_locked_by_owner(folder, name);
+}
+
+void remove_old_dead_pages(int folder) {
+  const int copy = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* entries = copy >= 0 ? fdopendir(copy) : nullptr;
+  if (entries == nullptr) return;
+  std::vector<DeadPage> dead;
+  std::size_t looked_at = 0;
+  while (const dirent* entry = readdir(entries)) {
+    struct stat facts{};
+    if (++looked_at > kEntriesLookedAtMax) break;
+    if (entry->d_name[0] == '.' || !is_dead(folder, entry->d_name)) continue;
+    if (fstatat(folder, entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) == 0) dead.push_back({facts.st_mtim, entry->d_name});
+  }
+  closedir(entries);
+  if (dead.size() <= kDeadPagesKept) return;
+  std::sort(dead.begin(), dead.end(), [](const DeadPage& a, const DeadPage& b) {
+    return std::pair(a.created.tv_sec, a.created.tv_nsec) < std::pair(b.created.tv_sec, b.created.tv_nsec);
+  });
+  for (std::size_t i = 0; i + kDeadPagesKept < dead.size(); ++i) unlinkat(folder, dead[i].name.c_str(), 0);
+}
+
+/// Away from the low numbers that programs expect to get.
+int move_high(int file) {
+  const int high = fcntl(file, F_DUPFD_CLOEXEC, 900);
+  if (high < 0) return file;
+  close(file);
+  return high;
+}
+
+void lock_for_life(int file) {
+  struct flock lock{};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  fcntl(file, F_SETLK, &lock);
+}
+
+}  // namespace
+
+LivePage::LivePage(const observe::LiveIdentity& identity, std::string_view process_json)
+    : name_(std::to_string(identity.pid) + "." + std::to_string(identity.process_start_ticks)) {
+  const std::size_t bytes = observe::live_page_bytes(process_json.size());
+  void* memory = map(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  header_ = observe::format_live_page(memory, bytes, identity, process_json);
+  if (header_ == nullptr) throw std::bad_alloc();
+}
+
+void* LivePage::map(std::size_t bytes) {
+  const int file = open(kSharedMemory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  struct stat facts{};
+  if (file >= 0 && fallocate(file, 0, 0, static_cast<off_t>(bytes)) == 0 && fstat(file, &facts) == 0) {
+    void* shared = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (shared != MAP_FAILED) {
+      file_ = move_high(file);
+      file_device_ = facts.st_dev;
+      file_inode_ = facts.st_ino;
+      return shared;
+    }
+  }
+  if (file >= 0) close(file);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return memory != MAP_FAILED ? memory : nullptr;
+}
+
+void LivePage::publish_once() {
+  if (is_published_.exchange(true)) return;
+  const int folder = open_folder(true);
+  struct stat facts{};
+  // The descriptor may have been closed, and its number reused, by a program that closes all it does not know.
+  const bool is_still_ours = file_ >= 0 && fstat(file_, &facts) == 0 && facts.st_dev == file_device_ && facts.st_ino == file_inode_;
+  if (folder < 0 || !is_still_ours) {
+    log::debug("no live page: " + std::string(folder < 0 ? folder_path() + " is not a private folder of ours" : "no space in /dev/shm"));
+    if (folder >= 0) close(folder);
+    return;
+  }
+  const std::string source = "/proc/self/fd/" + std::to_string(file_);
+  unlinkat(folder, name_.c_str(), 0);  // only a program that this same process was before exec can have left one
+  if (linkat(AT_FDCWD, source.c_str(), folder, name_.c_str(), AT_SYMLINK_FOLLOW) == 0) lock_for_life(file_);
+  remove_old_dead_pages(folder);
+  close(folder);
+}
+
+void LivePage::set_state(observe::LiveState state) {
+  header_->state.store(static_cast<std::uint32_t>(state), std::memory_order_release);
+}
+
+void LivePage::retire() {
+  if (file_ < 0 || !is_published_.load(std::memory_order_relaxed)) return;
+  const int folder = open_folder(false);
+  if (folder < 0) return;
+  unlinkat(folder, name_.c_str(), 0);
+  close(folder);
+}
+
+}  // namespace cupool::shim

@@ -1,0 +1,49 @@
+// The file behind the live page: /dev/shm/cupool-<uid>/<pid>.<start ticks>, readable after SIGKILL.
+//
+// Mapped when the process goes live, given its name only when device memory is first asked for (publish), taken away
+// at a normal end (retire). Its space is reserved up front: a full /dev/shm means heap memory and no file, never
+// SIGBUS. The file is locked while its owner lives, so that nobody takes it for a dead one's in another pid
+// namespace. Never calls the driver. Thread rule: publish and retire may be called by any thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "pool/observe/live_page.hpp"
+
+namespace cupool::shim {
+
+class LivePage {
+ public:
+  LivePage(const observe::LiveIdentity& identity, std::string_view process_json);
+  LivePage(const LivePage&) = delete;
+  LivePage& operator=(const LivePage&) = delete;
+
+  observe::LiveHeader& header() { return *header_; }
+  observe::LiveDevice* devices() { return observe::live_devices(header_); }
+
+  /// Gives the page its name, once; cheap afterwards. Also removes the pages of long dead processes.
+  void publish() {
+    if (!is_published_.load(std::memory_order_relaxed)) publish_once();
+  }
+  void set_state(observe::LiveState state);
+  /// Removes the name; readers that have the page open keep it.
+  void retire();
+
+ private:
+  void publish_once();
+  void* map(std::size_t bytes);
+
+  observe::LiveHeader* header_ = nullptr;
+  std::string name_;
+  int file_ = -1;
+  dev_t file_device_ = 0;
+  ino_t file_inode_ = 0;
+  std::atomic<bool> is_published_{false};
+};
+
+}  // namespace cupool::shim

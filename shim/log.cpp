@@ -1,0 +1,113 @@
+// spdlog without its registry, threads, pattern formatter or destructors: one logger in place, one sink of ours.
+#include "shim/log.hpp"
+
+#ifndef SPDLOG_FMT_EXTERNAL
+#define SPDLOG_FMT_EXTERNAL
+#endif
+#ifndef FMT_HEADER_ONLY
+#define FMT_HEADER_ONLY
+#endif
+#include <fcntl.h>
+#include <spdlog/logger.h>
+#include <spdlog/sinks/sink.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "shim/identity.hpp"
+
+namespace cupool::shim::log {
+namespace {
+
+void write_whole(int descriptor, std::string_view text) {
+  const int kept_errno = errno;
+  while (!text.empty()) {
+    const ssize_t written = ::write(descriptor, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) break;  // nobody listens: not the program's problem
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  errno = kept_errno;
+}
+
+/// Formats nothing but the prefix, so that a line is one write and no clock or locale is touched.
+class DescriptorSink final : public spdlog::sinks::sink {
+ public:
+  DescriptorSink(int descriptor, int pid) : descriptor_(descriptor), pid_(pid) {}
+
+  void log(const spdlog::details::log_msg& message) override {
+    if (getpid() != pid_) return;  // a forked child: its parent speaks for itself
+    std::string line = "cupool[" + std::to_string(pid_) + "]: ";
+    if (message.level >= spdlog::level::warn) line += message.level == spdlog::level::warn ? "warning: " : "error: ";
+    line.append(message.payload.data(), message.payload.size());
+    line += '\n';
+    write_whole(descriptor_, line);
+  }
+  void flush() override {}
+  void set_pattern(const std::string&) override {}
+  void set_formatter(std::unique_ptr<spdlog::formatter>) override {}
+
+  int descriptor() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+  int pid_;
+};
+
+alignas(spdlog::logger) std::byte g_storage[sizeof(spdlog::logger)];
+constinit std::atomic<spdlog::logger*> g_logger{nullptr};
+constinit std::atomic<int> g_descriptor{STDERR_FILENO};
+
+spdlog::level::level_enum spdlog_level(config::LogLevel level) {
+  switch (level) {
+    case config::LogLevel::trace: return spdlog::level::trace;
+    case config::LogLevel::debug: return spdlog::level::debug;
+    case config::LogLevel::info: return spdlog::level::info;
+    case config::LogLevel::warn: return spdlog::level::warn;
+    case config::LogLevel::error: return spdlog::level::err;
+    case config::LogLevel::off: return spdlog::level::off;
+  }
+  return spdlog::level::warn;
+}
+
+void say(spdlog::level::level_enum level, std::string_view line) {
+  spdlog::logger* logger = g_logger.load(std::memory_order_acquire);
+  if (logger != nullptr) logger->log(level, spdlog::string_view_t(line.data(), line.size()));
+}
+
+}  // namespace
+
+void open(const config::Options& options) {
+  int descriptor = STDERR_FILENO;
+  std::string failed;
+  if (!options.log_file.empty()) {
+    const std::string path = Identity().expand(options.log_file);
+    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY, 0600);
+    if (file >= 0) descriptor = file;
+    else failed = "cannot open CUPOOL_LOG_FILE " + path + ": " + strerrordesc_np(errno);
+  }
+  g_descriptor.store(descriptor, std::memory_order_relaxed);
+  auto* logger = new (g_storage) spdlog::logger("cupool", std::make_shared<DescriptorSink>(descriptor, getpid()));
+  logger->set_level(spdlog_level(options.log));
+  g_logger.store(logger, std::memory_order_release);
+  if (!failed.empty()) warn(failed);
+}
+
+bool is_on() {
+  const spdlog::logger* logger = g_logger.load(std::memory_order_acquire);
+  return logger != nullptr && logger->level() != spdlog::level::off;
+}
+
+void debug(std::string_view line) { say(spdlog::level::debug, line); }
+void info(std::string_view line) { say(spdlog::level::info, line); }
+void warn(std::string_view line) { say(spdlog::level::warn, line); }
+
+void block(std::string_view text) {
+  if (is_on()) write_whole(g_descriptor.load(std::memory_order_relaxed), text);
+}
+
+}  // namespace cupool::shim::log

@@ -1,0 +1,98 @@
+// The bookkeeping of contexts and of the program's own physical memory.
+#include "shim/outside_ledger.hpp"
+
+namespace cupool::shim {
+
+void ContextBook::set_primary(int device, CUcontext context) {
+  const std::lock_guard lock(mutex_);
+  primaries_[device] = context;
+}
+
+CUcontext ContextBook::primary(int device) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = primaries_.find(device);
+  return found != primaries_.end() ? found->second : nullptr;
+}
+
+void ContextBook::set_green(CUgreenCtx green, int device) {
+  const std::lock_guard lock(mutex_);
+  greens_[green] = device;
+}
+
+std::optional<int> ContextBook::green_device(CUgreenCtx green) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = greens_.find(green);
+  return found != greens_.end() ? std::optional<int>(found->second) : std::nullopt;
+}
+
+void ContextBook::forget_green(CUgreenCtx green) {
+  const std::lock_guard lock(mutex_);
+  greens_.erase(green);
+}
+
+void ContextBook::set_alias(CUcontext context, CUcontext primary) {
+  if (context == primary) return;
+  const std::lock_guard lock(mutex_);
+  aliases_[context] = primary;
+  has_alias_.store(true, std::memory_order_release);
+}
+
+CUcontext ContextBook::find_owner(CUcontext context) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = aliases_.find(context);
+  return found != aliases_.end() ? found->second : context;
+}
+
+std::uint64_t VmmLedger::key_of(Handle handle) const {
+  const auto found = by_handle_.find(handle);
+  return found != by_handle_.end() ? found->second : 0;
+}
+
+std::uint64_t VmmLedger::created(Handle handle) {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t key = next_key_++;
+  physical_[key] = Physical{1, 0};
+  by_handle_[handle] = key;
+  return key;
+}
+
+void VmmLedger::retained(Handle handle) {
+  const std::lock_guard lock(mutex_);
+  if (const std::uint64_t key = key_of(handle)) ++physical_[key].references;
+}
+
+void VmmLedger::mapped(Handle handle, CUdeviceptr address, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t key = key_of(handle);
+  if (key == 0) return;
+  ++physical_[key].mappings;
+  by_address_[address] = Mapping{bytes, key};
+}
+
+std::uint64_t VmmLedger::released(Handle handle) {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t key = key_of(handle);
+  if (key == 0) return 0;
+  Physical& physical = physical_[key];
+  if (--physical.references > 0) return 0;
+  by_handle_.erase(handle);
+  if (physical.mappings > 0) return 0;
+  physical_.erase(key);
+  return key;
+}
+
+std::vector<std::uint64_t> VmmLedger::unmapped(CUdeviceptr address, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::uint64_t> gone;
+  for (auto mapping = by_address_.lower_bound(address); mapping != by_address_.end() && mapping->first - address < bytes;) {
+    const std::uint64_t key = mapping->second.key;
+    mapping = by_address_.erase(mapping);
+    Physical& physical = physical_[key];
+    if (--physical.mappings > 0 || physical.references > 0) continue;
+    physical_.erase(key);
+    gone.push_back(key);
+  }
+  return gone;
+}
+
+}  // namespace cupool::shim

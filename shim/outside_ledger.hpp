@@ -1,0 +1,74 @@
+// What the shim must remember of the program's own calls to book them right: whose primary context is which, which
+// contexts are a primary's green ones, and when memory of the program's own cuMemCreate is really gone.
+//
+// Small maps behind one lock each, never held across a driver call. Thread-safe. Never calls the driver.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+namespace cupool::shim {
+
+class ContextBook {
+ public:
+  void set_primary(int device, CUcontext context);
+  CUcontext primary(int device) const;  ///< nullptr: not seen
+
+  void set_green(CUgreenCtx green, int device);
+  std::optional<int> green_device(CUgreenCtx green) const;
+  void forget_green(CUgreenCtx green);
+
+  /// `context` is `primary` with a green context's resources: memory belongs to the primary (cuCtxFromGreenCtx, 12.4).
+  void set_alias(CUcontext context, CUcontext primary);
+  /// The context that owns what is allocated under `context`. One load when no green context exists.
+  CUcontext owner(CUcontext context) const { return has_alias_.load(std::memory_order_acquire) ? find_owner(context) : context; }
+
+ private:
+  CUcontext find_owner(CUcontext context) const;
+
+  mutable std::mutex mutex_;
+  std::unordered_map<int, CUcontext> primaries_;
+  std::unordered_map<CUgreenCtx, int> greens_;
+  std::unordered_map<CUcontext, CUcontext> aliases_;
+  std::atomic<bool> has_alias_{false};
+};
+
+/// Physical memory of the program's cuMemCreate: held by the references of its handle and by its mappings, and gone
+/// when both are (cuMemRelease alone does not free what is mapped). Each memory gets a key of its own, because the
+/// driver may use a handle's value again while the old memory is still mapped.
+class VmmLedger {
+ public:
+  using Handle = CUmemGenericAllocationHandle;
+
+  std::uint64_t created(Handle handle);  ///< the key
+  void retained(Handle handle);
+  void mapped(Handle handle, CUdeviceptr address, std::size_t bytes);
+  std::uint64_t released(Handle handle);  ///< the key when the memory is gone, else 0
+  std::vector<std::uint64_t> unmapped(CUdeviceptr address, std::size_t bytes);  ///< the keys of what is gone
+
+ private:
+  struct Physical {
+    std::size_t references = 0;
+    std::size_t mappings = 0;
+  };
+  struct Mapping {
+    std::size_t bytes = 0;
+    std::uint64_t key = 0;
+  };
+
+  std::uint64_t key_of(Handle handle) const;  ///< 0: imported, host, or not ours to count
+
+  std::mutex mutex_;
+  std::unordered_map<std::uint64_t, Physical> physical_;  ///< by key
+  std::unordered_map<Handle, std::uint64_t> by_handle_;   ///< -> key, while the handle has references
+  std::map<CUdeviceptr, Mapping> by_address_;
+  std::uint64_t next_key_ = 1;
+};
+
+}  // namespace cupool::shim

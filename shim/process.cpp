@@ -1,0 +1,58 @@
+// Builds the state of a live process, in storage that outlives every destructor.
+#include "shim/process.hpp"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "pool/observe/report.hpp"
+#include "shim/log.hpp"
+
+namespace cupool::shim {
+namespace {
+
+alignas(Process) std::byte g_storage[sizeof(Process)];
+constinit std::atomic<Process*> g_process{nullptr};
+
+/// Where the exit report goes, made absolute now: the program may change its folder.
+std::string expand_report_path(const config::Options& options, const Identity& identity) {
+  if (options.report == "none") return "";
+  if (options.report == "stderr") return "stderr";
+  std::string path = identity.expand(options.report);
+  if (path.empty() || path.front() == '/') return path;
+  char folder[4096];
+  return getcwd(folder, sizeof folder) != nullptr ? std::string(folder) + "/" + path : path;
+}
+
+std::string page_text(const config::Options& options, const Identity& identity, const std::string& report_path) {
+  return observe::process_json(identity.facts(), option_facts(options), report_path);
+}
+
+}  // namespace
+
+Process::Process(const DriverApi& driver_api, std::unique_ptr<config::Options> loaded)
+    : api(driver_api),
+      options(std::move(loaded)),
+      report_path(expand_report_path(*options, identity)),
+      page(identity.live_identity(), page_text(*options, identity, report_path)),
+      pools(api, *options, page.devices(), observe::kMaxDevices),
+      reporter(pools, *options, identity, report_path) {}
+
+std::unique_ptr<config::Options> load_options() {
+  std::vector<std::string_view> environment;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    if (std::strncmp(*entry, "CUPOOL_", 7) == 0) environment.emplace_back(*entry);
+  }
+  return std::make_unique<config::Options>(config::load(environment));
+}
+
+void make_process(const DriverApi& api, std::unique_ptr<config::Options> options) {
+  g_process.store(new (g_storage) Process(api, std::move(options)), std::memory_order_release);
+}
+
+Process* find_process() { return g_process.load(std::memory_order_acquire); }
+
+}  // namespace cupool::shim

@@ -1,0 +1,46 @@
+// What a live process of ours owns: the driver's functions, the options, the live page, the pools, the reporter.
+//
+// Built once, in place, when the process goes live; never destroyed, because libraries free memory after our
+// destructors have run. Thread rule: read-only but for what its members allow.
+#pragma once
+
+#include <memory>
+
+#include "config/options.hpp"
+#include "pool/device/pool_set.hpp"
+#include "pool/driver/driver_api.hpp"
+#include "shim/identity.hpp"
+#include "shim/late_frees.hpp"
+#include "shim/live_page.hpp"
+#include "shim/outside_ledger.hpp"
+#include "shim/reporter.hpp"
+
+namespace cupool::shim {
+
+struct Process {
+  Process(const DriverApi& driver_api, std::unique_ptr<config::Options> loaded);
+
+  DriverApi api;
+  std::unique_ptr<config::Options> options;
+  Identity identity;
+  std::string report_path;   ///< absolute; "stderr", or empty for none
+  LivePage page;
+  PoolSet pools;
+  Reporter reporter;
+  LateFrees late_frees;
+  ContextBook contexts;
+  VmmLedger vmm;
+};
+
+/// The options of this process's environment.
+std::unique_ptr<config::Options> load_options();
+
+/// Builds the process's state. Called once, by lifecycle.
+void make_process(const DriverApi& api, std::unique_ptr<config::Options> options);
+
+/// nullptr until the process has been live.
+Process* find_process();
+/// Precondition: the process is live or exiting.
+inline Process& process() { return *find_process(); }
+
+}  // namespace cupool::shim

@@ -1,0 +1,144 @@
+// Finding the real driver. dladdr is most of what a substituted lookup would cost, so the address range of the bound
+// object is kept and asked first.
+#include "shim/real_driver.hpp"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <atomic>
+#include <cstring>
+
+using DlsymFunction = void* (*)(void*, const char*);
+
+// Read by the assembly of dlsym.
+extern "C" {
+[[gnu::visibility("hidden")]] extern std::atomic<DlsymFunction> cupool_real_dlsym;
+[[gnu::visibility("hidden")]] DlsymFunction cupool_resolve_dlsym();
+constinit std::atomic<DlsymFunction> cupool_real_dlsym{nullptr};
+
+/// One unversioned `dlsym` of ours catches both GLIBC_2.2.5 and GLIBC_2.34 references; the real one has both versions.
+DlsymFunction cupool_resolve_dlsym() {
+  void* found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+  if (found == nullptr) found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+  const auto real = reinterpret_cast<DlsymFunction>(found);
+  cupool_real_dlsym.store(real, std::memory_order_release);
+  return real;
+}
+}
+
+namespace cupool::shim::real_driver {
+namespace {
+
+constinit std::atomic<void*> g_handle{nullptr};
+constinit std::array<std::atomic<void*>, kEntryCount> g_functions{};
+constinit std::atomic<std::uintptr_t> g_code_begin{0};
+constinit std::atomic<std::uintptr_t> g_code_end{0};
+
+bool is_driver_file(const char* path) {
+  if (path == nullptr) return false;
+  const char* slash = std::strrchr(path, '/');
+  return std::strncmp(slash != nullptr ? slash + 1 : path, "libcuda.so", 10) == 0;
+}
+
+struct RangeSearch {
+  std::uintptr_t address;
+  std::uintptr_t begin;
+  std::uintptr_t end;
+};
+
+int match_object(dl_phdr_info* info, std::size_t, void* argument) {
+  auto& search = *static_cast<RangeSearch*>(argument);
+  std::uintptr_t begin = UINTPTR_MAX;
+  std::uintptr_t end = 0;
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const ElfW(Phdr)& segment = info->dlpi_phdr[i];
+    if (segment.p_type != PT_LOAD) continue;
+    begin = std::min<std::uintptr_t>(begin, info->dlpi_addr + segment.p_vaddr);
+    end = std::max<std::uintptr_t>(end, info->dlpi_addr + segment.p_vaddr + segment.p_memsz);
+  }
+  if (search.address < begin || search.address >= end) return 0;
+  search.begin = begin;
+  search.end = end;
+  return 1;
+}
+
+/// `handle` is a loaded libcuda: remember its functions. Stores the handle last, so that a reader who sees it sees all.
+bool adopt(void* handle) {
+  for (std::size_t i = 0; i < kEntryCount; ++i) {
+    void* found = real_dlsym(handle, kEntryPoints[i].symbol);
+    if (found == exported_address(static_cast<Entry>(i))) found = nullptr;
+    g_functions[i].store(found, std::memory_order_relaxed);
+  }
+  RangeSearch search{reinterpret_cast<std::uintptr_t>(real_dlsym(handle, "cuInit")), 0, 0};
+  if (search.address == 0) return false;
+  dl_iterate_phdr(&match_object, &search);
+  g_code_end.store(search.end, std::memory_order_relaxed);
+  g_code_begin.store(search.begin, std::memory_order_relaxed);
+  g_handle.store(handle, std::memory_order_release);
+  return true;
+}
+
+bool is_bound() { return g_handle.load(std::memory_order_acquire) != nullptr; }
+
+}  // namespace
+
+void* real_dlsym(void* handle, const char* name) {
+  DlsymFunction real = cupool_real_dlsym.load(std::memory_order_acquire);
+  if (real == nullptr) real = cupool_resolve_dlsym();
+  return real != nullptr ? real(handle, name) : nullptr;
+}
+
+void* symbol_past_ourselves(const char* name) { return real_dlsym(RTLD_NEXT, name); }
+
+void* function(Entry entry) { return g_functions[static_cast<std::size_t>(entry)].load(std::memory_order_acquire); }
+
+std::optional<Entry> find_function(const void* address) {
+  if (address == nullptr) return std::nullopt;
+  for (std::size_t i = 0; i < kEntryCount; ++i) {
+    if (g_functions[i].load(std::memory_order_relaxed) == address) return static_cast<Entry>(i);
+  }
+  return std::nullopt;
+}
+
+bool is_driver_code(const void* address) {
+  const auto value = reinterpret_cast<std::uintptr_t>(address);
+  if (is_bound()) {
+    return value >= g_code_begin.load(std::memory_order_relaxed) && value < g_code_end.load(std::memory_order_relaxed);
+  }
+  Dl_info info{};
+  return dladdr(address, &info) != 0 && is_driver_file(info.dli_fname);
+}
+
+bool bind_containing(const void* address) {
+  if (is_bound()) return true;
+  Dl_info info{};
+  if (dladdr(address, &info) == 0 || !is_driver_file(info.dli_fname)) return false;
+  void* handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+  return handle != nullptr && adopt(handle);
+}
+
+bool bind(bool may_load) {
+  if (is_bound()) return true;
+  if (void* loaded = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD)) return adopt(loaded);
+  if (void* linked = symbol_past_ourselves("cuInit"); linked != nullptr && bind_containing(linked)) return true;
+  if (!may_load) return false;
+  void* handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  return handle != nullptr && adopt(handle);
+}
+
+std::string fill(DriverApi& api) {
+  void* handle = g_handle.load(std::memory_order_acquire);
+  std::string missing;
+  enum Need { OPTIONAL, REQUIRED };
+  const auto look_up = [&](const char* symbol, Need need) {
+    void* found = handle != nullptr ? real_dlsym(handle, symbol) : nullptr;
+    if (found == nullptr && need == REQUIRED && missing.empty()) missing = symbol;
+    return found;
+  };
+#define DRIVER_CALL(symbol, since, need) api.symbol = reinterpret_cast<decltype(api.symbol)>(look_up(#symbol, need));
+#include "pool/driver/driver_api.def"
+#undef DRIVER_CALL
+  return missing;
+}
+
+}  // namespace cupool::shim::real_driver

@@ -1,0 +1,40 @@
+// The real libcuda.so.1: found, remembered, never our own exports.
+//
+// Takes the object that the program itself uses (already loaded), and loads one only when a hook was called by a
+// program that linked it directly. Handles are never closed. Looks symbols up through the real dlsym, so our own
+// dlsym is not in the way. Thread rule: bind() may race with itself (same answers); reads are lock-free.
+#pragma once
+
+#include <string>
+
+#include "pool/driver/driver_api.hpp"
+#include "shim/entry_points.hpp"
+
+namespace cupool::shim::real_driver {
+
+/// The real function of `entry`; nullptr while unbound, or when this driver does not have it.
+void* function(Entry entry);
+
+/// The row whose real function is `address`.
+std::optional<Entry> find_function(const void* address);
+
+/// Is `address` inside an object whose file name begins with libcuda.so? Cached for the bound one.
+bool is_driver_code(const void* address);
+
+/// Binds to the object that contains `address`, to the libcuda.so.1 that is loaded, or (`may_load`) to one loaded now.
+/// True when bound.
+bool bind_containing(const void* address);
+bool bind(bool may_load);
+
+/// Fills every row of driver_api.def. Returns the first REQUIRED symbol that is missing, or an empty string.
+std::string fill(DriverApi& api);
+
+/// The oldest driver that the library serves: what DESIGN section 4 promises.
+inline constexpr int kOldestDriverVersion = 11040;
+
+/// The symbol that `name` has behind this library in the global search order, or nullptr.
+void* symbol_past_ourselves(const char* name);
+/// The real dlsym, asked in this library's name.
+void* real_dlsym(void* handle, const char* name);
+
+}  // namespace cupool::shim::real_driver

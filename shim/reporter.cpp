@@ -1,0 +1,100 @@
+// Report writing: snapshot, then JSON, then one line to the user if it could not be written.
+#include "shim/reporter.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
+#include "shim/log.hpp"
+
+namespace cupool::shim {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int kOomReportsMax = 8;
+constexpr milliseconds kLockBudget{500};          ///< waiting for pools whose lock another thread holds
+constexpr std::uint64_t kWriteBudget_ns = 4'000'000'000;
+constexpr std::uint64_t kOomWriteBudget_ns = 2'000'000'000;
+
+/// The last OOM report of a process says so. Same length, so that the file is never half written: "false" -> "true ".
+void mark_final(const std::string& path) {
+  const int file = open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+  if (file < 0) return;
+  constexpr std::string_view kKey = "\"final_of_series\"";
+  std::array<char, 4096> head{};  // the key stands in the report's first lines
+  const ssize_t got = pread(file, head.data(), head.size(), 0);
+  const std::string_view text(head.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
+  const std::size_t key = text.find(kKey);
+  const std::size_t value = key == std::string_view::npos ? key : text.find("false", key);
+  if (value != std::string_view::npos && value - key < kKey.size() + 4) {
+    [[maybe_unused]] const ssize_t written = pwrite(file, "true ", 5, static_cast<off_t>(value));
+  }
+  close(file);
+}
+
+}  // namespace
+
+observe::ReportInput Reporter::input(observe::ReportEvent event, std::chrono::nanoseconds lock_budget) {
+  observe::ReportInput input;
+  input.event = event;
+  input.process = identity_.facts();
+  input.options = option_facts(options_);
+  input.snapshot = pools_.snapshot(lock_budget);
+  input.warnings = options_.warnings;
+  return input;
+}
+
+bool Reporter::write(const observe::ReportInput& input, const std::string& path, std::uint64_t deadline_unix_ns) {
+  const int error = path == "stderr" ? observe::write_report_fd(input, STDERR_FILENO, deadline_unix_ns) : observe::write_report(input, path, deadline_unix_ns);
+  if (error != 0) log::warn("no report: " + path + ": " + strerrordesc_np(error));
+  return error == 0;
+}
+
+void Reporter::tell(const observe::ReportInput& input, const std::string& path) {
+  if (!log::is_on() || input.snapshot.ooms.empty()) return;
+  const observe::OomRecord& oom = input.snapshot.ooms.back();
+  const observe::DeviceSnapshot* device = nullptr;
+  for (const observe::DeviceSnapshot& candidate : input.snapshot.devices) {
+    if (candidate.ordinal == oom.device) device = &candidate;
+  }
+  log::block(observe::oom_message(oom, observe::classify(oom.evidence, input.options), input.process, device, path));
+}
+
+void Reporter::report_oom() {
+  if (pools_.new_oom_count() == 0) return;
+  const int k = oom_reports_.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (k > kOomReportsMax) return;
+  const observe::ReportInput report = input(observe::ReportEvent::oom, kLockBudget);
+  std::string path = path_.empty() || path_ == "stderr" ? path_ : config::oom_name(path_, k);
+  if (!path.empty() && !write(report, path, unix_now_ns() + kOomWriteBudget_ns)) path.clear();
+  tell(report, path);
+}
+
+void Reporter::after_oom() noexcept {
+  const int kept_errno = errno;
+  try {
+    report_oom();
+  } catch (...) {  // host memory is short too: the program's own error is what counts
+  }
+  errno = kept_errno;
+}
+
+bool Reporter::write_exit(std::optional<int> exit_code) noexcept {
+  try {
+    if (!pools_.used() || path_.empty()) return true;
+    observe::ReportInput report = input(observe::ReportEvent::exit, kLockBudget);
+    report.process.exit_code = exit_code;
+    const int ooms = std::min(oom_reports_.load(std::memory_order_relaxed), kOomReportsMax);
+    if (ooms > 0 && path_ != "stderr") mark_final(config::oom_name(path_, ooms));
+    return write(report, path_, unix_now_ns() + kWriteBudget_ns);
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace cupool::shim

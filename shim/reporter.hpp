@@ -1,0 +1,43 @@
+// Writes the reports of this process: one per out-of-memory (capped), one at exit.
+//
+// From host state only, bounded in time, never under a pool's lock, never throwing into the program. Thread rule:
+// after_oom by any thread, write_exit once.
+#pragma once
+
+#include <atomic>
+#include <optional>
+#include <string>
+
+#include "config/options.hpp"
+#include "pool/device/pool_set.hpp"
+#include "pool/observe/report.hpp"
+#include "shim/identity.hpp"
+
+namespace cupool::shim {
+
+class Reporter {
+ public:
+  /// The referents outlive the process. `path` is where the exit report goes: "stderr", or empty for none.
+  Reporter(PoolSet& pools, const config::Options& options, const Identity& identity, const std::string& path)
+      : pools_(pools), options_(options), identity_(identity), path_(path) {}
+
+  /// After a call that failed: writes what is new since the last time, and tells the user on stderr.
+  void after_oom() noexcept;
+
+  /// The exit report; `exit_code` where it is known. True when there was nothing to write or it was written.
+  bool write_exit(std::optional<int> exit_code) noexcept;
+
+ private:
+  void report_oom();
+  observe::ReportInput input(observe::ReportEvent event, std::chrono::nanoseconds lock_budget);
+  bool write(const observe::ReportInput& input, const std::string& path, std::uint64_t deadline_unix_ns);
+  void tell(const observe::ReportInput& input, const std::string& path);
+
+  PoolSet& pools_;
+  const config::Options& options_;
+  const Identity& identity_;
+  const std::string& path_;
+  std::atomic<int> oom_reports_{0};
+};
+
+}  // namespace cupool::shim

@@ -1,0 +1,92 @@
+// What a program gets when it looks a driver function up: dlsym (the half behind the assembly in exports.S) and
+// cuGetProcAddress in both forms. Hands out the trampoline of exactly the symbol that the real lookup found, so that
+// versions and per-thread variants never mix. Source: CUDA_FACTS section 1; CUDA Driver API 13.0 §6.35.
+#include "shim/symbol_lookup.hpp"
+
+#include <cuda.h>
+#include <dlfcn.h>
+
+#include <strings.h>
+#include <sys/auxv.h>
+
+#include <cstdlib>
+
+#include "shim/front_door.hpp"
+#include "shim/real_driver.hpp"
+
+namespace cupool::shim {
+namespace {
+
+/// RTLD_DEFAULT and dlopen(NULL) handles find our own export first. What would the program have found without us?
+/// A driver in the global search order, or one that only the caller's own scope has (then it is loaded).
+void* find_behind_export(Entry entry) {
+  const char* symbol = kEntryPoints[static_cast<std::size_t>(entry)].symbol;
+  if (void* next = real_driver::symbol_past_ourselves(symbol)) return next;
+  return real_driver::bind(false) ? real_driver::function(entry) : nullptr;
+}
+
+}  // namespace
+
+bool is_switched_off() {
+  if (getauxval(AT_SECURE) != 0) return true;
+  const char* policy = getenv("CUPOOL_POLICY");
+  return policy != nullptr && strcasecmp(policy, "off") == 0;
+}
+
+DlsymDecision decide_dlsym(void* handle, const char* name, const void* caller) {
+  constexpr DlsymDecision kAskTheRealOne{nullptr, false};
+  const std::optional<Entry> entry = find_symbol(name);
+  if (!entry) return kAskTheRealOne;
+  void* const ours = exported_address(*entry);
+  void* found = real_driver::real_dlsym(handle, name);
+  if (found == nullptr) return kAskTheRealOne;
+  if (found == ours) found = find_behind_export(*entry);
+  if (found == nullptr) {
+    real_driver::symbol_past_ourselves(name);  // fails once more, so that dlerror() tells of it as the program expects
+    return DlsymDecision{nullptr, true};
+  }
+  dlerror();  // what a successful dlsym leaves: nothing
+  const bool is_ours_to_replace = real_driver::find_function(found) == entry || real_driver::bind_containing(found);
+  const bool replace = is_ours_to_replace && real_driver::function(*entry) == found && !real_driver::is_driver_code(caller) && !is_switched_off();
+  return DlsymDecision{replace ? ours : found, true};
+}
+
+void* replacement_for(void* found, const char* name, int version, bool per_thread) {
+  if (is_switched_off()) return found;
+  std::optional<Entry> entry = real_driver::find_function(found);
+  // [?] whether a real driver always returns the pointer that dlsym gives; else go by what was asked for.
+  if (!entry && real_driver::is_driver_code(found)) entry = find_looked_up(name, version, per_thread);
+  return entry && real_driver::function(*entry) != nullptr ? exported_address(*entry) : found;
+}
+
+namespace front_door {
+namespace {
+
+void replace_in(void** function, const char* name, int version, cuuint64_t flags) {
+  if (function == nullptr || *function == nullptr || name == nullptr) return;
+  *function = replacement_for(*function, name, version, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0);
+}
+
+}  // namespace
+
+CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t)>& real, const char* name, void** function, int version, cuuint64_t flags) {
+  const CUresult result = real(name, function, version, flags);
+  if (result == CUDA_SUCCESS) replace_in(function, name, version, flags);
+  return result;
+}
+
+CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*)>& real, const char* name, void** function,
+                 int version, cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
+  const CUresult result = real(name, function, version, flags, status);
+  if (result == CUDA_SUCCESS) replace_in(function, name, version, flags);
+  return result;
+}
+
+}  // namespace front_door
+}  // namespace cupool::shim
+
+extern "C" [[gnu::visibility("hidden")]] cupool::shim::DlsymDecision cupool_decide_dlsym(void* handle, const char* name, const void* caller);
+
+cupool::shim::DlsymDecision cupool_decide_dlsym(void* handle, const char* name, const void* caller) {
+  return cupool::shim::decide_dlsym(handle, name, caller);
+}

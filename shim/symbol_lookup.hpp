@@ -1,0 +1,21 @@
+// Decides what dlsym answers for a name of ours. Called from the assembly in exports.S, in any phase of the process,
+// possibly before constructors. Never goes live, never prints. Thread-safe.
+#pragma once
+
+namespace cupool::shim {
+
+/// Two registers (rax, rdx) for the assembly: `decided` false means a tail jump to the real dlsym.
+struct DlsymDecision {
+  void* address;
+  bool decided;
+};
+
+DlsymDecision decide_dlsym(void* handle, const char* name, const void* caller);
+
+/// What to hand out instead of `found`, which the real cuGetProcAddress returned for (name, version, flags).
+void* replacement_for(void* found, const char* name, int version, bool per_thread);
+
+/// CUPOOL_POLICY=off, or a privileged (AT_SECURE) program that somebody preloads us into: lookups stay untouched.
+bool is_switched_off();
+
+}  // namespace cupool::shim
