@@ -1,0 +1,159 @@
+"""The command line: which subcommand, which flags, what --help says. The work is done in the modules of that name."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+
+from cupool_lib import VERSION, locate
+from cupool_lib.options import INTERNAL, Option, load_options
+from cupool_lib.terminal import fail
+
+OVERVIEW = """\
+cupool pools CUDA memory for programs that know nothing of it, and says where the memory went.
+
+  cupool run [FLAGS] [--] COMMAND...   run a program (and all that it starts) under the pool
+  cupool report FILE                   show a report as text: why memory ran out, who holds it, how fragmented it is
+  cupool doctor [-- COMMAND...]        check this machine, and what would happen to a command
+  cupool validate FILE                 check a report against its schema, and its arithmetic
+  cupool explain [WORD]                what a word of the report means: a cause, a metric, a part of the ledger
+
+`cupool SUBCOMMAND --help` tells more. Examples:
+
+  cupool run --policy preallocate -- python train.py
+  cupool run --limit 40GiB --report 'run.%r.json' -- torchrun --nproc-per-node 8 train.py
+  cupool report cupool-report.myhost.4711.json
+"""
+
+RUN_HELP = """\
+Runs COMMAND with libcupool.so preloaded, and ends exactly as it ends: with its exit code, or by its signal. stdin, the
+terminal and the process group stay as they are; signals are handed on. A process of the run that is killed leaves a report
+too: it is completed from the counters in shared memory. A failure of cupool itself ends with 125, a command that cannot
+be run with 126, one that is not found with 127.
+
+A flag wins over its variable in the environment, and that wins over a profile.
+"""
+
+RUN_EXAMPLES = """\
+examples:
+  cupool run -- python train.py                       grow on demand, report in the working folder
+  cupool run --policy preallocate -- python train.py  take 75% of the GPU at the start
+  cupool run --policy platform --report run.json -- ./app
+                                                      change nothing, only count and report
+  cupool run --limit 0:40GiB,1:50% -- ./app           at most so much on each device
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors as one line with our prefix, and with our own exit code."""
+
+    failure_code = 2
+
+    def error(self, message: str):
+        sys.exit(fail(f"{message} (see {self.prog} --help)", self.failure_code))
+
+
+class _RunParser(_Parser):
+    failure_code = 125
+
+
+def _plain(doc: str) -> str:
+    return doc.replace("`", "").replace("%", "%%")
+
+
+def _run_parser(options: list[Option]) -> argparse.ArgumentParser:
+    parser = _RunParser(prog="cupool run", usage="cupool run [FLAGS] [--] COMMAND [ARGUMENT]...", description=RUN_HELP,
+                        epilog=RUN_EXAMPLES, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--profile", metavar="NAME|FILE", help="settings from a shipped profile or a JSON file")
+    parser.add_argument("--library", metavar="FILE", help="the libcupool.so to use (default: the one that belongs to this command)")
+    group = parser.add_argument_group("options of the library, each the same as its variable")
+    for option in options:
+        if option.name not in INTERNAL:
+            group.add_argument(option.flag, dest=option.name, metavar="|".join(option.values) or "VALUE", choices=option.values or None,
+                               help=f"{_plain(option.doc)}. {option.variable}, default {_plain(option.default)}")
+    return parser
+
+
+def _run(arguments: list[str], ignored_signals: int) -> int:
+    from cupool_lib import run
+    try:
+        options = load_options()
+    except (locate.NotFound, OSError, ValueError, KeyError) as error:
+        return fail(f"run: {error}", run.OWN_FAILURE)
+    parser = _run_parser(options)
+    valued = {"--profile", "--library"} | {option.flag for option in options}
+    own, command = run.split_command(arguments, valued)
+    flags = vars(parser.parse_args(own))
+    profile, library = flags.pop("profile"), flags.pop("library")
+    return run.run(options, flags, profile, library, command, ignored_signals)
+
+
+def _report(arguments: list[str]) -> int:
+    from cupool_lib import report_file, summary
+    parser = _Parser(prog="cupool report", description="Shows a report as text. Colour only on a terminal, and never with NO_COLOR set.")
+    parser.add_argument("file", metavar="FILE", help="a cupool-report.*.json")
+    path = parser.parse_args(arguments).file
+    try:
+        sys.stdout.write(summary.render(report_file.load(path), path))
+    except report_file.BadReport as error:
+        return fail(str(error), 1)
+    return 0
+
+
+def _validate(arguments: list[str]) -> int:
+    from cupool_lib import validate
+    parser = _Parser(prog="cupool validate", description="Checks a report against config/report.schema.json and its own arithmetic: "
+                     "one line per problem, exit code 1 if there is any.")
+    parser.add_argument("file", metavar="FILE", nargs="+", help="a cupool-report.*.json")
+    return max(validate.run(path) for path in parser.parse_args(arguments).file)
+
+
+def _doctor(arguments: list[str]) -> int:
+    from cupool_lib import doctor
+    parser = _Parser(prog="cupool doctor", usage="cupool doctor [--json] [--library FILE] [-- COMMAND...]", allow_abbrev=False,
+                     description="Checks library, driver, devices, permissions, other preloads and the environment, and what would happen "
+                     "to COMMAND. Each check is ok, warning or failure, with what to do. Exit code 1 if one failed. As a "
+                     "container's start-up check: cupool doctor -- python train.py && exec cupool run -- python train.py")
+    parser.add_argument("--json", action="store_true", help="print the checks as JSON")
+    parser.add_argument("--library", metavar="FILE", help="the libcupool.so to check (default: the one that belongs to this command)")
+    from cupool_lib.run import split_command
+    own, command = split_command(arguments, {"--library"})
+    flags = parser.parse_args(own)
+    return doctor.run(command, flags.library, flags.json)
+
+
+def _explain(arguments: list[str]) -> int:
+    from cupool_lib import explain
+    parser = _Parser(prog="cupool explain", description="What a word of the report means. Without a word: the list of words.")
+    parser.add_argument("word", metavar="WORD", nargs="?", help="a cause, a metric, a part of the ledger, a counter")
+    return explain.run(parser.parse_args(arguments).word)
+
+
+_COMMANDS = {"report": _report, "validate": _validate, "doctor": _doctor, "explain": _explain}
+
+
+def main(arguments: list[str]) -> int:
+    ignored_signals = 0
+    if arguments and arguments[0].startswith("--ignored-signals="):
+        ignored_signals = int(arguments.pop(0).partition("=")[2] or "0", 16)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        sys.stdout.write(OVERVIEW)
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        sys.stdout.write(f"cupool {VERSION}\n")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name == "run":
+        return _run(rest, ignored_signals)
+    if name not in _COMMANDS:
+        known = ", ".join(["run", *_COMMANDS])
+        return fail(f"there is no subcommand '{name}': {known} (see cupool --help)", 2)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `cupool report FILE | head` ends quietly
+    try:
+        return _COMMANDS[name](rest)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+        return 130

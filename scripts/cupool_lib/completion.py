@@ -1,0 +1,214 @@
+"""Completes the reports of processes that died before they could write one, from their live pages.
+
+A page has the counters, not the blocks: histogram, holes, address map, timeline and leaks stay empty, and
+data_quality says so. The figures are computed as pool/observe/report_device.cpp and ledger.cpp compute them. A page
+belongs to one completer at a time (its file is locked) and goes once its report is written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+from pathlib import Path
+
+from cupool_lib import live_page, locate
+from cupool_lib.live_page import BadPage, Device, Page
+from cupool_lib.report_file import SCHEMA_NAME, BadReport, load
+
+_BLOCK_COLUMNS = ["address", "bytes", "requested_bytes", "state", "region", "site", "allocated_unix_ns"]
+_TIMELINE_COLUMNS = ["unix_ns", "kind", "address", "bytes", "requested_bytes", "site", "thread", "stream_class"]
+_MISSING = "completed by cupool run from the live page: histogram, holes, address map, timeline, sites and leaks are missing"
+_QUIET = ("off", "error", "err", "critical")
+_OOM_REPORTS_MAX = 8  # more are not written, see shim/reporter.cpp
+
+
+def complete_run(run_id: str, ended: dict[int, int], end_unix_ns: int, folder: Path | None = None) -> list[str]:
+    """A report for every dead process of the run that owes one. `ended`: wait status by pid, where known. Returns lines for stderr."""
+    lines = []
+    for path in live_page.page_files(locate.live_page_folder() if folder is None else folder):
+        try:
+            line = _complete_page(path, run_id, ended, end_unix_ns)
+        except (BadPage, OSError) as error:
+            # Somebody else's page, gone meanwhile or unreadable, is none of this run's business; the program's own is.
+            line = f"live page {path} cannot be used: {error}" if int(path.name.split(".")[0]) in ended else ""
+        if line:
+            lines.append(line)
+    return lines
+
+
+def _complete_page(path: Path, run_id: str, ended: dict[int, int], end_unix_ns: int) -> str:
+    pid, start_ticks = map(int, path.name.split("."))
+    if live_page.is_alive(pid, start_ticks):
+        return ""
+    try:
+        descriptor = live_page.open_page(path)
+    except FileNotFoundError:  # completed or taken away meanwhile
+        return ""
+    try:
+        page = live_page.parse(os.read(descriptor, os.fstat(descriptor).st_size))
+        own_id = page.run_id()
+        if (own_id != run_id and not own_id.startswith(run_id + ".")) or (page.pid, page.start_ticks) != (pid, start_ticks):
+            return ""
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # its owner lives in another pid namespace, or somebody else completes it
+            return ""
+        line = _complete(page, ended.get(pid), end_unix_ns)
+        path.unlink(missing_ok=True)
+        return line
+    finally:
+        os.close(descriptor)
+
+
+def _complete(page: Page, status: int | None, end_unix_ns: int) -> str:
+    target = page.facts.get("report_path")
+    if page.state == "reported" or not target or not isinstance(target, str) or not any(device.used() for device in page.devices):
+        return ""
+    text = json.dumps(build_report(page, status, end_unix_ns), ensure_ascii=False, separators=(",", ":")) + "\n"
+    if target == "stderr":
+        sys.stderr.write(text)
+        return ""
+    try:
+        write_atomically(Path(target), text)
+    except (OSError, ValueError) as error:
+        return f"no report for process {page.pid}: {target}: {getattr(error, 'strerror', None) or error}"
+    quiet = page.facts.get("options", {}).get("log", {})
+    if isinstance(quiet, dict) and quiet.get("value") in _QUIET:
+        return ""
+    return f"process {page.pid} {_ending(status)}; its report was completed from shared memory: {target}"
+
+
+def _ending(status: int | None) -> str:
+    if status is None:
+        return "died without writing its report"
+    if not os.WIFSIGNALED(status):
+        return f"ended with {os.WEXITSTATUS(status)} without writing its report"
+    number = os.WTERMSIG(status)
+    try:
+        return f"was killed by {signal.Signals(number).name}"
+    except ValueError:
+        return f"was killed by signal {number}"
+
+
+def write_atomically(target: Path, text: str) -> None:
+    """Under its name complete or not at all; 0600; parent folders are made. Raises OSError."""
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = target.parent / f".{target.name[:100]}.{secrets.token_hex(8)}"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as stream:
+            stream.write(text)
+        os.rename(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def build_report(page: Page, status: int | None, end_unix_ns: int) -> dict:
+    """`status` None: nobody knows how the process ended."""
+    process = {"pid": page.pid, "command": [], "host": "", "rank": None, "start_unix_ns": page.start_unix_ns, **page.facts.get("process", {})}
+    process["duration_ns"] = max(0, end_unix_ns - page.start_unix_ns)
+    process["exit"] = {"code": None, "signal": None}
+    if status is not None and os.WIFSIGNALED(status):
+        process["exit"]["signal"] = os.WTERMSIG(status)
+    elif status is not None:
+        process["exit"]["code"] = os.WEXITSTATUS(status)
+    warnings = [_MISSING]
+    ooms = _ooms(page, warnings)
+    devices = [_device(device, warnings) for device in page.devices]
+    return {"schema": SCHEMA_NAME, "event": "exit", "written_unix_ns": time.time_ns(), "final_of_series": False, "process": process,
+            "options": page.facts.get("options", {}), "devices": devices, "ooms": ooms, "leaks": [],
+            "data_quality": {"complete": False, "dropped_events": 0, "unpooled_apis_seen": page.unpooled,
+                             "cut": ["histogram", "holes", "pinned_by", "sites", "regions", "blocks", "timeline", "leaks"],
+                             "warnings": warnings, "source": "live_page"}}
+
+
+def _ooms(page: Page, warnings: list[str]) -> list:
+    """The page only counts them; the last report about one has them all."""
+    number = min(page.oom_count, _OOM_REPORTS_MAX)
+    if number == 0 or page.facts["report_path"] == "stderr":
+        return []
+    stem, extension = os.path.splitext(page.facts["report_path"])
+    path = f"{stem}.oom{number}{extension}"
+    try:
+        report = load(path)
+        if report.get("process", {}).get("pid") == page.pid and isinstance(report.get("ooms"), list):
+            return report["ooms"]
+    except (BadReport, AttributeError):
+        pass
+    warnings.append(f"memory ran out {page.oom_count} times, and {path} cannot be read")
+    return []
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return None if whole == 0 else part / whole
+
+
+def _figures(free: int, largest: int, remapped: int, split: int, live: int, requested: int, utilization: float | None) -> dict:
+    return {"external": _ratio(free - min(largest, free), free), "external_remapped": _ratio(free - min(max(largest, remapped), free), free),
+            "internal": _ratio(live - min(requested, live), live), "utilization": utilization, "free_bytes": free,
+            "largest_free_bytes": min(largest, free), "inactive_split_bytes": split}
+
+
+def _device(device: Device, warnings: list[str]) -> dict:
+    counters = {name: {"current": current, "peak": max(current, peak)} for name, (current, peak) in device.gauges.items()}
+    counters.update(device.totals)
+    counters["driver_calls"] = device.driver_calls
+    gauge = {name: counters.get(name, {"current": 0, "peak": 0}) for name in
+             ("live_bytes", "requested_bytes", "reserved_bytes", "deferred_bytes")}
+    f = {"free_bytes": 0, **device.fragmentation}
+
+    def figures(prefix: str, live: int, requested: int, utilization: float | None) -> dict:
+        names = ("free_bytes", "largest_free_bytes", "largest_free_remapped_bytes", "inactive_split_bytes")
+        free, largest, remapped, split = (f.get(prefix + name, 0) for name in names)
+        return _figures(free, largest, remapped, split, live, requested, utilization)
+
+    now = figures("", gauge["live_bytes"]["current"], gauge["requested_bytes"]["current"],
+                  _ratio(gauge["live_bytes"]["peak"], gauge["reserved_bytes"]["peak"]))
+    at_peak_live, at_peak_reserved = f.get("at_peak_live_bytes", 0), f.get("at_peak_reserved_bytes", 0)
+    now["at_peak"] = figures("at_peak_", at_peak_live, f.get("at_peak_requested_bytes", 0), _ratio(at_peak_live, at_peak_reserved))
+    return {"ordinal": device.ordinal, "uuid": device.uuid, "name": device.name, "total_bytes": device.total_bytes,
+            "limit_bytes": device.limit_bytes or None, "policy": device.policy, "backing": device.backing, "driver_free_unix_ns": device.driver_free_unix_ns or None,
+            "counters": counters, "fragmentation": now, "ledger": _ledger(device, gauge, now, warnings),
+            "outside": device.outside, "histogram": [], "holes_total": {"count": 0, "bytes": 0}, "holes": [], "pinned_by": [], "sites": [],
+            "regions": [], "block_columns": _BLOCK_COLUMNS, "blocks": [],
+            "timeline": {"dropped": 0, "columns": _TIMELINE_COLUMNS, "events": []}}
+
+
+def _ledger(device: Device, gauge: dict, now: dict, warnings: list[str]) -> dict[str, int]:
+    """As ledger.cpp: what is exact first, each part at most what is left, the rest unattributed."""
+    left, ledger, cut = device.total_bytes, {}, []
+
+    def take(name: str, wanted: int) -> None:
+        nonlocal left
+        ledger[name] = min(max(0, wanted), left)
+        left -= ledger[name]
+        if wanted > ledger[name] and name != "outside_managed":
+            cut.append(name)
+
+    live, deferred, reserved = (gauge[name]["current"] for name in ("live_bytes", "deferred_bytes", "reserved_bytes"))
+    requested = min(gauge["requested_bytes"]["current"], live)
+    pinned = min(now["inactive_split_bytes"], now["free_bytes"])
+    take("live", requested)
+    take("rounding", live - requested)
+    take("deferred", deferred)
+    take("free_releasable", now["free_bytes"] - pinned)
+    take("free_pinned", pinned)
+    take("metadata", reserved - live - deferred - now["free_bytes"])
+    for kind in ("arrays", "program_vmm", "driver_pools"):
+        take(f"outside_{kind}", device.outside.get(kind, 0))
+    if device.driver_free_bytes is not None:
+        take("driver_free", device.driver_free_bytes)
+    take("outside_managed", device.outside.get("managed", 0))
+    take("unattributed", left)
+    where = f"devices: ledger of device {device.ordinal}: "
+    if cut:
+        warnings.append(f"{where}{', '.join(cut)} claimed more than was left and were cut (figures of different moments)")
+    warnings.append(where + ("other processes and contexts are in unattributed" if device.driver_free_bytes is not None else
+                             "the driver was never asked for its free bytes; they are in unattributed"))
+    return ledger

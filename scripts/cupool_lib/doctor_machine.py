@@ -1,0 +1,214 @@
+"""Doctor's checks of the machine: library, driver, devices, folders, preloads, environment."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from cupool_lib import elf, live_page, locate
+from cupool_lib.doctor import FAILURE, OK, WARNING, Finding
+from cupool_lib.options import INTERNAL, load_options
+from cupool_lib.terminal import size
+
+OLDEST_DRIVER = 11040
+_ALLOWED_NEEDED = {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"}
+_PROBE_SECONDS = 60
+_ROOM_BYTES = 64 << 20
+_RIVALS = {"libvgpu": "HAMi-core", "libnvshare": "nvshare", "libgemhook": "Gemini", "libmemray": "memray", "torch_memory_saver": "torch_memory_saver"}
+
+
+def check(library: str | None) -> list[Finding]:
+    findings, path = [], None
+    try:
+        path = locate.library(library)
+    except locate.NotFound as error:
+        findings.append(Finding("library", FAILURE, str(error), "build it with scripts/build, or install the package whole"))
+    if path is not None:
+        findings += [_library_file(path), _library_loads(path)]
+    facts = _probe({})
+    findings += [_driver(facts), *_devices(facts)]
+    if path is not None and facts.get("usable"):
+        findings.append(_pools(path))
+    return findings + [_report_folder(), _shared_memory(), _preloads(path), *_variables()]
+
+
+def _library_file(path: Path) -> Finding:
+    """NEEDED, machine and the glibc that it asks for, against the C library here."""
+    if platform.machine() != "x86_64":
+        return Finding("library", FAILURE, f"this machine is {platform.machine()}", "cupool runs on x86-64 only")
+    try:
+        facts = elf.read(str(path))
+    except (elf.NotElf, OSError) as error:
+        return Finding("library", FAILURE, f"{path}: {error}", "build it again: scripts/build")
+    strangers = sorted(set(facts.needed) - _ALLOWED_NEEDED)
+    if strangers:
+        return Finding("library", WARNING, f"{path} needs {', '.join(strangers)}", "a program that brings its own version of these may break")
+    floor = elf.highest_glibc(facts)
+    here = tuple(int(part) for part in platform.libc_ver()[1].split(".")[:2] if part.isdigit())
+    text = ".".join(map(str, floor))
+    if here and floor > here:
+        return Finding("library", FAILURE, f"{path} needs glibc {text}, this system has {'.'.join(map(str, here))}",
+                       "build it on this system, or on an older one")
+    return Finding("library", OK, f"{path} (glibc {text} or newer)")
+
+
+def _spawn_microseconds(environment: dict[str, str]) -> float:
+    start = time.perf_counter_ns()
+    os.waitpid(os.posix_spawn("/bin/true", ["true"], environment), 0)
+    return (time.perf_counter_ns() - start) / 1e3
+
+
+def _library_loads(path: Path) -> Finding:
+    """Into a program that has nothing to do with CUDA, where it must do nothing."""
+    environment = {"LD_PRELOAD": str(path), "PATH": os.defpath}
+    result = subprocess.run(["/bin/true"], env=environment, capture_output=True, check=False)
+    output = (result.stdout + result.stderr).decode("utf-8", "replace").strip()
+    if result.returncode != 0 or output:
+        return Finding("preload", FAILURE, f"/bin/true under the library: exit code {result.returncode}{', ' + output.splitlines()[0] if output else ''}",
+                       "the library cannot be used here; report this with the output of `cupool doctor --json`")
+    plain, preloaded = ([], [])
+    for _ in range(15):
+        plain.append(_spawn_microseconds({"PATH": os.defpath}))
+        preloaded.append(_spawn_microseconds(environment))
+    added = statistics.median(preloaded) - statistics.median(plain)
+    return Finding("preload", OK, f"loads silently; a process without CUDA starts {added / 1000:+.2f} ms later")
+
+
+def _probe(extra: dict[str, str], *arguments: str) -> dict:
+    """What driver_probe.py says; it runs apart, so that a driver that hangs or crashes does not take doctor with it."""
+    command = [sys.executable, "-I", "-S", str(locate.PACKAGE / "driver_probe.py"), *arguments]
+    try:
+        result = subprocess.run(command, env={**os.environ, **extra}, capture_output=True, timeout=_PROBE_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return {"found": True, "reason": f"the driver did not answer within {_PROBE_SECONDS} s"}
+    try:
+        return json.loads(result.stdout)
+    except ValueError:
+        ending = f"signal {-result.returncode}" if result.returncode < 0 else f"exit code {result.returncode}"
+        return {"found": True, "reason": f"the process that asked the driver ended with {ending}"}
+
+
+def _driver(facts: dict) -> Finding:
+    if not facts.get("found"):
+        return Finding("driver", FAILURE, facts.get("reason", "not found"),
+                       "no CUDA program can use a GPU here (cupool steps aside); install the driver, or start the container with --gpus all")
+    version = facts.get("version", 0)
+    name = f"{facts.get('path', 'libcuda.so.1')}, CUDA {version // 1000}.{version % 1000 // 10}"
+    if facts.get("simulated"):
+        name += ", cupool's simulated driver"
+    if not facts.get("usable"):
+        return Finding("driver", FAILURE, f"{name}: {facts.get('reason', 'no answer')}",
+                       "no CUDA program can use a GPU here (cupool steps aside); check nvidia-smi, and the container's device access")
+    if version < OLDEST_DRIVER:
+        return Finding("driver", FAILURE, f"{name} is older than 11.4", "cupool steps aside on it: programs run, unpooled; update the driver")
+    return Finding("driver", OK, name)
+
+
+def _devices(facts: dict) -> list[Finding]:
+    findings = []
+    for device in facts.get("devices", []):
+        name = f"GPU {device['ordinal']}"
+        if "error" in device:
+            findings.append(Finding(name, FAILURE, device["error"], "check nvidia-smi"))
+            continue
+        detail = f"{device['name']}, {size(device['total_bytes'])}, compute capability {device['compute_capability']}, virtual memory management "
+        if device["vmm"]:
+            findings.append(Finding(name, OK, detail + "supported"))
+        else:
+            findings.append(Finding(name, WARNING, detail + "not supported",
+                                    "the pool works, from segments; it cannot remap pages, so fragmentation can cost memory (vGPU, WSL, old devices)"))
+    return findings
+
+
+def _pools(path: Path) -> Finding:
+    """One real allocation under the library must be served by the pool and leave a report."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        variables = {"LD_PRELOAD": str(path), "CUPOOL_POLICY": "grow", "CUPOOL_REPORT": str(report), "CUPOOL_LOG": "off"}
+        facts = _probe(variables, "--allocate")
+        if facts.get("reason"):
+            return Finding("pool", FAILURE, f"an allocation under the library failed: {facts['reason']}", "try CUPOOL_POLICY=off; report this")
+        try:
+            data = json.loads(report.read_text(encoding="utf-8"))
+            device = data["devices"][0]
+            served = device["counters"]["allocations"]
+        except (OSError, ValueError, LookupError, TypeError):
+            return Finding("pool", FAILURE, "an allocation under the library left no report", "report this with the output of `cupool doctor --json`")
+    if served < 1:
+        return Finding("pool", FAILURE, "an allocation under the library was not seen by it", "report this with the output of `cupool doctor --json`")
+    return Finding("pool", OK, f"a test allocation was served by policy {device['policy']}, backing {device['backing']}, and reported")
+
+
+def _existing_parent(path: Path) -> Path:
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def _report_folder() -> Finding:
+    pattern = os.environ.get("CUPOOL_REPORT") or "cupool-report.%h.%p.json"
+    if pattern in ("none", "stderr"):
+        return Finding("report", OK, f"CUPOOL_REPORT={pattern}")
+    fixed = pattern.split("%", 1)[0]
+    folder = Path(fixed if fixed.endswith("/") else os.path.dirname(fixed) or ".").absolute()
+    parent = _existing_parent(folder)
+    advice = "set CUPOOL_REPORT (or --report) to a folder that this user may write to"
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        return Finding("report", FAILURE, f"reports cannot be written into {folder}: {parent} is not a folder that this user may write to", advice)
+    free = shutil.disk_usage(parent).free
+    if free < _ROOM_BYTES:
+        return Finding("report", WARNING, f"{folder} has only {size(free)} left", "free some space; a report that does not fit is not written")
+    return Finding("report", OK, f"reports go into {folder}")
+
+
+def _shared_memory() -> Finding:
+    folder = locate.live_page_folder()
+    advice = "without it a process that is killed leaves no report; in a container: --shm-size=64m or --ipc=host"
+    if not os.access("/dev/shm", os.W_OK | os.X_OK):
+        return Finding("live page", WARNING, "/dev/shm is missing or not writable", advice)
+    if folder.is_symlink() or (folder.exists() and (folder.stat().st_uid != os.geteuid() or folder.stat().st_mode & 0o077 or not folder.is_dir())):
+        return Finding("live page", WARNING, f"{folder} is not a private folder of this user's", f"remove it: rm -r {folder}")
+    if shutil.disk_usage("/dev/shm").free < _ROOM_BYTES // 16:
+        return Finding("live page", WARNING, "/dev/shm is full", advice)
+    stale = [path for path in live_page.page_files(folder) if not live_page.is_alive(*map(int, path.name.split(".")))]
+    detail = f"{folder} can be used"
+    return Finding("live page", OK, detail + (f"; {len(stale)} of processes that died outside `cupool run` lie there" if stale else ""))
+
+
+def _preloads(own: Path | None) -> Finding:
+    entries = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
+    others = [entry for entry in entries if own is None or os.path.realpath(entry) != os.path.realpath(own)]
+    missing = [entry for entry in others if "/" in entry and "$" not in entry and not os.path.exists(entry)]
+    rivals = [f"{entry} ({name})" for entry in others for key, name in _RIVALS.items() if key in os.path.basename(entry)]
+    if rivals:
+        return Finding("preloads", WARNING, f"LD_PRELOAD also holds {', '.join(rivals)}, which stands between programs and CUDA too",
+                       "cupool comes first and the other sees cupool's own calls only; leave one of them out if figures look wrong")
+    if missing:
+        return Finding("preloads", WARNING, f"LD_PRELOAD names {', '.join(missing)}, which does not exist", "every program prints an error for it; take it out")
+    return Finding("preloads", OK, f"LD_PRELOAD also holds {', '.join(others)}, which is kept" if others else "no other library in LD_PRELOAD")
+
+
+def _variables() -> list[Finding]:
+    try:
+        options = {option.variable: option for option in load_options()}
+    except (locate.NotFound, OSError, ValueError, KeyError) as error:
+        return [Finding("variables", FAILURE, f"the table of options cannot be read: {error}", "the installation is incomplete")]
+    findings = []
+    for name in sorted(variable for variable in os.environ if variable.startswith("CUPOOL_")):
+        if name not in options:
+            near = difflib.get_close_matches(name, [key for key, option in options.items() if option.name not in INTERNAL], 1, 0.6)
+            findings.append(Finding("variables", WARNING, f"{name} is not a variable of cupool's", f"did you mean {near[0]}?" if near else "unset it"))
+        elif options[name].values and os.environ[name] and os.environ[name] not in options[name].values:
+            findings.append(Finding("variables", WARNING, f"{name}={os.environ[name]} is not one of {', '.join(options[name].values)}",
+                                    f"the default, {options[name].default}, will be used"))
+    values = [f"{name}={os.environ[name]}" for name in options if name in os.environ and options[name].name not in INTERNAL]
+    return findings or [Finding("variables", OK, ", ".join(values) if values else "no CUPOOL_* variable is set: every option has its default")]

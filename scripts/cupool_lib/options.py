@@ -1,0 +1,101 @@
+"""The table of options (options.json, generated from config/options.def) and profiles.
+
+One row: name, variable, type, default, unit, doc, and for a choice its values. This module turns rows into flags and
+flags into variables; it does not judge values: the library does, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cupool_lib import locate
+
+# Set by `cupool run` itself, never by a flag.
+INTERNAL = frozenset({"run_id"})
+
+
+class ProfileError(Exception):
+    """A profile cannot be used; the text says why."""
+
+
+@dataclass(frozen=True)
+class Option:
+    name: str
+    variable: str
+    default: str
+    doc: str
+    values: tuple[str, ...] = field(default=())
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+
+def load_options() -> list[Option]:
+    rows = json.loads(locate.data_file("options.json").read_text(encoding="utf-8"))
+    rows = rows["options"] if isinstance(rows, dict) else rows
+    return [Option(row["name"], row["variable"], str(row.get("default", "")), row["doc"],
+                   tuple(row.get("values") or row.get("choices") or ())) for row in rows]
+
+
+def profile_path(name: str) -> Path:
+    """NAME of a shipped profile, or a file. A name with a slash or a dot is a file."""
+    if "/" in name or name.endswith(".json"):
+        return Path(name)
+    try:
+        return locate.data_file(f"profiles/{name}.json")
+    except locate.NotFound:
+        folder = locate.data_file("options.json").parent / "profiles"
+        known = sorted(path.stem for path in folder.glob("*.json"))
+        raise ProfileError(f"no profile named '{name}': there are {', '.join(known) or 'none'}; a file of your own "
+                           "needs a '/' or '.json' in its name") from None
+
+
+def load_profile(name: str, options: list[Option]) -> dict[str, str]:
+    """The variables that a profile sets, by variable name. Raises ProfileError."""
+    path = profile_path(name)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ProfileError(f"profile {path}: {error.strerror}") from None
+    except json.JSONDecodeError as error:
+        raise ProfileError(f"profile {path}:{error.lineno}:{error.colno}: {error.msg}") from None
+    except (UnicodeDecodeError, RecursionError):
+        raise ProfileError(f"profile {path}: not JSON text") from None
+    rows = data.get("options", data) if isinstance(data, dict) else None
+    if not isinstance(rows, dict):
+        raise ProfileError(f'profile {path}: expected an object such as {{"policy": "preallocate"}}')
+    return _variables(rows, path, {option.name: option for option in options if option.name not in INTERNAL})
+
+
+def _variables(rows: dict, path: Path, by_name: dict[str, Option]) -> dict[str, str]:
+    variables = {}
+    for key, value in rows.items():
+        if key in ("description", "name"):
+            continue
+        if key not in by_name:
+            raise ProfileError(f"profile {path}: unknown option '{key}'")
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise ProfileError(f"profile {path}: '{key}' must be a string or a number")
+        variables[by_name[key].variable] = str(value)
+    return variables
+
+
+def program_environment() -> dict[str, str]:
+    """The environment as it was handed to this process.
+
+    Not os.environ: Python sets LC_CTYPE in it while it starts (PEP 538), and the program must not inherit that.
+    """
+    try:
+        raw = Path("/proc/self/environ").read_bytes()
+    except OSError:
+        return dict(os.environ)
+    environment = {}
+    for entry in raw.split(b"\0"):
+        key, equals, value = entry.partition(b"=")
+        if equals and key:
+            environment.setdefault(os.fsdecode(key), os.fsdecode(value))
+    return environment

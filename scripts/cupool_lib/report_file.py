@@ -1,0 +1,112 @@
+"""Loads a report; whatever is wrong with the file becomes one line that says where.
+
+A report is another program's output: sizes are bounded, and nothing is assumed about its shape before `Fields` has
+looked. The meanings are those of config/report.schema.json.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+SCHEMA_NAME = "cupool.report/1"
+_MAX_BYTES = 4 << 30
+
+
+class BadReport(Exception):
+    """`FILE:line:column: what is wrong`, or `FILE: …` or `FILE: /json/path: …`."""
+
+
+def _no_duplicates(pairs: list) -> dict:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError("the key '%s' appears twice in one object" % next(key for key in keys if keys.count(key) > 1))
+    return result
+
+
+def _no_constants(name: str):
+    raise ValueError(f"{name} is not JSON")
+
+
+def load(path: str) -> dict:
+    """The report in `path`. Raises BadReport."""
+    try:
+        if Path(path).stat().st_size > _MAX_BYTES:
+            raise BadReport(f"{path}: larger than {_MAX_BYTES >> 30} GiB")
+        text = Path(path).read_bytes().decode("utf-8")
+        report = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constants)
+    except OSError as error:
+        raise BadReport(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise BadReport(f"{path}: byte {error.start}: not UTF-8 text") from None
+    except json.JSONDecodeError as error:
+        end = " (the file ends here: it was cut short)" if error.pos >= len(text.rstrip()) else ""
+        raise BadReport(f"{path}:{error.lineno}:{error.colno}: {error.msg}{end}") from None
+    except RecursionError:
+        raise BadReport(f"{path}: nested too deeply") from None
+    except ValueError as error:
+        raise BadReport(f"{path}: {error}") from None
+    if not isinstance(report, dict):
+        raise BadReport(f"{path}:1:1: expected an object, found {kind_of(report)}")
+    name = report.get("schema")
+    if name != SCHEMA_NAME:
+        raise BadReport(f"{path}: /schema: expected \"{SCHEMA_NAME}\", found {json.dumps(name)[:60]}")
+    return report
+
+
+def kind_of(value: object) -> str:
+    """JSON's name for a value's type."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    return {int: "integer", float: "number", str: "string", list: "array", dict: "object"}[type(value)]
+
+
+class Fields:
+    """Typed access to a piece of a report: a wrong type raises BadReport with the place, a missing one gives the default."""
+
+    def __init__(self, value: object, place: str, file: str):
+        self.value, self.place, self.file = value, place, file
+        if not isinstance(value, dict):
+            self._wrong(place, value, "object")
+
+    def _wrong(self, place: str, value: object, expected: str):
+        raise BadReport(f"{self.file}: {place or '/'}: expected {expected}, found {kind_of(value)}")
+
+    def _get(self, key: str, types: tuple, expected: str, default):
+        value = self.value.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, types) or isinstance(value, bool):
+            self._wrong(f"{self.place}/{key}", value, expected)
+        return value
+
+    def integer(self, key: str, default: int = 0) -> int:
+        return self._get(key, (int,), "integer", default)
+
+    def number(self, key: str) -> float | None:
+        return self._get(key, (int, float), "number or null", None)
+
+    def text(self, key: str, default: str = "") -> str:
+        return self._get(key, (str,), "string", default)
+
+    def mapping(self, key: str) -> "Fields":
+        return Fields(self._get(key, (dict,), "object", {}), f"{self.place}/{key}", self.file)
+
+    def items(self, key: str) -> list["Fields"]:
+        """The objects of a list."""
+        values = self._get(key, (list,), "array", [])
+        return [Fields(value, f"{self.place}/{key}/{index}", self.file) for index, value in enumerate(values)]
+
+    def texts(self, key: str) -> list[str]:
+        values = self._get(key, (list,), "array", [])
+        for index, value in enumerate(values):
+            if not isinstance(value, str):
+                self._wrong(f"{self.place}/{key}/{index}", value, "string")
+        return values
+
+    def integers(self) -> dict[str, int]:
+        """All of it, as {key: integer}."""
+        return {key: self.integer(key) for key in self.value}

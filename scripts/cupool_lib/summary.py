@@ -1,0 +1,190 @@
+"""`cupool report`: a report as text, the most urgent first: why memory ran out, then each device, leaks, warnings."""
+
+from __future__ import annotations
+
+import os
+import signal
+import textwrap
+
+from cupool_lib import explain
+from cupool_lib.report_file import Fields
+from cupool_lib.terminal import Paint, count, duration, percent, printable, size
+
+# Of our calls, those that take, map or give back device memory; the others ask or order.
+_ALLOCATION_CALLS = ("cuMemAlloc_v2", "cuMemAllocAsync", "cuMemAllocPitch_v2", "cuMemFree_v2", "cuMemFreeAsync", "cuMemCreate", "cuMemRelease",
+                     "cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cuMemAddressReserve", "cuMemAddressFree")
+_LEDGER = (
+    ("live", "live, as asked for", "green"), ("rounding", "rounding of live blocks", "green"), ("deferred", "freed, waits for the GPU", "cyan"),
+    ("free_releasable", "free in the pool, returnable", "blue"), ("free_pinned", "free in the pool, pinned", "magenta"),
+    ("metadata", "held by the pool otherwise", "magenta"), ("outside_arrays", "arrays of this process", "yellow"),
+    ("outside_program_vmm", "its own cuMemCreate", "yellow"), ("outside_driver_pools", "its driver pools", "yellow"),
+    ("outside_managed", "its managed memory", "yellow"), ("other_processes", "other processes", "red"),
+    ("unattributed", "contexts and others", "red"), ("driver_free", "free at the driver", "dim"))
+_LEAKS_SHOWN, _SITES_SHOWN, _OOMS_SHOWN, _PINS_SHOWN = 8, 5, 3, 3
+
+
+def render(report: dict, path: str) -> str:
+    root, paint = Fields(report, "", path), Paint()
+    lines = _process(root, paint)
+    lines += _ooms(root, paint)
+    devices = root.items("devices")
+    for device in devices:
+        lines += _device(device, paint)
+    if not devices:
+        lines += ["", "No device memory was asked for."]
+    lines += _leaks(root, paint) + _quality(root, paint)
+    return "\n".join(lines + ["", f"JSON  {os.path.abspath(path)}"]) + "\n"
+
+
+def _ending(process: Fields, event: str) -> str:
+    if process.value.get("exit") is None:
+        return {"oom": "written when memory ran out", "request": "written on request"}.get(event, "still running then")
+    ending = process.mapping("exit")
+    number = ending.value.get("signal")
+    if isinstance(number, int):
+        try:
+            return f"killed by {signal.Signals(number).name}"
+        except ValueError:
+            return f"killed by signal {number}"
+    code = ending.value.get("code")
+    return f"exit code {code}" if isinstance(code, int) else "ended"
+
+
+def _process(root: Fields, paint: Paint) -> list[str]:
+    process = root.mapping("process")
+    rank = process.value.get("rank")
+    command = printable(" ".join(process.texts("command"))) or "unknown command"
+    who = f"pid {process.integer('pid')} on {printable(process.text('host', 'unknown host'))}" + (f", rank {rank}" if isinstance(rank, int) else "")
+    head = f"{paint('cupool report', 'bold')}  {textwrap.shorten(command, paint.width - 16, placeholder=' ...')}"
+    return [head, f"{'':15}{who}; ran {duration(process.integer('duration_ns'))}; {_ending(process, root.text('event'))}"]
+
+
+def _ooms(root: Fields, paint: Paint) -> list[str]:
+    ooms = root.items("ooms")
+    lines = []
+    for oom in ooms[-_OOMS_SHOWN:]:
+        cause = printable(oom.text("cause", "unknown"))
+        short = oom.integer("shortfall_bytes")
+        lines += ["", paint(f"OUT OF MEMORY on GPU {oom.integer('device')}: {cause}", "red", "bold")
+                  + (f", short by {size(short)}" if short else "") + f" (confidence {printable(oom.text('confidence', 'unknown'))})",
+                  f"  wanted {size(oom.integer('requested_bytes'))} through {printable(oom.text('api'))}"]
+        lines += _wrap(explain.cause_meaning(cause), "  ", paint)
+        for suggestion in oom.items("suggestions"):
+            level = suggestion.text("level")
+            if level != "info":
+                lines += _wrap(f"{'try' if level == 'fix' else 'consider'}: {printable(suggestion.text('message'))}", "  ", paint, hanging="    ")
+    if len(ooms) > _OOMS_SHOWN:
+        lines.append(f"  and {len(ooms) - _OOMS_SHOWN} earlier ones; all are in the JSON")
+    return lines
+
+
+def _wrap(text: str, indent: str, paint: Paint, hanging: str | None = None) -> list[str]:
+    return textwrap.wrap(text, paint.width, initial_indent=indent, subsequent_indent=indent if hanging is None else hanging)
+
+
+def _device(device: Fields, paint: Paint) -> list[str]:
+    counters = device.mapping("counters")
+    live, reserved = counters.mapping("live_bytes"), counters.mapping("reserved_bytes")
+    title = f"GPU {device.integer('ordinal')}  {printable(device.text('name'))}"
+    lines = ["", f"{paint(title, 'bold')}  {size(device.integer('total_bytes'))}" + (
+        f", limited to {size(device.integer('limit_bytes'))}" if device.integer("limit_bytes") else ""),
+             f"  policy         {printable(device.text('policy'))}, backing {printable(device.text('backing'))}",
+             f"  peak live      {size(live.integer('peak')):>12}   in {count(counters.mapping('live_blocks').integer('peak'))} blocks at most; "
+             f"now {size(live.integer('current'))}",
+             f"  peak reserved  {size(reserved.integer('peak')):>12}   what the pool held of the device; now {size(reserved.integer('current'))}"]
+    lines += _fragmentation(device, paint) + _calls(counters) + _ledger(device, paint) + _sites(device, paint) + _pins(device)
+    return lines
+
+
+def _fragmentation(device: Fields, paint: Paint) -> list[str]:
+    now = device.mapping("fragmentation")
+    peak = now.mapping("at_peak")
+
+    def both(name: str) -> str:
+        return f"{percent(now.number(name)):>9} now, {percent(peak.number(name)):>9} at peak"
+
+    utilization = now.number("utilization")
+    rows = [f"  external       {both('external')}   {paint('free pool memory outside its largest hole', 'dim')}"]
+    if now.number("external_remapped") != now.number("external"):
+        rows.append(f"    remapped     {both('external_remapped')}   {paint('the same once pages were remapped', 'dim')}")
+    rows.append(f"  internal       {both('internal')}   {paint('live memory that nobody asked for: rounding', 'dim')}")
+    rows.append(f"  utilization    {'-' if utilization is None else percent(utilization):>9}   {paint('peak live of peak reserved', 'dim')}")
+    return rows
+
+
+def _calls(counters: Fields) -> list[str]:
+    own = counters.mapping("driver_calls").integers()
+    made = sum(own.get(symbol, 0) for symbol in _ALLOCATION_CALLS)
+    would = counters.integer("allocations") + counters.integer("frees")
+    lines = [f"  driver calls   {count(made)} to allocate and free, where the program would have made {count(would)} "
+             f"({count(counters.integer('allocations'))} allocations, {count(counters.integer('frees'))} frees)"]
+    others = sum(own.values()) - made
+    if others:
+        lines.append(f"                 {count(others)} others of the pool's own (events, queries)")
+    odd = [f"{count(counters.integer(name))} {text}" for name, text in (
+        ("failed_allocations", "allocations failed"), ("native_fallbacks", "served by the driver instead"),
+        ("foreign_frees", "frees of memory that is not the pool's")) if counters.integer(name)]
+    return lines + ([f"                 {', '.join(odd)}"] if odd else [])
+
+
+def _ledger(device: Fields, paint: Paint) -> list[str]:
+    ledger, total = device.mapping("ledger"), device.integer("total_bytes")
+    parts = [(ledger.integer(key), text, style) for key, text, style in _LEDGER]
+    lines = [f"  whole device   {paint.bar([(amount, style) for amount, _, style in parts if style != 'dim'], total, paint.width - 20)}"]
+    for amount, text, style in parts:
+        if amount:
+            share = 100 * amount / total if total else 0
+            lines.append(f"    {paint(paint.full, style)} {size(amount):>12} {share:5.1f}%  {text}")
+    return lines
+
+
+def _site_name(site: Fields) -> str:
+    frames = site.items("frames")
+    if not frames:
+        return f"site {site.integer('site')}"
+    frame = frames[0]
+    return printable(f"{os.path.basename(frame.text('filename'))}:{frame.integer('line')} {frame.text('name')}")
+
+
+def _sites(device: Fields, paint: Paint) -> list[str]:
+    sites = sorted(device.items("sites"), key=lambda site: -site.integer("bytes"))
+    rows = [f"    {size(site.integer('bytes')):>12} in {count(site.integer('blocks'))} blocks  {_site_name(site)}" for site in sites[:_SITES_SHOWN]]
+    return [f"  {paint('holds most', 'bold')}"] + rows if rows else []
+
+
+def _pins(device: Fields) -> list[str]:
+    pins = [pin for pin in device.items("pinned_by") if pin.integer("pinned_free_bytes")]
+    if not pins or not device.mapping("ledger").integer("free_pinned"):
+        return []
+    lines = ["  pinned by      small blocks that keep free memory apart:"]
+    for pin in pins[:_PINS_SHOWN]:
+        lines.append(f"    {size(pin.integer('pinned_free_bytes')):>12} beside {size(pin.integer('bytes'))} in {count(pin.integer('blocks'))} blocks "
+                     f"at 0x{pin.integer('address'):x}")
+    return lines
+
+
+def _leaks(root: Fields, paint: Paint) -> list[str]:
+    leaks = sorted(root.items("leaks"), key=lambda leak: -leak.integer("bytes"))
+    if not leaks:
+        return []
+    total = sum(leak.integer("bytes") for leak in leaks)
+    title = "live at the end" if root.text("event") == "exit" else "live then"
+    lines = ["", f"{paint(title, 'bold')}  {size(total)} in {count(sum(leak.integer('blocks') for leak in leaks))} blocks"]
+    for leak in leaks[:_LEAKS_SHOWN]:
+        size_class = leak.integer("size_class_bytes")
+        what = f"of {size(size_class)} and more" if size_class else f"site {leak.integer('site')}"
+        lines.append(f"    {size(leak.integer('bytes')):>12} in {count(leak.integer('blocks'))} blocks {what}, GPU {leak.integer('device')}")
+    return lines + ([f"    and {len(leaks) - _LEAKS_SHOWN} smaller groups"] if len(leaks) > _LEAKS_SHOWN else [])
+
+
+def _quality(root: Fields, paint: Paint) -> list[str]:
+    quality = root.mapping("data_quality")
+    lines = []
+    unpooled = quality.texts("unpooled_apis_seen")
+    if unpooled:
+        lines += _wrap(f"not pooled: {', '.join(map(printable, unpooled))} were called and passed to the driver", "  ", paint)
+    if quality.integer("dropped_events"):
+        lines.append(f"  {count(quality.integer('dropped_events'))} events of the timeline were overwritten (CUPOOL_TIMELINE keeps more)")
+    for warning in quality.texts("warnings"):
+        lines += _wrap(printable(warning), "  ", paint, hanging="    ")
+    return ["", paint("notes", "bold")] + lines if lines else []

@@ -1,0 +1,124 @@
+"""`cupool validate`: a report against its schema, then against its own arithmetic.
+
+The arithmetic is what every reader relies on: peaks are not below their current values, ratios are those of the
+numbers beside them, the ledger sums to the device, the address map agrees with the counters.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from typing import Iterator
+
+from cupool_lib import json_schema, locate, report_file
+from cupool_lib.terminal import fail, printable
+
+_SHOWN_MAX = 20
+_TOLERANCE = 1e-6
+
+
+def run(path: str) -> int:
+    try:
+        report = report_file.load(path)
+        schema = json.loads(locate.data_file("report.schema.json").read_text(encoding="utf-8"))
+        found = list(itertools.islice(json_schema.problems(report, schema), _SHOWN_MAX + 1))
+        if not found:  # the arithmetic needs the shape
+            found = list(itertools.islice(arithmetic(report), _SHOWN_MAX + 1))
+    except report_file.BadReport as error:
+        return fail(str(error), 1)
+    except (locate.NotFound, json_schema.BadSchema, ValueError, OSError) as error:
+        return fail(f"validate: {error}", 1)
+    for line in found[:_SHOWN_MAX]:
+        sys.stderr.write(f"cupool: {printable(path)}: {printable(line)}\n")
+    if len(found) > _SHOWN_MAX:
+        sys.stderr.write(f"cupool: {printable(path)}: and more\n")
+    if not found:
+        sys.stdout.write(f"{printable(path)}: valid ({report['schema']}, event {report['event']}, {len(report['devices'])} devices)\n")
+    return 1 if found else 0
+
+
+def arithmetic(report: dict) -> Iterator[str]:
+    """Each contradiction, as '/json/path: sentence'. Precondition: the report fits the schema."""
+    ordinals = [device["ordinal"] for device in report["devices"]]
+    if len(set(ordinals)) != len(ordinals):
+        yield f"/devices: an ordinal appears twice: {ordinals}"
+    for index, device in enumerate(report["devices"]):
+        place = f"/devices/{index}"
+        yield from _counters(device, place)
+        yield from _fragmentation(device, place)
+        yield from _ledger(device, place)
+        if report["data_quality"]["complete"]:
+            yield from _address_map(device, place)
+    for index, oom in enumerate(report["ooms"]):
+        if oom["evidence"]["request_bytes"] and oom["evidence"]["request_bytes"] < oom["requested_bytes"]:
+            yield f"/ooms/{index}: the rounded request is smaller than the request"
+        if report["devices"] and oom["device"] not in ordinals and report["data_quality"]["complete"]:
+            yield f"/ooms/{index}/device: no device {oom['device']} in the report"
+
+
+def _counters(device: dict, place: str) -> Iterator[str]:
+    counters = device["counters"]
+    for name, value in counters.items():
+        if isinstance(value, dict) and set(value) == {"current", "peak"} and value["current"] > value["peak"]:
+            yield f"{place}/counters/{name}: current {value['current']} is above peak {value['peak']}"
+    live, requested = counters["live_bytes"], counters["requested_bytes"]
+    for moment in ("current", "peak"):
+        if requested[moment] > live[moment]:
+            yield f"{place}/counters: requested_bytes {moment} is above live_bytes {moment}"
+    if counters["frees"] > counters["allocations"]:
+        yield f"{place}/counters: more frees ({counters['frees']}) than allocations ({counters['allocations']})"
+    elif counters["live_blocks"]["current"] > counters["allocations"] - counters["frees"]:
+        yield f"{place}/counters: live_blocks is above allocations - frees"
+
+
+def _close(found: float | None, wanted: float | None) -> bool:
+    if found is None or wanted is None:
+        return found is wanted
+    return abs(found - wanted) <= _TOLERANCE
+
+
+def _fragmentation(device: dict, place: str) -> Iterator[str]:
+    now, counters = device["fragmentation"], device["counters"]
+    for figures, where in ((now, "/fragmentation"), (now["at_peak"], "/fragmentation/at_peak")):
+        free, largest = figures["free_bytes"], figures["largest_free_bytes"]
+        if largest > free or figures["inactive_split_bytes"] > free:
+            yield f"{place}{where}: largest_free_bytes or inactive_split_bytes is above free_bytes"
+        elif not _close(figures["external"], 1 - largest / free if free else None):
+            yield f"{place}{where}/external: {figures['external']} is not 1 - {largest}/{free}"
+        if figures["external"] is not None and figures["external_remapped"] is not None:
+            if figures["external_remapped"] > figures["external"] + _TOLERANCE:
+                yield f"{place}{where}: external_remapped is above external"
+    peak_live, peak_reserved = counters["live_bytes"]["peak"], counters["reserved_bytes"]["peak"]
+    if not _close(now["utilization"], peak_live / peak_reserved if peak_reserved else None):
+        yield f"{place}/fragmentation/utilization: {now['utilization']} is not peak live {peak_live} / peak reserved {peak_reserved}"
+    live, requested = counters["live_bytes"]["current"], counters["requested_bytes"]["current"]
+    if not _close(now["internal"], (live - requested) / live if live else None):
+        yield f"{place}/fragmentation/internal: {now['internal']} is not ({live} - {requested})/{live}"
+
+
+def _ledger(device: dict, place: str) -> Iterator[str]:
+    total = sum(device["ledger"].values())
+    if total != device["total_bytes"]:
+        yield f"{place}/ledger: the parts sum to {total}, total_bytes is {device['total_bytes']}"
+
+
+def _address_map(device: dict, place: str) -> Iterator[str]:
+    if not device["blocks"]:
+        return
+    sums = {"live": 0, "deferred": 0, "free": 0}
+    previous_region, end = None, 0
+    for index, (address, size, _requested, state, region, _site, _time) in enumerate(device["blocks"]):
+        if state not in sums:
+            yield f"{place}/blocks/{index}: the state is {state!r}"
+            return
+        sums[state] += size
+        if region == previous_region and address != end:
+            yield f"{place}/blocks/{index}: begins at {address}, the row before ends at {end}"
+            return
+        previous_region, end = region, address + size
+    for state, counter in (("live", "live_bytes"), ("deferred", "deferred_bytes")):
+        if sums[state] != device["counters"][counter]["current"]:
+            yield f"{place}/blocks: {state} rows sum to {sums[state]}, {counter} is {device['counters'][counter]['current']}"
+    if sums["free"] != device["fragmentation"]["free_bytes"]:
+        yield f"{place}/blocks: free rows sum to {sums['free']}, fragmentation/free_bytes is {device['fragmentation']['free_bytes']}"
