@@ -41,6 +41,7 @@ std::optional<Amount::Term> parse_percent(const Decimal& number, std::string_vie
 
 std::optional<Amount::Term> parse_term(std::string_view text, Problem& problem) {
   text = trim(text);
+  if (text.empty()) return refuse<Amount::Term>(problem, text, "an amount is missing");
   const std::optional<Decimal> number = take_decimal(text);
   if (number && number->rest == "%") return parse_percent(*number, text, problem);
   if (number && number->rest.empty() && number->has_point) {

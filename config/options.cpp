@@ -139,7 +139,9 @@ void Loader::settle_preallocation() {
 
 void Loader::drop_preallocation(const char* because) {
   OptionFact& fact = options_.facts[index_of(Row::preallocate)];
-  warn(fact.source == Source::environment ? Row::preallocate : Row::policy, std::string("nothing is preallocated under ") + because);
+  const std::string text = std::string("has no effect under ") + because;
+  if (fact.source == Source::environment) warn(Row::preallocate, text);
+  else warn(Row::policy, text + "; blocks are not pooled");  // the policy itself asked for it
   options_.preallocate.reset();
   fact.source = Source::defaulted;
 }
