@@ -19,8 +19,11 @@ struct Extent {
   std::uint64_t bytes = 0;                 ///< multiple of kBlockAlignment_bytes
   Extent* previous = nullptr;              ///< neighbour by address in the same region
   Extent* next = nullptr;
-  Extent* bin_previous = nullptr;          ///< free: bin list; deferred: the owner's batch list
-  Extent* bin_next = nullptr;
+  union {
+    Extent* bin_previous = nullptr;        ///< free: bin list; deferred: the owner's batch list
+    std::uint64_t birth;                   ///< live: the heap's count of allocations when this one was made
+  };
+  Extent* bin_next = nullptr;              ///< as bin_previous; spare: the arena's list
   Region* region = nullptr;
   std::uint32_t site = 0;                  ///< owner's
   ExtentState state = ExtentState::free;

@@ -62,42 +62,55 @@ void ExtentHeap::count_taken(Region* region, std::uint64_t bytes) noexcept {
   free_bytes_ -= bytes;
 }
 
-/// Puts `fresh`, whose address and bytes are set, behind `extent` and into the page index.
-void ExtentHeap::link_after(Extent* extent, Extent* fresh) noexcept {
-  fresh->region = extent->region;
-  fresh->previous = extent;
-  fresh->next = extent->next;
-  if (extent->next != nullptr) extent->next->previous = fresh;
-  extent->next = fresh;
-  pages(extent->region).insert(fresh);
+/// A hole lies between two blocks that were allocated at different times. The younger one will probably be freed first (lifetimes
+/// in training and inference nest), and then the rest of the hole should touch it, not this block: so the block goes
+/// beside the older one. Small blocks stay at the low end, or they would divide what large ones need. A deferred neighbour is as good as free, so the youngest; a region's edge never goes, so the oldest.
+bool ExtentHeap::older_is_behind(const Extent& hole) noexcept {
+  if (hole.previous == nullptr) return false;
+  if (hole.next == nullptr) return true;
+  const auto birth = [](const Extent* extent) { return extent->state == ExtentState::live ? extent->birth : ~std::uint64_t{0}; };
+  return birth(hole.next) < birth(hole.previous);
 }
 
-/// The block is the hole's low end; what remains becomes a new hole.
+/// The block is the hole's low end; the hole begins behind it.
 Extent* ExtentHeap::split_low(Extent* hole, std::uint64_t bytes) {
-  Extent* rest = arena_.take();
-  bins_.remove(hole);
-  rest->address = hole->address + bytes;
-  rest->bytes = hole->bytes - bytes;
-  hole->bytes = bytes;
-  rest->next_is_free = hole->next_is_free;  // false: two holes never touch
-  link_after(hole, rest);
-  if (hole->previous != nullptr) hole->previous->next_is_free = false;
-  hole->next_is_free = true;
-  bins_.insert(rest);  // rest->next keeps previous_is_free == true: it has a hole before it still
-  return hole;
+  Extent* block = arena_.take();
+  block->address = hole->address;
+  block->bytes = bytes;
+  block->region = hole->region;
+  block->previous = hole->previous;
+  block->next = hole;
+  block->next_is_free = true;
+  if (hole->previous != nullptr) {
+    hole->previous->next = block;
+    hole->previous->next_is_free = false;
+  } else {
+    hole->region->first = block;
+  }
+  pages(hole->region).replace(hole, block);
+  hole->previous = block;
+  hole->address += bytes;
+  pages(hole->region).insert(hole);
+  bins_.resize(hole, hole->bytes - bytes);
+  return block;
 }
 
-/// The block is the hole's high end; the hole stays where it is and shrinks.
+/// The block is the hole's high end; the hole ends before it.
 Extent* ExtentHeap::split_high(Extent* hole, std::uint64_t bytes) {
   Extent* block = arena_.take();
-  bins_.remove(hole);
-  hole->bytes -= bytes;
-  block->address = hole->address + hole->bytes;
+  block->address = hole->address + hole->bytes - bytes;
   block->bytes = bytes;
+  block->region = hole->region;
+  block->previous = hole;
+  block->next = hole->next;
   block->previous_is_free = true;
-  link_after(hole, block);
-  if (block->next != nullptr) block->next->previous_is_free = false;
-  bins_.insert(hole);
+  if (hole->next != nullptr) {
+    hole->next->previous = block;
+    hole->next->previous_is_free = false;
+  }
+  hole->next = block;
+  pages(hole->region).insert(block);
+  bins_.resize(hole, hole->bytes - bytes);
   return block;
 }
 
@@ -107,14 +120,15 @@ Extent* ExtentHeap::allocate(std::uint64_t bytes) {
   Extent* block = bins_.pick(need, policy_.candidates);
   if (block == nullptr) return nullptr;
   if (block->bytes != need) {
-    block = need < policy_.high_end_below_bytes ? split_high(block, need) : split_low(block, need);
+    const bool at_high_end = need >= policy_.beside_older_from_bytes && older_is_behind(*block);
+    block = at_high_end ? split_high(block, need) : split_low(block, need);
   } else {
     bins_.remove(block);
     if (block->previous != nullptr) block->previous->next_is_free = false;
     if (block->next != nullptr) block->next->previous_is_free = false;
   }
   count_taken(block->region, need);
-  block->bin_previous = nullptr;
+  block->birth = ++births_;
   block->bin_next = nullptr;
   block->state = ExtentState::live;
   block->site = 0;
@@ -125,29 +139,60 @@ Extent* ExtentHeap::allocate(std::uint64_t bytes) {
   return block;
 }
 
-/// Both are free and in no bin: the next one dissolves into `extent`.
+/// The hole behind `extent` dissolves into it.
 void ExtentHeap::absorb_next(Extent* extent) noexcept {
   Extent* gone = extent->next;
+  bins_.remove(gone);
   pages(extent->region).remove(gone);
   extent->bytes += gone->bytes;
   extent->next = gone->next;
-  extent->next_is_free = gone->next_is_free;
+  extent->next_is_free = false;
   if (gone->next != nullptr) gone->next->previous = extent;
   arena_.give_back(gone);
 }
 
+/// `extent`, in no bin, dissolves into the hole before it, which it returns.
+Extent* ExtentHeap::absorb_into_previous(Extent* extent) noexcept {
+  Extent* hole = extent->previous;
+  pages(extent->region).remove(extent);
+  hole->next = extent->next;
+  hole->next_is_free = false;
+  if (extent->next != nullptr) {
+    extent->next->previous = hole;
+    extent->next->previous_is_free = true;
+  }
+  bins_.resize(hole, hole->bytes + extent->bytes);
+  arena_.give_back(extent);
+  return hole;
+}
+
+/// `extent`, in no bin, dissolves into the hole behind it, which it returns.
+Extent* ExtentHeap::absorb_into_next(Extent* extent) noexcept {
+  Extent* hole = extent->next;
+  pages(extent->region).remove(hole);
+  pages(extent->region).replace(extent, hole);
+  hole->address = extent->address;
+  hole->previous = extent->previous;
+  hole->previous_is_free = false;
+  if (extent->previous != nullptr) {
+    extent->previous->next = hole;
+    extent->previous->next_is_free = true;
+  } else {
+    extent->region->first = hole;
+  }
+  bins_.resize(hole, hole->bytes + extent->bytes);
+  arena_.give_back(extent);
+  return hole;
+}
+
 Extent* ExtentHeap::free(Extent* extent) noexcept {
   count_free(extent->region, extent->bytes);
-  extent->state = ExtentState::free;
-  if (extent->next_is_free) {
-    bins_.remove(extent->next);
-    absorb_next(extent);
-  }
   if (extent->previous_is_free) {
-    extent = extent->previous;
-    bins_.remove(extent);
-    absorb_next(extent);
+    if (extent->next_is_free) absorb_next(extent);
+    return absorb_into_previous(extent);
   }
+  if (extent->next_is_free) return absorb_into_next(extent);
+  extent->state = ExtentState::free;
   if (extent->previous != nullptr) extent->previous->next_is_free = true;
   if (extent->next != nullptr) extent->next->previous_is_free = true;
   bins_.insert(extent);

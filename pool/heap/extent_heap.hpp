@@ -21,8 +21,10 @@ namespace cupool::heap {
 
 /// How allocate chooses. The defaults are what the traces said (tests/unit/heap/heap_model.cpp prints the table).
 struct FitPolicy {
-  unsigned candidates = 8;             ///< holes looked at in one bin
-  std::uint64_t high_end_below_bytes = 0;  ///< requests below this are cut from a hole's high end, others from its low end
+  static constexpr std::uint64_t kNever = ~std::uint64_t{0};
+  unsigned candidates = 4;  ///< holes looked at in one bin
+  /// From here up a block is cut from the end of a hole that lies beside the older neighbour, below it from the low end.
+  std::uint64_t beside_older_from_bytes = 2 << 20;
 };
 
 class ExtentHeap {
@@ -85,8 +87,10 @@ class ExtentHeap {
   static const PageIndex& pages(const Region* region) { return static_cast<const RegionRecord*>(region)->pages; }
   Extent* split_low(Extent* hole, std::uint64_t bytes);
   Extent* split_high(Extent* hole, std::uint64_t bytes);
-  void link_after(Extent* extent, Extent* fresh) noexcept;
+  static bool older_is_behind(const Extent& hole) noexcept;
   void absorb_next(Extent* extent) noexcept;
+  Extent* absorb_into_previous(Extent* extent) noexcept;
+  Extent* absorb_into_next(Extent* extent) noexcept;
   void count_free(Region* region, std::uint64_t bytes) noexcept;
   void count_taken(Region* region, std::uint64_t bytes) noexcept;
   void forget_region(Region* region) noexcept;
@@ -98,6 +102,7 @@ class ExtentHeap {
   std::uint64_t region_bytes_ = 0;
   std::uint64_t free_bytes_ = 0;
   std::uint64_t wholly_free_bytes_ = 0;
+  std::uint64_t births_ = 0;
   ExtentArena arena_;
   RegionTable regions_;
   SizeBins bins_;

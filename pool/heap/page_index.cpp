@@ -142,6 +142,15 @@ void PageIndex::remove(const Extent* extent) noexcept {
   }
 }
 
+void PageIndex::replace(const Extent* old, Extent* fresh) noexcept {
+  const std::size_t page = page_of(old->address);
+  if (DensePage* table = dense(page); table != nullptr) {
+    table->enter(granule_of(old->address), fresh);
+  } else if (entries_[page] == reinterpret_cast<std::uintptr_t>(old)) {
+    entries_[page] = reinterpret_cast<std::uintptr_t>(fresh);
+  }
+}
+
 /// Without host memory the page stays sparse: lookups walk longer, and the next insert tries again.
 void PageIndex::make_dense(std::size_t page) noexcept {
   auto* table = new (std::nothrow) DensePage;

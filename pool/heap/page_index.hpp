@@ -36,6 +36,9 @@ class PageIndex {
   /// Removes an extent whose `next` is still linked.
   void remove(const Extent* extent) noexcept;
 
+  /// Puts `fresh` in the place of `old` at old->address; neither is asked for its links.
+  void replace(const Extent* old, Extent* fresh) noexcept;
+
   /// The extent that begins at `address`, in whatever state, or nullptr. Precondition: inside the region.
   Extent* find(std::uint64_t address) const noexcept;
   /// The extent that contains `address`. Preconditions: inside the region, and the region's first extent is entered.

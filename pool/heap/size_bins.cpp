@@ -20,44 +20,21 @@ bool is_better(const Extent* candidate, const Extent* best) {
 
 }  // namespace
 
-SizeBins::Slot SizeBins::slot_of(std::uint64_t bytes) {
-  const std::uint64_t granules = bytes >> kGranule_log2;
-  if (granules < kDivisions) return {0, static_cast<unsigned>(granules)};
-  const unsigned log2 = highest_bit(granules);
-  const unsigned shift = log2 - kDivisions_log2;
-  return {shift + 1, static_cast<unsigned>(granules >> shift) & (kDivisions - 1)};
-}
-
-void SizeBins::insert(Extent* extent) noexcept {
-  const Slot slot = slot_of(extent->bytes);
-  Extent*& head = heads_[slot.row][slot.column];
-  extent->bin_previous = nullptr;
-  extent->bin_next = head;
-  if (head != nullptr) head->bin_previous = extent;
-  head = extent;
-  columns_[slot.row] |= std::uint64_t{1} << slot.column;
-  rows_ |= std::uint64_t{1} << slot.row;
-  if (largest_count_ == 0) return;
-  if (extent->bytes > largest_bytes_) {
-    largest_bytes_ = extent->bytes;
-    largest_count_ = 1;
-  } else if (extent->bytes == largest_bytes_) {
-    ++largest_count_;
-  }
-}
-
-void SizeBins::remove(Extent* extent) noexcept {
-  if (largest_count_ != 0 && extent->bytes == largest_bytes_) --largest_count_;
-  if (extent->bin_next != nullptr) extent->bin_next->bin_previous = extent->bin_previous;
-  if (extent->bin_previous != nullptr) {
-    extent->bin_previous->bin_next = extent->bin_next;
+void SizeBins::resize(Extent* extent, std::uint64_t bytes) noexcept {
+  if (slot_of(extent->bytes) != slot_of(bytes)) {
+    remove(extent);
+    extent->bytes = bytes;
+    insert(extent);
     return;
   }
-  const Slot slot = slot_of(extent->bytes);
-  heads_[slot.row][slot.column] = extent->bin_next;
-  if (extent->bin_next != nullptr) return;
-  columns_[slot.row] &= ~(std::uint64_t{1} << slot.column);
-  if (columns_[slot.row] == 0) rows_ &= ~(std::uint64_t{1} << slot.row);
+  if (largest_count_ != 0) {
+    if (extent->bytes == largest_bytes_ && bytes < largest_bytes_) {
+      --largest_count_;
+    } else {
+      note_size(bytes);
+    }
+  }
+  extent->bytes = bytes;
 }
 
 Extent* SizeBins::next_bin(Slot slot) const noexcept {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -34,6 +35,8 @@ class SizeBins {
 
   void insert(Extent* extent) noexcept;
   void remove(Extent* extent) noexcept;
+  /// Gives a listed extent another size; mostly it stays in its bin and no list is touched.
+  void resize(Extent* extent, std::uint64_t bytes) noexcept;
 
   /// The tightest of at most `candidates` extents of the best bin, the lowest address among equals; nullptr only when no
   /// extent has `bytes`.
@@ -48,6 +51,7 @@ class SizeBins {
   std::string check() const;
 
  private:
+  void note_size(std::uint64_t bytes) noexcept;
   /// The first non-empty bin above `slot`, or nullptr.
   Extent* next_bin(Slot slot) const noexcept;
 
@@ -57,5 +61,44 @@ class SizeBins {
   std::array<std::uint64_t, kRows> columns_{};          ///< bit c: bin (r, c) is not empty
   std::array<std::array<Extent*, kDivisions>, kRows> heads_{};
 };
+
+inline SizeBins::Slot SizeBins::slot_of(std::uint64_t bytes) {
+  const std::uint64_t granules = bytes >> kGranule_log2;
+  // Without a branch, because sizes are mixed: bit 5 stands in for the logarithm of everything in the linear row.
+  const unsigned row = 63U - static_cast<unsigned>(std::countl_zero(granules | (kDivisions - 1))) - (kDivisions_log2 - 1);
+  const unsigned shift = row - static_cast<unsigned>(row != 0);
+  return {row, static_cast<unsigned>(granules >> shift) & (kDivisions - 1)};
+}
+
+inline void SizeBins::note_size(std::uint64_t bytes) noexcept {
+  if (largest_count_ == 0 || bytes < largest_bytes_) return;
+  largest_count_ = bytes == largest_bytes_ ? largest_count_ + 1 : 1;
+  largest_bytes_ = bytes;
+}
+
+inline void SizeBins::insert(Extent* extent) noexcept {
+  const Slot slot = slot_of(extent->bytes);
+  Extent*& head = heads_[slot.row][slot.column];
+  extent->bin_previous = nullptr;
+  extent->bin_next = head;
+  if (head != nullptr) head->bin_previous = extent;
+  head = extent;
+  columns_[slot.row] |= std::uint64_t{1} << slot.column;
+  rows_ |= std::uint64_t{1} << slot.row;
+  note_size(extent->bytes);
+}
+
+inline void SizeBins::remove(Extent* extent) noexcept {
+  if (largest_count_ != 0 && extent->bytes == largest_bytes_) --largest_count_;
+  if (extent->bin_next != nullptr) extent->bin_next->bin_previous = extent->bin_previous;
+  if (extent->bin_previous != nullptr) {
+    extent->bin_previous->bin_next = extent->bin_next;
+    return;
+  }
+  const Slot slot = slot_of(extent->bytes);
+  heads_[slot.row][slot.column] = extent->bin_next;
+  columns_[slot.row] &= ~(static_cast<std::uint64_t>(extent->bin_next == nullptr) << slot.column);
+  rows_ &= ~(static_cast<std::uint64_t>(columns_[slot.row] == 0) << slot.row);
+}
 
 }  // namespace cupool::heap

@@ -1,0 +1,114 @@
+// When host memory runs out: every operation has happened entirely or not at all.
+#include <catch2/catch.hpp>
+
+#include <new>
+#include <vector>
+
+#include "pool/core/bytes.hpp"
+#include "pool/heap/extent_heap.hpp"
+#include "tests/unit/heap/failing_memory.hpp"
+
+using failing_memory::g_fail_in;
+using namespace cupool;
+using namespace cupool::heap;
+
+namespace {
+
+constexpr std::uint64_t kBase = std::uint64_t{9} << 40;
+
+/// Calls `action` with the n-th host allocation failing, for n = 0, 1, ... until it passes unharmed. Returns how often it threw.
+template <class Action, class Unchanged>
+int fail_each_allocation(Action&& action, Unchanged&& unchanged) {
+  for (int n = 0;; ++n) {
+    bool threw = false;
+    g_fail_in = n;
+    try {
+      action();
+    } catch (const std::bad_alloc&) {
+      threw = true;
+    }
+    const bool reached = g_fail_in < 0;
+    g_fail_in = -1;
+    if (!reached) return n;
+    if (threw) unchanged();
+    REQUIRE(n < 100);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("add_region without host memory leaves the heap as it was") {
+  // 257 and 513 regions: the first and later leaves of the table split at 256 rows.
+  for (const std::size_t before : {0, 1, 4, 8, 256, 511}) {
+    ExtentHeap heap;
+    for (std::size_t i = 0; i < before; ++i) heap.add_region(kBase + i * 4 * kMiB, 2 * kMiB, nullptr);
+    const std::uint64_t address = kBase + before / 2 * 4 * kMiB + 2 * kMiB;
+    Region* region = nullptr;
+    const int failures = fail_each_allocation(
+        [&] {
+          if (region == nullptr) region = heap.add_region(address, 2 * kMiB, nullptr);
+        },
+        [&] {
+          REQUIRE(region == nullptr);
+          REQUIRE(heap.check() == "");
+          REQUIRE(heap.region_count() == before);
+          REQUIRE(heap.region_bytes() == before * 2 * kMiB);
+          REQUIRE(heap.find_region(address) == nullptr);
+        });
+    CHECK(failures >= 2);  // the record and its page index at least
+    REQUIRE(region != nullptr);
+    CHECK(heap.check() == "");
+    CHECK(heap.find_region(address) == region);
+  }
+}
+
+TEST_CASE("allocate without host memory leaves the heap as it was") {
+  ExtentHeap heap;
+  heap.add_region(kBase, 64 * kMiB, nullptr);
+  int failures = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const std::uint64_t free_bytes = heap.free_bytes();
+    const std::uint64_t bytes = i % 3 == 0 ? 3 * kMiB / 512 : 512;
+    Extent* extent = nullptr;
+    failures += fail_each_allocation(
+        [&] {
+          if (extent == nullptr) extent = heap.allocate(bytes);
+        },
+        [&] {
+          REQUIRE(extent == nullptr);
+          REQUIRE(heap.check() == "");
+          REQUIRE(heap.free_bytes() == free_bytes);
+        });
+    REQUIRE(extent != nullptr);
+  }
+  CHECK(failures > 10);
+  CHECK(heap.check() == "");
+}
+
+TEST_CASE("without host memory for dense pages every lookup still answers, and free needs none at all") {
+  ExtentHeap heap;
+  heap.add_region(kBase, 2 * kMiB, nullptr);
+  std::vector<Extent*> blocks(4096);
+  for (Extent*& block : blocks) {
+    g_fail_in = 0;  // the arena's growth or a dense page, whichever asks
+    try {
+      block = heap.allocate(512);
+    } catch (const std::bad_alloc&) {
+      g_fail_in = -1;
+      block = heap.allocate(512);
+    }
+    g_fail_in = -1;
+    REQUIRE(block != nullptr);
+  }
+  REQUIRE(heap.check() == "");
+  for (std::size_t i = 0; i < blocks.size(); i += 2) {
+    REQUIRE(heap.find(blocks[i]->address) == blocks[i]);
+    g_fail_in = 0;
+    heap.free(blocks[i]);
+    g_fail_in = -1;
+  }
+  REQUIRE(heap.check() == "");
+  for (std::size_t i = 1; i < blocks.size(); i += 2) heap.free(blocks[i]);
+  CHECK(heap.check() == "");
+  CHECK(heap.extent_count() == 1);
+}

@@ -1,0 +1,58 @@
+// SizeBins: bin boundaries, and which extent pick prefers.
+#include <catch2/catch.hpp>
+
+#include <vector>
+
+#include "pool/heap/size_bins.hpp"
+
+using namespace cupool::heap;
+
+TEST_CASE("sizes below 64 KiB have a bin of their own, larger ones share with at most 1/64 more") {
+  for (std::uint64_t granules = 1; granules < 127; ++granules) {
+    CHECK(!(SizeBins::slot_of(granules * 512) == SizeBins::slot_of((granules + 1) * 512)));
+  }
+  for (std::uint64_t bytes = 64 * 1024; bytes < std::uint64_t{1} << 46; bytes *= 2) {
+    for (const std::uint64_t size : {bytes, bytes * 3 / 2, bytes + bytes / 64}) {
+      CHECK(SizeBins::slot_of(size) == SizeBins::slot_of(size + size / 128 / 512 * 512 / 2));
+      CHECK(!(SizeBins::slot_of(size) == SizeBins::slot_of(size + size / 32)));
+    }
+  }
+}
+
+TEST_CASE("slots grow with the size and stay inside the table") {
+  SizeBins::Slot last{0, 0};
+  for (unsigned log2 = 9; log2 <= 48; ++log2) {
+    for (std::uint64_t part = 0; part < 64 && log2 < 48; ++part) {
+      const std::uint64_t bytes = ((std::uint64_t{1} << log2) + (std::uint64_t{1} << log2) / 64 * part) / 512 * 512;
+      const SizeBins::Slot slot = SizeBins::slot_of(bytes);
+      REQUIRE((slot.row > last.row || (slot.row == last.row && slot.column >= last.column)));
+      last = slot;
+    }
+  }
+  CHECK(SizeBins::slot_of(SizeBins::kLargest_bytes).row == SizeBins::kRows - 1);
+}
+
+TEST_CASE("the largest size is exact while extents come, change and go") {
+  SizeBins bins;
+  std::vector<Extent> extents(6);
+  CHECK(bins.largest_bytes() == 0);
+  const std::vector<std::uint64_t> sizes = {512, 1 << 20, (1 << 20) + 512, (1 << 20) + 512, 4096, 1 << 20};
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    extents[i].bytes = sizes[i];
+    extents[i].address = i << 30;
+    bins.insert(&extents[i]);
+  }
+  CHECK(bins.largest_bytes() == (1 << 20) + 512);
+  bins.remove(&extents[2]);
+  CHECK(bins.largest_bytes() == (1 << 20) + 512);
+  bins.resize(&extents[3], 1 << 20);
+  CHECK(bins.largest_bytes() == 1 << 20);
+  bins.resize(&extents[4], 1 << 30);
+  CHECK(bins.largest_bytes() == 1 << 30);
+  bins.resize(&extents[4], (1 << 30) + 512);
+  CHECK(bins.largest_bytes() == (1 << 30) + 512);
+  CHECK(bins.check() == "");
+  for (const std::size_t i : {4, 0, 1, 3, 5}) bins.remove(&extents[i]);
+  CHECK(bins.largest_bytes() == 0);
+  CHECK(bins.check() == "");
+}
