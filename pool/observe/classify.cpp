@@ -95,7 +95,7 @@ class Case {
     return has_limit() ? std::min(total, e_.limit_bytes) : total;
   }
   Truth impossible() const {
-    if (request_ > cap()) return Truth::yes;
+    if (e_.request_bytes == 0 || request_ > cap()) return Truth::yes;
     return e_.device_total_bytes == 0 ? Truth::unknown : Truth::no;
   }
 

@@ -1,0 +1,126 @@
+// What an address map says, on maps that can be judged by eye.
+#include <catch2/catch.hpp>
+
+#include "pool/observe/address_map.hpp"
+#include "samples.hpp"
+
+using namespace cupool::observe;
+using samples::add_region;
+using samples::empty_device;
+using samples::kGiB;
+using samples::kKiB;
+using samples::kMiB;
+
+TEST_CASE("a size falls into the bin of its highest power of two, and empty bins are absent") {
+  DeviceSnapshot device = empty_device(kGiB);
+  add_region(device, {{'l', 512}, {'l', 1023}, {'l', 1024}, {'f', 4096}, {'d', 2048}, {'l', std::uint64_t{1} << 40}});
+  const std::vector<HistogramBin> bins = histogram_of(device.blocks);
+  REQUIRE(bins.size() == 3);
+  CHECK(bins[0].min_bytes == 512);
+  CHECK(bins[0].blocks == 2);
+  CHECK(bins[0].bytes == 1535);
+  CHECK(bins[0].requested_bytes == 1533);
+  CHECK(bins[1].min_bytes == 1024);
+  CHECK(bins[1].blocks == 1);
+  CHECK(bins[2].min_bytes == std::uint64_t{1} << 40);
+}
+
+TEST_CASE("the histogram of nothing is empty") { CHECK(histogram_of({}).empty()); }
+
+TEST_CASE("the largest holes come first, equal ones by address, and the totals count all") {
+  DeviceSnapshot device = empty_device(kGiB);
+  add_region(device, {{'f', kKiB}, {'l', kKiB}, {'f', 3 * kKiB}, {'l', kKiB}, {'f', 2 * kKiB}, {'d', kKiB}, {'f', 3 * kKiB}});
+  const HoleList holes = largest_holes(device.blocks, 3);
+  CHECK(holes.count == 4);
+  CHECK(holes.bytes == 9 * kKiB);
+  REQUIRE(holes.largest.size() == 3);
+  CHECK(holes.largest[0].bytes == 3 * kKiB);
+  CHECK(holes.largest[1].bytes == 3 * kKiB);
+  CHECK(holes.largest[0].address < holes.largest[1].address);
+  CHECK(holes.largest[2].bytes == 2 * kKiB);
+  CHECK(largest_holes({}, 3).largest.empty());
+}
+
+TEST_CASE("a small block between two large holes pins both") {
+  DeviceSnapshot device = empty_device(kGiB);
+  add_region(device, {{'l', kMiB}, {'f', 8 * kMiB}, {'l', kKiB}, {'f', 9 * kMiB}, {'l', kMiB}});
+  const std::vector<Pin> pins = largest_pins(device.blocks, 10);
+  REQUIRE(pins.size() == 1);
+  CHECK(pins[0].address == device.blocks[2].address);
+  CHECK(pins[0].bytes == kKiB);
+  CHECK(pins[0].blocks == 1);
+  CHECK(pins[0].pinned_free_bytes == 17 * kMiB);
+  CHECK_FALSE(pins[0].holds_region);
+}
+
+TEST_CASE("neighbouring blocks pin together, with what waits for the GPU told apart") {
+  DeviceSnapshot device = empty_device(kGiB);
+  add_region(device, {{'l', kMiB}, {'f', 8 * kMiB}, {'l', kKiB}, {'d', 2 * kKiB}, {'l', kKiB}, {'f', 9 * kMiB}, {'l', kMiB}});
+  device.blocks[3].site = 33;
+  const std::vector<Pin> pins = largest_pins(device.blocks, 10);
+  REQUIRE(pins.size() == 1);
+  CHECK(pins[0].bytes == 4 * kKiB);
+  CHECK(pins[0].blocks == 3);
+  CHECK(pins[0].deferred_bytes == 2 * kKiB);
+  CHECK(pins[0].site == 33);
+}
+
+TEST_CASE("the only run of a region keeps all of it from being returned, wherever it lies") {
+  for (const std::vector<samples::Piece>& pieces : std::vector<std::vector<samples::Piece>>{
+           {{'l', kKiB}, {'f', 63 * kMiB}}, {{'f', 63 * kMiB}, {'l', kKiB}}, {{'f', kMiB}, {'l', kKiB}, {'f', 62 * kMiB}}}) {
+    DeviceSnapshot device = empty_device(kGiB);
+    add_region(device, pieces);
+    const std::vector<Pin> pins = largest_pins(device.blocks, 10);
+    REQUIRE(pins.size() == 1);
+    CHECK(pins[0].holds_region);
+    CHECK(pins[0].pinned_free_bytes == 63 * kMiB);
+  }
+}
+
+TEST_CASE("holes of different regions do not join, nor do runs") {
+  DeviceSnapshot device = empty_device(kGiB);
+  add_region(device, {{'l', 4 * kMiB}, {'f', kMiB}});
+  add_region(device, {{'f', kMiB}, {'l', 4 * kMiB}});
+  CHECK(largest_pins(device.blocks, 10).empty());
+}
+
+TEST_CASE("a block larger than what it keeps apart is no pin; wholly free and wholly used regions have none") {
+  DeviceSnapshot device = empty_device(kGiB);
+  add_region(device, {{'l', kKiB}, {'f', kMiB}, {'l', 8 * kMiB}, {'f', kMiB}, {'l', kKiB}});
+  add_region(device, {{'f', kMiB}});
+  add_region(device, {{'l', kMiB}});
+  CHECK(largest_pins(device.blocks, 10).empty());
+}
+
+TEST_CASE("pins come most pinned bytes first, then the smallest, and no more than asked for") {
+  DeviceSnapshot device = empty_device(kGiB);
+  add_region(device, {{'l', 512}, {'f', 4 * kMiB}, {'l', 2 * kKiB}, {'f', 4 * kMiB}, {'l', kKiB}, {'f', 4 * kMiB}, {'l', 512}, {'f', 9 * kMiB}, {'l', 512}});
+  std::vector<Pin> pins = largest_pins(device.blocks, 10);
+  REQUIRE(pins.size() == 3);
+  CHECK(pins[0].pinned_free_bytes == 13 * kMiB);
+  CHECK(pins[1].bytes == kKiB);
+  CHECK(pins[2].bytes == 2 * kKiB);
+  CHECK(largest_pins(device.blocks, 1).size() == 1);
+}
+
+TEST_CASE("leaks are grouped by site, and by size where no site is known") {
+  DeviceSnapshot device = empty_device(kGiB);
+  add_region(device, {{'l', kKiB}, {'l', 1500}, {'l', 4 * kKiB}, {'d', kGiB}, {'f', kGiB}, {'l', 512}, {'l', kMiB}});
+  device.blocks[5].site = 7;
+  device.blocks[6].site = 7;
+  device.blocks[0].allocated_unix_ns = 0;
+  device.blocks[5].allocated_unix_ns = 90;
+  device.blocks[6].allocated_unix_ns = 80;
+  const std::vector<LeakGroup> groups = leak_groups(device.blocks);
+  REQUIRE(groups.size() == 3);
+  CHECK(groups[0].site == 7);
+  CHECK(groups[0].blocks == 2);
+  CHECK(groups[0].bytes == kMiB + 512);
+  CHECK(groups[0].first_allocated_unix_ns == 80);
+  CHECK(groups[0].size_class_bytes == 0);
+  CHECK(groups[1].site == 0);
+  CHECK(groups[1].size_class_bytes == 4 * kKiB);
+  CHECK(groups[2].size_class_bytes == kKiB);
+  CHECK(groups[2].blocks == 2);
+  CHECK(groups[2].first_allocated_unix_ns == device.blocks[1].allocated_unix_ns);
+}

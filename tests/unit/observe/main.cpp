@@ -1,0 +1,3 @@
+// The test runner of pool/observe.
+#define CATCH_CONFIG_MAIN
+#include <catch2/catch.hpp>

@@ -1,0 +1,102 @@
+// The block on stderr.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "samples.hpp"
+
+using namespace cupool::observe;
+using samples::kGiB;
+
+namespace {
+
+std::string message_of(const OomRecord& oom, const DeviceSnapshot* device, const std::string& path) {
+  ProcessFacts process;
+  process.pid = 4711;
+  process.rank = 3;
+  return oom_message(oom, classify(oom.evidence, samples::default_options()), process, device, path);
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::size_t start = 0;
+  for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', start)) {
+    lines.push_back(text.substr(start, end - start));
+    start = end + 1;
+  }
+  CHECK(start == text.size());
+  return lines;
+}
+
+OomRecord oom_of(OomCause cause) { return samples::one_of_each_cause()[static_cast<std::size_t>(cause)]; }
+
+}  // namespace
+
+TEST_CASE("the block names request, cause, holders, elsewhere, advice and report, in at most ten prefixed lines") {
+  DeviceSnapshot device = samples::empty_device(80 * kGiB);
+  samples::add_region(device, {{'l', 3 * kGiB}, {'f', kGiB}});
+  samples::settle(device);
+  for (const OomCause cause : kOomCauses) {
+    const std::string text = message_of(oom_of(cause), &device, "/jobs/17/report.oom1.json");
+    const std::vector<std::string> lines = lines_of(text);
+    CHECK(lines.size() >= 6);
+    CHECK(lines.size() <= 10);
+    CHECK(lines[0].rfind("cupool[4711]: out of memory on GPU 0 (rank 3): wanted ", 0) == 0);
+    for (std::size_t i = 1; i < lines.size(); ++i) CHECK(lines[i].rfind("  ", 0) == 0);
+    CHECK(lines[1].rfind(std::string("  cause      ") + name_of(cause), 0) == 0);
+    CHECK(lines.back() == "  report     /jobs/17/report.oom1.json");
+  }
+}
+
+TEST_CASE("the wording of one block") {
+  DeviceSnapshot device = samples::empty_device(80 * kGiB);
+  samples::add_region(device, {{'l', 3 * kGiB}, {'f', kGiB}});
+  samples::settle(device);
+  CHECK(message_of(oom_of(OomCause::true_exhaustion), &device, "r.json") ==
+        "cupool[4711]: out of memory on GPU 0 (rank 3): wanted 2.00 GiB (cuMemAlloc_v2)\n"
+        "  cause      true_exhaustion: short by 1.00 GiB even fully defragmented\n"
+        "  holds      pool: 3.00 GiB live in 1 blocks, 0 bytes free (largest hole 0 bytes), 0 bytes waiting for the GPU\n"
+        "  elsewhere  driver free 1.00 GiB, other processes 0 bytes, this process outside the pool 0 bytes\n"
+        "  try        the memory is really in use: the job needs less (smaller batch, recomputation, offloading), more devices, or a leak found "
+        "(leaks[])\n"
+        "  report     r.json\n");
+}
+
+TEST_CASE("unknown is said to be unknown, doubt is said, and absent parts have no line") {
+  OomRecord oom = oom_of(OomCause::true_exhaustion);
+  oom.evidence.driver_free_bytes.reset();
+  oom.evidence.other_process_bytes.reset();
+  const std::string text = message_of(oom, nullptr, "");
+  CHECK(text.find("driver free unknown, other processes unknown") != std::string::npos);
+  CHECK(text.find("(confidence low)") != std::string::npos);
+  CHECK(text.find("  holds") == std::string::npos);
+  CHECK(text.find("  report") == std::string::npos);
+}
+
+TEST_CASE("paths and names cannot break the block into more lines") {
+  OomRecord oom = oom_of(OomCause::limit);
+  oom.api = "cu\nMem\x1b[31m";
+  const std::string text = message_of(oom, nullptr, "/a\nb\r" + std::string(5000, 'x'));
+  CHECK(lines_of(text).size() <= 10);
+  CHECK(text.find('\x1b') == std::string::npos);
+  CHECK(text.find('\r') == std::string::npos);
+  CHECK(text.size() < 4096);
+}
+
+TEST_CASE("sizes are rounded down in their unit") {
+  const auto wanted = [](std::uint64_t bytes) {
+    OomRecord oom = oom_of(OomCause::true_exhaustion);
+    oom.requested_bytes = bytes;
+    const std::string text = message_of(oom, nullptr, "");
+    const std::size_t start = text.find("wanted ") + 7;
+    return text.substr(start, text.find(" (", start) - start);
+  };
+  CHECK(wanted(0) == "0 bytes");
+  CHECK(wanted(1023) == "1023 bytes");
+  CHECK(wanted(1024) == "1.00 KiB");
+  CHECK(wanted(kGiB - 1) == "1023.99 MiB");
+  CHECK(wanted(1536 * kGiB) == "1.50 TiB");
+  CHECK(wanted(UINT64_MAX) == "16777215.99 TiB");
+}

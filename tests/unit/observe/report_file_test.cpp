@@ -1,0 +1,240 @@
+// A report appears complete or not at all: links, folders, full disks, names at their limits.
+#include <catch2/catch.hpp>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "pool/observe/report.hpp"
+#include "pool/observe/report_file.hpp"
+#include "samples.hpp"
+
+namespace fs = std::filesystem;
+using cupool::observe::write_report;
+using cupool::observe::write_report_fd;
+
+namespace {
+
+/// A folder that goes away with everything in it.
+struct Folder {
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "cupool-report-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~Folder() { fs::remove_all(path); }
+  std::size_t files() const {
+    std::size_t count = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(path)) count += entry.is_directory() ? 0 : 1;
+    return count;
+  }
+  fs::path path;
+};
+
+std::string read(const fs::path& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+bool is_whole_report(const fs::path& path) {
+  const std::string text = read(path);
+  return text.rfind("{\"schema\":\"cupool.report/1\"", 0) == 0 && text.size() > 2 && text.substr(text.size() - 2) == "}\n";
+}
+
+cupool::observe::ReportInput small_input() { return samples::input_of(samples::empty_device(samples::kGiB)); }
+
+mode_t mode_of(const fs::path& path) {
+  struct stat status {};
+  REQUIRE(::lstat(path.c_str(), &status) == 0);
+  return status.st_mode & 07777;
+}
+
+}  // namespace
+
+TEST_CASE("a report is written 0600, missing folders 0700, and nothing else stays") {
+  const Folder folder;
+  const fs::path path = folder.path / "a" / "b" / "report.json";
+  REQUIRE(write_report(small_input(), path, 0) == 0);
+  CHECK(is_whole_report(path));
+  CHECK(mode_of(path) == 0600);
+  CHECK(mode_of(folder.path / "a") == 0700);
+  CHECK(mode_of(folder.path / "a" / "b") == 0700);
+  CHECK(folder.files() == 1);
+}
+
+TEST_CASE("a report replaces what has its name") {
+  const Folder folder;
+  const fs::path path = folder.path / "report.json";
+  std::ofstream(path) << std::string(100000, 'x');
+  ::chmod(path.c_str(), 0644);
+  REQUIRE(write_report(small_input(), path, 0) == 0);
+  CHECK(is_whole_report(path));
+  CHECK(mode_of(path) == 0600);
+  CHECK(folder.files() == 1);
+}
+
+TEST_CASE("a relative name is written beside the program") {
+  const Folder folder;
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path);
+  CHECK(write_report(small_input(), "report.json", 0) == 0);
+  CHECK(write_report(small_input(), "sub/report.json", 0) == 0);
+  fs::current_path(before);
+  CHECK(is_whole_report(folder.path / "report.json"));
+  CHECK(is_whole_report(folder.path / "sub" / "report.json"));
+}
+
+TEST_CASE("a link at the final name is replaced, its target untouched") {
+  const Folder folder;
+  const fs::path victim = folder.path / "precious";
+  const fs::path path = folder.path / "report.json";
+  std::ofstream(victim) << "precious";
+  fs::create_symlink(victim, path);
+  REQUIRE(write_report(small_input(), path, 0) == 0);
+  CHECK(read(victim) == "precious");
+  CHECK_FALSE(fs::is_symlink(path));
+  CHECK(is_whole_report(path));
+}
+
+TEST_CASE("a dangling link at the final name creates nothing where it points") {
+  const Folder folder;
+  fs::create_symlink(folder.path / "elsewhere", folder.path / "report.json");
+  REQUIRE(write_report(small_input(), folder.path / "report.json", 0) == 0);
+  CHECK_FALSE(fs::exists(folder.path / "elsewhere"));
+}
+
+TEST_CASE("a hard link at the final name keeps its bytes under its other name") {
+  const Folder folder;
+  std::ofstream(folder.path / "precious") << "precious";
+  fs::create_hard_link(folder.path / "precious", folder.path / "report.json");
+  REQUIRE(write_report(small_input(), folder.path / "report.json", 0) == 0);
+  CHECK(read(folder.path / "precious") == "precious");
+}
+
+TEST_CASE("where no file can be, errno says why and nothing stays") {
+  const Folder folder;
+  fs::create_directory(folder.path / "folder");
+  std::ofstream(folder.path / "file") << "x";
+  CHECK(write_report(small_input(), folder.path / "folder", 0) == EISDIR);
+  CHECK(write_report(small_input(), (folder.path / "folder" / "").string(), 0) == EISDIR);
+  CHECK(write_report(small_input(), (folder.path / "folder" / "..").string(), 0) == EISDIR);
+  CHECK(write_report(small_input(), folder.path / "file" / "report.json", 0) == ENOTDIR);
+  CHECK(write_report(small_input(), folder.path / "file" / "deeper" / "report.json", 0) == ENOTDIR);
+  CHECK(write_report(small_input(), "", 0) == ENOENT);
+  CHECK(write_report(small_input(), std::string("a\0b", 3), 0) == EINVAL);
+  CHECK(write_report(small_input(), (folder.path / std::string(256, 'n')).string(), 0) == ENAMETOOLONG);
+  CHECK(write_report(small_input(), "/proc/cupool/report.json", 0) != 0);
+  CHECK(folder.files() == 1);
+}
+
+TEST_CASE("a name as long as names can be is served") {
+  const Folder folder;
+  const fs::path path = folder.path / std::string(255, 'n');
+  CHECK(write_report(small_input(), path, 0) == 0);
+  CHECK(is_whole_report(path));
+}
+
+TEST_CASE("a folder without write permission is EACCES, and nothing stays") {
+  if (::geteuid() == 0) {
+    // Root may write anywhere: let a child become nobody and try.
+    const Folder folder;
+    ::chmod(folder.path.c_str(), 0555);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (::setuid(65534) != 0) ::_exit(99);
+      ::_exit(write_report(small_input(), folder.path / "report.json", 0) == EACCES ? 0 : 1);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 0);
+    CHECK(folder.files() == 0);
+    return;
+  }
+  const Folder folder;
+  ::chmod(folder.path.c_str(), 0555);
+  CHECK(write_report(small_input(), folder.path / "report.json", 0) == EACCES);
+  CHECK(folder.files() == 0);
+  ::chmod(folder.path.c_str(), 0755);
+}
+
+TEST_CASE("a file size limit is EFBIG, leaves nothing, keeps the old report, and does not kill the host") {
+  const Folder folder;
+  const fs::path path = folder.path / "report.json";
+  REQUIRE(write_report(small_input(), path, 0) == 0);
+  const std::string before = read(path);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit tiny{1000, 1000};
+    ::setrlimit(RLIMIT_FSIZE, &tiny);
+    ::signal(SIGXFSZ, SIG_DFL);
+    const int error = write_report(samples::input_of(samples::large_device(20000)), path, 0);
+    sigset_t pending;
+    ::sigpending(&pending);
+    ::_exit(error != EFBIG ? 1 : sigismember(&pending, SIGXFSZ) != 0 ? 2 : 0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(read(path) == before);
+  CHECK(folder.files() == 1);
+}
+
+TEST_CASE("a full device is ENOSPC for a descriptor") {
+  std::FILE* full = std::fopen("/dev/full", "w");
+  REQUIRE(full != nullptr);
+  CHECK(write_report_fd(small_input(), fileno(full), 0) == ENOSPC);
+  std::fclose(full);
+}
+
+TEST_CASE("a closed pipe is EPIPE, and the host lives with its own disposition") {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  ::close(ends[0]);
+  sigset_t before;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  CHECK(write_report_fd(small_input(), ends[1], 0) == EPIPE);
+  sigset_t after;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &after);
+  CHECK(sigismember(&after, SIGPIPE) == sigismember(&before, SIGPIPE));
+  ::close(ends[1]);
+  CHECK(write_report_fd(small_input(), -1, 0) == EBADF);
+}
+
+TEST_CASE("a temporary file that is never committed goes away") {
+  const Folder folder;
+  {
+    const cupool::observe::ReportFile file((folder.path / "report.json").string());
+    REQUIRE(file.error() == 0);
+    CHECK(folder.files() == 1);
+    CHECK_FALSE(fs::exists(folder.path / "report.json"));
+  }
+  CHECK(folder.files() == 0);
+}
+
+TEST_CASE("two temporary names are never the same") {
+  const Folder folder;
+  const cupool::observe::ReportFile one((folder.path / "report.json").string());
+  const cupool::observe::ReportFile two((folder.path / "report.json").string());
+  CHECK(folder.files() == 2);
+}
+
+TEST_CASE("a folder that is moved away while the report is written still gets it") {
+  const Folder folder;
+  fs::create_directory(folder.path / "a");
+  cupool::observe::ReportFile file((folder.path / "a" / "report.json").string());
+  REQUIRE(file.error() == 0);
+  fs::rename(folder.path / "a", folder.path / "b");
+  fs::create_directory(folder.path / "a");
+  CHECK(file.commit() == 0);
+  CHECK(fs::exists(folder.path / "b" / "report.json"));
+  CHECK_FALSE(fs::exists(folder.path / "a" / "report.json"));
+}
