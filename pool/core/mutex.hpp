@@ -54,11 +54,23 @@ class CUPOOL_SCOPED_CAPABILITY MutexLock {
   bool held_ = true;
 };
 
+/// Unlocks at the end of a scope a Mutex that was locked by try_lock.
+class CUPOOL_SCOPED_CAPABILITY AdoptedLock {
+ public:
+  explicit AdoptedLock(Mutex& mutex) CUPOOL_REQUIRES(mutex) : mutex_(mutex) {}
+  ~AdoptedLock() CUPOOL_RELEASE() { mutex_.unlock(); }
+  AdoptedLock(const AdoptedLock&) = delete;
+  AdoptedLock& operator=(const AdoptedLock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
 /// Lets go of a Mutex that the caller's caller holds, for a scope: around a driver call.
 class CUPOOL_SCOPED_CAPABILITY MutexUnlock {
  public:
   explicit MutexUnlock(Mutex& mutex) CUPOOL_RELEASE(mutex) : mutex_(mutex) { mutex_.unlock(); }
-  ~MutexUnlock() CUPOOL_ACQUIRE() { mutex_.lock(); }
+  ~MutexUnlock() CUPOOL_RELEASE() { mutex_.lock(); }  // clang: the scope ends, what it let go of is held again
   MutexUnlock(const MutexUnlock&) = delete;
   MutexUnlock& operator=(const MutexUnlock&) = delete;
 

@@ -14,8 +14,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "config/options.hpp"
+#include "pool/core/clock.hpp"
 #include "pool/core/result.hpp"
 #include "pool/driver/driver_api.hpp"
 #include "pool/observe/live_page.hpp"
@@ -47,7 +49,8 @@ enum class FreeOutcome {
   freed,    ///< done; the answer is CUDA_SUCCESS
   unknown,  ///< not ours: pass the pointer to the real driver
   invalid,  ///< ours, but not the base of a live block: let the driver answer for an address it does not know
-  failed,   ///< ours, and the driver refused the native free: the error is the answer, the block stays live
+  failed,   ///< ours, and the driver gave an error that is the answer. A native free or a synchronise that was refused leaves
+            ///< the block live; a sticky error met while deferring leaves it freed (the context is lost either way)
 };
 
 struct FreeResult {
@@ -60,8 +63,9 @@ enum class OutsideKind : std::uint8_t { array, program_vmm, driver_pool, managed
 
 class PoolSet {
  public:
-  /// `api` and `page` must outlive the set. Makes no driver call.
-  PoolSet(const DriverApi& api, const config::Options& options, observe::LiveDevice* devices, std::size_t device_slots);
+  /// `api`, `devices` and `clock` must outlive the set (`clock` null: the machine's). Makes no driver call.
+  PoolSet(const DriverApi& api, const config::Options& options, observe::LiveDevice* devices, std::size_t device_slots,
+          Clock* clock = nullptr);
   ~PoolSet();
   PoolSet(const PoolSet&) = delete;
   PoolSet& operator=(const PoolSet&) = delete;
@@ -131,6 +135,8 @@ class PoolSet {
   observe::Snapshot snapshot(std::chrono::nanoseconds budget);
   /// OOMs recorded since the last call, oldest first; the caller writes their reports.
   std::size_t new_oom_count();
+  /// One line each, no prefix: what the user should know (a preallocation cut short, a policy not served). Each once.
+  std::vector<std::string> take_warnings();
   /// Walks every structure; the first broken invariant as a sentence, or an empty string.
   std::string check() const;
 

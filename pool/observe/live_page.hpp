@@ -30,7 +30,8 @@
 //        fragmentation  one u64 per name
 //        outside        one u64 per name (of them `host` is not device memory)
 //   4. Slot i of the unpooled names: u32 state (2: valid; 0 ends the list), then a NUL terminated name. One may come twice.
-//   All strings are NUL terminated UTF-8. A reader must not assume the order or the number of names. Words are read
+//   All strings are UTF-8 and NUL terminated, but for a uuid that fills its field. A reader must not assume the order or
+//   the number of names. Words are read
 //   whole but not together: sums may be off by one event while the process lives.
 #pragma once
 
@@ -85,7 +86,7 @@ inline constexpr std::string_view kLiveOutsideNames = "arrays\nprogram_vmm\ndriv
 struct alignas(64) LiveDevice {
   std::atomic<std::uint32_t> in_use{0};
   std::int32_t ordinal = -1;
-  char uuid[40] = {};   ///< "GPU-xxxxxxxx-xxxx-…", NUL terminated
+  char uuid[40] = {};   ///< "GPU-xxxxxxxx-xxxx-…": 40 characters fill it, then there is no NUL
   char name[128] = {};  ///< NUL terminated
   char policy[16] = {};
   char backing[16] = {};

@@ -1,0 +1,64 @@
+// CaptureGate: nothing is recorded or synchronised while any stream of the process captures.
+//
+// cuCtxRecordEvent in a capturing context returns an error and invalidates the program's capture (CUDA Driver API
+// 13.0), and "nobody captures" can change between a look and a call. So BeginCapture runs under the gate exclusively and
+// every recording of ours under it shared. Process-wide, because a capture spreads to other contexts by event waits.
+// Thread-safe. Outermost lock of the pool (core/mutex.hpp).
+#pragma once
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+namespace cupool::device {
+
+class CaptureGate {
+ public:
+  /// While one of these lives no capture begins. `allowed()`: none is active either, so events may be recorded.
+  class Pass {
+   public:
+    explicit Pass(CaptureGate& gate) : lock_(gate.mutex_), allowed_(!gate.capturing()) {}
+    bool allowed() const { return allowed_; }
+
+   private:
+    std::shared_lock<std::shared_mutex> lock_;
+    bool allowed_;
+  };
+
+  bool capturing() const { return active_.load(std::memory_order_acquire) != 0; }
+
+  /// Runs `begin` exclusively; on success `stream` captures. A handle may be in here several times: the per-thread
+  /// default stream is one handle and many streams.
+  template <class Begin> CUresult begin(CUstream stream, Begin&& begin_capture) {
+    const std::lock_guard<std::shared_mutex> lock(mutex_);
+    streams_.reserve(streams_.size() + 1);
+    const CUresult result = begin_capture();
+    if (result == CUDA_SUCCESS) {
+      streams_.push_back(stream);
+      active_.store(streams_.size(), std::memory_order_release);
+    }
+    return result;
+  }
+
+  /// Runs `end`; afterwards `stream` captures no more unless `still_capturing()`. Not exclusive while the driver works.
+  template <class End, class Still> CUresult end(CUstream stream, End&& end_capture, Still&& still_capturing) {
+    const CUresult result = end_capture();
+    if (!capturing() || still_capturing()) return result;
+    const std::lock_guard<std::shared_mutex> lock(mutex_);
+    const auto found = std::find(streams_.begin(), streams_.end(), stream);
+    if (found != streams_.end()) streams_.erase(found);
+    active_.store(streams_.size(), std::memory_order_release);
+    return result;
+  }
+
+ private:
+  std::shared_mutex mutex_;
+  std::vector<CUstream> streams_;
+  std::atomic<std::size_t> active_{0};
+};
+
+}  // namespace cupool::device

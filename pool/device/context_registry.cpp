@@ -1,0 +1,105 @@
+// Contexts are few (one per device, usually): a vector is scanned.
+#include "pool/device/context_registry.hpp"
+
+#include <algorithm>
+#include <new>
+
+#include "pool/device/context_pool.hpp"
+
+namespace cupool::device {
+
+ContextPool* ContextRegistry::find(CUcontext context) {
+  const MutexLock lock(mutex_);
+  for (ContextPool* home : homes_)
+    if (home->registered.context == context) return home;
+  return nullptr;
+}
+
+void ContextRegistry::add(ContextPool* home) {
+  const MutexLock lock(mutex_);
+  homes_.push_back(home);
+  home->registered.context = home->context;
+  home->registered.ending = false;
+  ++home->registered.life;
+}
+
+Pin ContextRegistry::pin(ContextPool* home, std::uint64_t life) {
+  const MutexLock lock(mutex_);
+  if (home->registered.life != life || home->registered.context == nullptr) return Pin::gone;
+  if (home->registered.ending) return Pin::ending;
+  ++home->registered.pins;
+  return Pin::held;
+}
+
+Pin ContextRegistry::pin(ContextPool* home, CUcontext context) {
+  const MutexLock lock(mutex_);
+  if (home->registered.context != context) return Pin::gone;
+  if (home->registered.ending) return Pin::ending;
+  ++home->registered.pins;
+  return Pin::held;
+}
+
+void ContextRegistry::unpin(ContextPool* home) {
+  const MutexLock lock(mutex_);
+  --home->registered.pins;
+}
+
+bool ContextRegistry::pin_all(std::vector<FencePoint>& points) {
+  const MutexLock lock(mutex_);
+  points.clear();
+  for (const ContextPool* home : homes_)
+    if (home->registered.ending) return false;
+  points.reserve(homes_.size());
+  for (ContextPool* home : homes_) {
+    ContextPool::Registered& registered = home->registered;
+    ++registered.pins;
+    CUevent event = nullptr;
+    if (!registered.idle_events.empty()) {
+      event = registered.idle_events.back();
+      registered.idle_events.pop_back();
+    }
+    points.push_back({home, registered.life, event, false});
+  }
+  return true;
+}
+
+void ContextRegistry::unpin_all(const std::vector<FencePoint>& points) {
+  const MutexLock lock(mutex_);
+  for (const FencePoint& point : points) --point.home->registered.pins;
+}
+
+void ContextRegistry::give_back(FencePoint& point) {
+  if (point.event == nullptr) return;
+  const MutexLock lock(mutex_);
+  ContextPool::Registered& registered = point.home->registered;
+  try {
+    if (registered.life == point.life && registered.context != nullptr) registered.idle_events.push_back(point.event);
+  } catch (const std::bad_alloc&) {
+    // An event without a place to wait in is lost; the driver takes it back with its context.
+  }
+  point.event = nullptr;
+}
+
+bool ContextRegistry::begin_end(ContextPool* home) {
+  const MutexLock lock(mutex_);
+  if (home->registered.ending || home->registered.context == nullptr) return false;
+  home->registered.ending = true;
+  return true;
+}
+
+bool ContextRegistry::pinned(ContextPool* home) {
+  const MutexLock lock(mutex_);
+  return home->registered.pins != 0;
+}
+
+void ContextRegistry::finish_end(ContextPool* home, bool gone) {
+  const MutexLock lock(mutex_);
+  home->registered.ending = false;
+  if (!gone) return;
+  ++home->registered.life;
+  home->registered.context = nullptr;
+  home->registered.idle_events.clear();  // the context took its events along
+  homes_.erase(std::find(homes_.begin(), homes_.end(), home));
+}
+
+}  // namespace cupool::device

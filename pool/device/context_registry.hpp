@@ -1,0 +1,79 @@
+// ContextRegistry: which contexts live, and who is using them right now.
+//
+// A driver call on a context's memory, streams or events is made only while the context is pinned; a context ends only
+// when nobody has it pinned, and from then on it cannot be pinned. `life` tells one context from the next that gets
+// the same handle (a primary context after a reset). Every context of the process is in here, pooled from or not: work
+// in any of them may touch any block (peer copies need no peer access).
+// Thread-safe; a leaf lock.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "pool/core/mutex.hpp"
+
+namespace cupool::device {
+
+struct ContextPool;
+
+/// One context at one moment of a fence. `done`: its work of then is over.
+struct FencePoint {
+  ContextPool* home = nullptr;
+  std::uint64_t life = 0;
+  CUevent event = nullptr;
+  bool done = false;
+};
+
+enum class Pin : std::uint8_t {
+  held,   ///< pinned: unpin it
+  ending, ///< somebody is ending the context right now
+  gone,   ///< that life is over
+};
+
+class ContextRegistry {
+ public:
+  /// The pool of a living (or ending) context, or nullptr.
+  ContextPool* find(CUcontext context);
+  /// `home` lives from now on, under its context.
+  void add(ContextPool* home);
+
+  /// Pins `home` if it still is what it was at `life`.
+  Pin pin(ContextPool* home, std::uint64_t life);
+  /// Pins `home` if `context` is its context now.
+  Pin pin(ContextPool* home, CUcontext context);
+  void unpin(ContextPool* home);
+
+  /// Pins every context and gives each a point with an idle event or null. False, with nothing pinned, while one is ending.
+  /// Throws std::bad_alloc with nothing pinned.
+  bool pin_all(std::vector<FencePoint>& points);
+  void unpin_all(const std::vector<FencePoint>& points);
+  /// The event may be recorded again; forgotten when its context's life is over.
+  void give_back(FencePoint& point);
+
+  /// Nobody can pin `home` any more. False when somebody else is ending it.
+  bool begin_end(ContextPool* home);
+  bool pinned(ContextPool* home);
+  /// The context is gone (forget it) or survived.
+  void finish_end(ContextPool* home, bool gone);
+
+ private:
+  Mutex mutex_;
+  std::vector<ContextPool*> homes_ CUPOOL_GUARDED_BY(mutex_);
+};
+
+/// Unpins at the end of a scope, however it ends.
+class Unpinner {
+ public:
+  Unpinner(ContextRegistry& contexts, ContextPool* home) : contexts_(contexts), home_(home) {}
+  ~Unpinner() { contexts_.unpin(home_); }
+  Unpinner(const Unpinner&) = delete;
+  Unpinner& operator=(const Unpinner&) = delete;
+
+ private:
+  ContextRegistry& contexts_;
+  ContextPool* home_;
+};
+
+}  // namespace cupool::device

@@ -1,0 +1,145 @@
+// Between a free and reuse: epochs are closed, queried and retired here, and what is free beyond need goes back.
+#include "pool/core/bytes.hpp"
+#include "pool/device/device_pool.hpp"
+#include "pool/driver/handles.hpp"
+
+namespace cupool::device {
+
+using heap::Extent;
+using observe::EventKind;
+
+void DevicePool::defer(Extent* extent, std::uint16_t thread) {
+  unbook(*extent);
+  device_.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
+  device_.note(EventKind::free_requested, ticks(), *extent, thread);
+  info_of(*extent).allocator->defer(device_, extent);
+  deferred_.push(extent);
+}
+
+void DevicePool::retire(Batch batch) {
+  const std::uint64_t now = ticks();
+  device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(batch.bytes));
+  for (Extent* extent = batch.first; extent != nullptr;) {
+    Extent* next = extent->bin_next;
+    device_.note(EventKind::free_completed, now, *extent, 0);
+    info_of(*extent).allocator->recycle(device_, extent);
+    extent = next;
+  }
+}
+
+/// Closes the open batch with a fence recorded now. `inside_free`: in the program's free of a block of `asking`.
+/// While something captures, or when nothing can be recorded, the batch stays open.
+Error DevicePool::close_epoch(CUcontext asking, bool inside_free) {
+  if (deferred_.batch_is_empty() || capturing() || !may_call_driver() || device_.disabled) return {};
+  if (!device_.driver.has_cuCtxRecordEvent()) return {};
+  Epoch* epoch = deferred_.close();
+  FenceResult result{FenceAnswer::impossible, {}};
+  try {
+    const MutexUnlock unlocked(device_.lock);
+    result = epoch->fence.record(device_, asking);
+  } catch (const std::bad_alloc&) {
+    // Host memory is out: nothing was recorded, the blocks wait for better times.
+  }
+  epoch->busy = false;
+  if (result.answer != FenceAnswer::done) {
+    deferred_.reopen(epoch);
+    if (result.answer == FenceAnswer::unsupported && !device_.services.cannot_record.exchange(true))
+      device_.services.warnings.add("the driver does not support cuCtxRecordEvent: every free synchronises, as CUPOOL_FREE=sync");
+    return result.error;
+  }
+  epoch->recorded = true;
+  epoch->waitable = inside_free ? asking : nullptr;
+  device_.counters().epochs_closed.add();
+  return result.error;
+}
+
+/// Looks at the oldest epoch, and retires it when its fence is done: true. `may_wait`: waits without end where that is safe.
+bool DevicePool::retire_oldest(CUcontext asking, bool may_wait, Error* error) {
+  Epoch* epoch = deferred_.oldest();
+  if (epoch == nullptr || epoch->busy || !epoch->recorded || !may_call_driver()) return false;
+  const CUcontext waitable = may_wait ? epoch->waitable : nullptr;
+  epoch->busy = true;
+  epoch->waiting = waitable != nullptr;
+  FenceResult result;
+  {
+    const MutexUnlock unlocked(device_.lock);
+    result = waitable != nullptr ? epoch->fence.wait(device_, waitable, asking) : epoch->fence.poll(device_, asking);
+  }
+  epoch->busy = false;
+  epoch->waiting = false;
+  if (result.error.code != CUDA_SUCCESS) {
+    *error = result.error;
+    return false;
+  }
+  if (result.answer != FenceAnswer::done) return false;
+  epoch->fence.clear(device_.services.contexts);
+  retire(deferred_.finish(epoch));
+  return true;
+}
+
+/// What a due free does, and the first operation after a capture: one record per context, one query.
+Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
+  Error error = close_epoch(asking, inside_free);
+  Error query_error{};
+  retire_oldest(asking, false, &query_error);
+  if (error.code == CUDA_SUCCESS) error = query_error;
+  if (inside_free) give_back_surplus();
+  return error;
+}
+
+/// Waits until everything submitted so far in every context is over. The lock is not held meanwhile.
+FenceResult DevicePool::synchronise_all(CUcontext asking) {
+  const MutexUnlock unlocked(device_.lock);
+  ContextRegistry& contexts = device_.services.contexts;
+  std::vector<FencePoint> points;
+  if (capturing() || !contexts.pin_all(points)) return {FenceAnswer::impossible, {}};
+  FenceResult result{FenceAnswer::done, {}};
+  for (FencePoint& point : points) {
+    const CUcontext context = point.home->registered.context;
+    const RelaxedCaptureMode relaxed(device_.driver);
+    const ScopedContext current(device_.driver, context);
+    const CUresult code = current.status().ok() ? device_.driver.cuCtxSynchronize() : current.status().code();
+    if (code == CUDA_ERROR_DEINITIALIZED) device_.services.stopped.store(true, std::memory_order_relaxed);
+    // Another context's sticky error means that its work has ended; this context's is the answer to the program's call.
+    if (code != CUDA_SUCCESS && (context == asking || code == CUDA_ERROR_DEINITIALIZED)) result.error = {code, "cuCtxSynchronize"};
+  }
+  contexts.unpin_all(points);
+  for (FencePoint& point : points) contexts.give_back(point);
+  return result;
+}
+
+/// Wholly free memory back to the driver, `first`'s before that of the device's other contexts. Returns bytes given back.
+std::uint64_t DevicePool::release_free(ContextPool* first, std::uint64_t wanted_bytes) {
+  std::uint64_t released_bytes = 0;
+  const auto from = [&](ContextPool& home) CUPOOL_REQUIRES(device_.lock) {
+    const CUcontext context = home.context;
+    if (context == nullptr || released_bytes >= wanted_bytes || capturing()) return;
+    if (device_.services.contexts.pin(&home, context) != Pin::held) return;
+    if (home.natives.has_waiting()) released_bytes += home.natives.release(device_, home, wanted_bytes - released_bytes);
+    if (home.pooled != nullptr && released_bytes < wanted_bytes)
+      released_bytes += home.pooled->release(device_, home, wanted_bytes - released_bytes);
+    device_.services.contexts.unpin(&home);
+  };
+  if (first != nullptr) from(*first);
+  for (std::size_t i = 0; i < homes_.size(); ++i) from(*homes_[i]);  // by index: the list may grow while the lock is let go of
+  if (released_bytes != 0) publish_figures();
+  return released_bytes;
+}
+
+/// After a free: what CUPOOL_RELEASE_THRESHOLD says is too much, and native blocks whose free waited for a capture.
+/// A native free would have synchronised here, so the driver's free of a region may.
+void DevicePool::give_back_surplus() {
+  if (capturing() || !may_call_driver()) return;
+  const std::optional<std::uint64_t>& threshold_bytes = device_.services.options.release_threshold_bytes;
+  bool natives_wait = false;
+  std::uint64_t empty_bytes = 0;
+  for (const auto& home : homes_) {
+    if (home->context == nullptr) continue;
+    natives_wait = natives_wait || home->natives.has_waiting();
+    if (threshold_bytes && home->pooled != nullptr) empty_bytes += home->pooled->figures(device_).wholly_free_bytes;
+  }
+  const std::uint64_t surplus_bytes = threshold_bytes && empty_bytes > *threshold_bytes ? empty_bytes - *threshold_bytes : 0;
+  if (surplus_bytes != 0 || natives_wait) release_free(nullptr, surplus_bytes != 0 ? surplus_bytes : 1);
+}
+
+}  // namespace cupool::device

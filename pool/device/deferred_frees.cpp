@@ -1,0 +1,110 @@
+// Lists and queues only; every decision is in device_pool.cpp and ladder.cpp.
+#include "pool/device/deferred_frees.hpp"
+
+#include <utility>
+
+#include "pool/device/device_allocator.hpp"
+
+namespace cupool::device {
+
+using heap::Extent;
+
+void Batch::push(Extent* extent) {
+  extent->bin_previous = last;
+  extent->bin_next = nullptr;
+  (last != nullptr ? last->bin_next : first) = extent;
+  last = extent;
+  ++count;
+  bytes += extent->bytes;
+}
+
+void Batch::remove(Extent* extent) {
+  (extent->bin_previous != nullptr ? extent->bin_previous->bin_next : first) = extent->bin_next;
+  (extent->bin_next != nullptr ? extent->bin_next->bin_previous : last) = extent->bin_previous;
+  --count;
+  bytes -= extent->bytes;
+}
+
+void Batch::prepend(Batch& other) {
+  if (other.first == nullptr) return;
+  other.last->bin_next = first;
+  (first != nullptr ? first->bin_previous : last) = other.last;
+  first = other.first;
+  count += other.count;
+  bytes += other.bytes;
+  other = Batch{};
+}
+
+void Batch::remove_of(const ContextPool* home) {
+  for (Extent* extent = first; extent != nullptr;) {
+    Extent* next = extent->bin_next;
+    if (info_of(*extent).home == home) remove(extent);
+    extent = next;
+  }
+}
+
+Epoch* DeferredFrees::close() {
+  if (spare_.empty()) {
+    spare_.reserve(epochs_.size() + 1);
+    epochs_.reserve(epochs_.size() + 1);
+    epochs_.push_back(std::make_unique<Epoch>());
+    spare_.push_back(epochs_.back().get());
+  }
+  Epoch* epoch = spare_.back();
+  spare_.pop_back();
+  epoch->batch = std::exchange(batch_, Batch{});
+  epoch->waitable = nullptr;
+  epoch->busy = true;
+  epoch->waiting = false;
+  epoch->recorded = false;
+  epoch->next = nullptr;
+  (tail_ != nullptr ? tail_->next : head_) = epoch;
+  tail_ = epoch;
+  return epoch;
+}
+
+void DeferredFrees::unlink(Epoch* epoch) {
+  Epoch* before = nullptr;
+  if (head_ != epoch)
+    for (before = head_; before->next != epoch;) before = before->next;
+  (before != nullptr ? before->next : head_) = epoch->next;
+  if (tail_ == epoch) tail_ = before;
+  spare_.push_back(epoch);
+}
+
+void DeferredFrees::reopen(Epoch* epoch) {
+  batch_.prepend(epoch->batch);
+  unlink(epoch);
+}
+
+Batch DeferredFrees::finish(Epoch* epoch) {
+  Batch batch = std::exchange(epoch->batch, Batch{});
+  unlink(epoch);
+  return batch;
+}
+
+void DeferredFrees::forget(const ContextPool* home) {
+  batch_.remove_of(home);
+  for (Epoch* epoch = head_; epoch != nullptr; epoch = epoch->next) epoch->batch.remove_of(home);
+}
+
+std::string DeferredFrees::check(std::uint64_t bytes) const {
+  std::uint64_t listed_bytes = 0;
+  const auto walk = [&](const Batch& batch) {
+    std::uint64_t count = 0;
+    std::uint64_t batch_bytes = 0;
+    for (const Extent* extent = batch.first; extent != nullptr; extent = extent->bin_next) {
+      if (extent->state != heap::ExtentState::deferred) return false;
+      ++count;
+      batch_bytes += extent->bytes;
+    }
+    listed_bytes += batch_bytes;
+    return count == batch.count && batch_bytes == batch.bytes;
+  };
+  if (!walk(batch_)) return "the open batch of deferred frees is not what it counts";
+  for (const Epoch* epoch = head_; epoch != nullptr; epoch = epoch->next)
+    if (!walk(epoch->batch)) return "an epoch of deferred frees is not what it counts";
+  return listed_bytes == bytes ? "" : "deferred_bytes is not the sum of the deferred blocks";
+}
+
+}  // namespace cupool::device

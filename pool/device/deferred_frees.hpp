@@ -1,0 +1,79 @@
+// DeferredFrees: blocks of one device that the program has freed and the GPU may still touch.
+//
+// A free joins the open batch; the batch becomes an epoch when it is due (64 frees or 64 MiB) or memory is wanted, with a
+// fence recorded at that moment; the epoch's blocks are free when the fence is done. Epochs end in the order in which they
+// were closed and only the oldest is looked at. Bookkeeping only: no driver call. Blocks are linked through Extent::bin_*.
+// Thread rule: the device's lock, except an epoch's fence, which belongs to the thread that set `busy`.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pool/core/bytes.hpp"
+#include "pool/device/fence.hpp"
+#include "pool/heap/extent.hpp"
+
+namespace cupool::device {
+
+/// A list of extents through their bin links.
+struct Batch {
+  heap::Extent* first = nullptr;
+  heap::Extent* last = nullptr;
+  std::uint64_t count = 0;
+  std::uint64_t bytes = 0;
+
+  void push(heap::Extent* extent);
+  void remove(heap::Extent* extent);
+  /// Takes everything of `other`, in front of what is here.
+  void prepend(Batch& other);
+  void remove_of(const ContextPool* home);
+};
+
+struct Epoch {
+  Batch batch;
+  Fence fence;
+  /// Not null: the fence was recorded inside the program's own free of a block of this context. Natively that free would
+  /// have waited for all of it, so waiting for it without end is as safe as the native program; otherwise poll only.
+  CUcontext waitable = nullptr;
+  bool busy = false;      ///< a thread is in the driver with this fence
+  bool waiting = false;   ///< … and waits there without end, as the program's free natively would have
+  bool recorded = false;
+  Epoch* next = nullptr;  ///< the next younger one
+};
+
+class DeferredFrees {
+ public:
+  static constexpr std::uint64_t kBatchFrees = 64;
+  static constexpr std::uint64_t kBatchBytes = 64 * kMiB;
+
+  void push(heap::Extent* extent) { batch_.push(extent); }
+  bool batch_is_due() const { return batch_.count >= kBatchFrees || batch_.bytes >= kBatchBytes; }
+  bool batch_is_empty() const { return batch_.count == 0; }
+
+  /// Closes the batch into a busy, unrecorded epoch at the queue's end. Throws std::bad_alloc with nothing changed.
+  Epoch* close();
+  /// It could not be recorded: its blocks go back into the batch. Precondition: its fence is cleared.
+  void reopen(Epoch* epoch);
+  /// The oldest epoch, or nullptr.
+  Epoch* oldest() { return head_; }
+  /// Takes the epoch's blocks out; the epoch is gone. Precondition: its fence is cleared.
+  Batch finish(Epoch* epoch);
+
+  /// The context of `home` died: its blocks leave every list.
+  void forget(const ContextPool* home);
+  /// The first broken invariant as a sentence, or an empty string. `bytes`: what should be in here.
+  std::string check(std::uint64_t bytes) const;
+
+ private:
+  void unlink(Epoch* epoch);
+
+  Batch batch_;
+  Epoch* head_ = nullptr;  ///< oldest
+  Epoch* tail_ = nullptr;
+  std::vector<std::unique_ptr<Epoch>> epochs_;  ///< all there are, in use or spare
+  std::vector<Epoch*> spare_;
+};
+
+}  // namespace cupool::device

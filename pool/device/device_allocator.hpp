@@ -1,0 +1,108 @@
+// DeviceAllocator: where the blocks of one (device, context) come from. The interface that every policy is behind.
+//
+// Segment heap (grow, preallocate) and native blocks (platform, CUPOOL_IPC=native, the ladder's last rung) implement it;
+// the page heap and the stream-ordered route will. What it does not know: deferred frees, captures, the ladder.
+// Thread rule: every call is made with the device's lock held. Calls that are said to call the driver let go of the lock
+// while they do and hold it again on return; their caller has pinned the context (ContextRegistry), so it cannot die.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <string>
+
+#include "pool/core/bytes.hpp"
+#include "pool/core/clock.hpp"
+#include "pool/core/result.hpp"
+#include "pool/core/thread_annotations.hpp"
+#include "pool/device/device_state.hpp"
+#include "pool/heap/extent.hpp"
+#include "pool/observe/snapshot.hpp"
+
+namespace cupool::device {
+
+struct ContextPool;
+class DeviceAllocator;
+
+/// What one allocation asks for.
+struct AllocationRequest {
+  std::uint64_t bytes = 0;            ///< rounded to kBlockAlignment_bytes
+  std::uint64_t requested_bytes = 0;  ///< what the program said
+  std::uint64_t alignment_bytes = kBlockAlignment_bytes;
+  CUstream stream = nullptr;          ///< meaningful when stream_ordered
+  bool stream_ordered = false;
+};
+
+/// What hangs on heap::Region::owner for every region of ours.
+struct RegionInfo {
+  ContextPool* home = nullptr;
+  DeviceAllocator* allocator = nullptr;
+  std::uint32_t sync_memops_blocks = 0;  ///< live blocks with SYNC_MEMOPS; the driver's flag is on while > 0
+  bool is_native = false;                ///< the region is one block: the driver knows it as an allocation of its own
+};
+
+/// Extent::flags of a live block.
+inline constexpr std::uint8_t kSyncMemopsFlag = 1;  ///< the program set CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+
+inline RegionInfo& info_of(const heap::Extent& extent) { return *static_cast<RegionInfo*>(extent.region->owner); }
+
+/// Sums over one allocator, all exact.
+struct HeapFigures {
+  std::uint64_t region_bytes = 0;
+  std::uint64_t free_bytes = 0;
+  std::uint64_t largest_free_bytes = 0;
+  std::uint64_t wholly_free_bytes = 0;
+  std::uint64_t inactive_split_bytes = 0;
+  std::uint64_t largest_free_remapped_bytes = 0;  ///< equals largest_free_bytes where nothing can be remapped
+};
+
+/// A block that had to be made, and whether the allocator got less memory than it would have liked.
+struct Growth {
+  heap::Extent* extent = nullptr;
+  bool backed_off = false;
+};
+
+class DeviceAllocator {
+ public:
+  DeviceAllocator() = default;
+  virtual ~DeviceAllocator() = default;
+  DeviceAllocator(const DeviceAllocator&) = delete;
+  DeviceAllocator& operator=(const DeviceAllocator&) = delete;
+
+  // --- no driver call ---------------------------------------------------------------------------------
+  /// A live block from memory that is free now, or nullptr. Throws std::bad_alloc.
+  virtual heap::Extent* allocate(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) = 0;
+  /// live -> deferred.
+  virtual void defer(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) = 0;
+  /// live or deferred -> free: nothing on the GPU can touch it any more.
+  virtual void recycle(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) = 0;
+  /// The live or deferred block that begins at `address`.
+  virtual heap::Extent* find(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) = 0;
+  /// The extent, free ones too, that contains `address`.
+  virtual heap::Extent* find_containing(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) = 0;
+  virtual HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
+  /// figures() if every deferred free had completed. O(blocks).
+  virtual HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
+  /// The context is gone: forgets every region, with `visitor.lost(extent)` for each block, and unbooks them.
+  struct LossVisitor {
+    virtual void lost(heap::Extent& extent) = 0;
+
+   protected:
+    ~LossVisitor() = default;
+  };
+  virtual void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) = 0;
+  /// Appends this allocator's regions and blocks to the address map.
+  virtual void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const
+      CUPOOL_REQUIRES(device.lock) = 0;
+  virtual std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
+
+  // --- may call the driver; the lock is not held meanwhile ----------------------------------------------
+  /// A block of `request` in memory new from the driver, charged to the limit. CUDA_ERROR_OUT_OF_MEMORY when limit or
+  /// driver refuse; any other error as the driver gave it. Precondition: `home.context` is current.
+  virtual Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) = 0;
+  /// Gives wholly free memory back until at least `wanted_bytes` went or none is left; returns what went. The driver
+  /// synchronises the device for it: never while anything captures.
+  virtual std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device.lock) = 0;
+};
+
+}  // namespace cupool::device

@@ -1,0 +1,78 @@
+// Contexts of one device: born when first seen, and gone with everything in them.
+#include "pool/device/device_pool.hpp"
+
+namespace cupool::device {
+
+using heap::Extent;
+using heap::ExtentState;
+using observe::EventKind;
+
+namespace {
+constexpr std::uint64_t kPinPause_ns = 20'000;
+}  // namespace
+
+ContextPool* DevicePool::context_seen(CUcontext context) {
+  const MutexLock lock(device_.lock);
+  ContextPool* unused = nullptr;
+  for (const auto& home : homes_) {
+    if (home->context == context) return home.get();
+    if (home->context == nullptr) unused = home.get();
+  }
+  if (unused == nullptr) {
+    homes_.push_back(std::make_unique<ContextPool>(*this, device_, platform_));
+    unused = homes_.back().get();
+    if (!platform_) unused->pooled = std::make_unique<SegmentHeap>();
+  }
+  unused->context = context;
+  unused->serving = true;
+  device_.services.contexts.add(unused);
+  return unused;
+}
+
+CUresult DevicePool::end_context(ContextPool* home, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead) {
+  ContextRegistry& contexts = device_.services.contexts;
+  if (!contexts.begin_end(home)) return destroy();  // another thread is ending it and will book what comes of it
+  {
+    const MutexLock lock(device_.lock);
+    home->serving = false;
+  }
+  // Whoever is in the driver with this context leaves first; nobody enters any more.
+  while (contexts.pinned(home)) device_.services.clock.pause(kPinPause_ns);
+  const CUresult result = destroy();
+  const bool gone = is_dead();
+  const MutexLock lock(device_.lock);
+  if (gone) forget(*home);
+  else home->serving = true;
+  contexts.finish_end(home, gone);
+  return result;
+}
+
+/// The context took its memory along: no driver call, only the books.
+void DevicePool::forget(ContextPool& home) {
+  if (peak_is_new_) sample_peak();
+  deferred_.forget(&home);
+  struct Books final : DeviceAllocator::LossVisitor {
+    Books(DevicePool& device_pool, std::uint64_t at_ticks) : pool(device_pool), now(at_ticks) {}
+    void lost(Extent& extent) override CUPOOL_REQUIRES(pool.device_.lock) {
+      observe::Counters& counters = pool.device_.counters();
+      if (extent.state == ExtentState::deferred) {
+        counters.deferred_bytes.add(-static_cast<std::int64_t>(extent.bytes));
+      } else {
+        counters.live_bytes.add(-static_cast<std::int64_t>(extent.bytes));
+        counters.requested_bytes.add(-static_cast<std::int64_t>(extent.requested_bytes));
+        counters.live_blocks.add(-1);
+        pool.device_.note(EventKind::free_requested, now, extent, 0);
+      }
+      pool.device_.note(EventKind::free_completed, now, extent, 0);
+    }
+    DevicePool& pool;
+    const std::uint64_t now;
+  } books(*this, ticks());
+  if (home.pooled != nullptr) home.pooled->abandon(device_, books);
+  home.natives.abandon(device_, books);
+  home.context = nullptr;
+  home.serving = false;
+  publish_figures();
+}
+
+}  // namespace cupool::device

@@ -1,0 +1,178 @@
+// What reports, cuMemGetInfo and the limit are told of one device.
+#include <algorithm>
+
+#include "pool/device/device_pool.hpp"
+
+namespace cupool::device {
+
+using observe::OomRecord;
+
+namespace {
+bool counts_against_limit(OutsideKind kind) {
+  return kind == OutsideKind::array || kind == OutsideKind::program_vmm || kind == OutsideKind::driver_pool;
+}
+
+std::atomic<std::uint64_t>& outside_of(observe::LiveOutside& outside, OutsideKind kind) {
+  switch (kind) {
+    case OutsideKind::array: return outside.arrays;
+    case OutsideKind::program_vmm: return outside.program_vmm;
+    case OutsideKind::driver_pool: return outside.driver_pools;
+    case OutsideKind::managed: return outside.managed;
+    case OutsideKind::host:
+    case OutsideKind::kCount: break;
+  }
+  return outside.host;
+}
+}  // namespace
+
+HeapFigures DevicePool::figures() {
+  HeapFigures sum;
+  for (const auto& home : homes_) {
+    if (home->context == nullptr || home->pooled == nullptr) continue;
+    const HeapFigures one = home->pooled->figures(device_);
+    sum.region_bytes += one.region_bytes;
+    sum.free_bytes += one.free_bytes;
+    sum.largest_free_bytes = std::max(sum.largest_free_bytes, one.largest_free_bytes);
+    sum.wholly_free_bytes += one.wholly_free_bytes;
+    sum.inactive_split_bytes += one.inactive_split_bytes;
+    sum.largest_free_remapped_bytes = std::max(sum.largest_free_remapped_bytes, one.largest_free_remapped_bytes);
+  }
+  return sum;
+}
+
+void DevicePool::publish_figures() {
+  const HeapFigures now = figures();
+  observe::LiveFragmentation& live = device_.live.fragmentation;
+  live.free_bytes.store(now.free_bytes, std::memory_order_relaxed);
+  live.largest_free_bytes.store(now.largest_free_bytes, std::memory_order_relaxed);
+  live.inactive_split_bytes.store(now.inactive_split_bytes, std::memory_order_relaxed);
+  live.largest_free_remapped_bytes.store(now.largest_free_remapped_bytes, std::memory_order_relaxed);
+}
+
+/// The moment of peak live, looked at just before the first free after it: until then only allocations happened.
+void DevicePool::sample_peak() {
+  peak_is_new_ = false;
+  const HeapFigures now = figures();
+  observe::LiveFragmentation& live = device_.live.fragmentation;
+  const observe::Counters& counters = device_.counters();
+  const auto copy = [](std::atomic<std::uint64_t>& to, std::uint64_t value) { to.store(value, std::memory_order_relaxed); };
+  copy(live.at_peak_free_bytes, now.free_bytes);
+  copy(live.at_peak_largest_free_bytes, now.largest_free_bytes);
+  copy(live.at_peak_largest_free_remapped_bytes, now.largest_free_remapped_bytes);
+  copy(live.at_peak_inactive_split_bytes, now.inactive_split_bytes);
+  copy(live.at_peak_live_bytes, counters.live_bytes.current.load(std::memory_order_relaxed));
+  copy(live.at_peak_requested_bytes, counters.requested_bytes.current.load(std::memory_order_relaxed));
+  copy(live.at_peak_reserved_bytes, counters.reserved_bytes.current.load(std::memory_order_relaxed));
+}
+
+std::uint64_t DevicePool::held_outside_bytes() const {
+  const observe::LiveOutside& outside = device_.live.outside;
+  return outside.arrays.load(std::memory_order_relaxed) + outside.program_vmm.load(std::memory_order_relaxed) +
+         outside.driver_pools.load(std::memory_order_relaxed) + outside.managed.load(std::memory_order_relaxed);
+}
+
+/// Books a failed allocation; out of memory with the evidence for its cause. Returns what the program is told.
+Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const ContextPool* home, Error refusal) {
+  device_.counters().failed_allocations.add();
+  if (refusal.code != CUDA_ERROR_OUT_OF_MEMORY) return refusal;
+  OomRecord oom;
+  if (may_call_driver()) oom.evidence.driver_free_bytes = sample_driver_free();
+  oom.time_unix_ns = unix_now_ns();
+  oom.device = device_.ordinal;
+  oom.api = api;
+  oom.requested_bytes = requested_bytes;
+  oom.result = static_cast<int>(refusal.code);
+  const HeapFigures now = figures();
+  observe::OomEvidence& evidence = oom.evidence;
+  evidence.request_bytes = round_request(requested_bytes) != 0 ? round_request(requested_bytes) : requested_bytes;
+  evidence.device_total_bytes = device_.total_bytes;
+  evidence.pool_free_bytes = now.free_bytes;
+  evidence.releasable_bytes = now.wholly_free_bytes;
+  evidence.releasable_with_deferred_bytes = 0;
+  for (const auto& one : homes_) {
+    if (one->context == nullptr || one->pooled == nullptr) continue;
+    const HeapFigures projected = one->pooled->figures_without_deferred(device_);
+    *evidence.releasable_with_deferred_bytes += projected.wholly_free_bytes;
+    // A hole of another context's heap is no use to this one.
+    if (home != nullptr && one.get() != home) continue;
+    evidence.largest_free_bytes = std::max(evidence.largest_free_bytes, one->pooled->figures(device_).largest_free_bytes);
+    evidence.largest_free_with_deferred_bytes = std::max(evidence.largest_free_with_deferred_bytes, projected.largest_free_bytes);
+  }
+  evidence.deferred_bytes = device_.counters().deferred_bytes.current.load(std::memory_order_relaxed);
+  evidence.own_outside_bytes = held_outside_bytes();
+  evidence.limit_bytes = device_.limit.limit_bytes();
+  evidence.held_bytes = device_.limit.held_bytes();
+  device_.timeline.record({ticks(), evidence.driver_free_bytes.value_or(0), evidence.request_bytes, requested_bytes, 0, 0, observe::EventKind::oom, 0});
+  device_.services.ooms.add(std::move(oom));
+  publish_figures();
+  return refusal;
+}
+
+Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api) {
+  used_.store(true, std::memory_order_relaxed);
+  if (!counts_against_limit(kind) || device_.limit.charge(bytes)) return {};
+  const MutexLock lock(device_.lock);
+  // Empty pool memory counts as held: it goes before the program is refused, unless that could block.
+  if (may_call_driver() && release_would_do(bytes) && quiet()) {
+    const std::uint64_t headroom_bytes = device_.limit.headroom_bytes();
+    release_free(nullptr, bytes > headroom_bytes ? bytes - headroom_bytes : 1);
+    if (device_.limit.charge(bytes)) return {};
+  }
+  return fail(bytes, api, nullptr, {CUDA_ERROR_OUT_OF_MEMORY, "CUPOOL_LIMIT"});
+}
+
+void DevicePool::book_outside(OutsideKind kind, std::int64_t bytes) {
+  const MutexLock lock(device_.lock);
+  std::atomic<std::uint64_t>& gauge = outside_of(device_.live.outside, kind);
+  gauge.store(gauge.load(std::memory_order_relaxed) + static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
+  if (counts_against_limit(kind)) device_.counters().outside_bytes.add(bytes);
+}
+
+void DevicePool::refund_outside(OutsideKind kind, std::uint64_t bytes) {
+  if (counts_against_limit(kind)) device_.limit.refund(bytes);
+}
+
+void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes) {
+  publish_driver_free(*free_bytes);
+  const MutexLock lock(device_.lock);
+  const std::uint64_t limit_bytes = device_.limit.limit_bytes();
+  if (limit_bytes != 0) *total_bytes = std::min<std::size_t>(*total_bytes, limit_bytes);
+  std::uint64_t pool_free_bytes = 0;
+  for (const auto& home : homes_) {
+    if (home->context == nullptr || home->pooled == nullptr) continue;
+    const HeapFigures now = home->pooled->figures(device_);
+    pool_free_bytes += home->context == context ? now.free_bytes : now.wholly_free_bytes;
+  }
+  // Natively the free would have waited, so what waits for the GPU is as good as free.
+  pool_free_bytes += device_.counters().deferred_bytes.current.load(std::memory_order_relaxed);
+  const std::uint64_t from_driver_bytes = std::min<std::uint64_t>(*free_bytes, device_.limit.headroom_bytes());
+  *free_bytes = std::min<std::size_t>(*total_bytes, from_driver_bytes + pool_free_bytes);
+}
+
+std::size_t DevicePool::trim() {
+  const MutexLock lock(device_.lock);
+  if (!may_call_driver()) return 0;
+  Error ignored = close_epoch(nullptr, false);
+  while (retire_oldest(nullptr, false, &ignored)) {
+  }
+  return release_free(nullptr, UINT64_MAX);
+}
+
+std::string DevicePool::check() {
+  const MutexLock lock(device_.lock);
+  std::uint64_t reserved_bytes = 0;
+  for (const auto& home : homes_) {
+    if (home->context == nullptr) continue;
+    for (DeviceAllocator* allocator : {home->pooled.get(), static_cast<DeviceAllocator*>(&home->natives)}) {
+      if (allocator == nullptr) continue;
+      if (std::string broken = allocator->check(device_); !broken.empty()) return broken;
+      reserved_bytes += allocator->figures(device_).region_bytes;
+    }
+  }
+  const observe::Counters& counters = device_.counters();
+  if (reserved_bytes != counters.reserved_bytes.current.load()) return "reserved_bytes is not the sum of the regions";
+  if (reserved_bytes + counters.outside_bytes.current.load() != device_.limit.held_bytes()) return "held bytes are not what is reserved and outside";
+  return deferred_.check(counters.deferred_bytes.current.load());
+}
+
+}  // namespace cupool::device

@@ -1,0 +1,223 @@
+// The hot paths: a hole on allocate, a batch on free. Everything slower is elsewhere.
+#include "pool/device/device_pool.hpp"
+
+#include <algorithm>
+
+#include "pool/core/bytes.hpp"
+
+namespace cupool::device {
+
+using heap::Extent;
+using heap::ExtentState;
+using observe::EventKind;
+
+namespace {
+/// Never one of the driver's, which counts from 1; unique over the devices of a process.
+constexpr std::uint64_t first_buffer_id(int ordinal) { return (std::uint64_t{1} << 63) | (static_cast<std::uint64_t>(ordinal) << 48) | 1; }
+}  // namespace
+
+DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice& live, std::uint64_t total_bytes, std::uint64_t limit_bytes)
+    : device_(services, ordinal, live, total_bytes, limit_bytes),
+      platform_(services.options.policy == config::Policy::platform || services.options.ipc == config::IpcMode::native),
+      next_buffer_id_(first_buffer_id(ordinal)) {}
+
+DevicePool::~DevicePool() = default;
+
+CUdeviceptr DevicePool::book(Extent* extent, const AllocationRequest& request, std::uint16_t thread) {
+  extent->requested_bytes = request.requested_bytes;
+  extent->buffer_id = next_buffer_id_++;
+  extent->allocated_ticks = ticks();
+  observe::Counters& counters = device_.counters();
+  const std::uint64_t peak_before = counters.live_bytes.peak.load(std::memory_order_relaxed);
+  counters.allocations.add();
+  counters.live_bytes.add(static_cast<std::int64_t>(extent->bytes));
+  counters.requested_bytes.add(static_cast<std::int64_t>(extent->requested_bytes));
+  counters.live_blocks.add(1);
+  peak_is_new_ = peak_is_new_ || counters.live_bytes.current.load(std::memory_order_relaxed) > peak_before;
+  device_.note(EventKind::allocate, extent->allocated_ticks, *extent, thread);
+  if ((++operations_ & 63) == 0) publish_figures();
+  return extent->address;
+}
+
+void DevicePool::unbook(const Extent& extent) {
+  observe::Counters& counters = device_.counters();
+  counters.frees.add();
+  counters.live_bytes.add(-static_cast<std::int64_t>(extent.bytes));
+  counters.requested_bytes.add(-static_cast<std::int64_t>(extent.requested_bytes));
+  counters.live_blocks.add(-1);
+}
+
+Result<CUdeviceptr> DevicePool::allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread) {
+  AllocationRequest request;
+  request.bytes = round_request(bytes);
+  request.requested_bytes = bytes;
+  const MutexLock lock(device_.lock);
+  // What waited for a capture to end is handled at the next operation after it: this one may be it.
+  const bool must_look = deferred_.batch_is_due() && !capturing();
+  if (home->context == context && home->serving && home->pooled != nullptr && !device_.disabled && !must_look && request.bytes != 0) {
+    Extent* extent = home->pooled->allocate(device_, request);
+    if (extent != nullptr && extent->bytes == request.bytes) {
+      device_.counters().rung_hole.add();
+      return book(extent, request, thread);
+    }
+    if (extent != nullptr) device_.disable("the heap returned a block of the wrong size");  // the block is lost, on purpose
+  }
+  Attempt attempt;
+  attempt.home = home;
+  attempt.context = context;
+  attempt.request = request;
+  attempt.api = api;
+  return climb(attempt, thread);
+}
+
+Extent* DevicePool::find_block(std::uint64_t address) {
+  for (const auto& home : homes_) {
+    if (home->context == nullptr) continue;
+    if (home->pooled != nullptr)
+      if (Extent* extent = home->pooled->find(device_, address)) return extent;
+    if (Extent* extent = home->natives.find(device_, address)) return extent;
+  }
+  return nullptr;
+}
+
+Extent* DevicePool::find_containing(std::uint64_t address) {
+  for (const auto& home : homes_) {
+    if (home->context == nullptr) continue;
+    if (home->pooled != nullptr)
+      if (Extent* extent = home->pooled->find_containing(device_, address)) return extent;
+    if (Extent* extent = home->natives.find_containing(device_, address)) return extent;
+  }
+  return nullptr;
+}
+
+FreeResult DevicePool::free(CUdeviceptr address, std::uint16_t thread) {
+  FreeResult result;
+  bool must_clear = false;
+  {
+    const MutexLock lock(device_.lock);
+    Extent* extent = find_block(address);
+    if (extent == nullptr || extent->state != ExtentState::live)
+      return {extent != nullptr || find_containing(address) != nullptr ? FreeOutcome::invalid : FreeOutcome::unknown, {}};
+    result = free_block(extent, thread);
+    must_clear = !memops_to_clear_.empty();
+  }
+  if (must_clear) clear_region_memops();
+  return result;
+}
+
+FreeResult DevicePool::free_block(Extent* extent, std::uint16_t thread) {
+  if (peak_is_new_) sample_peak();
+  if ((++operations_ & 63) == 0) publish_figures();
+  if (info_of(*extent).is_native) return free_native(extent, thread);
+  if (extent->flags != 0) drop_sync_memops(*extent);
+  if (device_.disabled || !may_call_driver()) {
+    defer(extent, thread);  // never reused
+    return {FreeOutcome::freed, {}};
+  }
+  if (device_.services.options.free == config::FreeMode::immediate) {
+    unbook(*extent);
+    const std::uint64_t now = ticks();
+    device_.note(EventKind::free_requested, now, *extent, thread);
+    device_.note(EventKind::free_completed, now, *extent, thread);
+    info_of(*extent).allocator->recycle(device_, extent);
+    give_back_surplus();
+    return {FreeOutcome::freed, {}};
+  }
+  return synchronises() ? free_synchronously(extent, thread) : free_deferred(extent, thread);
+}
+
+FreeResult DevicePool::free_deferred(Extent* extent, std::uint16_t thread) {
+  const CUcontext context = info_of(*extent).home->context;
+  defer(extent, thread);
+  const bool pressed = pressure_frees_ != 0;
+  if (pressed) --pressure_frees_;
+  if (!pressed && !deferred_.batch_is_due()) return {FreeOutcome::freed, {}};
+  const Error error = upkeep(context, true);
+  if (error.code == CUDA_SUCCESS || error.code == CUDA_ERROR_DEINITIALIZED) return {FreeOutcome::freed, {}};
+  return {FreeOutcome::failed, error};
+}
+
+/// As the native free does: returns when all work that could touch the block is over.
+FreeResult DevicePool::free_synchronously(Extent* extent, std::uint16_t thread) {
+  ContextPool* home = info_of(*extent).home;
+  const CUcontext context = home->context;
+  ContextRegistry& contexts = device_.services.contexts;
+  if (capturing() || contexts.pin(home, context) != Pin::held) {
+    defer(extent, thread);
+    return {FreeOutcome::freed, {}};
+  }
+  DeviceAllocator& allocator = *info_of(*extent).allocator;
+  allocator.defer(device_, extent);  // whoever frees it again meanwhile is told that it is not live
+  Epoch* earlier = deferred_.batch_is_empty() ? nullptr : deferred_.close();
+  const FenceResult result = synchronise_all(context);
+  contexts.unpin(home);
+  if (earlier != nullptr) {
+    if (result.answer == FenceAnswer::done) retire(deferred_.finish(earlier));
+    else deferred_.reopen(earlier);
+  }
+  if (result.error.code != CUDA_SUCCESS) {
+    extent->state = ExtentState::live;
+    return {FreeOutcome::failed, result.error};
+  }
+  if (result.answer != FenceAnswer::done) {
+    defer(extent, thread);
+    return {FreeOutcome::freed, {}};
+  }
+  unbook(*extent);
+  const std::uint64_t now = ticks();
+  device_.note(EventKind::free_requested, now, *extent, thread);
+  device_.note(EventKind::free_completed, now, *extent, thread);
+  allocator.recycle(device_, extent);
+  give_back_surplus();
+  return {FreeOutcome::freed, {}};
+}
+
+FreeResult DevicePool::free_native(Extent* extent, std::uint16_t thread) {
+  ContextPool* home = info_of(*extent).home;
+  const CUcontext context = home->context;
+  ContextRegistry& contexts = device_.services.contexts;
+  // A free by the driver during a capture is the program's own doing under `platform`; under the pool it must not matter.
+  if (!may_call_driver() || (capturing() && !platform_) || contexts.pin(home, context) != Pin::held) {
+    defer(extent, thread);
+    return {FreeOutcome::freed, {}};
+  }
+  const Extent before = *extent;
+  const std::uint64_t now = ticks();
+  device_.note(EventKind::free_requested, now, before, thread);
+  device_.note(EventKind::free_completed, now, before, thread);
+  const Status status = home->natives.give_back(device_, extent);
+  contexts.unpin(home);
+  if (!status.ok()) {
+    device_.note(EventKind::allocate, ticks(), before, thread);
+    return {FreeOutcome::failed, status.error()};
+  }
+  unbook(before);
+  publish_figures();
+  return {FreeOutcome::freed, {}};
+}
+
+bool DevicePool::free_while_exiting(CUdeviceptr address) {
+  if (!device_.lock.try_lock()) return true;  // ours by address; not booked
+  Extent* extent = find_block(address);
+  const bool ours = extent != nullptr || find_containing(address) != nullptr;
+  if (extent != nullptr && extent->state == ExtentState::live) {
+    if (peak_is_new_) sample_peak();
+    defer(extent, 0);
+  }
+  device_.lock.unlock();
+  return ours;
+}
+
+Ownership DevicePool::find(CUdeviceptr address, BlockView* block) {
+  const MutexLock lock(device_.lock);
+  const Extent* extent = find_containing(address);
+  if (extent == nullptr) return Ownership::unknown;
+  if (extent->state != ExtentState::live || address - extent->address >= extent->requested_bytes) return Ownership::vacant;
+  if (block == nullptr) return Ownership::live;
+  const RegionInfo& info = info_of(*extent);
+  *block = BlockView{extent->address, extent->requested_bytes, info.home->context, device_.ordinal, extent->buffer_id,
+                     extent->region->address, extent->region->bytes, (extent->flags & kSyncMemopsFlag) != 0, info.is_native};
+  return Ownership::live;
+}
+
+}  // namespace cupool::device

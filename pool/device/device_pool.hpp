@@ -1,0 +1,143 @@
+// DevicePool: one device's pool. Booking of allocations and frees, deferral, the ladder, contexts, figures.
+//
+// device_pool.cpp has the hot paths, deferral.cpp what happens between a free and reuse, ladder.cpp what happens on a miss,
+// device_contexts.cpp births and deaths, device_figures.cpp what a report is told.
+// Thread rule: thread-safe; one lock (DeviceState::lock), let go of around every driver call.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pool/core/result.hpp"
+#include "pool/device/context_pool.hpp"
+#include "pool/device/deferred_frees.hpp"
+#include "pool/device/device_allocator.hpp"
+#include "pool/device/device_state.hpp"
+#include "pool/device/pool_set.hpp"
+#include "pool/device/segment_heap.hpp"
+
+namespace cupool::device {
+
+/// One allocation on its way up the ladder.
+struct Attempt {
+  ContextPool* home = nullptr;
+  CUcontext context = nullptr;
+  AllocationRequest request;
+  const char* api = "";
+  Error refusal{CUDA_ERROR_OUT_OF_MEMORY, ""};  ///< what limit or driver said last
+};
+
+/// allocate's answer when `home` is not (or no longer) the pool of `context`: look it up again.
+inline constexpr Error kStaleContext{CUDA_ERROR_CONTEXT_IS_DESTROYED, "stale"};
+
+class DevicePool {
+ public:
+  DevicePool(PoolServices& services, int ordinal, observe::LiveDevice& live, std::uint64_t total_bytes, std::uint64_t limit_bytes);
+  ~DevicePool();
+  DevicePool(const DevicePool&) = delete;
+  DevicePool& operator=(const DevicePool&) = delete;
+
+  Result<CUdeviceptr> allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread);
+  FreeResult free(CUdeviceptr address, std::uint16_t thread);
+  bool free_while_exiting(CUdeviceptr address);
+  Ownership find(CUdeviceptr address, BlockView* block);
+  Status set_sync_memops(CUdeviceptr address, bool on);
+
+  /// The pool of `context`, made if it is new.
+  ContextPool* context_seen(CUcontext context);
+  /// Runs `destroy` with nobody in the context; forgets what it held when `is_dead()` says that it is gone.
+  CUresult end_context(ContextPool* home, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead);
+
+  Status charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api);
+  void book_outside(OutsideKind kind, std::int64_t bytes);
+  void refund_outside(OutsideKind kind, std::uint64_t bytes);
+  void adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes);
+  std::size_t trim();
+  /// False when the lock could not be had until `deadline_ns`.
+  bool snapshot(std::uint64_t deadline_ns, observe::DeviceSnapshot& out);
+  std::string check();
+  DeviceState& state() { return device_; }
+  bool used() const { return used_.load(std::memory_order_relaxed); }
+
+ private:
+  friend struct Ladder;
+  /// After limit or driver refused something, so many frees record their own event, so that it may be waited for.
+  static constexpr std::uint32_t kPressureFrees = 256;
+  static constexpr std::uint64_t kPollBound_ns = 1'000'000'000;
+
+  // device_pool.cpp
+  CUdeviceptr book(heap::Extent* extent, const AllocationRequest& request, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
+  void unbook(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
+  heap::Extent* find_block(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
+  heap::Extent* find_containing(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
+  FreeResult free_block(heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
+  FreeResult free_native(heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
+  FreeResult free_deferred(heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
+  FreeResult free_synchronously(heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
+
+  // memops.cpp
+  void drop_sync_memops(heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
+  void clear_region_memops() CUPOOL_EXCLUDES(device_.lock);
+
+  // deferral.cpp
+  void defer(heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
+  Error close_epoch(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
+  bool retire_oldest(CUcontext asking, bool may_wait, Error* error) CUPOOL_REQUIRES(device_.lock);
+  void retire(Batch batch) CUPOOL_REQUIRES(device_.lock);
+  FenceResult synchronise_all(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
+  Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
+  void give_back_surplus() CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t release_free(ContextPool* first, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device_.lock);
+  bool may_call_driver() const { return !device_.services.stopped.load(std::memory_order_relaxed); }
+  bool capturing() const { return device_.services.gate.capturing(); }
+  /// The free synchronises: asked for, or the driver has no event that covers a context.
+  bool synchronises() const {
+    return device_.services.options.free == config::FreeMode::sync ||
+           (device_.services.options.free == config::FreeMode::deferred && device_.services.cannot_record.load(std::memory_order_relaxed));
+  }
+
+  // ladder.cpp
+  Result<CUdeviceptr> climb(Attempt& attempt, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
+  Result<heap::Extent*> climb_rungs(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
+  Error enter(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
+  bool quiet() CUPOOL_REQUIRES(device_.lock);
+  bool release_would_do(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
+
+  // preallocation.cpp
+  void preallocate(ContextPool& home, SegmentHeap& heap) CUPOOL_REQUIRES(device_.lock);
+  /// Asks the driver (the caller's current context is on this device) and publishes; nullopt when it does not say.
+  std::optional<std::uint64_t> sample_driver_free() CUPOOL_REQUIRES(device_.lock);
+  void publish_driver_free(std::uint64_t bytes);
+
+  // device_contexts.cpp
+  void forget(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
+
+  // device_figures.cpp
+  HeapFigures figures() CUPOOL_REQUIRES(device_.lock);
+  void publish_figures() CUPOOL_REQUIRES(device_.lock);
+  void sample_peak() CUPOOL_REQUIRES(device_.lock);
+  Error fail(std::uint64_t requested_bytes, const char* api, const ContextPool* home, Error refusal) CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t held_outside_bytes() const;
+
+  DeviceState device_;
+  const bool platform_;  ///< every block is its own cuMemAlloc
+  std::atomic<bool> used_{false};
+  std::vector<std::unique_ptr<ContextPool>> homes_ CUPOOL_GUARDED_BY(device_.lock);
+  DeferredFrees deferred_ CUPOOL_GUARDED_BY(device_.lock);
+  std::uint64_t next_buffer_id_ CUPOOL_GUARDED_BY(device_.lock);
+  std::uint32_t pressure_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
+  std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
+  std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of regions
+  bool peak_is_new_ CUPOOL_GUARDED_BY(device_.lock) = false;
+  bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way
+  bool preallocating_ CUPOOL_GUARDED_BY(device_.lock) = false;  ///< on its way: the others wait for it
+  Condition preallocation_ended_;
+};
+
+}  // namespace cupool::device

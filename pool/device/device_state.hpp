@@ -1,0 +1,118 @@
+// DeviceState: what every part of one device's pool shares. PoolServices: what all devices share.
+//
+// Plain members in one place, so that the parts take one reference and clang can check the lock by name.
+// Thread rule: as annotated; what has no annotation is read-only after construction or thread-safe itself.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/options.hpp"
+#include "pool/core/clock.hpp"
+#include "pool/core/mutex.hpp"
+#include "pool/device/capture_gate.hpp"
+#include "pool/device/context_registry.hpp"
+#include "pool/device/limit_account.hpp"
+#include "pool/device/owner_map.hpp"
+#include "pool/driver/driver_api.hpp"
+#include "pool/heap/extent.hpp"
+#include "pool/observe/live_page.hpp"
+#include "pool/observe/snapshot.hpp"
+#include "pool/observe/timeline.hpp"
+
+namespace cupool::device {
+
+/// A list that any thread may add to; bounded, the newest are kept.
+template <class T> class Mailbox {
+ public:
+  explicit Mailbox(std::size_t capacity) : capacity_(capacity) {}
+  void add(T item) {
+    const MutexLock lock(mutex_);
+    if (items_.size() == capacity_) items_.erase(items_.begin());
+    items_.push_back(std::move(item));
+    ++added_;
+  }
+  std::vector<T> take() {
+    const MutexLock lock(mutex_);
+    return std::exchange(items_, {});
+  }
+  std::vector<T> copy() {
+    const MutexLock lock(mutex_);
+    return items_;
+  }
+  /// Number added since the last call.
+  std::size_t count_new() {
+    const MutexLock lock(mutex_);
+    return std::exchange(added_, 0);
+  }
+
+ private:
+  const std::size_t capacity_;
+  Mutex mutex_;
+  std::vector<T> items_ CUPOOL_GUARDED_BY(mutex_);
+  std::size_t added_ CUPOOL_GUARDED_BY(mutex_) = 0;
+};
+
+/// One per PoolSet.
+struct PoolServices {
+  PoolServices(const DriverApi& driver_api, const config::Options& pool_options, Clock& pool_clock)
+      : api(driver_api), options(pool_options), clock(pool_clock) {}
+
+  const DriverApi& api;
+  const config::Options options;
+  Clock& clock;
+  const TickConverter::Moment start = TickConverter::now();
+  OwnerMap owners;
+  ContextRegistry contexts;
+  CaptureGate gate;
+  std::atomic<bool> stopped{false};             ///< no driver call from here on
+  std::atomic<bool> cannot_record{false};       ///< the driver has no cuCtxRecordEvent, or says it does not support it
+  Mailbox<std::string> warnings{64};
+  Mailbox<observe::OomRecord> ooms{256};
+};
+
+/// One per device.
+struct DeviceState {
+  DeviceState(PoolServices& pool_services, int device_ordinal, observe::LiveDevice& live_device, std::uint64_t device_total_bytes,
+              std::uint64_t limit_bytes)
+      : services(pool_services),
+        ordinal(device_ordinal),
+        live(live_device),
+        driver(pool_services.api, live_device.driver_calls),
+        total_bytes(device_total_bytes),
+        limit(limit_bytes),
+        timeline(pool_services.options.timeline_events) {}
+
+  observe::Counters& counters() { return live.counters; }
+
+  /// Notes one thing that happened. `thread` 0: the pool itself.
+  void note(observe::EventKind kind, std::uint64_t at_ticks, const heap::Extent& extent, std::uint16_t thread) CUPOOL_REQUIRES(lock) {
+    timeline.record({at_ticks, extent.address, extent.bytes, extent.requested_bytes, extent.site, thread, kind, 0});
+  }
+  void note_region(observe::EventKind kind, std::uint64_t address, std::uint64_t bytes) CUPOOL_REQUIRES(lock) {
+    timeline.record({ticks(), address, bytes, bytes, 0, 0, kind, 0});
+  }
+
+  /// An always-on check failed: from here on this device pools nothing (what is out stays valid and is never reused).
+  void disable(const std::string& why) CUPOOL_REQUIRES(lock) {
+    disabled = true;
+    counters().disabled.add();
+    services.warnings.add("pooling is off on GPU " + std::to_string(ordinal) + ": " + why + "; allocations go to the driver");
+  }
+
+  PoolServices& services;
+  const int ordinal;
+  observe::LiveDevice& live;
+  const Driver driver;
+  const std::uint64_t total_bytes;
+  LimitAccount limit;
+  Mutex memops_lock;
+  Mutex lock;
+  observe::Timeline timeline CUPOOL_GUARDED_BY(lock);
+  bool disabled CUPOOL_GUARDED_BY(lock) = false;
+};
+
+}  // namespace cupool::device

@@ -1,0 +1,104 @@
+// Recording, querying and waiting, with what each error means. See fence.hpp.
+#include "pool/device/fence.hpp"
+
+#include "pool/device/context_pool.hpp"
+#include "pool/driver/handles.hpp"
+
+namespace cupool::device {
+
+CUresult Fence::record_point(DeviceState& device, FencePoint& point) {
+  const CUcontext context = point.home->registered.context;  // pinned: it does not change
+  if (point.event == nullptr) {
+    const ScopedContext current(device.driver, context);
+    if (!current.status().ok()) return current.status().code();
+    Result<Event> event = Event::create(device.driver);
+    if (!event.ok()) return event.code();
+    point.event = event.value().abandon();
+  }
+  return device.driver.cuCtxRecordEvent(context, point.event);
+}
+
+FenceResult Fence::record(DeviceState& device, CUcontext asking) {
+  PoolServices& services = device.services;
+  const CaptureGate::Pass pass(services.gate);
+  if (!pass.allowed() || !services.contexts.pin_all(points_)) return {FenceAnswer::impossible, {}};
+  FenceResult result{FenceAnswer::done, {}};
+  for (FencePoint& point : points_) {
+    const CUresult code = record_point(device, point);
+    if (code == CUDA_SUCCESS) continue;
+    if (code == CUDA_ERROR_NOT_SUPPORTED || code == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || code == CUDA_ERROR_OUT_OF_MEMORY) {
+      // No event means no proof: the blocks stay deferred. (A capture that we were not told of ends up here too.)
+      result.answer = code == CUDA_ERROR_NOT_SUPPORTED ? FenceAnswer::unsupported : FenceAnswer::impossible;
+      break;
+    }
+    const FenceResult judged = judge(device, point, code, asking, "cuCtxRecordEvent");
+    if (!judged.error.code) continue;
+    result.error = judged.error;
+    point.done = true;
+  }
+  services.contexts.unpin_all(points_);
+  if (result.answer != FenceAnswer::done) clear(services.contexts);
+  return result;
+}
+
+/// The driver refused to tell about one context: that context is broken or gone, so nothing of it runs any more.
+FenceResult Fence::judge(DeviceState& device, FencePoint& point, CUresult code, CUcontext asking, const char* where) {
+  if (code == CUDA_ERROR_DEINITIALIZED) {
+    device.services.stopped.store(true, std::memory_order_relaxed);
+    return {FenceAnswer::pending, {code, where}};
+  }
+  if (point.home->registered.context == asking) return {FenceAnswer::pending, {code, where}};
+  point.done = true;
+  return {FenceAnswer::done, {}};
+}
+
+FenceResult Fence::poll(DeviceState& device, CUcontext asking) {
+  PoolServices& services = device.services;
+  const CaptureGate::Pass pass(services.gate);
+  for (FencePoint& point : points_) {
+    if (point.done) continue;
+    const Pin pin = services.contexts.pin(point.home, point.life);
+    if (pin == Pin::ending) return {FenceAnswer::pending, {}};
+    if (pin == Pin::gone) {
+      point.done = true;
+      point.event = nullptr;
+      continue;
+    }
+    FenceResult judged{FenceAnswer::done, {}};
+    {
+      const RelaxedCaptureMode relaxed(device.driver, !pass.allowed());
+      const CUresult code = device.driver.cuEventQuery(point.event);
+      if (code == CUDA_SUCCESS) point.done = true;
+      else if (code == CUDA_ERROR_NOT_READY) judged.answer = FenceAnswer::pending;
+      else judged = judge(device, point, code, asking, "cuEventQuery");
+    }
+    services.contexts.unpin(point.home);
+    if (judged.answer != FenceAnswer::done) return judged;
+    services.contexts.give_back(point);
+  }
+  return {FenceAnswer::done, {}};
+}
+
+FenceResult Fence::wait(DeviceState& device, CUcontext context, CUcontext asking) {
+  PoolServices& services = device.services;
+  for (FencePoint& point : points_) {
+    if (point.done) continue;
+    if (services.contexts.pin(point.home, point.life) != Pin::held) continue;  // poll() says what became of it
+    FenceResult judged{FenceAnswer::done, {}};
+    if (point.home->registered.context == context && !services.gate.capturing()) {
+      const RelaxedCaptureMode relaxed(device.driver);
+      const CUresult code = device.driver.cuEventSynchronize(point.event);
+      if (code != CUDA_SUCCESS) judged = judge(device, point, code, asking, "cuEventSynchronize");
+    }
+    services.contexts.unpin(point.home);
+    if (judged.error.code != CUDA_SUCCESS) return judged;
+  }
+  return poll(device, asking);
+}
+
+void Fence::clear(ContextRegistry& contexts) {
+  for (FencePoint& point : points_) contexts.give_back(point);
+  points_.clear();
+}
+
+}  // namespace cupool::device

@@ -1,0 +1,55 @@
+// Fence: "all work submitted so far, in every context", as one event per context.
+//
+// cuCtxRecordEvent covers every stream of one context (CUDA Driver API 13.0, 12.5+), not other contexts nor devices, and any
+// context may hold work that touches any block (copies between contexts and devices need no peer access): so one event each.
+// A context that has died, or is broken, has no work left: its point is done. Called with no lock held.
+// Thread rule: one thread at a time per fence.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "pool/core/result.hpp"
+#include "pool/device/context_registry.hpp"
+
+namespace cupool::device {
+
+struct DeviceState;
+
+enum class FenceAnswer : std::uint8_t {
+  done,         ///< recorded; or: all its work is complete
+  pending,      ///< not yet
+  impossible,   ///< nothing can be recorded now: something captures, or a context is being ended
+  unsupported,  ///< never on this driver
+};
+
+/// `error` is set when the driver said something that the caller's own call natively would have said: a sticky error of
+/// `asking`, or that the driver is going down.
+struct FenceResult {
+  FenceAnswer answer = FenceAnswer::pending;
+  Error error{};
+};
+
+class Fence {
+ public:
+  /// Records in every context. The gate is held, shared, meanwhile. Throws std::bad_alloc with nothing recorded.
+  FenceResult record(DeviceState& device, CUcontext asking);
+  /// Queries the first point that is not done, and on while they complete. Never completes work, never blocks.
+  FenceResult poll(DeviceState& device, CUcontext asking);
+  /// Blocks until the work of `context` is complete, if it has a point here. Precondition: the program's own free of a block
+  /// of that context made this fence, so that natively the program would have waited there.
+  FenceResult wait(DeviceState& device, CUcontext context, CUcontext asking);
+  /// Gives the events back and forgets the points.
+  void clear(ContextRegistry& contexts);
+  bool empty() const { return points_.empty(); }
+
+ private:
+  FenceResult judge(DeviceState& device, FencePoint& point, CUresult code, CUcontext asking, const char* where);
+  CUresult record_point(DeviceState& device, FencePoint& point);
+
+  std::vector<FencePoint> points_;
+};
+
+}  // namespace cupool::device

@@ -1,0 +1,202 @@
+// The ladder: what an allocation tries, in this order, before the program is told that memory is out.
+//
+//   hole     memory that is free now
+//   retire   deferred frees whose work is over (a query, no wait)
+//   grow     more memory from the driver; backs off to the exact need
+//   release  whole free regions of this device back to the driver, then grow: only when that is enough and nothing would block
+//   poll     every deferred free: events recorded inside the program's own frees are waited for (natively the free did that),
+//            later ones are polled, one second at most in all; then release again
+//   native   the driver's own call for exactly these bytes
+// Each rung is counted. No rung runs the driver under the lock, and no rung but `poll` waits. The remap rung of the page heap
+// belongs between retire and grow.
+#include <algorithm>
+#include <limits>
+
+#include "pool/core/bytes.hpp"
+#include "pool/device/device_pool.hpp"
+#include "pool/driver/handles.hpp"
+
+namespace cupool::device {
+
+using heap::Extent;
+
+namespace {
+/// A rung's answer: a block; nothing (the next rung); or an error that the program's own call would have met natively.
+using Climbed = Result<Extent*>;
+constexpr std::uint64_t kFirstPause_ns = 20'000;
+constexpr std::uint64_t kLongestPause_ns = 2'000'000;
+constexpr std::uint64_t kEverything = std::numeric_limits<std::uint64_t>::max();
+}  // namespace
+
+struct Ladder {
+  struct Rung {
+    const char* name;
+    observe::Total observe::Counters::*served;
+    Climbed (*climb)(DevicePool& pool, Attempt& attempt);
+  };
+
+  static Climbed hole(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+  static Climbed retire(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+  static Climbed grow(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+  static Climbed release(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+  static Climbed poll(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+  static Climbed native(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+
+  static const Rung kRungs[6];
+};
+
+const Ladder::Rung Ladder::kRungs[6] = {
+    {"hole", &observe::Counters::rung_hole, &Ladder::hole},          {"retire", &observe::Counters::rung_retire, &Ladder::retire},
+    {"grow", &observe::Counters::rung_grow, &Ladder::grow},          {"release", &observe::Counters::rung_release, &Ladder::release},
+    {"poll", &observe::Counters::rung_poll, &Ladder::poll},          {"native", &observe::Counters::native_fallbacks, &Ladder::native},
+};
+
+Climbed Ladder::hole(DevicePool& pool, Attempt& attempt) {
+  if (attempt.home->pooled == nullptr || pool.device_.disabled) return nullptr;
+  return attempt.home->pooled->allocate(pool.device_, attempt.request);
+}
+
+Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
+  Error error{};
+  while (pool.retire_oldest(attempt.context, false, &error)) {
+    Climbed found = hole(pool, attempt);
+    if (found.value() != nullptr) return found;
+  }
+  if (error.code != CUDA_SUCCESS) return error;
+  return nullptr;
+}
+
+Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
+  ContextPool& home = *attempt.home;
+  DeviceAllocator* allocator = home.pooled.get();
+  if (pool.platform_) allocator = &home.natives;
+  if (allocator == nullptr || (pool.device_.disabled && !pool.platform_)) return nullptr;
+  const Result<Growth> grown = allocator->grow(pool.device_, home, attempt.request);
+  if (!grown.ok() && grown.code() != CUDA_ERROR_OUT_OF_MEMORY) return grown.error();
+  if (!grown.ok() || grown.value().backed_off) pool.pressure_frees_ = DevicePool::kPressureFrees;
+  if (!grown.ok()) attempt.refusal = grown.error();
+  return grown.value().extent;
+}
+
+Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
+  const std::uint64_t need_bytes = align_up(attempt.request.bytes, kRegionGranularity_bytes);
+  if (pool.platform_ || pool.device_.disabled || !pool.release_would_do(need_bytes) || !pool.quiet()) return nullptr;
+  const std::uint64_t driver_free_bytes = pool.device_.live.driver_free_bytes.load(std::memory_order_relaxed);
+  const std::uint64_t room_bytes = std::min(driver_free_bytes, pool.device_.limit.headroom_bytes());
+  // First only what is missing: what stays needs no call next time. The driver may still refuse; then all of it.
+  for (const std::uint64_t wanted_bytes : {need_bytes > room_bytes ? need_bytes - room_bytes : 1, kEverything}) {
+    if (pool.release_free(attempt.home, wanted_bytes) == 0) return nullptr;
+    Climbed grown = grow(pool, attempt);
+    if (!grown.ok() || grown.value() != nullptr) return grown;
+  }
+  return nullptr;
+}
+
+Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
+  if (pool.platform_) return nullptr;
+  Clock& clock = pool.device_.services.clock;
+  const std::uint64_t until_ns = clock.now_ns() + DevicePool::kPollBound_ns;
+  Error error = pool.close_epoch(attempt.context, false);
+  for (std::uint64_t pause_ns = kFirstPause_ns; error.code == CUDA_SUCCESS; pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
+    while (pool.retire_oldest(attempt.context, true, &error)) {
+    }
+    if (error.code != CUDA_SUCCESS) break;
+    Climbed found = hole(pool, attempt);
+    if (found.value() != nullptr) return found;
+    found = release(pool, attempt);
+    if (!found.ok() || found.value() != nullptr) return found;
+    const Epoch* oldest = pool.deferred_.oldest();
+    const bool hopeful = oldest != nullptr || pool.release_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes));
+    const bool in_good_hands = oldest != nullptr && oldest->waiting;  // a thread that natively would have waited as well
+    if (!hopeful || (clock.now_ns() >= until_ns && !in_good_hands)) return nullptr;
+    const MutexUnlock unlocked(pool.device_.lock);
+    clock.pause(pause_ns);
+  }
+  return error;
+}
+
+Climbed Ladder::native(DevicePool& pool, Attempt& attempt) {
+  if (pool.platform_) return nullptr;
+  const Result<Growth> made = attempt.home->natives.grow(pool.device_, *attempt.home, attempt.request);
+  if (!made.ok() && made.code() != CUDA_ERROR_OUT_OF_MEMORY) return made.error();
+  if (!made.ok()) attempt.refusal = made.error();
+  return made.value().extent;
+}
+
+/// Would giving back everything that is wholly free make room for `bytes`? Asks the driver what it has.
+bool DevicePool::release_would_do(std::uint64_t bytes) {
+  if (capturing()) return false;
+  std::uint64_t free_bytes = 0;
+  for (const auto& home : homes_)
+    if (home->context != nullptr && home->pooled != nullptr) free_bytes += home->pooled->figures(device_).wholly_free_bytes;
+  if (free_bytes == 0) return false;
+  const std::uint64_t headroom_bytes = device_.limit.headroom_bytes();
+  if (headroom_bytes < bytes && bytes - headroom_bytes > free_bytes) return false;
+  const std::optional<std::uint64_t> driver_free_bytes = sample_driver_free();
+  return !driver_free_bytes || *driver_free_bytes >= bytes || bytes - *driver_free_bytes <= free_bytes;
+}
+
+/// True when nothing is running that could make the driver's free of a region block: an allocation does not wait natively,
+/// and what runs may itself wait for the thread that allocates.
+bool DevicePool::quiet() {
+  if (!device_.driver.has_cuCtxRecordEvent() || device_.services.cannot_record.load(std::memory_order_relaxed)) return true;
+  const MutexUnlock unlocked(device_.lock);
+  Fence fence;
+  FenceResult result = fence.record(device_, nullptr);
+  if (result.answer == FenceAnswer::done) result = fence.poll(device_, nullptr);
+  fence.clear(device_.services.contexts);
+  return result.answer == FenceAnswer::done;
+}
+
+/// Before the first rung: the context must be alive and ours. Pinned on success only.
+Error DevicePool::enter(Attempt& attempt) {
+  ContextPool* home = attempt.home;
+  Clock& clock = device_.services.clock;
+  const std::uint64_t until_ns = clock.now_ns() + kPollBound_ns;
+  while (home->context == attempt.context && device_.services.contexts.pin(home, attempt.context) != Pin::held) {
+    if (clock.now_ns() >= until_ns) return {CUDA_ERROR_CONTEXT_IS_DESTROYED, "context is being ended"};
+    const MutexUnlock unlocked(device_.lock);
+    clock.pause(kFirstPause_ns);
+  }
+  if (home->context != attempt.context) return kStaleContext;
+  return {};
+}
+
+Climbed DevicePool::climb_rungs(Attempt& attempt) {
+  while (preallocating_) preallocation_ended_.wait(device_.lock);
+  if (!preallocated_ && !platform_) preallocate(*attempt.home, static_cast<SegmentHeap&>(*attempt.home->pooled));
+  if (deferred_.batch_is_due()) {
+    const Error error = upkeep(attempt.context, false);
+    if (error.code != CUDA_SUCCESS) return error;
+  }
+  for (const Ladder::Rung& rung : Ladder::kRungs) {
+    Climbed climbed = rung.climb(*this, attempt);
+    if (!climbed.ok()) return climbed;
+    if (climbed.value() == nullptr) continue;
+    (device_.counters().*rung.served).add();
+    return climbed;
+  }
+  return nullptr;
+}
+
+Result<CUdeviceptr> DevicePool::climb(Attempt& attempt, std::uint16_t thread) {
+  if (!may_call_driver()) return Error{CUDA_ERROR_DEINITIALIZED, attempt.api};
+  used_.store(true, std::memory_order_relaxed);
+  const Error refused = enter(attempt);
+  if (refused.code != CUDA_SUCCESS) {
+    if (refused.where != kStaleContext.where) device_.counters().failed_allocations.add();
+    return refused;
+  }
+  const Unpinner unpinner(device_.services.contexts, attempt.home);
+  Climbed climbed = nullptr;
+  if (attempt.request.bytes != 0) climbed = climb_rungs(attempt);
+  if (climbed.ok() && climbed.value() != nullptr) {
+    const CUdeviceptr address = book(climbed.value(), attempt.request, thread);
+    publish_figures();
+    return address;
+  }
+  if (climbed.code() == CUDA_ERROR_DEINITIALIZED) device_.services.stopped.store(true, std::memory_order_relaxed);
+  return fail(attempt.request.requested_bytes, attempt.api, attempt.home, climbed.ok() ? attempt.refusal : climbed.error());
+}
+
+}  // namespace cupool::device

@@ -1,0 +1,40 @@
+// LimitAccount: what counts against CUPOOL_LIMIT on one device. Charged before the driver is asked, refunded when it refuses.
+//
+// Held = reserved by the pool + arrays + the program's own cuMemCreate + driver pools. Thread-safe, lock-free: two threads
+// can never both take the last bytes.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <limits>
+
+namespace cupool::device {
+
+class LimitAccount {
+ public:
+  /// 0: no limit (held is still counted). Set once, before use.
+  explicit LimitAccount(std::uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+
+  [[nodiscard]] bool charge(std::uint64_t bytes) {
+    std::uint64_t held = held_bytes_.load(std::memory_order_relaxed);
+    do {
+      if (bytes > ceiling() || held > ceiling() - bytes) return false;
+    } while (!held_bytes_.compare_exchange_weak(held, held + bytes, std::memory_order_relaxed));
+    return true;
+  }
+  void refund(std::uint64_t bytes) { held_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
+
+  std::uint64_t limit_bytes() const { return limit_bytes_; }
+  std::uint64_t held_bytes() const { return held_bytes_.load(std::memory_order_relaxed); }
+  /// What may still be charged; the largest number when there is no limit.
+  std::uint64_t headroom_bytes() const { return ceiling() - std::min(held_bytes(), ceiling()); }
+
+ private:
+  std::uint64_t ceiling() const { return limit_bytes_ != 0 ? limit_bytes_ : std::numeric_limits<std::uint64_t>::max(); }
+
+  std::uint64_t limit_bytes_;
+  std::atomic<std::uint64_t> held_bytes_{0};
+};
+
+}  // namespace cupool::device

@@ -1,0 +1,65 @@
+// SYNC_MEMOPS: the driver knows it per allocation, which is our region; the program set it on a block.
+//
+// The region's flag is on while any live block of it has it (synchronising too much is correct, too little is not). The
+// calls of one device are ordered by memops_lock, so that a late "off" cannot undo a newer "on".
+#include "pool/device/device_pool.hpp"
+
+namespace cupool::device {
+
+using heap::Extent;
+using heap::ExtentState;
+
+namespace {
+CUresult tell_driver(const DeviceState& device, std::uint64_t region_address, bool on) {
+  if (!device.driver.has_cuPointerSetAttribute()) return CUDA_ERROR_NOT_SUPPORTED;
+  const unsigned int value = on ? 1 : 0;
+  return device.driver.cuPointerSetAttribute(static_cast<const void*>(&value), CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, static_cast<CUdeviceptr>(region_address));
+}
+}  // namespace
+
+Status DevicePool::set_sync_memops(CUdeviceptr address, bool on) {
+  const MutexLock order(device_.memops_lock);
+  MutexLock lock(device_.lock);
+  Extent* extent = find_containing(address);
+  if (extent == nullptr || extent->state != ExtentState::live) return Error{CUDA_ERROR_INVALID_VALUE, "cuPointerSetAttribute"};
+  const std::uint64_t buffer_id = extent->buffer_id;
+  const std::uint64_t region_address = extent->region->address;
+  const bool was_on = (extent->flags & kSyncMemopsFlag) != 0;
+  if (was_on == on) return {};
+  const bool changes_region = info_of(*extent).sync_memops_blocks == (on ? 0 : 1);
+  if (changes_region) {
+    lock.unlock();
+    const CUresult code = tell_driver(device_, region_address, on);
+    lock.lock();
+    if (code != CUDA_SUCCESS) return Error{code, "cuPointerSetAttribute"};
+  }
+  extent = find_containing(address);
+  if (extent == nullptr || extent->state != ExtentState::live || extent->buffer_id != buffer_id) return {};  // freed meanwhile
+  extent->flags = static_cast<std::uint8_t>(on ? extent->flags | kSyncMemopsFlag : extent->flags & ~kSyncMemopsFlag);
+  info_of(*extent).sync_memops_blocks += on ? 1 : static_cast<std::uint32_t>(-1);
+  return {};
+}
+
+/// The block is being freed: its successor at this address must not inherit the flag.
+void DevicePool::drop_sync_memops(Extent& extent) {
+  if ((extent.flags & kSyncMemopsFlag) == 0) return;
+  extent.flags = static_cast<std::uint8_t>(extent.flags & ~kSyncMemopsFlag);
+  if (--info_of(extent).sync_memops_blocks == 0) memops_to_clear_.push_back(extent.region->address);
+}
+
+void DevicePool::clear_region_memops() {
+  const MutexLock order(device_.memops_lock);
+  MutexLock lock(device_.lock);
+  while (!memops_to_clear_.empty()) {
+    const std::uint64_t address = memops_to_clear_.back();
+    memops_to_clear_.pop_back();
+    const Extent* extent = find_containing(address);
+    const bool clear = extent != nullptr && info_of(*extent).sync_memops_blocks == 0 && may_call_driver();
+    if (!clear) continue;
+    lock.unlock();
+    tell_driver(device_, address, false);  // a failure leaves the region synchronous: slower, and correct
+    lock.lock();
+  }
+}
+
+}  // namespace cupool::device

@@ -1,0 +1,174 @@
+// The order in give_back and grow matters: the driver may hand an address to another thread the moment cuMemFree returns.
+#include "pool/device/native_blocks.hpp"
+
+#include <new>
+
+#include "pool/device/context_pool.hpp"
+#include "pool/driver/handles.hpp"
+
+namespace cupool::device {
+
+using heap::Extent;
+using heap::ExtentState;
+
+void NativeBlocks::defer(DeviceState&, Extent* extent) {
+  extent->state = ExtentState::deferred;
+  extent->bin_previous = nullptr;
+  extent->bin_next = nullptr;
+}
+
+void NativeBlocks::recycle(DeviceState&, Extent* extent) {
+  extent->state = ExtentState::free;
+  ++waiting_;
+}
+
+Extent* NativeBlocks::find(DeviceState&, std::uint64_t address) {
+  const auto found = nodes_.find(address);
+  return found == nodes_.end() || found->second.extent.state == ExtentState::free ? nullptr : &found->second.extent;
+}
+
+Extent* NativeBlocks::find_containing(DeviceState&, std::uint64_t address) {
+  auto after = nodes_.upper_bound(address);
+  if (after == nodes_.begin()) return nullptr;
+  Node& node = (--after)->second;
+  return address - node.region.address < node.region.bytes ? &node.extent : nullptr;
+}
+
+HeapFigures NativeBlocks::figures(DeviceState&) const {
+  HeapFigures figures;
+  figures.region_bytes = bytes_;
+  return figures;
+}
+
+Extent* NativeBlocks::insert(Nodes::node_type&& handle) {
+  Node& node = handle.mapped();
+  bytes_ += node.region.bytes;
+  nodes_.insert(std::move(handle));
+  return &node.extent;
+}
+
+Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
+  if (!device.limit.charge(request.bytes)) return Error{CUDA_ERROR_OUT_OF_MEMORY, "CUPOOL_LIMIT"};
+  Nodes made;  // host memory first: after the driver call nothing may fail
+  Node* node = nullptr;
+  try {
+    node = &made[0];
+  } catch (...) {
+    device.limit.refund(request.bytes);
+    throw;
+  }
+  CUdeviceptr address = 0;
+  CUresult code = CUDA_SUCCESS;
+  {
+    const MutexUnlock unlocked(device.lock);
+    const RelaxedCaptureMode relaxed(device.driver, !exact_);
+    code = device.driver.cuMemAlloc_v2(&address, request.requested_bytes);
+    if (code == CUDA_SUCCESS && !device.services.owners.add(address, request.bytes, device.ordinal)) {
+      device.driver.cuMemFree_v2(address);
+      code = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+  }
+  if (code != CUDA_SUCCESS) {
+    device.limit.refund(request.bytes);
+    return Error{code, "cuMemAlloc_v2"};
+  }
+  node->region.address = address;
+  node->region.bytes = request.bytes;
+  node->region.first = &node->extent;
+  node->region.owner = &node->info;
+  node->info = {&home, this, 0, true};
+  node->extent.address = address;
+  node->extent.bytes = request.bytes;
+  node->extent.region = &node->region;
+  node->extent.state = ExtentState::live;
+  Nodes::node_type handle = made.extract(made.begin());
+  handle.key() = address;
+  Extent* extent = insert(std::move(handle));
+  device.counters().reserved_bytes.add(static_cast<std::int64_t>(request.bytes));
+  device.counters().regions_created.add();
+  device.note_region(observe::EventKind::region_create, address, request.bytes);
+  return Growth{extent, false};
+}
+
+Status NativeBlocks::give_back(DeviceState& device, Extent* extent) {
+  // Out of our books before the call: while the driver works, the address is the driver's to answer for.
+  Nodes::node_type handle = nodes_.extract(extent->address);
+  const std::uint64_t address = extent->address;
+  const std::uint64_t bytes = extent->bytes;
+  bytes_ -= bytes;
+  device.services.owners.remove(address, bytes);
+  CUresult code = CUDA_SUCCESS;
+  {
+    const MutexUnlock unlocked(device.lock);
+    const RelaxedCaptureMode relaxed(device.driver, !exact_);
+    code = device.driver.cuMemFree_v2(address);
+  }
+  if (code != CUDA_SUCCESS && device.services.owners.add(address, bytes, device.ordinal)) {
+    insert(std::move(handle));
+    return Error{code, "cuMemFree_v2"};
+  }
+  device.limit.refund(bytes);
+  device.counters().reserved_bytes.add(-static_cast<std::int64_t>(bytes));
+  device.counters().regions_released.add();
+  device.note_region(observe::EventKind::region_release, address, bytes);
+  return {};
+}
+
+std::uint64_t NativeBlocks::release(DeviceState& device, ContextPool&, std::uint64_t wanted_bytes) {
+  std::uint64_t released = 0;
+  while (waiting_ != 0 && released < wanted_bytes) {
+    auto waiting = nodes_.begin();
+    while (waiting != nodes_.end() && waiting->second.extent.state != ExtentState::free) ++waiting;
+    if (waiting == nodes_.end()) break;
+    --waiting_;
+    const std::uint64_t bytes = waiting->second.extent.bytes;
+    if (!give_back(device, &waiting->second.extent).ok()) {
+      ++waiting_;
+      break;
+    }
+    released += bytes;
+  }
+  return released;
+}
+
+void NativeBlocks::abandon(DeviceState& device, LossVisitor& visitor) {
+  for (auto& [address, node] : nodes_) {
+    if (node.extent.state != ExtentState::free) visitor.lost(node.extent);
+    device.services.owners.remove(address, node.region.bytes);
+    device.limit.refund(node.region.bytes);
+    device.counters().reserved_bytes.add(-static_cast<std::int64_t>(node.region.bytes));
+    device.note_region(observe::EventKind::region_release, address, node.region.bytes);
+  }
+  nodes_.clear();
+  bytes_ = 0;
+  waiting_ = 0;
+}
+
+void NativeBlocks::append_map(DeviceState&, const TickConverter& time, observe::DeviceSnapshot& out) const {
+  for (const auto& [address, node] : nodes_) {
+    const auto region = static_cast<std::uint32_t>(out.regions.size());
+    out.regions.push_back({address, node.region.bytes, reinterpret_cast<std::uint64_t>(node.info.home->context)});
+    const auto state = node.extent.state == ExtentState::live ? observe::BlockState::live : observe::BlockState::deferred;
+    out.blocks.push_back({address, node.extent.bytes, node.extent.requested_bytes, time.unix_ns(node.extent.allocated_ticks), region,
+                          node.extent.site, state});
+  }
+}
+
+std::string NativeBlocks::check(DeviceState& device) const {
+  std::uint64_t bytes = 0;
+  std::uint64_t end = 0;
+  std::size_t waiting = 0;
+  for (const auto& [address, node] : nodes_) {
+    if (address < end) return "two native blocks overlap";
+    if (node.region.owner != &node.info || node.extent.region != &node.region) return "a native block has lost its region";
+    const int owner = device.services.owners.find(address);
+    if (owner != device.ordinal && owner != OwnerMap::kSeveral) return "a native block's address does not lead to its device";
+    end = address + node.region.bytes;
+    bytes += node.region.bytes;
+    waiting += node.extent.state == ExtentState::free ? 1 : 0;
+  }
+  if (bytes != bytes_) return "native bytes do not add up";
+  return waiting == waiting_ ? "" : "native blocks that wait to be given back do not add up";
+}
+
+}  // namespace cupool::device

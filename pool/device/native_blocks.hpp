@@ -1,0 +1,54 @@
+// NativeBlocks: blocks that are cuMemAlloc allocations of their own, booked like any other.
+//
+// Serves the `platform` policy, CUPOOL_IPC=native (a block that processes without cupool can open) and the ladder's last
+// rung. A free is the driver's own call, so it synchronises as natively. One tree node per block: each costs a driver
+// call anyway, and neighbours in the address space are not ours to coalesce.
+// Thread rule: as DeviceAllocator; the device's lock.
+#pragma once
+
+#include <map>
+
+#include "pool/device/device_allocator.hpp"
+
+namespace cupool::device {
+
+class NativeBlocks final : public DeviceAllocator {
+ public:
+  /// `exact`: the program asked for native behaviour, so our calls run in its own capture mode.
+  explicit NativeBlocks(bool exact) : exact_(exact) {}
+
+  heap::Extent* allocate(DeviceState&, const AllocationRequest&) override { return nullptr; }  // nothing is kept free
+  void defer(DeviceState& device, heap::Extent* extent) override;
+  /// Keeps it for the next give_back_waiting(): its free waited for a capture to end.
+  void recycle(DeviceState& device, heap::Extent* extent) override;
+  heap::Extent* find(DeviceState& device, std::uint64_t address) override;
+  heap::Extent* find_containing(DeviceState& device, std::uint64_t address) override;
+  HeapFigures figures(DeviceState& device) const override;
+  HeapFigures figures_without_deferred(DeviceState& device) const override { return figures(device); }
+  void abandon(DeviceState& device, LossVisitor& visitor) override;
+  void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const override;
+  std::string check(DeviceState& device) const override;
+  Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) override;
+  std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes) override;
+
+  /// The driver's own free of a live block. On an error the block stays as it was; otherwise `extent` is gone. May block.
+  Status give_back(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock);
+  bool has_waiting() const { return waiting_ != 0; }
+
+ private:
+  struct Node {
+    heap::Region region;
+    heap::Extent extent;
+    RegionInfo info;
+  };
+  using Nodes = std::map<std::uint64_t, Node>;
+
+  heap::Extent* insert(Nodes::node_type&& handle);
+
+  const bool exact_;
+  Nodes nodes_;
+  std::uint64_t bytes_ = 0;
+  std::size_t waiting_ = 0;  ///< blocks in state free: recycled, not yet given back
+};
+
+}  // namespace cupool::device

@@ -1,0 +1,70 @@
+// The table's memory is mapped, not allocated: the top is 1 MiB of which a process touches a page or two.
+#include "pool/device/owner_map.hpp"
+
+#include <sys/mman.h>
+
+#include <new>
+
+namespace cupool::device {
+
+namespace {
+void* map_zeroed(std::size_t bytes) {
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return memory == MAP_FAILED ? nullptr : memory;
+}
+}  // namespace
+
+OwnerMap::OwnerMap() : top_(static_cast<std::atomic<Leaf*>*>(map_zeroed(kTopEntries * sizeof(std::atomic<Leaf*>)))) {
+  if (top_ == nullptr) throw std::bad_alloc();
+}
+
+OwnerMap::~OwnerMap() {
+  for (std::size_t i = 0; i < kTopEntries; ++i)
+    if (Leaf* leaf = top_[i].load(std::memory_order_relaxed)) ::munmap(static_cast<void*>(leaf), sizeof(Leaf));
+  ::munmap(static_cast<void*>(top_), kTopEntries * sizeof(std::atomic<Leaf*>));
+}
+
+OwnerMap::Leaf* OwnerMap::leaf_of(std::uint64_t page) {
+  std::atomic<Leaf*>& entry = top_[page >> kLeafShift];
+  Leaf* leaf = entry.load(std::memory_order_acquire);
+  if (leaf != nullptr) return leaf;
+  auto* fresh = static_cast<Leaf*>(map_zeroed(sizeof(Leaf)));
+  if (fresh == nullptr) return nullptr;
+  if (entry.compare_exchange_strong(leaf, fresh, std::memory_order_acq_rel)) return fresh;
+  ::munmap(static_cast<void*>(fresh), sizeof(Leaf));  // another thread was first
+  return leaf;
+}
+
+bool OwnerMap::add(std::uint64_t address, std::uint64_t bytes, int device) {
+  const std::uint64_t first = address >> kPageShift;
+  const std::uint64_t last = (address + bytes - 1) >> kPageShift;
+  if (bytes == 0 || last < first || last >= kPageCount) return false;
+  for (std::uint64_t page = first; page <= last; page = ((page >> kLeafShift) + 1) << kLeafShift)
+    if (leaf_of(page) == nullptr) return false;
+  const std::uint32_t mine = static_cast<std::uint32_t>(device + 1);
+  for (std::uint64_t page = first; page <= last; ++page) {
+    std::atomic<std::uint32_t>& slot = (*leaf_of(page))[page & (kLeafPages - 1)];
+    std::uint32_t word = slot.load(std::memory_order_relaxed);
+    std::uint32_t next = 0;
+    do {
+      const std::uint32_t owner = word >> kCountBits;
+      const std::uint32_t merged = owner == 0 || owner == mine ? mine : static_cast<std::uint32_t>(kSeveral + 1);
+      next = (merged << kCountBits) | ((word & ((1u << kCountBits) - 1)) + 1);
+    } while (!slot.compare_exchange_weak(word, next, std::memory_order_acq_rel));
+  }
+  return true;
+}
+
+void OwnerMap::remove(std::uint64_t address, std::uint64_t bytes) {
+  const std::uint64_t last = (address + bytes - 1) >> kPageShift;
+  for (std::uint64_t page = address >> kPageShift; page <= last; ++page) {
+    std::atomic<std::uint32_t>& slot = (*leaf_of(page))[page & (kLeafPages - 1)];
+    std::uint32_t word = slot.load(std::memory_order_relaxed);
+    std::uint32_t next = 0;
+    do {
+      next = (word & ((1u << kCountBits) - 1)) == 1 ? 0 : word - 1;
+    } while (!slot.compare_exchange_weak(word, next, std::memory_order_acq_rel));
+  }
+}
+
+}  // namespace cupool::device

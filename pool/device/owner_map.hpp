@@ -1,0 +1,57 @@
+// OwnerMap: which device of ours an address may belong to, without a lock.
+//
+// A two-level table over 2 MiB pages: a word per page holds the device and how many of its regions touch the page,
+// so that regions need not be aligned and small native blocks may share a page with memory that is not ours. A hit
+// is a hint (the device's heap decides under its lock); a miss is certain, and that is what every foreign pointer gets.
+// Thread rule: lookups from any thread at any time; add and remove too (compare and swap). Tables are never freed early.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace cupool::device {
+
+class OwnerMap {
+ public:
+  static constexpr int kNobody = -1;
+  static constexpr int kSeveral = 254;  ///< more than one device has regions in this page: ask each
+
+  OwnerMap();
+  ~OwnerMap();
+  OwnerMap(const OwnerMap&) = delete;
+  OwnerMap& operator=(const OwnerMap&) = delete;
+
+  /// Marks [address, address + bytes) as `device`'s. False, with nothing changed, when the address is beyond what the
+  /// map covers or host memory is out.
+  [[nodiscard]] bool add(std::uint64_t address, std::uint64_t bytes, int device);
+  /// Takes back one add of exactly this range.
+  void remove(std::uint64_t address, std::uint64_t bytes);
+
+  /// kNobody, kSeveral or the device.
+  int find(std::uint64_t address) const {
+    const std::uint64_t page = address >> kPageShift;
+    if (page >= kPageCount) return kNobody;
+    const Leaf* leaf = top_[page >> kLeafShift].load(std::memory_order_acquire);
+    if (leaf == nullptr) return kNobody;
+    const std::uint32_t word = (*leaf)[page & (kLeafPages - 1)].load(std::memory_order_acquire);
+    return static_cast<int>(word >> kCountBits) - 1;
+  }
+
+ private:
+  static constexpr unsigned kPageShift = 21;
+  static constexpr unsigned kAddressBits = 52;
+  static constexpr unsigned kLeafShift = 14;
+  static constexpr unsigned kCountBits = 24;
+  static constexpr std::uint64_t kPageCount = std::uint64_t{1} << (kAddressBits - kPageShift);
+  static constexpr std::size_t kLeafPages = std::size_t{1} << kLeafShift;
+  static constexpr std::size_t kTopEntries = kPageCount >> kLeafShift;
+  using Leaf = std::array<std::atomic<std::uint32_t>, kLeafPages>;
+
+  Leaf* leaf_of(std::uint64_t page);
+
+  std::atomic<Leaf*>* top_ = nullptr;  ///< mapped, zero until touched
+};
+
+}  // namespace cupool::device

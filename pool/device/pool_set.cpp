@@ -1,0 +1,290 @@
+// PoolSet: finds the device and the context of a call and passes it on. No policy here.
+#include "pool/device/pool_set.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstring>
+
+#include "pool/device/device_birth.hpp"
+#include "pool/device/device_pool.hpp"
+#include "pool/device/outside_memory.hpp"
+#include "pool/driver/handles.hpp"
+
+namespace cupool {
+
+using device::ContextPool;
+using device::DevicePool;
+using device::OwnerMap;
+
+namespace {
+constexpr std::size_t kCachedContexts = 4;
+constexpr std::size_t kUnpooledNames = 64;
+
+/// What a thread remembers between calls. Trivial, so that it needs no destructor: libraries free memory after ours have run.
+struct ThreadCache {
+  std::uint64_t set_id;  ///< of the PoolSet that filled it; ticks of its birth, so never another's
+  std::uint16_t thread;
+  CUcontext contexts[kCachedContexts];
+  ContextPool* homes[kCachedContexts];
+};
+thread_local ThreadCache t_cache;
+
+std::size_t slot_of(CUcontext context) { return (reinterpret_cast<std::uintptr_t>(context) >> 6) % kCachedContexts; }
+
+SystemClock& system_clock() {
+  static SystemClock clock;  // without state
+  return clock;
+}
+}  // namespace
+
+class PoolSet::Impl {
+ public:
+  Impl(const DriverApi& api, const config::Options& options, observe::LiveDevice* devices, std::size_t device_slots, Clock* clock)
+      : services(api, options, clock != nullptr ? *clock : system_clock()),
+        lives(devices),
+        slots(std::min(device_slots, pools.size())),
+        driver(api, uncounted) {
+    if (api.cuCtxRecordEvent == nullptr || api.cuEventCreate == nullptr || api.cuEventQuery == nullptr || api.cuEventSynchronize == nullptr) {
+      services.cannot_record.store(true);
+      if (options.free == config::FreeMode::deferred && options.policy != config::Policy::platform)
+        services.warnings.add("the driver has no cuCtxRecordEvent (CUDA 12.5): every free synchronises, as CUPOOL_FREE=sync");
+    }
+    if (options.policy == config::Policy::async)
+      services.warnings.add("CUPOOL_POLICY=async is not served yet: plain allocations are served as by grow, stream-ordered ones by the driver");
+    if (options.backing == config::Backing::pages)
+      services.warnings.add("CUPOOL_BACKING=pages is not served yet: the backing is segments");
+  }
+
+  ThreadCache& cache() {
+    if (t_cache.set_id != id) {
+      t_cache = ThreadCache{};
+      t_cache.set_id = id;
+      t_cache.thread = static_cast<std::uint16_t>(next_thread.fetch_add(1, std::memory_order_relaxed));
+    }
+    return t_cache;
+  }
+
+  DevicePool* pool_of(int ordinal) const {
+    const bool known = ordinal >= 0 && static_cast<std::size_t>(ordinal) < slots;
+    return known ? pools[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire) : nullptr;
+  }
+
+  /// The device's pool, made if it is new; null when there is no slot or the driver does not know the device.
+  DevicePool* pool_for(int ordinal) {
+    if (DevicePool* pool = pool_of(ordinal)) return pool;
+    if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= slots || services.stopped.load(std::memory_order_relaxed)) return nullptr;
+    const auto slot = static_cast<std::size_t>(ordinal);
+    const MutexLock lock(birth_lock);  // the queries under it do not block; a device is born once
+    if (owned[slot] != nullptr) return owned[slot].get();
+    observe::LiveDevice& live = lives[slot];
+    if (device::describe_device(Driver(services.api, live.driver_calls), ordinal, services.options, live) != CUDA_SUCCESS) return nullptr;
+    owned[slot] = std::make_unique<DevicePool>(services, ordinal, live, live.total_bytes, live.limit_bytes);
+    pools[slot].store(owned[slot].get(), std::memory_order_release);
+    return owned[slot].get();
+  }
+
+  /// The pool of `context`; a context that nobody told us of is the caller's current one, so the driver knows its device.
+  Result<ContextPool*> home_of(CUcontext context) {
+    ContextPool* home = services.contexts.find(context);
+    if (home != nullptr) return home;
+    if (services.stopped.load(std::memory_order_relaxed)) return Error{CUDA_ERROR_DEINITIALIZED, "exit"};
+    CUdevice ordinal = -1;
+    if (const CUresult code = driver.cuCtxGetDevice(&ordinal); code != CUDA_SUCCESS) return Error{code, "cuCtxGetDevice"};
+    DevicePool* pool = pool_for(ordinal);
+    return pool != nullptr ? pool->context_seen(context) : nullptr;
+  }
+
+  /// Asks every device's pool whose region may hold `address`; `ask` says whether it was the right one.
+  template <class Ask> bool ask_owner(CUdeviceptr address, Ask&& ask) {
+    const int owner = services.owners.find(address);
+    if (owner == OwnerMap::kNobody) return false;
+    if (owner != OwnerMap::kSeveral) return pool_of(owner) != nullptr && ask(*pool_of(owner));
+    for (std::size_t slot = 0; slot < slots; ++slot)
+      if (DevicePool* pool = pool_of(static_cast<int>(slot)); pool != nullptr && ask(*pool)) return true;
+    return false;
+  }
+
+  template <class F> void for_each_pool(F&& visit) const {
+    for (std::size_t slot = 0; slot < slots; ++slot)
+      if (DevicePool* pool = pool_of(static_cast<int>(slot))) visit(*pool);
+  }
+
+  device::PoolServices services;
+  device::OutsideMemory outside;
+  observe::LiveDevice* const lives;
+  const std::uint64_t id = ticks();
+  std::atomic<std::uint32_t> next_thread{1};
+  DriverCallCounts uncounted{};  ///< calls before a device is known
+  std::array<std::atomic<DevicePool*>, observe::kMaxDevices> pools{};
+  const std::size_t slots;
+  const Driver driver;
+  Mutex birth_lock;
+  std::array<std::unique_ptr<DevicePool>, observe::kMaxDevices> owned CUPOOL_GUARDED_BY(birth_lock);
+  std::array<std::atomic<const char*>, kUnpooledNames> unpooled{};
+};
+
+PoolSet::PoolSet(const DriverApi& api, const config::Options& options, observe::LiveDevice* devices, std::size_t device_slots, Clock* clock)
+    : impl_(std::make_unique<Impl>(api, options, devices, device_slots, clock)) {}
+PoolSet::~PoolSet() = default;
+
+Result<CUdeviceptr> PoolSet::allocate(CUcontext context, std::size_t bytes, const char* api) {
+  ThreadCache& cache = impl_->cache();
+  const std::size_t slot = slot_of(context);
+  if (cache.contexts[slot] == context && cache.homes[slot] != nullptr) {
+    ContextPool* home = cache.homes[slot];
+    Result<CUdeviceptr> served = home->pool.allocate(home, context, bytes, api, cache.thread);
+    if (served.ok() || served.error().where != device::kStaleContext.where) return served;
+  }
+  const Result<ContextPool*> home = impl_->home_of(context);
+  if (!home.ok()) return home.error();
+  if (home.value() == nullptr) {  // a device that we have no room for: the driver serves it, and its frees are foreign
+    CUdeviceptr address = 0;
+    const CUresult code = impl_->driver.cuMemAlloc_v2(&address, bytes);
+    if (code != CUDA_SUCCESS) return Error{code, "cuMemAlloc_v2"};
+    return address;
+  }
+  cache.contexts[slot] = context;
+  cache.homes[slot] = home.value();
+  return home.value()->pool.allocate(home.value(), context, bytes, api, cache.thread);
+}
+
+FreeResult PoolSet::free(CUdeviceptr address) {
+  FreeResult result;
+  const std::uint16_t thread = impl_->cache().thread;
+  const bool ours = impl_->ask_owner(address, [&](DevicePool& pool) {
+    result = pool.free(address, thread);
+    return result.outcome != FreeOutcome::unknown;
+  });
+  if (ours) return result;
+  DevicePool* book = nullptr;  // no device is known for a foreign pointer: the lowest that is in use counts it
+  impl_->for_each_pool([&](DevicePool& pool) { book = book == nullptr ? &pool : book; });
+  if (book != nullptr) book->state().counters().foreign_frees.value.fetch_add(1, std::memory_order_relaxed);
+  return result;
+}
+
+bool PoolSet::free_while_exiting(CUdeviceptr address) {
+  return impl_->ask_owner(address, [&](DevicePool& pool) { return pool.free_while_exiting(address); });
+}
+
+Ownership PoolSet::find(CUdeviceptr address, BlockView* block) {
+  Ownership ownership = Ownership::unknown;
+  impl_->ask_owner(address, [&](DevicePool& pool) {
+    ownership = pool.find(address, block);
+    return ownership != Ownership::unknown;
+  });
+  return ownership;
+}
+
+bool PoolSet::owns(CUdeviceptr address) const { return impl_->services.owners.find(address) != OwnerMap::kNobody; }
+
+void PoolSet::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes) {
+  const Result<ContextPool*> home = impl_->home_of(context);
+  if (home.ok() && home.value() != nullptr) home.value()->pool.adjust_mem_info(context, free_bytes, total_bytes);
+}
+
+Status PoolSet::set_sync_memops(CUdeviceptr address, bool on) {
+  Status status{Error{CUDA_ERROR_INVALID_VALUE, "cuPointerSetAttribute"}};
+  impl_->ask_owner(address, [&](DevicePool& pool) {
+    if (pool.find(address, nullptr) == Ownership::unknown) return false;
+    status = pool.set_sync_memops(address, on);
+    return true;
+  });
+  return status;
+}
+
+Status PoolSet::reserve_outside(int device, OutsideKind kind, std::size_t bytes, const char* api) {
+  DevicePool* pool = impl_->pool_for(device);
+  return pool != nullptr ? pool->charge_outside(kind, bytes, api) : Status{};
+}
+
+void PoolSet::commit_outside(int device, OutsideKind kind, std::uint64_t key, std::size_t bytes) {
+  DevicePool* pool = impl_->pool_of(device);
+  if (pool == nullptr) return;
+  // A key that is still here was released behind our back (with its context, say) and has come again.
+  if (const auto before = impl_->outside.add(kind, key, {device, bytes})) {
+    DevicePool* old = impl_->pool_of(before->device);
+    old->book_outside(kind, -static_cast<std::int64_t>(before->bytes));
+    old->refund_outside(kind, before->bytes);
+  }
+  pool->book_outside(kind, static_cast<std::int64_t>(bytes));
+}
+
+void PoolSet::cancel_outside(int device, OutsideKind kind, std::size_t bytes) {
+  if (DevicePool* pool = impl_->pool_of(device)) pool->refund_outside(kind, bytes);
+}
+
+bool PoolSet::release_outside(OutsideKind kind, std::uint64_t key) {
+  const auto entry = impl_->outside.remove(kind, key);
+  if (!entry) return false;
+  DevicePool* pool = impl_->pool_of(entry->device);
+  pool->book_outside(kind, -static_cast<std::int64_t>(entry->bytes));
+  pool->refund_outside(kind, entry->bytes);
+  return true;
+}
+
+void PoolSet::saw_unpooled(const char* api) {
+  for (std::atomic<const char*>& slot : impl_->unpooled) {
+    const char* seen = slot.load(std::memory_order_acquire);
+    if (seen == nullptr && slot.compare_exchange_strong(seen, api, std::memory_order_acq_rel)) return;
+    if (seen == api || std::strcmp(seen, api) == 0) return;
+  }
+}
+
+void PoolSet::context_seen(CUcontext context, int device) {
+  if (impl_->services.contexts.find(context) != nullptr) return;
+  if (DevicePool* pool = impl_->pool_for(device)) pool->context_seen(context);
+}
+
+CUresult PoolSet::end_context(CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead) {
+  ContextPool* home = impl_->services.contexts.find(context);
+  return home != nullptr ? home->pool.end_context(home, destroy, is_dead) : destroy();
+}
+
+CUresult PoolSet::begin_capture(CUstream stream, const std::function<CUresult()>& begin) { return impl_->services.gate.begin(stream, begin); }
+
+CUresult PoolSet::end_capture(CUstream stream, const std::function<CUresult()>& end, const std::function<bool()>& still_capturing) {
+  return impl_->services.gate.end(stream, end, still_capturing);
+}
+
+std::size_t PoolSet::trim() {
+  std::size_t released_bytes = 0;
+  impl_->for_each_pool([&](DevicePool& pool) { released_bytes += pool.trim(); });
+  return released_bytes;
+}
+
+bool PoolSet::used() const {
+  bool used = false;
+  impl_->for_each_pool([&](DevicePool& pool) { used = used || pool.used(); });
+  return used;
+}
+
+observe::Snapshot PoolSet::snapshot(std::chrono::nanoseconds budget) {
+  observe::Snapshot snapshot;
+  const std::uint64_t deadline_ns = impl_->services.clock.now_ns() + static_cast<std::uint64_t>(budget.count());
+  impl_->for_each_pool([&](DevicePool& pool) {
+    observe::DeviceSnapshot one;
+    if (!pool.snapshot(deadline_ns, one)) {
+      snapshot.complete = false;
+      return;
+    }
+    snapshot.dropped_events += one.timeline_dropped;
+    snapshot.devices.push_back(std::move(one));
+  });
+  snapshot.ooms = impl_->services.ooms.copy();
+  for (const std::atomic<const char*>& slot : impl_->unpooled)
+    if (const char* api = slot.load(std::memory_order_acquire)) snapshot.unpooled_apis_seen.emplace_back(api);
+  return snapshot;
+}
+
+std::size_t PoolSet::new_oom_count() { return impl_->services.ooms.count_new(); }
+std::vector<std::string> PoolSet::take_warnings() { return impl_->services.warnings.take(); }
+
+std::string PoolSet::check() const {
+  std::string broken;
+  impl_->for_each_pool([&](DevicePool& pool) { broken = broken.empty() ? pool.check() : broken; });
+  return broken;
+}
+
+void PoolSet::stop_calling_driver() { impl_->services.stopped.store(true, std::memory_order_relaxed); }
+
+}  // namespace cupool

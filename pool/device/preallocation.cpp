@@ -1,0 +1,45 @@
+// CUPOOL_PREALLOCATE: one region at the device's first pooled allocation; and what the driver says is free.
+#include <algorithm>
+
+#include "pool/core/bytes.hpp"
+#include "pool/device/device_pool.hpp"
+#include "pool/driver/handles.hpp"
+
+namespace cupool::device {
+
+void DevicePool::publish_driver_free(std::uint64_t bytes) {
+  device_.live.driver_free_bytes.store(bytes, std::memory_order_relaxed);
+  device_.live.driver_free_unix_ns.store(unix_now_ns(), std::memory_order_relaxed);
+}
+
+std::optional<std::uint64_t> DevicePool::sample_driver_free() {
+  const MutexUnlock unlocked(device_.lock);
+  const RelaxedCaptureMode relaxed(device_.driver);
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  if (device_.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes) != CUDA_SUCCESS) return std::nullopt;
+  publish_driver_free(free_bytes);
+  return free_bytes;
+}
+
+void DevicePool::preallocate(ContextPool& home, SegmentHeap& heap) {
+  preallocated_ = true;
+  const std::optional<config::Amount>& amount = device_.services.options.preallocate;
+  if (!amount) return;
+  preallocating_ = true;
+  const std::uint64_t asked_bytes = align_down(amount->resolve(device_.total_bytes), kRegionGranularity_bytes);
+  const std::uint64_t free_bytes = sample_driver_free().value_or(device_.total_bytes);
+  std::uint64_t bytes = align_down(std::min({asked_bytes, device_.limit.headroom_bytes(), free_bytes}), kRegionGranularity_bytes);
+  while (bytes != 0 && heap.take_region(device_, home, bytes).code() == CUDA_ERROR_OUT_OF_MEMORY)
+    bytes = align_down(bytes - bytes / 10, kRegionGranularity_bytes);  // "free" was an estimate: other processes, the driver's own needs
+  preallocating_ = false;
+  preallocation_ended_.notify_all();
+  if (bytes == asked_bytes) return;
+  const auto mib = [](std::uint64_t value) { return std::to_string(value / kMiB) + " MiB"; };
+  device_.services.warnings.add("CUPOOL_PREALLOCATE: GPU " + std::to_string(device_.ordinal) + " gave " + mib(bytes) + " of " + mib(asked_bytes) +
+                                (device_.limit.limit_bytes() != 0 && device_.limit.limit_bytes() < asked_bytes
+                                     ? " (CUPOOL_LIMIT is " + mib(device_.limit.limit_bytes()) + ")"
+                                     : " (" + mib(free_bytes) + " were free)"));
+}
+
+}  // namespace cupool::device

@@ -1,0 +1,195 @@
+// Growth and release around the driver calls: claim under the lock, call without it, publish under it.
+#include "pool/device/segment_heap.hpp"
+
+#include <algorithm>
+#include <memory>
+
+#include "pool/device/context_pool.hpp"
+#include "pool/driver/handles.hpp"
+
+namespace cupool::device {
+
+using heap::Extent;
+using heap::ExtentState;
+using heap::Region;
+
+Extent* SegmentHeap::allocate(DeviceState&, const AllocationRequest& request) { return heap_.allocate(request.bytes); }
+void SegmentHeap::defer(DeviceState&, Extent* extent) { heap_.defer(extent); }
+void SegmentHeap::recycle(DeviceState&, Extent* extent) { heap_.free(extent); }
+Extent* SegmentHeap::find(DeviceState&, std::uint64_t address) { return heap_.find(address); }
+Extent* SegmentHeap::find_containing(DeviceState&, std::uint64_t address) { return heap_.find_containing(address); }
+
+HeapFigures SegmentHeap::figures(DeviceState&) const {
+  const std::uint64_t largest = heap_.largest_free_bytes();
+  return {heap_.region_bytes(), heap_.free_bytes(), largest, heap_.wholly_free_bytes(), heap_.inactive_split_bytes(), largest};
+}
+
+HeapFigures SegmentHeap::figures_without_deferred(DeviceState& device) const {
+  HeapFigures figures = this->figures(device);
+  const heap::ExtentHeap::Projection projection = heap_.project_deferred_free();
+  figures.largest_free_bytes = projection.largest_free_bytes;
+  figures.largest_free_remapped_bytes = projection.largest_free_bytes;
+  figures.wholly_free_bytes = projection.wholly_free_bytes;
+  return figures;
+}
+
+void SegmentHeap::adopt(ContextPool& home, Claim claim) {
+  auto info = std::make_unique<RegionInfo>(RegionInfo{&home, this, 0, false});
+  heap_.add_region(claim.address, claim.bytes, info.get());
+  static_cast<void>(info.release());  // the region's from here on; deleted with it
+}
+
+Status SegmentHeap::take_region(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
+  if (!device.limit.charge(bytes)) return Error{CUDA_ERROR_OUT_OF_MEMORY, "CUPOOL_LIMIT"};
+  CUdeviceptr address = 0;
+  CUresult code = CUDA_SUCCESS;
+  {
+    const MutexUnlock unlocked(device.lock);
+    const RelaxedCaptureMode relaxed(device.driver);
+    code = device.driver.cuMemAlloc_v2(&address, bytes);
+  }
+  bool usable = code == CUDA_SUCCESS && is_aligned(address, kBlockAlignment_bytes);
+  if (code == CUDA_SUCCESS && !usable) device.disable("the driver returned an address that is not a multiple of 512");
+  usable = usable && device.services.owners.add(address, bytes, device.ordinal);
+  if (usable) {
+    try {
+      adopt(home, {address, bytes});
+    } catch (const std::bad_alloc&) {
+      device.services.owners.remove(address, bytes);
+      usable = false;
+    }
+  }
+  if (!usable) {
+    device.limit.refund(bytes);
+    if (code != CUDA_SUCCESS) return Error{code, "cuMemAlloc_v2"};
+    const MutexUnlock unlocked(device.lock);
+    device.driver.cuMemFree_v2(address);
+    return Error{CUDA_ERROR_OUT_OF_MEMORY, "host memory"};
+  }
+  device.counters().reserved_bytes.add(static_cast<std::int64_t>(bytes));
+  device.counters().regions_created.add();
+  device.note_region(observe::EventKind::region_create, address, bytes);
+  return {};
+}
+
+Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
+  while (growing_) {
+    grown_.wait(device.lock);
+    if (Extent* extent = heap_.allocate(request.bytes)) return Growth{extent, false};
+  }
+  const std::uint64_t need_bytes = align_up(request.bytes, kRegionGranularity_bytes);
+  if (need_bytes < request.bytes) return Error{CUDA_ERROR_OUT_OF_MEMORY, "size"};
+  const std::uint64_t planned_bytes = growth_.plan(need_bytes);
+  growing_ = true;
+  Status status{Error{CUDA_ERROR_OUT_OF_MEMORY, "CUPOOL_LIMIT"}};
+  std::uint64_t bytes = planned_bytes;
+  for (;;) {
+    bytes = std::min(bytes, std::max(need_bytes, align_down(device.limit.headroom_bytes(), kRegionGranularity_bytes)));
+    status = take_region(device, home, bytes);
+    if (status.ok() || status.code() != CUDA_ERROR_OUT_OF_MEMORY || bytes == need_bytes) break;
+    bytes = std::max(need_bytes, align_down(bytes / 2, kRegionGranularity_bytes));
+  }
+  growing_ = false;
+  grown_.notify_all();
+  if (!status.ok()) return status.error();
+  growth_.made(bytes);
+  Extent* extent = heap_.allocate(request.bytes);
+  if (extent == nullptr) return Error{CUDA_ERROR_OUT_OF_MEMORY, "region taken by another thread"};
+  return Growth{extent, bytes < planned_bytes};
+}
+
+/// Wholly free regions out of the heap: the smallest that is enough, else the largest ones until it is.
+std::vector<SegmentHeap::Claim> SegmentHeap::claim_free_regions(DeviceState& device, std::uint64_t wanted_bytes) {
+  std::vector<Claim> free_regions;
+  heap_.for_each_region([&](const Region& region) {
+    if (region.free_bytes == region.bytes) free_regions.push_back({region.address, region.bytes});
+  });
+  std::sort(free_regions.begin(), free_regions.end(), [](const Claim& a, const Claim& b) { return a.bytes > b.bytes; });
+  std::vector<Claim> claims;
+  claims.reserve(free_regions.size());
+  std::uint64_t claimed_bytes = 0;
+  for (std::size_t i = 0; i < free_regions.size() && claimed_bytes < wanted_bytes; ++i) {
+    const bool next_is_enough = i + 1 < free_regions.size() && free_regions[i + 1].bytes >= wanted_bytes - claimed_bytes;
+    if (next_is_enough) continue;
+    claims.push_back(free_regions[i]);
+    claimed_bytes += free_regions[i].bytes;
+  }
+  for (const Claim& claim : claims) {
+    Region* region = heap_.find_region(claim.address);
+    const std::unique_ptr<RegionInfo> info(static_cast<RegionInfo*>(region->owner));
+    heap_.remove_region(region);
+    device.services.owners.remove(claim.address, claim.bytes);
+  }
+  return claims;
+}
+
+std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes) {
+  std::vector<Claim> claims = claim_free_regions(device, wanted_bytes);
+  if (claims.empty()) return 0;
+  std::vector<CUresult> codes(claims.size(), CUDA_SUCCESS);
+  {
+    const MutexUnlock unlocked(device.lock);
+    const RelaxedCaptureMode relaxed(device.driver);
+    const ScopedContext current(device.driver, home.registered.context);
+    for (std::size_t i = 0; i < claims.size(); ++i)
+      codes[i] = current.status().ok() ? device.driver.cuMemFree_v2(claims[i].address) : current.status().code();
+  }
+  std::uint64_t released_bytes = 0;
+  for (std::size_t i = 0; i < claims.size(); ++i) {
+    const Claim& claim = claims[i];
+    if (codes[i] != CUDA_SUCCESS && device.services.owners.add(claim.address, claim.bytes, device.ordinal)) {
+      adopt(home, claim);  // the driver kept it: so do we
+      continue;
+    }
+    released_bytes += claim.bytes;
+    device.limit.refund(claim.bytes);
+    device.counters().reserved_bytes.add(-static_cast<std::int64_t>(claim.bytes));
+    device.counters().regions_released.add();
+    device.note_region(observe::EventKind::region_release, claim.address, claim.bytes);
+  }
+  return released_bytes;
+}
+
+void SegmentHeap::abandon(DeviceState& device, LossVisitor& visitor) {
+  std::vector<Region*> regions;
+  heap_.for_each_region([&](const Region& region) { regions.push_back(heap_.find_region(region.address)); });
+  for (Region* region : regions) {
+    const Claim claim{region->address, region->bytes};
+    const std::unique_ptr<RegionInfo> info(static_cast<RegionInfo*>(region->owner));
+    heap_.abandon_region(region, [&](Extent& extent) { visitor.lost(extent); });
+    device.services.owners.remove(claim.address, claim.bytes);
+    device.limit.refund(claim.bytes);
+    device.counters().reserved_bytes.add(-static_cast<std::int64_t>(claim.bytes));
+    device.note_region(observe::EventKind::region_release, claim.address, claim.bytes);
+  }
+  growth_ = RegionGrowth{};
+}
+
+void SegmentHeap::append_map(DeviceState&, const TickConverter& time, observe::DeviceSnapshot& out) const {
+  heap_.for_each_region([&](const Region& region) {
+    const auto index = static_cast<std::uint32_t>(out.regions.size());
+    const auto context = reinterpret_cast<std::uint64_t>(static_cast<const RegionInfo*>(region.owner)->home->context);
+    out.regions.push_back({region.address, region.bytes, context});
+    heap_.for_each_extent(region, [&](const Extent& extent) {
+      const bool free = extent.state == ExtentState::free;
+      const auto state = free ? observe::BlockState::free
+                         : extent.state == ExtentState::live ? observe::BlockState::live
+                                                             : observe::BlockState::deferred;
+      out.blocks.push_back({extent.address, extent.bytes, free ? 0 : extent.requested_bytes,
+                            free ? 0 : time.unix_ns(extent.allocated_ticks), index, free ? 0 : extent.site, state});
+    });
+  });
+}
+
+std::string SegmentHeap::check(DeviceState& device) const {
+  std::string broken = heap_.check();
+  heap_.for_each_region([&](const Region& region) {
+    const auto* info = static_cast<const RegionInfo*>(region.owner);
+    const int owner = device.services.owners.find(region.address);
+    if (info == nullptr || info->allocator != this) broken = "a region has lost its owner";
+    if (owner != device.ordinal && owner != OwnerMap::kSeveral) broken = "a region's address does not lead to its device";
+  });
+  return broken;
+}
+
+}  // namespace cupool::device
