@@ -1,0 +1,56 @@
+// Allocation: one piece of memory that a program can name, whatever made it.
+//
+// Device bytes live in a memfd and are moved by pread/pwrite: a device address is a number in a range that
+// nothing is mapped at, so a program that dereferences one crashes, as it does natively.
+// Thread rule: guarded by the simulator's lock.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tests/sim/timeline.hpp"
+
+namespace cusim {
+
+struct Context;
+struct MemoryPool;
+struct Mapping;
+
+enum class MemoryKind : std::uint8_t {
+  device,          ///< cuMemAlloc, cuMemAllocPitch
+  stream_ordered,  ///< cuMemAllocAsync, cuMemAllocFromPoolAsync
+  managed,         ///< cuMemAllocManaged
+  host,            ///< cuMemHostAlloc, cuMemAllocHost
+  registered,      ///< cuMemHostRegister
+  mapped,          ///< cuMemMap
+  imported,        ///< cuIpcOpenMemHandle
+};
+
+struct Allocation {
+  CUdeviceptr base = 0;
+  std::size_t bytes = 0;  ///< as asked for; the device is charged more
+  MemoryKind kind = MemoryKind::device;
+  bool live = false;
+  bool touched = false;  ///< ever written: its pages of the memfd are given back when it is freed
+  bool sync_memops = false;
+  unsigned flags = 0;  ///< of cuMemHostAlloc, cuMemAllocManaged, cuMemHostRegister
+  int device = 0;
+  int fd = -1;  ///< of the bytes, unless `host` is set
+  std::uint64_t file_offset = 0;
+  std::uint64_t buffer_id = 0;
+  std::byte* host = nullptr;
+  Context* context = nullptr;  ///< null for mapped memory
+  Allocation* previous = nullptr;  ///< among the memory of the same context
+  Allocation* next = nullptr;
+
+  // Rare kinds.
+  MemoryPool* pool = nullptr;
+  Mapping* mapping = nullptr;
+  OperationPtr available;  ///< stream-ordered: from here on it may be touched
+  bool free_requested = false;
+  std::uint64_t reserved_bytes = 0;  ///< imported: the address range it takes
+};
+
+}  // namespace cusim

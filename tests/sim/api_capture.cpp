@@ -1,0 +1,218 @@
+// Stream capture. Source: CUDA Driver API 13.0, "Stream Management".
+#include "tests/sim/call.hpp"
+
+using namespace cusim;
+
+namespace {
+
+CUresult begin(Call& c, CUstream handle, CUstreamCaptureMode mode, std::shared_ptr<Graph> graph,
+               std::uint64_t graph_handle) {
+  Stream* stream = nullptr;
+  CUSIM_TRY(c.stream(handle, &stream));
+  if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
+  if (stream->legacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (stream->capture != nullptr) {
+    stream->capture->invalidated = true;
+    return CUDA_ERROR_ILLEGAL_STATE;
+  }
+  auto capture = std::make_shared<Capture>();
+  capture->id = c.sim.next_id();
+  capture->mode = mode;
+  capture->thread = &c.thread;
+  capture->origin = stream;
+  capture->streams = {stream};
+  capture->graph = graph != nullptr ? std::move(graph) : std::make_shared<Graph>();
+  capture->graph_handle = graph_handle;
+  stream->capture = capture;
+  c.sim.captures.push_back(std::move(capture));
+  return CUDA_SUCCESS;
+}
+
+CUresult begin_to_graph(Call& c, CUstream handle, CUgraph graph_handle, const CUgraphNode* dependencies,
+                        const CUgraphEdgeData* edges, std::size_t count, CUstreamCaptureMode mode) {
+  const auto found = c.sim.graphs.find(as_number(graph_handle));
+  if (found == c.sim.graphs.end()) return CUDA_ERROR_INVALID_VALUE;
+  if (count != 0 || dependencies != nullptr || edges != nullptr) {
+    c.sim.violate("cuStreamBeginCaptureToGraph: dependencies on existing nodes are not modelled");
+    std::fprintf(stderr, "cusim: cuStreamBeginCaptureToGraph with dependencies is not modelled\n");
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  return begin(c, handle, mode, found->second, found->first);
+}
+
+/// Every node that nothing depends on must be behind the origin stream; else a forked stream was not joined.
+bool has_unjoined_work(const Capture& capture) {
+  std::vector<bool> has_dependent(capture.graph->nodes.size(), false);
+  for (const Node& node : capture.graph->nodes) {
+    for (const std::size_t predecessor : node.predecessors) has_dependent[predecessor] = true;
+  }
+  for (std::size_t i = 0; i < has_dependent.size(); ++i) {
+    if (!has_dependent[i] && capture.origin->capture_frontier.count(i) == 0) return true;
+  }
+  return false;
+}
+
+CUresult end(Call& c, CUstream handle, CUgraph* out) {
+  Stream* stream = nullptr;
+  CUSIM_TRY(c.stream(handle, &stream));
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *out = nullptr;
+  if (stream->capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
+  const std::shared_ptr<Capture> capture = stream->capture;
+  if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != &c.thread) {
+    return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  }
+  if (capture->origin != stream) {
+    capture->invalidated = true;
+    return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+  }
+  const bool invalidated = capture->invalidated;
+  const bool unjoined = !invalidated && has_unjoined_work(*capture);
+  c.sim.forget_capture(capture);
+  if (invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (unjoined) return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+  if (capture->graph_handle == 0) {
+    capture->graph_handle = c.sim.new_handle();
+    c.sim.graphs.emplace(capture->graph_handle, capture->graph);
+  }
+  *out = reinterpret_cast<CUgraph>(capture->graph_handle);
+  return CUDA_SUCCESS;
+}
+
+CUstreamCaptureStatus status_of(const Stream& stream) {
+  if (stream.capture == nullptr) return CU_STREAM_CAPTURE_STATUS_NONE;
+  return stream.capture->invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
+/// Asking about the legacy stream while a blocking stream captures: IMPLICIT (it does not end the capture).
+CUresult legacy_status(Call& c, const Stream& stream) {
+  if (!stream.legacy) return CUDA_SUCCESS;
+  for (const auto& capture : c.sim.captures) {
+    for (const Stream* other : capture->streams) {
+      if (other->context == stream.context && other->blocking()) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult is_capturing(Call& c, CUstream handle, CUstreamCaptureStatus* out) {
+  Stream* stream = nullptr;
+  CUSIM_TRY(c.stream(handle, &stream));
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  CUSIM_TRY(legacy_status(c, *stream));
+  *out = status_of(*stream);
+  return CUDA_SUCCESS;
+}
+
+CUresult capture_info(Call& c, CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph) {
+  Stream* stream = nullptr;
+  CUSIM_TRY(c.stream(handle, &stream));
+  if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  CUSIM_TRY(legacy_status(c, *stream));
+  *status = status_of(*stream);
+  if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
+  if (id != nullptr) *id = stream->capture->id;
+  if (graph != nullptr) {
+    Capture& capture = *stream->capture;
+    if (capture.graph_handle == 0) {
+      capture.graph_handle = c.sim.new_handle();
+      c.sim.graphs.emplace(capture.graph_handle, capture.graph);
+    }
+    *graph = reinterpret_cast<CUgraph>(capture.graph_handle);
+  }
+  return CUDA_SUCCESS;
+}
+
+/// The node lists of the newer forms are not modelled: asking for them is refused loudly.
+CUresult full_info(Symbol symbol, CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                   bool wants_nodes) {
+  return call(symbol, [&](Call& c) -> CUresult {
+    if (wants_nodes) {
+      c.sim.violate(c.name() + ": the list of dependencies is not modelled");
+      std::fprintf(stderr, "cusim: %s: the list of dependencies is not modelled\n", c.name().c_str());
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    return capture_info(c, handle, status, id, graph);
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuStreamBeginCapture(CUstream stream) {
+  return call(Symbol::cuStreamBeginCapture,
+              [&](Call& c) { return begin(c, stream, CU_STREAM_CAPTURE_MODE_GLOBAL, nullptr, 0); });
+}
+CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
+  return call(Symbol::cuStreamBeginCapture_ptsz,
+              [&](Call& c) { return begin(c, per_thread(stream), CU_STREAM_CAPTURE_MODE_GLOBAL, nullptr, 0); });
+}
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+  return call(Symbol::cuStreamBeginCapture_v2, [&](Call& c) { return begin(c, stream, mode, nullptr, 0); });
+}
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
+  return call(Symbol::cuStreamBeginCapture_v2_ptsz,
+              [&](Call& c) { return begin(c, per_thread(stream), mode, nullptr, 0); });
+}
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
+                                     const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode) {
+  return call(Symbol::cuStreamBeginCaptureToGraph,
+              [&](Call& c) { return begin_to_graph(c, stream, graph, dependencies, edges, count, mode); });
+}
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
+                                          const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode) {
+  return call(Symbol::cuStreamBeginCaptureToGraph_ptsz, [&](Call& c) {
+    return begin_to_graph(c, per_thread(stream), graph, dependencies, edges, count, mode);
+  });
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  return call(Symbol::cuStreamEndCapture, [&](Call& c) { return end(c, stream, graph); });
+}
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
+  return call(Symbol::cuStreamEndCapture_ptsz, [&](Call& c) { return end(c, per_thread(stream), graph); });
+}
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  return call(Symbol::cuStreamIsCapturing, [&](Call& c) { return is_capturing(c, stream, status); });
+}
+CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus* status) {
+  return call(Symbol::cuStreamIsCapturing_ptsz, [&](Call& c) { return is_capturing(c, per_thread(stream), status); });
+}
+CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id) {
+  return call(Symbol::cuStreamGetCaptureInfo, [&](Call& c) { return capture_info(c, stream, status, id, nullptr); });
+}
+CUresult cuStreamGetCaptureInfo_ptsz(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id) {
+  return call(Symbol::cuStreamGetCaptureInfo_ptsz,
+              [&](Call& c) { return capture_info(c, per_thread(stream), status, id, nullptr); });
+}
+CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                   const CUgraphNode** nodes, size_t* count) {
+  return full_info(Symbol::cuStreamGetCaptureInfo_v2, stream, status, id, graph, nodes != nullptr || count != nullptr);
+}
+CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                        const CUgraphNode** nodes, size_t* count) {
+  return full_info(Symbol::cuStreamGetCaptureInfo_v2_ptsz, per_thread(stream), status, id, graph,
+                   nodes != nullptr || count != nullptr);
+}
+CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                   const CUgraphNode** nodes, const CUgraphEdgeData** edges, size_t* count) {
+  return full_info(Symbol::cuStreamGetCaptureInfo_v3, stream, status, id, graph,
+                   nodes != nullptr || edges != nullptr || count != nullptr);
+}
+CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                        const CUgraphNode** nodes, const CUgraphEdgeData** edges, size_t* count) {
+  return full_info(Symbol::cuStreamGetCaptureInfo_v3_ptsz, per_thread(stream), status, id, graph,
+                   nodes != nullptr || edges != nullptr || count != nullptr);
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  return call(Symbol::cuThreadExchangeStreamCaptureMode, [&](Call& c) -> CUresult {
+    if (mode == nullptr || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::swap(*mode, c.thread.capture_mode);
+    return CUDA_SUCCESS;
+  });
+}
+
+}  // extern "C"

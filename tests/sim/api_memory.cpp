@@ -1,0 +1,125 @@
+// Device memory: allocation, pitch, free, sizes, address ranges.
+#include "tests/sim/call.hpp"
+
+using namespace cusim;
+
+namespace {
+
+CUresult allocate(Call& c, CUdeviceptr* out, std::size_t bytes) {
+  Context* context = nullptr;
+  CUSIM_TRY(c.current(&context));
+  if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  CUSIM_TRY(c.sim.forbid_while_capturing());
+  Device& device = c.device_of(*context);
+  Allocation* memory = device.memory.allocate(bytes);
+  if (memory == nullptr && c.sim.trim_pools(context->device)) memory = device.memory.allocate(bytes);
+  if (memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  c.sim.adopt(*memory, *context);
+  *out = memory->base;
+  return CUDA_SUCCESS;
+}
+
+CUresult free_memory(Call& c, CUdeviceptr address) {
+  Context* current = nullptr;
+  CUSIM_TRY(c.current(&current));
+  if (address == 0) return CUDA_SUCCESS;
+  Allocation* memory = c.sim.find_memory(address);
+  if (memory == nullptr || memory->base != address ||
+      (memory->kind != MemoryKind::device && memory->kind != MemoryKind::managed &&
+       memory->kind != MemoryKind::stream_ordered)) {
+    c.sim.violate(c.name() + (memory == nullptr ? " of an address that is not allocated (double free?)"
+                                                : " of an address that is not the base of device memory"));
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  CUSIM_TRY(c.sim.forbid_while_capturing());
+  // As the native one: everything that could touch the memory has run before the bytes are gone [?: all work of the
+  // owning context, and of the current one].
+  Context& owner = *memory->context;
+  c.sim.wait_for_context(owner, c.lock);
+  if (current != &owner && current->alive) c.sim.wait_for_context(*current, c.lock);
+  memory = c.sim.find_memory(address);  // the lock may have been given up
+  if (memory == nullptr || memory->base != address) {
+    c.sim.violate(c.name() + " raced with another free of the same memory");
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  c.sim.release(*memory);
+  return owner.broken;
+}
+
+CUresult allocate_pitch(Call& c, CUdeviceptr* out, std::size_t* pitch, std::size_t width, std::size_t height,
+                        unsigned element) {
+  if (pitch == nullptr || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (element != 4 && element != 8 && element != 16) return CUDA_ERROR_INVALID_VALUE;
+  const std::size_t row = (width + 511) / 512 * 512;
+  if (row < width || height > SIZE_MAX / row) return CUDA_ERROR_INVALID_VALUE;
+  CUSIM_TRY(allocate(c, out, row * height));
+  *pitch = row;
+  return CUDA_SUCCESS;
+}
+
+CUresult memory_info(Call& c, std::size_t* free_bytes, std::size_t* total_bytes) {
+  Context* context = nullptr;
+  CUSIM_TRY(c.current(&context));
+  if (free_bytes == nullptr || total_bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const DeviceMemory& memory = c.device_of(*context).memory;
+  *free_bytes = memory.capacity_bytes() - memory.used_bytes();
+  *total_bytes = memory.capacity_bytes();
+  return CUDA_SUCCESS;
+}
+
+CUresult address_range(Call& c, CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) {
+  Context* context = nullptr;
+  CUSIM_TRY(c.current(&context));
+  const Allocation* memory = c.sim.find_memory(address);
+  // The native call answers NOT_FOUND for VMM mappings of several pieces; for one it answers the mapping [?].
+  if (memory == nullptr) return CUDA_ERROR_NOT_FOUND;
+  if (base != nullptr) *base = memory->base;
+  if (bytes != nullptr) *bytes = memory->bytes;
+  return CUDA_SUCCESS;
+}
+
+/// The 32-bit forms of CUDA 2.0 cannot name this device's addresses.
+CUresult refuse_legacy(Symbol symbol) {
+  return call(symbol, [&](Call& c) -> CUresult {
+    c.sim.violate(c.name() + ": the 32-bit form is not modelled");
+    std::fprintf(stderr, "cusim: %s (32-bit addresses) is not modelled\n", c.name().c_str());
+    return CUDA_ERROR_NOT_SUPPORTED;
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) {
+  return call(Symbol::cuMemAlloc_v2, [&](Call& c) { return allocate(c, out, bytes); });
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_t height, unsigned element) {
+  return call(Symbol::cuMemAllocPitch_v2,
+              [&](Call& c) { return allocate_pitch(c, out, pitch, width, height, element); });
+}
+
+CUresult cuMemFree_v2(CUdeviceptr address) {
+  return call(Symbol::cuMemFree_v2, [&](Call& c) { return free_memory(c, address); });
+}
+
+CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
+  return call(Symbol::cuMemGetInfo_v2, [&](Call& c) { return memory_info(c, free_bytes, total_bytes); });
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
+  return call(Symbol::cuMemGetAddressRange_v2, [&](Call& c) { return address_range(c, base, bytes, address); });
+}
+
+CUresult cuMemAlloc(CUdeviceptr_v1*, unsigned) { return refuse_legacy(Symbol::cuMemAlloc); }
+CUresult cuMemFree(CUdeviceptr_v1) { return refuse_legacy(Symbol::cuMemFree); }
+CUresult cuMemGetInfo(unsigned*, unsigned*) { return refuse_legacy(Symbol::cuMemGetInfo); }
+CUresult cuMemAllocPitch(CUdeviceptr_v1*, unsigned*, unsigned, unsigned, unsigned) {
+  return refuse_legacy(Symbol::cuMemAllocPitch);
+}
+CUresult cuMemGetAddressRange(CUdeviceptr_v1*, unsigned*, CUdeviceptr_v1) {
+  return refuse_legacy(Symbol::cuMemGetAddressRange);
+}
+
+}  // extern "C"

@@ -1,0 +1,52 @@
+// call(): what every exported function does first, in the order the real driver answers.
+//
+// Count, injected fault, deinitialised, forked child, not initialised, called from a host function; then the body under the lock.
+// `Call` is what a body gets. A body returns the CUresult. Nothing throws out of an exported function.
+#pragma once
+
+#include "tests/sim/simulator.hpp"
+
+#define CUSIM_TRY(expression)                                                        \
+  do {                                                                               \
+    if (const CUresult cusim_code = (expression); cusim_code != CUDA_SUCCESS) return cusim_code; \
+  } while (false)
+
+namespace cusim {
+
+struct Call {
+  Simulator& sim;
+  Lock& lock;
+  ThreadState& thread;
+  Symbol symbol;
+
+  std::string name() const { return symbol_row(symbol).symbol; }
+  /// The current context if it can serve: INVALID_CONTEXT without one, CONTEXT_IS_DESTROYED, or its sticky error.
+  CUresult current(Context** out);
+  CUresult device(CUdevice ordinal, Device** out) {
+    if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= sim.devices.size()) return CUDA_ERROR_INVALID_DEVICE;
+    *out = sim.devices[static_cast<std::size_t>(ordinal)].get();
+    return CUDA_SUCCESS;
+  }
+  Device& device_of(const Context& context) { return *sim.devices[static_cast<std::size_t>(context.device)]; }
+  /// A stream, usable from here.
+  CUresult stream(CUstream handle, Stream** out);
+};
+
+/// Success, or what a call must answer before its body is looked at.
+CUresult admit(Symbol symbol, bool needs_init);
+void run_clock(Simulator& sim, Lock& lock);
+
+template <class Body>
+CUresult call(Symbol symbol, Body&& body, bool needs_init = true) {
+  CUSIM_TRY(admit(symbol, needs_init));
+  Simulator& sim = Simulator::instance();
+  Lock lock(sim.mutex);
+  if (sim.settings.real_clock) run_clock(sim, lock);
+  Call context{sim, lock, sim.thread(), symbol};
+  return body(context);
+}
+
+/// The handle that a null stream means in a _ptsz or _ptds variant.
+inline CUstream per_thread(CUstream handle) { return handle == nullptr ? CU_STREAM_PER_THREAD : handle; }
+
+}  // namespace cusim

@@ -1,0 +1,102 @@
+// Contexts, streams and events, and the captures that streams take part in.
+// Plain records; the rules live in the .cpp files of each area. Thread rule: guarded by the simulator's lock.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "tests/sim/allocation.hpp"
+#include "tests/sim/timeline.hpp"
+
+namespace cusim {
+
+struct Stream;
+struct ThreadState;
+
+/// What an operation of a stream does; copied when a graph that recorded it is launched.
+struct Work {
+  std::uint64_t duration_ns = 0;
+  std::function<void()> action;
+  std::function<void()> host_function;
+  volatile std::uint32_t* host_flag = nullptr;
+  CUgraphNodeType node_type = CU_GRAPH_NODE_TYPE_KERNEL;
+};
+
+struct Node {
+  Work work;
+  std::vector<std::size_t> predecessors;  ///< indices into the graph
+};
+
+struct Graph {
+  std::vector<Node> nodes;
+};
+
+/// One stream capture, shared by the streams that joined it.
+struct Capture {
+  std::uint64_t id = 0;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  const ThreadState* thread = nullptr;
+  bool invalidated = false;
+  Stream* origin = nullptr;
+  std::vector<Stream*> streams;
+  std::shared_ptr<Graph> graph;
+  std::uint64_t graph_handle = 0;
+  bool to_existing_graph = false;
+};
+
+struct Context {
+  int device = 0;
+  bool primary = false;
+  bool alive = true;
+  bool destroyed = false;  ///< a created context after cuCtxDestroy
+  unsigned flags = 0;
+  unsigned references = 0;  ///< of a primary
+  std::uint64_t id = 0;
+  unsigned api_version = 0;
+  CUresult broken = CUDA_SUCCESS;  ///< sticky error
+  std::uint64_t charged_bytes = 0;
+  std::size_t pending = 0;         ///< operations that are not complete
+  OperationPtr gate;               ///< cuCtxWaitEvent: everything submitted from then on comes after it
+  std::vector<OperationPtr> orphans;  ///< last operations of streams that were destroyed before their work was done
+  std::unique_ptr<Stream> legacy;
+  std::unordered_map<const ThreadState*, std::unique_ptr<Stream>> per_thread;
+  std::set<Stream*> streams;       ///< created ones
+  std::set<const Context*> peers;
+  Allocation* memory = nullptr;    ///< first of the list
+};
+
+struct Stream {
+  std::uint64_t handle = 0;  ///< 0 for legacy and per-thread streams
+  std::uint64_t id = 0;
+  Context* context = nullptr;
+  unsigned flags = 0;
+  int priority = 0;
+  bool legacy = false;
+  OperationPtr tail;
+  std::shared_ptr<Capture> capture;
+  std::set<std::size_t> capture_frontier;  ///< nodes that the next captured one depends on
+
+  bool blocking() const { return (flags & CU_STREAM_NON_BLOCKING) == 0; }
+};
+
+struct Event {
+  std::uint64_t handle = 0;
+  Context* context = nullptr;
+  unsigned flags = 0;
+  bool recorded = false;
+  OperationPtr operation;            ///< of the last record
+  std::shared_ptr<std::uint64_t> stamp;  ///< when it completed; null without timing
+  std::shared_ptr<Capture> capture;  ///< last recorded while capturing
+  std::set<std::size_t> captured_frontier;
+
+  bool complete() const { return operation == nullptr || operation->done; }
+};
+
+}  // namespace cusim

@@ -1,0 +1,74 @@
+// {"pid":…, "calls":{symbol:n}, "violations":[…], "devices":[{"used_bytes":…,"allocations":…}]}
+#include "tests/sim/exit_log.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+#include "tests/sim/simulator.hpp"
+
+namespace cusim {
+namespace {
+
+std::string quoted(const char* text) {
+  std::string out = "\"";
+  for (; *text != '\0'; ++text) {
+    const auto byte = static_cast<unsigned char>(*text);
+    if (*text == '"' || *text == '\\') out += '\\';
+    if (byte < 0x20) {
+      char escape[8];
+      std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(byte));
+      out += escape;
+    } else {
+      out += *text;
+    }
+  }
+  return out + "\"";
+}
+
+std::string log_text(Simulator& sim) {
+  std::string text = "{\"pid\": " + std::to_string(getpid()) + ", \"calls\": {";
+  const char* separator = "";
+  for (std::size_t i = 0; i < kSymbolCount; ++i) {
+    const auto symbol = static_cast<Symbol>(i);
+    if (sim.ledger.calls(symbol) == 0) continue;
+    text += separator + quoted(symbol_row(symbol).symbol) + ": " + std::to_string(sim.ledger.calls(symbol));
+    separator = ", ";
+  }
+  text += "}, \"violations\": [";
+  separator = "";
+  for (std::size_t i = 0; i < sim.ledger.violation_count(); ++i) {
+    text += separator + quoted(sim.ledger.violation(i));
+    separator = ", ";
+  }
+  text += "], \"devices\": [";
+  separator = "";
+  for (const auto& device : sim.devices) {
+    text += separator + std::string("{\"used_bytes\": ") + std::to_string(device->memory.used_bytes()) +
+            ", \"allocations\": " + std::to_string(device->memory.allocation_count()) + "}";
+    separator = ", ";
+  }
+  return text + "]}\n";
+}
+
+}  // namespace
+
+void write_exit_log() {
+  Simulator& sim = Simulator::instance();
+  if (sim.settings.log_path.empty() || sim.forked) return;
+  const Lock lock(sim.mutex, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  std::string path = sim.settings.log_path;
+  if (const std::size_t at = path.find("%p"); at != std::string::npos) path.replace(at, 2, std::to_string(getpid()));
+  std::FILE* file = std::fopen(path.c_str(), "w");
+  if (file == nullptr) {
+    std::perror("cusim: CUSIM_LOG");
+    return;
+  }
+  const std::string text = log_text(sim);
+  std::fwrite(text.data(), 1, text.size(), file);
+  std::fclose(file);
+}
+
+}  // namespace cusim

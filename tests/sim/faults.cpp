@@ -1,0 +1,66 @@
+// Fault injection, call counts, violations.
+#include "tests/sim/faults.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+namespace cusim {
+
+std::uint64_t Ledger::total_calls() const {
+  std::uint64_t total = 0;
+  for (const auto& calls : calls_) total += calls.load(std::memory_order_relaxed);
+  return total;
+}
+
+void Ledger::add_fault(const FaultSetting& fault) {
+  const SymbolRow* row = find_symbol(fault.symbol.c_str());
+  if (row == nullptr || fault.nth == 0) {
+    std::fprintf(stderr, "cusim: fault for unknown symbol '%s' (or call 0)\n", fault.symbol.c_str());
+    std::abort();
+  }
+  const std::lock_guard guard(mutex_);
+  const auto symbol = static_cast<Symbol>(row - &symbol_row(Symbol{}));
+  faults_.push_back({symbol, fault.nth - 1, fault.code, fault.times});
+  has_faults_.store(true, std::memory_order_release);
+}
+
+std::optional<CUresult> Ledger::take_fault(Symbol symbol) {
+  const std::lock_guard guard(mutex_);
+  for (auto fault = faults_.begin(); fault != faults_.end(); ++fault) {
+    if (fault->symbol != symbol) continue;
+    if (fault->skip > 0) {
+      --fault->skip;
+      continue;
+    }
+    const CUresult code = fault->code;
+    if (--fault->times == 0) faults_.erase(fault);
+    return code;
+  }
+  return std::nullopt;
+}
+
+void Ledger::add_violation(std::string sentence) {
+  const std::lock_guard guard(mutex_);
+  violations_.push_back(std::move(sentence));
+}
+
+std::size_t Ledger::violation_count() const {
+  const std::lock_guard guard(mutex_);
+  return violations_.size();
+}
+
+const char* Ledger::violation(std::size_t index) const {
+  const std::lock_guard guard(mutex_);
+  return index < violations_.size() ? violations_[index].c_str() : nullptr;
+}
+
+void Ledger::reset() {
+  const std::lock_guard guard(mutex_);
+  for (auto& calls : calls_) calls.store(0, std::memory_order_relaxed);
+  faults_.clear();
+  violations_.clear();
+  has_faults_.store(false, std::memory_order_release);
+}
+
+}  // namespace cusim

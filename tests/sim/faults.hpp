@@ -1,0 +1,57 @@
+// Fault injection, call counts and the list of violations. Thread-safe by itself.
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/sim/settings.hpp"
+#include "tests/sim/symbols.hpp"
+
+namespace cusim {
+
+class Ledger {
+ public:
+  /// Counts a call; the code it must fail with, if a fault says so.
+  std::optional<CUresult> count_call(Symbol symbol) {
+    calls_[static_cast<std::size_t>(symbol)].fetch_add(1, std::memory_order_relaxed);
+    if (!has_faults_.load(std::memory_order_acquire)) return std::nullopt;
+    return take_fault(symbol);
+  }
+  std::uint64_t calls(Symbol symbol) const {
+    return calls_[static_cast<std::size_t>(symbol)].load(std::memory_order_relaxed);
+  }
+  std::uint64_t total_calls() const;
+
+  void add_fault(const FaultSetting& fault);
+  void add_violation(std::string sentence);
+  std::size_t violation_count() const;
+  const char* violation(std::size_t index) const;
+
+  void reset();
+
+ private:
+  std::optional<CUresult> take_fault(Symbol symbol);
+
+  struct Fault {
+    Symbol symbol;
+    std::uint64_t skip;
+    CUresult code;
+    std::uint64_t times;
+  };
+
+  std::array<std::atomic<std::uint64_t>, kSymbolCount> calls_{};
+  std::atomic<bool> has_faults_{false};
+  mutable std::mutex mutex_;
+  std::vector<Fault> faults_;
+  std::deque<std::string> violations_;  ///< a deque: sentences keep their address
+};
+
+}  // namespace cusim

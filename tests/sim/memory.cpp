@@ -1,0 +1,141 @@
+// Finding memory by address, moving its bytes, and who may touch it.
+#include <unistd.h>
+
+#include <cstring>
+
+#include "tests/sim/simulator.hpp"
+
+namespace cusim {
+namespace {
+
+std::string hex(CUdeviceptr address) {
+  char text[32];
+  std::snprintf(text, sizeof text, "0x%llx", address);
+  return text;
+}
+
+bool transfer_file(const Allocation& memory, std::uint64_t offset, void* buffer, std::size_t bytes, bool is_write) {
+  auto* at = static_cast<std::byte*>(buffer);
+  auto position = static_cast<off_t>(memory.file_offset + offset);
+  while (bytes > 0) {
+    const ssize_t done = is_write ? pwrite(memory.fd, at, bytes, position) : pread(memory.fd, at, bytes, position);
+    if (done <= 0) return false;
+    at += done;
+    position += done;
+    bytes -= static_cast<std::size_t>(done);
+  }
+  return true;
+}
+
+bool transfer(Simulator& sim, CUdeviceptr address, void* buffer, std::size_t bytes, bool is_write) {
+  auto* at = static_cast<std::byte*>(buffer);
+  while (bytes > 0) {
+    Allocation* memory = sim.find_memory(address);
+    if (memory == nullptr) return false;
+    const std::uint64_t offset = address - memory->base;
+    const std::size_t piece = std::min<std::size_t>(bytes, memory->bytes - offset);
+    // A copy may cross from one mapping into the next, never from one allocation into its neighbour.
+    if (piece < bytes && memory->kind != MemoryKind::mapped) return false;
+    if (is_write) memory->touched = true;
+    if (memory->host != nullptr) {
+      std::memcpy(is_write ? memory->host + offset : at, is_write ? at : memory->host + offset, piece);
+    } else {
+      if (memory->fd < 0) memory->fd = sim.devices[static_cast<std::size_t>(memory->device)]->memory.fd();
+      if (!transfer_file(*memory, offset, at, piece, is_write)) return false;
+    }
+    at += piece;
+    address += piece;
+    bytes -= piece;
+  }
+  return true;
+}
+
+bool device_may_touch(const Context& context, const Allocation& memory, bool writes) {
+  if (memory.host != nullptr) return true;
+  if (memory.kind == MemoryKind::mapped) {
+    const auto access = memory.mapping->access.find(context.device);
+    if (access == memory.mapping->access.end()) return false;
+    return writes ? access->second == CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                  : access->second != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  }
+  if (memory.device == context.device) return true;
+  if (memory.kind == MemoryKind::stream_ordered) {
+    const auto access = memory.pool->access.find(context.device);
+    return access != memory.pool->access.end() && access->second != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  }
+  return context.peers.count(memory.context) != 0;
+}
+
+}  // namespace
+
+Allocation* Simulator::find_memory(CUdeviceptr address) {
+  for (const auto& device : devices) {
+    // Device memory without a context backs a memory pool: only what the pool handed out (a region) is memory to anyone.
+    if (Allocation* found = device->memory.find(address); found != nullptr && found->context != nullptr) return found;
+  }
+  auto after = regions.upper_bound(address);
+  if (after == regions.begin()) return nullptr;
+  Allocation* memory = std::prev(after)->second.get();
+  return address - memory->base < memory->bytes ? memory : nullptr;
+}
+
+void Simulator::adopt(Allocation& allocation, Context& context) {
+  allocation.context = &context;
+  allocation.previous = nullptr;
+  allocation.next = context.memory;
+  if (context.memory != nullptr) context.memory->previous = &allocation;
+  context.memory = &allocation;
+}
+
+void Simulator::release(Allocation& allocation) {
+  if (allocation.context != nullptr) {
+    if (allocation.previous != nullptr) {
+      allocation.previous->next = allocation.next;
+    } else {
+      allocation.context->memory = allocation.next;
+    }
+    if (allocation.next != nullptr) allocation.next->previous = allocation.previous;
+  }
+  if (allocation.kind == MemoryKind::device) {
+    devices[static_cast<std::size_t>(allocation.device)]->memory.release(&allocation);
+  } else {
+    release_region(allocation);
+  }
+}
+
+bool Simulator::read(CUdeviceptr address, void* out, std::size_t bytes) {
+  return transfer(*this, address, out, bytes, false);
+}
+
+bool Simulator::write(CUdeviceptr address, const void* data, std::size_t bytes) {
+  return transfer(*this, address, const_cast<void*>(data), bytes, true);
+}
+
+bool Simulator::may_touch(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes,
+                          std::string* why) {
+  while (bytes > 0) {
+    const Allocation* memory = find_memory(address);
+    if (memory == nullptr) {
+      *why = hex(address) + " is not in live memory";
+      return false;
+    }
+    if (!device_may_touch(context, *memory, writes)) {
+      *why = "device " + std::to_string(context.device) + " has no access to " + hex(address);
+      return false;
+    }
+    if (memory->available != nullptr && !memory->available->done) {
+      *why = hex(address) + " is touched before its stream-ordered allocation";
+      return false;
+    }
+    const std::size_t piece = std::min<std::size_t>(bytes, memory->bytes - (address - memory->base));
+    if (piece < bytes && memory->kind != MemoryKind::mapped) {
+      *why = hex(address) + " and what follows reaches past the end of its allocation";
+      return false;
+    }
+    address += piece;
+    bytes -= piece;
+  }
+  return true;
+}
+
+}  // namespace cusim

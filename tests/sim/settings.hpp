@@ -1,0 +1,48 @@
+// The environment of the simulated driver (CUSIM_*, CUDA_VISIBLE_DEVICES), read at load and at cusim_reset().
+// A malformed value aborts with one line: a test that asked for something must not run without it.
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cusim {
+
+struct FaultSetting {
+  std::string symbol;
+  std::uint64_t nth = 1;
+  CUresult code = CUDA_SUCCESS;
+  std::uint64_t times = 1;
+};
+
+struct DeviceSetting {
+  std::uint64_t memory_bytes = 0;
+  int physical_index = 0;  ///< before CUDA_VISIBLE_DEVICES
+  CUuuid uuid{};
+};
+
+struct Settings {
+  std::vector<DeviceSetting> devices;  ///< the visible ones, in their order
+  int driver_version = CUDA_VERSION;
+  bool supports_vmm = true;
+  bool has_no_device = false;
+  bool real_clock = false;
+  std::uint64_t context_bytes = 0;
+  std::uint64_t copy_ns = 1000;
+  std::vector<FaultSetting> faults;
+  std::string log_path;
+};
+
+/// The UUID of physical device `index`; the same in every process.
+CUuuid device_uuid(int index);
+std::string uuid_text(const CUuuid& uuid);
+
+/// `name` without the prefix; nullopt removes the override, and the environment counts again.
+void override_setting(const std::string& name, std::optional<std::string> value);
+Settings read_settings();
+
+}  // namespace cusim

@@ -1,0 +1,139 @@
+// The life of the simulated driver in its process: load, initialisation, fork, exit.
+#include "tests/sim/simulator.hpp"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "tests/sim/call.hpp"
+#include "tests/sim/exit_log.hpp"
+
+namespace cusim {
+namespace {
+
+constexpr CUdeviceptr kDeviceArea = 0x1000'0000'0000;
+constexpr std::uint64_t kDeviceAreaBytes = 0x2000'0000'0000;
+constexpr CUdeviceptr kReservationArea = 0x3000'0000'0000;
+constexpr std::uint64_t kReservationAreaBytes = 0x2000'0000'0000;
+constexpr std::uint64_t kFirstHandle = 0x5100'0000'0000;
+
+thread_local ThreadState* t_state = nullptr;
+
+void before_fork() { Simulator::instance().mutex.lock(); }
+void after_fork_in_parent() { Simulator::instance().mutex.unlock(); }
+void after_fork_in_child() {
+  Simulator& sim = Simulator::instance();
+  if (sim.initialised) sim.forked = true;
+  sim.mutex.unlock();
+}
+
+/// Registered at load, so that it runs after the handlers that programs registered: writes CUSIM_LOG.
+__attribute__((destructor)) void at_unload() { write_exit_log(); }
+__attribute__((constructor)) void at_load() { Simulator::instance(); }
+
+}  // namespace
+
+Simulator& Simulator::instance() {
+  // NOLINTNEXTLINE: never destroyed, because exit handlers still call the driver
+  static Simulator* const simulator = [] {
+    auto* fresh = new Simulator;
+    fresh->reset();
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    return fresh;
+  }();
+  return *simulator;
+}
+
+void Simulator::reset() {
+  const std::lock_guard guard(mutex);
+  timeline.clear();
+  captures.clear();
+  graphs.clear();
+  graph_execs.clear();
+  events.clear();
+  streams.clear();
+  arrays.clear();
+  regions.clear();
+  reservations.clear();
+  for (auto& [handle, memory] : physical) {
+    if (memory->fd >= 0) close(memory->fd);
+  }
+  physical.clear();
+  pools.clear();
+  contexts.clear();
+  devices.clear();
+  settings = read_settings();
+  ledger.reset();
+  for (const FaultSetting& fault : settings.faults) ledger.add_fault(fault);
+  const std::uint64_t area_bytes =
+      kDeviceAreaBytes / (settings.devices.empty() ? 1 : settings.devices.size()) / kGranuleBytes * kGranuleBytes;
+  for (std::size_t i = 0; i < settings.devices.size(); ++i) {
+    devices.push_back(std::make_unique<Device>(static_cast<int>(i), settings.devices[i],
+                                               kDeviceArea + i * area_bytes, area_bytes));
+  }
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    Context* primary = create_context(static_cast<int>(i), true, 0);
+    primary->alive = false;
+    devices[i]->primary = primary;
+  }
+  address_space = std::make_unique<AddressSpace>(kReservationArea, kReservationAreaBytes);
+  if (next_handle_ == 0) next_handle_ = kFirstHandle;
+  mismatched_bytes = 0;
+  initialised = false;
+  deinitialised = false;
+  const std::lock_guard threads_guard(threads_mutex_);
+  for (auto& state : threads_) *state = ThreadState{};
+}
+
+ThreadState& Simulator::thread() {
+  if (t_state == nullptr) {
+    auto fresh = std::make_unique<ThreadState>();
+    t_state = fresh.get();
+    const std::lock_guard guard(threads_mutex_);
+    threads_.push_back(std::move(fresh));
+  }
+  return *t_state;
+}
+
+bool Simulator::was_handle(const void* handle) const {
+  const std::uint64_t number = as_number(handle);
+  return number > kFirstHandle && number <= next_handle_ && number % 64 == 0;
+}
+
+CUresult admit(Symbol symbol, bool needs_init) {
+  Simulator& sim = Simulator::instance();
+  if (const auto fault = sim.ledger.count_call(symbol)) return *fault;
+  if (sim.deinitialised.load(std::memory_order_relaxed)) {
+    sim.violate(std::string(symbol_row(symbol).symbol) + " called after the driver was deinitialised");
+    return CUDA_ERROR_DEINITIALIZED;
+  }
+  // [?] a child that inherited a used driver gets NOT_INITIALIZED from everything, cuInit included
+  if (sim.forked.load(std::memory_order_relaxed)) return CUDA_ERROR_NOT_INITIALIZED;
+  if (needs_init && !sim.initialised.load(std::memory_order_acquire)) return CUDA_ERROR_NOT_INITIALIZED;
+  if (t_state != nullptr && t_state->in_host_function) {
+    sim.violate(std::string(symbol_row(symbol).symbol) + " called from a host function");
+    return CUDA_ERROR_NOT_PERMITTED;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult Call::current(Context** out) {
+  Context* context = thread.stack.empty() ? nullptr : thread.stack.back();
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!context->alive) {
+    sim.violate(name() + " called with a current context that is destroyed");
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
+  if (context->broken != CUDA_SUCCESS) return context->broken;
+  *out = context;
+  return CUDA_SUCCESS;
+}
+
+CUresult Call::stream(CUstream handle, Stream** out) {
+  CUSIM_TRY(sim.resolve_stream(handle, out));
+  return (*out)->context->broken;
+}
+
+}  // namespace cusim

@@ -1,0 +1,154 @@
+// Simulator: everything the simulated driver knows, behind one lock, and the helpers that the API files share.
+//
+// Lives from load to the end of the process (never destroyed: programs call the driver from exit handlers).
+// Thread rule: everything but `ledger` and the flags is guarded by `mutex`.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tests/sim/address_space.hpp"
+#include "tests/sim/context.hpp"
+#include "tests/sim/device_memory.hpp"
+#include "tests/sim/faults.hpp"
+#include "tests/sim/mempool.hpp"
+#include "tests/sim/settings.hpp"
+#include "tests/sim/timeline.hpp"
+#include "tests/sim/vmm.hpp"
+
+namespace cusim {
+
+struct ThreadState {
+  std::vector<Context*> stack;  ///< back = current; may hold null (cuCtxSetCurrent(NULL) pops, cuCtxPushCurrent refuses it)
+  CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  bool in_host_function = false;
+};
+
+struct Device {
+  Device(int ordinal, const DeviceSetting& chosen, CUdeviceptr area, std::uint64_t area_bytes)
+      : setting(chosen), memory(ordinal, area, area_bytes, chosen.memory_bytes) {}
+
+  DeviceSetting setting;
+  DeviceMemory memory;
+  Context* primary = nullptr;
+  MemoryPool* default_pool = nullptr;
+  MemoryPool* current_pool = nullptr;
+};
+
+struct Array {
+  int device = 0;
+  Context* context = nullptr;
+  std::uint64_t charged_bytes = 0;
+  CUDA_ARRAY3D_DESCRIPTOR_v2 descriptor{};
+  unsigned levels = 1;
+};
+
+/// A handle never returns: an old one is recognised for ever.
+template <class T>
+using HandleMap = std::unordered_map<std::uint64_t, std::unique_ptr<T>>;
+
+class Simulator {
+ public:
+  static Simulator& instance();
+
+  /// As at load. Reads the settings again.
+  void reset();
+  ThreadState& thread();
+
+  void violate(const std::string& sentence) { ledger.add_violation(sentence); }
+  std::uint64_t new_handle() { return next_handle_ += 64; }
+  bool was_handle(const void* handle) const;
+  std::uint64_t next_id() { return ++next_id_; }
+
+  // Contexts (context.cpp)
+  Context* find_context(CUcontext handle);
+  Context* create_context(int device, bool primary, unsigned flags);
+  /// Waits for the context's work, then frees all it holds.
+  void end_context(Context& context, Lock& lock);
+  void break_context(Context& context, CUresult code);
+
+  // Memory (memory.cpp)
+  Allocation* find_memory(CUdeviceptr address);
+  void adopt(Allocation& allocation, Context& context);
+  /// Takes the allocation out of every list and gives its bytes back.
+  void release(Allocation& allocation);
+  /// Gives back what is not cuMemAlloc memory (region.cpp).
+  void release_region(Allocation& allocation);
+  /// Moves bytes between a host buffer and live memory; false when some byte is not of one live allocation.
+  bool read(CUdeviceptr address, void* out, std::size_t bytes);
+  bool write(CUdeviceptr address, const void* data, std::size_t bytes);
+  /// True when [address, +bytes) lies in live memory that work of `context` may touch; else why not.
+  bool may_touch(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes, std::string* why);
+
+  // Memory pools (mempool.cpp)
+  /// Puts a stream-ordered allocation's bytes back into its pool; `freed` completes when nothing touches them any more.
+  void return_to_pool(Allocation& allocation, const OperationPtr& freed);
+  /// Gives what the device's pools hold unused back to the device; true when anything was.
+  bool trim_pools(int device);
+
+  // Streams (stream.cpp, event.cpp)
+  CUresult resolve_stream(CUstream handle, Stream** out);
+  Event* find_event(CUevent handle);
+  /// Enqueues `work`, or records it while the stream captures.
+  CUresult enqueue(Stream& stream, Work work, Lock& lock, OperationPtr* operation = nullptr);
+  OperationPtr submit(Context& context, const Work& work, std::vector<OperationPtr> predecessors, Lock& lock,
+                      OperationPtr* tail = nullptr);
+  /// An operation that completes when all work of `context` so far has.
+  OperationPtr context_marker(Context& context, Lock& lock);
+  void wait_for_context(Context& context, Lock& lock);
+  std::vector<OperationPtr> stream_predecessors(Stream& stream);
+  CUresult record_in_stream(Event& event, Stream& stream, Lock& lock);
+  CUresult wait_in_stream(Stream& stream, Event& event, Lock& lock);
+
+  // Captures (capture.cpp)
+  /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and the captures are dead, when the thread's mode forbids an unsafe call now.
+  CUresult forbid_while_capturing();
+  /// The same for calls that conflict with any capture in `context` whatever the mode.
+  CUresult conflict_with_captures(Context& context);
+  /// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT when the legacy stream of `context` is used while a blocking stream captures.
+  CUresult forbid_implicit(Context& context);
+  void forget_capture(const std::shared_ptr<Capture>& capture);
+
+  std::mutex mutex;
+  Settings settings;
+  Ledger ledger;
+  Timeline timeline;
+  std::vector<std::unique_ptr<Device>> devices;
+  std::vector<std::unique_ptr<Context>> contexts;
+  HandleMap<Stream> streams;
+  HandleMap<Event> events;
+  HandleMap<Array> arrays;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Graph>> graphs;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Graph>> graph_execs;
+  HandleMap<MemoryPool> pools;
+  HandleMap<PhysicalMemory> physical;
+  std::map<CUdeviceptr, Reservation> reservations;
+  std::map<CUdeviceptr, std::unique_ptr<Allocation>> regions;  ///< all memory that is not cuMemAlloc's, by base
+  std::vector<std::shared_ptr<Capture>> captures;              ///< in progress
+  std::unique_ptr<AddressSpace> address_space;
+  std::uint64_t mismatched_bytes = 0;
+
+  std::atomic<bool> initialised{false};
+  std::atomic<bool> deinitialised{false};
+  std::atomic<bool> forked{false};  ///< a child that inherited an initialised driver
+
+ private:
+  Simulator() = default;
+  std::uint64_t next_handle_ = 0;
+  std::uint64_t next_id_ = 0;
+  std::vector<std::unique_ptr<ThreadState>> threads_;
+  std::mutex threads_mutex_;
+};
+
+inline CUstream as_stream(std::uint64_t handle) { return reinterpret_cast<CUstream>(handle); }
+inline std::uint64_t as_number(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle); }
+inline CUcontext as_handle(Context* context) { return reinterpret_cast<CUcontext>(context); }
+
+}  // namespace cusim
