@@ -18,11 +18,10 @@ def main():
     if sys.version_info < (3, 9):
         path = newer_python() if "--retried" not in sys.argv[1:2] else None
         if path:
-            os.execv(path, [path, "-I", "-S", os.path.dirname(os.path.abspath(__file__)), "--retried"] + sys.argv[1:])
+            os.execv(path, [path, "-I", "-S", "-B", os.path.dirname(os.path.abspath(__file__)), "--retried"] + sys.argv[1:])
         sys.stderr.write("cupool: Python 3.9 or newer is needed; %s is %d.%d\n" % ((sys.executable,) + sys.version_info[:2]))
         return 125
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    sys.dont_write_bytecode = True  # an installed tree may be root's, a source tree should stay clean
     from cupool_lib.cli import main as cli_main
     return cli_main([argument for argument in sys.argv[1:2] if argument != "--retried"] + sys.argv[2:])
 

@@ -152,12 +152,26 @@ def _ratio(part: int, whole: int) -> float | None:
 def _figures(free: int, largest: int, remapped: int, split: int, live: int, requested: int, utilization: float | None) -> dict:
     return {"external": _ratio(free - min(largest, free), free), "external_remapped": _ratio(free - min(max(largest, remapped), free), free),
             "internal": _ratio(live - min(requested, live), live), "utilization": utilization, "free_bytes": free,
-            "largest_free_bytes": min(largest, free), "inactive_split_bytes": split}
+            "largest_free_bytes": min(largest, free), "inactive_split_bytes": min(split, free)}
+
+
+def _counters(device: Device, warnings: list[str]) -> dict:
+    """The device's counters, made to fit together: a process may die between the stores of one update."""
+    counters = {name: {"current": current, "peak": max(current, peak)} for name, (current, peak) in device.gauges.items()}
+    counters.update(device.totals)
+    as_found = json.dumps(counters)
+    for least, most in (("requested_bytes", "live_bytes"), ("live_bytes", "reserved_bytes")):
+        for moment in ("current", "peak") if least in counters and most in counters else ():
+            counters[most][moment] = max(counters[most][moment], counters[least][moment])
+    if "live_blocks" in counters and "frees" in counters:
+        counters["allocations"] = max(counters.get("allocations", 0), counters["frees"] + counters["live_blocks"]["current"])
+    if json.dumps(counters) != as_found:
+        warnings.append(f"devices: counters of device {device.ordinal}: some did not fit together and were raised (the process died in the middle of an update)")
+    return counters
 
 
 def _device(device: Device, warnings: list[str]) -> dict:
-    counters = {name: {"current": current, "peak": max(current, peak)} for name, (current, peak) in device.gauges.items()}
-    counters.update(device.totals)
+    counters = _counters(device, warnings)
     counters["driver_calls"] = device.driver_calls
     gauge = {name: counters.get(name, {"current": 0, "peak": 0}) for name in
              ("live_bytes", "requested_bytes", "reserved_bytes", "deferred_bytes")}
@@ -170,7 +184,8 @@ def _device(device: Device, warnings: list[str]) -> dict:
 
     now = figures("", gauge["live_bytes"]["current"], gauge["requested_bytes"]["current"],
                   _ratio(gauge["live_bytes"]["peak"], gauge["reserved_bytes"]["peak"]))
-    at_peak_live, at_peak_reserved = f.get("at_peak_live_bytes", 0), f.get("at_peak_reserved_bytes", 0)
+    at_peak_live = f.get("at_peak_live_bytes", 0)
+    at_peak_reserved = max(at_peak_live, f.get("at_peak_reserved_bytes", 0))
     now["at_peak"] = figures("at_peak_", at_peak_live, f.get("at_peak_requested_bytes", 0), _ratio(at_peak_live, at_peak_reserved))
     return {"ordinal": device.ordinal, "uuid": device.uuid, "name": device.name, "total_bytes": device.total_bytes,
             "limit_bytes": device.limit_bytes or None, "policy": device.policy, "backing": device.backing, "driver_free_unix_ns": device.driver_free_unix_ns or None,

@@ -84,8 +84,10 @@ def _become(command: list[str], environment: dict[str, str], mask: set, ignored:
 
 def start(command: list[str], environment: dict[str, str], ignored: int) -> int:
     """Starts `command` and returns its pid, every signal blocked in this process. Raises LaunchError."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, children would vanish unreported
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _TAKEN)
+    # One that is ignored would be thrown away, not taken. Before the fork: this also throws a pending SIGCHLD away.
+    for number in _TAKEN:
+        signal.signal(number, signal.SIG_DFL)
     reader, writer = os.pipe()
     parent = os.getpid()
     try:
@@ -96,8 +98,6 @@ def start(command: list[str], environment: dict[str, str], ignored: int) -> int:
         os.close(reader)
         _become(command, environment, mask, ignored, parent, writer)
     os.close(writer)
-    for number in _TAKEN:  # blocked, so nothing happens; one that is ignored would be thrown away, not taken
-        signal.signal(number, signal.SIG_DFL)
     failure = os.read(reader, 16)  # end of file once exec has closed the other end
     os.close(reader)
     if failure:

@@ -1,0 +1,281 @@
+"""Live pages: read by the documented layout, distrusted byte by byte, and turned into valid reports after a death."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import support
+from support import MIB
+from cupool_lib import completion, json_schema, live_page, report_file, validate
+
+SCHEMA = json.loads((support.ROOT / "config/report.schema.json").read_text(encoding="utf-8"))
+
+
+def dead_process() -> tuple[int, int]:
+    """(pid, start ticks) of a process that is no more."""
+    child = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE)
+    ticks = int(Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19])
+    child.stdin.close()
+    child.wait()
+    return child.pid, ticks
+
+
+class Completion(unittest.TestCase):
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.folder = Path(holder.name)
+        self.pages = self.folder / "pages"
+        self.pages.mkdir(mode=0o700)
+        self.report = self.folder / "out" / "report.json"
+        self.pid, self.ticks = dead_process()
+
+    def facts(self, run_id: str = "run1", **extra) -> dict:
+        process = {"pid": self.pid, "command": ["python", "x.py"], "host": "h", "rank": None, "start_unix_ns": 10**18, "duration_ns": 0, "exit": None}
+        options = {"policy": {"value": "grow", "source": "default"}, "run_id": {"value": run_id, "source": "env"}}
+        return {"process": process, "options": options, "report_path": str(self.report), **extra}
+
+    def put(self, pid: int | None = None, ticks: int | None = None, page_facts: dict | None = None, **page) -> Path:
+        pid, ticks = self.pid if pid is None else pid, self.ticks if ticks is None else ticks
+        path = self.pages / f"{pid}.{ticks}"
+        path.write_bytes(support.live_page(pid, ticks, self.facts() if page_facts is None else page_facts, **page))
+        return path
+
+    def complete(self, ended: dict[int, int] | None = None, run_id: str = "run1") -> list[str]:
+        return completion.complete_run(run_id, {self.pid: signal.SIGKILL} if ended is None else ended, 10**18 + 5 * 10**9, self.pages)
+
+    def check_valid(self) -> dict:
+        report = report_file.load(str(self.report))
+        self.assertEqual(list(json_schema.problems(report, SCHEMA)), [])
+        self.assertEqual(list(validate.arithmetic(report)), [])
+        return report
+
+    def test_a_killed_process_gets_a_valid_report(self):
+        path = self.put()
+        lines = self.complete()
+        report = self.check_valid()
+        self.assertEqual(report["process"]["exit"], {"code": None, "signal": 9})
+        self.assertEqual(report["process"]["duration_ns"], 5 * 10**9)
+        self.assertEqual(report["data_quality"]["source"], "live_page")
+        self.assertEqual(report["data_quality"]["unpooled_apis_seen"], ["cuMemAllocAsync"])
+        device = report["devices"][0]
+        self.assertEqual(device["counters"]["live_bytes"], {"current": 30 * MIB, "peak": 31 * MIB})
+        self.assertEqual(device["counters"]["driver_calls"], {"cuMemAlloc_v2": 1})
+        self.assertEqual(device["ledger"]["free_pinned"], 10 * MIB)
+        self.assertEqual(device["ledger"]["driver_free"], 900 * MIB)
+        self.assertAlmostEqual(device["fragmentation"]["external"], 1 - 20 / 30)
+        self.assertEqual(os.stat(self.report).st_mode & 0o777, 0o600)
+        self.assertEqual(os.listdir(self.report.parent), ["report.json"])
+        self.assertFalse(path.exists())
+        self.assertEqual(len(lines), 1)
+        self.assertIn("SIGKILL", lines[0])
+        self.assertEqual(support.cupool("report", self.report).returncode, 0)
+
+    def test_an_exit_without_a_report_keeps_its_code(self):
+        self.put(state=2)
+        self.complete({self.pid: 7 << 8})
+        self.assertEqual(self.check_valid()["process"]["exit"], {"code": 7, "signal": None})
+
+    def test_a_descendant_whose_end_nobody_saw(self):
+        self.put()
+        self.complete({})
+        self.assertEqual(self.check_valid()["process"]["exit"], {"code": None, "signal": None})
+
+    def test_pages_of_others_stay(self):
+        for run_id in ("run2", "run10", "", "xrun1"):
+            path = self.put(page_facts=self.facts(run_id))
+            self.assertEqual(self.complete(), [])
+            self.assertTrue(path.exists() and not self.report.exists(), run_id)
+
+    def test_a_run_inside_the_run_belongs_to_it(self):
+        self.put(page_facts=self.facts("run1.inner"))
+        self.complete()
+        self.check_valid()
+
+    def test_a_living_process_is_left_alone(self):
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        path = self.put(os.getpid(), ticks)
+        self.assertEqual(self.complete(), [])
+        self.assertTrue(path.exists())
+
+    def test_a_page_that_another_process_has_locked_is_left_alone(self):
+        path = self.put()
+        program = "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX); print('locked', flush=True); sys.stdin.read()"
+        with subprocess.Popen([sys.executable, "-c", program, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+            self.assertEqual(owner.stdout.readline(), b"locked\n")
+            self.assertEqual(self.complete(), [])
+            self.assertTrue(path.exists())
+            owner.stdin.close()
+        self.complete()
+        self.check_valid()
+
+    def test_nothing_is_owed(self):
+        unused = support.device_slot(1024, **{name: 0 for name, _ in support.COUNTERS}, **{f"{name}_peak": 0 for name, _ in support.COUNTERS})
+        for case in ({"state": 3}, {"devices": []}, {"devices": [unused]}, {"page_facts": self.facts(report_path="")}):
+            path = self.put(**case)
+            self.assertEqual(self.complete(), [])
+            self.assertFalse(self.report.exists() or path.exists(), case)
+
+    def test_a_report_that_cannot_be_written_is_one_line(self):
+        self.put(page_facts=self.facts(report_path="/proc/no/such/folder/report.json"))
+        lines = self.complete()
+        self.assertEqual(len(lines), 1)
+        self.assertIn("no report", lines[0])
+
+    def test_earlier_ooms_are_taken_over(self):
+        self.report.parent.mkdir()
+        earlier = support.sample_report()
+        earlier["process"]["pid"] = self.pid
+        (self.report.parent / "report.oom2.json").write_text(json.dumps(earlier))
+        self.put(oom_count=2)
+        self.complete()
+        self.assertEqual(self.check_valid()["ooms"], earlier["ooms"])
+
+    def test_missing_oom_reports_are_said(self):
+        self.put(oom_count=3)
+        self.complete()
+        self.assertIn("3 times", " ".join(self.check_valid()["data_quality"]["warnings"]))
+
+    def test_numbers_that_do_not_fit_together_still_give_a_valid_report(self):
+        for numbers in ({"live_bytes": 2 << 30}, {"requested_bytes": 31 * MIB, "requested_bytes_peak": 31 * MIB}, {"largest_free_bytes": 1 << 40},
+                        {"live_bytes_peak": 0}, {"arrays": 1 << 50}, {"inactive_split_bytes": 1 << 40}, {"frees": 20},
+                        {"reserved_bytes": 1, "reserved_bytes_peak": 1}, {"free_bytes": 2**64 - 1}):
+            with self.subTest(numbers):
+                self.put(devices=[support.device_slot(1024, **numbers)])
+                self.complete()
+                self.check_valid()
+                self.report.unlink()
+
+    def test_links_folders_and_strangers_are_not_opened(self):
+        target = self.folder / "target"
+        target.write_bytes(support.live_page(self.pid, self.ticks, self.facts()))
+        (self.pages / f"{self.pid}.{self.ticks}").symlink_to(target)
+        (self.pages / f"{self.pid}.1").mkdir()
+        os.mkfifo(self.pages / f"{self.pid}.2")
+        (self.pages / "README").write_text("hello")
+        self.complete()
+        self.assertFalse(self.report.exists())
+        self.assertEqual(live_page.page_files(self.folder / "nothing"), [])
+        link = self.folder / "link"
+        link.symlink_to(self.pages)
+        self.assertEqual(live_page.page_files(link), [])
+
+    def test_a_page_under_another_processs_name_is_not_used(self):
+        (self.pages / f"{self.pid}.{self.ticks}").write_bytes(support.live_page(self.pid + 1, self.ticks, self.facts()))
+        self.assertEqual(self.complete(), [])
+        self.assertFalse(self.report.exists())
+
+
+class Malformed(unittest.TestCase):
+    def setUp(self):
+        self.page = support.live_page(5, 6, {"process": {}, "options": {}, "report_path": "/x"})
+
+    def test_the_sample_is_read(self):
+        page = live_page.parse(self.page)
+        self.assertEqual((page.pid, page.start_ticks, page.state, len(page.devices)), (5, 6, "live", 1))
+        self.assertEqual(page.devices[0].fragmentation["at_peak_live_bytes"], 40 * MIB)
+
+    def test_every_truncation_is_refused(self):
+        for length in [*range(0, 700), *range(700, len(self.page), 37)]:
+            with self.assertRaises(live_page.BadPage, msg=length):
+                live_page.parse(self.page[:length])
+
+    def test_every_header_word_may_lie(self):
+        for offset in range(0, 136, 4):
+            for value in (0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, len(self.page) - 1, len(self.page)):
+                damaged = self.page[:offset] + struct.pack("<I", value) + self.page[offset + 4:]
+                try:
+                    live_page.parse(damaged)
+                except live_page.BadPage as error:
+                    self.assertTrue(str(error))
+
+    def test_random_damage_is_refused_or_read_but_never_crashes(self):
+        numbers = random.Random(4711)
+        for _ in range(3000):
+            damaged = bytearray(self.page)
+            for _ in range(numbers.randint(1, 12)):
+                damaged[numbers.randrange(len(damaged) if numbers.random() < 0.5 else 700)] = numbers.randrange(256)
+            try:
+                page = live_page.parse(bytes(damaged))
+                json.dumps(completion.build_report(page, None, 10**18))
+            except live_page.BadPage:
+                pass
+
+    def test_json_bombs_are_refused(self):
+        for text in ("[" * 100000, "{}}", '{"process": 3}', "nul", '"x"'):
+            page = support.live_page(5, 6, {})
+            at, = struct.unpack_from("<I", page, 64)
+            page = page[:64] + struct.pack("<II", len(page), len(text)) + page[72:] + text.encode()
+            self.assertGreater(at, 0)
+            with self.assertRaises(live_page.BadPage, msg=text[:10]):
+                live_page.parse(page)
+
+
+VICTIM = """
+import ctypes, os, signal, sys
+driver = ctypes.CDLL("libcuda.so.1")
+device, context, address = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+assert driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0
+assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0 and driver.cuCtxSetCurrent(context) == 0
+assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(3 << 20)) == 0
+"""
+
+
+@unittest.skipUnless(support.HAS_LIBRARY, "the library or the simulated driver is not built")
+class RealLibrary(unittest.TestCase):
+    def run_victim(self, ending: str, *flags: str) -> tuple[subprocess.CompletedProcess, dict | None]:
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "sub" / "report.%p.json"
+            result = support.cupool("run", "--library", support.LIBRARY, "--report", report, *flags, "--", sys.executable, "-c", VICTIM + ending,
+                                    env=support.simulator_environment())
+            files = list(Path(folder).rglob("report.*.json"))
+            self.assertLessEqual(len(files), 1)
+            if files:
+                checked = support.cupool("validate", files[0])
+                self.assertEqual(checked.returncode, 0, checked.stderr)
+            return result, report_file.load(str(files[0])) if files else None
+
+    def test_deaths_by_signal_leave_a_completed_report(self):
+        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV):
+            result, report = self.run_victim(f"os.kill(os.getpid(), {int(number)})")
+            self.assertEqual(result.returncode, -number, result.stderr)
+            self.assertEqual(report["process"]["exit"], {"code": None, "signal": int(number)})
+            self.assertEqual(report["data_quality"]["source"], "live_page")
+            self.assertEqual(report["devices"][0]["counters"]["live_bytes"]["current"], 3 << 20)
+
+    def test_a_normal_end_is_the_processs_own_report(self):
+        result, report = self.run_victim("sys.exit(9)")
+        self.assertEqual((result.returncode, result.stderr), (9, ""))
+        self.assertEqual(report["data_quality"]["source"], "process")
+        self.assertEqual(report["process"]["exit"]["signal"], None)
+
+    def test_a_killed_descendant_gets_its_report_too(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = (f"import subprocess, sys\nr = subprocess.run([sys.executable, '-c', {VICTIM + 'os.kill(os.getpid(), 9)'!r}])\n"
+                       "sys.exit(0 if r.returncode == -9 else 1)\n")
+            result = support.cupool("run", "--library", support.LIBRARY, "--report", f"{folder}/r.%p.json", "--", sys.executable, "-c", program,
+                                    env=support.simulator_environment())
+            self.assertEqual(result.returncode, 0, result.stderr)
+            report = report_file.load(str(next(Path(folder).glob("r.*.json"))))
+            self.assertEqual(report["process"]["exit"], {"code": None, "signal": None})
+
+    def test_no_page_stays_behind(self):
+        folder = Path(f"/dev/shm/cupool-{os.geteuid()}")
+        before = set(live_page.page_files(folder))
+        self.run_victim("os.kill(os.getpid(), 9)")
+        self.run_victim("")
+        mine = {path for path in set(live_page.page_files(folder)) - before if not live_page.is_alive(*map(int, path.name.split(".")))}
+        self.assertEqual(mine, set())
+
+
+if __name__ == "__main__":
+    unittest.main()
