@@ -50,7 +50,10 @@ bool transfer(Simulator& sim, CUdeviceptr address, void* buffer, std::size_t byt
   return true;
 }
 
-bool device_may_touch(const Context& context, const Allocation& memory, bool writes) {
+/// Who touches: a kernel needs its device's access; the copy engine goes through the host where there is none.
+enum class Toucher { kernel, copy_engine };
+
+bool device_may_touch(const Context& context, const Allocation& memory, bool writes, Toucher toucher) {
   if (memory.host != nullptr) return true;
   if (memory.kind == MemoryKind::mapped) {
     const auto access = memory.mapping->access.find(context.device);
@@ -63,7 +66,34 @@ bool device_may_touch(const Context& context, const Allocation& memory, bool wri
     const auto access = memory.pool->access.find(context.device);
     return access != memory.pool->access.end() && access->second != CU_MEM_ACCESS_FLAGS_PROT_NONE;
   }
-  return context.peers.count(memory.context) != 0;
+  return toucher == Toucher::copy_engine || context.peers.count(memory.context) != 0;
+}
+
+bool range_may_be_touched(Simulator& sim, const Context& context, CUdeviceptr address, std::size_t bytes, bool writes,
+                          Toucher toucher, std::string* why) {
+  while (bytes > 0) {
+    const Allocation* memory = sim.find_memory(address);
+    if (memory == nullptr) {
+      *why = hex(address) + " is not in live memory";
+      return false;
+    }
+    if (!device_may_touch(context, *memory, writes, toucher)) {
+      *why = "device " + std::to_string(context.device) + " has no access to " + hex(address);
+      return false;
+    }
+    if (memory->available != nullptr && !memory->available->done) {
+      *why = hex(address) + " is touched before its stream-ordered allocation";
+      return false;
+    }
+    const std::size_t piece = std::min<std::size_t>(bytes, memory->bytes - (address - memory->base));
+    if (piece < bytes && memory->kind != MemoryKind::mapped) {
+      *why = hex(address) + " and what follows reaches past the end of its allocation";
+      return false;
+    }
+    address += piece;
+    bytes -= piece;
+  }
+  return true;
 }
 
 }  // namespace
@@ -113,29 +143,12 @@ bool Simulator::write(CUdeviceptr address, const void* data, std::size_t bytes) 
 
 bool Simulator::may_touch(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes,
                           std::string* why) {
-  while (bytes > 0) {
-    const Allocation* memory = find_memory(address);
-    if (memory == nullptr) {
-      *why = hex(address) + " is not in live memory";
-      return false;
-    }
-    if (!device_may_touch(context, *memory, writes)) {
-      *why = "device " + std::to_string(context.device) + " has no access to " + hex(address);
-      return false;
-    }
-    if (memory->available != nullptr && !memory->available->done) {
-      *why = hex(address) + " is touched before its stream-ordered allocation";
-      return false;
-    }
-    const std::size_t piece = std::min<std::size_t>(bytes, memory->bytes - (address - memory->base));
-    if (piece < bytes && memory->kind != MemoryKind::mapped) {
-      *why = hex(address) + " and what follows reaches past the end of its allocation";
-      return false;
-    }
-    address += piece;
-    bytes -= piece;
-  }
-  return true;
+  return range_may_be_touched(*this, context, address, bytes, writes, Toucher::kernel, why);
+}
+
+bool Simulator::may_copy(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes,
+                         std::string* why) {
+  return range_may_be_touched(*this, context, address, bytes, writes, Toucher::copy_engine, why);
 }
 
 }  // namespace cusim

@@ -13,10 +13,6 @@
 namespace cusim {
 namespace {
 
-constexpr CUdeviceptr kDeviceArea = 0x1000'0000'0000;
-constexpr std::uint64_t kDeviceAreaBytes = 0x2000'0000'0000;
-constexpr CUdeviceptr kReservationArea = 0x3000'0000'0000;
-constexpr std::uint64_t kReservationAreaBytes = 0x2000'0000'0000;
 constexpr std::uint64_t kFirstHandle = 0x5100'0000'0000;
 
 thread_local ThreadState* t_state = nullptr;

@@ -87,6 +87,9 @@ class Simulator {
   /// True when [address, +bytes) lies in live memory that work of `context` may touch; else why not.
   bool may_touch(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes, std::string* why);
 
+  /// The same for the copy engine, which reaches cuMemAlloc memory of every device; VMM and pool memory only with access.
+  bool may_copy(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes, std::string* why);
+
   // Memory pools (mempool.cpp)
   /// Puts a stream-ordered allocation's bytes back into its pool; `freed` completes when nothing touches them any more.
   void return_to_pool(Allocation& allocation, const OperationPtr& freed);
@@ -146,6 +149,16 @@ class Simulator {
   std::vector<std::unique_ptr<ThreadState>> threads_;
   std::mutex threads_mutex_;
 };
+
+/// Device addresses: cuMemAlloc memory first, then what cuMemAddressReserve hands out. Nothing is mapped at them.
+inline constexpr CUdeviceptr kDeviceArea = 0x1000'0000'0000;
+inline constexpr std::uint64_t kDeviceAreaBytes = 0x2000'0000'0000;
+inline constexpr CUdeviceptr kReservationArea = kDeviceArea + kDeviceAreaBytes;
+inline constexpr std::uint64_t kReservationAreaBytes = 0x2000'0000'0000;
+
+inline bool is_device_address(std::uint64_t address) {
+  return address >= kDeviceArea && address < kReservationArea + kReservationAreaBytes;
+}
 
 inline CUstream as_stream(std::uint64_t handle) { return reinterpret_cast<CUstream>(handle); }
 inline std::uint64_t as_number(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle); }

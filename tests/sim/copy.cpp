@@ -1,0 +1,205 @@
+// The copy engine of the simulated driver.
+#include "tests/sim/copy.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace cusim {
+namespace {
+
+/// Bytes of one row of one side, wherever they are.
+bool move_in(Simulator& sim, const CopySide& side, std::size_t row, std::byte* buffer, std::size_t bytes) {
+  const std::uint64_t address = side.address + row * side.pitch_bytes;
+  if (side.kind == CopySide::Kind::device) return sim.read(address, buffer, bytes);
+  std::memcpy(buffer, reinterpret_cast<const void*>(address), bytes);
+  return true;
+}
+
+bool move_out(Simulator& sim, const CopySide& side, std::size_t row, const std::byte* buffer, std::size_t bytes) {
+  const std::uint64_t address = side.address + row * side.pitch_bytes;
+  if (side.kind == CopySide::Kind::device) return sim.write(address, buffer, bytes);
+  std::memcpy(reinterpret_cast<void*>(address), buffer, bytes);
+  return true;
+}
+
+/// A unified address becomes host or device; an address of the device's range is never host memory.
+CopySide resolve(Simulator& sim, CopySide side) {
+  if (side.kind == CopySide::Kind::unified) {
+    const bool is_known = sim.find_memory(side.address) != nullptr || is_device_address(side.address);
+    side.kind = is_known ? CopySide::Kind::device : CopySide::Kind::host;
+  }
+  return side;
+}
+
+bool may_reach(Simulator& sim, const CopySide& side, const Context& stream_context, const Copy& copy, bool writes,
+               std::string* why) {
+  if (side.kind == CopySide::Kind::host) {
+    if (!is_device_address(side.address)) return true;
+    *why = "a device address was given as host memory";
+    return false;
+  }
+  const Context& context = side.context != nullptr ? *side.context : stream_context;
+  for (std::size_t row = 0; row < copy.height; ++row) {
+    const CUdeviceptr address = side.address + row * side.pitch_bytes;
+    if (!sim.may_copy(context, address, copy.width_bytes, writes, why)) return false;
+  }
+  return true;
+}
+
+bool may_reach_both(Simulator& sim, const Copy& copy, const Context& context, std::string* why) {
+  return may_reach(sim, copy.to, context, copy, true, why) && may_reach(sim, copy.from, context, copy, false, why);
+}
+
+/// What happens at completion. `staged` holds the rows of unpinned host memory that were read at the call.
+void run_copy(Simulator& sim, Context& context, const Copy& copy, const std::vector<std::byte>& staged) {
+  if (context.broken != CUDA_SUCCESS) return;
+  std::string why;
+  if (!may_reach_both(sim, copy, context, &why)) {
+    sim.violate("a copy completed after its memory was gone: " + why);
+    sim.break_context(context, CUDA_ERROR_ILLEGAL_ADDRESS);
+    return;
+  }
+  std::vector<std::byte> buffer(staged.empty() ? copy.width_bytes : 0);
+  for (std::size_t row = 0; row < copy.height; ++row) {
+    const std::byte* source = staged.empty() ? buffer.data() : staged.data() + row * copy.width_bytes;
+    if (staged.empty() && !move_in(sim, copy.from, row, buffer.data(), copy.width_bytes)) break;
+    if (!move_out(sim, copy.to, row, source, copy.width_bytes)) break;
+  }
+}
+
+bool is_pinned(Simulator& sim, const CopySide& side) { return sim.find_memory(side.address) != nullptr; }
+
+/// The synchronous forms are unsafe calls; on the legacy stream they would also wait for capturing streams.
+CUresult admit_blocking(Call& c, const Stream& stream, Blocking blocking) {
+  if (blocking == Blocking::no) return CUDA_SUCCESS;
+  if (stream.legacy) CUSIM_TRY(c.sim.forbid_implicit(*stream.context));
+  return c.sim.forbid_while_capturing();
+}
+
+CUresult side_2d(Call& c, CUmemorytype type, const void* host, CUdeviceptr device, std::size_t x, std::size_t y,
+                 std::size_t pitch, CopySide* out) {
+  switch (type) {
+    case CU_MEMORYTYPE_HOST: *out = host_side(host); break;
+    case CU_MEMORYTYPE_DEVICE: *out = device_side(device); break;
+    case CU_MEMORYTYPE_UNIFIED: *out = unified_side(device); break;
+    default:
+      std::fprintf(stderr, "cusim: %s: copies of arrays are not modelled\n", c.name().c_str());
+      c.sim.violate(c.name() + ": copies of arrays are not modelled");
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  out->address += y * pitch + x;
+  out->pitch_bytes = pitch;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CopySide host_side(const void* address) { return {CopySide::Kind::host, as_number(address), 0, nullptr}; }
+CopySide device_side(CUdeviceptr address) { return {CopySide::Kind::device, address, 0, nullptr}; }
+CopySide unified_side(CUdeviceptr address) { return {CopySide::Kind::unified, address, 0, nullptr}; }
+
+CUresult copy(Call& c, CUstream handle, Copy wanted, Blocking blocking) {
+  Context* current = nullptr;
+  CUSIM_TRY(c.current(&current));
+  Stream* stream = nullptr;
+  CUSIM_TRY(c.stream(handle, &stream));
+  CUSIM_TRY(admit_blocking(c, *stream, blocking));
+  if (wanted.width_bytes == 0 || wanted.height == 0) return CUDA_SUCCESS;
+  wanted.to = resolve(c.sim, wanted.to);
+  wanted.from = resolve(c.sim, wanted.from);
+  Context& context = *stream->context;
+  std::string why;
+  if (wanted.to.address == 0 || wanted.from.address == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!may_reach_both(c.sim, wanted, context, &why)) {
+    c.sim.violate(c.name() + ": " + why);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const bool from_host = wanted.from.kind == CopySide::Kind::host;
+  const bool to_host = wanted.to.kind == CopySide::Kind::host;
+  std::vector<std::byte> staged;
+  if (from_host && !is_pinned(c.sim, wanted.from)) {
+    staged.resize(wanted.width_bytes * wanted.height);
+    for (std::size_t row = 0; row < wanted.height; ++row) {
+      move_in(c.sim, wanted.from, row, staged.data() + row * wanted.width_bytes, wanted.width_bytes);
+    }
+  }
+  Work work;
+  work.duration_ns = c.sim.settings.copy_ns;
+  work.node_type = CU_GRAPH_NODE_TYPE_MEMCPY;
+  work.action = [&sim = c.sim, &context, wanted, staged = std::move(staged)] {
+    run_copy(sim, context, wanted, staged);
+  };
+  OperationPtr operation;
+  CUSIM_TRY(c.sim.enqueue(*stream, std::move(work), c.lock, &operation));
+  const bool waits = blocking == Blocking::yes ? from_host || to_host : to_host && !is_pinned(c.sim, wanted.to);
+  if (!waits || operation == nullptr) return CUDA_SUCCESS;
+  c.sim.timeline.wait(operation, c.lock);
+  return context.broken;
+}
+
+CUresult copy_2d(Call& c, CUstream stream, const CUDA_MEMCPY2D_v2* p, Blocking blocking) {
+  if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Copy wanted;
+  CUSIM_TRY(side_2d(c, p->dstMemoryType, p->dstHost, p->dstDevice, p->dstXInBytes, p->dstY, p->dstPitch, &wanted.to));
+  CUSIM_TRY(
+      side_2d(c, p->srcMemoryType, p->srcHost, p->srcDevice, p->srcXInBytes, p->srcY, p->srcPitch, &wanted.from));
+  wanted.width_bytes = p->WidthInBytes;
+  wanted.height = p->Height;
+  const auto overlaps = [&](const CopySide& side, std::size_t x) {
+    return side.pitch_bytes != 0 && side.pitch_bytes < x + p->WidthInBytes;
+  };
+  if (overlaps(wanted.to, p->dstXInBytes) || overlaps(wanted.from, p->srcXInBytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (wanted.to.pitch_bytes == 0) wanted.to.pitch_bytes = p->WidthInBytes;
+  if (wanted.from.pitch_bytes == 0) wanted.from.pitch_bytes = p->WidthInBytes;
+  return copy(c, stream, wanted, blocking);
+}
+
+CUresult fill(Call& c, CUstream handle, const Fill& wanted, Blocking blocking) {
+  Context* current = nullptr;
+  CUSIM_TRY(c.current(&current));
+  Stream* stream = nullptr;
+  CUSIM_TRY(c.stream(handle, &stream));
+  CUSIM_TRY(admit_blocking(c, *stream, blocking));
+  const std::size_t row_bytes = wanted.width * wanted.element_bytes;
+  if (row_bytes == 0 || wanted.height == 0) return CUDA_SUCCESS;
+  if (wanted.address % wanted.element_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (wanted.height > 1 && wanted.pitch_bytes < row_bytes) return CUDA_ERROR_INVALID_VALUE;
+  Context& context = *stream->context;
+  const auto reachable = [&sim = c.sim, &context, wanted, row_bytes](std::string* why) {
+    for (std::size_t row = 0; row < wanted.height; ++row) {
+      if (!sim.may_copy(context, wanted.address + row * wanted.pitch_bytes, row_bytes, true, why)) return false;
+    }
+    return true;
+  };
+  std::string why;
+  if (!reachable(&why)) {
+    c.sim.violate(c.name() + ": " + why);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  Work work;
+  work.duration_ns = c.sim.settings.copy_ns;
+  work.node_type = CU_GRAPH_NODE_TYPE_MEMSET;
+  work.action = [&sim = c.sim, &context, wanted, row_bytes, reachable] {
+    if (context.broken != CUDA_SUCCESS) return;
+    std::string reason;
+    if (!reachable(&reason)) {
+      sim.violate("a memset completed after its memory was gone: " + reason);
+      sim.break_context(context, CUDA_ERROR_ILLEGAL_ADDRESS);
+      return;
+    }
+    std::vector<std::byte> pattern(std::min<std::size_t>(row_bytes, std::size_t{1} << 20));
+    for (std::size_t i = 0; i < pattern.size(); i += wanted.element_bytes) {
+      std::memcpy(&pattern[i], &wanted.value, std::min(wanted.element_bytes, pattern.size() - i));
+    }
+    for (std::size_t row = 0; row < wanted.height; ++row) {
+      for (std::size_t done = 0; done < row_bytes; done += pattern.size()) {
+        const std::size_t piece = std::min(pattern.size(), row_bytes - done);
+        sim.write(wanted.address + row * wanted.pitch_bytes + done, pattern.data(), piece);
+      }
+    }
+  };
+  // Asynchronous to the host, also without Async in its name, unless the memory is the host's.
+  return c.sim.enqueue(*stream, std::move(work), c.lock);
+}
+
+}  // namespace cusim
