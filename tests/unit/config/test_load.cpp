@@ -192,5 +192,5 @@ TEST_CASE("loading an ordinary environment takes microseconds", "[load][cost]") 
     REQUIRE(options.warnings.empty());
   }
   INFO(least.count() << " ns");
-  CHECK(least < std::chrono::microseconds(100));  // about 3 measured; sanitizers are slower
+  CHECK(least < std::chrono::microseconds(100));  // about 1.5 measured; sanitizers and busy machines are slower
 }
