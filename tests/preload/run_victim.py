@@ -1,0 +1,231 @@
+#!/usr/bin/env python3
+"""Runs one case of one victim under the preloaded library, and on the bare simulated driver, and judges both.
+
+    run_victim.py --build BUILD --library libcupool.so --source victims/x.c --program x [--case NAME]
+
+A victim is a small unmodified program; what must become of it stands in its own source (victim_spec.py). Exit 0: all as
+expected. Otherwise every broken expectation is printed, with what the program wrote.
+"""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from cupool_lib import live_page, validate  # noqa: E402
+
+import victim_spec  # noqa: E402
+
+TIME_LIMIT_S = 120
+
+
+@dataclass
+class Outcome:
+    """What `check` expressions see: these fields, and d / c (device 0 of the exit report, its counters), calls(symbol), warnings."""
+
+    pid: int
+    code: int
+    out: str
+    err: str
+    folder: Path
+    sim: dict | None = None
+    report: dict | None = None
+    reports: dict[str, dict] = field(default_factory=dict)
+    ooms: list[dict] = field(default_factory=list)
+    bad_reports: list[str] = field(default_factory=list)
+    pages: list[live_page.Page] = field(default_factory=list)
+    native: "Outcome | None" = None
+
+    def calls(self, symbol: str) -> int:
+        return (self.sim or {}).get("calls", {}).get(symbol, 0)
+
+    def names(self) -> dict:
+        device = self.report["devices"][0] if self.report and self.report["devices"] else {}
+        warnings = self.report["data_quality"]["warnings"] if self.report else []
+        return {**self.__dict__, "calls": self.calls, "d": device, "c": device.get("counters", {}), "warnings": warnings,
+                "files": sorted(p.name for p in self.folder.iterdir()), "re": re, "os": os, "json": json, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def environment(build: Path, spec: victim_spec.Spec, folder: Path, library: Path | None) -> dict[str, str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("CUPOOL_", "CUSIM_", "XLA_", "TF_", "RANK", "SLURM_", "OMPI_"))}
+    env["LD_LIBRARY_PATH"] = str(build / "sim")
+    env["CUSIM_LOG"] = str(folder.parent / "cusim.json")
+    env["CUSIM_MEMORY"] = "8GiB"
+    env["VICTIM_FOLDER"] = str(folder)
+    for name, value in spec.env.items():
+        if library is not None or not name.startswith("CUPOOL_"):
+            env[name] = value
+    if library is not None:
+        env["LD_PRELOAD"] = str(library)
+    return env
+
+
+def page_folder() -> Path:
+    return Path("/dev/shm") / f"cupool-{os.geteuid()}"
+
+
+def take_pages(pid: int) -> list[live_page.Page]:
+    """Pages that this process left behind; read, then removed."""
+    found = []
+    for path in page_folder().glob(f"{pid}.*") if page_folder().is_dir() else []:
+        found.append(live_page.parse(path.read_bytes()))
+        path.unlink()
+    return found
+
+
+def read_reports(outcome: Outcome) -> None:
+    for path in sorted(outcome.folder.rglob("*.json")):
+        try:
+            report = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, OSError) as error:
+            outcome.bad_reports.append(f"{path.name}: {error}")
+            continue
+        if not str(report.get("schema", "")).startswith("cupool.report/"):
+            continue
+        outcome.reports[path.name] = report
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            is_valid = validate.run(str(path)) == 0
+        if not is_valid:
+            outcome.bad_reports.append(f"{path.name}: not a valid report: {said.getvalue()}")
+        if path.stat().st_mode & 0o777 != 0o600:
+            outcome.bad_reports.append(f"{path.name}: mode {path.stat().st_mode & 0o777:o}")
+        if report["process"]["pid"] != outcome.pid:
+            continue
+        if report["event"] == "exit":
+            outcome.report = report
+        elif report["event"] == "oom":
+            outcome.ooms.append(report)
+
+
+def run(program: Path, spec: victim_spec.Spec, build: Path, scratch: Path, library: Path | None) -> Outcome:
+    folder = scratch / ("preloaded" if library else "native") / "cwd"
+    folder.mkdir(parents=True)
+    env = environment(build, spec, folder, library)
+    for statement in spec.setup:
+        exec(statement, {"env": env, "os": os, "folder": folder, "scratch": folder.parent})
+    before = os.getcwd()
+    os.chdir(folder)
+    process = subprocess.Popen([str(program), *spec.args], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               stdin=subprocess.DEVNULL, text=True, errors="replace")
+    os.chdir(before)
+    try:
+        out, err = process.communicate(timeout=TIME_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        err += f"\n(killed: it ran longer than {TIME_LIMIT_S} s)"
+    outcome = Outcome(process.pid, process.returncode, out, err, folder)
+    log = folder.parent / "cusim.json"
+    outcome.sim = json.loads(log.read_text(encoding="utf-8")) if log.exists() else None
+    outcome.pages = take_pages(process.pid)
+    read_reports(outcome)
+    return outcome
+
+
+def judge_end(outcome: Outcome, spec: victim_spec.Spec) -> list[str]:
+    wanted = -int(getattr(signal, spec.signal)) if spec.signal else spec.exit
+    broken = [] if outcome.code == wanted else [f"exit {outcome.code}, expected {wanted}"]
+    if outcome.sim and outcome.sim["violations"] and not spec.misuse:
+        broken += [f"the driver saw: {sentence}" for sentence in outcome.sim["violations"]]
+    return broken
+
+
+def judge_stderr(outcome: Outcome, spec: victim_spec.Spec) -> list[str]:
+    lines = outcome.err.splitlines()
+    broken = []
+    for index in range(max(len(lines), len(spec.stderr))):
+        line = lines[index] if index < len(lines) else None
+        pattern = spec.stderr[index].replace("<pid>", str(outcome.pid)) if index < len(spec.stderr) else None
+        if line is None or pattern is None or not re.fullmatch(pattern, line):
+            broken.append(f"stderr line {index + 1}: {line!r}, expected {pattern!r}")
+    return broken
+
+
+def judge_reports(outcome: Outcome, spec: victim_spec.Spec) -> list[str]:
+    broken = list(outcome.bad_reports)
+    if spec.report == "present" and outcome.report is None:
+        broken.append(f"no exit report; files: {sorted(p.name for p in outcome.folder.iterdir())}")
+    if spec.report == "present" and not spec.args and not re.match(r"cupool-report\.", next(iter(outcome.reports), "")):
+        broken.append("the report has not the default name")
+    own = [r for r in outcome.reports.values() if r["process"]["pid"] == outcome.pid]
+    if spec.report == "absent" and any(r["event"] == "exit" for r in own):
+        broken.append("there is a report, expected none")
+    if len(outcome.reports) != len(own) and not spec.pages_of_children:
+        broken.append("another process wrote a report")
+    if len(outcome.ooms) != spec.ooms:
+        broken.append(f"{len(outcome.ooms)} OOM reports, expected {spec.ooms}")
+    if bool(outcome.pages) != (spec.page == "left"):
+        broken.append(f"live page {'left' if outcome.pages else 'gone'}, expected {spec.page}")
+    litter = [p.name for p in outcome.folder.rglob("*") if p.name.startswith(".") or p.name.endswith(".tmp")]
+    return broken + [f"temporary file left: {name}" for name in litter]
+
+
+def judge_native(outcome: Outcome, native: Outcome) -> list[str]:
+    broken = []
+    if native.code != outcome.code:
+        broken.append(f"natively it exits with {native.code}, preloaded with {outcome.code}")
+    if native.out != outcome.out:
+        ours, bare = outcome.out.splitlines(), native.out.splitlines()
+        for index in range(max(len(ours), len(bare))):
+            pair = [lines[index] if index < len(lines) else None for lines in (bare, ours)]
+            if pair[0] != pair[1]:
+                broken.append(f"stdout line {index + 1}: natively {pair[0]!r}, preloaded {pair[1]!r}")
+    return broken
+
+
+def judge_checks(outcome: Outcome, spec: victim_spec.Spec) -> list[str]:
+    broken = []
+    for expression in spec.check:
+        try:
+            if not eval(expression, outcome.names()):
+                broken.append(f"not true: {expression}")
+        except Exception as error:  # a missing key is a broken expectation as well
+            broken.append(f"{type(error).__name__} ({error}) in: {expression}")
+    return broken
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("--build", "--library", "--source", "--program"):
+        parser.add_argument(name, type=Path, required=True)
+    parser.add_argument("--case", default="default")
+    parser.add_argument("--keep", action="store_true", help="leave the scratch folder, and say where it is")
+    given = parser.parse_args()
+    spec = victim_spec.read(given.source)[given.case]
+    scratch = Path(tempfile.mkdtemp(prefix="cupool-victim-"))
+    try:
+        native = run(given.program, spec, given.build, scratch, None) if spec.native == "same" else None
+        outcome = run(given.program, spec, given.build, scratch, given.library)
+        outcome.native = native
+        broken = judge_end(outcome, spec) + judge_stderr(outcome, spec) + judge_reports(outcome, spec)
+        broken += judge_native(outcome, native) if native else []
+        broken += judge_checks(outcome, spec)
+        for sentence in broken:
+            print(f"BROKEN {sentence}")
+        if broken:
+            print(f"--- stdout\n{outcome.out[-4000:]}--- stderr\n{outcome.err[-4000:]}--- files {sorted(outcome.reports)}")
+            if native:
+                print(f"--- native stdout\n{native.out[-4000:]}--- native stderr\n{native.err[-4000:]}")
+        return 1 if broken else 0
+    finally:
+        if given.keep:
+            print(f"scratch: {scratch}")
+        else:
+            subprocess.run(["chmod", "-R", "u+rwX", str(scratch)], check=False)
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

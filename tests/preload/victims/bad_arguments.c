@@ -1,0 +1,29 @@
+// Arguments that the driver refuses, and what it does with the outputs then: exactly its own answers.
+//! ooms 3
+//! stderr cupool\[<pid>\]: out of memory on GPU 0.*
+//! stderr .*
+//! native same
+//! check [o["ooms"][-1]["cause"] for o in ooms] == ["impossible_request"] * 3
+#include "victim.h"
+
+static void allocate_and_print(size_t bytes) {
+  CUdeviceptr address = 0xdead;
+  size_t pitch = 77;
+  say_code("cuMemAlloc", cuMemAlloc(&address, bytes));
+  printf("  untouched %d\n", address == 0xdead);
+  (void)pitch;
+}
+
+int main(void) {
+  enter_device(0);
+  size_t free_bytes = 5, total_bytes = 0;
+  MUST(cuMemGetInfo(&free_bytes, &total_bytes));
+  SAY(cuMemAlloc(NULL, MIB));
+  SAY(cuMemAlloc(NULL, 0));
+  allocate_and_print(0);
+  allocate_and_print(SIZE_MAX);
+  allocate_and_print(SIZE_MAX - 511);
+  allocate_and_print(total_bytes + 1);
+  allocate(512);
+  return 0;
+}

@@ -1,0 +1,26 @@
+// Memory enough, but in pieces that cannot be joined: the cause says so, and what pins it.
+//! ooms 1
+//! env CUSIM_MEMORY=1GiB
+//! env CUPOOL_PREALLOCATE=1GiB
+//! env CUPOOL_BACKING=segments
+//! native skip
+//! stderr cupool\[<pid>\]: out of memory on GPU 0.*
+//! stderr  +cause +external_fragmentation.*
+//! stderr .*
+//! stderr .*
+//! stderr .*
+//! check ooms[0]["ooms"][0]["cause"] == "external_fragmentation"
+//! check ooms[0]["devices"][0]["fragmentation"]["external"] > 0.5 and ooms[0]["devices"][0]["pinned_by"]
+#include "victim.h"
+
+int main(void) {
+  enter_device(0);
+  static CUdeviceptr blocks[62];
+  CUdeviceptr address = 0;
+  for (int i = 0; i < 62; ++i) blocks[i] = allocate(16 * MIB);
+  for (int i = 0; i < 62; i += 2) MUST(cuMemFree(blocks[i]));
+  MUST(cuCtxSynchronize());
+  SAY(cuMemAlloc(&address, 100 * MIB));
+  SAY(cuMemAlloc(&address, 16 * MIB));
+  return 0;
+}

@@ -1,0 +1,25 @@
+// A framework's way: out of memory, free what it can, try again, go on. The last error is as cudart keeps it.
+//! ooms 2
+//! stderr (cupool\[<pid>\]: out of memory on GPU 0.*| .*)
+//! check [o["final_of_series"] for o in ooms] == [False, True] and c["failed_allocations"] == 2
+//! check len(report["ooms"]) == 2
+#include <cuda_runtime_api.h>
+
+#include "victim.h"
+
+int main() {
+  void* held = nullptr;
+  void* more = nullptr;
+  MUST(cudaMalloc(&held, 5 * GIB));
+  for (int i = 0; i < 2; ++i) {
+    SAY(cudaMalloc(&more, 4 * GIB));
+    SAY(cudaPeekAtLastError());
+    SAY(cudaGetLastError());
+    SAY(cudaGetLastError());
+    MUST(cudaFree(held));
+    SAY(cudaMalloc(&held, 4 * GIB));
+    MUST(cudaFree(held));
+    MUST(cudaMalloc(&held, 5 * GIB));
+  }
+  return 0;
+}
