@@ -162,8 +162,11 @@ def _report_folder() -> Finding:
     folder = Path(fixed if fixed.endswith("/") else os.path.dirname(fixed) or ".").absolute()
     parent = _existing_parent(folder)
     advice = "set CUPOOL_REPORT (or --report) to a folder that this user may write to"
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        return Finding("report", FAILURE, f"reports cannot be written into {folder}: {parent} is not a folder that this user may write to", advice)
+    try:
+        with tempfile.TemporaryFile(dir=parent):  # tried, not asked: permissions alone do not tell of read-only mounts
+            pass
+    except OSError as error:
+        return Finding("report", FAILURE, f"reports cannot be written into {folder}: {parent}: {error.strerror}", advice)
     free = shutil.disk_usage(parent).free
     if free < _ROOM_BYTES:
         return Finding("report", WARNING, f"{folder} has only {size(free)} left", "free some space; a report that does not fit is not written")

@@ -29,19 +29,18 @@ class LineReader {
 
   /// The next line without its end; nullopt at the end of the file. The text is valid until the next call.
   std::optional<std::string_view> next() {
+    ++line_;
     if (gzgets(file_.get(), buffer_.data(), static_cast<int>(buffer_.size())) == nullptr) {
-      int code = Z_OK;
-      const char* const message = gzerror(file_.get(), &code);
-      ++line_;
-      if (code == Z_ERRNO) fail(std::strerror(errno));
-      if (code != Z_OK && code != Z_STREAM_END) fail(std::string("the compressed data is damaged or cut short (") + message + ")");
+      check_stream();
       return std::nullopt;
     }
-    ++line_;
     std::string_view text(buffer_.data());
     if (!text.empty() && text.back() == '\n') {
       text.remove_suffix(1);
-    } else if (gzeof(file_.get()) == 0) {
+      return text;
+    }
+    check_stream();  // a file that was cut short ends in a piece of a line
+    if (gzeof(file_.get()) == 0) {
       fail("a line longer than " + std::to_string(kMaxLineBytes) + " bytes, or a zero byte");
     }
     return text;
@@ -50,6 +49,13 @@ class LineReader {
   [[noreturn]] void fail(const std::string& what) const { throw BadTrace(path_ + ":" + std::to_string(line_) + ": " + what); }
 
  private:
+  void check_stream() const {
+    int code = Z_OK;
+    const char* const message = gzerror(file_.get(), &code);
+    if (code == Z_ERRNO) fail(std::strerror(errno));
+    if (code != Z_OK && code != Z_STREAM_END) fail(std::string("the compressed data is damaged or cut short (") + message + ")");
+  }
+
   std::string path_;
   std::unique_ptr<gzFile_s, int (*)(gzFile)> file_;
   std::vector<char> buffer_;

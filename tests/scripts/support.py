@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CUPOOL = ROOT / "scripts" / "cupool"
-BUILD = Path(os.environ.get("CUPOOL_BUILD_FOLDER", ROOT / "build"))
+BUILD = Path(os.environ.get("TEST_BUILD_FOLDER", ROOT / "build"))
 LIBRARY = BUILD / "libcupool.so"
 SIMULATOR = BUILD / "sim"
 HAS_LIBRARY = LIBRARY.is_file() and (SIMULATOR / "libcuda.so.1").exists()

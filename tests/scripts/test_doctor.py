@@ -1,0 +1,186 @@
+"""`cupool doctor`: each check's ok, warning and failure, and what it says about commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+import support
+from support import clean_environment, cupool, simulator_environment
+from cupool_lib import elf
+
+
+def findings(*arguments: object, env: dict | None = None, **options) -> dict[str, list[dict]]:
+    """Findings by check."""
+    result = cupool("doctor", "--json", "--library", support.PRELOAD, *arguments, env=env, **options)
+    data = json.loads(result.stdout)
+    failed = any(check["status"] == "failure" for check in data["checks"])
+    assert data["ok"] == (not failed) == (result.returncode == 0), result
+    by_check: dict[str, list[dict]] = {}
+    for check in data["checks"]:
+        assert check["status"] == "ok" or check["advice"], check
+        by_check.setdefault(check["check"], []).append(check)
+    return by_check
+
+
+class Machine(unittest.TestCase):
+    def test_a_missing_library_is_a_failure(self):
+        result = cupool("doctor", "--library", "/no/such.so")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stdout, r"failure +library .*no such file")
+
+    def test_a_file_that_is_no_library_is_a_failure(self):
+        with tempfile.NamedTemporaryFile(suffix=".so") as file:
+            file.write(b"\x7fELF" + b"\xff" * 200)
+            file.flush()
+            result = cupool("doctor", "--library", file.name)
+        self.assertRegex(result.stdout, r"failure +library ")
+        self.assertRegex(result.stdout, r"failure +preload ")  # ld.so complains
+
+    def test_misspelt_variables_get_the_nearest(self):
+        check = findings(env=clean_environment(CUPOOL_POLICI="grow"))["variables"][0]
+        self.assertEqual(check["status"], "warning")
+        self.assertIn("CUPOOL_POLICY", check["advice"])
+
+    def test_bad_choices_are_named(self):
+        check = findings(env=clean_environment(CUPOOL_POLICY="greedy"))["variables"][0]
+        self.assertIn("greedy", check["detail"])
+        self.assertEqual(findings(env=clean_environment(CUPOOL_POLICY="platform"))["variables"][0]["status"], "ok")
+
+    def test_report_folder(self):
+        for pattern, status in (("/proc/x/%p.json", "failure"), ("none", "ok"), ("stderr", "ok"), ("%p.json", "ok"), ("/etc/hostname/x.json", "failure")):
+            with self.subTest(pattern):
+                self.assertEqual(findings(env=clean_environment(CUPOOL_REPORT=pattern))["report"][0]["status"], status)
+
+    def test_other_preloads(self):
+        libm = "/lib/x86_64-linux-gnu/libm.so.6"
+        self.assertEqual(findings(env=clean_environment(LD_PRELOAD=libm))["preloads"][0]["status"], "ok")
+        with tempfile.TemporaryDirectory() as folder:
+            rival = Path(folder) / "libvgpu.so"
+            rival.symlink_to(libm)
+            check = findings(env=clean_environment(LD_PRELOAD=str(rival)))["preloads"][0]
+        self.assertIn("HAMi", check["detail"])
+        self.assertIn("does not exist", findings(env=clean_environment(LD_PRELOAD="/no/such.so"))["preloads"][0]["detail"])
+
+    def test_no_colour_and_a_count_at_the_end(self):
+        output = cupool("doctor", "--library", support.PRELOAD).stdout
+        self.assertNotIn("\x1b", output)
+        self.assertRegex(output.splitlines()[-1], r"^\d+ ok, \d+ warnings, \d+ failures$")
+
+
+@unittest.skipUnless(support.HAS_LIBRARY, "the library or the simulated driver is not built")
+class Driver(unittest.TestCase):
+    def test_everything_is_well_on_the_simulated_driver(self):
+        found = findings("--", "/bin/sh", env=simulator_environment(CUSIM_DEVICES="2"))
+        for name in ("library", "preload", "driver", "GPU 0", "GPU 1", "pool", "live page", "command", "outcome"):
+            self.assertEqual([check["status"] for check in found[name]], ["ok"], found[name])
+        self.assertIn("simulated", found["driver"][0]["detail"])
+
+    def test_no_device(self):
+        check = findings(env=simulator_environment(CUSIM_NO_DEVICE="1"))["driver"][0]
+        self.assertEqual(check["status"], "failure")
+        self.assertIn("CUDA_ERROR_NO_DEVICE", check["detail"])
+
+    def test_an_old_driver(self):
+        check = findings(env=simulator_environment(CUSIM_DRIVER_VERSION="11000"))["driver"][0]
+        self.assertEqual(check["status"], "failure")
+        self.assertIn("11.4", check["detail"])
+
+    def test_no_virtual_memory_management(self):
+        self.assertEqual(findings(env=simulator_environment(CUSIM_VMM="0"))["GPU 0"][0]["status"], "warning")
+
+    def test_off_is_said(self):
+        outcome = findings("--", "/bin/sh", env=simulator_environment(CUPOOL_POLICY="off"))["outcome"][0]
+        self.assertIn("do nothing", outcome["detail"])
+
+
+class Commands(unittest.TestCase):
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.folder = Path(holder.name)
+
+    def command(self, *words: object) -> dict:
+        return findings("--", *words)["command"][0]
+
+    def script(self, text: str) -> Path:
+        path = self.folder / "script"
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    def test_plain_binaries_and_scripts(self):
+        self.assertEqual(self.command("/bin/sh")["status"], "ok")
+        for line in ("#!/bin/sh", "#!/usr/bin/env sh", "#!/usr/bin/env -S sh -e"):
+            self.assertEqual(self.command(self.script(line + "\n"))["status"], "ok", line)
+
+    def test_commands_that_cannot_start(self):
+        self.assertIn("127", self.command("no-such-command-anywhere")["advice"])
+        plain = self.folder / "plain"
+        plain.write_text("no program")
+        self.assertIn("126", self.command(plain)["advice"])
+        self.assertIn("127", self.command(self.script("#!/no/such\n"))["advice"])
+        path = self.script("")
+        path.write_text(f"#!{path}\n")
+        self.assertEqual(self.command(path)["status"], "failure")
+
+    def test_privileged_programs(self):
+        path = self.script("#!/bin/sh\n")
+        path.chmod(0o4755)
+        check = self.command(path)
+        self.assertEqual(check["status"], "failure")
+        self.assertIn("set-user-ID", check["detail"])
+
+    def test_other_kinds_of_binaries(self):
+        header = bytearray(b"\x7fELF\x02\x01\x01".ljust(64, b"\0"))
+        header[18:20] = struct.pack("<H", 62)
+        for change, words in (((4, 1, 3), "32-bit"), ((4, 2, 183), "aarch64"), ((4, 2, 62), "statically linked")):
+            data = bytearray(header)
+            data[change[0]] = change[1]
+            data[18] = change[2]
+            path = self.folder / "binary"
+            path.write_bytes(data)
+            path.chmod(0o755)
+            check = self.command(path)
+            self.assertEqual(check["status"], "failure")
+            self.assertIn(words, check["detail"])
+
+    def test_launchers_that_lose_the_environment(self):
+        path = self.folder / "sudo"
+        path.write_text("#!/bin/sh\n")
+        path.chmod(0o755)
+        self.assertIn("sudo cupool run", self.command(path, "python")["advice"])
+
+
+class ElfFiles(unittest.TestCase):
+    def test_damage_is_refused_or_read_but_never_crashes(self):
+        import random
+        numbers = random.Random(7)
+        whole = Path("/bin/true").read_bytes()
+        with tempfile.NamedTemporaryFile() as file:
+            for _ in range(400):
+                damaged = bytearray(whole)
+                for _ in range(numbers.randint(1, 20)):
+                    damaged[numbers.randrange(4, 2000)] = numbers.randrange(256)
+                file.seek(0)
+                file.write(damaged)
+                file.flush()
+                try:
+                    elf.highest_glibc(elf.read(file.name))
+                except elf.NotElf:
+                    pass
+
+    def test_a_real_program_is_read(self):
+        facts = elf.read("/bin/true")
+        self.assertEqual((facts.bits, facts.machine, facts.is_static), (64, "x86-64", False))
+        self.assertIn("libc.so.6", facts.needed)
+        self.assertGreater(elf.highest_glibc(facts), (2, 2))
+
+
+if __name__ == "__main__":
+    unittest.main()
