@@ -83,6 +83,7 @@ TEST_CASE("amounts that make no sense are refused with the part that is to blame
   CHECK(why_not("100.0000001%") == "more than 100% (100.0000001%)");
   CHECK(why_not("99999999999999999999999%") == "more than 100% (99999999999999999999999%)");
   CHECK(why_not("1.5") == "a fraction above 1.0, and no unit (1.5)");
+  CHECK(why_not("2.0") == "a fraction above 1.0, and no unit (2.0)");
   CHECK(why_not("1.000000001") == "a fraction above 1.0, and no unit (1.000000001)");
   CHECK(why_not("-5%") == "not a size (-5%)");
   CHECK(why_not("-1") == "not a size (-1)");

@@ -77,6 +77,7 @@ TEST_CASE("a size goes up to 2^63 and no further", "[units]") {
   CHECK(why_not_bytes("18446744073709551615") == "too large");
   CHECK(why_not_bytes("18446744073709551617") == "too large");  // 1, if it wrapped
   CHECK(why_not_bytes("8.000000000000001E") == "too large");
+  CHECK(why_not_bytes("8.000000000000000001E") == "too large");  // one byte
   CHECK(why_not_bytes("9E") == "too large");
   CHECK(why_not_bytes("16E") == "too large");
   CHECK(why_not_bytes("9223372036854775808K") == "too large");
