@@ -73,7 +73,7 @@ class Plays(unittest.TestCase):
             result = support.cupool("run", "--library", support.LIBRARY, "--policy", policy, "--report", "none", "--", REPLAY, "--verify", self.TRACE,
                                     env=simulator_environment())
             self.assertEqual((result.returncode, result.stderr), (0, ""))
-            self.assertIn("7557 blocks verified", result.stdout)
+            self.assertIn("7608 blocks verified", result.stdout)
 
     def test_a_device_that_is_too_small_is_a_cuda_error(self):
         result = replay(self.TRACE, env=clean_environment(LD_LIBRARY_PATH=str(support.SIMULATOR), CUSIM_MEMORY="64MiB"))
