@@ -9,7 +9,8 @@
   report  present|absent|stderr|elsewhere   default present: one valid exit report under the default name, else none at all
   ooms    N               reports of out-of-memory events, default 0
   page    gone|left       the live page in shared memory after the end; default gone
-  stderr  REGEX           whole stderr, each line must match one of these in order; default: stderr is empty
+  stderr  REGEX           the next line of stderr matches it; default: stderr is empty
+  stderr* REGEX           any number of further lines, each of which matches it
   misuse                  the simulated driver may note violations (double frees and the like); default: it must not
   pages_of_children       children may leave reports and pages of their own
   setup   PYTHON          statement run before, in the victim's empty working folder (`env` is its environment)
@@ -35,6 +36,7 @@ class Spec:
     ooms: int = 0
     page: str = "gone"
     stderr: list[str] = field(default_factory=list)
+    stderr_rest: str | None = None
     misuse: bool = False
     pages_of_children: bool = False
     setup: list[str] = field(default_factory=list)
@@ -57,6 +59,8 @@ def _apply(spec: Spec, word: str, value: str) -> None:
         setattr(spec, word, value)
     elif word in ("misuse", "pages_of_children"):
         setattr(spec, word, True)
+    elif word == "stderr*":
+        spec.stderr_rest = value
     elif word in ("stderr", "setup", "check"):
         getattr(spec, word).append(value)
     else:

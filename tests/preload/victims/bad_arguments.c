@@ -1,7 +1,6 @@
 // Arguments that the driver refuses, and what it does with the outputs then: exactly its own answers.
 //! ooms 3
-//! stderr cupool\[<pid>\]: out of memory on GPU 0.*
-//! stderr .*
+//! stderr* (cupool\[<pid>\]: out of memory on GPU 0.*|  (cause|holds|elsewhere|try|report) .*)
 //! native same
 //! check [o["ooms"][-1]["cause"] for o in ooms] == ["impossible_request"] * 3
 #include "victim.h"

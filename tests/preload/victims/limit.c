@@ -2,7 +2,7 @@
 //! native skip
 //! env CUPOOL_LIMIT=1GiB
 //! ooms 4
-//! stderr (cupool\[<pid>\]: out of memory on GPU 0.*| .*)
+//! stderr* (cupool\[<pid>\]: out of memory on GPU 0.*|  (cause|holds|elsewhere|try|report) .*)
 //! check d["limit_bytes"] == GiB and {o["ooms"][-1]["cause"] for o in ooms} <= {"limit", "impossible_request"}
 //! check c["reserved_bytes"]["peak"] <= GiB
 //! case grow

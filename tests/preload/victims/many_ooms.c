@@ -1,6 +1,6 @@
 // A program that runs into the wall again and again: the number of reports and of messages is capped, the counter is not.
 //! ooms 8
-//! stderr (cupool\[<pid>\]: out of memory on GPU 0.*| .*)
+//! stderr* (cupool\[<pid>\]: out of memory on GPU 0.*|  (cause|holds|elsewhere|try|report) .*)
 //! check c["failed_allocations"] == 100 and "impossible_request" == ooms[0]["ooms"][0]["cause"]
 //! check len(err.splitlines()) <= 8 * 10
 #include "victim.h"

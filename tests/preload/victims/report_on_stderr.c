@@ -2,7 +2,7 @@
 //! env CUPOOL_REPORT=stderr
 //! report elsewhere
 //! native same
-//! stderr .*
+//! stderr* .*
 //! check json.loads(err)["event"] == "exit" and files == []
 #include "victim.h"
 

@@ -1,6 +1,6 @@
 // A framework's way: out of memory, free what it can, try again, go on. The last error is as cudart keeps it.
 //! ooms 2
-//! stderr (cupool\[<pid>\]: out of memory on GPU 0.*| .*)
+//! stderr* (cupool\[<pid>\]: out of memory on GPU 0.*|  (cause|holds|elsewhere|try|report) .*)
 //! check [o["final_of_series"] for o in ooms] == [False, True] and c["failed_allocations"] == 2
 //! check len(report["ooms"]) == 2
 #include <cuda_runtime_api.h>
