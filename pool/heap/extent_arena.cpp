@@ -1,34 +1,42 @@
 // ExtentArena's slow path: chunks. See extent_arena.hpp.
 #include "pool/heap/extent_arena.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cstdlib>
+
+#include "pool/core/bytes.hpp"
 
 namespace cupool::heap {
 
 namespace {
-// A sixteenth of what exists already, so that unused extents stay a small part of the whole, within bounds that
-// keep a small pool small and the longest single growth short (512 extents: 44 KiB, about 10 us).
-constexpr std::size_t kFirstChunk_count = 32;
-constexpr std::size_t kLargestChunk_count = 512;
+// A sixteenth of what exists already, so that unused extents stay a small part of the whole.
+constexpr std::size_t kFirstChunk_bytes = 4 * kKiB;
+constexpr std::size_t kHugePage_bytes = 2 * kMiB;
+constexpr std::size_t kPage_bytes = 4 * kKiB;
 }  // namespace
 
+void ExtentArena::FreeMemory::operator()(void* memory) const noexcept { std::free(memory); }
+
 void ExtentArena::grow() {
-  const std::size_t count = std::clamp(capacity_ / 16, kFirstChunk_count, kLargestChunk_count);
+  const std::size_t bytes = std::clamp(align_down(chunk_bytes_ / 16, kPage_bytes), kFirstChunk_bytes, kHugePage_bytes);
+  const std::size_t alignment = bytes == kHugePage_bytes ? kHugePage_bytes : alignof(std::max_align_t);
   if (chunks_.size() == chunks_.capacity()) chunks_.reserve(std::max<std::size_t>(8, chunks_.capacity() * 2));
-  chunks_.push_back(std::make_unique<Extent[]>(count));
-  Extent* extents = chunks_.back().get();
-  for (std::size_t i = count; i-- > 0;) {  // lowest address on top: neighbours in the pool become neighbours here
-    extents[i].bin_next = spare_;
-    spare_ = &extents[i];
-  }
-  capacity_ += count;
+  Chunk chunk(std::aligned_alloc(alignment, bytes));
+  if (chunk == nullptr) throw std::bad_alloc();
+  if (bytes == kHugePage_bytes) (void)::madvise(chunk.get(), bytes, MADV_HUGEPAGE);  // a wish: nothing depends on it
+  fresh_ = static_cast<Extent*>(chunk.get());
+  fresh_end_ = fresh_ + bytes / sizeof(Extent);
+  chunks_.push_back(std::move(chunk));
+  chunk_bytes_ += bytes;
 }
 
 void ExtentArena::release_if_empty() noexcept {
   if (in_use_ != 0) return;
   chunks_ = std::vector<Chunk>();
-  spare_ = nullptr;
-  capacity_ = 0;
+  chunk_bytes_ = 0;
+  spare_ = fresh_ = fresh_end_ = nullptr;
 }
 
 }  // namespace cupool::heap

@@ -1,7 +1,8 @@
 // ExtentArena: where Extents live. Chunks of host memory, a LIFO list of spare extents, no per-extent header.
 //
-// A spare extent is reused before fresh memory is touched, newest first, because it is still in the cache. Chunks go back only
-// all together, when nothing is in use. Thread rule: none of its own; the device pool's lock protects it.
+// A spare extent is reused before fresh memory is touched, newest first, because it is still in the cache. Chunks grow with the
+// arena up to 2 MiB, which are then aligned for huge pages: with a million blocks most of the cost is address translation.
+// Chunks go back only all together, when nothing is in use. Thread rule: the device pool's lock, as for the heap.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +19,13 @@ class ExtentArena {
  public:
   /// A default-initialised extent. Throws std::bad_alloc and then has changed nothing.
   Extent* take() {
-    if (spare_ == nullptr) [[unlikely]] grow();
     Extent* extent = spare_;
-    spare_ = extent->bin_next;
+    if (extent != nullptr) {
+      spare_ = extent->bin_next;
+    } else {
+      if (fresh_ == fresh_end_) [[unlikely]] grow();
+      extent = fresh_++;
+    }
     ++in_use_;
     return ::new (extent) Extent{};
   }
@@ -35,16 +40,21 @@ class ExtentArena {
   void release_if_empty() noexcept;
 
   std::size_t in_use() const { return in_use_; }
-  std::size_t metadata_bytes() const { return capacity_ * sizeof(Extent) + chunks_.capacity() * sizeof(Chunk); }
+  std::size_t metadata_bytes() const { return chunk_bytes_ + chunks_.capacity() * sizeof(Chunk); }
 
  private:
-  using Chunk = std::unique_ptr<Extent[]>;
+  struct FreeMemory {
+    void operator()(void* memory) const noexcept;
+  };
+  using Chunk = std::unique_ptr<void, FreeMemory>;
   void grow();
 
   std::vector<Chunk> chunks_;
+  std::size_t chunk_bytes_ = 0;
   Extent* spare_ = nullptr;
+  Extent* fresh_ = nullptr;      ///< never used so far, up to fresh_end_
+  Extent* fresh_end_ = nullptr;
   std::size_t in_use_ = 0;
-  std::size_t capacity_ = 0;
 };
 
 }  // namespace cupool::heap

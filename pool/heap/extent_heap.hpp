@@ -19,11 +19,12 @@
 
 namespace cupool::heap {
 
-/// How allocate chooses. The defaults are what the traces said (tests/unit/heap/heap_model.cpp prints the table).
+/// How allocate chooses. The defaults are what the traces said (tests/bench/heap_model.cpp prints the table).
 struct FitPolicy {
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
-  unsigned candidates = 4;  ///< holes looked at in one bin
+  unsigned candidates = 2;  ///< holes looked at in one bin; more cost cache misses and saved nothing on any trace
   /// From here up a block is cut from the end of a hole that lies beside the older neighbour, below it from the low end.
+  /// Best of 64 KiB ... 16 MiB and `always`: 1.025 x peak on average over 31 jobs, against 1.036 for exact best fit.
   std::uint64_t beside_older_from_bytes = 2 << 20;
 };
 

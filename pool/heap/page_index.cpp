@@ -176,7 +176,6 @@ void PageIndex::make_sparse(std::size_t page, DensePage* table) noexcept {
 
 Extent* PageIndex::find(std::uint64_t address) const noexcept {
   const std::size_t page = page_of(address);
-  if (counts_[page] == 0) return nullptr;
   if (const DensePage* table = dense(page); table != nullptr) {
     Extent* extent = table->extents[granule_of(address)];
     return extent != nullptr && extent->address == address ? extent : nullptr;

@@ -72,17 +72,21 @@ TEST_CASE_METHOD(Fixture, "a hole that fits exactly is taken whole, before a lar
   CHECK(take(64 * kKiB)->address == address);
 }
 
-TEST_CASE_METHOD(Fixture, "among holes of one bin the tightest is taken, and the lowest of equals") {
-  grow(kBase, 64 * kMiB);
+TEST_CASE("among the candidates of one bin the tightest is taken, and the lowest of equals") {
+  FitPolicy policy;
+  policy.candidates = 4;
+  ExtentHeap heap(policy);
+  heap.add_region(kBase, 64 * kMiB, nullptr);
   // Sizes between 1 MiB and 1 MiB + 16 KiB share a bin; walls keep the holes apart.
   std::vector<Extent*> blocks;
   for (const std::uint64_t extra : {8, 4, 12, 4}) {
-    blocks.push_back(take(kMiB + extra * kKiB));
-    take(512);
+    blocks.push_back(heap.allocate(kMiB + extra * kKiB));
+    heap.allocate(512);
   }
   const std::uint64_t lowest_tight = blocks[1]->address;
-  for (const int i : {1, 3, 0, 2}) give(blocks[static_cast<std::size_t>(i)]);
-  CHECK(take(kMiB + 2 * kKiB)->address == lowest_tight);
+  for (const int i : {1, 3, 0, 2}) heap.free(blocks[static_cast<std::size_t>(i)]);
+  CHECK(heap.allocate(kMiB + 2 * kKiB)->address == lowest_tight);
+  CHECK(heap.check() == "");
 }
 
 TEST_CASE_METHOD(Fixture, "a hole deep in its bin is found before the heap says that nothing fits") {

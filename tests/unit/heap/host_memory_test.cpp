@@ -85,6 +85,21 @@ TEST_CASE("allocate without host memory leaves the heap as it was") {
   CHECK(heap.check() == "");
 }
 
+TEST_CASE("regions are forgotten without host memory, and with the last one all of the heap's goes back") {
+  ExtentHeap heap;
+  const std::uint64_t empty_bytes = heap.metadata_bytes();
+  std::vector<Region*> regions;
+  for (std::size_t i = 0; i < 600; ++i) regions.push_back(heap.add_region(kBase + i * 2 * kMiB, 2 * kMiB, nullptr));
+  for (int i = 0; i < 5000; ++i) heap.allocate(100 * kKiB);
+  for (Region* region : regions) {
+    g_fail_in = 0;
+    heap.abandon_region(region, [](Extent&) {});
+    g_fail_in = -1;
+  }
+  CHECK(heap.check() == "");
+  CHECK(heap.metadata_bytes() < empty_bytes + 16 * kKiB);  // what is left is the capacity of the region table
+}
+
 TEST_CASE("without host memory for dense pages every lookup still answers, and free needs none at all") {
   ExtentHeap heap;
   heap.add_region(kBase, 2 * kMiB, nullptr);
