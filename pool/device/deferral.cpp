@@ -31,7 +31,7 @@ void DevicePool::retire(Batch batch) {
 /// While something captures, or when nothing can be recorded, the batch stays open.
 Error DevicePool::close_epoch(CUcontext asking, bool inside_free) {
   if (deferred_.batch_is_empty() || capturing() || !may_call_driver() || device_.disabled) return {};
-  if (!device_.driver.has_cuCtxRecordEvent()) return {};
+  if (device_.services.cannot_record.load(std::memory_order_relaxed)) return {};
   Epoch* epoch = deferred_.close();
   FenceResult result{FenceAnswer::impossible, {}};
   try {
@@ -105,6 +105,20 @@ FenceResult DevicePool::synchronise_all(CUcontext asking) {
   }
   contexts.unpin_all(points);
   for (FencePoint& point : points) contexts.give_back(point);
+  return result;
+}
+
+/// Synchronises, and retires what was freed before that. `done`: everything submitted before the call is over.
+FenceResult DevicePool::synchronise_and_retire(CUcontext asking) {
+  Epoch* earlier = deferred_.batch_is_empty() ? nullptr : deferred_.close();
+  const FenceResult result = synchronise_all(asking);
+  if (earlier != nullptr) {
+    if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) retire(deferred_.finish(earlier));
+    else deferred_.reopen(earlier);
+  }
+  Error ignored{};  // an error of an older epoch is for the call that meets it
+  while (result.answer == FenceAnswer::done && retire_oldest(asking, false, &ignored)) {
+  }
   return result;
 }
 

@@ -148,13 +148,8 @@ FreeResult DevicePool::free_synchronously(Extent* extent, std::uint16_t thread) 
   }
   DeviceAllocator& allocator = *info_of(*extent).allocator;
   allocator.defer(device_, extent);  // whoever frees it again meanwhile is told that it is not live
-  Epoch* earlier = deferred_.batch_is_empty() ? nullptr : deferred_.close();
-  const FenceResult result = synchronise_all(context);
+  const FenceResult result = synchronise_and_retire(context);
   contexts.unpin(home);
-  if (earlier != nullptr) {
-    if (result.answer == FenceAnswer::done) retire(deferred_.finish(earlier));
-    else deferred_.reopen(earlier);
-  }
   if (result.error.code != CUDA_SUCCESS) {
     extent->state = ExtentState::live;
     return {FreeOutcome::failed, result.error};

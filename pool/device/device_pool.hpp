@@ -90,6 +90,7 @@ class DevicePool {
   Error close_epoch(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
   bool retire_oldest(CUcontext asking, bool may_wait, Error* error) CUPOOL_REQUIRES(device_.lock);
   void retire(Batch batch) CUPOOL_REQUIRES(device_.lock);
+  FenceResult synchronise_and_retire(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
   FenceResult synchronise_all(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
   Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
   void give_back_surplus() CUPOOL_REQUIRES(device_.lock);

@@ -5,7 +5,8 @@
 //   grow     more memory from the driver; backs off to the exact need
 //   release  whole free regions of this device back to the driver, then grow: only when that is enough and nothing would block
 //   poll     every deferred free: events recorded inside the program's own frees are waited for (natively the free did that),
-//            later ones are polled, one second at most in all; then release again
+//            later ones are polled, one second at most in all; then release again. Where frees synchronise, those that
+//            fell into a capture are synchronised with here
 //   native   the driver's own call for exactly these bytes
 // Each rung is counted. No rung runs the driver under the lock, and no rung but `poll` waits. The remap rung of the page heap
 // belongs between retire and grow.
@@ -97,6 +98,9 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   Clock& clock = pool.device_.services.clock;
   const std::uint64_t until_ns = clock.now_ns() + DevicePool::kPollBound_ns;
   Error error = pool.close_epoch(attempt.context, false);
+  // Freed during a capture, on a driver without cuCtxRecordEvent: no event will ever tell. Better to wait here than to fail.
+  if (pool.synchronises() && !pool.deferred_.batch_is_empty() && !pool.capturing())
+    error = pool.synchronise_and_retire(attempt.context).error;
   for (std::uint64_t pause_ns = kFirstPause_ns; error.code == CUDA_SUCCESS; pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
     while (pool.retire_oldest(attempt.context, true, &error)) {
     }

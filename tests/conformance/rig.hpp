@@ -1,0 +1,80 @@
+// Rig: a fresh simulated driver, a current context and a PoolSet on it. What every test of pool/device starts from.
+//
+// The clock is the simulator's: a pause of the pool lets virtual time pass, so that no test sleeps. After each test the
+// destructor has checked the pool's invariants and that the driver saw nothing that a correct program never does.
+#pragma once
+
+#include <cuda.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config/options.hpp"
+#include "pool/core/bytes.hpp"
+#include "pool/core/clock.hpp"
+#include "pool/device/pool_set.hpp"
+#include "pool/observe/live_page.hpp"
+#include "tests/sim/cusim.h"
+
+namespace cupool::test {
+
+/// The simulator's virtual time. Other threads get to run at each pause.
+class SimClock final : public Clock {
+ public:
+  std::uint64_t now_ns() const override { return cusim_now_ns(); }
+  void pause(std::uint64_t duration_ns) override;
+};
+
+struct RigOptions {
+  int devices = 1;
+  const char* memory = "1GiB";
+  const char* driver_version = nullptr;
+  config::Options pool;
+  Clock* clock = nullptr;  ///< null: a SimClock
+};
+
+class Rig {
+ public:
+  explicit Rig(const RigOptions& options = {});
+  ~Rig();
+  Rig(const Rig&) = delete;
+  Rig& operator=(const Rig&) = delete;
+
+  PoolSet& pools() { return *pools_; }
+  /// The primary context of `device`.
+  CUcontext context(int device = 0) const { return contexts_.at(static_cast<std::size_t>(device)); }
+  /// Makes the primary context of `device` current.
+  void use(int device);
+
+  /// An allocation in the current context, as the shim makes it. `allocate` fails the test when it fails.
+  Result<CUdeviceptr> try_allocate(std::size_t bytes);
+  CUdeviceptr allocate(std::size_t bytes);
+  /// A free that must succeed.
+  void free(CUdeviceptr address);
+
+  observe::LiveDevice& live(int device = 0) { return lives_[static_cast<std::size_t>(device)]; }
+  observe::Counters& counters(int device = 0) { return live(device).counters; }
+  observe::Snapshot snapshot() { return pools_->snapshot(std::chrono::seconds(10)); }
+  /// Ends the primary context of `device` as cuDevicePrimaryCtxReset does, through the pool.
+  void reset_device(int device = 0);
+  /// The test has broken the driver on purpose: what it complains about is no finding.
+  void expect_violations() { violations_expected_ = true; }
+
+ private:
+  SimClock clock_;
+  std::vector<CUcontext> contexts_;
+  std::unique_ptr<observe::LiveDevice[]> lives_;
+  std::unique_ptr<PoolSet> pools_;
+  bool violations_expected_ = false;
+};
+
+/// A current value, without ceremony.
+inline std::uint64_t now(const observe::Gauge& gauge) { return gauge.current.load(); }
+inline std::uint64_t peak(const observe::Gauge& gauge) { return gauge.peak.load(); }
+inline std::uint64_t now(const observe::Total& total) { return total.value.load(); }
+
+/// Calls of those driver functions that allocate, free or synchronise.
+std::uint64_t memory_and_sync_calls();
+
+}  // namespace cupool::test

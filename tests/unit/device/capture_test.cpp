@@ -1,0 +1,153 @@
+// While anything captures, the pool records nothing and synchronises nothing, and it invalidates no capture.
+#include <catch2/catch.hpp>
+
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+CUstream new_stream() {
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  return stream;
+}
+
+/// A capture of `stream` through the pool's gate, as the shim begins and ends it.
+class Capture {
+ public:
+  Capture(Rig& rig, CUstream stream, CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL) : rig_(rig), stream_(stream) {
+    REQUIRE(rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, mode); }) == CUDA_SUCCESS);
+  }
+  /// What the driver says of the capture.
+  CUresult end() {
+    CUgraph graph = nullptr;
+    const CUresult result = rig_.pools().end_capture(
+        stream_, [&] { return cuStreamEndCapture(stream_, &graph); },
+        [&] {
+          CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+          return cuStreamIsCapturing(stream_, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+        });
+    return result;
+  }
+
+ private:
+  Rig& rig_;
+  CUstream stream_;
+};
+}  // namespace
+
+TEST_CASE("frees and allocations during a capture, growth included, leave the capture valid") {
+  for (const config::FreeMode free : {config::FreeMode::deferred, config::FreeMode::sync, config::FreeMode::immediate}) {
+    INFO("free mode " << static_cast<int>(free));
+    RigOptions options;
+    options.pool.free = free;
+    Rig rig(options);
+    std::vector<CUdeviceptr> blocks;
+    for (int i = 0; i < 200; ++i) blocks.push_back(rig.allocate(64 * kKiB));
+    Capture capture(rig, new_stream());
+    const std::uint64_t records = cusim_calls("cuCtxRecordEvent");
+    const std::uint64_t syncs = cusim_calls("cuCtxSynchronize") + cusim_calls("cuEventSynchronize");
+    for (const CUdeviceptr block : blocks) rig.free(block);
+    for (int i = 0; i < 10; ++i) rig.allocate(20 * kMiB);
+    CHECK(cusim_calls("cuCtxRecordEvent") == records);
+    CHECK(cusim_calls("cuCtxSynchronize") + cusim_calls("cuEventSynchronize") == syncs);
+    CHECK(cusim_calls("cuMemFree_v2") == 0);
+    CHECK(capture.end() == CUDA_SUCCESS);
+  }
+}
+
+TEST_CASE("what is freed during a capture waits, and is handled at the next operation after it") {
+  Rig rig;
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 100; ++i) blocks.push_back(rig.allocate(4096));
+  {
+    Capture capture(rig, new_stream());
+    for (const CUdeviceptr block : blocks) rig.free(block);
+    CHECK(now(rig.counters().deferred_bytes) == 100 * 4096);
+    REQUIRE(capture.end() == CUDA_SUCCESS);
+  }
+  CHECK(now(rig.counters().deferred_bytes) == 100 * 4096);
+  rig.allocate(4096);
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+  CHECK(now(rig.counters().epochs_closed) == 1);
+}
+
+TEST_CASE("blocks freed during a capture are not reused while it lasts") {
+  Rig rig;
+  const CUdeviceptr block = rig.allocate(kMiB);
+  Capture capture(rig, new_stream());
+  rig.free(block);
+  for (int i = 0; i < 20; ++i) CHECK(rig.allocate(kMiB) != block);
+  CHECK(capture.end() == CUDA_SUCCESS);
+}
+
+TEST_CASE("an epoch that was closed before a capture may be queried during it") {
+  Rig rig;
+  const CUdeviceptr block = rig.allocate(64 * kMiB);
+  REQUIRE(cusim_launch_spin(new_stream(), 1000) == CUDA_SUCCESS);
+  rig.free(block);
+  REQUIRE(now(rig.counters().deferred_bytes) == 64 * kMiB);
+  Capture capture(rig, new_stream());
+  cusim_advance_ns(2000);
+  CHECK(rig.allocate(64 * kMiB) == block);
+  CHECK(capture.end() == CUDA_SUCCESS);
+}
+
+TEST_CASE("memory that is out during a capture is out at once: nothing is waited for or given back") {
+  RigOptions options;
+  options.pool.limit.all = config::parse_amount("64MiB");
+  Rig rig(options);
+  const CUdeviceptr block = rig.allocate(40 * kMiB);
+  Capture capture(rig, new_stream());
+  rig.free(block);
+  CHECK(rig.try_allocate(40 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(capture.end() == CUDA_SUCCESS);
+  CHECK(rig.allocate(40 * kMiB) == block);
+}
+
+TEST_CASE("two captures: the pool waits for the last") {
+  Rig rig;
+  Capture first(rig, new_stream());
+  Capture second(rig, new_stream());
+  rig.free(rig.allocate(64 * kMiB));
+  CHECK(first.end() == CUDA_SUCCESS);
+  rig.free(rig.allocate(64 * kMiB));
+  CHECK(cusim_calls("cuCtxRecordEvent") == 0);
+  CHECK(second.end() == CUDA_SUCCESS);
+  rig.free(rig.allocate(4096));
+  CHECK(cusim_calls("cuCtxRecordEvent") == 1);
+}
+
+TEST_CASE("a capture that never began does not close the gate") {
+  Rig rig;
+  CHECK(rig.pools().begin_capture(nullptr, [] { return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; }) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  rig.free(rig.allocate(64 * kMiB));
+  CHECK(cusim_calls("cuCtxRecordEvent") == 1);
+}
+
+TEST_CASE("a native block freed during a capture goes back to the driver after it") {
+  Rig rig;
+  cusim_fail("cuMemAlloc_v2", 1, CUDA_ERROR_OUT_OF_MEMORY, 1);  // no region of 2 MiB is left, only less
+  const CUdeviceptr native = rig.allocate(100 * kKiB);
+  REQUIRE(now(rig.counters().native_fallbacks) == 1);
+  Capture capture(rig, new_stream());
+  rig.free(native);
+  CHECK(cusim_calls("cuMemFree_v2") == 0);
+  CHECK(capture.end() == CUDA_SUCCESS);
+  for (int i = 0; i < 64; ++i) rig.free(rig.allocate(4096));
+  CHECK(cusim_calls("cuMemFree_v2") == 1);
+  CHECK(rig.pools().find(native, nullptr) == Ownership::unknown);
+}
+
+TEST_CASE("where frees synchronise, one that fell into a capture is not lost to an allocation that needs it") {
+  RigOptions options;
+  options.driver_version = "12040";
+  options.pool.limit.all = config::parse_amount("64MiB");
+  Rig rig(options);
+  const CUdeviceptr block = rig.allocate(40 * kMiB);
+  Capture capture(rig, new_stream());
+  rig.free(block);
+  REQUIRE(capture.end() == CUDA_SUCCESS);
+  CHECK(rig.allocate(40 * kMiB) == block);
+}

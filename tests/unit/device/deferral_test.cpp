@@ -1,0 +1,204 @@
+// From free to reuse: a freed block is the program's past and the GPU's present.
+#include <atomic>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+constexpr std::uint64_t kMs = 1'000'000;
+constexpr std::uint64_t kSecond = 1'000'000'000;
+
+RigOptions limited(const char* limit, config::FreeMode free = config::FreeMode::deferred) {
+  RigOptions options;
+  options.pool.free = free;
+  if (limit != nullptr) options.pool.limit.all = config::parse_amount(limit);
+  return options;
+}
+
+CUstream new_stream() {
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  return stream;
+}
+}  // namespace
+
+TEST_CASE("a freed block is not reused before its stream's work completes") {
+  Rig rig(limited("128MiB"));
+  const CUstream stream = new_stream();
+  for (int round = 0; round < 200; ++round) {
+    const std::size_t bytes = static_cast<std::size_t>(1 + round % 7) * 3 * kMiB;
+    const CUdeviceptr block = rig.allocate(bytes);
+    // Writes, then reads what it wrote, when it completes: reuse in between by another stream shows as a mismatch.
+    REQUIRE(cusim_launch_fill(stream, block, 4096, static_cast<std::uint8_t>(round), 2 * kMs) == CUDA_SUCCESS);
+    REQUIRE(cusim_launch_check(stream, block, 4096, static_cast<std::uint8_t>(round), 5 * kMs) == CUDA_SUCCESS);
+    rig.free(block);
+    const CUdeviceptr next = rig.allocate(bytes);
+    const CUstream other = nullptr;
+    REQUIRE(cusim_launch_fill(other, next, 4096, 0xEE, 0) == CUDA_SUCCESS);
+    rig.free(next);
+    if (round % 16 == 0) cusim_advance_ns(3 * kMs);
+  }
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(cusim_mismatched_bytes() == 0);
+}
+
+TEST_CASE("immediate reuse corrupts where deferral does not, so the test above can fail") {
+  Rig rig(limited("128MiB", config::FreeMode::immediate));
+  rig.expect_violations();
+  const CUstream stream = new_stream();
+  const CUstream other = new_stream();
+  const CUdeviceptr block = rig.allocate(4096);
+  REQUIRE(cusim_launch_fill(stream, block, 4096, 1, 2 * kMs) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_check(stream, block, 4096, 1, 5 * kMs) == CUDA_SUCCESS);
+  rig.free(block);
+  const CUdeviceptr next = rig.allocate(4096);
+  REQUIRE(next == block);
+  REQUIRE(cusim_launch_fill(other, next, 4096, 0xEE, 3 * kMs) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(cusim_mismatched_bytes() != 0);
+}
+
+TEST_CASE("an epoch closes at 64 frees, or at 64 MiB, with one event per context") {
+  Rig rig(limited(nullptr));
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 64; ++i) blocks.push_back(rig.allocate(4096));
+  for (int i = 0; i < 63; ++i) rig.free(blocks[static_cast<std::size_t>(i)]);
+  CHECK(cusim_calls("cuCtxRecordEvent") == 0);
+  CHECK(now(rig.counters().deferred_bytes) == 63 * 4096);
+  rig.free(blocks[63]);
+  CHECK(cusim_calls("cuCtxRecordEvent") == 1);
+  CHECK(cusim_calls("cuEventQuery") == 1);
+  CHECK(now(rig.counters().epochs_closed) == 1);
+  CHECK(now(rig.counters().deferred_bytes) == 0);  // nothing was running
+  rig.free(rig.allocate(64 * kMiB));
+  CHECK(cusim_calls("cuCtxRecordEvent") == 2);
+}
+
+TEST_CASE("a free waits for the work of every context that could reach the block") {
+  RigOptions options = limited(nullptr);
+  options.devices = 2;
+  Rig rig(options);
+  const CUdeviceptr block = rig.allocate(64 * kMiB);
+  rig.use(1);
+  const CUstream stream = new_stream();
+  REQUIRE(cusim_launch_spin(stream, 10 * kMs) == CUDA_SUCCESS);  // a copy from the other device, say
+  rig.use(0);
+  rig.free(block);
+  CHECK(cusim_calls("cuCtxRecordEvent") == 2);
+  CHECK(now(rig.counters().deferred_bytes) == 64 * kMiB);
+  cusim_advance_ns(20 * kMs);
+  CHECK(rig.allocate(64 * kMiB) == block);
+}
+
+TEST_CASE("events are used again") {
+  Rig rig;
+  for (int i = 0; i < 64 * 50; ++i) rig.free(rig.allocate(4096));
+  CHECK(cusim_calls("cuCtxRecordEvent") == 50);
+  CHECK(cusim_calls("cuEventCreate") <= 2);
+}
+
+TEST_CASE("an allocation after a free of the same bytes waits for the work as the native free did, however long") {
+  Rig rig(limited("100MiB"));
+  const CUdeviceptr block = rig.allocate(95 * kMiB);
+  REQUIRE(cusim_launch_spin(new_stream(), 60 * kSecond) == CUDA_SUCCESS);
+  rig.free(block);
+  const CUdeviceptr a = rig.allocate(47 * kMiB);
+  const CUdeviceptr b = rig.allocate(47 * kMiB);
+  CHECK(cusim_now_ns() >= 60 * kSecond);
+  CHECK(cusim_calls("cuEventSynchronize") == 1);
+  CHECK(now(rig.counters().failed_allocations) == 0);
+  rig.free(a);
+  rig.free(b);
+}
+
+TEST_CASE("work that the program launched after its free and that waits for the host never hangs an allocation") {
+  Rig rig(limited("126MiB"));  // regions of 2 to 64 MiB fill it exactly: growth never backs off, so there is no pressure
+  std::vector<CUdeviceptr> small;
+  for (int i = 0; i < 40; ++i) small.push_back(rig.allocate(2 * kMiB));
+  for (std::size_t i = 0; i < 31; ++i) rig.free(small[i]);  // 62 MiB and 31 frees: no event yet
+  volatile std::uint32_t go = 0;
+  const CUstream stream = new_stream();
+  REQUIRE(cusim_launch_wait_host(stream, &go) == CUDA_SUCCESS);
+  const std::uint64_t before_ns = cusim_now_ns();
+  // The only events that can be recorded now cover the waiting kernel: polled for a second, then out of memory.
+  CHECK(rig.try_allocate(60 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cusim_now_ns() - before_ns >= kSecond);
+  CHECK(cusim_now_ns() - before_ns <= 2 * kSecond);
+  CHECK(cusim_calls("cuEventSynchronize") == 0);
+  CHECK(cusim_calls("cuMemFree_v2") == 0);
+  go = 1;
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  rig.free(rig.allocate(60 * kMiB));
+}
+
+TEST_CASE("under memory pressure every free records its own event, and not for ever") {
+  Rig rig(limited("64MiB"));
+  const CUdeviceptr keeper = rig.allocate(40 * kMiB);
+  REQUIRE(rig.try_allocate(60 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  std::uint64_t before = cusim_calls("cuCtxRecordEvent");
+  for (int i = 0; i < 10; ++i) rig.free(rig.allocate(4096));
+  CHECK(cusim_calls("cuCtxRecordEvent") - before == 10);
+  for (int i = 0; i < 1000; ++i) rig.free(rig.allocate(4096));
+  before = cusim_calls("cuCtxRecordEvent");
+  for (int i = 0; i < 640; ++i) rig.free(rig.allocate(4096));
+  CHECK(cusim_calls("cuCtxRecordEvent") - before == 10);
+  rig.free(keeper);
+}
+
+TEST_CASE("sync: a free returns when the work is done, in every context") {
+  RigOptions options = limited(nullptr, config::FreeMode::sync);
+  options.devices = 2;
+  Rig rig(options);
+  const CUdeviceptr block = rig.allocate(4096);
+  rig.use(1);
+  REQUIRE(cusim_launch_spin(new_stream(), 7 * kMs) == CUDA_SUCCESS);
+  rig.use(0);
+  REQUIRE(cusim_launch_spin(new_stream(), 5 * kMs) == CUDA_SUCCESS);
+  rig.free(block);
+  CHECK(cusim_now_ns() >= 7 * kMs);
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+  CHECK(rig.allocate(4096) == block);
+  CHECK(cusim_calls("cuCtxRecordEvent") == 0);
+}
+
+TEST_CASE("a driver without cuCtxRecordEvent: the free synchronises, and the user is told once") {
+  RigOptions options;
+  options.driver_version = "12040";
+  Rig rig(options);
+  REQUIRE(rig.pools().take_warnings().size() == 1);
+  CHECK(rig.pools().take_warnings().empty());
+  const CUdeviceptr block = rig.allocate(4096);
+  REQUIRE(cusim_launch_spin(new_stream(), 5 * kMs) == CUDA_SUCCESS);
+  rig.free(block);
+  CHECK(cusim_now_ns() >= 5 * kMs);
+  CHECK(rig.allocate(4096) == block);
+}
+
+TEST_CASE("a driver that says it cannot record: from then on a free synchronises") {
+  Rig rig;
+  cusim_fail("cuCtxRecordEvent", 1, CUDA_ERROR_NOT_SUPPORTED, 1);
+  const CUdeviceptr block = rig.allocate(64 * kMiB);
+  rig.free(block);
+  CHECK(rig.pools().take_warnings().size() == 1);
+  REQUIRE(cusim_launch_spin(new_stream(), 5 * kMs) == CUDA_SUCCESS);
+  rig.free(rig.allocate(4096));
+  CHECK(cusim_now_ns() >= 5 * kMs);
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+  CHECK(rig.allocate(64 * kMiB) == block);
+}
+
+TEST_CASE("a block that nothing could record for stays deferred and comes back when something can") {
+  Rig rig;
+  cusim_fail("cuCtxRecordEvent", 1, CUDA_ERROR_OUT_OF_MEMORY, 3);
+  const CUdeviceptr block = rig.allocate(64 * kMiB);
+  rig.free(block);
+  CHECK(now(rig.counters().deferred_bytes) == 64 * kMiB);
+  for (int i = 0; i < 3; ++i) rig.free(rig.allocate(4096));
+  CHECK(now(rig.counters().deferred_bytes) < kMiB);
+  CHECK(rig.allocate(64 * kMiB) == block);
+}
