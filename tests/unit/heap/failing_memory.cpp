@@ -32,3 +32,9 @@ extern "C" void* __wrap_calloc(std::size_t count, std::size_t bytes);
 extern "C" void* __wrap_calloc(std::size_t count, std::size_t bytes) {
   return failing_memory::fails_now() ? nullptr : __real_calloc(count, bytes);
 }
+
+extern "C" void* __real_aligned_alloc(std::size_t alignment, std::size_t bytes);
+extern "C" void* __wrap_aligned_alloc(std::size_t alignment, std::size_t bytes);
+extern "C" void* __wrap_aligned_alloc(std::size_t alignment, std::size_t bytes) {
+  return failing_memory::fails_now() ? nullptr : __real_aligned_alloc(alignment, bytes);
+}

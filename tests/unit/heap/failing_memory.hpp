@@ -1,4 +1,5 @@
-// Host memory that fails on demand: operator new is replaced, calloc is wrapped by the linker (-Wl,--wrap=calloc).
+// Host memory that fails on demand: operator new is replaced, calloc and aligned_alloc are wrapped by the
+// linker (-Wl,--wrap).
 // A translation unit of its own, so that no compiler sees both sides of a new and a delete.
 #pragma once
 

@@ -66,6 +66,7 @@ TEST_CASE("allocate without host memory leaves the heap as it was") {
   ExtentHeap heap;
   heap.add_region(kBase, 64 * kMiB, nullptr);
   int failures = 0;
+  int refusals = 0;  // failures that reached the caller: the arena could not grow
   for (int i = 0; i < 3000; ++i) {
     const std::uint64_t free_bytes = heap.free_bytes();
     const std::uint64_t bytes = i % 3 == 0 ? 3 * kMiB / 512 : 512;
@@ -75,13 +76,15 @@ TEST_CASE("allocate without host memory leaves the heap as it was") {
           if (extent == nullptr) extent = heap.allocate(bytes);
         },
         [&] {
+          ++refusals;
           REQUIRE(extent == nullptr);
           REQUIRE(heap.check() == "");
           REQUIRE(heap.free_bytes() == free_bytes);
         });
     REQUIRE(extent != nullptr);
   }
-  CHECK(failures > 10);
+  CHECK(refusals > 10);
+  CHECK(failures > refusals);  // dense pages make do without
   CHECK(heap.check() == "");
 }
 
