@@ -55,7 +55,8 @@ def _process(root: Fields, paint: Paint) -> list[str]:
     rank = process.value.get("rank")
     command = printable(" ".join(process.texts("command"))) or "unknown command"
     who = f"pid {process.integer('pid')} on {printable(process.text('host', 'unknown host'))}" + (f", rank {rank}" if isinstance(rank, int) else "")
-    head = f"{paint('cupool report', 'bold')}  {textwrap.shorten(command, paint.width - 16, placeholder=' ...')}"
+    room = paint.width - 16
+    head = f"{paint('cupool report', 'bold')}  {command if len(command) <= room else command[:room - 4] + ' ...'}"
     return [head, f"{'':15}{who}; ran {duration(process.integer('duration_ns'))}; {_ending(process, root.text('event'))}"]
 
 
