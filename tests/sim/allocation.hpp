@@ -49,8 +49,15 @@ struct Allocation {
   MemoryPool* pool = nullptr;
   Mapping* mapping = nullptr;
   OperationPtr available;  ///< stream-ordered: from here on it may be touched
+  OperationPtr reused_after;  ///< stream-ordered: until this is complete, the previous holder's work may touch the bytes
+  Allocation* backing = nullptr;
   bool free_requested = false;
+  std::uint64_t freed_on = 0;  ///< id of the stream of the free
+  std::uint32_t export_slot = 0;     ///< 1 + its slot in the table of exports; 0: never exported
+  std::uint32_t open_count = 0;      ///< imported: times opened
   std::uint64_t reserved_bytes = 0;  ///< imported: the address range it takes
+  std::int32_t exporter_pid = 0;
+  std::uint64_t exporter_buffer_id = 0;
 };
 
 }  // namespace cusim

@@ -24,7 +24,7 @@ CUresult free_memory(Call& c, CUdeviceptr address) {
   CUSIM_TRY(c.current(&current));
   if (address == 0) return CUDA_SUCCESS;
   Allocation* memory = c.sim.find_memory(address);
-  if (memory == nullptr || memory->base != address ||
+  if (memory == nullptr || memory->base != address || memory->free_requested ||
       (memory->kind != MemoryKind::device && memory->kind != MemoryKind::managed &&
        memory->kind != MemoryKind::stream_ordered)) {
     c.sim.violate(c.name() + (memory == nullptr ? " of an address that is not allocated (double free?)"
@@ -71,7 +71,7 @@ CUresult address_range(Call& c, CUdeviceptr* base, std::size_t* bytes, CUdevicep
   Context* context = nullptr;
   CUSIM_TRY(c.current(&context));
   const Allocation* memory = c.sim.find_memory(address);
-  // The native call answers NOT_FOUND for VMM mappings of several pieces; for one it answers the mapping [?].
+  // [?] The native call answers NOT_FOUND for VMM mappings of several pieces; for one it answers the mapping.
   if (memory == nullptr) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = memory->base;
   if (bytes != nullptr) *bytes = memory->bytes;

@@ -59,6 +59,7 @@ CUresult synchronize(Call& c, CUstream handle) {
   Context* context = stream->context;
   // Waiting for the legacy stream waits for the blocking streams too.
   for (const OperationPtr& operation : c.sim.stream_predecessors(*stream)) c.sim.timeline.wait(operation, c.lock);
+  c.sim.trim_to_thresholds(context->device);
   return context->broken;
 }
 

@@ -49,6 +49,7 @@ void Simulator::end_context(Context& context, Lock& lock) {
   context.orphans.clear();
   context.peers.clear();
   for (const auto& other : contexts) other->peers.erase(&context);
+  trim_pools(context.device);
   devices[static_cast<std::size_t>(context.device)]->memory.uncharge(context.charged_bytes);
   context.charged_bytes = 0;
   context.broken = CUDA_SUCCESS;

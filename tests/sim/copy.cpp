@@ -116,18 +116,18 @@ CUresult copy(Call& c, CUstream handle, Copy wanted, Blocking blocking) {
   }
   const bool from_host = wanted.from.kind == CopySide::Kind::host;
   const bool to_host = wanted.to.kind == CopySide::Kind::host;
-  std::vector<std::byte> staged;
+  auto staged = std::make_shared<std::vector<std::byte>>();
   if (from_host && !is_pinned(c.sim, wanted.from)) {
-    staged.resize(wanted.width_bytes * wanted.height);
+    staged->resize(wanted.width_bytes * wanted.height);
     for (std::size_t row = 0; row < wanted.height; ++row) {
-      move_in(c.sim, wanted.from, row, staged.data() + row * wanted.width_bytes, wanted.width_bytes);
+      move_in(c.sim, wanted.from, row, staged->data() + row * wanted.width_bytes, wanted.width_bytes);
     }
   }
   Work work;
   work.duration_ns = c.sim.settings.copy_ns;
   work.node_type = CU_GRAPH_NODE_TYPE_MEMCPY;
-  work.action = [&sim = c.sim, &context, wanted, staged = std::move(staged)] {
-    run_copy(sim, context, wanted, staged);
+  work.action = [&sim = c.sim, &context, wanted, staged] {
+    run_copy(sim, context, wanted, *staged);
   };
   OperationPtr operation;
   CUSIM_TRY(c.sim.enqueue(*stream, std::move(work), c.lock, &operation));

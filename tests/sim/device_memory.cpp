@@ -31,12 +31,12 @@ std::uint32_t slot_bytes_of(std::uint32_t size_class) {
   return static_cast<std::uint32_t>(((step + 1) << shift) * kUnitBytes);
 }
 
+}  // namespace
+
 std::uint64_t next_buffer_id() {
   static std::uint64_t last = 0;  // guarded by the simulator's lock
   return ++last;
 }
-
-}  // namespace
 
 int create_sparse_file(const char* name, std::uint64_t bytes) {
   const int fd = memfd_create(name, MFD_CLOEXEC);

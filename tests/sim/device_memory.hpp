@@ -78,6 +78,9 @@ class DeviceMemory {
   std::uint32_t end_granule_ = 0;
 };
 
+/// Never 0, never the same twice in a process. Under the simulator's lock.
+std::uint64_t next_buffer_id();
+
 /// A memfd with room for `bytes`, sparse; aborts when there is none to be had.
 int create_sparse_file(const char* name, std::uint64_t bytes);
 

@@ -81,7 +81,8 @@ bool range_may_be_touched(Simulator& sim, const Context& context, CUdeviceptr ad
       *why = "device " + std::to_string(context.device) + " has no access to " + hex(address);
       return false;
     }
-    if (memory->available != nullptr && !memory->available->done) {
+    const bool previous_holder = memory->reused_after != nullptr && !memory->reused_after->done;
+    if (memory->available != nullptr && !memory->available->done && !previous_holder) {
       *why = hex(address) + " is touched before its stream-ordered allocation";
       return false;
     }
@@ -117,15 +118,19 @@ void Simulator::adopt(Allocation& allocation, Context& context) {
   context.memory = &allocation;
 }
 
-void Simulator::release(Allocation& allocation) {
-  if (allocation.context != nullptr) {
-    if (allocation.previous != nullptr) {
-      allocation.previous->next = allocation.next;
-    } else {
-      allocation.context->memory = allocation.next;
-    }
-    if (allocation.next != nullptr) allocation.next->previous = allocation.previous;
+void Simulator::disown(Allocation& allocation) {
+  if (allocation.context == nullptr) return;
+  if (allocation.previous != nullptr) {
+    allocation.previous->next = allocation.next;
+  } else {
+    allocation.context->memory = allocation.next;
   }
+  if (allocation.next != nullptr) allocation.next->previous = allocation.previous;
+}
+
+void Simulator::release(Allocation& allocation) {
+  disown(allocation);
+  if (allocation.export_slot != 0) exports.remove(allocation.export_slot - 1);
   if (allocation.kind == MemoryKind::device) {
     devices[static_cast<std::size_t>(allocation.device)]->memory.release(&allocation);
   } else {

@@ -6,6 +6,14 @@
 
 namespace cusim {
 
+void Simulator::release_all_regions() {
+  for (const auto& [base, memory] : regions) {
+    if (memory->kind == MemoryKind::host || memory->kind == MemoryKind::managed) munmap(memory->host, memory->bytes);
+    if (memory->kind == MemoryKind::imported) close(memory->fd);
+  }
+  regions.clear();
+}
+
 void Simulator::release_region(Allocation& allocation) {
   const CUdeviceptr base = allocation.base;
   switch (allocation.kind) {
@@ -18,7 +26,7 @@ void Simulator::release_region(Allocation& allocation) {
       address_space->give(base & ~(kGranuleBytes - 1), allocation.reserved_bytes);
       break;
     case MemoryKind::stream_ordered:
-      return_to_pool(allocation, nullptr);
+      if (!allocation.free_requested) return_to_pool(allocation, nullptr);
       break;
     case MemoryKind::device:
     case MemoryKind::registered:
@@ -26,6 +34,13 @@ void Simulator::release_region(Allocation& allocation) {
       break;
   }
   regions.erase(base);
+}
+
+void Simulator::drop_stream_ordered(CUdeviceptr base) {
+  const auto found = regions.find(base);
+  if (found == regions.end() || found->second->kind != MemoryKind::stream_ordered) return;
+  disown(*found->second);
+  regions.erase(found);
 }
 
 }  // namespace cusim

@@ -51,12 +51,13 @@ void Simulator::reset() {
   events.clear();
   streams.clear();
   arrays.clear();
-  regions.clear();
+  release_all_regions();
   reservations.clear();
-  for (auto& [handle, memory] : physical) {
-    if (memory->fd >= 0) close(memory->fd);
-  }
+  mappings.clear();
+  for (auto& [handle, memory] : physical) physical_store.give_back(*memory);
   physical.clear();
+  physical_store.clear();
+  exports.clear();
   pools.clear();
   contexts.clear();
   devices.clear();

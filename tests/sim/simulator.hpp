@@ -10,6 +10,7 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "tests/sim/context.hpp"
 #include "tests/sim/device_memory.hpp"
 #include "tests/sim/faults.hpp"
+#include "tests/sim/ipc.hpp"
 #include "tests/sim/mempool.hpp"
 #include "tests/sim/settings.hpp"
 #include "tests/sim/timeline.hpp"
@@ -77,10 +79,13 @@ class Simulator {
   // Memory (memory.cpp)
   Allocation* find_memory(CUdeviceptr address);
   void adopt(Allocation& allocation, Context& context);
+  /// Takes the allocation out of its context's list.
+  void disown(Allocation& allocation);
   /// Takes the allocation out of every list and gives its bytes back.
   void release(Allocation& allocation);
   /// Gives back what is not cuMemAlloc memory (region.cpp).
   void release_region(Allocation& allocation);
+  void release_all_regions();
   /// Moves bytes between a host buffer and live memory; false when some byte is not of one live allocation.
   bool read(CUdeviceptr address, void* out, std::size_t bytes);
   bool write(CUdeviceptr address, const void* data, std::size_t bytes);
@@ -91,10 +96,19 @@ class Simulator {
   bool may_copy(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes, std::string* why);
 
   // Memory pools (mempool.cpp)
-  /// Puts a stream-ordered allocation's bytes back into its pool; `freed` completes when nothing touches them any more.
+  /// The device's default pool, created on first use.
+  MemoryPool& default_pool(int ordinal);
+  /// Device memory for `bytes` in stream order, from the pool or fresh; nullopt when there is none.
+  std::optional<PooledRange> take_pooled(MemoryPool& pool, std::size_t bytes, const Stream& stream);
+  /// Puts a stream-ordered allocation's bytes back; nothing touches them any more once `freed` completes.
   void return_to_pool(Allocation& allocation, const OperationPtr& freed);
-  /// Gives what the device's pools hold unused back to the device; true when anything was.
+  /// Forgets the stream-ordered allocation at `base`, if there is one; its bytes stay with the pool.
+  void drop_stream_ordered(CUdeviceptr base);
+  /// Gives unused memory back to the device until the pool reserves no more than `keep_bytes`; true when any was.
+  bool trim_pool(MemoryPool& pool, std::uint64_t keep_bytes);
   bool trim_pools(int device);
+  /// What a synchronisation does: pools keep what their release thresholds say.
+  void trim_to_thresholds(int device);
 
   // Streams (stream.cpp, event.cpp)
   CUresult resolve_stream(CUstream handle, Stream** out);
@@ -131,11 +145,14 @@ class Simulator {
   std::unordered_map<std::uint64_t, std::shared_ptr<Graph>> graphs;
   std::unordered_map<std::uint64_t, std::shared_ptr<Graph>> graph_execs;
   HandleMap<MemoryPool> pools;
-  HandleMap<PhysicalMemory> physical;
+  std::map<std::uint64_t, std::unique_ptr<PhysicalMemory>> physical;
   std::map<CUdeviceptr, Reservation> reservations;
   std::map<CUdeviceptr, std::unique_ptr<Allocation>> regions;  ///< all memory that is not cuMemAlloc's, by base
   std::vector<std::shared_ptr<Capture>> captures;              ///< in progress
   std::unique_ptr<AddressSpace> address_space;
+  ExportTable exports;
+  std::unordered_map<CUdeviceptr, std::unique_ptr<Mapping>> mappings;
+  PhysicalStore physical_store;
   std::uint64_t mismatched_bytes = 0;
 
   std::atomic<bool> initialised{false};

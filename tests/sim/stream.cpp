@@ -104,6 +104,7 @@ OperationPtr Simulator::context_marker(Context& context, Lock& lock) {
 
 void Simulator::wait_for_context(Context& context, Lock& lock) {
   timeline.wait(context_marker(context, lock), lock);
+  if (!pools.empty()) trim_to_thresholds(context.device);
 }
 
 void run_clock(Simulator& sim, Lock& lock) {

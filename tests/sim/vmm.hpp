@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <map>
 
+#include "tests/sim/address_space.hpp"
+
 namespace cusim {
 
 struct PhysicalMemory {
@@ -14,10 +16,12 @@ struct PhysicalMemory {
   int device = 0;
   std::uint64_t bytes = 0;
   CUmemAllocationProp properties{};
-  int fd = -1;                 ///< the bytes
-  unsigned references = 1;     ///< cuMemCreate, retains and imports; mappings count apart
+  int fd = -1;                    ///< the bytes
+  std::uint64_t file_offset = 0;
+  unsigned references = 1;        ///< cuMemCreate, retains and imports; mappings count apart
   unsigned mappings = 0;
-  bool charged = true;         ///< false: imported, another process pays
+  bool exported = false;
+  bool imported = false;          ///< another process pays for it, and `fd` is ours to close
 };
 
 struct Mapping {
@@ -27,6 +31,26 @@ struct Mapping {
 
 struct Reservation {
   std::uint64_t bytes = 0;
+  std::uint64_t mapped_bytes = 0;
+};
+
+/// One memfd that holds the bytes of every handle of this process: tens of thousands of handles cost one descriptor.
+/// An exported descriptor is the same file opened again, with its position at the handle's bytes.
+class PhysicalStore {
+ public:
+  ~PhysicalStore() { clear(); }
+  /// Places `bytes` (a multiple of 2 MiB) for `memory`.
+  void place(PhysicalMemory& memory);
+  void give_back(PhysicalMemory& memory);
+  /// A new descriptor for `memory`, or -1.
+  int export_descriptor(const PhysicalMemory& memory);
+  /// Fills `memory` from an exported descriptor; false when it is not one.
+  static bool import_descriptor(int descriptor, PhysicalMemory& memory);
+  void clear();
+
+ private:
+  int fd_ = -1;
+  AddressSpace offsets_{2ULL << 20, 1ULL << 46};
 };
 
 }  // namespace cusim

@@ -1,0 +1,133 @@
+// What the driver says about an address. Source: CUDA Driver API 13.0, "Unified Addressing".
+#include <cstring>
+
+#include "tests/sim/call.hpp"
+
+using namespace cusim;
+
+namespace {
+
+template <class T>
+CUresult answer(void* out, T value) {
+  std::memcpy(out, &value, sizeof value);
+  return CUDA_SUCCESS;
+}
+
+bool is_device_kind(const Allocation& memory) {
+  return memory.kind != MemoryKind::host && memory.kind != MemoryKind::registered;
+}
+
+std::uint64_t allowed_handle_types(const Allocation& memory) {
+  return memory.mapping != nullptr ? memory.mapping->physical->properties.requestedHandleTypes : 0;
+}
+
+CUresult range_attribute(const Allocation& memory, CUpointer_attribute attribute, void* out) {
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return answer(out, memory.base);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return answer(out, memory.bytes);
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+/// Writes the attribute of live memory. Attributes that do not fit the kind of memory are INVALID_VALUE.
+CUresult attribute_of(const Allocation& memory, CUdeviceptr address, CUpointer_attribute attribute, void* out) {
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      // [?] VMM memory belongs to no context: a null handle
+      return answer(out, as_handle(memory.context));
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      return answer<unsigned>(out, is_device_kind(memory) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST);
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return answer(out, address);
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      if (memory.host == nullptr) return CUDA_ERROR_INVALID_VALUE;
+      return answer(out, memory.host + (address - memory.base));
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return answer<unsigned>(out, memory.sync_memops ? 1 : 0);
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: return answer<unsigned long long>(out, memory.buffer_id);
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return answer<unsigned>(out, memory.kind == MemoryKind::managed ? 1 : 0);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return answer<int>(out, memory.device);
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      return answer<unsigned>(out, memory.kind == MemoryKind::device ? 1 : 0);
+    case CU_POINTER_ATTRIBUTE_MAPPED: return answer<unsigned>(out, 1);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      return answer<unsigned long long>(out, allowed_handle_types(memory));
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      return answer<unsigned>(out, memory.kind == MemoryKind::device || (memory.mapping != nullptr &&
+                                       memory.mapping->physical->properties.allocFlags.gpuDirectRDMACapable != 0)
+                                       ? 1 : 0);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      return answer<unsigned>(out, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return answer(out, memory.pool != nullptr ? memory.pool->handle : 0);
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return answer<unsigned long long>(out, memory.buffer_id);
+    default: return range_attribute(memory, attribute, out);
+  }
+}
+
+std::size_t attribute_bytes(CUpointer_attribute attribute) {
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return 8;
+    default: return 4;
+  }
+}
+
+/// The value that cuPointerGetAttributes gives for what it cannot answer: zero, and no device.
+void write_default(CUpointer_attribute attribute, void* out) {
+  std::memset(out, 0, attribute_bytes(attribute));
+  if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) answer<int>(out, CU_DEVICE_INVALID);
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuPointerGetAttribute(void* out, CUpointer_attribute attribute, CUdeviceptr address) {
+  return call(Symbol::cuPointerGetAttribute, [&](Call& c) -> CUresult {
+    if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const Allocation* memory = c.sim.find_memory(address);
+    if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    return attribute_of(*memory, address, attribute, out);
+  });
+}
+
+CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** out, CUdeviceptr address) {
+  return call(Symbol::cuPointerGetAttributes, [&](Call& c) -> CUresult {
+    if (count == 0 || attributes == nullptr || out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const Allocation* memory = c.sim.find_memory(address);
+    for (unsigned i = 0; i < count; ++i) {
+      if (out[i] == nullptr) return CUDA_ERROR_INVALID_VALUE;
+      if (attributes[i] < CU_POINTER_ATTRIBUTE_CONTEXT || attributes[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS ||
+          attributes[i] > CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+      write_default(attributes[i], out[i]);
+      if (memory != nullptr) static_cast<void>(attribute_of(*memory, address, attributes[i], out[i]));
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+  return call(Symbol::cuPointerSetAttribute, [&](Call& c) -> CUresult {
+    if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
+    Allocation* memory = c.sim.find_memory(address);
+    if (memory == nullptr || memory->kind == MemoryKind::registered) return CUDA_ERROR_INVALID_VALUE;
+    unsigned flag = 0;
+    std::memcpy(&flag, value, sizeof flag);
+    memory->sync_memops = flag != 0;
+    return CUDA_SUCCESS;
+  });
+}
+
+}  // extern "C"

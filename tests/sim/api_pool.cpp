@@ -1,0 +1,294 @@
+// Stream-ordered allocation and memory pools. Source: CUDA Driver API 13.0, "Stream Ordered Memory Allocator".
+#include <algorithm>
+#include <cstring>
+
+#include "tests/sim/call.hpp"
+
+using namespace cusim;
+
+namespace {
+
+CUresult loud(Call& c, const char* what) {
+  std::fprintf(stderr, "cusim: %s: %s is not modelled\n", c.name().c_str(), what);
+  c.sim.violate(c.name() + ": " + what + " is not modelled");
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult find_pool(Call& c, CUmemoryPool handle, MemoryPool** out) {
+  const auto found = c.sim.pools.find(as_number(handle));
+  if (found == c.sim.pools.end() || found->second->destroyed) {
+    c.sim.violate(c.name() + " with a memory pool that is destroyed or unknown");
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *out = found->second.get();
+  return CUDA_SUCCESS;
+}
+
+/// The memory exists for the host at once and for the stream from its turn on.
+CUresult allocate(Call& c, CUdeviceptr* out, std::size_t bytes, MemoryPool* pool, CUstream stream_handle) {
+  Stream* stream = nullptr;
+  CUSIM_TRY(c.stream(stream_handle, &stream));
+  if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (stream->capture != nullptr) return loud(c, "a graph memory node");
+  if (stream->legacy) CUSIM_TRY(c.sim.forbid_implicit(*stream->context));
+  if (pool == nullptr) {
+    c.sim.default_pool(stream->context->device);
+    pool = c.sim.devices[static_cast<std::size_t>(stream->context->device)]->current_pool;
+  }
+  const auto range = c.sim.take_pooled(*pool, bytes, *stream);
+  if (!range) return CUDA_ERROR_OUT_OF_MEMORY;
+  std::vector<OperationPtr> before = c.sim.stream_predecessors(*stream);
+  before.push_back(range->freed);
+  auto memory = std::make_unique<Allocation>();
+  memory->base = range->backing->base;
+  memory->bytes = bytes;
+  memory->kind = MemoryKind::stream_ordered;
+  memory->live = true;
+  memory->device = pool->device;
+  memory->file_offset = range->backing->file_offset;
+  memory->buffer_id = next_buffer_id();
+  memory->pool = pool;
+  memory->backing = range->backing;
+  memory->backing->touched = true;
+  memory->reused_after = range->freed;
+  memory->available = c.sim.submit(*stream->context, Work{}, std::move(before), c.lock, &stream->tail);
+  pool->used += bytes;
+  pool->used_high = std::max(pool->used_high, pool->used);
+  *out = memory->base;
+  // Before its own free has run in stream order, the previous holder may still be there: it is replaced.
+  c.sim.drop_stream_ordered(memory->base);
+  c.sim.adopt(*memory, *stream->context);
+  c.sim.regions[memory->base] = std::move(memory);
+  return CUDA_SUCCESS;
+}
+
+CUresult free_async(Call& c, CUdeviceptr address, CUstream stream_handle) {
+  Stream* stream = nullptr;
+  CUSIM_TRY(c.stream(stream_handle, &stream));
+  if (address == 0) return CUDA_SUCCESS;
+  Allocation* memory = c.sim.find_memory(address);
+  const bool known = memory != nullptr && memory->base == address && !memory->free_requested &&
+                     (memory->kind == MemoryKind::stream_ordered || memory->kind == MemoryKind::device);
+  if (!known) {
+    c.sim.violate(c.name() + " of an address that is not allocated (double free?)");
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (stream->capture != nullptr) return loud(c, "a graph memory node");
+  if (stream->legacy) CUSIM_TRY(c.sim.forbid_implicit(*stream->context));
+  const std::uint64_t id = memory->buffer_id;
+  Work work;
+  work.action = [&sim = c.sim, address, id] {
+    // Only if it is still the same memory: the range may have been reused behind this free.
+    Allocation* freed = sim.find_memory(address);
+    if (freed == nullptr || freed->buffer_id != id) return;
+    if (freed->kind == MemoryKind::device) {
+      sim.release(*freed);
+    } else {
+      sim.drop_stream_ordered(address);
+    }
+  };
+  memory->free_requested = true;
+  memory->freed_on = stream->id;
+  const bool pooled = memory->kind == MemoryKind::stream_ordered;
+  Allocation copy = *memory;  // the action may run at once
+  OperationPtr freed;
+  CUSIM_TRY(c.sim.enqueue(*stream, std::move(work), c.lock, &freed));
+  if (pooled) c.sim.return_to_pool(copy, freed);
+  return CUDA_SUCCESS;
+}
+
+/// A pointer into the pool for a 32-bit or a 64-bit attribute; null for what is not one.
+int* int_attribute(MemoryPool& pool, CUmemPool_attribute attribute) {
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES: return &pool.follow_event_dependencies;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC: return &pool.allow_opportunistic;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: return &pool.allow_internal_dependencies;
+    default: return nullptr;
+  }
+}
+
+std::uint64_t* long_attribute(MemoryPool& pool, CUmemPool_attribute attribute) {
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: return &pool.release_threshold;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: return &pool.reserved;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: return &pool.reserved_high;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: return &pool.used;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: return &pool.used_high;
+    default: return nullptr;
+  }
+}
+
+CUresult set_attribute(MemoryPool& pool, CUmemPool_attribute attribute, const void* value) {
+  if (int* flag = int_attribute(pool, attribute)) {
+    std::memcpy(flag, value, sizeof *flag);
+    return CUDA_SUCCESS;
+  }
+  std::uint64_t wanted = 0;
+  std::memcpy(&wanted, value, sizeof wanted);
+  if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
+    pool.release_threshold = wanted;
+    return CUDA_SUCCESS;
+  }
+  // The high-water marks can be reset to zero, and to nothing else.
+  const bool is_mark = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH || attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+  if (!is_mark || wanted != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) pool.reserved_high = pool.reserved;
+  if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH) pool.used_high = pool.used;
+  return CUDA_SUCCESS;
+}
+
+template <class Body>
+CUresult with_pool(Symbol symbol, CUmemoryPool handle, Body&& body) {
+  return call(symbol, [&](Call& c) -> CUresult {
+    MemoryPool* pool = nullptr;
+    CUSIM_TRY(find_pool(c, handle, &pool));
+    return body(c, *pool);
+  });
+}
+
+template <class Body>
+CUresult with_device(Symbol symbol, CUdevice ordinal, Body&& body) {
+  return call(symbol, [&](Call& c) -> CUresult {
+    Device* device = nullptr;
+    CUSIM_TRY(c.device(ordinal, &device));
+    return body(c, *device, c.sim.default_pool(ordinal));
+  });
+}
+
+CUmemoryPool as_pool(const MemoryPool& pool) { return reinterpret_cast<CUmemoryPool>(pool.handle); }
+
+CUresult allocate_from(Call& c, CUdeviceptr* out, std::size_t bytes, CUmemoryPool handle, CUstream stream) {
+  MemoryPool* pool = nullptr;
+  CUSIM_TRY(find_pool(c, handle, &pool));
+  return allocate(c, out, bytes, pool, stream);
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream stream) {
+  return call(Symbol::cuMemAllocAsync, [&](Call& c) { return allocate(c, out, bytes, nullptr, stream); });
+}
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr* out, size_t bytes, CUstream stream) {
+  return call(Symbol::cuMemAllocAsync_ptsz,
+              [&](Call& c) { return allocate(c, out, bytes, nullptr, per_thread(stream)); });
+}
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  return call(Symbol::cuMemAllocFromPoolAsync, [&](Call& c) { return allocate_from(c, out, bytes, pool, stream); });
+}
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  return call(Symbol::cuMemAllocFromPoolAsync_ptsz,
+              [&](Call& c) { return allocate_from(c, out, bytes, pool, per_thread(stream)); });
+}
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
+  return call(Symbol::cuMemFreeAsync, [&](Call& c) { return free_async(c, address, stream); });
+}
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
+  return call(Symbol::cuMemFreeAsync_ptsz, [&](Call& c) { return free_async(c, address, per_thread(stream)); });
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* out, CUdevice device) {
+  return with_device(Symbol::cuDeviceGetDefaultMemPool, device, [&](Call&, Device&, MemoryPool& pool) -> CUresult {
+    if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *out = as_pool(pool);
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuDeviceGetMemPool(CUmemoryPool* out, CUdevice device) {
+  return with_device(Symbol::cuDeviceGetMemPool, device, [&](Call&, Device& d, MemoryPool&) -> CUresult {
+    if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *out = as_pool(*d.current_pool);
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
+  return with_device(Symbol::cuDeviceSetMemPool, device, [&](Call& c, Device& d, MemoryPool&) -> CUresult {
+    MemoryPool* pool = nullptr;
+    CUSIM_TRY(find_pool(c, handle, &pool));
+    if (pool->device != device) return CUDA_ERROR_INVALID_VALUE;
+    d.current_pool = pool;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
+  return call(Symbol::cuMemPoolCreate, [&](Call& c) -> CUresult {
+    if (out == nullptr || properties == nullptr || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE || properties->handleTypes != 0) {
+      return loud(c, "a pool that is shared or not on a device");
+    }
+    Device* device = nullptr;
+    CUSIM_TRY(c.device(properties->location.id, &device));
+    auto pool = std::make_unique<MemoryPool>();
+    pool->handle = c.sim.new_handle();
+    pool->device = properties->location.id;
+    pool->max_bytes = properties->maxSize;
+    *out = as_pool(*pool);
+    c.sim.pools.emplace(pool->handle, std::move(pool));
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuMemPoolDestroy(CUmemoryPool handle) {
+  return with_pool(Symbol::cuMemPoolDestroy, handle, [&](Call& c, MemoryPool& pool) -> CUresult {
+    if (pool.is_default) return CUDA_ERROR_INVALID_VALUE;
+    Device& device = *c.sim.devices[static_cast<std::size_t>(pool.device)];
+    if (device.current_pool == &pool) device.current_pool = &c.sim.default_pool(pool.device);
+    pool.destroyed = true;
+    c.sim.trim_to_thresholds(pool.device);
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep_bytes) {
+  return with_pool(Symbol::cuMemPoolTrimTo, handle, [&](Call& c, MemoryPool& pool) -> CUresult {
+    c.sim.trim_pool(pool, keep_bytes);
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* out) {
+  return with_pool(Symbol::cuMemPoolGetAttribute, handle, [&](Call&, MemoryPool& pool) -> CUresult {
+    if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (const int* flag = int_attribute(pool, attribute)) {
+      std::memcpy(out, flag, sizeof *flag);
+      return CUDA_SUCCESS;
+    }
+    const std::uint64_t* value = long_attribute(pool, attribute);
+    if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    std::memcpy(out, value, sizeof *value);
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
+  return with_pool(Symbol::cuMemPoolSetAttribute, handle, [&](Call&, MemoryPool& pool) -> CUresult {
+    return value == nullptr ? CUDA_ERROR_INVALID_VALUE : set_attribute(pool, attribute, value);
+  });
+}
+CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* descriptors, size_t count) {
+  return with_pool(Symbol::cuMemPoolSetAccess, handle, [&](Call& c, MemoryPool& pool) -> CUresult {
+    if (descriptors == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
+    for (std::size_t i = 0; i < count; ++i) {
+      Device* device = nullptr;
+      if (descriptors[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+      CUSIM_TRY(c.device(descriptors[i].location.id, &device));
+      const bool is_own = descriptors[i].location.id == pool.device;
+      // Its own device always reads and writes.
+      if (is_own && descriptors[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
+      if (!is_own) pool.access[descriptors[i].location.id] = descriptors[i].flags;
+    }
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuMemPoolGetAccess(CUmemAccess_flags* out, CUmemoryPool handle, CUmemLocation* location) {
+  return with_pool(Symbol::cuMemPoolGetAccess, handle, [&](Call&, MemoryPool& pool) -> CUresult {
+    if (out == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const auto access = pool.access.find(location->id);
+    *out = location->id == pool.device         ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+           : access == pool.access.end() ? CU_MEM_ACCESS_FLAGS_PROT_NONE
+                                         : access->second;
+    return CUDA_SUCCESS;
+  });
+}
+
+}  // extern "C"
