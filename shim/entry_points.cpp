@@ -2,8 +2,6 @@
 // than one dladdr, and needs nothing built at start.
 #include "shim/entry_points.hpp"
 
-#include <cuda.h>
-
 namespace cupool::shim {
 namespace {
 
@@ -17,17 +15,6 @@ bool has_per_thread_variant(std::string_view name) {
 
 }  // namespace
 
-void* exported_address(Entry entry) {
-  switch (entry) {
-#define HOOK(name, symbol, since, method) \
-  case Entry::symbol: return reinterpret_cast<void*>(&::symbol);
-#include "shim/entry_points.def"
-#undef HOOK
-    case Entry::kCount: break;
-  }
-  return nullptr;
-}
-
 std::optional<Entry> find_symbol(std::string_view symbol) {
   for (std::size_t i = 0; i < kEntryCount; ++i) {
     if (symbol == kEntryPoints[i].symbol) return static_cast<Entry>(i);
@@ -39,14 +26,16 @@ std::optional<Entry> find_looked_up(std::string_view name, int version, bool per
   const bool wants_per_thread = per_thread && has_per_thread_variant(name);
   std::optional<Entry> best;
   int best_since = 0;
+  bool is_base_name = false;
   for (std::size_t i = 0; i < kEntryCount; ++i) {
     const EntryPoint& row = kEntryPoints[i];
-    if (name != row.looked_up_name || row.is_per_thread != wants_per_thread) continue;
-    if (row.since > version || row.since < best_since) continue;
+    if (name != row.looked_up_name) continue;
+    is_base_name = true;
+    if (row.is_per_thread != wants_per_thread || row.since > version || row.since < best_since) continue;
     best = static_cast<Entry>(i);
     best_since = row.since;
   }
-  return best ? best : find_symbol(name);
+  return is_base_name ? best : find_symbol(name);
 }
 
 }  // namespace cupool::shim

@@ -22,6 +22,17 @@ namespace cupool::shim {
 #undef HOOK_FREE
 #undef HOOK_LOOKUP
 
+void* exported_address(Entry entry) {
+  switch (entry) {
+#define HOOK(name, symbol, since, method) \
+  case Entry::symbol: return reinterpret_cast<void*>(&::symbol);
+#include "shim/entry_points.def"
+#undef HOOK
+    case Entry::kCount: break;
+  }
+  return nullptr;
+}
+
 }  // namespace cupool::shim
 
 extern "C" {

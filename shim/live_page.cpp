@@ -19,23 +19,8 @@
 namespace cupool::shim {
 namespace {
 
-constexpr const char* kSharedMemory = "/dev/shm";
 constexpr std::size_t kDeadPagesKept = 64;       ///< for a reader after a crash; the oldest beyond that go
 constexpr std::size_t kEntriesLookedAtMax = 4096;
-
-std::string folder_path() { return std::string(kSharedMemory) + "/cupool-" + std::to_string(geteuid()); }
-
-/// The user's own folder: 0700, a real directory, ours. -1 when it is not to be trusted.
-int open_folder(bool create) {
-  const std::string path = folder_path();
-  if (create) mkdir(path.c_str(), 0700);
-  const int folder = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  struct stat facts{};
-  if (folder < 0) return -1;
-  if (fstat(folder, &facts) == 0 && facts.st_uid == geteuid() && (facts.st_mode & 077) == 0) return folder;
-  close(folder);
-  return -1;
-}
 
 struct DeadPage {
   timespec created;
@@ -65,7 +50,8 @@ bool is_dead(int folder, const char* name) {
   return start_ticks_of(pid) != ticks && !is_locked_by_owner(folder, name);
 }
 
-void remove_old_dead_pages(int folder) {
+/// `own` is spared: asking for the lock of one's own file and closing it would drop the lock (POSIX).
+void remove_old_dead_pages(int folder, const std::string& own) {
   const int copy = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR* entries = copy >= 0 ? fdopendir(copy) : nullptr;
   if (entries == nullptr) return;
@@ -74,7 +60,7 @@ void remove_old_dead_pages(int folder) {
   while (const dirent* entry = readdir(entries)) {
     struct stat facts{};
     if (++looked_at > kEntriesLookedAtMax) break;
-    if (entry->d_name[0] == '.' || !is_dead(folder, entry->d_name)) continue;
+    if (entry->d_name[0] == '.' || own == entry->d_name || !is_dead(folder, entry->d_name)) continue;
     if (fstatat(folder, entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) == 0) dead.push_back({facts.st_mtim, entry->d_name});
   }
   closedir(entries);
@@ -102,8 +88,20 @@ void lock_for_life(int file) {
 
 }  // namespace
 
-LivePage::LivePage(const observe::LiveIdentity& identity, std::string_view process_json)
-    : name_(std::to_string(identity.pid) + "." + std::to_string(identity.process_start_ticks)) {
+/// The user's own folder: 0700, a real directory, ours. -1 when it is not to be trusted.
+int LivePage::open_folder(bool create) const {
+  const std::string path = shared_memory_ + "/cupool-" + std::to_string(geteuid());
+  if (create) mkdir(path.c_str(), 0700);
+  const int folder = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  struct stat facts{};
+  if (folder < 0) return -1;
+  if (fstat(folder, &facts) == 0 && facts.st_uid == geteuid() && (facts.st_mode & 077) == 0) return folder;
+  close(folder);
+  return -1;
+}
+
+LivePage::LivePage(const observe::LiveIdentity& identity, std::string_view process_json, const char* shared_memory)
+    : shared_memory_(shared_memory), name_(std::to_string(identity.pid) + "." + std::to_string(identity.process_start_ticks)) {
   const std::size_t bytes = observe::live_page_bytes(process_json.size());
   void* memory = map(bytes);
   if (memory == nullptr) throw std::bad_alloc();
@@ -112,7 +110,7 @@ LivePage::LivePage(const observe::LiveIdentity& identity, std::string_view proce
 }
 
 void* LivePage::map(std::size_t bytes) {
-  const int file = open(kSharedMemory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  const int file = open(shared_memory_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   struct stat facts{};
   if (file >= 0 && fallocate(file, 0, 0, static_cast<off_t>(bytes)) == 0 && fstat(file, &facts) == 0) {
     void* shared = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -135,14 +133,14 @@ void LivePage::publish_once() {
   // The descriptor may have been closed, and its number reused, by a program that closes all it does not know.
   const bool is_still_ours = file_ >= 0 && fstat(file_, &facts) == 0 && facts.st_dev == file_device_ && facts.st_ino == file_inode_;
   if (folder < 0 || !is_still_ours) {
-    log::debug("no live page: " + std::string(folder < 0 ? folder_path() + " is not a private folder of ours" : "no space in /dev/shm"));
+    log::debug("no live page: " + (folder < 0 ? "no private folder of ours in " + shared_memory_ : "no space in " + shared_memory_));
     if (folder >= 0) close(folder);
     return;
   }
   const std::string source = "/proc/self/fd/" + std::to_string(file_);
   unlinkat(folder, name_.c_str(), 0);  // only a program that this same process was before exec can have left one
   if (linkat(AT_FDCWD, source.c_str(), folder, name_.c_str(), AT_SYMLINK_FOLLOW) == 0) lock_for_life(file_);
-  remove_old_dead_pages(folder);
+  remove_old_dead_pages(folder, name_);
   close(folder);
 }
 

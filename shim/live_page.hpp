@@ -19,7 +19,8 @@ namespace cupool::shim {
 
 class LivePage {
  public:
-  LivePage(const observe::LiveIdentity& identity, std::string_view process_json);
+  /// `shared_memory`: the folder that holds every user's folder of pages; another one only in tests.
+  LivePage(const observe::LiveIdentity& identity, std::string_view process_json, const char* shared_memory = "/dev/shm");
   LivePage(const LivePage&) = delete;
   LivePage& operator=(const LivePage&) = delete;
 
@@ -38,6 +39,9 @@ class LivePage {
   void publish_once();
   void* map(std::size_t bytes);
 
+  int open_folder(bool create) const;
+
+  std::string shared_memory_;
   observe::LiveHeader* header_ = nullptr;
   std::string name_;
   int file_ = -1;

@@ -1,5 +1,8 @@
 // Decides what dlsym answers for a name of ours. Called from the assembly in exports.S, in any phase of the process,
 // possibly before constructors. Never goes live, never prints. Thread-safe.
+//
+// Not caught, on purpose: a library loaded with RTLD_DEEPBIND (its own libc's dlsym comes first; overriding dlopen to
+// strip the flag would break its callers' RUNPATH), dlsym taken from a libc handle, a library's own RTLD_NEXT.
 #pragma once
 
 namespace cupool::shim {

@@ -1,0 +1,74 @@
+"""The built libcupool.so as a file: what DESIGN section 4 demands of it. Usage: check_library_file.py LIBRARY DEF"""
+
+import re
+import subprocess
+import sys
+
+LIBRARY, DEFINITIONS = sys.argv[1:3]
+MAY_NEED = {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"}
+BESIDE_THE_ROWS = {"dlsym", "_exit", "_Exit", "quick_exit"}
+GLIBC_FLOOR = (2, 34)
+LOADED_BYTES_MAX = 6 << 20
+
+
+def output_of(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def rows() -> set[str]:
+    with open(DEFINITIONS, encoding="utf-8") as text:
+        return set(re.findall(r"^HOOK\w*\(\s*\w+,\s*(\w+),", text.read(), re.M))
+
+
+def problems() -> list[str]:
+    found = []
+    dynamic = output_of("readelf", "-dW", LIBRARY)
+    needed = set(re.findall(r"NEEDED.*\[(.*)\]", dynamic))
+    if needed - MAY_NEED:
+        found.append(f"needs {sorted(needed - MAY_NEED)}")
+    for tag in ("RPATH", "RUNPATH", "TEXTREL"):
+        if tag in dynamic:
+            found.append(f"has {tag}")
+    if "BIND_NOW" not in dynamic:
+        found.append("is not bound at load (-z now)")
+
+    symbols = [line.split() for line in output_of("nm", "-D", "--with-symbol-versions", LIBRARY).splitlines()]
+    defined = {parts[2] for parts in symbols if len(parts) == 3}
+    wanted = rows() | BESIDE_THE_ROWS
+    if len(rows()) < 60:
+        found.append(f"only {len(rows())} rows were read from {DEFINITIONS}")
+    if defined - wanted:
+        found.append(f"shows {sorted(defined - wanted)[:5]} and {len(defined - wanted)} in all that it must hide")
+    if wanted - defined:
+        found.append(f"does not export {sorted(wanted - defined)}")
+    unique = [parts[2] for parts in symbols if len(parts) == 3 and parts[1] == "u"]
+    if unique:
+        found.append(f"has STB_GNU_UNIQUE symbols: {unique[:3]}")
+
+    versions = output_of("readelf", "-VW", LIBRARY)
+    for name in sorted(set(re.findall(r"Name: (\w+)", versions))):
+        match = re.fullmatch(r"GLIBC_(\d+)", name)
+        if not match and not name.startswith("GLIBC"):
+            found.append(f"needs the version {name}")
+    for major, minor in {(int(a), int(b)) for a, b in re.findall(r"GLIBC_(\d+)\.(\d+)", versions)}:
+        if (major, minor) > GLIBC_FLOOR:
+            found.append(f"needs glibc {major}.{minor}, the floor is {GLIBC_FLOOR[0]}.{GLIBC_FLOOR[1]}")
+    if re.search(r"Version definition section", versions):
+        found.append("defines symbol versions: a versioned dlsym reference would pass by")
+
+    headers = output_of("readelf", "-lW", LIBRARY)
+    if "GNU_RELRO" not in headers:
+        found.append("has no RELRO")
+    if re.search(r"GNU_STACK.*RWE", headers):
+        found.append("has an executable stack")
+    loaded = sum(int(size, 16) for size in re.findall(r"^\s+LOAD\s+\S+\s+\S+\s+\S+\s+\S+\s+(0x[0-9a-f]+)", headers, re.M))
+    if not 0 < loaded <= LOADED_BYTES_MAX:
+        found.append(f"maps {loaded} bytes, {LOADED_BYTES_MAX} are allowed")
+    return found
+
+
+if __name__ == "__main__":
+    broken = problems()
+    for line in broken:
+        print(f"{LIBRARY}: {line}")
+    sys.exit(1 if broken else 0)

@@ -1,0 +1,90 @@
+// When physical memory of the program's own is really gone, and which context owns what.
+#include "shim/outside_ledger.hpp"
+
+#include <catch2/catch.hpp>
+
+using namespace cupool::shim;
+using Keys = std::vector<std::uint64_t>;
+
+TEST_CASE("memory that is released while unmapped is gone at once") {
+  VmmLedger ledger;
+  const std::uint64_t key = ledger.created(10);
+  CHECK(key != 0);
+  CHECK(ledger.released(10) == key);
+  CHECK(ledger.released(10) == 0);
+}
+
+TEST_CASE("memory that is released while mapped is gone with its last mapping") {
+  VmmLedger ledger;
+  const std::uint64_t key = ledger.created(10);
+  ledger.mapped(10, 0x1000, 0x100);
+  ledger.mapped(10, 0x2000, 0x100);
+  CHECK(ledger.released(10) == 0);
+  CHECK(ledger.unmapped(0x1000, 0x100).empty());
+  CHECK(ledger.unmapped(0x2000, 0x100) == Keys{key});
+}
+
+TEST_CASE("memory that is unmapped before its release is gone with the release") {
+  VmmLedger ledger;
+  const std::uint64_t key = ledger.created(10);
+  ledger.mapped(10, 0x1000, 0x100);
+  CHECK(ledger.unmapped(0x1000, 0x100).empty());
+  CHECK(ledger.released(10) == key);
+}
+
+TEST_CASE("every retained reference holds the memory") {
+  VmmLedger ledger;
+  const std::uint64_t key = ledger.created(10);
+  ledger.retained(10);
+  CHECK(ledger.released(10) == 0);
+  CHECK(ledger.released(10) == key);
+}
+
+TEST_CASE("a handle whose value comes again names other memory") {
+  VmmLedger ledger;
+  const std::uint64_t first = ledger.created(10);
+  ledger.mapped(10, 0x1000, 0x100);
+  CHECK(ledger.released(10) == 0);
+  const std::uint64_t second = ledger.created(10);
+  CHECK(second != first);
+  CHECK(ledger.unmapped(0x1000, 0x100) == Keys{first});
+  CHECK(ledger.released(10) == second);
+}
+
+TEST_CASE("one unmap takes every mapping in its range and none outside") {
+  VmmLedger ledger;
+  const std::uint64_t a = ledger.created(1);
+  const std::uint64_t b = ledger.created(2);
+  const std::uint64_t c = ledger.created(3);
+  ledger.mapped(1, 0x1000, 0x1000);
+  ledger.mapped(2, 0x2000, 0x1000);
+  ledger.mapped(3, 0x3000, 0x1000);
+  for (const std::uint64_t handle : {1, 2, 3}) CHECK(ledger.released(handle) == 0);
+  CHECK(ledger.unmapped(0x1000, 0x2000) == Keys{a, b});
+  CHECK(ledger.unmapped(0x3000, 0x1000) == Keys{c});
+}
+
+TEST_CASE("handles that the program did not create are not counted") {
+  VmmLedger ledger;
+  ledger.mapped(99, 0x1000, 0x1000);
+  ledger.retained(99);
+  CHECK(ledger.released(99) == 0);
+  CHECK(ledger.unmapped(0x1000, 0x1000).empty());
+}
+
+TEST_CASE("memory under a green context belongs to the primary") {
+  ContextBook book;
+  const auto context = [](std::uintptr_t value) { return reinterpret_cast<CUcontext>(value); };
+  const auto green = reinterpret_cast<CUgreenCtx>(std::uintptr_t{0x30});
+  CHECK(book.owner(context(0x10)) == context(0x10));
+  book.set_primary(0, context(0x20));
+  book.set_green(green, 0);
+  book.set_alias(context(0x10), context(0x20));
+  CHECK(book.owner(context(0x10)) == context(0x20));
+  CHECK(book.owner(context(0x11)) == context(0x11));
+  CHECK(book.primary(0) == context(0x20));
+  CHECK(book.primary(1) == nullptr);
+  CHECK(book.green_device(green) == 0);
+  book.forget_green(green);
+  CHECK_FALSE(book.green_device(green));
+}
