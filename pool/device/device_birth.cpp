@@ -1,3 +1,4 @@
+// See device_birth.hpp.
 #include "pool/device/device_birth.hpp"
 
 #include <cstdio>
