@@ -34,9 +34,12 @@ template <class T> class Mailbox {
     if (items_.size() == capacity_) items_.erase(items_.begin());
     items_.push_back(std::move(item));
     ++added_;
+    is_empty_.store(false, std::memory_order_release);
   }
+  bool empty() const { return is_empty_.load(std::memory_order_acquire); }  ///< lock-free
   std::vector<T> take() {
     const MutexLock lock(mutex_);
+    is_empty_.store(true, std::memory_order_release);
     return std::exchange(items_, {});
   }
   std::vector<T> copy() {
@@ -54,6 +57,7 @@ template <class T> class Mailbox {
   Mutex mutex_;
   std::vector<T> items_ CUPOOL_GUARDED_BY(mutex_);
   std::size_t added_ CUPOOL_GUARDED_BY(mutex_) = 0;
+  std::atomic<bool> is_empty_{true};
 };
 
 /// One per PoolSet.

@@ -18,18 +18,18 @@ class NativeBlocks final : public DeviceAllocator {
   explicit NativeBlocks(bool exact) : exact_(exact) {}
 
   heap::Extent* allocate(DeviceState&, const AllocationRequest&) override { return nullptr; }  // nothing is kept free
-  void defer(DeviceState& device, heap::Extent* extent) override;
+  void defer(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;
   /// Keeps it for the next give_back_waiting(): its free waited for a capture to end.
-  void recycle(DeviceState& device, heap::Extent* extent) override;
-  heap::Extent* find(DeviceState& device, std::uint64_t address) override;
-  heap::Extent* find_containing(DeviceState& device, std::uint64_t address) override;
-  HeapFigures figures(DeviceState& device) const override;
-  HeapFigures figures_without_deferred(DeviceState& device) const override { return figures(device); }
-  void abandon(DeviceState& device, LossVisitor& visitor) override;
-  void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const override;
-  std::string check(DeviceState& device) const override;
-  Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) override;
-  std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes) override;
+  void recycle(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;
+  heap::Extent* find(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) override;
+  heap::Extent* find_containing(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) override;
+  HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
+  HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override { return figures(device); }
+  void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
+  void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;
+  std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
+  Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
+  std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device.lock) override;
 
   /// The driver's own free of a live block. On an error the block stays as it was; otherwise `extent` is gone. May block.
   Status give_back(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock);

@@ -278,6 +278,7 @@ observe::Snapshot PoolSet::snapshot(std::chrono::nanoseconds budget) {
 
 std::size_t PoolSet::new_oom_count() { return impl_->services.ooms.count_new(); }
 std::vector<std::string> PoolSet::take_warnings() { return impl_->services.warnings.take(); }
+bool PoolSet::has_warnings() const { return !impl_->services.warnings.empty(); }
 
 std::string PoolSet::check() const {
   std::string broken;

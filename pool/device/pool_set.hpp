@@ -137,6 +137,7 @@ class PoolSet {
   std::size_t new_oom_count();
   /// One line each, no prefix: what the user should know (a preallocation cut short, a policy not served). Each once.
   std::vector<std::string> take_warnings();
+  bool has_warnings() const;  ///< lock-free: asked after every allocation
   /// Walks every structure; the first broken invariant as a sentence, or an empty string.
   std::string check() const;
 

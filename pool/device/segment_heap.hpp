@@ -36,18 +36,18 @@ class RegionGrowth {
 
 class SegmentHeap final : public DeviceAllocator {
  public:
-  heap::Extent* allocate(DeviceState& device, const AllocationRequest& request) override;
-  void defer(DeviceState& device, heap::Extent* extent) override;
-  void recycle(DeviceState& device, heap::Extent* extent) override;
-  heap::Extent* find(DeviceState& device, std::uint64_t address) override;
-  heap::Extent* find_containing(DeviceState& device, std::uint64_t address) override;
-  HeapFigures figures(DeviceState& device) const override;
-  HeapFigures figures_without_deferred(DeviceState& device) const override;
-  void abandon(DeviceState& device, LossVisitor& visitor) override;
-  void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const override;
-  std::string check(DeviceState& device) const override;
-  Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) override;
-  std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes) override;
+  heap::Extent* allocate(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
+  void defer(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;
+  void recycle(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;
+  heap::Extent* find(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) override;
+  heap::Extent* find_containing(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) override;
+  HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
+  HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
+  void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
+  void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;
+  std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
+  Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
+  std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device.lock) override;
 
   /// One region of exactly `bytes` (a multiple of 2 MiB), charged to the limit. Calls the driver with the lock let go.
   Status take_region(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
