@@ -277,7 +277,7 @@ TEST_CASE("no evidence makes the arithmetic wrap, and the cause always follows i
   const std::uint64_t interesting[] = {0, 1, 511, 512, kGiB - 1, kGiB, kGiB + 1, 2 * kGiB, 80 * kGiB, UINT64_MAX - 1, UINT64_MAX};
   const auto any = [&] { return interesting[random() % std::size(interesting)]; };
   const auto maybe = [&]() -> std::optional<std::uint64_t> { return random() % 4 == 0 ? std::nullopt : std::optional(any()); };
-  for (int round = 0; round < 100000; ++round) {
+  for (int round = 0; round < (samples::kTimesCount ? 100000 : 10000); ++round) {
     const OomEvidence e{.request_bytes = any(), .device_total_bytes = any(), .driver_free_bytes = maybe(), .pool_free_bytes = any(),
                         .largest_free_bytes = any(), .releasable_bytes = any(), .deferred_bytes = any(),
                         .largest_free_with_deferred_bytes = any(), .releasable_with_deferred_bytes = maybe(), .other_process_bytes = maybe(),

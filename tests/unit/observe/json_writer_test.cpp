@@ -1,12 +1,15 @@
 // The JSON stream: what it writes is parsed back by another implementation.
 #include <catch2/catch.hpp>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <fcntl.h>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <sys/ioctl.h>
+#include <thread>
 #include <unistd.h>
 
 #include "pool/observe/json_writer.hpp"
@@ -134,4 +137,39 @@ TEST_CASE("a closed pipe is EPIPE, and no signal reaches the host") {
   ::sigpending(&pending);
   CHECK(sigismember(&pending, SIGPIPE) == 0);
   ::close(ends[1]);
+}
+
+namespace {
+std::atomic<int> interruptions{0};
+}
+
+TEST_CASE("a write that signals interrupt goes on where it was") {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  struct sigaction action {};
+  struct sigaction before {};
+  action.sa_handler = [](int) { interruptions.fetch_add(1); };  // without SA_RESTART: write() returns EINTR
+  REQUIRE(::sigaction(SIGUSR2, &action, &before) == 0);
+  const pthread_t writer_thread = ::pthread_self();
+  std::string received;
+  // The pipe is full until the writer, blocked in write(), has been interrupted often enough; then all is read.
+  std::thread reader([&] {
+    constexpr int kPipeBytes = 65536;
+    for (int queued = 0; queued < kPipeBytes;) {
+      ::ioctl(ends[0], FIONREAD, &queued);
+      std::this_thread::yield();
+    }
+    while (interruptions < 100) ::pthread_kill(writer_thread, SIGUSR2);
+    char chunk[65536];
+    for (ssize_t got = 0; (got = ::read(ends[0], chunk, sizeof chunk)) > 0;) received.append(chunk, static_cast<std::size_t>(got));
+  });
+  JsonWriter writer(ends[1]);
+  const std::string text(1 << 20, 'i');
+  writer.value(text);
+  CHECK(writer.finish() == 0);
+  ::close(ends[1]);
+  reader.join();
+  ::close(ends[0]);
+  ::sigaction(SIGUSR2, &before, nullptr);
+  CHECK(received == "\"" + text + "\"\n");
 }

@@ -15,6 +15,21 @@ using cupool::observe::OomRecord;
 using cupool::observe::OptionFact;
 using cupool::observe::ReportInput;
 
+/// Whether times mean anything: an optimised build without sanitizers.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define SAMPLES_SANITIZED
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SAMPLES_SANITIZED
+#endif
+#if defined(NDEBUG) && !defined(SAMPLES_SANITIZED)
+inline constexpr bool kTimesCount = true;
+#else
+inline constexpr bool kTimesCount = false;
+#endif
+
 inline constexpr std::uint64_t kKiB = 1024;
 inline constexpr std::uint64_t kMiB = 1024 * kKiB;
 inline constexpr std::uint64_t kGiB = 1024 * kMiB;
