@@ -26,6 +26,7 @@ CUresult serve(Process& own, CUcontext context, std::size_t bytes, const char* s
   const Result<CUdeviceptr> block = own.pools.allocate(context, bytes, symbol);
   if (block.ok()) *out = block.value();
   else own.reporter.after_oom();
+  own.reporter.pass_warnings();
   return block.code();
 }
 

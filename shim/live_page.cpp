@@ -13,6 +13,7 @@
 #include <new>
 #include <vector>
 
+#include "pool/observe/report_file.hpp"
 #include "shim/identity.hpp"
 #include "shim/log.hpp"
 
@@ -112,6 +113,7 @@ LivePage::LivePage(const observe::LiveIdentity& identity, std::string_view proce
 void* LivePage::map(std::size_t bytes) {
   const int file = open(shared_memory_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   struct stat facts{};
+  const observe::WriteSignals signals;  // RLIMIT_FSIZE: an error, not a SIGXFSZ
   if (file >= 0 && fallocate(file, 0, 0, static_cast<off_t>(bytes)) == 0 && fstat(file, &facts) == 0) {
     void* shared = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (shared != MAP_FAILED) {

@@ -18,6 +18,7 @@
 #include <new>
 #include <string>
 
+#include "pool/observe/report_file.hpp"
 #include "shim/identity.hpp"
 
 namespace cupool::shim::log {
@@ -25,10 +26,11 @@ namespace {
 
 void write_whole(int descriptor, std::string_view text) {
   const int kept_errno = errno;
+  const observe::WriteSignals signals;  // a closed pipe or a full quota is not the program's problem
   while (!text.empty()) {
     const ssize_t written = ::write(descriptor, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) break;  // nobody listens: not the program's problem
+    if (written <= 0) break;
     text.remove_prefix(static_cast<std::size_t>(written));
   }
   errno = kept_errno;

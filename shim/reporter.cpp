@@ -9,6 +9,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "pool/observe/report_file.hpp"
 #include "shim/log.hpp"
 
 namespace cupool::shim {
@@ -23,6 +24,7 @@ constexpr std::uint64_t kOomWriteBudget_ns = 2'000'000'000;
 
 /// The last OOM report of a process says so. Same length, so that the file is never half written: "false" -> "true ".
 void mark_final(const std::string& path) {
+  const observe::WriteSignals signals;
   const int file = open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
   if (file < 0) return;
   constexpr std::string_view kKey = "\"final_of_series\"";
@@ -46,7 +48,21 @@ observe::ReportInput Reporter::input(observe::ReportEvent event, std::chrono::na
   input.options = option_facts(options_);
   input.snapshot = pools_.snapshot(lock_budget);
   input.warnings = options_.warnings;
+  pass_warnings();
+  const std::lock_guard lock(warnings_mutex_);
+  input.warnings.insert(input.warnings.end(), warnings_.begin(), warnings_.end());
   return input;
+}
+
+void Reporter::take_warnings() noexcept {
+  try {
+    for (std::string& warning : pools_.take_warnings()) {
+      log::warn(warning);
+      const std::lock_guard lock(warnings_mutex_);
+      warnings_.push_back(std::move(warning));
+    }
+  } catch (...) {  // no memory for a line: it is lost
+  }
 }
 
 bool Reporter::write(const observe::ReportInput& input, const std::string& path, std::uint64_t deadline_unix_ns) {

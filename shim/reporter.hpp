@@ -5,8 +5,10 @@
 #pragma once
 
 #include <atomic>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "config/options.hpp"
 #include "pool/device/pool_set.hpp"
@@ -21,6 +23,11 @@ class Reporter {
   Reporter(PoolSet& pools, const config::Options& options, const Identity& identity, const std::string& path)
       : pools_(pools), options_(options), identity_(identity), path_(path) {}
 
+  /// Tells the user what the pool found worth a line; one load when there is nothing.
+  void pass_warnings() noexcept {
+    if (pools_.has_warnings()) [[unlikely]] take_warnings();
+  }
+
   /// After a call that failed: writes what is new since the last time, and tells the user on stderr.
   void after_oom() noexcept;
 
@@ -28,6 +35,7 @@ class Reporter {
   bool write_exit(std::optional<int> exit_code) noexcept;
 
  private:
+  void take_warnings() noexcept;
   void report_oom();
   observe::ReportInput input(observe::ReportEvent event, std::chrono::nanoseconds lock_budget);
   bool write(const observe::ReportInput& input, const std::string& path, std::uint64_t deadline_unix_ns);
@@ -38,6 +46,8 @@ class Reporter {
   const Identity& identity_;
   const std::string& path_;
   std::atomic<int> oom_reports_{0};
+  std::mutex warnings_mutex_;
+  std::vector<std::string> warnings_;  ///< the pool's, told already, for the reports
 };
 
 }  // namespace cupool::shim

@@ -51,6 +51,7 @@ ReportFile::ReportFile(const std::string& path) {
     return;
   }
   error_ = open_folder(slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash));
+  if (error_ == 0) error_ = check_replaceable();
   if (error_ == 0) error_ = create_temporary();
 }
 
@@ -67,6 +68,14 @@ int ReportFile::open_folder(const std::string& folder) {
     folder_fd_ = ::open(folder.c_str(), kFlags);
   }
   return folder_fd_ < 0 ? errno : 0;
+}
+
+/// A device, a pipe or a socket is no report of before: /dev/null must survive a report by root.
+int ReportFile::check_replaceable() const {
+  struct stat facts{};
+  if (::fstatat(folder_fd_, name_.c_str(), &facts, AT_SYMLINK_NOFOLLOW) != 0) return 0;
+  if (S_ISDIR(facts.st_mode)) return EISDIR;
+  return S_ISREG(facts.st_mode) || S_ISLNK(facts.st_mode) ? 0 : EEXIST;
 }
 
 int ReportFile::create_temporary() {

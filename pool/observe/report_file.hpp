@@ -1,7 +1,7 @@
 // ReportFile: a file that appears under its name complete, or not at all.
 //
-// Owns a temporary file in the folder of the final name; commit() renames it over whatever has that name (a symlink is
-// replaced, never followed), the destructor removes it. Folders that are missing are made, 0700.
+// Owns a temporary file in the folder of the final name; commit() renames it over the file that has that name (a symlink is
+// replaced, never followed; what is neither is an error), the destructor removes it. Folders that are missing are made, 0700.
 // WriteSignals: a write must not kill the host. Thread rule: each owned by one thread.
 #pragma once
 
@@ -25,6 +25,7 @@ class ReportFile {
 
  private:
   int open_folder(const std::string& folder);
+  int check_replaceable() const;
   int create_temporary();
   void discard();
 
