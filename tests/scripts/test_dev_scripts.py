@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
-import json
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
-from unittest import mock
 
 import support
 
 sys.path.insert(0, str(support.ROOT / "scripts"))
-import junit_count  # noqa: E402  (a script, not a package)
+import ctest_facts  # noqa: E402  (a script, not a package)
 
 
 def script(name: str, *arguments: str) -> subprocess.CompletedProcess:
@@ -40,7 +37,7 @@ class Counting(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "junit.xml"
             path.write_text(f"<testsuite>{''.join(cases)}</testsuite>")
-            return junit_count.counts(path)
+            return ctest_facts.counts(path)
 
     def test_a_test_that_could_not_be_started_has_failed(self):
         self.assertEqual(self.counts('<testcase name="a" status="run"/>', '<testcase name="b" status="fail"><failure/></testcase>',
@@ -48,11 +45,17 @@ class Counting(unittest.TestCase):
                                      '<testcase name="d" status="notrun"><skipped message="Unable to find executable"/></testcase>',
                                      '<testcase name="e" status="disabled"/>'), (1, 2, 2))
 
-    def test_targets_are_the_files_of_the_build_folder(self):
-        with tempfile.TemporaryDirectory() as folder:
-            tests = {"tests": [{"command": [f"{folder}/unit/heap_test", "--flag"]}, {"command": ["/usr/bin/python3", f"{folder}/unit/x"]}, {}]}
-            with mock.patch("sys.stdin", io.StringIO(json.dumps(tests))):
-                self.assertEqual(junit_count.targets(folder), ["unit/heap_test", "unit/x"])
+    def test_targets_are_what_the_labelled_tests_start_from_the_build_folder(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name).resolve()
+            (folder / "tests").mkdir()
+            (folder / "tests/CTestTestfile.cmake").write_text(
+                f'add_test([=[unit.heap]=] "{folder}/unit/heap_test" "--flag")\n'
+                'set_tests_properties([=[unit.heap]=] PROPERTIES  LABELS "unit;slow" _BACKTRACE_TRIPLES "x;1;")\n'
+                f'add_test(all "/usr/bin/python3" "{folder}/unit/maker" "{folder}/data.json")\n'
+                'set_tests_properties(all PROPERTIES  LABELS "conformance" _BACKTRACE_TRIPLES "x;1;")\n'
+                f'add_test(other "{folder}/preload/victim")\nset_tests_properties(other PROPERTIES  LABELS "preload")\n')
+            self.assertEqual(ctest_facts.targets(str(folder), ["unit", "conformance"]), ["unit/heap_test", "unit/maker"])
 
 
 if __name__ == "__main__":

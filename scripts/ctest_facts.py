@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""Two small questions about ctest's own files, for scripts/test.
+
+ctest_facts.py FILE                      prints "PASSED FAILED SKIPPED" of a ctest JUnit file
+ctest_facts.py --targets FOLDER LABEL…   prints the files of a build folder that its tests with these labels start or read,
+                                         one per line: what has to be built to run them
+"""
+
+import glob
+import os
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+
+
+def counts(path):
+    """A test that could not be run (its program was not built) has failed; one that asked to be skipped has not."""
+    passed = failed = skipped = 0
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        reason = case.find("skipped")
+        if case.get("status") == "run":
+            passed += 1
+        elif reason is not None and reason.get("message", "").startswith("SKIP_") or case.get("status") == "disabled":
+            skipped += 1
+        else:
+            failed += 1
+    return passed, failed, skipped
+
+
+_TEST = re.compile(r"^(add_test|set_tests_properties)\((\[=*\[.*?\]=*\]|\S+) (.*)\)$", re.MULTILINE)
+
+
+def targets(folder, labels):
+    """From the files that cmake wrote for ctest: before the build, ctest itself does not tell a test's command."""
+    prefix = os.path.realpath(folder) + os.sep
+    commands, wanted = {}, set()
+    for path in glob.glob(os.path.join(folder, "**", "CTestTestfile.cmake"), recursive=True):
+        with open(path, encoding="utf-8") as file:
+            for kind, name, rest in _TEST.findall(file.read()):
+                if kind == "add_test":
+                    commands[name] = re.findall(r'"([^"]*)"', rest)
+                elif re.search(r'LABELS "(?:[^"]*;)?(?:%s)(?:;[^"]*)?"' % "|".join(labels), rest):
+                    wanted.add(name)
+    words = {word for name in wanted for word in commands.get(name, [])}
+    return sorted(word[len(prefix):] for word in words if word.startswith(prefix) and "." not in os.path.basename(word))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--targets":
+        print("\n".join(targets(sys.argv[2], sys.argv[3:])))
+    else:
+        print(*counts(sys.argv[1]))
