@@ -251,6 +251,13 @@ TEST_CASE("past its deadline a report is cut, valid, and says what is missing") 
   CHECK(in_time["devices"][0]["blocks"].size() == 4);
 }
 
+TEST_CASE("final_of_series stands early and in fixed spelling, so that it can be set in place when the process ends") {
+  ReportInput input = samples::input_of(mixed_device());
+  input.process.command.assign(10000, "a long command line");
+  const std::size_t at = text_of(input).find("\"final_of_series\":false");
+  CHECK(at < 256);
+}
+
 TEST_CASE("several devices follow one another") {
   ReportInput input = samples::input_of(mixed_device());
   input.snapshot.devices.push_back(mixed_device());
