@@ -1,0 +1,116 @@
+// Contexts that come, die with memory in them, and come back under the same handle.
+#include <atomic>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+CUresult destroy(Rig& rig, CUcontext context) {
+  return rig.pools().end_context(context, [&] { return cuCtxDestroy_v2(context); }, [] { return true; });
+}
+
+CUcontext create(Rig& rig, int device) {
+  CUcontext context = nullptr;
+  REQUIRE(cuCtxCreate_v2(&context, 0, device) == CUDA_SUCCESS);
+  rig.pools().context_seen(context, device);
+  return context;
+}
+}  // namespace
+
+TEST_CASE("the memory of one context does not serve another, and dies with its own") {
+  Rig rig;
+  const CUdeviceptr primary = rig.allocate(10 * kMiB);
+  const CUcontext second = create(rig, 0);
+  const CUdeviceptr other = rig.allocate(10 * kMiB);
+  BlockView view;
+  REQUIRE(rig.pools().find(other, &view) == Ownership::live);
+  CHECK(view.context == second);
+  const std::uint64_t frees = cusim_calls("cuMemFree_v2");
+  CHECK(destroy(rig, second) == CUDA_SUCCESS);
+  rig.use(0);
+  CHECK(cusim_calls("cuMemFree_v2") == frees);
+  CHECK(rig.pools().find(other, nullptr) == Ownership::unknown);
+  CHECK(rig.pools().find(primary, nullptr) == Ownership::live);
+  CHECK(now(rig.counters().live_bytes) == 10 * kMiB);
+  CHECK(cusim_used_bytes(0) == now(rig.counters().reserved_bytes));
+}
+
+TEST_CASE("deferred frees that wait for a context that dies are done") {
+  Rig rig;
+  const CUdeviceptr block = rig.allocate(64 * kMiB);
+  const CUcontext second = create(rig, 0);
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_spin(stream, 1'000'000) == CUDA_SUCCESS);
+  rig.free(block);
+  REQUIRE(now(rig.counters().deferred_bytes) == 64 * kMiB);
+  CHECK(destroy(rig, second) == CUDA_SUCCESS);
+  rig.use(0);
+  CHECK(rig.allocate(64 * kMiB) == block);
+}
+
+TEST_CASE("the pool outlives a hundred resets of its device") {
+  Rig rig;
+  for (int round = 0; round < 100; ++round) {
+    std::vector<CUdeviceptr> blocks;
+    for (std::size_t i = 1; i < 80; ++i) blocks.push_back(rig.allocate(i * 30 * kKiB));
+    for (std::size_t i = 0; i < blocks.size(); i += 2) rig.free(blocks[i]);
+    rig.reset_device(0);
+    REQUIRE(rig.pools().check().empty());
+    CHECK(rig.pools().free(blocks[1]).outcome == FreeOutcome::unknown);
+    CUcontext again = nullptr;
+    REQUIRE(cuDevicePrimaryCtxRetain(&again, 0) == CUDA_SUCCESS);
+    REQUIRE(cuCtxSetCurrent(again) == CUDA_SUCCESS);
+    if (round % 2 == 0) rig.pools().context_seen(again, 0);  // else: met at the next allocation
+  }
+}
+
+TEST_CASE("a context that survives its release keeps everything") {
+  Rig rig;
+  const CUdeviceptr block = rig.allocate(kMiB);
+  CHECK(rig.pools().end_context(rig.context(), [] { return CUDA_SUCCESS; }, [] { return false; }) == CUDA_SUCCESS);
+  CHECK(rig.pools().find(block, nullptr) == Ownership::live);
+  rig.free(block);
+  rig.allocate(kMiB);
+}
+
+TEST_CASE("nobody is in the driver with a context while it is being ended") {
+  Rig rig;
+  rig.expect_violations();
+  std::atomic<bool> stop{false};
+  std::atomic<bool> ending{false};
+  std::atomic<std::uint64_t> served{0};
+  const CUcontext context = rig.context();
+  std::thread other([&] {
+    cuCtxSetCurrent(context);
+    while (!stop.load()) {
+      const Result<CUdeviceptr> block = rig.pools().allocate(context, 3 * kMiB, "cuMemAlloc_v2");
+      if (!block.ok()) continue;
+      served.fetch_add(1);
+      rig.pools().free(block.value());
+    }
+  });
+  while (served.load() < 100) std::this_thread::yield();
+  std::uint64_t in_driver_before = 0;
+  std::uint64_t in_driver_after = 0;
+  rig.pools().end_context(
+      context,
+      [&] {
+        ending.store(true);
+        in_driver_before = cusim_calls("cuMemAlloc_v2") + cusim_calls("cuMemFree_v2") + cusim_calls("cuCtxRecordEvent");
+        for (int i = 0; i < 2000; ++i) std::this_thread::yield();
+        in_driver_after = cusim_calls("cuMemAlloc_v2") + cusim_calls("cuMemFree_v2") + cusim_calls("cuCtxRecordEvent");
+        return cuDevicePrimaryCtxReset_v2(0);
+      },
+      [] { return true; });
+  stop.store(true);
+  other.join();
+  CHECK(ending.load());
+  CHECK(in_driver_before == in_driver_after);
+  CHECK(rig.pools().check().empty());
+}

@@ -1,0 +1,152 @@
+// What a report is told: peaks taken at the right moment, a million blocks quickly, identity of blocks.
+#include <chrono>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+TEST_CASE("fragmentation at peak is that of the moment of peak live") {
+  RigOptions options;
+  options.pool.free = config::FreeMode::immediate;
+  Rig rig(options);
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(rig.allocate(kMiB));
+  const observe::Fragmentation at_eight = rig.snapshot().devices.at(0).now;
+  for (const CUdeviceptr block : blocks) rig.free(block);
+  for (int i = 0; i < 3; ++i) rig.allocate(kMiB);  // below the peak
+  const observe::Fragmentation at_peak = rig.snapshot().devices.at(0).at_peak;
+  CHECK(at_peak.live_bytes == 8 * kMiB);
+  CHECK(at_peak.free_bytes == at_eight.free_bytes);
+  CHECK(at_peak.largest_free_bytes == at_eight.largest_free_bytes);
+  CHECK(at_peak.reserved_bytes == at_eight.reserved_bytes);
+  CHECK(at_peak.inactive_split_bytes == at_eight.inactive_split_bytes);
+}
+
+TEST_CASE("figures in the live page are exact after a snapshot and never far behind") {
+  Rig rig;
+  for (int i = 0; i < 100; ++i) rig.allocate(10 * kKiB);
+  const observe::Snapshot snapshot = rig.snapshot();
+  const observe::LiveFragmentation& live = rig.live().fragmentation;
+  CHECK(live.free_bytes == snapshot.devices.at(0).now.free_bytes);
+  CHECK(live.largest_free_bytes == snapshot.devices.at(0).now.largest_free_bytes);
+  CHECK(snapshot.devices.at(0).now.free_bytes + snapshot.devices.at(0).now.live_bytes == snapshot.devices.at(0).now.reserved_bytes);
+}
+
+TEST_CASE("a million live blocks are in the snapshot in well under a second") {
+  RigOptions options;
+  options.memory = "16GiB";
+  Rig rig(options);
+  for (int i = 0; i < 1'000'000; ++i) rig.allocate(512);
+  const auto start = std::chrono::steady_clock::now();
+  const observe::Snapshot snapshot = rig.snapshot();
+  const auto took = std::chrono::steady_clock::now() - start;
+  CHECK(snapshot.complete);
+  CHECK(snapshot.devices.at(0).blocks.size() >= 1'000'000);
+  CHECK(took < std::chrono::seconds(3));  // 0.05 s on a quiet machine; sanitizers and neighbours are slower
+}
+
+TEST_CASE("the timeline tells each block's life in order") {
+  Rig rig;
+  const CUdeviceptr block = rig.allocate(64 * kMiB);
+  rig.free(block);
+  const std::vector<observe::Event> events = rig.snapshot().devices.at(0).timeline;
+  REQUIRE(events.size() == 4);
+  CHECK(events[0].kind == observe::EventKind::region_create);
+  CHECK(events[1].kind == observe::EventKind::allocate);
+  CHECK(events[2].kind == observe::EventKind::free_requested);
+  CHECK(events[3].kind == observe::EventKind::free_completed);
+  for (std::size_t i = 1; i < events.size(); ++i) {
+    CHECK(events[i].ticks >= events[i - 1].ticks);
+    CHECK(events[i].address == block);
+  }
+}
+
+TEST_CASE("the timeline's events of a dead context leave no block outside a region") {
+  Rig rig;
+  rig.allocate(4096);
+  rig.free(rig.allocate(8192));
+  rig.reset_device(0);
+  const std::vector<observe::Event> events = rig.snapshot().devices.at(0).timeline;
+  std::size_t open = 0;
+  for (const observe::Event& event : events) {
+    if (event.kind == observe::EventKind::allocate) ++open;
+    if (event.kind == observe::EventKind::free_completed) --open;
+    if (event.kind == observe::EventKind::region_release) CHECK(open == 0);
+  }
+  CHECK(events.back().kind == observe::EventKind::region_release);
+}
+
+TEST_CASE("what passed to the driver unpooled is listed once") {
+  Rig rig;
+  for (int i = 0; i < 5; ++i) rig.pools().saw_unpooled("cuMemAllocAsync");
+  rig.pools().saw_unpooled("cuMemAllocManaged");
+  CHECK(rig.snapshot().unpooled_apis_seen == std::vector<std::string>{"cuMemAllocAsync", "cuMemAllocManaged"});
+}
+
+TEST_CASE("a process that allocated nothing has used nothing") {
+  Rig rig;
+  CHECK_FALSE(rig.pools().used());
+  rig.allocate(1);
+  CHECK(rig.pools().used());
+}
+
+TEST_CASE("a device's identity is the driver's") {
+  Rig rig;
+  const observe::DeviceSnapshot device = rig.snapshot().devices.at(0);
+  CHECK(device.uuid.size() == 40);
+  CHECK(device.uuid.substr(0, 4) == "GPU-");
+  CHECK_FALSE(device.name.empty());
+  CHECK(device.total_bytes == kGiB);
+  CHECK(rig.live().in_use == 1);
+}
+
+TEST_CASE("policies that are not served yet are named once, and the report says what serves") {
+  RigOptions options;
+  options.pool.policy = config::Policy::async;
+  options.pool.backing = config::Backing::pages;
+  Rig rig(options);
+  CHECK(rig.pools().take_warnings().size() == 2);
+  rig.allocate(1);
+  CHECK(rig.pools().take_warnings().empty());
+  CHECK(rig.snapshot().devices.at(0).policy == "grow");
+  CHECK(rig.snapshot().devices.at(0).backing == "segments");
+}
+
+TEST_CASE("SYNC_MEMOPS belongs to the block: the region has it while any block does, and a successor does not inherit it") {
+  RigOptions options;
+  options.pool.free = config::FreeMode::immediate;
+  Rig rig(options);
+  const CUdeviceptr a = rig.allocate(4096);
+  const CUdeviceptr b = rig.allocate(4096);
+  PoolSet& pools = rig.pools();
+  const auto has = [&](CUdeviceptr block) {
+    BlockView view;
+    REQUIRE(pools.find(block, &view) == Ownership::live);
+    return view.sync_memops;
+  };
+  const auto region_has = [&] {
+    unsigned int value = 7;
+    REQUIRE(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, a) == CUDA_SUCCESS);
+    return value != 0;
+  };
+  REQUIRE(pools.set_sync_memops(a, true).ok());
+  CHECK(has(a));
+  CHECK_FALSE(has(b));
+  CHECK(region_has());
+  REQUIRE(pools.set_sync_memops(b, true).ok());
+  REQUIRE(pools.set_sync_memops(a, false).ok());
+  CHECK_FALSE(has(a));
+  CHECK(region_has());
+  CHECK(cusim_calls("cuPointerSetAttribute") == 1);
+  rig.free(b);
+  CHECK_FALSE(region_has());
+  CHECK_FALSE(has(rig.allocate(4096)));
+  CHECK_FALSE(pools.set_sync_memops(a + 100 * kMiB, true).ok());
+  cusim_fail("cuPointerSetAttribute", 1, CUDA_ERROR_NOT_SUPPORTED, 1);
+  CHECK(pools.set_sync_memops(a, true).code() == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK_FALSE(has(a));
+}

@@ -1,0 +1,134 @@
+// CUPOOL_LIMIT: charged before the driver is asked, under every policy and for every kind of memory that counts.
+#include <atomic>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+RigOptions limited(const char* limit, config::Policy policy = config::Policy::grow) {
+  RigOptions options;
+  options.pool.limit.all = config::parse_amount(limit);
+  options.pool.policy = policy;
+  return options;
+}
+}  // namespace
+
+TEST_CASE("threads that race for the last bytes never pass the limit together") {
+  for (const config::Policy policy : {config::Policy::grow, config::Policy::platform}) {
+    Rig rig(limited("64MiB", policy));
+    std::atomic<bool> over{false};
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < 4; ++t)
+      threads.emplace_back([&, t] {
+        cuCtxSetCurrent(rig.context());
+        for (unsigned i = 0; i < 60; ++i) {
+          const std::size_t bytes = (1 + (i * 7 + t) % 20) * kMiB;
+          const Result<CUdeviceptr> block = rig.pools().allocate(rig.context(), bytes, "cuMemAlloc_v2");
+          if (cusim_used_bytes(0) > 64 * kMiB) over.store(true);
+          if (block.ok()) rig.pools().free(block.value());
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    CHECK_FALSE(over.load());
+    CHECK(rig.pools().check().empty());
+  }
+}
+
+TEST_CASE("a refusal by the limit asks the driver for nothing and leaves the account as it was") {
+  Rig rig(limited("64MiB"));
+  const CUdeviceptr block = rig.allocate(40 * kMiB);
+  const std::uint64_t calls = cusim_calls("cuMemAlloc_v2");
+  CHECK(rig.try_allocate(100 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cusim_calls("cuMemAlloc_v2") == calls);
+  rig.free(block);
+  rig.free(rig.allocate(64 * kMiB));
+}
+
+TEST_CASE("arrays, the program's own cuMemCreate and driver pools count, managed and host memory do not") {
+  Rig rig(limited("100MiB"));
+  PoolSet& pools = rig.pools();
+  std::uint64_t key = 1;
+  for (const OutsideKind kind : {OutsideKind::array, OutsideKind::program_vmm, OutsideKind::driver_pool}) {
+    REQUIRE(pools.reserve_outside(0, kind, 60 * kMiB, "cuMemCreate").ok());
+    CHECK(rig.try_allocate(50 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(pools.reserve_outside(0, kind, 60 * kMiB, "cuMemCreate").code() == CUDA_ERROR_OUT_OF_MEMORY);
+    pools.commit_outside(0, kind, ++key, 60 * kMiB);
+    CHECK(now(rig.counters().outside_bytes) == 60 * kMiB);
+    CHECK(pools.release_outside(kind, key));
+    CHECK_FALSE(pools.release_outside(kind, key));
+    CHECK(now(rig.counters().outside_bytes) == 0);
+  }
+  for (const OutsideKind kind : {OutsideKind::managed, OutsideKind::host}) {
+    REQUIRE(pools.reserve_outside(0, kind, kGiB, "cuMemAllocManaged").ok());
+    pools.commit_outside(0, kind, ++key, kGiB);
+  }
+  CHECK(now(rig.counters().outside_bytes) == 0);
+  const observe::OutsideBytes outside = rig.snapshot().devices.at(0).outside;
+  CHECK(outside.managed == kGiB);
+  CHECK(outside.host == kGiB);
+  CHECK(outside.arrays == 0);
+  rig.free(rig.allocate(100 * kMiB));
+}
+
+TEST_CASE("a reservation that is cancelled leaves nothing behind") {
+  Rig rig(limited("100MiB"));
+  REQUIRE(rig.pools().reserve_outside(0, OutsideKind::array, 100 * kMiB, "cuArrayCreate_v2").ok());
+  rig.pools().cancel_outside(0, OutsideKind::array, 100 * kMiB);
+  rig.free(rig.allocate(100 * kMiB));
+}
+
+TEST_CASE("empty pool memory makes room for the program's arrays") {
+  Rig rig(limited("100MiB"));
+  rig.free(rig.allocate(90 * kMiB));
+  CHECK(rig.pools().reserve_outside(0, OutsideKind::array, 60 * kMiB, "cuArrayCreate_v2").ok());
+  CHECK(now(rig.counters().reserved_bytes) == 0);
+  rig.pools().cancel_outside(0, OutsideKind::array, 60 * kMiB);
+}
+
+TEST_CASE("each device has its own limit") {
+  RigOptions options;
+  options.devices = 2;
+  options.pool.limit.by_ordinal = {{0, *config::parse_amount("50MiB")}, {1, *config::parse_amount("50%")}};
+  Rig rig(options);
+  CHECK(rig.try_allocate(60 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  rig.use(1);
+  rig.free(rig.allocate(500 * kMiB));
+  CHECK(rig.try_allocate(600 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_CASE("cuMemGetInfo: free is what a new allocation could get, total respects the limit") {
+  Rig rig(limited("400MiB"));
+  const auto asked = [&] {
+    std::size_t free_bytes = 0, total_bytes = 0;
+    REQUIRE(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS);
+    rig.pools().adjust_mem_info(rig.context(), &free_bytes, &total_bytes);
+    return std::pair{free_bytes, total_bytes};
+  };
+  CHECK(asked() == std::pair{400 * kMiB, 400 * kMiB});
+  const CUdeviceptr block = rig.allocate(100 * kMiB);
+  CHECK(asked() == std::pair{300 * kMiB, 400 * kMiB});
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_spin(stream, 1'000'000) == CUDA_SUCCESS);
+  rig.free(block);
+  REQUIRE(now(rig.counters().deferred_bytes) == 100 * kMiB);
+  CHECK(asked().first == 400 * kMiB);
+  const CUdeviceptr all = rig.allocate(asked().first);
+  CHECK(asked().first == 0);
+  rig.free(all);
+}
+
+TEST_CASE("cuMemGetInfo without a limit never answers more than the device has") {
+  Rig rig;
+  rig.free(rig.allocate(700 * kMiB));
+  std::size_t free_bytes = 0, total_bytes = 0;
+  REQUIRE(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS);
+  rig.pools().adjust_mem_info(rig.context(), &free_bytes, &total_bytes);
+  CHECK(free_bytes == kGiB);
+  CHECK(total_bytes == kGiB);
+}

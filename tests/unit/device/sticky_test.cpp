@@ -1,0 +1,85 @@
+// Errors that the driver tells us on the way are the program's, as themselves; never out of memory.
+#include <catch2/catch.hpp>
+
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+TEST_CASE("a sticky error met by an event query is returned as itself from the allocation that met it") {
+  Rig rig;
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  const CUdeviceptr block = rig.allocate(64 * kMiB);
+  REQUIRE(cusim_launch_spin(stream, 1'000'000) == CUDA_SUCCESS);
+  rig.free(block);
+  cusim_break_context(rig.context(), CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(rig.try_allocate(64 * kMiB).code() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(rig.pools().new_oom_count() == 0);
+  CHECK(now(rig.counters().failed_allocations) == 1);
+}
+
+TEST_CASE("a sticky error met by growth is returned as itself") {
+  Rig rig;
+  rig.allocate(4096);
+  cusim_break_context(rig.context(), CUDA_ERROR_LAUNCH_FAILED);
+  CHECK(rig.try_allocate(200 * kMiB).code() == CUDA_ERROR_LAUNCH_FAILED);
+  CHECK(rig.pools().new_oom_count() == 0);
+}
+
+TEST_CASE("sync: a synchronise that fails is the free's answer, and the block stays live") {
+  RigOptions options;
+  options.pool.free = config::FreeMode::sync;
+  Rig rig(options);
+  const CUdeviceptr block = rig.allocate(4096);
+  cusim_break_context(rig.context(), CUDA_ERROR_ILLEGAL_ADDRESS);
+  const FreeResult result = rig.pools().free(block);
+  CHECK(result.outcome == FreeOutcome::failed);
+  CHECK(result.error.code == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(rig.pools().find(block, nullptr) == Ownership::live);
+}
+
+TEST_CASE("a due free meets the sticky error and returns it") {
+  Rig rig;
+  const CUdeviceptr block = rig.allocate(64 * kMiB);
+  cusim_break_context(rig.context(), CUDA_ERROR_ILLEGAL_ADDRESS);
+  const FreeResult result = rig.pools().free(block);
+  CHECK(result.outcome == FreeOutcome::failed);
+  CHECK(result.error.code == CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_CASE("another context's sticky error is not this one's") {
+  RigOptions options;
+  options.devices = 2;
+  Rig rig(options);
+  const CUdeviceptr block = rig.allocate(64 * kMiB);
+  cusim_break_context(rig.context(1), CUDA_ERROR_ILLEGAL_ADDRESS);
+  rig.free(block);
+  CHECK(rig.allocate(64 * kMiB) == block);
+}
+
+TEST_CASE("a driver that is going down is not called again") {
+  Rig rig;
+  rig.expect_violations();
+  const CUdeviceptr big = rig.allocate(64 * kMiB);
+  const CUdeviceptr small = rig.allocate(4096);
+  cusim_deinitialize();
+  CHECK(rig.pools().free(big).outcome == FreeOutcome::freed);
+  const std::uint64_t calls = cusim_total_calls();
+  CHECK(rig.pools().free(small).outcome == FreeOutcome::freed);
+  CHECK(rig.pools().allocate(rig.context(), 500 * kMiB, "cuMemAlloc_v2").code() == CUDA_ERROR_DEINITIALIZED);
+  CHECK(rig.pools().trim() == 0);
+  CHECK(cusim_total_calls() == calls);
+}
+
+TEST_CASE("after exit has begun a free is bookkeeping, and a report can still be made") {
+  Rig rig;
+  const CUdeviceptr block = rig.allocate(4096);
+  rig.pools().stop_calling_driver();
+  const std::uint64_t calls = cusim_total_calls();
+  CHECK(rig.pools().free_while_exiting(block));
+  CHECK_FALSE(rig.pools().free_while_exiting(0x1234));
+  CHECK(now(rig.counters().live_bytes) == 0);
+  CHECK(rig.snapshot().devices.size() == 1);
+  CHECK(cusim_total_calls() == calls);
+}
