@@ -59,12 +59,12 @@ class Outcome:
                 "files": sorted(p.name for p in self.folder.iterdir()), "re": re, "os": os, "json": json, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
-def environment(build: Path, spec: victim_spec.Spec, folder: Path, library: Path | None) -> dict[str, str]:
+def environment(program: Path, build: Path, spec: victim_spec.Spec, folder: Path, library: Path | None) -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith(("CUPOOL_", "CUSIM_", "XLA_", "TF_", "RANK", "SLURM_", "OMPI_"))}
     env["LD_LIBRARY_PATH"] = str(build / "sim")
     env["CUSIM_LOG"] = str(folder.parent / "cusim.json")
     env["CUSIM_MEMORY"] = "8GiB"
-    env["VICTIM_FOLDER"] = str(folder)
+    env["VICTIM_LIBRARIES"] = str(program.parent / "libraries")
     for name, value in spec.env.items():
         if library is not None or not name.startswith("CUPOOL_"):
             env[name] = value
@@ -114,7 +114,7 @@ def read_reports(outcome: Outcome) -> None:
 def run(program: Path, spec: victim_spec.Spec, build: Path, scratch: Path, library: Path | None) -> Outcome:
     folder = scratch / ("preloaded" if library else "native") / "cwd"
     folder.mkdir(parents=True)
-    env = environment(build, spec, folder, library)
+    env = environment(program, build, spec, folder, library)
     for statement in spec.setup:
         exec(statement, {"env": env, "os": os, "folder": folder, "scratch": folder.parent})
     before = os.getcwd()
