@@ -131,8 +131,9 @@ void arm() { on_exit(&note_exit, nullptr); }
 
 }  // namespace cupool::shim::exit_hooks
 
+// Declared in <unistd.h> and <stdlib.h>, noreturn there.
 extern "C" {
-[[noreturn, gnu::visibility("default")]] void _exit(int status) { cupool::shim::exit_hooks::leave(status); }
-[[noreturn, gnu::visibility("default")]] void _Exit(int status) noexcept { cupool::shim::exit_hooks::leave(status); }
-[[noreturn, gnu::visibility("default")]] void quick_exit(int status) noexcept { cupool::shim::exit_hooks::leave_quickly(status); }
+[[gnu::visibility("default")]] void _exit(int status) { cupool::shim::exit_hooks::leave(status); }
+[[gnu::visibility("default")]] void _Exit(int status) noexcept { cupool::shim::exit_hooks::leave(status); }
+[[gnu::visibility("default")]] void quick_exit(int status) noexcept { cupool::shim::exit_hooks::leave_quickly(status); }
 }
