@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 #include <dlfcn.h>
+#include <link.h>
 
 #include <strings.h>
 #include <sys/auxv.h>
@@ -17,12 +18,25 @@
 namespace cupool::shim {
 namespace {
 
+/// What the caller's own scope holds: the libraries that it was linked with, for a plugin that was opened RTLD_LOCAL.
+/// The program itself has no scope but the global one.
+void* find_in_scope_of(const void* caller, const char* symbol) {
+  Dl_info info{};
+  link_map* object = nullptr;
+  if (dladdr1(caller, &info, reinterpret_cast<void**>(&object), RTLD_DL_LINKMAP) == 0 || object == nullptr || *object->l_name == '\0') return nullptr;
+  void* handle = dlopen(object->l_name, RTLD_LAZY | RTLD_NOLOAD);
+  if (handle == nullptr) return nullptr;
+  void* found = real_driver::real_dlsym(handle, symbol);
+  dlclose(handle);  // the caller is running: it stays loaded
+  return found;
+}
+
 /// RTLD_DEFAULT and dlopen(NULL) handles find our own export first. What would the program have found without us?
-/// A driver in the global search order, or one that only the caller's own scope has (then it is loaded).
-void* find_behind_export(Entry entry) {
+/// A driver in the global search order, or one that only the caller's own scope has.
+void* find_behind_export(Entry entry, const void* caller) {
   const char* symbol = kEntryPoints[static_cast<std::size_t>(entry)].symbol;
   if (void* next = real_driver::symbol_past_ourselves(symbol)) return next;
-  return real_driver::bind(false) ? real_driver::function(entry) : nullptr;
+  return find_in_scope_of(caller, symbol);
 }
 
 }  // namespace
@@ -40,7 +54,7 @@ DlsymDecision decide_dlsym(void* handle, const char* name, const void* caller) {
   void* const ours = exported_address(*entry);
   void* found = real_driver::real_dlsym(handle, name);
   if (found == nullptr) return kAskTheRealOne;
-  if (found == ours) found = find_behind_export(*entry);
+  if (found == ours) found = find_behind_export(*entry, caller);
   if (found == nullptr) {
     real_driver::symbol_past_ourselves(name);  // fails once more, so that dlerror() tells of it as the program expects
     return DlsymDecision{nullptr, true};

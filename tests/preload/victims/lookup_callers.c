@@ -2,6 +2,8 @@
 // up; and names that begin with cu but are not the driver's.
 //! report absent
 //! case same_as_natively
+//! case a_driver_that_looks_itself_up
+//! args self
 //! case ours_where_hooked
 //! native skip
 //! args objects
@@ -14,18 +16,23 @@ static int value_of(void* handle, const char* name) {
   return function != NULL ? function(0) : -77;
 }
 
+static int print_self_lookup(void) {
+  char path[4096];
+  void* driver = open_library("libcuda.so.99", RTLD_NOW | RTLD_LOCAL);
+  snprintf(path, sizeof path, "%s/libcuda.so.99", getenv("VICTIM_LIBRARIES"));
+  int (*finds_itself)(const char*) = (int (*)(const char*))dlsym(driver, "finds_itself");
+  int found = finds_itself(path);
+  printf("a driver finds itself: %d\n", found);
+  return found;
+}
+
 int main(int argc, char** argv) {
-  (void)argv;
   void* first = open_library("libnext_first.so", RTLD_NOW | RTLD_LOCAL);
   printf("RTLD_NEXT: %d %d\n", value_of(first, "probe_value"), value_of(first, "cuProbeValue"));
   void* cudnn = open_library("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
   printf("not the driver: %d %d %d %d\n", value_of(cudnn, "cudnnFoo"), value_of(cudnn, "cuFoo"), value_of(cudnn, "cublasBar"),
          value_of(cudnn, "cuMemAlloc_v2"));
-  char path[4096];
-  void* driver = open_library("libcuda.so.99", RTLD_NOW | RTLD_LOCAL);
-  snprintf(path, sizeof path, "%s/libcuda.so.99", getenv("VICTIM_LIBRARIES"));
-  int (*finds_itself)(const char*) = (int (*)(const char*))dlsym(driver, "finds_itself");
-  printf("a driver finds itself: %d\n", finds_itself(path));
+  if (argc > 1 && strcmp(argv[1], "self") == 0) return !print_self_lookup();
   if (argc == 1) return 0;
   void* plugin = open_library("libasks_default.so", RTLD_NOW | RTLD_LOCAL);
   void* (*ask_default)(const char*) = (void* (*)(const char*))dlsym(plugin, "ask_default");

@@ -18,6 +18,7 @@
 //! check files == []
 //! case no_file_at_all
 //! args 0
+//! env CUSIM_LOG=
 //! env CUPOOL_REPORT=report.json
 //! stderr cupool\[<pid>\]: warning: no report: .*
 //! check files == []
