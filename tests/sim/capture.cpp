@@ -45,7 +45,7 @@ CUresult Simulator::forbid_implicit(Context& context) {
   return is_forbidden ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
 }
 
-void Simulator::forget_capture(const std::shared_ptr<Capture>& capture) {
+void Simulator::forget_capture(std::shared_ptr<Capture> capture) {
   for (Stream* stream : capture->streams) {
     stream->capture = nullptr;
     stream->capture_frontier.clear();

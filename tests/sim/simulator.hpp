@@ -131,7 +131,8 @@ class Simulator {
   CUresult conflict_with_captures(Context& context);
   /// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT when the legacy stream of `context` is used while a blocking stream captures.
   CUresult forbid_implicit(Context& context);
-  void forget_capture(const std::shared_ptr<Capture>& capture);
+  /// By value: the streams that hold it let go.
+  void forget_capture(std::shared_ptr<Capture> capture);
 
   std::mutex mutex;
   Settings settings;
