@@ -51,6 +51,14 @@ void check_amount(const Amount& amount) {
   }
 }
 
+bool same(const Amount* a, const Amount* b) {
+  if (a == nullptr || b == nullptr) return a == b;
+  for (const std::uint64_t total_bytes : {std::uint64_t{1} << 30, std::uint64_t{141} << 30, UINT64_MAX}) {
+    if (a->resolve(total_bytes) != b->resolve(total_bytes)) return false;
+  }
+  return true;
+}
+
 /// What the report says would, put into the environment, give the same options without a word.
 void check_that_facts_read_back(const Options& options) {
   std::vector<std::string> storage;
@@ -65,6 +73,13 @@ void check_that_facts_read_back(const Options& options) {
   for (std::size_t i = 0; i < options.facts.size(); ++i) {
     require(again.facts[i].value == options.facts[i].value, "a fact reads back as itself", storage[i]);
   }
+  require(options.preallocate.has_value() == again.preallocate.has_value(), "a preallocation reads back");
+  if (options.preallocate) require(same(&*options.preallocate, &*again.preallocate), "a preallocation keeps its size");
+  for (int ordinal = 0; ordinal <= kMaxOrdinal; ++ordinal) {
+    require(same(options.limit.for_device(ordinal), again.limit.for_device(ordinal)), "a limit keeps its size", again.limit.to_string());
+  }
+  require(options.release_threshold_bytes == again.release_threshold_bytes, "a threshold keeps its size");
+  require(options.timeline_events == again.timeline_events, "a timeline keeps its length");
 }
 
 void check_pattern(const std::string& pattern) {
