@@ -1,0 +1,61 @@
+// Memory that the pool does not serve: device memory makes a report, pinned host memory alone does not.
+//! case host
+//! args host
+//! report absent
+//! check files == []
+//! case async
+//! args async
+//! check report["devices"][0]["counters"]["allocations"] == 0 and "cuMemAllocAsync" in report["data_quality"]["unpooled_apis_seen"]
+//! check c["outside_bytes"]["peak"] == MiB and c["outside_bytes"]["current"] == 0
+//! case array
+//! args array
+//! check c["outside_bytes"]["peak"] == 64 * 32 * 8 and c["outside_bytes"]["current"] == 0
+//! case mapped_after_release
+//! args mapped_after_release
+//! check c["outside_bytes"]["peak"] == 2 * MiB and c["outside_bytes"]["current"] == 2 * MiB
+//! case unmapped_after_release
+//! args unmapped_after_release
+//! check c["outside_bytes"]["peak"] == 2 * MiB and c["outside_bytes"]["current"] == 0
+//! case over_the_limit
+//! args async
+//! env CUPOOL_LIMIT=512KiB
+//! misuse
+//! stderr cupool\[<pid>\]: out of memory on GPU 0: .*
+//! check report["ooms"][0]["api"] == "cuMemAllocAsync" and report["ooms"][0]["cause"] == "impossible_request"
+#include "victim.h"
+
+static void take_physical(int unmap) {
+  CUmemAllocationProp properties = {0};
+  CUmemGenericAllocationHandle handle;
+  CUdeviceptr address;
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  MUST(cuMemCreate(&handle, 2 * MIB, &properties, 0));
+  MUST(cuMemAddressReserve(&address, 2 * MIB, 0, 0, 0));
+  MUST(cuMemMap(address, 2 * MIB, 0, handle, 0));
+  MUST(cuMemRelease(handle)); /* the mapping still holds it */
+  if (unmap) MUST(cuMemUnmap(address, 2 * MIB));
+}
+
+int main(int argc, char** argv) {
+  const char* what = argc > 1 ? argv[1] : "";
+  enter_device(0);
+  if (strcmp(what, "host") == 0) {
+    void* memory = NULL;
+    MUST(cuMemHostAlloc(&memory, MIB, 0));
+    MUST(cuMemFreeHost(memory));
+  } else if (strcmp(what, "async") == 0) {
+    CUstream stream;
+    CUdeviceptr block = 0;
+    MUST(cuStreamCreate(&stream, 0));
+    if (SAY(cuMemAllocAsync(&block, MIB, stream)) == 0) MUST(cuMemFreeAsync(block, stream));
+  } else if (strcmp(what, "array") == 0) {
+    CUarray array;
+    CUDA_ARRAY_DESCRIPTOR shape = {64, 32, CU_AD_FORMAT_FLOAT, 2};
+    MUST(cuArrayCreate(&array, &shape));
+    MUST(cuArrayDestroy(array));
+  } else {
+    take_physical(strcmp(what, "unmapped_after_release") == 0);
+  }
+  return 0;
+}
