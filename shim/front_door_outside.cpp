@@ -27,7 +27,7 @@ template <class Call, class MakeKey>
 CUresult account(int device, OutsideKind kind, std::size_t bytes, const char* symbol, Call&& call, MakeKey&& make_key) {
   if (device == kNoDevice || bytes == 0) return call();
   Process& own = process();
-  own.page.publish();
+  if (kind != OutsideKind::host) own.page.publish();
   if (const Status reserved = own.pools.reserve_outside(device, kind, bytes, symbol); !reserved.ok()) {
     own.reporter.after_oom();
     return reserved.code();

@@ -109,7 +109,7 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
 }
 
 Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api) {
-  used_.store(true, std::memory_order_relaxed);
+  if (kind != OutsideKind::host) used_.store(true, std::memory_order_relaxed);
   if (!counts_against_limit(kind) || device_.limit.charge(bytes)) return {};
   const MutexLock lock(device_.lock);
   // Empty pool memory counts as held: it goes before the program is refused, unless that could block.

@@ -19,8 +19,10 @@
 //! case over_the_limit
 //! args async
 //! env CUPOOL_LIMIT=512KiB
-//! misuse
+//! native skip
+//! ooms 1
 //! stderr cupool\[<pid>\]: out of memory on GPU 0: .*
+//! stderr* \s+(cause|holds|elsewhere|try|report) .*
 //! check report["ooms"][0]["api"] == "cuMemAllocAsync" and report["ooms"][0]["cause"] == "impossible_request"
 #include "victim.h"
 
