@@ -110,6 +110,17 @@ TEST_CASE("a dangling link at the final name creates nothing where it points") {
   CHECK_FALSE(fs::exists(folder.path / "elsewhere"));
 }
 
+TEST_CASE("a pipe or a folder at the final name is refused and stays") {
+  const Folder folder;
+  const fs::path pipe = folder.path / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(write_report(small_input(), pipe.string(), 0) == EEXIST);
+  CHECK(fs::is_fifo(pipe));
+  fs::create_directory(folder.path / "folder");
+  CHECK(write_report(small_input(), (folder.path / "folder").string(), 0) == EISDIR);
+  CHECK(folder.files() == 1);
+}
+
 TEST_CASE("a hard link at the final name keeps its bytes under its other name") {
   const Folder folder;
   std::ofstream(folder.path / "precious") << "precious";
