@@ -5,12 +5,13 @@
 #include <cstdlib>
 #include <new>
 
+#include "pool/heap/bits.hpp"
+
 namespace cupool::heap {
 
 namespace {
 std::size_t words_for(std::size_t bits) { return (bits + 63) / 64; }
 std::uint64_t bit(std::size_t index) { return std::uint64_t{1} << (index & 63); }
-unsigned highest_bit(std::uint64_t word) { return 63U - static_cast<unsigned>(std::countl_zero(word)); }
 }  // namespace
 
 struct PageIndex::DensePage {
@@ -27,7 +28,7 @@ struct PageIndex::DensePage {
   }
   Extent* first() const {
     const std::size_t word = starts[0] != 0 ? 0 : 1;
-    return extents[word * 64 + static_cast<unsigned>(std::countr_zero(starts[word]))];
+    return extents[word * 64 + lowest_bit(starts[word])];
   }
   /// The last extent that starts at or before `granule`, or nullptr.
   Extent* at_or_before(unsigned granule) const {

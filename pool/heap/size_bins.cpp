@@ -1,14 +1,11 @@
 // SizeBins: bitmap arithmetic and bin lists. See size_bins.hpp.
 #include "pool/heap/size_bins.hpp"
 
-#include <bit>
+#include "pool/heap/bits.hpp"
 
 namespace cupool::heap {
 
 namespace {
-
-unsigned lowest_bit(std::uint64_t word) { return static_cast<unsigned>(std::countr_zero(word)); }
-unsigned highest_bit(std::uint64_t word) { return 63U - static_cast<unsigned>(std::countl_zero(word)); }
 
 /// Bits strictly above `bit`; none for 63.
 std::uint64_t above(unsigned bit) { return ~std::uint64_t{1} << bit; }
