@@ -1,0 +1,196 @@
+// Stream-ordered memory: stream order, reuse, pools and their attributes.
+#include <catch2/catch.hpp>
+
+#include "sim_fixture.hpp"
+
+using sim_test::kMiB;
+using sim_test::Simulated;
+
+namespace {
+
+CUdeviceptr allocate_async(std::size_t bytes, CUstream stream) {
+  CUdeviceptr address = 0;
+  return cuMemAllocAsync(&address, bytes, stream) == CUDA_SUCCESS ? address : 0;
+}
+
+std::uint64_t attribute(CUmemoryPool pool, CUmemPool_attribute which) {
+  std::uint64_t value = 0;
+  cuMemPoolGetAttribute(pool, which, &value);
+  return value;
+}
+
+CUmemoryPool default_pool() {
+  CUmemoryPool pool = nullptr;
+  cuDeviceGetDefaultMemPool(&pool, 0);
+  return pool;
+}
+
+}  // namespace
+
+TEST_CASE("stream-ordered memory serves its stream in order, without a wait of the host") {
+  const Simulated sim;
+  const CUstream stream = Simulated::stream();
+  const CUdeviceptr first = allocate_async(kMiB, stream);
+  REQUIRE(first != 0);
+  REQUIRE(cusim_launch_fill(stream, first, kMiB, 1, 100) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_check(stream, first, kMiB, 1, 100) == CUDA_SUCCESS);
+  REQUIRE(cuMemFreeAsync(first, stream) == CUDA_SUCCESS);
+  CHECK(cusim_now_ns() == 0);
+  // The same stream gets the bytes again at once; its earlier work is not disturbed.
+  const CUdeviceptr second = allocate_async(kMiB, stream);
+  CHECK(second == first);
+  REQUIRE(cusim_launch_fill(stream, second, kMiB, 2, 100) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_check(stream, second, kMiB, 2, 100) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(cusim_mismatched_bytes() == 0);
+  CHECK(cusim_violation_count() == 0);
+}
+
+TEST_CASE("another stream does not get bytes that are still in use, while there are others") {
+  const Simulated sim;
+  const CUstream one = Simulated::stream();
+  const CUstream two = Simulated::stream();
+  const CUdeviceptr first = allocate_async(kMiB, one);
+  REQUIRE(cusim_launch_spin(one, 1000) == CUDA_SUCCESS);
+  REQUIRE(cuMemFreeAsync(first, one) == CUDA_SUCCESS);
+  const CUdeviceptr second = allocate_async(kMiB, two);
+  CHECK(second != first);
+  REQUIRE(cuMemFreeAsync(second, two) == CUDA_SUCCESS);
+}
+
+TEST_CASE("when the device is full, another stream waits for the free inside the device") {
+  const Simulated sim{{"MEMORY", "4MiB"}};
+  const CUstream one = Simulated::stream();
+  const CUstream two = Simulated::stream();
+  const CUdeviceptr first = allocate_async(4 * kMiB, one);
+  REQUIRE(cusim_launch_fill(one, first, 4 * kMiB, 1, 1000) == CUDA_SUCCESS);
+  REQUIRE(cuMemFreeAsync(first, one) == CUDA_SUCCESS);
+  const CUdeviceptr second = allocate_async(4 * kMiB, two);
+  REQUIRE(second == first);
+  REQUIRE(cusim_launch_fill(two, second, 4 * kMiB, 2, 10) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(two) == CUDA_SUCCESS);
+  CHECK(cusim_now_ns() == 1010);
+  CHECK(cusim_violation_count() == 0);
+  CHECK(allocate_async(1, one) == 0);
+}
+
+TEST_CASE("use before the allocation or after the free, out of stream order, is found out") {
+  const Simulated sim;
+  const CUstream one = Simulated::stream();
+  const CUstream two = Simulated::stream();
+  SECTION("before") {
+    REQUIRE(cusim_launch_spin(one, 1000) == CUDA_SUCCESS);
+    const CUdeviceptr address = allocate_async(kMiB, one);
+    REQUIRE(cusim_launch_fill(two, address, 1, 1, 10) == CUDA_SUCCESS);
+  }
+  SECTION("after") {
+    const CUdeviceptr address = allocate_async(kMiB, one);
+    REQUIRE(cuMemFreeAsync(address, one) == CUDA_SUCCESS);
+    REQUIRE(cusim_launch_fill(two, address, 1, 1, 10) == CUDA_SUCCESS);
+  }
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cusim_violation_count() == 1);
+}
+
+TEST_CASE("any free takes any kind of allocation, once") {
+  const Simulated sim;
+  const CUstream stream = Simulated::stream();
+  const CUdeviceptr async = allocate_async(kMiB, stream);
+  CHECK(cuMemFree_v2(async) == CUDA_SUCCESS);
+  CHECK(cuMemFree_v2(async) == CUDA_ERROR_INVALID_VALUE);
+  const CUdeviceptr plain = Simulated::allocate(kMiB);
+  REQUIRE(cusim_launch_spin(stream, 10) == CUDA_SUCCESS);
+  CHECK(cuMemFreeAsync(plain, stream) == CUDA_SUCCESS);
+  CHECK(cuMemFreeAsync(plain, stream) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemFree_v2(plain) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cusim_allocation_count(0) == 2);  // the pool's range, and the plain one until its turn
+  CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(cusim_used_bytes(0) == 0);
+  CHECK(cuMemFreeAsync(0, stream) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a pool keeps what its threshold says, and counts") {
+  const Simulated sim;
+  const CUmemoryPool pool = default_pool();
+  const CUstream stream = Simulated::stream();
+  std::uint64_t threshold = UINT64_MAX;
+  REQUIRE(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == CUDA_SUCCESS);
+  const CUdeviceptr address = allocate_async(3 * kMiB, stream);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 3 * kMiB);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 4 * kMiB);
+  REQUIRE(cuMemFreeAsync(address, stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH) == 3 * kMiB);
+  CHECK(cusim_used_bytes(0) == 4 * kMiB);
+  CHECK(cuMemPoolTrimTo(pool, 0) == CUDA_SUCCESS);
+  CHECK(cusim_used_bytes(0) == 0);
+  threshold = 1;
+  CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &threshold) == CUDA_ERROR_INVALID_VALUE);
+  threshold = 0;
+  CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &threshold) == CUDA_SUCCESS);
+  CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &threshold) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("without a threshold a synchronisation gives everything unused back") {
+  const Simulated sim;
+  const CUstream stream = Simulated::stream();
+  REQUIRE(cuMemFreeAsync(allocate_async(3 * kMiB, stream), stream) == CUDA_SUCCESS);
+  CHECK(cusim_used_bytes(0) == 4 * kMiB);
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(cusim_used_bytes(0) == 0);
+}
+
+TEST_CASE("pools give way to a plain allocation") {
+  const Simulated sim{{"MEMORY", "8MiB"}};
+  const CUstream stream = Simulated::stream();
+  REQUIRE(cuMemFreeAsync(allocate_async(8 * kMiB, stream), stream) == CUDA_SUCCESS);
+  CHECK(Simulated::allocate(8 * kMiB) != 0);
+}
+
+TEST_CASE("created pools have a size, belong to a device, and are found in the pointer") {
+  const Simulated sim{{"DEVICES", "2"}};
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.maxSize = 4 * kMiB;
+  CUmemoryPool pool = nullptr;
+  REQUIRE(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
+  CHECK(cuDeviceSetMemPool(1, pool) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuDeviceSetMemPool(0, pool) == CUDA_SUCCESS);
+  const CUstream stream = Simulated::stream();
+  const CUdeviceptr address = allocate_async(kMiB, stream);
+  CUmemoryPool owner = nullptr;
+  CHECK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) == CUDA_SUCCESS);
+  CHECK(owner == pool);
+  CHECK(allocate_async(4 * kMiB, stream) == 0);
+  REQUIRE(cuMemPoolDestroy(pool) == CUDA_SUCCESS);
+  CHECK(cuMemPoolDestroy(pool) == CUDA_ERROR_INVALID_VALUE);
+  CUmemoryPool current = nullptr;
+  CHECK(cuDeviceGetMemPool(&current, 0) == CUDA_SUCCESS);
+  CHECK(current == default_pool());
+  CHECK(cuMemPoolDestroy(current) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemFreeAsync(address, stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(cusim_used_bytes(0) == 0);
+}
+
+TEST_CASE("another device reaches pool memory only with access") {
+  const Simulated sim{{"DEVICES", "2"}};
+  const CUdeviceptr address = allocate_async(kMiB, nullptr);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CUmemAccessDesc access{};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = 1;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  REQUIRE(cuMemPoolSetAccess(default_pool(), &access, 1) == CUDA_SUCCESS);
+  CUcontext other = nullptr;
+  REQUIRE(cuDevicePrimaryCtxRetain(&other, 1) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(other) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_fill(nullptr, address, kMiB, 1, 1) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  REQUIRE(cuMemPoolSetAccess(default_pool(), &access, 1) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_fill(nullptr, address, kMiB, 1, 1) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+}
