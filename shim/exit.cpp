@@ -53,6 +53,7 @@ void finish(std::optional<int> code) {
   if (g_is_finishing.exchange(true)) return wait_for_writer();
   Process& own = process();
   own.pools.stop_calling_driver();
+  own.shared.remove_registry();
   own.page.set_state(observe::LiveState::exiting);
   if (own.reporter.write_exit(code)) {
     own.page.set_state(observe::LiveState::reported);

@@ -42,6 +42,18 @@ CUresult pointer_attributes(const Real<CUresult(unsigned, CUpointer_attribute*, 
 CUresult set_pointer_attribute(const Real<CUresult(const void*, CUpointer_attribute, CUdeviceptr)>& real, const void* value,
                                CUpointer_attribute attribute, CUdeviceptr address);
 
+// --- memory shared between processes (front_door_ipc.cpp)
+CUresult export_memory(const Real<CUresult(CUipcMemHandle*, CUdeviceptr)>& real, CUipcMemHandle* out, CUdeviceptr address);
+CUresult open_memory(const Real<CUresult(CUdeviceptr*, CUipcMemHandle, unsigned)>& real, CUdeviceptr* out, CUipcMemHandle raw, unsigned flags);
+CUresult close_memory(const Real<CUresult(CUdeviceptr)>& real, CUdeviceptr address);
+/// cuPointerSetAttribute on an address that is not pooled.
+CUresult set_opened_attribute(const Real<CUresult(const void*, CUpointer_attribute, CUdeviceptr)>& real, const void* value,
+                              CUpointer_attribute attribute, CUdeviceptr address);
+/// Who owns `address`: a pooled block or one that another process exported to us.
+Ownership find_block(CUdeviceptr address, BlockView* block);
+/// The address to hand on to the driver: what lies in an opened region of ours is not the driver's to free.
+CUdeviceptr unless_opened(CUdeviceptr address);
+
 // --- contexts and captures (front_door_contexts.cpp)
 CUresult destroy_context(const Real<CUresult(CUcontext)>& real, CUcontext context);
 CUresult detach_context(const Real<CUresult(CUcontext)>& real, CUcontext context);

@@ -17,12 +17,22 @@ bool is_primary_inactive(const Process& own, CUdevice device) {
   return own.api.cuDevicePrimaryCtxGetState(device, &flags, &is_active) == CUDA_SUCCESS && is_active == 0;
 }
 
+/// Runs `call`, which may end `context`, and forgets what it held here and what was shared from or into it.
+template <class Call, class IsDead>
+CUresult end_context(Process& own, CUcontext context, Call&& call, IsDead&& is_dead) {
+  const SharedBlocks::Moment before = own.shared.mark();
+  std::optional<bool> dead;
+  const CUresult result = own.pools.end_context(context, call, [&] { return dead.emplace(is_dead()); });
+  if (dead ? *dead : is_dead()) own.shared.context_ended(context, before);
+  return result;
+}
+
 /// Runs `call`, which may end the primary context of `device`.
 template <class Call, class IsDead>
 CUresult end_primary(CUdevice device, Call&& call, IsDead&& is_dead) {
   Process& own = process();
   CUcontext primary = own.contexts.primary(device);
-  return primary != nullptr ? own.pools.end_context(primary, call, is_dead) : call();
+  return primary != nullptr ? end_context(own, primary, call, is_dead) : call();
 }
 
 /// The primary context that a green context of `device` holds; retained and released to learn its handle.
@@ -47,15 +57,15 @@ void note_context(CUcontext context, int device) { process().pools.context_seen(
 
 CUresult destroy_context(const Real<CUresult(CUcontext)>& real, CUcontext context) {
   if (context == nullptr) return real(context);
-  return process().pools.end_context(
-      context, [&] { return real(context); }, [&] { return real.result() == CUDA_SUCCESS; });
+  return end_context(
+      process(), context, [&] { return real(context); }, [&] { return real.result() == CUDA_SUCCESS; });
 }
 
 CUresult detach_context(const Real<CUresult(CUcontext)>& real, CUcontext context) {
   if (context == nullptr) return real(context);
   Process& own = process();
-  return own.pools.end_context(
-      context, [&] { return real(context); }, [&] { return real.result() == CUDA_SUCCESS && is_gone(own, context); });
+  return end_context(
+      own, context, [&] { return real(context); }, [&] { return real.result() == CUDA_SUCCESS && is_gone(own, context); });
 }
 
 CUresult retain_primary(const Real<CUresult(CUcontext*, CUdevice)>& real, CUcontext* out, CUdevice device) {

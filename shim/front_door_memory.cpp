@@ -16,8 +16,16 @@ CUcontext current_owner(const Process& own) {
   return own.contexts.owner(current);
 }
 
+/// Frees a block, and with it what other processes may know of it.
+FreeResult free_pooled(Process& own, CUdeviceptr address) {
+  const std::uint64_t exported = own.shared.exported_at(address);
+  const FreeResult result = own.pools.free(address);
+  if (exported != 0 && result.outcome == FreeOutcome::freed) own.shared.retire(address, exported);
+  return result;
+}
+
 void book_late_frees(Process& own) {
-  own.late_frees.drain([&own](CUdeviceptr address) { own.pools.free(address); });
+  own.late_frees.drain([&own](CUdeviceptr address) { free_pooled(own, address); });
 }
 
 CUresult serve(Process& own, CUcontext context, std::size_t bytes, const char* symbol, CUdeviceptr* out) {
@@ -42,7 +50,7 @@ CUresult free_block(CUdeviceptr address, FreeElsewhere&& free_elsewhere) {
   Process& own = process();
   if (!own.late_frees.empty()) book_late_frees(own);
   if (current_owner(own) == nullptr) return own.pools.owns(address) ? no_context_error(own) : free_elsewhere(address);
-  const FreeResult result = own.pools.free(address);
+  const FreeResult result = free_pooled(own, address);
   switch (result.outcome) {
     case FreeOutcome::freed: return CUDA_SUCCESS;
     case FreeOutcome::failed: return result.error.code;
@@ -50,7 +58,7 @@ CUresult free_block(CUdeviceptr address, FreeElsewhere&& free_elsewhere) {
     case FreeOutcome::unknown: break;
   }
   forget_outside(address);
-  return free_elsewhere(address);
+  return free_elsewhere(unless_opened(address));
 }
 
 bool is_capturing(const Process& own, CUstream stream) {
@@ -91,7 +99,7 @@ CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdevicep
   Process& own = process();
   if (!own.pools.owns(address)) {
     forget_outside(address);
-    return free_elsewhere(address);
+    return free_elsewhere(unless_opened(address));
   }
   // In a capture this would become a graph node, which only memory of the graph or of a pool can have.
   const CUstream named = stream == nullptr && real.is_per_thread() ? CU_STREAM_PER_THREAD : stream;
@@ -103,9 +111,9 @@ bool keep_from_driver(CUdeviceptr address) {
   Process* own = find_process();
   if (own == nullptr || address == 0) return false;
   switch (lifecycle::phase()) {
-    case lifecycle::Phase::exiting: return own->pools.free_while_exiting(address);
+    case lifecycle::Phase::exiting: return own->pools.free_while_exiting(address) || unless_opened(address) != address;
     case lifecycle::Phase::live:
-      if (!own->pools.owns(address)) return false;
+      if (!own->pools.owns(address)) return unless_opened(address) != address;
       own->late_frees.push(address);
       return true;
     default: return false;  // a child: the driver refuses every call there

@@ -59,7 +59,7 @@ CUresult device_total(const Real<CUresult(std::size_t*, CUdevice)>& real, std::s
 
 CUresult address_range(const Real<CUresult(CUdeviceptr*, std::size_t*, CUdeviceptr)>& real, CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) {
   BlockView block;
-  const Ownership ownership = process().pools.find(address, &block);
+  const Ownership ownership = find_block(address, &block);
   const CUresult result = real(base, bytes, visible(ownership, address));
   if (result != CUDA_SUCCESS || ownership != Ownership::live) return result;
   if (base != nullptr) *base = block.base;
@@ -69,7 +69,7 @@ CUresult address_range(const Real<CUresult(CUdeviceptr*, std::size_t*, CUdevicep
 
 CUresult pointer_attribute(const Real<CUresult(void*, CUpointer_attribute, CUdeviceptr)>& real, void* value, CUpointer_attribute attribute, CUdeviceptr address) {
   BlockView block;
-  const Ownership ownership = process().pools.find(address, &block);
+  const Ownership ownership = find_block(address, &block);
   const CUresult result = real(value, attribute, visible(ownership, address));
   if (result == CUDA_SUCCESS && ownership == Ownership::live) answer_as_block(block, attribute, value);
   return result;
@@ -78,7 +78,7 @@ CUresult pointer_attribute(const Real<CUresult(void*, CUpointer_attribute, CUdev
 CUresult pointer_attributes(const Real<CUresult(unsigned, CUpointer_attribute*, void**, CUdeviceptr)>& real, unsigned count,
                             CUpointer_attribute* attributes, void** values, CUdeviceptr address) {
   BlockView block;
-  const Ownership ownership = process().pools.find(address, &block);
+  const Ownership ownership = find_block(address, &block);
   const CUresult result = real(count, attributes, values, visible(ownership, address));
   if (result != CUDA_SUCCESS || ownership != Ownership::live) return result;
   for (unsigned i = 0; i < count; ++i) answer_as_block(block, attributes[i], values[i]);
@@ -90,6 +90,7 @@ CUresult set_pointer_attribute(const Real<CUresult(const void*, CUpointer_attrib
   PoolSet& pools = process().pools;
   BlockView block;
   const Ownership ownership = pools.find(address, &block);
+  if (ownership == Ownership::unknown) return set_opened_attribute(real, value, attribute, address);
   if (ownership != Ownership::live || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || value == nullptr) return real(value, attribute, visible(ownership, address));
   const bool on = *static_cast<const unsigned*>(value) != 0;
   const Status status = pools.set_sync_memops(address, on);

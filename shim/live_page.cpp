@@ -8,14 +8,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <new>
 #include <vector>
 
 #include "pool/observe/report_file.hpp"
-#include "shim/identity.hpp"
 #include "shim/log.hpp"
+#include "shim/private_folder.hpp"
 
 namespace cupool::shim {
 namespace {
@@ -28,29 +27,6 @@ struct DeadPage {
   std::string name;
 };
 
-bool is_locked_by_owner(int folder, const char* name) {
-  const int file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return true;
-  struct flock lock{};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  const bool is_locked = fcntl(file, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
-  close(file);
-  return is_locked;
-}
-
-/// "<pid>.<start ticks>" of a process that is no more (or has become another).
-bool is_dead(int folder, const char* name) {
-  const char* const end = name + std::strlen(name);
-  int pid = 0;
-  std::uint64_t ticks = 0;
-  const auto [dot, pid_error] = std::from_chars(name, end, pid);
-  if (pid_error != std::errc{} || dot == end || *dot != '.') return false;
-  const auto [rest, ticks_error] = std::from_chars(dot + 1, end, ticks);
-  if (ticks_error != std::errc{} || rest != end) return false;
-  return start_ticks_of(pid) != ticks && !is_locked_by_owner(folder, name);
-}
-
 /// `own` is spared: asking for the lock of one's own file and closing it would drop the lock (POSIX).
 void remove_old_dead_pages(int folder, const std::string& own) {
   const int copy = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -61,7 +37,7 @@ void remove_old_dead_pages(int folder, const std::string& own) {
   while (const dirent* entry = readdir(entries)) {
     struct stat facts{};
     if (++looked_at > kEntriesLookedAtMax) break;
-    if (entry->d_name[0] == '.' || own == entry->d_name || !is_dead(folder, entry->d_name)) continue;
+    if (entry->d_name[0] == '.' || own == entry->d_name || !private_folder::is_dead(folder, entry->d_name, entry->d_name)) continue;
     if (fstatat(folder, entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) == 0) dead.push_back({facts.st_mtim, entry->d_name});
   }
   closedir(entries);
@@ -72,34 +48,7 @@ void remove_old_dead_pages(int folder, const std::string& own) {
   for (std::size_t i = 0; i + kDeadPagesKept < dead.size(); ++i) unlinkat(folder, dead[i].name.c_str(), 0);
 }
 
-/// Away from the low numbers that programs expect to get.
-int move_high(int file) {
-  const int high = fcntl(file, F_DUPFD_CLOEXEC, 900);
-  if (high < 0) return file;
-  close(file);
-  return high;
-}
-
-void lock_for_life(int file) {
-  struct flock lock{};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  fcntl(file, F_SETLK, &lock);
-}
-
 }  // namespace
-
-/// The user's own folder: 0700, a real directory, ours. -1 when it is not to be trusted.
-int LivePage::open_folder(bool create) const {
-  const std::string path = shared_memory_ + "/cupool-" + std::to_string(geteuid());
-  if (create) mkdir(path.c_str(), 0700);
-  const int folder = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  struct stat facts{};
-  if (folder < 0) return -1;
-  if (fstat(folder, &facts) == 0 && facts.st_uid == geteuid() && (facts.st_mode & 077) == 0) return folder;
-  close(folder);
-  return -1;
-}
 
 LivePage::LivePage(const observe::LiveIdentity& identity, std::string_view process_json, const char* shared_memory)
     : shared_memory_(shared_memory), name_(std::to_string(identity.pid) + "." + std::to_string(identity.process_start_ticks)) {
@@ -117,7 +66,7 @@ void* LivePage::map(std::size_t bytes) {
   if (file >= 0 && fallocate(file, 0, 0, static_cast<off_t>(bytes)) == 0 && fstat(file, &facts) == 0) {
     void* shared = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (shared != MAP_FAILED) {
-      file_ = move_high(file);
+      file_ = private_folder::move_high(file);
       file_device_ = facts.st_dev;
       file_inode_ = facts.st_ino;
       return shared;
@@ -130,7 +79,7 @@ void* LivePage::map(std::size_t bytes) {
 
 void LivePage::publish_once() {
   if (is_published_.exchange(true)) return;
-  const int folder = open_folder(true);
+  const int folder = private_folder::open(shared_memory_, true);
   struct stat facts{};
   // The descriptor may have been closed, and its number reused, by a program that closes all it does not know.
   const bool is_still_ours = file_ >= 0 && fstat(file_, &facts) == 0 && facts.st_dev == file_device_ && facts.st_ino == file_inode_;
@@ -141,7 +90,7 @@ void LivePage::publish_once() {
   }
   const std::string source = "/proc/self/fd/" + std::to_string(file_);
   unlinkat(folder, name_.c_str(), 0);  // only a program that this same process was before exec can have left one
-  if (linkat(AT_FDCWD, source.c_str(), folder, name_.c_str(), AT_SYMLINK_FOLLOW) == 0) lock_for_life(file_);
+  if (linkat(AT_FDCWD, source.c_str(), folder, name_.c_str(), AT_SYMLINK_FOLLOW) == 0) private_folder::lock_for_life(file_);
   remove_old_dead_pages(folder, name_);
   close(folder);
 }
@@ -152,7 +101,7 @@ void LivePage::set_state(observe::LiveState state) {
 
 void LivePage::retire() {
   if (file_ < 0 || !is_published_.load(std::memory_order_relaxed)) return;
-  const int folder = open_folder(false);
+  const int folder = private_folder::open(shared_memory_, false);
   if (folder < 0) return;
   unlinkat(folder, name_.c_str(), 0);
   close(folder);

@@ -39,8 +39,6 @@ class LivePage {
   void publish_once();
   void* map(std::size_t bytes);
 
-  int open_folder(bool create) const;
-
   std::string shared_memory_;
   observe::LiveHeader* header_ = nullptr;
   std::string name_;

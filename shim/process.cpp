@@ -39,6 +39,7 @@ Process::Process(const DriverApi& driver_api, std::unique_ptr<config::Options> l
       report_path(expand_report_path(*options, identity)),
       page(identity.live_identity(), page_text(*options, identity, report_path)),
       pools(api, *options, page.devices(), observe::kMaxDevices),
+      shared(api, pools, {identity.live_identity().pid, identity.live_identity().process_start_ticks}),
       reporter(pools, *options, identity, report_path) {}
 
 std::unique_ptr<config::Options> load_options() {

@@ -14,6 +14,7 @@
 #include "shim/live_page.hpp"
 #include "shim/outside_ledger.hpp"
 #include "shim/reporter.hpp"
+#include "shim/shared_blocks.hpp"
 
 namespace cupool::shim {
 
@@ -26,6 +27,7 @@ struct Process {
   std::string report_path;   ///< absolute; "stderr", or empty for none
   LivePage page;
   PoolSet pools;
+  SharedBlocks shared;
   Reporter reporter;
   LateFrees late_frees;
   ContextBook contexts;

@@ -1,0 +1,65 @@
+// Memory shared between processes. CUDA Driver API 13.0 §6.14 (cuIpc*).
+#include "pool/ipc/block_handle.hpp"
+#include "shim/front_door.hpp"
+
+namespace cupool::shim::front_door {
+namespace {
+
+bool is_opened(const Process& own, CUdeviceptr address) { return own.shared.find_opened(address, nullptr) != Ownership::unknown; }
+
+CUcontext current_context(const Process& own) {
+  CUcontext current = nullptr;
+  return own.api.cuCtxGetCurrent(&current) == CUDA_SUCCESS ? own.contexts.owner(current) : nullptr;
+}
+
+}  // namespace
+
+Ownership find_block(CUdeviceptr address, BlockView* block) {
+  Process& own = process();
+  const Ownership ownership = own.pools.find(address, block);
+  return ownership != Ownership::unknown ? ownership : own.shared.find_opened(address, block);
+}
+
+CUdeviceptr unless_opened(CUdeviceptr address) { return is_opened(process(), address) ? kNowhere : address; }
+
+CUresult export_memory(const Real<CUresult(CUipcMemHandle*, CUdeviceptr)>& real, CUipcMemHandle* out, CUdeviceptr address) {
+  Process& own = process();
+  BlockView block;
+  switch (own.pools.find(address, &block)) {
+    case Ownership::live: return block.is_native ? real(out, address) : own.shared.export_block(real, out, block);
+    case Ownership::vacant: return real(out, kNowhere);
+    case Ownership::unknown: break;
+  }
+  return real(out, unless_opened(address));  // [?] natively nobody exports what is another's
+}
+
+CUresult open_memory(const Real<CUresult(CUdeviceptr*, CUipcMemHandle, unsigned)>& real, CUdeviceptr* out, CUipcMemHandle raw, unsigned flags) {
+  Process& own = process();
+  ipc::BlockHandle handle;
+  switch (ipc::decode(raw, handle)) {
+    case ipc::HandleKind::ours: return own.shared.open(real, out, handle, flags, current_context(own));
+    case ipc::HandleKind::damaged: return real(out, CUipcMemHandle{}, flags);
+    case ipc::HandleKind::foreign: break;
+  }
+  return real(out, raw, flags);
+}
+
+CUresult close_memory(const Real<CUresult(CUdeviceptr)>& real, CUdeviceptr address) {
+  Process& own = process();
+  if (own.pools.owns(address)) return real(kNowhere);
+  if (!is_opened(own, address)) return real(address);
+  return current_context(own) != nullptr ? own.shared.close(real, address) : real(kNowhere);
+}
+
+CUresult set_opened_attribute(const Real<CUresult(const void*, CUpointer_attribute, CUdeviceptr)>& real, const void* value,
+                              CUpointer_attribute attribute, CUdeviceptr address) {
+  Process& own = process();
+  const Ownership ownership = own.shared.find_opened(address, nullptr);
+  if (ownership != Ownership::live) return real(value, attribute, ownership == Ownership::vacant ? kNowhere : address);
+  if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || value == nullptr) return real(value, attribute, address);
+  const unsigned on = *static_cast<const unsigned*>(value) != 0 ? 1 : 0;
+  const unsigned region_on = own.shared.set_sync_memops(address, on != 0) ? on : 1;  // another block of the region needs it
+  return real(&region_on, attribute, address);
+}
+
+}  // namespace cupool::shim::front_door

@@ -1,0 +1,167 @@
+// Grows by chunks of 64 KiB, each a mapping of its own that never moves.
+#include "shim/ipc_registry.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "pool/observe/report_file.hpp"
+#include "shim/private_folder.hpp"
+
+namespace cupool::shim {
+namespace {
+
+constexpr std::string_view kPrefix = "ipc.";
+constexpr std::size_t kChunk_bytes = 64 * 1024;
+constexpr std::size_t kEntriesLookedAtMax = 4096;
+static_assert(kChunk_bytes % ipc::kEntryStride_bytes == 0);
+
+std::string process_text(const ipc::ProcessName& process) { return std::to_string(process.pid) + "." + std::to_string(process.start_ticks); }
+
+/// Closes a descriptor at the end of a scope.
+struct File {
+  explicit File(int descriptor) : fd(descriptor) {}
+  ~File() {
+    if (fd >= 0) close(fd);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  const int fd;
+};
+
+/// Registries of processes that did not end normally: nobody can open anything through them any more.
+void remove_dead_registries(int folder, const std::string& own) {
+  const int copy = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* entries = copy >= 0 ? fdopendir(copy) : nullptr;
+  if (entries == nullptr) {
+    if (copy >= 0) close(copy);
+    return;
+  }
+  std::size_t looked_at = 0;
+  while (const dirent* entry = readdir(entries)) {
+    const std::string_view name = entry->d_name;
+    if (++looked_at > kEntriesLookedAtMax) break;
+    if (!name.starts_with(kPrefix) || name == own) continue;
+    if (private_folder::is_dead(folder, entry->d_name, name.substr(kPrefix.size()))) unlinkat(folder, entry->d_name, 0);
+  }
+  closedir(entries);
+}
+
+/// A regular file of this user that nobody else may touch.
+bool is_private_file(int file) {
+  struct stat facts{};
+  return fstat(file, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_uid == geteuid() && (facts.st_mode & 077) == 0;
+}
+
+template <class T>
+bool read_at(int file, std::uint64_t offset, T& out) {
+  return pread(file, &out, sizeof out, static_cast<off_t>(offset)) == static_cast<ssize_t>(sizeof out);
+}
+
+}  // namespace
+
+IpcRegistry::IpcRegistry(const ipc::ProcessName& owner, const char* shared_memory)
+    : owner_(owner), shared_memory_(shared_memory), name_(std::string(kPrefix) + process_text(owner)) {}
+
+bool IpcRegistry::create() {
+  const File folder(private_folder::open(shared_memory_, true));
+  if (folder.fd < 0) return false;
+  constexpr int kFlags = O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC;
+  int file = openat(folder.fd, name_.c_str(), kFlags, 0600);
+  if (file < 0 && errno == EEXIST) {
+    // Left by the program that this same process was before exec; a namesake in another pid namespace holds its lock.
+    const File left(openat(folder.fd, name_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+    struct flock lock{};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    if (left.fd >= 0 && fcntl(left.fd, F_SETLK, &lock) != 0) return false;
+    unlinkat(folder.fd, name_.c_str(), 0);
+    file = openat(folder.fd, name_.c_str(), kFlags, 0600);
+  }
+  struct stat facts{};
+  if (file < 0 || fstat(file, &facts) != 0) return false;
+  file_ = private_folder::move_high(file);
+  file_device_ = facts.st_dev;
+  file_inode_ = facts.st_ino;
+  private_folder::lock_for_life(file_);
+  has_name_.store(true, std::memory_order_release);
+  remove_dead_registries(folder.fd, name_);
+  return true;
+}
+
+/// The program may have closed what it does not know, and may have got the number for a file of its own.
+bool IpcRegistry::is_still_ours() const {
+  struct stat facts{};
+  return file_ >= 0 && fstat(file_, &facts) == 0 && facts.st_dev == file_device_ && facts.st_ino == file_inode_;
+}
+
+bool IpcRegistry::reopen() {
+  const File folder(private_folder::open(shared_memory_, false));
+  file_ = folder.fd >= 0 ? openat(folder.fd, name_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK) : -1;
+  if (!is_still_ours()) {
+    if (file_ >= 0) close(file_);
+    file_ = -1;
+    return false;
+  }
+  file_ = private_folder::move_high(file_);
+  private_folder::lock_for_life(file_);
+  return true;
+}
+
+bool IpcRegistry::grow() {
+  chunks_.reserve(chunks_.size() + 1);
+  if (chunks_.empty() ? file_ < 0 && !create() : !is_still_ours() && !reopen()) return false;
+  const auto offset = static_cast<off_t>(chunks_.size() * kChunk_bytes);
+  {
+    const observe::WriteSignals signals;  // RLIMIT_FSIZE: an error, not a SIGXFSZ
+    if (fallocate(file_, 0, offset, static_cast<off_t>(kChunk_bytes)) != 0) return false;
+  }
+  void* chunk = mmap(nullptr, kChunk_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, offset);
+  if (chunk == MAP_FAILED) return false;
+  chunks_.push_back(static_cast<std::byte*>(chunk));
+  if (chunks_.size() == 1) new (chunk) ipc::RegistryHeader(ipc::make_header(owner_));
+  return true;
+}
+
+bool IpcRegistry::reserve(std::uint32_t index) {
+  if (index >= ipc::kEntriesMax) return false;
+  while (entry(index) == nullptr)
+    if (!grow()) return false;
+  return true;
+}
+
+ipc::RegistryEntry* IpcRegistry::entry(std::uint32_t index) {
+  const std::uint64_t offset = ipc::entry_offset(index);
+  const std::size_t chunk = offset / kChunk_bytes;
+  if (chunk >= chunks_.size()) return nullptr;
+  return reinterpret_cast<ipc::RegistryEntry*>(chunks_[chunk] + offset % kChunk_bytes);
+}
+
+void IpcRegistry::retire() {
+  if (!has_name_.exchange(false, std::memory_order_acq_rel)) return;
+  const File folder(private_folder::open(shared_memory_, false));
+  if (folder.fd >= 0) unlinkat(folder.fd, name_.c_str(), 0);
+}
+
+bool IpcRegistry::read(const ipc::BlockHandle& handle, ipc::BlockPlace& place) const {
+  if (handle.exporter == owner_ || handle.index >= ipc::kEntriesMax) return false;
+  const File folder(private_folder::open(shared_memory_, false));
+  if (folder.fd < 0) return false;
+  const std::string process = process_text(handle.exporter);
+  const std::string name = std::string(kPrefix) + process;
+  const File file(openat(folder.fd, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  if (file.fd < 0 || !is_private_file(file.fd)) return false;
+  ipc::RegistryHeader header;
+  ipc::RegistryEntry entry;
+  if (!read_at(file.fd, 0, header) || !ipc::is_header_of(header, handle.exporter)) return false;
+  if (!read_at(file.fd, ipc::entry_offset(handle.index), entry) || !ipc::judge(entry, handle.nonce, place)) return false;
+  return !private_folder::is_dead(folder.fd, name.c_str(), process);
+}
+
+}  // namespace cupool::shim

@@ -1,0 +1,57 @@
+// The file behind a process's exports: /dev/shm/cupool-<uid>/ipc.<pid>.<start ticks>, 0600, made at the first export and
+// unlinked at a normal end; and the reading of other processes' files, of which nothing is believed unseen.
+//
+// Its space is reserved before it is written (a full /dev/shm refuses an export, never kills); others' files are read,
+// never mapped. Never calls the driver. Thread rule: guarded by the owner's lock, but for retire() and read().
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "pool/ipc/registry_format.hpp"
+
+namespace cupool::shim {
+
+class IpcRegistry {
+ public:
+  /// Makes no file. `shared_memory`: the folder that holds every user's folder; another one only in tests.
+  explicit IpcRegistry(const ipc::ProcessName& owner, const char* shared_memory = "/dev/shm");
+  IpcRegistry(const IpcRegistry&) = delete;
+  IpcRegistry& operator=(const IpcRegistry&) = delete;
+
+  const ipc::ProcessName& owner() const { return owner_; }
+
+  /// Room for the entry `index` and all before it. False: no space, no trusted folder, or the name is another's.
+  bool reserve(std::uint32_t index);
+  /// In the mapping that others read; nullptr when there was never room for it.
+  ipc::RegistryEntry* entry(std::uint32_t index);
+
+  /// The name goes; who has the file open keeps it. Callable without the lock.
+  void retire();
+
+  /// The block that `handle` names in the registry of its exporter, another process of this user. False: it is gone, the
+  /// export was another, or the file is not to be believed.
+  bool read(const ipc::BlockHandle& handle, ipc::BlockPlace& place) const;
+
+ private:
+  bool create();
+  bool grow();
+  bool is_still_ours() const;
+  bool reopen();
+
+  const ipc::ProcessName owner_;
+  const std::string shared_memory_;
+  const std::string name_;
+  int file_ = -1;
+  dev_t file_device_ = 0;
+  ino_t file_inode_ = 0;
+  std::vector<std::byte*> chunks_;  ///< mappings of the file, one after the other
+  std::atomic<bool> has_name_{false};
+};
+
+}  // namespace cupool::shim

@@ -1,0 +1,82 @@
+// SharedBlocks: the blocks that this process shares with others by cuIpc*, both directions.
+//
+// An exported block has an entry in this process's registry, which dies with the block or its context. An opened one lies
+// in a region that the real driver opened once; the program sees the block, never the region. The lock is a leaf: no
+// driver call, pool call or log line under it. Thread-safe. CUDA Driver API 13.0 §6.14 (cuIpc*).
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "pool/device/pool_set.hpp"
+#include "pool/driver/driver_api.hpp"
+#include "pool/ipc/export_table.hpp"
+#include "pool/ipc/import_table.hpp"
+#include "shim/ipc_registry.hpp"
+#include "shim/real.hpp"
+
+namespace cupool::shim {
+
+class SharedBlocks {
+ public:
+  using ExportCall = Real<CUresult(CUipcMemHandle*, CUdeviceptr)>;
+  using OpenCall = Real<CUresult(CUdeviceptr*, CUipcMemHandle, unsigned)>;
+  using CloseCall = Real<CUresult(CUdeviceptr)>;
+
+  SharedBlocks(const DriverApi& api, PoolSet& pools, const ipc::ProcessName& self) : driver_(api, uncounted_), pools_(pools), registry_(self) {}
+
+  // --- what this process exports
+  /// A handle of ours for the live pooled `block`; the same one as long as it lives. The driver is asked for its region's.
+  CUresult export_block(const ExportCall& real, CUipcMemHandle* out, const BlockView& block);
+  /// The buffer id exported at `base`, 0 for none: asked before a free, handed to retire() after it. One load if nothing is.
+  std::uint64_t exported_at(CUdeviceptr base) const { return exports_count_.load(std::memory_order_relaxed) != 0 ? find_exported(base) : 0; }
+  void retire(CUdeviceptr base, std::uint64_t buffer_id);
+
+  // --- what it has open
+  /// Opens the block that `handle` names. Whatever is wrong with it: what the driver says to a handle of zeros.
+  CUresult open(const OpenCall& real, CUdeviceptr* out, const ipc::BlockHandle& handle, unsigned flags, CUcontext context);
+  /// Precondition: find_opened() knows `address`, and the thread has a current context.
+  CUresult close(const CloseCall& real, CUdeviceptr address);
+  /// As PoolSet::find, for opened blocks and what lies between them. One load when nothing is open.
+  Ownership find_opened(CUdeviceptr address, BlockView* block) const {
+    return opened_count_.load(std::memory_order_acquire) != 0 ? look_up_opened(address, block) : Ownership::unknown;
+  }
+  /// Marks the opened block; true when the driver is to be told (its flag covers the region).
+  bool set_sync_memops(CUdeviceptr address, bool on);
+
+  // --- ends
+  /// A moment before a context may end, and its end: exports and openings of it up to that moment are gone.
+  struct Moment {
+    std::uint64_t exports = 0;
+    std::uint64_t imports = 0;
+  };
+  Moment mark();
+  void context_ended(CUcontext context, Moment before);
+  /// At the end of the process; no lock, no driver call.
+  void remove_registry() { registry_.retire(); }
+
+ private:
+  std::uint64_t find_exported(CUdeviceptr base) const;
+  Ownership look_up_opened(CUdeviceptr address, BlockView* block) const;
+  bool look_up(const ipc::BlockHandle& handle, ipc::BlockPlace& place);
+  CUresult book_export(CUipcMemHandle* out, const BlockView& block, const ipc::BlockPlace& place);
+  CUdeviceptr open_again(const ipc::BlockPlace& place, CUcontext context);
+  CUresult book_open(CUdeviceptr* out, CUdeviceptr region, const ipc::BlockPlace& place, CUcontext context);
+  CUresult close_region(const CloseCall& real, const ipc::OpenedRegion& region, const ipc::OpenedBlock& block);
+  CUresult synchronise(CUcontext context) const;
+
+  DriverCallCounts uncounted_{};  ///< of no one device
+  const Driver driver_;
+  PoolSet& pools_;
+  mutable std::mutex mutex_;
+  IpcRegistry registry_;       ///< under mutex_, but for read() and retire()
+  ipc::ExportTable exports_;   ///< under mutex_
+  ipc::ImportTable imports_;   ///< under mutex_
+  std::atomic<std::size_t> exports_count_{0};
+  std::atomic<std::size_t> opened_count_{0};
+};
+
+}  // namespace cupool::shim
