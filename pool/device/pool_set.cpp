@@ -53,6 +53,8 @@ class PoolSet::Impl {
       services.warnings.add("CUPOOL_POLICY=async is not served yet: plain allocations are served as by grow, stream-ordered ones by the driver");
     if (options.backing == config::Backing::pages)
       services.warnings.add("CUPOOL_BACKING=pages is not served yet: the backing is segments");
+    if (options.stacks != config::StackMode::off) services.warnings.add("CUPOOL_STACKS is not served yet: the report has no call sites");
+    if (!options.trace.empty()) services.warnings.add("CUPOOL_TRACE is not served yet: no events are streamed");
   }
 
   ThreadCache& cache() {
