@@ -305,7 +305,8 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void*
     memory->handle = c.sim.new_handle();
     memory->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     memory->properties.requestedHandleTypes = type;
-    memory->properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {memory->device}};
+    memory->properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    memory->properties.location.id = memory->device;
     *out = memory->handle;
     c.sim.physical.emplace(memory->handle, std::move(memory));
     return CUDA_SUCCESS;
