@@ -104,12 +104,14 @@ TEST_CASE("a device's identity is the driver's") {
   CHECK(rig.live().in_use == 1);
 }
 
-TEST_CASE("policies that are not served yet are named once, and the report says what serves") {
+TEST_CASE("options that are not served yet are named once, and the report says what serves") {
   RigOptions options;
   options.pool.policy = config::Policy::async;
   options.pool.backing = config::Backing::pages;
+  options.pool.stacks = config::StackMode::python;
+  options.pool.trace = "events";
   Rig rig(options);
-  CHECK(rig.pools().take_warnings().size() == 2);
+  CHECK(rig.pools().take_warnings().size() == 4);
   rig.allocate(1);
   CHECK(rig.pools().take_warnings().empty());
   CHECK(rig.snapshot().devices.at(0).policy == "grow");
