@@ -1,0 +1,37 @@
+"""The same probe natively and under the pool: what a program can ask must be answered the same.
+
+DELIBERATE lists the differences that DESIGN section 4 names, and figures that no program may rely on. Any other is a fault.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+SERVED = "CUDA_SUCCESS, capture lives"
+# (question, what the pool may answer instead, why)
+DELIBERATE = [
+    (r"cuMem(Alloc|Free) during a .* capture, (same|another) thread", SERVED, "a pool hit succeeds during capture"),
+    (r"distances? of .*", None, "where blocks lie"),
+    (r"free memory taken by .*", None, "the pool grows by regions"),
+    (r"what a destroyed context held is free again.*", None, "counts what the pool took"),
+    (r"cuMemsetD8 on a freed address", None, "an asynchronous error appears later, or never: the region is still mapped"),
+    (r"a failed cuMemAlloc: what the output holds.*", None, "undefined"),
+    (r"IS_GPU_DIRECT_RDMA_CAPABLE.*", None, "as the region"),
+]
+
+
+def _is_deliberate(question: str, answer: Any) -> bool:
+    return any(re.fullmatch(pattern, question) and (allowed is None or answer == allowed) for pattern, allowed, _ in DELIBERATE)
+
+
+def differences(native: list[dict[str, Any]], pooled: list[dict[str, Any]]) -> list[str]:
+    """One sentence per question that the pool answers otherwise, or that only one of the two put."""
+    theirs = {one["question"]: one for one in native}
+    ours = {one["question"]: one for one in pooled}
+    result = []
+    for question in list(theirs) + [extra for extra in ours if extra not in theirs]:
+        before, now = (side.get(question, {}).get("answer", "(not asked)") for side in (theirs, ours))
+        if before != now and not _is_deliberate(question, now):
+            result.append(f"{question}: natively {before}, under the pool {now}")
+    return result

@@ -1,0 +1,147 @@
+// What may be called while a stream captures: every combination of the capture's mode, the calling thread and the
+// thread's own mode, each call in a capture of its own. An answer is the call's code and what became of the capture.
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "tests/gpu/probes/physical.hpp"
+
+namespace probe {
+namespace {
+
+struct Mode {
+  const char* name;
+  CUstreamCaptureMode value;
+};
+constexpr Mode kModes[] = {{"global", CU_STREAM_CAPTURE_MODE_GLOBAL},
+                           {"thread local", CU_STREAM_CAPTURE_MODE_THREAD_LOCAL},
+                           {"relaxed", CU_STREAM_CAPTURE_MODE_RELAXED}};
+
+/// A call to make during a capture. `assumed_relaxed`: what the pool relies on when the thread's mode is exchanged to relaxed.
+struct Call {
+  const char* name;
+  std::function<CUresult()> make;
+  const char* assumed_relaxed = nullptr;
+};
+
+struct Rig {
+  Session& session;
+  CUstream captured = nullptr;
+  CUstream other = nullptr;
+  CUevent recorded = nullptr;
+  CUevent fresh = nullptr;
+};
+
+const char* state_of(CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CU(cuStreamIsCapturing)(stream, &status);
+  if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE) return "capture lives";
+  return status == CU_STREAM_CAPTURE_STATUS_INVALIDATED ? "capture invalidated" : "capture gone";
+}
+
+std::string make_call(const Rig& rig, const Call& call, bool exchanged) {
+  CU(cuCtxSetCurrent)(rig.session.context);
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  if (exchanged) CU(cuThreadExchangeStreamCaptureMode)(&mode);
+  const std::string code = error_name(call.make());
+  if (exchanged) CU(cuThreadExchangeStreamCaptureMode)(&mode);
+  return code + ", " + state_of(rig.captured);
+}
+
+std::string ask_once(const Rig& rig, const Call& call, CUstreamCaptureMode mode, bool in_other_thread, bool exchanged) {
+  prepare(CU(cuStreamBeginCapture_v2)(rig.captured, mode), "cuStreamBeginCapture");
+  std::string result;
+  if (in_other_thread) std::thread([&] { result = make_call(rig, call, exchanged); }).join();
+  else result = make_call(rig, call, exchanged);
+  CUgraph graph = nullptr;
+  static_cast<void>(CU(cuStreamEndCapture)(rig.captured, &graph));
+  if (graph != nullptr) CU(cuGraphDestroy)(graph);
+  return result;
+}
+
+CUresult allocate_and_keep(std::vector<CUdeviceptr>& kept) {
+  CUdeviceptr address = 0;
+  const CUresult code = CU(cuMemAlloc_v2)(&address, 4096);
+  if (code == CUDA_SUCCESS) kept.push_back(address);
+  return code;
+}
+
+CUresult free_one(std::vector<CUdeviceptr>& spare) {
+  if (spare.empty()) throw Unprepared("no block left to free");
+  const CUresult code = CU(cuMemFree_v2)(spare.back());
+  if (code == CUDA_SUCCESS) spare.pop_back();
+  return code;
+}
+
+CUresult create_and_release(const Session& session) {
+  const CUmemAllocationProp properties = physical_properties(session.device);
+  CUmemGenericAllocationHandle handle = 0;
+  const CUresult code = CU(cuMemCreate)(&handle, 2 << 20, &properties, 0);
+  if (code == CUDA_SUCCESS) CU(cuMemRelease)(handle);
+  return code;
+}
+
+CUresult make_event() {
+  CUevent event = nullptr;
+  const CUresult code = CU(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING);
+  if (code == CUDA_SUCCESS) CU(cuEventDestroy_v2)(event);
+  return code;
+}
+
+std::vector<Call> calls(const Rig& rig, std::vector<CUdeviceptr>& kept, std::vector<CUdeviceptr>& spare, Mapping* mapping) {
+  constexpr const char* kServed = "CUDA_SUCCESS, capture lives";
+  std::vector<Call> list = {
+      {"cuMemAlloc", [&] { return allocate_and_keep(kept); }, kServed},
+      {"cuMemFree", [&] { return free_one(spare); }, kServed},
+      {"cuEventQuery", [&] { return CU(cuEventQuery)(rig.recorded); }, kServed},
+      {"cuEventCreate", make_event, kServed},
+      {"cuMemGetInfo", [] { std::size_t a = 0, b = 0; return CU(cuMemGetInfo_v2)(&a, &b); }, kServed},
+      {"cuPointerGetAttribute", [&] { CUcontext c = nullptr; return CU(cuPointerGetAttribute)(&c, CU_POINTER_ATTRIBUTE_CONTEXT, spare.at(0)); }, kServed},
+      {"cuCtxRecordEvent", [&] { return CU(cuCtxRecordEvent)(rig.session.context, rig.fresh); }, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, capture invalidated"},
+      {"cuEventRecord on another stream", [&] { return CU(cuEventRecord)(rig.fresh, rig.other); }},
+      {"cuCtxSynchronize", [] { return CU(cuCtxSynchronize)(); }},
+      {"cuStreamSynchronize of another stream", [&] { return CU(cuStreamSynchronize)(rig.other); }},
+  };
+  if (mapping != nullptr) {
+    list.push_back({"cuMemCreate", [&] { return create_and_release(rig.session); }});
+    list.push_back({"cuMemSetAccess", [&rig, mapping] { return grant(mapping->address(), mapping->bytes(), rig.session.device); }});
+  }
+  return list;
+}
+
+void ask_matrix(const Rig& rig, const std::vector<Call>& list) {
+  for (const Mode& mode : kModes) {
+    for (const Call& call : list) {
+      for (const bool in_other_thread : {false, true}) {
+        for (const bool exchanged : {false, true}) {
+          const std::string question = std::string(call.name) + " during a " + mode.name + " capture, " +
+              (in_other_thread ? "another thread" : "same thread") + (exchanged ? ", its mode exchanged to relaxed" : "");
+          const std::string result = ask_once(rig, call, mode.value, in_other_thread, exchanged);
+          if (exchanged && call.assumed_relaxed != nullptr) answer(question, result, call.assumed_relaxed);
+          else answer(question, result);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void ask_capture(Session& session) {
+  Rig rig{session};
+  prepare(CU(cuStreamCreate)(&rig.captured, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  prepare(CU(cuStreamCreate)(&rig.other, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  prepare(CU(cuEventCreate)(&rig.recorded, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+  prepare(CU(cuEventCreate)(&rig.fresh, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+  prepare(CU(cuEventRecord)(rig.recorded, rig.other), "cuEventRecord");
+  prepare(CU(cuCtxSynchronize)(), "cuCtxSynchronize");
+  std::vector<CUdeviceptr> kept, spare(32);
+  for (CUdeviceptr& address : spare) prepare(CU(cuMemAlloc_v2)(&address, 4096), "cuMemAlloc");
+  std::unique_ptr<Mapping> mapping;
+  group("virtual memory during a capture", [&] { mapping = std::make_unique<Mapping>(session.device, 2 << 20); });
+  ask_matrix(rig, calls(rig, kept, spare, mapping.get()));
+  for (const CUdeviceptr address : kept) CU(cuMemFree_v2)(address);
+  for (const CUdeviceptr address : spare) CU(cuMemFree_v2)(address);
+}
+
+}  // namespace probe
