@@ -5,13 +5,21 @@
 namespace cupool::shim::front_door {
 namespace {
 
+/// For a driver that lacks the question: a context that is gone cannot be made current.
+bool can_be_current(const Process& own, CUcontext context) {
+  CUcontext popped = nullptr;
+  return own.api.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS && own.api.cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS;
+}
+
 /// Whether a detach was the last: the only one of these calls that may leave the context alive.
 bool is_gone(const Process& own, CUcontext context) {
+  if (own.api.cuCtxGetApiVersion == nullptr) return !can_be_current(own, context);
   unsigned version = 0;
   return own.api.cuCtxGetApiVersion(context, &version) != CUDA_SUCCESS;
 }
 
 bool is_primary_inactive(const Process& own, CUdevice device) {
+  if (own.api.cuDevicePrimaryCtxGetState == nullptr) return !can_be_current(own, own.contexts.primary(device));
   unsigned flags = 0;
   int is_active = 0;
   return own.api.cuDevicePrimaryCtxGetState(device, &flags, &is_active) == CUDA_SUCCESS && is_active == 0;
@@ -38,6 +46,7 @@ CUresult end_primary(CUdevice device, Call&& call, IsDead&& is_dead) {
 /// The primary context that a green context of `device` holds; retained and released to learn its handle.
 CUcontext learn_primary(Process& own, CUdevice device) {
   CUcontext primary = nullptr;
+  if (own.api.cuDevicePrimaryCtxRetain == nullptr || own.api.cuDevicePrimaryCtxRelease_v2 == nullptr) return nullptr;
   if (own.api.cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS) return nullptr;
   own.api.cuDevicePrimaryCtxRelease_v2(device);
   own.contexts.set_primary(device, primary);
@@ -137,7 +146,7 @@ CUresult end_capture(const Real<CUresult(CUstream, CUgraph*)>& real, CUstream st
   const CUstream named = stream == nullptr && real.is_per_thread() ? CU_STREAM_PER_THREAD : stream;
   const auto still_capturing = [&] {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return real.result() != CUDA_SUCCESS && own.api.cuStreamIsCapturing(named, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+    return real.result() != CUDA_SUCCESS && own.api.cuStreamIsCapturing != nullptr && own.api.cuStreamIsCapturing(named, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
   };
   return own.pools.end_capture(stream_key(stream, real.is_per_thread()), [&] { return real(stream, out); }, still_capturing);
 }
