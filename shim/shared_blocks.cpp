@@ -4,6 +4,7 @@
 #include <sys/random.h>
 
 #include <new>
+#include <string>
 
 #include "pool/core/clock.hpp"
 #include "pool/driver/handles.hpp"
@@ -38,7 +39,7 @@ CUresult SharedBlocks::export_block(const ExportCall& real, CUipcMemHandle* out,
   place.bytes = block.bytes;
   const CUresult booked = book_export(out, block, place);
   if (booked != CUDA_SUCCESS) {
-    log::warn("cuIpcGetMemHandle fails: the list of exported blocks in /dev/shm cannot be written");
+    if (!has_warned_.exchange(true)) log::warn(std::string(real.symbol()) + " fails: the list of exported blocks in /dev/shm cannot be written");
     return booked;
   }
   BlockView now;  // freed by another thread before it was booked: nobody else would retire it
@@ -95,9 +96,10 @@ CUdeviceptr SharedBlocks::open_again(const ipc::BlockPlace& place, CUcontext con
 /// Books what the driver has just opened at `region`. On an error it is closed again.
 CUresult SharedBlocks::book_open(CUdeviceptr* out, CUdeviceptr region, const ipc::BlockPlace& place, CUcontext context) {
   ipc::OpenedRegion opened{region, place.region_bytes, context, place.region, 1, 0, 0};
+  const DriverApi& api = driver_.api();
   CUdeviceptr base = 0;
   std::size_t bytes = 0;
-  if (driver_.has_cuMemGetAddressRange_v2() && driver_.cuMemGetAddressRange_v2(&base, &bytes, region) == CUDA_SUCCESS && base == region)
+  if (api.cuMemGetAddressRange_v2 != nullptr && api.cuMemGetAddressRange_v2(&base, &bytes, region) == CUDA_SUCCESS && base == region)
     opened.bytes = bytes;  // the truth; the registry's figure is only what the exporter's file says
   CUresult result = CUDA_ERROR_INVALID_VALUE;
   std::optional<ipc::OpenedRegion> idle = opened;
@@ -118,8 +120,8 @@ CUresult SharedBlocks::book_open(CUdeviceptr* out, CUdeviceptr region, const ipc
     idle = imports_.take_idle(region);
     opened_count_.store(imports_.region_count(), std::memory_order_release);
   }
-  if (idle && driver_.has_cuIpcCloseMemHandle())
-    for (std::uint32_t i = 0; i < idle->driver_opens; ++i) driver_.cuIpcCloseMemHandle(idle->base);
+  if (idle && api.cuIpcCloseMemHandle != nullptr)
+    for (std::uint32_t i = 0; i < idle->driver_opens; ++i) api.cuIpcCloseMemHandle(idle->base);
   return result;
 }
 

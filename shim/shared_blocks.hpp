@@ -77,6 +77,7 @@ class SharedBlocks {
   ipc::ImportTable imports_;   ///< under mutex_
   std::atomic<std::size_t> exports_count_{0};
   std::atomic<std::size_t> opened_count_{0};
+  std::atomic<bool> has_warned_{false};
 };
 
 }  // namespace cupool::shim
