@@ -112,6 +112,10 @@ Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const c
   if (kind != OutsideKind::host) used_.store(true, std::memory_order_relaxed);
   if (!counts_against_limit(kind) || device_.limit.charge(bytes)) return {};
   const MutexLock lock(device_.lock);
+  // What was freed and is no longer in use is empty pool memory too.
+  Error ignored = close_epoch(nullptr, false);
+  while (retire_oldest(nullptr, false, &ignored)) {
+  }
   // Empty pool memory counts as held: it goes before the program is refused, unless that could block.
   if (may_call_driver() && release_would_do(bytes) && quiet()) {
     const std::uint64_t headroom_bytes = device_.limit.headroom_bytes();
