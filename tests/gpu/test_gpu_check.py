@@ -24,6 +24,7 @@ import frameworks  # noqa: E402
 import native  # noqa: E402
 import outcome  # noqa: E402
 import reports  # noqa: E402
+from place import Place  # noqa: E402
 
 
 class Run:
@@ -117,6 +118,14 @@ class DryRun(unittest.TestCase):
         calls = {policy: sum(n for name, n in answers[f"{policy}: report"]["driver_calls"].items() if name.startswith("cuMemAlloc"))
                  for policy in ("grow", "platform")}
         self.assertLess(calls["grow"], calls["platform"] / 10)
+
+
+    def test_a_python_program_goes_the_way_of_the_frameworks(self) -> None:
+        answers = {one["question"]: one["answer"] for one in self.run_once.part("python")["answers"]}
+        self.assertEqual(len(answers["natively: losses"]), 20)
+        for how in ("as it comes", "its pool aside"):
+            self.assertEqual(answers[f"{how}: losses"], answers["natively: losses"])
+            self.assertEqual(answers[f"{how}: report"]["allocations"], 20)
 
 
 class Limits(unittest.TestCase):
@@ -221,6 +230,9 @@ class Judging(unittest.TestCase):
         for pooled in ([1.0], [1.0, 0.6], [1.0, float("nan")], []):
             self.assertIn("losses", frameworks._compare([1.0, 0.5], pooled, "x")[0])
         self.assertIn("losses", frameworks._compare([], [], "x")[0])
+
+    def test_a_framework_that_is_not_installed_is_skipped_by_name(self) -> None:
+        self.assertEqual(frameworks._python_with(Place(BUILD, True), "no_such_framework", 20), (None, "no_such_framework is not installed"))
 
     def test_counters_that_cannot_be(self) -> None:
         good = {name: {"current": 1, "peak": 2} for name in ("live_bytes", "requested_bytes", "reserved_bytes", "deferred_bytes", "live_blocks")}

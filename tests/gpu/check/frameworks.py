@@ -17,7 +17,7 @@ from place import ROOT, Place
 
 # What hands a framework's allocations to whoever serves cudaMalloc.
 STAND_ASIDE = {"torch": {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, "jax": {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"},
-               "cupy": {"GPU_CHECK_CUPY_DIRECT": "1"}}
+               "cupy": {"GPU_CHECK_CUPY_DIRECT": "1"}, "ctypes": {}}
 # The same kernels in every run: no autotuning, one workspace.
 REPEATABLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "XLA_FLAGS": "--xla_gpu_autotune_level=0 --xla_gpu_deterministic_ops=true",
               "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}

@@ -17,6 +17,9 @@ DELIBERATE = [
     (r"what a destroyed context held is free again.*", None, "counts what the pool took"),
     (r"cuMemsetD8 on a freed address", None, "an asynchronous error appears later, or never: the region is still mapped"),
     (r"a failed cuMemAlloc: what the output holds.*", None, "undefined"),
+    (r"handle of a freed block, opened elsewhere", "CUDA_ERROR_INVALID_VALUE", "the driver is asked about a handle that is not its own"),
+    (r"(two handles of one block are the same bytes|an interior address gives the block's handle)", None, "the handle is ours"),
+    (r"a handle begins with the bytes", None, "the handle is ours"),
     (r"IS_GPU_DIRECT_RDMA_CAPABLE.*", None, "as the region"),
 ]
 

@@ -144,6 +144,7 @@ PARTS = [
     Part("verify_static", 60, "the same on the static runtime", False, _verify("static")),
     Part("kernels_shared", 75, "an nvcc program with kernels, shared runtime, its data verified", False, _kernels("shared")),
     Part("kernels_static", 75, "the same with the static runtime", False, _kernels("static")),
+    Part("python", 45, "Python on the driver itself, by the way that the frameworks take", True, framework_part("ctypes")),
     Part("torch", 120, "PyTorch trains under the pool as it does natively, and leaves a report", False, framework_part("torch")),
     Part("jax", 120, "JAX does", False, framework_part("jax")),
     Part("cupy", 75, "CuPy does", False, framework_part("cupy")),

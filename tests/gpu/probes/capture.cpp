@@ -81,6 +81,21 @@ CUresult create_and_release(const Session& session) {
   return code;
 }
 
+CUresult reserve_and_free() {
+  CUdeviceptr address = 0;
+  const CUresult code = CU(cuMemAddressReserve)(&address, 2 << 20, 0, 0, 0);
+  if (code == CUDA_SUCCESS) CU(cuMemAddressFree)(address, 2 << 20);
+  return code;
+}
+
+/// Unmaps, and maps the same handle there again, so that the next question finds it as it was.
+CUresult unmap_and_map(const Session& session, const Mapping& mapping) {
+  const CUresult code = CU(cuMemUnmap)(mapping.address(), mapping.bytes());
+  if (code != CUDA_SUCCESS) return code;
+  const CUresult mapped = CU(cuMemMap)(mapping.address(), mapping.bytes(), 0, mapping.handle(), 0);
+  return mapped == CUDA_SUCCESS ? grant(mapping.address(), mapping.bytes(), session.device) : mapped;
+}
+
 CUresult make_event() {
   CUevent event = nullptr;
   const CUresult code = CU(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING);
@@ -104,6 +119,8 @@ std::vector<Call> calls(const Rig& rig, std::vector<CUdeviceptr>& kept, std::vec
   };
   if (mapping != nullptr) {
     list.push_back({"cuMemCreate", [&] { return create_and_release(rig.session); }});
+    list.push_back({"cuMemAddressReserve", reserve_and_free});
+    list.push_back({"cuMemUnmap, cuMemMap and cuMemSetAccess", [&rig, mapping] { return unmap_and_map(rig.session, *mapping); }});
     list.push_back({"cuMemSetAccess", [&rig, mapping] { return grant(mapping->address(), mapping->bytes(), rig.session.device); }});
   }
   return list;

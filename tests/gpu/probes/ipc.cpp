@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "tests/gpu/probes/probe.hpp"
+#include "tests/gpu/probes/work.hpp"
 
 namespace probe {
 namespace {
@@ -66,6 +67,7 @@ void ask_exported() {
   answer("cuIpcGetMemHandle of a block", export_handle(&of_base, memory.address()), CUDA_SUCCESS);
   answer("cuIpcGetMemHandle of an interior address", export_handle(&of_interior, memory.address() + kInterior_bytes), CUDA_SUCCESS);
   export_handle(&again, memory.address());
+  answer("a handle begins with the bytes", to_hex(of_base).substr(0, 32));
   answer("two handles of one block are the same bytes", std::memcmp(&of_base, &again, sizeof again) == 0);
   answer("an interior address gives the block's handle", std::memcmp(&of_base, &of_interior, sizeof again) == 0);
   open_elsewhere("handle of a block", of_base);
@@ -99,6 +101,26 @@ void ask_bad_handles() {
   answer("cuIpcCloseMemHandle of an unknown address", CU(cuIpcCloseMemHandle)(0x1000));
 }
 
+/// Does closing wait for work that could still touch the memory?
+void ask_close_while_busy(const std::string& label, CUdeviceptr opened) {
+  constexpr std::uint64_t kWork_ns = 20'000'000;
+  CUstream stream = nullptr;
+  prepare(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  const Spin spin;
+  spin.launch(stream, kWork_ns);
+  prepare(CU(cuIpcCloseMemHandle)(opened), "cuIpcCloseMemHandle");
+  const bool waited = CU(cuStreamQuery)(stream) == CUDA_SUCCESS;
+  prepare(CU(cuStreamSynchronize)(stream), "cuStreamSynchronize");
+  answer(label + ": cuIpcCloseMemHandle while a stream works", waited ? "waited for the work" : "returned while the work ran");
+}
+
+/// The last opening, closed while a stream works on something else.
+void ask_last_close(const std::string& label, const CUipcMemHandle& handle) {
+  CUdeviceptr opened = 0;
+  prepare(CU(cuIpcOpenMemHandle_v2)(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), "cuIpcOpenMemHandle");
+  ask_close_while_busy(label + ", opened once", opened);
+}
+
 void ask_opened(const std::string& label, const CUipcMemHandle& handle) {
   CUdeviceptr opened = 0, again = 0, base = 0;
   std::size_t bytes = 0;
@@ -115,7 +137,11 @@ void ask_opened(const std::string& label, const CUipcMemHandle& handle) {
   answer(label + ", opened twice", open_handle(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   answer(label + ", opened twice: the same address", again == opened);
   answer(label + ": cuMemFree of the opened address", CU(cuMemFree_v2)(opened), CUDA_ERROR_INVALID_VALUE);
+  CUipcMemHandle exported_again{};
+  answer(label + ": cuIpcGetMemHandle of the opened address", CU(cuIpcGetMemHandle)(&exported_again, opened));
+  group("cuIpcCloseMemHandle while a stream works", [&] { ask_close_while_busy(label, again); });
   answer(label + ": cuIpcCloseMemHandle", CU(cuIpcCloseMemHandle)(opened), CUDA_SUCCESS);
+  answer(label + ": copy from the closed address", CU(cuMemcpyDtoH_v2)(&byte, opened, 1));
 }
 
 }  // namespace
@@ -126,6 +152,7 @@ int open_in_this_process(int count, char** words) {
   try {
     const Session session;
     group(words[0], [&] { ask_opened(words[0], handle); });
+    group(words[0], [&] { ask_last_close(words[0], handle); });
     return 0;
   } catch (const std::runtime_error& error) {
     leave_out(words[0], error.what());

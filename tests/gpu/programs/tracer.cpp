@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -139,6 +140,14 @@ CUresult get_export_table(const void** out, const CUuuid* id) {
   return code;
 }
 
+/// The one argument that cannot be told from counts: which element size the runtime passes.
+std::atomic<unsigned> g_pitch_element{0};
+std::atomic<decltype(&::cuMemAllocPitch_v2)> g_counted_pitch{nullptr};
+CUresult allocate_pitch(CUdeviceptr* out, std::size_t* pitch, std::size_t width, std::size_t height, unsigned element) {
+  g_pitch_element = element;
+  return g_counted_pitch.load()(out, pitch, width, height, element);
+}
+
 void* replacement(void* found, const char* name, int version) {
   constexpr int kFirstWithStatus = 12000;
   if (std::strcmp(name, "cuGetProcAddress_v2") == 0 || (std::strcmp(name, "cuGetProcAddress") == 0 && version >= kFirstWithStatus)) {
@@ -149,7 +158,11 @@ void* replacement(void* found, const char* name, int version) {
   Dl_info info;
   if (!is_driver_code(found, &info)) return found;
   const bool is_exact = info.dli_sname != nullptr && info.dli_saddr == found;
-  return counted(found, is_exact ? info.dli_sname : name);
+  const std::string symbol = is_exact ? info.dli_sname : name;
+  void* thunk = counted(found, symbol);
+  if (symbol != "cuMemAllocPitch_v2") return thunk;
+  g_counted_pitch = reinterpret_cast<decltype(&::cuMemAllocPitch_v2)>(thunk);
+  return reinterpret_cast<void*>(&allocate_pitch);
 }
 
 bool is_memory_call(const std::string& name) {
@@ -183,5 +196,8 @@ EXPORTED void gpu_trace_mark(const char* label, const char* assumed) {
   std::string lines = question + "\", \"answer\": {" + all + "}}\n" + question + ": those about memory\", \"answer\": \"" + memory + "\"";
   if (assumed != nullptr) lines += std::string(", \"assumed\": \"") + assumed + "\"";
   lines += "}\n";
+  if (const unsigned element = g_pitch_element.exchange(0)) {
+    lines += question + ": element size passed to cuMemAllocPitch\", \"answer\": " + std::to_string(element) + ", \"assumed\": 4}\n";
+  }
   if (write(STDOUT_FILENO, lines.data(), lines.size()) < 0) return;
 }
