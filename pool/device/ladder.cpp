@@ -121,7 +121,10 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
 
 Climbed Ladder::native(DevicePool& pool, Attempt& attempt) {
   if (pool.platform_) return nullptr;
-  const Result<Growth> made = attempt.home->natives.grow(pool.device_, *attempt.home, attempt.request);
+  Result<Growth> made = attempt.home->natives.grow(pool.device_, *attempt.home, attempt.request);
+  // `release` speaks of whole regions; a limit or a device that is no multiple of them may have room for exactly this.
+  if (made.code() == CUDA_ERROR_OUT_OF_MEMORY && pool.release_would_do(attempt.request.bytes) && pool.quiet() && pool.release_free(attempt.home, kEverything) != 0)
+    made = attempt.home->natives.grow(pool.device_, *attempt.home, attempt.request);
   if (!made.ok() && made.code() != CUDA_ERROR_OUT_OF_MEMORY) return made.error();
   if (!made.ok()) attempt.refusal = made.error();
   return made.value().extent;
