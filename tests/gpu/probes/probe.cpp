@@ -36,6 +36,7 @@ std::string error_name(CUresult code) {
   auto* name_of = reinterpret_cast<decltype(&::cuGetErrorName)>(find_symbol("cuGetErrorName"));
   if (name_of != nullptr && name_of(code, &text) == CUDA_SUCCESS && text != nullptr) return text;
   // After its end the driver names nothing any more.
+  if (code == CUDA_SUCCESS) return "CUDA_SUCCESS";
   if (code == CUDA_ERROR_DEINITIALIZED) return "CUDA_ERROR_DEINITIALIZED";
   if (code == CUDA_ERROR_NOT_INITIALIZED) return "CUDA_ERROR_NOT_INITIALIZED";
   return "error " + std::to_string(static_cast<int>(code));
