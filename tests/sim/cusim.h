@@ -8,7 +8,10 @@
  *   CUSIM_VMM=1|0                CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
  *   CUSIM_CONTEXT_BYTES=0        device memory that each context costs
  *   CUSIM_FAIL=symbol:nth:code[:times],…   fault injection
- *   CUSIM_LOG=path               at exit: one JSON object: calls by symbol, violations, bytes still allocated
+ *   CUSIM_LOG=path               at exit: one JSON object: calls by symbol, violations, bytes still allocated; "%p" is the process id
+ *   CUSIM_COPY_NS=1000           virtual duration of each asynchronous copy and set
+ *   CUSIM_CLOCK=virtual|real     real: the clock also follows real time, so that work completes by itself (queries then see it)
+ *   CUDA_VISIBLE_DEVICES         as the real driver reads it: numbers and GPU-<uuid>
  *   CUSIM_NO_DEVICE=1            cuInit returns CUDA_ERROR_NO_DEVICE
  */
 #ifndef CUSIM_H

@@ -115,6 +115,20 @@ void forked() {
   EXPECT(child_code() == CUDA_ERROR_NOT_INITIALIZED);
 }
 
+/// An old driver has no newer functions, by either way of looking them up; both ways agree on what there is.
+void old_driver() {
+  setenv("CUSIM_DRIVER_VERSION", "11040", 1);
+  void* handle = library();
+  EXPECT(dlsym(handle, "cuCtxRecordEvent") == nullptr);
+  EXPECT(dlsym(handle, "cuGetProcAddress_v2") == nullptr);
+  EXPECT(dlsym(handle, "cuCtxCreate_v3") != nullptr);
+  auto* look_up = reinterpret_cast<CUresult (*)(const char*, void**, int, cuuint64_t)>(dlsym(handle, "cuGetProcAddress"));
+  void* found = nullptr;
+  EXPECT(look_up("cuMemAlloc", &found, 11040, 0) == CUDA_SUCCESS);
+  EXPECT(found != nullptr && found == dlsym(handle, "cuMemAlloc_v2"));
+  EXPECT(look_up("cuCtxRecordEvent", &found, 11040, 0) == CUDA_SUCCESS && found == nullptr);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -123,5 +137,6 @@ int main(int argc, char** argv) {
   if (part == "log") log();
   if (part == "deinitialised") deinitialised();
   if (part == "forked") forked();
+  if (part == "old_driver") old_driver();
   return 0;
 }

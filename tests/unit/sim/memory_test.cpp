@@ -1,4 +1,5 @@
 // Device memory: capacity, addresses, misuse, what the driver says about a pointer, host memory, arrays.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstring>
@@ -33,6 +34,12 @@ TEST_CASE("bases are aligned, blocks do not overlap, small ones share a granule"
   const CUdeviceptr two = Simulated::allocate(512);
   CHECK(cusim_used_bytes(0) == 2 * kMiB);
   CHECK(one != two);
+}
+
+TEST_CASE("a granule is filled to its last slot") {
+  const Simulated sim{{"MEMORY", "2MiB"}};
+  for (int i = 0; i < 4096; ++i) REQUIRE(Simulated::allocate(512) != 0);
+  CHECK(Simulated::allocate(1) == 0);
 }
 
 TEST_CASE("the capacity holds what it says, wherever the holes are") {
