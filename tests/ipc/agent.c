@@ -10,10 +10,13 @@
  *   context new|destroy|primary|none -> code         fork_child                 -> exit status of a child that ends at once
  *   capture begin|end      -> code                   calls SYMBOL               -> count
  *   close_files_above_900  -> 0 (closes what it does not know)                  quit: ends normally
+ *   rounds HANDLE VALUE    -> failures (four threads open it, look at its first byte and close it, many times)
+ *   at_exit ADDRESS        -> 0 (closes it when the process ends, later than the library's own exit handler)
  */
 #include <cuda.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +33,11 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* out, CUipcMemHandle handle, unsigned
 static CUcontext g_primary;
 static CUcontext g_created;
 static CUstream g_stream;
+static CUdeviceptr g_close_at_exit;
+
+static void close_at_exit(void) {
+  if (g_close_at_exit != 0 && cuIpcCloseMemHandle(g_close_at_exit) != CUDA_SUCCESS) _exit(98);
+}
 
 static void answer_address(CUresult code, CUdeviceptr address) { printf("%d %" PRIu64 "\n", (int)code, (uint64_t)address); }
 
@@ -51,14 +59,19 @@ static void do_export(CUdeviceptr address) {
   printf("\n");
 }
 
-static void do_open(const char* hex, unsigned flags, int is_first_version) {
+static CUipcMemHandle handle_of(const char* hex) {
   CUipcMemHandle handle;
-  CUdeviceptr address = 0;
   for (size_t i = 0; i < sizeof handle; ++i) {
     unsigned byte = 0;
     sscanf(hex + 2 * i, "%2x", &byte);
     ((unsigned char*)&handle)[i] = (unsigned char)byte;
   }
+  return handle;
+}
+
+static void do_open(const char* hex, unsigned flags, int is_first_version) {
+  const CUipcMemHandle handle = handle_of(hex);
+  CUdeviceptr address = 0;
   const CUresult code = is_first_version ? cuIpcOpenMemHandle(&address, handle, flags) : cuIpcOpenMemHandle_v2(&address, handle, flags);
   answer_address(code, address);
 }
@@ -88,6 +101,36 @@ static CUresult do_capture(const char* what) {
   const CUresult code = cuStreamEndCapture(g_stream, &graph);
   if (graph != NULL) cuGraphDestroy(graph);
   return code;
+}
+
+struct Rounds {
+  CUipcMemHandle handle;
+  unsigned char value;
+};
+
+static void* go_round(void* argument) {
+  const struct Rounds* rounds = argument;
+  intptr_t failures = cuCtxSetCurrent(g_primary) != CUDA_SUCCESS;
+  for (int i = 0; i < 300; ++i) {
+    CUdeviceptr address = 0;
+    unsigned char seen = 0;
+    if (cuIpcOpenMemHandle_v2(&address, rounds->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS) ++failures;
+    else if (cuMemcpyDtoH(&seen, address, 1) != CUDA_SUCCESS || seen != rounds->value || cuIpcCloseMemHandle(address) != CUDA_SUCCESS) ++failures;
+  }
+  return (void*)failures;
+}
+
+static int do_rounds(const char* hex, unsigned value) {
+  struct Rounds rounds = {handle_of(hex), (unsigned char)value};
+  pthread_t threads[4];
+  intptr_t failures = 0;
+  for (int i = 0; i < 4; ++i) pthread_create(&threads[i], NULL, &go_round, &rounds);
+  for (int i = 0; i < 4; ++i) {
+    void* result = NULL;
+    pthread_join(threads[i], &result);
+    failures += (intptr_t)result;
+  }
+  return (int)failures;
 }
 
 static int do_fork(void) {
@@ -120,6 +163,8 @@ static int obey(char* line) {
   else if (strcmp(word, "context") == 0) printf("%d\n", (int)do_context(text));
   else if (strcmp(word, "capture") == 0) printf("%d\n", (int)do_capture(text));
   else if (strcmp(word, "calls") == 0) printf("%" PRIu64 "\n", cusim_calls(text));
+  else if (strcmp(word, "rounds") == 0) { unsigned value = 0; sscanf(line, "%*s %*s %u", &value); printf("%d\n", do_rounds(text, value)); }
+  else if (strcmp(word, "at_exit") == 0) { g_close_at_exit = a; printf("0\n"); }
   else if (strcmp(word, "fork_child") == 0) printf("%d\n", do_fork());
   else if (strcmp(word, "close_files_above_900") == 0) { for (int file = 900; file < 4096; ++file) close(file); printf("0\n"); }
   else return 0;
@@ -128,6 +173,7 @@ static int obey(char* line) {
 
 int main(void) {
   char line[512];
+  atexit(&close_at_exit); /* before the driver's first call, so that it runs late */
   if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&g_primary, 0) != CUDA_SUCCESS || cuCtxSetCurrent(g_primary) != CUDA_SUCCESS) return 99;
   setvbuf(stdout, NULL, _IOLBF, 0);
   while (fgets(line, sizeof line, stdin) != NULL && obey(line)) fflush(stdout);

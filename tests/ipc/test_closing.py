@@ -90,6 +90,14 @@ class Closing(IpcTest):
         self.there.say("context", "primary")
         self.assertEqual(self.there.say("close", opened), 0)
 
+    def test_threads_that_open_and_close_the_same_block_never_lose_it(self):
+        blocks, handles = self.share(2)
+        self.here.say("fill", blocks[1], SIZE, 17)
+        self.assertEqual(self.there.say("rounds", handles[1], 17), 0)
+        opens, closes = (self.there.say("calls", call) for call in ("cuIpcOpenMemHandle_v2", "cuIpcCloseMemHandle"))
+        self.assertEqual(opens, closes)
+        self.assertEqual(self.there.say("read", self.there.opened(handles[1]), SIZE), (0, 17))
+
     def test_a_close_that_a_capture_forbids_leaves_the_block_open(self):
         blocks, handles = self.share(1)
         opened = self.there.opened(handles[0])

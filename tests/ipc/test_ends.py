@@ -58,11 +58,27 @@ class Ends(IpcTest):
         self.there.say("context", "new")
         opened = self.there.opened(handle)
         self.assertEqual(self.there.say("context", "destroy"), 0)
+        self.there.say("context", "new")  # which may get the handle of the one that is gone
+        self.assertEqual(self.there.say("read", self.there.opened(handle), MIB), (0, 4))
+        self.assertEqual(self.there.say("context", "destroy"), 0)
         self.there.say("context", "primary")
         self.assertNotEqual(self.there.say("range", opened)[0], 0)
         again = self.there.opened(handle)
         self.assertEqual(self.there.say("read", again, MIB), (0, 4))
-        self.assertEqual(self.there.say("calls", "cuIpcOpenMemHandle_v2"), 2)
+        self.assertEqual(self.there.say("calls", "cuIpcOpenMemHandle_v2"), 3)
+
+    def test_a_dead_contexts_addresses_are_the_drivers_again(self):
+        bare = self.agent(preload=False)
+        native = bare.export(bare.alloc(2 * MIB))
+        handle = self.here.export(self.here.alloc(4096))
+        self.there.say("context", "new")
+        opened = self.there.opened(handle)
+        self.there.say("context", "destroy")
+        self.there.say("context", "primary")
+        self.assertEqual(self.there.opened(native), opened, "the simulated driver hands the address out again")
+        self.assertEqual(self.there.say("range", opened), (0, opened, 2 * MIB))
+        self.assertEqual(self.there.say("close", opened), 0)
+        self.assertNotEqual(self.there.say("range", opened)[0], 0)
 
     def test_the_registry_comes_with_the_first_export_and_goes_at_exit(self):
         self.here.alloc(MIB)
@@ -73,6 +89,12 @@ class Ends(IpcTest):
         self.here.end()
         self.assertEqual(self.here.registry(), [])
         self.assertEqual(self.there.open(handle)[0], self.invalid)
+
+    def test_what_is_closed_while_the_process_exits_never_reaches_the_driver_as_a_block(self):
+        self.here.alloc(4096)
+        opened = self.there.opened(self.here.export(self.here.alloc(4096)))
+        self.assertEqual(self.there.say("at_exit", opened), 0)
+        self.assertEqual(self.there.end()["violations"], [])
 
     def test_a_child_leaves_its_parents_exports_alone(self):
         handle = self.here.export(self.here.alloc(MIB))
