@@ -31,14 +31,14 @@ class CaptureGate {
 
   bool capturing() const { return active_.load(std::memory_order_acquire) != 0; }
 
-  /// Runs `begin` exclusively; on success `stream` captures. A handle may be in here several times: the per-thread
-  /// default stream is one handle and many streams.
-  template <class Begin> CUresult begin(CUstream stream, Begin&& begin_capture) {
+  /// Runs `begin` exclusively; on success `stream` of `context` captures. A handle may be in here several times: the
+  /// per-thread default stream is one handle and many streams.
+  template <class Begin> CUresult begin(CUstream stream, Begin&& begin_capture, CUcontext context = nullptr) {
     const std::lock_guard<std::shared_mutex> lock(mutex_);
     streams_.reserve(streams_.size() + 1);
     const CUresult result = begin_capture();
     if (result == CUDA_SUCCESS) {
-      streams_.push_back(stream);
+      streams_.push_back({stream, context});
       active_.store(streams_.size(), std::memory_order_release);
     }
     return result;
@@ -49,15 +49,28 @@ class CaptureGate {
     const CUresult result = end_capture();
     if (!capturing() || still_capturing()) return result;
     const std::lock_guard<std::shared_mutex> lock(mutex_);
-    const auto found = std::find(streams_.begin(), streams_.end(), stream);
+    const auto found = std::find_if(streams_.begin(), streams_.end(), [stream](const Capture& capture) { return capture.stream == stream; });
     if (found != streams_.end()) streams_.erase(found);
     active_.store(streams_.size(), std::memory_order_release);
     return result;
   }
 
+  /// The context has died, and its captures with it: nobody will end them.
+  void forget(CUcontext context) {
+    if (!capturing() || context == nullptr) return;
+    const std::lock_guard<std::shared_mutex> lock(mutex_);
+    std::erase_if(streams_, [context](const Capture& capture) { return capture.context == context; });
+    active_.store(streams_.size(), std::memory_order_release);
+  }
+
  private:
+  struct Capture {
+    CUstream stream;
+    CUcontext context;
+  };
+
   std::shared_mutex mutex_;
-  std::vector<CUstream> streams_;
+  std::vector<Capture> streams_;
   std::atomic<std::size_t> active_{0};
 };
 

@@ -239,10 +239,18 @@ void PoolSet::context_seen(CUcontext context, int device) {
 
 CUresult PoolSet::end_context(CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead) {
   ContextPool* home = impl_->services.contexts.find(context);
-  return home != nullptr ? home->pool.end_context(home, destroy, is_dead) : destroy();
+  const CUresult result = home != nullptr ? home->pool.end_context(home, destroy, is_dead) : destroy();
+  if (impl_->services.gate.capturing() && is_dead()) impl_->services.gate.forget(context);
+  return result;
 }
 
-CUresult PoolSet::begin_capture(CUstream stream, const std::function<CUresult()>& begin) { return impl_->services.gate.begin(stream, begin); }
+CUresult PoolSet::begin_capture(CUstream stream, const std::function<CUresult()>& begin) {
+  CUcontext context = nullptr;
+  const bool is_handle = reinterpret_cast<std::uintptr_t>(stream) % 2 == 0;  // the caller's keys for default streams are odd
+  const bool known = is_handle && impl_->driver.has_cuStreamGetCtx() && impl_->driver.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS;
+  if (!known && impl_->driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS) context = nullptr;
+  return impl_->services.gate.begin(stream, begin, context);
+}
 
 CUresult PoolSet::end_capture(CUstream stream, const std::function<CUresult()>& end, const std::function<bool()>& still_capturing) {
   return impl_->services.gate.end(stream, end, still_capturing);
