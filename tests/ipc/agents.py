@@ -113,8 +113,8 @@ class IpcTest(unittest.TestCase):
             for agent in self._agents:
                 if agent.process.poll() is None:
                     agent.kill()
-                for file in agent.registry():
-                    file.unlink()
+                for file in [*agent.registry(), *FOLDER.glob(f"{agent.pid}.*")]:  # of one that was killed
+                    file.unlink(missing_ok=True)
                 agent.process.stdin.close()
                 agent.process.stdout.close()
             self._scratch.cleanup()
