@@ -63,7 +63,7 @@ CUresult free_block(CUdeviceptr address, FreeElsewhere&& free_elsewhere) {
 
 bool is_capturing(const Process& own, CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return own.api.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+  return own.api.cuStreamIsCapturing != nullptr && own.api.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ std::size_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned levels) {
 bool is_in_capture(const Process& own, CUstream stream, bool is_per_thread) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUstream named = stream == nullptr && is_per_thread ? CU_STREAM_PER_THREAD : stream;
-  return own.api.cuStreamIsCapturing(named, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+  return own.api.cuStreamIsCapturing != nullptr && own.api.cuStreamIsCapturing(named, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 /// Stream-ordered memory: the driver's own pool serves it for now. In a capture nothing is taken until the graph runs.

@@ -13,14 +13,20 @@ void put(void* out, T value) {
   *static_cast<T*>(out) = value;
 }
 
+template <class T>
+void put_unless_zero(void* out, T value) {
+  if (*static_cast<const T*>(out) != 0) put(out, value);
+}
+
 /// Replaces the driver's answer, which is about the region, by the block's.
 void answer_as_block(const BlockView& block, CUpointer_attribute attribute, void* value) {
   if (value == nullptr) return;
   switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return put<CUdeviceptr>(value, block.base);
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return put<std::size_t>(value, block.bytes);  // [?] requested or rounded
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return put<CUdeviceptr>(value, block.base);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put<std::size_t>(value, block.bytes);  // [?] requested or rounded
+    // A driver that does not know these leaves 0 in the plural query: then the block has none either.
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return put_unless_zero<CUdeviceptr>(value, block.base);
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return put_unless_zero<std::size_t>(value, block.bytes);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return put<unsigned long long>(value, block.buffer_id);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return put<unsigned>(value, block.sync_memops ? 1 : 0);

@@ -149,7 +149,9 @@ void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std
   }
   // Natively the free would have waited, so what waits for the GPU is as good as free.
   pool_free_bytes += device_.counters().deferred_bytes.current.load(std::memory_order_relaxed);
-  const std::uint64_t from_driver_bytes = std::min<std::uint64_t>(*free_bytes, device_.limit.headroom_bytes());
+  // Whole blocks only: what is promised here must be had by one allocation, which is rounded up.
+  const std::uint64_t headroom_bytes = align_down(device_.limit.headroom_bytes(), kBlockAlignment_bytes);
+  const std::uint64_t from_driver_bytes = std::min<std::uint64_t>(*free_bytes, headroom_bytes);
   *free_bytes = std::min<std::size_t>(*total_bytes, from_driver_bytes + pool_free_bytes);
 }
 
