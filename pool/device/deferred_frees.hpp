@@ -50,6 +50,7 @@ class DeferredFrees {
 
   void push(heap::Extent* extent) { batch_.push(extent); }
   bool batch_is_due() const { return batch_.count >= kBatchFrees || batch_.bytes >= kBatchBytes; }
+  std::uint64_t batch_bytes() const { return batch_.bytes; }
   bool batch_is_empty() const { return batch_.count == 0; }
 
   /// Closes the batch into a busy, unrecorded epoch at the queue's end. Throws std::bad_alloc with nothing changed.

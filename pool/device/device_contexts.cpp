@@ -21,7 +21,7 @@ ContextPool* DevicePool::context_seen(CUcontext context) {
   if (unused == nullptr) {
     homes_.push_back(std::make_unique<ContextPool>(*this, device_, platform_));
     unused = homes_.back().get();
-    if (!platform_) unused->pooled = std::make_unique<SegmentHeap>();
+    if (!platform_) unused->pooled = std::make_unique<SegmentHeap>(device_.total_bytes);
   }
   unused->context = context;
   unused->serving = true;

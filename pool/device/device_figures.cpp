@@ -137,7 +137,7 @@ void DevicePool::refund_outside(OutsideKind kind, std::uint64_t bytes) {
 }
 
 void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes) {
-  publish_driver_free(*free_bytes);
+  device_.publish_driver_free(*free_bytes);
   const MutexLock lock(device_.lock);
   const std::uint64_t limit_bytes = device_.limit.limit_bytes();
   if (limit_bytes != 0) *total_bytes = std::min<std::size_t>(*total_bytes, limit_bytes);

@@ -47,7 +47,7 @@ void DevicePool::unbook(const Extent& extent) {
   counters.live_blocks.add(-1);
 }
 
-Result<CUdeviceptr> DevicePool::allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread) {
+CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, Error* answer) {
   AllocationRequest request;
   request.bytes = round_request(bytes);
   request.requested_bytes = bytes;
@@ -67,7 +67,9 @@ Result<CUdeviceptr> DevicePool::allocate(ContextPool* home, CUcontext context, s
   attempt.context = context;
   attempt.request = request;
   attempt.api = api;
-  return climb(attempt, thread);
+  const Result<CUdeviceptr> climbed = climb(attempt, thread);
+  if (!climbed.ok()) *answer = climbed.error();
+  return climbed.value();
 }
 
 Extent* DevicePool::find_block(std::uint64_t address) {
@@ -90,29 +92,32 @@ Extent* DevicePool::find_containing(std::uint64_t address) {
   return nullptr;
 }
 
-FreeResult DevicePool::free(CUdeviceptr address, std::uint16_t thread) {
-  FreeResult result;
+FreeOutcome DevicePool::free(CUdeviceptr address, std::uint16_t thread, Error* answer) {
   bool must_clear = false;
-  {
-    const MutexLock lock(device_.lock);
-    Extent* extent = find_block(address);
-    if (extent == nullptr || extent->state != ExtentState::live)
-      return {extent != nullptr || find_containing(address) != nullptr ? FreeOutcome::invalid : FreeOutcome::unknown, {}};
-    result = free_block(extent, thread);
-    must_clear = !memops_to_clear_.empty();
-  }
+  const FreeOutcome outcome = free_locked(address, thread, answer, &must_clear);
   if (must_clear) clear_region_memops();
-  return result;
+  return outcome;
 }
 
-FreeResult DevicePool::free_block(Extent* extent, std::uint16_t thread) {
+FreeOutcome DevicePool::free_locked(CUdeviceptr address, std::uint16_t thread, Error* answer, bool* must_clear) {
+  const MutexLock lock(device_.lock);
+  Extent* extent = find_block(address);
+  if (extent == nullptr || extent->state != ExtentState::live)
+    return extent != nullptr || find_containing(address) != nullptr ? FreeOutcome::invalid : FreeOutcome::unknown;
+  if (extent->flags != 0 && !info_of(*extent).is_native) {  // a native region takes its flags along
+    drop_sync_memops(*extent);
+    *must_clear = !memops_to_clear_.empty();
+  }
+  return free_block(extent, thread, answer);
+}
+
+FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* answer) {
   if (peak_is_new_) sample_peak();
   if ((++operations_ & 63) == 0) publish_figures();
-  if (info_of(*extent).is_native) return free_native(extent, thread);
-  if (extent->flags != 0) drop_sync_memops(*extent);
+  if (info_of(*extent).is_native) return free_native(extent, thread, answer);
   if (device_.disabled || !may_call_driver()) {
     defer(extent, thread);  // never reused
-    return {FreeOutcome::freed, {}};
+    return FreeOutcome::freed;
   }
   if (device_.services.options.free == config::FreeMode::immediate) {
     unbook(*extent);
@@ -121,30 +126,43 @@ FreeResult DevicePool::free_block(Extent* extent, std::uint16_t thread) {
     device_.note(EventKind::free_completed, now, *extent, thread);
     info_of(*extent).allocator->recycle(device_, extent);
     give_back_surplus();
-    return {FreeOutcome::freed, {}};
+    return FreeOutcome::freed;
   }
-  return synchronises() ? free_synchronously(extent, thread) : free_deferred(extent, thread);
+  return synchronises() ? free_synchronously(extent, thread, answer) : free_deferred(extent, thread, answer);
 }
 
-FreeResult DevicePool::free_deferred(Extent* extent, std::uint16_t thread) {
-  const CUcontext context = info_of(*extent).home->context;
+/// What waits without an event is a fair part of all that could be had: the next miss may need it, and only an event recorded
+/// inside a free may be waited for. Without a sample of the driver's free bytes only the limit counts.
+bool DevicePool::is_tight(const ContextPool& home) {
+  std::uint64_t room_bytes = device_.limit.headroom_bytes();
+  if (device_.live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0)
+    room_bytes = std::min(room_bytes, device_.live.driver_free_bytes.load(std::memory_order_relaxed));
+  const std::uint64_t waiting_bytes = deferred_.batch_bytes();
+  if (room_bytes / 4 > waiting_bytes || home.pooled == nullptr) return false;
+  return (room_bytes + home.pooled->figures(device_).free_bytes) / 4 <= waiting_bytes;
+}
+
+FreeOutcome DevicePool::free_deferred(Extent* extent, std::uint16_t thread, Error* answer) {
+  const ContextPool& home = *info_of(*extent).home;
+  const CUcontext context = home.context;
   defer(extent, thread);
-  const bool pressed = pressure_frees_ != 0;
-  if (pressed) --pressure_frees_;
-  if (!pressed && !deferred_.batch_is_due()) return {FreeOutcome::freed, {}};
+  const bool pressed = pressure_frees_ != 0 || is_tight(home);
+  if (pressure_frees_ != 0) --pressure_frees_;
+  if (!pressed && !deferred_.batch_is_due()) return FreeOutcome::freed;
   const Error error = upkeep(context, true);
-  if (error.code == CUDA_SUCCESS || error.code == CUDA_ERROR_DEINITIALIZED) return {FreeOutcome::freed, {}};
-  return {FreeOutcome::failed, error};
+  if (error.code == CUDA_SUCCESS || error.code == CUDA_ERROR_DEINITIALIZED) return FreeOutcome::freed;
+  *answer = error;
+  return FreeOutcome::failed;
 }
 
 /// As the native free does: returns when all work that could touch the block is over.
-FreeResult DevicePool::free_synchronously(Extent* extent, std::uint16_t thread) {
+FreeOutcome DevicePool::free_synchronously(Extent* extent, std::uint16_t thread, Error* answer) {
   ContextPool* home = info_of(*extent).home;
   const CUcontext context = home->context;
   ContextRegistry& contexts = device_.services.contexts;
   if (capturing() || contexts.pin(home, context) != Pin::held) {
     defer(extent, thread);
-    return {FreeOutcome::freed, {}};
+    return FreeOutcome::freed;
   }
   DeviceAllocator& allocator = *info_of(*extent).allocator;
   allocator.defer(device_, extent);  // whoever frees it again meanwhile is told that it is not live
@@ -152,11 +170,12 @@ FreeResult DevicePool::free_synchronously(Extent* extent, std::uint16_t thread) 
   contexts.unpin(home);
   if (result.error.code != CUDA_SUCCESS) {
     extent->state = ExtentState::live;
-    return {FreeOutcome::failed, result.error};
+    *answer = result.error;
+    return FreeOutcome::failed;
   }
   if (result.answer != FenceAnswer::done) {
     defer(extent, thread);
-    return {FreeOutcome::freed, {}};
+    return FreeOutcome::freed;
   }
   unbook(*extent);
   const std::uint64_t now = ticks();
@@ -164,17 +183,17 @@ FreeResult DevicePool::free_synchronously(Extent* extent, std::uint16_t thread) 
   device_.note(EventKind::free_completed, now, *extent, thread);
   allocator.recycle(device_, extent);
   give_back_surplus();
-  return {FreeOutcome::freed, {}};
+  return FreeOutcome::freed;
 }
 
-FreeResult DevicePool::free_native(Extent* extent, std::uint16_t thread) {
+FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error* answer) {
   ContextPool* home = info_of(*extent).home;
   const CUcontext context = home->context;
   ContextRegistry& contexts = device_.services.contexts;
   // A free by the driver during a capture is the program's own doing under `platform`; under the pool it must not matter.
   if (!may_call_driver() || (capturing() && !platform_) || contexts.pin(home, context) != Pin::held) {
     defer(extent, thread);
-    return {FreeOutcome::freed, {}};
+    return FreeOutcome::freed;
   }
   const Extent before = *extent;
   const std::uint64_t now = ticks();
@@ -184,11 +203,12 @@ FreeResult DevicePool::free_native(Extent* extent, std::uint16_t thread) {
   contexts.unpin(home);
   if (!status.ok()) {
     device_.note(EventKind::allocate, ticks(), before, thread);
-    return {FreeOutcome::failed, status.error()};
+    *answer = status.error();
+    return FreeOutcome::failed;
   }
   unbook(before);
   publish_figures();
-  return {FreeOutcome::freed, {}};
+  return FreeOutcome::freed;
 }
 
 bool DevicePool::free_while_exiting(CUdeviceptr address) {

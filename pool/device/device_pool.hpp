@@ -43,8 +43,12 @@ class DevicePool {
   DevicePool(const DevicePool&) = delete;
   DevicePool& operator=(const DevicePool&) = delete;
 
-  Result<CUdeviceptr> allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread);
-  FreeResult free(CUdeviceptr address, std::uint16_t thread);
+  // Scalars in registers, and the error where the caller keeps it: a Result copied right after it was written field by field
+  // stalls (two narrow stores cannot be forwarded to one wide load), for longer than a pool hit takes.
+  /// 0 with `*answer` set when there is no block.
+  CUdeviceptr allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, Error* answer);
+  /// `*answer` is set when the outcome is `failed`.
+  FreeOutcome free(CUdeviceptr address, std::uint16_t thread, Error* answer);
   bool free_while_exiting(CUdeviceptr address);
   Ownership find(CUdeviceptr address, BlockView* block);
   Status set_sync_memops(CUdeviceptr address, bool on);
@@ -76,10 +80,12 @@ class DevicePool {
   void unbook(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* find_block(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* find_containing(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
-  FreeResult free_block(heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
-  FreeResult free_native(heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
-  FreeResult free_deferred(heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
-  FreeResult free_synchronously(heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
+  FreeOutcome free_locked(CUdeviceptr address, std::uint16_t thread, Error* answer, bool* must_clear) CUPOOL_EXCLUDES(device_.lock);
+  FreeOutcome free_block(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
+  FreeOutcome free_native(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
+  bool is_tight(const ContextPool& home) CUPOOL_REQUIRES(device_.lock);
+  FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
+  FreeOutcome free_synchronously(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
 
   // memops.cpp
   void drop_sync_memops(heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
@@ -114,7 +120,6 @@ class DevicePool {
   void preallocate(ContextPool& home, SegmentHeap& heap) CUPOOL_REQUIRES(device_.lock);
   /// Asks the driver (the caller's current context is on this device) and publishes; nullopt when it does not say.
   std::optional<std::uint64_t> sample_driver_free() CUPOOL_REQUIRES(device_.lock);
-  void publish_driver_free(std::uint64_t bytes);
 
   // device_contexts.cpp
   void forget(ContextPool& home) CUPOOL_REQUIRES(device_.lock);

@@ -100,6 +100,12 @@ struct DeviceState {
     timeline.record({ticks(), address, bytes, bytes, 0, 0, kind, 0});
   }
 
+  /// What the driver said is free just now: for the ledger, the live page and is_tight.
+  void publish_driver_free(std::uint64_t bytes) {
+    live.driver_free_bytes.store(bytes, std::memory_order_relaxed);
+    live.driver_free_unix_ns.store(unix_now_ns(), std::memory_order_relaxed);
+  }
+
   /// An always-on check failed: from here on this device pools nothing (what is out stays valid and is never reused).
   void disable(const std::string& why) CUPOOL_REQUIRES(lock) {
     disabled = true;

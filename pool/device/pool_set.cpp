@@ -106,6 +106,43 @@ class PoolSet::Impl {
     return false;
   }
 
+  /// An allocation in a context that the calling thread does not remember.
+  Result<CUdeviceptr> allocate_first(CUcontext context, std::size_t bytes, const char* symbol) {
+    const Result<ContextPool*> home = home_of(context);
+    if (!home.ok()) return home.error();
+    if (home.value() == nullptr) {  // a device that we have no room for: the driver serves it, and its frees are foreign
+      CUdeviceptr address = 0;
+      const CUresult code = driver.cuMemAlloc_v2(&address, bytes);
+      if (code != CUDA_SUCCESS) return Error{code, "cuMemAlloc_v2"};
+      return address;
+    }
+    ThreadCache& remembered = cache();
+    remembered.contexts[slot_of(context)] = context;
+    remembered.homes[slot_of(context)] = home.value();
+    Error error{};
+    const CUdeviceptr address = home.value()->pool.allocate(home.value(), context, bytes, symbol, remembered.thread, &error);
+    if (address == 0) return error;
+    return address;
+  }
+
+  /// A free of an address in a page that several devices share, or that is nobody's.
+  void free_shared(CUdeviceptr address, FreeResult* result) {
+    ask_owner(address, [&](DevicePool& pool) {
+      result->outcome = pool.free(address, cache().thread, &result->error);
+      return result->outcome != FreeOutcome::unknown;
+    });
+  }
+
+  /// No device is known for a foreign pointer: the lowest that is in use counts it.
+  void count_foreign_free() {
+    for (std::size_t slot = 0; slot < slots; ++slot) {
+      DevicePool* pool = pool_of(static_cast<int>(slot));
+      if (pool == nullptr) continue;
+      pool->state().counters().foreign_frees.value.fetch_add(1, std::memory_order_relaxed);
+      return;
+    }
+  }
+
   template <class F> void for_each_pool(F&& visit) const {
     for (std::size_t slot = 0; slot < slots; ++slot)
       if (DevicePool* pool = pool_of(static_cast<int>(slot))) visit(*pool);
@@ -132,35 +169,22 @@ PoolSet::~PoolSet() = default;
 Result<CUdeviceptr> PoolSet::allocate(CUcontext context, std::size_t bytes, const char* api) {
   ThreadCache& cache = impl_->cache();
   const std::size_t slot = slot_of(context);
-  if (cache.contexts[slot] == context && cache.homes[slot] != nullptr) {
-    ContextPool* home = cache.homes[slot];
-    Result<CUdeviceptr> served = home->pool.allocate(home, context, bytes, api, cache.thread);
-    if (served.ok() || served.error().where != device::kStaleContext.where) return served;
-  }
-  const Result<ContextPool*> home = impl_->home_of(context);
-  if (!home.ok()) return home.error();
-  if (home.value() == nullptr) {  // a device that we have no room for: the driver serves it, and its frees are foreign
-    CUdeviceptr address = 0;
-    const CUresult code = impl_->driver.cuMemAlloc_v2(&address, bytes);
-    if (code != CUDA_SUCCESS) return Error{code, "cuMemAlloc_v2"};
-    return address;
-  }
-  cache.contexts[slot] = context;
-  cache.homes[slot] = home.value();
-  return home.value()->pool.allocate(home.value(), context, bytes, api, cache.thread);
+  if (cache.contexts[slot] != context || cache.homes[slot] == nullptr) return impl_->allocate_first(context, bytes, api);
+  ContextPool* home = cache.homes[slot];
+  Error error{};
+  const CUdeviceptr address = home->pool.allocate(home, context, bytes, api, cache.thread, &error);
+  if (address != 0) return address;
+  if (error.where != device::kStaleContext.where) return error;
+  return impl_->allocate_first(context, bytes, api);
 }
 
 FreeResult PoolSet::free(CUdeviceptr address) {
   FreeResult result;
-  const std::uint16_t thread = impl_->cache().thread;
-  const bool ours = impl_->ask_owner(address, [&](DevicePool& pool) {
-    result = pool.free(address, thread);
-    return result.outcome != FreeOutcome::unknown;
-  });
-  if (ours) return result;
-  DevicePool* book = nullptr;  // no device is known for a foreign pointer: the lowest that is in use counts it
-  impl_->for_each_pool([&](DevicePool& pool) { book = book == nullptr ? &pool : book; });
-  if (book != nullptr) book->state().counters().foreign_frees.value.fetch_add(1, std::memory_order_relaxed);
+  const int owner = impl_->services.owners.find(address);
+  DevicePool* pool = owner == OwnerMap::kSeveral ? nullptr : impl_->pool_of(owner);
+  if (pool != nullptr) result.outcome = pool->free(address, impl_->cache().thread, &result.error);
+  else impl_->free_shared(address, &result);
+  if (result.outcome == FreeOutcome::unknown) impl_->count_foreign_free();
   return result;
 }
 

@@ -7,18 +7,13 @@
 
 namespace cupool::device {
 
-void DevicePool::publish_driver_free(std::uint64_t bytes) {
-  device_.live.driver_free_bytes.store(bytes, std::memory_order_relaxed);
-  device_.live.driver_free_unix_ns.store(unix_now_ns(), std::memory_order_relaxed);
-}
-
 std::optional<std::uint64_t> DevicePool::sample_driver_free() {
   const MutexUnlock unlocked(device_.lock);
   const RelaxedCaptureMode relaxed(device_.driver);
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
   if (device_.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes) != CUDA_SUCCESS) return std::nullopt;
-  publish_driver_free(free_bytes);
+  device_.publish_driver_free(free_bytes);
   return free_bytes;
 }
 

@@ -47,6 +47,9 @@ Status SegmentHeap::take_region(DeviceState& device, ContextPool& home, std::uin
     const MutexUnlock unlocked(device.lock);
     const RelaxedCaptureMode relaxed(device.driver);
     code = device.driver.cuMemAlloc_v2(&address, bytes);
+    std::size_t free_bytes = 0;
+    std::size_t total_bytes = 0;
+    if (code == CUDA_SUCCESS && device.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS) device.publish_driver_free(free_bytes);
   }
   bool usable = code == CUDA_SUCCESS && is_aligned(address, kBlockAlignment_bytes);
   if (code == CUDA_SUCCESS && !usable) device.disable("the driver returned an address that is not a multiple of 512");
@@ -162,7 +165,7 @@ void SegmentHeap::abandon(DeviceState& device, LossVisitor& visitor) {
     device.counters().reserved_bytes.add(-static_cast<std::int64_t>(claim.bytes));
     device.note_region(observe::EventKind::region_release, claim.address, claim.bytes);
   }
-  growth_ = RegionGrowth{};
+  growth_ = RegionGrowth(device.total_bytes);
 }
 
 void SegmentHeap::append_map(DeviceState&, const TickConverter& time, observe::DeviceSnapshot& out) const {

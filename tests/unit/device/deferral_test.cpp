@@ -150,6 +150,19 @@ TEST_CASE("under memory pressure every free records its own event, and not for e
   rig.free(keeper);
 }
 
+TEST_CASE("a free records at once when what waits is a fair part of all that could be had, so that a miss can wait for it") {
+  Rig rig(limited("64MiB"));
+  const CUdeviceptr keeper = rig.allocate(40 * kMiB);
+  const CUdeviceptr last = rig.allocate(20 * kMiB);
+  const CUstream stream = new_stream();
+  REQUIRE(cusim_launch_spin(stream, 10 * kSecond) == CUDA_SUCCESS);  // longer than anybody polls
+  rig.free(last);
+  CHECK(cusim_calls("cuCtxRecordEvent") == 1);
+  CHECK(rig.try_allocate(22 * kMiB).ok());  // waited, as the native free would have
+  CHECK(cusim_calls("cuEventSynchronize") == 1);
+  rig.free(keeper);
+}
+
 TEST_CASE("sync: a free returns when the work is done, in every context") {
   RigOptions options = limited(nullptr, config::FreeMode::sync);
   options.devices = 2;
