@@ -42,6 +42,9 @@ void exports() {
     symbol.pop_back();
     if (dlsym(handle, symbol.c_str()) == nullptr) std::fprintf(stderr, "missing: %s\n", symbol.c_str());
     EXPECT(dlsym(handle, symbol.c_str()) != nullptr);
+    // As in the real library, an address has its function's name.
+    Dl_info info{};
+    EXPECT(dladdr(dlsym(handle, symbol.c_str()), &info) != 0 && info.dli_sname != nullptr && symbol == info.dli_sname);
     ++rows;
   }
   EXPECT(rows > 600);
