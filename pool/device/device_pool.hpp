@@ -34,7 +34,9 @@ struct Attempt {
 };
 
 /// allocate's answer when `home` is not (or no longer) the pool of `context`: look it up again.
-inline constexpr Error kStaleContext{CUDA_ERROR_CONTEXT_IS_DESTROYED, "stale"};
+/// Known by its address, so it is an object: equal literals of two files need not be one.
+inline constexpr char kStaleMark[] = "context is not (or no longer) known";
+inline constexpr Error kStaleContext{CUDA_ERROR_CONTEXT_IS_DESTROYED, kStaleMark};
 
 class DevicePool {
  public:
