@@ -186,6 +186,17 @@ TEST_CASE("a second free of a block, and a free of its inside, are refused and h
   }
 }
 
+TEST_CASE("memory that went back to the driver is not ours any more, and freed pooled memory still is") {
+  for (const Setting& setting : every_setting()) {
+    CAPTURE_SETTING(setting);
+    Rig rig(options_of(setting));
+    const CUdeviceptr block = rig.allocate(8 * kMiB);
+    rig.free(block);
+    const bool native = setting.policy == config::Policy::platform || setting.ipc == config::IpcMode::native;
+    CHECK(rig.pools().owns(block) == !native);
+  }
+}
+
 TEST_CASE("a pointer that is not ours is left to the driver") {
   for (const Setting& setting : every_setting()) {
     CAPTURE_SETTING(setting);

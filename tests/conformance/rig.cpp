@@ -21,7 +21,9 @@ Rig::Rig(const RigOptions& options) {
   const DriverApi& api = cusim_driver_api();
   REQUIRE(api.cuInit(0) == CUDA_SUCCESS);
   lives_ = std::make_unique<observe::LiveDevice[]>(observe::kMaxDevices);
-  pools_ = std::make_unique<PoolSet>(api, options.pool, lives_.get(), observe::kMaxDevices, options.clock != nullptr ? options.clock : &clock_);
+  api_ = api;
+  if (options.patch != nullptr) options.patch(api_);
+  pools_ = std::make_unique<PoolSet>(api_, options.pool, lives_.get(), observe::kMaxDevices, options.clock != nullptr ? options.clock : &clock_);
   for (int device = 0; device < options.devices; ++device) {
     CUcontext context = nullptr;
     REQUIRE(api.cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS);

@@ -32,6 +32,7 @@ struct RigOptions {
   const char* driver_version = nullptr;
   config::Options pool;
   Clock* clock = nullptr;  ///< null: a SimClock
+  void (*patch)(DriverApi& api) = nullptr;  ///< puts functions of the test's own into the table that the pool gets
 };
 
 class Rig {
@@ -63,6 +64,7 @@ class Rig {
 
  private:
   SimClock clock_;
+  DriverApi api_{};
   std::vector<CUcontext> contexts_;
   std::unique_ptr<observe::LiveDevice[]> lives_;
   std::unique_ptr<PoolSet> pools_;

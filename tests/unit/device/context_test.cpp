@@ -79,6 +79,57 @@ TEST_CASE("a context that survives its release keeps everything") {
   rig.allocate(kMiB);
 }
 
+namespace {
+std::atomic<bool> g_inside{false};
+std::atomic<bool> g_may_leave{false};
+
+CUresult slow_alloc(CUdeviceptr* address, std::size_t bytes) {
+  g_inside.store(true);
+  while (!g_may_leave.load()) std::this_thread::yield();
+  const CUresult code = cuMemAlloc_v2(address, bytes);
+  g_inside.store(false);
+  return code;
+}
+
+/// Lets the slow call go on once the pool waits for it.
+class ReleasingClock final : public Clock {
+ public:
+  std::uint64_t now_ns() const override { return cusim_now_ns(); }
+  void pause(std::uint64_t duration_ns) override {
+    g_may_leave.store(true);
+    cusim_advance_ns(duration_ns);
+    std::this_thread::yield();
+  }
+};
+}  // namespace
+
+TEST_CASE("ending a context waits for the thread that is in the driver with it") {
+  g_inside.store(false);
+  g_may_leave.store(false);
+  ReleasingClock clock;
+  RigOptions options;
+  options.clock = &clock;
+  options.patch = [](DriverApi& api) { api.cuMemAlloc_v2 = &slow_alloc; };
+  Rig rig(options);
+  std::thread other([&] {
+    cuCtxSetCurrent(rig.context());
+    static_cast<void>(rig.pools().allocate(rig.context(), 4096, "cuMemAlloc_v2"));
+  });
+  while (!g_inside.load()) std::this_thread::yield();
+  bool inside_at_end = true;
+  rig.pools().end_context(
+      rig.context(),
+      [&] {
+        inside_at_end = g_inside.load();
+        g_may_leave.store(true);
+        return cuDevicePrimaryCtxReset_v2(0);
+      },
+      [] { return true; });
+  other.join();
+  CHECK_FALSE(inside_at_end);
+  CHECK(now(rig.counters().reserved_bytes) == 0);
+}
+
 TEST_CASE("nobody is in the driver with a context while it is being ended") {
   Rig rig;
   rig.expect_violations();
