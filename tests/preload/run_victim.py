@@ -77,10 +77,16 @@ def page_folder() -> Path:
     return Path("/dev/shm") / f"cupool-{os.geteuid()}"
 
 
-def take_pages(pid: int) -> list[live_page.Page]:
-    """Pages that this process left behind; read, then removed."""
+def pages_of_all() -> set[Path]:
+    return set(page_folder().iterdir()) if page_folder().is_dir() else set()
+
+
+def take_pages(pid: int, before: set[Path]) -> list[live_page.Page]:
+    """Pages that this process left behind; read, then removed. `before`: pages of dead processes, whose pid may have come again."""
     found = []
-    for path in page_folder().glob(f"{pid}.*") if page_folder().is_dir() else []:
+    for path in sorted(pages_of_all() - before):
+        if not path.name.startswith(f"{pid}."):
+            continue
         found.append(live_page.parse(path.read_bytes()))
         path.unlink()
     return found
@@ -117,6 +123,7 @@ def run(program: Path, spec: victim_spec.Spec, build: Path, scratch: Path, libra
     env = environment(program, build, spec, folder, library)
     for statement in spec.setup:
         exec(statement, {"env": env, "os": os, "folder": folder, "scratch": folder.parent})
+    pages_before = pages_of_all()
     before = os.getcwd()
     os.chdir(folder)
     process = subprocess.Popen([str(program), *spec.args], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -131,7 +138,7 @@ def run(program: Path, spec: victim_spec.Spec, build: Path, scratch: Path, libra
     outcome = Outcome(process.pid, process.returncode, out, err, folder)
     log = folder.parent / "cusim.json"
     outcome.sim = json.loads(log.read_text(encoding="utf-8")) if log.exists() and log.stat().st_size else None
-    outcome.pages = take_pages(process.pid)
+    outcome.pages = take_pages(process.pid, pages_before)
     read_reports(outcome)
     return outcome
 
