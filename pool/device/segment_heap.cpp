@@ -13,6 +13,11 @@ using heap::Extent;
 using heap::ExtentState;
 using heap::Region;
 
+/// Frees what belongs to the host: the driver's memory goes with its context, or with the process.
+SegmentHeap::~SegmentHeap() {
+  heap_.for_each_region([](const Region& region) { delete static_cast<RegionInfo*>(region.owner); });
+}
+
 Extent* SegmentHeap::allocate(DeviceState&, const AllocationRequest& request) { return heap_.allocate(request.bytes); }
 void SegmentHeap::defer(DeviceState&, Extent* extent) { heap_.defer(extent); }
 void SegmentHeap::recycle(DeviceState&, Extent* extent) { heap_.free(extent); }

@@ -42,6 +42,7 @@ class RegionGrowth {
 class SegmentHeap final : public DeviceAllocator {
  public:
   explicit SegmentHeap(std::uint64_t device_total_bytes) : growth_(device_total_bytes) {}
+  ~SegmentHeap() override;
 
   heap::Extent* allocate(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   void defer(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;
