@@ -25,7 +25,10 @@ struct Extent {
   };
   Extent* bin_next = nullptr;              ///< as bin_previous; spare: the arena's list
   Region* region = nullptr;
-  std::uint32_t site = 0;                  ///< owner's
+  union {
+    std::uint32_t site = 0;                ///< live, deferred: owner's
+    std::uint32_t lane;                    ///< free: who may use it; 0 is everybody
+  };
   ExtentState state = ExtentState::free;
   std::uint8_t flags = 0;                  ///< owner's; 0 on return of allocate
   bool previous_is_free = false;           ///< the heap's copy of previous->state == free
@@ -41,7 +44,8 @@ struct Region {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
   Extent* first = nullptr;
-  std::uint64_t free_bytes = 0;            ///< Σ free extents; == bytes when wholly free
+  std::uint64_t free_bytes = 0;            ///< Σ free extents
+  std::uint64_t lane_bytes = 0;            ///< Σ free extents of lanes above 0; wholly free: free_bytes == bytes, and none of these
   std::uint32_t index = 0;                 ///< stable while the region lives; reused afterwards
   void* owner = nullptr;                   ///< the device pool's
 };

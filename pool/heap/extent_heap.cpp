@@ -29,7 +29,7 @@ Region* ExtentHeap::add_region(std::uint64_t address, std::uint64_t bytes, void*
     throw;
   }
   region_bytes_ += bytes;
-  count_free(region, bytes);
+  count(region, static_cast<std::int64_t>(bytes), 0);
   bins_.insert(hole);
   return region;
 }
@@ -39,27 +39,29 @@ void ExtentHeap::remove_region(Region* region) noexcept { forget_region(region);
 void ExtentHeap::forget_region(Region* region) noexcept {
   for (Extent* extent = region->first; extent != nullptr;) {
     Extent* next = extent->next;
-    if (extent->state == ExtentState::free) bins_.remove(extent);
+    if (extent->state == ExtentState::free) {
+      bins_of(extent->lane).remove(extent);
+      count(region, -static_cast<std::int64_t>(extent->bytes), extent->lane);
+    }
     arena_.give_back(extent);
     extent = next;
   }
-  if (region->free_bytes == region->bytes) wholly_free_bytes_ -= region->bytes;
-  free_bytes_ -= region->free_bytes;
   region_bytes_ -= region->bytes;
   regions_.erase(static_cast<RegionRecord*>(region));
   arena_.release_if_empty();
 }
 
-void ExtentHeap::count_free(Region* region, std::uint64_t bytes) noexcept {
+/// `free_bytes` more (or fewer) are free in `lane`.
+void ExtentHeap::count(Region* region, std::int64_t free_bytes, std::uint32_t lane) noexcept {
+  const auto bytes = static_cast<std::uint64_t>(free_bytes);  // modulo 2^64, as the sums are
+  if (is_wholly_free(*region)) wholly_free_bytes_ -= region->bytes;
   free_bytes_ += bytes;
   region->free_bytes += bytes;
-  if (region->free_bytes == region->bytes) wholly_free_bytes_ += region->bytes;
-}
-
-void ExtentHeap::count_taken(Region* region, std::uint64_t bytes) noexcept {
-  if (region->free_bytes == region->bytes) wholly_free_bytes_ -= region->bytes;
-  region->free_bytes -= bytes;
-  free_bytes_ -= bytes;
+  if (lane != 0) {
+    region->lane_bytes += bytes;
+    lanes_[lane - 1]->bytes += bytes;
+  }
+  if (is_wholly_free(*region)) wholly_free_bytes_ += region->bytes;
 }
 
 /// A hole lies between two blocks that were allocated at different times. The younger one will probably be freed first (lifetimes
@@ -81,6 +83,8 @@ Extent* ExtentHeap::split_low(Extent* hole, std::uint64_t bytes) {
   block->previous = hole->previous;
   block->next = hole;
   block->next_is_free = true;
+  block->previous_is_free = hole->previous_is_free;
+  hole->previous_is_free = false;
   if (hole->previous != nullptr) {
     hole->previous->next = block;
     hole->previous->next_is_free = false;
@@ -91,7 +95,7 @@ Extent* ExtentHeap::split_low(Extent* hole, std::uint64_t bytes) {
   hole->previous = block;
   hole->address += bytes;
   pages(hole->region).insert(hole);
-  bins_.resize(hole, hole->bytes - bytes);
+  bins_of(hole->lane).resize(hole, hole->bytes - bytes);
   return block;
 }
 
@@ -104,30 +108,36 @@ Extent* ExtentHeap::split_high(Extent* hole, std::uint64_t bytes) {
   block->previous = hole;
   block->next = hole->next;
   block->previous_is_free = true;
+  block->next_is_free = hole->next_is_free;
+  hole->next_is_free = false;
   if (hole->next != nullptr) {
     hole->next->previous = block;
     hole->next->previous_is_free = false;
   }
   hole->next = block;
   pages(hole->region).insert(block);
-  bins_.resize(hole, hole->bytes - bytes);
+  bins_of(hole->lane).resize(hole, hole->bytes - bytes);
   return block;
 }
 
-Extent* ExtentHeap::allocate(std::uint64_t bytes) {
+Extent* ExtentHeap::allocate(std::uint64_t bytes, std::uint32_t lane) {
   const std::uint64_t need = round_request(bytes);
   if (need == 0) return nullptr;
-  Extent* block = bins_.pick(need, policy_.candidates);
+  Extent* block = lane == 0 ? nullptr : bins_of(lane).pick(need, policy_.candidates);
+  if (block == nullptr) {
+    lane = 0;
+    block = bins_.pick(need, policy_.candidates);
+  }
   if (block == nullptr) return nullptr;
   if (block->bytes != need) {
     const bool at_high_end = need >= policy_.beside_older_from_bytes && older_is_behind(*block);
     block = at_high_end ? split_high(block, need) : split_low(block, need);
   } else {
-    bins_.remove(block);
+    bins_of(lane).remove(block);
     if (block->previous != nullptr) block->previous->next_is_free = false;
     if (block->next != nullptr) block->next->previous_is_free = false;
   }
-  count_taken(block->region, need);
+  count(block->region, -static_cast<std::int64_t>(need), lane);
   block->birth = ++births_;
   block->bin_next = nullptr;
   block->state = ExtentState::live;
@@ -142,11 +152,11 @@ Extent* ExtentHeap::allocate(std::uint64_t bytes) {
 /// The hole behind `extent` dissolves into it.
 void ExtentHeap::absorb_next(Extent* extent) noexcept {
   Extent* gone = extent->next;
-  bins_.remove(gone);
+  bins_of(gone->lane).remove(gone);
   pages(extent->region).remove(gone);
   extent->bytes += gone->bytes;
   extent->next = gone->next;
-  extent->next_is_free = false;
+  extent->next_is_free = gone->next_is_free;
   if (gone->next != nullptr) gone->next->previous = extent;
   arena_.give_back(gone);
 }
@@ -156,12 +166,12 @@ Extent* ExtentHeap::absorb_into_previous(Extent* extent) noexcept {
   Extent* hole = extent->previous;
   pages(extent->region).remove(extent);
   hole->next = extent->next;
-  hole->next_is_free = false;
+  hole->next_is_free = extent->next_is_free;
   if (extent->next != nullptr) {
     extent->next->previous = hole;
     extent->next->previous_is_free = true;
   }
-  bins_.resize(hole, hole->bytes + extent->bytes);
+  bins_of(hole->lane).resize(hole, hole->bytes + extent->bytes);
   arena_.give_back(extent);
   return hole;
 }
@@ -173,29 +183,31 @@ Extent* ExtentHeap::absorb_into_next(Extent* extent) noexcept {
   pages(extent->region).replace(extent, hole);
   hole->address = extent->address;
   hole->previous = extent->previous;
-  hole->previous_is_free = false;
+  hole->previous_is_free = extent->previous_is_free;
   if (extent->previous != nullptr) {
     extent->previous->next = hole;
     extent->previous->next_is_free = true;
   } else {
     extent->region->first = hole;
   }
-  bins_.resize(hole, hole->bytes + extent->bytes);
+  bins_of(hole->lane).resize(hole, hole->bytes + extent->bytes);
   arena_.give_back(extent);
   return hole;
 }
 
-Extent* ExtentHeap::free(Extent* extent) noexcept {
-  count_free(extent->region, extent->bytes);
-  if (extent->previous_is_free) {
-    if (extent->next_is_free) absorb_next(extent);
+Extent* ExtentHeap::free(Extent* extent, std::uint32_t lane) noexcept {
+  count(extent->region, static_cast<std::int64_t>(extent->bytes), lane);
+  const bool joins_next = extent->next_is_free && extent->next->lane == lane;
+  if (extent->previous_is_free && extent->previous->lane == lane) {
+    if (joins_next) absorb_next(extent);
     return absorb_into_previous(extent);
   }
-  if (extent->next_is_free) return absorb_into_next(extent);
+  if (joins_next) return absorb_into_next(extent);
   extent->state = ExtentState::free;
+  extent->lane = lane;
   if (extent->previous != nullptr) extent->previous->next_is_free = true;
   if (extent->next != nullptr) extent->next->previous_is_free = true;
-  bins_.insert(extent);
+  bins_of(lane).insert(extent);
   return extent;
 }
 

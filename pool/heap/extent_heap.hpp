@@ -1,7 +1,8 @@
 // ExtentHeap: where blocks lie inside regions. Geometry only: addresses are numbers, there is no device behind them.
 //
 // O(1): two-level bitmap bins over free extents (TLSF), host-side boundary tags (neighbour links), coalescing
-// inside a region, never across regions even where two touch. Owns every Extent; extents come from an arena and are recycled.
+// inside a region, never across regions even where two touch. A hole has a lane: lane 0 is everybody's; a hole of another
+// lane is used by that lane only, until the lane is emptied. Holes coalesce within their lane. Owns every Extent; extents come from an arena and are recycled.
 // Host memory: 88 bytes per extent (+ 6% arena slack), 9.2 bytes per 64 KiB of region, 1 KiB per page in which more than 8
 // extents start, 19 KiB per heap: at most 0.1% of the pool from a mean extent of 108 KiB up.
 // When host memory runs out, add_region and allocate throw std::bad_alloc and have changed nothing; nothing else allocates.
@@ -10,7 +11,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "pool/heap/extent.hpp"
 #include "pool/heap/extent_arena.hpp"
@@ -39,20 +42,31 @@ class ExtentHeap {
   /// Adds [address, address + bytes) as one free extent. Preconditions: 512-aligned, disjoint from every other region.
   /// Throws std::bad_alloc.
   Region* add_region(std::uint64_t address, std::uint64_t bytes, void* owner);
-  /// Forgets a wholly free region. Precondition: region->free_bytes == region->bytes.
+  /// Forgets a wholly free region. Precondition: is_wholly_free(*region).
   void remove_region(Region* region) noexcept;
   /// Forgets a region whatever it holds, calling `on_extent(Extent&)` for each live or deferred extent first, in address
   /// order. `on_extent` may unlink the extent from the owner's lists; it must not call back into the heap.
   template <class F> void abandon_region(Region* region, F&& on_extent);
 
   /// A block of exactly round(bytes) carved from the best of a few candidates: the tightest, then the lowest
-  /// address; nullptr only when no hole fits. State live, owner's fields zero on return. O(1). Throws std::bad_alloc.
-  Extent* allocate(std::uint64_t bytes);
-  /// live or deferred -> free, coalesced with free neighbours. Returns the resulting hole. O(1).
+  /// address, from `lane` if it has one, else from lane 0; nullptr only when no hole of either fits. State live, owner's
+  /// fields zero on return. O(1). Throws std::bad_alloc.
+  Extent* allocate(std::uint64_t bytes, std::uint32_t lane = 0);
+  /// live or deferred -> free in `lane`, coalesced with free neighbours of that lane. Returns the resulting hole. O(1).
   /// Precondition: the owner has unlinked a deferred extent from its list.
-  Extent* free(Extent* extent) noexcept;
+  Extent* free(Extent* extent, std::uint32_t lane = 0) noexcept;
   /// live -> deferred: its bytes stay out of every bin; bin_previous and bin_next are the owner's until free().
   void defer(Extent* extent) noexcept;
+
+  /// A lane above 0 with no hole in it. Throws std::bad_alloc.
+  std::uint32_t add_lane();
+  /// The lane may be handed out again. Precondition: it has no hole.
+  void remove_lane(std::uint32_t lane) noexcept;
+  std::uint64_t lane_bytes(std::uint32_t lane) const noexcept { return lanes_[lane - 1]->bytes; }  ///< Σ its holes
+  /// Joins holes of `lane` with holes of lane 0 beside them until one has `bytes`: true. O(holes of the lane).
+  bool gather(std::uint32_t lane, std::uint64_t bytes) noexcept;
+  /// Every hole of `lane` becomes deferred, by `on_extent(Extent*)`, which may link it. O(holes of the lane).
+  template <class F> void drain_lane(std::uint32_t lane, F&& on_extent);
 
   /// The block that begins at `address` (live or deferred), or nullptr. O(1).
   Extent* find(std::uint64_t address) const noexcept;
@@ -63,7 +77,8 @@ class ExtentHeap {
 
   std::uint64_t region_bytes() const { return region_bytes_; }
   std::uint64_t free_bytes() const { return free_bytes_; }
-  std::uint64_t largest_free_bytes() const { return bins_.largest_bytes(); }  ///< exact
+  std::uint64_t largest_free_bytes() const noexcept;                          ///< exact; of any lane
+  static bool is_wholly_free(const Region& region) { return region.free_bytes == region.bytes && region.lane_bytes == 0; }
   std::uint64_t wholly_free_bytes() const { return wholly_free_bytes_; }      ///< Σ bytes of regions with nothing in them
   std::uint64_t inactive_split_bytes() const { return free_bytes_ - wholly_free_bytes_; }  ///< free, in regions that hold something
   std::size_t region_count() const { return regions_.size(); }
@@ -82,7 +97,16 @@ class ExtentHeap {
 
  private:
   /// What check() adds up over the regions.
-  struct Tally { std::uint64_t regions, extents, holes, region_bytes, free_bytes, wholly_free_bytes; };
+  struct Tally {
+    std::uint64_t regions, extents, region_bytes, free_bytes, wholly_free_bytes;
+    std::vector<std::uint64_t> holes, lane_bytes;  ///< by lane
+  };
+  /// What one lane above 0 has.
+  struct Lane {
+    SizeBins bins;
+    std::uint64_t bytes = 0;
+    bool in_use = false;
+  };
 
   static PageIndex& pages(Region* region) { return static_cast<RegionRecord*>(region)->pages; }
   static const PageIndex& pages(const Region* region) { return static_cast<const RegionRecord*>(region)->pages; }
@@ -92,12 +116,13 @@ class ExtentHeap {
   void absorb_next(Extent* extent) noexcept;
   Extent* absorb_into_previous(Extent* extent) noexcept;
   Extent* absorb_into_next(Extent* extent) noexcept;
-  void count_free(Region* region, std::uint64_t bytes) noexcept;
-  void count_taken(Region* region, std::uint64_t bytes) noexcept;
+  SizeBins& bins_of(std::uint32_t lane) noexcept { return lane == 0 ? bins_ : lanes_[lane - 1]->bins; }
+  void count(Region* region, std::int64_t free_bytes, std::uint32_t lane) noexcept;
+  void move_to_lane(Extent* hole, std::uint32_t lane) noexcept;
   void forget_region(Region* region) noexcept;
   std::string check_region(const Region& region, Tally* tally) const;
   std::string check_links(const Region& region, const Extent& extent) const;
-  std::string check_bins(std::uint64_t holes) const;
+  std::string check_bins(const SizeBins& bins, std::uint32_t lane, std::uint64_t holes) const;
 
   FitPolicy policy_;
   std::uint64_t region_bytes_ = 0;
@@ -107,6 +132,7 @@ class ExtentHeap {
   ExtentArena arena_;
   RegionTable regions_;
   SizeBins bins_;
+  std::vector<std::unique_ptr<Lane>> lanes_;  ///< lane n is at n - 1
 };
 
 template <class F> void ExtentHeap::abandon_region(Region* region, F&& on_extent) {
@@ -116,6 +142,20 @@ template <class F> void ExtentHeap::abandon_region(Region* region, F&& on_extent
     extent = next;
   }
   forget_region(region);
+}
+
+template <class F> void ExtentHeap::drain_lane(std::uint32_t lane, F&& on_extent) {
+  SizeBins& bins = bins_of(lane);
+  while (Extent* hole = bins.any()) {
+    bins.remove(hole);
+    count(hole->region, -static_cast<std::int64_t>(hole->bytes), lane);
+    if (hole->previous != nullptr) hole->previous->next_is_free = false;
+    if (hole->next != nullptr) hole->next->previous_is_free = false;
+    hole->site = 0;
+    hole->requested_bytes = 0;
+    defer(hole);
+    on_extent(hole);
+  }
 }
 
 template <class F> void ExtentHeap::for_each_region(F&& visit) const {

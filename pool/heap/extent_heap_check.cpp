@@ -5,6 +5,7 @@
 namespace cupool::heap {
 
 namespace {
+bool same_lane(const Extent& hole, const Extent* next) { return next != nullptr && next->state == ExtentState::free && next->lane == hole.lane; }
 bool is_free(const Extent* extent) { return extent != nullptr && extent->state == ExtentState::free; }
 }  // namespace
 
@@ -15,7 +16,7 @@ std::string ExtentHeap::check_links(const Region& region, const Extent& extent) 
   if (extent.next != nullptr && extent.next->previous != &extent) return "an extent's next neighbour does not link back to it";
   if (extent.next != nullptr && extent.next->address != extent.address + extent.bytes) return "an extent does not end where its next neighbour begins";
   if (extent.next == nullptr && extent.address + extent.bytes != region.address + region.bytes) return "the last extent does not end where its region ends";
-  if (extent.state == ExtentState::free && is_free(extent.next)) return "two neighbouring extents are both free";
+  if (extent.state == ExtentState::free && same_lane(extent, extent.next)) return "two neighbouring extents are both free in one lane";
   if (extent.previous_is_free != is_free(extent.previous)) return "an extent is wrong about whether its previous neighbour is free";
   if (extent.next_is_free != is_free(extent.next)) return "an extent is wrong about whether its next neighbour is free";
   if (pages(&region).find(extent.address) != &extent) return "the page index does not find an extent by its base";
@@ -29,29 +30,35 @@ std::string ExtentHeap::check_region(const Region& region, Tally* tally) const {
   if (region.first == nullptr || region.first->address != region.address) return "a region's first extent does not begin where the region begins";
   if (region.first->previous != nullptr) return "a region's first extent has a previous neighbour";
   std::uint64_t free_bytes = 0;
+  std::uint64_t lane_bytes = 0;
   for (const Extent* extent = region.first; extent != nullptr; extent = extent->next) {
     if (std::string broken = check_links(region, *extent); !broken.empty()) return broken;
     ++tally->extents;
     if (extent->state != ExtentState::free) continue;
+    if (extent->lane >= tally->holes.size()) return "a hole is in a lane that there is not";
     free_bytes += extent->bytes;
-    ++tally->holes;
+    if (extent->lane != 0) lane_bytes += extent->bytes;
+    ++tally->holes[extent->lane];
+    tally->lane_bytes[extent->lane] += extent->bytes;
   }
+  if (lane_bytes != region.lane_bytes) return "a region's lane bytes are not the sum of its free extents in lanes";
   if (free_bytes != region.free_bytes) return "a region's free bytes are not the sum of its free extents";
   ++tally->regions;
   tally->region_bytes += region.bytes;
   tally->free_bytes += free_bytes;
-  if (free_bytes == region.bytes) tally->wholly_free_bytes += region.bytes;
+  if (is_wholly_free(region)) tally->wholly_free_bytes += region.bytes;
   return pages(&region).check();
 }
 
-std::string ExtentHeap::check_bins(std::uint64_t holes) const {
+std::string ExtentHeap::check_bins(const SizeBins& bins, std::uint32_t lane, std::uint64_t holes) const {
   std::uint64_t binned = 0;
   std::uint64_t largest_bytes = 0;
   for (unsigned row = 0; row < SizeBins::kRows; ++row) {
     for (unsigned column = 0; column < SizeBins::kDivisions; ++column) {
       const Extent* previous = nullptr;
-      for (const Extent* extent = bins_.head({row, column}); extent != nullptr; extent = extent->bin_next) {
+      for (const Extent* extent = bins.head({row, column}); extent != nullptr; extent = extent->bin_next) {
         if (extent->state != ExtentState::free) return "a bin lists an extent that is not free";
+        if (extent->lane != lane) return "a bin lists an extent of another lane";
         if (extent->bin_previous != previous) return "a bin's list does not link back";
         if (SizeBins::slot_of(extent->bytes) != SizeBins::Slot{row, column}) return "an extent is in a bin of another size";
         if (++binned > holes) return "the bins list more extents than are free";
@@ -61,13 +68,15 @@ std::string ExtentHeap::check_bins(std::uint64_t holes) const {
     }
   }
   if (binned != holes) return "a free extent is in no bin";
-  if (largest_bytes != bins_.largest_bytes()) return "the largest free extent is not the one that the bins remember";
-  return bins_.check();
+  if (largest_bytes != bins.largest_bytes()) return "the largest free extent is not the one that the bins remember";
+  return bins.check();
 }
 
 std::string ExtentHeap::check() const {
   if (std::string broken = regions_.check(); !broken.empty()) return broken;
   Tally tally{};
+  tally.holes.resize(lanes_.size() + 1);
+  tally.lane_bytes.resize(lanes_.size() + 1);
   std::string broken;
   for_each_region([&](const Region& region) {
     if (broken.empty()) broken = check_region(region, &tally);
@@ -78,7 +87,12 @@ std::string ExtentHeap::check() const {
   if (tally.region_bytes != region_bytes_) return "the heap's bytes are not the sum of its regions";
   if (tally.free_bytes != free_bytes_) return "the heap's free bytes are not the sum of its free extents";
   if (tally.wholly_free_bytes != wholly_free_bytes_) return "the wholly free bytes are not those of the regions with nothing in them";
-  return check_bins(tally.holes);
+  for (std::uint32_t lane = 0; broken.empty() && lane <= lanes_.size(); ++lane) {
+    broken = check_bins(lane == 0 ? bins_ : lanes_[lane - 1]->bins, lane, tally.holes[lane]);
+    if (lane != 0 && tally.lane_bytes[lane] != lanes_[lane - 1]->bytes) return "a lane's bytes are not the sum of its holes";
+    if (lane != 0 && !lanes_[lane - 1]->in_use && tally.holes[lane] != 0) return "a lane that nobody uses has holes";
+  }
+  return broken;
 }
 
 }  // namespace cupool::heap

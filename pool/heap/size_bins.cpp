@@ -66,6 +66,12 @@ Extent* SizeBins::pick(std::uint64_t bytes, unsigned candidates) const noexcept 
   return best;
 }
 
+Extent* SizeBins::any() const noexcept {
+  if (rows_ == 0) return nullptr;
+  const unsigned row = highest_bit(rows_);
+  return heads_[row][highest_bit(columns_[row])];
+}
+
 std::uint64_t SizeBins::largest_bytes() const noexcept {
   if (rows_ == 0) return 0;
   if (largest_count_ != 0) return largest_bytes_;

@@ -45,6 +45,11 @@ class SizeBins {
   /// Bytes of the largest extent, 0 when there is none. O(1) until the last of the largest leaves, then one bin's length.
   std::uint64_t largest_bytes() const noexcept;
 
+  /// One of the largest extents there are, or nullptr.
+  Extent* any() const noexcept;
+  /// visit(Extent*) until it answers true, larger extents first. `visit` must not change the bins unless it answers true.
+  template <class F> bool any_of(F&& visit) const;
+
   /// The head of a bin, for check().
   const Extent* head(Slot slot) const { return heads_[slot.row][slot.column]; }
   /// Bitmaps against lists; the first contradiction as a sentence. O(bins).
@@ -68,6 +73,15 @@ inline SizeBins::Slot SizeBins::slot_of(std::uint64_t bytes) {
   const unsigned row = 63U - static_cast<unsigned>(std::countl_zero(granules | (kDivisions - 1))) - (kDivisions_log2 - 1);
   const unsigned shift = row - static_cast<unsigned>(row != 0);
   return {row, static_cast<unsigned>(granules >> shift) & (kDivisions - 1)};
+}
+
+template <class F> bool SizeBins::any_of(F&& visit) const {
+  for (unsigned row = kRows; row-- > 0;) {
+    for (unsigned column = kDivisions; columns_[row] != 0 && column-- > 0;)
+      for (Extent* extent = heads_[row][column]; extent != nullptr; extent = extent->bin_next)
+        if (visit(extent)) return true;
+  }
+  return false;
 }
 
 inline void SizeBins::note_size(std::uint64_t bytes) noexcept {

@@ -283,7 +283,7 @@ TEST_CASE_METHOD(Fixture, "check names a broken link, a wrong state and a wrong 
   Extent* block = take(kMiB);
   SECTION("state") {
     block->state = ExtentState::free;
-    CHECK(heap.check() == "two neighbouring extents are both free");
+    CHECK(heap.check() == "two neighbouring extents are both free in one lane");
     block->state = ExtentState::live;
   }
   SECTION("size") {

@@ -1,0 +1,58 @@
+// ExtentHeap: lanes, whose holes only one user may take. See extent_heap.hpp.
+#include <algorithm>
+
+#include "pool/core/bytes.hpp"
+#include "pool/heap/extent_heap.hpp"
+
+namespace cupool::heap {
+
+std::uint32_t ExtentHeap::add_lane() {
+  std::size_t index = 0;
+  while (index < lanes_.size() && lanes_[index]->in_use) ++index;
+  if (index == lanes_.size()) lanes_.push_back(std::make_unique<Lane>());
+  lanes_[index]->in_use = true;
+  return static_cast<std::uint32_t>(index + 1);
+}
+
+void ExtentHeap::remove_lane(std::uint32_t lane) noexcept { lanes_[lane - 1]->in_use = false; }
+
+std::uint64_t ExtentHeap::largest_free_bytes() const noexcept {
+  std::uint64_t largest_bytes = bins_.largest_bytes();
+  for (const auto& lane : lanes_)
+    if (lane->bytes > largest_bytes) largest_bytes = std::max(largest_bytes, lane->bins.largest_bytes());
+  return largest_bytes;
+}
+
+/// A hole of lane 0 becomes one of `lane`; its neighbours stay as they are.
+void ExtentHeap::move_to_lane(Extent* hole, std::uint32_t lane) noexcept {
+  const auto bytes = static_cast<std::int64_t>(hole->bytes);
+  bins_.remove(hole);
+  count(hole->region, -bytes, 0);
+  hole->lane = lane;
+  bins_of(lane).insert(hole);
+  count(hole->region, bytes, lane);
+}
+
+bool ExtentHeap::gather(std::uint32_t lane, std::uint64_t bytes) noexcept {
+  const std::uint64_t need = round_request(bytes);
+  const auto usable = [lane](bool is_free, const Extent* extent) { return is_free && (extent->lane == 0 || extent->lane == lane); };
+  return bins_of(lane).any_of([&](Extent* hole) {
+    Extent* first = hole;
+    while (usable(first->previous_is_free, first->previous)) first = first->previous;
+    std::uint64_t run_bytes = first->bytes;
+    for (const Extent* last = first; usable(last->next_is_free, last->next); last = last->next) run_bytes += last->next->bytes;
+    if (run_bytes < need) return false;
+    if (first->lane == 0) move_to_lane(first, lane);
+    while (usable(first->next_is_free, first->next)) {
+      if (first->next->lane == 0) move_to_lane(first->next, lane);
+      const std::uint64_t before_bytes = first->bytes;
+      absorb_next(first);  // adds to its bytes, which its bin must learn
+      const std::uint64_t joined_bytes = first->bytes;
+      first->bytes = before_bytes;
+      bins_of(lane).resize(first, joined_bytes);
+    }
+    return true;
+  });
+}
+
+}  // namespace cupool::heap
