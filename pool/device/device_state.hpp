@@ -62,12 +62,13 @@ template <class T> class Mailbox {
 
 /// One per PoolSet.
 struct PoolServices {
-  PoolServices(const DriverApi& driver_api, const config::Options& pool_options, Clock& pool_clock)
-      : api(driver_api), options(pool_options), clock(pool_clock) {}
+  PoolServices(const DriverApi& driver_api, const config::Options& pool_options, Clock& pool_clock, observe::TraceSink* trace_sink)
+      : api(driver_api), options(pool_options), clock(pool_clock), trace(trace_sink) {}
 
   const DriverApi& api;
   const config::Options options;
   Clock& clock;
+  observe::TraceSink* const trace;              ///< null: nothing is traced
   const TickConverter::Moment start = TickConverter::now();
   OwnerMap owners;
   ContextRegistry contexts;
@@ -88,7 +89,7 @@ struct DeviceState {
         driver(pool_services.api, live_device.driver_calls),
         total_bytes(device_total_bytes),
         limit(limit_bytes),
-        timeline(pool_services.options.timeline_events) {}
+        timeline(pool_services.options.timeline_events, pool_services.trace, device_ordinal) {}
 
   observe::Counters& counters() { return live.counters; }
 

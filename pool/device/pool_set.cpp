@@ -39,8 +39,9 @@ SystemClock& system_clock() {
 
 class PoolSet::Impl {
  public:
-  Impl(const DriverApi& api, const config::Options& options, observe::LiveDevice* devices, std::size_t device_slots, Clock* clock)
-      : services(api, options, clock != nullptr ? *clock : system_clock()),
+  Impl(const DriverApi& api, const config::Options& options, observe::LiveDevice* devices, std::size_t device_slots, Clock* clock,
+       observe::TraceSink* trace)
+      : services(api, options, clock != nullptr ? *clock : system_clock(), trace),
         lives(devices),
         slots(std::min(device_slots, pools.size())),
         driver(api, uncounted) {
@@ -54,7 +55,6 @@ class PoolSet::Impl {
     if (options.backing == config::Backing::pages)
       services.warnings.add("CUPOOL_BACKING=pages is not served yet: the backing is segments");
     if (options.stacks != config::StackMode::off) services.warnings.add("CUPOOL_STACKS is not served yet: the report has no call sites");
-    if (!options.trace.empty()) services.warnings.add("CUPOOL_TRACE is not served yet: no events are streamed");
   }
 
   ThreadCache& cache() {
@@ -162,8 +162,9 @@ class PoolSet::Impl {
   std::array<std::atomic<const char*>, kUnpooledNames> unpooled{};
 };
 
-PoolSet::PoolSet(const DriverApi& api, const config::Options& options, observe::LiveDevice* devices, std::size_t device_slots, Clock* clock)
-    : impl_(std::make_unique<Impl>(api, options, devices, device_slots, clock)) {}
+PoolSet::PoolSet(const DriverApi& api, const config::Options& options, observe::LiveDevice* devices, std::size_t device_slots, Clock* clock,
+                 observe::TraceSink* trace)
+    : impl_(std::make_unique<Impl>(api, options, devices, device_slots, clock, trace)) {}
 PoolSet::~PoolSet() = default;
 
 Result<CUdeviceptr> PoolSet::allocate(CUcontext context, std::size_t bytes, const char* api) {

@@ -22,6 +22,7 @@
 #include "pool/driver/driver_api.hpp"
 #include "pool/observe/live_page.hpp"
 #include "pool/observe/snapshot.hpp"
+#include "pool/observe/trace_sink.hpp"
 
 namespace cupool {
 
@@ -63,9 +64,10 @@ enum class OutsideKind : std::uint8_t { array, program_vmm, driver_pool, managed
 
 class PoolSet {
  public:
-  /// `api`, `devices` and `clock` must outlive the set (`clock` null: the machine's). Makes no driver call.
+  /// `api`, `devices`, `clock` and `trace` must outlive the set (`clock` null: the machine's; `trace` null: no event is traced).
+  /// Makes no driver call.
   PoolSet(const DriverApi& api, const config::Options& options, observe::LiveDevice* devices, std::size_t device_slots,
-          Clock* clock = nullptr);
+          Clock* clock = nullptr, observe::TraceSink* trace = nullptr);
   ~PoolSet();
   PoolSet(const PoolSet&) = delete;
   PoolSet& operator=(const PoolSet&) = delete;

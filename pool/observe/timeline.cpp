@@ -8,10 +8,11 @@
 
 namespace cupool::observe {
 
-static_assert(sizeof(Event) == 40, "the ring's size, and the trace file, count on it");
+static_assert(sizeof(Event) == 40, "the ring's size counts on it");
 static_assert(std::is_trivially_copyable_v<Event>);
 
-Timeline::Timeline(std::size_t capacity_events) : capacity_(std::min(capacity_events, kMaxTimelineEvents)) {}
+Timeline::Timeline(std::size_t capacity_events, TraceSink* trace, int device)
+    : capacity_(std::min(capacity_events, kMaxTimelineEvents)), trace_(trace, device) {}
 
 Timeline::~Timeline() {
   if (ring_ != nullptr) ::munmap(ring_, capacity_ * sizeof(Event));

@@ -1,4 +1,4 @@
-// Timeline: the newest events of a device in a ring, for the report.
+// Timeline: the newest events of a device in a ring, for the report; every event goes on to the trace, where there is one.
 //
 // The ring is mapped at the first event (a process that allocates nothing pays nothing) and never grows; after that
 // an event is one 40-byte store. Never: reads the clock (ticks come in the event), locks, allocates in record().
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "pool/observe/event.hpp"
+#include "pool/observe/trace_writer.hpp"
 
 namespace cupool::observe {
 
@@ -18,14 +19,17 @@ inline constexpr std::size_t kMaxTimelineEvents = std::size_t{1} << 28;
 
 class Timeline {
  public:
-  /// Keeps the newest `capacity_events`, at most kMaxTimelineEvents; 0 keeps none and counts none as dropped.
-  explicit Timeline(std::size_t capacity_events);
+  /// Keeps the newest `capacity_events`, at most kMaxTimelineEvents; 0 keeps none and counts none as dropped. `trace`: where
+  /// every event goes too, as one of `device`; it outlives the timeline.
+  explicit Timeline(std::size_t capacity_events, TraceSink* trace = nullptr, int device = 0);
   ~Timeline();
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
-  /// Keeps `event`, over the oldest when the ring is full. No allocation after the first call.
-  void record(const Event& event) noexcept {
+  /// Keeps `event`, over the oldest when the ring is full. No allocation after the first call. `stream`: the one that a
+  /// stream-ordered call named, for the trace; 0: none.
+  void record(const Event& event, std::uint64_t stream = 0) noexcept {
+    if (trace_.is_on()) [[unlikely]] trace_.record(event, stream);
     if (ring_ == nullptr && !map_ring()) return;
     ring_[next_] = event;
     if (++next_ == capacity_) next_ = 0;
@@ -47,6 +51,7 @@ class Timeline {
   std::uint64_t recorded_ = 0;   ///< events stored since the start
   std::uint64_t lost_ = 0;       ///< events that came while there was no ring though one was asked for
   bool mapping_failed_ = false;
+  TraceWriter trace_;
 };
 
 }  // namespace cupool::observe

@@ -109,9 +109,8 @@ TEST_CASE("options that are not served yet are named once, and the report says w
   options.pool.policy = config::Policy::async;
   options.pool.backing = config::Backing::pages;
   options.pool.stacks = config::StackMode::python;
-  options.pool.trace = "events";
   Rig rig(options);
-  CHECK(rig.pools().take_warnings().size() == 4);
+  CHECK(rig.pools().take_warnings().size() == 3);
   rig.allocate(1);
   CHECK(rig.pools().take_warnings().empty());
   CHECK(rig.snapshot().devices.at(0).policy == "grow");
