@@ -55,6 +55,7 @@ void finish(std::optional<int> code) {
   own.pools.stop_calling_driver();
   own.shared.remove_registry();
   own.page.set_state(observe::LiveState::exiting);
+  own.trace.finish();
   if (own.reporter.write_exit(code)) {
     own.page.set_state(observe::LiveState::reported);
     own.page.retire();

@@ -30,7 +30,7 @@ void book_late_frees(Process& own) {
 
 CUresult serve(Process& own, CUcontext context, std::size_t bytes, const char* symbol, CUdeviceptr* out) {
   if (!own.late_frees.empty()) book_late_frees(own);
-  own.page.publish();
+  own.before_allocation();
   const Result<CUdeviceptr> block = own.pools.allocate(context, bytes, symbol);
   if (block.ok()) *out = block.value();
   else own.reporter.after_oom();

@@ -2,8 +2,8 @@
 //
 // Order, and why: (1) the real function, so that whatever happens there is an answer; (2) lookups answer in any
 // phase; (3) may this thread be served now? re-entered, cold, aside, exiting or forked: pass; (4) the body under the
-// guard; (5) an exception of ours becomes the real driver's answer, never the program's problem. Thread
-// cancellation is not ours to swallow. A pooled address is kept from the driver on every way out (HOOK_FREE).
+// guard, then, with no lock held, what the trace needs; (5) an exception of ours becomes the real driver's answer, never the
+// program's problem. Thread cancellation is not ours to swallow. A pooled address is kept from the driver on every way out (HOOK_FREE).
 #pragma once
 
 #include <cxxabi.h>
@@ -35,7 +35,11 @@ struct Hooked<E, CUresult(Args...)> {
     if (!lifecycle::t_inside) [[likely]] {
       const lifecycle::Inside guard;
       try {
-        if (lifecycle::may_serve()) [[likely]] return Body<E>::run(real, args...);
+        if (lifecycle::may_serve()) [[likely]] {
+          const CUresult result = Body<E>::run(real, args...);
+          process().trace.upkeep();
+          return result;
+        }
       } catch (abi::__forced_unwind&) {
         throw;
       } catch (...) {

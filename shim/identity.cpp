@@ -105,6 +105,14 @@ std::string Identity::expand(std::string_view pattern) const {
   return config::expand_pattern(config::Options{}.report, facts, &variable).value_or("cupool-report.json");
 }
 
+std::string Identity::expand_path(std::string_view pattern) const {
+  const config::PatternFacts facts{live_.pid, host_, rank_.empty() ? "0" : rank_};
+  const std::optional<std::string> path = config::expand_pattern(pattern, facts, &variable);
+  if (!path || path->empty() || path->front() == '/') return path.value_or("");
+  char folder[4096];
+  return getcwd(folder, sizeof folder) != nullptr ? std::string(folder) + "/" + *path : *path;
+}
+
 std::vector<observe::OptionFact> option_facts(const config::Options& options) {
   std::vector<observe::OptionFact> facts;
   facts.reserve(options.facts.size());

@@ -22,6 +22,8 @@ class Identity {
   observe::ProcessFacts facts() const;
   /// Expands a file pattern (REPORT.md section 6); a bad one warned when it was read, and falls back to the default.
   std::string expand(std::string_view pattern) const;
+  /// The same, made absolute (the program may change its folder); empty where the pattern names no file.
+  std::string expand_path(std::string_view pattern) const;
 
  private:
   observe::LiveIdentity live_;

@@ -31,6 +31,10 @@ std::string page_text(const config::Options& options, const Identity& identity, 
   return observe::process_json(identity.facts(), option_facts(options), report_path);
 }
 
+observe::TraceIdentity trace_identity(const observe::LiveIdentity& identity) {
+  return {identity.pid, identity.process_start_ticks, identity.start_unix_ns};
+}
+
 }  // namespace
 
 Process::Process(const DriverApi& driver_api, std::unique_ptr<config::Options> loaded)
@@ -38,9 +42,11 @@ Process::Process(const DriverApi& driver_api, std::unique_ptr<config::Options> l
       options(std::move(loaded)),
       report_path(expand_report_path(*options, identity)),
       page(identity.live_identity(), page_text(*options, identity, report_path)),
-      pools(api, *options, page.devices(), observe::kMaxDevices),
+      trace(options->trace.empty() ? std::string() : identity.expand_path(options->trace), trace_identity(identity.live_identity()),
+            options->trace.empty() ? std::string() : page_text(*options, identity, report_path)),
+      pools(api, *options, page.devices(), observe::kMaxDevices, nullptr, trace.sink()),
       shared(api, pools, {identity.live_identity().pid, identity.live_identity().process_start_ticks}),
-      reporter(pools, *options, identity, report_path) {}
+      reporter(pools, *options, identity, report_path, trace) {}
 
 std::unique_ptr<config::Options> load_options() {
   std::vector<std::string_view> environment;

@@ -15,17 +15,25 @@
 #include "shim/outside_ledger.hpp"
 #include "shim/reporter.hpp"
 #include "shim/shared_blocks.hpp"
+#include "shim/trace_file.hpp"
 
 namespace cupool::shim {
 
 struct Process {
   Process(const DriverApi& driver_api, std::unique_ptr<config::Options> loaded);
 
+  /// The program asks for device memory: from now on there is a live page and a trace.
+  void before_allocation() {
+    page.publish();
+    trace.begin();
+  }
+
   DriverApi api;
   std::unique_ptr<config::Options> options;
   Identity identity;
   std::string report_path;   ///< absolute; "stderr", or empty for none
   LivePage page;
+  TraceFile trace;
   PoolSet pools;
   SharedBlocks shared;
   Reporter reporter;

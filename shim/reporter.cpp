@@ -47,10 +47,12 @@ observe::ReportInput Reporter::input(observe::ReportEvent event, std::chrono::na
   input.process = identity_.facts();
   input.options = option_facts(options_);
   input.snapshot = pools_.snapshot(lock_budget);
+  input.snapshot.dropped_events += trace_.dropped();
   input.warnings = options_.warnings;
   pass_warnings();
   const std::lock_guard lock(warnings_mutex_);
   input.warnings.insert(input.warnings.end(), warnings_.begin(), warnings_.end());
+  if (std::string warning = trace_.warning(); !warning.empty()) input.warnings.push_back(std::move(warning));
   return input;
 }
 

@@ -14,14 +14,15 @@
 #include "pool/device/pool_set.hpp"
 #include "pool/observe/report.hpp"
 #include "shim/identity.hpp"
+#include "shim/trace_file.hpp"
 
 namespace cupool::shim {
 
 class Reporter {
  public:
   /// The referents outlive the process. `path` is where the exit report goes: "stderr", or empty for none.
-  Reporter(PoolSet& pools, const config::Options& options, const Identity& identity, const std::string& path)
-      : pools_(pools), options_(options), identity_(identity), path_(path) {}
+  Reporter(PoolSet& pools, const config::Options& options, const Identity& identity, const std::string& path, TraceFile& trace)
+      : pools_(pools), options_(options), identity_(identity), path_(path), trace_(trace) {}
 
   /// Tells the user what the pool found worth a line; one load when there is nothing.
   void pass_warnings() noexcept {
@@ -45,6 +46,7 @@ class Reporter {
   const config::Options& options_;
   const Identity& identity_;
   const std::string& path_;
+  TraceFile& trace_;
   std::atomic<int> oom_reports_{0};
   std::mutex warnings_mutex_;
   std::vector<std::string> warnings_;  ///< the pool's, told already, for the reports

@@ -28,7 +28,8 @@ std::uint64_t unpredictable() {
          reinterpret_cast<std::uintptr_t>(&bits);
 }
 
-/// mkdir -p, from the left. What is there already may be anything: opening it afterwards tells.
+}  // namespace
+
 void make_folders(const std::string& folder) {
   for (std::size_t end = folder.find('/', 1); ; end = folder.find('/', end + 1)) {
     const std::string part = folder.substr(0, end);
@@ -36,8 +37,6 @@ void make_folders(const std::string& folder) {
     if (end == std::string::npos) return;
   }
 }
-
-}  // namespace
 
 ReportFile::ReportFile(const std::string& path) {
   const std::size_t slash = path.rfind('/');

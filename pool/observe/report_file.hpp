@@ -36,6 +36,9 @@ class ReportFile {
   int error_ = 0;
 };
 
+/// mkdir -p, from the left, 0700. What is there already may be anything: opening it afterwards tells.
+void make_folders(const std::string& folder);
+
 /// While it lives, this thread's writes report EFBIG and EPIPE as errors and raise neither SIGXFSZ nor SIGPIPE, whatever
 /// the host's dispositions are; these are not touched.
 class WriteSignals {

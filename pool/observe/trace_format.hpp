@@ -21,7 +21,7 @@
 //        0 u64 magic (the bytes "CUPLCHK1")             8 u32 chunk_bytes (with these 64; a multiple of 4096)
 //       12 u32 index (0, 1, 2 … in the file's order)   16 i32 device (ordinal)    20 u32 zero
 //       24 u64 base_ticks     32 u64 dropped_before: events that the device lost since its chunk before this one
-//       40 u64 sequence: 1, 2, 3 … in each device's own order, which is the file's order too; stored last. 0: no event is in it yet
+//       40 u64 sequence: 1, 2, 3 … the order of each device's chunks, as a rule the file's too; stored last. 0: no event is in it yet
 //       48 to 63 are zero.
 //   3. Records begin at 64. A record is a first word and one word for each bit that is set in its `fields`, lowest bit first:
 //        bits 0-7 kind (1 + EventKind)   bits 8-15 fields (TraceField)   bits 16-31 thread (0: the pool itself)

@@ -1,0 +1,226 @@
+// See trace_file.hpp. What happens here happens once per chunk, so that it may cost system calls.
+#include "shim/trace_file.hpp"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "pool/core/bytes.hpp"
+#include "pool/core/clock.hpp"
+#include "pool/observe/report_file.hpp"
+#include "shim/log.hpp"
+#include "shim/private_folder.hpp"
+
+namespace cupool::shim {
+namespace {
+
+constexpr std::size_t kFirstChunkBytes = 64 * kKiB;  ///< a short run leaves a small file; each chunk doubles, up to
+constexpr std::size_t kChunkBytesMax = kMiB;         ///< some 18,000 blocks' lives
+constexpr unsigned kDoublings = 4;
+constexpr int kInterruptionsMax = 100;
+
+std::size_t chunk_bytes(std::uint32_t index) { return std::min(kFirstChunkBytes << std::min(index, kDoublings), kChunkBytesMax); }
+
+observe::TraceReading read_now() {
+  const TickConverter::Moment now = TickConverter::now();
+  return {now.ticks, now.unix_ns};
+}
+
+/// The program must not notice our system calls: not by errno, a signal, nor a cancellation that unwinds through us.
+class Unnoticed {
+ public:
+  Unnoticed() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state_); }
+  ~Unnoticed() { pthread_setcancelstate(cancel_state_, nullptr); }
+  Unnoticed(const Unnoticed&) = delete;
+  Unnoticed& operator=(const Unnoticed&) = delete;
+
+ private:
+  struct KeptErrno {
+    const int value = errno;
+    ~KeptErrno() { errno = value; }
+  };
+  KeptErrno kept_errno_;  // first, so that it is given back last
+  int cancel_state_ = PTHREAD_CANCEL_ENABLE;
+  observe::WriteSignals signals_;  // RLIMIT_FSIZE: an error, not a SIGXFSZ
+};
+
+}  // namespace
+
+TraceFile::TraceFile(std::string path, const observe::TraceIdentity& identity, std::string process_json)
+    : path_(std::move(path)), identity_(identity), process_json_(std::move(process_json)), first_reading_(read_now()), is_begun_(path_.empty()) {}
+
+void TraceFile::begin_once() noexcept {
+  const Unnoticed unnoticed;
+  const std::lock_guard lock(mutex_);
+  if (is_begun_.load(std::memory_order_relaxed)) return;
+  if (const int error = make(); error != 0) give_up("no trace", error);
+  is_begun_.store(true, std::memory_order_release);
+}
+
+int TraceFile::make() try {
+  if (const int error = create(); error != 0) return error;
+  int error = map_header();
+  if (error == 0) error = add_chunk();
+  if (error == 0) {
+    sink_.count_in(header_->dropped);
+    fill_spares();
+    return 0;
+  }
+  unlink(path_.c_str());  // ours: it was not there before create()
+  close(file_);
+  file_ = -1;
+  return error;
+} catch (const std::bad_alloc&) {
+  return ENOMEM;
+}
+
+int TraceFile::create() {
+  const std::size_t slash = path_.rfind('/');
+  if (slash != std::string::npos && slash != 0) observe::make_folders(path_.substr(0, slash));
+  const int file = open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY, 0600);
+  if (file < 0) return errno;
+  struct stat facts{};
+  if (fstat(file, &facts) != 0) return errno;
+  file_ = private_folder::move_high(file);
+  file_device_ = facts.st_dev;
+  file_inode_ = facts.st_ino;
+  return 0;
+}
+
+/// Space on the disk up to `end_bytes`, or the error.
+int TraceFile::reserve(std::size_t end_bytes) {
+  int error = EINTR;
+  for (int i = 0; error == EINTR && i < kInterruptionsMax; ++i)
+    error = posix_fallocate(file_, static_cast<off_t>(file_bytes_), static_cast<off_t>(end_bytes - file_bytes_));
+  if (error != 0 && ftruncate(file_, static_cast<off_t>(file_bytes_)) != 0) return error;  // nobody maps what lies behind
+  return error;
+}
+
+void* TraceFile::map(std::size_t offset_bytes, std::size_t bytes, int* error) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, static_cast<off_t>(offset_bytes));
+  if (memory == MAP_FAILED) {
+    *error = errno;
+    return nullptr;
+  }
+  madvise(memory, bytes, MADV_DONTFORK);
+#ifdef MADV_POPULATE_WRITE
+  madvise(memory, bytes, MADV_POPULATE_WRITE);  // Linux 5.14: no page fault under a device's lock
+#endif
+  return memory;
+}
+
+int TraceFile::map_header() {
+  const std::size_t bytes = observe::trace_header_bytes(process_json_.size(), static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
+  int error = reserve(bytes);
+  if (error != 0) return error;
+  void* memory = map(0, bytes, &error);
+  if (memory == nullptr) return error;
+  header_ = observe::format_trace_header(memory, bytes, identity_, first_reading_, process_json_);
+  file_bytes_ = bytes;
+  return 0;
+}
+
+/// The descriptor may have been closed, and its number reused, by a program that closes all it does not know.
+bool TraceFile::has_descriptor() {
+  struct stat facts{};
+  const auto is_ours = [&](int file) { return fstat(file, &facts) == 0 && facts.st_dev == file_device_ && facts.st_ino == file_inode_; };
+  if (file_ >= 0 && is_ours(file_)) return true;
+  file_ = -1;
+  const int file = open(path_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  if (file < 0) return false;
+  if (!is_ours(file)) {
+    close(file);
+    return false;
+  }
+  file_ = private_folder::move_high(file);
+  return true;
+}
+
+int TraceFile::add_chunk() {
+  const std::size_t bytes = chunk_bytes(chunks_);
+  if (!has_descriptor()) return EBADF;
+  auto* chunk = new (std::nothrow) observe::TraceChunk;
+  if (chunk == nullptr) return ENOMEM;
+  int error = reserve(file_bytes_ + bytes);
+  void* memory = error == 0 ? map(file_bytes_, bytes, &error) : nullptr;
+  if (memory == nullptr) {
+    delete chunk;
+    return error;
+  }
+  observe::format_trace_chunk(memory, bytes, chunks_);
+  *chunk = {static_cast<std::byte*>(memory), bytes, chunks_, nullptr};
+  file_bytes_ += bytes;
+  ++chunks_;
+  sink_.offer(chunk);
+  return 0;
+}
+
+void TraceFile::fill_spares() {
+  while (!has_ended_ && sink_.has_room()) {
+    if (const int error = add_chunk(); error != 0) give_up("the trace ends here", error);
+  }
+}
+
+/// Precondition: mutex_ is held.
+void TraceFile::give_up(const char* what, int error) {
+  has_ended_ = true;
+  try {
+    const bool is_taken = error == EEXIST;  // another process's trace, a link: nothing of it is touched
+    const char* why = is_taken ? "there is such a file; with %p in CUPOOL_TRACE each process writes its own" : strerrordesc_np(error);
+    warning_ = std::string(what) + ": " + path_ + ": " + (why != nullptr ? why : "unknown error");
+    log::warn(warning_);
+  } catch (const std::bad_alloc&) {  // no memory for a line: it is lost
+  }
+}
+
+void TraceFile::read_clocks() { observe::add_trace_reading(*header_, read_now()); }
+
+void TraceFile::refill() noexcept {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || header_ == nullptr) return;  // another thread is at it
+  const Unnoticed unnoticed;
+  sink_.clear_work();  // before looking: what is taken from now on calls again
+  for (observe::TraceChunk* chunk = sink_.take_retired(); chunk != nullptr; chunk = chunk->next) munmap(chunk->memory, chunk->bytes);
+  if (has_ended_) return;
+  read_clocks();
+  fill_spares();
+}
+
+/// Shortens the file by its unused end. What a writer may have mapped is never cut: a store there would be SIGBUS.
+void TraceFile::give_spares_back() {
+  std::size_t bytes = 0;
+  std::uint32_t count = 0;
+  std::uint32_t first = chunks_;
+  while (observe::TraceChunk* chunk = sink_.withdraw()) {
+    munmap(chunk->memory, chunk->bytes);
+    bytes += chunk->bytes;
+    first = std::min(first, chunk->index);
+    ++count;
+  }
+  if (first + count != chunks_ || count == 0 || !has_descriptor()) return;
+  if (ftruncate(file_, static_cast<off_t>(file_bytes_ - bytes)) == 0) file_bytes_ -= bytes;
+}
+
+void TraceFile::finish() noexcept {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || header_ == nullptr) return;
+  const Unnoticed unnoticed;
+  has_ended_ = true;
+  give_spares_back();
+  read_clocks();
+  header_->state.store(static_cast<std::uint32_t>(observe::TraceState::closed), std::memory_order_release);
+}
+
+std::string TraceFile::warning() {
+  const std::lock_guard lock(mutex_);
+  return warning_;
+}
+
+}  // namespace cupool::shim

@@ -1,0 +1,79 @@
+// The file behind CUPOOL_TRACE: makes it, maps its chunks for the pool's writers and unmaps the full ones.
+//
+// Made when the process first asks for device memory; 0600, never over a file or link that is there. Space is reserved before
+// it is mapped: a full disk ends the trace with one warning line, never with SIGBUS. A forked child does not inherit the
+// mappings. Never calls the driver, never under a pool's lock, no thread. Format: pool/observe/trace_format.hpp.
+// Thread rule: any thread, but finish once.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <mutex>
+#include <string>
+
+#include "pool/observe/trace_format.hpp"
+#include "pool/observe/trace_sink.hpp"
+
+namespace cupool::shim {
+
+class TraceFile {
+ public:
+  /// `path` absolute, empty: no trace, and everything below does nothing. `process_json`: the live page's text.
+  TraceFile(std::string path, const observe::TraceIdentity& identity, std::string process_json);
+  TraceFile(const TraceFile&) = delete;
+  TraceFile& operator=(const TraceFile&) = delete;
+
+  /// What the pool writes to; nullptr without a trace.
+  observe::TraceSink* sink() { return path_.empty() ? nullptr : &sink_; }
+
+  /// Before an allocation: makes the file, once; cheap afterwards.
+  void begin() noexcept {
+    if (!is_begun_.load(std::memory_order_acquire)) [[unlikely]] begin_once();
+  }
+  /// After every call, with no lock held: replaces the chunks that were taken. One load when there is nothing to do.
+  void upkeep() noexcept {
+    if (sink_.has_work()) [[unlikely]] refill();
+  }
+  /// The process ends: gives the unused end of the file back and says so in the file. Events may still come.
+  void finish() noexcept;
+
+  /// Events that found no room.
+  std::uint64_t dropped() const { return sink_.dropped(); }
+  /// Why there is no trace, or why it ends early; empty: nothing is wrong.
+  std::string warning();
+
+ private:
+  void begin_once() noexcept;
+  void refill() noexcept;
+  int make();
+  int create();
+  int map_header();
+  int add_chunk();
+  void* map(std::size_t offset_bytes, std::size_t bytes, int* error);
+  int reserve(std::size_t end_bytes);
+  bool has_descriptor();
+  void fill_spares();
+  void give_spares_back();
+  void give_up(const char* what, int error);
+  void read_clocks();
+
+  const std::string path_;
+  const observe::TraceIdentity identity_;
+  std::string process_json_;
+  const observe::TraceReading first_reading_;
+  observe::TraceSink sink_;
+  std::atomic<bool> is_begun_;
+  std::mutex mutex_;                         ///< guards what follows; never held while a pool's lock is
+  observe::TraceHeader* header_ = nullptr;
+  int file_ = -1;
+  dev_t file_device_ = 0;
+  ino_t file_inode_ = 0;
+  std::size_t file_bytes_ = 0;
+  std::uint32_t chunks_ = 0;
+  bool has_ended_ = false;                   ///< no chunk is added any more
+  std::string warning_;
+};
+
+}  // namespace cupool::shim
