@@ -34,6 +34,10 @@ too: it is completed from the counters in shared memory. A failure of cupool its
 be run with 126, one that is not found with 127.
 
 A flag wins over its variable in the environment, and that wins over a profile.
+
+What JAX's and TensorFlow's own variables ask for (XLA_PYTHON_CLIENT_PREALLOCATE, XLA_CLIENT_MEM_FRACTION, TF_GPU_ALLOCATOR and
+others) is translated for cupool, where nothing above says otherwise; then the pools of PyTorch, JAX and TensorFlow are told to
+stand aside, so that every tensor comes from cupool. --dry-run shows it, --keep-framework-pool leaves all of that alone.
 """
 
 RUN_EXAMPLES = """\
@@ -43,6 +47,7 @@ examples:
   cupool run --policy platform --report run.json -- ./app
                                                       change nothing, only count and report
   cupool run --limit 0:40GiB,1:50% -- ./app           at most so much on each device
+  cupool run --dry-run -- python train.py             what would be set, and why; runs nothing
 """
 
 
@@ -63,15 +68,36 @@ def _plain(doc: str) -> str:
     return doc.replace("`", "").replace("%", "%%")
 
 
+def _value_of(option: Option):
+    """What the library takes is taken; a typing error is told before the program starts."""
+    def read(text: str) -> str:
+        if option.accepts(text):
+            return text
+        raise argparse.ArgumentTypeError(f"'{text}' is not one of {', '.join(option.values)}")
+    return read
+
+
+def _frameworks(text: str) -> frozenset[str]:
+    from cupool_lib.handover_rules import POOLS
+    known = {pool.framework.lower(): pool.framework for pool in POOLS}
+    words = list(known) if text.strip().lower() == "all" else [word.strip().lower() for word in text.split(",")]
+    if not set(words) <= set(known):
+        raise argparse.ArgumentTypeError(f"'{text}' is not of {', '.join(known)}")
+    return frozenset(known[word] for word in words)
+
+
 def _run_parser(options: list[Option]) -> argparse.ArgumentParser:
     parser = _RunParser(prog="cupool run", usage="cupool run [FLAGS] [--] COMMAND [ARGUMENT]...", description=RUN_HELP,
                         epilog=RUN_EXAMPLES, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", metavar="NAME|FILE", help="settings from a shipped profile or a JSON file")
     parser.add_argument("--library", metavar="FILE", help="the libcupool.so to use (default: the one that belongs to this command)")
+    parser.add_argument("--keep-framework-pool", nargs="?", type=_frameworks, const=_frameworks("all"), default=frozenset(), metavar="NAME,...",
+                        help="leave the frameworks' own pools and settings as they are; with =pytorch, =jax or =tensorflow only that one's")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be set and why, and run nothing")
     group = parser.add_argument_group("options of the library, each the same as its variable")
     for option in options:
         if option.name not in INTERNAL:
-            group.add_argument(option.flag, dest=option.name, metavar="|".join(option.values) or "VALUE", choices=option.values or None,
+            group.add_argument(option.flag, dest=option.name, metavar="|".join(option.values) or "VALUE", type=_value_of(option),
                                help=f"{_plain(option.doc)}. {option.variable}, default {_plain(option.default)}")
     return parser
 
@@ -86,8 +112,9 @@ def _run(arguments: list[str], ignored_signals: int) -> int:
     valued = {"--profile", "--library"} | {option.flag for option in options}
     own, command = run.split_command(arguments, valued)
     flags = vars(parser.parse_args(own))
-    profile, library = flags.pop("profile"), flags.pop("library")
-    return run.run(options, flags, profile, library, command, ignored_signals)
+    choices = run.Choices(profile=flags.pop("profile"), library=flags.pop("library"), keep_pools=flags.pop("keep_framework_pool"),
+                          dry_run=flags.pop("dry_run"), flags=flags)
+    return run.run(options, choices, command, ignored_signals)
 
 
 def _report(arguments: list[str]) -> int:

@@ -23,7 +23,7 @@ from cupool_lib.report_file import SCHEMA_NAME, BadReport, load
 _BLOCK_COLUMNS = ["address", "bytes", "requested_bytes", "state", "region", "site", "allocated_unix_ns"]
 _TIMELINE_COLUMNS = ["unix_ns", "kind", "address", "bytes", "requested_bytes", "site", "thread", "stream_class"]
 _MISSING = "completed by cupool run from the live page: histogram, holes, address map, timeline, sites and leaks are missing"
-_QUIET = ("off", "error", "err", "critical")
+QUIET = ("off", "error", "err", "critical")
 _OOM_REPORTS_MAX = 8  # more are not written, see shim/reporter.cpp
 
 
@@ -78,7 +78,7 @@ def _complete(page: Page, status: int | None, end_unix_ns: int) -> str:
     except (OSError, ValueError) as error:
         return f"no report for process {page.pid}: {target}: {getattr(error, 'strerror', None) or error}"
     quiet = page.facts.get("options", {}).get("log", {})
-    if isinstance(quiet, dict) and quiet.get("value") in _QUIET:
+    if isinstance(quiet, dict) and quiet.get("value") in QUIET:
         return ""
     return f"process {page.pid} {_ending(status)}; its report was completed from shared memory: {target}"
 

@@ -210,7 +210,7 @@ def _variables() -> list[Finding]:
         if name not in options:
             near = difflib.get_close_matches(name, [key for key, option in options.items() if option.name not in INTERNAL], 1, 0.6)
             findings.append(Finding("variables", WARNING, f"{name} is not a variable of cupool's", f"did you mean {near[0]}?" if near else "unset it"))
-        elif options[name].values and os.environ[name] and os.environ[name] not in options[name].values:
+        elif os.environ[name].strip() and not options[name].accepts(os.environ[name]):
             findings.append(Finding("variables", WARNING, f"{name}={os.environ[name]} is not one of {', '.join(options[name].values)}",
                                     f"the default, {options[name].default}, will be used"))
     values = [f"{name}={os.environ[name]}" for name in options if name in os.environ and options[name].name not in INTERNAL]

@@ -28,6 +28,12 @@ class Option:
     default: str
     doc: str
     values: tuple[str, ...] = field(default=())
+    aliases: dict[str, str] = field(default_factory=dict)  # other spellings that the library takes, and what they mean
+
+    def accepts(self, text: str) -> bool:
+        """Whether the library takes `text` for this choice: case and outer white space do not matter, aliases count."""
+        word = text.strip().lower()
+        return not self.values or word in (known.lower() for known in (*self.values, *self.aliases))
 
     @property
     def flag(self) -> str:
@@ -38,7 +44,7 @@ def load_options() -> list[Option]:
     rows = json.loads(locate.data_file("options.json").read_text(encoding="utf-8"))
     rows = rows["options"] if isinstance(rows, dict) else rows
     return [Option(row["name"], row["variable"], str(row.get("default", "")), row["doc"],
-                   tuple(row.get("values") or row.get("choices") or ())) for row in rows]
+                   tuple(row.get("values") or row.get("choices") or ()), dict(row.get("aliases") or {})) for row in rows]
 
 
 def profile_path(name: str) -> Path:

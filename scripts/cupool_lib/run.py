@@ -1,7 +1,7 @@
 """`cupool run`: a program under the pool.
 
-Flags become CUPOOL_* variables, the library goes first into LD_PRELOAD, and the program is started and waited for as
-launch.py says. Afterwards every process of this run that died without writing its report gets one, from its live page.
+Flags become CUPOOL_* variables, the frameworks' own settings too (handover.py), the library goes first into LD_PRELOAD, and
+the program is started and waited for as launch.py says. Afterwards every process of this run that died without writing its report gets one, from its live page.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shlex
 import sys
 import time
+from dataclasses import dataclass
 
-from cupool_lib import completion, launch, locate
+from cupool_lib import completion, handover, launch, locate
 from cupool_lib.options import INTERNAL, Option, ProfileError, load_profile, program_environment
 from cupool_lib.terminal import fail, printable
 
@@ -33,18 +35,34 @@ def split_command(arguments: list[str], valued: set[str]) -> tuple[list[str], li
     return arguments[:index], arguments[index:]
 
 
-def build_environment(options: list[Option], flags: dict[str, str | None], profile: str | None,
-                      environment: dict[str, str]) -> dict[str, str]:
-    """Flags win over what the environment holds, and that over the profile."""
-    result = dict(environment)
-    if profile is not None:
-        for variable, value in load_profile(profile, options).items():
-            result.setdefault(variable, value)
+@dataclass(frozen=True)
+class Choices:
+    """What stood on the command line before the program."""
+
+    flags: dict[str, str | None]  # by option name
+    profile: str | None = None
+    library: str | None = None
+    keep_pools: frozenset[str] = frozenset()  # of these frameworks
+    dry_run: bool = False
+
+
+def build_environment(options: list[Option], choices: Choices, environment: dict[str, str]) -> tuple[dict[str, str], dict[str, handover.Explicit]]:
+    """Flags win over what the environment holds, and that over the profile; also says which of them each option comes from."""
+    result, explicit = dict(environment), {}
+    profile = load_profile(choices.profile, options) if choices.profile is not None else {}
     for option in options:
-        value = flags.get(option.name)
-        if option.name not in INTERNAL and value is not None:
-            result[option.variable] = value
-    return result
+        flag, variable = choices.flags.get(option.name), option.variable
+        if option.name in INTERNAL:
+            continue
+        if flag is not None:
+            result[variable], source = flag, f"{option.flag} {flag}"
+        elif variable in environment:
+            source = f"{variable}={environment[variable]}"
+        elif variable in profile:
+            result[variable], source = profile[variable], f"profile {choices.profile} ({option.name} {profile[variable]})"
+        if result.get(variable, "").strip():
+            explicit[option.name] = handover.Explicit(result[variable], source)
+    return result, explicit
 
 
 def with_preload(environment: dict[str, str], library: str) -> dict[str, str]:
@@ -62,15 +80,21 @@ def new_run_id(environment: dict[str, str]) -> str:
     return nested if RUN_ID.fullmatch(nested) else own
 
 
-def run(options: list[Option], flags: dict[str, str | None], profile: str | None, library: str | None,
-        command: list[str], ignored_signals: int) -> int:
+def run(options: list[Option], choices: Choices, command: list[str], ignored_signals: int) -> int:
     if not command:
         return fail("run: no command given, for example: cupool run --policy preallocate -- python train.py", OWN_FAILURE)
     try:
-        environment = build_environment(options, flags, profile, program_environment())
+        given = program_environment()
+        environment, explicit = build_environment(options, choices, given)
+        plan = handover.plan(environment, explicit, choices.keep_pools)
+        _tell(plan.conflicts, environment)
+        environment = plan.apply(environment)
         run_id = new_run_id(environment)
         environment["CUPOOL_RUN_ID"] = run_id
-        environment = with_preload(environment, str(locate.library(library)))
+        environment = with_preload(environment, str(locate.library(choices.library)))
+        if choices.dry_run:
+            sys.stdout.write(dry_run(command, environment["LD_PRELOAD"], explicit, plan))
+            return 0
         pid = launch.start(command, environment, ignored_signals)
     except (ProfileError, locate.NotFound) as error:
         return fail(f"run: {error}", OWN_FAILURE)
@@ -79,6 +103,28 @@ def run(options: list[Option], flags: dict[str, str | None], profile: str | None
     status = launch.wait(pid)
     _complete_reports(run_id, pid, status)
     return launch.end_as(status)
+
+
+def dry_run(command: list[str], preload: str, explicit: dict[str, handover.Explicit], plan: handover.Plan) -> str:
+    """What would be set and why, one variable a line."""
+    rows = [(f"LD_PRELOAD={preload}", "the library")]
+    rows += [(f"CUPOOL_{name.upper()}={choice.value}", f"you: {choice.source}") for name, choice in explicit.items()]
+    for change in plan.changes:
+        rows.append((f"unset {change.variable}" if change.value is None else f"{change.variable}={change.value}", change.why))
+    width = min(60, max(len(left) for left, _ in rows))
+    lines = [f"would run: {shlex.join(command)}", *(f"  {left:{width}}  {why}" for left, why in rows), *(f"  left as it is: {note}" for note in plan.notes)]
+    return "".join(printable(line) + "\n" for line in lines)
+
+
+def _tell(lines: list[str], environment: dict[str, str]) -> None:
+    if environment.get("CUPOOL_LOG", "").strip().lower() in completion.QUIET:
+        return
+    try:
+        for line in lines:
+            sys.stderr.write(f"cupool: {printable(line)}\n")
+        sys.stderr.flush()
+    except OSError:  # stderr is closed or its reader gone
+        pass
 
 
 def _complete_reports(run_id: str, pid: int, status: int) -> None:

@@ -113,7 +113,7 @@ class OwnFailures(unittest.TestCase):
 
 class Environment(unittest.TestCase):
     def environment_of(self, *flags: str, env: dict[str, str]) -> dict[str, str]:
-        result = subprocess.run([str(support.CUPOOL), "run", "--library", str(support.PRELOAD), *flags, "--", "env", "-0"], env=env,
+        result = subprocess.run([str(support.CUPOOL), "run", "--library", str(support.PRELOAD), "--keep-framework-pool", *flags, "--", "env", "-0"], env=env,
                                 capture_output=True, check=True)
         return dict(entry.split("=", 1) for entry in os.fsdecode(result.stdout).split("\0") if entry)
 
