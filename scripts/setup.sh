@@ -7,15 +7,16 @@ readonly REQUIRED_PACKAGES=(
   "command cmake=cmake" "command ninja=ninja-build" "command g++=g++" "command python3=python3"
   "header nlohmann/json.hpp=nlohmann-json3-dev" "header spdlog/spdlog.h=libspdlog-dev" "header fmt/format.h=libfmt-dev"
   "header catch2=catch2" "header zlib.h=zlib1g-dev" "header mimalloc-2.0/mimalloc.h|mimalloc-2.1/mimalloc.h|mimalloc.h=libmimalloc-dev"
-  "command shellcheck=shellcheck" "command clang++=clang"
+  "command shellcheck=shellcheck" "command clang++=clang" "module jsonschema=python3-jsonschema"
 )
 
 note() { echo "scripts: $*"; }
 die() { echo "scripts: $*" >&2; exit 1; }
 
-has_thing() {  # has_thing "command NAME" | "header A|B"
+has_thing() {  # has_thing "command NAME" | "module PYTHON_NAME" | "header A|B"
   local kind=${1%% *} names=${1#* } name
   if [ "$kind" = command ]; then command -v "$names" >/dev/null 2>&1; return; fi
+  if [ "$kind" = module ]; then python3 -c "import $names" >/dev/null 2>&1; return; fi
   local IFS='|'
   for name in $names; do
     if [ -e "/usr/include/$name" ] || [ -e "/usr/local/include/$name" ]; then return 0; fi
