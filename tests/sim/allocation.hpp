@@ -17,6 +17,7 @@ namespace cusim {
 struct Context;
 struct MemoryPool;
 struct Mapping;
+struct GraphMemory;
 
 enum class MemoryKind : std::uint8_t {
   device,          ///< cuMemAlloc, cuMemAllocPitch
@@ -26,6 +27,7 @@ enum class MemoryKind : std::uint8_t {
   registered,      ///< cuMemHostRegister
   mapped,          ///< cuMemMap
   imported,        ///< cuIpcOpenMemHandle
+  graph,           ///< of an allocation node
 };
 
 struct Allocation {
@@ -48,6 +50,7 @@ struct Allocation {
   // Rare kinds.
   MemoryPool* pool = nullptr;
   Mapping* mapping = nullptr;
+  GraphMemory* graph = nullptr;
   OperationPtr available;  ///< stream-ordered: from here on it may be touched
   OperationPtr reused_after;  ///< stream-ordered: until this is complete, the previous holder's work may touch the bytes
   Allocation* backing = nullptr;

@@ -1,5 +1,5 @@
 // Stream capture. Source: CUDA Driver API 13.0, "Stream Management".
-#include "tests/sim/call.hpp"
+#include "tests/sim/graph_nodes.hpp"
 
 using namespace cusim;
 
@@ -22,6 +22,7 @@ CUresult begin(Call& c, CUstream handle, CUstreamCaptureMode mode, std::shared_p
   capture->origin = stream;
   capture->streams = {stream};
   capture->graph = graph != nullptr ? std::move(graph) : std::make_shared<Graph>();
+  if (capture->graph->id == 0) capture->graph->id = c.sim.next_id();
   capture->graph_handle = graph_handle;
   stream->capture = capture;
   c.sim.captures.push_back(std::move(capture));
@@ -123,16 +124,29 @@ CUresult capture_info(Call& c, CUstream handle, CUstreamCaptureStatus* status, c
   return CUDA_SUCCESS;
 }
 
-/// The node lists of the newer forms are not modelled: asking for them is refused loudly.
+struct WantedNodes {
+  const CUgraphNode** nodes = nullptr;
+  const CUgraphEdgeData** edges = nullptr;
+  std::size_t* count = nullptr;
+};
+
+/// With what the next captured node depends on; the lists live until the next such call for the stream.
 CUresult full_info(Symbol symbol, CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                   bool wants_nodes) {
+                   const WantedNodes& wanted) {
   return call(symbol, [&](Call& c) -> CUresult {
-    if (wants_nodes) {
-      c.sim.violate(c.name() + ": the list of dependencies is not modelled");
-      std::fprintf(stderr, "cusim: %s: the list of dependencies is not modelled\n", c.name().c_str());
-      return CUDA_ERROR_NOT_SUPPORTED;
+    CUSIM_TRY(capture_info(c, handle, status, id, graph));
+    if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
+    Stream* stream = nullptr;
+    CUSIM_TRY(c.stream(handle, &stream));
+    stream->told_nodes.clear();
+    for (const std::size_t index : stream->capture_frontier) {
+      stream->told_nodes.push_back(as_node(stream->capture->graph->nodes[index]));
     }
-    return capture_info(c, handle, status, id, graph);
+    stream->told_edges.assign(stream->told_nodes.size(), CUgraphEdgeData{});
+    if (wanted.nodes != nullptr) *wanted.nodes = stream->told_nodes.data();
+    if (wanted.edges != nullptr) *wanted.edges = stream->told_edges.data();
+    if (wanted.count != nullptr) *wanted.count = stream->told_nodes.size();
+    return CUDA_SUCCESS;
   });
 }
 
@@ -187,22 +201,21 @@ CUresult cuStreamGetCaptureInfo_ptsz(CUstream stream, CUstreamCaptureStatus* sta
 }
 CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                    const CUgraphNode** nodes, size_t* count) {
-  return full_info(Symbol::cuStreamGetCaptureInfo_v2, stream, status, id, graph, nodes != nullptr || count != nullptr);
+  return full_info(Symbol::cuStreamGetCaptureInfo_v2, stream, status, id, graph, {nodes, nullptr, count});
 }
 CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                         const CUgraphNode** nodes, size_t* count) {
   return full_info(Symbol::cuStreamGetCaptureInfo_v2_ptsz, per_thread(stream), status, id, graph,
-                   nodes != nullptr || count != nullptr);
+                   {nodes, nullptr, count});
 }
 CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                    const CUgraphNode** nodes, const CUgraphEdgeData** edges, size_t* count) {
-  return full_info(Symbol::cuStreamGetCaptureInfo_v3, stream, status, id, graph,
-                   nodes != nullptr || edges != nullptr || count != nullptr);
+  return full_info(Symbol::cuStreamGetCaptureInfo_v3, stream, status, id, graph, {nodes, edges, count});
 }
 CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                         const CUgraphNode** nodes, const CUgraphEdgeData** edges, size_t* count) {
   return full_info(Symbol::cuStreamGetCaptureInfo_v3_ptsz, per_thread(stream), status, id, graph,
-                   nodes != nullptr || edges != nullptr || count != nullptr);
+                   {nodes, edges, count});
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {

@@ -1,5 +1,5 @@
 // Device memory: allocation, pitch, free, sizes, address ranges.
-#include "tests/sim/call.hpp"
+#include "tests/sim/graph_nodes.hpp"
 
 using namespace cusim;
 
@@ -19,11 +19,27 @@ CUresult allocate(Call& c, CUdeviceptr* out, std::size_t bytes) {
   return CUDA_SUCCESS;
 }
 
+/// Memory of a graph keeps its address, and its bytes for the next launch.
+CUresult free_of_graph(Call& c, CUdeviceptr address, Context& current) {
+  const std::shared_ptr<GraphMemory> memory = c.sim.find_graph_memory(address);
+  CUSIM_TRY(may_free_outside(c, *memory));
+  CUSIM_TRY(c.sim.forbid_while_capturing());
+  memory->live = false;
+  Context& owner = *memory->context;
+  c.sim.wait_for_context(owner, c.lock);
+  if (&current != &owner && current.alive) c.sim.wait_for_context(current, c.lock);
+  memory->on_device = false;
+  return owner.broken;
+}
+
 CUresult free_memory(Call& c, CUdeviceptr address) {
   Context* current = nullptr;
   CUSIM_TRY(c.current(&current));
   if (address == 0) return CUDA_SUCCESS;
   Allocation* memory = c.sim.find_memory(address);
+  if (memory != nullptr && memory->base == address && memory->graph != nullptr) {
+    return free_of_graph(c, address, *current);
+  }
   if (memory == nullptr || memory->base != address || memory->free_requested ||
       (memory->kind != MemoryKind::device && memory->kind != MemoryKind::managed &&
        memory->kind != MemoryKind::stream_ordered)) {

@@ -2,17 +2,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tests/sim/call.hpp"
+#include "tests/sim/graph_nodes.hpp"
 
 using namespace cusim;
 
 namespace {
-
-CUresult loud(Call& c, const char* what) {
-  std::fprintf(stderr, "cusim: %s: %s is not modelled\n", c.name().c_str(), what);
-  c.sim.violate(c.name() + ": " + what + " is not modelled");
-  return CUDA_ERROR_NOT_SUPPORTED;
-}
 
 CUresult find_pool(Call& c, CUmemoryPool handle, MemoryPool** out) {
   const auto found = c.sim.pools.find(as_number(handle));
@@ -29,12 +23,12 @@ CUresult allocate(Call& c, CUdeviceptr* out, std::size_t bytes, MemoryPool* pool
   Stream* stream = nullptr;
   CUSIM_TRY(c.stream(stream_handle, &stream));
   if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (stream->capture != nullptr) return loud(c, "a graph memory node");
   if (stream->legacy) CUSIM_TRY(c.sim.forbid_implicit(*stream->context));
   if (pool == nullptr) {
     c.sim.default_pool(stream->context->device);
     pool = c.sim.devices[static_cast<std::size_t>(stream->context->device)]->current_pool;
   }
+  if (stream->capture != nullptr) return capture_allocation(c, out, bytes, *pool, *stream);
   const auto range = c.sim.take_pooled(*pool, bytes, *stream);
   if (!range) return CUDA_ERROR_OUT_OF_MEMORY;
   std::vector<OperationPtr> before = c.sim.stream_predecessors(*stream);
@@ -62,18 +56,29 @@ CUresult allocate(Call& c, CUdeviceptr* out, std::size_t bytes, MemoryPool* pool
   return CUDA_SUCCESS;
 }
 
+CUresult free_graph_async(Call& c, CUdeviceptr address, Stream& stream) {
+  const std::shared_ptr<GraphMemory> memory = c.sim.find_graph_memory(address);
+  if (stream.legacy) CUSIM_TRY(c.sim.forbid_implicit(*stream.context));
+  CUSIM_TRY(may_free_outside(c, *memory));
+  free_graph_memory(c, memory, stream);
+  return CUDA_SUCCESS;
+}
+
 CUresult free_async(Call& c, CUdeviceptr address, CUstream stream_handle) {
   Stream* stream = nullptr;
   CUSIM_TRY(c.stream(stream_handle, &stream));
   if (address == 0) return CUDA_SUCCESS;
+  if (stream->capture != nullptr) return capture_free(c, address, *stream);
   Allocation* memory = c.sim.find_memory(address);
+  if (memory != nullptr && memory->base == address && memory->graph != nullptr) {
+    return free_graph_async(c, address, *stream);
+  }
   const bool known = memory != nullptr && memory->base == address && !memory->free_requested &&
                      (memory->kind == MemoryKind::stream_ordered || memory->kind == MemoryKind::device);
   if (!known) {
     c.sim.violate(c.name() + " of an address that is not allocated (double free?)");
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (stream->capture != nullptr) return loud(c, "a graph memory node");
   if (stream->legacy) CUSIM_TRY(c.sim.forbid_implicit(*stream->context));
   const std::uint64_t id = memory->buffer_id;
   Work work;
@@ -155,6 +160,65 @@ CUresult with_device(Symbol symbol, CUdevice ordinal, Body&& body) {
   });
 }
 
+/// The pool's place for the forms of CUDA 13 that name one: only pinned memory of a device is modelled.
+CUresult check_place(Call& c, const CUmemLocation* location, CUmemAllocationType type) {
+  if (location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const bool is_managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+  if (type != CU_MEM_ALLOCATION_TYPE_PINNED && !is_managed) return CUDA_ERROR_INVALID_VALUE;
+  switch (location->type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE: break;
+    case CU_MEM_LOCATION_TYPE_NONE:
+      if (!is_managed) return CUDA_ERROR_INVALID_VALUE;
+      return refuse_unmodelled(c, "a pool of managed memory");
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA: return refuse_unmodelled(c, "a pool of the host");
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+  return is_managed ? refuse_unmodelled(c, "a pool of managed memory") : CUDA_SUCCESS;
+}
+
+/// The same, and its device.
+template <class Body>
+CUresult with_place(Symbol symbol, const CUmemLocation* location, CUmemAllocationType type, Body&& body) {
+  return call(symbol, [&](Call& c) -> CUresult {
+    CUSIM_TRY(check_place(c, location, type));
+    Device* device = nullptr;
+    CUSIM_TRY(c.device(location->id, &device));
+    return body(c, *device, c.sim.default_pool(location->id));
+  });
+}
+
+CUresult set_current(Call& c, Device& device, int ordinal, CUmemoryPool handle) {
+  MemoryPool* pool = nullptr;
+  CUSIM_TRY(find_pool(c, handle, &pool));
+  if (pool->device != ordinal) return CUDA_ERROR_INVALID_VALUE;
+  device.current_pool = pool;
+  return CUDA_SUCCESS;
+}
+
+/// All of them or none.
+CUresult set_access(Call& c, MemoryPool& pool, const CUmemAccessDesc* wanted, std::size_t count) {
+  if (wanted == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  for (std::size_t i = 0; i < count; ++i) {
+    Device* device = nullptr;
+    const CUmemAccess_flags flags = wanted[i].flags;
+    if (wanted[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    CUSIM_TRY(c.device(wanted[i].location.id, &device));
+    if (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
+        flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    // Its own device always reads and writes [?: the code for taking that away].
+    if (wanted[i].location.id == pool.device && flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    if (wanted[i].location.id != pool.device) pool.access[wanted[i].location.id] = wanted[i].flags;
+  }
+  return CUDA_SUCCESS;
+}
+
 CUmemoryPool as_pool(const MemoryPool& pool) { return reinterpret_cast<CUmemoryPool>(pool.handle); }
 
 CUresult allocate_from(Call& c, CUdeviceptr* out, std::size_t bytes, CUmemoryPool handle, CUstream stream) {
@@ -164,6 +228,36 @@ CUresult allocate_from(Call& c, CUdeviceptr* out, std::size_t bytes, CUmemoryPoo
 }
 
 }  // namespace
+
+namespace cusim {
+
+CUresult refuse_unmodelled(Call& c, const char* what) {
+  std::fprintf(stderr, "cusim: %s: %s is not modelled\n", c.name().c_str(), what);
+  c.sim.violate(c.name() + ": " + what + " is not modelled");
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult check_pool_properties(Call& c, const CUmemPoolProps& wanted) {
+  constexpr unsigned kHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_WIN32 |
+                                    CU_MEM_HANDLE_TYPE_WIN32_KMT | CU_MEM_HANDLE_TYPE_FABRIC;
+  const unsigned handles = wanted.handleTypes;
+  const bool has_reserved = std::any_of(std::begin(wanted.reserved), std::end(wanted.reserved),
+                                        [](unsigned char byte) { return byte != 0; });
+  if (has_reserved || wanted.win32SecurityAttributes != nullptr || (handles & ~kHandleTypes) != 0 ||
+      (wanted.usage & ~unsigned{CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS}) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  // A pool of host memory without a NUMA node is never shared.
+  if (wanted.location.type == CU_MEM_LOCATION_TYPE_HOST && handles != 0) return CUDA_ERROR_INVALID_VALUE;
+  CUSIM_TRY(check_place(c, &wanted.location, wanted.allocType));
+  const bool is_device = wanted.location.id >= 0 && static_cast<std::size_t>(wanted.location.id) < c.sim.devices.size();
+  if (!is_device) return CUDA_ERROR_INVALID_VALUE;
+  // [?] What this device does not offer; FABRIC without an IMEX channel is NOT_PERMITTED.
+  if ((handles & CU_MEM_HANDLE_TYPE_FABRIC) != 0) return CUDA_ERROR_NOT_PERMITTED;
+  return (handles & ~unsigned{CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR}) != 0 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+}
+
+}  // namespace cusim
 
 extern "C" {
 
@@ -204,28 +298,39 @@ CUresult cuDeviceGetMemPool(CUmemoryPool* out, CUdevice device) {
 }
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
   return with_device(Symbol::cuDeviceSetMemPool, device, [&](Call& c, Device& d, MemoryPool&) -> CUresult {
-    MemoryPool* pool = nullptr;
-    CUSIM_TRY(find_pool(c, handle, &pool));
-    if (pool->device != device) return CUDA_ERROR_INVALID_VALUE;
-    d.current_pool = pool;
+    return set_current(c, d, device, handle);
+  });
+}
+CUresult cuMemGetDefaultMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType type) {
+  return with_place(Symbol::cuMemGetDefaultMemPool, location, type,
+                    [&](Call&, Device&, MemoryPool& pool) -> CUresult {
+                      if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                      *out = as_pool(pool);
+                      return CUDA_SUCCESS;
+                    });
+}
+CUresult cuMemGetMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType type) {
+  return with_place(Symbol::cuMemGetMemPool, location, type, [&](Call&, Device& d, MemoryPool&) -> CUresult {
+    if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *out = as_pool(*d.current_pool);
     return CUDA_SUCCESS;
+  });
+}
+CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool handle) {
+  return with_place(Symbol::cuMemSetMemPool, location, type, [&](Call& c, Device& d, MemoryPool&) {
+    return set_current(c, d, location->id, handle);
   });
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
   return call(Symbol::cuMemPoolCreate, [&](Call& c) -> CUresult {
-    if (out == nullptr || properties == nullptr || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE || properties->handleTypes != 0) {
-      return loud(c, "a pool that is shared or not on a device");
-    }
-    Device* device = nullptr;
-    CUSIM_TRY(c.device(properties->location.id, &device));
+    if (out == nullptr || properties == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    CUSIM_TRY(check_pool_properties(c, *properties));
     auto pool = std::make_unique<MemoryPool>();
     pool->handle = c.sim.new_handle();
     pool->device = properties->location.id;
     pool->max_bytes = properties->maxSize;
+    pool->handle_types = properties->handleTypes;
     *out = as_pool(*pool);
     c.sim.pools.emplace(pool->handle, std::move(pool));
     return CUDA_SUCCESS;
@@ -266,28 +371,39 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
   });
 }
 CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* descriptors, size_t count) {
-  return with_pool(Symbol::cuMemPoolSetAccess, handle, [&](Call& c, MemoryPool& pool) -> CUresult {
-    if (descriptors == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
-    for (std::size_t i = 0; i < count; ++i) {
-      Device* device = nullptr;
-      if (descriptors[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
-      CUSIM_TRY(c.device(descriptors[i].location.id, &device));
-      const bool is_own = descriptors[i].location.id == pool.device;
-      // Its own device always reads and writes.
-      if (is_own && descriptors[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
-      if (!is_own) pool.access[descriptors[i].location.id] = descriptors[i].flags;
-    }
-    return CUDA_SUCCESS;
-  });
+  return with_pool(Symbol::cuMemPoolSetAccess, handle,
+                   [&](Call& c, MemoryPool& pool) { return set_access(c, pool, descriptors, count); });
 }
 CUresult cuMemPoolGetAccess(CUmemAccess_flags* out, CUmemoryPool handle, CUmemLocation* location) {
-  return with_pool(Symbol::cuMemPoolGetAccess, handle, [&](Call&, MemoryPool& pool) -> CUresult {
+  return with_pool(Symbol::cuMemPoolGetAccess, handle, [&](Call& c, MemoryPool& pool) -> CUresult {
     if (out == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;  // [?] the host's view
+    Device* device = nullptr;
+    CUSIM_TRY(c.device(location->id, &device));
     const auto access = pool.access.find(location->id);
     *out = location->id == pool.device         ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
            : access == pool.access.end() ? CU_MEM_ACCESS_FLAGS_PROT_NONE
                                          : access->second;
     return CUDA_SUCCESS;
+  });
+}
+
+
+/// What can be refused is refused; sharing itself is not modelled.
+CUresult cuMemPoolExportToShareableHandle(void* out, CUmemoryPool handle, CUmemAllocationHandleType type,
+                                          unsigned long long flags) {
+  return with_pool(Symbol::cuMemPoolExportToShareableHandle, handle, [&](Call& c, MemoryPool& pool) -> CUresult {
+    if (out == nullptr || flags != 0 || (pool.handle_types & type) == 0) return CUDA_ERROR_INVALID_VALUE;
+    return refuse_unmodelled(c, "a shared pool");
+  });
+}
+CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* out, CUdeviceptr address) {
+  return call(Symbol::cuMemPoolExportPointer, [&](Call& c) -> CUresult {
+    const Allocation* memory = c.sim.find_memory(address);
+    if (out == nullptr || memory == nullptr || memory->pool == nullptr || memory->pool->handle_types == 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    return refuse_unmodelled(c, "a shared pool");
   });
 }
 

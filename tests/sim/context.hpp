@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/sim/allocation.hpp"
+#include "tests/sim/graph_memory.hpp"
 #include "tests/sim/timeline.hpp"
 
 namespace cusim {
@@ -32,10 +33,30 @@ struct Work {
 struct Node {
   Work work;
   std::vector<std::size_t> predecessors;  ///< indices into the graph
+  std::uint64_t handle = 0;
+  std::shared_ptr<GraphMemory> allocates;
+  std::shared_ptr<GraphMemory> frees;
 };
 
+struct GraphExec;
+
 struct Graph {
+  std::uint64_t id = 0;
   std::vector<Node> nodes;
+  std::weak_ptr<GraphExec> exec;  ///< the last instantiation
+
+  bool has_memory_nodes() const {
+    for (const Node& node : nodes) {
+      if (node.allocates != nullptr || node.frees != nullptr) return true;
+    }
+    return false;
+  }
+};
+
+struct GraphExec {
+  std::vector<Node> nodes;  ///< a copy: changes of the graph do not reach what was instantiated
+  unsigned long long flags = 0;
+  OperationPtr last;        ///< of the previous launch: the next one comes after it
 };
 
 /// One stream capture, shared by the streams that joined it.
@@ -82,6 +103,8 @@ struct Stream {
   OperationPtr tail;
   std::shared_ptr<Capture> capture;
   std::set<std::size_t> capture_frontier;  ///< nodes that the next captured one depends on
+  std::vector<CUgraphNode> told_nodes;     ///< what cuStreamGetCaptureInfo last pointed at
+  std::vector<CUgraphEdgeData> told_edges;
 
   bool blocking() const { return (flags & CU_STREAM_NON_BLOCKING) == 0; }
 };

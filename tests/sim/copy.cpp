@@ -32,7 +32,7 @@ CopySide resolve(Simulator& sim, CopySide side) {
 }
 
 bool may_reach(Simulator& sim, const CopySide& side, const Context& stream_context, const Copy& copy, bool writes,
-               std::string* why) {
+               Moment moment, std::string* why) {
   if (side.kind == CopySide::Kind::host) {
     if (!is_device_address(side.address)) return true;
     *why = "a device address was given as host memory";
@@ -41,20 +41,21 @@ bool may_reach(Simulator& sim, const CopySide& side, const Context& stream_conte
   const Context& context = side.context != nullptr ? *side.context : stream_context;
   for (std::size_t row = 0; row < copy.height; ++row) {
     const CUdeviceptr address = side.address + row * side.pitch_bytes;
-    if (!sim.may_copy(context, address, copy.width_bytes, writes, why)) return false;
+    if (!sim.may_copy(context, address, copy.width_bytes, writes, moment, why)) return false;
   }
   return true;
 }
 
-bool may_reach_both(Simulator& sim, const Copy& copy, const Context& context, std::string* why) {
-  return may_reach(sim, copy.to, context, copy, true, why) && may_reach(sim, copy.from, context, copy, false, why);
+bool may_reach_both(Simulator& sim, const Copy& copy, const Context& context, Moment moment, std::string* why) {
+  return may_reach(sim, copy.to, context, copy, true, moment, why) &&
+         may_reach(sim, copy.from, context, copy, false, moment, why);
 }
 
 /// What happens at completion. `staged` holds the rows of unpinned host memory that were read at the call.
 void run_copy(Simulator& sim, Context& context, const Copy& copy, const std::vector<std::byte>& staged) {
   if (context.broken != CUDA_SUCCESS) return;
   std::string why;
-  if (!may_reach_both(sim, copy, context, &why)) {
+  if (!may_reach_both(sim, copy, context, Moment::completion, &why)) {
     sim.violate("a copy completed after its memory was gone: " + why);
     sim.break_context(context, CUDA_ERROR_ILLEGAL_ADDRESS);
     return;
@@ -110,7 +111,7 @@ CUresult copy(Call& c, CUstream handle, Copy wanted, Blocking blocking) {
   Context& context = *stream->context;
   std::string why;
   if (wanted.to.address == 0 || wanted.from.address == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (!may_reach_both(c.sim, wanted, context, &why)) {
+  if (!may_reach_both(c.sim, wanted, context, Moment::call, &why)) {
     c.sim.violate(c.name() + ": " + why);
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -165,14 +166,16 @@ CUresult fill(Call& c, CUstream handle, const Fill& wanted, Blocking blocking) {
   if (wanted.address % wanted.element_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
   if (wanted.height > 1 && wanted.pitch_bytes < row_bytes) return CUDA_ERROR_INVALID_VALUE;
   Context& context = *stream->context;
-  const auto reachable = [&sim = c.sim, &context, wanted, row_bytes](std::string* why) {
+  const auto reachable = [&sim = c.sim, &context, wanted, row_bytes](Moment moment, std::string* why) {
     for (std::size_t row = 0; row < wanted.height; ++row) {
-      if (!sim.may_copy(context, wanted.address + row * wanted.pitch_bytes, row_bytes, true, why)) return false;
+      if (!sim.may_copy(context, wanted.address + row * wanted.pitch_bytes, row_bytes, true, moment, why)) {
+        return false;
+      }
     }
     return true;
   };
   std::string why;
-  if (!reachable(&why)) {
+  if (!reachable(Moment::call, &why)) {
     c.sim.violate(c.name() + ": " + why);
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -182,7 +185,7 @@ CUresult fill(Call& c, CUstream handle, const Fill& wanted, Blocking blocking) {
   work.action = [&sim = c.sim, &context, wanted, row_bytes, reachable] {
     if (context.broken != CUDA_SUCCESS) return;
     std::string reason;
-    if (!reachable(&reason)) {
+    if (!reachable(Moment::completion, &reason)) {
       sim.violate("a memset completed after its memory was gone: " + reason);
       sim.break_context(context, CUDA_ERROR_ILLEGAL_ADDRESS);
       return;

@@ -50,7 +50,8 @@ CUSIM_API uint64_t cusim_total_calls(void);
 CUSIM_API void cusim_fail(const char* exported_symbol, uint64_t nth, CUresult code, uint64_t times);
 
 /* Violations: things that a correct program never does (double free, free of memory with pending work without a wait, use after destroy,
- * access without rights, calls after deinit). Count, and the index-th as a sentence (valid until the next reset). */
+ * access without rights, calls after deinit). Count, and the index-th as a sentence (valid until the next reset);
+ * the sentences of the first 1000 are kept. */
 CUSIM_API size_t cusim_violation_count(void);
 CUSIM_API const char* cusim_violation(size_t index);
 

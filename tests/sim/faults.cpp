@@ -42,17 +42,19 @@ std::optional<CUresult> Ledger::take_fault(Symbol symbol) {
 
 void Ledger::add_violation(std::string sentence) {
   const std::lock_guard guard(mutex_);
-  violations_.push_back(std::move(sentence));
+  ++violation_count_;
+  if (violations_.size() < kKeptViolations) violations_.push_back(std::move(sentence));
 }
 
 std::size_t Ledger::violation_count() const {
   const std::lock_guard guard(mutex_);
-  return violations_.size();
+  return violation_count_;
 }
 
 const char* Ledger::violation(std::size_t index) const {
   const std::lock_guard guard(mutex_);
-  return index < violations_.size() ? violations_[index].c_str() : nullptr;
+  if (index >= violation_count_) return nullptr;
+  return index < violations_.size() ? violations_[index].c_str() : "a violation after the first 1000, which are kept";
 }
 
 void Ledger::reset() {
@@ -60,6 +62,7 @@ void Ledger::reset() {
   for (auto& calls : calls_) calls.store(0, std::memory_order_relaxed);
   faults_.clear();
   violations_.clear();
+  violation_count_ = 0;
   has_faults_.store(false, std::memory_order_release);
 }
 

@@ -31,11 +31,15 @@ class Ledger {
   std::uint64_t total_calls() const;
 
   void add_fault(const FaultSetting& fault);
+  /// The first kKeptViolations are kept as sentences, the rest only counted: a program that goes on calling must not eat the memory.
   void add_violation(std::string sentence);
   std::size_t violation_count() const;
+  /// Null beyond the count; beyond what is kept a sentence that says so.
   const char* violation(std::size_t index) const;
 
   void reset();
+
+  static constexpr std::size_t kKeptViolations = 1000;
 
  private:
   std::optional<CUresult> take_fault(Symbol symbol);
@@ -52,6 +56,7 @@ class Ledger {
   mutable std::mutex mutex_;
   std::vector<Fault> faults_;
   std::deque<std::string> violations_;  ///< a deque: sentences keep their address
+  std::size_t violation_count_ = 0;
 };
 
 }  // namespace cusim

@@ -53,24 +53,33 @@ bool transfer(Simulator& sim, CUdeviceptr address, void* buffer, std::size_t byt
 /// Who touches: a kernel needs its device's access; the copy engine goes through the host where there is none.
 enum class Toucher { kernel, copy_engine };
 
+template <class Access>
+bool has_access(const Access& granted, int device, bool writes) {
+  const auto access = granted.find(device);
+  if (access == granted.end()) return false;
+  return writes ? access->second == CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                : access->second != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+}
+
 bool device_may_touch(const Context& context, const Allocation& memory, bool writes, Toucher toucher) {
   if (memory.host != nullptr) return true;
-  if (memory.kind == MemoryKind::mapped) {
-    const auto access = memory.mapping->access.find(context.device);
-    if (access == memory.mapping->access.end()) return false;
-    return writes ? access->second == CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                  : access->second != CU_MEM_ACCESS_FLAGS_PROT_NONE;
-  }
+  if (memory.kind == MemoryKind::mapped) return has_access(memory.mapping->access, context.device, writes);
   if (memory.device == context.device) return true;
-  if (memory.kind == MemoryKind::stream_ordered) {
-    const auto access = memory.pool->access.find(context.device);
-    return access != memory.pool->access.end() && access->second != CU_MEM_ACCESS_FLAGS_PROT_NONE;
-  }
+  if (memory.kind == MemoryKind::stream_ordered) return has_access(memory.pool->access, context.device, writes);
+  if (memory.kind == MemoryKind::graph) return has_access(memory.graph->access, context.device, writes);
   return toucher == Toucher::copy_engine || context.peers.count(memory.context) != 0;
 }
 
+/// Null, or why the memory is not there in stream order.
+const char* absent_in_order(const Allocation& memory) {
+  if (memory.graph != nullptr && !memory.graph->on_device) return " is touched outside the life of its graph allocation";
+  const bool previous_holder = memory.reused_after != nullptr && !memory.reused_after->done;
+  const bool is_early = memory.available != nullptr && !memory.available->done && !previous_holder;
+  return is_early ? " is touched before its stream-ordered allocation" : nullptr;
+}
+
 bool range_may_be_touched(Simulator& sim, const Context& context, CUdeviceptr address, std::size_t bytes, bool writes,
-                          Toucher toucher, std::string* why) {
+                          Toucher toucher, Moment moment, std::string* why) {
   while (bytes > 0) {
     const Allocation* memory = sim.find_memory(address);
     if (memory == nullptr) {
@@ -81,9 +90,8 @@ bool range_may_be_touched(Simulator& sim, const Context& context, CUdeviceptr ad
       *why = "device " + std::to_string(context.device) + " has no access to " + hex(address);
       return false;
     }
-    const bool previous_holder = memory->reused_after != nullptr && !memory->reused_after->done;
-    if (memory->available != nullptr && !memory->available->done && !previous_holder) {
-      *why = hex(address) + " is touched before its stream-ordered allocation";
+    if (const char* absent = moment == Moment::completion ? absent_in_order(*memory) : nullptr) {
+      *why = hex(address) + absent;
       return false;
     }
     const std::size_t piece = std::min<std::size_t>(bytes, memory->bytes - (address - memory->base));
@@ -148,12 +156,12 @@ bool Simulator::write(CUdeviceptr address, const void* data, std::size_t bytes) 
 
 bool Simulator::may_touch(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes,
                           std::string* why) {
-  return range_may_be_touched(*this, context, address, bytes, writes, Toucher::kernel, why);
+  return range_may_be_touched(*this, context, address, bytes, writes, Toucher::kernel, Moment::completion, why);
 }
 
-bool Simulator::may_copy(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes,
+bool Simulator::may_copy(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes, Moment moment,
                          std::string* why) {
-  return range_may_be_touched(*this, context, address, bytes, writes, Toucher::copy_engine, why);
+  return range_may_be_touched(*this, context, address, bytes, writes, Toucher::copy_engine, moment, why);
 }
 
 }  // namespace cusim

@@ -46,7 +46,9 @@ std::optional<PooledRange> Simulator::take_pooled(MemoryPool& pool, std::size_t 
   }
   DeviceMemory& memory = devices[static_cast<std::size_t>(pool.device)]->memory;
   const std::size_t rounded = (bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
-  const bool allowed = pool.max_bytes == 0 || pool.reserved + rounded <= pool.max_bytes;
+  const auto fits = [&] { return pool.max_bytes == 0 || pool.reserved + rounded <= pool.max_bytes; };
+  if (!fits()) trim_pool(pool, 0);
+  const bool allowed = fits();
   Allocation* backing = allowed ? memory.allocate(rounded) : nullptr;
   if (backing == nullptr && allowed && trim_pools(pool.device)) backing = memory.allocate(rounded);
   if (backing != nullptr) {
@@ -70,7 +72,9 @@ bool Simulator::trim_pool(MemoryPool& pool, std::uint64_t keep_bytes) {
   bool any = false;
   DeviceMemory& memory = devices[static_cast<std::size_t>(pool.device)]->memory;
   for (auto range = pool.vacant.begin(); range != pool.vacant.end() && pool.reserved > keep_bytes;) {
-    if (range->second.freed != nullptr && !range->second.freed->done) {
+    // Never below what is to be kept, nor what the host has not seen the end of.
+    const bool is_needed = pool.reserved - charged(*range->second.backing) < keep_bytes;
+    if (is_needed || (range->second.freed != nullptr && !range->second.freed->done)) {
       ++range;
       continue;
     }

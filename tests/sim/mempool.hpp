@@ -28,6 +28,7 @@ struct MemoryPool {
   bool destroyed = false;  ///< lives until its last allocation is freed
   std::uint64_t release_threshold = 0;
   std::uint64_t max_bytes = 0;  ///< 0: none
+  unsigned handle_types = 0;    ///< what it could be shared as
   int follow_event_dependencies = 1;
   int allow_opportunistic = 1;
   int allow_internal_dependencies = 1;

@@ -28,6 +28,9 @@ void Simulator::release_region(Allocation& allocation) {
     case MemoryKind::stream_ordered:
       if (!allocation.free_requested) return_to_pool(allocation, nullptr);
       break;
+    case MemoryKind::graph:
+      end_graph_memory(*allocation.graph);
+      break;
     case MemoryKind::device:
     case MemoryKind::registered:
     case MemoryKind::mapped:

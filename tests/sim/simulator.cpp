@@ -48,6 +48,7 @@ void Simulator::reset() {
   captures.clear();
   graphs.clear();
   graph_execs.clear();
+  graph_memory.clear();
   events.clear();
   streams.clear();
   arrays.clear();

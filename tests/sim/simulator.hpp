@@ -19,6 +19,7 @@
 #include "tests/sim/context.hpp"
 #include "tests/sim/device_memory.hpp"
 #include "tests/sim/faults.hpp"
+#include "tests/sim/graph_memory.hpp"
 #include "tests/sim/ipc.hpp"
 #include "tests/sim/mempool.hpp"
 #include "tests/sim/settings.hpp"
@@ -42,6 +43,7 @@ struct Device {
   Context* primary = nullptr;
   MemoryPool* default_pool = nullptr;
   MemoryPool* current_pool = nullptr;
+  GraphPool graph_pool;
 };
 
 struct Array {
@@ -51,6 +53,9 @@ struct Array {
   CUDA_ARRAY3D_DESCRIPTOR_v2 descriptor{};
   unsigned levels = 1;
 };
+
+/// When an access is judged: what memory is in stream order is known when the access runs, not when it is asked for.
+enum class Moment { call, completion };
 
 /// A handle never returns: an old one is recognised for ever.
 template <class T>
@@ -93,7 +98,8 @@ class Simulator {
   bool may_touch(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes, std::string* why);
 
   /// The same for the copy engine, which reaches cuMemAlloc memory of every device; VMM and pool memory only with access.
-  bool may_copy(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes, std::string* why);
+  bool may_copy(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes, Moment moment,
+                std::string* why);
 
   // Memory pools (mempool.cpp)
   /// The device's default pool, created on first use.
@@ -109,6 +115,20 @@ class Simulator {
   bool trim_pools(int device);
   /// What a synchronisation does: pools keep what their release thresholds say.
   void trim_to_thresholds(int device);
+
+  // Graph memory (graph_memory.cpp)
+  /// Memory of a node of a graph, without bytes as yet; null when there are no addresses left.
+  std::shared_ptr<GraphMemory> create_graph_memory(Context& context, int device, std::size_t bytes);
+  std::shared_ptr<GraphMemory> find_graph_memory(CUdeviceptr base);
+  /// Gives it bytes, if it has none; false when there are none.
+  bool back_graph_memory(GraphMemory& memory);
+  std::uint64_t graph_bytes_in_use(int device) const;
+  /// Its context ends.
+  void end_graph_memory(GraphMemory& memory);
+  /// Forgets the memory of graphs that are gone. Its bytes stay with the device's graph memory.
+  void sweep_graph_memory();
+  /// Gives everything back that no live allocation and no work in flight holds.
+  void trim_graph_memory(int device);
 
   // Streams (stream.cpp, event.cpp)
   CUresult resolve_stream(CUstream handle, Stream** out);
@@ -144,7 +164,8 @@ class Simulator {
   HandleMap<Event> events;
   HandleMap<Array> arrays;
   std::unordered_map<std::uint64_t, std::shared_ptr<Graph>> graphs;
-  std::unordered_map<std::uint64_t, std::shared_ptr<Graph>> graph_execs;
+  std::unordered_map<std::uint64_t, std::shared_ptr<GraphExec>> graph_execs;
+  std::vector<std::shared_ptr<GraphMemory>> graph_memory;
   HandleMap<MemoryPool> pools;
   std::map<std::uint64_t, std::unique_ptr<PhysicalMemory>> physical;
   std::map<CUdeviceptr, Reservation> reservations;

@@ -81,7 +81,11 @@ CUresult Simulator::enqueue(Stream& stream, Work work, Lock& lock, OperationPtr*
     Capture& capture = *stream.capture;
     if (capture.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     Graph& graph = *capture.graph;
-    graph.nodes.push_back({std::move(work), {stream.capture_frontier.begin(), stream.capture_frontier.end()}});
+    Node node;
+    node.work = std::move(work);
+    node.predecessors = {stream.capture_frontier.begin(), stream.capture_frontier.end()};
+    node.handle = new_handle();
+    graph.nodes.push_back(std::move(node));
     stream.capture_frontier = {graph.nodes.size() - 1};
     if (operation != nullptr) *operation = nullptr;
     return CUDA_SUCCESS;

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
 
 namespace {
 
@@ -88,6 +89,35 @@ void log() {
 
 CUresult (*late_call)(int*) = nullptr;
 
+void call_late(int times) {
+  int count = 0;
+  for (int i = 0; times < 0 || i < times; ++i) late_call(&count);
+}
+
+/// Threads that go on calling after the end, faster than a log could be written: the log ends all the same, and says how many.
+void storm() {
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("CUSIM_LOG", ("/tmp/cusim-probe-" + std::to_string(getppid()) + ".json").c_str(), 1);
+    std::atexit([] { call_late(5000); });
+    void* handle = library();
+    auto* init = reinterpret_cast<CUresult (*)(unsigned)>(dlsym(handle, "cuInit"));
+    late_call = reinterpret_cast<CUresult (*)(int*)>(dlsym(handle, "cuDeviceGetCount"));
+    EXPECT(init(0) == CUDA_SUCCESS);
+    for (int i = 0; i < 2; ++i) std::thread(call_late, -1).detach();
+    std::exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  std::ifstream file(log_path());
+  std::stringstream text;
+  text << file.rdbuf();
+  unlink(log_path().c_str());
+  EXPECT(text.str().find(" violations more\"]") != std::string::npos);
+  EXPECT(text.str().size() < 200'000);
+}
+
 /// What runs after the driver's exit handler is answered DEINITIALIZED.
 void deinitialised() {
   std::atexit([] {
@@ -138,6 +168,7 @@ int main(int argc, char** argv) {
   const std::string part = argc > 1 ? argv[1] : "";
   if (part == "exports") exports();
   if (part == "log") log();
+  if (part == "storm") storm();
   if (part == "deinitialised") deinitialised();
   if (part == "forked") forked();
   if (part == "old_driver") old_driver();

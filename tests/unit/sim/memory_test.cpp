@@ -237,3 +237,13 @@ TEST_CASE("a million blocks on a 141 GB device stay cheap") {
   for (const CUdeviceptr block : blocks) cuMemFree_v2(block);
   CHECK(cusim_used_bytes(0) == 0);
 }
+
+TEST_CASE("the first 1000 violations are kept, the rest are counted") {
+  const Simulated sim;
+  for (int i = 0; i < 1003; ++i) CHECK(cuMemFree_v2(0x1000 + 512 * static_cast<CUdeviceptr>(i)) != CUDA_SUCCESS);
+  CHECK(cusim_violation_count() == 1003);
+  CHECK(std::string(cusim_violation(999)).find("cuMemFree_v2") == 0);
+  CHECK(std::string(cusim_violation(1000)).find("first 1000") != std::string::npos);
+  CHECK(std::string(cusim_violation(1002)).find("first 1000") != std::string::npos);
+  CHECK(cusim_violation(1003) == nullptr);
+}
