@@ -12,6 +12,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "native_trace.hpp"
+
 namespace trace {
 
 namespace {
@@ -19,6 +21,7 @@ namespace {
 constexpr std::size_t kMaxLineBytes = 64 * 1024;
 constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 50;
 constexpr std::size_t kMaxEvents = 100'000'000;
+constexpr std::size_t kMaxNativeBytes = std::size_t{4} << 30;
 
 /// One line after the other, with their numbers.
 class LineReader {
@@ -46,9 +49,31 @@ class LineReader {
     return text;
   }
 
+  bool is_native() {
+    const int first = gzgetc(file_.get());
+    if (first >= 0) gzungetc(first, file_.get());
+    return first == kNativeFirstByte;
+  }
+
+  /// Everything from here on.
+  std::vector<unsigned char> rest() {
+    std::vector<unsigned char> bytes;
+    for (int got = 1; got > 0;) {
+      const std::size_t held = bytes.size();
+      if (held > kMaxNativeBytes) fail("more than " + std::to_string(kMaxNativeBytes >> 30) + " GiB");
+      bytes.resize(held + kPieceBytes);
+      got = gzread(file_.get(), bytes.data() + held, static_cast<unsigned>(kPieceBytes));
+      bytes.resize(held + static_cast<std::size_t>(std::max(got, 0)));
+    }
+    check_stream();
+    return bytes;
+  }
+
   [[noreturn]] void fail(const std::string& what) const { throw BadTrace(path_ + ":" + std::to_string(line_) + ": " + what); }
 
  private:
+  static constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+
   void check_stream() const {
     int code = Z_OK;
     const char* const message = gzerror(file_.get(), &code);
@@ -134,6 +159,7 @@ class Builder {
 
 Trace load(const std::string& path) {
   LineReader reader(path);
+  if (reader.is_native()) return parse_native(path, reader.rest());
   Builder builder(reader);
   const auto first = reader.next();
   if (!first || first->substr(0, 3) != "# {") reader.fail("not a trace: the first line must be '# {metadata}'");

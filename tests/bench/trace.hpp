@@ -1,5 +1,6 @@
 // Reads recorded allocation traces (gzip or plain text): a first line "# {metadata}", then "a <id> <bytes> <stream>"
-// and "f <id>". Everything is checked while reading: a file that is not a trace ends in an error with its line.
+// and "f <id>"; and what CUPOOL_TRACE recorded (native_trace.hpp). Everything is checked while reading: a file that is not a
+// trace ends in an error with its line or offset.
 // No CUDA, no cupool: part of the unmodified program that the demo runs.
 #pragma once
 
@@ -24,7 +25,7 @@ struct Trace {
   std::uint64_t peak_live_bytes = 0;  ///< of the requested sizes
 };
 
-/// "FILE:LINE: what is wrong".
+/// "FILE:LINE: what is wrong", or "FILE: byte OFFSET: …".
 struct BadTrace : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
