@@ -18,6 +18,7 @@ cupool pools CUDA memory for programs that know nothing of it, and says where th
   cupool report FILE                   show a report as text: why memory ran out, who holds it, how fragmented it is
   cupool doctor [-- COMMAND...]        check this machine, and what would happen to a command
   cupool validate FILE                 check a report against its schema, and its arithmetic
+  cupool trace FILE                    show what CUPOOL_TRACE recorded, or convert it into a benchmark
   cupool explain [WORD]                what a word of the report means: a cause, a metric, a part of the ledger
 
 `cupool SUBCOMMAND --help` tells more. Examples:
@@ -158,7 +159,56 @@ def _explain(arguments: list[str]) -> int:
     return explain.run(parser.parse_args(arguments).word)
 
 
-_COMMANDS = {"report": _report, "validate": _validate, "doctor": _doctor, "explain": _explain}
+def _trace(arguments: list[str]) -> int:
+    from cupool_lib import trace
+    parser = _Parser(prog="cupool trace", description="Prints or converts the file that CUPOOL_TRACE recorded; the job may still run, or have "
+                     "been killed. text: 'a <id> <bytes> <stream>' and 'f <id>', what tests/bench/replay and the recorded jobs use; rmm: the CSV that "
+                     "RMM's replay benchmark reads; native and json: every event with all that is known of it.")
+    parser.add_argument("file", metavar="FILE", help="a file that CUPOOL_TRACE named")
+    parser.add_argument("--format", choices=sorted(trace.FORMATS), default="text", help="default: text")
+    parser.add_argument("--device", type=int, metavar="N", help="only the events of this device (text and rmm are of one)")
+    parser.add_argument("-o", "--output", metavar="OUT", help="write there instead of stdout; a name that ends in .gz is compressed")
+    flags = parser.parse_args(arguments)
+    return trace.run(flags.file, flags.format, flags.device, flags.output)
+
+
+def _fill(arguments: list[str]) -> int:
+    from cupool_lib import fill
+    parser = _Parser(prog="cupool fill", description="Allocates device memory in steps until so much of the device is in use (by anybody), prints each step, "
+                     "and frees it. Exit code 0 when the target was reached, 1 with what was reached when not; Ctrl-C and SIGTERM free everything first.")
+    parser.add_argument("--to", metavar="SHARE|SIZE", default="90%", type=_reader(fill.Target.parse),
+                        help="how full the device shall be: 90%%, 0.9 or 8GiB (default 90%%)")
+    parser.add_argument("--step", metavar="SIZE", default="1GiB", type=_reader(fill.parse_bytes), help="most that one allocation takes (default 1GiB)")
+    parser.add_argument("--device", metavar="N", default=0, type=int, help="which device, as CUDA counts them (default 0)")
+    parser.add_argument("--hold", metavar="SECONDS|until-signal", nargs="?", const="until-signal", type=_reader(_seconds),
+                        help="keep the memory so long; without a value until a signal comes (default: free it at once)")
+    choice = parser.parse_args(arguments)
+    if choice.step < 1:
+        parser.error("--step must be at least 1 byte")
+    return fill.run(choice.to, choice.step, choice.device, choice.hold)
+
+
+def _seconds(text: str) -> float:
+    from cupool_lib.fill import UNTIL_SIGNAL
+    if text.strip().lower() in ("until-signal", "until signal", "signal"):
+        return UNTIL_SIGNAL
+    seconds = float(text)
+    if not 0 <= seconds < 1e9:
+        raise ValueError(f"'{text}' is no number of seconds")
+    return seconds
+
+
+def _reader(parse):
+    """`parse` with its ValueError as the message that the user sees."""
+    def read(text: str):
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    return read
+
+
+_COMMANDS = {"report": _report, "validate": _validate, "doctor": _doctor, "explain": _explain, "trace": _trace}
 
 
 def main(arguments: list[str]) -> int:
