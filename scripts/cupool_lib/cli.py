@@ -17,6 +17,7 @@ cupool pools CUDA memory for programs that know nothing of it, and says where th
   cupool run [FLAGS] [--] COMMAND...   run a program (and all that it starts) under the pool
   cupool report FILE                   show a report as text: why memory ran out, who holds it, how fragmented it is
   cupool doctor [-- COMMAND...]        check this machine, and what would happen to a command
+  cupool fill [--to 90%]               take device memory step by step up to a target, to test with or to hold it
   cupool validate FILE                 check a report against its schema, and its arithmetic
   cupool trace FILE                    show what CUPOOL_TRACE recorded, or convert it into a benchmark
   cupool explain [WORD]                what a word of the report means: a cause, a metric, a part of the ledger
@@ -208,7 +209,7 @@ def _reader(parse):
     return read
 
 
-_COMMANDS = {"report": _report, "validate": _validate, "doctor": _doctor, "explain": _explain, "trace": _trace}
+_COMMANDS = {"fill": _fill, "report": _report, "validate": _validate, "doctor": _doctor, "explain": _explain, "trace": _trace}
 
 
 def main(arguments: list[str]) -> int:
