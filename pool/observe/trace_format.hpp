@@ -18,7 +18,7 @@
 //      112 to 127 are zero.
 //   2. Chunks follow each other without gaps. The last ends where the file ends, or less than 64 bytes or a chunk without magic
 //      follow it (the process was killed while it made one). A chunk's header:
-//        0 u64 magic (the bytes "CUPLCHK1")             8 u32 chunk_bytes (with these 64; a multiple of 4096)
+//        0 u64 magic (the bytes "CUPLCHK1")             8 u32 chunk_bytes (with these 64; a multiple of 64)
 //       12 u32 index (0, 1, 2 … in the file's order)   16 i32 device (ordinal)    20 u32 zero
 //       24 u64 base_ticks     32 u64 dropped_before: events that the device lost since its chunk before this one
 //       40 u64 sequence: 1, 2, 3 … the order of each device's chunks, as a rule the file's too; stored last. 0: no event is in it yet

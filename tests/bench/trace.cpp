@@ -61,8 +61,9 @@ class LineReader {
     for (int got = 1; got > 0;) {
       const std::size_t held = bytes.size();
       if (held > kMaxNativeBytes) fail("more than " + std::to_string(kMaxNativeBytes >> 30) + " GiB");
-      bytes.resize(held + kPieceBytes);
-      got = gzread(file_.get(), bytes.data() + held, static_cast<unsigned>(kPieceBytes));
+      const std::size_t piece = std::clamp(held, kPieceBytesMin, kPieceBytesMax);
+      bytes.resize(held + piece);
+      got = gzread(file_.get(), bytes.data() + held, static_cast<unsigned>(piece));
       bytes.resize(held + static_cast<std::size_t>(std::max(got, 0)));
     }
     check_stream();
@@ -72,7 +73,8 @@ class LineReader {
   [[noreturn]] void fail(const std::string& what) const { throw BadTrace(path_ + ":" + std::to_string(line_) + ": " + what); }
 
  private:
-  static constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+  static constexpr std::size_t kPieceBytesMin = std::size_t{1} << 13;
+  static constexpr std::size_t kPieceBytesMax = std::size_t{1} << 24;
 
   void check_stream() const {
     int code = Z_OK;
