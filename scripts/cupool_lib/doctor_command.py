@@ -7,11 +7,14 @@ binaries, set-user-ID, other machines, launchers that do not hand the environmen
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 
-from cupool_lib import elf
+from cupool_lib import doctor_frameworks, elf
 from cupool_lib.doctor import FAILURE, OK, WARNING, Finding
+from cupool_lib.doctor_frameworks import Program
+from cupool_lib.handover import Plan
 
 # Programs that start others without this environment, and what to write instead.
 _LAUNCHERS = {
@@ -28,16 +31,46 @@ _LAUNCHERS = {
     "mpiexec": "remote ranks may not get the environment: put `cupool run` behind it: `mpiexec ... cupool run -- COMMAND`",
     "kubectl": "the pod has its own environment: put `cupool run` inside the image",
 }
+# Programs that start the command among their arguments, with this environment.
+_PASSING = frozenset({"env", "nice", "ionice", "nohup", "time", "timeout", "stdbuf", "numactl", "taskset", "setsid", "chrt", "prlimit", "xvfb-run", "srun", "strace"})
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "busybox"})
+_PYTHON = re.compile(r"(python|pypy)[\d.]*$")
 _MAX_INTERPRETERS = 5
+_MAX_PASSING = 8
 
 
 def check(command: list[str], machine: list[Finding]) -> list[Finding]:
+    findings: list[Finding] = []
+    for _ in range(_MAX_PASSING):
+        inner = _inner(command)
+        if inner is None:
+            break
+        findings += [finding for finding in _one(command)[0] if finding.status != OK]
+        command = inner
+    found, program = _one(command)
+    findings += found
+    plan = doctor_frameworks.plan_of_environment()
+    return [*findings, _outcome(findings, machine, plan), *doctor_frameworks.check(program, plan)]
+
+
+def _inner(command: list[str]) -> list[str] | None:
+    """The command that a passing program starts: from the first argument on that names a program."""
+    if os.path.basename(command[0]) not in _PASSING:
+        return None
+    for index, word in enumerate(command[1:], 1):
+        if not word.startswith("-") and "=" not in word and not word.isdigit() and (shutil.which(word) or "/" in word):
+            return command[index:]
+    return None
+
+
+def _one(command: list[str]) -> tuple[list[Finding], Program | None]:
+    """What the loader would do with this program, and what it then runs."""
     path = command[0] if "/" in command[0] else shutil.which(command[0])
     if path is None or not os.path.exists(path):
-        return [Finding("command", FAILURE, f"{command[0]}: command not found", "check PATH; `cupool run` would end with 127")]
+        return [Finding("command", FAILURE, f"{command[0]}: command not found", "check PATH; `cupool run` would end with 127")], None
     chain, problem = _interpreters(path)
     if problem:
-        return [problem]
+        return [problem], None
     findings = [finding for file in chain for finding in [_privileged(file)] if finding]
     findings += _binary(chain[-1])
     advice = _LAUNCHERS.get(os.path.basename(chain[0])) or _LAUNCHERS.get(os.path.basename(os.path.realpath(chain[0])))
@@ -45,7 +78,44 @@ def check(command: list[str], machine: list[Finding]) -> list[Finding]:
         findings.append(Finding("command", WARNING, f"{os.path.basename(chain[0])} starts a program of its own", advice))
     if not findings:
         findings.append(Finding("command", OK, f"{' -> '.join(chain)} would get the library"))
-    return findings + [_outcome(findings, machine)]
+    return findings, _program(chain, command[1:])
+
+
+def _program(chain: list[str], arguments: list[str]) -> Program:
+    """The interpreter, and what it reads: the script of the #! line, the first argument that is no option, or the text of -c."""
+    if _PYTHON.match(os.path.basename(chain[0])):  # also where that is a shell script that finds the right one
+        return _of_interpreter(chain[0], arguments, True)
+    interpreter = chain[-1]
+    name = os.path.basename(os.path.realpath(interpreter))
+    is_python = bool(_PYTHON.match(name))
+    if len(chain) == 1:
+        return _of_interpreter(interpreter, arguments, is_python) if is_python or name in _SHELLS else Program(interpreter)
+    script = (_python_file(arguments) if is_python else None) or chain[0]  # torchrun train.py: the second is what matters
+    return Program(interpreter, script=script, folder=_folder(script))
+
+
+def _of_interpreter(interpreter: str, arguments: list[str], is_python: bool) -> Program:
+    flags, rest = [], list(arguments)
+    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-") and not re.fullmatch(r"-[a-zA-Z]*c", rest[0]):
+        word = rest.pop(0)
+        if word in ("-W", "-X", "-o") and rest:
+            rest.pop(0)
+        elif is_python and re.fullmatch(r"-[BEIPsS]+", word):
+            flags.append(word)
+    if rest and re.fullmatch(r"-[a-zA-Z]*c", rest[0]):
+        return Program(interpreter, tuple(flags), text="\n".join(rest[1:2]))
+    script = _python_file(rest) if rest[:1] == ["-m"] else (rest[0] if rest and rest[0] != "-" else None)
+    if script:
+        return Program(interpreter, tuple(flags), script=script, folder=_folder(script))
+    return Program(interpreter, tuple(flags), folder=os.getcwd() if rest[:1] == ["-m"] else "")
+
+
+def _python_file(arguments: list[str]) -> str | None:
+    return next((word for word in arguments if word.endswith(".py") and os.path.isfile(word)), None)
+
+
+def _folder(script: str) -> str:
+    return os.path.dirname(os.path.realpath(script))
 
 
 def _interpreters(path: str) -> tuple[list[str], Finding | None]:
@@ -104,7 +174,7 @@ def _binary(path: str) -> list[Finding]:
     return []
 
 
-def _outcome(command: list[Finding], machine: list[Finding]) -> Finding:
+def _outcome(command: list[Finding], machine: list[Finding], plan: Plan) -> Finding:
     """One sentence that puts it together."""
     statuses = {finding.check: finding.status for finding in machine}
     if any(finding.status == FAILURE for finding in command):
@@ -115,5 +185,6 @@ def _outcome(command: list[Finding], machine: list[Finding]) -> Finding:
         return Finding("outcome", WARNING, "CUPOOL_POLICY=off: the library would be loaded and do nothing", "unset it, or choose another policy")
     if statuses.get("driver") == FAILURE:
         return Finding("outcome", WARNING, "the command would run, but no CUDA call of it can succeed here", "see the driver above")
-    policy = os.environ.get("CUPOOL_POLICY") or "grow"
-    return Finding("outcome", OK, f"its CUDA memory would come from the pool (policy {policy}). Not caught: libraries that it opens with RTLD_DEEPBIND")
+    planned = [change.value for change in plan.changes if change.variable == "CUPOOL_POLICY"]
+    policy = (planned or [os.environ.get("CUPOOL_POLICY") or "grow"])[0]
+    return Finding("outcome", OK, f"under `cupool run` its CUDA memory comes from the pool (policy {policy}). Not caught: libraries that it opens with RTLD_DEEPBIND")

@@ -6,6 +6,7 @@ import json
 import os
 import struct
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 import support
 from support import clean_environment, cupool, simulator_environment
 from cupool_lib import elf
+
+PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 
 
 def findings(*arguments: object, env: dict | None = None, **options) -> dict[str, list[dict]]:
@@ -155,6 +158,131 @@ class Commands(unittest.TestCase):
         path.write_text("#!/bin/sh\n")
         path.chmod(0o755)
         self.assertIn("sudo cupool run", self.command(path, "python")["advice"])
+
+
+class HandOver(unittest.TestCase):
+    """The frameworks are empty packages that stop whoever imports them."""
+
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.folder = Path(holder.name)
+        self.script = self.folder / "train.py"
+        self.script.write_text("import torch\n")
+
+    def install(self, module: str, distribution: str = "", version: str = "") -> None:
+        (self.folder / module).mkdir()
+        (self.folder / module / "__init__.py").write_text("import os; os.abort()\n")
+        if version:
+            facts = self.folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
+            facts.mkdir()
+            (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+
+    def found(self, *command: object, **variables: str) -> dict[str, list[dict]]:
+        framework_variables = ("XLA_", "JAX_", "TF_", "PYTORCH_", "PYTHON")
+        plain = {key: value for key, value in clean_environment().items() if not key.startswith(framework_variables)}
+        return findings("--", *(command or (PYTHON, self.script)), env={**plain, **variables})
+
+    def only(self, check: str, *command: object, **variables: str) -> dict:
+        checks = self.found(*command, **variables).get(check, [])
+        self.assertEqual(len(checks), 1, checks)
+        return checks[0]
+
+    def test_no_framework_is_said(self):
+        self.assertIn("there is no pool to hand over", self.only("frameworks", PYTHON, "-I", "-S", "-c", "pass")["detail"])
+        self.assertNotIn("frameworks", self.found("/bin/true"))
+
+    def test_frameworks_are_found_without_being_imported(self):
+        self.install("torch", "torch", "2.9.1")
+        self.install("jax")
+        self.install("tensorflow", "tensorflow-cpu", "2.19.0")
+        found = self.found()
+        self.assertEqual(found["PyTorch"][0]["detail"], "PyTorch 2.9.1 would get PYTORCH_ALLOC_CONF=backend:cudaMallocAsync, "
+                         "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync")
+        self.assertEqual({name: found[name][0]["status"] for name in ("PyTorch", "JAX", "TensorFlow")}, dict.fromkeys(("PyTorch", "JAX", "TensorFlow"), "ok"))
+        self.assertIn("TensorFlow 2.19.0", found["TensorFlow"][0]["detail"])
+
+    def test_a_folder_of_data_named_like_a_framework_is_none(self):
+        (self.folder / "jax").mkdir()
+        self.assertNotIn("JAX", self.found())
+
+    def test_a_pytorch_that_would_stop_is_a_failure(self):
+        self.install("torch", "torch", "1.13.1")
+        check = self.only("PyTorch")
+        self.assertEqual(check["status"], "failure")
+        self.assertIn("--keep-framework-pool=pytorch", check["advice"])
+        self.assertEqual(self.only("PyTorch", PYTORCH_NO_CUDA_MEMORY_CACHING="1")["status"], "ok")
+
+    def test_frameworks_that_keep_their_pool(self):
+        for module in ("torch", "jax", "cupy"):
+            self.install(module)
+        self.assertEqual(self.only("JAX", XLA_CLIENT_MEM_FRACTION="2.0")["status"], "warning")
+        self.assertEqual(self.only("PyTorch", XLA_CLIENT_MEM_FRACTION="2.0")["status"], "ok")
+        self.assertIn("platform", self.only("PyTorch", CUPOOL_POLICY="platform")["detail"])
+        self.assertEqual(self.only("CuPy")["status"], "warning")
+        self.script.write_text("import cupy\ncupy.cuda.set_allocator(None)\n")
+        self.assertEqual(self.only("CuPy")["status"], "ok")
+
+    def test_frameworks_without_a_pool(self):
+        self.install("numba")
+        self.install("rmm")
+        found = self.found()
+        self.assertEqual([found[name][0]["status"] for name in ("Numba", "RMM")], ["ok", "ok"])
+
+    def test_translated_settings_and_conflicts(self):
+        settings = self.found(XLA_CLIENT_MEM_FRACTION="0.5")["settings"]
+        self.assertEqual([check["detail"].partition(",")[0] for check in settings], ["CUPOOL_POLICY=preallocate", "CUPOOL_PREALLOCATE=50%", "CUPOOL_LIMIT=50%"])
+        check = self.only("settings", XLA_CLIENT_MEM_FRACTION="0.5", CUPOOL_LIMIT="1GiB", CUPOOL_POLICY="grow")
+        self.assertEqual(check["status"], "warning")
+        self.assertIn("CUPOOL_LIMIT=1GiB", check["detail"])
+
+    def test_what_a_script_undoes_is_named_with_its_line(self):
+        for line, check, words in (
+                ("os.environ['XLA_PYTHON_CLIENT_ALLOCATOR'] = 'bfc'", "settings", "XLA_PYTHON_CLIENT_ALLOCATOR itself"),
+                ('os.putenv("PYTORCH_CUDA_ALLOC_CONF", "x")', "settings", "PYTORCH_CUDA_ALLOC_CONF itself"),
+                ("ctypes.CDLL('libfoo.so', os.RTLD_DEEPBIND)", "deepbind", "RTLD_DEEPBIND"),
+                ("os.environ.pop('LD_PRELOAD')", "preloads", "changes LD_PRELOAD"),
+                ("torch.compile(model, mode='reduce-overhead')", "PyTorch", "CUDA graphs"),
+                ("torch.cuda.memory._record_memory_history()", "PyTorch", "snapshots"),
+                ("pool = torch.cuda.MemPool()", "PyTorch", "pools"),
+                ("rmm.mr.PoolMemoryResource(up)", "RMM", "RMM")):
+            with self.subTest(line):
+                self.script.write_text(f"import os\n{line}\n")
+                warnings = [found for found in self.found()[check] if f"{self.script}:2 " in found["detail"]]
+                self.assertEqual(len(warnings), 1)
+                self.assertIn(words, warnings[0]["detail"])
+                self.assertEqual(warnings[0]["status"], "warning")
+                self.script.write_text(f"import os\n # {line}\n")
+                self.assertNotIn(f"{self.script}:", json.dumps(self.found()))
+
+    def test_what_undoes_nothing_is_not_named(self):
+        self.script.write_text("if os.environ['TF_GPU_ALLOCATOR'] == 'x': pass\nos.environ.setdefault('TF_GPU_ALLOCATOR', 'y')\n"
+                               "torch.compile(m, mode='max-autotune-no-cudagraphs')\nprint('MY_TF_GPU_ALLOCATOR=3')\n")
+        self.assertNotIn(f"{self.script}:", json.dumps(self.found()))
+
+    def test_the_script_behind_launchers_and_shells_is_found(self):
+        self.install("torch", "torch", "2.9.1")
+        self.script.write_text("os.environ['TF_GPU_ALLOCATOR'] = 'x'\n")
+        for command in (("env", "A=b", "nice", "-n", "3", PYTHON, "-u", self.script), ("timeout", "5", PYTHON, "-W", "ignore", self.script),
+                        (PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", "2", self.script)):
+            with self.subTest(command):
+                found = self.found(*command)
+                self.assertIn(f"{self.script}:1 ", found["settings"][0]["detail"])
+                self.assertIn("PyTorch 2.9.1", found["PyTorch"][0]["detail"])
+        launcher = self.folder / "torchrun"
+        launcher.write_text(f"#!{PYTHON}\n")
+        launcher.chmod(0o755)
+        self.assertIn(f"{self.script}:1 ", self.found(launcher, self.script)["settings"][0]["detail"])
+        shell = self.folder / "job.sh"
+        shell.write_text("set -e\nexport TF_GPU_ALLOCATOR=x\npython train.py\n")
+        self.assertIn(f"{shell}:2 ", self.only("settings", "bash", "-e", shell)["detail"])
+        self.assertIn("the command:1 ", self.only("settings", "sh", "-c", "TF_GPU_ALLOCATOR=x exec true")["detail"])
+
+    def test_a_python_that_does_not_answer_is_a_warning(self):
+        broken = self.folder / "python3"
+        broken.write_text("#!/bin/sh\nexit 3\n")
+        broken.chmod(0o755)
+        self.assertEqual(self.only("frameworks", broken, self.script)["status"], "warning")
 
 
 class ElfFiles(unittest.TestCase):
