@@ -28,6 +28,7 @@ enum class MemoryKind : std::uint8_t {
   mapped,          ///< cuMemMap
   imported,        ///< cuIpcOpenMemHandle
   graph,           ///< of an allocation node
+  external,        ///< cuExternalMemoryGetMappedBuffer
 };
 
 struct Allocation {
@@ -58,7 +59,7 @@ struct Allocation {
   std::uint64_t freed_on = 0;  ///< id of the stream of the free
   std::uint32_t export_slot = 0;     ///< 1 + its slot in the table of exports; 0: never exported
   std::uint32_t open_count = 0;      ///< imported: times opened
-  std::uint64_t reserved_bytes = 0;  ///< imported: the address range it takes
+  std::uint64_t reserved_bytes = 0;  ///< imported, external: the address range it takes
   std::int32_t exporter_pid = 0;
   std::uint64_t exporter_buffer_id = 0;
 };

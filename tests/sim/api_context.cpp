@@ -36,7 +36,7 @@ CUresult create(Symbol symbol, CUcontext* out, unsigned flags, CUdevice ordinal)
 CUresult destroy(Symbol symbol, CUcontext handle) {
   return call(symbol, [&](Call& c) -> CUresult {
     Context* context = c.sim.find_context(handle);
-    if (context == nullptr || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context == nullptr || context->primary || context->parent != nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     if (context->destroyed) {
       c.sim.violate("a context was destroyed twice");
       return CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -253,14 +253,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
     if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
     Device* device = nullptr;
     CUSIM_TRY(c.device(ordinal, &device));
-    Context* primary = device->primary;
-    if (!primary->alive) {
-      CUSIM_TRY(charge(c, *primary));
-      primary->alive = true;
-      primary->id = c.sim.next_id();
-    }
-    ++primary->references;
-    *out = as_handle(primary);
+    CUSIM_TRY(c.sim.retain_primary(*device));
+    *out = as_handle(device->primary);
     return CUDA_SUCCESS;
   });
 }

@@ -123,7 +123,7 @@ CUresult cuCtxRecordEvent(CUcontext handle, CUevent event_handle) {
     if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (context->broken != CUDA_SUCCESS) return context->broken;
     Event* event = c.sim.find_event(event_handle);
-    if (event == nullptr || event->context != context) return CUDA_ERROR_INVALID_HANDLE;
+    if (event == nullptr || event->context->memory_owner() != context->memory_owner()) return CUDA_ERROR_INVALID_HANDLE;
     CUSIM_TRY(c.sim.conflict_with_captures(*context));
     event->operation = c.sim.context_marker(*context, c.lock);
     event->capture = nullptr;

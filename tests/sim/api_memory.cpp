@@ -42,7 +42,7 @@ CUresult free_memory(Call& c, CUdeviceptr address) {
   }
   if (memory == nullptr || memory->base != address || memory->free_requested ||
       (memory->kind != MemoryKind::device && memory->kind != MemoryKind::managed &&
-       memory->kind != MemoryKind::stream_ordered)) {
+       memory->kind != MemoryKind::stream_ordered && memory->kind != MemoryKind::external)) {
     c.sim.violate(c.name() + (memory == nullptr ? " of an address that is not allocated (double free?)"
                                                 : " of an address that is not the base of device memory"));
     return CUDA_ERROR_INVALID_VALUE;

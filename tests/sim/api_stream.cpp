@@ -11,15 +11,7 @@ CUresult create(Call& c, CUstream* out, unsigned flags, int priority) {
   Context* context = nullptr;
   CUSIM_TRY(c.current(&context));
   if (out == nullptr || (flags & ~unsigned{CU_STREAM_NON_BLOCKING}) != 0) return CUDA_ERROR_INVALID_VALUE;
-  auto stream = std::make_unique<Stream>();
-  stream->handle = c.sim.new_handle();
-  stream->id = c.sim.next_id();
-  stream->context = context;
-  stream->flags = flags;
-  stream->priority = std::clamp(priority, -5, 0);
-  context->streams.insert(stream.get());
-  *out = as_stream(stream->handle);
-  c.sim.streams.emplace(stream->handle, std::move(stream));
+  *out = c.sim.create_stream(*context, flags, priority);
   return CUDA_SUCCESS;
 }
 

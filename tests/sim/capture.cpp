@@ -24,7 +24,9 @@ CUresult Simulator::conflict_with_captures(Context& context) {
   bool is_forbidden = false;
   for (const auto& capture : captures) {
     bool touches = false;
-    for (const Stream* stream : capture->streams) touches = touches || stream->context == &context;
+    for (const Stream* stream : capture->streams) {
+      touches = touches || stream->context == &context || stream->context->parent == &context;
+    }
     if (!touches) continue;
     capture->invalidated = true;
     is_forbidden = true;

@@ -25,8 +25,31 @@ Context* Simulator::create_context(int device, bool primary, unsigned flags) {
   return contexts.back().get();
 }
 
+CUresult Simulator::retain_primary(Device& device) {
+  Context& primary = *device.primary;
+  if (!primary.alive) {
+    if (!device.memory.charge(settings.context_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    primary.charged_bytes = settings.context_bytes;
+    primary.alive = true;
+    primary.id = next_id();
+  }
+  ++primary.references;
+  return CUDA_SUCCESS;
+}
+
+std::vector<Context*> Simulator::family(Context& context) {
+  std::vector<Context*> members = {&context};
+  if (!context.primary) return members;
+  for (const auto& other : contexts) {
+    if (other->parent == &context && other->alive) members.push_back(other.get());
+  }
+  return members;
+}
+
 void Simulator::break_context(Context& context, CUresult code) {
-  if (context.broken == CUDA_SUCCESS) context.broken = code;
+  for (Context* member : family(*context.memory_owner())) {
+    if (member->broken == CUDA_SUCCESS) member->broken = code;
+  }
 }
 
 void Simulator::end_context(Context& context, Lock& lock) {
@@ -34,10 +57,16 @@ void Simulator::end_context(Context& context, Lock& lock) {
     if (capture->origin != nullptr && capture->origin->context == &context) forget_capture(capture);
   }
   wait_for_context(context, lock);
+  for (Context* member : family(context)) member->alive = false;  // [?] a primary that is reset ends its green contexts
   while (context.memory != nullptr) release(*context.memory);
   std::erase_if(arrays, [&](const auto& entry) {
     if (entry.second->context != &context) return false;
     devices[static_cast<std::size_t>(context.device)]->memory.uncharge(entry.second->charged_bytes);
+    return true;
+  });
+  std::erase_if(modules, [&](const auto& entry) {
+    if (entry.second != &context) return false;
+    devices[static_cast<std::size_t>(context.device)]->memory.uncharge(kGranuleBytes);
     return true;
   });
   std::erase_if(events, [&](const auto& entry) { return entry.second->context == &context; });

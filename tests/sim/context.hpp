@@ -91,6 +91,12 @@ struct Context {
   std::set<Stream*> streams;       ///< created ones
   std::set<const Context*> peers;
   Allocation* memory = nullptr;    ///< first of the list
+  Context* parent = nullptr;       ///< of a green context: the primary one
+  std::uint64_t green_handle = 0;
+
+  /// A green context allocates in its primary, whose peers are its peers.
+  Context* memory_owner() { return parent != nullptr ? parent : this; }
+  const Context& family_head() const { return parent != nullptr ? *parent : *this; }
 };
 
 struct Stream {

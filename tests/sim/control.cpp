@@ -49,8 +49,9 @@ CUresult launch(CUstream handle, const std::function<Work(Simulator&, Context&)>
   if (context->broken != CUDA_SUCCESS) return context->broken;
   Stream* stream = nullptr;
   CUSIM_TRY(sim.resolve_stream(handle, &stream));
-  if (stream->context != context) return CUDA_ERROR_INVALID_HANDLE;
-  return sim.enqueue(*stream, make(sim, *context), lock);
+  // [?] In a green stream with the primary current, and the other way round: taken.
+  if (stream->context->memory_owner() != context->memory_owner()) return CUDA_ERROR_INVALID_HANDLE;
+  return sim.enqueue(*stream, make(sim, *stream->context), lock);
 }
 
 CUresult launch_touch(CUstream stream, CUdeviceptr address, std::size_t bytes, std::uint8_t value,

@@ -4,7 +4,7 @@
 namespace cusim {
 
 CUresult Simulator::record_in_stream(Event& event, Stream& stream, Lock& lock) {
-  if (event.context != stream.context) return CUDA_ERROR_INVALID_HANDLE;
+  if (event.context->memory_owner() != stream.context->memory_owner()) return CUDA_ERROR_INVALID_HANDLE;
   if (stream.capture != nullptr) {
     if (stream.capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     event.capture = stream.capture;

@@ -67,7 +67,7 @@ bool device_may_touch(const Context& context, const Allocation& memory, bool wri
   if (memory.device == context.device) return true;
   if (memory.kind == MemoryKind::stream_ordered) return has_access(memory.pool->access, context.device, writes);
   if (memory.kind == MemoryKind::graph) return has_access(memory.graph->access, context.device, writes);
-  return toucher == Toucher::copy_engine || context.peers.count(memory.context) != 0;
+  return toucher == Toucher::copy_engine || context.family_head().peers.count(memory.context) != 0;
 }
 
 /// Null, or why the memory is not there in stream order.
@@ -118,7 +118,8 @@ Allocation* Simulator::find_memory(CUdeviceptr address) {
   return address - memory->base < memory->bytes ? memory : nullptr;
 }
 
-void Simulator::adopt(Allocation& allocation, Context& context) {
+void Simulator::adopt(Allocation& allocation, Context& asked) {
+  Context& context = *asked.memory_owner();
   allocation.context = &context;
   allocation.previous = nullptr;
   allocation.next = context.memory;

@@ -9,7 +9,7 @@ namespace cusim {
 void Simulator::release_all_regions() {
   for (const auto& [base, memory] : regions) {
     if (memory->kind == MemoryKind::host || memory->kind == MemoryKind::managed) munmap(memory->host, memory->bytes);
-    if (memory->kind == MemoryKind::imported) close(memory->fd);
+    if (memory->kind == MemoryKind::imported || memory->kind == MemoryKind::external) close(memory->fd);
   }
   regions.clear();
 }
@@ -22,6 +22,7 @@ void Simulator::release_region(Allocation& allocation) {
       munmap(allocation.host, allocation.bytes);
       break;
     case MemoryKind::imported:
+    case MemoryKind::external:
       close(allocation.fd);
       address_space->give(base & ~(kGranuleBytes - 1), allocation.reserved_bytes);
       break;

@@ -52,6 +52,9 @@ void Simulator::reset() {
   events.clear();
   streams.clear();
   arrays.clear();
+  modules.clear();
+  for (const auto& [handle, memory] : external) close(memory.fd);
+  external.clear();
   release_all_regions();
   reservations.clear();
   mappings.clear();

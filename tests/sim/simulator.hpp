@@ -46,6 +46,11 @@ struct Device {
   GraphPool graph_pool;
 };
 
+struct ExternalMemory {
+  int fd = -1;
+  std::uint64_t bytes = 0;
+};
+
 struct Array {
   int device = 0;
   Context* context = nullptr;
@@ -77,6 +82,11 @@ class Simulator {
   // Contexts (context.cpp)
   Context* find_context(CUcontext handle);
   Context* create_context(int device, bool primary, unsigned flags);
+  /// Takes a reference of the device's primary context, which comes to life with the first.
+  CUresult retain_primary(Device& device);
+  CUstream create_stream(Context& context, unsigned flags, int priority);
+  /// Itself, and the live green contexts of a primary one.
+  std::vector<Context*> family(Context& context);
   /// Waits for the context's work, then frees all it holds.
   void end_context(Context& context, Lock& lock);
   void break_context(Context& context, CUresult code);
@@ -163,6 +173,8 @@ class Simulator {
   HandleMap<Stream> streams;
   HandleMap<Event> events;
   HandleMap<Array> arrays;
+  std::unordered_map<std::uint64_t, Context*> modules;
+  std::unordered_map<std::uint64_t, ExternalMemory> external;
   std::unordered_map<std::uint64_t, std::shared_ptr<Graph>> graphs;
   std::unordered_map<std::uint64_t, std::shared_ptr<GraphExec>> graph_execs;
   std::vector<std::shared_ptr<GraphMemory>> graph_memory;

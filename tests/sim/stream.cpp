@@ -1,4 +1,5 @@
 // What a stream handle means, and what new work in a stream comes after.
+#include <algorithm>
 #include <ctime>
 
 #include "tests/sim/call.hpp"
@@ -13,7 +14,9 @@ CUresult Simulator::resolve_stream(CUstream handle, Stream** out) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
     *out = found->second.get();
-    return CUDA_SUCCESS;
+    if ((*out)->context->alive) return CUDA_SUCCESS;
+    violate("a stream of a green context was used after that was destroyed");
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   }
   ThreadState& state = thread();
   Context* context = state.stack.empty() ? nullptr : state.stack.back();
@@ -96,13 +99,32 @@ CUresult Simulator::enqueue(Stream& stream, Work work, Lock& lock, OperationPtr*
   return CUDA_SUCCESS;
 }
 
+CUstream Simulator::create_stream(Context& context, unsigned flags, int priority) {
+  auto stream = std::make_unique<Stream>();
+  stream->handle = new_handle();
+  stream->id = next_id();
+  stream->context = &context;
+  stream->flags = flags;
+  stream->priority = std::clamp(priority, -5, 0);
+  context.streams.insert(stream.get());
+  const CUstream handle = as_stream(stream->handle);
+  streams.emplace(stream->handle, std::move(stream));
+  return handle;
+}
+
 OperationPtr Simulator::context_marker(Context& context, Lock& lock) {
-  if (context.pending == 0) return nullptr;
-  std::vector<OperationPtr> before = {context.gate, context.legacy->tail};
-  for (const Stream* stream : context.streams) before.push_back(stream->tail);
-  for (const auto& [thread, stream] : context.per_thread) before.push_back(stream->tail);
-  std::erase_if(context.orphans, [](const OperationPtr& operation) { return operation->done; });
-  before.insert(before.end(), context.orphans.begin(), context.orphans.end());
+  std::vector<OperationPtr> before;
+  std::size_t pending = 0;
+  for (Context* member : family(context)) {
+    pending += member->pending;
+    before.push_back(member->gate);
+    before.push_back(member->legacy->tail);
+    for (const Stream* stream : member->streams) before.push_back(stream->tail);
+    for (const auto& [thread, stream] : member->per_thread) before.push_back(stream->tail);
+    std::erase_if(member->orphans, [](const OperationPtr& operation) { return operation->done; });
+    before.insert(before.end(), member->orphans.begin(), member->orphans.end());
+  }
+  if (pending == 0) return nullptr;
   return submit(context, Work{}, std::move(before), lock);
 }
 

@@ -224,6 +224,7 @@ TEST_CASE("memory that its own graph frees cannot be freed elsewhere") {
   const CUgraphExec exec = Graphs::instantiate(graph);
   REQUIRE(cuGraphLaunch(exec, sim.line) == CUDA_SUCCESS);
   CHECK(cuMemFreeAsync(address, sim.line) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(Graphs::last_violation().find("its own graph frees") != std::string::npos);
   CHECK(cuMemFree_v2(address) == CUDA_ERROR_INVALID_VALUE);
   CUgraph other = nullptr;
   CUgraphNode node = nullptr;
@@ -305,8 +306,11 @@ TEST_CASE("a launch without room for its memory fails, and nothing runs") {
 TEST_CASE("launches of one executable graph run one after the other, whatever their streams") {
   const Graphs sim;
   CUdeviceptr address = 0;
-  const CUgraph graph = sim.filling(kMiB, true, &address);
-  const CUgraphExec exec = Graphs::instantiate(graph);
+  const bool with_memory = GENERATE(false, true);
+  sim.begin();
+  REQUIRE(cusim_launch_spin(sim.line, 1100) == CUDA_SUCCESS);
+  const CUgraph plain = sim.end();
+  const CUgraphExec exec = Graphs::instantiate(with_memory ? sim.filling(kMiB, true, &address) : plain);
   const CUstream other = Simulated::stream();
   REQUIRE(cusim_launch_spin(sim.line, 5000) == CUDA_SUCCESS);
   REQUIRE(cuGraphLaunch(exec, sim.line) == CUDA_SUCCESS);
