@@ -55,6 +55,7 @@ Ownership find_block(CUdeviceptr address, BlockView* block);
 CUdeviceptr unless_opened(CUdeviceptr address);
 
 // --- contexts and captures (front_door_contexts.cpp)
+CUresult enable_peer(const Real<CUresult(CUcontext, unsigned)>& real, CUcontext peer, unsigned flags);
 CUresult destroy_context(const Real<CUresult(CUcontext)>& real, CUcontext context);
 CUresult detach_context(const Real<CUresult(CUcontext)>& real, CUcontext context);
 CUresult retain_primary(const Real<CUresult(CUcontext*, CUdevice)>& real, CUcontext* out, CUdevice device);
@@ -102,10 +103,19 @@ CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t, CUdri
                  int version, cuuint64_t flags, CUdriverProcAddressQueryResult* status);
 
 // --- one body for every variant of a call
+/// A call that takes device memory inside the driver (code, stacks, graphs, contexts): what the pool keeps for reuse natively would
+/// have been free, so it goes back before the program is refused.
+template <class... Args>
+CUresult with_room(const Real<CUresult(Args...)>& real, Args... args) {
+  CUresult result = real(args...);
+  while (result == CUDA_ERROR_OUT_OF_MEMORY && process().pools.make_room()) result = real(args...);
+  return result;
+}
+
 /// cuCtxCreate in its four forms: the device is the last argument.
 template <class... Rest>
 CUresult create_context(const Real<CUresult(CUcontext*, Rest...)>& real, CUcontext* out, Rest... rest) {
-  const CUresult result = real(out, rest...);
+  const CUresult result = with_room(real, out, rest...);
   if (result == CUDA_SUCCESS && out != nullptr) note_context(*out, std::get<sizeof...(Rest) - 1>(std::tie(rest...)));
   return result;
 }

@@ -64,6 +64,12 @@ std::uint64_t mix(std::uint64_t value) {
 
 void note_context(CUcontext context, int device) { process().pools.context_seen(context, device); }
 
+CUresult enable_peer(const Real<CUresult(CUcontext, unsigned)>& real, CUcontext peer, unsigned flags) {
+  Process& own = process();
+  own.pools.link_devices();  // before the call: from its success on the peer's work may reach our blocks
+  return with_room(real, peer, flags);
+}
+
 CUresult destroy_context(const Real<CUresult(CUcontext)>& real, CUcontext context) {
   if (context == nullptr) return real(context);
   return end_context(
@@ -78,7 +84,7 @@ CUresult detach_context(const Real<CUresult(CUcontext)>& real, CUcontext context
 }
 
 CUresult retain_primary(const Real<CUresult(CUcontext*, CUdevice)>& real, CUcontext* out, CUdevice device) {
-  const CUresult result = real(out, device);
+  const CUresult result = with_room(real, out, device);
   if (result != CUDA_SUCCESS || out == nullptr) return result;
   process().contexts.set_primary(device, *out);
   note_context(*out, device);
@@ -99,7 +105,7 @@ CUresult reset_primary(const Real<CUresult(CUdevice)>& real, CUdevice device) {
 
 CUresult create_green(const Real<CUresult(CUgreenCtx*, CUdevResourceDesc, CUdevice, unsigned)>& real, CUgreenCtx* out,
                       CUdevResourceDesc description, CUdevice device, unsigned flags) {
-  const CUresult result = real(out, description, device, flags);
+  const CUresult result = with_room(real, out, description, device, flags);
   if (result != CUDA_SUCCESS || out == nullptr) return result;
   Process& own = process();
   own.contexts.set_green(*out, device);

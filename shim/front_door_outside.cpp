@@ -34,7 +34,7 @@ CUresult account(int device, OutsideKind kind, std::size_t bytes, const char* sy
   }
   CUresult result = call();
   // What the pool keeps for reuse is not gone: natively the driver would have had it. Host memory is not the pool's to give.
-  while (result == CUDA_ERROR_OUT_OF_MEMORY && kind != OutsideKind::host && own.pools.trim() != 0) result = call();
+  while (result == CUDA_ERROR_OUT_OF_MEMORY && kind != OutsideKind::host && own.pools.make_room()) result = call();
   if (result == CUDA_SUCCESS) own.pools.commit_outside(device, kind, make_key(), bytes);
   else own.pools.cancel_outside(device, kind, bytes);
   return result;

@@ -44,13 +44,15 @@ void ContextRegistry::unpin(ContextPool* home) {
   --home->registered.pins;
 }
 
-bool ContextRegistry::pin_all(std::vector<FencePoint>& points) {
+bool ContextRegistry::pin_all(std::vector<FencePoint>& points, const DeviceState* only) {
+  const auto is_wanted = [only](const ContextPool* home) { return only == nullptr || &home->device == only; };
   const MutexLock lock(mutex_);
   points.clear();
   for (const ContextPool* home : homes_)
-    if (home->registered.ending) return false;
+    if (is_wanted(home) && home->registered.ending) return false;
   points.reserve(homes_.size());
   for (ContextPool* home : homes_) {
+    if (!is_wanted(home)) continue;
     ContextPool::Registered& registered = home->registered;
     ++registered.pins;
     CUevent event = nullptr;
@@ -66,6 +68,11 @@ bool ContextRegistry::pin_all(std::vector<FencePoint>& points) {
 void ContextRegistry::unpin_all(const std::vector<FencePoint>& points) {
   const MutexLock lock(mutex_);
   for (const FencePoint& point : points) --point.home->registered.pins;
+}
+
+bool ContextRegistry::has_others(const DeviceState& device) {
+  const MutexLock lock(mutex_);
+  return std::any_of(homes_.begin(), homes_.end(), [&device](const ContextPool* home) { return &home->device != &device; });
 }
 
 void ContextRegistry::give_back(FencePoint& point) {

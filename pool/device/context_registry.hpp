@@ -17,6 +17,7 @@
 namespace cupool::device {
 
 struct ContextPool;
+struct DeviceState;
 
 /// One context at one moment of a fence. `done`: its work of then is over.
 struct FencePoint {
@@ -45,10 +46,12 @@ class ContextRegistry {
   Pin pin(ContextPool* home, CUcontext context);
   void unpin(ContextPool* home);
 
-  /// Pins every context and gives each a point with an idle event or null. False, with nothing pinned, while one is ending.
-  /// Throws std::bad_alloc with nothing pinned.
-  bool pin_all(std::vector<FencePoint>& points);
+  /// Pins every context (`only`: every one of that device) and gives each a point with an idle event or null. False, with
+  /// nothing pinned, while one of them is ending. Throws std::bad_alloc with nothing pinned.
+  bool pin_all(std::vector<FencePoint>& points, const DeviceState* only = nullptr);
   void unpin_all(const std::vector<FencePoint>& points);
+  /// True when a context of another device lives.
+  bool has_others(const DeviceState& device);
   /// The event may be recorded again; forgotten when its context's life is over.
   void give_back(FencePoint& point);
 

@@ -87,12 +87,15 @@ Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
   return error;
 }
 
-/// Waits until everything submitted so far in every context is over. The lock is not held meanwhile.
-FenceResult DevicePool::synchronise_all(CUcontext asking) {
+/// Waits until everything submitted so far is over in every context of this device, and, once the program has linked devices,
+/// in every context there is. The lock is not held meanwhile. A kernel of an unlinked device may be waiting for this very thread,
+/// and natively a free does not wait for it. [?] for which contexts a native free waits: tests/gpu asks.
+FenceResult DevicePool::synchronise_reachable(CUcontext asking) {
   const MutexUnlock unlocked(device_.lock);
   ContextRegistry& contexts = device_.services.contexts;
+  const bool linked = device_.services.devices_linked.load(std::memory_order_relaxed);
   std::vector<FencePoint> points;
-  if (capturing() || !contexts.pin_all(points)) return {FenceAnswer::impossible, {}};
+  if (capturing() || !contexts.pin_all(points, linked ? nullptr : &device_)) return {FenceAnswer::impossible, {}};
   FenceResult result{FenceAnswer::done, {}};
   for (FencePoint& point : points) {
     const CUcontext context = point.home->registered.context;
@@ -108,10 +111,18 @@ FenceResult DevicePool::synchronise_all(CUcontext asking) {
   return result;
 }
 
+/// Peer copies need no link between devices, so other devices' work may touch a block although a free does not wait for it. Where
+/// the driver has events that cover a context, such a block is deferred until they say that it is over.
+bool DevicePool::others_may_touch() {
+  const PoolServices& services = device_.services;
+  if (services.devices_linked.load(std::memory_order_relaxed) || services.cannot_record.load(std::memory_order_relaxed)) return false;
+  return device_.services.contexts.has_others(device_);
+}
+
 /// Synchronises, and retires what was freed before that. `done`: everything submitted before the call is over.
 FenceResult DevicePool::synchronise_and_retire(CUcontext asking) {
-  Epoch* earlier = deferred_.batch_is_empty() ? nullptr : deferred_.close();
-  const FenceResult result = synchronise_all(asking);
+  Epoch* earlier = deferred_.batch_is_empty() || others_may_touch() ? nullptr : deferred_.close();
+  const FenceResult result = synchronise_reachable(asking);
   if (earlier != nullptr) {
     if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) retire(deferred_.finish(earlier));
     else deferred_.reopen(earlier);

@@ -155,15 +155,6 @@ void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std
   *free_bytes = std::min<std::size_t>(*total_bytes, from_driver_bytes + pool_free_bytes);
 }
 
-std::size_t DevicePool::trim() {
-  const MutexLock lock(device_.lock);
-  if (!may_call_driver()) return 0;
-  Error ignored = close_epoch(nullptr, false);
-  while (retire_oldest(nullptr, false, &ignored)) {
-  }
-  return release_free(nullptr, UINT64_MAX);
-}
-
 std::string DevicePool::check() {
   const MutexLock lock(device_.lock);
   std::uint64_t reserved_bytes = 0;

@@ -173,9 +173,12 @@ FreeOutcome DevicePool::free_synchronously(Extent* extent, std::uint16_t thread,
     *answer = result.error;
     return FreeOutcome::failed;
   }
-  if (result.answer != FenceAnswer::done) {
+  if (result.answer != FenceAnswer::done || others_may_touch()) {
     defer(extent, thread);
-    return FreeOutcome::freed;
+    const Error late = result.answer == FenceAnswer::done ? upkeep(context, true) : Error{};
+    if (late.code == CUDA_SUCCESS || late.code == CUDA_ERROR_DEINITIALIZED) return FreeOutcome::freed;
+    *answer = late;
+    return FreeOutcome::failed;
   }
   unbook(*extent);
   const std::uint64_t now = ticks();

@@ -65,6 +65,7 @@ class DevicePool {
   void refund_outside(OutsideKind kind, std::uint64_t bytes);
   void adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes);
   std::size_t trim();
+  std::size_t make_room();
   /// False when the lock could not be had until `deadline_ns`.
   bool snapshot(std::uint64_t deadline_ns, observe::DeviceSnapshot& out);
   std::string check();
@@ -99,7 +100,8 @@ class DevicePool {
   bool retire_oldest(CUcontext asking, bool may_wait, Error* error) CUPOOL_REQUIRES(device_.lock);
   void retire(Batch batch) CUPOOL_REQUIRES(device_.lock);
   FenceResult synchronise_and_retire(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
-  FenceResult synchronise_all(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
+  FenceResult synchronise_reachable(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
+  bool others_may_touch() CUPOOL_REQUIRES(device_.lock);
   Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
   void give_back_surplus() CUPOOL_REQUIRES(device_.lock);
   std::uint64_t release_free(ContextPool* first, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device_.lock);
@@ -116,6 +118,7 @@ class DevicePool {
   Result<heap::Extent*> climb_rungs(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   Error enter(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   bool quiet() CUPOOL_REQUIRES(device_.lock);
+  std::size_t give_back_idle(std::uint64_t until_ns) CUPOOL_EXCLUDES(device_.lock);
   bool release_would_do(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
 
   // preallocation.cpp

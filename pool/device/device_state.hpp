@@ -75,6 +75,7 @@ struct PoolServices {
   CaptureGate gate;
   std::atomic<bool> stopped{false};             ///< no driver call from here on
   std::atomic<bool> cannot_record{false};       ///< the driver has no cuCtxRecordEvent, or says it does not support it
+  std::atomic<bool> devices_linked{false};      ///< the program enabled peer access somewhere
   Mailbox<std::string> warnings{64};
   Mailbox<observe::OomRecord> ooms{256};
 };

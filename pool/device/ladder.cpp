@@ -155,6 +155,32 @@ bool DevicePool::quiet() {
   return result.answer == FenceAnswer::done;
 }
 
+/// What nobody uses goes back to the driver. `until_ns`: so long it may poll for deferred frees; natively they had waited. Nothing
+/// goes while that could block: whoever asks natively would not have waited.
+std::size_t DevicePool::give_back_idle(std::uint64_t until_ns) {
+  Clock& clock = device_.services.clock;
+  const MutexLock lock(device_.lock);
+  for (std::uint64_t pause_ns = kFirstPause_ns; may_call_driver() && !capturing(); pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
+    Error ignored = close_epoch(nullptr, false);
+    while (retire_oldest(nullptr, until_ns != 0, &ignored)) {
+    }
+    const bool has_idle = figures().wholly_free_bytes != 0;
+    if (has_idle && quiet()) {
+      const std::uint64_t released_bytes = release_free(nullptr, kEverything);
+      if (released_bytes != 0) return released_bytes;
+    }
+    const bool hopeful = has_idle || deferred_.oldest() != nullptr;
+    if (!hopeful || clock.now_ns() >= until_ns) return 0;
+    const MutexUnlock unlocked(device_.lock);
+    clock.pause(pause_ns);
+  }
+  return 0;
+}
+
+std::size_t DevicePool::trim() { return give_back_idle(0); }
+
+std::size_t DevicePool::make_room() { return give_back_idle(device_.services.clock.now_ns() + kPollBound_ns); }
+
 /// Before the first rung: the context must be alive and ours. Pinned on success only.
 Error DevicePool::enter(Attempt& attempt) {
   ContextPool* home = attempt.home;

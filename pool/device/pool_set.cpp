@@ -287,6 +287,14 @@ std::size_t PoolSet::trim() {
   return released_bytes;
 }
 
+bool PoolSet::make_room() {
+  std::size_t released_bytes = 0;
+  impl_->for_each_pool([&](DevicePool& pool) { released_bytes += pool.make_room(); });
+  return released_bytes != 0;
+}
+
+void PoolSet::link_devices() { impl_->services.devices_linked.store(true, std::memory_order_relaxed); }
+
 bool PoolSet::used() const {
   bool used = false;
   impl_->for_each_pool([&](DevicePool& pool) { used = used || pool.used(); });

@@ -129,8 +129,13 @@ class PoolSet {
 
   // --- upkeep and reports -----------------------------------------------------------------------------
 
-  /// Gives every wholly free region back to the driver. Returns bytes given back.
+  /// Gives every wholly free region back to the driver, unless that could block. Returns bytes given back.
   std::size_t trim();
+  /// A driver call outside the pool was refused for want of memory: as trim(), but polls deferred frees for at most one second
+  /// (natively they had waited). True when something went back, so that the call is worth another try.
+  bool make_room();
+  /// The program lets contexts of one device reach memory of another: from now on every context may hold work on any block.
+  void link_devices();
   /// True once any device memory was asked for: only then is a report written.
   bool used() const;
   /// Everything known, within `budget`; devices whose lock cannot be had in time are left out (complete = false).

@@ -110,7 +110,7 @@ Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const A
 std::vector<SegmentHeap::Claim> SegmentHeap::claim_free_regions(DeviceState& device, std::uint64_t wanted_bytes) {
   std::vector<Claim> free_regions;
   heap_.for_each_region([&](const Region& region) {
-    if (region.free_bytes == region.bytes) free_regions.push_back({region.address, region.bytes});
+    if (heap::ExtentHeap::is_wholly_free(region)) free_regions.push_back({region.address, region.bytes});
   });
   std::sort(free_regions.begin(), free_regions.end(), [](const Claim& a, const Claim& b) { return a.bytes > b.bytes; });
   std::vector<Claim> claims;

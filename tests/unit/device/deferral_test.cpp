@@ -163,10 +163,11 @@ TEST_CASE("a free records at once when what waits is a fair part of all that cou
   rig.free(keeper);
 }
 
-TEST_CASE("sync: a free returns when the work is done, in every context") {
+TEST_CASE("sync: a free returns when the work is done, on every device once devices are linked") {
   RigOptions options = limited(nullptr, config::FreeMode::sync);
   options.devices = 2;
   Rig rig(options);
+  rig.pools().link_devices();
   const CUdeviceptr block = rig.allocate(4096);
   rig.use(1);
   REQUIRE(cusim_launch_spin(new_stream(), 7 * kMs) == CUDA_SUCCESS);
@@ -177,6 +178,70 @@ TEST_CASE("sync: a free returns when the work is done, in every context") {
   CHECK(now(rig.counters().deferred_bytes) == 0);
   CHECK(rig.allocate(4096) == block);
   CHECK(cusim_calls("cuCtxRecordEvent") == 0);
+}
+
+TEST_CASE("sync: a free does not wait for work of an unlinked device, and what that might copy is not reused before it ends") {
+  RigOptions options = limited(nullptr, config::FreeMode::sync);
+  options.devices = 2;
+  Rig rig(options);
+  const CUdeviceptr block = rig.allocate(4096);
+  rig.use(1);
+  volatile std::uint32_t released = 0;
+  REQUIRE(cusim_launch_wait_host(new_stream(), &released) == CUDA_SUCCESS);
+  rig.use(0);
+  REQUIRE(cusim_launch_spin(new_stream(), 5 * kMs) == CUDA_SUCCESS);
+  rig.free(block);  // would never return if it waited for device 1
+  CHECK(cusim_now_ns() >= 5 * kMs);
+  CHECK(now(rig.counters().deferred_bytes) == 4096);
+  const CUdeviceptr next = rig.allocate(4096);
+  CHECK(next != block);
+  released = 1;
+  rig.use(1);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  rig.use(0);
+  rig.free(next);
+  CHECK(rig.allocate(4096) == block);
+}
+
+TEST_CASE("sync: a driver that cannot record does not wait for an unlinked device either") {
+  RigOptions options = limited(nullptr, config::FreeMode::sync);
+  options.devices = 2;
+  options.driver_version = "12040";
+  Rig rig(options);
+  const CUdeviceptr block = rig.allocate(4096);
+  rig.use(1);
+  volatile std::uint32_t released = 0;
+  REQUIRE(cusim_launch_wait_host(new_stream(), &released) == CUDA_SUCCESS);
+  rig.use(0);
+  rig.free(block);
+  CHECK(rig.allocate(4096) == block);
+  released = 1;
+  rig.use(1);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("make_room gives idle regions back, waits for deferred frees as natively they had, and never for a kernel") {
+  Rig rig;
+  const CUdeviceptr block = rig.allocate(64 * kMiB);
+  REQUIRE(cusim_launch_spin(new_stream(), 5 * kMs) == CUDA_SUCCESS);
+  rig.free(block);
+  CHECK(rig.pools().trim() == 0);  // does not wait
+  CHECK(rig.pools().make_room());
+  CHECK(cusim_now_ns() >= 5 * kMs);
+  CHECK(cusim_used_bytes(0) == 0);
+  CHECK_FALSE(rig.pools().make_room());
+
+  const CUdeviceptr second = rig.allocate(64 * kMiB);
+  rig.free(second);
+  volatile std::uint32_t released = 0;
+  const CUstream stream = new_stream();
+  REQUIRE(cusim_launch_wait_host(stream, &released) == CUDA_SUCCESS);
+  const std::uint64_t before_ns = cusim_now_ns();
+  CHECK_FALSE(rig.pools().make_room());  // the driver's free would wait for this very thread
+  CHECK(cusim_now_ns() - before_ns < 2 * kSecond);
+  CHECK(cusim_used_bytes(0) == 64 * kMiB);
+  released = 1;
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
 }
 
 TEST_CASE("a driver without cuCtxRecordEvent: the free synchronises, and the user is told once") {
