@@ -154,7 +154,7 @@ Ownership SharedBlocks::look_up_opened(CUdeviceptr address, BlockView* view) con
   if (region == nullptr) return Ownership::unknown;
   const ipc::OpenedBlock* block = imports_.find(address);
   if (block == nullptr) return Ownership::vacant;
-  if (view != nullptr) *view = {block->base, block->bytes, region->context, 0, block->buffer_id, region->base, region->bytes, block->sync_memops, false};
+  if (view != nullptr) *view = {block->base, block->bytes, region->context, 0, 0, block->buffer_id, region->base, region->bytes, block->sync_memops, false};
   return Ownership::live;
 }
 

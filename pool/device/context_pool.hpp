@@ -13,6 +13,7 @@
 
 #include "pool/device/device_allocator.hpp"
 #include "pool/device/native_blocks.hpp"
+#include "pool/device/stream_lanes.hpp"
 
 namespace cupool::device {
 
@@ -31,6 +32,7 @@ struct ContextPool {
   bool serving = false;                      ///< false while the context is being ended
   std::unique_ptr<DeviceAllocator> pooled;   ///< null under `platform`
   NativeBlocks natives;                      ///< blocks that are allocations of their own
+  StreamLanes streams;                       ///< of `pooled`
 
   // under the registry's lock
   struct Registered {

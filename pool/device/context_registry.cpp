@@ -51,18 +51,30 @@ bool ContextRegistry::pin_all(std::vector<FencePoint>& points, const DeviceState
   for (const ContextPool* home : homes_)
     if (is_wanted(home) && home->registered.ending) return false;
   points.reserve(homes_.size());
-  for (ContextPool* home : homes_) {
-    if (!is_wanted(home)) continue;
-    ContextPool::Registered& registered = home->registered;
-    ++registered.pins;
-    CUevent event = nullptr;
-    if (!registered.idle_events.empty()) {
-      event = registered.idle_events.back();
-      registered.idle_events.pop_back();
-    }
-    points.push_back({home, registered.life, event, false});
-  }
+  for (ContextPool* home : homes_)
+    if (is_wanted(home)) points.push_back(pinned_point(home));
   return true;
+}
+
+bool ContextRegistry::pin_one(ContextPool* home, CUcontext context, std::vector<FencePoint>& points) {
+  const MutexLock lock(mutex_);
+  points.clear();
+  if (home->registered.context != context || home->registered.ending) return false;
+  points.reserve(1);
+  points.push_back(pinned_point(home));
+  return true;
+}
+
+/// Pins `home`, and takes an event of its that is idle, if there is one.
+FencePoint ContextRegistry::pinned_point(ContextPool* home) {
+  ContextPool::Registered& registered = home->registered;
+  ++registered.pins;
+  CUevent event = nullptr;
+  if (!registered.idle_events.empty()) {
+    event = registered.idle_events.back();
+    registered.idle_events.pop_back();
+  }
+  return {home, registered.life, event, false};
 }
 
 void ContextRegistry::unpin_all(const std::vector<FencePoint>& points) {

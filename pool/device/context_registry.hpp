@@ -49,6 +49,8 @@ class ContextRegistry {
   /// Pins every context (`only`: every one of that device) and gives each a point with an idle event or null. False, with
   /// nothing pinned, while one of them is ending. Throws std::bad_alloc with nothing pinned.
   bool pin_all(std::vector<FencePoint>& points, const DeviceState* only = nullptr);
+  /// The same for one context: false when `home` is not (or no longer) its pool, or it is ending.
+  bool pin_one(ContextPool* home, CUcontext context, std::vector<FencePoint>& points);
   void unpin_all(const std::vector<FencePoint>& points);
   /// True when a context of another device lives.
   bool has_others(const DeviceState& device);
@@ -62,6 +64,8 @@ class ContextRegistry {
   void finish_end(ContextPool* home, bool gone);
 
  private:
+  FencePoint pinned_point(ContextPool* home) CUPOOL_REQUIRES(mutex_);
+
   Mutex mutex_;
   std::vector<ContextPool*> homes_ CUPOOL_GUARDED_BY(mutex_);
 };

@@ -21,7 +21,7 @@ void DevicePool::retire(Batch batch) {
   device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(batch.bytes));
   for (Extent* extent = batch.first; extent != nullptr;) {
     Extent* next = extent->bin_next;
-    device_.note(EventKind::free_completed, now, *extent, 0);
+    if ((extent->flags & kUsedAgainFlag) == 0) device_.note(EventKind::free_completed, now, *extent, 0);
     info_of(*extent).allocator->recycle(device_, extent);
     extent = next;
   }

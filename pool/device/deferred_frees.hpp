@@ -49,6 +49,7 @@ class DeferredFrees {
   static constexpr std::uint64_t kBatchBytes = 64 * kMiB;
 
   void push(heap::Extent* extent) { batch_.push(extent); }
+  Batch& batch() { return batch_; }  ///< the open one, to push many
   bool batch_is_due() const { return batch_.count >= kBatchFrees || batch_.bytes >= kBatchBytes; }
   std::uint64_t batch_bytes() const { return batch_.bytes; }
   bool batch_is_empty() const { return batch_.count == 0; }

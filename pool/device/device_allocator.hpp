@@ -16,11 +16,13 @@
 #include "pool/core/result.hpp"
 #include "pool/core/thread_annotations.hpp"
 #include "pool/device/device_state.hpp"
+#include "pool/device/stream_name.hpp"
 #include "pool/heap/extent.hpp"
 #include "pool/observe/snapshot.hpp"
 
 namespace cupool::device {
 
+struct Batch;
 struct ContextPool;
 class DeviceAllocator;
 
@@ -28,9 +30,9 @@ class DeviceAllocator;
 struct AllocationRequest {
   std::uint64_t bytes = 0;            ///< rounded to kBlockAlignment_bytes
   std::uint64_t requested_bytes = 0;  ///< what the program said
-  std::uint64_t alignment_bytes = kBlockAlignment_bytes;
-  CUstream stream = nullptr;          ///< meaningful when stream_ordered
-  bool stream_ordered = false;
+  StreamName stream;                  ///< of a stream-ordered call; identity 0: a plain one
+  std::uint32_t lane = 0;             ///< of the heap, that the stream may use besides what is everybody's
+  std::uint8_t mempool = 0;           ///< index of the memory pool that the program named; 0: none
 };
 
 /// What hangs on heap::Region::owner for every region of ours.
@@ -41,8 +43,11 @@ struct RegionInfo {
   bool is_native = false;                ///< the region is one block: the driver knows it as an allocation of its own
 };
 
-/// Extent::flags of a live block.
-inline constexpr std::uint8_t kSyncMemopsFlag = 1;  ///< the program set CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+/// Extent::flags of a live or deferred block.
+inline constexpr std::uint8_t kSyncMemopsFlag = 1;   ///< the program set CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+inline constexpr std::uint8_t kUsedAgainFlag = 2;    ///< deferred: its free was complete for its stream already
+inline constexpr unsigned kMempoolShift = 2;         ///< above: index of the memory pool it came from
+inline std::uint8_t mempool_of(const heap::Extent& extent) { return static_cast<std::uint8_t>(extent.flags >> kMempoolShift); }
 
 inline RegionInfo& info_of(const heap::Extent& extent) { return *static_cast<RegionInfo*>(extent.region->owner); }
 
@@ -80,6 +85,16 @@ class DeviceAllocator {
   virtual heap::Extent* find(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) = 0;
   /// The extent, free ones too, that contains `address`.
   virtual heap::Extent* find_containing(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) = 0;
+  /// live or deferred -> free, for the users of `lane` only.
+  virtual void recycle_in_lane(DeviceState& device, heap::Extent* extent, std::uint32_t) CUPOOL_REQUIRES(device.lock) { recycle(device, extent); }
+  /// A lane (see heap/extent_heap.hpp), or 0 where there are none. Throws std::bad_alloc.
+  virtual std::uint32_t add_lane() { return 0; }
+  virtual void remove_lane(std::uint32_t) {}
+  virtual std::uint64_t lane_bytes(std::uint32_t) const { return 0; }
+  /// Makes a hole of `bytes` in the lane out of what it and everybody have side by side: true when there is one now.
+  virtual bool gather(std::uint32_t, std::uint64_t) { return false; }
+  /// What is free in the lane becomes deferred, and is pushed on `batch`.
+  virtual void drain_lane(std::uint32_t, Batch&) {}
   virtual HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
   /// figures() if every deferred free had completed. O(blocks).
   virtual HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;

@@ -61,14 +61,19 @@ void DevicePool::forget(ContextPool& home) {
         counters.live_bytes.add(-static_cast<std::int64_t>(extent.bytes));
         counters.requested_bytes.add(-static_cast<std::int64_t>(extent.requested_bytes));
         counters.live_blocks.add(-1);
+        if (const std::uint8_t mempool = mempool_of(extent)) pool.device_.mempools[mempool].used_bytes -= extent.bytes;
         pool.device_.note(EventKind::free_requested, now, extent, 0);
       }
-      pool.device_.note(EventKind::free_completed, now, extent, 0);
+      if ((extent.flags & kUsedAgainFlag) == 0) pool.device_.note(EventKind::free_completed, now, extent, 0);
     }
     DevicePool& pool;
     const std::uint64_t now;
   } books(*this, ticks());
-  if (home.pooled != nullptr) home.pooled->abandon(device_, books);
+  if (home.pooled != nullptr) {
+    home.pooled->abandon(device_, books);
+    for (const StreamLanes::Entry& entry : home.streams.entries()) home.pooled->remove_lane(entry.lane);
+  }
+  home.streams.forget();
   home.natives.abandon(device_, books);
   home.context = nullptr;
   home.serving = false;

@@ -113,9 +113,9 @@ Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const c
   if (!counts_against_limit(kind) || device_.limit.charge(bytes)) return {};
   const MutexLock lock(device_.lock);
   // What was freed and is no longer in use is empty pool memory too.
-  Error ignored = close_epoch(nullptr, false);
-  while (retire_oldest(nullptr, false, &ignored)) {
-  }
+  drain_lanes();
+  static_cast<void>(close_epoch(nullptr, false));
+  retire_all(nullptr, false);
   // Empty pool memory counts as held: it goes before the program is refused, unless that could block.
   if (may_call_driver() && release_would_do(bytes) && quiet()) {
     const std::uint64_t headroom_bytes = device_.limit.headroom_bytes();
@@ -169,7 +169,9 @@ std::string DevicePool::check() {
   const observe::Counters& counters = device_.counters();
   if (reserved_bytes != counters.reserved_bytes.current.load()) return "reserved_bytes is not the sum of the regions";
   if (reserved_bytes + counters.outside_bytes.current.load() != device_.limit.held_bytes()) return "held bytes are not what is reserved and outside";
-  return deferred_.check(counters.deferred_bytes.current.load());
+  std::uint64_t stamped_bytes = 0;
+  for (const auto& home : homes_) stamped_bytes += home->streams.stamped_bytes();
+  return deferred_.check(counters.deferred_bytes.current.load() - stamped_bytes);
 }
 
 }  // namespace cupool::device

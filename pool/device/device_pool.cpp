@@ -33,6 +33,12 @@ CUdeviceptr DevicePool::book(Extent* extent, const AllocationRequest& request, s
   counters.live_bytes.add(static_cast<std::int64_t>(extent->bytes));
   counters.requested_bytes.add(static_cast<std::int64_t>(extent->requested_bytes));
   counters.live_blocks.add(1);
+  if (request.mempool != 0) [[unlikely]] {
+    extent->flags = static_cast<std::uint8_t>(request.mempool << kMempoolShift);
+    DeviceState::Mempool& mempool = device_.mempools[request.mempool];
+    mempool.used_bytes += extent->bytes;
+    mempool.used_high_bytes = std::max(mempool.used_high_bytes, mempool.used_bytes);
+  }
   peak_is_new_ = peak_is_new_ || counters.live_bytes.current.load(std::memory_order_relaxed) > peak_before;
   device_.note(EventKind::allocate, extent->allocated_ticks, *extent, thread);
   if ((++operations_ & 63) == 0) publish_figures();
@@ -45,13 +51,19 @@ void DevicePool::unbook(const Extent& extent) {
   counters.live_bytes.add(-static_cast<std::int64_t>(extent.bytes));
   counters.requested_bytes.add(-static_cast<std::int64_t>(extent.requested_bytes));
   counters.live_blocks.add(-1);
+  if (const std::uint8_t mempool = mempool_of(extent)) device_.mempools[mempool].used_bytes -= extent.bytes;
 }
 
 CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, Error* answer) {
   AllocationRequest request;
   request.bytes = round_request(bytes);
   request.requested_bytes = bytes;
+  return serve(home, context, request, api, thread, answer);
+}
+
+CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, Error* answer) {
   const MutexLock lock(device_.lock);
+  if (request.stream.identity != 0) [[unlikely]] request.lane = home->streams.find(request.stream.identity);
   // What waited for a capture to end is handled at the next operation after it: this one may be it.
   const bool must_look = deferred_.batch_is_due() && !capturing();
   if (home->context == context && home->serving && home->pooled != nullptr && !device_.disabled && !must_look && request.bytes != 0) {
@@ -99,21 +111,29 @@ FreeOutcome DevicePool::free(CUdeviceptr address, std::uint16_t thread, Error* a
   return outcome;
 }
 
+/// The live block at `address`, without its SYNC_MEMOPS; or nullptr with `*outcome` set.
+Extent* DevicePool::begin_free(CUdeviceptr address, FreeOutcome* outcome) {
+  Extent* extent = find_block(address);
+  if (extent == nullptr || extent->state != ExtentState::live) {
+    *outcome = extent != nullptr || find_containing(address) != nullptr ? FreeOutcome::invalid : FreeOutcome::unknown;
+    return nullptr;
+  }
+  if (extent->flags != 0 && !info_of(*extent).is_native) drop_sync_memops(*extent);  // a native region takes its flags along
+  if (peak_is_new_) sample_peak();
+  if ((++operations_ & 63) == 0) publish_figures();
+  return extent;
+}
+
 FreeOutcome DevicePool::free_locked(CUdeviceptr address, std::uint16_t thread, Error* answer, bool* must_clear) {
   const MutexLock lock(device_.lock);
-  Extent* extent = find_block(address);
-  if (extent == nullptr || extent->state != ExtentState::live)
-    return extent != nullptr || find_containing(address) != nullptr ? FreeOutcome::invalid : FreeOutcome::unknown;
-  if (extent->flags != 0 && !info_of(*extent).is_native) {  // a native region takes its flags along
-    drop_sync_memops(*extent);
-    *must_clear = !memops_to_clear_.empty();
-  }
+  FreeOutcome outcome = FreeOutcome::unknown;
+  Extent* extent = begin_free(address, &outcome);
+  if (extent == nullptr) return outcome;
+  *must_clear = !memops_to_clear_.empty();
   return free_block(extent, thread, answer);
 }
 
 FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* answer) {
-  if (peak_is_new_) sample_peak();
-  if ((++operations_ & 63) == 0) publish_figures();
   if (info_of(*extent).is_native) return free_native(extent, thread, answer);
   if (device_.disabled || !may_call_driver()) {
     defer(extent, thread);  // never reused
@@ -233,7 +253,7 @@ Ownership DevicePool::find(CUdeviceptr address, BlockView* block) {
   if (extent->state != ExtentState::live || address - extent->address >= extent->requested_bytes) return Ownership::vacant;
   if (block == nullptr) return Ownership::live;
   const RegionInfo& info = info_of(*extent);
-  *block = BlockView{extent->address, extent->requested_bytes, info.home->context, device_.ordinal, extent->buffer_id,
+  *block = BlockView{extent->address, extent->requested_bytes, info.home->context, device_.ordinal, mempool_of(*extent), extent->buffer_id,
                      extent->region->address, extent->region->bytes, (extent->flags & kSyncMemopsFlag) != 0, info.is_native};
   return Ownership::live;
 }

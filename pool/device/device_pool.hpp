@@ -51,6 +51,13 @@ class DevicePool {
   CUdeviceptr allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, Error* answer);
   /// `*answer` is set when the outcome is `failed`.
   FreeOutcome free(CUdeviceptr address, std::uint16_t thread, Error* answer);
+  /// As allocate, for a stream of `context`.
+  CUdeviceptr allocate_on(ContextPool* home, CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, const char* api,
+                          std::uint16_t thread, Error* answer);
+  FreeOutcome free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, Error* answer);
+  void stream_ending(ContextPool* home, CUcontext context, std::uint64_t identity);
+  PoolSet::MempoolFigures mempool_figures(std::uint8_t mempool);
+  void reset_mempool_high(std::uint8_t mempool, bool reserved, bool used);
   bool free_while_exiting(CUdeviceptr address);
   Ownership find(CUdeviceptr address, BlockView* block);
   Status set_sync_memops(CUdeviceptr address, bool on);
@@ -79,6 +86,9 @@ class DevicePool {
   static constexpr std::uint64_t kPollBound_ns = 1'000'000'000;
 
   // device_pool.cpp
+  CUdeviceptr serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, Error* answer)
+      CUPOOL_EXCLUDES(device_.lock);
+  heap::Extent* begin_free(CUdeviceptr address, FreeOutcome* outcome) CUPOOL_REQUIRES(device_.lock);
   CUdeviceptr book(heap::Extent* extent, const AllocationRequest& request, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   void unbook(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* find_block(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
@@ -89,6 +99,21 @@ class DevicePool {
   bool is_tight(const ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_synchronously(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
+
+  // stream_ordered.cpp
+  FreeOutcome free_in_lane(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread)
+      CUPOOL_REQUIRES(device_.lock);
+  bool free_stamped(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
+  std::uint32_t lane_for(ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
+  void drain_lane(ContextPool& home, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
+  void drain_lanes() CUPOOL_REQUIRES(device_.lock);
+  bool has_lanes() CUPOOL_REQUIRES(device_.lock);
+  bool retire_stamped(ContextPool& home, CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);
+  void end_stamped(ContextPool& home, StreamLanes::Stamped::iterator stamped, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
+  void retire_all(CUcontext asking, bool may_wait) CUPOOL_REQUIRES(device_.lock);
+  bool has_stamped() CUPOOL_REQUIRES(device_.lock);
+  Result<heap::Extent*> steal(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
+  void give_back_surplus_of_lanes(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
 
   // memops.cpp
   void drop_sync_memops(heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
@@ -143,6 +168,7 @@ class DevicePool {
   DeferredFrees deferred_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint64_t next_buffer_id_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint32_t pressure_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
+  std::uint32_t stamped_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< so many stream-ordered frees get an event of their own
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of regions
   bool peak_is_new_ CUPOOL_GUARDED_BY(device_.lock) = false;

@@ -4,6 +4,8 @@
 // Thread rule: as annotated; what has no annotation is read-only after construction or thread-safe itself.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -108,6 +110,12 @@ struct DeviceState {
     live.driver_free_unix_ns.store(unix_now_ns(), std::memory_order_relaxed);
   }
 
+  /// `bytes` more (or fewer) of the device's memory are the pool's.
+  void add_reserved(std::int64_t bytes) CUPOOL_REQUIRES(lock) {
+    counters().reserved_bytes.add(bytes);
+    reserved_high_bytes = std::max(reserved_high_bytes, counters().reserved_bytes.current.load(std::memory_order_relaxed));
+  }
+
   /// An always-on check failed: from here on this device pools nothing (what is out stays valid and is never reused).
   void disable(const std::string& why) CUPOOL_REQUIRES(lock) {
     disabled = true;
@@ -125,6 +133,10 @@ struct DeviceState {
   Mutex lock;
   observe::Timeline timeline CUPOOL_GUARDED_BY(lock);
   bool disabled CUPOOL_GUARDED_BY(lock) = false;
+  /// What the program was served in the name of each memory pool; index 0 is unused.
+  struct Mempool { std::uint64_t used_bytes = 0; std::uint64_t used_high_bytes = 0; };
+  std::array<Mempool, 64> mempools CUPOOL_GUARDED_BY(lock) = {};
+  std::uint64_t reserved_high_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< since the program reset it
 };
 
 }  // namespace cupool::device

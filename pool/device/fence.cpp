@@ -6,7 +6,8 @@
 
 namespace cupool::device {
 
-CUresult Fence::record_point(DeviceState& device, FencePoint& point) {
+/// `stream`: behind that stream of the current context instead of behind everything in the point's.
+CUresult Fence::record_point(DeviceState& device, FencePoint& point, const CUstream* stream) {
   const CUcontext context = point.home->registered.context;  // pinned: it does not change
   if (point.event == nullptr) {
     const ScopedContext current(device.driver, context);
@@ -15,7 +16,39 @@ CUresult Fence::record_point(DeviceState& device, FencePoint& point) {
     if (!event.ok()) return event.code();
     point.event = event.value().abandon();
   }
-  return device.driver.cuCtxRecordEvent(context, point.event);
+  return stream != nullptr ? device.driver.cuEventRecord(point.event, *stream) : device.driver.cuCtxRecordEvent(context, point.event);
+}
+
+FenceResult Fence::record_on(DeviceState& device, ContextPool& home, CUcontext context, CUstream stream) {
+  PoolServices& services = device.services;
+  if (!device.driver.has_cuEventRecord() || !device.driver.has_cuEventCreate() || !device.driver.has_cuEventQuery()) return {FenceAnswer::unsupported, {}};
+  const CaptureGate::Pass pass(services.gate);
+  if (!pass.allowed() || !services.contexts.pin_one(&home, context, points_)) return {FenceAnswer::impossible, {}};
+  const CUresult code = record_point(device, points_.front(), &stream);
+  services.contexts.unpin_all(points_);
+  if (code == CUDA_SUCCESS) return {FenceAnswer::done, {}};
+  // Whatever it was: without an event the block waits for one that covers the context, and that one meets what is sticky.
+  if (code == CUDA_ERROR_DEINITIALIZED) services.stopped.store(true, std::memory_order_relaxed);
+  clear(services.contexts);
+  return {FenceAnswer::impossible, {}};
+}
+
+FenceResult Fence::wait_on_device(DeviceState& device, CUcontext context, CUstream stream) {
+  PoolServices& services = device.services;
+  if (!device.driver.has_cuStreamWaitEvent()) return {FenceAnswer::unsupported, {}};
+  const CaptureGate::Pass pass(services.gate);
+  if (!pass.allowed() || points_.size() != 1) return {FenceAnswer::impossible, {}};
+  FencePoint& point = points_.front();
+  if (point.done) return {FenceAnswer::done, {}};
+  if (services.contexts.pin(point.home, point.life) != Pin::held) return {FenceAnswer::impossible, {}};
+  FenceResult judged{FenceAnswer::done, {}};
+  const CUresult code = device.driver.cuStreamWaitEvent(stream, point.event, 0);
+  services.contexts.unpin(point.home);
+  if (code != CUDA_SUCCESS) {
+    judged = judge(device, point, code, context, "cuStreamWaitEvent");
+    if (judged.error.code == CUDA_SUCCESS) judged.answer = FenceAnswer::impossible;
+  }
+  return judged;
 }
 
 FenceResult Fence::record(DeviceState& device, CUcontext asking) {

@@ -16,6 +16,7 @@
 
 namespace cupool::device {
 
+struct ContextPool;
 struct DeviceState;
 
 enum class FenceAnswer : std::uint8_t {
@@ -36,6 +37,10 @@ class Fence {
  public:
   /// Records in every context. The gate is held, shared, meanwhile. Throws std::bad_alloc with nothing recorded.
   FenceResult record(DeviceState& device, CUcontext asking);
+  /// Records behind what `stream` of `context` (the caller's current one) holds now. As record().
+  FenceResult record_on(DeviceState& device, ContextPool& home, CUcontext context, CUstream stream);
+  /// Makes `stream`, of the context that is current, wait for it on the device. Precondition: record_on() made it.
+  FenceResult wait_on_device(DeviceState& device, CUcontext context, CUstream stream);
   /// Queries the first point that is not done, and on while they complete. Never completes work, never blocks.
   FenceResult poll(DeviceState& device, CUcontext asking);
   /// Blocks until the work of `context` is complete, if it has a point here. Precondition: the program's own free of a block
@@ -47,7 +52,7 @@ class Fence {
 
  private:
   FenceResult judge(DeviceState& device, FencePoint& point, CUresult code, CUcontext asking, const char* where);
-  CUresult record_point(DeviceState& device, FencePoint& point);
+  CUresult record_point(DeviceState& device, FencePoint& point, const CUstream* stream = nullptr);
 
   std::vector<FencePoint> points_;
 };

@@ -3,6 +3,8 @@
 //   hole     memory that is free now
 //   retire   deferred frees whose work is over (a query, no wait)
 //   grow     more memory from the driver; backs off to the exact need
+//   steal    for a stream: what other streams freed, behind the events of those frees, on the device
+//   lanes    what streams keep for themselves becomes everybody's when its work is over
 //   release  whole free regions of this device back to the driver, then grow: only when that is enough and nothing would block
 //   poll     every deferred free: events recorded inside the program's own frees are waited for (natively the free did that),
 //            later ones are polled, one second at most in all; then release again. Where frees synchronise, those that
@@ -39,27 +41,34 @@ struct Ladder {
   static Climbed hole(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed retire(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed grow(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+  static Climbed steal(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+  static Climbed lanes(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed release(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed poll(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed native(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
 
-  static const Rung kRungs[6];
+  static const Rung kRungs[8];
 };
 
-const Ladder::Rung Ladder::kRungs[6] = {
-    {"hole", &observe::Counters::rung_hole, &Ladder::hole},          {"retire", &observe::Counters::rung_retire, &Ladder::retire},
-    {"grow", &observe::Counters::rung_grow, &Ladder::grow},          {"release", &observe::Counters::rung_release, &Ladder::release},
-    {"poll", &observe::Counters::rung_poll, &Ladder::poll},          {"native", &observe::Counters::native_fallbacks, &Ladder::native},
+const Ladder::Rung Ladder::kRungs[8] = {
+    {"hole", &observe::Counters::rung_hole, &Ladder::hole},     {"retire", &observe::Counters::rung_retire, &Ladder::retire},
+    {"grow", &observe::Counters::rung_grow, &Ladder::grow},     {"steal", &observe::Counters::rung_steal, &Ladder::steal},
+    {"lanes", &observe::Counters::rung_lanes, &Ladder::lanes},  {"release", &observe::Counters::rung_release, &Ladder::release},
+    {"poll", &observe::Counters::rung_poll, &Ladder::poll},     {"native", &observe::Counters::native_fallbacks, &Ladder::native},
 };
 
 Climbed Ladder::hole(DevicePool& pool, Attempt& attempt) {
   if (attempt.home->pooled == nullptr || pool.device_.disabled) return nullptr;
-  return attempt.home->pooled->allocate(pool.device_, attempt.request);
+  DeviceAllocator& pooled = *attempt.home->pooled;
+  Extent* found = pooled.allocate(pool.device_, attempt.request);
+  if (found == nullptr && attempt.request.lane != 0 && pooled.gather(attempt.request.lane, attempt.request.bytes))
+    found = pooled.allocate(pool.device_, attempt.request);
+  return found;
 }
 
 Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
   Error error{};
-  while (pool.retire_oldest(attempt.context, false, &error)) {
+  while (pool.retire_oldest(attempt.context, false, &error) || pool.retire_stamped(*attempt.home, attempt.context, &error)) {
     Climbed found = hole(pool, attempt);
     if (found.value() != nullptr) return found;
   }
@@ -74,9 +83,21 @@ Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   if (allocator == nullptr || (pool.device_.disabled && !pool.platform_)) return nullptr;
   const Result<Growth> grown = allocator->grow(pool.device_, home, attempt.request);
   if (!grown.ok() && grown.code() != CUDA_ERROR_OUT_OF_MEMORY) return grown.error();
-  if (!grown.ok() || grown.value().backed_off) pool.pressure_frees_ = DevicePool::kPressureFrees;
+  if (!grown.ok() || grown.value().backed_off) pool.pressure_frees_ = pool.stamped_frees_ = DevicePool::kPressureFrees;
   if (!grown.ok()) attempt.refusal = grown.error();
   return grown.value().extent;
+}
+
+Climbed Ladder::steal(DevicePool& pool, Attempt& attempt) {
+  if (attempt.request.stream.identity == 0 || attempt.home->pooled == nullptr || pool.device_.disabled) return nullptr;
+  return pool.steal(attempt);
+}
+
+Climbed Ladder::lanes(DevicePool& pool, Attempt& attempt) {
+  if (pool.device_.disabled || !pool.has_lanes()) return nullptr;
+  pool.drain_lanes();
+  if (const Error error = pool.close_epoch(attempt.context, false); error.code != CUDA_SUCCESS) return error;
+  return retire(pool, attempt);
 }
 
 Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
@@ -102,7 +123,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   if (pool.synchronises() && !pool.deferred_.batch_is_empty() && !pool.capturing())
     error = pool.synchronise_and_retire(attempt.context).error;
   for (std::uint64_t pause_ns = kFirstPause_ns; error.code == CUDA_SUCCESS; pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
-    while (pool.retire_oldest(attempt.context, true, &error)) {
+    while (pool.retire_oldest(attempt.context, true, &error) || pool.retire_stamped(*attempt.home, attempt.context, &error)) {
     }
     if (error.code != CUDA_SUCCESS) break;
     Climbed found = hole(pool, attempt);
@@ -110,7 +131,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     found = release(pool, attempt);
     if (!found.ok() || found.value() != nullptr) return found;
     const Epoch* oldest = pool.deferred_.oldest();
-    const bool hopeful = oldest != nullptr || pool.release_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes));
+    const bool hopeful = oldest != nullptr || !attempt.home->streams.stamped().empty() || pool.release_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes));
     const bool in_good_hands = oldest != nullptr && oldest->waiting;  // a thread that natively would have waited as well
     if (!hopeful || (clock.now_ns() >= until_ns && !in_good_hands)) return nullptr;
     const MutexUnlock unlocked(pool.device_.lock);
@@ -160,16 +181,16 @@ bool DevicePool::quiet() {
 std::size_t DevicePool::give_back_idle(std::uint64_t until_ns) {
   Clock& clock = device_.services.clock;
   const MutexLock lock(device_.lock);
+  drain_lanes();
   for (std::uint64_t pause_ns = kFirstPause_ns; may_call_driver() && !capturing(); pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
-    Error ignored = close_epoch(nullptr, false);
-    while (retire_oldest(nullptr, until_ns != 0, &ignored)) {
-    }
+    static_cast<void>(close_epoch(nullptr, false));
+    retire_all(nullptr, until_ns != 0);
     const bool has_idle = figures().wholly_free_bytes != 0;
     if (has_idle && quiet()) {
       const std::uint64_t released_bytes = release_free(nullptr, kEverything);
       if (released_bytes != 0) return released_bytes;
     }
-    const bool hopeful = has_idle || deferred_.oldest() != nullptr;
+    const bool hopeful = has_idle || deferred_.oldest() != nullptr || has_stamped();
     if (!hopeful || clock.now_ns() >= until_ns) return 0;
     const MutexUnlock unlocked(device_.lock);
     clock.pause(pause_ns);

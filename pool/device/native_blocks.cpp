@@ -84,7 +84,7 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
   Nodes::node_type handle = made.extract(made.begin());
   handle.key() = address;
   Extent* extent = insert(std::move(handle));
-  device.counters().reserved_bytes.add(static_cast<std::int64_t>(request.bytes));
+  device.add_reserved(static_cast<std::int64_t>(request.bytes));
   device.counters().regions_created.add();
   device.note_region(observe::EventKind::region_create, address, request.bytes);
   return Growth{extent, false};
@@ -108,7 +108,7 @@ Status NativeBlocks::give_back(DeviceState& device, Extent* extent) {
     return Error{code, "cuMemFree_v2"};
   }
   device.limit.refund(bytes);
-  device.counters().reserved_bytes.add(-static_cast<std::int64_t>(bytes));
+  device.add_reserved(-static_cast<std::int64_t>(bytes));
   device.counters().regions_released.add();
   device.note_region(observe::EventKind::region_release, address, bytes);
   return {};
@@ -136,7 +136,7 @@ void NativeBlocks::abandon(DeviceState& device, LossVisitor& visitor) {
     if (node.extent.state != ExtentState::free) visitor.lost(node.extent);
     device.services.owners.remove(address, node.region.bytes);
     device.limit.refund(node.region.bytes);
-    device.counters().reserved_bytes.add(-static_cast<std::int64_t>(node.region.bytes));
+    device.add_reserved(-static_cast<std::int64_t>(node.region.bytes));
     device.note_region(observe::EventKind::region_release, address, node.region.bytes);
   }
   nodes_.clear();

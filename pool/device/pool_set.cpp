@@ -179,6 +179,56 @@ Result<CUdeviceptr> PoolSet::allocate(CUcontext context, std::size_t bytes, cons
   return impl_->allocate_first(context, bytes, api);
 }
 
+bool PoolSet::serves_streams() const {
+  const config::Options& options = impl_->services.options;
+  const bool pools = options.policy == config::Policy::grow || options.policy == config::Policy::preallocate;
+  return pools && options.ipc != config::IpcMode::native;
+}
+
+Result<CUdeviceptr> PoolSet::allocate_on(CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, const char* api) {
+  ThreadCache& cache = impl_->cache();
+  const std::size_t slot = slot_of(context);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    if (attempt != 0 || cache.contexts[slot] != context || cache.homes[slot] == nullptr) {
+      const Result<ContextPool*> home = impl_->home_of(context);
+      if (!home.ok()) return home.error();
+      if (home.value() == nullptr) return Error{CUDA_ERROR_NOT_SUPPORTED, "no room for the device"};
+      cache.contexts[slot] = context;
+      cache.homes[slot] = home.value();
+    }
+    ContextPool* home = cache.homes[slot];
+    Error error{};
+    const CUdeviceptr address = home->pool.allocate_on(home, context, bytes, stream, mempool, api, cache.thread, &error);
+    if (address != 0) return address;
+    if (error.where != device::kStaleContext.where || attempt != 0) return error;
+  }
+  return device::kStaleContext;
+}
+
+FreeResult PoolSet::free_on(CUdeviceptr address, CUcontext context, StreamName stream) {
+  FreeResult result;
+  impl_->ask_owner(address, [&](DevicePool& pool) {
+    result.outcome = pool.free_on(address, context, stream, impl_->cache().thread, &result.error);
+    return result.outcome != FreeOutcome::unknown;
+  });
+  if (result.outcome == FreeOutcome::unknown) impl_->count_foreign_free();
+  return result;
+}
+
+void PoolSet::stream_ending(CUcontext context, std::uint64_t identity) {
+  if (ContextPool* home = impl_->services.contexts.find(context)) home->pool.stream_ending(home, context, identity);
+}
+
+PoolSet::MempoolFigures PoolSet::mempool_figures(int device, std::uint8_t mempool) {
+  DevicePool* pool = impl_->pool_for(device);
+  return pool != nullptr && mempool < kMempools ? pool->mempool_figures(mempool) : MempoolFigures{};
+}
+
+void PoolSet::reset_mempool_high(int device, std::uint8_t mempool, bool reserved, bool used) {
+  DevicePool* pool = impl_->pool_of(device);
+  if (pool != nullptr && mempool < kMempools) pool->reset_mempool_high(mempool, reserved, used);
+}
+
 FreeResult PoolSet::free(CUdeviceptr address) {
   FreeResult result;
   const int owner = impl_->services.owners.find(address);

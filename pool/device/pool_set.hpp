@@ -19,6 +19,7 @@
 #include "config/options.hpp"
 #include "pool/core/clock.hpp"
 #include "pool/core/result.hpp"
+#include "pool/device/stream_name.hpp"
 #include "pool/driver/driver_api.hpp"
 #include "pool/observe/live_page.hpp"
 #include "pool/observe/snapshot.hpp"
@@ -32,6 +33,7 @@ struct BlockView {
   std::size_t bytes = 0;
   CUcontext context = nullptr;
   int device = 0;
+  std::uint8_t mempool = 0;          ///< index of the memory pool that it was allocated from; 0: by a plain call
   std::uint64_t buffer_id = 0;       ///< unique in the process, never one of the driver's
   CUdeviceptr region_base = 0;       ///< the cuMemAlloc allocation that holds it
   std::size_t region_bytes = 0;
@@ -86,6 +88,25 @@ class PoolSet {
   /// The same when the process is exiting: host bookkeeping only, no driver call, no wait; try-lock.
   /// True when the address is ours (also when it could not be booked).
   bool free_while_exiting(CUdeviceptr address);
+
+  // --- stream-ordered -----------------------------------------------------------------------------------
+
+  /// True when stream-ordered calls may be served: the policy pools, and blocks need not be allocations of their own.
+  bool serves_streams() const;
+  /// A block as allocate's, that work submitted to `stream` from now on may use. `context` is the caller's current one, and the
+  /// stream's; the stream does not capture. `mempool`: index of the memory pool, 1...63. Never waits for work but as allocate does.
+  Result<CUdeviceptr> allocate_on(CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, const char* api);
+  /// Frees a block when the work submitted to `stream` so far is over. Never blocks; records an event only while memory is short.
+  FreeResult free_on(CUdeviceptr address, CUcontext context, StreamName stream);
+  /// The stream (or the thread whose it is) is about to end: its identity may come again.
+  void stream_ending(CUcontext context, std::uint64_t identity);
+
+  /// What memory pool `mempool` of `device` has, as CU_MEMPOOL_ATTR_{RESERVED,USED}_MEM_{CURRENT,HIGH} say. Index 1 is the default
+  /// pool: what is reserved and not used by other indices is reserved by it.
+  struct MempoolFigures { std::uint64_t reserved_bytes, reserved_high_bytes, used_bytes, used_high_bytes; };
+  MempoolFigures mempool_figures(int device, std::uint8_t mempool);
+  void reset_mempool_high(int device, std::uint8_t mempool, bool reserved, bool used);
+  static constexpr std::uint8_t kMempools = 64;
 
   // --- queries ----------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "pool/device/context_pool.hpp"
+#include "pool/device/deferred_frees.hpp"
 #include "pool/driver/handles.hpp"
 
 namespace cupool::device {
@@ -18,8 +19,16 @@ SegmentHeap::~SegmentHeap() {
   heap_.for_each_region([](const Region& region) { delete static_cast<RegionInfo*>(region.owner); });
 }
 
-Extent* SegmentHeap::allocate(DeviceState&, const AllocationRequest& request) { return heap_.allocate(request.bytes); }
+Extent* SegmentHeap::allocate(DeviceState&, const AllocationRequest& request) { return heap_.allocate(request.bytes, request.lane); }
 void SegmentHeap::defer(DeviceState&, Extent* extent) { heap_.defer(extent); }
+void SegmentHeap::recycle_in_lane(DeviceState&, Extent* extent, std::uint32_t lane) { heap_.free(extent, lane); }
+void SegmentHeap::drain_lane(std::uint32_t lane, Batch& batch) {
+  heap_.drain_lane(lane, [&batch](Extent* extent) {
+    extent->flags = kUsedAgainFlag;
+    extent->allocated_ticks = 0;
+    batch.push(extent);
+  });
+}
 void SegmentHeap::recycle(DeviceState&, Extent* extent) { heap_.free(extent); }
 Extent* SegmentHeap::find(DeviceState&, std::uint64_t address) { return heap_.find(address); }
 Extent* SegmentHeap::find_containing(DeviceState&, std::uint64_t address) { return heap_.find_containing(address); }
@@ -74,7 +83,7 @@ Status SegmentHeap::take_region(DeviceState& device, ContextPool& home, std::uin
     device.driver.cuMemFree_v2(address);
     return Error{CUDA_ERROR_OUT_OF_MEMORY, "host memory"};
   }
-  device.counters().reserved_bytes.add(static_cast<std::int64_t>(bytes));
+  device.add_reserved(static_cast<std::int64_t>(bytes));
   device.counters().regions_created.add();
   device.note_region(observe::EventKind::region_create, address, bytes);
   return {};
@@ -83,7 +92,7 @@ Status SegmentHeap::take_region(DeviceState& device, ContextPool& home, std::uin
 Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
   while (growing_) {
     grown_.wait(device.lock);
-    if (Extent* extent = heap_.allocate(request.bytes)) return Growth{extent, false};
+    if (Extent* extent = heap_.allocate(request.bytes, request.lane)) return Growth{extent, false};
   }
   const std::uint64_t need_bytes = align_up(request.bytes, kRegionGranularity_bytes);
   if (need_bytes < request.bytes) return Error{CUDA_ERROR_OUT_OF_MEMORY, "size"};
@@ -101,7 +110,7 @@ Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const A
   grown_.notify_all();
   if (!status.ok()) return status.error();
   growth_.made(bytes);
-  Extent* extent = heap_.allocate(request.bytes);
+  Extent* extent = heap_.allocate(request.bytes, request.lane);
   if (extent == nullptr) return Error{CUDA_ERROR_OUT_OF_MEMORY, "region taken by another thread"};
   return Growth{extent, bytes < planned_bytes};
 }
@@ -150,8 +159,9 @@ std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::
       continue;
     }
     released_bytes += claim.bytes;
+    growth_.gave_back();
     device.limit.refund(claim.bytes);
-    device.counters().reserved_bytes.add(-static_cast<std::int64_t>(claim.bytes));
+    device.add_reserved(-static_cast<std::int64_t>(claim.bytes));
     device.counters().regions_released.add();
     device.note_region(observe::EventKind::region_release, claim.address, claim.bytes);
   }
@@ -167,7 +177,7 @@ void SegmentHeap::abandon(DeviceState& device, LossVisitor& visitor) {
     heap_.abandon_region(region, [&](Extent& extent) { visitor.lost(extent); });
     device.services.owners.remove(claim.address, claim.bytes);
     device.limit.refund(claim.bytes);
-    device.counters().reserved_bytes.add(-static_cast<std::int64_t>(claim.bytes));
+    device.add_reserved(-static_cast<std::int64_t>(claim.bytes));
     device.note_region(observe::EventKind::region_release, claim.address, claim.bytes);
   }
   growth_ = RegionGrowth(device.total_bytes);

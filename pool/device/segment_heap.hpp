@@ -33,6 +33,8 @@ class RegionGrowth {
   void made(std::uint64_t bytes) {
     if (bytes >= next_bytes_) next_bytes_ = std::min(2 * next_bytes_, cap_bytes_);
   }
+  /// A region went back: what came back unused would soon go the same way.
+  void gave_back() { next_bytes_ = std::max(next_bytes_ / 2, kFirst_bytes); }
 
  private:
   std::uint64_t cap_bytes_;
@@ -47,6 +49,12 @@ class SegmentHeap final : public DeviceAllocator {
   heap::Extent* allocate(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   void defer(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;
   void recycle(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;
+  void recycle_in_lane(DeviceState& device, heap::Extent* extent, std::uint32_t lane) CUPOOL_REQUIRES(device.lock) override;
+  std::uint32_t add_lane() override { return heap_.add_lane(); }
+  void remove_lane(std::uint32_t lane) override { heap_.remove_lane(lane); }
+  std::uint64_t lane_bytes(std::uint32_t lane) const override { return heap_.lane_bytes(lane); }
+  bool gather(std::uint32_t lane, std::uint64_t bytes) override { return heap_.gather(lane, bytes); }
+  void drain_lane(std::uint32_t lane, Batch& batch) override;
   heap::Extent* find(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) override;
   heap::Extent* find_containing(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) override;
   HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;

@@ -1,0 +1,15 @@
+// StreamName: a stream, unmistakably. Handles are not enough: 0 and the special handles mean a stream of the caller's.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace cupool {
+
+struct StreamName {
+  CUstream handle = nullptr;   ///< what a driver call takes; a default stream as CU_STREAM_LEGACY or CU_STREAM_PER_THREAD
+  std::uint64_t identity = 0;  ///< never 0; unique in its context among streams that live, and never again a later thread's
+};
+
+}  // namespace cupool

@@ -1,0 +1,259 @@
+// Stream-ordered allocation and free. What a free leaves in its stream's lane is that stream's at once, without an event.
+//
+// Others get it (a) when the lane is drained: its holes join the deferred frees, whose fence covers the whole context; (b) while
+// memory is short, when a free was stamped with its own event: another stream is made to wait for that on the device. An event
+// recorded later than the free also covers later work, which may itself wait for what the other stream does next, so no
+// stream is ever made to wait for such a one. A free that falls into anybody's capture takes the plain way and waits for its end.
+#include <algorithm>
+
+#include "pool/device/device_pool.hpp"
+
+namespace cupool::device {
+
+using heap::Extent;
+using heap::ExtentState;
+using observe::EventKind;
+
+CUdeviceptr DevicePool::allocate_on(ContextPool* home, CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, const char* api,
+                                    std::uint16_t thread, Error* answer) {
+  AllocationRequest request;
+  request.bytes = round_request(bytes);
+  request.requested_bytes = bytes;
+  request.stream = stream;
+  request.mempool = mempool;
+  return serve(home, context, request, api, thread, answer);
+}
+
+FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, Error* answer) {
+  FreeOutcome outcome = FreeOutcome::unknown;
+  bool must_clear = false;
+  {
+    const MutexLock lock(device_.lock);
+    Extent* extent = begin_free(address, &outcome);
+    if (extent == nullptr) return outcome;
+    must_clear = !memops_to_clear_.empty();
+    ContextPool& home = *info_of(*extent).home;
+    const bool is_ordinary = home.context == context && !info_of(*extent).is_native && !device_.disabled && may_call_driver() && !capturing();
+    if (is_ordinary) outcome = free_in_lane(extent, home, context, stream, thread);
+    else outcome = free_deferred(extent, thread, answer);  // its epoch covers every stream
+  }
+  if (must_clear) clear_region_memops();
+  return outcome;
+}
+
+FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread) {
+  if (stamped_frees_ != 0) {
+    --stamped_frees_;
+    if (free_stamped(extent, home, context, stream, thread)) return FreeOutcome::freed;
+  }
+  const std::uint32_t lane = lane_for(home, stream.identity);
+  if (lane == 0) {
+    defer(extent, thread);
+    return FreeOutcome::freed;
+  }
+  unbook(*extent);
+  const std::uint64_t now = ticks();
+  device_.note(EventKind::free_requested, now, *extent, thread);
+  device_.note(EventKind::free_completed, now, *extent, thread);
+  home.pooled->recycle_in_lane(device_, extent, lane);
+  if (device_.services.options.release_threshold_bytes && (operations_ & 63) == 0) give_back_surplus_of_lanes(context);
+  return FreeOutcome::freed;
+}
+
+/// The lane of a stream, made if it has none; 0 when host memory is out.
+std::uint32_t DevicePool::lane_for(ContextPool& home, std::uint64_t identity) {
+  if (const std::uint32_t lane = home.streams.find(identity)) return lane;
+  if (home.streams.is_full()) {
+    const StreamLanes::Entry oldest = home.streams.oldest();
+    drain_lane(home, oldest.lane);
+    home.streams.remove(oldest.identity);
+    home.pooled->remove_lane(oldest.lane);
+  }
+  try {
+    const std::uint32_t lane = home.pooled->add_lane();
+    home.streams.add(identity, lane);
+    return lane;
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+}
+
+/// What is free in the lane waits, like any plain free, for the next epoch.
+void DevicePool::drain_lane(ContextPool& home, std::uint32_t lane) {
+  const auto bytes = static_cast<std::int64_t>(home.pooled->lane_bytes(lane));
+  if (bytes == 0) return;
+  home.pooled->drain_lane(lane, deferred_.batch());
+  device_.counters().deferred_bytes.add(bytes);
+  device_.counters().lanes_drained.add();
+}
+
+bool DevicePool::has_lanes() {
+  for (const auto& home : homes_) {
+    if (home->context == nullptr || home->pooled == nullptr) continue;
+    for (const StreamLanes::Entry& entry : home->streams.entries())
+      if (home->pooled->lane_bytes(entry.lane) != 0) return true;
+  }
+  return false;
+}
+
+void DevicePool::drain_lanes() {
+  for (const auto& home : homes_) {
+    if (home->context == nullptr || home->pooled == nullptr) continue;
+    for (const StreamLanes::Entry& entry : home->streams.entries()) drain_lane(*home, entry.lane);
+  }
+}
+
+void DevicePool::stream_ending(ContextPool* home, CUcontext context, std::uint64_t identity) {
+  const MutexLock lock(device_.lock);
+  if (home->context != context || home->pooled == nullptr) return;
+  if (const std::uint32_t lane = home->streams.find(identity)) {
+    drain_lane(*home, lane);
+    home->streams.remove(identity);
+    home->pooled->remove_lane(lane);
+    static_cast<void>(close_epoch(context, false));  // now, while the stream is there to be covered
+  }
+  for (StampedFree& stamped : home->streams.stamped())
+    if (stamped.identity == identity) stamped.identity = 0;  // its event outlives it
+}
+
+/// The free with an event of its own. False when none could be recorded: nothing has happened then.
+bool DevicePool::free_stamped(Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread) {
+  StreamLanes::Stamped& list = home.streams.stamped();
+  if (list.size() >= StreamLanes::kMostStamped) return false;
+  StreamLanes::Stamped::iterator stamped;
+  try {
+    stamped = list.emplace(list.end());
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  stamped->identity = stream.identity;
+  stamped->busy = true;
+  unbook(*extent);
+  device_.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
+  device_.note(EventKind::free_requested, ticks(), *extent, thread);
+  home.pooled->defer(device_, extent);
+  stamped->extent = extent;
+  FenceResult result{FenceAnswer::impossible, {}};
+  try {
+    const MutexUnlock unlocked(device_.lock);
+    result = stamped->fence.record_on(device_, home, context, stream.handle);
+  } catch (const std::bad_alloc&) {
+    // Nothing was recorded; the block waits with the others.
+  }
+  stamped->busy = false;
+  if (result.answer == FenceAnswer::done && stamped->extent != nullptr) return true;
+  if (stamped->extent != nullptr) deferred_.push(stamped->extent);
+  stamped->fence.clear(device_.services.contexts);
+  list.erase(stamped);
+  return true;
+}
+
+/// The stamped block is free, for the users of `lane`.
+void DevicePool::end_stamped(ContextPool& home, StreamLanes::Stamped::iterator stamped, std::uint32_t lane) {
+  Extent* extent = stamped->extent;
+  stamped->fence.clear(device_.services.contexts);
+  home.streams.stamped().erase(stamped);
+  if (extent == nullptr) return;
+  device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(extent->bytes));
+  device_.note(EventKind::free_completed, ticks(), *extent, 0);
+  home.pooled->recycle_in_lane(device_, extent, lane);
+}
+
+/// Looks at the oldest stamped free, and makes it everybody's when its event is over: true.
+bool DevicePool::retire_stamped(ContextPool& home, CUcontext asking, Error* error) {
+  StreamLanes::Stamped& list = home.streams.stamped();
+  if (list.empty() || list.front().busy || !may_call_driver()) return false;
+  const auto stamped = list.begin();
+  stamped->busy = true;
+  FenceResult result;
+  {
+    const MutexUnlock unlocked(device_.lock);
+    result = stamped->fence.poll(device_, asking);
+  }
+  stamped->busy = false;
+  if (stamped->extent == nullptr || result.answer == FenceAnswer::done) {
+    end_stamped(home, stamped, 0);
+    return true;
+  }
+  if (result.error.code != CUDA_SUCCESS) *error = result.error;
+  return false;
+}
+
+void DevicePool::retire_all(CUcontext asking, bool may_wait) {
+  Error ignored{};  // an error of an older epoch is for the call that meets it
+  while (retire_oldest(asking, may_wait, &ignored)) {
+  }
+  for (std::size_t i = 0; i < homes_.size(); ++i)  // by index: the list may grow while the lock is let go of
+    while (retire_stamped(*homes_[i], asking, &ignored)) {
+    }
+}
+
+bool DevicePool::has_stamped() {
+  return std::any_of(homes_.begin(), homes_.end(), [](const auto& home) { return !home->streams.stamped().empty(); });
+}
+
+/// A block for a stream out of what stamped frees hold: its own at once, another stream's behind the event of that free.
+Result<Extent*> DevicePool::steal(Attempt& attempt) {
+  ContextPool& home = *attempt.home;
+  StreamLanes::Stamped& list = home.streams.stamped();
+  const StreamName stream = attempt.request.stream;
+  if (list.empty() || capturing()) return nullptr;
+  attempt.request.lane = lane_for(home, stream.identity);
+  if (attempt.request.lane == 0) return nullptr;
+  for (auto next = list.begin(); next != list.end();) {
+    const auto stamped = next++;
+    if (stamped->identity == stream.identity && !stamped->busy) end_stamped(home, stamped, attempt.request.lane);
+  }
+  for (;;) {
+    Extent* extent = home.pooled->allocate(device_, attempt.request);
+    if (extent == nullptr && home.pooled->gather(attempt.request.lane, attempt.request.bytes)) extent = home.pooled->allocate(device_, attempt.request);
+    if (extent != nullptr) return extent;
+    // The tightest that is enough alone; else the oldest, whose event is the likeliest to be over.
+    auto best = list.end();
+    for (auto stamped = list.begin(); stamped != list.end(); ++stamped) {
+      if (stamped->busy || stamped->extent == nullptr || stamped->extent->bytes < attempt.request.bytes) continue;
+      if (best == list.end() || stamped->extent->bytes < best->extent->bytes) best = stamped;
+    }
+    if (best == list.end()) best = std::find_if(list.begin(), list.end(), [](const StampedFree& one) { return !one.busy && one.extent != nullptr; });
+    if (best == list.end()) return nullptr;
+    best->busy = true;
+    FenceResult result;
+    {
+      const MutexUnlock unlocked(device_.lock);
+      result = best->fence.wait_on_device(device_, attempt.context, stream.handle);
+    }
+    best->busy = false;
+    if (result.error.code != CUDA_SUCCESS) return result.error;
+    if (result.answer != FenceAnswer::done && best->extent != nullptr) return nullptr;
+    end_stamped(home, best, attempt.request.lane);
+  }
+}
+
+/// CUPOOL_RELEASE_THRESHOLD means also what lies in lanes.
+void DevicePool::give_back_surplus_of_lanes(CUcontext asking) {
+  if (figures().free_bytes > *device_.services.options.release_threshold_bytes) {
+    drain_lanes();
+    static_cast<void>(close_epoch(asking, true));
+  }
+  retire_all(asking, false);
+  give_back_surplus();
+}
+
+PoolSet::MempoolFigures DevicePool::mempool_figures(std::uint8_t mempool) {
+  const MutexLock lock(device_.lock);
+  const DeviceState::Mempool& own = device_.mempools[mempool];
+  if (mempool != 1) return {own.used_bytes, own.used_high_bytes, own.used_bytes, own.used_high_bytes};
+  std::uint64_t others_bytes = 0;
+  for (std::size_t i = 2; i < device_.mempools.size(); ++i) others_bytes += device_.mempools[i].used_bytes;
+  const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
+  return {reserved_bytes - std::min(others_bytes, reserved_bytes), device_.reserved_high_bytes, own.used_bytes, own.used_high_bytes};
+}
+
+void DevicePool::reset_mempool_high(std::uint8_t mempool, bool reserved, bool used) {
+  const MutexLock lock(device_.lock);
+  DeviceState::Mempool& own = device_.mempools[mempool];
+  if (used || (reserved && mempool != 1)) own.used_high_bytes = own.used_bytes;
+  if (reserved && mempool == 1) device_.reserved_high_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
+}
+
+}  // namespace cupool::device

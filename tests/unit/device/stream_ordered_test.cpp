@@ -1,0 +1,313 @@
+// Stream-ordered calls: reuse on the same stream at once, on another behind the event of the free, for everybody when it is over.
+#include <catch2/catch.hpp>
+
+#include <map>
+#include <random>
+#include <vector>
+
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+constexpr std::uint64_t kMs = 1'000'000;
+constexpr std::uint8_t kDefaultPool = 1;
+
+StreamName name_of(CUstream stream) { return {stream, reinterpret_cast<std::uintptr_t>(stream)}; }
+
+CUstream new_stream() {
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  return stream;
+}
+
+RigOptions limited(const char* limit) {
+  RigOptions options;
+  options.pool.limit.all = config::parse_amount(limit);
+  return options;
+}
+
+struct StreamRig : Rig {
+  using Rig::Rig;
+  Result<CUdeviceptr> try_on(CUstream stream, std::size_t bytes, std::uint8_t mempool = kDefaultPool) {
+    return pools().allocate_on(context(), bytes, name_of(stream), mempool, "cuMemAllocAsync");
+  }
+  CUdeviceptr on(CUstream stream, std::size_t bytes, std::uint8_t mempool = kDefaultPool) {
+    const Result<CUdeviceptr> block = try_on(stream, bytes, mempool);
+    REQUIRE(block.code() == CUDA_SUCCESS);
+    return block.value();
+  }
+  void free_on(CUdeviceptr address, CUstream stream) {
+    const FreeResult result = pools().free_on(address, context(), name_of(stream));
+    REQUIRE(result.error.code == CUDA_SUCCESS);
+    REQUIRE(result.outcome == FreeOutcome::freed);
+  }
+};
+}  // namespace
+
+TEST_CASE("a block freed on a stream is that stream's again at once, without an event, while its work is pending") {
+  StreamRig rig;
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.on(stream, kMiB);
+  REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
+  rig.free_on(block, stream);
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+  CHECK(now(rig.counters().live_bytes) == 0);
+  CHECK(rig.on(stream, kMiB) == block);
+  CHECK(cusim_calls("cuCtxRecordEvent") + cusim_calls("cuEventRecord") + cusim_calls("cuEventQuery") + cusim_calls("cuStreamWaitEvent") == 0);
+}
+
+TEST_CASE("what a stream freed is neither another stream's nor a plain allocation's while its work is pending") {
+  StreamRig rig;
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.on(stream, 2 * kMiB);
+  REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
+  rig.free_on(block, stream);
+  CHECK(rig.on(new_stream(), 2 * kMiB) != block);
+  CHECK(rig.allocate(2 * kMiB) != block);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("when memory is short what a stream keeps becomes everybody's once its work is over") {
+  StreamRig rig(limited("64MiB"));
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.on(stream, 40 * kMiB);
+  REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
+  rig.free_on(block, stream);
+  rig.allocate(50 * kMiB);  // needs the region given back
+  CHECK(cusim_now_ns() >= 5 * kMs);
+  CHECK(now(rig.counters().lanes_drained) == 1);
+}
+
+TEST_CASE("while memory is short a free carries its event, behind which another stream may use the block at once") {
+  StreamRig rig(limited("64MiB"));
+  const CUstream first = new_stream();
+  const CUstream second = new_stream();
+  const CUdeviceptr block = rig.on(first, 40 * kMiB);
+  CHECK(rig.try_on(second, 40 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);  // from now on memory is short
+  const std::uint64_t before_ns = cusim_now_ns();
+  REQUIRE(cusim_launch_fill(first, block, 4096, 1, 5 * kMs) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_check(first, block, 4096, 1, 5 * kMs) == CUDA_SUCCESS);
+  const std::uint64_t records = cusim_calls("cuEventRecord");
+  rig.free_on(block, first);
+  CHECK(cusim_calls("cuEventRecord") == records + 1);
+  const CUdeviceptr next = rig.on(second, 40 * kMiB);
+  CHECK(next == block);
+  CHECK(cusim_now_ns() == before_ns);  // the host did not wait
+  CHECK(cusim_calls("cuStreamWaitEvent") == 1);
+  CHECK(now(rig.counters().rung_steal) == 1);
+  REQUIRE(cusim_launch_fill(second, next, 4096, 2, 1) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(cusim_mismatched_bytes() == 0);
+}
+
+TEST_CASE("a stamped block is its own stream's again without a wait") {
+  StreamRig rig(limited("64MiB"));
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.on(stream, 40 * kMiB);
+  CHECK(rig.try_on(stream, 40 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
+  const std::uint64_t before_ns = cusim_now_ns();
+  rig.free_on(block, stream);
+  CHECK(now(rig.counters().deferred_bytes) == 40 * kMiB);
+  CHECK(rig.on(stream, 40 * kMiB) == block);
+  CHECK(cusim_now_ns() == before_ns);
+  CHECK(cusim_calls("cuStreamWaitEvent") == 0);
+}
+
+TEST_CASE("a plain allocation gets a stamped block when its event is over, not before") {
+  StreamRig rig(limited("64MiB"));
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.on(stream, 40 * kMiB);
+  CHECK_FALSE(rig.try_allocate(40 * kMiB).ok());
+  REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
+  const std::uint64_t before_ns = cusim_now_ns();
+  rig.free_on(block, stream);
+  CHECK(rig.allocate(40 * kMiB) == block);
+  CHECK(cusim_now_ns() >= before_ns + 5 * kMs);
+}
+
+TEST_CASE("a late event never makes a stream wait: work submitted after the free may wait for what that stream does next") {
+  StreamRig rig(limited("64MiB"));
+  const CUstream first = new_stream();
+  const CUstream second = new_stream();
+  const CUdeviceptr block = rig.on(first, 40 * kMiB);
+  rig.free_on(block, first);  // no event: memory was plenty
+  volatile std::uint32_t released = 0;
+  REQUIRE(cusim_launch_wait_host(first, &released) == CUDA_SUCCESS);
+  CHECK(rig.try_on(second, 50 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);  // bounded, and no deadlock
+  CHECK(cusim_calls("cuStreamWaitEvent") == 0);
+  released = 1;
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(rig.on(second, 50 * kMiB) != 0);
+}
+
+TEST_CASE("plain and stream-ordered calls mix in every combination") {
+  StreamRig rig;
+  const CUstream stream = new_stream();
+  const CUdeviceptr ordered = rig.on(stream, kMiB);
+  const CUdeviceptr plain = rig.allocate(kMiB);
+  REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
+  rig.free(ordered);           // waits in an epoch, as any plain free
+  CHECK(now(rig.counters().deferred_bytes) == kMiB);
+  rig.free_on(plain, stream);  // the stream's at once
+  CHECK(now(rig.counters().deferred_bytes) == kMiB);
+  CHECK(rig.on(stream, kMiB) == plain);
+  CHECK(rig.pools().free_on(plain + 512, rig.context(), name_of(stream)).outcome == FreeOutcome::invalid);
+  CHECK(rig.pools().free_on(ordered, rig.context(), name_of(stream)).outcome == FreeOutcome::invalid);
+  CHECK(rig.pools().free_on(1 << 20, rig.context(), name_of(stream)).outcome == FreeOutcome::unknown);
+}
+
+TEST_CASE("what a stream that ends had freed is not a new stream's with the same handle") {
+  StreamRig rig;
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.on(stream, 2 * kMiB);
+  REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
+  rig.free_on(block, stream);
+  rig.pools().stream_ending(rig.context(), name_of(stream).identity);
+  CHECK(now(rig.counters().deferred_bytes) == 2 * kMiB);
+  CHECK(cusim_calls("cuCtxRecordEvent") == 1);
+  CHECK(rig.on(stream, 2 * kMiB) != block);
+  cusim_advance_ns(6 * kMs);
+  rig.allocate(30 * kMiB);  // a miss retires
+  CHECK(rig.allocate(2 * kMiB) == block);
+}
+
+TEST_CASE("a free during anybody's capture waits for its end, and records nothing meanwhile") {
+  StreamRig rig;
+  const CUstream stream = new_stream();
+  const CUstream capturing = new_stream();
+  const CUdeviceptr block = rig.on(stream, kMiB);
+  REQUIRE(rig.pools().begin_capture(capturing, [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL); }) == CUDA_SUCCESS);
+  rig.free_on(block, stream);
+  CHECK(now(rig.counters().deferred_bytes) == kMiB);
+  CHECK(rig.on(stream, kMiB) != block);
+  CUgraph graph = nullptr;
+  REQUIRE(rig.pools().end_capture(capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  CHECK(graph != nullptr);
+  CHECK(cusim_calls("cuCtxRecordEvent") == 0);
+}
+
+TEST_CASE("more streams than lanes: the one that was used longest ago gives its own up") {
+  StreamRig rig;
+  std::vector<CUstream> streams;
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 70; ++i) {
+    streams.push_back(new_stream());
+    blocks.push_back(rig.on(streams.back(), 4096));
+  }
+  for (std::size_t i = 0; i < streams.size(); ++i) rig.free_on(blocks[i], streams[i]);
+  CHECK(now(rig.counters().lanes_drained) == 6);
+  CHECK(now(rig.counters().deferred_bytes) == 6 * 4096);
+  CHECK(rig.on(streams.back(), 4096) == blocks.back());
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("memory pools: used is what was served in their name, reserved what is held for them") {
+  StreamRig rig;
+  const CUstream stream = new_stream();
+  const CUdeviceptr first = rig.on(stream, kMiB, 1);
+  const CUdeviceptr second = rig.on(stream, 512, 2);
+  auto standard = rig.pools().mempool_figures(0, 1);
+  auto own = rig.pools().mempool_figures(0, 2);
+  CHECK(standard.used_bytes == kMiB);
+  CHECK(own.used_bytes == 512);
+  CHECK(own.reserved_bytes == 512);
+  CHECK(standard.reserved_bytes + own.reserved_bytes == now(rig.counters().reserved_bytes));
+  rig.free_on(first, stream);
+  rig.free(second);
+  CHECK(rig.pools().mempool_figures(0, 1).used_bytes == 0);
+  CHECK(rig.pools().mempool_figures(0, 1).used_high_bytes == kMiB);
+  CHECK(rig.pools().mempool_figures(0, 2).used_bytes == 0);
+  rig.pools().reset_mempool_high(0, 1, false, true);
+  CHECK(rig.pools().mempool_figures(0, 1).used_high_bytes == 0);
+  BlockView view;
+  REQUIRE(rig.pools().find(rig.on(stream, 512, 7), &view) == Ownership::live);
+  CHECK(view.mempool == 7);
+  REQUIRE(rig.pools().find(rig.allocate(512), &view) == Ownership::live);
+  CHECK(view.mempool == 0);
+}
+
+TEST_CASE("a context that dies takes its lanes and stamped frees along") {
+  StreamRig rig(limited("64MiB"));
+  const CUstream stream = new_stream();
+  const CUdeviceptr kept = rig.on(stream, kMiB);
+  rig.free_on(rig.on(stream, 2 * kMiB), stream);
+  CHECK_FALSE(rig.try_on(stream, 80 * kMiB).ok());
+  rig.free_on(kept, stream);  // stamped by now
+  rig.reset_device();
+  CHECK(now(rig.counters().live_bytes) == 0);
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+  CHECK(now(rig.counters().reserved_bytes) == 0);
+  CHECK(rig.pools().mempool_figures(0, 1).used_bytes == 0);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("an event that cannot be recorded at a free leaves the block to the epochs") {
+  StreamRig rig(limited("64MiB"));
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.on(stream, kMiB);
+  CHECK_FALSE(rig.try_on(stream, 80 * kMiB).ok());
+  cusim_fail("cuEventRecord", 1, CUDA_ERROR_OUT_OF_MEMORY, 1);
+  rig.free_on(block, stream);
+  CHECK(now(rig.counters().deferred_bytes) == kMiB);
+  CHECK(rig.pools().check() == "");
+  for (int i = 0; i < 64; ++i) rig.free(rig.allocate(512));
+  CHECK(now(rig.counters().deferred_bytes) < kMiB);
+}
+
+TEST_CASE("threshold: what lies in lanes goes back too") {
+  RigOptions options;
+  options.pool.release_threshold_bytes = 0;
+  StreamRig rig(options);
+  const CUstream stream = new_stream();
+  rig.free_on(rig.on(stream, 64 * kMiB), stream);
+  for (int i = 0; i < 128; ++i) rig.free_on(rig.on(stream, 512), stream);
+  CHECK(cusim_used_bytes(0) <= 4 * kMiB);
+}
+
+TEST_CASE("random stream-ordered work over four streams: no byte has two owners, at any pressure") {
+  const char* limit = GENERATE("24MiB", "200MiB");
+  StreamRig rig(limited(limit));
+  std::mt19937 random(7);
+  std::vector<CUstream> streams;
+  for (int i = 0; i < 4; ++i) streams.push_back(new_stream());
+  struct Block { CUdeviceptr address; std::size_t bytes; CUstream stream; std::uint8_t value; };
+  std::vector<Block> live;
+  std::uint8_t value = 0;
+  std::size_t refused = 0;
+  for (int step = 0; step < 20'000; ++step) {
+    if (random() % 50 == 0) cusim_advance_ns(random() % (3 * kMs));
+    if (live.size() < 8 || random() % 2 == 0) {
+      const std::size_t bytes = 512 * (1 + random() % (random() % 6 == 0 ? 4000 : 64));
+      const CUstream stream = streams[random() % streams.size()];
+      const bool plain = random() % 5 == 0;
+      const Result<CUdeviceptr> block = plain ? rig.try_allocate(bytes) : rig.try_on(stream, bytes);
+      if (!block.ok()) {
+        ++refused;
+        REQUIRE(block.code() == CUDA_ERROR_OUT_OF_MEMORY);
+        while (live.size() > 4) {
+          rig.free_on(live.back().address, live.back().stream);
+          live.pop_back();
+        }
+        continue;
+      }
+      live.push_back({block.value(), bytes, stream, ++value});
+      REQUIRE(cusim_launch_fill(stream, block.value(), bytes, value, random() % kMs) == CUDA_SUCCESS);
+    } else {
+      const std::size_t at = random() % live.size();
+      const Block block = live[at];
+      live[at] = live.back();
+      live.pop_back();
+      REQUIRE(cusim_launch_check(block.stream, block.address, block.bytes, block.value, random() % kMs) == CUDA_SUCCESS);
+      if (random() % 5 == 0) rig.free(block.address);
+      else rig.free_on(block.address, block.stream);
+    }
+    if (step % 500 == 0) REQUIRE(rig.pools().check() == "");
+  }
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(cusim_mismatched_bytes() == 0);
+  INFO(limit << ": refused " << refused << ", stolen " << now(rig.counters().rung_steal) << ", lanes " << now(rig.counters().lanes_drained));
+  if (std::string(limit) == "24MiB") CHECK(now(rig.counters().rung_steal) > 0);
+}
