@@ -170,6 +170,7 @@ class StandingAside(unittest.TestCase):
         plan = planned(environment, keep=("JAX", "PyTorch"))
         self.assertEqual({change.variable for change in plan.changes}, {"CUPOOL_POLICY", TF_ALLOCATOR})
         self.assertEqual(planned(environment, keep=("JAX", "PyTorch", "TensorFlow")).changes, [])
+        self.assertEqual(planned({FRACTION: "2.0", OLD_FRACTION: "1"}, keep=("JAX",)).conflicts, [])
 
     def test_inside_a_run_nothing_is_handed_over_again(self):
         environment = planned({FRACTION: "0.5"}).apply({FRACTION: "0.5"})
