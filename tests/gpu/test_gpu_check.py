@@ -123,7 +123,7 @@ class DryRun(unittest.TestCase):
     def test_a_python_program_goes_the_way_of_the_frameworks(self) -> None:
         answers = {one["question"]: one["answer"] for one in self.run_once.part("python")["answers"]}
         self.assertEqual(len(answers["natively: losses"]), 20)
-        for how in ("as it comes", "its pool aside"):
+        for how in ("as it comes", "its pool aside", "handed over"):
             self.assertEqual(answers[f"{how}: losses"], answers["natively: losses"])
             self.assertEqual(answers[f"{how}: report"]["allocations"], 20)
 

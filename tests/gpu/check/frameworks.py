@@ -1,4 +1,4 @@
-"""A framework trains a few steps: natively, under the pool as it comes, and under the pool with its own pool out of the way.
+"""A framework trains a few steps: natively, under the pool as it comes, with its own pool out of the way, and handed over.
 
 The losses must be the same; each run under the pool must leave a valid report. tests/gpu/frameworks/ holds the programs.
 """
@@ -15,7 +15,7 @@ import reports
 from outcome import Outcome
 from place import ROOT, Place
 
-# What hands a framework's allocations to whoever serves cudaMalloc.
+# What hands a framework's allocations to whoever serves cudaMalloc, one call per tensor.
 STAND_ASIDE = {"torch": {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, "jax": {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"},
                "cupy": {"GPU_CHECK_CUPY_DIRECT": "1"}, "ctypes": {}}
 # The same kernels in every run: no autotuning, one workspace.
@@ -51,14 +51,15 @@ def framework_part(name: str) -> Callable[[Place, float], Outcome]:
         if python is None:
             return outcome.skipped(why)
         program = [python, str(ROOT / "tests" / "gpu" / "frameworks" / f"{name}_steps.py")]
-        native = outcome.of_ended(place.run(program, limit_s / 3, place.environment(**REPEATABLE)))
+        native = outcome.of_ended(place.run(program, limit_s / 4, place.environment(**REPEATABLE)))
         answers = [{**one, "question": f"natively: {one['question']}"} for one in native.answers]
         if native.status != outcome.PASSED:
             return Outcome(native.status, f"natively: {native.reason}", answers)
-        for how, more in (("as it comes", {}), ("its pool aside", STAND_ASIDE[name])):
+        keep = ["--keep-framework-pool"]
+        for how, flags, more in (("as it comes", keep, {}), ("its pool aside", keep, STAND_ASIDE[name]), ("handed over", [], {})):
             pattern = str(place.scratch / f"{name}-{how.replace(' ', '-')}.%p.json")
-            command = [str(ROOT / "scripts" / "cupool"), "run", "--library", str(place.library), "--report", pattern, "--", *program]
-            pooled = outcome.of_ended(place.run(command, limit_s / 3, place.environment(**REPEATABLE, **more)))
+            command = [str(ROOT / "scripts" / "cupool"), "run", *flags, "--library", str(place.library), "--report", pattern, "--", *program]
+            pooled = outcome.of_ended(place.run(command, limit_s / 4, place.environment(**REPEATABLE, **more)))
             answers += [{**one, "question": f"{how}: {one['question']}"} for one in pooled.answers]
             if pooled.status != outcome.PASSED:
                 return Outcome(pooled.status, f"{how}: {pooled.reason}", answers)
