@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <thread>
@@ -91,6 +92,9 @@ struct Context {
   std::set<Stream*> streams;       ///< created ones
   std::set<const Context*> peers;
   Allocation* memory = nullptr;    ///< first of the list
+  std::map<CUlimit, std::size_t> limits;
+  CUfunc_cache cache_preference = CU_FUNC_CACHE_PREFER_NONE;
+  CUsharedconfig shared_memory_preference = CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE;
   Context* parent = nullptr;       ///< of a green context: the primary one
   std::uint64_t green_handle = 0;
 
