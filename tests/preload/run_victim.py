@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from cupool_lib import live_page, validate  # noqa: E402
+from cupool_lib import live_page, trace_file, validate  # noqa: E402
 
 import victim_spec  # noqa: E402
 
@@ -33,7 +33,8 @@ LATE_CALL = " called after the driver was deinitialised"
 
 @dataclass
 class Outcome:
-    """What `check` expressions see: these fields, and d / c (device 0 of the exit report, its counters), calls(symbol), warnings (about options)."""
+    """What `check` expressions see: these fields, and d / c (device 0 of the exit report, its counters), calls(symbol), warnings (about options),
+    trace(name), moves(name), events(name) of a file of CUPOOL_TRACE."""
 
     pid: int
     code: int
@@ -51,11 +52,22 @@ class Outcome:
     def calls(self, symbol: str) -> int:
         return (self.sim or {}).get("calls", {}).get(symbol, 0)
 
+    def trace(self, name: str) -> trace_file.Trace:
+        return trace_file.Trace(str(self.folder / name))
+
+    def moves(self, name: str) -> list[tuple]:
+        """What the program did by the trace `name`: ("a", block, bytes) or ("f", block)."""
+        return [("f", move.block) if move.is_free else ("a", move.block, move.requested_bytes) for move in trace_file.moves(self.trace(name), 0)]
+
+    def events(self, name: str) -> list[trace_file.Event]:
+        return list(self.trace(name).events())
+
     def names(self) -> dict:
         device = self.report["devices"][0] if self.report and self.report["devices"] else {}
         said = self.report["data_quality"]["warnings"] if self.report else []
         warnings = [sentence for sentence in said if "CUPOOL_" in sentence]
-        return {**self.__dict__, "calls": self.calls, "d": device, "c": device.get("counters", {}), "warnings": warnings,
+        return {**self.__dict__, "calls": self.calls, "trace": self.trace, "moves": self.moves, "events": self.events,
+                "d": device, "c": device.get("counters", {}), "warnings": warnings,
                 "files": sorted(p.name for p in self.folder.iterdir()), "re": re, "os": os, "json": json, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
