@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -263,6 +264,22 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(result.returncode, 125)
         self.assertIn("trace, debug, info, warn, error, off", result.stderr)
         self.assertEqual(self.run_with("--keep-framework-pool=cupy", "--", "true").returncode, 125)
+
+
+@unittest.skipUnless(support.HAS_LIBRARY, "the library or the simulated driver is not built")
+class EndToEnd(unittest.TestCase):
+    def test_the_library_does_what_a_jax_user_asked_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "r.json"
+            plain = {key: value for key, value in support.simulator_environment().items() if key not in FRAMEWORK_VARIABLES}
+            environment = {**plain, FRACTION: "0.25", CEILING: str(1 << 30), TF_PREALLOC: "0"}
+            result = cupool("run", "--library", support.LIBRARY, "--report", report, "--", support.CUPOOL, "fill", "--to", "100%", env=environment)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            data = json.loads(report.read_text(encoding="utf-8"))
+        self.assertIn("2.00 GiB of 2.00 GiB in use", result.stdout)  # a quarter of 8 GiB, the limit
+        values = {name: (data["options"][name]["value"], data["options"][name]["source"]) for name in ("policy", "preallocate", "limit")}
+        self.assertEqual(values, {"policy": ("preallocate", "env"), "preallocate": ("min(25%,1GiB)", "env"), "limit": ("25%", "env")})
+        self.assertEqual(data["devices"][0]["counters"]["reserved_bytes"]["peak"], 2 << 30)
 
 
 class ReadmeTable(unittest.TestCase):
