@@ -54,7 +54,13 @@ class Trace:
     def __init__(self, path: str):
         self.path = path
         self._file = self._open()
-        fields = self._read_header()
+        try:
+            self._take_in(self._read_header())
+        except BaseException:
+            self.close()
+            raise
+
+    def _take_in(self, fields: tuple) -> None:
         (_, _, header_bytes, self.pid, state, _, self.start_unix_ns, self.dropped, json_offset, json_bytes, readings) = fields[:11]
         self.state = STATES[state]
         self._clock = _clock(readings, fields[11:17])
@@ -93,6 +99,8 @@ class Trace:
             raise self.fail(8, f"version {fields[1]} is not known, {VERSION} is")
         if not HEADER.size <= fields[2] <= _MAX_HEADER_BYTES or fields[2] % 8:
             raise self.fail(12, f"a header of {fields[2]} bytes")
+        if (held := len(self._read(0, fields[2]))) < fields[2]:
+            raise self.fail(held, "the file ends inside its header")
         if fields[3] <= 0 or fields[4] >= len(STATES):
             raise self.fail(16, "pid or state is out of range")
         return fields
