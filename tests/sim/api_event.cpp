@@ -17,6 +17,7 @@ CUresult record(Call& c, CUevent handle, CUstream stream_handle, unsigned flags)
 CUresult destroy(Call& c, CUevent handle) {
   if (c.sim.find_event(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   c.sim.events.erase(as_number(handle));
+  c.sim.given_back_events.push_back(as_number(handle));
   return CUDA_SUCCESS;
 }
 
@@ -49,7 +50,7 @@ CUresult cuEventCreate(CUevent* out, unsigned flags) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     auto event = std::make_unique<Event>();
-    event->handle = c.sim.new_handle();
+    event->handle = c.sim.take_handle(c.sim.given_back_events);
     event->context = context;
     event->flags = flags;
     *out = reinterpret_cast<CUevent>(event->handle);

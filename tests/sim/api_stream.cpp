@@ -36,6 +36,7 @@ CUresult destroy(Call& c, CUstream handle) {
   }
   stream->context->streams.erase(stream);
   c.sim.streams.erase(as_number(handle));
+  c.sim.given_back_streams.push_back(as_number(handle));
   return CUDA_SUCCESS;
 }
 

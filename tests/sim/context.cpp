@@ -12,17 +12,35 @@ Context* Simulator::find_context(CUcontext handle) {
 
 Context* Simulator::create_context(int device, bool primary, unsigned flags) {
   auto fresh = std::make_unique<Context>();
+  Context* place = nullptr;
+  if (settings.reuses_handles) {
+    // A context's handle is its address: the one that was destroyed last is made anew in its place.
+    for (const auto& context : contexts) {
+      if (context->destroyed && context->pending == 0) place = context.get();
+    }
+  }
   fresh->device = device;
   fresh->primary = primary;
   fresh->flags = flags;
   fresh->id = next_id();
   fresh->api_version = 3020;  // what current drivers answer
   fresh->legacy = std::make_unique<Stream>();
-  fresh->legacy->context = fresh.get();
+  fresh->legacy->context = place != nullptr ? place : fresh.get();
   fresh->legacy->legacy = true;
   fresh->legacy->id = next_id();
+  if (place != nullptr) {
+    *place = std::move(*fresh);
+    return place;
+  }
   contexts.push_back(std::move(fresh));
   return contexts.back().get();
+}
+
+std::uint64_t Simulator::take_handle(std::vector<std::uint64_t>& given_back) {
+  if (!settings.reuses_handles || given_back.empty()) return new_handle();
+  const std::uint64_t handle = given_back.back();
+  given_back.pop_back();
+  return handle;
 }
 
 CUresult Simulator::retain_primary(Device& device) {
@@ -70,7 +88,10 @@ void Simulator::end_context(Context& context, Lock& lock) {
     return true;
   });
   std::erase_if(events, [&](const auto& entry) { return entry.second->context == &context; });
-  for (Stream* stream : std::set(context.streams)) streams.erase(stream->handle);
+  for (Stream* stream : std::set(context.streams)) {
+    given_back_streams.push_back(stream->handle);
+    streams.erase(stream->handle);
+  }
   context.streams.clear();
   context.per_thread.clear();
   context.legacy->tail = nullptr;

@@ -11,6 +11,7 @@
  *   CUSIM_LOG=path               at exit: one JSON object: calls by symbol, violations, bytes still allocated; "%p" is the process id
  *   CUSIM_COPY_NS=1000           virtual duration of each asynchronous copy and set
  *   CUSIM_CLOCK=virtual|real     real: the clock also follows real time, so that work completes by itself (queries then see it)
+ *   CUSIM_REUSE_HANDLES=1        the handle of a destroyed stream, event or context is the next one's, as happens natively; otherwise none returns
  *   CUDA_VISIBLE_DEVICES         as the real driver reads it: numbers and GPU-<uuid>
  *   CUSIM_NO_DEVICE=1            cuInit returns CUDA_ERROR_NO_DEVICE
  */

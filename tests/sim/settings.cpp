@@ -138,6 +138,7 @@ Settings read_settings() {
   const auto flag = [](const char* name, const char* fallback) {
     return number(name, setting(name).value_or(fallback)) != 0;
   };
+  read.reuses_handles = flag("REUSE_HANDLES", "0");
   read.driver_version = static_cast<int>(number("DRIVER_VERSION", setting("DRIVER_VERSION").value_or("13000")));
   read.supports_vmm = flag("VMM", "1");
   read.has_no_device = flag("NO_DEVICE", "0");

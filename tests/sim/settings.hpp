@@ -31,6 +31,7 @@ struct Settings {
   bool supports_vmm = true;
   bool has_no_device = false;
   bool real_clock = false;
+  bool reuses_handles = false;
   std::uint64_t context_bytes = 0;
   std::uint64_t copy_ns = 1000;
   std::vector<FaultSetting> faults;

@@ -55,6 +55,8 @@ void Simulator::reset() {
   modules.clear();
   for (const auto& [handle, memory] : external) close(memory.fd);
   external.clear();
+  given_back_streams.clear();
+  given_back_events.clear();
   release_all_regions();
   reservations.clear();
   mappings.clear();

@@ -84,6 +84,8 @@ class Simulator {
   Context* create_context(int device, bool primary, unsigned flags);
   /// Takes a reference of the device's primary context, which comes to life with the first.
   CUresult retain_primary(Device& device);
+  /// A new handle, or the last one given back where handles return.
+  std::uint64_t take_handle(std::vector<std::uint64_t>& given_back);
   CUstream create_stream(Context& context, unsigned flags, int priority);
   /// Itself, and the live green contexts of a primary one.
   std::vector<Context*> family(Context& context);
@@ -175,6 +177,8 @@ class Simulator {
   HandleMap<Array> arrays;
   std::unordered_map<std::uint64_t, Context*> modules;
   std::unordered_map<std::uint64_t, ExternalMemory> external;
+  std::vector<std::uint64_t> given_back_streams;
+  std::vector<std::uint64_t> given_back_events;
   std::unordered_map<std::uint64_t, std::shared_ptr<Graph>> graphs;
   std::unordered_map<std::uint64_t, std::shared_ptr<GraphExec>> graph_execs;
   std::vector<std::shared_ptr<GraphMemory>> graph_memory;

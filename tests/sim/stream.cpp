@@ -101,7 +101,7 @@ CUresult Simulator::enqueue(Stream& stream, Work work, Lock& lock, OperationPtr*
 
 CUstream Simulator::create_stream(Context& context, unsigned flags, int priority) {
   auto stream = std::make_unique<Stream>();
-  stream->handle = new_handle();
+  stream->handle = take_handle(given_back_streams);
   stream->id = next_id();
   stream->context = &context;
   stream->flags = flags;

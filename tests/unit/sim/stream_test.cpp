@@ -280,3 +280,31 @@ TEST_CASE("on the real clock work completes by itself") {
   while (cuStreamQuery(stream) == CUDA_ERROR_NOT_READY) std::this_thread::yield();
   CHECK(cuStreamQuery(stream) == CUDA_SUCCESS);
 }
+
+TEST_CASE("where handles return, the next stream, event and context have those of the last, and none of their work") {
+  const Simulated sim{{"REUSE_HANDLES", "1"}};
+  const CUstream first = Simulated::stream();
+  REQUIRE(cusim_launch_spin(first, 1000) == CUDA_SUCCESS);
+  REQUIRE(cuStreamDestroy_v2(first) == CUDA_SUCCESS);
+  const CUstream second = Simulated::stream();
+  CHECK(second == first);
+  unsigned long long ids[2] = {};
+  REQUIRE(cuStreamGetId(second, &ids[0]) == CUDA_SUCCESS);
+  CHECK(cuStreamQuery(second) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(cusim_now_ns() == 1000);
+  const CUevent event = Simulated::event();
+  REQUIRE(cuEventDestroy_v2(event) == CUDA_SUCCESS);
+  CHECK(Simulated::event() == event);
+  CUcontext made[2] = {};
+  for (CUcontext& context : made) {
+    REQUIRE(cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS);
+    CHECK(Simulated::allocate(1000) != 0);
+    CHECK(cuStreamGetId(Simulated::stream(), &ids[1]) == CUDA_SUCCESS);
+    REQUIRE(cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+  }
+  CHECK(made[0] == made[1]);
+  CHECK(ids[0] != ids[1]);
+  CHECK(cusim_allocation_count(0) == 0);
+  CHECK(cusim_violation_count() == 0);
+}
