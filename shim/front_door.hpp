@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <tuple>
 
 #include "shim/process.hpp"
@@ -30,7 +31,48 @@ CUresult allocate(const Real<CUresult(CUdeviceptr*, std::size_t)>& real, CUdevic
 CUresult allocate_pitch(const Real<CUresult(CUdeviceptr*, std::size_t*, std::size_t, std::size_t, unsigned)>& real, CUdeviceptr* out,
                         std::size_t* pitch_bytes, std::size_t width_bytes, std::size_t height, unsigned element_bytes);
 CUresult free_plain(const Real<CUresult(CUdeviceptr)>& real, CUdeviceptr address);
+
+/// The context that would own what this thread allocates now; nullptr: none, and the driver answers itself.
+CUcontext current_owner(const Process& own);
+/// What the driver says to a call of this thread that needs a context.
+CUresult no_context_error(const Process& own);
+/// Before an allocation or free: frees that could not be booked when they were made.
+void begin_call(Process& own);
+/// After an allocation: its answer, with the report of a failure and the warnings written.
+CUresult answer(Process& own, const Result<CUdeviceptr>& block, CUdeviceptr* out);
+/// Frees a block by `free_in_pool()`, and with it what other processes may know of it.
+template <class FreeInPool>
+FreeResult free_pooled(Process& own, CUdeviceptr address, FreeInPool&& free_in_pool) {
+  const std::uint64_t exported = own.shared.exported_at(address);
+  const FreeResult result = free_in_pool();
+  if (exported != 0 && result.outcome == FreeOutcome::freed) own.shared.retire(address, exported);
+  return result;
+}
+/// The answer to a free that the pool took; `free_elsewhere(address)` when the driver must answer.
+template <class FreeElsewhere>
+CUresult answer_free(const FreeResult& result, CUdeviceptr address, FreeElsewhere&& free_elsewhere);
+
+// --- stream-ordered memory and memory pools (front_door_streams.cpp)
+CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUstream)>& real, CUdeviceptr* out, std::size_t bytes, CUstream stream);
+CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUmemoryPool, CUstream)>& real, CUdeviceptr* out, std::size_t bytes,
+                        CUmemoryPool pool, CUstream stream);
 CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdeviceptr address, CUstream stream);
+CUresult create_mempool(const Real<CUresult(CUmemoryPool*, const CUmemPoolProps*)>& real, CUmemoryPool* out, const CUmemPoolProps* properties);
+CUresult destroy_mempool(const Real<CUresult(CUmemoryPool)>& real, CUmemoryPool pool);
+CUresult set_mempool(const Real<CUresult(CUdevice, CUmemoryPool)>& real, CUdevice device, CUmemoryPool pool);
+CUresult set_mempool(const Real<CUresult(CUmemLocation*, CUmemAllocationType, CUmemoryPool)>& real, CUmemLocation* location,
+                     CUmemAllocationType type, CUmemoryPool pool);
+CUresult get_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attribute, void*)>& real, CUmemoryPool pool,
+                               CUmemPool_attribute attribute, void* value);
+CUresult set_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attribute, void*)>& real, CUmemoryPool pool,
+                               CUmemPool_attribute attribute, void* value);
+CUresult trim_mempool(const Real<CUresult(CUmemoryPool, std::size_t)>& real, CUmemoryPool pool, std::size_t keep_bytes);
+CUresult set_mempool_access(const Real<CUresult(CUmemoryPool, const CUmemAccessDesc*, std::size_t)>& real, CUmemoryPool pool,
+                            const CUmemAccessDesc* access, std::size_t count);
+CUresult export_mempool_pointer(const Real<CUresult(CUmemPoolPtrExportData*, CUdeviceptr)>& real, CUmemPoolPtrExportData* out, CUdeviceptr address);
+
+/// A context lives now: it gets the access that the program gave its device to memory pools of others, and the other way round.
+void share_with_new_context(CUcontext context, int device);
 
 // --- queries (front_door_queries.cpp)
 CUresult memory_info(const Real<CUresult(std::size_t*, std::size_t*)>& real, std::size_t* free_bytes, std::size_t* total_bytes);
@@ -56,6 +98,7 @@ CUdeviceptr unless_opened(CUdeviceptr address);
 
 // --- contexts and captures (front_door_contexts.cpp)
 CUresult enable_peer(const Real<CUresult(CUcontext, unsigned)>& real, CUcontext peer, unsigned flags);
+CUresult disable_peer(const Real<CUresult(CUcontext)>& real, CUcontext peer);
 CUresult destroy_context(const Real<CUresult(CUcontext)>& real, CUcontext context);
 CUresult detach_context(const Real<CUresult(CUcontext)>& real, CUcontext context);
 CUresult retain_primary(const Real<CUresult(CUcontext*, CUdevice)>& real, CUcontext* out, CUdevice device);
@@ -91,9 +134,8 @@ CUresult retain_physical(const Real<CUresult(CUmemGenericAllocationHandle*, void
 CUresult map_physical(const Real<CUresult(CUdeviceptr, std::size_t, std::size_t, CUmemGenericAllocationHandle, unsigned long long)>& real,
                       CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
 CUresult unmap_physical(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CUdeviceptr address, std::size_t bytes);
-CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUstream)>& real, CUdeviceptr* out, std::size_t bytes, CUstream stream);
-CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUmemoryPool, CUstream)>& real, CUdeviceptr* out, std::size_t bytes,
-                        CUmemoryPool pool, CUstream stream);
+/// Stream-ordered memory that stays the driver's: held to the limit, and forgotten at its free.
+CUresult account_driver_pool(std::size_t bytes, const char* symbol, CUdeviceptr* out, const std::function<CUresult()>& call);
 /// The driver is about to free `address`: forgets it where it was booked outside the pool.
 void forget_outside(CUdeviceptr address);
 
@@ -101,6 +143,18 @@ void forget_outside(CUdeviceptr address);
 CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t)>& real, const char* name, void** function, int version, cuuint64_t flags);
 CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*)>& real, const char* name, void** function,
                  int version, cuuint64_t flags, CUdriverProcAddressQueryResult* status);
+
+template <class FreeElsewhere>
+CUresult answer_free(const FreeResult& result, CUdeviceptr address, FreeElsewhere&& free_elsewhere) {
+  switch (result.outcome) {
+    case FreeOutcome::freed: return CUDA_SUCCESS;
+    case FreeOutcome::failed: return result.error.code;
+    case FreeOutcome::invalid: return free_elsewhere(kNowhere);
+    case FreeOutcome::unknown: break;
+  }
+  forget_outside(address);
+  return free_elsewhere(unless_opened(address));
+}
 
 // --- one body for every variant of a call
 /// A call that takes device memory inside the driver (code, stacks, graphs, contexts): what the pool keeps for reuse natively would

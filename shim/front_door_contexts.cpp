@@ -31,7 +31,11 @@ CUresult end_context(Process& own, CUcontext context, Call&& call, IsDead&& is_d
   const SharedBlocks::Moment before = own.shared.mark();
   std::optional<bool> dead;
   const CUresult result = own.pools.end_context(context, call, [&] { return dead.emplace(is_dead()); });
-  if (dead ? *dead : is_dead()) own.shared.context_ended(context, before);
+  if (dead ? *dead : is_dead()) {
+    own.shared.context_ended(context, before);
+    own.peers.context_ended(context);
+    own.streams.something_ended();
+  }
   return result;
 }
 
@@ -62,12 +66,30 @@ std::uint64_t mix(std::uint64_t value) {
 
 }  // namespace
 
-void note_context(CUcontext context, int device) { process().pools.context_seen(context, device); }
+void note_context(CUcontext context, int device) {
+  process().pools.context_seen(context, device);
+  share_with_new_context(context, device);
+}
 
 CUresult enable_peer(const Real<CUresult(CUcontext, unsigned)>& real, CUcontext peer, unsigned flags) {
   Process& own = process();
   own.pools.link_devices();  // before the call: from its success on the peer's work may reach our blocks
-  return with_room(real, peer, flags);
+  const CUresult result = with_room(real, peer, flags);
+  CUcontext current = nullptr;
+  if (result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED || own.api.cuCtxGetCurrent(&current) != CUDA_SUCCESS) return result;
+  return own.peers.program_enables(current, peer) ? CUDA_SUCCESS : result;
+}
+
+CUresult disable_peer(const Real<CUresult(CUcontext)>& real, CUcontext peer) {
+  Process& own = process();
+  CUcontext current = nullptr;
+  if (own.api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) return real(peer);
+  switch (own.peers.program_disables(current, peer)) {
+    case PeerBook::Disable::success: return CUDA_SUCCESS;
+    case PeerBook::Disable::not_enabled: return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+    case PeerBook::Disable::ask_driver: break;
+  }
+  return real(peer);
 }
 
 CUresult destroy_context(const Real<CUresult(CUcontext)>& real, CUcontext context) {
@@ -158,7 +180,14 @@ CUresult end_capture(const Real<CUresult(CUstream, CUgraph*)>& real, CUstream st
 }
 
 CUresult destroy_stream(const Real<CUresult(CUstream)>& real, CUstream stream) {
-  return process().pools.end_capture(
+  Process& own = process();
+  CUcontext context = nullptr;
+  const bool is_handle = stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+  if (is_handle && own.api.cuStreamGetCtx != nullptr && own.api.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS) {
+    own.pools.stream_ending(own.contexts.owner(context), StreamBook::identity_of(stream));
+    own.streams.something_ended();
+  }
+  return own.pools.end_capture(
       stream, [&] { return real(stream); }, [&] { return real.result() != CUDA_SUCCESS; });
 }
 

@@ -26,7 +26,9 @@ CUresult export_memory(const Real<CUresult(CUipcMemHandle*, CUdeviceptr)>& real,
   Process& own = process();
   BlockView block;
   switch (own.pools.find(address, &block)) {
-    case Ownership::live: return block.is_native ? real(out, address) : own.shared.export_block(real, out, block);
+    case Ownership::live:
+      if (block.mempool != 0) return real(out, kNowhere);  // stream-ordered memory has no legacy handles
+      return block.is_native ? real(out, address) : own.shared.export_block(real, out, block);
     case Ownership::vacant: return real(out, kNowhere);
     case Ownership::unknown: break;
   }

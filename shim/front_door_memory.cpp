@@ -9,64 +9,38 @@ namespace {
 /// What cuMemAllocPitch rounds a row to on current devices. [?] whether any device or width gives another pitch.
 constexpr std::size_t kPitchAlignment_bytes = 512;
 
-/// The context that would own what this thread allocates now; nullptr: none, and the driver answers itself.
+CUresult serve(Process& own, CUcontext context, std::size_t bytes, const char* symbol, CUdeviceptr* out) {
+  begin_call(own);
+  own.before_allocation();
+  return answer(own, own.pools.allocate(context, bytes, symbol), out);
+}
+
+}  // namespace
+
 CUcontext current_owner(const Process& own) {
   CUcontext current = nullptr;
   if (own.api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) return nullptr;
   return own.contexts.owner(current);
 }
 
-/// Frees a block, and with it what other processes may know of it.
-FreeResult free_pooled(Process& own, CUdeviceptr address) {
-  const std::uint64_t exported = own.shared.exported_at(address);
-  const FreeResult result = own.pools.free(address);
-  if (exported != 0 && result.outcome == FreeOutcome::freed) own.shared.retire(address, exported);
-  return result;
-}
-
-void book_late_frees(Process& own) {
-  own.late_frees.drain([&own](CUdeviceptr address) { free_pooled(own, address); });
-}
-
-CUresult serve(Process& own, CUcontext context, std::size_t bytes, const char* symbol, CUdeviceptr* out) {
-  if (!own.late_frees.empty()) book_late_frees(own);
-  own.before_allocation();
-  const Result<CUdeviceptr> block = own.pools.allocate(context, bytes, symbol);
-  if (block.ok()) *out = block.value();
-  else own.reporter.after_oom();
-  own.reporter.pass_warnings();
-  return block.code();
-}
-
-/// What the driver says to a call of this thread that needs a context. [?] that cuMemFree without one says the same.
+/// [?] that cuMemFree without a context says the same.
 CUresult no_context_error(const Process& own) {
   CUdevice device = 0;
   const CUresult result = own.api.cuCtxGetDevice(&device);
   return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-template <class FreeElsewhere>
-CUresult free_block(CUdeviceptr address, FreeElsewhere&& free_elsewhere) {
-  Process& own = process();
-  if (!own.late_frees.empty()) book_late_frees(own);
-  if (current_owner(own) == nullptr) return own.pools.owns(address) ? no_context_error(own) : free_elsewhere(address);
-  const FreeResult result = free_pooled(own, address);
-  switch (result.outcome) {
-    case FreeOutcome::freed: return CUDA_SUCCESS;
-    case FreeOutcome::failed: return result.error.code;
-    case FreeOutcome::invalid: return free_elsewhere(kNowhere);
-    case FreeOutcome::unknown: break;
-  }
-  forget_outside(address);
-  return free_elsewhere(unless_opened(address));
+void begin_call(Process& own) {
+  if (own.late_frees.empty()) return;
+  own.late_frees.drain([&own](CUdeviceptr address) { free_pooled(own, address, [&] { return own.pools.free(address); }); });
 }
 
-bool is_capturing(const Process& own, CUstream stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return own.api.cuStreamIsCapturing != nullptr && own.api.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+CUresult answer(Process& own, const Result<CUdeviceptr>& block, CUdeviceptr* out) {
+  if (block.ok()) *out = block.value();
+  else own.reporter.after_oom();
+  own.reporter.pass_warnings();
+  return block.code();
 }
-
-}  // namespace
 
 CUresult allocate(const Real<CUresult(CUdeviceptr*, std::size_t)>& real, CUdeviceptr* out, std::size_t bytes) {
   Process& own = process();
@@ -91,20 +65,10 @@ CUresult allocate_pitch(const Real<CUresult(CUdeviceptr*, std::size_t*, std::siz
 }
 
 CUresult free_plain(const Real<CUresult(CUdeviceptr)>& real, CUdeviceptr address) {
-  return free_block(address, real);
-}
-
-CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdeviceptr address, CUstream stream) {
-  const auto free_elsewhere = [&](CUdeviceptr where) { return real(where, stream); };
   Process& own = process();
-  if (!own.pools.owns(address)) {
-    forget_outside(address);
-    return free_elsewhere(unless_opened(address));
-  }
-  // In a capture this would become a graph node, which only memory of the graph or of a pool can have.
-  const CUstream named = stream == nullptr && real.is_per_thread() ? CU_STREAM_PER_THREAD : stream;
-  if (is_capturing(own, named)) return free_elsewhere(kNowhere);
-  return free_block(address, free_elsewhere);  // a plain deferred free: its epoch covers every stream
+  begin_call(own);
+  if (current_owner(own) == nullptr) return own.pools.owns(address) ? no_context_error(own) : real(address);
+  return answer_free(free_pooled(own, address, [&] { return own.pools.free(address); }), address, real);
 }
 
 bool keep_from_driver(CUdeviceptr address) {

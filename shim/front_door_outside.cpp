@@ -80,21 +80,6 @@ std::size_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned levels) {
   return bytes;
 }
 
-bool is_in_capture(const Process& own, CUstream stream, bool is_per_thread) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUstream named = stream == nullptr && is_per_thread ? CU_STREAM_PER_THREAD : stream;
-  return own.api.cuStreamIsCapturing != nullptr && own.api.cuStreamIsCapturing(named, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-/// Stream-ordered memory: the driver's own pool serves it for now. In a capture nothing is taken until the graph runs.
-template <class... Args>
-CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, CUdeviceptr* out, std::size_t bytes, CUstream stream, Args... args) {
-  Process& own = process();
-  own.pools.saw_unpooled(real.symbol());
-  if (is_in_capture(own, stream, real.is_per_thread())) return real(out, args...);
-  return account_current(OutsideKind::driver_pool, bytes, real.symbol(), out, [&] { return real(out, args...); });
-}
-
 }  // namespace
 
 void forget_outside(CUdeviceptr address) {
@@ -187,13 +172,8 @@ CUresult unmap_physical(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CU
   return result;
 }
 
-CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUstream)>& real, CUdeviceptr* out, std::size_t bytes, CUstream stream) {
-  return pass_async(real, out, bytes, stream, bytes, stream);
-}
-
-CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUmemoryPool, CUstream)>& real, CUdeviceptr* out, std::size_t bytes,
-                        CUmemoryPool pool, CUstream stream) {
-  return pass_async(real, out, bytes, stream, bytes, pool, stream);
+CUresult account_driver_pool(std::size_t bytes, const char* symbol, CUdeviceptr* out, const std::function<CUresult()>& call) {
+  return account_current(OutsideKind::driver_pool, bytes, symbol, out, call);
 }
 
 }  // namespace cupool::shim::front_door

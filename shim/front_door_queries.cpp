@@ -30,7 +30,13 @@ void answer_as_block(const BlockView& block, CUpointer_attribute attribute, void
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return put<unsigned long long>(value, block.buffer_id);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return put<unsigned>(value, block.sync_memops ? 1 : 0);
-    default: return;  // context, device, memory type, IPC: as the region
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      if (block.mempool != 0) put<CUmemoryPool>(value, process().mempools.handle({block.device, block.mempool}));
+      return;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      if (block.mempool != 0) put<bool>(value, false);
+      return;
+    default: return;  // context, device, memory type: as the region. [?] the context of stream-ordered memory
   }
 }
 

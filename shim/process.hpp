@@ -11,6 +11,9 @@
 #include "pool/driver/driver_api.hpp"
 #include "shim/identity.hpp"
 #include "shim/late_frees.hpp"
+#include "shim/mempool_book.hpp"
+#include "shim/peer_book.hpp"
+#include "shim/stream_book.hpp"
 #include "shim/live_page.hpp"
 #include "shim/outside_ledger.hpp"
 #include "shim/reporter.hpp"
@@ -39,6 +42,9 @@ struct Process {
   Reporter reporter;
   LateFrees late_frees;
   ContextBook contexts;
+  StreamBook streams;
+  MempoolBook mempools{api};
+  PeerBook peers;
   VmmLedger vmm;
 };
 

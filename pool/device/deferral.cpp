@@ -133,16 +133,17 @@ FenceResult DevicePool::synchronise_and_retire(CUcontext asking) {
   return result;
 }
 
-/// Wholly free memory back to the driver, `first`'s before that of the device's other contexts. Returns bytes given back.
-std::uint64_t DevicePool::release_free(ContextPool* first, std::uint64_t wanted_bytes) {
+/// Wholly free memory back to the driver, `first`'s before that of the device's other contexts. Returns bytes given back, which are
+/// at least (`at_most`: at most) what is wanted when there is so much.
+std::uint64_t DevicePool::release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most) {
   std::uint64_t released_bytes = 0;
   const auto from = [&](ContextPool& home) CUPOOL_REQUIRES(device_.lock) {
     const CUcontext context = home.context;
     if (context == nullptr || released_bytes >= wanted_bytes || capturing()) return;
     if (device_.services.contexts.pin(&home, context) != Pin::held) return;
-    if (home.natives.has_waiting()) released_bytes += home.natives.release(device_, home, wanted_bytes - released_bytes);
+    if (home.natives.has_waiting()) released_bytes += home.natives.release(device_, home, wanted_bytes - released_bytes, at_most);
     if (home.pooled != nullptr && released_bytes < wanted_bytes)
-      released_bytes += home.pooled->release(device_, home, wanted_bytes - released_bytes);
+      released_bytes += home.pooled->release(device_, home, wanted_bytes - released_bytes, at_most);
     device_.services.contexts.unpin(&home);
   };
   if (first != nullptr) from(*first);

@@ -115,9 +115,9 @@ class DeviceAllocator {
   /// A block of `request` in memory new from the driver, charged to the limit. CUDA_ERROR_OUT_OF_MEMORY when limit or
   /// driver refuse; any other error as the driver gave it. Precondition: `home.context` is current.
   virtual Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) = 0;
-  /// Gives wholly free memory back until at least `wanted_bytes` went or none is left; returns what went. The driver
+  /// Gives wholly free memory back until at least `wanted_bytes` (`at_most`: no more than that) went or none is left; returns what went. The driver
   /// synchronises the device for it: never while anything captures.
-  virtual std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device.lock) = 0;
+  virtual std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock) = 0;
 };
 
 }  // namespace cupool::device

@@ -40,7 +40,7 @@ CUdeviceptr DevicePool::book(Extent* extent, const AllocationRequest& request, s
     mempool.used_high_bytes = std::max(mempool.used_high_bytes, mempool.used_bytes);
   }
   peak_is_new_ = peak_is_new_ || counters.live_bytes.current.load(std::memory_order_relaxed) > peak_before;
-  device_.note(EventKind::allocate, extent->allocated_ticks, *extent, thread);
+  device_.note(EventKind::allocate, extent->allocated_ticks, *extent, thread, request.stream.identity);
   if ((++operations_ & 63) == 0) publish_figures();
   return extent->address;
 }

@@ -71,7 +71,7 @@ class DevicePool {
   void book_outside(OutsideKind kind, std::int64_t bytes);
   void refund_outside(OutsideKind kind, std::uint64_t bytes);
   void adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes);
-  std::size_t trim();
+  std::size_t trim(std::uint64_t keep_bytes = 0);
   std::size_t make_room();
   /// False when the lock could not be had until `deadline_ns`.
   bool snapshot(std::uint64_t deadline_ns, observe::DeviceSnapshot& out);
@@ -129,7 +129,7 @@ class DevicePool {
   bool others_may_touch() CUPOOL_REQUIRES(device_.lock);
   Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
   void give_back_surplus() CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t release_free(ContextPool* first, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most = false) CUPOOL_REQUIRES(device_.lock);
   bool may_call_driver() const { return !device_.services.stopped.load(std::memory_order_relaxed); }
   bool capturing() const { return device_.services.gate.capturing(); }
   /// The free synchronises: asked for, or the driver has no event that covers a context.
@@ -143,7 +143,7 @@ class DevicePool {
   Result<heap::Extent*> climb_rungs(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   Error enter(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   bool quiet() CUPOOL_REQUIRES(device_.lock);
-  std::size_t give_back_idle(std::uint64_t until_ns) CUPOOL_EXCLUDES(device_.lock);
+  std::size_t give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes) CUPOOL_EXCLUDES(device_.lock);
   bool release_would_do(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
 
   // preallocation.cpp

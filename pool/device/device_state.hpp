@@ -97,8 +97,9 @@ struct DeviceState {
   observe::Counters& counters() { return live.counters; }
 
   /// Notes one thing that happened. `thread` 0: the pool itself.
-  void note(observe::EventKind kind, std::uint64_t at_ticks, const heap::Extent& extent, std::uint16_t thread) CUPOOL_REQUIRES(lock) {
-    timeline.record({at_ticks, extent.address, extent.bytes, extent.requested_bytes, extent.site, thread, kind, 0});
+  /// `stream`: identity of the one that a stream-ordered call named; 0: none.
+  void note(observe::EventKind kind, std::uint64_t at_ticks, const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream = 0) CUPOOL_REQUIRES(lock) {
+    timeline.record({at_ticks, extent.address, extent.bytes, extent.requested_bytes, extent.site, thread, kind, 0}, stream);
   }
   void note_region(observe::EventKind kind, std::uint64_t address, std::uint64_t bytes) CUPOOL_REQUIRES(lock) {
     timeline.record({ticks(), address, bytes, bytes, 0, 0, kind, 0});

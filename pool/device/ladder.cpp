@@ -178,7 +178,7 @@ bool DevicePool::quiet() {
 
 /// What nobody uses goes back to the driver. `until_ns`: so long it may poll for deferred frees; natively they had waited. Nothing
 /// goes while that could block: whoever asks natively would not have waited.
-std::size_t DevicePool::give_back_idle(std::uint64_t until_ns) {
+std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes) {
   Clock& clock = device_.services.clock;
   const MutexLock lock(device_.lock);
   drain_lanes();
@@ -187,7 +187,9 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns) {
     retire_all(nullptr, until_ns != 0);
     const bool has_idle = figures().wholly_free_bytes != 0;
     if (has_idle && quiet()) {
-      const std::uint64_t released_bytes = release_free(nullptr, kEverything);
+      const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
+      if (reserved_bytes <= keep_bytes) return 0;
+      const std::uint64_t released_bytes = release_free(nullptr, reserved_bytes - keep_bytes, true);
       if (released_bytes != 0) return released_bytes;
     }
     const bool hopeful = has_idle || deferred_.oldest() != nullptr || has_stamped();
@@ -198,9 +200,9 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns) {
   return 0;
 }
 
-std::size_t DevicePool::trim() { return give_back_idle(0); }
+std::size_t DevicePool::trim(std::uint64_t keep_bytes) { return give_back_idle(0, keep_bytes); }
 
-std::size_t DevicePool::make_room() { return give_back_idle(device_.services.clock.now_ns() + kPollBound_ns); }
+std::size_t DevicePool::make_room() { return give_back_idle(device_.services.clock.now_ns() + kPollBound_ns, 0); }
 
 /// Before the first rung: the context must be alive and ours. Pinned on success only.
 Error DevicePool::enter(Attempt& attempt) {

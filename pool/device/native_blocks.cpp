@@ -114,7 +114,7 @@ Status NativeBlocks::give_back(DeviceState& device, Extent* extent) {
   return {};
 }
 
-std::uint64_t NativeBlocks::release(DeviceState& device, ContextPool&, std::uint64_t wanted_bytes) {
+std::uint64_t NativeBlocks::release(DeviceState& device, ContextPool&, std::uint64_t wanted_bytes, bool) {
   std::uint64_t released = 0;
   while (waiting_ != 0 && released < wanted_bytes) {
     auto waiting = nodes_.begin();

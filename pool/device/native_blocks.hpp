@@ -29,7 +29,7 @@ class NativeBlocks final : public DeviceAllocator {
   void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;
   std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
-  std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device.lock) override;
+  std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock) override;
 
   /// The driver's own free of a live block. On an error the block stays as it was; otherwise `extent` is gone. May block.
   Status give_back(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock);

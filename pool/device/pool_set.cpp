@@ -337,6 +337,13 @@ std::size_t PoolSet::trim() {
   return released_bytes;
 }
 
+std::size_t PoolSet::trim(int device, std::size_t keep_bytes) {
+  DevicePool* pool = impl_->pool_of(device);
+  return pool != nullptr ? pool->trim(keep_bytes) : 0;
+}
+
+bool PoolSet::capturing() const { return impl_->services.gate.capturing(); }
+
 bool PoolSet::make_room() {
   std::size_t released_bytes = 0;
   impl_->for_each_pool([&](DevicePool& pool) { released_bytes += pool.make_room(); });

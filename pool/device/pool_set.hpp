@@ -142,6 +142,8 @@ class PoolSet {
   /// Runs `destroy` (the real call that may end `context`) so that no allocation is served from it meanwhile;
   /// when `is_dead()` says so afterwards, everything it held is forgotten without a driver call.
   CUresult end_context(CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead);
+  /// Does any stream of the process capture? Lock-free.
+  bool capturing() const;
   /// Runs `begin` (the real cuStreamBeginCapture*) under the gate; on success `stream` counts as capturing.
   CUresult begin_capture(CUstream stream, const std::function<CUresult()>& begin);
   /// Runs `end` (the real cuStreamEndCapture, or a stream's destruction); afterwards `stream` captures no more
@@ -152,6 +154,8 @@ class PoolSet {
 
   /// Gives every wholly free region back to the driver, unless that could block. Returns bytes given back.
   std::size_t trim();
+  /// The same for one device, of which at least `keep_bytes` stay reserved.
+  std::size_t trim(int device, std::size_t keep_bytes);
   /// A driver call outside the pool was refused for want of memory: as trim(), but polls deferred frees for at most one second
   /// (natively they had waited). True when something went back, so that the call is worth another try.
   bool make_room();

@@ -116,7 +116,7 @@ Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const A
 }
 
 /// Wholly free regions out of the heap: the smallest that is enough, else the largest ones until it is.
-std::vector<SegmentHeap::Claim> SegmentHeap::claim_free_regions(DeviceState& device, std::uint64_t wanted_bytes) {
+std::vector<SegmentHeap::Claim> SegmentHeap::claim_free_regions(DeviceState& device, std::uint64_t wanted_bytes, bool at_most) {
   std::vector<Claim> free_regions;
   heap_.for_each_region([&](const Region& region) {
     if (heap::ExtentHeap::is_wholly_free(region)) free_regions.push_back({region.address, region.bytes});
@@ -127,7 +127,8 @@ std::vector<SegmentHeap::Claim> SegmentHeap::claim_free_regions(DeviceState& dev
   std::uint64_t claimed_bytes = 0;
   for (std::size_t i = 0; i < free_regions.size() && claimed_bytes < wanted_bytes; ++i) {
     const bool next_is_enough = i + 1 < free_regions.size() && free_regions[i + 1].bytes >= wanted_bytes - claimed_bytes;
-    if (next_is_enough) continue;
+    const bool is_too_much = at_most && free_regions[i].bytes > wanted_bytes - claimed_bytes;
+    if (is_too_much || (next_is_enough && !at_most)) continue;
     claims.push_back(free_regions[i]);
     claimed_bytes += free_regions[i].bytes;
   }
@@ -140,8 +141,8 @@ std::vector<SegmentHeap::Claim> SegmentHeap::claim_free_regions(DeviceState& dev
   return claims;
 }
 
-std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes) {
-  std::vector<Claim> claims = claim_free_regions(device, wanted_bytes);
+std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) {
+  std::vector<Claim> claims = claim_free_regions(device, wanted_bytes, at_most);
   if (claims.empty()) return 0;
   std::vector<CUresult> codes(claims.size(), CUDA_SUCCESS);
   {

@@ -63,7 +63,7 @@ class SegmentHeap final : public DeviceAllocator {
   void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;
   std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
-  std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device.lock) override;
+  std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock) override;
 
   /// One region of exactly `bytes` (a multiple of 2 MiB), charged to the limit. Calls the driver with the lock let go.
   Status take_region(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
@@ -71,7 +71,7 @@ class SegmentHeap final : public DeviceAllocator {
  private:
   struct Claim { std::uint64_t address = 0; std::uint64_t bytes = 0; };
   void adopt(ContextPool& home, Claim claim);
-  std::vector<Claim> claim_free_regions(DeviceState& device, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device.lock);
+  std::vector<Claim> claim_free_regions(DeviceState& device, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock);
 
   heap::ExtentHeap heap_;
   RegionGrowth growth_;

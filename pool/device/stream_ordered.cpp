@@ -53,8 +53,8 @@ FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontex
   }
   unbook(*extent);
   const std::uint64_t now = ticks();
-  device_.note(EventKind::free_requested, now, *extent, thread);
-  device_.note(EventKind::free_completed, now, *extent, thread);
+  device_.note(EventKind::free_requested, now, *extent, thread, stream.identity);
+  device_.note(EventKind::free_completed, now, *extent, thread, stream.identity);
   home.pooled->recycle_in_lane(device_, extent, lane);
   if (device_.services.options.release_threshold_bytes && (operations_ & 63) == 0) give_back_surplus_of_lanes(context);
   return FreeOutcome::freed;
@@ -130,7 +130,7 @@ bool DevicePool::free_stamped(Extent* extent, ContextPool& home, CUcontext conte
   stamped->busy = true;
   unbook(*extent);
   device_.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
-  device_.note(EventKind::free_requested, ticks(), *extent, thread);
+  device_.note(EventKind::free_requested, ticks(), *extent, thread, stream.identity);
   home.pooled->defer(device_, extent);
   stamped->extent = extent;
   FenceResult result{FenceAnswer::impossible, {}};
@@ -151,11 +151,12 @@ bool DevicePool::free_stamped(Extent* extent, ContextPool& home, CUcontext conte
 /// The stamped block is free, for the users of `lane`.
 void DevicePool::end_stamped(ContextPool& home, StreamLanes::Stamped::iterator stamped, std::uint32_t lane) {
   Extent* extent = stamped->extent;
+  const std::uint64_t stamped_identity = stamped->identity;
   stamped->fence.clear(device_.services.contexts);
   home.streams.stamped().erase(stamped);
   if (extent == nullptr) return;
   device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(extent->bytes));
-  device_.note(EventKind::free_completed, ticks(), *extent, 0);
+  device_.note(EventKind::free_completed, ticks(), *extent, 0, stamped_identity);
   home.pooled->recycle_in_lane(device_, extent, lane);
 }
 

@@ -1,0 +1,216 @@
+// Stream-ordered memory and memory pools. CUDA Driver API 13.0, Stream Ordered Memory Allocator.
+//
+// Served from the pool are calls on a stream of the current context that does not capture, out of a memory pool that we serve
+// (mempool_book.hpp). Everything else is the driver's: graph memory nodes, streams of other contexts, pools with special
+// properties, policies that do not pool.
+#include <algorithm>
+#include <cstring>
+
+#include "shim/front_door.hpp"
+
+namespace cupool::shim::front_door {
+namespace {
+
+/// Does `stream` capture? A capture reaches other streams by event waits, but begins through us: without any, nobody is asked.
+bool is_capturing(Process& own, CUstream stream) {
+  if (!own.pools.capturing()) return false;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return own.api.cuStreamIsCapturing != nullptr && own.api.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/// The driver serves it. Under `async` that is the policy; else it is said in the report.
+template <class... Args>
+CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, CUdeviceptr* out, std::size_t bytes, CUstream stream, Args... args) {
+  Process& own = process();
+  if (own.options->policy != config::Policy::async) own.pools.saw_unpooled(real.symbol());
+  if (is_capturing(own, stream)) return real(out, args...);  // a graph node: nothing is taken until the graph runs
+  own.before_allocation();
+  return account_driver_pool(bytes, real.symbol(), out, [&] { return real(out, args...); });
+}
+
+/// `find_pool(device)` gives the index of the memory pool, 0 for the driver's.
+template <class FindPool, class... Args>
+CUresult allocate_from(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPool&& find_pool, CUdeviceptr* out, std::size_t bytes, CUstream stream,
+                       Args... args) {
+  Process& own = process();
+  CUcontext context = nullptr;
+  if (out == nullptr || bytes == 0 || (context = current_owner(own)) == nullptr) return real(out, args...);
+  const CUstream handle = plain_handle(stream, real.is_per_thread());
+  if (!own.pools.serves_streams() || is_capturing(own, handle)) return pass_async(real, out, bytes, handle, args...);
+  const std::optional<StreamBook::Named> named = own.streams.name(own.api, own.contexts, context, handle);
+  const std::uint8_t mempool = named ? find_pool(named->device) : std::uint8_t{0};
+  if (mempool == 0) return pass_async(real, out, bytes, handle, args...);
+  begin_call(own);
+  own.before_allocation();
+  return answer(own, own.pools.allocate_on(context, bytes, named->name, mempool, real.symbol()), out);
+}
+
+/// The stat that `attribute` asks for; null: not one of ours.
+std::uint64_t PoolSet::MempoolFigures::*figure_of(CUmemPool_attribute attribute) {
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: return &PoolSet::MempoolFigures::reserved_bytes;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: return &PoolSet::MempoolFigures::reserved_high_bytes;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: return &PoolSet::MempoolFigures::used_bytes;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: return &PoolSet::MempoolFigures::used_high_bytes;
+    default: return nullptr;
+  }
+}
+
+/// The pool behind `handle` when we serve it.
+std::optional<Mempool> served(Process& own, CUmemoryPool handle) {
+  return own.pools.serves_streams() ? own.mempools.find(handle) : std::nullopt;
+}
+
+/// Lets a context reach the blocks of another, as the program asked of the memory pool that they are in.
+CUresult link(Process& own, CUcontext from, CUcontext to) {
+  CUcontext popped = nullptr;
+  if (from == to || own.api.cuCtxEnablePeerAccess == nullptr || own.api.cuCtxPushCurrent_v2(from) != CUDA_SUCCESS) return CUDA_SUCCESS;
+  const CUresult result = own.api.cuCtxEnablePeerAccess(to, 0);
+  own.api.cuCtxPopCurrent_v2(&popped);
+  if (result == CUDA_SUCCESS) own.peers.enabled_by_us(from, to);
+  return result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : result;
+}
+
+CUresult share(Process& own, int device, int peer) {
+  own.pools.link_devices();
+  for (CUcontext from : own.peers.contexts_of(peer))
+    for (CUcontext to : own.peers.contexts_of(device))
+      if (const CUresult result = link(own, from, to); result != CUDA_SUCCESS) return result;
+  own.peers.share(device, peer, true);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+void share_with_new_context(CUcontext context, int device) {
+  Process& own = process();
+  own.peers.context_seen(context, device);
+  for (const PeerBook::Share& share : own.peers.shares()) {
+    if (share.peer == device)
+      for (CUcontext to : own.peers.contexts_of(share.device)) link(own, context, to);
+    if (share.device == device)
+      for (CUcontext from : own.peers.contexts_of(share.peer)) link(own, from, context);
+  }
+}
+
+CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUstream)>& real, CUdeviceptr* out, std::size_t bytes, CUstream stream) {
+  return allocate_from(real, [](int device) { return process().mempools.current(device); }, out, bytes, stream, bytes, stream);
+}
+
+CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUmemoryPool, CUstream)>& real, CUdeviceptr* out, std::size_t bytes,
+                        CUmemoryPool pool, CUstream stream) {
+  const auto index_on = [pool](int device) {
+    const std::optional<Mempool> mempool = process().mempools.find(pool);
+    return mempool && mempool->device == device ? mempool->index : std::uint8_t{0};
+  };
+  return allocate_from(real, index_on, out, bytes, stream, bytes, pool, stream);
+}
+
+CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdeviceptr address, CUstream stream) {
+  Process& own = process();
+  const auto free_elsewhere = [&](CUdeviceptr where) { return real(where, stream); };
+  if (!own.pools.owns(address)) {
+    forget_outside(address);
+    return free_elsewhere(unless_opened(address));
+  }
+  const CUstream handle = plain_handle(stream, real.is_per_thread());
+  // In a capture this would become a graph node, which only memory of the graph or of a pool can have.
+  if (is_capturing(own, handle)) return free_elsewhere(kNowhere);
+  begin_call(own);
+  const CUcontext context = current_owner(own);
+  if (context == nullptr) return no_context_error(own);
+  const std::optional<StreamBook::Named> named = own.streams.name(own.api, own.contexts, context, handle);
+  const FreeResult result = free_pooled(own, address, [&] {
+    // A stream of another context, or one that the driver does not know [?]: a plain deferred free, whose epoch covers every stream.
+    return named ? own.pools.free_on(address, context, named->name) : own.pools.free(address);
+  });
+  return answer_free(result, address, free_elsewhere);
+}
+
+CUresult create_mempool(const Real<CUresult(CUmemoryPool*, const CUmemPoolProps*)>& real, CUmemoryPool* out, const CUmemPoolProps* properties) {
+  const CUresult result = with_room(real, out, properties);
+  if (result != CUDA_SUCCESS || out == nullptr || properties == nullptr) return result;
+  Process& own = process();
+  const int device = properties->location.id;
+  const auto unused = [&](std::uint8_t index) { return own.pools.mempool_figures(device, index).used_bytes == 0; };
+  if (!own.pools.serves_streams() || !own.mempools.created(*out, *properties, unused)) return result;
+  if (const std::optional<Mempool> mempool = own.mempools.find(*out)) own.pools.reset_mempool_high(device, mempool->index, true, true);
+  return result;
+}
+
+CUresult destroy_mempool(const Real<CUresult(CUmemoryPool)>& real, CUmemoryPool pool) {
+  const CUresult result = real(pool);
+  if (result == CUDA_SUCCESS) process().mempools.destroyed(pool);
+  return result;
+}
+
+CUresult set_mempool(const Real<CUresult(CUdevice, CUmemoryPool)>& real, CUdevice device, CUmemoryPool pool) {
+  const CUresult result = real(device, pool);
+  if (result == CUDA_SUCCESS) process().mempools.set_current(device, pool);
+  return result;
+}
+
+CUresult set_mempool(const Real<CUresult(CUmemLocation*, CUmemAllocationType, CUmemoryPool)>& real, CUmemLocation* location,
+                     CUmemAllocationType type, CUmemoryPool pool) {
+  const CUresult result = real(location, type, pool);
+  const bool is_device = location != nullptr && location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED;
+  if (result == CUDA_SUCCESS && is_device) process().mempools.set_current(location->id, pool);
+  return result;
+}
+
+CUresult get_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attribute, void*)>& real, CUmemoryPool pool,
+                               CUmemPool_attribute attribute, void* value) {
+  const CUresult result = real(pool, attribute, value);
+  const auto figure = figure_of(attribute);
+  if (result != CUDA_SUCCESS || figure == nullptr || value == nullptr) return result;
+  Process& own = process();
+  const std::optional<Mempool> mempool = served(own, pool);
+  if (!mempool) return result;
+  const std::uint64_t bytes = own.pools.mempool_figures(mempool->device, mempool->index).*figure;
+  std::memcpy(value, &bytes, sizeof bytes);
+  return result;
+}
+
+CUresult set_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attribute, void*)>& real, CUmemoryPool pool,
+                               CUmemPool_attribute attribute, void* value) {
+  const CUresult result = real(pool, attribute, value);
+  const bool is_reserved = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
+  const bool is_used = attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+  if (result != CUDA_SUCCESS || (!is_reserved && !is_used)) return result;
+  Process& own = process();
+  if (const std::optional<Mempool> mempool = served(own, pool)) own.pools.reset_mempool_high(mempool->device, mempool->index, is_reserved, is_used);
+  return result;
+}
+
+CUresult trim_mempool(const Real<CUresult(CUmemoryPool, std::size_t)>& real, CUmemoryPool pool, std::size_t keep_bytes) {
+  const CUresult result = real(pool, keep_bytes);
+  if (result != CUDA_SUCCESS) return result;
+  Process& own = process();
+  // What another served pool's blocks were freed from is the default pool's to give.
+  if (const std::optional<Mempool> mempool = served(own, pool); mempool && mempool->index == MempoolBook::kDefault) own.pools.trim(mempool->device, keep_bytes);
+  return result;
+}
+
+CUresult set_mempool_access(const Real<CUresult(CUmemoryPool, const CUmemAccessDesc*, std::size_t)>& real, CUmemoryPool pool,
+                            const CUmemAccessDesc* access, std::size_t count) {
+  const CUresult result = real(pool, access, count);
+  if (result != CUDA_SUCCESS || access == nullptr) return result;
+  Process& own = process();
+  const std::optional<Mempool> mempool = served(own, pool);
+  if (!mempool) return result;
+  for (std::size_t i = 0; i < count; ++i) {
+    const CUmemAccessDesc& one = access[i];
+    if (one.location.type != CU_MEM_LOCATION_TYPE_DEVICE || one.location.id == mempool->device) continue;
+    // Access that is taken away again is kept: it is the same regions that other pools' blocks and plain ones lie in.
+    if (one.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) continue;
+    if (const CUresult shared = share(own, mempool->device, one.location.id); shared != CUDA_SUCCESS) return shared;
+  }
+  return result;
+}
+
+CUresult export_mempool_pointer(const Real<CUresult(CUmemPoolPtrExportData*, CUdeviceptr)>& real, CUmemPoolPtrExportData* out, CUdeviceptr address) {
+  // Only memory of a pool that was made to be exported can be, and those stay the driver's.
+  return real(out, process().pools.owns(address) ? kNowhere : address);
+}
+
+}  // namespace cupool::shim::front_door

@@ -1,0 +1,79 @@
+// The driver is asked for a device's default and current pool once, when the device is first met.
+#include "shim/mempool_book.hpp"
+
+#include <algorithm>
+
+namespace cupool::shim {
+
+bool MempoolBook::is_plain(const CUmemPoolProps& properties) {
+  const auto is_zero = [](unsigned char byte) { return byte == 0; };
+  return properties.allocType == CU_MEM_ALLOCATION_TYPE_PINNED && properties.handleTypes == CU_MEM_HANDLE_TYPE_NONE &&
+         properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties.win32SecurityAttributes == nullptr && properties.maxSize == 0 &&
+         properties.usage == 0 && std::all_of(std::begin(properties.reserved), std::end(properties.reserved), is_zero);
+}
+
+void MempoolBook::learn(int device) {
+  CUmemoryPool standard = nullptr;
+  CUmemoryPool now = nullptr;
+  const bool knows = api_.cuDeviceGetDefaultMemPool != nullptr && api_.cuDeviceGetDefaultMemPool(&standard, device) == CUDA_SUCCESS;
+  if (api_.cuDeviceGetMemPool == nullptr || api_.cuDeviceGetMemPool(&now, device) != CUDA_SUCCESS) now = standard;
+  const std::lock_guard lock(mutex_);
+  std::atomic<std::uint8_t>& current = current_[static_cast<std::size_t>(device)];
+  if (current.load(std::memory_order_relaxed) != 0) return;
+  if (knows) served_[standard] = {device, kDefault};
+  const auto found = knows ? served_.find(now) : served_.end();
+  const std::uint8_t index = found != served_.end() && found->second.device == device ? found->second.index : 0;
+  current.store(static_cast<std::uint8_t>(index + 1), std::memory_order_release);
+}
+
+std::uint8_t MempoolBook::current(int device) {
+  if (device < 0 || static_cast<std::size_t>(device) >= current_.size()) return 0;
+  std::atomic<std::uint8_t>& current = current_[static_cast<std::size_t>(device)];
+  if (current.load(std::memory_order_acquire) == 0) learn(device);
+  return static_cast<std::uint8_t>(current.load(std::memory_order_acquire) - 1);
+}
+
+std::optional<Mempool> MempoolBook::find(CUmemoryPool handle) {
+  if (handle == nullptr) return std::nullopt;
+  const auto look = [&]() -> std::optional<Mempool> {
+    const std::lock_guard lock(mutex_);
+    const auto found = served_.find(handle);
+    return found != served_.end() ? std::optional<Mempool>(found->second) : std::nullopt;
+  };
+  if (const std::optional<Mempool> found = look()) return found;
+  int devices = 0;
+  if (api_.cuDeviceGetCount == nullptr || api_.cuDeviceGetCount(&devices) != CUDA_SUCCESS) return std::nullopt;
+  for (int device = 0; device < devices; ++device) current(device);  // a default pool that we have not met
+  return look();
+}
+
+CUmemoryPool MempoolBook::handle(Mempool mempool) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [handle, one] : served_)
+    if (one.device == mempool.device && one.index == mempool.index) return handle;
+  return nullptr;
+}
+
+void MempoolBook::set_current(int device, CUmemoryPool handle) {
+  if (device < 0 || static_cast<std::size_t>(device) >= current_.size()) return;
+  const std::optional<Mempool> served = find(handle);
+  const std::uint8_t index = served && served->device == device ? served->index : 0;
+  current_[static_cast<std::size_t>(device)].store(static_cast<std::uint8_t>(index + 1), std::memory_order_release);
+}
+
+void MempoolBook::destroyed(CUmemoryPool handle) {
+  const std::lock_guard lock(mutex_);
+  const auto found = served_.find(handle);
+  if (found != served_.end() && found->second.index != kDefault) {
+    std::atomic<std::uint8_t>& current = current_[static_cast<std::size_t>(found->second.device)];
+    // The driver falls back to the default pool (CUDA Driver API 13.0, cuMemPoolDestroy).
+    if (current.load(std::memory_order_relaxed) == found->second.index + 1) current.store(kDefault + 1, std::memory_order_release);
+    served_.erase(found);
+    return;
+  }
+  // One of the driver's: it may have been a current one.
+  for (std::atomic<std::uint8_t>& current : current_)
+    if (current.load(std::memory_order_relaxed) == 1) current.store(0, std::memory_order_release);
+}
+
+}  // namespace cupool::shim

@@ -1,0 +1,73 @@
+// MempoolBook: which of the driver's memory pools cupool serves. The driver makes them and answers for their properties; blocks and
+// statistics of a served one are ours.
+//
+// Served: every device's default pool, and pools that the program makes without special properties (no exportable handles, no
+// size of their own, memory of a device). The others stay the driver's. Thread-safe; no lock is held across a driver call.
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include "pool/driver/driver_api.hpp"
+#include "pool/observe/live_page.hpp"
+
+namespace cupool::shim {
+
+/// A served pool: the index under which PoolSet counts what was served in its name.
+struct Mempool {
+  int device = -1;
+  std::uint8_t index = 0;
+};
+
+class MempoolBook {
+ public:
+  static constexpr std::uint8_t kDefault = 1;
+
+  explicit MempoolBook(const DriverApi& api) : api_(api) {}
+
+  /// The index of the pool that cuMemAllocAsync takes from on `device`; 0: the driver's.
+  std::uint8_t current(int device);
+  /// The served pool behind `handle`; nullopt: the driver's, or nobody's.
+  std::optional<Mempool> find(CUmemoryPool handle);
+  /// The handle that programs know pool `index` of `device` by; null when it is gone.
+  CUmemoryPool handle(Mempool mempool);
+
+  /// `handle` is what cuMemAllocAsync takes from on `device` from now on.
+  void set_current(int device, CUmemoryPool handle);
+  /// The program made a pool. `unused(index)`: nothing that was served under it lives. False when it stays the driver's.
+  template <class Unused> bool created(CUmemoryPool handle, const CUmemPoolProps& properties, Unused&& unused);
+  void destroyed(CUmemoryPool handle);
+
+ private:
+  static constexpr std::uint8_t kIndices = 64;
+
+  static bool is_plain(const CUmemPoolProps& properties);
+  void learn(int device);
+
+  const DriverApi& api_;
+  std::array<std::atomic<std::uint8_t>, observe::kMaxDevices> current_{};  ///< 0: not asked yet; else index + 1
+  std::mutex mutex_;
+  std::unordered_map<CUmemoryPool, Mempool> served_;
+};
+
+template <class Unused> bool MempoolBook::created(CUmemoryPool handle, const CUmemPoolProps& properties, Unused&& unused) {
+  const int device = properties.location.id;
+  if (!is_plain(properties) || device < 0 || static_cast<std::size_t>(device) >= observe::kMaxDevices) return false;
+  const std::lock_guard lock(mutex_);
+  for (std::uint8_t index = kDefault + 1; index < kIndices; ++index) {
+    bool taken = !unused(index);
+    for (const auto& [other, mempool] : served_) taken = taken || (mempool.device == device && mempool.index == index);
+    if (taken) continue;
+    served_[handle] = {device, index};
+    return true;
+  }
+  return false;
+}
+
+}  // namespace cupool::shim

@@ -1,0 +1,86 @@
+// PeerBook: access between contexts that cupool enabled itself, because the program gave a peer access to a memory pool that we
+// serve: its blocks lie in cuMemAlloc memory, which a peer reaches only through cuCtxEnablePeerAccess.
+//
+// The program's own view of cuCtxEnable/DisablePeerAccess stays as if we had done nothing. Thread-safe. Never calls the driver.
+#pragma once
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+namespace cupool::shim {
+
+class PeerBook {
+ public:
+  /// We enabled access of `from` to memory of `to`.
+  void enabled_by_us(CUcontext from, CUcontext to) {
+    const std::lock_guard lock(mutex_);
+    if (find(from, to) == nullptr) links_.push_back({from, to, false});
+  }
+  /// The program enables what only we had enabled: true, and it is its own too from now on.
+  bool program_enables(CUcontext from, CUcontext to) {
+    const std::lock_guard lock(mutex_);
+    Link* link = find(from, to);
+    if (link == nullptr || link->program) return false;
+    link->program = true;
+    return true;
+  }
+  enum class Disable { ask_driver, success, not_enabled };
+  /// What the program's disable is answered; access itself stays while a memory pool needs it.
+  Disable program_disables(CUcontext from, CUcontext to) {
+    const std::lock_guard lock(mutex_);
+    Link* link = find(from, to);
+    if (link == nullptr) return Disable::ask_driver;
+    if (!link->program) return Disable::not_enabled;
+    link->program = false;
+    return Disable::success;
+  }
+  void context_ended(CUcontext context) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(links_, [context](const Link& link) { return link.from == context || link.to == context; });
+    std::erase_if(contexts_, [context](const Context& known) { return known.context == context; });
+  }
+
+  void context_seen(CUcontext context, int device) {
+    const std::lock_guard lock(mutex_);
+    const auto same = [context](const Context& known) { return known.context == context; };
+    std::erase_if(contexts_, same);
+    contexts_.push_back({context, device});
+  }
+  std::vector<CUcontext> contexts_of(int device) {
+    const std::lock_guard lock(mutex_);
+    std::vector<CUcontext> found;
+    for (const Context& known : contexts_)
+      if (known.device == device) found.push_back(known.context);
+    return found;
+  }
+
+  struct Share { int device; int peer; };
+  std::vector<Share> shares() {
+    const std::lock_guard lock(mutex_);
+    return shares_;
+  }
+  /// Blocks of `device` are for `peer` too, now and later.
+  void share(int device, int peer, bool on) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(shares_, [&](const Share& share) { return share.device == device && share.peer == peer; });
+    if (on) shares_.push_back({device, peer});
+  }
+
+ private:
+  struct Link { CUcontext from; CUcontext to; bool program; };
+  struct Context { CUcontext context; int device; };
+  Link* find(CUcontext from, CUcontext to) {
+    const auto found = std::find_if(links_.begin(), links_.end(), [&](const Link& link) { return link.from == from && link.to == to; });
+    return found != links_.end() ? &*found : nullptr;
+  }
+
+  std::mutex mutex_;
+  std::vector<Link> links_;
+  std::vector<Share> shares_;
+  std::vector<Context> contexts_;
+};
+
+}  // namespace cupool::shim

@@ -1,0 +1,46 @@
+// Identities: a handle is its own (even); the legacy stream is 1; a thread's own is odd and above, by a number that no later thread gets.
+#include "shim/stream_book.hpp"
+
+namespace cupool::shim {
+namespace {
+
+struct Known {
+  std::uint64_t generation;
+  CUcontext context;
+  CUstream stream;
+  int device;
+};
+
+constexpr std::size_t kKnown = 4;
+thread_local Known t_known[kKnown];
+thread_local std::uint64_t t_thread_number = 0;
+constinit std::atomic<std::uint64_t> g_threads{0};
+
+std::uint64_t thread_number() {
+  if (t_thread_number == 0) t_thread_number = g_threads.fetch_add(1, std::memory_order_relaxed) + 1;
+  return t_thread_number;
+}
+
+}  // namespace
+
+std::uint64_t StreamBook::identity_of(CUstream stream) {
+  if (stream == CU_STREAM_LEGACY) return 1;
+  if (stream == CU_STREAM_PER_THREAD) return thread_number() << 1 | 1;
+  return reinterpret_cast<std::uintptr_t>(stream);
+}
+
+std::optional<StreamBook::Named> StreamBook::name(const DriverApi& api, const ContextBook& contexts, CUcontext context, CUstream stream) const {
+  const std::uint64_t generation = generation_.load(std::memory_order_acquire);
+  Known& known = t_known[(reinterpret_cast<std::uintptr_t>(stream) >> 6 ^ reinterpret_cast<std::uintptr_t>(context) >> 6) % kKnown];
+  if (known.generation != generation || known.context != context || known.stream != stream) {
+    const bool is_special = stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+    CUcontext owner = nullptr;
+    if (!is_special && (api.cuStreamGetCtx == nullptr || api.cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS || contexts.owner(owner) != context)) return std::nullopt;
+    CUdevice device = -1;
+    if (api.cuCtxGetDevice(&device) != CUDA_SUCCESS) return std::nullopt;
+    known = {generation, context, stream, device};
+  }
+  return Named{{stream, identity_of(stream)}, known.device};
+}
+
+}  // namespace cupool::shim

@@ -1,0 +1,43 @@
+// StreamBook: what a stream argument names. 0 and the special handles mean a default stream of the caller's; any other handle is
+// believed only after the driver has said whose it is, and again after any stream or context has ended.
+//
+// Each thread remembers the few streams that it uses: no lock, no driver call on the second use. Thread-safe.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "pool/device/stream_name.hpp"
+#include "pool/driver/driver_api.hpp"
+#include "shim/outside_ledger.hpp"
+
+namespace cupool::shim {
+
+/// 0 and the special handles as the two special handles.
+inline CUstream plain_handle(CUstream stream, bool is_per_thread) {
+  if (stream != nullptr) return stream;
+  return is_per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+}
+
+class StreamBook {
+ public:
+  struct Named {
+    StreamName name;
+    int device = -1;
+  };
+
+  /// `stream` (a plain_handle) as one of `context`, which is current and owns memory; nullopt when it is not: the driver must answer.
+  std::optional<Named> name(const DriverApi& api, const ContextBook& contexts, CUcontext context, CUstream stream) const;
+  /// The identity that name() gives to a handle.
+  static std::uint64_t identity_of(CUstream stream);
+  /// A stream or a context has ended: its handle may come again.
+  void something_ended() { generation_.fetch_add(1, std::memory_order_release); }
+
+ private:
+  std::atomic<std::uint64_t> generation_{1};
+};
+
+}  // namespace cupool::shim
