@@ -5,6 +5,7 @@
 //! check files == []
 //! case async
 //! args async
+//! env CUPOOL_POLICY=platform
 //! check report["devices"][0]["counters"]["allocations"] == 0 and "cuMemAllocAsync" in report["data_quality"]["unpooled_apis_seen"]
 //! check c["outside_bytes"]["peak"] == MiB and c["outside_bytes"]["current"] == 0
 //! case array
@@ -19,6 +20,7 @@
 //! case over_the_limit
 //! args async
 //! env CUPOOL_LIMIT=512KiB
+//! env CUPOOL_POLICY=platform
 //! native skip
 //! ooms 1
 //! stderr cupool\[<pid>\]: out of memory on GPU 0: .*

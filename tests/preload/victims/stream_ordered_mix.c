@@ -1,5 +1,5 @@
 // cuMemFreeAsync of plain memory and cuMemFree of stream-ordered memory: legal in CUDA, and so here.
-//! check c["allocations"] == 1 and c["frees"] == 1 and c["live_blocks"]["current"] == 0
+//! check c["allocations"] == 2 and c["frees"] == 2 and c["live_blocks"]["current"] == 0
 #include "victim.h"
 
 int main(void) {
