@@ -2,11 +2,11 @@
 // line at most. Block i has i + 1 bytes; every third is freed at once.
 //! env CUPOOL_TRACE=traces/t.%p
 //! case exit
-//! args 4000 exit
-//! check moves(f"traces/t.{pid}") == [m for i in range(4000) for m in [("a", i, i + 1)] + [("f", i)] * (i % 3 == 0)]
+//! args 20000 exit
+//! check moves(f"traces/t.{pid}") == [m for i in range(20000) for m in [("a", i, i + 1)] + [("f", i)] * (i % 3 == 0)]
 //! check trace(f"traces/t.{pid}").state == "closed" and trace(f"traces/t.{pid}").dropped == 0 and trace(f"traces/t.{pid}").pid == pid
 //! check report["data_quality"]["dropped_events"] == 0 and (folder / f"traces/t.{pid}").stat().st_mode & 0o777 == 0o600
-//! check trace(f"traces/t.{pid}").facts["process"]["command"][1] == "4000"
+//! check trace(f"traces/t.{pid}").facts["process"]["command"][1] == "20000"
 //! check all(1 <= e.thread and report["process"]["start_unix_ns"] <= trace(f"traces/t.{pid}").unix_ns(e.ticks) <= report["written_unix_ns"] for e in events(f"traces/t.{pid}") if e.kind == "allocate")
 //! case _exit
 //! args 100 _exit
@@ -16,11 +16,11 @@
 //! env CUPOOL_POLICY=platform
 //! check len(moves(f"traces/t.{pid}")) == 134
 //! case sigkill
-//! args 4000 kill
+//! args 20000 kill
 //! signal SIGKILL
 //! report absent
 //! page left
-//! check moves(f"traces/t.{pid}") == [m for i in range(4000) for m in [("a", i, i + 1)] + [("f", i)] * (i % 3 == 0)]
+//! check moves(f"traces/t.{pid}") == [m for i in range(20000) for m in [("a", i, i + 1)] + [("f", i)] * (i % 3 == 0)]
 //! check trace(f"traces/t.{pid}").state == "open"
 //! case exec
 //! args 10 exec
