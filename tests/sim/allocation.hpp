@@ -62,6 +62,10 @@ struct Allocation {
   std::uint64_t reserved_bytes = 0;  ///< imported, external: the address range it takes
   std::int32_t exporter_pid = 0;
   std::uint64_t exporter_buffer_id = 0;
+
+  /// Stream-ordered memory was handed on while work of the previous holder may still touch it, as far as that one reached.
+  bool has_previous_holder() const { return reused_after != nullptr && !reused_after->done; }
+  std::size_t reach_bytes() const { return has_previous_holder() && backing != nullptr ? backing->bytes : bytes; }
 };
 
 }  // namespace cusim

@@ -33,7 +33,7 @@ bool transfer(Simulator& sim, CUdeviceptr address, void* buffer, std::size_t byt
     Allocation* memory = sim.find_memory(address);
     if (memory == nullptr) return false;
     const std::uint64_t offset = address - memory->base;
-    const std::size_t piece = std::min<std::size_t>(bytes, memory->bytes - offset);
+    const std::size_t piece = std::min<std::size_t>(bytes, memory->reach_bytes() - offset);
     // A copy may cross from one mapping into the next, never from one allocation into its neighbour.
     if (piece < bytes && memory->kind != MemoryKind::mapped) return false;
     if (is_write) memory->touched = true;
@@ -73,8 +73,7 @@ bool device_may_touch(const Context& context, const Allocation& memory, bool wri
 /// Null, or why the memory is not there in stream order.
 const char* absent_in_order(const Allocation& memory) {
   if (memory.graph != nullptr && !memory.graph->on_device) return " is touched outside the life of its graph allocation";
-  const bool previous_holder = memory.reused_after != nullptr && !memory.reused_after->done;
-  const bool is_early = memory.available != nullptr && !memory.available->done && !previous_holder;
+  const bool is_early = memory.available != nullptr && !memory.available->done && !memory.has_previous_holder();
   return is_early ? " is touched before its stream-ordered allocation" : nullptr;
 }
 
@@ -94,7 +93,7 @@ bool range_may_be_touched(Simulator& sim, const Context& context, CUdeviceptr ad
       *why = hex(address) + absent;
       return false;
     }
-    const std::size_t piece = std::min<std::size_t>(bytes, memory->bytes - (address - memory->base));
+    const std::size_t piece = std::min<std::size_t>(bytes, memory->reach_bytes() - (address - memory->base));
     if (piece < bytes && memory->kind != MemoryKind::mapped) {
       *why = hex(address) + " and what follows reaches past the end of its allocation";
       return false;
@@ -115,7 +114,7 @@ Allocation* Simulator::find_memory(CUdeviceptr address) {
   auto after = regions.upper_bound(address);
   if (after == regions.begin()) return nullptr;
   Allocation* memory = std::prev(after)->second.get();
-  return address - memory->base < memory->bytes ? memory : nullptr;
+  return address - memory->base < memory->reach_bytes() ? memory : nullptr;
 }
 
 void Simulator::adopt(Allocation& allocation, Context& asked) {

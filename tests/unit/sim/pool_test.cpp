@@ -387,3 +387,20 @@ TEST_CASE("stream-ordered memory follows the stream it names, whatever context i
   CHECK(cuMemAllocAsync(&none, 1, stream) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(cusim_violation_count() == 1);
 }
+
+TEST_CASE("work of the previous holder reaches as far as that one did, also when the new one is smaller") {
+  const Simulated sim;
+  const CUstream stream = Simulated::stream();
+  const CUdeviceptr first = allocate_async(3 * kMiB, stream);
+  REQUIRE(cusim_launch_spin(stream, 1000) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_fill(stream, first, 3 * kMiB, 1, 100) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_check(stream, first + 2 * kMiB, kMiB, 1, 100) == CUDA_SUCCESS);
+  REQUIRE(cuMemFreeAsync(first, stream) == CUDA_SUCCESS);
+  const CUdeviceptr second = allocate_async(2 * kMiB, stream);
+  REQUIRE(second == first);
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(cusim_violation_count() == 0);
+  CHECK(cusim_mismatched_bytes() == 0);
+  REQUIRE(cusim_launch_fill(stream, second, 3 * kMiB, 1, 100) == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
+}
