@@ -73,6 +73,8 @@ int TraceFile::make() try {
     fill_spares();
     return 0;
   }
+  if (header_ != nullptr) munmap(header_, file_bytes_);
+  header_ = nullptr;
   unlink(path_.c_str());  // ours: it was not there before create()
   close(file_);
   file_ = -1;
@@ -111,7 +113,12 @@ void* TraceFile::map(std::size_t offset_bytes, std::size_t bytes, int* error) {
   }
   madvise(memory, bytes, MADV_DONTFORK);
 #ifdef MADV_POPULATE_WRITE
-  madvise(memory, bytes, MADV_POPULATE_WRITE);  // Linux 5.14: no page fault under a device's lock
+  // Linux 5.14: no page fault under a device's lock. EFAULT is what a store would get as SIGBUS; EINVAL, an older kernel.
+  if (madvise(memory, bytes, MADV_POPULATE_WRITE) != 0 && errno == EFAULT) {
+    munmap(memory, bytes);
+    *error = EIO;
+    return nullptr;
+  }
 #endif
   return memory;
 }
@@ -146,19 +153,19 @@ bool TraceFile::has_descriptor() {
 int TraceFile::add_chunk() {
   const std::size_t bytes = chunk_bytes(chunks_);
   if (!has_descriptor()) return EBADF;
-  auto* chunk = new (std::nothrow) observe::TraceChunk;
-  if (chunk == nullptr) return ENOMEM;
   int error = reserve(file_bytes_ + bytes);
   void* memory = error == 0 ? map(file_bytes_, bytes, &error) : nullptr;
-  if (memory == nullptr) {
-    delete chunk;
-    return error;
+  if (memory == nullptr) return error;
+  try {
+    nodes_.push_back({static_cast<std::byte*>(memory), bytes, chunks_, nullptr});
+  } catch (const std::bad_alloc&) {
+    munmap(memory, bytes);
+    return ENOMEM;
   }
   observe::format_trace_chunk(memory, bytes, chunks_);
-  *chunk = {static_cast<std::byte*>(memory), bytes, chunks_, nullptr};
   file_bytes_ += bytes;
   ++chunks_;
-  sink_.offer(chunk);
+  sink_.offer(&nodes_.back());
   return 0;
 }
 
@@ -219,8 +226,8 @@ void TraceFile::finish() noexcept {
 }
 
 std::string TraceFile::warning() {
-  const std::lock_guard lock(mutex_);
-  return warning_;
+  const std::unique_lock lock(mutex_, std::try_to_lock);  // a report does not wait for a slow disk
+  return lock.owns_lock() ? warning_ : std::string();
 }
 
 }  // namespace cupool::shim

@@ -10,6 +10,8 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <mutex>
 #include <string>
 
@@ -72,6 +74,7 @@ class TraceFile {
   ino_t file_inode_ = 0;
   std::size_t file_bytes_ = 0;
   std::uint32_t chunks_ = 0;
+  std::deque<observe::TraceChunk> nodes_;    ///< one per chunk; their addresses are never used twice
   bool has_ended_ = false;                   ///< no chunk is added any more
   std::string warning_;
 };

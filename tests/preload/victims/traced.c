@@ -1,6 +1,7 @@
 // CUPOOL_TRACE: every event is in the file, however the process ends. A file that has the name, a full disk and children cost one
 // line at most. Block i has i + 1 bytes; every third is freed at once.
 //! env CUPOOL_TRACE=traces/t.%p
+//! env CUPOOL_TIMELINE=0
 //! case exit
 //! args 20000 exit
 //! check moves(f"traces/t.{pid}") == [m for i in range(20000) for m in [("a", i, i + 1)] + [("f", i)] * (i % 3 == 0)]
@@ -42,6 +43,10 @@
 //! stderr cupool\[<pid>\]: warning: the trace ends here: .*/traces/t\.<pid>: File too large
 //! check trace(f"traces/t.{pid}").dropped > 0 and report["data_quality"]["dropped_events"] == trace(f"traces/t.{pid}").dropped
 //! check moves(f"traces/t.{pid}")[:3] == [("a", 0, 1), ("f", 0), ("a", 1, 2)] and len(moves(f"traces/t.{pid}")) > 1000
+//! case streams
+//! args 10 streams
+//! check [move.stream for move in trace_moves(f"traces/t.{pid}")][14:] == [1, 2, 1, 2, 0]
+//! check len({e.stream for e in events(f"traces/t.{pid}") if e.kind == "allocate"} - {0}) == 2
 //! case fork
 //! args 50 fork
 //! check moves(f"traces/t.{pid}") == [m for i in range(50) for m in [("a", i, i + 1)] + [("f", i)] * (i % 3 == 0)]
@@ -76,6 +81,17 @@ static void play(size_t first, size_t end) {
     CUdeviceptr address = allocate(i + 1);
     if (i % 3 == 0) MUST(cuMemFree(address));
   }
+}
+
+static void use_streams(void) {
+  CUstream streams[2];
+  CUdeviceptr blocks[2];
+  for (int i = 0; i < 2; ++i) {
+    MUST(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+    MUST(cuMemAllocAsync(&blocks[i], 1000, streams[i]));
+  }
+  for (int i = 0; i < 2; ++i) MUST(cuMemFreeAsync(blocks[i], streams[i]));
+  allocate(1000);
 }
 
 static int in_child(const char* how) {
@@ -116,6 +132,7 @@ int main(int argc, char** argv) {
   play(0, blocks / 2);
   if (strcmp(how, "fork") == 0) run_child(how);
   play(blocks / 2, blocks);
+  if (strcmp(how, "streams") == 0) use_streams();
   if (strcmp(how, "_exit") == 0) _exit(0);
   if (strcmp(how, "kill") == 0) raise(SIGKILL);
   if (strcmp(how, "exec") == 0) execl("/proc/self/exe", argv[0], "5", "exit", NULL);
