@@ -7,7 +7,7 @@
   exit    CODE            default 0                         signal  NAME           dies by it, instead of `exit`
   native  same|skip       default same: the same run on the bare driver gives the same exit and the same stdout
   report  present|absent|stderr|elsewhere   default present: one valid exit report under the default name, else none at all
-  ooms    N               reports of out-of-memory events, default 0
+  ooms    N|any           reports of out-of-memory events, default 0
   page    gone|left       the live page in shared memory after the end; default gone
   stderr  REGEX           the next line of stderr matches it; default: stderr is empty
   stderr* REGEX           any number of further lines, each of which matches it
@@ -33,7 +33,7 @@ class Spec:
     signal: str | None = None
     native: str = "same"
     report: str = "present"
-    ooms: int = 0
+    ooms: int | None = 0
     page: str = "gone"
     stderr: list[str] = field(default_factory=list)
     stderr_rest: str | None = None
@@ -53,6 +53,8 @@ def _apply(spec: Spec, word: str, value: str) -> None:
     elif word == "env":
         name, _, text = value.partition("=")
         spec.env[name] = text
+    elif word == "ooms" and value == "any":
+        spec.ooms = None
     elif word in ("exit", "ooms"):
         setattr(spec, word, int(value))
     elif word in ("signal", "native", "report", "page"):
