@@ -45,6 +45,7 @@ std::optional<PooledRange> Simulator::take_pooled(MemoryPool& pool, std::size_t 
     if (waiting == pool.vacant.end()) waiting = range;
   }
   DeviceMemory& memory = devices[static_cast<std::size_t>(pool.device)]->memory;
+  if (bytes > memory.capacity_bytes()) return std::nullopt;  // and nothing below overflows
   const std::size_t rounded = (bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
   const auto fits = [&] { return pool.max_bytes == 0 || pool.reserved + rounded <= pool.max_bytes; };
   if (!fits()) trim_pool(pool, 0);
