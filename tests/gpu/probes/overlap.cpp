@@ -1,43 +1,10 @@
 // Which calls wait for the GPU: each is made while a stream works on something else for 20 ms. "returned at once" or
 // "waited" is told by asking the stream afterwards, not by a threshold on time. Then copies of mapped memory between contexts.
+#include "tests/gpu/probes/busy.hpp"
 #include "tests/gpu/probes/physical.hpp"
-#include "tests/gpu/probes/timing.hpp"
-#include "tests/gpu/probes/work.hpp"
 
 namespace probe {
 namespace {
-
-constexpr std::uint64_t kWork_ns = 20'000'000;
-constexpr const char* kReturned = "returned while the work ran";
-constexpr const char* kWaited = "waited for the work";
-
-class Busy {
- public:
-  Busy() { prepare(CU(cuStreamCreate)(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate"); }
-  [[nodiscard]] CUstream stream() const { return stream_; }
-
-  /// What `call` did about the work, and how long it took.
-  template <class Call>
-  void ask(const char* name, const char* assumed, Call&& call) const {
-    group(name, [&] {
-      spin_.launch(stream_, kWork_ns);
-      const std::uint64_t start = now_ns();
-      const CUresult code = call();
-      const std::uint64_t taken_ns = now_ns() - start;
-      const bool waited = CU(cuStreamQuery)(stream_) == CUDA_SUCCESS;
-      prepare(CU(cuStreamSynchronize)(stream_), "cuStreamSynchronize");
-      prepare(code, name);
-      const std::string question = std::string(name) + " while another stream works";
-      if (assumed != nullptr) answer(question, waited ? kWaited : kReturned, assumed);
-      else answer(question, waited ? kWaited : kReturned);
-      answer(question + ": host time in ns", taken_ns);
-    });
-  }
-
- private:
-  Spin spin_;
-  CUstream stream_ = nullptr;
-};
 
 void ask_plain_calls(const Session& session, const Busy& busy) {
   CUdeviceptr address = 0;

@@ -1,0 +1,201 @@
+// Memory pools: what their figures say and when, what trimming does while work is pending, and the codes for pools,
+// access and limits that cannot be.
+#include "tests/gpu/probes/busy.hpp"
+
+namespace probe {
+namespace {
+
+constexpr CUmemPool_attribute kUsed = CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
+constexpr CUmemPool_attribute kReserved = CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+
+CUmemPoolProps properties_of(CUdevice device) {
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  return properties;
+}
+
+class Pool {
+ public:
+  explicit Pool(const CUmemPoolProps& properties) { prepare(CU(cuMemPoolCreate)(&pool_, &properties), "cuMemPoolCreate"); }
+  ~Pool() { static_cast<void>(CU(cuMemPoolDestroy)(pool_)); }
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+  operator CUmemoryPool() const { return pool_; }
+
+ private:
+  CUmemoryPool pool_ = nullptr;
+};
+
+void ask_start(CUdevice device) {
+  const CUmemoryPool pool = default_pool(device);
+  CUmemoryPool current = nullptr;
+  prepare(CU(cuDeviceGetMemPool)(&current, device), "cuDeviceGetMemPool");
+  answer("at the start the current pool is the default one", current == pool, true);
+  answer("at the start: RELEASE_THRESHOLD", figure(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 0);
+  for (const auto& [attribute, name] : {std::pair{kUsed, "USED_MEM_CURRENT"}, std::pair{kReserved, "RESERVED_MEM_CURRENT"}})
+    answer(std::string("at the start: ") + name, figure(pool, attribute), 0);
+}
+
+/// Sizes as the pool counts them: asked, rounded, or in granules.
+void ask_rounding(CUdevice device) {
+  const CUmemoryPool pool = default_pool(device);
+  const Stream stream;
+  keep_freed_bytes(pool, ~std::uint64_t{0});
+  for (const std::size_t asked : {std::size_t{1}, std::size_t{512}, std::size_t{513}, std::size_t{1000003}, std::size_t{2} << 20, (std::size_t{2} << 20) + 1}) {
+    const std::uint64_t before = figure(pool, kUsed);
+    const CUdeviceptr block = take_async(asked, stream);
+    answer("USED_MEM_CURRENT for a block of " + std::to_string(asked) + " bytes", figure(pool, kUsed) - before);
+    prepare(CU(cuMemFreeAsync)(block, stream), "cuMemFreeAsync");
+    stream.synchronize();
+  }
+  answer("RESERVED_MEM_CURRENT after blocks of at most 2 MiB", figure(pool, kReserved));
+  answer("RESERVED_MEM_CURRENT is a multiple of 2 MiB", figure(pool, kReserved) % (2u << 20) == 0);
+}
+
+/// What the figures say between a free and the work that it waits for. `threshold`: of the pool.
+void ask_after_free(CUdevice device, const char* kept, std::uint64_t threshold) {
+  const Spin spin;
+  const CUmemoryPool pool = default_pool(device);
+  const Stream stream;
+  const std::string words = std::string(", ") + kept;
+  prepare(CU(cuMemPoolTrimTo)(pool, 0), "cuMemPoolTrimTo");
+  keep_freed_bytes(pool, threshold);
+  const std::uint64_t used = figure(pool, kUsed), reserved = figure(pool, kReserved);
+  const CUdeviceptr block = take_async(64 << 20, stream);
+  spin.launch(stream, kWork_ns);
+  prepare(CU(cuMemFreeAsync)(block, stream), "cuMemFreeAsync");
+  answer("freed behind running work" + words + ": of 64 MiB are used", figure(pool, kUsed) - used);
+  const std::uint64_t held = figure(pool, kReserved);
+  answer("freed behind running work" + words + ": 64 MiB are still reserved", held >= reserved + (std::uint64_t{64} << 20));
+  stream.synchronize();
+  answer("the work is done and synchronised" + words + ": of 64 MiB are used", figure(pool, kUsed) - used, 0);
+  answer("the work is done and synchronised" + words + ": 64 MiB are still reserved", figure(pool, kReserved) >= reserved + (std::uint64_t{64} << 20));
+}
+
+void ask_trim(CUdevice device) {
+  const Spin spin;
+  const CUmemoryPool pool = default_pool(device);
+  const Stream stream;
+  keep_freed_bytes(pool, ~std::uint64_t{0});
+  const CUdeviceptr block = take_async(64 << 20, stream);
+  spin.launch(stream, kWork_ns);
+  prepare(CU(cuMemFreeAsync)(block, stream), "cuMemFreeAsync");
+  const std::uint64_t before = figure(pool, kReserved);
+  answer("cuMemPoolTrimTo(0), a free waits for running work", CU(cuMemPoolTrimTo)(pool, 0), CUDA_SUCCESS);
+  answer("cuMemPoolTrimTo(0), a free waits for running work: it waited for the work", CU(cuStreamQuery)(stream) == CUDA_SUCCESS);
+  answer("cuMemPoolTrimTo(0), a free waits for running work: 64 MiB were given back", figure(pool, kReserved) + (std::uint64_t{64} << 20) <= before);
+  stream.synchronize();
+  prepare(CU(cuMemPoolTrimTo)(pool, 0), "cuMemPoolTrimTo");
+  answer("cuMemPoolTrimTo(0) after the work: 64 MiB were given back", figure(pool, kReserved) + (std::uint64_t{64} << 20) <= before, true);
+}
+
+void ask_marks(CUdevice device) {
+  const CUmemoryPool pool = default_pool(device);
+  const Stream stream;
+  const CUdeviceptr block = take_async(8 << 20, stream);
+  const std::uint64_t used = figure(pool, kUsed), reserved = figure(pool, kReserved);
+  const auto set = [&](CUmemPool_attribute attribute, std::uint64_t value) { return CU(cuMemPoolSetAttribute)(pool, attribute, &value); };
+  answer("USED_MEM_HIGH set to 0", set(CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0), CUDA_SUCCESS);
+  answer("USED_MEM_HIGH after it was set to 0 is what is used", figure(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH) == used, true);
+  answer("RESERVED_MEM_HIGH set to 0", set(CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0), CUDA_SUCCESS);
+  answer("RESERVED_MEM_HIGH after it was set to 0 is what is reserved", figure(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) == reserved, true);
+  answer("USED_MEM_HIGH set to 1", set(CU_MEMPOOL_ATTR_USED_MEM_HIGH, 1));
+  answer("USED_MEM_CURRENT set to 0", set(kUsed, 0));
+  prepare(CU(cuMemFreeAsync)(block, stream), "cuMemFreeAsync");
+  stream.synchronize();
+}
+
+void ask_access(CUdevice device) {
+  const Pool pool(properties_of(device));
+  int devices = 0;
+  prepare(CU(cuDeviceGetCount)(&devices), "cuDeviceGetCount");
+  const auto set = [&](int where, CUmemAccess_flags flags) {
+    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, where}, flags};
+    return CU(cuMemPoolSetAccess)(pool, &access, 1);
+  };
+  answer("cuMemPoolSetAccess: its own device, read and write", set(device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE), CUDA_SUCCESS);
+  answer("cuMemPoolSetAccess: its own device, none", set(device, CU_MEM_ACCESS_FLAGS_PROT_NONE));
+  answer("cuMemPoolSetAccess: its own device, read", set(device, CU_MEM_ACCESS_FLAGS_PROT_READ));
+  answer("cuMemPoolSetAccess: a device that is not there", set(devices + 7, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+  CUmemAccess_flags flags{};
+  CUmemLocation host{CU_MEM_LOCATION_TYPE_HOST, 0};
+  answer("cuMemPoolGetAccess of the host", CU(cuMemPoolGetAccess)(&flags, pool, &host));
+  if (devices < 2) leave_out("cuMemPoolSetAccess for another device, and taking it away", "there is one device");
+}
+
+void ask_handle_types(CUdevice device) {
+  const auto create = [&](const char* name, CUmemAllocationHandleType type) {
+    CUmemPoolProps properties = properties_of(device);
+    properties.handleTypes = type;
+    CUmemoryPool pool = nullptr;
+    answer(std::string("cuMemPoolCreate with handle type ") + name, CU(cuMemPoolCreate)(&pool, &properties));
+    if (pool != nullptr) static_cast<void>(CU(cuMemPoolDestroy)(pool));
+  };
+  create("POSIX_FILE_DESCRIPTOR", CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  create("WIN32", CU_MEM_HANDLE_TYPE_WIN32);
+  create("FABRIC", CU_MEM_HANDLE_TYPE_FABRIC);
+  CUmemPoolProps elsewhere = properties_of(device);
+  elsewhere.location.id = 99;
+  CUmemoryPool pool = nullptr;
+  answer("cuMemPoolCreate on a device that is not there", CU(cuMemPoolCreate)(&pool, &elsewhere));
+  const Stream stream;
+  const CUdeviceptr block = take_async(1 << 20, stream);
+  CUmemPoolPtrExportData data{};
+  answer("cuMemPoolExportPointer of a block of the default pool", CU(cuMemPoolExportPointer)(&data, block));
+  prepare(CU(cuMemFreeAsync)(block, stream), "cuMemFreeAsync");
+}
+
+/// Whether `maxSize` limits what is used or what is reserved: 32 MiB stay reserved while 48 more are wanted, of 64.
+void ask_limit(CUdevice device) {
+  CUmemPoolProps properties = properties_of(device);
+  properties.maxSize = 64 << 20;
+  const Pool pool(properties);
+  const Stream stream;
+  const auto take = [&](std::size_t bytes, CUdeviceptr* out) { return CU(cuMemAllocFromPoolAsync)(out, bytes, pool, stream); };
+  keep_freed_bytes(pool, ~std::uint64_t{0});
+  CUdeviceptr first = 0, second = 0;
+  prepare(take(32 << 20, &first), "cuMemAllocFromPoolAsync");
+  prepare(CU(cuMemFreeAsync)(first, stream), "cuMemFreeAsync");
+  const CUresult more = take(48 << 20, &second);
+  answer("a pool of at most 64 MiB that keeps 32 free: 48 MiB", more);
+  if (more == CUDA_SUCCESS) static_cast<void>(CU(cuMemFreeAsync)(second, stream));
+  stream.synchronize();
+  answer("a pool of at most 64 MiB: 65 MiB", take(65 << 20, &second), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+void ask_current_pool(CUdevice device) {
+  const Stream stream;
+  CUmemoryPool found = nullptr, current = nullptr;
+  {
+    const Pool pool(properties_of(device));
+    prepare(CU(cuDeviceSetMemPool)(device, pool), "cuDeviceSetMemPool");
+    const CUdeviceptr block = take_async(1 << 20, stream);
+    prepare(CU(cuPointerGetAttribute)(&found, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, block), "MEMPOOL_HANDLE");
+    answer("cuMemAllocAsync takes from the pool that was made current", found == pool, true);
+    prepare(CU(cuMemFreeAsync)(block, stream), "cuMemFreeAsync");
+    stream.synchronize();
+  }
+  prepare(CU(cuDeviceGetMemPool)(&current, device), "cuDeviceGetMemPool");
+  answer("the current pool is destroyed: the default one is current", current == default_pool(device), true);
+  answer("cuMemPoolDestroy of the default pool", CU(cuMemPoolDestroy)(default_pool(device)));
+  answer("cuDeviceSetMemPool of NULL", CU(cuDeviceSetMemPool)(device, nullptr));
+}
+
+}  // namespace
+
+void ask_mempools(Session& session) {
+  const CUdevice device = session.device;
+  group("at the start", [&] { ask_start(device); });
+  group("rounding", [&] { ask_rounding(device); });
+  group("after a free, nothing kept", [&] { ask_after_free(device, "threshold 0", 0); });
+  group("after a free, all kept", [&] { ask_after_free(device, "threshold unlimited", ~std::uint64_t{0}); });
+  group("trim", [&] { ask_trim(device); });
+  group("high-water marks", [&] { ask_marks(device); });
+  group("access", [&] { ask_access(device); });
+  group("handle types", [&] { ask_handle_types(device); });
+  group("size limit", [&] { ask_limit(device); });
+  group("current pool", [&] { ask_current_pool(device); });
+}
+
+}  // namespace probe

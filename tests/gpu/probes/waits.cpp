@@ -1,0 +1,104 @@
+// For whose work a call waits: which contexts a free waits for, whether an event of a context covers a stream that was
+// destroyed with work on it, and whether a context, a stream or a pool waits for its own work when it ends.
+#include "tests/gpu/probes/busy.hpp"
+
+namespace probe {
+namespace {
+
+/// Two contexts of the device, each with a stream to work on. `second` dies with the scope.
+struct TwoContexts {
+  explicit TwoContexts(const Session& session) : first(session.context), second(session) {}
+  CUcontext first;
+  OtherContext second;
+  Busy work_of_second;  // made while `second` is current
+};
+
+void make_current(CUcontext context) { prepare(CU(cuCtxSetCurrent)(context), "cuCtxSetCurrent"); }
+
+/// cuMemFree of a block of `owner` while `current` is current and a stream of `working` works.
+void ask_free(const std::string& words, const char* assumed, CUcontext owner, CUcontext current, CUcontext working, const Busy& work) {
+  group(words.c_str(), [&] {
+    make_current(owner);
+    CUdeviceptr address = 0;
+    prepare(CU(cuMemAlloc_v2)(&address, 4 << 20), "cuMemAlloc");
+    make_current(working);
+    work.launch();
+    make_current(current);
+    work.tell("cuMemFree: " + words, assumed, [&] { return CU(cuMemFree_v2)(address); });
+  });
+}
+
+void ask_which_contexts(const Session& session) {
+  const Busy work_of_first;
+  TwoContexts both(session);
+  const CUcontext first = both.first, second = both.second;
+  ask_free("owner and current A, work in A", kWaited, first, first, first, work_of_first);
+  ask_free("owner A, current B, work in A", kWaited, first, second, first, work_of_first);
+  ask_free("owner A, current B, work in B", kWaited, first, second, second, both.work_of_second);
+  ask_free("owner and current A, work in B", kReturned, first, first, second, both.work_of_second);
+  make_current(second);
+  both.work_of_second.forget();  // ends with its context
+  both.second.destroy();
+  int devices = 0;
+  prepare(CU(cuDeviceGetCount)(&devices), "cuDeviceGetCount");
+  if (devices < 2) leave_out("cuMemFree: work on another device, with and without peer access", "there is one device");
+}
+
+void ask_stream_ordered_calls(const Session& session) {
+  const Busy busy;
+  const Stream own;
+  keep_freed_bytes(default_pool(session.device), ~std::uint64_t{0});
+  CUdeviceptr address = 0;
+  busy.ask("cuMemAllocAsync of 64 MiB", kReturned, [&] { return CU(cuMemAllocAsync)(&address, 64 << 20, own); });
+  busy.ask("cuMemFreeAsync of 64 MiB", kReturned, [&] { return CU(cuMemFreeAsync)(address, own); });
+  CUdeviceptr plain = 0;
+  prepare(CU(cuMemAlloc_v2)(&plain, 4 << 20), "cuMemAlloc");
+  busy.ask("cuMemFreeAsync of cuMemAlloc memory", nullptr, [&] { return CU(cuMemFreeAsync)(plain, own); });
+  address = take_async(4 << 20, own);
+  own.synchronize();
+  busy.ask("cuMemFree of stream-ordered memory", nullptr, [&] { return CU(cuMemFree_v2)(address); });
+  address = take_async(4 << 20, busy.stream());
+  busy.ask("cuMemFree of memory allocated on that stream", nullptr, [&] { return CU(cuMemFree_v2)(address); });
+}
+
+/// A stream may be destroyed with work on it; an event recorded for its context afterwards must cover that work.
+void ask_destroyed_stream(const Session& session) {
+  const Spin spin;
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  prepare(CU(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+  prepare(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  spin.launch(stream, 5 * kWork_ns);
+  const std::uint64_t start = now_ns();
+  prepare(CU(cuStreamDestroy_v2)(stream), "cuStreamDestroy");
+  const std::uint64_t destroyed_ns = now_ns() - start;
+  prepare(CU(cuCtxRecordEvent)(session.context, event), "cuCtxRecordEvent");
+  const CUresult found = CU(cuEventQuery)(event);
+  const bool in_time = now_ns() - start < 4 * kWork_ns;
+  prepare(CU(cuCtxSynchronize)(), "cuCtxSynchronize");
+  answer("cuStreamDestroy with 100 ms of work: host time in ns", destroyed_ns);
+  if (!in_time) return leave_out("cuCtxRecordEvent covers the work of a destroyed stream", "cuStreamDestroy took as long as the work, or nearly");
+  answer("cuCtxRecordEvent covers the work of a destroyed stream", found == CUDA_ERROR_NOT_READY, true);
+}
+
+void ask_ends(const Session& session) {
+  TwoContexts both(session);
+  const Busy& work = both.work_of_second;
+  const std::uint64_t start = now_ns();
+  work.launch();
+  both.work_of_second.forget();
+  both.second.destroy();
+  answer("cuCtxDestroy with 20 ms of work takes at least as long", now_ns() - start >= kWork_ns);
+}
+
+}  // namespace
+
+void ask_waits(Session& session) {
+  group("which contexts a free waits for", [&] { ask_which_contexts(session); });
+  make_current(session.context);
+  group("stream-ordered calls", [&] { ask_stream_ordered_calls(session); });
+  group("a destroyed stream", [&] { ask_destroyed_stream(session); });
+  group("a context that ends with work", [&] { ask_ends(session); });
+}
+
+}  // namespace probe
