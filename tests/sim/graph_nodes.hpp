@@ -22,6 +22,9 @@ void free_graph_memory(Call& c, const std::shared_ptr<GraphMemory>& memory, Stre
 /// What a pool (or an allocation node) can be asked for; `loud` for what is legal but not modelled.
 CUresult check_pool_properties(Call& c, const CUmemPoolProps& properties);
 
+/// The place of a pool, for the forms of CUDA 13 that name one: only pinned memory of a device is modelled.
+CUresult check_place(Call& c, const CUmemLocation* location, CUmemAllocationType type);
+
 /// One line on stderr, a violation, CUDA_ERROR_NOT_SUPPORTED.
 CUresult refuse_unmodelled(Call& c, const char* what);
 
