@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "pool/device/device_allocator.hpp"
@@ -20,9 +21,8 @@ namespace cupool::device {
 class DevicePool;
 
 struct ContextPool {
-  /// `exact_natives`: as NativeBlocks'.
-  ContextPool(DevicePool& owning_pool, DeviceState& owning_device, bool exact_natives)
-      : pool(owning_pool), device(owning_device), natives(exact_natives) {}
+  ContextPool(DevicePool& owning_pool, DeviceState& owning_device, std::unique_ptr<BlockSource> source)
+      : pool(owning_pool), device(owning_device), natives(std::move(source)) {}
 
   DevicePool& pool;
   DeviceState& device;
@@ -33,6 +33,9 @@ struct ContextPool {
   std::unique_ptr<DeviceAllocator> pooled;   ///< null under `platform`
   NativeBlocks natives;                      ///< blocks that are allocations of their own
   StreamLanes streams;                       ///< of `pooled`
+
+  /// Where new blocks come from first.
+  DeviceAllocator& main() { return pooled != nullptr ? *pooled : natives; }
 
   // under the registry's lock
   struct Registered {

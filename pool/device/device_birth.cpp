@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <string>
 
 namespace cupool::device {
 
@@ -29,12 +30,21 @@ void describe_uuid(const Driver& driver, CUdevice device, int ordinal, observe::
   std::memcpy(live.uuid, text, sizeof live.uuid);  // 40 characters: the field is full
 }
 
-/// The policy that really serves, which the report must name: `async` is served by `grow` until stream-ordered allocation is here.
-const char* policy_in_force(const config::Options& options) {
-  if (options.policy == config::Policy::platform || options.ipc == config::IpcMode::native) return "platform";
-  return options.policy == config::Policy::preallocate ? "preallocate" : "grow";
+bool has_memory_pools(const Driver& driver, CUdevice device) {
+  int supported = 1;
+  if (driver.has_cuDeviceGetAttribute() && driver.cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device) != CUDA_SUCCESS) return false;
+  return supported != 0 && driver.has_cuMemAllocAsync() && driver.has_cuMemFreeAsync() && driver.has_cuStreamCreate() && driver.has_cuStreamSynchronize() &&
+         driver.has_cuStreamDestroy_v2();
 }
 }  // namespace
+
+config::Policy policy_in_force(const Driver& driver, int ordinal, const config::Options& options) {
+  if (options.policy == config::Policy::platform || options.ipc == config::IpcMode::native) return config::Policy::platform;
+  if (options.policy != config::Policy::async) return options.policy == config::Policy::preallocate ? config::Policy::preallocate : config::Policy::grow;
+  CUdevice device = ordinal;
+  if (driver.has_cuDeviceGet() && driver.cuDeviceGet(&device, ordinal) != CUDA_SUCCESS) return config::Policy::grow;
+  return has_memory_pools(driver, device) ? config::Policy::async : config::Policy::grow;
+}
 
 CUresult describe_device(const Driver& driver, int ordinal, const config::Options& options, observe::LiveDevice& live) {
   CUdevice device = ordinal;
@@ -46,8 +56,9 @@ CUresult describe_device(const Driver& driver, int ordinal, const config::Option
   char name[128] = "GPU";
   if (driver.has_cuDeviceGetName()) driver.cuDeviceGetName(name, static_cast<int>(sizeof name - 1), device);
   copy_text(live.name, name);
-  copy_text(live.policy, policy_in_force(options));
-  copy_text(live.backing, std::strcmp(live.policy, "platform") == 0 ? "native" : "segments");
+  const config::Policy policy = policy_in_force(driver, ordinal, options);
+  copy_text(live.policy, std::string(config::name_of(policy)).c_str());
+  copy_text(live.backing, policy == config::Policy::platform ? "native" : policy == config::Policy::async ? "driver_pool" : "segments");
   live.total_bytes = total_bytes;
   const config::Amount* limit = options.limit.for_device(ordinal);
   live.limit_bytes = limit != nullptr ? limit->resolve(total_bytes) : 0;

@@ -9,6 +9,10 @@
 
 namespace cupool::device {
 
+/// The policy that really serves a device: `platform` where every block must be its own allocation, `grow` where `async` is asked for
+/// and the device or driver has no memory pools.
+config::Policy policy_in_force(const Driver& driver, int ordinal, const config::Options& options);
+
 /// Fills the identity of `live` and its limit, policy and backing; `in_use` is stored last. Calls the driver, which does
 /// not block. A driver that does not say gives what can be said without it: an ordinal instead of a UUID.
 CUresult describe_device(const Driver& driver, int ordinal, const config::Options& options, observe::LiveDevice& live);

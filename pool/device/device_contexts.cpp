@@ -19,9 +19,12 @@ ContextPool* DevicePool::context_seen(CUcontext context) {
     if (home->context == nullptr) unused = home.get();
   }
   if (unused == nullptr) {
-    homes_.push_back(std::make_unique<ContextPool>(*this, device_, platform_));
+    std::unique_ptr<BlockSource> source;
+    if (policy_ == config::Policy::async) source = std::make_unique<AsyncBlocks>();
+    else source = std::make_unique<PlainBlocks>(policy_ == config::Policy::platform);
+    homes_.push_back(std::make_unique<ContextPool>(*this, device_, std::move(source)));
     unused = homes_.back().get();
-    if (!platform_) unused->pooled = std::make_unique<SegmentHeap>(device_.total_bytes);
+    if (!unpooled_) unused->pooled = std::make_unique<SegmentHeap>(device_.total_bytes);
   }
   unused->context = context;
   unused->serving = true;

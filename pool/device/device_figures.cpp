@@ -28,8 +28,8 @@ std::atomic<std::uint64_t>& outside_of(observe::LiveOutside& outside, OutsideKin
 HeapFigures DevicePool::figures() {
   HeapFigures sum;
   for (const auto& home : homes_) {
-    if (home->context == nullptr || home->pooled == nullptr) continue;
-    const HeapFigures one = home->pooled->figures(device_);
+    if (home->context == nullptr) continue;
+    const HeapFigures one = home->main().figures(device_);
     sum.region_bytes += one.region_bytes;
     sum.free_bytes += one.free_bytes;
     sum.largest_free_bytes = std::max(sum.largest_free_bytes, one.largest_free_bytes);
@@ -143,8 +143,8 @@ void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std
   if (limit_bytes != 0) *total_bytes = std::min<std::size_t>(*total_bytes, limit_bytes);
   std::uint64_t pool_free_bytes = 0;
   for (const auto& home : homes_) {
-    if (home->context == nullptr || home->pooled == nullptr) continue;
-    const HeapFigures now = home->pooled->figures(device_);
+    if (home->context == nullptr) continue;
+    const HeapFigures now = home->main().figures(device_);
     pool_free_bytes += home->context == context ? now.free_bytes : now.wholly_free_bytes;
   }
   // Natively the free would have waited, so what waits for the GPU is as good as free.

@@ -16,9 +16,11 @@ namespace {
 constexpr std::uint64_t first_buffer_id(int ordinal) { return (std::uint64_t{1} << 63) | (static_cast<std::uint64_t>(ordinal) << 48) | 1; }
 }  // namespace
 
-DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice& live, std::uint64_t total_bytes, std::uint64_t limit_bytes)
+DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice& live, std::uint64_t total_bytes, std::uint64_t limit_bytes,
+                       config::Policy policy)
     : device_(services, ordinal, live, total_bytes, limit_bytes),
-      platform_(services.options.policy == config::Policy::platform || services.options.ipc == config::IpcMode::native),
+      policy_(policy),
+      unpooled_(policy == config::Policy::platform || policy == config::Policy::async),
       next_buffer_id_(first_buffer_id(ordinal)) {}
 
 DevicePool::~DevicePool() = default;
@@ -214,7 +216,7 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
   const CUcontext context = home->context;
   ContextRegistry& contexts = device_.services.contexts;
   // A free by the driver during a capture is the program's own doing under `platform`; under the pool it must not matter.
-  if (!may_call_driver() || (capturing() && !platform_) || contexts.pin(home, context) != Pin::held) {
+  if (!may_call_driver() || (capturing() && policy_ != config::Policy::platform) || contexts.pin(home, context) != Pin::held) {
     defer(extent, thread);
     return FreeOutcome::freed;
   }
@@ -224,6 +226,11 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
   device_.note(EventKind::free_completed, now, before, thread);
   const Status status = home->natives.give_back(device_, extent);
   contexts.unpin(home);
+  if (status.code() == CUDA_ERROR_NOT_READY) {  // a capture has begun meanwhile
+    device_.note(EventKind::allocate, ticks(), before, thread);
+    defer(extent, thread);
+    return FreeOutcome::freed;
+  }
   if (!status.ok()) {
     device_.note(EventKind::allocate, ticks(), before, thread);
     *answer = status.error();
@@ -231,7 +238,11 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
   }
   unbook(before);
   publish_figures();
-  return FreeOutcome::freed;
+  if (policy_ == config::Policy::platform || deferred_.batch_is_empty() || capturing()) return FreeOutcome::freed;
+  const Error late = upkeep(context, true);  // what was freed during a capture
+  if (late.code == CUDA_SUCCESS || late.code == CUDA_ERROR_DEINITIALIZED) return FreeOutcome::freed;
+  *answer = late;
+  return FreeOutcome::failed;
 }
 
 bool DevicePool::free_while_exiting(CUdeviceptr address) {

@@ -40,7 +40,8 @@ inline constexpr Error kStaleContext{CUDA_ERROR_CONTEXT_IS_DESTROYED, kStaleMark
 
 class DevicePool {
  public:
-  DevicePool(PoolServices& services, int ordinal, observe::LiveDevice& live, std::uint64_t total_bytes, std::uint64_t limit_bytes);
+  DevicePool(PoolServices& services, int ordinal, observe::LiveDevice& live, std::uint64_t total_bytes, std::uint64_t limit_bytes,
+             config::Policy policy);
   ~DevicePool();
   DevicePool(const DevicePool&) = delete;
   DevicePool& operator=(const DevicePool&) = delete;
@@ -144,10 +145,11 @@ class DevicePool {
   Error enter(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   bool quiet() CUPOOL_REQUIRES(device_.lock);
   std::size_t give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes) CUPOOL_EXCLUDES(device_.lock);
+  std::uint64_t trim_idle(std::uint64_t keep_bytes) CUPOOL_REQUIRES(device_.lock);
   bool release_would_do(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
 
   // preallocation.cpp
-  void preallocate(ContextPool& home, SegmentHeap& heap) CUPOOL_REQUIRES(device_.lock);
+  void preallocate(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   /// Asks the driver (the caller's current context is on this device) and publishes; nullopt when it does not say.
   std::optional<std::uint64_t> sample_driver_free() CUPOOL_REQUIRES(device_.lock);
 
@@ -162,7 +164,8 @@ class DevicePool {
   std::uint64_t held_outside_bytes() const;
 
   DeviceState device_;
-  const bool platform_;  ///< every block is its own cuMemAlloc
+  const config::Policy policy_;  ///< that really serves here
+  const bool unpooled_;          ///< every block is a call of its own to the driver
   std::atomic<bool> used_{false};
   std::vector<std::unique_ptr<ContextPool>> homes_ CUPOOL_GUARDED_BY(device_.lock);
   DeferredFrees deferred_ CUPOOL_GUARDED_BY(device_.lock);

@@ -74,6 +74,21 @@ FenceResult Fence::record(DeviceState& device, CUcontext asking) {
   return result;
 }
 
+FenceResult Fence::wait_all_on_device(DeviceState& device, CUstream stream) {
+  PoolServices& services = device.services;
+  if (!device.driver.has_cuStreamWaitEvent()) return {FenceAnswer::unsupported, {}};
+  const CaptureGate::Pass pass(services.gate);
+  if (!pass.allowed()) return {FenceAnswer::impossible, {}};
+  for (FencePoint& point : points_) {
+    if (point.done || services.contexts.pin(point.home, point.life) != Pin::held) continue;  // gone: nothing of it runs
+    const CUresult code = device.driver.cuStreamWaitEvent(stream, point.event, 0);
+    services.contexts.unpin(point.home);
+    if (code == CUDA_ERROR_DEINITIALIZED) services.stopped.store(true, std::memory_order_relaxed);
+    if (code != CUDA_SUCCESS) return {FenceAnswer::pending, {code, "cuStreamWaitEvent"}};
+  }
+  return {FenceAnswer::done, {}};
+}
+
 /// The driver refused to tell about one context: that context is broken or gone, so nothing of it runs any more.
 FenceResult Fence::judge(DeviceState& device, FencePoint& point, CUresult code, CUcontext asking, const char* where) {
   if (code == CUDA_ERROR_DEINITIALIZED) {

@@ -79,8 +79,8 @@ Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
 Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   ContextPool& home = *attempt.home;
   DeviceAllocator* allocator = home.pooled.get();
-  if (pool.platform_) allocator = &home.natives;
-  if (allocator == nullptr || (pool.device_.disabled && !pool.platform_)) return nullptr;
+  if (pool.unpooled_) allocator = &home.natives;
+  if (allocator == nullptr || (pool.device_.disabled && !pool.unpooled_)) return nullptr;
   const Result<Growth> grown = allocator->grow(pool.device_, home, attempt.request);
   if (!grown.ok() && grown.code() != CUDA_ERROR_OUT_OF_MEMORY) return grown.error();
   if (!grown.ok() || grown.value().backed_off) pool.pressure_frees_ = pool.stamped_frees_ = DevicePool::kPressureFrees;
@@ -102,7 +102,7 @@ Climbed Ladder::lanes(DevicePool& pool, Attempt& attempt) {
 
 Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
   const std::uint64_t need_bytes = align_up(attempt.request.bytes, kRegionGranularity_bytes);
-  if (pool.platform_ || pool.device_.disabled || !pool.release_would_do(need_bytes) || !pool.quiet()) return nullptr;
+  if (pool.unpooled_ || pool.device_.disabled || !pool.release_would_do(need_bytes) || !pool.quiet()) return nullptr;
   const std::uint64_t driver_free_bytes = pool.device_.live.driver_free_bytes.load(std::memory_order_relaxed);
   const std::uint64_t room_bytes = std::min(driver_free_bytes, pool.device_.limit.headroom_bytes());
   // First only what is missing: what stays needs no call next time. The driver may still refuse; then all of it.
@@ -115,7 +115,7 @@ Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
 }
 
 Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
-  if (pool.platform_) return nullptr;
+  if (pool.unpooled_) return nullptr;
   Clock& clock = pool.device_.services.clock;
   const std::uint64_t until_ns = clock.now_ns() + DevicePool::kPollBound_ns;
   Error error = pool.close_epoch(attempt.context, false);
@@ -141,7 +141,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
 }
 
 Climbed Ladder::native(DevicePool& pool, Attempt& attempt) {
-  if (pool.platform_) return nullptr;
+  if (pool.unpooled_) return nullptr;
   Result<Growth> made = attempt.home->natives.grow(pool.device_, *attempt.home, attempt.request);
   // `release` speaks of whole regions; a limit or a device that is no multiple of them may have room for exactly this.
   if (made.code() == CUDA_ERROR_OUT_OF_MEMORY && pool.release_would_do(attempt.request.bytes) && pool.quiet() && pool.release_free(attempt.home, kEverything) != 0)
@@ -185,6 +185,7 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
   for (std::uint64_t pause_ns = kFirstPause_ns; may_call_driver() && !capturing(); pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
     static_cast<void>(close_epoch(nullptr, false));
     retire_all(nullptr, until_ns != 0);
+    if (const std::uint64_t idle_bytes = trim_idle(keep_bytes); idle_bytes != 0) return idle_bytes;
     const bool has_idle = figures().wholly_free_bytes != 0;
     if (has_idle && quiet()) {
       const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
@@ -198,6 +199,19 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
     clock.pause(pause_ns);
   }
   return 0;
+}
+
+/// What the driver's own pool keeps under `async`.
+std::uint64_t DevicePool::trim_idle(std::uint64_t keep_bytes) {
+  std::uint64_t released_bytes = 0;
+  for (std::size_t i = 0; i < homes_.size() && keep_bytes == 0; ++i) {
+    ContextPool& home = *homes_[i];
+    const CUcontext context = home.context;
+    if (context == nullptr || device_.services.contexts.pin(&home, context) != Pin::held) continue;
+    released_bytes += home.natives.trim(device_);
+    device_.services.contexts.unpin(&home);
+  }
+  return released_bytes;
 }
 
 std::size_t DevicePool::trim(std::uint64_t keep_bytes) { return give_back_idle(0, keep_bytes); }
@@ -220,7 +234,7 @@ Error DevicePool::enter(Attempt& attempt) {
 
 Climbed DevicePool::climb_rungs(Attempt& attempt) {
   while (preallocating_) preallocation_ended_.wait(device_.lock);
-  if (!preallocated_ && !platform_) preallocate(*attempt.home, static_cast<SegmentHeap&>(*attempt.home->pooled));
+  if (!preallocated_ && policy_ != config::Policy::platform) preallocate(*attempt.home);
   if (deferred_.batch_is_due()) {
     const Error error = upkeep(attempt.context, false);
     if (error.code != CUDA_SUCCESS) return error;

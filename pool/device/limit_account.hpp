@@ -25,6 +25,11 @@ class LimitAccount {
   }
   void refund(std::uint64_t bytes) { held_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
 
+  /// `now_bytes` are held for something that had `before_bytes`; never refused.
+  void hold(std::uint64_t now_bytes, std::uint64_t before_bytes) { held_bytes_.fetch_add(now_bytes - before_bytes, std::memory_order_relaxed); }
+
+  bool is_passed() const { return held_bytes() > ceiling(); }
+
   std::uint64_t limit_bytes() const { return limit_bytes_; }
   std::uint64_t held_bytes() const { return held_bytes_.load(std::memory_order_relaxed); }
   /// What may still be charged; the largest number when there is no limit.

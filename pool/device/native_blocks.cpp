@@ -1,6 +1,7 @@
 // The order in give_back and grow matters: the driver may hand an address to another thread the moment cuMemFree returns.
 #include "pool/device/native_blocks.hpp"
 
+#include <algorithm>
 #include <new>
 
 #include "pool/device/context_pool.hpp"
@@ -36,7 +37,8 @@ Extent* NativeBlocks::find_containing(DeviceState&, std::uint64_t address) {
 
 HeapFigures NativeBlocks::figures(DeviceState&) const {
   HeapFigures figures;
-  figures.region_bytes = bytes_;
+  figures.region_bytes = bytes_ + idle_bytes_;
+  figures.free_bytes = figures.largest_free_bytes = figures.largest_free_remapped_bytes = figures.wholly_free_bytes = idle_bytes_;
   return figures;
 }
 
@@ -47,8 +49,32 @@ Extent* NativeBlocks::insert(Nodes::node_type&& handle) {
   return &node.extent;
 }
 
+void NativeBlocks::book_idle(DeviceState& device) {
+  const std::uint64_t now_bytes = source_->idle_bytes();
+  device.add_reserved(static_cast<std::int64_t>(now_bytes - idle_bytes_));
+  device.limit.hold(now_bytes, idle_bytes_);
+  idle_bytes_ = now_bytes;
+}
+
+std::uint64_t NativeBlocks::trim(DeviceState& device) {
+  const std::uint64_t before_bytes = idle_bytes_;
+  if (before_bytes == 0) return 0;
+  {
+    const MutexUnlock unlocked(device.lock);
+    source_->trim(device);
+  }
+  book_idle(device);
+  return before_bytes - std::min(before_bytes, idle_bytes_);
+}
+
 Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
-  if (!device.limit.charge(request.bytes)) return Error{CUDA_ERROR_OUT_OF_MEMORY, "CUPOOL_LIMIT"};
+  // What lies idle may serve it: it does not count twice. What cannot serve it goes first.
+  if (idle_bytes_ != 0 && idle_bytes_ < request.bytes && device.limit.headroom_bytes() < request.bytes) trim(device);
+  const std::uint64_t idle_bytes = std::min(idle_bytes_, request.bytes);
+  device.limit.hold(0, idle_bytes);
+  const bool charged = device.limit.charge(request.bytes);
+  device.limit.hold(idle_bytes, 0);
+  if (!charged) return Error{CUDA_ERROR_OUT_OF_MEMORY, "CUPOOL_LIMIT"};
   Nodes made;  // host memory first: after the driver call nothing may fail
   Node* node = nullptr;
   try {
@@ -61,16 +87,27 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
   CUresult code = CUDA_SUCCESS;
   {
     const MutexUnlock unlocked(device.lock);
-    const RelaxedCaptureMode relaxed(device.driver, !exact_);
-    code = device.driver.cuMemAlloc_v2(&address, request.requested_bytes);
+    code = source_->take(device, home, request.requested_bytes, &address);
     if (code == CUDA_SUCCESS && !device.services.owners.add(address, request.bytes, device.ordinal)) {
-      device.driver.cuMemFree_v2(address);
+      source_->give(device, home, address);
       code = CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
+  book_idle(device);
+  if (code == CUDA_SUCCESS && device.limit.is_passed()) {  // idle memory was in pieces, and the driver took more
+    trim(device);
+    if (device.limit.is_passed()) {
+      const MutexUnlock unlocked(device.lock);
+      device.services.owners.remove(address, request.bytes);
+      source_->give(device, home, address);
+      source_->trim(device);
+      code = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    book_idle(device);
+  }
   if (code != CUDA_SUCCESS) {
     device.limit.refund(request.bytes);
-    return Error{code, "cuMemAlloc_v2"};
+    return Error{code, "allocate"};
   }
   node->region.address = address;
   node->region.bytes = request.bytes;
@@ -95,17 +132,18 @@ Status NativeBlocks::give_back(DeviceState& device, Extent* extent) {
   Nodes::node_type handle = nodes_.extract(extent->address);
   const std::uint64_t address = extent->address;
   const std::uint64_t bytes = extent->bytes;
+  ContextPool& home = *info_of(*extent).home;
   bytes_ -= bytes;
   device.services.owners.remove(address, bytes);
   CUresult code = CUDA_SUCCESS;
   {
     const MutexUnlock unlocked(device.lock);
-    const RelaxedCaptureMode relaxed(device.driver, !exact_);
-    code = device.driver.cuMemFree_v2(address);
+    code = source_->give(device, home, address);
   }
+  book_idle(device);
   if (code != CUDA_SUCCESS && device.services.owners.add(address, bytes, device.ordinal)) {
     insert(std::move(handle));
-    return Error{code, "cuMemFree_v2"};
+    return Error{code, "free"};
   }
   device.limit.refund(bytes);
   device.add_reserved(-static_cast<std::int64_t>(bytes));
@@ -140,6 +178,8 @@ void NativeBlocks::abandon(DeviceState& device, LossVisitor& visitor) {
     device.note_region(observe::EventKind::region_release, address, node.region.bytes);
   }
   nodes_.clear();
+  source_->forget();
+  book_idle(device);
   bytes_ = 0;
   waiting_ = 0;
 }

@@ -1,21 +1,23 @@
-// NativeBlocks: blocks that are cuMemAlloc allocations of their own, booked like any other.
+// NativeBlocks: blocks that are allocations of the driver, each by a call of its own (block_source.hpp), booked like any other.
 //
-// Serves the `platform` policy, CUPOOL_IPC=native (a block that processes without cupool can open) and the ladder's last
-// rung. A free is the driver's own call, so it synchronises as natively. One tree node per block: each costs a driver
+// Serves the `platform` and `async` policies, CUPOOL_IPC=native (a block that processes without cupool can open) and the ladder's
+// last rung. A free is the driver's own call: cuMemFree synchronises as natively. One tree node per block: each costs a driver
 // call anyway, and neighbours in the address space are not ours to coalesce.
 // Thread rule: as DeviceAllocator; the device's lock.
 #pragma once
 
 #include <map>
+#include <memory>
+#include <utility>
 
+#include "pool/device/block_source.hpp"
 #include "pool/device/device_allocator.hpp"
 
 namespace cupool::device {
 
 class NativeBlocks final : public DeviceAllocator {
  public:
-  /// `exact`: the program asked for native behaviour, so our calls run in its own capture mode.
-  explicit NativeBlocks(bool exact) : exact_(exact) {}
+  explicit NativeBlocks(std::unique_ptr<BlockSource> source) : source_(std::move(source)) {}
 
   heap::Extent* allocate(DeviceState&, const AllocationRequest&) override { return nullptr; }  // nothing is kept free
   void defer(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;
@@ -34,6 +36,11 @@ class NativeBlocks final : public DeviceAllocator {
   /// The driver's own free of a live block. On an error the block stays as it was; otherwise `extent` is gone. May block.
   Status give_back(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock);
   bool has_waiting() const { return waiting_ != 0; }
+  BlockSource& source() { return *source_; }
+  /// The source has more or fewer idle bytes: tells reserved and limit.
+  void book_idle(DeviceState& device) CUPOOL_REQUIRES(device.lock);
+  /// The source's idle bytes go back to the device. Returns them. Calls the driver with the lock let go.
+  std::uint64_t trim(DeviceState& device) CUPOOL_REQUIRES(device.lock);
 
  private:
   struct Node {
@@ -45,9 +52,10 @@ class NativeBlocks final : public DeviceAllocator {
 
   heap::Extent* insert(Nodes::node_type&& handle);
 
-  const bool exact_;
+  const std::unique_ptr<BlockSource> source_;
   Nodes nodes_;
   std::uint64_t bytes_ = 0;
+  std::uint64_t idle_bytes_ = 0;  ///< of the source, as reserved and limit know them
   std::size_t waiting_ = 0;  ///< blocks in state free: recycled, not yet given back
 };
 

@@ -50,8 +50,6 @@ class PoolSet::Impl {
       if (options.free == config::FreeMode::deferred && options.policy != config::Policy::platform)
         services.warnings.add("the driver has no cuCtxRecordEvent (CUDA 12.5): every free synchronises, as CUPOOL_FREE=sync");
     }
-    if (options.policy == config::Policy::async)
-      services.warnings.add("CUPOOL_POLICY=async is not served yet: plain allocations are served as by grow, stream-ordered ones by the driver");
     if (options.backing == config::Backing::pages)
       services.warnings.add("CUPOOL_BACKING=pages is not served yet: the backing is segments");
     if (options.stacks != config::StackMode::off) services.warnings.add("CUPOOL_STACKS is not served yet: the report has no call sites");
@@ -80,7 +78,10 @@ class PoolSet::Impl {
     if (owned[slot] != nullptr) return owned[slot].get();
     observe::LiveDevice& live = lives[slot];
     if (device::describe_device(Driver(services.api, live.driver_calls), ordinal, services.options, live) != CUDA_SUCCESS) return nullptr;
-    owned[slot] = std::make_unique<DevicePool>(services, ordinal, live, live.total_bytes, live.limit_bytes);
+    const config::Policy policy = device::policy_in_force(Driver(services.api, live.driver_calls), ordinal, services.options);
+    if (services.options.policy == config::Policy::async && policy == config::Policy::grow)
+      services.warnings.add("CUPOOL_POLICY=async: GPU " + std::to_string(ordinal) + " or its driver has no memory pools; served as by grow");
+    owned[slot] = std::make_unique<DevicePool>(services, ordinal, live, live.total_bytes, live.limit_bytes, policy);
     pools[slot].store(owned[slot].get(), std::memory_order_release);
     return owned[slot].get();
   }

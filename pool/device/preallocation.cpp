@@ -17,7 +17,7 @@ std::optional<std::uint64_t> DevicePool::sample_driver_free() {
   return free_bytes;
 }
 
-void DevicePool::preallocate(ContextPool& home, SegmentHeap& heap) {
+void DevicePool::preallocate(ContextPool& home) {
   preallocated_ = true;
   const std::optional<config::Amount>& amount = device_.services.options.preallocate;
   if (!amount) return;
@@ -25,7 +25,17 @@ void DevicePool::preallocate(ContextPool& home, SegmentHeap& heap) {
   const std::uint64_t asked_bytes = align_down(amount->resolve(device_.total_bytes), kRegionGranularity_bytes);
   const std::uint64_t free_bytes = sample_driver_free().value_or(device_.total_bytes);
   std::uint64_t bytes = align_down(std::min({asked_bytes, device_.limit.headroom_bytes(), free_bytes}), kRegionGranularity_bytes);
-  while (bytes != 0 && heap.take_region(device_, home, bytes).code() == CUDA_ERROR_OUT_OF_MEMORY)
+  const auto take = [&]() CUPOOL_REQUIRES(device_.lock) {
+    if (policy_ != config::Policy::async) return static_cast<SegmentHeap&>(*home.pooled).take_region(device_, home, bytes).code();
+    CUresult code = CUDA_SUCCESS;
+    {
+      const MutexUnlock unlocked(device_.lock);
+      code = static_cast<AsyncBlocks&>(home.natives.source()).prime(device_, home, bytes);
+    }
+    home.natives.book_idle(device_);
+    return code;
+  };
+  while (bytes != 0 && take() == CUDA_ERROR_OUT_OF_MEMORY)
     bytes = align_down(bytes - bytes / 10, kRegionGranularity_bytes);  // "free" was an estimate: other processes, the driver's own needs
   preallocating_ = false;
   preallocation_ended_.notify_all();

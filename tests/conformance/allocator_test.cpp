@@ -60,6 +60,11 @@ std::vector<unsigned char> pattern_of(std::size_t bytes, unsigned seed) {
   return data;
 }
 
+/// Every block is an allocation of the driver's, so a freed one is the driver's again.
+bool is_native(const Setting& setting) {
+  return setting.policy == config::Policy::platform || setting.policy == config::Policy::async || setting.ipc == config::IpcMode::native;
+}
+
 }  // namespace
 
 TEST_CASE("a block is aligned to 512 bytes, holds its bytes, and answers for every address in it") {
@@ -115,23 +120,25 @@ TEST_CASE("live blocks never overlap and keep their data, whatever is allocated 
     CAPTURE_SETTING(setting);
     Rig rig(options_of(setting));
     std::mt19937 random(7);
-    struct Held { std::size_t bytes; unsigned seed; };
+    struct Held { std::size_t bytes; unsigned seed; int device; };
     std::map<CUdeviceptr, Held> held;
     for (unsigned step = 0; step < 400; ++step) {
-      rig.use(static_cast<int>(random() % static_cast<unsigned>(setting.devices)));
+      const int device = static_cast<int>(random() % static_cast<unsigned>(setting.devices));
+      rig.use(device);
       if (held.size() < 40 || random() % 2 == 0) {
         const std::size_t bytes = 1 + random() % (random() % 8 == 0 ? 2 * kMiB : 20 * kKiB);
         const CUdeviceptr block = rig.allocate(bytes);
         const auto after = held.lower_bound(block);
         if (after != held.end()) REQUIRE(block + bytes <= after->first);
         if (after != held.begin()) REQUIRE(std::prev(after)->first + std::prev(after)->second.bytes <= block);
-        held[block] = {bytes, step};
+        held[block] = {bytes, step, device};
         const auto data = pattern_of(std::min<std::size_t>(bytes, 256), step);
         REQUIRE(cuMemcpyHtoD_v2(block, data.data(), data.size()) == CUDA_SUCCESS);
       } else {
         auto victim = std::next(held.begin(), static_cast<std::ptrdiff_t>(random() % held.size()));
         const auto data = pattern_of(std::min<std::size_t>(victim->second.bytes, 256), victim->second.seed);
         std::vector<unsigned char> back(data.size());
+        if (setting.policy == config::Policy::async) rig.use(victim->second.device);  // other contexts have no access to the driver's pool
         REQUIRE(cuMemcpyDtoH_v2(back.data(), victim->first, back.size()) == CUDA_SUCCESS);
         REQUIRE(data == back);
         rig.free(victim->first);
@@ -177,7 +184,7 @@ TEST_CASE("a second free of a block, and a free of its inside, are refused and h
     const CUdeviceptr block = rig.allocate(4096);
     CHECK(rig.pools().free(block + 512).outcome == FreeOutcome::invalid);
     rig.free(block);
-    const bool native = setting.policy == config::Policy::platform || setting.ipc == config::IpcMode::native;
+    const bool native = is_native(setting);
     // A native block is the driver's again, and the driver answers for it; a pooled one must never reach the driver.
     CHECK(rig.pools().free(block).outcome == (native ? FreeOutcome::unknown : FreeOutcome::invalid));
     CHECK(rig.pools().find(keeper, nullptr) == Ownership::live);
@@ -192,7 +199,7 @@ TEST_CASE("memory that went back to the driver is not ours any more, and freed p
     Rig rig(options_of(setting));
     const CUdeviceptr block = rig.allocate(8 * kMiB);
     rig.free(block);
-    const bool native = setting.policy == config::Policy::platform || setting.ipc == config::IpcMode::native;
+    const bool native = is_native(setting);
     CHECK(rig.pools().owns(block) == !native);
   }
 }
@@ -250,8 +257,10 @@ TEST_CASE("the limit is never passed, and what it refuses can be had after a fre
     CHECK(rig.try_allocate(100 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(cusim_used_bytes(0) <= 256 * kMiB);
     rig.free(most);
-    const CUdeviceptr a = rig.allocate(100 * kMiB);
-    const CUdeviceptr b = rig.allocate(100 * kMiB);
+    // The simulated driver's own pool gives a range of 200 MiB out as a whole.
+    const std::uint64_t half_bytes = (setting.policy == config::Policy::async ? 90 : 100) * kMiB;
+    const CUdeviceptr a = rig.allocate(half_bytes);
+    const CUdeviceptr b = rig.allocate(half_bytes);
     CHECK(cusim_used_bytes(0) <= 256 * kMiB);
     rig.free(a);
     rig.free(b);
@@ -312,11 +321,12 @@ TEST_CASE("a snapshot's address map is contiguous and agrees with the counters")
     }
     CHECK(live == now(rig.counters().live_bytes));
     CHECK(requested == now(rig.counters().requested_bytes));
-    CHECK(region_bytes == now(rig.counters().reserved_bytes));
+    const std::uint64_t idle_bytes = setting.policy == config::Policy::async ? device.now.free_bytes : 0;  // the driver's to place
+    CHECK(region_bytes + idle_bytes == now(rig.counters().reserved_bytes));
     CHECK(device.now.live_bytes == live);
     CHECK(device.at_peak.live_bytes == peak(rig.counters().live_bytes));
     const bool native = setting.policy == config::Policy::platform || setting.ipc == config::IpcMode::native;
-    CHECK(device.backing == (native ? "native" : "segments"));
-    CHECK(device.policy == (native ? "platform" : setting.policy == config::Policy::preallocate ? "preallocate" : "grow"));
+    CHECK(device.backing == (native ? "native" : setting.policy == config::Policy::async ? "driver_pool" : "segments"));
+    CHECK(device.policy == (native ? "platform" : config::name_of(setting.policy)));
   }
 }

@@ -106,11 +106,10 @@ TEST_CASE("a device's identity is the driver's") {
 
 TEST_CASE("options that are not served yet are named once, and the report says what serves") {
   RigOptions options;
-  options.pool.policy = config::Policy::async;
   options.pool.backing = config::Backing::pages;
   options.pool.stacks = config::StackMode::python;
   Rig rig(options);
-  CHECK(rig.pools().take_warnings().size() == 3);
+  CHECK(rig.pools().take_warnings().size() == 2);
   rig.allocate(1);
   CHECK(rig.pools().take_warnings().empty());
   CHECK(rig.snapshot().devices.at(0).policy == "grow");

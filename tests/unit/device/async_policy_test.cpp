@@ -1,0 +1,112 @@
+// The `async` policy: plain calls from the driver's stream-ordered pool.
+#include <catch2/catch.hpp>
+
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+constexpr std::uint64_t kMs = 1'000'000;
+
+RigOptions async(const char* preallocate = nullptr, const char* limit = nullptr) {
+  RigOptions options;
+  options.pool.policy = config::Policy::async;
+  if (preallocate != nullptr) options.pool.preallocate = config::parse_amount(preallocate);
+  if (limit != nullptr) options.pool.limit.all = config::parse_amount(limit);
+  return options;
+}
+
+CUstream new_stream() {
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  return stream;
+}
+}  // namespace
+
+TEST_CASE("async: a free does not wait for the host, and its block is not reused before the work that may touch it is over") {
+  Rig rig(async());
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.allocate(kMiB);
+  REQUIRE(cusim_launch_fill(stream, block, 4096, 1, 5 * kMs) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_check(stream, block, 4096, 1, 5 * kMs) == CUDA_SUCCESS);
+  rig.free(block);
+  CHECK(cusim_now_ns() < 5 * kMs);
+  const CUdeviceptr next = rig.allocate(kMiB);
+  REQUIRE(cusim_launch_fill(new_stream(), next, 4096, 2, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(cusim_mismatched_bytes() == 0);
+  rig.free(next);
+}
+
+TEST_CASE("async: an allocation may be used on any stream when it returns") {
+  Rig rig(async());
+  for (int i = 0; i < 20; ++i) {
+    const CUdeviceptr block = rig.allocate(kMiB);
+    REQUIRE(cusim_launch_fill(new_stream(), block, kMiB, 3, kMs) == CUDA_SUCCESS);
+    rig.free(block);
+  }
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("async: CUPOOL_PREALLOCATE primes the driver's pool, which serves from it") {
+  Rig rig(async("256MiB"));
+  const CUdeviceptr first = rig.allocate(kMiB);
+  CHECK(cusim_used_bytes(0) >= 256 * kMiB);
+  CHECK(now(rig.counters().reserved_bytes) >= 256 * kMiB);
+  CHECK(rig.pools().take_warnings().empty());
+  rig.free(first);
+  CHECK(rig.live().policy == std::string("async"));
+}
+
+TEST_CASE("async: what the driver's pool keeps idle counts as held, and is not counted twice") {
+  Rig rig(async(nullptr, "64MiB"));
+  for (int i = 0; i < 10; ++i) rig.free(rig.allocate(40 * kMiB));
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  const CUdeviceptr block = rig.allocate(40 * kMiB);
+  CHECK(rig.try_allocate(40 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  rig.free(block);
+}
+
+TEST_CASE("async: a free during a capture waits for its end") {
+  Rig rig(async());
+  const CUstream capturing = new_stream();
+  const CUdeviceptr block = rig.allocate(kMiB);
+  REQUIRE(rig.pools().begin_capture(capturing, [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL); }) == CUDA_SUCCESS);
+  rig.free(block);
+  CHECK(cusim_calls("cuMemFreeAsync") == 0);
+  CHECK(cusim_calls("cuCtxRecordEvent") == 0);
+  const CUdeviceptr during = rig.allocate(kMiB);
+  CUgraph graph = nullptr;
+  REQUIRE(rig.pools().end_capture(capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  CHECK(graph != nullptr);
+  rig.free(during);
+  for (int i = 0; i < 70; ++i) rig.free(rig.allocate(512));
+  CHECK(cusim_calls("cuMemFreeAsync") >= 71);
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+}
+
+TEST_CASE("async: a device without memory pools is served as by grow, and the user is told") {
+  RigOptions options = async();
+  options.patch = [](DriverApi& api) { api.cuMemAllocAsync = nullptr; };
+  Rig rig(options);
+  rig.free(rig.allocate(kMiB));
+  CHECK(rig.live().policy == std::string("grow"));
+  CHECK(rig.pools().take_warnings().size() == 1);
+}
+
+TEST_CASE("async: trim gives back what the driver's pool keeps") {
+  Rig rig(async());
+  rig.free(rig.allocate(64 * kMiB));
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(rig.pools().trim() != 0);
+  CHECK(cusim_used_bytes(0) == 0);
+}
+
+TEST_CASE("async: a context that dies takes its blocks along") {
+  Rig rig(async());
+  rig.allocate(kMiB);
+  rig.reset_device();
+  CHECK(now(rig.counters().reserved_bytes) == 0);
+  CHECK(rig.pools().check() == "");
+}
