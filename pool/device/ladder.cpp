@@ -115,7 +115,7 @@ Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
 }
 
 Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
-  if (pool.unpooled_) return nullptr;
+  if (pool.unpooled_ && !pool.has_waiting_frees()) return nullptr;
   Clock& clock = pool.device_.services.clock;
   const std::uint64_t until_ns = clock.now_ns() + DevicePool::kPollBound_ns;
   Error error = pool.close_epoch(attempt.context, false);
@@ -128,7 +128,8 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     if (error.code != CUDA_SUCCESS) break;
     Climbed found = hole(pool, attempt);
     if (found.value() != nullptr) return found;
-    found = release(pool, attempt);
+    if (!pool.unpooled_) found = release(pool, attempt);
+    else if (pool.release_free(attempt.home, kEverything) != 0) found = grow(pool, attempt);
     if (!found.ok() || found.value() != nullptr) return found;
     const Epoch* oldest = pool.deferred_.oldest();
     const bool hopeful = oldest != nullptr || !attempt.home->streams.stamped().empty() || pool.release_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes));
@@ -149,6 +150,11 @@ Climbed Ladder::native(DevicePool& pool, Attempt& attempt) {
   if (!made.ok() && made.code() != CUDA_ERROR_OUT_OF_MEMORY) return made.error();
   if (!made.ok()) attempt.refusal = made.error();
   return made.value().extent;
+}
+
+/// Is anything freed that has not gone back to the driver or to a heap yet?
+bool DevicePool::has_waiting_frees() {
+  return !deferred_.batch_is_empty() || deferred_.oldest() != nullptr || std::any_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->natives.has_waiting(); });
 }
 
 /// Would giving back everything that is wholly free make room for `bytes`? Asks the driver what it has.

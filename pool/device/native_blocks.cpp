@@ -152,9 +152,10 @@ Status NativeBlocks::give_back(DeviceState& device, Extent* extent) {
   return {};
 }
 
-std::uint64_t NativeBlocks::release(DeviceState& device, ContextPool&, std::uint64_t wanted_bytes, bool) {
+/// Every block that waits goes, whatever is wanted: the program has freed it, and nobody can use it again.
+std::uint64_t NativeBlocks::release(DeviceState& device, ContextPool&, std::uint64_t, bool) {
   std::uint64_t released = 0;
-  while (waiting_ != 0 && released < wanted_bytes) {
+  while (waiting_ != 0) {
     auto waiting = nodes_.begin();
     while (waiting != nodes_.end() && waiting->second.extent.state != ExtentState::free) ++waiting;
     if (waiting == nodes_.end()) break;
@@ -188,7 +189,9 @@ void NativeBlocks::append_map(DeviceState&, const TickConverter& time, observe::
   for (const auto& [address, node] : nodes_) {
     const auto region = static_cast<std::uint32_t>(out.regions.size());
     out.regions.push_back({address, node.region.bytes, reinterpret_cast<std::uint64_t>(node.info.home->context)});
-    const auto state = node.extent.state == ExtentState::live ? observe::BlockState::live : observe::BlockState::deferred;
+    const auto state = node.extent.state == ExtentState::live       ? observe::BlockState::live
+                       : node.extent.state == ExtentState::deferred ? observe::BlockState::deferred
+                                                                    : observe::BlockState::free;
     out.blocks.push_back({address, node.extent.bytes, node.extent.requested_bytes, time.unix_ns(node.extent.allocated_ticks), region,
                           node.extent.site, state});
   }

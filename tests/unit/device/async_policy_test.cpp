@@ -110,3 +110,17 @@ TEST_CASE("async: a context that dies takes its blocks along") {
   CHECK(now(rig.counters().reserved_bytes) == 0);
   CHECK(rig.pools().check() == "");
 }
+
+TEST_CASE("platform: what was freed in stream order goes back before an allocation is refused") {
+  RigOptions options;
+  options.pool.policy = config::Policy::platform;
+  Rig rig(options);
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.allocate(700 * kMiB);
+  REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
+  const FreeResult result = rig.pools().free_on(block, rig.context(), {stream, reinterpret_cast<std::uintptr_t>(stream)});
+  CHECK(result.outcome == FreeOutcome::freed);
+  CHECK(cusim_now_ns() < 5 * kMs);
+  CHECK(rig.allocate(700 * kMiB) != 0);
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+}
