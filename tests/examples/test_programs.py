@@ -1,0 +1,104 @@
+"""The C++ examples on the simulated driver, alone and under the pool, and as a user's nvcc builds them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import unittest
+from pathlib import Path
+
+import place
+from place import BUILT, EXAMPLES, SKIPPED
+
+
+class Program(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def logged(self, name: str, **environment: str) -> dict[str, str]:
+        return place.simulated(CUSIM_LOG=str(self.folder / name), **environment)
+
+    def violations(self, name: str) -> list[str]:
+        """What was done in run `name` that no correct program does, as the simulated driver saw it."""
+        return json.loads((self.folder / name).read_text(encoding="utf-8"))["violations"]
+
+    def under_the_pool(self, *command: object, **environment: str):
+        result = place.run("cupool", "run", "--report", self.folder / "report.json", *command, env=self.logged("pooled", **environment))
+        return result, json.loads((self.folder / "report.json").read_text(encoding="utf-8"))
+
+    def assert_as_the_readme_says(self, example: str, output: str):
+        blocks = place.fenced((EXAMPLES / example / "README.md").read_text(encoding="utf-8"), "text")
+        self.assertIn(place.shape(output), [place.shape(block) for block in blocks])
+
+
+class RuntimeExample(Program):
+    PROGRAM = BUILT / "changing_shapes"
+
+    def setUp(self):
+        super().setUp()
+        if not self.PROGRAM.is_file():
+            self.skipTest("no cuda_runtime_api.h: the test runtime is not built")
+
+    def test_it_does_the_same_with_and_without_the_pool(self):
+        alone = place.run(self.PROGRAM, env=self.logged("alone"))
+        pooled, report = self.under_the_pool("--", self.PROGRAM)
+        self.assertEqual((alone.returncode, alone.stderr, pooled.returncode, pooled.stderr), (0, "", 0, ""))
+        self.assertEqual(place.shape(alone.stdout), place.shape(pooled.stdout))
+        self.assertEqual(self.violations("alone"), self.violations("pooled"))  # a runtime's last call at exit may be one
+        self.assert_as_the_readme_says("cpp_runtime", pooled.stdout)
+        counters = report["devices"][0]["counters"]
+        self.assertEqual((counters["allocations"], counters["frees"], counters["live_bytes"]["current"]), (60 * 49, 60 * 49, 0))
+        taken = sum(counters["driver_calls"].get(name, 0) for name in ("cuMemAlloc_v2", "cuMemFree_v2"))
+        self.assertLess(taken, 60)  # the README: a handful instead of thousands
+        self.assertEqual(report["data_quality"]["unpooled_apis_seen"], [])
+
+    def test_each_local_rank_takes_a_device_of_its_own(self):
+        for variable in ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"):
+            result = place.run(self.PROGRAM, env=place.simulated(CUSIM_DEVICES="2", **{variable: "3"}))
+            self.assertEqual((result.returncode, result.stdout.split()[:2]), (0, ["device", "1,"]), variable)
+
+    def test_without_a_device_it_says_so(self):
+        result = place.run(self.PROGRAM, env=place.simulated(CUSIM_NO_DEVICE="1"))
+        self.assertEqual((result.returncode, len(result.stdout.splitlines()), result.stderr), (SKIPPED, 1, ""))
+        self.assertIn("no usable GPU", result.stdout)
+
+    @unittest.skipUnless(shutil.which("nvcc"), "no nvcc: the real runtime cannot be linked")
+    def test_nvcc_builds_it_with_the_real_runtime_which_ends_cleanly_without_a_gpu(self):
+        program = self.folder / "with_nvcc"
+        built = place.run("nvcc", "-O2", "-o", program, EXAMPLES / "cpp_runtime" / "changing_shapes.cpp")
+        self.assertEqual((built.returncode, built.stderr), (0, ""))
+        ended = place.run("cupool", "run", "--report", "none", "--", program)
+        self.assertEqual((ended.returncode, ended.stderr), (SKIPPED, ""))  # NVIDIA's runtime refuses the simulated driver
+        self.assertIn("no usable GPU", ended.stdout)
+
+
+class DriverExample(Program):
+    PROGRAM = BUILT / "until_full"
+
+    def test_without_a_limit_it_has_enough(self):
+        alone = place.run(self.PROGRAM, env=self.logged("alone"))
+        pooled, report = self.under_the_pool("--", self.PROGRAM)
+        self.assertEqual((alone.returncode, alone.stdout, alone.stderr), (0, pooled.stdout, pooled.stderr))
+        self.assertIn("64 blocks of 64 MiB, then had enough", alone.stdout)
+        self.assertEqual((self.violations("alone"), self.violations("pooled")), ([], []))
+        self.assertEqual((report["ooms"], report["devices"][0]["counters"]["live_blocks"]["peak"]), ([], 64))
+
+    def test_under_a_limit_it_meets_the_limit_and_the_report_says_so(self):
+        result, report = self.under_the_pool("--limit", "1GiB", "--", self.PROGRAM)
+        self.assertEqual(result.returncode, 0)
+        self.assert_as_the_readme_says("cpp_driver", result.stdout)
+        self.assert_as_the_readme_says("cpp_driver", result.stderr)
+        told = json.loads((self.folder / "report.oom1.json").read_text(encoding="utf-8"))
+        self.assertEqual([(oom["cause"], oom["shortfall_bytes"]) for oom in told["ooms"]], [("limit", 64 << 20)])
+        self.assertEqual(report["devices"][0]["counters"]["failed_allocations"], 1)
+
+    def test_without_a_device_it_says_so(self):
+        result = place.run(self.PROGRAM, env=place.simulated(CUSIM_NO_DEVICE="1"))
+        self.assertEqual((result.returncode, len(result.stdout.splitlines()), result.stderr), (SKIPPED, 1, ""))
+
+
+if __name__ == "__main__":
+    unittest.main()
