@@ -1,4 +1,4 @@
-"""The largest eigenvalue of a matrix with CuPy, whose own pool is switched off: that can only be done in code.
+"""Power iteration for the largest eigenvalue of a matrix with CuPy, whose own pool is switched off: that can only be done in code.
 
 Knows nothing else of cupool. Without CuPy or without a GPU it says so and ends with 77.
 """

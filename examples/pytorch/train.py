@@ -18,6 +18,7 @@ def skip(why: str) -> None:
 
 try:
     import torch
+    import torch.distributed
     from torch import nn
 except (ImportError, OSError) as error:
     skip(f"PyTorch cannot be imported ({error}); pip install torch==2.15.0")
@@ -51,8 +52,9 @@ def main() -> None:
     torch.cuda.set_device(device)
     model = build(device)
     if world > 1:
-        torch.distributed.init_process_group("nccl")
+        torch.distributed.init_process_group("nccl", device_id=device)
         model = nn.parallel.DistributedDataParallel(model, device_ids=[device.index])
+    torch.manual_seed(100 + rank)  # each rank has data of its own
     losses = train(model, device)
     if rank == 0:
         print(f"rank 0 of {world} on {torch.cuda.get_device_name(device)}, allocator {torch.cuda.get_allocator_backend()}")

@@ -17,7 +17,7 @@ MODULES = {"pytorch": "torch", "jax": "jax", "cupy": "cupy", "numba": "numba"}
 # The framework as it is on a machine without a GPU: its modules, as far as the example comes.
 WITHOUT_GPU = {
     "pytorch": {"torch/__init__.py": "from torch import nn\nclass cuda:\n    is_available = staticmethod(lambda: False)\ndevice = None\n",
-                "torch/nn.py": "Module = object\n"},
+                "torch/nn.py": "Module = object\n", "torch/distributed.py": ""},
     "jax": {"jax/__init__.py": "def devices(kind):\n    raise RuntimeError(f'Unknown backend {kind}\\nmore')\n", "jax/numpy.py": ""},
     "cupy": {"cupy.py": "class cuda:\n    class runtime:\n        class CUDARuntimeError(RuntimeError):\n            pass\n"
                         "        @classmethod\n        def getDeviceCount(cls):\n            raise cls.CUDARuntimeError('cudaErrorNoDevice')\n"},
