@@ -34,6 +34,7 @@ CUresult end_context(Process& own, CUcontext context, Call&& call, IsDead&& is_d
   if (dead ? *dead : is_dead()) {
     own.shared.context_ended(context, before);
     own.peers.context_ended(context);
+    own.contexts.ended(context);
     own.streams.something_ended();
   }
   return result;
@@ -67,6 +68,7 @@ std::uint64_t mix(std::uint64_t value) {
 }  // namespace
 
 void note_context(CUcontext context, int device) {
+  process().contexts.lives(context);
   process().pools.context_seen(context, device);
   share_with_new_context(context, device);
 }

@@ -15,11 +15,16 @@ CUresult serve(Process& own, CUcontext context, std::size_t bytes, const char* s
   return answer(own, own.pools.allocate(context, bytes, symbol), out);
 }
 
+/// More than any device has is out of memory without a driver call; but the driver may have another reason, which comes first.
+bool is_refused_unasked(CUresult result, std::size_t bytes) { return result == CUDA_ERROR_OUT_OF_MEMORY && bytes > (std::size_t{1} << 60); }
+
 }  // namespace
 
 CUcontext current_owner(const Process& own) {
   CUcontext current = nullptr;
   if (own.api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) return nullptr;
+  CUdevice device = 0;
+  if (own.contexts.has_ended(current) && own.api.cuCtxGetDevice(&device) != CUDA_SUCCESS) return nullptr;
   return own.contexts.owner(current);
 }
 
@@ -46,7 +51,8 @@ CUresult allocate(const Real<CUresult(CUdeviceptr*, std::size_t)>& real, CUdevic
   Process& own = process();
   CUcontext context = nullptr;
   if (out == nullptr || bytes == 0 || (context = current_owner(own)) == nullptr) return real(out, bytes);
-  return serve(own, context, bytes, real.symbol(), out);
+  const CUresult result = serve(own, context, bytes, real.symbol(), out);
+  return is_refused_unasked(result, bytes) ? real(out, bytes) : result;
 }
 
 CUresult allocate_pitch(const Real<CUresult(CUdeviceptr*, std::size_t*, std::size_t, std::size_t, unsigned)>& real, CUdeviceptr* out,
@@ -60,6 +66,7 @@ CUresult allocate_pitch(const Real<CUresult(CUdeviceptr*, std::size_t*, std::siz
   CUcontext context = nullptr;
   if (!is_servable || (context = current_owner(own)) == nullptr) return real(out, pitch_bytes, width_bytes, height, element_bytes);
   const CUresult result = serve(own, context, bytes, real.symbol(), out);
+  if (is_refused_unasked(result, bytes)) return real(out, pitch_bytes, width_bytes, height, element_bytes);
   if (result == CUDA_SUCCESS) *pitch_bytes = pitch;
   return result;
 }

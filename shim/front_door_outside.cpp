@@ -10,6 +10,7 @@ namespace cupool::shim::front_door {
 namespace {
 
 constexpr int kNoDevice = -1;
+constexpr std::size_t kSaneBytes = std::size_t{1} << 60;  ///< no device has more: the driver refuses it itself
 
 int current_device(const Process& own) {
   CUdevice device = 0;
@@ -25,7 +26,7 @@ std::uint64_t key_of(T* handle) {
 /// reserve, call, commit: `make_key` names the memory once the call has succeeded.
 template <class Call, class MakeKey>
 CUresult account(int device, OutsideKind kind, std::size_t bytes, const char* symbol, Call&& call, MakeKey&& make_key) {
-  if (device == kNoDevice || bytes == 0) return call();
+  if (device == kNoDevice || bytes == 0 || bytes > kSaneBytes) return call();
   Process& own = process();
   if (kind != OutsideKind::host) own.page.publish();
   if (const Status reserved = own.pools.reserve_outside(device, kind, bytes, symbol); !reserved.ok()) {

@@ -2,6 +2,7 @@
 // first with the program's own arguments, so that its checks (context, NULL, sticky errors) come from it; then what
 // would show the region instead of the block is replaced. CUDA Driver API 13.0 §6.14, §6.17 (unified addressing).
 #include <algorithm>
+#include <cstring>
 
 #include "shim/front_door.hpp"
 
@@ -34,9 +35,40 @@ void answer_as_block(const BlockView& block, CUpointer_attribute attribute, void
       if (block.mempool != 0) put<CUmemoryPool>(value, process().mempools.handle({block.device, block.mempool}));
       return;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:  // [?] for memory of a pool
       if (block.mempool != 0) put<bool>(value, false);
       return;
     default: return;  // context, device, memory type: as the region. [?] the context of stream-ordered memory
+  }
+}
+
+/// The bytes that answer_as_block writes.
+std::size_t answer_bytes(CUpointer_attribute attribute) {
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return sizeof(std::uint64_t);
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return sizeof(unsigned);
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return sizeof(bool);
+    default: return 0;
+  }
+}
+
+using AskPlural = Real<CUresult(unsigned, CUpointer_attribute*, void**, CUdeviceptr)>;
+
+/// A refused call may have answered the attributes before the one that it refuses: those too are the block's.
+void repair_refused(const AskPlural& real, unsigned count, CUpointer_attribute* attributes, void** values, CUdeviceptr address, const BlockView& block) {
+  if (attributes == nullptr || values == nullptr) return;
+  for (unsigned i = 0; i < count; ++i) {
+    std::uint64_t of_region = 0;
+    void* output = &of_region;
+    if (values[i] == nullptr || real(1, &attributes[i], &output, address) != CUDA_SUCCESS) return;
+    if (std::memcmp(values[i], &of_region, answer_bytes(attributes[i])) == 0) answer_as_block(block, attributes[i], values[i]);
   }
 }
 
@@ -87,12 +119,16 @@ CUresult pointer_attribute(const Real<CUresult(void*, CUpointer_attribute, CUdev
   return result;
 }
 
-CUresult pointer_attributes(const Real<CUresult(unsigned, CUpointer_attribute*, void**, CUdeviceptr)>& real, unsigned count,
+CUresult pointer_attributes(const AskPlural& real, unsigned count,
                             CUpointer_attribute* attributes, void** values, CUdeviceptr address) {
   BlockView block;
   const Ownership ownership = find_block(address, &block);
   const CUresult result = real(count, attributes, values, visible(ownership, address));
-  if (result != CUDA_SUCCESS || ownership != Ownership::live) return result;
+  if (ownership != Ownership::live) return result;
+  if (result != CUDA_SUCCESS) {
+    repair_refused(real, count, attributes, values, address, block);
+    return result;
+  }
   for (unsigned i = 0; i < count; ++i) answer_as_block(block, attributes[i], values[i]);
   return result;
 }

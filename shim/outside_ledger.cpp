@@ -43,6 +43,24 @@ CUcontext ContextBook::find_owner(CUcontext context) const {
   return found != aliases_.end() ? found->second : context;
 }
 
+void ContextBook::lives(CUcontext context) {
+  if (!any_ended_.load(std::memory_order_acquire)) return;
+  const std::lock_guard lock(mutex_);
+  ended_.erase(context);
+  any_ended_.store(!ended_.empty(), std::memory_order_release);
+}
+
+void ContextBook::ended(CUcontext context) {
+  const std::lock_guard lock(mutex_);
+  ended_.insert(context);
+  any_ended_.store(true, std::memory_order_release);
+}
+
+bool ContextBook::find_ended(CUcontext context) const {
+  const std::lock_guard lock(mutex_);
+  return ended_.contains(context);
+}
+
 std::uint64_t VmmLedger::key_of(Handle handle) const {
   const auto found = by_handle_.find(handle);
   return found != by_handle_.end() ? found->second : 0;

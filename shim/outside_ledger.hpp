@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace cupool::shim {
@@ -29,14 +30,22 @@ class ContextBook {
   /// The context that owns what is allocated under `context`. One load when no green context exists.
   CUcontext owner(CUcontext context) const { return has_alias_.load(std::memory_order_acquire) ? find_owner(context) : context; }
 
+  void lives(CUcontext context);
+  void ended(CUcontext context);
+  /// `context` has ended and was not seen again since; it may still be current in threads that did not end it. One load when none has.
+  bool has_ended(CUcontext context) const { return any_ended_.load(std::memory_order_acquire) && find_ended(context); }
+
  private:
   CUcontext find_owner(CUcontext context) const;
+  bool find_ended(CUcontext context) const;
 
   mutable std::mutex mutex_;
   std::unordered_map<int, CUcontext> primaries_;
   std::unordered_map<CUgreenCtx, int> greens_;
   std::unordered_map<CUcontext, CUcontext> aliases_;
   std::atomic<bool> has_alias_{false};
+  std::unordered_set<CUcontext> ended_;
+  std::atomic<bool> any_ended_{false};
 };
 
 /// Physical memory of the program's cuMemCreate: held by the references of its handle and by its mappings, and gone
