@@ -22,8 +22,23 @@ DELIBERATE = [
     (r"(two handles of one block are the same bytes|an interior address gives the block's handle)", None, "the handle is ours"),
     (r"a handle begins with the bytes", None, "the handle is ours"),
     (r"(destructor|exit handler).*: cuMemFree", "CUDA_SUCCESS", "a free while exiting is a success that does nothing"),
-    (r"IS_GPU_DIRECT_RDMA_CAPABLE.*", None, "as the region"),
+    (r"(.*: )?IS_GPU_DIRECT_RDMA_CAPABLE.*", None, "as the region"),
+    (r"freed behind running work, allocated again on .*: the same address", None, "where blocks lie"),
+    (r"USED_MEM_CURRENT for a block of .*", None, "a block counts with its rounding to 512 bytes [?]"),
+    (r"RESERVED_MEM_CURRENT (after blocks|is a multiple) .*", None, "the pool grows by regions"),
+    (r"(freed behind|the work is done).*: 64 MiB are still reserved", None, "what is kept is for CUPOOL_RELEASE_THRESHOLD to say"),
 ]
+# (question, why it is not mended yet): shown in the table as open, and no failure. A row that no longer differs on the simulated driver
+# fails the tests, so that it is taken out.
+OPEN = [
+    (r"no current context: cuMemFreeAsync with a stream", "the pool wants a current context where the simulated driver takes the stream's [?]"),
+    (r"cuMemPoolTrimTo\(0\) after the work: 64 MiB were given back", "a trim gives back only what no event of its own still waits for"),
+]
+
+
+def is_open(sentence: str) -> bool:
+    """`sentence`: of differences()."""
+    return any(re.match(pattern + ": natively ", sentence) for pattern, _ in OPEN)
 
 
 def _is_deliberate(question: str, answer: Any) -> bool:

@@ -14,6 +14,7 @@ class Outcome:
     status: str
     reason: str = ""
     answers: list[dict[str, Any]] = field(default_factory=list)
+    goals: list[Any] = field(default_factory=list)  # goals.Goal
 
     @property
     def differing(self) -> list[dict[str, Any]]:

@@ -24,22 +24,26 @@ def _counter_faults(counters: dict[str, Any]) -> list[str]:
     return faults
 
 
+def files(pattern: str) -> list[Path]:
+    return sorted(Path(name) for name in glob.glob(pattern))
+
+
 def judge(place: Place, pattern: str, least_allocations: int) -> tuple[str, dict[str, Any]]:
     """What is wrong ("" when nothing is), and the figures of the report with the most allocations."""
-    files = sorted(glob.glob(pattern))
-    if not files:
+    found = files(pattern)
+    if not found:
         return "no report was left", {}
-    ended = place.run([str(ROOT / "scripts" / "cupool"), "validate", *files], 60)
+    ended = place.run([str(ROOT / "scripts" / "cupool"), "validate", *map(str, found)], 60)
     if ended.code != 0:
         return f"cupool validate: {(ended.output + ended.errors).strip()[:300]}", {}
     best: dict[str, Any] = {}
-    for name in files:
-        report = json.loads(Path(name).read_text(encoding="utf-8"))
+    for path in found:
+        report = json.loads(path.read_text(encoding="utf-8"))
         for device in report["devices"]:
             counters = device["counters"]
             faults = _counter_faults(counters)
             if faults:
-                return f"{Path(name).name}: {'; '.join(faults)}", {}
+                return f"{path.name}: {'; '.join(faults)}", {}
             figures = {"allocations": counters["allocations"], "frees": counters["frees"], "policy": device["policy"],
                        "backing": device["backing"], "peak_live_bytes": counters["live_bytes"]["peak"],
                        "peak_reserved_bytes": counters["reserved_bytes"]["peak"], "native_fallbacks": counters["native_fallbacks"],
