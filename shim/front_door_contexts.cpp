@@ -153,7 +153,7 @@ CUresult context_from_green(const Real<CUresult(CUcontext*, CUgreenCtx)>& real, 
   Process& own = process();
   // Memory belongs to the primary, and outlives the green context. [?] that the driver sees it so.
   if (const std::optional<int> device = own.contexts.green_device(green)) {
-    if (CUcontext primary = own.contexts.primary(*device)) own.contexts.set_alias(*out, primary);
+    if (CUcontext primary = own.contexts.primary(*device)) own.contexts.set_alias(*out, primary, green);
   }
   return result;
 }

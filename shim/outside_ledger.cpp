@@ -28,11 +28,18 @@ std::optional<int> ContextBook::green_device(CUgreenCtx green) const {
 void ContextBook::forget_green(CUgreenCtx green) {
   const std::lock_guard lock(mutex_);
   greens_.erase(green);
+  const auto context = green_contexts_.find(green);
+  if (context == green_contexts_.end()) return;
+  ended_.insert(context->second);
+  any_ended_.store(true, std::memory_order_release);
+  green_contexts_.erase(context);
 }
 
-void ContextBook::set_alias(CUcontext context, CUcontext primary) {
+void ContextBook::set_alias(CUcontext context, CUcontext primary, CUgreenCtx green) {
   if (context == primary) return;
   const std::lock_guard lock(mutex_);
+  ended_.erase(context);
+  green_contexts_[green] = context;
   aliases_[context] = primary;
   has_alias_.store(true, std::memory_order_release);
 }

@@ -23,17 +23,18 @@ class ContextBook {
 
   void set_green(CUgreenCtx green, int device);
   std::optional<int> green_device(CUgreenCtx green) const;
+  /// `green` is destroyed, and with it the context that stood for it.
   void forget_green(CUgreenCtx green);
 
   /// `context` is `primary` with a green context's resources: memory belongs to the primary (cuCtxFromGreenCtx, 12.4).
-  void set_alias(CUcontext context, CUcontext primary);
+  void set_alias(CUcontext context, CUcontext primary, CUgreenCtx green);
   /// The context that owns what is allocated under `context`. One load when no green context exists.
   CUcontext owner(CUcontext context) const { return has_alias_.load(std::memory_order_acquire) ? find_owner(context) : context; }
 
   void lives(CUcontext context);
   void ended(CUcontext context);
   /// `context` has ended and was not seen again since; it may still be current in threads that did not end it. One load when none has.
-  bool has_ended(CUcontext context) const { return any_ended_.load(std::memory_order_acquire) && find_ended(context); }
+  bool has_ended(CUcontext context) const { return any_ended_.load(std::memory_order_acquire) && (find_ended(context) || find_ended(owner(context))); }
 
  private:
   CUcontext find_owner(CUcontext context) const;
@@ -43,6 +44,7 @@ class ContextBook {
   std::unordered_map<int, CUcontext> primaries_;
   std::unordered_map<CUgreenCtx, int> greens_;
   std::unordered_map<CUcontext, CUcontext> aliases_;
+  std::unordered_map<CUgreenCtx, CUcontext> green_contexts_;
   std::atomic<bool> has_alias_{false};
   std::unordered_set<CUcontext> ended_;
   std::atomic<bool> any_ended_{false};
