@@ -74,6 +74,70 @@ TEST_CASE("eight threads on two devices: every block is whole, and every free is
   }
 }
 
+TEST_CASE("threads with streams of their own, plain and stream-ordered calls mixed, a limit that presses, captures that come and go") {
+  const config::Policy policy = GENERATE(config::Policy::grow, config::Policy::async);
+  RigOptions options;
+  options.pool.policy = policy;
+  options.pool.limit.all = config::parse_amount("48MiB");
+  Rig rig(options);
+  std::atomic<std::uint64_t> failures{0};
+  std::atomic<int> working{4};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      cuCtxSetCurrent(rig.context());
+      std::mt19937 random(t);
+      CUstream stream = nullptr;
+      cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+      const StreamName name{stream, reinterpret_cast<std::uintptr_t>(stream)};
+      std::vector<CUdeviceptr> held;
+      for (int step = 0; step < 8 * kSteps; ++step) {
+        const bool ordered = policy == config::Policy::grow && random() % 3 != 0;
+        if (held.size() < 8 && random() % 2 == 0) {
+          const std::size_t bytes = 512 + random() % (2 * kMiB);
+          const Result<CUdeviceptr> block = ordered ? rig.pools().allocate_on(rig.context(), bytes, name, 1, "cuMemAllocAsync")
+                                                    : rig.pools().allocate(rig.context(), bytes, "cuMemAlloc_v2");
+          if (!block.ok()) {
+            if (block.code() != CUDA_ERROR_OUT_OF_MEMORY) failures.fetch_add(1);
+            continue;
+          }
+          const auto value = static_cast<std::uint8_t>(random());
+          cusim_launch_fill(stream, block.value(), 512, value, 10'000);
+          cusim_launch_check(stream, block.value(), 512, value, 10'000);
+          held.push_back(block.value());
+        } else if (!held.empty()) {
+          const CUdeviceptr block = held.back();
+          held.pop_back();
+          const FreeResult result = ordered ? rig.pools().free_on(block, rig.context(), name) : rig.pools().free(block);
+          if (result.outcome != FreeOutcome::freed) failures.fetch_add(1);
+        }
+        if (step % 20 == 0) cusim_advance_ns(30'000);
+        if (step % 100 == 0) rig.pools().trim();
+      }
+      for (const CUdeviceptr block : held) rig.pools().free(block);
+      rig.pools().stream_ending(rig.context(), name.identity);
+      working.fetch_sub(1);
+    });
+  CUstream capturing = nullptr;
+  REQUIRE(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  int invalidated = 0;
+  while (working.load() != 0) {
+    CUgraph graph = nullptr;
+    if (rig.pools().begin_capture(capturing, [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL); }) != CUDA_SUCCESS) continue;
+    std::this_thread::yield();
+    if (rig.pools().end_capture(capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) != CUDA_SUCCESS) ++invalidated;
+    std::this_thread::yield();
+  }
+  for (std::thread& thread : threads) thread.join();
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(failures.load() == 0);
+  CHECK(invalidated == 0);
+  CHECK(now(rig.counters().live_blocks) == 0);
+  CHECK(cusim_mismatched_bytes() == 0);
+  rig.pools().trim();
+  CHECK(rig.pools().check() == "");
+}
+
 TEST_CASE("captures that begin and end beside freeing threads are never invalidated") {
   Rig rig;
   std::atomic<bool> stop{false};
