@@ -107,6 +107,7 @@ class DevicePool {
   bool free_stamped(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   std::uint32_t lane_for(ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
   void drain_lane(ContextPool& home, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
+  void drain_stale_lanes(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   void drain_lanes() CUPOOL_REQUIRES(device_.lock);
   bool has_lanes() CUPOOL_REQUIRES(device_.lock);
   bool retire_stamped(ContextPool& home, CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);

@@ -68,6 +68,7 @@ Climbed Ladder::hole(DevicePool& pool, Attempt& attempt) {
 
 Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
   Error error{};
+  pool.drain_stale_lanes(*attempt.home);
   while (pool.retire_oldest(attempt.context, false, &error) || pool.retire_stamped(*attempt.home, attempt.context, &error)) {
     Climbed found = hole(pool, attempt);
     if (found.value() != nullptr) return found;

@@ -32,6 +32,8 @@ class StreamLanes {
   /// More streams than this share: the one that has not been used for longest gives its lane up.
   static constexpr std::size_t kMostLanes = 64;
   static constexpr std::size_t kMostStamped = 1024;
+  /// A lane that so many calls on streams have passed by is stale: its thread may be gone, for nobody tells us of that.
+  static constexpr std::uint64_t kStaleUses = 1024;
 
   struct Entry {
     std::uint64_t identity = 0;
@@ -58,6 +60,7 @@ class StreamLanes {
   /// The entry that has not been used for longest. Precondition: there is one.
   const Entry& oldest() const;
   const std::vector<Entry>& entries() const { return entries_; }
+  bool is_stale(const Entry& entry) const { return uses_ - entry.last_use > kStaleUses; }
   Stamped& stamped() { return stamped_; }
 
   /// The context died: nothing of this is left but what a thread is busy with.

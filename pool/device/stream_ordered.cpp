@@ -87,6 +87,18 @@ void DevicePool::drain_lane(ContextPool& home, std::uint32_t lane) {
   device_.counters().lanes_drained.add();
 }
 
+/// On a miss: what no stream has touched for long joins the deferred frees, and the next miss finds it free.
+void DevicePool::drain_stale_lanes(ContextPool& home) {
+  if (home.pooled == nullptr) return;
+  bool drained = false;
+  for (const StreamLanes::Entry& entry : home.streams.entries()) {
+    if (!home.streams.is_stale(entry) || home.pooled->lane_bytes(entry.lane) == 0) continue;
+    drain_lane(home, entry.lane);
+    drained = true;
+  }
+  if (drained) static_cast<void>(close_epoch(home.context, false));
+}
+
 bool DevicePool::has_lanes() {
   for (const auto& home : homes_) {
     if (home->context == nullptr || home->pooled == nullptr) continue;

@@ -311,3 +311,16 @@ TEST_CASE("random stream-ordered work over four streams: no byte has two owners,
   INFO(limit << ": refused " << refused << ", stolen " << now(rig.counters().rung_steal) << ", lanes " << now(rig.counters().lanes_drained));
   if (std::string(limit) == "24MiB") CHECK(now(rig.counters().rung_steal) > 0);
 }
+
+TEST_CASE("a lane that nobody uses any more does not keep its memory for ever") {
+  StreamRig rig;
+  const CUstream gone = new_stream();
+  const CUstream working = new_stream();
+  const CUdeviceptr block = rig.on(gone, 8 * kMiB);
+  rig.free_on(block, gone);
+  for (int i = 0; i < 600; ++i) rig.free_on(rig.on(working, 512), working);
+  CHECK(now(rig.counters().lanes_drained) == 0);
+  for (int i = 0; i < 600; ++i) rig.free_on(rig.on(working, 512), working);
+  CHECK(rig.on(working, 8 * kMiB) == block);
+  CHECK(now(rig.counters().lanes_drained) == 1);
+}
