@@ -67,7 +67,7 @@ class DryRun(unittest.TestCase):
         self.assertEqual(self.run_once.code, 0, self.run_once.out)
 
     def test_parts_that_need_a_gpu_are_skipped_with_the_reason(self) -> None:
-        for name in ("torch", "jax", "cupy", "both", "graphs", "loader", "compile", "calls_static", "kernels_shared", "kernels_static", "verify_static", "green"):
+        for name in ("torch", "jax", "cupy", "both", "graphs", "loader", "compile", "calls_static", "kernels_shared", "kernels_static", "verify_static"):
             part = self.run_once.part(name)
             self.assertEqual((part["status"], part["reason"]), ("skipped", "no GPU"))
             self.assertRegex(self.run_once.out, rf"(?m)^{name} +skipped +\S+  skipped: no GPU$")
@@ -400,6 +400,23 @@ class Told(unittest.TestCase):
 
 class Judging(unittest.TestCase):
     """What decides a part, without running one."""
+
+    def test_every_guess_has_a_question_or_a_reason(self) -> None:
+        """[?] in the sources: as many rows in README.md as a file has guesses, each with parts that exist or a reason."""
+        import parts
+        known = {part.name for part in parts.PARTS}
+        rows = re.findall(r"(?m)^\| `([^`]+)` \| (.+?) \| (.+?) \|$", (ROOT / "tests/gpu/README.md").read_text(encoding="utf-8").split("## Guesses", 1)[1])
+        for _, guess, by in rows:
+            asked = re.findall(r"`(\w+)`", by)
+            self.assertTrue(by.startswith("not asked: ") or (asked and set(asked) <= known), f"{guess}: {by}")
+        listed = [path for path, _, _ in rows]
+        found = {}
+        for folder in ("shim", "pool", "tests/sim"):
+            for path in (ROOT / folder).rglob("*.?pp"):
+                count = path.read_text(encoding="utf-8").count("[?")
+                if count:
+                    found[str(path.relative_to(ROOT))] = count
+        self.assertEqual({path: listed.count(path) for path in listed}, found, "tests/gpu/README.md, Guesses: one row for each [?]")
 
     def test_differences_between_native_and_pooled_answers(self) -> None:
         native_answers = [{"question": "a", "answer": 1}, {"question": "cuMemAlloc during a global capture, same thread", "answer": "refused"},

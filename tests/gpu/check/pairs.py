@@ -149,9 +149,10 @@ def pairs_part() -> Callable[[Place, float], Outcome]:
         if program is None:
             return outcome.skipped(f"{place.build}/gpu/gpu_probe was not built")
         deadline_s, costs = time.monotonic() + limit_s, Costs()
-        plain = outcome.of_ended(place.run([str(program), "pairs"], limit_s / 3))
+        brief = {"PAIR_COST_ROUND_MS": "1"} if place.simulated else {}
+        plain = outcome.of_ended(place.run([str(program), "pairs"], limit_s / 3, place.environment(**brief)))
         costs.add(plain)
-        pooled = outcome.of_ended(place.run([str(program), "pairs"], limit_s / 3, place.shim_environment("none")))
+        pooled = outcome.of_ended(place.run([str(program), "pairs"], limit_s / 3, place.shim_environment("none", **brief)))
         costs.add(pooled, _WAYS)
         for side, word in ((plain, "natively"), (pooled, "under the pool")):
             if side.status != outcome.PASSED:

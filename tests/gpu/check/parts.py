@@ -128,7 +128,7 @@ PARTS = [
     Part("calls_static", 20, "the same of the static runtime, its export tables included", False, _calls("static")),
     Part("codes", 20, "codes for sizes and frees that cannot be; sizes, pitch, layout of blocks", True, _probe("codes")),
     Part("contexts", 20, "memory without a current context, with another, after reset and destroy", True, _probe("contexts")),
-    Part("green", 15, "to whom the memory of a green context belongs", False, _probe("green")),
+    Part("green", 15, "to whom the memory of a green context belongs, and its streams", True, _probe("green")),
     Part("pointers", 20, "reach of SYNC_MEMOPS; what mapped memory answers differently", True, _probe("pointers")),
     Part("capture", 30, "allocation, free and events during capture, by mode and thread", True, _probe("capture")),
     Part("ipc", 40, "handles of interior addresses, of neighbours, of freed blocks", True, _probe("ipc")),

@@ -103,6 +103,37 @@ CUresult make_event() {
   return code;
 }
 
+CUresult load_module() {
+  CUmodule module = nullptr;
+  const CUresult code = CU(cuModuleLoadData)(&module, ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry nothing() { ret; }\n");
+  if (code == CUDA_SUCCESS) CU(cuModuleUnload)(module);
+  return code;
+}
+
+CUresult instantiate_empty() {
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  CUresult code = CU(cuGraphCreate)(&graph, 0);
+  if (code != CUDA_SUCCESS) return code;
+  code = CU(cuGraphInstantiateWithFlags)(&exec, graph, 0);
+  if (exec != nullptr) CU(cuGraphExecDestroy)(exec);
+  CU(cuGraphDestroy)(graph);
+  return code;
+}
+
+/// On a stream that does not capture.
+CUresult allocate_ordered(const Rig& rig) {
+  CUdeviceptr address = 0;
+  const CUresult code = CU(cuMemAllocAsync)(&address, 4096, rig.other);
+  return code == CUDA_SUCCESS ? CU(cuMemFreeAsync)(address, rig.other) : code;
+}
+
+CUresult trim_pool(const Session& session) {
+  CUmemoryPool pool = nullptr;
+  const CUresult code = CU(cuDeviceGetDefaultMemPool)(&pool, session.device);
+  return code == CUDA_SUCCESS ? CU(cuMemPoolTrimTo)(pool, 0) : code;
+}
+
 std::vector<Call> calls(const Rig& rig, std::vector<CUdeviceptr>& kept, std::vector<CUdeviceptr>& spare, Mapping* mapping) {
   constexpr const char* kServed = "CUDA_SUCCESS, capture lives";
   std::vector<Call> list = {
@@ -116,6 +147,11 @@ std::vector<Call> calls(const Rig& rig, std::vector<CUdeviceptr>& kept, std::vec
       {"cuEventRecord on another stream", [&] { return CU(cuEventRecord)(rig.fresh, rig.other); }},
       {"cuCtxSynchronize", [] { return CU(cuCtxSynchronize)(); }},
       {"cuStreamSynchronize of another stream", [&] { return CU(cuStreamSynchronize)(rig.other); }},
+      {"cuMemAllocAsync and cuMemFreeAsync on another stream", [&] { return allocate_ordered(rig); }},
+      {"cuMemPoolTrimTo", [&] { return trim_pool(rig.session); }},
+      {"cuDeviceGraphMemTrim", [&] { return CU(cuDeviceGraphMemTrim)(rig.session.device); }},
+      {"cuModuleLoadData", load_module},
+      {"cuGraphInstantiate of an empty graph", instantiate_empty},
   };
   if (mapping != nullptr) {
     list.push_back({"cuMemCreate", [&] { return create_and_release(rig.session); }});

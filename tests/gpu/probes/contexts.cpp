@@ -1,6 +1,8 @@
 // Memory and contexts: calls without a current context or with another one, what a reset or a destroyed context leaves
 // behind, and to whom the memory of a green context belongs.
 #include "tests/gpu/probes/probe.hpp"
+#include "tests/gpu/probes/timing.hpp"
+#include "tests/gpu/probes/work.hpp"
 
 namespace probe {
 namespace {
@@ -139,9 +141,25 @@ void ask_green(Session& session) {
   CUevent event = nullptr;
   prepare(CU(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
   answer("cuCtxRecordEvent with the green context's handle", CU(cuCtxRecordEvent)(context, event));
+  CUstream theirs = nullptr;
+  prepare(CU(cuGreenCtxStreamCreate)(&theirs, green, CU_STREAM_NON_BLOCKING, 0), "cuGreenCtxStreamCreate");
   CU(cuCtxSetCurrent)(session.context);
+  answer("a green stream with the primary current: cuMemsetD8Async", CU(cuMemsetD8Async)(address, 1, 64, theirs), CUDA_SUCCESS);
+  CUdeviceptr ordered = 0;
+  const CUresult taken = CU(cuMemAllocAsync)(&ordered, 4096, theirs);
+  answer("a green stream with the primary current: cuMemAllocAsync", taken);
+  if (taken == CUDA_SUCCESS) answer("a green stream with the primary current: cuMemFreeAsync", CU(cuMemFreeAsync)(ordered, theirs));
   answer("cuCtxRecordEvent with the primary, event made under the green context", CU(cuCtxRecordEvent)(session.context, event));
-  prepare(CU(cuGreenCtxDestroy)(green), "cuGreenCtxDestroy");
+  const Spin spin;  // the primary's kernel
+  group("a green context that ends with work", [&] {
+    constexpr std::uint64_t kGreenWork_ns = 20'000'000;
+    spin.launch(theirs, kGreenWork_ns);
+    const std::uint64_t start = now_ns();
+    prepare(CU(cuGreenCtxDestroy)(green), "cuGreenCtxDestroy");
+    green = nullptr;
+    answer("cuGreenCtxDestroy with 20 ms of work takes nearly as long", now_ns() - start >= kGreenWork_ns / 2);
+  });
+  if (green != nullptr) prepare(CU(cuGreenCtxDestroy)(green), "cuGreenCtxDestroy");
   answer("the green context is destroyed: cuMemsetD8 on its block", CU(cuMemsetD8_v2)(address, 1, 64), CUDA_SUCCESS);
   answer("the green context is destroyed: cuMemFree of its block", CU(cuMemFree_v2)(address), CUDA_SUCCESS);
 }
