@@ -1,0 +1,105 @@
+"""Every difference that the transparency battery may find, with its reason. Nothing else may differ.
+
+DESIGN section 4 names the deliberate ones. An entry that never occurs under one of its policies fails the test: it is stale.
+"""
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Accepted:
+    """A change of one part of a line: `native` became `ours` (whole tokens, several when more or fewer are printed). With
+    `consequences`, what comes after it in the line may differ as well."""
+
+    reason: str
+    policies: frozenset[str]
+    native: str
+    ours: str
+    symbols: str = ".*"
+    situations: str = ".*"
+    cases: str = ".*"
+    consequences: bool = False
+    seen: set[str] = field(default_factory=set)
+
+    def covers(self, key: tuple[str, str, str], native: str, ours: str) -> bool:
+        patterns = zip((self.symbols, self.situations, self.cases, self.native, self.ours), (*key, native, ours))
+        return all(re.fullmatch(pattern, text) for pattern, text in patterns)
+
+
+def on(*policies: str) -> frozenset[str]:
+    return frozenset(policies)
+
+
+DEFERRED = on("grow", "preallocate", "limit")
+POOLED = DEFERRED | on("sync")
+COUNTED = on("native_ipc", "platform")
+CAPTURED = "captured (global|thread|elsewhere)|capturing global"
+ASYNC_FREE = "cuMemFreeAsync(_ptsz)?"
+
+DELIBERATE = [
+    Accepted("the limit is for what the program takes: code of modules still fits", on("limit"), "code=2", "code=0", symbols="cuModuleLoad.*",
+             cases="full, then .*"),
+    Accepted("the limit is what the device has", on("limit"), "(total|bytes)=1073741824", "(total|bytes)=943718400",
+             symbols="cuMemGetInfo_v2|cuDeviceTotalMem_v2"),
+    Accepted("the limit is what the device has", on("limit"), "free GiB/8=7", "free GiB/8=6", symbols="cuMemGetInfo_v2"),
+    # The first hundred small blocks come from memory that is there.
+    Accepted("an asynchronous error appears at the next real driver call", POOLED, r"failed=100", r"failed=\d+", symbols="cuMemPoolCreate",
+             situations="broken", consequences=True),
+    Accepted("a free does not block the host", DEFERRED, r"waited=\d+", r"waited=0"),
+    Accepted("a pool hit succeeds during capture, and a miss is looked for all the same", POOLED, r"code=900( .*)?", r"code=[012]( .*)?",
+             situations=CAPTURED, consequences=True),
+    Accepted("the same, in a capture of the case's own", POOLED, r"code=900", r"code=0", symbols="cuStreamBeginCapture.*", cases="with frees inside",
+             consequences=True),
+    # The legacy stream while a blocking stream captures.
+    Accepted("a pool hit succeeds during capture", POOLED, r"code=906( .*)?", r"code=0( .*)?", consequences=True),
+    Accepted("an asynchronous error appears at the next real driver call", POOLED, r"code=700( .*)?", r"code=0( .*)?", situations="broken",
+             consequences=True),
+]
+
+# [?] What a real driver says is not established; the simulated one guesses.
+NOT_ESTABLISHED = [
+    Accepted("[?] used memory of a pool in blocks of 512 bytes", POOLED, r"used( high)?=1051576", r"used( high)?=1051648",
+             symbols="cuMemPoolGetAttribute"),
+    Accepted("[?] a handle of one's own memory that is freed", POOLED, "code=201", "code=1", symbols="cuIpcOpenMemHandle(_v2)?",
+             cases="of what is freed"),
+]
+
+SYNC_WAITS = [
+    # [?] Which contexts a native free waits for: scripts/gpu-check asks. Ours waits for all of the device and of linked ones.
+    Accepted("[?] CUPOOL_FREE=sync waits for every context of the device", on("sync"), r"waited=0", r"waited=1000000", situations="busy"),
+    Accepted("[?] CUPOOL_FREE=sync does not wait for a device that cannot reach the block", on("sync"), r"waited=1000000", r"waited=0",
+             symbols="cuMemFree_v2|cuGreenCtxCreate", situations="busy", cases="block of other device.*|device 1.*"),
+    Accepted("during a capture nothing is synchronised: the block waits for its end", on("sync"), r"waited=\d+", r"waited=0", situations="captur.*"),
+    Accepted("the same, in a capture of the case's own", on("sync"), r"waited=1000000", r"waited=0", symbols="cuStreamBeginCapture.*",
+             cases="with frees inside"),
+]
+
+# Known faults of the library. Fixing one makes its entry stale, and the test says so.
+OPEN = [
+    Accepted("a breach of the limit is answered before the driver has looked at the other arguments", on("limit"), "code=(400|1|201|101|801)", "code=2"),
+    Accepted("segments: a hole between live blocks cannot go back to the driver", POOLED - on("limit"), "code=0", "code=2", symbols="cuModuleLoad.*",
+             cases="full, then one of many freed"),
+    Accepted("what is freed during a capture waits for its end, whatever is short", POOLED - on("limit"), "code=0", "code=2", symbols="cuModuleLoad.*",
+             situations=".* relaxed", cases="full, then all freed"),
+    Accepted("a free in a stream needs no current context: the stream has one", POOLED | COUNTED, "code=(0|1|400)", "code=201",
+             situations="no context", consequences=True),
+    Accepted("the same when the current one is destroyed", POOLED | COUNTED, "code=400", "code=709", symbols=ASYNC_FREE, situations="destroyed"),
+    Accepted("a free in a stream that the driver does not know succeeds", POOLED | COUNTED, "code=400", "code=0", symbols=ASYNC_FREE + "|cuStreamDestroy.*",
+             consequences=True),
+    Accepted("figures of a pool leave out what the driver served of it: streams of other contexts", POOLED, r"used( high)?=[1-9]\d*", r"used( high)?=(0|1048576)",
+             symbols="cuMemPool(Create|GetAttribute)"),
+    Accepted("a destroyed pool is forgotten while memory of it lives", POOLED, "pool=plain_pool", "pool=null", symbols="cuMemPoolDestroy"),
+    Accepted("access to a pool is given without relaxing the thread's capture mode, and not at all to a broken context", POOLED, "code=0", "code=[79]00",
+             symbols="cuMemPoolSetAccess", consequences=True),
+    Accepted("a size that overflows is refused before the driver can say why not", POOLED, "code=700", "code=2", symbols="cuMemAllocFromPoolAsync.*",
+             situations="broken", cases="all ones"),
+    Accepted("a plain free in a stream of another context synchronises the current one", COUNTED, "waited=0", "waited=1000000", symbols=ASYNC_FREE,
+             situations="busy"),
+    Accepted("the same meets the current context's error", COUNTED | on("sync"), "code=(0|400)", "code=700", symbols=ASYNC_FREE + "|cuStreamDestroy.*",
+             situations="broken", consequences=True),
+    Accepted("the same kills a capture", COUNTED, "code=(0|400)", "code=900", symbols=ASYNC_FREE, situations=CAPTURED, consequences=True),
+]
+
+ACCEPTED = DELIBERATE + NOT_ESTABLISHED + SYNC_WAITS + OPEN

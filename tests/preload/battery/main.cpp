@@ -1,0 +1,85 @@
+// battery [SYMBOL...]: runs every row (or those named), each in a process of its own, and prints one line per case:
+//   <symbol> | <situation> | <case> | <outcome> | <what holds afterwards> | <violations that the driver noted>
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "battery.hpp"
+
+namespace {
+
+using namespace battery;
+
+struct Row {
+  const char* symbol;
+  void (*cases)(Cases&);
+};
+
+constexpr Row kRows[] = {
+#define HOOK(name, symbol, since, method) {#symbol, &cases_##symbol},
+#include "shim/entry_points.def"
+#undef HOOK
+};
+
+using Count = std::size_t (*)();
+
+void run_case(const Row& row, Situation situation, const Case& one) {
+  static const Count violations = reinterpret_cast<Count>(dlsym(RTLD_DEFAULT, "cusim_violation_count"));
+  static const Count now_ns = reinterpret_cast<Count>(dlsym(RTLD_DEFAULT, "cusim_now_ns"));
+  World world;
+  enter(world, situation);
+  Line line(world);
+  const std::size_t violations_before = violations();
+  const std::size_t before_ns = now_ns();
+  one.body(world, line);
+  const std::size_t waited_ns = now_ns() - before_ns;
+  const std::size_t noted = violations() - violations_before;
+  std::printf("%s | %s | %s | %s | waited=%zu %s | %zu\n", row.symbol, name_of(situation), one.name.c_str(), line.str().c_str(), waited_ns,
+              aftermath(world).c_str(), noted);
+  leave(world);
+}
+
+int run_row(const Row& row) {
+  Cases cases;
+  row.cases(cases);
+  if (cases.all().empty()) {
+    std::printf("%s has no cases\n", row.symbol);
+    return 1;
+  }
+  for (int i = 0; i < static_cast<int>(Situation::kCount); ++i) {
+    for (const Case& one : cases.all()) run_case(row, static_cast<Situation>(i), one);
+  }
+  return 0;
+}
+
+bool is_wanted(const Row& row, int count, char** names) {
+  for (int i = 1; i < count; ++i) {
+    if (std::strcmp(names[i], row.symbol) == 0) return true;
+  }
+  return count == 1;
+}
+
+}  // namespace
+
+int main(int count, char** names) {
+  int failed = 0;
+  for (const Row& row : kRows) {
+    if (!is_wanted(row, count, names)) continue;
+    std::fflush(stdout);
+    const pid_t child = fork();  // before CUDA is used: the child is a process like any other
+    if (child == 0) {
+      const int code = run_row(row);
+      std::fflush(stdout);
+      _exit(code);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (status != 0) std::printf("%s ended with status %#x\n", row.symbol, status);
+    failed += status != 0 ? 1 : 0;
+    std::fflush(stdout);
+  }
+  return failed != 0 ? 1 : 0;
+}
