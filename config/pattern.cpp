@@ -86,12 +86,14 @@ std::optional<std::string> expand_pattern(std::string_view pattern, const Patter
   return path;
 }
 
-std::string oom_name(const std::string& report_path, int k) {
+std::string numbered_name(const std::string& report_path, const std::string& word, int k) {
   const std::size_t slash = report_path.rfind('/');
   const std::size_t name = slash == std::string::npos ? 0 : slash + 1;
   std::size_t dot = report_path.rfind('.');
   if (dot == std::string::npos || dot <= name) dot = report_path.size();  // none, or a hidden file's own dot
-  return report_path.substr(0, dot) + ".oom" + std::to_string(k) + report_path.substr(dot);
+  return report_path.substr(0, dot) + "." + word + std::to_string(k) + report_path.substr(dot);
 }
+
+std::string oom_name(const std::string& report_path, int k) { return numbered_name(report_path, "oom", k); }
 
 }  // namespace cupool::config

@@ -21,5 +21,7 @@ std::optional<std::string> expand_pattern(std::string_view pattern, const Patter
 
 /// The name for the k-th OOM report: "a.json" -> "a.oom1.json"; without extension, appended.
 std::string oom_name(const std::string& report_path, int k);
+/// The same with another word than "oom": a report that somebody asked for is "request".
+std::string numbered_name(const std::string& report_path, const std::string& word, int k);
 
 }  // namespace cupool::config

@@ -183,7 +183,7 @@ CUresult begin_capture(const Real<CUresult(CUstream, Rest...)>& real, CUstream s
 template <class... Args>
 CUresult pass_unpooled(const Real<CUresult(Args...)>& real, Args... args) {
   const CUresult result = real(args...);
-  if (result == CUDA_SUCCESS) process().pools.saw_unpooled(real.symbol());
+  if (result == CUDA_SUCCESS) process().saw_unpooled(real.symbol());
   return result;
 }
 

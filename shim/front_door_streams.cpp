@@ -22,7 +22,7 @@ bool is_capturing(Process& own, CUstream stream) {
 template <class... Args>
 CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, CUdeviceptr* out, std::size_t bytes, CUstream stream, Args... args) {
   Process& own = process();
-  if (own.options->policy != config::Policy::async) own.pools.saw_unpooled(real.symbol());
+  if (own.options->policy != config::Policy::async) own.saw_unpooled(real.symbol());
   if (is_capturing(own, stream)) return real(out, args...);  // a graph node: nothing is taken until the graph runs
   own.before_allocation();
   return account_driver_pool(bytes, real.symbol(), out, [&] { return real(out, args...); });

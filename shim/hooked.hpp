@@ -2,7 +2,7 @@
 //
 // Order, and why: (1) the real function, so that whatever happens there is an answer; (2) lookups answer in any
 // phase; (3) may this thread be served now? re-entered, cold, aside, exiting or forked: pass; (4) the body under the
-// guard, then, with no lock held, what the trace needs; (5) an exception of ours becomes the real driver's answer, never the
+// guard, then, with no lock held, what the trace and requests from outside need; (5) an exception of ours becomes the real driver's answer, never the
 // program's problem. Thread cancellation is not ours to swallow. A pooled address is kept from the driver on every way out (HOOK_FREE).
 #pragma once
 
@@ -37,7 +37,7 @@ struct Hooked<E, CUresult(Args...)> {
       try {
         if (lifecycle::may_serve()) [[likely]] {
           const CUresult result = Body<E>::run(real, args...);
-          process().trace.upkeep();
+          process().upkeep();
           return result;
         }
       } catch (abi::__forced_unwind&) {

@@ -46,7 +46,21 @@ Process::Process(const DriverApi& driver_api, std::unique_ptr<config::Options> l
             options->trace.empty() ? std::string() : page_text(*options, identity, report_path)),
       pools(api, *options, page.devices(), observe::kMaxDevices, nullptr, trace.sink()),
       shared(api, pools, {identity.live_identity().pid, identity.live_identity().process_start_ticks}),
-      reporter(pools, *options, identity, report_path, trace) {}
+      reporter(pools, *options, identity, report_path, trace, page) {}
+
+/// One thread serves it; the word goes back to 0 when it is done.
+void Process::serve_request() noexcept {
+  if (serving_request_.exchange(true, std::memory_order_acquire)) return;
+  std::atomic<std::uint32_t>& word = page.header().request;
+  const auto asked = static_cast<observe::LiveRequest>(word.load(std::memory_order_acquire));
+  try {
+    if (asked == observe::LiveRequest::trim) pools.trim();
+    if (asked == observe::LiveRequest::report) reporter.write_requested();
+  } catch (...) {  // no host memory: nothing was given back
+  }
+  word.store(0, std::memory_order_release);
+  serving_request_.store(false, std::memory_order_release);
+}
 
 std::unique_ptr<config::Options> load_options() {
   std::vector<std::string_view> environment;

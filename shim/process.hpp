@@ -4,6 +4,7 @@
 // destructors have run. Thread rule: read-only but for what its members allow.
 #pragma once
 
+#include <atomic>
 #include <memory>
 
 #include "config/options.hpp"
@@ -31,6 +32,17 @@ struct Process {
     trace.begin();
   }
 
+  /// A call that no part of the pool serves; a literal.
+  void saw_unpooled(const char* symbol) {
+    if (pools.saw_unpooled(symbol)) observe::note_unpooled(&page.header(), symbol);
+  }
+
+  /// After each call, with no lock held: what the trace needs, and what somebody asked for from outside.
+  void upkeep() {
+    trace.upkeep();
+    if (page.header().request.load(std::memory_order_relaxed) != 0) [[unlikely]] serve_request();
+  }
+
   DriverApi api;
   std::unique_ptr<config::Options> options;
   Identity identity;
@@ -46,6 +58,11 @@ struct Process {
   MempoolBook mempools{api};
   PeerBook peers;
   VmmLedger vmm;
+
+ private:
+  void serve_request() noexcept;
+
+  std::atomic<bool> serving_request_{false};
 };
 
 /// The options of this process's environment.

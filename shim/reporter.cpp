@@ -90,6 +90,7 @@ void Reporter::report_oom() {
   const observe::ReportInput report = input(observe::ReportEvent::oom, kLockBudget);
   std::string path = path_.empty() || path_ == "stderr" ? path_ : config::oom_name(path_, k);
   if (!path.empty() && !write(report, path, unix_now_ns() + kOomWriteBudget_ns)) path.clear();
+  else if (!path.empty()) page_.header().oom_count.fetch_add(1, std::memory_order_relaxed);
   tell(report, path);
 }
 
@@ -98,6 +99,17 @@ void Reporter::after_oom() noexcept {
   try {
     report_oom();
   } catch (...) {  // host memory is short too: the program's own error is what counts
+  }
+  errno = kept_errno;
+}
+
+void Reporter::write_requested() noexcept {
+  const int kept_errno = errno;
+  try {
+    const int k = requested_reports_.fetch_add(1, std::memory_order_relaxed) + 1;
+    const std::string path = path_.empty() || path_ == "stderr" ? path_ : config::numbered_name(path_, "request", k);
+    if (!path.empty()) write(input(observe::ReportEvent::request, kLockBudget), path, unix_now_ns() + kOomWriteBudget_ns);
+  } catch (...) {  // host memory is short: whoever asked will see that nothing came
   }
   errno = kept_errno;
 }

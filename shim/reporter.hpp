@@ -14,6 +14,7 @@
 #include "pool/device/pool_set.hpp"
 #include "pool/observe/report.hpp"
 #include "shim/identity.hpp"
+#include "shim/live_page.hpp"
 #include "shim/trace_file.hpp"
 
 namespace cupool::shim {
@@ -21,8 +22,9 @@ namespace cupool::shim {
 class Reporter {
  public:
   /// The referents outlive the process. `path` is where the exit report goes: "stderr", or empty for none.
-  Reporter(PoolSet& pools, const config::Options& options, const Identity& identity, const std::string& path, TraceFile& trace)
-      : pools_(pools), options_(options), identity_(identity), path_(path), trace_(trace) {}
+  Reporter(PoolSet& pools, const config::Options& options, const Identity& identity, const std::string& path, TraceFile& trace,
+           LivePage& page)
+      : pools_(pools), options_(options), identity_(identity), path_(path), trace_(trace), page_(page) {}
 
   /// Tells the user what the pool found worth a line; one load when there is nothing.
   void pass_warnings() noexcept {
@@ -31,6 +33,9 @@ class Reporter {
 
   /// After a call that failed: writes what is new since the last time, and tells the user on stderr.
   void after_oom() noexcept;
+
+  /// A report that somebody asked for from outside, to the name with `.request<k>` before the extension.
+  void write_requested() noexcept;
 
   /// The exit report; `exit_code` where it is known. True when there was nothing to write or it was written.
   bool write_exit(std::optional<int> exit_code) noexcept;
@@ -47,7 +52,9 @@ class Reporter {
   const Identity& identity_;
   const std::string& path_;
   TraceFile& trace_;
+  LivePage& page_;
   std::atomic<int> oom_reports_{0};
+  std::atomic<int> requested_reports_{0};
   std::mutex warnings_mutex_;
   std::vector<std::string> warnings_;  ///< the pool's, told already, for the reports
 };

@@ -300,12 +300,13 @@ bool PoolSet::release_outside(OutsideKind kind, std::uint64_t key) {
   return true;
 }
 
-void PoolSet::saw_unpooled(const char* api) {
+bool PoolSet::saw_unpooled(const char* api) {
   for (std::atomic<const char*>& slot : impl_->unpooled) {
     const char* seen = slot.load(std::memory_order_acquire);
-    if (seen == nullptr && slot.compare_exchange_strong(seen, api, std::memory_order_acq_rel)) return;
-    if (seen == api || std::strcmp(seen, api) == 0) return;
+    if (seen == nullptr && slot.compare_exchange_strong(seen, api, std::memory_order_acq_rel)) return true;
+    if (seen == api || std::strcmp(seen, api) == 0) return false;
   }
+  return false;
 }
 
 void PoolSet::context_seen(CUcontext context, int device) {

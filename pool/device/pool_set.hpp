@@ -133,7 +133,8 @@ class PoolSet {
   /// Forgets `key`; false when it is not known.
   bool release_outside(OutsideKind kind, std::uint64_t key);
   /// A call passed to the driver unpooled, for data_quality. `api` must be a literal.
-  void saw_unpooled(const char* api);
+  /// True when it is new.
+  bool saw_unpooled(const char* api);
 
   // --- contexts, captures -----------------------------------------------------------------------------
 

@@ -20,6 +20,8 @@ cupool pools CUDA memory for programs that know nothing of it, and says where th
   cupool fill [--to 90%]               take device memory step by step up to a target, to test with or to hold it
   cupool validate FILE                 check a report against its schema, and its arithmetic
   cupool trace FILE                    show what CUPOOL_TRACE recorded, or convert it into a benchmark
+  cupool trim PID                      ask a running process to give back device memory that it does not use
+  cupool dump PID                      ask a running process for a report now
   cupool explain [WORD]                what a word of the report means: a cause, a metric, a part of the ledger
 
 `cupool SUBCOMMAND --help` tells more. Examples:
@@ -173,6 +175,24 @@ def _trace(arguments: list[str]) -> int:
     return trace.run(flags.file, flags.format, flags.device, flags.output)
 
 
+def _ask(name: str, word: int, what: str, arguments: list[str]) -> int:
+    from cupool_lib import ask
+    parser = _Parser(prog=f"cupool {name}", description=f"{what} The process answers at its next CUDA call. Only for processes of the same user "
+                     "on this machine (and in this container) that have used device memory under cupool.")
+    parser.add_argument("pid", metavar="PID", type=int)
+    parser.add_argument("--wait", metavar="SECONDS", type=_reader(_seconds), default=10.0, help="how long to wait for the answer (default 10)")
+    flags = parser.parse_args(arguments)
+    return ask.run(word, flags.pid, flags.wait)
+
+
+def _trim(arguments: list[str]) -> int:
+    return _ask("trim", 2, "Asks a process to give back the device memory that its pool keeps and nobody uses.", arguments)
+
+
+def _dump(arguments: list[str]) -> int:
+    return _ask("dump", 1, "Asks a process for a report now, and prints where it lies: the report's name with .request<k> before the extension.", arguments)
+
+
 def _fill(arguments: list[str]) -> int:
     from cupool_lib import fill
     parser = _Parser(prog="cupool fill", description="Allocates device memory in steps until so much of the device is in use (by anybody), prints each step, "
@@ -209,7 +229,8 @@ def _reader(parse):
     return read
 
 
-_COMMANDS = {"fill": _fill, "report": _report, "validate": _validate, "doctor": _doctor, "explain": _explain, "trace": _trace}
+_COMMANDS = {"fill": _fill, "report": _report, "validate": _validate, "doctor": _doctor, "explain": _explain, "trace": _trace, "trim": _trim,
+             "dump": _dump}
 
 
 def main(arguments: list[str]) -> int:
