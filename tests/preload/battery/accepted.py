@@ -102,4 +102,14 @@ OPEN = [
     Accepted("the same kills a capture", COUNTED, "code=(0|400)", "code=900", symbols=ASYNC_FREE, situations=CAPTURED, consequences=True),
 ]
 
-ACCEPTED = DELIBERATE + NOT_ESTABLISHED + SYNC_WAITS + OPEN
+# The runtime's battery meets fewer of them.
+RUNTIME = [
+    Accepted("a pool hit succeeds during capture", POOLED, r"code=900( .*)?", r"code=[0-2]( .*)?", situations=CAPTURED, consequences=True),
+    Accepted("memory that is freed stays mapped: a program's use of it is not refused", POOLED, "code=1", "code=0", symbols="cudaMemset",
+             cases="freed", consequences=True),
+    Accepted("the limit is what the device has", on("limit"), "total=1073741824", "total=943718400", symbols="cudaMemGetInfo", consequences=True),
+    Accepted("a breach of the limit is answered before the driver has looked at the other arguments", on("limit"), "code=1", "code=2",
+             symbols="cudaMallocFromPoolAsync", situations="first call", consequences=True),
+]
+
+ACCEPTED = {"battery": DELIBERATE + NOT_ESTABLISHED + SYNC_WAITS + OPEN, "battery_runtime": RUNTIME, "battery_runtime_per_thread": RUNTIME}

@@ -17,9 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-import accepted
+from accepted import ACCEPTED, Accepted
 
-# "inert": policies of which nothing at all may be seen.
 POLICIES = {
     "grow": {},
     "preallocate": {"CUPOOL_POLICY": "preallocate", "CUPOOL_PREALLOCATE": "64MiB"},
@@ -75,11 +74,12 @@ def changes(native: list[str], ours: list[str]) -> list[tuple[str, str]]:
     return [(" ".join(native[begin:len(native) - end]), " ".join(ours[begin:len(ours) - end]))]
 
 
-def unexplained(key: Key, native: list[str], ours: list[str], policy: str) -> tuple[list[tuple[str, str]], bool]:
+def unexplained(key: Key, native: list[str], ours: list[str], policy: str,
+                entries: list[Accepted]) -> tuple[list[tuple[str, str]], bool]:
     """What no entry covers, and whether an entry with consequences covers the rest of the line."""
     left = []
     for before, after in changes(native, ours):
-        entry = next((e for e in accepted.ACCEPTED if policy in e.policies and e.covers(key, before, after)), None)
+        entry = next((e for e in entries if policy in e.policies and e.covers(key, before, after)), None)
         if entry is None:
             left.append((before, after))
             continue
@@ -89,7 +89,7 @@ def unexplained(key: Key, native: list[str], ours: list[str], policy: str) -> tu
     return left, False
 
 
-def compare(native_text: str, text: str, policy: str) -> list[str]:
+def compare(native_text: str, text: str, policy: str, entries: list[Accepted]) -> list[str]:
     native, _ = read(native_text)
     lines, other = read(text)
     broken = [f"not a line of the battery: {line}" for line in other]
@@ -97,14 +97,14 @@ def compare(native_text: str, text: str, policy: str) -> list[str]:
     broken += [f"only under the library: {' | '.join(key)}" for key in lines if key not in native]
     for key, (tokens, violations) in lines.items():
         before, violations_before = native.get(key, (tokens, violations))
-        left, is_other = unexplained(key, before, tokens, policy)
+        left, is_other = unexplained(key, before, tokens, policy, entries)
         if left:
             broken.append(f"{' | '.join(key)}: " + "; ".join(f"natively {a or 'nothing'}, here {b or 'nothing'}" for a, b in left))
         # With a destroyed context current our own questions meet it too; whoever breaks a rule natively hears of it twice.
         elif violations > violations_before == 0 and key[1] != "destroyed" and not is_other:
             broken.append(f"{' | '.join(key)}: {violations} violations of the driver's rules, natively none")
     broken += [f"stale: natively {e.native!r}, here {e.ours!r} ({e.reason}) does not occur for {e.symbols} {e.situations} {e.cases}"
-               for e in accepted.ACCEPTED if policy in e.policies and policy not in e.seen]
+               for e in entries if policy in e.policies and policy not in e.seen]
     return broken
 
 
@@ -120,7 +120,7 @@ def main() -> int:
         given.lines.write_text(text, encoding="utf-8")
         broken = [f"not a line of the battery: {line}" for line in read(text)[1]]
     else:
-        broken = compare(given.lines.read_text(encoding="utf-8"), text, given.policy)
+        broken = compare(given.lines.read_text(encoding="utf-8"), text, given.policy, ACCEPTED[given.program.name])
     if code != 0:
         broken.append(f"the battery ended with {code}")
     for sentence in broken if given.all else broken[:SHOWN]:
