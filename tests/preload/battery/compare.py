@@ -55,7 +55,7 @@ def read(text: str) -> tuple[dict[Key, tuple[list[str], int]], list[str]]:
     other = []
     for line in text.splitlines():
         parts = line.split(" | ")
-        if len(parts) != 6 or (parts[0], parts[1], parts[2]) in lines:
+        if len(parts) != 6 or not parts[5].isdigit() or (parts[0], parts[1], parts[2]) in lines:
             other.append(line)
             continue
         # "two words=value" is one token
