@@ -309,6 +309,10 @@ if os.environ.get("DIES"): print(os.environ["DIES"], file=sys.stderr); sys.exit(
         self.assertEqual(self.compare(never, self.pooled()).status, outcome.PASSED)
         self.assertEqual(self.compare(never).status, outcome.SKIPPED)
 
+    def test_other_errors_of_a_route_that_may_be_unsupported_still_fail(self) -> None:
+        result = self.compare(self.pooled("never", environment={"DIES": "illegal memory access"}, unsupported="does not yet support"), self.pooled())
+        self.assertEqual(result.status, outcome.FAILED)
+
     def test_a_setting_that_did_not_take_fails(self) -> None:
         result = self.compare(self.pooled(allocator="cudaMallocAsync"))
         self.assertEqual(result.status, outcome.FAILED)

@@ -51,7 +51,8 @@ class Gpt(nn.Module):
 class Training:
     def __init__(self):
         torch.manual_seed(7)
-        self.model = Gpt().to("cuda")
+        with torch.device("cuda"):  # filled there: on the host it would take longer than the training
+            self.model = Gpt()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4)
 
     def step(self, batch, length, sample=lambda: None):
