@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -250,6 +251,8 @@ def main(arguments: list[str]) -> int:
         known = ", ".join(["run", *_COMMANDS])
         return fail(f"there is no subcommand '{name}': {known} (see cupool --help)", 2)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `cupool report FILE | head` ends quietly
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a locale may lack a character of a report
     try:
         return _COMMANDS[name](rest)
     except KeyboardInterrupt:

@@ -33,7 +33,7 @@ def complete_run(run_id: str, ended: dict[int, int], end_unix_ns: int, folder: P
     for path in live_page.page_files(locate.live_page_folder() if folder is None else folder):
         try:
             line = _complete_page(path, run_id, ended, end_unix_ns)
-        except (BadPage, OSError) as error:
+        except (BadPage, OSError, RecursionError) as error:
             # Somebody else's page, gone meanwhile or unreadable, is none of this run's business; the program's own is.
             line = f"live page {path} cannot be used: {error}" if int(path.name.split(".")[0]) in ended else ""
         if line:

@@ -130,13 +130,17 @@ def _rule_items(value, sub_schema, place, root, _schema):
             yield from _check(item, sub_schema, f"{place}/{index}", root)
 
 
+def _fits(value, schema, place, root) -> bool:
+    return next(_check(value, schema, place, root), None) is None
+
+
 def _rule_any_of(value, schemas, place, root, _schema):
-    if not any(not list(_check(value, option, place, root)) for option in schemas):
+    if not any(_fits(value, option, place, root) for option in schemas):
         yield place, f"{_short(value)} matches none of the allowed forms"
 
 
 def _rule_one_of(value, schemas, place, root, _schema):
-    matches = sum(not list(_check(value, option, place, root)) for option in schemas)
+    matches = sum(_fits(value, option, place, root) for option in schemas)
     if matches != 1:
         yield place, f"{_short(value)} matches {matches} of the allowed forms instead of one"
 

@@ -7,6 +7,7 @@ offset and length is checked against the file before it is used, and only our ow
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import stat
@@ -96,9 +97,16 @@ def _rows(data: bytes, header: dict, table: str, words: int) -> list[list[str]]:
     return rows
 
 
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:60]} is no number of JSON")  # the completed report could not hold it
+    return number
+
+
 def _facts(raw: bytes) -> dict:
     try:
-        facts = json.loads(raw.rstrip(b"\0").decode("utf-8", "replace"))
+        facts = json.loads(raw.rstrip(b"\0").decode("utf-8", "replace"), parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise BadPage(f"process facts are not JSON: {error}") from None
     if not isinstance(facts, dict) or not all(isinstance(facts.get(key, {}), dict) for key in ("process", "options")):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 SCHEMA_NAME = "cupool.report/1"
 _MAX_BYTES = 4 << 30
+_INTEGERS = range(-2**63, 2**64)
 
 
 class BadReport(Exception):
@@ -20,8 +21,9 @@ class BadReport(Exception):
 def _no_duplicates(pairs: list) -> dict:
     result = dict(pairs)
     if len(result) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError("the key '%s' appears twice in one object" % next(key for key in keys if keys.count(key) > 1))
+        seen: set = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise ValueError(f"the key '{twice}' appears twice in one object")
     return result
 
 
@@ -83,11 +85,22 @@ class Fields:
             self._wrong(f"{self.place}/{key}", value, expected)
         return value
 
-    def integer(self, key: str, default: int = 0) -> int:
-        return self._get(key, (int,), "integer", default)
+    def integer(self, key: str, default: int | None = 0) -> int | None:
+        """1.0 is one too, as in JSON Schema."""
+        value = self._get(key, (int, float), "integer", default)
+        if isinstance(value, float):
+            if not value.is_integer():
+                self._wrong(f"{self.place}/{key}", value, "integer")
+            value = int(value)
+        if value is not None and value not in _INTEGERS:
+            raise BadReport(f"{self.file}: {self.place}/{key}: expected an integer of 64 bits, found a larger one")
+        return value
 
     def number(self, key: str) -> float | None:
-        return self._get(key, (int, float), "number or null", None)
+        value = self._get(key, (int, float), "number or null", None)
+        if isinstance(value, int) and value not in _INTEGERS:
+            raise BadReport(f"{self.file}: {self.place}/{key}: the number is too large")
+        return value
 
     def text(self, key: str, default: str = "") -> str:
         return self._get(key, (str,), "string", default)

@@ -21,6 +21,7 @@ _LEDGER = (
     ("outside_managed", "its managed memory", "yellow"), ("other_processes", "other processes", "red"),
     ("unattributed", "contexts and others", "red"), ("driver_free", "free at the driver", "dim"))
 _LEAKS_SHOWN, _SITES_SHOWN, _OOMS_SHOWN, _PINS_SHOWN = 8, 5, 3, 3
+_WRAPPED_MAX = 4000  # textwrap takes the square of a long word's length
 
 
 def render(report: dict, path: str) -> str:
@@ -80,6 +81,8 @@ def _ooms(root: Fields, paint: Paint) -> list[str]:
 
 
 def _wrap(text: str, indent: str, paint: Paint, hanging: str | None = None) -> list[str]:
+    if len(text) > _WRAPPED_MAX:
+        text = text[:_WRAPPED_MAX] + " ..."
     return textwrap.wrap(text, paint.width, initial_indent=indent, subsequent_indent=indent if hanging is None else hanging)
 
 

@@ -10,6 +10,7 @@ import shutil
 import sys
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36"}
+_LINE_MAX = 900
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -79,6 +80,7 @@ def duration(nanoseconds: int) -> str:
 
 
 def fail(message: str, code: int) -> int:
-    """One line on stderr; returns the exit code."""
-    sys.stderr.write("cupool: " + printable(message) + "\n")
+    """One line on stderr, not longer than a person reads; returns the exit code."""
+    line = printable(message)
+    sys.stderr.write("cupool: " + (line if len(line) <= _LINE_MAX else line[:_LINE_MAX] + " ...") + "\n")
     return code
