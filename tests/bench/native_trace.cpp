@@ -124,7 +124,7 @@ class Parser {
     if (result_.allocations == UINT32_MAX) fail(offset, "too many blocks");
     const auto slot = static_cast<std::uint32_t>(result_.allocations++);
     live_.emplace(address, Block{slot, requested});
-    result_.events.push_back({requested, slot, false});
+    result_.events.push_back({requested, slot, false, 0});
     live_bytes_ += requested;
     result_.peak_live_bytes = std::max(result_.peak_live_bytes, live_bytes_);
   }
@@ -135,7 +135,7 @@ class Parser {
     const auto found = live_.find(address);
     if (found == live_.end()) return;
     live_bytes_ -= found->second.bytes;
-    result_.events.push_back({0, found->second.slot, true});
+    result_.events.push_back({0, found->second.slot, true, 0});
     ++result_.frees;
     live_.erase(found);
   }

@@ -129,7 +129,7 @@ class Builder {
     if (*bytes == 0 || *bytes > kMaxBlockBytes) reader_.fail("a block of " + std::to_string(*bytes) + " bytes");
     const auto slot = static_cast<std::uint32_t>(result_.allocations);
     if (!slots_.emplace(id, Block{slot, *bytes}).second) reader_.fail("block " + std::to_string(id) + " is allocated twice");
-    result_.events.push_back({*bytes, slot, false});
+    result_.events.push_back({*bytes, slot, false, static_cast<std::uint32_t>(*stream)});
     ++result_.allocations;
     live_bytes_ += *bytes;
     result_.peak_live_bytes = std::max(result_.peak_live_bytes, live_bytes_);
@@ -142,7 +142,7 @@ class Builder {
     if (!found->second.live) reader_.fail("block " + std::to_string(id) + " is freed twice");
     found->second.live = false;
     live_bytes_ -= found->second.bytes;
-    result_.events.push_back({0, found->second.slot, true});
+    result_.events.push_back({0, found->second.slot, true, 0});
     ++result_.frees;
   }
 

@@ -15,6 +15,7 @@ struct Event {
   std::uint64_t bytes = 0;   ///< of an allocation; 0 for a free
   std::uint32_t slot = 0;    ///< which block: the index of its allocation, counted from 0
   bool is_free = false;
+  std::uint32_t stream = 0;  ///< of an allocation, as numbered in the text; 0 where a format does not say
 };
 
 struct Trace {

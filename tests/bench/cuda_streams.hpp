@@ -1,0 +1,36 @@
+// The streams of a recorded job on the CUDA runtime, made when they are first named; and the runtime's errors as failures.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <unordered_map>
+
+#include "allocator.hpp"
+#include "player.hpp"
+
+namespace bench {
+
+inline void check(const char* call, cudaError_t code) {
+  if (code == cudaSuccess) return;
+  throw AllocatorFailure(std::string(call) + " failed", code == cudaErrorMemoryAllocation, cudaGetErrorString(code));
+}
+
+class CudaStreams {
+ public:
+  cudaStream_t operator[](std::uint32_t number) {
+    cudaStream_t& stream = streams_[number];
+    if (stream == nullptr) check("cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    return stream;
+  }
+
+ private:
+  std::unordered_map<std::uint32_t, cudaStream_t> streams_;
+};
+
+inline Copies cuda_copies() {
+  return {[](void* device, const void* host, std::size_t bytes) { check("cudaMemcpy", cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice)); },
+          [](void* host, const void* device, std::size_t bytes) { check("cudaMemcpy", cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost)); }};
+}
+
+}  // namespace bench

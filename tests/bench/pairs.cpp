@@ -1,0 +1,179 @@
+#include "pairs.hpp"
+
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace bench {
+namespace {
+
+using Nanoseconds = std::chrono::duration<double, std::nano>;
+
+constexpr std::size_t kKiB = 1024;
+constexpr std::size_t kMiB = 1024 * kKiB;
+constexpr std::size_t kGiB = 1024 * kMiB;
+constexpr int kWarmUpRounds = 2;
+constexpr std::size_t kRingBytes = 16 * kGiB;  ///< the ring is shorter where its blocks are large
+
+struct Shape {
+  std::size_t bytes;
+  int threads;
+  std::size_t standing_blocks;
+};
+
+/// How long to look.
+struct Effort {
+  int rounds = 11;
+  Nanoseconds round_at_least{3e6};
+};
+
+std::vector<Shape> shapes(bool quick) {
+  if (quick) return {{512, 1, 0}, {4 * kMiB, 2, 100}};
+  std::vector<Shape> result;
+  for (const std::size_t bytes : {std::size_t{512}, 4 * kKiB, 32 * kKiB, 256 * kKiB, 2 * kMiB, 16 * kMiB, 128 * kMiB, kGiB}) result.push_back({bytes, 1, 0});
+  for (const std::size_t bytes : {std::size_t{512}, 32 * kKiB, 2 * kMiB}) result.push_back({bytes, 2, 0});
+  for (const std::size_t standing : {1'000, 10'000, 100'000, 1'000'000}) result.push_back({4 * kKiB, 1, standing});
+  return result;
+}
+
+Nanoseconds now(clockid_t clock) {
+  timespec value{};
+  clock_gettime(clock, &value);
+  return Nanoseconds(static_cast<double>(value.tv_sec) * 1e9 + static_cast<double>(value.tv_nsec));
+}
+
+/// One thread's blocks.
+class Ring {
+ public:
+  Ring(Allocator& allocator, std::size_t bytes, int threads)
+      : allocator_(allocator), bytes_(bytes), clock_(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC) {
+    const std::size_t fitting = kRingBytes / bytes / static_cast<std::size_t>(threads);
+    blocks_.resize(std::clamp<std::size_t>(fitting, 8, 256));
+    for (void*& block : blocks_) block = allocator_.allocate(bytes_, 0);
+  }
+  ~Ring() {
+    for (void* block : blocks_) allocator_.release(block, bytes_, 0);
+  }
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+
+  Nanoseconds pairs(std::size_t count) {
+    const Nanoseconds start = now(clock_);
+    for (std::size_t i = 0; i < count; ++i) {
+      void*& block = blocks_[at_];
+      allocator_.release(block, bytes_, 0);
+      block = allocator_.allocate(bytes_, 0);
+      at_ = (at_ + 97) % blocks_.size();
+    }
+    return now(clock_) - start;
+  }
+
+ private:
+  Allocator& allocator_;
+  std::size_t bytes_;
+  clockid_t clock_;
+  std::vector<void*> blocks_;
+  std::size_t at_ = 0;
+};
+
+/// Small blocks that stay, 512 bytes to 4 KiB.
+class Standing {
+ public:
+  Standing(Allocator& allocator, std::size_t count) : allocator_(allocator) {
+    blocks_.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) blocks_.push_back(allocator_.allocate(bytes_of(i), 0));
+  }
+  ~Standing() {
+    for (std::size_t i = 0; i < blocks_.size(); ++i) allocator_.release(blocks_[i], bytes_of(i), 0);
+  }
+  Standing(const Standing&) = delete;
+  Standing& operator=(const Standing&) = delete;
+
+ private:
+  static std::size_t bytes_of(std::size_t i) { return 512 * (1 + i % 8); }
+  Allocator& allocator_;
+  std::vector<void*> blocks_;
+};
+
+/// Pairs for a round of the wanted length, found on one thread.
+std::size_t pairs_per_round(Allocator& allocator, const Shape& shape, const Effort& effort) {
+  Ring ring(allocator, shape.bytes, 1);
+  std::size_t count = 64;
+  while (ring.pairs(count) < effort.round_at_least) count *= 2;
+  return count;
+}
+
+/// Waits, spinning, until `parties` threads have arrived for the `turn`th time.
+void meet(std::atomic<int>& arrived, int parties, int turn) {
+  arrived.fetch_add(1);
+  while (arrived.load() < parties * turn) std::this_thread::yield();
+}
+
+/// Nanoseconds per pair: of every round of every thread.
+std::vector<double> measure(Allocator& allocator, const Shape& shape, const Effort& effort) {
+  const Standing standing(allocator, shape.standing_blocks);
+  const std::size_t count = pairs_per_round(allocator, shape, effort);
+  std::atomic<int> arrived{0};
+  std::vector<std::vector<double>> rounds(static_cast<std::size_t>(shape.threads));
+  std::vector<std::thread> workers;
+  for (std::vector<double>& mine : rounds) {
+    workers.emplace_back([&] {
+      allocator.enter_thread();
+      Ring ring(allocator, shape.bytes, shape.threads);
+      for (int round = 0; round < effort.rounds + kWarmUpRounds; ++round) {
+        meet(arrived, shape.threads, round + 1);
+        const Nanoseconds took = ring.pairs(count);
+        if (round >= kWarmUpRounds) mine.push_back(took.count() / static_cast<double>(count));
+      }
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  std::vector<double> all;
+  for (const std::vector<double>& mine : rounds) all.insert(all.end(), mine.begin(), mine.end());
+  return all;
+}
+
+}  // namespace
+
+int pairs_main(int argc, char** argv, const std::function<std::unique_ptr<Allocator>(const std::string& name)>& open) {
+  const bool quick = argc == 3 && std::strcmp(argv[2], "--quick") == 0;
+  if (argc != (quick ? 3 : 2)) {
+    std::fprintf(stderr, "usage: %s ALLOCATOR [--quick]\n", argv[0]);
+    return 2;
+  }
+  try {
+    const std::unique_ptr<Allocator> allocator = open(argv[1]);
+    if (allocator == nullptr) {
+      std::fprintf(stderr, "%s: no allocator '%s'\n", argv[0], argv[1]);
+      return 2;
+    }
+    allocator->enter_thread();
+    const Effort effort = quick ? Effort{2, Nanoseconds{1e4}} : Effort{};
+    for (const Shape& shape : shapes(quick)) {
+      std::vector<double> rounds;
+      try {
+        rounds = measure(*allocator, shape, effort);
+      } catch (const AllocatorFailure& failure) {
+        std::fprintf(stderr, "%s %zu bytes, %zu standing blocks: %s\n", argv[1], shape.bytes, shape.standing_blocks, failure.what());
+      }
+      std::printf("{\"bytes\": %zu, \"threads\": %d, \"standing_blocks\": %zu, \"ns_per_pair\": [", shape.bytes, shape.threads, shape.standing_blocks);
+      const char* separator = "";
+      for (const double value : rounds) std::printf("%s%.2f", std::exchange(separator, ", "), value);
+      std::printf("]}\n");
+      std::fflush(stdout);
+    }
+    return 0;
+  } catch (const AllocatorFailure& failure) {
+    std::fprintf(stderr, "%s: %s\n", argv[0], failure.what());
+    return 1;
+  }
+}
+
+}  // namespace bench
