@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import hashlib
 import io
 import json
@@ -134,10 +135,12 @@ def check(data: bytes, scratch: Scratch) -> None:
     if len(data) > INPUT_BYTES_MAX:
         return
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS_MAX)
+    signal.setitimer(signal.ITIMER_PROF, 3 * SECONDS_MAX)
     try:
         (check_page if data.startswith(PAGE_MAGIC) else check_report)(data, scratch)
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def too_slow(*_) -> None:
@@ -216,8 +219,9 @@ def main() -> int:
     if not files:
         parser.error(f"no file in {CORPUS}")
     signal.signal(signal.SIGVTALRM, too_slow)
+    faulthandler.register(signal.SIGPROF, chain=True)  # one call into C that does not end: says where, and ends the process
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX_BYTES, MEMORY_MAX_BYTES))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="report_fuzz-") as folder:
         scratch = Scratch(folder)
         if flags.seconds:
             with contextlib.suppress(ImportError):

@@ -153,8 +153,14 @@ def _with_facts(data: bytes, text: bytes) -> bytes:
 
 
 def page_attacks(data: bytes, deepest: range) -> list[bytes]:
-    """Pages whose process facts are nested about as deeply as can be read, or written."""
-    return [_with_facts(data, b'{"process":{"command":' + b"[" * depth + b"]" * depth + b'},"report_path":"r.json","options":{}}') for depth in deepest]
+    """Pages whose process facts are no JSON of a report's, or nested about as deeply as can be read; and each counter at its ends."""
+    facts = b'{"process":{"command":%s},"report_path":"r.json","options":{}}'
+    texts = [b"[" * depth + b"]" * depth for depth in deepest] + [b"NaN", b"-Infinity", b"1e999", b'"\\ud800"']
+    found = [_with_facts(data, facts % text) for text in texts]
+    devices, counters = (int.from_bytes(data[place:place + 4], "little") for place in (72, 84))
+    for at in range(devices + counters, devices + counters + 24 * 8, 8):
+        found += [data[:at] + word + data[at + 8:] for word in (bytes(8), b"\xff" * 8)]
+    return found
 
 
 def attacks(data: bytes, deepest: range) -> list[bytes]:
@@ -180,7 +186,7 @@ def attacks(data: bytes, deepest: range) -> list[bytes]:
     for key in ("k" * 1_000_000, "k\n" * 300):
         put(key, value=1)
         put("devices", 0, "counters", "driver_calls", key, value="one")
-        found.append(b'{"%s":1,"%s":2}' % (2 * (key.encode().replace(b"\n", b"n"),)))
+        found.append(b'{"%s":1,"%s":2}' % (2 * (key.encode().replace(b"\n", b"\\n"),)))
     found.append(b"{" + b"".join(b'"%d":0,' % each for each in range(100_000)) + b'"99999":1}')
     for depth in deepest:
         found.append(data.replace(b'"event":', b'"event":' + b"[" * depth + b"]" * depth + b',"was":', 1))

@@ -1,4 +1,4 @@
-"""scripts/build, test, check and demo: usage, and the counting that decides whether CI passes."""
+"""scripts/build, test, check, demo and fuzz: usage, and the counting that decides whether CI passes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def script(name: str, *arguments: str) -> subprocess.CompletedProcess:
 
 class Usage(unittest.TestCase):
     def test_help_needs_nothing_installed_and_changes_nothing(self):
-        for name in ("build", "test", "check", "demo"):
+        for name in ("build", "test", "check", "demo", "fuzz"):
             result = script(name, "--help")
             self.assertEqual((result.returncode, result.stderr), (0, ""), name)
             self.assertIn("Usage:", result.stdout)
 
     def test_unknown_arguments_are_refused(self):
-        for name in ("build", "test", "check", "demo"):
+        for name in ("build", "test", "check", "demo", "fuzz"):
             result = script(name, "--frobnicate")
             self.assertEqual((result.returncode, len(result.stderr.splitlines())), (2, 1), name)
 
