@@ -33,7 +33,8 @@ CUresult AsyncBlocks::enter(DeviceState& device) {
     return code;
   }
   CUmemoryPool mempool = nullptr;
-  if (driver.has_cuDeviceGetMemPool() && driver.cuDeviceGetMemPool(&mempool, device.ordinal) == CUDA_SUCCESS && driver.has_cuMemPoolSetAttribute()) {
+  // The default pool: the current one may be the program's own, with a size of its own, and be destroyed.
+  if (driver.has_cuDeviceGetDefaultMemPool() && driver.cuDeviceGetDefaultMemPool(&mempool, device.ordinal) == CUDA_SUCCESS && driver.has_cuMemPoolSetAttribute()) {
     cuuint64_t threshold_bytes = device.services.options.release_threshold_bytes.value_or(UINT64_MAX);
     driver.cuMemPoolSetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes));
   }
@@ -58,9 +59,14 @@ CUresult AsyncBlocks::take(DeviceState& device, ContextPool&, std::size_t bytes,
   const RelaxedCaptureMode relaxed(device.driver);
   if (const CUresult code = enter(device); code != CUDA_SUCCESS) return code;
   const CUstream stream = allocating_.load(std::memory_order_relaxed);
-  CUresult code = device.driver.cuMemAllocAsync(out, bytes, stream);
+  const CUmemoryPool mempool = mempool_.load(std::memory_order_relaxed);
+  const auto ask = [&] {
+    if (mempool == nullptr || !device.driver.has_cuMemAllocFromPoolAsync()) return device.driver.cuMemAllocAsync(out, bytes, stream);
+    return device.driver.cuMemAllocFromPoolAsync(out, bytes, mempool, stream);
+  };
+  CUresult code = ask();
   if (code == CUDA_ERROR_OUT_OF_MEMORY && device.driver.cuStreamSynchronize(freeing_.load(std::memory_order_relaxed)) == CUDA_SUCCESS)
-    code = device.driver.cuMemAllocAsync(out, bytes, stream);  // natively every free before this call had waited as well
+    code = ask();  // natively every free before this call had waited as well
   if (code == CUDA_SUCCESS) code = device.driver.cuStreamSynchronize(stream);
   sample(device);
   return code;

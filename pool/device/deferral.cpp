@@ -153,8 +153,8 @@ std::uint64_t DevicePool::release_free(ContextPool* first, std::uint64_t wanted_
 }
 
 /// After a free: what CUPOOL_RELEASE_THRESHOLD says is too much, and native blocks whose free waited for a capture.
-/// A native free would have synchronised here, so the driver's free of a region may.
-void DevicePool::give_back_surplus() {
+/// A native free would have synchronised here, so the driver's free of a region may; one in stream order (`may_block` false) never does.
+void DevicePool::give_back_surplus(bool may_block) {
   if (capturing() || !may_call_driver()) return;
   const std::optional<std::uint64_t>& threshold_bytes = device_.services.options.release_threshold_bytes;
   bool natives_wait = false;
@@ -165,7 +165,9 @@ void DevicePool::give_back_surplus() {
     if (threshold_bytes && home->pooled != nullptr) empty_bytes += home->pooled->figures(device_).wholly_free_bytes;
   }
   const std::uint64_t surplus_bytes = threshold_bytes && empty_bytes > *threshold_bytes ? empty_bytes - *threshold_bytes : 0;
-  if (surplus_bytes != 0 || natives_wait) release_free(nullptr, surplus_bytes != 0 ? surplus_bytes : 1);
+  if (surplus_bytes == 0 && !natives_wait) return;
+  if (!may_block && (device_.services.cannot_record.load(std::memory_order_relaxed) || !quiet())) return;
+  release_free(nullptr, surplus_bytes != 0 ? surplus_bytes : 1);
 }
 
 }  // namespace cupool::device

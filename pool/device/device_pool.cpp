@@ -164,14 +164,15 @@ bool DevicePool::is_tight(const ContextPool& home) {
   return (room_bytes + home.pooled->figures(device_).free_bytes) / 4 <= waiting_bytes;
 }
 
-FreeOutcome DevicePool::free_deferred(Extent* extent, std::uint16_t thread, Error* answer) {
+FreeOutcome DevicePool::free_deferred(Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively) {
   const ContextPool& home = *info_of(*extent).home;
   const CUcontext context = home.context;
   defer(extent, thread);
   const bool pressed = pressure_frees_ != 0 || is_tight(home);
   if (pressure_frees_ != 0) --pressure_frees_;
   if (!pressed && !deferred_.batch_is_due()) return FreeOutcome::freed;
-  const Error error = upkeep(context, true);
+  const Error error = upkeep(context, waits_natively);
+  if (!waits_natively) give_back_surplus(false);
   if (error.code == CUDA_SUCCESS || error.code == CUDA_ERROR_DEINITIALIZED) return FreeOutcome::freed;
   *answer = error;
   return FreeOutcome::failed;

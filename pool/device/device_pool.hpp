@@ -98,7 +98,8 @@ class DevicePool {
   FreeOutcome free_block(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_native(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
   bool is_tight(const ContextPool& home) CUPOOL_REQUIRES(device_.lock);
-  FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
+  /// `waits_natively`: the program's call would have synchronised; one in stream order never does.
+  FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively = true) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_synchronously(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
 
   // stream_ordered.cpp
@@ -130,7 +131,7 @@ class DevicePool {
   FenceResult synchronise_reachable(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
   bool others_may_touch() CUPOOL_REQUIRES(device_.lock);
   Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
-  void give_back_surplus() CUPOOL_REQUIRES(device_.lock);
+  void give_back_surplus(bool may_block = true) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most = false) CUPOOL_REQUIRES(device_.lock);
   bool may_call_driver() const { return !device_.services.stopped.load(std::memory_order_relaxed); }
   bool capturing() const { return device_.services.gate.capturing(); }
@@ -175,6 +176,7 @@ class DevicePool {
   std::uint32_t pressure_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint32_t stamped_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< so many stream-ordered frees get an event of their own
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
+  std::uint32_t lane_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of regions
   bool peak_is_new_ CUPOOL_GUARDED_BY(device_.lock) = false;
   bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way

@@ -60,6 +60,8 @@ const Ladder::Rung Ladder::kRungs[8] = {
 Climbed Ladder::hole(DevicePool& pool, Attempt& attempt) {
   if (attempt.home->pooled == nullptr || pool.device_.disabled) return nullptr;
   DeviceAllocator& pooled = *attempt.home->pooled;
+  // Asked again at every rung: while the lock was let go of the stream's lane may have become another stream's.
+  if (attempt.request.stream.identity != 0) attempt.request.lane = attempt.home->streams.find(attempt.request.stream.identity);
   Extent* found = pooled.allocate(pool.device_, attempt.request);
   if (found == nullptr && attempt.request.lane != 0 && pooled.gather(attempt.request.lane, attempt.request.bytes))
     found = pooled.allocate(pool.device_, attempt.request);
@@ -82,7 +84,9 @@ Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   DeviceAllocator* allocator = home.pooled.get();
   if (pool.unpooled_) allocator = &home.natives;
   if (allocator == nullptr || (pool.device_.disabled && !pool.unpooled_)) return nullptr;
-  const Result<Growth> grown = allocator->grow(pool.device_, home, attempt.request);
+  AllocationRequest request = attempt.request;
+  request.lane = 0;  // what is new is nobody's; the lane may be another stream's when the driver returns
+  const Result<Growth> grown = allocator->grow(pool.device_, home, request);
   if (!grown.ok() && grown.code() != CUDA_ERROR_OUT_OF_MEMORY) return grown.error();
   if (!grown.ok() || grown.value().backed_off) pool.pressure_frees_ = pool.stamped_frees_ = DevicePool::kPressureFrees;
   if (!grown.ok()) attempt.refusal = grown.error();

@@ -35,7 +35,7 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
     ContextPool& home = *info_of(*extent).home;
     const bool is_ordinary = home.context == context && !info_of(*extent).is_native && !device_.disabled && may_call_driver() && !capturing();
     if (is_ordinary) outcome = free_in_lane(extent, home, context, stream, thread);
-    else outcome = free_deferred(extent, thread, answer);  // its epoch covers every stream
+    else outcome = free_deferred(extent, thread, answer, false);  // its epoch covers every stream
   }
   if (must_clear) clear_region_memops();
   return outcome;
@@ -56,7 +56,7 @@ FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontex
   device_.note(EventKind::free_requested, now, *extent, thread, stream.identity);
   device_.note(EventKind::free_completed, now, *extent, thread, stream.identity);
   home.pooled->recycle_in_lane(device_, extent, lane);
-  if (device_.services.options.release_threshold_bytes && (operations_ & 63) == 0) give_back_surplus_of_lanes(context);
+  if (device_.services.options.release_threshold_bytes && (++lane_frees_ & 63) == 0) give_back_surplus_of_lanes(context);
   return FreeOutcome::freed;
 }
 
@@ -238,6 +238,8 @@ Result<Extent*> DevicePool::steal(Attempt& attempt) {
     best->busy = false;
     if (result.error.code != CUDA_SUCCESS) return result.error;
     if (result.answer != FenceAnswer::done && best->extent != nullptr) return nullptr;
+    attempt.request.lane = lane_for(home, stream.identity);  // it may have gone to another stream meanwhile
+    if (attempt.request.lane == 0) return nullptr;
     end_stamped(home, best, attempt.request.lane);
   }
 }
@@ -246,10 +248,10 @@ Result<Extent*> DevicePool::steal(Attempt& attempt) {
 void DevicePool::give_back_surplus_of_lanes(CUcontext asking) {
   if (figures().free_bytes > *device_.services.options.release_threshold_bytes) {
     drain_lanes();
-    static_cast<void>(close_epoch(asking, true));
+    static_cast<void>(close_epoch(asking, false));
   }
   retire_all(asking, false);
-  give_back_surplus();
+  give_back_surplus(false);
 }
 
 PoolSet::MempoolFigures DevicePool::mempool_figures(std::uint8_t mempool) {

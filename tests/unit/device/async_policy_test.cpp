@@ -124,3 +124,20 @@ TEST_CASE("platform: what was freed in stream order goes back before an allocati
   CHECK(rig.allocate(700 * kMiB) != 0);
   CHECK(now(rig.counters().deferred_bytes) == 0);
 }
+
+TEST_CASE("async: plain blocks come from the device's default pool, whatever pool is current, and outlive that one") {
+  Rig rig(async());
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemoryPool own = nullptr;
+  REQUIRE(cuMemPoolCreate(&own, &properties) == CUDA_SUCCESS);
+  REQUIRE(cuDeviceSetMemPool(0, own) == CUDA_SUCCESS);
+  const CUdeviceptr block = rig.allocate(kMiB);
+  cuuint64_t used_bytes = 1;
+  REQUIRE(cuMemPoolGetAttribute(own, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used_bytes) == CUDA_SUCCESS);
+  CHECK(used_bytes == 0);
+  REQUIRE(cuMemPoolDestroy(own) == CUDA_SUCCESS);
+  rig.free(block);
+  rig.free(rig.allocate(2 * kMiB));
+}

@@ -1,8 +1,10 @@
 // Stream-ordered calls: reuse on the same stream at once, on another behind the event of the free, for everybody when it is over.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <map>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "tests/conformance/rig.hpp"
@@ -323,4 +325,77 @@ TEST_CASE("a lane that nobody uses any more does not keep its memory for ever") 
   for (int i = 0; i < 600; ++i) rig.free_on(rig.on(working, 512), working);
   CHECK(rig.on(working, 8 * kMiB) == block);
   CHECK(now(rig.counters().lanes_drained) == 1);
+}
+
+namespace {
+constexpr std::size_t kBlock_bytes = 64 * 1024;
+StreamRig* g_rig = nullptr;
+std::vector<CUstream> g_others;
+std::vector<CUdeviceptr> g_held;
+
+/// The driver is slow: meanwhile seventy other streams free, and lanes change hands.
+CUresult CUDAAPI alloc_while_others_free(CUdeviceptr* out, std::size_t bytes) {
+  if (!g_held.empty()) {
+    std::vector<CUdeviceptr> held;
+    held.swap(g_held);
+    std::thread([&held] {
+      cuCtxSetCurrent(g_rig->context());
+      for (std::size_t i = 0; i < held.size(); ++i) g_rig->pools().free_on(held[i], g_rig->context(), name_of(g_others[i]));
+    }).join();
+  }
+  return cuMemAlloc_v2(out, bytes);
+}
+}  // namespace
+
+TEST_CASE("a lane that another stream got while the driver was asked for memory is not taken from") {
+  RigOptions options;
+  options.patch = [](DriverApi& api) { api.cuMemAlloc_v2 = alloc_while_others_free; };
+  StreamRig rig(options);
+  g_rig = &rig;
+  const CUstream stream = new_stream();
+  rig.free_on(rig.on(stream, kBlock_bytes), stream);  // it has a lane
+  std::vector<CUdeviceptr> held;
+  for (int i = 0; i < 70; ++i) {
+    g_others.push_back(new_stream());
+    held.push_back(rig.on(g_others.back(), kBlock_bytes));
+    REQUIRE(cusim_launch_fill(g_others.back(), held.back(), 64, 1, 5 * kMs) == CUDA_SUCCESS);
+    REQUIRE(cusim_launch_check(g_others.back(), held.back(), 64, 1, 5 * kMs) == CUDA_SUCCESS);
+  }
+  const std::vector<CUdeviceptr> theirs = held;
+  g_held.swap(held);
+  while (!g_held.empty()) {
+    const CUdeviceptr block = rig.on(stream, kBlock_bytes);
+    CHECK(std::find(theirs.begin(), theirs.end(), block) == theirs.end());
+  }
+  CHECK(rig.pools().check() == "");
+  g_others.clear();
+}
+
+TEST_CASE("no allocation waits without end for a free in stream order, wherever that came from") {
+  StreamRig rig(limited("256MiB"));
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.on(stream, 200 * kMiB);
+  REQUIRE(cusim_launch_spin(stream, 60'000 * kMs) == CUDA_SUCCESS);  // it might as well wait for the host
+  const FreeResult freed = rig.pools().free_on(block, nullptr, name_of(new_stream()));  // a stream of another context
+  CHECK(freed.outcome == FreeOutcome::freed);
+  CHECK(rig.try_allocate(200 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cusim_now_ns() < 10'000 * kMs);
+}
+
+TEST_CASE("threshold: a free in stream order gives nothing back while that could block the host") {
+  RigOptions options;
+  options.pool.release_threshold_bytes = 0;
+  StreamRig rig(options);
+  const CUstream stream = new_stream();
+  const CUstream busy = new_stream();
+  const CUdeviceptr block = rig.allocate(128 * kMiB);
+  REQUIRE(cusim_launch_spin(stream, kMs) == CUDA_SUCCESS);
+  rig.free(block);
+  cusim_advance_ns(2 * kMs);
+  REQUIRE(cusim_launch_spin(busy, 60'000 * kMs) == CUDA_SUCCESS);
+  for (int i = 0; i < 130; ++i) rig.free_on(rig.on(stream, 512), stream);
+  CHECK(cusim_now_ns() < 10'000 * kMs);
+  cusim_advance_ns(60'000 * kMs);
+  for (int i = 0; i < 130; ++i) rig.free_on(rig.on(stream, 512), stream);
+  CHECK(cusim_used_bytes(0) <= 4 * kMiB);
 }
