@@ -65,7 +65,11 @@ std::optional<Mempool> served(Process& own, CUmemoryPool handle) {
 CUresult link(Process& own, CUcontext from, CUcontext to) {
   CUcontext popped = nullptr;
   if (from == to || own.api.cuCtxEnablePeerAccess == nullptr || own.api.cuCtxPushCurrent_v2(from) != CUDA_SUCCESS) return CUDA_SUCCESS;
+  // The program's call is none that a capture forbids; this one may be.
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  const bool relaxed = own.api.cuThreadExchangeStreamCaptureMode != nullptr && own.api.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
   const CUresult result = own.api.cuCtxEnablePeerAccess(to, 0);
+  if (relaxed) own.api.cuThreadExchangeStreamCaptureMode(&mode);
   own.api.cuCtxPopCurrent_v2(&popped);
   if (result == CUDA_SUCCESS) own.peers.enabled_by_us(from, to);
   return result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : result;
@@ -121,8 +125,8 @@ CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdevicep
   if (context == nullptr) return no_context_error(own);
   const std::optional<StreamBook::Named> named = own.streams.name(own.api, own.contexts, context, handle);
   const FreeResult result = free_pooled(own, address, [&] {
-    // A stream of another context, or one that the driver does not know [?]: a plain deferred free, whose epoch covers every stream.
-    return named ? own.pools.free_on(address, context, named->name) : own.pools.free(address);
+    // A stream of another context, or one that the driver does not know [?]: no lane, but an epoch that covers every stream, and no wait.
+    return named ? own.pools.free_on(address, context, named->name) : own.pools.free_on(address, nullptr, {});
   });
   return answer_free(result, address, free_elsewhere);
 }

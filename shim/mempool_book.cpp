@@ -56,6 +56,7 @@ CUmemoryPool MempoolBook::handle(Mempool mempool) {
 
 void MempoolBook::set_current(int device, CUmemoryPool handle) {
   if (device < 0 || static_cast<std::size_t>(device) >= current_.size()) return;
+  static_cast<void>(current(device));  // meets the default pool, which may be current again later
   const std::optional<Mempool> served = find(handle);
   const std::uint8_t index = served && served->device == device ? served->index : 0;
   current_[static_cast<std::size_t>(device)].store(static_cast<std::uint8_t>(index + 1), std::memory_order_release);

@@ -31,6 +31,8 @@ class ContextBook {
   /// The context that owns what is allocated under `context`. One load when no green context exists.
   CUcontext owner(CUcontext context) const { return has_alias_.load(std::memory_order_acquire) ? find_owner(context) : context; }
 
+  bool has_aliases() const { return has_alias_.load(std::memory_order_acquire); }
+
   void lives(CUcontext context);
   void ended(CUcontext context);
   /// `context` has ended and was not seen again since; it may still be current in threads that did not end it. One load when none has.

@@ -29,11 +29,14 @@ std::uint64_t StreamBook::identity_of(CUstream stream) {
   return reinterpret_cast<std::uintptr_t>(stream);
 }
 
+/// Under a green context the default streams are others than its primary's (CU_GREEN_CTX_DEFAULT_STREAM); [?] how they are ordered among each other.
 std::optional<StreamBook::Named> StreamBook::name(const DriverApi& api, const ContextBook& contexts, CUcontext context, CUstream stream) const {
+  const bool is_special = stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+  CUcontext current = nullptr;
+  if (is_special && contexts.has_aliases() && (api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != context)) return std::nullopt;
   const std::uint64_t generation = generation_.load(std::memory_order_acquire);
   Known& known = t_known[(reinterpret_cast<std::uintptr_t>(stream) >> 6 ^ reinterpret_cast<std::uintptr_t>(context) >> 6) % kKnown];
   if (known.generation != generation || known.context != context || known.stream != stream) {
-    const bool is_special = stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
     CUcontext owner = nullptr;
     if (!is_special && (api.cuStreamGetCtx == nullptr || api.cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS || contexts.owner(owner) != context)) return std::nullopt;
     CUdevice device = -1;

@@ -53,6 +53,7 @@ FenceResult Fence::wait_on_device(DeviceState& device, CUcontext context, CUstre
 
 FenceResult Fence::record(DeviceState& device, CUcontext asking) {
   PoolServices& services = device.services;
+  if (services.cannot_record.load(std::memory_order_relaxed)) return {FenceAnswer::unsupported, {}};  // the driver may lack the call itself
   const CaptureGate::Pass pass(services.gate);
   if (!pass.allowed() || !services.contexts.pin_all(points_)) return {FenceAnswer::impossible, {}};
   FenceResult result{FenceAnswer::done, {}};

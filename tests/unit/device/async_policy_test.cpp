@@ -141,3 +141,14 @@ TEST_CASE("async: plain blocks come from the device's default pool, whatever poo
   rig.free(block);
   rig.free(rig.allocate(2 * kMiB));
 }
+
+TEST_CASE("async: on a driver without events that cover a context a free synchronises, and nothing is reused early") {
+  RigOptions options = async();
+  options.patch = [](DriverApi& api) { api.cuCtxRecordEvent = nullptr; };
+  Rig rig(options);
+  const CUdeviceptr block = rig.allocate(kMiB);
+  REQUIRE(cusim_launch_spin(new_stream(), 5 * kMs) == CUDA_SUCCESS);
+  rig.free(block);
+  CHECK(cusim_now_ns() >= 5 * kMs);
+  rig.free(rig.allocate(kMiB));
+}
