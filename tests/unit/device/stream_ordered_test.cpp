@@ -388,6 +388,7 @@ TEST_CASE("threshold: a free in stream order gives nothing back while that could
   StreamRig rig(options);
   const CUstream stream = new_stream();
   const CUstream busy = new_stream();
+  rig.allocate(512);  // its region serves the small ones
   const CUdeviceptr block = rig.allocate(128 * kMiB);
   REQUIRE(cusim_launch_spin(stream, kMs) == CUDA_SUCCESS);
   rig.free(block);
