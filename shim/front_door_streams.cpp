@@ -121,7 +121,10 @@ CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdevicep
   // In a capture this would become a graph node, which only memory of the graph or of a pool can have.
   if (is_capturing(own, handle)) return free_elsewhere(kNowhere);
   begin_call(own);
-  const CUcontext context = current_owner(own);
+  CUcontext context = current_owner(own);
+  const bool is_special = handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
+  if (context == nullptr && !is_special && own.api.cuStreamGetCtx != nullptr && own.api.cuStreamGetCtx(handle, &context) == CUDA_SUCCESS)
+    context = own.contexts.owner(context);  // [?] a stream of the program's brings its context along
   if (context == nullptr) return no_context_error(own);
   const std::optional<StreamBook::Named> named = own.streams.name(own.api, own.contexts, context, handle);
   const FreeResult result = free_pooled(own, address, [&] {

@@ -28,6 +28,8 @@ namespace {
 using Climbed = Result<Extent*>;
 constexpr std::uint64_t kFirstPause_ns = 20'000;
 constexpr std::uint64_t kLongestPause_ns = 2'000'000;
+constexpr std::uint64_t kQuietPause_ns = 10'000;
+constexpr std::uint64_t kQuietBound_ns = 500'000;  ///< [?] how long an event on an idle device takes: tens of microseconds
 constexpr std::uint64_t kEverything = std::numeric_limits<std::uint64_t>::max();
 }  // namespace
 
@@ -183,6 +185,13 @@ bool DevicePool::quiet() {
   Fence fence;
   FenceResult result = fence.record(device_, nullptr);
   if (result.answer == FenceAnswer::done) result = fence.poll(device_, nullptr);
+  // Also on an idle device an event is over only when the device has got to it.
+  Clock& clock = device_.services.clock;
+  const std::uint64_t until_ns = clock.now_ns() + kQuietBound_ns;
+  while (result.answer == FenceAnswer::pending && result.error.code == CUDA_SUCCESS && clock.now_ns() < until_ns) {
+    clock.pause(kQuietPause_ns);
+    result = fence.poll(device_, nullptr);
+  }
   fence.clear(device_.services.contexts);
   return result.answer == FenceAnswer::done;
 }

@@ -109,7 +109,7 @@ Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const A
   growing_ = false;
   grown_.notify_all();
   if (!status.ok()) return status.error();
-  growth_.made(bytes);
+  growth_.made(bytes, planned_bytes);
   Extent* extent = heap_.allocate(request.bytes, request.lane);
   if (extent == nullptr) return Error{CUDA_ERROR_OUT_OF_MEMORY, "region taken by another thread"};
   return Growth{extent, bytes < planned_bytes};

@@ -22,16 +22,21 @@ namespace cupool::device {
 class RegionGrowth {
  public:
   static constexpr std::uint64_t kFirst_bytes = 2 * kMiB;
+  static constexpr std::uint64_t kFewBlocks = 16;
   static constexpr std::uint64_t kLeastCap_bytes = 256 * kMiB;
 
   explicit RegionGrowth(std::uint64_t device_total_bytes)
       : cap_bytes_(std::max(kLeastCap_bytes, align_down(device_total_bytes / 32, kRegionGranularity_bytes))) {}
 
-  /// At least `need_bytes`, which is a multiple of 2 MiB.
-  std::uint64_t plan(std::uint64_t need_bytes) const { return std::max(need_bytes, next_bytes_); }
-  /// A region of `bytes` was made.
-  void made(std::uint64_t bytes) {
-    if (bytes >= next_bytes_) next_bytes_ = std::min(2 * next_bytes_, cap_bytes_);
+  /// At least `need_bytes`, which is a multiple of 2 MiB. Where few of them fill a region it holds a whole number of them: what is
+  /// over would serve nobody who asks for the same again.
+  std::uint64_t plan(std::uint64_t need_bytes) const {
+    const std::uint64_t bytes = std::max(need_bytes, next_bytes_);
+    return need_bytes >= bytes / kFewBlocks ? bytes - bytes % need_bytes : bytes;
+  }
+  /// A region of `bytes` was made where `planned_bytes` were planned.
+  void made(std::uint64_t bytes, std::uint64_t planned_bytes) {
+    if (bytes >= planned_bytes) next_bytes_ = std::min(2 * next_bytes_, cap_bytes_);
   }
   /// A region went back: what came back unused would soon go the same way.
   void gave_back() { next_bytes_ = std::max(next_bytes_ / 2, kFirst_bytes); }
