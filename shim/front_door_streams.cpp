@@ -121,15 +121,16 @@ CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdevicep
   // In a capture this would become a graph node, which only memory of the graph or of a pool can have.
   if (is_capturing(own, handle)) return free_elsewhere(kNowhere);
   begin_call(own);
-  CUcontext context = current_owner(own);
+  const CUcontext context = current_owner(own);
   const bool is_special = handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
-  if (context == nullptr && !is_special && own.api.cuStreamGetCtx != nullptr && own.api.cuStreamGetCtx(handle, &context) == CUDA_SUCCESS)
-    context = own.contexts.owner(context);  // [?] a stream of the program's brings its context along
-  if (context == nullptr) return no_context_error(own);
-  const std::optional<StreamBook::Named> named = own.streams.name(own.api, own.contexts, context, handle);
+  if (context == nullptr && is_special) return no_context_error(own);
+  const std::optional<StreamBook::Named> named = context != nullptr ? own.streams.name(own.api, own.contexts, context, handle) : std::nullopt;
+  CUcontext of_stream = nullptr;  // a stream needs no current context, but the driver must know it
+  const bool is_known = named || is_special || own.api.cuStreamGetCtx == nullptr || own.api.cuStreamGetCtx(handle, &of_stream) == CUDA_SUCCESS;
+  if (!is_known) return free_elsewhere(kNowhere);
   const FreeResult result = free_pooled(own, address, [&] {
-    // A stream of another context, or one that the driver does not know [?]: no lane, but an epoch that covers every stream, and no wait.
-    return named ? own.pools.free_on(address, context, named->name) : own.pools.free_on(address, nullptr, {});
+    // A stream of another context has no lane in the block's: deferred, behind an epoch that covers every stream.
+    return own.pools.free_on(address, named ? context : nullptr, named ? named->name : StreamName{handle, StreamBook::identity_of(handle)});
   });
   return answer_free(result, address, free_elsewhere);
 }
@@ -173,7 +174,9 @@ CUresult get_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attri
   Process& own = process();
   const std::optional<Mempool> mempool = served(own, pool);
   if (!mempool) return result;
-  const std::uint64_t bytes = own.pools.mempool_figures(mempool->device, mempool->index).*figure;
+  std::uint64_t bytes = 0;  // what the driver served itself, for streams of other contexts
+  std::memcpy(&bytes, value, sizeof bytes);
+  bytes += own.pools.mempool_figures(mempool->device, mempool->index).*figure;
   std::memcpy(value, &bytes, sizeof bytes);
   return result;
 }

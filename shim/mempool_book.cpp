@@ -51,6 +51,8 @@ CUmemoryPool MempoolBook::handle(Mempool mempool) {
   const std::lock_guard lock(mutex_);
   for (const auto& [handle, one] : served_)
     if (one.device == mempool.device && one.index == mempool.index) return handle;
+  for (const auto& [handle, one] : retired_)
+    if (one.device == mempool.device && one.index == mempool.index) return handle;
   return nullptr;
 }
 
@@ -69,6 +71,7 @@ void MempoolBook::destroyed(CUmemoryPool handle) {
     std::atomic<std::uint8_t>& current = current_[static_cast<std::size_t>(found->second.device)];
     // The driver falls back to the default pool (CUDA Driver API 13.0, cuMemPoolDestroy).
     if (current.load(std::memory_order_relaxed) == found->second.index + 1) current.store(kDefault + 1, std::memory_order_release);
+    retired_.emplace_back(handle, found->second);
     served_.erase(found);
     return;
   }

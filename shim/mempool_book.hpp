@@ -13,6 +13,8 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "pool/driver/driver_api.hpp"
 #include "pool/observe/live_page.hpp"
@@ -35,7 +37,7 @@ class MempoolBook {
   std::uint8_t current(int device);
   /// The served pool behind `handle`; nullopt: the driver's, or nobody's.
   std::optional<Mempool> find(CUmemoryPool handle);
-  /// The handle that programs know pool `index` of `device` by; null when it is gone.
+  /// The handle that programs know (or knew: blocks outlive a destroyed pool) pool `index` of `device` by.
   CUmemoryPool handle(Mempool mempool);
 
   /// `handle` is what cuMemAllocAsync takes from on `device` from now on.
@@ -54,6 +56,7 @@ class MempoolBook {
   std::array<std::atomic<std::uint8_t>, observe::kMaxDevices> current_{};  ///< 0: not asked yet; else index + 1
   std::mutex mutex_;
   std::unordered_map<CUmemoryPool, Mempool> served_;
+  std::vector<std::pair<CUmemoryPool, Mempool>> retired_;  ///< destroyed; their index is handed out again when no block is left
 };
 
 template <class Unused> bool MempoolBook::created(CUmemoryPool handle, const CUmemPoolProps& properties, Unused&& unused) {
@@ -64,6 +67,7 @@ template <class Unused> bool MempoolBook::created(CUmemoryPool handle, const CUm
     bool taken = !unused(index);
     for (const auto& [other, mempool] : served_) taken = taken || (mempool.device == device && mempool.index == index);
     if (taken) continue;
+    std::erase_if(retired_, [&](const auto& one) { return one.second.device == device && one.second.index == index; });
     served_[handle] = {device, index};
     return true;
   }
