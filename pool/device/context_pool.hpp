@@ -7,6 +7,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -33,6 +34,7 @@ struct ContextPool {
   std::unique_ptr<DeviceAllocator> pooled;   ///< null under `platform`
   NativeBlocks natives;                      ///< blocks that are allocations of their own
   StreamLanes streams;                       ///< of `pooled`
+  std::atomic<CUstream> release_stream{nullptr};  ///< private and idle: regions go back in its order
 
   /// Where new blocks come from first.
   DeviceAllocator& main() { return pooled != nullptr ? *pooled : natives; }

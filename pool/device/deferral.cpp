@@ -141,7 +141,8 @@ std::uint64_t DevicePool::release_free(ContextPool* first, std::uint64_t wanted_
     const CUcontext context = home.context;
     if (context == nullptr || released_bytes >= wanted_bytes || capturing()) return;
     if (device_.services.contexts.pin(&home, context) != Pin::held) return;
-    if (home.natives.has_waiting()) released_bytes += home.natives.release(device_, home, wanted_bytes - released_bytes, at_most);
+    // By cuMemFree, which waits for all work; where regions go back without that, nobody has seen to it that there is none.
+    if (home.natives.has_waiting() && (unpooled_ || !device_.frees_in_order() || quiet())) released_bytes += home.natives.release(device_, home, wanted_bytes - released_bytes, at_most);
     if (home.pooled != nullptr && released_bytes < wanted_bytes)
       released_bytes += home.pooled->release(device_, home, wanted_bytes - released_bytes, at_most);
     device_.services.contexts.unpin(&home);

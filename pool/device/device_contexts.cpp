@@ -77,6 +77,7 @@ void DevicePool::forget(ContextPool& home) {
     for (const StreamLanes::Entry& entry : home.streams.entries()) home.pooled->remove_lane(entry.lane);
   }
   home.streams.forget();
+  home.release_stream.store(nullptr, std::memory_order_relaxed);
   home.natives.abandon(device_, books);
   home.context = nullptr;
   home.serving = false;

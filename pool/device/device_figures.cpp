@@ -117,7 +117,7 @@ Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const c
   static_cast<void>(close_epoch(nullptr, false));
   retire_all(nullptr, false);
   // Empty pool memory counts as held: it goes before the program is refused, unless that could block.
-  if (may_call_driver() && release_would_do(bytes) && quiet()) {
+  if (may_call_driver() && release_would_do(bytes) && may_release()) {
     const std::uint64_t headroom_bytes = device_.limit.headroom_bytes();
     release_free(nullptr, bytes > headroom_bytes ? bytes - headroom_bytes : 1);
     if (device_.limit.charge(bytes)) return {};

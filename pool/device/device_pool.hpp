@@ -146,6 +146,7 @@ class DevicePool {
   Result<heap::Extent*> climb_rungs(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   Error enter(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   bool quiet() CUPOOL_REQUIRES(device_.lock);
+  bool may_release() CUPOOL_REQUIRES(device_.lock);
   std::size_t give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes) CUPOOL_EXCLUDES(device_.lock);
   std::uint64_t trim_idle(std::uint64_t keep_bytes) CUPOOL_REQUIRES(device_.lock);
   bool has_waiting_frees() CUPOOL_REQUIRES(device_.lock);

@@ -77,6 +77,7 @@ struct PoolServices {
   CaptureGate gate;
   std::atomic<bool> stopped{false};             ///< no driver call from here on
   std::atomic<bool> cannot_record{false};       ///< the driver has no cuCtxRecordEvent, or says it does not support it
+  std::atomic<bool> cannot_free_in_order{false};  ///< cuMemFreeAsync does not take what cuMemAlloc gave
   std::atomic<bool> devices_linked{false};      ///< the program enabled peer access somewhere
   Mailbox<std::string> warnings{64};
   Mailbox<observe::OomRecord> ooms{256};
@@ -109,6 +110,12 @@ struct DeviceState {
   void publish_driver_free(std::uint64_t bytes) {
     live.driver_free_bytes.store(bytes, std::memory_order_relaxed);
     live.driver_free_unix_ns.store(unix_now_ns(), std::memory_order_relaxed);
+  }
+
+  /// Regions go back to the driver in the order of a private stream, so that nothing else is waited for.
+  bool frees_in_order() const {
+    return driver.has_cuMemFreeAsync() && driver.has_cuStreamCreate() && driver.has_cuStreamDestroy_v2() && driver.has_cuStreamSynchronize() &&
+           !services.cannot_free_in_order.load(std::memory_order_relaxed);
   }
 
   /// `bytes` more (or fewer) of the device's memory are the pool's.

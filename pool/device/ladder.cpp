@@ -109,7 +109,7 @@ Climbed Ladder::lanes(DevicePool& pool, Attempt& attempt) {
 
 Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
   const std::uint64_t need_bytes = align_up(attempt.request.bytes, kRegionGranularity_bytes);
-  if (pool.unpooled_ || pool.device_.disabled || !pool.release_would_do(need_bytes) || !pool.quiet()) return nullptr;
+  if (pool.unpooled_ || pool.device_.disabled || !pool.release_would_do(need_bytes) || !pool.may_release()) return nullptr;
   const std::uint64_t driver_free_bytes = pool.device_.live.driver_free_bytes.load(std::memory_order_relaxed);
   const std::uint64_t room_bytes = std::min(driver_free_bytes, pool.device_.limit.headroom_bytes());
   // First only what is missing: what stays needs no call next time. The driver may still refuse; then all of it.
@@ -152,7 +152,7 @@ Climbed Ladder::native(DevicePool& pool, Attempt& attempt) {
   if (pool.unpooled_) return nullptr;
   Result<Growth> made = attempt.home->natives.grow(pool.device_, *attempt.home, attempt.request);
   // `release` speaks of whole regions; a limit or a device that is no multiple of them may have room for exactly this.
-  if (made.code() == CUDA_ERROR_OUT_OF_MEMORY && pool.release_would_do(attempt.request.bytes) && pool.quiet() && pool.release_free(attempt.home, kEverything) != 0)
+  if (made.code() == CUDA_ERROR_OUT_OF_MEMORY && pool.release_would_do(attempt.request.bytes) && pool.may_release() && pool.release_free(attempt.home, kEverything) != 0)
     made = attempt.home->natives.grow(pool.device_, *attempt.home, attempt.request);
   if (!made.ok() && made.code() != CUDA_ERROR_OUT_OF_MEMORY) return made.error();
   if (!made.ok()) attempt.refusal = made.error();
@@ -176,6 +176,8 @@ bool DevicePool::release_would_do(std::uint64_t bytes) {
   const std::optional<std::uint64_t> driver_free_bytes = sample_driver_free();
   return !driver_free_bytes || *driver_free_bytes >= bytes || bytes - *driver_free_bytes <= free_bytes;
 }
+
+bool DevicePool::may_release() { return (!unpooled_ && device_.frees_in_order()) || quiet(); }
 
 /// True when nothing is running that could make the driver's free of a region block: an allocation does not wait natively,
 /// and what runs may itself wait for the thread that allocates.
@@ -207,7 +209,7 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
     retire_all(nullptr, until_ns != 0);
     if (const std::uint64_t idle_bytes = trim_idle(keep_bytes); idle_bytes != 0) return idle_bytes;
     const bool has_idle = figures().wholly_free_bytes != 0;
-    if (has_idle && quiet()) {
+    if (has_idle && may_release()) {
       const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
       if (reserved_bytes <= keep_bytes) return 0;
       const std::uint64_t released_bytes = release_free(nullptr, reserved_bytes - keep_bytes, true);

@@ -141,6 +141,27 @@ std::vector<SegmentHeap::Claim> SegmentHeap::claim_free_regions(DeviceState& dev
   return claims;
 }
 
+/// Gives a region back behind nothing: nobody can touch it, and the stream is private and idle. cuMemFree would wait for all work of
+/// the device, which may wait for this very thread. [?] that a driver's cuMemFreeAsync of cuMemAlloc memory never waits.
+CUresult SegmentHeap::free_region(DeviceState& device, CUstream stream, CUdeviceptr address) {
+  if (stream == nullptr) return device.driver.cuMemFree_v2(address);
+  const CUresult code = device.driver.cuMemFreeAsync(address, stream);
+  if (code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_SUPPORTED) device.services.cannot_free_in_order.store(true, std::memory_order_relaxed);
+  return code;
+}
+
+/// The context (which is current) has one, or gets it; null: regions go back by cuMemFree.
+CUstream SegmentHeap::release_stream(DeviceState& device, ContextPool& home) {
+  if (!device.frees_in_order()) return nullptr;
+  CUstream stream = home.release_stream.load(std::memory_order_acquire);
+  if (stream != nullptr) return stream;
+  if (device.driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) return nullptr;
+  CUstream other = nullptr;
+  if (home.release_stream.compare_exchange_strong(other, stream, std::memory_order_acq_rel)) return stream;
+  device.driver.cuStreamDestroy_v2(stream);
+  return other;
+}
+
 std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) {
   std::vector<Claim> claims = claim_free_regions(device, wanted_bytes, at_most);
   if (claims.empty()) return 0;
@@ -149,8 +170,10 @@ std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::
     const MutexUnlock unlocked(device.lock);
     const RelaxedCaptureMode relaxed(device.driver);
     const ScopedContext current(device.driver, home.registered.context);
+    CUstream stream = current.status().ok() ? release_stream(device, home) : nullptr;
     for (std::size_t i = 0; i < claims.size(); ++i)
-      codes[i] = current.status().ok() ? device.driver.cuMemFree_v2(claims[i].address) : current.status().code();
+      codes[i] = current.status().ok() ? free_region(device, stream, claims[i].address) : current.status().code();
+    if (stream != nullptr) device.driver.cuStreamSynchronize(stream);  // its own few frees: the memory is the device's again
   }
   std::uint64_t released_bytes = 0;
   for (std::size_t i = 0; i < claims.size(); ++i) {

@@ -76,6 +76,8 @@ class SegmentHeap final : public DeviceAllocator {
  private:
   struct Claim { std::uint64_t address = 0; std::uint64_t bytes = 0; };
   void adopt(ContextPool& home, Claim claim);
+  static CUresult free_region(DeviceState& device, CUstream stream, CUdeviceptr address);
+  static CUstream release_stream(DeviceState& device, ContextPool& home);
   std::vector<Claim> claim_free_regions(DeviceState& device, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock);
 
   heap::ExtentHeap heap_;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests of scripts/gpu-check itself, on the simulated driver: the JSON's shape, the table, limits, choice of parts, exit codes.
 
+Over 400 lines because every part of the one command is checked through the one dry run that the first class makes.
 TEST_BUILD_FOLDER names the build folder. The parts called self_* exist for these tests only (GPU_CHECK_SELF_TEST).
 """
 

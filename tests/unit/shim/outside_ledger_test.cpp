@@ -79,7 +79,7 @@ TEST_CASE("memory under a green context belongs to the primary") {
   CHECK(book.owner(context(0x10)) == context(0x10));
   book.set_primary(0, context(0x20));
   book.set_green(green, 0);
-  book.set_alias(context(0x10), context(0x20));
+  book.set_alias(context(0x10), context(0x20), green);
   CHECK(book.owner(context(0x10)) == context(0x20));
   CHECK(book.owner(context(0x11)) == context(0x11));
   CHECK(book.primary(0) == context(0x20));
