@@ -15,7 +15,7 @@ namespace cupool::device {
 
 /// How large the next region should be: twice the last, up to a share of the device, and never less than what is needed.
 ///
-/// Figures (tests/bench/pool_capacity.cpp, 31 traces): with a cap of 256 MiB, 1, 2, 4, 16 GiB the smallest limit under which a
+/// Figures (a model without pending work, 31 traces): with a cap of 256 MiB, 1, 2, 4, 16 GiB the smallest limit under which a
 /// job completes is 1.047, 1.048, 1.045, 1.041, 1.038 times its peak on average, without a limit the pool takes 1.18, 1.23, 1.25,
 /// 1.32, 1.38 times it, with 67, 23, 17, 14, 12 driver calls. What the pool takes too much, others on the device may miss:
 /// so a 32nd of it. A request of the cap or more gets a region of its own size.
