@@ -19,6 +19,10 @@ CUresult PlainBlocks::give(DeviceState& device, ContextPool&, CUdeviceptr addres
   return device.driver.cuMemFree_v2(address);
 }
 
+CUresult PlainBlocks::give_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream stream) {
+  return device.driver.has_cuMemFreeAsync() ? device.driver.cuMemFreeAsync(address, stream) : give(device, home, address);
+}
+
 /// The streams of the current context, made at the first use; and the pool, told to keep what it has.
 CUresult AsyncBlocks::enter(DeviceState& device) {
   if (freeing_.load(std::memory_order_acquire) != nullptr) return CUDA_SUCCESS;

@@ -27,6 +27,8 @@ class BlockSource {
   virtual CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out) = 0;
   /// Gives back what take() gave. CUDA_ERROR_NOT_READY: not while something captures.
   virtual CUresult give(DeviceState& device, ContextPool& home, CUdeviceptr address) = 0;
+  /// The same in the order of `stream`, where that can be; else give().
+  virtual CUresult give_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream) { return give(device, home, address); }
   /// Bytes that the driver keeps for reuse by take(), as of its last call; they are the device pool's too.
   virtual std::uint64_t idle_bytes() const { return 0; }
   /// Gives idle bytes back to the device.
@@ -41,6 +43,7 @@ class PlainBlocks final : public BlockSource {
   explicit PlainBlocks(bool exact) : exact_(exact) {}
   CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out) override;
   CUresult give(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
+  CUresult give_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream stream) override;
 
  private:
   const bool exact_;

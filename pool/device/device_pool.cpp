@@ -212,7 +212,7 @@ FreeOutcome DevicePool::free_synchronously(Extent* extent, std::uint16_t thread,
   return FreeOutcome::freed;
 }
 
-FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error* answer) {
+FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error* answer, const CUstream* stream) {
   ContextPool* home = info_of(*extent).home;
   const CUcontext context = home->context;
   ContextRegistry& contexts = device_.services.contexts;
@@ -225,7 +225,7 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
   const std::uint64_t now = ticks();
   device_.note(EventKind::free_requested, now, before, thread);
   device_.note(EventKind::free_completed, now, before, thread);
-  const Status status = home->natives.give_back(device_, extent);
+  const Status status = home->natives.give_back(device_, extent, stream);
   contexts.unpin(home);
   if (status.code() == CUDA_ERROR_NOT_READY) {  // a capture has begun meanwhile
     device_.note(EventKind::allocate, ticks(), before, thread);

@@ -144,6 +144,9 @@ struct DeviceState {
   /// What the program was served in the name of each memory pool; index 0 is unused.
   struct Mempool { std::uint64_t used_bytes = 0; std::uint64_t used_high_bytes = 0; };
   std::array<Mempool, 64> mempools CUPOOL_GUARDED_BY(lock) = {};
+  /// Under `async`: what the driver's pool keeps idle, as reserved and limit know it, and which blocks' books tell of it.
+  std::uint64_t idle_bytes CUPOOL_GUARDED_BY(lock) = 0;
+  const void* idle_owner CUPOOL_GUARDED_BY(lock) = nullptr;
   std::uint64_t reserved_high_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< since the program reset it
 };
 

@@ -66,7 +66,11 @@ FenceResult Fence::record(DeviceState& device, CUcontext asking) {
       break;
     }
     const FenceResult judged = judge(device, point, code, asking, "cuCtxRecordEvent");
-    if (!judged.error.code) continue;
+    if (judged.answer == FenceAnswer::pending && judged.error.code == CUDA_SUCCESS) {
+      result.answer = FenceAnswer::impossible;
+      break;
+    }
+    if (judged.error.code == CUDA_SUCCESS) continue;
     result.error = judged.error;
     point.done = true;
   }
@@ -90,13 +94,36 @@ FenceResult Fence::wait_all_on_device(DeviceState& device, CUstream stream) {
   return {FenceAnswer::done, {}};
 }
 
-/// The driver refused to tell about one context: that context is broken or gone, so nothing of it runs any more.
+namespace {
+/// Codes after which nothing of a context runs: it is gone, or an error has ended it for good (CUDA Driver API 13.0, CUresult).
+bool ends_context(CUresult code) {
+  switch (code) {
+    case CUDA_ERROR_INVALID_CONTEXT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_INVALID_HANDLE:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED: return true;
+    default: return false;
+  }
+}
+}  // namespace
+
+/// The driver refused to tell about one context: if it is broken or gone, nothing of it runs any more; else nobody knows yet.
 FenceResult Fence::judge(DeviceState& device, FencePoint& point, CUresult code, CUcontext asking, const char* where) {
   if (code == CUDA_ERROR_DEINITIALIZED) {
     device.services.stopped.store(true, std::memory_order_relaxed);
     return {FenceAnswer::pending, {code, where}};
   }
   if (point.home->registered.context == asking) return {FenceAnswer::pending, {code, where}};
+  if (!ends_context(code)) return {FenceAnswer::pending, {}};
   point.done = true;
   return {FenceAnswer::done, {}};
 }

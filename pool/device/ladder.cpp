@@ -102,6 +102,8 @@ Climbed Ladder::steal(DevicePool& pool, Attempt& attempt) {
 
 Climbed Ladder::lanes(DevicePool& pool, Attempt& attempt) {
   if (pool.device_.disabled || !pool.has_lanes()) return nullptr;
+  // Without events that cover a context only a synchronising call could free them, and a stream-ordered one must not wait.
+  if (attempt.request.stream.identity != 0 && pool.device_.services.cannot_record.load(std::memory_order_relaxed)) return nullptr;
   pool.drain_lanes();
   if (const Error error = pool.close_epoch(attempt.context, false); error.code != CUDA_SUCCESS) return error;
   return retire(pool, attempt);
@@ -127,7 +129,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   const std::uint64_t until_ns = clock.now_ns() + DevicePool::kPollBound_ns;
   Error error = pool.close_epoch(attempt.context, false);
   // Freed during a capture, on a driver without cuCtxRecordEvent: no event will ever tell. Better to wait here than to fail.
-  if (pool.synchronises() && !pool.deferred_.batch_is_empty() && !pool.capturing())
+  if (attempt.request.stream.identity == 0 && pool.synchronises() && !pool.deferred_.batch_is_empty() && !pool.capturing())
     error = pool.synchronise_and_retire(attempt.context).error;
   for (std::uint64_t pause_ns = kFirstPause_ns; error.code == CUDA_SUCCESS; pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
     while (pool.retire_oldest(attempt.context, true, &error) || pool.retire_stamped(*attempt.home, attempt.context, &error)) {

@@ -35,10 +35,11 @@ Extent* NativeBlocks::find_containing(DeviceState&, std::uint64_t address) {
   return address - node.region.address < node.region.bytes ? &node.extent : nullptr;
 }
 
-HeapFigures NativeBlocks::figures(DeviceState&) const {
+HeapFigures NativeBlocks::figures(DeviceState& device) const {
   HeapFigures figures;
-  figures.region_bytes = bytes_ + idle_bytes_;
-  figures.free_bytes = figures.largest_free_bytes = figures.largest_free_remapped_bytes = figures.wholly_free_bytes = idle_bytes_;
+  const std::uint64_t idle_bytes = device.idle_owner == this ? device.idle_bytes : 0;
+  figures.region_bytes = bytes_ + idle_bytes;
+  figures.free_bytes = figures.largest_free_bytes = figures.largest_free_remapped_bytes = figures.wholly_free_bytes = idle_bytes;
   return figures;
 }
 
@@ -49,28 +50,30 @@ Extent* NativeBlocks::insert(Nodes::node_type&& handle) {
   return &node.extent;
 }
 
+/// The driver's pool is the device's, whichever context has asked it last: its idle bytes are told once, by one of them.
 void NativeBlocks::book_idle(DeviceState& device) {
+  if (device.idle_owner == nullptr) device.idle_owner = this;
   const std::uint64_t now_bytes = source_->idle_bytes();
-  device.add_reserved(static_cast<std::int64_t>(now_bytes - idle_bytes_));
-  device.limit.hold(now_bytes, idle_bytes_);
-  idle_bytes_ = now_bytes;
+  device.add_reserved(static_cast<std::int64_t>(now_bytes - device.idle_bytes));
+  device.limit.hold(now_bytes, device.idle_bytes);
+  device.idle_bytes = now_bytes;
 }
 
 std::uint64_t NativeBlocks::trim(DeviceState& device) {
-  const std::uint64_t before_bytes = idle_bytes_;
+  const std::uint64_t before_bytes = device.idle_bytes;
   if (before_bytes == 0) return 0;
   {
     const MutexUnlock unlocked(device.lock);
     source_->trim(device);
   }
   book_idle(device);
-  return before_bytes - std::min(before_bytes, idle_bytes_);
+  return before_bytes - std::min(before_bytes, device.idle_bytes);
 }
 
 Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
   // What lies idle may serve it: it does not count twice. What cannot serve it goes first.
-  if (idle_bytes_ != 0 && idle_bytes_ < request.bytes && device.limit.headroom_bytes() < request.bytes) trim(device);
-  const std::uint64_t idle_bytes = std::min(idle_bytes_, request.bytes);
+  if (device.idle_bytes != 0 && device.idle_bytes < request.bytes && device.limit.headroom_bytes() < request.bytes) trim(device);
+  const std::uint64_t idle_bytes = std::min(device.idle_bytes, request.bytes);
   device.limit.hold(0, idle_bytes);
   const bool charged = device.limit.charge(request.bytes);
   device.limit.hold(idle_bytes, 0);
@@ -127,7 +130,7 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
   return Growth{extent, false};
 }
 
-Status NativeBlocks::give_back(DeviceState& device, Extent* extent) {
+Status NativeBlocks::give_back(DeviceState& device, Extent* extent, const CUstream* stream) {
   // Out of our books before the call: while the driver works, the address is the driver's to answer for.
   Nodes::node_type handle = nodes_.extract(extent->address);
   const std::uint64_t address = extent->address;
@@ -138,7 +141,7 @@ Status NativeBlocks::give_back(DeviceState& device, Extent* extent) {
   CUresult code = CUDA_SUCCESS;
   {
     const MutexUnlock unlocked(device.lock);
-    code = source_->give(device, home, address);
+    code = stream != nullptr ? source_->give_on(device, home, address, *stream) : source_->give(device, home, address);
   }
   book_idle(device);
   if (code != CUDA_SUCCESS && device.services.owners.add(address, bytes, device.ordinal)) {
@@ -180,7 +183,10 @@ void NativeBlocks::abandon(DeviceState& device, LossVisitor& visitor) {
   }
   nodes_.clear();
   source_->forget();
-  book_idle(device);
+  if (device.idle_owner == this) {
+    book_idle(device);
+    device.idle_owner = nullptr;
+  }
   bytes_ = 0;
   waiting_ = 0;
 }

@@ -34,7 +34,8 @@ class NativeBlocks final : public DeviceAllocator {
   std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock) override;
 
   /// The driver's own free of a live block. On an error the block stays as it was; otherwise `extent` is gone. May block.
-  Status give_back(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock);
+  /// `stream`: not null for a free in its order, which does not block.
+  Status give_back(DeviceState& device, heap::Extent* extent, const CUstream* stream = nullptr) CUPOOL_REQUIRES(device.lock);
   bool has_waiting() const { return waiting_ != 0; }
   BlockSource& source() { return *source_; }
   /// The source has more or fewer idle bytes: tells reserved and limit.
@@ -55,7 +56,6 @@ class NativeBlocks final : public DeviceAllocator {
   const std::unique_ptr<BlockSource> source_;
   Nodes nodes_;
   std::uint64_t bytes_ = 0;
-  std::uint64_t idle_bytes_ = 0;  ///< of the source, as reserved and limit know them
   std::size_t waiting_ = 0;  ///< blocks in state free: recycled, not yet given back
 };
 

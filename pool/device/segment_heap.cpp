@@ -63,6 +63,7 @@ Status SegmentHeap::take_region(DeviceState& device, ContextPool& home, std::uin
     code = device.driver.cuMemAlloc_v2(&address, bytes);
     std::size_t free_bytes = 0;
     std::size_t total_bytes = 0;
+    if (code == CUDA_SUCCESS) release_stream(device, home);  // made while there is memory for it
     if (code == CUDA_SUCCESS && device.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS) device.publish_driver_free(free_bytes);
   }
   bool usable = code == CUDA_SUCCESS && is_aligned(address, kBlockAlignment_bytes);
@@ -155,7 +156,10 @@ CUstream SegmentHeap::release_stream(DeviceState& device, ContextPool& home) {
   if (!device.frees_in_order()) return nullptr;
   CUstream stream = home.release_stream.load(std::memory_order_acquire);
   if (stream != nullptr) return stream;
-  if (device.driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) return nullptr;
+  if (device.driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) {
+    device.services.cannot_free_in_order.store(true, std::memory_order_relaxed);
+    return nullptr;
+  }
   CUstream other = nullptr;
   if (home.release_stream.compare_exchange_strong(other, stream, std::memory_order_acq_rel)) return stream;
   device.driver.cuStreamDestroy_v2(stream);
@@ -170,9 +174,12 @@ std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::
     const MutexUnlock unlocked(device.lock);
     const RelaxedCaptureMode relaxed(device.driver);
     const ScopedContext current(device.driver, home.registered.context);
+    const bool in_order = device.frees_in_order();
     CUstream stream = current.status().ok() ? release_stream(device, home) : nullptr;
+    // Nobody has looked whether the driver's free would wait: the regions stay, and the next who needs them does.
+    const CUresult refusal = in_order && stream == nullptr ? CUDA_ERROR_NOT_READY : current.status().code();
     for (std::size_t i = 0; i < claims.size(); ++i)
-      codes[i] = current.status().ok() ? free_region(device, stream, claims[i].address) : current.status().code();
+      codes[i] = refusal == CUDA_SUCCESS ? free_region(device, stream, claims[i].address) : refusal;
     if (stream != nullptr) device.driver.cuStreamSynchronize(stream);  // its own few frees: the memory is the device's again
   }
   std::uint64_t released_bytes = 0;

@@ -35,6 +35,7 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
     ContextPool& home = *info_of(*extent).home;
     const bool is_ordinary = home.context == context && !info_of(*extent).is_native && !device_.disabled && may_call_driver() && !capturing();
     if (is_ordinary) outcome = free_in_lane(extent, home, context, stream, thread);
+    else if (policy_ == config::Policy::platform && device_.driver.has_cuMemFreeAsync()) outcome = free_native(extent, thread, answer, &stream.handle);
     else outcome = free_deferred(extent, thread, answer, false);  // its epoch covers every stream
   }
   if (must_clear) clear_region_memops();
@@ -122,8 +123,8 @@ void DevicePool::stream_ending(ContextPool* home, CUcontext context, std::uint64
     drain_lane(*home, lane);
     home->streams.remove(identity);
     home->pooled->remove_lane(lane);
-    static_cast<void>(close_epoch(context, false));  // now, while the stream is there to be covered
   }
+  static_cast<void>(close_epoch(context, false));  // now, while the stream is there to be covered
   for (StampedFree& stamped : home->streams.stamped())
     if (stamped.identity == identity) stamped.identity = 0;  // its event outlives it
 }
@@ -227,7 +228,9 @@ Result<Extent*> DevicePool::steal(Attempt& attempt) {
       if (stamped->busy || stamped->extent == nullptr || stamped->extent->bytes < attempt.request.bytes) continue;
       if (best == list.end() || stamped->extent->bytes < best->extent->bytes) best = stamped;
     }
-    if (best == list.end()) best = std::find_if(list.begin(), list.end(), [](const StampedFree& one) { return !one.busy && one.extent != nullptr; });
+    // Together they must be enough: a stream is not made to wait for others in vain.
+    const bool may_be_enough = home.streams.stamped_bytes() + home.pooled->lane_bytes(attempt.request.lane) >= attempt.request.bytes;
+    if (best == list.end() && may_be_enough) best = std::find_if(list.begin(), list.end(), [](const StampedFree& one) { return !one.busy && one.extent != nullptr; });
     if (best == list.end()) return nullptr;
     best->busy = true;
     FenceResult result;

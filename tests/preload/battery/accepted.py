@@ -83,18 +83,10 @@ OPEN = [
              cases="full, then one of many freed"),
     Accepted("what is freed during a capture waits for its end, whatever is short", POOLED - on("limit"), "code=0", "code=2", symbols="cuModuleLoad.*",
              situations=".* relaxed", cases="full, then all freed"),
-    Accepted("a free of native memory in a stream needs no current context: the stream has one", COUNTED, "code=(0|1|400)", "code=201",
-             situations="no context", consequences=True),
-    Accepted("a destroyed pool is forgotten while memory of it lives", POOLED, "pool=plain_pool", "pool=null", symbols="cuMemPoolDestroy"),
     Accepted("access to a pool is given without relaxing the thread's capture mode, and not at all to a broken context", POOLED, "code=0", "code=[79]00",
              symbols="cuMemPoolSetAccess", consequences=True),
     Accepted("a size that overflows is refused before the driver can say why not", POOLED, "code=700", "code=2", symbols="cuMemAllocFromPoolAsync.*",
              situations="broken", cases="all ones"),
-    Accepted("a plain free in a stream of another context synchronises the current one", COUNTED, "waited=0", "waited=1000000", symbols=ASYNC_FREE,
-             situations="busy"),
-    Accepted("the same meets the current context's error", COUNTED | on("sync"), "code=(0|400)", "code=700", symbols=ASYNC_FREE + "|cuStreamDestroy.*",
-             situations="broken", consequences=True),
-    Accepted("the same kills a capture", COUNTED, "code=(0|400)", "code=900", symbols=ASYNC_FREE, situations=CAPTURED, consequences=True),
 ]
 
 # The runtime's battery meets fewer of them.

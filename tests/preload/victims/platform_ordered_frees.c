@@ -1,6 +1,6 @@
 // Under CUPOOL_POLICY=platform memory goes back to the driver also when it is freed in stream order: all of it once the work is over.
 //! env CUPOOL_POLICY=platform
-//! check calls("cuMemFree_v2") >= 190 and c["deferred_bytes"]["current"] <= 10 * MiB and c["frees"] == 200
+//! check calls("cuMemFreeAsync") == 200 and c["deferred_bytes"]["current"] == 0 and c["frees"] == 200
 //! check len(d["blocks"]) <= 10
 #include "victim.h"
 

@@ -1,4 +1,5 @@
 // Stream-ordered calls: reuse on the same stream at once, on another behind the event of the free, for everybody when it is over.
+// Over 400 lines because every way out of a lane is tried with the same small rig.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
