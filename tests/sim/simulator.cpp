@@ -48,6 +48,10 @@ void Simulator::reset() {
   captures.clear();
   graphs.clear();
   graph_execs.clear();
+  for (const auto& memory : graph_memory) {  // operations that never ran hold the memory, and it holds them
+    memory->freed.reset();
+    memory->last_use.reset();
+  }
   graph_memory.clear();
   events.clear();
   streams.clear();
