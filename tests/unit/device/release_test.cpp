@@ -1,0 +1,129 @@
+// Regions on their way back to the driver, and what a fence makes of another context's errors.
+#include <catch2/catch.hpp>
+
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+constexpr std::uint64_t kMs = 1'000'000;
+
+CUstream new_stream() {
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  return stream;
+}
+
+StreamName name_of(CUstream stream) { return {stream, reinterpret_cast<std::uintptr_t>(stream)}; }
+
+RigOptions limited(const char* limit) {
+  RigOptions options;
+  options.pool.limit.all = config::parse_amount(limit);
+  return options;
+}
+}  // namespace
+
+TEST_CASE("a driver that takes no cuMemAlloc memory in cuMemFreeAsync: the region stays, and goes by cuMemFree while nothing runs") {
+  Rig rig;
+  const CUdeviceptr block = rig.allocate(64 * kMiB);
+  rig.free(block);
+  cusim_fail("cuMemFreeAsync", 1, CUDA_ERROR_INVALID_VALUE, 1);
+  volatile std::uint32_t released = 0;
+  const CUstream stream = new_stream();
+  REQUIRE(cusim_launch_wait_host(stream, &released) == CUDA_SUCCESS);
+  CHECK_FALSE(rig.pools().make_room());  // nothing was given back, and nobody waited for the kernel
+  CHECK(cusim_calls("cuMemFree_v2") == 0);
+  CHECK(now(rig.counters().reserved_bytes) == 64 * kMiB);
+  CHECK(rig.pools().check() == "");
+  released = 1;
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(rig.pools().make_room());
+  CHECK(cusim_calls("cuMemFreeAsync") == 1);
+  CHECK(cusim_calls("cuMemFree_v2") == 1);
+  CHECK(cusim_used_bytes(0) == 0);
+}
+
+TEST_CASE("a context that gets no stream to release by gives regions back by cuMemFree while nothing runs") {
+  Rig rig;
+  cusim_fail("cuStreamCreate", 1, CUDA_ERROR_OUT_OF_MEMORY, 1);
+  rig.free(rig.allocate(64 * kMiB));
+  CHECK(rig.pools().make_room());
+  CHECK(cusim_calls("cuMemFreeAsync") == 0);
+  CHECK(cusim_calls("cuMemFree_v2") == 1);
+  CHECK(cusim_used_bytes(0) == 0);
+}
+
+TEST_CASE("an error of another context that does not end it proves nothing: the block stays deferred") {
+  RigOptions options;
+  options.devices = 2;
+  Rig rig(options);
+  rig.use(1);
+  REQUIRE(cusim_launch_spin(new_stream(), 5 * kMs) == CUDA_SUCCESS);
+  rig.use(0);
+  const CUdeviceptr block = rig.allocate(64 * kMiB);
+  rig.free(block);  // a full batch: closed, with an event in each context
+  REQUIRE(now(rig.counters().deferred_bytes) == 64 * kMiB);
+  cusim_advance_ns(1 * kMs);  // device 0 was done at the free, device 1 is not
+  cusim_fail("cuEventQuery", 1, CUDA_ERROR_UNKNOWN, 1);
+  CHECK(rig.pools().trim() == 0);
+  CHECK(now(rig.counters().deferred_bytes) == 64 * kMiB);
+  cusim_advance_ns(6 * kMs);
+  CHECK(rig.pools().trim() == 64 * kMiB);
+}
+
+TEST_CASE("a driver without events for a context: a stream-ordered allocation is refused rather than made to wait for the host") {
+  RigOptions options = limited("64MiB");
+  options.driver_version = "12040";
+  Rig rig(options);
+  const CUstream first = new_stream();
+  const CUstream second = new_stream();
+  const Result<CUdeviceptr> block = rig.pools().allocate_on(rig.context(), 40 * kMiB, name_of(first), 1, "cuMemAllocAsync");
+  REQUIRE(block.ok());
+  REQUIRE(rig.pools().free_on(block.value(), rig.context(), name_of(first)).outcome == FreeOutcome::freed);
+  volatile std::uint32_t released = 0;
+  REQUIRE(cusim_launch_wait_host(new_stream(), &released) == CUDA_SUCCESS);
+  CHECK(rig.pools().allocate_on(rig.context(), 50 * kMiB, name_of(second), 1, "cuMemAllocAsync").code() == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cusim_calls("cuCtxSynchronize") == 0);
+  released = 1;
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("a stream is not made to wait for others when what they freed is not enough") {
+  Rig rig(limited("64MiB"));
+  const CUstream first = new_stream();
+  const CUstream second = new_stream();
+  const Result<CUdeviceptr> block = rig.pools().allocate_on(rig.context(), 4 * kMiB, name_of(first), 1, "cuMemAllocAsync");
+  REQUIRE(block.ok());
+  const CUdeviceptr kept = rig.allocate(56 * kMiB);
+  CHECK_FALSE(rig.try_allocate(40 * kMiB).ok());  // from now on frees are stamped
+  volatile std::uint32_t released = 0;
+  REQUIRE(cusim_launch_wait_host(first, &released) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().free_on(block.value(), rig.context(), name_of(first)).outcome == FreeOutcome::freed);
+  CHECK(rig.pools().allocate_on(rig.context(), 30 * kMiB, name_of(second), 1, "cuMemAllocAsync").code() == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cusim_calls("cuStreamWaitEvent") == 0);
+  released = 1;
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  rig.free(kept);
+}
+
+TEST_CASE("async: two contexts of a device tell the idle bytes of its one pool once") {
+  RigOptions options = limited("128MiB");
+  options.pool.policy = config::Policy::async;
+  Rig rig(options);
+  rig.free(rig.allocate(60 * kMiB));
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CUcontext second = nullptr;
+  REQUIRE(cuCtxCreate_v2(&second, 0, 0) == CUDA_SUCCESS);
+  rig.pools().context_seen(second, 0);
+  for (int i = 0; i < 3; ++i) {
+    REQUIRE(cuCtxSetCurrent(second) == CUDA_SUCCESS);
+    rig.free(rig.allocate(60 * kMiB));
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    rig.use(0);
+    rig.free(rig.allocate(60 * kMiB));
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    CHECK(now(rig.counters().reserved_bytes) <= 128 * kMiB);
+    CHECK(rig.pools().check() == "");
+  }
+}
