@@ -2,7 +2,12 @@
  * (shim/hooks.cpp fills the slots with functions of the types in <cuda.h>). dlsym must hand every lookup that is not
  * ours to the real one by a tail jump, registers and return address untouched: glibc finds the caller of RTLD_NEXT
  * from the return address (LLVM OpenMP's ompt_start_tool loops forever otherwise). Never: a frame of its own on the
- * pass-through path. x86-64 System V; endbr64 because an indirect call may land here under IBT.
+ * pass-through path. x86-64 System V.
+ *
+ * Entry points can be patched in memory, as UCX does to learn of frees: it overwrites the first 5 or 12 bytes with a jump and runs
+ * the instructions that stood there elsewhere, and knows only those of a usual prologue (src/ucm/bistro/bistro_x86_64.c: no
+ * endbr64, no jmp). Where it fails it goes without its registration caches. So an entry begins with 15 bytes that do nothing
+ * and can be moved; like libcuda's own functions it has no endbr64.
  */
 #ifndef __x86_64__
 #error "cupool's dlsym and trampolines are written for x86-64 only"
@@ -11,11 +16,13 @@
         .text
 
 #define HOOK(name, symbol, since, method)       \
-        .p2align 4;                             \
+        .p2align 5;                             \
         .globl symbol;                          \
         .type symbol, @function;                \
 symbol: .cfi_startproc;                         \
-        endbr64;                                \
+        movl $0, %eax;                          \
+        movl $0, %eax;                          \
+        movl $0, %eax;                          \
         jmp *cupool_slot_##symbol(%rip);        \
         .cfi_endproc;                           \
         .size symbol, . - symbol;
@@ -35,8 +42,6 @@ dlsym:
         jne     .Lpass
         cmpb    $'u', 1(%rsi)
         jne     .Lpass
-        cmpq    $-1, %rdi                       /* RTLD_NEXT */
-        je      .Lpass
         pushq   %rdi
         .cfi_adjust_cfa_offset 8
         pushq   %rsi
@@ -78,9 +83,9 @@ dlsym:
         .size dlsym, . - dlsym
 
         .section .note.GNU-stack, "", @progbits
-/* Every entry is an endbr64: the object may claim IBT and, keeping calls and returns paired, SHSTK. */
+/* Calls and returns are paired: the object may claim SHSTK (not IBT: see above). */
         .section .note.gnu.property, "a"
         .p2align 3
         .long   4, 16, 5
         .asciz  "GNU"
-        .long   0xc0000002, 4, 3, 0
+        .long   0xc0000002, 4, 2, 0

@@ -39,6 +39,35 @@ void* find_behind_export(Entry entry, const void* caller) {
   return find_in_scope_of(caller, symbol);
 }
 
+/// Is the object of `caller` the program, or loaded before us? Its RTLD_NEXT finds our export, or that of an interposer between.
+bool stands_before_us(const void* caller) {
+  Dl_info info{};
+  link_map* asking = nullptr;
+  link_map* own = nullptr;
+  static const char kOurs = 0;
+  if (dladdr1(caller, &info, reinterpret_cast<void**>(&asking), RTLD_DL_LINKMAP) == 0 || asking == nullptr) return true;
+  if (dladdr1(&kOurs, &info, reinterpret_cast<void**>(&own), RTLD_DL_LINKMAP) == 0) return true;
+  while (own != nullptr && own != asking) own = own->l_prev;
+  return own != nullptr;
+}
+
+/// Is `found` the very function that stands behind our export, for a caller that is not the driver itself?
+bool is_to_be_replaced(Entry entry, void* found, const void* caller) {
+  if (real_driver::find_function(found) != entry && !real_driver::bind_containing(found)) return false;
+  return real_driver::function(entry) == found && !real_driver::is_driver_code(caller) && !is_switched_off();
+}
+
+/// RTLD_NEXT of a library behind us finds the driver itself. UCX takes the address that it patches this way: it gets ours, or it would
+/// never learn of a pooled block's free. An interposer's own next is left to glibc, which knows the order.
+DlsymDecision decide_next(Entry entry, const void* caller) {
+  constexpr DlsymDecision kAskTheRealOne{nullptr, false};
+  if (stands_before_us(caller)) return kAskTheRealOne;
+  void* found = find_behind_export(entry, caller);
+  if (found == nullptr || !is_to_be_replaced(entry, found, caller)) return kAskTheRealOne;
+  dlerror();
+  return DlsymDecision{exported_address(entry), true};
+}
+
 }  // namespace
 
 bool is_switched_off() {
@@ -51,6 +80,7 @@ DlsymDecision decide_dlsym(void* handle, const char* name, const void* caller) {
   constexpr DlsymDecision kAskTheRealOne{nullptr, false};
   const std::optional<Entry> entry = find_symbol(name);
   if (!entry) return kAskTheRealOne;
+  if (handle == RTLD_NEXT) return decide_next(*entry, caller);
   void* const ours = exported_address(*entry);
   void* found = real_driver::real_dlsym(handle, name);
   if (found == nullptr) return kAskTheRealOne;
@@ -60,9 +90,7 @@ DlsymDecision decide_dlsym(void* handle, const char* name, const void* caller) {
     return DlsymDecision{nullptr, true};
   }
   dlerror();  // what a successful dlsym leaves: nothing
-  const bool is_ours_to_replace = real_driver::find_function(found) == entry || real_driver::bind_containing(found);
-  const bool replace = is_ours_to_replace && real_driver::function(*entry) == found && !real_driver::is_driver_code(caller) && !is_switched_off();
-  return DlsymDecision{replace ? ours : found, true};
+  return DlsymDecision{is_to_be_replaced(*entry, found, caller) ? ours : found, true};
 }
 
 void* replacement_for(void* found, const char* name, int version, bool per_thread) {

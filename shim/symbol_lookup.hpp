@@ -2,7 +2,7 @@
 // possibly before constructors. Never goes live, never prints. Thread-safe.
 //
 // Not caught, on purpose: a library loaded with RTLD_DEEPBIND (its own libc's dlsym comes first; overriding dlopen to
-// strip the flag would break its callers' RUNPATH), dlsym taken from a libc handle, a library's own RTLD_NEXT.
+// strip the flag would break its callers' RUNPATH), dlsym taken from a libc handle, the RTLD_NEXT of interposers.
 #pragma once
 
 namespace cupool::shim {
