@@ -58,7 +58,7 @@ void DevicePool::forget(ContextPool& home) {
     Books(DevicePool& device_pool, std::uint64_t at_ticks) : pool(device_pool), now(at_ticks) {}
     void lost(Extent& extent) override CUPOOL_REQUIRES(pool.device_.lock) {
       observe::Counters& counters = pool.device_.counters();
-      if (extent.state == ExtentState::deferred) {
+      if (!is_counted_live(extent)) {
         counters.deferred_bytes.add(-static_cast<std::int64_t>(extent.bytes));
       } else {
         counters.live_bytes.add(-static_cast<std::int64_t>(extent.bytes));

@@ -189,7 +189,9 @@ FreeOutcome DevicePool::free_synchronously(Extent* extent, std::uint16_t thread,
   }
   DeviceAllocator& allocator = *info_of(*extent).allocator;
   allocator.defer(device_, extent);  // whoever frees it again meanwhile is told that it is not live
+  extent->flags = static_cast<std::uint8_t>(extent->flags | kBeingFreedFlag);
   const FenceResult result = synchronise_and_retire(context);
+  extent->flags = static_cast<std::uint8_t>(extent->flags & ~kBeingFreedFlag);
   contexts.unpin(home);
   if (result.error.code != CUDA_SUCCESS) {
     extent->state = ExtentState::live;

@@ -222,7 +222,7 @@ void SegmentHeap::append_map(DeviceState&, const TickConverter& time, observe::D
     heap_.for_each_extent(region, [&](const Extent& extent) {
       const bool free = extent.state == ExtentState::free;
       const auto state = free ? observe::BlockState::free
-                         : extent.state == ExtentState::live ? observe::BlockState::live
+                         : is_counted_live(extent) ? observe::BlockState::live
                                                              : observe::BlockState::deferred;
       out.blocks.push_back({extent.address, extent.bytes, free ? 0 : extent.requested_bytes,
                             free ? 0 : time.unix_ns(extent.allocated_ticks), index, free ? 0 : extent.site, state});
