@@ -1,8 +1,8 @@
 // Exactly one report, whoever ends the process and from whichever thread.
 //
-// `_exit` may be called where no report can be written safely: in a signal handler that interrupted malloc. A watchdog
+// `exit` and `_exit` may be called where no report can be written safely: in a signal handler that interrupted malloc. A watchdog
 // thread (raw clone, no thread-local storage, two system calls) then ends the process with the same status after a
-// bound; on an alternate signal stack nothing is attempted, and the live page stays for `cupool run`.
+// bound; for `_exit` on an alternate signal stack nothing is attempted, and the live page stays for `cupool run`.
 #include "shim/exit.hpp"
 
 #include <dlfcn.h>
@@ -110,8 +110,11 @@ void finish_at_once(int status) {
   g_next_quick_exit.store(reinterpret_cast<ExitFunction>(real_driver::symbol_past_ourselves("quick_exit")), std::memory_order_relaxed);
 }
 
+/// A signal handler may have called exit() on top of malloc, or of a lock of ours: the watchdog ends what never would.
 [[gnu::destructor]] void at_unload() {
+  if (!lifecycle::begin_exit()) return;
   const int code = g_exit_code.load(std::memory_order_relaxed);
+  if (code >= 0) start_watchdog(code);
   finish(code >= 0 ? std::optional<int>(code) : std::nullopt);
 }
 

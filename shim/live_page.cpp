@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <new>
 #include <vector>
@@ -80,11 +81,13 @@ void* LivePage::map(std::size_t bytes) {
 void LivePage::publish_once() {
   if (is_published_.exchange(true)) return;
   const int folder = private_folder::open(shared_memory_, true);
+  is_name_taken_.store(folder < 0 && (errno == EPERM || errno == ENOTDIR || errno == ELOOP), std::memory_order_relaxed);
   struct stat facts{};
   // The descriptor may have been closed, and its number reused, by a program that closes all it does not know.
   const bool is_still_ours = file_ >= 0 && fstat(file_, &facts) == 0 && facts.st_dev == file_device_ && facts.st_ino == file_inode_;
   if (folder < 0 || !is_still_ours) {
-    log::debug("no live page: " + (folder < 0 ? "no private folder of ours in " + shared_memory_ : "no space in " + shared_memory_));
+    if (const std::string said = warning(); !said.empty()) log::warn(said);
+    else log::debug("no live page: " + (folder < 0 ? "no folder of ours in " + shared_memory_ : "no space in " + shared_memory_));
     if (folder >= 0) close(folder);
     return;
   }
@@ -93,6 +96,11 @@ void LivePage::publish_once() {
   if (linkat(AT_FDCWD, source.c_str(), folder, name_.c_str(), AT_SYMLINK_FOLLOW) == 0) private_folder::lock_for_life(file_);
   remove_old_dead_pages(folder, name_);
   close(folder);
+}
+
+std::string LivePage::warning() const {
+  if (!is_name_taken_.load(std::memory_order_relaxed)) return "";
+  return "no live page: " + shared_memory_ + "/cupool-" + std::to_string(geteuid()) + " is not this user's private folder";
 }
 
 void LivePage::set_state(observe::LiveState state) {

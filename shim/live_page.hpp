@@ -31,6 +31,8 @@ class LivePage {
   void publish() {
     if (!is_published_.load(std::memory_order_relaxed)) publish_once();
   }
+  /// For the report: another user has the name of our folder, or may write to it. Empty: nothing is wrong.
+  std::string warning() const;
   void set_state(observe::LiveState state);
   /// Removes the name; readers that have the page open keep it.
   void retire();
@@ -46,6 +48,7 @@ class LivePage {
   dev_t file_device_ = 0;
   ino_t file_inode_ = 0;
   std::atomic<bool> is_published_{false};
+  std::atomic<bool> is_name_taken_{false};
 };
 
 }  // namespace cupool::shim

@@ -7,7 +7,6 @@
 #ifndef FMT_HEADER_ONLY
 #define FMT_HEADER_ONLY
 #endif
-#include <fcntl.h>
 #include <spdlog/logger.h>
 #include <spdlog/sinks/sink.h>
 #include <unistd.h>
@@ -20,9 +19,14 @@
 
 #include "pool/observe/report_file.hpp"
 #include "shim/identity.hpp"
+#include "shim/log_file.hpp"
+#include "shim/log_line.hpp"
 
 namespace cupool::shim::log {
 namespace {
+
+alignas(LogFile) std::byte g_file_storage[sizeof(LogFile)];
+constinit std::atomic<LogFile*> g_file{nullptr};  ///< nullptr: stderr
 
 void write_whole(int descriptor, std::string_view text) {
   const int kept_errno = errno;
@@ -36,33 +40,37 @@ void write_whole(int descriptor, std::string_view text) {
   errno = kept_errno;
 }
 
+void write_out(std::string_view text) {
+  const int kept_errno = errno;
+  LogFile* file = g_file.load(std::memory_order_acquire);
+  const int descriptor = file != nullptr ? file->descriptor() : STDERR_FILENO;
+  errno = kept_errno;
+  if (descriptor >= 0) write_whole(descriptor, text);
+}
+
 /// Formats nothing but the prefix, so that a line is one write and no clock or locale is touched.
 class DescriptorSink final : public spdlog::sinks::sink {
  public:
-  DescriptorSink(int descriptor, int pid) : descriptor_(descriptor), pid_(pid) {}
+  explicit DescriptorSink(int pid) : pid_(pid) {}
 
   void log(const spdlog::details::log_msg& message) override {
     if (getpid() != pid_) return;  // a forked child: its parent speaks for itself
     std::string line = "cupool[" + std::to_string(pid_) + "]: ";
     if (message.level >= spdlog::level::warn) line += message.level == spdlog::level::warn ? "warning: " : "error: ";
-    line.append(message.payload.data(), message.payload.size());
+    line += one_line(std::string_view(message.payload.data(), message.payload.size()));
     line += '\n';
-    write_whole(descriptor_, line);
+    write_out(line);
   }
   void flush() override {}
   void set_pattern(const std::string&) override {}
   void set_formatter(std::unique_ptr<spdlog::formatter>) override {}
 
-  int descriptor() const { return descriptor_; }
-
  private:
-  int descriptor_;
   int pid_;
 };
 
 alignas(spdlog::logger) std::byte g_storage[sizeof(spdlog::logger)];
 constinit std::atomic<spdlog::logger*> g_logger{nullptr};
-constinit std::atomic<int> g_descriptor{STDERR_FILENO};
 
 spdlog::level::level_enum spdlog_level(config::LogLevel level) {
   switch (level) {
@@ -84,16 +92,13 @@ void say(spdlog::level::level_enum level, std::string_view line) {
 }  // namespace
 
 void open(const config::Options& options) {
-  int descriptor = STDERR_FILENO;
   std::string failed;
   if (!options.log_file.empty()) {
-    const std::string path = Identity().expand(options.log_file);
-    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY, 0600);
-    if (file >= 0) descriptor = file;
-    else failed = "cannot open CUPOOL_LOG_FILE " + path + ": " + strerrordesc_np(errno);
+    auto* file = new (g_file_storage) LogFile(Identity().expand_path(options.log_file));
+    if (file->is_open()) g_file.store(file, std::memory_order_release);
+    else failed = "cannot open CUPOOL_LOG_FILE " + file->path() + ": " + file->reason();
   }
-  g_descriptor.store(descriptor, std::memory_order_relaxed);
-  auto* logger = new (g_storage) spdlog::logger("cupool", std::make_shared<DescriptorSink>(descriptor, getpid()));
+  auto* logger = new (g_storage) spdlog::logger("cupool", std::make_shared<DescriptorSink>(getpid()));
   logger->set_level(spdlog_level(options.log));
   g_logger.store(logger, std::memory_order_release);
   if (!failed.empty()) warn(failed);
@@ -109,7 +114,7 @@ void info(std::string_view line) { say(spdlog::level::info, line); }
 void warn(std::string_view line) { say(spdlog::level::warn, line); }
 
 void block(std::string_view text) {
-  if (is_on()) write_whole(g_descriptor.load(std::memory_order_relaxed), text);
+  if (is_on()) write_out(text);
 }
 
 }  // namespace cupool::shim::log

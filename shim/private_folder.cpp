@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 
 #include "shim/identity.hpp"
@@ -33,6 +34,7 @@ int open(const std::string& shared_memory, bool create) {
   if (folder < 0) return -1;
   if (fstat(folder, &facts) == 0 && facts.st_uid == geteuid() && (facts.st_mode & 077) == 0) return folder;
   close(folder);
+  errno = EPERM;
   return -1;
 }
 

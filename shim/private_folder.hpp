@@ -10,7 +10,8 @@
 
 namespace cupool::shim::private_folder {
 
-/// A descriptor of the folder: 0700, a real directory, ours. -1 when it is not to be trusted, or not there.
+/// A descriptor of the folder: 0700, a real directory, ours. -1 when it is not there, or not to be trusted: errno is then EPERM, or ENOTDIR
+/// where the name is a file or a link.
 int open(const std::string& shared_memory, bool create);
 
 /// Away from the low numbers that programs expect to get; close-on-exec.

@@ -52,7 +52,8 @@ observe::ReportInput Reporter::input(observe::ReportEvent event, std::chrono::na
   pass_warnings();
   const std::lock_guard lock(warnings_mutex_);
   input.warnings.insert(input.warnings.end(), warnings_.begin(), warnings_.end());
-  if (std::string warning = trace_.warning(); !warning.empty()) input.warnings.push_back(std::move(warning));
+  for (std::string warning : {trace_.warning(), page_.warning()})
+    if (!warning.empty()) input.warnings.push_back(std::move(warning));
   return input;
 }
 

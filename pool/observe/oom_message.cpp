@@ -31,8 +31,12 @@ std::string human(std::uint64_t bytes) {
 /// Text of others (paths, names) stays on its line and within a bound: control characters would break the block.
 std::string one_line(const std::string& text) {
   std::string out = text.substr(0, kMaxTextBytes);
-  for (char& c : out) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(out[i]);
+    const auto before = static_cast<unsigned char>(i > 0 ? out[i - 1] : '\0');
+    const bool is_c1 = before == 0xC2 && byte >= 0x80 && byte < 0xA0;  // U+009B begins an escape sequence too
+    if (byte < 0x20 || byte == 0x7F || is_c1) out[i] = '?';
+    if (is_c1) out[i - 1] = '?';
   }
   return out;
 }

@@ -28,6 +28,15 @@ std::uint64_t unpredictable() {
          reinterpret_cast<std::uintptr_t>(&bits);
 }
 
+/// A daemon has no stdin, stdout or stderr: what anybody prints there must not end up in the report.
+int above_standard(int file) {
+  if (file < 0 || file > STDERR_FILENO) return file;
+  const int high = ::fcntl(file, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  if (high < 0) return file;
+  ::close(file);
+  return high;
+}
+
 }  // namespace
 
 void make_folders(const std::string& folder) {
@@ -82,7 +91,7 @@ int ReportFile::create_temporary() {
     char name[64];
     // Not made of the final name: that one may already be as long as a name can be.
     std::snprintf(name, sizeof name, ".cupool-%016llx.tmp", static_cast<unsigned long long>(unpredictable()));
-    fd_ = ::openat(folder_fd_, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode);
+    fd_ = above_standard(::openat(folder_fd_, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode));
     if (fd_ >= 0) {
       temporary_ = name;
       return 0;

@@ -1,0 +1,68 @@
+// See log_file.hpp.
+#include "shim/log_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "shim/private_folder.hpp"
+
+namespace cupool::shim::log {
+namespace {
+
+/// Why lines must not be appended to what was opened; nullptr: they may.
+const char* objection(const struct stat& facts) {
+  if (!S_ISREG(facts.st_mode)) return nullptr;
+  if (facts.st_uid != geteuid()) return "the file belongs to another user";
+  if (facts.st_nlink != 1) return "the file has another name too";
+  return nullptr;
+}
+
+const char* text_of(int error) {
+  const char* text = strerrordesc_np(error);
+  return text != nullptr ? text : "unknown error";
+}
+
+constexpr int kFlags = O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+
+}  // namespace
+
+LogFile::LogFile(std::string path) : path_(std::move(path)) {
+  const int file = open(path_.c_str(), kFlags | O_CREAT, 0600);
+  struct stat facts{};
+  if (file < 0 || fstat(file, &facts) != 0) {
+    reason_ = text_of(errno);
+    return;
+  }
+  if (const char* why = objection(facts)) {
+    reason_ = why;
+    close(file);
+    return;
+  }
+  device_ = facts.st_dev;
+  inode_ = facts.st_ino;
+  is_open_ = true;
+  file_.store(private_folder::move_high(file), std::memory_order_release);
+}
+
+bool LogFile::is_ours(int file) const {
+  struct stat facts{};
+  return file >= 0 && fstat(file, &facts) == 0 && facts.st_dev == device_ && facts.st_ino == inode_;
+}
+
+int LogFile::descriptor() {
+  const int file = file_.load(std::memory_order_acquire);
+  if (is_ours(file)) return file;
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return -1;  // another thread is at it: this line is lost
+  const int again = open(path_.c_str(), kFlags);
+  const bool is_same = is_ours(again);
+  if (again >= 0 && !is_same) close(again);
+  file_.store(is_same ? private_folder::move_high(again) : -1, std::memory_order_release);
+  return file_.load(std::memory_order_relaxed);
+}
+
+}  // namespace cupool::shim::log
