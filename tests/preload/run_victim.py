@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import glob
 import io
 import json
 import os
@@ -27,7 +28,7 @@ from cupool_lib import live_page, trace_file, validate  # noqa: E402
 
 import victim_spec  # noqa: E402
 
-TIME_LIMIT_S = 120
+SKIPPED = 77
 LATE_CALL = " called after the driver was deinitialised"
 
 
@@ -79,27 +80,31 @@ def environment(program: Path, build: Path, spec: victim_spec.Spec, folder: Path
     env["LD_LIBRARY_PATH"] = str(build / "sim")
     env["CUSIM_LOG"] = str(folder.parent / "cusim.json")
     env["CUSIM_MEMORY"] = "8GiB"
-    env["VICTIM_LIBRARIES"] = str(program.parent / "libraries")
+    libraries = build / "tests" / "preload" / "victims" / "libraries"
+    env["VICTIM_LIBRARIES"] = str(libraries)
     for name, value in spec.env.items():
         if library is not None or not name.startswith("CUPOOL_"):
             env[name] = value
-    if library is not None:
-        env["LD_PRELOAD"] = str(library)
+    preloads = [[str(libraries / name) if "/" not in name else name for name in part.split(":") if name]
+                for part in spec.preload.split("|")]
+    all_preloads = preloads[0] + ([str(library)] if library is not None else []) + preloads[1]
+    if all_preloads:
+        env["LD_PRELOAD"] = ":".join(all_preloads)
     return env
 
 
-def page_folder() -> Path:
-    return Path("/dev/shm") / f"cupool-{os.geteuid()}"
+def page_folder(spec: victim_spec.Spec) -> Path:
+    return Path("/dev/shm") / f"cupool-{os.geteuid() if spec.uid is None else spec.uid}"
 
 
-def pages_of_all() -> set[Path]:
-    return set(page_folder().iterdir()) if page_folder().is_dir() else set()
+def pages_of_all(spec: victim_spec.Spec) -> set[Path]:
+    return set(page_folder(spec).iterdir()) if page_folder(spec).is_dir() else set()
 
 
-def take_pages(pid: int, before: set[Path]) -> list[live_page.Page]:
+def take_pages(pid: int, spec: victim_spec.Spec, before: set[Path]) -> list[live_page.Page]:
     """Pages that this process left behind; read, then removed. `before`: pages of dead processes, whose pid may have come again."""
     found = []
-    for path in sorted(pages_of_all() - before):
+    for path in sorted(pages_of_all(spec) - before):
         if not path.name.startswith(f"{pid}."):
             continue
         found.append(live_page.parse(path.read_bytes()))
@@ -132,28 +137,55 @@ def read_reports(outcome: Outcome) -> None:
             outcome.ooms.append(report)
 
 
+def root() -> bool:
+    """May files be given away and other users' processes be started here? A root of a user namespace often may not."""
+    with tempfile.NamedTemporaryFile() as file:
+        try:
+            os.chown(file.name, 65000, 65000)
+            return subprocess.run(["true"], user=65000, group=65000, extra_groups=[], check=False).returncode == 0
+        except (OSError, subprocess.SubprocessError):
+            return False
+
+
+def give_to(uid: int, scratch: Path) -> None:
+    """What setup gave to others already stays theirs."""
+    for path in [scratch, *scratch.rglob("*")]:
+        if path.lstat().st_uid == os.geteuid() and not path.name.startswith("kept-"):
+            os.chown(path, uid, uid, follow_symlinks=False)
+
+
+def reason_to_skip(spec: victim_spec.Spec) -> str:
+    if spec.uid is not None and not root():
+        return "it cannot start a process of another user here"
+    names = {"root": root, "glob": glob.glob, "os": os}
+    return next((f"not here: {expression}" for expression in spec.needs if not eval(expression, names)), "")
+
+
 def run(program: Path, spec: victim_spec.Spec, build: Path, scratch: Path, library: Path | None) -> Outcome:
     folder = scratch / ("preloaded" if library else "native") / "cwd"
     folder.mkdir(parents=True)
     env = environment(program, build, spec, folder, library)
     for statement in spec.setup:
         exec(statement, {"env": env, "os": os, "folder": folder, "scratch": folder.parent})
-    pages_before = pages_of_all()
+    if spec.uid is not None:
+        give_to(spec.uid, scratch)
+    pages_before = pages_of_all(spec)
     before = os.getcwd()
     os.chdir(folder)
     process = subprocess.Popen([str(program), *spec.args], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               stdin=subprocess.DEVNULL, text=True, errors="replace")
+                               stdin=subprocess.DEVNULL, text=True, errors="replace", user=spec.uid, group=spec.uid,
+                               extra_groups=None if spec.uid is None else [])
     os.chdir(before)
     try:
-        out, err = process.communicate(timeout=TIME_LIMIT_S)
+        out, err = process.communicate(timeout=spec.seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         out, err = process.communicate()
-        err += f"\n(killed: it ran longer than {TIME_LIMIT_S} s)"
+        err += f"\n(killed: it ran longer than {spec.seconds} s)"
     outcome = Outcome(process.pid, process.returncode, out, err, folder)
     log = folder.parent / "cusim.json"
     outcome.sim = json.loads(log.read_text(encoding="utf-8")) if log.exists() and log.stat().st_size else None
-    outcome.pages = take_pages(process.pid, pages_before)
+    outcome.pages = take_pages(process.pid, spec, pages_before)
     read_reports(outcome)
     return outcome
 
@@ -234,6 +266,9 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="leave the scratch folder, and say where it is")
     given = parser.parse_args()
     spec = victim_spec.read(given.source)[given.case]
+    if why := reason_to_skip(spec):
+        print(f"SKIPPED {why}")
+        return SKIPPED
     scratch = Path(tempfile.mkdtemp(prefix="cupool-victim-"))
     try:
         native = run(given.program, spec, given.build, scratch, None) if spec.native == "same" else None

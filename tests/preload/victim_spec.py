@@ -13,6 +13,11 @@
   stderr* REGEX           any number of further lines, each of which matches it
   misuse                  the simulated driver may note violations (double frees and the like); default: it must not
   pages_of_children       children may leave reports and pages of their own
+  needs   EXPRESSION      Python, true where the case can run; else it is skipped, visibly (root(): may become another user)
+  uid     NUMBER          runs as that user, who needs no name; the working folder is given to it
+  preload BEFORE|AFTER    further libraries in LD_PRELOAD, colon separated, before or after the library: "libx.so:|" or "|/usr/lib/y.so";
+                          a name without a slash is one of victims/libraries. The native run has them too
+  seconds NUMBER          most that the run may take
   setup   PYTHON          statement run before, in the victim's empty working folder (`env` is its environment)
   check   PYTHON          expression that must be true; see Outcome in run_victim.py for the names
 """
@@ -39,6 +44,10 @@ class Spec:
     stderr_rest: str | None = None
     misuse: bool = False
     pages_of_children: bool = False
+    needs: list[str] = field(default_factory=list)
+    uid: int | None = None
+    preload: str = "|"
+    seconds: float = 120
     setup: list[str] = field(default_factory=list)
     check: list[str] = field(default_factory=list)
 
@@ -55,15 +64,17 @@ def _apply(spec: Spec, word: str, value: str) -> None:
         spec.env[name] = text
     elif word == "ooms" and value == "any":
         spec.ooms = None
-    elif word in ("exit", "ooms"):
+    elif word in ("exit", "ooms", "uid"):
         setattr(spec, word, int(value))
-    elif word in ("signal", "native", "report", "page"):
+    elif word == "seconds":
+        spec.seconds = float(value)
+    elif word in ("signal", "native", "report", "page", "preload"):
         setattr(spec, word, value)
     elif word in ("misuse", "pages_of_children"):
         setattr(spec, word, True)
     elif word == "stderr*":
         spec.stderr_rest = value
-    elif word in ("stderr", "setup", "check"):
+    elif word in ("stderr", "setup", "check", "needs"):
         getattr(spec, word).append(value)
     else:
         raise BadSpec(f"unknown directive: //! {word}")

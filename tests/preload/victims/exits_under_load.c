@@ -1,5 +1,6 @@
 // main returns while threads allocate and free: no crash, no hang, and a report that is whole.
 //! misuse
+//! env CUPOOL_TIMELINE=64
 //! check c["allocations"] >= 400 and c["allocations"] - c["frees"] == c["live_blocks"]["current"] <= 4
 #include <pthread.h>
 #include <stdatomic.h>
