@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""Explores races: random schedules under the preload, one process per slice; what hits is shrunk to a small schedule and told as a program.
+
+  explore.py --build DIR --steps 1e6 --seed 1 --route mixed --free deferred
+  explore.py --build DIR --replay FILE            runs a schedule once more, and prints it as a program
+Exit: 0 no hit, 1 a hit.
+"""
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SLICE_STEPS = 100_000
+SLICE_LIMIT_S = 300
+REPLAY_LIMIT_S = 60
+SETTING = re.compile(r"#! *(\w+)=(\S+)")
+
+
+class Runner:
+    """How the program is run: its environment and its fixed arguments."""
+
+    def __init__(self, given):
+        self.program = given.build / "tests" / "explorer" / "explorer"
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("CUPOOL_", "CUSIM_"))}
+        self.env.update(LD_LIBRARY_PATH=str(given.build / "sim"), CUSIM_MEMORY=given.memory, CUSIM_DEVICES=str(given.devices), CUSIM_REUSE_HANDLES="1")
+        if given.driver:
+            self.env["CUSIM_DRIVER_VERSION"] = given.driver
+        if not given.native:
+            self.env.update(LD_PRELOAD=str(given.library or given.build / "libcupool.so"), CUPOOL_REPORT="none", CUPOOL_LOG="off",
+                            CUPOOL_FREE=given.free, CUPOOL_POLICY=given.policy)
+            for name, value in (("CUPOOL_LIMIT", given.limit), ("CUPOOL_PREALLOCATE", given.preallocate), ("CUPOOL_RELEASE_THRESHOLD", given.threshold)):
+                if value:
+                    self.env[name] = value
+        self.arguments = ["--devices", str(given.devices)]
+        if given.free == "sync" or given.policy == "platform":
+            self.arguments.append("--sync-frees")
+
+    def run(self, arguments, limit_s):
+        """(exit code, stdout)"""
+        command = [str(self.program), *self.arguments, *arguments]
+        process = subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace")
+        try:
+            out, _ = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, _ = process.communicate()
+            return 3, out + "HIT 0 the process does not end\n"
+        return process.returncode, out
+
+
+def hit_of(code, out):
+    """What was hit, or None."""
+    for line in out.splitlines():
+        if line.startswith("HIT "):
+            return line.split(" ", 2)[2]
+    return None if code == 0 else f"the process ended with {code}: {out[-300:]}"
+
+
+def kind_of(hit):
+    """Two hits are the same kind when only numbers differ."""
+    return re.sub(r"0x[0-9a-f]+|\d+", "#", hit)
+
+
+class Shrinker:
+    """Delta debugging over the lines of a schedule, each candidate in a process of its own; then over the numbers in them."""
+
+    def __init__(self, runner, kind, folder, limit_s):
+        self.runner, self.kind, self.path = runner, kind, Path(folder) / "candidate.txt"
+        self.until = time.monotonic() + limit_s
+        self.runs = 0
+
+    def hits(self, lines):
+        if time.monotonic() > self.until:
+            return False
+        self.path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        self.runs += 1
+        hit = hit_of(*self.runner.run(["--replay", str(self.path)], REPLAY_LIMIT_S))
+        return hit is not None and kind_of(hit) == self.kind
+
+    def fewer_lines(self, lines):
+        size = max(1, len(lines) // 2)
+        while True:
+            at, before = 0, len(lines)
+            while at < len(lines):
+                rest = lines[:at] + lines[at + size:]
+                if rest and self.hits(rest):
+                    lines = rest
+                else:
+                    at += size
+            if size == 1 and len(lines) == before:
+                return lines
+            size = max(1, min(size // 2, len(lines) // 2))
+
+    def smaller_numbers(self, lines):
+        for index in range(len(lines)):
+            for pattern, choices in ((r"(?<= t)\d+", "0"), (r"(?<= c)\d+", "0"), (r"(?<=bytes=)\d+", "512"), (r"(?<=ns=)\d+", "0 100 1000"),
+                                     (r"(?<=value=)\d+", "0"), (r"(?<=stream=)\d+", "11 10")):
+                for choice in choices.split():
+                    changed = re.sub(pattern, choice, lines[index])
+                    if changed != lines[index] and self.hits(lines[:index] + [changed] + lines[index + 1:]):
+                        lines = lines[:index] + [changed] + lines[index + 1:]
+                        break
+        return lines
+
+    def shrink(self, lines):
+        lines = self.fewer_lines(lines)
+        return self.fewer_lines(self.smaller_numbers(lines))
+
+
+def read_lines(path):
+    return [line for line in Path(path).read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+
+
+def shrink(runner, given, hit, dump):
+    with tempfile.TemporaryDirectory() as folder:
+        shrinker = Shrinker(runner, kind_of(hit), folder, given.shrink_limit)
+        lines = read_lines(dump)
+        if not shrinker.hits(lines):
+            print(f"the schedule does not hit again when it is replayed: {dump}", file=sys.stderr)
+            return lines
+        began = time.monotonic()
+        lines = shrinker.shrink(lines)
+        print(f"shrunk to {len(lines)} operations in {shrinker.runs} runs, {time.monotonic() - began:.1f} s", file=sys.stderr)
+        return lines
+
+
+def settings_line(given):
+    names = ("free", "policy", "memory", "devices", "limit", "preallocate", "threshold", "driver")
+    return "#! " + " ".join(f"{name}={getattr(given, name)}" for name in names if getattr(given, name))
+
+
+def tell(runner, given, hit, lines, out):
+    """The small schedule, as it is stored and as a program."""
+    text = [f"# {hit}", settings_line(given), *lines]
+    path = Path(out)
+    path.write_text("\n".join(text) + "\n", encoding="utf-8")
+    print("\n".join(text))
+    print(runner.run(["--replay", str(path), "--print"], REPLAY_LIMIT_S)[1])
+    print(f"written to {path}")
+
+
+def explore(runner, given):
+    total = {"steps": 0, "done": 0, "frees": 0, "allocations": 0, "refused": 0, "pool_records": 0, "pool_queries": 0, "hits": []}
+    began = time.monotonic()
+    seed = given.seed
+    while total["steps"] < given.steps:
+        steps = int(min(SLICE_STEPS, given.steps - total["steps"]))
+        dump = Path(given.out) / f"hit.{seed}.txt"
+        arguments = ["--seed", str(seed), "--steps", str(steps), "--route", given.route, "--blocks", str(given.blocks), "--dump", str(dump)]
+        code, out = runner.run(arguments, SLICE_LIMIT_S)
+        figures = next((json.loads(line) for line in out.splitlines() if line.startswith("{")), {})
+        for name in ("allocations", "frees", "refused", "pool_records", "pool_queries"):
+            total[name] += figures.get(name, 0)
+        total["done"] += figures.get("steps", 0) - figures.get("left_out", 0)
+        hit = hit_of(code, out)
+        if hit is None and figures.get("steps") != steps:
+            hit = f"the process ended early: {out[-300:]}"
+        if hit is None:
+            total["steps"] += steps
+            seed += 1
+            continue
+        step = next((int(line.split()[1]) for line in out.splitlines() if line.startswith("HIT ")), 0)
+        total["steps"] += max(1, step)
+        total["hits"].append({"seed": seed, "step": step, "what": hit})
+        print(f"HIT seed {seed} step {step}: {hit}", file=sys.stderr)
+        if given.shrink and dump.exists():
+            lines = shrink(runner, given, hit, dump)
+            total["hits"][-1]["operations"] = len(lines)
+            tell(runner, given, hit, lines, Path(given.out) / f"small.{seed}.txt")
+        if len(total["hits"]) >= given.most_hits:
+            break
+        seed += 1
+    total["seconds"] = round(time.monotonic() - began, 2)
+    return total
+
+
+def replay(runner, given):
+    code, out = runner.run(["--replay", str(given.replay), *(["--print"] if given.print else [])], REPLAY_LIMIT_S)
+    print(out, end="")
+    return 0 if hit_of(code, out) is None else 1
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=Path, default=Path("build"), help="the build folder (default: build)")
+    parser.add_argument("--library", type=Path, help="another libcupool.so than the build's")
+    parser.add_argument("--steps", type=float, default=1e5)
+    parser.add_argument("--seed", type=int, default=1, help="of the first slice; each slice of 100,000 steps is a process with the next seed")
+    parser.add_argument("--route", choices=("plain", "ordered", "mixed", "steady"), default="mixed")
+    parser.add_argument("--free", choices=("deferred", "sync", "immediate"), default="deferred")
+    parser.add_argument("--policy", choices=("grow", "preallocate", "async", "platform", "off"), default="grow")
+    parser.add_argument("--native", action="store_true", help="without the library: the program itself must never hit")
+    parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--blocks", type=int, default=48, help="slots for live blocks")
+    parser.add_argument("--memory", default="256MiB", help="of each device")
+    for name in ("limit", "preallocate", "threshold", "driver"):
+        parser.add_argument(f"--{name}", default="", help="CUSIM_DRIVER_VERSION" if name == "driver" else "the CUPOOL variable")
+    parser.add_argument("--shrink", action="store_true", help="shrink what hits, and print it as a program")
+    parser.add_argument("--shrink-limit", type=float, default=120, help="seconds for each")
+    parser.add_argument("--most-hits", type=int, default=1, help="stop after so many")
+    parser.add_argument("--out", default=".", help="folder for schedules that hit")
+    parser.add_argument("--replay", type=Path, help="a schedule; the settings in its head count")
+    parser.add_argument("--print", action="store_true", help="with --replay: as a program")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    if given.replay:
+        for name, value in SETTING.findall(re.sub(r" (\w+=)", r"\n#! \1", given.replay.read_text(encoding="utf-8"))):
+            if hasattr(given, name) and name not in ("build", "steps", "seed"):
+                setattr(given, name, int(value) if name == "devices" else value)
+    return given
+
+
+def main():
+    given = parse()
+    runner = Runner(given)
+    if given.replay:
+        return replay(runner, given)
+    total = explore(runner, given)
+    if given.json:
+        print(json.dumps(total))
+    frees = max(1, total["frees"])
+    where = "native" if given.native else f"{given.policy}/{given.free}"
+    print(f"{where} {given.route}, {given.devices} device(s): {total['steps']} steps, {len(total['hits'])} hits, {total['seconds']} s; "
+          f"{total['frees']} frees, {total['refused']} refused, {total['pool_records'] / frees:.4f} records and {total['pool_queries'] / frees:.4f} queries per free")
+    return 1 if total["hits"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

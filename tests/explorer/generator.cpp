@@ -1,0 +1,171 @@
+// What is drawn, and how often.
+#include "generator.hpp"
+
+namespace explorer {
+namespace {
+
+constexpr std::uint32_t kSizes[] = {512, 512, 1024, 1024, 2048, 4096, 4096, 8192, 12345, 16384, 16384, 65536, 65536, 300'000, 2 << 20, 5 << 20};
+
+struct Weight {
+  Kind kind;
+  std::uint32_t weight;
+};
+
+// Per 10,000. Allocations and frees are drawn by `fill_of`, so that about half of the slots are live.
+constexpr Weight kWeights[] = {
+    {Kind::write, 1500},       {Kind::read, 1300},         {Kind::copy, 250},          {Kind::ask, 60},           {Kind::info, 20},
+    {Kind::record, 350},       {Kind::wait, 350},          {Kind::query, 250},         {Kind::sync_event, 60},    {Kind::query_stream, 120},
+    {Kind::sync_stream, 80},   {Kind::sync_context, 20},   {Kind::record_context, 40}, {Kind::wait_context, 20},  {Kind::advance, 700},
+    {Kind::spin, 150},         {Kind::hold, 60},           {Kind::release, 60},        {Kind::stream_create, 70}, {Kind::stream_destroy, 50},
+    {Kind::begin, 90},         {Kind::fork, 80},           {Kind::graph_memory, 40},   {Kind::end, 160},          {Kind::launch, 250},
+    {Kind::graph_destroy, 50}, {Kind::thread_mode, 40},    {Kind::context_create, 20}, {Kind::context_destroy, 4}, {Kind::peer, 20},
+    {Kind::pool_create, 6},    {Kind::pool_destroy, 4},    {Kind::trim, 8},
+};
+
+}  // namespace
+
+Generator::Generator(std::uint64_t seed, Route route, std::size_t devices, std::size_t most_blocks)
+    : state_(seed * 0x9e37'79b9'7f4a'7c15ULL + 0x1234'5678'9abc'def1ULL), route_(route), devices_(devices), most_blocks_(most_blocks) {
+  const std::uint32_t plain = route == Route::ordered ? 0 : 1, ordered = route == Route::plain ? 0 : 1;
+  const std::uint32_t share = plain != 0 && ordered != 0 ? 1 : 2;
+  weights_ = {{Kind::alloc_plain, 650 * plain * share}, {Kind::alloc_pitch, 60 * plain * share}, {Kind::alloc_ordered, 600 * ordered * share},
+              {Kind::alloc_pool, 100 * ordered * share}, {Kind::free_plain, 600 * plain * share}, {Kind::free_ordered, 600 * ordered * share}};
+  for (const Weight& row : kWeights) weights_.emplace_back(row.kind, row.weight);
+  for (const auto& row : weights_) total_weight_ += row.second;
+}
+
+std::uint32_t Generator::below(std::uint32_t limit) {
+  state_ = state_ * 6364136223846793005ULL + 1442695040888963407ULL;
+  return static_cast<std::uint32_t>((state_ >> 33) % limit);
+}
+
+std::uint32_t Generator::bytes() { return chance(150) ? 1 + below(chance(100) ? 3'000'000 : 40'000) : kSizes[below(std::size(kSizes))]; }
+
+std::uint32_t Generator::duration_ns() { return chance(30) ? below(100'000) : below(4000); }
+
+std::uint8_t Generator::context(const Program& program) {
+  for (int i = 0; i < 8; ++i) {
+    const std::size_t slot = chance(500) ? below(static_cast<std::uint32_t>(devices_)) : below(kContexts);
+    if (program.context(slot).live) return static_cast<std::uint8_t>(slot);
+  }
+  return 0;
+}
+
+std::uint32_t Generator::stream(const Program& program, bool may_capture) {
+  for (int i = 0; i < 8; ++i) {
+    const std::uint32_t name = chance(750) ? below(kStreams) : kStreams + below(2);
+    if (name >= kStreams) return name;
+    if (program.stream(name).live && (may_capture || program.stream(name).capture < 0)) return name;
+  }
+  return kThreadsStream;
+}
+
+/// Mostly the stream's own context, sometimes another.
+std::uint8_t Generator::context_of(const Program& program, std::uint32_t name) {
+  if (name < kStreams && program.stream(name).live && !chance(40)) return static_cast<std::uint8_t>(program.stream(name).context);
+  return context(program);
+}
+
+std::uint32_t Generator::block(const Program& program, bool live) {
+  std::uint32_t slot = 0;
+  for (int i = 0; i < 12; ++i) {
+    slot = below(static_cast<std::uint32_t>(most_blocks_));
+    if (program.block(slot).live == live) break;
+  }
+  return slot;
+}
+
+void Generator::fill(const Program& program, Op* op) {
+  const auto on_stream = [&](std::size_t at, bool may_capture) {
+    op->args[at] = stream(program, may_capture);
+    op->context = context_of(program, op->args[at]);
+  };
+  switch (op->kind) {
+    case Kind::alloc_plain:
+    case Kind::alloc_pitch: op->args = {block(program, false), bytes(), 0, 0}; break;
+    case Kind::alloc_ordered:
+    case Kind::alloc_pool:
+      on_stream(2, false);
+      op->args[0] = block(program, false), op->args[1] = bytes(), op->args[3] = below(kPools);
+      break;
+    case Kind::write:
+    case Kind::read:
+      on_stream(1, true);
+      op->args[0] = block(program, true), op->args[2] = duration_ns(), op->args[3] = below(255);
+      break;
+    case Kind::copy:
+      on_stream(1, false);
+      op->args[0] = block(program, true);
+      for (int i = 0; i < 12; ++i) {
+        op->args[2] = block(program, true);
+        if (op->args[2] != op->args[0] && program.block(op->args[2]).bytes == program.block(op->args[0]).bytes) break;
+      }
+      break;
+    case Kind::free_plain:
+    case Kind::ask: op->args[0] = block(program, true); break;
+    case Kind::free_ordered: on_stream(1, false), op->args[0] = block(program, true); break;
+    case Kind::record:
+    case Kind::wait: on_stream(1, false), op->args[0] = below(kEvents); break;
+    case Kind::query:
+    case Kind::sync_event:
+    case Kind::record_context:
+    case Kind::wait_context: op->args[0] = below(kEvents); break;
+    case Kind::query_stream:
+    case Kind::sync_stream: on_stream(0, false); break;
+    case Kind::advance: op->args[0] = chance(100) ? below(50'000) : below(3000); break;
+    case Kind::spin: on_stream(0, false), op->args[1] = duration_ns(); break;
+    case Kind::hold: on_stream(0, false), op->args[2] = below(2); break;
+    case Kind::release: op->args[0] = below(2); break;
+    case Kind::stream_create: op->args = {below(kStreams), below(2), 0, 0}; break;
+    case Kind::stream_destroy: op->args[0] = below(kStreams); break;
+    case Kind::begin: on_stream(0, false), op->args[1] = below(kCaptures), op->args[2] = below(3); break;
+    case Kind::fork: op->args = {below(kCaptures), below(kStreams), 0, 0}; break;
+    case Kind::graph_memory: op->args = {below(kCaptures), bytes(), below(3000), 0}; break;
+    case Kind::end:
+      op->args = {below(kCaptures), below(kGraphs), 0, 0};
+      if (chance(800)) op->thread = static_cast<std::uint8_t>(program.capture(op->args[0]).thread);
+      break;
+    case Kind::launch: on_stream(1, false), op->args[0] = below(kGraphs); break;
+    case Kind::graph_destroy: op->args[0] = below(kGraphs); break;
+    case Kind::thread_mode: op->args[0] = chance(600) ? 0 : below(3); break;
+    case Kind::context_create:
+    case Kind::context_destroy: op->context = static_cast<std::uint8_t>(chance(150) ? below(kDevices) : kDevices + below(kContexts - kDevices)); break;
+    case Kind::peer: op->args[0] = below(kContexts); break;
+    case Kind::pool_create:
+    case Kind::pool_destroy: op->args[0] = below(kPools); break;
+    case Kind::trim: op->args[0] = chance(500) ? 0 : below(8 << 20); break;
+    case Kind::info:
+    case Kind::sync_context: break;
+  }
+}
+
+/// One thread, one context, memory in plenty: what a training step looks like to the pool.
+Op Generator::steady(const Program& program) {
+  Op op;
+  const std::uint32_t slot = static_cast<std::uint32_t>(count_ / 4 % most_blocks_);
+  const bool live = program.block(slot).live;
+  op.args = {slot, kThreadsStream, 1000, 0};
+  switch (count_++ % 4) {
+    case 0: op.kind = live ? Kind::free_plain : Kind::advance; break;
+    case 1: op.kind = Kind::alloc_plain, op.args[1] = kSizes[slot % 11]; break;
+    case 2: op.kind = Kind::write; break;
+    default: op.kind = Kind::advance, op.args[0] = 900;
+  }
+  return op;
+}
+
+Op Generator::next(const Program& program) {
+  if (route_ == Route::steady) return steady(program);
+  if (chance(60)) thread_ = static_cast<std::uint8_t>(below(kThreads));
+  std::uint32_t drawn = below(total_weight_);
+  std::size_t row = 0;
+  while (drawn >= weights_[row].second) drawn -= weights_[row++].second;
+  Op op;
+  op.kind = weights_[row].first;
+  op.thread = thread_;
+  op.context = context(program);
+  fill(program, &op);
+  return op;
+}
+
+}  // namespace explorer

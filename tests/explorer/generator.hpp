@@ -1,0 +1,40 @@
+// Generator: the next operation, by a seed and by what there is: mostly things that make sense, of every kind. Pure but for its own state.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "program.hpp"
+
+namespace explorer {
+
+enum class Route { plain, ordered, mixed, steady };
+
+class Generator {
+ public:
+  Generator(std::uint64_t seed, Route route, std::size_t devices, std::size_t most_blocks);
+  Op next(const Program& program);
+
+ private:
+  std::uint32_t below(std::uint32_t limit);
+  bool chance(std::uint32_t in_thousand) { return below(1000) < in_thousand; }
+  std::uint32_t bytes();
+  std::uint32_t duration_ns();
+  std::uint32_t stream(const Program& program, bool may_capture);
+  std::uint32_t block(const Program& program, bool live);
+  std::uint8_t context(const Program& program);
+  std::uint8_t context_of(const Program& program, std::uint32_t stream);
+  Op steady(const Program& program);
+  void fill(const Program& program, Op* op);
+
+  std::uint64_t state_;
+  Route route_;
+  std::size_t devices_;
+  std::size_t most_blocks_;
+  std::uint8_t thread_ = 0;
+  std::vector<std::pair<Kind, std::uint32_t>> weights_;
+  std::uint32_t total_weight_ = 0;
+  std::uint64_t count_ = 0;
+};
+
+}  // namespace explorer

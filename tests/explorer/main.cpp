@@ -1,0 +1,208 @@
+// explorer: runs a schedule, drawn from a seed or read from a file, and says what came of it as one line of JSON.
+//
+//   explorer --seed N --steps N [--route plain|ordered|mixed|steady] [--devices N] [--blocks N] [--sync-frees] [--dump FILE]
+//   explorer --replay FILE [--print] [...]
+// Exit: 0 no hit; 3 a hit: `HIT <step> <what>` on stdout, and with --dump the operations up to it as a schedule.
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <stdexcept>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "actors.hpp"
+#include "cusim.h"
+#include "generator.hpp"
+#include "program.hpp"
+#include "virtual_time.hpp"
+
+namespace explorer {
+namespace {
+
+constexpr unsigned kWatchdog_s = 30;  ///< real time for 1024 operations, which take milliseconds
+
+struct Given {
+  Settings program;
+  std::uint64_t seed = 1;
+  std::uint64_t steps = 10000;
+  Route route = Route::mixed;
+  std::size_t blocks = 48;
+  std::string replay;
+  std::string dump;
+};
+
+[[noreturn]] void usage(const std::string& why) {
+  std::fprintf(stderr, "explorer: %s (see the head of tests/explorer/main.cpp)\n", why.c_str());
+  std::exit(2);
+}
+
+Route route_of(const std::string& name) {
+  if (name == "plain") return Route::plain;
+  if (name == "ordered") return Route::ordered;
+  if (name == "mixed") return Route::mixed;
+  if (name == "steady") return Route::steady;
+  usage("unknown route " + name);
+}
+
+Given read_arguments(int argc, char** argv) {
+  Given given;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    const auto value = [&]() -> std::string { return i + 1 < argc ? argv[++i] : (usage(name + " needs a value"), ""); };
+    if (name == "--seed") given.seed = std::stoull(value());
+    else if (name == "--steps") given.steps = std::stoull(value());
+    else if (name == "--route") given.route = route_of(value());
+    else if (name == "--devices") given.program.devices = std::stoul(value());
+    else if (name == "--blocks") given.blocks = std::min(kBlocks, static_cast<std::size_t>(std::stoul(value())));
+    else if (name == "--replay") given.replay = value();
+    else if (name == "--dump") given.dump = value();
+    else if (name == "--sync-frees") given.program.frees_wait_everywhere = true;
+    else if (name == "--print") given.program.print = true;
+    else usage("unknown argument " + name);
+  }
+  if (given.program.devices < 1 || given.program.devices > kDevices) usage("1 to 3 devices");
+  return given;
+}
+
+/// One run. A global because a crash must still tell what led to it.
+struct Run {
+  Given given;
+  std::vector<Op> script;   ///< of --replay
+  std::vector<Op> done;
+  std::uint64_t step = 0;
+};
+Run* g_run = nullptr;
+
+void dump(const char* what) {
+  std::printf("HIT %llu %s\n", static_cast<unsigned long long>(g_run->step), what);
+  std::fflush(stdout);
+  if (g_run->given.dump.empty()) return;
+  std::ofstream file(g_run->given.dump);
+  file << "# " << what << "\n";
+  for (const Op& op : g_run->done) file << to_text(op) << "\n";
+}
+
+void on_signal(int number) {
+  std::signal(number, SIG_DFL);
+  char what[64];
+  std::snprintf(what, sizeof what, number == SIGALRM ? "a call does not return" : "a crash by signal %d", number);
+  dump(what);
+  _exit(3);
+}
+
+std::uint64_t records() { return cusim_calls("cuEventRecord") + cusim_calls("cuEventRecord_ptsz") + cusim_calls("cuCtxRecordEvent"); }
+
+void print_totals(const Program& program, double seconds, std::uint64_t records_before, std::uint64_t queries_before) {
+  const Totals& totals = program.totals();
+  const std::uint64_t pool_records = records() - totals.own_records - records_before;
+  const std::uint64_t pool_queries = cusim_calls("cuEventQuery") - totals.own_queries - queries_before;
+  const double frees = totals.frees == 0 ? 1 : static_cast<double>(totals.frees);
+  std::uint64_t left_out = 0;
+  for (const std::uint64_t count : totals.left_out) left_out += count;
+  std::printf("{\"steps\": %llu, \"left_out\": %llu, \"seconds\": %.3f, \"allocations\": %llu, \"frees\": %llu, \"refused\": %llu, \"pool_records\": %llu, "
+              "\"pool_queries\": %llu, \"records_per_free\": %.5f, \"queries_per_free\": %.5f, \"digest\": \"%016llx\", \"done\": {",
+              static_cast<unsigned long long>(g_run->step), static_cast<unsigned long long>(left_out), seconds, static_cast<unsigned long long>(totals.allocations),
+              static_cast<unsigned long long>(totals.frees), static_cast<unsigned long long>(totals.refused), static_cast<unsigned long long>(pool_records),
+              static_cast<unsigned long long>(pool_queries), static_cast<double>(pool_records) / frees, static_cast<double>(pool_queries) / frees,
+              static_cast<unsigned long long>(totals.digest));
+  for (std::size_t i = 0; i < kKinds; ++i)
+    std::printf("%s\"%s\": %llu", i == 0 ? "" : ", ", name_of(static_cast<Kind>(i)), static_cast<unsigned long long>(totals.done[i]));
+  std::printf("}}\n");
+}
+
+/// Operations of one actor until another's turn comes.
+class Stage {
+ public:
+  Stage(Run& run, Program& program) : run_(run), program_(program), generator_(run.given.seed, run.given.route, run.given.program.devices, run.given.blocks) {}
+
+  std::size_t turn(std::size_t actor) {
+    for (;;) {
+      if (!has_next_ && !draw()) return wind_up(actor);
+      if (next_.thread != actor) return next_.thread;
+      has_next_ = false;
+      if (run_.given.program.print) std::printf("%llu  %s\n", static_cast<unsigned long long>(run_.step), to_text(next_).c_str());
+      run_.done.push_back(next_);
+      virtual_time::begin_operation();
+      if (!program_.act(next_) && !program_.is_hit()) run_.done.pop_back();
+      ++run_.step;
+      if ((run_.step & 1023) == 0) alarm(kWatchdog_s);
+    }
+  }
+
+ private:
+  bool draw() {
+    if (program_.is_hit() || is_winding_up_) return false;
+    if (run_.given.replay.empty()) {
+      if (run_.step >= run_.given.steps) return false;
+      next_ = generator_.next(program_);
+    } else {
+      if (at_ >= run_.script.size()) return false;
+      next_ = run_.script[at_++];
+      if (next_.thread >= kThreads) usage("there are three threads");
+    }
+    has_next_ = true;
+    return true;
+  }
+
+  /// Everybody's turn once more: each ends its own captures.
+  std::size_t wind_up(std::size_t actor) {
+    is_winding_up_ = true;
+    virtual_time::begin_operation();
+    if (!program_.is_hit()) program_.wind_up(actor);
+    return wound_up_ < kThreads ? wound_up_++ : kThreads;
+  }
+
+  Run& run_;
+  Program& program_;
+  Generator generator_;
+  Op next_;
+  bool has_next_ = false;
+  bool is_winding_up_ = false;
+  std::size_t wound_up_ = 0;
+  std::size_t at_ = 0;
+};
+
+int explore(Run& run) {
+  Program program(run.given.program);
+  virtual_time::attach(&program);
+  const double began = virtual_time::real_seconds();
+  program.start();
+  const std::uint64_t records_before = records(), queries_before = cusim_calls("cuEventQuery");
+  Stage stage(run, program);
+  Actors::run(kThreads, [&](std::size_t actor) { return stage.turn(actor); });
+  virtual_time::begin_operation();
+  const double seconds = virtual_time::real_seconds() - began;
+  if (!program.is_hit()) print_totals(program, seconds, records_before, queries_before);
+  if (!program.is_hit()) program.finish();
+  virtual_time::attach(nullptr);
+  alarm(0);
+  if (!program.is_hit()) return 0;
+  dump(program.hit_text().c_str());
+  return 3;
+}
+
+}  // namespace
+}  // namespace explorer
+
+int main(int argc, char** argv) {
+  using namespace explorer;
+  static Run run;
+  g_run = &run;
+  run.given = read_arguments(argc, argv);
+  try {
+    if (!run.given.replay.empty()) {
+      std::ifstream file(run.given.replay);
+      if (!file) usage("cannot read " + run.given.replay);
+      run.script = read_schedule(file);
+    }
+  } catch (const std::exception& error) {
+    usage(error.what());
+  }
+  for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGALRM}) std::signal(number, on_signal);
+  alarm(kWatchdog_s);
+  return explore(run);
+}

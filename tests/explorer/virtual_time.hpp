@@ -1,0 +1,26 @@
+// Virtual time: whoever pauses in this process moves the simulated GPU's clock instead, so that runs are fast and always the same.
+//
+// The program defines clock_gettime and nanosleep, which every library of the process then uses. A pause of the simulated driver itself means that a
+// host call waits for work that waits for the host: somebody must let go of it.
+#pragma once
+
+#include <cstdint>
+
+namespace explorer {
+
+class Program;
+
+namespace virtual_time {
+
+/// Of the machine, for figures.
+double real_seconds();
+void attach(Program* program);
+/// An operation begins: its pauses are counted from here.
+void begin_operation();
+void pause(std::uint64_t duration_ns, void* caller);
+std::uint64_t now_ns();
+/// Longer than any bound that a library may have for its own waits.
+inline constexpr std::uint64_t kLongestPause_ns = 4'000'000'000;
+
+}  // namespace virtual_time
+}  // namespace explorer
