@@ -30,10 +30,16 @@ symbol: .cfi_startproc;                         \
 #undef HOOK
 
         /* void* dlsym(void* handle, const char* name) */
+        /* Under both versions that glibc has it: whoever stands in for dlsym in front of us finds the next one by dlvsym, which passes by
+         * what has not exactly that version. */
         .p2align 4
-        .globl dlsym
-        .type dlsym, @function
-dlsym:
+        .globl cupool_dlsym_2_2_5, cupool_dlsym_2_34
+        .type cupool_dlsym_2_2_5, @function
+        .type cupool_dlsym_2_34, @function
+        .symver cupool_dlsym_2_2_5, dlsym@GLIBC_2.2.5, remove
+        .symver cupool_dlsym_2_34, dlsym@@GLIBC_2.34, remove
+cupool_dlsym_2_2_5:
+cupool_dlsym_2_34:
         .cfi_startproc
         endbr64
         testq   %rsi, %rsi
@@ -60,9 +66,16 @@ dlsym:
         je      .Lpass
         ret
 .Lpass:
-        movq    cupool_real_dlsym(%rip), %rax
+        movq    cupool_next_dlsym(%rip), %rax
         testq   %rax, %rax
         je      .Lresolve
+        movq    (%rsp), %rdx                    /* from the next one itself: it took us for the real one, and must not go in circles */
+        cmpq    cupool_next_begin(%rip), %rdx
+        jb      .Lnext
+        cmpq    cupool_next_end(%rip), %rdx
+        jae     .Lnext
+        movq    cupool_real_dlsym(%rip), %rax
+.Lnext:
         jmp     *%rax
 .Lresolve:                                      /* first call, possibly before any constructor has run */
         pushq   %rdi
@@ -71,7 +84,7 @@ dlsym:
         .cfi_adjust_cfa_offset 8
         subq    $8, %rsp
         .cfi_adjust_cfa_offset 8
-        call    cupool_resolve_dlsym            /* stores cupool_real_dlsym, returns it */
+        call    cupool_resolve_dlsym            /* stores what is read above, returns what to ask */
         addq    $8, %rsp
         .cfi_adjust_cfa_offset -8
         popq    %rsi
@@ -80,7 +93,8 @@ dlsym:
         .cfi_adjust_cfa_offset -8
         jmp     *%rax
         .cfi_endproc
-        .size dlsym, . - dlsym
+        .size cupool_dlsym_2_2_5, . - cupool_dlsym_2_2_5
+        .size cupool_dlsym_2_34, . - cupool_dlsym_2_34
 
         .section .note.GNU-stack, "", @progbits
 /* Calls and returns are paired: the object may claim SHSTK (not IBT: see above). */

@@ -10,20 +10,18 @@
 
 using DlsymFunction = void* (*)(void*, const char*);
 
-// Read by the assembly of dlsym.
+// Read by the assembly of dlsym. The next dlsym is whose turn it is after ours: glibc's, or that of another library which stands in for it
+// (begin and end are then where its code lies). What we look up ourselves we ask glibc's.
 extern "C" {
 [[gnu::visibility("hidden")]] extern std::atomic<DlsymFunction> cupool_real_dlsym;
+[[gnu::visibility("hidden")]] extern std::atomic<DlsymFunction> cupool_next_dlsym;
+[[gnu::visibility("hidden")]] extern std::atomic<std::uintptr_t> cupool_next_begin;
+[[gnu::visibility("hidden")]] extern std::atomic<std::uintptr_t> cupool_next_end;
 [[gnu::visibility("hidden")]] DlsymFunction cupool_resolve_dlsym();
 constinit std::atomic<DlsymFunction> cupool_real_dlsym{nullptr};
-
-/// One unversioned `dlsym` of ours catches both GLIBC_2.2.5 and GLIBC_2.34 references; the real one has both versions.
-DlsymFunction cupool_resolve_dlsym() {
-  void* found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
-  if (found == nullptr) found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
-  const auto real = reinterpret_cast<DlsymFunction>(found);
-  cupool_real_dlsym.store(real, std::memory_order_release);
-  return real;
-}
+constinit std::atomic<DlsymFunction> cupool_next_dlsym{nullptr};
+constinit std::atomic<std::uintptr_t> cupool_next_begin{0};
+constinit std::atomic<std::uintptr_t> cupool_next_end{0};
 }
 
 namespace cupool::shim::real_driver {
@@ -62,6 +60,13 @@ int match_object(dl_phdr_info* info, std::size_t, void* argument) {
   return 1;
 }
 
+/// Where the code of the object lies that holds `address`.
+RangeSearch range_of(const void* address) {
+  RangeSearch search{reinterpret_cast<std::uintptr_t>(address), 0, 0};
+  dl_iterate_phdr(&match_object, &search);
+  return search;
+}
+
 /// `handle` is a loaded libcuda: remember its functions. Stores the handle last, so that a reader who sees it sees all.
 bool adopt(void* handle) {
   for (std::size_t i = 0; i < kEntryCount; ++i) {
@@ -69,9 +74,9 @@ bool adopt(void* handle) {
     if (found == exported_address(static_cast<Entry>(i))) found = nullptr;
     g_functions[i].store(found, std::memory_order_relaxed);
   }
-  RangeSearch search{reinterpret_cast<std::uintptr_t>(real_dlsym(handle, "cuInit")), 0, 0};
-  if (search.address == 0) return false;
-  dl_iterate_phdr(&match_object, &search);
+  const void* const init = real_dlsym(handle, "cuInit");
+  if (init == nullptr) return false;
+  const RangeSearch search = range_of(init);
   g_code_end.store(search.end, std::memory_order_relaxed);
   g_code_begin.store(search.begin, std::memory_order_relaxed);
   g_handle.store(handle, std::memory_order_release);
@@ -84,8 +89,18 @@ bool is_bound() { return g_handle.load(std::memory_order_acquire) != nullptr; }
 
 void* real_dlsym(void* handle, const char* name) {
   DlsymFunction real = cupool_real_dlsym.load(std::memory_order_acquire);
-  if (real == nullptr) real = cupool_resolve_dlsym();
+  if (real == nullptr) {
+    cupool_resolve_dlsym();
+    real = cupool_real_dlsym.load(std::memory_order_acquire);
+  }
   return real != nullptr ? real(handle, name) : nullptr;
+}
+
+/// By version: passes by the dlsym of libraries behind us that stand in for it, as these have no version. Safe before constructors.
+DlsymFunction find_libc_dlsym() {
+  void* found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+  if (found == nullptr) found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+  return reinterpret_cast<DlsymFunction>(found);
 }
 
 void* symbol_past_ourselves(const char* name) { return real_dlsym(RTLD_NEXT, name); }
@@ -142,3 +157,19 @@ std::string fill(DriverApi& api) {
 }
 
 }  // namespace cupool::shim::real_driver
+
+DlsymFunction cupool_resolve_dlsym() {
+  using namespace cupool::shim::real_driver;
+  const DlsymFunction real = find_libc_dlsym();
+  if (real == nullptr) return nullptr;
+  void* const found = real(RTLD_NEXT, "dlsym");  // asked in this library's name
+  const auto next = found != nullptr ? reinterpret_cast<DlsymFunction>(found) : real;
+  if (next != real) {
+    const auto [address, begin, end] = range_of(found);
+    cupool_next_end.store(end, std::memory_order_relaxed);
+    cupool_next_begin.store(begin, std::memory_order_relaxed);
+  }
+  cupool_real_dlsym.store(real, std::memory_order_release);
+  cupool_next_dlsym.store(next, std::memory_order_release);
+  return next;
+}
