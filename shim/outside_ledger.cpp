@@ -51,8 +51,9 @@ CUcontext ContextBook::find_owner(CUcontext context) const {
 }
 
 void ContextBook::lives(CUcontext context) {
-  if (!any_ended_.load(std::memory_order_acquire)) return;
+  if (!any_ended_.load(std::memory_order_acquire) && !has_aliases()) return;
   const std::lock_guard lock(mutex_);
+  aliases_.erase(context);  // a green context that has ended had this handle
   ended_.erase(context);
   any_ended_.store(!ended_.empty(), std::memory_order_release);
 }

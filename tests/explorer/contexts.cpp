@@ -34,6 +34,7 @@ bool Program::open_context(std::size_t slot) {
 
 bool Program::context_create(const Op& op) {
   Context& context = contexts_[op.context];
+  if (context.green && settings_.driver_version < 12050) return false;  // cuGreenCtxStreamCreate
   if (context.live || (context.primary && static_cast<std::size_t>(context.device) >= settings_.devices)) return false;
   return may_call_unsafe(op.thread) && open_context(op.context);
 }

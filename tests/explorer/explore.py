@@ -96,6 +96,17 @@ class Shrinker:
                 return lines
             size = max(1, min(size // 2, len(lines) // 2))
 
+    def without_pairs(self, lines):
+        """Two lines that go only together."""
+        first = 0
+        while first < len(lines) <= 40:
+            second = next((at for at in range(first + 1, len(lines)) if self.hits(lines[:first] + lines[first + 1:at] + lines[at + 1:])), None)
+            if second is None:
+                first += 1
+            else:
+                lines = lines[:first] + lines[first + 1:second] + lines[second + 1:]
+        return lines
+
     def smaller_numbers(self, lines):
         for index in range(len(lines)):
             for pattern, choices in ((r"(?<= t)\d+", "0"), (r"(?<= c)\d+", "0"), (r"(?<=bytes=)\d+", "512"), (r"(?<=ns=)\d+", "0 100 1000"),
@@ -109,7 +120,7 @@ class Shrinker:
 
     def shrink(self, lines):
         lines = self.fewer_lines(lines)
-        return self.fewer_lines(self.smaller_numbers(lines))
+        return self.fewer_lines(self.without_pairs(self.fewer_lines(self.smaller_numbers(lines))))
 
 
 def read_lines(path):

@@ -39,9 +39,20 @@ std::uint32_t Generator::below(std::uint32_t limit) {
   return static_cast<std::uint32_t>((state_ >> 33) % limit);
 }
 
-std::uint32_t Generator::bytes() { return chance(150) ? 1 + below(chance(100) ? 3'000'000 : 40'000) : kSizes[below(std::size(kSizes))]; }
+/// Often what was freed last: the same place, then, for somebody else.
+std::uint32_t Generator::bytes() {
+  if (freed_bytes_ != 0 && chance(400)) return freed_bytes_;
+  return chance(150) ? 1 + below(chance(100) ? 3'000'000 : 40'000) : kSizes[below(std::size(kSizes))];
+}
 
-std::uint32_t Generator::duration_ns() { return chance(30) ? below(100'000) : below(4000); }
+std::uint32_t Generator::duration_ns() { return chance(30) ? below(100'000) : chance(500) ? below(200) : below(6000); }
+
+/// Often what was touched last: its work is not over yet.
+std::uint32_t Generator::block_to_free(const Program& program) {
+  const std::uint32_t slot = chance(400) ? touched_ : block(program, true);
+  if (program.block(slot).live) freed_bytes_ = static_cast<std::uint32_t>(program.block(slot).bytes);
+  return slot;
+}
 
 std::uint8_t Generator::context(const Program& program) {
   for (int i = 0; i < 8; ++i) {
@@ -91,7 +102,7 @@ void Generator::fill(const Program& program, Op* op) {
     case Kind::write:
     case Kind::read:
       on_stream(1, true);
-      op->args[0] = block(program, true), op->args[2] = duration_ns(), op->args[3] = below(255);
+      op->args[0] = touched_ = block(program, true), op->args[2] = duration_ns(), op->args[3] = below(255);
       break;
     case Kind::copy:
       on_stream(1, false);
@@ -101,9 +112,9 @@ void Generator::fill(const Program& program, Op* op) {
         if (op->args[2] != op->args[0] && program.block(op->args[2]).bytes == program.block(op->args[0]).bytes) break;
       }
       break;
-    case Kind::free_plain:
     case Kind::ask: op->args[0] = block(program, true); break;
-    case Kind::free_ordered: on_stream(1, false), op->args[0] = block(program, true); break;
+    case Kind::free_plain: op->args[0] = block_to_free(program); break;
+    case Kind::free_ordered: on_stream(1, false), op->args[0] = block_to_free(program); break;
     case Kind::record:
     case Kind::wait: on_stream(1, false), op->args[0] = below(kEvents); break;
     case Kind::query:

@@ -22,6 +22,7 @@ class Generator {
   std::uint32_t duration_ns();
   std::uint32_t stream(const Program& program, bool may_capture);
   std::uint32_t block(const Program& program, bool live);
+  std::uint32_t block_to_free(const Program& program);
   std::uint8_t context(const Program& program);
   std::uint8_t context_of(const Program& program, std::uint32_t stream);
   Op steady(const Program& program);
@@ -32,6 +33,8 @@ class Generator {
   std::size_t devices_;
   std::size_t most_blocks_;
   std::uint8_t thread_ = 0;
+  std::uint32_t touched_ = 0;      ///< the block that a kernel was launched for last
+  std::uint32_t freed_bytes_ = 0;  ///< of the block that was freed last
   std::vector<std::pair<Kind, std::uint32_t>> weights_;
   std::uint32_t total_weight_ = 0;
   std::uint64_t count_ = 0;

@@ -94,21 +94,26 @@ void on_signal(int number) {
   _exit(3);
 }
 
-std::uint64_t records() { return cusim_calls("cuEventRecord") + cusim_calls("cuEventRecord_ptsz") + cusim_calls("cuCtxRecordEvent"); }
+std::uint64_t all_records() { return cusim_calls("cuEventRecord") + cusim_calls("cuEventRecord_ptsz") + cusim_calls("cuCtxRecordEvent"); }
 
-void print_totals(const Program& program, double seconds, std::uint64_t records_before, std::uint64_t queries_before) {
+/// What frees cost in event calls that are not the program's own, from a moment on: under the steady route from the middle, where nothing is new any more.
+struct Costs {
+  std::uint64_t frees = 0, records = 0, queries = 0;
+
+  static Costs now(const Totals& totals) { return {totals.frees, all_records() - totals.own_records, cusim_calls("cuEventQuery") - totals.own_queries}; }
+  Costs since(const Costs& before) const { return {frees - before.frees, records - before.records, queries - before.queries}; }
+};
+
+void print_totals(const Program& program, double seconds, const Costs& before) {
   const Totals& totals = program.totals();
-  const std::uint64_t pool_records = records() - totals.own_records - records_before;
-  const std::uint64_t pool_queries = cusim_calls("cuEventQuery") - totals.own_queries - queries_before;
-  const double frees = totals.frees == 0 ? 1 : static_cast<double>(totals.frees);
+  const Costs costs = Costs::now(totals).since(before);
   std::uint64_t left_out = 0;
   for (const std::uint64_t count : totals.left_out) left_out += count;
-  std::printf("{\"steps\": %llu, \"left_out\": %llu, \"seconds\": %.3f, \"allocations\": %llu, \"frees\": %llu, \"refused\": %llu, \"pool_records\": %llu, "
-              "\"pool_queries\": %llu, \"records_per_free\": %.5f, \"queries_per_free\": %.5f, \"digest\": \"%016llx\", \"done\": {",
-              static_cast<unsigned long long>(g_run->step), static_cast<unsigned long long>(left_out), seconds, static_cast<unsigned long long>(totals.allocations),
-              static_cast<unsigned long long>(totals.frees), static_cast<unsigned long long>(totals.refused), static_cast<unsigned long long>(pool_records),
-              static_cast<unsigned long long>(pool_queries), static_cast<double>(pool_records) / frees, static_cast<double>(pool_queries) / frees,
-              static_cast<unsigned long long>(totals.digest));
+  const auto number = [](const char* name, std::uint64_t value) { std::printf("\"%s\": %llu, ", name, static_cast<unsigned long long>(value)); };
+  std::printf("{");
+  number("steps", g_run->step), number("left_out", left_out), number("allocations", totals.allocations), number("frees", costs.frees);
+  number("refused", totals.refused), number("pool_records", costs.records), number("pool_queries", costs.queries);
+  std::printf("\"seconds\": %.3f, \"digest\": \"%016llx\", \"done\": {", seconds, static_cast<unsigned long long>(totals.digest));
   for (std::size_t i = 0; i < kKinds; ++i)
     std::printf("%s\"%s\": %llu", i == 0 ? "" : ", ", name_of(static_cast<Kind>(i)), static_cast<unsigned long long>(totals.done[i]));
   std::printf("}}\n");
@@ -129,9 +134,12 @@ class Stage {
       virtual_time::begin_operation();
       if (!program_.act(next_) && !program_.is_hit()) run_.done.pop_back();
       ++run_.step;
+      if (run_.given.route == Route::steady && run_.step == run_.given.steps / 2) before_ = Costs::now(program_.totals());
       if ((run_.step & 1023) == 0) alarm(kWatchdog_s);
     }
   }
+
+  const Costs& before() const { return before_; }
 
  private:
   bool draw() {
@@ -164,6 +172,7 @@ class Stage {
   bool is_winding_up_ = false;
   std::size_t wound_up_ = 0;
   std::size_t at_ = 0;
+  Costs before_ = Costs::now(program_.totals());
 };
 
 int explore(Run& run) {
@@ -171,12 +180,11 @@ int explore(Run& run) {
   virtual_time::attach(&program);
   const double began = virtual_time::real_seconds();
   program.start();
-  const std::uint64_t records_before = records(), queries_before = cusim_calls("cuEventQuery");
   Stage stage(run, program);
   Actors::run(kThreads, [&](std::size_t actor) { return stage.turn(actor); });
   virtual_time::begin_operation();
   const double seconds = virtual_time::real_seconds() - began;
-  if (!program.is_hit()) print_totals(program, seconds, records_before, queries_before);
+  if (!program.is_hit()) print_totals(program, seconds, stage.before());
   if (!program.is_hit()) program.finish();
   virtual_time::attach(nullptr);
   alarm(0);

@@ -5,6 +5,11 @@
 #include "program.hpp"
 
 namespace explorer {
+namespace {
+
+constexpr int kContextEvents = 12050;  ///< cuCtxRecordEvent, cuCtxWaitEvent
+
+}  // namespace
 
 /// An event of the family `owner`, made anew when it is of another.
 CUevent Program::event_in(Event& event, std::size_t owner) {
@@ -42,7 +47,7 @@ bool Program::order(const Access& access, const View& to) {
     must(cuEventRecord(event, from), "cuEventRecord");
     clocks_.submit(access.timeline);
     behind = clocks_.at(access.timeline).clock;
-  } else if (!captures_in(owner)) {
+  } else if (!captures_in(owner) && settings_.driver_version >= kContextEvents) {
     enter(owner, actor_);
     must(cuCtxRecordEvent(contexts_[owner].handle, event), "cuCtxRecordEvent");
     behind = clock_of(owner);
@@ -169,6 +174,7 @@ bool Program::sync_context(const Op& op) { return contexts_[op.context].live && 
 
 bool Program::record_context(const Op& op) {
   if (op.args[0] >= kEvents || !contexts_[op.context].live || captures_in(op.context)) return false;
+  if (settings_.driver_version < kContextEvents) return false;
   Event& event = events_[op.args[0]];
   CUevent handle = event_in(event, contexts_[op.context].owner);
   enter(op.context, op.thread);
@@ -182,6 +188,7 @@ bool Program::record_context(const Op& op) {
 
 bool Program::wait_context(const Op& op) {
   if (op.args[0] >= kEvents || !events_[op.args[0]].recorded || !contexts_[op.context].live || captures_in(op.context)) return false;
+  if (settings_.driver_version < kContextEvents) return false;
   enter(op.context, op.thread);
   must(cuCtxWaitEvent(contexts_[op.context].handle, events_[op.args[0]].handle), "cuCtxWaitEvent");
   say("cuCtxWaitEvent(c%d, e%u)", op.context, op.args[0]);

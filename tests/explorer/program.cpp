@@ -22,6 +22,7 @@ Program::Program(const Settings& settings) : settings_(settings) { current_.fill
 
 void Program::start() {
   must(cuInit(0), "cuInit");
+  must(cuDriverGetVersion(&settings_.driver_version), "cuDriverGetVersion");
   for (std::size_t slot = 0; slot < kContexts; ++slot) {
     Context& context = contexts_[slot];
     context.primary = slot < kDevices;

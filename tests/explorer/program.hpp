@@ -115,6 +115,7 @@ struct View {
 
 struct Settings {
   std::size_t devices = 1;
+  int driver_version = 13000;
   bool frees_wait_everywhere = false;  ///< CUPOOL_FREE=sync waits for more contexts than the simulated native free
   bool print = false;
 };

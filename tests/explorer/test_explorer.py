@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""A bounded run of the explorer: what must never hit, what must, every schedule that ever did, and what events a free costs."""
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+GIVEN = argparse.Namespace(build=None)
+PRESSURE = ("--memory", "24MiB")
+
+
+def explore(*arguments):
+    """(exit code, figures, stdout and stderr)"""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(HERE / "explore.py"), "--build", str(GIVEN.build), "--out", folder, "--json", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"steps"') and '"hits"' in line]
+    return done.returncode, json.loads(lines[-1] if lines else "{}"), done.stdout + done.stderr
+
+
+class Races(unittest.TestCase):
+    def never_hits(self, *arguments, steps="15000"):
+        code, figures, said = explore("--steps", steps, *arguments)
+        self.assertEqual((code, figures.get("hits")), (0, []), said)
+        return figures
+
+    def test_the_program_itself_is_correct_on_the_bare_driver(self):
+        self.never_hits("--native", "--devices", "2")
+        self.never_hits("--native", *PRESSURE)
+
+    def test_no_race_with_plain_frees(self):
+        self.never_hits("--route", "plain")
+        self.never_hits("--route", "plain", "--devices", "2", *PRESSURE)
+
+    def test_no_race_in_stream_order(self):
+        self.never_hits("--route", "ordered")
+        self.never_hits("--route", "ordered", "--devices", "3", *PRESSURE)
+
+    def test_no_race_when_both_are_mixed(self):
+        self.never_hits("--devices", "2")
+        figures = self.never_hits(*PRESSURE)
+        self.assertGreater(figures["refused"], 0, "there was no pressure")
+
+    def test_no_race_under_a_limit_a_threshold_and_preallocation(self):
+        self.never_hits("--limit", "20MiB")
+        self.never_hits("--memory", "64MiB", "--threshold", "4MiB")
+        self.never_hits("--memory", "64MiB", "--policy", "preallocate")
+
+    def test_no_race_where_frees_synchronise(self):
+        self.never_hits("--free", "sync", *PRESSURE)
+
+    def test_races_are_found_where_there_are_some_and_become_small_programs(self):
+        code, figures, said = explore("--steps", "100000", "--free", "immediate", "--route", "plain", "--shrink", "--shrink-limit", "60")
+        self.assertEqual(code, 1, said)
+        self.assertRegex(figures["hits"][0]["what"], "changed by somebody")
+        self.assertLess(figures["hits"][0]["operations"], 12, said)
+
+    def test_a_run_is_the_same_every_time(self):
+        program = [str(GIVEN.build / "tests" / "explorer" / "explorer"), "--seed", "5", "--steps", "8000"]
+        env = {"LD_LIBRARY_PATH": str(GIVEN.build / "sim"), "LD_PRELOAD": str(GIVEN.build / "libcupool.so"), "CUPOOL_REPORT": "none", "CUPOOL_LOG": "off",
+               "CUSIM_MEMORY": "32MiB", "CUSIM_REUSE_HANDLES": "1"}
+        said = [subprocess.run(program, env=env, capture_output=True, text=True, timeout=60, check=True).stdout for _ in range(2)]
+        digests = [re.search('"digest": "(.*?)"', text).group(1) for text in said]
+        self.assertEqual(digests[0], digests[1])
+
+    def test_steady_training_costs_one_record_and_one_query_in_64_frees(self):
+        figures = self.never_hits("--route", "steady", "--memory", "8GiB", steps="80000")
+        self.assertGreater(figures["frees"], 9000)
+        for name in ("pool_records", "pool_queries"):
+            print(f"{name} per free: {figures[name] / figures['frees']:.5f} (1/64 is {1 / 64:.5f})")
+            self.assertLessEqual(figures[name] * 64, figures["frees"] + 64, name)
+
+    def test_no_schedule_that_ever_hit_hits_again(self):
+        schedules = sorted((HERE / "schedules").glob("*.txt"))
+        self.assertTrue(schedules)
+        for path in schedules:
+            with self.subTest(path.name):
+                code, _, said = explore("--replay", str(path))
+                self.assertEqual(code, 0, said)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", type=Path, required=True)
+    parser.parse_known_args(namespace=GIVEN)
+    unittest.main(argv=[sys.argv[0], "-v"], verbosity=2)
