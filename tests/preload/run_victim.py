@@ -186,6 +186,9 @@ def run(program: Path, spec: victim_spec.Spec, build: Path, scratch: Path, libra
     log = folder.parent / "cusim.json"
     outcome.sim = json.loads(log.read_text(encoding="utf-8")) if log.exists() and log.stat().st_size else None
     outcome.pages = take_pages(process.pid, spec, pages_before)
+    if spec.uid is not None:
+        with contextlib.suppress(OSError):  # not there, not empty, or no folder
+            page_folder(spec).rmdir()
     read_reports(outcome)
     return outcome
 

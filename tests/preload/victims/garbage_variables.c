@@ -29,6 +29,18 @@
 //! env CUPOOL_LOG=loudly
 //! case bytes_not_text
 //! env CUPOOL_POLICY=%s%n%s%n
+//! case forged_lines
+//! setup env["CUPOOL_POLICY"] = "x\ncupool[1]: error: forged\x1b[2J"
+//! check "forged" in warnings[0] and "\n" not in warnings[0] and "\x1b" not in warnings[0]
+//! case not_unicode
+//! setup env["CUPOOL_FREE"] = "\udcff\udcc3("
+//! case very_long
+//! setup env["CUPOOL_BACKING"] = "9" * 120000
+//! check len(err) < 2000 and len(json.dumps(report)) < 100000
+//! case more_than_a_number
+//! env CUPOOL_LIMIT=99999999999999999999999999999GiB
+//! case less_than_nothing
+//! env CUPOOL_STACK_DEPTH=-2147483649
 #include "victim.h"
 
 int main(void) {

@@ -34,6 +34,13 @@
 //! setup open(scratch / "precious", "w").write("precious") and os.symlink(scratch / "precious", folder / "t")
 //! stderr cupool\[<pid>\]: warning: no trace: .*/t: there is such a file; .*
 //! check (folder.parent / "precious").read_text() == "precious" and (folder / "t").is_symlink() and len(warnings) == 1
+//! case pipe
+//! args 100 exit
+//! seconds 10
+//! env CUPOOL_TRACE=t
+//! setup os.mkfifo(folder / "t")
+//! stderr cupool\[<pid>\]: warning: no trace: .*/t: there is such a file; .*
+//! check (folder / "t").is_fifo()
 //! case no_folder
 //! args 100 exit
 //! env CUPOOL_TRACE=/proc/nowhere/t
