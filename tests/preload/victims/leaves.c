@@ -14,6 +14,7 @@
 //! case pthread_exit_of_main
 //! args pthread_exit
 //! exit 0
+//! check c["allocations"] == 3 and c["live_bytes"]["current"] == 4 * MiB
 //! case abort
 //! args abort
 //! signal SIGABRT
@@ -43,7 +44,16 @@
 
 #include "victim.h"
 
-static void* idle(void* unused) { return unused; }
+/* Goes on when main has ended. */
+static void* go_on(void* main_thread) {
+  CUcontext context;
+  MUST(pthread_join(*(pthread_t*)main_thread, NULL));
+  MUST(cuDevicePrimaryCtxRetain(&context, 0));
+  MUST(cuCtxSetCurrent(context));
+  allocate(MIB);
+  MUST(cuMemFree(allocate(MIB)));
+  return NULL;
+}
 
 int main(int argc, char** argv) {
   enter_device(0);
@@ -54,8 +64,10 @@ int main(int argc, char** argv) {
   if (strcmp(how, "quick_exit") == 0) quick_exit(5);
   if (strcmp(how, "abort") == 0) abort();
   if (strcmp(how, "pthread_exit") == 0) {
+    static pthread_t self;
     pthread_t thread;
-    pthread_create(&thread, NULL, idle, NULL);
+    self = pthread_self();
+    pthread_create(&thread, NULL, go_on, &self);
     pthread_exit(NULL);
   }
   raise(atoi(how));
