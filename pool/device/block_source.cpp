@@ -95,6 +95,17 @@ CUresult AsyncBlocks::give(DeviceState& device, ContextPool& home, CUdeviceptr a
   return code;
 }
 
+/// A fence recorded now would also cover later work, which may wait for the very thread whose allocation gets this memory.
+CUresult AsyncBlocks::give_over(DeviceState& device, ContextPool& home, CUdeviceptr address) {
+  const ScopedContext current(device.driver, home.registered.context);
+  if (!current.status().ok()) return current.status().code();
+  if (const CUresult code = enter(device); code != CUDA_SUCCESS) return code;
+  const RelaxedCaptureMode relaxed(device.driver);
+  const CUresult code = device.driver.cuMemFreeAsync(address, freeing_.load(std::memory_order_relaxed));
+  sample(device);
+  return code;
+}
+
 CUresult AsyncBlocks::prime(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
   CUdeviceptr address = 0;
   if (const CUresult code = take(device, home, bytes, &address); code != CUDA_SUCCESS) return code;

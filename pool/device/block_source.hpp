@@ -27,6 +27,8 @@ class BlockSource {
   virtual CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out) = 0;
   /// Gives back what take() gave. CUDA_ERROR_NOT_READY: not while something captures.
   virtual CUresult give(DeviceState& device, ContextPool& home, CUdeviceptr address) = 0;
+  /// The same for a block that nothing touches any more: waits for nothing and makes nothing wait, where that can be.
+  virtual CUresult give_over(DeviceState& device, ContextPool& home, CUdeviceptr address) { return give(device, home, address); }
   /// The same in the order of `stream`, where that can be; else give().
   virtual CUresult give_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream) { return give(device, home, address); }
   /// Bytes that the driver keeps for reuse by take(), as of its last call; they are the device pool's too.
@@ -56,6 +58,7 @@ class AsyncBlocks final : public BlockSource {
  public:
   CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out) override;
   CUresult give(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
+  CUresult give_over(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
   std::uint64_t idle_bytes() const override { return idle_bytes_.load(std::memory_order_relaxed); }
   void trim(DeviceState& device) override;
   void forget() override;

@@ -130,7 +130,7 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
   return Growth{extent, false};
 }
 
-Status NativeBlocks::give_back(DeviceState& device, Extent* extent, const CUstream* stream) {
+Status NativeBlocks::give_back(DeviceState& device, Extent* extent, const CUstream* stream, bool is_over) {
   // Out of our books before the call: while the driver works, the address is the driver's to answer for.
   Nodes::node_type handle = nodes_.extract(extent->address);
   const std::uint64_t address = extent->address;
@@ -141,7 +141,9 @@ Status NativeBlocks::give_back(DeviceState& device, Extent* extent, const CUstre
   CUresult code = CUDA_SUCCESS;
   {
     const MutexUnlock unlocked(device.lock);
-    code = stream != nullptr ? source_->give_on(device, home, address, *stream) : source_->give(device, home, address);
+    code = stream != nullptr ? source_->give_on(device, home, address, *stream)
+           : is_over         ? source_->give_over(device, home, address)
+                             : source_->give(device, home, address);
   }
   book_idle(device);
   if (code != CUDA_SUCCESS && device.services.owners.add(address, bytes, device.ordinal)) {
@@ -164,7 +166,7 @@ std::uint64_t NativeBlocks::release(DeviceState& device, ContextPool&, std::uint
     if (waiting == nodes_.end()) break;
     --waiting_;
     const std::uint64_t bytes = waiting->second.extent.bytes;
-    if (!give_back(device, &waiting->second.extent).ok()) {
+    if (!give_back(device, &waiting->second.extent, nullptr, true).ok()) {  // its epoch is over
       ++waiting_;
       break;
     }

@@ -35,7 +35,8 @@ class NativeBlocks final : public DeviceAllocator {
 
   /// The driver's own free of a live block. On an error the block stays as it was; otherwise `extent` is gone. May block.
   /// `stream`: not null for a free in its order, which does not block.
-  Status give_back(DeviceState& device, heap::Extent* extent, const CUstream* stream = nullptr) CUPOOL_REQUIRES(device.lock);
+  /// `is_over`: nothing touches it any more.
+  Status give_back(DeviceState& device, heap::Extent* extent, const CUstream* stream = nullptr, bool is_over = false) CUPOOL_REQUIRES(device.lock);
   bool has_waiting() const { return waiting_ != 0; }
   BlockSource& source() { return *source_; }
   /// The source has more or fewer idle bytes: tells reserved and limit.

@@ -18,7 +18,6 @@ from pathlib import Path
 SLICE_STEPS = 100_000
 SLICE_LIMIT_S = 300
 REPLAY_LIMIT_S = 60
-SETTING = re.compile(r"#! *(\w+)=(\S+)")
 
 
 class Runner:
@@ -37,7 +36,8 @@ class Runner:
                 if value:
                     self.env[name] = value
         self.arguments = ["--devices", str(given.devices)]
-        if given.free == "sync" or given.policy == "platform":
+        # [?] for which contexts a native free waits: where frees synchronise, cupool waits for those of the whole device and of linked ones.
+        if given.free == "sync" or (given.driver and int(given.driver) < 12050):
             self.arguments.append("--sync-frees")
 
     def run(self, arguments, limit_s):
@@ -220,8 +220,8 @@ def parse():
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     if given.replay:
-        for name, value in SETTING.findall(re.sub(r" (\w+=)", r"\n#! \1", given.replay.read_text(encoding="utf-8"))):
-            if hasattr(given, name) and name not in ("build", "steps", "seed"):
+        for line in given.replay.read_text(encoding="utf-8").splitlines():
+            for name, value in re.findall(r"(\w+)=(\S+)", line) if line.startswith("#!") else []:
                 setattr(given, name, int(value) if name == "devices" else value)
     return given
 
