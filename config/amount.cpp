@@ -12,7 +12,6 @@ __extension__ typedef unsigned __int128 Wide;
 
 constexpr std::uint64_t kWhole = 1'000'000'000'000;      // 1.0 in steps of a fraction; exact in a double
 constexpr std::uint64_t kPercent = kWhole / 100;
-constexpr std::uint64_t kE18 = 1'000'000'000'000'000'000U;
 constexpr std::size_t kMaxTerms = 8;
 
 /// The fraction in steps of 10^-12; anything outside 0 to 1, not-a-number included, becomes the nearer end.

@@ -10,18 +10,18 @@ namespace cupool::config {
 namespace {
 
 constexpr std::size_t kMostLetters = 64;
-using Row = std::array<std::size_t, kMostLetters + 1>;
+using Distances = std::array<std::size_t, kMostLetters + 1>;
 
 }  // namespace
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   a = a.substr(0, kMostLetters);
   b = b.substr(0, kMostLetters);
-  std::array<Row, 3> rows{};  // i - 2, i - 1, i, in turn
+  std::array<Distances, 3> rows{};  // i - 2, i - 1, i, in turn
   for (std::size_t j = 0; j <= b.size(); ++j) rows[0][j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
-    const Row& before = rows[(i - 1) % 3];
-    Row& now = rows[i % 3];
+    const Distances& before = rows[(i - 1) % 3];
+    Distances& now = rows[i % 3];
     now[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
       const bool same = to_lower(a[i - 1]) == to_lower(b[j - 1]);

@@ -10,7 +10,6 @@ namespace {
 __extension__ typedef unsigned __int128 Wide;
 
 constexpr std::uint64_t kMost = std::uint64_t{1} << 63;
-constexpr std::uint64_t kE18 = 1'000'000'000'000'000'000U;
 constexpr std::string_view kPrefixes = "KMGTPE";
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }

@@ -18,6 +18,8 @@ struct Problem {
   std::string_view part;
 };
 
+constexpr std::uint64_t kE18 = 1'000'000'000'000'000'000U;  ///< what a fraction of a decimal number is counted in
+
 /// A decimal number at the start of a text, as read: whole + fraction_e18 / 10^18, then `rest` (trimmed).
 struct Decimal {
   std::uint64_t whole = 0;

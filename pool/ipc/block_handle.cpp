@@ -8,7 +8,7 @@ namespace cupool::ipc {
 namespace {
 
 // No driver's handle begins like this [?]: theirs hold a device's and a process's numbers.
-constexpr std::uint64_t kMagic = 0x6c6f'6f70'7563'b10cU;
+constexpr std::uint64_t kHandleMagic = 0x6c6f'6f70'7563'b10cU;
 constexpr std::uint32_t kVersion = 1;
 
 struct Layout {
@@ -34,7 +34,7 @@ std::uint64_t checksum(const void* bytes, std::size_t count) {
 
 CUipcMemHandle encode(const BlockHandle& handle) {
   Layout layout{};
-  layout.magic = kMagic;
+  layout.magic = kHandleMagic;
   layout.version = kVersion;
   layout.pid = handle.exporter.pid;
   layout.start_ticks = handle.exporter.start_ticks;
@@ -50,7 +50,7 @@ CUipcMemHandle encode(const BlockHandle& handle) {
 HandleKind decode(const CUipcMemHandle& raw, BlockHandle& out) {
   Layout layout;
   std::memcpy(&layout, &raw, sizeof layout);
-  if (layout.magic != kMagic) return HandleKind::foreign;
+  if (layout.magic != kHandleMagic) return HandleKind::foreign;
   const bool is_whole = layout.version == kVersion && layout.pid > 0 && layout.check == checksum(&layout, offsetof(Layout, check));
   if (!is_whole) return HandleKind::damaged;
   out = {{layout.pid, layout.start_ticks}, {layout.nonce[0], layout.nonce[1]}, layout.index};

@@ -1,0 +1,45 @@
+# compile_tests_together(FOLDER): the files named test_* or *_test of each test binary of FOLDER are compiled five at a time, since
+# Catch and the library's headers are half of what one of them costs. Each file stands in a namespace of its own, so that names
+# of different files never clash; what they include comes before, and their includes then find their guards. -DCUPOOL_UNITY=OFF
+# compiles them one by one.
+
+function(compile_tests_together folder)
+  get_property(targets DIRECTORY "${folder}" PROPERTY BUILDSYSTEM_TARGETS)
+  foreach(target ${targets})
+    get_target_property(type ${target} TYPE)
+    if(type STREQUAL "EXECUTABLE")
+      get_target_property(sources ${target} SOURCES)
+      compile_sources_together(${target} "${folder}" "${sources}")
+    endif()
+  endforeach()
+endfunction()
+
+function(compile_sources_together target folder sources)
+  set(includes "#pragma once\n")
+  set(tests 0)
+  foreach(source ${sources})
+    get_filename_component(source "${source}" ABSOLUTE BASE_DIR "${folder}")
+    if(NOT source MATCHES "/(test_[a-z_0-9]*|[a-z_0-9]*_test)\\.cpp$")
+      set_source_files_properties("${source}" TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+      continue()
+    endif()
+    math(EXPR tests "${tests} + 1")
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${source}")  # for its includes
+    file(STRINGS "${source}" lines REGEX "^#include [<\"].*[>\"]")
+    foreach(line ${lines})
+      # The file's own neighbours, which it names without their folder. X-macro tables are no headers: they stay where they are.
+      string(REGEX REPLACE "^#include \"([^/\"]+)\".*" "#include \"${folder}/\\1\"" line "${line}")
+      if(NOT line MATCHES "\\.def\"")
+        string(APPEND includes "${line}\n")
+      endif()
+    endforeach()
+  endforeach()
+  if(tests LESS 2)
+    return()
+  endif()
+  set(before "${CMAKE_CURRENT_BINARY_DIR}/${target}_includes.hpp")
+  file(CONFIGURE OUTPUT "${before}" CONTENT "${includes}" @ONLY)  # written where it changed
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5 UNITY_BUILD_UNIQUE_ID CUPOOL_TEST_FILE
+    UNITY_BUILD_CODE_BEFORE_INCLUDE "#include \"${before}\"\nnamespace CUPOOL_TEST_FILE {"
+    UNITY_BUILD_CODE_AFTER_INCLUDE "}  // of this file")
+endfunction()
