@@ -22,6 +22,7 @@ from cupool_lib.terminal import size
 OLDEST_DRIVER = 11040
 _ALLOWED_NEEDED = {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"}
 _PROBE_SECONDS = 60
+_SYSTEM_PRELOADS = Path("/etc/ld.so.preload")
 _ROOM_BYTES = 64 << 20
 _RIVALS = {"libvgpu": "HAMi-core", "libnvshare": "nvshare", "libgemhook": "Gemini", "libmemray": "memray", "torch_memory_saver": "torch_memory_saver"}
 
@@ -187,17 +188,26 @@ def _shared_memory() -> Finding:
     return Finding("live page", OK, detail + (f"; {len(stale)} of processes that died outside `cupool run` lie there" if stale else ""))
 
 
+def _system_preloads() -> list[str]:
+    """What the system puts into every program, behind LD_PRELOAD; device plugins that share GPUs among containers do it this way."""
+    try:
+        lines = _SYSTEM_PRELOADS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    return [entry for line in lines for entry in line.split("#", 1)[0].replace(":", " ").split()]
+
+
 def _preloads(own: Path | None) -> Finding:
-    entries = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
+    entries = os.environ.get("LD_PRELOAD", "").replace(":", " ").split() + _system_preloads()
     others = [entry for entry in entries if own is None or os.path.realpath(entry) != os.path.realpath(own)]
     missing = [entry for entry in others if "/" in entry and "$" not in entry and not os.path.exists(entry)]
     rivals = [f"{entry} ({name})" for entry in others for key, name in _RIVALS.items() if key in os.path.basename(entry)]
     if rivals:
-        return Finding("preloads", WARNING, f"LD_PRELOAD also holds {', '.join(rivals)}, which stands between programs and CUDA too",
-                       "cupool comes first and the other sees cupool's own calls only; leave one of them out if figures look wrong")
+        return Finding("preloads", WARNING, f"{', '.join(rivals)} is preloaded too, and stands between programs and CUDA as well",
+                       "cupool calls the driver itself, so the other's limits and figures do not hold for pooled memory: set CUPOOL_LIMIT, or leave one out")
     if missing:
-        return Finding("preloads", WARNING, f"LD_PRELOAD names {', '.join(missing)}, which does not exist", "every program prints an error for it; take it out")
-    return Finding("preloads", OK, f"LD_PRELOAD also holds {', '.join(others)}, which is kept" if others else "no other library in LD_PRELOAD")
+        return Finding("preloads", WARNING, f"{', '.join(missing)} is to be preloaded, but does not exist", "every program prints an error for it; take it out")
+    return Finding("preloads", OK, f"{', '.join(others)} is preloaded too, and kept" if others else "no other library is preloaded")
 
 
 def _variables() -> list[Finding]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import support
@@ -69,6 +70,18 @@ class Machine(unittest.TestCase):
             check = findings(env=clean_environment(LD_PRELOAD=str(rival)))["preloads"][0]
         self.assertIn("HAMi", check["detail"])
         self.assertIn("does not exist", findings(env=clean_environment(LD_PRELOAD="/no/such.so"))["preloads"][0]["detail"])
+
+    def test_preloads_of_the_system(self):
+        from cupool_lib import doctor_machine
+        with tempfile.NamedTemporaryFile("w", suffix=".preload") as file, unittest.mock.patch.dict(os.environ, {"LD_PRELOAD": ""}):
+            file.write("# shares the GPU\n/usr/local/vgpu/libvgpu.so:/no/such.so # there\n")
+            file.flush()
+            with unittest.mock.patch.object(doctor_machine, "_SYSTEM_PRELOADS", Path(file.name)):
+                finding = doctor_machine._preloads(None)
+            with unittest.mock.patch.object(doctor_machine, "_SYSTEM_PRELOADS", Path("/no/such/file")):
+                self.assertEqual(doctor_machine._preloads(None).status, "ok")
+        self.assertEqual(finding.status, "warning")
+        self.assertIn("/usr/local/vgpu/libvgpu.so (HAMi-core)", finding.detail)
 
     def test_no_colour_and_a_count_at_the_end(self):
         output = cupool("doctor", "--library", support.PRELOAD).stdout
