@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "cusim.h"
+#include "interleave.hpp"
 #include "program.hpp"
 
 // Its arguments changed in CUDA 13; this form is in every driver since 3.2.
@@ -94,7 +95,7 @@ void Program::forget_context(std::size_t slot) {
   context.live = false;
   context.handle = nullptr;
   context.green_handle = nullptr;
-  context.scratch = nullptr;
+  context.scratch.fill(nullptr);
   context.legacy = -1;
   context.gate_held = 0;
   context.threads_own.fill(Stream{});
@@ -137,7 +138,7 @@ bool Program::trim(const Op& op) {
   enter(op.context, op.thread);
   CUmemoryPool pool = nullptr;
   must(cuDeviceGetDefaultMemPool(&pool, contexts_[op.context].device), "cuDeviceGetDefaultMemPool");
-  must(cuMemPoolTrimTo(pool, op.args[0]), "cuMemPoolTrimTo");
+  must(interruptible([&] { return cuMemPoolTrimTo(pool, op.args[0]); }), "cuMemPoolTrimTo");
   say("cuMemPoolTrimTo(default pool of device %d, %u)", contexts_[op.context].device, op.args[0]);
   return true;
 }

@@ -165,9 +165,25 @@ Op Generator::steady(const Program& program) {
   return op;
 }
 
-Op Generator::next(const Program& program) {
-  if (route_ == Route::steady) return steady(program);
-  if (chance(60)) thread_ = static_cast<std::uint8_t>(below(kThreads));
+bool Generator::next_inside(const Program& program, const Op& parent, Op* inside) {
+  if (route_ == Route::steady || !chance(120)) return false;
+  Op op;
+  const Kind kinds[] = {Kind::begin, Kind::end, Kind::free_plain, Kind::alloc_plain, Kind::stream_destroy};
+  const std::uint8_t kept = thread_;
+  thread_ = static_cast<std::uint8_t>((parent.thread + 1 + below(kThreads - 1)) % kThreads);
+  op = next_op(program);
+  if (route_ == Route::mixed && chance(400)) op.kind = kinds[below(std::size(kinds))];
+  else if (chance(300)) op.kind = chance(600) ? Kind::begin : Kind::end;
+  op.args = {};
+  fill(program, &op);
+  thread_ = kept;
+  op.after_calls = static_cast<std::uint16_t>(1 + below(8));
+  *inside = op;
+  return program.may_interrupt(parent, op);
+}
+
+/// An operation of the thread whose turn it is.
+Op Generator::next_op(const Program& program) {
   std::uint32_t drawn = below(total_weight_);
   std::size_t row = 0;
   while (drawn >= weights_[row].second) drawn -= weights_[row++].second;
@@ -177,6 +193,12 @@ Op Generator::next(const Program& program) {
   op.context = context(program);
   fill(program, &op);
   return op;
+}
+
+Op Generator::next(const Program& program) {
+  if (route_ == Route::steady) return steady(program);
+  if (chance(60)) thread_ = static_cast<std::uint8_t>(below(kThreads));
+  return next_op(program);
 }
 
 }  // namespace explorer

@@ -14,6 +14,8 @@ class Generator {
  public:
   Generator(std::uint64_t seed, Route route, std::size_t devices, std::size_t most_blocks);
   Op next(const Program& program);
+  /// Sometimes: what another thread does in the middle of `parent`.
+  bool next_inside(const Program& program, const Op& parent, Op* inside);
 
  private:
   std::uint32_t below(std::uint32_t limit);
@@ -25,6 +27,7 @@ class Generator {
   std::uint32_t block_to_free(const Program& program);
   std::uint8_t context(const Program& program);
   std::uint8_t context_of(const Program& program, std::uint32_t stream);
+  Op next_op(const Program& program);
   Op steady(const Program& program);
   void fill(const Program& program, Op* op);
 

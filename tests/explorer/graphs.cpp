@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "cusim.h"
+#include "interleave.hpp"
 #include "program.hpp"
 
 namespace explorer {
@@ -18,12 +19,13 @@ bool Program::begin(const Op& op) {
   fresh.context = on.context;
   fresh.origin = op.args[0];
   must(cuEventCreate(&fresh.event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
-  must(cuStreamBeginCapture(on.handle, fresh.mode), "cuStreamBeginCapture");
-  say("cuStreamBeginCapture(s%u, %d)", op.args[0], fresh.mode);
+  // Known before it begins: what others do meanwhile must be legal on both sides of that moment.
   capture = fresh;
   const int index = static_cast<int>(op.args[1]);
   if (op.args[0] < kStreams) streams_[op.args[0]].capture = index;
   else contexts_[on.context].threads_own[op.thread].capture = index;
+  must(interruptible([&] { return cuStreamBeginCapture(on.handle, fresh.mode); }), "cuStreamBeginCapture");
+  say("cuStreamBeginCapture(s%u, %d)", op.args[0], fresh.mode);
   return true;
 }
 
@@ -106,15 +108,15 @@ bool Program::end_capture(std::size_t slot, std::size_t graph_slot, const Op& op
     must(cuEventRecord(capture.event, streams_[forked].handle), "cuEventRecord");
     must(cuStreamWaitEvent(origin.handle, capture.event, 0), "cuStreamWaitEvent");
     ++totals_.own_records;
-    streams_[forked].capture = -1;
   }
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   must(cuStreamIsCapturing(origin.handle, &status), "cuStreamIsCapturing");
   if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) hit("a capture has status " + std::to_string(status) + " before its end");
   CUgraph made = nullptr;
-  const CUresult result = cuStreamEndCapture(origin.handle, &made);
+  const CUresult result = interruptible([&] { return cuStreamEndCapture(origin.handle, &made); });
   say("cuStreamEndCapture(s%u) = %d", capture.origin, result);
   must(result, "cuStreamEndCapture");
+  for (const std::size_t forked : capture.forked) streams_[forked].capture = -1;
   must(cuEventDestroy(capture.event), "cuEventDestroy");
   if (capture.origin < kStreams) streams_[capture.origin].capture = -1;
   else contexts_[capture.context].threads_own[op.thread].capture = -1;

@@ -17,6 +17,7 @@
 #include "actors.hpp"
 #include "cusim.h"
 #include "generator.hpp"
+#include "interleave.hpp"
 #include "program.hpp"
 #include "virtual_time.hpp"
 
@@ -125,23 +126,63 @@ class Stage {
   Stage(Run& run, Program& program) : run_(run), program_(program), generator_(run.given.seed, run.given.route, run.given.program.devices, run.given.blocks) {}
 
   std::size_t turn(std::size_t actor) {
+    if (interleave::is_inside(actor)) {
+      do_inside();
+      return inside_parent_;
+    }
     for (;;) {
       if (!has_next_ && !draw()) return wind_up(actor);
       if (next_.thread != actor) return next_.thread;
       has_next_ = false;
-      if (run_.given.program.print) std::printf("%llu  %s\n", static_cast<unsigned long long>(run_.step), to_text(next_).c_str());
-      run_.done.push_back(next_);
-      virtual_time::begin_operation();
-      if (!program_.act(next_) && !program_.is_hit()) run_.done.pop_back();
-      ++run_.step;
+      do_next();
+      if ((++run_.step & 1023) == 0) alarm(kWatchdog_s);
       if (run_.given.route == Route::steady && run_.step == run_.given.steps / 2) before_ = Costs::now(program_.totals());
-      if ((run_.step & 1023) == 0) alarm(kWatchdog_s);
     }
   }
 
   const Costs& before() const { return before_; }
 
  private:
+  void tell(const Op& op) const {
+    if (run_.given.program.print) std::printf("%llu  %s\n", static_cast<unsigned long long>(run_.step), to_text(op).c_str());
+  }
+
+  /// The drawn operation, and the one in the middle of it if there is one.
+  void do_next() {
+    const Op op = next_;
+    virtual_time::begin_operation();
+    const bool has_inside = draw_inside(op);
+    if (has_inside) interleave::arm(op.thread, inside_.thread, inside_.after_calls);
+    tell(op);
+    run_.done.push_back(op);
+    const std::size_t place = run_.done.size() - 1;
+    const bool done = program_.act(op);
+    const bool did_inside = has_inside && interleave::disarm();
+    if (has_inside && !did_inside) next_ = inside_, has_next_ = true;  // there were not so many calls: after it, then
+    if (!done && !did_inside && !program_.is_hit()) run_.done.erase(run_.done.begin() + static_cast<std::ptrdiff_t>(place));
+  }
+
+  void do_inside() {
+    ++run_.step;
+    tell(inside_);
+    run_.done.push_back(inside_);
+    program_.act(inside_);
+    interleave::finished();
+  }
+
+  bool draw_inside(const Op& parent) {
+    if (run_.given.replay.empty()) {
+      if (!generator_.next_inside(program_, parent, &inside_)) return false;
+    } else {
+      if (at_ >= run_.script.size() || run_.script[at_].after_calls == 0) return false;
+      inside_ = run_.script[at_];
+      if (!program_.may_interrupt(parent, inside_)) return false;
+      ++at_;
+    }
+    inside_parent_ = parent.thread;
+    return true;
+  }
+
   bool draw() {
     if (program_.is_hit() || is_winding_up_) return false;
     if (run_.given.replay.empty()) {
@@ -168,6 +209,8 @@ class Stage {
   Program& program_;
   Generator generator_;
   Op next_;
+  Op inside_;
+  std::size_t inside_parent_ = 0;
   bool has_next_ = false;
   bool is_winding_up_ = false;
   std::size_t wound_up_ = 0;
@@ -181,7 +224,12 @@ int explore(Run& run) {
   const double began = virtual_time::real_seconds();
   program.start();
   Stage stage(run, program);
-  Actors::run(kThreads, [&](std::size_t actor) { return stage.turn(actor); });
+  Actors actors(kThreads);
+  interleave::attach(&actors, [](const char* what) {
+    dump(what);
+    _exit(3);
+  });
+  actors.run([&](std::size_t actor) { return stage.turn(actor); });
   virtual_time::begin_operation();
   const double seconds = virtual_time::real_seconds() - began;
   if (!program.is_hit()) print_totals(program, seconds, stage.before());

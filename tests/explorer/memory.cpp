@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "cusim.h"
+#include "interleave.hpp"
 #include "program.hpp"
 
 namespace explorer {
@@ -51,7 +52,7 @@ bool Program::alloc_plain(const Op& op) {
   if (slot >= kBlocks || blocks_[slot].live || op.args[1] == 0 || !contexts_[op.context].live || !may_call_unsafe(op.thread)) return false;
   enter(op.context, op.thread);
   CUdeviceptr address = 0;
-  const CUresult result = cuMemAlloc(&address, op.args[1]);
+  const CUresult result = interruptible([&] { return cuMemAlloc(&address, op.args[1]); });
   say("cuMemAlloc(&b%zu, %u) = %d  // 0x%llx", slot, op.args[1], result, address);
   return took(op, result, address, contexts_[op.context].owner, true, {});
 }
@@ -64,7 +65,7 @@ bool Program::alloc_pitch(const Op& op) {
   std::size_t pitch = 0;
   Op whole_rows = op;
   whole_rows.args[1] = op.args[1] / 512 * 512;
-  const CUresult result = cuMemAllocPitch(&address, &pitch, 512, op.args[1] / 512, 4);
+  const CUresult result = interruptible([&] { return cuMemAllocPitch(&address, &pitch, 512, op.args[1] / 512, 4); });
   say("cuMemAllocPitch(&b%zu, &pitch, 512, %u, 4) = %d  // 0x%llx", slot, op.args[1] / 512, result, address);
   if (result == CUDA_SUCCESS && pitch != 512) hit("a pitch of " + std::to_string(pitch));
   return took(whole_rows, result, address, contexts_[op.context].owner, true, {});
@@ -76,7 +77,7 @@ bool Program::alloc_ordered(const Op& op) {
   if (slot >= kBlocks || blocks_[slot].live || op.args[1] == 0 || !on.usable || on.capture >= 0 || !contexts_[op.context].live) return false;
   enter(op.context, op.thread);
   CUdeviceptr address = 0;
-  const CUresult result = cuMemAllocAsync(&address, op.args[1], on.handle);
+  const CUresult result = interruptible([&] { return cuMemAllocAsync(&address, op.args[1], on.handle); });
   say("cuMemAllocAsync(&b%zu, %u, s%u) = %d  // 0x%llx", slot, op.args[1], op.args[2], result, address);
   const Access access = clocks_.touch(on.timeline);
   clocks_.at(on.timeline).clock.held |= freed_held_[static_cast<std::size_t>(contexts_[on.context].device)];
@@ -90,7 +91,7 @@ bool Program::alloc_pool(const Op& op) {
   if (op.args[3] >= kPools || pools_[op.args[3]] == nullptr || pool_devices_[op.args[3]] != contexts_[on.context].device) return false;
   enter(op.context, op.thread);
   CUdeviceptr address = 0;
-  const CUresult result = cuMemAllocFromPoolAsync(&address, op.args[1], pools_[op.args[3]], on.handle);
+  const CUresult result = interruptible([&] { return cuMemAllocFromPoolAsync(&address, op.args[1], pools_[op.args[3]], on.handle); });
   say("cuMemAllocFromPoolAsync(&b%zu, %u, p%u, s%u) = %d  // 0x%llx", slot, op.args[1], op.args[3], op.args[2], result, address);
   const Access access = clocks_.touch(on.timeline);
   clocks_.at(on.timeline).clock.held |= freed_held_[static_cast<std::size_t>(contexts_[on.context].device)];
@@ -189,7 +190,7 @@ bool Program::free_plain(const Op& op) {
     for (std::size_t other = 0; other < kContexts; ++other) waited.join(clock_of(other));
   release_held(waited);
   enter(op.context, op.thread);
-  const CUresult result = cuMemFree(block.address);
+  const CUresult result = interruptible([&] { return cuMemFree(block.address); });
   say("cuMemFree(b%zu)", slot);
   drop(block);
   ++totals_.frees;
@@ -203,7 +204,7 @@ bool Program::free_ordered(const Op& op) {
   Block& block = blocks_[slot];
   if (!order_all(block, on)) return false;
   enter(op.context, op.thread);
-  const CUresult result = cuMemFreeAsync(block.address, on.handle);
+  const CUresult result = interruptible([&] { return cuMemFreeAsync(block.address, on.handle); });
   say("cuMemFreeAsync(b%zu, s%u)", slot, op.args[1]);
   clocks_.touch(on.timeline);
   freed_held_[static_cast<std::size_t>(contexts_[block.owner].device)] |= clocks_.at(on.timeline).clock.held;
@@ -229,7 +230,7 @@ bool Program::info(const Op& op) {
   if (!contexts_[op.context].live) return false;
   enter(op.context, op.thread);
   std::size_t free_bytes = 0, total_bytes = 0;
-  must(cuMemGetInfo(&free_bytes, &total_bytes), "cuMemGetInfo");
+  must(interruptible([&] { return cuMemGetInfo(&free_bytes, &total_bytes); }), "cuMemGetInfo");
   say("cuMemGetInfo() = %zu of %zu", free_bytes, total_bytes);
   if (free_bytes > total_bytes) hit("more memory is free than there is");
   return true;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "cusim.h"
+#include "interleave.hpp"
 #include "program.hpp"
 
 namespace explorer {
@@ -29,11 +30,11 @@ bool Program::order(const Access& access, const View& to) {
   Context& home = contexts_[context];
   if (!home.live) return false;
   const std::size_t owner = home.owner;
-  if (contexts_[owner].scratch == nullptr) {
+  if (contexts_[owner].scratch[actor_] == nullptr) {
     enter(owner, actor_);
-    must(cuEventCreate(&contexts_[owner].scratch, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+    must(cuEventCreate(&contexts_[owner].scratch[actor_], CU_EVENT_DISABLE_TIMING), "cuEventCreate");
   }
-  CUevent event = contexts_[owner].scratch;
+  CUevent event = contexts_[owner].scratch[actor_];
   CUstream from = nullptr;
   bool captures = false;
   for (const Stream& stream : streams_)
@@ -258,7 +259,7 @@ bool Program::stream_destroy(const Op& op) {
   if (op.args[0] >= kStreams || !streams_[op.args[0]].live || streams_[op.args[0]].capture >= 0) return false;
   Stream& stream = streams_[op.args[0]];
   enter(stream.context, op.thread);
-  must(cuStreamDestroy(stream.handle), "cuStreamDestroy");
+  must(interruptible([&] { return cuStreamDestroy(stream.handle); }), "cuStreamDestroy");
   say("cuStreamDestroy(s%u)", op.args[0]);
   clocks_.at(stream.timeline).retired = true;
   stream = Stream{};

@@ -18,6 +18,8 @@ struct Table {
   };
 };
 
+thread_local std::size_t Program::actor_ = 0;
+
 Program::Program(const Settings& settings) : settings_(settings) { current_.fill(kNoContext); }
 
 void Program::start() {

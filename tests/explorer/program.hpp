@@ -64,7 +64,7 @@ struct Context {
   CUgreenCtx green_handle = nullptr;
   int legacy = -1;
   std::uint64_t gate_held = 0;  ///< of the events that the whole context waits for
-  CUevent scratch = nullptr;
+  std::array<CUevent, kThreads> scratch{};  ///< one per thread that puts work in order
   std::array<Stream, kThreads> threads_own{};
 };
 
@@ -113,6 +113,17 @@ struct View {
   bool legacy = false;
 };
 
+/// What an operation names.
+struct Busy {
+  std::uint64_t blocks = 0;
+  std::uint32_t streams = 0, events = 0, captures = 0, graphs = 0, pools = 0;
+
+  bool meets(const Busy& other) const {
+    return ((blocks & other.blocks) | (streams & other.streams) | (events & other.events) | (captures & other.captures) | (graphs & other.graphs) | (pools & other.pools)) != 0;
+  }
+};
+Busy busy_of(const Op& op);
+
 struct Settings {
   std::size_t devices = 1;
   int driver_version = 13000;
@@ -134,6 +145,8 @@ class Program {
   void start();
   /// False: left out, because it makes no sense now.
   bool act(const Op& op);
+  /// May another thread of a correct program do `child` at any moment of `parent`?
+  bool may_interrupt(const Op& parent, const Op& child) const;
   /// Ends the captures of `thread`, which calls this.
   void wind_up(std::size_t thread);
   /// Ends what is open, looks at and frees every block, ends the contexts; then nothing may be left.
@@ -259,7 +272,7 @@ class Program {
   std::map<CUdeviceptr, std::size_t> ranges_;  ///< live blocks: base to bytes
   std::array<std::uint64_t, kDevices> freed_held_{};  ///< of stream-ordered frees: an allocation may be made to wait for those
   std::uint64_t generation_ = 0;
-  std::size_t actor_ = 0;
+  static thread_local std::size_t actor_;
 };
 
 inline constexpr std::size_t kNoContext = ~std::size_t{0};

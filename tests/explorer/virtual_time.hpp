@@ -17,6 +17,8 @@ double real_seconds();
 void attach(Program* program);
 /// An operation begins: its pauses are counted from here.
 void begin_operation();
+/// Is `caller`, an address in code, the simulated driver's?
+bool is_driver(const void* caller);
 void pause(std::uint64_t duration_ns, void* caller);
 std::uint64_t now_ns();
 /// Longer than any bound that a library may have for its own waits.
