@@ -146,7 +146,7 @@ uint64_t cusim_calls(const char* symbol) {
 uint64_t cusim_total_calls(void) { return Simulator::instance().ledger.total_calls(); }
 
 void cusim_fail(const char* symbol, uint64_t nth, CUresult code, uint64_t times) {
-  Simulator::instance().ledger.add_fault({symbol, nth, code, times});
+  Simulator::instance().ledger.add_fault({symbol, nth, code, times, false});
 }
 
 size_t cusim_violation_count(void) { return Simulator::instance().ledger.violation_count(); }

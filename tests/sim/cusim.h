@@ -7,7 +7,7 @@
  *   CUSIM_DRIVER_VERSION=13000   functions newer than this do not exist (dlsym NULL, cuGetProcAddress not found)
  *   CUSIM_VMM=1|0                CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
  *   CUSIM_CONTEXT_BYTES=0        device memory that each context costs
- *   CUSIM_FAIL=symbol:nth:code[:times],…   fault injection
+ *   CUSIM_FAIL=symbol:nth:code[:times],…   fault injection; "sticky" for times: the call fails, and the context that is current then is broken
  *   CUSIM_LOG=path               at exit: one JSON object: calls by symbol, violations, bytes still allocated; "%p" is the process id
  *   CUSIM_COPY_NS=1000           virtual duration of each asynchronous copy and set
  *   CUSIM_CLOCK=virtual|real     real: the clock also follows real time, so that work completes by itself (queries then see it)

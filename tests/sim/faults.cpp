@@ -21,11 +21,11 @@ void Ledger::add_fault(const FaultSetting& fault) {
   }
   const std::lock_guard guard(mutex_);
   const auto symbol = static_cast<Symbol>(row - &symbol_row(Symbol{}));
-  faults_.push_back({symbol, fault.nth - 1, fault.code, fault.times});
+  faults_.push_back({symbol, fault.nth - 1, fault.code, fault.times, fault.is_sticky});
   has_faults_.store(true, std::memory_order_release);
 }
 
-std::optional<CUresult> Ledger::take_fault(Symbol symbol) {
+std::optional<Ledger::Failure> Ledger::take_fault(Symbol symbol) {
   const std::lock_guard guard(mutex_);
   for (auto fault = faults_.begin(); fault != faults_.end(); ++fault) {
     if (fault->symbol != symbol) continue;
@@ -33,9 +33,9 @@ std::optional<CUresult> Ledger::take_fault(Symbol symbol) {
       --fault->skip;
       continue;
     }
-    const CUresult code = fault->code;
+    const Failure failure{fault->code, fault->is_sticky};
     if (--fault->times == 0) faults_.erase(fault);
-    return code;
+    return failure;
   }
   return std::nullopt;
 }

@@ -19,8 +19,13 @@ namespace cusim {
 
 class Ledger {
  public:
-  /// Counts a call; the code it must fail with, if a fault says so.
-  std::optional<CUresult> count_call(Symbol symbol) {
+  struct Failure {
+    CUresult code;
+    bool is_sticky;
+  };
+
+  /// Counts a call; how it must fail, if a fault says so.
+  std::optional<Failure> count_call(Symbol symbol) {
     calls_[static_cast<std::size_t>(symbol)].fetch_add(1, std::memory_order_relaxed);
     if (!has_faults_.load(std::memory_order_acquire)) return std::nullopt;
     return take_fault(symbol);
@@ -42,13 +47,14 @@ class Ledger {
   static constexpr std::size_t kKeptViolations = 1000;
 
  private:
-  std::optional<CUresult> take_fault(Symbol symbol);
+  std::optional<Failure> take_fault(Symbol symbol);
 
   struct Fault {
     Symbol symbol;
     std::uint64_t skip;
     CUresult code;
     std::uint64_t times;
+    bool is_sticky;
   };
 
   std::array<std::atomic<std::uint64_t>, kSymbolCount> calls_{};

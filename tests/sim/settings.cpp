@@ -87,7 +87,8 @@ FaultSetting fault(const std::string& text) {
   parsed.symbol = parts[0];
   parsed.nth = number("FAIL", parts[1]);
   parsed.code = static_cast<CUresult>(number("FAIL", parts[2]));
-  if (parts.size() == 4) parsed.times = number("FAIL", parts[3]);
+  parsed.is_sticky = parts.size() == 4 && parts[3] == "sticky";
+  if (parts.size() == 4 && !parsed.is_sticky) parsed.times = number("FAIL", parts[3]);
   return parsed;
 }
 

@@ -17,6 +17,7 @@ struct FaultSetting {
   std::uint64_t nth = 1;
   CUresult code = CUDA_SUCCESS;
   std::uint64_t times = 1;
+  bool is_sticky = false;  ///< the context that is current breaks with the code, as by an illegal access of earlier work
 };
 
 struct DeviceSetting {

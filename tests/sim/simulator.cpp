@@ -25,6 +25,13 @@ void after_fork_in_child() {
   sim.mutex.unlock();
 }
 
+/// Work that was submitted earlier has met an error, and this call is the first to hear of it.
+void break_current(Simulator& sim, CUresult code) {
+  const Lock lock(sim.mutex);
+  const ThreadState& state = sim.thread();
+  if (!state.stack.empty() && state.stack.back() != nullptr && state.stack.back()->alive) sim.break_context(*state.stack.back(), code);
+}
+
 /// Registered at load, so that it runs after the handlers that programs registered: writes CUSIM_LOG.
 __attribute__((destructor)) void at_unload() { write_exit_log(); }
 __attribute__((constructor)) void at_load() { Simulator::instance(); }
@@ -111,7 +118,10 @@ bool Simulator::was_handle(const void* handle) const {
 
 CUresult admit(Symbol symbol, bool needs_init) {
   Simulator& sim = Simulator::instance();
-  if (const auto fault = sim.ledger.count_call(symbol)) return *fault;
+  if (const auto failure = sim.ledger.count_call(symbol)) {
+    if (failure->is_sticky) break_current(sim, failure->code);
+    return failure->code;
+  }
   if (sim.deinitialised.load(std::memory_order_relaxed)) {
     sim.violate(std::string(symbol_row(symbol).symbol) + " called after the driver was deinitialised");
     return CUDA_ERROR_DEINITIALIZED;

@@ -238,3 +238,13 @@ TEST_CASE("faults can come from the environment") {
   for (int i = 0; i < 3; ++i) CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
   CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
 }
+
+TEST_CASE("a sticky fault breaks the context that is current") {
+  const Simulated sim{{"FAIL", "cuMemGetInfo_v2:2:700:sticky"}};
+  std::size_t bytes = 0;
+  CHECK(cuMemGetInfo_v2(&bytes, &bytes) == CUDA_SUCCESS);
+  CHECK(cuMemGetInfo_v2(&bytes, &bytes) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cuMemGetInfo_v2(&bytes, &bytes) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+}
