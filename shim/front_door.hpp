@@ -34,7 +34,7 @@ CUresult free_plain(const Real<CUresult(CUdeviceptr)>& real, CUdeviceptr address
 
 /// The context that would own what this thread allocates now; nullptr: none, and the driver answers itself.
 CUcontext current_owner(const Process& own);
-/// What the driver says to a call of this thread that needs a context.
+/// What the driver says to a call of this thread that needs a context; CUDA_SUCCESS when there is one although we could not learn which.
 CUresult no_context_error(const Process& own);
 /// Before an allocation or free: frees that could not be booked when they were made.
 void begin_call(Process& own);

@@ -31,8 +31,7 @@ CUcontext current_owner(const Process& own) {
 /// [?] that cuMemFree without a context says the same.
 CUresult no_context_error(const Process& own) {
   CUdevice device = 0;
-  const CUresult result = own.api.cuCtxGetDevice(&device);
-  return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_CONTEXT;
+  return own.api.cuCtxGetDevice(&device);
 }
 
 void begin_call(Process& own) {
@@ -50,7 +49,7 @@ CUresult answer(Process& own, const Result<CUdeviceptr>& block, CUdeviceptr* out
 CUresult allocate(const Real<CUresult(CUdeviceptr*, std::size_t)>& real, CUdeviceptr* out, std::size_t bytes) {
   Process& own = process();
   CUcontext context = nullptr;
-  if (out == nullptr || bytes == 0 || (context = current_owner(own)) == nullptr) return real(out, bytes);
+  if (out == nullptr || bytes == 0 || (context = current_owner(own)) == nullptr) return with_room(real, out, bytes);
   const CUresult result = serve(own, context, bytes, real.symbol(), out);
   return is_refused_unasked(result, bytes) ? real(out, bytes) : result;
 }
@@ -74,7 +73,10 @@ CUresult allocate_pitch(const Real<CUresult(CUdeviceptr*, std::size_t*, std::siz
 CUresult free_plain(const Real<CUresult(CUdeviceptr)>& real, CUdeviceptr address) {
   Process& own = process();
   begin_call(own);
-  if (current_owner(own) == nullptr) return own.pools.owns(address) ? no_context_error(own) : real(address);
+  if (current_owner(own) == nullptr) {
+    if (!own.pools.owns(address)) return real(address);
+    if (const CUresult refused = no_context_error(own); refused != CUDA_SUCCESS) return refused;
+  }
   return answer_free(free_pooled(own, address, [&] { return own.pools.free(address); }), address, real);
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "pool/device/fence.hpp"
 #include "shim/front_door.hpp"
 
 namespace cupool::shim::front_door {
@@ -16,6 +17,12 @@ bool is_capturing(Process& own, CUstream stream) {
   if (!own.pools.capturing()) return false;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   return own.api.cuStreamIsCapturing != nullptr && own.api.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/// An answer of cuStreamGetCtx that the free would get as well; any other (not permitted, not supported) only keeps the stream's context from us.
+bool refuses_stream(CUresult code) {
+  const bool is_no_stream = code == CUDA_ERROR_INVALID_HANDLE || code == CUDA_ERROR_INVALID_VALUE;
+  return is_no_stream || device::is_context_gone(code) || device::is_of_earlier_work(code);
 }
 
 /// The driver serves it. Under `async` that is the policy; else it is said in the report.
@@ -42,7 +49,9 @@ CUresult allocate_from(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPo
   if (mempool == 0) return pass_async(real, out, bytes, handle, args...);
   begin_call(own);
   own.before_allocation();
-  return answer(own, own.pools.allocate_on(context, bytes, named->name, mempool, real.symbol()), out);
+  const Result<CUdeviceptr> block = own.pools.allocate_on(context, bytes, named->name, mempool, real.symbol());
+  if (block.code() == CUDA_ERROR_NOT_SUPPORTED) return pass_async(real, out, bytes, handle, args...);  // a device without a pool
+  return answer(own, block, out);
 }
 
 /// The stat that `attribute` asks for; null: not one of ours.
@@ -123,10 +132,11 @@ CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdevicep
   begin_call(own);
   const CUcontext context = current_owner(own);
   const bool is_special = handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
-  if (context == nullptr && is_special) return no_context_error(own);
+  if (context == nullptr && is_special)
+    if (const CUresult refused = no_context_error(own); refused != CUDA_SUCCESS) return refused;
   const std::optional<StreamBook::Named> named = context != nullptr ? own.streams.name(own.api, own.contexts, context, handle) : std::nullopt;
   CUcontext of_stream = nullptr;  // a stream needs no current context, but the driver must know it
-  const bool is_known = named || is_special || own.api.cuStreamGetCtx == nullptr || own.api.cuStreamGetCtx(handle, &of_stream) == CUDA_SUCCESS;
+  const bool is_known = named || is_special || own.api.cuStreamGetCtx == nullptr || !refuses_stream(own.api.cuStreamGetCtx(handle, &of_stream));
   if (!is_known) return free_elsewhere(kNowhere);
   const FreeResult result = free_pooled(own, address, [&] {
     // A stream of another context has no lane in the block's: deferred, behind an epoch that covers every stream.

@@ -104,7 +104,10 @@ FenceResult DevicePool::synchronise_reachable(CUcontext asking) {
     const CUresult code = current.status().ok() ? device_.driver.cuCtxSynchronize() : current.status().code();
     if (code == CUDA_ERROR_DEINITIALIZED) device_.services.stopped.store(true, std::memory_order_relaxed);
     // Another context's sticky error means that its work has ended; this context's is the answer to the program's call.
-    if (code != CUDA_SUCCESS && (context == asking || code == CUDA_ERROR_DEINITIALIZED)) result.error = {code, "cuCtxSynchronize"};
+    if (code == CUDA_SUCCESS) continue;
+    const bool is_answer = code == CUDA_ERROR_DEINITIALIZED || (context == asking && is_of_earlier_work(code));
+    if (is_answer) result.error = {code, "cuCtxSynchronize"};
+    else if (!is_of_earlier_work(code) && result.answer == FenceAnswer::done && !is_context_gone(code)) result.answer = FenceAnswer::impossible;  // it may still run
   }
   contexts.unpin_all(points);
   for (FencePoint& point : points) contexts.give_back(point);

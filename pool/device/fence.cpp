@@ -94,14 +94,12 @@ FenceResult Fence::wait_all_on_device(DeviceState& device, CUstream stream) {
   return {FenceAnswer::done, {}};
 }
 
-namespace {
-/// Codes after which nothing of a context runs: it is gone, or an error has ended it for good (CUDA Driver API 13.0, CUresult).
-bool ends_context(CUresult code) {
+bool is_context_gone(CUresult code) { return code == CUDA_ERROR_INVALID_CONTEXT || code == CUDA_ERROR_CONTEXT_IS_DESTROYED; }
+
+bool is_of_earlier_work(CUresult code) {
   switch (code) {
-    case CUDA_ERROR_INVALID_CONTEXT:
-    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
-    case CUDA_ERROR_INVALID_HANDLE:
     case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
     case CUDA_ERROR_ILLEGAL_ADDRESS:
     case CUDA_ERROR_LAUNCH_TIMEOUT:
     case CUDA_ERROR_ASSERT:
@@ -114,6 +112,10 @@ bool ends_context(CUresult code) {
     default: return false;
   }
 }
+
+namespace {
+/// Codes after which nothing of a context runs: it is gone, or an error has ended it for good.
+bool ends_context(CUresult code) { return is_of_earlier_work(code) || is_context_gone(code) || code == CUDA_ERROR_INVALID_HANDLE; }
 }  // namespace
 
 /// The driver refused to tell about one context: if it is broken or gone, nothing of it runs any more; else nobody knows yet.
@@ -122,7 +124,7 @@ FenceResult Fence::judge(DeviceState& device, FencePoint& point, CUresult code, 
     device.services.stopped.store(true, std::memory_order_relaxed);
     return {FenceAnswer::pending, {code, where}};
   }
-  if (point.home->registered.context == asking) return {FenceAnswer::pending, {code, where}};
+  if (point.home->registered.context == asking) return {FenceAnswer::pending, is_of_earlier_work(code) ? Error{code, where} : Error{}};
   if (!ends_context(code)) return {FenceAnswer::pending, {}};
   point.done = true;
   return {FenceAnswer::done, {}};

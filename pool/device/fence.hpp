@@ -26,6 +26,12 @@ enum class FenceAnswer : std::uint8_t {
   unsupported,  ///< never on this driver
 };
 
+/// Errors of earlier work: every call of the context answers with them from then on (CUDA Driver API 13.0, CUresult). Only these may the
+/// program hear of through a question of ours: what else the driver says of it (not permitted, a capture that we were not told of,
+/// no host memory) is no answer to what the program asked.
+[[nodiscard]] bool is_of_earlier_work(CUresult code);
+[[nodiscard]] bool is_context_gone(CUresult code);
+
 /// `error` is set when the driver said something that the caller's own call natively would have said: a sticky error of
 /// `asking`, or that the driver is going down.
 struct FenceResult {

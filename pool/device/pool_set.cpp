@@ -92,7 +92,7 @@ class PoolSet::Impl {
     if (home != nullptr) return home;
     if (services.stopped.load(std::memory_order_relaxed)) return Error{CUDA_ERROR_DEINITIALIZED, "exit"};
     CUdevice ordinal = -1;
-    if (const CUresult code = driver.cuCtxGetDevice(&ordinal); code != CUDA_SUCCESS) return Error{code, "cuCtxGetDevice"};
+    if (driver.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS) return nullptr;  // whatever it is, the driver says it to the program's call too
     DevicePool* pool = pool_for(ordinal);
     return pool != nullptr ? pool->context_seen(context) : nullptr;
   }
@@ -193,7 +193,7 @@ Result<CUdeviceptr> PoolSet::allocate_on(CUcontext context, std::size_t bytes, S
     if (attempt != 0 || cache.contexts[slot] != context || cache.homes[slot] == nullptr) {
       const Result<ContextPool*> home = impl_->home_of(context);
       if (!home.ok()) return home.error();
-      if (home.value() == nullptr) return Error{CUDA_ERROR_NOT_SUPPORTED, "no room for the device"};
+      if (home.value() == nullptr) return Error{CUDA_ERROR_NOT_SUPPORTED, "the device has no pool"};
       cache.contexts[slot] = context;
       cache.homes[slot] = home.value();
     }

@@ -21,7 +21,8 @@ class ScopedContext {
       : driver_(driver), status_(context == current ? CUDA_SUCCESS : driver.cuCtxPushCurrent_v2(context)), pushed_(context != current && status_ == CUDA_SUCCESS) {}
   ~ScopedContext() {
     CUcontext popped = nullptr;
-    if (pushed_) driver_.cuCtxPopCurrent_v2(&popped);
+    // Twice: a program left in another context than its own would not survive it.
+    if (pushed_ && driver_.cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS) driver_.cuCtxPopCurrent_v2(&popped);
   }
   ScopedContext(const ScopedContext&) = delete;
   ScopedContext& operator=(const ScopedContext&) = delete;
@@ -42,7 +43,7 @@ class RelaxedCaptureMode {
       : driver_(driver),
         exchanged_(needed && driver.has_cuThreadExchangeStreamCaptureMode() && driver.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS) {}
   ~RelaxedCaptureMode() {
-    if (exchanged_) driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+    if (exchanged_ && driver_.cuThreadExchangeStreamCaptureMode(&mode_) != CUDA_SUCCESS) driver_.cuThreadExchangeStreamCaptureMode(&mode_);
   }
   RelaxedCaptureMode(const RelaxedCaptureMode&) = delete;
   RelaxedCaptureMode& operator=(const RelaxedCaptureMode&) = delete;
