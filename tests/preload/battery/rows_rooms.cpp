@@ -122,6 +122,20 @@ void cases_cuStreamCreateWithPriority(Cases& cases) {
   });
 }
 
+void cases_cuGreenCtxStreamCreate(Cases& cases) {
+  for (const unsigned flags : {0U, 1U, 99U}) {
+    cases.add("flags " + std::to_string(flags), [=](World& w, Line& line) {
+      CUstream out = reinterpret_cast<CUstream>(kUntouched);
+      CUdeviceptr block = kUntouched;
+      const CUresult result = cuGreenCtxStreamCreate(&out, w.green, flags, 0);
+      line.code(result).handle("out", out);
+      if (result != CUDA_SUCCESS) return;
+      line.code(cuMemAllocAsync(&block, kMiB, out)).memory("block", block).code(cuStreamDestroy_v2(out)).code(cuMemFreeAsync(block, w.stream));
+    });
+  }
+  cases.add("nulls", [](World& w, Line& line) { line.code(cuGreenCtxStreamCreate(nullptr, w.green, 1, 0)).code(cuGreenCtxStreamCreate(nullptr, nullptr, 1, 0)); });
+}
+
 void cases_cuModuleLoad(Cases& cases) {
   file_cases(cases, [](World&, Line& line, const char* path) {
     CUmodule out = reinterpret_cast<CUmodule>(kUntouched);
