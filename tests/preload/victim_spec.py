@@ -8,7 +8,7 @@
   native  same|skip       default same: the same run on the bare driver gives the same exit and the same stdout
   report  present|absent|stderr|elsewhere   default present: one valid exit report under the default name, else none at all
   ooms    N|any           reports of out-of-memory events, default 0
-  page    gone|left       the live page in shared memory after the end; default gone
+  page    gone|left|any   the live page in shared memory after the end; default gone
   stderr  REGEX           the next line of stderr matches it; default: stderr is empty
   stderr* REGEX           any number of further lines, each of which matches it
   misuse                  the simulated driver may note violations (double frees and the like); default: it must not

@@ -5,19 +5,16 @@
 //! report elsewhere
 //! seconds 20
 //! exit 7
+//! page any
+//! setup env["CUPOOL_RUN_ID"] = "victim"
+//! check report["process"]["exit"]["code"] == 7 if report else pages[0].pid == pid
 //! case exit
 //! args exit
-//! check report is not None and report["process"]["exit"]["code"] == 7
 //! case _exit
 //! args _exit
-//! page left
-//! setup env["CUPOOL_RUN_ID"] = "victim"
-//! check pages[0].pid == pid or report is not None
 //! case on_its_own_stack
 //! args _exit alternate
 //! page left
-//! setup env["CUPOOL_RUN_ID"] = "victim"
-//! check pages[0].pid == pid
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
