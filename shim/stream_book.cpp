@@ -11,7 +11,7 @@ struct Known {
   int device;
 };
 
-constexpr std::size_t kKnown = 4;
+constexpr std::size_t kKnown = 16;
 thread_local Known t_known[kKnown];
 thread_local std::uint64_t t_thread_number = 0;
 constinit std::atomic<std::uint64_t> g_threads{0};
@@ -35,8 +35,13 @@ std::optional<StreamBook::Named> StreamBook::name(const DriverApi& api, const Co
   CUcontext current = nullptr;
   if (is_special && contexts.has_aliases() && (api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != context)) return std::nullopt;
   const std::uint64_t generation = generation_.load(std::memory_order_acquire);
-  Known& known = t_known[(reinterpret_cast<std::uintptr_t>(stream) >> 6 ^ reinterpret_cast<std::uintptr_t>(context) >> 6) % kKnown];
-  if (known.generation != generation || known.context != context || known.stream != stream) {
+  // Two places each, the one used last in front: a program's few streams must not push each other out.
+  const std::uint64_t mixed = (reinterpret_cast<std::uintptr_t>(stream) ^ reinterpret_cast<std::uintptr_t>(context) << 1) * 0x9E3779B97F4A7C15U;
+  Known* const pair = &t_known[(mixed >> 32) % (kKnown / 2) * 2];
+  const auto is_it = [&](const Known& one) { return one.generation == generation && one.context == context && one.stream == stream; };
+  Known& known = is_it(pair[1]) ? pair[1] : pair[0];
+  if (!is_it(known)) {
+    pair[1] = pair[0];
     CUcontext owner = nullptr;
     if (!is_special && (api.cuStreamGetCtx == nullptr || api.cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS || contexts.owner(owner) != context)) return std::nullopt;
     CUdevice device = -1;

@@ -1,4 +1,6 @@
 // Between a free and reuse: epochs are closed, queried and retired here, and what is free beyond need goes back.
+#include <algorithm>
+
 #include "pool/core/bytes.hpp"
 #include "pool/device/device_pool.hpp"
 #include "pool/driver/handles.hpp"
@@ -77,12 +79,41 @@ bool DevicePool::retire_oldest(CUcontext asking, bool may_wait, Error* error) {
   return true;
 }
 
+/// More waits for the GPU than the device has to spare: new blocks would be pushed into fresh memory and scattered over it, and what is
+/// scattered stays so. The frees natively had waited, so this one does, until half of that share waits. One wait, for the newest
+/// epoch that must end: its events cover the work of the older ones.
+Error DevicePool::catch_up(CUcontext asking) {
+  const auto deferred_bytes = device_.counters().deferred_bytes.current.load(std::memory_order_relaxed);
+  const std::uint64_t most_bytes = spare_bytes() / kDeferredShare;
+  if (deferred_bytes <= most_bytes) return {};
+  Epoch* target = nullptr;
+  std::uint64_t left_bytes = deferred_bytes;
+  for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && left_bytes > most_bytes / 2; epoch = epoch->next) {
+    if (epoch->busy || !epoch->recorded || epoch->waitable == nullptr || epoch->next == nullptr) break;
+    left_bytes -= std::min(epoch->batch.bytes, left_bytes);
+    target = epoch;
+  }
+  if (target == nullptr) return {};
+  target->busy = target->waiting = true;
+  FenceResult result;
+  {
+    const MutexUnlock unlocked(device_.lock);
+    result = target->fence.wait(device_, target->waitable, asking);
+  }
+  target->busy = target->waiting = false;
+  Error error = result.error;
+  while (error.code == CUDA_SUCCESS && retire_oldest(asking, false, &error)) {
+  }
+  return error;
+}
+
 /// What a due free does, and the first operation after a capture: one record per context, one query.
 Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
   Error error = close_epoch(asking, inside_free);
   Error query_error{};
   retire_oldest(asking, false, &query_error);
   if (error.code == CUDA_SUCCESS) error = query_error;
+  if (inside_free && error.code == CUDA_SUCCESS) error = catch_up(asking);
   if (inside_free) give_back_surplus();
   return error;
 }

@@ -1,6 +1,6 @@
 // DeferredFrees: blocks of one device that the program has freed and the GPU may still touch.
 //
-// A free joins the open batch; the batch becomes an epoch when it is due (64 frees or 64 MiB) or memory is wanted, with a
+// A free joins the open batch; the batch becomes an epoch when it is due (64 frees, or so many bytes) or memory is wanted, with a
 // fence recorded at that moment; the epoch's blocks are free when the fence is done. Epochs end in the order in which they
 // were closed and only the oldest is looked at. Bookkeeping only: no driver call. Blocks are linked through Extent::bin_*.
 // Thread rule: the device's lock, except an epoch's fence, which belongs to the thread that set `busy`.
@@ -46,11 +46,12 @@ struct Epoch {
 class DeferredFrees {
  public:
   static constexpr std::uint64_t kBatchFrees = 64;
-  static constexpr std::uint64_t kBatchBytes = 64 * kMiB;
+  static constexpr std::uint64_t kBatchBytes = 64 * kMiB;  ///< unless set_due_bytes() says otherwise
 
   void push(heap::Extent* extent) { batch_.push(extent); }
   Batch& batch() { return batch_; }  ///< the open one, to push many
-  bool batch_is_due() const { return batch_.count >= kBatchFrees || batch_.bytes >= kBatchBytes; }
+  bool batch_is_due() const { return batch_.count >= kBatchFrees || batch_.bytes >= due_bytes_; }
+  void set_due_bytes(std::uint64_t bytes) { due_bytes_ = bytes; }
   std::uint64_t batch_bytes() const { return batch_.bytes; }
   bool batch_is_empty() const { return batch_.count == 0; }
 
@@ -72,6 +73,7 @@ class DeferredFrees {
   void unlink(Epoch* epoch);
 
   Batch batch_;
+  std::uint64_t due_bytes_ = kBatchBytes;
   Epoch* head_ = nullptr;  ///< oldest
   Epoch* tail_ = nullptr;
   std::vector<std::unique_ptr<Epoch>> epochs_;  ///< all there are, in use or spare

@@ -65,7 +65,10 @@ CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size
 
 CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, Error* answer) {
   const MutexLock lock(device_.lock);
-  if (request.stream.identity != 0) [[unlikely]] request.lane = home->streams.find(request.stream.identity);
+  if (request.stream.identity != 0) [[unlikely]] {
+    home->streams.see(request.stream.identity);
+    request.lane = home->streams.find(request.stream.identity);
+  }
   // What waited for a capture to end is handled at the next operation after it: this one may be it.
   const bool must_look = deferred_.batch_is_due() && !capturing();
   if (home->context == context && home->serving && home->pooled != nullptr && !device_.disabled && !must_look && request.bytes != 0) {
@@ -153,23 +156,26 @@ FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* 
   return synchronises() ? free_synchronously(extent, thread, answer) : free_deferred(extent, thread, answer);
 }
 
-/// What waits without an event is a fair part of all that could be had: the next miss may need it, and only an event recorded
-/// inside a free may be waited for. Without a sample of the driver's free bytes only the limit counts.
-bool DevicePool::is_tight(const ContextPool& home) {
-  std::uint64_t room_bytes = device_.limit.headroom_bytes();
+/// What the program has never needed at once so far, of all that it could have: in the pool, or not yet taken from the driver.
+std::uint64_t DevicePool::spare_bytes() {
+  const observe::Counters& counters = device_.counters();
+  const std::uint64_t reserved_bytes = counters.reserved_bytes.current.load(std::memory_order_relaxed);
+  const std::uint64_t needed_bytes = counters.live_bytes.peak.load(std::memory_order_relaxed);
+  std::uint64_t room_bytes = device_.total_bytes - std::min(reserved_bytes, device_.total_bytes);
   if (device_.live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0)
-    room_bytes = std::min(room_bytes, device_.live.driver_free_bytes.load(std::memory_order_relaxed));
-  const std::uint64_t waiting_bytes = deferred_.batch_bytes();
-  if (room_bytes / 4 > waiting_bytes || home.pooled == nullptr) return false;
-  return (room_bytes + home.pooled->figures(device_).free_bytes) / 4 <= waiting_bytes;
+    room_bytes = device_.live.driver_free_bytes.load(std::memory_order_relaxed);
+  room_bytes = std::min(room_bytes, device_.limit.headroom_bytes());
+  return room_bytes + reserved_bytes - std::min(needed_bytes, room_bytes + reserved_bytes);
 }
 
 FreeOutcome DevicePool::free_deferred(Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively) {
-  const ContextPool& home = *info_of(*extent).home;
-  const CUcontext context = home.context;
+  const CUcontext context = info_of(*extent).home->context;
   defer(extent, thread);
-  const bool pressed = pressure_frees_ != 0 || is_tight(home);
-  if (pressure_frees_ != 0) --pressure_frees_;
+  // Many bytes without an event are many that the next miss cannot wait for; but an event per large block is an event per free.
+  const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
+  deferred_.set_due_bytes(std::min(spare_bytes() / kEpochShare, std::max(DeferredFrees::kBatchBytes, reserved_bytes / kReservedShare)));
+  const bool pressed = pressure_frees_ != 0;
+  if (pressed) --pressure_frees_;
   if (!pressed && !deferred_.batch_is_due()) return FreeOutcome::freed;
   const Error error = upkeep(context, waits_natively);
   if (!waits_natively) give_back_surplus(false);

@@ -83,7 +83,13 @@ class DevicePool {
  private:
   friend struct Ladder;
   /// After limit or driver refused something, so many frees record their own event, so that it may be waited for.
-  static constexpr std::uint32_t kPressureFrees = 256;
+  static constexpr std::uint32_t kPressureFrees = 64;
+  static constexpr std::uint32_t kStampedFrees = 256;  ///< and so many in stream order
+  /// An epoch closes at this share of what is servable at the latest (below 64 MiB only on a nearly full device), and at a share of what
+  /// the pool holds at the earliest; what waits in all stays below a share of what is servable. Figures: tests/bench/README.md.
+  static constexpr std::uint64_t kEpochShare = 12;
+  static constexpr std::uint64_t kReservedShare = 8;
+  static constexpr std::uint64_t kDeferredShare = 3;
   static constexpr std::uint64_t kPollBound_ns = 1'000'000'000;
 
   // device_pool.cpp
@@ -97,7 +103,7 @@ class DevicePool {
   FreeOutcome free_locked(CUdeviceptr address, std::uint16_t thread, Error* answer, bool* must_clear) CUPOOL_EXCLUDES(device_.lock);
   FreeOutcome free_block(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_native(heap::Extent* extent, std::uint16_t thread, Error* answer, const CUstream* stream = nullptr) CUPOOL_REQUIRES(device_.lock);
-  bool is_tight(const ContextPool& home) CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t spare_bytes() CUPOOL_REQUIRES(device_.lock);
   /// `waits_natively`: the program's call would have synchronised; one in stream order never does.
   FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively = true) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_synchronously(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
@@ -111,6 +117,7 @@ class DevicePool {
   void drain_stale_lanes(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   void drain_lanes() CUPOOL_REQUIRES(device_.lock);
   bool has_lanes() CUPOOL_REQUIRES(device_.lock);
+  bool take_own_stamped(ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
   bool retire_stamped(ContextPool& home, CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);
   void end_stamped(ContextPool& home, StreamLanes::Stamped::iterator stamped, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
   void retire_all(CUcontext asking, bool may_wait) CUPOOL_REQUIRES(device_.lock);
@@ -130,6 +137,7 @@ class DevicePool {
   FenceResult synchronise_and_retire(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
   FenceResult synchronise_reachable(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
   bool others_may_touch() CUPOOL_REQUIRES(device_.lock);
+  Error catch_up(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
   Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
   void give_back_surplus(bool may_block = true) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most = false) CUPOOL_REQUIRES(device_.lock);
@@ -147,7 +155,7 @@ class DevicePool {
   Error enter(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   bool quiet() CUPOOL_REQUIRES(device_.lock);
   bool may_release() CUPOOL_REQUIRES(device_.lock);
-  std::size_t give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes) CUPOOL_EXCLUDES(device_.lock);
+  std::size_t give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait) CUPOOL_EXCLUDES(device_.lock);
   std::uint64_t trim_idle(std::uint64_t keep_bytes) CUPOOL_REQUIRES(device_.lock);
   bool has_waiting_frees() CUPOOL_REQUIRES(device_.lock);
   bool release_would_do(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);

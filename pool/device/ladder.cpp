@@ -72,6 +72,11 @@ Climbed Ladder::hole(DevicePool& pool, Attempt& attempt) {
 
 Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
   Error error{};
+  const std::uint64_t identity = attempt.request.stream.identity;
+  if (identity != 0 && !pool.unpooled_ && !pool.device_.disabled && pool.take_own_stamped(*attempt.home, identity)) {
+    Climbed found = hole(pool, attempt);
+    if (found.value() != nullptr) return found;
+  }
   pool.drain_stale_lanes(*attempt.home);
   while (pool.retire_oldest(attempt.context, false, &error) || pool.retire_stamped(*attempt.home, attempt.context, &error)) {
     Climbed found = hole(pool, attempt);
@@ -90,7 +95,7 @@ Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   request.lane = 0;  // what is new is nobody's; the lane may be another stream's when the driver returns
   const Result<Growth> grown = allocator->grow(pool.device_, home, request);
   if (!grown.ok() && grown.code() != CUDA_ERROR_OUT_OF_MEMORY) return grown.error();
-  if (!grown.ok() || grown.value().backed_off) pool.pressure_frees_ = pool.stamped_frees_ = DevicePool::kPressureFrees;
+  if (!grown.ok() || grown.value().backed_off) pool.pressure_frees_ = DevicePool::kPressureFrees, pool.stamped_frees_ = DevicePool::kStampedFrees;
   if (!grown.ok()) attempt.refusal = grown.error();
   return grown.value().extent;
 }
@@ -200,15 +205,15 @@ bool DevicePool::quiet() {
   return result.answer == FenceAnswer::done;
 }
 
-/// What nobody uses goes back to the driver. `until_ns`: so long it may poll for deferred frees; natively they had waited. Nothing
-/// goes while that could block: whoever asks natively would not have waited.
-std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes) {
+/// What nobody uses goes back to the driver. `until_ns`: so long it polls for deferred frees; `may_wait`: natively they had waited.
+/// Nothing goes while that could block: whoever asks natively would not have waited.
+std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait) {
   Clock& clock = device_.services.clock;
   const MutexLock lock(device_.lock);
   drain_lanes();
   for (std::uint64_t pause_ns = kFirstPause_ns; may_call_driver() && !capturing(); pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
     static_cast<void>(close_epoch(nullptr, false));
-    retire_all(nullptr, until_ns != 0);
+    retire_all(nullptr, may_wait);
     if (const std::uint64_t idle_bytes = trim_idle(keep_bytes); idle_bytes != 0) return idle_bytes;
     const bool has_idle = figures().wholly_free_bytes != 0;
     if (has_idle && may_release()) {
@@ -238,9 +243,10 @@ std::uint64_t DevicePool::trim_idle(std::uint64_t keep_bytes) {
   return released_bytes;
 }
 
-std::size_t DevicePool::trim(std::uint64_t keep_bytes) { return give_back_idle(0, keep_bytes); }
+/// Also after the program has synchronised the device needs a moment to get to the event that says so.
+std::size_t DevicePool::trim(std::uint64_t keep_bytes) { return give_back_idle(device_.services.clock.now_ns() + kQuietBound_ns, keep_bytes, false); }
 
-std::size_t DevicePool::make_room() { return give_back_idle(device_.services.clock.now_ns() + kPollBound_ns, 0); }
+std::size_t DevicePool::make_room() { return give_back_idle(device_.services.clock.now_ns() + kPollBound_ns, 0, true); }
 
 /// Before the first rung: the context must be alive and ours. Pinned on success only.
 Error DevicePool::enter(Attempt& attempt) {

@@ -62,6 +62,13 @@ class StreamLanes {
   const std::vector<Entry>& entries() const { return entries_; }
   bool is_stale(const Entry& entry) const { return uses_ - entry.last_use > kStaleUses; }
   Stamped& stamped() { return stamped_; }
+  /// A stream-ordered call named this stream.
+  void see(std::uint64_t identity) {
+    if (identity == only_) return;
+    several_ = several_ || only_ != 0;
+    only_ = identity;
+  }
+  bool several() const { return several_; }  ///< … and others another one
 
   /// The context died: nothing of this is left but what a thread is busy with.
   void forget();
@@ -72,6 +79,8 @@ class StreamLanes {
   std::vector<Entry> entries_;
   Stamped stamped_;
   std::uint64_t uses_ = 0;
+  std::uint64_t only_ = 0;  ///< the stream seen last
+  bool several_ = false;
 };
 
 }  // namespace cupool::device

@@ -43,7 +43,8 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
 }
 
 FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread) {
-  if (stamped_frees_ != 0) {
+  home.streams.see(stream.identity);
+  if (stamped_frees_ != 0 && home.streams.several()) {  // the event is for another stream
     --stamped_frees_;
     if (free_stamped(extent, home, context, stream, thread)) return FreeOutcome::freed;
   }
@@ -206,6 +207,20 @@ bool DevicePool::has_stamped() {
   return std::any_of(homes_.begin(), homes_.end(), [](const auto& home) { return !home->streams.stamped().empty(); });
 }
 
+/// What the stream itself freed needs no event for it: into its lane. True when there was any.
+bool DevicePool::take_own_stamped(ContextPool& home, std::uint64_t identity) {
+  StreamLanes::Stamped& list = home.streams.stamped();
+  const auto is_own = [identity](const StampedFree& one) { return one.identity == identity && !one.busy; };
+  if (std::none_of(list.begin(), list.end(), is_own)) return false;
+  const std::uint32_t lane = lane_for(home, identity);
+  if (lane == 0) return false;
+  for (auto next = list.begin(); next != list.end();) {
+    const auto stamped = next++;
+    if (is_own(*stamped)) end_stamped(home, stamped, lane);
+  }
+  return true;
+}
+
 /// A block for a stream out of what stamped frees hold: its own at once, another stream's behind the event of that free.
 Result<Extent*> DevicePool::steal(Attempt& attempt) {
   ContextPool& home = *attempt.home;
@@ -214,10 +229,6 @@ Result<Extent*> DevicePool::steal(Attempt& attempt) {
   if (list.empty() || capturing()) return nullptr;
   attempt.request.lane = lane_for(home, stream.identity);
   if (attempt.request.lane == 0) return nullptr;
-  for (auto next = list.begin(); next != list.end();) {
-    const auto stamped = next++;
-    if (stamped->identity == stream.identity && !stamped->busy) end_stamped(home, stamped, attempt.request.lane);
-  }
   for (;;) {
     Extent* extent = home.pooled->allocate(device_, attempt.request);
     if (extent == nullptr && home.pooled->gather(attempt.request.lane, attempt.request.bytes)) extent = home.pooled->allocate(device_, attempt.request);

@@ -95,6 +95,20 @@ TEST_CASE("a free waits for the work of every context that could reach the block
   CHECK(rig.allocate(64 * kMiB) == block);
 }
 
+TEST_CASE("more than a third of what the device has to spare never waits: the free waits for the older ones instead") {
+  Rig rig(limited("400MiB"));
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 6; ++i) blocks.push_back(rig.allocate(40 * kMiB));  // 160 MiB to spare
+  const CUstream stream = new_stream();
+  for (std::size_t i = 0; i < 2; ++i) {
+    REQUIRE(cusim_launch_spin(stream, 10 * kMs) == CUDA_SUCCESS);
+    CHECK(cusim_now_ns() == 0);  // the first never waits, however large
+    rig.free(blocks[i]);
+  }
+  REQUIRE(now(rig.counters().deferred_bytes) == 40 * kMiB);
+  CHECK(cusim_now_ns() == 10 * kMs);
+}
+
 TEST_CASE("events are used again") {
   Rig rig;
   for (int i = 0; i < 64 * 50; ++i) rig.free(rig.allocate(4096));

@@ -107,6 +107,7 @@ TEST_CASE("while memory is short a free carries its event, behind which another 
 
 TEST_CASE("a stamped block is its own stream's again without a wait") {
   StreamRig rig(limited("64MiB"));
+  rig.on(new_stream(), kMiB);  // alone, a stream needs no events
   const CUstream stream = new_stream();
   const CUdeviceptr block = rig.on(stream, 40 * kMiB);
   CHECK(rig.try_on(stream, 40 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
@@ -247,8 +248,22 @@ TEST_CASE("a context that dies takes its lanes and stamped frees along") {
   CHECK(rig.pools().check() == "");
 }
 
+TEST_CASE("one stream alone uses what it frees again without an event, also while memory is short") {
+  StreamRig rig(limited("64MiB"));
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.on(stream, 40 * kMiB);
+  CHECK(rig.try_on(stream, 40 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
+  const std::uint64_t records = cusim_calls("cuEventRecord");
+  rig.free_on(block, stream);
+  CHECK(rig.on(stream, 40 * kMiB) == block);
+  CHECK(cusim_calls("cuEventRecord") == records);
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+}
+
 TEST_CASE("an event that cannot be recorded at a free leaves the block to the epochs") {
   StreamRig rig(limited("64MiB"));
+  rig.on(new_stream(), 512);
   const CUstream stream = new_stream();
   const CUdeviceptr block = rig.on(stream, kMiB);
   CHECK_FALSE(rig.try_on(stream, 80 * kMiB).ok());
