@@ -65,6 +65,29 @@ std::uint64_t mix(std::uint64_t value) {
   return value ^ (value >> 33);
 }
 
+int device_of(const Process& own, CUcontext context) {
+  CUcontext popped = nullptr;
+  CUdevice device = -1;
+  if (own.api.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return -1;
+  if (own.api.cuCtxGetDevice(&device) != CUDA_SUCCESS) device = -1;
+  own.api.cuCtxPopCurrent_v2(&popped);
+  return device;
+}
+
+/// Under `async` plain blocks come from the driver's pool, which peers reach by the pool's own list and not by contexts that are peers.
+void share_driver_pool(const Process& own, CUcontext peer) {
+  CUmemAccessDesc access{};
+  CUdevice here = -1;
+  CUmemoryPool pool = nullptr;
+  if (own.options->policy != config::Policy::async || own.api.cuMemPoolSetAccess == nullptr || own.api.cuDeviceGetDefaultMemPool == nullptr) return;
+  const int there = device_of(own, peer);
+  if (there < 0 || own.api.cuCtxGetDevice(&here) != CUDA_SUCCESS || here == there || own.api.cuDeviceGetDefaultMemPool(&pool, there) != CUDA_SUCCESS) return;
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = here;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  own.api.cuMemPoolSetAccess(pool, &access, 1);
+}
+
 }  // namespace
 
 void note_context(CUcontext context, int device) {
@@ -77,6 +100,7 @@ CUresult enable_peer(const Real<CUresult(CUcontext, unsigned)>& real, CUcontext 
   Process& own = process();
   own.pools.link_devices();  // before the call: from its success on the peer's work may reach our blocks
   const CUresult result = with_room(real, peer, flags);
+  if (result == CUDA_SUCCESS) share_driver_pool(own, peer);
   CUcontext current = nullptr;
   if (result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED || own.api.cuCtxGetCurrent(&current) != CUDA_SUCCESS) return result;
   return own.peers.program_enables(current, peer) ? CUDA_SUCCESS : result;

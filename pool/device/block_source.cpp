@@ -71,25 +71,35 @@ CUresult AsyncBlocks::take(DeviceState& device, ContextPool&, std::size_t bytes,
   CUresult code = ask();
   if (code == CUDA_ERROR_OUT_OF_MEMORY && device.driver.cuStreamSynchronize(freeing_.load(std::memory_order_relaxed)) == CUDA_SUCCESS)
     code = ask();  // natively every free before this call had waited as well
-  if (code == CUDA_SUCCESS) code = device.driver.cuStreamSynchronize(stream);
+  if (code == CUDA_SUCCESS) code = make_usable(device, *out, stream);
   sample(device);
   return code;
 }
 
+/// Waits until a new block may be used on any stream. What cannot be waited for goes back: an error is no reason to keep memory.
+CUresult AsyncBlocks::make_usable(DeviceState& device, CUdeviceptr address, CUstream stream) {
+  CUresult code = device.driver.cuStreamSynchronize(stream);
+  if (code != CUDA_SUCCESS && !is_of_earlier_work(code)) code = device.driver.cuCtxSynchronize();
+  if (code != CUDA_SUCCESS) device.driver.cuMemFreeAsync(address, stream);
+  return code;
+}
+
 CUresult AsyncBlocks::give(DeviceState& device, ContextPool& home, CUdeviceptr address) {
+  // What the driver says of our streams and events is no answer to the free: the block waits with the deferred ones.
+  const auto put_off = [](CUresult code) { return is_of_earlier_work(code) || code == CUDA_ERROR_DEINITIALIZED ? code : CUDA_ERROR_NOT_READY; };
   const ScopedContext current(device.driver, home.registered.context);
-  if (!current.status().ok()) return current.status().code();
-  if (const CUresult code = enter(device); code != CUDA_SUCCESS) return code;
+  if (!current.status().ok()) return put_off(current.status().code());
+  if (const CUresult code = enter(device); code != CUDA_SUCCESS) return put_off(code);
   const CUstream stream = freeing_.load(std::memory_order_relaxed);
   Fence fence;
   FenceResult fenced = fence.record(device, home.registered.context);
   if (fenced.answer == FenceAnswer::done && fenced.error.code == CUDA_SUCCESS) fenced = fence.wait_all_on_device(device, stream);
   fence.clear(device.services.contexts);
-  if (fenced.error.code != CUDA_SUCCESS) return fenced.error.code;
+  if (fenced.error.code != CUDA_SUCCESS) return put_off(fenced.error.code);
   if (fenced.answer == FenceAnswer::impossible) return CUDA_ERROR_NOT_READY;
   const RelaxedCaptureMode relaxed(device.driver);
   if (fenced.answer == FenceAnswer::unsupported)
-    if (const CUresult code = device.driver.cuCtxSynchronize(); code != CUDA_SUCCESS) return code;
+    if (const CUresult code = device.driver.cuCtxSynchronize(); code != CUDA_SUCCESS) return put_off(code);
   const CUresult code = device.driver.cuMemFreeAsync(address, stream);
   sample(device);
   return code;

@@ -68,6 +68,7 @@ class AsyncBlocks final : public BlockSource {
 
  private:
   CUresult enter(DeviceState& device);
+  CUresult make_usable(DeviceState& device, CUdeviceptr address, CUstream stream);
   void sample(DeviceState& device);
 
   Mutex mutex_;  ///< held while the streams are made
