@@ -68,7 +68,7 @@ void second_device(struct World* world) {
   const bool ready = world->contexts[0] != NULL;
   int can_access = 0;
   struct Block here = take(ready, kPlain, 1 << 20, NULL, NULL);
-  const bool has_other = ready && OK(DO(ready, cuDevicePrimaryCtxRetain, &world->contexts[1], world->devices[1]));
+  const bool has_other = OK(DO(ready, cuDevicePrimaryCtxRetain, &world->contexts[1], world->devices[1]));
   if (!has_other) world->contexts[1] = NULL;
   const bool is_there = OK(DO(has_other, cuCtxSetCurrent, world->contexts[1]));
   const struct Block there = take(is_there, kPlain, 1 << 20, NULL, NULL);
