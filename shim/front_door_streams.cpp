@@ -79,7 +79,7 @@ CUresult link(Process& own, CUcontext from, CUcontext to) {
   const bool relaxed = own.api.cuThreadExchangeStreamCaptureMode != nullptr && own.api.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
   const CUresult result = own.api.cuCtxEnablePeerAccess(to, 0);
   if (relaxed) own.api.cuThreadExchangeStreamCaptureMode(&mode);
-  own.api.cuCtxPopCurrent_v2(&popped);
+  if (own.api.cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS) own.api.cuCtxPopCurrent_v2(&popped);  // as in ScopedContext
   if (result == CUDA_SUCCESS) own.peers.enabled_by_us(from, to);
   return result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : result;
 }
