@@ -6,6 +6,7 @@
 
 #include "pool/device/context_pool.hpp"
 #include "pool/device/deferred_frees.hpp"
+#include "pool/device/fence.hpp"
 #include "pool/driver/handles.hpp"
 
 namespace cupool::device {
@@ -13,6 +14,11 @@ namespace cupool::device {
 using heap::Extent;
 using heap::ExtentState;
 using heap::Region;
+
+namespace {
+constexpr std::uint64_t kFreesPause_ns = 10'000;
+constexpr std::uint64_t kFreesBound_ns = 2'000'000;  ///< [?] how long a few frees on an idle stream take: tens of microseconds
+}  // namespace
 
 /// Frees what belongs to the host: the driver's memory goes with its context, or with the process.
 SegmentHeap::~SegmentHeap() {
@@ -166,6 +172,21 @@ CUstream SegmentHeap::release_stream(DeviceState& device, ContextPool& home) {
   return other;
 }
 
+/// The stream's own few frees: after them the memory is the device's again. Bounded: the program may have made the whole context wait for an event
+/// (cuCtxWaitEvent), and so this stream too, for work that itself waits for the calling thread.
+void SegmentHeap::await_frees(DeviceState& device, ContextPool& home, CUstream stream) {
+  Fence fence;
+  FenceResult result = fence.record_on(device, home, home.registered.context, stream);
+  if (result.answer == FenceAnswer::done) result = fence.poll(device, nullptr);
+  Clock& clock = device.services.clock;
+  const std::uint64_t until_ns = clock.now_ns() + kFreesBound_ns;
+  while (result.answer == FenceAnswer::pending && result.error.code == CUDA_SUCCESS && clock.now_ns() < until_ns) {
+    clock.pause(kFreesPause_ns);
+    result = fence.poll(device, nullptr);
+  }
+  fence.clear(device.services.contexts);
+}
+
 std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) {
   std::vector<Claim> claims = claim_free_regions(device, wanted_bytes, at_most);
   if (claims.empty()) return 0;
@@ -180,7 +201,7 @@ std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::
     const CUresult refusal = in_order && stream == nullptr ? CUDA_ERROR_NOT_READY : current.status().code();
     for (std::size_t i = 0; i < claims.size(); ++i)
       codes[i] = refusal == CUDA_SUCCESS ? free_region(device, stream, claims[i].address) : refusal;
-    if (stream != nullptr) device.driver.cuStreamSynchronize(stream);  // its own few frees: the memory is the device's again
+    if (stream != nullptr) await_frees(device, home, stream);
   }
   std::uint64_t released_bytes = 0;
   for (std::size_t i = 0; i < claims.size(); ++i) {

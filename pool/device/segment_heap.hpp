@@ -77,6 +77,7 @@ class SegmentHeap final : public DeviceAllocator {
   struct Claim { std::uint64_t address = 0; std::uint64_t bytes = 0; };
   void adopt(ContextPool& home, Claim claim);
   static CUresult free_region(DeviceState& device, CUstream stream, CUdeviceptr address);
+  static void await_frees(DeviceState& device, ContextPool& home, CUstream stream);
   static CUstream release_stream(DeviceState& device, ContextPool& home);
   std::vector<Claim> claim_free_regions(DeviceState& device, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock);
 

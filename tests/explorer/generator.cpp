@@ -13,12 +13,12 @@ struct Weight {
 
 // Per 10,000. Allocations and frees are drawn by `fill_of`, so that about half of the slots are live.
 constexpr Weight kWeights[] = {
-    {Kind::write, 1500},       {Kind::read, 1300},         {Kind::copy, 250},          {Kind::ask, 60},           {Kind::info, 20},
+    {Kind::write, 1500},       {Kind::read, 1300},         {Kind::copy, 450},          {Kind::ask, 60},           {Kind::info, 20},
     {Kind::record, 350},       {Kind::wait, 350},          {Kind::query, 250},         {Kind::sync_event, 60},    {Kind::query_stream, 120},
     {Kind::sync_stream, 80},   {Kind::sync_context, 20},   {Kind::record_context, 40}, {Kind::wait_context, 20},  {Kind::advance, 700},
     {Kind::spin, 150},         {Kind::hold, 60},           {Kind::release, 60},        {Kind::stream_create, 70}, {Kind::stream_destroy, 50},
     {Kind::begin, 90},         {Kind::fork, 80},           {Kind::graph_memory, 40},   {Kind::end, 160},          {Kind::launch, 250},
-    {Kind::graph_destroy, 50}, {Kind::thread_mode, 40},    {Kind::context_create, 20}, {Kind::context_destroy, 4}, {Kind::peer, 20},
+    {Kind::graph_destroy, 50}, {Kind::thread_mode, 40},    {Kind::context_create, 30}, {Kind::context_destroy, 3}, {Kind::peer, 60},
     {Kind::pool_create, 6},    {Kind::pool_destroy, 4},    {Kind::trim, 8},
 };
 
@@ -101,8 +101,11 @@ void Generator::fill(const Program& program, Op* op) {
       break;
     case Kind::write:
     case Kind::read:
-      on_stream(1, true);
       op->args[0] = touched_ = block(program, true), op->args[2] = duration_ns(), op->args[3] = below(255);
+      for (int i = 0; i < 4; ++i) {
+        on_stream(1, true);
+        if (program.may_reach(op->args[1] < kStreams ? program.stream(op->args[1]).context : op->context, program.block(op->args[0]))) break;
+      }
       break;
     case Kind::copy:
       on_stream(1, false);
@@ -113,7 +116,11 @@ void Generator::fill(const Program& program, Op* op) {
       }
       break;
     case Kind::ask: op->args[0] = block(program, true); break;
-    case Kind::free_plain: op->args[0] = block_to_free(program); break;
+    case Kind::free_plain:
+      op->args[0] = block_to_free(program);
+      // Often where the last work on it is: the native free waits for that context too.
+      if (const int used_in = program.last_used_in(op->args[0]); used_in >= 0 && chance(500)) op->context = static_cast<std::uint8_t>(used_in);
+      break;
     case Kind::free_ordered: on_stream(1, false), op->args[0] = block_to_free(program); break;
     case Kind::record:
     case Kind::wait: on_stream(1, false), op->args[0] = below(kEvents); break;

@@ -99,9 +99,14 @@ bool Program::alloc_pool(const Op& op) {
 }
 
 /// A kernel in the stream: of the block's own context, or of one that has its peers' memory.
-bool Program::may_touch(const View& on, const Block& block) const {
-  const std::size_t from = contexts_[on.context].owner;
+bool Program::may_reach(std::size_t context, const Block& block) const {
+  const std::size_t from = contexts_[context].owner;
   return from == block.owner || (block.plain && peers_[from][block.owner]);
+}
+
+int Program::last_used_in(std::size_t slot) const {
+  const Access& last = blocks_[slot].reads.empty() ? blocks_[slot].write : blocks_[slot].reads.back();
+  return last.timeline < 0 ? -1 : clocks_.at(last.timeline).context;
 }
 
 void Program::touch_block(const View& on, const Block& block, bool writes, std::uint8_t value, std::uint32_t duration_ns) {

@@ -170,6 +170,10 @@ class Program {
   CUmemoryPool pool(std::size_t slot) const { return pools_[slot]; }
   std::size_t hold_count() const { return holds_.size(); }
   bool any_capture() const;
+  /// May a kernel of that context touch the block?
+  bool may_reach(std::size_t context, const Block& block) const;
+  /// The context of the last work on the block; -1 when it was never touched.
+  int last_used_in(std::size_t slot) const;
 
  private:
   friend struct Table;
@@ -187,7 +191,7 @@ class Program {
   bool ask(const Op& op);
   bool info(const Op& op);
   bool took(const Op& op, CUresult result, CUdeviceptr address, std::size_t owner, bool plain, const Access& access);
-  bool may_touch(const View& view, const Block& block) const;
+  bool may_touch(const View& view, const Block& block) const { return may_reach(view.context, block); }
   void drop(Block& block);
   void touch_block(const View& view, const Block& block, bool writes, std::uint8_t value, std::uint32_t duration_ns);
   bool capture_touch(const View& view, std::size_t slot, bool writes, std::uint8_t value, std::uint32_t duration_ns);
