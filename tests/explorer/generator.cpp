@@ -45,7 +45,7 @@ std::uint32_t Generator::bytes() {
   return chance(150) ? 1 + below(chance(100) ? 3'000'000 : 40'000) : kSizes[below(std::size(kSizes))];
 }
 
-std::uint32_t Generator::duration_ns() { return chance(30) ? below(100'000) : chance(500) ? below(200) : below(6000); }
+std::uint32_t Generator::duration_ns() { return chance(30) ? below(100'000) : chance(500) ? below(200) : below(25'000); }
 
 /// Often what was touched last: its work is not over yet.
 std::uint32_t Generator::block_to_free(const Program& program) {
@@ -189,8 +189,20 @@ bool Generator::next_inside(const Program& program, const Op& parent, Op* inside
   return program.may_interrupt(parent, op);
 }
 
+/// The new owner of a place does not wait for long, and is quick.
+Op Generator::first_write() {
+  Op op;
+  op.kind = Kind::write;
+  op.thread = thread_;
+  op.context = fresh_context_;
+  const std::uint32_t on = fresh_stream_ < kStreamNames && chance(700) ? fresh_stream_ : kLegacyStream + below(2);
+  op.args = {fresh_, on, below(100), below(255)};
+  return op;
+}
+
 /// An operation of the thread whose turn it is.
 Op Generator::next_op(const Program& program) {
+  if (program.block(fresh_).live && !program.block(fresh_).written && chance(400)) return first_write();
   std::uint32_t drawn = below(total_weight_);
   std::size_t row = 0;
   while (drawn >= weights_[row].second) drawn -= weights_[row++].second;
@@ -199,6 +211,11 @@ Op Generator::next_op(const Program& program) {
   op.thread = thread_;
   op.context = context(program);
   fill(program, &op);
+  const bool is_ordered = op.kind == Kind::alloc_ordered || op.kind == Kind::alloc_pool;
+  if (is_ordered || op.kind == Kind::alloc_plain || op.kind == Kind::alloc_pitch) {
+    fresh_ = op.args[0], fresh_context_ = op.context;
+    fresh_stream_ = is_ordered ? op.args[2] : stream(program, false);
+  }
   return op;
 }
 

@@ -28,6 +28,7 @@ class Generator {
   std::uint8_t context(const Program& program);
   std::uint8_t context_of(const Program& program, std::uint32_t stream);
   Op next_op(const Program& program);
+  Op first_write();
   Op steady(const Program& program);
   void fill(const Program& program, Op* op);
 
@@ -37,6 +38,9 @@ class Generator {
   std::size_t most_blocks_;
   std::uint8_t thread_ = 0;
   std::uint32_t touched_ = 0;      ///< the block that a kernel was launched for last
+  std::uint32_t fresh_ = 0;        ///< the block that was asked for last, and where it will be used
+  std::uint32_t fresh_stream_ = kStreamNames;
+  std::uint8_t fresh_context_ = 0;
   std::uint32_t freed_bytes_ = 0;  ///< of the block that was freed last
   std::vector<std::pair<Kind, std::uint32_t>> weights_;
   std::uint32_t total_weight_ = 0;
