@@ -43,7 +43,7 @@ void Batch::remove_of(const ContextPool* home) {
   }
 }
 
-Epoch* DeferredFrees::close() {
+Epoch* DeferredFrees::close(Batch& batch) {
   if (spare_.empty()) {
     spare_.reserve(epochs_.size() + 1);
     epochs_.reserve(epochs_.size() + 1);
@@ -52,7 +52,7 @@ Epoch* DeferredFrees::close() {
   }
   Epoch* epoch = spare_.back();
   spare_.pop_back();
-  epoch->batch = std::exchange(batch_, Batch{});
+  epoch->batch = std::exchange(batch, Batch{});
   epoch->waitable = nullptr;
   epoch->busy = true;
   epoch->waiting = false;

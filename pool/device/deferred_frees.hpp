@@ -56,7 +56,9 @@ class DeferredFrees {
   bool batch_is_empty() const { return batch_.count == 0; }
 
   /// Closes the batch into a busy, unrecorded epoch at the queue's end. Throws std::bad_alloc with nothing changed.
-  Epoch* close();
+  Epoch* close() { return close(batch_); }
+  /// As close(), of the blocks in `batch`, which it empties.
+  Epoch* close(Batch& batch);
   /// It could not be recorded: its blocks go back into the batch. Precondition: its fence is cleared.
   void reopen(Epoch* epoch);
   /// The oldest epoch, or nullptr.

@@ -112,12 +112,14 @@ class DevicePool {
   FreeOutcome free_in_lane(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread)
       CUPOOL_REQUIRES(device_.lock);
   bool free_stamped(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
-  std::uint32_t lane_for(ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
-  void drain_lane(ContextPool& home, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
+  std::uint32_t lane_for(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
+  void drain_lane(ContextPool& home, std::uint32_t lane, Batch& batch) CUPOOL_REQUIRES(device_.lock);
+  void drain_stream(ContextPool& home, std::uint64_t identity, bool or_not) CUPOOL_REQUIRES(device_.lock);
+  void drain_streams(ContextPool& home, bool or_not, bool (*is_due)(const StreamLanes& streams, const StreamLanes::Entry& entry)) CUPOOL_REQUIRES(device_.lock);
   void drain_stale_lanes(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
-  void drain_lanes() CUPOOL_REQUIRES(device_.lock);
+  void drain_lanes(bool or_not = false) CUPOOL_REQUIRES(device_.lock);
   bool has_lanes() CUPOOL_REQUIRES(device_.lock);
-  bool take_own_stamped(ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
+  bool take_own_stamped(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
   bool retire_stamped(ContextPool& home, CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);
   void end_stamped(ContextPool& home, StreamLanes::Stamped::iterator stamped, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
   void retire_all(CUcontext asking, bool may_wait) CUPOOL_REQUIRES(device_.lock);

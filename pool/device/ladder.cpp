@@ -73,7 +73,7 @@ Climbed Ladder::hole(DevicePool& pool, Attempt& attempt) {
 Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
   Error error{};
   const std::uint64_t identity = attempt.request.stream.identity;
-  if (identity != 0 && !pool.unpooled_ && !pool.device_.disabled && pool.take_own_stamped(*attempt.home, identity)) {
+  if (identity != 0 && !pool.unpooled_ && !pool.device_.disabled && pool.take_own_stamped(*attempt.home, attempt.request.stream)) {
     Climbed found = hole(pool, attempt);
     if (found.value() != nullptr) return found;
   }
@@ -107,9 +107,10 @@ Climbed Ladder::steal(DevicePool& pool, Attempt& attempt) {
 
 Climbed Ladder::lanes(DevicePool& pool, Attempt& attempt) {
   if (pool.device_.disabled || !pool.has_lanes()) return nullptr;
-  // Without events that cover a context only a synchronising call could free them, and a stream-ordered one must not wait.
-  if (attempt.request.stream.identity != 0 && pool.device_.services.cannot_record.load(std::memory_order_relaxed)) return nullptr;
-  pool.drain_lanes();
+  // Without events that cover a context only a synchronising call could free what is not behind an event of its own stream, and a
+  // stream-ordered request must not wait.
+  const bool ordered = attempt.request.stream.identity != 0;
+  pool.drain_lanes(ordered && pool.device_.services.cannot_record.load(std::memory_order_relaxed));
   if (const Error error = pool.close_epoch(attempt.context, false); error.code != CUDA_SUCCESS) return error;
   return retire(pool, attempt);
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "pool/device/fence.hpp"
+#include "pool/device/stream_name.hpp"
 #include "pool/heap/extent.hpp"
 
 namespace cupool::device {
@@ -37,8 +38,10 @@ class StreamLanes {
 
   struct Entry {
     std::uint64_t identity = 0;
+    CUstream handle = nullptr;  ///< null: a default stream, which no other thread can name or which orders all others
     std::uint32_t lane = 0;
     std::uint64_t last_use = 0;
+    bool busy = false;          ///< a thread is in the driver with the handle
   };
   using Stamped = std::list<StampedFree>;
 
@@ -52,7 +55,16 @@ class StreamLanes {
     return 0;
   }
   /// Precondition: !is_full(). Throws std::bad_alloc with nothing changed.
-  void add(std::uint64_t identity, std::uint32_t lane) { entries_.push_back({identity, lane, ++uses_}); }
+  void add(StreamName stream, std::uint32_t lane) {
+    const bool is_special = stream.handle == CU_STREAM_LEGACY || stream.handle == CU_STREAM_PER_THREAD;
+    entries_.push_back({stream.identity, is_special ? nullptr : stream.handle, lane, ++uses_});
+  }
+  /// The entry of a stream, or nullptr; until the next add() or remove(). Not a use.
+  Entry* entry(std::uint64_t identity) {
+    for (Entry& entry : entries_)
+      if (entry.identity == identity) return &entry;
+    return nullptr;
+  }
   void remove(std::uint64_t identity) {
     std::erase_if(entries_, [identity](const Entry& entry) { return entry.identity == identity; });
   }

@@ -5,14 +5,20 @@
 // recorded later than the free also covers later work, which may itself wait for what the other stream does next, so no
 // stream is ever made to wait for such a one. A free that falls into anybody's capture takes the plain way and waits for its end.
 #include <algorithm>
+#include <array>
 
 #include "pool/device/device_pool.hpp"
+#include "pool/driver/handles.hpp"
 
 namespace cupool::device {
 
 using heap::Extent;
 using heap::ExtentState;
 using observe::EventKind;
+
+namespace {
+constexpr std::uint64_t kHandlePause_ns = 5'000;
+}
 
 CUdeviceptr DevicePool::allocate_on(ContextPool* home, CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, const char* api,
                                     std::uint16_t thread, Error* answer) {
@@ -48,7 +54,7 @@ FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontex
     --stamped_frees_;
     if (free_stamped(extent, home, context, stream, thread)) return FreeOutcome::freed;
   }
-  const std::uint32_t lane = lane_for(home, stream.identity);
+  const std::uint32_t lane = lane_for(home, stream);
   if (lane == 0) {
     defer(extent, thread);
     return FreeOutcome::freed;
@@ -63,42 +69,79 @@ FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontex
 }
 
 /// The lane of a stream, made if it has none; 0 when host memory is out.
-std::uint32_t DevicePool::lane_for(ContextPool& home, std::uint64_t identity) {
-  if (const std::uint32_t lane = home.streams.find(identity)) return lane;
+std::uint32_t DevicePool::lane_for(ContextPool& home, StreamName stream) {
+  if (const std::uint32_t lane = home.streams.find(stream.identity)) return lane;
   if (home.streams.is_full()) {
     const StreamLanes::Entry oldest = home.streams.oldest();
-    drain_lane(home, oldest.lane);
+    if (oldest.busy) return 0;
+    drain_lane(home, oldest.lane, deferred_.batch());
     home.streams.remove(oldest.identity);
     home.pooled->remove_lane(oldest.lane);
   }
   try {
     const std::uint32_t lane = home.pooled->add_lane();
-    home.streams.add(identity, lane);
+    home.streams.add(stream, lane);
     return lane;
   } catch (const std::bad_alloc&) {
     return 0;
   }
 }
 
-/// What is free in the lane waits, like any plain free, for the next epoch.
-void DevicePool::drain_lane(ContextPool& home, std::uint32_t lane) {
+/// What is free in the lane waits with `batch`.
+void DevicePool::drain_lane(ContextPool& home, std::uint32_t lane, Batch& batch) {
   const auto bytes = static_cast<std::int64_t>(home.pooled->lane_bytes(lane));
   if (bytes == 0) return;
-  home.pooled->drain_lane(lane, deferred_.batch());
+  home.pooled->drain_lane(lane, batch);
   device_.counters().deferred_bytes.add(bytes);
   device_.counters().lanes_drained.add();
+}
+
+/// What is free in a stream's lane waits for what that stream has been given so far, and for nothing else; where that cannot be recorded it
+/// waits like any plain free, for the next epoch (or stays, `or_not`).
+void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool or_not) {
+  StreamLanes::Entry* entry = home.streams.entry(identity);
+  if (entry == nullptr || home.pooled->lane_bytes(entry->lane) == 0) return;
+  const bool can_record = entry->handle != nullptr && !entry->busy && !capturing() && may_call_driver();
+  if (!can_record) {
+    if (!or_not) drain_lane(home, entry->lane, deferred_.batch());
+    return;
+  }
+  Batch holes;
+  drain_lane(home, entry->lane, holes);
+  Epoch* epoch = nullptr;
+  FenceResult result{FenceAnswer::impossible, {}};
+  try {
+    epoch = deferred_.close(holes);
+    entry->busy = true;
+    const CUcontext context = home.context;
+    const CUstream handle = entry->handle;
+    const MutexUnlock unlocked(device_.lock);
+    const ScopedContext current(device_.driver, context);
+    if (current.status().ok()) result = epoch->fence.record_on(device_, home, context, handle);
+  } catch (const std::bad_alloc&) {
+    if (epoch == nullptr) deferred_.batch().prepend(holes);
+  }
+  if (StreamLanes::Entry* left = home.streams.entry(identity)) left->busy = false;
+  if (epoch == nullptr) return;
+  epoch->busy = false;
+  if (result.answer == FenceAnswer::done) epoch->recorded = true;
+  else deferred_.reopen(epoch);
+}
+
+void DevicePool::drain_streams(ContextPool& home, bool or_not, bool (*is_due)(const StreamLanes& streams, const StreamLanes::Entry& entry)) {
+  std::array<std::uint64_t, StreamLanes::kMostLanes> identities{};
+  std::size_t count = 0;
+  for (const StreamLanes::Entry& entry : home.streams.entries())
+    if (is_due(home.streams, entry)) identities[count++] = entry.identity;
+  for (std::size_t i = 0; i < count && home.context != nullptr; ++i) drain_stream(home, identities[i], or_not);
 }
 
 /// On a miss: what no stream has touched for long joins the deferred frees, and the next miss finds it free.
 void DevicePool::drain_stale_lanes(ContextPool& home) {
   if (home.pooled == nullptr) return;
-  bool drained = false;
-  for (const StreamLanes::Entry& entry : home.streams.entries()) {
-    if (!home.streams.is_stale(entry) || home.pooled->lane_bytes(entry.lane) == 0) continue;
-    drain_lane(home, entry.lane);
-    drained = true;
-  }
-  if (drained) static_cast<void>(close_epoch(home.context, false));
+  const std::uint64_t drained = device_.counters().lanes_drained.value.load(std::memory_order_relaxed);
+  drain_streams(home, false, [](const StreamLanes& streams, const StreamLanes::Entry& entry) { return streams.is_stale(entry); });
+  if (device_.counters().lanes_drained.value.load(std::memory_order_relaxed) != drained) static_cast<void>(close_epoch(home.context, false));
 }
 
 bool DevicePool::has_lanes() {
@@ -110,18 +153,27 @@ bool DevicePool::has_lanes() {
   return false;
 }
 
-void DevicePool::drain_lanes() {
-  for (const auto& home : homes_) {
-    if (home->context == nullptr || home->pooled == nullptr) continue;
-    for (const StreamLanes::Entry& entry : home->streams.entries()) drain_lane(*home, entry.lane);
+/// `or_not`: a lane whose own stream cannot have an event stays as it is.
+void DevicePool::drain_lanes(bool or_not) {
+  for (std::size_t i = 0; i < homes_.size(); ++i) {  // by index: the list may grow while the lock is let go of
+    ContextPool& home = *homes_[i];
+    if (home.context == nullptr || home.pooled == nullptr) continue;
+    drain_streams(home, or_not, [](const StreamLanes&, const StreamLanes::Entry&) { return true; });
   }
 }
 
 void DevicePool::stream_ending(ContextPool* home, CUcontext context, std::uint64_t identity) {
   const MutexLock lock(device_.lock);
+  for (const StreamLanes::Entry* entry = home->streams.entry(identity); entry != nullptr && entry->busy; entry = home->streams.entry(identity)) {
+    const MutexUnlock unlocked(device_.lock);  // its handle is in the driver's hands for a moment
+    device_.services.clock.pause(kHandlePause_ns);
+  }
   if (home->context != context || home->pooled == nullptr) return;
-  if (const std::uint32_t lane = home->streams.find(identity)) {
-    drain_lane(*home, lane);
+  drain_stream(*home, identity, false);
+  if (home->context != context) return;
+  if (const StreamLanes::Entry* entry = home->streams.entry(identity)) {
+    const std::uint32_t lane = entry->lane;
+    drain_lane(*home, lane, deferred_.batch());
     home->streams.remove(identity);
     home->pooled->remove_lane(lane);
   }
@@ -208,11 +260,11 @@ bool DevicePool::has_stamped() {
 }
 
 /// What the stream itself freed needs no event for it: into its lane. True when there was any.
-bool DevicePool::take_own_stamped(ContextPool& home, std::uint64_t identity) {
+bool DevicePool::take_own_stamped(ContextPool& home, StreamName stream) {
   StreamLanes::Stamped& list = home.streams.stamped();
-  const auto is_own = [identity](const StampedFree& one) { return one.identity == identity && !one.busy; };
+  const auto is_own = [stream](const StampedFree& one) { return one.identity == stream.identity && !one.busy; };
   if (std::none_of(list.begin(), list.end(), is_own)) return false;
-  const std::uint32_t lane = lane_for(home, identity);
+  const std::uint32_t lane = lane_for(home, stream);
   if (lane == 0) return false;
   for (auto next = list.begin(); next != list.end();) {
     const auto stamped = next++;
@@ -227,7 +279,7 @@ Result<Extent*> DevicePool::steal(Attempt& attempt) {
   StreamLanes::Stamped& list = home.streams.stamped();
   const StreamName stream = attempt.request.stream;
   if (list.empty() || capturing()) return nullptr;
-  attempt.request.lane = lane_for(home, stream.identity);
+  attempt.request.lane = lane_for(home, stream);
   if (attempt.request.lane == 0) return nullptr;
   for (;;) {
     Extent* extent = home.pooled->allocate(device_, attempt.request);
@@ -252,7 +304,7 @@ Result<Extent*> DevicePool::steal(Attempt& attempt) {
     best->busy = false;
     if (result.error.code != CUDA_SUCCESS) return result.error;
     if (result.answer != FenceAnswer::done && best->extent != nullptr) return nullptr;
-    attempt.request.lane = lane_for(home, stream.identity);  // it may have gone to another stream meanwhile
+    attempt.request.lane = lane_for(home, stream);  // it may have gone to another stream meanwhile
     if (attempt.request.lane == 0) return nullptr;
     end_stamped(home, best, attempt.request.lane);
   }

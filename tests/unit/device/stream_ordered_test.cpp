@@ -171,7 +171,7 @@ TEST_CASE("what a stream that ends had freed is not a new stream's with the same
   rig.free_on(block, stream);
   rig.pools().stream_ending(rig.context(), name_of(stream).identity);
   CHECK(now(rig.counters().deferred_bytes) == 2 * kMiB);
-  CHECK(cusim_calls("cuCtxRecordEvent") == 1);
+  CHECK(cusim_calls("cuEventRecord") == 1);
   CHECK(rig.on(stream, 2 * kMiB) != block);
   cusim_advance_ns(6 * kMs);
   rig.allocate(30 * kMiB);  // a miss retires
@@ -415,4 +415,42 @@ TEST_CASE("threshold: a free in stream order gives nothing back while that could
   cusim_advance_ns(60'000 * kMs);
   for (int i = 0; i < 130; ++i) rig.free_on(rig.on(stream, 512), stream);
   CHECK(cusim_used_bytes(0) <= 4 * kMiB);
+}
+
+TEST_CASE("what an idle stream keeps is not held up by the work of another") {
+  StreamRig rig(limited("64MiB"));
+  const CUstream idle = new_stream();
+  const CUdeviceptr block = rig.on(idle, 40 * kMiB);
+  REQUIRE(cusim_launch_spin(new_stream(), 60000 * kMs) == CUDA_SUCCESS);
+  rig.free_on(block, idle);
+  CHECK(rig.allocate(40 * kMiB) == block);
+  CHECK(cusim_now_ns() < 1000 * kMs);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("the work of a stream that has been destroyed is waited for, and no other") {
+  StreamRig rig(limited("64MiB"));
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.on(stream, 40 * kMiB);
+  REQUIRE(cusim_launch_fill(stream, block, 4096, 1, 5 * kMs) == CUDA_SUCCESS);
+  rig.free_on(block, stream);
+  rig.pools().stream_ending(rig.context(), name_of(stream).identity);
+  REQUIRE(cuStreamDestroy(stream) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_spin(new_stream(), 60000 * kMs) == CUDA_SUCCESS);
+  CHECK(rig.try_on(new_stream(), 40 * kMiB).ok());
+  CHECK(cusim_now_ns() >= 5 * kMs);
+  CHECK(cusim_now_ns() < 1000 * kMs);
+}
+
+TEST_CASE("on a driver without events that cover a context a stream still gets what others keep, behind events of theirs") {
+  RigOptions options = limited("64MiB");
+  options.driver_version = "12040";
+  StreamRig rig(options);
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.on(stream, 40 * kMiB);
+  REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
+  rig.free_on(block, stream);
+  CHECK(rig.on(new_stream(), 40 * kMiB) == block);
+  CHECK(cusim_now_ns() >= 5 * kMs);
+  CHECK(cusim_calls("cuCtxSynchronize") + cusim_calls("cuStreamSynchronize") == 0);
 }
