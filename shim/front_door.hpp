@@ -137,7 +137,16 @@ CUresult unmap_physical(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CU
 /// Stream-ordered memory that stays the driver's: held to the limit, and forgotten at its free.
 CUresult account_driver_pool(std::size_t bytes, const char* symbol, CUdeviceptr* out, const std::function<CUresult()>& call);
 /// The driver is about to free `address`: forgets it where it was booked outside the pool.
-void forget_outside(CUdeviceptr address);
+/// What the program took from the driver at `address`, if anything; for free_outside.
+std::optional<PoolSet::OutsideEntry> take_outside(CUdeviceptr address);
+
+/// The driver frees what `entry` tells of; while it refuses, the memory is still held.
+template <class Call>
+CUresult free_outside(const std::optional<PoolSet::OutsideEntry>& entry, Call&& call) {
+  const CUresult result = call();
+  if (entry) process().pools.end_take(*entry, result == CUDA_SUCCESS);
+  return result;
+}
 
 // --- lookups (symbol_lookup.cpp)
 CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t)>& real, const char* name, void** function, int version, cuuint64_t flags);
@@ -152,8 +161,7 @@ CUresult answer_free(const FreeResult& result, CUdeviceptr address, FreeElsewher
     case FreeOutcome::invalid: return free_elsewhere(kNowhere);
     case FreeOutcome::unknown: break;
   }
-  forget_outside(address);
-  return free_elsewhere(unless_opened(address));
+  return free_outside(take_outside(address), [&] { return free_elsewhere(unless_opened(address)); });
 }
 
 // --- one body for every variant of a call

@@ -83,9 +83,11 @@ std::size_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned levels) {
 
 }  // namespace
 
-void forget_outside(CUdeviceptr address) {
+std::optional<PoolSet::OutsideEntry> take_outside(CUdeviceptr address) {
   PoolSet& pools = process().pools;
-  if (!pools.release_outside(OutsideKind::driver_pool, key_of(address))) pools.release_outside(OutsideKind::managed, key_of(address));
+  std::optional<PoolSet::OutsideEntry> entry = pools.take_outside(OutsideKind::driver_pool, key_of(address));
+  if (!entry) entry = pools.take_outside(OutsideKind::managed, key_of(address));
+  return entry;
 }
 
 CUresult allocate_managed(const Real<CUresult(CUdeviceptr*, std::size_t, unsigned)>& real, CUdeviceptr* out, std::size_t bytes, unsigned flags) {
@@ -105,8 +107,7 @@ CUresult allocate_host(const Real<CUresult(void**, unsigned)>& real, void** out,
 }
 
 CUresult free_host(const Real<CUresult(void*)>& real, void* address) {
-  process().pools.release_outside(OutsideKind::host, key_of(address));
-  return real(address);
+  return free_outside(process().pools.take_outside(OutsideKind::host, key_of(address)), [&] { return real(address); });
 }
 
 CUresult register_host(const Real<CUresult(void*, std::size_t, unsigned)>& real, void* address, std::size_t bytes, unsigned flags) {
@@ -131,13 +132,11 @@ CUresult create_array(const Real<CUresult(CUmipmappedArray*, const CUDA_ARRAY3D_
 }
 
 CUresult destroy_array(const Real<CUresult(CUarray)>& real, CUarray array) {
-  process().pools.release_outside(OutsideKind::array, key_of(array));
-  return real(array);
+  return free_outside(process().pools.take_outside(OutsideKind::array, key_of(array)), [&] { return real(array); });
 }
 
 CUresult destroy_array(const Real<CUresult(CUmipmappedArray)>& real, CUmipmappedArray array) {
-  process().pools.release_outside(OutsideKind::array, key_of(array));
-  return real(array);
+  return free_outside(process().pools.take_outside(OutsideKind::array, key_of(array)), [&] { return real(array); });
 }
 
 CUresult create_physical(const Real<CUresult(CUmemGenericAllocationHandle*, std::size_t, const CUmemAllocationProp*, unsigned long long)>& real,

@@ -122,10 +122,7 @@ CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUmemoryP
 CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdeviceptr address, CUstream stream) {
   Process& own = process();
   const auto free_elsewhere = [&](CUdeviceptr where) { return real(where, stream); };
-  if (!own.pools.owns(address)) {
-    forget_outside(address);
-    return free_elsewhere(unless_opened(address));
-  }
+  if (!own.pools.owns(address)) return free_outside(take_outside(address), [&] { return free_elsewhere(unless_opened(address)); });
   const CUstream handle = plain_handle(stream, real.is_per_thread());
   // In a capture this would become a graph node, which only memory of the graph or of a pool can have.
   if (is_capturing(own, handle)) return free_elsewhere(kNowhere);

@@ -292,12 +292,25 @@ void PoolSet::cancel_outside(int device, OutsideKind kind, std::size_t bytes) {
 }
 
 bool PoolSet::release_outside(OutsideKind kind, std::uint64_t key) {
+  const std::optional<OutsideEntry> entry = take_outside(kind, key);
+  if (entry) end_take(*entry, true);
+  return entry.has_value();
+}
+
+std::optional<PoolSet::OutsideEntry> PoolSet::take_outside(OutsideKind kind, std::uint64_t key) {
   const auto entry = impl_->outside.remove(kind, key);
-  if (!entry) return false;
-  DevicePool* pool = impl_->pool_of(entry->device);
-  pool->book_outside(kind, -static_cast<std::int64_t>(entry->bytes));
-  pool->refund_outside(kind, entry->bytes);
-  return true;
+  if (!entry) return std::nullopt;
+  return OutsideEntry{kind, key, entry->device, entry->bytes};
+}
+
+void PoolSet::end_take(const OutsideEntry& entry, bool freed) {
+  if (!freed) {
+    impl_->outside.add(entry.kind, entry.key, {entry.device, entry.bytes});
+    return;
+  }
+  DevicePool* pool = impl_->pool_of(entry.device);
+  pool->book_outside(entry.kind, -static_cast<std::int64_t>(entry.bytes));
+  pool->refund_outside(entry.kind, entry.bytes);
 }
 
 bool PoolSet::saw_unpooled(const char* api) {

@@ -132,6 +132,11 @@ class PoolSet {
   void cancel_outside(int device, OutsideKind kind, std::size_t bytes);
   /// Forgets `key`; false when it is not known.
   bool release_outside(OutsideKind kind, std::uint64_t key);
+  /// The same in two steps, around the driver's free: from take_outside on another thread may get the same key from the driver;
+  /// end_take says whether it was freed.
+  struct OutsideEntry { OutsideKind kind; std::uint64_t key; int device; std::uint64_t bytes; };
+  std::optional<OutsideEntry> take_outside(OutsideKind kind, std::uint64_t key);
+  void end_take(const OutsideEntry& entry, bool freed);
   /// A call passed to the driver unpooled, for data_quality. `api` must be a literal.
   /// True when it is new.
   bool saw_unpooled(const char* api);

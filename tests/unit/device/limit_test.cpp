@@ -49,6 +49,23 @@ TEST_CASE("a refusal by the limit asks the driver for nothing and leaves the acc
   rig.free(rig.allocate(64 * kMiB));
 }
 
+TEST_CASE("memory that the driver refuses to free is still held") {
+  Rig rig(limited("100MiB"));
+  PoolSet& pools = rig.pools();
+  REQUIRE(pools.reserve_outside(0, OutsideKind::array, 60 * kMiB, "cuArrayCreate_v2").ok());
+  pools.commit_outside(0, OutsideKind::array, 7, 60 * kMiB);
+  const auto refused = pools.take_outside(OutsideKind::array, 7);
+  REQUIRE(refused);
+  pools.end_take(*refused, false);
+  CHECK(now(rig.counters().outside_bytes) == 60 * kMiB);
+  CHECK_FALSE(rig.try_allocate(50 * kMiB).ok());
+  const auto freed = pools.take_outside(OutsideKind::array, 7);
+  REQUIRE(freed);
+  pools.end_take(*freed, true);
+  CHECK(now(rig.counters().outside_bytes) == 0);
+  CHECK(rig.try_allocate(50 * kMiB).ok());
+}
+
 TEST_CASE("arrays, the program's own cuMemCreate and driver pools count, managed and host memory do not") {
   Rig rig(limited("100MiB"));
   PoolSet& pools = rig.pools();
