@@ -39,6 +39,8 @@ class Runner:
         # [?] for which contexts a native free waits: where frees synchronise, cupool waits for those of the whole device and of linked ones.
         if given.free == "sync" or (given.driver and int(given.driver) < 12050):
             self.arguments.append("--sync-frees")
+        if given.whole_operations:
+            self.arguments.append("--whole-operations")
 
     def run(self, arguments, limit_s):
         """(exit code, stdout)"""
@@ -207,6 +209,7 @@ def parse():
     parser.add_argument("--policy", choices=("grow", "preallocate", "async", "platform", "off"), default="grow")
     parser.add_argument("--native", action="store_true", help="without the library: the program itself must never hit")
     parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--whole-operations", action="store_true", help="no thread is let in at the driver calls of another's operation")
     parser.add_argument("--blocks", type=int, default=48, help="slots for live blocks")
     parser.add_argument("--memory", default="256MiB", help="of each device")
     for name in ("limit", "preallocate", "threshold", "driver"):

@@ -1,6 +1,6 @@
 // explorer: runs a schedule, drawn from a seed or read from a file, and says what came of it as one line of JSON.
 //
-//   explorer --seed N --steps N [--route plain|ordered|mixed|steady] [--devices N] [--blocks N] [--sync-frees] [--dump FILE]
+//   explorer --seed N --steps N [--route plain|ordered|mixed|steady] [--devices N] [--blocks N] [--sync-frees] [--whole-operations] [--dump FILE]
 //   explorer --replay FILE [--print] [...]
 // Exit: 0 no hit; 3 a hit: `HIT <step> <what>` on stdout, and with --dump the operations up to it as a schedule.
 #include <csignal>
@@ -32,6 +32,7 @@ struct Given {
   std::uint64_t steps = 10000;
   Route route = Route::mixed;
   std::size_t blocks = 48;
+  bool whole_operations = false;  ///< nobody is let in between
   std::string replay;
   std::string dump;
 };
@@ -62,6 +63,7 @@ Given read_arguments(int argc, char** argv) {
     else if (name == "--replay") given.replay = value();
     else if (name == "--dump") given.dump = value();
     else if (name == "--sync-frees") given.program.frees_wait_everywhere = true;
+    else if (name == "--whole-operations") given.whole_operations = true;
     else if (name == "--print") given.program.print = true;
     else usage("unknown argument " + name);
   }
@@ -171,6 +173,7 @@ class Stage {
   }
 
   bool draw_inside(const Op& parent) {
+    if (run_.given.whole_operations) return false;
     if (run_.given.replay.empty()) {
       if (!generator_.next_inside(program_, parent, &inside_)) return false;
     } else {
