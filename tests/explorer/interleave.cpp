@@ -76,6 +76,12 @@ void close() {
   if (g_state == State::open) g_state = State::armed;
 }
 
+void pausing() {
+  if (g_state != State::inside) return point();
+  const std::size_t self = g_is_child ? g_child : g_parent;
+  switch_to(self == g_child ? g_parent : g_child, self);
+}
+
 void point() {
   if (g_state != State::open || --g_calls_left != 0) return;
   g_state = State::inside;

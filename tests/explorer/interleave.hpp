@@ -20,8 +20,10 @@ void arm(std::size_t parent, std::size_t child, unsigned at_call);
 /// The part of an operation that others may interrupt.
 void open();
 void close();
-/// A moment at which a library waits: counts like a driver call.
+/// A driver call.
 void point();
+/// A library waits: counts like a driver call; where both are under way, the other goes on meanwhile.
+void pausing();
 
 /// `child`, whose turn it is: is it here because of arm()? Then it does its operation and calls finished().
 bool is_inside(std::size_t actor);

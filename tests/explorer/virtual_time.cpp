@@ -56,7 +56,7 @@ void pause(std::uint64_t duration_ns, void* caller) {
     if (!g_program->release_for_driver()) g_program->hit("a call waits for work that waits for the thread that calls");
     return;
   }
-  interleave::point();
+  interleave::pausing();
   g_now_ns += duration_ns;
   g_paused_ns += duration_ns;
   if (g_program == nullptr) return;
