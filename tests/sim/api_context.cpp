@@ -42,10 +42,10 @@ CUresult destroy(Symbol symbol, CUcontext handle) {
       return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
     CUSIM_TRY(c.sim.forbid_while_capturing());
-    c.sim.end_context(*context, c.lock);
+    const CUresult answer = c.sim.end_context(*context, c.lock);
     // Popped where it is current here; in other threads it stays current and answers CONTEXT_IS_DESTROYED.
     if (!c.thread.stack.empty() && c.thread.stack.back() == context) c.thread.stack.pop_back();
-    return CUDA_SUCCESS;
+    return answer;
   });
 }
 
@@ -72,9 +72,9 @@ CUresult primary_release(Symbol symbol, CUdevice ordinal) {
   return call(symbol, [&](Call& c) -> CUresult {
     Device* device = nullptr;
     CUSIM_TRY(c.device(ordinal, &device));
+    c.sim.wait_while_ending(*device->primary, c.lock);
     if (device->primary->references == 0) return CUDA_ERROR_INVALID_CONTEXT;
-    if (--device->primary->references == 0) c.sim.end_context(*device->primary, c.lock);
-    return CUDA_SUCCESS;
+    return --device->primary->references == 0 ? c.sim.end_context(*device->primary, c.lock) : CUDA_SUCCESS;
   });
 }
 
@@ -82,10 +82,10 @@ CUresult primary_reset(Symbol symbol, CUdevice ordinal) {
   return call(symbol, [&](Call& c) -> CUresult {
     Device* device = nullptr;
     CUSIM_TRY(c.device(ordinal, &device));
+    c.sim.wait_while_ending(*device->primary, c.lock);
     if (!device->primary->alive) return CUDA_SUCCESS;
     // The references stay: the next retain (or reset's holders) brings the same handle back to life.
-    c.sim.end_context(*device->primary, c.lock);
-    return CUDA_SUCCESS;
+    return c.sim.end_context(*device->primary, c.lock);
   });
 }
 
@@ -253,7 +253,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
     if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
     Device* device = nullptr;
     CUSIM_TRY(c.device(ordinal, &device));
-    CUSIM_TRY(c.sim.retain_primary(*device));
+    CUSIM_TRY(c.sim.retain_primary(*device, c.lock));
     *out = as_handle(device->primary);
     return CUDA_SUCCESS;
   });

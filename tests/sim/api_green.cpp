@@ -41,7 +41,7 @@ CUresult create_green(Call& c, CUgreenCtx* out, CUdevResourceDesc descriptor, CU
   if (out == nullptr || (flags & CU_GREEN_CTX_DEFAULT_STREAM) == 0) return CUDA_ERROR_INVALID_VALUE;
   if (as_number(descriptor) != kDescriptorMark + static_cast<unsigned>(ordinal)) return CUDA_ERROR_INVALID_VALUE;
   CUSIM_TRY(c.sim.forbid_while_capturing());
-  CUSIM_TRY(c.sim.retain_primary(*device));
+  CUSIM_TRY(c.sim.retain_primary(*device, c.lock));
   Context* green = c.sim.create_context(ordinal, false, device->primary->flags);
   green->parent = device->primary;
   green->green_handle = c.sim.new_handle();
@@ -54,11 +54,12 @@ CUresult destroy_green(Call& c, CUgreenCtx handle) {
   Context* green = nullptr;
   CUSIM_TRY(live_green(c, handle, &green));
   CUSIM_TRY(c.sim.forbid_while_capturing());
+  c.sim.forget_captures_of(*green);
   c.sim.wait_for_context(*green, c.lock);
   green->alive = false;
   green->destroyed = true;
   Device& device = c.device_of(*green);
-  if (device.primary->references > 0 && --device.primary->references == 0) c.sim.end_context(*device.primary, c.lock);
+  if (device.primary->references > 0 && --device.primary->references == 0) return c.sim.end_context(*device.primary, c.lock);
   return CUDA_SUCCESS;
 }
 

@@ -27,7 +27,8 @@ CUresult uuid_of(Symbol symbol, CUuuid* uuid, CUdevice ordinal) {
     if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
     Device* device = nullptr;
     CUSIM_TRY(c.device(ordinal, &device));
-    *uuid = device->setting.uuid;
+    // The second form names the instance, the first the GPU that it is a part of (cuda.h 13.0).
+    *uuid = symbol == Symbol::cuDeviceGetUuid_v2 ? device->setting.uuid : device->setting.gpu_uuid;
     return CUDA_SUCCESS;
   });
 }
@@ -120,7 +121,7 @@ CUresult cuDeviceGetName(char* name, int length, CUdevice ordinal) {
     if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
     Device* device = nullptr;
     CUSIM_TRY(c.device(ordinal, &device));
-    std::snprintf(name, static_cast<std::size_t>(length), "cupool simulated GPU %d", device->setting.physical_index);
+    std::snprintf(name, static_cast<std::size_t>(length), "cupool simulated GPU %d%s", device->setting.physical_index, device->setting.is_mig ? " MIG 1g.10gb" : "");
     return CUDA_SUCCESS;
   });
 }

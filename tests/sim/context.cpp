@@ -1,6 +1,9 @@
 // How contexts come, break and end. The exported functions are in api_context.cpp.
 #include "tests/sim/simulator.hpp"
 
+#include <chrono>
+#include <thread>
+
 namespace cusim {
 
 Context* Simulator::find_context(CUcontext handle) {
@@ -43,8 +46,17 @@ std::uint64_t Simulator::take_handle(std::vector<std::uint64_t>& given_back) {
   return handle;
 }
 
-CUresult Simulator::retain_primary(Device& device) {
+void Simulator::wait_while_ending(const Context& context, Lock& lock) {
+  while (context.ending) {
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(20));  // real time: the other thread is in the driver
+    lock.lock();
+  }
+}
+
+CUresult Simulator::retain_primary(Device& device, Lock& lock) {
   Context& primary = *device.primary;
+  wait_while_ending(primary, lock);
   if (!primary.alive) {
     if (!device.memory.charge(settings.context_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     primary.charged_bytes = settings.context_bytes;
@@ -70,11 +82,27 @@ void Simulator::break_context(Context& context, CUresult code) {
   }
 }
 
-void Simulator::end_context(Context& context, Lock& lock) {
+void Simulator::forget_captures_of(const Context& context) {
   for (const auto& capture : std::vector(captures)) {
     if (capture->origin != nullptr && capture->origin->context == &context) forget_capture(capture);
   }
+}
+
+void Simulator::end_thread(ThreadState& state) {
+  for (const auto& context : contexts) {
+    const auto own = context->per_thread.find(&state);
+    if (own == context->per_thread.end()) continue;
+    if (own->second->capture != nullptr) forget_capture(own->second->capture);
+    if (own->second->tail != nullptr && !own->second->tail->done) context->orphans.push_back(own->second->tail);
+    context->per_thread.erase(own);
+  }
+}
+
+CUresult Simulator::end_context(Context& context, Lock& lock) {
+  context.ending = true;
+  for (const Context* member : family(context)) forget_captures_of(*member);
   wait_for_context(context, lock);
+  const CUresult answer = settings.end_errors ? context.broken : CUDA_SUCCESS;
   for (Context* member : family(context)) member->alive = false;  // [?] a primary that is reset ends its green contexts
   while (context.memory != nullptr) release(*context.memory);
   std::erase_if(arrays, [&](const auto& entry) {
@@ -105,6 +133,8 @@ void Simulator::end_context(Context& context, Lock& lock) {
   context.broken = CUDA_SUCCESS;
   context.alive = false;
   context.destroyed = !context.primary;
+  context.ending = false;
+  return answer;
 }
 
 }  // namespace cusim

@@ -78,6 +78,7 @@ struct Context {
   bool primary = false;
   bool alive = true;
   bool destroyed = false;  ///< a created context after cuCtxDestroy
+  bool ending = false;     ///< a thread is in end_context() with it, which may give up the lock
   unsigned flags = 0;
   unsigned references = 0;  ///< of a primary
   std::uint64_t id = 0;

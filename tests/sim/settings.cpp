@@ -28,6 +28,8 @@ std::optional<std::string> setting(const std::string& name) {
   std::abort();
 }
 
+constexpr int kMigGpu = 100;  ///< the index whose UUID is the GPU's that is divided into instances
+
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
   std::istringstream stream(text);
@@ -55,8 +57,10 @@ std::uint64_t bytes(const std::string& name, const std::string& value) {
   return static_cast<std::uint64_t>(amount * static_cast<double>(scale->second));
 }
 
-/// CUDA_VISIBLE_DEVICES: ordinals and "GPU-<uuid>" (or a unique beginning); the list ends at the first entry that names nothing.
-std::vector<int> visible_devices(int count) {
+/// CUDA_VISIBLE_DEVICES: ordinals and "GPU-<uuid>" ("MIG-<uuid>" of an instance), or a unique beginning of it; the list ends at the first entry that
+/// names nothing. Of several instances only the first is used (MIG User Guide, "CUDA Device Enumeration").
+std::vector<int> visible_devices(int count, bool is_mig) {
+  const std::string prefix = is_mig ? "MIG-" : "GPU-";
   std::vector<int> all;
   for (int i = 0; i < count; ++i) all.push_back(i);
   const std::optional<std::string> list = setting("CUDA_VISIBLE_DEVICES");
@@ -64,9 +68,11 @@ std::vector<int> visible_devices(int count) {
   std::vector<int> chosen;
   for (const std::string& entry : split(*list, ',')) {
     int match = -1;
-    if (entry.rfind("GPU-", 0) == 0) {
+    if (entry.rfind(prefix, 0) == 0) {
       for (const int i : all) {
-        if (uuid_text(device_uuid(i)).rfind(entry, 0) == 0) match = i;
+        if (uuid_text(device_uuid(i), prefix.c_str()).rfind(entry, 0) != 0) continue;
+        if (match >= 0) return chosen;  // it begins more than one name
+        match = i;
       }
     } else if (!entry.empty() && std::isdigit(static_cast<unsigned char>(entry[0])) != 0) {
       match = std::atoi(entry.c_str());
@@ -103,8 +109,8 @@ CUuuid device_uuid(int index) {
   return uuid;
 }
 
-std::string uuid_text(const CUuuid& uuid) {
-  std::string text = "GPU-";
+std::string uuid_text(const CUuuid& uuid, const char* prefix) {
+  std::string text = prefix;
   for (int i = 0; i < 16; ++i) {
     if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
     char digits[3];
@@ -126,11 +132,15 @@ Settings read_settings() {
   Settings read;
   const std::uint64_t count = number("DEVICES", setting("DEVICES").value_or("1"));
   if (count < 1 || count > 64) refuse("DEVICES", std::to_string(count));
+  const bool is_mig = number("MIG", setting("MIG").value_or("0")) != 0;
   const std::vector<std::string> sizes = split(setting("MEMORY").value_or("80GiB"), ',');
-  for (const int index : visible_devices(static_cast<int>(count))) {
+  for (const int index : visible_devices(static_cast<int>(count), is_mig)) {
     DeviceSetting device;
     device.physical_index = index;
+    if (is_mig && !read.devices.empty()) break;
     device.uuid = device_uuid(index);
+    device.is_mig = is_mig;
+    device.gpu_uuid = is_mig ? device_uuid(kMigGpu) : device.uuid;
     // A list shorter than the devices: its last size holds for the rest.
     const std::size_t at = static_cast<std::size_t>(index);
     device.memory_bytes = bytes("MEMORY", at < sizes.size() ? sizes[at] : sizes.back());
@@ -140,6 +150,10 @@ Settings read_settings() {
     return number(name, setting(name).value_or(fallback)) != 0;
   };
   read.reuses_handles = flag("REUSE_HANDLES", "0");
+  read.end_errors = flag("END_ERRORS", "0");
+  const std::string thread_streams = setting("THREAD_STREAMS").value_or("stay");
+  if (thread_streams != "stay" && thread_streams != "end") refuse("THREAD_STREAMS", thread_streams);
+  read.thread_streams_stay = thread_streams == "stay";
   read.driver_version = static_cast<int>(number("DRIVER_VERSION", setting("DRIVER_VERSION").value_or("13000")));
   read.supports_vmm = flag("VMM", "1");
   read.has_no_device = flag("NO_DEVICE", "0");

@@ -23,7 +23,9 @@ struct FaultSetting {
 struct DeviceSetting {
   std::uint64_t memory_bytes = 0;
   int physical_index = 0;  ///< before CUDA_VISIBLE_DEVICES
-  CUuuid uuid{};
+  CUuuid uuid{};           ///< of a MIG instance: its own; `gpu_uuid` is the whole GPU's
+  CUuuid gpu_uuid{};
+  bool is_mig = false;
 };
 
 struct Settings {
@@ -33,6 +35,8 @@ struct Settings {
   bool has_no_device = false;
   bool real_clock = false;
   bool reuses_handles = false;
+  bool end_errors = false;           ///< ending a broken context tells of its error
+  bool thread_streams_stay = true;   ///< a thread's own streams, and their captures, outlive it
   std::uint64_t context_bytes = 0;
   std::uint64_t copy_ns = 1000;
   std::vector<FaultSetting> faults;
@@ -41,7 +45,7 @@ struct Settings {
 
 /// The UUID of physical device `index`; the same in every process.
 CUuuid device_uuid(int index);
-std::string uuid_text(const CUuuid& uuid);
+std::string uuid_text(const CUuuid& uuid, const char* prefix = "GPU-");
 
 /// `name` without the prefix; nullopt removes the override, and the environment counts again.
 void override_setting(const std::string& name, std::optional<std::string> value);

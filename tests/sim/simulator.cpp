@@ -17,6 +17,19 @@ constexpr std::uint64_t kFirstHandle = 0x5100'0000'0000;
 
 thread_local ThreadState* t_state = nullptr;
 
+/// Tells of the end of its thread. Its own object, so that t_state stays readable by whoever comes later.
+struct ThreadEnd {
+  bool is_armed = false;
+  ~ThreadEnd() {
+    if (!is_armed || t_state == nullptr) return;
+    Simulator& sim = Simulator::instance();
+    if (sim.settings.thread_streams_stay || sim.forked || sim.deinitialised) return;
+    const std::lock_guard guard(sim.mutex);
+    sim.end_thread(*t_state);
+  }
+};
+thread_local ThreadEnd t_end;
+
 void before_fork() { Simulator::instance().mutex.lock(); }
 void after_fork_in_parent() { Simulator::instance().mutex.unlock(); }
 void after_fork_in_child() {
@@ -105,6 +118,7 @@ ThreadState& Simulator::thread() {
   if (t_state == nullptr) {
     auto fresh = std::make_unique<ThreadState>();
     t_state = fresh.get();
+    t_end.is_armed = true;
     const std::lock_guard guard(threads_mutex_);
     threads_.push_back(std::move(fresh));
   }

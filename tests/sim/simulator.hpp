@@ -83,14 +83,19 @@ class Simulator {
   Context* find_context(CUcontext handle);
   Context* create_context(int device, bool primary, unsigned flags);
   /// Takes a reference of the device's primary context, which comes to life with the first.
-  CUresult retain_primary(Device& device);
+  CUresult retain_primary(Device& device, Lock& lock);
   /// A new handle, or the last one given back where handles return.
   std::uint64_t take_handle(std::vector<std::uint64_t>& given_back);
   CUstream create_stream(Context& context, unsigned flags, int priority);
   /// Itself, and the live green contexts of a primary one.
   std::vector<Context*> family(Context& context);
-  /// Waits for the context's work, then frees all it holds.
-  void end_context(Context& context, Lock& lock);
+  /// Waits for the context's work, then frees all it holds. What the call that does it answers: with CUSIM_END_ERRORS the sticky error.
+  CUresult end_context(Context& context, Lock& lock);
+  void forget_captures_of(const Context& context);
+  /// Whoever retains, releases or resets a primary context while another thread ends it comes after that [?].
+  void wait_while_ending(const Context& context, Lock& lock);
+  /// The calling thread is over: its own streams, and what they capture, end with it (CUSIM_THREAD_STREAMS=end), their work does not.
+  void end_thread(ThreadState& state);
   void break_context(Context& context, CUresult code);
 
   // Memory (memory.cpp)
