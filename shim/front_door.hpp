@@ -15,6 +15,7 @@
 
 #include "shim/process.hpp"
 #include "shim/real.hpp"
+#include "shim/thread_end.hpp"
 
 namespace cupool::shim::front_door {
 
@@ -184,7 +185,11 @@ CUresult create_context(const Real<CUresult(CUcontext*, Rest...)>& real, CUconte
 
 template <class... Rest>
 CUresult begin_capture(const Real<CUresult(CUstream, Rest...)>& real, CUstream stream, Rest... rest) {
-  return process().pools.begin_capture(stream_key(stream, real.is_per_thread()), [&] { return real(stream, rest...); });
+  const bool is_threads_own = plain_handle(stream, real.is_per_thread()) == CU_STREAM_PER_THREAD;
+  const std::uint64_t thread = is_threads_own ? StreamBook::thread_number() : 0;
+  const CUresult result = process().pools.begin_capture(stream_key(stream, real.is_per_thread()), [&] { return real(stream, rest...); }, thread);
+  if (result == CUDA_SUCCESS && is_threads_own) thread_end::watch(thread);
+  return result;
 }
 
 /// Device memory that no part of the pool serves: named in the report's data_quality.

@@ -1,5 +1,8 @@
 // Contexts, whose death takes their part of the pool with it, and captures, during which nothing is recorded.
 // CUDA Driver API 13.0 §6.7–6.8 (contexts), §6.9 (streams), §6.35 (green contexts).
+#include <vector>
+
+#include "pool/device/fence.hpp"
 #include "shim/front_door.hpp"
 
 namespace cupool::shim::front_door {
@@ -11,11 +14,12 @@ bool can_be_current(const Process& own, CUcontext context) {
   return own.api.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS && own.api.cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS;
 }
 
-/// Whether a detach was the last: the only one of these calls that may leave the context alive.
+/// Whether the context is gone after a call that may have ended it. A broken one that lives may tell of its error instead.
 bool is_gone(const Process& own, CUcontext context) {
   if (own.api.cuCtxGetApiVersion == nullptr) return !can_be_current(own, context);
   unsigned version = 0;
-  return own.api.cuCtxGetApiVersion(context, &version) != CUDA_SUCCESS;
+  const CUresult code = own.api.cuCtxGetApiVersion(context, &version);
+  return code != CUDA_SUCCESS && !device::is_of_earlier_work(code);
 }
 
 bool is_primary_inactive(const Process& own, CUdevice device) {
@@ -24,6 +28,9 @@ bool is_primary_inactive(const Process& own, CUdevice device) {
   int is_active = 0;
   return own.api.cuDevicePrimaryCtxGetState(device, &flags, &is_active) == CUDA_SUCCESS && is_active == 0;
 }
+
+/// Did a call that ends something do so? It may tell of an error of earlier work as well; then the driver is asked.
+bool is_end(CUresult code) { return code == CUDA_SUCCESS || device::is_of_earlier_work(code); }
 
 /// Runs `call`, which may end `context`, and forgets what it held here and what was shared from or into it.
 template <class Call, class IsDead>
@@ -40,14 +47,6 @@ CUresult end_context(Process& own, CUcontext context, Call&& call, IsDead&& is_d
   return result;
 }
 
-/// Runs `call`, which may end the primary context of `device`.
-template <class Call, class IsDead>
-CUresult end_primary(CUdevice device, Call&& call, IsDead&& is_dead) {
-  Process& own = process();
-  CUcontext primary = own.contexts.primary(device);
-  return primary != nullptr ? end_context(own, primary, call, is_dead) : call();
-}
-
 /// The primary context that a green context of `device` holds; retained and released to learn its handle.
 CUcontext learn_primary(Process& own, CUdevice device) {
   CUcontext primary = nullptr;
@@ -57,6 +56,41 @@ CUcontext learn_primary(Process& own, CUdevice device) {
   own.contexts.set_primary(device, primary);
   note_context(primary, device);
   return primary;
+}
+
+/// The device's primary context, also when it was retained past us (a library that is bound to the driver directly); null when there is none.
+CUcontext primary_of(Process& own, CUdevice device) {
+  if (CUcontext known = own.contexts.primary(device)) return known;
+  unsigned flags = 0;
+  int is_active = 0;
+  const bool is_told = own.api.cuDevicePrimaryCtxGetState != nullptr && own.api.cuDevicePrimaryCtxGetState(device, &flags, &is_active) == CUDA_SUCCESS;
+  return is_told && is_active != 0 ? learn_primary(own, device) : nullptr;
+}
+
+/// The contexts that stand for green ones, while any stream captures: theirs may end with them, and nobody will end those captures.
+std::vector<CUcontext> capturing_views(const Process& own, const std::vector<CUgreenCtx>& greens) {
+  std::vector<CUcontext> views;
+  if (!own.pools.capturing() || own.api.cuCtxFromGreenCtx == nullptr) return views;
+  for (CUgreenCtx green : greens) {
+    CUcontext view = nullptr;
+    if (own.api.cuCtxFromGreenCtx(&view, green) == CUDA_SUCCESS) views.push_back(view);
+  }
+  return views;
+}
+
+/// Runs `call`, which may end the primary context of `device`.
+template <class Call, class IsDead>
+CUresult end_primary(CUdevice device, Call&& call, IsDead&& is_dead) {
+  Process& own = process();
+  CUcontext primary = primary_of(own, device);
+  if (primary == nullptr) return call();
+  const std::vector<CUcontext> views = capturing_views(own, own.contexts.greens_of(device));
+  bool dead = false;
+  const CUresult result = end_context(own, primary, call, [&] { return dead = is_dead(); });
+  if (!dead) return result;
+  for (CUcontext view : views) own.pools.forget_captures(view);
+  own.mempools.device_reset(device);
+  return result;
 }
 
 std::uint64_t mix(std::uint64_t value) {
@@ -120,18 +154,22 @@ CUresult disable_peer(const Real<CUresult(CUcontext)>& real, CUcontext peer) {
 
 CUresult destroy_context(const Real<CUresult(CUcontext)>& real, CUcontext context) {
   if (context == nullptr) return real(context);
+  Process& own = process();
   return end_context(
-      process(), context, [&] { return real(context); }, [&] { return real.result() == CUDA_SUCCESS; });
+      own, context, [&] { return real(context); },
+      // The context may have ended although the call tells of earlier work's error (CUDA Driver API 13.0, cuCtxDestroy).
+      [&] { return real.result() == CUDA_SUCCESS || (device::is_of_earlier_work(real.result()) && is_gone(own, context)); });
 }
 
 CUresult detach_context(const Real<CUresult(CUcontext)>& real, CUcontext context) {
   if (context == nullptr) return real(context);
   Process& own = process();
   return end_context(
-      own, context, [&] { return real(context); }, [&] { return real.result() == CUDA_SUCCESS && is_gone(own, context); });
+      own, context, [&] { return real(context); }, [&] { return (real.result() == CUDA_SUCCESS || device::is_of_earlier_work(real.result())) && is_gone(own, context); });
 }
 
 CUresult retain_primary(const Real<CUresult(CUcontext*, CUdevice)>& real, CUcontext* out, CUdevice device) {
+  const std::unique_lock turn = process().contexts.primary_turn(device);
   const CUresult result = with_room(real, out, device);
   if (result != CUDA_SUCCESS || out == nullptr) return result;
   process().contexts.set_primary(device, *out);
@@ -141,21 +179,26 @@ CUresult retain_primary(const Real<CUresult(CUcontext*, CUdevice)>& real, CUcont
 
 CUresult release_primary(const Real<CUresult(CUdevice)>& real, CUdevice device) {
   Process& own = process();
+  const std::unique_lock turn = own.contexts.primary_turn(device);
   return end_primary(
-      device, [&] { return real(device); }, [&] { return real.result() == CUDA_SUCCESS && is_primary_inactive(own, device); });
+      device, [&] { return real(device); }, [&] { return is_end(real.result()) && is_primary_inactive(own, device); });
 }
 
 CUresult reset_primary(const Real<CUresult(CUdevice)>& real, CUdevice device) {
+  Process& own = process();
+  const std::unique_lock turn = own.contexts.primary_turn(device);
   // Reset frees everything in the context, whoever still retains it.
   return end_primary(
-      device, [&] { return real(device); }, [&] { return real.result() == CUDA_SUCCESS; });
+      device, [&] { return real(device); },
+      [&] { return real.result() == CUDA_SUCCESS || (is_end(real.result()) && is_primary_inactive(own, device)); });
 }
 
 CUresult create_green(const Real<CUresult(CUgreenCtx*, CUdevResourceDesc, CUdevice, unsigned)>& real, CUgreenCtx* out,
                       CUdevResourceDesc description, CUdevice device, unsigned flags) {
+  Process& own = process();
+  const std::unique_lock turn = own.contexts.primary_turn(device);
   const CUresult result = with_room(real, out, description, device, flags);
   if (result != CUDA_SUCCESS || out == nullptr) return result;
-  Process& own = process();
   own.contexts.set_green(*out, device);
   learn_primary(own, device);
   return result;
@@ -165,9 +208,13 @@ CUresult destroy_green(const Real<CUresult(CUgreenCtx)>& real, CUgreenCtx green)
   Process& own = process();
   const std::optional<int> device = own.contexts.green_device(green);
   if (!device) return real(green);
+  const std::unique_lock turn = own.contexts.primary_turn(*device);
+  const std::vector<CUcontext> views = capturing_views(own, {green});
   const CUresult result = end_primary(
-      *device, [&] { return real(green); }, [&] { return real.result() == CUDA_SUCCESS && is_primary_inactive(own, *device); });
-  if (result == CUDA_SUCCESS) own.contexts.forget_green(green);
+      *device, [&] { return real(green); }, [&] { return is_end(real.result()) && is_primary_inactive(own, *device); });
+  if (result != CUDA_SUCCESS) return result;
+  own.contexts.forget_green(green);
+  for (CUcontext view : views) own.pools.forget_captures(view);
   return result;
 }
 

@@ -23,9 +23,9 @@ std::uint64_t key_of(T* handle) {
   return reinterpret_cast<std::uintptr_t>(handle);
 }
 
-/// reserve, call, commit: `make_key` names the memory once the call has succeeded.
+/// reserve, call, commit: `make_key` names the memory once the call has succeeded. With `context` it is gone.
 template <class Call, class MakeKey>
-CUresult account(int device, OutsideKind kind, std::size_t bytes, const char* symbol, Call&& call, MakeKey&& make_key) {
+CUresult account(int device, CUcontext context, OutsideKind kind, std::size_t bytes, const char* symbol, Call&& call, MakeKey&& make_key) {
   if (device == kNoDevice || bytes == 0 || bytes > kSaneBytes) return call();
   Process& own = process();
   if (kind != OutsideKind::host) own.page.publish();
@@ -36,7 +36,7 @@ CUresult account(int device, OutsideKind kind, std::size_t bytes, const char* sy
   CUresult result = call();
   // What the pool keeps for reuse is not gone: natively the driver would have had it. Host memory is not the pool's to give.
   while (result == CUDA_ERROR_OUT_OF_MEMORY && kind != OutsideKind::host && own.pools.make_room()) result = call();
-  if (result == CUDA_SUCCESS) own.pools.commit_outside(device, kind, make_key(), bytes);
+  if (result == CUDA_SUCCESS) own.pools.commit_outside(device, kind, make_key(), bytes, context);
   else own.pools.cancel_outside(device, kind, bytes);
   return result;
 }
@@ -44,7 +44,7 @@ CUresult account(int device, OutsideKind kind, std::size_t bytes, const char* sy
 template <class Handle, class Call>
 CUresult account_current(OutsideKind kind, std::size_t bytes, const char* symbol, Handle* out, Call&& call) {
   if (out == nullptr) return call();
-  return account(current_device(process()), kind, bytes, symbol, call, [out] { return key_of(*out); });
+  return account(current_device(process()), current_owner(process()), kind, bytes, symbol, call, [out] { return key_of(*out); });
 }
 
 std::size_t bits_of(CUarray_format format) {
@@ -143,7 +143,7 @@ CUresult create_physical(const Real<CUresult(CUmemGenericAllocationHandle*, std:
                          CUmemGenericAllocationHandle* out, std::size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags) {
   const auto call = [&] { return real(out, bytes, properties, flags); };
   if (out == nullptr || properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return call();
-  return account(properties->location.id, OutsideKind::program_vmm, bytes, real.symbol(), call,
+  return account(properties->location.id, nullptr, OutsideKind::program_vmm, bytes, real.symbol(), call,
                  [out] { return process().vmm.created(*out); });
 }
 

@@ -81,6 +81,7 @@ CUresult link(Process& own, CUcontext from, CUcontext to) {
   if (relaxed) own.api.cuThreadExchangeStreamCaptureMode(&mode);
   if (own.api.cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS) own.api.cuCtxPopCurrent_v2(&popped);  // as in ScopedContext
   if (result == CUDA_SUCCESS) own.peers.enabled_by_us(from, to);
+  if (result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) own.peers.enabled_by_program(from, to);
   return result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : result;
 }
 

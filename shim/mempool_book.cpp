@@ -20,7 +20,10 @@ void MempoolBook::learn(int device) {
   const std::lock_guard lock(mutex_);
   std::atomic<std::uint8_t>& current = current_[static_cast<std::size_t>(device)];
   if (current.load(std::memory_order_relaxed) != 0) return;
-  if (knows) served_[standard] = {device, kDefault};
+  if (knows) {
+    std::erase_if(served_, [&](const auto& one) { return one.second.device == device && one.second.index == kDefault; });
+    served_[standard] = {device, kDefault};
+  }
   const auto found = knows ? served_.find(now) : served_.end();
   const std::uint8_t index = found != served_.end() && found->second.device == device ? found->second.index : 0;
   current.store(static_cast<std::uint8_t>(index + 1), std::memory_order_release);
@@ -62,6 +65,10 @@ void MempoolBook::set_current(int device, CUmemoryPool handle) {
   const std::optional<Mempool> served = find(handle);
   const std::uint8_t index = served && served->device == device ? served->index : 0;
   current_[static_cast<std::size_t>(device)].store(static_cast<std::uint8_t>(index + 1), std::memory_order_release);
+}
+
+void MempoolBook::device_reset(int device) {
+  if (device >= 0 && static_cast<std::size_t>(device) < current_.size()) current_[static_cast<std::size_t>(device)].store(0, std::memory_order_release);
 }
 
 void MempoolBook::destroyed(CUmemoryPool handle) {

@@ -45,6 +45,8 @@ class MempoolBook {
   /// The program made a pool. `unused(index)`: nothing that was served under it lives. False when it stays the driver's.
   template <class Unused> bool created(CUmemoryPool handle, const CUmemPoolProps& properties, Unused&& unused);
   void destroyed(CUmemoryPool handle);
+  /// The primary context of `device` has ended: the driver is asked again what the device's pools are. [?] whether they are the same.
+  void device_reset(int device);
 
  private:
   static constexpr std::uint8_t kIndices = 64;

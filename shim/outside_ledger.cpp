@@ -14,6 +14,10 @@ CUcontext ContextBook::primary(int device) const {
   return found != primaries_.end() ? found->second : nullptr;
 }
 
+std::unique_lock<std::mutex> ContextBook::primary_turn(int device) {
+  return std::unique_lock(primary_turns_[static_cast<unsigned>(device) % primary_turns_.size()]);
+}
+
 void ContextBook::set_green(CUgreenCtx green, int device) {
   const std::lock_guard lock(mutex_);
   greens_[green] = device;
@@ -23,6 +27,14 @@ std::optional<int> ContextBook::green_device(CUgreenCtx green) const {
   const std::lock_guard lock(mutex_);
   const auto found = greens_.find(green);
   return found != greens_.end() ? std::optional<int>(found->second) : std::nullopt;
+}
+
+std::vector<CUgreenCtx> ContextBook::greens_of(int device) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<CUgreenCtx> found;
+  for (const auto& [green, of_device] : greens_)
+    if (of_device == device) found.push_back(green);
+  return found;
 }
 
 void ContextBook::forget_green(CUgreenCtx green) {
@@ -61,6 +73,8 @@ void ContextBook::lives(CUcontext context) {
 void ContextBook::ended(CUcontext context) {
   const std::lock_guard lock(mutex_);
   ended_.insert(context);
+  for (const auto& [view, primary] : aliases_)
+    if (primary == context) ended_.insert(view);
   any_ended_.store(true, std::memory_order_release);
 }
 

@@ -6,6 +6,7 @@
 
 #include <cuda.h>
 
+#include <array>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -20,9 +21,13 @@ class ContextBook {
  public:
   void set_primary(int device, CUcontext context);
   CUcontext primary(int device) const;  ///< nullptr: not seen
+  /// Held around each call of the program that may begin or end the primary context of `device`, the driver's part included: what such a call
+  /// found afterwards would else be another thread's context of the same handle. Natively the driver lets them wait for each other too.
+  [[nodiscard]] std::unique_lock<std::mutex> primary_turn(int device);
 
   void set_green(CUgreenCtx green, int device);
   std::optional<int> green_device(CUgreenCtx green) const;
+  std::vector<CUgreenCtx> greens_of(int device) const;
   /// `green` is destroyed, and with it the context that stood for it.
   void forget_green(CUgreenCtx green);
 
@@ -34,7 +39,7 @@ class ContextBook {
   bool has_aliases() const { return has_alias_.load(std::memory_order_acquire); }
 
   void lives(CUcontext context);
-  void ended(CUcontext context);
+  void ended(CUcontext context);  ///< and with a primary the contexts that stand for its green ones
   /// `context` has ended and was not seen again since; it may still be current in threads that did not end it. One load when none has.
   bool has_ended(CUcontext context) const { return any_ended_.load(std::memory_order_acquire) && (find_ended(context) || find_ended(owner(context))); }
 
@@ -44,6 +49,7 @@ class ContextBook {
 
   mutable std::mutex mutex_;
   std::unordered_map<int, CUcontext> primaries_;
+  std::array<std::mutex, 16> primary_turns_;  ///< devices share them when there are more
   std::unordered_map<CUgreenCtx, int> greens_;
   std::unordered_map<CUcontext, CUcontext> aliases_;
   std::unordered_map<CUgreenCtx, CUcontext> green_contexts_;

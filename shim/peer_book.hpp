@@ -19,6 +19,11 @@ class PeerBook {
     const std::lock_guard lock(mutex_);
     if (find(from, to) == nullptr) links_.push_back({from, to, false});
   }
+  /// The program had enabled it before us: from now on a memory pool needs it as well.
+  void enabled_by_program(CUcontext from, CUcontext to) {
+    const std::lock_guard lock(mutex_);
+    if (find(from, to) == nullptr) links_.push_back({from, to, true});
+  }
   /// The program enables what only we had enabled: true, and it is its own too from now on.
   bool program_enables(CUcontext from, CUcontext to) {
     const std::lock_guard lock(mutex_);

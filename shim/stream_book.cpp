@@ -16,12 +16,12 @@ thread_local Known t_known[kKnown];
 thread_local std::uint64_t t_thread_number = 0;
 constinit std::atomic<std::uint64_t> g_threads{0};
 
-std::uint64_t thread_number() {
+}  // namespace
+
+std::uint64_t StreamBook::thread_number() {
   if (t_thread_number == 0) t_thread_number = g_threads.fetch_add(1, std::memory_order_relaxed) + 1;
   return t_thread_number;
 }
-
-}  // namespace
 
 std::uint64_t StreamBook::identity_of(CUstream stream) {
   if (stream == CU_STREAM_LEGACY) return 1;

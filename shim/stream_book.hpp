@@ -31,6 +31,8 @@ class StreamBook {
 
   /// `stream` (a plain_handle) as one of `context`, which is current and owns memory; nullopt when it is not: the driver must answer.
   std::optional<Named> name(const DriverApi& api, const ContextBook& contexts, CUcontext context, CUstream stream) const;
+  /// A number for the calling thread that no later one gets; not 0.
+  static std::uint64_t thread_number();
   /// The identity that name() gives to a handle.
   static std::uint64_t identity_of(CUstream stream);
   /// A stream or a context has ended: its handle may come again.

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <mutex>
 #include <shared_mutex>
 #include <vector>
@@ -32,13 +33,13 @@ class CaptureGate {
   bool capturing() const { return active_.load(std::memory_order_acquire) != 0; }
 
   /// Runs `begin` exclusively; on success `stream` of `context` captures. A handle may be in here several times: the
-  /// per-thread default stream is one handle and many streams.
-  template <class Begin> CUresult begin(CUstream stream, Begin&& begin_capture, CUcontext context = nullptr) {
+  /// per-thread default stream is one handle and many streams. `thread`: the number of the only thread that can end it, or 0.
+  template <class Begin> CUresult begin(CUstream stream, Begin&& begin_capture, CUcontext context = nullptr, std::uint64_t thread = 0) {
     const std::lock_guard<std::shared_mutex> lock(mutex_);
     streams_.reserve(streams_.size() + 1);
     const CUresult result = begin_capture();
     if (result == CUDA_SUCCESS) {
-      streams_.push_back({stream, context});
+      streams_.push_back({stream, context, thread});
       active_.store(streams_.size(), std::memory_order_release);
     }
     return result;
@@ -57,17 +58,26 @@ class CaptureGate {
 
   /// The context has died, and its captures with it: nobody will end them.
   void forget(CUcontext context) {
-    if (!capturing() || context == nullptr) return;
-    const std::lock_guard<std::shared_mutex> lock(mutex_);
-    std::erase_if(streams_, [context](const Capture& capture) { return capture.context == context; });
-    active_.store(streams_.size(), std::memory_order_release);
+    if (context != nullptr) forget_if([context](const Capture& capture) { return capture.context == context; });
+  }
+  /// The thread is over, and the default streams that were its own.
+  void forget_thread(std::uint64_t thread) {
+    if (thread != 0) forget_if([thread](const Capture& capture) { return capture.thread == thread; });
   }
 
  private:
   struct Capture {
     CUstream stream;
     CUcontext context;
+    std::uint64_t thread;
   };
+
+  template <class Over> void forget_if(Over&& is_over) {
+    if (!capturing()) return;
+    const std::lock_guard<std::shared_mutex> lock(mutex_);
+    std::erase_if(streams_, is_over);
+    active_.store(streams_.size(), std::memory_order_release);
+  }
 
   std::shared_mutex mutex_;
   std::vector<Capture> streams_;

@@ -14,7 +14,16 @@ template <std::size_t N> void copy_text(char (&to)[N], const char* from) {
   std::memset(to + length, 0, N - length);
 }
 
-void describe_uuid(const Driver& driver, CUdevice device, int ordinal, observe::LiveDevice& live) {
+/// A MIG instance has an identity of its own: the second form of the call tells it, the first tells the GPU's that it is a part of (cuda.h 13.0).
+/// Where a driver has only one of them, its name does ("NVIDIA A100-SXM4-40GB MIG 1g.5gb"). [?] that both hold on every driver.
+bool is_mig_instance(const Driver& driver, CUdevice device, const CUuuid& uuid, const char* name) {
+  CUuuid of_gpu{};
+  const bool has_both = driver.has_cuDeviceGetUuid() && driver.has_cuDeviceGetUuid_v2() && driver.cuDeviceGetUuid(&of_gpu, device) == CUDA_SUCCESS;
+  return (has_both && std::memcmp(&of_gpu, &uuid, sizeof uuid) != 0) || std::strstr(name, " MIG ") != nullptr;
+}
+
+/// As nvidia-smi -L and CUDA_VISIBLE_DEVICES name it.
+void describe_uuid(const Driver& driver, CUdevice device, int ordinal, const char* name, observe::LiveDevice& live) {
   CUuuid uuid{};
   CUresult code = CUDA_ERROR_NOT_SUPPORTED;
   if (driver.has_cuDeviceGetUuid_v2()) code = driver.cuDeviceGetUuid_v2(&uuid, device);
@@ -25,8 +34,9 @@ void describe_uuid(const Driver& driver, CUdevice device, int ordinal, observe::
   }
   char text[64];
   const auto byte = [&](int i) { return static_cast<unsigned>(static_cast<unsigned char>(uuid.bytes[i])); };
-  std::snprintf(text, sizeof text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", byte(0), byte(1), byte(2),
-                byte(3), byte(4), byte(5), byte(6), byte(7), byte(8), byte(9), byte(10), byte(11), byte(12), byte(13), byte(14), byte(15));
+  std::snprintf(text, sizeof text, "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+                is_mig_instance(driver, device, uuid, name) ? "MIG" : "GPU", byte(0), byte(1), byte(2), byte(3), byte(4), byte(5), byte(6), byte(7),
+                byte(8), byte(9), byte(10), byte(11), byte(12), byte(13), byte(14), byte(15));
   std::memcpy(live.uuid, text, sizeof live.uuid);  // 40 characters: the field is full
 }
 
@@ -52,9 +62,9 @@ CUresult describe_device(const Driver& driver, int ordinal, const config::Option
     if (const CUresult code = driver.cuDeviceGet(&device, ordinal); code != CUDA_SUCCESS) return code;
   std::size_t total_bytes = 0;
   if (const CUresult code = driver.cuDeviceTotalMem_v2(&total_bytes, device); code != CUDA_SUCCESS) return code;
-  describe_uuid(driver, device, ordinal, live);
   char name[128] = "GPU";
   if (driver.has_cuDeviceGetName()) driver.cuDeviceGetName(name, static_cast<int>(sizeof name - 1), device);
+  describe_uuid(driver, device, ordinal, name, live);
   copy_text(live.name, name);
   const config::Policy policy = policy_in_force(driver, ordinal, options);
   copy_text(live.policy, std::string(config::name_of(policy)).c_str());

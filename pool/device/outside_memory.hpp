@@ -3,10 +3,14 @@
 // Keys are handles or addresses; sums and limits are the device pool's. Thread-safe; a leaf lock.
 #pragma once
 
+#include <cuda.h>
+
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "pool/core/mutex.hpp"
 #include "pool/device/pool_set.hpp"
@@ -15,11 +19,12 @@ namespace cupool::device {
 
 class OutsideMemory {
  public:
-  struct Entry { int device = 0; std::uint64_t bytes = 0; };
+  struct Entry { int device = 0; std::uint64_t bytes = 0; CUcontext context = nullptr; std::uint64_t serial = 0; };
 
   /// Returns what stood under the same key before: a handle that was released behind our back and came again.
   std::optional<Entry> add(OutsideKind kind, std::uint64_t key, Entry entry) {
     const MutexLock lock(mutex_);
+    entry.serial = ++serial_;
     const auto [found, added] = entries_[static_cast<std::size_t>(kind)].try_emplace(key, entry);
     if (added) return std::nullopt;
     const Entry before = found->second;
@@ -36,8 +41,28 @@ class OutsideMemory {
     return entry;
   }
 
+  /// A moment: what is added later is another life's, should the context's handle come again.
+  std::uint64_t mark() {
+    const MutexLock lock(mutex_);
+    return serial_;
+  }
+  /// Takes out what died with `context`, of what was there at `before`.
+  std::vector<std::pair<OutsideKind, Entry>> remove_of(CUcontext context, std::uint64_t before) {
+    const MutexLock lock(mutex_);
+    std::vector<std::pair<OutsideKind, Entry>> gone;
+    for (std::size_t kind = 0; kind < entries_.size(); ++kind) {
+      std::erase_if(entries_[kind], [&](const auto& one) {
+        if (one.second.context != context || one.second.serial > before) return false;
+        gone.emplace_back(static_cast<OutsideKind>(kind), one.second);
+        return true;
+      });
+    }
+    return gone;
+  }
+
  private:
   Mutex mutex_;
+  std::uint64_t serial_ CUPOOL_GUARDED_BY(mutex_) = 0;
   std::array<std::unordered_map<std::uint64_t, Entry>, static_cast<std::size_t>(OutsideKind::kCount)> entries_ CUPOOL_GUARDED_BY(mutex_);
 };
 

@@ -275,11 +275,11 @@ Status PoolSet::reserve_outside(int device, OutsideKind kind, std::size_t bytes,
   return pool != nullptr ? pool->charge_outside(kind, bytes, api) : Status{};
 }
 
-void PoolSet::commit_outside(int device, OutsideKind kind, std::uint64_t key, std::size_t bytes) {
+void PoolSet::commit_outside(int device, OutsideKind kind, std::uint64_t key, std::size_t bytes, CUcontext context) {
   DevicePool* pool = impl_->pool_of(device);
   if (pool == nullptr) return;
   // A key that is still here was released behind our back (with its context, say) and has come again.
-  if (const auto before = impl_->outside.add(kind, key, {device, bytes})) {
+  if (const auto before = impl_->outside.add(kind, key, {device, bytes, context})) {
     DevicePool* old = impl_->pool_of(before->device);
     old->book_outside(kind, -static_cast<std::int64_t>(before->bytes));
     old->refund_outside(kind, before->bytes);
@@ -329,17 +329,30 @@ void PoolSet::context_seen(CUcontext context, int device) {
 
 CUresult PoolSet::end_context(CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead) {
   ContextPool* home = impl_->services.contexts.find(context);
-  const CUresult result = home != nullptr ? home->pool.end_context(home, destroy, is_dead) : destroy();
-  if (impl_->services.gate.capturing() && is_dead()) impl_->services.gate.forget(context);
+  const std::uint64_t before = impl_->outside.mark();
+  std::optional<bool> dead;
+  const auto is_dead_once = [&] { return dead ? *dead : dead.emplace(is_dead()); };
+  const CUresult result = home != nullptr ? home->pool.end_context(home, destroy, is_dead_once) : destroy();
+  if (!is_dead_once()) return result;
+  impl_->services.gate.forget(context);
+  for (const auto& [kind, entry] : impl_->outside.remove_of(context, before)) {
+    DevicePool* pool = impl_->pool_of(entry.device);
+    pool->book_outside(kind, -static_cast<std::int64_t>(entry.bytes));
+    pool->refund_outside(kind, entry.bytes);
+  }
   return result;
 }
 
-CUresult PoolSet::begin_capture(CUstream stream, const std::function<CUresult()>& begin) {
+void PoolSet::forget_captures(CUcontext context) { impl_->services.gate.forget(context); }
+
+void PoolSet::forget_captures_of_thread(std::uint64_t thread) { impl_->services.gate.forget_thread(thread); }
+
+CUresult PoolSet::begin_capture(CUstream stream, const std::function<CUresult()>& begin, std::uint64_t thread) {
   CUcontext context = nullptr;
   const bool is_handle = reinterpret_cast<std::uintptr_t>(stream) % 2 == 0;  // the caller's keys for default streams are odd
   const bool known = is_handle && impl_->driver.has_cuStreamGetCtx() && impl_->driver.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS;
   if (!known && impl_->driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS) context = nullptr;
-  return impl_->services.gate.begin(stream, begin, context);
+  return impl_->services.gate.begin(stream, begin, context, thread);
 }
 
 CUresult PoolSet::end_capture(CUstream stream, const std::function<CUresult()>& end, const std::function<bool()>& still_capturing) {

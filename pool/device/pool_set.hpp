@@ -128,7 +128,8 @@ class PoolSet {
   /// Holds `bytes` of the limit for a call that is about to be made; CUDA_ERROR_OUT_OF_MEMORY when the limit forbids it
   /// (recorded as an OOM). Follow with commit_outside or cancel_outside.
   Status reserve_outside(int device, OutsideKind kind, std::size_t bytes, const char* api);
-  void commit_outside(int device, OutsideKind kind, std::uint64_t key, std::size_t bytes);
+  /// `context`: the memory dies with it, if it lives so long; null: it is nobody's (the program's own cuMemCreate).
+  void commit_outside(int device, OutsideKind kind, std::uint64_t key, std::size_t bytes, CUcontext context = nullptr);
   void cancel_outside(int device, OutsideKind kind, std::size_t bytes);
   /// Forgets `key`; false when it is not known.
   bool release_outside(OutsideKind kind, std::uint64_t key);
@@ -148,10 +149,15 @@ class PoolSet {
   /// Runs `destroy` (the real call that may end `context`) so that no allocation is served from it meanwhile;
   /// when `is_dead()` says so afterwards, everything it held is forgotten without a driver call.
   CUresult end_context(CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead);
+  /// The captures that streams of `context` began are over: it has ended, or is a green context that has.
+  void forget_captures(CUcontext context);
+  /// The same for a thread and the default streams that were its own. Calls no driver.
+  void forget_captures_of_thread(std::uint64_t thread);
   /// Does any stream of the process capture? Lock-free.
   bool capturing() const;
   /// Runs `begin` (the real cuStreamBeginCapture*) under the gate; on success `stream` counts as capturing.
-  CUresult begin_capture(CUstream stream, const std::function<CUresult()>& begin);
+  /// `thread`: not 0 when only that thread can end it (its own default stream); a number that no later thread gets.
+  CUresult begin_capture(CUstream stream, const std::function<CUresult()>& begin, std::uint64_t thread = 0);
   /// Runs `end` (the real cuStreamEndCapture, or a stream's destruction); afterwards `stream` captures no more
   /// unless `still_capturing()`.
   CUresult end_capture(CUstream stream, const std::function<CUresult()>& end, const std::function<bool()>& still_capturing);

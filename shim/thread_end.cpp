@@ -1,0 +1,39 @@
+// The key's value is the thread's number and how often its destructor shall still ask to be called again.
+#include "shim/thread_end.hpp"
+
+#include <limits.h>
+#include <pthread.h>
+
+#include "shim/lifecycle.hpp"
+#include "shim/process.hpp"
+
+namespace cupool::shim::thread_end {
+namespace {
+
+constexpr std::uint64_t kRounds = PTHREAD_DESTRUCTOR_ITERATIONS;
+
+pthread_key_t g_key;
+bool g_has_key = false;
+pthread_once_t g_once = PTHREAD_ONCE_INIT;
+
+void* value_of(std::uint64_t thread, std::uint64_t rounds) { return reinterpret_cast<void*>(thread * kRounds + rounds); }
+
+void at_end(void* value) {
+  const auto number = reinterpret_cast<std::uintptr_t>(value);
+  if (number % kRounds != 0) {
+    pthread_setspecific(g_key, value_of(number / kRounds, number % kRounds - 1));
+    return;
+  }
+  if (lifecycle::phase() == lifecycle::Phase::live && lifecycle::is_own_process()) process().pools.forget_captures_of_thread(number / kRounds);
+}
+
+void make_key() { g_has_key = pthread_key_create(&g_key, &at_end) == 0; }
+
+}  // namespace
+
+void watch(std::uint64_t thread) {
+  pthread_once(&g_once, &make_key);
+  if (g_has_key) pthread_setspecific(g_key, value_of(thread, kRounds - 1));
+}
+
+}  // namespace cupool::shim::thread_end
