@@ -99,42 +99,40 @@ std::uint64_t mix(std::uint64_t value) {
   return value ^ (value >> 33);
 }
 
-int device_of(const Process& own, CUcontext context) {
-  CUcontext popped = nullptr;
-  CUdevice device = -1;
-  if (own.api.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return -1;
-  if (own.api.cuCtxGetDevice(&device) != CUDA_SUCCESS) device = -1;
-  own.api.cuCtxPopCurrent_v2(&popped);
-  return device;
-}
-
-/// Under `async` plain blocks come from the driver's pool, which peers reach by the pool's own list and not by contexts that are peers.
-void share_driver_pool(const Process& own, CUcontext peer) {
-  CUmemAccessDesc access{};
-  CUdevice here = -1;
-  CUmemoryPool pool = nullptr;
+/// Under `async` plain blocks come from the driver's pool, which other devices reach by the pool's own list: not by contexts that are peers,
+/// and, where cuMemAlloc memory can be copied without access, not even by copies. So once a second device is used they get access to each
+/// other's pools; a pair without a link between them is refused, and stays without.
+void share_driver_pools(const Process& own, int device, const std::vector<int>& others) {
   if (own.options->policy != config::Policy::async || own.api.cuMemPoolSetAccess == nullptr || own.api.cuDeviceGetDefaultMemPool == nullptr) return;
-  const int there = device_of(own, peer);
-  if (there < 0 || own.api.cuCtxGetDevice(&here) != CUDA_SUCCESS || here == there || own.api.cuDeviceGetDefaultMemPool(&pool, there) != CUDA_SUCCESS) return;
-  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  access.location.id = here;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  own.api.cuMemPoolSetAccess(pool, &access, 1);
+  const auto grant = [&own](int from, int to) {
+    CUmemAccessDesc access{};
+    CUmemoryPool pool = nullptr;
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id = from;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    if (own.api.cuDeviceGetDefaultMemPool(&pool, to) == CUDA_SUCCESS) own.api.cuMemPoolSetAccess(pool, &access, 1);
+  };
+  for (const int other : others) {
+    if (other == device) continue;
+    grant(device, other);
+    grant(other, device);
+  }
 }
 
 }  // namespace
 
 void note_context(CUcontext context, int device) {
-  process().contexts.lives(context);
-  process().pools.context_seen(context, device);
+  Process& own = process();
+  own.contexts.lives(context);
+  own.pools.context_seen(context, device);
   share_with_new_context(context, device);
+  share_driver_pools(own, device, own.peers.devices());
 }
 
 CUresult enable_peer(const Real<CUresult(CUcontext, unsigned)>& real, CUcontext peer, unsigned flags) {
   Process& own = process();
   own.pools.link_devices();  // before the call: from its success on the peer's work may reach our blocks
   const CUresult result = with_room(real, peer, flags);
-  if (result == CUDA_SUCCESS) share_driver_pool(own, peer);
   CUcontext current = nullptr;
   if (result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED || own.api.cuCtxGetCurrent(&current) != CUDA_SUCCESS) return result;
   return own.peers.program_enables(current, peer) ? CUDA_SUCCESS : result;

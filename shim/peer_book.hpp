@@ -62,6 +62,14 @@ class PeerBook {
     return found;
   }
 
+  std::vector<int> devices() {
+    const std::lock_guard lock(mutex_);
+    std::vector<int> found;
+    for (const Context& known : contexts_)
+      if (std::find(found.begin(), found.end(), known.device) == found.end()) found.push_back(known.device);
+    return found;
+  }
+
   struct Share { int device; int peer; };
   std::vector<Share> shares() {
     const std::lock_guard lock(mutex_);
