@@ -140,6 +140,7 @@ PARTS = [
     Part("mempools", 20, "figures of memory pools and when they change, trimming under pending work, codes", True, _probe("mempools")),
     Part("graph_memory", 20, "bytes, addresses and codes of memory that belongs to graphs", True, _probe("graph_memory")),
     Part("startup", 15, "limits, modules, names, streams of other contexts, parts of mappings", True, _probe("startup")),
+    Part("lives", 20, "contexts that break or end while others begin, threads that end while their stream captures", True, _probe("lives")),
     Part("vmm_copies", 15, "copies of mapped memory between contexts and devices", True, _probe("vmm_copies")),
     Part("costs", 40, "cost of cuMemAlloc, cuMemAllocAsync and of events", True, _probe("costs")),
     Part("costs_vmm", 40, "cost of create, map, set-access and unmap by handle size", True, _probe("costs_vmm")),

@@ -33,6 +33,8 @@ class OtherContext {
   OtherContext& operator=(const OtherContext&) = delete;
   operator CUcontext() const { return context_; }
   void make_current() const { prepare(CU(cuCtxSetCurrent)(context_), "cuCtxSetCurrent"); }
+  /// Somebody else has destroyed it.
+  void forget() { context_ = nullptr; }
   void destroy() {
     if (context_ != nullptr) static_cast<void>(CU(cuCtxDestroy_v2)(context_));
     context_ = nullptr;
