@@ -54,6 +54,10 @@ CUresult DevicePool::end_context(ContextPool* home, const std::function<CUresult
 void DevicePool::forget(ContextPool& home) {
   if (peak_is_new_) sample_peak();
   deferred_.forget(&home);
+  if (preallocated_for_ == &home) {  // what was preallocated is gone: the next context's first allocation takes it again
+    preallocated_ = false;
+    preallocated_for_ = nullptr;
+  }
   struct Books final : DeviceAllocator::LossVisitor {
     Books(DevicePool& device_pool, std::uint64_t at_ticks) : pool(device_pool), now(at_ticks) {}
     void lost(Extent& extent) override CUPOOL_REQUIRES(pool.device_.lock) {

@@ -192,6 +192,7 @@ class DevicePool {
   bool peak_is_new_ CUPOOL_GUARDED_BY(device_.lock) = false;
   bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way
   bool preallocating_ CUPOOL_GUARDED_BY(device_.lock) = false;  ///< on its way: the others wait for it
+  const ContextPool* preallocated_for_ CUPOOL_GUARDED_BY(device_.lock) = nullptr;  ///< it dies with this one, and is taken again
   Condition preallocation_ended_;
 };
 

@@ -19,6 +19,7 @@ std::optional<std::uint64_t> DevicePool::sample_driver_free() {
 
 void DevicePool::preallocate(ContextPool& home) {
   preallocated_ = true;
+  preallocated_for_ = &home;
   const std::optional<config::Amount>& amount = device_.services.options.preallocate;
   if (!amount) return;
   preallocating_ = true;

@@ -126,6 +126,31 @@ TEST_CASE("a capture that never began does not close the gate") {
   CHECK(cusim_calls("cuCtxRecordEvent") == 1);
 }
 
+TEST_CASE("a capture that only a thread could end is over with the thread, and only that") {
+  Rig rig;
+  const auto begun = [] { return CUDA_SUCCESS; };
+  REQUIRE(rig.pools().begin_capture(CU_STREAM_PER_THREAD, begun, 7) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().begin_capture(CU_STREAM_PER_THREAD, begun, 7) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().begin_capture(CU_STREAM_PER_THREAD, begun, 8) == CUDA_SUCCESS);
+  rig.pools().forget_captures_of_thread(0);
+  rig.pools().forget_captures_of_thread(7);
+  CHECK(rig.pools().capturing());
+  rig.pools().forget_captures_of_thread(8);
+  CHECK_FALSE(rig.pools().capturing());
+  rig.free(rig.allocate(64 * kMiB));
+  CHECK(cusim_calls("cuCtxRecordEvent") == 1);
+}
+
+TEST_CASE("captures of a context are over with it") {
+  Rig rig;
+  Capture first(rig, new_stream());
+  rig.pools().forget_captures(nullptr);
+  CHECK(rig.pools().capturing());
+  rig.pools().forget_captures(rig.context());
+  CHECK_FALSE(rig.pools().capturing());
+  CHECK(first.end() == CUDA_SUCCESS);
+}
+
 TEST_CASE("a native block freed during a capture goes back to the driver after it") {
   Rig rig;
   cusim_fail("cuMemAlloc_v2", 1, CUDA_ERROR_OUT_OF_MEMORY, 1);  // no region of 2 MiB is left, only less

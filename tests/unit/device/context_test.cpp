@@ -70,6 +70,47 @@ TEST_CASE("the pool outlives a hundred resets of its device") {
   }
 }
 
+TEST_CASE("what was preallocated dies with its context, and is taken again for the next; another context's end takes nothing away") {
+  RigOptions options;
+  options.pool.preallocate = config::parse_amount("256MiB");
+  Rig rig(options);
+  rig.allocate(4096);
+  const CUcontext second = create(rig, 0);
+  rig.allocate(4096);
+  CHECK(destroy(rig, second) == CUDA_SUCCESS);
+  rig.use(0);
+  rig.allocate(4096);
+  CHECK(now(rig.counters().reserved_bytes) == 256 * kMiB);
+  for (int round = 0; round < 3; ++round) {
+    rig.reset_device(0);
+    CHECK(now(rig.counters().reserved_bytes) == 0);
+    CUcontext again = nullptr;
+    REQUIRE(cuDevicePrimaryCtxRetain(&again, 0) == CUDA_SUCCESS);
+    REQUIRE(cuCtxSetCurrent(again) == CUDA_SUCCESS);
+    rig.allocate(4096);
+    CHECK(now(rig.counters().reserved_bytes) == 256 * kMiB);
+  }
+}
+
+TEST_CASE("memory outside the pool is held until its context ends, and what belongs to no context longer") {
+  RigOptions options;
+  options.pool.limit.all = config::parse_amount("100MiB");
+  Rig rig(options);
+  for (std::uint64_t round = 0; round < 3; ++round) {
+    const CUcontext second = create(rig, 0);
+    REQUIRE(rig.pools().reserve_outside(0, OutsideKind::array, 60 * kMiB, "cuArrayCreate_v2").ok());
+    rig.pools().commit_outside(0, OutsideKind::array, 1000 + round, 60 * kMiB, second);
+    CHECK_FALSE(rig.pools().reserve_outside(0, OutsideKind::array, 60 * kMiB, "cuArrayCreate_v2").ok());
+    CHECK(destroy(rig, second) == CUDA_SUCCESS);
+    rig.use(0);
+    CHECK_FALSE(rig.pools().release_outside(OutsideKind::array, 1000 + round));
+  }
+  REQUIRE(rig.pools().reserve_outside(0, OutsideKind::program_vmm, 60 * kMiB, "cuMemCreate").ok());
+  rig.pools().commit_outside(0, OutsideKind::program_vmm, 1, 60 * kMiB);
+  rig.reset_device(0);
+  CHECK(rig.pools().release_outside(OutsideKind::program_vmm, 1));
+}
+
 TEST_CASE("a context that survives its release keeps everything") {
   Rig rig;
   const CUdeviceptr block = rig.allocate(kMiB);

@@ -27,6 +27,24 @@ TEST_CASE("a sticky error met by growth is returned as itself") {
   CHECK(rig.pools().new_oom_count() == 0);
 }
 
+TEST_CASE("every error after which cuda.h says that a process cannot go on is one of earlier work, also in another context") {
+  for (const CUresult code : {CUDA_ERROR_CONTAINED, CUDA_ERROR_TENSOR_MEMORY_LEAK, CUDA_ERROR_MPS_CLIENT_TERMINATED, CUDA_ERROR_EXTERNAL_DEVICE,
+                              CUDA_ERROR_HARDWARE_STACK_ERROR, CUDA_ERROR_ASSERT, CUDA_ERROR_ECC_UNCORRECTABLE}) {
+    INFO("code " << static_cast<int>(code));
+    RigOptions options;
+    options.devices = 2;
+    Rig rig(options);
+    const CUdeviceptr block = rig.allocate(64 * kMiB);
+    cusim_break_context(rig.context(1), code);
+    rig.free(block);
+    CHECK(rig.allocate(64 * kMiB) == block);  // nothing of the broken context runs: not waited for
+    rig.free(block);
+    cusim_break_context(rig.context(), code);
+    CHECK(rig.try_allocate(900 * kMiB).code() == code);
+    CHECK(rig.pools().new_oom_count() == 0);
+  }
+}
+
 TEST_CASE("sync: a synchronise that fails is the free's answer, and the block stays live") {
   RigOptions options;
   options.pool.free = config::FreeMode::sync;

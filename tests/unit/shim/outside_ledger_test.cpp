@@ -88,3 +88,32 @@ TEST_CASE("memory under a green context belongs to the primary") {
   book.forget_green(green);
   CHECK_FALSE(book.green_device(green));
 }
+
+TEST_CASE("with a primary context end the contexts that stand for its green ones; its next life is not theirs") {
+  ContextBook book;
+  int objects[4];
+  const auto context = [&](int i) { return reinterpret_cast<CUcontext>(&objects[i]); };
+  const auto green = reinterpret_cast<CUgreenCtx>(&objects[3]);
+  book.set_primary(0, context(0));
+  book.set_green(green, 0);
+  book.set_alias(context(1), context(0), green);
+  CHECK(book.greens_of(0) == std::vector<CUgreenCtx>{green});
+  CHECK(book.greens_of(1).empty());
+  CHECK(book.owner(context(1)) == context(0));
+  book.ended(context(0));
+  CHECK(book.has_ended(context(1)));
+  book.lives(context(0));
+  CHECK_FALSE(book.has_ended(context(0)));
+  CHECK(book.has_ended(context(1)));
+  book.set_alias(context(1), context(0), green);  // the handle of a new green context
+  CHECK_FALSE(book.has_ended(context(1)));
+}
+
+TEST_CASE("one thread at a time begins or ends the primary context of a device") {
+  ContextBook book;
+  std::unique_lock first = book.primary_turn(0);
+  const std::unique_lock other_device = book.primary_turn(1);
+  CHECK(first.owns_lock());
+  first.unlock();
+  CHECK(book.primary_turn(0).owns_lock());
+}
