@@ -1,9 +1,10 @@
 // Memory that the program takes outside the pool: passed to the driver, counted, and held to CUPOOL_LIMIT where the
-// limit covers it (PoolSet::reserve_outside knows). A breach is out-of-memory without a driver call.
+// limit covers it (PoolSet::reserve_outside knows). A breach is out of memory, unless the driver has another reason.
 // Freed memory is found again by its address or handle, and forgotten before the driver can hand the same one out to
 // another thread. CUDA Driver API 13.0 §6.14–6.16.
 #include <algorithm>
 
+#include "pool/core/bytes.hpp"
 #include "shim/front_door.hpp"
 
 namespace cupool::shim::front_door {
@@ -25,11 +26,12 @@ std::uint64_t key_of(T* handle) {
 
 /// reserve, call, commit: `make_key` names the memory once the call has succeeded. With `context` it is gone.
 template <class Call, class MakeKey>
-CUresult account(int device, CUcontext context, OutsideKind kind, std::size_t bytes, const char* symbol, Call&& call, MakeKey&& make_key) {
+CUresult account(int device, CUcontext context, OutsideKind kind, std::size_t bytes, const char* symbol, Call&& call, MakeKey&& make_key,
+                 const PoolSet::AskDriver& ask = {}) {
   if (device == kNoDevice || bytes == 0 || bytes > kSaneBytes) return call();
   Process& own = process();
   if (kind != OutsideKind::host) own.page.publish();
-  if (const Status reserved = own.pools.reserve_outside(device, kind, bytes, symbol); !reserved.ok()) {
+  if (const Status reserved = own.pools.reserve_outside(device, kind, bytes, symbol, ask); !reserved.ok()) {
     own.reporter.after_oom();
     return reserved.code();
   }
@@ -42,9 +44,9 @@ CUresult account(int device, CUcontext context, OutsideKind kind, std::size_t by
 }
 
 template <class Handle, class Call>
-CUresult account_current(OutsideKind kind, std::size_t bytes, const char* symbol, Handle* out, Call&& call) {
+CUresult account_current(OutsideKind kind, std::size_t bytes, const char* symbol, Handle* out, Call&& call, const PoolSet::AskDriver& ask = {}) {
   if (out == nullptr) return call();
-  return account(current_device(process()), current_owner(process()), kind, bytes, symbol, call, [out] { return key_of(*out); });
+  return account(current_device(process()), current_owner(process()), kind, bytes, symbol, call, [out] { return key_of(*out); }, ask);
 }
 
 std::size_t bits_of(CUarray_format format) {
@@ -142,9 +144,13 @@ CUresult destroy_array(const Real<CUresult(CUmipmappedArray)>& real, CUmipmapped
 CUresult create_physical(const Real<CUresult(CUmemGenericAllocationHandle*, std::size_t, const CUmemAllocationProp*, unsigned long long)>& real,
                          CUmemGenericAllocationHandle* out, std::size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags) {
   const auto call = [&] { return real(out, bytes, properties, flags); };
+  const auto ask = [&] {
+    CUmemGenericAllocationHandle nothing{};
+    return real(&nothing, bytes + kImpossible_bytes, properties, flags);
+  };
   if (out == nullptr || properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return call();
   return account(properties->location.id, nullptr, OutsideKind::program_vmm, bytes, real.symbol(), call,
-                 [out] { return process().vmm.created(*out); });
+                 [out] { return process().vmm.created(*out); }, std::cref(ask));
 }
 
 CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& real, CUmemGenericAllocationHandle handle) {
@@ -172,8 +178,8 @@ CUresult unmap_physical(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CU
   return result;
 }
 
-CUresult account_driver_pool(std::size_t bytes, const char* symbol, CUdeviceptr* out, const std::function<CUresult()>& call) {
-  return account_current(OutsideKind::driver_pool, bytes, symbol, out, call);
+CUresult account_driver_pool(std::size_t bytes, const char* symbol, CUdeviceptr* out, const std::function<CUresult()>& call, const PoolSet::AskDriver& ask) {
+  return account_current(OutsideKind::driver_pool, bytes, symbol, out, call, ask);
 }
 
 }  // namespace cupool::shim::front_door

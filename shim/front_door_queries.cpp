@@ -32,8 +32,8 @@ void answer_as_block(const BlockView& block, CUpointer_attribute attribute, void
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return put<unsigned long long>(value, block.buffer_id);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return put<unsigned>(value, block.sync_memops ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      if (block.mempool != 0) put<CUmemoryPool>(value, process().mempools.handle({block.device, block.mempool}));
-      return;
+      // Under `async` the driver's pool is where we keep it, not where the program asked for it.
+      return put<CUmemoryPool>(value, block.mempool != 0 ? process().mempools.handle({block.device, block.mempool}) : nullptr);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:  // [?] for memory of a pool
       if (block.mempool != 0) put<bool>(value, false);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "pool/core/bytes.hpp"
 #include "pool/device/fence.hpp"
 #include "shim/front_door.hpp"
 
@@ -25,6 +26,13 @@ bool refuses_stream(CUresult code) {
   return is_no_stream || device::is_context_gone(code) || device::is_of_earlier_work(code);
 }
 
+/// The call with a size that the driver must refuse.
+template <class... Args>
+CUresult ask_for_impossible(const Real<CUresult(CUdeviceptr*, std::size_t, Args...)>& real, std::size_t bytes, Args... args) {
+  CUdeviceptr nothing = 0;
+  return real(&nothing, bytes + kImpossible_bytes, args...);
+}
+
 /// The driver serves it. Under `async` that is the policy; else it is said in the report.
 template <class... Args>
 CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, CUdeviceptr* out, std::size_t bytes, CUstream stream, Args... args) {
@@ -32,7 +40,9 @@ CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, CUdevicep
   if (own.options->policy != config::Policy::async) own.saw_unpooled(real.symbol());
   if (is_capturing(own, stream)) return real(out, args...);  // a graph node: nothing is taken until the graph runs
   own.before_allocation();
-  return account_driver_pool(bytes, real.symbol(), out, [&] { return real(out, args...); });
+  const auto call = [&] { return real(out, args...); };
+  const auto ask = [&] { return ask_for_impossible(real, args...); };
+  return account_driver_pool(bytes, real.symbol(), out, std::cref(call), std::cref(ask));
 }
 
 /// `find_pool(device)` gives the index of the memory pool, 0 for the driver's.
@@ -82,7 +92,9 @@ CUresult link(Process& own, CUcontext from, CUcontext to) {
   if (own.api.cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS) own.api.cuCtxPopCurrent_v2(&popped);  // as in ScopedContext
   if (result == CUDA_SUCCESS) own.peers.enabled_by_us(from, to);
   if (result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) own.peers.enabled_by_program(from, to);
-  return result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : result;
+  // The driver's own pools need no context for it; in one that is broken or gone nothing runs that could use it.
+  const bool is_moot = result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED || device::is_of_earlier_work(result) || device::is_context_gone(result);
+  return is_moot ? CUDA_SUCCESS : result;
 }
 
 CUresult share(Process& own, int device, int peer) {

@@ -28,4 +28,8 @@ constexpr std::size_t round_request(std::size_t bytes) {
   return add_overflows(bytes, kBlockAlignment_bytes - 1) ? 0 : align_up(bytes, kBlockAlignment_bytes);
 }
 
+/// More than any device has, and a multiple of every granularity: asked of a driver that must refuse it, to hear what else it refuses.
+/// A driver that has nothing else to say calls it out of memory, or the size invalid: neither is a reason of its own.
+inline constexpr std::uint64_t kImpossible_bytes = std::uint64_t{1} << 50;
+
 }  // namespace cupool

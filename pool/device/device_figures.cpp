@@ -1,7 +1,9 @@
 // What reports, cuMemGetInfo and the limit are told of one device.
 #include <algorithm>
+#include <string_view>
 
 #include "pool/device/device_pool.hpp"
+#include "pool/driver/handles.hpp"
 
 namespace cupool::device {
 
@@ -108,7 +110,19 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
   return refusal;
 }
 
-Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api) {
+/// Of a limit, and of a size that overflows, the driver knows nothing. Never recorded as out of memory when it has another reason.
+Error DevicePool::reason_of_refusal(Error refusal) {
+  const std::string_view where = refusal.where;
+  if (refusal.code != CUDA_ERROR_OUT_OF_MEMORY || (!where.empty() && where != kLimitRefusal) || !may_call_driver()) return refusal;
+  const MutexUnlock unlocked(device_.lock);
+  const RelaxedCaptureMode relaxed(device_.driver);
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  const CUresult code = device_.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes);
+  return is_of_earlier_work(code) || is_context_gone(code) ? Error{code, "cuMemGetInfo_v2"} : refusal;
+}
+
+Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api, const PoolSet::AskDriver& ask) {
   if (kind != OutsideKind::host) used_.store(true, std::memory_order_relaxed);
   if (!counts_against_limit(kind) || device_.limit.charge(bytes)) return {};
   const MutexLock lock(device_.lock);
@@ -122,7 +136,14 @@ Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const c
     release_free(nullptr, bytes > headroom_bytes ? bytes - headroom_bytes : 1);
     if (device_.limit.charge(bytes)) return {};
   }
-  return fail(bytes, api, nullptr, {CUDA_ERROR_OUT_OF_MEMORY, "CUPOOL_LIMIT"});
+  CUresult reason = CUDA_ERROR_OUT_OF_MEMORY;
+  if (ask && may_call_driver()) {
+    const MutexUnlock unlocked(device_.lock);
+    reason = ask();
+  }
+  // [?] A driver may call the size itself invalid; a program that has reached its limit must hear of memory.
+  const bool is_other = reason != CUDA_SUCCESS && reason != CUDA_ERROR_INVALID_VALUE && reason != CUDA_ERROR_OUT_OF_MEMORY;
+  return fail(bytes, api, nullptr, {is_other ? reason : CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal});
 }
 
 void DevicePool::book_outside(OutsideKind kind, std::int64_t bytes) {

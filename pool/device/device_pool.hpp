@@ -68,7 +68,7 @@ class DevicePool {
   /// Runs `destroy` with nobody in the context; forgets what it held when `is_dead()` says that it is gone.
   CUresult end_context(ContextPool* home, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead);
 
-  Status charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api);
+  Status charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api, const PoolSet::AskDriver& ask);
   void book_outside(OutsideKind kind, std::int64_t bytes);
   void refund_outside(OutsideKind kind, std::uint64_t bytes);
   void adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes);
@@ -175,6 +175,8 @@ class DevicePool {
   void publish_figures() CUPOOL_REQUIRES(device_.lock);
   void sample_peak() CUPOOL_REQUIRES(device_.lock);
   Error fail(std::uint64_t requested_bytes, const char* api, const ContextPool* home, Error refusal) CUPOOL_REQUIRES(device_.lock);
+  /// What the driver would have said first, where nobody has asked it: an error of the context. Calls it, without the lock.
+  Error reason_of_refusal(Error refusal) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t held_outside_bytes() const;
 
   DeviceState device_;

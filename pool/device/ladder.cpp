@@ -216,7 +216,8 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
     static_cast<void>(close_epoch(nullptr, false));
     retire_all(nullptr, may_wait);
     if (const std::uint64_t idle_bytes = trim_idle(keep_bytes); idle_bytes != 0) return idle_bytes;
-    const bool has_idle = figures().wholly_free_bytes != 0;
+    // What the driver's own pool still has after a trim lies between live blocks: time will not free it.
+    const bool has_idle = !unpooled_ && figures().wholly_free_bytes != 0;
     if (has_idle && may_release()) {
       const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
       if (reserved_bytes <= keep_bytes) return 0;
@@ -297,7 +298,7 @@ Result<CUdeviceptr> DevicePool::climb(Attempt& attempt, std::uint16_t thread) {
     return address;
   }
   if (climbed.code() == CUDA_ERROR_DEINITIALIZED) device_.services.stopped.store(true, std::memory_order_relaxed);
-  return fail(attempt.request.requested_bytes, attempt.api, attempt.home, climbed.ok() ? attempt.refusal : climbed.error());
+  return fail(attempt.request.requested_bytes, attempt.api, attempt.home, climbed.ok() ? reason_of_refusal(attempt.refusal) : climbed.error());
 }
 
 }  // namespace cupool::device

@@ -11,6 +11,9 @@
 
 namespace cupool::device {
 
+/// Error::where of a refusal that the driver knows nothing of.
+inline constexpr char kLimitRefusal[] = "CUPOOL_LIMIT";
+
 class LimitAccount {
  public:
   /// 0: no limit (held is still counted). Set once, before use.

@@ -77,7 +77,7 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
   device.limit.hold(0, idle_bytes);
   const bool charged = device.limit.charge(request.bytes);
   device.limit.hold(idle_bytes, 0);
-  if (!charged) return Error{CUDA_ERROR_OUT_OF_MEMORY, "CUPOOL_LIMIT"};
+  if (!charged) return Error{CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal};
   Nodes made;  // host memory first: after the driver call nothing may fail
   Node* node = nullptr;
   try {

@@ -270,9 +270,9 @@ Status PoolSet::set_sync_memops(CUdeviceptr address, bool on) {
   return status;
 }
 
-Status PoolSet::reserve_outside(int device, OutsideKind kind, std::size_t bytes, const char* api) {
+Status PoolSet::reserve_outside(int device, OutsideKind kind, std::size_t bytes, const char* api, const AskDriver& ask) {
   DevicePool* pool = impl_->pool_for(device);
-  return pool != nullptr ? pool->charge_outside(kind, bytes, api) : Status{};
+  return pool != nullptr ? pool->charge_outside(kind, bytes, api, ask) : Status{};
 }
 
 void PoolSet::commit_outside(int device, OutsideKind kind, std::uint64_t key, std::size_t bytes, CUcontext context) {

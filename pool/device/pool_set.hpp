@@ -127,7 +127,9 @@ class PoolSet {
 
   /// Holds `bytes` of the limit for a call that is about to be made; CUDA_ERROR_OUT_OF_MEMORY when the limit forbids it
   /// (recorded as an OOM). Follow with commit_outside or cancel_outside.
-  Status reserve_outside(int device, OutsideKind kind, std::size_t bytes, const char* api);
+  /// `ask` (may be empty) makes the call with a size that no device has: what the driver has against its other arguments comes first.
+  using AskDriver = std::function<CUresult()>;
+  Status reserve_outside(int device, OutsideKind kind, std::size_t bytes, const char* api, const AskDriver& ask = {});
   /// `context`: the memory dies with it, if it lives so long; null: it is nobody's (the program's own cuMemCreate).
   void commit_outside(int device, OutsideKind kind, std::uint64_t key, std::size_t bytes, CUcontext context = nullptr);
   void cancel_outside(int device, OutsideKind kind, std::size_t bytes);

@@ -60,7 +60,7 @@ void SegmentHeap::adopt(ContextPool& home, Claim claim) {
 }
 
 Status SegmentHeap::take_region(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
-  if (!device.limit.charge(bytes)) return Error{CUDA_ERROR_OUT_OF_MEMORY, "CUPOOL_LIMIT"};
+  if (!device.limit.charge(bytes)) return Error{CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal};
   CUdeviceptr address = 0;
   CUresult code = CUDA_SUCCESS;
   {
@@ -105,7 +105,7 @@ Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const A
   if (need_bytes < request.bytes) return Error{CUDA_ERROR_OUT_OF_MEMORY, "size"};
   const std::uint64_t planned_bytes = growth_.plan(need_bytes);
   growing_ = true;
-  Status status{Error{CUDA_ERROR_OUT_OF_MEMORY, "CUPOOL_LIMIT"}};
+  Status status{Error{CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal}};
   std::uint64_t bytes = planned_bytes;
   for (;;) {
     bytes = std::min(bytes, std::max(need_bytes, align_down(device.limit.headroom_bytes(), kRegionGranularity_bytes)));

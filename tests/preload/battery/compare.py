@@ -24,6 +24,8 @@ POLICIES = {
     "preallocate": {"CUPOOL_POLICY": "preallocate", "CUPOOL_PREALLOCATE": "64MiB"},
     "limit": {"CUPOOL_LIMIT": "900MiB"},
     "sync": {"CUPOOL_FREE": "sync"},
+    "immediate": {"CUPOOL_FREE": "immediate"},
+    "async": {"CUPOOL_POLICY": "async"},
     "native_ipc": {"CUPOOL_IPC": "native"},
     "platform": {"CUPOOL_POLICY": "platform"},
     "off": {"CUPOOL_POLICY": "off"},

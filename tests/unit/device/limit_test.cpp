@@ -49,6 +49,37 @@ TEST_CASE("a refusal by the limit asks the driver for nothing and leaves the acc
   rig.free(rig.allocate(64 * kMiB));
 }
 
+TEST_CASE("what the driver has against the other arguments comes before a breach of the limit") {
+  Rig rig(limited("64MiB"));
+  PoolSet& pools = rig.pools();
+  int asked = 0;
+  CUresult answer = CUDA_ERROR_INVALID_HANDLE;
+  const auto ask = [&] {
+    ++asked;
+    return answer;
+  };
+  REQUIRE(pools.reserve_outside(0, OutsideKind::driver_pool, 10 * kMiB, "cuMemAllocAsync", std::cref(ask)).ok());
+  CHECK(asked == 0);  // it fits
+  CHECK(pools.reserve_outside(0, OutsideKind::driver_pool, 60 * kMiB, "cuMemAllocAsync", std::cref(ask)).code() == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(asked == 1);
+  CHECK(pools.new_oom_count() == 0);
+  for (const CUresult other : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS}) {  // none of them a reason of its own
+    answer = other;
+    CHECK(pools.reserve_outside(0, OutsideKind::driver_pool, 60 * kMiB, "cuMemAllocAsync", std::cref(ask)).code() == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(pools.new_oom_count() == 1);
+  }
+  pools.cancel_outside(0, OutsideKind::driver_pool, 10 * kMiB);
+}
+
+TEST_CASE("a broken context is no lack of memory, whatever the size") {
+  Rig rig(limited("64MiB"));
+  rig.free(rig.allocate(kMiB));
+  cusim_break_context(rig.context(), CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(rig.try_allocate(~std::size_t{0}).code() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(rig.try_allocate(100 * kMiB).code() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(rig.pools().new_oom_count() == 0);
+}
+
 TEST_CASE("memory that the driver refuses to free is still held") {
   Rig rig(limited("100MiB"));
   PoolSet& pools = rig.pools();
