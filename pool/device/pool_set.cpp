@@ -1,4 +1,5 @@
 // PoolSet: finds the device and the context of a call and passes it on. No policy here.
+// More than 400 lines: a few for each operation of the boundary, all of them on the one Impl.
 #include "pool/device/pool_set.hpp"
 
 #include <array>
@@ -144,6 +145,13 @@ class PoolSet::Impl {
     }
   }
 
+  /// What was committed is gone: from the books and from the limit.
+  void forget_outside(OutsideKind kind, const device::OutsideMemory::Entry& entry) {
+    DevicePool* pool = pool_of(entry.device);
+    pool->book_outside(kind, -static_cast<std::int64_t>(entry.bytes));
+    pool->refund_outside(kind, entry.bytes);
+  }
+
   template <class F> void for_each_pool(F&& visit) const {
     for (std::size_t slot = 0; slot < slots; ++slot)
       if (DevicePool* pool = pool_of(static_cast<int>(slot))) visit(*pool);
@@ -279,11 +287,7 @@ void PoolSet::commit_outside(int device, OutsideKind kind, std::uint64_t key, st
   DevicePool* pool = impl_->pool_of(device);
   if (pool == nullptr) return;
   // A key that is still here was released behind our back (with its context, say) and has come again.
-  if (const auto before = impl_->outside.add(kind, key, {device, bytes, context})) {
-    DevicePool* old = impl_->pool_of(before->device);
-    old->book_outside(kind, -static_cast<std::int64_t>(before->bytes));
-    old->refund_outside(kind, before->bytes);
-  }
+  if (const auto before = impl_->outside.add(kind, key, {device, bytes, context})) impl_->forget_outside(kind, *before);
   pool->book_outside(kind, static_cast<std::int64_t>(bytes));
 }
 
@@ -300,17 +304,15 @@ bool PoolSet::release_outside(OutsideKind kind, std::uint64_t key) {
 std::optional<PoolSet::OutsideEntry> PoolSet::take_outside(OutsideKind kind, std::uint64_t key) {
   const auto entry = impl_->outside.remove(kind, key);
   if (!entry) return std::nullopt;
-  return OutsideEntry{kind, key, entry->device, entry->bytes};
+  return OutsideEntry{kind, key, entry->device, entry->bytes, entry->context};
 }
 
 void PoolSet::end_take(const OutsideEntry& entry, bool freed) {
   if (!freed) {
-    impl_->outside.add(entry.kind, entry.key, {entry.device, entry.bytes});
+    impl_->outside.add(entry.kind, entry.key, {entry.device, entry.bytes, entry.context});
     return;
   }
-  DevicePool* pool = impl_->pool_of(entry.device);
-  pool->book_outside(entry.kind, -static_cast<std::int64_t>(entry.bytes));
-  pool->refund_outside(entry.kind, entry.bytes);
+  impl_->forget_outside(entry.kind, {entry.device, entry.bytes});
 }
 
 bool PoolSet::saw_unpooled(const char* api) {
@@ -335,11 +337,7 @@ CUresult PoolSet::end_context(CUcontext context, const std::function<CUresult()>
   const CUresult result = home != nullptr ? home->pool.end_context(home, destroy, is_dead_once) : destroy();
   if (!is_dead_once()) return result;
   impl_->services.gate.forget(context);
-  for (const auto& [kind, entry] : impl_->outside.remove_of(context, before)) {
-    DevicePool* pool = impl_->pool_of(entry.device);
-    pool->book_outside(kind, -static_cast<std::int64_t>(entry.bytes));
-    pool->refund_outside(kind, entry.bytes);
-  }
+  for (const auto& [kind, entry] : impl_->outside.remove_of(context, before)) impl_->forget_outside(kind, entry);
   return result;
 }
 

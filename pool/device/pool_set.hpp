@@ -137,7 +137,7 @@ class PoolSet {
   bool release_outside(OutsideKind kind, std::uint64_t key);
   /// The same in two steps, around the driver's free: from take_outside on another thread may get the same key from the driver;
   /// end_take says whether it was freed.
-  struct OutsideEntry { OutsideKind kind; std::uint64_t key; int device; std::uint64_t bytes; };
+  struct OutsideEntry { OutsideKind kind; std::uint64_t key; int device; std::uint64_t bytes; CUcontext context = nullptr; };
   std::optional<OutsideEntry> take_outside(OutsideKind kind, std::uint64_t key);
   void end_take(const OutsideEntry& entry, bool freed);
   /// A call passed to the driver unpooled, for data_quality. `api` must be a literal.
