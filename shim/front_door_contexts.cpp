@@ -254,8 +254,10 @@ CUresult destroy_stream(const Real<CUresult(CUstream)>& real, CUstream stream) {
   Process& own = process();
   CUcontext context = nullptr;
   const bool is_handle = stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
-  if (is_handle && own.api.cuStreamGetCtx != nullptr && own.api.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS) {
-    own.pools.stream_ending(own.contexts.owner(context), StreamBook::identity_of(stream));
+  if (is_handle) {
+    // The handle must not be used after this, whatever the driver says of its context.
+    const bool is_known = own.api.cuStreamGetCtx != nullptr && own.api.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS;
+    own.pools.stream_ending(is_known ? own.contexts.owner(context) : nullptr, StreamBook::identity_of(stream));
     own.streams.something_ended();
   }
   return own.pools.end_capture(

@@ -15,6 +15,8 @@
 #include <shared_mutex>
 #include <vector>
 
+#include "pool/core/clock.hpp"
+
 namespace cupool::device {
 
 class CaptureGate {
@@ -30,12 +32,39 @@ class CaptureGate {
     bool allowed_;
   };
 
+  /// As a Pass for a call that waits for the GPU, and so must not keep the lock: a capture that is about to begin waits for it, a second at
+  /// most, for what the call waits for may itself wait for the thread that captures.
+  class Synchronising {
+   public:
+    explicit Synchronising(CaptureGate& gate) : gate_(gate) {
+      const Pass pass(gate);
+      allowed_ = pass.allowed();
+      if (allowed_) gate_.synchronising_.fetch_add(1, std::memory_order_relaxed);
+    }
+    ~Synchronising() {
+      if (allowed_) gate_.synchronising_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    Synchronising(const Synchronising&) = delete;
+    Synchronising& operator=(const Synchronising&) = delete;
+    bool allowed() const { return allowed_; }
+
+   private:
+    CaptureGate& gate_;
+    bool allowed_;
+  };
+
   bool capturing() const { return active_.load(std::memory_order_acquire) != 0; }
 
   /// Runs `begin` exclusively; on success `stream` of `context` captures. A handle may be in here several times: the
   /// per-thread default stream is one handle and many streams. `thread`: the number of the only thread that can end it, or 0.
-  template <class Begin> CUresult begin(CUstream stream, Begin&& begin_capture, CUcontext context = nullptr, std::uint64_t thread = 0) {
-    const std::lock_guard<std::shared_mutex> lock(mutex_);
+  template <class Begin> CUresult begin(CUstream stream, Begin&& begin_capture, CUcontext context = nullptr, std::uint64_t thread = 0, Clock* clock = nullptr) {
+    std::unique_lock<std::shared_mutex> lock(mutex_);
+    const std::uint64_t until_ns = clock != nullptr && synchronising_.load(std::memory_order_relaxed) != 0 ? clock->now_ns() + kSynchronisingBound_ns : 0;
+    while (synchronising_.load(std::memory_order_relaxed) != 0 && until_ns != 0 && clock->now_ns() < until_ns) {
+      lock.unlock();
+      clock->pause(kSynchronisingPause_ns);
+      lock.lock();
+    }
     streams_.reserve(streams_.size() + 1);
     const CUresult result = begin_capture();
     if (result == CUDA_SUCCESS) {
@@ -72,6 +101,9 @@ class CaptureGate {
     std::uint64_t thread;
   };
 
+  static constexpr std::uint64_t kSynchronisingBound_ns = 1'000'000'000;
+  static constexpr std::uint64_t kSynchronisingPause_ns = 20'000;
+
   template <class Over> void forget_if(Over&& is_over) {
     if (!capturing()) return;
     const std::lock_guard<std::shared_mutex> lock(mutex_);
@@ -80,6 +112,7 @@ class CaptureGate {
   }
 
   std::shared_mutex mutex_;
+  std::atomic<std::uint32_t> synchronising_{0};  ///< raised under the lock, shared
   std::vector<Capture> streams_;
   std::atomic<std::size_t> active_{0};
 };

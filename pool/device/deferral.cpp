@@ -124,9 +124,18 @@ Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
 FenceResult DevicePool::synchronise_reachable(CUcontext asking) {
   const MutexUnlock unlocked(device_.lock);
   ContextRegistry& contexts = device_.services.contexts;
-  const bool linked = device_.services.devices_linked.load(std::memory_order_relaxed);
+  const DeviceState* const only = device_.services.devices_linked.load(std::memory_order_relaxed) ? nullptr : &device_;
+  if (device_.driver.has_cuCtxRecordEvent() && device_.driver.has_cuEventSynchronize()) {
+    // Not cuCtxSynchronize: it ends a capture that another thread begins meanwhile. Events are recorded under the gate.
+    Fence fence;
+    FenceResult result = fence.record(device_, asking, only);
+    if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) result = fence.wait(device_, nullptr, asking);
+    fence.clear(contexts);
+    if (result.answer != FenceAnswer::unsupported) return result;
+  }
   std::vector<FencePoint> points;
-  if (capturing() || !contexts.pin_all(points, linked ? nullptr : &device_)) return {FenceAnswer::impossible, {}};
+  const CaptureGate::Synchronising synchronising(device_.services.gate);
+  if (!synchronising.allowed() || !contexts.pin_all(points, only)) return {FenceAnswer::impossible, {}};
   FenceResult result{FenceAnswer::done, {}};
   for (FencePoint& point : points) {
     const CUcontext context = point.home->registered.context;

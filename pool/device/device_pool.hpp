@@ -40,6 +40,9 @@ inline constexpr Error kStaleContext{CUDA_ERROR_CONTEXT_IS_DESTROYED, kStaleMark
 
 class DevicePool {
  public:
+  /// So long a call of the program polls at most for work that natively would have been waited for.
+  static constexpr std::uint64_t kPollBound_ns = 1'000'000'000;
+
   DevicePool(PoolServices& services, int ordinal, observe::LiveDevice& live, std::uint64_t total_bytes, std::uint64_t limit_bytes,
              config::Policy policy);
   ~DevicePool();
@@ -57,6 +60,7 @@ class DevicePool {
                           std::uint16_t thread, Error* answer);
   FreeOutcome free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, Error* answer);
   void stream_ending(ContextPool* home, CUcontext context, std::uint64_t identity);
+  void stream_ending(std::uint64_t identity);  ///< of whichever context
   PoolSet::MempoolFigures mempool_figures(std::uint8_t mempool);
   void reset_mempool_high(std::uint8_t mempool, bool reserved, bool used);
   bool free_while_exiting(CUdeviceptr address);
@@ -73,7 +77,7 @@ class DevicePool {
   void refund_outside(OutsideKind kind, std::uint64_t bytes);
   void adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes);
   std::size_t trim(std::uint64_t keep_bytes = 0);
-  std::size_t make_room();
+  std::size_t make_room(std::uint64_t until_ns);
   /// False when the lock could not be had until `deadline_ns`.
   bool snapshot(std::uint64_t deadline_ns, observe::DeviceSnapshot& out);
   std::string check();
@@ -90,7 +94,6 @@ class DevicePool {
   static constexpr std::uint64_t kEpochShare = 12;
   static constexpr std::uint64_t kReservedShare = 8;
   static constexpr std::uint64_t kDeferredShare = 3;
-  static constexpr std::uint64_t kPollBound_ns = 1'000'000'000;
 
   // device_pool.cpp
   CUdeviceptr serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, Error* answer)

@@ -51,11 +51,11 @@ FenceResult Fence::wait_on_device(DeviceState& device, CUcontext context, CUstre
   return judged;
 }
 
-FenceResult Fence::record(DeviceState& device, CUcontext asking) {
+FenceResult Fence::record(DeviceState& device, CUcontext asking, const DeviceState* only) {
   PoolServices& services = device.services;
   if (services.cannot_record.load(std::memory_order_relaxed)) return {FenceAnswer::unsupported, {}};  // the driver may lack the call itself
   const CaptureGate::Pass pass(services.gate);
-  if (!pass.allowed() || !services.contexts.pin_all(points_)) return {FenceAnswer::impossible, {}};
+  if (!pass.allowed() || !services.contexts.pin_all(points_, only)) return {FenceAnswer::impossible, {}};
   FenceResult result{FenceAnswer::done, {}};
   for (FencePoint& point : points_) {
     const CUresult code = record_point(device, point);
@@ -167,7 +167,7 @@ FenceResult Fence::wait(DeviceState& device, CUcontext context, CUcontext asking
     if (point.done) continue;
     if (services.contexts.pin(point.home, point.life) != Pin::held) continue;  // poll() says what became of it
     FenceResult judged{FenceAnswer::done, {}};
-    if (point.home->registered.context == context && !services.gate.capturing()) {
+    if ((context == nullptr || point.home->registered.context == context) && !services.gate.capturing()) {
       const RelaxedCaptureMode relaxed(device.driver);
       const CUresult code = device.driver.cuEventSynchronize(point.event);
       if (code != CUDA_SUCCESS) judged = judge(device, point, code, asking, "cuEventSynchronize");

@@ -41,8 +41,8 @@ struct FenceResult {
 
 class Fence {
  public:
-  /// Records in every context. The gate is held, shared, meanwhile. Throws std::bad_alloc with nothing recorded.
-  FenceResult record(DeviceState& device, CUcontext asking);
+  /// Records in every context (`only`: of that device). The gate is held, shared, meanwhile. Throws std::bad_alloc with nothing recorded.
+  FenceResult record(DeviceState& device, CUcontext asking, const DeviceState* only = nullptr);
   /// Records behind what `stream` of `context` (the caller's current one) holds now. As record().
   FenceResult record_on(DeviceState& device, ContextPool& home, CUcontext context, CUstream stream);
   /// Makes `stream`, of the context that is current, wait for it on the device. Precondition: record_on() made it.
@@ -52,7 +52,7 @@ class Fence {
   FenceResult wait_all_on_device(DeviceState& device, CUstream stream);
   /// Queries the first point that is not done, and on while they complete. Never completes work, never blocks.
   FenceResult poll(DeviceState& device, CUcontext asking);
-  /// Blocks until the work of `context` is complete, if it has a point here. Precondition: the program's own free of a block
+  /// Blocks until the work of `context` (null: of each one here) is complete, unless something captures. Precondition: the program's own free of a block
   /// of that context made this fence, so that natively the program would have waited there.
   FenceResult wait(DeviceState& device, CUcontext context, CUcontext asking);
   /// Gives the events back and forgets the points.

@@ -7,8 +7,8 @@
 //   lanes    what streams keep for themselves becomes everybody's when its work is over
 //   release  whole free regions of this device back to the driver, then grow: only when that is enough and nothing would block
 //   poll     every deferred free: events recorded inside the program's own frees are waited for (natively the free did that),
-//            later ones are polled, one second at most in all; then release again. Where frees synchronise, those that
-//            fell into a capture are synchronised with here
+//            later ones are polled, one second at most in all; then release again. Without events that cover a context what was
+//            freed during a capture waits for the next free, which synchronises: here that could wait for the caller itself
 //   native   the driver's own call for exactly these bytes
 // Each rung is counted. No rung runs the driver under the lock, and no rung but `poll` waits. The remap rung of the page heap
 // belongs between retire and grow.
@@ -134,9 +134,6 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   Clock& clock = pool.device_.services.clock;
   const std::uint64_t until_ns = clock.now_ns() + DevicePool::kPollBound_ns;
   Error error = pool.close_epoch(attempt.context, false);
-  // Freed during a capture, on a driver without cuCtxRecordEvent: no event will ever tell. Better to wait here than to fail.
-  if (attempt.request.stream.identity == 0 && pool.synchronises() && !pool.deferred_.batch_is_empty() && !pool.capturing())
-    error = pool.synchronise_and_retire(attempt.context).error;
   for (std::uint64_t pause_ns = kFirstPause_ns; error.code == CUDA_SUCCESS; pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
     while (pool.retire_oldest(attempt.context, true, &error) || pool.retire_stamped(*attempt.home, attempt.context, &error)) {
     }
@@ -248,7 +245,7 @@ std::uint64_t DevicePool::trim_idle(std::uint64_t keep_bytes) {
 /// Also after the program has synchronised the device needs a moment to get to the event that says so.
 std::size_t DevicePool::trim(std::uint64_t keep_bytes) { return give_back_idle(device_.services.clock.now_ns() + kQuietBound_ns, keep_bytes, false); }
 
-std::size_t DevicePool::make_room() { return give_back_idle(device_.services.clock.now_ns() + kPollBound_ns, 0, true); }
+std::size_t DevicePool::make_room(std::uint64_t until_ns) { return give_back_idle(until_ns, 0, true); }
 
 /// Before the first rung: the context must be alive and ours. Pinned on success only.
 Error DevicePool::enter(Attempt& attempt) {

@@ -225,7 +225,8 @@ FreeResult PoolSet::free_on(CUdeviceptr address, CUcontext context, StreamName s
 }
 
 void PoolSet::stream_ending(CUcontext context, std::uint64_t identity) {
-  if (ContextPool* home = impl_->services.contexts.find(context)) home->pool.stream_ending(home, context, identity);
+  if (context == nullptr) impl_->for_each_pool([&](DevicePool& pool) { pool.stream_ending(identity); });
+  else if (ContextPool* home = impl_->services.contexts.find(context)) home->pool.stream_ending(home, context, identity);
 }
 
 PoolSet::MempoolFigures PoolSet::mempool_figures(int device, std::uint8_t mempool) {
@@ -350,7 +351,7 @@ CUresult PoolSet::begin_capture(CUstream stream, const std::function<CUresult()>
   const bool is_handle = reinterpret_cast<std::uintptr_t>(stream) % 2 == 0;  // the caller's keys for default streams are odd
   const bool known = is_handle && impl_->driver.has_cuStreamGetCtx() && impl_->driver.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS;
   if (!known && impl_->driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS) context = nullptr;
-  return impl_->services.gate.begin(stream, begin, context, thread);
+  return impl_->services.gate.begin(stream, begin, context, thread, &impl_->services.clock);
 }
 
 CUresult PoolSet::end_capture(CUstream stream, const std::function<CUresult()>& end, const std::function<bool()>& still_capturing) {
@@ -372,7 +373,8 @@ bool PoolSet::capturing() const { return impl_->services.gate.capturing(); }
 
 bool PoolSet::make_room() {
   std::size_t released_bytes = 0;
-  impl_->for_each_pool([&](DevicePool& pool) { released_bytes += pool.make_room(); });
+  const std::uint64_t until_ns = impl_->services.clock.now_ns() + DevicePool::kPollBound_ns;  // for all devices together
+  impl_->for_each_pool([&](DevicePool& pool) { released_bytes += pool.make_room(until_ns); });
   return released_bytes != 0;
 }
 

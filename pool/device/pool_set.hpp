@@ -98,7 +98,7 @@ class PoolSet {
   Result<CUdeviceptr> allocate_on(CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, const char* api);
   /// Frees a block when the work submitted to `stream` so far is over. Never blocks; records an event only while memory is short.
   FreeResult free_on(CUdeviceptr address, CUcontext context, StreamName stream);
-  /// The stream (or the thread whose it is) is about to end: its identity may come again.
+  /// The stream (or the thread whose it is) is about to end: its identity may come again. `context` null: it is not known.
   void stream_ending(CUcontext context, std::uint64_t identity);
 
   /// What memory pool `mempool` of `device` has, as CU_MEMPOOL_ATTR_{RESERVED,USED}_MEM_{CURRENT,HIGH} say. Index 1 is the default

@@ -38,7 +38,7 @@ class StreamLanes {
 
   struct Entry {
     std::uint64_t identity = 0;
-    CUstream handle = nullptr;  ///< null: a default stream, which no other thread can name or which orders all others
+    CUstream handle = nullptr;  ///< null: a thread's own default stream, which no other thread can name
     std::uint32_t lane = 0;
     std::uint64_t last_use = 0;
     bool busy = false;          ///< a thread is in the driver with the handle
@@ -56,8 +56,7 @@ class StreamLanes {
   }
   /// Precondition: !is_full(). Throws std::bad_alloc with nothing changed.
   void add(StreamName stream, std::uint32_t lane) {
-    const bool is_special = stream.handle == CU_STREAM_LEGACY || stream.handle == CU_STREAM_PER_THREAD;
-    entries_.push_back({stream.identity, is_special ? nullptr : stream.handle, lane, ++uses_});
+    entries_.push_back({stream.identity, stream.handle == CU_STREAM_PER_THREAD ? nullptr : stream.handle, lane, ++uses_});
   }
   /// The entry of a stream, or nullptr; until the next add() or remove(). Not a use.
   Entry* entry(std::uint64_t identity) {

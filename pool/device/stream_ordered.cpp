@@ -101,7 +101,9 @@ void DevicePool::drain_lane(ContextPool& home, std::uint32_t lane, Batch& batch)
 void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool or_not) {
   StreamLanes::Entry* entry = home.streams.entry(identity);
   if (entry == nullptr || home.pooled->lane_bytes(entry->lane) == 0) return;
-  const bool can_record = entry->handle != nullptr && !entry->busy && !capturing() && may_call_driver();
+  // An event on the legacy stream would make blocking streams wait for each other: only where there is no other kind.
+  const bool has_context_events = !device_.services.cannot_record.load(std::memory_order_relaxed);
+  const bool can_record = entry->handle != nullptr && !(entry->handle == CU_STREAM_LEGACY && has_context_events) && !entry->busy && !capturing() && may_call_driver();
   if (!can_record) {
     if (!or_not) drain_lane(home, entry->lane, deferred_.batch());
     return;
@@ -159,6 +161,20 @@ void DevicePool::drain_lanes(bool or_not) {
     ContextPool& home = *homes_[i];
     if (home.context == nullptr || home.pooled == nullptr) continue;
     drain_streams(home, or_not, [](const StreamLanes&, const StreamLanes::Entry&) { return true; });
+  }
+}
+
+void DevicePool::stream_ending(std::uint64_t identity) {
+  for (std::size_t i = 0;; ++i) {
+    ContextPool* home = nullptr;
+    CUcontext context = nullptr;
+    {
+      const MutexLock lock(device_.lock);
+      if (i >= homes_.size()) return;
+      home = homes_[i].get();
+      if (home->streams.entry(identity) != nullptr) context = home->context;
+    }
+    if (context != nullptr) stream_ending(home, context, identity);
   }
 }
 

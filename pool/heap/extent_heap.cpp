@@ -124,9 +124,12 @@ Extent* ExtentHeap::allocate(std::uint64_t bytes, std::uint32_t lane) {
   const std::uint64_t need = round_request(bytes);
   if (need == 0) return nullptr;
   Extent* block = lane == 0 ? nullptr : bins_of(lane).pick(need, policy_.candidates);
-  if (block == nullptr) {
-    lane = 0;
-    block = bins_.pick(need, policy_.candidates);
+  if (block == nullptr || block->bytes - need > need / kLooseShare) {  // everybody's hole is better than a loose one of the lane
+    Extent* shared = bins_.pick(need, policy_.candidates);
+    if (block == nullptr || (shared != nullptr && shared->bytes < block->bytes)) {
+      block = shared;
+      lane = 0;
+    }
   }
   if (block == nullptr) return nullptr;
   if (block->bytes != need) {
@@ -197,6 +200,7 @@ Extent* ExtentHeap::absorb_into_next(Extent* extent) noexcept {
 
 Extent* ExtentHeap::free(Extent* extent, std::uint32_t lane) noexcept {
   count(extent->region, static_cast<std::int64_t>(extent->bytes), lane);
+  if (lane != 0) take_neighbours(*extent, lane);
   const bool joins_next = extent->next_is_free && extent->next->lane == lane;
   if (extent->previous_is_free && extent->previous->lane == lane) {
     if (joins_next) absorb_next(extent);

@@ -49,10 +49,10 @@ class ExtentHeap {
   template <class F> void abandon_region(Region* region, F&& on_extent);
 
   /// A block of exactly round(bytes) carved from the best of a few candidates: the tightest, then the lowest
-  /// address, from `lane` if it has one, else from lane 0; nullptr only when no hole of either fits. State live, owner's
+  /// address, from `lane`, or from lane 0 when that has a tighter one; nullptr only when no hole of either fits. State live, owner's
   /// fields zero on return. O(1). Throws std::bad_alloc.
   Extent* allocate(std::uint64_t bytes, std::uint32_t lane = 0);
-  /// live or deferred -> free in `lane`, coalesced with free neighbours of that lane. Returns the resulting hole. O(1).
+  /// live or deferred -> free in `lane`, coalesced with free neighbours of that lane and no larger ones of lane 0. Returns the resulting hole. O(1).
   /// Precondition: the owner has unlinked a deferred extent from its list.
   Extent* free(Extent* extent, std::uint32_t lane = 0) noexcept;
   /// live -> deferred: its bytes stay out of every bin; bin_previous and bin_next are the owner's until free().
@@ -118,6 +118,9 @@ class ExtentHeap {
   Extent* absorb_into_next(Extent* extent) noexcept;
   SizeBins& bins_of(std::uint32_t lane) noexcept { return lane == 0 ? bins_ : lanes_[lane - 1]->bins; }
   void count(Region* region, std::int64_t free_bytes, std::uint32_t lane) noexcept;
+  static constexpr std::uint64_t kLooseShare = 8;  ///< a hole of a lane is loose when more than this share of the block would be left of it
+  void take_neighbours(const Extent& extent, std::uint32_t lane) noexcept;
+  void join_next(Extent* hole) noexcept;
   void move_to_lane(Extent* hole, std::uint32_t lane) noexcept;
   void forget_region(Region* region) noexcept;
   std::string check_region(const Region& region, Tally* tally) const;

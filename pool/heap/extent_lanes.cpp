@@ -33,6 +33,30 @@ void ExtentHeap::move_to_lane(Extent* hole, std::uint32_t lane) noexcept {
   count(hole->region, bytes, lane);
 }
 
+/// Everybody's holes beside `extent` that are no larger come into its lane, so that they join. A large one stays everybody's: who
+/// allocates for no stream would have to grow.
+void ExtentHeap::take_neighbours(const Extent& extent, std::uint32_t lane) noexcept {
+  const auto is_due = [&](bool is_free, const Extent* hole) { return is_free && hole->lane == 0 && hole->bytes <= extent.bytes; };
+  if (is_due(extent.previous_is_free, extent.previous)) {
+    Extent* hole = extent.previous;
+    move_to_lane(hole, lane);
+    if (hole->previous_is_free && hole->previous->lane == lane) join_next(hole->previous);
+  }
+  if (is_due(extent.next_is_free, extent.next)) {
+    move_to_lane(extent.next, lane);
+    if (extent.next->next_is_free && extent.next->next->lane == lane) join_next(extent.next);
+  }
+}
+
+/// A hole and the one behind it, of the same lane, become one.
+void ExtentHeap::join_next(Extent* hole) noexcept {
+  const std::uint64_t before_bytes = hole->bytes;
+  absorb_next(hole);  // adds to its bytes, which its bin must learn
+  const std::uint64_t joined_bytes = hole->bytes;
+  hole->bytes = before_bytes;
+  bins_of(hole->lane).resize(hole, joined_bytes);
+}
+
 bool ExtentHeap::gather(std::uint32_t lane, std::uint64_t bytes) noexcept {
   const std::uint64_t need = round_request(bytes);
   const auto usable = [lane](bool is_free, const Extent* extent) { return is_free && (extent->lane == 0 || extent->lane == lane); };
@@ -45,11 +69,7 @@ bool ExtentHeap::gather(std::uint32_t lane, std::uint64_t bytes) noexcept {
     if (first->lane == 0) move_to_lane(first, lane);
     while (usable(first->next_is_free, first->next)) {
       if (first->next->lane == 0) move_to_lane(first->next, lane);
-      const std::uint64_t before_bytes = first->bytes;
-      absorb_next(first);  // adds to its bytes, which its bin must learn
-      const std::uint64_t joined_bytes = first->bytes;
-      first->bytes = before_bytes;
-      bins_of(lane).resize(first, joined_bytes);
+      join_next(first);
     }
     return true;
   });

@@ -52,8 +52,8 @@ class Races(unittest.TestCase):
         self.never_hits("--memory", "64MiB", "--policy", "preallocate")
 
     def test_no_race_where_frees_synchronise(self):
-        # Whole operations: see schedules/open/sync_free_meets_capture.txt.
-        self.never_hits("--free", "sync", "--whole-operations", *PRESSURE)
+        self.never_hits("--free", "sync", *PRESSURE)
+        self.never_hits("--driver", "12000", "--devices", "2", *PRESSURE)
 
     def test_races_are_found_where_there_are_some_and_become_small_programs(self):
         code, figures, said = explore("--steps", "100000", "--free", "immediate", "--route", "plain", "--shrink", "--shrink-limit", "60")

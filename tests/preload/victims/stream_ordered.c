@@ -2,7 +2,7 @@
 //! case default
 //! check c["allocations"] == 7 and c["live_blocks"]["current"] == 0
 //! check report["data_quality"]["unpooled_apis_seen"] == ["cuMemAllocAsync"]
-//! check c["driver_calls"].get("cuEventRecord", 0) == 0 and c["driver_calls"].get("cuStreamWaitEvent", 0) == 0
+//! check c["driver_calls"].get("cuEventRecord", 0) == 1 and c["driver_calls"].get("cuStreamWaitEvent", 0) == 0
 //! case preallocated
 //! env CUPOOL_POLICY=preallocate
 //! env CUPOOL_PREALLOCATE=64MiB

@@ -165,14 +165,21 @@ TEST_CASE("a native block freed during a capture goes back to the driver after i
   CHECK(rig.pools().find(native, nullptr) == Ownership::unknown);
 }
 
-TEST_CASE("where frees synchronise, one that fell into a capture is not lost to an allocation that needs it") {
+TEST_CASE("where frees synchronise, one that fell into a capture is served after the next free, and no allocation waits for the host") {
   RigOptions options;
   options.driver_version = "12040";
   options.pool.limit.all = config::parse_amount("64MiB");
   Rig rig(options);
   const CUdeviceptr block = rig.allocate(40 * kMiB);
+  const CUdeviceptr small = rig.allocate(512);
   Capture capture(rig, new_stream());
   rig.free(block);
   REQUIRE(capture.end() == CUDA_SUCCESS);
+  volatile std::uint32_t released = 0;
+  REQUIRE(cusim_launch_wait_host(new_stream(), &released) == CUDA_SUCCESS);
+  CHECK(rig.try_allocate(40 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cusim_calls("cuCtxSynchronize") == 0);
+  released = 1;
+  rig.free(small);
   CHECK(rig.allocate(40 * kMiB) == block);
 }

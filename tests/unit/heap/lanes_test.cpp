@@ -48,10 +48,42 @@ TEST_CASE("a lane without a fitting hole takes everybody's") {
   CHECK(one.heap.check() == "");
 }
 
-TEST_CASE("holes coalesce within their lane only") {
+TEST_CASE("everybody's holes beside a block join its lane when they are no larger") {
   OneRegion one;
   Extent* a = one.heap.allocate(kMiB);
   Extent* b = one.heap.allocate(kMiB);
+  Extent* c = one.heap.allocate(kMiB);
+  one.heap.allocate(kMiB);
+  const std::uint32_t lane = one.heap.add_lane();
+  const std::uint64_t address = a->address;
+  one.heap.free(a);
+  one.heap.free(c);
+  one.heap.free(b, lane);
+  CHECK(one.heap.check() == "");
+  CHECK(one.heap.lane_bytes(lane) == 3 * kMiB);
+  CHECK(one.heap.allocate(3 * kMiB, lane)->address == address);
+  CHECK(one.heap.check() == "");
+}
+
+TEST_CASE("a lane's loose hole is left alone while everybody has a tighter one") {
+  OneRegion one;
+  Extent* a = one.heap.allocate(3 * kMiB);
+  one.heap.allocate(512);
+  Extent* b = one.heap.allocate(kMiB);
+  one.heap.allocate(one.heap.largest_free_bytes());
+  const std::uint64_t tight = b->address;
+  const std::uint32_t lane = one.heap.add_lane();
+  one.heap.free(a, lane);
+  one.heap.free(b);
+  CHECK(one.heap.allocate(kMiB, lane)->address == tight);
+  CHECK(one.heap.lane_bytes(lane) == 3 * kMiB);
+  CHECK(one.heap.check() == "");
+}
+
+TEST_CASE("holes coalesce within their lane only, but for small ones of everybody's") {
+  OneRegion one;
+  Extent* a = one.heap.allocate(kMiB);
+  Extent* b = one.heap.allocate(1536 * 1024);
   Extent* c = one.heap.allocate(kMiB);
   Extent* d = one.heap.allocate(kMiB);
   const std::uint32_t lane = one.heap.add_lane();
@@ -88,21 +120,20 @@ TEST_CASE("a region with a hole in a lane is not wholly free") {
 TEST_CASE("gather joins what lies beside a lane's holes, and no more than is asked for") {
   OneRegion one;
   std::vector<Extent*> blocks;
-  for (int i = 0; i < 8; ++i) blocks.push_back(one.heap.allocate(kMiB));
+  for (const std::uint64_t kib : {1536, 1024, 1536, 1024}) blocks.push_back(one.heap.allocate(kib * 1024));
   const std::uint32_t lane = one.heap.add_lane();
   const std::uint32_t other = one.heap.add_lane();
   one.heap.free(blocks[0]);
   one.heap.free(blocks[1], lane);
   one.heap.free(blocks[2]);
   one.heap.free(blocks[3], other);
-  one.heap.free(blocks[6]);
-  CHECK_FALSE(one.heap.gather(lane, 4 * kMiB));
+  CHECK_FALSE(one.heap.gather(lane, 5 * kMiB));
   CHECK(one.heap.lane_bytes(lane) == kMiB);
-  REQUIRE(one.heap.gather(lane, 3 * kMiB));
+  REQUIRE(one.heap.gather(lane, 4 * kMiB));
   CHECK(one.heap.check() == "");
-  CHECK(one.heap.lane_bytes(lane) == 3 * kMiB);
-  CHECK(one.heap.allocate(3 * kMiB, lane)->address == kBase);
-  CHECK(one.heap.allocate(kMiB)->address == kBase + 6 * kMiB);
+  CHECK(one.heap.lane_bytes(lane) == 4 * kMiB);
+  CHECK(one.heap.allocate(4 * kMiB, lane)->address == kBase);
+  CHECK(one.heap.allocate(kMiB)->address == kBase + 5 * kMiB);
   CHECK(one.heap.check() == "");
 }
 
