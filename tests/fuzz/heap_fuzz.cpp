@@ -151,13 +151,14 @@ class Machine {
   void allocate(std::uint64_t bytes, std::uint32_t lane) {
     const std::uint64_t need = round_request(bytes);
     const bool from_lane = lane != 0 && largest_hole(lane) >= need;
-    const bool fits = from_lane || largest_hole(0) >= need;
+    const bool from_all = largest_hole(0) >= need;
+    const bool fits = from_lane || from_all;
     Extent* extent = heap_.allocate(bytes, lane);
     require((extent != nullptr) == fits, "a request that fits was refused, or the reverse");
     if (extent == nullptr) return;
     require(extent->bytes == need && extent->state == ExtentState::live, "a block is not what was asked for");
-    require(model_.all(extent->address, need, static_cast<std::uint8_t>(from_lane ? lane : 0)),
-            "a block has what is another lane's or another block's, or is everybody's where its lane had a hole");
+    const bool is_own = from_lane && model_.all(extent->address, need, static_cast<std::uint8_t>(lane));
+    require(is_own || (from_all && model_.all(extent->address, need, 0)), "a block has what is another lane's or another block's");
     model_.set(extent->address, need, Model::kNobody);
     require(blocks_.emplace(extent->address, extent).second, "an address was handed out twice");
   }
@@ -176,6 +177,10 @@ class Machine {
     Extent* block = at->second;
     blocks_.erase(at);
     model_.set(block->address, block->bytes, static_cast<std::uint8_t>(lane));
+    for (const Extent* beside : {block->previous, block->next}) {  // everybody's, and no larger: it joins the lane
+      const bool joins = lane != 0 && beside != nullptr && beside->state == ExtentState::free && beside->lane == 0 && beside->bytes <= block->bytes;
+      if (joins) model_.set(beside->address, beside->bytes, static_cast<std::uint8_t>(lane));
+    }
     check_hole(*heap_.free(block, lane), lane);
   }
   void look(std::uint64_t address) {

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <string>
+#include <thread>
 
 #include "tests/sim/simulator.hpp"
 
@@ -62,7 +64,12 @@ std::string log_text(Simulator& sim) {
 void write_exit_log() {
   Simulator& sim = Simulator::instance();
   if (sim.settings.log_path.empty() || sim.forked) return;
-  const Lock lock(sim.mutex, std::try_to_lock);
+  // Other threads may go on calling until the process is gone; one that waits for the host keeps the lock.
+  Lock lock(sim.mutex, std::try_to_lock);
+  for (int tries = 0; tries < 2000 && !lock.owns_lock(); ++tries) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    static_cast<void>(lock.try_lock());
+  }
   if (!lock.owns_lock()) return;
   std::string path = sim.settings.log_path;
   if (const std::size_t at = path.find("%p"); at != std::string::npos) path.replace(at, 2, std::to_string(getpid()));
