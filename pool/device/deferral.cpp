@@ -111,7 +111,8 @@ Error DevicePool::catch_up(CUcontext asking) {
 Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
   Error error = close_epoch(asking, inside_free);
   Error query_error{};
-  retire_oldest(asking, false, &query_error);
+  while (retire_oldest(asking, false, &query_error) && synchronises()) {  // there each free may make one
+  }
   if (error.code == CUDA_SUCCESS) error = query_error;
   if (inside_free && error.code == CUDA_SUCCESS) error = catch_up(asking);
   if (inside_free) give_back_surplus();
