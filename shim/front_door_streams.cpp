@@ -14,10 +14,12 @@ namespace cupool::shim::front_door {
 namespace {
 
 /// Does `stream` capture? A capture reaches other streams by event waits, but begins through us: without any, nobody is asked.
-bool is_capturing(Process& own, CUstream stream) {
+/// `if_unknown`: when something captures and the driver does not say what.
+bool is_capturing(Process& own, CUstream stream, bool if_unknown) {
   if (!own.pools.capturing()) return false;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return own.api.cuStreamIsCapturing != nullptr && own.api.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+  if (own.api.cuStreamIsCapturing == nullptr || own.api.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS) return if_unknown;
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 /// An answer of cuStreamGetCtx that the free would get as well; any other (not permitted, not supported) only keeps the stream's context from us.
@@ -38,7 +40,7 @@ template <class... Args>
 CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, CUdeviceptr* out, std::size_t bytes, CUstream stream, Args... args) {
   Process& own = process();
   if (own.options->policy != config::Policy::async) own.saw_unpooled(real.symbol());
-  if (is_capturing(own, stream)) return real(out, args...);  // a graph node: nothing is taken until the graph runs
+  if (is_capturing(own, stream, true)) return real(out, args...);  // a graph node: nothing is taken until the graph runs
   own.before_allocation();
   const auto call = [&] { return real(out, args...); };
   const auto ask = [&] { return ask_for_impossible(real, args...); };
@@ -53,7 +55,7 @@ CUresult allocate_from(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPo
   CUcontext context = nullptr;
   if (out == nullptr || bytes == 0 || (context = current_owner(own)) == nullptr) return real(out, args...);
   const CUstream handle = plain_handle(stream, real.is_per_thread());
-  if (!own.pools.serves_streams() || is_capturing(own, handle)) return pass_async(real, out, bytes, handle, args...);
+  if (!own.pools.serves_streams() || is_capturing(own, handle, true)) return pass_async(real, out, bytes, handle, args...);
   const std::optional<StreamBook::Named> named = own.streams.name(own.api, own.contexts, context, handle);
   const std::uint8_t mempool = named ? find_pool(named->device) : std::uint8_t{0};
   if (mempool == 0) return pass_async(real, out, bytes, handle, args...);
@@ -138,7 +140,7 @@ CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdevicep
   if (!own.pools.owns(address)) return free_outside(take_outside(address), [&] { return free_elsewhere(unless_opened(address)); });
   const CUstream handle = plain_handle(stream, real.is_per_thread());
   // In a capture this would become a graph node, which only memory of the graph or of a pool can have.
-  if (is_capturing(own, handle)) return free_elsewhere(kNowhere);
+  if (is_capturing(own, handle, false)) return free_elsewhere(kNowhere);
   begin_call(own);
   const CUcontext context = current_owner(own);
   const bool is_special = handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;

@@ -30,9 +30,7 @@ DELIBERATE = [
 ]
 # (question, why it is not mended yet): shown in the table as open, and no failure. A row that no longer differs on the simulated driver
 # fails the tests, so that it is taken out.
-OPEN: list[tuple[str, str]] = [
-    (r"cuMemPoolTrimTo\(0\) after the work: 64 MiB were given back", "a trim gives back only what no event of its own still waits for"),
-]
+OPEN: list[tuple[str, str]] = []
 
 
 def is_open(sentence: str) -> bool:
