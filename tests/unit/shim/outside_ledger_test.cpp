@@ -112,8 +112,10 @@ TEST_CASE("with a primary context end the contexts that stand for its green ones
 TEST_CASE("one thread at a time begins or ends the primary context of a device") {
   ContextBook book;
   std::unique_lock first = book.primary_turn(0);
-  const std::unique_lock other_device = book.primary_turn(1);
-  CHECK(first.owns_lock());
+  {
+    const std::unique_lock other_device = book.primary_turn(1);
+    CHECK(other_device.owns_lock());
+  }
   first.unlock();
   CHECK(book.primary_turn(0).owns_lock());
 }
