@@ -55,8 +55,6 @@ DELIBERATE = [
              situations=CAPTURED, consequences=True),
     Accepted("the same, in a capture of the case's own", ALL, r"code=900", r"code=0", symbols="cuStreamBeginCapture.*", cases="with frees inside",
              consequences=True),
-    # The legacy stream while a blocking stream captures.
-    Accepted("a pool hit succeeds during capture", POOLED, r"code=906( .*)?", r"code=0( .*)?", consequences=True),
     Accepted("an asynchronous error appears at the next real driver call", ALL, r"code=700( .*)?", r"code=0( .*)?", situations="broken",
              consequences=True),
 ]
