@@ -137,7 +137,6 @@ CUresult map_physical(const Real<CUresult(CUdeviceptr, std::size_t, std::size_t,
 CUresult unmap_physical(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CUdeviceptr address, std::size_t bytes);
 /// Stream-ordered memory that stays the driver's: held to the limit, and forgotten at its free.
 CUresult account_driver_pool(std::size_t bytes, const char* symbol, CUdeviceptr* out, const std::function<CUresult()>& call, const PoolSet::AskDriver& ask);
-/// The driver is about to free `address`: forgets it where it was booked outside the pool.
 /// What the program took from the driver at `address`, if anything; for free_outside.
 std::optional<PoolSet::OutsideEntry> take_outside(CUdeviceptr address);
 

@@ -57,12 +57,12 @@ class CaptureGate {
 
   /// Runs `begin` exclusively; on success `stream` of `context` captures. A handle may be in here several times: the
   /// per-thread default stream is one handle and many streams. `thread`: the number of the only thread that can end it, or 0.
-  template <class Begin> CUresult begin(CUstream stream, Begin&& begin_capture, CUcontext context = nullptr, std::uint64_t thread = 0, Clock* clock = nullptr) {
+  template <class Begin> CUresult begin(CUstream stream, Begin&& begin_capture, CUcontext context, std::uint64_t thread, Clock& clock) {
     std::unique_lock<std::shared_mutex> lock(mutex_);
-    const std::uint64_t until_ns = clock != nullptr && synchronising_.load(std::memory_order_relaxed) != 0 ? clock->now_ns() + kSynchronisingBound_ns : 0;
-    while (synchronising_.load(std::memory_order_relaxed) != 0 && until_ns != 0 && clock->now_ns() < until_ns) {
+    const std::uint64_t until_ns = clock.now_ns() + kSynchronisingBound_ns;
+    while (synchronising_.load(std::memory_order_relaxed) != 0 && clock.now_ns() < until_ns) {
       lock.unlock();
-      clock->pause(kSynchronisingPause_ns);
+      clock.pause(kSynchronisingPause_ns);
       lock.lock();
     }
     streams_.reserve(streams_.size() + 1);

@@ -89,7 +89,8 @@ Error DevicePool::catch_up(CUcontext asking) {
   Epoch* target = nullptr;
   std::uint64_t left_bytes = deferred_bytes;
   for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && left_bytes > most_bytes / 2; epoch = epoch->next) {
-    if (epoch->busy || !epoch->recorded || epoch->waitable == nullptr || epoch->next == nullptr) break;
+    const bool is_own = epoch->next == nullptr;  // this very free's: it never waits for that
+    if (is_own || epoch->busy || !epoch->recorded || epoch->waitable == nullptr) break;
     left_bytes -= std::min(epoch->batch.bytes, left_bytes);
     target = epoch;
   }

@@ -156,16 +156,20 @@ FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* 
   return synchronises() ? free_synchronously(extent, thread, answer) : free_deferred(extent, thread, answer);
 }
 
+/// What could still be taken from the driver, as of its last answer.
+std::uint64_t DevicePool::room_bytes() const {
+  const std::uint64_t reserved_bytes = device_.live.counters.reserved_bytes.current.load(std::memory_order_relaxed);
+  const bool is_sampled = device_.live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0;
+  const std::uint64_t driver_free_bytes = is_sampled ? device_.live.driver_free_bytes.load(std::memory_order_relaxed)
+                                                     : device_.total_bytes - std::min(reserved_bytes, device_.total_bytes);
+  return std::min(driver_free_bytes, device_.limit.headroom_bytes());
+}
+
 /// What the program has never needed at once so far, of all that it could have: in the pool, or not yet taken from the driver.
 std::uint64_t DevicePool::spare_bytes() {
   const observe::Counters& counters = device_.counters();
-  const std::uint64_t reserved_bytes = counters.reserved_bytes.current.load(std::memory_order_relaxed);
-  const std::uint64_t needed_bytes = counters.live_bytes.peak.load(std::memory_order_relaxed);
-  std::uint64_t room_bytes = device_.total_bytes - std::min(reserved_bytes, device_.total_bytes);
-  if (device_.live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0)
-    room_bytes = device_.live.driver_free_bytes.load(std::memory_order_relaxed);
-  room_bytes = std::min(room_bytes, device_.limit.headroom_bytes());
-  return room_bytes + reserved_bytes - std::min(needed_bytes, room_bytes + reserved_bytes);
+  const std::uint64_t most_bytes = room_bytes() + counters.reserved_bytes.current.load(std::memory_order_relaxed);
+  return most_bytes - std::min(counters.live_bytes.peak.load(std::memory_order_relaxed), most_bytes);
 }
 
 FreeOutcome DevicePool::free_deferred(Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively) {

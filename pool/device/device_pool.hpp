@@ -89,8 +89,8 @@ class DevicePool {
   /// After limit or driver refused something, so many frees record their own event, so that it may be waited for.
   static constexpr std::uint32_t kPressureFrees = 64;
   static constexpr std::uint32_t kStampedFrees = 256;  ///< and so many in stream order
-  /// An epoch closes at this share of what is servable at the latest (below 64 MiB only on a nearly full device), and at a share of what
-  /// the pool holds at the earliest; what waits in all stays below a share of what is servable. Figures: tests/bench/README.md.
+  /// An epoch closes at this share of what is spare at the latest, or earlier at a share of what the pool holds (64 MiB at least); what waits
+  /// in all stays below a share of what is spare. Figures: tests/bench/README.md.
   static constexpr std::uint64_t kEpochShare = 12;
   static constexpr std::uint64_t kReservedShare = 8;
   static constexpr std::uint64_t kDeferredShare = 3;
@@ -106,6 +106,7 @@ class DevicePool {
   FreeOutcome free_locked(CUdeviceptr address, std::uint16_t thread, Error* answer, bool* must_clear) CUPOOL_EXCLUDES(device_.lock);
   FreeOutcome free_block(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_native(heap::Extent* extent, std::uint16_t thread, Error* answer, const CUstream* stream = nullptr) CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t room_bytes() const CUPOOL_REQUIRES(device_.lock);
   std::uint64_t spare_bytes() CUPOOL_REQUIRES(device_.lock);
   /// `waits_natively`: the program's call would have synchronised; one in stream order never does.
   FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively = true) CUPOOL_REQUIRES(device_.lock);
@@ -117,10 +118,10 @@ class DevicePool {
   bool free_stamped(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   std::uint32_t lane_for(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
   void drain_lane(ContextPool& home, std::uint32_t lane, Batch& batch) CUPOOL_REQUIRES(device_.lock);
-  void drain_stream(ContextPool& home, std::uint64_t identity, bool or_not) CUPOOL_REQUIRES(device_.lock);
-  void drain_streams(ContextPool& home, bool or_not, bool (*is_due)(const StreamLanes& streams, const StreamLanes::Entry& entry)) CUPOOL_REQUIRES(device_.lock);
+  void drain_stream(ContextPool& home, std::uint64_t identity, bool only_own_events) CUPOOL_REQUIRES(device_.lock);
+  void drain_streams(ContextPool& home, bool only_own_events, bool (*is_due)(const StreamLanes& streams, const StreamLanes::Entry& entry)) CUPOOL_REQUIRES(device_.lock);
   void drain_stale_lanes(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
-  void drain_lanes(bool or_not = false) CUPOOL_REQUIRES(device_.lock);
+  void drain_lanes(bool only_own_events = false) CUPOOL_REQUIRES(device_.lock);
   bool has_lanes() CUPOOL_REQUIRES(device_.lock);
   bool take_own_stamped(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
   bool retire_stamped(ContextPool& home, CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);

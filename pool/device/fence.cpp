@@ -161,6 +161,18 @@ FenceResult Fence::poll(DeviceState& device, CUcontext asking) {
   return {FenceAnswer::done, {}};
 }
 
+FenceResult Fence::poll_for(DeviceState& device, std::uint64_t bound_ns) {
+  constexpr std::uint64_t kPause_ns = 10'000;
+  Clock& clock = device.services.clock;
+  const std::uint64_t until_ns = clock.now_ns() + bound_ns;
+  FenceResult result = poll(device, nullptr);
+  while (result.answer == FenceAnswer::pending && result.error.code == CUDA_SUCCESS && clock.now_ns() < until_ns) {
+    clock.pause(kPause_ns);
+    result = poll(device, nullptr);
+  }
+  return result;
+}
+
 FenceResult Fence::wait(DeviceState& device, CUcontext context, CUcontext asking) {
   PoolServices& services = device.services;
   for (FencePoint& point : points_) {

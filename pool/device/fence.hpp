@@ -52,6 +52,8 @@ class Fence {
   FenceResult wait_all_on_device(DeviceState& device, CUstream stream);
   /// Queries the first point that is not done, and on while they complete. Never completes work, never blocks.
   FenceResult poll(DeviceState& device, CUcontext asking);
+  /// poll() until it is done, refused, or `bound_ns` are over; a pause between.
+  FenceResult poll_for(DeviceState& device, std::uint64_t bound_ns);
   /// Blocks until the work of `context` (null: of each one here) is complete, unless something captures. Precondition: the program's own free of a block
   /// of that context made this fence, so that natively the program would have waited there.
   FenceResult wait(DeviceState& device, CUcontext context, CUcontext asking);

@@ -28,8 +28,6 @@ namespace {
 using Climbed = Result<Extent*>;
 constexpr std::uint64_t kFirstPause_ns = 20'000;
 constexpr std::uint64_t kLongestPause_ns = 2'000'000;
-constexpr std::uint64_t kQuietPause_ns = 10'000;
-constexpr int kGraces = 20;
 constexpr std::uint64_t kQuietBound_ns = 500'000;  ///< [?] how long an event on an idle device takes: tens of microseconds
 constexpr std::uint64_t kEverything = std::numeric_limits<std::uint64_t>::max();
 }  // namespace
@@ -96,7 +94,10 @@ Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   request.lane = 0;  // what is new is nobody's; the lane may be another stream's when the driver returns
   const Result<Growth> grown = allocator->grow(pool.device_, home, request);
   if (!grown.ok() && grown.code() != CUDA_ERROR_OUT_OF_MEMORY) return grown.error();
-  if (!grown.ok() || grown.value().backed_off) pool.pressure_frees_ = DevicePool::kPressureFrees, pool.stamped_frees_ = DevicePool::kStampedFrees;
+  if (!grown.ok() || grown.value().backed_off) {
+    pool.pressure_frees_ = DevicePool::kPressureFrees;
+    pool.stamped_frees_ = DevicePool::kStampedFrees;
+  }
   if (!grown.ok()) attempt.refusal = grown.error();
   return grown.value().extent;
 }
@@ -135,7 +136,6 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   Clock& clock = pool.device_.services.clock;
   const std::uint64_t until_ns = clock.now_ns() + DevicePool::kPollBound_ns;
   Error error = pool.close_epoch(attempt.context, false);
-  int graces = kGraces;
   for (std::uint64_t pause_ns = kFirstPause_ns; error.code == CUDA_SUCCESS; pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
     while (pool.retire_oldest(attempt.context, true, &error) || pool.retire_stamped(*attempt.home, attempt.context, &error)) {
     }
@@ -147,11 +147,8 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     if (!found.ok() || found.value() != nullptr) return found;
     const Epoch* oldest = pool.deferred_.oldest();
     const bool hopeful = oldest != nullptr || !attempt.home->streams.stamped().empty() || pool.release_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes));
-    // A thread that natively would have waited as well, or one that is about to have recorded.
-    const bool in_good_hands = oldest != nullptr && (oldest->waiting || (oldest->busy && !oldest->recorded));
-    // Another thread is asking the driver about it this moment: what it learns may serve this request.
-    const bool is_late = clock.now_ns() >= until_ns && !in_good_hands && !(oldest != nullptr && oldest->busy && graces-- > 0);
-    if (!hopeful || is_late) return nullptr;
+    const bool in_good_hands = oldest != nullptr && oldest->waiting;  // a thread that natively would have waited as well
+    if (!hopeful || (clock.now_ns() >= until_ns && !in_good_hands)) return nullptr;
     const MutexUnlock unlocked(pool.device_.lock);
     clock.pause(pause_ns);
   }
@@ -196,14 +193,8 @@ bool DevicePool::quiet() {
   const MutexUnlock unlocked(device_.lock);
   Fence fence;
   FenceResult result = fence.record(device_, nullptr);
-  if (result.answer == FenceAnswer::done) result = fence.poll(device_, nullptr);
   // Also on an idle device an event is over only when the device has got to it.
-  Clock& clock = device_.services.clock;
-  const std::uint64_t until_ns = clock.now_ns() + kQuietBound_ns;
-  while (result.answer == FenceAnswer::pending && result.error.code == CUDA_SUCCESS && clock.now_ns() < until_ns) {
-    clock.pause(kQuietPause_ns);
-    result = fence.poll(device_, nullptr);
-  }
+  if (result.answer == FenceAnswer::done) result = fence.poll_for(device_, kQuietBound_ns);
   fence.clear(device_.services.contexts);
   return result.answer == FenceAnswer::done;
 }

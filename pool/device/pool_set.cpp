@@ -351,7 +351,7 @@ CUresult PoolSet::begin_capture(CUstream stream, const std::function<CUresult()>
   const bool is_handle = reinterpret_cast<std::uintptr_t>(stream) % 2 == 0;  // the caller's keys for default streams are odd
   const bool known = is_handle && impl_->driver.has_cuStreamGetCtx() && impl_->driver.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS;
   if (!known && impl_->driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS) context = nullptr;
-  return impl_->services.gate.begin(stream, begin, context, thread, &impl_->services.clock);
+  return impl_->services.gate.begin(stream, begin, context, thread, impl_->services.clock);
 }
 
 CUresult PoolSet::end_capture(CUstream stream, const std::function<CUresult()>& end, const std::function<bool()>& still_capturing) {

@@ -16,7 +16,6 @@ using heap::ExtentState;
 using heap::Region;
 
 namespace {
-constexpr std::uint64_t kFreesPause_ns = 10'000;
 constexpr std::uint64_t kFreesBound_ns = 2'000'000;  ///< [?] how long a few frees on an idle stream take: tens of microseconds
 }  // namespace
 
@@ -176,14 +175,7 @@ CUstream SegmentHeap::release_stream(DeviceState& device, ContextPool& home) {
 /// (cuCtxWaitEvent), and so this stream too, for work that itself waits for the calling thread.
 void SegmentHeap::await_frees(DeviceState& device, ContextPool& home, CUstream stream) {
   Fence fence;
-  FenceResult result = fence.record_on(device, home, home.registered.context, stream);
-  if (result.answer == FenceAnswer::done) result = fence.poll(device, nullptr);
-  Clock& clock = device.services.clock;
-  const std::uint64_t until_ns = clock.now_ns() + kFreesBound_ns;
-  while (result.answer == FenceAnswer::pending && result.error.code == CUDA_SUCCESS && clock.now_ns() < until_ns) {
-    clock.pause(kFreesPause_ns);
-    result = fence.poll(device, nullptr);
-  }
+  if (fence.record_on(device, home, home.registered.context, stream).answer == FenceAnswer::done) fence.poll_for(device, kFreesBound_ns);
   fence.clear(device.services.contexts);
 }
 

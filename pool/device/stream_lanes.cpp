@@ -11,7 +11,8 @@ const StreamLanes::Entry& StreamLanes::oldest() const {
 
 void StreamLanes::forget() {
   entries_.clear();
-  only_ = 0;
+  last_seen_ = 0;
+  frees_ = 0;
   several_ = false;
   for (StampedFree& stamped : stamped_) stamped.extent = nullptr;
   stamped_.remove_if([](const StampedFree& stamped) { return !stamped.busy; });

@@ -35,6 +35,7 @@ class StreamLanes {
   static constexpr std::size_t kMostStamped = 1024;
   /// A lane that so many calls on streams have passed by is stale: its thread may be gone, for nobody tells us of that.
   static constexpr std::uint64_t kStaleUses = 1024;
+  static constexpr std::uint32_t kLoneFrees = 256;
 
   struct Entry {
     std::uint64_t identity = 0;
@@ -75,11 +76,15 @@ class StreamLanes {
   Stamped& stamped() { return stamped_; }
   /// A stream-ordered call named this stream.
   void see(std::uint64_t identity) {
-    if (identity == only_) return;
-    several_ = several_ || only_ != 0;
-    only_ = identity;
+    if (identity == last_seen_) return;
+    several_ = several_ || last_seen_ != 0;
+    last_seen_ = identity;
   }
-  bool several() const { return several_; }  ///< … and others another one
+  void count_free() {
+    if (frees_ < kLoneFrees) ++frees_;
+  }
+  /// So many frees, and all calls named one stream: nobody else is expected to want what it frees.
+  bool is_alone() const { return !several_ && frees_ >= kLoneFrees; }
 
   /// The context died: nothing of this is left but what a thread is busy with.
   void forget();
@@ -90,7 +95,8 @@ class StreamLanes {
   std::vector<Entry> entries_;
   Stamped stamped_;
   std::uint64_t uses_ = 0;
-  std::uint64_t only_ = 0;  ///< the stream seen last
+  std::uint64_t last_seen_ = 0;  ///< identity
+  std::uint32_t frees_ = 0;      ///< up to kLoneFrees
   bool several_ = false;
 };
 

@@ -50,8 +50,10 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
 
 FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread) {
   home.streams.see(stream.identity);
-  if (stamped_frees_ != 0 && home.streams.several()) {  // the event is for another stream
-    --stamped_frees_;
+  home.streams.count_free();
+  // The event is for another stream: it may need these very bytes when the device cannot give as many again.
+  if (!home.streams.is_alone() && (stamped_frees_ != 0 || room_bytes() < extent->bytes)) {
+    if (stamped_frees_ != 0) --stamped_frees_;
     if (free_stamped(extent, home, context, stream, thread)) return FreeOutcome::freed;
   }
   const std::uint32_t lane = lane_for(home, stream);
@@ -97,15 +99,15 @@ void DevicePool::drain_lane(ContextPool& home, std::uint32_t lane, Batch& batch)
 }
 
 /// What is free in a stream's lane waits for what that stream has been given so far, and for nothing else; where that cannot be recorded it
-/// waits like any plain free, for the next epoch (or stays, `or_not`).
-void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool or_not) {
+/// waits like any plain free, for the next epoch, or (`only_own_events`) stays.
+void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool only_own_events) {
   StreamLanes::Entry* entry = home.streams.entry(identity);
   if (entry == nullptr || home.pooled->lane_bytes(entry->lane) == 0) return;
   // An event on the legacy stream would make blocking streams wait for each other: only where there is no other kind.
   const bool has_context_events = !device_.services.cannot_record.load(std::memory_order_relaxed);
   const bool can_record = entry->handle != nullptr && !(entry->handle == CU_STREAM_LEGACY && has_context_events) && !entry->busy && !capturing() && may_call_driver();
   if (!can_record) {
-    if (!or_not) drain_lane(home, entry->lane, deferred_.batch());
+    if (!only_own_events) drain_lane(home, entry->lane, deferred_.batch());
     return;
   }
   Batch holes;
@@ -130,12 +132,12 @@ void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool or
   else deferred_.reopen(epoch);
 }
 
-void DevicePool::drain_streams(ContextPool& home, bool or_not, bool (*is_due)(const StreamLanes& streams, const StreamLanes::Entry& entry)) {
+void DevicePool::drain_streams(ContextPool& home, bool only_own_events, bool (*is_due)(const StreamLanes& streams, const StreamLanes::Entry& entry)) {
   std::array<std::uint64_t, StreamLanes::kMostLanes> identities{};
   std::size_t count = 0;
   for (const StreamLanes::Entry& entry : home.streams.entries())
     if (is_due(home.streams, entry)) identities[count++] = entry.identity;
-  for (std::size_t i = 0; i < count && home.context != nullptr; ++i) drain_stream(home, identities[i], or_not);
+  for (std::size_t i = 0; i < count && home.context != nullptr; ++i) drain_stream(home, identities[i], only_own_events);
 }
 
 /// On a miss: what no stream has touched for long joins the deferred frees, and the next miss finds it free.
@@ -155,12 +157,12 @@ bool DevicePool::has_lanes() {
   return false;
 }
 
-/// `or_not`: a lane whose own stream cannot have an event stays as it is.
-void DevicePool::drain_lanes(bool or_not) {
+/// `only_own_events`: a lane whose own stream cannot have an event stays as it is.
+void DevicePool::drain_lanes(bool only_own_events) {
   for (std::size_t i = 0; i < homes_.size(); ++i) {  // by index: the list may grow while the lock is let go of
     ContextPool& home = *homes_[i];
     if (home.context == nullptr || home.pooled == nullptr) continue;
-    drain_streams(home, or_not, [](const StreamLanes&, const StreamLanes::Entry&) { return true; });
+    drain_streams(home, only_own_events, [](const StreamLanes&, const StreamLanes::Entry&) { return true; });
   }
 }
 

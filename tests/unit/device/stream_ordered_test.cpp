@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "pool/device/stream_lanes.hpp"
 #include "tests/conformance/rig.hpp"
 
 using namespace cupool;
@@ -46,6 +47,12 @@ struct StreamRig : Rig {
     REQUIRE(result.error.code == CUDA_SUCCESS);
     REQUIRE(result.outcome == FreeOutcome::freed);
   }
+  /// A program of one stream: what that frees goes into its lane without an event, also while memory is short.
+  CUstream lone_stream() {
+    const CUstream stream = new_stream();
+    for (std::uint32_t i = 0; i < device::StreamLanes::kLoneFrees; ++i) free_on(on(stream, 512), stream);
+    return stream;
+  }
 };
 }  // namespace
 
@@ -74,7 +81,7 @@ TEST_CASE("what a stream freed is neither another stream's nor a plain allocatio
 
 TEST_CASE("when memory is short what a stream keeps becomes everybody's once its work is over") {
   StreamRig rig(limited("64MiB"));
-  const CUstream stream = new_stream();
+  const CUstream stream = rig.lone_stream();
   const CUdeviceptr block = rig.on(stream, 40 * kMiB);
   REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
   rig.free_on(block, stream);
@@ -134,10 +141,10 @@ TEST_CASE("a plain allocation gets a stamped block when its event is over, not b
 
 TEST_CASE("a late event never makes a stream wait: work submitted after the free may wait for what that stream does next") {
   StreamRig rig(limited("64MiB"));
-  const CUstream first = new_stream();
+  const CUstream first = rig.lone_stream();
   const CUstream second = new_stream();
   const CUdeviceptr block = rig.on(first, 40 * kMiB);
-  rig.free_on(block, first);  // no event: memory was plenty
+  rig.free_on(block, first);  // no event: no other stream has asked for memory so far
   volatile std::uint32_t released = 0;
   REQUIRE(cusim_launch_wait_host(first, &released) == CUDA_SUCCESS);
   CHECK(rig.try_on(second, 50 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);  // bounded, and no deadlock
@@ -250,7 +257,7 @@ TEST_CASE("a context that dies takes its lanes and stamped frees along") {
 
 TEST_CASE("one stream alone uses what it frees again without an event, also while memory is short") {
   StreamRig rig(limited("64MiB"));
-  const CUstream stream = new_stream();
+  const CUstream stream = rig.lone_stream();
   const CUdeviceptr block = rig.on(stream, 40 * kMiB);
   CHECK(rig.try_on(stream, 40 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
   REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
@@ -259,6 +266,19 @@ TEST_CASE("one stream alone uses what it frees again without an event, also whil
   CHECK(rig.on(stream, 40 * kMiB) == block);
   CHECK(cusim_calls("cuEventRecord") == records);
   CHECK(now(rig.counters().deferred_bytes) == 0);
+}
+
+TEST_CASE("while memory is short a stream's first call is served by what another freed, on the device's side") {
+  StreamRig rig(limited("64MiB"));
+  const CUstream first = new_stream();
+  const CUdeviceptr block = rig.on(first, 40 * kMiB);
+  REQUIRE(cusim_launch_spin(first, kMs) == CUDA_SUCCESS);
+  rig.free_on(block, first);
+  const std::uint64_t waits = cusim_calls("cuStreamWaitEvent");
+  const std::uint64_t began_ns = cusim_now_ns();
+  CHECK(rig.on(new_stream(), 40 * kMiB) == block);
+  CHECK(cusim_calls("cuStreamWaitEvent") == waits + 1);
+  CHECK(cusim_now_ns() - began_ns < kMs / 2);  // nobody on the host waited for the work
 }
 
 TEST_CASE("an event that cannot be recorded at a free leaves the block to the epochs") {
@@ -430,7 +450,7 @@ TEST_CASE("what an idle stream keeps is not held up by the work of another") {
 
 TEST_CASE("the work of a stream that has been destroyed is waited for, and no other") {
   StreamRig rig(limited("64MiB"));
-  const CUstream stream = new_stream();
+  const CUstream stream = rig.lone_stream();
   const CUdeviceptr block = rig.on(stream, 40 * kMiB);
   REQUIRE(cusim_launch_fill(stream, block, 4096, 1, 5 * kMs) == CUDA_SUCCESS);
   rig.free_on(block, stream);
@@ -446,7 +466,7 @@ TEST_CASE("on a driver without events that cover a context a stream still gets w
   RigOptions options = limited("64MiB");
   options.driver_version = "12040";
   StreamRig rig(options);
-  const CUstream stream = new_stream();
+  const CUstream stream = rig.lone_stream();
   const CUdeviceptr block = rig.on(stream, 40 * kMiB);
   REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
   rig.free_on(block, stream);
