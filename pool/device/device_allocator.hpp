@@ -40,6 +40,7 @@ struct RegionInfo {
   ContextPool* home = nullptr;
   DeviceAllocator* allocator = nullptr;
   std::uint32_t sync_memops_blocks = 0;  ///< live blocks with SYNC_MEMOPS; the driver's flag is on while > 0
+  bool is_paged = false;                 ///< the region is reserved addresses with pages mapped under them
   bool is_native = false;                ///< the region is one block: the driver knows it as an allocation of its own
 };
 
@@ -100,6 +101,8 @@ class DeviceAllocator {
   virtual bool gather(std::uint32_t, std::uint64_t) { return false; }
   /// What is free in the lane becomes deferred, and is pushed on `batch`.
   virtual void drain_lane(std::uint32_t, Batch&) {}
+  /// The memory behind the live block `extent` keeps its address until the context ends, also after its free.
+  virtual void pin(DeviceState& device, const heap::Extent&) CUPOOL_REQUIRES(device.lock) {}
   virtual HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
   /// figures() if every deferred free had completed. O(blocks).
   virtual HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;

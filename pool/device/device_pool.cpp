@@ -278,8 +278,16 @@ Ownership DevicePool::find(CUdeviceptr address, BlockView* block) {
   if (block == nullptr) return Ownership::live;
   const RegionInfo& info = info_of(*extent);
   *block = BlockView{extent->address, extent->requested_bytes, info.home->context, device_.ordinal, mempool_of(*extent), extent->buffer_id,
-                     extent->region->address, extent->region->bytes, (extent->flags & kSyncMemopsFlag) != 0, info.is_native};
+                     extent->region->address, extent->region->bytes, (extent->flags & kSyncMemopsFlag) != 0, info.is_native, info.is_paged};
   return Ownership::live;
+}
+
+bool DevicePool::pin_pages(CUdeviceptr address) {
+  const MutexLock lock(device_.lock);
+  Extent* extent = find_containing(address);
+  if (extent == nullptr || extent->state != ExtentState::live) return false;
+  info_of(*extent).allocator->pin(device_, *extent);
+  return true;
 }
 
 }  // namespace cupool::device

@@ -65,6 +65,7 @@ class DevicePool {
   void reset_mempool_high(std::uint8_t mempool, bool reserved, bool used);
   bool free_while_exiting(CUdeviceptr address);
   Ownership find(CUdeviceptr address, BlockView* block);
+  bool pin_pages(CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
   Status set_sync_memops(CUdeviceptr address, bool on);
 
   /// The pool of `context`, made if it is new.

@@ -269,6 +269,12 @@ void PoolSet::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::s
   if (home.ok() && home.value() != nullptr) home.value()->pool.adjust_mem_info(context, free_bytes, total_bytes);
 }
 
+void PoolSet::pin_pages(CUdeviceptr address) {
+  impl_->ask_owner(address, [address](DevicePool& pool) { return pool.pin_pages(address); });
+}
+
+void PoolSet::keep_to_segments() { impl_->services.keeps_to_segments.store(true, std::memory_order_relaxed); }
+
 Status PoolSet::set_sync_memops(CUdeviceptr address, bool on) {
   Status status{Error{CUDA_ERROR_INVALID_VALUE, "cuPointerSetAttribute"}};
   impl_->ask_owner(address, [&](DevicePool& pool) {

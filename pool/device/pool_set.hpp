@@ -39,6 +39,7 @@ struct BlockView {
   std::size_t region_bytes = 0;
   bool sync_memops = false;
   bool is_native = false;            ///< the block is its own cuMemAlloc (platform, native IPC, fallback)
+  bool is_paged = false;             ///< the block lies on mapped pages (cuMemMap): region_base is no allocation to the driver
 };
 
 /// Who an address belongs to.
@@ -119,6 +120,12 @@ class PoolSet {
   /// What cuMemGetInfo answers on `context`'s device, given what the driver said. Also the freshest sample of
   /// the driver's free bytes. total = min(T, limit); free = what a new allocation could get.
   void adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes);
+
+  /// Somebody outside the pool learns of the memory behind the live block at `address` (a handle, a descriptor, an attribute of the
+  /// mapping): its pages stay where they are until its context ends. Does nothing for a block that is not paged.
+  void pin_pages(CUdeviceptr address);
+  /// Contexts that come from now on get segments under CUPOOL_BACKING=auto: the program may export blocks to other processes.
+  void keep_to_segments();
 
   /// Marks or clears SYNC_MEMOPS on the live block at `address` and, through the driver, on its region.
   Status set_sync_memops(CUdeviceptr address, bool on);

@@ -53,7 +53,7 @@ HeapFigures SegmentHeap::figures_without_deferred(DeviceState& device) const {
 }
 
 void SegmentHeap::adopt(ContextPool& home, Claim claim) {
-  auto info = std::make_unique<RegionInfo>(RegionInfo{&home, this, 0, false});
+  auto info = std::make_unique<RegionInfo>(RegionInfo{&home, this, 0, false, false});
   heap_.add_region(claim.address, claim.bytes, info.get());
   static_cast<void>(info.release());  // the region's from here on; deleted with it
 }
