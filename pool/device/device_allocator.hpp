@@ -102,7 +102,7 @@ class DeviceAllocator {
   /// What is free in the lane becomes deferred, and is pushed on `batch`.
   virtual void drain_lane(std::uint32_t, Batch&) {}
   /// The memory behind the live block `extent` keeps its address until the context ends, also after its free.
-  virtual void pin(DeviceState& device, const heap::Extent&) CUPOOL_REQUIRES(device.lock) {}
+  virtual void pin([[maybe_unused]] DeviceState& device, const heap::Extent&) CUPOOL_REQUIRES(device.lock) {}
   virtual HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
   /// figures() if every deferred free had completed. O(blocks).
   virtual HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
