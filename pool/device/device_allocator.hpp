@@ -40,8 +40,8 @@ struct RegionInfo {
   ContextPool* home = nullptr;
   DeviceAllocator* allocator = nullptr;
   std::uint32_t sync_memops_blocks = 0;  ///< live blocks with SYNC_MEMOPS; the driver's flag is on while > 0
-  bool is_paged = false;                 ///< the region is reserved addresses with pages mapped under them
   bool is_native = false;                ///< the region is one block: the driver knows it as an allocation of its own
+  bool is_paged = false;                 ///< the region is reserved addresses with pages mapped under them
 };
 
 /// Extent::flags of a live or deferred block.

@@ -116,7 +116,7 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
   node->region.bytes = request.bytes;
   node->region.first = &node->extent;
   node->region.owner = &node->info;
-  node->info = {&home, this, 0, true};
+  node->info = {&home, this, 0, true, false};
   node->extent.address = address;
   node->extent.bytes = request.bytes;
   node->extent.region = &node->region;

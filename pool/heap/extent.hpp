@@ -9,18 +9,23 @@
 
 namespace cupool::heap {
 
-enum class ExtentState : std::uint8_t { free, live, deferred };
+enum class ExtentState : std::uint8_t {
+  free,
+  live,
+  deferred,
+  absent  ///< addresses without memory: in no bin and no sum, and the owner's until memory is there
+};
 
 struct Region;
 
-/// A run of bytes in one region: a free hole, a live block, or a block whose free waits for the GPU.
+/// A run of bytes in one region: a free hole, a live block, a block whose free waits for the GPU, or addresses with nothing behind.
 struct Extent {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;                 ///< multiple of kBlockAlignment_bytes
   Extent* previous = nullptr;              ///< neighbour by address in the same region
   Extent* next = nullptr;
   union {
-    Extent* bin_previous = nullptr;        ///< free: bin list; deferred: the owner's batch list
+    Extent* bin_previous = nullptr;        ///< free: bin list; deferred, absent: the owner's list
     std::uint64_t birth;                   ///< live: the heap's count of allocations when this one was made
   };
   Extent* bin_next = nullptr;              ///< as bin_previous; spare: the arena's list

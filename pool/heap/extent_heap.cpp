@@ -13,24 +13,31 @@ ExtentHeap::ExtentHeap() : ExtentHeap(FitPolicy{}) {}
 ExtentHeap::ExtentHeap(const FitPolicy& policy) : policy_(policy) {}
 ExtentHeap::~ExtentHeap() = default;
 
-Region* ExtentHeap::add_region(std::uint64_t address, std::uint64_t bytes, void* owner) {
+/// A region that is one extent of `state`, in no bin yet.
+RegionRecord* ExtentHeap::insert_region(std::uint64_t address, std::uint64_t bytes, void* owner, ExtentState state) {
   auto record = std::make_unique<RegionRecord>(address, bytes, owner);
-  Extent* hole = arena_.take();
-  hole->address = address;
-  hole->bytes = bytes;
-  hole->region = record.get();
-  record->first = hole;
-  record->pages.insert(hole);
-  Region* region = nullptr;
+  Extent* whole = arena_.take();
+  whole->address = address;
+  whole->bytes = bytes;
+  whole->region = record.get();
+  whole->state = state;
+  record->first = whole;
+  record->pages.insert(whole);
+  RegionRecord* region = nullptr;
   try {
     region = regions_.insert(std::move(record));
   } catch (...) {
-    arena_.give_back(hole);
+    arena_.give_back(whole);
     throw;
   }
   region_bytes_ += bytes;
+  return region;
+}
+
+Region* ExtentHeap::add_region(std::uint64_t address, std::uint64_t bytes, void* owner) {
+  RegionRecord* region = insert_region(address, bytes, owner, ExtentState::free);
   count(region, static_cast<std::int64_t>(bytes), 0);
-  bins_.insert(hole);
+  bins_.insert(region->first);
   return region;
 }
 
@@ -66,11 +73,15 @@ void ExtentHeap::count(Region* region, std::int64_t free_bytes, std::uint32_t la
 
 /// A hole lies between two blocks that were allocated at different times. The younger one will probably be freed first (lifetimes
 /// in training and inference nest), and then the rest of the hole should touch it, not this block: so the block goes
-/// beside the older one. Small blocks stay at the low end, or they would divide what large ones need. A deferred neighbour is as good as free, so the youngest; a region's edge never goes, so the oldest.
+/// beside the older one. Small blocks stay at the low end, or they would divide what large ones need. A deferred neighbour is as good as free, so the youngest; a region's edge, and addresses without
+/// memory, never go, so the oldest.
 bool ExtentHeap::older_is_behind(const Extent& hole) noexcept {
   if (hole.previous == nullptr) return false;
   if (hole.next == nullptr) return true;
-  const auto birth = [](const Extent* extent) { return extent->state == ExtentState::live ? extent->birth : ~std::uint64_t{0}; };
+  const auto birth = [](const Extent* extent) -> std::uint64_t {
+    if (extent->state == ExtentState::live) return extent->birth;
+    return extent->state == ExtentState::absent ? 0 : ~std::uint64_t{0};
+  };
   return birth(hole.next) < birth(hole.previous);
 }
 
@@ -225,7 +236,8 @@ Extent* ExtentHeap::find(std::uint64_t address) const noexcept {
   const RegionRecord* region = regions_.find(address);
   if (region == nullptr) return nullptr;
   Extent* extent = region->pages.find(address);
-  return extent != nullptr && extent->state != ExtentState::free ? extent : nullptr;
+  const bool is_block = extent != nullptr && (extent->state == ExtentState::live || extent->state == ExtentState::deferred);
+  return is_block ? extent : nullptr;
 }
 
 Extent* ExtentHeap::find_containing(std::uint64_t address) const noexcept {
@@ -240,7 +252,8 @@ ExtentHeap::Projection ExtentHeap::project_deferred_free() const {
   for_each_region([&](const Region& region) {
     std::uint64_t run_bytes = 0;
     for_each_extent(region, [&](const Extent& extent) {
-      run_bytes = extent.state == ExtentState::live ? 0 : run_bytes + extent.bytes;
+      const bool ends = extent.state == ExtentState::live || extent.state == ExtentState::absent;
+      run_bytes = ends ? 0 : run_bytes + extent.bytes;
       projection.largest_free_bytes = std::max(projection.largest_free_bytes, run_bytes);
     });
     if (run_bytes == region.bytes) projection.wholly_free_bytes += region.bytes;

@@ -42,9 +42,11 @@ class ExtentHeap {
   /// Adds [address, address + bytes) as one free extent. Preconditions: 512-aligned, disjoint from every other region.
   /// Throws std::bad_alloc.
   Region* add_region(std::uint64_t address, std::uint64_t bytes, void* owner);
+  /// The same as one absent extent: addresses that have no memory yet. Throws std::bad_alloc.
+  Region* add_empty_region(std::uint64_t address, std::uint64_t bytes, void* owner);
   /// Forgets a wholly free region. Precondition: is_wholly_free(*region).
   void remove_region(Region* region) noexcept;
-  /// Forgets a region whatever it holds, calling `on_extent(Extent&)` for each live or deferred extent first, in address
+  /// Forgets a region whatever it holds, calling `on_extent(Extent&)` for each live or deferred extent first (not for absent ones), in address
   /// order. `on_extent` may unlink the extent from the owner's lists; it must not call back into the heap.
   template <class F> void abandon_region(Region* region, F&& on_extent);
 
@@ -52,11 +54,21 @@ class ExtentHeap {
   /// address, from `lane`, or from lane 0 when that has a tighter one; nullptr only when no hole of either fits. State live, owner's
   /// fields zero on return. O(1). Throws std::bad_alloc.
   Extent* allocate(std::uint64_t bytes, std::uint32_t lane = 0);
-  /// live or deferred -> free in `lane`, coalesced with free neighbours of that lane and no larger ones of lane 0. Returns the resulting hole. O(1).
+  /// live, deferred or absent -> free in `lane`, coalesced with free neighbours of that lane and no larger ones of lane 0. Returns the resulting hole. O(1).
   /// Precondition: the owner has unlinked a deferred extent from its list.
   Extent* free(Extent* extent, std::uint32_t lane = 0) noexcept;
   /// live -> deferred: its bytes stay out of every bin; bin_previous and bin_next are the owner's until free().
   void defer(Extent* extent) noexcept;
+
+  // --- memory that comes and goes under addresses that stay
+  /// [address, address + bytes) of a hole of lane 0 becomes absent; what is left of the hole stays free. Throws std::bad_alloc.
+  Extent* take_out(Extent* hole, std::uint64_t address, std::uint64_t bytes);
+  /// An absent extent keeps its low `bytes`; the rest becomes the absent extent behind it. Throws std::bad_alloc.
+  void cut(Extent* absent, std::uint64_t bytes);
+  /// An absent extent takes in the absent one behind it.
+  void join(Extent* absent) noexcept;
+  /// visit(Extent*) for holes of lane 0 until it answers true, larger ones first; it must change nothing unless it answers true.
+  template <class F> bool any_hole(F&& visit) const { return bins_.any_of(visit); }
 
   /// A lane above 0 with no hole in it. Throws std::bad_alloc.
   std::uint32_t add_lane();
@@ -108,11 +120,13 @@ class ExtentHeap {
     bool in_use = false;
   };
 
+  RegionRecord* insert_region(std::uint64_t address, std::uint64_t bytes, void* owner, ExtentState state);
   static PageIndex& pages(Region* region) { return static_cast<RegionRecord*>(region)->pages; }
   static const PageIndex& pages(const Region* region) { return static_cast<const RegionRecord*>(region)->pages; }
   Extent* split_low(Extent* hole, std::uint64_t bytes);
   Extent* split_high(Extent* hole, std::uint64_t bytes);
   static bool older_is_behind(const Extent& hole) noexcept;
+  void link_behind(Extent* extent, Extent* rest, std::uint64_t bytes) noexcept;
   void absorb_next(Extent* extent) noexcept;
   Extent* absorb_into_previous(Extent* extent) noexcept;
   Extent* absorb_into_next(Extent* extent) noexcept;
@@ -141,7 +155,7 @@ class ExtentHeap {
 template <class F> void ExtentHeap::abandon_region(Region* region, F&& on_extent) {
   for (Extent* extent = region->first; extent != nullptr;) {
     Extent* next = extent->next;
-    if (extent->state != ExtentState::free) on_extent(*extent);
+    if (extent->state == ExtentState::live || extent->state == ExtentState::deferred) on_extent(*extent);
     extent = next;
   }
   forget_region(region);

@@ -1,0 +1,67 @@
+// ExtentHeap: memory that comes and goes under addresses that stay. See extent_heap.hpp.
+#include "pool/heap/extent_heap.hpp"
+
+namespace cupool::heap {
+
+Region* ExtentHeap::add_empty_region(std::uint64_t address, std::uint64_t bytes, void* owner) {
+  return insert_region(address, bytes, owner, ExtentState::absent);
+}
+
+Extent* ExtentHeap::take_out(Extent* hole, std::uint64_t address, std::uint64_t bytes) {
+  const std::uint64_t behind_bytes = hole->address + hole->bytes - address - bytes;
+  const bool is_inside = address != hole->address && behind_bytes != 0;
+  Extent* rest = is_inside ? arena_.take() : nullptr;
+  Extent* out = hole;
+  try {
+    if (address != hole->address) out = split_high(hole, bytes + behind_bytes);
+    else if (behind_bytes != 0) out = split_low(hole, bytes);
+  } catch (...) {
+    if (rest != nullptr) arena_.give_back(rest);
+    throw;
+  }
+  if (out == hole) {
+    bins_.remove(hole);
+    if (hole->previous != nullptr) hole->previous->next_is_free = false;
+    if (hole->next != nullptr) hole->next->previous_is_free = false;
+  }
+  count(out->region, -static_cast<std::int64_t>(out->bytes), 0);
+  out->state = ExtentState::absent;
+  out->bin_previous = nullptr;
+  out->bin_next = nullptr;
+  if (rest == nullptr) return out;
+  link_behind(out, rest, bytes);
+  free(rest);
+  return out;
+}
+
+/// `rest`, which is new, becomes what `extent` has beyond `bytes`: of the same state, in no bin.
+void ExtentHeap::link_behind(Extent* extent, Extent* rest, std::uint64_t bytes) noexcept {
+  rest->address = extent->address + bytes;
+  rest->bytes = extent->bytes - bytes;
+  rest->region = extent->region;
+  rest->state = extent->state;
+  rest->previous = extent;
+  rest->next = extent->next;
+  rest->next_is_free = extent->next_is_free;
+  if (rest->next != nullptr) rest->next->previous = rest;
+  extent->next = rest;
+  extent->next_is_free = false;
+  extent->bytes = bytes;
+  pages(extent->region).insert(rest);
+}
+
+void ExtentHeap::cut(Extent* absent, std::uint64_t bytes) {
+  if (absent->bytes != bytes) link_behind(absent, arena_.take(), bytes);
+}
+
+void ExtentHeap::join(Extent* absent) noexcept {
+  Extent* gone = absent->next;
+  pages(absent->region).remove(gone);
+  absent->bytes += gone->bytes;
+  absent->next = gone->next;
+  absent->next_is_free = gone->next_is_free;
+  if (gone->next != nullptr) gone->next->previous = absent;
+  arena_.give_back(gone);
+}
+
+}  // namespace cupool::heap
