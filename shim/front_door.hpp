@@ -131,10 +131,6 @@ CUresult destroy_array(const Real<CUresult(CUmipmappedArray)>& real, CUmipmapped
 CUresult create_physical(const Real<CUresult(CUmemGenericAllocationHandle*, std::size_t, const CUmemAllocationProp*, unsigned long long)>& real,
                          CUmemGenericAllocationHandle* out, std::size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags);
 CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& real, CUmemGenericAllocationHandle handle);
-CUresult retain_physical(const Real<CUresult(CUmemGenericAllocationHandle*, void*)>& real, CUmemGenericAllocationHandle* out, void* address);
-CUresult map_physical(const Real<CUresult(CUdeviceptr, std::size_t, std::size_t, CUmemGenericAllocationHandle, unsigned long long)>& real,
-                      CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
-CUresult unmap_physical(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CUdeviceptr address, std::size_t bytes);
 /// Stream-ordered memory that stays the driver's: held to the limit, and forgotten at its free.
 CUresult account_driver_pool(std::size_t bytes, const char* symbol, CUdeviceptr* out, const std::function<CUresult()>& call, const PoolSet::AskDriver& ask);
 /// What the program took from the driver at `address`, if anything; for free_outside.
@@ -147,6 +143,20 @@ CUresult free_outside(const std::optional<PoolSet::OutsideEntry>& entry, Call&& 
   if (entry) process().pools.end_take(*entry, result == CUDA_SUCCESS);
   return result;
 }
+
+// --- mappings (front_door_mappings.cpp)
+CUresult map_physical(const Real<CUresult(CUdeviceptr, std::size_t, std::size_t, CUmemGenericAllocationHandle, unsigned long long)>& real,
+                      CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
+CUresult unmap_physical(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CUdeviceptr address, std::size_t bytes);
+CUresult retain_physical(const Real<CUresult(CUmemGenericAllocationHandle*, void*)>& real, CUmemGenericAllocationHandle* out, void* address);
+CUresult set_access(const Real<CUresult(CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t)>& real, CUdeviceptr address, std::size_t bytes,
+                    const CUmemAccessDesc* access, std::size_t count);
+CUresult get_access(const Real<CUresult(unsigned long long*, const CUmemLocation*, CUdeviceptr)>& real, unsigned long long* flags,
+                    const CUmemLocation* location, CUdeviceptr address);
+CUresult free_addresses(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CUdeviceptr address, std::size_t bytes);
+/// A descriptor of the block's memory for other devices (dma-buf): its pages stay from now on.
+CUresult range_handle(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUmemRangeHandleType, unsigned long long)>& real, void* out,
+                      CUdeviceptr address, std::size_t bytes, CUmemRangeHandleType type, unsigned long long flags);
 
 // --- lookups (symbol_lookup.cpp)
 CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t)>& real, const char* name, void** function, int version, cuuint64_t flags);

@@ -158,26 +158,6 @@ CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& re
   return real(handle);
 }
 
-CUresult retain_physical(const Real<CUresult(CUmemGenericAllocationHandle*, void*)>& real, CUmemGenericAllocationHandle* out, void* address) {
-  const CUresult result = real(out, address);
-  if (result == CUDA_SUCCESS && out != nullptr) process().vmm.retained(*out);
-  return result;
-}
-
-CUresult map_physical(const Real<CUresult(CUdeviceptr, std::size_t, std::size_t, CUmemGenericAllocationHandle, unsigned long long)>& real,
-                      CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
-  const CUresult result = real(address, bytes, offset, handle, flags);
-  if (result == CUDA_SUCCESS) process().vmm.mapped(handle, address, bytes);
-  return result;
-}
-
-CUresult unmap_physical(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CUdeviceptr address, std::size_t bytes) {
-  const CUresult result = real(address, bytes);
-  if (result != CUDA_SUCCESS) return result;
-  for (const std::uint64_t key : process().vmm.unmapped(address, bytes)) process().pools.release_outside(OutsideKind::program_vmm, key);
-  return result;
-}
-
 CUresult account_driver_pool(std::size_t bytes, const char* symbol, CUdeviceptr* out, const std::function<CUresult()>& call, const PoolSet::AskDriver& ask) {
   return account_current(OutsideKind::driver_pool, bytes, symbol, out, call, ask);
 }

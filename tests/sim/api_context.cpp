@@ -233,7 +233,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned flags) {
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (peer == nullptr || !peer->alive || peer == context) return CUDA_ERROR_INVALID_CONTEXT;
     CUSIM_TRY(c.sim.forbid_while_capturing());
-    if (peer->device == context->device) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    if (peer->device == context->device || !c.sim.settings.links_devices) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     return context->peers.insert(peer).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
   });
 }

@@ -13,6 +13,11 @@ CUresult copy_rows(Symbol symbol, CUstream stream, const CUDA_MEMCPY2D_v2* param
   return call(symbol, [&](Call& c) { return copy_2d(c, stream, parameters, blocking); });
 }
 
+template <class Parameters>
+CUresult copy_slices(Symbol symbol, CUstream stream, const Parameters* parameters, Blocking blocking) {
+  return call(symbol, [&](Call& c) { return copy_3d(c, stream, parameters, blocking); });
+}
+
 /// Each side has the rights of its own context: no peer access is needed.
 CUresult copy_peer(Symbol symbol, CUstream stream, CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
                    CUcontext from_context, std::size_t bytes, Blocking blocking) {
@@ -105,6 +110,26 @@ CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D_v2* p, CUstream stream) {
 }
 CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D_v2* p, CUstream stream) {
   return copy_rows(Symbol::cuMemcpy2DAsync_v2_ptsz, per_thread(stream), p, Blocking::no);
+}
+CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D_v2* p) { return copy_slices(Symbol::cuMemcpy3D_v2, nullptr, p, Blocking::yes); }
+CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D_v2* p) {
+  return copy_slices(Symbol::cuMemcpy3D_v2_ptds, CU_STREAM_PER_THREAD, p, Blocking::yes);
+}
+CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D_v2* p, CUstream stream) {
+  return copy_slices(Symbol::cuMemcpy3DAsync_v2, stream, p, Blocking::no);
+}
+CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D_v2* p, CUstream stream) {
+  return copy_slices(Symbol::cuMemcpy3DAsync_v2_ptsz, per_thread(stream), p, Blocking::no);
+}
+CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* p) { return copy_slices(Symbol::cuMemcpy3DPeer, nullptr, p, Blocking::yes); }
+CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* p) {
+  return copy_slices(Symbol::cuMemcpy3DPeer_ptds, CU_STREAM_PER_THREAD, p, Blocking::yes);
+}
+CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* p, CUstream stream) {
+  return copy_slices(Symbol::cuMemcpy3DPeerAsync, stream, p, Blocking::no);
+}
+CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* p, CUstream stream) {
+  return copy_slices(Symbol::cuMemcpy3DPeerAsync_ptsz, per_thread(stream), p, Blocking::no);
 }
 CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes) {
   return copy_peer(Symbol::cuMemcpyPeer, nullptr, to, to_context, from, from_context, bytes, Blocking::yes);

@@ -59,13 +59,16 @@ int attribute_value(const Simulator& sim, CUdevice_attribute attribute, int ordi
     case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED: return 1;
     case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT: return 3;
-    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: return sim.settings.supports_vmm ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED: return sim.settings.supports_vmm ? 1 : 0;
+      return sim.settings.supports_vmm && sim.settings.vmm_descriptors != Offer::absent ? 1 : 0;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+      return sim.settings.supports_vmm && sim.settings.vmm_rdma != Offer::absent ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: return 1;
     // Such pools can be created; sharing them is loud.
     case CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES: return CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED: return 1;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: return 1;
     default: return 0;
   }
 }
@@ -165,7 +168,7 @@ CUresult cuDeviceCanAccessPeer(int* can, CUdevice ordinal, CUdevice peer) {
     Device* device = nullptr;
     CUSIM_TRY(c.device(ordinal, &device));
     CUSIM_TRY(c.device(peer, &device));
-    *can = ordinal != peer ? 1 : 0;
+    *can = ordinal != peer && c.sim.settings.links_devices ? 1 : 0;
     return CUDA_SUCCESS;
   });
 }

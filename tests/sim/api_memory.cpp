@@ -88,7 +88,7 @@ CUresult address_range(Call& c, CUdeviceptr* base, std::size_t* bytes, CUdevicep
   CUSIM_TRY(c.current(&context));
   const Allocation* memory = c.sim.find_memory(address);
   // [?] The native call answers NOT_FOUND for VMM mappings of several pieces; for one it answers the mapping.
-  if (memory == nullptr) return CUDA_ERROR_NOT_FOUND;
+  if (memory == nullptr || (memory->kind == MemoryKind::mapped && !c.sim.settings.vmm_has_ranges)) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = memory->base;
   if (bytes != nullptr) *bytes = memory->bytes;
   return CUDA_SUCCESS;

@@ -31,8 +31,15 @@ CUresult range_attribute(const Allocation& memory, CUpointer_attribute attribute
   }
 }
 
+/// For the device of the current context [?: without one, that it is refused].
+CUresult access_flags(Call& c, const Allocation& memory, void* out) {
+  Context* context = nullptr;
+  CUSIM_TRY(c.current(&context));
+  return answer<unsigned>(out, c.sim.kernel_access(*context, memory));
+}
+
 /// Writes the attribute of live memory. Attributes that do not fit the kind of memory are INVALID_VALUE.
-CUresult attribute_of(const Allocation& memory, CUdeviceptr address, CUpointer_attribute attribute, void* out) {
+CUresult attribute_of(Call& c, const Allocation& memory, CUdeviceptr address, CUpointer_attribute attribute, void* out) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       // [?] VMM memory belongs to no context: a null handle
@@ -56,11 +63,10 @@ CUresult attribute_of(const Allocation& memory, CUdeviceptr address, CUpointer_a
       return answer<unsigned>(out, memory.kind == MemoryKind::device || (memory.mapping != nullptr &&
                                        memory.mapping->physical->properties.allocFlags.gpuDirectRDMACapable != 0)
                                        ? 1 : 0);
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-      return answer<unsigned>(out, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return answer(out, memory.pool != nullptr ? memory.pool->handle : 0);
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return answer<unsigned long long>(out, memory.buffer_id);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return access_flags(c, memory, out);
     default: return range_attribute(memory, attribute, out);
   }
 }
@@ -97,7 +103,7 @@ CUresult cuPointerGetAttribute(void* out, CUpointer_attribute attribute, CUdevic
     if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const Allocation* memory = c.sim.find_memory(address);
     if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    return attribute_of(*memory, address, attribute, out);
+    return attribute_of(c, *memory, address, attribute, out);
   });
 }
 
@@ -112,7 +118,7 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes,
         return CUDA_ERROR_INVALID_VALUE;
       }
       write_default(attributes[i], out[i]);
-      if (memory != nullptr) static_cast<void>(attribute_of(*memory, address, attributes[i], out[i]));
+      if (memory != nullptr) static_cast<void>(attribute_of(c, *memory, address, attributes[i], out[i]));
     }
     return CUDA_SUCCESS;
   });

@@ -191,6 +191,9 @@ CUresult set_access(Call& c, MemoryPool& pool, const CUmemAccessDesc* wanted, st
         flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
       return CUDA_ERROR_INVALID_VALUE;
     }
+    if (!c.sim.settings.links_devices && wanted[i].location.id != pool.device && flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+      return CUDA_ERROR_INVALID_DEVICE;  // [?] the code
+    }
     // Its own device always reads and writes [?: the code for taking that away].
     if (wanted[i].location.id == pool.device && flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
       return CUDA_ERROR_INVALID_VALUE;

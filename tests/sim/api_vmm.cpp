@@ -1,13 +1,11 @@
 // Virtual memory management. Source: CUDA Driver API 13.0, "Virtual Memory Management".
-#include <cstring>
-
-#include "tests/sim/call.hpp"
+#include "tests/sim/vmm_calls.hpp"
 
 using namespace cusim;
 
 namespace {
 
-bool is_granular(std::uint64_t value) { return value % kGranuleBytes == 0; }
+bool is_granular(Call& c, std::uint64_t value) { return value % c.sim.settings.vmm_minimum_bytes == 0; }
 
 CUresult check_supported(Call& c) { return c.sim.settings.supports_vmm ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED; }
 
@@ -22,13 +20,23 @@ CUresult check_properties(Call& c, const CUmemAllocationProp* properties) {
   return c.device(properties->location.id, &device);
 }
 
-PhysicalMemory* find_physical(Call& c, CUmemGenericAllocationHandle handle) {
-  const auto found = c.sim.physical.find(handle);
-  if (found == c.sim.physical.end() || found->second->references == 0) {
-    c.sim.violate(c.name() + " of a physical handle that is released or unknown");
-    return nullptr;
+/// [?] the codes; and that they come from cuMemCreate alone.
+CUresult check_offers(Call& c, const CUmemAllocationProp& properties) {
+  constexpr unsigned kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  if ((properties.requestedHandleTypes & ~kDescriptor) != 0) return CUDA_ERROR_NOT_SUPPORTED;
+  const bool wants_descriptor = (properties.requestedHandleTypes & kDescriptor) != 0;
+  if (wants_descriptor && c.sim.settings.vmm_descriptors != Offer::given) return CUDA_ERROR_NOT_SUPPORTED;
+  const bool wants_rdma = properties.allocFlags.gpuDirectRDMACapable != 0;
+  return wants_rdma && c.sim.settings.vmm_rdma != Offer::given ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+}
+
+/// With CUSIM_NOTE_SYNC: all work of the process, of every context. Gives up the lock.
+void wait_as_noted(Call& c) {
+  if (!c.sim.settings.vmm_waits) return;
+  for (std::size_t i = 0; i < c.sim.contexts.size(); ++i) {
+    Context& context = *c.sim.contexts[i];
+    if (context.alive) c.sim.wait_for_context(context, c.lock);
   }
-  return found->second.get();
 }
 
 /// The bytes go when neither a handle nor a mapping refers to them.
@@ -42,8 +50,9 @@ void drop_if_unused(Simulator& sim, PhysicalMemory& memory) {
 CUresult create(Call& c, CUmemGenericAllocationHandle* out, std::size_t bytes, const CUmemAllocationProp* properties,
                 unsigned long long flags) {
   CUSIM_TRY(check_supported(c));
-  if (out == nullptr || bytes == 0 || !is_granular(bytes) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (out == nullptr || bytes == 0 || !is_granular(c, bytes) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   CUSIM_TRY(check_properties(c, properties));
+  CUSIM_TRY(check_offers(c, *properties));
   CUSIM_TRY(c.sim.forbid_while_capturing());  // [?] not listed as unsafe by cuda.h; strict
   Device& device = *c.sim.devices[static_cast<std::size_t>(properties->location.id)];
   if (!device.memory.charge(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -70,7 +79,7 @@ Reservation* reservation_of(Call& c, CUdeviceptr address, std::size_t bytes) {
 CUresult map(Call& c, CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle,
              unsigned long long flags) {
   CUSIM_TRY(check_supported(c));
-  if (flags != 0 || offset != 0 || bytes == 0 || !is_granular(bytes) || !is_granular(address)) {
+  if (flags != 0 || offset != 0 || bytes == 0 || !is_granular(c, bytes) || !is_granular(c, address)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   PhysicalMemory* physical = find_physical(c, handle);
@@ -126,8 +135,14 @@ CUresult unmap(Call& c, CUdeviceptr address, std::size_t bytes) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   CUSIM_TRY(c.sim.forbid_while_capturing());
-  // It may synchronise, so programs must not rely on either: here it does not wait, and work that still touches
-  // the range finds it gone when it completes.
+  // It may synchronise, so programs must rely on neither: unless it is told to wait (CUSIM_NOTE_SYNC), work that still touches the
+  // range finds it gone when it completes.
+  wait_as_noted(c);
+  reservation = reservation_of(c, address, bytes);  // the lock may have been given up
+  if (reservation == nullptr || !covers_whole_mappings(c, address, bytes)) {
+    c.sim.violate("cuMemUnmap raced with another of the same range");
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   const CUdeviceptr end = address + bytes;
   while (address < end) {
     const auto found = c.sim.regions.find(address);
@@ -142,22 +157,33 @@ CUresult unmap(Call& c, CUdeviceptr address, std::size_t bytes) {
   return CUDA_SUCCESS;
 }
 
+CUresult check_access(Call& c, CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc& wanted) {
+  Device* device = nullptr;
+  if (wanted.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  CUSIM_TRY(c.device(wanted.location.id, &device));
+  if (wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
+      wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (c.sim.settings.links_devices || wanted.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) return CUDA_SUCCESS;
+  for (CUdeviceptr at = address; at < address + bytes; at += c.sim.regions.find(at)->second->bytes) {
+    if (c.sim.regions.find(at)->second->device != wanted.location.id) return CUDA_ERROR_INVALID_DEVICE;  // [?] the code
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult set_access(Call& c, CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* descriptors,
                     std::size_t count) {
   CUSIM_TRY(check_supported(c));
   if (descriptors == nullptr || count == 0 || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (!covers_whole_mappings(c, address, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  for (std::size_t i = 0; i < count; ++i) {
-    Device* device = nullptr;
-    if (descriptors[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
-    CUSIM_TRY(c.device(descriptors[i].location.id, &device));
-    const CUmemAccess_flags flags = descriptors[i].flags;
-    if (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
-        flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-  }
+  for (std::size_t i = 0; i < count; ++i) CUSIM_TRY(check_access(c, address, bytes, descriptors[i]));
   CUSIM_TRY(c.sim.forbid_while_capturing());
+  wait_as_noted(c);
+  if (!covers_whole_mappings(c, address, bytes)) {
+    c.sim.violate("cuMemSetAccess raced with cuMemUnmap of the same range");
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   for (CUdeviceptr at = address; at < address + bytes;) {
     const Allocation& memory = *c.sim.regions.find(at)->second;
     for (std::size_t i = 0; i < count; ++i) memory.mapping->access[descriptors[i].location.id] = descriptors[i].flags;
@@ -174,10 +200,10 @@ CUresult cuMemAddressReserve(CUdeviceptr* out, size_t bytes, size_t alignment, C
                              unsigned long long flags) {
   return call(Symbol::cuMemAddressReserve, [&](Call& c) -> CUresult {
     CUSIM_TRY(check_supported(c));
-    if (out == nullptr || bytes == 0 || !is_granular(bytes) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (out == nullptr || bytes == 0 || !is_granular(c, bytes) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if ((alignment & (alignment - 1)) != 0) return CUDA_ERROR_INVALID_VALUE;
     const CUdeviceptr base =
-        c.sim.address_space->take(bytes, std::max<std::uint64_t>(alignment, kGranuleBytes), hint);
+        c.sim.address_space->take(bytes, std::max<std::uint64_t>(alignment, c.sim.settings.vmm_minimum_bytes), hint);
     if (base == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     c.sim.reservations.emplace(base, Reservation{bytes, 0});
     *out = base;
@@ -233,7 +259,9 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
 
 CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
   return call(Symbol::cuMemGetAccess, [&](Call& c) -> CUresult {
-    if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (flags == nullptr || location == nullptr || location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    Device* device = nullptr;
+    CUSIM_TRY(c.device(location->id, &device));
     const Allocation* memory = c.sim.find_memory(address);
     if (memory == nullptr || memory->mapping == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const auto access = memory->mapping->access.find(location->id);
@@ -251,7 +279,8 @@ CUresult cuMemGetAllocationGranularity(size_t* out, const CUmemAllocationProp* p
       return CUDA_ERROR_INVALID_VALUE;
     }
     CUSIM_TRY(check_properties(c, properties));
-    *out = kGranuleBytes;
+    const Settings& settings = c.sim.settings;
+    *out = option == CU_MEM_ALLOC_GRANULARITY_MINIMUM ? settings.vmm_minimum_bytes : settings.vmm_recommended_bytes;
     return CUDA_SUCCESS;
   });
 }
@@ -272,43 +301,6 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* ad
     if (memory == nullptr || memory->mapping == nullptr) return CUDA_ERROR_INVALID_VALUE;
     ++memory->mapping->physical->references;
     *out = memory->mapping->physical->handle;
-    return CUDA_SUCCESS;
-  });
-}
-
-CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
-                                      unsigned long long flags) {
-  return call(Symbol::cuMemExportToShareableHandle, [&](Call& c) -> CUresult {
-    if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    PhysicalMemory* memory = find_physical(c, handle);
-    if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
-    // Only what was created for it may be exported.
-    if ((memory->properties.requestedHandleTypes & type) == 0) return CUDA_ERROR_INVALID_VALUE;
-    const int descriptor = c.sim.physical_store.export_descriptor(*memory);
-    if (descriptor < 0) return CUDA_ERROR_OPERATING_SYSTEM;
-    memory->exported = true;
-    std::memcpy(out, &descriptor, sizeof descriptor);
-    return CUDA_SUCCESS;
-  });
-}
-
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void* os_handle,
-                                        CUmemAllocationHandleType type) {
-  return call(Symbol::cuMemImportFromShareableHandle, [&](Call& c) -> CUresult {
-    if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
-    auto memory = std::make_unique<PhysicalMemory>();
-    if (!PhysicalStore::import_descriptor(static_cast<int>(as_number(os_handle)), *memory)) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    memory->handle = c.sim.new_handle();
-    memory->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    memory->properties.requestedHandleTypes = type;
-    memory->properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    memory->properties.location.id = memory->device;
-    *out = memory->handle;
-    c.sim.physical.emplace(memory->handle, std::move(memory));
     return CUDA_SUCCESS;
   });
 }

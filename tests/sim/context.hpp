@@ -22,6 +22,12 @@ namespace cusim {
 struct Stream;
 struct ThreadState;
 
+/// Mapped memory that work touches: its pages must be the same when it runs as when it was submitted.
+struct Touched {
+  CUdeviceptr address = 0;
+  std::size_t bytes = 0;
+};
+
 /// What an operation of a stream does; copied when a graph that recorded it is launched.
 struct Work {
   std::uint64_t duration_ns = 0;
@@ -29,6 +35,9 @@ struct Work {
   std::function<void()> host_function;
   volatile std::uint32_t* host_flag = nullptr;
   CUgraphNodeType node_type = CU_GRAPH_NODE_TYPE_KERNEL;
+  std::vector<Touched> touches;  ///< only what may be mapped by cuMemMap
+
+  void touch(CUdeviceptr address, std::size_t bytes);
 };
 
 struct Node {

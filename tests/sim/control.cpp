@@ -59,6 +59,7 @@ CUresult launch_touch(CUstream stream, CUdeviceptr address, std::size_t bytes, s
   return launch(stream, [&](Simulator& sim, Context& context) {
     Work work;
     work.duration_ns = duration_ns;
+    work.touch(address, bytes);
     work.action = [&sim, &context, address, bytes, value, touch] {
       run_touch(sim, context, address, bytes, value, touch);
     };

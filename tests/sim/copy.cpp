@@ -8,15 +8,13 @@ namespace cusim {
 namespace {
 
 /// Bytes of one row of one side, wherever they are.
-bool move_in(Simulator& sim, const CopySide& side, std::size_t row, std::byte* buffer, std::size_t bytes) {
-  const std::uint64_t address = side.address + row * side.pitch_bytes;
+bool move_in(Simulator& sim, const CopySide& side, std::uint64_t address, std::byte* buffer, std::size_t bytes) {
   if (side.kind == CopySide::Kind::device) return sim.read(address, buffer, bytes);
   std::memcpy(buffer, reinterpret_cast<const void*>(address), bytes);
   return true;
 }
 
-bool move_out(Simulator& sim, const CopySide& side, std::size_t row, const std::byte* buffer, std::size_t bytes) {
-  const std::uint64_t address = side.address + row * side.pitch_bytes;
+bool move_out(Simulator& sim, const CopySide& side, std::uint64_t address, const std::byte* buffer, std::size_t bytes) {
   if (side.kind == CopySide::Kind::device) return sim.write(address, buffer, bytes);
   std::memcpy(reinterpret_cast<void*>(address), buffer, bytes);
   return true;
@@ -39,8 +37,8 @@ bool may_reach(Simulator& sim, const CopySide& side, const Context& stream_conte
     return false;
   }
   const Context& context = side.context != nullptr ? *side.context : stream_context;
-  for (std::size_t row = 0; row < copy.height; ++row) {
-    const CUdeviceptr address = side.address + row * side.pitch_bytes;
+  for (std::size_t row = 0; row < copy.rows(); ++row) {
+    const CUdeviceptr address = side.row_address(row, copy.height);
     if (!sim.may_copy(context, address, copy.width_bytes, writes, moment, why)) return false;
   }
   return true;
@@ -61,10 +59,10 @@ void run_copy(Simulator& sim, Context& context, const Copy& copy, const std::vec
     return;
   }
   std::vector<std::byte> buffer(staged.empty() ? copy.width_bytes : 0);
-  for (std::size_t row = 0; row < copy.height; ++row) {
+  for (std::size_t row = 0; row < copy.rows(); ++row) {
     const std::byte* source = staged.empty() ? buffer.data() : staged.data() + row * copy.width_bytes;
-    if (staged.empty() && !move_in(sim, copy.from, row, buffer.data(), copy.width_bytes)) break;
-    if (!move_out(sim, copy.to, row, source, copy.width_bytes)) break;
+    if (staged.empty() && !move_in(sim, copy.from, copy.from.row_address(row, copy.height), buffer.data(), copy.width_bytes)) break;
+    if (!move_out(sim, copy.to, copy.to.row_address(row, copy.height), source, copy.width_bytes)) break;
   }
 }
 
@@ -105,7 +103,7 @@ CUresult copy(Call& c, CUstream handle, Copy wanted, Blocking blocking) {
   Stream* stream = nullptr;
   CUSIM_TRY(c.stream(handle, &stream));
   CUSIM_TRY(admit_blocking(c, *stream, blocking));
-  if (wanted.width_bytes == 0 || wanted.height == 0) return CUDA_SUCCESS;
+  if (wanted.width_bytes == 0 || wanted.rows() == 0) return CUDA_SUCCESS;
   wanted.to = resolve(c.sim, wanted.to);
   wanted.from = resolve(c.sim, wanted.from);
   Context& context = *stream->context;
@@ -119,14 +117,18 @@ CUresult copy(Call& c, CUstream handle, Copy wanted, Blocking blocking) {
   const bool to_host = wanted.to.kind == CopySide::Kind::host;
   auto staged = std::make_shared<std::vector<std::byte>>();
   if (from_host && !is_pinned(c.sim, wanted.from)) {
-    staged->resize(wanted.width_bytes * wanted.height);
-    for (std::size_t row = 0; row < wanted.height; ++row) {
-      move_in(c.sim, wanted.from, row, staged->data() + row * wanted.width_bytes, wanted.width_bytes);
+    staged->resize(wanted.width_bytes * wanted.rows());
+    for (std::size_t row = 0; row < wanted.rows(); ++row) {
+      move_in(c.sim, wanted.from, wanted.from.row_address(row, wanted.height), staged->data() + row * wanted.width_bytes, wanted.width_bytes);
     }
   }
   Work work;
   work.duration_ns = c.sim.settings.copy_ns;
   work.node_type = CU_GRAPH_NODE_TYPE_MEMCPY;
+  for (std::size_t row = 0; row < wanted.rows(); ++row) {
+    if (!from_host) work.touch(wanted.from.row_address(row, wanted.height), wanted.width_bytes);
+    if (!to_host) work.touch(wanted.to.row_address(row, wanted.height), wanted.width_bytes);
+  }
   work.action = [&sim = c.sim, &context, wanted, staged] {
     run_copy(sim, context, wanted, *staged);
   };
@@ -152,6 +154,53 @@ CUresult copy_2d(Call& c, CUstream stream, const CUDA_MEMCPY2D_v2* p, Blocking b
   if (overlaps(wanted.to, p->dstXInBytes) || overlaps(wanted.from, p->srcXInBytes)) return CUDA_ERROR_INVALID_VALUE;
   if (wanted.to.pitch_bytes == 0) wanted.to.pitch_bytes = p->WidthInBytes;
   if (wanted.from.pitch_bytes == 0) wanted.from.pitch_bytes = p->WidthInBytes;
+  return copy(c, stream, wanted, blocking);
+}
+
+namespace {
+
+/// What both structures of cuda.h have: `P` is CUDA_MEMCPY3D or CUDA_MEMCPY3D_PEER.
+template <class P>
+CUresult sides_3d(Call& c, const P& p, Copy* wanted) {
+  CUSIM_TRY(side_2d(c, p.dstMemoryType, p.dstHost, p.dstDevice, p.dstXInBytes, p.dstY, p.dstPitch, &wanted->to));
+  CUSIM_TRY(side_2d(c, p.srcMemoryType, p.srcHost, p.srcDevice, p.srcXInBytes, p.srcY, p.srcPitch, &wanted->from));
+  if (p.srcLOD != 0 || p.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
+  wanted->width_bytes = p.WidthInBytes;
+  wanted->height = p.Height;
+  wanted->depth = p.Depth;
+  const auto place = [&](CopySide& side, std::size_t x, std::size_t y, std::size_t z, std::size_t pitch, std::size_t height) {
+    if (pitch == 0) side.pitch_bytes = p.WidthInBytes;
+    side.slice_rows = height != 0 ? height : p.Height;
+    side.address += z * side.slice_rows * side.pitch_bytes;
+    const bool fits = side.pitch_bytes >= x + p.WidthInBytes && side.slice_rows >= y + p.Height;
+    return fits || (p.Depth <= 1 && p.Height <= 1) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  };
+  CUSIM_TRY(place(wanted->to, p.dstXInBytes, p.dstY, p.dstZ, p.dstPitch, p.dstHeight));
+  return place(wanted->from, p.srcXInBytes, p.srcY, p.srcZ, p.srcPitch, p.srcHeight);
+}
+
+}  // namespace
+
+CUresult copy_3d(Call& c, CUstream stream, const CUDA_MEMCPY3D_v2* p, Blocking blocking) {
+  if (p == nullptr || p->reserved0 != nullptr || p->reserved1 != nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Copy wanted;
+  CUSIM_TRY(sides_3d(c, *p, &wanted));
+  return copy(c, stream, wanted, blocking);
+}
+
+/// [?] that a side on the host needs no context, and that a side on the device has the rights of its own context.
+CUresult copy_3d(Call& c, CUstream stream, const CUDA_MEMCPY3D_PEER* p, Blocking blocking) {
+  if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Copy wanted;
+  CUSIM_TRY(sides_3d(c, *p, &wanted));
+  const auto with_rights = [&c](CopySide& side, CUcontext handle) {
+    if (side.kind == CopySide::Kind::host) return CUDA_SUCCESS;
+    side.context = c.sim.find_context(handle);
+    if (side.context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    return side.context->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  };
+  CUSIM_TRY(with_rights(wanted.to, p->dstContext));
+  CUSIM_TRY(with_rights(wanted.from, p->srcContext));
   return copy(c, stream, wanted, blocking);
 }
 
@@ -182,6 +231,7 @@ CUresult fill(Call& c, CUstream handle, const Fill& wanted, Blocking blocking) {
   Work work;
   work.duration_ns = c.sim.settings.copy_ns;
   work.node_type = CU_GRAPH_NODE_TYPE_MEMSET;
+  for (std::size_t row = 0; row < wanted.height; ++row) work.touch(wanted.address + row * wanted.pitch_bytes, row_bytes);
   work.action = [&sim = c.sim, &context, wanted, row_bytes, reachable] {
     if (context.broken != CUDA_SUCCESS) return;
     std::string reason;

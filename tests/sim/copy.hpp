@@ -14,13 +14,23 @@ struct CopySide {
   std::uint64_t address = 0;
   std::size_t pitch_bytes = 0;
   Context* context = nullptr;  ///< whose rights count; null: the stream's context
+  std::size_t slice_rows = 0;  ///< rows of this side from one slice to the next; 0: there is one slice
+
+  /// Where row `row` of a copy begins that moves `height` rows of each slice.
+  std::uint64_t row_address(std::size_t row, std::size_t height) const {
+    const std::size_t slice = height != 0 ? row / height : 0;
+    return address + (slice * slice_rows + row - slice * height) * pitch_bytes;
+  }
 };
 
 struct Copy {
   CopySide to;
   CopySide from;
   std::size_t width_bytes = 0;
-  std::size_t height = 1;
+  std::size_t height = 1;  ///< rows of one slice
+  std::size_t depth = 1;
+
+  std::size_t rows() const { return height * depth; }
 };
 
 struct Fill {
@@ -41,6 +51,9 @@ CopySide unified_side(CUdeviceptr address);
 /// `blocking` is the synchronous form: an unsafe call during captures, and the host waits if it has a part in the copy.
 CUresult copy(Call& c, CUstream stream, Copy copy, Blocking blocking);
 CUresult copy_2d(Call& c, CUstream stream, const CUDA_MEMCPY2D_v2* parameters, Blocking blocking);
+/// Between linear memory; each side with the rights of its own context (CUDA_MEMCPY3D_PEER) or of the stream's (CUDA_MEMCPY3D).
+CUresult copy_3d(Call& c, CUstream stream, const CUDA_MEMCPY3D_v2* parameters, Blocking blocking);
+CUresult copy_3d(Call& c, CUstream stream, const CUDA_MEMCPY3D_PEER* parameters, Blocking blocking);
 CUresult fill(Call& c, CUstream stream, const Fill& fill, Blocking blocking);
 
 }  // namespace cusim

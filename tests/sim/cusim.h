@@ -6,6 +6,12 @@
  *   CUSIM_DEVICES=1..64          CUSIM_MEMORY=80GiB (per device; or a list "80GiB,24GiB")
  *   CUSIM_DRIVER_VERSION=13000   functions newer than this do not exist (dlsym NULL, cuGetProcAddress not found)
  *   CUSIM_VMM=1|0                CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+ *   CUSIM_GRANULARITY=2MiB       of virtual memory management; or "minimum,recommended": "4MiB,32MiB"
+ *   CUSIM_NOTE_SYNC=1            cuMemUnmap and cuMemSetAccess wait for all work of all contexts, as their note_sync allows; else they wait for none
+ *   CUSIM_VMM_FD=1|0|refused     handles with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; 0: the attribute says no, refused: it says yes; cuMemCreate refuses
+ *   CUSIM_VMM_RDMA=1|0|refused   the same for CUmemAllocationProp::allocFlags.gpuDirectRDMACapable
+ *   CUSIM_VMM_RANGE=1|0          cuMemGetAddressRange of mapped memory: the mapping, or CUDA_ERROR_NOT_FOUND
+ *   CUSIM_PEERS=1|0              0: no device can reach another's memory (copies through the host still work)
  *   CUSIM_CONTEXT_BYTES=0        device memory that each context costs
  *   CUSIM_FAIL=symbol:nth:code[:times],…   fault injection; "sticky" for times: the call fails, and the context that is current then is broken
  *   CUSIM_LOG=path               at exit: one JSON object: calls by symbol, violations, bytes still allocated; "%p" is the process id

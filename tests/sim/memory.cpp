@@ -106,6 +106,27 @@ bool range_may_be_touched(Simulator& sim, const Context& context, CUdeviceptr ad
 
 }  // namespace
 
+CUmemAccess_flags Simulator::kernel_access(const Context& context, const Allocation& memory) const {
+  if (device_may_touch(context, memory, true, Toucher::kernel)) return CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return device_may_touch(context, memory, false, Toucher::kernel) ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+}
+
+std::optional<std::uint64_t> Simulator::mapping_stamp(const std::vector<Touched>& ranges) const {
+  std::uint64_t stamp = 0;
+  for (const Touched& range : ranges) {
+    auto region = regions.upper_bound(range.address);
+    if (region == regions.begin()) return std::nullopt;
+    CUdeviceptr at = range.address;
+    for (--region; at < range.address + range.bytes; ++region) {
+      if (region == regions.end() || region->second->kind != MemoryKind::mapped) return std::nullopt;
+      if (at < region->first || at - region->first >= region->second->bytes) return std::nullopt;
+      stamp = (stamp ^ region->second->buffer_id) * 0x100000001b3;
+      at = region->first + region->second->bytes;
+    }
+  }
+  return stamp;
+}
+
 Allocation* Simulator::find_memory(CUdeviceptr address) {
   for (const auto& device : devices) {
     // Device memory without a context backs a memory pool: only what the pool handed out (a region) is memory to anyone.

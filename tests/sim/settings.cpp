@@ -86,6 +86,24 @@ std::vector<int> visible_devices(int count, bool is_mig) {
   return chosen;
 }
 
+/// One size, or "minimum,recommended". Handles lie in a file in steps of 2 MiB, so that no granularity can be finer.
+void read_granularity(const std::string& text, Settings* read) {
+  const std::vector<std::string> parts = split(text, ',');
+  if (parts.empty() || parts.size() > 2) refuse("GRANULARITY", text);
+  read->vmm_minimum_bytes = bytes("GRANULARITY", parts.front());
+  read->vmm_recommended_bytes = bytes("GRANULARITY", parts.back());
+  const std::uint64_t minimum = read->vmm_minimum_bytes;
+  const bool is_power = minimum != 0 && (minimum & (minimum - 1)) == 0;
+  if (!is_power || minimum % (2ULL << 20) != 0 || read->vmm_recommended_bytes % minimum != 0) refuse("GRANULARITY", text);
+}
+
+Offer offer(const std::string& name, const std::string& value) {
+  if (value == "1") return Offer::given;
+  if (value == "0") return Offer::absent;
+  if (value != "refused") refuse(name, value);
+  return Offer::refused;
+}
+
 FaultSetting fault(const std::string& text) {
   const std::vector<std::string> parts = split(text, ':');
   if (parts.size() < 3 || parts.size() > 4) refuse("FAIL", text);
@@ -156,6 +174,12 @@ Settings read_settings() {
   read.thread_streams_stay = thread_streams == "stay";
   read.driver_version = static_cast<int>(number("DRIVER_VERSION", setting("DRIVER_VERSION").value_or("13000")));
   read.supports_vmm = flag("VMM", "1");
+  read_granularity(setting("GRANULARITY").value_or("2MiB"), &read);
+  read.vmm_waits = flag("NOTE_SYNC", "0");
+  read.vmm_descriptors = offer("VMM_FD", setting("VMM_FD").value_or("1"));
+  read.vmm_rdma = offer("VMM_RDMA", setting("VMM_RDMA").value_or("1"));
+  read.vmm_has_ranges = flag("VMM_RANGE", "1");
+  read.links_devices = flag("PEERS", "1");
   read.has_no_device = flag("NO_DEVICE", "0");
   read.context_bytes = bytes("CONTEXT_BYTES", setting("CONTEXT_BYTES").value_or("0"));
   read.copy_ns = number("COPY_NS", setting("COPY_NS").value_or("1000"));

@@ -20,6 +20,9 @@ struct FaultSetting {
   bool is_sticky = false;  ///< the context that is current breaks with the code, as by an illegal access of earlier work
 };
 
+/// What a device offers: it does; it says that it does not; it says that it does, and refuses all the same.
+enum class Offer { given, absent, refused };
+
 struct DeviceSetting {
   std::uint64_t memory_bytes = 0;
   int physical_index = 0;  ///< before CUDA_VISIBLE_DEVICES
@@ -32,6 +35,13 @@ struct Settings {
   std::vector<DeviceSetting> devices;  ///< the visible ones, in their order
   int driver_version = CUDA_VERSION;
   bool supports_vmm = true;
+  std::uint64_t vmm_minimum_bytes = 0;      ///< granularity of handles and mappings
+  std::uint64_t vmm_recommended_bytes = 0;
+  bool vmm_waits = false;                   ///< cuMemUnmap and cuMemSetAccess wait for the work of every context
+  Offer vmm_descriptors = Offer::given;     ///< handles that can be exported as file descriptors
+  Offer vmm_rdma = Offer::given;            ///< handles for GPUDirect RDMA
+  bool vmm_has_ranges = true;               ///< cuMemGetAddressRange answers a mapping; else NOT_FOUND, as drivers were seen to (nccl #2332)
+  bool links_devices = true;                ///< devices can reach each other's memory
   bool has_no_device = false;
   bool real_clock = false;
   bool reuses_handles = false;

@@ -118,6 +118,11 @@ class Simulator {
   bool may_copy(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes, Moment moment,
                 std::string* why);
 
+  /// What kernels of `context` may do with the memory.
+  CUmemAccess_flags kernel_access(const Context& context, const Allocation& memory) const;
+  /// Tells mappings apart: another one under the same addresses gives another stamp. nullopt: not all of it is mapped by cuMemMap.
+  std::optional<std::uint64_t> mapping_stamp(const std::vector<Touched>& ranges) const;
+
   // Memory pools (mempool.cpp)
   /// The device's default pool, created on first use.
   MemoryPool& default_pool(int ordinal);

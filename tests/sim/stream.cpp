@@ -36,6 +36,11 @@ CUresult Simulator::resolve_stream(CUstream handle, Stream** out) {
   return CUDA_SUCCESS;
 }
 
+void Work::touch(CUdeviceptr address, std::size_t bytes) {
+  const bool may_be_mapped = address >= kReservationArea && is_device_address(address);
+  if (may_be_mapped && bytes != 0) touches.push_back({address, bytes});
+}
+
 Event* Simulator::find_event(CUevent handle) {
   const auto found = events.find(as_number(handle));
   if (found != events.end()) return found->second.get();
@@ -63,6 +68,14 @@ OperationPtr Simulator::submit(Context& context, const Work& work, std::vector<O
   auto operation = std::make_shared<Operation>();
   operation->duration_ns = work.duration_ns;
   operation->action = work.action;
+  const std::optional<std::uint64_t> stamp = work.touches.empty() ? std::nullopt : mapping_stamp(work.touches);
+  if (stamp) {
+    operation->action = [this, stamp, touches = work.touches, action = work.action] {
+      const std::optional<std::uint64_t> now = mapping_stamp(touches);
+      if (now && *now != *stamp) violate("work ran on pages that came under its addresses after it had been submitted");
+      if (action) action();
+    };
+  }
   operation->host_flag = work.host_flag;
   operation->pending_count = &context.pending;
   if (work.host_function) {

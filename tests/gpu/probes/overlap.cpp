@@ -58,15 +58,37 @@ void verify_bytes(const char* question, CUdeviceptr address, unsigned char expec
   answer(question, right, true);
 }
 
-void copy_between(const std::string& what, CUcontext from_context, CUdeviceptr from, CUcontext to_context, CUdeviceptr to) {
-  const auto ask = [&](const char* how, CUresult code) {
-    answer(what + ", " + how, code, CUDA_SUCCESS);
+/// `unified` is what is assumed of copies that name no context.
+void copy_between(const std::string& what, CUcontext from_context, CUdeviceptr from, CUcontext to_context, CUdeviceptr to, CUresult unified) {
+  const auto ask = [&](const char* how, CUresult code, CUresult assumed) {
+    answer(what + ", " + how, code, assumed);
     if (code == CUDA_SUCCESS) verify_bytes((what + ", " + how + ": the bytes arrive").c_str(), to, 0x3C);
     static_cast<void>(CU(cuMemsetD8_v2)(to, 0, 4096));
   };
-  ask("cuMemcpyDtoD", CU(cuMemcpyDtoD_v2)(to, from, 4096));
-  ask("cuMemcpy", CU(cuMemcpy)(to, from, 4096));
-  ask("cuMemcpyPeer", CU(cuMemcpyPeer)(to, to_context, from, from_context, 4096));
+  ask("cuMemcpyDtoD", CU(cuMemcpyDtoD_v2)(to, from, 4096), unified);
+  ask("cuMemcpy", CU(cuMemcpy)(to, from, 4096), unified);
+  ask("cuMemcpyPeer", CU(cuMemcpyPeer)(to, to_context, from, from_context, 4096), CUDA_SUCCESS);
+}
+
+/// Work of the current context, which is of another device, on mapped memory of `owner` that its device may not reach.
+void ask_from_elsewhere(CUcontext owner, CUdeviceptr mapped) {
+  std::vector<unsigned char> bytes(4096, 0x3C);
+  answer("mapped memory of another device, cuMemcpyDtoH", CU(cuMemcpyDtoH_v2)(bytes.data(), mapped, bytes.size()), CUDA_ERROR_INVALID_VALUE);
+  answer("mapped memory of another device, cuMemcpyHtoD", CU(cuMemcpyHtoD_v2)(mapped, bytes.data(), bytes.size()), CUDA_ERROR_INVALID_VALUE);
+  answer("mapped memory of another device, cuMemsetD8", CU(cuMemsetD8_v2)(mapped, 0x3C, 4096), CUDA_ERROR_INVALID_VALUE);
+  unsigned flags = 99;
+  const CUresult code = CU(cuPointerGetAttribute)(&flags, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, mapped);
+  if (code == CUDA_SUCCESS) answer("mapped memory of another device, ACCESS_FLAGS", flags, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
+  else answer("mapped memory of another device, ACCESS_FLAGS", code);
+  CUDA_MEMCPY3D_PEER shape{};
+  shape.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  shape.srcDevice = mapped;
+  shape.srcContext = owner;
+  shape.dstMemoryType = CU_MEMORYTYPE_HOST;
+  shape.dstHost = bytes.data();
+  shape.srcPitch = shape.dstPitch = shape.WidthInBytes = bytes.size();
+  shape.srcHeight = shape.dstHeight = shape.Height = shape.Depth = 1;
+  answer("mapped memory of another device, cuMemcpy3DPeer to the host", CU(cuMemcpy3DPeer)(&shape), CUDA_SUCCESS);
 }
 
 void ask_two_contexts(const Session& session) {
@@ -77,8 +99,8 @@ void ask_two_contexts(const Session& session) {
   prepare(CU(cuCtxCreate_v2)(&other, 0, session.device), "cuCtxCreate");
   {
     const Memory theirs(1 << 20);
-    copy_between("mapped memory to another context of the device", session.context, mapping.address(), other, theirs.address());
-    copy_between("cuMemAlloc memory to another context of the device", session.context, plain.address(), other, theirs.address());
+    copy_between("mapped memory to another context of the device", session.context, mapping.address(), other, theirs.address(), CUDA_SUCCESS);
+    copy_between("cuMemAlloc memory to another context of the device", session.context, plain.address(), other, theirs.address(), CUDA_SUCCESS);
   }
   prepare(CU(cuCtxDestroy_v2)(other), "cuCtxDestroy");
   prepare(CU(cuCtxSetCurrent)(session.context), "cuCtxSetCurrent");
@@ -95,7 +117,8 @@ void ask_two_devices(const Session& session) {
   prepare(CU(cuCtxSetCurrent)(other), "cuCtxSetCurrent");
   {
     const Memory theirs(1 << 20);
-    copy_between("mapped memory to another device, no peer access", session.context, mapping.address(), other, theirs.address());
+    copy_between("mapped memory to another device, no peer access", session.context, mapping.address(), other, theirs.address(), CUDA_ERROR_INVALID_VALUE);
+    ask_from_elsewhere(session.context, mapping.address());
   }
   prepare(CU(cuCtxSetCurrent)(session.context), "cuCtxSetCurrent");
 }

@@ -90,6 +90,29 @@ void ask_dma_buf(const Session& session) {
     answer(address == plain.address() ? "dma-buf of cuMemAlloc memory" : "dma-buf over two mapped handles", code);
     if (code == CUDA_SUCCESS) close(descriptor);
   }
+  CUdeviceptr pooled = 0;
+  int descriptor = -1;
+  prepare(CU(cuMemAllocAsync)(&pooled, 4 << 20, nullptr), "cuMemAllocAsync");
+  const CUresult of_pool = get(&descriptor, pooled, 4 << 20, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+  answer("dma-buf of memory of a pool", of_pool, CUDA_ERROR_INVALID_VALUE);
+  if (of_pool == CUDA_SUCCESS) close(descriptor);
+  static_cast<void>(CU(cuMemFreeAsync)(pooled, nullptr));
+  const CUresult by_pcie = get(&descriptor, plain.address(), 4 << 20, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE);
+  answer("dma-buf by way of PCIe", by_pcie, CUDA_ERROR_NOT_SUPPORTED);
+  if (by_pcie == CUDA_SUCCESS) close(descriptor);
+}
+
+/// What the device of the current context may do with memory, and what is said without one.
+void ask_access_flags(const Session& session) {
+  const Mapping mapped(session.device, 2 << 20);
+  const Memory plain(4096);
+  answer("ACCESS_FLAGS of mapped memory", attribute<unsigned>(CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, mapped.address()), 3);
+  answer("ACCESS_FLAGS of cuMemAlloc memory", attribute<unsigned>(CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, plain.address()), 3);
+  prepare(CU(cuCtxSetCurrent)(nullptr), "cuCtxSetCurrent");
+  answer("ACCESS_FLAGS without a context", attribute<unsigned>(CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, plain.address()), CUDA_ERROR_INVALID_CONTEXT);
+  answer("CONTEXT without a context", attribute<std::uint64_t>(CU_POINTER_ATTRIBUTE_CONTEXT, plain.address()).text() ==
+         Json(reinterpret_cast<std::uint64_t>(session.context)).text(), true);
+  prepare(CU(cuCtxSetCurrent)(session.context), "cuCtxSetCurrent");
 }
 
 }  // namespace
@@ -98,6 +121,7 @@ void ask_pointers(Session& session) {
   group("SYNC_MEMOPS", ask_sync_memops);
   group("identity", [&] { ask_identity(session); });
   group("mapped memory", [&] { ask_mapping(session); });
+  group("access flags", [&] { ask_access_flags(session); });
   group("dma-buf", [&] { ask_dma_buf(session); });
 }
 

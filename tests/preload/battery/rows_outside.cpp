@@ -200,6 +200,73 @@ void cases_cuMemRelease(Cases& cases) {
   cases.add("mapped", [](World& w, Line& line) { line.code(cuMemRelease(w.physical)).code(cuMemRelease(w.physical)).memory("mapped", w.mapped); });
 }
 
+void cases_cuMemSetAccess(Cases& cases) {
+  CUmemAccessDesc own{};
+  own.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  own.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  for (const AddressKind& kind : address_kinds()) {
+    cases.add(kind.name, [&kind, own](World& w, Line& line) { line.code(cuMemSetAccess(kind.of(w), 2 * kMiB, &own, 1)).memory("block", w.block); });
+  }
+  for (const std::size_t bytes : {std::size_t{0}, kMiB, 4 * kMiB}) {
+    cases.add("mapped, " + std::to_string(bytes) + " bytes", [bytes, own](World& w, Line& line) { line.code(cuMemSetAccess(w.mapped, bytes, &own, 1)); });
+  }
+  cases.add("for the other device", [own](World& w, Line& line) {
+    CUmemAccessDesc other = own;
+    other.location.id = 1;
+    line.code(cuMemSetAccess(w.mapped, 2 * kMiB, &other, 1));
+    other.location.id = 7;
+    line.code(cuMemSetAccess(w.mapped, 2 * kMiB, &other, 1));
+    line.code(cuMemSetAccess(w.mapped, 2 * kMiB, nullptr, 1)).code(cuMemSetAccess(w.mapped, 2 * kMiB, &own, 0));
+  });
+}
+void cases_cuMemGetAccess(Cases& cases) {
+  for (const AddressKind& kind : address_kinds()) {
+    for (const int device : {0, 1, 7}) {
+      cases.add(std::string(kind.name) + ", device " + std::to_string(device), [&kind, device](World& w, Line& line) {
+        unsigned long long flags = kUntouched;
+        const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, device};
+        line.code(cuMemGetAccess(&flags, &location, kind.of(w))).number("flags", flags);
+      });
+    }
+  }
+  cases.add("nulls", [](World& w, Line& line) {
+    unsigned long long flags = kUntouched;
+    const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    line.code(cuMemGetAccess(nullptr, &location, w.mapped)).code(cuMemGetAccess(&flags, nullptr, w.mapped)).number("flags", flags);
+  });
+}
+void cases_cuMemAddressFree(Cases& cases) {
+  for (const AddressKind& kind : address_kinds()) {
+    cases.add(kind.name, [&kind](World& w, Line& line) { line.code(cuMemAddressFree(kind.of(w), 2 * kMiB)).memory("block", w.block); });
+  }
+  cases.add("reserved, unmapped first", [](World& w, Line& line) {
+    line.code(cuMemUnmap(w.mapped, 2 * kMiB)).code(cuMemAddressFree(w.reserved, 4 * kMiB)).code(cuMemAddressFree(w.reserved, 4 * kMiB));
+  });
+}
+void cases_cuMemGetHandleForAddressRange(Cases& cases) {
+  const auto ask = [](Line& line, CUdeviceptr address, std::size_t bytes, int type, unsigned long long flags) {
+    int descriptor = -1;
+    line.code(cuMemGetHandleForAddressRange(&descriptor, address, bytes, static_cast<CUmemRangeHandleType>(type), flags));
+    line.text("descriptor", descriptor >= 0 ? "some" : "none");
+    if (descriptor >= 0) close(descriptor);
+  };
+  for (const AddressKind& kind : address_kinds()) {
+    for (const std::size_t bytes : {std::size_t{4096}, kMiB, 8 * kMiB}) {
+      cases.add(std::string(kind.name) + ", " + std::to_string(bytes), [&kind, bytes, ask](World& w, Line& line) {
+        ask(line, kind.of(w), bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+      });
+    }
+  }
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{100}}) {
+    cases.add("block, " + std::to_string(bytes), [bytes, ask](World& w, Line& line) { ask(line, w.block, bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0); });
+  }
+  cases.add("block, other kinds of handle", [ask](World& w, Line& line) {
+    ask(line, w.block, kMiB, 77, 0);
+    ask(line, w.block, kMiB, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE);
+    ask(line, w.block, kMiB, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 64);
+    line.code(cuMemGetHandleForAddressRange(nullptr, w.block, kMiB, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+  });
+}
 void cases_cuMemRetainAllocationHandle(Cases& cases) {
   for (const AddressKind& kind : address_kinds()) {
     cases.add(kind.name, [&kind](World& w, Line& line) {

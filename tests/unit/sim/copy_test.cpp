@@ -144,3 +144,60 @@ TEST_CASE("a copy between devices needs no peer access, a kernel does") {
   CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
   CHECK_THAT(Simulated::last_violation(), Catch::Contains("no access"));
 }
+
+TEST_CASE("slices are copied with both sides' pitches and heights, between devices with each side's own rights") {
+  const Simulated sim{{"DEVICES", "2"}};
+  const auto data = pattern(4 * 3 * 2, 1);  // 2 slices of 3 rows of 4 bytes
+  const CUdeviceptr near = Simulated::allocate(4096);
+  CUDA_MEMCPY3D in{};
+  in.srcMemoryType = CU_MEMORYTYPE_HOST;
+  in.srcHost = data.data();
+  in.srcPitch = 4;
+  in.srcHeight = 3;
+  in.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  in.dstDevice = near;
+  in.dstPitch = 64;
+  in.dstHeight = 5;
+  in.dstXInBytes = 8;
+  in.dstY = 1;
+  in.dstZ = 1;
+  in.WidthInBytes = 4;
+  in.Height = 3;
+  in.Depth = 2;
+  REQUIRE(cuMemcpy3D_v2(&in) == CUDA_SUCCESS);
+  std::vector<unsigned char> raw(4096);
+  REQUIRE(cuMemcpyDtoH_v2(raw.data(), near, raw.size()) == CUDA_SUCCESS);
+  CHECK(raw[(1 * 5 + 1) * 64 + 8] == data[0]);
+  CHECK(raw[(2 * 5 + 3) * 64 + 11] == data[23]);
+  CUcontext other = nullptr;
+  REQUIRE(cuDevicePrimaryCtxRetain(&other, 1) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(other) == CUDA_SUCCESS);
+  const CUdeviceptr far = Simulated::allocate(24);
+  CUDA_MEMCPY3D_PEER across{};
+  across.srcMemoryType = across.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  across.srcDevice = near;
+  across.srcPitch = 64;
+  across.srcHeight = 5;
+  across.srcXInBytes = 8;
+  across.srcY = 1;
+  across.srcZ = 1;
+  across.srcContext = sim.context;
+  across.dstDevice = far;
+  across.dstPitch = 4;
+  across.dstHeight = 3;
+  across.dstContext = other;
+  across.WidthInBytes = 4;
+  across.Height = 3;
+  across.Depth = 2;
+  REQUIRE(cuMemcpy3DPeerAsync(&across, nullptr) == CUDA_SUCCESS);
+  std::vector<unsigned char> back(24);
+  REQUIRE(cuMemcpyDtoH_v2(back.data(), far, back.size()) == CUDA_SUCCESS);
+  CHECK(back == data);
+  across.srcContext = nullptr;
+  CHECK(cuMemcpy3DPeerAsync(&across, nullptr) == CUDA_ERROR_INVALID_CONTEXT);
+  across.srcContext = sim.context;
+  across.dstPitch = 3;
+  CHECK(cuMemcpy3DPeer(&across) == CUDA_ERROR_INVALID_VALUE);
+  in.reserved0 = &in;
+  CHECK(cuMemcpy3D_v2(&in) == CUDA_ERROR_INVALID_VALUE);
+}

@@ -2,45 +2,12 @@
 #include <catch2/catch.hpp>
 #include <unistd.h>
 
-#include "sim_fixture.hpp"
+#include "vmm_pages.hpp"
 
 using sim_test::kMiB;
 using sim_test::Simulated;
 
-namespace {
-
-constexpr std::size_t kPage = 2 * kMiB;
-
-CUmemAllocationProp on_device(int device, unsigned handle_types = 0) {
-  CUmemAllocationProp properties{};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  properties.location.id = device;
-  properties.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(handle_types);
-  return properties;
-}
-
-CUmemGenericAllocationHandle create(std::size_t bytes, unsigned handle_types = 0) {
-  const CUmemAllocationProp properties = on_device(0, handle_types);
-  CUmemGenericAllocationHandle handle = 0;
-  return cuMemCreate(&handle, bytes, &properties, 0) == CUDA_SUCCESS ? handle : 0;
-}
-
-CUdeviceptr reserve(std::size_t bytes) {
-  CUdeviceptr base = 0;
-  return cuMemAddressReserve(&base, bytes, 0, 0, 0) == CUDA_SUCCESS ? base : 0;
-}
-
-CUresult allow(CUdeviceptr address, std::size_t bytes, int device = 0,
-               CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
-  CUmemAccessDesc access{};
-  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  access.location.id = device;
-  access.flags = flags;
-  return cuMemSetAccess(address, bytes, &access, 1);
-}
-
-}  // namespace
+using namespace sim_test::vmm;
 
 TEST_CASE("the granularity is 2 MiB and everything must be a multiple of it") {
   const Simulated sim;

@@ -1,0 +1,71 @@
+// What a program asks of, or does to, the mapping behind an address (cuMemMap and its like). Pooled memory natively is cuMemAlloc's,
+// which no such call knows: what lies on mapped pages of ours must not be seen, changed or ended through them, so the driver is asked
+// about an address that it cannot know. The program's own mappings pass, and are counted. CUDA Driver API 13.0 §6.14, §6.15.
+#include "shim/front_door.hpp"
+
+namespace cupool::shim::front_door {
+namespace {
+
+constexpr std::size_t kHostPage_bytes = 4096;
+
+/// The driver may look at [address, +bytes) unless it touches memory of ours; then kNowhere.
+CUdeviceptr unless_ours(CUdeviceptr address, std::size_t bytes = 1) {
+  const PoolSet& pools = process().pools;
+  if (pools.owns(address)) return kNowhere;
+  const bool reaches_ours = bytes > 1 && address + (bytes - 1) > address && pools.owns(address + (bytes - 1));
+  return reaches_ours ? kNowhere : address;
+}
+
+}  // namespace
+
+CUresult map_physical(const Real<CUresult(CUdeviceptr, std::size_t, std::size_t, CUmemGenericAllocationHandle, unsigned long long)>& real,
+                      CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  const CUresult result = real(unless_ours(address, bytes), bytes, offset, handle, flags);
+  if (result == CUDA_SUCCESS) process().vmm.mapped(handle, address, bytes);
+  return result;
+}
+
+CUresult unmap_physical(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CUdeviceptr address, std::size_t bytes) {
+  const CUresult result = real(unless_ours(address, bytes), bytes);
+  if (result != CUDA_SUCCESS) return result;
+  for (const std::uint64_t key : process().vmm.unmapped(address, bytes)) process().pools.release_outside(OutsideKind::program_vmm, key);
+  return result;
+}
+
+CUresult retain_physical(const Real<CUresult(CUmemGenericAllocationHandle*, void*)>& real, CUmemGenericAllocationHandle* out, void* address) {
+  const CUdeviceptr asked = unless_ours(reinterpret_cast<CUdeviceptr>(address));
+  const CUresult result = real(out, reinterpret_cast<void*>(asked));
+  if (result == CUDA_SUCCESS && out != nullptr) process().vmm.retained(*out);
+  return result;
+}
+
+CUresult set_access(const Real<CUresult(CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t)>& real, CUdeviceptr address, std::size_t bytes,
+                    const CUmemAccessDesc* access, std::size_t count) {
+  return real(unless_ours(address, bytes), bytes, access, count);
+}
+
+CUresult get_access(const Real<CUresult(unsigned long long*, const CUmemLocation*, CUdeviceptr)>& real, unsigned long long* flags,
+                    const CUmemLocation* location, CUdeviceptr address) {
+  return real(flags, location, unless_ours(address));
+}
+
+CUresult free_addresses(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CUdeviceptr address, std::size_t bytes) {
+  return real(unless_ours(address, bytes), bytes);
+}
+
+CUresult range_handle(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUmemRangeHandleType, unsigned long long)>& real, void* out,
+                      CUdeviceptr address, std::size_t bytes, CUmemRangeHandleType type, unsigned long long flags) {
+  BlockView block;
+  switch (find_block(address, &block)) {
+    case Ownership::unknown: return real(out, address, bytes, type, flags);
+    case Ownership::vacant: return real(out, kNowhere, bytes, type, flags);
+    case Ownership::live: break;
+  }
+  // [?] memory of a pool has none. cuMemAlloc memory has one to the end of its last host page, as programs round to those.
+  const CUdeviceptr end = (block.base + block.bytes + kHostPage_bytes - 1) / kHostPage_bytes * kHostPage_bytes;
+  if (block.mempool != 0 || bytes > end - address) return real(out, kNowhere, bytes, type, flags);
+  process().pools.pin_pages(address);  // before the call: from its success on a device may hold these very pages
+  return real(out, address, bytes, type, flags);
+}
+
+}  // namespace cupool::shim::front_door
