@@ -92,10 +92,10 @@ DRIVERS_POOL = [
     Accepted("memory of a pool is not shared by the legacy calls, and says so", ASYNC, "(ipc|10)=(0:)?1", "(ipc|10)=(0:)?0"),
     Accepted("[?] memory of a pool is not for GPUDirect RDMA, and says so", ASYNC, "(rdma|15)=(0:)?1", "(rdma|15)=(0:)?0"),
     Accepted("memory of a pool is not shared by the legacy calls", ASYNC, ".*code=0", ".*code=1", symbols="cuIpc(Get|Open)MemHandle.*", consequences=True),
+    Accepted("[?] memory of a pool has no dma-buf descriptor", ASYNC, "code=0", "code=1", symbols="cuMemGetHandleForAddressRange", consequences=True),
     Accepted("the default pool is told to keep what it has", ASYNC, "threshold=0", "threshold=18446744073709551615", symbols="cuMemPoolGetAttribute"),
     Accepted("plain blocks are used memory of the default pool", ASYNC, r"used( high)?=\d+", r"used( high)?=\d+", symbols="cuMemPool[GS]etAttribute"),
-    Accepted("devices in use reach each other's default pools, as they can copy from cuMemAlloc memory", ASYNC, "access=0", "access=3",
-             symbols="cuMemPoolSetAccess", cases="unknown flags, default pool"),
+    Accepted("devices in use reach each other's default pools, as they can copy from cuMemAlloc memory", ASYNC, "(access|16)=(0:)?0", "(access|16)=(0:)?3"),
     Accepted("what the pool has idle serves the next block", ASYNC, r"(taken|back)=67108864", r"(taken|back)=\d+", symbols="cuMemGetInfo_v2"),
     # The kernel of another context that the free of a block in this one was made to wait for, on the device.
     Accepted("[?] which contexts a free waits for; ours shows at the end of the context", ASYNC, "waited=0", "waited=1000000", situations="busy"),
