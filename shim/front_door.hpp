@@ -192,11 +192,18 @@ CUresult create_context(const Real<CUresult(CUcontext*, Rest...)>& real, CUconte
   return result;
 }
 
+/// What a capture forbids other threads, by the last argument; the oldest form has none.
+template <class... Rest>
+CUstreamCaptureMode mode_of([[maybe_unused]] Rest... rest) {
+  if constexpr (sizeof...(Rest) == 0) return CU_STREAM_CAPTURE_MODE_GLOBAL;
+  else return std::get<sizeof...(Rest) - 1>(std::tie(rest...));
+}
+
 template <class... Rest>
 CUresult begin_capture(const Real<CUresult(CUstream, Rest...)>& real, CUstream stream, Rest... rest) {
   const bool is_threads_own = plain_handle(stream, real.is_per_thread()) == CU_STREAM_PER_THREAD;
   const std::uint64_t thread = is_threads_own ? StreamBook::thread_number() : 0;
-  const CUresult result = process().pools.begin_capture(stream_key(stream, real.is_per_thread()), [&] { return real(stream, rest...); }, thread);
+  const CUresult result = process().pools.begin_capture(stream_key(stream, real.is_per_thread()), [&] { return real(stream, rest...); }, mode_of(rest...), thread);
   if (result == CUDA_SUCCESS && is_threads_own) thread_end::watch(thread);
   return result;
 }

@@ -16,6 +16,13 @@ CUresult PlainBlocks::take(DeviceState& device, ContextPool&, std::size_t bytes,
 
 CUresult PlainBlocks::give(DeviceState& device, ContextPool&, CUdeviceptr address) {
   const RelaxedCaptureMode relaxed(device.driver, !exact_);
+  // Where the program's own free had been refused, and had ended a capture, the block waits for the end of that.
+  if (!exact_ && device.services.gate.forbids(relaxed.before())) return CUDA_ERROR_NOT_READY;
+  return device.driver.cuMemFree_v2(address);
+}
+
+CUresult PlainBlocks::give_over(DeviceState& device, ContextPool&, CUdeviceptr address) {
+  const RelaxedCaptureMode relaxed(device.driver, !exact_);
   return device.driver.cuMemFree_v2(address);
 }
 

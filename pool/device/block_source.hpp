@@ -25,7 +25,7 @@ class BlockSource {
 
   /// Memory that may be used on any stream.
   virtual CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out) = 0;
-  /// Gives back what take() gave. CUDA_ERROR_NOT_READY: not while something captures.
+  /// Gives back what take() gave. CUDA_ERROR_NOT_READY: not while something captures that this thread would disturb.
   virtual CUresult give(DeviceState& device, ContextPool& home, CUdeviceptr address) = 0;
   /// The same for a block that nothing touches any more: waits for nothing and makes nothing wait, where that can be.
   virtual CUresult give_over(DeviceState& device, ContextPool& home, CUdeviceptr address) { return give(device, home, address); }
@@ -45,6 +45,7 @@ class PlainBlocks final : public BlockSource {
   explicit PlainBlocks(bool exact) : exact_(exact) {}
   CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out) override;
   CUresult give(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
+  CUresult give_over(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
   CUresult give_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream stream) override;
 
  private:

@@ -55,9 +55,21 @@ class CaptureGate {
 
   bool capturing() const { return active_.load(std::memory_order_acquire) != 0; }
 
+  /// Would the driver refuse this thread, whose own mode is `mode`, a call that is potentially unsafe during a capture, such as cuMemFree?
+  /// CUDA Driver API 13.0, cuThreadExchangeStreamCaptureMode.
+  bool forbids(CUstreamCaptureMode mode) {
+    if (!capturing() || mode == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
+    const std::shared_lock<std::shared_mutex> lock(mutex_);
+    return std::any_of(streams_.begin(), streams_.end(), [mode, self = this_thread()](const Capture& capture) {
+      if (capture.mode == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
+      return capture.begun_by == self || (capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL && mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+    });
+  }
+
   /// Runs `begin` exclusively; on success `stream` of `context` captures. A handle may be in here several times: the
   /// per-thread default stream is one handle and many streams. `thread`: the number of the only thread that can end it, or 0.
-  template <class Begin> CUresult begin(CUstream stream, Begin&& begin_capture, CUcontext context, std::uint64_t thread, Clock& clock) {
+  template <class Begin>
+  CUresult begin(CUstream stream, Begin&& begin_capture, CUcontext context, CUstreamCaptureMode mode, std::uint64_t thread, Clock& clock) {
     std::unique_lock<std::shared_mutex> lock(mutex_);
     const std::uint64_t until_ns = clock.now_ns() + kSynchronisingBound_ns;
     while (synchronising_.load(std::memory_order_relaxed) != 0 && clock.now_ns() < until_ns) {
@@ -68,7 +80,7 @@ class CaptureGate {
     streams_.reserve(streams_.size() + 1);
     const CUresult result = begin_capture();
     if (result == CUDA_SUCCESS) {
-      streams_.push_back({stream, context, thread});
+      streams_.push_back({stream, context, thread, mode, this_thread()});
       active_.store(streams_.size(), std::memory_order_release);
     }
     return result;
@@ -99,7 +111,15 @@ class CaptureGate {
     CUstream stream;
     CUcontext context;
     std::uint64_t thread;
+    CUstreamCaptureMode mode;
+    const void* begun_by;  ///< this_thread() there; a later thread that has the same is taken for it, and waits for less
   };
+
+  /// No two living threads have the same.
+  static const void* this_thread() {
+    static thread_local const char mark = 0;
+    return &mark;
+  }
 
   static constexpr std::uint64_t kSynchronisingBound_ns = 1'000'000'000;
   static constexpr std::uint64_t kSynchronisingPause_ns = 20'000;

@@ -180,11 +180,18 @@ FreeOutcome DevicePool::free_deferred(Extent* extent, std::uint16_t thread, Erro
   deferred_.set_due_bytes(std::min(spare_bytes() / kEpochShare, std::max(DeferredFrees::kBatchBytes, reserved_bytes / kReservedShare)));
   const bool pressed = pressure_frees_ != 0;
   if (pressed) --pressure_frees_;
-  if (!pressed && !deferred_.batch_is_due()) return FreeOutcome::freed;
-  const Error error = upkeep(context, waits_natively);
-  if (!waits_natively) give_back_surplus(false);
-  if (error.code == CUDA_SUCCESS || error.code == CUDA_ERROR_DEINITIALIZED) return FreeOutcome::freed;
-  *answer = error;
+  const bool is_due = pressed || deferred_.batch_is_due();
+  Error error{};
+  if (waits_natively && capturing() && (is_due || deferred_.batch_bytes() >= kUnrecordedBytes)) error = wait_in_capture(context);
+  else if (is_due) error = upkeep(context, waits_natively);
+  if (is_due && !waits_natively) give_back_surplus(false);
+  return outcome_of(error, answer);
+}
+
+/// Of a free whose block is deferred: an error of earlier work is the program's to hear.
+FreeOutcome DevicePool::outcome_of(Error late, Error* answer) {
+  if (late.code == CUDA_SUCCESS || late.code == CUDA_ERROR_DEINITIALIZED) return FreeOutcome::freed;
+  *answer = late;
   return FreeOutcome::failed;
 }
 
@@ -195,7 +202,7 @@ FreeOutcome DevicePool::free_synchronously(Extent* extent, std::uint16_t thread,
   ContextRegistry& contexts = device_.services.contexts;
   if (capturing() || contexts.pin(home, context) != Pin::held) {
     defer(extent, thread);
-    return FreeOutcome::freed;
+    return outcome_of(wait_in_capture(context), answer);
   }
   DeviceAllocator& allocator = *info_of(*extent).allocator;
   allocator.defer(device_, extent);  // whoever frees it again meanwhile is told that it is not live
@@ -210,10 +217,7 @@ FreeOutcome DevicePool::free_synchronously(Extent* extent, std::uint16_t thread,
   }
   if (result.answer != FenceAnswer::done || others_may_touch()) {
     defer(extent, thread);
-    const Error late = result.answer == FenceAnswer::done ? upkeep(context, true) : Error{};
-    if (late.code == CUDA_SUCCESS || late.code == CUDA_ERROR_DEINITIALIZED) return FreeOutcome::freed;
-    *answer = late;
-    return FreeOutcome::failed;
+    return outcome_of(result.answer == FenceAnswer::done ? upkeep(context, true) : wait_in_capture(context), answer);
   }
   unbook(*extent);
   const std::uint64_t now = ticks();
@@ -228,8 +232,7 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
   ContextPool* home = info_of(*extent).home;
   const CUcontext context = home->context;
   ContextRegistry& contexts = device_.services.contexts;
-  // A free by the driver during a capture is the program's own doing under `platform`; under the pool it must not matter.
-  if (!may_call_driver() || (capturing() && policy_ != config::Policy::platform) || contexts.pin(home, context) != Pin::held) {
+  if (!may_call_driver() || contexts.pin(home, context) != Pin::held) {
     defer(extent, thread);
     return FreeOutcome::freed;
   }
@@ -239,10 +242,10 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
   device_.note(EventKind::free_completed, now, before, thread);
   const Status status = home->natives.give_back(device_, extent, stream);
   contexts.unpin(home);
-  if (status.code() == CUDA_ERROR_NOT_READY) {  // a capture has begun meanwhile
+  if (status.code() == CUDA_ERROR_NOT_READY) {  // something captures
     device_.note(EventKind::allocate, ticks(), before, thread);
     defer(extent, thread);
-    return FreeOutcome::freed;
+    return stream == nullptr ? outcome_of(wait_in_capture(context), answer) : FreeOutcome::freed;
   }
   if (!status.ok()) {
     device_.note(EventKind::allocate, ticks(), before, thread);
@@ -252,10 +255,7 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
   unbook(before);
   publish_figures();
   if (policy_ == config::Policy::platform || deferred_.batch_is_empty() || capturing()) return FreeOutcome::freed;
-  const Error late = upkeep(context, true);  // what was freed during a capture
-  if (late.code == CUDA_SUCCESS || late.code == CUDA_ERROR_DEINITIALIZED) return FreeOutcome::freed;
-  *answer = late;
-  return FreeOutcome::failed;
+  return outcome_of(upkeep(context, true), answer);  // what was freed during a capture
 }
 
 bool DevicePool::free_while_exiting(CUdeviceptr address) {

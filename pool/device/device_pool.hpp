@@ -1,6 +1,6 @@
 // DevicePool: one device's pool. Booking of allocations and frees, deferral, the ladder, contexts, figures.
 //
-// device_pool.cpp has the hot paths, deferral.cpp what happens between a free and reuse, ladder.cpp what happens on a miss,
+// device_pool.cpp has the hot paths, deferral.cpp what happens between a free and reuse (capture_wait.cpp: while something captures), ladder.cpp what happens on a miss,
 // device_contexts.cpp births and deaths, device_figures.cpp what a report is told.
 // Thread rule: thread-safe; one lock (DeviceState::lock), let go of around every driver call.
 #pragma once
@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "pool/core/bytes.hpp"
 #include "pool/core/result.hpp"
 #include "pool/device/context_pool.hpp"
 #include "pool/device/deferred_frees.hpp"
@@ -67,6 +68,7 @@ class DevicePool {
   Ownership find(CUdeviceptr address, BlockView* block);
   bool pin_pages(CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
   Status set_sync_memops(CUdeviceptr address, bool on);
+  void before_capture();
 
   /// The pool of `context`, made if it is new.
   ContextPool* context_seen(CUcontext context);
@@ -95,6 +97,8 @@ class DevicePool {
   static constexpr std::uint64_t kEpochShare = 12;
   static constexpr std::uint64_t kReservedShare = 8;
   static constexpr std::uint64_t kDeferredShare = 3;
+  /// While something captures, a free that would have waited natively waits at the latest when so much has no event: an allocation cannot.
+  static constexpr std::uint64_t kUnrecordedBytes = 2 * kMiB;
 
   // device_pool.cpp
   CUdeviceptr serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, Error* answer)
@@ -111,6 +115,7 @@ class DevicePool {
   std::uint64_t spare_bytes() CUPOOL_REQUIRES(device_.lock);
   /// `waits_natively`: the program's call would have synchronised; one in stream order never does.
   FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively = true) CUPOOL_REQUIRES(device_.lock);
+  static FreeOutcome outcome_of(Error late, Error* answer);
   FreeOutcome free_synchronously(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
 
   // stream_ordered.cpp
@@ -150,11 +155,17 @@ class DevicePool {
   std::uint64_t release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most = false) CUPOOL_REQUIRES(device_.lock);
   bool may_call_driver() const { return !device_.services.stopped.load(std::memory_order_relaxed); }
   bool capturing() const { return device_.services.gate.capturing(); }
+  /// While something captures only what goes back without waiting.
+  bool may_give_back() const { return !capturing() || policy_ == config::Policy::async || (!unpooled_ && device_.frees_in_order()); }
   /// The free synchronises: asked for, or the driver has no event that covers a context.
   bool synchronises() const {
     return device_.services.options.free == config::FreeMode::sync ||
            (device_.services.options.free == config::FreeMode::deferred && device_.services.cannot_record.load(std::memory_order_relaxed));
   }
+
+  // capture_wait.cpp
+  FenceResult wait_by_freeing(CUcontext asking) CUPOOL_EXCLUDES(device_.lock);
+  Error wait_in_capture(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
 
   // ladder.cpp
   Result<CUdeviceptr> climb(Attempt& attempt, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);

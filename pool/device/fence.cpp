@@ -19,11 +19,12 @@ CUresult Fence::record_point(DeviceState& device, FencePoint& point, const CUstr
   return stream != nullptr ? device.driver.cuEventRecord(point.event, *stream) : device.driver.cuCtxRecordEvent(context, point.event);
 }
 
-FenceResult Fence::record_on(DeviceState& device, ContextPool& home, CUcontext context, CUstream stream) {
+FenceResult Fence::record_on(DeviceState& device, ContextPool& home, CUcontext context, CUstream stream, bool is_private) {
   PoolServices& services = device.services;
   if (!device.driver.has_cuEventRecord() || !device.driver.has_cuEventCreate() || !device.driver.has_cuEventQuery()) return {FenceAnswer::unsupported, {}};
   const CaptureGate::Pass pass(services.gate);
-  if (!pass.allowed() || !services.contexts.pin_one(&home, context, points_)) return {FenceAnswer::impossible, {}};
+  if ((!pass.allowed() && !is_private) || !services.contexts.pin_one(&home, context, points_)) return {FenceAnswer::impossible, {}};
+  const RelaxedCaptureMode relaxed(device.driver, !pass.allowed());
   const CUresult code = record_point(device, points_.front(), &stream);
   services.contexts.unpin_all(points_);
   if (code == CUDA_SUCCESS) return {FenceAnswer::done, {}};

@@ -44,7 +44,8 @@ class Fence {
   /// Records in every context (`only`: of that device). The gate is held, shared, meanwhile. Throws std::bad_alloc with nothing recorded.
   FenceResult record(DeviceState& device, CUcontext asking, const DeviceState* only = nullptr);
   /// Records behind what `stream` of `context` (the caller's current one) holds now. As record().
-  FenceResult record_on(DeviceState& device, ContextPool& home, CUcontext context, CUstream stream);
+  /// `is_private`: a stream of ours that does not block, so that no capture is ever in it: also while something captures.
+  FenceResult record_on(DeviceState& device, ContextPool& home, CUcontext context, CUstream stream, bool is_private = false);
   /// Makes `stream`, of the context that is current, wait for it on the device. Precondition: record_on() made it.
   FenceResult wait_on_device(DeviceState& device, CUcontext context, CUstream stream);
   /// Makes `stream`, of the context that is current, wait on the device for every point. Precondition: record() made it inside the

@@ -173,7 +173,7 @@ bool DevicePool::has_waiting_frees() {
 
 /// Would giving back everything that is wholly free make room for `bytes`? Asks the driver what it has.
 bool DevicePool::release_would_do(std::uint64_t bytes) {
-  if (capturing()) return false;
+  if (!may_give_back()) return false;
   std::uint64_t free_bytes = 0;
   for (const auto& home : homes_)
     if (home->context != nullptr && home->pooled != nullptr) free_bytes += home->pooled->figures(device_).wholly_free_bytes;

@@ -92,7 +92,7 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
     const MutexUnlock unlocked(device.lock);
     code = source_->take(device, home, request.requested_bytes, &address);
     if (code == CUDA_SUCCESS && !device.services.owners.add(address, request.bytes, device.ordinal)) {
-      source_->give(device, home, address);
+      source_->give_over(device, home, address);  // nobody has seen it
       code = CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
@@ -102,7 +102,7 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
     if (device.limit.is_passed()) {
       const MutexUnlock unlocked(device.lock);
       device.services.owners.remove(address, request.bytes);
-      source_->give(device, home, address);
+      source_->give_over(device, home, address);
       source_->trim(device);
       code = CUDA_ERROR_OUT_OF_MEMORY;
     }

@@ -352,12 +352,13 @@ void PoolSet::forget_captures(CUcontext context) { impl_->services.gate.forget(c
 
 void PoolSet::forget_captures_of_thread(std::uint64_t thread) { impl_->services.gate.forget_thread(thread); }
 
-CUresult PoolSet::begin_capture(CUstream stream, const std::function<CUresult()>& begin, std::uint64_t thread) {
+CUresult PoolSet::begin_capture(CUstream stream, const std::function<CUresult()>& begin, CUstreamCaptureMode mode, std::uint64_t thread) {
   CUcontext context = nullptr;
   const bool is_handle = reinterpret_cast<std::uintptr_t>(stream) % 2 == 0;  // the caller's keys for default streams are odd
   const bool known = is_handle && impl_->driver.has_cuStreamGetCtx() && impl_->driver.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS;
   if (!known && impl_->driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS) context = nullptr;
-  return impl_->services.gate.begin(stream, begin, context, thread, impl_->services.clock);
+  impl_->for_each_pool([](DevicePool& pool) { pool.before_capture(); });
+  return impl_->services.gate.begin(stream, begin, context, mode, thread, impl_->services.clock);
 }
 
 CUresult PoolSet::end_capture(CUstream stream, const std::function<CUresult()>& end, const std::function<bool()>& still_capturing) {

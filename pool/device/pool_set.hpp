@@ -166,7 +166,8 @@ class PoolSet {
   bool capturing() const;
   /// Runs `begin` (the real cuStreamBeginCapture*) under the gate; on success `stream` counts as capturing.
   /// `thread`: not 0 when only that thread can end it (its own default stream); a number that no later thread gets.
-  CUresult begin_capture(CUstream stream, const std::function<CUresult()>& begin, std::uint64_t thread = 0);
+  /// `mode`: what the capture forbids this thread and others.
+  CUresult begin_capture(CUstream stream, const std::function<CUresult()>& begin, CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL, std::uint64_t thread = 0);
   /// Runs `end` (the real cuStreamEndCapture, or a stream's destruction); afterwards `stream` captures no more
   /// unless `still_capturing()`.
   CUresult end_capture(CUstream stream, const std::function<CUresult()>& end, const std::function<bool()>& still_capturing);

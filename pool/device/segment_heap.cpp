@@ -175,7 +175,7 @@ CUstream SegmentHeap::release_stream(DeviceState& device, ContextPool& home) {
 /// (cuCtxWaitEvent), and so this stream too, for work that itself waits for the calling thread.
 void SegmentHeap::await_frees(DeviceState& device, ContextPool& home, CUstream stream) {
   Fence fence;
-  if (fence.record_on(device, home, home.registered.context, stream).answer == FenceAnswer::done) fence.poll_for(device, kFreesBound_ns);
+  if (fence.record_on(device, home, home.registered.context, stream, true).answer == FenceAnswer::done) fence.poll_for(device, kFreesBound_ns);
   fence.clear(device.services.contexts);
 }
 

@@ -45,6 +45,9 @@ class RelaxedCaptureMode {
   ~RelaxedCaptureMode() {
     if (exchanged_ && driver_.cuThreadExchangeStreamCaptureMode(&mode_) != CUDA_SUCCESS) driver_.cuThreadExchangeStreamCaptureMode(&mode_);
   }
+  bool is_on() const { return exchanged_; }
+  /// The mode that the thread had. Without such a call: the strictest.
+  CUstreamCaptureMode before() const { return exchanged_ ? mode_ : CU_STREAM_CAPTURE_MODE_GLOBAL; }
   RelaxedCaptureMode(const RelaxedCaptureMode&) = delete;
   RelaxedCaptureMode& operator=(const RelaxedCaptureMode&) = delete;
 

@@ -129,9 +129,9 @@ TEST_CASE("a capture that never began does not close the gate") {
 TEST_CASE("a capture that only a thread could end is over with the thread, and only that") {
   Rig rig;
   const auto begun = [] { return CUDA_SUCCESS; };
-  REQUIRE(rig.pools().begin_capture(CU_STREAM_PER_THREAD, begun, 7) == CUDA_SUCCESS);
-  REQUIRE(rig.pools().begin_capture(CU_STREAM_PER_THREAD, begun, 7) == CUDA_SUCCESS);
-  REQUIRE(rig.pools().begin_capture(CU_STREAM_PER_THREAD, begun, 8) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().begin_capture(CU_STREAM_PER_THREAD, begun, CU_STREAM_CAPTURE_MODE_GLOBAL, 7) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().begin_capture(CU_STREAM_PER_THREAD, begun, CU_STREAM_CAPTURE_MODE_GLOBAL, 7) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().begin_capture(CU_STREAM_PER_THREAD, begun, CU_STREAM_CAPTURE_MODE_GLOBAL, 8) == CUDA_SUCCESS);
   rig.pools().forget_captures_of_thread(0);
   rig.pools().forget_captures_of_thread(7);
   CHECK(rig.pools().capturing());

@@ -1,0 +1,97 @@
+// A plain free while something captures. No event may be recorded then, but where the driver would have served the free it had
+// waited for the work, and so does this one, by the same call: the driver's own free, of a block made for it.
+//
+// cuMemFree is potentially unsafe during a capture and ends none when the thread's mode is relaxed (CUDA Driver API 13.0,
+// cuThreadExchangeStreamCaptureMode). Where the driver would have refused the program's free nothing is waited for. Nor where a context
+// lives whose work a native free does not wait for: that it is over cannot be known before the capture's end.
+#include <algorithm>
+#include <vector>
+
+#include "pool/core/bytes.hpp"
+#include "pool/device/device_pool.hpp"
+#include "pool/driver/handles.hpp"
+
+namespace cupool::device {
+
+namespace {
+
+constexpr std::size_t kChunk_bytes = 2 * kMiB;  ///< in pieces of this size the driver gives device memory
+constexpr std::size_t kSmallest_bytes = 512;    ///< may find place in a chunk that the driver has
+
+/// The driver's own free in `context`: when it has returned, what was submitted there before is over.
+CUresult free_a_block(DeviceState& device, CUcontext context) {
+  const ScopedContext current(device.driver, context);
+  if (!current.status().ok()) return current.status().code();
+  CUdeviceptr block = 0;
+  CUresult code = CUDA_ERROR_OUT_OF_MEMORY;
+  if (device.limit.headroom_bytes() >= kChunk_bytes) code = device.driver.cuMemAlloc_v2(&block, kChunk_bytes);
+  if (code == CUDA_ERROR_OUT_OF_MEMORY) code = device.driver.cuMemAlloc_v2(&block, kSmallest_bytes);
+  if (code != CUDA_SUCCESS) return code;
+  code = device.driver.cuMemFree_v2(block);
+  if (code == CUDA_SUCCESS || is_of_earlier_work(code) || is_context_gone(code)) return code;
+  return device.driver.cuMemFree_v2(block);  // as in ScopedContext: what we took does not stay
+}
+
+/// What the answer of one context's driver says of its work.
+FenceResult judge(PoolServices& services, CUresult code, bool is_asking) {
+  if (code == CUDA_SUCCESS || is_context_gone(code)) return {FenceAnswer::done, {}};
+  if (code == CUDA_ERROR_DEINITIALIZED) {
+    services.stopped.store(true, std::memory_order_relaxed);
+    return {FenceAnswer::impossible, {code, "cuMemFree_v2"}};
+  }
+  if (!is_of_earlier_work(code)) return {FenceAnswer::impossible, {}};
+  return {FenceAnswer::done, is_asking ? Error{code, "cuMemFree_v2"} : Error{}};
+}
+
+}  // namespace
+
+/// Waits as the native free of a block of `asking` by this thread would. `done`: all work that was submitted before, in every context, is over.
+FenceResult DevicePool::wait_by_freeing(CUcontext asking) {
+  PoolServices& services = device_.services;
+  const RelaxedCaptureMode relaxed(device_.driver);
+  CUcontext current = nullptr;
+  if (!relaxed.is_on() || services.gate.forbids(relaxed.before()) || device_.driver.cuCtxGetCurrent(&current) != CUDA_SUCCESS) return {FenceAnswer::impossible, {}};
+  std::vector<FencePoint> points;
+  if (!services.contexts.pin_all(points)) return {FenceAnswer::impossible, {}};
+  const bool is_known = std::all_of(points.begin(), points.end(), [&](const FencePoint& point) {
+    const CUcontext context = point.home->registered.context;  // pinned: it does not change
+    return context == asking || context == current;
+  });
+  FenceResult result{is_known ? FenceAnswer::done : FenceAnswer::impossible, {}};
+  for (std::size_t i = 0; i < points.size() && result.answer == FenceAnswer::done; ++i) {
+    const CUcontext context = points[i].home->registered.context;
+    const FenceResult one = judge(services, free_a_block(points[i].home->device, context), context == asking);
+    result.answer = one.answer;
+    if (one.error.code != CUDA_SUCCESS) result.error = one.error;
+  }
+  services.contexts.unpin_all(points);
+  for (FencePoint& point : points) services.contexts.give_back(point);
+  return result;
+}
+
+/// In the program's free of a block of `asking`, while something captures: what was freed so far becomes an epoch that is over. Its blocks stay
+/// where they are until somebody needs them: the graph that is being captured may name them.
+Error DevicePool::wait_in_capture(CUcontext asking) {
+  if (deferred_.batch_is_empty() || !capturing() || !may_call_driver() || device_.disabled) return {};
+  Epoch* epoch = deferred_.close();
+  epoch->waiting = true;
+  FenceResult result{FenceAnswer::impossible, {}};
+  try {
+    const MutexUnlock unlocked(device_.lock);
+    result = wait_by_freeing(asking);
+  } catch (const std::bad_alloc&) {
+    // Nobody has been asked: the blocks wait for the capture's end.
+  }
+  epoch->busy = epoch->waiting = false;
+  if (result.answer == FenceAnswer::done) epoch->recorded = true;
+  else deferred_.reopen(epoch);
+  return result.error;
+}
+
+/// A capture is about to begin. What was freed before gets its events now: while it lasts they can be asked, but none be recorded.
+void DevicePool::before_capture() {
+  const MutexLock lock(device_.lock);
+  static_cast<void>(close_epoch(nullptr, false));  // whatever error there is, the program's own calls meet it
+}
+
+}  // namespace cupool::device
