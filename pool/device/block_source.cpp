@@ -2,6 +2,7 @@
 #include "pool/device/block_source.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "pool/device/context_pool.hpp"
 #include "pool/device/fence.hpp"
@@ -30,29 +31,40 @@ CUresult PlainBlocks::give_on(DeviceState& device, ContextPool& home, CUdevicept
   return device.driver.has_cuMemFreeAsync() ? device.driver.cuMemFreeAsync(address, stream) : give(device, home, address);
 }
 
-/// The streams of the current context, made at the first use; and the pool, told to keep what it has.
+/// The streams of the current context, made at the first use; and the pool, told to keep what it has unless the program told it already.
 CUresult AsyncBlocks::enter(DeviceState& device) {
-  if (freeing_.load(std::memory_order_acquire) != nullptr) return CUDA_SUCCESS;
+  if (is_made_.load(std::memory_order_acquire)) return CUDA_SUCCESS;
   const MutexLock lock(mutex_);
-  if (freeing_.load(std::memory_order_relaxed) != nullptr) return CUDA_SUCCESS;
+  if (is_made_.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   const Driver& driver = device.driver;
-  CUstream streams[2] = {};
-  for (CUstream& stream : streams) {
+  CUstream made[2] = {};
+  for (CUstream& stream : made) {
     const CUresult code = driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
     if (code == CUDA_SUCCESS) continue;
-    if (streams[0] != nullptr) driver.cuStreamDestroy_v2(streams[0]);
+    if (made[0] != nullptr) driver.cuStreamDestroy_v2(made[0]);
     return code;
+  }
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    streams_[i].handle.store(made[i], std::memory_order_relaxed);
+    streams_[i].is_behind.store(false, std::memory_order_relaxed);
   }
   CUmemoryPool mempool = nullptr;
   // The default pool: the current one may be the program's own, with a size of its own, and be destroyed.
-  if (driver.has_cuDeviceGetDefaultMemPool() && driver.cuDeviceGetDefaultMemPool(&mempool, device.ordinal) == CUDA_SUCCESS && driver.has_cuMemPoolSetAttribute()) {
-    cuuint64_t threshold_bytes = device.services.options.release_threshold_bytes.value_or(UINT64_MAX);
-    driver.cuMemPoolSetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes));
-  }
+  if (driver.has_cuDeviceGetDefaultMemPool() && driver.cuDeviceGetDefaultMemPool(&mempool, device.ordinal) == CUDA_SUCCESS) keep_freed_bytes(device, mempool);
   mempool_.store(mempool, std::memory_order_relaxed);
-  allocating_.store(streams[0], std::memory_order_relaxed);
-  freeing_.store(streams[1], std::memory_order_release);
+  is_made_.store(true, std::memory_order_release);
   return CUDA_SUCCESS;
+}
+
+void AsyncBlocks::keep_freed_bytes(DeviceState& device, CUmemoryPool mempool) {
+  if (!device.driver.has_cuMemPoolSetAttribute()) return;
+  const std::optional<std::uint64_t>& asked_bytes = device.services.options.release_threshold_bytes;
+  cuuint64_t threshold_bytes = 0;
+  const bool is_known = device.driver.has_cuMemPoolGetAttribute() &&
+                        device.driver.cuMemPoolGetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes)) == CUDA_SUCCESS;
+  if (!asked_bytes && is_known && threshold_bytes != 0) return;
+  threshold_bytes = asked_bytes.value_or(UINT64_MAX);
+  device.driver.cuMemPoolSetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes));
 }
 
 /// What the pool holds and nobody uses.
@@ -66,86 +78,100 @@ void AsyncBlocks::sample(DeviceState& device) {
   idle_bytes_.store(reserved_bytes - std::min(used_bytes, reserved_bytes), std::memory_order_relaxed);
 }
 
+/// Has the stream come to its end? Asked for a short while: it has nothing to do but what we gave it, so a stream that has not stands behind
+/// something of the program's, which may wait for the very thread that allocates.
+CUresult AsyncBlocks::settle(DeviceState& device, PrivateStream& stream) {
+  Clock& clock = device.services.clock;
+  const std::uint64_t until_ns = clock.now_ns() + kSettleBound_ns;
+  CUresult code = CUDA_ERROR_NOT_READY;
+  for (int i = 0; code == CUDA_ERROR_NOT_READY; ++i) {
+    code = device.driver.cuStreamQuery(stream.handle.load(std::memory_order_relaxed));
+    if (code != CUDA_ERROR_NOT_READY || i < kSpins) continue;
+    if (clock.now_ns() >= until_ns) break;
+    clock.pause(kSettlePause_ns);
+  }
+  stream.is_behind.store(code == CUDA_ERROR_NOT_READY, std::memory_order_relaxed);
+  return code;
+}
+
+/// A private stream that is not known to stand behind the program's work; null: both do.
+AsyncBlocks::PrivateStream* AsyncBlocks::idle_stream(DeviceState& device) {
+  for (PrivateStream& stream : streams_) {
+    if (!stream.is_behind.load(std::memory_order_relaxed)) return &stream;
+    if (device.driver.cuStreamQuery(stream.handle.load(std::memory_order_relaxed)) == CUDA_ERROR_NOT_READY) continue;
+    stream.is_behind.store(false, std::memory_order_relaxed);
+    return &stream;
+  }
+  return nullptr;
+}
+
 CUresult AsyncBlocks::take(DeviceState& device, ContextPool&, std::size_t bytes, CUdeviceptr* out) {
   const RelaxedCaptureMode relaxed(device.driver);
   if (const CUresult code = enter(device); code != CUDA_SUCCESS) return code;
-  const CUstream stream = allocating_.load(std::memory_order_relaxed);
+  CUresult code = take_from_pool(device, bytes, out);
+  if (code == CUDA_ERROR_NOT_READY || code == CUDA_ERROR_OUT_OF_MEMORY) code = take_plain(device, bytes, out);
+  sample(device);
+  return code;
+}
+
+/// CUDA_ERROR_NOT_READY: not so that it could be used now. Natively an allocation waits for nothing.
+CUresult AsyncBlocks::take_from_pool(DeviceState& device, std::size_t bytes, CUdeviceptr* out) {
+  PrivateStream* const stream = idle_stream(device);
+  if (stream == nullptr) return CUDA_ERROR_NOT_READY;
+  const CUstream handle = stream->handle.load(std::memory_order_relaxed);
   const CUmemoryPool mempool = mempool_.load(std::memory_order_relaxed);
-  const auto ask = [&] {
-    if (mempool == nullptr || !device.driver.has_cuMemAllocFromPoolAsync()) return device.driver.cuMemAllocAsync(out, bytes, stream);
-    return device.driver.cuMemAllocFromPoolAsync(out, bytes, mempool, stream);
-  };
-  CUresult code = ask();
-  if (code == CUDA_ERROR_OUT_OF_MEMORY && device.driver.cuStreamSynchronize(freeing_.load(std::memory_order_relaxed)) == CUDA_SUCCESS)
-    code = ask();  // natively every free before this call had waited as well
-  if (code == CUDA_SUCCESS) code = make_usable(device, *out, stream);
-  sample(device);
-  return code;
+  const bool is_named = mempool != nullptr && device.driver.has_cuMemAllocFromPoolAsync();
+  CUresult code = is_named ? device.driver.cuMemAllocFromPoolAsync(out, bytes, mempool, handle) : device.driver.cuMemAllocAsync(out, bytes, handle);
+  if (code != CUDA_SUCCESS) return code;
+  code = settle(device, *stream);
+  if (code == CUDA_SUCCESS) return code;
+  // The pool gave what a free of the program's has not reached yet, or the whole context waits for an event.
+  device.driver.cuMemFreeAsync(*out, handle);
+  return is_of_earlier_work(code) || code == CUDA_ERROR_DEINITIALIZED ? code : CUDA_ERROR_NOT_READY;
 }
 
-/// Waits until a new block may be used on any stream. What cannot be waited for goes back: an error is no reason to keep memory.
-CUresult AsyncBlocks::make_usable(DeviceState& device, CUdeviceptr address, CUstream stream) {
-  CUresult code = device.driver.cuStreamSynchronize(stream);
-  if (code != CUDA_SUCCESS && !is_of_earlier_work(code)) code = device.driver.cuCtxSynchronize();
-  if (code != CUDA_SUCCESS) device.driver.cuMemFreeAsync(address, stream);
-  return code;
+/// The native call, which waits for nothing either, once what the pool has idle is the device's again.
+CUresult AsyncBlocks::take_plain(DeviceState& device, std::size_t bytes, CUdeviceptr* out) {
+  CUresult code = device.driver.cuMemAlloc_v2(out, bytes);
+  const CUmemoryPool mempool = mempool_.load(std::memory_order_relaxed);
+  if (code != CUDA_ERROR_OUT_OF_MEMORY || mempool == nullptr || !device.driver.has_cuMemPoolTrimTo()) return code;
+  device.driver.cuMemPoolTrimTo(mempool, 0);
+  return device.driver.cuMemAlloc_v2(out, bytes);
 }
 
+/// Nothing touches the block any more (the deferred frees saw to that), so no stream has to be waited for.
 CUresult AsyncBlocks::give(DeviceState& device, ContextPool& home, CUdeviceptr address) {
-  // What the driver says of our streams and events is no answer to the free: the block waits with the deferred ones.
-  const auto put_off = [](CUresult code) { return is_of_earlier_work(code) || code == CUDA_ERROR_DEINITIALIZED ? code : CUDA_ERROR_NOT_READY; };
-  const ScopedContext current(device.driver, home.registered.context);
-  if (!current.status().ok()) return put_off(current.status().code());
-  if (const CUresult code = enter(device); code != CUDA_SUCCESS) return put_off(code);
-  const CUstream stream = freeing_.load(std::memory_order_relaxed);
-  Fence fence;
-  FenceResult fenced = fence.record(device, home.registered.context);
-  if (fenced.answer == FenceAnswer::done && fenced.error.code == CUDA_SUCCESS) fenced = fence.wait_all_on_device(device, stream);
-  fence.clear(device.services.contexts);
-  if (fenced.error.code != CUDA_SUCCESS) return put_off(fenced.error.code);
-  if (fenced.answer == FenceAnswer::impossible) return CUDA_ERROR_NOT_READY;
-  const RelaxedCaptureMode relaxed(device.driver);
-  if (fenced.answer == FenceAnswer::unsupported)
-    if (const CUresult code = device.driver.cuCtxSynchronize(); code != CUDA_SUCCESS) return put_off(code);
-  const CUresult code = device.driver.cuMemFreeAsync(address, stream);
-  sample(device);
-  return code;
-}
-
-/// A fence recorded now would also cover later work, which may wait for the very thread whose allocation gets this memory.
-CUresult AsyncBlocks::give_over(DeviceState& device, ContextPool& home, CUdeviceptr address) {
   const ScopedContext current(device.driver, home.registered.context);
   if (!current.status().ok()) return current.status().code();
   if (const CUresult code = enter(device); code != CUDA_SUCCESS) return code;
   const RelaxedCaptureMode relaxed(device.driver);
-  const CUresult code = device.driver.cuMemFreeAsync(address, freeing_.load(std::memory_order_relaxed));
+  const PrivateStream* idle = idle_stream(device);
+  const CUstream stream = (idle != nullptr ? *idle : streams_.front()).handle.load(std::memory_order_relaxed);
+  CUresult code = device.driver.cuMemFreeAsync(address, stream);
+  if (code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_SUPPORTED) code = device.driver.cuMemFree_v2(address);  // of take_plain
   sample(device);
   return code;
 }
 
 CUresult AsyncBlocks::prime(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
-  CUdeviceptr address = 0;
-  if (const CUresult code = take(device, home, bytes, &address); code != CUDA_SUCCESS) return code;
   const RelaxedCaptureMode relaxed(device.driver);
-  const CUstream stream = allocating_.load(std::memory_order_relaxed);  // nobody has used it: no fence is needed
-  const CUresult code = device.driver.cuMemFreeAsync(address, stream);
-  if (code == CUDA_SUCCESS) device.driver.cuStreamSynchronize(stream);
-  sample(device);
-  return code;
+  if (const CUresult code = enter(device); code != CUDA_SUCCESS) return code;
+  CUdeviceptr address = 0;
+  if (const CUresult code = take_from_pool(device, bytes, &address); code != CUDA_SUCCESS) return code;
+  return give(device, home, address);
 }
 
 void AsyncBlocks::trim(DeviceState& device) {
   const CUmemoryPool mempool = mempool_.load(std::memory_order_relaxed);
-  if (mempool == nullptr || !device.driver.has_cuMemPoolTrimTo()) return;
+  if (mempool == nullptr || !device.driver.has_cuMemPoolTrimTo() || !is_made_.load(std::memory_order_acquire)) return;
   const RelaxedCaptureMode relaxed(device.driver);
-  device.driver.cuStreamSynchronize(freeing_.load(std::memory_order_relaxed));  // natively the frees had waited
+  for (PrivateStream& stream : streams_) settle(device, stream);
   device.driver.cuMemPoolTrimTo(mempool, 0);
   sample(device);
 }
 
 void AsyncBlocks::forget() {
-  freeing_.store(nullptr, std::memory_order_relaxed);
-  allocating_.store(nullptr, std::memory_order_relaxed);
+  is_made_.store(false, std::memory_order_relaxed);
   idle_bytes_.store(0, std::memory_order_relaxed);
 }
 

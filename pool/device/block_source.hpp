@@ -6,6 +6,7 @@
 
 #include <cuda.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 
@@ -52,14 +53,14 @@ class PlainBlocks final : public BlockSource {
   const bool exact_;
 };
 
-/// Two private streams per context. Allocations run on one and the caller waits for that one only; frees on the other, which first
-/// waits on the device for all work that could touch the block. The driver's pool makes the first wait for the second only
-/// where it must reuse what is still in use. Source: CUDA Driver API 13.0, Stream Ordered Memory Allocator.
+/// Blocks of the driver's pool, allocated and freed on a private stream of the context, which has nothing else to do and so is never
+/// waited for for long. There are two, because one may come to stand behind work of the program: memory that the pool gives before the
+/// program's own free of it is reached, or an event that the whole context waits for (cuCtxWaitEvent); when both do, the
+/// native call serves. A free comes here once nothing touches the block (deferral.cpp). Source: CUDA Driver API 13.0, Stream Ordered Memory Allocator.
 class AsyncBlocks final : public BlockSource {
  public:
   CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out) override;
   CUresult give(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
-  CUresult give_over(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
   std::uint64_t idle_bytes() const override { return idle_bytes_.load(std::memory_order_relaxed); }
   void trim(DeviceState& device) override;
   void forget() override;
@@ -68,13 +69,26 @@ class AsyncBlocks final : public BlockSource {
   CUresult prime(DeviceState& device, ContextPool& home, std::uint64_t bytes);
 
  private:
+  static constexpr std::uint64_t kSettleBound_ns = 2'000'000;  ///< [?] how long one allocation on an idle stream takes: some microseconds
+  static constexpr std::uint64_t kSettlePause_ns = 10'000;
+  static constexpr int kSpins = 64;  ///< so often it is asked without a pause
+
+  struct PrivateStream {
+    std::atomic<CUstream> handle{nullptr};
+    std::atomic<bool> is_behind{false};  ///< behind work of the program, when last asked
+  };
+
   CUresult enter(DeviceState& device);
-  CUresult make_usable(DeviceState& device, CUdeviceptr address, CUstream stream);
+  void keep_freed_bytes(DeviceState& device, CUmemoryPool mempool);
+  CUresult settle(DeviceState& device, PrivateStream& stream);
+  PrivateStream* idle_stream(DeviceState& device);
+  CUresult take_from_pool(DeviceState& device, std::size_t bytes, CUdeviceptr* out);
+  CUresult take_plain(DeviceState& device, std::size_t bytes, CUdeviceptr* out);
   void sample(DeviceState& device);
 
   Mutex mutex_;  ///< held while the streams are made
-  std::atomic<CUstream> allocating_{nullptr};
-  std::atomic<CUstream> freeing_{nullptr};
+  std::array<PrivateStream, 2> streams_;
+  std::atomic<bool> is_made_{false};
   std::atomic<CUmemoryPool> mempool_{nullptr};
   std::atomic<std::uint64_t> idle_bytes_{0};
 };

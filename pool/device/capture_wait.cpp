@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::size_t kChunk_bytes = 2 * kMiB;  ///< in pieces of this size the driver gives device memory
 constexpr std::size_t kSmallest_bytes = 512;    ///< may find place in a chunk that the driver has
+constexpr std::size_t kPage_bytes = 64 * kKiB;  ///< of managed memory that nobody touches: none of the device's [?]
 
 /// The driver's own free in `context`: when it has returned, what was submitted there before is over.
 CUresult free_a_block(DeviceState& device, CUcontext context) {
@@ -26,6 +27,7 @@ CUresult free_a_block(DeviceState& device, CUcontext context) {
   CUresult code = CUDA_ERROR_OUT_OF_MEMORY;
   if (device.limit.headroom_bytes() >= kChunk_bytes) code = device.driver.cuMemAlloc_v2(&block, kChunk_bytes);
   if (code == CUDA_ERROR_OUT_OF_MEMORY) code = device.driver.cuMemAlloc_v2(&block, kSmallest_bytes);
+  if (code == CUDA_ERROR_OUT_OF_MEMORY && device.driver.has_cuMemAllocManaged()) code = device.driver.cuMemAllocManaged(&block, kPage_bytes, CU_MEM_ATTACH_GLOBAL);
   if (code != CUDA_SUCCESS) return code;
   code = device.driver.cuMemFree_v2(block);
   if (code == CUDA_SUCCESS || is_of_earlier_work(code) || is_context_gone(code)) return code;

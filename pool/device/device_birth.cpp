@@ -43,7 +43,7 @@ void describe_uuid(const Driver& driver, CUdevice device, int ordinal, const cha
 bool has_memory_pools(const Driver& driver, CUdevice device) {
   int supported = 1;
   if (driver.has_cuDeviceGetAttribute() && driver.cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device) != CUDA_SUCCESS) return false;
-  return supported != 0 && driver.has_cuMemAllocAsync() && driver.has_cuMemFreeAsync() && driver.has_cuStreamCreate() && driver.has_cuStreamSynchronize() &&
+  return supported != 0 && driver.has_cuMemAllocAsync() && driver.has_cuMemFreeAsync() && driver.has_cuStreamCreate() && driver.has_cuStreamQuery() &&
          driver.has_cuStreamDestroy_v2();
 }
 }  // namespace

@@ -139,7 +139,8 @@ FreeOutcome DevicePool::free_locked(CUdeviceptr address, std::uint16_t thread, E
 }
 
 FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* answer) {
-  if (info_of(*extent).is_native) return free_native(extent, thread, answer);
+  // Under `async` a block goes back to the driver's pool like any other of the pool to its heap: once nothing touches it.
+  if (info_of(*extent).is_native && policy_ != config::Policy::async) return free_native(extent, thread, answer);
   if (device_.disabled || !may_call_driver()) {
     defer(extent, thread);  // never reused
     return FreeOutcome::freed;

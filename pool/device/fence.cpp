@@ -80,21 +80,6 @@ FenceResult Fence::record(DeviceState& device, CUcontext asking, const DeviceSta
   return result;
 }
 
-FenceResult Fence::wait_all_on_device(DeviceState& device, CUstream stream) {
-  PoolServices& services = device.services;
-  if (!device.driver.has_cuStreamWaitEvent()) return {FenceAnswer::unsupported, {}};
-  const CaptureGate::Pass pass(services.gate);
-  if (!pass.allowed()) return {FenceAnswer::impossible, {}};
-  for (FencePoint& point : points_) {
-    if (point.done || services.contexts.pin(point.home, point.life) != Pin::held) continue;  // gone: nothing of it runs
-    const CUresult code = device.driver.cuStreamWaitEvent(stream, point.event, 0);
-    services.contexts.unpin(point.home);
-    if (code == CUDA_ERROR_DEINITIALIZED) services.stopped.store(true, std::memory_order_relaxed);
-    if (code != CUDA_SUCCESS) return {FenceAnswer::pending, {code, "cuStreamWaitEvent"}};
-  }
-  return {FenceAnswer::done, {}};
-}
-
 bool is_context_gone(CUresult code) { return code == CUDA_ERROR_INVALID_CONTEXT || code == CUDA_ERROR_CONTEXT_IS_DESTROYED; }
 
 bool is_of_earlier_work(CUresult code) {

@@ -48,9 +48,6 @@ class Fence {
   FenceResult record_on(DeviceState& device, ContextPool& home, CUcontext context, CUstream stream, bool is_private = false);
   /// Makes `stream`, of the context that is current, wait for it on the device. Precondition: record_on() made it.
   FenceResult wait_on_device(DeviceState& device, CUcontext context, CUstream stream);
-  /// Makes `stream`, of the context that is current, wait on the device for every point. Precondition: record() made it inside the
-  /// program's own free, so that natively the host had waited for all of it.
-  FenceResult wait_all_on_device(DeviceState& device, CUstream stream);
   /// Queries the first point that is not done, and on while they complete. Never completes work, never blocks.
   FenceResult poll(DeviceState& device, CUcontext asking);
   /// poll() until it is done, refused, or `bound_ns` are over; a pause between.

@@ -90,6 +90,7 @@ Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   DeviceAllocator* allocator = home.pooled.get();
   if (pool.unpooled_) allocator = &home.natives;
   if (allocator == nullptr || (pool.device_.disabled && !pool.unpooled_)) return nullptr;
+  if (pool.policy_ == config::Policy::async && home.natives.has_waiting()) pool.release_free(&home, kEverything);
   AllocationRequest request = attempt.request;
   request.lane = 0;  // what is new is nobody's; the lane may be another stream's when the driver returns
   const Result<Growth> grown = allocator->grow(pool.device_, home, request);
@@ -208,6 +209,7 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
   for (std::uint64_t pause_ns = kFirstPause_ns; may_call_driver() && !capturing(); pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
     static_cast<void>(close_epoch(nullptr, false));
     retire_all(nullptr, may_wait);
+    if (policy_ == config::Policy::async) release_free(nullptr, kEverything);
     if (const std::uint64_t idle_bytes = trim_idle(keep_bytes); idle_bytes != 0) return idle_bytes;
     // What the driver's own pool still has after a trim lies between live blocks: time will not free it.
     const bool has_idle = !unpooled_ && figures().wholly_free_bytes != 0;

@@ -195,6 +195,11 @@ def explore(runner, given):
 def replay(runner, given):
     code, out = runner.run(["--replay", str(given.replay), *(["--print"] if given.print else [])], REPLAY_LIMIT_S)
     print(out, end="")
+    figures = next((json.loads(line) for line in out.splitlines() if line.startswith("{")), {})
+    wanted = getattr(given, "refused", None)  # in the schedule's head: so many allocations may be out of memory
+    if wanted is not None and figures.get("refused", 0) > int(wanted):
+        print(f"{figures['refused']} allocations were refused, {wanted} may be")
+        return 1
     return 0 if hit_of(code, out) is None else 1
 
 

@@ -51,6 +51,10 @@ class Races(unittest.TestCase):
         self.never_hits("--memory", "64MiB", "--threshold", "4MiB")
         self.never_hits("--memory", "64MiB", "--policy", "preallocate")
 
+    def test_no_race_with_the_drivers_own_pool(self):
+        self.never_hits("--policy", "async", "--memory", "64MiB")
+        self.never_hits("--policy", "async", "--route", "plain", "--devices", "2", *PRESSURE)
+
     def test_no_race_where_frees_synchronise(self):
         self.never_hits("--free", "sync", *PRESSURE)
         self.never_hits("--driver", "12000", "--devices", "2", *PRESSURE)

@@ -61,6 +61,30 @@ void ask_stream_ordered_calls(const Session& session) {
   busy.ask("cuMemFree of memory allocated on that stream", nullptr, [&] { return CU(cuMemFree_v2)(address); });
 }
 
+/// What the pool frees in order to wait while something captures: the size and the kind of the block must not matter.
+void ask_frees_that_wait() {
+  const Busy busy;
+  const Stream captured;
+  const auto ask = [&](const std::string& what, CUdeviceptr block, bool in_capture) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUgraph graph = nullptr;
+    prepare(CU(cuThreadExchangeStreamCaptureMode)(&mode), "cuThreadExchangeStreamCaptureMode");
+    if (in_capture) prepare(CU(cuStreamBeginCapture_v2)(captured, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
+    busy.ask("cuMemFree of " + what, kWaited, [&] { return CU(cuMemFree_v2)(block); });
+    if (in_capture) prepare(CU(cuStreamEndCapture)(captured, &graph), "cuStreamEndCapture");
+    if (graph != nullptr) CU(cuGraphDestroy)(graph);
+    prepare(CU(cuThreadExchangeStreamCaptureMode)(&mode), "cuThreadExchangeStreamCaptureMode");
+  };
+  for (const bool in_capture : {false, true}) {
+    const std::string where = in_capture ? ", while another stream captures" : "";
+    CUdeviceptr small = 0, managed = 0;
+    prepare(CU(cuMemAlloc_v2)(&small, 512), "cuMemAlloc");
+    ask("512 bytes" + where, small, in_capture);
+    prepare(CU(cuMemAllocManaged)(&managed, 64 << 10, CU_MEM_ATTACH_GLOBAL), "cuMemAllocManaged");
+    ask("untouched managed memory" + where, managed, in_capture);
+  }
+}
+
 /// A stream may be destroyed with work on it; an event recorded for its context afterwards must cover that work.
 void ask_destroyed_stream(const Session& session) {
   const Spin spin;
@@ -97,6 +121,7 @@ void ask_waits(Session& session) {
   group("which contexts a free waits for", [&] { ask_which_contexts(session); });
   make_current(session.context);
   group("stream-ordered calls", [&] { ask_stream_ordered_calls(session); });
+  group("frees that wait", [&] { ask_frees_that_wait(); });
   group("a destroyed stream", [&] { ask_destroyed_stream(session); });
   group("a context that ends with work", [&] { ask_ends(session); });
 }

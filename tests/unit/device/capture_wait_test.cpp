@@ -133,6 +133,20 @@ TEST_CASE("what is freed while another thread captures makes room for a block of
   CHECK(other.end() == CUDA_SUCCESS);
 }
 
+TEST_CASE("a free waits while another thread captures also on a device that is full to the last byte") {
+  RigOptions options;
+  options.memory = "64MiB";
+  Rig rig(options);
+  const CUdeviceptr block = rig.allocate(64 * kMiB);
+  REQUIRE(cusim_used_bytes(0) == 64 * kMiB);
+  CapturingThread other(rig, kThreadLocal);
+  REQUIRE(cusim_launch_spin(new_stream(), 5 * kMs) == CUDA_SUCCESS);
+  rig.free(block);
+  CHECK(cusim_now_ns() >= 5 * kMs);
+  CHECK(rig.allocate(64 * kMiB) == block);
+  CHECK(other.end() == CUDA_SUCCESS);
+}
+
 TEST_CASE("a block that is freed while another thread captures is used again only when no other hole will do") {
   Rig rig;
   const CUdeviceptr block = rig.allocate(16 * kMiB);
