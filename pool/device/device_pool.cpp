@@ -48,12 +48,17 @@ CUdeviceptr DevicePool::book(Extent* extent, const AllocationRequest& request, s
 }
 
 void DevicePool::unbook(const Extent& extent) {
+  device_.counters().frees.add();
+  count_live(extent, -1);
+}
+
+/// One more live block, or one less (`sign` -1).
+void DevicePool::count_live(const Extent& extent, std::int64_t sign) {
   observe::Counters& counters = device_.counters();
-  counters.frees.add();
-  counters.live_bytes.add(-static_cast<std::int64_t>(extent.bytes));
-  counters.requested_bytes.add(-static_cast<std::int64_t>(extent.requested_bytes));
-  counters.live_blocks.add(-1);
-  if (const std::uint8_t mempool = mempool_of(extent)) device_.mempools[mempool].used_bytes -= extent.bytes;
+  counters.live_bytes.add(sign * static_cast<std::int64_t>(extent.bytes));
+  counters.requested_bytes.add(sign * static_cast<std::int64_t>(extent.requested_bytes));
+  counters.live_blocks.add(sign);
+  if (const std::uint8_t mempool = mempool_of(extent)) device_.mempools[mempool].used_bytes += static_cast<std::uint64_t>(sign) * extent.bytes;
 }
 
 CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, Error* answer) {
@@ -241,8 +246,10 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
   const std::uint64_t now = ticks();
   device_.note(EventKind::free_requested, now, before, thread);
   device_.note(EventKind::free_completed, now, before, thread);
+  count_live(before, -1);  // as give_back does with what is reserved: what the driver is taking back is listed no more
   const Status status = home->natives.give_back(device_, extent, stream);
   contexts.unpin(home);
+  if (!status.ok()) count_live(before, 1);
   if (status.code() == CUDA_ERROR_NOT_READY) {  // something captures
     device_.note(EventKind::allocate, ticks(), before, thread);
     defer(extent, thread);
@@ -253,7 +260,7 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
     *answer = status.error();
     return FreeOutcome::failed;
   }
-  unbook(before);
+  device_.counters().frees.add();
   publish_figures();
   if (policy_ == config::Policy::platform || deferred_.batch_is_empty() || capturing()) return FreeOutcome::freed;
   return outcome_of(upkeep(context, true), answer);  // what was freed during a capture

@@ -148,6 +148,7 @@ struct DeviceState {
   /// Under `async`: what the driver's pool keeps idle, as reserved and limit know it, and which blocks' books tell of it.
   std::uint64_t idle_bytes CUPOOL_GUARDED_BY(lock) = 0;
   const void* idle_owner CUPOOL_GUARDED_BY(lock) = nullptr;
+  std::uint64_t leaving_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< held until the driver's free has returned, but reserved no more
   std::uint64_t reserved_high_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< since the program reset it
 };
 

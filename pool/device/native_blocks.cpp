@@ -1,4 +1,5 @@
-// The order in give_back and grow matters: the driver may hand an address to another thread the moment cuMemFree returns.
+// The order in give_back and grow matters: the driver may hand an address to another thread the moment cuMemFree returns, and a report
+// that is written while the driver works must list what the counters count.
 #include "pool/device/native_blocks.hpp"
 
 #include <algorithm>
@@ -138,6 +139,9 @@ Status NativeBlocks::give_back(DeviceState& device, Extent* extent, const CUstre
   ContextPool& home = *info_of(*extent).home;
   bytes_ -= bytes;
   device.services.owners.remove(address, bytes);
+  device.add_reserved(-static_cast<std::int64_t>(bytes));
+  device.note_region(observe::EventKind::region_release, address, bytes);
+  device.leaving_bytes += bytes;
   CUresult code = CUDA_SUCCESS;
   {
     const MutexUnlock unlocked(device.lock);
@@ -146,14 +150,15 @@ Status NativeBlocks::give_back(DeviceState& device, Extent* extent, const CUstre
                              : source_->give(device, home, address);
   }
   book_idle(device);
+  device.leaving_bytes -= bytes;
   if (code != CUDA_SUCCESS && device.services.owners.add(address, bytes, device.ordinal)) {
     insert(std::move(handle));
+    device.add_reserved(static_cast<std::int64_t>(bytes));
+    device.note_region(observe::EventKind::region_create, address, bytes);
     return Error{code, "free"};
   }
   device.limit.refund(bytes);
-  device.add_reserved(-static_cast<std::int64_t>(bytes));
   device.counters().regions_released.add();
-  device.note_region(observe::EventKind::region_release, address, bytes);
   return {};
 }
 

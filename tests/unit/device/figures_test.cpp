@@ -150,3 +150,58 @@ TEST_CASE("SYNC_MEMOPS belongs to the block: the region has it while any block d
   CHECK(pools.set_sync_memops(a, true).code() == CUDA_ERROR_NOT_SUPPORTED);
   CHECK_FALSE(has(a));
 }
+
+namespace {
+Rig* g_rig = nullptr;
+CUresult (*g_free)(CUdeviceptr) = nullptr;
+
+/// The driver's free, in the middle of which a report is written.
+CUresult report_and_free(CUdeviceptr address) {
+  const observe::Snapshot snapshot = g_rig->snapshot();
+  const observe::DeviceSnapshot& device = snapshot.devices.at(0);
+  std::uint64_t live_bytes = 0, live_blocks = 0, region_bytes = 0;
+  for (const auto& block : device.blocks) {
+    live_bytes += block.state == observe::BlockState::live ? block.bytes : 0;
+    live_blocks += block.state == observe::BlockState::live ? 1 : 0;
+  }
+  for (const auto& region : device.regions) region_bytes += region.bytes;
+  CHECK(live_bytes == now(g_rig->counters().live_bytes));
+  CHECK(live_blocks == now(g_rig->counters().live_blocks));
+  CHECK(region_bytes == now(g_rig->counters().reserved_bytes));
+  CHECK(g_rig->pools().check() == "");
+  return g_free(address);
+}
+}  // namespace
+
+TEST_CASE("a report that is written while the driver frees a block lists what the counters count") {
+  RigOptions options;
+  options.pool.policy = config::Policy::platform;
+  options.patch = [](DriverApi& api) {
+    g_free = api.cuMemFree_v2;
+    api.cuMemFree_v2 = &report_and_free;
+  };
+  Rig rig(options);
+  g_rig = &rig;
+  const CUdeviceptr block = rig.allocate(10 * kMiB);
+  rig.allocate(3000);
+  rig.free(block);
+  CHECK(now(rig.counters().frees) == 1);
+  CHECK(now(rig.counters().live_blocks) == 1);
+}
+
+TEST_CASE("a free that the driver refuses leaves every figure as it was") {
+  RigOptions options;
+  options.pool.policy = config::Policy::platform;
+  Rig rig(options);
+  const CUdeviceptr block = rig.allocate(10 * kMiB);
+  const std::uint64_t reserved_bytes = now(rig.counters().reserved_bytes);
+  cusim_fail("cuMemFree_v2", 1, CUDA_ERROR_NOT_PERMITTED, 1);
+  CHECK(rig.pools().free(block).outcome == FreeOutcome::failed);
+  CHECK(now(rig.counters().frees) == 0);
+  CHECK(now(rig.counters().live_bytes) == 10 * kMiB);
+  CHECK(peak(rig.counters().live_bytes) == 10 * kMiB);
+  CHECK(now(rig.counters().requested_bytes) == 10 * kMiB);
+  CHECK(now(rig.counters().live_blocks) == 1);
+  CHECK(now(rig.counters().reserved_bytes) == reserved_bytes);
+  CHECK(rig.pools().check() == "");
+}
