@@ -12,7 +12,9 @@
 #include <cstdint>
 #include <functional>
 #include <tuple>
+#include <type_traits>
 
+#include "shim/newer_api.hpp"
 #include "shim/process.hpp"
 #include "shim/real.hpp"
 #include "shim/thread_end.hpp"
@@ -110,6 +112,7 @@ CUresult create_green(const Real<CUresult(CUgreenCtx*, CUdevResourceDesc, CUdevi
 CUresult destroy_green(const Real<CUresult(CUgreenCtx)>& real, CUgreenCtx green);
 CUresult context_from_green(const Real<CUresult(CUcontext*, CUgreenCtx)>& real, CUcontext* out, CUgreenCtx green);
 CUresult end_capture(const Real<CUresult(CUstream, CUgraph*)>& real, CUstream stream, CUgraph* out);
+CUresult end_capture(const Real<CUresult(CUstream)>& real, CUstream stream);
 CUresult destroy_stream(const Real<CUresult(CUstream)>& real, CUstream stream);
 /// What a stream argument names: 0 and the special handles mean a stream of the thread or of the context.
 CUstream stream_key(CUstream stream, bool is_per_thread);
@@ -192,11 +195,15 @@ CUresult create_context(const Real<CUresult(CUcontext*, Rest...)>& real, CUconte
   return result;
 }
 
-/// What a capture forbids other threads, by the last argument; the oldest form has none.
+/// What a capture forbids other threads: as its arguments say. The oldest form has none and is global; one of a graphics command list is relaxed.
 template <class... Rest>
-CUstreamCaptureMode mode_of([[maybe_unused]] Rest... rest) {
-  if constexpr (sizeof...(Rest) == 0) return CU_STREAM_CAPTURE_MODE_GLOBAL;
-  else return std::get<sizeof...(Rest) - 1>(std::tie(rest...));
+CUstreamCaptureMode mode_of(Rest... rest) {
+  CUstreamCaptureMode mode = (std::is_same_v<Rest, CUstreamCigCaptureParams*> || ...) ? CU_STREAM_CAPTURE_MODE_RELAXED : CU_STREAM_CAPTURE_MODE_GLOBAL;
+  [[maybe_unused]] const auto look_at = [&mode](auto argument) {
+    if constexpr (std::is_same_v<decltype(argument), CUstreamCaptureMode>) mode = argument;
+  };
+  (look_at(rest), ...);
+  return mode;
 }
 
 template <class... Rest>

@@ -240,15 +240,27 @@ CUstream stream_key(CUstream stream, bool is_per_thread) {
   return reinterpret_cast<CUstream>(key);
 }
 
-CUresult end_capture(const Real<CUresult(CUstream, CUgraph*)>& real, CUstream stream, CUgraph* out) {
+namespace {
+
+/// `real` is an end of a capture that may be refused, and then the capture goes on.
+template <class RealEnd, class... Args>
+CUresult end_capture_by(const RealEnd& real, CUstream stream, Args... args) {
   Process& own = process();
   const CUstream named = stream == nullptr && real.is_per_thread() ? CU_STREAM_PER_THREAD : stream;
   const auto still_capturing = [&] {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    // Also of captures that the driver may not tell of: a thread that may not end one leaves it as it is.
+    if (real.result() == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) return true;
     return real.result() != CUDA_SUCCESS && own.api.cuStreamIsCapturing != nullptr && own.api.cuStreamIsCapturing(named, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
   };
-  return own.pools.end_capture(stream_key(stream, real.is_per_thread()), [&] { return real(stream, out); }, still_capturing);
+  return own.pools.end_capture(stream_key(stream, real.is_per_thread()), [&] { return real(stream, args...); }, still_capturing);
 }
+
+}  // namespace
+
+CUresult end_capture(const Real<CUresult(CUstream, CUgraph*)>& real, CUstream stream, CUgraph* out) { return end_capture_by(real, stream, out); }
+
+CUresult end_capture(const Real<CUresult(CUstream)>& real, CUstream stream) { return end_capture_by(real, stream); }
 
 CUresult destroy_stream(const Real<CUresult(CUstream)>& real, CUstream stream) {
   Process& own = process();

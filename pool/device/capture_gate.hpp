@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cuda.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -60,9 +61,9 @@ class CaptureGate {
   bool forbids(CUstreamCaptureMode mode) {
     if (!capturing() || mode == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
     const std::shared_lock<std::shared_mutex> lock(mutex_);
-    return std::any_of(streams_.begin(), streams_.end(), [mode, self = this_thread()](const Capture& capture) {
+    return std::any_of(streams_.begin(), streams_.end(), [mode, self = pthread_self()](const Capture& capture) {
       if (capture.mode == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
-      return capture.begun_by == self || (capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL && mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+      return pthread_equal(capture.begun_by, self) != 0 || (capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL && mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
     });
   }
 
@@ -80,7 +81,7 @@ class CaptureGate {
     streams_.reserve(streams_.size() + 1);
     const CUresult result = begin_capture();
     if (result == CUDA_SUCCESS) {
-      streams_.push_back({stream, context, thread, mode, this_thread()});
+      streams_.push_back({stream, context, thread, mode, pthread_self()});
       active_.store(streams_.size(), std::memory_order_release);
     }
     return result;
@@ -112,14 +113,9 @@ class CaptureGate {
     CUcontext context;
     std::uint64_t thread;
     CUstreamCaptureMode mode;
-    const void* begun_by;  ///< this_thread() there; a later thread that has the same is taken for it, and waits for less
+    pthread_t begun_by;  ///< a later thread that has the same is taken for it, and waits for less
   };
 
-  /// No two living threads have the same.
-  static const void* this_thread() {
-    static thread_local const char mark = 0;
-    return &mark;
-  }
 
   static constexpr std::uint64_t kSynchronisingBound_ns = 1'000'000'000;
   static constexpr std::uint64_t kSynchronisingPause_ns = 20'000;

@@ -1,4 +1,5 @@
 // Stream capture. Source: CUDA Driver API 13.0, "Stream Management".
+#include "shim/newer_api.hpp"
 #include "tests/sim/graph_nodes.hpp"
 
 using namespace cusim;
@@ -41,6 +42,18 @@ CUresult begin_to_graph(Call& c, CUstream handle, CUgraph graph_handle, const CU
   return begin(c, handle, mode, found->second, found->first);
 }
 
+/// The nodes are put in anew. A recapture of another shape fails at once natively, and tells a callback of other parameters: not modelled.
+CUresult begin_recapture(Call& c, CUstream handle, CUstreamCaptureMode mode, CUgraph graph_handle) {
+  const auto found = c.sim.graphs.find(as_number(graph_handle));
+  if (found == c.sim.graphs.end()) return CUDA_ERROR_INVALID_VALUE;
+  Graph& graph = *found->second;
+  const std::size_t nodes = graph.nodes.size();
+  CUSIM_TRY(begin(c, handle, mode, found->second, found->first));
+  graph.nodes.clear();
+  c.sim.captures.back()->recaptured_nodes = nodes;
+  return CUDA_SUCCESS;
+}
+
 /// Every node that nothing depends on must be behind the origin stream; else a forked stream was not joined.
 bool has_unjoined_work(const Capture& capture) {
   std::vector<bool> has_dependent(capture.graph->nodes.size(), false);
@@ -68,6 +81,10 @@ CUresult end(Call& c, CUstream handle, CUgraph* out) {
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   }
   const bool invalidated = capture->invalidated;
+  if (!invalidated && capture->recaptured_nodes && *capture->recaptured_nodes != capture->graph->nodes.size()) {
+    c.sim.forget_capture(capture);
+    return refuse_unmodelled(c, "a recapture of another shape");
+  }
   const bool unjoined = !invalidated && has_unjoined_work(*capture);
   c.sim.forget_capture(capture);
   if (invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
@@ -179,6 +196,12 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
   return call(Symbol::cuStreamBeginCaptureToGraph_ptsz, [&](Call& c) {
     return begin_to_graph(c, per_thread(stream), graph, dependencies, edges, count, mode);
   });
+}
+CUresult cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback, void*) {
+  return call(Symbol::cuStreamBeginRecaptureToGraph, [&](Call& c) { return begin_recapture(c, stream, mode, graph); });
+}
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback, void*) {
+  return call(Symbol::cuStreamBeginRecaptureToGraph_ptsz, [&](Call& c) { return begin_recapture(c, per_thread(stream), mode, graph); });
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   return call(Symbol::cuStreamEndCapture, [&](Call& c) { return end(c, stream, graph); });

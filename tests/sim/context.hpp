@@ -79,7 +79,7 @@ struct Capture {
   std::vector<Stream*> streams;
   std::shared_ptr<Graph> graph;
   std::uint64_t graph_handle = 0;
-  bool to_existing_graph = false;
+  std::optional<std::size_t> recaptured_nodes;  ///< so many the graph had, and must have again
 };
 
 struct Context {

@@ -29,7 +29,7 @@ std::string compare(CUresult code, void* found, void* expected) {
 
 void ask_row(const Row& row, int driver_version, int& same, int& asked) {
   void* expected = find_symbol(row.symbol);
-  if (expected == nullptr && row.since > driver_version) return leave_out(row.symbol, "newer than this driver");
+  if (row.since > driver_version) return leave_out(row.symbol, "newer than this driver");
   const cuuint64_t flags = is_per_thread(row.symbol) ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
   void* first = nullptr;
   void* second = nullptr;

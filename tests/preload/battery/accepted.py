@@ -53,7 +53,7 @@ DELIBERATE = [
     Accepted("a free does not block the host", DEFERRED, r"waited=\d+", r"waited=0"),
     Accepted("a pool hit succeeds during capture, and a miss is looked for all the same", ALL, r"code=900( .*)?", r"code=[012]( .*)?",
              situations=CAPTURED, consequences=True),
-    Accepted("the same, in a capture of the case's own", ALL, r"code=900", r"code=0", symbols="cuStreamBeginCapture.*", cases="with frees inside",
+    Accepted("the same, in a capture of the case's own", ALL, r"code=900", r"code=0", symbols="cuStreamBegin(Rec|C)apture.*", cases="with frees inside",
              consequences=True),
     Accepted("an asynchronous error appears at the next real driver call", ALL, r"code=700( .*)?", r"code=0( .*)?", situations="broken",
              consequences=True),
@@ -73,7 +73,7 @@ SYNC_WAITS = [
     Accepted("[?] CUPOOL_FREE=sync does not wait for a device that cannot reach the block", on("sync"), r"waited=1000000", r"waited=0",
              symbols="cuMemFree_v2|cuGreenCtxCreate", situations="busy", cases="block of other device.*|device 1.*"),
     Accepted("during a capture nothing is synchronised: the block waits for its end", on("sync"), r"waited=\d+", r"waited=0", situations="captur.*"),
-    Accepted("the same, in a capture of the case's own", on("sync"), r"waited=1000000", r"waited=0", symbols="cuStreamBeginCapture.*",
+    Accepted("the same, in a capture of the case's own", on("sync"), r"waited=1000000", r"waited=0", symbols="cuStreamBegin(Rec|C)apture.*",
              cases="with frees inside"),
 ]
 
@@ -97,9 +97,7 @@ DRIVERS_POOL = [
     Accepted("plain blocks are used memory of the default pool", ASYNC, r"used( high)?=\d+", r"used( high)?=\d+", symbols="cuMemPool[GS]etAttribute"),
     Accepted("devices in use reach each other's default pools, as they can copy from cuMemAlloc memory", ASYNC, "(access|16)=(0:)?0", "(access|16)=(0:)?3"),
     Accepted("what the pool has idle serves the next block", ASYNC, r"(taken|back)=67108864", r"(taken|back)=\d+", symbols="cuMemGetInfo_v2"),
-    # The kernel of another context that the free of a block in this one was made to wait for, on the device.
-    Accepted("[?] which contexts a free waits for; ours shows at the end of the context", ASYNC, "waited=0", "waited=1000000", situations="busy"),
-    Accepted("the same, where natively no more was taken", ASYNC, "back=0", r"back=\d+", symbols="cuMemGetInfo_v2"),
+    Accepted("what the pool has idle serves the next block; natively no more was taken", ASYNC, "back=0", r"back=\d+", symbols="cuMemGetInfo_v2"),
 ]
 
 # The runtime's battery meets fewer of them.

@@ -9,6 +9,8 @@
 #endif
 #include <cuda.h>
 
+#include "shim/newer_api.hpp"
+
 #include <cstdint>
 #include <functional>
 #include <string>

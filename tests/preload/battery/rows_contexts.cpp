@@ -286,6 +286,32 @@ void to_graph_cases(Cases& cases, BeginToGraph begin, End end) {
 void cases_cuStreamBeginCaptureToGraph(Cases& cases) { to_graph_cases(cases, &cuStreamBeginCaptureToGraph, &cuStreamEndCapture); }
 void cases_cuStreamBeginCaptureToGraph_ptsz(Cases& cases) { to_graph_cases(cases, &cuStreamBeginCaptureToGraph_ptsz, &cuStreamEndCapture_ptsz); }
 
+template <class BeginRecapture, class End>
+void recapture_cases(Cases& cases, BeginRecapture begin, End end) {
+  static CUgraph target = nullptr;
+  capture_cases(
+      cases,
+      [begin](CUstream stream, CUstreamCaptureMode mode) {
+        if (const CUresult result = cuGraphCreate(&target, 0); result != CUDA_SUCCESS) return result;
+        return begin(stream, mode, target, nullptr, nullptr);
+      },
+      end);
+  cases.add("null graph", [begin](World& w, Line& line) { line.code(begin(w.stream, CU_STREAM_CAPTURE_MODE_RELAXED, nullptr, nullptr, nullptr)); });
+}
+void cases_cuStreamBeginRecaptureToGraph(Cases& cases) { recapture_cases(cases, &cuStreamBeginRecaptureToGraph, &cuStreamEndCapture); }
+void cases_cuStreamBeginRecaptureToGraph_ptsz(Cases& cases) { recapture_cases(cases, &cuStreamBeginRecaptureToGraph_ptsz, &cuStreamEndCapture_ptsz); }
+
+/// Captures into a graphics command list are refused where there is no such graphics.
+#define CIG_ROWS(suffix)                                                                                             \
+  void cases_cuStreamBeginCaptureToCig##suffix(Cases& cases) {                                                        \
+    cases.add("no parameters", [](World& w, Line& line) { line.code(cuStreamBeginCaptureToCig##suffix(w.stream, nullptr)); }); \
+  }                                                                                                                  \
+  void cases_cuStreamEndCaptureToCig##suffix(Cases& cases) {                                                          \
+    cases.add("not begun", [](World& w, Line& line) { line.code(cuStreamEndCaptureToCig##suffix(w.stream)); });        \
+  }
+CIG_ROWS()
+CIG_ROWS(_ptsz)
+
 ROW(cuStreamEndCapture, end_cases)
 ROW(cuStreamEndCapture_ptsz, end_cases)
 ROW(cuStreamDestroy, stream_end_cases)

@@ -4,6 +4,9 @@
 //! check not ooms and c["live_blocks"]["current"] == 0 and "wrong: 0" in out
 //! case to_graph
 //! args to_graph
+//! case to_graph_again
+//! args again
+//! env CUSIM_DRIVER_VERSION=13030
 //! case mode_exchanged
 //! args exchanged
 //! case legacy_refused
@@ -50,6 +53,27 @@ static void* end_it(void* code) {
   MUST(cuCtxSetCurrent(g_context));
   *(int*)code = cuStreamEndCapture(g_stream, &g_graph);
   return NULL;
+}
+
+/* cuStreamBeginRecaptureToGraph, of CUDA 13.3, as a runtime finds it; the header may be older. */
+typedef CUresult (*Recapture)(CUstream, CUstreamCaptureMode, CUgraph, void*, void*);
+
+/* A capture into the graph that there is, and so many frees meanwhile that an event would be due: it would end the capture. */
+static void recapture(CUdeviceptr freed, CUdeviceptr kept) {
+  CUdeviceptr small[80];
+  Recapture begin = NULL;
+  MUST(cuGetProcAddress("cuStreamBeginRecaptureToGraph", (void**)&begin, 13030, 0, NULL));
+  for (int i = 0; i < 80; ++i) small[i] = allocate(KIB);
+  SAY(cuStreamBeginCapture(g_stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+  MUST(cuMemsetD8Async(kept, 3, MIB, g_stream));
+  SAY(cuStreamEndCapture(g_stream, &g_graph));
+  SAY(begin(g_stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, g_graph, NULL, NULL));
+  MUST(cuMemsetD8Async(kept, 3, MIB, g_stream));
+  const CUstreamCaptureMode before = exchange(CU_STREAM_CAPTURE_MODE_RELAXED);
+  for (int i = 0; i < 80; ++i) MUST(cuMemFree(small[i]));
+  SAY(cuMemFree(freed));
+  exchange(before);
+  SAY(cuStreamEndCapture(g_stream, &g_graph));
 }
 
 static void refuse_legacy(CUdeviceptr freed) {
@@ -105,6 +129,8 @@ int main(int argc, char** argv) {
     allocate_meanwhile(freed);
     MUST(cuMemsetD8Async(kept, 3, MIB, g_stream));
     SAY(cuStreamEndCapture(g_stream, &g_graph));
+  } else if (strcmp(way, "again") == 0) {
+    recapture(freed, kept);
   } else if (strcmp(way, "exchanged") == 0) {
     printf("was %d\n", exchange(CU_STREAM_CAPTURE_MODE_RELAXED));
     SAY(cuStreamBeginCapture(g_stream, CU_STREAM_CAPTURE_MODE_GLOBAL));

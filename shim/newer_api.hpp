@@ -1,0 +1,33 @@
+// Entry points that are newer than the oldest <cuda.h> that we build with (12.8), declared as the header that brought them declares them: every
+// library stands in for the same functions. Types that only pass through are left incomplete. Source: cuda.h 13.0, 13.2, 13.3.
+#pragma once
+
+#include <cuda.h>
+
+extern "C" {
+
+#if CUDA_VERSION < 13000
+CUresult CUDAAPI cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool);
+#endif
+
+#if CUDA_VERSION < 13020
+typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;
+CUresult CUDAAPI cuStreamBeginCaptureToCig(CUstream stream, CUstreamCigCaptureParams* parameters);
+CUresult CUDAAPI cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParams* parameters);
+CUresult CUDAAPI cuStreamEndCaptureToCig(CUstream stream);
+CUresult CUDAAPI cuStreamEndCaptureToCig_ptsz(CUstream stream);
+#endif
+
+#if CUDA_VERSION < 13030
+typedef enum CUgraphRecaptureStatus_enum {
+  CU_GRAPH_RECAPTURE_ELIGIBLE_FOR_UPDATE = 0,
+  CU_GRAPH_RECAPTURE_INELIGIBLE_FOR_UPDATE = 1,
+  CU_GRAPH_RECAPTURE_ERROR = 2,
+} CUgraphRecaptureStatus;
+typedef CUresult(CUDA_CB* CUgraphRecaptureCallback)(void* data, CUgraphNode node, const CUgraphNodeParams* original, const CUgraphNodeParams* recaptured,
+                                                    CUgraphRecaptureStatus status);
+CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback, void* data);
+CUresult CUDAAPI cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback, void* data);
+#endif
+
+}  // extern "C"
