@@ -1,7 +1,7 @@
 // DeviceAllocator: where the blocks of one (device, context) come from. The interface that every policy is behind.
 //
-// Segment heap (grow, preallocate) and native blocks (platform, CUPOOL_IPC=native, the ladder's last rung) implement it;
-// the page heap and the stream-ordered route will. What it does not know: deferred frees, captures, the ladder.
+// Page heap and segment heap (grow, preallocate) and native blocks (platform, CUPOOL_IPC=native, the ladder's last rung)
+// implement it. What it does not know: deferred frees, captures, the ladder.
 // Thread rule: every call is made with the device's lock held. Calls that are said to call the driver let go of the lock
 // while they do and hold it again on return; their caller has pinned the context (ContextRegistry), so it cannot die.
 #pragma once
@@ -123,6 +123,16 @@ class DeviceAllocator {
   /// A block of `request` in memory new from the driver, charged to the limit. CUDA_ERROR_OUT_OF_MEMORY when limit or
   /// driver refuse; any other error as the driver gave it. Precondition: `home.context` is current.
   virtual Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) = 0;
+  /// The same by moving memory that nobody uses to other addresses, without taking more than is needed besides.
+  virtual Result<Growth> remap([[maybe_unused]] DeviceState& device, ContextPool&, const AllocationRequest&) CUPOOL_REQUIRES(device.lock) {
+    return Error{CUDA_ERROR_OUT_OF_MEMORY, "remap"};
+  }
+  /// `bytes` (a multiple of 2 MiB) of free memory, new from the driver and charged to the limit. Precondition: as grow's.
+  virtual Status reserve([[maybe_unused]] DeviceState& device, ContextPool&, std::uint64_t) CUPOOL_REQUIRES(device.lock) {
+    return Error{CUDA_ERROR_NOT_SUPPORTED, "reserve"};
+  }
+  /// What abandon() has left behind goes back to the driver.
+  virtual void bury([[maybe_unused]] DeviceState& device) CUPOOL_REQUIRES(device.lock) {}
   /// Gives wholly free memory back until at least `wanted_bytes` (`at_most`: no more than that) went or none is left; returns what went. The driver
   /// synchronises the device for it: never while anything captures.
   virtual std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock) = 0;

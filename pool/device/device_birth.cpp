@@ -48,6 +48,8 @@ bool has_memory_pools(const Driver& driver, CUdevice device) {
 }
 }  // namespace
 
+void set_backing(observe::LiveDevice& live, const char* backing) { copy_text(live.backing, backing); }
+
 config::Policy policy_in_force(const Driver& driver, int ordinal, const config::Options& options) {
   if (options.policy == config::Policy::platform || options.ipc == config::IpcMode::native) return config::Policy::platform;
   if (options.policy != config::Policy::async) return options.policy == config::Policy::preallocate ? config::Policy::preallocate : config::Policy::grow;

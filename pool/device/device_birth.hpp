@@ -16,5 +16,7 @@ config::Policy policy_in_force(const Driver& driver, int ordinal, const config::
 /// Fills the identity of `live` and its limit, policy and backing; `in_use` is stored last. Calls the driver, which does
 /// not block. A driver that does not say gives what can be said without it: an ordinal instead of a UUID.
 CUresult describe_device(const Driver& driver, int ordinal, const config::Options& options, observe::LiveDevice& live);
+/// What the blocks of the device's newest context really lie in.
+void set_backing(observe::LiveDevice& live, const char* backing);
 
 }  // namespace cupool::device

@@ -1,5 +1,10 @@
 // Contexts of one device: born when first seen, and gone with everything in them.
+#include <string>
+
+#include "pool/device/device_birth.hpp"
 #include "pool/device/device_pool.hpp"
+#include "pool/device/page_heap.hpp"
+#include "pool/device/segment_heap.hpp"
 
 namespace cupool::device {
 
@@ -24,8 +29,8 @@ ContextPool* DevicePool::context_seen(CUcontext context) {
     else source = std::make_unique<PlainBlocks>(policy_ == config::Policy::platform);
     homes_.push_back(std::make_unique<ContextPool>(*this, device_, std::move(source)));
     unused = homes_.back().get();
-    if (!unpooled_) unused->pooled = std::make_unique<SegmentHeap>(device_.total_bytes);
   }
+  if (!unpooled_ && unused->pooled == nullptr) unused->pooled = make_heap();
   unused->context = context;
   unused->serving = true;
   device_.services.contexts.add(unused);
@@ -47,7 +52,30 @@ CUresult DevicePool::end_context(ContextPool* home, const std::function<CUresult
   if (gone) forget(*home);
   else home->serving = true;
   contexts.finish_end(home, gone);
+  if (!gone || home->pooled == nullptr || !may_call_driver()) return result;
+  home->pooled->bury(device_);
+  if (home->context == nullptr) home->pooled.reset();  // the next context may have another kind
   return result;
+}
+
+/// The backing is chosen for each context when it is first seen. Under `auto` pages serve only while no other device is in use: copies between
+/// devices without peer access fail on such memory where they work on cuMemAlloc's.
+std::unique_ptr<DeviceAllocator> DevicePool::make_heap() {
+  const PoolServices& services = device_.services;
+  const config::Backing backing = services.options.backing;
+  const bool may_page = backing == config::Backing::pages ||
+                        (backing == config::Backing::automatic && !services.keeps_to_segments.load(std::memory_order_relaxed) && !device_.services.contexts.has_others(device_));
+  if (may_page) {
+    auto memory = std::make_unique<vmm::VirtualMemory>(device_.driver, device_.ordinal, device_.services.clock);
+    if (memory->available()) {
+      set_backing(device_.live, "pages");
+      return std::make_unique<PageHeap>(device_.total_bytes, std::move(memory));
+    }
+    if (backing == config::Backing::pages)
+      device_.services.warnings.add("CUPOOL_BACKING=pages: GPU " + std::to_string(device_.ordinal) + " or its driver has no virtual memory management; served from segments");
+  }
+  set_backing(device_.live, "segments");
+  return std::make_unique<SegmentHeap>(device_.total_bytes);
 }
 
 /// The context took its memory along: no driver call, only the books.

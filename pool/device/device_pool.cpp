@@ -287,6 +287,10 @@ Ownership DevicePool::find(CUdeviceptr address, BlockView* block) {
   const RegionInfo& info = info_of(*extent);
   *block = BlockView{extent->address, extent->requested_bytes, info.home->context, device_.ordinal, mempool_of(*extent), extent->buffer_id,
                      extent->region->address, extent->region->bytes, (extent->flags & kSyncMemopsFlag) != 0, info.is_native, info.is_paged};
+  if (info.is_paged) {  // the region is addresses, no allocation
+    block->region_base = extent->address;
+    block->region_bytes = extent->bytes;
+  }
   return Ownership::live;
 }
 

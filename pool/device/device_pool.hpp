@@ -21,7 +21,6 @@
 #include "pool/device/device_allocator.hpp"
 #include "pool/device/device_state.hpp"
 #include "pool/device/pool_set.hpp"
-#include "pool/device/segment_heap.hpp"
 
 namespace cupool::device {
 
@@ -185,6 +184,7 @@ class DevicePool {
   std::optional<std::uint64_t> sample_driver_free() CUPOOL_REQUIRES(device_.lock);
 
   // device_contexts.cpp
+  std::unique_ptr<DeviceAllocator> make_heap() CUPOOL_REQUIRES(device_.lock);
   void forget(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
 
   // device_figures.cpp

@@ -5,13 +5,13 @@
 //   grow     more memory from the driver; backs off to the exact need
 //   steal    for a stream: what other streams freed, behind the events of those frees, on the device
 //   lanes    what streams keep for themselves becomes everybody's when its work is over
+//   remap    empty pages to addresses where the block fits (backing pages)
 //   release  whole free regions of this device back to the driver, then grow: only when that is enough and nothing would block
 //   poll     every deferred free: events recorded inside the program's own frees are waited for (natively the free did that),
 //            later ones are polled, one second at most in all; then release again. Without events that cover a context what was
 //            freed during a capture waits for the next free, which synchronises: here that could wait for the caller itself
 //   native   the driver's own call for exactly these bytes
-// Each rung is counted. No rung runs the driver under the lock, and no rung but `poll` waits. The remap rung of the page heap
-// belongs between retire and grow.
+// Each rung is counted. No rung runs the driver under the lock, and no rung but `poll` waits.
 #include <algorithm>
 #include <limits>
 
@@ -44,18 +44,20 @@ struct Ladder {
   static Climbed grow(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed steal(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed lanes(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+  static Climbed remap(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed release(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed poll(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed native(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
 
-  static const Rung kRungs[8];
+  static const Rung kRungs[9];
 };
 
-const Ladder::Rung Ladder::kRungs[8] = {
+const Ladder::Rung Ladder::kRungs[9] = {
     {"hole", &observe::Counters::rung_hole, &Ladder::hole},     {"retire", &observe::Counters::rung_retire, &Ladder::retire},
     {"grow", &observe::Counters::rung_grow, &Ladder::grow},     {"steal", &observe::Counters::rung_steal, &Ladder::steal},
-    {"lanes", &observe::Counters::rung_lanes, &Ladder::lanes},  {"release", &observe::Counters::rung_release, &Ladder::release},
-    {"poll", &observe::Counters::rung_poll, &Ladder::poll},     {"native", &observe::Counters::native_fallbacks, &Ladder::native},
+    {"lanes", &observe::Counters::rung_lanes, &Ladder::lanes},  {"remap", &observe::Counters::rung_remap, &Ladder::remap},
+    {"release", &observe::Counters::rung_release, &Ladder::release}, {"poll", &observe::Counters::rung_poll, &Ladder::poll},
+    {"native", &observe::Counters::native_fallbacks, &Ladder::native},
 };
 
 Climbed Ladder::hole(DevicePool& pool, Attempt& attempt) {
@@ -118,6 +120,15 @@ Climbed Ladder::lanes(DevicePool& pool, Attempt& attempt) {
   return retire(pool, attempt);
 }
 
+Climbed Ladder::remap(DevicePool& pool, Attempt& attempt) {
+  if (attempt.home->pooled == nullptr || pool.device_.disabled || pool.unpooled_) return nullptr;
+  AllocationRequest request = attempt.request;
+  request.lane = 0;
+  const Result<Growth> grown = attempt.home->pooled->remap(pool.device_, *attempt.home, request);
+  if (!grown.ok() && grown.code() != CUDA_ERROR_OUT_OF_MEMORY) return grown.error();
+  return grown.value().extent;
+}
+
 Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
   const std::uint64_t need_bytes = align_up(attempt.request.bytes, kRegionGranularity_bytes);
   if (pool.unpooled_ || pool.device_.disabled || !pool.release_would_do(need_bytes) || !pool.may_release()) return nullptr;
@@ -138,11 +149,12 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   const std::uint64_t until_ns = clock.now_ns() + DevicePool::kPollBound_ns;
   Error error = pool.close_epoch(attempt.context, false);
   for (std::uint64_t pause_ns = kFirstPause_ns; error.code == CUDA_SUCCESS; pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
-    while (pool.retire_oldest(attempt.context, true, &error) || pool.retire_stamped(*attempt.home, attempt.context, &error)) {
-    }
+    bool has_retired = false;
+    while (pool.retire_oldest(attempt.context, true, &error) || pool.retire_stamped(*attempt.home, attempt.context, &error)) has_retired = true;
     if (error.code != CUDA_SUCCESS) break;
     Climbed found = hole(pool, attempt);
-    if (found.value() != nullptr) return found;
+    if (found.value() == nullptr && has_retired) found = remap(pool, attempt);
+    if (!found.ok() || found.value() != nullptr) return found;
     if (!pool.unpooled_) found = release(pool, attempt);
     else if (pool.release_free(attempt.home, kEverything) != 0) found = grow(pool, attempt);
     if (!found.ok() || found.value() != nullptr) return found;

@@ -51,8 +51,6 @@ class PoolSet::Impl {
       if (options.free == config::FreeMode::deferred && options.policy != config::Policy::platform)
         services.warnings.add("the driver has no cuCtxRecordEvent (CUDA 12.5): every free synchronises, as CUPOOL_FREE=sync");
     }
-    if (options.backing == config::Backing::pages)
-      services.warnings.add("CUPOOL_BACKING=pages is not served yet: the backing is segments");
     if (options.stacks != config::StackMode::off) services.warnings.add("CUPOOL_STACKS is not served yet: the report has no call sites");
   }
 

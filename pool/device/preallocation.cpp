@@ -1,4 +1,4 @@
-// CUPOOL_PREALLOCATE: one region at the device's first pooled allocation; and what the driver says is free.
+// CUPOOL_PREALLOCATE: taken at the device's first pooled allocation; and what the driver says is free.
 #include <algorithm>
 
 #include "pool/core/bytes.hpp"
@@ -27,7 +27,7 @@ void DevicePool::preallocate(ContextPool& home) {
   const std::uint64_t free_bytes = sample_driver_free().value_or(device_.total_bytes);
   std::uint64_t bytes = align_down(std::min({asked_bytes, device_.limit.headroom_bytes(), free_bytes}), kRegionGranularity_bytes);
   const auto take = [&]() CUPOOL_REQUIRES(device_.lock) {
-    if (policy_ != config::Policy::async) return static_cast<SegmentHeap&>(*home.pooled).take_region(device_, home, bytes).code();
+    if (policy_ != config::Policy::async) return home.pooled->reserve(device_, home, bytes).code();
     CUresult code = CUDA_SUCCESS;
     {
       const MutexUnlock unlocked(device_.lock);

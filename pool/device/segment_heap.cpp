@@ -5,14 +5,12 @@
 #include <memory>
 
 #include "pool/device/context_pool.hpp"
-#include "pool/device/deferred_frees.hpp"
 #include "pool/device/fence.hpp"
 #include "pool/driver/handles.hpp"
 
 namespace cupool::device {
 
 using heap::Extent;
-using heap::ExtentState;
 using heap::Region;
 
 namespace {
@@ -23,20 +21,6 @@ constexpr std::uint64_t kFreesBound_ns = 2'000'000;  ///< [?] how long a few fre
 SegmentHeap::~SegmentHeap() {
   heap_.for_each_region([](const Region& region) { delete static_cast<RegionInfo*>(region.owner); });
 }
-
-Extent* SegmentHeap::allocate(DeviceState&, const AllocationRequest& request) { return heap_.allocate(request.bytes, request.lane); }
-void SegmentHeap::defer(DeviceState&, Extent* extent) { heap_.defer(extent); }
-void SegmentHeap::recycle_in_lane(DeviceState&, Extent* extent, std::uint32_t lane) { heap_.free(extent, lane); }
-void SegmentHeap::drain_lane(std::uint32_t lane, Batch& batch) {
-  heap_.drain_lane(lane, [&batch](Extent* extent) {
-    extent->flags = kUsedAgainFlag;
-    extent->allocated_ticks = 0;
-    batch.push(extent);
-  });
-}
-void SegmentHeap::recycle(DeviceState&, Extent* extent) { heap_.free(extent); }
-Extent* SegmentHeap::find(DeviceState&, std::uint64_t address) { return heap_.find(address); }
-Extent* SegmentHeap::find_containing(DeviceState&, std::uint64_t address) { return heap_.find_containing(address); }
 
 HeapFigures SegmentHeap::figures(DeviceState&) const {
   const std::uint64_t largest = heap_.largest_free_bytes();
@@ -232,14 +216,7 @@ void SegmentHeap::append_map(DeviceState&, const TickConverter& time, observe::D
     const auto index = static_cast<std::uint32_t>(out.regions.size());
     const auto context = reinterpret_cast<std::uint64_t>(static_cast<const RegionInfo*>(region.owner)->home->context);
     out.regions.push_back({region.address, region.bytes, context});
-    heap_.for_each_extent(region, [&](const Extent& extent) {
-      const bool free = extent.state == ExtentState::free;
-      const auto state = free ? observe::BlockState::free
-                         : is_counted_live(extent) ? observe::BlockState::live
-                                                             : observe::BlockState::deferred;
-      out.blocks.push_back({extent.address, extent.bytes, free ? 0 : extent.requested_bytes,
-                            free ? 0 : time.unix_ns(extent.allocated_ticks), index, free ? 0 : extent.site, state});
-    });
+    heap_.for_each_extent(region, [&](const Extent& extent) { append_block(extent, index, time, out); });
   });
 }
 

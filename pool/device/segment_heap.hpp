@@ -8,8 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "pool/device/device_allocator.hpp"
-#include "pool/heap/extent_heap.hpp"
+#include "pool/device/extent_allocator.hpp"
 
 namespace cupool::device {
 
@@ -46,22 +45,11 @@ class RegionGrowth {
   std::uint64_t next_bytes_ = kFirst_bytes;
 };
 
-class SegmentHeap final : public DeviceAllocator {
+class SegmentHeap final : public ExtentAllocator {
  public:
   explicit SegmentHeap(std::uint64_t device_total_bytes) : growth_(device_total_bytes) {}
   ~SegmentHeap() override;
 
-  heap::Extent* allocate(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
-  void defer(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;
-  void recycle(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;
-  void recycle_in_lane(DeviceState& device, heap::Extent* extent, std::uint32_t lane) CUPOOL_REQUIRES(device.lock) override;
-  std::uint32_t add_lane() override { return heap_.add_lane(); }
-  void remove_lane(std::uint32_t lane) override { heap_.remove_lane(lane); }
-  std::uint64_t lane_bytes(std::uint32_t lane) const override { return heap_.lane_bytes(lane); }
-  bool gather(std::uint32_t lane, std::uint64_t bytes) override { return heap_.gather(lane, bytes); }
-  void drain_lane(std::uint32_t lane, Batch& batch) override;
-  heap::Extent* find(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) override;
-  heap::Extent* find_containing(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) override;
   HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
@@ -70,10 +58,11 @@ class SegmentHeap final : public DeviceAllocator {
   Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock) override;
 
-  /// One region of exactly `bytes` (a multiple of 2 MiB), charged to the limit. Calls the driver with the lock let go.
-  Status take_region(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
+  /// One region of exactly `bytes`.
+  Status reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock) override { return take_region(device, home, bytes); }
 
  private:
+  Status take_region(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
   struct Claim { std::uint64_t address = 0; std::uint64_t bytes = 0; };
   void adopt(ContextPool& home, Claim claim);
   static CUresult free_region(DeviceState& device, CUstream stream, CUdeviceptr address);
@@ -81,7 +70,6 @@ class SegmentHeap final : public DeviceAllocator {
   static CUstream release_stream(DeviceState& device, ContextPool& home);
   std::vector<Claim> claim_free_regions(DeviceState& device, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock);
 
-  heap::ExtentHeap heap_;
   RegionGrowth growth_;
   bool growing_ = false;  ///< a thread is in cuMemAlloc for this heap; the others wait for what it brings
   Condition grown_;

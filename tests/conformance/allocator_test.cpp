@@ -21,6 +21,7 @@ struct Setting {
   config::FreeMode free;
   int devices;
   const char* driver_version;
+  config::Backing backing = config::Backing::segments;
 };
 
 std::vector<Setting> every_setting() {
@@ -32,6 +33,8 @@ std::vector<Setting> every_setting() {
     for (const FreeMode free : {FreeMode::deferred, FreeMode::sync, FreeMode::immediate}) {
       settings.push_back({"grow", Policy::grow, IpcMode::automatic, free, devices, nullptr});
       settings.push_back({"preallocate", Policy::preallocate, IpcMode::automatic, free, devices, nullptr});
+      settings.push_back({"grow, pages", Policy::grow, IpcMode::automatic, free, devices, nullptr, config::Backing::pages});
+      settings.push_back({"preallocate, pages", Policy::preallocate, IpcMode::automatic, free, devices, nullptr, config::Backing::pages});
       settings.push_back({"async", Policy::async, IpcMode::automatic, free, devices, nullptr});
       settings.push_back({"platform", Policy::platform, IpcMode::automatic, free, devices, nullptr});
       settings.push_back({"native IPC", Policy::grow, IpcMode::native, free, devices, nullptr});
@@ -47,6 +50,7 @@ RigOptions options_of(const Setting& setting) {
   options.pool.policy = setting.policy;
   options.pool.ipc = setting.ipc;
   options.pool.free = setting.free;
+  options.pool.backing = setting.backing;
   if (setting.policy == config::Policy::preallocate) options.pool.preallocate = config::parse_amount("75%");
   return options;
 }
@@ -67,6 +71,8 @@ bool is_native(const Setting& setting) {
 
 /// Under `async` a block may be deferred like a pooled one, and is the driver's again when its work is over.
 bool goes_back_at_once(const Setting& setting) { return is_native(setting) && (setting.policy != config::Policy::async || setting.free != config::FreeMode::deferred); }
+/// Other devices' contexts have no access to the driver's pool, nor to mapped memory.
+bool needs_own_device(const Setting& setting) { return setting.policy == config::Policy::async || setting.backing == config::Backing::pages; }
 
 }  // namespace
 
@@ -141,7 +147,7 @@ TEST_CASE("live blocks never overlap and keep their data, whatever is allocated 
         auto victim = std::next(held.begin(), static_cast<std::ptrdiff_t>(random() % held.size()));
         const auto data = pattern_of(std::min<std::size_t>(victim->second.bytes, 256), victim->second.seed);
         std::vector<unsigned char> back(data.size());
-        if (setting.policy == config::Policy::async) rig.use(victim->second.device);  // other contexts have no access to the driver's pool
+        if (needs_own_device(setting)) rig.use(victim->second.device);
         REQUIRE(cuMemcpyDtoH_v2(back.data(), victim->first, back.size()) == CUDA_SUCCESS);
         REQUIRE(data == back);
         rig.free(victim->first);
@@ -329,7 +335,7 @@ TEST_CASE("a snapshot's address map is contiguous and agrees with the counters")
     CHECK(device.now.live_bytes == live);
     CHECK(device.at_peak.live_bytes == peak(rig.counters().live_bytes));
     const bool native = setting.policy == config::Policy::platform || setting.ipc == config::IpcMode::native;
-    CHECK(device.backing == (native ? "native" : setting.policy == config::Policy::async ? "driver_pool" : "segments"));
+    CHECK(device.backing == (native ? "native" : setting.policy == config::Policy::async ? "driver_pool" : setting.backing == config::Backing::pages ? "pages" : "segments"));
     CHECK(device.policy == (native ? "platform" : config::name_of(setting.policy)));
   }
 }

@@ -27,6 +27,8 @@ class SimClock final : public Clock {
 };
 
 struct RigOptions {
+  /// The backing is segments unless a test says otherwise: most rules are about neither, and many tests count regions.
+  RigOptions() { pool.backing = config::Backing::segments; }
   int devices = 1;
   const char* memory = "1GiB";
   const char* driver_version = nullptr;

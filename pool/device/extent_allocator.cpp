@@ -1,0 +1,30 @@
+// See extent_allocator.hpp.
+#include "pool/device/extent_allocator.hpp"
+
+namespace cupool::device {
+
+using heap::Extent;
+using heap::ExtentState;
+
+Extent* ExtentAllocator::allocate(DeviceState&, const AllocationRequest& request) { return heap_.allocate(request.bytes, request.lane); }
+void ExtentAllocator::defer(DeviceState&, Extent* extent) { heap_.defer(extent); }
+void ExtentAllocator::recycle(DeviceState&, Extent* extent) { heap_.free(extent); }
+void ExtentAllocator::recycle_in_lane(DeviceState&, Extent* extent, std::uint32_t lane) { heap_.free(extent, lane); }
+Extent* ExtentAllocator::find(DeviceState&, std::uint64_t address) { return heap_.find(address); }
+Extent* ExtentAllocator::find_containing(DeviceState&, std::uint64_t address) { return heap_.find_containing(address); }
+
+void ExtentAllocator::drain_lane(std::uint32_t lane, Batch& batch) {
+  heap_.drain_lane(lane, [&batch](Extent* extent) {
+    extent->flags = kUsedAgainFlag;
+    extent->allocated_ticks = 0;
+    batch.push(extent);
+  });
+}
+
+void ExtentAllocator::append_block(const Extent& extent, std::uint32_t region, const TickConverter& time, observe::DeviceSnapshot& out) {
+  const bool free = extent.state == ExtentState::free;
+  const auto state = free ? observe::BlockState::free : is_counted_live(extent) ? observe::BlockState::live : observe::BlockState::deferred;
+  out.blocks.push_back({extent.address, extent.bytes, free ? 0 : extent.requested_bytes, free ? 0 : time.unix_ns(extent.allocated_ticks), region, free ? 0 : extent.site, state});
+}
+
+}  // namespace cupool::device

@@ -1,0 +1,34 @@
+// ExtentAllocator: what every allocator does whose blocks are extents of one ExtentHeap. What is left to the derived class is where
+// memory comes from and goes to. Thread rule: as DeviceAllocator.
+#pragma once
+
+#include "pool/device/deferred_frees.hpp"
+#include "pool/device/device_allocator.hpp"
+#include "pool/heap/extent_heap.hpp"
+
+namespace cupool::device {
+
+class ExtentAllocator : public DeviceAllocator {
+ public:
+  heap::Extent* allocate(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
+  void defer(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;
+  void recycle(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;
+  void recycle_in_lane(DeviceState& device, heap::Extent* extent, std::uint32_t lane) CUPOOL_REQUIRES(device.lock) override;
+  std::uint32_t add_lane() override { return heap_.add_lane(); }
+  void remove_lane(std::uint32_t lane) override { heap_.remove_lane(lane); }
+  std::uint64_t lane_bytes(std::uint32_t lane) const override { return heap_.lane_bytes(lane); }
+  bool gather(std::uint32_t lane, std::uint64_t bytes) override { return heap_.gather(lane, bytes); }
+  void drain_lane(std::uint32_t lane, Batch& batch) override;
+  heap::Extent* find(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) override;
+  heap::Extent* find_containing(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) override;
+
+ protected:
+  ExtentAllocator() = default;
+  explicit ExtentAllocator(const heap::FitPolicy& policy) : heap_(policy) {}
+  /// One block of the address map, free ones too. `region`: its index there.
+  static void append_block(const heap::Extent& extent, std::uint32_t region, const TickConverter& time, observe::DeviceSnapshot& out);
+
+  heap::ExtentHeap heap_;
+};
+
+}  // namespace cupool::device

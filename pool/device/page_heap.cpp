@@ -1,0 +1,191 @@
+// PageHeap: figures, pins, the death of a context, invariants. Supply is in page_supply.cpp, giving back in page_release.cpp.
+#include "pool/device/page_heap.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "pool/device/context_pool.hpp"
+#include "pool/driver/handles.hpp"
+#include "pool/device/paged_region.hpp"
+
+namespace cupool::device {
+
+using heap::Extent;
+using heap::ExtentState;
+using heap::Region;
+
+PageHeap::PageHeap(std::uint64_t device_total_bytes, std::unique_ptr<vmm::VirtualMemory> memory)
+    : ExtentAllocator(heap::FitPolicy{heap::FitPolicy{}.candidates, heap::FitPolicy::kNever}), total_bytes_(device_total_bytes), memory_(std::move(memory)) {}
+
+/// Frees what belongs to the host: the driver's memory goes with the process.
+PageHeap::~PageHeap() {
+  heap_.for_each_region([](const Region& region) { delete static_cast<PagedRegion*>(static_cast<RegionInfo*>(region.owner)); });
+}
+
+/// Books the driver calls made since the last time.
+void PageHeap::charge(DeviceState& device) {
+  const vmm::VirtualMemory::Spent spent = memory_->take_spent();
+  device.counters().vmm_calls.add(spent.calls);
+  device.counters().vmm_ns.add(spent.ns);
+}
+
+void PageHeap::pin(DeviceState&, const Extent& extent) {
+  PageTable& table = region_of(extent).table;
+  for (std::uint64_t address = extent.address; address < extent.address + extent.bytes;) {
+    const MappedHandle handle = table.at(address);
+    pinned_handles_ += handle.is_pinned ? 0 : 1;
+    table.pin(address);
+    address = handle.end();
+  }
+}
+
+std::uint64_t PageHeap::empty_bytes() const {
+  std::uint64_t bytes = 0;
+  if (pinned_handles_ != 0) {
+    for_each_empty([&](const MappedHandle& handle, Extent*) {
+      bytes += handle.bytes;
+      return false;
+    });
+    return bytes;
+  }
+  const std::uint64_t page_bytes = memory_->granularity_bytes();
+  heap_.any_hole([&](Extent* hole) {
+    if (hole->bytes >= page_bytes) bytes += region_of(*hole).table.bytes_inside(hole->address, hole->bytes);
+    return hole->bytes < page_bytes / 2;
+  });
+  return bytes;
+}
+
+HeapFigures PageHeap::figures(DeviceState&) const {
+  HeapFigures figures;
+  figures.region_bytes = mapped_bytes_ + loose_bytes_;
+  figures.free_bytes = heap_.free_bytes() + loose_bytes_;
+  figures.largest_free_bytes = heap_.largest_free_bytes();
+  figures.wholly_free_bytes = empty_bytes() + loose_bytes_;
+  figures.inactive_split_bytes = figures.free_bytes - figures.wholly_free_bytes;
+  figures.largest_free_remapped_bytes = std::max(figures.largest_free_bytes, figures.wholly_free_bytes);
+  return figures;
+}
+
+HeapFigures PageHeap::figures_without_deferred(DeviceState& device) const {
+  HeapFigures figures = this->figures(device);
+  figures.largest_free_bytes = heap_.project_deferred_free().largest_free_bytes;
+  figures.wholly_free_bytes = loose_bytes_;
+  heap_.for_each_region([&](const Region& region) {
+    const PageTable& table = static_cast<const PagedRegion*>(static_cast<const RegionInfo*>(region.owner))->table;
+    std::uint64_t run_address = 0;
+    std::uint64_t run_bytes = 0;
+    const auto end_run = [&] {
+      if (run_bytes != 0) figures.wholly_free_bytes += table.bytes_inside(run_address, run_bytes);
+      run_bytes = 0;
+    };
+    heap_.for_each_extent(region, [&](const Extent& extent) {
+      if (extent.state == ExtentState::live || extent.state == ExtentState::absent) return end_run();
+      if (run_bytes == 0) run_address = extent.address;
+      run_bytes += extent.bytes;
+    });
+    end_run();
+  });
+  figures.largest_free_remapped_bytes = std::max(figures.largest_free_bytes, figures.wholly_free_bytes);
+  return figures;
+}
+
+void PageHeap::abandon(DeviceState& device, LossVisitor& visitor) {
+  std::vector<Region*> regions;
+  heap_.for_each_region([&](const Region& region) { regions.push_back(heap_.find_region(region.address)); });
+  for (Region* region : regions) {
+    const std::unique_ptr<PagedRegion> paged(static_cast<PagedRegion*>(static_cast<RegionInfo*>(region->owner)));
+    Dead dead{region->address, region->bytes, {}, {}};
+    paged->table.for_each([&](const MappedHandle& handle) { dead.mapped.push_back(handle); });
+    dead_.push_back(std::move(dead));
+    device.note_region(observe::EventKind::region_release, region->address, region->bytes);
+    device.services.owners.remove(region->address, region->bytes);
+    heap_.abandon_region(region, [&](Extent& extent) { visitor.lost(extent); });
+  }
+  if (!loose_.empty()) dead_.push_back({0, 0, {}, std::exchange(loose_, {})});
+  const std::uint64_t bytes = mapped_bytes_ + loose_bytes_;
+  device.limit.refund(bytes);
+  device.add_reserved(-static_cast<std::int64_t>(bytes));
+  device.counters().mapped_bytes.add(-static_cast<std::int64_t>(mapped_bytes_));
+  device.counters().quarantined_bytes.add(-static_cast<std::int64_t>(quarantined_bytes_));
+  mapped_bytes_ = loose_bytes_ = pinned_handles_ = quarantined_bytes_ = fresh_bytes_ = created_bytes_ = 0;
+  quarantined_ = {};
+  vacant_.clear();
+  is_refused_ = false;
+}
+
+/// Natively the memory had gone with its context. [?] whether the reset of a primary context unmaps it: errors are no news.
+void PageHeap::bury(DeviceState& device) {
+  const std::vector<Dead> dead = std::exchange(dead_, {});
+  if (dead.empty()) return;
+  {
+    const MutexUnlock unlocked(device.lock);
+    const RelaxedCaptureMode relaxed(device.driver);
+    for (const Dead& one : dead) {
+      for (const MappedHandle& handle : one.mapped) {
+        memory_->unmap(handle.address, handle.bytes);
+        memory_->release(handle.handle);
+      }
+      for (const Handle& handle : one.loose) memory_->release(handle.id);
+      if (one.bytes != 0) memory_->free_addresses(one.address, one.bytes);
+    }
+  }
+  charge(device);
+}
+
+/// Each run of mapped addresses is a region of the map.
+void PageHeap::append_map(DeviceState&, const TickConverter& time, observe::DeviceSnapshot& out) const {
+  heap_.for_each_region([&](const Region& region) {
+    const auto context = reinterpret_cast<std::uint64_t>(static_cast<const RegionInfo*>(region.owner)->home->context);
+    bool is_open = false;
+    heap_.for_each_extent(region, [&](const Extent& extent) {
+      if (extent.state == ExtentState::absent) {
+        is_open = false;
+        return;
+      }
+      if (!is_open) out.regions.push_back({extent.address, 0, context});
+      is_open = true;
+      out.regions.back().bytes += extent.bytes;
+      append_block(extent, static_cast<std::uint32_t>(out.regions.size() - 1), time, out);
+    });
+  });
+}
+
+std::string PageHeap::check_region(const Region& region, std::uint64_t* mapped_bytes, std::uint64_t* quarantined_bytes) const {
+  const PageTable& table = static_cast<const PagedRegion*>(static_cast<const RegionInfo*>(region.owner))->table;
+  const std::uint64_t page_bytes = memory_->granularity_bytes();
+  if (std::string broken = table.check(); !broken.empty()) return broken;
+  table.for_each([&](const MappedHandle& handle) { *mapped_bytes += handle.bytes; });
+  std::string broken;
+  heap_.for_each_extent(region, [&](const Extent& extent) {
+    const bool is_absent = extent.state == ExtentState::absent;
+    if (is_absent && (!is_aligned(extent.address, page_bytes) || !is_aligned(extent.bytes, page_bytes))) broken = "addresses without memory do not begin and end with a page";
+    if (is_absent && (extent.flags & kQuarantinedFlag) != 0) *quarantined_bytes += extent.bytes;
+    if (is_absent && (extent.flags & kLostFlag) != 0) return;
+    for (std::uint64_t address = align_down(extent.address, page_bytes); address < extent.address + extent.bytes; address += page_bytes)
+      if ((table.at(address).bytes != 0) == is_absent) broken = is_absent ? "a page lies at addresses that should have none" : "a block or a hole lies where no page is mapped";
+  });
+  return broken;
+}
+
+std::string PageHeap::check(DeviceState& device) const {
+  std::string broken = heap_.check();
+  if (supplying_) return broken;
+  std::uint64_t mapped_bytes = 0;
+  std::uint64_t quarantined_bytes = 0;
+  heap_.for_each_region([&](const Region& region) {
+    if (broken.empty()) broken = check_region(region, &mapped_bytes, &quarantined_bytes);
+    if (broken.empty() && device.services.owners.find(region.address) == OwnerMap::kNobody) broken = "a region's address does not lead to its device";
+  });
+  std::uint64_t loose_bytes = 0;
+  for (const Handle& handle : loose_) loose_bytes += handle.bytes;
+  if (!broken.empty()) return broken;
+  if (mapped_bytes != mapped_bytes_) return "mapped bytes are not the sum of the mapped handles";
+  if (loose_bytes != loose_bytes_) return "loose bytes are not the sum of the handles that are mapped nowhere";
+  if (quarantined_bytes != quarantined_bytes_) return "quarantined bytes are not the sum of the quarantined addresses";
+  for (const Extent* extent : vacant_)
+    if (extent->state != ExtentState::absent || extent->flags != kVacantFlag) return "addresses are listed as vacant that are not";
+  return {};
+}
+
+}  // namespace cupool::device

@@ -1,0 +1,128 @@
+// PageHeap: blocks of one context at addresses of its own, with pages mapped under them that can be moved. Backing `pages`.
+//
+// An ExtentHeap over reserved addresses. Addresses without memory are absent extents: vacant ones get memory, quarantined ones lost
+// theirs and are not bound again before 64 times the device's memory of fresh addresses has been, oldest first (registration caches
+// key on addresses). A page is busy exactly when a block lies on it, so nothing is counted per page: an empty handle lies wholly in
+// one hole. On a miss memory is created while there is plenty (handles of a 256th of what is left, at most 256 MiB, at least the
+// granularity: large ones cost few calls, small ones leave little behind), and moved when there is not: empty handles, from the largest holes first, go
+// behind the free memory that ends where addresses are vacant. Neighbours share tail pages. Live bytes never move, nor what waits for the GPU.
+// Figures: ARCHITECTURE.md and build/bench/page_model. Known from: PyTorch's expandable segments, DALI's cuda_vm_resource.
+// Memory of this kind belongs to no context: when one dies its blocks are forgotten at once and bury() gives the memory back.
+// Thread rule: as DeviceAllocator. One thread at a time is in the driver for it (supplying_); what it works on is in no bin meanwhile.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "pool/device/extent_allocator.hpp"
+#include "pool/vmm/page_table.hpp"
+#include "pool/vmm/virtual_memory.hpp"
+
+namespace cupool::device {
+
+using vmm::MappedHandle;
+using vmm::PageTable;
+
+class PageHeap final : public ExtentAllocator {
+ public:
+  static constexpr std::uint64_t kLargestHandle_bytes = 256 * kMiB;
+  static constexpr std::uint64_t kHandleShare = 256;        ///< a handle is at most this part of what is left
+  static constexpr std::uint64_t kReservedHandleShare = 128;  ///< and of what is left, when preallocating
+  static constexpr std::uint64_t kAskShare = 4;             ///< asked again after taking this part of what is left
+  static constexpr std::uint64_t kQuarantineTotals = 64;    ///< so many times the device's memory of fresh addresses
+
+  /// Precondition: memory->available().
+  PageHeap(std::uint64_t device_total_bytes, std::unique_ptr<vmm::VirtualMemory> memory);
+  ~PageHeap() override;
+
+  void pin(DeviceState& device, const heap::Extent& extent) CUPOOL_REQUIRES(device.lock) override;
+  HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
+  HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
+  void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
+  void bury(DeviceState& device) CUPOOL_REQUIRES(device.lock) override;
+  void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;
+  std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
+  /// By creating only; out of memory as soon as the device is known to have too little left.
+  Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
+  Result<Growth> remap(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
+  Status reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock) override;
+  std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock) override;
+
+ private:
+  enum class Source : std::uint8_t { create, move, preallocate };
+  struct PagedRegion;
+  /// A physical handle that is mapped nowhere.
+  struct Handle { CUmemGenericAllocationHandle id = 0; std::uint64_t bytes = 0; };
+  /// Neighbouring empty handles whose addresses go.
+  struct Run {
+    heap::Extent* extent = nullptr;
+    std::vector<Handle> handles;
+    bool unmapped = false;
+    std::uint64_t bytes() const {
+      std::uint64_t sum = 0;
+      for (const Handle& handle : handles) sum += handle.bytes;
+      return sum;
+    }
+  };
+  /// Where a request may go: free memory that ends where vacant addresses begin (or none), and those.
+  struct Window { heap::Extent* left = nullptr; heap::Extent* vacant = nullptr; std::uint64_t need_bytes = 0; };
+  struct Supply;
+  struct Dead;
+  /// Absent extents, by their bin links: oldest first.
+  struct AbsentList { heap::Extent* first = nullptr; heap::Extent* last = nullptr; };
+
+  static PagedRegion& region_of(const heap::Extent& extent);
+  Result<Growth> supply(DeviceState& device, ContextPool& home, const AllocationRequest& request, Source source) CUPOOL_REQUIRES(device.lock);
+  Status supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source) CUPOOL_REQUIRES(device.lock);
+  Status supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source) CUPOOL_REQUIRES(device.lock);
+  Window find_window(std::uint64_t bytes) const;
+  Status add_addresses(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
+  std::uint64_t room_bytes(const DeviceState& device) const;
+  void ask_room(DeviceState& device) CUPOOL_REQUIRES(device.lock);
+  bool is_within_reach(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
+  void claim(Supply& supply, const Window& window);
+  void unclaim(Supply& supply) noexcept;
+  void keep_loose(const Handle& handle) noexcept;
+  void take_loose(Supply& supply);
+  void drive(DeviceState& device, Supply& supply);
+  std::uint64_t next_handle_bytes(const Supply& supply) const;
+  void create_missing(DeviceState& device, Supply& supply);
+  void map_all(Supply& supply);
+  void charge(DeviceState& device) CUPOOL_REQUIRES(device.lock);
+  Status publish(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
+  void bind(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
+  void take_empty(std::vector<Run>& runs, std::uint64_t wanted_bytes, bool at_most);
+  void unmap_runs(std::vector<Run>& runs, CUresult* first_error);
+  void book_runs(DeviceState& device, const std::vector<Run>& runs) CUPOOL_REQUIRES(device.lock);
+  static std::size_t count_handles(const std::vector<Run>& runs);
+  std::uint64_t book_release(DeviceState& device, const std::vector<Run>& runs, const std::vector<Handle>& going, const std::vector<CUresult>& codes, std::size_t was_loose)
+      CUPOOL_REQUIRES(device.lock);
+  template <class F> void for_each_empty(F&& visit) const;
+  std::uint64_t empty_bytes() const;
+  void quarantine(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock);
+  void expire(DeviceState& device, bool early) CUPOOL_REQUIRES(device.lock);
+  void make_vacant(heap::Extent* extent) noexcept;
+  void forget_vacant(const heap::Extent* extent) noexcept;
+  std::string check_region(const heap::Region& region, std::uint64_t* mapped_bytes, std::uint64_t* quarantined_bytes) const;
+
+  std::uint64_t total_bytes_;
+  std::unique_ptr<vmm::VirtualMemory> memory_;
+  std::vector<Handle> loose_;               ///< mapped nowhere
+  std::uint64_t loose_bytes_ = 0;
+  std::uint64_t mapped_bytes_ = 0;
+  std::uint64_t pinned_handles_ = 0;
+  std::vector<heap::Extent*> vacant_;
+  AbsentList quarantined_;
+  std::uint64_t quarantined_bytes_ = 0;
+  std::uint64_t fresh_bytes_ = 0;           ///< addresses that were bound, ever
+  std::uint64_t created_bytes_ = 0;         ///< since the driver was asked what it has left
+  bool must_ask_ = true;                    ///< what it said is out of date
+  bool is_refused_ = false;                 ///< it had none left, the last time
+  bool supplying_ = false;
+  Condition supplied_;
+  std::vector<Dead> dead_;
+};
+
+}  // namespace cupool::device

@@ -1,0 +1,338 @@
+// PageHeap: a miss. Claim under the lock, call the driver without it, publish under it. See page_heap.hpp.
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "pool/core/bytes.hpp"
+#include "pool/device/context_pool.hpp"
+#include "pool/device/fence.hpp"
+#include "pool/driver/handles.hpp"
+#include "pool/device/page_heap.hpp"
+#include "pool/device/paged_region.hpp"
+
+namespace cupool::device {
+
+using heap::Extent;
+
+namespace {
+
+/// What an error of the driver's means to the program: its own call had met errors of earlier work too; anything else about pages is
+/// not its business, and the ladder goes on.
+Error as_answer(CUresult code) {
+  if (is_of_earlier_work(code) || is_context_gone(code) || code == CUDA_ERROR_DEINITIALIZED) return {code, "cuMemCreate"};
+  return {CUDA_ERROR_OUT_OF_MEMORY, "cuMemCreate"};
+}
+
+}  // namespace
+
+Result<Growth> PageHeap::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) { return supply(device, home, request, Source::create); }
+Result<Growth> PageHeap::remap(DeviceState& device, ContextPool& home, const AllocationRequest& request) { return supply(device, home, request, Source::move); }
+
+Result<Growth> PageHeap::supply(DeviceState& device, ContextPool& home, const AllocationRequest& request, Source source) {
+  while (supplying_) {
+    supplied_.wait(device.lock);
+    if (Extent* extent = heap_.allocate(request.bytes, request.lane)) return Growth{extent, false};
+  }
+  const Status status = supply_bytes(device, home, request.bytes, source);
+  if (!status.ok()) return status.error();
+  Extent* extent = heap_.allocate(request.bytes, request.lane);
+  if (extent == nullptr) return Error{CUDA_ERROR_OUT_OF_MEMORY, "memory taken by another thread"};
+  return Growth{extent, false};
+}
+
+Status PageHeap::reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
+  while (supplying_) supplied_.wait(device.lock);
+  return supply_bytes(device, home, bytes, Source::preallocate);
+}
+
+Status PageHeap::supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source) {
+  if (bytes > total_bytes_) return Error{CUDA_ERROR_OUT_OF_MEMORY, "size"};
+  supplying_ = true;
+  Status status{};
+  try {
+    status = supply_alone(device, home, bytes, source);
+  } catch (...) {
+    supplying_ = false;
+    supplied_.notify_all();
+    throw;
+  }
+  supplying_ = false;
+  supplied_.notify_all();
+  charge(device);
+  return status;
+}
+
+Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source) {
+  expire(device, false);
+  if (must_ask_ || created_bytes_ > room_bytes(device) / kAskShare) ask_room(device);
+  // Whoever only creates and cannot need not look for a place.
+  if (source == Source::create && room_bytes(device) + loose_bytes_ < memory_->granularity_bytes()) return Error{CUDA_ERROR_OUT_OF_MEMORY, "room"};
+  Window window = find_window(bytes);
+  if (window.vacant == nullptr) {
+    if (const Status added = add_addresses(device, home, bytes); !added.ok()) return added;
+    window = find_window(bytes);
+  }
+  if (window.vacant == nullptr) return Error{CUDA_ERROR_OUT_OF_MEMORY, "addresses"};
+  Supply supply;
+  supply.source = source;
+  supply.reserved_bytes = mapped_bytes_ + loose_bytes_;
+  claim(supply, window);
+  try {
+    take_loose(supply);
+    if (!is_within_reach(device, supply)) {
+      unclaim(supply);
+      return Error{CUDA_ERROR_OUT_OF_MEMORY, "room"};
+    }
+    if (source == Source::move && supply.missing_bytes() != 0) take_empty(supply.runs, supply.missing_bytes(), false);
+    const std::size_t most = supply.handles.size() + count_handles(supply.runs) + supply.need_bytes / memory_->granularity_bytes() + 1;
+    supply.handles.reserve(most);
+    loose_.reserve(loose_.size() + most);
+    vacant_.reserve(vacant_.size() + 1);
+  } catch (...) {
+    for (const Run& run : supply.runs) heap_.free(run.extent);
+    unclaim(supply);
+    throw;
+  }
+  {
+    const MutexUnlock unlocked(device.lock);
+    const RelaxedCaptureMode relaxed(device.driver);
+    drive(device, supply);
+  }
+  return publish(device, supply);
+}
+
+/// The window that needs the fewest new pages: behind free memory that ends where vacant addresses begin, or at their beginning.
+PageHeap::Window PageHeap::find_window(std::uint64_t bytes) const {
+  Window best;
+  const std::uint64_t page_bytes = memory_->granularity_bytes();
+  for (Extent* vacant : vacant_) {
+    Extent* left = vacant->previous_is_free && vacant->previous->lane == 0 ? vacant->previous : nullptr;
+    const std::uint64_t left_bytes = left != nullptr ? left->bytes : 0;
+    if (left_bytes >= bytes) continue;  // it has come free meanwhile: whoever asked finds it
+    const std::uint64_t need_bytes = align_up(bytes - left_bytes, page_bytes);
+    if (vacant->bytes < need_bytes + kLargestHandle_bytes) continue;  // a handle may reach beyond what is needed
+    const bool is_better = best.vacant == nullptr || need_bytes < best.need_bytes || (need_bytes == best.need_bytes && vacant->address < best.vacant->address);
+    if (is_better) best = {left, vacant, need_bytes};
+  }
+  return best;
+}
+
+/// One more reservation: as large as the device.
+Status PageHeap::add_addresses(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
+  const std::uint64_t wanted_bytes = align_up(std::max(total_bytes_, bytes) + 2 * kLargestHandle_bytes, std::max(kLargestHandle_bytes, memory_->granularity_bytes()));
+  CUdeviceptr address = 0;
+  CUresult code = CUDA_SUCCESS;
+  bool is_ours = false;
+  {
+    const MutexUnlock unlocked(device.lock);
+    const RelaxedCaptureMode relaxed(device.driver);
+    code = memory_->reserve(wanted_bytes, &address);
+    is_ours = code == CUDA_SUCCESS && is_aligned(address, memory_->granularity_bytes()) && device.services.owners.add(address, wanted_bytes, device.ordinal);
+    if (code == CUDA_SUCCESS && !is_ours) memory_->free_addresses(address, wanted_bytes);
+  }
+  if (!is_ours) {  // addresses are out: those that have been used longest ago, then
+    const bool has_old = quarantined_.first != nullptr;
+    while (quarantined_.first != nullptr && find_window(bytes).vacant == nullptr) expire(device, true);
+    return has_old ? Status{} : Status{as_answer(code)};
+  }
+  try {
+    vacant_.reserve(vacant_.size() + 1);
+    auto region = std::make_unique<PagedRegion>(&home, this, address, wanted_bytes, memory_->granularity_bytes());
+    Extent* all = heap_.add_empty_region(address, wanted_bytes, static_cast<RegionInfo*>(region.get()))->first;
+    static_cast<void>(region.release());  // the region's from here on; deleted with it
+    make_vacant(all);
+  } catch (const std::bad_alloc&) {
+    device.services.owners.remove(address, wanted_bytes);
+    const MutexUnlock unlocked(device.lock);
+    memory_->free_addresses(address, wanted_bytes);
+    return Error{CUDA_ERROR_OUT_OF_MEMORY, "host memory"};
+  }
+  return {};
+}
+
+/// What the driver is believed to give: its last word, less what was taken since.
+std::uint64_t PageHeap::room_bytes(const DeviceState& device) const {
+  if (is_refused_) return 0;
+  const std::uint64_t free_bytes = device.live.driver_free_bytes.load(std::memory_order_relaxed);
+  return align_down(std::min(free_bytes - std::min(free_bytes, created_bytes_), device.limit.headroom_bytes()), memory_->granularity_bytes());
+}
+
+void PageHeap::ask_room(DeviceState& device) {
+  const MutexUnlock unlocked(device.lock);
+  const RelaxedCaptureMode relaxed(device.driver);
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  if (device.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes) != CUDA_SUCCESS) return;
+  device.publish_driver_free(free_bytes);
+  created_bytes_ = 0;
+  must_ask_ = false;
+  is_refused_ = false;
+}
+
+void PageHeap::claim(Supply& supply, const Window& window) {
+  heap_.cut(window.vacant, window.need_bytes);
+  forget_vacant(window.vacant);
+  supply.need_bytes = window.need_bytes;
+  supply.fresh = window.vacant;
+  supply.rest = window.vacant->next;  // there is one: find_window leaves room
+  supply.fresh->flags = supply.rest->flags = 0;
+  if (window.left == nullptr) return;
+  supply.left = heap_.take_out(window.left, window.left->address, window.left->bytes);  // all of it: cannot throw
+  supply.left->flags = 0;
+}
+
+/// As if nothing had been asked. Precondition: vacant_ has the room that claim() made.
+void PageHeap::unclaim(Supply& supply) noexcept {
+  heap_.join(supply.fresh);
+  make_vacant(supply.fresh);
+  if (supply.left != nullptr) heap_.free(supply.left);
+  for (const Handle& handle : supply.handles) keep_loose(handle);
+}
+
+/// Precondition: loose_ has room.
+void PageHeap::keep_loose(const Handle& handle) noexcept {
+  loose_.push_back(handle);
+  loose_bytes_ += handle.bytes;
+}
+
+/// The largest that fit, then the smallest that does.
+void PageHeap::take_loose(Supply& supply) {
+  std::sort(loose_.begin(), loose_.end(), [](const Handle& a, const Handle& b) { return a.bytes < b.bytes; });
+  supply.handles.reserve(loose_.size());
+  const auto take = [&](std::size_t index) {
+    supply.handles.push_back(loose_[index]);
+    supply.handle_bytes += loose_[index].bytes;
+    loose_bytes_ -= loose_[index].bytes;
+    loose_.erase(loose_.begin() + static_cast<std::ptrdiff_t>(index));
+  };
+  for (std::size_t i = loose_.size(); i-- > 0 && supply.missing_bytes() != 0;)
+    if (loose_[i].bytes <= supply.missing_bytes()) take(i);
+  if (!loose_.empty() && supply.missing_bytes() != 0) take(0);
+}
+
+/// Is there enough, to create or to move? Asks the driver once more before it says no to the last one who asks.
+bool PageHeap::is_within_reach(DeviceState& device, Supply& supply) {
+  const std::uint64_t empty = supply.source == Source::move ? empty_bytes() : 0;
+  const auto is_enough = [&] {
+    supply.room_bytes = room_bytes(device);
+    return supply.missing_bytes() <= empty + supply.room_bytes;
+  };
+  if (is_enough()) return true;
+  if (supply.source == Source::create) return false;
+  ask_room(device);
+  return is_enough();
+}
+
+void PageHeap::drive(DeviceState& device, Supply& supply) {
+  unmap_runs(supply.runs, &supply.error);
+  for (const Run& run : supply.runs) {
+    if (!run.unmapped) continue;
+    for (const Handle& handle : run.handles) {
+      supply.handles.push_back(handle);
+      supply.handle_bytes += handle.bytes;
+    }
+  }
+  create_missing(device, supply);
+  if (supply.missing_bytes() == 0) map_all(supply);
+}
+
+std::uint64_t PageHeap::next_handle_bytes(const Supply& supply) const {
+  const std::uint64_t share = supply.source == Source::preallocate ? kReservedHandleShare : kHandleShare;
+  const std::uint64_t most_bytes = std::min({kLargestHandle_bytes, supply.room_bytes / share, std::max(supply.reserved_bytes, supply.missing_bytes())});
+  return std::max(std::bit_floor(most_bytes), memory_->granularity_bytes());
+}
+
+void PageHeap::create_missing(DeviceState& device, Supply& supply) {
+  std::uint64_t most_bytes = kLargestHandle_bytes;
+  const std::uint64_t least_bytes = memory_->granularity_bytes();
+  while (supply.missing_bytes() != 0 && supply.handles.size() < supply.handles.capacity()) {
+    const std::uint64_t bytes = std::max(least_bytes, std::min(most_bytes, next_handle_bytes(supply)));
+    const bool is_charged = device.limit.charge(bytes);
+    CUmemGenericAllocationHandle handle = 0;
+    const CUresult code = is_charged ? memory_->create(bytes, &handle) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (code == CUDA_SUCCESS) {
+      supply.handles.push_back({handle, bytes});
+      supply.handle_bytes += bytes;
+      supply.created_bytes += bytes;
+      ++supply.created_handles;
+      supply.reserved_bytes += bytes;
+      supply.room_bytes -= std::min(supply.room_bytes, bytes);
+      continue;
+    }
+    if (is_charged) device.limit.refund(bytes);
+    if (code != CUDA_ERROR_OUT_OF_MEMORY && supply.error == CUDA_SUCCESS) supply.error = code;
+    if (code != CUDA_ERROR_OUT_OF_MEMORY) return;
+    if (bytes == least_bytes) {
+      supply.is_refused = is_charged;
+      return;
+    }
+    most_bytes = bytes / 2;
+  }
+}
+
+/// All handles behind each other, then one call that opens them. On any error nothing stays mapped, if the driver agrees.
+void PageHeap::map_all(Supply& supply) {
+  const std::uint64_t address = supply.fresh->address;
+  CUresult code = CUDA_SUCCESS;
+  for (const Handle& handle : supply.handles) {
+    if (supply.mapped_bytes >= supply.need_bytes || supply.mapped_bytes + handle.bytes > supply.space_bytes()) break;
+    code = memory_->map(address + supply.mapped_bytes, handle.bytes, handle.id);
+    if (code != CUDA_SUCCESS) break;
+    supply.mapped_bytes += handle.bytes;
+    ++supply.mapped_handles;
+  }
+  if (code == CUDA_SUCCESS && supply.mapped_bytes >= supply.need_bytes) {
+    code = memory_->set_access(address, supply.mapped_bytes);
+    supply.is_accessible = code == CUDA_SUCCESS;
+  }
+  if (supply.is_accessible) return;
+  if (supply.error == CUDA_SUCCESS && code != CUDA_ERROR_OUT_OF_MEMORY) supply.error = code;
+  if (supply.mapped_bytes == 0) return;
+  if (memory_->unmap(address, supply.mapped_bytes) != CUDA_SUCCESS) {
+    supply.is_stuck = true;
+    return;
+  }
+  supply.mapped_handles = 0;
+  supply.mapped_bytes = 0;
+}
+
+/// Nothing here may fail: what could was done before the driver was called.
+Status PageHeap::publish(DeviceState& device, Supply& supply) {
+  book_runs(device, supply.runs);
+  device.add_reserved(static_cast<std::int64_t>(supply.created_bytes));
+  device.counters().handles_created.add(supply.created_handles);
+  created_bytes_ += supply.created_bytes;
+  is_refused_ = is_refused_ || supply.is_refused;
+  for (std::size_t i = supply.mapped_handles; i < supply.handles.size(); ++i) keep_loose(supply.handles[i]);
+  heap_.join(supply.fresh);
+  if (supply.mapped_bytes != 0) bind(device, supply);
+  else make_vacant(supply.fresh);
+  if (supply.left != nullptr) heap_.free(supply.left);
+  if (supply.is_accessible) return {};
+  return supply.error != CUDA_SUCCESS ? as_answer(supply.error) : Error{CUDA_ERROR_OUT_OF_MEMORY, "cuMemCreate"};
+}
+
+/// The first handles are at supply.fresh, which has all its addresses again.
+void PageHeap::bind(DeviceState& device, Supply& supply) {
+  const bool has_rest = supply.fresh->bytes != supply.mapped_bytes;
+  heap_.cut(supply.fresh, supply.mapped_bytes);  // the extent that join() gave back is there
+  if (has_rest) make_vacant(supply.fresh->next);
+  std::uint64_t address = supply.fresh->address;
+  for (std::size_t i = 0; i < supply.mapped_handles; ++i) {
+    region_of(*supply.fresh).table.enter({address, supply.handles[i].bytes, supply.handles[i].id, false});
+    address += supply.handles[i].bytes;
+  }
+  mapped_bytes_ += supply.mapped_bytes;
+  fresh_bytes_ += supply.mapped_bytes;
+  device.counters().mapped_bytes.add(static_cast<std::int64_t>(supply.mapped_bytes));
+  if (supply.is_stuck) {
+    supply.fresh->flags = kLostFlag;
+    return;
+  }
+  device.note_region(observe::EventKind::region_create, supply.fresh->address, supply.mapped_bytes);
+  device.counters().remaps.add(supply.runs.empty() ? 0 : 1);
+  for (const Run& run : supply.runs) device.counters().moved_bytes.add(run.unmapped ? run.bytes() : 0);
+  heap_.free(supply.fresh);
+}
+
+}  // namespace cupool::device

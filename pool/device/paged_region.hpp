@@ -1,0 +1,73 @@
+// PagedRegion: one reservation of a PageHeap, and the marks of its absent extents. For PageHeap only.
+#pragma once
+
+#include <algorithm>
+
+#include "pool/device/device_allocator.hpp"
+#include "pool/device/page_heap.hpp"
+
+namespace cupool::device {
+
+/// Extent::flags of an absent extent.
+inline constexpr std::uint8_t kVacantFlag = 1;       ///< may get memory
+inline constexpr std::uint8_t kQuarantinedFlag = 2;  ///< had memory, and may not get any yet
+inline constexpr std::uint8_t kLostFlag = 4;         ///< the driver would not unmap it: it stays as it is until the context ends
+
+struct PageHeap::PagedRegion : RegionInfo {
+  PagedRegion(ContextPool* pool, PageHeap* heap, std::uint64_t address, std::uint64_t bytes, std::uint64_t page_bytes)
+      : RegionInfo{pool, heap, 0, false, true}, table(address, bytes, page_bytes) {}
+  PageTable table;
+};
+
+/// What one context left behind: mappings, then their handles, then the reservation (bytes 0: there is none).
+struct PageHeap::Dead {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  std::vector<MappedHandle> mapped;
+  std::vector<Handle> loose;
+};
+
+/// One miss: what it needs, and what has been gathered for it.
+struct PageHeap::Supply {
+  Source source = Source::create;
+  std::uint64_t need_bytes = 0;            ///< of pages, behind `left`
+  heap::Extent* left = nullptr;            ///< free memory that the block will begin in; taken out meanwhile
+  heap::Extent* fresh = nullptr;           ///< absent, need_bytes
+  heap::Extent* rest = nullptr;            ///< the vacant addresses behind it, if any
+  std::vector<Run> runs;
+  std::vector<Handle> handles;             ///< to be mapped, in this order
+  std::uint64_t handle_bytes = 0;          ///< Σ handles
+  std::uint64_t reserved_bytes = 0;        ///< what the heap has of the device
+  std::uint64_t created_bytes = 0;
+  std::uint64_t created_handles = 0;
+  std::uint64_t room_bytes = 0;            ///< what the driver is believed to have left
+  std::size_t mapped_handles = 0;          ///< the first so many of `handles` are mapped
+  std::uint64_t mapped_bytes = 0;
+  bool is_accessible = false;
+  bool is_stuck = false;                   ///< mapped, not accessible, and the driver would not unmap it
+  bool is_refused = false;
+  CUresult error = CUDA_SUCCESS;           ///< the first that was not out of memory
+  std::uint64_t missing_bytes() const { return need_bytes - std::min(need_bytes, handle_bytes); }
+  std::uint64_t space_bytes() const { return fresh->bytes + (rest != nullptr ? rest->bytes : 0); }
+};
+
+inline PageHeap::PagedRegion& PageHeap::region_of(const heap::Extent& extent) {
+  return *static_cast<PagedRegion*>(static_cast<RegionInfo*>(extent.region->owner));
+}
+
+/// visit(MappedHandle, Extent* hole) for each handle that lies wholly in a hole of everybody's and is not pinned, from the largest
+/// holes on, until it answers true.
+template <class F> void PageHeap::for_each_empty(F&& visit) const {
+  const std::uint64_t page_bytes = memory_->granularity_bytes();
+  heap_.any_hole([&](heap::Extent* hole) {
+    if (hole->bytes < page_bytes / 2) return true;  // bins go from large to small
+    if (hole->bytes < page_bytes) return false;
+    bool is_enough = false;
+    region_of(*hole).table.for_each_inside(hole->address, hole->bytes, [&](const MappedHandle& handle) {
+      if (!is_enough && !handle.is_pinned) is_enough = visit(handle, hole);
+    });
+    return is_enough;
+  });
+}
+
+}  // namespace cupool::device

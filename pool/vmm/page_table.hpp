@@ -1,0 +1,82 @@
+// PageTable: which physical handle lies behind each page of one reservation. 16 bytes a page (of the device's granularity).
+//
+// A handle is mapped whole, so it is described at its first page; its other pages say how far back that is. A page whose handle is
+// pinned keeps it until the context ends. Numbers only, no driver. Thread rule: the device pool's lock.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cupool::vmm {
+
+/// A handle and where it is.
+struct MappedHandle {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  CUmemGenericAllocationHandle handle = 0;
+  bool is_pinned = false;
+  std::uint64_t end() const { return address + bytes; }
+};
+
+class PageTable {
+ public:
+  /// Throws std::bad_alloc.
+  PageTable(std::uint64_t address, std::uint64_t bytes, std::uint64_t page_bytes);
+
+  std::uint64_t address() const { return address_; }
+  std::uint64_t bytes() const { return pages_.size() * page_bytes_; }
+
+  void enter(const MappedHandle& handle);
+  void remove(const MappedHandle& handle);
+  void pin(std::uint64_t address);
+  /// What is mapped at `address`; bytes 0: nothing. Precondition: inside.
+  MappedHandle at(std::uint64_t address) const;
+  /// visit(MappedHandle) for each handle that lies wholly inside [address, address + bytes), in address order.
+  /// Precondition: all of the range is mapped.
+  template <class F> void for_each_inside(std::uint64_t address, std::uint64_t bytes, F&& visit) const;
+  /// visit(MappedHandle) for each handle of the table.
+  template <class F> void for_each(F&& visit) const;
+  /// Bytes of the handles that for_each_inside would visit. O(1).
+  std::uint64_t bytes_inside(std::uint64_t address, std::uint64_t bytes) const;
+  std::string check() const;
+
+ private:
+  static constexpr std::uint32_t kPinned = 1U << 31;
+  struct Page {
+    CUmemGenericAllocationHandle handle = 0;
+    std::uint32_t pages = 0;  ///< of the handle, 0: nothing is mapped; and kPinned. At its first page only
+    std::uint32_t back = 0;   ///< pages back to the handle's first one
+  };
+  static_assert(sizeof(Page) == 16);
+
+  std::size_t page_of(std::uint64_t address) const { return (address - address_) / page_bytes_; }
+  std::uint64_t first_boundary(std::uint64_t address) const;
+  std::uint64_t last_boundary(std::uint64_t address) const;
+
+  std::uint64_t address_;
+  std::uint64_t page_bytes_;
+  std::vector<Page> pages_;
+};
+
+template <class F> void PageTable::for_each_inside(std::uint64_t address, std::uint64_t bytes, F&& visit) const {
+  const std::uint64_t end = address + bytes;
+  for (std::uint64_t at_address = first_boundary(address); at_address < end;) {
+    const MappedHandle handle = at(at_address);
+    if (handle.bytes == 0 || handle.end() > end) return;
+    visit(handle);
+    at_address = handle.end();
+  }
+}
+
+template <class F> void PageTable::for_each(F&& visit) const {
+  for (std::size_t page = 0; page < pages_.size();) {
+    const std::size_t pages = pages_[page].pages & ~kPinned;
+    if (pages != 0) visit(at(address_ + page * page_bytes_));
+    page += pages != 0 ? pages : 1;
+  }
+}
+
+}  // namespace cupool::vmm

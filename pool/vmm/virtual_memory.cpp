@@ -1,0 +1,96 @@
+// One function per driver call, each counted and timed. See virtual_memory.hpp.
+#include "pool/vmm/virtual_memory.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "pool/core/bytes.hpp"
+
+namespace cupool::vmm {
+
+bool VirtualMemory::has_calls() const {
+  return driver_.has_cuMemAddressReserve() && driver_.has_cuMemAddressFree() && driver_.has_cuMemCreate() && driver_.has_cuMemRelease() && driver_.has_cuMemMap() &&
+         driver_.has_cuMemUnmap() && driver_.has_cuMemSetAccess() && driver_.has_cuMemGetAllocationGranularity() && driver_.has_cuDeviceGetAttribute();
+}
+
+bool VirtualMemory::has_attribute(CUdevice_attribute attribute) const {
+  int value = 0;
+  return driver_.cuDeviceGetAttribute(&value, attribute, ordinal_) == CUDA_SUCCESS && value != 0;
+}
+
+VirtualMemory::VirtualMemory(const Driver& driver, int ordinal, Clock& clock) : driver_(driver), ordinal_(ordinal), clock_(clock) {
+  if (!has_calls() || !has_attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) return;
+  properties_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties_.location = {CU_MEM_LOCATION_TYPE_DEVICE, {ordinal_}};
+  asks_for_descriptors_.store(has_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED));
+  asks_for_rdma_.store(has_attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED));
+  CUmemAllocationProp asked = properties_;
+  asked.allocFlags.gpuDirectRDMACapable = asks_for_rdma_.load() ? 1 : 0;
+  asked.requestedHandleTypes = asks_for_descriptors_.load() ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE;
+  std::size_t bytes = 0;
+  if (driver_.cuMemGetAllocationGranularity(&bytes, &asked, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS) return;
+  if (!std::has_single_bit(bytes) || bytes < kBlockAlignment_bytes) return;
+  granularity_bytes_ = bytes;
+  const MutexLock lock(access_lock_);
+  access_.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, {ordinal_}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+}
+
+template <class Call> CUresult VirtualMemory::timed(Call&& call) {
+  const std::uint64_t began_ns = clock_.now_ns();
+  const CUresult code = call();
+  spent_ns_.fetch_add(clock_.now_ns() - began_ns, std::memory_order_relaxed);
+  calls_.fetch_add(1, std::memory_order_relaxed);
+  return code;
+}
+
+CUresult VirtualMemory::reserve(std::uint64_t bytes, CUdeviceptr* address) {
+  return timed([&] { return driver_.cuMemAddressReserve(address, bytes, granularity_bytes_, CUdeviceptr{0}, 0ULL); });
+}
+
+CUresult VirtualMemory::free_addresses(CUdeviceptr address, std::uint64_t bytes) {
+  return timed([&] { return driver_.cuMemAddressFree(address, bytes); });
+}
+
+CUresult VirtualMemory::create(std::uint64_t bytes, CUmemGenericAllocationHandle* handle) {
+  for (;;) {
+    CUmemAllocationProp properties = properties_;
+    const bool with_rdma = asks_for_rdma_.load(std::memory_order_relaxed);
+    const bool with_descriptors = asks_for_descriptors_.load(std::memory_order_relaxed);
+    if (with_rdma) properties.allocFlags.gpuDirectRDMACapable = 1;
+    if (with_descriptors) properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    const CUresult code = timed([&] { return driver_.cuMemCreate(handle, bytes, &properties, 0ULL); });
+    const bool is_about_properties = code == CUDA_ERROR_NOT_SUPPORTED || code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_PERMITTED;
+    if (!is_about_properties || (!with_rdma && !with_descriptors)) return code;
+    (with_rdma ? asks_for_rdma_ : asks_for_descriptors_).store(false, std::memory_order_relaxed);
+  }
+}
+
+CUresult VirtualMemory::release(CUmemGenericAllocationHandle handle) {
+  return timed([&] { return driver_.cuMemRelease(handle); });
+}
+
+CUresult VirtualMemory::map(CUdeviceptr address, std::uint64_t bytes, CUmemGenericAllocationHandle handle) {
+  return timed([&] { return driver_.cuMemMap(address, bytes, std::size_t{0}, handle, 0ULL); });
+}
+
+CUresult VirtualMemory::unmap(CUdeviceptr address, std::uint64_t bytes) {
+  return timed([&] { return driver_.cuMemUnmap(address, bytes); });
+}
+
+CUresult VirtualMemory::set_access(CUdeviceptr address, std::uint64_t bytes) {
+  std::vector<CUmemAccessDesc> access;
+  {
+    const MutexLock lock(access_lock_);
+    access = access_;
+  }
+  return timed([&] { return driver_.cuMemSetAccess(address, bytes, access.data(), access.size()); });
+}
+
+bool VirtualMemory::allow(int ordinal) {
+  const MutexLock lock(access_lock_);
+  const bool is_known = std::any_of(access_.begin(), access_.end(), [ordinal](const CUmemAccessDesc& one) { return one.location.id == ordinal; });
+  if (!is_known) access_.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, {ordinal}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  return !is_known;
+}
+
+}  // namespace cupool::vmm

@@ -1,0 +1,67 @@
+// VirtualMemory: the driver's virtual memory management of one device, with the properties that its memory needs.
+//
+// A physical handle is mapped whole and from offset 0, and nothing may touch it before cuMemSetAccess. Handles ask for POSIX
+// descriptors and for GPUDirect RDMA where the device has them: UCX and NCCL fall back to host copies silently without.
+// Sources: CUDA Driver API 13.0, Virtual Memory Management; design, section 5. Never: locks, books.
+// Thread rule: thread-safe; the calls that may block are made with no lock held.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "pool/core/clock.hpp"
+#include "pool/core/mutex.hpp"
+#include "pool/driver/driver_api.hpp"
+
+namespace cupool::vmm {
+
+class VirtualMemory {
+ public:
+  /// Asks the device. Calls that do not block: also under the lock.
+  VirtualMemory(const Driver& driver, int ordinal, Clock& clock);
+
+  /// False: the device or its driver has none, or a granularity that blocks cannot share.
+  bool available() const { return granularity_bytes_ != 0; }
+  /// What sizes and addresses are multiples of; a power of two.
+  std::uint64_t granularity_bytes() const { return granularity_bytes_; }
+
+  CUresult reserve(std::uint64_t bytes, CUdeviceptr* address);
+  CUresult free_addresses(CUdeviceptr address, std::uint64_t bytes);
+  /// One physical handle. Properties that the driver turns out to refuse are given up, one after the other.
+  CUresult create(std::uint64_t bytes, CUmemGenericAllocationHandle* handle);
+  CUresult release(CUmemGenericAllocationHandle handle);
+  CUresult map(CUdeviceptr address, std::uint64_t bytes, CUmemGenericAllocationHandle handle);
+  CUresult unmap(CUdeviceptr address, std::uint64_t bytes);
+  /// Reading and writing for this device and for every one that allow() named.
+  CUresult set_access(CUdeviceptr address, std::uint64_t bytes);
+
+  /// From now on `ordinal` reaches what set_access opens. False: it does already.
+  bool allow(int ordinal) CUPOOL_EXCLUDES(access_lock_);
+
+  /// Calls made since the last time, and how long they took.
+  struct Spent { std::uint64_t calls, ns; };
+  Spent take_spent() { return {calls_.exchange(0, std::memory_order_relaxed), spent_ns_.exchange(0, std::memory_order_relaxed)}; }
+
+ private:
+  template <class Call> CUresult timed(Call&& call);
+  bool has_calls() const;
+  bool has_attribute(CUdevice_attribute attribute) const;
+
+
+  const Driver driver_;
+  const int ordinal_;
+  Clock& clock_;
+  CUmemAllocationProp properties_{};
+  std::atomic<bool> asks_for_descriptors_{false};
+  std::atomic<bool> asks_for_rdma_{false};
+  std::uint64_t granularity_bytes_ = 0;
+  Mutex access_lock_;
+  std::vector<CUmemAccessDesc> access_ CUPOOL_GUARDED_BY(access_lock_);
+  std::atomic<std::uint64_t> calls_{0};
+  std::atomic<std::uint64_t> spent_ns_{0};
+};
+
+}  // namespace cupool::vmm

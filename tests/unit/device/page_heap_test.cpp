@@ -1,0 +1,216 @@
+// The page heap over the simulated driver: memory moves, blocks do not, and nothing is lost when the driver refuses.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+
+constexpr std::uint64_t kMs = 1'000'000;
+
+RigOptions pages(const char* memory) {
+  RigOptions options;
+  options.memory = memory;
+  options.pool.backing = config::Backing::pages;
+  return options;
+}
+
+RigOptions pages_with_limit(const char* limit) {
+  RigOptions options = pages("1GiB");
+  options.pool.limit.all = config::parse_amount(limit);
+  return options;
+}
+
+/// Fills a limit of 64 MiB with blocks of 4 MiB, and frees every other one: half is free, and no two neighbours are.
+std::vector<CUdeviceptr> checkered(Rig& rig) {
+  std::vector<CUdeviceptr> kept;
+  std::vector<CUdeviceptr> going;
+  for (int i = 0; i < 16; ++i) (i % 2 == 0 ? kept : going).push_back(rig.allocate(4 * kMiB));
+  for (const CUdeviceptr address : going) rig.free(address);
+  return kept;
+}
+
+}  // namespace
+
+TEST_CASE("pages: memory in pieces is gathered for a block that no hole has, and live bytes stay") {
+  Rig rig(pages_with_limit("64MiB"));
+  const std::vector<CUdeviceptr> kept = checkered(rig);
+  for (std::size_t i = 0; i < kept.size(); ++i) REQUIRE(cuMemsetD8_v2(kept[i], static_cast<unsigned char>(i + 1), 4 * kMiB) == CUDA_SUCCESS);
+  const CUdeviceptr large = rig.allocate(28 * kMiB);
+  REQUIRE(cuMemsetD8_v2(large, 0xee, 28 * kMiB) == CUDA_SUCCESS);
+  CHECK(now(rig.counters().rung_remap) + now(rig.counters().rung_poll) == 1);
+  CHECK(now(rig.counters().remaps) >= 1);
+  CHECK(now(rig.counters().moved_bytes) >= 20 * kMiB);
+  CHECK(now(rig.counters().reserved_bytes) <= 64 * kMiB);
+  std::vector<unsigned char> bytes(4 * kMiB);
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    REQUIRE(cuMemcpyDtoH_v2(bytes.data(), kept[i], bytes.size()) == CUDA_SUCCESS);
+    CHECK(std::count(bytes.begin(), bytes.end(), static_cast<unsigned char>(i + 1)) == 4 * static_cast<std::ptrdiff_t>(kMiB));
+  }
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("pages: what waits for the GPU is not moved before its work is over") {
+  Rig rig(pages_with_limit("64MiB"));
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 16; ++i) blocks.push_back(rig.allocate(4 * kMiB));
+  REQUIRE(cusim_launch_fill(stream, blocks[1], 4 * kMiB, 7, 5 * kMs) == CUDA_SUCCESS);  // the driver complains when its page goes
+  const std::uint64_t began_ns = cusim_now_ns();
+  for (std::size_t i = 1; i < blocks.size(); i += 2) rig.free(blocks[i]);  // the last of them wait already: memory is short
+  rig.allocate(20 * kMiB);
+  CHECK(cusim_now_ns() - began_ns >= 4 * kMs);
+  CHECK(now(rig.counters().remaps) >= 1);
+}
+
+TEST_CASE("pages: an address whose page was taken is not bound again") {
+  Rig rig(pages_with_limit("64MiB"));
+  const std::vector<CUdeviceptr> kept = checkered(rig);
+  const CUdeviceptr large = rig.allocate(28 * kMiB);
+  for (const CUdeviceptr address : kept) CHECK((large + 28 * kMiB <= address || address + 4 * kMiB <= large));
+  CHECK(now(rig.counters().quarantined_bytes) >= 20 * kMiB);
+  BlockView block;
+  CHECK(rig.pools().find(kept[0] + 4 * kMiB, &block) == Ownership::vacant);
+}
+
+TEST_CASE("pages: pinned ones keep their place, also after the free") {
+  Rig rig(pages_with_limit("64MiB"));
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 16; ++i) blocks.push_back(rig.allocate(4 * kMiB));
+  for (std::size_t i = 1; i < blocks.size(); i += 2) {
+    rig.pools().pin_pages(blocks[i]);
+    rig.free(blocks[i]);
+  }
+  CHECK(rig.try_allocate(20 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(now(rig.counters().remaps) == 0);
+  CHECK(rig.allocate(4 * kMiB) != 0);  // but are used again where they are
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("pages: the pool takes what it needs and no more than its handles") {
+  Rig rig(pages("1GiB"));
+  rig.allocate(100 * kMiB);
+  CHECK(now(rig.counters().reserved_bytes) <= 104 * kMiB);
+  CHECK(now(rig.counters().reserved_bytes) == cusim_used_bytes(0));
+  CHECK(now(rig.counters().mapped_bytes) == now(rig.counters().reserved_bytes));
+}
+
+TEST_CASE("pages: preallocating takes few calls and leaves nothing behind at the context's end") {
+  RigOptions options = pages("141GiB");
+  options.pool.policy = config::Policy::preallocate;
+  options.pool.preallocate = config::parse_amount("105GiB");
+  Rig rig(options);
+  rig.allocate(512);
+  CHECK(now(rig.counters().reserved_bytes) >= 105 * kGiB);
+  CHECK(now(rig.counters().reserved_bytes) <= 105 * kGiB + 256 * kMiB);
+  CHECK(now(rig.counters().vmm_calls) <= 1000);
+  rig.reset_device();
+  CHECK(cusim_used_bytes(0) == 0);
+  CHECK(now(rig.counters().reserved_bytes) == 0);
+}
+
+TEST_CASE("pages: empty ones go back, a page at a time") {
+  RigOptions options = pages("1GiB");
+  options.pool.release_threshold_bytes = 16 * kMiB;
+  Rig rig(options);
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 32; ++i) blocks.push_back(rig.allocate(8 * kMiB));
+  const std::uint64_t most_bytes = cusim_used_bytes(0);
+  for (std::size_t i = 0; i < blocks.size(); i += 2) rig.free(blocks[i]);
+  for (int i = 0; i < 256; ++i) rig.free(rig.allocate(512));
+  CHECK(cusim_used_bytes(0) <= most_bytes - 100 * kMiB);
+  CHECK(rig.pools().check() == "");
+  rig.pools().trim();
+  CHECK(now(rig.counters().reserved_bytes) == cusim_used_bytes(0));
+}
+
+TEST_CASE("pages: every refusal of the driver leaves the books and the driver's in agreement") {
+  const char* symbol = GENERATE("cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease", "cuMemGetInfo_v2");
+  const CUresult code = GENERATE(CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_ERROR_NOT_SUPPORTED);
+  const unsigned nth = GENERATE(1U, 2U, 5U, 9U);
+  CAPTURE(symbol, code, nth);
+  Rig rig(pages_with_limit("64MiB"));
+  cusim_fail(symbol, nth, code, 3);
+  std::map<CUdeviceptr, std::size_t> live;
+  std::mt19937 random(nth);
+  for (int step = 0; step < 120; ++step) {
+    const std::size_t bytes = 512 + random() % (9 * kMiB);
+    if (random() % 5 < 3) {
+      const Result<CUdeviceptr> block = rig.try_allocate(bytes);
+      if (block.ok()) live[block.value()] = bytes;
+      else CHECK(block.code() == CUDA_ERROR_OUT_OF_MEMORY);
+    } else if (!live.empty()) {
+      const auto victim = std::next(live.begin(), static_cast<std::ptrdiff_t>(random() % live.size()));
+      rig.free(victim->first);
+      live.erase(victim);
+    }
+    REQUIRE(rig.pools().check() == "");
+  }
+  for (const auto& [address, bytes] : live) CHECK(cuMemsetD8_v2(address, 1, bytes) == CUDA_SUCCESS);
+  for (const auto& block : live) rig.free(block.first);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  rig.allocate(512);
+  CHECK(now(rig.counters().reserved_bytes) == cusim_used_bytes(0));
+}
+
+TEST_CASE("pages: random blocks on streams at every pressure: no byte has two owners") {
+  const char* limit = GENERATE("24MiB", "64MiB", "300MiB");
+  const unsigned seed = GENERATE(1U, 2U, 3U);
+  CAPTURE(limit, seed);
+  Rig rig(pages_with_limit(limit));
+  std::mt19937 random(seed);
+  std::vector<CUstream> streams(3);
+  for (CUstream& stream : streams) REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  struct Block { CUdeviceptr address; std::size_t bytes; CUstream stream; unsigned char value; };
+  std::vector<Block> live;
+  unsigned char value = 0;
+  for (int step = 0; step < 3000; ++step) {
+    if (random() % 2 == 0) {
+      const std::size_t bytes = random() % 4 == 0 ? 1 + random() % (12 * kMiB) : 1 + random() % (256 * kKiB);
+      const Result<CUdeviceptr> block = rig.try_allocate(bytes);
+      if (!block.ok()) continue;
+      const CUstream stream = streams[random() % streams.size()];
+      live.push_back({block.value(), bytes, stream, ++value});
+      REQUIRE(cusim_launch_fill(stream, block.value(), bytes, value, 1000 + random() % kMs) == CUDA_SUCCESS);
+    } else if (!live.empty()) {
+      std::swap(live[random() % live.size()], live.back());
+      const Block block = live.back();
+      live.pop_back();
+      REQUIRE(cusim_launch_check(block.stream, block.address, block.bytes, block.value, random() % kMs) == CUDA_SUCCESS);
+      rig.free(block.address);
+    }
+    if (random() % 64 == 0) cusim_advance_ns(random() % (3 * kMs));
+    if (step % 100 == 0) REQUIRE(rig.pools().check() == "");
+  }
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(cusim_mismatched_bytes() == 0);
+}
+
+TEST_CASE("pages: repeated steps make no call of the driver's from the third on") {
+  Rig rig(pages_with_limit("200MiB"));
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  std::uint64_t calls = 0;
+  for (int step = 0; step < 8; ++step) {
+    std::mt19937 random(11);
+    if (step == 3) calls = memory_and_sync_calls();
+    std::vector<CUdeviceptr> blocks;
+    for (int i = 0; i < 30; ++i) {
+      blocks.push_back(rig.allocate(1 + random() % (8 * kMiB)));
+      if (i % 3 == 2) {
+        rig.free(blocks[blocks.size() - 2]);
+        blocks.erase(blocks.end() - 2);
+      }
+    }
+    for (const CUdeviceptr block : blocks) rig.free(block);
+  }
+  CHECK(memory_and_sync_calls() == calls);
+}
