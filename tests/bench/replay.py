@@ -193,7 +193,8 @@ def all_cases(build: Path) -> list[Case]:
     program = str(build / "bench" / "replay")
     plain, ordered = [program], [program, "--allocator", "cuda-async"]
     return [Case("driver", plain), Case("driver, async", ordered), *(Case(policy, plain, policy) for policy in ("grow", "preallocate", "platform")),
-            Case("grow, async", ordered, "grow"), Case("grow, segments", plain, "grow", variables={"CUPOOL_BACKING": "segments"}),
+            Case("grow, async", ordered, "grow"), *(Case(f"grow, {backing}{suffix}", program, "grow", variables={"CUPOOL_BACKING": backing})
+              for backing in ("segments", "pages") for suffix, program in (("", plain), (", async", ordered))),
             *(Case(name, [program, "--allocator", name], on_device=False) for name in ("glibc", "mimalloc"))]
 
 
