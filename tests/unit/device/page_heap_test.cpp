@@ -172,9 +172,9 @@ TEST_CASE("pages: random blocks on streams at every pressure: no byte has two ow
   struct Block { CUdeviceptr address; std::size_t bytes; CUstream stream; unsigned char value; };
   std::vector<Block> live;
   unsigned char value = 0;
-  for (int step = 0; step < 3000; ++step) {
+  for (int step = 0; step < 600; ++step) {
     if (random() % 2 == 0) {
-      const std::size_t bytes = random() % 4 == 0 ? 1 + random() % (12 * kMiB) : 1 + random() % (256 * kKiB);
+      const std::size_t bytes = random() % 4 == 0 ? 1 + random() % (8 * kMiB) : 1 + random() % (256 * kKiB);
       const Result<CUdeviceptr> block = rig.try_allocate(bytes);
       if (!block.ok()) continue;
       const CUstream stream = streams[random() % streams.size()];
