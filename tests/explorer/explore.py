@@ -2,7 +2,7 @@
 """Explores races: random schedules under the preload, one process per slice; what hits is shrunk to a small schedule and told as a program.
 
   explore.py --build DIR --steps 1e6 --seed 1 --route mixed --free deferred
-  explore.py --build DIR --replay FILE            runs a schedule once more, and prints it as a program
+  explore.py --build DIR --replay FILE            runs a schedule once more (on both backings unless its head names one), and prints it as a program
 Exit: 0 no hit, 1 a hit.
 """
 import argparse
@@ -16,21 +16,30 @@ import time
 from pathlib import Path
 
 SLICE_STEPS = 100_000
+BACKINGS = ("segments", "pages")
+POOLED = ("grow", "preallocate")
+OWN_COUNTERS = ("remaps", "moved_bytes", "vmm_calls")  # of the library's report: did memory move at all?
 SLICE_LIMIT_S = 300
 REPLAY_LIMIT_S = 60
 
 
 class Runner:
-    """How the program is run: its environment and its fixed arguments."""
+    """How the program is run: its environment and its fixed arguments. `backing`: of the next runs."""
 
-    def __init__(self, given):
+    def __init__(self, given, folder):
+        takes_turns = given.policy in POOLED and not given.native and (given.devices == 1 or given.unlinked)  # pages are not opened to peers
+        self.backings = [given.backing] if given.backing != "both" else list(BACKINGS) if takes_turns else ["segments"]
+        self.backing = self.backings[0]
+        self.report = None if given.native else Path(folder) / "report.json"
         self.program = given.build / "tests" / "explorer" / "explorer"
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("CUPOOL_", "CUSIM_"))}
         self.env.update(LD_LIBRARY_PATH=str(given.build / "sim"), CUSIM_MEMORY=given.memory, CUSIM_DEVICES=str(given.devices), CUSIM_REUSE_HANDLES="1")
         if given.driver:
             self.env["CUSIM_DRIVER_VERSION"] = given.driver
+        if given.note_sync:
+            self.env["CUSIM_NOTE_SYNC"] = "1"
         if not given.native:
-            self.env.update(LD_PRELOAD=str(given.library or given.build / "libcupool.so"), CUPOOL_REPORT="none", CUPOOL_LOG="off",
+            self.env.update(LD_PRELOAD=str(given.library or given.build / "libcupool.so"), CUPOOL_REPORT=str(self.report), CUPOOL_TIMELINE="16", CUPOOL_LOG="off",
                             CUPOOL_FREE=given.free, CUPOOL_POLICY=given.policy)
             for name, value in (("CUPOOL_LIMIT", given.limit), ("CUPOOL_PREALLOCATE", given.preallocate), ("CUPOOL_RELEASE_THRESHOLD", given.threshold)):
                 if value:
@@ -39,11 +48,17 @@ class Runner:
         # [?] for which contexts a native free waits: where frees synchronise, cupool waits for those of the whole device and of linked ones.
         if given.free == "sync" or (given.driver and int(given.driver) < 12050):
             self.arguments.append("--sync-frees")
+        if given.unlinked:
+            self.env["CUSIM_PEERS"] = "0"
+            self.arguments.append("--unlinked")
         if given.whole_operations:
             self.arguments.append("--whole-operations")
 
     def run(self, arguments, limit_s):
         """(exit code, stdout)"""
+        if self.report is not None:
+            self.env["CUPOOL_BACKING"] = self.backing
+            self.report.unlink(missing_ok=True)
         command = [str(self.program), *self.arguments, *arguments]
         process = subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace")
         try:
@@ -53,6 +68,14 @@ class Runner:
             out, _ = process.communicate()
             return 3, out + "HIT 0 the process does not end\n"
         return process.returncode, out
+
+    def own_counters(self):
+        """Sums over the devices, as the last run reported them at its end."""
+        try:
+            counters = [device["counters"] for device in json.loads(self.report.read_text(encoding="utf-8"))["devices"]]
+        except (AttributeError, OSError, ValueError):
+            return dict.fromkeys(OWN_COUNTERS, 0)
+        return {name: sum(counted.get(name, 0) for counted in counters) for name in OWN_COUNTERS}
 
 
 def hit_of(code, out):
@@ -142,14 +165,14 @@ def shrink(runner, given, hit, dump):
         return lines
 
 
-def settings_line(given):
-    names = ("free", "policy", "memory", "devices", "limit", "preallocate", "threshold", "driver")
-    return "#! " + " ".join(f"{name}={getattr(given, name)}" for name in names if getattr(given, name))
+def settings_line(given, backing):
+    names = ("free", "policy", "memory", "devices", "limit", "preallocate", "threshold", "driver", "note_sync", "unlinked")
+    return "#! " + " ".join(f"{name}={getattr(given, name)}" for name in names if getattr(given, name)) + f" backing={backing}"
 
 
 def tell(runner, given, hit, lines, out):
     """The small schedule, as it is stored and as a program."""
-    text = [f"# {hit}", settings_line(given), *lines]
+    text = [f"# {hit}", settings_line(given, runner.backing), *lines]
     path = Path(out)
     path.write_text("\n".join(text) + "\n", encoding="utf-8")
     print("\n".join(text))
@@ -158,18 +181,27 @@ def tell(runner, given, hit, lines, out):
 
 
 def explore(runner, given):
-    total = {"steps": 0, "done": 0, "frees": 0, "allocations": 0, "refused": 0, "pool_records": 0, "pool_queries": 0, "hits": []}
+    total = {"steps": 0, "done": 0, "frees": 0, "allocations": 0, "refused": 0, "pool_records": 0, "pool_queries": 0, "paged_steps": 0,
+             **dict.fromkeys(OWN_COUNTERS, 0), "hits": []}
     began = time.monotonic()
     seed = given.seed
+    slice_steps = min(SLICE_STEPS, int(-(-given.steps // len(runner.backings))))
     while total["steps"] < given.steps:
-        steps = int(min(SLICE_STEPS, given.steps - total["steps"]))
+        steps = int(min(slice_steps, given.steps - total["steps"]))
+        runner.backing = runner.backings[seed % len(runner.backings)]
         dump = Path(given.out) / f"hit.{seed}.txt"
         arguments = ["--seed", str(seed), "--steps", str(steps), "--route", given.route, "--blocks", str(given.blocks), "--dump", str(dump)]
+        if runner.backing == "pages" and given.route != "steady":
+            arguments.append("--page-sizes")
         code, out = runner.run(arguments, SLICE_LIMIT_S)
         figures = next((json.loads(line) for line in out.splitlines() if line.startswith("{")), {})
         for name in ("allocations", "frees", "refused", "pool_records", "pool_queries"):
             total[name] += figures.get(name, 0)
         total["done"] += figures.get("steps", 0) - figures.get("left_out", 0)
+        for name, value in runner.own_counters().items():
+            total[name] += value
+        if runner.backing == "pages":
+            total["paged_steps"] += figures.get("steps", 0)
         hit = hit_of(code, out)
         if hit is None and figures.get("steps", 0) < steps:  # one more when the last has another in its middle
             hit = f"the process ended early: {out[-300:]}"
@@ -179,8 +211,8 @@ def explore(runner, given):
             continue
         step = next((int(line.split()[1]) for line in out.splitlines() if line.startswith("HIT ")), 0)
         total["steps"] += max(1, step)
-        total["hits"].append({"seed": seed, "step": step, "what": hit})
-        print(f"HIT seed {seed} step {step}: {hit}", file=sys.stderr)
+        total["hits"].append({"seed": seed, "step": step, "backing": runner.backing, "what": hit})
+        print(f"HIT seed {seed} step {step} ({runner.backing}): {hit}", file=sys.stderr)
         if given.shrink and dump.exists():
             lines = shrink(runner, given, hit, dump)
             total["hits"][-1]["operations"] = len(lines)
@@ -193,6 +225,13 @@ def explore(runner, given):
 
 
 def replay(runner, given):
+    worst = 0
+    for runner.backing in runner.backings:
+        worst = max(worst, replay_once(runner, given))
+    return worst
+
+
+def replay_once(runner, given):
     code, out = runner.run(["--replay", str(given.replay), *(["--print"] if given.print else [])], REPLAY_LIMIT_S)
     print(out, end="")
     figures = next((json.loads(line) for line in out.splitlines() if line.startswith("{")), {})
@@ -212,8 +251,11 @@ def parse():
     parser.add_argument("--route", choices=("plain", "ordered", "mixed", "steady"), default="mixed")
     parser.add_argument("--free", choices=("deferred", "sync", "immediate"), default="deferred")
     parser.add_argument("--policy", choices=("grow", "preallocate", "async", "platform", "off"), default="grow")
+    parser.add_argument("--backing", choices=(*BACKINGS, "both"), default="both", help="both: in turn, by the seed")
+    parser.add_argument("--note-sync", action="store_true", help="cuMemUnmap and cuMemSetAccess wait for all work, as they may")
     parser.add_argument("--native", action="store_true", help="without the library: the program itself must never hit")
     parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--unlinked", action="store_true", help="no device reaches another's memory")
     parser.add_argument("--whole-operations", action="store_true", help="no thread is let in at the driver calls of another's operation")
     parser.add_argument("--blocks", type=int, default=48, help="slots for live blocks")
     parser.add_argument("--memory", default="256MiB", help="of each device")
@@ -236,16 +278,19 @@ def parse():
 
 def main():
     given = parse()
-    runner = Runner(given)
-    if given.replay:
-        return replay(runner, given)
-    total = explore(runner, given)
+    with tempfile.TemporaryDirectory() as folder:
+        runner = Runner(given, folder)
+        if given.replay:
+            return replay(runner, given)
+        total = explore(runner, given)
     if given.json:
         print(json.dumps(total))
     frees = max(1, total["frees"])
     where = "native" if given.native else f"{given.policy}/{given.free}"
     print(f"{where} {given.route}, {given.devices} device(s): {total['steps']} steps, {len(total['hits'])} hits, {total['seconds']} s; "
           f"{total['frees']} frees, {total['refused']} refused, {total['pool_records'] / frees:.4f} records and {total['pool_queries'] / frees:.4f} queries per free")
+    if total["paged_steps"]:
+        print(f"pages: {total['paged_steps']} steps, {total['remaps']} remaps, {total['moved_bytes'] >> 20} MiB moved, {total['vmm_calls']} calls of the driver's")
     return 1 if total["hits"] else 0
 
 

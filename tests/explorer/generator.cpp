@@ -6,6 +6,8 @@ namespace {
 
 constexpr std::uint32_t kSizes[] = {512, 512, 1024, 1024, 2048, 4096, 4096, 8192, 12345, 16384, 16384, 65536, 65536, 300'000, 2 << 20, 5 << 20};
 
+constexpr std::uint32_t kPageSizes[] = {4096, 65536, 300'000, 1 << 20, 1'400'000, 2 << 20, 2'600'000, 3 << 20, 4 << 20, 5 << 20, 7 << 20, 9 << 20};
+
 struct Weight {
   Kind kind;
   std::uint32_t weight;
@@ -24,8 +26,8 @@ constexpr Weight kWeights[] = {
 
 }  // namespace
 
-Generator::Generator(std::uint64_t seed, Route route, std::size_t devices, std::size_t most_blocks)
-    : state_(seed * 0x9e37'79b9'7f4a'7c15ULL + 0x1234'5678'9abc'def1ULL), route_(route), devices_(devices), most_blocks_(most_blocks) {
+Generator::Generator(std::uint64_t seed, Route route, std::size_t devices, std::size_t most_blocks, bool page_sizes)
+    : state_(seed * 0x9e37'79b9'7f4a'7c15ULL + 0x1234'5678'9abc'def1ULL), route_(route), devices_(devices), most_blocks_(most_blocks), page_sizes_(page_sizes) {
   const std::uint32_t plain = route == Route::ordered ? 0 : 1, ordered = route == Route::plain ? 0 : 1;
   const std::uint32_t share = plain != 0 && ordered != 0 ? 1 : 2;
   weights_ = {{Kind::alloc_plain, 650 * plain * share}, {Kind::alloc_pitch, 60 * plain * share}, {Kind::alloc_ordered, 600 * ordered * share},
@@ -39,8 +41,9 @@ std::uint32_t Generator::below(std::uint32_t limit) {
   return static_cast<std::uint32_t>((state_ >> 33) % limit);
 }
 
-/// Often what was freed last: the same place, then, for somebody else.
+/// Often what was freed last: the same place, then, for somebody else. Of the sizes of pages seldom: what is in pieces must be moved.
 std::uint32_t Generator::bytes() {
+  if (page_sizes_ && chance(500)) return chance(300) ? 1 + below(6'000'000) : kPageSizes[below(std::size(kPageSizes))];
   if (freed_bytes_ != 0 && chance(400)) return freed_bytes_;
   return chance(150) ? 1 + below(chance(100) ? 3'000'000 : 40'000) : kSizes[below(std::size(kSizes))];
 }

@@ -1,6 +1,6 @@
 // explorer: runs a schedule, drawn from a seed or read from a file, and says what came of it as one line of JSON.
 //
-//   explorer --seed N --steps N [--route plain|ordered|mixed|steady] [--devices N] [--blocks N] [--sync-frees] [--whole-operations] [--dump FILE]
+//   explorer --seed N --steps N [--route plain|ordered|mixed|steady] [--devices N] [--blocks N] [--sync-frees] [--page-sizes] [--unlinked] [--whole-operations] [--dump FILE]
 //   explorer --replay FILE [--print] [...]
 // Exit: 0 no hit; 3 a hit: `HIT <step> <what>` on stdout, and with --dump the operations up to it as a schedule.
 #include <csignal>
@@ -33,6 +33,7 @@ struct Given {
   std::uint64_t steps = 10000;
   Route route = Route::mixed;
   std::size_t blocks = 48;
+  bool page_sizes = false;
   bool whole_operations = false;  ///< nobody is let in between
   std::string replay;
   std::string dump;
@@ -64,6 +65,8 @@ Given read_arguments(int argc, char** argv) {
     else if (name == "--replay") given.replay = value();
     else if (name == "--dump") given.dump = value();
     else if (name == "--sync-frees") given.program.frees_wait_everywhere = true;
+    else if (name == "--page-sizes") given.page_sizes = true;
+    else if (name == "--unlinked") given.program.is_unlinked = true;
     else if (name == "--whole-operations") given.whole_operations = true;
     else if (name == "--print") given.program.print = true;
     else usage("unknown argument " + name);
@@ -126,7 +129,7 @@ void print_totals(const Program& program, double seconds, const Costs& before) {
 /// Operations of one actor until another's turn comes.
 class Stage {
  public:
-  Stage(Run& run, Program& program) : run_(run), program_(program), generator_(run.given.seed, run.given.route, run.given.program.devices, run.given.blocks) {}
+  Stage(Run& run, Program& program) : run_(run), program_(program), generator_(run.given.seed, run.given.route, run.given.program.devices, run.given.blocks, run.given.page_sizes) {}
 
   std::size_t turn(std::size_t actor) {
     if (interleave::is_inside(actor)) {

@@ -128,6 +128,7 @@ struct Settings {
   std::size_t devices = 1;
   int driver_version = 13000;
   bool frees_wait_everywhere = false;  ///< CUPOOL_FREE=sync waits for more contexts than the simulated native free
+  bool is_unlinked = false;  ///< no device reaches another's memory
   bool print = false;
 };
 
