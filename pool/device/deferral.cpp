@@ -80,18 +80,15 @@ bool DevicePool::retire_oldest(CUcontext asking, bool may_wait, Error* error) {
 }
 
 /// More waits for the GPU than the device has to spare: new blocks would be pushed into fresh memory and scattered over it, and what is
-/// scattered stays so. The frees natively had waited, so this one does, until half of that share waits. One wait, for the newest
-/// epoch that must end: its events cover the work of the older ones.
+/// scattered stays so. The frees natively had waited, so this one does, for all that came before it: one wait, for the newest of them, whose
+/// events cover the work of the older ones.
 Error DevicePool::catch_up(CUcontext asking) {
   const auto deferred_bytes = device_.counters().deferred_bytes.current.load(std::memory_order_relaxed);
-  const std::uint64_t most_bytes = spare_bytes() / kDeferredShare;
-  if (deferred_bytes <= most_bytes) return {};
+  if (deferred_bytes <= spare_bytes() / kDeferredShare) return {};
   Epoch* target = nullptr;
-  std::uint64_t left_bytes = deferred_bytes;
-  for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && left_bytes > most_bytes / 2; epoch = epoch->next) {
+  for (Epoch* epoch = deferred_.oldest(); epoch != nullptr; epoch = epoch->next) {
     const bool is_own = epoch->next == nullptr;  // this very free's: it never waits for that
     if (is_own || epoch->busy || !epoch->recorded || epoch->waitable == nullptr) break;
-    left_bytes -= std::min(epoch->batch.bytes, left_bytes);
     target = epoch;
   }
   if (target == nullptr) return {};

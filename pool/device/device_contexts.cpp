@@ -66,15 +66,14 @@ std::unique_ptr<DeviceAllocator> DevicePool::make_heap() {
   const config::Backing backing = services.options.backing;
   const bool may_page = backing == config::Backing::pages || (backing == config::Backing::automatic && kAutoPages && !services.keeps_to_segments.load(std::memory_order_relaxed) &&
                                                               !device_.services.contexts.has_others(device_));
-  if (may_page) {
-    auto memory = std::make_unique<vmm::VirtualMemory>(device_.driver, device_.ordinal, device_.services.clock);
-    if (memory->available()) {
-      set_backing(device_.live, "pages");
-      return std::make_unique<PageHeap>(device_.total_bytes, std::move(memory));
-    }
-    if (backing == config::Backing::pages)
-      device_.services.warnings.add("CUPOOL_BACKING=pages: GPU " + std::to_string(device_.ordinal) + " or its driver has no virtual memory management; served from segments");
+  auto memory = std::make_unique<vmm::VirtualMemory>(device_.driver, device_.ordinal, device_.services.clock);
+  device_.pages_available = memory->available() && !may_page;
+  if (may_page && memory->available()) {
+    set_backing(device_.live, "pages");
+    return std::make_unique<PageHeap>(device_.total_bytes, std::move(memory));
   }
+  if (backing == config::Backing::pages)
+    device_.services.warnings.add("CUPOOL_BACKING=pages: GPU " + std::to_string(device_.ordinal) + " or its driver has no virtual memory management; served from segments");
   set_backing(device_.live, "segments");
   return std::make_unique<SegmentHeap>(device_.total_bytes);
 }

@@ -97,9 +97,10 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
     *evidence.releasable_with_deferred_bytes += projected.wholly_free_bytes;
     // A hole of another context's heap is no use to this one.
     if (home != nullptr && one.get() != home) continue;
-    evidence.largest_free_bytes = std::max(evidence.largest_free_bytes, one->pooled->figures(device_).largest_free_bytes);
-    evidence.largest_free_with_deferred_bytes = std::max(evidence.largest_free_with_deferred_bytes, projected.largest_free_bytes);
+    evidence.largest_free_bytes = std::max(evidence.largest_free_bytes, one->pooled->figures(device_).largest_free_remapped_bytes);
+    evidence.largest_free_with_deferred_bytes = std::max(evidence.largest_free_with_deferred_bytes, projected.largest_free_remapped_bytes);
   }
+  evidence.pages_available = device_.pages_available;
   evidence.deferred_bytes = device_.counters().deferred_bytes.current.load(std::memory_order_relaxed);
   evidence.own_outside_bytes = held_outside_bytes();
   evidence.limit_bytes = device_.limit.limit_bytes();

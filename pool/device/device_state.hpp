@@ -142,6 +142,7 @@ struct DeviceState {
   Mutex lock;
   observe::Timeline timeline CUPOOL_GUARDED_BY(lock);
   bool disabled CUPOOL_GUARDED_BY(lock) = false;
+  bool pages_available CUPOOL_GUARDED_BY(lock) = false;  ///< and the newest context's blocks lie in segments
   /// What the program was served in the name of each memory pool; index 0 is unused.
   struct Mempool { std::uint64_t used_bytes = 0; std::uint64_t used_high_bytes = 0; };
   std::array<Mempool, 64> mempools CUPOOL_GUARDED_BY(lock) = {};
