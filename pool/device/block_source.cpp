@@ -10,6 +10,11 @@
 
 namespace cupool::device {
 
+namespace {
+/// Errors that the program's own call would have met; any other is about the streams that are ours.
+bool is_answer(CUresult code) { return is_of_earlier_work(code) || code == CUDA_ERROR_DEINITIALIZED; }
+}  // namespace
+
 CUresult PlainBlocks::take(DeviceState& device, ContextPool&, std::size_t bytes, CUdeviceptr* out) {
   const RelaxedCaptureMode relaxed(device.driver, !exact_);
   return device.driver.cuMemAlloc_v2(out, bytes);
@@ -31,12 +36,15 @@ CUresult PlainBlocks::give_on(DeviceState& device, ContextPool& home, CUdevicept
   return device.driver.has_cuMemFreeAsync() ? device.driver.cuMemFreeAsync(address, stream) : give(device, home, address);
 }
 
-/// The streams of the current context, made at the first use; and the pool, told to keep what it has unless the program told it already.
-CUresult AsyncBlocks::enter(DeviceState& device) {
+/// The streams of the context, made at the first use.
+CUresult AsyncBlocks::enter(DeviceState& device, const ContextPool& home) {
   if (is_made_.load(std::memory_order_acquire)) return CUDA_SUCCESS;
   const MutexLock lock(mutex_);
   if (is_made_.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   const Driver& driver = device.driver;
+  // Current may be a green context of this one, and its streams end with it.
+  const ScopedContext current(driver, home.registered.context);
+  if (!current.status().ok()) return current.status().code();
   CUstream made[2] = {};
   for (CUstream& stream : made) {
     const CUresult code = driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
@@ -48,12 +56,19 @@ CUresult AsyncBlocks::enter(DeviceState& device) {
     streams_[i].handle.store(made[i], std::memory_order_relaxed);
     streams_[i].is_behind.store(false, std::memory_order_relaxed);
   }
-  CUmemoryPool mempool = nullptr;
-  // The default pool: the current one may be the program's own, with a size of its own, and be destroyed.
-  if (driver.has_cuDeviceGetDefaultMemPool() && driver.cuDeviceGetDefaultMemPool(&mempool, device.ordinal) == CUDA_SUCCESS) keep_freed_bytes(device, mempool);
-  mempool_.store(mempool, std::memory_order_relaxed);
   is_made_.store(true, std::memory_order_release);
   return CUDA_SUCCESS;
+}
+
+/// Told to keep what it has, unless the program told it already, when it is first known. The default pool: the current one may be the
+/// program's own, with a size of its own, and be destroyed. Null while the driver does not tell it.
+CUmemoryPool AsyncBlocks::mempool(DeviceState& device) {
+  CUmemoryPool mempool = mempool_.load(std::memory_order_relaxed);
+  if (mempool != nullptr || !device.driver.has_cuDeviceGetDefaultMemPool()) return mempool;
+  if (device.driver.cuDeviceGetDefaultMemPool(&mempool, device.ordinal) != CUDA_SUCCESS) return nullptr;
+  keep_freed_bytes(device, mempool);
+  mempool_.store(mempool, std::memory_order_relaxed);
+  return mempool;
 }
 
 void AsyncBlocks::keep_freed_bytes(DeviceState& device, CUmemoryPool mempool) {
@@ -67,15 +82,19 @@ void AsyncBlocks::keep_freed_bytes(DeviceState& device, CUmemoryPool mempool) {
   device.driver.cuMemPoolSetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes));
 }
 
-/// What the pool holds and nobody uses.
-void AsyncBlocks::sample(DeviceState& device) {
-  const CUmemoryPool mempool = mempool_.load(std::memory_order_relaxed);
-  if (mempool == nullptr || !device.driver.has_cuMemPoolGetAttribute()) return;
+/// What the pool holds and nobody uses. While the driver does not tell, something may.
+bool AsyncBlocks::sample(DeviceState& device) {
+  const CUmemoryPool mempool = this->mempool(device);
   cuuint64_t reserved_bytes = 0;
   cuuint64_t used_bytes = 0;
-  if (device.driver.cuMemPoolGetAttribute(mempool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, static_cast<void*>(&reserved_bytes)) != CUDA_SUCCESS) return;
-  if (device.driver.cuMemPoolGetAttribute(mempool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, static_cast<void*>(&used_bytes)) != CUDA_SUCCESS) return;
-  idle_bytes_.store(reserved_bytes - std::min(used_bytes, reserved_bytes), std::memory_order_relaxed);
+  const auto is_told = [&](CUmemPool_attribute attribute, cuuint64_t* bytes) {
+    return device.driver.cuMemPoolGetAttribute(mempool, attribute, static_cast<void*>(bytes)) == CUDA_SUCCESS;
+  };
+  const bool is_known = mempool != nullptr && device.driver.has_cuMemPoolGetAttribute() && is_told(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved_bytes) &&
+                        is_told(CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used_bytes);
+  may_hold_more_.store(!is_known, std::memory_order_relaxed);
+  if (is_known) idle_bytes_.store(reserved_bytes - std::min(used_bytes, reserved_bytes), std::memory_order_relaxed);
+  return is_known;
 }
 
 /// Has the stream come to its end? Asked for a short while: it has nothing to do but what we gave it, so a stream that has not stands behind
@@ -105,9 +124,9 @@ AsyncBlocks::PrivateStream* AsyncBlocks::idle_stream(DeviceState& device) {
   return nullptr;
 }
 
-CUresult AsyncBlocks::take(DeviceState& device, ContextPool&, std::size_t bytes, CUdeviceptr* out) {
+CUresult AsyncBlocks::take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out) {
   const RelaxedCaptureMode relaxed(device.driver);
-  if (const CUresult code = enter(device); code != CUDA_SUCCESS) return code;
+  if (const CUresult code = enter(device, home); code != CUDA_SUCCESS) return is_answer(code) ? code : take_plain(device, bytes, out);
   CUresult code = take_from_pool(device, bytes, out);
   if (code == CUDA_ERROR_NOT_READY || code == CUDA_ERROR_OUT_OF_MEMORY) code = take_plain(device, bytes, out);
   sample(device);
@@ -119,23 +138,22 @@ CUresult AsyncBlocks::take_from_pool(DeviceState& device, std::size_t bytes, CUd
   PrivateStream* const stream = idle_stream(device);
   if (stream == nullptr) return CUDA_ERROR_NOT_READY;
   const CUstream handle = stream->handle.load(std::memory_order_relaxed);
-  const CUmemoryPool mempool = mempool_.load(std::memory_order_relaxed);
+  const CUmemoryPool mempool = this->mempool(device);
   const bool is_named = mempool != nullptr && device.driver.has_cuMemAllocFromPoolAsync();
   CUresult code = is_named ? device.driver.cuMemAllocFromPoolAsync(out, bytes, mempool, handle) : device.driver.cuMemAllocAsync(out, bytes, handle);
   if (code != CUDA_SUCCESS) return code;
   code = settle(device, *stream);
   if (code == CUDA_SUCCESS) return code;
   // The pool gave what a free of the program's has not reached yet, or the whole context waits for an event.
-  device.driver.cuMemFreeAsync(*out, handle);
+  if (device.driver.cuMemFreeAsync(*out, handle) != CUDA_SUCCESS) device.driver.cuMemFree_v2(*out);
   return is_of_earlier_work(code) || code == CUDA_ERROR_DEINITIALIZED ? code : CUDA_ERROR_NOT_READY;
 }
 
 /// The native call, which waits for nothing either, once what the pool has idle is the device's again.
 CUresult AsyncBlocks::take_plain(DeviceState& device, std::size_t bytes, CUdeviceptr* out) {
-  CUresult code = device.driver.cuMemAlloc_v2(out, bytes);
-  const CUmemoryPool mempool = mempool_.load(std::memory_order_relaxed);
-  if (code != CUDA_ERROR_OUT_OF_MEMORY || mempool == nullptr || !device.driver.has_cuMemPoolTrimTo()) return code;
-  device.driver.cuMemPoolTrimTo(mempool, 0);
+  const CUresult code = device.driver.cuMemAlloc_v2(out, bytes);
+  if (code != CUDA_ERROR_OUT_OF_MEMORY || !is_made_.load(std::memory_order_acquire)) return code;
+  trim_pool(device);
   return device.driver.cuMemAlloc_v2(out, bytes);
 }
 
@@ -143,36 +161,59 @@ CUresult AsyncBlocks::take_plain(DeviceState& device, std::size_t bytes, CUdevic
 CUresult AsyncBlocks::give(DeviceState& device, ContextPool& home, CUdeviceptr address) {
   const ScopedContext current(device.driver, home.registered.context);
   if (!current.status().ok()) return current.status().code();
-  if (const CUresult code = enter(device); code != CUDA_SUCCESS) return code;
+  const CUresult entered = enter(device, home);
+  if (is_answer(entered)) return entered;
   const RelaxedCaptureMode relaxed(device.driver);
-  const PrivateStream* idle = idle_stream(device);
-  const CUstream stream = (idle != nullptr ? *idle : streams_.front()).handle.load(std::memory_order_relaxed);
-  CUresult code = device.driver.cuMemFreeAsync(address, stream);
-  if (code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_SUPPORTED) code = device.driver.cuMemFree_v2(address);  // of take_plain
+  CUresult code = CUDA_ERROR_NOT_SUPPORTED;
+  if (entered == CUDA_SUCCESS) {
+    const PrivateStream* idle = idle_stream(device);
+    code = device.driver.cuMemFreeAsync(address, (idle != nullptr ? *idle : streams_.front()).handle.load(std::memory_order_relaxed));
+  }
+  // Of take_plain; or the driver takes nothing in order just now.
+  if (code != CUDA_SUCCESS && !is_answer(code)) code = device.driver.cuMemFree_v2(address);
   sample(device);
   return code;
 }
 
 CUresult AsyncBlocks::prime(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
   const RelaxedCaptureMode relaxed(device.driver);
-  if (const CUresult code = enter(device); code != CUDA_SUCCESS) return code;
+  if (const CUresult code = enter(device, home); code != CUDA_SUCCESS) return code;
   CUdeviceptr address = 0;
   if (const CUresult code = take_from_pool(device, bytes, &address); code != CUDA_SUCCESS) return code;
   return give(device, home, address);
 }
 
+/// Where the driver does not tell its default pool, blocks come from the current one. What it will not trim it gives back at a synchronisation,
+/// above the threshold; nothing is waited for.
+void AsyncBlocks::trim_pool(DeviceState& device) {
+  const Driver& driver = device.driver;
+  CUmemoryPool mempool = this->mempool(device);
+  if (mempool == nullptr && (!driver.has_cuDeviceGetMemPool() || driver.cuDeviceGetMemPool(&mempool, device.ordinal) != CUDA_SUCCESS)) return;
+  if (driver.has_cuMemPoolTrimTo() && driver.cuMemPoolTrimTo(mempool, 0) == CUDA_SUCCESS) return;
+  cuuint64_t threshold_bytes = 0;
+  cuuint64_t none = 0;
+  if (!driver.has_cuMemPoolGetAttribute() || !driver.has_cuMemPoolSetAttribute() || !driver.has_cuStreamSynchronize()) return;
+  if (driver.cuMemPoolGetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes)) != CUDA_SUCCESS) return;
+  driver.cuMemPoolSetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&none));
+  for (PrivateStream& stream : streams_)
+    if (settle(device, stream) == CUDA_SUCCESS) driver.cuStreamSynchronize(stream.handle.load(std::memory_order_relaxed));
+  driver.cuMemPoolSetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes));
+}
+
 void AsyncBlocks::trim(DeviceState& device) {
-  const CUmemoryPool mempool = mempool_.load(std::memory_order_relaxed);
-  if (mempool == nullptr || !device.driver.has_cuMemPoolTrimTo() || !is_made_.load(std::memory_order_acquire)) return;
+  if (!is_made_.load(std::memory_order_acquire)) return;
   const RelaxedCaptureMode relaxed(device.driver);
   for (PrivateStream& stream : streams_) settle(device, stream);
-  device.driver.cuMemPoolTrimTo(mempool, 0);
-  sample(device);
+  trim_pool(device);
+  if (sample(device)) return;
+  idle_bytes_.store(0, std::memory_order_relaxed);  // this was all that can be done
+  may_hold_more_.store(false, std::memory_order_relaxed);
 }
 
 void AsyncBlocks::forget() {
   is_made_.store(false, std::memory_order_relaxed);
   idle_bytes_.store(0, std::memory_order_relaxed);
+  may_hold_more_.store(false, std::memory_order_relaxed);
 }
 
 }  // namespace cupool::device

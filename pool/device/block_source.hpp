@@ -34,6 +34,8 @@ class BlockSource {
   virtual CUresult give_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream) { return give(device, home, address); }
   /// Bytes that the driver keeps for reuse by take(), as of its last call; they are the device pool's too.
   virtual std::uint64_t idle_bytes() const { return 0; }
+  /// The driver did not tell what lies idle, and nobody has trimmed since.
+  virtual bool may_hold_more() const { return false; }
   /// Gives idle bytes back to the device.
   virtual void trim(DeviceState&) {}
   /// The context is gone, and with it what this made there.
@@ -62,6 +64,7 @@ class AsyncBlocks final : public BlockSource {
   CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out) override;
   CUresult give(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
   std::uint64_t idle_bytes() const override { return idle_bytes_.load(std::memory_order_relaxed); }
+  bool may_hold_more() const override { return may_hold_more_.load(std::memory_order_relaxed); }
   void trim(DeviceState& device) override;
   void forget() override;
 
@@ -78,19 +81,22 @@ class AsyncBlocks final : public BlockSource {
     std::atomic<bool> is_behind{false};  ///< behind work of the program, when last asked
   };
 
-  CUresult enter(DeviceState& device);
+  CUresult enter(DeviceState& device, const ContextPool& home);
+  CUmemoryPool mempool(DeviceState& device);
   void keep_freed_bytes(DeviceState& device, CUmemoryPool mempool);
   CUresult settle(DeviceState& device, PrivateStream& stream);
   PrivateStream* idle_stream(DeviceState& device);
   CUresult take_from_pool(DeviceState& device, std::size_t bytes, CUdeviceptr* out);
   CUresult take_plain(DeviceState& device, std::size_t bytes, CUdeviceptr* out);
-  void sample(DeviceState& device);
+  void trim_pool(DeviceState& device);
+  bool sample(DeviceState& device);
 
   Mutex mutex_;  ///< held while the streams are made
   std::array<PrivateStream, 2> streams_;
   std::atomic<bool> is_made_{false};
   std::atomic<CUmemoryPool> mempool_{nullptr};
   std::atomic<std::uint64_t> idle_bytes_{0};
+  std::atomic<bool> may_hold_more_{false};
 };
 
 }  // namespace cupool::device

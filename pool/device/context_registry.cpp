@@ -87,6 +87,11 @@ bool ContextRegistry::has_others(const DeviceState& device) {
   return std::any_of(homes_.begin(), homes_.end(), [&device](const ContextPool* home) { return &home->device != &device; });
 }
 
+bool ContextRegistry::is_only(const ContextPool* home) {
+  const MutexLock lock(mutex_);
+  return homes_.size() == 1 && homes_.front() == home;
+}
+
 void ContextRegistry::give_back(FencePoint& point) {
   if (point.event == nullptr) return;
   const MutexLock lock(mutex_);

@@ -54,6 +54,8 @@ class ContextRegistry {
   void unpin_all(const std::vector<FencePoint>& points);
   /// True when a context of another device lives.
   bool has_others(const DeviceState& device);
+  /// True when `home` is the only one that lives.
+  bool is_only(const ContextPool* home);
   /// The event may be recorded again; forgotten when its context's life is over.
   void give_back(FencePoint& point);
 

@@ -122,35 +122,16 @@ Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
 /// and natively a free does not wait for it. [?] for which contexts a native free waits: tests/gpu asks.
 FenceResult DevicePool::synchronise_reachable(CUcontext asking) {
   const MutexUnlock unlocked(device_.lock);
-  ContextRegistry& contexts = device_.services.contexts;
   const DeviceState* const only = device_.services.devices_linked.load(std::memory_order_relaxed) ? nullptr : &device_;
   if (device_.driver.has_cuCtxRecordEvent() && device_.driver.has_cuEventSynchronize()) {
     // Not cuCtxSynchronize: it ends a capture that another thread begins meanwhile. Events are recorded under the gate.
     Fence fence;
     FenceResult result = fence.record(device_, asking, only);
     if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) result = fence.wait(device_, nullptr, asking);
-    fence.clear(contexts);
+    fence.clear(device_.services.contexts);
     if (result.answer != FenceAnswer::unsupported) return result;
   }
-  std::vector<FencePoint> points;
-  const CaptureGate::Synchronising synchronising(device_.services.gate);
-  if (!synchronising.allowed() || !contexts.pin_all(points, only)) return {FenceAnswer::impossible, {}};
-  FenceResult result{FenceAnswer::done, {}};
-  for (FencePoint& point : points) {
-    const CUcontext context = point.home->registered.context;
-    const RelaxedCaptureMode relaxed(device_.driver);
-    const ScopedContext current(device_.driver, context);
-    const CUresult code = current.status().ok() ? device_.driver.cuCtxSynchronize() : current.status().code();
-    if (code == CUDA_ERROR_DEINITIALIZED) device_.services.stopped.store(true, std::memory_order_relaxed);
-    // Another context's sticky error means that its work has ended; this context's is the answer to the program's call.
-    if (code == CUDA_SUCCESS) continue;
-    const bool is_answer = code == CUDA_ERROR_DEINITIALIZED || (context == asking && is_of_earlier_work(code));
-    if (is_answer) result.error = {code, "cuCtxSynchronize"};
-    else if (!is_of_earlier_work(code) && result.answer == FenceAnswer::done && !is_context_gone(code)) result.answer = FenceAnswer::impossible;  // it may still run
-  }
-  contexts.unpin_all(points);
-  for (FencePoint& point : points) contexts.give_back(point);
-  return result;
+  return synchronise_contexts(device_, asking, only);
 }
 
 /// Peer copies need no link between devices, so other devices' work may touch a block although a free does not wait for it. Where

@@ -43,6 +43,12 @@ void Batch::remove_of(const ContextPool* home) {
   }
 }
 
+bool Batch::holds(const ContextPool* home) const {
+  for (const Extent* extent = first; extent != nullptr; extent = extent->bin_next)
+    if (info_of(*extent).home == home) return true;
+  return false;
+}
+
 Epoch* DeferredFrees::close(Batch& batch) {
   if (spare_.empty()) {
     spare_.reserve(epochs_.size() + 1);
@@ -86,6 +92,12 @@ Batch DeferredFrees::finish(Epoch* epoch) {
 void DeferredFrees::forget(const ContextPool* home) {
   batch_.remove_of(home);
   for (Epoch* epoch = head_; epoch != nullptr; epoch = epoch->next) epoch->batch.remove_of(home);
+}
+
+bool DeferredFrees::holds(const ContextPool* home) const {
+  bool found = batch_.holds(home);
+  for (const Epoch* epoch = head_; epoch != nullptr && !found; epoch = epoch->next) found = epoch->batch.holds(home);
+  return found;
 }
 
 std::string DeferredFrees::check(std::uint64_t bytes) const {

@@ -29,6 +29,7 @@ struct Batch {
   /// Takes everything of `other`, in front of what is here.
   void prepend(Batch& other);
   void remove_of(const ContextPool* home);
+  bool holds(const ContextPool* home) const;
 };
 
 struct Epoch {
@@ -66,6 +67,8 @@ class DeferredFrees {
   /// Takes the epoch's blocks out; the epoch is gone. Precondition: its fence is cleared.
   Batch finish(Epoch* epoch);
 
+  /// Does any block of `home` wait?
+  bool holds(const ContextPool* home) const;
   /// The context of `home` died: its blocks leave every list.
   void forget(const ContextPool* home);
   /// The first broken invariant as a sentence, or an empty string. `bytes`: what should be in here.

@@ -1,8 +1,10 @@
 // Contexts of one device: born when first seen, and gone with everything in them.
+#include <algorithm>
 #include <string>
 
 #include "pool/device/device_birth.hpp"
 #include "pool/device/device_pool.hpp"
+#include "pool/device/fence.hpp"
 #include "pool/device/page_heap.hpp"
 #include "pool/device/segment_heap.hpp"
 
@@ -14,6 +16,8 @@ using observe::EventKind;
 
 namespace {
 constexpr std::uint64_t kPinPause_ns = 20'000;
+constexpr std::uint64_t kEndBound_ns = 100'000'000;
+constexpr std::uint64_t kLongestPinPause_ns = 2'000'000;
 constexpr bool kAutoPages = false;  ///< until programs cannot tell paged blocks from others
 }  // namespace
 
@@ -38,8 +42,32 @@ ContextPool* DevicePool::context_seen(CUcontext context) {
   return unused;
 }
 
+/// Natively a free had waited for what other contexts do with the block; the end of its context waits for that context's work only, and
+/// takes the block along. Work that was submitted after the free may be met here too, so it is polled for, and not for long: contexts end in
+/// programs that never share a block between them, too. While something captures nothing can be recorded, and nothing is waited for.
+void DevicePool::await_deferred(ContextPool& home) {
+  PoolServices& services = device_.services;
+  if (services.contexts.is_only(&home)) return;
+  const std::uint64_t until_ns = services.clock.now_ns() + kEndBound_ns;
+  const MutexLock lock(device_.lock);
+  for (std::uint64_t pause_ns = kPinPause_ns; may_call_driver() && !capturing() && !device_.disabled && deferred_.holds(&home); pause_ns = std::min(2 * pause_ns, kLongestPinPause_ns)) {
+    if (synchronises()) static_cast<void>(synchronise_and_retire(nullptr));
+    if (!deferred_.holds(&home)) return;
+    const MutexUnlock unlocked(device_.lock);
+    Fence fence;
+    FenceResult result = fence.record(device_, nullptr);
+    fence.leave_out(home);  // its end waits for its own work
+    const std::uint64_t now_ns = services.clock.now_ns();
+    if (result.answer == FenceAnswer::done && now_ns < until_ns) result = fence.poll_for(device_, until_ns - now_ns);
+    fence.clear(services.contexts);
+    if (result.answer == FenceAnswer::done || now_ns >= until_ns) return;
+    services.clock.pause(pause_ns);
+  }
+}
+
 CUresult DevicePool::end_context(ContextPool* home, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead) {
   ContextRegistry& contexts = device_.services.contexts;
+  await_deferred(*home);
   if (!contexts.begin_end(home)) return destroy();  // another thread is ending it and will book what comes of it
   {
     const MutexLock lock(device_.lock);

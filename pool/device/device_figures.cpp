@@ -131,8 +131,10 @@ Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const c
   drain_lanes();
   static_cast<void>(close_epoch(nullptr, false));
   retire_all(nullptr, false);
-  // Empty pool memory counts as held: it goes before the program is refused, unless that could block.
-  if (may_call_driver() && release_would_do(bytes) && may_release()) {
+  // Empty pool memory counts as held: it goes before the program is refused, unless that could block. The driver may refuse to take it once,
+  // or always in the way that is tried first.
+  constexpr int kAttempts = 6;
+  for (int attempt = 0; attempt < kAttempts && may_call_driver() && release_would_do(bytes) && may_release(); ++attempt) {
     const std::uint64_t headroom_bytes = device_.limit.headroom_bytes();
     release_free(nullptr, bytes > headroom_bytes ? bytes - headroom_bytes : 1);
     if (device_.limit.charge(bytes)) return {};

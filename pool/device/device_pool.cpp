@@ -190,6 +190,8 @@ FreeOutcome DevicePool::free_deferred(Extent* extent, std::uint16_t thread, Erro
   Error error{};
   if (waits_natively && capturing() && (is_due || deferred_.batch_bytes() >= kUnrecordedBytes)) error = wait_in_capture(context);
   else if (is_due) error = upkeep(context, waits_natively);
+  // The driver has just said that it covers no context by an event: this free is the first that synchronises, for those before it too.
+  if (is_due && waits_natively && error.code == CUDA_SUCCESS && synchronises() && !capturing()) error = synchronise_and_retire(context).error;
   if (is_due && !waits_natively) give_back_surplus(false);
   return outcome_of(error, answer);
 }
@@ -263,7 +265,9 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
   device_.counters().frees.add();
   publish_figures();
   if (policy_ == config::Policy::platform || deferred_.batch_is_empty() || capturing()) return FreeOutcome::freed;
-  return outcome_of(upkeep(context, true), answer);  // what was freed during a capture
+  Error late = upkeep(context, true);  // what was freed during a capture
+  if (late.code == CUDA_SUCCESS && device_.services.cannot_record.load(std::memory_order_relaxed)) late = synchronise_and_retire(context).error;
+  return outcome_of(late, answer);
 }
 
 bool DevicePool::free_while_exiting(CUdeviceptr address) {

@@ -171,6 +171,7 @@ class DevicePool {
   Result<CUdeviceptr> climb(Attempt& attempt, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   Result<heap::Extent*> climb_rungs(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   Error enter(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
+  void await_deferred(ContextPool& home) CUPOOL_EXCLUDES(device_.lock);
   bool quiet() CUPOOL_REQUIRES(device_.lock);
   bool may_release() CUPOOL_REQUIRES(device_.lock);
   std::size_t give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait) CUPOOL_EXCLUDES(device_.lock);

@@ -68,6 +68,7 @@ FenceResult Fence::record(DeviceState& device, CUcontext asking, const DeviceSta
     }
     const FenceResult judged = judge(device, point, code, asking, "cuCtxRecordEvent");
     if (judged.answer == FenceAnswer::pending && judged.error.code == CUDA_SUCCESS) {
+      if (code == CUDA_ERROR_INVALID_HANDLE) point.event = nullptr;  // whatever it is, it is not used again
       result.answer = FenceAnswer::impossible;
       break;
     }
@@ -106,6 +107,9 @@ bool is_of_earlier_work(CUresult code) {
 namespace {
 /// Codes after which nothing of a context runs: it is gone, or an error has ended it for good.
 bool ends_context(CUresult code) { return is_of_earlier_work(code) || is_context_gone(code) || code == CUDA_ERROR_INVALID_HANDLE; }
+
+/// A second question: one answer that speaks of a lost handle is no proof that nothing of the context runs.
+bool is_alive(const Driver& driver, CUcontext context) { return ScopedContext(driver, context).status().ok(); }
 }  // namespace
 
 /// The driver refused to tell about one context: if it is broken or gone, nothing of it runs any more; else nobody knows yet.
@@ -115,7 +119,7 @@ FenceResult Fence::judge(DeviceState& device, FencePoint& point, CUresult code, 
     return {FenceAnswer::pending, {code, where}};
   }
   if (point.home->registered.context == asking) return {FenceAnswer::pending, is_of_earlier_work(code) ? Error{code, where} : Error{}};
-  if (!ends_context(code)) return {FenceAnswer::pending, {}};
+  if (!ends_context(code) || (!is_of_earlier_work(code) && is_alive(device.driver, point.home->registered.context))) return {FenceAnswer::pending, {}};
   point.done = true;
   return {FenceAnswer::done, {}};
 }
@@ -174,6 +178,33 @@ FenceResult Fence::wait(DeviceState& device, CUcontext context, CUcontext asking
     if (judged.error.code != CUDA_SUCCESS) return judged;
   }
   return poll(device, asking);
+}
+
+FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const DeviceState* only) {
+  PoolServices& services = device.services;
+  std::vector<FencePoint> points;
+  const CaptureGate::Synchronising synchronising(services.gate);
+  if (!synchronising.allowed() || !services.contexts.pin_all(points, only)) return {FenceAnswer::impossible, {}};
+  FenceResult result{FenceAnswer::done, {}};
+  for (FencePoint& point : points) {
+    const CUcontext context = point.home->registered.context;
+    const RelaxedCaptureMode relaxed(device.driver);
+    const ScopedContext current(device.driver, context);
+    const CUresult code = current.status().ok() ? device.driver.cuCtxSynchronize() : current.status().code();
+    if (code == CUDA_ERROR_DEINITIALIZED) services.stopped.store(true, std::memory_order_relaxed);
+    // Another context's sticky error means that its work has ended; this context's is the answer to the program's call.
+    if (code == CUDA_SUCCESS) continue;
+    const bool is_answer = code == CUDA_ERROR_DEINITIALIZED || (context == asking && is_of_earlier_work(code));
+    if (is_answer) result.error = {code, "cuCtxSynchronize"};
+    else if (!is_of_earlier_work(code) && result.answer == FenceAnswer::done && !is_context_gone(code)) result.answer = FenceAnswer::impossible;  // it may still run
+  }
+  services.contexts.unpin_all(points);
+  for (FencePoint& point : points) services.contexts.give_back(point);
+  return result;
+}
+
+void Fence::leave_out(const ContextPool& home) {
+  for (FencePoint& point : points_) point.done = point.done || point.home == &home;
 }
 
 void Fence::clear(ContextRegistry& contexts) {

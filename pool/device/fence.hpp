@@ -55,6 +55,8 @@ class Fence {
   /// Blocks until the work of `context` (null: of each one here) is complete, unless something captures. Precondition: the program's own free of a block
   /// of that context made this fence, so that natively the program would have waited there.
   FenceResult wait(DeviceState& device, CUcontext context, CUcontext asking);
+  /// Nobody asks for what runs in the context of `home`.
+  void leave_out(const ContextPool& home);
   /// Gives the events back and forgets the points.
   void clear(ContextRegistry& contexts);
   bool empty() const { return points_.empty(); }
@@ -65,5 +67,9 @@ class Fence {
 
   std::vector<FencePoint> points_;
 };
+
+/// Waits for all work of every context (`only`: of that device) by cuCtxSynchronize, for drivers without events that cover a context; not
+/// while something captures. `done`: it is over. The lock is not held.
+FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const DeviceState* only);
 
 }  // namespace cupool::device

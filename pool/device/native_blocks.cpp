@@ -62,13 +62,15 @@ void NativeBlocks::book_idle(DeviceState& device) {
 
 std::uint64_t NativeBlocks::trim(DeviceState& device) {
   const std::uint64_t before_bytes = device.idle_bytes;
-  if (before_bytes == 0) return 0;
+  const bool is_told = !source_->may_hold_more();
+  if (before_bytes == 0 && is_told) return 0;
   {
     const MutexUnlock unlocked(device.lock);
     source_->trim(device);
   }
   book_idle(device);
-  return before_bytes - std::min(before_bytes, device.idle_bytes);
+  const std::uint64_t released_bytes = before_bytes - std::min(before_bytes, device.idle_bytes);
+  return is_told ? released_bytes : std::max<std::uint64_t>(released_bytes, 1);  // whoever asked looks for himself
 }
 
 Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) {

@@ -260,6 +260,11 @@ Ownership PoolSet::find(CUdeviceptr address, BlockView* block) {
   return ownership;
 }
 
+std::optional<int> PoolSet::device_of(CUcontext context) const {
+  const ContextPool* home = impl_->services.contexts.find(context);
+  return home != nullptr ? std::optional<int>(home->device.ordinal) : std::nullopt;
+}
+
 bool PoolSet::owns(CUdeviceptr address) const { return impl_->services.owners.find(address) != OwnerMap::kNobody; }
 
 void PoolSet::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes) {

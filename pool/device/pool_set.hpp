@@ -113,6 +113,8 @@ class PoolSet {
 
   /// Who owns `address`; fills `block` when live. Lock-free for addresses that are not ours.
   Ownership find(CUdeviceptr address, BlockView* block);
+  /// The device of a context that has been seen and lives; asks no driver.
+  std::optional<int> device_of(CUcontext context) const;
   /// Does `address` lie in memory that this set took from the driver? Lock-free: callable by a thread that is already
   /// inside the set (a patched driver calls back) and while exiting.
   bool owns(CUdeviceptr address) const;

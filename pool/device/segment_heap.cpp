@@ -15,6 +15,7 @@ using heap::Region;
 
 namespace {
 constexpr std::uint64_t kFreesBound_ns = 2'000'000;  ///< [?] how long a few frees on an idle stream take: tens of microseconds
+constexpr std::uint32_t kRefusalsInOrder = 4;        ///< so many without a success between them, and the driver is not asked again
 }  // namespace
 
 /// Frees what belongs to the host: the driver's memory goes with its context, or with the process.
@@ -135,16 +136,25 @@ std::vector<SegmentHeap::Claim> SegmentHeap::claim_free_regions(DeviceState& dev
 /// the device, which may wait for this very thread. [?] that a driver's cuMemFreeAsync of cuMemAlloc memory never waits.
 CUresult SegmentHeap::free_region(DeviceState& device, CUstream stream, CUdeviceptr address) {
   if (stream == nullptr) return device.driver.cuMemFree_v2(address);
+  PoolServices& services = device.services;
   const CUresult code = device.driver.cuMemFreeAsync(address, stream);
-  if (code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_SUPPORTED) device.services.cannot_free_in_order.store(true, std::memory_order_relaxed);
+  if (code == CUDA_SUCCESS) services.refused_in_order.store(0, std::memory_order_relaxed);
+  if (code == CUDA_SUCCESS || is_of_earlier_work(code) || is_context_gone(code) || code == CUDA_ERROR_DEINITIALIZED) return code;
+  const bool is_never_taken = code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_SUPPORTED;
+  // Whatever its reason is, a driver that goes on refusing must not keep the regions from whoever needs them.
+  if (is_never_taken || services.refused_in_order.fetch_add(1, std::memory_order_relaxed) + 1 >= kRefusalsInOrder)
+    services.cannot_free_in_order.store(true, std::memory_order_relaxed);
   return code;
 }
 
-/// The context (which is current) has one, or gets it; null: regions go back by cuMemFree.
+/// The context has one, or gets it; null: regions go back by cuMemFree.
 CUstream SegmentHeap::release_stream(DeviceState& device, ContextPool& home) {
   if (!device.frees_in_order()) return nullptr;
   CUstream stream = home.release_stream.load(std::memory_order_acquire);
   if (stream != nullptr) return stream;
+  // Current may be a green context of this one, and its streams end with it.
+  const ScopedContext current(device.driver, home.registered.context);
+  if (!current.status().ok()) return nullptr;
   if (device.driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) {
     device.services.cannot_free_in_order.store(true, std::memory_order_relaxed);
     return nullptr;
