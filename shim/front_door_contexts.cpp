@@ -26,7 +26,8 @@ bool is_primary_inactive(const Process& own, CUdevice device) {
   if (own.api.cuDevicePrimaryCtxGetState == nullptr) return !can_be_current(own, own.contexts.primary(device));
   unsigned flags = 0;
   int is_active = 0;
-  return own.api.cuDevicePrimaryCtxGetState(device, &flags, &is_active) == CUDA_SUCCESS && is_active == 0;
+  if (own.api.cuDevicePrimaryCtxGetState(device, &flags, &is_active) == CUDA_SUCCESS) return is_active == 0;
+  return is_gone(own, own.contexts.primary(device));
 }
 
 /// Did a call that ends something do so? It may tell of an error of earlier work as well; then the driver is asked.
@@ -47,9 +48,14 @@ CUresult end_context(Process& own, CUcontext context, Call&& call, IsDead&& is_d
   return result;
 }
 
-/// The primary context that a green context of `device` holds; retained and released to learn its handle.
+/// The primary context that a green context of `device` holds. Where we do not know it, it is retained and released to learn its handle: a
+/// release that fails may have taken place or not, and a reference too many keeps the context, one too few ends it.
 CUcontext learn_primary(Process& own, CUdevice device) {
-  CUcontext primary = nullptr;
+  CUcontext primary = own.contexts.primary(device);
+  if (primary != nullptr && !own.contexts.has_ended(primary)) {
+    note_context(primary, device);
+    return primary;
+  }
   if (own.api.cuDevicePrimaryCtxRetain == nullptr || own.api.cuDevicePrimaryCtxRelease_v2 == nullptr) return nullptr;
   if (own.api.cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS) return nullptr;
   own.api.cuDevicePrimaryCtxRelease_v2(device);
@@ -102,21 +108,42 @@ std::uint64_t mix(std::uint64_t value) {
 /// Under `async` plain blocks come from the driver's pool, which other devices reach by the pool's own list: not by contexts that are peers,
 /// and, where cuMemAlloc memory can be copied without access, not even by copies. So once a second device is used they get access to each
 /// other's pools; a pair without a link between them is refused, and stays without.
-void share_driver_pools(const Process& own, int device, const std::vector<int>& others) {
-  if (own.options->policy != config::Policy::async || own.api.cuMemPoolSetAccess == nullptr || own.api.cuDeviceGetDefaultMemPool == nullptr) return;
-  const auto grant = [&own](int from, int to) {
-    CUmemAccessDesc access{};
+bool shares_driver_pools(const Process& own) {
+  return own.options->policy == config::Policy::async && own.api.cuMemPoolSetAccess != nullptr && own.api.cuDeviceGetDefaultMemPool != nullptr;
+}
+
+/// Lets `from` reach the pool of `to`: true when it does now, or did before.
+bool grant(Process& own, int from, int to) {
+  CUmemAccessDesc access{};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = from;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  bool is_granted = false;
+  for (int attempt = 0; attempt < 2 && !is_granted; ++attempt) {  // an error may be of earlier work: once does not mean never
     CUmemoryPool pool = nullptr;
-    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    access.location.id = from;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    if (own.api.cuDeviceGetDefaultMemPool(&pool, to) == CUDA_SUCCESS) own.api.cuMemPoolSetAccess(pool, &access, 1);
-  };
+    is_granted = own.api.cuDeviceGetDefaultMemPool(&pool, to) == CUDA_SUCCESS && own.api.cuMemPoolSetAccess(pool, &access, 1) == CUDA_SUCCESS;
+  }
+  if (is_granted) own.peers.grants(from, to);
+  return is_granted || own.peers.is_granted(from, to);
+}
+
+void share_driver_pools(Process& own, int device, const std::vector<int>& others) {
+  if (!shares_driver_pools(own)) return;
   for (const int other : others) {
     if (other == device) continue;
-    grant(device, other);
-    grant(other, device);
+    grant(own, device, other);
+    grant(own, other, device);
   }
+}
+
+/// False: `peer` cannot be reached from the current context, because its device's pool cannot.
+bool can_reach(Process& own, CUcontext peer) {
+  if (!shares_driver_pools(own)) return true;
+  const CUcontext current = current_owner(own);
+  constexpr int kUnknown = -1;
+  const int from = own.pools.device_of(current).value_or(kUnknown);
+  const int to = own.pools.device_of(own.contexts.owner(peer)).value_or(kUnknown);
+  return from == kUnknown || to == kUnknown || from == to || own.peers.is_granted(from, to) || grant(own, from, to);
 }
 
 }  // namespace
@@ -131,6 +158,7 @@ void note_context(CUcontext context, int device) {
 
 CUresult enable_peer(const Real<CUresult(CUcontext, unsigned)>& real, CUcontext peer, unsigned flags) {
   Process& own = process();
+  if (!can_reach(own, peer)) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   own.pools.link_devices();  // before the call: from its success on the peer's work may reach our blocks
   const CUresult result = with_room(real, peer, flags);
   CUcontext current = nullptr;

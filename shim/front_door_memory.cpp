@@ -63,7 +63,7 @@ CUresult allocate_pitch(const Real<CUresult(CUdeviceptr*, std::size_t*, std::siz
   const bool is_servable = out != nullptr && pitch_bytes != nullptr && is_element_valid && pitch != 0 && height != 0 &&
                            !__builtin_mul_overflow(pitch, height, &bytes);
   CUcontext context = nullptr;
-  if (!is_servable || (context = current_owner(own)) == nullptr) return real(out, pitch_bytes, width_bytes, height, element_bytes);
+  if (!is_servable || (context = current_owner(own)) == nullptr) return with_room(real, out, pitch_bytes, width_bytes, height, element_bytes);
   const CUresult result = serve(own, context, bytes, real.symbol(), out);
   if (is_refused_unasked(result, bytes)) return real(out, pitch_bytes, width_bytes, height, element_bytes);
   if (result == CUDA_SUCCESS) *pitch_bytes = pitch;

@@ -13,7 +13,8 @@ namespace {
 constexpr int kNoDevice = -1;
 constexpr std::size_t kSaneBytes = std::size_t{1} << 60;  ///< no device has more: the driver refuses it itself
 
-int current_device(const Process& own) {
+int current_device(const Process& own, CUcontext owner) {
+  if (const std::optional<int> known = owner != nullptr ? own.pools.device_of(owner) : std::nullopt) return *known;
   CUdevice device = 0;
   return own.api.cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : kNoDevice;
 }
@@ -28,16 +29,21 @@ std::uint64_t key_of(T* handle) {
 template <class Call, class MakeKey>
 CUresult account(int device, CUcontext context, OutsideKind kind, std::size_t bytes, const char* symbol, Call&& call, MakeKey&& make_key,
                  const PoolSet::AskDriver& ask = {}) {
-  if (device == kNoDevice || bytes == 0 || bytes > kSaneBytes) return call();
   Process& own = process();
+  // What the pool keeps for reuse is not gone: natively the driver would have had it. Host memory is not the pool's to give.
+  const auto call_with_room = [&] {
+    CUresult result = call();
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && kind != OutsideKind::host && own.pools.make_room()) result = call();
+    return result;
+  };
+  if (bytes == 0 || bytes > kSaneBytes) return call();
+  if (device == kNoDevice) return call_with_room();
   if (kind != OutsideKind::host) own.page.publish();
   if (const Status reserved = own.pools.reserve_outside(device, kind, bytes, symbol, ask); !reserved.ok()) {
     own.reporter.after_oom();
     return reserved.code();
   }
-  CUresult result = call();
-  // What the pool keeps for reuse is not gone: natively the driver would have had it. Host memory is not the pool's to give.
-  while (result == CUDA_ERROR_OUT_OF_MEMORY && kind != OutsideKind::host && own.pools.make_room()) result = call();
+  const CUresult result = call_with_room();
   if (result == CUDA_SUCCESS) own.pools.commit_outside(device, kind, make_key(), bytes, context);
   else own.pools.cancel_outside(device, kind, bytes);
   return result;
@@ -46,7 +52,8 @@ CUresult account(int device, CUcontext context, OutsideKind kind, std::size_t by
 template <class Handle, class Call>
 CUresult account_current(OutsideKind kind, std::size_t bytes, const char* symbol, Handle* out, Call&& call, const PoolSet::AskDriver& ask = {}) {
   if (out == nullptr) return call();
-  return account(current_device(process()), current_owner(process()), kind, bytes, symbol, call, [out] { return key_of(*out); }, ask);
+  const CUcontext owner = current_owner(process());
+  return account(current_device(process(), owner), owner, kind, bytes, symbol, call, [out] { return key_of(*out); }, ask);
 }
 
 std::size_t bits_of(CUarray_format format) {

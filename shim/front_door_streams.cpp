@@ -28,6 +28,15 @@ bool refuses_stream(CUresult code) {
   return is_no_stream || device::is_context_gone(code) || device::is_of_earlier_work(code);
 }
 
+/// Would the free be refused for its stream? Two questions must agree: one that fails for a reason of its own is no reason to hand a pooled
+/// block's free to the driver.
+bool is_no_stream(const Process& own, CUstream stream) {
+  CUcontext context = nullptr;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (own.api.cuStreamGetCtx == nullptr || !refuses_stream(own.api.cuStreamGetCtx(stream, &context))) return false;
+  return own.api.cuStreamIsCapturing == nullptr || refuses_stream(own.api.cuStreamIsCapturing(stream, &status));
+}
+
 /// The call with a size that the driver must refuse.
 template <class... Args>
 CUresult ask_for_impossible(const Real<CUresult(CUdeviceptr*, std::size_t, Args...)>& real, std::size_t bytes, Args... args) {
@@ -53,10 +62,10 @@ CUresult allocate_from(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPo
                        Args... args) {
   Process& own = process();
   CUcontext context = nullptr;
-  if (out == nullptr || bytes == 0 || (context = current_owner(own)) == nullptr) return real(out, args...);
+  if (out == nullptr || bytes == 0 || (context = current_owner(own)) == nullptr) return with_room(real, out, args...);
   const CUstream handle = plain_handle(stream, real.is_per_thread());
   if (!own.pools.serves_streams() || is_capturing(own, handle, true)) return pass_async(real, out, bytes, handle, args...);
-  const std::optional<StreamBook::Named> named = own.streams.name(own.api, own.contexts, context, handle);
+  const std::optional<StreamBook::Named> named = own.streams.name(own.api, own.contexts, own.pools, context, handle);
   const std::uint8_t mempool = named ? find_pool(named->device) : std::uint8_t{0};
   if (mempool == 0) return pass_async(real, out, bytes, handle, args...);
   begin_call(own);
@@ -146,10 +155,9 @@ CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdevicep
   const bool is_special = handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
   if (context == nullptr && is_special)
     if (const CUresult refused = no_context_error(own); refused != CUDA_SUCCESS) return refused;
-  const std::optional<StreamBook::Named> named = context != nullptr ? own.streams.name(own.api, own.contexts, context, handle) : std::nullopt;
-  CUcontext of_stream = nullptr;  // a stream needs no current context, but the driver must know it
-  const bool is_known = named || is_special || own.api.cuStreamGetCtx == nullptr || !refuses_stream(own.api.cuStreamGetCtx(handle, &of_stream));
-  if (!is_known) return free_elsewhere(kNowhere);
+  const std::optional<StreamBook::Named> named = context != nullptr ? own.streams.name(own.api, own.contexts, own.pools, context, handle) : std::nullopt;
+  // A stream needs no current context, but the driver must know it.
+  if (!named && !is_special && is_no_stream(own, handle)) return free_elsewhere(kNowhere);
   const FreeResult result = free_pooled(own, address, [&] {
     // A stream of another context has no lane in the block's: deferred, behind an epoch that covers every stream.
     return own.pools.free_on(address, named ? context : nullptr, named ? named->name : StreamName{handle, StreamBook::identity_of(handle)});

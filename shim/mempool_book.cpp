@@ -15,7 +15,9 @@ bool MempoolBook::is_plain(const CUmemPoolProps& properties) {
 void MempoolBook::learn(int device) {
   CUmemoryPool standard = nullptr;
   CUmemoryPool now = nullptr;
-  const bool knows = api_.cuDeviceGetDefaultMemPool != nullptr && api_.cuDeviceGetDefaultMemPool(&standard, device) == CUDA_SUCCESS;
+  const bool is_told = api_.cuDeviceGetDefaultMemPool != nullptr;
+  const bool knows = is_told && api_.cuDeviceGetDefaultMemPool(&standard, device) == CUDA_SUCCESS;
+  if (is_told && !knows) return;  // asked again at the next call: until then the driver serves
   if (api_.cuDeviceGetMemPool == nullptr || api_.cuDeviceGetMemPool(&now, device) != CUDA_SUCCESS) now = standard;
   const std::lock_guard lock(mutex_);
   std::atomic<std::uint8_t>& current = current_[static_cast<std::size_t>(device)];
@@ -33,7 +35,8 @@ std::uint8_t MempoolBook::current(int device) {
   if (device < 0 || static_cast<std::size_t>(device) >= current_.size()) return 0;
   std::atomic<std::uint8_t>& current = current_[static_cast<std::size_t>(device)];
   if (current.load(std::memory_order_acquire) == 0) learn(device);
-  return static_cast<std::uint8_t>(current.load(std::memory_order_acquire) - 1);
+  const std::uint8_t index = current.load(std::memory_order_acquire);
+  return index != 0 ? static_cast<std::uint8_t>(index - 1) : std::uint8_t{0};
 }
 
 std::optional<Mempool> MempoolBook::find(CUmemoryPool handle) {
@@ -63,6 +66,7 @@ void MempoolBook::set_current(int device, CUmemoryPool handle) {
   if (device < 0 || static_cast<std::size_t>(device) >= current_.size()) return;
   static_cast<void>(current(device));  // meets the default pool, which may be current again later
   const std::optional<Mempool> served = find(handle);
+  if (!served && current_[static_cast<std::size_t>(device)].load(std::memory_order_acquire) == 0) return;  // it may be the default one, which the driver does not tell
   const std::uint8_t index = served && served->device == device ? served->index : 0;
   current_[static_cast<std::size_t>(device)].store(static_cast<std::uint8_t>(index + 1), std::memory_order_release);
 }

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
+#include <utility>
 #include <vector>
 
 namespace cupool::shim {
@@ -45,6 +47,8 @@ class PeerBook {
   void context_ended(CUcontext context) {
     const std::lock_guard lock(mutex_);
     std::erase_if(links_, [context](const Link& link) { return link.from == context || link.to == context; });
+    for (const Context& known : contexts_)  // [?] whether a device's pool keeps its access then: it is asked for again
+      if (known.context == context) std::erase_if(granted_, [&known](const auto& pair) { return pair.first == known.device || pair.second == known.device; });
     std::erase_if(contexts_, [context](const Context& known) { return known.context == context; });
   }
 
@@ -70,6 +74,16 @@ class PeerBook {
     return found;
   }
 
+  /// Under `async`: work of device `from` reaches the driver's pool of `to`.
+  void grants(int from, int to) {
+    const std::lock_guard lock(mutex_);
+    granted_.emplace(from, to);
+  }
+  bool is_granted(int from, int to) {
+    const std::lock_guard lock(mutex_);
+    return granted_.contains({from, to});
+  }
+
   struct Share { int device; int peer; };
   std::vector<Share> shares() {
     const std::lock_guard lock(mutex_);
@@ -92,6 +106,7 @@ class PeerBook {
 
   std::mutex mutex_;
   std::vector<Link> links_;
+  std::set<std::pair<int, int>> granted_;  ///< from, to
   std::vector<Share> shares_;
   std::vector<Context> contexts_;
 };

@@ -30,7 +30,7 @@ std::uint64_t StreamBook::identity_of(CUstream stream) {
 }
 
 /// Under a green context the default streams are others than its primary's (CU_GREEN_CTX_DEFAULT_STREAM); [?] how they are ordered among each other.
-std::optional<StreamBook::Named> StreamBook::name(const DriverApi& api, const ContextBook& contexts, CUcontext context, CUstream stream) const {
+std::optional<StreamBook::Named> StreamBook::name(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context, CUstream stream) const {
   const bool is_special = stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
   CUcontext current = nullptr;
   if (is_special && contexts.has_aliases() && (api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != context)) return std::nullopt;
@@ -44,8 +44,8 @@ std::optional<StreamBook::Named> StreamBook::name(const DriverApi& api, const Co
     pair[1] = pair[0];
     CUcontext owner = nullptr;
     if (!is_special && (api.cuStreamGetCtx == nullptr || api.cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS || contexts.owner(owner) != context)) return std::nullopt;
-    CUdevice device = -1;
-    if (api.cuCtxGetDevice(&device) != CUDA_SUCCESS) return std::nullopt;
+    CUdevice device = pools.device_of(context).value_or(-1);
+    if (device == -1 && api.cuCtxGetDevice(&device) != CUDA_SUCCESS) return std::nullopt;
     known = {generation, context, stream, device};
   }
   return Named{{stream, identity_of(stream)}, known.device};

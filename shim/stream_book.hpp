@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "pool/device/pool_set.hpp"
 #include "pool/device/stream_name.hpp"
 #include "pool/driver/driver_api.hpp"
 #include "shim/outside_ledger.hpp"
@@ -30,7 +31,7 @@ class StreamBook {
   };
 
   /// `stream` (a plain_handle) as one of `context`, which is current and owns memory; nullopt when it is not: the driver must answer.
-  std::optional<Named> name(const DriverApi& api, const ContextBook& contexts, CUcontext context, CUstream stream) const;
+  std::optional<Named> name(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context, CUstream stream) const;
   /// A number for the calling thread that no later one gets; not 0.
   static std::uint64_t thread_number();
   /// The identity that name() gives to a handle.
