@@ -105,8 +105,10 @@ void give(struct Block block, enum Way way, CUstream stream) {
   const bool again = block.address != 0 && !OK(first) && !is_about_earlier_work(first);
   const CUresult second = free_once(again, block.address, way, stream);
   if (block.address == 0) return;
-  if (is_about_earlier_work(first) || (again && is_about_earlier_work(second))) ++g_outcome->uncertain;
-  else if (again && !OK(second)) {
+  if (is_about_earlier_work(first) || (again && is_about_earlier_work(second))) {
+    ++g_outcome->uncertain;
+    cusim_advance_ns(kLong_ns); /* such a free has waited for nothing: what still looks at the block is this program's to wait for */
+  } else if (again && !OK(second)) {
     ++g_outcome->kept;
     return;
   }

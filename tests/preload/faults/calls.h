@@ -14,6 +14,7 @@
 
 enum { kPositions = 4096, kLeftOut = -1, kUnfinished = -2 };
 enum { kLong_ns = 100000000 }; /* by then all work of the workload is over */
+enum { kWritten_ns = 100000 };  /* by then what fills a new block is */
 
 struct Position {
   const char* symbol;
@@ -40,6 +41,9 @@ struct Outcome {
 extern struct Outcome* g_outcome;
 extern char* g_watched; /* the symbol that fails; NULL: none */
 extern uint64_t g_nth;
+
+/* The calling thread's pauses take no real time from here on, or do again (time.c). */
+void be_virtual(bool is_virtual);
 
 uint32_t begin_call(const char* symbol, bool is_full);
 CUresult end_call(uint32_t position, CUresult code);

@@ -10,6 +10,7 @@ import re
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, NO_DEVICE, INVALID_CONTEXT = 0, 1, 2, 3, 100, 201
 INVALID_HANDLE, NOT_READY, ILLEGAL_ADDRESS, LAUNCH_FAILED, NOT_PERMITTED, NOT_SUPPORTED = 400, 600, 700, 719, 800, 801
 SYSTEM_NOT_READY, CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED, UNKNOWN = 802, 900, 901, 999
+NO_PEER_ACCESS = 217
 STICKY = "sticky"
 
 # What a call can answer because of earlier work, whoever makes it.
@@ -40,8 +41,8 @@ CODES = [
 ]
 
 
-# Once is plausible, for ever is not: what was pushed can be popped.
-NOT_FOR_EVER = re.compile(r"cuCtxPopCurrent.*|cuCtxGetCurrent|cuCtxSetCurrent|cuDriverGetVersion")
+# Once is plausible, for ever is not: what was pushed can be popped, and a capture that has begun can be ended.
+NOT_FOR_EVER = re.compile(r"cuStreamEndCapture|cuCtxPopCurrent.*|cuCtxGetCurrent|cuCtxSetCurrent|cuDriverGetVersion")
 
 
 def codes_for(symbol: str) -> tuple:
@@ -53,9 +54,12 @@ TAKES_MEMORY = re.compile(r"cuMem(Alloc|Create|HostAlloc|HostRegister|PoolCreate
                           r"|cuDevicePrimaryCtxRetain|cuGraph(Instantiate|Launch|Upload).*|cuCtx(SetLimit|EnablePeerAccess)")
 # Without them nobody knows when work is over.
 TELLS_OF_WORK = re.compile(r"cuEvent(Create|Query|Record|Synchronize)|cuCtxRecordEvent|cuCtx(Push|Pop)Current.*")
+# Where blocks lie in the driver's pool (`async`), a device that cannot be given access to that cannot be a peer: said when it is enabled.
+POOL_ACCESS = re.compile(r"cuMemPoolSetAccess|cuDeviceGetDefaultMemPool")
 # Calls that are one to the program: the driver's answer to one of them may be passed on by another.
 FAMILIES = [re.compile(r"cuMemAlloc(_v2|Pitch.*|Async.*|FromPool.*)"), re.compile(r"cuMemFree(_v2|Async.*)"),
-            re.compile(r"cuDevicePrimaryCtxRetain|cuGreenCtxCreate")]
+            re.compile(r"cuDevicePrimaryCtxRetain|cuGreenCtxCreate"),
+            re.compile(r"cuMemPoolSetAccess|cuCtxEnablePeerAccess")]  # where there is no peer access the driver's pools are refused it too
 
 
 def is_same_call(one: str, other: str) -> bool:

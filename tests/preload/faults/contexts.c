@@ -18,6 +18,7 @@ void second_context(struct World* world) {
   CUdeviceptr dies = 0;
   DO(has_second, cuMemAlloc, &dies, 1 << 20);
   give(freed_here, kPlain, NULL);
+  cusim_advance_ns(kWritten_ns); /* natively the free has waited; a context that breaks from here on must have written as much */
   const bool is_popped = OK(DO(has_second, cuCtxPopCurrent, &popped));
   DO(has_second && !is_popped, cuCtxSetCurrent, world->contexts[0]);
   give(freed_elsewhere, kPlain, NULL);

@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from codes import ILLEGAL_ADDRESS, OF_EARLIER_WORK, OUT_OF_MEMORY, STICKY, SUCCESS, TAKES_MEMORY, TELLS_OF_WORK, is_same_call
+from codes import ILLEGAL_ADDRESS, NO_PEER_ACCESS, OF_EARLIER_WORK, OUT_OF_MEMORY, POOL_ACCESS, STICKY, SUCCESS, TAKES_MEMORY, TELLS_OF_WORK, is_same_call
 
 from cupool_lib import json_schema, locate, validate
 
@@ -62,6 +62,8 @@ def is_allowed(fault: Fault, symbol: str, got: int, at: int, hit: int) -> bool:
     if at < hit or (at > hit and not fault.lasts):
         return False
     if got == fault.number and (is_same_call(fault.symbol, symbol) or got in OF_EARLIER_WORK):
+        return True
+    if got == NO_PEER_ACCESS and symbol == "cuCtxEnablePeerAccess" and fault.forever and POOL_ACCESS.fullmatch(fault.symbol):
         return True
     if got != OUT_OF_MEMORY or not TAKES_MEMORY.fullmatch(symbol):
         return False

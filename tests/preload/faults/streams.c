@@ -7,6 +7,7 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr*, size_t, CUstream);
 
 static void* in_another_thread(void* argument) {
   const struct World* world = argument;
+  be_virtual(true);
   const bool ready = OK(DO(true, cuCtxSetCurrent, world->contexts[0]));
   const struct Block ordered = take(ready, kOrderedPerThread, 1 << 19, NULL, NULL);
   const struct Block plain = take(ready, kPlain, 1 << 18, NULL, NULL);
