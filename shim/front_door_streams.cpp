@@ -227,7 +227,10 @@ CUresult trim_mempool(const Real<CUresult(CUmemoryPool, std::size_t)>& real, CUm
   if (result != CUDA_SUCCESS) return result;
   Process& own = process();
   // What another served pool's blocks were freed from is the default pool's to give.
-  if (const std::optional<Mempool> mempool = served(own, pool); mempool && mempool->index == MempoolBook::kDefault) own.pools.trim(mempool->device, keep_bytes);
+  // Under `async` plain blocks whose free was put off go into it.
+  const bool is_used = own.pools.serves_streams() || own.options->policy == config::Policy::async;
+  const std::optional<Mempool> mempool = is_used ? own.mempools.find(pool) : std::nullopt;
+  if (mempool && mempool->index == MempoolBook::kDefault) own.pools.trim(mempool->device, keep_bytes);
   return result;
 }
 
