@@ -11,6 +11,7 @@ import native
 import outcome
 import reports
 from outcome import Outcome
+from pages import preallocation_part, tight_part
 from pairs import pairs_part
 from place import ROOT, Place, nvcc
 from training import comparison_part
@@ -92,11 +93,12 @@ def _judge_run(place: Place, name: str, command: list[str], limit_s: float, **se
 
 def _under_policies(place: Place, name: str, program: str, limit_s: float) -> Outcome:
     everything: list[dict] = []
-    for policy, more in (("grow", {}), ("preallocate", {"CUPOOL_PREALLOCATE": "1GiB"}), ("platform", {})):
-        one = _judge_run(place, f"{name}-{policy}", [program], limit_s / 3, CUPOOL_POLICY=policy, **more)
-        everything += [{**answer, "question": f"{policy}: {answer['question']}"} for answer in one.answers]
+    for policy, more in (("grow", {}), ("preallocate", {"CUPOOL_PREALLOCATE": "1GiB"}), ("platform", {}), ("grow", {"CUPOOL_BACKING": "pages"})):
+        label = " ".join([policy, *(value for key, value in more.items() if key == "CUPOOL_BACKING")])
+        one = _judge_run(place, f"{name}-{label.replace(' ', '-')}", [program], limit_s / 4, CUPOOL_POLICY=policy, **more)
+        everything += [{**answer, "question": f"{label}: {answer['question']}"} for answer in one.answers]
         if one.status != outcome.PASSED:
-            return Outcome(one.status, f"{policy}: {one.reason}", everything)
+            return Outcome(one.status, f"{label}: {one.reason}", everything)
     return Outcome(outcome.PASSED, "", everything)
 
 
@@ -164,6 +166,8 @@ PARTS = [
     Part("graphs", 45, "a training step as a CUDA graph", False, comparison_part("graphs")),
     Part("loader", 45, "DataLoader workers, forked and spawned", False, comparison_part("loader")),
     Part("compile", 75, "torch.compile, its graph mode too", False, comparison_part("compile")),
+    Part("pages_preallocated", 30, "what preallocating 75% as pages costs", True, preallocation_part()),
+    Part("pages_tight", 90, "three recorded jobs in little more than their peak: pages move, data verified", True, tight_part()),
     Part("verify_shared", 60, "a program on the shared runtime under the pool, its data verified", True, _verify("shared")),
     Part("verify_static", 60, "the same on the static runtime", False, _verify("static")),
     Part("kernels_shared", 75, "an nvcc program with kernels, shared runtime, its data verified", False, _kernels("shared")),
