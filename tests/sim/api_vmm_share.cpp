@@ -49,9 +49,8 @@ bool is_one_buffer(Call& c, CUdeviceptr address, std::size_t bytes) {
 
 /// A descriptor of the file that holds the bytes, positioned at the first of them.
 CUresult export_range(Call& c, int* out, CUdeviceptr address) {
-  Allocation& memory = *c.sim.find_memory(address);
-  if (memory.fd < 0) memory.fd = c.sim.devices[static_cast<std::size_t>(memory.device)]->memory.fd();
-  const std::string path = "/proc/self/fd/" + std::to_string(memory.fd);
+  const Allocation& memory = *c.sim.find_memory(address);
+  const std::string path = "/proc/self/fd/" + std::to_string(c.sim.file_of(memory));
   const int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (descriptor < 0) return CUDA_ERROR_OPERATING_SYSTEM;
   lseek(descriptor, static_cast<off_t>(memory.file_offset + (address - memory.base)), SEEK_SET);

@@ -68,6 +68,13 @@ void run_copy(Simulator& sim, Context& context, const Copy& copy, const std::vec
 
 bool is_pinned(Simulator& sim, const CopySide& side) { return sim.find_memory(side.address) != nullptr; }
 
+/// Pinned or not, and also when it was given as a unified address.
+bool is_of_host(Simulator& sim, const CopySide& side) {
+  if (side.kind == CopySide::Kind::host) return true;
+  const Allocation* memory = sim.find_memory(side.address);
+  return memory != nullptr && (memory->kind == MemoryKind::host || memory->kind == MemoryKind::registered);
+}
+
 /// The synchronous forms are unsafe calls; on the legacy stream they would also wait for capturing streams.
 CUresult admit_blocking(Call& c, const Stream& stream, Blocking blocking) {
   if (blocking == Blocking::no) return CUDA_SUCCESS;
@@ -134,7 +141,8 @@ CUresult copy(Call& c, CUstream handle, Copy wanted, Blocking blocking) {
   };
   OperationPtr operation;
   CUSIM_TRY(c.sim.enqueue(*stream, std::move(work), c.lock, &operation));
-  const bool waits = blocking == Blocking::yes ? from_host || to_host : to_host && !is_pinned(c.sim, wanted.to);
+  const bool has_host_side = is_of_host(c.sim, wanted.from) || is_of_host(c.sim, wanted.to);
+  const bool waits = blocking == Blocking::yes ? has_host_side : to_host && !is_pinned(c.sim, wanted.to);
   if (!waits || operation == nullptr) return CUDA_SUCCESS;
   c.sim.timeline.wait(operation, c.lock);
   return context.broken;

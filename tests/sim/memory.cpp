@@ -40,7 +40,7 @@ bool transfer(Simulator& sim, CUdeviceptr address, void* buffer, std::size_t byt
     if (memory->host != nullptr) {
       std::memcpy(is_write ? memory->host + offset : at, is_write ? at : memory->host + offset, piece);
     } else {
-      if (memory->fd < 0) memory->fd = sim.devices[static_cast<std::size_t>(memory->device)]->memory.fd();
+      memory->fd = sim.file_of(*memory);
       if (!transfer_file(*memory, offset, at, piece, is_write)) return false;
     }
     at += piece;
@@ -105,6 +105,11 @@ bool range_may_be_touched(Simulator& sim, const Context& context, CUdeviceptr ad
 }
 
 }  // namespace
+
+int Simulator::file_of(const Allocation& memory) {
+  if (memory.fd >= 0) return memory.fd;
+  return memory.kind == MemoryKind::mapped ? physical_store.fd() : devices[static_cast<std::size_t>(memory.device)]->memory.fd();
+}
 
 CUmemAccess_flags Simulator::kernel_access(const Context& context, const Allocation& memory) const {
   if (device_may_touch(context, memory, true, Toucher::kernel)) return CU_MEM_ACCESS_FLAGS_PROT_READWRITE;

@@ -118,6 +118,8 @@ class Simulator {
   bool may_copy(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes, Moment moment,
                 std::string* why);
 
+  /// The file that holds its bytes; made if it was not needed before.
+  int file_of(const Allocation& memory);
   /// What kernels of `context` may do with the memory.
   CUmemAccess_flags kernel_access(const Context& context, const Allocation& memory) const;
   /// Tells mappings apart: another one under the same addresses gives another stamp. nullopt: not all of it is mapped by cuMemMap.

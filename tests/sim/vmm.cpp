@@ -28,9 +28,12 @@ off_t record_offset(std::uint64_t file_offset) {
 
 }  // namespace
 
-void PhysicalStore::place(PhysicalMemory& memory) {
+int PhysicalStore::fd() {
   if (fd_ < 0) fd_ = create_sparse_file("cusim-physical", kFileBytes);
-  memory.fd = fd_;
+  return fd_;
+}
+
+void PhysicalStore::place(PhysicalMemory& memory) {
   memory.file_offset = offsets_.take(memory.bytes, kGranuleBytes, 0);
 }
 
@@ -43,15 +46,17 @@ void PhysicalStore::give_back(PhysicalMemory& memory) {
   if (memory.exported && pwrite(fd_, &gone, sizeof gone, record_offset(memory.file_offset)) < 0) return;
   // Exported bytes outlive the handle here: an importer may still map them. They are not reused either.
   if (memory.exported) return;
-  fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(memory.file_offset),
-            static_cast<off_t>(memory.bytes));
+  if (fd_ >= 0)
+    fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(memory.file_offset),
+              static_cast<off_t>(memory.bytes));
   offsets_.give(memory.file_offset, memory.bytes);
 }
 
 int PhysicalStore::export_descriptor(const PhysicalMemory& memory) {
   const Record record{kRecordMagic, memory.bytes, memory.device, 0};
-  if (pwrite(memory.fd, &record, sizeof record, record_offset(memory.file_offset)) < 0) return -1;
-  const std::string path = "/proc/self/fd/" + std::to_string(memory.fd);
+  const int file = memory.imported ? memory.fd : fd();
+  if (pwrite(file, &record, sizeof record, record_offset(memory.file_offset)) < 0) return -1;
+  const std::string path = "/proc/self/fd/" + std::to_string(file);
   const int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (descriptor >= 0) lseek(descriptor, static_cast<off_t>(memory.file_offset), SEEK_SET);
   return descriptor;

@@ -16,7 +16,7 @@ struct PhysicalMemory {
   int device = 0;
   std::uint64_t bytes = 0;
   CUmemAllocationProp properties{};
-  int fd = -1;                    ///< the bytes
+  int fd = -1;                    ///< the bytes, of imported memory; else they are in the store's file
   std::uint64_t file_offset = 0;
   unsigned references = 1;        ///< cuMemCreate, retains and imports; mappings count apart
   unsigned mappings = 0;
@@ -39,6 +39,8 @@ struct Reservation {
 class PhysicalStore {
  public:
   ~PhysicalStore() { clear(); }
+  /// The file, made when the first byte is moved: a process that may have no more files can still map.
+  int fd();
   /// Places `bytes` (a multiple of 2 MiB) for `memory`.
   void place(PhysicalMemory& memory);
   void give_back(PhysicalMemory& memory);

@@ -145,6 +145,16 @@ TEST_CASE("a copy between devices needs no peer access, a kernel does") {
   CHECK_THAT(Simulated::last_violation(), Catch::Contains("no access"));
 }
 
+TEST_CASE("a synchronous copy with pinned memory waits, by a unified address as well") {
+  const Simulated sim;
+  const CUdeviceptr device = Simulated::allocate(100);
+  void* pinned = nullptr;
+  REQUIRE(cuMemHostAlloc(&pinned, 100, 0) == CUDA_SUCCESS);
+  const std::uint64_t before_ns = cusim_now_ns();
+  REQUIRE(cuMemcpy(reinterpret_cast<CUdeviceptr>(pinned), device, 100) == CUDA_SUCCESS);
+  CHECK(cusim_now_ns() > before_ns);
+}
+
 TEST_CASE("slices are copied with both sides' pitches and heights, between devices with each side's own rights") {
   const Simulated sim{{"DEVICES", "2"}};
   const auto data = pattern(4 * 3 * 2, 1);  // 2 slices of 3 rows of 4 bytes
