@@ -103,6 +103,11 @@ class DeviceAllocator {
   virtual void drain_lane(std::uint32_t, Batch&) {}
   /// The memory behind the live block `extent` keeps its address until the context ends, also after its free.
   virtual void pin([[maybe_unused]] DeviceState& device, const heap::Extent&) CUPOOL_REQUIRES(device.lock) {}
+  /// What the driver knows as one allocation, with its own attributes, around `address` in the live block `extent`.
+  struct Span { std::uint64_t begin, end; };
+  virtual Span allocation_at(const heap::Extent& extent, std::uint64_t) const {
+    return {extent.region->address, extent.region->address + extent.region->bytes};
+  }
   virtual HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
   /// figures() if every deferred free had completed. O(blocks).
   virtual HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
@@ -133,6 +138,8 @@ class DeviceAllocator {
   }
   /// What abandon() has left behind goes back to the driver.
   virtual void bury([[maybe_unused]] DeviceState& device) CUPOOL_REQUIRES(device.lock) {}
+  /// Work of device `ordinal` may reach every block from now on, those to come as well. cuMemAlloc memory needs nothing for it.
+  virtual Status share([[maybe_unused]] DeviceState& device, int) CUPOOL_REQUIRES(device.lock) { return {}; }
   /// Gives wholly free memory back until at least `wanted_bytes` (`at_most`: no more than that) went or none is left; returns what went. The driver
   /// synchronises the device for it: never while anything captures.
   virtual std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock) = 0;

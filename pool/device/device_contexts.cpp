@@ -106,6 +106,15 @@ std::unique_ptr<DeviceAllocator> DevicePool::make_heap() {
   return std::make_unique<SegmentHeap>(device_.total_bytes);
 }
 
+/// A context that is being ended needs no new reach.
+Status DevicePool::share_pages(ContextPool* home, CUcontext context, int ordinal) {
+  const MutexLock lock(device_.lock);
+  if (home->context != context || home->pooled == nullptr || ordinal == device_.ordinal) return {};
+  if (device_.services.contexts.pin(home, context) != Pin::held) return {};
+  const Unpinner unpinner(device_.services.contexts, home);
+  return home->pooled->share(device_, ordinal);
+}
+
 /// The context took its memory along: no driver call, only the books.
 void DevicePool::forget(ContextPool& home) {
   if (peak_is_new_) sample_peak();
@@ -124,6 +133,7 @@ void DevicePool::forget(ContextPool& home) {
         counters.live_bytes.add(-static_cast<std::int64_t>(extent.bytes));
         counters.requested_bytes.add(-static_cast<std::int64_t>(extent.requested_bytes));
         counters.live_blocks.add(-1);
+        pool.forget_sync_memops(extent);
         if (const std::uint8_t mempool = mempool_of(extent)) pool.device_.mempools[mempool].used_bytes -= extent.bytes;
         pool.device_.note(EventKind::free_requested, now, extent, 0);
       }

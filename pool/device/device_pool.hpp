@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "pool/core/bytes.hpp"
@@ -80,6 +81,8 @@ class DevicePool {
   void adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes);
   std::size_t trim(std::uint64_t keep_bytes = 0);
   std::size_t make_room(std::uint64_t until_ns);
+  /// See PoolSet::share_pages.
+  Status share_pages(ContextPool* home, CUcontext context, int ordinal) CUPOOL_EXCLUDES(device_.lock);
   /// False when the lock could not be had until `deadline_ns`.
   bool snapshot(std::uint64_t deadline_ns, observe::DeviceSnapshot& out);
   std::string check();
@@ -139,6 +142,9 @@ class DevicePool {
 
   // memops.cpp
   void drop_sync_memops(heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
+  /// Its context has ended, and the driver's flag with it.
+  void forget_sync_memops(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
+  std::uint32_t& memops_blocks(const heap::Extent& extent, std::uint64_t allocation) CUPOOL_REQUIRES(device_.lock);
   void clear_region_memops() CUPOOL_EXCLUDES(device_.lock);
 
   // deferral.cpp
@@ -208,7 +214,8 @@ class DevicePool {
   std::uint32_t stamped_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< so many stream-ordered frees get an event of their own
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint32_t lane_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
-  std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of regions
+  std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of the driver's allocations
+  std::unordered_map<std::uint64_t, std::uint32_t> paged_memops_ CUPOOL_GUARDED_BY(device_.lock);  ///< of mapped handles; else in RegionInfo
   bool peak_is_new_ CUPOOL_GUARDED_BY(device_.lock) = false;
   bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way
   bool preallocating_ CUPOOL_GUARDED_BY(device_.lock) = false;  ///< on its way: the others wait for it

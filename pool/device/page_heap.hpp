@@ -38,6 +38,8 @@ class PageHeap final : public ExtentAllocator {
   ~PageHeap() override;
 
   void pin(DeviceState& device, const heap::Extent& extent) CUPOOL_REQUIRES(device.lock) override;
+  Span allocation_at(const heap::Extent& extent, std::uint64_t address) const override;
+  Status share(DeviceState& device, int ordinal) CUPOOL_REQUIRES(device.lock) override;
   HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
@@ -101,6 +103,7 @@ class PageHeap final : public ExtentAllocator {
       CUPOOL_REQUIRES(device.lock);
   template <class F> void for_each_empty(F&& visit) const;
   std::uint64_t empty_bytes() const;
+  std::vector<Span> mapped_runs() const;
   void quarantine(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock);
   void expire(DeviceState& device, bool early) CUPOOL_REQUIRES(device.lock);
   void make_vacant(heap::Extent* extent) noexcept;
@@ -121,6 +124,8 @@ class PageHeap final : public ExtentAllocator {
   bool must_ask_ = true;                    ///< what it said is out of date
   bool is_refused_ = false;                 ///< it had none left, the last time
   bool supplying_ = false;
+  bool sharing_ = false;                    ///< supplying_ too: and nothing may be given back
+  unsigned releasing_ = 0;                  ///< threads that unmap outside of a supply
   Condition supplied_;
   std::vector<Dead> dead_;
 };

@@ -104,6 +104,7 @@ void PageHeap::make_vacant(Extent* extent) noexcept {
 void PageHeap::forget_vacant(const Extent* extent) noexcept { vacant_.erase(std::find(vacant_.begin(), vacant_.end(), extent)); }
 
 std::uint64_t PageHeap::release(DeviceState& device, ContextPool&, std::uint64_t wanted_bytes, bool at_most) {
+  while (sharing_) supplied_.wait(device.lock);
   std::vector<Handle> going;
   std::uint64_t going_bytes = 0;
   going.reserve(loose_.size());
@@ -125,6 +126,7 @@ std::uint64_t PageHeap::release(DeviceState& device, ContextPool&, std::uint64_t
   const std::size_t was_loose = going.size() - count_handles(runs);
   std::vector<CUresult> codes(going.size(), CUDA_SUCCESS);
   loose_.reserve(loose_.size() + going.size());
+  ++releasing_;
   {
     const MutexUnlock unlocked(device.lock);
     const RelaxedCaptureMode relaxed(device.driver);
@@ -136,6 +138,8 @@ std::uint64_t PageHeap::release(DeviceState& device, ContextPool&, std::uint64_t
     for (std::size_t i = 0; i < going.size(); ++i)
       if (codes[i] == CUDA_SUCCESS) codes[i] = memory_->release(going[i].id);
   }
+  --releasing_;
+  supplied_.notify_all();
   return book_release(device, runs, going, codes, was_loose);
 }
 

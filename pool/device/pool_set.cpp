@@ -390,6 +390,11 @@ bool PoolSet::make_room() {
 
 void PoolSet::link_devices() { impl_->services.devices_linked.store(true, std::memory_order_relaxed); }
 
+Status PoolSet::share_pages(CUcontext owner, int device) {
+  ContextPool* home = impl_->services.contexts.find(owner);
+  return home != nullptr ? home->pool.share_pages(home, owner, device) : Status{};
+}
+
 bool PoolSet::used() const {
   bool used = false;
   impl_->for_each_pool([&](DevicePool& pool) { used = used || pool.used(); });

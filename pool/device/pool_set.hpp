@@ -185,6 +185,9 @@ class PoolSet {
   bool make_room();
   /// The program lets contexts of one device reach memory of another: from now on every context may hold work on any block.
   void link_devices();
+  /// And those of `device` reach memory of `owner`, which mapped pages need to be told, present and future ones. Error: as the driver gave it;
+  /// then it is as before.
+  Status share_pages(CUcontext owner, int device);
   /// True once any device memory was asked for: only then is a report written.
   bool used() const;
   /// Everything known, within `budget`; devices whose lock cannot be had in time are left out (complete = false).

@@ -7,6 +7,17 @@
 #include "pool/core/bytes.hpp"
 
 namespace cupool::vmm {
+namespace {
+
+/// Field by field: later headers have a union inside the location.
+CUmemLocation place_of(int ordinal) {
+  CUmemLocation place{};
+  place.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  place.id = ordinal;
+  return place;
+}
+
+}  // namespace
 
 bool VirtualMemory::has_calls() const {
   return driver_.has_cuMemAddressReserve() && driver_.has_cuMemAddressFree() && driver_.has_cuMemCreate() && driver_.has_cuMemRelease() && driver_.has_cuMemMap() &&
@@ -21,7 +32,7 @@ bool VirtualMemory::has_attribute(CUdevice_attribute attribute) const {
 VirtualMemory::VirtualMemory(const Driver& driver, int ordinal, Clock& clock) : driver_(driver), ordinal_(ordinal), clock_(clock) {
   if (!has_calls() || !has_attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) return;
   properties_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties_.location = {CU_MEM_LOCATION_TYPE_DEVICE, {ordinal_}};
+  properties_.location = place_of(ordinal_);
   asks_for_descriptors_.store(has_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED));
   asks_for_rdma_.store(has_attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED));
   CUmemAllocationProp asked = properties_;
@@ -32,7 +43,7 @@ VirtualMemory::VirtualMemory(const Driver& driver, int ordinal, Clock& clock) : 
   if (!std::has_single_bit(bytes) || bytes < kBlockAlignment_bytes) return;
   granularity_bytes_ = bytes;
   const MutexLock lock(access_lock_);
-  access_.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, {ordinal_}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  access_.push_back({place_of(ordinal_), CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
 }
 
 template <class Call> CUresult VirtualMemory::timed(Call&& call) {
@@ -89,8 +100,13 @@ CUresult VirtualMemory::set_access(CUdeviceptr address, std::uint64_t bytes) {
 bool VirtualMemory::allow(int ordinal) {
   const MutexLock lock(access_lock_);
   const bool is_known = std::any_of(access_.begin(), access_.end(), [ordinal](const CUmemAccessDesc& one) { return one.location.id == ordinal; });
-  if (!is_known) access_.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, {ordinal}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  if (!is_known) access_.push_back({place_of(ordinal), CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
   return !is_known;
+}
+
+void VirtualMemory::disallow(int ordinal) {
+  const MutexLock lock(access_lock_);
+  std::erase_if(access_, [ordinal](const CUmemAccessDesc& one) { return one.location.id == ordinal; });
 }
 
 }  // namespace cupool::vmm

@@ -40,6 +40,8 @@ class VirtualMemory {
 
   /// From now on `ordinal` reaches what set_access opens. False: it does already.
   bool allow(int ordinal) CUPOOL_EXCLUDES(access_lock_);
+  /// As if allow(ordinal) had not been; what is open stays so.
+  void disallow(int ordinal) CUPOOL_EXCLUDES(access_lock_);
 
   /// Calls made since the last time, and how long they took.
   struct Spent { std::uint64_t calls, ns; };

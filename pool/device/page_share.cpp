@@ -1,0 +1,48 @@
+// PageHeap: other devices reach its memory, which cuMemAlloc memory lets them by cuCtxEnablePeerAccess alone. See page_heap.hpp.
+#include <vector>
+
+#include "pool/device/context_pool.hpp"
+#include "pool/driver/handles.hpp"
+#include "pool/device/page_heap.hpp"
+#include "pool/device/paged_region.hpp"
+
+namespace cupool::device {
+
+DeviceAllocator::Span PageHeap::allocation_at(const heap::Extent& extent, std::uint64_t address) const {
+  const MappedHandle handle = region_of(extent).table.at(address);
+  return {handle.address, handle.end()};
+}
+
+/// Neighbouring handles as one: access is set for each run with one call.
+std::vector<DeviceAllocator::Span> PageHeap::mapped_runs() const {
+  std::vector<Span> runs;
+  heap_.for_each_region([&](const heap::Region& region) {
+    static_cast<const PagedRegion*>(static_cast<const RegionInfo*>(region.owner))->table.for_each([&](const MappedHandle& handle) {
+      if (!runs.empty() && runs.back().end == handle.address) runs.back().end = handle.end();
+      else runs.push_back({handle.address, handle.end()});
+    });
+  });
+  return runs;
+}
+
+/// Nothing is mapped or unmapped meanwhile.
+Status PageHeap::share(DeviceState& device, int ordinal) {
+  while (supplying_ || releasing_ != 0) supplied_.wait(device.lock);
+  const std::vector<Span> runs = mapped_runs();
+  if (!memory_->allow(ordinal)) return {};
+  supplying_ = sharing_ = true;
+  CUresult code = CUDA_SUCCESS;
+  {
+    const MutexUnlock unlocked(device.lock);
+    const RelaxedCaptureMode relaxed(device.driver);
+    for (const Span& run : runs)
+      if (code == CUDA_SUCCESS) code = memory_->set_access(run.begin, run.end - run.begin);
+    if (code != CUDA_SUCCESS) memory_->disallow(ordinal);
+  }
+  supplying_ = sharing_ = false;
+  supplied_.notify_all();
+  charge(device);
+  return code == CUDA_SUCCESS ? Status{} : Error{code, "cuMemSetAccess"};
+}
+
+}  // namespace cupool::device
