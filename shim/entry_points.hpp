@@ -22,21 +22,32 @@ enum class Entry : std::size_t {
 inline constexpr std::size_t kEntryCount = static_cast<std::size_t>(Entry::kCount);
 
 /// What a row promises; see entry_points.def.
-enum class Role { serve, free, lookup };
+enum class Role { serve, free, copy, exporting, lookup };
 
 struct EntryPoint {
   const char* looked_up_name;
   const char* symbol;
   int since;
   bool is_per_thread;  ///< a _ptsz variant: stream 0 means the calling thread's own default stream
+  Role role;
 };
 
 constexpr bool is_per_thread_symbol(std::string_view symbol) { return symbol.ends_with("_ptsz") || symbol.ends_with("_ptds"); }
 
 inline constexpr std::array<EntryPoint, kEntryCount> kEntryPoints = {{
-#define HOOK(name, symbol, since, method) {#name, #symbol, since, is_per_thread_symbol(#symbol)},
+#define CUPOOL_ROW(name, symbol, since, role) {#name, #symbol, since, is_per_thread_symbol(#symbol), role},
+#define HOOK(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::serve)
+#define HOOK_FREE(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::free)
+#define HOOK_COPY(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::copy)
+#define HOOK_EXPORT(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::exporting)
+#define HOOK_LOOKUP(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::lookup)
 #include "shim/entry_points.def"
 #undef HOOK
+#undef HOOK_FREE
+#undef HOOK_COPY
+#undef HOOK_EXPORT
+#undef HOOK_LOOKUP
+#undef CUPOOL_ROW
 }};
 
 /// The trampoline that this library exports for `entry`.

@@ -8,6 +8,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -160,6 +161,27 @@ CUresult free_addresses(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CU
 /// A descriptor of the block's memory for other devices (dma-buf): its pages stay from now on.
 CUresult range_handle(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUmemRangeHandleType, unsigned long long)>& real, void* out,
                       CUdeviceptr address, std::size_t bytes, CUmemRangeHandleType type, unsigned long long flags);
+
+// --- copies (front_door_copies.cpp)
+/// Set for good once contexts of two devices live in a process whose blocks may lie on mapped pages.
+inline constinit std::atomic<bool> g_copies_may_be_far{false};
+/// A context of `device` lives.
+void note_device(int device);
+CUresult copy_unified(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t)>& real, CUdeviceptr to, CUdeviceptr from, std::size_t bytes);
+CUresult copy_unified(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t, CUstream)>& real, CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
+                      CUstream stream);
+CUresult copy_on_devices(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t)>& real, CUdeviceptr to, CUdeviceptr from, std::size_t bytes);
+CUresult copy_on_devices(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t, CUstream)>& real, CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
+                         CUstream stream);
+CUresult copy_to_host(const Real<CUresult(void*, CUdeviceptr, std::size_t)>& real, void* to, CUdeviceptr from, std::size_t bytes);
+CUresult copy_to_host(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUstream)>& real, void* to, CUdeviceptr from, std::size_t bytes, CUstream stream);
+CUresult copy_from_host(const Real<CUresult(CUdeviceptr, const void*, std::size_t)>& real, CUdeviceptr to, const void* from, std::size_t bytes);
+CUresult copy_from_host(const Real<CUresult(CUdeviceptr, const void*, std::size_t, CUstream)>& real, CUdeviceptr to, const void* from, std::size_t bytes,
+                        CUstream stream);
+CUresult copy_shape(const Real<CUresult(const CUDA_MEMCPY2D*)>& real, const CUDA_MEMCPY2D* shape);
+CUresult copy_shape(const Real<CUresult(const CUDA_MEMCPY2D*, CUstream)>& real, const CUDA_MEMCPY2D* shape, CUstream stream);
+CUresult copy_shape(const Real<CUresult(const CUDA_MEMCPY3D*)>& real, const CUDA_MEMCPY3D* shape);
+CUresult copy_shape(const Real<CUresult(const CUDA_MEMCPY3D*, CUstream)>& real, const CUDA_MEMCPY3D* shape, CUstream stream);
 
 // --- lookups (symbol_lookup.cpp)
 CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t)>& real, const char* name, void** function, int version, cuuint64_t flags);

@@ -153,6 +153,7 @@ void note_context(CUcontext context, int device) {
   own.contexts.lives(context);
   own.pools.context_seen(context, device);
   share_with_new_context(context, device);
+  note_device(device);
   share_driver_pools(own, device, own.peers.devices());
 }
 
@@ -161,6 +162,12 @@ CUresult enable_peer(const Real<CUresult(CUcontext, unsigned)>& real, CUcontext 
   if (!can_reach(own, peer)) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   own.pools.link_devices();  // before the call: from its success on the peer's work may reach our blocks
   const CUresult result = with_room(real, peer, flags);
+  CUdevice device = 0;
+  if (result == CUDA_SUCCESS && own.api.cuCtxGetDevice(&device) == CUDA_SUCCESS) {
+    const Status shared = own.pools.share_pages(own.contexts.owner(peer), device);
+    if (!shared.ok() && own.api.cuCtxDisablePeerAccess != nullptr) own.api.cuCtxDisablePeerAccess(peer);
+    if (!shared.ok()) return shared.code();
+  }
   CUcontext current = nullptr;
   if (result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED || own.api.cuCtxGetCurrent(&current) != CUDA_SUCCESS) return result;
   return own.peers.program_enables(current, peer) ? CUDA_SUCCESS : result;

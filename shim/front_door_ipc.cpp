@@ -1,11 +1,27 @@
 // Memory shared between processes. CUDA Driver API 13.0 §6.14 (cuIpc*).
+#include <atomic>
+#include <string>
+
 #include "pool/ipc/block_handle.hpp"
 #include "shim/front_door.hpp"
+#include "shim/log.hpp"
 
 namespace cupool::shim::front_door {
 namespace {
 
 bool is_opened(const Process& own, CUdeviceptr address) { return own.shared.find_opened(address, nullptr) != Ownership::unknown; }
+
+/// Mapped memory has no legacy handle, and the block cannot move. What the driver has against the call besides comes first.
+CUresult refuse_paged(const Real<CUresult(CUipcMemHandle*, CUdeviceptr)>& real, CUipcMemHandle* out, CUdeviceptr address) {
+  static std::atomic<bool> has_warned{false};
+  CUipcMemHandle unused{};
+  const CUresult result = real(out != nullptr ? &unused : nullptr, address);
+  if (out == nullptr || (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_VALUE)) return result;
+  process().pools.keep_to_segments();
+  if (!has_warned.exchange(true))
+    log::warn(std::string(real.symbol()) + " is refused for memory on mapped pages: with CUPOOL_BACKING=segments it can be shared with other processes");
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
 
 CUcontext current_context(const Process& own) {
   CUcontext current = nullptr;
@@ -28,6 +44,7 @@ CUresult export_memory(const Real<CUresult(CUipcMemHandle*, CUdeviceptr)>& real,
   switch (own.pools.find(address, &block)) {
     case Ownership::live:
       if (block.mempool != 0) return real(out, kNowhere);  // stream-ordered memory has no legacy handles
+      if (block.is_paged) return refuse_paged(real, out, address);
       return block.is_native ? real(out, address) : own.shared.export_block(real, out, block);
     case Ownership::vacant: return real(out, kNowhere);
     case Ownership::unknown: break;

@@ -1,6 +1,6 @@
 // What a program asks about memory: a pooled block answers every query as cuMemAlloc memory does. The driver is asked
 // first with the program's own arguments, so that its checks (context, NULL, sticky errors) come from it; then what
-// would show the region instead of the block is replaced. CUDA Driver API 13.0 §6.14, §6.17 (unified addressing).
+// would show the region, or the mapping, instead of the block is replaced. CUDA Driver API 13.0 §6.14, §6.17 (unified addressing).
 #include <algorithm>
 #include <cstring>
 
@@ -35,10 +35,18 @@ void answer_as_block(const BlockView& block, CUpointer_attribute attribute, void
       // Under `async` the driver's pool is where we keep it, not where the program asked for it.
       return put<CUmemoryPool>(value, block.mempool != 0 ? process().mempools.handle({block.device, block.mempool}) : nullptr);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      if (block.mempool != 0 || block.is_paged) put<bool>(value, block.mempool == 0);
+      return;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:  // [?] for memory of a pool
       if (block.mempool != 0) put<bool>(value, false);
       return;
-    default: return;  // context, device, memory type: as the region. [?] the context of stream-ordered memory
+    case CU_POINTER_ATTRIBUTE_CONTEXT:  // mapped memory has none
+      if (block.is_paged) put<CUcontext>(value, block.context);
+      return;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:  // those of the mapping are not the program's
+      if (block.is_paged) put<unsigned long long>(value, 0);
+      return;
+    default: return;  // device, memory type: as the region, and its context. [?] the context of stream-ordered memory
   }
 }
 
@@ -51,6 +59,8 @@ std::size_t answer_bytes(CUpointer_attribute attribute) {
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return sizeof(std::uint64_t);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return sizeof(unsigned);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
@@ -70,6 +80,24 @@ void repair_refused(const AskPlural& real, unsigned count, CUpointer_attribute* 
     if (values[i] == nullptr || real(1, &attributes[i], &output, address) != CUDA_SUCCESS) return;
     if (std::memcmp(values[i], &of_region, answer_bytes(attributes[i])) == 0) answer_as_block(block, attributes[i], values[i]);
   }
+}
+
+/// Attributes that every driver has for cuMemAlloc memory, and that a driver may not tell of mapped memory.
+bool is_always_known(CUpointer_attribute attribute) {
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return true;
+    default: return false;
+  }
+}
+
+/// The identity of a block has been told: what keys on it may hold the pages behind it (registration caches, NCCL's graph buffers).
+void keep_pages(const BlockView& block, CUpointer_attribute attribute) {
+  if (block.is_paged && attribute == CU_POINTER_ATTRIBUTE_BUFFER_ID) process().pools.pin_pages(block.base);
 }
 
 /// The address to ask the driver about: what lies between live blocks is unknown to it.
@@ -104,8 +132,10 @@ CUresult device_total(const Real<CUresult(std::size_t*, CUdevice)>& real, std::s
 CUresult address_range(const Real<CUresult(CUdeviceptr*, std::size_t*, CUdeviceptr)>& real, CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) {
   BlockView block;
   const Ownership ownership = find_block(address, &block);
-  const CUresult result = real(base, bytes, visible(ownership, address));
-  if (result != CUDA_SUCCESS || ownership != Ownership::live) return result;
+  CUresult result = real(base, bytes, visible(ownership, address));
+  if (ownership != Ownership::live) return result;
+  if (block.is_paged && result == CUDA_ERROR_NOT_FOUND) result = CUDA_SUCCESS;  // some drivers know no range of mapped memory (nccl #2332)
+  if (result != CUDA_SUCCESS) return result;
   if (base != nullptr) *base = block.base;
   if (bytes != nullptr) *bytes = block.bytes;
   return result;
@@ -114,8 +144,12 @@ CUresult address_range(const Real<CUresult(CUdeviceptr*, std::size_t*, CUdevicep
 CUresult pointer_attribute(const Real<CUresult(void*, CUpointer_attribute, CUdeviceptr)>& real, void* value, CUpointer_attribute attribute, CUdeviceptr address) {
   BlockView block;
   const Ownership ownership = find_block(address, &block);
-  const CUresult result = real(value, attribute, visible(ownership, address));
-  if (result == CUDA_SUCCESS && ownership == Ownership::live) answer_as_block(block, attribute, value);
+  CUresult result = real(value, attribute, visible(ownership, address));
+  if (ownership != Ownership::live) return result;
+  if (block.is_paged && result == CUDA_ERROR_INVALID_VALUE && value != nullptr && is_always_known(attribute)) result = CUDA_SUCCESS;
+  if (result != CUDA_SUCCESS) return result;
+  keep_pages(block, attribute);
+  answer_as_block(block, attribute, value);
   return result;
 }
 
@@ -129,7 +163,10 @@ CUresult pointer_attributes(const AskPlural& real, unsigned count,
     repair_refused(real, count, attributes, values, address, block);
     return result;
   }
-  for (unsigned i = 0; i < count; ++i) answer_as_block(block, attributes[i], values[i]);
+  for (unsigned i = 0; i < count; ++i) {
+    keep_pages(block, attributes[i]);
+    answer_as_block(block, attributes[i], values[i]);
+  }
   return result;
 }
 

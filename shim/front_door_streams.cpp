@@ -113,6 +113,8 @@ CUresult share(Process& own, int device, int peer) {
   for (CUcontext from : own.peers.contexts_of(peer))
     for (CUcontext to : own.peers.contexts_of(device))
       if (const CUresult result = link(own, from, to); result != CUDA_SUCCESS) return result;
+  for (CUcontext to : own.peers.contexts_of(device))
+    if (const Status shared = own.pools.share_pages(to, peer); !shared.ok()) return shared.code();
   own.peers.share(device, peer, true);
   return CUDA_SUCCESS;
 }
@@ -125,8 +127,9 @@ void share_with_new_context(CUcontext context, int device) {
   for (const PeerBook::Share& share : own.peers.shares()) {
     if (share.peer == device)
       for (CUcontext to : own.peers.contexts_of(share.device)) link(own, context, to);
-    if (share.device == device)
-      for (CUcontext from : own.peers.contexts_of(share.peer)) link(own, from, context);
+    if (share.device != device) continue;
+    for (CUcontext from : own.peers.contexts_of(share.peer)) link(own, from, context);
+    static_cast<void>(own.pools.share_pages(context, share.peer));  // there is no call of the program's that a refusal could answer
   }
 }
 

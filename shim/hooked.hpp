@@ -32,6 +32,9 @@ struct Hooked<E, CUresult(Args...)> {
     }
     const Real<CUresult(Args...)> real(reinterpret_cast<CUresult (*)(Args...)>(function), kRow.symbol, kRow.is_per_thread);
     if constexpr (Body<E>::kRole == Role::lookup) return Body<E>::run(real, args...);
+    if constexpr (Body<E>::kRole == Role::copy) {
+      if (!front_door::g_copies_may_be_far.load(std::memory_order_relaxed)) [[likely]] return real(args...);
+    }
     if (!lifecycle::t_inside) [[likely]] {
       const lifecycle::Inside guard;
       try {

@@ -66,6 +66,14 @@ class PeerBook {
     return found;
   }
 
+  /// -1: a context that was not seen.
+  int device_of(CUcontext context) {
+    const std::lock_guard lock(mutex_);
+    for (const Context& known : contexts_)
+      if (known.context == context) return known.device;
+    return -1;
+  }
+
   std::vector<int> devices() {
     const std::lock_guard lock(mutex_);
     std::vector<int> found;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "pool/observe/report.hpp"
+#include "shim/export_hints.hpp"
 #include "shim/log.hpp"
 
 namespace cupool::shim {
@@ -46,7 +47,9 @@ Process::Process(const DriverApi& driver_api, std::unique_ptr<config::Options> l
             options->trace.empty() ? std::string() : page_text(*options, identity, report_path)),
       pools(api, *options, page.devices(), observe::kMaxDevices, nullptr, trace.sink()),
       shared(api, pools, {identity.live_identity().pid, identity.live_identity().process_start_ticks}),
-      reporter(pools, *options, identity, report_path, trace, page) {}
+      reporter(pools, *options, identity, report_path, trace, page) {
+  if (options->ipc == config::IpcMode::automatic && export_hints::reason() != nullptr) pools.keep_to_segments();
+}
 
 /// One thread serves it; the word goes back to 0 when it is done.
 void Process::serve_request() noexcept {

@@ -12,6 +12,7 @@
 
 #include <cstdlib>
 
+#include "shim/export_hints.hpp"
 #include "shim/front_door.hpp"
 #include "shim/real_driver.hpp"
 
@@ -80,6 +81,7 @@ DlsymDecision decide_dlsym(void* handle, const char* name, const void* caller) {
   constexpr DlsymDecision kAskTheRealOne{nullptr, false};
   const std::optional<Entry> entry = find_symbol(name);
   if (!entry) return kAskTheRealOne;
+  if (kEntryPoints[static_cast<std::size_t>(*entry)].role == Role::exporting && !is_switched_off()) export_hints::note_lookup();
   if (handle == RTLD_NEXT) return decide_next(*entry, caller);
   void* const ours = exported_address(*entry);
   void* found = real_driver::real_dlsym(handle, name);

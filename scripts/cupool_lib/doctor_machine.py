@@ -6,6 +6,7 @@ import difflib
 import json
 import os
 import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -38,7 +39,7 @@ def check(library: str | None) -> list[Finding]:
     facts = _probe({})
     findings += [_driver(facts), *_devices(facts)]
     if path is not None and facts.get("usable"):
-        findings.append(_pools(path))
+        findings += _pools(path, facts)
     return findings + [_report_folder(), _shared_memory(), _preloads(path), *_variables()]
 
 
@@ -130,23 +131,60 @@ def _devices(facts: dict) -> list[Finding]:
     return findings
 
 
-def _pools(path: Path) -> Finding:
-    """One real allocation under the library must be served by the pool and leave a report."""
+def _pools(path: Path, facts: dict) -> list[Finding]:
+    """One real allocation under the library must be served by the pool and leave a report; and where its memory came from."""
+    finding, backing = _allocate(path)
+    return [finding, _backing(facts, backing)] if backing else [finding]
+
+
+def _allocate(path: Path) -> tuple[Finding, str]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         variables = {"LD_PRELOAD": str(path), "CUPOOL_POLICY": "grow", "CUPOOL_REPORT": str(report), "CUPOOL_LOG": "off"}
         facts = _probe(variables, "--allocate")
         if facts.get("reason"):
-            return Finding("pool", FAILURE, f"an allocation under the library failed: {facts['reason']}", "try CUPOOL_POLICY=off; report this")
+            return Finding("pool", FAILURE, f"an allocation under the library failed: {facts['reason']}", "try CUPOOL_POLICY=off; report this"), ""
         try:
             data = json.loads(report.read_text(encoding="utf-8"))
             device = data["devices"][0]
             served = device["counters"]["allocations"]
         except (OSError, ValueError, LookupError, TypeError):
-            return Finding("pool", FAILURE, "an allocation under the library left no report", "report this with the output of `cupool doctor --json`")
+            return Finding("pool", FAILURE, "an allocation under the library left no report", "report this with the output of `cupool doctor --json`"), ""
     if served < 1:
-        return Finding("pool", FAILURE, "an allocation under the library was not seen by it", "report this with the output of `cupool doctor --json`")
-    return Finding("pool", OK, f"a test allocation was served by policy {device['policy']}, backing {device['backing']}, and reported")
+        return Finding("pool", FAILURE, "an allocation under the library was not seen by it", "report this with the output of `cupool doctor --json`"), ""
+    return Finding("pool", OK, f"a test allocation was served by policy {device['policy']}, backing {device['backing']}, and reported"), device["backing"]
+
+
+# Ranks of a launcher on this machine, as shim/export_hints.cpp reads them: sizes above 1, ranks above 0.
+_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE", "MVP_COMM_WORLD_LOCAL_SIZE",
+                "PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE", "JSM_NAMESPACE_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE",
+                "SLURM_TASKS_PER_NODE")
+_LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "MVP_COMM_WORLD_LOCAL_RANK",
+                "PALS_LOCAL_RANKID", "PMI_LOCAL_RANK", "PMIX_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_RANK", "SLURM_LOCALID", "FLUX_TASK_LOCAL_ID")
+
+
+def local_ranks() -> str:
+    """The variable that tells of other ranks on this machine; empty: none does."""
+    for bound, names in ((1, _LOCAL_SIZES), (0, _LOCAL_RANKS)):
+        for name in names:
+            numbers = [int(match) for match in re.findall(r"(?:^|,)\s*(\d+)", os.environ.get(name, ""))]
+            if numbers and max(numbers) > bound:
+                return f"{name}={os.environ[name]}"
+    return ""
+
+
+def _backing(facts: dict, served: str) -> Finding:
+    """Which backing a program will get, and why: `served` is what the test allocation got."""
+    chosen = os.environ.get("CUPOOL_BACKING", "").strip().lower()
+    if chosen == served:
+        return Finding("backing", OK, f"{served}, as CUPOOL_BACKING says")
+    if served == "pages":
+        return Finding("backing", OK, "pages on the device that is used first; segments on others, and for programs that import cuIpcGetMemHandle or cudaIpcGetMemHandle")
+    if not any(device.get("vmm") for device in facts.get("devices", [])):
+        return Finding("backing", OK, f"{served}: no device has virtual memory management")
+    if ranks := local_ranks():
+        return Finding("backing", OK, f"{served}: several ranks run on this machine ({ranks}) and may share memory; CUPOOL_BACKING=pages overrides it")
+    return Finding("backing", OK, served)
 
 
 def _existing_parent(path: Path) -> Path:

@@ -110,6 +110,15 @@ class Driver(unittest.TestCase):
     def test_no_virtual_memory_management(self):
         self.assertEqual(findings(env=simulator_environment(CUSIM_VMM="0"))["GPU 0"][0]["status"], "warning")
 
+    def test_the_backing_and_its_reason(self):
+        def backing(**variables: str) -> str:
+            return findings(env=simulator_environment(**variables))["backing"][0]["detail"]
+        self.assertIn("pages, as CUPOOL_BACKING says", backing(CUPOOL_BACKING="pages"))
+        self.assertIn("no device has virtual memory management", backing(CUSIM_VMM="0"))
+        self.assertIn("segments: several ranks run on this machine (LOCAL_WORLD_SIZE=4)", backing(LOCAL_WORLD_SIZE="4"))
+        self.assertIn("(SLURM_STEP_TASKS_PER_NODE=1,2(x3))", backing(SLURM_STEP_TASKS_PER_NODE="1,2(x3)"))
+        self.assertNotIn("ranks", backing(SLURM_STEP_TASKS_PER_NODE="1(x4)", LOCAL_RANK="0"))
+
     def test_off_is_said(self):
         outcome = findings("--", "/bin/sh", env=simulator_environment(CUPOOL_POLICY="off"))["outcome"][0]
         self.assertIn("do nothing", outcome["detail"])

@@ -20,11 +20,11 @@ from pathlib import Path
 from accepted import ACCEPTED, Accepted
 
 POLICIES = {
-    "grow": {},
+    "grow": {"CUPOOL_BACKING": "pages"},
     "preallocate": {"CUPOOL_POLICY": "preallocate", "CUPOOL_PREALLOCATE": "64MiB"},
-    "limit": {"CUPOOL_LIMIT": "900MiB"},
-    "sync": {"CUPOOL_FREE": "sync"},
-    "immediate": {"CUPOOL_FREE": "immediate"},
+    "limit": {"CUPOOL_LIMIT": "900MiB", "CUPOOL_BACKING": "segments"},
+    "sync": {"CUPOOL_FREE": "sync", "CUPOOL_BACKING": "pages"},
+    "immediate": {"CUPOOL_FREE": "immediate", "CUPOOL_BACKING": "segments"},
     "async": {"CUPOOL_POLICY": "async"},
     "native_ipc": {"CUPOOL_IPC": "native"},
     "platform": {"CUPOOL_POLICY": "platform"},

@@ -4,6 +4,7 @@
 //! env CUSIM_FAIL=cuMemAlloc_v2:1:2:1
 //! check out == "first: 0\nsecond: 0\n" and c["failed_allocations"] == 0
 //! case unknown_error
+//! env CUPOOL_BACKING=segments
 //! env CUSIM_FAIL=cuMemAlloc_v2:1:999:1000
 //! check out == "first: 999\nsecond: 999\n"
 #include "victim.h"

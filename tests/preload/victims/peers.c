@@ -9,6 +9,14 @@
 //! env CUPOOL_FREE=sync
 //! case async
 //! env CUPOOL_POLICY=async
+//! case segments
+//! env CUPOOL_BACKING=segments
+//! case pages
+//! env CUPOOL_BACKING=pages
+//! check all(x["backing"] == "pages" for x in report["devices"])
+//! case pages_that_wait
+//! env CUPOOL_BACKING=pages
+//! env CUSIM_NOTE_SYNC=1
 #include "cusim.h"
 #include "victim.h"
 

@@ -1,5 +1,15 @@
 // What queries say of a block, of addresses inside it, behind it and of a freed one: as of cuMemAlloc memory.
 //! check c["allocations"] == 2
+//! case default
+//! case segments
+//! env CUPOOL_BACKING=segments
+//! check d["backing"] == "segments"
+//! case pages
+//! env CUPOOL_BACKING=pages
+//! check d["backing"] == "pages"
+//! case pages_without_ranges
+//! env CUPOOL_BACKING=pages
+//! env CUSIM_VMM_RANGE=0
 #include "victim.h"
 
 static CUdeviceptr block;
@@ -27,6 +37,10 @@ static void ask_all(const char* what, CUdeviceptr address) {
   ask("handle types", CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, address, 0);
   ask("mempool", CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address, 0);
   ask("sync memops", CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address, 0);
+  ask("access", CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, address, 0);
+  ask("rdma", CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, address, 0);
+  ask("mapping base", CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, address, 1);
+  ask("mapping size", CU_POINTER_ATTRIBUTE_MAPPING_SIZE, address, 0);
   ask("nonsense", (CUpointer_attribute)9999, address, 0);
 }
 
@@ -57,6 +71,14 @@ int main(void) {
   MUST(cuPointerGetAttribute(&again, CU_POINTER_ATTRIBUTE_BUFFER_ID, block + 100));
   MUST(cuPointerGetAttribute(&second, CU_POINTER_ATTRIBUTE_BUFFER_ID, other));
   printf("buffer ids: same block %d, other block %d\n", first == again, first == second);
+  CUmemGenericAllocationHandle handle = 0;
+  SAY(cuMemRetainAllocationHandle(&handle, (void*)(uintptr_t)block));
+  int descriptor = -1;
+  SAY(cuMemGetHandleForAddressRange(&descriptor, block, MIB, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+  if (descriptor >= 0) close(descriptor);
+  MUST(cuCtxSetCurrent(NULL));
+  ask_range("without a context", block);
+  MUST(cuCtxSetCurrent(current));
   unsigned on = 1;
   SAY(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, block));
   ask_all("after sync memops", block);

@@ -2,10 +2,12 @@
 //! native skip
 //! check c["failed_allocations"] == 0 and c["allocations"] == 200 and c["frees"] == 200
 //! case by_policy
+//! env CUPOOL_BACKING=segments
 //! env CUPOOL_POLICY=preallocate
 //! check calls("cuMemAlloc_v2") == 1 and c["reserved_bytes"]["peak"] == 6 * GiB
 //! check d["policy"] == "preallocate" and d["counters"]["driver_calls"]["cuMemAlloc_v2"] == 1
 //! case bytes
+//! env CUPOOL_BACKING=segments
 //! env CUPOOL_PREALLOCATE=1GiB
 //! check calls("cuMemAlloc_v2") == 1 and c["reserved_bytes"]["peak"] == GiB
 //! case least_of_both

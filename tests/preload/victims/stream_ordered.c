@@ -4,6 +4,7 @@
 //! check report["data_quality"]["unpooled_apis_seen"] == ["cuMemAllocAsync"]
 //! check c["driver_calls"].get("cuEventRecord", 0) == 1 and c["driver_calls"].get("cuStreamWaitEvent", 0) == 0
 //! case preallocated
+//! env CUPOOL_BACKING=segments
 //! env CUPOOL_POLICY=preallocate
 //! env CUPOOL_PREALLOCATE=64MiB
 //! check c["allocations"] == 7 and c["driver_calls"]["cuMemAlloc_v2"] == 1

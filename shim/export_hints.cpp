@@ -1,0 +1,165 @@
+// See export_hints.hpp. The ELF tables of the main program are read as the loader left them, within its segments.
+#include "shim/export_hints.hpp"
+
+#include <elf.h>
+#include <link.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "shim/entry_points.hpp"
+#include "shim/process.hpp"
+
+namespace cupool::shim::export_hints {
+namespace {
+
+std::atomic<bool> g_looked_up{false};
+
+/// How many processes of the job run on this machine: torchrun and its kin, Open MPI, MPICH and Intel MPI (Hydra), MVAPICH 2 and 3, Cray PALS and
+/// PMI, IBM jsrun. Slurm's may be a list: "2(x3),1".
+constexpr const char* kLocalSizes[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE",
+                                       "MVP_COMM_WORLD_LOCAL_SIZE", "PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE", "JSM_NAMESPACE_LOCAL_SIZE",
+                                       "SLURM_NTASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"};
+/// Which of them this one is: any but the first has others beside it.
+constexpr const char* kLocalRanks[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK",
+                                       "MVP_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID", "PMI_LOCAL_RANK", "PMIX_LOCAL_RANK",
+                                       "JSM_NAMESPACE_LOCAL_RANK", "SLURM_LOCALID", "FLUX_TASK_LOCAL_ID"};
+
+/// The largest number of a list like "2(x3),1"; what stands in parentheses is how often it comes. 0 for anything else.
+long largest_of(const char* text) {
+  long largest = 0;
+  while (*text != '\0') {
+    char* end = nullptr;
+    const long value = std::strtol(text, &end, 10);
+    if (end == text || value < 0) return 0;
+    largest = value > largest ? value : largest;
+    const char* comma = std::strchr(end, ',');
+    if (comma == nullptr) break;
+    text = comma + 1;
+  }
+  return largest;
+}
+
+bool says_more_than(const char* name, long bound) {
+  const char* value = secure_getenv(name);
+  return value != nullptr && largest_of(value) > bound;
+}
+
+/// Is it a function that hands memory to other processes, in the driver's names or the runtime's?
+bool is_export(std::string_view name) {
+  if (name == "cudaIpcGetMemHandle") return true;
+  const std::optional<Entry> entry = name.starts_with("cu") ? find_symbol(name) : std::nullopt;
+  return entry && kEntryPoints[static_cast<std::size_t>(*entry)].role == Role::exporting;
+}
+
+/// The main program's tables; everything that they point to is checked to lie in its loaded segments.
+class Program {
+ public:
+  explicit Program(const dl_phdr_info& info) : info_(info) {
+    const ElfW(Dyn)* entry = nullptr;
+    const ElfW(Dyn)* end = nullptr;
+    for (int i = 0; i < info.dlpi_phnum; ++i) {
+      const ElfW(Phdr)& segment = info.dlpi_phdr[i];
+      if (segment.p_type != PT_DYNAMIC) continue;
+      entry = reinterpret_cast<const ElfW(Dyn)*>(info.dlpi_addr + segment.p_vaddr);
+      end = entry + segment.p_memsz / sizeof *entry;
+    }
+    for (; entry != end && entry->d_tag != DT_NULL; ++entry) read(*entry);
+  }
+
+  bool imports_export() const {
+    return symbols_ != 0 && strings_ != 0 && (refers_to_export(calls_, calls_bytes_) || refers_to_export(data_, data_bytes_));
+  }
+
+ private:
+  void read(const ElfW(Dyn)& entry) {
+    switch (entry.d_tag) {
+      case DT_SYMTAB: symbols_ = address_of(entry); break;
+      case DT_STRTAB: strings_ = address_of(entry); break;
+      case DT_STRSZ: strings_bytes_ = entry.d_un.d_val; break;
+      case DT_JMPREL: calls_ = address_of(entry); break;
+      case DT_PLTRELSZ: calls_bytes_ = entry.d_un.d_val; break;
+      case DT_RELA: data_ = address_of(entry); break;
+      case DT_RELASZ: data_bytes_ = entry.d_un.d_val; break;
+      default: break;
+    }
+  }
+
+  /// glibc stores addresses back into most programs' tables, musl into none.
+  ElfW(Addr) address_of(const ElfW(Dyn)& entry) const { return entry.d_un.d_ptr >= info_.dlpi_addr ? entry.d_un.d_ptr : entry.d_un.d_ptr + info_.dlpi_addr; }
+
+  bool is_loaded(ElfW(Addr) begin, std::size_t bytes) const {
+    for (int i = 0; i < info_.dlpi_phnum; ++i) {
+      const ElfW(Phdr)& segment = info_.dlpi_phdr[i];
+      const ElfW(Addr) start = info_.dlpi_addr + segment.p_vaddr;
+      if (segment.p_type == PT_LOAD && begin >= start && bytes <= segment.p_memsz && begin - start <= segment.p_memsz - bytes) return true;
+    }
+    return false;
+  }
+
+  /// Imported functions are those that a relocation names; relative ones, most of them, name symbol 0.
+  bool refers_to_export(ElfW(Addr) table, std::size_t bytes) const {
+    if (table == 0 || bytes == 0 || !is_loaded(table, bytes)) return false;
+    const auto* relocation = reinterpret_cast<const ElfW(Rela)*>(table);
+    for (const auto* end = relocation + bytes / sizeof *relocation; relocation != end; ++relocation) {
+      const std::size_t index = relocation->r_info >> 32;  // ELF64_R_SYM; the library is built for 64 bits only
+      if (index != 0 && is_exporting_symbol(symbols_ + index * sizeof(ElfW(Sym)))) return true;
+    }
+    return false;
+  }
+
+  bool is_exporting_symbol(ElfW(Addr) address) const {
+    if (!is_loaded(address, sizeof(ElfW(Sym)))) return false;
+    const auto* symbol = reinterpret_cast<const ElfW(Sym)*>(address);
+    if (symbol->st_shndx != SHN_UNDEF || symbol->st_name >= strings_bytes_ || !is_loaded(strings_, strings_bytes_)) return false;
+    const auto* name = reinterpret_cast<const char*>(strings_) + symbol->st_name;
+    return is_export({name, strnlen(name, strings_bytes_ - symbol->st_name)});
+  }
+
+  const dl_phdr_info& info_;
+  ElfW(Addr) symbols_ = 0;
+  ElfW(Addr) strings_ = 0;
+  ElfW(Addr) calls_ = 0;
+  ElfW(Addr) data_ = 0;
+  std::size_t strings_bytes_ = 0;
+  std::size_t calls_bytes_ = 0;
+  std::size_t data_bytes_ = 0;
+};
+static_assert(sizeof(void*) == 8);
+
+/// The main program comes first.
+int visit_main(dl_phdr_info* info, std::size_t, void* found) {
+  *static_cast<bool*>(found) = Program(*info).imports_export();
+  return 1;
+}
+
+}  // namespace
+
+bool has_local_ranks() {
+  for (const char* name : kLocalSizes)
+    if (says_more_than(name, 1)) return true;
+  for (const char* name : kLocalRanks)
+    if (says_more_than(name, 0)) return true;
+  return false;
+}
+
+bool program_imports_export() {
+  bool found = false;
+  dl_iterate_phdr(visit_main, &found);
+  return found;
+}
+
+const char* reason() {
+  if (has_local_ranks()) return "several ranks run on this machine";
+  if (program_imports_export()) return "the program imports a function that shares memory with other processes";
+  return g_looked_up.load(std::memory_order_relaxed) ? "the program looked up a function that shares memory with other processes" : nullptr;
+}
+
+void note_lookup() {
+  g_looked_up.store(true, std::memory_order_relaxed);
+  if (Process* own = find_process(); own != nullptr && own->options->ipc == config::IpcMode::automatic) own->pools.keep_to_segments();
+}
+
+}  // namespace cupool::shim::export_hints
