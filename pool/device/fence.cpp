@@ -109,7 +109,11 @@ namespace {
 bool ends_context(CUresult code) { return is_of_earlier_work(code) || is_context_gone(code) || code == CUDA_ERROR_INVALID_HANDLE; }
 
 /// A second question: one answer that speaks of a lost handle is no proof that nothing of the context runs.
-bool is_alive(const Driver& driver, CUcontext context) { return ScopedContext(driver, context).status().ok(); }
+bool is_alive(const Driver& driver, CUcontext context) {
+  unsigned version = 0;
+  if (driver.has_cuCtxGetApiVersion() && driver.cuCtxGetApiVersion(context, &version) == CUDA_SUCCESS) return true;
+  return ScopedContext(driver, context).status().ok();
+}
 }  // namespace
 
 /// The driver refused to tell about one context: if it is broken or gone, nothing of it runs any more; else nobody knows yet.

@@ -105,14 +105,12 @@ void give(struct Block block, enum Way way, CUstream stream) {
   const bool again = block.address != 0 && !OK(first) && !is_about_earlier_work(first);
   const CUresult second = free_once(again, block.address, way, stream);
   if (block.address == 0) return;
-  if (is_about_earlier_work(first) || (again && is_about_earlier_work(second))) {
-    ++g_outcome->uncertain;
-    cusim_advance_ns(kLong_ns); /* such a free has waited for nothing: what still looks at the block is this program's to wait for */
-  } else if (again && !OK(second)) {
-    ++g_outcome->kept;
-    return;
-  }
-  lose(block);
+  const bool is_uncertain = is_about_earlier_work(first) || (again && is_about_earlier_work(second));
+  const bool is_kept = !is_uncertain && again && !OK(second);
+  if (is_uncertain || is_kept) cusim_advance_ns(kLong_ns); /* such a free has waited for nothing: what still looks at the block is this program's to wait for */
+  g_outcome->uncertain += is_uncertain;
+  g_outcome->kept += is_kept;
+  if (!is_kept) lose(block);
 }
 
 void lose(struct Block block) {

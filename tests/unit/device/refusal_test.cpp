@@ -97,6 +97,11 @@ TEST_CASE("the end of a context waits for what another does with a block that wa
     cusim_fail("cuCtxRecordEvent", 1, CUDA_ERROR_INVALID_HANDLE, 1);
     free_elsewhere_and_end(rig);
   }
+  SECTION("when no context can be made current for us") {
+    Rig rig(small());
+    cusim_fail("cuCtxPushCurrent_v2", 1, CUDA_ERROR_INVALID_CONTEXT, kForEver);
+    free_elsewhere_and_end(rig);
+  }
   SECTION("async, on a driver that says that it cannot record") {
     Rig rig(small(config::Policy::async));
     cusim_fail("cuCtxRecordEvent", 1, CUDA_ERROR_NOT_SUPPORTED, kForEver);
