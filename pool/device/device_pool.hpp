@@ -136,6 +136,7 @@ class DevicePool {
   bool retire_stamped(ContextPool& home, CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);
   void end_stamped(ContextPool& home, StreamLanes::Stamped::iterator stamped, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
   void retire_all(CUcontext asking, bool may_wait) CUPOOL_REQUIRES(device_.lock);
+  bool retire_any_stamped(CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);
   bool has_stamped() CUPOOL_REQUIRES(device_.lock);
   Result<heap::Extent*> steal(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   void give_back_surplus_of_lanes(CUcontext asking) CUPOOL_REQUIRES(device_.lock);

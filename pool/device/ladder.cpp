@@ -150,7 +150,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   Error error = pool.close_epoch(attempt.context, false);
   for (std::uint64_t pause_ns = kFirstPause_ns; error.code == CUDA_SUCCESS; pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
     bool has_retired = false;
-    while (pool.retire_oldest(attempt.context, true, &error) || pool.retire_stamped(*attempt.home, attempt.context, &error)) has_retired = true;
+    while (pool.retire_oldest(attempt.context, true, &error) || pool.retire_any_stamped(attempt.context, &error)) has_retired = true;
     if (error.code != CUDA_SUCCESS) break;
     Climbed found = hole(pool, attempt);
     if (found.value() == nullptr && has_retired) found = remap(pool, attempt);
@@ -159,7 +159,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     else if (pool.release_free(attempt.home, kEverything) != 0) found = grow(pool, attempt);
     if (!found.ok() || found.value() != nullptr) return found;
     const Epoch* oldest = pool.deferred_.oldest();
-    const bool hopeful = oldest != nullptr || !attempt.home->streams.stamped().empty() || pool.release_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes));
+    const bool hopeful = oldest != nullptr || pool.has_stamped() || pool.release_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes));
     const bool in_good_hands = oldest != nullptr && oldest->waiting;  // a thread that natively would have waited as well
     if (!hopeful || (clock.now_ns() >= until_ns && !in_good_hands)) return nullptr;
     const MutexUnlock unlocked(pool.device_.lock);
@@ -188,8 +188,11 @@ bool DevicePool::has_waiting_frees() {
 bool DevicePool::release_would_do(std::uint64_t bytes) {
   if (!may_give_back()) return false;
   std::uint64_t free_bytes = 0;
-  for (const auto& home : homes_)
-    if (home->context != nullptr && home->pooled != nullptr) free_bytes += home->pooled->figures(device_).wholly_free_bytes;
+  for (const auto& home : homes_) {
+    if (home->context == nullptr) continue;
+    if (home->pooled != nullptr) free_bytes += home->pooled->figures(device_).wholly_free_bytes;
+    free_bytes += home->natives.waiting_bytes();  // freed during a capture
+  }
   if (free_bytes == 0) return false;
   const std::uint64_t headroom_bytes = device_.limit.headroom_bytes();
   if (headroom_bytes < bytes && bytes - headroom_bytes > free_bytes) return false;

@@ -164,6 +164,13 @@ Status NativeBlocks::give_back(DeviceState& device, Extent* extent, const CUstre
   return {};
 }
 
+std::uint64_t NativeBlocks::waiting_bytes() const {
+  std::uint64_t bytes = 0;
+  for (auto node = nodes_.begin(); waiting_ != 0 && node != nodes_.end(); ++node)
+    if (node->second.extent.state == ExtentState::free) bytes += align_up(node->second.extent.bytes, kRegionGranularity_bytes);
+  return bytes;
+}
+
 /// Every block that waits goes, whatever is wanted: the program has freed it, and nobody can use it again.
 std::uint64_t NativeBlocks::release(DeviceState& device, ContextPool&, std::uint64_t, bool) {
   std::uint64_t released = 0;

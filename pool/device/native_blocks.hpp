@@ -38,6 +38,8 @@ class NativeBlocks final : public DeviceAllocator {
   /// `is_over`: nothing touches it any more.
   Status give_back(DeviceState& device, heap::Extent* extent, const CUstream* stream = nullptr, bool is_over = false) CUPOOL_REQUIRES(device.lock);
   bool has_waiting() const { return waiting_ != 0; }
+  /// Bytes that release() would give back, with what the driver may have rounded them up to.
+  std::uint64_t waiting_bytes() const;
   BlockSource& source() { return *source_; }
   /// The source has more or fewer idle bytes: tells reserved and limit.
   void book_idle(DeviceState& device) CUPOOL_REQUIRES(device.lock);

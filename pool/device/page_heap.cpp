@@ -114,6 +114,14 @@ void PageHeap::abandon(DeviceState& device, LossVisitor& visitor) {
   is_refused_ = false;
 }
 
+/// Nobody would ever ask again: what the driver refuses now and then is asked for once more. True: done.
+template <class Call> static bool insist(Call&& call) {
+  constexpr int kAttempts = 3;
+  for (int i = 0; i < kAttempts; ++i)
+    if (call() == CUDA_SUCCESS) return true;
+  return false;
+}
+
 /// Natively the memory had gone with its context. [?] whether the reset of a primary context unmaps it: errors are no news.
 void PageHeap::bury(DeviceState& device) {
   const std::vector<Dead> dead = std::exchange(dead_, {});
@@ -122,12 +130,13 @@ void PageHeap::bury(DeviceState& device) {
     const MutexUnlock unlocked(device.lock);
     const RelaxedCaptureMode relaxed(device.driver);
     for (const Dead& one : dead) {
+      bool is_unmapped = true;
       for (const MappedHandle& handle : one.mapped) {
-        memory_->unmap(handle.address, handle.bytes);
-        memory_->release(handle.handle);
+        is_unmapped = insist([&] { return memory_->unmap(handle.address, handle.bytes); }) && is_unmapped;
+        insist([&] { return memory_->release(handle.handle); });
       }
-      for (const Handle& handle : one.loose) memory_->release(handle.id);
-      if (one.bytes != 0) memory_->free_addresses(one.address, one.bytes);
+      for (const Handle& handle : one.loose) insist([&] { return memory_->release(handle.id); });
+      if (one.bytes != 0 && is_unmapped) insist([&] { return memory_->free_addresses(one.address, one.bytes); });
     }
   }
   charge(device);

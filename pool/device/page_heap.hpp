@@ -57,6 +57,8 @@ class PageHeap final : public ExtentAllocator {
   struct PagedRegion;
   /// A physical handle that is mapped nowhere.
   struct Handle { CUmemGenericAllocationHandle id = 0; std::uint64_t bytes = 0; };
+  /// A handle on its way to the driver.
+  struct Going { Handle handle; bool is_unmapped = false; bool is_gone = false; };
   /// Neighbouring empty handles whose addresses go.
   struct Run {
     heap::Extent* extent = nullptr;
@@ -99,8 +101,8 @@ class PageHeap final : public ExtentAllocator {
   void unmap_runs(std::vector<Run>& runs, CUresult* first_error);
   void book_runs(DeviceState& device, const std::vector<Run>& runs) CUPOOL_REQUIRES(device.lock);
   static std::size_t count_handles(const std::vector<Run>& runs);
-  std::uint64_t book_release(DeviceState& device, const std::vector<Run>& runs, const std::vector<Handle>& going, const std::vector<CUresult>& codes, std::size_t was_loose)
-      CUPOOL_REQUIRES(device.lock);
+  std::uint64_t book_release(DeviceState& device, const std::vector<Run>& runs, const std::vector<Going>& going) CUPOOL_REQUIRES(device.lock);
+  void promise_loose(std::size_t count);
   template <class F> void for_each_empty(F&& visit) const;
   std::uint64_t empty_bytes() const;
   std::vector<Span> mapped_runs() const;
@@ -114,6 +116,7 @@ class PageHeap final : public ExtentAllocator {
   std::unique_ptr<vmm::VirtualMemory> memory_;
   std::vector<Handle> loose_;               ///< mapped nowhere
   std::uint64_t loose_bytes_ = 0;
+  std::size_t loose_promised_ = 0;          ///< so many more may come from threads that are in the driver
   std::uint64_t mapped_bytes_ = 0;
   std::uint64_t pinned_handles_ = 0;
   std::vector<heap::Extent*> vacant_;

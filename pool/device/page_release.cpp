@@ -1,5 +1,6 @@
 // PageHeap: empty pages back to the driver, and the quarantine of their addresses. See page_heap.hpp.
 #include <algorithm>
+#include <functional>
 
 #include "pool/device/context_pool.hpp"
 #include "pool/driver/handles.hpp"
@@ -105,42 +106,49 @@ void PageHeap::forget_vacant(const Extent* extent) noexcept { vacant_.erase(std:
 
 std::uint64_t PageHeap::release(DeviceState& device, ContextPool&, std::uint64_t wanted_bytes, bool at_most) {
   while (sharing_) supplied_.wait(device.lock);
-  std::vector<Handle> going;
-  std::uint64_t going_bytes = 0;
-  going.reserve(loose_.size());
-  for (std::size_t i = 0; i < loose_.size() && going_bytes < wanted_bytes;) {
-    if (at_most && loose_[i].bytes > wanted_bytes - going_bytes) {
-      ++i;
-      continue;
-    }
-    going.push_back(loose_[i]);
-    going_bytes += loose_[i].bytes;
-    loose_[i] = loose_.back();
-    loose_.pop_back();
-  }
-  loose_bytes_ -= going_bytes;
+  std::uint64_t left_bytes = wanted_bytes;
+  const auto stays = [&](const Handle& handle) {
+    if (left_bytes == 0 || (at_most && handle.bytes > left_bytes)) return true;
+    left_bytes -= std::min(left_bytes, handle.bytes);
+    return false;
+  };
+  const auto first_going = std::partition(loose_.begin(), loose_.end(), std::ref(stays)) - loose_.begin();
+  const auto was_loose = loose_.size() - static_cast<std::size_t>(first_going);
   std::vector<Run> runs;
-  if (going_bytes < wanted_bytes) take_empty(runs, wanted_bytes - going_bytes, at_most);
-  for (const Run& run : runs) going.insert(going.end(), run.handles.begin(), run.handles.end());
-  if (going.empty()) return 0;
-  const std::size_t was_loose = going.size() - count_handles(runs);
-  std::vector<CUresult> codes(going.size(), CUDA_SUCCESS);
-  loose_.reserve(loose_.size() + going.size());
+  if (left_bytes != 0) take_empty(runs, left_bytes, at_most);
+  std::vector<Going> going;
+  const std::size_t count = was_loose + count_handles(runs);
+  try {  // from here on nothing may fail
+    going.reserve(count);
+    promise_loose(count);
+  } catch (...) {
+    for (const Run& run : runs) heap_.free(run.extent);
+    throw;
+  }
+  for (; loose_.size() > static_cast<std::size_t>(first_going); loose_.pop_back()) {
+    going.push_back({loose_.back(), true, false});
+    loose_bytes_ -= loose_.back().bytes;
+  }
+  if (count == 0) return 0;
   ++releasing_;
   {
     const MutexUnlock unlocked(device.lock);
     const RelaxedCaptureMode relaxed(device.driver);
     CUresult ignored = CUDA_SUCCESS;
     unmap_runs(runs, &ignored);
-    std::size_t next = was_loose;
     for (const Run& run : runs)
-      for (std::size_t i = 0; i < run.handles.size(); ++i) codes[next++] = run.unmapped ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
-    for (std::size_t i = 0; i < going.size(); ++i)
-      if (codes[i] == CUDA_SUCCESS) codes[i] = memory_->release(going[i].id);
+      for (const Handle& handle : run.handles) going.push_back({handle, run.unmapped, false});
+    for (Going& one : going) one.is_gone = one.is_unmapped && memory_->release(one.handle.id) == CUDA_SUCCESS;
   }
   --releasing_;
   supplied_.notify_all();
-  return book_release(device, runs, going, codes, was_loose);
+  return book_release(device, runs, going);
+}
+
+/// Until loose_promised_ is taken back `count` handles may become loose without any call that could fail. Throws std::bad_alloc.
+void PageHeap::promise_loose(std::size_t count) {
+  loose_.reserve(loose_.size() + loose_promised_ + count);
+  loose_promised_ += count;
 }
 
 std::size_t PageHeap::count_handles(const std::vector<Run>& runs) {
@@ -149,18 +157,17 @@ std::size_t PageHeap::count_handles(const std::vector<Run>& runs) {
   return count;
 }
 
-/// `codes`: of each of `going`, of which the first `was_loose` were mapped nowhere; what the driver kept, so do we.
-std::uint64_t PageHeap::book_release(DeviceState& device, const std::vector<Run>& runs, const std::vector<Handle>& going, const std::vector<CUresult>& codes, std::size_t was_loose) {
+/// What the driver kept, so do we.
+std::uint64_t PageHeap::book_release(DeviceState& device, const std::vector<Run>& runs, const std::vector<Going>& going) {
   book_runs(device, runs);
+  loose_promised_ -= going.size();
   std::uint64_t released_bytes = 0;
-  for (std::size_t i = 0; i < going.size(); ++i) {
-    const bool is_mapped_still = codes[i] == CUDA_ERROR_NOT_READY && i >= was_loose;
-    if (codes[i] == CUDA_SUCCESS) {
-      released_bytes += going[i].bytes;
+  for (const Going& one : going) {
+    if (one.is_gone) {
+      released_bytes += one.handle.bytes;
       device.counters().handles_released.add();
-    } else if (!is_mapped_still) {
-      loose_.push_back(going[i]);
-      loose_bytes_ += going[i].bytes;
+    } else if (one.is_unmapped) {
+      keep_loose(one.handle);
     }
   }
   device.limit.refund(released_bytes);

@@ -86,8 +86,9 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
     if (source == Source::move && supply.missing_bytes() != 0) take_empty(supply.runs, supply.missing_bytes(), false);
     const std::size_t most = supply.handles.size() + count_handles(supply.runs) + supply.need_bytes / memory_->granularity_bytes() + 1;
     supply.handles.reserve(most);
-    loose_.reserve(loose_.size() + most);
     vacant_.reserve(vacant_.size() + 1);
+    promise_loose(most);
+    supply.promised = most;
   } catch (...) {
     for (const Run& run : supply.runs) heap_.free(run.extent);
     unclaim(supply);
@@ -189,7 +190,7 @@ void PageHeap::unclaim(Supply& supply) noexcept {
   for (const Handle& handle : supply.handles) keep_loose(handle);
 }
 
-/// Precondition: loose_ has room.
+/// Precondition: promised, or taken from there just now.
 void PageHeap::keep_loose(const Handle& handle) noexcept {
   loose_.push_back(handle);
   loose_bytes_ += handle.bytes;
@@ -298,6 +299,7 @@ void PageHeap::map_all(Supply& supply) {
 
 /// Nothing here may fail: what could was done before the driver was called.
 Status PageHeap::publish(DeviceState& device, Supply& supply) {
+  loose_promised_ -= supply.promised;
   book_runs(device, supply.runs);
   device.add_reserved(static_cast<std::int64_t>(supply.created_bytes));
   device.counters().handles_created.add(supply.created_handles);

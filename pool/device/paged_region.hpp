@@ -41,6 +41,7 @@ struct PageHeap::Supply {
   std::uint64_t created_bytes = 0;
   std::uint64_t created_handles = 0;
   std::uint64_t room_bytes = 0;            ///< what the driver is believed to have left
+  std::size_t promised = 0;                ///< handles that may become loose
   std::size_t mapped_handles = 0;          ///< the first so many of `handles` are mapped
   std::uint64_t mapped_bytes = 0;
   bool is_accessible = false;

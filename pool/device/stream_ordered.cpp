@@ -264,13 +264,19 @@ bool DevicePool::retire_stamped(ContextPool& home, CUcontext asking, Error* erro
   return false;
 }
 
+/// The same for all contexts of the device: what one of them gives back the driver has for another.
+bool DevicePool::retire_any_stamped(CUcontext asking, Error* error) {
+  for (std::size_t i = 0; i < homes_.size(); ++i)  // by index: the list may grow while the lock is let go of
+    if (retire_stamped(*homes_[i], asking, error)) return true;
+  return false;
+}
+
 void DevicePool::retire_all(CUcontext asking, bool may_wait) {
   Error ignored{};  // an error of an older epoch is for the call that meets it
   while (retire_oldest(asking, may_wait, &ignored)) {
   }
-  for (std::size_t i = 0; i < homes_.size(); ++i)  // by index: the list may grow while the lock is let go of
-    while (retire_stamped(*homes_[i], asking, &ignored)) {
-    }
+  while (retire_any_stamped(asking, &ignored)) {
+  }
 }
 
 bool DevicePool::has_stamped() {

@@ -214,3 +214,66 @@ TEST_CASE("pages: repeated steps make no call of the driver's from the third on"
   }
   CHECK(memory_and_sync_calls() == calls);
 }
+
+TEST_CASE("pages: what the driver will not take back stays the pool's, whatever it says") {
+  const CUresult code = GENERATE(CUDA_ERROR_NOT_READY, CUDA_ERROR_UNKNOWN);
+  Rig rig(pages("64MiB"));
+  rig.free(rig.allocate(16 * kMiB));
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  cusim_fail("cuMemRelease", 2, code, 3);
+  rig.pools().trim();
+  CHECK(rig.pools().check() == "");
+  CHECK(now(rig.counters().reserved_bytes) == 6 * kMiB);
+  CHECK(cusim_used_bytes(0) == 6 * kMiB);
+  rig.allocate(60 * kMiB);  // and serves again
+  CHECK(cusim_used_bytes(0) <= 64 * kMiB);
+}
+
+TEST_CASE("pages: what a dead context left behind is asked for again when the driver refuses once or twice") {
+  const char* symbol = GENERATE("cuMemUnmap", "cuMemRelease", "cuMemAddressFree");
+  const unsigned nth = GENERATE(1U, 3U);
+  CAPTURE(symbol, nth);
+  Rig rig(pages("64MiB"));
+  rig.allocate(16 * kMiB);
+  cusim_fail(symbol, nth, CUDA_ERROR_UNKNOWN, 2);
+  rig.reset_device();
+  CHECK(cusim_used_bytes(0) == 0);
+  CHECK(now(rig.counters().reserved_bytes) == 0);
+}
+
+TEST_CASE("what one context's streams have freed behind events of their own serves another context") {
+  const config::Backing backing = GENERATE(config::Backing::pages, config::Backing::segments);
+  RigOptions options = pages_with_limit("32MiB");
+  options.pool.backing = backing;
+  Rig rig(options);
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CUstream another = nullptr;
+  REQUIRE(cuStreamCreate(&another, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  const auto name_of = [](CUstream one) { return StreamName{one, reinterpret_cast<std::uintptr_t>(one)}; };
+  const auto take = [&](CUstream on, std::size_t bytes) { return rig.pools().allocate_on(rig.context(), bytes, name_of(on), 1, "cuMemAllocAsync"); };
+  REQUIRE(rig.pools().free_on(take(another, 512).value(), rig.context(), name_of(another)).outcome == FreeOutcome::freed);
+  CHECK(take(stream, 40 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);  // memory is short from now on: frees carry events
+  const Result<CUdeviceptr> block = take(stream, 20 * kMiB);
+  REQUIRE(block.ok());
+  REQUIRE(cusim_launch_fill(stream, block.value(), 512, 1, kMs) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().free_on(block.value(), rig.context(), name_of(stream)).outcome == FreeOutcome::freed);
+  CUcontext second = nullptr;
+  REQUIRE(cuCtxCreate_v2(&second, 0, 0) == CUDA_SUCCESS);
+  rig.pools().context_seen(second, 0);
+  CHECK(rig.try_allocate(24 * kMiB).code() == CUDA_SUCCESS);
+}
+
+TEST_CASE("pages: a block of the driver's own that a stream freed makes room when it is needed") {
+  Rig rig(pages_with_limit("33MiB"));
+  rig.allocate(22 * kMiB);
+  const CUdeviceptr odd = rig.allocate(10 * kMiB + 512 * kKiB);  // only as a block of its own: the limit ends within a page
+  BlockView view;
+  REQUIRE(rig.pools().find(odd, &view) == Ownership::live);
+  REQUIRE(view.is_native);
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_spin(stream, kMs) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().free_on(odd, rig.context(), {stream, 1}).outcome == FreeOutcome::freed);
+  CHECK(rig.try_allocate(8 * kMiB).code() == CUDA_SUCCESS);
+}
