@@ -2,18 +2,26 @@
 #include "shim/export_hints.hpp"
 
 #include <elf.h>
+#include <fcntl.h>
 #include <link.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 #include <string_view>
 
+#include "shim/elf_references.hpp"
 #include "shim/entry_points.hpp"
 #include "shim/process.hpp"
 
 namespace cupool::shim::export_hints {
 namespace {
+
+constexpr std::string_view kRuntimeExport = "cudaIpcGetMemHandle";
 
 std::atomic<bool> g_looked_up{false};
 
@@ -49,7 +57,7 @@ bool says_more_than(const char* name, long bound) {
 
 /// Is it a function that hands memory to other processes, in the driver's names or the runtime's?
 bool is_export(std::string_view name) {
-  if (name == "cudaIpcGetMemHandle") return true;
+  if (name == kRuntimeExport) return true;
   const std::optional<Entry> entry = name.starts_with("cu") ? find_symbol(name) : std::nullopt;
   return entry && kEntryPoints[static_cast<std::size_t>(*entry)].role == Role::exporting;
 }
@@ -135,6 +143,31 @@ int visit_main(dl_phdr_info* info, std::size_t, void* found) {
   return 1;
 }
 
+/// The file that the program was started from, even if its name is gone; nobody can shorten it while it runs. Empty if it cannot be had.
+class ProgramFile {
+ public:
+  ProgramFile() {
+    const int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    if (file < 0) return;
+    struct stat facts {};
+    if (fstat(file, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size > 0) {
+      void* memory = mmap(nullptr, static_cast<std::size_t>(facts.st_size), PROT_READ, MAP_PRIVATE, file, 0);
+      if (memory != MAP_FAILED) bytes_ = {static_cast<const std::byte*>(memory), static_cast<std::size_t>(facts.st_size)};
+    }
+    close(file);
+  }
+  ~ProgramFile() {
+    if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  }
+  ProgramFile(const ProgramFile&) = delete;
+  ProgramFile& operator=(const ProgramFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
 }  // namespace
 
 bool has_local_ranks() {
@@ -151,10 +184,13 @@ bool program_imports_export() {
   return found;
 }
 
+bool program_calls_its_own_export() { return refers_to_own_function(ProgramFile().bytes(), kRuntimeExport); }
+
 const char* reason() {
   if (has_local_ranks()) return "several ranks run on this machine";
   if (program_imports_export()) return "the program imports a function that shares memory with other processes";
-  return g_looked_up.load(std::memory_order_relaxed) ? "the program looked up a function that shares memory with other processes" : nullptr;
+  if (g_looked_up.load(std::memory_order_relaxed)) return "the program looked up a function that shares memory with other processes";
+  return program_calls_its_own_export() ? "the program calls a function, linked into it, that shares memory with other processes" : nullptr;
 }
 
 void note_lookup() {

@@ -1,8 +1,9 @@
 // Will this process hand memory to other processes? Legacy handles exist for cuMemAlloc memory only, so that under CUPOOL_BACKING=auto
 // such a process keeps to segments. Asked once before the first context is served; a lookup of an exporting function may tell it later.
 //
-// Guesses from what is cheap to see: the launcher's variables, and what the program itself imports. A statically linked runtime shows
-// neither. Thread-safe; never calls the driver.
+// Guesses from what is cheap to see: the launcher's variables, what the program itself imports, and whether it calls the exporting function of
+// a runtime that was linked into it. Not seen: the same in a program without a symbol table (stripped) or in one of its libraries.
+// Thread-safe; never calls the driver.
 #pragma once
 
 namespace cupool::shim::export_hints {
@@ -13,6 +14,9 @@ const char* reason();
 bool has_local_ranks();
 /// Does the main program import a function that exports memory, of the driver or of the runtime?
 bool program_imports_export();
+/// Was the runtime linked into the program, and does the program call, or take the address of, the function of it that exports memory? Reads
+/// the program's file: about 1 ms for each MB of code and symbols.
+bool program_calls_its_own_export();
 
 /// The program has looked an exporting function up by its name.
 void note_lookup();

@@ -48,7 +48,8 @@ Process::Process(const DriverApi& driver_api, std::unique_ptr<config::Options> l
       pools(api, *options, page.devices(), observe::kMaxDevices, nullptr, trace.sink()),
       shared(api, pools, {identity.live_identity().pid, identity.live_identity().process_start_ticks}),
       reporter(pools, *options, identity, report_path, trace, page) {
-  if (options->ipc == config::IpcMode::automatic && export_hints::reason() != nullptr) pools.keep_to_segments();
+  const bool may_choose = options->ipc == config::IpcMode::automatic && options->backing == config::Backing::automatic;
+  if (may_choose && export_hints::reason() != nullptr) pools.keep_to_segments();
 }
 
 /// One thread serves it; the word goes back to 0 when it is done.
