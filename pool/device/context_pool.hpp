@@ -32,6 +32,7 @@ struct ContextPool {
   CUcontext context = nullptr;               ///< null: unused
   bool serving = false;                      ///< false while the context is being ended
   std::unique_ptr<DeviceAllocator> pooled;   ///< null under `platform`
+  std::uint32_t burials = 0;                 ///< threads in pooled->bury()
   NativeBlocks natives;                      ///< blocks that are allocations of their own
   StreamLanes streams;                       ///< of `pooled`
   std::atomic<CUstream> release_stream{nullptr};  ///< private and idle: regions go back in its order

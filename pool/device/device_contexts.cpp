@@ -82,8 +82,10 @@ CUresult DevicePool::end_context(ContextPool* home, const std::function<CUresult
   else home->serving = true;
   contexts.finish_end(home, gone);
   if (!gone || home->pooled == nullptr || !may_call_driver()) return result;
+  ++home->burials;
   home->pooled->bury(device_);
-  if (home->context == nullptr) home->pooled.reset();  // the next context may have another kind
+  const bool is_last = --home->burials == 0;  // the next context may have come and gone meanwhile
+  if (is_last && home->context == nullptr) home->pooled.reset();  // the next context may have another kind
   return result;
 }
 

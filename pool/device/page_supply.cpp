@@ -159,11 +159,15 @@ std::uint64_t PageHeap::room_bytes(const DeviceState& device) const {
 }
 
 void PageHeap::ask_room(DeviceState& device) {
-  const MutexUnlock unlocked(device.lock);
-  const RelaxedCaptureMode relaxed(device.driver);
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
-  if (device.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes) != CUDA_SUCCESS) return;
+  CUresult code = CUDA_SUCCESS;
+  {
+    const MutexUnlock unlocked(device.lock);
+    const RelaxedCaptureMode relaxed(device.driver);
+    code = device.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes);
+  }
+  if (code != CUDA_SUCCESS) return;
   device.publish_driver_free(free_bytes);
   created_bytes_ = 0;
   must_ask_ = false;

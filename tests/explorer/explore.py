@@ -27,7 +27,7 @@ class Runner:
     """How the program is run: its environment and its fixed arguments. `backing`: of the next runs."""
 
     def __init__(self, given, folder):
-        takes_turns = given.policy in POOLED and not given.native and (given.devices == 1 or given.unlinked)  # pages are not opened to peers
+        takes_turns = given.policy in POOLED and not given.native
         self.backings = [given.backing] if given.backing != "both" else list(BACKINGS) if takes_turns else ["segments"]
         self.backing = self.backings[0]
         self.report = None if given.native else Path(folder) / "report.json"

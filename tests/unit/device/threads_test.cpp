@@ -179,3 +179,96 @@ TEST_CASE("threads that miss at once share what one of them brings") {
   CHECK(now(rig.counters().live_blocks) == 400);
   CHECK(now(rig.counters().reserved_bytes) <= 128 * kMiB);
 }
+
+namespace {
+struct PagedWorker {
+  Rig& rig;
+  unsigned seed;
+  std::atomic<std::uint64_t>& failures;
+
+  /// What one thread does with one context, which is its own from the second round on: then it ends with blocks in it.
+  void use(CUcontext context, std::mt19937& random) const {
+    cuCtxSetCurrent(context);
+    CUstream stream = nullptr;
+    cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+    const StreamName name{stream, reinterpret_cast<std::uintptr_t>(stream)};
+    std::vector<CUdeviceptr> held;
+    for (int step = 0; step < 2 * kSteps; ++step) {
+      const bool ordered = random() % 3 == 0;
+      if (held.size() < 7 && random() % 2 == 0) {
+        const std::size_t bytes = 512 + random() % (7 * kMiB);
+        const Result<CUdeviceptr> block = ordered ? rig.pools().allocate_on(context, bytes, name, 1, "cuMemAllocAsync") : rig.pools().allocate(context, bytes, "cuMemAlloc_v2");
+        if (!block.ok()) {
+          if (block.code() != CUDA_ERROR_OUT_OF_MEMORY) failures.fetch_add(1);
+          continue;
+        }
+        const auto value = static_cast<std::uint8_t>(random());
+        cusim_launch_fill(stream, block.value() + bytes - 512, 512, value, 10'000);
+        cusim_launch_check(stream, block.value() + bytes - 512, 512, value, 10'000);
+        held.push_back(block.value());
+      } else if (!held.empty()) {
+        const FreeResult result = ordered ? rig.pools().free_on(held.back(), context, name) : rig.pools().free(held.back());
+        if (result.outcome != FreeOutcome::freed) failures.fetch_add(1);
+        held.pop_back();
+      }
+      if (step % 16 == 0) cusim_advance_ns(30'000);
+      if (step % 64 == 9) rig.pools().trim();
+      if (step % 64 == 20) rig.pools().snapshot(std::chrono::milliseconds(5));
+      if (step % 512 == 30 && !held.empty()) rig.pools().pin_pages(held.back());
+    }
+    if (context != rig.context()) return;
+    for (const CUdeviceptr block : held) rig.pools().free(block);
+    rig.pools().stream_ending(context, name.identity);
+  }
+
+  void operator()() {
+    std::mt19937 random(seed);
+    use(rig.context(), random);
+    for (int round = 0; round < 3; ++round) {
+      CUcontext own = nullptr;
+      if (cuCtxCreate_v2(&own, 0, 0) != CUDA_SUCCESS) {
+        failures.fetch_add(1);
+        return;
+      }
+      rig.pools().context_seen(own, 0);
+      use(own, random);
+      rig.pools().end_context(own, [own] { return cuCtxDestroy_v2(own); }, [] { return true; });
+    }
+  }
+};
+}  // namespace
+
+TEST_CASE("threads on pages: misses, moves, releases, contexts that end with blocks in them, pins and snapshots at once") {
+  RigOptions options;
+  options.pool.backing = config::Backing::pages;
+  options.pool.limit.all = config::parse_amount("96MiB");
+  Rig rig(options);
+  std::atomic<std::uint64_t> failures{0};
+  std::atomic<int> working{6};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 6; ++t)
+    threads.emplace_back([&, t] {
+      PagedWorker{rig, t, failures}();
+      working.fetch_sub(1);
+    });
+  CUstream capturing = nullptr;
+  REQUIRE(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  int invalidated = 0;
+  while (working.load() != 0) {
+    CUgraph graph = nullptr;
+    if (rig.pools().begin_capture(capturing, [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL); }, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) != CUDA_SUCCESS) continue;
+    std::this_thread::yield();
+    if (rig.pools().end_capture(capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) != CUDA_SUCCESS) ++invalidated;
+    std::this_thread::yield();
+  }
+  for (std::thread& thread : threads) thread.join();
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(failures.load() == 0);
+  CHECK(invalidated == 0);
+  CHECK(now(rig.counters().remaps) > 0);
+  CHECK(now(rig.counters().live_blocks) == 0);
+  CHECK(cusim_mismatched_bytes() == 0);
+  CHECK(rig.pools().check() == "");
+  rig.pools().trim();
+  CHECK(now(rig.counters().reserved_bytes) == cusim_used_bytes(0));
+}
