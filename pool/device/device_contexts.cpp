@@ -18,7 +18,6 @@ namespace {
 constexpr std::uint64_t kPinPause_ns = 20'000;
 constexpr std::uint64_t kEndBound_ns = 100'000'000;
 constexpr std::uint64_t kLongestPinPause_ns = 2'000'000;
-constexpr bool kAutoPages = false;  ///< until programs cannot tell paged blocks from others
 }  // namespace
 
 ContextPool* DevicePool::context_seen(CUcontext context) {
@@ -94,7 +93,7 @@ CUresult DevicePool::end_context(ContextPool* home, const std::function<CUresult
 std::unique_ptr<DeviceAllocator> DevicePool::make_heap() {
   const PoolServices& services = device_.services;
   const config::Backing backing = services.options.backing;
-  const bool may_page = backing == config::Backing::pages || (backing == config::Backing::automatic && kAutoPages && !services.keeps_to_segments.load(std::memory_order_relaxed) &&
+  const bool may_page = backing == config::Backing::pages || (backing == config::Backing::automatic && !services.keeps_to_segments.load(std::memory_order_relaxed) &&
                                                               !device_.services.contexts.has_others(device_));
   auto memory = std::make_unique<vmm::VirtualMemory>(device_.driver, device_.ordinal, device_.services.clock);
   device_.pages_available = memory->available() && !may_page;

@@ -106,7 +106,7 @@ TEST_CASE("a device's identity is the driver's") {
 
 TEST_CASE("options that are not served yet are named once, and the report says what serves") {
   RigOptions options;
-  options.pool.backing = GENERATE(config::Backing::pages, config::Backing::segments);
+  options.pool.backing = GENERATE(config::Backing::pages, config::Backing::automatic, config::Backing::segments);
   options.pool.stacks = config::StackMode::python;
   Rig rig(options);
   CHECK(rig.pools().take_warnings().size() == 1);
