@@ -72,7 +72,8 @@ class PendingWork(WithTrace):
 class Scripts(WithTrace):
     def test_replay_finds_the_smallest_device_and_counts_the_drivers_calls(self):
         rows = {row["case"]: row for row in self.script("replay.py", "--repeat", 1, "--pending", 4, self.trace)["rows"]}
-        self.assertEqual(set(rows), {"driver", "driver, async", "grow", "preallocate", "platform", "grow, async", "glibc", "mimalloc"})
+        self.assertEqual(set(rows), {"driver", "driver, async", "grow", "preallocate", "platform", "grow, async", "grow, segments", "grow, segments, async",
+                                     "grow, pages", "grow, pages, async", "glibc", "mimalloc"})
         for name, row in rows.items():
             self.assertEqual((row["peak_live_bytes"], row["allocations"]), (8 * MIB, 40), name)
             self.assertGreater(row["ns_per_call"]["median"], 0, name)

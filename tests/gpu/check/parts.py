@@ -39,14 +39,14 @@ def _probe(name: str) -> Callable[[Place, float], Outcome]:
     return run
 
 
-def _same_under_pool(name: str) -> Callable[[Place, float], Outcome]:
+def _same_under_pool(name: str, **settings: str) -> Callable[[Place, float], Outcome]:
     def run(place: Place, limit_s: float) -> Outcome:
         lacking = _missing(place, "gpu_probe")
         if lacking:
             return lacking
         command = [str(place.program("gpu_probe")), name]
         plain = outcome.of_ended(place.run(command, limit_s / 2))
-        pooled = outcome.of_ended(place.run(command, limit_s / 2, place.shim_environment("none")))
+        pooled = outcome.of_ended(place.run(command, limit_s / 2, place.shim_environment("none", **settings)))
         for side, word in ((plain, "natively"), (pooled, "under the pool")):
             if side.status != outcome.PASSED:
                 return Outcome(side.status, f"{word}: {side.reason}", side.answers)
@@ -150,7 +150,7 @@ PARTS = [
     Part("same_contexts", 30, "contexts, again under the pool", True, _same_under_pool("contexts")),
     Part("same_pointers", 30, "pointers, again under the pool", True, _same_under_pool("pointers")),
     Part("same_capture", 40, "capture, again under the pool", True, _same_under_pool("capture")),
-    Part("same_ipc", 60, "IPC, again under the pool in both processes", True, _same_under_pool("ipc")),
+    Part("same_ipc", 60, "IPC, again under the pool in both processes", True, _same_under_pool("ipc", CUPOOL_BACKING="segments")),
     Part("same_fork", 60, "a forked child, again under the pool", True, _same_under_pool("fork")),
     Part("same_stream_ordered", 30, "stream-ordered memory, again under the pool", True, _same_under_pool("stream_ordered")),
     Part("same_mempools", 30, "memory pools, again under the pool", True, _same_under_pool("mempools")),

@@ -1,5 +1,7 @@
 // Does cuGetProcAddress return the pointer that dlsym gives? Asked for every row of shim/entry_points.def, in both
 // forms and with both stream flags: the pool's table of hooks is keyed by that pointer.
+#include <algorithm>
+
 #include "tests/gpu/probes/probe.hpp"
 
 namespace probe {
@@ -17,7 +19,10 @@ const Row kRows[] = {
 #undef HOOK
 };
 
-bool is_per_thread(std::string_view symbol) { return symbol.size() > 5 && symbol.substr(symbol.size() - 5) == "_ptsz"; }
+bool is_per_thread(std::string_view symbol) {
+  const std::string_view end = symbol.substr(symbol.size() - std::min<std::size_t>(symbol.size(), 5));
+  return end == "_ptsz" || end == "_ptds";
+}
 
 /// What one lookup gave, beside dlsym's answer.
 std::string compare(CUresult code, void* found, void* expected) {

@@ -51,7 +51,8 @@ void check_row(void* driver, GetProcAddress first, GetProcAddressV2 second, cons
   expect(is_ours(by_handle), "dlsym(handle) does not resolve into libcupool.so", row.symbol);
   expect(dlsym(RTLD_DEFAULT, row.symbol) == by_handle, "dlsym(RTLD_DEFAULT) gives another address", row.symbol);
   const std::string symbol = row.symbol;
-  const cuuint64_t flags = symbol.ends_with("_ptsz") ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
+  const bool is_per_thread = symbol.ends_with("_ptsz") || symbol.ends_with("_ptds");
+  const cuuint64_t flags = is_per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
   void* by_first = nullptr;
   void* by_second = nullptr;
   CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
