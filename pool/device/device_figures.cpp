@@ -139,8 +139,9 @@ Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const c
     release_free(nullptr, bytes > headroom_bytes ? bytes - headroom_bytes : 1);
     if (device_.limit.charge(bytes)) return {};
   }
+  if (!ask) return fail(bytes, api, nullptr, reason_of_refusal({CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal}));
   CUresult reason = CUDA_ERROR_OUT_OF_MEMORY;
-  if (ask && may_call_driver()) {
+  if (may_call_driver()) {
     const MutexUnlock unlocked(device_.lock);
     reason = ask();
   }

@@ -102,6 +102,8 @@ DRIVERS_POOL = [
 
 # Legacy handles exist for cuMemAlloc memory only: under `auto` this program, which imports the call, would be on segments.
 PAGED = [
+    Accepted("a breach of the limit by an array is not asked of the driver: a broken context's error comes before the shape's", on("limit"), "code=1", "code=700",
+             symbols="cuMipmappedArrayCreate", situations="broken", consequences=True),
     Accepted("CUPOOL_BACKING=pages: memory on mapped pages cannot be shared by the legacy calls, and says so", on("grow", "sync"), ".*code=0", ".*code=801",
              symbols="cuIpc(Get|Open)MemHandle.*", consequences=True),
 ]
@@ -114,6 +116,8 @@ RUNTIME = [
     Accepted("the limit is what the device has", on("limit"), "total=1073741824", "total=943718400", symbols="cudaMemGetInfo", consequences=True),
     Accepted("a breach of the limit is answered before the driver has looked at the other arguments", on("limit"), "code=1", "code=2",
              symbols="cudaMallocFromPoolAsync", situations="first call", consequences=True),
+    Accepted("CUPOOL_BACKING=pages: memory on mapped pages cannot be shared by the legacy calls, and says so", on("grow", "sync"), r"(code|last)=0", r"(code|last)=801",
+             symbols="cudaIpc(Get|Open)MemHandle", consequences=True),
 ]
 
 ACCEPTED = {"battery": DELIBERATE + NOT_ESTABLISHED + SYNC_WAITS + CONSEQUENCES + DRIVERS_POOL + PAGED, "battery_runtime": RUNTIME, "battery_runtime_per_thread": RUNTIME}

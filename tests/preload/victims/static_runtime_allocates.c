@@ -1,7 +1,7 @@
 // The runtime is linked into the program, which uses nothing of it that shares memory: `auto` gives it the same as a program that gives no sign.
 //! case auto
 //! env CUPOOL_BACKING=auto
-//! check c["allocations"] == 1
+//! check c["allocations"] == 1 and d["backing"] == "pages"
 //! case pages
 //! env CUPOOL_BACKING=pages
 //! check c["allocations"] == 1 and d["backing"] == "pages"
