@@ -179,7 +179,7 @@ std::string PageHeap::check_region(const Region& region, std::uint64_t* mapped_b
 
 std::string PageHeap::check(DeviceState& device) const {
   std::string broken = heap_.check();
-  if (supplying_) return broken;
+  if (supplying_ || releasing_ != 0) return broken;  // what a thread is in the driver with is on no list
   std::uint64_t mapped_bytes = 0;
   std::uint64_t quarantined_bytes = 0;
   heap_.for_each_region([&](const Region& region) {
@@ -192,9 +192,53 @@ std::string PageHeap::check(DeviceState& device) const {
   if (mapped_bytes != mapped_bytes_) return "mapped bytes are not the sum of the mapped handles";
   if (loose_bytes != loose_bytes_) return "loose bytes are not the sum of the handles that are mapped nowhere";
   if (quarantined_bytes != quarantined_bytes_) return "quarantined bytes are not the sum of the quarantined addresses";
+  if (broken = check_addresses(); !broken.empty()) return broken;
+  return check_handles();
+}
+
+/// Addresses without memory are of one kind each, and on its list.
+std::string PageHeap::check_addresses() const {
+  std::string broken;
+  std::size_t vacant = 0;
+  std::size_t quarantined = 0;
+  heap_.for_each_region([&](const Region& region) {
+    bool follows_vacant = false;
+    heap_.for_each_extent(region, [&](const Extent& extent) {
+      const bool is_absent = extent.state == ExtentState::absent;
+      const bool is_vacant = is_absent && extent.flags == kVacantFlag;
+      if (is_absent && !is_vacant && extent.flags != kQuarantinedFlag && extent.flags != kLostFlag) broken = "addresses without memory are neither vacant nor quarantined nor lost";
+      if (is_vacant && follows_vacant) broken = "two vacant ranges lie beside each other";
+      vacant += is_vacant ? 1 : 0;
+      quarantined += is_absent && extent.flags == kQuarantinedFlag ? 1 : 0;
+      follows_vacant = is_vacant;
+    });
+  });
+  if (!broken.empty()) return broken;
+  if (vacant != vacant_.size()) return "vacant addresses are not those that are listed";
   for (const Extent* extent : vacant_)
     if (extent->state != ExtentState::absent || extent->flags != kVacantFlag) return "addresses are listed as vacant that are not";
-  return {};
+  for (const Extent* extent = quarantined_.first; extent != nullptr; extent = extent->bin_next) {
+    if (quarantined-- == 0 || extent->flags != kQuarantinedFlag) return "addresses are listed as quarantined that are not";
+    if (extent->bin_next == nullptr ? extent != quarantined_.last : extent->bin_next->birth < extent->birth) return "quarantined addresses are not listed oldest first";
+  }
+  return quarantined == 0 ? "" : "quarantined addresses are on no list";
+}
+
+/// A physical handle is in one place.
+std::string PageHeap::check_handles() const {
+  std::vector<CUmemGenericAllocationHandle> ids;
+  std::uint64_t pinned = 0;
+  heap_.for_each_region([&](const Region& region) {
+    static_cast<const PagedRegion*>(static_cast<const RegionInfo*>(region.owner))->table.for_each([&](const MappedHandle& handle) {
+      ids.push_back(handle.handle);
+      pinned += handle.is_pinned ? 1 : 0;
+    });
+  });
+  for (const Handle& handle : loose_) ids.push_back(handle.id);
+  std::sort(ids.begin(), ids.end());
+  if (std::adjacent_find(ids.begin(), ids.end()) != ids.end()) return "a physical handle is in two places";
+  if (pinned != pinned_handles_) return "pinned handles are not those that are counted";
+  return loose_promised_ == 0 ? "" : "room is kept for handles that nobody brings";
 }
 
 }  // namespace cupool::device

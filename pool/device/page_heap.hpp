@@ -110,6 +110,8 @@ class PageHeap final : public ExtentAllocator {
   void expire(DeviceState& device, bool early) CUPOOL_REQUIRES(device.lock);
   void make_vacant(heap::Extent* extent) noexcept;
   void forget_vacant(const heap::Extent* extent) noexcept;
+  std::string check_addresses() const;
+  std::string check_handles() const;
   std::string check_region(const heap::Region& region, std::uint64_t* mapped_bytes, std::uint64_t* quarantined_bytes) const;
 
   std::uint64_t total_bytes_;
