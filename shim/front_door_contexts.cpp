@@ -163,7 +163,8 @@ CUresult enable_peer(const Real<CUresult(CUcontext, unsigned)>& real, CUcontext 
   own.pools.link_devices();  // before the call: from its success on the peer's work may reach our blocks
   const CUresult result = with_room(real, peer, flags);
   CUdevice device = 0;
-  if (result == CUDA_SUCCESS && own.api.cuCtxGetDevice(&device) == CUDA_SUCCESS) {
+  const auto knows_device = [&] { return own.api.cuCtxGetDevice(&device) == CUDA_SUCCESS; };
+  if (result == CUDA_SUCCESS && (knows_device() || knows_device())) {  // a question that fails once changes nothing
     const Status shared = own.pools.share_pages(own.contexts.owner(peer), device);
     if (!shared.ok() && own.api.cuCtxDisablePeerAccess != nullptr) own.api.cuCtxDisablePeerAccess(peer);
     if (!shared.ok()) return shared.code();
