@@ -135,7 +135,7 @@ TEST_CASE("pages: empty ones go back, a page at a time") {
 TEST_CASE("pages: every refusal of the driver leaves the books and the driver's in agreement") {
   const char* symbol = GENERATE("cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease", "cuMemGetInfo_v2");
   const CUresult code = GENERATE(CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_ERROR_NOT_SUPPORTED);
-  const unsigned nth = GENERATE(1U, 2U, 5U, 9U);
+  const unsigned nth = GENERATE(1U, 6U);
   CAPTURE(symbol, code, nth);
   Rig rig(pages_with_limit("64MiB"));
   cusim_fail(symbol, nth, code, 3);
@@ -162,8 +162,8 @@ TEST_CASE("pages: every refusal of the driver leaves the books and the driver's 
 }
 
 TEST_CASE("pages: random blocks on streams at every pressure: no byte has two owners") {
-  const char* limit = GENERATE("24MiB", "64MiB", "300MiB");
-  const unsigned seed = GENERATE(1U, 2U, 3U);
+  const char* limit = GENERATE("14MiB", "24MiB");
+  const unsigned seed = GENERATE(1U, 2U);
   CAPTURE(limit, seed);
   Rig rig(pages_with_limit(limit));
   std::mt19937 random(seed);
@@ -172,9 +172,9 @@ TEST_CASE("pages: random blocks on streams at every pressure: no byte has two ow
   struct Block { CUdeviceptr address; std::size_t bytes; CUstream stream; unsigned char value; };
   std::vector<Block> live;
   unsigned char value = 0;
-  for (int step = 0; step < 600; ++step) {
+  for (int step = 0; step < 400; ++step) {
     if (random() % 2 == 0) {
-      const std::size_t bytes = random() % 4 == 0 ? 1 + random() % (8 * kMiB) : 1 + random() % (256 * kKiB);
+      const std::size_t bytes = random() % 4 == 0 ? 1 + random() % (5 * kMiB) : 1 + random() % (96 * kKiB);
       const Result<CUdeviceptr> block = rig.try_allocate(bytes);
       if (!block.ok()) continue;
       const CUstream stream = streams[random() % streams.size()];
@@ -191,6 +191,7 @@ TEST_CASE("pages: random blocks on streams at every pressure: no byte has two ow
     if (step % 100 == 0) REQUIRE(rig.pools().check() == "");
   }
   REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(now(rig.counters().remaps) > 0);
   CHECK(cusim_mismatched_bytes() == 0);
 }
 
