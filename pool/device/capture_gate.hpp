@@ -116,7 +116,6 @@ class CaptureGate {
     pthread_t begun_by;  ///< a later thread that has the same is taken for it, and waits for less
   };
 
-
   static constexpr std::uint64_t kSynchronisingBound_ns = 1'000'000'000;
   static constexpr std::uint64_t kSynchronisingPause_ns = 20'000;
 

@@ -19,7 +19,7 @@ PageHeap::PageHeap(std::uint64_t device_total_bytes, std::unique_ptr<vmm::Virtua
 
 /// Frees what belongs to the host: the driver's memory goes with the process.
 PageHeap::~PageHeap() {
-  heap_.for_each_region([](const Region& region) { delete static_cast<PagedRegion*>(static_cast<RegionInfo*>(region.owner)); });
+  heap_.for_each_region([](const Region& region) { delete &paged(region); });
 }
 
 /// Books the driver calls made since the last time.
@@ -30,7 +30,7 @@ void PageHeap::charge(DeviceState& device) {
 }
 
 void PageHeap::pin(DeviceState&, const Extent& extent) {
-  PageTable& table = region_of(extent).table;
+  PageTable& table = table_of(extent);
   for (std::uint64_t address = extent.address; address < extent.address + extent.bytes;) {
     const MappedHandle handle = table.at(address);
     pinned_handles_ += handle.is_pinned ? 0 : 1;
@@ -42,7 +42,7 @@ void PageHeap::pin(DeviceState&, const Extent& extent) {
 std::uint64_t PageHeap::empty_bytes() const {
   std::uint64_t bytes = 0;
   if (pinned_handles_ != 0) {
-    for_each_empty([&](const MappedHandle& handle, Extent*) {
+    for_each_empty([&](const MappedHandle& handle) {
       bytes += handle.bytes;
       return false;
     });
@@ -50,7 +50,7 @@ std::uint64_t PageHeap::empty_bytes() const {
   }
   const std::uint64_t page_bytes = memory_->granularity_bytes();
   heap_.any_hole([&](Extent* hole) {
-    if (hole->bytes >= page_bytes) bytes += region_of(*hole).table.bytes_inside(hole->address, hole->bytes);
+    if (hole->bytes >= page_bytes) bytes += table_of(*hole).bytes_inside(hole->address, hole->bytes);
     return hole->bytes < page_bytes / 2;
   });
   return bytes;
@@ -72,7 +72,7 @@ HeapFigures PageHeap::figures_without_deferred(DeviceState& device) const {
   figures.largest_free_bytes = heap_.project_deferred_free().largest_free_bytes;
   figures.wholly_free_bytes = loose_bytes_;
   heap_.for_each_region([&](const Region& region) {
-    const PageTable& table = static_cast<const PagedRegion*>(static_cast<const RegionInfo*>(region.owner))->table;
+    const PageTable& table = paged(region).table;
     std::uint64_t run_address = 0;
     std::uint64_t run_bytes = 0;
     const auto end_run = [&] {
@@ -94,9 +94,9 @@ void PageHeap::abandon(DeviceState& device, LossVisitor& visitor) {
   std::vector<Region*> regions;
   heap_.for_each_region([&](const Region& region) { regions.push_back(heap_.find_region(region.address)); });
   for (Region* region : regions) {
-    const std::unique_ptr<PagedRegion> paged(static_cast<PagedRegion*>(static_cast<RegionInfo*>(region->owner)));
+    const std::unique_ptr<PagedRegion> info(&paged(*region));
     Dead dead{region->address, region->bytes, {}, {}};
-    paged->table.for_each([&](const MappedHandle& handle) { dead.mapped.push_back(handle); });
+    info->table.for_each([&](const MappedHandle& handle) { dead.mapped.push_back(handle); });
     dead_.push_back(std::move(dead));
     device.note_region(observe::EventKind::region_release, region->address, region->bytes);
     device.services.owners.remove(region->address, region->bytes);
@@ -145,7 +145,7 @@ void PageHeap::bury(DeviceState& device) {
 /// Each run of mapped addresses is a region of the map.
 void PageHeap::append_map(DeviceState&, const TickConverter& time, observe::DeviceSnapshot& out) const {
   heap_.for_each_region([&](const Region& region) {
-    const auto context = reinterpret_cast<std::uint64_t>(static_cast<const RegionInfo*>(region.owner)->home->context);
+    const auto context = reinterpret_cast<std::uint64_t>(paged(region).home->context);
     bool is_open = false;
     heap_.for_each_extent(region, [&](const Extent& extent) {
       if (extent.state == ExtentState::absent) {
@@ -161,7 +161,7 @@ void PageHeap::append_map(DeviceState&, const TickConverter& time, observe::Devi
 }
 
 std::string PageHeap::check_region(const Region& region, std::uint64_t* mapped_bytes, std::uint64_t* quarantined_bytes) const {
-  const PageTable& table = static_cast<const PagedRegion*>(static_cast<const RegionInfo*>(region.owner))->table;
+  const PageTable& table = paged(region).table;
   const std::uint64_t page_bytes = memory_->granularity_bytes();
   if (std::string broken = table.check(); !broken.empty()) return broken;
   table.for_each([&](const MappedHandle& handle) { *mapped_bytes += handle.bytes; });
@@ -228,11 +228,9 @@ std::string PageHeap::check_addresses() const {
 std::string PageHeap::check_handles() const {
   std::vector<CUmemGenericAllocationHandle> ids;
   std::uint64_t pinned = 0;
-  heap_.for_each_region([&](const Region& region) {
-    static_cast<const PagedRegion*>(static_cast<const RegionInfo*>(region.owner))->table.for_each([&](const MappedHandle& handle) {
-      ids.push_back(handle.handle);
-      pinned += handle.is_pinned ? 1 : 0;
-    });
+  for_each_mapped([&](const MappedHandle& handle) {
+    ids.push_back(handle.handle);
+    pinned += handle.is_pinned ? 1 : 0;
   });
   for (const Handle& handle : loose_) ids.push_back(handle.id);
   std::sort(ids.begin(), ids.end());

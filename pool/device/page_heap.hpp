@@ -11,9 +11,7 @@
 // Thread rule: as DeviceAllocator. One thread at a time is in the driver for it (supplying_); what it works on is in no bin meanwhile.
 #pragma once
 
-#include <array>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "pool/device/extent_allocator.hpp"
@@ -29,7 +27,7 @@ class PageHeap final : public ExtentAllocator {
  public:
   static constexpr std::uint64_t kLargestHandle_bytes = 256 * kMiB;
   static constexpr std::uint64_t kHandleShare = 256;        ///< a handle is at most this part of what is left
-  static constexpr std::uint64_t kReservedHandleShare = 128;  ///< and of what is left, when preallocating
+  static constexpr std::uint64_t kPreallocatedShare = 128;  ///< the same when preallocating, which is to take few calls
   static constexpr std::uint64_t kAskShare = 4;             ///< asked again after taking this part of what is left
   static constexpr std::uint64_t kQuarantineTotals = 64;    ///< so many times the device's memory of fresh addresses
 
@@ -77,7 +75,8 @@ class PageHeap final : public ExtentAllocator {
   /// Absent extents, by their bin links: oldest first.
   struct AbsentList { heap::Extent* first = nullptr; heap::Extent* last = nullptr; };
 
-  static PagedRegion& region_of(const heap::Extent& extent);
+  static PagedRegion& paged(const heap::Region& region);
+  static PageTable& table_of(const heap::Extent& extent);
   Result<Growth> supply(DeviceState& device, ContextPool& home, const AllocationRequest& request, Source source) CUPOOL_REQUIRES(device.lock);
   Status supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source) CUPOOL_REQUIRES(device.lock);
   Status supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source) CUPOOL_REQUIRES(device.lock);
@@ -103,6 +102,7 @@ class PageHeap final : public ExtentAllocator {
   static std::size_t count_handles(const std::vector<Run>& runs);
   std::uint64_t book_release(DeviceState& device, const std::vector<Run>& runs, const std::vector<Going>& going) CUPOOL_REQUIRES(device.lock);
   void promise_loose(std::size_t count);
+  template <class F> void for_each_mapped(F&& visit) const;
   template <class F> void for_each_empty(F&& visit) const;
   std::uint64_t empty_bytes() const;
   std::vector<Span> mapped_runs() const;

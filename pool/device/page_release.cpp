@@ -16,7 +16,7 @@ using heap::ExtentState;
 void PageHeap::take_empty(std::vector<Run>& runs, std::uint64_t wanted_bytes, bool at_most) {
   std::uint64_t found_bytes = 0;
   std::vector<MappedHandle> found;
-  for_each_empty([&](const MappedHandle& handle, Extent*) {
+  for_each_empty([&](const MappedHandle& handle) {
     if (found_bytes >= wanted_bytes) return true;
     if (at_most && handle.bytes > wanted_bytes - found_bytes) return false;
     found.push_back(handle);
@@ -59,7 +59,7 @@ void PageHeap::book_runs(DeviceState& device, const std::vector<Run>& runs) {
       continue;
     }
     device.note_region(observe::EventKind::region_release, run.extent->address, run.extent->bytes);
-    region_of(*run.extent).table.remove({run.extent->address, run.extent->bytes, 0, false});
+    table_of(*run.extent).remove({run.extent->address, run.extent->bytes, 0, false});
     mapped_bytes_ -= run.extent->bytes;
     device.counters().mapped_bytes.add(-static_cast<std::int64_t>(run.extent->bytes));
     quarantine(device, run.extent);

@@ -2,25 +2,23 @@
 #include <vector>
 
 #include "pool/device/context_pool.hpp"
-#include "pool/driver/handles.hpp"
 #include "pool/device/page_heap.hpp"
 #include "pool/device/paged_region.hpp"
+#include "pool/driver/handles.hpp"
 
 namespace cupool::device {
 
 DeviceAllocator::Span PageHeap::allocation_at(const heap::Extent& extent, std::uint64_t address) const {
-  const MappedHandle handle = region_of(extent).table.at(address);
+  const MappedHandle handle = table_of(extent).at(address);
   return {handle.address, handle.end()};
 }
 
 /// Neighbouring handles as one: access is set for each run with one call.
 std::vector<DeviceAllocator::Span> PageHeap::mapped_runs() const {
   std::vector<Span> runs;
-  heap_.for_each_region([&](const heap::Region& region) {
-    static_cast<const PagedRegion*>(static_cast<const RegionInfo*>(region.owner))->table.for_each([&](const MappedHandle& handle) {
-      if (!runs.empty() && runs.back().end == handle.address) runs.back().end = handle.end();
-      else runs.push_back({handle.address, handle.end()});
-    });
+  for_each_mapped([&](const MappedHandle& handle) {
+    if (!runs.empty() && runs.back().end == handle.address) runs.back().end = handle.end();
+    else runs.push_back({handle.address, handle.end()});
   });
   return runs;
 }

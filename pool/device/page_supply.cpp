@@ -29,9 +29,10 @@ Result<Growth> PageHeap::grow(DeviceState& device, ContextPool& home, const Allo
 Result<Growth> PageHeap::remap(DeviceState& device, ContextPool& home, const AllocationRequest& request) { return supply(device, home, request, Source::move); }
 
 Result<Growth> PageHeap::supply(DeviceState& device, ContextPool& home, const AllocationRequest& request, Source source) {
-  while (supplying_) {
-    supplied_.wait(device.lock);
+  for (;;) {  // a hole may have come while the lock was let go of, here or by whoever asks
     if (Extent* extent = heap_.allocate(request.bytes, request.lane)) return Growth{extent, false};
+    if (!supplying_) break;
+    supplied_.wait(device.lock);
   }
   const Status status = supply_bytes(device, home, request.bytes, source);
   if (!status.ok()) return status.error();
@@ -109,7 +110,7 @@ PageHeap::Window PageHeap::find_window(std::uint64_t bytes) const {
   for (Extent* vacant : vacant_) {
     Extent* left = vacant->previous_is_free && vacant->previous->lane == 0 ? vacant->previous : nullptr;
     const std::uint64_t left_bytes = left != nullptr ? left->bytes : 0;
-    if (left_bytes >= bytes) continue;  // it has come free meanwhile: whoever asked finds it
+    if (left_bytes >= bytes) continue;  // when preallocating only: nothing new would come of it
     const std::uint64_t need_bytes = align_up(bytes - left_bytes, page_bytes);
     if (vacant->bytes < need_bytes + kLargestHandle_bytes) continue;  // a handle may reach beyond what is needed
     const bool is_better = best.vacant == nullptr || need_bytes < best.need_bytes || (need_bytes == best.need_bytes && vacant->address < best.vacant->address);
@@ -242,7 +243,7 @@ void PageHeap::drive(DeviceState& device, Supply& supply) {
 }
 
 std::uint64_t PageHeap::next_handle_bytes(const Supply& supply) const {
-  const std::uint64_t share = supply.source == Source::preallocate ? kReservedHandleShare : kHandleShare;
+  const std::uint64_t share = supply.source == Source::preallocate ? kPreallocatedShare : kHandleShare;
   const std::uint64_t most_bytes = std::min({kLargestHandle_bytes, supply.room_bytes / share, std::max(supply.reserved_bytes, supply.missing_bytes())});
   return std::max(std::bit_floor(most_bytes), memory_->granularity_bytes());
 }
@@ -325,7 +326,7 @@ void PageHeap::bind(DeviceState& device, Supply& supply) {
   if (has_rest) make_vacant(supply.fresh->next);
   std::uint64_t address = supply.fresh->address;
   for (std::size_t i = 0; i < supply.mapped_handles; ++i) {
-    region_of(*supply.fresh).table.enter({address, supply.handles[i].bytes, supply.handles[i].id, false});
+    table_of(*supply.fresh).enter({address, supply.handles[i].bytes, supply.handles[i].id, false});
     address += supply.handles[i].bytes;
   }
   mapped_bytes_ += supply.mapped_bytes;

@@ -52,11 +52,15 @@ struct PageHeap::Supply {
   std::uint64_t space_bytes() const { return fresh->bytes + (rest != nullptr ? rest->bytes : 0); }
 };
 
-inline PageHeap::PagedRegion& PageHeap::region_of(const heap::Extent& extent) {
-  return *static_cast<PagedRegion*>(static_cast<RegionInfo*>(extent.region->owner));
+inline PageHeap::PagedRegion& PageHeap::paged(const heap::Region& region) { return *static_cast<PagedRegion*>(static_cast<RegionInfo*>(region.owner)); }
+inline PageTable& PageHeap::table_of(const heap::Extent& extent) { return paged(*extent.region).table; }
+
+/// visit(MappedHandle) for each handle that is mapped anywhere, by region and address.
+template <class F> void PageHeap::for_each_mapped(F&& visit) const {
+  heap_.for_each_region([&](const heap::Region& region) { paged(region).table.for_each(visit); });
 }
 
-/// visit(MappedHandle, Extent* hole) for each handle that lies wholly in a hole of everybody's and is not pinned, from the largest
+/// visit(MappedHandle) for each handle that lies wholly in a hole of everybody's and is not pinned, from the largest
 /// holes on, until it answers true.
 template <class F> void PageHeap::for_each_empty(F&& visit) const {
   const std::uint64_t page_bytes = memory_->granularity_bytes();
@@ -64,8 +68,8 @@ template <class F> void PageHeap::for_each_empty(F&& visit) const {
     if (hole->bytes < page_bytes / 2) return true;  // bins go from large to small
     if (hole->bytes < page_bytes) return false;
     bool is_enough = false;
-    region_of(*hole).table.for_each_inside(hole->address, hole->bytes, [&](const MappedHandle& handle) {
-      if (!is_enough && !handle.is_pinned) is_enough = visit(handle, hole);
+    table_of(*hole).for_each_inside(hole->address, hole->bytes, [&](const MappedHandle& handle) {
+      if (!is_enough && !handle.is_pinned) is_enough = visit(handle);
     });
     return is_enough;
   });
