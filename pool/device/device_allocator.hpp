@@ -122,6 +122,8 @@ class DeviceAllocator {
   /// Appends this allocator's regions and blocks to the address map.
   virtual void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const
       CUPOOL_REQUIRES(device.lock) = 0;
+  /// Adds what keeps free memory from moving, where memory moves. O(blocks). Throws std::bad_alloc.
+  virtual void add_evidence([[maybe_unused]] DeviceState& device, observe::OomEvidence&) const CUPOOL_REQUIRES(device.lock) {}
   virtual std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
 
   // --- may call the driver; the lock is not held meanwhile ----------------------------------------------

@@ -95,9 +95,12 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
     if (one->context == nullptr || one->pooled == nullptr) continue;
     const HeapFigures projected = one->pooled->figures_without_deferred(device_);
     *evidence.releasable_with_deferred_bytes += projected.wholly_free_bytes;
+    one->pooled->add_evidence(device_, evidence);
     // A hole of another context's heap is no use to this one.
     if (home != nullptr && one.get() != home) continue;
-    evidence.largest_free_bytes = std::max(evidence.largest_free_bytes, one->pooled->figures(device_).largest_free_remapped_bytes);
+    const HeapFigures own = one->pooled->figures(device_);
+    evidence.largest_free_bytes = std::max(evidence.largest_free_bytes, own.largest_free_bytes);
+    evidence.largest_free_remapped_bytes = std::max(evidence.largest_free_remapped_bytes, own.largest_free_remapped_bytes);
     evidence.largest_free_with_deferred_bytes = std::max(evidence.largest_free_with_deferred_bytes, projected.largest_free_remapped_bytes);
   }
   evidence.pages_available = device_.pages_available;

@@ -1,4 +1,4 @@
-// PageHeap: figures, pins, the death of a context, invariants. Supply is in page_supply.cpp, giving back in page_release.cpp.
+// PageHeap: figures, pins, the death of a context, invariants. Supply is in page_supply.cpp, giving back in page_release.cpp, what reports show in page_map.cpp.
 #include "pool/device/page_heap.hpp"
 
 #include <algorithm>
@@ -140,24 +140,6 @@ void PageHeap::bury(DeviceState& device) {
     }
   }
   charge(device);
-}
-
-/// Each run of mapped addresses is a region of the map.
-void PageHeap::append_map(DeviceState&, const TickConverter& time, observe::DeviceSnapshot& out) const {
-  heap_.for_each_region([&](const Region& region) {
-    const auto context = reinterpret_cast<std::uint64_t>(paged(region).home->context);
-    bool is_open = false;
-    heap_.for_each_extent(region, [&](const Extent& extent) {
-      if (extent.state == ExtentState::absent) {
-        is_open = false;
-        return;
-      }
-      if (!is_open) out.regions.push_back({extent.address, 0, context});
-      is_open = true;
-      out.regions.back().bytes += extent.bytes;
-      append_block(extent, static_cast<std::uint32_t>(out.regions.size() - 1), time, out);
-    });
-  });
 }
 
 std::string PageHeap::check_region(const Region& region, std::uint64_t* mapped_bytes, std::uint64_t* quarantined_bytes) const {

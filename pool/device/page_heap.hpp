@@ -43,6 +43,7 @@ class PageHeap final : public ExtentAllocator {
   void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
   void bury(DeviceState& device) CUPOOL_REQUIRES(device.lock) override;
   void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;
+  void add_evidence(DeviceState& device, observe::OomEvidence& evidence) const CUPOOL_REQUIRES(device.lock) override;
   std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   /// By creating only; out of memory as soon as the device is known to have too little left.
   Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
@@ -105,6 +106,8 @@ class PageHeap final : public ExtentAllocator {
   template <class F> void for_each_mapped(F&& visit) const;
   template <class F> void for_each_empty(F&& visit) const;
   std::uint64_t empty_bytes() const;
+  observe::HandleRow row_of(const MappedHandle& handle, const heap::Extent* first) const;
+  void append_pages(observe::PageMap& out) const;
   std::vector<Span> mapped_runs() const;
   void quarantine(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock);
   void expire(DeviceState& device, bool early) CUPOOL_REQUIRES(device.lock);

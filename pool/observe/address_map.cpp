@@ -7,6 +7,8 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "pool/observe/handle_pins.hpp"
+
 namespace cupool::observe {
 
 namespace {
@@ -118,13 +120,16 @@ HoleList largest_holes(const std::vector<BlockRow>& rows, std::size_t limit) {
   return list;
 }
 
-std::vector<Pin> largest_pins(const std::vector<BlockRow>& rows, std::size_t limit) {
+std::vector<Pin> largest_pins(const std::vector<BlockRow>& rows, const std::vector<HandleRow>& handles, std::size_t limit) {
   std::vector<Pin> pins;
   PinFinder finder(pins);
+  const HandleIndex index(handles);
   for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (!handles.empty() && index.covers(rows[i].address)) continue;
     finder.add(rows[i]);
     if (i + 1 == rows.size() || rows[i + 1].region != rows[i].region) finder.end_region();
   }
+  if (!handles.empty()) add_handle_pins(rows, index, pins);
   keep_first(pins, limit, [](const Pin& a, const Pin& b) {
     return std::tuple(b.pinned_free_bytes, a.bytes, a.address) < std::tuple(a.pinned_free_bytes, b.bytes, b.address);
   });

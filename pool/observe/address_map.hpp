@@ -33,19 +33,21 @@ struct HoleList {
 };
 HoleList largest_holes(const std::vector<BlockRow>& rows, std::size_t limit);
 
-/// A run of blocks without a hole in it, that keeps free bytes apart or a region from going back to the driver.
+/// A run of blocks without a hole in it, that keeps free bytes apart or a region from going back to the driver. Where memory lies in
+/// physical handles (backing pages), the unit is the handle: blocks without which handles would be empty, in one run or in one handle.
 struct Pin {
   std::uint64_t address = 0;
-  std::uint64_t bytes = 0;              ///< of the run
+  std::uint64_t bytes = 0;              ///< of the blocks
   std::uint64_t blocks = 0;
   std::uint64_t deferred_bytes = 0;     ///< of `bytes`: leaves by itself when the GPU is done
-  std::uint64_t pinned_free_bytes = 0;  ///< the holes beside it; when holds_region, every free byte of the region
+  std::uint64_t pinned_free_bytes = 0;  ///< the holes beside it; when holds_region, every free byte of the region; of its handles
+  std::uint64_t handles = 0;            ///< that would be empty without it; 0 where memory does not lie in handles
   std::uint32_t region = 0;
   std::uint32_t site = 0;               ///< of its largest block
-  bool holds_region = false;            ///< nothing else keeps the region from being returned
+  bool holds_region = false;            ///< nothing else keeps the region, or those handles, from being returned
 };
-/// The runs that are smaller than what they pin: most pinned bytes first, then the smallest run; at most `limit`.
-std::vector<Pin> largest_pins(const std::vector<BlockRow>& rows, std::size_t limit);
+/// The runs that are smaller than what they pin: most pinned bytes first, then the smallest run; at most `limit`. `handles`: PageMap::handles.
+std::vector<Pin> largest_pins(const std::vector<BlockRow>& rows, const std::vector<HandleRow>& handles, std::size_t limit);
 
 /// Live blocks of one call site; where sites were not recorded (site 0), of one power of two of sizes.
 struct LeakGroup {

@@ -1,6 +1,9 @@
 // The ordered counterfactuals of REPORT.md section 2. Letters as there: R request, T total, F driver free, PF pool free,
 // LF largest free, REL releasable, PEND deferred, U other processes, N own bytes outside the pool, L limit, H held.
 //
+// REL is what holds nothing: regions, or on pages the physical handles. There they are moved instead of returned, which the limit and
+// F + REL >= R see alike; what is free beside something else in its handle (PF - REL) stays in pieces on either backing.
+//
 // Each is judged yes, no or unknown. An input that nobody could give is not zero: bounds that follow from the others are used
 // (F + U <= T - H), and what stays open lowers the confidence. The first yes is the cause.
 #include <algorithm>
@@ -52,14 +55,17 @@ class Case {
   /// Free bytes in pieces, counting what waits for the GPU and what the driver holds: no piece of REPORT's list says it.
   bool scattered() const { return fragmented(UINT64_MAX) != Truth::no; }
 
+  /// On pages what the driver has joins the pool's, so that nothing but the pieces stood in the way.
+  bool only_scattered() const { return e_.can_remap && e_.driver_free_bytes && plus(*e_.driver_free_bytes, e_.pool_free_bytes) >= request_; }
+
   /// What was missing, in the cause's own resource.
   Bytes shortfall(OomCause cause) const {
     switch (cause) {
       case OomCause::impossible_request: return minus(request_, cap());
       case OomCause::limit: return minus(plus(minus(e_.held_bytes, e_.releasable_bytes), request_), e_.limit_bytes);
       case OomCause::driver_refused: return 0;
-      case OomCause::deferred_free: return minus(request_, e_.can_remap ? plus(driver_free(), e_.pool_free_bytes) : e_.largest_free_bytes);
-      case OomCause::external_fragmentation: return minus(request_, e_.largest_free_bytes);
+      case OomCause::deferred_free:
+      case OomCause::external_fragmentation: return minus(request_, in_one_piece());
       case OomCause::other_process:
       case OomCause::non_pool_memory: return minus(request_, plus(driver_free(), e_.releasable_bytes));
       case OomCause::true_exhaustion: return exhausted_by();
@@ -73,10 +79,8 @@ class Case {
       case OomCause::impossible_request: return cap() == UINT64_MAX ? std::nullopt : std::optional(minus(request_, cap()));
       case OomCause::limit: return missing_from_driver(0, e_.releasable_bytes);
       case OomCause::driver_refused: return missing_from_driver(0, 0);
-      case OomCause::deferred_free:
-        return e_.can_remap ? missing_from_driver(0, plus(e_.pool_free_bytes, e_.deferred_bytes))
-                            : missing_from_driver(e_.largest_free_with_deferred_bytes, releasable_with_deferred_);
-      case OomCause::external_fragmentation: return missing_from_driver(e_.pool_free_bytes, e_.releasable_bytes);
+      case OomCause::deferred_free: return missing_from_driver(e_.largest_free_with_deferred_bytes, releasable_with_deferred_);
+      case OomCause::external_fragmentation: return missing_from_driver(e_.pool_free_bytes, e_.can_remap ? e_.pool_free_bytes : e_.releasable_bytes);
       case OomCause::other_process:
         if (!e_.other_process_bytes) return std::nullopt;
         return missing_from_driver(0, plus(e_.releasable_bytes, *e_.other_process_bytes));
@@ -88,6 +92,14 @@ class Case {
 
  private:
   Bytes driver_free() const { return e_.driver_free_bytes.value_or(0); }
+  /// LF, with and without remapping.
+  Bytes largest_free() const { return std::max(e_.largest_free_bytes, e_.largest_free_remapped_bytes); }
+  /// What one block could have had: a hole, or on pages all that moves, behind what driver and limit give.
+  Bytes in_one_piece() const {
+    if (!e_.can_remap) return largest_free();
+    const Bytes allowed = has_limit() ? minus(e_.limit_bytes, minus(e_.held_bytes, e_.releasable_bytes)) : UINT64_MAX;
+    return std::max(largest_free(), std::min(plus(driver_free(), e_.releasable_bytes), allowed));
+  }
   bool has_limit() const { return e_.limit_bytes > 0; }
   /// The most that one request could ever get; UINT64_MAX when neither total nor limit is known.
   Bytes cap() const {
@@ -122,25 +134,14 @@ class Case {
 
   /// PEND makes the difference: the request fits with it, and did not without.
   Truth deferred() const {
-    if (e_.deferred_bytes == 0 || e_.largest_free_bytes >= request_) return Truth::no;
-    if (e_.can_remap) {
-      const Bytes pool = plus(e_.pool_free_bytes, e_.deferred_bytes);
-      const Truth without = fits_in_pages(e_.pool_free_bytes);
-      return both(opposite(without), fits_in_pages(pool));
-    }
+    if (e_.deferred_bytes == 0 || largest_free() >= request_) return Truth::no;
     if (e_.largest_free_with_deferred_bytes >= request_) return Truth::yes;
     const Truth without = both(truth(!limit_blocks(e_.releasable_bytes)), driver_gives(e_.releasable_bytes));
     const Truth with = both(truth(!limit_blocks(releasable_with_deferred_)), driver_gives(releasable_with_deferred_));
     return both(opposite(without), with);
   }
-  /// Pages of the pool and new ones together: only the new ones count against the limit.
-  Truth fits_in_pages(Bytes pool) const {
-    if (pool >= request_) return Truth::yes;
-    return both(truth(!has_limit() || plus(e_.held_bytes, request_ - pool) <= e_.limit_bytes), driver_gives(pool));
-  }
-
   Truth fragmented(Bytes pool_free) const {
-    if (e_.can_remap || pool_free < request_ || e_.largest_free_bytes >= request_) return Truth::no;
+    if (pool_free < request_ || largest_free() >= request_) return Truth::no;
     return opposite(driver_gives(e_.releasable_bytes));
   }
 
@@ -172,7 +173,7 @@ std::vector<std::string> missing_inputs(const OomEvidence& e) {
   if (e.device_total_bytes == 0) names.emplace_back("device_total_bytes");
   if (!e.driver_free_bytes) names.emplace_back("driver_free_bytes");
   if (!e.other_process_bytes) names.emplace_back("other_process_bytes");
-  if (e.deferred_bytes > 0 && !e.can_remap && !e.releasable_with_deferred_bytes) names.emplace_back("releasable_with_deferred_bytes");
+  if (e.deferred_bytes > 0 && !e.releasable_with_deferred_bytes) names.emplace_back("releasable_with_deferred_bytes");
   return names;
 }
 
@@ -196,7 +197,7 @@ OomVerdict classify(const OomEvidence& evidence, const std::vector<OptionFact>& 
   if (!found) {
     // Enough bytes, and yet it failed. In pieces, or the driver would not: the evidence cannot tell more.
     verdict.cause = judged.scattered() ? OomCause::external_fragmentation : OomCause::driver_refused;
-    verdict.confidence = verdict.cause == OomCause::driver_refused || doubtful ? "low" : "medium";
+    verdict.confidence = verdict.cause == OomCause::driver_refused || doubtful ? "low" : judged.only_scattered() ? "high" : "medium";
   } else if (verdict.cause == OomCause::true_exhaustion && !evidence.driver_free_bytes) {
     verdict.confidence = "low";
   }

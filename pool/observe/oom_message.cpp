@@ -41,14 +41,16 @@ std::string one_line(const std::string& text) {
   return out;
 }
 
-std::string explain(const OomVerdict& verdict) {
+std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
   const std::string bytes = human(verdict.shortfall_bytes);
   switch (verdict.cause) {
     case OomCause::impossible_request: return bytes + " more than this process could ever get";
     case OomCause::limit: return bytes + " over CUPOOL_LIMIT; the device has the memory";
     case OomCause::driver_refused: return "the driver refused though enough was free";
     case OomCause::deferred_free: return "short by " + bytes + " until the GPU finishes with memory that was freed";
-    case OomCause::external_fragmentation: return "enough is free but in pieces: the largest hole is short by " + bytes;
+    case OomCause::external_fragmentation:
+      if (e.can_remap) return "enough is free but in pages that hold something else: what can move is short by " + bytes;
+      return "enough is free but in pieces: the largest hole is short by " + bytes;
     case OomCause::other_process: return "short by " + bytes + ", which other processes hold";
     case OomCause::non_pool_memory: return "short by " + bytes + ", which this process holds outside the pool";
     case OomCause::true_exhaustion: return "short by " + bytes + " even fully defragmented";
@@ -83,7 +85,7 @@ std::string oom_message(const OomRecord& oom, const OomVerdict& verdict, const P
   std::string out = "cupool[" + std::to_string(process.pid) + "]: out of memory on GPU " + std::to_string(oom.device);
   if (process.rank) out += " (rank " + std::to_string(*process.rank) + ")";
   out += ": wanted " + human(oom.requested_bytes) + " (" + one_line(oom.api) + ")\n";
-  add_line(out, "cause", std::string(name_of(verdict.cause)) + ": " + explain(verdict) +
+  add_line(out, "cause", std::string(name_of(verdict.cause)) + ": " + explain(verdict, oom.evidence) +
                              (verdict.confidence == "high" ? "" : " (confidence " + verdict.confidence + ")"));
   if (device != nullptr) add_line(out, "holds", holds_line(*device, oom.evidence));
   add_line(out, "elsewhere", elsewhere_line(oom.evidence));

@@ -127,7 +127,7 @@ void write_holes(JsonWriter& json, const DeviceSnapshot& device) {
 
 void write_pins(JsonWriter& json, const DeviceSnapshot& device) {
   json.begin_array("pinned_by");
-  for (const Pin& pin : largest_pins(device.blocks, kReportedPins)) {
+  for (const Pin& pin : largest_pins(device.blocks, device.pages.handles, kReportedPins)) {
     json.begin_object();
     json.member("address", pin.address);
     json.member("bytes", pin.bytes);
@@ -138,6 +138,7 @@ void write_pins(JsonWriter& json, const DeviceSnapshot& device) {
     pin.site == 0 ? json.null() : json.value(pin.site);
     json.member("pinned_free_bytes", pin.pinned_free_bytes);
     json.member("holds_region", pin.holds_region);
+    json.member("handles", pin.handles);
     json.end_object();
   }
   json.end_array();
@@ -250,6 +251,7 @@ void write_device(JsonWriter& json, const DeviceSnapshot& device, Findings& find
   write_pins(json, device);
   write_sites(json, device);
   write_regions(json, device);
+  write_pages(json, device, findings);
   write_blocks(json, device, findings);
   write_timeline(json, device, findings);
   json.end_object();

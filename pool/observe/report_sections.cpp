@@ -17,6 +17,7 @@ void write_evidence(JsonWriter& json, const OomEvidence& e) {
   json.member("driver_free_bytes", e.driver_free_bytes);
   json.member("pool_free_bytes", e.pool_free_bytes);
   json.member("largest_free_bytes", e.largest_free_bytes);
+  json.member("largest_free_remapped_bytes", std::max(e.largest_free_bytes, e.largest_free_remapped_bytes));
   json.member("releasable_bytes", e.releasable_bytes);
   json.member("deferred_bytes", e.deferred_bytes);
   json.member("largest_free_with_deferred_bytes", e.largest_free_with_deferred_bytes);
@@ -28,6 +29,10 @@ void write_evidence(JsonWriter& json, const OomEvidence& e) {
   json.member("held_bytes", e.held_bytes);
   json.member("can_remap", e.can_remap);
   json.member("pages_available", e.pages_available);
+  json.member("stranded_bytes", e.stranded_bytes);
+  json.member("pinned_free_bytes", e.pinned_free_bytes);
+  json.member("stranding_handle_bytes", e.stranding_handle_bytes);
+  json.member("page_bytes", e.page_bytes);
   json.end_object();
 }
 

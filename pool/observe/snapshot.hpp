@@ -32,6 +32,44 @@ struct RegionRow {
   std::uint64_t context = 0;  ///< the CUcontext's value, to tell contexts apart
 };
 
+/// What one physical handle holds; `empty` may be moved or given back, `moving` is on its way, `lost` the driver would not unmap.
+enum class HandleState : std::uint8_t { empty, used, pinned, moving, lost };
+
+/// One physical handle that is mapped. Blocks share handles, and a block may lie in several.
+struct HandleRow {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t free_bytes = 0;  ///< of it; what streams keep for themselves is free too, but does not move
+  HandleState state = HandleState::used;
+};
+
+/// All physical handles of one size. A handle moves and goes back only whole.
+struct HandleTier {
+  std::uint64_t handle_bytes = 0;
+  std::uint64_t handles = 0;
+  std::uint64_t mapped_bytes = 0;
+  std::uint64_t unmapped_bytes = 0;  ///< held, and at no address
+  std::uint64_t empty_bytes = 0;     ///< mapped, and may move
+  std::uint64_t pinned_bytes = 0;    ///< mapped, and stays where it is until its context ends
+  std::uint64_t stranded_bytes = 0;  ///< free, in handles that may not move
+};
+
+/// Addresses that the pool has for itself; without memory they are nobody's bytes.
+struct ReservationRow {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t vacant_bytes = 0;       ///< may get memory
+  std::uint64_t quarantined_bytes = 0;  ///< had memory, and get none yet
+};
+
+/// Backing `pages` only; page_bytes 0: it does not serve.
+struct PageMap {
+  std::uint64_t page_bytes = 0;
+  std::vector<HandleTier> tiers;             ///< ascending by handle_bytes
+  std::vector<ReservationRow> reservations;
+  std::vector<HandleRow> handles;            ///< mapped ones, in address order within a reservation
+};
+
 struct Fragmentation {
   std::uint64_t free_bytes = 0;
   std::uint64_t largest_free_bytes = 0;
@@ -81,6 +119,7 @@ struct DeviceSnapshot {
   OutsideBytes outside;
   std::vector<RegionRow> regions;
   std::vector<BlockRow> blocks;
+  PageMap pages;
   std::vector<Event> timeline;          ///< oldest first; ticks already turned into unix nanoseconds
   std::uint64_t timeline_dropped = 0;
 };
@@ -95,7 +134,8 @@ struct OomEvidence {
   std::uint64_t device_total_bytes = 0;            ///< T
   std::optional<std::uint64_t> driver_free_bytes;  ///< F
   std::uint64_t pool_free_bytes = 0;               ///< PF
-  std::uint64_t largest_free_bytes = 0;            ///< LF
+  std::uint64_t largest_free_bytes = 0;            ///< LF, the largest hole
+  std::uint64_t largest_free_remapped_bytes = 0;   ///< LF once every page that may move was gathered; 0: as LF
   std::uint64_t releasable_bytes = 0;              ///< REL
   std::uint64_t deferred_bytes = 0;                ///< PEND
   std::uint64_t largest_free_with_deferred_bytes = 0;  ///< largest hole if every deferred free had completed
@@ -104,7 +144,11 @@ struct OomEvidence {
   std::uint64_t own_outside_bytes = 0;             ///< N
   std::uint64_t limit_bytes = 0;                   ///< 0: none
   std::uint64_t held_bytes = 0;                    ///< what counts against the limit
-  bool can_remap = false;
+  bool can_remap = false;                          ///< pages serve: what holds nothing (REL) moves, and joins what the driver has
+  std::optional<std::uint64_t> stranded_bytes = {};     ///< pages: free bytes in handles that hold something else, or are pinned
+  std::optional<std::uint64_t> pinned_free_bytes = {};  ///< of those, in handles that were exported and the like
+  std::optional<std::uint64_t> stranding_handle_bytes = {};  ///< the largest handle with stranded bytes that is not pinned
+  std::optional<std::uint64_t> page_bytes = {};         ///< the smallest handle that the device has
   bool pages_available = false;                    ///< CUPOOL_BACKING=pages would let the pool remap on this device
 };
 

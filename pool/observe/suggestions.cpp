@@ -100,11 +100,12 @@ class Rules {
   }
 
   void fragmented() {
+    if (e_.can_remap) return fragmented_pages();
     const Numbers numbers = {{"pool_free_bytes", e_.pool_free_bytes}, {"largest_free_bytes", e_.largest_free_bytes}};
     if (e_.pages_available && value("backing") == "pages") {
       add_already("backing_pages", "CUPOOL_BACKING=pages is on already", numbers);
-    } else if (e_.pages_available && !e_.can_remap) {
-      add("backing_pages", "fix", "CUPOOL_BACKING=pages joins free memory that lies apart", numbers);
+    } else if (e_.pages_available) {
+      add("backing_pages", "fix", "CUPOOL_BACKING=pages joins free memory that lies apart, where its pages hold nothing else", numbers);
     }
     if (preallocates()) {
       add_already("preallocate", "the pool is preallocated already; what lies between its holes is in pinned_by", numbers);
@@ -113,6 +114,25 @@ class Rules {
           numbers);
     }
     add("pinned_by", "info", "the small blocks that keep free memory apart stand in devices[].pinned_by: allocate them first, or free them", numbers);
+  }
+
+  /// What is free and did not move lies in handles that hold something else, or that something outside knows by their place.
+  void fragmented_pages() {
+    const std::uint64_t stranded_bytes = e_.stranded_bytes.value_or(0);
+    const std::uint64_t pinned_bytes = e_.pinned_free_bytes.value_or(0);
+    const Numbers numbers = {{"stranded_bytes", stranded_bytes}, {"releasable_bytes", e_.releasable_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}};
+    add_already("backing_pages", "pages serve already, and all that hold nothing were gathered; what else is free lies in pages that hold something", numbers);
+    if (stranded_bytes > pinned_bytes)
+      add("pinned_by", "fix", "the small blocks that hold whole pages stand in devices[].pinned_by: allocate what lives long first, or free it",
+          {{"stranded_bytes", stranded_bytes - pinned_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
+    if (pinned_bytes != 0)
+      add("pinned_pages", pinned_bytes >= verdict_.shortfall_bytes ? "fix" : "consider",
+          "pages of blocks that were exported, or whose buffer id was asked for, stay in place until their context ends: allocate such blocks first, and keep them",
+          {{"pinned_free_bytes", pinned_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
+    const std::uint64_t handle_bytes = e_.stranding_handle_bytes.value_or(0);
+    if (preallocates() && handle_bytes > e_.page_bytes.value_or(handle_bytes))
+      add("smaller_pages", "consider", "preallocated memory comes in large pieces, and one small block keeps all of one from moving: CUPOOL_POLICY=grow takes smaller ones",
+          {{"stranding_handle_bytes", handle_bytes}, {"page_bytes", e_.page_bytes.value_or(0)}});
   }
 
   void others() {

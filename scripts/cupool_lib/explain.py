@@ -24,7 +24,7 @@ def words() -> dict[str, tuple[str, str]]:
         if option.name not in INTERNAL:
             found[option.name] = ("option", f"{option.doc}. Variable {option.variable}, flag {option.flag}, default {option.default}.")
     for kind, properties in (("ledger", device["ledger"]["properties"]), ("counter", device["counters"]["properties"]),
-                             ("metric", schema["$defs"]["figures"]["properties"])):
+                             ("metric", schema["$defs"]["figures"]["properties"]), ("pages", schema["$defs"]["tier"]["properties"])):
         for name, row in properties.items():
             if "description" in row:
                 found[name] = (kind, row["description"])
@@ -51,7 +51,7 @@ def run(word: str | None) -> int:
         return fail(f"explain: {error}", 1)
     if word is None:
         for kind, title in (("cause", "Causes of an out-of-memory, in the order in which they are tried"), ("metric", "Fragmentation"),
-                            ("ledger", "Parts of the ledger"), ("counter", "Counters"), ("option", "Options")):
+                            ("ledger", "Parts of the ledger"), ("pages", "Physical handles, by size (devices[].pages.tiers)"), ("counter", "Counters"), ("option", "Options")):
             sys.stdout.write(f"{title}\n  {', '.join(name for name, (its_kind, _) in known.items() if its_kind == kind)}\n")
         return 0
     if word not in known:

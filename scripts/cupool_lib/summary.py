@@ -20,7 +20,7 @@ _LEDGER = (
     ("outside_program_vmm", "its own cuMemCreate", "yellow"), ("outside_driver_pools", "its driver pools", "yellow"),
     ("outside_managed", "its managed memory", "yellow"), ("other_processes", "other processes", "red"),
     ("unattributed", "contexts and others", "red"), ("driver_free", "free at the driver", "dim"))
-_LEAKS_SHOWN, _SITES_SHOWN, _OOMS_SHOWN, _PINS_SHOWN = 8, 5, 3, 3
+_LEAKS_SHOWN, _SITES_SHOWN, _OOMS_SHOWN, _PINS_SHOWN, _TIERS_SHOWN = 8, 5, 3, 3, 4
 _WRAPPED_MAX = 4000  # textwrap takes the square of a long word's length
 
 
@@ -96,7 +96,7 @@ def _device(device: Fields, paint: Paint) -> list[str]:
              f"  peak live      {size(live.integer('peak')):>12}   in {count(counters.mapping('live_blocks').integer('peak'))} blocks at most; "
              f"now {size(live.integer('current'))}",
              f"  peak reserved  {size(reserved.integer('peak')):>12}   what the pool held of the device; now {size(reserved.integer('current'))}"]
-    lines += _fragmentation(device, paint) + _calls(counters) + _ledger(device, paint) + _sites(device, paint) + _pins(device)
+    lines += _fragmentation(device, paint) + _pages(device, counters) + _calls(counters) + _ledger(device, paint) + _sites(device, paint) + _pins(device)
     return lines
 
 
@@ -114,6 +114,23 @@ def _fragmentation(device: Fields, paint: Paint) -> list[str]:
     rows.append(f"  internal       {both('internal')}   {paint('live memory that nobody asked for: rounding', 'dim')}")
     rows.append(f"  utilization    {'-' if utilization is None else percent(utilization):>9}   {paint('peak live of peak reserved', 'dim')}")
     return rows
+
+
+def _pages(device: Fields, counters: Fields) -> list[str]:
+    """What moved, and the physical handles by size: those that hold most first."""
+    mapped, quarantined = counters.mapping("mapped_bytes"), counters.mapping("quarantined_bytes")
+    if not mapped.integer("peak"):
+        return []
+    tiers = sorted(device.mapping("pages").items("tiers"), key=lambda tier: -tier.integer("mapped_bytes") - tier.integer("unmapped_bytes"))
+    lines = [f"  pages          {size(mapped.integer('current')):>12}   mapped; {size(counters.integer('moved_bytes'))} moved in {count(counters.integer('remaps'))} remaps; "
+             f"{size(quarantined.integer('current'))} of addresses quarantined",
+             f"                 {count(counters.integer('vmm_calls'))} calls of the driver for them took {duration(counters.integer('vmm_ns'))}"]
+    for tier in tiers[:_TIERS_SHOWN]:
+        parts = [f"{size(tier.integer(key))} {word}" for key, word in (("empty_bytes", "empty"), ("unmapped_bytes", "not mapped"), ("stranded_bytes", "free beside others"),
+                                                                       ("pinned_bytes", "pinned")) if tier.integer(key)]
+        lines.append(f"    {size(tier.integer('mapped_bytes') + tier.integer('unmapped_bytes')):>12} in {count(tier.integer('handles'))} handles of {size(tier.integer('handle_bytes'))}"
+                     + (f": {', '.join(parts)}" if parts else ""))
+    return lines + ([f"    and {len(tiers) - _TIERS_SHOWN} other sizes"] if len(tiers) > _TIERS_SHOWN else [])
 
 
 def _calls(counters: Fields) -> list[str]:
@@ -160,7 +177,7 @@ def _pins(device: Fields) -> list[str]:
     pins = [pin for pin in device.items("pinned_by") if pin.integer("pinned_free_bytes")]
     if not pins or not device.mapping("ledger").integer("free_pinned"):
         return []
-    lines = ["  pinned by      small blocks that keep free memory apart:"]
+    lines = [f"  pinned by      small blocks that {'hold whole pages' if pins[0].integer('handles') else 'keep free memory apart'}:"]
     for pin in pins[:_PINS_SHOWN]:
         lines.append(f"    {size(pin.integer('pinned_free_bytes')):>12} beside {size(pin.integer('bytes'))} in {count(pin.integer('blocks'))} blocks "
                      f"at 0x{pin.integer('address'):x}")

@@ -52,6 +52,8 @@ def arithmetic(report: dict) -> Iterator[str]:
         yield from _ledger(device, place)
         if report["data_quality"]["complete"]:
             yield from _address_map(device, place)
+        if device.get("pages") is not None:
+            yield from _pages(device, place, report["data_quality"]["complete"])
     for index, oom in enumerate(report["ooms"]):
         if oom["evidence"]["request_bytes"] and oom["evidence"]["request_bytes"] < oom["requested_bytes"]:
             yield f"/ooms/{index}: the rounded request is smaller than the request"
@@ -122,6 +124,41 @@ def _address_map(device: dict, place: str) -> Iterator[str]:
     for state, counter in (("live", "live_bytes"), ("deferred", "deferred_bytes")):
         if sums[state] != device["counters"][counter]["current"]:
             yield f"{place}/blocks: {state} rows sum to {sums[state]}, {counter} is {device['counters'][counter]['current']}"
-    # Under `async` the free bytes are the driver's pool's, whose holes have no addresses.
-    if device["policy"] != "async" and sums["free"] != device["fragmentation"]["free_bytes"]:
-        yield f"{place}/blocks: free rows sum to {sums['free']}, fragmentation/free_bytes is {device['fragmentation']['free_bytes']}"
+    # Under `async` the free bytes are the driver's pool's, whose holes have no addresses; nor have handles that are mapped nowhere.
+    unmapped = sum(tier["unmapped_bytes"] for tier in (device.get("pages") or {"tiers": ()})["tiers"])
+    if device["policy"] != "async" and sums["free"] + unmapped != device["fragmentation"]["free_bytes"]:
+        yield (f"{place}/blocks: free rows sum to {sums['free']}, and {unmapped} are mapped nowhere, "
+               f"fragmentation/free_bytes is {device['fragmentation']['free_bytes']}")
+
+
+def _pages(device: dict, place: str, complete: bool) -> Iterator[str]:
+    """Each tier is the sum of its handles; together they are what is mapped, and every free byte lies in one of them."""
+    pages, counters = device["pages"], device["counters"]
+    mapped = {tier["handle_bytes"]: 0 for tier in pages["tiers"]}
+    for index, tier in enumerate(pages["tiers"]):
+        where = f"{place}/pages/tiers/{index}"
+        if tier["handles"] * tier["handle_bytes"] != tier["mapped_bytes"] + tier["unmapped_bytes"]:
+            yield f"{where}: {tier['handles']} handles of {tier['handle_bytes']} are not mapped_bytes + unmapped_bytes"
+        if tier["empty_bytes"] + tier["pinned_bytes"] > tier["mapped_bytes"] or tier["empty_bytes"] + tier["stranded_bytes"] > tier["mapped_bytes"]:
+            yield f"{where}: more is empty, pinned or stranded than is mapped"
+        if tier["handle_bytes"] % pages["page_bytes"] if pages["page_bytes"] else True:
+            yield f"{where}/handle_bytes: {tier['handle_bytes']} is no multiple of page_bytes"
+    total = sum(tier["mapped_bytes"] for tier in pages["tiers"])
+    if "mapped_bytes" in counters and total != counters["mapped_bytes"]["current"]:
+        yield f"{place}/pages/tiers: mapped_bytes sum to {total}, the counter mapped_bytes is {counters['mapped_bytes']['current']}"
+    quarantined = sum(row["quarantined_bytes"] for row in pages["reservations"])
+    if "quarantined_bytes" in counters and quarantined != counters["quarantined_bytes"]["current"]:
+        yield f"{place}/pages/reservations: quarantined_bytes sum to {quarantined}, the counter is {counters['quarantined_bytes']['current']}"
+    free = sum(tier["unmapped_bytes"] + tier["empty_bytes"] + tier["stranded_bytes"] for tier in pages["tiers"])
+    if free > device["fragmentation"]["free_bytes"]:
+        yield f"{place}/pages/tiers: {free} bytes are free in them, fragmentation/free_bytes is {device['fragmentation']['free_bytes']}"
+    if not complete:
+        return
+    for index, (address, size, free_bytes, state) in enumerate(pages["handles"]):
+        if size not in mapped or free_bytes > size or (state == "empty" and free_bytes != size):
+            yield f"{place}/pages/handles/{index}: {state}, {free_bytes} free of {size} bytes at {address}, is of no tier or contradicts itself"
+            return
+        mapped[size] += size
+    for index, tier in enumerate(pages["tiers"]):
+        if mapped[tier["handle_bytes"]] != tier["mapped_bytes"]:
+            yield f"{place}/pages/tiers/{index}/mapped_bytes: {tier['mapped_bytes']}, its handles sum to {mapped[tier['handle_bytes']]}"

@@ -48,6 +48,28 @@ def sample_report() -> dict:
     return copy.deepcopy(json.loads((Path(__file__).parent / "sample_report.json").read_text(encoding="utf-8")))
 
 
+def paged_report() -> dict:
+    """The same memory in four physical handles: one holds nothing, one holds a block and 1 GiB that is stranded beside it."""
+    report, gib = sample_report(), 1 << 30
+    device = report["devices"][0]
+    start = device["regions"][0]["address"]
+
+    def tier(handle_bytes: int, handles: int, empty_bytes: int = 0, stranded_bytes: int = 0) -> dict:
+        return {"handle_bytes": handle_bytes, "handles": handles, "mapped_bytes": handles * handle_bytes, "unmapped_bytes": 0, "empty_bytes": empty_bytes,
+                "pinned_bytes": 0, "stranded_bytes": stranded_bytes}
+
+    device["backing"] = "pages"
+    device["counters"].update(mapped_bytes={"current": 8 * gib, "peak": 8 * gib}, quarantined_bytes={"current": 3 * gib, "peak": 3 * gib}, remaps=17,
+                              moved_bytes=5 * gib, vmm_calls=1234, vmm_ns=56_000_000)
+    device["pages"] = {
+        "page_bytes": 2 << 20, "tiers": [tier(gib, 2, empty_bytes=gib), tier(2 * gib, 1), tier(4 * gib, 1, stranded_bytes=gib)],
+        "reservations": [{"address": start, "bytes": 64 * gib, "vacant_bytes": 53 * gib, "quarantined_bytes": 3 * gib}],
+        "handle_columns": ["address", "bytes", "free_bytes", "state"],
+        "handles": [[start, 2 * gib, 0, "used"], [start + 2 * gib, gib, gib, "empty"], [start + 3 * gib, 4 * gib, gib, "used"], [start + 7 * gib, gib, 0, "used"]]}
+    device["pinned_by"] = []
+    return report
+
+
 COUNTERS = (("live_bytes", "gauge"), ("requested_bytes", "gauge"), ("reserved_bytes", "gauge"), ("deferred_bytes", "gauge"),
             ("live_blocks", "gauge"), ("allocations", "total"), ("frees", "total"), ("failed_allocations", "total"),
             ("native_fallbacks", "total"), ("foreign_frees", "total"))

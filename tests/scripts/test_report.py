@@ -12,7 +12,7 @@ import unittest
 from pathlib import Path
 
 import support
-from support import cupool, sample_report
+from support import cupool, paged_report, sample_report
 from cupool_lib import json_schema, terminal, validate
 
 SCHEMA = json.loads((support.ROOT / "config/report.schema.json").read_text(encoding="utf-8"))
@@ -41,6 +41,16 @@ class Summary(Files):
                       "rank 3", str(self.path)):
             self.assertIn(words, text)
         self.assertNotIn("nothing to do", text)  # an info is no advice
+
+    def test_pages_are_told_by_size_of_handle_with_what_moved_and_what_it_cost(self):
+        text = cupool("report", self.put(paged_report())).stdout
+        for words in ("pages              8.00 GiB   mapped; 5.00 GiB moved in 17 remaps; 3.00 GiB of addresses quarantined", "1,234 calls of the driver for them took 56.0 ms",
+                      "4.00 GiB in 1 handles of 4.00 GiB: 1.00 GiB free beside others", "2.00 GiB in 2 handles of 1.00 GiB: 1.00 GiB empty"):
+            self.assertIn(words, text)
+        self.assertNotIn("pages  ", cupool("report", self.put(sample_report())).stdout)
+        many = paged_report()
+        many["devices"][0]["pages"]["tiers"] += [dict(many["devices"][0]["pages"]["tiers"][0], handle_bytes=size << 20) for size in (2, 4)]
+        self.assertIn("and 1 other sizes", cupool("report", self.put(many)).stdout)
 
     def test_no_colour_in_a_pipe(self):
         self.assertNotIn("\x1b", cupool("report", self.put(sample_report())).stdout)
@@ -177,6 +187,39 @@ class Validate(Files):
                 self.assertTrue(any(words in line for line in validate.arithmetic(report)), list(validate.arithmetic(report)))
                 self.assertEqual(cupool("validate", self.put(report)).returncode, 1)
 
+    def test_each_contradiction_of_pages_is_found(self):
+        def pages(report):
+            return report["devices"][0]["pages"]
+
+        def unmap(report):  # a handle mapped nowhere is free memory without a place in the map
+            pages(report)["tiers"][0].update(handles=3, unmapped_bytes=1 << 30)
+
+        def free_too(report):
+            unmap(report)
+            report["devices"][0]["fragmentation"].update(free_bytes=3 << 30, external=2 / 3, external_remapped=1 / 3)
+
+        changes = {
+            "are not mapped_bytes": lambda r: pages(r)["tiers"][0].update(handles=3),
+            "pinned or stranded": lambda r: pages(r)["tiers"][0].update(pinned_bytes=2 << 30),
+            "multiple of page_bytes": lambda r: pages(r).update(page_bytes=3 << 20),
+            "the counter mapped_bytes": lambda r: r["devices"][0]["counters"]["mapped_bytes"].update(current=1),
+            "quarantined_bytes sum": lambda r: pages(r)["reservations"][0].update(quarantined_bytes=1),
+            "bytes are free in them": lambda r: pages(r)["tiers"][1].update(stranded_bytes=1 << 30),
+            "contradicts itself": lambda r: pages(r)["handles"][0].__setitem__(3, "empty"),
+            "its handles sum to": lambda r: pages(r)["handles"].pop(),
+            "are mapped nowhere": unmap,
+        }
+        self.assertEqual(cupool("validate", self.put(paged_report())).returncode, 0)
+        for words, change in changes.items():
+            with self.subTest(words):
+                report = paged_report()
+                change(report)
+                self.assertEqual(list(json_schema.problems(report, SCHEMA)), [])
+                self.assertTrue(any(words in line for line in validate.arithmetic(report)), list(validate.arithmetic(report)))
+        report = paged_report()
+        free_too(report)
+        self.assertEqual(list(validate.arithmetic(report)), [])
+
     SCHEMA_CHANGES = (
         lambda r: r.pop("devices"), lambda r: r.update(extra=1), lambda r: r.update(event="crash"), lambda r: r["process"].update(pid="x"),
         lambda r: r["process"].update(pid=-1), lambda r: r["process"].update(exit={"code": 1}), lambda r: r["options"].update({"Bad Name": {}}),
@@ -218,10 +261,12 @@ class Explain(unittest.TestCase):
         properties = SCHEMA["$defs"]
         names = [*properties["oom"]["properties"]["cause"]["enum"], *properties["device"]["properties"]["ledger"]["properties"],
                  "external", "internal", "utilization", "live_bytes", "policy"]
+        names += [*properties["tier"]["properties"], "remaps", "moved_bytes", "vmm_ns", "quarantined_bytes"]
         listed = cupool("explain").stdout
         for name in names:
             self.assertIn(name, listed)
         self.assertIn("What to do", cupool("explain", "deferred_free").stdout)
+        self.assertIn("cannot move", cupool("explain", "stranded_bytes").stdout)
 
     def test_a_misspelt_word_gets_the_nearest(self):
         result = cupool("explain", "external_fragmentaton")

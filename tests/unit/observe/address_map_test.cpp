@@ -44,7 +44,7 @@ TEST_CASE("the largest holes come first, equal ones by address, and the totals c
 TEST_CASE("a small block between two large holes pins both") {
   DeviceSnapshot device = empty_device(kGiB);
   add_region(device, {{'l', kMiB}, {'f', 8 * kMiB}, {'l', kKiB}, {'f', 9 * kMiB}, {'l', kMiB}});
-  const std::vector<Pin> pins = largest_pins(device.blocks, 10);
+  const std::vector<Pin> pins = largest_pins(device.blocks, {}, 10);
   REQUIRE(pins.size() == 1);
   CHECK(pins[0].address == device.blocks[2].address);
   CHECK(pins[0].bytes == kKiB);
@@ -57,7 +57,7 @@ TEST_CASE("neighbouring blocks pin together, with what waits for the GPU told ap
   DeviceSnapshot device = empty_device(kGiB);
   add_region(device, {{'l', kMiB}, {'f', 8 * kMiB}, {'l', kKiB}, {'d', 2 * kKiB}, {'l', kKiB}, {'f', 9 * kMiB}, {'l', kMiB}});
   device.blocks[3].site = 33;
-  const std::vector<Pin> pins = largest_pins(device.blocks, 10);
+  const std::vector<Pin> pins = largest_pins(device.blocks, {}, 10);
   REQUIRE(pins.size() == 1);
   CHECK(pins[0].bytes == 4 * kKiB);
   CHECK(pins[0].blocks == 3);
@@ -70,7 +70,7 @@ TEST_CASE("the only run of a region keeps all of it from being returned, whereve
            {{'l', kKiB}, {'f', 63 * kMiB}}, {{'f', 63 * kMiB}, {'l', kKiB}}, {{'f', kMiB}, {'l', kKiB}, {'f', 62 * kMiB}}}) {
     DeviceSnapshot device = empty_device(kGiB);
     add_region(device, pieces);
-    const std::vector<Pin> pins = largest_pins(device.blocks, 10);
+    const std::vector<Pin> pins = largest_pins(device.blocks, {}, 10);
     REQUIRE(pins.size() == 1);
     CHECK(pins[0].holds_region);
     CHECK(pins[0].pinned_free_bytes == 63 * kMiB);
@@ -81,7 +81,7 @@ TEST_CASE("holes of different regions do not join, nor do runs") {
   DeviceSnapshot device = empty_device(kGiB);
   add_region(device, {{'l', 4 * kMiB}, {'f', kMiB}});
   add_region(device, {{'f', kMiB}, {'l', 4 * kMiB}});
-  CHECK(largest_pins(device.blocks, 10).empty());
+  CHECK(largest_pins(device.blocks, {}, 10).empty());
 }
 
 TEST_CASE("a block larger than what it keeps apart is no pin; wholly free and wholly used regions have none") {
@@ -89,18 +89,68 @@ TEST_CASE("a block larger than what it keeps apart is no pin; wholly free and wh
   add_region(device, {{'l', kKiB}, {'f', kMiB}, {'l', 8 * kMiB}, {'f', kMiB}, {'l', kKiB}});
   add_region(device, {{'f', kMiB}});
   add_region(device, {{'l', kMiB}});
-  CHECK(largest_pins(device.blocks, 10).empty());
+  CHECK(largest_pins(device.blocks, {}, 10).empty());
 }
 
 TEST_CASE("pins come most pinned bytes first, then the smallest, and no more than asked for") {
   DeviceSnapshot device = empty_device(kGiB);
   add_region(device, {{'l', 512}, {'f', 4 * kMiB}, {'l', 2 * kKiB}, {'f', 4 * kMiB}, {'l', kKiB}, {'f', 4 * kMiB}, {'l', 512}, {'f', 9 * kMiB}, {'l', 512}});
-  std::vector<Pin> pins = largest_pins(device.blocks, 10);
+  std::vector<Pin> pins = largest_pins(device.blocks, {}, 10);
   REQUIRE(pins.size() == 3);
   CHECK(pins[0].pinned_free_bytes == 13 * kMiB);
   CHECK(pins[1].bytes == kKiB);
   CHECK(pins[2].bytes == 2 * kKiB);
-  CHECK(largest_pins(device.blocks, 1).size() == 1);
+  CHECK(largest_pins(device.blocks, {}, 1).size() == 1);
+}
+
+TEST_CASE("on pages a small block pins the handle that it lies in, and every handle that it reaches into") {
+  DeviceSnapshot device = empty_device(kGiB);
+  add_region(device, {{'f', 2 * kMiB - kKiB}, {'l', 2 * kKiB}, {'f', 2 * kMiB - kKiB}, {'l', 512}, {'d', 512}, {'f', 2 * kMiB - kKiB}, {'f', 2 * kMiB}});
+  device.blocks[1].site = 7;
+  device.blocks[4].site = 9;
+  samples::add_handles(device, {{2 * kMiB}, {2 * kMiB}, {2 * kMiB}, {2 * kMiB}});
+  const std::vector<Pin> pins = largest_pins(device.blocks, device.pages.handles, 10);
+  REQUIRE(pins.size() == 2);
+  CHECK(pins[0].address == device.blocks[1].address);
+  CHECK(pins[0].pinned_free_bytes == 4 * kMiB - 2 * kKiB);
+  CHECK(pins[0].handles == 2);
+  CHECK(pins[0].holds_region);
+  CHECK(pins[0].site == 7);
+  CHECK(pins[1].blocks == 2);
+  CHECK(pins[1].bytes == kKiB);
+  CHECK(pins[1].deferred_bytes == 512);
+  CHECK(pins[1].handles == 1);
+  CHECK(pins[1].pinned_free_bytes == 2 * kMiB - kKiB);
+}
+
+TEST_CASE("on pages a block that holds more than it pins is none, nor what lies in pinned handles") {
+  DeviceSnapshot device = empty_device(kGiB);
+  add_region(device, {{'l', 5 * kMiB}, {'f', kMiB}, {'l', 512}, {'f', 2 * kMiB - 512}});
+  samples::add_handles(device, {{2 * kMiB}, {2 * kMiB}, {2 * kMiB}, {2 * kMiB, 'p'}});
+  CHECK(largest_pins(device.blocks, device.pages.handles, 10).empty());
+}
+
+TEST_CASE("on pages the last block of a large run is enough, when it alone is in the handle") {
+  DeviceSnapshot device = empty_device(kGiB);
+  add_region(device, {{'l', 4 * kMiB}, {'l', 512}, {'f', 2 * kMiB - 512}, {'f', kMiB}, {'l', 512}, {'f', kMiB - 512}});
+  samples::add_handles(device, {{2 * kMiB}, {2 * kMiB}, {2 * kMiB}, {2 * kMiB}});
+  const std::vector<Pin> pins = largest_pins(device.blocks, device.pages.handles, 10);
+  REQUIRE(pins.size() == 2);
+  CHECK(pins[0].address == device.blocks[1].address);
+  CHECK(pins[0].blocks == 1);
+  CHECK(pins[1].address == device.blocks[4].address);
+}
+
+TEST_CASE("contexts on pages and on segments of one device have pins of their own kinds") {
+  DeviceSnapshot device = empty_device(kGiB);
+  add_region(device, {{'l', 512}, {'f', 2 * kMiB - 512}});
+  samples::add_handles(device, {{2 * kMiB}});
+  add_region(device, {{'f', 3 * kMiB}, {'l', 512}, {'f', 3 * kMiB}});
+  const std::vector<Pin> pins = largest_pins(device.blocks, device.pages.handles, 10);
+  REQUIRE(pins.size() == 2);
+  CHECK(pins[0].pinned_free_bytes == 6 * kMiB);
+  CHECK(pins[0].handles == 0);
+  CHECK(pins[1].handles == 1);
 }
 
 TEST_CASE("leaks are grouped by site, and by size where no site is known") {

@@ -127,25 +127,24 @@ TEST_CASE("nothing deferred is never deferred_free") {
   CHECK(judge(e).cause == OomCause::true_exhaustion);
 }
 
-TEST_CASE("where pages can be remapped, deferred bytes count wherever they lie") {
-  OomEvidence e = exhausted_evidence();
-  e.can_remap = true;
-  e.pool_free_bytes = kGiB / 2;
-  e.deferred_bytes = kGiB / 2;
+TEST_CASE("on pages deferred_free needs handles that would be empty, with what the driver has and under the limit") {
+  OomEvidence e = samples::stranded_evidence();
+  e.deferred_bytes = 5 * kGiB;  // most of it lies beside live blocks
+  e.releasable_with_deferred_bytes = 3 * kGiB;
   CHECK(judge(e).cause == OomCause::deferred_free);
-  CHECK(judge(e).shortfall_bytes == kGiB / 2);
-  e.deferred_bytes -= 1;
-  CHECK(judge(e).cause == OomCause::true_exhaustion);
-  CHECK(judge(e).shortfall_bytes == 1);
-  e.deferred_bytes += 1;
+  CHECK(judge(e).shortfall_bytes == 2 * kGiB);  // R less F and REL
+  CHECK(remaining(judge(e), OomCause::deferred_free) == 0);
+  *e.releasable_with_deferred_bytes -= 1;
+  CHECK(judge(e).cause == OomCause::external_fragmentation);
+  CHECK(remaining(judge(e), OomCause::deferred_free) == 1);
+  *e.releasable_with_deferred_bytes += 1;
   e.limit_bytes = e.held_bytes + kGiB;  // one GiB of new pages is allowed
   CHECK(judge(e).cause == OomCause::deferred_free);
   e.limit_bytes -= 1;
-  CHECK(judge(e).cause == OomCause::true_exhaustion);
-  CHECK(judge(e).shortfall_bytes == 1);
+  CHECK(judge(e).cause != OomCause::deferred_free);
 }
 
-TEST_CASE("external_fragmentation needs enough free in pieces, and is impossible with remapping") {
+TEST_CASE("external_fragmentation needs enough free in pieces") {
   OomEvidence e = exhausted_evidence();
   e.driver_free_bytes = 0;
   e.pool_free_bytes = e.request_bytes;
@@ -156,9 +155,36 @@ TEST_CASE("external_fragmentation needs enough free in pieces, and is impossible
   e.pool_free_bytes -= 1;
   CHECK(judge(e).cause == OomCause::true_exhaustion);
   CHECK(judge(e).shortfall_bytes == 1);
-  e.pool_free_bytes += 1;
-  e.can_remap = true;
+}
+
+TEST_CASE("on pages it is what lies beside something else: handles that hold nothing join what the driver has") {
+  OomEvidence e = samples::stranded_evidence();
+  CHECK(judge(e).cause == OomCause::external_fragmentation);
+  CHECK(judge(e).confidence == "high");
+  CHECK(judge(e).shortfall_bytes == 2 * kGiB);
+  CHECK(remaining(judge(e), OomCause::external_fragmentation) == 0);
+  e.releasable_bytes = 3 * kGiB - 1;  // one byte less than is needed beside the driver's
+  e.releasable_with_deferred_bytes = e.largest_free_remapped_bytes = e.releasable_bytes;
+  CHECK(judge(e).cause == OomCause::external_fragmentation);
+  CHECK(judge(e).shortfall_bytes == 1);
+  e.releasable_bytes += 1;  // all that moves would have done: something else refused
+  CHECK(judge(e).cause == OomCause::driver_refused);
+  CHECK(judge(e).confidence == "low");
+  e.releasable_bytes = kGiB;
+  e.largest_free_remapped_bytes = e.request_bytes;
   CHECK(judge(e).cause != OomCause::external_fragmentation);
+}
+
+TEST_CASE("on pages free bytes of pool and driver are one sum: without its pieces the request had been served") {
+  OomEvidence e = samples::stranded_evidence();
+  e.pool_free_bytes = e.request_bytes - kGiB;  // and one GiB at the driver
+  CHECK(judge(e).cause == OomCause::external_fragmentation);
+  CHECK(judge(e).confidence == "high");
+  CHECK(remaining(judge(e), OomCause::external_fragmentation) == 0);
+  e.pool_free_bytes -= 1;
+  CHECK(judge(e).cause == OomCause::true_exhaustion);
+  CHECK(judge(e).shortfall_bytes == 1);
+  CHECK(remaining(judge(e), OomCause::external_fragmentation) == 1);
 }
 
 TEST_CASE("free bytes split between pool and driver are pieces too, with less confidence") {
@@ -279,7 +305,7 @@ TEST_CASE("no evidence makes the arithmetic wrap, and the cause always follows i
   const auto maybe = [&]() -> std::optional<std::uint64_t> { return random() % 4 == 0 ? std::nullopt : std::optional(any()); };
   for (int round = 0; round < (samples::kTimesCount ? 100000 : 10000); ++round) {
     const OomEvidence e{.request_bytes = any(), .device_total_bytes = any(), .driver_free_bytes = maybe(), .pool_free_bytes = any(),
-                        .largest_free_bytes = any(), .releasable_bytes = any(), .deferred_bytes = any(),
+                        .largest_free_bytes = any(), .largest_free_remapped_bytes = any(), .releasable_bytes = any(), .deferred_bytes = any(),
                         .largest_free_with_deferred_bytes = any(), .releasable_with_deferred_bytes = maybe(), .other_process_bytes = maybe(),
                         .own_outside_bytes = any(), .limit_bytes = any(), .held_bytes = any(), .can_remap = random() % 2 == 0};
     const OomVerdict verdict = judge(e);
@@ -290,7 +316,7 @@ TEST_CASE("no evidence makes the arithmetic wrap, and the cause always follows i
                            (e.limit_bytes != 0 && e.request_bytes > e.limit_bytes);
     if (e.device_total_bytes != 0) REQUIRE((verdict.cause == OomCause::impossible_request) == too_large);
     if (verdict.cause == OomCause::true_exhaustion) REQUIRE(verdict.shortfall_bytes > 0);
-    if (verdict.cause == OomCause::external_fragmentation) REQUIRE((!e.can_remap && e.largest_free_bytes < e.request_bytes));
+    if (verdict.cause == OomCause::external_fragmentation) REQUIRE(std::max(e.largest_free_bytes, e.largest_free_remapped_bytes) < (e.request_bytes == 0 ? UINT64_MAX : e.request_bytes));
     if (verdict.cause == OomCause::deferred_free) REQUIRE(e.deferred_bytes > 0);
   }
 }

@@ -51,6 +51,28 @@ DeviceSnapshot mixed_device() {
   return device;
 }
 
+/// A block that straddles two handles, one beside a hole, a run in a handle of its own, a pinned handle, empty ones, two that are mapped nowhere.
+DeviceSnapshot paged_device() {
+  DeviceSnapshot device = samples::empty_device(4 * kGiB);
+  samples::add_region(device, {{'l', 4 * kMiB}, {'f', kMiB}, {'l', 2 * kMiB}, {'f', 9 * kMiB}, {'l', 512}, {'f', 2 * kMiB - 512}, {'l', 512}, {'d', 512}, {'f', 2 * kMiB - 1024}});
+  samples::add_handles(device, {{2 * kMiB}, {2 * kMiB}, {2 * kMiB}, {2 * kMiB}, {8 * kMiB}, {2 * kMiB}, {2 * kMiB}});
+  samples::add_region(device, {{'f', 2 * kMiB}, {'f', 2 * kMiB}, {'l', 512}, {'f', 4 * kMiB - 512}});
+  samples::add_handles(device, {{2 * kMiB}, {2 * kMiB, 'p'}, {4 * kMiB}});
+  samples::add_unmapped(device, 2 * kMiB);
+  samples::add_unmapped(device, 32 * kMiB);
+  samples::settle(device);
+  return device;
+}
+
+ReportInput paged_input() {
+  ReportInput input = input_of(paged_device());
+  OomRecord oom = samples::one_of_each_cause().back();
+  oom.evidence = samples::stranded_evidence();
+  oom.requested_bytes = oom.evidence.request_bytes;
+  input.snapshot.ooms = {oom};
+  return input;
+}
+
 ReportInput without_device() {
   ReportInput input = input_of({});
   input.snapshot.devices.clear();
@@ -145,6 +167,7 @@ int main(int argc, char** argv) {
   maker.write("huge", huge_input());
   maker.write("stale_sample", stale_input());
   maker.write("two_devices", two_devices());
+  maker.write("pages", paged_input());
   maker.write("cut", two_devices(), 1);
   return !maker.failed() && write_names(argv[1]) ? 0 : 1;
 }

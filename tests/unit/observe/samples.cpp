@@ -51,6 +51,52 @@ void add_region(DeviceSnapshot& device, const std::vector<Piece>& pieces) {
   device.regions.push_back(region);
 }
 
+namespace {
+
+/// As pool/device does it, the slow way: what lies in the handle at [address, +bytes).
+HandleRow handle_at(const DeviceSnapshot& device, std::uint64_t address, std::uint64_t bytes, char state) {
+  HandleRow row{address, bytes, 0, HandleState::used};
+  for (const BlockRow& block : device.blocks) {
+    const std::uint64_t from = std::max(block.address, address);
+    const std::uint64_t to = std::min(block.address + block.bytes, address + bytes);
+    if (block.state == BlockState::free && from < to) row.free_bytes += to - from;
+  }
+  if (row.free_bytes == bytes) row.state = HandleState::empty;
+  if (state == 'p') row.state = HandleState::pinned;
+  return row;
+}
+
+HandleTier& tier_of(PageMap& pages, std::uint64_t bytes) {
+  auto at = std::find_if(pages.tiers.begin(), pages.tiers.end(), [&](const HandleTier& tier) { return tier.handle_bytes >= bytes; });
+  if (at == pages.tiers.end() || at->handle_bytes != bytes) at = pages.tiers.insert(at, {bytes, 0, 0, 0, 0, 0, 0});
+  return *at;
+}
+
+}  // namespace
+
+void add_handles(DeviceSnapshot& device, const std::vector<Sheet>& sheets) {
+  device.backing = "pages";
+  device.pages.page_bytes = 2 * kMiB;
+  std::uint64_t address = device.regions.back().address;
+  device.pages.reservations.push_back({address, kGiB, kGiB - device.regions.back().bytes, 0});
+  for (const Sheet& sheet : sheets) {
+    const HandleRow row = handle_at(device, address, sheet.bytes, sheet.state);
+    device.pages.handles.push_back(row);
+    HandleTier& tier = tier_of(device.pages, sheet.bytes);
+    ++tier.handles;
+    tier.mapped_bytes += row.bytes;
+    (row.state == HandleState::empty ? tier.empty_bytes : tier.stranded_bytes) += row.free_bytes;
+    if (row.state == HandleState::pinned) tier.pinned_bytes += row.bytes;
+    address += sheet.bytes;
+  }
+}
+
+void add_unmapped(DeviceSnapshot& device, std::uint64_t bytes) {
+  HandleTier& tier = tier_of(device.pages, bytes);
+  ++tier.handles;
+  tier.unmapped_bytes += bytes;
+}
+
 void settle(DeviceSnapshot& device) {
   Fragmentation f;
   std::uint64_t deferred = 0;
@@ -68,7 +114,17 @@ void settle(DeviceSnapshot& device) {
   for (std::size_t i = 0; i < device.regions.size(); ++i) {
     if (free_in_region[i] < device.regions[i].bytes) f.inactive_split_bytes += free_in_region[i];
   }
-  f.largest_free_remapped_bytes = f.largest_free_bytes;
+  std::uint64_t empty_bytes = 0;
+  std::uint64_t mapped_bytes = 0;
+  for (const HandleTier& tier : device.pages.tiers) {
+    f.free_bytes += tier.unmapped_bytes;
+    f.reserved_bytes += tier.unmapped_bytes;
+    empty_bytes += tier.unmapped_bytes + tier.empty_bytes;
+    mapped_bytes += tier.mapped_bytes;
+  }
+  if (device.pages.page_bytes != 0) f.inactive_split_bytes = f.free_bytes - empty_bytes;
+  f.largest_free_remapped_bytes = std::max(f.largest_free_bytes, empty_bytes);
+  set_counter(device, "mapped_bytes", mapped_bytes, mapped_bytes);
   device.now = device.at_peak = f;
   device.driver_free_bytes = device.total_bytes - std::min(device.total_bytes, f.reserved_bytes);
   set_counter(device, "live_bytes", f.live_bytes, f.live_bytes);
@@ -114,6 +170,23 @@ OomEvidence exhausted_evidence() {
   e.driver_free_bytes = kGiB;
   e.other_process_bytes = 0;
   e.held_bytes = 79 * kGiB;
+  return e;
+}
+
+OomEvidence stranded_evidence() {
+  OomEvidence e = exhausted_evidence();
+  e.request_bytes = 4 * kGiB;
+  e.driver_free_bytes = kGiB;
+  e.can_remap = true;
+  e.pool_free_bytes = 4 * kGiB;
+  e.releasable_bytes = kGiB;
+  e.releasable_with_deferred_bytes = kGiB;
+  e.largest_free_bytes = kGiB / 2;
+  e.largest_free_remapped_bytes = kGiB;
+  e.largest_free_with_deferred_bytes = kGiB;
+  e.stranded_bytes = 3 * kGiB;
+  e.pinned_free_bytes = 0;
+  e.stranding_handle_bytes = e.page_bytes = 2 * kMiB;
   return e;
 }
 

@@ -44,6 +44,11 @@ DeviceSnapshot empty_device(std::uint64_t total_bytes);
 /// Adds a region made of the rows given as (state letter, bytes): l live, d deferred, f free. A live row's request is one byte less.
 struct Piece { char state; std::uint64_t bytes; };
 void add_region(DeviceSnapshot& device, const std::vector<Piece>& pieces);
+/// Divides the last region into handles of these sizes, whose states follow from the rows; 'p' pins one.
+struct Sheet { std::uint64_t bytes; char state = ' '; };
+void add_handles(DeviceSnapshot& device, const std::vector<Sheet>& sheets);
+/// A handle of `bytes` that is mapped nowhere.
+void add_unmapped(DeviceSnapshot& device, std::uint64_t bytes);
 /// Makes counters and fragmentation agree with the rows; the peak is now.
 void settle(DeviceSnapshot& device);
 
@@ -56,6 +61,8 @@ std::vector<OptionFact> with_option(std::vector<OptionFact> options, const std::
 
 /// 80 GiB device, 2 GiB wanted, 1 GiB free at the driver, everything else held by the pool and live: true_exhaustion, all known.
 OomEvidence exhausted_evidence();
+/// The same on pages: 1 GiB of what is free moves, 3 GiB lie beside blocks.
+OomEvidence stranded_evidence();
 /// One OOM of each cause, in order of OomCause.
 std::vector<OomRecord> one_of_each_cause();
 

@@ -93,6 +93,41 @@ TEST_CASE("pages are advised only where they would serve") {
   CHECK(find(classify(e, with_option(default_options(), "backing", "pages")), "backing_pages")->already_enabled);
 }
 
+TEST_CASE("on pages: not what is on already, nor what large regions do for segments") {
+  OomEvidence e = samples::stranded_evidence();
+  for (const char* backing : {"auto", "pages"}) {
+    const OomVerdict verdict = classify(e, with_option(default_options(), "backing", backing));
+    REQUIRE(verdict.cause == OomCause::external_fragmentation);
+    CHECK(find(verdict, "backing_pages")->already_enabled);
+    CHECK(find(verdict, "preallocate") == nullptr);
+    CHECK(find(verdict, "pinned_by")->level == "fix");
+    CHECK(find(verdict, "pinned_pages") == nullptr);
+    CHECK(find(verdict, "smaller_pages") == nullptr);
+  }
+}
+
+TEST_CASE("on pages: pinned ones are spoken of where there are any, and as the way out where they alone would have done") {
+  OomEvidence e = samples::stranded_evidence();
+  e.pinned_free_bytes = 2 * samples::kGiB;
+  CHECK(find(classify(e, default_options()), "pinned_pages")->level == "fix");
+  CHECK(find(classify(e, default_options()), "pinned_by")->evidence.find("stranded_bytes=1073741824") == 0);
+  e.pinned_free_bytes = 2 * samples::kGiB - 1;
+  CHECK(find(classify(e, default_options()), "pinned_pages")->level == "consider");
+  e.pinned_free_bytes = e.stranded_bytes;
+  CHECK(find(classify(e, default_options()), "pinned_by") == nullptr);
+}
+
+TEST_CASE("on pages: smaller ones are advised to who preallocates large ones, and where the device has smaller ones") {
+  OomEvidence e = samples::stranded_evidence();
+  const auto preallocating = with_option(default_options(), "policy", "preallocate");
+  CHECK(find(classify(e, preallocating), "smaller_pages") == nullptr);
+  e.stranding_handle_bytes = 256 * samples::kMiB;
+  CHECK(find(classify(e, default_options()), "smaller_pages") == nullptr);
+  CHECK(find(classify(e, preallocating), "smaller_pages")->level == "consider");
+  e.page_bytes = e.stranding_handle_bytes;
+  CHECK(find(classify(e, preallocating), "smaller_pages") == nullptr);
+}
+
 TEST_CASE("no options known: no setting is advised as if it were off") {
   for (const OomCause cause : kOomCauses) {
     for (const Suggestion& s : classify(evidence_of(cause), {}).suggestions) {

@@ -1,0 +1,120 @@
+// PageHeap: the address map, and what lies in each physical handle. See page_heap.hpp.
+#include <algorithm>
+
+#include "pool/device/context_pool.hpp"
+#include "pool/device/page_heap.hpp"
+#include "pool/device/paged_region.hpp"
+
+namespace cupool::device {
+
+using heap::Extent;
+using heap::ExtentState;
+using heap::Region;
+using observe::HandleRow;
+using observe::HandleState;
+using observe::HandleTier;
+
+namespace {
+
+/// The tier of that size, made where it belongs.
+HandleTier& tier_of(std::vector<HandleTier>& tiers, std::uint64_t handle_bytes) {
+  const auto at = std::lower_bound(tiers.begin(), tiers.end(), handle_bytes, [](const HandleTier& tier, std::uint64_t bytes) { return tier.handle_bytes < bytes; });
+  if (at != tiers.end() && at->handle_bytes == handle_bytes) return *at;
+  HandleTier tier;
+  tier.handle_bytes = handle_bytes;
+  return *tiers.insert(at, tier);
+}
+
+void count(std::vector<HandleTier>& tiers, const HandleRow& row) {
+  HandleTier& tier = tier_of(tiers, row.bytes);
+  ++tier.handles;
+  tier.mapped_bytes += row.bytes;
+  if (row.state == HandleState::empty) tier.empty_bytes += row.bytes;
+  else tier.stranded_bytes += row.free_bytes;
+  if (row.state == HandleState::pinned) tier.pinned_bytes += row.bytes;
+}
+
+/// Of a handle that lies wholly in one extent without blocks.
+HandleState state_in(const Extent& extent) {
+  if (extent.state == ExtentState::free) return extent.lane == 0 ? HandleState::empty : HandleState::used;
+  if (extent.state != ExtentState::absent) return HandleState::used;
+  return (extent.flags & kLostFlag) != 0 ? HandleState::lost : HandleState::moving;
+}
+
+}  // namespace
+
+/// `first`: the extent that holds the handle's first byte.
+HandleRow PageHeap::row_of(const MappedHandle& handle, const Extent* first) const {
+  HandleRow row{handle.address, handle.bytes, 0, HandleState::used};
+  for (const Extent* extent = first; extent != nullptr && extent->address < handle.end(); extent = extent->next) {
+    if (extent->state != ExtentState::free) continue;
+    row.free_bytes += std::min(extent->address + extent->bytes, handle.end()) - std::max(extent->address, handle.address);
+  }
+  if (first->address + first->bytes >= handle.end()) row.state = state_in(*first);
+  if (handle.is_pinned) row.state = HandleState::pinned;
+  return row;
+}
+
+void PageHeap::append_pages(observe::PageMap& out) const {
+  out.page_bytes = memory_->granularity_bytes();
+  heap_.for_each_region([&](const Region& region) {
+    observe::ReservationRow reservation{region.address, region.bytes, 0, 0};
+    heap_.for_each_extent(region, [&](const Extent& extent) {
+      if (extent.state != ExtentState::absent) return;
+      if ((extent.flags & kVacantFlag) != 0) reservation.vacant_bytes += extent.bytes;
+      if ((extent.flags & kQuarantinedFlag) != 0) reservation.quarantined_bytes += extent.bytes;
+    });
+    out.reservations.push_back(reservation);
+    const Extent* extent = region.first;
+    paged(region).table.for_each([&](const MappedHandle& handle) {
+      while (extent->address + extent->bytes <= handle.address) extent = extent->next;
+      out.handles.push_back(row_of(handle, extent));
+      count(out.tiers, out.handles.back());
+    });
+  });
+  for (const Handle& handle : loose_) {
+    HandleTier& tier = tier_of(out.tiers, handle.bytes);
+    ++tier.handles;
+    tier.unmapped_bytes += handle.bytes;
+  }
+}
+
+/// Each run of mapped addresses is a region of the map; addresses without memory are in no region, and no hole.
+void PageHeap::append_map(DeviceState&, const TickConverter& time, observe::DeviceSnapshot& out) const {
+  heap_.for_each_region([&](const Region& region) {
+    const auto context = reinterpret_cast<std::uint64_t>(paged(region).home->context);
+    bool is_open = false;
+    heap_.for_each_extent(region, [&](const Extent& extent) {
+      if (extent.state == ExtentState::absent) {
+        is_open = false;
+        return;
+      }
+      if (!is_open) out.regions.push_back({extent.address, 0, context});
+      is_open = true;
+      out.regions.back().bytes += extent.bytes;
+      append_block(extent, static_cast<std::uint32_t>(out.regions.size() - 1), time, out);
+    });
+  });
+  append_pages(out.pages);
+}
+
+void PageHeap::add_evidence(DeviceState&, observe::OomEvidence& evidence) const {
+  observe::PageMap map;
+  append_pages(map);
+  std::uint64_t stranded_bytes = 0;
+  std::uint64_t pinned_bytes = 0;
+  std::uint64_t largest_bytes = 0;
+  for (const HandleRow& row : map.handles) {
+    if (row.state == HandleState::empty || row.free_bytes == 0) continue;
+    stranded_bytes += row.free_bytes;
+    if (row.state == HandleState::pinned) pinned_bytes += row.free_bytes;
+    else largest_bytes = std::max(largest_bytes, row.bytes);
+  }
+  evidence.can_remap = true;
+  evidence.page_bytes = map.page_bytes;
+  evidence.stranded_bytes = evidence.stranded_bytes.value_or(0) + stranded_bytes;
+  evidence.pinned_free_bytes = evidence.pinned_free_bytes.value_or(0) + pinned_bytes;
+  evidence.stranding_handle_bytes = std::max(evidence.stranding_handle_bytes.value_or(0), largest_bytes);
+}
+
+}  // namespace cupool::device
