@@ -212,6 +212,23 @@ CUresult copy_3d(Call& c, CUstream stream, const CUDA_MEMCPY3D_PEER* p, Blocking
   return copy(c, stream, wanted, blocking);
 }
 
+namespace {
+
+/// `bytes` bytes of the value's elements, one behind the other; doubled, not element by element: tests fill many megabytes.
+std::vector<std::byte> pattern_of(const Fill& wanted, std::size_t bytes) {
+  std::vector<std::byte> pattern(bytes);
+  std::size_t done = std::min(wanted.element_bytes, bytes);
+  std::memcpy(pattern.data(), &wanted.value, done);
+  while (done < bytes) {
+    const std::size_t piece = std::min(done, bytes - done);
+    std::memcpy(&pattern[done], pattern.data(), piece);
+    done += piece;
+  }
+  return pattern;
+}
+
+}  // namespace
+
 CUresult fill(Call& c, CUstream handle, const Fill& wanted, Blocking blocking) {
   Context* current = nullptr;
   CUSIM_TRY(c.current(&current));
@@ -248,10 +265,7 @@ CUresult fill(Call& c, CUstream handle, const Fill& wanted, Blocking blocking) {
       sim.break_context(context, CUDA_ERROR_ILLEGAL_ADDRESS);
       return;
     }
-    std::vector<std::byte> pattern(std::min<std::size_t>(row_bytes, std::size_t{1} << 20));
-    for (std::size_t i = 0; i < pattern.size(); i += wanted.element_bytes) {
-      std::memcpy(&pattern[i], &wanted.value, std::min(wanted.element_bytes, pattern.size() - i));
-    }
+    const std::vector<std::byte> pattern = pattern_of(wanted, std::min<std::size_t>(row_bytes, std::size_t{1} << 20));
     for (std::size_t row = 0; row < wanted.height; ++row) {
       for (std::size_t done = 0; done < row_bytes; done += pattern.size()) {
         const std::size_t piece = std::min(pattern.size(), row_bytes - done);
