@@ -1,0 +1,22 @@
+# leave_out_tests_without_threads(FOLDER): of the test binaries of FOLDER, the files named test_* or *_test in which no line names a
+# thread are taken out. For the thread sanitizer, which sees nothing in them; the other builds run them all.
+
+function(leave_out_tests_without_threads folder)
+  get_property(targets DIRECTORY "${folder}" PROPERTY BUILDSYSTEM_TARGETS)
+  foreach(target ${targets})
+    get_target_property(type ${target} TYPE)
+    if(NOT type STREQUAL "EXECUTABLE")
+      continue()
+    endif()
+    get_target_property(sources ${target} SOURCES)
+    set(kept "")
+    foreach(source ${sources})
+      get_filename_component(path "${source}" ABSOLUTE BASE_DIR "${folder}")
+      file(STRINGS "${path}" threads REGEX "std::j?thread|std::async|pthread_create")
+      if(threads OR NOT path MATCHES "/(test_[a-z_0-9]*|[a-z_0-9]*_test)\\.cpp$")
+        list(APPEND kept "${source}")
+      endif()
+    endforeach()
+    set_target_properties(${target} PROPERTIES SOURCES "${kept}")
+  endforeach()
+endfunction()
