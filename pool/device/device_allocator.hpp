@@ -124,6 +124,8 @@ class DeviceAllocator {
       CUPOOL_REQUIRES(device.lock) = 0;
   /// Adds what keeps free memory from moving, where memory moves. O(blocks). Throws std::bad_alloc.
   virtual void add_evidence([[maybe_unused]] DeviceState& device, observe::OomEvidence&) const CUPOOL_REQUIRES(device.lock) {}
+  /// A thread has been in one call of the driver's for so long that it may be waiting for work which waits for whoever asks.
+  virtual bool is_stalled([[maybe_unused]] DeviceState& device) const CUPOOL_REQUIRES(device.lock) { return false; }
   virtual std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
 
   // --- may call the driver; the lock is not held meanwhile ----------------------------------------------

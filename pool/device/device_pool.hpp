@@ -177,6 +177,7 @@ class DevicePool {
   // ladder.cpp
   Result<CUdeviceptr> climb(Attempt& attempt, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   Result<heap::Extent*> climb_rungs(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
+  void await_preallocation() CUPOOL_REQUIRES(device_.lock);
   Error enter(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   void await_deferred(ContextPool& home) CUPOOL_EXCLUDES(device_.lock);
   bool quiet() CUPOOL_REQUIRES(device_.lock);
@@ -221,7 +222,6 @@ class DevicePool {
   bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way
   bool preallocating_ CUPOOL_GUARDED_BY(device_.lock) = false;  ///< on its way: the others wait for it
   const ContextPool* preallocated_for_ CUPOOL_GUARDED_BY(device_.lock) = nullptr;  ///< it dies with this one, and is taken again
-  Condition preallocation_ended_;
 };
 
 }  // namespace cupool::device

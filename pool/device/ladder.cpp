@@ -6,6 +6,7 @@
 //   steal    for a stream: what other streams freed, behind the events of those frees, on the device
 //   lanes    what streams keep for themselves becomes everybody's when its work is over
 //   remap    empty pages to addresses where the block fits (backing pages)
+//   aside    the driver's own call, when the thread that brings pages is stalled in the driver: more could be had, but not in time
 //   release  whole free regions of this device back to the driver, then grow: only when that is enough and nothing would block
 //   poll     every deferred free: events recorded inside the program's own frees are waited for (natively the free did that),
 //            later ones are polled, one second at most in all; then release again. Without events that cover a context what was
@@ -45,17 +46,19 @@ struct Ladder {
   static Climbed steal(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed lanes(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed remap(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+  static Climbed aside(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed release(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed poll(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed native(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
 
-  static const Rung kRungs[9];
+  static const Rung kRungs[10];
 };
 
-const Ladder::Rung Ladder::kRungs[9] = {
+const Ladder::Rung Ladder::kRungs[10] = {
     {"hole", &observe::Counters::rung_hole, &Ladder::hole},     {"retire", &observe::Counters::rung_retire, &Ladder::retire},
     {"grow", &observe::Counters::rung_grow, &Ladder::grow},     {"steal", &observe::Counters::rung_steal, &Ladder::steal},
     {"lanes", &observe::Counters::rung_lanes, &Ladder::lanes},  {"remap", &observe::Counters::rung_remap, &Ladder::remap},
+    {"aside", &observe::Counters::native_fallbacks, &Ladder::aside},
     {"release", &observe::Counters::rung_release, &Ladder::release}, {"poll", &observe::Counters::rung_poll, &Ladder::poll},
     {"native", &observe::Counters::native_fallbacks, &Ladder::native},
 };
@@ -129,6 +132,11 @@ Climbed Ladder::remap(DevicePool& pool, Attempt& attempt) {
   return grown.value().extent;
 }
 
+Climbed Ladder::aside(DevicePool& pool, Attempt& attempt) {
+  if (attempt.home->pooled == nullptr || !attempt.home->pooled->is_stalled(pool.device_)) return nullptr;
+  return native(pool, attempt);
+}
+
 Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
   const std::uint64_t need_bytes = align_up(attempt.request.bytes, kRegionGranularity_bytes);
   if (pool.unpooled_ || pool.device_.disabled || !pool.release_would_do(need_bytes) || !pool.may_release()) return nullptr;
@@ -190,7 +198,7 @@ bool DevicePool::release_would_do(std::uint64_t bytes) {
   std::uint64_t free_bytes = 0;
   for (const auto& home : homes_) {
     if (home->context == nullptr) continue;
-    if (home->pooled != nullptr) free_bytes += home->pooled->figures(device_).wholly_free_bytes;
+    if (home->pooled != nullptr && !home->pooled->is_stalled(device_)) free_bytes += home->pooled->figures(device_).wholly_free_bytes;
     free_bytes += home->natives.waiting_bytes();  // freed during a capture
   }
   if (free_bytes == 0) return false;
@@ -275,8 +283,19 @@ Error DevicePool::enter(Attempt& attempt) {
   return {};
 }
 
+/// Unless the driver keeps the thread that preallocates: it may wait for work that waits for this one.
+void DevicePool::await_preallocation() {
+  Clock& clock = device_.services.clock;
+  for (std::uint64_t pause_ns = kFirstPause_ns; preallocating_; pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
+    const ContextPool* home = preallocated_for_;
+    if (home != nullptr && home->pooled != nullptr && home->pooled->is_stalled(device_)) return;
+    const MutexUnlock unlocked(device_.lock);
+    clock.pause(pause_ns);
+  }
+}
+
 Climbed DevicePool::climb_rungs(Attempt& attempt) {
-  while (preallocating_) preallocation_ended_.wait(device_.lock);
+  await_preallocation();
   if (!preallocated_ && policy_ != config::Policy::platform) preallocate(*attempt.home);
   if (deferred_.batch_is_due()) {
     const Error error = upkeep(attempt.context, false);

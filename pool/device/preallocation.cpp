@@ -39,7 +39,6 @@ void DevicePool::preallocate(ContextPool& home) {
   while (bytes != 0 && take() == CUDA_ERROR_OUT_OF_MEMORY)
     bytes = align_down(bytes - bytes / 10, kRegionGranularity_bytes);  // "free" was an estimate: other processes, the driver's own needs
   preallocating_ = false;
-  preallocation_ended_.notify_all();
   if (bytes == asked_bytes) return;
   const auto mib = [](std::uint64_t value) { return std::to_string(value / kMiB) + " MiB"; };
   device_.services.warnings.add("CUPOOL_PREALLOCATE: GPU " + std::to_string(device_.ordinal) + " gave " + mib(bytes) + " of " + mib(asked_bytes) +
