@@ -122,6 +122,20 @@ template <class Call> static bool insist(Call&& call) {
   return false;
 }
 
+/// What is mapped, a call for each run of neighbours; when the driver refuses a run, one for each handle, so that one that stays keeps no other.
+bool PageHeap::unmap_all(const std::vector<MappedHandle>& mapped) {
+  bool is_unmapped = true;
+  for (std::size_t first = 0; first < mapped.size();) {
+    std::size_t last = first + 1;
+    while (last < mapped.size() && mapped[last].address == mapped[last - 1].end()) ++last;
+    const bool is_gone = insist([&] { return memory_->unmap(mapped[first].address, mapped[last - 1].end() - mapped[first].address); });
+    for (std::size_t i = first; i < last && !is_gone; ++i)
+      is_unmapped = (last - first > 1 && insist([&] { return memory_->unmap(mapped[i].address, mapped[i].bytes); })) && is_unmapped;
+    first = last;
+  }
+  return is_unmapped;
+}
+
 /// Natively the memory had gone with its context. [?] whether the reset of a primary context unmaps it: errors are no news.
 void PageHeap::bury(DeviceState& device) {
   const std::vector<Dead> dead = std::exchange(dead_, {});
@@ -130,11 +144,8 @@ void PageHeap::bury(DeviceState& device) {
     const MutexUnlock unlocked(device.lock);
     const RelaxedCaptureMode relaxed(device.driver);
     for (const Dead& one : dead) {
-      bool is_unmapped = true;
-      for (const MappedHandle& handle : one.mapped) {
-        is_unmapped = insist([&] { return memory_->unmap(handle.address, handle.bytes); }) && is_unmapped;
-        insist([&] { return memory_->release(handle.handle); });
-      }
+      const bool is_unmapped = unmap_all(one.mapped);
+      for (const MappedHandle& handle : one.mapped) insist([&] { return memory_->release(handle.handle); });
       for (const Handle& handle : one.loose) insist([&] { return memory_->release(handle.id); });
       if (one.bytes != 0 && is_unmapped) insist([&] { return memory_->free_addresses(one.address, one.bytes); });
     }

@@ -8,7 +8,9 @@
 // behind the free memory that ends where addresses are vacant. Neighbours share tail pages. Live bytes never move, nor what waits for the GPU.
 // Figures: ARCHITECTURE.md and build/bench/page_model. Known from: PyTorch's expandable segments, DALI's cuda_vm_resource.
 // Memory of this kind belongs to no context: when one dies its blocks are forgotten at once and bury() gives the memory back.
-// Thread rule: as DeviceAllocator. One thread at a time is in the driver for it (supplying_); what it works on is in no bin meanwhile.
+// Thread rule: as DeviceAllocator. One thread at a time is in the driver for it (supplying_); what it works on is in no bin meanwhile. The
+// driver may wait there for running work (cuMemSetAccess, cuMemUnmap), which may wait for another thread of the program; so nobody waits
+// for that thread without bound: who misses meanwhile goes on up the ladder, to memory of the driver's own.
 #pragma once
 
 #include <memory>
@@ -31,6 +33,9 @@ class PageHeap final : public ExtentAllocator {
   static constexpr std::uint64_t kAskShare = 4;             ///< asked again after taking this part of what is left
   static constexpr std::uint64_t kQuarantineTotals = 64;    ///< so many times the device's memory of fresh addresses
 
+  static constexpr std::uint64_t kStall_ns = 100'000'000;       ///< one call of the driver's takes microseconds, 256 MiB at once some milliseconds
+  static constexpr std::uint64_t kPatience_ns = 1'000'000'000;  ///< for others who take turns
+
   /// Precondition: memory->available().
   PageHeap(std::uint64_t device_total_bytes, std::unique_ptr<vmm::VirtualMemory> memory);
   ~PageHeap() override;
@@ -44,6 +49,7 @@ class PageHeap final : public ExtentAllocator {
   void bury(DeviceState& device) CUPOOL_REQUIRES(device.lock) override;
   void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;
   void add_evidence(DeviceState& device, observe::OomEvidence& evidence) const CUPOOL_REQUIRES(device.lock) override;
+  bool is_stalled(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   /// By creating only; out of memory as soon as the device is known to have too little left.
   Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
@@ -79,6 +85,9 @@ class PageHeap final : public ExtentAllocator {
   static PagedRegion& paged(const heap::Region& region);
   static PageTable& table_of(const heap::Extent& extent);
   Result<Growth> supply(DeviceState& device, ContextPool& home, const AllocationRequest& request, Source source) CUPOOL_REQUIRES(device.lock);
+  Result<Growth> await_hole(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock);
+  template <class Done> bool await(DeviceState& device, Done&& is_done) CUPOOL_REQUIRES(device.lock);
+  void begin_turn(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   Status supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source) CUPOOL_REQUIRES(device.lock);
   Status supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source) CUPOOL_REQUIRES(device.lock);
   Window find_window(std::uint64_t bytes) const;
@@ -105,6 +114,7 @@ class PageHeap final : public ExtentAllocator {
   void promise_loose(std::size_t count);
   template <class F> void for_each_mapped(F&& visit) const;
   template <class F> void for_each_empty(F&& visit) const;
+  bool unmap_all(const std::vector<MappedHandle>& mapped);
   std::uint64_t empty_bytes() const;
   observe::HandleRow row_of(const MappedHandle& handle, const heap::Extent* first) const;
   void append_pages(observe::PageMap& out) const;
@@ -134,7 +144,7 @@ class PageHeap final : public ExtentAllocator {
   bool supplying_ = false;
   bool sharing_ = false;                    ///< supplying_ too: and nothing may be given back
   unsigned releasing_ = 0;                  ///< threads that unmap outside of a supply
-  Condition supplied_;
+  std::uint64_t supplying_since_ns_ = 0;
   std::vector<Dead> dead_;
 };
 

@@ -105,7 +105,8 @@ void PageHeap::make_vacant(Extent* extent) noexcept {
 void PageHeap::forget_vacant(const Extent* extent) noexcept { vacant_.erase(std::find(vacant_.begin(), vacant_.end(), extent)); }
 
 std::uint64_t PageHeap::release(DeviceState& device, ContextPool&, std::uint64_t wanted_bytes, bool at_most) {
-  while (sharing_) supplied_.wait(device.lock);
+  // Behind a thread that the driver may keep for as long as work runs, this one would be kept too: only what is mapped nowhere goes.
+  const bool may_unmap = await(device, [this] { return !sharing_; }) && !is_stalled(device);
   std::uint64_t left_bytes = wanted_bytes;
   const auto stays = [&](const Handle& handle) {
     if (left_bytes == 0 || (at_most && handle.bytes > left_bytes)) return true;
@@ -115,7 +116,7 @@ std::uint64_t PageHeap::release(DeviceState& device, ContextPool&, std::uint64_t
   const auto first_going = std::partition(loose_.begin(), loose_.end(), std::ref(stays)) - loose_.begin();
   const auto was_loose = loose_.size() - static_cast<std::size_t>(first_going);
   std::vector<Run> runs;
-  if (left_bytes != 0) take_empty(runs, left_bytes, at_most);
+  if (left_bytes != 0 && may_unmap) take_empty(runs, left_bytes, at_most);
   std::vector<Going> going;
   const std::size_t count = was_loose + count_handles(runs);
   try {  // from here on nothing may fail
@@ -141,7 +142,6 @@ std::uint64_t PageHeap::release(DeviceState& device, ContextPool&, std::uint64_t
     for (Going& one : going) one.is_gone = one.is_unmapped && memory_->release(one.handle.id) == CUDA_SUCCESS;
   }
   --releasing_;
-  supplied_.notify_all();
   return book_release(device, runs, going);
 }
 

@@ -25,10 +25,11 @@ std::vector<DeviceAllocator::Span> PageHeap::mapped_runs() const {
 
 /// Nothing is mapped or unmapped meanwhile.
 Status PageHeap::share(DeviceState& device, int ordinal) {
-  while (supplying_ || releasing_ != 0) supplied_.wait(device.lock);
+  if (!await(device, [this] { return !supplying_ && releasing_ == 0; })) return Error{CUDA_ERROR_OUT_OF_MEMORY, "another thread is in the driver"};
   const std::vector<Span> runs = mapped_runs();
   if (!memory_->allow(ordinal)) return {};
-  supplying_ = sharing_ = true;
+  begin_turn(device);
+  sharing_ = true;
   CUresult code = CUDA_SUCCESS;
   {
     const MutexUnlock unlocked(device.lock);
@@ -38,7 +39,6 @@ Status PageHeap::share(DeviceState& device, int ordinal) {
     if (code != CUDA_SUCCESS) memory_->disallow(ordinal);
   }
   supplying_ = sharing_ = false;
-  supplied_.notify_all();
   charge(device);
   return code == CUDA_SUCCESS ? Status{} : Error{code, "cuMemSetAccess"};
 }

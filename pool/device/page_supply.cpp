@@ -28,12 +28,30 @@ Error as_answer(CUresult code) {
 Result<Growth> PageHeap::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) { return supply(device, home, request, Source::create); }
 Result<Growth> PageHeap::remap(DeviceState& device, ContextPool& home, const AllocationRequest& request) { return supply(device, home, request, Source::move); }
 
+bool PageHeap::is_stalled(DeviceState& device) const {
+  const std::uint64_t since_ns = std::max(supplying_since_ns_, memory_->last_began_ns());
+  const std::uint64_t now_ns = device.services.clock.now_ns();
+  return supplying_ && now_ns >= since_ns && now_ns - since_ns >= kStall_ns;
+}
+
+void PageHeap::begin_turn(DeviceState& device) {
+  supplying_ = true;
+  supplying_since_ns_ = device.services.clock.now_ns();
+}
+
+/// A hole that may have come while the lock was let go of, here or by whoever asks; none, when it is the caller's turn to bring one.
+Result<Growth> PageHeap::await_hole(DeviceState& device, const AllocationRequest& request) {
+  Extent* extent = nullptr;
+  const bool has_turn = await(device, [&] {
+    extent = heap_.allocate(request.bytes, request.lane);
+    return extent != nullptr || !supplying_;
+  });
+  if (!has_turn) return Error{CUDA_ERROR_OUT_OF_MEMORY, "another thread is in the driver"};
+  return Growth{extent, false};
+}
+
 Result<Growth> PageHeap::supply(DeviceState& device, ContextPool& home, const AllocationRequest& request, Source source) {
-  for (;;) {  // a hole may have come while the lock was let go of, here or by whoever asks
-    if (Extent* extent = heap_.allocate(request.bytes, request.lane)) return Growth{extent, false};
-    if (!supplying_) break;
-    supplied_.wait(device.lock);
-  }
+  if (const Result<Growth> hole = await_hole(device, request); !hole.ok() || hole.value().extent != nullptr) return hole;
   const Status status = supply_bytes(device, home, request.bytes, source);
   if (!status.ok()) return status.error();
   Extent* extent = heap_.allocate(request.bytes, request.lane);
@@ -42,23 +60,21 @@ Result<Growth> PageHeap::supply(DeviceState& device, ContextPool& home, const Al
 }
 
 Status PageHeap::reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
-  while (supplying_) supplied_.wait(device.lock);
+  if (!await(device, [this] { return !supplying_; })) return Error{CUDA_ERROR_OUT_OF_MEMORY, "another thread is in the driver"};
   return supply_bytes(device, home, bytes, Source::preallocate);
 }
 
 Status PageHeap::supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source) {
   if (bytes > total_bytes_) return Error{CUDA_ERROR_OUT_OF_MEMORY, "size"};
-  supplying_ = true;
+  begin_turn(device);
   Status status{};
   try {
     status = supply_alone(device, home, bytes, source);
   } catch (...) {
     supplying_ = false;
-    supplied_.notify_all();
     throw;
   }
   supplying_ = false;
-  supplied_.notify_all();
   charge(device);
   return status;
 }

@@ -55,6 +55,24 @@ struct PageHeap::Supply {
 inline PageHeap::PagedRegion& PageHeap::paged(const heap::Region& region) { return *static_cast<PagedRegion*>(static_cast<RegionInfo*>(region.owner)); }
 inline PageTable& PageHeap::table_of(const heap::Extent& extent) { return paged(*extent.region).table; }
 
+/// Lets others run until `is_done()`: true. False when one of them is stalled, or they take turns for too long.
+template <class Done> bool PageHeap::await(DeviceState& device, Done&& is_done) {
+  constexpr std::uint64_t kFirstPause_ns = 10'000;
+  constexpr std::uint64_t kLongestPause_ns = 1'000'000;
+  Clock& clock = device.services.clock;
+  std::uint64_t pause_ns = kFirstPause_ns;
+  std::uint64_t until_ns = 0;
+  while (!is_done()) {
+    const std::uint64_t now_ns = clock.now_ns();
+    if (until_ns == 0) until_ns = now_ns + kPatience_ns;
+    if (now_ns >= until_ns || is_stalled(device)) return false;
+    const MutexUnlock unlocked(device.lock);
+    clock.pause(pause_ns);
+    pause_ns = std::min(2 * pause_ns, kLongestPause_ns);
+  }
+  return true;
+}
+
 /// visit(MappedHandle) for each handle that is mapped anywhere, by region and address.
 template <class F> void PageHeap::for_each_mapped(F&& visit) const {
   heap_.for_each_region([&](const heap::Region& region) { paged(region).table.for_each(visit); });

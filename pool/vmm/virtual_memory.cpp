@@ -48,6 +48,7 @@ VirtualMemory::VirtualMemory(const Driver& driver, int ordinal, Clock& clock) : 
 
 template <class Call> CUresult VirtualMemory::timed(Call&& call) {
   const std::uint64_t began_ns = clock_.now_ns();
+  last_began_ns_.store(began_ns, std::memory_order_relaxed);
   const CUresult code = call();
   spent_ns_.fetch_add(clock_.now_ns() - began_ns, std::memory_order_relaxed);
   calls_.fetch_add(1, std::memory_order_relaxed);

@@ -45,13 +45,14 @@ class VirtualMemory {
 
   /// Calls made since the last time, and how long they took.
   struct Spent { std::uint64_t calls, ns; };
+  /// When the last call began, of whichever thread: what has gone on since is one call, or none.
+  std::uint64_t last_began_ns() const { return last_began_ns_.load(std::memory_order_relaxed); }
   Spent take_spent() { return {calls_.exchange(0, std::memory_order_relaxed), spent_ns_.exchange(0, std::memory_order_relaxed)}; }
 
  private:
   template <class Call> CUresult timed(Call&& call);
   bool has_calls() const;
   bool has_attribute(CUdevice_attribute attribute) const;
-
 
   const Driver driver_;
   const int ordinal_;
@@ -64,6 +65,7 @@ class VirtualMemory {
   std::vector<CUmemAccessDesc> access_ CUPOOL_GUARDED_BY(access_lock_);
   std::atomic<std::uint64_t> calls_{0};
   std::atomic<std::uint64_t> spent_ns_{0};
+  std::atomic<std::uint64_t> last_began_ns_{0};
 };
 
 }  // namespace cupool::vmm

@@ -242,6 +242,19 @@ TEST_CASE("pages: what a dead context left behind is asked for again when the dr
   CHECK(now(rig.counters().reserved_bytes) == 0);
 }
 
+TEST_CASE("pages: what a dead context left behind goes by runs, and a run that the driver refuses by handles") {
+  const unsigned refusals = GENERATE(0U, 3U, 5U);
+  CAPTURE(refusals);
+  Rig rig(pages("64MiB"));
+  rig.allocate(16 * kMiB);
+  REQUIRE(now(rig.counters().handles_created) == 8);
+  const std::uint64_t unmaps = cusim_calls("cuMemUnmap");
+  if (refusals != 0) cusim_fail("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN, refusals);
+  rig.reset_device();
+  CHECK(cusim_calls("cuMemUnmap") - unmaps == (refusals == 0 ? 1 : refusals + 8));
+  CHECK(cusim_used_bytes(0) == 0);
+}
+
 TEST_CASE("what one context's streams have freed behind events of their own serves another context") {
   const config::Backing backing = GENERATE(config::Backing::pages, config::Backing::segments);
   RigOptions options = pages_with_limit("32MiB");

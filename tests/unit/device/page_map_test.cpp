@@ -60,6 +60,7 @@ void check_pages(const observe::DeviceSnapshot& device, observe::Counters& count
   using Tier = observe::HandleTier;
   CHECK(sum(pages.tiers, &Tier::mapped_bytes) == now(counters.mapped_bytes));
   CHECK(sum(pages.tiers, &Tier::unmapped_bytes) + sum(pages.tiers, &Tier::empty_bytes) + sum(pages.tiers, &Tier::stranded_bytes) == device.now.free_bytes);
+  CHECK(sum(pages.tiers, &Tier::stranded_bytes) == device.now.inactive_split_bytes);
   std::uint64_t quarantined_bytes = 0;
   std::uint64_t with_memory_bytes = 0;
   for (const observe::ReservationRow& row : pages.reservations) {
@@ -108,6 +109,21 @@ TEST_CASE("pages in the report: handles, tiers, blocks and counters agree after 
   CHECK(rig.snapshot().devices.at(0).pages.tiers.size() >= 2);
   CHECK(now(rig.counters().remaps) > 0);
   CHECK(rig.snapshot().devices.at(0).pages.page_bytes == 2 * kMiB);
+}
+
+TEST_CASE("pages in the report: what a stream keeps for itself is free, and does not move") {
+  Rig rig(pages_of("1GiB"));
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  const StreamName name{stream, reinterpret_cast<std::uintptr_t>(stream)};
+  const Result<CUdeviceptr> block = rig.pools().allocate_on(rig.context(), 8 * kMiB, name, 1, "cuMemAllocAsync");
+  REQUIRE(block.ok());
+  REQUIRE(rig.pools().free_on(block.value(), rig.context(), name).outcome == FreeOutcome::freed);
+  const observe::DeviceSnapshot device = rig.snapshot().devices.at(0);
+  check_pages(device, rig.counters());
+  CHECK(device.now.free_bytes == 8 * kMiB);
+  CHECK(sum(device.pages.tiers, &observe::HandleTier::stranded_bytes) == 8 * kMiB);
+  CHECK(sum(device.pages.tiers, &observe::HandleTier::empty_bytes) == 0);
 }
 
 TEST_CASE("pages in the report: on segments there are none") {
