@@ -124,7 +124,7 @@ def build_report(page: Page, status: int | None, end_unix_ns: int) -> dict:
     return {"schema": SCHEMA_NAME, "event": "exit", "written_unix_ns": time.time_ns(), "final_of_series": False, "process": process,
             "options": page.facts.get("options", {}), "devices": devices, "ooms": ooms, "leaks": [],
             "data_quality": {"complete": False, "dropped_events": 0, "unpooled_apis_seen": page.unpooled,
-                             "cut": ["histogram", "holes", "pinned_by", "sites", "regions", "blocks", "timeline", "leaks"],
+                             "cut": ["histogram", "holes", "pinned_by", "sites", "regions", "pages", "blocks", "timeline", "leaks"],
                              "warnings": warnings, "source": "live_page"}}
 
 

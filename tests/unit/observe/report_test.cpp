@@ -279,8 +279,29 @@ TEST_CASE("the live page's text is the report's own process and options") {
   CHECK(page["report_path"] == "/tmp/\xEF\xBF\xBD.json");
 }
 
+TEST_CASE("pages are null on segments; on pages their rows are cut when time is over, and said to be") {
+  DeviceSnapshot device = samples::empty_device(kGiB);
+  samples::add_region(device, {{'l', kMiB}, {'f', 3 * kMiB}});
+  samples::settle(device);
+  CHECK(json::parse(text_of(samples::input_of(device)))["devices"][0]["pages"].is_null());
+  samples::add_handles(device, {{2 * kMiB}, {2 * kMiB}});
+  const json whole = json::parse(text_of(samples::input_of(device)));
+  CHECK(whole["devices"][0]["pages"]["handles"][1] == json::parse("[" + std::to_string(samples::kBase + 2 * kMiB) + ", 2097152, 2097152, \"empty\"]"));
+  CHECK(whole["devices"][0]["pages"]["tiers"][0]["empty_bytes"] == 2 * kMiB);
+  const json cut = json::parse(text_of(samples::input_of(device), 1));
+  CHECK(cut["devices"][0]["pages"]["handles"].empty());
+  const auto names = cut["data_quality"]["cut"].get<std::vector<std::string>>();
+  CHECK(std::find(names.begin(), names.end(), "handles of device 0") != names.end());
+}
+
 TEST_CASE("a million live blocks are written in two seconds") {
-  const ReportInput input = samples::input_of(samples::large_device(samples::kTimesCount ? 1000000 : 50000));
+  ReportInput input = samples::input_of(samples::large_device(samples::kTimesCount ? 1000000 : 50000));
+  const bool on_pages = GENERATE(false, true);
+  CAPTURE(on_pages);
+  PageMap& pages = input.snapshot.devices[0].pages;
+  pages.page_bytes = on_pages ? 2 * kMiB : 0;
+  for (const RegionRow& region : input.snapshot.devices[0].regions)
+    for (std::uint64_t at = 0; on_pages && at + 2 * kMiB <= region.bytes; at += 2 * kMiB) pages.handles.push_back({region.address + at, 2 * kMiB, kMiB, HandleState::used});
   const std::string path = (std::filesystem::temp_directory_path() / ("cupool-large-" + std::to_string(::getpid()) + ".json")).string();
   double best_seconds = 1e9;
   for (int attempt = 0; attempt < 3 && best_seconds > 2.0; ++attempt) {  // neighbours on the machine only add
