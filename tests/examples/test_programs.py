@@ -100,5 +100,26 @@ class DriverExample(Program):
         self.assertEqual((result.returncode, len(result.stdout.splitlines()), result.stderr), (SKIPPED, 1, ""))
 
 
+class PiecesExample(Program):
+    PROGRAM = BUILT / "riddled"
+
+    def test_what_lies_beside_small_blocks_is_the_cause_and_the_report_names_them(self):
+        result, report = self.under_the_pool("--", self.PROGRAM, CUSIM_MEMORY="64MiB")
+        self.assertEqual(result.returncode, 0)
+        self.assert_as_the_readme_says("cpp_pieces", result.stdout)
+        self.assert_as_the_readme_says("cpp_pieces", result.stderr)
+        self.assertEqual([oom["cause"] for oom in report["ooms"]], ["true_exhaustion", "external_fragmentation"])
+        told = json.loads((self.folder / "report.oom2.json").read_text(encoding="utf-8"))["devices"][0]
+        self.assertEqual({(pin["bytes"], pin["handles"]) for pin in told["pinned_by"]}, {(512 << 10, 1)})
+        self.assertEqual(sum(tier["stranded_bytes"] for tier in told["pages"]["tiers"]), 48 << 20)
+        shown = place.run("cupool", "report", self.folder / "report.oom2.json").stdout
+        self.assertIn("48.00 MiB free beside others", shown)
+        self.assertEqual(self.violations("pooled"), [])
+
+    def test_without_a_device_it_says_so(self):
+        result = place.run(self.PROGRAM, env=place.simulated(CUSIM_NO_DEVICE="1"))
+        self.assertEqual((result.returncode, len(result.stdout.splitlines()), result.stderr), (SKIPPED, 1, ""))
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -30,7 +30,7 @@ def clean_environment(**extra: str) -> dict[str, str]:
 
 
 def simulator_environment(**extra: str) -> dict[str, str]:
-    return clean_environment(LD_LIBRARY_PATH=str(SIMULATOR), CUSIM_MEMORY="8GiB", **extra)
+    return clean_environment(**{"LD_LIBRARY_PATH": str(SIMULATOR), "CUSIM_MEMORY": "8GiB", **extra})
 
 
 def cupool(*arguments: object, env: dict | None = None, **options) -> subprocess.CompletedProcess:
