@@ -48,6 +48,8 @@ class Runner:
         # [?] for which contexts a native free waits: where frees synchronise, cupool waits for those of the whole device and of linked ones.
         if given.free == "sync" or (given.driver and int(given.driver) < 12050):
             self.arguments.append("--sync-frees")
+        if given.may_be_kept:
+            self.arguments.append("--may-be-kept")
         if given.unlinked:
             self.env["CUSIM_PEERS"] = "0"
             self.arguments.append("--unlinked")
@@ -166,7 +168,7 @@ def shrink(runner, given, hit, dump):
 
 
 def settings_line(given, backing):
-    names = ("free", "policy", "memory", "devices", "limit", "preallocate", "threshold", "driver", "note_sync", "unlinked")
+    names = ("free", "policy", "memory", "devices", "limit", "preallocate", "threshold", "driver", "note_sync", "may_be_kept", "unlinked")
     return "#! " + " ".join(f"{name}={getattr(given, name)}" for name in names if getattr(given, name)) + f" backing={backing}"
 
 
@@ -253,6 +255,7 @@ def parse():
     parser.add_argument("--policy", choices=("grow", "preallocate", "async", "platform", "off"), default="grow")
     parser.add_argument("--backing", choices=(*BACKINGS, "both"), default="both", help="both: in turn, by the seed")
     parser.add_argument("--note-sync", action="store_true", help="cuMemUnmap and cuMemSetAccess wait for all work, as they may")
+    parser.add_argument("--may-be-kept", action="store_true", help="with --note-sync: the driver may keep the thread that calls it; who waits for that thread hits")
     parser.add_argument("--native", action="store_true", help="without the library: the program itself must never hit")
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--unlinked", action="store_true", help="no device reaches another's memory")

@@ -82,6 +82,12 @@ void pausing() {
   switch_to(self == g_child ? g_parent : g_child, self);
 }
 
+bool kept_by_driver() {
+  if (g_state != State::inside || g_is_child) return false;
+  switch_to(g_child, g_parent);
+  return true;
+}
+
 void point() {
   if (g_state != State::open || --g_calls_left != 0) return;
   g_state = State::inside;

@@ -25,6 +25,9 @@ void point();
 /// A library waits: counts like a driver call; where both are under way, the other goes on meanwhile.
 void pausing();
 
+/// The driver keeps the caller: the other goes on, if it is in the middle of an operation in the middle of the caller's. False: it is not.
+bool kept_by_driver();
+
 /// `child`, whose turn it is: is it here because of arm()? Then it does its operation and calls finished().
 bool is_inside(std::size_t actor);
 void finished();

@@ -129,6 +129,7 @@ struct Settings {
   int driver_version = 13000;
   bool frees_wait_everywhere = false;  ///< CUPOOL_FREE=sync waits for more contexts than the simulated native free
   bool is_unlinked = false;  ///< no device reaches another's memory
+  bool may_be_kept = false;  ///< a driver may keep the thread that calls it behind work that waits for the host; nobody else, though
   bool print = false;
 };
 
@@ -155,6 +156,7 @@ class Program {
 
   /// Somebody else lets go of what waits for him. False: everything that waits, waits for the thread that is asking, and is let go of.
   bool release_for_driver();
+  bool may_be_kept() const { return settings_.may_be_kept; }
   void hit(const std::string& what);
   bool is_hit() const { return !hit_.empty(); }
   const std::string& hit_text() const { return hit_; }

@@ -53,6 +53,10 @@ class Races(unittest.TestCase):
             self.assertGreater(figures["remaps"], 5, arguments)
             self.assertGreater(figures["moved_bytes"], 5 << 21, arguments)
 
+    def test_a_thread_that_the_driver_keeps_while_memory_is_moved_keeps_no_other(self):
+        for arguments in (PRESSURE, ("--memory", "256MiB", "--policy", "preallocate"), ("--memory", "64MiB", "--devices", "2")):
+            self.never_hits("--backing", "pages", "--note-sync", "--may-be-kept", *arguments)
+
     def test_no_race_under_a_limit_a_threshold_and_preallocation(self):
         self.never_hits("--limit", "20MiB")
         self.never_hits("--memory", "64MiB", "--threshold", "4MiB")
