@@ -41,8 +41,9 @@ CODES = [
 ]
 
 
-# Once is plausible, for ever is not: what was pushed can be popped, and a capture that has begun can be ended.
-NOT_FOR_EVER = re.compile(r"cuStreamEndCapture|cuCtxPopCurrent.*|cuCtxGetCurrent|cuCtxSetCurrent|cuDriverGetVersion")
+# Once is plausible, for ever is not: what was pushed can be popped, a capture that has begun can be ended, what is mapped can be unmapped, and
+# a handle that nothing maps can be released (else its memory is nobody's, and whoever needs it next finds none: that is the driver's doing).
+NOT_FOR_EVER = re.compile(r"cuStreamEndCapture|cuMemUnmap|cuMemRelease|cuCtxPopCurrent.*|cuCtxGetCurrent|cuCtxSetCurrent|cuDriverGetVersion")
 
 
 def codes_for(symbol: str) -> tuple:

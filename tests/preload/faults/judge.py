@@ -65,6 +65,9 @@ def is_allowed(fault: Fault, symbol: str, got: int, at: int, hit: int) -> bool:
         return True
     if got == NO_PEER_ACCESS and symbol == "cuCtxEnablePeerAccess" and fault.forever and POOL_ACCESS.fullmatch(fault.symbol):
         return True
+    # Pages have the access that they are given; a request for access that the driver refuses again and again is refused.
+    if got == fault.number and fault.forever and fault.symbol == "cuMemSetAccess" and symbol in ("cuCtxEnablePeerAccess", "cuMemPoolSetAccess"):
+        return True
     if got != OUT_OF_MEMORY or not TAKES_MEMORY.fullmatch(symbol):
         return False
     # Of an error of earlier work and a full device (or a limit) either may be told first.
