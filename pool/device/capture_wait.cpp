@@ -35,10 +35,10 @@ CUresult free_a_block(DeviceState& device, CUcontext context) {
 }
 
 /// What the answer of one context's driver says of its work.
-FenceResult judge(PoolServices& services, CUresult code, bool is_asking) {
-  if (code == CUDA_SUCCESS || is_context_gone(code)) return {FenceAnswer::done, {}};
+FenceResult judge(DeviceState& device, CUcontext context, CUresult code, bool is_asking) {
+  if (code == CUDA_SUCCESS || is_really_gone(device.driver, context, code)) return {FenceAnswer::done, {}};
   if (code == CUDA_ERROR_DEINITIALIZED) {
-    services.stopped.store(true, std::memory_order_relaxed);
+    device.services.stopped.store(true, std::memory_order_relaxed);
     return {FenceAnswer::impossible, {code, "cuMemFree_v2"}};
   }
   if (!is_of_earlier_work(code)) return {FenceAnswer::impossible, {}};
@@ -62,7 +62,8 @@ FenceResult DevicePool::wait_by_freeing(CUcontext asking) {
   FenceResult result{is_known ? FenceAnswer::done : FenceAnswer::impossible, {}};
   for (std::size_t i = 0; i < points.size() && result.answer == FenceAnswer::done; ++i) {
     const CUcontext context = points[i].home->registered.context;
-    const FenceResult one = judge(services, free_a_block(points[i].home->device, context), context == asking);
+    DeviceState& device = points[i].home->device;
+    const FenceResult one = judge(device, context, free_a_block(device, context), context == asking);
     result.answer = one.answer;
     if (one.error.code != CUDA_SUCCESS) result.error = one.error;
   }

@@ -116,6 +116,8 @@ bool is_alive(const Driver& driver, CUcontext context) {
 }
 }  // namespace
 
+bool is_really_gone(const Driver& driver, CUcontext context, CUresult code) { return is_context_gone(code) && !is_alive(driver, context); }
+
 /// The driver refused to tell about one context: if it is broken or gone, nothing of it runs any more; else nobody knows yet.
 FenceResult Fence::judge(DeviceState& device, FencePoint& point, CUresult code, CUcontext asking, const char* where) {
   if (code == CUDA_ERROR_DEINITIALIZED) {
@@ -200,7 +202,7 @@ FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const De
     if (code == CUDA_SUCCESS) continue;
     const bool is_answer = code == CUDA_ERROR_DEINITIALIZED || (context == asking && is_of_earlier_work(code));
     if (is_answer) result.error = {code, "cuCtxSynchronize"};
-    else if (!is_of_earlier_work(code) && result.answer == FenceAnswer::done && !is_context_gone(code)) result.answer = FenceAnswer::impossible;  // it may still run
+    else if (!is_of_earlier_work(code) && result.answer == FenceAnswer::done && !is_really_gone(device.driver, context, code)) result.answer = FenceAnswer::impossible;  // it may still run
   }
   services.contexts.unpin_all(points);
   for (FencePoint& point : points) services.contexts.give_back(point);

@@ -13,6 +13,7 @@
 
 #include "pool/core/result.hpp"
 #include "pool/device/context_registry.hpp"
+#include "pool/driver/driver_api.hpp"
 
 namespace cupool::device {
 
@@ -31,6 +32,8 @@ enum class FenceAnswer : std::uint8_t {
 /// no host memory) is no answer to what the program asked.
 [[nodiscard]] bool is_of_earlier_work(CUresult code);
 [[nodiscard]] bool is_context_gone(CUresult code);
+/// `code` speaks of a context that is gone, and a second question says so too: one such answer is no proof that nothing of it runs.
+[[nodiscard]] bool is_really_gone(const Driver& driver, CUcontext context, CUresult code);
 
 /// `error` is set when the driver said something that the caller's own call natively would have said: a sticky error of
 /// `asking`, or that the driver is going down.

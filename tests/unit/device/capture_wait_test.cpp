@@ -267,3 +267,18 @@ TEST_CASE("a driver that refuses the wait leaves the block deferred, and keeps n
   CHECK(other.end() == CUDA_SUCCESS);
   CHECK(rig.allocate(40 * kMiB) == block);
 }
+
+TEST_CASE("one answer that a context is gone, while it lives, is no proof that its work is over") {
+  Rig rig(limited());
+  const CUdeviceptr block = rig.allocate(40 * kMiB);
+  CapturingThread other(rig, kThreadLocal);
+  const CUstream stream = new_stream();
+  REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
+  cusim_fail("cuCtxPushCurrent_v2", 1, CUDA_ERROR_INVALID_CONTEXT, 1);
+  rig.free(block);
+  REQUIRE(cusim_now_ns() == 0);  // nobody has waited
+  CHECK_FALSE(rig.try_allocate(40 * kMiB).ok());
+  CHECK(other.end() == CUDA_SUCCESS);
+  CHECK(rig.allocate(40 * kMiB) == block);
+  CHECK(cusim_now_ns() >= 5 * kMs);
+}
