@@ -11,6 +11,7 @@
 #include "pool/observe/report.hpp"
 #include "shim/export_hints.hpp"
 #include "shim/log.hpp"
+#include "shim/thread_end.hpp"
 
 namespace cupool::shim {
 namespace {
@@ -32,6 +33,17 @@ std::string page_text(const config::Options& options, const Identity& identity, 
   return observe::process_json(identity.facts(), option_facts(options), report_path);
 }
 
+/// Threads that keep small blocks.
+class SmallBlockWatch final : public ThreadWatch {
+ public:
+  void watch() override { thread_end::watch(0); }
+};
+
+ThreadWatch& small_block_watch() {
+  static SmallBlockWatch watch;  // without state
+  return watch;
+}
+
 observe::TraceIdentity trace_identity(const observe::LiveIdentity& identity) {
   return {identity.pid, identity.process_start_ticks, identity.start_unix_ns};
 }
@@ -45,7 +57,7 @@ Process::Process(const DriverApi& driver_api, std::unique_ptr<config::Options> l
       page(identity.live_identity(), page_text(*options, identity, report_path)),
       trace(options->trace.empty() ? std::string() : identity.expand_path(options->trace), trace_identity(identity.live_identity()),
             options->trace.empty() ? std::string() : page_text(*options, identity, report_path)),
-      pools(api, *options, page.devices(), observe::kMaxDevices, nullptr, trace.sink()),
+      pools(api, *options, page.devices(), observe::kMaxDevices, nullptr, trace.sink(), &small_block_watch()),
       shared(api, pools, {identity.live_identity().pid, identity.live_identity().process_start_ticks}),
       reporter(pools, *options, identity, report_path, trace, page) {
   const bool may_choose = options->ipc == config::IpcMode::automatic && options->backing == config::Backing::automatic;

@@ -1,4 +1,4 @@
-// The key's value is the thread's number and how often its destructor shall still ask to be called again.
+// The key's value is the thread's number for captures (0: none has begun) and how often its destructor shall still ask to be called again.
 #include "shim/thread_end.hpp"
 
 #include <limits.h>
@@ -16,15 +16,20 @@ pthread_key_t g_key;
 bool g_has_key = false;
 pthread_once_t g_once = PTHREAD_ONCE_INIT;
 
-void* value_of(std::uint64_t thread, std::uint64_t rounds) { return reinterpret_cast<void*>(thread * kRounds + rounds); }
+/// Never null, for which no destructor is called.
+void* value_of(std::uint64_t thread, std::uint64_t rounds) { return reinterpret_cast<void*>((2 * thread + 1) * kRounds + rounds); }
 
 void at_end(void* value) {
   const auto number = reinterpret_cast<std::uintptr_t>(value);
+  const std::uint64_t thread = number / kRounds / 2;
   if (number % kRounds != 0) {
-    pthread_setspecific(g_key, value_of(number / kRounds, number % kRounds - 1));
+    pthread_setspecific(g_key, value_of(thread, number % kRounds - 1));
     return;
   }
-  if (lifecycle::phase() == lifecycle::Phase::live && lifecycle::is_own_process()) process().pools.forget_captures_of_thread(number / kRounds);
+  if (lifecycle::phase() != lifecycle::Phase::live || !lifecycle::is_own_process()) return;
+  PoolSet& pools = process().pools;
+  if (thread != 0) pools.forget_captures_of_thread(thread);
+  pools.thread_ending();
 }
 
 void make_key() { g_has_key = pthread_key_create(&g_key, &at_end) == 0; }
@@ -33,7 +38,7 @@ void make_key() { g_has_key = pthread_key_create(&g_key, &at_end) == 0; }
 
 void watch(std::uint64_t thread) {
   pthread_once(&g_once, &make_key);
-  if (g_has_key) pthread_setspecific(g_key, value_of(thread, kRounds - 1));
+  if (g_has_key && (thread != 0 || pthread_getspecific(g_key) == nullptr)) pthread_setspecific(g_key, value_of(thread, kRounds - 1));
 }
 
 }  // namespace cupool::shim::thread_end

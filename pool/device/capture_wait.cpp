@@ -94,6 +94,7 @@ Error DevicePool::wait_in_capture(CUcontext asking) {
 /// A capture is about to begin. What was freed before gets its events now: while it lasts they can be asked, but none be recorded.
 void DevicePool::before_capture() {
   const MutexLock lock(device_.lock);
+  close_magazines();
   static_cast<void>(close_epoch(nullptr, false));  // whatever error there is, the program's own calls meet it
 }
 

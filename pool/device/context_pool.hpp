@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "pool/device/device_allocator.hpp"
+#include "pool/device/magazine.hpp"
 #include "pool/device/native_blocks.hpp"
 #include "pool/device/stream_lanes.hpp"
 
@@ -35,6 +36,7 @@ struct ContextPool {
   std::uint32_t burials = 0;                 ///< threads in pooled->bury()
   NativeBlocks natives;                      ///< blocks that are allocations of their own
   StreamLanes streams;                       ///< of `pooled`
+  std::unique_ptr<SmallBlocks> small;        ///< of `pooled`; null until a thread keeps small blocks
   std::atomic<CUstream> release_stream{nullptr};  ///< private and idle: regions go back in its order
 
   /// Where new blocks come from first.

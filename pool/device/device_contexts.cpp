@@ -49,6 +49,7 @@ void DevicePool::await_deferred(ContextPool& home) {
   if (services.contexts.is_only(&home)) return;
   const std::uint64_t until_ns = services.clock.now_ns() + kEndBound_ns;
   const MutexLock lock(device_.lock);
+  close_magazines();
   for (std::uint64_t pause_ns = kPinPause_ns; may_call_driver() && !capturing() && !device_.disabled && deferred_.holds(&home); pause_ns = std::min(2 * pause_ns, kLongestPinPause_ns)) {
     if (synchronises()) static_cast<void>(synchronise_and_retire(nullptr));
     if (!deferred_.holds(&home)) return;
@@ -71,6 +72,7 @@ CUresult DevicePool::end_context(ContextPool* home, const std::function<CUresult
   {
     const MutexLock lock(device_.lock);
     home->serving = false;
+    close_magazines();
   }
   // Whoever is in the driver with this context leaves first; nobody enters any more.
   while (contexts.pinned(home)) device_.services.clock.pause(kPinPause_ns);
@@ -118,6 +120,7 @@ Status DevicePool::share_pages(ContextPool* home, CUcontext context, int ordinal
 
 /// The context took its memory along: no driver call, only the books.
 void DevicePool::forget(ContextPool& home) {
+  close_magazines();
   if (peak_is_new_) sample_peak();
   deferred_.forget(&home);
   if (preallocated_for_ == &home) {  // what was preallocated is gone: the next context's first allocation takes it again
@@ -127,15 +130,12 @@ void DevicePool::forget(ContextPool& home) {
   struct Books final : DeviceAllocator::LossVisitor {
     Books(DevicePool& device_pool, std::uint64_t at_ticks) : pool(device_pool), now(at_ticks) {}
     void lost(Extent& extent) override CUPOOL_REQUIRES(pool.device_.lock) {
-      observe::Counters& counters = pool.device_.counters();
+      forget_small(&extent);
       if (!is_counted_live(extent)) {
-        counters.deferred_bytes.add(-static_cast<std::int64_t>(extent.bytes));
+        pool.device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(extent.bytes));
       } else {
-        counters.live_bytes.add(-static_cast<std::int64_t>(extent.bytes));
-        counters.requested_bytes.add(-static_cast<std::int64_t>(extent.requested_bytes));
-        counters.live_blocks.add(-1);
+        pool.count_live(extent, -1);
         pool.forget_sync_memops(extent);
-        if (const std::uint8_t mempool = mempool_of(extent)) pool.device_.mempools[mempool].used_bytes -= extent.bytes;
         pool.device_.note(EventKind::free_requested, now, extent, 0);
       }
       if ((extent.flags & kUsedAgainFlag) == 0) pool.device_.note(EventKind::free_completed, now, extent, 0);

@@ -45,14 +45,15 @@ HeapFigures DevicePool::figures() {
 void DevicePool::publish_figures() {
   const HeapFigures now = figures();
   observe::LiveFragmentation& live = device_.live.fragmentation;
-  live.free_bytes.store(now.free_bytes, std::memory_order_relaxed);
+  live.free_bytes.store(now.free_bytes + kept_bytes_, std::memory_order_relaxed);
   live.largest_free_bytes.store(now.largest_free_bytes, std::memory_order_relaxed);
-  live.inactive_split_bytes.store(now.inactive_split_bytes, std::memory_order_relaxed);
+  live.inactive_split_bytes.store(now.inactive_split_bytes + kept_bytes_, std::memory_order_relaxed);
   live.largest_free_remapped_bytes.store(now.largest_free_remapped_bytes, std::memory_order_relaxed);
 }
 
 /// The moment of peak live, looked at just before the first free after it: until then only allocations happened.
 void DevicePool::sample_peak() {
+  close_magazines();
   peak_is_new_ = false;
   const HeapFigures now = figures();
   observe::LiveFragmentation& live = device_.live.fragmentation;
@@ -131,6 +132,7 @@ Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const c
   if (!counts_against_limit(kind) || device_.limit.charge(bytes)) return {};
   const MutexLock lock(device_.lock);
   // What was freed and is no longer in use is empty pool memory too.
+  close_magazines();
   drain_lanes();
   static_cast<void>(close_epoch(nullptr, false));
   retire_all(nullptr, false);
@@ -167,6 +169,7 @@ void DevicePool::refund_outside(OutsideKind kind, std::uint64_t bytes) {
 void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes) {
   device_.publish_driver_free(*free_bytes);
   const MutexLock lock(device_.lock);
+  close_magazines();
   const std::uint64_t limit_bytes = device_.limit.limit_bytes();
   if (limit_bytes != 0) *total_bytes = std::min<std::size_t>(*total_bytes, limit_bytes);
   std::uint64_t pool_free_bytes = 0;
@@ -185,6 +188,8 @@ void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std
 
 std::string DevicePool::check() {
   const MutexLock lock(device_.lock);
+  close_magazines();
+  if (kept_bytes_ != 0) return "closed magazines and empty depots keep bytes";
   std::uint64_t reserved_bytes = 0;
   for (const auto& home : homes_) {
     if (home->context == nullptr) continue;

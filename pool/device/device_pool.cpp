@@ -21,7 +21,8 @@ DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice&
     : device_(services, ordinal, live, total_bytes, limit_bytes),
       policy_(policy),
       unpooled_(policy == config::Policy::platform || policy == config::Policy::async),
-      next_buffer_id_(first_buffer_id(ordinal)) {}
+      next_buffer_id_(first_buffer_id(ordinal)),
+      surroundings_{live.counters, services, peak_is_new_} {}
 
 DevicePool::~DevicePool() = default;
 
@@ -29,19 +30,14 @@ CUdeviceptr DevicePool::book(Extent* extent, const AllocationRequest& request, s
   extent->requested_bytes = request.requested_bytes;
   extent->buffer_id = next_buffer_id_++;
   extent->allocated_ticks = ticks();
-  observe::Counters& counters = device_.counters();
-  const std::uint64_t peak_before = counters.live_bytes.peak.load(std::memory_order_relaxed);
-  counters.allocations.add();
-  counters.live_bytes.add(static_cast<std::int64_t>(extent->bytes));
-  counters.requested_bytes.add(static_cast<std::int64_t>(extent->requested_bytes));
-  counters.live_blocks.add(1);
+  device_.counters().allocations.add();
+  if (request.mempool != 0) [[unlikely]] extent->flags = static_cast<std::uint8_t>(request.mempool << kMempoolShift);
+  count_live(*extent, 1);
+  look_for_peak();
   if (request.mempool != 0) [[unlikely]] {
-    extent->flags = static_cast<std::uint8_t>(request.mempool << kMempoolShift);
     DeviceState::Mempool& mempool = device_.mempools[request.mempool];
-    mempool.used_bytes += extent->bytes;
     mempool.used_high_bytes = std::max(mempool.used_high_bytes, mempool.used_bytes);
   }
-  peak_is_new_ = peak_is_new_ || counters.live_bytes.current.load(std::memory_order_relaxed) > peak_before;
   device_.note(EventKind::allocate, extent->allocated_ticks, *extent, thread, request.stream.identity);
   if ((++operations_ & 63) == 0) publish_figures();
   return extent->address;
@@ -52,23 +48,26 @@ void DevicePool::unbook(const Extent& extent) {
   count_live(extent, -1);
 }
 
-/// One more live block, or one less (`sign` -1).
+/// One more live block, or one less (`sign` -1). The peaks are look_for_peak()'s.
 void DevicePool::count_live(const Extent& extent, std::int64_t sign) {
   observe::Counters& counters = device_.counters();
-  counters.live_bytes.add(sign * static_cast<std::int64_t>(extent.bytes));
-  counters.requested_bytes.add(sign * static_cast<std::int64_t>(extent.requested_bytes));
-  counters.live_blocks.add(sign);
+  counters.live_bytes.shift(sign * static_cast<std::int64_t>(extent.bytes));
+  counters.requested_bytes.shift(sign * static_cast<std::int64_t>(extent.requested_bytes));
+  counters.live_blocks.shift(sign);
   if (const std::uint8_t mempool = mempool_of(extent)) device_.mempools[mempool].used_bytes += static_cast<std::uint64_t>(sign) * extent.bytes;
 }
 
-CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, Error* answer) {
+CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, SmallUser user, Error* answer) {
   AllocationRequest request;
   request.bytes = round_request(bytes);
   request.requested_bytes = bytes;
-  return serve(home, context, request, api, thread, answer);
+  const bool is_small = request.bytes - 1 < kLargestSmallBlock_bytes;  // nor 0: a size that overflows
+  if (is_small && user.magazine != nullptr)
+    if (const CUdeviceptr address = user.magazine->allocate(context, bytes, request.bytes, thread)) return address;
+  return serve(home, context, request, api, thread, is_small && user.owner != nullptr ? &user : nullptr, answer);
 }
 
-CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, Error* answer) {
+CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, SmallUser* user, Error* answer) {
   const MutexLock lock(device_.lock);
   if (request.stream.identity != 0) [[unlikely]] {
     home->streams.see(request.stream.identity);
@@ -77,7 +76,8 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
   // What waited for a capture to end is handled at the next operation after it: this one may be it.
   const bool must_look = deferred_.batch_is_due() && !capturing();
   if (home->context == context && home->serving && home->pooled != nullptr && !device_.disabled && !must_look && request.bytes != 0) {
-    Extent* extent = home->pooled->allocate(device_, request);
+    Extent* extent = user != nullptr ? take_small(*home, request, *user) : nullptr;
+    if (extent == nullptr) extent = home->pooled->allocate(device_, request);
     if (extent != nullptr && extent->bytes == request.bytes) {
       device_.counters().rung_hole.add();
       return book(extent, request, thread);
@@ -114,9 +114,9 @@ Extent* DevicePool::find_containing(std::uint64_t address) {
   return nullptr;
 }
 
-FreeOutcome DevicePool::free(CUdeviceptr address, std::uint16_t thread, Error* answer) {
+FreeOutcome DevicePool::free(CUdeviceptr address, std::uint16_t thread, const void* owner, Error* answer) {
   bool must_clear = false;
-  const FreeOutcome outcome = free_locked(address, thread, answer, &must_clear);
+  const FreeOutcome outcome = free_locked(address, thread, owner, answer, &must_clear);
   if (must_clear) clear_region_memops();
   return outcome;
 }
@@ -130,16 +130,24 @@ Extent* DevicePool::begin_free(CUdeviceptr address, FreeOutcome* outcome) {
   }
   if (extent->flags != 0 && !info_of(*extent).is_native) drop_sync_memops(*extent);  // a native region takes its flags along
   if (peak_is_new_) sample_peak();
+  if (!claim(*extent)) {
+    *outcome = FreeOutcome::invalid;
+    return nullptr;
+  }
   if ((++operations_ & 63) == 0) publish_figures();
   return extent;
 }
 
-FreeOutcome DevicePool::free_locked(CUdeviceptr address, std::uint16_t thread, Error* answer, bool* must_clear) {
+/// A small block may be freed by another thread at this moment, in its magazine: one of the two has it, and the other freed it twice.
+bool DevicePool::claim(Extent& extent) { return !extent.is_small || extent.state.change(ExtentState::live, ExtentState::deferred); }
+
+FreeOutcome DevicePool::free_locked(CUdeviceptr address, std::uint16_t thread, const void* owner, Error* answer, bool* must_clear) {
   const MutexLock lock(device_.lock);
   FreeOutcome outcome = FreeOutcome::unknown;
   Extent* extent = begin_free(address, &outcome);
   if (extent == nullptr) return outcome;
   *must_clear = !memops_to_clear_.empty();
+  if (extent->is_small && owner != nullptr) tell_of(*info_of(*extent).home, owner);
   return free_block(extent, thread, answer);
 }
 
@@ -150,6 +158,7 @@ FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* 
     defer(extent, thread);  // never reused
     return FreeOutcome::freed;
   }
+  if (!may_keep_small()) forget_small(extent);
   if (device_.services.options.free == config::FreeMode::immediate) {
     unbook(*extent);
     const std::uint64_t now = ticks();
@@ -274,7 +283,7 @@ bool DevicePool::free_while_exiting(CUdeviceptr address) {
   if (!device_.lock.try_lock()) return true;  // ours by address; not booked
   Extent* extent = find_block(address);
   const bool ours = extent != nullptr || find_containing(address) != nullptr;
-  if (extent != nullptr && extent->state == ExtentState::live) {
+  if (extent != nullptr && extent->state == ExtentState::live && claim(*extent)) {
     if (peak_is_new_) sample_peak();
     defer(extent, 0);
   }

@@ -21,6 +21,7 @@
 #include "pool/device/deferred_frees.hpp"
 #include "pool/device/device_allocator.hpp"
 #include "pool/device/device_state.hpp"
+#include "pool/device/magazine.hpp"
 #include "pool/device/pool_set.hpp"
 
 namespace cupool::device {
@@ -32,6 +33,7 @@ struct Attempt {
   AllocationRequest request;
   const char* api = "";
   Error refusal{CUDA_ERROR_OUT_OF_MEMORY, ""};  ///< what limit or driver said last
+  bool is_short = false;                        ///< it has come so far that threads keep nothing for themselves
 };
 
 /// allocate's answer when `home` is not (or no longer) the pool of `context`: look it up again.
@@ -53,9 +55,11 @@ class DevicePool {
   // Scalars in registers, and the error where the caller keeps it: a Result copied right after it was written field by field
   // stalls (two narrow stores cannot be forwarded to one wide load), for longer than a pool hit takes.
   /// 0 with `*answer` set when there is no block.
-  CUdeviceptr allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, Error* answer);
-  /// `*answer` is set when the outcome is `failed`.
-  FreeOutcome free(CUdeviceptr address, std::uint16_t thread, Error* answer);
+  CUdeviceptr allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, SmallUser user, Error* answer);
+  /// `*answer` is set when the outcome is `failed`. `owner`: the thread's, as in SmallUser.
+  FreeOutcome free(CUdeviceptr address, std::uint16_t thread, const void* owner, Error* answer);
+  /// The thread that `owner` names keeps nothing for itself any more.
+  void thread_ending(const void* owner);
   /// As allocate, for a stream of `context`.
   CUdeviceptr allocate_on(ContextPool* home, CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, const char* api,
                           std::uint16_t thread, Error* answer);
@@ -103,15 +107,16 @@ class DevicePool {
   static constexpr std::uint64_t kUnrecordedBytes = 2 * kMiB;
 
   // device_pool.cpp
-  CUdeviceptr serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, Error* answer)
+  CUdeviceptr serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, SmallUser* user, Error* answer)
       CUPOOL_EXCLUDES(device_.lock);
   heap::Extent* begin_free(CUdeviceptr address, FreeOutcome* outcome) CUPOOL_REQUIRES(device_.lock);
+  static bool claim(heap::Extent& extent);
   CUdeviceptr book(heap::Extent* extent, const AllocationRequest& request, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   void unbook(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
   void count_live(const heap::Extent& extent, std::int64_t sign) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* find_block(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* find_containing(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
-  FreeOutcome free_locked(CUdeviceptr address, std::uint16_t thread, Error* answer, bool* must_clear) CUPOOL_EXCLUDES(device_.lock);
+  FreeOutcome free_locked(CUdeviceptr address, std::uint16_t thread, const void* owner, Error* answer, bool* must_clear) CUPOOL_EXCLUDES(device_.lock);
   FreeOutcome free_block(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_native(heap::Extent* extent, std::uint16_t thread, Error* answer, const CUstream* stream = nullptr) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t room_bytes() const CUPOOL_REQUIRES(device_.lock);
@@ -120,6 +125,24 @@ class DevicePool {
   FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively = true) CUPOOL_REQUIRES(device_.lock);
   static FreeOutcome outcome_of(Error late, Error* answer);
   FreeOutcome free_synchronously(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
+
+  // magazines.cpp
+  bool may_keep_small() CUPOOL_REQUIRES(device_.lock);
+  Magazine* magazine_of(ContextPool& home, const void* owner) CUPOOL_REQUIRES(device_.lock);
+  heap::Extent* take_small(ContextPool& home, const AllocationRequest& request, SmallUser& user) CUPOOL_REQUIRES(device_.lock);
+  void refill(Magazine& magazine, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  heap::Extent* take_from_depot(ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
+  void change_kept(Magazine& magazine, std::int64_t bytes) CUPOOL_REQUIRES(device_.lock);
+  void tell(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  void tell_of(const ContextPool& home, const void* owner) CUPOOL_REQUIRES(device_.lock);
+  bool counts_run_ahead(const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
+  void tell_others(const Magazine& own) CUPOOL_REQUIRES(device_.lock);
+  void close(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  void close_magazines() CUPOOL_REQUIRES(device_.lock);
+  void let_go(ContextPool& home, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock);
+  static void forget_small(heap::Extent* extent);
+  bool keep_small(heap::Extent* extent) CUPOOL_REQUIRES(device_.lock);
+  void look_for_peak() CUPOOL_REQUIRES(device_.lock);
 
   // stream_ordered.cpp
   FreeOutcome free_in_lane(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread)
@@ -218,7 +241,11 @@ class DevicePool {
   std::uint32_t lane_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of the driver's allocations
   std::unordered_map<std::uint64_t, std::uint32_t> paged_memops_ CUPOOL_GUARDED_BY(device_.lock);  ///< of mapped handles; else in RegionInfo
-  bool peak_is_new_ CUPOOL_GUARDED_BY(device_.lock) = false;
+  std::atomic<bool> peak_is_new_{false};  ///< written under the lock
+  const MagazineSurroundings surroundings_;
+  std::vector<std::unique_ptr<Magazine>> magazines_ CUPOOL_GUARDED_BY(device_.lock);
+  std::uint64_t kept_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< small blocks that are nobody's, in magazines and depots
+  std::uint32_t climbing_ CUPOOL_GUARDED_BY(device_.lock) = 0;    ///< threads for which memory is short: nothing is kept meanwhile
   bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way
   bool preallocating_ CUPOOL_GUARDED_BY(device_.lock) = false;  ///< on its way: the others wait for it
   const ContextPool* preallocated_for_ CUPOOL_GUARDED_BY(device_.lock) = nullptr;  ///< it dies with this one, and is taken again

@@ -1,4 +1,5 @@
 // One device's part of a Snapshot: copied under the lock, with a bound on how long the lock is waited for.
+#include <algorithm>
 #include <cstring>
 
 #include "pool/device/device_pool.hpp"
@@ -31,6 +32,7 @@ bool DevicePool::snapshot(std::uint64_t deadline_ns, observe::DeviceSnapshot& ou
     clock.pause(kTryPause_ns);
   }
   const AdoptedLock lock(device_.lock);
+  close_magazines();
   const TickConverter time(device_.services.start, TickConverter::now());
   if (peak_is_new_) sample_peak();
   publish_figures();
@@ -63,6 +65,8 @@ bool DevicePool::snapshot(std::uint64_t deadline_ns, observe::DeviceSnapshot& ou
     home->natives.append_map(device_, time, out);
   }
   out.timeline = device_.timeline.events();
+  // Magazines tell of what happened some operations later.
+  std::stable_sort(out.timeline.begin(), out.timeline.end(), [](const observe::Event& one, const observe::Event& other) { return one.ticks < other.ticks; });
   for (observe::Event& event : out.timeline) event.ticks = time.unix_ns(event.ticks);
   out.timeline_dropped = device_.timeline.dropped();
   return true;

@@ -2,6 +2,7 @@
 //
 //   hole     memory that is free now
 //   retire   deferred frees whose work is over (a query, no wait)
+//   magazines  small blocks that threads keep for themselves are everybody's again, and so are their latest frees
 //   grow     more memory from the driver; backs off to the exact need
 //   steal    for a stream: what other streams freed, behind the events of those frees, on the device
 //   lanes    what streams keep for themselves becomes everybody's when its work is over
@@ -31,6 +32,12 @@ constexpr std::uint64_t kFirstPause_ns = 20'000;
 constexpr std::uint64_t kLongestPause_ns = 2'000'000;
 constexpr std::uint64_t kQuietBound_ns = 500'000;  ///< [?] how long an event on an idle device takes: tens of microseconds
 constexpr std::uint64_t kEverything = std::numeric_limits<std::uint64_t>::max();
+
+struct EndOfShortage {
+  std::uint32_t& climbing;
+  const bool& is_short;
+  ~EndOfShortage() { climbing -= is_short ? 1 : 0; }
+};
 }  // namespace
 
 struct Ladder {
@@ -42,6 +49,7 @@ struct Ladder {
 
   static Climbed hole(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed retire(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+  static Climbed magazines(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed grow(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed steal(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed lanes(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
@@ -51,11 +59,12 @@ struct Ladder {
   static Climbed poll(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed native(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
 
-  static const Rung kRungs[10];
+  static const Rung kRungs[11];
 };
 
-const Ladder::Rung Ladder::kRungs[10] = {
+const Ladder::Rung Ladder::kRungs[11] = {
     {"hole", &observe::Counters::rung_hole, &Ladder::hole},     {"retire", &observe::Counters::rung_retire, &Ladder::retire},
+    {"magazines", &observe::Counters::rung_magazines, &Ladder::magazines},
     {"grow", &observe::Counters::rung_grow, &Ladder::grow},     {"steal", &observe::Counters::rung_steal, &Ladder::steal},
     {"lanes", &observe::Counters::rung_lanes, &Ladder::lanes},  {"remap", &observe::Counters::rung_remap, &Ladder::remap},
     {"aside", &observe::Counters::native_fallbacks, &Ladder::aside},
@@ -68,7 +77,8 @@ Climbed Ladder::hole(DevicePool& pool, Attempt& attempt) {
   DeviceAllocator& pooled = *attempt.home->pooled;
   // Asked again at every rung: while the lock was let go of the stream's lane may have become another stream's.
   if (attempt.request.stream.identity != 0) attempt.request.lane = attempt.home->streams.find(attempt.request.stream.identity);
-  Extent* found = pooled.allocate(pool.device_, attempt.request);
+  Extent* found = pool.take_from_depot(*attempt.home, attempt.request.bytes);
+  if (found == nullptr) found = pooled.allocate(pool.device_, attempt.request);
   if (found == nullptr && attempt.request.lane != 0 && pooled.gather(attempt.request.lane, attempt.request.bytes))
     found = pooled.allocate(pool.device_, attempt.request);
   return found;
@@ -88,6 +98,15 @@ Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
   }
   if (error.code != CUDA_SUCCESS) return error;
   return nullptr;
+}
+
+/// From here on nothing is kept until the attempt is over.
+Climbed Ladder::magazines(DevicePool& pool, Attempt& attempt) {
+  attempt.is_short = true;
+  ++pool.climbing_;
+  const bool is_kept = pool.kept_bytes_ != 0;
+  pool.close_magazines();
+  return is_kept ? hole(pool, attempt) : Climbed(nullptr);
 }
 
 Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
@@ -230,6 +249,7 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
   const MutexLock lock(device_.lock);
   drain_lanes();
   for (std::uint64_t pause_ns = kFirstPause_ns; may_call_driver() && !capturing(); pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
+    close_magazines();
     static_cast<void>(close_epoch(nullptr, false));
     retire_all(nullptr, may_wait);
     if (policy_ == config::Policy::async) release_free(nullptr, kEverything);
@@ -320,6 +340,7 @@ Result<CUdeviceptr> DevicePool::climb(Attempt& attempt, std::uint16_t thread) {
     return refused;
   }
   const Unpinner unpinner(device_.services.contexts, attempt.home);
+  const EndOfShortage end{climbing_, attempt.is_short};
   Climbed climbed = nullptr;
   if (attempt.request.bytes != 0) climbed = climb_rungs(attempt);
   if (climbed.ok() && climbed.value() != nullptr) {

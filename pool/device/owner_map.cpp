@@ -1,18 +1,11 @@
 // The table's memory is mapped, not allocated: the top is 1 MiB of which a process touches a page or two.
 #include "pool/device/owner_map.hpp"
 
-#include <sys/mman.h>
-
 #include <new>
 
-namespace cupool::device {
+#include "pool/core/mapped.hpp"
 
-namespace {
-void* map_zeroed(std::size_t bytes) {
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return memory == MAP_FAILED ? nullptr : memory;
-}
-}  // namespace
+namespace cupool::device {
 
 OwnerMap::OwnerMap() : top_(static_cast<std::atomic<Leaf*>*>(map_zeroed(kTopEntries * sizeof(std::atomic<Leaf*>)))) {
   if (top_ == nullptr) throw std::bad_alloc();

@@ -25,8 +25,11 @@ constexpr std::size_t kUnpooledNames = 64;
 struct ThreadCache {
   std::uint64_t set_id;  ///< of the PoolSet that filled it; ticks of its birth, so never another's
   std::uint16_t thread;
+  bool is_watched;
+  bool is_ending;
   CUcontext contexts[kCachedContexts];
   ContextPool* homes[kCachedContexts];
+  device::Magazine* magazines[kCachedContexts];
 };
 thread_local ThreadCache t_cache;
 
@@ -41,8 +44,9 @@ SystemClock& system_clock() {
 class PoolSet::Impl {
  public:
   Impl(const DriverApi& api, const config::Options& options, observe::LiveDevice* devices, std::size_t device_slots, Clock* clock,
-       observe::TraceSink* trace)
-      : services(api, options, clock != nullptr ? *clock : system_clock(), trace),
+       observe::TraceSink* trace, ThreadWatch* thread_watch)
+      : threads(thread_watch),
+        services(api, options, clock != nullptr ? *clock : system_clock(), trace),
         lives(devices),
         slots(std::min(device_slots, pools.size())),
         driver(api, uncounted) {
@@ -106,6 +110,18 @@ class PoolSet::Impl {
     return false;
   }
 
+  CUdeviceptr allocate_in(ContextPool& home, CUcontext context, std::size_t bytes, const char* symbol, Error* error) {
+    ThreadCache& own = t_cache;
+    device::Magazine*& magazine = own.magazines[slot_of(context)];
+    const device::SmallUser user{own.is_ending ? nullptr : &own, magazine};
+    const CUdeviceptr address = home.pool.allocate(&home, context, bytes, symbol, own.thread, user, error);
+    if (magazine != nullptr && !own.is_watched) [[unlikely]] {
+      own.is_watched = true;
+      if (threads != nullptr) threads->watch();
+    }
+    return address;
+  }
+
   /// An allocation in a context that the calling thread does not remember.
   Result<CUdeviceptr> allocate_first(CUcontext context, std::size_t bytes, const char* symbol) {
     const Result<ContextPool*> home = home_of(context);
@@ -119,8 +135,9 @@ class PoolSet::Impl {
     ThreadCache& remembered = cache();
     remembered.contexts[slot_of(context)] = context;
     remembered.homes[slot_of(context)] = home.value();
+    remembered.magazines[slot_of(context)] = nullptr;
     Error error{};
-    const CUdeviceptr address = home.value()->pool.allocate(home.value(), context, bytes, symbol, remembered.thread, &error);
+    const CUdeviceptr address = allocate_in(*home.value(), context, bytes, symbol, &error);
     if (address == 0) return error;
     return address;
   }
@@ -128,7 +145,7 @@ class PoolSet::Impl {
   /// A free of an address in a page that several devices share, or that is nobody's.
   void free_shared(CUdeviceptr address, FreeResult* result) {
     ask_owner(address, [&](DevicePool& pool) {
-      result->outcome = pool.free(address, cache().thread, &result->error);
+      result->outcome = pool.free(address, cache().thread, &t_cache, &result->error);
       return result->outcome != FreeOutcome::unknown;
     });
   }
@@ -155,6 +172,7 @@ class PoolSet::Impl {
       if (DevicePool* pool = pool_of(static_cast<int>(slot))) visit(*pool);
   }
 
+  ThreadWatch* const threads;
   device::PoolServices services;
   device::OutsideMemory outside;
   observe::LiveDevice* const lives;
@@ -170,17 +188,16 @@ class PoolSet::Impl {
 };
 
 PoolSet::PoolSet(const DriverApi& api, const config::Options& options, observe::LiveDevice* devices, std::size_t device_slots, Clock* clock,
-                 observe::TraceSink* trace)
-    : impl_(std::make_unique<Impl>(api, options, devices, device_slots, clock, trace)) {}
+                 observe::TraceSink* trace, ThreadWatch* threads)
+    : impl_(std::make_unique<Impl>(api, options, devices, device_slots, clock, trace, threads)) {}
 PoolSet::~PoolSet() = default;
 
 Result<CUdeviceptr> PoolSet::allocate(CUcontext context, std::size_t bytes, const char* api) {
   ThreadCache& cache = impl_->cache();
   const std::size_t slot = slot_of(context);
   if (cache.contexts[slot] != context || cache.homes[slot] == nullptr) return impl_->allocate_first(context, bytes, api);
-  ContextPool* home = cache.homes[slot];
   Error error{};
-  const CUdeviceptr address = home->pool.allocate(home, context, bytes, api, cache.thread, &error);
+  const CUdeviceptr address = impl_->allocate_in(*cache.homes[slot], context, bytes, api, &error);
   if (address != 0) return address;
   if (error.where != device::kStaleContext.where) return error;
   return impl_->allocate_first(context, bytes, api);
@@ -202,6 +219,7 @@ Result<CUdeviceptr> PoolSet::allocate_on(CUcontext context, std::size_t bytes, S
       if (home.value() == nullptr) return Error{CUDA_ERROR_NOT_SUPPORTED, "the device has no pool"};
       cache.contexts[slot] = context;
       cache.homes[slot] = home.value();
+      cache.magazines[slot] = nullptr;
     }
     ContextPool* home = cache.homes[slot];
     Error error{};
@@ -239,12 +257,25 @@ void PoolSet::reset_mempool_high(int device, std::uint8_t mempool, bool reserved
 
 FreeResult PoolSet::free(CUdeviceptr address) {
   FreeResult result;
+  const ThreadCache& cache = impl_->cache();
+  for (device::Magazine* magazine : cache.magazines) {
+    if (magazine == nullptr || !magazine->free(address, cache.thread)) continue;
+    result.outcome = FreeOutcome::freed;
+    return result;
+  }
   const int owner = impl_->services.owners.find(address);
   DevicePool* pool = owner == OwnerMap::kSeveral ? nullptr : impl_->pool_of(owner);
-  if (pool != nullptr) result.outcome = pool->free(address, impl_->cache().thread, &result.error);
+  if (pool != nullptr) result.outcome = pool->free(address, cache.thread, &t_cache, &result.error);
   else impl_->free_shared(address, &result);
   if (result.outcome == FreeOutcome::unknown) impl_->count_foreign_free();
   return result;
+}
+
+void PoolSet::thread_ending() {
+  ThreadCache& cache = impl_->cache();
+  cache.is_ending = true;
+  for (device::Magazine*& magazine : cache.magazines) magazine = nullptr;
+  impl_->for_each_pool([&](DevicePool& pool) { pool.thread_ending(&cache); });
 }
 
 bool PoolSet::free_while_exiting(CUdeviceptr address) {

@@ -65,12 +65,20 @@ struct FreeResult {
 /// Device memory that the program takes outside the pool; what of it counts against CUPOOL_LIMIT is said in options.def.
 enum class OutsideKind : std::uint8_t { array, program_vmm, driver_pool, managed, host, kCount };
 
+/// Tells a PoolSet of the end of threads.
+class ThreadWatch {
+ public:
+  virtual ~ThreadWatch() = default;
+  /// The calling thread keeps small blocks for itself: thread_ending() is wanted at its end. Called with no lock held, once per thread.
+  virtual void watch() = 0;
+};
+
 class PoolSet {
  public:
-  /// `api`, `devices`, `clock` and `trace` must outlive the set (`clock` null: the machine's; `trace` null: no event is traced).
-  /// Makes no driver call.
+  /// `api`, `devices`, `clock`, `trace` and `threads` must outlive the set (`clock` null: the machine's; `trace` null: no event is traced;
+  /// `threads` null: what a thread keeps at its end stays where it is until memory is short). Makes no driver call.
   PoolSet(const DriverApi& api, const config::Options& options, observe::LiveDevice* devices, std::size_t device_slots,
-          Clock* clock = nullptr, observe::TraceSink* trace = nullptr);
+          Clock* clock = nullptr, observe::TraceSink* trace = nullptr, ThreadWatch* threads = nullptr);
   ~PoolSet();
   PoolSet(const PoolSet&) = delete;
   PoolSet& operator=(const PoolSet&) = delete;
@@ -89,6 +97,9 @@ class PoolSet {
   /// The same when the process is exiting: host bookkeeping only, no driver call, no wait; try-lock.
   /// True when the address is ours (also when it could not be booked).
   bool free_while_exiting(CUdeviceptr address);
+
+  /// The calling thread is about to end: what it keeps for itself goes back, and it keeps no more. Calls no driver.
+  void thread_ending();
 
   // --- stream-ordered -----------------------------------------------------------------------------------
 

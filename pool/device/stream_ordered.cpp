@@ -27,7 +27,7 @@ CUdeviceptr DevicePool::allocate_on(ContextPool* home, CUcontext context, std::s
   request.requested_bytes = bytes;
   request.stream = stream;
   request.mempool = mempool;
-  return serve(home, context, request, api, thread, answer);
+  return serve(home, context, request, api, thread, nullptr, answer);
 }
 
 FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, Error* answer) {
@@ -38,6 +38,7 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
     Extent* extent = begin_free(address, &outcome);
     if (extent == nullptr) return outcome;
     must_clear = !memops_to_clear_.empty();
+    forget_small(extent);
     ContextPool& home = *info_of(*extent).home;
     const bool is_ordinary = home.context == context && !info_of(*extent).is_native && !device_.disabled && may_call_driver() && !capturing();
     if (is_ordinary) outcome = free_in_lane(extent, home, context, stream, thread);

@@ -5,6 +5,7 @@
 // each extent carries its neighbours' free bits, so that a free between two live blocks reads no other extent.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 namespace cupool::heap {
@@ -13,7 +14,26 @@ enum class ExtentState : std::uint8_t {
   free,
   live,
   deferred,
-  absent  ///< addresses without memory: in no bin and no sum, and the owner's until memory is there
+  absent,  ///< addresses without memory: in no bin and no sum, and the owner's until memory is there
+  cached   ///< to the heap a block like a live one, but nobody's: the owner keeps it for the next allocation of its size
+};
+
+/// The state of an extent. The owner may turn a block from live to cached and back without the heap's lock; all else is under it.
+class SharedState {
+ public:
+  SharedState(ExtentState state = ExtentState::free) : state_(state) {}
+  SharedState(const SharedState& other) : state_(other) {}
+  SharedState& operator=(const SharedState& other) { return *this = static_cast<ExtentState>(other); }
+  SharedState& operator=(ExtentState state) {
+    state_.store(state, std::memory_order_release);  // what was written before is seen by whoever reads it
+    return *this;
+  }
+  operator ExtentState() const { return state_.load(std::memory_order_acquire); }
+  /// False, with nothing changed, when it is not `from`: of two threads that try, one succeeds.
+  bool change(ExtentState from, ExtentState to) { return state_.compare_exchange_strong(from, to, std::memory_order_acq_rel); }
+
+ private:
+  std::atomic<ExtentState> state_;
 };
 
 struct Region;
@@ -28,16 +48,17 @@ struct Extent {
     Extent* bin_previous = nullptr;        ///< free: bin list; deferred, absent: the owner's list
     std::uint64_t birth;                   ///< live: the heap's count of allocations when this one was made
   };
-  Extent* bin_next = nullptr;              ///< as bin_previous; spare: the arena's list
+  Extent* bin_next = nullptr;              ///< as bin_previous; cached: the owner's list; spare: the arena's list
   Region* region = nullptr;
   union {
     std::uint32_t site = 0;                ///< live, deferred: owner's
     std::uint32_t lane;                    ///< free: who may use it; 0 is everybody
   };
-  ExtentState state = ExtentState::free;
+  SharedState state = ExtentState::free;
   std::uint8_t flags = 0;                  ///< owner's; 0 on return of allocate
-  bool previous_is_free = false;           ///< the heap's copy of previous->state == free
-  bool next_is_free = false;
+  bool previous_is_free : 1 = false;       ///< the heap's copy of previous->state == free
+  bool next_is_free : 1 = false;
+  bool is_small = false;                   ///< owner's, false for a hole: the block is in a BlockTable
   std::uint64_t requested_bytes = 0;       ///< owner's
   std::uint64_t buffer_id = 0;             ///< owner's
   std::uint64_t allocated_ticks = 0;       ///< owner's

@@ -16,10 +16,15 @@ struct Gauge {
   std::atomic<std::uint64_t> current{0};
   std::atomic<std::uint64_t> peak{0};
 
-  /// Adds `delta` (may be negative). Precondition: the writer holds the lock that owns this gauge.
-  void add(std::int64_t delta) {
+  /// As add, but the caller looks after the peak. Returns the new value.
+  std::uint64_t shift(std::int64_t delta) {
     const std::uint64_t now = current.load(std::memory_order_relaxed) + static_cast<std::uint64_t>(delta);
     current.store(now, std::memory_order_relaxed);
+    return now;
+  }
+  /// Adds `delta` (may be negative). Precondition: the writer holds the lock that owns this gauge.
+  void add(std::int64_t delta) {
+    const std::uint64_t now = shift(delta);
     if (now > peak.load(std::memory_order_relaxed)) peak.store(now, std::memory_order_relaxed);
   }
 };

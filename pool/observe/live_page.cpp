@@ -51,7 +51,12 @@ LIVE_OFFSET(LiveHeader, unpooled_offset, 120);
 LIVE_OFFSET(LiveHeader, unpooled_stride_bytes, 124);
 LIVE_OFFSET(LiveHeader, unpooled_count, 128);
 LIVE_OFFSET(LiveHeader, oom_count, 132);
-static_assert(sizeof(LiveHeader) == 136, "published format");
+LIVE_OFFSET(LiveHeader, shards_offset_in_device, 136);
+LIVE_OFFSET(LiveHeader, shard_stride_bytes, 140);
+LIVE_OFFSET(LiveHeader, shard_count, 144);
+LIVE_OFFSET(LiveHeader, shard_names_offset, 148);
+LIVE_OFFSET(LiveHeader, shard_names_bytes, 152);
+static_assert(sizeof(LiveHeader) == 160, "published format");
 LIVE_OFFSET(LiveDevice, in_use, 0);
 LIVE_OFFSET(LiveDevice, ordinal, 4);
 LIVE_OFFSET(LiveDevice, uuid, 8);
@@ -68,6 +73,7 @@ LIVE_OFFSET(LiveUnpooled, name, 4);
 constexpr std::size_t lines_in(std::string_view text) { return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')); }
 static_assert(sizeof(LiveFragmentation) == 8 * lines_in(kLiveFragmentationNames), "one name per figure");
 static_assert(sizeof(LiveOutside) == 8 * lines_in(kLiveOutsideNames), "one name per figure");
+static_assert(offsetof(LiveShard, deferred_bytes) == 8 * (lines_in(kLiveShardNames) - 1), "one name per word");
 
 constexpr std::size_t kDeviceStride = align_up(sizeof(LiveDevice), kAlignment);
 
@@ -94,7 +100,7 @@ struct Layout {
   std::size_t text = devices + kMaxDevices * kDeviceStride;
 
   std::size_t end(std::size_t process_json_bytes) const {
-    return text + counter_names.size() + driver_call_names.size() + kLiveFragmentationNames.size() + kLiveOutsideNames.size() +
+    return text + counter_names.size() + driver_call_names.size() + kLiveFragmentationNames.size() + kLiveOutsideNames.size() + kLiveShardNames.size() +
            process_json_bytes;
   }
 };
@@ -123,6 +129,9 @@ void describe_devices(LiveHeader* header, const Layout& layout) {
   header->driver_calls_offset_in_device = offsetof(LiveDevice, driver_calls);
   header->fragmentation_offset_in_device = offsetof(LiveDevice, fragmentation);
   header->outside_offset_in_device = offsetof(LiveDevice, outside);
+  header->shards_offset_in_device = offsetof(LiveDevice, shards);
+  header->shard_stride_bytes = sizeof(LiveShard);
+  header->shard_count = static_cast<std::uint32_t>(kLiveShards);
   header->unpooled_offset = static_cast<std::uint32_t>(layout.unpooled);
   header->unpooled_stride_bytes = sizeof(LiveUnpooled);
   header->unpooled_count = static_cast<std::uint32_t>(kUnpooledSlots);
@@ -157,6 +166,7 @@ LiveHeader* format_live_page(void* memory, std::size_t bytes, const LiveIdentity
   text.put(layout.driver_call_names, &header->driver_call_names_offset, &header->driver_call_names_bytes);
   text.put(kLiveFragmentationNames, &header->fragmentation_names_offset, &header->fragmentation_names_bytes);
   text.put(kLiveOutsideNames, &header->outside_names_offset, &header->outside_names_bytes);
+  text.put(kLiveShardNames, &header->shard_names_offset, &header->shard_names_bytes);
   text.put(process_json, &header->process_json_offset, &header->process_json_bytes);
   header->magic.store(kLivePageMagic, std::memory_order_release);
   return header;

@@ -5,9 +5,9 @@
 // (DESIGN section 2) can be completed from the page, but for what grows with the number of blocks: the histogram,
 // holes, address map, timeline and leaks by site.
 //
-// FORMAT, version 1. Little endian, 64-bit. Offsets count from the page's start unless said otherwise.
+// FORMAT, version 2. Little endian, 64-bit. Offsets count from the page's start unless said otherwise.
 //
-//   1. Check `magic` at 0 (the bytes "CUPULPG1"; stored last, so a page without it is being made) and `version` == 1.
+//   1. Check `magic` at 0 (the bytes "CUPULPG1"; stored last, so a page without it is being made) and `version` == 2.
 //   2. Read LiveHeader at 0; its offsets stand below as kLiveHeader… constants, each checked by a static_assert:
 //        0 u64 magic                     8 u32 version                12 u32 header_bytes
 //       16 i32 pid                      20 u32 state (LiveState)      24 u64 process_start_ticks (field 22 of /proc/PID/stat)
@@ -21,6 +21,8 @@
 //      104 u32 fragmentation_names_offset      108 u32 fragmentation_names_bytes   text: "name\n" per u64
 //      112 u32 outside_names_offset            116 u32 outside_names_bytes         text: "name\n" per u64
 //      120 u32 unpooled_offset  124 u32 unpooled_stride_bytes  128 u32 unpooled_count  132 u32 oom_count
+//      136 u32 shards_offset_in_device  140 u32 shard_stride_bytes  144 u32 shard_count
+//      148 u32 shard_names_offset       152 u32 shard_names_bytes          text: "name\n" per u64    156 u32 0
 //   3. Slot i of the devices begins at devices_offset + i * device_stride_bytes; skip it when its `in_use` is 0:
 //        0 u32 in_use    4 i32 ordinal    8 char uuid[40]    48 char name[128]    176 char policy[16]    192 char backing[16]
 //      208 u64 total_bytes    216 u64 limit_bytes (0: none)    224 u64 driver_free_bytes    232 u64 driver_free_unix_ns (0: never asked)
@@ -29,6 +31,8 @@
 //        driver_calls   one u64 per name
 //        fragmentation  one u64 per name
 //        outside        one u64 per name (of them `host` is not device memory)
+//        shards         one u64 per name in each: what a thread did since it last told the device, to be added (modulo 2^64) to the counter's
+//                       current value or total of that name
 //   4. Slot i of the unpooled names: u32 state (2: valid; 0 ends the list), then a NUL terminated name. One may come twice.
 //   All strings are UTF-8 and NUL terminated, but for a uuid that fills its field. A reader must not assume the order or
 //   the number of names. Words are read
@@ -47,7 +51,7 @@ namespace cupool::observe {
 
 inline constexpr std::size_t kMaxDevices = 64;
 inline constexpr std::uint64_t kLivePageMagic = 0x3147504c55505543;  // "CUPULPG1", little endian
-inline constexpr std::uint32_t kLivePageVersion = 1;
+inline constexpr std::uint32_t kLivePageVersion = 2;
 inline constexpr std::size_t kUnpooledSlots = 64;
 inline constexpr std::size_t kUnpooledNameBytes = 60;
 
@@ -82,6 +86,19 @@ struct LiveOutside {
 };
 inline constexpr std::string_view kLiveOutsideNames = "arrays\nprogram_vmm\ndriver_pools\nmanaged\nhost\n";
 
+/// What one thread did that the device's counters do not say yet. Written by that thread alone, and by whoever adds it to them.
+struct alignas(64) LiveShard {
+  std::atomic<std::uint64_t> allocations{0};
+  std::atomic<std::uint64_t> frees{0};
+  std::atomic<std::uint64_t> rung_hole{0};
+  std::atomic<std::uint64_t> live_bytes{0};  ///< this and the following are differences, modulo 2^64
+  std::atomic<std::uint64_t> requested_bytes{0};
+  std::atomic<std::uint64_t> live_blocks{0};
+  std::atomic<std::uint64_t> deferred_bytes{0};
+};
+inline constexpr std::string_view kLiveShardNames = "allocations\nfrees\nrung_hole\nlive_bytes\nrequested_bytes\nlive_blocks\ndeferred_bytes\n";
+inline constexpr std::size_t kLiveShards = 32;
+
 /// One device. `in_use` is stored last (release), after the identity fields.
 struct alignas(64) LiveDevice {
   std::atomic<std::uint32_t> in_use{0};
@@ -98,6 +115,8 @@ struct alignas(64) LiveDevice {
   DriverCallCounts driver_calls{};
   LiveFragmentation fragmentation;
   LiveOutside outside;
+  /// kLiveShards of them, which begin to live when they are used: a page that nobody uses stays untouched. Zero before.
+  alignas(64) std::byte shards[kLiveShards * sizeof(LiveShard)];
 };
 
 /// One exported symbol that passed to the driver unpooled.
@@ -142,6 +161,12 @@ struct LiveHeader {
   std::uint32_t unpooled_stride_bytes = 0;
   std::uint32_t unpooled_count = 0;          ///< slots, kUnpooledSlots
   std::atomic<std::uint32_t> oom_count{0};   ///< OOM reports written by the process
+  std::uint32_t shards_offset_in_device = 0;
+  std::uint32_t shard_stride_bytes = 0;
+  std::uint32_t shard_count = 0;             ///< per device, kLiveShards
+  std::uint32_t shard_names_offset = 0;
+  std::uint32_t shard_names_bytes = 0;
+  std::uint32_t unused = 0;
 };
 
 /// Who the page is about; see LiveHeader for the meanings.

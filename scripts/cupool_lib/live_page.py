@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MAGIC = int.from_bytes(b"CUPULPG1", "little")
-VERSION = 1
+VERSION = 2
 STATES = ("cold", "live", "exiting", "reported")
-HEADER = struct.Struct("<QIIiIQQQ22I")
+HEADER = struct.Struct("<QIIiIQQQ28I")
 _HEADER_FIELDS = (
     "magic", "version", "header_bytes", "pid", "state", "start_ticks", "start_unix_ns", "start_monotonic_ns",
     "counter_names_offset", "counter_names_bytes", "driver_call_names_offset", "driver_call_names_bytes",
     "process_json_offset", "process_json_bytes", "devices_offset", "device_stride", "device_count", "counters_in_device",
     "driver_calls_in_device", "fragmentation_in_device", "request", "outside_in_device", "fragmentation_names_offset",
     "fragmentation_names_bytes", "outside_names_offset", "outside_names_bytes", "unpooled_offset", "unpooled_stride",
-    "unpooled_count", "oom_count")
+    "unpooled_count", "oom_count", "shards_in_device", "shard_stride", "shard_count", "shard_names_offset", "shard_names_bytes", "unused")
 DEVICE = struct.Struct("<Ii40s128s16s16sQQQQ")
 _UNPOOLED_VALID = 2
 _MAX_PAGE_BYTES, _MAX_SLOTS, _MAX_NAMES = 16 << 20, 1024, 4096
@@ -164,10 +164,14 @@ class _DeviceLayout:
             if row[1] not in ("gauge", "total"):
                 raise BadPage(f"counter names: '{row[1][:60]}' is neither gauge nor total")
         self.names = {table: [row[0] for row in _rows(data, header, name, 1)] for table, name in (
-            ("driver_calls", "driver_call"), ("fragmentation", "fragmentation"), ("outside", "outside"))}
+            ("driver_calls", "driver_call"), ("fragmentation", "fragmentation"), ("outside", "outside"), ("shards", "shard"))}
         self.offsets = {table: header[f"{table}_in_device"] for table in ("counters", *self.names)}
+        self.shard_stride, self.shard_count = header["shard_stride"], header["shard_count"]
+        if self.shard_count > _MAX_SLOTS or (self.shard_count and self.shard_stride < 8 * len(self.names["shards"])):
+            raise BadPage("shards: too many, or too small")
         lengths = {table: 8 * len(names) for table, names in self.names.items()}
         lengths["counters"] = sum(16 if kind == "gauge" else 8 for _, kind, *_ in self.counters)
+        lengths["shards"] = self.shard_stride * self.shard_count
         for table, offset in self.offsets.items():
             if offset < DEVICE.size or offset + lengths[table] > header["device_stride"]:
                 raise BadPage(f"{table} lie outside a device's {header['device_stride']} bytes")
@@ -175,6 +179,17 @@ class _DeviceLayout:
     def _table(self, raw: bytes, table: str) -> dict[str, int]:
         names = self.names[table]
         return dict(zip(names, struct.unpack_from(f"<{len(names)}Q", raw, self.offsets[table])))
+
+    def _add_shard(self, device: Device, raw: bytes, offset: int) -> None:
+        """What one thread did since it last told the device."""
+        names = self.names["shards"]
+        for name, word in zip(names, struct.unpack_from(f"<{len(names)}Q", raw, offset)):
+            if word and name in device.gauges:
+                current, peak = device.gauges[name]
+                current = (current + word) % 2**64
+                device.gauges[name] = (0 if current >= 2**63 else current, peak)  # caught in the middle of an update
+            elif word and name in device.totals:
+                device.totals[name] = (device.totals[name] + word) % 2**64
 
     def read(self, raw: bytes) -> Device | None:
         in_use, ordinal, uuid, name, policy, backing, total, limit, free, asked_ns = DEVICE.unpack_from(raw)
@@ -189,6 +204,8 @@ class _DeviceLayout:
             else:
                 device.totals[counter] = struct.unpack_from("<Q", raw, offset)[0]
             offset += 16 if kind == "gauge" else 8
+        for shard in range(self.shard_count):
+            self._add_shard(device, raw, self.offsets["shards"] + shard * self.shard_stride)
         device.driver_calls = {symbol: calls for symbol, calls in self._table(raw, "driver_calls").items() if calls}
         device.fragmentation = self._table(raw, "fragmentation")
         device.outside = self._table(raw, "outside")

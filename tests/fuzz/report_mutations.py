@@ -126,7 +126,7 @@ def mutate_page(data: bytes, other: bytes, numbers: random.Random) -> bytes:
     for _ in range(numbers.choice((1, 1, 2, 6))):
         width = numbers.choice((4, 8))
         room = max(1, len(out) - width)
-        at = numbers.randrange(min(room, 136) if numbers.random() < 0.4 else room) // 4 * 4
+        at = numbers.randrange(min(room, 160) if numbers.random() < 0.4 else room) // 4 * 4
         old = int.from_bytes(out[at:at + width], "little")
         new = numbers.choice((0, 1, 8, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1, old + 1, old - 1, old * 2, len(out), len(out) - 8, numbers.getrandbits(64)))
         out[at:at + width] = (new % 2**(8 * width)).to_bytes(width, "little")

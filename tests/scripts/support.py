@@ -77,12 +77,13 @@ CALLS = ("cuMemAlloc_v2", "cuMemFree_v2", "cuEventQuery")
 FRAGMENTATION = ("free_bytes", "largest_free_bytes", "inactive_split_bytes", "at_peak_free_bytes", "at_peak_largest_free_bytes",
                  "at_peak_live_bytes", "at_peak_requested_bytes", "at_peak_reserved_bytes", "largest_free_remapped_bytes",
                  "at_peak_largest_free_remapped_bytes", "at_peak_inactive_split_bytes")
+SHARDS = ("allocations", "frees", "live_bytes", "live_blocks")
 OUTSIDE = ("arrays", "program_vmm", "driver_pools", "managed", "host")
 MIB = 1 << 20
 
 
-def device_slot(stride: int, **numbers: int) -> bytes:
-    """One device that holds 64 MiB, of which 30 MiB are live, with more or other numbers by name."""
+def device_slot(stride: int, shards: tuple[dict[str, int], ...] = (), **numbers: int) -> bytes:
+    """One device that holds 64 MiB, of which 30 MiB are live, with more or other numbers by name; `shards`: what threads have not told yet."""
     values = {"live_bytes": 30 * MIB, "requested_bytes": 29 * MIB, "reserved_bytes": 64 * MIB, "deferred_bytes": 4 * MIB, "live_blocks": 3,
               "allocations": 10, "frees": 7, "free_bytes": 30 * MIB, "largest_free_bytes": 20 * MIB, "largest_free_remapped_bytes": 20 * MIB,
               "inactive_split_bytes": 10 * MIB, "at_peak_live_bytes": 40 * MIB, "at_peak_requested_bytes": 40 * MIB,
@@ -94,6 +95,8 @@ def device_slot(stride: int, **numbers: int) -> bytes:
         out += struct.pack("<QQ", current, values.get(name + "_peak", current + MIB)) if kind == "gauge" else struct.pack("<Q", current)
     for name in CALLS + FRAGMENTATION + OUTSIDE:
         out += struct.pack("<Q", values.get(name, 0))
+    for shard in shards:
+        out += b"".join(struct.pack("<Q", shard.get(name, 0) % 2**64) for name in SHARDS)
     return out.ljust(stride, b"\0")
 
 
@@ -104,21 +107,23 @@ def live_page(pid: int, start_ticks: int, facts: dict, state: int = 1, oom_count
     devices = [device_slot(stride)] if devices is None else devices
     texts = {"counter": "".join(f"{name} {kind} bytes\n" for name, kind in COUNTERS), "calls": "".join(f"{name}\n" for name in CALLS),
              "json": json.dumps(facts), "fragmentation": "".join(f"{name}\n" for name in FRAGMENTATION),
-             "outside": "".join(f"{name}\n" for name in OUTSIDE)}
+             "outside": "".join(f"{name}\n" for name in OUTSIDE), "shards": "".join(f"{name}\n" for name in SHARDS)}
     body, places = b"", {}
     for key, text in texts.items():
-        places[key] = (136 + len(body), len(text.encode()))
+        places[key] = (160 + len(body), len(text.encode()))
         body += text.encode()
     body += b"\0" * (-len(body) % 64)
-    devices_at = 136 + len(body)
+    devices_at = 160 + len(body)
     body += b"".join(devices).ljust(stride * slots, b"\0")
-    unpooled_at = 136 + len(body)
+    unpooled_at = 160 + len(body)
     body += b"".join(struct.pack("<I60s", 2, name.encode()) for name in unpooled).ljust(64 * slots, b"\0")
     counters_in = 240
     calls_in = counters_in + sum(16 if kind == "gauge" else 8 for _, kind in COUNTERS)
     fragmentation_in = calls_in + 8 * len(CALLS)
     outside_in = fragmentation_in + 8 * len(FRAGMENTATION)
-    header = struct.pack("<QIIiIQQQ22I", int.from_bytes(b"CUPULPG1", "little"), 1, 136, pid, state, start_ticks, 10**18, 5,
+    shards_in = outside_in + 8 * len(OUTSIDE)
+    header = struct.pack("<QIIiIQQQ28I", int.from_bytes(b"CUPULPG1", "little"), 2, 160, pid, state, start_ticks, 10**18, 5,
                          *places["counter"], *places["calls"], *places["json"], devices_at, stride, slots, counters_in, calls_in,
-                         fragmentation_in, 0, outside_in, *places["fragmentation"], *places["outside"], unpooled_at, 64, slots, oom_count)
+                         fragmentation_in, 0, outside_in, *places["fragmentation"], *places["outside"], unpooled_at, 64, slots, oom_count,
+                         shards_in, 8 * len(SHARDS), 2, *places["shards"], 0)
     return header + body

@@ -59,6 +59,15 @@ class Completion(unittest.TestCase):
         self.assertEqual(list(validate.arithmetic(report)), [])
         return report
 
+    def test_what_threads_had_not_told_yet_counts(self):
+        told = {"allocations": 10, "frees": 7, "live_blocks": 3}
+        shards = ({"allocations": 5, "live_blocks": 5, "live_bytes": 5120}, {"frees": 2, "live_blocks": -2, "live_bytes": -1024})
+        self.put(devices=[support.device_slot(1024, shards=shards, **told)])
+        self.complete()
+        counters = self.check_valid()["devices"][0]["counters"]
+        self.assertEqual((counters["allocations"], counters["frees"], counters["live_blocks"]["current"]), (15, 9, 6))
+        self.assertEqual(counters["live_bytes"]["current"], 30 * MIB + 4096)
+
     def test_a_killed_process_gets_a_valid_report(self):
         path = self.put()
         lines = self.complete()
@@ -190,7 +199,7 @@ class Malformed(unittest.TestCase):
                 live_page.parse(self.page[:length])
 
     def test_every_header_word_may_lie(self):
-        for offset in range(0, 136, 4):
+        for offset in range(0, 160, 4):
             for value in (0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, len(self.page) - 1, len(self.page)):
                 damaged = self.page[:offset] + struct.pack("<I", value) + self.page[offset + 4:]
                 try:

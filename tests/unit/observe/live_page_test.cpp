@@ -51,8 +51,8 @@ TEST_CASE("a page begins with its magic word, version and identity at the publis
   const Page page("{}");
   REQUIRE(page.header != nullptr);
   CHECK(std::memcmp(page.memory.get(), "CUPULPG1", 8) == 0);
-  CHECK(page.at<std::uint32_t>(8) == 1);
-  CHECK(page.at<std::uint32_t>(12) == 136);
+  CHECK(page.at<std::uint32_t>(8) == 2);
+  CHECK(page.at<std::uint32_t>(12) == 160);
   CHECK(page.at<std::int32_t>(16) == 4711);
   CHECK(page.at<std::uint32_t>(20) == 1);
   CHECK(page.at<std::uint64_t>(24) == 99);
@@ -88,6 +88,8 @@ TEST_CASE("what the pool writes into a slot is found through the tables") {
   device.driver_calls[kDriverCallCount - 1].store(17);
   device.fragmentation.at_peak_inactive_split_bytes.store(77);
   device.outside.host.store(88);
+  auto* shard = new (device.shards + 3 * sizeof(LiveShard)) LiveShard;
+  shard->live_blocks.store(std::uint64_t{0} - 2);
   device.in_use.store(1, std::memory_order_release);
 
   const std::size_t slot = page.at<std::uint32_t>(72) + 63 * page.at<std::uint32_t>(76);
@@ -108,6 +110,11 @@ TEST_CASE("what the pool writes into a slot is found through the tables") {
   CHECK(page.at<std::uint64_t>(slot + page.at<std::uint32_t>(88) + 8 * (kDriverCallCount - 1)) == 17);
   CHECK(page.at<std::uint64_t>(slot + page.at<std::uint32_t>(92) + 8 * 10) == 77);
   CHECK(page.at<std::uint64_t>(slot + page.at<std::uint32_t>(100) + 8 * 4) == 88);
+  CHECK(page.at<std::uint32_t>(144) == kLiveShards);
+  const std::size_t shards = slot + page.at<std::uint32_t>(136);
+  const std::size_t stride = page.at<std::uint32_t>(140);
+  CHECK(line(page.text(148), 5) == "live_blocks");
+  for (std::size_t i = 0; i < kLiveShards; ++i) CHECK(page.at<std::uint64_t>(shards + i * stride + 8 * 5) == (i == 3 ? std::uint64_t{0} - 2 : 0));
   CHECK(slot + page.at<std::uint32_t>(76) <= page.bytes);
 }
 

@@ -1,0 +1,196 @@
+// Magazine: one thread's free small blocks of one context, and the small blocks that it has freed lately.
+//
+// A hit takes no lock that other threads take: the magazine's own is taken by another thread only to close it. What the thread frees is not
+// reused from here: it goes through an epoch of deferred frees like every block, in batches. Magazines hold addresses, and never
+// memory that is short: a miss anywhere on the device closes all of them, and then everything is where it would be without them.
+// An operation that would set a new peak, and whatever is not ordinary, is left to the device's lock, so that what reports say stays exact.
+// Lock order: the device's lock, then a magazine's. Source of the idea: Bonwick and Adams, Magazines and Vmem (2001).
+#pragma once
+
+#include <cuda.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "pool/core/bytes.hpp"
+#include "pool/core/clock.hpp"
+#include "pool/core/thread_annotations.hpp"
+#include "pool/device/block_table.hpp"
+#include "pool/device/device_state.hpp"
+#include "pool/observe/event.hpp"
+#include "pool/observe/live_page.hpp"
+
+namespace cupool::device {
+
+struct ContextPool;
+struct Magazine;
+
+inline constexpr std::uint64_t kLargestSmallBlock_bytes = 32 * kKiB;
+inline constexpr std::size_t kSmallSizes = kLargestSmallBlock_bytes / kBlockAlignment_bytes;
+inline std::size_t small_size_index(std::uint64_t bytes) { return static_cast<std::size_t>(bytes / kBlockAlignment_bytes - 1); }
+
+/// Cached blocks of one size, through their bin links; the newest first, because it is still in the cache.
+struct Rack {
+  heap::Extent* first = nullptr;
+  std::uint32_t count = 0;
+  std::uint32_t batch = 0;  ///< of a magazine: so many came the last time; doubles with every refill
+
+  void push(heap::Extent* extent) {
+    extent->bin_next = first;
+    first = extent;
+    ++count;
+  }
+  heap::Extent* pop() {
+    heap::Extent* extent = first;
+    first = extent->bin_next;
+    --count;
+    return extent;
+  }
+};
+
+/// A lock that its owner takes often and another thread hardly ever: one atomic exchange, no call.
+class CUPOOL_CAPABILITY("mutex") OwnerLock {
+ public:
+  void lock() CUPOOL_ACQUIRE() {
+    while (!try_lock()) ::sched_yield();  // it is held for some tens of nanoseconds
+  }
+  bool try_lock() CUPOOL_TRY_ACQUIRE(true) { return !held_.exchange(true, std::memory_order_acquire); }
+  void unlock() CUPOOL_RELEASE() { held_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> held_{false};
+};
+
+/// Unlocks at the end of a scope an OwnerLock that is locked.
+class CUPOOL_SCOPED_CAPABILITY OwnerLocked {
+ public:
+  explicit OwnerLocked(OwnerLock& lock) CUPOOL_REQUIRES(lock) : lock_(lock) {}
+  ~OwnerLocked() CUPOOL_RELEASE() { lock_.unlock(); }
+  OwnerLocked(const OwnerLocked&) = delete;
+  OwnerLocked& operator=(const OwnerLocked&) = delete;
+
+ private:
+  OwnerLock& lock_;
+};
+
+/// What the magazines of a device look at and do not change.
+struct MagazineSurroundings {
+  const observe::Counters& counters;
+  const PoolServices& services;
+  const std::atomic<bool>& peak_is_new;
+};
+
+/// The thread that asks, and the magazine that it remembers for the context it asks in.
+struct SmallUser {
+  const void* owner = nullptr;  ///< what only one living thread has; null: the thread gets none
+  Magazine*& magazine;
+};
+
+/// What the magazines of one context share.
+struct SmallBlocks {
+  BlockTable table;
+  std::array<Rack, kSmallSizes> depot;  ///< freed, complete, and nobody's: for the next refill
+  std::uint64_t bytes = 0;              ///< Σ depot
+};
+
+struct alignas(64) Magazine {
+  static constexpr std::uint32_t kMostFrees = 31;    ///< with the next one they join the deferred frees: half an epoch
+  static constexpr std::uint32_t kMostEvents = 96;
+  static constexpr std::uint32_t kMostBatch = 32;
+  static constexpr std::uint64_t kMostBytes = kMiB;  ///< kept and freed together
+
+  Magazine(const MagazineSurroundings& seen, observe::LiveShard& counts) : around(seen), shard(counts) {}
+
+  /// A block of `bytes` (rounded, at most kLargestSmallBlock_bytes) for `requested_bytes`; 0: ask the device.
+  CUdeviceptr allocate(CUcontext asking, std::uint64_t requested_bytes, std::uint64_t bytes, std::uint16_t thread) CUPOOL_EXCLUDES(lock);
+  /// False: ask the device.
+  bool free(CUdeviceptr address, std::uint16_t thread) CUPOOL_EXCLUDES(lock);
+
+  OwnerLock lock;
+  CUcontext context CUPOOL_GUARDED_BY(lock) = nullptr;  ///< null: closed
+  const BlockTable* table CUPOOL_GUARDED_BY(lock) = nullptr;
+  const MagazineSurroundings& around;
+  observe::LiveShard& shard;                            ///< what happened here since the device was last told
+  std::uint64_t next_buffer_id CUPOOL_GUARDED_BY(lock) = 0;
+  std::uint64_t end_buffer_id CUPOOL_GUARDED_BY(lock) = 0;
+  std::uint64_t budget_bytes CUPOOL_GUARDED_BY(lock) = 0;
+  std::uint64_t taken_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< out of the racks since the device was last told
+  std::uint64_t freed_bytes CUPOOL_GUARDED_BY(lock) = 0;
+  heap::Extent* freed CUPOOL_GUARDED_BY(lock) = nullptr;  ///< through bin_next, newest first
+  std::uint32_t freed_count CUPOOL_GUARDED_BY(lock) = 0;
+  std::uint32_t event_count CUPOOL_GUARDED_BY(lock) = 0;
+  std::array<Rack, kSmallSizes> racks CUPOOL_GUARDED_BY(lock) = {};
+  std::array<observe::Event, kMostEvents> events CUPOOL_GUARDED_BY(lock);
+
+  // under the device's lock
+  const void* owner = nullptr;     ///< what only one living thread has; null: nobody's
+  ContextPool* home = nullptr;
+  std::uint64_t kept_bytes = 0;    ///< in the racks when the device was last told
+
+ private:
+  bool would_be_peak(const observe::Gauge& gauge, const std::atomic<std::uint64_t>& here, std::uint64_t more) const {
+    const std::uint64_t now = gauge.current.load(std::memory_order_relaxed) + here.load(std::memory_order_relaxed) + more;
+    return now > gauge.peak.load(std::memory_order_relaxed);
+  }
+  static void add(std::atomic<std::uint64_t>& word, std::uint64_t delta) {
+    word.store(word.load(std::memory_order_relaxed) + delta, std::memory_order_relaxed);
+  }
+  void note(observe::EventKind kind, std::uint64_t at_ticks, const heap::Extent& extent, std::uint16_t thread) CUPOOL_REQUIRES(lock) {
+    if (around.services.options.timeline_events != 0) events[event_count++] = {at_ticks, extent.address, extent.bytes, extent.requested_bytes, extent.site, thread, kind, 0};
+  }
+};
+
+inline CUdeviceptr Magazine::allocate(CUcontext asking, std::uint64_t requested_bytes, std::uint64_t bytes, std::uint16_t thread) {
+  if (!lock.try_lock()) return 0;
+  const OwnerLocked held(lock);
+  if (context != asking || asking == nullptr) return 0;
+  Rack& rack = racks[small_size_index(bytes)];
+  if (rack.first == nullptr || next_buffer_id == end_buffer_id || event_count == kMostEvents) return 0;
+  const observe::Counters& counters = around.counters;
+  if (would_be_peak(counters.live_bytes, shard.live_bytes, bytes) || would_be_peak(counters.requested_bytes, shard.requested_bytes, requested_bytes) ||
+      would_be_peak(counters.live_blocks, shard.live_blocks, 1))
+    return 0;
+  heap::Extent* extent = rack.pop();
+  extent->requested_bytes = requested_bytes;
+  extent->buffer_id = next_buffer_id++;
+  extent->allocated_ticks = ticks();
+  add(shard.allocations, 1);
+  add(shard.rung_hole, 1);
+  add(shard.live_bytes, bytes);
+  add(shard.requested_bytes, requested_bytes);
+  add(shard.live_blocks, 1);
+  taken_bytes += bytes;
+  note(observe::EventKind::allocate, extent->allocated_ticks, *extent, thread);
+  extent->state = heap::ExtentState::live;
+  return extent->address;
+}
+
+/// The double free, the foreign address and the block with a property of its own are the device's to answer, and so are frees while
+/// something captures, and the first after a peak, which is looked at then.
+inline bool Magazine::free(CUdeviceptr address, std::uint16_t thread) {
+  if (!lock.try_lock()) return false;
+  const OwnerLocked held(lock);
+  if (context == nullptr || freed_count == kMostFrees || event_count == kMostEvents) return false;
+  const PoolServices& services = around.services;
+  if (around.peak_is_new.load(std::memory_order_relaxed) || services.gate.capturing() || services.cannot_record.load(std::memory_order_relaxed)) return false;
+  heap::Extent* extent = table->find(address);
+  if (extent == nullptr || extent->flags != 0 || freed_bytes + extent->bytes > budget_bytes) return false;
+  if (would_be_peak(around.counters.deferred_bytes, shard.deferred_bytes, extent->bytes)) return false;
+  if (!extent->state.change(heap::ExtentState::live, heap::ExtentState::cached)) return false;
+  add(shard.frees, 1);
+  add(shard.live_bytes, std::uint64_t{0} - extent->bytes);
+  add(shard.requested_bytes, std::uint64_t{0} - extent->requested_bytes);
+  add(shard.live_blocks, ~std::uint64_t{0});
+  add(shard.deferred_bytes, extent->bytes);
+  note(observe::EventKind::free_requested, ticks(), *extent, thread);
+  extent->bin_next = freed;
+  freed = extent;
+  freed_bytes += extent->bytes;
+  ++freed_count;
+  return true;
+}
+
+}  // namespace cupool::device

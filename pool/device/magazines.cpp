@@ -1,0 +1,290 @@
+// Magazines: how they get blocks, what the device learns of what happened in them, and how they are closed.
+//
+// A small block that comes here stays a block to the heap (state cached while it is nobody's), and is in its home's table, until the depot has no
+// room for it or the magazines are closed. It is kept only where it was asked for again and again: batches grow from one block on.
+#include "pool/device/magazine.hpp"
+
+#include <algorithm>
+#include <new>
+
+#include "pool/device/device_pool.hpp"
+
+namespace cupool::device {
+
+using heap::Extent;
+using heap::ExtentState;
+
+namespace {
+/// Of what the program has never needed at once: so much a thread and a context may keep at most.
+constexpr std::uint64_t kMagazineShare = 256;
+constexpr std::uint64_t kDepotShare = 64;
+constexpr std::uint64_t kLargestDepot_bytes = 64 * kMiB;
+constexpr std::uint64_t kLeastBudget_bytes = 32 * kKiB;
+constexpr std::uint64_t kBufferIds = 1024;  ///< given to a magazine at a time
+}  // namespace
+
+/// Small blocks are kept for reuse only in ordinary times: every other way of a free wants to see each block under the lock.
+bool DevicePool::may_keep_small() {
+  const PoolServices& services = device_.services;
+  const bool is_ordinary = services.options.free == config::FreeMode::deferred && !services.options.release_threshold_bytes && services.trace == nullptr && !unpooled_;
+  return is_ordinary && !device_.disabled && may_call_driver() && !synchronises() && !capturing() && climbing_ == 0 && pressure_frees_ == 0;
+}
+
+/// The magazine of the thread that `owner` names, in `home`; null when there is no room for one more.
+Magazine* DevicePool::magazine_of(ContextPool& home, const void* owner) {
+  Magazine* unused = nullptr;
+  for (const auto& magazine : magazines_) {
+    if (magazine->owner == owner && magazine->home == &home) return magazine.get();
+    if (magazine->owner == nullptr) unused = magazine.get();
+  }
+  if (unused == nullptr) {
+    if (magazines_.size() == observe::kLiveShards) return nullptr;
+    std::byte* const place = device_.live.shards + magazines_.size() * sizeof(observe::LiveShard);
+    magazines_.push_back(std::make_unique<Magazine>(surroundings_, *::new (place) observe::LiveShard));
+    unused = magazines_.back().get();
+  }
+  if (home.small == nullptr) home.small = std::make_unique<SmallBlocks>();
+  unused->owner = owner;
+  unused->home = &home;
+  return unused;
+}
+
+/// A small block for a thread that asks again: from its magazine, which is filled for the next requests. Null: from the heap.
+Extent* DevicePool::take_small(ContextPool& home, const AllocationRequest& request, SmallUser& user) {
+  if (!may_keep_small()) return nullptr;
+  if (user.magazine == nullptr) {
+    try {
+      user.magazine = magazine_of(home, user.owner);
+    } catch (const std::bad_alloc&) {
+      return nullptr;
+    }
+    if (user.magazine == nullptr) return nullptr;
+  }
+  Magazine& magazine = *user.magazine;
+  magazine.lock.lock();
+  const OwnerLocked held(magazine.lock);
+  if (magazine.home != &home || magazine.owner != user.owner) return nullptr;  // given up meanwhile
+  tell(magazine);
+  if (counts_run_ahead(request)) tell_others(magazine);
+  magazine.budget_bytes = std::min(Magazine::kMostBytes, spare_bytes() / kMagazineShare);
+  if (magazine.budget_bytes < kLeastBudget_bytes) {
+    close(magazine);
+    return nullptr;
+  }
+  magazine.context = home.context;
+  magazine.table = &home.small->table;
+  Rack& rack = magazine.racks[small_size_index(request.bytes)];
+  if (rack.first == nullptr) refill(magazine, home, request);
+  if (rack.first == nullptr) return nullptr;
+  Extent* extent = rack.pop();
+  change_kept(magazine, -static_cast<std::int64_t>(extent->bytes));
+  extent->state = ExtentState::live;
+  return extent;
+}
+
+/// From the depot, else from holes; no driver call, and nothing that is not free anyway.
+void DevicePool::refill(Magazine& magazine, ContextPool& home, const AllocationRequest& request) {
+  Rack& rack = magazine.racks[small_size_index(request.bytes)];
+  const std::uint64_t most = std::min<std::uint64_t>(Magazine::kMostBatch, magazine.budget_bytes / 4 / request.bytes);
+  const std::uint32_t batch = std::min(rack.batch, static_cast<std::uint32_t>(most));
+  rack.batch = static_cast<std::uint32_t>(std::min<std::uint64_t>(most, batch == 0 ? 1 : std::uint64_t{batch} * 2));
+  Rack& depot = home.small->depot[small_size_index(request.bytes)];
+  while (rack.count < batch) {
+    if (depot.first != nullptr) {
+      home.small->bytes -= request.bytes;
+      kept_bytes_ -= request.bytes;
+      change_kept(magazine, static_cast<std::int64_t>(request.bytes));
+      rack.push(depot.pop());
+      continue;
+    }
+    Extent* extent = nullptr;
+    try {
+      extent = home.pooled->allocate(device_, request);
+    } catch (const std::bad_alloc&) {
+      return;
+    }
+    if (extent == nullptr) return;
+    if (!home.small->table.insert(extent)) {
+      home.pooled->recycle(device_, extent);
+      return;
+    }
+    extent->is_small = true;
+    extent->state = ExtentState::cached;
+    change_kept(magazine, static_cast<std::int64_t>(request.bytes));
+    rack.push(extent);
+  }
+}
+
+/// A live block of exactly `bytes` that was kept for the next refill, or nullptr.
+Extent* DevicePool::take_from_depot(ContextPool& home, std::uint64_t bytes) {
+  if (home.small == nullptr || bytes - 1 >= kLargestSmallBlock_bytes) return nullptr;
+  Rack& depot = home.small->depot[small_size_index(bytes)];
+  if (depot.first == nullptr) return nullptr;
+  home.small->bytes -= bytes;
+  kept_bytes_ -= bytes;
+  Extent* extent = depot.pop();
+  extent->state = ExtentState::live;
+  return extent;
+}
+
+/// What the racks hold is free memory in every sum.
+void DevicePool::change_kept(Magazine& magazine, std::int64_t bytes) {
+  magazine.kept_bytes += static_cast<std::uint64_t>(bytes);
+  kept_bytes_ += static_cast<std::uint64_t>(bytes);
+}
+
+/// Counts, events and frees of the magazine become the device's.
+void DevicePool::tell(Magazine& magazine) {
+  observe::Counters& counters = device_.counters();
+  const auto take = [](std::atomic<std::uint64_t>& word) {
+    const std::uint64_t value = word.load(std::memory_order_relaxed);
+    word.store(0, std::memory_order_relaxed);
+    return value;
+  };
+  observe::LiveShard& shard = magazine.shard;
+  counters.allocations.add(take(shard.allocations));
+  counters.frees.add(take(shard.frees));
+  counters.rung_hole.add(take(shard.rung_hole));
+  counters.live_bytes.shift(static_cast<std::int64_t>(take(shard.live_bytes)));
+  counters.requested_bytes.shift(static_cast<std::int64_t>(take(shard.requested_bytes)));
+  counters.live_blocks.shift(static_cast<std::int64_t>(take(shard.live_blocks)));
+  look_for_peak();
+  counters.deferred_bytes.add(static_cast<std::int64_t>(take(shard.deferred_bytes)));
+  for (std::uint32_t i = 0; i < magazine.event_count; ++i) device_.timeline.record(magazine.events[i]);
+  magazine.event_count = 0;
+  Extent* extent = magazine.freed;
+  magazine.freed = nullptr;
+  magazine.freed_count = 0;
+  magazine.freed_bytes = 0;
+  change_kept(magazine, -static_cast<std::int64_t>(magazine.taken_bytes));
+  magazine.taken_bytes = 0;
+  while (extent != nullptr) {
+    Extent* older = extent->bin_next;
+    extent->state = ExtentState::deferred;
+    deferred_.push(extent);
+    extent = older;
+  }
+  if (magazine.next_buffer_id != magazine.end_buffer_id) return;
+  magazine.next_buffer_id = next_buffer_id_;
+  magazine.end_buffer_id = next_buffer_id_ += kBufferIds;
+}
+
+/// Would this request look like a new peak only because frees of other threads are not told yet? They may be idle for long.
+bool DevicePool::counts_run_ahead(const AllocationRequest& request) {
+  const auto is_above = [](const observe::Gauge& gauge, std::uint64_t more) {
+    return gauge.current.load(std::memory_order_relaxed) + more > gauge.peak.load(std::memory_order_relaxed);
+  };
+  const observe::Counters& counters = device_.counters();
+  return magazines_.size() > 1 && (is_above(counters.live_bytes, request.bytes) || is_above(counters.requested_bytes, request.requested_bytes) || is_above(counters.live_blocks, 1));
+}
+
+void DevicePool::tell_others(const Magazine& own) {
+  for (const auto& magazine : magazines_) {
+    if (magazine.get() == &own || magazine->home == nullptr) continue;
+    magazine->lock.lock();
+    const OwnerLocked held(magazine->lock);
+    tell(*magazine);
+  }
+}
+
+/// The frees of the thread's magazine go before the one that comes now.
+void DevicePool::tell_of(const ContextPool& home, const void* owner) {
+  for (const auto& magazine : magazines_) {
+    if (magazine->owner != owner || magazine->home != &home) continue;
+    magazine->lock.lock();
+    const OwnerLocked held(magazine->lock);
+    tell(*magazine);
+    return;
+  }
+}
+
+/// Everything in it is where it would be without magazines; it stays closed until its thread asks the device for a small block.
+void DevicePool::close(Magazine& magazine) {
+  tell(magazine);
+  for (Rack& rack : magazine.racks) {
+    while (rack.first != nullptr) let_go(*magazine.home, rack.pop());
+    rack.batch = 0;
+  }
+  change_kept(magazine, -static_cast<std::int64_t>(magazine.kept_bytes));
+  magazine.context = nullptr;
+}
+
+void DevicePool::close_magazines() {
+  for (const auto& magazine : magazines_) {
+    if (magazine->home == nullptr) continue;
+    magazine->lock.lock();
+    const OwnerLocked held(magazine->lock);
+    close(*magazine);
+  }
+  for (const auto& home : homes_) {
+    if (home->small == nullptr) continue;
+    for (Rack& rack : home->small->depot)
+      while (rack.first != nullptr) let_go(*home, rack.pop());
+    kept_bytes_ -= home->small->bytes;
+    home->small->bytes = 0;
+  }
+}
+
+/// A cached block goes back to the heap.
+void DevicePool::let_go(ContextPool& home, Extent* extent) {
+  forget_small(extent);
+  home.pooled->recycle(device_, extent);
+}
+
+void DevicePool::forget_small(Extent* extent) {
+  if (!extent->is_small) return;
+  info_of(*extent).home->small->table.remove(extent->address);
+  extent->is_small = false;
+}
+
+/// A small block whose free is complete: true when it is kept for whoever asks for its size next.
+bool DevicePool::keep_small(Extent* extent) {
+  ContextPool& home = *info_of(*extent).home;
+  const std::uint64_t most_bytes = std::min(kLargestDepot_bytes, spare_bytes() / kDepotShare);
+  if (home.small->bytes + extent->bytes > most_bytes || !may_keep_small()) {
+    forget_small(extent);
+    return false;
+  }
+  extent->state = ExtentState::cached;
+  extent->birth = ~std::uint64_t{0};  // the youngest: it comes and goes
+  home.small->depot[small_size_index(extent->bytes)].push(extent);
+  home.small->bytes += extent->bytes;
+  kept_bytes_ += extent->bytes;
+  return true;
+}
+
+/// The peaks of what is live, with what the counters do not say yet: exact while no other thread is in its magazine.
+void DevicePool::look_for_peak() {
+  observe::Counters& counters = device_.counters();
+  std::uint64_t live_bytes = 0;
+  std::uint64_t requested_bytes = 0;
+  std::uint64_t live_blocks = 0;
+  for (const auto& magazine : magazines_) {
+    live_bytes += magazine->shard.live_bytes.load(std::memory_order_relaxed);
+    requested_bytes += magazine->shard.requested_bytes.load(std::memory_order_relaxed);
+    live_blocks += magazine->shard.live_blocks.load(std::memory_order_relaxed);
+  }
+  const auto raise = [](observe::Gauge& gauge, std::uint64_t more) {
+    const std::uint64_t now = gauge.current.load(std::memory_order_relaxed) + more;
+    const bool is_new = now > gauge.peak.load(std::memory_order_relaxed) && now < ~std::uint64_t{0} / 2;  // below 0: another thread is in between
+    if (is_new) gauge.peak.store(now, std::memory_order_relaxed);
+    return is_new;
+  };
+  if (raise(counters.live_bytes, live_bytes)) peak_is_new_.store(true, std::memory_order_relaxed);
+  raise(counters.requested_bytes, requested_bytes);
+  raise(counters.live_blocks, live_blocks);
+}
+
+void DevicePool::thread_ending(const void* owner) {
+  const MutexLock lock(device_.lock);
+  for (const auto& magazine : magazines_) {
+    if (magazine->owner != owner) continue;
+    magazine->lock.lock();
+    const OwnerLocked held(magazine->lock);
+    close(*magazine);
+    magazine->owner = nullptr;
+    magazine->home = nullptr;
+  }
+}
+
+}  // namespace cupool::device

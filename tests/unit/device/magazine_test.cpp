@@ -1,0 +1,375 @@
+// Magazines: a hit is the thread's own business; whatever anybody is told, or needs, is as if there were none.
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <random>
+#include <stdexcept>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "pool/device/block_table.hpp"
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+
+constexpr std::uint64_t kMs = 1'000'000;
+
+/// What the threads' shards say and the counters do not.
+std::uint64_t untold_allocations(Rig& rig) {
+  std::uint64_t count = 0;
+  for (std::size_t i = 0; i < observe::kLiveShards; ++i)
+    count += std::launder(reinterpret_cast<observe::LiveShard*>(rig.live().shards + i * sizeof(observe::LiveShard)))->allocations.load();
+  return count;
+}
+
+/// Blocks of one size, freed and allocated again until the thread's magazine has them. For any thread: Catch is for one.
+void churn(Rig& rig, std::vector<CUdeviceptr>& ring, std::size_t bytes, int pairs) {
+  CUcontext context = nullptr;
+  cuCtxGetCurrent(&context);
+  for (int i = 0; i < pairs; ++i) {
+    CUdeviceptr& slot = ring[static_cast<std::size_t>(i) % ring.size()];
+    if (slot != 0 && rig.pools().free(slot).outcome != FreeOutcome::freed) throw std::logic_error("a free failed");
+    slot = rig.pools().allocate(context, bytes, "cuMemAlloc_v2").value();
+    if (slot == 0) throw std::logic_error("an allocation failed");
+  }
+}
+
+void free_all(Rig& rig, const std::vector<CUdeviceptr>& blocks) {
+  for (const CUdeviceptr block : blocks)
+    if (rig.pools().free(block).outcome != FreeOutcome::freed) throw std::logic_error("a free failed");
+}
+
+std::uint64_t counter(const observe::Snapshot& snapshot, const char* name) {
+  for (const observe::CounterValue& value : snapshot.devices.at(0).counters)
+    if (value.name == std::string(name)) return value.current;
+  FAIL("no counter " << name);
+  return 0;
+}
+
+RigOptions limited(const char* limit) {
+  RigOptions options;
+  options.pool.limit.all = config::parse_amount(limit);
+  return options;
+}
+
+RigOptions on_pages(RigOptions options = {}) {
+  options.pool.backing = config::Backing::pages;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("magazines: hits are not told to the device one by one, and nobody can tell from a report") {
+  Rig rig;
+  std::vector<CUdeviceptr> ring(300, 0);
+  churn(rig, ring, 4096, 3000);
+  CHECK(untold_allocations(rig) + now(rig.counters().allocations) == 3000);
+  std::uint64_t most = 0;
+  for (int i = 0; i < 100; ++i) {
+    churn(rig, ring, 4096, 1);
+    most = std::max(most, untold_allocations(rig));
+  }
+  CHECK(most >= 15);  // whole batches without the device
+  const observe::Snapshot snapshot = rig.snapshot();
+  CHECK(untold_allocations(rig) == 0);
+  CHECK(counter(snapshot, "allocations") == 3100);
+  CHECK(counter(snapshot, "live_blocks") == 300);
+  CHECK(counter(snapshot, "frees") == 2800);
+  std::uint64_t last = 0;
+  std::uint64_t allocated = 0;
+  for (const observe::Event& event : snapshot.devices.at(0).timeline) {
+    CHECK(event.ticks >= last);
+    last = event.ticks;
+    allocated += event.kind == observe::EventKind::allocate ? 1 : 0;
+  }
+  CHECK(allocated == 3100);
+  std::uint64_t live = 0;
+  for (const observe::BlockRow& block : snapshot.devices.at(0).blocks) live += block.state == observe::BlockState::live ? 1 : 0;
+  CHECK(live == 300);
+}
+
+TEST_CASE("magazines: peaks are exact") {
+  Rig rig;
+  std::vector<CUdeviceptr> ring(100, 0);
+  std::mt19937 random(1);
+  std::uint64_t live_bytes = 0;
+  std::uint64_t live_blocks = 0;
+  std::uint64_t peak_bytes = 0;
+  std::uint64_t peak_blocks = 0;
+  std::vector<std::uint64_t> sizes(ring.size(), 0);
+  for (int step = 0; step < 20'000; ++step) {
+    const std::size_t at = random() % (step < 10'000 ? 60 : 100);
+    if (ring[at] != 0) {
+      rig.free(ring[at]);
+      live_bytes -= sizes[at];
+      --live_blocks;
+      ring[at] = 0;
+      if (random() % 3 == 0) continue;
+    }
+    sizes[at] = 512 * (1 + random() % 8);
+    ring[at] = rig.allocate(sizes[at] - random() % 512);
+    live_bytes += sizes[at];
+    ++live_blocks;
+    peak_bytes = std::max(peak_bytes, live_bytes);
+    peak_blocks = std::max(peak_blocks, live_blocks);
+  }
+  CHECK(rig.pools().check() == "");
+  CHECK(now(rig.counters().live_bytes) == live_bytes);
+  CHECK(peak(rig.counters().live_bytes) == peak_bytes);
+  CHECK(peak(rig.counters().live_blocks) == peak_blocks);
+  CHECK(rig.live().fragmentation.at_peak_live_bytes.load() == peak_bytes);
+}
+
+TEST_CASE("magazines: what threads keep is there for whoever needs the bytes") {
+  for (const bool paged : {false, true}) {
+    Rig rig(paged ? on_pages(limited("32MiB")) : limited("32MiB"));
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t)
+      threads.emplace_back([&rig] {
+        cuCtxSetCurrent(rig.context());
+        std::vector<CUdeviceptr> ring(40, 0);
+        churn(rig, ring, 16 * kKiB, 1000);
+        free_all(rig, ring);
+      });
+    for (std::thread& thread : threads) thread.join();  // nobody has told the pool that they are over
+    const CUdeviceptr all = rig.allocate(32 * kMiB);
+    CHECK(now(rig.counters().rung_magazines) + now(rig.counters().rung_poll) + now(rig.counters().rung_remap) + now(rig.counters().rung_release) >= 1);
+    rig.free(all);
+  }
+}
+
+TEST_CASE("magazines: cuMemGetInfo, a trim and the pool's own figures see what threads keep as free") {
+  Rig rig(limited("64MiB"));
+  std::vector<CUdeviceptr> ring(200, 0);
+  churn(rig, ring, 32 * kKiB, 4000);
+  for (const CUdeviceptr block : ring) rig.free(block);
+  std::size_t free_bytes = 1 * kGiB;
+  std::size_t total_bytes = 1 * kGiB;
+  rig.pools().adjust_mem_info(rig.context(), &free_bytes, &total_bytes);
+  CHECK(free_bytes == 64 * kMiB);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  while (rig.pools().trim() > 0) {
+  }
+  CHECK(now(rig.counters().reserved_bytes) == 0);
+}
+
+TEST_CASE("magazines: a thread that ends gives back what it keeps, and keeps nothing from then on") {
+  Rig rig;
+  std::uint64_t untold = 0;
+  std::thread([&] {
+    cuCtxSetCurrent(rig.context());
+    std::vector<CUdeviceptr> ring(40, 0);
+    churn(rig, ring, 4096, 2000);
+    rig.pools().thread_ending();
+    untold += untold_allocations(rig);
+    churn(rig, ring, 4096, 100);  // a library's destructor
+    untold += untold_allocations(rig);
+    free_all(rig, ring);
+  }).join();
+  CHECK(untold == 0);
+  CHECK(now(rig.counters().live_blocks) == 0);
+  // Its place is free again: one thread after the other, more than there are places.
+  std::size_t served = 0;
+  for (std::size_t i = 0; i < observe::kLiveShards + 4; ++i)
+    std::thread([&] {
+      cuCtxSetCurrent(rig.context());
+      std::vector<CUdeviceptr> ring(40, 0);
+      churn(rig, ring, 4096, 400);
+      served += untold_allocations(rig) != 0 ? 1 : 0;
+      free_all(rig, ring);
+      rig.pools().thread_ending();
+    }).join();
+  CHECK(served == observe::kLiveShards + 4);
+  CHECK(now(rig.counters().live_blocks) == 0);
+}
+
+TEST_CASE("magazines: a second free and an address inside a block are refused as ever") {
+  Rig rig;
+  std::vector<CUdeviceptr> ring(40, 0);
+  churn(rig, ring, 4096, 2000);
+  const CUdeviceptr block = ring.back();
+  CHECK(rig.pools().free(block + 512).outcome == FreeOutcome::invalid);
+  CHECK(rig.pools().free(block + 1).outcome == FreeOutcome::invalid);
+  rig.free(block);
+  CHECK(rig.pools().free(block).outcome == FreeOutcome::invalid);
+  CHECK(rig.pools().find(block, nullptr) == Ownership::vacant);
+  std::atomic<bool> refused{false};
+  std::thread([&] { refused.store(rig.pools().free(block).outcome == FreeOutcome::invalid); }).join();
+  CHECK(refused.load());
+  ring.pop_back();
+  for (const CUdeviceptr kept : ring) CHECK(rig.pools().find(kept, nullptr) == Ownership::live);
+}
+
+TEST_CASE("magazines: two threads that free the same blocks: each is freed once") {
+  Rig rig;
+  for (int round = 0; round < 20; ++round) {
+    std::vector<CUdeviceptr> ring(200, 0);
+    churn(rig, ring, 1024, 1000);
+    std::atomic<int> freed{0};
+    std::atomic<int> ready{0};
+    const auto free_the_ring = [&] {
+      cuCtxSetCurrent(rig.context());
+      std::vector<CUdeviceptr> own(40, 0);
+      churn(rig, own, 1024, 200);
+      ready.fetch_add(1);
+      while (ready.load() < 2) std::this_thread::yield();
+      for (const CUdeviceptr block : ring) freed.fetch_add(rig.pools().free(block).outcome == FreeOutcome::freed ? 1 : 0);
+      free_all(rig, own);
+      rig.pools().thread_ending();
+    };
+    std::thread one(free_the_ring);
+    std::thread two(free_the_ring);
+    one.join();
+    two.join();
+    CHECK(freed.load() == 200);
+    CHECK(rig.pools().check() == "");
+    CHECK(now(rig.counters().live_blocks) == 0);
+  }
+}
+
+TEST_CASE("magazines: a freed block waits for the work that was running, as any other") {
+  Rig rig(limited("8MiB"));
+  std::vector<CUdeviceptr> ring(30, 0);
+  churn(rig, ring, 8 * kKiB, 2000);
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  for (int round = 0; round < 50; ++round)
+    for (CUdeviceptr& slot : ring) {
+      REQUIRE(cusim_launch_check(stream, slot, 0, 0, kMs / 10) == CUDA_SUCCESS);
+      rig.free(slot);
+      slot = rig.allocate(8 * kKiB);
+      const auto value = static_cast<std::uint8_t>(round + 1);
+      REQUIRE(cusim_launch_fill(stream, slot, 8 * kKiB, value, kMs / 10) == CUDA_SUCCESS);
+      REQUIRE(cusim_launch_check(stream, slot, 8 * kKiB, value, kMs / 10) == CUDA_SUCCESS);
+    }
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(cusim_mismatched_bytes() == 0);
+}
+
+TEST_CASE("magazines: a context ends with blocks live, kept and freed; the next one knows none of them") {
+  for (const bool paged : {false, true}) {
+    Rig rig(paged ? on_pages() : RigOptions());
+    std::vector<CUdeviceptr> old_ring(100, 0);
+    churn(rig, old_ring, 4096, 3000);
+    rig.free(old_ring.back());
+    rig.reset_device();
+    CUcontext context = nullptr;
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+    REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    CHECK(now(rig.counters().live_blocks) == 0);
+    for (const CUdeviceptr block : old_ring) CHECK(rig.pools().free(block).outcome != FreeOutcome::freed);
+    std::vector<CUdeviceptr> ring(100, 0);
+    churn(rig, ring, 4096, 3000);
+    CHECK(rig.pools().check() == "");
+    CHECK(now(rig.counters().live_blocks) == 100);
+  }
+}
+
+TEST_CASE("magazines: blocks of theirs leave them: freed in stream order, marked, freed during a capture") {
+  Rig rig;
+  std::vector<CUdeviceptr> ring(60, 0);
+  churn(rig, ring, 4096, 2000);
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  const StreamName name{stream, 7};
+  CHECK(rig.pools().free_on(ring[0], rig.context(), name).outcome == FreeOutcome::freed);
+  CHECK(rig.pools().free_on(ring[0], rig.context(), name).outcome == FreeOutcome::invalid);
+  const Result<CUdeviceptr> again = rig.pools().allocate_on(rig.context(), 4096, name, 1, "cuMemAllocAsync");
+  REQUIRE(again.ok());
+  CHECK(rig.pools().free(again.value()).outcome == FreeOutcome::freed);
+  REQUIRE(rig.pools().set_sync_memops(ring[1], true).ok());
+  rig.free(ring[1]);
+  BlockView view;
+  ring[1] = rig.allocate(4096);
+  REQUIRE(rig.pools().find(ring[1], &view) == Ownership::live);
+  CHECK_FALSE(view.sync_memops);
+  CUgraph graph = nullptr;
+  REQUIRE(rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED); }) == CUDA_SUCCESS);
+  for (std::size_t i = 2; i < ring.size(); ++i) rig.free(ring[i]);
+  CHECK(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  rig.free(ring[1]);
+  CHECK(rig.pools().check() == "");
+  CHECK(now(rig.counters().live_blocks) == 0);
+}
+
+TEST_CASE("magazines: blocks go from thread to thread while others look, trim and miss") {
+  const bool paged = GENERATE(false, true);
+  Rig rig(paged ? on_pages(limited("24MiB")) : limited("24MiB"));
+  std::mutex mutex;
+  std::deque<std::pair<CUdeviceptr, std::uint8_t>> passed;
+  std::atomic<std::uint64_t> failures{0};
+  std::atomic<int> working{4};
+  const auto work = [&](unsigned seed) {
+    cuCtxSetCurrent(rig.context());
+    std::mt19937 random(seed);
+    CUstream stream = nullptr;
+    cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+    for (int step = 0; step < 1500; ++step) {
+      const std::size_t bytes = random() % 32 == 0 ? 1 + random() % (3 * kMiB) : 1 + random() % (random() % 2 == 0 ? 2048 : 32 * kKiB);
+      const Result<CUdeviceptr> block = rig.pools().allocate(rig.context(), bytes, "cuMemAlloc_v2");
+      if (block.ok()) {
+        const auto value = static_cast<std::uint8_t>(random());
+        cusim_launch_fill(stream, block.value(), std::min<std::size_t>(bytes, 512), value, 1000);
+        cusim_launch_check(stream, block.value(), std::min<std::size_t>(bytes, 512), value, 1000);
+        const std::lock_guard<std::mutex> lock(mutex);
+        passed.emplace_back(block.value(), value);
+      }
+      std::pair<CUdeviceptr, std::uint8_t> taken{0, 0};
+      {
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (passed.size() > 40 || (!block.ok() && !passed.empty())) {
+          taken = passed[random() % 8 % passed.size()];
+          passed.erase(std::find(passed.begin(), passed.end(), taken));
+        }
+      }
+      if (taken.first != 0 && rig.pools().free(taken.first).outcome != FreeOutcome::freed) failures.fetch_add(1);
+      if (step % 16 == 0) cusim_advance_ns(20'000);
+    }
+    rig.pools().thread_ending();
+    working.fetch_sub(1);
+  };
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 4; ++t) threads.emplace_back(work, t);
+  for (int round = 0; working.load() != 0; ++round) {
+    if (round % 3 == 0) rig.pools().trim();
+    if (rig.pools().check() != "") failures.fetch_add(1);
+    std::this_thread::yield();
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& [block, value] : passed) rig.free(block);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(failures.load() == 0);
+  CHECK(rig.pools().check() == "");
+  CHECK(now(rig.counters().live_blocks) == 0);
+  CHECK(now(rig.counters().live_bytes) == 0);
+  CHECK(now(rig.counters().allocations) == now(rig.counters().frees));
+  CHECK(cusim_mismatched_bytes() == 0);
+}
+
+TEST_CASE("block table: entries come and go; what is not entered is not found") {
+  device::BlockTable table;
+  std::vector<heap::Extent> extents(1000);
+  std::mt19937_64 random(3);
+  for (std::size_t i = 0; i < extents.size(); ++i) extents[i].address = (i % 7 == 0 ? 0x7f00'0000'0000 : 0x10'0000'0000) + 512 * (i * 3 + 1);
+  for (int round = 0; round < 3; ++round) {
+    for (heap::Extent& extent : extents) REQUIRE(table.insert(&extent));
+    CHECK(table.size() == extents.size());
+    for (heap::Extent& extent : extents) {
+      CHECK(table.find(extent.address) == &extent);
+      CHECK(table.find(extent.address + 512) == nullptr);
+      CHECK(table.find(extent.address + 8) == nullptr);
+    }
+    for (const heap::Extent& extent : extents) table.remove(extent.address);
+    for (const heap::Extent& extent : extents) CHECK(table.find(extent.address) == nullptr);
+    CHECK(table.size() == 0);
+  }
+  heap::Extent beyond;
+  beyond.address = std::uint64_t{1} << 52;
+  CHECK_FALSE(table.insert(&beyond));
+  CHECK(table.find(beyond.address) == nullptr);
+  CHECK(table.find(~std::uint64_t{511}) == nullptr);
+}
