@@ -303,6 +303,7 @@ TEST_CASE("magazines: blocks go from thread to thread while others look, trim an
   std::deque<std::pair<CUdeviceptr, std::uint8_t>> passed;
   std::atomic<std::uint64_t> failures{0};
   std::atomic<int> working{4};
+  std::string broken;
   const auto work = [&](unsigned seed) {
     cuCtxSetCurrent(rig.context());
     std::mt19937 random(seed);
@@ -336,13 +337,17 @@ TEST_CASE("magazines: blocks go from thread to thread while others look, trim an
   for (unsigned t = 0; t < 4; ++t) threads.emplace_back(work, t);
   for (int round = 0; working.load() != 0; ++round) {
     if (round % 3 == 0) rig.pools().trim();
-    if (rig.pools().check() != "") failures.fetch_add(1);
+    const observe::Snapshot snapshot = rig.snapshot();
+    std::uint64_t live = 0;
+    for (const observe::BlockRow& block : snapshot.devices.at(0).blocks) live += block.state == observe::BlockState::live ? 1 : 0;
+    if (live != counter(snapshot, "live_blocks")) broken = "the map and the counters differ";
     std::this_thread::yield();
   }
   for (std::thread& thread : threads) thread.join();
   for (const auto& [block, value] : passed) rig.free(block);
   REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
   CHECK(failures.load() == 0);
+  CHECK(broken == "");
   CHECK(rig.pools().check() == "");
   CHECK(now(rig.counters().live_blocks) == 0);
   CHECK(now(rig.counters().live_bytes) == 0);
