@@ -20,11 +20,12 @@ void DevicePool::defer(Extent* extent, std::uint16_t thread) {
 
 void DevicePool::retire(Batch batch) {
   const std::uint64_t now = ticks();
+  const std::uint64_t depot_bytes = depot_limit_bytes();
   device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(batch.bytes));
   for (Extent* extent = batch.first; extent != nullptr;) {
     Extent* next = extent->bin_next;
     if ((extent->flags & kUsedAgainFlag) == 0) device_.note(EventKind::free_completed, now, *extent, 0);
-    if (!extent->is_small || !keep_small(extent)) info_of(*extent).allocator->recycle(device_, extent);
+    if (!extent->is_small || !keep_small(extent, depot_bytes)) info_of(*extent).allocator->recycle(device_, extent);
     extent = next;
   }
 }

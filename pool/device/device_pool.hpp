@@ -136,12 +136,13 @@ class DevicePool {
   void tell(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void tell_of(const ContextPool& home, const void* owner) CUPOOL_REQUIRES(device_.lock);
   bool counts_run_ahead(const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
-  void tell_others(const Magazine& own) CUPOOL_REQUIRES(device_.lock);
+  void visit_open_magazines(void (DevicePool::*visit)(Magazine& magazine), const Magazine* except) CUPOOL_REQUIRES(device_.lock);
   void close(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void close_magazines() CUPOOL_REQUIRES(device_.lock);
   void let_go(ContextPool& home, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock);
   static void forget_small(heap::Extent* extent);
-  bool keep_small(heap::Extent* extent) CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t depot_limit_bytes() CUPOOL_REQUIRES(device_.lock);
+  bool keep_small(heap::Extent* extent, std::uint64_t limit_bytes) CUPOOL_REQUIRES(device_.lock);
   void look_for_peak() CUPOOL_REQUIRES(device_.lock);
 
   // stream_ordered.cpp

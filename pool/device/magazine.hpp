@@ -1,6 +1,6 @@
 // Magazine: one thread's free small blocks of one context, and the small blocks that it has freed lately.
 //
-// A hit takes no lock that other threads take: the magazine's own is taken by another thread only to close it. What the thread frees is not
+// A hit takes no lock that other threads take, but to close the magazine (owner_lock.hpp). What the thread frees is not
 // reused from here: it goes through an epoch of deferred frees like every block, in batches. Magazines hold addresses, and never
 // memory that is short: a miss anywhere on the device closes all of them, and then everything is where it would be without them.
 // An operation that would set a new peak, and whatever is not ordinary, is left to the device's lock, so that what reports say stays exact.
@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cuda.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <array>
@@ -20,6 +19,7 @@
 #include "pool/core/thread_annotations.hpp"
 #include "pool/device/block_table.hpp"
 #include "pool/device/device_state.hpp"
+#include "pool/device/owner_lock.hpp"
 #include "pool/observe/event.hpp"
 #include "pool/observe/live_page.hpp"
 
@@ -51,31 +51,6 @@ struct Rack {
   }
 };
 
-/// A lock that its owner takes often and another thread hardly ever: one atomic exchange, no call.
-class CUPOOL_CAPABILITY("mutex") OwnerLock {
- public:
-  void lock() CUPOOL_ACQUIRE() {
-    while (!try_lock()) ::sched_yield();  // it is held for some tens of nanoseconds
-  }
-  bool try_lock() CUPOOL_TRY_ACQUIRE(true) { return !held_.exchange(true, std::memory_order_acquire); }
-  void unlock() CUPOOL_RELEASE() { held_.store(false, std::memory_order_release); }
-
- private:
-  std::atomic<bool> held_{false};
-};
-
-/// Unlocks at the end of a scope an OwnerLock that is locked.
-class CUPOOL_SCOPED_CAPABILITY OwnerLocked {
- public:
-  explicit OwnerLocked(OwnerLock& lock) CUPOOL_REQUIRES(lock) : lock_(lock) {}
-  ~OwnerLocked() CUPOOL_RELEASE() { lock_.unlock(); }
-  OwnerLocked(const OwnerLocked&) = delete;
-  OwnerLocked& operator=(const OwnerLocked&) = delete;
-
- private:
-  OwnerLock& lock_;
-};
-
 /// What the magazines of a device look at and do not change.
 struct MagazineSurroundings {
   const observe::Counters& counters;
@@ -83,9 +58,12 @@ struct MagazineSurroundings {
   const std::atomic<bool>& peak_is_new;
 };
 
+/// Its address is what only one living thread has.
+inline constinit thread_local char t_thread_mark = 0;
+
 /// The thread that asks, and the magazine that it remembers for the context it asks in.
 struct SmallUser {
-  const void* owner = nullptr;  ///< what only one living thread has; null: the thread gets none
+  const void* owner = nullptr;  ///< &t_thread_mark; null: the thread gets none
   Magazine*& magazine;
 };
 
@@ -126,8 +104,9 @@ struct alignas(64) Magazine {
   std::array<observe::Event, kMostEvents> events CUPOOL_GUARDED_BY(lock);
 
   // under the device's lock
-  const void* owner = nullptr;     ///< what only one living thread has; null: nobody's
+  const void* owner = nullptr;     ///< its &t_thread_mark; null: nobody's
   ContextPool* home = nullptr;
+  bool is_open = false;            ///< `context` is not null
   std::uint64_t kept_bytes = 0;    ///< in the racks when the device was last told
 
  private:
@@ -144,8 +123,8 @@ struct alignas(64) Magazine {
 };
 
 inline CUdeviceptr Magazine::allocate(CUcontext asking, std::uint64_t requested_bytes, std::uint64_t bytes, std::uint16_t thread) {
-  if (!lock.try_lock()) return 0;
-  const OwnerLocked held(lock);
+  if (!lock.lock_by_owner()) return 0;
+  const OwnerInside held(lock);
   if (context != asking || asking == nullptr) return 0;
   Rack& rack = racks[small_size_index(bytes)];
   if (rack.first == nullptr || next_buffer_id == end_buffer_id || event_count == kMostEvents) return 0;
@@ -171,8 +150,8 @@ inline CUdeviceptr Magazine::allocate(CUcontext asking, std::uint64_t requested_
 /// The double free, the foreign address and the block with a property of its own are the device's to answer, and so are frees while
 /// something captures, and the first after a peak, which is looked at then.
 inline bool Magazine::free(CUdeviceptr address, std::uint16_t thread) {
-  if (!lock.try_lock()) return false;
-  const OwnerLocked held(lock);
+  if (!lock.lock_by_owner()) return false;
+  const OwnerInside held(lock);
   if (context == nullptr || freed_count == kMostFrees || event_count == kMostEvents) return false;
   const PoolServices& services = around.services;
   if (around.peak_is_new.load(std::memory_order_relaxed) || services.gate.capturing() || services.cannot_record.load(std::memory_order_relaxed)) return false;

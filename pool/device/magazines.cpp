@@ -40,6 +40,7 @@ Magazine* DevicePool::magazine_of(ContextPool& home, const void* owner) {
   if (unused == nullptr) {
     if (magazines_.size() == observe::kLiveShards) return nullptr;
     std::byte* const place = device_.live.shards + magazines_.size() * sizeof(observe::LiveShard);
+    OwnerLock::prepare();
     magazines_.push_back(std::make_unique<Magazine>(surroundings_, *::new (place) observe::LiveShard));
     unused = magazines_.back().get();
   }
@@ -61,17 +62,18 @@ Extent* DevicePool::take_small(ContextPool& home, const AllocationRequest& reque
     if (user.magazine == nullptr) return nullptr;
   }
   Magazine& magazine = *user.magazine;
-  magazine.lock.lock();
-  const OwnerLocked held(magazine.lock);
   if (magazine.home != &home || magazine.owner != user.owner) return nullptr;  // given up meanwhile
+  if (!magazine.lock.lock_by_owner()) return nullptr;
+  const OwnerInside held(magazine.lock);
   tell(magazine);
-  if (counts_run_ahead(request)) tell_others(magazine);
+  if (counts_run_ahead(request)) visit_open_magazines(&DevicePool::tell, &magazine);
   magazine.budget_bytes = std::min(Magazine::kMostBytes, spare_bytes() / kMagazineShare);
   if (magazine.budget_bytes < kLeastBudget_bytes) {
     close(magazine);
     return nullptr;
   }
   magazine.context = home.context;
+  magazine.is_open = true;
   magazine.table = &home.small->table;
   Rack& rack = magazine.racks[small_size_index(request.bytes)];
   if (rack.first == nullptr) refill(magazine, home, request);
@@ -178,21 +180,32 @@ bool DevicePool::counts_run_ahead(const AllocationRequest& request) {
   return magazines_.size() > 1 && (is_above(counters.live_bytes, request.bytes) || is_above(counters.requested_bytes, request.requested_bytes) || is_above(counters.live_blocks, 1));
 }
 
-void DevicePool::tell_others(const Magazine& own) {
+/// `visit` for each that is open but `except`, with its owner outside. One fence for all: it is a system call.
+void DevicePool::visit_open_magazines(void (DevicePool::*visit)(Magazine& magazine), const Magazine* except) {
+  bool must_fence = false;
   for (const auto& magazine : magazines_) {
-    if (magazine.get() == &own || magazine->home == nullptr) continue;
-    magazine->lock.lock();
-    const OwnerLocked held(magazine->lock);
-    tell(*magazine);
+    if (!magazine->is_open || magazine.get() == except || magazine->owner == &t_thread_mark) continue;
+    magazine->lock.begin();
+    must_fence = true;
+  }
+  if (must_fence) OwnerLock::fence_all();
+  for (const auto& magazine : magazines_) {
+    if (!magazine->is_open || magazine.get() == except) continue;
+    if (magazine->owner != &t_thread_mark) {
+      const OwnerOutside held(magazine->lock);
+      (this->*visit)(*magazine);
+    } else if (magazine->lock.lock_by_owner()) {
+      const OwnerInside held(magazine->lock);
+      (this->*visit)(*magazine);
+    }
   }
 }
 
 /// The frees of the thread's magazine go before the one that comes now.
 void DevicePool::tell_of(const ContextPool& home, const void* owner) {
   for (const auto& magazine : magazines_) {
-    if (magazine->owner != owner || magazine->home != &home) continue;
-    magazine->lock.lock();
-    const OwnerLocked held(magazine->lock);
+    if (magazine->owner != owner || magazine->home != &home || !magazine->lock.lock_by_owner()) continue;
+    const OwnerInside held(magazine->lock);
     tell(*magazine);
     return;
   }
@@ -207,15 +220,11 @@ void DevicePool::close(Magazine& magazine) {
   }
   change_kept(magazine, -static_cast<std::int64_t>(magazine.kept_bytes));
   magazine.context = nullptr;
+  magazine.is_open = false;
 }
 
 void DevicePool::close_magazines() {
-  for (const auto& magazine : magazines_) {
-    if (magazine->home == nullptr) continue;
-    magazine->lock.lock();
-    const OwnerLocked held(magazine->lock);
-    close(*magazine);
-  }
+  visit_open_magazines(&DevicePool::close, nullptr);
   for (const auto& home : homes_) {
     if (home->small == nullptr) continue;
     for (Rack& rack : home->small->depot)
@@ -237,11 +246,13 @@ void DevicePool::forget_small(Extent* extent) {
   extent->is_small = false;
 }
 
-/// A small block whose free is complete: true when it is kept for whoever asks for its size next.
-bool DevicePool::keep_small(Extent* extent) {
+/// So many bytes of small blocks whose free is complete may be kept for whoever asks for their size next, in one context.
+std::uint64_t DevicePool::depot_limit_bytes() { return may_keep_small() ? std::min(kLargestDepot_bytes, spare_bytes() / kDepotShare) : 0; }
+
+/// True when the small block is kept.
+bool DevicePool::keep_small(Extent* extent, std::uint64_t limit_bytes) {
   ContextPool& home = *info_of(*extent).home;
-  const std::uint64_t most_bytes = std::min(kLargestDepot_bytes, spare_bytes() / kDepotShare);
-  if (home.small->bytes + extent->bytes > most_bytes || !may_keep_small()) {
+  if (home.small->bytes + extent->bytes > limit_bytes) {
     forget_small(extent);
     return false;
   }
@@ -278,10 +289,11 @@ void DevicePool::look_for_peak() {
 void DevicePool::thread_ending(const void* owner) {
   const MutexLock lock(device_.lock);
   for (const auto& magazine : magazines_) {
-    if (magazine->owner != owner) continue;
-    magazine->lock.lock();
-    const OwnerLocked held(magazine->lock);
-    close(*magazine);
+    if (magazine->owner != owner || !magazine->lock.lock_by_owner()) continue;
+    {
+      const OwnerInside held(magazine->lock);
+      if (magazine->is_open) close(*magazine);
+    }
     magazine->owner = nullptr;
     magazine->home = nullptr;
   }

@@ -113,7 +113,7 @@ class PoolSet::Impl {
   CUdeviceptr allocate_in(ContextPool& home, CUcontext context, std::size_t bytes, const char* symbol, Error* error) {
     ThreadCache& own = t_cache;
     device::Magazine*& magazine = own.magazines[slot_of(context)];
-    const device::SmallUser user{own.is_ending ? nullptr : &own, magazine};
+    const device::SmallUser user{own.is_ending ? nullptr : &device::t_thread_mark, magazine};
     const CUdeviceptr address = home.pool.allocate(&home, context, bytes, symbol, own.thread, user, error);
     if (magazine != nullptr && !own.is_watched) [[unlikely]] {
       own.is_watched = true;
@@ -145,7 +145,7 @@ class PoolSet::Impl {
   /// A free of an address in a page that several devices share, or that is nobody's.
   void free_shared(CUdeviceptr address, FreeResult* result) {
     ask_owner(address, [&](DevicePool& pool) {
-      result->outcome = pool.free(address, cache().thread, &t_cache, &result->error);
+      result->outcome = pool.free(address, cache().thread, &device::t_thread_mark, &result->error);
       return result->outcome != FreeOutcome::unknown;
     });
   }
@@ -265,7 +265,7 @@ FreeResult PoolSet::free(CUdeviceptr address) {
   }
   const int owner = impl_->services.owners.find(address);
   DevicePool* pool = owner == OwnerMap::kSeveral ? nullptr : impl_->pool_of(owner);
-  if (pool != nullptr) result.outcome = pool->free(address, cache.thread, &t_cache, &result.error);
+  if (pool != nullptr) result.outcome = pool->free(address, cache.thread, &device::t_thread_mark, &result.error);
   else impl_->free_shared(address, &result);
   if (result.outcome == FreeOutcome::unknown) impl_->count_foreign_free();
   return result;
@@ -275,7 +275,7 @@ void PoolSet::thread_ending() {
   ThreadCache& cache = impl_->cache();
   cache.is_ending = true;
   for (device::Magazine*& magazine : cache.magazines) magazine = nullptr;
-  impl_->for_each_pool([&](DevicePool& pool) { pool.thread_ending(&cache); });
+  impl_->for_each_pool([&](DevicePool& pool) { pool.thread_ending(&device::t_thread_mark); });
 }
 
 bool PoolSet::free_while_exiting(CUdeviceptr address) {

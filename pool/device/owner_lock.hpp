@@ -1,0 +1,72 @@
+// OwnerLock: a lock that one thread, its owner, takes all the time and others hardly ever. For the owner it is two plain stores and a load.
+//
+// The owner says that it is inside and then looks whether somebody wants it out; somebody who wants it out says so and then looks whether it is
+// inside. One of the two must see the other, which takes a full fence on both sides: the other side pays for both, by membarrier(2),
+// which makes every running thread of the process pass a fence. Where the kernel has none (seccomp; before 4.14) the owner fences itself.
+// Thread rule: lock_by_owner() and unlock_by_owner() by the owner; begin()...end() by one thread at a time, which some other lock sees to. The owner
+// may be that thread. Source: membarrier(2), MEMBARRIER_CMD_PRIVATE_EXPEDITED; Dice et al., Quickly reacquirable locks (2003).
+#pragma once
+
+#include <atomic>
+
+#include "pool/core/thread_annotations.hpp"
+
+namespace cupool::device {
+
+class CUPOOL_CAPABILITY("mutex") OwnerLock {
+ public:
+  /// False: somebody else is here, or about to be.
+  bool lock_by_owner() CUPOOL_TRY_ACQUIRE(true) {
+    if (owner_must_fence_.load(std::memory_order_relaxed)) [[unlikely]] {
+      is_inside_.exchange(true, std::memory_order_seq_cst);
+    } else {
+      is_inside_.store(true, std::memory_order_relaxed);
+      std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler keeps the order, fence_all() does the rest
+    }
+    if (!is_wanted_.load(std::memory_order_seq_cst)) [[likely]] return true;
+    is_inside_.store(false, std::memory_order_release);
+    return false;
+  }
+  void unlock_by_owner() CUPOOL_RELEASE() { is_inside_.store(false, std::memory_order_release); }
+
+  /// The owner does not come in any more; after fence_all() and wait() it is out.
+  void begin() { is_wanted_.store(true, std::memory_order_seq_cst); }
+  /// Between begin() and wait(), once for any number of locks.
+  static void fence_all();
+  /// Registers the process with the kernel; called before the first owner has a lock. False: owners fence themselves.
+  static bool prepare();
+  void wait() CUPOOL_ACQUIRE();
+  void end() CUPOOL_RELEASE() { is_wanted_.store(false, std::memory_order_release); }
+
+ private:
+  static std::atomic<bool> owner_must_fence_;  ///< until the process is registered with the kernel
+  std::atomic<bool> is_inside_{false};
+  std::atomic<bool> is_wanted_{false};
+};
+
+/// The owner's scope. Precondition: it is locked.
+class CUPOOL_SCOPED_CAPABILITY OwnerInside {
+ public:
+  explicit OwnerInside(OwnerLock& lock) CUPOOL_REQUIRES(lock) : lock_(lock) {}
+  ~OwnerInside() CUPOOL_RELEASE() { lock_.unlock_by_owner(); }
+  OwnerInside(const OwnerInside&) = delete;
+  OwnerInside& operator=(const OwnerInside&) = delete;
+
+ private:
+  OwnerLock& lock_;
+};
+
+/// Somebody else's: out of the scope the owner may come in again.
+class CUPOOL_SCOPED_CAPABILITY OwnerOutside {
+ public:
+  /// Precondition: begin() and fence_all() have been called.
+  explicit OwnerOutside(OwnerLock& lock) CUPOOL_ACQUIRE(lock) : lock_(lock) { lock_.wait(); }
+  ~OwnerOutside() CUPOOL_RELEASE() { lock_.end(); }
+  OwnerOutside(const OwnerOutside&) = delete;
+  OwnerOutside& operator=(const OwnerOutside&) = delete;
+
+ private:
+  OwnerLock& lock_;
+};
+
+}  // namespace cupool::device
