@@ -57,10 +57,10 @@ inline PageTable& PageHeap::table_of(const heap::Extent& extent) { return paged(
 
 /// Lets others run until `is_done()`: true. False when one of them is stalled, or they take turns for too long.
 template <class Done> bool PageHeap::await(DeviceState& device, Done&& is_done) {
-  constexpr std::uint64_t kFirstPause_ns = 10'000;
-  constexpr std::uint64_t kLongestPause_ns = 1'000'000;
+  constexpr std::uint64_t kFirstWait_ns = 10'000;
+  constexpr std::uint64_t kLongestWait_ns = 1'000'000;
   Clock& clock = device.services.clock;
-  std::uint64_t pause_ns = kFirstPause_ns;
+  std::uint64_t pause_ns = kFirstWait_ns;
   std::uint64_t until_ns = 0;
   while (!is_done()) {
     const std::uint64_t now_ns = clock.now_ns();
@@ -68,7 +68,7 @@ template <class Done> bool PageHeap::await(DeviceState& device, Done&& is_done) 
     if (now_ns >= until_ns || is_stalled(device)) return false;
     const MutexUnlock unlocked(device.lock);
     clock.pause(pause_ns);
-    pause_ns = std::min(2 * pause_ns, kLongestPause_ns);
+    pause_ns = std::min(2 * pause_ns, kLongestWait_ns);
   }
   return true;
 }
