@@ -64,7 +64,7 @@ CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size
   const bool is_small = request.bytes - 1 < kLargestSmallBlock_bytes;  // nor 0: a size that overflows
   if (is_small && user.magazine != nullptr)
     if (const CUdeviceptr address = user.magazine->allocate(context, bytes, request.bytes, thread)) return address;
-  return serve(home, context, request, api, thread, is_small && user.owner != nullptr ? &user : nullptr, answer);
+  return serve(home, context, request, api, thread, is_small && user.may_keep ? &user : nullptr, answer);
 }
 
 CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, SmallUser* user, Error* answer) {
@@ -114,9 +114,9 @@ Extent* DevicePool::find_containing(std::uint64_t address) {
   return nullptr;
 }
 
-FreeOutcome DevicePool::free(CUdeviceptr address, std::uint16_t thread, const void* owner, Error* answer) {
+FreeOutcome DevicePool::free(CUdeviceptr address, std::uint16_t thread, Error* answer) {
   bool must_clear = false;
-  const FreeOutcome outcome = free_locked(address, thread, owner, answer, &must_clear);
+  const FreeOutcome outcome = free_locked(address, thread, answer, &must_clear);
   if (must_clear) clear_region_memops();
   return outcome;
 }
@@ -141,13 +141,13 @@ Extent* DevicePool::begin_free(CUdeviceptr address, FreeOutcome* outcome) {
 /// A small block may be freed by another thread at this moment, in its magazine: one of the two has it, and the other freed it twice.
 bool DevicePool::claim(Extent& extent) { return !extent.is_small || extent.state.change(ExtentState::live, ExtentState::deferred); }
 
-FreeOutcome DevicePool::free_locked(CUdeviceptr address, std::uint16_t thread, const void* owner, Error* answer, bool* must_clear) {
+FreeOutcome DevicePool::free_locked(CUdeviceptr address, std::uint16_t thread, Error* answer, bool* must_clear) {
   const MutexLock lock(device_.lock);
   FreeOutcome outcome = FreeOutcome::unknown;
   Extent* extent = begin_free(address, &outcome);
   if (extent == nullptr) return outcome;
   *must_clear = !memops_to_clear_.empty();
-  if (extent->is_small && owner != nullptr) tell_of(*info_of(*extent).home, owner);
+  if (extent->is_small) tell_own(*info_of(*extent).home);
   return free_block(extent, thread, answer);
 }
 

@@ -56,10 +56,10 @@ class DevicePool {
   // stalls (two narrow stores cannot be forwarded to one wide load), for longer than a pool hit takes.
   /// 0 with `*answer` set when there is no block.
   CUdeviceptr allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, SmallUser user, Error* answer);
-  /// `*answer` is set when the outcome is `failed`. `owner`: the thread's, as in SmallUser.
-  FreeOutcome free(CUdeviceptr address, std::uint16_t thread, const void* owner, Error* answer);
-  /// The thread that `owner` names keeps nothing for itself any more.
-  void thread_ending(const void* owner);
+  /// `*answer` is set when the outcome is `failed`.
+  FreeOutcome free(CUdeviceptr address, std::uint16_t thread, Error* answer);
+  /// The calling thread keeps nothing for itself any more.
+  void thread_ending();
   /// As allocate, for a stream of `context`.
   CUdeviceptr allocate_on(ContextPool* home, CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, const char* api,
                           std::uint16_t thread, Error* answer);
@@ -116,7 +116,7 @@ class DevicePool {
   void count_live(const heap::Extent& extent, std::int64_t sign) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* find_block(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* find_containing(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
-  FreeOutcome free_locked(CUdeviceptr address, std::uint16_t thread, const void* owner, Error* answer, bool* must_clear) CUPOOL_EXCLUDES(device_.lock);
+  FreeOutcome free_locked(CUdeviceptr address, std::uint16_t thread, Error* answer, bool* must_clear) CUPOOL_EXCLUDES(device_.lock);
   FreeOutcome free_block(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_native(heap::Extent* extent, std::uint16_t thread, Error* answer, const CUstream* stream = nullptr) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t room_bytes() const CUPOOL_REQUIRES(device_.lock);
@@ -128,13 +128,13 @@ class DevicePool {
 
   // magazines.cpp
   bool may_keep_small() CUPOOL_REQUIRES(device_.lock);
-  Magazine* magazine_of(ContextPool& home, const void* owner) CUPOOL_REQUIRES(device_.lock);
+  Magazine* own_magazine(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* take_small(ContextPool& home, const AllocationRequest& request, SmallUser& user) CUPOOL_REQUIRES(device_.lock);
   void refill(Magazine& magazine, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   heap::Extent* take_from_depot(ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   void change_kept(Magazine& magazine, std::int64_t bytes) CUPOOL_REQUIRES(device_.lock);
   void tell(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void tell_of(const ContextPool& home, const void* owner) CUPOOL_REQUIRES(device_.lock);
+  void tell_own(const ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   bool counts_run_ahead(const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
   void visit_open_magazines(void (DevicePool::*visit)(Magazine& magazine), const Magazine* except) CUPOOL_REQUIRES(device_.lock);
   void close(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);

@@ -18,6 +18,7 @@
 #include "pool/device/capture_gate.hpp"
 #include "pool/device/context_registry.hpp"
 #include "pool/device/limit_account.hpp"
+#include "pool/device/owner_lock.hpp"
 #include "pool/device/owner_map.hpp"
 #include "pool/driver/driver_api.hpp"
 #include "pool/heap/extent.hpp"
@@ -75,6 +76,7 @@ struct PoolServices {
   OwnerMap owners;
   ContextRegistry contexts;
   CaptureGate gate;
+  OwnerFences fences;                           ///< of the threads' magazines
   std::atomic<bool> stopped{false};             ///< no driver call from here on
   std::atomic<bool> cannot_record{false};       ///< the driver has no cuCtxRecordEvent, or says it does not support it
   std::atomic<bool> cannot_free_in_order{false};  ///< cuMemFreeAsync does not take what cuMemAlloc gave

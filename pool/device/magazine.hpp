@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cuda.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <array>
@@ -19,7 +20,6 @@
 #include "pool/core/thread_annotations.hpp"
 #include "pool/device/block_table.hpp"
 #include "pool/device/device_state.hpp"
-#include "pool/device/owner_lock.hpp"
 #include "pool/observe/event.hpp"
 #include "pool/observe/live_page.hpp"
 
@@ -58,12 +58,9 @@ struct MagazineSurroundings {
   const std::atomic<bool>& peak_is_new;
 };
 
-/// Its address is what only one living thread has.
-inline constinit thread_local char t_thread_mark = 0;
-
 /// The thread that asks, and the magazine that it remembers for the context it asks in.
 struct SmallUser {
-  const void* owner = nullptr;  ///< &t_thread_mark; null: the thread gets none
+  bool may_keep = true;    ///< false: it is about to end
   Magazine*& magazine;
 };
 
@@ -104,9 +101,11 @@ struct alignas(64) Magazine {
   std::array<observe::Event, kMostEvents> events CUPOOL_GUARDED_BY(lock);
 
   // under the device's lock
-  const void* owner = nullptr;     ///< its &t_thread_mark; null: nobody's
+  bool is_owned = false;
+  pthread_t owner{};               ///< of living threads only one has it
   ContextPool* home = nullptr;
   bool is_open = false;            ///< `context` is not null
+  bool is_of_this_thread() const { return is_owned && pthread_equal(owner, pthread_self()) != 0; }
   std::uint64_t kept_bytes = 0;    ///< in the racks when the device was last told
 
  private:
@@ -123,7 +122,7 @@ struct alignas(64) Magazine {
 };
 
 inline CUdeviceptr Magazine::allocate(CUcontext asking, std::uint64_t requested_bytes, std::uint64_t bytes, std::uint16_t thread) {
-  if (!lock.lock_by_owner()) return 0;
+  if (!lock.lock_by_owner(around.services.fences)) return 0;
   const OwnerInside held(lock);
   if (context != asking || asking == nullptr) return 0;
   Rack& rack = racks[small_size_index(bytes)];
@@ -150,7 +149,7 @@ inline CUdeviceptr Magazine::allocate(CUcontext asking, std::uint64_t requested_
 /// The double free, the foreign address and the block with a property of its own are the device's to answer, and so are frees while
 /// something captures, and the first after a peak, which is looked at then.
 inline bool Magazine::free(CUdeviceptr address, std::uint16_t thread) {
-  if (!lock.lock_by_owner()) return false;
+  if (!lock.lock_by_owner(around.services.fences)) return false;
   const OwnerInside held(lock);
   if (context == nullptr || freed_count == kMostFrees || event_count == kMostEvents) return false;
   const PoolServices& services = around.services;

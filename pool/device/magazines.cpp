@@ -30,22 +30,22 @@ bool DevicePool::may_keep_small() {
   return is_ordinary && !device_.disabled && may_call_driver() && !synchronises() && !capturing() && climbing_ == 0 && pressure_frees_ == 0;
 }
 
-/// The magazine of the thread that `owner` names, in `home`; null when there is no room for one more.
-Magazine* DevicePool::magazine_of(ContextPool& home, const void* owner) {
+/// The magazine of this thread in `home`; null when there is no room for one more.
+Magazine* DevicePool::own_magazine(ContextPool& home) {
   Magazine* unused = nullptr;
   for (const auto& magazine : magazines_) {
-    if (magazine->owner == owner && magazine->home == &home) return magazine.get();
-    if (magazine->owner == nullptr) unused = magazine.get();
+    if (magazine->is_of_this_thread() && magazine->home == &home) return magazine.get();
+    if (!magazine->is_owned) unused = magazine.get();
   }
   if (unused == nullptr) {
     if (magazines_.size() == observe::kLiveShards) return nullptr;
     std::byte* const place = device_.live.shards + magazines_.size() * sizeof(observe::LiveShard);
-    OwnerLock::prepare();
     magazines_.push_back(std::make_unique<Magazine>(surroundings_, *::new (place) observe::LiveShard));
     unused = magazines_.back().get();
   }
   if (home.small == nullptr) home.small = std::make_unique<SmallBlocks>();
-  unused->owner = owner;
+  unused->is_owned = true;
+  unused->owner = pthread_self();
   unused->home = &home;
   return unused;
 }
@@ -55,15 +55,15 @@ Extent* DevicePool::take_small(ContextPool& home, const AllocationRequest& reque
   if (!may_keep_small()) return nullptr;
   if (user.magazine == nullptr) {
     try {
-      user.magazine = magazine_of(home, user.owner);
+      user.magazine = own_magazine(home);
     } catch (const std::bad_alloc&) {
       return nullptr;
     }
     if (user.magazine == nullptr) return nullptr;
   }
   Magazine& magazine = *user.magazine;
-  if (magazine.home != &home || magazine.owner != user.owner) return nullptr;  // given up meanwhile
-  if (!magazine.lock.lock_by_owner()) return nullptr;
+  if (magazine.home != &home || !magazine.is_of_this_thread()) return nullptr;  // given up meanwhile
+  if (!magazine.lock.lock_by_owner(device_.services.fences)) return nullptr;
   const OwnerInside held(magazine.lock);
   tell(magazine);
   if (counts_run_ahead(request)) visit_open_magazines(&DevicePool::tell, &magazine);
@@ -184,17 +184,17 @@ bool DevicePool::counts_run_ahead(const AllocationRequest& request) {
 void DevicePool::visit_open_magazines(void (DevicePool::*visit)(Magazine& magazine), const Magazine* except) {
   bool must_fence = false;
   for (const auto& magazine : magazines_) {
-    if (!magazine->is_open || magazine.get() == except || magazine->owner == &t_thread_mark) continue;
+    if (!magazine->is_open || magazine.get() == except || magazine->is_of_this_thread()) continue;
     magazine->lock.begin();
     must_fence = true;
   }
-  if (must_fence) OwnerLock::fence_all();
+  if (must_fence) device_.services.fences.fence_all();
   for (const auto& magazine : magazines_) {
     if (!magazine->is_open || magazine.get() == except) continue;
-    if (magazine->owner != &t_thread_mark) {
+    if (!magazine->is_of_this_thread()) {
       const OwnerOutside held(magazine->lock);
       (this->*visit)(*magazine);
-    } else if (magazine->lock.lock_by_owner()) {
+    } else if (magazine->lock.lock_by_owner(device_.services.fences)) {
       const OwnerInside held(magazine->lock);
       (this->*visit)(*magazine);
     }
@@ -202,9 +202,9 @@ void DevicePool::visit_open_magazines(void (DevicePool::*visit)(Magazine& magazi
 }
 
 /// The frees of the thread's magazine go before the one that comes now.
-void DevicePool::tell_of(const ContextPool& home, const void* owner) {
+void DevicePool::tell_own(const ContextPool& home) {
   for (const auto& magazine : magazines_) {
-    if (magazine->owner != owner || magazine->home != &home || !magazine->lock.lock_by_owner()) continue;
+    if (!magazine->is_of_this_thread() || magazine->home != &home || !magazine->lock.lock_by_owner(device_.services.fences)) continue;
     const OwnerInside held(magazine->lock);
     tell(*magazine);
     return;
@@ -286,15 +286,15 @@ void DevicePool::look_for_peak() {
   raise(counters.live_blocks, live_blocks);
 }
 
-void DevicePool::thread_ending(const void* owner) {
+void DevicePool::thread_ending() {
   const MutexLock lock(device_.lock);
   for (const auto& magazine : magazines_) {
-    if (magazine->owner != owner || !magazine->lock.lock_by_owner()) continue;
+    if (!magazine->is_of_this_thread() || !magazine->lock.lock_by_owner(device_.services.fences)) continue;
     {
       const OwnerInside held(magazine->lock);
       if (magazine->is_open) close(*magazine);
     }
-    magazine->owner = nullptr;
+    magazine->is_owned = false;
     magazine->home = nullptr;
   }
 }

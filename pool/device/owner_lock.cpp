@@ -14,19 +14,14 @@ namespace {
 bool membarrier(int command) { return ::syscall(SYS_membarrier, command, 0, 0) == 0; }
 }  // namespace
 
-// Constant until the first magazine is made, and then set before its owner has it.
-std::atomic<bool> OwnerLock::owner_must_fence_{true};
-
-bool OwnerLock::prepare() {
-  static const bool is_registered = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-  if (is_registered) owner_must_fence_.store(false, std::memory_order_relaxed);
-  return is_registered;
+void OwnerFences::prepare() {
+  if (membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) owners_on_their_own_.store(false, std::memory_order_relaxed);
 }
 
-void OwnerLock::fence_all() {
-  if (owner_must_fence_.load(std::memory_order_relaxed) || membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return;
+void OwnerFences::fence_all() {
+  if (are_owners_on_their_own() || membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return;
   // Taken away meanwhile (a seccomp filter): from now on owners fence; whoever is between its store and its load has long passed them then.
-  owner_must_fence_.store(true, std::memory_order_seq_cst);
+  owners_on_their_own_.store(true, std::memory_order_seq_cst);
   const timespec moment{0, 2'000'000};
   ::nanosleep(&moment, nullptr);
 }

@@ -13,11 +13,24 @@
 
 namespace cupool::device {
 
+/// Who pays for the fences; one per PoolSet.
+class OwnerFences {
+ public:
+  /// Registers the process with the kernel: at once while it has one thread, else within some milliseconds. Until then owners fence themselves.
+  void prepare();
+  /// Between OwnerLock::begin() and wait(), once for any number of locks.
+  void fence_all();
+  bool are_owners_on_their_own() const { return owners_on_their_own_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<bool> owners_on_their_own_{true};
+};
+
 class CUPOOL_CAPABILITY("mutex") OwnerLock {
  public:
   /// False: somebody else is here, or about to be.
-  bool lock_by_owner() CUPOOL_TRY_ACQUIRE(true) {
-    if (owner_must_fence_.load(std::memory_order_relaxed)) [[unlikely]] {
+  bool lock_by_owner(const OwnerFences& fences) CUPOOL_TRY_ACQUIRE(true) {
+    if (fences.are_owners_on_their_own()) [[unlikely]] {
       is_inside_.exchange(true, std::memory_order_seq_cst);
     } else {
       is_inside_.store(true, std::memory_order_relaxed);
@@ -31,15 +44,10 @@ class CUPOOL_CAPABILITY("mutex") OwnerLock {
 
   /// The owner does not come in any more; after fence_all() and wait() it is out.
   void begin() { is_wanted_.store(true, std::memory_order_seq_cst); }
-  /// Between begin() and wait(), once for any number of locks.
-  static void fence_all();
-  /// Registers the process with the kernel; called before the first owner has a lock. False: owners fence themselves.
-  static bool prepare();
   void wait() CUPOOL_ACQUIRE();
   void end() CUPOOL_RELEASE() { is_wanted_.store(false, std::memory_order_release); }
 
  private:
-  static std::atomic<bool> owner_must_fence_;  ///< until the process is registered with the kernel
   std::atomic<bool> is_inside_{false};
   std::atomic<bool> is_wanted_{false};
 };

@@ -55,6 +55,8 @@ class PoolSet::Impl {
       if (options.free == config::FreeMode::deferred && options.policy != config::Policy::platform)
         services.warnings.add("the driver has no cuCtxRecordEvent (CUDA 12.5): every free synchronises, as CUPOOL_FREE=sync");
     }
+    // While the process has few threads, perhaps one; nobody else has a reason to ask the kernel for it.
+    if (options.free == config::FreeMode::deferred && options.policy != config::Policy::platform) services.fences.prepare();
     if (options.stacks != config::StackMode::off) services.warnings.add("CUPOOL_STACKS is not served yet: the report has no call sites");
   }
 
@@ -113,7 +115,7 @@ class PoolSet::Impl {
   CUdeviceptr allocate_in(ContextPool& home, CUcontext context, std::size_t bytes, const char* symbol, Error* error) {
     ThreadCache& own = t_cache;
     device::Magazine*& magazine = own.magazines[slot_of(context)];
-    const device::SmallUser user{own.is_ending ? nullptr : &device::t_thread_mark, magazine};
+    const device::SmallUser user{!own.is_ending, magazine};
     const CUdeviceptr address = home.pool.allocate(&home, context, bytes, symbol, own.thread, user, error);
     if (magazine != nullptr && !own.is_watched) [[unlikely]] {
       own.is_watched = true;
@@ -145,7 +147,7 @@ class PoolSet::Impl {
   /// A free of an address in a page that several devices share, or that is nobody's.
   void free_shared(CUdeviceptr address, FreeResult* result) {
     ask_owner(address, [&](DevicePool& pool) {
-      result->outcome = pool.free(address, cache().thread, &device::t_thread_mark, &result->error);
+      result->outcome = pool.free(address, cache().thread, &result->error);
       return result->outcome != FreeOutcome::unknown;
     });
   }
@@ -265,7 +267,7 @@ FreeResult PoolSet::free(CUdeviceptr address) {
   }
   const int owner = impl_->services.owners.find(address);
   DevicePool* pool = owner == OwnerMap::kSeveral ? nullptr : impl_->pool_of(owner);
-  if (pool != nullptr) result.outcome = pool->free(address, cache.thread, &device::t_thread_mark, &result.error);
+  if (pool != nullptr) result.outcome = pool->free(address, cache.thread, &result.error);
   else impl_->free_shared(address, &result);
   if (result.outcome == FreeOutcome::unknown) impl_->count_foreign_free();
   return result;
@@ -275,7 +277,7 @@ void PoolSet::thread_ending() {
   ThreadCache& cache = impl_->cache();
   cache.is_ending = true;
   for (device::Magazine*& magazine : cache.magazines) magazine = nullptr;
-  impl_->for_each_pool([&](DevicePool& pool) { pool.thread_ending(&device::t_thread_mark); });
+  impl_->for_each_pool([](DevicePool& pool) { pool.thread_ending(); });
 }
 
 bool PoolSet::free_while_exiting(CUdeviceptr address) {
