@@ -27,7 +27,7 @@ class CUPOOL_CAPABILITY("mutex") Mutex {
   pthread_mutex_t* native() { return &native_; }
 
  private:
-  pthread_mutex_t native_ = PTHREAD_MUTEX_INITIALIZER;
+  pthread_mutex_t native_ = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
 };
 
 /// Holds a Mutex for a scope; may let go of it in between (unlock, then lock again).

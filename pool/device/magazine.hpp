@@ -72,9 +72,9 @@ struct SmallBlocks {
 };
 
 struct alignas(64) Magazine {
-  static constexpr std::uint32_t kMostFrees = 31;    ///< with the next one they join the deferred frees: half an epoch
-  static constexpr std::uint32_t kMostEvents = 96;
-  static constexpr std::uint32_t kMostBatch = 32;
+  static constexpr std::uint32_t kMostFrees = 63;    ///< with the next one they join the deferred frees: an epoch
+  static constexpr std::uint32_t kMostEvents = 192;
+  static constexpr std::uint32_t kMostBatch = 64;
   static constexpr std::uint64_t kMostBytes = kMiB;  ///< kept and freed together
 
   Magazine(const MagazineSurroundings& seen, observe::LiveShard& counts) : around(seen), shard(counts) {}

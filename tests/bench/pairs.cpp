@@ -144,10 +144,14 @@ std::vector<double> measure(Allocator& allocator, const Shape& shape, const Effo
 
 int pairs_main(int argc, char** argv, const std::function<std::unique_ptr<Allocator>(const std::string& name)>& open) {
   const bool quick = argc == 3 && std::strcmp(argv[2], "--quick") == 0;
-  Shape only{};
-  const bool is_one = argc == 3 && std::sscanf(argv[2], "%zu:%d:%zu", &only.bytes, &only.threads, &only.standing_blocks) == 3;
-  if (argc != 2 && !quick && !is_one) {
-    std::fprintf(stderr, "usage: %s ALLOCATOR [--quick | BYTES:THREADS:STANDING_BLOCKS]\n", argv[0]);
+  std::vector<Shape> wanted = shapes(quick);
+  if (argc > 2 && !quick) wanted.clear();
+  for (int i = 2; i < argc && !quick; ++i) {
+    Shape shape{};
+    if (std::sscanf(argv[i], "%zu:%d:%zu", &shape.bytes, &shape.threads, &shape.standing_blocks) == 3) wanted.push_back(shape);
+  }
+  if (argc < 2 || wanted.empty()) {
+    std::fprintf(stderr, "usage: %s ALLOCATOR [--quick | BYTES:THREADS:STANDING_BLOCKS...]\n", argv[0]);
     return 2;
   }
   try {
@@ -158,7 +162,7 @@ int pairs_main(int argc, char** argv, const std::function<std::unique_ptr<Alloca
     }
     allocator->enter_thread();
     const Effort effort = quick ? Effort{2, Nanoseconds{1e4}} : Effort{};
-    for (const Shape& shape : is_one ? std::vector<Shape>{only} : shapes(quick)) {
+    for (const Shape& shape : wanted) {
       std::vector<double> rounds;
       try {
         rounds = measure(*allocator, shape, effort);
