@@ -22,6 +22,11 @@ void DevicePool::retire(Batch batch) {
   const std::uint64_t now = ticks();
   const std::uint64_t depot_bytes = depot_limit_bytes();
   device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(batch.bytes));
+  for (Parcel* parcel = batch.parcels; parcel != nullptr;) {
+    Parcel* next = parcel->next;
+    deliver(parcel, now, depot_bytes);
+    parcel = next;
+  }
   for (Extent* extent = batch.first; extent != nullptr;) {
     Extent* next = extent->bin_next;
     if ((extent->flags & kUsedAgainFlag) == 0) device_.note(EventKind::free_completed, now, *extent, 0);
@@ -110,7 +115,8 @@ Error DevicePool::catch_up(CUcontext asking) {
 Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
   Error error = close_epoch(asking, inside_free);
   Error query_error{};
-  while (retire_oldest(asking, false, &query_error) && synchronises()) {  // there each free may make one
+  // One for each that is closed. More when some are left behind: threads find each other at the oldest, and then none is retired.
+  while (retire_oldest(asking, false, &query_error) && (synchronises() || deferred_.has_backlog())) {
   }
   if (error.code == CUDA_SUCCESS) error = query_error;
   if (inside_free && error.code == CUDA_SUCCESS) error = catch_up(asking);

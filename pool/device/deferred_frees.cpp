@@ -18,6 +18,13 @@ void Batch::push(Extent* extent) {
   bytes += extent->bytes;
 }
 
+void Batch::push(Parcel* parcel) {
+  parcel->next = parcels;
+  parcels = parcel;
+  count += parcel->count;
+  bytes += parcel->bytes;
+}
+
 void Batch::remove(Extent* extent) {
   (extent->bin_previous != nullptr ? extent->bin_previous->bin_next : first) = extent->bin_next;
   (extent->bin_next != nullptr ? extent->bin_next->bin_previous : last) = extent->bin_previous;
@@ -26,6 +33,12 @@ void Batch::remove(Extent* extent) {
 }
 
 void Batch::prepend(Batch& other) {
+  while (Parcel* parcel = other.parcels) {
+    other.parcels = parcel->next;
+    other.count -= parcel->count;
+    other.bytes -= parcel->bytes;
+    push(parcel);
+  }
   if (other.first == nullptr) return;
   other.last->bin_next = first;
   (first != nullptr ? first->bin_previous : last) = other.last;
@@ -46,6 +59,8 @@ void Batch::remove_of(const ContextPool* home) {
 bool Batch::holds(const ContextPool* home) const {
   for (const Extent* extent = first; extent != nullptr; extent = extent->bin_next)
     if (info_of(*extent).home == home) return true;
+  for (const Parcel* parcel = parcels; parcel != nullptr; parcel = parcel->next)
+    if (parcel->home == home) return true;
   return false;
 }
 
@@ -111,7 +126,7 @@ std::string DeferredFrees::check(std::uint64_t bytes) const {
       batch_bytes += extent->bytes;
     }
     listed_bytes += batch_bytes;
-    return count == batch.count && batch_bytes == batch.bytes;
+    return batch.parcels == nullptr && count == batch.count && batch_bytes == batch.bytes;
   };
   if (!walk(batch_)) return "the open batch of deferred frees is not what it counts";
   for (const Epoch* epoch = head_; epoch != nullptr; epoch = epoch->next)

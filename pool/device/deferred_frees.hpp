@@ -17,14 +17,31 @@
 
 namespace cupool::device {
 
-/// A list of extents through their bin links.
+struct Magazine;
+
+/// Small blocks that one thread freed one after the other. They go back to it together, and nobody looks at them on the way.
+struct Parcel {
+  heap::Extent* first = nullptr;  ///< in state cached, through bin_next
+  std::uint32_t count = 0;
+  std::uint64_t bytes = 0;
+  Magazine* owner = nullptr;
+  ContextPool* home = nullptr;
+  std::uint64_t completed_ticks = 0;
+  Parcel* next = nullptr;
+};
+
+/// A list of extents through their bin links, and of parcels.
 struct Batch {
   heap::Extent* first = nullptr;
   heap::Extent* last = nullptr;
+  Parcel* parcels = nullptr;
   std::uint64_t count = 0;
   std::uint64_t bytes = 0;
 
   void push(heap::Extent* extent);
+  void push(Parcel* parcel);
+  /// The blocks of every parcel become deferred and part of the list; `on_empty(Parcel*)` for each.
+  template <class F> void unpack(F&& on_empty);
   void remove(heap::Extent* extent);
   /// Takes everything of `other`, in front of what is here.
   void prepend(Batch& other);
@@ -64,8 +81,13 @@ class DeferredFrees {
   void reopen(Epoch* epoch);
   /// The oldest epoch, or nullptr.
   Epoch* oldest() { return head_; }
+  /// More than two epochs wait.
+  bool has_backlog() const { return head_ != nullptr && head_->next != nullptr && head_->next != tail_; }
   /// Takes the epoch's blocks out; the epoch is gone. Precondition: its fence is cleared.
   Batch finish(Epoch* epoch);
+
+  /// Batch::unpack for all of them.
+  template <class F> void unpack(F&& on_empty);
 
   /// Does any block of `home` wait?
   bool holds(const ContextPool* home) const;
@@ -84,5 +106,25 @@ class DeferredFrees {
   std::vector<std::unique_ptr<Epoch>> epochs_;  ///< all there are, in use or spare
   std::vector<Epoch*> spare_;
 };
+
+template <class F> void Batch::unpack(F&& on_empty) {
+  while (Parcel* parcel = parcels) {
+    parcels = parcel->next;
+    count -= parcel->count;
+    bytes -= parcel->bytes;
+    for (heap::Extent* extent = parcel->first; extent != nullptr;) {
+      heap::Extent* next = extent->bin_next;
+      extent->state = heap::ExtentState::deferred;
+      push(extent);
+      extent = next;
+    }
+    on_empty(parcel);
+  }
+}
+
+template <class F> void DeferredFrees::unpack(F&& on_empty) {
+  batch_.unpack(on_empty);
+  for (Epoch* epoch = head_; epoch != nullptr; epoch = epoch->next) epoch->batch.unpack(on_empty);
+}
 
 }  // namespace cupool::device

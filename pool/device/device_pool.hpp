@@ -134,6 +134,10 @@ class DevicePool {
   heap::Extent* take_from_depot(ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   void change_kept(Magazine& magazine, std::int64_t bytes) CUPOOL_REQUIRES(device_.lock);
   void tell(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  void tell_events(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  void receive_parcels(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  void send_parcel(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  void deliver(Parcel* parcel, std::uint64_t now, std::uint64_t depot_bytes) CUPOOL_REQUIRES(device_.lock);
   void tell_own(const ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   bool counts_run_ahead(const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
   void visit_open_magazines(void (DevicePool::*visit)(Magazine& magazine), const Magazine* except) CUPOOL_REQUIRES(device_.lock);

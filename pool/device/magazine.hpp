@@ -19,6 +19,7 @@
 #include "pool/core/clock.hpp"
 #include "pool/core/thread_annotations.hpp"
 #include "pool/device/block_table.hpp"
+#include "pool/device/deferred_frees.hpp"
 #include "pool/device/device_state.hpp"
 #include "pool/observe/event.hpp"
 #include "pool/observe/live_page.hpp"
@@ -73,16 +74,25 @@ struct SmallBlocks {
 
 struct alignas(64) Magazine {
   static constexpr std::uint32_t kMostFrees = 63;    ///< with the next one they join the deferred frees: an epoch
-  static constexpr std::uint32_t kMostEvents = 192;
+  static constexpr std::uint32_t kMostEvents = 256;
   static constexpr std::uint32_t kMostBatch = 64;
-  static constexpr std::uint64_t kMostBytes = kMiB;  ///< kept and freed together
+  static constexpr std::uint64_t kMostBytes = kMiB;  ///< freed, and twice as many kept
+  static constexpr std::size_t kParcels = 8;         ///< so many batches of frees may be on their way
 
-  Magazine(const MagazineSurroundings& seen, observe::LiveShard& counts) : around(seen), shard(counts) {}
+  Magazine(const MagazineSurroundings& seen, observe::LiveShard& counts) : around(seen), shard(counts) {
+    for (Parcel& parcel : parcels) put(parcel, spare);
+  }
 
   /// A block of `bytes` (rounded, at most kLargestSmallBlock_bytes) for `requested_bytes`; 0: ask the device.
   CUdeviceptr allocate(CUcontext asking, std::uint64_t requested_bytes, std::uint64_t bytes, std::uint16_t thread) CUPOOL_EXCLUDES(lock);
   /// False: ask the device.
   bool free(CUdeviceptr address, std::uint16_t thread) CUPOOL_EXCLUDES(lock);
+  /// One of the batches of frees that are complete goes to the racks. False: there is none, or no room to note it.
+  bool open_parcel() CUPOOL_REQUIRES(lock);
+  static void put(Parcel& parcel, Parcel*& list) {
+    parcel.next = list;
+    list = &parcel;
+  }
 
   OwnerLock lock;
   CUcontext context CUPOOL_GUARDED_BY(lock) = nullptr;  ///< null: closed
@@ -91,12 +101,14 @@ struct alignas(64) Magazine {
   observe::LiveShard& shard;                            ///< what happened here since the device was last told
   std::uint64_t next_buffer_id CUPOOL_GUARDED_BY(lock) = 0;
   std::uint64_t end_buffer_id CUPOOL_GUARDED_BY(lock) = 0;
-  std::uint64_t budget_bytes CUPOOL_GUARDED_BY(lock) = 0;
+  std::uint64_t budget_bytes = 0;  ///< as kMostBytes, or less where memory is short. Written under both locks
   std::uint64_t taken_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< out of the racks since the device was last told
   std::uint64_t freed_bytes CUPOOL_GUARDED_BY(lock) = 0;
   heap::Extent* freed CUPOOL_GUARDED_BY(lock) = nullptr;  ///< through bin_next, newest first
   std::uint32_t freed_count CUPOOL_GUARDED_BY(lock) = 0;
   std::uint32_t event_count CUPOOL_GUARDED_BY(lock) = 0;
+  Parcel* complete CUPOOL_GUARDED_BY(lock) = nullptr;
+  Parcel* emptied CUPOOL_GUARDED_BY(lock) = nullptr;
   std::array<Rack, kSmallSizes> racks CUPOOL_GUARDED_BY(lock) = {};
   std::array<observe::Event, kMostEvents> events CUPOOL_GUARDED_BY(lock);
 
@@ -106,7 +118,10 @@ struct alignas(64) Magazine {
   ContextPool* home = nullptr;
   bool is_open = false;            ///< `context` is not null
   bool is_of_this_thread() const { return is_owned && pthread_equal(owner, pthread_self()) != 0; }
-  std::uint64_t kept_bytes = 0;    ///< in the racks when the device was last told
+  std::uint64_t kept_bytes = 0;    ///< in racks and complete parcels when the device was last told
+  Parcel* returned = nullptr;      ///< complete, and not handed over yet
+  Parcel* spare = nullptr;
+  std::array<Parcel, kParcels> parcels;
 
  private:
   bool would_be_peak(const observe::Gauge& gauge, const std::atomic<std::uint64_t>& here, std::uint64_t more) const {
@@ -121,11 +136,27 @@ struct alignas(64) Magazine {
   }
 };
 
+inline bool Magazine::open_parcel() {
+  Parcel* parcel = complete;
+  if (parcel == nullptr || event_count + parcel->count > kMostEvents) return false;
+  complete = parcel->next;
+  for (heap::Extent* extent = parcel->first; extent != nullptr;) {
+    heap::Extent* next = extent->bin_next;
+    note(observe::EventKind::free_completed, parcel->completed_ticks, *extent, 0);
+    racks[small_size_index(extent->bytes)].push(extent);
+    extent = next;
+  }
+  put(*parcel, emptied);
+  return true;
+}
+
 inline CUdeviceptr Magazine::allocate(CUcontext asking, std::uint64_t requested_bytes, std::uint64_t bytes, std::uint16_t thread) {
   if (!lock.lock_by_owner(around.services.fences)) return 0;
   const OwnerInside held(lock);
   if (context != asking || asking == nullptr) return 0;
   Rack& rack = racks[small_size_index(bytes)];
+  while (rack.first == nullptr && open_parcel()) {
+  }
   if (rack.first == nullptr || next_buffer_id == end_buffer_id || event_count == kMostEvents) return 0;
   const observe::Counters& counters = around.counters;
   if (would_be_peak(counters.live_bytes, shard.live_bytes, bytes) || would_be_peak(counters.requested_bytes, shard.requested_bytes, requested_bytes) ||
@@ -156,7 +187,6 @@ inline bool Magazine::free(CUdeviceptr address, std::uint16_t thread) {
   if (around.peak_is_new.load(std::memory_order_relaxed) || services.gate.capturing() || services.cannot_record.load(std::memory_order_relaxed)) return false;
   heap::Extent* extent = table->find(address);
   if (extent == nullptr || extent->flags != 0 || freed_bytes + extent->bytes > budget_bytes) return false;
-  if (would_be_peak(around.counters.deferred_bytes, shard.deferred_bytes, extent->bytes)) return false;
   if (!extent->state.change(heap::ExtentState::live, heap::ExtentState::cached)) return false;
   add(shard.frees, 1);
   add(shard.live_bytes, std::uint64_t{0} - extent->bytes);

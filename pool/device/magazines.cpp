@@ -13,6 +13,7 @@ namespace cupool::device {
 
 using heap::Extent;
 using heap::ExtentState;
+using observe::EventKind;
 
 namespace {
 /// Of what the program has never needed at once: so much a thread and a context may keep at most.
@@ -76,6 +77,8 @@ Extent* DevicePool::take_small(ContextPool& home, const AllocationRequest& reque
   magazine.is_open = true;
   magazine.table = &home.small->table;
   Rack& rack = magazine.racks[small_size_index(request.bytes)];
+  while (rack.first == nullptr && magazine.open_parcel()) {
+  }
   if (rack.first == nullptr) refill(magazine, home, request);
   if (rack.first == nullptr) return nullptr;
   Extent* extent = rack.pop();
@@ -135,7 +138,12 @@ void DevicePool::change_kept(Magazine& magazine, std::int64_t bytes) {
   kept_bytes_ += static_cast<std::uint64_t>(bytes);
 }
 
-/// Counts, events and frees of the magazine become the device's.
+void DevicePool::tell_events(Magazine& magazine) {
+  for (std::uint32_t i = 0; i < magazine.event_count; ++i) device_.timeline.record(magazine.events[i]);
+  magazine.event_count = 0;
+}
+
+/// Counts and events of the magazine become the device's.
 void DevicePool::tell(Magazine& magazine) {
   observe::Counters& counters = device_.counters();
   const auto take = [](std::atomic<std::uint64_t>& word) {
@@ -152,23 +160,66 @@ void DevicePool::tell(Magazine& magazine) {
   counters.live_blocks.shift(static_cast<std::int64_t>(take(shard.live_blocks)));
   look_for_peak();
   counters.deferred_bytes.add(static_cast<std::int64_t>(take(shard.deferred_bytes)));
-  for (std::uint32_t i = 0; i < magazine.event_count; ++i) device_.timeline.record(magazine.events[i]);
-  magazine.event_count = 0;
-  Extent* extent = magazine.freed;
-  magazine.freed = nullptr;
-  magazine.freed_count = 0;
-  magazine.freed_bytes = 0;
+  tell_events(magazine);
   change_kept(magazine, -static_cast<std::int64_t>(magazine.taken_bytes));
   magazine.taken_bytes = 0;
-  while (extent != nullptr) {
-    Extent* older = extent->bin_next;
-    extent->state = ExtentState::deferred;
-    deferred_.push(extent);
-    extent = older;
-  }
+  receive_parcels(magazine);
   if (magazine.next_buffer_id != magazine.end_buffer_id) return;
   magazine.next_buffer_id = next_buffer_id_;
   magazine.end_buffer_id = next_buffer_id_ += kBufferIds;
+}
+
+/// What has come back is handed over.
+void DevicePool::receive_parcels(Magazine& magazine) {
+  for (Parcel* parcel = magazine.emptied; parcel != nullptr;) {
+    Parcel* next = parcel->next;
+    Magazine::put(*parcel, magazine.spare);
+    parcel = next;
+  }
+  magazine.emptied = nullptr;
+  for (Parcel* parcel = magazine.returned; parcel != nullptr;) {
+    Parcel* next = parcel->next;
+    Magazine::put(*parcel, magazine.complete);
+    parcel = next;
+  }
+  magazine.returned = nullptr;
+}
+
+/// What the thread has freed goes on its way.
+void DevicePool::send_parcel(Magazine& magazine) {
+  if (magazine.freed == nullptr) return;
+  Parcel parcel{magazine.freed, magazine.freed_count, magazine.freed_bytes, &magazine, magazine.home, 0, nullptr};
+  magazine.freed = nullptr;
+  magazine.freed_count = 0;
+  magazine.freed_bytes = 0;
+  if (Parcel* spare = magazine.spare) {
+    magazine.spare = spare->next;
+    *spare = parcel;
+    deferred_.batch().push(spare);
+    return;
+  }
+  Batch blocks;
+  blocks.push(&parcel);
+  blocks.unpack([](Parcel*) {});
+  deferred_.batch().prepend(blocks);
+}
+
+/// A parcel whose free is complete: to the thread that sent it, or, when it keeps much already or is gone, to where any block goes.
+void DevicePool::deliver(Parcel* parcel, std::uint64_t now, std::uint64_t depot_bytes) {
+  Magazine& owner = *parcel->owner;
+  if (depot_bytes != 0 && owner.is_open && owner.home == parcel->home && owner.kept_bytes + parcel->bytes <= 2 * owner.budget_bytes) {
+    parcel->completed_ticks = now;
+    Magazine::put(*parcel, owner.returned);
+    change_kept(owner, static_cast<std::int64_t>(parcel->bytes));
+    return;
+  }
+  for (Extent* extent = parcel->first; extent != nullptr;) {
+    Extent* next = extent->bin_next;
+    device_.note(EventKind::free_completed, now, *extent, 0);
+    if (!keep_small(extent, depot_bytes)) parcel->home->pooled->recycle(device_, extent);
+    extent = next;
+  }
+  Magazine::put(*parcel, owner.spare);
 }
 
 /// Would this request look like a new peak only because frees of other threads are not told yet? They may be idle for long.
@@ -207,6 +258,7 @@ void DevicePool::tell_own(const ContextPool& home) {
     if (!magazine->is_of_this_thread() || magazine->home != &home || !magazine->lock.lock_by_owner(device_.services.fences)) continue;
     const OwnerInside held(magazine->lock);
     tell(*magazine);
+    send_parcel(*magazine);
     return;
   }
 }
@@ -214,6 +266,11 @@ void DevicePool::tell_own(const ContextPool& home) {
 /// Everything in it is where it would be without magazines; it stays closed until its thread asks the device for a small block.
 void DevicePool::close(Magazine& magazine) {
   tell(magazine);
+  send_parcel(magazine);
+  while (magazine.complete != nullptr) {
+    magazine.open_parcel();
+    tell_events(magazine);
+  }
   for (Rack& rack : magazine.racks) {
     while (rack.first != nullptr) let_go(*magazine.home, rack.pop());
     rack.batch = 0;
@@ -225,6 +282,7 @@ void DevicePool::close(Magazine& magazine) {
 
 void DevicePool::close_magazines() {
   visit_open_magazines(&DevicePool::close, nullptr);
+  deferred_.unpack([](Parcel* parcel) { Magazine::put(*parcel, parcel->owner->spare); });
   for (const auto& home : homes_) {
     if (home->small == nullptr) continue;
     for (Rack& rack : home->small->depot)
