@@ -72,7 +72,7 @@ struct SmallBlocks {
   std::uint64_t bytes = 0;              ///< Σ depot
 };
 
-struct alignas(64) Magazine {
+struct alignas(128) Magazine {
   static constexpr std::uint32_t kMostFrees = 63;    ///< with the next one they join the deferred frees: an epoch
   static constexpr std::uint32_t kMostEvents = 256;
   static constexpr std::uint32_t kMostBatch = 64;
@@ -186,8 +186,12 @@ inline bool Magazine::free(CUdeviceptr address, std::uint16_t thread) {
   const PoolServices& services = around.services;
   if (around.peak_is_new.load(std::memory_order_relaxed) || services.gate.capturing() || services.cannot_record.load(std::memory_order_relaxed)) return false;
   heap::Extent* extent = table->find(address);
-  if (extent == nullptr || extent->flags != 0 || freed_bytes + extent->bytes > budget_bytes) return false;
-  if (!extent->state.change(heap::ExtentState::live, heap::ExtentState::cached)) return false;
+  // Nothing of it is read before it is this thread's: whoever frees a block for the second time may find it in the heap's hands.
+  if (extent == nullptr || !extent->state.change(heap::ExtentState::live, heap::ExtentState::cached)) return false;
+  if (table->find(address) != extent || extent->flags != 0 || freed_bytes + extent->bytes > budget_bytes) {
+    extent->state = heap::ExtentState::live;
+    return false;
+  }
   add(shard.frees, 1);
   add(shard.live_bytes, std::uint64_t{0} - extent->bytes);
   add(shard.requested_bytes, std::uint64_t{0} - extent->requested_bytes);

@@ -13,7 +13,7 @@ namespace cupool::observe {
 namespace {
 
 constexpr std::size_t kPageBytes = 4 * kKiB;
-constexpr std::size_t kAlignment = 64;  // a device's counters share no cache line with another's
+constexpr std::size_t kAlignment = 128;  // a device's counters share no cache line with another's
 
 static_assert(sizeof(std::atomic<std::uint64_t>) == 8 && std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(sizeof(std::atomic<std::uint32_t>) == 4 && std::atomic<std::uint32_t>::is_always_lock_free);

@@ -87,7 +87,7 @@ struct LiveOutside {
 inline constexpr std::string_view kLiveOutsideNames = "arrays\nprogram_vmm\ndriver_pools\nmanaged\nhost\n";
 
 /// What one thread did that the device's counters do not say yet. Written by that thread alone, and by whoever adds it to them.
-struct alignas(64) LiveShard {
+struct alignas(128) LiveShard {
   std::atomic<std::uint64_t> allocations{0};
   std::atomic<std::uint64_t> frees{0};
   std::atomic<std::uint64_t> rung_hole{0};
@@ -100,7 +100,7 @@ inline constexpr std::string_view kLiveShardNames = "allocations\nfrees\nrung_ho
 inline constexpr std::size_t kLiveShards = 32;
 
 /// One device. `in_use` is stored last (release), after the identity fields.
-struct alignas(64) LiveDevice {
+struct alignas(128) LiveDevice {
   std::atomic<std::uint32_t> in_use{0};
   std::int32_t ordinal = -1;
   char uuid[40] = {};   ///< "GPU-xxxxxxxx-xxxx-…": 40 characters fill it, then there is no NUL
@@ -116,7 +116,7 @@ struct alignas(64) LiveDevice {
   LiveFragmentation fragmentation;
   LiveOutside outside;
   /// kLiveShards of them, which begin to live when they are used: a page that nobody uses stays untouched. Zero before.
-  alignas(64) std::byte shards[kLiveShards * sizeof(LiveShard)];
+  alignas(128) std::byte shards[kLiveShards * sizeof(LiveShard)];
 };
 
 /// One exported symbol that passed to the driver unpooled.
