@@ -115,9 +115,9 @@ Error DevicePool::catch_up(CUcontext asking) {
 Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
   Error error = close_epoch(asking, inside_free);
   Error query_error{};
-  // One for each that is closed. More when some are left behind: threads find each other at the oldest, and then none is retired.
-  while (retire_oldest(asking, false, &query_error) && (synchronises() || deferred_.has_backlog())) {
-  }
+  // One look for each epoch that is closed. Who finds another thread at the oldest one leaves the look to the next.
+  if (const Epoch* oldest = deferred_.oldest(); oldest != nullptr && oldest->busy) ++looks_owed_;
+  while (retire_oldest(asking, false, &query_error) && (synchronises() || looks_owed_ != 0)) looks_owed_ -= looks_owed_ != 0 ? 1 : 0;
   if (error.code == CUDA_SUCCESS) error = query_error;
   if (inside_free && error.code == CUDA_SUCCESS) error = catch_up(asking);
   if (inside_free) give_back_surplus();

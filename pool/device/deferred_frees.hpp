@@ -81,8 +81,6 @@ class DeferredFrees {
   void reopen(Epoch* epoch);
   /// The oldest epoch, or nullptr.
   Epoch* oldest() { return head_; }
-  /// More than two epochs wait.
-  bool has_backlog() const { return head_ != nullptr && head_->next != nullptr && head_->next != tail_; }
   /// Takes the epoch's blocks out; the epoch is gone. Precondition: its fence is cleared.
   Batch finish(Epoch* epoch);
 

@@ -41,7 +41,7 @@ class Stalled {
   bool is_over() const { return is_over_; }
   /// The host releases its kernel. What the thread's call returned.
   CUresult end() {
-    flag_ = 1;
+    __atomic_store_n(&flag_, 1U, __ATOMIC_RELEASE);
     if (thread_.joinable()) thread_.join();
     cusim_configure("NOTE_SYNC", nullptr);
     return code_;
