@@ -136,14 +136,15 @@ void share_driver_pools(Process& own, int device, const std::vector<int>& others
   }
 }
 
+constexpr int kNoDevice = -1;
+
 /// False: `peer` cannot be reached from the current context, because its device's pool cannot.
 bool can_reach(Process& own, CUcontext peer) {
   if (!shares_driver_pools(own)) return true;
   const CUcontext current = current_owner(own);
-  constexpr int kUnknown = -1;
-  const int from = own.pools.device_of(current).value_or(kUnknown);
-  const int to = own.pools.device_of(own.contexts.owner(peer)).value_or(kUnknown);
-  return from == kUnknown || to == kUnknown || from == to || own.peers.is_granted(from, to) || grant(own, from, to);
+  const int from = own.pools.device_of(current).value_or(kNoDevice);
+  const int to = own.pools.device_of(own.contexts.owner(peer)).value_or(kNoDevice);
+  return from == kNoDevice || to == kNoDevice || from == to || own.peers.is_granted(from, to) || grant(own, from, to);
 }
 
 }  // namespace
@@ -162,8 +163,8 @@ CUresult enable_peer(const Real<CUresult(CUcontext, unsigned)>& real, CUcontext 
   if (!can_reach(own, peer)) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   own.pools.link_devices();  // before the call: from its success on the peer's work may reach our blocks
   const CUresult result = with_room(real, peer, flags);
-  CUdevice device = 0;
-  const auto knows_device = [&] { return own.api.cuCtxGetDevice(&device) == CUDA_SUCCESS; };
+  CUdevice device = own.pools.device_of(current_owner(own)).value_or(kNoDevice);
+  const auto knows_device = [&] { return device != kNoDevice || own.api.cuCtxGetDevice(&device) == CUDA_SUCCESS; };
   if (result == CUDA_SUCCESS && (knows_device() || knows_device())) {  // a question that fails once changes nothing
     const Status shared = own.pools.share_pages(own.contexts.owner(peer), device);
     if (!shared.ok() && own.api.cuCtxDisablePeerAccess != nullptr) own.api.cuCtxDisablePeerAccess(peer);
