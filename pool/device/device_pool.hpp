@@ -134,7 +134,6 @@ class DevicePool {
   heap::Extent* take_from_depot(ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   void change_kept(Magazine& magazine, std::int64_t bytes) CUPOOL_REQUIRES(device_.lock);
   void tell(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void tell_events(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void receive_parcels(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void send_parcel(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void deliver(Parcel* parcel, std::uint64_t now, std::uint64_t depot_bytes) CUPOOL_REQUIRES(device_.lock);
@@ -148,6 +147,7 @@ class DevicePool {
   std::uint64_t depot_limit_bytes() CUPOOL_REQUIRES(device_.lock);
   bool keep_small(heap::Extent* extent, std::uint64_t limit_bytes) CUPOOL_REQUIRES(device_.lock);
   void look_for_peak() CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t collect_timeline(std::vector<observe::Event>& out) CUPOOL_REQUIRES(device_.lock);
 
   // stream_ordered.cpp
   FreeOutcome free_in_lane(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread)

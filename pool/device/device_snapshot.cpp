@@ -1,5 +1,4 @@
 // One device's part of a Snapshot: copied under the lock, with a bound on how long the lock is waited for.
-#include <algorithm>
 #include <cstring>
 
 #include "pool/device/device_pool.hpp"
@@ -64,11 +63,8 @@ bool DevicePool::snapshot(std::uint64_t deadline_ns, observe::DeviceSnapshot& ou
     if (home->pooled != nullptr) home->pooled->append_map(device_, time, out);
     home->natives.append_map(device_, time, out);
   }
-  out.timeline = device_.timeline.events();
-  // Magazines tell of what happened some operations later.
-  std::stable_sort(out.timeline.begin(), out.timeline.end(), [](const observe::Event& one, const observe::Event& other) { return one.ticks < other.ticks; });
+  out.timeline_dropped = collect_timeline(out.timeline);
   for (observe::Event& event : out.timeline) event.ticks = time.unix_ns(event.ticks);
-  out.timeline_dropped = device_.timeline.dropped();
   return true;
 }
 

@@ -23,6 +23,7 @@
 #include "pool/device/device_state.hpp"
 #include "pool/observe/event.hpp"
 #include "pool/observe/live_page.hpp"
+#include "pool/observe/timeline.hpp"
 
 namespace cupool::device {
 
@@ -74,12 +75,11 @@ struct SmallBlocks {
 
 struct alignas(128) Magazine {
   static constexpr std::uint32_t kMostFrees = 63;    ///< with the next one they join the deferred frees: an epoch
-  static constexpr std::uint32_t kMostEvents = 256;
   static constexpr std::uint32_t kMostBatch = 64;
   static constexpr std::uint64_t kMostBytes = kMiB;  ///< freed, and twice as many kept
   static constexpr std::size_t kParcels = 8;         ///< so many batches of frees may be on their way
 
-  Magazine(const MagazineSurroundings& seen, observe::LiveShard& counts) : around(seen), shard(counts) {
+  Magazine(const MagazineSurroundings& seen, observe::LiveShard& counts) : around(seen), shard(counts), timeline(seen.services.options.timeline_events) {
     for (Parcel& parcel : parcels) put(parcel, spare);
   }
 
@@ -87,7 +87,7 @@ struct alignas(128) Magazine {
   CUdeviceptr allocate(CUcontext asking, std::uint64_t requested_bytes, std::uint64_t bytes, std::uint16_t thread) CUPOOL_EXCLUDES(lock);
   /// False: ask the device.
   bool free(CUdeviceptr address, std::uint16_t thread) CUPOOL_EXCLUDES(lock);
-  /// One of the batches of frees that are complete goes to the racks. False: there is none, or no room to note it.
+  /// One of the batches of frees that are complete goes to the racks. False: there is none.
   bool open_parcel() CUPOOL_REQUIRES(lock);
   static void put(Parcel& parcel, Parcel*& list) {
     parcel.next = list;
@@ -106,11 +106,11 @@ struct alignas(128) Magazine {
   std::uint64_t freed_bytes CUPOOL_GUARDED_BY(lock) = 0;
   heap::Extent* freed CUPOOL_GUARDED_BY(lock) = nullptr;  ///< through bin_next, newest first
   std::uint32_t freed_count CUPOOL_GUARDED_BY(lock) = 0;
-  std::uint32_t event_count CUPOOL_GUARDED_BY(lock) = 0;
   Parcel* complete CUPOOL_GUARDED_BY(lock) = nullptr;
   Parcel* emptied CUPOOL_GUARDED_BY(lock) = nullptr;
   std::array<Rack, kSmallSizes> racks CUPOOL_GUARDED_BY(lock) = {};
-  std::array<observe::Event, kMostEvents> events CUPOOL_GUARDED_BY(lock);
+  /// As long as the device's, so that the newest events of all are known. Written inside the lock; read under the device's lock while closed.
+  observe::Timeline timeline;
 
   // under the device's lock
   bool is_owned = false;
@@ -132,13 +132,13 @@ struct alignas(128) Magazine {
     word.store(word.load(std::memory_order_relaxed) + delta, std::memory_order_relaxed);
   }
   void note(observe::EventKind kind, std::uint64_t at_ticks, const heap::Extent& extent, std::uint16_t thread) CUPOOL_REQUIRES(lock) {
-    if (around.services.options.timeline_events != 0) events[event_count++] = {at_ticks, extent.address, extent.bytes, extent.requested_bytes, extent.site, thread, kind, 0};
+    timeline.record({at_ticks, extent.address, extent.bytes, extent.requested_bytes, extent.site, thread, kind, 0});
   }
 };
 
 inline bool Magazine::open_parcel() {
   Parcel* parcel = complete;
-  if (parcel == nullptr || event_count + parcel->count > kMostEvents) return false;
+  if (parcel == nullptr) return false;
   complete = parcel->next;
   for (heap::Extent* extent = parcel->first; extent != nullptr;) {
     heap::Extent* next = extent->bin_next;
@@ -157,7 +157,7 @@ inline CUdeviceptr Magazine::allocate(CUcontext asking, std::uint64_t requested_
   Rack& rack = racks[small_size_index(bytes)];
   while (rack.first == nullptr && open_parcel()) {
   }
-  if (rack.first == nullptr || next_buffer_id == end_buffer_id || event_count == kMostEvents) return 0;
+  if (rack.first == nullptr || next_buffer_id == end_buffer_id) return 0;
   const observe::Counters& counters = around.counters;
   if (would_be_peak(counters.live_bytes, shard.live_bytes, bytes) || would_be_peak(counters.requested_bytes, shard.requested_bytes, requested_bytes) ||
       would_be_peak(counters.live_blocks, shard.live_blocks, 1))
@@ -182,7 +182,7 @@ inline CUdeviceptr Magazine::allocate(CUcontext asking, std::uint64_t requested_
 inline bool Magazine::free(CUdeviceptr address, std::uint16_t thread) {
   if (!lock.lock_by_owner(around.services.fences)) return false;
   const OwnerInside held(lock);
-  if (context == nullptr || freed_count == kMostFrees || event_count == kMostEvents) return false;
+  if (context == nullptr || freed_count == kMostFrees) return false;
   const PoolServices& services = around.services;
   if (around.peak_is_new.load(std::memory_order_relaxed) || services.gate.capturing() || services.cannot_record.load(std::memory_order_relaxed)) return false;
   heap::Extent* extent = table->find(address);

@@ -138,12 +138,7 @@ void DevicePool::change_kept(Magazine& magazine, std::int64_t bytes) {
   kept_bytes_ += static_cast<std::uint64_t>(bytes);
 }
 
-void DevicePool::tell_events(Magazine& magazine) {
-  for (std::uint32_t i = 0; i < magazine.event_count; ++i) device_.timeline.record(magazine.events[i]);
-  magazine.event_count = 0;
-}
-
-/// Counts and events of the magazine become the device's.
+/// Counts of the magazine become the device's.
 void DevicePool::tell(Magazine& magazine) {
   observe::Counters& counters = device_.counters();
   const auto take = [](std::atomic<std::uint64_t>& word) {
@@ -160,7 +155,6 @@ void DevicePool::tell(Magazine& magazine) {
   counters.live_blocks.shift(static_cast<std::int64_t>(take(shard.live_blocks)));
   look_for_peak();
   counters.deferred_bytes.add(static_cast<std::int64_t>(take(shard.deferred_bytes)));
-  tell_events(magazine);
   change_kept(magazine, -static_cast<std::int64_t>(magazine.taken_bytes));
   magazine.taken_bytes = 0;
   receive_parcels(magazine);
@@ -267,9 +261,7 @@ void DevicePool::tell_own(const ContextPool& home) {
 void DevicePool::close(Magazine& magazine) {
   tell(magazine);
   send_parcel(magazine);
-  while (magazine.complete != nullptr) {
-    magazine.open_parcel();
-    tell_events(magazine);
+  while (magazine.open_parcel()) {
   }
   for (Rack& rack : magazine.racks) {
     while (rack.first != nullptr) let_go(*magazine.home, rack.pop());
@@ -342,6 +334,25 @@ void DevicePool::look_for_peak() {
   if (raise(counters.live_bytes, live_bytes)) peak_is_new_.store(true, std::memory_order_relaxed);
   raise(counters.requested_bytes, requested_bytes);
   raise(counters.live_blocks, live_blocks);
+}
+
+/// The newest events of the device and of what its threads did by themselves, oldest first, in ticks. Returns how many are lost.
+/// Precondition: the magazines are closed.
+std::uint64_t DevicePool::collect_timeline(std::vector<observe::Event>& out) {
+  out = device_.timeline.events();
+  std::uint64_t dropped = device_.timeline.dropped();
+  for (const auto& magazine : magazines_) {
+    const std::vector<observe::Event> events = magazine->timeline.events();
+    out.insert(out.end(), events.begin(), events.end());
+    dropped += magazine->timeline.dropped();
+  }
+  std::stable_sort(out.begin(), out.end(), [](const observe::Event& one, const observe::Event& other) { return one.ticks < other.ticks; });
+  if (out.size() > device_.timeline.capacity_events()) {
+    const std::size_t surplus = out.size() - device_.timeline.capacity_events();
+    out.erase(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(surplus));
+    dropped += surplus;
+  }
+  return dropped;
 }
 
 void DevicePool::thread_ending() {

@@ -92,6 +92,23 @@ TEST_CASE("magazines: hits are not told to the device one by one, and nobody can
   CHECK(live == 300);
 }
 
+TEST_CASE("magazines: a short timeline has the newest events of all, and says how many are lost") {
+  RigOptions options;
+  options.pool.timeline_events = 100;
+  Rig rig(options);
+  std::vector<CUdeviceptr> ring(50, 0);
+  churn(rig, ring, 4096, 3000);
+  const CUdeviceptr large = rig.allocate(100 * kKiB);
+  churn(rig, ring, 4096, 10);
+  const observe::Snapshot snapshot = rig.snapshot();
+  const std::vector<observe::Event>& events = snapshot.devices.at(0).timeline;
+  REQUIRE(events.size() == 100);
+  CHECK(events.back().address == ring[9]);
+  CHECK(std::count_if(events.begin(), events.end(), [&](const observe::Event& event) { return event.address == large; }) == 1);
+  CHECK(snapshot.devices.at(0).timeline_dropped >= 3011 + 2960 - 100);
+  rig.free(large);
+}
+
 TEST_CASE("magazines: peaks are exact") {
   Rig rig;
   std::vector<CUdeviceptr> ring(100, 0);
