@@ -78,6 +78,7 @@ std::uint64_t DevicePool::held_outside_bytes() const {
 Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const ContextPool* home, Error refusal) {
   device_.counters().failed_allocations.add();
   if (refusal.code != CUDA_ERROR_OUT_OF_MEMORY) return refusal;
+  close_magazines();
   OomRecord oom;
   if (may_call_driver()) oom.evidence.driver_free_bytes = sample_driver_free();
   oom.time_unix_ns = unix_now_ns();

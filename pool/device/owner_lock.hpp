@@ -28,8 +28,9 @@ class OwnerFences {
 
 class CUPOOL_CAPABILITY("mutex") OwnerLock {
  public:
-  /// False: somebody else is here, or about to be.
+  /// False: somebody else is here, or about to be; or the owner itself, whom a signal handler has interrupted.
   bool lock_by_owner(const OwnerFences& fences) CUPOOL_TRY_ACQUIRE(true) {
+    if (is_inside_.load(std::memory_order_relaxed)) [[unlikely]] return false;
     if (fences.are_owners_on_their_own()) [[unlikely]] {
       is_inside_.exchange(true, std::memory_order_seq_cst);
     } else {
