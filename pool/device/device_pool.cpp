@@ -147,8 +147,12 @@ FreeOutcome DevicePool::free_locked(CUdeviceptr address, std::uint16_t thread, E
   Extent* extent = begin_free(address, &outcome);
   if (extent == nullptr) return outcome;
   *must_clear = !memops_to_clear_.empty();
-  if (extent->is_small) tell_own(*info_of(*extent).home);
-  return free_block(extent, thread, answer);
+  if (!extent->is_small) return free_block(extent, thread, answer);
+  const ContextPool& home = *info_of(*extent).home;
+  visit_own_magazine(home, &DevicePool::send);
+  outcome = free_block(extent, thread, answer);
+  visit_own_magazine(home, &DevicePool::receive_parcels);  // what it has just retired is there for the next allocations
+  return outcome;
 }
 
 FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* answer) {

@@ -137,7 +137,8 @@ class DevicePool {
   void receive_parcels(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void send_parcel(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void deliver(Parcel* parcel, std::uint64_t now, std::uint64_t depot_bytes) CUPOOL_REQUIRES(device_.lock);
-  void tell_own(const ContextPool& home) CUPOOL_REQUIRES(device_.lock);
+  void send(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  void visit_own_magazine(const ContextPool& home, void (DevicePool::*visit)(Magazine& magazine)) CUPOOL_REQUIRES(device_.lock);
   bool counts_run_ahead(const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
   void visit_open_magazines(void (DevicePool::*visit)(Magazine& magazine), const Magazine* except) CUPOOL_REQUIRES(device_.lock);
   void close(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);

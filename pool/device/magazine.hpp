@@ -74,9 +74,9 @@ struct SmallBlocks {
 };
 
 struct alignas(128) Magazine {
-  static constexpr std::uint32_t kMostFrees = 63;    ///< with the next one they join the deferred frees: an epoch
-  static constexpr std::uint32_t kMostBatch = 64;
-  static constexpr std::uint64_t kMostBytes = kMiB;  ///< freed, and twice as many kept
+  static constexpr std::uint32_t kMostFrees = 127;   ///< with the next one they join the deferred frees
+  static constexpr std::uint32_t kMostBatch = 128;
+  static constexpr std::uint64_t kMostBytes = 4 * kMiB;  ///< freed, and twice as many kept
   static constexpr std::size_t kParcels = 8;         ///< so many batches of frees may be on their way
 
   Magazine(const MagazineSurroundings& seen, observe::LiveShard& counts) : around(seen), shard(counts), timeline(seen.services.options.timeline_events) {

@@ -246,21 +246,24 @@ void DevicePool::visit_open_magazines(void (DevicePool::*visit)(Magazine& magazi
   }
 }
 
-/// The frees of the thread's magazine go before the one that comes now.
-void DevicePool::tell_own(const ContextPool& home) {
+void DevicePool::visit_own_magazine(const ContextPool& home, void (DevicePool::*visit)(Magazine& magazine)) {
   for (const auto& magazine : magazines_) {
-    if (!magazine->is_of_this_thread() || magazine->home != &home || !magazine->lock.lock_by_owner(device_.services.fences)) continue;
+    if (!magazine->is_open || !magazine->is_of_this_thread() || magazine->home != &home || !magazine->lock.lock_by_owner(device_.services.fences)) continue;
     const OwnerInside held(magazine->lock);
-    tell(*magazine);
-    send_parcel(*magazine);
+    (this->*visit)(*magazine);
     return;
   }
 }
 
-/// Everything in it is where it would be without magazines; it stays closed until its thread asks the device for a small block.
-void DevicePool::close(Magazine& magazine) {
+/// The frees of the thread's magazine go before the one that comes now.
+void DevicePool::send(Magazine& magazine) {
   tell(magazine);
   send_parcel(magazine);
+}
+
+/// Everything in it is where it would be without magazines; it stays closed until its thread asks the device for a small block.
+void DevicePool::close(Magazine& magazine) {
+  send(magazine);
   while (magazine.open_parcel()) {
   }
   for (Rack& rack : magazine.racks) {

@@ -38,8 +38,9 @@ class SharedState {
 
 struct Region;
 
+/// Two cache lines of its own: threads touch the extents of neighbouring blocks at the same time.
 /// A run of bytes in one region: a free hole, a live block, a block whose free waits for the GPU, or addresses with nothing behind.
-struct Extent {
+struct alignas(64) Extent {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;                 ///< multiple of kBlockAlignment_bytes
   Extent* previous = nullptr;              ///< neighbour by address in the same region
@@ -63,7 +64,7 @@ struct Extent {
   std::uint64_t buffer_id = 0;             ///< owner's
   std::uint64_t allocated_ticks = 0;       ///< owner's
 };
-static_assert(sizeof(Extent) == 88, "the metadata budget of 0.1% counts on it");
+static_assert(sizeof(Extent) == 128, "the metadata budget of 0.1% counts on it");
 
 /// One contiguous range that came from the driver as a whole and goes back as a whole.
 struct Region {

@@ -21,7 +21,7 @@ void ExtentArena::FreeMemory::operator()(void* memory) const noexcept { std::fre
 
 void ExtentArena::grow() {
   const std::size_t bytes = std::clamp(align_down(chunk_bytes_ / 16, kPage_bytes), kFirstChunk_bytes, kHugePage_bytes);
-  const std::size_t alignment = bytes == kHugePage_bytes ? kHugePage_bytes : alignof(std::max_align_t);
+  const std::size_t alignment = bytes == kHugePage_bytes ? kHugePage_bytes : alignof(Extent);
   if (chunks_.size() == chunks_.capacity()) chunks_.reserve(std::max<std::size_t>(8, chunks_.capacity() * 2));
   Chunk chunk(std::aligned_alloc(alignment, bytes));
   if (chunk == nullptr) throw std::bad_alloc();

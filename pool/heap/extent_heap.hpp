@@ -3,8 +3,8 @@
 // O(1): two-level bitmap bins over free extents (TLSF), host-side boundary tags (neighbour links), coalescing
 // inside a region, never across regions even where two touch. A hole has a lane: lane 0 is everybody's; a hole of another
 // lane is used by that lane only, until the lane is emptied. Holes coalesce within their lane. Owns every Extent; extents come from an arena and are recycled.
-// Host memory: 88 bytes per extent (+ 6% arena slack), 9.2 bytes per 64 KiB of region, 1 KiB per page in which more than 8
-// extents start, 19 KiB per heap: at most 0.1% of the pool from a mean extent of 108 KiB up.
+// Host memory: 128 bytes per extent (+ 6% arena slack), 9.2 bytes per 64 KiB of region, 1 KiB per page in which more than 8
+// extents start, 19 KiB per heap: at most 0.1% of the pool from a mean extent of 160 KiB up.
 // When host memory runs out, add_region and allocate throw std::bad_alloc and have changed nothing; nothing else allocates.
 // Thread rule: none of its own; the device pool's lock protects it, const members included.
 #pragma once
