@@ -34,8 +34,10 @@ def complete_run(run_id: str, ended: dict[int, int], end_unix_ns: int, folder: P
         try:
             line = _complete_page(path, run_id, ended, end_unix_ns)
         except (BadPage, OSError, RecursionError) as error:
-            # Somebody else's page, gone meanwhile or unreadable, is none of this run's business; the program's own is.
-            line = f"live page {path} cannot be used: {error}" if int(path.name.split(".")[0]) in ended else ""
+            # Somebody else's page, gone meanwhile or unreadable, is none of this run's business; the program's own is. An older process of
+            # the same pid may have left one, of another version perhaps.
+            pid, start_ticks = map(int, path.name.split("."))
+            line = f"live page {path} cannot be used: {error}" if pid in ended and start_ticks >= live_page.own_start_ticks() else ""
         if line:
             lines.append(line)
     return lines

@@ -233,6 +233,11 @@ def page_files(folder: Path) -> list[Path]:
         return []
 
 
+def own_start_ticks() -> int:
+    """When this process started, as page files say it: what it started itself did not start before."""
+    return int(Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+
+
 def is_alive(pid: int, start_ticks: int) -> bool:
     """Whether the process with this identity still runs; a zombie does not, unless other threads of it do."""
     try:

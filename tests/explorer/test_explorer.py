@@ -89,7 +89,7 @@ class Races(unittest.TestCase):
         self.assertEqual(digests[0], digests[1])
 
     def test_steady_training_costs_one_record_and_one_query_in_64_frees(self):
-        for backing, more in (("segments", 1), ("pages", 16)):  # the work lags behind, so the pool grows, by less at a time on pages: each miss asks
+        for backing, more in (("segments", 1), ("pages", 8)):  # the work lags behind, so the pool grows, by less at a time on pages: each miss asks
             figures = self.never_hits("--route", "steady", "--memory", "8GiB", "--backing", backing, steps="80000")
             self.assertGreater(figures["frees"], 9000)
             for name in ("pool_records", "pool_queries"):

@@ -59,6 +59,15 @@ class Completion(unittest.TestCase):
         self.assertEqual(list(validate.arithmetic(report)), [])
         return report
 
+    def test_a_page_that_cannot_be_read_is_named_when_it_may_be_the_programs_own(self):
+        self.put().write_bytes(b"no page")
+        self.assertEqual([line for line in self.complete() if "cannot be used" not in line], [])
+        self.assertEqual(len(self.complete()), 1)
+
+    def test_a_page_of_an_older_process_of_the_same_pid_is_none_of_this_run_s_business(self):
+        self.put(ticks=1).write_bytes(b"a page of another version")
+        self.assertEqual(self.complete(), [])
+
     def test_what_threads_had_not_told_yet_counts(self):
         told = {"allocations": 10, "frees": 7, "live_blocks": 3}
         shards = ({"allocations": 5, "live_blocks": 5, "live_bytes": 5120}, {"frees": 2, "live_blocks": -2, "live_bytes": -1024})
