@@ -268,10 +268,9 @@ CUstream stream_key(CUstream stream, bool is_per_thread) {
   const bool is_threads_own = stream == CU_STREAM_PER_THREAD || (stream == nullptr && is_per_thread);
   const bool is_legacy = stream == CU_STREAM_LEGACY || (stream == nullptr && !is_per_thread);
   if (!is_threads_own && !is_legacy) return stream;
-  static thread_local char t_identity;
   CUcontext context = nullptr;
   process().api.cuCtxGetCurrent(&context);
-  const std::uint64_t thread = is_threads_own ? reinterpret_cast<std::uintptr_t>(&t_identity) : 0;
+  const std::uint64_t thread = is_threads_own ? StreamBook::thread_number() : 0;
   // Odd, so never the address that a stream handle is. One per context, and per thread where the stream is the thread's.
   const std::uint64_t key = mix(thread ^ mix(reinterpret_cast<std::uintptr_t>(context))) | 1;
   return reinterpret_cast<CUstream>(key);

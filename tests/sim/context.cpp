@@ -17,7 +17,7 @@ Context* Simulator::create_context(int device, bool primary, unsigned flags) {
   auto fresh = std::make_unique<Context>();
   Context* place = nullptr;
   if (settings.reuses_handles) {
-    // A context's handle is its address: the one that was destroyed last is made anew in its place.
+    // The one that was destroyed last is made anew in its place, under its handle.
     for (const auto& context : contexts) {
       if (context->destroyed && context->pending == 0) place = context.get();
     }
@@ -25,6 +25,7 @@ Context* Simulator::create_context(int device, bool primary, unsigned flags) {
   fresh->device = device;
   fresh->primary = primary;
   fresh->flags = flags;
+  fresh->handle = place != nullptr ? place->handle : new_handle();
   fresh->id = next_id();
   fresh->api_version = 3020;  // what current drivers answer
   fresh->legacy = std::make_unique<Stream>();

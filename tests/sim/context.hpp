@@ -90,6 +90,7 @@ struct Context {
   bool ending = false;     ///< a thread is in end_context() with it, which may give up the lock
   unsigned flags = 0;
   unsigned references = 0;  ///< of a primary
+  std::uint64_t handle = 0;  ///< a number, not an address: a program that hashes it goes the same way in each run
   std::uint64_t id = 0;
   unsigned api_version = 0;
   CUresult broken = CUDA_SUCCESS;  ///< sticky error

@@ -229,6 +229,6 @@ inline bool is_device_address(std::uint64_t address) {
 
 inline CUstream as_stream(std::uint64_t handle) { return reinterpret_cast<CUstream>(handle); }
 inline std::uint64_t as_number(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle); }
-inline CUcontext as_handle(Context* context) { return reinterpret_cast<CUcontext>(context); }
+inline CUcontext as_handle(Context* context) { return context == nullptr ? nullptr : reinterpret_cast<CUcontext>(context->handle); }
 
 }  // namespace cusim
