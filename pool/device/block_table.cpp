@@ -12,6 +12,7 @@ BlockTable::BlockTable() : top_(static_cast<std::atomic<Branch*>*>(map_zeroed(kT
 }
 
 BlockTable::~BlockTable() {
+  if (Line* lines = large_.load(std::memory_order_relaxed)) ::munmap(static_cast<void*>(lines), sizeof(Line) << kLines_log2);
   for (Branch* branch : branches_) ::munmap(static_cast<void*>(branch), sizeof(Branch));
   ::munmap(static_cast<void*>(top_), kTopEntries * sizeof(std::atomic<Branch*>));
 }
@@ -44,7 +45,25 @@ BlockTable::Page* BlockTable::take_page() noexcept {
   }
 }
 
+bool BlockTable::insert_large(heap::Extent* extent) noexcept {
+  Line* lines = large_.load(std::memory_order_relaxed);
+  if (lines == nullptr) {
+    lines = static_cast<Line*>(map_zeroed(sizeof(Line) << kLines_log2));
+    if (lines == nullptr) return false;
+    large_.store(lines, std::memory_order_release);
+  }
+  for (Large& entry : lines[line_of(extent->address)].at) {
+    if (entry.address.load(std::memory_order_relaxed) != 0) continue;
+    entry.address.store(extent->address, std::memory_order_release);
+    entry.extent.store(extent, std::memory_order_release);
+    ++size_;
+    return true;
+  }
+  return false;
+}
+
 bool BlockTable::insert(heap::Extent* extent) noexcept {
+  if (extent->bytes > kLargestSmallBlock_bytes) return insert_large(extent);
   if (extent->address >= kEnd) return false;
   Branch* branch = branch_of(extent->address);
   if (branch == nullptr) return false;
@@ -61,7 +80,17 @@ bool BlockTable::insert(heap::Extent* extent) noexcept {
   return true;
 }
 
-void BlockTable::remove(std::uint64_t address) noexcept {
+void BlockTable::remove(const heap::Extent& extent) noexcept {
+  const std::uint64_t address = extent.address;
+  if (extent.bytes > kLargestSmallBlock_bytes) {
+    for (Large& entry : large_.load(std::memory_order_relaxed)[line_of(address)].at) {
+      if (entry.address.load(std::memory_order_relaxed) != address) continue;
+      entry.extent.store(nullptr, std::memory_order_release);
+      entry.address.store(0, std::memory_order_release);
+      --size_;
+    }
+    return;
+  }
   std::atomic<Page*>& slot = (*top_[address >> kBranch_log2].load(std::memory_order_relaxed))[(address >> kPage_log2) & (kPagesPerBranch - 1)];
   Page* page = slot.load(std::memory_order_relaxed);
   page->at[(address >> kGranule_log2) & (kGranulesPerPage - 1)].store(nullptr, std::memory_order_release);

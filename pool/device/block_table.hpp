@@ -1,9 +1,9 @@
-// BlockTable: from the address of a small block to its extent, without a lock.
+// BlockTable: from the address of a block that magazines know to its extent, without a lock.
 //
-// Three levels: 16 GiB, 64 KiB, 512 bytes. An entry stands from the moment when the block is first kept for its thread until it goes back to
-// the heap, through many allocations and frees, so entries hardly ever change. A lookup while an entry changes gives the
-// one or the other; pages of the table are used again but never freed, so it reads nothing that is gone. Costs 1 KiB for each
-// 64 KiB in which small blocks lie.
+// Small blocks: three levels, 16 GiB, 64 KiB, 512 bytes; costs 1 KiB for each 64 KiB in which small blocks lie. Large ones, of which few are
+// kept: 32 KiB of lines of four, by a hash of the address; a block whose line is full is not kept. An entry stands from the moment when the
+// block is first kept for its thread until it goes back to the heap, through many allocations and frees, so entries hardly ever change. A
+// lookup while an entry changes gives the one or the other; pages of the table are used again but never freed, so it reads nothing that is gone.
 // Thread rule: find() from any thread at any time; insert() and remove() under the device's lock.
 #pragma once
 
@@ -14,9 +14,12 @@
 #include <memory>
 #include <vector>
 
+#include "pool/core/bytes.hpp"
 #include "pool/heap/extent.hpp"
 
 namespace cupool::device {
+
+inline constexpr std::uint64_t kLargestSmallBlock_bytes = 32 * kKiB;
 
 class BlockTable {
  public:
@@ -26,22 +29,38 @@ class BlockTable {
   BlockTable(const BlockTable&) = delete;
   BlockTable& operator=(const BlockTable&) = delete;
 
-  /// False, with nothing changed, when host memory is out or the address is beyond what the table covers.
+  /// False, with nothing changed, when host memory is out, the address is beyond what the table covers, or its line is full.
   [[nodiscard]] bool insert(heap::Extent* extent) noexcept;
-  /// Precondition: the block at `address` was entered.
-  void remove(std::uint64_t address) noexcept;
+  /// Precondition: it was entered.
+  void remove(const heap::Extent& extent) noexcept;
 
   /// The block that begins at `address` and is entered, or nullptr.
   heap::Extent* find(std::uint64_t address) const noexcept {
+    heap::Extent* small = find_small(address);
+    return small != nullptr ? small : find_large(address);
+  }
+  std::size_t size() const { return size_; }
+
+ private:
+  heap::Extent* find_small(std::uint64_t address) const noexcept {
     if (address >= kEnd || (address & ((std::uint64_t{1} << kGranule_log2) - 1)) != 0) return nullptr;
     const Branch* branch = top_[address >> kBranch_log2].load(std::memory_order_acquire);
     if (branch == nullptr) return nullptr;
     const Page* page = (*branch)[(address >> kPage_log2) & (kPagesPerBranch - 1)].load(std::memory_order_acquire);
     return page != nullptr ? page->at[(address >> kGranule_log2) & (kGranulesPerPage - 1)].load(std::memory_order_acquire) : nullptr;
   }
-  std::size_t size() const { return size_; }
+  /// Address, block, address again: an entry that changes meanwhile had another address in between.
+  heap::Extent* find_large(std::uint64_t address) const noexcept {
+    const Line* lines = large_.load(std::memory_order_acquire);
+    if (lines == nullptr) return nullptr;
+    for (const Large& entry : lines[line_of(address)].at) {
+      if (entry.address.load(std::memory_order_acquire) != address) continue;
+      heap::Extent* extent = entry.extent.load(std::memory_order_acquire);
+      if (entry.address.load(std::memory_order_acquire) == address) return extent;
+    }
+    return nullptr;
+  }
 
- private:
   static constexpr unsigned kGranule_log2 = 9;
   static constexpr unsigned kPage_log2 = 16;
   static constexpr unsigned kBranch_log2 = 34;
@@ -55,14 +74,23 @@ class BlockTable {
     std::uint32_t count = 0;
     Page* next_spare = nullptr;
   };
+  struct Large {
+    std::atomic<std::uint64_t> address{0};
+    std::atomic<heap::Extent*> extent{nullptr};
+  };
+  struct alignas(64) Line { std::array<Large, 4> at; };
+  static constexpr unsigned kLines_log2 = 9;
+  static std::size_t line_of(std::uint64_t address) { return static_cast<std::size_t>(((address >> kGranule_log2) * 0x9E3779B97F4A7C15U) >> (64 - kLines_log2)); }
   using Branch = std::array<std::atomic<Page*>, kPagesPerBranch>;
 
+  [[nodiscard]] bool insert_large(heap::Extent* extent) noexcept;
   Branch* branch_of(std::uint64_t address) noexcept;
   Page* take_page() noexcept;
 
   std::atomic<Branch*>* top_ = nullptr;  ///< mapped, as the branches are
   std::vector<Branch*> branches_;
   std::vector<std::unique_ptr<Page>> pages_;
+  std::atomic<Line*> large_{nullptr};    ///< mapped at the first large block
   Page* spare_ = nullptr;
   std::size_t size_ = 0;
 };

@@ -86,11 +86,16 @@ bool DevicePool::retire_oldest(CUcontext asking, bool may_wait, Error* error) {
 }
 
 /// More waits for the GPU than the device has to spare: new blocks would be pushed into fresh memory and scattered over it, and what is
-/// scattered stays so. The frees natively had waited, so this one does, for all that came before it: one wait, for the newest of them, whose
-/// events cover the work of the older ones.
+/// scattered stays so. The frees natively had waited, so this one does, for all that came before it, if they are not over anyway: one wait, for
+/// the newest of them, whose events cover the work of the older ones.
 Error DevicePool::catch_up(CUcontext asking) {
-  const auto deferred_bytes = device_.counters().deferred_bytes.current.load(std::memory_order_relaxed);
-  if (deferred_bytes <= spare_bytes() / kDeferredShare) return {};
+  const auto is_behind = [this]() CUPOOL_REQUIRES(device_.lock) {
+    return device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) > spare_bytes() / kDeferredShare;
+  };
+  Error late{};
+  while (is_behind() && retire_oldest(asking, false, &late)) {
+  }
+  if (late.code != CUDA_SUCCESS || !is_behind()) return late;
   Epoch* target = nullptr;
   for (Epoch* epoch = deferred_.oldest(); epoch != nullptr; epoch = epoch->next) {
     const bool is_own = epoch->next == nullptr;  // this very free's: it never waits for that

@@ -61,10 +61,10 @@ CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size
   AllocationRequest request;
   request.bytes = round_request(bytes);
   request.requested_bytes = bytes;
-  const bool is_small = request.bytes - 1 < kLargestSmallBlock_bytes;  // nor 0: a size that overflows
-  if (is_small && user.magazine != nullptr)
+  const bool may_be_kept = request.bytes - 1 < kLargestKept_bytes;  // nor 0: a size that overflows
+  if (may_be_kept && user.magazine != nullptr)
     if (const CUdeviceptr address = user.magazine->allocate(context, bytes, request.bytes, thread)) return address;
-  return serve(home, context, request, api, thread, is_small && user.may_keep ? &user : nullptr, answer);
+  return serve(home, context, request, api, thread, may_be_kept && user.may_keep ? &user : nullptr, answer);
 }
 
 CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, SmallUser* user, Error* answer) {

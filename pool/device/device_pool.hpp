@@ -131,6 +131,10 @@ class DevicePool {
   Magazine* own_magazine(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* take_small(ContextPool& home, const AllocationRequest& request, SmallUser& user) CUPOOL_REQUIRES(device_.lock);
   void refill(Magazine& magazine, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  Rack* make_rack(Magazine& magazine, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  void refill_large(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  void drop(Magazine& magazine, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  void drop_misfits(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   heap::Extent* take_from_depot(ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   void change_kept(Magazine& magazine, std::int64_t bytes) CUPOOL_REQUIRES(device_.lock);
   void tell(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);

@@ -1,4 +1,4 @@
-// Magazine: one thread's free small blocks of one context, and the small blocks that it has freed lately.
+// Magazine: one thread's free blocks of one context, small ones and those of a few larger sizes, and the blocks that it has freed lately.
 //
 // A hit takes no lock that other threads take, but to close the magazine (owner_lock.hpp). What the thread frees is not
 // reused from here: it goes through an epoch of deferred frees like every block, in batches. Magazines hold addresses, and never
@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 
 #include "pool/core/bytes.hpp"
@@ -30,9 +31,10 @@ namespace cupool::device {
 struct ContextPool;
 struct Magazine;
 
-inline constexpr std::uint64_t kLargestSmallBlock_bytes = 32 * kKiB;
 inline constexpr std::size_t kSmallSizes = kLargestSmallBlock_bytes / kBlockAlignment_bytes;
 inline std::size_t small_size_index(std::uint64_t bytes) { return static_cast<std::size_t>(bytes / kBlockAlignment_bytes - 1); }
+
+inline constexpr std::uint64_t kLargestKept_bytes = 256 * kMiB;
 
 /// Cached blocks of one size, through their bin links; the newest first, because it is still in the cache.
 struct Rack {
@@ -51,6 +53,12 @@ struct Rack {
     --count;
     return extent;
   }
+};
+
+/// A rack for a size above kLargestSmallBlock_bytes: one that is asked for again and again.
+struct LargeRack {
+  std::uint64_t bytes = 0;  ///< 0: no size's
+  Rack rack;                ///< `batch`: so many requests of other sizes are turned away before this one makes room
 };
 
 /// What the magazines of a device look at and do not change.
@@ -74,21 +82,35 @@ struct SmallBlocks {
 };
 
 struct alignas(128) Magazine {
-  static constexpr std::uint32_t kMostFrees = 127;   ///< with the next one they join the deferred frees
-  static constexpr std::uint32_t kMostBatch = 128;
-  static constexpr std::uint64_t kMostBytes = 4 * kMiB;  ///< freed, and twice as many kept
+  static constexpr std::uint32_t kMostFrees = 255;   ///< with the next one they join the deferred frees
+  static constexpr std::uint32_t kMostBatch = 256;
+  static constexpr std::uint64_t kMostBytes = kGiB;  ///< freed, and twice as many kept
+  static constexpr std::uint64_t kMostBatchBytes = kMiB;
+  static constexpr std::size_t kLargeSizes = 32;
+  static constexpr std::uint64_t kLeastLarge = 8;    ///< so many blocks of a large size must fit into the budget
   static constexpr std::size_t kParcels = 8;         ///< so many batches of frees may be on their way
 
   Magazine(const MagazineSurroundings& seen, observe::LiveShard& counts) : around(seen), shard(counts), timeline(seen.services.options.timeline_events) {
     for (Parcel& parcel : parcels) put(parcel, spare);
   }
 
-  /// A block of `bytes` (rounded, at most kLargestSmallBlock_bytes) for `requested_bytes`; 0: ask the device.
+  /// A block of `bytes` (rounded, at most kLargestKept_bytes) for `requested_bytes`; 0: ask the device.
   CUdeviceptr allocate(CUcontext asking, std::uint64_t requested_bytes, std::uint64_t bytes, std::uint16_t thread) CUPOOL_EXCLUDES(lock);
   /// False: ask the device.
   bool free(CUdeviceptr address, std::uint16_t thread) CUPOOL_EXCLUDES(lock);
   /// One of the batches of frees that are complete goes to the racks. False: there is none.
   bool open_parcel() CUPOOL_REQUIRES(lock);
+  /// The rack for a size; null: a large one that has none.
+  Rack* rack_of(std::uint64_t bytes) CUPOOL_REQUIRES(lock) {
+    if (bytes <= kLargestSmallBlock_bytes) return &racks[small_size_index(bytes)];
+    LargeRack& large = large_rack(bytes);
+    return large.bytes == bytes ? &large.rack : nullptr;
+  }
+  /// The only one that may be for this size.
+  LargeRack& large_rack(std::uint64_t bytes) CUPOOL_REQUIRES(lock) {
+    constexpr unsigned kShift = 64 - std::countr_zero(kLargeSizes);
+    return large_racks[static_cast<std::size_t>((bytes / kBlockAlignment_bytes * 0x9E3779B97F4A7C15U) >> kShift)];
+  }
   static void put(Parcel& parcel, Parcel*& list) {
     parcel.next = list;
     list = &parcel;
@@ -109,6 +131,8 @@ struct alignas(128) Magazine {
   Parcel* complete CUPOOL_GUARDED_BY(lock) = nullptr;
   Parcel* emptied CUPOOL_GUARDED_BY(lock) = nullptr;
   std::array<Rack, kSmallSizes> racks CUPOOL_GUARDED_BY(lock) = {};
+  std::array<LargeRack, kLargeSizes> large_racks CUPOOL_GUARDED_BY(lock) = {};
+  heap::Extent* misfits CUPOOL_GUARDED_BY(lock) = nullptr;  ///< complete, and their size has no rack any more; through bin_next
   /// As long as the device's, so that the newest events of all are known. Written inside the lock; read under the device's lock while closed.
   observe::Timeline timeline;
 
@@ -143,7 +167,12 @@ inline bool Magazine::open_parcel() {
   for (heap::Extent* extent = parcel->first; extent != nullptr;) {
     heap::Extent* next = extent->bin_next;
     note(observe::EventKind::free_completed, parcel->completed_ticks, *extent, 0);
-    racks[small_size_index(extent->bytes)].push(extent);
+    if (Rack* rack = rack_of(extent->bytes)) {
+      rack->push(extent);
+    } else {
+      extent->bin_next = misfits;
+      misfits = extent;
+    }
     extent = next;
   }
   put(*parcel, emptied);
@@ -154,7 +183,9 @@ inline CUdeviceptr Magazine::allocate(CUcontext asking, std::uint64_t requested_
   if (!lock.lock_by_owner(around.services.fences)) return 0;
   const OwnerInside held(lock);
   if (context != asking || asking == nullptr) return 0;
-  Rack& rack = racks[small_size_index(bytes)];
+  Rack* const rack_of_size = rack_of(bytes);
+  if (rack_of_size == nullptr) return 0;
+  Rack& rack = *rack_of_size;
   while (rack.first == nullptr && open_parcel()) {
   }
   if (rack.first == nullptr || next_buffer_id == end_buffer_id) return 0;

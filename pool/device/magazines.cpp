@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "pool/device/device_pool.hpp"
 
@@ -16,11 +17,9 @@ using heap::ExtentState;
 using observe::EventKind;
 
 namespace {
-/// Of what the program has never needed at once: so much a thread and a context may keep at most.
-constexpr std::uint64_t kMagazineShare = 256;
-constexpr std::uint64_t kDepotShare = 64;
-constexpr std::uint64_t kLargestDepot_bytes = 64 * kMiB;
+constexpr std::uint64_t kMagazineShare = 256;  ///< of what the program has never needed at once: so much a thread may keep
 constexpr std::uint64_t kLeastBudget_bytes = 32 * kKiB;
+constexpr std::uint64_t kLargeBudget_bytes = 16 * kMiB;  ///< without so much, large blocks are the heap's alone: it places them better
 constexpr std::uint64_t kBufferIds = 1024;  ///< given to a magazine at a time
 }  // namespace
 
@@ -54,6 +53,8 @@ Magazine* DevicePool::own_magazine(ContextPool& home) {
 /// A small block for a thread that asks again: from its magazine, which is filled for the next requests. Null: from the heap.
 Extent* DevicePool::take_small(ContextPool& home, const AllocationRequest& request, SmallUser& user) {
   if (!may_keep_small()) return nullptr;
+  const std::uint64_t budget_bytes = std::min(Magazine::kMostBytes, spare_bytes() / kMagazineShare);
+  if (request.bytes > kLargestSmallBlock_bytes && (budget_bytes < kLargeBudget_bytes || request.bytes > budget_bytes / Magazine::kLeastLarge)) return nullptr;
   if (user.magazine == nullptr) {
     try {
       user.magazine = own_magazine(home);
@@ -68,7 +69,7 @@ Extent* DevicePool::take_small(ContextPool& home, const AllocationRequest& reque
   const OwnerInside held(magazine.lock);
   tell(magazine);
   if (counts_run_ahead(request)) visit_open_magazines(&DevicePool::tell, &magazine);
-  magazine.budget_bytes = std::min(Magazine::kMostBytes, spare_bytes() / kMagazineShare);
+  magazine.budget_bytes = budget_bytes;
   if (magazine.budget_bytes < kLeastBudget_bytes) {
     close(magazine);
     return nullptr;
@@ -76,58 +77,15 @@ Extent* DevicePool::take_small(ContextPool& home, const AllocationRequest& reque
   magazine.context = home.context;
   magazine.is_open = true;
   magazine.table = &home.small->table;
-  Rack& rack = magazine.racks[small_size_index(request.bytes)];
+  Rack* const rack_of_size = make_rack(magazine, request.bytes);
+  if (rack_of_size == nullptr) return nullptr;
+  Rack& rack = *rack_of_size;
   while (rack.first == nullptr && magazine.open_parcel()) {
   }
   if (rack.first == nullptr) refill(magazine, home, request);
   if (rack.first == nullptr) return nullptr;
   Extent* extent = rack.pop();
   change_kept(magazine, -static_cast<std::int64_t>(extent->bytes));
-  extent->state = ExtentState::live;
-  return extent;
-}
-
-/// From the depot, else from holes; no driver call, and nothing that is not free anyway.
-void DevicePool::refill(Magazine& magazine, ContextPool& home, const AllocationRequest& request) {
-  Rack& rack = magazine.racks[small_size_index(request.bytes)];
-  const std::uint64_t most = std::min<std::uint64_t>(Magazine::kMostBatch, magazine.budget_bytes / 4 / request.bytes);
-  const std::uint32_t batch = std::min(rack.batch, static_cast<std::uint32_t>(most));
-  rack.batch = static_cast<std::uint32_t>(std::min<std::uint64_t>(most, batch == 0 ? 1 : std::uint64_t{batch} * 2));
-  Rack& depot = home.small->depot[small_size_index(request.bytes)];
-  while (rack.count < batch) {
-    if (depot.first != nullptr) {
-      home.small->bytes -= request.bytes;
-      kept_bytes_ -= request.bytes;
-      change_kept(magazine, static_cast<std::int64_t>(request.bytes));
-      rack.push(depot.pop());
-      continue;
-    }
-    Extent* extent = nullptr;
-    try {
-      extent = home.pooled->allocate(device_, request);
-    } catch (const std::bad_alloc&) {
-      return;
-    }
-    if (extent == nullptr) return;
-    if (!home.small->table.insert(extent)) {
-      home.pooled->recycle(device_, extent);
-      return;
-    }
-    extent->is_small = true;
-    extent->state = ExtentState::cached;
-    change_kept(magazine, static_cast<std::int64_t>(request.bytes));
-    rack.push(extent);
-  }
-}
-
-/// A live block of exactly `bytes` that was kept for the next refill, or nullptr.
-Extent* DevicePool::take_from_depot(ContextPool& home, std::uint64_t bytes) {
-  if (home.small == nullptr || bytes - 1 >= kLargestSmallBlock_bytes) return nullptr;
-  Rack& depot = home.small->depot[small_size_index(bytes)];
-  if (depot.first == nullptr) return nullptr;
-  home.small->bytes -= bytes;
-  kept_bytes_ -= bytes;
-  Extent* extent = depot.pop();
   extent->state = ExtentState::live;
   return extent;
 }
@@ -157,6 +115,7 @@ void DevicePool::tell(Magazine& magazine) {
   counters.deferred_bytes.add(static_cast<std::int64_t>(take(shard.deferred_bytes)));
   change_kept(magazine, -static_cast<std::int64_t>(magazine.taken_bytes));
   magazine.taken_bytes = 0;
+  drop_misfits(magazine);
   receive_parcels(magazine);
   if (magazine.next_buffer_id != magazine.end_buffer_id) return;
   magazine.next_buffer_id = next_buffer_id_;
@@ -270,6 +229,11 @@ void DevicePool::close(Magazine& magazine) {
     while (rack.first != nullptr) let_go(*magazine.home, rack.pop());
     rack.batch = 0;
   }
+  for (LargeRack& large : magazine.large_racks) {
+    while (large.rack.first != nullptr) let_go(*magazine.home, large.rack.pop());
+    large = {};
+  }
+  for (Extent* extent = std::exchange(magazine.misfits, nullptr); extent != nullptr;) let_go(*magazine.home, std::exchange(extent, extent->bin_next));
   change_kept(magazine, -static_cast<std::int64_t>(magazine.kept_bytes));
   magazine.context = nullptr;
   magazine.is_open = false;
@@ -285,36 +249,6 @@ void DevicePool::close_magazines() {
     kept_bytes_ -= home->small->bytes;
     home->small->bytes = 0;
   }
-}
-
-/// A cached block goes back to the heap.
-void DevicePool::let_go(ContextPool& home, Extent* extent) {
-  forget_small(extent);
-  home.pooled->recycle(device_, extent);
-}
-
-void DevicePool::forget_small(Extent* extent) {
-  if (!extent->is_small) return;
-  info_of(*extent).home->small->table.remove(extent->address);
-  extent->is_small = false;
-}
-
-/// So many bytes of small blocks whose free is complete may be kept for whoever asks for their size next, in one context.
-std::uint64_t DevicePool::depot_limit_bytes() { return may_keep_small() ? std::min(kLargestDepot_bytes, spare_bytes() / kDepotShare) : 0; }
-
-/// True when the small block is kept.
-bool DevicePool::keep_small(Extent* extent, std::uint64_t limit_bytes) {
-  ContextPool& home = *info_of(*extent).home;
-  if (home.small->bytes + extent->bytes > limit_bytes) {
-    forget_small(extent);
-    return false;
-  }
-  extent->state = ExtentState::cached;
-  extent->birth = ~std::uint64_t{0};  // the youngest: it comes and goes
-  home.small->depot[small_size_index(extent->bytes)].push(extent);
-  home.small->bytes += extent->bytes;
-  kept_bytes_ += extent->bytes;
-  return true;
 }
 
 /// The peaks of what is live, with what the counters do not say yet: exact while no other thread is in its magazine.

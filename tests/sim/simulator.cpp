@@ -100,13 +100,13 @@ void Simulator::reset() {
     devices.push_back(std::make_unique<Device>(static_cast<int>(i), settings.devices[i],
                                                kDeviceArea + i * area_bytes, area_bytes));
   }
+  if (next_handle_ == 0) next_handle_ = kFirstHandle;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     Context* primary = create_context(static_cast<int>(i), true, 0);
     primary->alive = false;
     devices[i]->primary = primary;
   }
   address_space = std::make_unique<AddressSpace>(kReservationArea, kReservationAreaBytes);
-  if (next_handle_ == 0) next_handle_ = kFirstHandle;
   mismatched_bytes = 0;
   initialised = false;
   deinitialised = false;

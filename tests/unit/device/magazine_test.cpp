@@ -8,59 +8,10 @@
 
 #include <catch2/catch.hpp>
 
-#include "tests/conformance/rig.hpp"
+#include "tests/unit/device/churn.hpp"
 
 using namespace cupool;
 using namespace cupool::test;
-
-namespace {
-
-constexpr std::uint64_t kMs = 1'000'000;
-
-/// What the threads' shards say and the counters do not.
-std::uint64_t untold_allocations(Rig& rig) {
-  std::uint64_t count = 0;
-  for (std::size_t i = 0; i < observe::kLiveShards; ++i)
-    count += std::launder(reinterpret_cast<observe::LiveShard*>(rig.live().shards + i * sizeof(observe::LiveShard)))->allocations.load();
-  return count;
-}
-
-/// Blocks of one size, freed and allocated again until the thread's magazine has them. For any thread: Catch is for one.
-void churn(Rig& rig, std::vector<CUdeviceptr>& ring, std::size_t bytes, int pairs) {
-  CUcontext context = nullptr;
-  cuCtxGetCurrent(&context);
-  for (int i = 0; i < pairs; ++i) {
-    CUdeviceptr& slot = ring[static_cast<std::size_t>(i) % ring.size()];
-    if (slot != 0 && rig.pools().free(slot).outcome != FreeOutcome::freed) throw std::logic_error("a free failed");
-    slot = rig.pools().allocate(context, bytes, "cuMemAlloc_v2").value();
-    if (slot == 0) throw std::logic_error("an allocation failed");
-  }
-}
-
-void free_all(Rig& rig, const std::vector<CUdeviceptr>& blocks) {
-  for (const CUdeviceptr block : blocks)
-    if (rig.pools().free(block).outcome != FreeOutcome::freed) throw std::logic_error("a free failed");
-}
-
-std::uint64_t counter(const observe::Snapshot& snapshot, const char* name) {
-  for (const observe::CounterValue& value : snapshot.devices.at(0).counters)
-    if (value.name == std::string(name)) return value.current;
-  FAIL("no counter " << name);
-  return 0;
-}
-
-RigOptions limited(const char* limit) {
-  RigOptions options;
-  options.pool.limit.all = config::parse_amount(limit);
-  return options;
-}
-
-RigOptions on_pages(RigOptions options = {}) {
-  options.pool.backing = config::Backing::pages;
-  return options;
-}
-
-}  // namespace
 
 TEST_CASE("magazines: hits are not told to the device one by one, and nobody can tell from a report") {
   Rig rig;
@@ -75,9 +26,9 @@ TEST_CASE("magazines: hits are not told to the device one by one, and nobody can
   CHECK(most >= 15);  // whole batches without the device
   const observe::Snapshot snapshot = rig.snapshot();
   CHECK(untold_allocations(rig) == 0);
-  CHECK(counter(snapshot, "allocations") == 3100);
-  CHECK(counter(snapshot, "live_blocks") == 300);
-  CHECK(counter(snapshot, "frees") == 2800);
+  CHECK(counter_named(snapshot, "allocations") == 3100);
+  CHECK(counter_named(snapshot, "live_blocks") == 300);
+  CHECK(counter_named(snapshot, "frees") == 2800);
   std::uint64_t last = 0;
   std::uint64_t allocated = 0;
   for (const observe::Event& event : snapshot.devices.at(0).timeline) {
@@ -93,7 +44,7 @@ TEST_CASE("magazines: hits are not told to the device one by one, and nobody can
 
 TEST_CASE("magazines: a short timeline has the newest events of all, and says how many are lost") {
   RigOptions options;
-  options.pool.timeline_events = 100;
+  options.pool.timeline_events = 1000;
   Rig rig(options);
   std::vector<CUdeviceptr> ring(50, 0);
   churn(rig, ring, 4096, 3000);
@@ -101,10 +52,10 @@ TEST_CASE("magazines: a short timeline has the newest events of all, and says ho
   churn(rig, ring, 4096, 10);
   const observe::Snapshot snapshot = rig.snapshot();
   const std::vector<observe::Event>& events = snapshot.devices.at(0).timeline;
-  REQUIRE(events.size() == 100);
+  REQUIRE(events.size() == 1000);
   CHECK(events.back().address == ring[9]);
-  CHECK(std::count_if(events.begin(), events.end(), [&](const observe::Event& event) { return event.address == large; }) == 1);
-  CHECK(snapshot.devices.at(0).timeline_dropped >= 3011 + 2960 - 100);
+  CHECK(std::count_if(events.begin(), events.end(), [&](const observe::Event& event) { return event.address == large && event.requested_bytes == 100 * kKiB; }) == 1);
+  CHECK(snapshot.devices.at(0).timeline_dropped >= 3011 + 2960 - 1000);
   rig.free(large);
 }
 
@@ -142,14 +93,14 @@ TEST_CASE("magazines: peaks are exact") {
 
 TEST_CASE("magazines: what threads keep is there for whoever needs the bytes") {
   for (const bool paged : {false, true}) {
-    Rig rig(paged ? on_pages(limited("32MiB")) : limited("32MiB"));
+    Rig rig(paged ? paged_options(limited_to("32MiB")) : limited_to("32MiB"));
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t)
       threads.emplace_back([&rig] {
         cuCtxSetCurrent(rig.context());
         std::vector<CUdeviceptr> ring(40, 0);
         churn(rig, ring, 16 * kKiB, 1000);
-        free_all(rig, ring);
+        free_them(rig, ring);
       });
     for (std::thread& thread : threads) thread.join();  // nobody has told the pool that they are over
     const CUdeviceptr all = rig.allocate(32 * kMiB);
@@ -159,7 +110,7 @@ TEST_CASE("magazines: what threads keep is there for whoever needs the bytes") {
 }
 
 TEST_CASE("magazines: cuMemGetInfo, a trim and the pool's own figures see what threads keep as free") {
-  Rig rig(limited("64MiB"));
+  Rig rig(limited_to("64MiB"));
   std::vector<CUdeviceptr> ring(200, 0);
   churn(rig, ring, 32 * kKiB, 4000);
   for (const CUdeviceptr block : ring) rig.free(block);
@@ -184,7 +135,7 @@ TEST_CASE("magazines: a thread that ends gives back what it keeps, and keeps not
     untold += untold_allocations(rig);
     churn(rig, ring, 4096, 100);  // a library's destructor
     untold += untold_allocations(rig);
-    free_all(rig, ring);
+    free_them(rig, ring);
   }).join();
   CHECK(untold == 0);
   CHECK(now(rig.counters().live_blocks) == 0);
@@ -196,7 +147,7 @@ TEST_CASE("magazines: a thread that ends gives back what it keeps, and keeps not
       std::vector<CUdeviceptr> ring(40, 0);
       churn(rig, ring, 4096, 400);
       served += untold_allocations(rig) != 0 ? 1 : 0;
-      free_all(rig, ring);
+      free_them(rig, ring);
       rig.pools().thread_ending();
     }).join();
   CHECK(served == observe::kLiveShards + 4);
@@ -234,7 +185,7 @@ TEST_CASE("magazines: two threads that free the same blocks: each is freed once"
       ready.fetch_add(1);
       while (ready.load() < 2) std::this_thread::yield();
       for (const CUdeviceptr block : ring) freed.fetch_add(rig.pools().free(block).outcome == FreeOutcome::freed ? 1 : 0);
-      free_all(rig, own);
+      free_them(rig, own);
       rig.pools().thread_ending();
     };
     std::thread one(free_the_ring);
@@ -247,28 +198,9 @@ TEST_CASE("magazines: two threads that free the same blocks: each is freed once"
   }
 }
 
-TEST_CASE("magazines: a freed block waits for the work that was running, as any other") {
-  Rig rig(limited("8MiB"));
-  std::vector<CUdeviceptr> ring(30, 0);
-  churn(rig, ring, 8 * kKiB, 2000);
-  CUstream stream = nullptr;
-  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  for (int round = 0; round < 50; ++round)
-    for (CUdeviceptr& slot : ring) {
-      REQUIRE(cusim_launch_check(stream, slot, 0, 0, kMs / 10) == CUDA_SUCCESS);
-      rig.free(slot);
-      slot = rig.allocate(8 * kKiB);
-      const auto value = static_cast<std::uint8_t>(round + 1);
-      REQUIRE(cusim_launch_fill(stream, slot, 8 * kKiB, value, kMs / 10) == CUDA_SUCCESS);
-      REQUIRE(cusim_launch_check(stream, slot, 8 * kKiB, value, kMs / 10) == CUDA_SUCCESS);
-    }
-  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
-  CHECK(cusim_mismatched_bytes() == 0);
-}
-
 TEST_CASE("magazines: a context ends with blocks live, kept and freed; the next one knows none of them") {
   for (const bool paged : {false, true}) {
-    Rig rig(paged ? on_pages() : RigOptions());
+    Rig rig(paged ? paged_options() : RigOptions());
     std::vector<CUdeviceptr> old_ring(100, 0);
     churn(rig, old_ring, 4096, 3000);
     rig.free(old_ring.back());
@@ -314,7 +246,7 @@ TEST_CASE("magazines: blocks of theirs leave them: freed in stream order, marked
 
 TEST_CASE("magazines: blocks go from thread to thread while others look, trim and miss") {
   const bool paged = GENERATE(false, true);
-  Rig rig(paged ? on_pages(limited("24MiB")) : limited("24MiB"));
+  Rig rig(paged ? paged_options(limited_to("24MiB")) : limited_to("24MiB"));
   std::mutex mutex;
   std::deque<std::pair<CUdeviceptr, std::uint8_t>> passed;
   std::atomic<std::uint64_t> failures{0};
@@ -356,7 +288,7 @@ TEST_CASE("magazines: blocks go from thread to thread while others look, trim an
     const observe::Snapshot snapshot = rig.snapshot();
     std::uint64_t live = 0;
     for (const observe::BlockRow& block : snapshot.devices.at(0).blocks) live += block.state == observe::BlockState::live ? 1 : 0;
-    if (live != counter(snapshot, "live_blocks")) broken = "the map and the counters differ";
+    if (live != counter_named(snapshot, "live_blocks")) broken = "the map and the counters differ";
     std::this_thread::yield();
   }
   for (std::thread& thread : threads) thread.join();

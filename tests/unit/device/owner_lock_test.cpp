@@ -1,6 +1,7 @@
 // What magazines stand on: the lock that its owner takes with plain stores, and the table that is read without one.
 #include "pool/device/owner_lock.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <random>
 #include <thread>
@@ -82,7 +83,7 @@ TEST_CASE("block table: entries come and go; what is not entered is not found") 
       CHECK(table.find(extent.address + 512) == nullptr);
       CHECK(table.find(extent.address + 8) == nullptr);
     }
-    for (const heap::Extent& extent : extents) table.remove(extent.address);
+    for (const heap::Extent& extent : extents) table.remove(extent);
     for (const heap::Extent& extent : extents) CHECK(table.find(extent.address) == nullptr);
     CHECK(table.size() == 0);
   }
@@ -91,4 +92,28 @@ TEST_CASE("block table: entries come and go; what is not entered is not found") 
   CHECK_FALSE(table.insert(&beyond));
   CHECK(table.find(beyond.address) == nullptr);
   CHECK(table.find(~std::uint64_t{511}) == nullptr);
+}
+
+TEST_CASE("block table: large blocks have lines of their own; one that is full refuses") {
+  device::BlockTable table;
+  std::vector<heap::Extent> extents(3000);
+  for (std::size_t i = 0; i < extents.size(); ++i) {
+    extents[i].address = 0x10'0000'0000 + i * 3 * kMiB;
+    extents[i].bytes = kMiB;
+  }
+  for (int round = 0; round < 3; ++round) {
+    std::vector<heap::Extent*> entered;
+    for (heap::Extent& extent : extents)
+      if (table.insert(&extent)) entered.push_back(&extent);
+    CHECK(table.size() == entered.size());
+    CHECK(entered.size() > 1000);
+    CHECK(entered.size() < extents.size());  // there are 2048 places
+    for (heap::Extent& extent : extents) {
+      const bool is_entered = std::find(entered.begin(), entered.end(), &extent) != entered.end();
+      CHECK(table.find(extent.address) == (is_entered ? &extent : nullptr));
+    }
+    for (const heap::Extent* extent : entered) table.remove(*extent);
+    for (const heap::Extent& extent : extents) CHECK(table.find(extent.address) == nullptr);
+    CHECK(table.size() == 0);
+  }
 }

@@ -79,7 +79,7 @@ TEST_CASE("small blocks: one record and one query per 64 frees, and no other dri
   const std::uint64_t context_reads = cusim_calls("cuCtxGetCurrent");  // the rig's, as the shim's
   churn(6400);
   CHECK(cusim_calls("cuCtxRecordEvent") <= 200);
-  CHECK(cusim_calls("cuCtxRecordEvent") >= 90);
+  CHECK(cusim_calls("cuCtxRecordEvent") >= 45);  // 256 go at once, at most
   CHECK(cusim_calls("cuEventQuery") <= 202);
   CHECK(cusim_total_calls() - total - (cusim_calls("cuCtxGetCurrent") - context_reads) <= 202);
 }

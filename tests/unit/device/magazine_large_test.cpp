@@ -1,0 +1,136 @@
+// Magazines: large blocks, kept where memory is plenty; and that no block comes back before its work is over.
+#include <deque>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "tests/unit/device/churn.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+/// A device with so much to spare that magazines keep large blocks too.
+RigOptions roomy() {
+  RigOptions options;
+  options.memory = "64GiB";
+  return options;
+}
+}  // namespace
+
+TEST_CASE("magazines: a large size that is asked for again is the thread's own business too") {
+  Rig rig(paged_options(roomy()));
+  std::vector<CUdeviceptr> ring(16, 0);
+  churn(rig, ring, 3 * kMiB, 2000);
+  const std::uint64_t calls = cusim_total_calls();
+  const std::uint64_t context_reads = cusim_calls("cuCtxGetCurrent");
+  const std::uint64_t told = now(rig.counters().allocations);
+  churn(rig, ring, 3 * kMiB, 1000);
+  CHECK(now(rig.counters().allocations) + untold_allocations(rig) == 3000);
+  CHECK(untold_allocations(rig) > 0);
+  CHECK(now(rig.counters().allocations) - told >= 900);  // in few batches
+  CHECK(cusim_total_calls() - calls - (cusim_calls("cuCtxGetCurrent") - context_reads) <= 3 * 1000 / 64);
+  const observe::Snapshot snapshot = rig.snapshot();
+  CHECK(counter_named(snapshot, "live_bytes") == 16 * 3 * kMiB);
+  CHECK(counter_named(snapshot, "allocations") == 3000);
+  free_them(rig, ring);
+}
+
+TEST_CASE("magazines: large blocks of many sizes make room for each other, and all come back") {
+  Rig rig(roomy());
+  std::mt19937_64 random(11);
+  std::vector<CUdeviceptr> ring(64, 0);
+  for (int round = 0; round < 300; ++round) {
+    const std::size_t bytes = (1 + random() % (round < 150 ? 400 : 8)) * 96 * kKiB;  // first more sizes than racks, then few
+    churn(rig, ring, bytes, static_cast<int>(1 + random() % 100));
+    if (round % 50 == 49) REQUIRE(rig.pools().check() == "");
+  }
+  free_them(rig, ring);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  rig.pools().trim();
+  CHECK(now(rig.counters().reserved_bytes) == 0);
+}
+
+TEST_CASE("magazines: large blocks that a thread keeps are there for whoever needs the bytes") {
+  RigOptions options = paged_options();
+  options.memory = "16GiB";
+  Rig rig(options);
+  std::vector<CUdeviceptr> ring(8, 0);
+  churn(rig, ring, 2 * kMiB, 400);
+  free_them(rig, ring);
+  std::thread([&rig] {
+    cuCtxSetCurrent(rig.context());
+    std::vector<CUdeviceptr> other(8, 0);
+    churn(rig, other, 1 * kMiB, 400);
+    free_them(rig, other);
+  }).join();
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  REQUIRE(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS);
+  const std::uint64_t all = free_bytes + now(rig.counters().reserved_bytes);
+  const CUdeviceptr whole = rig.allocate(all / (2 * kMiB) * (2 * kMiB));
+  CHECK(now(rig.counters().native_fallbacks) == 0);
+  rig.free(whole);
+}
+
+TEST_CASE("magazines: large blocks go from thread to thread, and none is anybody's twice") {
+  Rig rig(roomy());
+  std::mutex lock;
+  std::deque<CUdeviceptr> shared;
+  const auto work = [&](unsigned seed) {
+    cuCtxSetCurrent(rig.context());
+    std::mt19937 random(seed);
+    for (int i = 0; i < 4000; ++i) {
+      const CUdeviceptr block = rig.pools().allocate(rig.context(), (1 + random() % 5) * 200 * kKiB, "cuMemAlloc_v2").value();
+      CUdeviceptr other = 0;
+      {
+        const std::lock_guard guard(lock);
+        shared.push_back(block);
+        if (shared.size() > 40) {
+          const std::size_t at = random() % shared.size();
+          other = shared[at];
+          shared.erase(shared.begin() + static_cast<std::ptrdiff_t>(at));
+        }
+      }
+      if (other != 0 && rig.pools().free(other).outcome != FreeOutcome::freed) throw std::logic_error("a free failed");
+    }
+  };
+  std::thread one(work, 1), two(work, 2);
+  one.join();
+  two.join();
+  CHECK(now(rig.counters().allocations) + untold_allocations(rig) == 8000);
+  CHECK(rig.pools().check() == "");
+  free_them(rig, {shared.begin(), shared.end()});
+}
+
+namespace {
+/// Blocks that kernels check and fill, behind the host by all of it.
+void churn_under_work(Rig& rig, std::size_t bytes, std::size_t blocks) {
+  std::vector<CUdeviceptr> ring(blocks, 0);
+  churn(rig, ring, bytes, static_cast<int>(blocks) * 60);
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  for (int round = 0; round < 50; ++round)
+    for (CUdeviceptr& slot : ring) {
+      REQUIRE(cusim_launch_check(stream, slot, 0, 0, kOneMs / 10) == CUDA_SUCCESS);
+      rig.free(slot);
+      slot = rig.allocate(bytes);
+      const auto value = static_cast<std::uint8_t>(round + 1);
+      REQUIRE(cusim_launch_fill(stream, slot, 8 * kKiB, value, kOneMs / 10) == CUDA_SUCCESS);
+      REQUIRE(cusim_launch_check(stream, slot, 8 * kKiB, value, kOneMs / 10) == CUDA_SUCCESS);
+    }
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(cusim_mismatched_bytes() == 0);
+}
+}  // namespace
+
+TEST_CASE("magazines: a freed block waits for the work that was running, as any other") {
+  {
+    Rig rig(limited_to("8MiB"));
+    churn_under_work(rig, 8 * kKiB, 30);
+  }
+  for (const bool paged : {false, true}) {
+    Rig rig(paged ? paged_options(roomy()) : roomy());
+    churn_under_work(rig, 1536 * kKiB, 30);
+  }
+}
