@@ -39,9 +39,6 @@ struct ContextPool {
   std::unique_ptr<SmallBlocks> small;        ///< of `pooled`; null until a thread keeps small blocks
   std::atomic<CUstream> release_stream{nullptr};  ///< private and idle: regions go back in its order
 
-  /// Where new blocks come from first.
-  DeviceAllocator& main() { return pooled != nullptr ? *pooled : natives; }
-
   // under the registry's lock
   struct Registered {
     CUcontext context = nullptr;

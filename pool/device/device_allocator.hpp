@@ -57,7 +57,10 @@ inline std::uint8_t mempool_of(const heap::Extent& extent) { return static_cast<
 
 inline RegionInfo& info_of(const heap::Extent& extent) { return *static_cast<RegionInfo*>(extent.region->owner); }
 
-/// Sums over one allocator, all exact.
+/// One row of the address map, free ones too. `region`: its index there.
+void append_block(const heap::Extent& extent, std::uint32_t region, const TickConverter& time, observe::DeviceSnapshot& out);
+
+/// Sums over one allocator, all exact; or over several.
 struct HeapFigures {
   std::uint64_t region_bytes = 0;
   std::uint64_t free_bytes = 0;
@@ -65,6 +68,8 @@ struct HeapFigures {
   std::uint64_t wholly_free_bytes = 0;
   std::uint64_t inactive_split_bytes = 0;
   std::uint64_t largest_free_remapped_bytes = 0;  ///< equals largest_free_bytes where nothing can be remapped
+
+  void add(const HeapFigures& other);
 };
 
 /// A block that had to be made, and whether the allocator got less memory than it would have liked.

@@ -25,20 +25,28 @@ std::atomic<std::uint64_t>& outside_of(observe::LiveOutside& outside, OutsideKin
   }
   return outside.host;
 }
+
+/// Of both of a context's allocators.
+HeapFigures figures_of(const ContextPool& home, DeviceState& device) CUPOOL_REQUIRES(device.lock) {
+  HeapFigures sum = home.natives.figures(device);
+  if (home.pooled != nullptr) sum.add(home.pooled->figures(device));
+  return sum;
+}
 }  // namespace
+
+void HeapFigures::add(const HeapFigures& other) {
+  region_bytes += other.region_bytes;
+  free_bytes += other.free_bytes;
+  largest_free_bytes = std::max(largest_free_bytes, other.largest_free_bytes);
+  wholly_free_bytes += other.wholly_free_bytes;
+  inactive_split_bytes += other.inactive_split_bytes;
+  largest_free_remapped_bytes = std::max(largest_free_remapped_bytes, other.largest_free_remapped_bytes);
+}
 
 HeapFigures DevicePool::figures() {
   HeapFigures sum;
-  for (const auto& home : homes_) {
-    if (home->context == nullptr) continue;
-    const HeapFigures one = home->main().figures(device_);
-    sum.region_bytes += one.region_bytes;
-    sum.free_bytes += one.free_bytes;
-    sum.largest_free_bytes = std::max(sum.largest_free_bytes, one.largest_free_bytes);
-    sum.wholly_free_bytes += one.wholly_free_bytes;
-    sum.inactive_split_bytes += one.inactive_split_bytes;
-    sum.largest_free_remapped_bytes = std::max(sum.largest_free_remapped_bytes, one.largest_free_remapped_bytes);
-  }
+  for (const auto& home : homes_)
+    if (home->context != nullptr) sum.add(figures_of(*home, device_));
   return sum;
 }
 
@@ -94,7 +102,9 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
   evidence.releasable_bytes = now.wholly_free_bytes;
   evidence.releasable_with_deferred_bytes = 0;
   for (const auto& one : homes_) {
-    if (one->context == nullptr || one->pooled == nullptr) continue;
+    if (one->context == nullptr) continue;
+    *evidence.releasable_with_deferred_bytes += one->natives.figures_without_deferred(device_).wholly_free_bytes;
+    if (one->pooled == nullptr) continue;
     const HeapFigures projected = one->pooled->figures_without_deferred(device_);
     *evidence.releasable_with_deferred_bytes += projected.wholly_free_bytes;
     one->pooled->add_evidence(device_, evidence);
@@ -176,7 +186,7 @@ void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std
   std::uint64_t pool_free_bytes = 0;
   for (const auto& home : homes_) {
     if (home->context == nullptr) continue;
-    const HeapFigures now = home->main().figures(device_);
+    const HeapFigures now = figures_of(*home, device_);
     pool_free_bytes += home->context == context ? now.free_bytes : now.wholly_free_bytes;
   }
   // Natively the free would have waited, so what waits for the GPU is as good as free.

@@ -24,6 +24,12 @@ observe::Fragmentation peak_of(const observe::LiveFragmentation& live) {
 }
 }  // namespace
 
+void append_block(const heap::Extent& extent, std::uint32_t region, const TickConverter& time, observe::DeviceSnapshot& out) {
+  const bool free = extent.state == heap::ExtentState::free;
+  const auto state = free ? observe::BlockState::free : is_counted_live(extent) ? observe::BlockState::live : observe::BlockState::deferred;
+  out.blocks.push_back({extent.address, extent.bytes, free ? 0 : extent.requested_bytes, free ? 0 : time.unix_ns(extent.allocated_ticks), region, free ? 0 : extent.site, state});
+}
+
 bool DevicePool::snapshot(std::uint64_t deadline_ns, observe::DeviceSnapshot& out) {
   Clock& clock = device_.services.clock;
   while (!device_.lock.try_lock()) {

@@ -4,7 +4,6 @@
 namespace cupool::device {
 
 using heap::Extent;
-using heap::ExtentState;
 
 Extent* ExtentAllocator::allocate(DeviceState&, const AllocationRequest& request) { return heap_.allocate(request.bytes, request.lane); }
 void ExtentAllocator::defer(DeviceState&, Extent* extent) { heap_.defer(extent); }
@@ -19,12 +18,6 @@ void ExtentAllocator::drain_lane(std::uint32_t lane, Batch& batch) {
     extent->allocated_ticks = 0;
     batch.push(extent);
   });
-}
-
-void ExtentAllocator::append_block(const Extent& extent, std::uint32_t region, const TickConverter& time, observe::DeviceSnapshot& out) {
-  const bool free = extent.state == ExtentState::free;
-  const auto state = free ? observe::BlockState::free : is_counted_live(extent) ? observe::BlockState::live : observe::BlockState::deferred;
-  out.blocks.push_back({extent.address, extent.bytes, free ? 0 : extent.requested_bytes, free ? 0 : time.unix_ns(extent.allocated_ticks), region, free ? 0 : extent.site, state});
 }
 
 }  // namespace cupool::device

@@ -25,9 +25,6 @@ class ExtentAllocator : public DeviceAllocator {
  protected:
   ExtentAllocator() = default;
   explicit ExtentAllocator(const heap::FitPolicy& policy) : heap_(policy) {}
-  /// One block of the address map, free ones too. `region`: its index there.
-  static void append_block(const heap::Extent& extent, std::uint32_t region, const TickConverter& time, observe::DeviceSnapshot& out);
-
   heap::ExtentHeap heap_;
 };
 

@@ -36,11 +36,25 @@ Extent* NativeBlocks::find_containing(DeviceState&, std::uint64_t address) {
   return address - node.region.address < node.region.bytes ? &node.extent : nullptr;
 }
 
-HeapFigures NativeBlocks::figures(DeviceState& device) const {
+/// Of the blocks in `state`, as if each were free.
+HeapFigures NativeBlocks::figures_of(ExtentState state) const {
   HeapFigures figures;
+  for (const auto& [address, node] : nodes_)
+    if (const std::uint64_t bytes = node.extent.bytes; node.extent.state == state) figures.add({0, bytes, bytes, bytes, 0, bytes});
+  return figures;
+}
+
+/// A block that waits to be given back is free like a region without blocks, although nothing is served from it.
+HeapFigures NativeBlocks::figures(DeviceState& device) const {
   const std::uint64_t idle_bytes = device.idle_owner == this ? device.idle_bytes : 0;
-  figures.region_bytes = bytes_ + idle_bytes;
-  figures.free_bytes = figures.largest_free_bytes = figures.largest_free_remapped_bytes = figures.wholly_free_bytes = idle_bytes;
+  HeapFigures figures{bytes_ + idle_bytes, idle_bytes, idle_bytes, idle_bytes, 0, idle_bytes};
+  if (waiting_ != 0) figures.add(figures_of(ExtentState::free));
+  return figures;
+}
+
+HeapFigures NativeBlocks::figures_without_deferred(DeviceState& device) const {
+  HeapFigures figures = this->figures(device);
+  figures.add(figures_of(ExtentState::deferred));
   return figures;
 }
 
@@ -211,11 +225,7 @@ void NativeBlocks::append_map(DeviceState&, const TickConverter& time, observe::
   for (const auto& [address, node] : nodes_) {
     const auto region = static_cast<std::uint32_t>(out.regions.size());
     out.regions.push_back({address, node.region.bytes, reinterpret_cast<std::uint64_t>(node.info.home->context)});
-    const auto state = node.extent.state == ExtentState::live       ? observe::BlockState::live
-                       : node.extent.state == ExtentState::deferred ? observe::BlockState::deferred
-                                                                    : observe::BlockState::free;
-    out.blocks.push_back({address, node.extent.bytes, node.extent.requested_bytes, time.unix_ns(node.extent.allocated_ticks), region,
-                          node.extent.site, state});
+    append_block(node.extent, region, time, out);
   }
 }
 

@@ -26,7 +26,7 @@ class NativeBlocks final : public DeviceAllocator {
   heap::Extent* find(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) override;
   heap::Extent* find_containing(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) override;
   HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
-  HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override { return figures(device); }
+  HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
   void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;
   std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
@@ -55,6 +55,7 @@ class NativeBlocks final : public DeviceAllocator {
   using Nodes = std::map<std::uint64_t, Node>;
 
   heap::Extent* insert(Nodes::node_type&& handle);
+  HeapFigures figures_of(heap::ExtentState state) const;
 
   const std::unique_ptr<BlockSource> source_;
   Nodes nodes_;
