@@ -85,6 +85,41 @@ bool DevicePool::retire_oldest(CUcontext asking, bool may_wait, Error* error) {
   return true;
 }
 
+/// Does the pool have what the program needs, and only the moment is bad? What has no event yet would do, is a small part of all, and the last such
+/// moment is long ago. Else the pool is to grow.
+bool DevicePool::is_bad_moment(std::uint64_t request_bytes) {
+  const observe::Counters& counters = device_.counters();
+  const std::uint64_t batch_bytes = deferred_.batch_bytes();
+  const std::uint64_t allocations = counters.allocations.value.load(std::memory_order_relaxed);
+  if (batch_bytes < request_bytes || batch_bytes > counters.reserved_bytes.current.load(std::memory_order_relaxed) / kReservedShare) return false;
+  if (allocations - last_bad_moment_ < kBadMomentDistance) return false;
+  last_bad_moment_ = allocations;
+  return true;
+}
+
+/// What was freed since the last epoch, when nothing runs any more: true. One event and one look; the batch stays as it is when there is work.
+bool DevicePool::retire_batch_if_idle(CUcontext asking, Error* error) {
+  if (deferred_.batch_is_empty() || capturing() || !may_call_driver() || device_.disabled || unpooled_) return false;
+  if (device_.services.cannot_record.load(std::memory_order_relaxed)) return false;
+  Epoch* epoch = deferred_.close();
+  FenceResult result{FenceAnswer::impossible, {}};
+  try {
+    const MutexUnlock unlocked(device_.lock);
+    result = epoch->fence.record(device_, asking);
+    if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) result = epoch->fence.poll(device_, asking);
+  } catch (const std::bad_alloc&) {
+    result = {FenceAnswer::impossible, {}};
+  }
+  epoch->fence.clear(device_.services.contexts);
+  if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) {
+    retire(deferred_.finish(epoch));
+    return true;
+  }
+  deferred_.reopen(epoch);
+  *error = result.error;
+  return false;
+}
+
 /// More waits for the GPU than the device has to spare: new blocks would be pushed into fresh memory and scattered over it, and what is
 /// scattered stays so. The frees natively had waited, so this one does, for all that came before it, if they are not over anyway: one wait, for
 /// the newest of them, whose events cover the work of the older ones.

@@ -70,6 +70,7 @@ class DeferredFrees {
   Batch& batch() { return batch_; }  ///< the open one, to push many
   bool batch_is_due() const { return batch_.count >= kBatchFrees || batch_.bytes >= due_bytes_; }
   void set_due_bytes(std::uint64_t bytes) { due_bytes_ = bytes; }
+  std::uint64_t due_bytes() const { return due_bytes_; }
   std::uint64_t batch_bytes() const { return batch_.bytes; }
   bool batch_is_empty() const { return batch_.count == 0; }
 

@@ -103,6 +103,7 @@ class DevicePool {
   static constexpr std::uint64_t kEpochShare = 12;
   static constexpr std::uint64_t kReservedShare = 8;
   static constexpr std::uint64_t kDeferredShare = 3;
+  static constexpr std::uint64_t kBadMomentDistance = 1024;  ///< allocations
   /// While something captures, a free that would have waited natively waits at the latest when so much has no event: an allocation cannot.
   static constexpr std::uint64_t kUnrecordedBytes = 2 * kMiB;
 
@@ -184,6 +185,8 @@ class DevicePool {
   // deferral.cpp
   void defer(heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   Error close_epoch(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
+  bool is_bad_moment(std::uint64_t request_bytes) CUPOOL_REQUIRES(device_.lock);
+  bool retire_batch_if_idle(CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);
   bool retire_oldest(CUcontext asking, bool may_wait, Error* error) CUPOOL_REQUIRES(device_.lock);
   void retire(Batch batch) CUPOOL_REQUIRES(device_.lock);
   FenceResult synchronise_and_retire(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
@@ -250,6 +253,7 @@ class DevicePool {
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint32_t lane_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint32_t looks_owed_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< at the oldest epoch
+  std::uint64_t last_bad_moment_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< in allocations
   std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of the driver's allocations
   std::unordered_map<std::uint64_t, std::uint32_t> paged_memops_ CUPOOL_GUARDED_BY(device_.lock);  ///< of mapped handles; else in RegionInfo
   std::atomic<bool> peak_is_new_{false};  ///< written under the lock

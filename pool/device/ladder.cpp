@@ -2,7 +2,8 @@
 //
 //   hole     memory that is free now
 //   retire   deferred frees whose work is over (a query, no wait)
-//   magazines  small blocks that threads keep for themselves are everybody's again, and so are their latest frees
+//   magazines  blocks that threads keep for themselves are everybody's again; what was freed since the last epoch too, if nothing runs
+//              any more: how much that is depends on the moment, and a job that repeats itself must not need more in its hundredth step
 //   grow     more memory from the driver; backs off to the exact need
 //   steal    for a stream: what other streams freed, behind the events of those frees, on the device
 //   lanes    what streams keep for themselves becomes everybody's when its work is over
@@ -104,9 +105,16 @@ Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
 Climbed Ladder::magazines(DevicePool& pool, Attempt& attempt) {
   attempt.is_short = true;
   ++pool.climbing_;
-  const bool is_kept = pool.kept_bytes_ != 0;
+  bool is_more = pool.kept_bytes_ != 0;
   pool.close_magazines();
-  return is_kept ? hole(pool, attempt) : Climbed(nullptr);
+  Climbed found = is_more ? hole(pool, attempt) : Climbed(nullptr);
+  if (found.value() != nullptr) return found;
+  Error error{};
+  is_more = pool.is_bad_moment(attempt.request.bytes) && pool.retire_batch_if_idle(attempt.context, &error);
+  while (is_more && pool.retire_oldest(attempt.context, false, &error)) {
+  }
+  if (error.code != CUDA_SUCCESS) return error;
+  return is_more ? hole(pool, attempt) : Climbed(nullptr);
 }
 
 Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {

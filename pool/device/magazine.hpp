@@ -87,6 +87,7 @@ struct alignas(128) Magazine {
   static constexpr std::uint64_t kMostBytes = kGiB;  ///< freed, and twice as many kept
   static constexpr std::uint64_t kMostBatchBytes = kMiB;
   static constexpr std::size_t kLargeSizes = 32;
+  static constexpr std::uint32_t kMostFreesWithLarge = 63;
   static constexpr std::uint64_t kLeastLarge = 8;    ///< so many blocks of a large size must fit into the budget
   static constexpr std::size_t kParcels = 8;         ///< so many batches of frees may be on their way
 
@@ -124,6 +125,7 @@ struct alignas(128) Magazine {
   std::uint64_t next_buffer_id CUPOOL_GUARDED_BY(lock) = 0;
   std::uint64_t end_buffer_id CUPOOL_GUARDED_BY(lock) = 0;
   std::uint64_t budget_bytes = 0;  ///< as kMostBytes, or less where memory is short. Written under both locks
+  std::uint64_t free_budget_bytes = 0;  ///< of it, for frees that have no event yet. Likewise
   std::uint64_t taken_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< out of the racks since the device was last told
   std::uint64_t freed_bytes CUPOOL_GUARDED_BY(lock) = 0;
   heap::Extent* freed CUPOOL_GUARDED_BY(lock) = nullptr;  ///< through bin_next, newest first
@@ -219,7 +221,8 @@ inline bool Magazine::free(CUdeviceptr address, std::uint16_t thread) {
   heap::Extent* extent = table->find(address);
   // Nothing of it is read before it is this thread's: whoever frees a block for the second time may find it in the heap's hands.
   if (extent == nullptr || !extent->state.change(heap::ExtentState::live, heap::ExtentState::cached)) return false;
-  if (table->find(address) != extent || extent->flags != 0 || freed_bytes + extent->bytes > budget_bytes) {
+  const std::uint32_t most_frees = extent->bytes <= kLargestSmallBlock_bytes ? kMostFrees : kMostFreesWithLarge;
+  if (table->find(address) != extent || extent->flags != 0 || freed_count >= most_frees || freed_bytes + extent->bytes > free_budget_bytes) {
     extent->state = heap::ExtentState::live;
     return false;
   }

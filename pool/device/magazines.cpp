@@ -19,6 +19,7 @@ using observe::EventKind;
 namespace {
 constexpr std::uint64_t kMagazineShare = 256;  ///< of what the program has never needed at once: so much a thread may keep
 constexpr std::uint64_t kLeastBudget_bytes = 32 * kKiB;
+constexpr std::uint64_t kFreeShare = 4;  ///< of an epoch. How much lies here differs from step to step of a job, and is on top of what it needs
 constexpr std::uint64_t kLargeBudget_bytes = 16 * kMiB;  ///< without so much, large blocks are the heap's alone: it places them better
 constexpr std::uint64_t kBufferIds = 1024;  ///< given to a magazine at a time
 }  // namespace
@@ -70,6 +71,7 @@ Extent* DevicePool::take_small(ContextPool& home, const AllocationRequest& reque
   tell(magazine);
   if (counts_run_ahead(request)) visit_open_magazines(&DevicePool::tell, &magazine);
   magazine.budget_bytes = budget_bytes;
+  magazine.free_budget_bytes = std::min(budget_bytes, deferred_.due_bytes() / kFreeShare);
   if (magazine.budget_bytes < kLeastBudget_bytes) {
     close(magazine);
     return nullptr;

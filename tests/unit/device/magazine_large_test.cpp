@@ -21,17 +21,17 @@ RigOptions roomy() {
 TEST_CASE("magazines: a large size that is asked for again is the thread's own business too") {
   Rig rig(paged_options(roomy()));
   std::vector<CUdeviceptr> ring(16, 0);
-  churn(rig, ring, 3 * kMiB, 2000);
+  churn(rig, ring, 512 * kKiB, 2000);
   const std::uint64_t calls = cusim_total_calls();
   const std::uint64_t context_reads = cusim_calls("cuCtxGetCurrent");
   const std::uint64_t told = now(rig.counters().allocations);
-  churn(rig, ring, 3 * kMiB, 1000);
+  churn(rig, ring, 512 * kKiB, 1000);
   CHECK(now(rig.counters().allocations) + untold_allocations(rig) == 3000);
   CHECK(untold_allocations(rig) > 0);
   CHECK(now(rig.counters().allocations) - told >= 900);  // in few batches
-  CHECK(cusim_total_calls() - calls - (cusim_calls("cuCtxGetCurrent") - context_reads) <= 3 * 1000 / 64);
+  CHECK(cusim_total_calls() - calls - (cusim_calls("cuCtxGetCurrent") - context_reads) <= 1000 / 8);
   const observe::Snapshot snapshot = rig.snapshot();
-  CHECK(counter_named(snapshot, "live_bytes") == 16 * 3 * kMiB);
+  CHECK(counter_named(snapshot, "live_bytes") == 16 * 512 * kKiB);
   CHECK(counter_named(snapshot, "allocations") == 3000);
   free_them(rig, ring);
 }
