@@ -61,10 +61,13 @@ Error DevicePool::close_epoch(CUcontext asking, bool inside_free) {
   return result.error;
 }
 
-/// Looks at the oldest epoch, and retires it when its fence is done: true. `may_wait`: waits without end where that is safe.
+/// Looks at the oldest epoch, and retires it when its fence is done: true. `may_wait`: waits without end where that is safe: for the oldest, or
+/// where that was closed late for the first that was not. Its events cover the work of the older ones.
 bool DevicePool::retire_oldest(CUcontext asking, bool may_wait, Error* error) {
   Epoch* epoch = deferred_.oldest();
   if (epoch == nullptr || epoch->busy || !epoch->recorded || !may_call_driver()) return false;
+  Epoch* const newer = may_wait && epoch->waitable == nullptr && !deferred_.is_awaited() ? deferred_.first_waitable() : nullptr;
+  if (newer != nullptr) epoch = newer;
   const CUcontext waitable = may_wait ? epoch->waitable : nullptr;
   epoch->busy = true;
   epoch->waiting = waitable != nullptr;
@@ -80,6 +83,10 @@ bool DevicePool::retire_oldest(CUcontext asking, bool may_wait, Error* error) {
     return false;
   }
   if (result.answer != FenceAnswer::done) return false;
+  if (newer != nullptr) {
+    newer->waitable = nullptr;  // it is over: whoever asks is told at once
+    return retire_oldest(asking, false, error);
+  }
   epoch->fence.clear(device_.services.contexts);
   retire(deferred_.finish(epoch));
   return true;
@@ -132,11 +139,8 @@ Error DevicePool::catch_up(CUcontext asking) {
   }
   if (late.code != CUDA_SUCCESS || !is_behind()) return late;
   Epoch* target = nullptr;
-  for (Epoch* epoch = deferred_.oldest(); epoch != nullptr; epoch = epoch->next) {
-    const bool is_own = epoch->next == nullptr;  // this very free's: it never waits for that
-    if (is_own || epoch->busy || !epoch->recorded || epoch->waitable == nullptr) break;
-    target = epoch;
-  }
+  for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && epoch->next != nullptr; epoch = epoch->next)  // the last is this very free's
+    if (!epoch->busy && epoch->recorded && epoch->waitable != nullptr) target = epoch;
   if (target == nullptr) return {};
   target->busy = target->waiting = true;
   FenceResult result;

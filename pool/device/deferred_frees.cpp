@@ -93,6 +93,18 @@ void DeferredFrees::unlink(Epoch* epoch) {
   spare_.push_back(epoch);
 }
 
+Epoch* DeferredFrees::first_waitable() const {
+  Epoch* epoch = head_;
+  while (epoch != nullptr && (epoch->busy || !epoch->recorded || epoch->waitable == nullptr)) epoch = epoch->next;
+  return epoch;
+}
+
+bool DeferredFrees::is_awaited() const {
+  const Epoch* epoch = head_;
+  while (epoch != nullptr && !epoch->waiting) epoch = epoch->next;
+  return epoch != nullptr;
+}
+
 void DeferredFrees::reopen(Epoch* epoch) {
   batch_.prepend(epoch->batch);
   unlink(epoch);

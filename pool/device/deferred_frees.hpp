@@ -68,6 +68,10 @@ class DeferredFrees {
 
   void push(heap::Extent* extent) { batch_.push(extent); }
   Batch& batch() { return batch_; }  ///< the open one, to push many
+  /// The oldest that may be waited for, and that nobody is busy with.
+  Epoch* first_waitable() const;
+  /// A thread waits for one of them.
+  bool is_awaited() const;
   bool batch_is_due() const { return batch_.count >= kBatchFrees || batch_.bytes >= due_bytes_; }
   void set_due_bytes(std::uint64_t bytes) { due_bytes_ = bytes; }
   std::uint64_t due_bytes() const { return due_bytes_; }

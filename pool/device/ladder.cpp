@@ -195,7 +195,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     if (!found.ok() || found.value() != nullptr) return found;
     const Epoch* oldest = pool.deferred_.oldest();
     const bool hopeful = oldest != nullptr || pool.has_stamped() || pool.release_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes));
-    const bool in_good_hands = oldest != nullptr && oldest->waiting;  // a thread that natively would have waited as well
+    const bool in_good_hands = pool.deferred_.is_awaited();  // a thread that natively would have waited as well
     if (!hopeful || (clock.now_ns() >= until_ns && !in_good_hands)) return nullptr;
     const MutexUnlock unlocked(pool.device_.lock);
     clock.pause(pause_ns);
