@@ -14,6 +14,8 @@ void SimClock::pause(std::uint64_t duration_ns) {
   std::this_thread::sleep_for(std::chrono::microseconds(1));
 }
 
+void DriversClock::pause(std::uint64_t) { std::this_thread::sleep_for(std::chrono::microseconds(1)); }
+
 Rig::Rig(const RigOptions& options) {
   cusim_configure("DEVICES", std::to_string(options.devices).c_str());
   cusim_configure("MEMORY", options.memory);

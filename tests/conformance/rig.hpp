@@ -26,6 +26,13 @@ class SimClock final : public Clock {
   void pause(std::uint64_t duration_ns) override;
 };
 
+/// Time passes in the driver only: for threads that wait for each other, however long one of them is kept from running meanwhile.
+class DriversClock final : public Clock {
+ public:
+  std::uint64_t now_ns() const override { return cusim_now_ns(); }
+  void pause(std::uint64_t duration_ns) override;
+};
+
 struct RigOptions {
   /// The backing is segments unless a test says otherwise: most rules are about neither, and many tests count regions.
   RigOptions() { pool.backing = config::Backing::segments; }

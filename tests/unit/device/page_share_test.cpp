@@ -87,7 +87,10 @@ TEST_CASE("pages: where access is refused, everything is as before, and the pool
 }
 
 TEST_CASE("pages: sharing beside threads that allocate, free and trim reaches every block there is in the end") {
-  Rig rig(paged(2));
+  DriversClock clock;
+  RigOptions options = paged(2);
+  options.clock = &clock;
+  Rig rig(options);
   std::vector<CUdeviceptr> kept;
   for (int i = 0; i < 8; ++i) kept.push_back(rig.allocate(3 * kMiB));
   std::vector<std::thread> threads;

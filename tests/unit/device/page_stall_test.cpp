@@ -2,7 +2,6 @@
 #include <catch2/catch.hpp>
 
 #include <atomic>
-#include <chrono>
 #include <thread>
 
 #include "tests/conformance/rig.hpp"
@@ -127,13 +126,6 @@ CUresult create_slowly(CUmemGenericAllocationHandle* out, std::size_t bytes, con
   cusim_advance_ns(30'000'000);
   return g_create(out, bytes, properties, flags);
 }
-
-/// Time passes in the driver only, however often the waiting thread looks meanwhile.
-class DriversClock final : public Clock {
- public:
-  std::uint64_t now_ns() const override { return cusim_now_ns(); }
-  void pause(std::uint64_t) override { std::this_thread::sleep_for(std::chrono::microseconds(1)); }
-};
 }  // namespace
 
 TEST_CASE("stalled pages: a thread that goes on is waited for, however long all of it takes") {
