@@ -36,7 +36,7 @@ struct ContextPool {
   std::uint32_t burials = 0;                 ///< threads in pooled->bury()
   NativeBlocks natives;                      ///< blocks that are allocations of their own
   StreamLanes streams;                       ///< of `pooled`
-  std::unique_ptr<SmallBlocks> small;        ///< of `pooled`; null until a thread keeps small blocks
+  std::unique_ptr<KeptBlocks> kept;          ///< of `pooled`; null until a thread keeps blocks
   std::atomic<CUstream> release_stream{nullptr};  ///< private and idle: regions go back in its order
 
   // under the registry's lock

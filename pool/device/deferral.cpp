@@ -30,7 +30,7 @@ void DevicePool::retire(Batch batch) {
   for (Extent* extent = batch.first; extent != nullptr;) {
     Extent* next = extent->bin_next;
     if ((extent->flags & kUsedAgainFlag) == 0) device_.note(EventKind::free_completed, now, *extent, 0);
-    if (!extent->is_small || !keep_small(extent, depot_bytes)) info_of(*extent).allocator->recycle(device_, extent);
+    if (!extent->is_in_table || !keep_in_depot(extent, depot_bytes)) info_of(*extent).allocator->recycle(device_, extent);
     extent = next;
   }
 }

@@ -130,7 +130,7 @@ void DevicePool::forget(ContextPool& home) {
   struct Books final : DeviceAllocator::LossVisitor {
     Books(DevicePool& device_pool, std::uint64_t at_ticks) : pool(device_pool), now(at_ticks) {}
     void lost(Extent& extent) override CUPOOL_REQUIRES(pool.device_.lock) {
-      forget_small(&extent);
+      leave_table(&extent);
       if (!is_counted_live(extent)) {
         pool.device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(extent.bytes));
       } else {

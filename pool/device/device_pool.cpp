@@ -57,7 +57,7 @@ void DevicePool::count_live(const Extent& extent, std::int64_t sign) {
   if (const std::uint8_t mempool = mempool_of(extent)) device_.mempools[mempool].used_bytes += static_cast<std::uint64_t>(sign) * extent.bytes;
 }
 
-CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, SmallUser user, Error* answer) {
+CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, MagazineUser user, Error* answer) {
   AllocationRequest request;
   request.bytes = round_request(bytes);
   request.requested_bytes = bytes;
@@ -67,7 +67,7 @@ CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size
   return serve(home, context, request, api, thread, may_be_kept && user.may_keep ? &user : nullptr, answer);
 }
 
-CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, SmallUser* user, Error* answer) {
+CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, MagazineUser* user, Error* answer) {
   const MutexLock lock(device_.lock);
   if (request.stream.identity != 0) [[unlikely]] {
     home->streams.see(request.stream.identity);
@@ -76,7 +76,7 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
   // What waited for a capture to end is handled at the next operation after it: this one may be it.
   const bool must_look = deferred_.batch_is_due() && !capturing();
   if (home->context == context && home->serving && home->pooled != nullptr && !device_.disabled && !must_look && request.bytes != 0) {
-    Extent* extent = user != nullptr ? take_small(*home, request, *user) : nullptr;
+    Extent* extent = user != nullptr ? take_kept(*home, request, *user) : nullptr;
     if (extent == nullptr) extent = home->pooled->allocate(device_, request);
     if (extent != nullptr && extent->bytes == request.bytes) {
       device_.counters().rung_hole.add();
@@ -139,7 +139,7 @@ Extent* DevicePool::begin_free(CUdeviceptr address, FreeOutcome* outcome) {
 }
 
 /// A small block may be freed by another thread at this moment, in its magazine: one of the two has it, and the other freed it twice.
-bool DevicePool::claim(Extent& extent) { return !extent.is_small || extent.state.change(ExtentState::live, ExtentState::deferred); }
+bool DevicePool::claim(Extent& extent) { return !extent.is_in_table || extent.state.change(ExtentState::live, ExtentState::deferred); }
 
 FreeOutcome DevicePool::free_locked(CUdeviceptr address, std::uint16_t thread, Error* answer, bool* must_clear) {
   const MutexLock lock(device_.lock);
@@ -147,7 +147,7 @@ FreeOutcome DevicePool::free_locked(CUdeviceptr address, std::uint16_t thread, E
   Extent* extent = begin_free(address, &outcome);
   if (extent == nullptr) return outcome;
   *must_clear = !memops_to_clear_.empty();
-  if (!extent->is_small) return free_block(extent, thread, answer);
+  if (!extent->is_in_table) return free_block(extent, thread, answer);
   const ContextPool& home = *info_of(*extent).home;
   visit_own_magazine(home, &DevicePool::send);
   outcome = free_block(extent, thread, answer);
@@ -162,7 +162,7 @@ FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* 
     defer(extent, thread);  // never reused
     return FreeOutcome::freed;
   }
-  if (!may_keep_small()) forget_small(extent);
+  if (!may_keep()) leave_table(extent);
   if (device_.services.options.free == config::FreeMode::immediate) {
     unbook(*extent);
     const std::uint64_t now = ticks();

@@ -55,7 +55,7 @@ class DevicePool {
   // Scalars in registers, and the error where the caller keeps it: a Result copied right after it was written field by field
   // stalls (two narrow stores cannot be forwarded to one wide load), for longer than a pool hit takes.
   /// 0 with `*answer` set when there is no block.
-  CUdeviceptr allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, SmallUser user, Error* answer);
+  CUdeviceptr allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, MagazineUser user, Error* answer);
   /// `*answer` is set when the outcome is `failed`.
   FreeOutcome free(CUdeviceptr address, std::uint16_t thread, Error* answer);
   /// The calling thread keeps nothing for itself any more.
@@ -108,7 +108,7 @@ class DevicePool {
   static constexpr std::uint64_t kUnrecordedBytes = 2 * kMiB;
 
   // device_pool.cpp
-  CUdeviceptr serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, SmallUser* user, Error* answer)
+  CUdeviceptr serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, MagazineUser* user, Error* answer)
       CUPOOL_EXCLUDES(device_.lock);
   heap::Extent* begin_free(CUdeviceptr address, FreeOutcome* outcome) CUPOOL_REQUIRES(device_.lock);
   static bool claim(heap::Extent& extent);
@@ -128,12 +128,12 @@ class DevicePool {
   FreeOutcome free_synchronously(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
 
   // magazines.cpp
-  bool may_keep_small() CUPOOL_REQUIRES(device_.lock);
+  bool may_keep() CUPOOL_REQUIRES(device_.lock);
   Magazine* own_magazine(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
-  heap::Extent* take_small(ContextPool& home, const AllocationRequest& request, SmallUser& user) CUPOOL_REQUIRES(device_.lock);
-  void refill(Magazine& magazine, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  heap::Extent* take_kept(ContextPool& home, const AllocationRequest& request, MagazineUser& user) CUPOOL_REQUIRES(device_.lock);
+  void refill(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   Rack* make_rack(Magazine& magazine, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void refill_large(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  bool add_from_hole(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void drop(Magazine& magazine, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void drop_misfits(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   heap::Extent* take_from_depot(ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
@@ -149,9 +149,9 @@ class DevicePool {
   void close(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void close_magazines() CUPOOL_REQUIRES(device_.lock);
   void let_go(ContextPool& home, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock);
-  static void forget_small(heap::Extent* extent);
+  static void leave_table(heap::Extent* extent);
   std::uint64_t depot_limit_bytes() CUPOOL_REQUIRES(device_.lock);
-  bool keep_small(heap::Extent* extent, std::uint64_t limit_bytes) CUPOOL_REQUIRES(device_.lock);
+  bool keep_in_depot(heap::Extent* extent, std::uint64_t limit_bytes) CUPOOL_REQUIRES(device_.lock);
   void look_for_peak() CUPOOL_REQUIRES(device_.lock);
   std::uint64_t collect_timeline(std::vector<observe::Event>& out) CUPOOL_REQUIRES(device_.lock);
 

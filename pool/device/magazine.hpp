@@ -69,13 +69,13 @@ struct MagazineSurroundings {
 };
 
 /// The thread that asks, and the magazine that it remembers for the context it asks in.
-struct SmallUser {
+struct MagazineUser {
   bool may_keep = true;    ///< false: it is about to end
   Magazine*& magazine;
 };
 
 /// What the magazines of one context share.
-struct SmallBlocks {
+struct KeptBlocks {
   BlockTable table;
   std::array<Rack, kSmallSizes> depot;  ///< freed, complete, and nobody's: for the next refill
   std::uint64_t bytes = 0;              ///< Σ depot

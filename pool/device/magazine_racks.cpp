@@ -13,6 +13,7 @@ using heap::ExtentState;
 namespace {
 constexpr std::uint64_t kDepotShare = 64;  ///< of what the program has never needed at once: so much a context may keep
 constexpr std::uint64_t kLargestDepot_bytes = 64 * kMiB;
+constexpr std::uint64_t kYoungest = ~std::uint64_t{0};  ///< the heap takes the block for one that comes and goes
 constexpr std::uint32_t kTurnsAway = 16;   ///< a size that was asked for yesterday makes room for today's
 }  // namespace
 
@@ -42,68 +43,55 @@ void DevicePool::drop_misfits(Magazine& magazine) {
   }
 }
 
-/// One block of a large size, which comes and goes.
-void DevicePool::refill_large(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) {
-  rack.batch = kTurnsAway;
-  Extent* extent = home.pooled->allocate(device_, request);
-  if (extent == nullptr) return;
-  if (extent->bytes != request.bytes || !home.small->table.insert(extent)) {
-    home.pooled->recycle(device_, extent);
-    return;
+/// From a hole into the rack, for good; false when there is none.
+bool DevicePool::add_from_hole(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) {
+  Extent* extent = nullptr;
+  try {
+    extent = home.pooled->allocate(device_, request);
+  } catch (const std::bad_alloc&) {
   }
-  extent->is_small = true;
-  extent->birth = ~std::uint64_t{0};
+  if (extent == nullptr) return false;
+  if (extent->bytes != request.bytes || !home.kept->table.insert(extent)) {
+    home.pooled->recycle(device_, extent);
+    return false;
+  }
+  extent->is_in_table = true;
+  if (extent->bytes > kLargestSmallBlock_bytes) extent->birth = kYoungest;
   extent->state = ExtentState::cached;
   change_kept(magazine, static_cast<std::int64_t>(request.bytes));
   rack.push(extent);
+  return true;
 }
 
 /// From the depot, else from holes; no driver call, and nothing that is not free anyway.
-void DevicePool::refill(Magazine& magazine, ContextPool& home, const AllocationRequest& request) {
-  Rack& rack = *magazine.rack_of(request.bytes);
+void DevicePool::refill(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) {
   if (request.bytes > kLargestSmallBlock_bytes) {
-    try {
-      refill_large(magazine, home, request, rack);
-    } catch (const std::bad_alloc&) {
-    }
+    rack.batch = kTurnsAway;
+    add_from_hole(magazine, home, request, rack);
     return;
   }
   const std::uint64_t most = std::min({std::uint64_t{Magazine::kMostBatch}, Magazine::kMostBatchBytes / request.bytes, magazine.budget_bytes / 4 / request.bytes});
   const std::uint32_t batch = std::min(rack.batch, static_cast<std::uint32_t>(most));
   rack.batch = static_cast<std::uint32_t>(std::min<std::uint64_t>(most, batch == 0 ? 1 : std::uint64_t{batch} * 2));
-  Rack& depot = home.small->depot[small_size_index(request.bytes)];
+  Rack& depot = home.kept->depot[small_size_index(request.bytes)];
   while (rack.count < batch) {
-    if (depot.first != nullptr) {
-      home.small->bytes -= request.bytes;
-      kept_bytes_ -= request.bytes;
-      change_kept(magazine, static_cast<std::int64_t>(request.bytes));
-      rack.push(depot.pop());
+    if (depot.first == nullptr) {
+      if (!add_from_hole(magazine, home, request, rack)) return;
       continue;
     }
-    Extent* extent = nullptr;
-    try {
-      extent = home.pooled->allocate(device_, request);
-    } catch (const std::bad_alloc&) {
-      return;
-    }
-    if (extent == nullptr) return;
-    if (!home.small->table.insert(extent)) {
-      home.pooled->recycle(device_, extent);
-      return;
-    }
-    extent->is_small = true;
-    extent->state = ExtentState::cached;
+    home.kept->bytes -= request.bytes;
+    kept_bytes_ -= request.bytes;
     change_kept(magazine, static_cast<std::int64_t>(request.bytes));
-    rack.push(extent);
+    rack.push(depot.pop());
   }
 }
 
 /// A live block of exactly `bytes` that was kept for the next refill, or nullptr.
 Extent* DevicePool::take_from_depot(ContextPool& home, std::uint64_t bytes) {
-  if (home.small == nullptr || bytes - 1 >= kLargestSmallBlock_bytes) return nullptr;
-  Rack& depot = home.small->depot[small_size_index(bytes)];
+  if (home.kept == nullptr || bytes - 1 >= kLargestSmallBlock_bytes) return nullptr;
+  Rack& depot = home.kept->depot[small_size_index(bytes)];
   if (depot.first == nullptr) return nullptr;
-  home.small->bytes -= bytes;
+  home.kept->bytes -= bytes;
   kept_bytes_ -= bytes;
   Extent* extent = depot.pop();
   extent->state = ExtentState::live;
@@ -112,30 +100,30 @@ Extent* DevicePool::take_from_depot(ContextPool& home, std::uint64_t bytes) {
 
 /// A cached block goes back to the heap.
 void DevicePool::let_go(ContextPool& home, Extent* extent) {
-  forget_small(extent);
+  leave_table(extent);
   home.pooled->recycle(device_, extent);
 }
 
-void DevicePool::forget_small(Extent* extent) {
-  if (!extent->is_small) return;
-  info_of(*extent).home->small->table.remove(*extent);
-  extent->is_small = false;
+void DevicePool::leave_table(Extent* extent) {
+  if (!extent->is_in_table) return;
+  info_of(*extent).home->kept->table.remove(*extent);
+  extent->is_in_table = false;
 }
 
 /// So many bytes of small blocks whose free is complete may be kept for whoever asks for their size next, in one context.
-std::uint64_t DevicePool::depot_limit_bytes() { return may_keep_small() ? std::min(kLargestDepot_bytes, spare_bytes() / kDepotShare) : 0; }
+std::uint64_t DevicePool::depot_limit_bytes() { return may_keep() ? std::min(kLargestDepot_bytes, spare_bytes() / kDepotShare) : 0; }
 
-/// True when the small block is kept.
-bool DevicePool::keep_small(Extent* extent, std::uint64_t limit_bytes) {
+/// True when the block is kept, which large ones are not.
+bool DevicePool::keep_in_depot(Extent* extent, std::uint64_t limit_bytes) {
   ContextPool& home = *info_of(*extent).home;
-  if (extent->bytes > kLargestSmallBlock_bytes || home.small->bytes + extent->bytes > limit_bytes) {
-    forget_small(extent);
+  if (extent->bytes > kLargestSmallBlock_bytes || home.kept->bytes + extent->bytes > limit_bytes) {
+    leave_table(extent);
     return false;
   }
   extent->state = ExtentState::cached;
-  extent->birth = ~std::uint64_t{0};  // the youngest: it comes and goes
-  home.small->depot[small_size_index(extent->bytes)].push(extent);
-  home.small->bytes += extent->bytes;
+  extent->birth = kYoungest;
+  home.kept->depot[small_size_index(extent->bytes)].push(extent);
+  home.kept->bytes += extent->bytes;
   kept_bytes_ += extent->bytes;
   return true;
 }

@@ -1,7 +1,7 @@
 // Magazines: how they get blocks, what the device learns of what happened in them, and how they are closed.
 //
-// A small block that comes here stays a block to the heap (state cached while it is nobody's), and is in its home's table, until the depot has no
-// room for it or the magazines are closed. It is kept only where it was asked for again and again: batches grow from one block on.
+// A block that comes here stays a block to the heap (state cached while it is nobody's), and is in its home's table, until nobody may keep it
+// or the magazines are closed. It is kept only where its size was asked for again and again.
 #include "pool/device/magazine.hpp"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ constexpr std::uint64_t kBufferIds = 1024;  ///< given to a magazine at a time
 }  // namespace
 
 /// Small blocks are kept for reuse only in ordinary times: every other way of a free wants to see each block under the lock.
-bool DevicePool::may_keep_small() {
+bool DevicePool::may_keep() {
   const PoolServices& services = device_.services;
   const bool is_ordinary = services.options.free == config::FreeMode::deferred && !services.options.release_threshold_bytes && services.trace == nullptr && !unpooled_;
   return is_ordinary && !device_.disabled && may_call_driver() && !synchronises() && !capturing() && climbing_ == 0 && pressure_frees_ == 0;
@@ -44,16 +44,16 @@ Magazine* DevicePool::own_magazine(ContextPool& home) {
     magazines_.push_back(std::make_unique<Magazine>(surroundings_, *::new (place) observe::LiveShard));
     unused = magazines_.back().get();
   }
-  if (home.small == nullptr) home.small = std::make_unique<SmallBlocks>();
+  if (home.kept == nullptr) home.kept = std::make_unique<KeptBlocks>();
   unused->is_owned = true;
   unused->owner = pthread_self();
   unused->home = &home;
   return unused;
 }
 
-/// A small block for a thread that asks again: from its magazine, which is filled for the next requests. Null: from the heap.
-Extent* DevicePool::take_small(ContextPool& home, const AllocationRequest& request, SmallUser& user) {
-  if (!may_keep_small()) return nullptr;
+/// A block for a thread that asks again: from its magazine, which is filled for the next requests. Null: from the heap.
+Extent* DevicePool::take_kept(ContextPool& home, const AllocationRequest& request, MagazineUser& user) {
+  if (!may_keep()) return nullptr;
   const std::uint64_t budget_bytes = std::min(Magazine::kMostBytes, spare_bytes() / kMagazineShare);
   if (request.bytes > kLargestSmallBlock_bytes && (budget_bytes < kLargeBudget_bytes || request.bytes > budget_bytes / Magazine::kLeastLarge)) return nullptr;
   if (user.magazine == nullptr) {
@@ -78,13 +78,13 @@ Extent* DevicePool::take_small(ContextPool& home, const AllocationRequest& reque
   }
   magazine.context = home.context;
   magazine.is_open = true;
-  magazine.table = &home.small->table;
+  magazine.table = &home.kept->table;
   Rack* const rack_of_size = make_rack(magazine, request.bytes);
   if (rack_of_size == nullptr) return nullptr;
   Rack& rack = *rack_of_size;
   while (rack.first == nullptr && magazine.open_parcel()) {
   }
-  if (rack.first == nullptr) refill(magazine, home, request);
+  if (rack.first == nullptr) refill(magazine, home, request, rack);
   if (rack.first == nullptr) return nullptr;
   Extent* extent = rack.pop();
   change_kept(magazine, -static_cast<std::int64_t>(extent->bytes));
@@ -171,7 +171,7 @@ void DevicePool::deliver(Parcel* parcel, std::uint64_t now, std::uint64_t depot_
   for (Extent* extent = parcel->first; extent != nullptr;) {
     Extent* next = extent->bin_next;
     device_.note(EventKind::free_completed, now, *extent, 0);
-    if (!keep_small(extent, depot_bytes)) parcel->home->pooled->recycle(device_, extent);
+    if (!keep_in_depot(extent, depot_bytes)) parcel->home->pooled->recycle(device_, extent);
     extent = next;
   }
   Magazine::put(*parcel, owner.spare);
@@ -245,11 +245,11 @@ void DevicePool::close_magazines() {
   visit_open_magazines(&DevicePool::close, nullptr);
   deferred_.unpack([](Parcel* parcel) { Magazine::put(*parcel, parcel->owner->spare); });
   for (const auto& home : homes_) {
-    if (home->small == nullptr) continue;
-    for (Rack& rack : home->small->depot)
+    if (home->kept == nullptr) continue;
+    for (Rack& rack : home->kept->depot)
       while (rack.first != nullptr) let_go(*home, rack.pop());
-    kept_bytes_ -= home->small->bytes;
-    home->small->bytes = 0;
+    kept_bytes_ -= home->kept->bytes;
+    home->kept->bytes = 0;
   }
 }
 

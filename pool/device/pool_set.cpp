@@ -115,7 +115,7 @@ class PoolSet::Impl {
   CUdeviceptr allocate_in(ContextPool& home, CUcontext context, std::size_t bytes, const char* symbol, Error* error) {
     ThreadCache& own = t_cache;
     device::Magazine*& magazine = own.magazines[slot_of(context)];
-    const device::SmallUser user{!own.is_ending, magazine};
+    const device::MagazineUser user{!own.is_ending, magazine};
     const CUdeviceptr address = home.pool.allocate(&home, context, bytes, symbol, own.thread, user, error);
     if (magazine != nullptr && !own.is_watched) [[unlikely]] {
       own.is_watched = true;

@@ -38,7 +38,7 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
     Extent* extent = begin_free(address, &outcome);
     if (extent == nullptr) return outcome;
     must_clear = !memops_to_clear_.empty();
-    forget_small(extent);
+    leave_table(extent);
     ContextPool& home = *info_of(*extent).home;
     const bool is_ordinary = home.context == context && !info_of(*extent).is_native && !device_.disabled && may_call_driver() && !capturing();
     if (is_ordinary) outcome = free_in_lane(extent, home, context, stream, thread);

@@ -38,8 +38,8 @@ class SharedState {
 
 struct Region;
 
-/// Two cache lines of its own: threads touch the extents of neighbouring blocks at the same time.
 /// A run of bytes in one region: a free hole, a live block, a block whose free waits for the GPU, or addresses with nothing behind.
+/// In cache lines of its own: threads touch the extents of neighbouring blocks at the same time.
 struct alignas(64) Extent {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;                 ///< multiple of kBlockAlignment_bytes
@@ -59,7 +59,7 @@ struct alignas(64) Extent {
   std::uint8_t flags = 0;                  ///< owner's; 0 on return of allocate
   bool previous_is_free : 1 = false;       ///< the heap's copy of previous->state == free
   bool next_is_free : 1 = false;
-  bool is_small = false;                   ///< owner's, false for a hole: the block is in a BlockTable
+  bool is_in_table = false;                ///< owner's, false for a hole: the block is in a BlockTable
   std::uint64_t requested_bytes = 0;       ///< owner's
   std::uint64_t buffer_id = 0;             ///< owner's
   std::uint64_t allocated_ticks = 0;       ///< owner's
