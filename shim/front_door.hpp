@@ -114,6 +114,7 @@ CUresult destroy_green(const Real<CUresult(CUgreenCtx)>& real, CUgreenCtx green)
 CUresult context_from_green(const Real<CUresult(CUcontext*, CUgreenCtx)>& real, CUcontext* out, CUgreenCtx green);
 CUresult end_capture(const Real<CUresult(CUstream, CUgraph*)>& real, CUstream stream, CUgraph* out);
 CUresult end_capture(const Real<CUresult(CUstream)>& real, CUstream stream);
+CUresult wait_for_event(const Real<CUresult(CUstream, CUevent, unsigned)>& real, CUstream stream, CUevent event, unsigned flags);
 CUresult destroy_stream(const Real<CUresult(CUstream)>& real, CUstream stream);
 /// What a stream argument names: 0 and the special handles mean a stream of the thread or of the context.
 CUstream stream_key(CUstream stream, bool is_per_thread);

@@ -298,6 +298,11 @@ CUresult end_capture(const Real<CUresult(CUstream, CUgraph*)>& real, CUstream st
 
 CUresult end_capture(const Real<CUresult(CUstream)>& real, CUstream stream) { return end_capture_by(real, stream); }
 
+CUresult wait_for_event(const Real<CUresult(CUstream, CUevent, unsigned)>& real, CUstream stream, CUevent event, unsigned flags) {
+  process().pools.stream_will_wait(plain_handle(stream, real.is_per_thread()));
+  return real(stream, event, flags);
+}
+
 CUresult destroy_stream(const Real<CUresult(CUstream)>& real, CUstream stream) {
   Process& own = process();
   CUcontext context = nullptr;

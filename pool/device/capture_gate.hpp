@@ -2,7 +2,8 @@
 //
 // cuCtxRecordEvent in a capturing context returns an error and invalidates the program's capture (CUDA Driver API
 // 13.0), and "nobody captures" can change between a look and a call. So BeginCapture runs under the gate exclusively and
-// every recording of ours under it shared. Process-wide, because a capture spreads to other contexts by event waits.
+// every recording of ours under it shared. A capture spreads to streams of other contexts by event waits: who is made to wait while there is
+// one takes part in it from then on, as far as the pool is concerned.
 // Thread-safe. Outermost lock of the pool (core/mutex.hpp).
 #pragma once
 
@@ -10,8 +11,11 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <mutex>
 #include <shared_mutex>
 #include <vector>
@@ -25,11 +29,16 @@ class CaptureGate {
   /// While one of these lives no capture begins. `allowed()`: none is active either, so events may be recorded.
   class Pass {
    public:
-    explicit Pass(CaptureGate& gate) : lock_(gate.mutex_), allowed_(!gate.capturing()) {}
+    explicit Pass(CaptureGate& gate) : lock_(gate.mutex_), gate_(gate), allowed_(!gate.capturing()) {}
     bool allowed() const { return allowed_; }
+    /// Or none in which a stream of `context` takes part, so that events may be recorded there.
+    bool allows(CUcontext context) const { return allowed_ || gate_.is_outside(context); }
+    /// Can `stream`, which does not capture now, come to take part in one?
+    bool allows_on(CUstream stream) const { return allowed_ || !gate_.has_joined(stream); }
 
    private:
     std::shared_lock<std::shared_mutex> lock_;
+    const CaptureGate& gate_;
     bool allowed_;
   };
 
@@ -69,8 +78,9 @@ class CaptureGate {
 
   /// Runs `begin` exclusively; on success `stream` of `context` captures. A handle may be in here several times: the
   /// per-thread default stream is one handle and many streams. `thread`: the number of the only thread that can end it, or 0.
+  /// `part`: the context that takes part, where it is one that events are recorded in; null: it may be any.
   template <class Begin>
-  CUresult begin(CUstream stream, Begin&& begin_capture, CUcontext context, CUstreamCaptureMode mode, std::uint64_t thread, Clock& clock) {
+  CUresult begin(CUstream stream, Begin&& begin_capture, CUcontext context, CUcontext part, CUstreamCaptureMode mode, std::uint64_t thread, Clock& clock) {
     std::unique_lock<std::shared_mutex> lock(mutex_);
     const std::uint64_t until_ns = clock.now_ns() + kSynchronisingBound_ns;
     while (synchronising_.load(std::memory_order_relaxed) != 0 && clock.now_ns() < until_ns) {
@@ -81,10 +91,20 @@ class CaptureGate {
     streams_.reserve(streams_.size() + 1);
     const CUresult result = begin_capture();
     if (result == CUDA_SUCCESS) {
-      streams_.push_back({stream, context, thread, mode, pthread_self()});
+      streams_.push_back({stream, context, part, thread, mode, pthread_self()});
       active_.store(streams_.size(), std::memory_order_release);
     }
     return result;
+  }
+
+  /// `stream`, one of `part` (null: of any context), is about to be made to wait for an event, and may so come to take part in what captures.
+  void join(CUstream stream, CUcontext part) {
+    if (!capturing()) return;
+    const std::lock_guard<std::shared_mutex> lock(mutex_);
+    const auto end = joined_.begin() + joined_count_;
+    if (std::any_of(joined_.begin(), end, [&](const Joined& one) { return one.stream == stream && one.part == part; })) return;
+    if (part == nullptr || end == joined_.end()) is_everywhere_ = true;
+    else joined_[static_cast<std::size_t>(joined_count_++)] = {stream, part};
   }
 
   /// Runs `end`; afterwards `stream` captures no more unless `still_capturing()`. Not exclusive while the driver works.
@@ -94,7 +114,7 @@ class CaptureGate {
     const std::lock_guard<std::shared_mutex> lock(mutex_);
     const auto found = std::find_if(streams_.begin(), streams_.end(), [stream](const Capture& capture) { return capture.stream == stream; });
     if (found != streams_.end()) streams_.erase(found);
-    active_.store(streams_.size(), std::memory_order_release);
+    count();
     return result;
   }
 
@@ -111,6 +131,7 @@ class CaptureGate {
   struct Capture {
     CUstream stream;
     CUcontext context;
+    CUcontext part;       ///< as begin's
     std::uint64_t thread;
     CUstreamCaptureMode mode;
     pthread_t begun_by;  ///< a later thread that has the same is taken for it, and waits for less
@@ -123,12 +144,33 @@ class CaptureGate {
     if (!capturing()) return;
     const std::lock_guard<std::shared_mutex> lock(mutex_);
     std::erase_if(streams_, is_over);
+    count();
+  }
+
+  /// Precondition: the lock is held, exclusively.
+  void count() {
+    if (streams_.empty()) joined_count_ = 0;
+    if (streams_.empty()) is_everywhere_ = false;
     active_.store(streams_.size(), std::memory_order_release);
+  }
+
+  /// Precondition of both: the lock is held.
+  bool is_outside(CUcontext context) const {
+    const auto end = joined_.begin() + joined_count_;
+    if (is_everywhere_ || std::any_of(joined_.begin(), end, [context](const Joined& one) { return one.part == context; })) return false;
+    return std::none_of(streams_.begin(), streams_.end(), [context](const Capture& capture) { return capture.part == nullptr || capture.part == context; });
+  }
+  bool has_joined(CUstream stream) const {
+    return is_everywhere_ || std::any_of(joined_.begin(), joined_.begin() + joined_count_, [stream](const Joined& one) { return one.stream == stream; });
   }
 
   std::shared_mutex mutex_;
   std::atomic<std::uint32_t> synchronising_{0};  ///< raised under the lock, shared
   std::vector<Capture> streams_;
+  struct Joined { CUstream stream; CUcontext part; };
+  std::array<Joined, 32> joined_{};  ///< streams that were made to wait while something captured
+  std::ptrdiff_t joined_count_ = 0;
+  bool is_everywhere_ = false;       ///< so was one whose context is not known, or there were too many
   std::atomic<std::size_t> active_{0};
 };
 

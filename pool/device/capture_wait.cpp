@@ -2,9 +2,10 @@
 // waited for the work, and so does this one, by the same call: the driver's own free, of a block made for it.
 //
 // cuMemFree is potentially unsafe during a capture and ends none when the thread's mode is relaxed (CUDA Driver API 13.0,
-// cuThreadExchangeStreamCaptureMode). Where the driver would have refused the program's free nothing is waited for. Nor where a context
-// lives whose work a native free does not wait for: that it is over cannot be known before the capture's end.
+// cuThreadExchangeStreamCaptureMode). Where the driver would have refused the program's free nothing is waited for. In contexts whose work a
+// native free does not wait for events are recorded, if they take no part in the capture; if one does, the block waits for the capture's end.
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "pool/core/bytes.hpp"
@@ -47,21 +48,19 @@ FenceResult judge(DeviceState& device, CUcontext context, CUresult code, bool is
 
 }  // namespace
 
-/// Waits as the native free of a block of `asking` by this thread would. `done`: all work that was submitted before, in every context, is over.
-FenceResult DevicePool::wait_by_freeing(CUcontext asking) {
+/// Waits as the native free of a block of `asking` by this thread would. `done`: all work that was submitted before, in every context, is over
+/// as soon as `others` is.
+FenceResult DevicePool::wait_by_freeing(CUcontext asking, Fence& others) {
   PoolServices& services = device_.services;
   const RelaxedCaptureMode relaxed(device_.driver);
-  CUcontext current = nullptr;
-  if (!relaxed.is_on() || services.gate.forbids(relaxed.before()) || device_.driver.cuCtxGetCurrent(&current) != CUDA_SUCCESS) return {FenceAnswer::impossible, {}};
+  std::array<CUcontext, 2> awaited{asking, nullptr};
+  if (!relaxed.is_on() || services.gate.forbids(relaxed.before()) || device_.driver.cuCtxGetCurrent(&awaited[1]) != CUDA_SUCCESS) return {FenceAnswer::impossible, {}};
+  FenceResult result{others.record(device_, asking, nullptr, awaited).answer, {}};
   std::vector<FencePoint> points;
-  if (!services.contexts.pin_all(points)) return {FenceAnswer::impossible, {}};
-  const bool is_known = std::all_of(points.begin(), points.end(), [&](const FencePoint& point) {
-    const CUcontext context = point.home->registered.context;  // pinned: it does not change
-    return context == asking || context == current;
-  });
-  FenceResult result{is_known ? FenceAnswer::done : FenceAnswer::impossible, {}};
+  if (result.answer == FenceAnswer::done && !services.contexts.pin_all(points)) result.answer = FenceAnswer::impossible;
   for (std::size_t i = 0; i < points.size() && result.answer == FenceAnswer::done; ++i) {
-    const CUcontext context = points[i].home->registered.context;
+    const CUcontext context = points[i].home->registered.context;  // pinned: it does not change
+    if (std::find(awaited.begin(), awaited.end(), context) == awaited.end()) continue;
     DeviceState& device = points[i].home->device;
     const FenceResult one = judge(device, context, free_a_block(device, context), context == asking);
     result.answer = one.answer;
@@ -69,6 +68,7 @@ FenceResult DevicePool::wait_by_freeing(CUcontext asking) {
   }
   services.contexts.unpin_all(points);
   for (FencePoint& point : points) services.contexts.give_back(point);
+  if (result.answer != FenceAnswer::done) others.clear(services.contexts);
   return result;
 }
 
@@ -81,9 +81,9 @@ Error DevicePool::wait_in_capture(CUcontext asking) {
   FenceResult result{FenceAnswer::impossible, {}};
   try {
     const MutexUnlock unlocked(device_.lock);
-    result = wait_by_freeing(asking);
+    result = wait_by_freeing(asking, epoch->fence);
   } catch (const std::bad_alloc&) {
-    // Nobody has been asked: the blocks wait for the capture's end.
+    epoch->fence.clear(device_.services.contexts);  // nobody has been asked: the blocks wait for the capture's end
   }
   epoch->busy = epoch->waiting = false;
   if (result.answer == FenceAnswer::done) epoch->recorded = true;

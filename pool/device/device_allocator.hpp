@@ -113,6 +113,9 @@ class DeviceAllocator {
   virtual Span allocation_at(const heap::Extent& extent, std::uint64_t) const {
     return {extent.region->address, extent.region->address + extent.region->bytes};
   }
+  /// What nobody can have as one piece, or as memory of another context, as long as the live block `extent` is not free: more than its own bytes
+  /// where it alone keeps free memory apart.
+  virtual std::uint64_t withheld_bytes(const heap::Extent& extent) const { return extent.bytes; }
   virtual HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
   /// figures() if every deferred free had completed. O(blocks).
   virtual HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;

@@ -191,8 +191,15 @@ std::uint64_t DevicePool::spare_bytes() {
   return most_bytes - std::min(counters.live_bytes.peak.load(std::memory_order_relaxed), most_bytes);
 }
 
+/// The block is about to join the open batch while something captures.
+void DevicePool::note_withheld(const Extent& extent) {
+  const std::uint64_t before_bytes = deferred_.batch_is_empty() ? 0 : std::max(withheld_bytes_, deferred_.batch_bytes());
+  withheld_bytes_ = before_bytes + info_of(extent).allocator->withheld_bytes(extent);
+}
+
 FreeOutcome DevicePool::free_deferred(Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively) {
   const CUcontext context = info_of(*extent).home->context;
+  if (capturing()) [[unlikely]] note_withheld(*extent);
   defer(extent, thread);
   // Many bytes without an event are many that the next miss cannot wait for; but an event per large block is an event per free.
   const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
@@ -201,7 +208,7 @@ FreeOutcome DevicePool::free_deferred(Extent* extent, std::uint16_t thread, Erro
   if (pressed) --pressure_frees_;
   const bool is_due = pressed || deferred_.batch_is_due();
   Error error{};
-  if (waits_natively && capturing() && (is_due || deferred_.batch_bytes() >= kUnrecordedBytes)) error = wait_in_capture(context);
+  if (waits_natively && capturing() && (is_due || withheld_bytes_ >= kUnrecordedBytes)) error = wait_in_capture(context);
   else if (is_due) error = upkeep(context, waits_natively);
   // The driver has just said that it covers no context by an event: this free is the first that synchronises, for those before it too.
   if (is_due && waits_natively && error.code == CUDA_SUCCESS && synchronises() && !capturing()) error = synchronise_and_retire(context).error;

@@ -104,7 +104,8 @@ class DevicePool {
   static constexpr std::uint64_t kReservedShare = 8;
   static constexpr std::uint64_t kDeferredShare = 3;
   static constexpr std::uint64_t kBadMomentDistance = 1024;  ///< allocations
-  /// While something captures, a free that would have waited natively waits at the latest when so much has no event: an allocation cannot.
+  /// While something captures, a free that would have waited natively waits at the latest when so much is withheld without an event: an
+  /// allocation cannot wait, and must not be told that memory is out for what is a block's of 512 bytes in a handle of 256 MiB.
   static constexpr std::uint64_t kUnrecordedBytes = 2 * kMiB;
 
   // device_pool.cpp
@@ -122,6 +123,7 @@ class DevicePool {
   FreeOutcome free_native(heap::Extent* extent, std::uint16_t thread, Error* answer, const CUstream* stream = nullptr) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t room_bytes() const CUPOOL_REQUIRES(device_.lock);
   std::uint64_t spare_bytes() CUPOOL_REQUIRES(device_.lock);
+  void note_withheld(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
   /// `waits_natively`: the program's call would have synchronised; one in stream order never does.
   FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively = true) CUPOOL_REQUIRES(device_.lock);
   static FreeOutcome outcome_of(Error late, Error* answer);
@@ -207,7 +209,7 @@ class DevicePool {
   }
 
   // capture_wait.cpp
-  FenceResult wait_by_freeing(CUcontext asking) CUPOOL_EXCLUDES(device_.lock);
+  FenceResult wait_by_freeing(CUcontext asking, Fence& others) CUPOOL_EXCLUDES(device_.lock);
   Error wait_in_capture(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
 
   // ladder.cpp
@@ -247,6 +249,7 @@ class DevicePool {
   std::atomic<bool> used_{false};
   std::vector<std::unique_ptr<ContextPool>> homes_ CUPOOL_GUARDED_BY(device_.lock);
   DeferredFrees deferred_ CUPOOL_GUARDED_BY(device_.lock);
+  std::uint64_t withheld_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< by what is in the open batch and was freed while something captured
   std::uint64_t next_buffer_id_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint32_t pressure_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint32_t stamped_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< so many stream-ordered frees get an event of their own

@@ -1,10 +1,21 @@
 // Recording, querying and waiting, with what each error means. See fence.hpp.
 #include "pool/device/fence.hpp"
 
+#include <algorithm>
+
 #include "pool/device/context_pool.hpp"
 #include "pool/driver/handles.hpp"
 
 namespace cupool::device {
+
+namespace {
+/// While something captures: is `stream`, of the context that is current, no part of it? Precondition: no stream can become one meanwhile.
+bool is_idle_stream(const DeviceState& device, const CaptureGate::Pass& pass, CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  return pass.allows_on(stream) && device.driver.has_cuStreamIsCapturing() && device.driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+         status == CU_STREAM_CAPTURE_STATUS_NONE;
+}
+}  // namespace
 
 /// `stream`: behind that stream of the current context instead of behind everything in the point's.
 CUresult Fence::record_point(DeviceState& device, FencePoint& point, const CUstream* stream) {
@@ -23,7 +34,8 @@ FenceResult Fence::record_on(DeviceState& device, ContextPool& home, CUcontext c
   PoolServices& services = device.services;
   if (!device.driver.has_cuEventRecord() || !device.driver.has_cuEventCreate() || !device.driver.has_cuEventQuery()) return {FenceAnswer::unsupported, {}};
   const CaptureGate::Pass pass(services.gate);
-  if ((!pass.allowed() && !is_private) || !services.contexts.pin_one(&home, context, points_)) return {FenceAnswer::impossible, {}};
+  if (!pass.allowed() && !is_private && !is_idle_stream(device, pass, stream)) return {FenceAnswer::impossible, {}};
+  if (!services.contexts.pin_one(&home, context, points_)) return {FenceAnswer::impossible, {}};
   const RelaxedCaptureMode relaxed(device.driver, !pass.allowed());
   const CUresult code = record_point(device, points_.front(), &stream);
   services.contexts.unpin_all(points_);
@@ -38,7 +50,7 @@ FenceResult Fence::wait_on_device(DeviceState& device, CUcontext context, CUstre
   PoolServices& services = device.services;
   if (!device.driver.has_cuStreamWaitEvent()) return {FenceAnswer::unsupported, {}};
   const CaptureGate::Pass pass(services.gate);
-  if (!pass.allowed() || points_.size() != 1) return {FenceAnswer::impossible, {}};
+  if (points_.size() != 1 || (!pass.allowed() && !is_idle_stream(device, pass, stream))) return {FenceAnswer::impossible, {}};
   FencePoint& point = points_.front();
   if (point.done) return {FenceAnswer::done, {}};
   if (services.contexts.pin(point.home, point.life) != Pin::held) return {FenceAnswer::impossible, {}};
@@ -52,13 +64,21 @@ FenceResult Fence::wait_on_device(DeviceState& device, CUcontext context, CUstre
   return judged;
 }
 
-FenceResult Fence::record(DeviceState& device, CUcontext asking, const DeviceState* only) {
+FenceResult Fence::record(DeviceState& device, CUcontext asking, const DeviceState* only, std::span<const CUcontext> awaited) {
   PoolServices& services = device.services;
-  if (services.cannot_record.load(std::memory_order_relaxed)) return {FenceAnswer::unsupported, {}};  // the driver may lack the call itself
+  const bool cannot_record = services.cannot_record.load(std::memory_order_relaxed);  // the driver may lack the call itself
+  if (cannot_record && awaited.empty()) return {FenceAnswer::unsupported, {}};
   const CaptureGate::Pass pass(services.gate);
-  if (!pass.allowed() || !services.contexts.pin_all(points_, only)) return {FenceAnswer::impossible, {}};
+  if ((!pass.allowed() && awaited.empty()) || !services.contexts.pin_all(points_, only)) return {FenceAnswer::impossible, {}};
   FenceResult result{FenceAnswer::done, {}};
   for (FencePoint& point : points_) {
+    const CUcontext context = point.home->registered.context;  // pinned: it does not change
+    point.done = std::find(awaited.begin(), awaited.end(), context) != awaited.end();
+    if (point.done) continue;
+    if (cannot_record || !pass.allows(context)) {
+      result.answer = FenceAnswer::impossible;
+      break;
+    }
     const CUresult code = record_point(device, point);
     if (code == CUDA_SUCCESS) continue;
     if (code == CUDA_ERROR_NOT_SUPPORTED || code == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || code == CUDA_ERROR_OUT_OF_MEMORY) {

@@ -9,6 +9,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "pool/core/result.hpp"
@@ -44,10 +45,11 @@ struct FenceResult {
 
 class Fence {
  public:
-  /// Records in every context (`only`: of that device). The gate is held, shared, meanwhile. Throws std::bad_alloc with nothing recorded.
-  FenceResult record(DeviceState& device, CUcontext asking, const DeviceState* only = nullptr);
+  /// Records in every context (`only`: of that device), but for those whose work the caller waits for itself (`awaited`). The gate is held, shared,
+  /// meanwhile; while something captures, only where no context takes part in that. Throws std::bad_alloc with nothing recorded.
+  FenceResult record(DeviceState& device, CUcontext asking, const DeviceState* only = nullptr, std::span<const CUcontext> awaited = {});
   /// Records behind what `stream` of `context` (the caller's current one) holds now. As record().
-  /// `is_private`: a stream of ours that does not block, so that no capture is ever in it: also while something captures.
+  /// `is_private`: a stream of ours that does not block, so that no capture is ever in it. Any other is asked while something captures.
   FenceResult record_on(DeviceState& device, ContextPool& home, CUcontext context, CUstream stream, bool is_private = false);
   /// Makes `stream`, of the context that is current, wait for it on the device. Precondition: record_on() made it.
   FenceResult wait_on_device(DeviceState& device, CUcontext context, CUstream stream);

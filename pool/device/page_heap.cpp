@@ -39,6 +39,15 @@ void PageHeap::pin(DeviceState&, const Extent& extent) {
   }
 }
 
+/// What lies free beside it in the handles that it touches.
+std::uint64_t PageHeap::withheld_bytes(const Extent& extent) const {
+  const PageTable& table = table_of(extent);
+  const std::uint64_t begin = extent.previous_is_free ? extent.previous->address : extent.address;
+  const std::uint64_t end = extent.address + extent.bytes + (extent.next_is_free ? extent.next->bytes : 0);
+  const std::uint64_t handles_end = table.at(extent.address + extent.bytes - 1).end();
+  return std::min(end, handles_end) - std::max(begin, table.at(extent.address).address);
+}
+
 std::uint64_t PageHeap::empty_bytes() const {
   std::uint64_t bytes = 0;
   if (pinned_handles_ != 0) {

@@ -43,6 +43,7 @@ class PageHeap final : public ExtentAllocator {
   void pin(DeviceState& device, const heap::Extent& extent) CUPOOL_REQUIRES(device.lock) override;
   Span allocation_at(const heap::Extent& extent, std::uint64_t address) const override;
   Status share(DeviceState& device, int ordinal) CUPOOL_REQUIRES(device.lock) override;
+  std::uint64_t withheld_bytes(const heap::Extent& extent) const override;
   HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;

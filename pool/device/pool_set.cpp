@@ -394,7 +394,18 @@ CUresult PoolSet::begin_capture(CUstream stream, const std::function<CUresult()>
   const bool known = is_handle && impl_->driver.has_cuStreamGetCtx() && impl_->driver.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS;
   if (!known && impl_->driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS) context = nullptr;
   impl_->for_each_pool([](DevicePool& pool) { pool.before_capture(); });
-  return impl_->services.gate.begin(stream, begin, context, mode, thread, impl_->services.clock);
+  CUcontext part = impl_->services.contexts.find(context) != nullptr ? context : nullptr;  // a green one's events cover another
+  return impl_->services.gate.begin(stream, begin, context, part, mode, thread, impl_->services.clock);
+}
+
+void PoolSet::stream_will_wait(CUstream stream) {
+  if (!capturing()) return;
+  CUcontext context = nullptr;
+  CUresult code = CUDA_ERROR_NOT_SUPPORTED;
+  if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) code = impl_->driver.cuCtxGetCurrent(&context);
+  else if (impl_->driver.has_cuStreamGetCtx()) code = impl_->driver.cuStreamGetCtx(stream, &context);
+  const bool is_known = code == CUDA_SUCCESS && impl_->services.contexts.find(context) != nullptr;
+  impl_->services.gate.join(stream, is_known ? context : nullptr);
 }
 
 CUresult PoolSet::end_capture(CUstream stream, const std::function<CUresult()>& end, const std::function<bool()>& still_capturing) {

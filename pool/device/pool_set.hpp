@@ -181,6 +181,8 @@ class PoolSet {
   /// `thread`: not 0 when only that thread can end it (its own default stream); a number that no later thread gets.
   /// `mode`: what the capture forbids this thread and others.
   CUresult begin_capture(CUstream stream, const std::function<CUresult()>& begin, CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL, std::uint64_t thread = 0);
+  /// The program makes `stream` (not null) wait for an event: while something captures the stream may so come to take part in it.
+  void stream_will_wait(CUstream stream);
   /// Runs `end` (the real cuStreamEndCapture, or a stream's destruction); afterwards `stream` captures no more
   /// unless `still_capturing()`.
   CUresult end_capture(CUstream stream, const std::function<CUresult()>& end, const std::function<bool()>& still_capturing);

@@ -106,6 +106,14 @@ Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const A
   return Growth{extent, bytes < planned_bytes};
 }
 
+/// A region that is empty but for it could go to another context; else the smaller of the holes beside it could join the larger.
+std::uint64_t SegmentHeap::withheld_bytes(const Extent& extent) const {
+  if (extent.region->free_bytes + extent.bytes == extent.region->bytes) return extent.region->bytes;
+  const std::uint64_t before_bytes = extent.previous_is_free ? extent.previous->bytes : 0;
+  const std::uint64_t behind_bytes = extent.next_is_free ? extent.next->bytes : 0;
+  return extent.bytes + std::min(before_bytes, behind_bytes);
+}
+
 /// Wholly free regions out of the heap: the smallest that is enough, else the largest ones until it is.
 std::vector<SegmentHeap::Claim> SegmentHeap::claim_free_regions(DeviceState& device, std::uint64_t wanted_bytes, bool at_most) {
   std::vector<Claim> free_regions;

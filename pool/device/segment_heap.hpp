@@ -50,6 +50,7 @@ class SegmentHeap final : public ExtentAllocator {
   explicit SegmentHeap(std::uint64_t device_total_bytes) : growth_(device_total_bytes) {}
   ~SegmentHeap() override;
 
+  std::uint64_t withheld_bytes(const heap::Extent& extent) const override;
   HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;

@@ -3,7 +3,8 @@
 // Others get it (a) when the lane is drained: its holes join the deferred frees, whose fence covers the whole context; (b) while
 // memory is short, when a free was stamped with its own event: another stream is made to wait for that on the device. An event
 // recorded later than the free also covers later work, which may itself wait for what the other stream does next, so no
-// stream is ever made to wait for such a one. A free that falls into anybody's capture takes the plain way and waits for its end.
+// stream is ever made to wait for such a one. A free that falls into somebody's capture is stamped too, so that its block is used again only
+// where no other hole will do (the graph may name it); where no event can be had, it takes the plain way and waits for the capture's end.
 #include <algorithm>
 #include <array>
 
@@ -40,8 +41,9 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
     must_clear = !memops_to_clear_.empty();
     leave_table(extent);
     ContextPool& home = *info_of(*extent).home;
-    const bool is_ordinary = home.context == context && !info_of(*extent).is_native && !device_.disabled && may_call_driver() && !capturing();
-    if (is_ordinary) outcome = free_in_lane(extent, home, context, stream, thread);
+    const bool is_ordinary = home.context == context && !info_of(*extent).is_native && !device_.disabled && may_call_driver();
+    if (is_ordinary && !capturing()) outcome = free_in_lane(extent, home, context, stream, thread);
+    else if (is_ordinary && free_stamped(extent, home, context, stream, thread)) outcome = FreeOutcome::freed;
     else if (policy_ == config::Policy::platform && device_.driver.has_cuMemFreeAsync()) outcome = free_native(extent, thread, answer, &stream.handle);
     else outcome = free_deferred(extent, thread, answer, false);  // its epoch covers every stream
   }
@@ -106,9 +108,9 @@ void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool on
   if (entry == nullptr || home.pooled->lane_bytes(entry->lane) == 0) return;
   // An event on the legacy stream would make blocking streams wait for each other: only where there is no other kind.
   const bool has_context_events = !device_.services.cannot_record.load(std::memory_order_relaxed);
-  const bool can_record = entry->handle != nullptr && !(entry->handle == CU_STREAM_LEGACY && has_context_events) && !entry->busy && !capturing() && may_call_driver();
+  const bool can_record = entry->handle != nullptr && !(entry->handle == CU_STREAM_LEGACY && has_context_events) && !entry->busy && may_call_driver();
   if (!can_record) {
-    if (!only_own_events) drain_lane(home, entry->lane, deferred_.batch());
+    if (!only_own_events && !capturing()) drain_lane(home, entry->lane, deferred_.batch());
     return;
   }
   Batch holes;
@@ -303,7 +305,7 @@ Result<Extent*> DevicePool::steal(Attempt& attempt) {
   ContextPool& home = *attempt.home;
   StreamLanes::Stamped& list = home.streams.stamped();
   const StreamName stream = attempt.request.stream;
-  if (list.empty() || capturing()) return nullptr;
+  if (list.empty()) return nullptr;
   attempt.request.lane = lane_for(home, stream);
   if (attempt.request.lane == 0) return nullptr;
   for (;;) {

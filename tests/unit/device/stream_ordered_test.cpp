@@ -185,7 +185,7 @@ TEST_CASE("what a stream that ends had freed is not a new stream's with the same
   CHECK(rig.allocate(2 * kMiB) == block);
 }
 
-TEST_CASE("a free during anybody's capture waits for its end, and records nothing meanwhile") {
+TEST_CASE("a free during another stream's capture leaves its block where it is while there is other memory") {
   StreamRig rig;
   const CUstream stream = new_stream();
   const CUstream capturing = new_stream();

@@ -1,0 +1,231 @@
+// While something captures: what takes no part in it gives its memory all the same. Contexts beside are told by events, streams by theirs; and no block
+// keeps more from others than its own bytes.
+#include <catch2/catch.hpp>
+
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+
+constexpr std::uint64_t kMs = 1'000'000;
+constexpr auto kRelaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+StreamName name_of(CUstream stream) { return {stream, reinterpret_cast<std::uintptr_t>(stream)}; }
+
+CUstream new_stream() {
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  return stream;
+}
+
+CUevent new_event() {
+  CUevent event = nullptr;
+  REQUIRE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+  return event;
+}
+
+/// A relaxed capture of the calling thread's, on a stream of device 0.
+class CapturingStream {
+ public:
+  explicit CapturingStream(Rig& rig) : rig_(rig), stream_(new_stream()) {
+    REQUIRE(rig.pools().begin_capture(stream_, [&] { return cuStreamBeginCapture_v2(stream_, kRelaxed); }, kRelaxed) == CUDA_SUCCESS);
+  }
+  CUstream stream() const { return stream_; }
+  /// What the driver says of it.
+  CUresult end() {
+    CUgraph graph = nullptr;
+    return rig_.pools().end_capture(stream_, [&] { return cuStreamEndCapture(stream_, &graph); }, [] { return false; });
+  }
+
+ private:
+  Rig& rig_;
+  CUstream stream_;
+};
+
+RigOptions with_memory(const char* memory, config::Backing backing, int devices = 1) {
+  RigOptions options;
+  options.memory = memory;
+  options.devices = devices;
+  options.pool.backing = backing;
+  return options;
+}
+
+/// As the program's cuStreamWaitEvent comes through the shim.
+void wait_on(Rig& rig, CUstream stream, CUevent event) {
+  rig.pools().stream_will_wait(stream);
+  REQUIRE(cuStreamWaitEvent(stream, event, 0) == CUDA_SUCCESS);
+}
+
+void free_on(Rig& rig, CUdeviceptr block, CUstream stream) {
+  REQUIRE(rig.pools().free_on(block, rig.context(), name_of(stream)).outcome == FreeOutcome::freed);
+}
+
+Result<CUdeviceptr> try_on(Rig& rig, CUstream stream, std::size_t bytes) {
+  return rig.pools().allocate_on(rig.context(), bytes, name_of(stream), 1, "cuMemAllocAsync");
+}
+
+}  // namespace
+
+TEST_CASE("what is freed while something captures can be had, after their work, also when contexts live that take no part in it") {
+  for (const config::Backing backing : {config::Backing::segments, config::Backing::pages}) {
+    Rig rig(with_memory("64MiB", backing, 2));
+    rig.use(1);
+    rig.free(rig.allocate(4096));
+    REQUIRE(cusim_launch_spin(new_stream(), 5 * kMs) == CUDA_SUCCESS);
+    rig.use(0);
+    const CUdeviceptr block = rig.allocate(40 * kMiB);
+    CapturingStream capture(rig);
+    rig.free(block);
+    CHECK(cusim_now_ns() < 5 * kMs);  // nobody waits for the other device
+    rig.allocate(60 * kMiB);
+    CHECK(cusim_now_ns() >= 5 * kMs);
+    CHECK(capture.end() == CUDA_SUCCESS);
+  }
+}
+
+TEST_CASE("where a stream of another context may have come into the capture nothing is recorded, and what is freed waits for the end") {
+  Rig rig(with_memory("64MiB", config::Backing::segments, 2));
+  rig.use(1);
+  rig.free(rig.allocate(4096));
+  const CUstream beside = new_stream();
+  const CUevent join = new_event();
+  rig.use(0);
+  const CUevent fork = new_event();
+  const CUdeviceptr block = rig.allocate(40 * kMiB);
+  CapturingStream capture(rig);
+  REQUIRE(cuEventRecord(fork, capture.stream()) == CUDA_SUCCESS);
+  wait_on(rig, beside, fork);
+  rig.free(block);
+  CHECK(rig.try_allocate(40 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  rig.use(1);
+  REQUIRE(cuEventRecord(join, beside) == CUDA_SUCCESS);
+  rig.use(0);
+  wait_on(rig, capture.stream(), join);
+  CHECK(capture.end() == CUDA_SUCCESS);
+  CHECK(rig.allocate(40 * kMiB) == block);
+  // The next capture has nothing to do with that context any more.
+  CapturingStream other(rig);
+  rig.free(block);
+  CHECK(rig.allocate(40 * kMiB) == block);
+  CHECK(other.end() == CUDA_SUCCESS);
+}
+
+TEST_CASE("memory that was preallocated for another context comes from there while something captures") {
+  RigOptions options = with_memory("2GiB", config::Backing::pages);
+  options.pool.policy = config::Policy::preallocate;
+  options.pool.preallocate = config::parse_amount("75%");
+  Rig rig(options);
+  CUcontext other = nullptr;
+  REQUIRE(cuCtxCreate_v2(&other, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().allocate(other, kMiB, "cuMemAlloc_v2").ok());  // it gets the 1.5 GiB
+  rig.use(0);
+  const CUdeviceptr block = rig.allocate(50 * kMiB);
+  CapturingStream capture(rig);
+  rig.free(block);
+  rig.allocate(1990 * kMiB);
+  CHECK(capture.end() == CUDA_SUCCESS);
+}
+
+TEST_CASE("pages: a small block that is freed while something captures keeps no large handle from others") {
+  RigOptions options = with_memory("2GiB", config::Backing::pages);
+  options.pool.preallocate = config::parse_amount("1920MiB");
+  Rig rig(options);
+  std::vector<CUdeviceptr> small;
+  std::vector<CUdeviceptr> large;
+  for (int i = 0; i < 30; ++i) {
+    small.push_back(rig.allocate(60 * kKiB));  // of no magazine: each behind a large one
+    large.push_back(rig.allocate(60 * kMiB));
+  }
+  for (const CUdeviceptr block : large) rig.free(block);
+  CapturingStream capture(rig);
+  for (const CUdeviceptr block : small) rig.free(block);
+  rig.allocate(1950 * kMiB);
+  CHECK(capture.end() == CUDA_SUCCESS);
+}
+
+TEST_CASE("a small block that is freed while something captures keeps no holes apart, and no region from another context") {
+  Rig rig(with_memory("64MiB", config::Backing::segments));
+  const CUdeviceptr whole = rig.allocate(60 * kMiB);
+  rig.free(whole);
+  const CUdeviceptr before = rig.allocate(28 * kMiB);
+  const CUdeviceptr small = rig.allocate(512);
+  rig.free(before);
+  rig.free(rig.allocate(10 * kMiB));
+  {
+    CapturingStream capture(rig);
+    rig.free(small);
+    CHECK(rig.allocate(60 * kMiB) == whole);
+    CHECK(capture.end() == CUDA_SUCCESS);
+  }
+  rig.free(whole);
+  const CUdeviceptr last = rig.allocate(512);
+  CUcontext other = nullptr;
+  REQUIRE(cuCtxCreate_v2(&other, 0, 0) == CUDA_SUCCESS);
+  const Result<CUdeviceptr> theirs = rig.pools().allocate(other, 512, "cuMemAlloc_v2");
+  REQUIRE(theirs.ok());
+  rig.use(0);
+  CapturingStream capture(rig);
+  rig.free(last);
+  REQUIRE(cuCtxSetCurrent(other) == CUDA_SUCCESS);
+  CHECK(rig.pools().allocate(other, 58 * kMiB, "cuMemAlloc_v2").ok());
+  rig.use(0);
+  CHECK(capture.end() == CUDA_SUCCESS);
+}
+
+TEST_CASE("many small frees while something captures wait once for many as long as they keep little from others") {
+  for (const config::Backing backing : {config::Backing::segments, config::Backing::pages}) {
+    Rig rig(with_memory("1GiB", backing));
+    std::vector<CUdeviceptr> blocks;
+    for (int i = 0; i < 512; ++i) blocks.push_back(rig.allocate(4096));
+    CapturingStream capture(rig);
+    const std::uint64_t before = cusim_calls("cuMemFree_v2");
+    for (std::size_t i = 0; i < blocks.size(); i += 2) rig.free(blocks[i]);
+    CHECK(cusim_calls("cuMemFree_v2") - before == 4);
+    CHECK(capture.end() == CUDA_SUCCESS);
+  }
+}
+
+TEST_CASE("what a stream frees while another captures is that stream's again, and others' behind its event") {
+  for (const config::Backing backing : {config::Backing::segments, config::Backing::pages}) {
+    Rig rig(with_memory("64MiB", backing));
+    const CUstream stream = new_stream();
+    const CUstream second = new_stream();
+    CapturingStream capture(rig);
+    CUdeviceptr block = try_on(rig, stream, 40 * kMiB).value();
+    REQUIRE(block != 0);
+    REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
+    free_on(rig, block, stream);
+    block = try_on(rig, stream, 40 * kMiB).value();
+    CHECK(block != 0);
+    CHECK(cusim_now_ns() < 5 * kMs);
+    free_on(rig, block, stream);
+    block = try_on(rig, second, 40 * kMiB).value();
+    CHECK(block != 0);
+    CHECK(cusim_now_ns() < 5 * kMs);
+    REQUIRE(cusim_launch_spin(second, 5 * kMs) == CUDA_SUCCESS);
+    free_on(rig, block, second);
+    CHECK(rig.allocate(40 * kMiB) != 0);
+    CHECK(cusim_now_ns() >= 10 * kMs);
+    CHECK(capture.end() == CUDA_SUCCESS);
+  }
+}
+
+TEST_CASE("what a stream freed before a capture is others' while that lasts, unless the stream itself captures") {
+  Rig rig(with_memory("64MiB", config::Backing::segments));
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = try_on(rig, stream, 40 * kMiB).value();
+  REQUIRE(block != 0);
+  free_on(rig, block, stream);
+  {
+    CapturingStream capture(rig);
+    CHECK(rig.allocate(40 * kMiB) == block);
+    CHECK(capture.end() == CUDA_SUCCESS);
+  }
+  CapturingStream capture(rig);
+  REQUIRE(rig.pools().free_on(block, rig.context(), name_of(capture.stream())).outcome == FreeOutcome::freed);
+  CHECK_FALSE(rig.try_allocate(40 * kMiB).ok());
+  CHECK(capture.end() == CUDA_SUCCESS);
+  CHECK(rig.allocate(40 * kMiB) == block);
+}
