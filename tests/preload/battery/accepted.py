@@ -72,9 +72,6 @@ SYNC_WAITS = [
     Accepted("[?] CUPOOL_FREE=sync waits for every context of the device", on("sync"), r"waited=0", r"waited=1000000", situations="busy"),
     Accepted("[?] CUPOOL_FREE=sync does not wait for a device that cannot reach the block", on("sync"), r"waited=1000000", r"waited=0",
              symbols="cuMemFree_v2|cuGreenCtxCreate", situations="busy", cases="block of other device.*|device 1.*"),
-    Accepted("during a capture nothing is synchronised: the block waits for its end", on("sync"), r"waited=\d+", r"waited=0", situations="captur.*"),
-    Accepted("the same, in a capture of the case's own", on("sync"), r"waited=1000000", r"waited=0", symbols="cuStreamBegin(Rec|C)apture.*",
-             cases="with frees inside"),
 ]
 
 # What follows from a part's design: DESIGN section 5 (segments) and 6 (captures), and from what a limit can be asked.

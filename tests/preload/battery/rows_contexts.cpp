@@ -154,6 +154,25 @@ void stream_end_cases(Cases& cases, Destroy destroy) {
   });
 }
 
+/// The stream may come into a capture by it, and a free of then is to end none.
+template <class Wait>
+void event_wait_cases(Cases& cases, Wait wait) {
+  for (const StreamKind& kind : stream_kinds()) {
+    for (const bool is_captured : {false, true}) {
+      const std::string name = std::string(kind.name) + (is_captured ? ", for one that captures" : "");
+      cases.add(name, [=, &kind](World& w, Line& line) {
+        CUevent event = nullptr;
+        CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+        const CUresult created = cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+        line.code(created).code(cuEventRecord(event, is_captured ? w.second_stream : w.stream)).code(wait(kind.of(w), event, 0));
+        line.code(cuMemFree_v2(w.block)).code(cuStreamIsCapturing(kind.of(w), &status)).number("status", status);
+        line.code(cuStreamIsCapturing(w.second_stream, &status)).number("status of second", status);
+      });
+    }
+    cases.add(std::string(kind.name) + ", null event", [=, &kind](World& w, Line& line) { line.code(wait(kind.of(w), nullptr, 0)); });
+  }
+}
+
 CUdevResourceDesc describe(CUdevice device) {
   CUdevResource resource;
   CUdevResourceDesc description = nullptr;
@@ -314,6 +333,8 @@ CIG_ROWS(_ptsz)
 
 ROW(cuStreamEndCapture, end_cases)
 ROW(cuStreamEndCapture_ptsz, end_cases)
+ROW(cuStreamWaitEvent, event_wait_cases)
+ROW(cuStreamWaitEvent_ptsz, event_wait_cases)
 ROW(cuStreamDestroy, stream_end_cases)
 ROW(cuStreamDestroy_v2, stream_end_cases)
 
