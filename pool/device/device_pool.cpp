@@ -175,12 +175,11 @@ FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* 
   return synchronises() ? free_synchronously(extent, thread, answer) : free_deferred(extent, thread, answer);
 }
 
-/// What could still be taken from the driver, as of its last answer.
+/// What could still be taken from the driver, as far as is known without asking it.
 std::uint64_t DevicePool::room_bytes() const {
   const std::uint64_t reserved_bytes = device_.live.counters.reserved_bytes.current.load(std::memory_order_relaxed);
   const bool is_sampled = device_.live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0;
-  const std::uint64_t driver_free_bytes = is_sampled ? device_.live.driver_free_bytes.load(std::memory_order_relaxed)
-                                                     : device_.total_bytes - std::min(reserved_bytes, device_.total_bytes);
+  const std::uint64_t driver_free_bytes = is_sampled ? device_.driver_free_now() : device_.total_bytes - std::min(reserved_bytes, device_.total_bytes);
   return std::min(driver_free_bytes, device_.limit.headroom_bytes());
 }
 
@@ -268,10 +267,13 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
   const std::uint64_t now = ticks();
   device_.note(EventKind::free_requested, now, before, thread);
   device_.note(EventKind::free_completed, now, before, thread);
-  count_live(before, -1);  // as give_back does with what is reserved: what the driver is taking back is listed no more
+  unbook(before);  // as give_back does with what is reserved: what the driver is taking back is listed no more
   const Status status = home->natives.give_back(device_, extent, stream);
   contexts.unpin(home);
-  if (!status.ok()) count_live(before, 1);
+  if (!status.ok()) {
+    count_live(before, 1);
+    device_.counters().frees.take_back();
+  }
   if (status.code() == CUDA_ERROR_NOT_READY) {  // something captures
     device_.note(EventKind::allocate, ticks(), before, thread);
     defer(extent, thread);
@@ -282,7 +284,6 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
     *answer = status.error();
     return FreeOutcome::failed;
   }
-  device_.counters().frees.add();
   publish_figures();
   if (policy_ == config::Policy::platform || deferred_.batch_is_empty() || capturing()) return FreeOutcome::freed;
   Error late = upkeep(context, true);  // what was freed during a capture

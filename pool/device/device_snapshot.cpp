@@ -25,7 +25,7 @@ observe::Fragmentation peak_of(const observe::LiveFragmentation& live) {
 }  // namespace
 
 void append_block(const heap::Extent& extent, std::uint32_t region, const TickConverter& time, observe::DeviceSnapshot& out) {
-  const bool free = extent.state == heap::ExtentState::free;
+  const bool free = extent.state == heap::ExtentState::free || extent.state == heap::ExtentState::absent;  // the latter: on its way elsewhere
   const auto state = free ? observe::BlockState::free : is_counted_live(extent) ? observe::BlockState::live : observe::BlockState::deferred;
   out.blocks.push_back({extent.address, extent.bytes, free ? 0 : extent.requested_bytes, free ? 0 : time.unix_ns(extent.allocated_ticks), region, free ? 0 : extent.site, state});
 }
@@ -50,7 +50,7 @@ bool DevicePool::snapshot(std::uint64_t deadline_ns, observe::DeviceSnapshot& ou
   out.backing = live.backing;
   out.total_bytes = device_.total_bytes;
   out.limit_bytes = device_.limit.limit_bytes();
-  out.driver_free_bytes = live.driver_free_bytes.load(std::memory_order_relaxed);
+  out.driver_free_bytes = live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0 ? device_.driver_free_now() : 0;
   out.driver_free_unix_ns = live.driver_free_unix_ns.load(std::memory_order_relaxed);
   copy_counters(counters, out);
   for (std::size_t i = 0; i < kDriverCallCount; ++i)

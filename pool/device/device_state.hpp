@@ -110,10 +110,19 @@ struct DeviceState {
     timeline.record({ticks(), address, bytes, bytes, 0, 0, kind, 0});
   }
 
-  /// What the driver said is free just now: for the ledger, the live page and is_tight.
-  void publish_driver_free(std::uint64_t bytes) {
+  /// What the driver said is free just now: for the ledger and the live page. `unbooked_bytes`: taken before it was asked, and in the books later.
+  void publish_driver_free(std::uint64_t bytes, std::uint64_t unbooked_bytes = 0) {
+    sampled_taken_bytes.store(taken_bytes() + unbooked_bytes, std::memory_order_relaxed);
     live.driver_free_bytes.store(bytes, std::memory_order_relaxed);
     live.driver_free_unix_ns.store(unix_now_ns(), std::memory_order_relaxed);
+  }
+  /// What it has now, as far as is known here: its last answer, less what this process took since then, or with what it gave back.
+  std::uint64_t driver_free_now() const {
+    const std::uint64_t said_bytes = live.driver_free_bytes.load(std::memory_order_relaxed) + sampled_taken_bytes.load(std::memory_order_relaxed);
+    return std::min(said_bytes - std::min(taken_bytes(), said_bytes), total_bytes);
+  }
+  std::uint64_t taken_bytes() const {
+    return live.counters.reserved_bytes.current.load(std::memory_order_relaxed) + live.counters.outside_bytes.current.load(std::memory_order_relaxed);
   }
 
   /// Regions go back to the driver in the order of a private stream, so that nothing else is waited for.
@@ -141,6 +150,7 @@ struct DeviceState {
   const Driver driver;
   const std::uint64_t total_bytes;
   LimitAccount limit;
+  std::atomic<std::uint64_t> sampled_taken_bytes{0};  ///< taken_bytes() when the driver was last asked
   Mutex memops_lock;
   Mutex lock;
   observe::Timeline timeline CUPOOL_GUARDED_BY(lock);

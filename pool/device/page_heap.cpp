@@ -67,8 +67,8 @@ std::uint64_t PageHeap::empty_bytes() const {
 
 HeapFigures PageHeap::figures(DeviceState&) const {
   HeapFigures figures;
-  figures.region_bytes = mapped_bytes_ + loose_bytes_;
-  figures.free_bytes = heap_.free_bytes() + loose_bytes_;
+  figures.region_bytes = mapped_bytes_ + loose_bytes_ + moving_loose_bytes_;
+  figures.free_bytes = heap_.free_bytes() + loose_bytes_ + moving_bytes();
   figures.largest_free_bytes = heap_.largest_free_bytes();
   figures.wholly_free_bytes = empty_bytes() + loose_bytes_;
   figures.inactive_split_bytes = figures.free_bytes - figures.wholly_free_bytes;

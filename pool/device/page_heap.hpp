@@ -99,6 +99,13 @@ class PageHeap final : public ExtentAllocator {
   void claim(Supply& supply, const Window& window);
   void unclaim(Supply& supply) noexcept;
   void keep_loose(const Handle& handle) noexcept;
+  void begin_moving(heap::Extent* extent) noexcept;
+  void end_moving(heap::Extent* extent) noexcept;
+  void begin_moving(const Handle& handle);
+  void end_moving(const Handle& handle) noexcept;
+  void give_back_left(Supply& supply) noexcept;
+  void give_back(const Run& run) noexcept;
+  std::uint64_t moving_bytes() const { return moving_mapped_bytes_ + moving_loose_bytes_; }
   void take_loose(Supply& supply);
   void drive(DeviceState& device, Supply& supply);
   std::uint64_t next_handle_bytes(const Supply& supply) const;
@@ -134,6 +141,9 @@ class PageHeap final : public ExtentAllocator {
   std::uint64_t loose_bytes_ = 0;
   std::size_t loose_promised_ = 0;          ///< so many more may come from threads that are in the driver
   std::uint64_t mapped_bytes_ = 0;
+  std::uint64_t moving_mapped_bytes_ = 0;   ///< of them, what threads that are in the driver took out of the heap
+  std::vector<Handle> moving_loose_;        ///< and of what was loose
+  std::uint64_t moving_loose_bytes_ = 0;
   std::uint64_t pinned_handles_ = 0;
   std::vector<heap::Extent*> vacant_;
   AbsentList quarantined_;

@@ -47,7 +47,7 @@ HandleState state_in(const Extent& extent) {
 HandleRow PageHeap::row_of(const MappedHandle& handle, const Extent* first) const {
   HandleRow row{handle.address, handle.bytes, 0, HandleState::used};
   for (const Extent* extent = first; extent != nullptr && extent->address < handle.end(); extent = extent->next) {
-    if (extent->state != ExtentState::free) continue;
+    if (extent->state != ExtentState::free && !is_moving(*extent)) continue;
     row.free_bytes += std::min(extent->address + extent->bytes, handle.end()) - std::max(extent->address, handle.address);
   }
   if (first->address + first->bytes >= handle.end()) row.state = state_in(*first);
@@ -72,10 +72,12 @@ void PageHeap::append_pages(observe::PageMap& out) const {
       count(out.tiers, out.handles.back());
     });
   });
-  for (const Handle& handle : loose_) {
-    HandleTier& tier = tier_of(out.tiers, handle.bytes);
-    ++tier.handles;
-    tier.unmapped_bytes += handle.bytes;
+  for (const std::vector<Handle>* list : {&loose_, &moving_loose_}) {
+    for (const Handle& handle : *list) {
+      HandleTier& tier = tier_of(out.tiers, handle.bytes);
+      ++tier.handles;
+      tier.unmapped_bytes += handle.bytes;
+    }
   }
 }
 
@@ -85,7 +87,7 @@ void PageHeap::append_map(DeviceState&, const TickConverter& time, observe::Devi
     const auto context = reinterpret_cast<std::uint64_t>(paged(region).home->context);
     bool is_open = false;
     heap_.for_each_extent(region, [&](const Extent& extent) {
-      if (extent.state == ExtentState::absent) {
+      if (extent.state == ExtentState::absent && !is_moving(extent)) {
         is_open = false;
         return;
       }

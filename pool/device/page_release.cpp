@@ -32,15 +32,21 @@ void PageHeap::take_empty(std::vector<Run>& runs, std::uint64_t wanted_bytes, bo
       runs.push_back(std::move(run));
       const std::uint64_t address = found[first].address;
       runs.back().extent = heap_.take_out(heap_.find_containing(address), address, found[last - 1].end() - address);
-      runs.back().extent->flags = 0;
+      begin_moving(runs.back().extent);
       first = last;
     }
   } catch (...) {
     for (const Run& run : runs)
-      if (run.extent != nullptr) heap_.free(run.extent);
+      if (run.extent != nullptr) give_back(run);
     runs.clear();
     throw;
   }
+}
+
+/// As if it had not been taken.
+void PageHeap::give_back(const Run& run) noexcept {
+  end_moving(run.extent);
+  heap_.free(run.extent);
 }
 
 void PageHeap::unmap_runs(std::vector<Run>& runs, CUresult* first_error) {
@@ -55,9 +61,10 @@ void PageHeap::unmap_runs(std::vector<Run>& runs, CUresult* first_error) {
 void PageHeap::book_runs(DeviceState& device, const std::vector<Run>& runs) {
   for (const Run& run : runs) {
     if (!run.unmapped) {
-      heap_.free(run.extent);
+      give_back(run);
       continue;
     }
+    end_moving(run.extent);
     device.note_region(observe::EventKind::region_release, run.extent->address, run.extent->bytes);
     table_of(*run.extent).remove({run.extent->address, run.extent->bytes, 0, false});
     mapped_bytes_ -= run.extent->bytes;
@@ -122,12 +129,14 @@ std::uint64_t PageHeap::release(DeviceState& device, ContextPool&, std::uint64_t
   try {  // from here on nothing may fail
     going.reserve(count);
     promise_loose(count);
+    moving_loose_.reserve(moving_loose_.size() + was_loose);
   } catch (...) {
-    for (const Run& run : runs) heap_.free(run.extent);
+    for (const Run& run : runs) give_back(run);
     throw;
   }
   for (; loose_.size() > static_cast<std::size_t>(first_going); loose_.pop_back()) {
     going.push_back({loose_.back(), true, false});
+    begin_moving(loose_.back());
     loose_bytes_ -= loose_.back().bytes;
   }
   if (count == 0) return 0;
@@ -163,6 +172,7 @@ std::uint64_t PageHeap::book_release(DeviceState& device, const std::vector<Run>
   loose_promised_ -= going.size();
   std::uint64_t released_bytes = 0;
   for (const Going& one : going) {
+    end_moving(one.handle);
     if (one.is_gone) {
       released_bytes += one.handle.bytes;
       device.counters().handles_released.add();

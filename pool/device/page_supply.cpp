@@ -107,7 +107,7 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
     promise_loose(most);
     supply.promised = most;
   } catch (...) {
-    for (const Run& run : supply.runs) heap_.free(run.extent);
+    for (const Run& run : supply.runs) give_back(run);
     unclaim(supply);
     throw;
   }
@@ -200,15 +200,49 @@ void PageHeap::claim(Supply& supply, const Window& window) {
   supply.fresh->flags = supply.rest->flags = 0;
   if (window.left == nullptr) return;
   supply.left = heap_.take_out(window.left, window.left->address, window.left->bytes);  // all of it: cannot throw
-  supply.left->flags = 0;
+  begin_moving(supply.left);
 }
 
 /// As if nothing had been asked. Precondition: vacant_ has the room that claim() made.
 void PageHeap::unclaim(Supply& supply) noexcept {
   heap_.join(supply.fresh);
   make_vacant(supply.fresh);
-  if (supply.left != nullptr) heap_.free(supply.left);
-  for (const Handle& handle : supply.handles) keep_loose(handle);
+  give_back_left(supply);
+  for (const Handle& handle : supply.handles) {
+    end_moving(handle);
+    keep_loose(handle);
+  }
+}
+
+void PageHeap::give_back_left(Supply& supply) noexcept {
+  if (supply.left == nullptr) return;
+  end_moving(supply.left);
+  heap_.free(supply.left);
+}
+
+/// What a thread has in its hands while it is in the driver is still the heap's, and free: it is told as such.
+void PageHeap::begin_moving(Extent* extent) noexcept {
+  extent->flags = kMovingFlag;
+  moving_mapped_bytes_ += extent->bytes;
+}
+
+void PageHeap::end_moving(Extent* extent) noexcept {
+  extent->flags = 0;
+  moving_mapped_bytes_ -= extent->bytes;
+}
+
+/// Throws std::bad_alloc with nothing changed.
+void PageHeap::begin_moving(const Handle& handle) {
+  moving_loose_.push_back(handle);
+  moving_loose_bytes_ += handle.bytes;
+}
+
+/// Nothing happens for a handle that is none of them: new, or from a run.
+void PageHeap::end_moving(const Handle& handle) noexcept {
+  const auto found = std::find_if(moving_loose_.begin(), moving_loose_.end(), [&](const Handle& one) { return one.id == handle.id; });
+  if (found == moving_loose_.end()) return;
+  moving_loose_bytes_ -= found->bytes;
+  moving_loose_.erase(found);
 }
 
 /// Precondition: promised, or taken from there just now.
@@ -222,6 +256,7 @@ void PageHeap::take_loose(Supply& supply) {
   std::sort(loose_.begin(), loose_.end(), [](const Handle& a, const Handle& b) { return a.bytes < b.bytes; });
   supply.handles.reserve(loose_.size());
   const auto take = [&](std::size_t index) {
+    begin_moving(loose_[index]);
     supply.handles.push_back(loose_[index]);
     supply.handle_bytes += loose_[index].bytes;
     loose_bytes_ -= loose_[index].bytes;
@@ -326,11 +361,12 @@ Status PageHeap::publish(DeviceState& device, Supply& supply) {
   device.counters().handles_created.add(supply.created_handles);
   created_bytes_ += supply.created_bytes;
   is_refused_ = is_refused_ || supply.is_refused;
+  for (const Handle& handle : supply.handles) end_moving(handle);
   for (std::size_t i = supply.mapped_handles; i < supply.handles.size(); ++i) keep_loose(supply.handles[i]);
   heap_.join(supply.fresh);
   if (supply.mapped_bytes != 0) bind(device, supply);
   else make_vacant(supply.fresh);
-  if (supply.left != nullptr) heap_.free(supply.left);
+  give_back_left(supply);
   if (supply.is_accessible) return {};
   return supply.error != CUDA_SUCCESS ? as_answer(supply.error) : Error{CUDA_ERROR_OUT_OF_MEMORY, "cuMemCreate"};
 }

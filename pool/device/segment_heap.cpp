@@ -54,7 +54,7 @@ Status SegmentHeap::take_region(DeviceState& device, ContextPool& home, std::uin
     std::size_t free_bytes = 0;
     std::size_t total_bytes = 0;
     if (code == CUDA_SUCCESS) release_stream(device, home);  // made while there is memory for it
-    if (code == CUDA_SUCCESS && device.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS) device.publish_driver_free(free_bytes);
+    if (code == CUDA_SUCCESS && device.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS) device.publish_driver_free(free_bytes, bytes);
   }
   bool usable = code == CUDA_SUCCESS && is_aligned(address, kBlockAlignment_bytes);
   if (code == CUDA_SUCCESS && !usable) device.disable("the driver returned an address that is not a multiple of 512");
@@ -181,10 +181,20 @@ void SegmentHeap::await_frees(DeviceState& device, ContextPool& home, CUstream s
   fence.clear(device.services.contexts);
 }
 
+/// The region is on its way to the driver (`sign` 1), or has come back.
+void SegmentHeap::book_release(DeviceState& device, const Claim& claim, int sign) {
+  const std::int64_t bytes = sign * static_cast<std::int64_t>(claim.bytes);
+  device.add_reserved(-bytes);
+  device.leaving_bytes += static_cast<std::uint64_t>(bytes);
+  device.note_region(sign > 0 ? observe::EventKind::region_release : observe::EventKind::region_create, claim.address, claim.bytes);
+}
+
 std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) {
   std::vector<Claim> claims = claim_free_regions(device, wanted_bytes, at_most);
   if (claims.empty()) return 0;
   std::vector<CUresult> codes(claims.size(), CUDA_SUCCESS);
+  // Out of the books before the calls: a report that is written while the driver works lists them no more.
+  for (const Claim& claim : claims) book_release(device, claim, 1);
   {
     const MutexUnlock unlocked(device.lock);
     const RelaxedCaptureMode relaxed(device.driver);
@@ -201,15 +211,15 @@ std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::
   for (std::size_t i = 0; i < claims.size(); ++i) {
     const Claim& claim = claims[i];
     if (codes[i] != CUDA_SUCCESS && device.services.owners.add(claim.address, claim.bytes, device.ordinal)) {
+      book_release(device, claim, -1);
       adopt(home, claim);  // the driver kept it: so do we
       continue;
     }
     released_bytes += claim.bytes;
     growth_.gave_back();
+    device.leaving_bytes -= claim.bytes;
     device.limit.refund(claim.bytes);
-    device.add_reserved(-static_cast<std::int64_t>(claim.bytes));
     device.counters().regions_released.add();
-    device.note_region(observe::EventKind::region_release, claim.address, claim.bytes);
   }
   return released_bytes;
 }

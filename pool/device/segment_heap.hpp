@@ -69,6 +69,7 @@ class SegmentHeap final : public ExtentAllocator {
   static CUresult free_region(DeviceState& device, CUstream stream, CUdeviceptr address);
   static void await_frees(DeviceState& device, ContextPool& home, CUstream stream);
   static CUstream release_stream(DeviceState& device, ContextPool& home);
+  static void book_release(DeviceState& device, const Claim& claim, int sign) CUPOOL_REQUIRES(device.lock);
   std::vector<Claim> claim_free_regions(DeviceState& device, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock);
 
   RegionGrowth growth_;

@@ -34,6 +34,8 @@ struct Total {
   std::atomic<std::uint64_t> value{0};
   /// Precondition: the writer holds the lock that owns this total.
   void add(std::uint64_t delta = 1) { value.store(value.load(std::memory_order_relaxed) + delta, std::memory_order_relaxed); }
+  /// What was counted while it was on its way has failed. As add.
+  void take_back() { value.store(value.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed); }
 };
 
 struct Counters {

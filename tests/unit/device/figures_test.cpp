@@ -176,6 +176,7 @@ CUresult report_and_free(CUdeviceptr address) {
   CHECK(live_bytes == now(g_rig->counters().live_bytes));
   CHECK(live_blocks == now(g_rig->counters().live_blocks));
   CHECK(region_bytes == now(g_rig->counters().reserved_bytes));
+  CHECK(now(g_rig->counters().allocations) - now(g_rig->counters().frees) == live_blocks);
   CHECK(g_rig->pools().check() == "");
   return g_free(address);
 }

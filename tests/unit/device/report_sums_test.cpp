@@ -32,6 +32,8 @@ void check_sums(const observe::DeviceSnapshot& device) {
   if (device.policy != "async") CHECK(listed(device, BlockState::free) + unmapped_bytes == device.now.free_bytes);
   CHECK(device.now.largest_free_bytes <= device.now.free_bytes);
   CHECK(part(device, "metadata") == 0);
+  CHECK(device.now.reserved_bytes == device.now.live_bytes + observe::counter_current(device, "deferred_bytes") + device.now.free_bytes);
+  CHECK(observe::counter_current(device, "allocations") - observe::counter_current(device, "frees") == observe::counter_current(device, "live_blocks"));
 }
 
 /// Ends the capture that it has begun.
@@ -78,6 +80,39 @@ CUresult report_and_synchronize(CUevent event) {
   report(*g_rig);
   ++g_reports;
   return g_synchronize(event);
+}
+
+void report_if_any() {
+  if (g_rig == nullptr || g_rig->snapshot().devices.empty()) return;
+  report(*g_rig);
+  ++g_reports;
+}
+
+/// The driver's function with a report before it and behind it, while the pool waits for it.
+template <auto kCall, class... Args> struct Reporting {
+  static inline CUresult (*real)(Args...) = nullptr;
+  static CUresult call(Args... args) {
+    report_if_any();
+    const CUresult code = real(args...);
+    report_if_any();
+    return code;
+  }
+};
+
+template <auto kCall, class... Args> void report_at(DriverApi& api, CUresult (*DriverApi::*)(Args...)) {
+  Reporting<kCall, Args...>::real = api.*kCall;
+  api.*kCall = &Reporting<kCall, Args...>::call;
+}
+
+void report_at_memory_calls(DriverApi& api) {
+  report_at<&DriverApi::cuMemAlloc_v2>(api, &DriverApi::cuMemAlloc_v2);
+  report_at<&DriverApi::cuMemFree_v2>(api, &DriverApi::cuMemFree_v2);
+  report_at<&DriverApi::cuMemFreeAsync>(api, &DriverApi::cuMemFreeAsync);
+  report_at<&DriverApi::cuMemCreate>(api, &DriverApi::cuMemCreate);
+  report_at<&DriverApi::cuMemRelease>(api, &DriverApi::cuMemRelease);
+  report_at<&DriverApi::cuMemMap>(api, &DriverApi::cuMemMap);
+  report_at<&DriverApi::cuMemUnmap>(api, &DriverApi::cuMemUnmap);
+  report_at<&DriverApi::cuMemSetAccess>(api, &DriverApi::cuMemSetAccess);
 }
 
 }  // namespace
@@ -142,4 +177,55 @@ TEST_CASE("a report that is written while a free synchronises lists its block as
   rig.free(block);
   CHECK(g_reports == 1);
   report(rig);
+}
+
+TEST_CASE("reports add up in the middle of every growth, move and release") {
+  RigOptions options;
+  options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
+  options.memory = "64MiB";
+  options.patch = &report_at_memory_calls;
+  g_rig = nullptr;
+  g_reports = 0;
+  Rig rig(options);
+  g_rig = &rig;
+  CUcontext other = nullptr;
+  REQUIRE(cuCtxCreate_v2(&other, 0, 0) == CUDA_SUCCESS);
+  std::vector<CUdeviceptr> blocks;
+  std::uint32_t seed = 1;
+  for (int i = 0; i < 240; ++i) {
+    seed = seed * 1664525 + 1013904223;
+    if (i % 40 == 0) REQUIRE(cuCtxSetCurrent(i % 80 == 0 ? other : rig.context()) == CUDA_SUCCESS);  // what one holds goes to the other
+    if (const Result<CUdeviceptr> block = rig.try_allocate(1 + (seed >> 8) % (9 * kMiB)); block.ok()) blocks.push_back(block.value());
+    if (blocks.size() < 9) continue;
+    const std::size_t at = (seed >> 4) % blocks.size();
+    rig.free(blocks[at]);
+    blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+  if (options.pool.backing == config::Backing::pages) {
+    CHECK(now(rig.counters().remaps) != 0);
+    CHECK(now(rig.counters().handles_released) != 0);
+  }
+  rig.pools().trim();
+  CHECK(g_reports > 100);
+  g_rig = nullptr;
+}
+
+TEST_CASE("what the driver has free is told as of now, although it is asked now and then only") {
+  RigOptions options;
+  options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
+  Rig rig(options);
+  const auto is_true = [&] {
+    const observe::DeviceSnapshot device = report(rig);
+    CHECK(device.driver_free_bytes == device.total_bytes - cusim_used_bytes(0));
+    CHECK(part(device, "driver_free") == device.driver_free_bytes);
+  };
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 20; ++i) {
+    blocks.push_back(rig.allocate(8 * kMiB));
+    is_true();
+  }
+  for (const CUdeviceptr block : blocks) rig.free(block);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  REQUIRE(rig.pools().trim() != 0);
+  is_true();
 }
