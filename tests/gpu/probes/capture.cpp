@@ -30,6 +30,8 @@ struct Rig {
   CUstream other = nullptr;
   CUevent recorded = nullptr;
   CUevent fresh = nullptr;
+  CUcontext beside = nullptr;
+  CUevent fresh_beside = nullptr;
 };
 
 const char* state_of(CUstream stream) {
@@ -144,7 +146,10 @@ std::vector<Call> calls(const Rig& rig, std::vector<CUdeviceptr>& kept, std::vec
       {"cuMemGetInfo", [] { std::size_t a = 0, b = 0; return CU(cuMemGetInfo_v2)(&a, &b); }, kServed},
       {"cuPointerGetAttribute", [&] { CUcontext c = nullptr; return CU(cuPointerGetAttribute)(&c, CU_POINTER_ATTRIBUTE_CONTEXT, spare.at(0)); }, kServed},
       {"cuCtxRecordEvent", [&] { return CU(cuCtxRecordEvent)(rig.session.context, rig.fresh); }, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, capture invalidated"},
-      {"cuEventRecord on another stream", [&] { return CU(cuEventRecord)(rig.fresh, rig.other); }},
+      {"cuCtxRecordEvent in another context", [&] { return CU(cuCtxRecordEvent)(rig.beside, rig.fresh_beside); }, kServed},
+      {"cuEventRecord on another stream", [&] { return CU(cuEventRecord)(rig.fresh, rig.other); }, kServed},
+      {"cuStreamWaitEvent of another stream", [&] { return CU(cuStreamWaitEvent)(rig.other, rig.recorded, 0); }, kServed},
+      {"cuStreamGetCtx of the capturing stream", [&] { CUcontext c = nullptr; return CU(cuStreamGetCtx)(rig.captured, &c); }, kServed},
       {"cuCtxSynchronize", [] { return CU(cuCtxSynchronize)(); }},
       {"cuStreamSynchronize of another stream", [&] { return CU(cuStreamSynchronize)(rig.other); }},
       {"cuMemAllocAsync and cuMemFreeAsync on another stream", [&] { return allocate_ordered(rig); }},
@@ -187,12 +192,17 @@ void ask_capture(Session& session) {
   prepare(CU(cuEventCreate)(&rig.recorded, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
   prepare(CU(cuEventCreate)(&rig.fresh, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
   prepare(CU(cuEventRecord)(rig.recorded, rig.other), "cuEventRecord");
+  CUcontext popped = nullptr;
+  prepare(CU(cuCtxCreate_v2)(&rig.beside, 0, session.device), "cuCtxCreate");
+  prepare(CU(cuEventCreate)(&rig.fresh_beside, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+  prepare(CU(cuCtxPopCurrent_v2)(&popped), "cuCtxPopCurrent");
   prepare(CU(cuCtxSynchronize)(), "cuCtxSynchronize");
   std::vector<CUdeviceptr> kept, spare(32);
   for (CUdeviceptr& address : spare) prepare(CU(cuMemAlloc_v2)(&address, 4096), "cuMemAlloc");
   std::unique_ptr<Mapping> mapping;
   group("virtual memory during a capture", [&] { mapping = std::make_unique<Mapping>(session.device, 2 << 20); });
   ask_matrix(rig, calls(rig, kept, spare, mapping.get()));
+  CU(cuCtxDestroy_v2)(rig.beside);
   for (const CUdeviceptr address : kept) CU(cuMemFree_v2)(address);
   for (const CUdeviceptr address : spare) CU(cuMemFree_v2)(address);
 }
