@@ -55,6 +55,7 @@ struct Allocation {
   OperationPtr available;  ///< stream-ordered: from here on it may be touched
   OperationPtr reused_after;  ///< stream-ordered: until this is complete, the previous holder's work may touch the bytes
   Allocation* backing = nullptr;
+  std::size_t pooled_bytes = 0;  ///< stream-ordered: what it takes of the backing
   bool free_requested = false;
   std::uint64_t freed_on = 0;  ///< id of the stream of the free
   std::uint32_t export_slot = 0;     ///< 1 + its slot in the table of exports; 0: never exported
@@ -65,7 +66,7 @@ struct Allocation {
 
   /// Stream-ordered memory was handed on while work of the previous holder may still touch it, as far as that one reached.
   bool has_previous_holder() const { return reused_after != nullptr && !reused_after->done; }
-  std::size_t reach_bytes() const { return has_previous_holder() && backing != nullptr ? backing->bytes : bytes; }
+  std::size_t reach_bytes() const { return has_previous_holder() && backing != nullptr ? pooled_bytes : bytes; }
 };
 
 }  // namespace cusim

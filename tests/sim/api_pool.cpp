@@ -34,15 +34,16 @@ CUresult allocate(Call& c, CUdeviceptr* out, std::size_t bytes, MemoryPool* pool
   std::vector<OperationPtr> before = c.sim.stream_predecessors(*stream);
   before.push_back(range->freed);
   auto memory = std::make_unique<Allocation>();
-  memory->base = range->backing->base;
+  memory->base = range->backing->base + range->offset;
   memory->bytes = bytes;
   memory->kind = MemoryKind::stream_ordered;
   memory->live = true;
   memory->device = pool->device;
-  memory->file_offset = range->backing->file_offset;
+  memory->file_offset = range->backing->file_offset + range->offset;
   memory->buffer_id = next_buffer_id();
   memory->pool = pool;
   memory->backing = range->backing;
+  memory->pooled_bytes = range->bytes;
   memory->backing->touched = true;
   memory->reused_after = range->freed;
   memory->available = c.sim.submit(*stream->context, Work{}, std::move(before), c.lock, &stream->tail);

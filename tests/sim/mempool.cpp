@@ -2,14 +2,20 @@
 #include "tests/sim/mempool.hpp"
 
 #include <algorithm>
+#include <bit>
 
 #include "tests/sim/simulator.hpp"
 
 namespace cusim {
 namespace {
 
-std::uint64_t charged(const Allocation& backing) {
-  return (backing.bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
+constexpr std::size_t kSmallestSlotBytes = 512;
+
+/// Does a range of so many bytes share its granule with others?
+bool is_slot(std::size_t bytes) { return bytes <= kGranuleBytes / 2; }
+
+std::size_t rounded(std::size_t bytes) {
+  return is_slot(bytes) ? std::max(std::bit_ceil(bytes), kSmallestSlotBytes) : (bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
 }
 
 bool is_free_for(const PooledRange& range, const Stream& stream) {
@@ -36,7 +42,7 @@ std::optional<PooledRange> Simulator::take_pooled(MemoryPool& pool, std::size_t 
   // Best fit, but never a range more than twice as large: the driver's pool splits, this one does not.
   auto waiting = pool.vacant.end();
   for (auto range = pool.vacant.lower_bound(bytes); range != pool.vacant.end(); ++range) {
-    if (range->first > 2 * std::max<std::size_t>(bytes, kGranuleBytes)) break;
+    if (range->first > (is_slot(bytes) ? rounded(bytes) : 2 * std::max<std::size_t>(bytes, kGranuleBytes))) break;
     if (is_free_for(range->second, stream)) {
       const PooledRange taken = range->second;
       pool.vacant.erase(range);
@@ -46,16 +52,18 @@ std::optional<PooledRange> Simulator::take_pooled(MemoryPool& pool, std::size_t 
   }
   DeviceMemory& memory = devices[static_cast<std::size_t>(pool.device)]->memory;
   if (bytes > memory.capacity_bytes()) return std::nullopt;  // and nothing below overflows
-  const std::size_t rounded = (bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
-  const auto fits = [&] { return pool.max_bytes == 0 || pool.reserved + rounded <= pool.max_bytes; };
+  const std::size_t taken_bytes = std::max<std::size_t>(rounded(bytes), kGranuleBytes);
+  const auto fits = [&] { return pool.max_bytes == 0 || pool.reserved + taken_bytes <= pool.max_bytes; };
   if (!fits()) trim_pool(pool, 0);
   const bool allowed = fits();
-  Allocation* backing = allowed ? memory.allocate(rounded) : nullptr;
-  if (backing == nullptr && allowed && trim_pools(pool.device)) backing = memory.allocate(rounded);
+  Allocation* backing = allowed ? memory.allocate(taken_bytes) : nullptr;
+  if (backing == nullptr && allowed && trim_pools(pool.device)) backing = memory.allocate(taken_bytes);
   if (backing != nullptr) {
-    pool.reserved += rounded;
+    pool.reserved += taken_bytes;
     pool.reserved_high = std::max(pool.reserved_high, pool.reserved);
-    return PooledRange{backing, nullptr, 0};
+    const std::size_t slot_bytes = rounded(bytes);
+    for (std::size_t offset = slot_bytes; offset < taken_bytes; offset += slot_bytes) pool.vacant.emplace(slot_bytes, PooledRange{backing, offset, slot_bytes, nullptr, 0});
+    return PooledRange{backing, 0, slot_bytes, nullptr, 0};
   }
   if (waiting == pool.vacant.end() || pool.allow_internal_dependencies == 0) return std::nullopt;
   const PooledRange taken = waiting->second;
@@ -66,21 +74,33 @@ std::optional<PooledRange> Simulator::take_pooled(MemoryPool& pool, std::size_t 
 void Simulator::return_to_pool(Allocation& allocation, const OperationPtr& freed) {
   MemoryPool& pool = *allocation.pool;
   pool.used -= allocation.bytes;
-  pool.vacant.emplace(allocation.backing->bytes, PooledRange{allocation.backing, freed, allocation.freed_on});
+  const std::size_t bytes = allocation.pooled_bytes;
+  // Of slots, the last that was freed is the first to be looked at.
+  const auto before = is_slot(bytes) ? pool.vacant.lower_bound(bytes) : pool.vacant.upper_bound(bytes);
+  pool.vacant.emplace_hint(before, bytes, PooledRange{allocation.backing, allocation.base - allocation.backing->base, bytes, freed, allocation.freed_on});
 }
 
 bool Simulator::trim_pool(MemoryPool& pool, std::uint64_t keep_bytes) {
-  bool any = false;
+  if (pool.reserved <= keep_bytes || pool.vacant.empty()) return false;
+  // Only whole pieces of the device's memory go, and never what the host has not seen the end of.
+  std::map<Allocation*, std::uint64_t> idle_bytes;
+  for (const auto& [bytes, range] : pool.vacant)
+    if (range.freed == nullptr || range.freed->done) idle_bytes[range.backing] += bytes;
   DeviceMemory& memory = devices[static_cast<std::size_t>(pool.device)]->memory;
-  for (auto range = pool.vacant.begin(); range != pool.vacant.end() && pool.reserved > keep_bytes;) {
-    // Never below what is to be kept, nor what the host has not seen the end of.
-    const bool is_needed = pool.reserved - charged(*range->second.backing) < keep_bytes;
-    if (is_needed || (range->second.freed != nullptr && !range->second.freed->done)) {
+  bool any = false;
+  for (auto range = pool.vacant.begin(); range != pool.vacant.end();) {
+    Allocation* backing = range->second.backing;
+    const bool is_gone = idle_bytes.count(backing) != 0 && idle_bytes[backing] == 0;  // with the first of its slots
+    // Never below what is to be kept.
+    if (!is_gone && (idle_bytes.count(backing) == 0 || idle_bytes[backing] != backing->bytes || pool.reserved < keep_bytes + backing->bytes)) {
       ++range;
       continue;
     }
-    pool.reserved -= charged(*range->second.backing);
-    memory.release(range->second.backing);
+    if (!is_gone) {
+      pool.reserved -= backing->bytes;
+      memory.release(backing);
+      idle_bytes[backing] = 0;
+    }
     range = pool.vacant.erase(range);
     any = true;
   }

@@ -2,7 +2,8 @@
 //
 // A range that was freed on a stream may serve the same stream at once (its order protects the bytes), any stream after
 // the free completed, and another stream behind it when the pool allows an internal dependency. What no allocation
-// holds stays reserved up to the release threshold, at the next synchronisation. Thread rule: guarded by the simulator's lock.
+// holds stays reserved up to the release threshold, at the next synchronisation. Small ranges share device memory: a granule is cut into
+// slots of one size, powers of two. Thread rule: guarded by the simulator's lock.
 #pragma once
 
 #include <cuda.h>
@@ -17,6 +18,8 @@ namespace cusim {
 /// Bytes of a pool that no allocation holds; they stay reserved until trimmed.
 struct PooledRange {
   Allocation* backing = nullptr;  ///< the device memory behind it
+  std::uint64_t offset = 0;       ///< in that
+  std::size_t bytes = 0;
   OperationPtr freed;             ///< completes when the last holder's stream has passed its free
   std::uint64_t freed_on = 0;     ///< id of that stream
 };
@@ -34,7 +37,7 @@ struct MemoryPool {
   int allow_internal_dependencies = 1;
   std::uint64_t used = 0, used_high = 0, reserved = 0, reserved_high = 0;
   std::map<int, CUmemAccess_flags> access;         ///< of devices other than its own
-  std::multimap<std::size_t, PooledRange> vacant;  ///< by backing bytes
+  std::multimap<std::size_t, PooledRange> vacant;  ///< by bytes
 };
 
 }  // namespace cusim

@@ -1,6 +1,9 @@
 // Stream-ordered memory: stream order, reuse, pools and their attributes.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <vector>
+
 #include "pools.hpp"
 
 using sim_test::allocate_async;
@@ -227,4 +230,24 @@ TEST_CASE("work of the previous holder reaches as far as that one did, also when
   CHECK(cusim_mismatched_bytes() == 0);
   REQUIRE(cusim_launch_fill(stream, second, 3 * kMiB, 1, 100) == CUDA_SUCCESS);
   CHECK(cuStreamSynchronize(stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_CASE("small stream-ordered memory shares what the device gives in granules, and goes back only with the last of a granule") {
+  const Simulated sim;
+  const CUstream stream = Simulated::stream();
+  const auto reserved_bytes = [] { return attribute(default_pool(), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT); };
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 4096; ++i) blocks.push_back(allocate_async(500, stream));
+  CHECK(reserved_bytes() == 2 * kMiB);
+  CHECK(cusim_used_bytes(0) == 2 * kMiB);
+  std::sort(blocks.begin(), blocks.end());
+  for (std::size_t i = 1; i < blocks.size(); ++i) REQUIRE(blocks[i] - blocks[i - 1] == 512);
+  for (std::size_t i = 1; i < blocks.size(); ++i) REQUIRE(cuMemFreeAsync(blocks[i], stream) == CUDA_SUCCESS);
+  REQUIRE(cuMemPoolTrimTo(default_pool(), 0) == CUDA_SUCCESS);
+  CHECK(reserved_bytes() == 2 * kMiB);
+  REQUIRE(cuMemFreeAsync(blocks[0], stream) == CUDA_SUCCESS);
+  REQUIRE(cuMemPoolTrimTo(default_pool(), 0) == CUDA_SUCCESS);
+  CHECK(reserved_bytes() == 0);
+  CHECK(cusim_used_bytes(0) == 0);
+  CHECK(cusim_violation_count() == 0);
 }
