@@ -84,6 +84,7 @@ void AsyncBlocks::keep_freed_bytes(DeviceState& device, CUmemoryPool mempool) {
 
 /// What the pool holds and nobody uses. While the driver does not tell, something may.
 bool AsyncBlocks::sample(DeviceState& device) {
+  const std::uint64_t ticket = device.driver_pool.ticket();
   const CUmemoryPool mempool = this->mempool(device);
   cuuint64_t reserved_bytes = 0;
   cuuint64_t used_bytes = 0;
@@ -93,7 +94,7 @@ bool AsyncBlocks::sample(DeviceState& device) {
   const bool is_known = mempool != nullptr && device.driver.has_cuMemPoolGetAttribute() && is_told(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved_bytes) &&
                         is_told(CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used_bytes);
   may_hold_more_.store(!is_known, std::memory_order_relaxed);
-  if (is_known) idle_bytes_.store(reserved_bytes - std::min(used_bytes, reserved_bytes), std::memory_order_relaxed);
+  if (is_known) device.driver_pool.tell(ticket, reserved_bytes - std::min(used_bytes, reserved_bytes));
   return is_known;
 }
 
@@ -206,13 +207,12 @@ void AsyncBlocks::trim(DeviceState& device) {
   for (PrivateStream& stream : streams_) settle(device, stream);
   trim_pool(device);
   if (sample(device)) return;
-  idle_bytes_.store(0, std::memory_order_relaxed);  // this was all that can be done
+  device.driver_pool.tell(device.driver_pool.ticket(), 0);  // this was all that can be done
   may_hold_more_.store(false, std::memory_order_relaxed);
 }
 
 void AsyncBlocks::forget() {
   is_made_.store(false, std::memory_order_relaxed);
-  idle_bytes_.store(0, std::memory_order_relaxed);
   may_hold_more_.store(false, std::memory_order_relaxed);
 }
 

@@ -32,8 +32,6 @@ class BlockSource {
   virtual CUresult give_over(DeviceState& device, ContextPool& home, CUdeviceptr address) { return give(device, home, address); }
   /// The same in the order of `stream`, where that can be; else give().
   virtual CUresult give_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream) { return give(device, home, address); }
-  /// Bytes that the driver keeps for reuse by take(), as of its last call; they are the device pool's too.
-  virtual std::uint64_t idle_bytes() const { return 0; }
   /// The driver did not tell what lies idle, and nobody has trimmed since.
   virtual bool may_hold_more() const { return false; }
   /// Gives idle bytes back to the device.
@@ -63,7 +61,6 @@ class AsyncBlocks final : public BlockSource {
  public:
   CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out) override;
   CUresult give(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
-  std::uint64_t idle_bytes() const override { return idle_bytes_.load(std::memory_order_relaxed); }
   bool may_hold_more() const override { return may_hold_more_.load(std::memory_order_relaxed); }
   void trim(DeviceState& device) override;
   void forget() override;
@@ -95,7 +92,6 @@ class AsyncBlocks final : public BlockSource {
   std::array<PrivateStream, 2> streams_;
   std::atomic<bool> is_made_{false};
   std::atomic<CUmemoryPool> mempool_{nullptr};
-  std::atomic<std::uint64_t> idle_bytes_{0};
   std::atomic<bool> may_hold_more_{false};
 };
 

@@ -87,6 +87,27 @@ struct PoolServices {
   Mailbox<observe::OomRecord> ooms{256};
 };
 
+/// What the driver's default pool of one device keeps idle, as it said last. The contexts of a device share the pool: of two answers the one to
+/// whoever asked later stands, for it knows what the other's calls did.
+class DriverPoolSample {
+ public:
+  /// To be had before the driver is asked.
+  std::uint64_t ticket() { return tickets_.fetch_add(1, std::memory_order_acq_rel) + 1; }
+  void tell(std::uint64_t ticket, std::uint64_t idle_bytes) {
+    const MutexLock lock(mutex_);
+    if (ticket < newest_) return;
+    newest_ = ticket;
+    idle_bytes_.store(idle_bytes, std::memory_order_relaxed);
+  }
+  std::uint64_t idle_bytes() const { return idle_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> tickets_{0};
+  std::atomic<std::uint64_t> idle_bytes_{0};
+  Mutex mutex_;
+  std::uint64_t newest_ CUPOOL_GUARDED_BY(mutex_) = 0;
+};
+
 /// One per device.
 struct DeviceState {
   DeviceState(PoolServices& pool_services, int device_ordinal, observe::LiveDevice& live_device, std::uint64_t device_total_bytes,
@@ -160,6 +181,7 @@ struct DeviceState {
   struct Mempool { std::uint64_t used_bytes = 0; std::uint64_t used_high_bytes = 0; };
   std::array<Mempool, 64> mempools CUPOOL_GUARDED_BY(lock) = {};
   /// Under `async`: what the driver's pool keeps idle, as reserved and limit know it, and which blocks' books tell of it.
+  DriverPoolSample driver_pool;
   std::uint64_t idle_bytes CUPOOL_GUARDED_BY(lock) = 0;
   const void* idle_owner CUPOOL_GUARDED_BY(lock) = nullptr;
   std::uint64_t leaving_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< held until the driver's free has returned, but reserved no more

@@ -68,7 +68,7 @@ Extent* NativeBlocks::insert(Nodes::node_type&& handle) {
 /// The driver's pool is the device's, whichever context has asked it last: its idle bytes are told once, by one of them.
 void NativeBlocks::book_idle(DeviceState& device) {
   if (device.idle_owner == nullptr) device.idle_owner = this;
-  const std::uint64_t now_bytes = source_->idle_bytes();
+  const std::uint64_t now_bytes = device.driver_pool.idle_bytes();
   device.add_reserved(static_cast<std::int64_t>(now_bytes - device.idle_bytes));
   device.limit.hold(now_bytes, device.idle_bytes);
   device.idle_bytes = now_bytes;
@@ -213,7 +213,8 @@ void NativeBlocks::abandon(DeviceState& device, LossVisitor& visitor) {
   }
   nodes_.clear();
   source_->forget();
-  if (device.idle_owner == this) {
+  if (device.idle_owner == this) {  // whoever asks the driver next tells of it
+    device.driver_pool.tell(device.driver_pool.ticket(), 0);
     book_idle(device);
     device.idle_owner = nullptr;
   }

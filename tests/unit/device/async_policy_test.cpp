@@ -1,6 +1,10 @@
 // The `async` policy: plain calls from the driver's stream-ordered pool.
 #include <catch2/catch.hpp>
 
+#include <functional>
+#include <thread>
+#include <utility>
+
 #include "tests/conformance/rig.hpp"
 
 using namespace cupool;
@@ -228,4 +232,40 @@ TEST_CASE("async: what waits for its work goes back to the device for whoever ta
   REQUIRE(cusim_used_bytes(0) >= 40 * kMiB);
   CHECK(rig.pools().make_room());
   CHECK(cusim_used_bytes(0) == 0);
+}
+
+namespace {
+CUresult (*g_attribute)(CUmemoryPool, CUmemPool_attribute, void*) = nullptr;
+std::function<void()> g_meanwhile;
+
+/// The driver has answered, and before the pool knows it another thread is served.
+CUresult answer_late(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
+  const CUresult code = g_attribute(pool, attribute, value);
+  if (attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+    if (const std::function<void()> meanwhile = std::exchange(g_meanwhile, nullptr)) std::thread(meanwhile).join();
+  return code;
+}
+}  // namespace
+
+TEST_CASE("async: what one context's thread was told before another's took it is not counted twice") {
+  RigOptions options = async();
+  options.memory = "64MiB";
+  options.patch = [](DriverApi& api) {
+    g_attribute = api.cuMemPoolGetAttribute;
+    api.cuMemPoolGetAttribute = &answer_late;
+  };
+  g_meanwhile = nullptr;
+  Rig rig(options);
+  CUcontext other = nullptr;
+  REQUIRE(cuCtxCreate_v2(&other, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().allocate(other, 512, "cuMemAlloc_v2").ok());
+  rig.use(0);
+  rig.free(rig.allocate(40 * kMiB));
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  bool is_served = false;
+  g_meanwhile = [&] { is_served = cuCtxSetCurrent(other) == CUDA_SUCCESS && rig.pools().allocate(other, 40 * kMiB, "cuMemAlloc_v2").ok(); };
+  rig.allocate(512);  // gives back what was freed
+  CHECK(is_served);
+  CHECK(peak(rig.counters().reserved_bytes) <= 64 * kMiB);
+  CHECK(rig.pools().check() == "");
 }
