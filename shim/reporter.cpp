@@ -50,8 +50,11 @@ observe::ReportInput Reporter::input(observe::ReportEvent event, std::chrono::na
   input.snapshot.dropped_events += trace_.dropped();
   input.warnings = options_.warnings;
   pass_warnings();
-  const std::lock_guard lock(warnings_mutex_);
-  input.warnings.insert(input.warnings.end(), warnings_.begin(), warnings_.end());
+  if (const std::unique_lock lock(warnings_mutex_, lock_budget); lock.owns_lock()) {
+    input.warnings.insert(input.warnings.end(), warnings_.begin(), warnings_.end());
+  } else {
+    input.snapshot.complete = false;
+  }
   for (std::string warning : {trace_.warning(), page_.warning()})
     if (!warning.empty()) input.warnings.push_back(std::move(warning));
   return input;

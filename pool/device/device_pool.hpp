@@ -45,6 +45,7 @@ class DevicePool {
  public:
   /// So long a call of the program polls at most for work that natively would have been waited for.
   static constexpr std::uint64_t kPollBound_ns = 1'000'000'000;
+  static constexpr std::uint64_t kTryPause_ns = 100'000;  ///< between two looks of a report whether a lock can be had
 
   DevicePool(PoolServices& services, int ordinal, observe::LiveDevice& live, std::uint64_t total_bytes, std::uint64_t limit_bytes,
              config::Policy policy);
@@ -129,6 +130,8 @@ class DevicePool {
   static FreeOutcome outcome_of(Error late, Error* answer);
   FreeOutcome free_synchronously(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
 
+  bool try_snapshot(bool is_last_try, observe::DeviceSnapshot& out);
+
   // magazines.cpp
   bool may_keep() CUPOOL_REQUIRES(device_.lock);
   Magazine* own_magazine(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
@@ -147,9 +150,12 @@ class DevicePool {
   void send(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void visit_own_magazine(const ContextPool& home, void (DevicePool::*visit)(Magazine& magazine)) CUPOOL_REQUIRES(device_.lock);
   bool counts_run_ahead(const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
-  void visit_open_magazines(void (DevicePool::*visit)(Magazine& magazine), const Magazine* except) CUPOOL_REQUIRES(device_.lock);
+  enum class BusyOwners : std::uint8_t { wait_for, leave_out };  ///< threads that are in their magazine just now, or are stopped there for good
+  bool enter_own(Magazine& magazine) CUPOOL_REQUIRES(device_.lock) CUPOOL_TRY_ACQUIRE(true, magazine.lock);
+  bool visit_own(Magazine& magazine, void (DevicePool::*visit)(Magazine& magazine)) CUPOOL_REQUIRES(device_.lock);
+  bool visit_open_magazines(void (DevicePool::*visit)(Magazine& magazine), const Magazine* except, BusyOwners busy = BusyOwners::wait_for) CUPOOL_REQUIRES(device_.lock);
   void close(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void close_magazines() CUPOOL_REQUIRES(device_.lock);
+  bool close_magazines(BusyOwners busy = BusyOwners::wait_for) CUPOOL_REQUIRES(device_.lock);
   void let_go(ContextPool& home, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock);
   static void leave_table(heap::Extent* extent);
   std::uint64_t depot_limit_bytes() CUPOOL_REQUIRES(device_.lock);

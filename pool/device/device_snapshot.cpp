@@ -1,19 +1,43 @@
 // One device's part of a Snapshot: copied under the lock, with a bound on how long the lock is waited for.
+#include <algorithm>
 #include <cstring>
+#include <string_view>
+#include <utility>
 
 #include "pool/device/device_pool.hpp"
+#include "pool/observe/ledger.hpp"
 
 namespace cupool::device {
 
 namespace {
-constexpr std::uint64_t kTryPause_ns = 100'000;
-
 void copy_counters(const observe::Counters& counters, observe::DeviceSnapshot& out) {
 #define GAUGE(name, unit, doc) out.counters.push_back({#name, true, counters.name.current.load(std::memory_order_relaxed), counters.name.peak.load(std::memory_order_relaxed)});
 #define TOTAL(name, unit, doc) out.counters.push_back({#name, false, counters.name.value.load(std::memory_order_relaxed), 0});
 #include "pool/observe/counters.def"
 #undef GAUGE
 #undef TOTAL
+}
+
+observe::CounterValue& row_named(observe::DeviceSnapshot& out, std::string_view name) {
+  return *std::find_if(out.counters.begin(), out.counters.end(), [name](const observe::CounterValue& row) { return row.name == name; });
+}
+
+/// What a thread that stands in its magazine has done since the device was last told.
+void add_untold(const observe::LiveShard& shard, observe::DeviceSnapshot& out) {
+  const std::pair<std::string_view, const std::atomic<std::uint64_t>&> words[] = {
+      {"allocations", shard.allocations},         {"frees", shard.frees},             {"rung_hole", shard.rung_hole},          {"live_bytes", shard.live_bytes},
+      {"requested_bytes", shard.requested_bytes}, {"live_blocks", shard.live_blocks}, {"deferred_bytes", shard.deferred_bytes}};
+  for (const auto& [name, word] : words) row_named(out, name).current += word.load(std::memory_order_relaxed);
+}
+
+/// It may stand in the middle of counting an operation: whatever was not counted yet is, so that the sums hold.
+void finish_counting(observe::DeviceSnapshot& out) {
+  observe::CounterValue& live = row_named(out, "live_bytes");
+  observe::CounterValue& requested = row_named(out, "requested_bytes");
+  observe::CounterValue& allocations = row_named(out, "allocations");
+  live.current = std::max(live.current, requested.current);
+  allocations.current = std::max(allocations.current, row_named(out, "frees").current + row_named(out, "live_blocks").current);
+  for (observe::CounterValue& row : out.counters) row.peak = row.is_gauge ? std::max(row.peak, row.current) : row.peak;
 }
 
 observe::Fragmentation peak_of(const observe::LiveFragmentation& live) {
@@ -32,12 +56,20 @@ void append_block(const heap::Extent& extent, std::uint32_t region, const TickCo
 
 bool DevicePool::snapshot(std::uint64_t deadline_ns, observe::DeviceSnapshot& out) {
   Clock& clock = device_.services.clock;
-  while (!device_.lock.try_lock()) {
-    if (clock.now_ns() >= deadline_ns) return false;
+  for (;;) {
+    const bool is_last_try = clock.now_ns() >= deadline_ns;
+    if (try_snapshot(is_last_try, out)) return true;
+    if (is_last_try) return false;
     clock.pause(kTryPause_ns);
   }
+}
+
+/// Waits for nobody. `is_last_try`: do without the threads that stand in their magazines, as one that a signal handler keeps there does for ever.
+bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
+  if (!device_.lock.try_lock()) return false;
   const AdoptedLock lock(device_.lock);
-  close_magazines();
+  out.complete = close_magazines(BusyOwners::leave_out);
+  if (!out.complete && !is_last_try) return false;
   const TickConverter time(device_.services.start, TickConverter::now());
   if (peak_is_new_) sample_peak();
   publish_figures();
@@ -53,12 +85,14 @@ bool DevicePool::snapshot(std::uint64_t deadline_ns, observe::DeviceSnapshot& ou
   out.driver_free_bytes = live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0 ? device_.driver_free_now() : 0;
   out.driver_free_unix_ns = live.driver_free_unix_ns.load(std::memory_order_relaxed);
   copy_counters(counters, out);
+  for (const auto& magazine : magazines_)
+    if (magazine->is_open) add_untold(magazine->shard, out);
+  if (!out.complete) finish_counting(out);
   for (std::size_t i = 0; i < kDriverCallCount; ++i)
     if (const std::uint64_t count = live.driver_calls[i].load(std::memory_order_relaxed)) out.driver_calls.push_back({kDriverCallNames[i], count});
   const HeapFigures now = figures();
   out.now = {now.free_bytes, now.largest_free_bytes, now.largest_free_remapped_bytes, now.inactive_split_bytes,
-             counters.live_bytes.current.load(std::memory_order_relaxed), counters.requested_bytes.current.load(std::memory_order_relaxed),
-             counters.reserved_bytes.current.load(std::memory_order_relaxed)};
+             observe::counter_current(out, "live_bytes"), observe::counter_current(out, "requested_bytes"), observe::counter_current(out, "reserved_bytes")};
   out.at_peak = peak_of(live.fragmentation);
   out.outside = {live.outside.arrays.load(std::memory_order_relaxed), live.outside.program_vmm.load(std::memory_order_relaxed),
                  live.outside.driver_pools.load(std::memory_order_relaxed), live.outside.managed.load(std::memory_order_relaxed),

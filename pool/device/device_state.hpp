@@ -40,14 +40,19 @@ template <class T> class Mailbox {
     is_empty_.store(false, std::memory_order_release);
   }
   bool empty() const { return is_empty_.load(std::memory_order_acquire); }  ///< lock-free
+  /// Nothing while another thread is at it: what there is stays for later.
   std::vector<T> take() {
-    const MutexLock lock(mutex_);
+    if (!mutex_.try_lock()) return {};
+    const AdoptedLock lock(mutex_);
     is_empty_.store(true, std::memory_order_release);
     return std::exchange(items_, {});
   }
-  std::vector<T> copy() {
-    const MutexLock lock(mutex_);
-    return items_;
+  /// False: another thread is at it.
+  bool copy(std::vector<T>& out) {
+    if (!mutex_.try_lock()) return false;
+    const AdoptedLock lock(mutex_);
+    out = items_;
+    return true;
   }
   /// Number added since the last call.
   std::size_t count_new() {

@@ -66,7 +66,7 @@ Extent* DevicePool::take_kept(ContextPool& home, const AllocationRequest& reques
   }
   Magazine& magazine = *user.magazine;
   if (magazine.home != &home || !magazine.is_of_this_thread()) return nullptr;  // given up meanwhile
-  if (!magazine.lock.lock_by_owner(device_.services.fences)) return nullptr;
+  if (!enter_own(magazine)) return nullptr;
   const OwnerInside held(magazine.lock);
   tell(magazine);
   if (counts_run_ahead(request)) visit_open_magazines(&DevicePool::tell, &magazine);
@@ -186,8 +186,14 @@ bool DevicePool::counts_run_ahead(const AllocationRequest& request) {
   return magazines_.size() > 1 && (is_above(counters.live_bytes, request.bytes) || is_above(counters.requested_bytes, request.requested_bytes) || is_above(counters.live_blocks, 1));
 }
 
-/// `visit` for each that is open but `except`, with its owner outside. One fence for all: it is a system call.
-void DevicePool::visit_open_magazines(void (DevicePool::*visit)(Magazine& magazine), const Magazine* except) {
+/// A report that did not wait for this thread has left its magazine closed to it.
+bool DevicePool::enter_own(Magazine& magazine) {
+  magazine.lock.forget_wish();
+  return magazine.lock.lock_by_owner(device_.services.fences);
+}
+
+/// `visit` for each that is open but `except`, with its owner outside. One fence for all: it is a system call. False: some were left out.
+bool DevicePool::visit_open_magazines(void (DevicePool::*visit)(Magazine& magazine), const Magazine* except, BusyOwners busy) {
   bool must_fence = false;
   for (const auto& magazine : magazines_) {
     if (!magazine->is_open || magazine.get() == except || magazine->is_of_this_thread()) continue;
@@ -195,24 +201,36 @@ void DevicePool::visit_open_magazines(void (DevicePool::*visit)(Magazine& magazi
     must_fence = true;
   }
   if (must_fence) device_.services.fences.fence_all();
+  bool are_all = true;
   for (const auto& magazine : magazines_) {
     if (!magazine->is_open || magazine.get() == except) continue;
-    if (!magazine->is_of_this_thread()) {
+    if (magazine->is_of_this_thread()) {
+      are_all = visit_own(*magazine, visit) && are_all;
+    } else if (busy == BusyOwners::wait_for) {
+      magazine->lock.wait();
       const OwnerOutside held(magazine->lock);
       (this->*visit)(*magazine);
-    } else if (magazine->lock.lock_by_owner(device_.services.fences)) {
-      const OwnerInside held(magazine->lock);
+    } else if (magazine->lock.is_out()) {
+      const OwnerOutside held(magazine->lock);
       (this->*visit)(*magazine);
+    } else {
+      are_all = false;
     }
   }
+  return are_all;
+}
+
+/// False: a signal handler has interrupted this thread inside.
+bool DevicePool::visit_own(Magazine& magazine, void (DevicePool::*visit)(Magazine& magazine)) {
+  if (!enter_own(magazine)) return false;
+  const OwnerInside held(magazine.lock);
+  (this->*visit)(magazine);
+  return true;
 }
 
 void DevicePool::visit_own_magazine(const ContextPool& home, void (DevicePool::*visit)(Magazine& magazine)) {
   for (const auto& magazine : magazines_) {
-    if (!magazine->is_open || !magazine->is_of_this_thread() || magazine->home != &home || !magazine->lock.lock_by_owner(device_.services.fences)) continue;
-    const OwnerInside held(magazine->lock);
-    (this->*visit)(*magazine);
-    return;
+    if (magazine->is_open && magazine->is_of_this_thread() && magazine->home == &home && visit_own(*magazine, visit)) return;
   }
 }
 
@@ -241,8 +259,8 @@ void DevicePool::close(Magazine& magazine) {
   magazine.is_open = false;
 }
 
-void DevicePool::close_magazines() {
-  visit_open_magazines(&DevicePool::close, nullptr);
+bool DevicePool::close_magazines(BusyOwners busy) {
+  const bool are_all = visit_open_magazines(&DevicePool::close, nullptr, busy);
   deferred_.unpack([](Parcel* parcel) { Magazine::put(*parcel, parcel->owner->spare); });
   for (const auto& home : homes_) {
     if (home->kept == nullptr) continue;
@@ -251,6 +269,7 @@ void DevicePool::close_magazines() {
     kept_bytes_ -= home->kept->bytes;
     home->kept->bytes = 0;
   }
+  return are_all;
 }
 
 /// The peaks of what is live, with what the counters do not say yet: exact while no other thread is in its magazine.
@@ -276,11 +295,15 @@ void DevicePool::look_for_peak() {
 }
 
 /// The newest events of the device and of what its threads did by themselves, oldest first, in ticks. Returns how many are lost.
-/// Precondition: the magazines are closed.
+/// Precondition: the magazines are closed, but for those whose threads stand inside: what these did is lost here.
 std::uint64_t DevicePool::collect_timeline(std::vector<observe::Event>& out) {
   out = device_.timeline.events();
   std::uint64_t dropped = device_.timeline.dropped();
   for (const auto& magazine : magazines_) {
+    if (magazine->is_open) {
+      dropped += magazine->shard.allocations.load(std::memory_order_relaxed) + magazine->shard.frees.load(std::memory_order_relaxed);
+      continue;
+    }
     const std::vector<observe::Event> events = magazine->timeline.events();
     out.insert(out.end(), events.begin(), events.end());
     dropped += magazine->timeline.dropped();
@@ -297,7 +320,7 @@ std::uint64_t DevicePool::collect_timeline(std::vector<observe::Event>& out) {
 void DevicePool::thread_ending() {
   const MutexLock lock(device_.lock);
   for (const auto& magazine : magazines_) {
-    if (!magazine->is_of_this_thread() || !magazine->lock.lock_by_owner(device_.services.fences)) continue;
+    if (!magazine->is_of_this_thread() || !enter_own(*magazine)) continue;
     {
       const OwnerInside held(magazine->lock);
       if (magazine->is_open) close(*magazine);

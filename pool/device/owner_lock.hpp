@@ -46,7 +46,11 @@ class CUPOOL_CAPABILITY("mutex") OwnerLock {
   /// The owner does not come in any more; after fence_all() and wait() it is out.
   void begin() { is_wanted_.store(true, std::memory_order_seq_cst); }
   void wait() CUPOOL_ACQUIRE();
+  /// The same without waiting. False: it is inside; whoever gives up leaves it wanted, so that it goes out and does not come back meanwhile.
+  bool is_out() const CUPOOL_TRY_ACQUIRE(true) { return !is_inside_.load(std::memory_order_seq_cst); }
   void end() CUPOOL_RELEASE() { is_wanted_.store(false, std::memory_order_release); }
+  /// By the owner, under the lock that orders begin()...end(): nobody is between them, but somebody may have given up there.
+  void forget_wish() { is_wanted_.store(false, std::memory_order_release); }
 
  private:
   std::atomic<bool> is_inside_{false};
@@ -65,11 +69,10 @@ class CUPOOL_SCOPED_CAPABILITY OwnerInside {
   OwnerLock& lock_;
 };
 
-/// Somebody else's: out of the scope the owner may come in again.
+/// Somebody else's: out of the scope the owner may come in again. Precondition: wait() is over, or is_out().
 class CUPOOL_SCOPED_CAPABILITY OwnerOutside {
  public:
-  /// Precondition: begin() and fence_all() have been called.
-  explicit OwnerOutside(OwnerLock& lock) CUPOOL_ACQUIRE(lock) : lock_(lock) { lock_.wait(); }
+  explicit OwnerOutside(OwnerLock& lock) CUPOOL_REQUIRES(lock) : lock_(lock) {}
   ~OwnerOutside() CUPOOL_RELEASE() { lock_.end(); }
   OwnerOutside(const OwnerOutside&) = delete;
   OwnerOutside& operator=(const OwnerOutside&) = delete;

@@ -455,10 +455,17 @@ observe::Snapshot PoolSet::snapshot(std::chrono::nanoseconds budget) {
       snapshot.complete = false;
       return;
     }
+    snapshot.complete = snapshot.complete && one.complete;
     snapshot.dropped_events += one.timeline_dropped;
     snapshot.devices.push_back(std::move(one));
   });
-  snapshot.ooms = impl_->services.ooms.copy();
+  while (!impl_->services.ooms.copy(snapshot.ooms)) {
+    if (impl_->services.clock.now_ns() >= deadline_ns) {
+      snapshot.complete = false;
+      break;
+    }
+    impl_->services.clock.pause(DevicePool::kTryPause_ns);
+  }
   for (const std::atomic<const char*>& slot : impl_->unpooled)
     if (const char* api = slot.load(std::memory_order_acquire)) snapshot.unpooled_apis_seen.emplace_back(api);
   return snapshot;

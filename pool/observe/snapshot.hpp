@@ -122,6 +122,7 @@ struct DeviceSnapshot {
   PageMap pages;
   std::vector<Event> timeline;          ///< oldest first; ticks already turned into unix nanoseconds
   std::uint64_t timeline_dropped = 0;
+  bool complete = true;  ///< false: a thread stood inside its magazine; its events are missing, what it keeps is not told apart
 };
 
 enum class OomCause : std::uint8_t {
@@ -166,7 +167,7 @@ struct Snapshot {
   std::vector<OomRecord> ooms;
   std::vector<std::string> unpooled_apis_seen;
   std::uint64_t dropped_events = 0;
-  bool complete = true;  ///< false: a lock could not be had in time, some device is missing
+  bool complete = true;  ///< false: a lock could not be had in time, some device or figure is missing
 };
 
 }  // namespace cupool::observe
