@@ -213,10 +213,11 @@ std::uint64_t DevicePool::release_free(ContextPool* first, std::uint64_t wanted_
   std::uint64_t released_bytes = 0;
   const auto from = [&](ContextPool& home) CUPOOL_REQUIRES(device_.lock) {
     const CUcontext context = home.context;
-    if (context == nullptr || released_bytes >= wanted_bytes || !may_give_back()) return;
+    if (context == nullptr || released_bytes >= wanted_bytes || !may_give_back(home)) return;
     if (device_.services.contexts.pin(&home, context) != Pin::held) return;
     // By cuMemFree, which waits for all work; where regions go back without that, nobody has seen to it that there is none.
-    if (home.natives.has_waiting() && (unpooled_ || !device_.frees_in_order() || quiet())) released_bytes += home.natives.release(device_, home, wanted_bytes - released_bytes, at_most);
+    const bool is_seen_to = unpooled_ || !(capturing() || all_release_in_order());
+    if (home.natives.has_waiting() && (is_seen_to || quiet())) released_bytes += home.natives.release(device_, home, wanted_bytes - released_bytes, at_most);
     if (home.pooled != nullptr && released_bytes < wanted_bytes)
       released_bytes += home.pooled->release(device_, home, wanted_bytes - released_bytes, at_most);
     device_.services.contexts.unpin(&home);

@@ -134,6 +134,8 @@ class DeviceAllocator {
   virtual void add_evidence([[maybe_unused]] DeviceState& device, observe::OomEvidence&) const CUPOOL_REQUIRES(device.lock) {}
   /// A thread has been in one call of the driver's for so long that it may be waiting for work which waits for whoever asks.
   virtual bool is_stalled([[maybe_unused]] DeviceState& device) const CUPOOL_REQUIRES(device.lock) { return false; }
+  /// What is free goes back to the driver without waiting for work that runs.
+  virtual bool releases_in_order([[maybe_unused]] const DeviceState& device) const { return false; }
   virtual std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
 
   // --- may call the driver; the lock is not held meanwhile ----------------------------------------------

@@ -207,7 +207,8 @@ class DevicePool {
   bool may_call_driver() const { return !device_.services.stopped.load(std::memory_order_relaxed); }
   bool capturing() const { return device_.services.gate.capturing(); }
   /// While something captures only what goes back without waiting.
-  bool may_give_back() const { return !capturing() || policy_ == config::Policy::async || (!unpooled_ && device_.frees_in_order()); }
+  bool may_give_back(const ContextPool& home) const { return !capturing() || policy_ == config::Policy::async || (home.pooled != nullptr && home.pooled->releases_in_order(device_)); }
+  bool all_release_in_order() const CUPOOL_REQUIRES(device_.lock);
   /// The free synchronises: asked for, or the driver has no event that covers a context.
   bool synchronises() const {
     return device_.services.options.free == config::FreeMode::sync ||
@@ -244,6 +245,7 @@ class DevicePool {
   HeapFigures figures() CUPOOL_REQUIRES(device_.lock);
   void publish_figures() CUPOOL_REQUIRES(device_.lock);
   void sample_peak() CUPOOL_REQUIRES(device_.lock);
+  void note_peak() CUPOOL_REQUIRES(device_.lock);
   Error fail(std::uint64_t requested_bytes, const char* api, const ContextPool* home, Error refusal) CUPOOL_REQUIRES(device_.lock);
   /// What the driver would have said first, where nobody has asked it: an error of the context. Calls it, without the lock.
   Error reason_of_refusal(Error refusal) CUPOOL_REQUIRES(device_.lock);

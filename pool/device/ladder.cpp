@@ -221,10 +221,9 @@ bool DevicePool::has_waiting_frees() {
 
 /// Would giving back everything that is wholly free make room for `bytes`? Asks the driver what it has.
 bool DevicePool::release_would_do(std::uint64_t bytes) {
-  if (!may_give_back()) return false;
   std::uint64_t free_bytes = 0;
   for (const auto& home : homes_) {
-    if (home->context == nullptr) continue;
+    if (home->context == nullptr || !may_give_back(*home)) continue;
     if (home->pooled != nullptr && !home->pooled->is_stalled(device_)) free_bytes += home->pooled->figures(device_).wholly_free_bytes;
     free_bytes += home->natives.waiting_bytes();  // freed during a capture
   }
@@ -235,7 +234,12 @@ bool DevicePool::release_would_do(std::uint64_t bytes) {
   return !driver_free_bytes || *driver_free_bytes >= bytes || bytes - *driver_free_bytes <= free_bytes;
 }
 
-bool DevicePool::may_release() { return (!unpooled_ && device_.frees_in_order()) || quiet(); }
+bool DevicePool::may_release() { return all_release_in_order() || quiet(); }
+
+/// Nothing that the device's heaps give back waits for work that runs.
+bool DevicePool::all_release_in_order() const {
+  return !unpooled_ && std::all_of(homes_.begin(), homes_.end(), [this](const auto& home) { return home->context == nullptr || home->pooled == nullptr || home->pooled->releases_in_order(device_); });
+}
 
 /// True when nothing is running that could make the driver's free of a region block: an allocation does not wait natively,
 /// and what runs may itself wait for the thread that allocates.

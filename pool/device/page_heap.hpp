@@ -51,6 +51,7 @@ class PageHeap final : public ExtentAllocator {
   void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;
   void add_evidence(DeviceState& device, observe::OomEvidence& evidence) const CUPOOL_REQUIRES(device.lock) override;
   bool is_stalled(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
+  bool releases_in_order(const DeviceState&) const override { return true; }  // by calls of virtual memory management: empty pages are nobody's
   std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   /// By creating only; out of memory as soon as the device is known to have too little left.
   Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;

@@ -134,3 +134,32 @@ TEST_CASE("async: two contexts of a device tell the idle bytes of its one pool o
     CHECK(rig.pools().check() == "");
   }
 }
+
+TEST_CASE("pages: they go back by their own calls, whatever runs or captures, on a driver without cuMemFreeAsync too") {
+  const bool captures = GENERATE(false, true);
+  RigOptions options = limited("96MiB");
+  options.pool.backing = config::Backing::pages;
+  options.patch = [](DriverApi& api) { api.cuMemFreeAsync = nullptr; };
+  Rig rig(options);
+  rig.free(rig.allocate(64 * kMiB));
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  rig.free(rig.allocate(64 * kMiB));  // finds the first one over
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  rig.allocate(4096);
+  const CUstream stream = new_stream();
+  volatile std::uint32_t released = 0;
+  if (captures) {
+    const auto mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    REQUIRE(rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, mode); }, mode) == CUDA_SUCCESS);
+  } else {
+    REQUIRE(cusim_launch_wait_host(stream, &released) == CUDA_SUCCESS);
+  }
+  const std::uint64_t before_ns = cusim_now_ns();
+  CHECK(rig.pools().reserve_outside(0, OutsideKind::array, 80 * kMiB, "cuArrayCreate_v2").ok());  // the pool makes room within the limit
+  CHECK(now(rig.counters().handles_released) != 0);
+  CHECK(cusim_now_ns() - before_ns < kMs);
+  rig.pools().cancel_outside(0, OutsideKind::array, 80 * kMiB);
+  released = 1;
+  CUgraph graph = nullptr;
+  if (captures) CHECK(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+}
