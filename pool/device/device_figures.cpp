@@ -62,6 +62,11 @@ void DevicePool::publish_figures() {
 /// The moment of peak live, looked at just before the first free after it: until then only allocations happened.
 void DevicePool::sample_peak() {
   close_magazines();
+  note_peak();
+}
+
+/// Precondition: the magazines are closed, but for those that nobody can close.
+void DevicePool::note_peak() {
   peak_is_new_ = false;
   const HeapFigures now = figures();
   observe::LiveFragmentation& live = device_.live.fragmentation;

@@ -71,7 +71,7 @@ bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
   out.complete = close_magazines(BusyOwners::leave_out);
   if (!out.complete && !is_last_try) return false;
   const TickConverter time(device_.services.start, TickConverter::now());
-  if (peak_is_new_) sample_peak();
+  if (peak_is_new_) note_peak();
   publish_figures();
   const observe::LiveDevice& live = device_.live;
   const observe::Counters& counters = device_.counters();
