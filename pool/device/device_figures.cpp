@@ -92,6 +92,7 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
   device_.counters().failed_allocations.add();
   if (refusal.code != CUDA_ERROR_OUT_OF_MEMORY) return refusal;
   close_magazines();
+  if (policy_ == config::Policy::async && may_call_driver()) trim_idle(0);  // what is idle still lies between live blocks
   OomRecord oom;
   if (may_call_driver()) oom.evidence.driver_free_bytes = sample_driver_free();
   oom.time_unix_ns = unix_now_ns();

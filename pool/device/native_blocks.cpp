@@ -46,8 +46,11 @@ HeapFigures NativeBlocks::figures_of(ExtentState state) const {
 
 /// A block that waits to be given back is free like a region without blocks, although nothing is served from it.
 HeapFigures NativeBlocks::figures(DeviceState& device) const {
-  const std::uint64_t idle_bytes = device.idle_owner == this ? device.idle_bytes : 0;
-  HeapFigures figures{bytes_ + idle_bytes, idle_bytes, idle_bytes, idle_bytes, 0, idle_bytes};
+  const bool is_owner = device.idle_owner == this;
+  const std::uint64_t idle_bytes = is_owner ? device.idle_bytes : 0;
+  const std::uint64_t kept_bytes = is_owner ? device.idle_kept_bytes : 0;
+  const std::uint64_t whole_bytes = idle_bytes - kept_bytes;  // as far as is known: the driver does not tell pieces
+  HeapFigures figures{bytes_ + idle_bytes, idle_bytes, whole_bytes, whole_bytes, kept_bytes, whole_bytes};
   if (waiting_ != 0) figures.add(figures_of(ExtentState::free));
   return figures;
 }
@@ -72,6 +75,7 @@ void NativeBlocks::book_idle(DeviceState& device) {
   device.add_reserved(static_cast<std::int64_t>(now_bytes - device.idle_bytes));
   device.limit.hold(now_bytes, device.idle_bytes);
   device.idle_bytes = now_bytes;
+  device.idle_kept_bytes = std::min(device.idle_kept_bytes, now_bytes);
 }
 
 std::uint64_t NativeBlocks::trim(DeviceState& device) {
@@ -83,6 +87,7 @@ std::uint64_t NativeBlocks::trim(DeviceState& device) {
     source_->trim(device);
   }
   book_idle(device);
+  device.idle_kept_bytes = device.idle_bytes;
   const std::uint64_t released_bytes = before_bytes - std::min(before_bytes, device.idle_bytes);
   return is_told ? released_bytes : std::max<std::uint64_t>(released_bytes, 1);  // whoever asked looks for himself
 }

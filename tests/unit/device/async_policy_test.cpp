@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "pool/observe/report.hpp"
 #include "tests/conformance/rig.hpp"
 
 using namespace cupool;
@@ -105,6 +106,38 @@ TEST_CASE("async: trim gives back what the driver's pool keeps") {
   REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
   CHECK(rig.pools().trim() != 0);
   CHECK(cusim_used_bytes(0) == 0);
+}
+
+TEST_CASE("async: what the driver's pool has between live blocks is free in pieces, and not called releasable") {
+  const bool is_limited = GENERATE(false, true);
+  RigOptions options = async(nullptr, is_limited ? "64MiB" : nullptr);
+  if (!is_limited) options.memory = "64MiB";
+  Rig rig(options);
+  std::vector<CUdeviceptr> blocks;
+  for (Result<CUdeviceptr> block = rig.try_allocate(kMiB); block.ok(); block = rig.try_allocate(kMiB)) blocks.push_back(block.value());
+  REQUIRE(blocks.size() >= 40);
+  rig.pools().new_oom_count();
+  for (std::size_t i = 0; i < blocks.size(); i += 2) rig.free(blocks[i]);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  REQUIRE(rig.try_allocate(12 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  REQUIRE(rig.pools().new_oom_count() == 1);
+  const observe::OomEvidence evidence = rig.snapshot().ooms.back().evidence;
+  CHECK(evidence.pool_free_bytes >= 12 * kMiB);
+  CHECK(evidence.releasable_bytes < 12 * kMiB);
+  const observe::OomVerdict verdict = observe::classify(evidence, {});
+  CHECK(observe::name_of(verdict.cause) == std::string(is_limited ? "limit" : "external_fragmentation"));  // behind the limit the driver has enough
+  CHECK(verdict.shortfall_bytes > 0);
+  for (std::size_t i = 1; i < blocks.size(); i += 2) rig.free(blocks[i]);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  rig.free(rig.allocate(12 * kMiB));
+}
+
+TEST_CASE("async: what the driver's pool keeps idle makes room within the limit for other memory") {
+  Rig rig(async(nullptr, "96MiB"));
+  rig.free(rig.allocate(64 * kMiB));
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(rig.pools().reserve_outside(0, OutsideKind::array, 80 * kMiB, "cuArrayCreate_v2").ok());
+  rig.pools().cancel_outside(0, OutsideKind::array, 80 * kMiB);
 }
 
 TEST_CASE("async: a context that dies takes its blocks along") {
