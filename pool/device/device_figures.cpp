@@ -144,9 +144,8 @@ Error DevicePool::reason_of_refusal(Error refusal) {
   return is_of_earlier_work(code) || is_context_gone(code) ? Error{code, "cuMemGetInfo_v2"} : refusal;
 }
 
-Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api, const PoolSet::AskDriver& ask) {
-  if (kind != OutsideKind::host) used_.store(true, std::memory_order_relaxed);
-  if (!counts_against_limit(kind) || device_.limit.charge(bytes)) return {};
+/// Room within the limit for memory outside the pool, charged; false: there is none.
+bool DevicePool::make_way(std::uint64_t bytes) {
   const MutexLock lock(device_.lock);
   // What was freed and is no longer in use is empty pool memory too.
   close_magazines();
@@ -159,8 +158,19 @@ Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const c
   for (int attempt = 0; attempt < kAttempts && may_call_driver() && release_would_do(bytes) && may_release(); ++attempt) {
     const std::uint64_t headroom_bytes = device_.limit.headroom_bytes();
     release_free(nullptr, bytes > headroom_bytes ? bytes - headroom_bytes : 1);
-    if (device_.limit.charge(bytes)) return {};
+    if (device_.limit.charge(bytes)) return true;
   }
+  return false;
+}
+
+Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api, const PoolSet::AskDriver& ask) {
+  if (kind != OutsideKind::host) used_.store(true, std::memory_order_relaxed);
+  if (!counts_against_limit(kind) || device_.limit.charge(bytes) || make_way(bytes)) return {};
+  // Natively the frees that still wait had waited; and under `async` it is the driver's pool that keeps idle memory.
+  const std::uint64_t until_ns = device_.services.clock.now_ns() + kPollBound_ns;
+  while (bytes <= device_.limit.limit_bytes() && give_back_idle(until_ns, 0, true) != 0)
+    if (device_.limit.charge(bytes)) return {};
+  const MutexLock lock(device_.lock);
   if (!ask) return fail(bytes, api, nullptr, reason_of_refusal({CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal}));
   CUresult reason = CUDA_ERROR_OUT_OF_MEMORY;
   if (may_call_driver()) {

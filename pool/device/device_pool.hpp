@@ -80,6 +80,7 @@ class DevicePool {
   /// Runs `destroy` with nobody in the context; forgets what it held when `is_dead()` says that it is gone.
   CUresult end_context(ContextPool* home, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead);
 
+  bool make_way(std::uint64_t bytes);
   Status charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api, const PoolSet::AskDriver& ask);
   void book_outside(OutsideKind kind, std::int64_t bytes);
   void refund_outside(OutsideKind kind, std::uint64_t bytes);

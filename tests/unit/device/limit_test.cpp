@@ -180,3 +180,17 @@ TEST_CASE("cuMemGetInfo without a limit never answers more than the device has")
   CHECK(free_bytes == kGiB);
   CHECK(total_bytes == kGiB);
 }
+
+TEST_CASE("other memory is not refused for the limit while a free of the pool's waits for work, as natively the free had waited") {
+  RigOptions options = limited("96MiB");
+  options.pool.policy = GENERATE(config::Policy::grow, config::Policy::async);
+  options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
+  Rig rig(options);
+  const CUdeviceptr block = rig.allocate(64 * kMiB);
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_spin(stream, 5'000'000) == CUDA_SUCCESS);
+  rig.free(block);
+  CHECK(rig.pools().reserve_outside(0, OutsideKind::array, 80 * kMiB, "cuArrayCreate_v2").ok());
+  rig.pools().cancel_outside(0, OutsideKind::array, 80 * kMiB);
+}
