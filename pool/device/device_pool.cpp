@@ -237,6 +237,10 @@ FreeOutcome DevicePool::free_synchronously(Extent* extent, std::uint16_t thread,
   const FenceResult result = synchronise_and_retire(context);
   extent->flags = static_cast<std::uint8_t>(extent->flags & ~kBeingFreedFlag);
   contexts.unpin(home);
+  if (result.error.code == CUDA_ERROR_DEINITIALIZED) {  // nobody will use it again
+    defer(extent, thread);
+    return FreeOutcome::freed;
+  }
   if (result.error.code != CUDA_SUCCESS) {
     extent->state = ExtentState::live;
     *answer = result.error;
@@ -296,7 +300,10 @@ bool DevicePool::free_while_exiting(CUdeviceptr address) {
   Extent* extent = find_block(address);
   const bool ours = extent != nullptr || find_containing(address) != nullptr;
   if (extent != nullptr && extent->state == ExtentState::live && claim(*extent)) {
-    if (peak_is_new_) sample_peak();
+    if (peak_is_new_) {
+      close_magazines(BusyOwners::leave_out);  // a thread may be stopped in its own for good
+      note_peak();
+    }
     defer(extent, 0);
   }
   device_.lock.unlock();

@@ -90,6 +90,25 @@ TEST_CASE("a driver that is going down is not called again") {
   CHECK(cusim_total_calls() == calls);
 }
 
+TEST_CASE("a free that meets a driver which is going down: a pooled block's is a success, the driver's own block gets the driver's answer") {
+  RigOptions options;
+  options.pool.policy = GENERATE(config::Policy::grow, config::Policy::async, config::Policy::platform);
+  options.pool.free = GENERATE(config::FreeMode::deferred, config::FreeMode::sync, config::FreeMode::immediate);
+  options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
+  Rig rig(options);
+  rig.expect_violations();
+  const CUdeviceptr block = rig.allocate(64 * kMiB);
+  const CUdeviceptr other = rig.allocate(64 * kMiB);
+  cusim_deinitialize();
+  const bool is_native = options.pool.policy == config::Policy::platform;
+  INFO(static_cast<int>(options.pool.policy) << static_cast<int>(options.pool.free) << static_cast<int>(options.pool.backing));
+  for (const CUdeviceptr one : {block, other}) {
+    const FreeResult result = rig.pools().free(one);
+    CHECK(result.outcome == (is_native ? FreeOutcome::failed : FreeOutcome::freed));
+    if (is_native) CHECK(result.error.code == CUDA_ERROR_DEINITIALIZED);
+  }
+}
+
 TEST_CASE("after exit has begun a free is bookkeeping, and a report can still be made") {
   Rig rig;
   const CUdeviceptr block = rig.allocate(4096);
