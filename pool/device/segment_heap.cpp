@@ -14,6 +14,8 @@ using heap::Extent;
 using heap::Region;
 
 namespace {
+constexpr std::uint64_t kSmallShare = 48;  ///< of what is preallocated: the region for small blocks
+constexpr std::uint64_t kSmallMost_bytes = 64 * kMiB;
 constexpr std::uint64_t kFreesBound_ns = 2'000'000;  ///< [?] how long a few frees on an idle stream take: tens of microseconds
 constexpr std::uint32_t kRefusalsInOrder = 4;        ///< so many without a success between them, and the driver is not asked again
 }  // namespace
@@ -179,6 +181,17 @@ void SegmentHeap::await_frees(DeviceState& device, ContextPool& home, CUstream s
   Fence fence;
   if (fence.record_on(device, home, home.registered.context, stream, true).answer == FenceAnswer::done) fence.poll_for(device, kFreesBound_ns);
   fence.clear(device.services.contexts);
+}
+
+/// One small block in a single region would keep all of it from whoever needs more than it has. Where more than the small region is left outside, a
+/// request that the large one cannot serve beside it gets what is outside and the large one; where less is left, one region serves more.
+Status SegmentHeap::reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
+  const std::uint64_t room_bytes = std::min(device.driver_free_now(), device.limit.headroom_bytes());
+  const std::uint64_t small_bytes = align_down(std::min(bytes / kSmallShare, kSmallMost_bytes), kRegionGranularity_bytes);
+  if (small_bytes == 0 || room_bytes < bytes + small_bytes) return take_region(device, home, bytes);
+  const Status taken = take_region(device, home, bytes - small_bytes);
+  if (taken.ok()) static_cast<void>(take_region(device, home, small_bytes));  // another process may have it by now
+  return taken;
 }
 
 /// The region is on its way to the driver (`sign` 1), or has come back.

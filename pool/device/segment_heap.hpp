@@ -60,8 +60,8 @@ class SegmentHeap final : public ExtentAllocator {
   Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock) override;
 
-  /// One region of exactly `bytes`.
-  Status reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock) override { return take_region(device, home, bytes); }
+  /// One region, or nearly all of `bytes` in one and a small one, which small blocks find first: so the large one stays whole, and can go back.
+  Status reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock) override;
 
  private:
   Status take_region(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);

@@ -1,15 +1,15 @@
-// CUPOOL_PREALLOCATE: taken by one driver call at the first allocation, clamped with one warning, more on demand.
+// CUPOOL_PREALLOCATE: taken at the first allocation, clamped with one warning, more on demand.
 //! native skip
 //! check c["failed_allocations"] == 0 and c["allocations"] == 200 and c["frees"] == 200
 //! case by_policy
 //! env CUPOOL_BACKING=segments
 //! env CUPOOL_POLICY=preallocate
-//! check calls("cuMemAlloc_v2") == 1 and c["reserved_bytes"]["peak"] == 6 * GiB
-//! check d["policy"] == "preallocate" and d["counters"]["driver_calls"]["cuMemAlloc_v2"] == 1
+//! check calls("cuMemAlloc_v2") == 2 and c["reserved_bytes"]["peak"] == 6 * GiB
+//! check d["policy"] == "preallocate" and d["counters"]["driver_calls"]["cuMemAlloc_v2"] == 2
 //! case bytes
 //! env CUPOOL_BACKING=segments
 //! env CUPOOL_PREALLOCATE=1GiB
-//! check calls("cuMemAlloc_v2") == 1 and c["reserved_bytes"]["peak"] == GiB
+//! check calls("cuMemAlloc_v2") == 2 and c["reserved_bytes"]["peak"] == GiB
 //! case least_of_both
 //! env CUPOOL_POLICY=preallocate
 //! env CUPOOL_PREALLOCATE=min(75%,2GiB)

@@ -194,3 +194,23 @@ TEST_CASE("other memory is not refused for the limit while a free of the pool's 
   CHECK(rig.pools().reserve_outside(0, OutsideKind::array, 80 * kMiB, "cuArrayCreate_v2").ok());
   rig.pools().cancel_outside(0, OutsideKind::array, 80 * kMiB);
 }
+
+TEST_CASE("preallocated segments: one small block does not keep the preallocated memory from whoever needs more than that") {
+  RigOptions options;
+  options.pool.policy = config::Policy::preallocate;
+  options.pool.preallocate = config::parse_amount("768MiB");
+  const bool is_limited = GENERATE(false, true);
+  if (is_limited) options.pool.limit.all = config::parse_amount("768MiB");
+  Rig rig(options);
+  rig.allocate(4096);
+  CHECK(now(rig.counters().reserved_bytes) == 768 * kMiB);
+  CHECK(now(rig.counters().regions_created) == (is_limited ? 1 : 2));
+  if (is_limited) {  // nothing is left outside: one region serves the largest request
+    rig.allocate(767 * kMiB);
+    return;
+  }
+  for (const std::uint64_t bytes : {700 * kMiB, 760 * kMiB, 800 * kMiB, 900 * kMiB, 1000 * kMiB}) {
+    rig.free(rig.allocate(bytes));
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  }
+}
