@@ -57,6 +57,7 @@ Error DevicePool::close_epoch(CUcontext asking, bool inside_free) {
   }
   epoch->recorded = true;
   epoch->waitable = inside_free ? asking : nullptr;
+  epoch->freed_by = pthread_self();
   device_.counters().epochs_closed.add();
   return result.error;
 }
@@ -128,20 +129,32 @@ bool DevicePool::retire_batch_if_idle(CUcontext asking, Error* error) {
 }
 
 /// More waits for the GPU than the device has to spare: new blocks would be pushed into fresh memory and scattered over it, and what is
-/// scattered stays so. The frees natively had waited, so this one does, for all that came before it, if they are not over anyway: one wait, for
-/// the newest of them, whose events cover the work of the older ones.
+/// scattered stays so. The frees natively had waited, so this one does, for all that came before it, if they are not over anyway.
 Error DevicePool::catch_up(CUcontext asking) {
   const auto is_behind = [this]() CUPOOL_REQUIRES(device_.lock) {
     return device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) > spare_bytes() / kDeferredShare;
   };
-  Error late{};
-  while (is_behind() && retire_oldest(asking, false, &late)) {
+  Error error{};
+  while (is_behind() && retire_oldest(asking, false, &error)) {
   }
-  if (late.code != CUDA_SUCCESS || !is_behind()) return late;
+  if (error.code == CUDA_SUCCESS && is_behind()) await_frees(asking, 0, true, &error);
+  return error;
+}
+
+/// Waits for the newest epoch that may be waited for: its events cover the work of the older ones, so one call is enough. True when blocks came
+/// back. `inside_free`: but for the newest of all, which is this very free's. Else only for what this thread freed, where natively it had waited
+/// itself (another's work may be waiting for this one), and not for less than `least_bytes`.
+bool DevicePool::await_frees(CUcontext asking, std::uint64_t least_bytes, bool inside_free, Error* error) {
   Epoch* target = nullptr;
-  for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && epoch->next != nullptr; epoch = epoch->next)  // the last is this very free's
-    if (!epoch->busy && epoch->recorded && epoch->waitable != nullptr) target = epoch;
-  if (target == nullptr) return {};
+  std::uint64_t target_bytes = 0;
+  std::uint64_t bytes = 0;
+  for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && !(inside_free && epoch->next == nullptr); epoch = epoch->next) {
+    bytes += epoch->batch.bytes;
+    if (epoch->busy || !epoch->recorded || epoch->waitable == nullptr || (!inside_free && pthread_equal(epoch->freed_by, pthread_self()) == 0)) continue;
+    target = epoch;
+    target_bytes = bytes;
+  }
+  if (target == nullptr || target_bytes < least_bytes || !may_call_driver()) return false;
   target->busy = target->waiting = true;
   FenceResult result;
   {
@@ -149,10 +162,10 @@ Error DevicePool::catch_up(CUcontext asking) {
     result = target->fence.wait(device_, target->waitable, asking);
   }
   target->busy = target->waiting = false;
-  Error error = result.error;
-  while (error.code == CUDA_SUCCESS && retire_oldest(asking, false, &error)) {
-  }
-  return error;
+  *error = result.error;
+  bool has_retired = false;
+  while (error->code == CUDA_SUCCESS && retire_oldest(asking, false, error)) has_retired = true;
+  return has_retired;
 }
 
 /// What a due free does, and the first operation after a capture: one record per context, one query.

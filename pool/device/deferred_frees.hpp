@@ -6,6 +6,8 @@
 // Thread rule: the device's lock, except an epoch's fence, which belongs to the thread that set `busy`.
 #pragma once
 
+#include <pthread.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -55,6 +57,7 @@ struct Epoch {
   /// Not null: the fence was recorded inside the program's own free of a block of this context. Natively that free would
   /// have waited for all of it, so waiting for it without end is as safe as the native program; otherwise poll only.
   CUcontext waitable = nullptr;
+  pthread_t freed_by{};   ///< the thread that natively would have waited; of an epoch that is waitable
   bool busy = false;      ///< a thread is in the driver with this fence
   bool waiting = false;   ///< … and waits there without end, as the program's free natively would have
   bool recorded = false;

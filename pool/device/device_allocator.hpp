@@ -136,6 +136,8 @@ class DeviceAllocator {
   virtual bool is_stalled([[maybe_unused]] DeviceState& device) const CUPOOL_REQUIRES(device.lock) { return false; }
   /// What is free goes back to the driver without waiting for work that runs.
   virtual bool releases_in_order([[maybe_unused]] const DeviceState& device) const { return false; }
+  /// Could remap() ever serve?
+  virtual bool can_move() const { return false; }
   virtual std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
 
   // --- may call the driver; the lock is not held meanwhile ----------------------------------------------

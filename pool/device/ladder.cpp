@@ -4,6 +4,8 @@
 //   retire   deferred frees whose work is over (a query, no wait)
 //   magazines  blocks that threads keep for themselves are everybody's again; what was freed since the last epoch too, if nothing runs
 //              any more: how much that is depends on the moment, and a job that repeats itself must not need more in its hundredth step
+//   wait     on pages, once half of the device is taken: what this thread freed is waited for, if it would do; natively its frees had waited.
+//            What grows now stays, and what is scattered takes more calls to move than one wait
 //   grow     more memory from the driver; backs off to the exact need
 //   steal    for a stream: what other streams freed, behind the events of those frees, on the device
 //   lanes    what streams keep for themselves becomes everybody's when its work is over
@@ -14,7 +16,7 @@
 //            later ones are polled, one second at most in all; then release again. Without events that cover a context what was
 //            freed during a capture waits for the next free, which synchronises: here that could wait for the caller itself
 //   native   the driver's own call for exactly these bytes
-// Each rung is counted. No rung runs the driver under the lock, and no rung but `poll` waits.
+// Each rung is counted. No rung runs the driver under the lock, and no rung but `wait` and `poll` waits.
 #include <algorithm>
 #include <limits>
 
@@ -32,6 +34,7 @@ using Climbed = Result<Extent*>;
 constexpr std::uint64_t kFirstPause_ns = 20'000;
 constexpr std::uint64_t kLongestPause_ns = 2'000'000;
 constexpr std::uint64_t kQuietBound_ns = 500'000;  ///< [?] how long an event on an idle device takes: tens of microseconds
+constexpr std::uint64_t kPlentyShare = 2;  ///< while more than this part of everything is left, growing is better than waiting
 constexpr std::uint64_t kEverything = std::numeric_limits<std::uint64_t>::max();
 
 struct EndOfShortage {
@@ -51,6 +54,7 @@ struct Ladder {
   static Climbed hole(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed retire(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed magazines(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+  static Climbed wait(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed grow(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed steal(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed lanes(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
@@ -60,12 +64,12 @@ struct Ladder {
   static Climbed poll(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed native(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
 
-  static const Rung kRungs[11];
+  static const Rung kRungs[12];
 };
 
-const Ladder::Rung Ladder::kRungs[11] = {
+const Ladder::Rung Ladder::kRungs[12] = {
     {"hole", &observe::Counters::rung_hole, &Ladder::hole},     {"retire", &observe::Counters::rung_retire, &Ladder::retire},
-    {"magazines", &observe::Counters::rung_magazines, &Ladder::magazines},
+    {"magazines", &observe::Counters::rung_magazines, &Ladder::magazines}, {"wait", &observe::Counters::rung_poll, &Ladder::wait},
     {"grow", &observe::Counters::rung_grow, &Ladder::grow},     {"steal", &observe::Counters::rung_steal, &Ladder::steal},
     {"lanes", &observe::Counters::rung_lanes, &Ladder::lanes},  {"remap", &observe::Counters::rung_remap, &Ladder::remap},
     {"aside", &observe::Counters::native_fallbacks, &Ladder::aside},
@@ -113,6 +117,19 @@ Climbed Ladder::magazines(DevicePool& pool, Attempt& attempt) {
   is_more = pool.is_bad_moment(attempt.request.bytes) && pool.retire_batch_if_idle(attempt.context, &error);
   while (is_more && pool.retire_oldest(attempt.context, false, &error)) {
   }
+  if (error.code != CUDA_SUCCESS) return error;
+  return is_more ? hole(pool, attempt) : Climbed(nullptr);
+}
+
+/// Not for a request in stream order, which natively never waits.
+Climbed Ladder::wait(DevicePool& pool, Attempt& attempt) {
+  const DeviceAllocator* allocator = attempt.home->pooled.get();
+  if (allocator == nullptr || !allocator->can_move() || attempt.request.stream.identity != 0 || pool.device_.disabled || pool.unpooled_) return nullptr;
+  const std::uint64_t room_bytes = pool.room_bytes();
+  const std::uint64_t most_bytes = room_bytes + pool.device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
+  if (room_bytes > most_bytes / kPlentyShare) return nullptr;
+  Error error{};
+  const bool is_more = pool.await_frees(attempt.context, attempt.request.bytes, false, &error);
   if (error.code != CUDA_SUCCESS) return error;
   return is_more ? hole(pool, attempt) : Climbed(nullptr);
 }

@@ -55,6 +55,7 @@ class PageHeap final : public ExtentAllocator {
   std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   /// By creating only; out of memory as soon as the device is known to have too little left.
   Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
+  bool can_move() const override { return true; }
   Result<Growth> remap(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   Status reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock) override;
   std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock) override;

@@ -171,8 +171,7 @@ Status PageHeap::add_addresses(DeviceState& device, ContextPool& home, std::uint
 /// What the driver is believed to give: its last word, less what was taken since.
 std::uint64_t PageHeap::room_bytes(const DeviceState& device) const {
   if (is_refused_) return 0;
-  const std::uint64_t free_bytes = device.live.driver_free_bytes.load(std::memory_order_relaxed);
-  return align_down(std::min(free_bytes - std::min(free_bytes, created_bytes_), device.limit.headroom_bytes()), memory_->granularity_bytes());
+  return align_down(std::min(device.driver_free_now(), device.limit.headroom_bytes()), memory_->granularity_bytes());
 }
 
 void PageHeap::ask_room(DeviceState& device) {

@@ -1,0 +1,85 @@
+// A miss on pages, once half of the device is taken: what this thread freed is waited for, as natively its free had waited, before memory is taken.
+#include <catch2/catch.hpp>
+
+#include <thread>
+
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+
+constexpr std::uint64_t kS = 1'000'000'000;
+constexpr std::size_t kBlock_bytes = 64 * kMiB;
+
+RigOptions paged() {
+  RigOptions options;  // a device of 1 GiB
+  options.pool.backing = config::Backing::pages;
+  return options;
+}
+
+/// `taken_bytes` stay live; a block is freed by `free`, while work of a second runs.
+template <class F> void free_behind_work(Rig& rig, std::size_t taken_bytes, F&& free) {
+  if (taken_bytes != 0) rig.allocate(taken_bytes);
+  const CUdeviceptr block = rig.allocate(kBlock_bytes);
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_spin(stream, kS) == CUDA_SUCCESS);
+  const std::uint64_t closed = now(rig.counters().epochs_closed);
+  free(block);
+  REQUIRE(now(rig.counters().epochs_closed) == closed + 1);
+  REQUIRE(cusim_now_ns() < kS);
+}
+
+}  // namespace
+
+TEST_CASE("pages: with half of the device taken a miss waits for what would do, and takes nothing") {
+  Rig rig(paged());
+  free_behind_work(rig, 600 * kMiB, [&](CUdeviceptr block) { rig.free(block); });
+  const std::uint64_t created = cusim_calls("cuMemCreate");
+  rig.allocate(kBlock_bytes);
+  CHECK(cusim_now_ns() >= kS);
+  CHECK(cusim_calls("cuMemCreate") == created);
+  CHECK(now(rig.counters().rung_poll) == 1);
+}
+
+TEST_CASE("pages: with half of the device taken a miss does not wait for too little") {
+  Rig rig(paged());
+  free_behind_work(rig, 600 * kMiB, [&](CUdeviceptr block) { rig.free(block); });
+  rig.allocate(kBlock_bytes + kMiB);
+  CHECK(cusim_now_ns() < kS);
+  CHECK(now(rig.counters().rung_grow) == 3);
+}
+
+TEST_CASE("pages: with plenty left a miss waits for nobody") {
+  Rig rig(paged());
+  free_behind_work(rig, 0, [&](CUdeviceptr block) { rig.free(block); });
+  rig.allocate(kBlock_bytes);
+  CHECK(cusim_now_ns() < kS);
+  CHECK(now(rig.counters().rung_grow) == 2);
+}
+
+TEST_CASE("pages: a miss does not wait for what another thread freed, whose work may be waiting for this one") {
+  Rig rig(paged());
+  free_behind_work(rig, 600 * kMiB, [&](CUdeviceptr block) {
+    CUresult code = CUDA_ERROR_UNKNOWN;
+    std::thread([&] {
+      rig.use(0);
+      code = rig.pools().free(block).error.code;
+    }).join();
+    REQUIRE(code == CUDA_SUCCESS);
+  });
+  rig.allocate(kBlock_bytes);
+  CHECK(cusim_now_ns() < kS);
+  CHECK(now(rig.counters().rung_grow) == 3);
+}
+
+TEST_CASE("pages: a request in stream order does not wait for a plain free") {
+  Rig rig(paged());
+  free_behind_work(rig, 600 * kMiB, [&](CUdeviceptr block) { rig.free(block); });
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().allocate_on(rig.context(), kBlock_bytes, {stream, reinterpret_cast<std::uintptr_t>(stream)}, 1, "cuMemAllocAsync").ok());
+  CHECK(cusim_now_ns() < kS);
+}
