@@ -145,9 +145,9 @@ CUresult cuCtxSetCurrent(CUcontext handle) {
 }
 
 CUresult cuCtxGetCurrent(CUcontext* out) {
-  return call(Symbol::cuCtxGetCurrent, [&](Call& c) -> CUresult {
+  return call_about_thread(Symbol::cuCtxGetCurrent, [&](const ThreadState& thread) -> CUresult {
     if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *out = c.thread.stack.empty() ? nullptr : as_handle(c.thread.stack.back());
+    *out = thread.stack.empty() ? nullptr : as_handle(thread.stack.back());
     return CUDA_SUCCESS;
   });
 }

@@ -1,6 +1,7 @@
 // call(): what every exported function does first, in the order the real driver answers.
 //
-// Count, injected fault, deinitialised, forked child, not initialised, called from a host function; then the body under the lock.
+// Count, injected fault, deinitialised, forked child, not initialised, called from a host function; then the body under the lock
+// (call_about_thread: without).
 // `Call` is what a body gets. A body returns the CUresult. Nothing throws out of an exported function.
 #pragma once
 
@@ -44,6 +45,17 @@ CUresult call(Symbol symbol, Body&& body, bool needs_init = true) {
   if (sim.settings.real_clock) run_clock(sim, lock);
   Call context{sim, lock, sim.thread(), symbol};
   return body(context);
+}
+
+/// A call about the calling thread's own state and nothing else: it takes no lock, as it takes none in the real driver, so that threads
+/// which only ask what is current are not measured waiting for each other. But the clock moves under the lock, and so does a context
+/// that is made anew in another's place.
+template <class Body>
+CUresult call_about_thread(Symbol symbol, Body&& body) {
+  Simulator& sim = Simulator::instance();
+  if (sim.settings.real_clock || sim.settings.reuses_handles) return call(symbol, [&](Call& c) { return body(c.thread); });
+  CUSIM_TRY(admit(symbol, true));
+  return body(sim.thread());
 }
 
 /// The handle that a null stream means in a _ptsz or _ptds variant.

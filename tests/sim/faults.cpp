@@ -9,7 +9,8 @@ namespace cusim {
 
 std::uint64_t Ledger::total_calls() const {
   std::uint64_t total = 0;
-  for (const auto& calls : calls_) total += calls.load(std::memory_order_relaxed);
+  for (const Shard& shard : calls_)
+    for (const auto& calls : shard.counts) total += calls.load(std::memory_order_relaxed);
   return total;
 }
 
@@ -59,7 +60,8 @@ const char* Ledger::violation(std::size_t index) const {
 
 void Ledger::reset() {
   const std::lock_guard guard(mutex_);
-  for (auto& calls : calls_) calls.store(0, std::memory_order_relaxed);
+  for (Shard& shard : calls_)
+    for (auto& calls : shard.counts) calls.store(0, std::memory_order_relaxed);
   faults_.clear();
   violations_.clear();
   violation_count_ = 0;

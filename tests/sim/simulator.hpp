@@ -1,7 +1,8 @@
 // Simulator: everything the simulated driver knows, behind one lock, and the helpers that the API files share.
 //
 // Lives from load to the end of the process (never destroyed: programs call the driver from exit handlers).
-// Thread rule: everything but `ledger` and the flags is guarded by `mutex`.
+// Thread rule: everything but `ledger`, the flags and what is a thread's own is guarded by `mutex`; `settings` change only in a reset, during which
+// no other thread calls.
 #pragma once
 
 #include <cuda.h>
@@ -28,6 +29,7 @@
 
 namespace cusim {
 
+/// Of its thread alone: nobody else reads or writes it but a reset, during which no thread may call the driver.
 struct ThreadState {
   std::vector<Context*> stack;  ///< back = current; may hold null (cuCtxSetCurrent(NULL) pops, cuCtxPushCurrent refuses it)
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -178,10 +180,10 @@ class Simulator {
   /// By value: the streams that hold it let go.
   void forget_capture(std::shared_ptr<Capture> capture);
 
-  std::mutex mutex;
-  Settings settings;
+  alignas(64) std::mutex mutex;   // lines of their own: who waits for the lock does not slow down who only asks
+  alignas(64) Settings settings;
   Ledger ledger;
-  Timeline timeline;
+  alignas(64) Timeline timeline;
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<std::unique_ptr<Context>> contexts;
   HandleMap<Stream> streams;
@@ -205,13 +207,13 @@ class Simulator {
   PhysicalStore physical_store;
   std::uint64_t mismatched_bytes = 0;
 
-  std::atomic<bool> initialised{false};
+  alignas(64) std::atomic<bool> initialised{false};
   std::atomic<bool> deinitialised{false};
   std::atomic<bool> forked{false};  ///< a child that inherited an initialised driver
 
  private:
   Simulator() = default;
-  std::uint64_t next_handle_ = 0;
+  alignas(64) std::uint64_t next_handle_ = 0;
   std::uint64_t next_id_ = 0;
   std::vector<std::unique_ptr<ThreadState>> threads_;
   std::mutex threads_mutex_;

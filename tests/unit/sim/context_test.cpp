@@ -1,10 +1,15 @@
 // Initialisation, devices, contexts: who is current, what dies with a context, sticky errors, the end of the driver.
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstring>
+#include <future>
+#include <mutex>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "sim_fixture.hpp"
+#include "tests/sim/simulator.hpp"
 
 using sim_test::kMiB;
 using sim_test::Settings;
@@ -180,6 +185,77 @@ TEST_CASE("each thread has its own current context") {
   CHECK(without == CUDA_ERROR_INVALID_CONTEXT);
   CHECK(cuCtxPopCurrent_v2(nullptr) == CUDA_SUCCESS);
   CHECK(cuCtxPopCurrent_v2(nullptr) == CUDA_ERROR_INVALID_CONTEXT);
+}
+
+TEST_CASE("who is current is answered while another thread is in the driver") {
+  const Simulated sim;
+  std::unique_lock inside(cusim::Simulator::instance().mutex);
+  auto answer = std::async(std::launch::async, [] {
+    CUcontext current = reinterpret_cast<CUcontext>(1);
+    return cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == nullptr;
+  });
+  const bool is_answered = answer.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+  inside.unlock();
+  CHECK(is_answered);
+  CHECK(answer.get());
+}
+
+TEST_CASE("who is current is a call like any other: counted, failed, refused before the start and after the end") {
+  CUcontext current = nullptr;
+  {
+    const Settings settings{};
+    CHECK(cuCtxGetCurrent(&current) == CUDA_ERROR_NOT_INITIALIZED);
+  }
+  const auto clock = GENERATE(as<const char*>(), "virtual", "real");  // without the driver's lock, and with it
+  const Simulated sim{{"CLOCK", clock}};
+  cusim_fail("cuCtxGetCurrent", 2, CUDA_ERROR_UNKNOWN, 1);
+  CHECK(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
+  CHECK(current == sim.context);
+  current = nullptr;
+  CHECK(cuCtxGetCurrent(&current) == CUDA_ERROR_UNKNOWN);
+  CHECK(current == nullptr);
+  CHECK(cuCtxGetCurrent(nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cusim_calls("cuCtxGetCurrent") == 3);
+  CUresult inner = CUDA_SUCCESS;
+  const auto ask = [](void* data) {
+    CUcontext seen = nullptr;
+    *static_cast<CUresult*>(data) = cuCtxGetCurrent(&seen);
+  };
+  REQUIRE(cuLaunchHostFunc(Simulated::stream(), ask, &inner) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(inner == CUDA_ERROR_NOT_PERMITTED);
+  CHECK(cusim_violation_count() == 1);
+  cusim_deinitialize();
+  CHECK(cuCtxGetCurrent(&current) == CUDA_ERROR_DEINITIALIZED);
+  CHECK(cusim_violation_count() == 2);
+}
+
+TEST_CASE("a sticky fault of the call that asks who is current breaks that context") {
+  const Simulated sim{{"FAIL", "cuCtxGetCurrent:1:700:sticky"}};
+  CUcontext current = nullptr;
+  CHECK(cuCtxGetCurrent(&current) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
+  CHECK(current == sim.context);
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_CASE("no call of any thread is lost in the counts") {
+  const Simulated sim;
+  constexpr std::uint64_t kCalls = 2000;
+  constexpr std::uint64_t kThreads = 20;  // more than there are counters of one function
+  std::vector<std::thread> threads;
+  const std::uint64_t before = cusim_total_calls();
+  for (std::uint64_t i = 0; i < kThreads; ++i)
+    threads.emplace_back([] {
+      CUcontext current = nullptr;
+      for (std::uint64_t call = 0; call < kCalls; ++call) cuCtxGetCurrent(&current);
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(cusim_calls("cuCtxGetCurrent") == kThreads * kCalls);
+  CHECK(cusim_total_calls() - before == kThreads * kCalls);
+  cusim_reset();
+  CHECK(cusim_calls("cuCtxGetCurrent") == 0);
+  CHECK(cusim_total_calls() == 0);
 }
 
 TEST_CASE("a broken context answers with its sticky error until it is reset") {
