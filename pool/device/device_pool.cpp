@@ -22,7 +22,7 @@ DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice&
       policy_(policy),
       unpooled_(policy == config::Policy::platform || policy == config::Policy::async),
       next_buffer_id_(first_buffer_id(ordinal)),
-      surroundings_{live.counters, services, peak_is_new_} {}
+      surroundings_{live.counters, services, peak_is_new_, device_.mempools} {}
 
 DevicePool::~DevicePool() = default;
 
@@ -34,10 +34,7 @@ CUdeviceptr DevicePool::book(Extent* extent, const AllocationRequest& request, s
   if (request.mempool != 0) [[unlikely]] extent->flags = static_cast<std::uint8_t>(request.mempool << kMempoolShift);
   count_live(*extent, 1);
   look_for_peak();
-  if (request.mempool != 0) [[unlikely]] {
-    DeviceState::Mempool& mempool = device_.mempools[request.mempool];
-    mempool.used_high_bytes = std::max(mempool.used_high_bytes, mempool.used_bytes);
-  }
+  if (request.mempool != 0) [[unlikely]] look_for_mempool_peak(request.mempool);
   device_.note(EventKind::allocate, extent->allocated_ticks, *extent, thread, request.stream.identity);
   if ((++operations_ & 63) == 0) publish_figures();
   return extent->address;
@@ -54,7 +51,10 @@ void DevicePool::count_live(const Extent& extent, std::int64_t sign) {
   counters.live_bytes.shift(sign * static_cast<std::int64_t>(extent.bytes));
   counters.requested_bytes.shift(sign * static_cast<std::int64_t>(extent.requested_bytes));
   counters.live_blocks.shift(sign);
-  if (const std::uint8_t mempool = mempool_of(extent)) device_.mempools[mempool].used_bytes += static_cast<std::uint64_t>(sign) * extent.bytes;
+  const std::uint8_t mempool = mempool_of(extent);
+  if (mempool == 0) return;
+  std::atomic<std::uint64_t>& used_bytes = device_.mempools[mempool].used_bytes;
+  used_bytes.store(used_bytes.load(std::memory_order_relaxed) + static_cast<std::uint64_t>(sign) * extent.bytes, std::memory_order_relaxed);
 }
 
 CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, MagazineUser user, Error* answer) {

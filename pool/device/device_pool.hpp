@@ -63,8 +63,9 @@ class DevicePool {
   void thread_ending();
   /// As allocate, for a stream of `context`.
   CUdeviceptr allocate_on(ContextPool* home, CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, const char* api,
-                          std::uint16_t thread, Error* answer);
-  FreeOutcome free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, Error* answer);
+                          std::uint16_t thread, MagazineUser user, Error* answer);
+  /// `user`: of `context`, or null.
+  FreeOutcome free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, MagazineUser* user, Error* answer);
   void stream_ending(ContextPool* home, CUcontext context, std::uint64_t identity);
   void stream_ending(std::uint64_t identity);  ///< of whichever context
   PoolSet::MempoolFigures mempool_figures(std::uint8_t mempool);
@@ -136,6 +137,10 @@ class DevicePool {
   // magazines.cpp
   bool may_keep() CUPOOL_REQUIRES(device_.lock);
   Magazine* own_magazine(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t magazine_budget_bytes() CUPOOL_REQUIRES(device_.lock);
+  static bool is_too_large_to_keep(std::uint64_t bytes, std::uint64_t budget_bytes);
+  bool find_magazine(ContextPool& home, MagazineUser& user) CUPOOL_REQUIRES(device_.lock);
+  bool open(Magazine& magazine, std::uint64_t budget_bytes) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   heap::Extent* take_kept(ContextPool& home, const AllocationRequest& request, MagazineUser& user) CUPOOL_REQUIRES(device_.lock);
   void refill(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   Rack* make_rack(Magazine& magazine, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock, magazine.lock);
@@ -154,7 +159,10 @@ class DevicePool {
   enum class BusyOwners : std::uint8_t { wait_for, leave_out };  ///< threads that are in their magazine just now, or are stopped there for good
   bool enter_own(Magazine& magazine) CUPOOL_REQUIRES(device_.lock) CUPOOL_TRY_ACQUIRE(true, magazine.lock);
   bool visit_own(Magazine& magazine, void (DevicePool::*visit)(Magazine& magazine)) CUPOOL_REQUIRES(device_.lock);
-  bool visit_open_magazines(void (DevicePool::*visit)(Magazine& magazine), const Magazine* except, BusyOwners busy = BusyOwners::wait_for) CUPOOL_REQUIRES(device_.lock);
+  using MagazineFilter = bool (*)(const Magazine& magazine, std::uint64_t key);
+  static bool is_any(const Magazine&, std::uint64_t) { return true; }
+  bool visit_open_magazines(void (DevicePool::*visit)(Magazine& magazine), const Magazine* except, BusyOwners busy = BusyOwners::wait_for,
+                            MagazineFilter filter = is_any, std::uint64_t key = 0) CUPOOL_REQUIRES(device_.lock);
   void close(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   bool close_magazines(BusyOwners busy = BusyOwners::wait_for) CUPOOL_REQUIRES(device_.lock);
   void let_go(ContextPool& home, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock);
@@ -163,6 +171,19 @@ class DevicePool {
   bool keep_in_depot(heap::Extent* extent, std::uint64_t limit_bytes) CUPOOL_REQUIRES(device_.lock);
   void look_for_peak() CUPOOL_REQUIRES(device_.lock);
   std::uint64_t collect_timeline(std::vector<observe::Event>& out) CUPOOL_REQUIRES(device_.lock);
+
+  // stream_magazines.cpp
+  bool has_room_to_keep(ContextPool& home, std::uint64_t budget_bytes) CUPOOL_REQUIRES(device_.lock);
+  StreamRacks& racks_for(Magazine& magazine, StreamName stream) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  bool keep_for_stream(heap::Extent* extent, ContextPool& home, StreamName stream, std::uint16_t thread, MagazineUser& user) CUPOOL_REQUIRES(device_.lock);
+  bool enter_table(heap::Extent* extent, ContextPool& home) CUPOOL_REQUIRES(device_.lock);
+  heap::Extent* take_for_stream(ContextPool& home, const AllocationRequest& request, MagazineUser& user) CUPOOL_REQUIRES(device_.lock);
+  void return_to_lane(Magazine& magazine, StreamName stream, Rack& rack) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  void return_to_lanes(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  void tell_mempool(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  std::uint64_t mempool_used_bytes(std::uint8_t mempool) CUPOOL_REQUIRES(device_.lock);
+  void look_for_mempool_peak(std::uint8_t mempool) CUPOOL_REQUIRES(device_.lock);
+  void close_magazines_of(std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
 
   // stream_ordered.cpp
   FreeOutcome free_in_lane(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread)

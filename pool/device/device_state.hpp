@@ -113,6 +113,13 @@ class DriverPoolSample {
   std::uint64_t newest_ CUPOOL_GUARDED_BY(mutex_) = 0;
 };
 
+/// What the program was served in the name of one memory pool. Written under the device's lock; what magazines have not told yet comes on top.
+struct MempoolUse {
+  std::atomic<std::uint64_t> used_bytes{0};
+  std::atomic<std::uint64_t> used_high_bytes{0};
+};
+using MempoolUses = std::array<MempoolUse, 64>;  ///< index 0 is unused
+
 /// One per device.
 struct DeviceState {
   DeviceState(PoolServices& pool_services, int device_ordinal, observe::LiveDevice& live_device, std::uint64_t device_total_bytes,
@@ -182,9 +189,7 @@ struct DeviceState {
   observe::Timeline timeline CUPOOL_GUARDED_BY(lock);
   bool disabled CUPOOL_GUARDED_BY(lock) = false;
   bool pages_available CUPOOL_GUARDED_BY(lock) = false;  ///< and the newest context's blocks lie in segments
-  /// What the program was served in the name of each memory pool; index 0 is unused.
-  struct Mempool { std::uint64_t used_bytes = 0; std::uint64_t used_high_bytes = 0; };
-  std::array<Mempool, 64> mempools CUPOOL_GUARDED_BY(lock) = {};
+  MempoolUses mempools;
   /// Under `async`: what the driver's pool keeps idle, as reserved and limit know it, and which blocks' books tell of it.
   DriverPoolSample driver_pool;
   std::uint64_t idle_bytes CUPOOL_GUARDED_BY(lock) = 0;

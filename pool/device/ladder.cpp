@@ -113,6 +113,7 @@ Climbed Ladder::magazines(DevicePool& pool, Attempt& attempt) {
   pool.close_magazines();
   Climbed found = is_more ? hole(pool, attempt) : Climbed(nullptr);
   if (found.value() != nullptr) return found;
+  if (is_more) pool.drain_stale_lanes(*attempt.home);  // those into which something has come only now
   Error error{};
   is_more = pool.is_bad_moment(attempt.request.bytes) && pool.retire_batch_if_idle(attempt.context, &error);
   while (is_more && pool.retire_oldest(attempt.context, false, &error)) {
@@ -276,6 +277,7 @@ bool DevicePool::quiet() {
 std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait) {
   Clock& clock = device_.services.clock;
   const MutexLock lock(device_.lock);
+  close_magazines();  // what they keep for streams comes into the lanes
   drain_lanes();
   for (std::uint64_t pause_ns = kFirstPause_ns; may_call_driver() && !capturing(); pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
     close_magazines();

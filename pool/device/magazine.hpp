@@ -21,7 +21,9 @@
 #include "pool/core/thread_annotations.hpp"
 #include "pool/device/block_table.hpp"
 #include "pool/device/deferred_frees.hpp"
+#include "pool/device/device_allocator.hpp"
 #include "pool/device/device_state.hpp"
+#include "pool/device/rack.hpp"
 #include "pool/observe/event.hpp"
 #include "pool/observe/live_page.hpp"
 #include "pool/observe/timeline.hpp"
@@ -36,36 +38,12 @@ inline std::size_t small_size_index(std::uint64_t bytes) { return static_cast<st
 
 inline constexpr std::uint64_t kLargestKept_bytes = 256 * kMiB;
 
-/// Cached blocks of one size, through their bin links; the newest first, because it is still in the cache.
-struct Rack {
-  heap::Extent* first = nullptr;
-  std::uint32_t count = 0;
-  std::uint32_t batch = 0;  ///< of a magazine: so many came the last time; doubles with every refill
-
-  void push(heap::Extent* extent) {
-    extent->bin_next = first;
-    first = extent;
-    ++count;
-  }
-  heap::Extent* pop() {
-    heap::Extent* extent = first;
-    first = extent->bin_next;
-    --count;
-    return extent;
-  }
-};
-
-/// A rack for a size above kLargestSmallBlock_bytes: one that is asked for again and again.
-struct LargeRack {
-  std::uint64_t bytes = 0;  ///< 0: no size's
-  Rack rack;                ///< `batch`: so many requests of other sizes are turned away before this one makes room
-};
-
 /// What the magazines of a device look at and do not change.
 struct MagazineSurroundings {
   const observe::Counters& counters;
   const PoolServices& services;
   const std::atomic<bool>& peak_is_new;
+  const MempoolUses& mempools;
 };
 
 /// The thread that asks, and the magazine that it remembers for the context it asks in.
@@ -86,7 +64,7 @@ struct alignas(128) Magazine {
   static constexpr std::uint32_t kMostBatch = 256;
   static constexpr std::uint64_t kMostBytes = kGiB;  ///< freed, and twice as many kept
   static constexpr std::uint64_t kMostBatchBytes = kMiB;
-  static constexpr std::size_t kLargeSizes = 32;
+  static constexpr std::size_t kStreams = 4;         ///< that one thread keeps blocks for
   static constexpr std::uint32_t kMostFreesWithLarge = 63;
   static constexpr std::uint64_t kLeastLarge = 8;    ///< so many blocks of a large size must fit into the budget
   static constexpr std::size_t kParcels = 8;         ///< so many batches of frees may be on their way
@@ -99,18 +77,26 @@ struct alignas(128) Magazine {
   CUdeviceptr allocate(CUcontext asking, std::uint64_t requested_bytes, std::uint64_t bytes, std::uint16_t thread) CUPOOL_EXCLUDES(lock);
   /// False: ask the device.
   bool free(CUdeviceptr address, std::uint16_t thread) CUPOOL_EXCLUDES(lock);
+  /// As allocate, of what this thread freed on that stream; counted to a memory pool.
+  CUdeviceptr allocate_on(CUcontext asking, std::uint64_t identity, std::uint8_t for_mempool, std::uint64_t requested_bytes, std::uint64_t bytes, std::uint16_t thread)
+      CUPOOL_EXCLUDES(lock);
+  /// As free; the stream, which is one of `asking`, may have the block again at once.
+  bool free_on(CUdeviceptr address, CUcontext asking, std::uint64_t identity, std::uint16_t thread) CUPOOL_EXCLUDES(lock);
+  /// Into the rack of its size; false: there is none, or no room in it.
+  bool keep(StreamRacks& racks_of_stream, heap::Extent* extent) CUPOOL_REQUIRES(lock);
   /// One of the batches of frees that are complete goes to the racks. False: there is none.
   bool open_parcel() CUPOOL_REQUIRES(lock);
   /// The rack for a size; null: a large one that has none.
   Rack* rack_of(std::uint64_t bytes) CUPOOL_REQUIRES(lock) {
     if (bytes <= kLargestSmallBlock_bytes) return &racks[small_size_index(bytes)];
-    LargeRack& large = large_rack(bytes);
+    SizedRack& large = large_racks.at(bytes);
     return large.bytes == bytes ? &large.rack : nullptr;
   }
-  /// The only one that may be for this size.
-  LargeRack& large_rack(std::uint64_t bytes) CUPOOL_REQUIRES(lock) {
-    constexpr unsigned kShift = 64 - std::countr_zero(kLargeSizes);
-    return large_racks[static_cast<std::size_t>((bytes / kBlockAlignment_bytes * 0x9E3779B97F4A7C15U) >> kShift)];
+  /// What this thread keeps for a stream; null: nothing.
+  StreamRacks* racks_of(std::uint64_t identity) CUPOOL_REQUIRES(lock) {
+    for (StreamRacks& one : streams)
+      if (one.stream.identity == identity) return &one;
+    return nullptr;
   }
   static void put(Parcel& parcel, Parcel*& list) {
     parcel.next = list;
@@ -126,15 +112,19 @@ struct alignas(128) Magazine {
   std::uint64_t end_buffer_id CUPOOL_GUARDED_BY(lock) = 0;
   std::uint64_t budget_bytes = 0;  ///< as kMostBytes, or less where memory is short. Written under both locks
   std::uint64_t free_budget_bytes = 0;  ///< of it, for frees that have no event yet. Likewise
-  std::uint64_t taken_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< out of the racks since the device was last told
+  std::uint64_t taken_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< out of the racks since the device was last told, less what streams put in
   std::uint64_t freed_bytes CUPOOL_GUARDED_BY(lock) = 0;
   heap::Extent* freed CUPOOL_GUARDED_BY(lock) = nullptr;  ///< through bin_next, newest first
   std::uint32_t freed_count CUPOOL_GUARDED_BY(lock) = 0;
   Parcel* complete CUPOOL_GUARDED_BY(lock) = nullptr;
   Parcel* emptied CUPOOL_GUARDED_BY(lock) = nullptr;
   std::array<Rack, kSmallSizes> racks CUPOOL_GUARDED_BY(lock) = {};
-  std::array<LargeRack, kLargeSizes> large_racks CUPOOL_GUARDED_BY(lock) = {};
+  SizedRacks<32> large_racks CUPOOL_GUARDED_BY(lock) = {};
   heap::Extent* misfits CUPOOL_GUARDED_BY(lock) = nullptr;  ///< complete, and their size has no rack any more; through bin_next
+  std::array<StreamRacks, kStreams> streams = {};  ///< the racks under `lock`; whose they are is written under both locks
+  std::uint64_t ordered_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< Σ what is kept for streams
+  std::uint8_t mempool = 0;                          ///< whose blocks are kept for streams. Written under both locks
+  std::atomic<std::uint64_t> mempool_bytes{0};       ///< live in it since the device was last told (or fewer: below 0). Written as a shard's words
   /// As long as the device's, so that the newest events of all are known. Written inside the lock; read under the device's lock while closed.
   observe::Timeline timeline;
 
@@ -160,6 +150,9 @@ struct alignas(128) Magazine {
   void note(observe::EventKind kind, std::uint64_t at_ticks, const heap::Extent& extent, std::uint16_t thread) CUPOOL_REQUIRES(lock) {
     timeline.record({at_ticks, extent.address, extent.bytes, extent.requested_bytes, extent.site, thread, kind, 0});
   }
+  bool may_be_peak(std::uint64_t requested_bytes, std::uint64_t bytes) const;
+  CUdeviceptr hand_out(Rack& rack, std::uint64_t requested_bytes, std::uint8_t flags, std::uint16_t thread) CUPOOL_REQUIRES(lock);
+  void count_free(const heap::Extent& extent);
 };
 
 inline bool Magazine::open_parcel() {
@@ -191,23 +184,38 @@ inline CUdeviceptr Magazine::allocate(CUcontext asking, std::uint64_t requested_
   while (rack.first == nullptr && open_parcel()) {
   }
   if (rack.first == nullptr || next_buffer_id == end_buffer_id) return 0;
+  return may_be_peak(requested_bytes, bytes) ? 0 : hand_out(rack, requested_bytes, 0, thread);
+}
+
+inline bool Magazine::may_be_peak(std::uint64_t requested_bytes, std::uint64_t bytes) const {
   const observe::Counters& counters = around.counters;
-  if (would_be_peak(counters.live_bytes, shard.live_bytes, bytes) || would_be_peak(counters.requested_bytes, shard.requested_bytes, requested_bytes) ||
-      would_be_peak(counters.live_blocks, shard.live_blocks, 1))
-    return 0;
+  return would_be_peak(counters.live_bytes, shard.live_bytes, bytes) || would_be_peak(counters.requested_bytes, shard.requested_bytes, requested_bytes) ||
+         would_be_peak(counters.live_blocks, shard.live_blocks, 1);
+}
+
+/// The next one of the rack. Precondition: there is one.
+inline CUdeviceptr Magazine::hand_out(Rack& rack, std::uint64_t requested_bytes, std::uint8_t flags, std::uint16_t thread) {
   heap::Extent* extent = rack.pop();
   extent->requested_bytes = requested_bytes;
+  extent->flags = flags;
   extent->buffer_id = next_buffer_id++;
   extent->allocated_ticks = ticks();
   add(shard.allocations, 1);
   add(shard.rung_hole, 1);
-  add(shard.live_bytes, bytes);
+  add(shard.live_bytes, extent->bytes);
   add(shard.requested_bytes, requested_bytes);
   add(shard.live_blocks, 1);
-  taken_bytes += bytes;
+  taken_bytes += extent->bytes;
   note(observe::EventKind::allocate, extent->allocated_ticks, *extent, thread);
   extent->state = heap::ExtentState::live;
   return extent->address;
+}
+
+inline void Magazine::count_free(const heap::Extent& extent) {
+  add(shard.frees, 1);
+  add(shard.live_bytes, std::uint64_t{0} - extent.bytes);
+  add(shard.requested_bytes, std::uint64_t{0} - extent.requested_bytes);
+  add(shard.live_blocks, ~std::uint64_t{0});
 }
 
 /// The double free, the foreign address and the block with a property of its own are the device's to answer, and so are frees while
@@ -226,16 +234,65 @@ inline bool Magazine::free(CUdeviceptr address, std::uint16_t thread) {
     extent->state = heap::ExtentState::live;
     return false;
   }
-  add(shard.frees, 1);
-  add(shard.live_bytes, std::uint64_t{0} - extent->bytes);
-  add(shard.requested_bytes, std::uint64_t{0} - extent->requested_bytes);
-  add(shard.live_blocks, ~std::uint64_t{0});
+  count_free(*extent);
   add(shard.deferred_bytes, extent->bytes);
   note(observe::EventKind::free_requested, ticks(), *extent, thread);
   extent->bin_next = freed;
   freed = extent;
   freed_bytes += extent->bytes;
   ++freed_count;
+  return true;
+}
+
+inline CUdeviceptr Magazine::allocate_on(CUcontext asking, std::uint64_t identity, std::uint8_t for_mempool, std::uint64_t requested_bytes, std::uint64_t bytes,
+                                         std::uint16_t thread) {
+  if (!lock.lock_by_owner(around.services.fences)) return 0;
+  const OwnerInside held(lock);
+  if (context != asking || asking == nullptr || for_mempool != mempool) return 0;
+  StreamRacks* const own = racks_of(identity);
+  if (own == nullptr) return 0;
+  SizedRack& sized = own->sizes.at(bytes);
+  if (sized.bytes != bytes || sized.rack.first == nullptr || next_buffer_id == end_buffer_id) return 0;
+  const MempoolUse& use = around.mempools[mempool];
+  const std::uint64_t used_bytes = use.used_bytes.load(std::memory_order_relaxed) + mempool_bytes.load(std::memory_order_relaxed) + bytes;
+  if (used_bytes > use.used_high_bytes.load(std::memory_order_relaxed) || may_be_peak(requested_bytes, bytes)) return 0;
+  add(mempool_bytes, bytes);
+  ordered_bytes -= bytes;
+  return hand_out(sized.rack, requested_bytes, static_cast<std::uint8_t>(mempool << kMempoolShift), thread);
+}
+
+inline bool Magazine::keep(StreamRacks& racks_of_stream, heap::Extent* extent) {
+  const std::uint64_t bytes = extent->bytes;
+  if (ordered_bytes + bytes > budget_bytes || (bytes > kLargestSmallBlock_bytes && bytes > budget_bytes / kLeastLarge)) return false;
+  SizedRack& sized = racks_of_stream.sizes.at(bytes);
+  if (sized.bytes != bytes && sized.rack.first == nullptr) sized.bytes = bytes;
+  if (sized.bytes != bytes) return false;
+  sized.rack.push(extent);
+  ordered_bytes += bytes;
+  return true;
+}
+
+/// What is not ordinary is the device's, as in free(): a block that has its free from another stream's lane or context, or of another memory pool too.
+inline bool Magazine::free_on(CUdeviceptr address, CUcontext asking, std::uint64_t identity, std::uint16_t thread) {
+  if (!lock.lock_by_owner(around.services.fences)) return false;
+  const OwnerInside held(lock);
+  if (context != asking || asking == nullptr) return false;
+  if (around.peak_is_new.load(std::memory_order_relaxed) || around.services.gate.capturing()) return false;
+  StreamRacks* const own = racks_of(identity);
+  heap::Extent* extent = own != nullptr ? table->find(address) : nullptr;
+  if (extent == nullptr || !extent->state.change(heap::ExtentState::live, heap::ExtentState::cached)) return false;
+  const bool is_ordinary = table->find(address) == extent && (extent->flags == 0 || extent->flags == mempool << kMempoolShift);
+  if (!is_ordinary || !keep(*own, extent)) {
+    extent->state = heap::ExtentState::live;
+    return false;
+  }
+  if (extent->flags != 0) add(mempool_bytes, std::uint64_t{0} - extent->bytes);
+  count_free(*extent);
+  taken_bytes -= extent->bytes;
+  ++own->pairs;
+  const std::uint64_t now = ticks();
+  note(observe::EventKind::free_requested, now, *extent, thread);
+  note(observe::EventKind::free_completed, now, *extent, thread);
   return true;
 }
 

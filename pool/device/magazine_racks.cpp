@@ -13,14 +13,12 @@ using heap::ExtentState;
 namespace {
 constexpr std::uint64_t kDepotShare = 64;  ///< of what the program has never needed at once: so much a context may keep
 constexpr std::uint64_t kLargestDepot_bytes = 64 * kMiB;
-constexpr std::uint64_t kYoungest = ~std::uint64_t{0};  ///< the heap takes the block for one that comes and goes
-constexpr std::uint32_t kTurnsAway = 16;   ///< a size that was asked for yesterday makes room for today's
 }  // namespace
 
 /// The rack for this size; null: a large one that is asked for for the first time, or in vain.
 Rack* DevicePool::make_rack(Magazine& magazine, std::uint64_t bytes) {
   if (Rack* rack = magazine.rack_of(bytes)) return rack;
-  LargeRack& large = magazine.large_rack(bytes);
+  SizedRack& large = magazine.large_racks.at(bytes);
   if (large.rack.batch != 0) {
     --large.rack.batch;
     return nullptr;
@@ -121,6 +119,7 @@ bool DevicePool::keep_in_depot(Extent* extent, std::uint64_t limit_bytes) {
     return false;
   }
   extent->state = ExtentState::cached;
+  extent->flags = 0;
   extent->birth = kYoungest;
   home.kept->depot[small_size_index(extent->bytes)].push(extent);
   home.kept->bytes += extent->bytes;

@@ -51,34 +51,52 @@ Magazine* DevicePool::own_magazine(ContextPool& home) {
   return unused;
 }
 
-/// A block for a thread that asks again: from its magazine, which is filled for the next requests. Null: from the heap.
-Extent* DevicePool::take_kept(ContextPool& home, const AllocationRequest& request, MagazineUser& user) {
-  if (!may_keep()) return nullptr;
-  const std::uint64_t budget_bytes = std::min(Magazine::kMostBytes, spare_bytes() / kMagazineShare);
-  if (request.bytes > kLargestSmallBlock_bytes && (budget_bytes < kLargeBudget_bytes || request.bytes > budget_bytes / Magazine::kLeastLarge)) return nullptr;
+/// So much a thread may keep just now.
+std::uint64_t DevicePool::magazine_budget_bytes() { return std::min(Magazine::kMostBytes, spare_bytes() / kMagazineShare); }
+
+bool DevicePool::is_too_large_to_keep(std::uint64_t bytes, std::uint64_t budget_bytes) {
+  return bytes > kLargestSmallBlock_bytes && (budget_bytes < kLargeBudget_bytes || bytes > budget_bytes / Magazine::kLeastLarge);
+}
+
+/// The thread knows its magazine in `home` now; false: there is none for it.
+bool DevicePool::find_magazine(ContextPool& home, MagazineUser& user) {
   if (user.magazine == nullptr) {
     try {
       user.magazine = own_magazine(home);
     } catch (const std::bad_alloc&) {
-      return nullptr;
+      return false;
     }
-    if (user.magazine == nullptr) return nullptr;
   }
+  return user.magazine != nullptr && user.magazine->home == &home && user.magazine->is_of_this_thread();  // else given up meanwhile
+}
+
+/// It may keep so much from now on; false, and closed, when that is next to nothing.
+bool DevicePool::open(Magazine& magazine, std::uint64_t budget_bytes) {
+  magazine.budget_bytes = budget_bytes;
+  magazine.free_budget_bytes = std::min(budget_bytes, deferred_.due_bytes() / kFreeShare);
+  if (budget_bytes < kLeastBudget_bytes) {
+    close(magazine);
+    return false;
+  }
+  magazine.context = magazine.home->context;
+  magazine.is_open = true;
+  magazine.table = &magazine.home->kept->table;
+  return true;
+}
+
+/// A block for a thread that asks again: from its magazine, which is filled for the next requests. Null: from the heap.
+Extent* DevicePool::take_kept(ContextPool& home, const AllocationRequest& request, MagazineUser& user) {
+  if (request.stream.identity != 0) return take_for_stream(home, request, user);
+  if (!may_keep()) return nullptr;
+  const std::uint64_t budget_bytes = magazine_budget_bytes();
+  if (is_too_large_to_keep(request.bytes, budget_bytes)) return nullptr;
+  if (!find_magazine(home, user)) return nullptr;
   Magazine& magazine = *user.magazine;
-  if (magazine.home != &home || !magazine.is_of_this_thread()) return nullptr;  // given up meanwhile
   if (!enter_own(magazine)) return nullptr;
   const OwnerInside held(magazine.lock);
   tell(magazine);
   if (counts_run_ahead(request)) visit_open_magazines(&DevicePool::tell, &magazine);
-  magazine.budget_bytes = budget_bytes;
-  magazine.free_budget_bytes = std::min(budget_bytes, deferred_.due_bytes() / kFreeShare);
-  if (magazine.budget_bytes < kLeastBudget_bytes) {
-    close(magazine);
-    return nullptr;
-  }
-  magazine.context = home.context;
-  magazine.is_open = true;
-  magazine.table = &home.kept->table;
+  if (!open(magazine, budget_bytes)) return nullptr;
   Rack* const rack_of_size = make_rack(magazine, request.bytes);
   if (rack_of_size == nullptr) return nullptr;
   Rack& rack = *rack_of_size;
@@ -115,6 +133,9 @@ void DevicePool::tell(Magazine& magazine) {
   counters.live_blocks.shift(static_cast<std::int64_t>(take(shard.live_blocks)));
   look_for_peak();
   counters.deferred_bytes.add(static_cast<std::int64_t>(take(shard.deferred_bytes)));
+  tell_mempool(magazine);
+  for (StreamRacks& one : magazine.streams)
+    if (one.pairs != 0) magazine.home->streams.count_pairs(one.stream.identity, std::exchange(one.pairs, 0));
   change_kept(magazine, -static_cast<std::int64_t>(magazine.taken_bytes));
   magazine.taken_bytes = 0;
   drop_misfits(magazine);
@@ -192,18 +213,19 @@ bool DevicePool::enter_own(Magazine& magazine) {
   return magazine.lock.lock_by_owner(device_.services.fences);
 }
 
-/// `visit` for each that is open but `except`, with its owner outside. One fence for all: it is a system call. False: some were left out.
-bool DevicePool::visit_open_magazines(void (DevicePool::*visit)(Magazine& magazine), const Magazine* except, BusyOwners busy) {
+/// `visit` for each that is open and passes the filter, but `except`, with its owner outside. One fence for all: it is a system call. False: some were left out.
+bool DevicePool::visit_open_magazines(void (DevicePool::*visit)(Magazine& magazine), const Magazine* except, BusyOwners busy, MagazineFilter filter,
+                                      std::uint64_t key) {
   bool must_fence = false;
   for (const auto& magazine : magazines_) {
-    if (!magazine->is_open || magazine.get() == except || magazine->is_of_this_thread()) continue;
+    if (!magazine->is_open || magazine.get() == except || magazine->is_of_this_thread() || !filter(*magazine, key)) continue;
     magazine->lock.begin();
     must_fence = true;
   }
   if (must_fence) device_.services.fences.fence_all();
   bool are_all = true;
   for (const auto& magazine : magazines_) {
-    if (!magazine->is_open || magazine.get() == except) continue;
+    if (!magazine->is_open || magazine.get() == except || !filter(*magazine, key)) continue;
     if (magazine->is_of_this_thread()) {
       are_all = visit_own(*magazine, visit) && are_all;
     } else if (busy == BusyOwners::wait_for) {
@@ -249,10 +271,11 @@ void DevicePool::close(Magazine& magazine) {
     while (rack.first != nullptr) let_go(*magazine.home, rack.pop());
     rack.batch = 0;
   }
-  for (LargeRack& large : magazine.large_racks) {
+  for (SizedRack& large : magazine.large_racks.racks) {
     while (large.rack.first != nullptr) let_go(*magazine.home, large.rack.pop());
     large = {};
   }
+  return_to_lanes(magazine);
   for (Extent* extent = std::exchange(magazine.misfits, nullptr); extent != nullptr;) let_go(*magazine.home, std::exchange(extent, extent->bin_next));
   change_kept(magazine, -static_cast<std::int64_t>(magazine.kept_bytes));
   magazine.context = nullptr;

@@ -117,11 +117,15 @@ class PoolSet::Impl {
     device::Magazine*& magazine = own.magazines[slot_of(context)];
     const device::MagazineUser user{!own.is_ending, magazine};
     const CUdeviceptr address = home.pool.allocate(&home, context, bytes, symbol, own.thread, user, error);
-    if (magazine != nullptr && !own.is_watched) [[unlikely]] {
-      own.is_watched = true;
-      if (threads != nullptr) threads->watch();
-    }
+    if (magazine != nullptr) watch(own);
     return address;
+  }
+
+  /// The end of a thread that keeps blocks is to be told.
+  void watch(ThreadCache& own) {
+    if (own.is_watched) [[likely]] return;
+    own.is_watched = true;
+    if (threads != nullptr) threads->watch();
   }
 
   /// An allocation in a context that the calling thread does not remember.
@@ -225,7 +229,8 @@ Result<CUdeviceptr> PoolSet::allocate_on(CUcontext context, std::size_t bytes, S
     }
     ContextPool* home = cache.homes[slot];
     Error error{};
-    const CUdeviceptr address = home->pool.allocate_on(home, context, bytes, stream, mempool, api, cache.thread, &error);
+    const device::MagazineUser user{!cache.is_ending, cache.magazines[slot]};
+    const CUdeviceptr address = home->pool.allocate_on(home, context, bytes, stream, mempool, api, cache.thread, user, &error);
     if (address != 0) return address;
     if (error.where != device::kStaleContext.where || attempt != 0) return error;
   }
@@ -234,10 +239,21 @@ Result<CUdeviceptr> PoolSet::allocate_on(CUcontext context, std::size_t bytes, S
 
 FreeResult PoolSet::free_on(CUdeviceptr address, CUcontext context, StreamName stream) {
   FreeResult result;
+  ThreadCache& cache = impl_->cache();
+  const std::size_t slot = slot_of(context);
+  const bool is_known = context != nullptr && cache.contexts[slot] == context && cache.homes[slot] != nullptr;
+  device::Magazine* const magazine = is_known ? cache.magazines[slot] : nullptr;
+  if (magazine != nullptr && magazine->free_on(address, context, stream.identity, cache.thread)) {
+    result.outcome = FreeOutcome::freed;
+    return result;
+  }
+  device::MagazineUser user{!cache.is_ending, cache.magazines[slot]};
   impl_->ask_owner(address, [&](DevicePool& pool) {
-    result.outcome = pool.free_on(address, context, stream, impl_->cache().thread, &result.error);
+    const bool is_of_pool = is_known && &cache.homes[slot]->pool == &pool;
+    result.outcome = pool.free_on(address, context, stream, cache.thread, is_of_pool ? &user : nullptr, &result.error);
     return result.outcome != FreeOutcome::unknown;
   });
+  if (user.magazine != nullptr) impl_->watch(cache);
   if (result.outcome == FreeOutcome::unknown) impl_->count_foreign_free();
   return result;
 }

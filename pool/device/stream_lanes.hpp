@@ -80,8 +80,12 @@ class StreamLanes {
     several_ = several_ || last_seen_ != 0;
     last_seen_ = identity;
   }
-  void count_free() {
-    if (frees_ < kLoneFrees) ++frees_;
+  void count_frees(std::uint32_t frees) { frees_ = frees < kLoneFrees - frees_ ? frees_ + frees : kLoneFrees; }
+  /// So many allocations and frees on a stream met nobody here.
+  void count_pairs(std::uint64_t identity, std::uint32_t pairs) {
+    count_frees(pairs);
+    uses_ += 2 * std::uint64_t{pairs};
+    if (Entry* used = entry(identity)) used->last_use = uses_;
   }
   /// So many frees, and all calls named one stream: nobody else is expected to want what it frees.
   bool is_alone() const { return !several_ && frees_ >= kLoneFrees; }

@@ -22,16 +22,19 @@ constexpr std::uint64_t kHandlePause_ns = 5'000;
 }
 
 CUdeviceptr DevicePool::allocate_on(ContextPool* home, CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, const char* api,
-                                    std::uint16_t thread, Error* answer) {
+                                    std::uint16_t thread, MagazineUser user, Error* answer) {
   AllocationRequest request;
   request.bytes = round_request(bytes);
   request.requested_bytes = bytes;
   request.stream = stream;
   request.mempool = mempool;
-  return serve(home, context, request, api, thread, nullptr, answer);
+  const bool may_be_kept = request.bytes - 1 < kLargestKept_bytes;  // nor 0: a size that overflows
+  if (may_be_kept && user.magazine != nullptr)
+    if (const CUdeviceptr address = user.magazine->allocate_on(context, stream.identity, mempool, bytes, request.bytes, thread)) return address;
+  return serve(home, context, request, api, thread, may_be_kept && user.may_keep ? &user : nullptr, answer);
 }
 
-FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, Error* answer) {
+FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, MagazineUser* user, Error* answer) {
   FreeOutcome outcome = FreeOutcome::unknown;
   bool must_clear = false;
   {
@@ -39,9 +42,10 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
     Extent* extent = begin_free(address, &outcome);
     if (extent == nullptr) return outcome;
     must_clear = !memops_to_clear_.empty();
-    leave_table(extent);
     ContextPool& home = *info_of(*extent).home;
     const bool is_ordinary = home.context == context && !info_of(*extent).is_native && !device_.disabled && may_call_driver();
+    if (is_ordinary && user != nullptr && keep_for_stream(extent, home, stream, thread, *user)) return FreeOutcome::freed;
+    leave_table(extent);
     if (is_ordinary && !capturing()) outcome = free_in_lane(extent, home, context, stream, thread);
     else if (is_ordinary && free_stamped(extent, home, context, stream, thread)) outcome = FreeOutcome::freed;
     else if (policy_ == config::Policy::platform && device_.driver.has_cuMemFreeAsync()) outcome = free_native(extent, thread, answer, &stream.handle);
@@ -53,7 +57,7 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
 
 FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread) {
   home.streams.see(stream.identity);
-  home.streams.count_free();
+  home.streams.count_frees(1);
   // The event is for another stream: it may need these very bytes when the device cannot give as many again.
   if (!home.streams.is_alone() && (stamped_frees_ != 0 || room_bytes() < extent->bytes)) {
     if (stamped_frees_ != 0) --stamped_frees_;
@@ -170,6 +174,10 @@ void DevicePool::drain_lanes(bool only_own_events) {
 }
 
 void DevicePool::stream_ending(std::uint64_t identity) {
+  {
+    const MutexLock lock(device_.lock);
+    close_magazines_of(identity);
+  }
   for (std::size_t i = 0;; ++i) {
     ContextPool* home = nullptr;
     CUcontext context = nullptr;
@@ -185,6 +193,7 @@ void DevicePool::stream_ending(std::uint64_t identity) {
 
 void DevicePool::stream_ending(ContextPool* home, CUcontext context, std::uint64_t identity) {
   const MutexLock lock(device_.lock);
+  close_magazines_of(identity);
   for (const StreamLanes::Entry* entry = home->streams.entry(identity); entry != nullptr && entry->busy; entry = home->streams.entry(identity)) {
     const MutexUnlock unlocked(device_.lock);  // its handle is in the driver's hands for a moment
     device_.services.clock.pause(kHandlePause_ns);
@@ -345,23 +354,6 @@ void DevicePool::give_back_surplus_of_lanes(CUcontext asking) {
   }
   retire_all(asking, false);
   give_back_surplus(false);
-}
-
-PoolSet::MempoolFigures DevicePool::mempool_figures(std::uint8_t mempool) {
-  const MutexLock lock(device_.lock);
-  const DeviceState::Mempool& own = device_.mempools[mempool];
-  if (mempool != 1) return {own.used_bytes, own.used_high_bytes, own.used_bytes, own.used_high_bytes};
-  std::uint64_t others_bytes = 0;
-  for (std::size_t i = 2; i < device_.mempools.size(); ++i) others_bytes += device_.mempools[i].used_bytes;
-  const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
-  return {reserved_bytes - std::min(others_bytes, reserved_bytes), device_.reserved_high_bytes, own.used_bytes, own.used_high_bytes};
-}
-
-void DevicePool::reset_mempool_high(std::uint8_t mempool, bool reserved, bool used) {
-  const MutexLock lock(device_.lock);
-  DeviceState::Mempool& own = device_.mempools[mempool];
-  if (used || (reserved && mempool != 1)) own.used_high_bytes = own.used_bytes;
-  if (reserved && mempool == 1) device_.reserved_high_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
 }
 
 }  // namespace cupool::device

@@ -1,0 +1,175 @@
+// Magazines and streams: what a thread freed on a stream stays with it for its next allocations on that stream, without an event and without
+// the device's lock. As with everything that magazines keep, whoever misses gets it: closing one puts each block into its stream's lane, where it
+// would be without magazines, and so does the end of the stream.
+//
+// A block is kept when its size is freed for the second time on the stream. Nothing is kept while frees are to have events of their own
+// (memory is short, and another stream may need these bytes behind such an event).
+#include <algorithm>
+#include <utility>
+
+#include "pool/device/device_pool.hpp"
+#include "pool/device/magazine.hpp"
+
+namespace cupool::device {
+
+using heap::Extent;
+using heap::ExtentState;
+using observe::EventKind;
+
+/// Could another stream do without what is kept, as far as is known?
+bool DevicePool::has_room_to_keep(ContextPool& home, std::uint64_t budget_bytes) {
+  return stamped_frees_ == 0 && (home.streams.is_alone() || room_bytes() >= budget_bytes);
+}
+
+/// The thread's racks for a stream; a stream that is new to it takes those of one that has none, or of the first.
+StreamRacks& DevicePool::racks_for(Magazine& magazine, StreamName stream) {
+  if (StreamRacks* own = magazine.racks_of(stream.identity)) return *own;
+  StreamRacks* taken = magazine.racks_of(0);
+  if (taken == nullptr) {
+    std::rotate(magazine.streams.begin(), magazine.streams.begin() + 1, magazine.streams.end());
+    taken = &magazine.streams.back();
+    for (SizedRack& sized : taken->sizes.racks) return_to_lane(magazine, taken->stream, sized.rack);
+    *taken = {};
+  }
+  taken->stream = stream;
+  return *taken;
+}
+
+/// A block that is being freed: true when its thread keeps it, and the free is done. `user`: of the block's context.
+bool DevicePool::keep_for_stream(Extent* extent, ContextPool& home, StreamName stream, std::uint16_t thread, MagazineUser& user) {
+  const std::uint64_t budget_bytes = may_keep() && user.may_keep ? magazine_budget_bytes() : 0;
+  if (budget_bytes == 0 || is_too_large_to_keep(extent->bytes, budget_bytes) || !has_room_to_keep(home, budget_bytes)) return false;
+  if (!find_magazine(home, user)) return false;
+  Magazine& magazine = *user.magazine;
+  if (!enter_own(magazine)) return false;
+  const OwnerInside held(magazine.lock);
+  tell(magazine);
+  if (!open(magazine, budget_bytes)) return false;
+  StreamRacks& racks = racks_for(magazine, stream);
+  SizedRack& sized = racks.sizes.at(extent->bytes);
+  if (sized.bytes != extent->bytes) {
+    if (sized.rack.first != nullptr && sized.rack.batch != 0) {
+      --sized.rack.batch;
+      return false;
+    }
+    return_to_lane(magazine, stream, sized.rack);
+    sized.bytes = extent->bytes;
+    return false;
+  }
+  sized.rack.batch = kTurnsAway;
+  if (!enter_table(extent, home) || !magazine.keep(racks, extent)) return false;
+  extent->state = ExtentState::cached;
+  extent->birth = kYoungest;
+  change_kept(magazine, static_cast<std::int64_t>(extent->bytes));
+  unbook(*extent);
+  home.streams.see(stream.identity);
+  home.streams.count_frees(1);
+  const std::uint64_t now = ticks();
+  device_.note(EventKind::free_requested, now, *extent, thread, stream.identity);
+  device_.note(EventKind::free_completed, now, *extent, thread, stream.identity);
+  return true;
+}
+
+/// Nobody finds it there as one that lives.
+bool DevicePool::enter_table(Extent* extent, ContextPool& home) {
+  extent->state = ExtentState::deferred;
+  if (!extent->is_in_table) extent->is_in_table = home.kept->table.insert(extent);
+  return extent->is_in_table;
+}
+
+/// A block that the thread keeps for the stream although the magazine would not hand it out by itself: there may be a new peak.
+Extent* DevicePool::take_for_stream(ContextPool& home, const AllocationRequest& request, MagazineUser& user) {
+  if (user.magazine == nullptr || !may_keep() || !find_magazine(home, user)) return nullptr;
+  Magazine& magazine = *user.magazine;
+  if (!enter_own(magazine)) return nullptr;
+  const OwnerInside held(magazine.lock);
+  tell(magazine);
+  if (counts_run_ahead(request)) visit_open_magazines(&DevicePool::tell, &magazine);
+  magazine.mempool = request.mempool;  // what was told was the other's
+  StreamRacks* const own = magazine.is_open ? magazine.racks_of(request.stream.identity) : nullptr;
+  if (own == nullptr) return nullptr;
+  SizedRack& sized = own->sizes.at(request.bytes);
+  if (sized.bytes != request.bytes || sized.rack.first == nullptr) return nullptr;
+  Extent* extent = sized.rack.pop();
+  magazine.ordered_bytes -= extent->bytes;
+  change_kept(magazine, -static_cast<std::int64_t>(extent->bytes));
+  extent->flags = 0;
+  extent->state = ExtentState::live;
+  return extent;
+}
+
+/// What is kept for a stream in one rack goes where the stream's other holes are.
+void DevicePool::return_to_lane(Magazine& magazine, StreamName stream, Rack& rack) {
+  if (rack.first == nullptr) return;
+  ContextPool& home = *magazine.home;
+  const StreamLanes::Entry* entry = home.streams.entry(stream.identity);  // to ask for it would be a use
+  const std::uint32_t lane = entry != nullptr ? entry->lane : lane_for(home, stream);
+  while (rack.first != nullptr) {
+    Extent* extent = rack.pop();
+    magazine.ordered_bytes -= extent->bytes;
+    change_kept(magazine, -static_cast<std::int64_t>(extent->bytes));
+    leave_table(extent);
+    if (lane != 0) {
+      home.pooled->recycle_in_lane(device_, extent, lane);
+      continue;
+    }
+    extent->flags = kUsedAgainFlag;
+    device_.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
+    home.pooled->defer(device_, extent);
+    deferred_.push(extent);
+  }
+}
+
+void DevicePool::return_to_lanes(Magazine& magazine) {
+  for (StreamRacks& one : magazine.streams) {
+    for (SizedRack& sized : one.sizes.racks) return_to_lane(magazine, one.stream, sized.rack);
+    one = {};
+  }
+}
+
+/// What its stream-ordered calls changed becomes the memory pool's.
+void DevicePool::tell_mempool(Magazine& magazine) {
+  MempoolUse& use = device_.mempools[magazine.mempool];
+  use.used_bytes.store(use.used_bytes.load(std::memory_order_relaxed) + magazine.mempool_bytes.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  magazine.mempool_bytes.store(0, std::memory_order_relaxed);
+}
+
+/// With what magazines have not told yet.
+std::uint64_t DevicePool::mempool_used_bytes(std::uint8_t mempool) {
+  std::uint64_t used_bytes = device_.mempools[mempool].used_bytes.load(std::memory_order_relaxed);
+  for (const auto& magazine : magazines_)
+    if (magazine->mempool == mempool) used_bytes += magazine->mempool_bytes.load(std::memory_order_relaxed);
+  return used_bytes < ~std::uint64_t{0} / 2 ? used_bytes : 0;  // below 0: another thread is in between
+}
+
+void DevicePool::look_for_mempool_peak(std::uint8_t mempool) {
+  std::atomic<std::uint64_t>& high_bytes = device_.mempools[mempool].used_high_bytes;
+  high_bytes.store(std::max(high_bytes.load(std::memory_order_relaxed), mempool_used_bytes(mempool)), std::memory_order_relaxed);
+}
+
+/// A stream is about to end: nothing is kept for it any more.
+void DevicePool::close_magazines_of(std::uint64_t identity) {
+  visit_open_magazines(&DevicePool::close, nullptr, BusyOwners::wait_for, [](const Magazine& magazine, std::uint64_t key) {
+    return std::any_of(magazine.streams.begin(), magazine.streams.end(), [key](const StreamRacks& one) { return one.stream.identity == key; });
+  }, identity);
+}
+
+PoolSet::MempoolFigures DevicePool::mempool_figures(std::uint8_t mempool) {
+  const MutexLock lock(device_.lock);
+  look_for_mempool_peak(mempool);
+  const std::uint64_t used_bytes = mempool_used_bytes(mempool);
+  const std::uint64_t high_bytes = device_.mempools[mempool].used_high_bytes.load(std::memory_order_relaxed);
+  if (mempool != 1) return {used_bytes, high_bytes, used_bytes, high_bytes};
+  std::uint64_t others_bytes = 0;
+  for (std::size_t i = 2; i < device_.mempools.size(); ++i) others_bytes += mempool_used_bytes(static_cast<std::uint8_t>(i));
+  const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
+  return {reserved_bytes - std::min(others_bytes, reserved_bytes), device_.reserved_high_bytes, used_bytes, high_bytes};
+}
+
+void DevicePool::reset_mempool_high(std::uint8_t mempool, bool reserved, bool used) {
+  const MutexLock lock(device_.lock);
+  if (used || (reserved && mempool != 1)) device_.mempools[mempool].used_high_bytes.store(mempool_used_bytes(mempool), std::memory_order_relaxed);
+  if (reserved && mempool == 1) device_.reserved_high_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
+}
+
+}  // namespace cupool::device
