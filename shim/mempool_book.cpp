@@ -4,6 +4,23 @@
 #include <algorithm>
 
 namespace cupool::shim {
+namespace {
+
+struct Known {
+  std::uint64_t version;
+  CUmemoryPool handle;
+  Mempool mempool;
+};
+
+constexpr std::size_t kKnown = 8;
+thread_local Known t_known[kKnown];
+constinit std::atomic<std::uint64_t> g_books{0};
+
+Known& place_of(CUmemoryPool handle) { return t_known[(reinterpret_cast<std::uintptr_t>(handle) * 0x9E3779B97F4A7C15U >> 32) % kKnown]; }
+
+}  // namespace
+
+MempoolBook::MempoolBook(const DriverApi& api) : api_(api), version_((g_books.fetch_add(1, std::memory_order_relaxed) + 1) << 32) {}
 
 bool MempoolBook::is_plain(const CUmemPoolProps& properties) {
   const auto is_zero = [](unsigned char byte) { return byte == 0; };
@@ -25,6 +42,7 @@ void MempoolBook::learn(int device) {
   if (knows) {
     std::erase_if(served_, [&](const auto& one) { return one.second.device == device && one.second.index == kDefault; });
     served_[standard] = {device, kDefault};
+    changed();
   }
   const auto found = knows ? served_.find(now) : served_.end();
   const std::uint8_t index = found != served_.end() && found->second.device == device ? found->second.index : 0;
@@ -41,16 +59,21 @@ std::uint8_t MempoolBook::current(int device) {
 
 std::optional<Mempool> MempoolBook::find(CUmemoryPool handle) {
   if (handle == nullptr) return std::nullopt;
-  const auto look = [&]() -> std::optional<Mempool> {
-    const std::lock_guard lock(mutex_);
-    const auto found = served_.find(handle);
-    return found != served_.end() ? std::optional<Mempool>(found->second) : std::nullopt;
-  };
-  if (const std::optional<Mempool> found = look()) return found;
+  const Known& known = place_of(handle);
+  if (known.handle == handle && known.version == version_.load(std::memory_order_acquire)) return known.mempool;
+  if (const std::optional<Mempool> found = look_up(handle)) return found;
   int devices = 0;
   if (api_.cuDeviceGetCount == nullptr || api_.cuDeviceGetCount(&devices) != CUDA_SUCCESS) return std::nullopt;
   for (int device = 0; device < devices; ++device) current(device);  // a default pool that we have not met
-  return look();
+  return look_up(handle);
+}
+
+std::optional<Mempool> MempoolBook::look_up(CUmemoryPool handle) {
+  const std::lock_guard lock(mutex_);
+  const auto found = served_.find(handle);
+  if (found == served_.end()) return std::nullopt;
+  place_of(handle) = {version_.load(std::memory_order_relaxed), handle, found->second};
+  return found->second;
 }
 
 CUmemoryPool MempoolBook::handle(Mempool mempool) {
@@ -84,6 +107,7 @@ void MempoolBook::destroyed(CUmemoryPool handle) {
     if (current.load(std::memory_order_relaxed) == found->second.index + 1) current.store(kDefault + 1, std::memory_order_release);
     retired_.emplace_back(handle, found->second);
     served_.erase(found);
+    changed();
     return;
   }
   // One of the driver's: it may have been a current one.

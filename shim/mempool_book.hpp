@@ -31,11 +31,11 @@ class MempoolBook {
  public:
   static constexpr std::uint8_t kDefault = 1;
 
-  explicit MempoolBook(const DriverApi& api) : api_(api) {}
+  explicit MempoolBook(const DriverApi& api);
 
   /// The index of the pool that cuMemAllocAsync takes from on `device`; 0: the driver's.
   std::uint8_t current(int device);
-  /// The served pool behind `handle`; nullopt: the driver's, or nobody's.
+  /// The served pool behind `handle`; nullopt: the driver's, or nobody's. Each thread remembers the few that it uses: no lock on the second use.
   std::optional<Mempool> find(CUmemoryPool handle);
   /// The handle that programs know (or knew: blocks outlive a destroyed pool) pool `index` of `device` by.
   CUmemoryPool handle(Mempool mempool);
@@ -53,11 +53,14 @@ class MempoolBook {
 
   static bool is_plain(const CUmemPoolProps& properties);
   void learn(int device);
+  std::optional<Mempool> look_up(CUmemoryPool handle);
+  void changed() { version_.fetch_add(1, std::memory_order_release); }
 
   const DriverApi& api_;
   std::array<std::atomic<std::uint8_t>, observe::kMaxDevices> current_{};  ///< 0: not asked yet; else index + 1
   std::mutex mutex_;
   std::unordered_map<CUmemoryPool, Mempool> served_;
+  std::atomic<std::uint64_t> version_;  ///< another one after each change of served_, and never one of another book
   std::vector<std::pair<CUmemoryPool, Mempool>> retired_;  ///< destroyed; their index is handed out again when no block is left
 };
 
@@ -71,6 +74,7 @@ template <class Unused> bool MempoolBook::created(CUmemoryPool handle, const CUm
     if (taken) continue;
     std::erase_if(retired_, [&](const auto& one) { return one.second.device == device && one.second.index == index; });
     served_[handle] = {device, index};
+    changed();
     return true;
   }
   return false;

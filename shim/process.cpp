@@ -17,7 +17,6 @@ namespace cupool::shim {
 namespace {
 
 alignas(Process) std::byte g_storage[sizeof(Process)];
-constinit std::atomic<Process*> g_process{nullptr};
 
 /// Where the exit report goes, made absolute now: the program may change its folder.
 std::string expand_report_path(const config::Options& options, const Identity& identity) {
@@ -89,7 +88,5 @@ std::unique_ptr<config::Options> load_options() {
 void make_process(const DriverApi& api, std::unique_ptr<config::Options> options) {
   g_process.store(new (g_storage) Process(api, std::move(options)), std::memory_order_release);
 }
-
-Process* find_process() { return g_process.load(std::memory_order_acquire); }
 
 }  // namespace cupool::shim

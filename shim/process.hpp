@@ -71,8 +71,10 @@ std::unique_ptr<config::Options> load_options();
 /// Builds the process's state. Called once, by lifecycle.
 void make_process(const DriverApi& api, std::unique_ptr<config::Options> options);
 
+/// Set by make_process and never again. For find_process() only, which every call asks several times.
+inline constinit std::atomic<Process*> g_process{nullptr};
 /// nullptr until the process has been live.
-Process* find_process();
+inline Process* find_process() { return g_process.load(std::memory_order_acquire); }
 /// Precondition: the process is live or exiting.
 inline Process& process() { return *find_process(); }
 

@@ -28,7 +28,6 @@ namespace cupool::shim::real_driver {
 namespace {
 
 constinit std::atomic<void*> g_handle{nullptr};
-constinit std::array<std::atomic<void*>, kEntryCount> g_functions{};
 constinit std::atomic<std::uintptr_t> g_code_begin{0};
 constinit std::atomic<std::uintptr_t> g_code_end{0};
 
@@ -104,8 +103,6 @@ DlsymFunction find_libc_dlsym() {
 }
 
 void* symbol_past_ourselves(const char* name) { return real_dlsym(RTLD_NEXT, name); }
-
-void* function(Entry entry) { return g_functions[static_cast<std::size_t>(entry)].load(std::memory_order_acquire); }
 
 std::optional<Entry> find_function(const void* address) {
   if (address == nullptr) return std::nullopt;

@@ -5,6 +5,8 @@
 // dlsym is not in the way. Thread rule: bind() may race with itself (same answers); reads are lock-free.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <string>
 
 #include "pool/driver/driver_api.hpp"
@@ -12,8 +14,10 @@
 
 namespace cupool::shim::real_driver {
 
+/// By entry. For function() only.
+inline constinit std::array<std::atomic<void*>, kEntryCount> g_functions{};
 /// The real function of `entry`; nullptr while unbound, or when this driver does not have it.
-void* function(Entry entry);
+inline void* function(Entry entry) { return g_functions[static_cast<std::size_t>(entry)].load(std::memory_order_acquire); }
 
 /// The row whose real function is `address`.
 std::optional<Entry> find_function(const void* address);

@@ -61,12 +61,13 @@ class PoolSet::Impl {
   }
 
   ThreadCache& cache() {
-    if (t_cache.set_id != id) {
-      t_cache = ThreadCache{};
-      t_cache.set_id = id;
-      t_cache.thread = static_cast<std::uint16_t>(next_thread.fetch_add(1, std::memory_order_relaxed));
-    }
+    if (t_cache.set_id != id) [[unlikely]] begin_cache();
     return t_cache;
+  }
+  [[gnu::noinline]] void begin_cache() {
+    t_cache = ThreadCache{};
+    t_cache.set_id = id;
+    t_cache.thread = static_cast<std::uint16_t>(next_thread.fetch_add(1, std::memory_order_relaxed));
   }
 
   DevicePool* pool_of(int ordinal) const {

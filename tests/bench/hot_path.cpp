@@ -1,6 +1,6 @@
 // hot_path: what one free and one allocation cost (pairs.hpp). An ordinary program on the driver API: it takes whichever driver
 // libcuda.so.1 is, with or without a preload. ALLOCATOR: driver (cuMemAlloc), driver-async (cuMemAllocAsync, a stream per
-// thread), or a yardstick: glibc, mimalloc. The script hot_path.py runs all of them in turn.
+// thread), driver-pool (cuMemAllocFromPoolAsync from the default pool), or a yardstick: glibc, mimalloc. The script hot_path.py runs all of them in turn.
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -71,6 +71,10 @@ class StreamOrdered : public Allocator {
     check("cuStreamCreate", create_(&stream_, CU_STREAM_NON_BLOCKING));
   }
 
+ protected:
+  const Driver& driver() const { return driver_; }
+  static CUstream stream() { return stream_; }
+
  private:
   Driver driver_;
   decltype(&cuMemAllocAsync) allocate_ = driver_.find<decltype(cuMemAllocAsync)>("cuMemAllocAsync");
@@ -80,9 +84,25 @@ class StreamOrdered : public Allocator {
 };
 thread_local CUstream StreamOrdered::stream_ = nullptr;
 
+/// The pool named, as TensorFlow and JAX do.
+class FromPool : public StreamOrdered {
+ public:
+  FromPool() { check("cuDeviceGetDefaultMemPool", driver().find<decltype(cuDeviceGetDefaultMemPool)>("cuDeviceGetDefaultMemPool")(&pool_, 0)); }
+  void* allocate(std::size_t bytes, std::uint32_t) override {
+    CUdeviceptr address = 0;
+    check("cuMemAllocFromPoolAsync", allocate_from_(&address, bytes, pool_, stream()));
+    return pointer_to(address);
+  }
+
+ private:
+  CUmemoryPool pool_ = nullptr;
+  decltype(&cuMemAllocFromPoolAsync) allocate_from_ = driver().find<decltype(cuMemAllocFromPoolAsync)>("cuMemAllocFromPoolAsync");
+};
+
 std::unique_ptr<Allocator> open(const std::string& name) {
   if (name == "driver") return std::make_unique<Plain>();
   if (name == "driver-async") return std::make_unique<StreamOrdered>();
+  if (name == "driver-pool") return std::make_unique<FromPool>();
   return bench::open_host_allocator(name);
 }
 

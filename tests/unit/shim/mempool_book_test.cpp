@@ -1,0 +1,131 @@
+// Which memory pools are served: what a thread remembers of a pool holds exactly as long as the pool does.
+#include "shim/mempool_book.hpp"
+
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <optional>
+
+using cupool::DriverApi;
+using cupool::shim::Mempool;
+using cupool::shim::MempoolBook;
+
+namespace {
+
+CUmemoryPool pool(std::uintptr_t number) { return reinterpret_cast<CUmemoryPool>(number * 0x40); }
+
+/// Two devices, whose default pools are pool(1) and pool(2) and, once `g_renewed`, pool(11) and pool(12).
+bool g_renewed = false;
+int g_driver_calls = 0;
+
+CUresult count_devices(int* count) {
+  ++g_driver_calls;
+  *count = 2;
+  return CUDA_SUCCESS;
+}
+CUresult default_pool(CUmemoryPool* out, CUdevice device) {
+  ++g_driver_calls;
+  *out = pool(static_cast<std::uintptr_t>(device) + (g_renewed ? 11 : 1));
+  return CUDA_SUCCESS;
+}
+
+DriverApi driver() {
+  g_renewed = false;
+  g_driver_calls = 0;
+  DriverApi api;
+  api.cuDeviceGetCount = &count_devices;
+  api.cuDeviceGetDefaultMemPool = &default_pool;
+  api.cuDeviceGetMemPool = &default_pool;
+  return api;
+}
+
+CUmemPoolProps plain_on(int device) {
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  return properties;
+}
+
+bool none_in_use(std::uint8_t) { return true; }
+
+bool is(const std::optional<Mempool>& found, int device, std::uint8_t index) { return found && found->device == device && found->index == index; }
+
+}  // namespace
+
+TEST_CASE("a default pool is met at its first use, and then known without the driver") {
+  const DriverApi api = driver();
+  MempoolBook book(api);
+  CHECK(is(book.find(pool(2)), 1, MempoolBook::kDefault));
+  const int calls = g_driver_calls;
+  CHECK(is(book.find(pool(2)), 1, MempoolBook::kDefault));
+  CHECK(is(book.find(pool(1)), 0, MempoolBook::kDefault));
+  CHECK(g_driver_calls == calls);
+  CHECK_FALSE(book.find(pool(3)));
+  CHECK_FALSE(book.find(nullptr));
+}
+
+TEST_CASE("a pool that was destroyed is not remembered, and its handle may be another pool's") {
+  const DriverApi api = driver();
+  MempoolBook book(api);
+  REQUIRE(book.created(pool(5), plain_on(0), none_in_use));
+  CHECK(is(book.find(pool(5)), 0, 2));
+  CHECK(is(book.find(pool(5)), 0, 2));
+  book.destroyed(pool(5));
+  CHECK_FALSE(book.find(pool(5)));
+  REQUIRE(book.created(pool(5), plain_on(1), none_in_use));
+  CHECK(is(book.find(pool(5)), 1, 2));
+}
+
+TEST_CASE("a pool that was the driver's is found when it is made again as one that is served") {
+  const DriverApi api = driver();
+  MempoolBook book(api);
+  CUmemPoolProps shared = plain_on(0);
+  shared.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CHECK_FALSE(book.created(pool(6), shared, none_in_use));
+  CHECK_FALSE(book.find(pool(6)));
+  book.destroyed(pool(6));
+  REQUIRE(book.created(pool(6), plain_on(0), none_in_use));
+  CHECK(is(book.find(pool(6)), 0, 2));
+}
+
+TEST_CASE("after the reset of a device its old default pool is forgotten with the first use of the new one") {
+  const DriverApi api = driver();
+  MempoolBook book(api);
+  CHECK(is(book.find(pool(1)), 0, MempoolBook::kDefault));
+  book.device_reset(0);
+  g_renewed = true;
+  CHECK(book.current(0) == MempoolBook::kDefault);
+  CHECK(is(book.find(pool(11)), 0, MempoolBook::kDefault));
+  CHECK_FALSE(book.find(pool(1)));
+}
+
+TEST_CASE("what is remembered of one book is not another's") {
+  const DriverApi api = driver();
+  std::optional<MempoolBook> book(std::in_place, api);
+  REQUIRE(book->created(pool(7), plain_on(0), none_in_use));
+  CHECK(is(book->find(pool(7)), 0, 2));
+  book.emplace(api);
+  REQUIRE(book->created(pool(10), plain_on(0), none_in_use));  // as many changes as the other has seen
+  CHECK_FALSE(book->find(pool(7)));
+}
+
+TEST_CASE("more pools than a thread remembers are all found") {
+  const DriverApi api = driver();
+  MempoolBook book(api);
+  for (std::uintptr_t number = 20; number < 60; ++number) REQUIRE(book.created(pool(number), plain_on(0), none_in_use));
+  for (int round = 0; round < 2; ++round)
+    for (std::uintptr_t number = 20; number < 60; ++number) CHECK(is(book.find(pool(number)), 0, static_cast<std::uint8_t>(number - 18)));
+}
+
+TEST_CASE("a pool that the thread knows is found while the book is locked") {
+  const DriverApi api = driver();
+  MempoolBook book(api);
+  REQUIRE(book.created(pool(8), plain_on(0), none_in_use));
+  REQUIRE(is(book.find(pool(8)), 0, 2));
+  bool found = false;
+  const auto look_inside = [&](std::uint8_t) {  // asked under the lock: this would never return if find() took it
+    found = is(book.find(pool(8)), 0, 2);
+    return true;
+  };
+  REQUIRE(book.created(pool(9), plain_on(0), look_inside));
+  CHECK(found);
+}
