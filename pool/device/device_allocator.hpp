@@ -106,6 +106,8 @@ class DeviceAllocator {
   virtual bool gather(std::uint32_t, std::uint64_t) { return false; }
   /// What is free in the lane becomes deferred, and is pushed on `batch`.
   virtual void drain_lane(std::uint32_t, Batch&) {}
+  /// These bytes, free and part of one hole, become a deferred block of their own; nullptr where they are not. Throws std::bad_alloc.
+  virtual heap::Extent* set_aside(std::uint64_t, std::uint64_t) { return nullptr; }
   /// The memory behind the live block `extent` keeps its address until the context ends, also after its free.
   virtual void pin([[maybe_unused]] DeviceState& device, const heap::Extent&) CUPOOL_REQUIRES(device.lock) {}
   /// What the driver knows as one allocation, with its own attributes, around `address` in the live block `extent`.

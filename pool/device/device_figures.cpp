@@ -230,7 +230,7 @@ std::string DevicePool::check() {
   if (reserved_bytes != counters.reserved_bytes.current.load()) return "reserved_bytes is not the sum of the regions";
   if (reserved_bytes + device_.leaving_bytes + counters.outside_bytes.current.load() != device_.limit.held_bytes()) return "held bytes are not what is reserved and outside";
   std::uint64_t stamped_bytes = 0;
-  for (const auto& home : homes_) stamped_bytes += home->streams.stamped_bytes();
+  for (const auto& home : homes_) stamped_bytes += home->streams.deferred_bytes();
   return deferred_.check(counters.deferred_bytes.current.load() - stamped_bytes);
 }
 

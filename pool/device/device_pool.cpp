@@ -31,6 +31,10 @@ CUdeviceptr DevicePool::book(Extent* extent, const AllocationRequest& request, s
   extent->buffer_id = next_buffer_id_++;
   extent->allocated_ticks = ticks();
   device_.counters().allocations.add();
+  if (request.stream.identity != 0) [[unlikely]] {
+    StreamLanes& streams = info_of(*extent).home->streams;
+    if (streams.has_stamps_in_lanes()) streams.use_again(extent->address, extent->bytes, device_.services.contexts);
+  }
   if (request.mempool != 0) [[unlikely]] extent->flags = static_cast<std::uint8_t>(request.mempool << kMempoolShift);
   count_live(*extent, 1);
   look_for_peak();

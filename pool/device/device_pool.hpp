@@ -101,6 +101,7 @@ class DevicePool {
   /// After limit or driver refused something, so many frees record their own event, so that it may be waited for.
   static constexpr std::uint32_t kPressureFrees = 64;
   static constexpr std::uint32_t kStampedFrees = 256;  ///< and so many in stream order
+  static constexpr std::size_t kMostLooks = 4;         ///< streams whose oldest stamped free a miss looks at
   /// An epoch closes at this share of what is spare at the latest, or earlier at a share of what the pool holds (64 MiB at least); what waits
   /// in all stays below a share of what is spare. Figures: tests/bench/README.md.
   static constexpr std::uint64_t kEpochShare = 12;
@@ -188,7 +189,6 @@ class DevicePool {
   // stream_ordered.cpp
   FreeOutcome free_in_lane(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread)
       CUPOOL_REQUIRES(device_.lock);
-  bool free_stamped(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   std::uint32_t lane_for(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
   void drain_lane(ContextPool& home, std::uint32_t lane, Batch& batch) CUPOOL_REQUIRES(device_.lock);
   void drain_stream(ContextPool& home, std::uint64_t identity, bool only_own_events) CUPOOL_REQUIRES(device_.lock);
@@ -196,14 +196,22 @@ class DevicePool {
   void drain_stale_lanes(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   void drain_lanes(bool only_own_events = false) CUPOOL_REQUIRES(device_.lock);
   bool has_lanes() CUPOOL_REQUIRES(device_.lock);
-  bool take_own_stamped(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
-  bool retire_stamped(ContextPool& home, CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);
-  void end_stamped(ContextPool& home, StreamLanes::Stamped::iterator stamped, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
+  void give_back_surplus_of_lanes(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
   void retire_all(CUcontext asking, bool may_wait) CUPOOL_REQUIRES(device_.lock);
+
+  // stamped_frees.cpp
+  enum class StampedPlace : std::uint8_t { lane, aside };  ///< where the block is while its event waits
+  bool free_stamped(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread, StampedPlace place)
+      CUPOOL_REQUIRES(device_.lock);
+  void keep_in_lane(ContextPool& home, StreamLanes::Stamped::iterator stamped, StreamName stream) CUPOOL_REQUIRES(device_.lock);
+  bool set_aside(ContextPool& home, StreamLanes::Stamped::iterator stamped) CUPOOL_REQUIRES(device_.lock);
+  void set_stamped_aside(ContextPool& home, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
+  bool take_own_stamped(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
+  bool retire_stamped(ContextPool& home, CUcontext asking, std::uint64_t identity, Error* error) CUPOOL_REQUIRES(device_.lock);
+  void end_stamped(ContextPool& home, StreamLanes::Stamped::iterator stamped, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
   bool retire_any_stamped(CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);
   bool has_stamped() CUPOOL_REQUIRES(device_.lock);
   Result<heap::Extent*> steal(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
-  void give_back_surplus_of_lanes(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
 
   // memops.cpp
   void drop_sync_memops(heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);

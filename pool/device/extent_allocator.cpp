@@ -20,4 +20,12 @@ void ExtentAllocator::drain_lane(std::uint32_t lane, Batch& batch) {
   });
 }
 
+Extent* ExtentAllocator::set_aside(std::uint64_t address, std::uint64_t bytes) {
+  Extent* extent = heap_.set_aside(address, bytes);
+  if (extent == nullptr) return nullptr;
+  extent->flags = kUsedAgainFlag;
+  extent->allocated_ticks = 0;
+  return extent;
+}
+
 }  // namespace cupool::device

@@ -19,6 +19,7 @@ class ExtentAllocator : public DeviceAllocator {
   std::uint64_t lane_bytes(std::uint32_t lane) const override { return heap_.lane_bytes(lane); }
   bool gather(std::uint32_t lane, std::uint64_t bytes) override { return heap_.gather(lane, bytes); }
   void drain_lane(std::uint32_t lane, Batch& batch) override;
+  heap::Extent* set_aside(std::uint64_t address, std::uint64_t bytes) override;
   heap::Extent* find(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) override;
   heap::Extent* find_containing(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) override;
 

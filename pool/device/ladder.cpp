@@ -53,6 +53,7 @@ struct Ladder {
 
   static Climbed hole(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed retire(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+  static Climbed retire_for_all(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed magazines(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed wait(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed grow(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
@@ -97,7 +98,18 @@ Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
     if (found.value() != nullptr) return found;
   }
   pool.drain_stale_lanes(*attempt.home);
-  while (pool.retire_oldest(attempt.context, false, &error) || pool.retire_stamped(*attempt.home, attempt.context, &error)) {
+  while (pool.retire_oldest(attempt.context, false, &error) || pool.retire_stamped(*attempt.home, attempt.context, identity, &error)) {
+    Climbed found = hole(pool, attempt);
+    if (found.value() != nullptr) return found;
+  }
+  if (error.code != CUDA_SUCCESS) return error;
+  return nullptr;
+}
+
+/// The same, but what the stream itself freed is everybody's too: in its lane it would keep empty regions from going back.
+Climbed Ladder::retire_for_all(DevicePool& pool, Attempt& attempt) {
+  Error error{};
+  while (pool.retire_oldest(attempt.context, false, &error) || pool.retire_any_stamped(attempt.context, &error)) {
     Climbed found = hole(pool, attempt);
     if (found.value() != nullptr) return found;
   }
@@ -165,7 +177,7 @@ Climbed Ladder::lanes(DevicePool& pool, Attempt& attempt) {
   const bool ordered = attempt.request.stream.identity != 0;
   pool.drain_lanes(ordered && pool.device_.services.cannot_record.load(std::memory_order_relaxed));
   if (const Error error = pool.close_epoch(attempt.context, false); error.code != CUDA_SUCCESS) return error;
-  return retire(pool, attempt);
+  return retire_for_all(pool, attempt);
 }
 
 Climbed Ladder::remap(DevicePool& pool, Attempt& attempt) {

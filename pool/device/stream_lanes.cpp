@@ -2,6 +2,8 @@
 #include "pool/device/stream_lanes.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 namespace cupool::device {
 
@@ -14,14 +16,76 @@ void StreamLanes::forget() {
   last_seen_ = 0;
   frees_ = 0;
   several_ = false;
-  for (StampedFree& stamped : stamped_) stamped.extent = nullptr;
+  in_lanes_.clear();
+  for (StampedFree& stamped : stamped_) {
+    stamped.extent = nullptr;
+    stamped.bytes = 0;
+  }
   stamped_.remove_if([](const StampedFree& stamped) { return !stamped.busy; });
 }
 
-std::uint64_t StreamLanes::stamped_bytes() const {
+void StreamLanes::follow_into_lane(Stamped::iterator stamped, std::uint32_t lane) {
+  in_lanes_.emplace(stamped->extent->address, stamped);
+  stamped->address = stamped->extent->address;
+  stamped->bytes = stamped->extent->bytes;
+  stamped->lane = lane;
+  stamped->extent = nullptr;
+}
+
+void StreamLanes::leave_lane(Stamped::iterator stamped) {
+  in_lanes_.erase(stamped->address);
+  stamped->bytes = 0;
+}
+
+bool StreamLanes::forget_stamp(std::uint64_t most_bytes, ContextRegistry& contexts) {
+  const auto stamped = std::find_if(stamped_.begin(), stamped_.end(), [most_bytes](const StampedFree& one) { return one.is_in_lane() && !one.busy && one.bytes <= most_bytes; });
+  if (stamped == stamped_.end()) return false;
+  drop(stamped, contexts);
+  return true;
+}
+
+void StreamLanes::use_again(std::uint64_t address, std::uint64_t bytes, ContextRegistry& contexts) {
+  const std::uint64_t end = address + bytes;
+  auto next = in_lanes_.upper_bound(address);
+  if (next != in_lanes_.begin()) --next;  // may reach into it
+  while (next != in_lanes_.end() && next->first < end) {
+    const Stamped::iterator stamped = next->second;
+    ++next;
+    const std::uint64_t stamped_end = stamped->address + stamped->bytes;
+    if (stamped_end <= address) continue;
+    const std::uint64_t before_bytes = address - std::min(stamped->address, address);
+    const std::uint64_t behind_bytes = stamped_end - std::min(end, stamped_end);
+    if (before_bytes == 0 && behind_bytes == 0) drop(stamped, contexts);
+    else narrow(stamped, before_bytes >= behind_bytes ? stamped->address : end, std::max(before_bytes, behind_bytes));
+  }
+}
+
+void StreamLanes::drop(Stamped::iterator stamped, ContextRegistry& contexts) {
+  leave_lane(stamped);
+  if (stamped->busy) return;  // whoever is in the driver with it ends it
+  stamped->fence.clear(contexts);
+  stamped_.erase(stamped);
+}
+
+void StreamLanes::narrow(Stamped::iterator stamped, std::uint64_t address, std::uint64_t bytes) {
+  auto node = in_lanes_.extract(stamped->address);
+  node.key() = address;
+  in_lanes_.insert(std::move(node));
+  stamped->address = address;
+  stamped->bytes = bytes;
+}
+
+std::uint64_t StreamLanes::deferred_bytes() const {
   std::uint64_t bytes = 0;
   for (const StampedFree& stamped : stamped_)
     if (stamped.extent != nullptr) bytes += stamped.extent->bytes;
+  return bytes;
+}
+
+std::uint64_t StreamLanes::bytes_for(std::uint64_t identity) const {
+  std::uint64_t bytes = 0;
+  for (const StampedFree& stamped : stamped_)
+    if (stamped.extent != nullptr || stamped.identity != identity) bytes += stamped.free_bytes();
   return bytes;
 }
 

@@ -2,8 +2,10 @@
 //
 // A block that a stream-ordered call freed may be used again at once by the same stream, without any event: it goes into the
 // stream's lane (heap/extent_heap.hpp). Others get it when the lane is drained into the deferred frees. While memory is
-// short each such free is stamped instead with an event recorded at the free itself: behind that event, and only behind such a
+// short each such free is stamped as well with an event recorded at the free itself: behind that event, and only behind such a
 // one, another stream may be made to wait on the device. CUDA Driver API 13.0, Stream Ordered Memory Allocator.
+// A stamp holds as long as all its bytes lie free in that lane: the stream itself goes on using them as if there were none, or what it
+// allocates while memory is short would be pushed into holes elsewhere and scattered over all regions.
 // Bookkeeping only: no driver call. Thread rule: the device's lock; a stamped free's fence belongs to the thread that set `busy`.
 #pragma once
 
@@ -11,6 +13,7 @@
 
 #include <cstdint>
 #include <list>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,12 +23,19 @@
 
 namespace cupool::device {
 
-/// A block freed on a stream, with the event of that free.
+/// What was freed on a stream, with the event of that free: a deferred block, or bytes in the stream's lane; neither once they are used again, or gone
+/// with their context, while a thread is in the driver with the fence.
 struct StampedFree {
-  heap::Extent* extent = nullptr;  ///< null: its context died while a thread was in the driver with the fence
-  std::uint64_t identity = 0;      ///< of the stream
+  heap::Extent* extent = nullptr;
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;     ///< in the lane; 0: not there
+  std::uint32_t lane = 0;
+  std::uint64_t identity = 0;  ///< of the stream
   Fence fence;
   bool busy = false;
+
+  std::uint64_t free_bytes() const { return extent != nullptr ? extent->bytes : bytes; }
+  bool is_in_lane() const { return extent == nullptr && bytes != 0; }
 };
 
 class StreamLanes {
@@ -74,6 +84,16 @@ class StreamLanes {
   const std::vector<Entry>& entries() const { return entries_; }
   bool is_stale(const Entry& entry) const { return uses_ - entry.last_use > kStaleUses; }
   Stamped& stamped() { return stamped_; }
+  /// The stamped block goes into `lane`, and the stamp with it. Throws std::bad_alloc with nothing changed.
+  void follow_into_lane(Stamped::iterator stamped, std::uint32_t lane);
+  /// The bytes of a stamp leave its lane.
+  void leave_lane(Stamped::iterator stamped);
+  /// The oldest stamp in a lane that speaks of no more than `most_bytes` is no more: its bytes are free there as if they had never had one. False
+  /// when there is none.
+  bool forget_stamp(std::uint64_t most_bytes, ContextRegistry& contexts);
+  bool has_stamps_in_lanes() const { return !in_lanes_.empty(); }
+  /// [address, address + bytes) is a block again: no stamp speaks for any of it any more, but for what is left beside it.
+  void use_again(std::uint64_t address, std::uint64_t bytes, ContextRegistry& contexts);
   /// A stream-ordered call named this stream.
   void see(std::uint64_t identity) {
     if (identity == last_seen_) return;
@@ -92,12 +112,18 @@ class StreamLanes {
 
   /// The context died: nothing of this is left but what a thread is busy with.
   void forget();
-  /// Σ bytes of the stamped blocks.
-  std::uint64_t stamped_bytes() const;
+  /// Σ bytes of the stamped blocks that are deferred.
+  std::uint64_t deferred_bytes() const;
+  /// Σ bytes that `identity` could have behind stamps of others.
+  std::uint64_t bytes_for(std::uint64_t identity) const;
 
  private:
+  void drop(Stamped::iterator stamped, ContextRegistry& contexts);
+  void narrow(Stamped::iterator stamped, std::uint64_t address, std::uint64_t bytes);
+
   std::vector<Entry> entries_;
   Stamped stamped_;
+  std::map<std::uint64_t, Stamped::iterator> in_lanes_;  ///< by address; disjoint
   std::uint64_t uses_ = 0;
   std::uint64_t last_seen_ = 0;  ///< identity
   std::uint32_t frees_ = 0;      ///< up to kLoneFrees

@@ -3,8 +3,8 @@
 // Others get it (a) when the lane is drained: its holes join the deferred frees, whose fence covers the whole context; (b) while
 // memory is short, when a free was stamped with its own event: another stream is made to wait for that on the device. An event
 // recorded later than the free also covers later work, which may itself wait for what the other stream does next, so no
-// stream is ever made to wait for such a one. A free that falls into somebody's capture is stamped too, so that its block is used again only
-// where no other hole will do (the graph may name it); where no event can be had, it takes the plain way and waits for the capture's end.
+// stream is ever made to wait for such a one. A free that falls into somebody's capture is stamped too; where no event can be had, it takes the
+// plain way and waits for the capture's end. What becomes of stamped frees is in stamped_frees.cpp.
 #include <algorithm>
 #include <array>
 
@@ -47,7 +47,7 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
     if (is_ordinary && user != nullptr && keep_for_stream(extent, home, stream, thread, *user)) return FreeOutcome::freed;
     leave_table(extent);
     if (is_ordinary && !capturing()) outcome = free_in_lane(extent, home, context, stream, thread);
-    else if (is_ordinary && free_stamped(extent, home, context, stream, thread)) outcome = FreeOutcome::freed;
+    else if (is_ordinary && free_stamped(extent, home, context, stream, thread, StampedPlace::aside)) outcome = FreeOutcome::freed;
     else if (policy_ == config::Policy::platform && device_.driver.has_cuMemFreeAsync()) outcome = free_native(extent, thread, answer, &stream.handle);
     else outcome = free_deferred(extent, thread, answer, false);  // its epoch covers every stream
   }
@@ -61,7 +61,7 @@ FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontex
   // The event is for another stream: it may need these very bytes when the device cannot give as many again.
   if (!home.streams.is_alone() && (stamped_frees_ != 0 || room_bytes() < extent->bytes)) {
     if (stamped_frees_ != 0) --stamped_frees_;
-    if (free_stamped(extent, home, context, stream, thread)) return FreeOutcome::freed;
+    if (free_stamped(extent, home, context, stream, thread, StampedPlace::lane)) return FreeOutcome::freed;
   }
   const std::uint32_t lane = lane_for(home, stream);
   if (lane == 0) {
@@ -96,8 +96,9 @@ std::uint32_t DevicePool::lane_for(ContextPool& home, StreamName stream) {
   }
 }
 
-/// What is free in the lane waits with `batch`.
+/// What is free in the lane waits with `batch`, but for what has an event of its own already.
 void DevicePool::drain_lane(ContextPool& home, std::uint32_t lane, Batch& batch) {
+  set_stamped_aside(home, lane);
   const auto bytes = static_cast<std::int64_t>(home.pooled->lane_bytes(lane));
   if (bytes == 0) return;
   home.pooled->drain_lane(lane, batch);
@@ -119,6 +120,7 @@ void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool on
   }
   Batch holes;
   drain_lane(home, entry->lane, holes);
+  if (holes.first == nullptr) return;  // all of it has events already
   Epoch* epoch = nullptr;
   FenceResult result{FenceAnswer::impossible, {}};
   try {
@@ -212,137 +214,11 @@ void DevicePool::stream_ending(ContextPool* home, CUcontext context, std::uint64
     if (stamped.identity == identity) stamped.identity = 0;  // its event outlives it
 }
 
-/// The free with an event of its own. False when none could be recorded: nothing has happened then.
-bool DevicePool::free_stamped(Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread) {
-  StreamLanes::Stamped& list = home.streams.stamped();
-  if (list.size() >= StreamLanes::kMostStamped) return false;
-  StreamLanes::Stamped::iterator stamped;
-  try {
-    stamped = list.emplace(list.end());
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-  stamped->identity = stream.identity;
-  stamped->busy = true;
-  unbook(*extent);
-  device_.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
-  device_.note(EventKind::free_requested, ticks(), *extent, thread, stream.identity);
-  home.pooled->defer(device_, extent);
-  stamped->extent = extent;
-  FenceResult result{FenceAnswer::impossible, {}};
-  try {
-    const MutexUnlock unlocked(device_.lock);
-    result = stamped->fence.record_on(device_, home, context, stream.handle);
-  } catch (const std::bad_alloc&) {
-    // Nothing was recorded; the block waits with the others.
-  }
-  stamped->busy = false;
-  if (result.answer == FenceAnswer::done && stamped->extent != nullptr) return true;
-  if (stamped->extent != nullptr) deferred_.push(stamped->extent);
-  stamped->fence.clear(device_.services.contexts);
-  list.erase(stamped);
-  return true;
-}
-
-/// The stamped block is free, for the users of `lane`.
-void DevicePool::end_stamped(ContextPool& home, StreamLanes::Stamped::iterator stamped, std::uint32_t lane) {
-  Extent* extent = stamped->extent;
-  const std::uint64_t stamped_identity = stamped->identity;
-  stamped->fence.clear(device_.services.contexts);
-  home.streams.stamped().erase(stamped);
-  if (extent == nullptr) return;
-  device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(extent->bytes));
-  device_.note(EventKind::free_completed, ticks(), *extent, 0, stamped_identity);
-  home.pooled->recycle_in_lane(device_, extent, lane);
-}
-
-/// Looks at the oldest stamped free, and makes it everybody's when its event is over: true.
-bool DevicePool::retire_stamped(ContextPool& home, CUcontext asking, Error* error) {
-  StreamLanes::Stamped& list = home.streams.stamped();
-  if (list.empty() || list.front().busy || !may_call_driver()) return false;
-  const auto stamped = list.begin();
-  stamped->busy = true;
-  FenceResult result;
-  {
-    const MutexUnlock unlocked(device_.lock);
-    result = stamped->fence.poll(device_, asking);
-  }
-  stamped->busy = false;
-  if (stamped->extent == nullptr || result.answer == FenceAnswer::done) {
-    end_stamped(home, stamped, 0);
-    return true;
-  }
-  if (result.error.code != CUDA_SUCCESS) *error = result.error;
-  return false;
-}
-
-/// The same for all contexts of the device: what one of them gives back the driver has for another.
-bool DevicePool::retire_any_stamped(CUcontext asking, Error* error) {
-  for (std::size_t i = 0; i < homes_.size(); ++i)  // by index: the list may grow while the lock is let go of
-    if (retire_stamped(*homes_[i], asking, error)) return true;
-  return false;
-}
-
 void DevicePool::retire_all(CUcontext asking, bool may_wait) {
   Error ignored{};  // an error of an older epoch is for the call that meets it
   while (retire_oldest(asking, may_wait, &ignored)) {
   }
   while (retire_any_stamped(asking, &ignored)) {
-  }
-}
-
-bool DevicePool::has_stamped() {
-  return std::any_of(homes_.begin(), homes_.end(), [](const auto& home) { return !home->streams.stamped().empty(); });
-}
-
-/// What the stream itself freed needs no event for it: into its lane. True when there was any.
-bool DevicePool::take_own_stamped(ContextPool& home, StreamName stream) {
-  StreamLanes::Stamped& list = home.streams.stamped();
-  const auto is_own = [stream](const StampedFree& one) { return one.identity == stream.identity && !one.busy; };
-  if (std::none_of(list.begin(), list.end(), is_own)) return false;
-  const std::uint32_t lane = lane_for(home, stream);
-  if (lane == 0) return false;
-  for (auto next = list.begin(); next != list.end();) {
-    const auto stamped = next++;
-    if (is_own(*stamped)) end_stamped(home, stamped, lane);
-  }
-  return true;
-}
-
-/// A block for a stream out of what stamped frees hold: its own at once, another stream's behind the event of that free.
-Result<Extent*> DevicePool::steal(Attempt& attempt) {
-  ContextPool& home = *attempt.home;
-  StreamLanes::Stamped& list = home.streams.stamped();
-  const StreamName stream = attempt.request.stream;
-  if (list.empty()) return nullptr;
-  attempt.request.lane = lane_for(home, stream);
-  if (attempt.request.lane == 0) return nullptr;
-  for (;;) {
-    Extent* extent = home.pooled->allocate(device_, attempt.request);
-    if (extent == nullptr && home.pooled->gather(attempt.request.lane, attempt.request.bytes)) extent = home.pooled->allocate(device_, attempt.request);
-    if (extent != nullptr) return extent;
-    // The tightest that is enough alone; else the oldest, whose event is the likeliest to be over.
-    auto best = list.end();
-    for (auto stamped = list.begin(); stamped != list.end(); ++stamped) {
-      if (stamped->busy || stamped->extent == nullptr || stamped->extent->bytes < attempt.request.bytes) continue;
-      if (best == list.end() || stamped->extent->bytes < best->extent->bytes) best = stamped;
-    }
-    // Together they must be enough: a stream is not made to wait for others in vain.
-    const bool may_be_enough = home.streams.stamped_bytes() + home.pooled->lane_bytes(attempt.request.lane) >= attempt.request.bytes;
-    if (best == list.end() && may_be_enough) best = std::find_if(list.begin(), list.end(), [](const StampedFree& one) { return !one.busy && one.extent != nullptr; });
-    if (best == list.end()) return nullptr;
-    best->busy = true;
-    FenceResult result;
-    {
-      const MutexUnlock unlocked(device_.lock);
-      result = best->fence.wait_on_device(device_, attempt.context, stream.handle);
-    }
-    best->busy = false;
-    if (result.error.code != CUDA_SUCCESS) return result.error;
-    if (result.answer != FenceAnswer::done && best->extent != nullptr) return nullptr;
-    attempt.request.lane = lane_for(home, stream);  // it may have gone to another stream meanwhile
-    if (attempt.request.lane == 0) return nullptr;
-    end_stamped(home, best, attempt.request.lane);
   }
 }
 

@@ -1,4 +1,4 @@
-// ExtentHeap: memory that comes and goes under addresses that stay. See extent_heap.hpp.
+// ExtentHeap: parts of holes; memory that comes and goes under addresses that stay. See extent_heap.hpp.
 #include "pool/heap/extent_heap.hpp"
 
 namespace cupool::heap {
@@ -7,7 +7,9 @@ Region* ExtentHeap::add_empty_region(std::uint64_t address, std::uint64_t bytes,
   return insert_region(address, bytes, owner, ExtentState::absent);
 }
 
-Extent* ExtentHeap::take_out(Extent* hole, std::uint64_t address, std::uint64_t bytes) {
+/// [address, address + bytes) of a hole, in no bin and no sum any more; what is left of the hole stays free in its lane.
+Extent* ExtentHeap::cut_out(Extent* hole, std::uint64_t address, std::uint64_t bytes) {
+  const std::uint32_t lane = hole->lane;
   const std::uint64_t behind_bytes = hole->address + hole->bytes - address - bytes;
   const bool is_inside = address != hole->address && behind_bytes != 0;
   Extent* rest = is_inside ? arena_.take() : nullptr;
@@ -20,17 +22,27 @@ Extent* ExtentHeap::take_out(Extent* hole, std::uint64_t address, std::uint64_t 
     throw;
   }
   if (out == hole) {
-    bins_.remove(hole);
+    bins_of(lane).remove(hole);
     if (hole->previous != nullptr) hole->previous->next_is_free = false;
     if (hole->next != nullptr) hole->next->previous_is_free = false;
   }
-  count(out->region, -static_cast<std::int64_t>(out->bytes), 0);
-  out->state = ExtentState::absent;
+  count(out->region, -static_cast<std::int64_t>(out->bytes), lane);
   out->bin_previous = nullptr;
   out->bin_next = nullptr;
   if (rest == nullptr) return out;
   link_behind(out, rest, bytes);
-  free(rest);
+  rest->state = ExtentState::free;
+  rest->lane = lane;
+  out->next_is_free = true;
+  if (rest->next != nullptr) rest->next->previous_is_free = true;
+  count(rest->region, static_cast<std::int64_t>(rest->bytes), lane);
+  bins_of(lane).insert(rest);
+  return out;
+}
+
+Extent* ExtentHeap::take_out(Extent* hole, std::uint64_t address, std::uint64_t bytes) {
+  Extent* out = cut_out(hole, address, bytes);
+  out->state = ExtentState::absent;
   return out;
 }
 

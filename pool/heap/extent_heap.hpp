@@ -77,6 +77,9 @@ class ExtentHeap {
   std::uint64_t lane_bytes(std::uint32_t lane) const noexcept { return lanes_[lane - 1]->bytes; }  ///< Σ its holes
   /// Joins holes of `lane` with holes of lane 0 beside them until one has `bytes`: true. O(holes of the lane).
   bool gather(std::uint32_t lane, std::uint64_t bytes) noexcept;
+  /// [address, address + bytes) of a hole becomes deferred; what is left of the hole stays in its lane. nullptr where that is no part of one hole.
+  /// Throws std::bad_alloc. O(log64 region).
+  Extent* set_aside(std::uint64_t address, std::uint64_t bytes);
   /// Every hole of `lane` becomes deferred, by `on_extent(Extent*)`, which may link it. O(holes of the lane).
   template <class F> void drain_lane(std::uint32_t lane, F&& on_extent);
 
@@ -126,6 +129,7 @@ class ExtentHeap {
   Extent* split_low(Extent* hole, std::uint64_t bytes);
   Extent* split_high(Extent* hole, std::uint64_t bytes);
   static bool older_is_behind(const Extent& hole) noexcept;
+  Extent* cut_out(Extent* hole, std::uint64_t address, std::uint64_t bytes);
   void link_behind(Extent* extent, Extent* rest, std::uint64_t bytes) noexcept;
   void absorb_next(Extent* extent) noexcept;
   Extent* absorb_into_previous(Extent* extent) noexcept;

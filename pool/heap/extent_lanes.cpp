@@ -57,6 +57,17 @@ void ExtentHeap::join_next(Extent* hole) noexcept {
   bins_of(hole->lane).resize(hole, joined_bytes);
 }
 
+Extent* ExtentHeap::set_aside(std::uint64_t address, std::uint64_t bytes) {
+  Extent* hole = find_containing(address);
+  if (hole == nullptr || hole->state != ExtentState::free || address + bytes > hole->address + hole->bytes) return nullptr;
+  Extent* part = cut_out(hole, address, bytes);
+  part->site = 0;
+  part->flags = 0;
+  part->requested_bytes = 0;
+  defer(part);
+  return part;
+}
+
 bool ExtentHeap::gather(std::uint32_t lane, std::uint64_t bytes) noexcept {
   const std::uint64_t need = round_request(bytes);
   const auto usable = [lane](bool is_free, const Extent* extent) { return is_free && (extent->lane == 0 || extent->lane == lane); };

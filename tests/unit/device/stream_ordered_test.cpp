@@ -69,21 +69,6 @@ TEST_CASE("while memory is short a free carries its event, behind which another 
   CHECK(cusim_mismatched_bytes() == 0);
 }
 
-TEST_CASE("a stamped block is its own stream's again without a wait") {
-  StreamRig rig(limited("64MiB"));
-  rig.on(new_stream(), kMiB);  // alone, a stream needs no events
-  const CUstream stream = new_stream();
-  const CUdeviceptr block = rig.on(stream, 40 * kMiB);
-  CHECK(rig.try_on(stream, 40 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
-  REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
-  const std::uint64_t before_ns = cusim_now_ns();
-  rig.free_on(block, stream);
-  CHECK(now(rig.counters().deferred_bytes) == 40 * kMiB);
-  CHECK(rig.on(stream, 40 * kMiB) == block);
-  CHECK(cusim_now_ns() == before_ns);
-  CHECK(cusim_calls("cuStreamWaitEvent") == 0);
-}
-
 TEST_CASE("a plain allocation gets a stamped block when its event is over, not before") {
   StreamRig rig(limited("64MiB"));
   const CUstream stream = new_stream();

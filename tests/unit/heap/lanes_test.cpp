@@ -197,3 +197,25 @@ TEST_CASE("random work in three lanes keeps every invariant, and no lane gets wh
   }
   REQUIRE(heap.check() == "");
 }
+
+TEST_CASE("any part of a hole can be set aside: what is left of it stays in its lane") {
+  const std::uint64_t from = GENERATE(0, 1, 3);
+  const std::uint64_t bytes = GENERATE(1, 4, 5, 8);
+  const bool is_shared = GENERATE(false, true);
+  if (from + bytes > 8) return;
+  OneRegion one;
+  const std::uint32_t lane = is_shared ? 0 : one.heap.add_lane();
+  one.heap.free(one.heap.allocate(8 * kMiB), lane);
+  Extent* part = one.heap.set_aside(kBase + from * kMiB, bytes * kMiB);
+  REQUIRE(part != nullptr);
+  CHECK(part->state == ExtentState::deferred);
+  CHECK(part->address == kBase + from * kMiB);
+  CHECK(part->bytes == bytes * kMiB);
+  CHECK(one.heap.free_bytes() == (8 - bytes) * kMiB);
+  if (lane != 0) CHECK(one.heap.lane_bytes(lane) == (8 - bytes) * kMiB);
+  CHECK(one.heap.check() == "");
+  CHECK(one.heap.set_aside(kBase, 8 * kMiB) == nullptr);  // not free any more
+  one.heap.free(part, lane);
+  CHECK(one.heap.check() == "");
+  CHECK(one.heap.largest_free_bytes() == 8 * kMiB);
+}
