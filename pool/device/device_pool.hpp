@@ -203,7 +203,7 @@ class DevicePool {
   enum class StampedPlace : std::uint8_t { lane, aside };  ///< where the block is while its event waits
   bool free_stamped(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread, StampedPlace place)
       CUPOOL_REQUIRES(device_.lock);
-  void keep_in_lane(ContextPool& home, StreamLanes::Stamped::iterator stamped, StreamName stream) CUPOOL_REQUIRES(device_.lock);
+  bool keep_in_lane(ContextPool& home, StreamLanes::Stamped::iterator stamped, StreamName stream) CUPOOL_REQUIRES(device_.lock);
   bool set_aside(ContextPool& home, StreamLanes::Stamped::iterator stamped) CUPOOL_REQUIRES(device_.lock);
   void set_stamped_aside(ContextPool& home, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
   bool take_own_stamped(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);

@@ -48,19 +48,20 @@ bool DevicePool::free_stamped(Extent* extent, ContextPool& home, CUcontext conte
   return true;
 }
 
-/// The stamped block is its own stream's again; where there is no lane for it, it stays aside.
-void DevicePool::keep_in_lane(ContextPool& home, StreamLanes::Stamped::iterator stamped, StreamName stream) {
+/// The stamped block is its own stream's again; false: there is no lane for it, it stays aside.
+bool DevicePool::keep_in_lane(ContextPool& home, StreamLanes::Stamped::iterator stamped, StreamName stream) {
   Extent* extent = stamped->extent;
   const std::uint32_t lane = lane_for(home, stream);
-  if (lane == 0) return;
+  if (lane == 0) return false;
   try {
     home.streams.follow_into_lane(stamped, lane);
   } catch (const std::bad_alloc&) {
-    return;
+    return false;
   }
   device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(extent->bytes));
-  device_.note(EventKind::free_completed, ticks(), *extent, 0, stamped->identity);
+  if ((extent->flags & kUsedAgainFlag) == 0) device_.note(EventKind::free_completed, ticks(), *extent, 0, stamped->identity);
   home.pooled->recycle_in_lane(device_, extent, lane);
+  return true;
 }
 
 /// The bytes of a stamp out of their lane, as a deferred block; false, with the stamp left, where host memory is out.
@@ -143,18 +144,13 @@ bool DevicePool::has_stamped() {
   return std::any_of(homes_.begin(), homes_.end(), [](const auto& home) { return !home->streams.stamped().empty(); });
 }
 
-/// What the stream itself freed and is set aside needs no event for it: into its lane. True when there was any.
+/// What the stream itself freed and is set aside needs no event for it: back into its lane, with the event for others. True when there was any.
 bool DevicePool::take_own_stamped(ContextPool& home, StreamName stream) {
   StreamLanes::Stamped& list = home.streams.stamped();
-  const auto is_own = [stream](const StampedFree& one) { return one.identity == stream.identity && one.extent != nullptr && !one.busy; };
-  if (std::none_of(list.begin(), list.end(), is_own)) return false;
-  const std::uint32_t lane = lane_for(home, stream);
-  if (lane == 0) return false;
-  for (auto next = list.begin(); next != list.end();) {
-    const auto stamped = next++;
-    if (is_own(*stamped)) end_stamped(home, stamped, lane);
-  }
-  return true;
+  bool is_more = false;
+  for (auto stamped = list.begin(); stamped != list.end(); ++stamped)
+    if (stamped->identity == stream.identity && stamped->extent != nullptr && !stamped->busy && keep_in_lane(home, stamped, stream)) is_more = true;
+  return is_more;
 }
 
 /// A block for a stream out of what stamped frees hold: its own at once, another stream's behind the event of that free.

@@ -103,6 +103,26 @@ TEST_CASE("a lane that is drained leaves what has an event of its own behind tha
   rig.check_work();
 }
 
+TEST_CASE("what was set aside and is its own stream's again keeps its event for others") {
+  ShortRig rig;
+  const CUdeviceptr block = rig.on(rig.first, 40 * kMiB);
+  REQUIRE(cusim_launch_spin(rig.first, 60'000 * kMs) == CUDA_SUCCESS);
+  rig.free_on(block, rig.first);
+  CHECK_FALSE(rig.try_allocate(60 * kMiB).ok());  // drains the lane
+  CHECK(now(rig.counters().deferred_bytes) == 40 * kMiB);
+  rig.on(rig.first, 30 * kMiB);  // not beside it
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+  const std::uint64_t records = cusim_calls("cuEventRecord");
+  const std::uint64_t before_ns = cusim_now_ns();
+  rig.on(rig.second, 8 * kMiB);
+  rig.on(rig.second, 8 * kMiB);
+  rig.on(rig.second, 8 * kMiB);
+  CHECK(cusim_now_ns() == before_ns);
+  CHECK(cusim_calls("cuStreamWaitEvent") == 1);
+  CHECK(cusim_calls("cuEventRecord") == records);
+  CHECK(rig.pools().check() == "");
+}
+
 TEST_CASE("regions that hold nothing but what a stream itself freed go back when it needs a larger one") {
   ShortRig rig;
   std::vector<CUdeviceptr> blocks;
