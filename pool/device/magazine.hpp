@@ -150,6 +150,8 @@ struct alignas(128) Magazine {
   void note(observe::EventKind kind, std::uint64_t at_ticks, const heap::Extent& extent, std::uint16_t thread) CUPOOL_REQUIRES(lock) {
     timeline.record({at_ticks, extent.address, extent.bytes, extent.requested_bytes, extent.site, thread, kind, 0});
   }
+  /// Of a block that is this thread's by now: was it the one that was looked for? It may have gone back to the heap and come again as another.
+  static bool is_block_at(const heap::Extent& extent, CUdeviceptr address) { return extent.address == address && extent.is_in_table; }
   bool may_be_peak(std::uint64_t requested_bytes, std::uint64_t bytes) const;
   CUdeviceptr hand_out(Rack& rack, std::uint64_t requested_bytes, std::uint8_t flags, std::uint16_t thread) CUPOOL_REQUIRES(lock);
   void count_free(const heap::Extent& extent);
@@ -200,11 +202,12 @@ inline CUdeviceptr Magazine::hand_out(Rack& rack, std::uint64_t requested_bytes,
   extent->flags = flags;
   extent->buffer_id = next_buffer_id++;
   extent->allocated_ticks = ticks();
-  add(shard.allocations, 1);
-  add(shard.rung_hole, 1);
-  add(shard.live_bytes, extent->bytes);
-  add(shard.requested_bytes, requested_bytes);
-  add(shard.live_blocks, 1);
+  observe::LiveShard& counts = shard;
+  add(counts.allocations, 1);
+  add(counts.rung_hole, 1);
+  add(counts.live_bytes, extent->bytes);
+  add(counts.requested_bytes, requested_bytes);
+  add(counts.live_blocks, 1);
   taken_bytes += extent->bytes;
   note(observe::EventKind::allocate, extent->allocated_ticks, *extent, thread);
   extent->state = heap::ExtentState::live;
@@ -212,10 +215,11 @@ inline CUdeviceptr Magazine::hand_out(Rack& rack, std::uint64_t requested_bytes,
 }
 
 inline void Magazine::count_free(const heap::Extent& extent) {
-  add(shard.frees, 1);
-  add(shard.live_bytes, std::uint64_t{0} - extent.bytes);
-  add(shard.requested_bytes, std::uint64_t{0} - extent.requested_bytes);
-  add(shard.live_blocks, ~std::uint64_t{0});
+  observe::LiveShard& counts = shard;
+  add(counts.frees, 1);
+  add(counts.live_bytes, std::uint64_t{0} - extent.bytes);
+  add(counts.requested_bytes, std::uint64_t{0} - extent.requested_bytes);
+  add(counts.live_blocks, ~std::uint64_t{0});
 }
 
 /// The double free, the foreign address and the block with a property of its own are the device's to answer, and so are frees while
@@ -230,7 +234,7 @@ inline bool Magazine::free(CUdeviceptr address, std::uint16_t thread) {
   // Nothing of it is read before it is this thread's: whoever frees a block for the second time may find it in the heap's hands.
   if (extent == nullptr || !extent->state.change(heap::ExtentState::live, heap::ExtentState::cached)) return false;
   const std::uint32_t most_frees = extent->bytes <= kLargestSmallBlock_bytes ? kMostFrees : kMostFreesWithLarge;
-  if (table->find(address) != extent || extent->flags != 0 || freed_count >= most_frees || freed_bytes + extent->bytes > free_budget_bytes) {
+  if (!is_block_at(*extent, address) || extent->flags != 0 || freed_count >= most_frees || freed_bytes + extent->bytes > free_budget_bytes) {
     extent->state = heap::ExtentState::live;
     return false;
   }
@@ -281,7 +285,7 @@ inline bool Magazine::free_on(CUdeviceptr address, CUcontext asking, std::uint64
   StreamRacks* const own = racks_of(identity);
   heap::Extent* extent = own != nullptr ? table->find(address) : nullptr;
   if (extent == nullptr || !extent->state.change(heap::ExtentState::live, heap::ExtentState::cached)) return false;
-  const bool is_ordinary = table->find(address) == extent && (extent->flags == 0 || extent->flags == mempool << kMempoolShift);
+  const bool is_ordinary = is_block_at(*extent, address) && (extent->flags == 0 || extent->flags == mempool << kMempoolShift);
   if (!is_ordinary || !keep(*own, extent)) {
     extent->state = heap::ExtentState::live;
     return false;

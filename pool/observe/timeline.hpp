@@ -29,7 +29,10 @@ class Timeline {
   /// Keeps `event`, over the oldest when the ring is full. No allocation after the first call. `stream`: the one that a
   /// stream-ordered call named, for the trace; 0: none.
   void record(const Event& event, std::uint64_t stream = 0) noexcept {
-    if (trace_.is_on()) [[unlikely]] trace_.record(event, stream);
+    if (trace_.is_on()) [[unlikely]] {
+      const Event copy = event;  // so that only here the event has an address: elsewhere it goes from registers into the ring
+      trace_.record(copy, stream);
+    }
     if (ring_ == nullptr && !map_ring()) return;
     ring_[next_] = event;
     if (++next_ == capacity_) next_ = 0;
