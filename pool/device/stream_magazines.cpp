@@ -18,7 +18,7 @@ using observe::EventKind;
 
 /// Could another stream do without what is kept, as far as is known?
 bool DevicePool::has_room_to_keep(ContextPool& home, std::uint64_t budget_bytes) {
-  return stamped_frees_ == 0 && (home.streams.is_alone() || room_bytes() >= budget_bytes);
+  return stamped_frees_ == 0 && (home.streams.is_alone() || is_plenty(home, budget_bytes));
 }
 
 /// The thread's racks for a stream; a stream that is new to it takes those of one that has none, or of the first.

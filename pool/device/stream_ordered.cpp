@@ -19,6 +19,7 @@ using observe::EventKind;
 
 namespace {
 constexpr std::uint64_t kHandlePause_ns = 5'000;
+constexpr std::uint64_t kFreeForAllShare = 8;  ///< so large a part of everything, free for everybody, is plenty
 }
 
 CUdeviceptr DevicePool::allocate_on(ContextPool* home, CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, const char* api,
@@ -55,11 +56,24 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
   return outcome;
 }
 
+/// Could another stream have `bytes` without those that are freed just now? From the driver, or because much is free for everybody. Where memory is
+/// short it may need these very bytes, behind an event.
+bool DevicePool::is_plenty(const ContextPool& home, std::uint64_t bytes) {
+  const std::uint64_t room_bytes = this->room_bytes();
+  if (room_bytes >= bytes) return true;
+  const observe::Counters& counters = device_.counters();
+  const auto now = [](const observe::Gauge& gauge) { return gauge.current.load(std::memory_order_relaxed); };
+  const std::uint64_t reserved_bytes = now(counters.reserved_bytes);
+  std::uint64_t others_bytes = now(counters.live_bytes) + now(counters.deferred_bytes) + kept_bytes_;
+  for (const StreamLanes::Entry& entry : home.streams.entries()) others_bytes += home.pooled->lane_bytes(entry.lane);
+  const std::uint64_t free_bytes = reserved_bytes - std::min(others_bytes, reserved_bytes);
+  return free_bytes >= std::max(bytes, (room_bytes + reserved_bytes) / kFreeForAllShare);
+}
+
 FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread) {
   home.streams.see(stream.identity);
   home.streams.count_frees(1);
-  // The event is for another stream: it may need these very bytes when the device cannot give as many again.
-  if (!home.streams.is_alone() && (stamped_frees_ != 0 || room_bytes() < extent->bytes)) {
+  if (!home.streams.is_alone() && (stamped_frees_ != 0 || !is_plenty(home, extent->bytes))) {
     if (stamped_frees_ != 0) --stamped_frees_;
     if (free_stamped(extent, home, context, stream, thread, StampedPlace::lane)) return FreeOutcome::freed;
   }

@@ -223,6 +223,30 @@ TEST_CASE("while memory is short a stream's first call is served by what another
   CHECK(cusim_now_ns() - began_ns < kMs / 2);  // nobody on the host waited for the work
 }
 
+TEST_CASE("where the pool has all that the limit allows, but much of it free, streams need no events") {
+  RigOptions options = limited("64MiB");
+  options.pool.preallocate = config::parse_amount("100%");
+  StreamRig rig(options);
+  const CUstream first = new_stream();
+  const CUstream second = new_stream();
+  rig.on(first, 512);
+  REQUIRE(now(rig.counters().reserved_bytes) == 64 * kMiB);
+  const auto events = [] { return cusim_calls("cuEventRecord") + cusim_calls("cuCtxRecordEvent") + cusim_calls("cuEventQuery"); };
+  const std::uint64_t before = events();
+  for (int step = 0; step < 50; ++step) {
+    for (const CUstream stream : {first, second}) {
+      const CUdeviceptr large = rig.on(stream, 4 * kMiB);
+      const CUdeviceptr small = rig.on(stream, 4096);
+      rig.free_on(large, stream);
+      rig.free_on(small, stream);
+    }
+  }
+  CHECK(events() == before);
+  rig.allocate(50 * kMiB);  // little is left
+  rig.free_on(rig.on(first, 4 * kMiB), first);
+  CHECK(events() == before + 1);
+}
+
 TEST_CASE("an event that cannot be recorded at a free leaves the block to the epochs") {
   StreamRig rig(limited("64MiB"));
   rig.on(new_stream(), 512);
