@@ -112,7 +112,7 @@ class Bench:
         needed = self.smallest(case, job)
         figures = {"needs_bytes": needed, "ratio": needed / job.peak_bytes if needed else None}
         for factor in (1.05, 1.1, 1.2) if needed else ():  # more memory is not always easier: placement changes with it
-            memory = int(factor * needed)
+            memory = -(-int(factor * needed) // (2 * MIB)) * 2 * MIB  # as devices have it: whoever asks for all that is free must get it
             if costs := self.costs(case, job, memory):
                 return {**figures, **costs, "measured_at_bytes": memory}
         return figures
