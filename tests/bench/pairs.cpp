@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -39,7 +40,7 @@ std::vector<Shape> shapes(bool quick) {
   std::vector<Shape> result;
   for (const std::size_t bytes : {std::size_t{512}, 4 * kKiB, 32 * kKiB, 256 * kKiB, 2 * kMiB, 16 * kMiB, 128 * kMiB, kGiB}) result.push_back({bytes, 1, 0});
   for (const std::size_t bytes : {std::size_t{512}, 32 * kKiB, 2 * kMiB}) result.push_back({bytes, 2, 0});
-  for (const std::size_t standing : {1'000, 10'000, 100'000, 1'000'000}) result.push_back({4 * kKiB, 1, standing});
+  for (const std::size_t standing : {std::size_t{1'000}, std::size_t{10'000}, std::size_t{100'000}, std::size_t{1'000'000}}) result.push_back({4 * kKiB, 1, standing});
   return result;
 }
 
@@ -55,12 +56,16 @@ class Ring {
   Ring(Allocator& allocator, std::size_t bytes, int threads)
       : allocator_(allocator), bytes_(bytes), clock_(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC) {
     const std::size_t fitting = kRingBytes / bytes / static_cast<std::size_t>(threads);
-    blocks_.resize(std::clamp<std::size_t>(fitting, 8, 256));
-    for (void*& block : blocks_) block = allocator_.allocate(bytes_, 0);
+    const std::size_t wanted = std::clamp<std::size_t>(fitting, 8, 256);
+    blocks_.reserve(wanted);
+    try {
+      while (blocks_.size() < wanted) blocks_.push_back(allocator_.allocate(bytes_, 0));
+    } catch (const AllocatorFailure&) {
+      release_all();  // the next shape is to find its memory
+      throw;
+    }
   }
-  ~Ring() {
-    for (void* block : blocks_) allocator_.release(block, bytes_, 0);
-  }
+  ~Ring() { release_all(); }
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
 
@@ -76,6 +81,10 @@ class Ring {
   }
 
  private:
+  void release_all() {
+    for (void* block : blocks_) allocator_.release(block, bytes_, 0);
+  }
+
   Allocator& allocator_;
   std::size_t bytes_;
   clockid_t clock_;
@@ -88,16 +97,23 @@ class Standing {
  public:
   Standing(Allocator& allocator, std::size_t count) : allocator_(allocator) {
     blocks_.reserve(count);
-    for (std::size_t i = 0; i < count; ++i) blocks_.push_back(allocator_.allocate(bytes_of(i), 0));
+    try {
+      for (std::size_t i = 0; i < count; ++i) blocks_.push_back(allocator_.allocate(bytes_of(i), 0));
+    } catch (const AllocatorFailure&) {
+      release_all();
+      throw;
+    }
   }
-  ~Standing() {
-    for (std::size_t i = 0; i < blocks_.size(); ++i) allocator_.release(blocks_[i], bytes_of(i), 0);
-  }
+  ~Standing() { release_all(); }
   Standing(const Standing&) = delete;
   Standing& operator=(const Standing&) = delete;
 
  private:
   static std::size_t bytes_of(std::size_t i) { return 512 * (1 + i % 8); }
+  void release_all() {
+    for (std::size_t i = 0; i < blocks_.size(); ++i) allocator_.release(blocks_[i], bytes_of(i), 0);
+  }
+
   Allocator& allocator_;
   std::vector<void*> blocks_;
 };
@@ -116,27 +132,42 @@ void meet(std::atomic<int>& arrived, int parties, int turn) {
   while (arrived.load() < parties * turn) std::this_thread::yield();
 }
 
+/// One thread's share of a measurement.
+struct Worker {
+  std::vector<double> ns_per_pair;  ///< of each round
+  std::exception_ptr failure;
+  std::thread thread;
+};
+
+void work(Allocator& allocator, const Shape& shape, const Effort& effort, std::size_t pairs, std::atomic<int>& arrived, Worker& mine) {
+  const int rounds = effort.rounds + kWarmUpRounds;
+  try {
+    allocator.enter_thread();
+    Ring ring(allocator, shape.bytes, shape.threads);
+    for (int round = 0; round < rounds; ++round) {
+      meet(arrived, shape.threads, round + 1);
+      const Nanoseconds took = ring.pairs(pairs);
+      if (round >= kWarmUpRounds) mine.ns_per_pair.push_back(took.count() / static_cast<double>(pairs));
+    }
+  } catch (const AllocatorFailure&) {
+    mine.failure = std::current_exception();
+    arrived.fetch_add(shape.threads * rounds);  // nobody waits for this thread any more
+  }
+}
+
 /// Nanoseconds per pair: of every round of every thread.
 std::vector<double> measure(Allocator& allocator, const Shape& shape, const Effort& effort) {
   const Standing standing(allocator, shape.standing_blocks);
-  const std::size_t count = pairs_per_round(allocator, shape, effort);
+  const std::size_t pairs = pairs_per_round(allocator, shape, effort);
   std::atomic<int> arrived{0};
-  std::vector<std::vector<double>> rounds(static_cast<std::size_t>(shape.threads));
-  std::vector<std::thread> workers;
-  for (std::vector<double>& mine : rounds) {
-    workers.emplace_back([&] {
-      allocator.enter_thread();
-      Ring ring(allocator, shape.bytes, shape.threads);
-      for (int round = 0; round < effort.rounds + kWarmUpRounds; ++round) {
-        meet(arrived, shape.threads, round + 1);
-        const Nanoseconds took = ring.pairs(count);
-        if (round >= kWarmUpRounds) mine.push_back(took.count() / static_cast<double>(count));
-      }
-    });
-  }
-  for (std::thread& worker : workers) worker.join();
+  std::vector<Worker> workers(static_cast<std::size_t>(shape.threads));
+  for (Worker& worker : workers) worker.thread = std::thread([&] { work(allocator, shape, effort, pairs, arrived, worker); });
+  for (Worker& worker : workers) worker.thread.join();
   std::vector<double> all;
-  for (const std::vector<double>& mine : rounds) all.insert(all.end(), mine.begin(), mine.end());
+  for (const Worker& worker : workers) {
+    if (worker.failure != nullptr) std::rethrow_exception(worker.failure);
+    all.insert(all.end(), worker.ns_per_pair.begin(), worker.ns_per_pair.end());
+  }
   return all;
 }
 

@@ -77,6 +77,7 @@ class Scripts(WithTrace):
         for name, row in rows.items():
             self.assertEqual((row["peak_live_bytes"], row["allocations"]), (8 * MIB, 40), name)
             self.assertGreater(row["ns_per_call"]["median"], 0, name)
+        self.assertEqual({row.get("measured_at_bytes", 0) % (2 * MIB) for row in rows.values()}, {0})
         self.assertEqual((rows["driver"]["needs_bytes"], rows["driver"]["memory_calls_per_allocation"]), (8 * MIB, 2.0))
         self.assertLess(rows["grow"]["memory_calls_per_allocation"], 2.0)
         self.assertGreater(rows["grow"]["deferred_peak_bytes"], 0)
@@ -104,6 +105,22 @@ class Scripts(WithTrace):
             self.assertGreater(row["ns_per_pair"]["median"], 0, row)
         self.assertIn("4 MiB, 2 threads, 100 live blocks", self.output)
 
+    def test_hot_path_goes_on_without_a_case_that_breaks(self):
+        done = run(sys.executable, "-B", "-c", "import pathlib, sys; import hot_path\n"
+                   "build = pathlib.Path(sys.argv[1]); program = str(build / 'bench' / 'hot_path')\n"
+                   "cases = [hot_path.Case('no such', [program, 'no-such-allocator']), hot_path.Case('glibc', [program, 'glibc'])]\n"
+                   "pairs = hot_path.run_pairs(build, cases, 2, '--quick')\n"
+                   "print(sorted({row['case'] for row in pairs.rows}), len(pairs.shapes), pairs.broken)", BUILD, PYTHONPATH=str(BENCH))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"^\['glibc'\] 2 \{'no such': .no such ended with 2: .*no-such-allocator")
+
+    def test_a_thread_whose_blocks_do_not_fit_stops_nobody(self):
+        # A ring of one thread is 16 GiB of these, rings of two are 32; the shape after it finds all memory free again.
+        done = run(BUILD / "bench" / "hot_path", "driver", f"{2 << 30}:2:0", f"{2 << 30}:1:0", LD_LIBRARY_PATH=str(BUILD / "sim"), CUSIM_MEMORY="20GiB")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([len(json.loads(line)["ns_per_pair"]) > 0 for line in done.stdout.splitlines()], [False, True])
+        self.assertIn("cuMemAlloc failed with 2", done.stderr)
+
 
 @unittest.skipUnless(HAS_PARTS, "the library, the simulated driver or the replay program is not built")
 class Peers(WithTrace):
@@ -111,9 +128,33 @@ class Peers(WithTrace):
 
     def test_arguments(self):
         self.assertIn("--with-torch", run(self.COMMAND, "--help").stdout)
-        for arguments in (["--no-rmm"], ["--what"], ["--repeat", "x"]):
+        for arguments in (["--no-rmm"], ["--what"], ["--repeat", "x"], ["--pairs", "512"], ["--pairs", "512:0:0"], ["--pairs", "--repeat", 0]):
             self.assertEqual(run(self.COMMAND, *arguments).returncode, 2, arguments)
         self.assertIn("no such trace", run(self.COMMAND, "--build", BUILD, "/no/such.trace").stderr)
+
+    def test_pairs_of_a_stand_in_stand_beside_ours(self):
+        """The driver in a peer's place, one that breaks beside it: neither is fetched or compiled."""
+        figures, table = self.folder / "pairs.json", self.folder / "pairs.md"
+        done = run(sys.executable, "-B", "-c", "import importlib.machinery, importlib.util, sys\n"
+                   "loader = importlib.machinery.SourceFileLoader('compare_peers', sys.argv[1])\n"
+                   "peers = importlib.util.module_from_spec(importlib.util.spec_from_loader('compare_peers', loader))\n"
+                   "sys.modules['compare_peers'] = peers\n"
+                   "loader.exec_module(peers)\n"
+                   "case = lambda build, name: peers.measure.Case(name, [str(build / 'bench' / 'hot_path'), name], variables=peers.PAIRS_MEMORY)\n"
+                   "peers.cases_of = lambda peer, folder, build, pairs: [case(build, name) for name in ('driver-pool', 'nobody') if pairs]\n"
+                   "sys.argv = sys.argv[1:]\n"
+                   "sys.exit(peers.main())", self.COMMAND, "--build", BUILD, "--pairs", "--repeat", 1, "--json", figures, "--markdown", table,
+                   "512:1:0", f"{300 << 30}:1:0")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("compare-peers: nobody ended with 2", done.stderr)
+        rows = {row["case"]: row["ns_per_pair"] for row in json.loads(figures.read_text(encoding="utf-8"))["rows"] if row["bytes"] == 512}
+        ours = ("cupool", "cupool async", "library", "library async")
+        self.assertEqual(set(rows), {*ours, "driver-pool", "driver", "driver async", "mimalloc"})
+        beside = done.stdout[done.stdout.index("÷ cheapest peer"):].splitlines()
+        peer_ns = rows["driver-pool"]["median"]
+        self.assertEqual(beside[1].split()[2:], ["driver-pool", f"{peer_ns:.0f}", *(f"{rows[name]['median'] / peer_ns:.2f}" for name in ours)])
+        self.assertEqual(beside[2].split()[2:], ["-"] * 6, "nobody holds blocks larger than the device")
+        self.assertTrue(table.read_text(encoding="utf-8").startswith(f"| pair of | {' | '.join(ours)} | driver-pool | nobody | driver |"))
 
     def test_a_tiny_run_of_each_peer_that_was_fetched(self):
         """Never fetches: what an earlier compare-peers left in build/peers is played."""
@@ -127,6 +168,23 @@ class Peers(WithTrace):
         rows = {row["case"]: row for row in json.loads(figures.read_text(encoding="utf-8"))["rows"]}
         for name, there in (("rmm pool", stamps["rmm"]), ("torch expandable", stamps["torch"])):
             self.assertEqual(name in rows and rows[name]["ratio"] is not None, there, done.stderr)
+        pairs = run(self.COMMAND, "--build", BUILD, "--pairs", "--repeat", 1, "--json", figures, *flags, "4096:2:100")
+        self.assertEqual(pairs.returncode, 0, pairs.stdout + pairs.stderr)
+        rows = {row["case"]: row["ns_per_pair"] for row in json.loads(figures.read_text(encoding="utf-8"))["rows"]}
+        for name, there in (("rmm arena", stamps["rmm"]), ("torch async", stamps["torch"])):
+            self.assertEqual(rows.get(name) is not None, there, pairs.stderr)
+
+    def test_an_arena_waits_for_the_stream_of_a_large_free(self):
+        """The wait must not go to the runtime inside librmm.so: it serves no driver but NVIDIA's, and its failure is not seen."""
+        if not (ROOT / "build" / "peers" / "rmm" / "requirements.txt").is_file():
+            self.skipTest("RMM was not fetched: scripts/compare-peers")
+        turns = self.folder / "streams.trace"
+        turns.write_text('# {"workload": "streams"}\n' + "".join(f"a {i} {4 * MIB} {i % 2}\nf {i}\n" for i in range(40)), encoding="utf-8")
+        figures = self.folder / "peers.json"
+        done = run(self.COMMAND, "--build", BUILD, "--repeat", 0, "--json", figures, turns)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        rows = {row["case"]: row for row in json.loads(figures.read_text(encoding="utf-8"))["rows"]}
+        self.assertGreaterEqual(rows["rmm arena"]["memory_calls_per_allocation"], 1)
 
 
 if __name__ == "__main__":

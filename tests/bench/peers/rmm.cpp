@@ -1,16 +1,19 @@
-// Plays recorded jobs through RMM's pools, compiled from the headers of its wheel (scripts/compare-peers builds this).
+// RMM's pools, compiled from the headers of its wheel (scripts/compare-peers builds this). Stream-ordered, as RMM's users call them.
 // ALLOCATOR: pool (pool_memory_resource over cudaMalloc, half of the device's free memory at first, as rmm.reinitialize does) or
 // arena (arena_memory_resource over cudaMalloc, with all of it: an arena does not grow).
 //
-// The few functions that librmm.so defines over a CUDA runtime of its own, which refuses every driver but NVIDIA's, are defined
-// here over the runtime that this program is linked with.
+// The functions that librmm.so defines over a CUDA runtime of its own, which refuses every driver but NVIDIA's, are defined here over
+// the runtime that this program is linked with: all that the pools call, or one would fail unseen (an arena that does not wait for
+// the stream of a large free hands out memory that is in use).
 #include <rmm/cuda_device.hpp>
 #include <rmm/mr/device/arena_memory_resource.hpp>
 #include <rmm/mr/device/cuda_memory_resource.hpp>
 #include <rmm/mr/device/pool_memory_resource.hpp>
 
+#include <cstdlib>
+
 #include "tests/bench/cuda_streams.hpp"
-#include "tests/bench/player.hpp"
+#include "tests/bench/peers/peer.hpp"
 
 namespace rmm {
 cuda_device_id get_current_cuda_device() {
@@ -36,6 +39,10 @@ cuda_set_device_raii::cuda_set_device_raii(cuda_device_id wanted) : old_device_{
 cuda_set_device_raii::~cuda_set_device_raii() noexcept {
   if (needs_reset_) cudaSetDevice(old_device_.value());
 }
+void cuda_stream_view::synchronize() const { bench::check("cudaStreamSynchronize", cudaStreamSynchronize(stream_)); }
+void cuda_stream_view::synchronize_no_throw() const noexcept {
+  if (cudaStreamSynchronize(stream_) != cudaSuccess) std::abort();
+}
 }  // namespace rmm
 
 namespace {
@@ -56,6 +63,7 @@ class RmmPool : public Allocator {
   void release(void* address, std::size_t bytes, std::uint32_t stream) override {
     resource_.deallocate_async(address, bytes, rmm::cuda_stream_view{streams_[stream]});
   }
+  void enter_thread() override { CudaStreams::enter_thread(); }
   void* stream_handle(std::uint32_t stream) override { return streams_[stream]; }
   bool is_stream_ordered() const override { return true; }
 
@@ -65,18 +73,22 @@ class RmmPool : public Allocator {
   Resource resource_;
 };
 
-std::unique_ptr<Allocator> open(const Order& order) {
+}  // namespace
+
+namespace bench {
+
+const char* const kPeerAllocators = "pool|arena";
+
+std::unique_ptr<Allocator> open_peer(const std::string& name) {
   check("cudaFree(0)", cudaFree(nullptr));
   try {
     using Upstream = rmm::mr::cuda_memory_resource;
-    if (order.allocator == "pool") return std::make_unique<RmmPool<rmm::mr::pool_memory_resource<Upstream>>>(rmm::percent_of_free_device_memory(50));
-    if (order.allocator == "arena") return std::make_unique<RmmPool<rmm::mr::arena_memory_resource<Upstream>>>(rmm::percent_of_free_device_memory(100));
+    if (name == "pool") return std::make_unique<RmmPool<rmm::mr::pool_memory_resource<Upstream>>>(rmm::percent_of_free_device_memory(50));
+    if (name == "arena") return std::make_unique<RmmPool<rmm::mr::arena_memory_resource<Upstream>>>(rmm::percent_of_free_device_memory(100));
   } catch (const rmm::bad_alloc& error) {
     throw AllocatorFailure(error.what(), true);
   }
   return nullptr;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) { return play_main(argc, argv, "pool|arena", &open, cuda_copies()); }
+}  // namespace bench

@@ -1,11 +1,12 @@
-// Plays recorded jobs through PyTorch's allocators, those of its wheel's libc10_cuda.so (scripts/compare-peers builds this).
+// PyTorch's allocators, those of its wheel's libc10_cuda.so (scripts/compare-peers builds this), by the calls that it offers to other
+// libraries: raw_alloc_with_stream and raw_delete.
 // ALLOCATOR: torch. Which one, and how it is set up, says PYTORCH_ALLOC_CONF, as in any PyTorch program.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/PeerToPeerAccess.h>
 
 #include "tests/bench/cuda_streams.hpp"
-#include "tests/bench/player.hpp"
+#include "tests/bench/peers/peer.hpp"
 
 /// Exported by libc10_cuda.so for libtorch_cuda.so; in no header of the wheel.
 namespace c10::cuda::_internal {
@@ -37,6 +38,7 @@ class Torch : public Allocator {
     }
   }
   void release(void* address, std::size_t, std::uint32_t) override { c10::cuda::CUDACachingAllocator::raw_delete(address); }
+  void enter_thread() override { CudaStreams::enter_thread(); }
   void* stream_handle(std::uint32_t stream) override { return streams_[stream]; }
   bool is_stream_ordered() const override { return true; }
 
@@ -44,8 +46,12 @@ class Torch : public Allocator {
   CudaStreams streams_;
 };
 
-std::unique_ptr<Allocator> open(const Order& order) { return order.allocator == "torch" ? std::make_unique<Torch>() : nullptr; }
-
 }  // namespace
 
-int main(int argc, char** argv) { return play_main(argc, argv, "torch", &open, cuda_copies()); }
+namespace bench {
+
+const char* const kPeerAllocators = "torch";
+
+std::unique_ptr<Allocator> open_peer(const std::string& name) { return name == "torch" ? std::make_unique<Torch>() : nullptr; }
+
+}  // namespace bench
