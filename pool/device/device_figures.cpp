@@ -220,6 +220,7 @@ std::string DevicePool::check() {
   std::uint64_t reserved_bytes = 0;
   for (const auto& home : homes_) {
     if (home->context == nullptr) continue;
+    if (std::string broken = check_stamps(*home); !broken.empty()) return broken;
     for (DeviceAllocator* allocator : {home->pooled.get(), static_cast<DeviceAllocator*>(&home->natives)}) {
       if (allocator == nullptr) continue;
       if (std::string broken = allocator->check(device_); !broken.empty()) return broken;

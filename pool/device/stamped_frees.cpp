@@ -193,4 +193,15 @@ Result<Extent*> DevicePool::steal(Attempt& attempt) {
   }
 }
 
+/// The first broken rule as a sentence, or an empty string: a stamp in a lane speaks for bytes of one hole of that lane.
+std::string DevicePool::check_stamps(ContextPool& home) {
+  for (const StampedFree& one : home.streams.stamped()) {
+    if (!one.is_in_lane()) continue;
+    const Extent* hole = home.pooled->find_containing(device_, one.address);
+    const bool is_free = hole != nullptr && hole->state == heap::ExtentState::free && hole->lane == one.lane;
+    if (!is_free || one.address + one.bytes > hole->address + hole->bytes) return "a stamp speaks for bytes that are not free in its lane";
+  }
+  return home.streams.check();
+}
+
 }  // namespace cupool::device

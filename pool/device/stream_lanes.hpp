@@ -116,6 +116,8 @@ class StreamLanes {
   std::uint64_t deferred_bytes() const;
   /// Σ bytes that `identity` could have behind stamps of others.
   std::uint64_t bytes_for(std::uint64_t identity) const;
+  /// The first broken rule as a sentence, or an empty string.
+  std::string check() const;
 
  private:
   void drop(Stamped::iterator stamped, ContextRegistry& contexts);
