@@ -22,7 +22,7 @@ DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice&
       policy_(policy),
       unpooled_(policy == config::Policy::platform || policy == config::Policy::async),
       next_buffer_id_(first_buffer_id(ordinal)),
-      surroundings_{live.counters, services, peak_is_new_, device_.mempools} {}
+      surroundings_{live.counters, services, peak_is_new_, has_several_magazines_, device_.mempools} {}
 
 DevicePool::~DevicePool() = default;
 

@@ -301,6 +301,7 @@ class DevicePool {
   std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of the driver's allocations
   std::unordered_map<std::uint64_t, std::uint32_t> paged_memops_ CUPOOL_GUARDED_BY(device_.lock);  ///< of mapped handles; else in RegionInfo
   std::atomic<bool> peak_is_new_{false};  ///< written under the lock
+  std::atomic<bool> has_several_magazines_{false};
   const MagazineSurroundings surroundings_;
   std::vector<std::unique_ptr<Magazine>> magazines_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint64_t kept_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< small blocks that are nobody's, in magazines and depots

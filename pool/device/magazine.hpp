@@ -43,6 +43,7 @@ struct MagazineSurroundings {
   const observe::Counters& counters;
   const PoolServices& services;
   const std::atomic<bool>& peak_is_new;
+  const std::atomic<bool>& has_several;  ///< magazines
   const MempoolUses& mempools;
 };
 
@@ -153,6 +154,7 @@ struct alignas(128) Magazine {
   /// Of a block that is this thread's by now: was it the one that was looked for? It may have gone back to the heap and come again as another.
   static bool is_block_at(const heap::Extent& extent, CUdeviceptr address) { return extent.address == address && extent.is_in_table; }
   bool may_be_peak(std::uint64_t requested_bytes, std::uint64_t bytes) const;
+  bool is_above_told(std::uint64_t requested_bytes, std::uint64_t bytes) const;
   CUdeviceptr hand_out(Rack& rack, std::uint64_t requested_bytes, std::uint8_t flags, std::uint16_t thread) CUPOOL_REQUIRES(lock);
   void count_free(const heap::Extent& extent);
 };
@@ -193,6 +195,12 @@ inline bool Magazine::may_be_peak(std::uint64_t requested_bytes, std::uint64_t b
   const observe::Counters& counters = around.counters;
   return would_be_peak(counters.live_bytes, shard.live_bytes, bytes) || would_be_peak(counters.requested_bytes, shard.requested_bytes, requested_bytes) ||
          would_be_peak(counters.live_blocks, shard.live_blocks, 1);
+}
+
+/// Would more live here than the device knows of? Several threads that do so are a peak together which none of them sees.
+inline bool Magazine::is_above_told(std::uint64_t requested_bytes, std::uint64_t bytes) const {
+  const auto is_above = [](const std::atomic<std::uint64_t>& here, std::uint64_t more) { return static_cast<std::int64_t>(here.load(std::memory_order_relaxed) + more) > 0; };
+  return is_above(mempool_bytes, bytes) || is_above(shard.live_bytes, bytes) || is_above(shard.requested_bytes, requested_bytes) || is_above(shard.live_blocks, 1);
 }
 
 /// The next one of the rack. Precondition: there is one.
@@ -260,6 +268,7 @@ inline CUdeviceptr Magazine::allocate_on(CUcontext asking, std::uint64_t identit
   const MempoolUse& use = around.mempools[mempool];
   const std::uint64_t used_bytes = use.used_bytes.load(std::memory_order_relaxed) + mempool_bytes.load(std::memory_order_relaxed) + bytes;
   if (used_bytes > use.used_high_bytes.load(std::memory_order_relaxed) || may_be_peak(requested_bytes, bytes)) return 0;
+  if (around.has_several.load(std::memory_order_relaxed) && is_above_told(requested_bytes, bytes)) return 0;
   add(mempool_bytes, bytes);
   ordered_bytes -= bytes;
   return hand_out(sized.rack, requested_bytes, static_cast<std::uint8_t>(mempool << kMempoolShift), thread);

@@ -43,6 +43,10 @@ Magazine* DevicePool::own_magazine(ContextPool& home) {
     std::byte* const place = device_.live.shards + magazines_.size() * sizeof(observe::LiveShard);
     magazines_.push_back(std::make_unique<Magazine>(surroundings_, *::new (place) observe::LiveShard));
     unused = magazines_.back().get();
+    if (magazines_.size() == 2) {
+      has_several_magazines_.store(true, std::memory_order_relaxed);
+      visit_open_magazines(&DevicePool::tell, nullptr);  // from here on what one thread has is not known to it alone
+    }
   }
   if (home.kept == nullptr) home.kept = std::make_unique<KeptBlocks>();
   unused->is_owned = true;

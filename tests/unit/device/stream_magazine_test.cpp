@@ -1,6 +1,8 @@
 // Magazines and streams: what a thread frees on a stream is its own business until somebody else could need it, or the stream ends.
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <future>
 #include <random>
 #include <stdexcept>
 #include <thread>
@@ -131,6 +133,40 @@ TEST_CASE("stream magazines: memory pools know what is used, and the most that e
   for (const CUdeviceptr block : live) rig.free_on(block, stream);
   for (const std::uint8_t mempool : {std::uint8_t{1}, std::uint8_t{2}}) CHECK(rig.pools().mempool_figures(0, mempool).used_bytes == 0);
   CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("stream magazines: the most that ever was used is what two threads had together, also where neither told the device") {
+  StreamRig rig;
+  const CUstream stream = new_stream();
+  const CUstream others = new_stream();
+  std::promise<void> is_kept;
+  std::promise<void> may_begin;
+  std::thread other([&] {
+    cuCtxSetCurrent(rig.context());
+    const auto take = [&] { return rig.pools().allocate_on(rig.context(), kPiece_bytes, name_of(others), kDefaultPool, "cuMemAllocAsync").value(); };
+    std::array<CUdeviceptr, 4> blocks{};
+    const auto pass = [&] {
+      for (CUdeviceptr& block : blocks) block = take();
+      for (const CUdeviceptr block : blocks) rig.pools().free_on(block, rig.context(), name_of(others));
+    };
+    rig.pools().free_on(take(), rig.context(), name_of(others));
+    pass();
+    pass();
+    is_kept.set_value();
+    may_begin.get_future().wait();
+    pass();
+    rig.pools().thread_ending();
+  });
+  is_kept.get_future().wait();
+  kept_blocks(rig, stream, kPiece_bytes, 4);
+  CHECK(rig.pools().mempool_figures(0, kDefaultPool).used_high_bytes == 4 * kPiece_bytes);
+  std::vector<CUdeviceptr> live;
+  for (int i = 0; i < 4; ++i) live.push_back(rig.on(stream, kPiece_bytes));
+  may_begin.set_value();
+  other.join();
+  CHECK(rig.pools().mempool_figures(0, kDefaultPool).used_bytes == 4 * kPiece_bytes);
+  CHECK(rig.pools().mempool_figures(0, kDefaultPool).used_high_bytes == 8 * kPiece_bytes);
+  CHECK(peak(rig.counters().live_bytes) == 8 * kPiece_bytes);
 }
 
 TEST_CASE("stream magazines: plain and stream-ordered calls on the same blocks, frees that are none, and captures") {
