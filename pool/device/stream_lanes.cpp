@@ -93,11 +93,12 @@ std::string StreamLanes::check() const {
   const auto in_lanes = static_cast<std::size_t>(std::count_if(stamped_.begin(), stamped_.end(), [](const StampedFree& one) { return one.is_in_lane(); }));
   if (in_lanes != in_lanes_.size()) return "the list of the stamps in lanes has other stamps too, or not all";
   std::uint64_t end = 0;
-  for (const auto& [address, stamped] : in_lanes_) {
-    if (!stamped->is_in_lane() || stamped->address != address || address < end) return "two stamps speak for the same bytes";
-    const auto is_its = [&](const Entry& entry) { return entry.identity == stamped->identity && entry.lane == stamped->lane; };
+  for (const auto& [address, place] : in_lanes_) {
+    const StampedFree& stamped = *place;
+    if (!stamped.is_in_lane() || stamped.address != address || address < end) return "two stamps speak for the same bytes";
+    const auto is_its = [&stamped](const Entry& entry) { return entry.identity == stamped.identity && entry.lane == stamped.lane; };
     if (std::none_of(entries_.begin(), entries_.end(), is_its)) return "a stamp lies in a lane that is not its stream's";
-    end = address + stamped->bytes;
+    end = stamped.address + stamped.bytes;
   }
   return "";
 }
