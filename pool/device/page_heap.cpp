@@ -65,6 +65,13 @@ std::uint64_t PageHeap::empty_bytes() const {
   return bytes;
 }
 
+/// So much comes at once while memory is plenty: one call opens all of it. Nothing where free memory goes back above a threshold.
+std::uint64_t PageHeap::ahead_bytes(const DeviceState& device, const Supply& supply) const {
+  if (device.services.options.release_threshold_bytes) return 0;
+  const std::uint64_t bytes = std::min(room_bytes(device) / kAheadShare, supply.reserved_bytes / kAheadOfReserved);
+  return align_down(std::min(bytes, supply.space_bytes() - kLargestHandle_bytes), memory_->granularity_bytes());
+}
+
 HeapFigures PageHeap::figures(DeviceState&) const {
   HeapFigures figures;
   figures.region_bytes = mapped_bytes_ + loose_bytes_ + moving_loose_bytes_;

@@ -29,6 +29,8 @@ class PageHeap final : public ExtentAllocator {
  public:
   static constexpr std::uint64_t kLargestHandle_bytes = 256 * kMiB;
   static constexpr std::uint64_t kHandleShare = 256;        ///< a handle is at most this part of what is left
+  static constexpr std::uint64_t kAheadShare = 32;          ///< a growth is at least this part of what is left, and of what there is
+  static constexpr std::uint64_t kAheadOfReserved = 8;
   static constexpr std::uint64_t kPreallocatedShare = 128;  ///< the same when preallocating, which is to take few calls
   static constexpr std::uint64_t kAskShare = 4;             ///< asked again after taking this part of what is left
   static constexpr std::uint64_t kQuarantineTotals = 64;    ///< so many times the device's memory of fresh addresses
@@ -93,6 +95,7 @@ class PageHeap final : public ExtentAllocator {
   void begin_turn(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   Status supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source) CUPOOL_REQUIRES(device.lock);
   Status supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source) CUPOOL_REQUIRES(device.lock);
+  std::uint64_t ahead_bytes(const DeviceState& device, const Supply& supply) const CUPOOL_REQUIRES(device.lock);
   Window find_window(std::uint64_t bytes) const;
   Status add_addresses(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
   std::uint64_t room_bytes(const DeviceState& device) const;

@@ -94,6 +94,7 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
   supply.source = source;
   supply.reserved_bytes = mapped_bytes_ + loose_bytes_;
   claim(supply, window);
+  supply.wanted_bytes = std::max(supply.need_bytes, source == Source::create ? ahead_bytes(device, supply) : 0);
   try {
     take_loose(supply);
     if (!is_within_reach(device, supply)) {
@@ -101,7 +102,7 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
       return Error{CUDA_ERROR_OUT_OF_MEMORY, "room"};
     }
     if (source == Source::move && supply.missing_bytes() != 0) take_empty(supply.runs, supply.missing_bytes(), false);
-    const std::size_t most = supply.handles.size() + count_handles(supply.runs) + supply.need_bytes / memory_->granularity_bytes() + 1;
+    const std::size_t most = supply.handles.size() + count_handles(supply.runs) + supply.wanted_bytes / memory_->granularity_bytes() + 1;
     supply.handles.reserve(most);
     vacant_.reserve(vacant_.size() + 1);
     promise_loose(most);
@@ -271,7 +272,7 @@ bool PageHeap::is_within_reach(DeviceState& device, Supply& supply) {
   const std::uint64_t empty = supply.source == Source::move ? empty_bytes() : 0;
   const auto is_enough = [&] {
     supply.room_bytes = room_bytes(device);
-    return supply.missing_bytes() <= empty + supply.room_bytes;
+    return supply.is_enough(supply.handle_bytes + empty + supply.room_bytes);
   };
   if (is_enough()) return true;
   if (supply.source == Source::create) return false;
@@ -289,7 +290,7 @@ void PageHeap::drive(DeviceState& device, Supply& supply) {
     }
   }
   create_missing(device, supply);
-  if (supply.missing_bytes() == 0) map_all(supply);
+  if (supply.is_enough(supply.handle_bytes)) map_all(supply);
 }
 
 std::uint64_t PageHeap::next_handle_bytes(const Supply& supply) const {
@@ -331,13 +332,13 @@ void PageHeap::map_all(Supply& supply) {
   const std::uint64_t address = supply.fresh->address;
   CUresult code = CUDA_SUCCESS;
   for (const Handle& handle : supply.handles) {
-    if (supply.mapped_bytes >= supply.need_bytes || supply.mapped_bytes + handle.bytes > supply.space_bytes()) break;
+    if (supply.mapped_bytes >= supply.wanted_bytes || supply.mapped_bytes + handle.bytes > supply.space_bytes()) break;
     code = memory_->map(address + supply.mapped_bytes, handle.bytes, handle.id);
     if (code != CUDA_SUCCESS) break;
     supply.mapped_bytes += handle.bytes;
     ++supply.mapped_handles;
   }
-  if (code == CUDA_SUCCESS && supply.mapped_bytes >= supply.need_bytes) {
+  if (supply.is_enough(supply.mapped_bytes) && (code == CUDA_SUCCESS || code == CUDA_ERROR_OUT_OF_MEMORY)) {
     code = memory_->set_access(address, supply.mapped_bytes);
     supply.is_accessible = code == CUDA_SUCCESS;
   }

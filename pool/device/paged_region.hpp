@@ -35,6 +35,7 @@ struct PageHeap::Dead {
 struct PageHeap::Supply {
   Source source = Source::create;
   std::uint64_t need_bytes = 0;            ///< of pages, behind `left`
+  std::uint64_t wanted_bytes = 0;          ///< as many or more: what is taken ahead comes only if the driver gives it
   heap::Extent* left = nullptr;            ///< free memory that the block will begin in; taken out meanwhile
   heap::Extent* fresh = nullptr;           ///< absent, need_bytes
   heap::Extent* rest = nullptr;            ///< the vacant addresses behind it, if any
@@ -52,7 +53,8 @@ struct PageHeap::Supply {
   bool is_stuck = false;                   ///< mapped, not accessible, and the driver would not unmap it
   bool is_refused = false;
   CUresult error = CUDA_SUCCESS;           ///< the first that was not out of memory
-  std::uint64_t missing_bytes() const { return need_bytes - std::min(need_bytes, handle_bytes); }
+  std::uint64_t missing_bytes() const { return wanted_bytes - std::min(wanted_bytes, handle_bytes); }
+  bool is_enough(std::uint64_t bytes) const { return bytes >= need_bytes; }
   std::uint64_t space_bytes() const { return fresh->bytes + (rest != nullptr ? rest->bytes : 0); }
 };
 

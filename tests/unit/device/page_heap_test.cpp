@@ -103,6 +103,41 @@ TEST_CASE("pages: the pool takes what it needs and no more than its handles") {
   CHECK(now(rig.counters().mapped_bytes) == now(rig.counters().reserved_bytes));
 }
 
+TEST_CASE("pages: while memory is plenty growths come ahead, by an eighth of what there is at most") {
+  RigOptions options = pages("1GiB");
+  const bool gives_back = GENERATE(false, true);
+  if (gives_back) options.pool.release_threshold_bytes = kMiB * 1024;
+  Rig rig(options);
+  for (int i = 0; i < 100; ++i) {
+    rig.allocate(2 * kMiB);
+    const std::uint64_t live_bytes = now(rig.counters().live_bytes);
+    REQUIRE(now(rig.counters().reserved_bytes) <= live_bytes + live_bytes / 8 + 4 * kMiB);  // a handle reaches as far
+  }
+  CHECK(now(rig.counters().rung_grow) == cusim_calls("cuMemSetAccess"));
+  if (gives_back) CHECK(now(rig.counters().rung_grow) > 50);
+  else CHECK(now(rig.counters().rung_grow) < 40);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("pages: what a growth wants ahead is no reason to refuse what is needed") {
+  Rig rig(pages("1GiB"));
+  rig.allocate(128 * kMiB);
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  REQUIRE(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS);
+  const std::uint64_t grown = now(rig.counters().rung_grow);
+  CUdeviceptr others = 0;
+  REQUIRE(cuMemAlloc_v2(&others, free_bytes - 6 * kMiB) == CUDA_SUCCESS);  // as another process: the pool is not told
+  rig.allocate(3 * kMiB);
+  rig.allocate(2 * kMiB + 512 * kKiB);
+  CHECK(now(rig.counters().rung_grow) > grown);
+  CHECK(now(rig.counters().rung_remap) == 0);
+  CHECK(now(rig.counters().failed_allocations) == 0);
+  CHECK(now(rig.counters().native_fallbacks) == 0);
+  CHECK(rig.pools().check() == "");
+  REQUIRE(cuMemFree_v2(others) == CUDA_SUCCESS);
+}
+
 TEST_CASE("pages: preallocating takes few calls and leaves nothing behind at the context's end") {
   RigOptions options = pages("141GiB");
   options.pool.policy = config::Policy::preallocate;
