@@ -75,6 +75,7 @@ Epoch* DeferredFrees::close(Batch& batch) {
   spare_.pop_back();
   epoch->batch = std::exchange(batch, Batch{});
   epoch->waitable = nullptr;
+  epoch->stream = 0;
   epoch->busy = true;
   epoch->waiting = false;
   epoch->recorded = false;
@@ -108,6 +109,11 @@ bool DeferredFrees::is_awaited() const {
 void DeferredFrees::reopen(Epoch* epoch) {
   batch_.prepend(epoch->batch);
   unlink(epoch);
+}
+
+void DeferredFrees::forget_stream(std::uint64_t identity) {
+  for (Epoch* epoch = head_; epoch != nullptr; epoch = epoch->next)
+    if (epoch->stream == identity) epoch->stream = 0;
 }
 
 Batch DeferredFrees::finish(Epoch* epoch) {

@@ -58,6 +58,9 @@ struct Epoch {
   /// have waited for all of it, so waiting for it without end is as safe as the native program; otherwise poll only.
   CUcontext waitable = nullptr;
   pthread_t freed_by{};   ///< the thread that natively would have waited; of an epoch that is waitable
+  /// Not 0: all of it was free for this stream of `home` before, and the fence is on that stream alone.
+  std::uint64_t stream = 0;
+  const ContextPool* home = nullptr;
   bool busy = false;      ///< a thread is in the driver with this fence
   bool waiting = false;   ///< … and waits there without end, as the program's free natively would have
   bool recorded = false;
@@ -89,6 +92,8 @@ class DeferredFrees {
   void reopen(Epoch* epoch);
   /// The oldest epoch, or nullptr.
   Epoch* oldest() { return head_; }
+  /// The stream has ended: what comes with its handle is another.
+  void forget_stream(std::uint64_t identity);
   /// Takes the epoch's blocks out; the epoch is gone. Precondition: its fence is cleared.
   Batch finish(Epoch* epoch);
 

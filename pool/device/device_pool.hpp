@@ -208,6 +208,8 @@ class DevicePool {
   bool set_aside(ContextPool& home, StreamLanes::Stamped::iterator stamped) CUPOOL_REQUIRES(device_.lock);
   void set_stamped_aside(ContextPool& home, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
   std::string check_stamps(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
+  bool take_own(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
+  bool take_own_epochs(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
   bool take_own_stamped(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
   bool retire_stamped(ContextPool& home, CUcontext asking, std::uint64_t identity, Error* error) CUPOOL_REQUIRES(device_.lock);
   void end_stamped(ContextPool& home, StreamLanes::Stamped::iterator stamped, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);

@@ -93,7 +93,7 @@ Climbed Ladder::hole(DevicePool& pool, Attempt& attempt) {
 Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
   Error error{};
   const std::uint64_t identity = attempt.request.stream.identity;
-  if (identity != 0 && !pool.unpooled_ && !pool.device_.disabled && pool.take_own_stamped(*attempt.home, attempt.request.stream)) {
+  if (identity != 0 && !pool.unpooled_ && !pool.device_.disabled && pool.take_own(*attempt.home, attempt.request.stream)) {
     Climbed found = hole(pool, attempt);
     if (found.value() != nullptr) return found;
   }

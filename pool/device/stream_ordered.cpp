@@ -7,6 +7,7 @@
 // plain way and waits for the capture's end. What becomes of stamped frees is in stamped_frees.cpp.
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "pool/device/device_pool.hpp"
 #include "pool/driver/handles.hpp"
@@ -151,8 +152,34 @@ void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool on
   if (StreamLanes::Entry* left = home.streams.entry(identity)) left->busy = false;
   if (epoch == nullptr) return;
   epoch->busy = false;
-  if (result.answer == FenceAnswer::done) epoch->recorded = true;
-  else deferred_.reopen(epoch);
+  if (result.answer != FenceAnswer::done) return deferred_.reopen(epoch);
+  epoch->recorded = true;
+  epoch->stream = identity;
+  epoch->home = &home;
+}
+
+/// What a stream freed needs no event for it, wherever it is by now: back into its lane. True when there was any.
+bool DevicePool::take_own(ContextPool& home, StreamName stream) {
+  const bool had_stamped = take_own_stamped(home, stream);
+  return take_own_epochs(home, stream) || had_stamped;
+}
+
+/// What was drained from the stream's own lane needs no event for it: back there. True when there was any.
+bool DevicePool::take_own_epochs(ContextPool& home, StreamName stream) {
+  bool is_more = false;
+  for (Epoch* next = deferred_.oldest(); next != nullptr;) {
+    Epoch* const epoch = next;
+    next = epoch->next;
+    if (epoch->stream != stream.identity || epoch->home != &home || !epoch->recorded || epoch->busy) continue;
+    const std::uint32_t lane = lane_for(home, stream);
+    if (lane == 0) return is_more;
+    epoch->fence.clear(device_.services.contexts);
+    const Batch holes = deferred_.finish(epoch);
+    device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(holes.bytes));
+    for (Extent* extent = holes.first; extent != nullptr;) home.pooled->recycle_in_lane(device_, std::exchange(extent, extent->bin_next), lane);
+    is_more = is_more || holes.first != nullptr;
+  }
+  return is_more;
 }
 
 void DevicePool::drain_streams(ContextPool& home, bool only_own_events, bool (*is_due)(const StreamLanes& streams, const StreamLanes::Entry& entry)) {
@@ -193,6 +220,7 @@ void DevicePool::stream_ending(std::uint64_t identity) {
   {
     const MutexLock lock(device_.lock);
     close_magazines_of(identity);
+    deferred_.forget_stream(identity);
   }
   for (std::size_t i = 0;; ++i) {
     ContextPool* home = nullptr;
@@ -210,6 +238,7 @@ void DevicePool::stream_ending(std::uint64_t identity) {
 void DevicePool::stream_ending(ContextPool* home, CUcontext context, std::uint64_t identity) {
   const MutexLock lock(device_.lock);
   close_magazines_of(identity);
+  deferred_.forget_stream(identity);
   for (const StreamLanes::Entry* entry = home->streams.entry(identity); entry != nullptr && entry->busy; entry = home->streams.entry(identity)) {
     const MutexUnlock unlocked(device_.lock);  // its handle is in the driver's hands for a moment
     device_.services.clock.pause(kHandlePause_ns);
@@ -226,6 +255,7 @@ void DevicePool::stream_ending(ContextPool* home, CUcontext context, std::uint64
   static_cast<void>(close_epoch(context, false));  // now, while the stream is there to be covered
   for (StampedFree& stamped : home->streams.stamped())
     if (stamped.identity == identity) stamped.identity = 0;  // its event outlives it
+  deferred_.forget_stream(identity);
 }
 
 void DevicePool::retire_all(CUcontext asking, bool may_wait) {

@@ -210,6 +210,33 @@ TEST_CASE("one stream alone uses what it frees again without an event, also whil
   CHECK(now(rig.counters().deferred_bytes) == 0);
 }
 
+TEST_CASE("a refusal takes nothing from the stream that asked: what it freed is its own at once, while its work is pending") {
+  StreamRig rig(limited("64MiB"));
+  const CUstream stream = rig.lone_stream();
+  const CUdeviceptr first = rig.on(stream, 28 * kMiB);
+  const CUdeviceptr second = rig.on(stream, 26 * kMiB);
+  REQUIRE(cusim_launch_spin(stream, 60'000 * kMs) == CUDA_SUCCESS);
+  rig.free_on(first, stream);
+  rig.free_on(second, stream);
+  CHECK(rig.try_on(stream, 60 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  const std::uint64_t before_ns = cusim_now_ns();
+  CHECK(rig.try_on(stream, 28 * kMiB).code() == CUDA_SUCCESS);
+  CHECK(cusim_now_ns() == before_ns);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("what was drained for a refusal is not a new stream's with the same handle") {
+  StreamRig rig(limited("64MiB"));
+  const CUstream stream = rig.lone_stream();
+  const CUdeviceptr block = rig.on(stream, 40 * kMiB);
+  REQUIRE(cusim_launch_spin(stream, 60'000 * kMs) == CUDA_SUCCESS);
+  rig.free_on(block, stream);
+  CHECK(rig.try_on(stream, 60 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  rig.pools().stream_ending(GENERATE(false, true) ? nullptr : rig.context(), name_of(stream).identity);
+  CHECK(rig.try_on(stream, 40 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);  // as far as the pool knows this is another one
+  CHECK(rig.pools().check() == "");
+}
+
 TEST_CASE("while memory is short a stream's first call is served by what another freed, on the device's side") {
   StreamRig rig(limited("64MiB"));
   const CUstream first = new_stream();
