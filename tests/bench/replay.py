@@ -20,6 +20,7 @@ import json
 import statistics
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 
 from measure import MIB, TRACES, Case, build_folder, print_row, shown, spread, write_json
@@ -41,22 +42,30 @@ class Job:
         self.name = path.name.split(".trace")[0]
         self.path = folder / f"{self.name}.trace"
         data = path.read_bytes()
-        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        try:
+            text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+            lines = text.decode().splitlines()
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+            raise SystemExit(f"{path}: not a trace: {error}") from error
+        self.peak_bytes, self.allocations = self._count(path, lines)
         self.path.write_bytes(text)
-        self.peak_bytes, self.allocations = self._count(text.decode())
 
     @staticmethod
-    def _count(text: str) -> tuple[int, int]:
+    def _count(path: Path, lines: list[str]) -> tuple[int, int]:
         """Peak of the requested bytes and number of allocations, from the events: first lines may be scaled."""
         live, peak, sizes = 0, 0, {}
-        for line in text.splitlines():
-            kind, *numbers = line.split()
-            if kind == "a":
-                sizes[numbers[0]] = int(numbers[1])
-                live += int(numbers[1])
+        for number, line in enumerate(lines, 1):
+            kind, block, size = [*line.split(), "", "", ""][:3]
+            if kind == "a" and size.isdecimal():
+                sizes[block] = int(size)
+                live += int(size)
                 peak = max(peak, live)
-            elif kind == "f":
-                live -= sizes[numbers[0]]
+            elif kind == "f" and block in sizes:
+                live -= sizes[block]
+            elif not kind.startswith("#"):
+                raise SystemExit(f"{path}:{number}: not an event of a trace: {line[:60]!r}")
+        if not sizes:
+            raise SystemExit(f"{path}: a trace without an allocation")
         return peak, len(sizes)
 
 

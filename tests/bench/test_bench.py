@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -88,6 +89,17 @@ class Scripts(WithTrace):
             done = run(sys.executable, "-B", BENCH / "replay.py", "--build", BUILD, *arguments)
             self.assertNotEqual(done.returncode, 0, arguments)
             self.assertTrue(done.stderr.strip().splitlines()[-1], arguments)
+
+    def test_replay_says_in_one_line_what_is_no_trace(self):
+        whole = gzip.compress(b"# {}\na 1 512 0\nf 1\n")
+        with tempfile.TemporaryDirectory() as folder:
+            damaged = Path(folder, "damaged.trace.gz")
+            for data in (b"", b"# {}\n", b"# a text\n\nnothing\n", b"a 1 x 0\n", b"a 1\n", b"f 7\n", whole[:-9], whole[:14] + b"\xff" * 20, b"\xc5\x00\xff"):
+                damaged.write_bytes(data)
+                done = run(sys.executable, "-B", BENCH / "replay.py", "--build", BUILD, "--cases", "grow", damaged)
+                self.assertNotEqual(done.returncode, 0, data)
+                self.assertTrue(done.stderr.startswith(str(damaged)), (data, done.stderr))
+                self.assertEqual(len(done.stderr.splitlines()), 1, (data, done.stderr))
 
     def test_replay_says_so_when_a_run_is_broken(self):
         done = run(sys.executable, "-B", "-c", "import sys; sys.argv = ['replay.py', *sys.argv[1:]]; import replay\n"
