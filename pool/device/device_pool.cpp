@@ -169,9 +169,7 @@ FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* 
   if (!may_keep()) leave_table(extent);
   if (device_.services.options.free == config::FreeMode::immediate) {
     unbook(*extent);
-    const std::uint64_t now = ticks();
-    device_.note(EventKind::free_requested, now, *extent, thread);
-    device_.note(EventKind::free_completed, now, *extent, thread);
+    device_.note_freed(*extent, thread);
     info_of(*extent).allocator->recycle(device_, extent);
     give_back_surplus();
     return FreeOutcome::freed;
@@ -255,9 +253,7 @@ FreeOutcome DevicePool::free_synchronously(Extent* extent, std::uint16_t thread,
     return outcome_of(result.answer == FenceAnswer::done ? upkeep(context, true) : wait_in_capture(context), answer);
   }
   unbook(*extent);
-  const std::uint64_t now = ticks();
-  device_.note(EventKind::free_requested, now, *extent, thread);
-  device_.note(EventKind::free_completed, now, *extent, thread);
+  device_.note_freed(*extent, thread);
   allocator.recycle(device_, extent);
   give_back_surplus();
   return FreeOutcome::freed;
@@ -272,9 +268,7 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
     return FreeOutcome::freed;
   }
   const Extent before = *extent;
-  const std::uint64_t now = ticks();
-  device_.note(EventKind::free_requested, now, before, thread);
-  device_.note(EventKind::free_completed, now, before, thread);
+  device_.note_freed(before, thread);
   unbook(before);  // as give_back does with what is reserved: what the driver is taking back is listed no more
   const Status status = home->natives.give_back(device_, extent, stream);
   contexts.unpin(home);

@@ -81,7 +81,6 @@ class DevicePool {
   /// Runs `destroy` with nobody in the context; forgets what it held when `is_dead()` says that it is gone.
   CUresult end_context(ContextPool* home, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead);
 
-  bool make_way(std::uint64_t bytes);
   Status charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api, const PoolSet::AskDriver& ask);
   void book_outside(OutsideKind kind, std::int64_t bytes);
   void refund_outside(OutsideKind kind, std::uint64_t bytes);
@@ -285,6 +284,7 @@ class DevicePool {
   /// What the driver would have said first, where nobody has asked it: an error of the context. Calls it, without the lock.
   Error reason_of_refusal(Error refusal) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t held_outside_bytes() const;
+  bool make_way(std::uint64_t bytes) CUPOOL_EXCLUDES(device_.lock);
 
   DeviceState device_;
   const config::Policy policy_;  ///< that really serves here

@@ -139,6 +139,12 @@ struct DeviceState {
   void note(observe::EventKind kind, std::uint64_t at_ticks, const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream = 0) CUPOOL_REQUIRES(lock) {
     timeline.record({at_ticks, extent.address, extent.bytes, extent.requested_bytes, extent.site, thread, kind, 0}, stream);
   }
+  /// A free that is complete when it is made.
+  void note_freed(const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream = 0) CUPOOL_REQUIRES(lock) {
+    const std::uint64_t now = ticks();
+    note(observe::EventKind::free_requested, now, extent, thread, stream);
+    note(observe::EventKind::free_completed, now, extent, thread, stream);
+  }
   void note_region(observe::EventKind kind, std::uint64_t address, std::uint64_t bytes) CUPOOL_REQUIRES(lock) {
     timeline.record({ticks(), address, bytes, bytes, 0, 0, kind, 0});
   }

@@ -289,10 +289,9 @@ bool DevicePool::quiet() {
 std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait) {
   Clock& clock = device_.services.clock;
   const MutexLock lock(device_.lock);
-  close_magazines();  // what they keep for streams comes into the lanes
-  drain_lanes();
   for (std::uint64_t pause_ns = kFirstPause_ns; may_call_driver() && !capturing(); pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
-    close_magazines();
+    close_magazines();  // what they keep for streams comes into the lanes
+    drain_lanes();
     static_cast<void>(close_epoch(nullptr, false));
     retire_all(nullptr, may_wait);
     if (policy_ == config::Policy::async) release_free(nullptr, kEverything);

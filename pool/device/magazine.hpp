@@ -43,7 +43,7 @@ struct MagazineSurroundings {
   const observe::Counters& counters;
   const PoolServices& services;
   const std::atomic<bool>& peak_is_new;
-  const std::atomic<bool>& has_several;  ///< magazines
+  const std::atomic<bool>& has_several;  ///< more than one magazine
   const MempoolUses& mempools;
 };
 
@@ -285,7 +285,7 @@ inline bool Magazine::keep(StreamRacks& racks_of_stream, heap::Extent* extent) {
   return true;
 }
 
-/// What is not ordinary is the device's, as in free(): a block that has its free from another stream's lane or context, or of another memory pool too.
+/// What is not ordinary is the device's, as in free(), and so is a block of another context or memory pool, and one that no rack has room for.
 inline bool Magazine::free_on(CUdeviceptr address, CUcontext asking, std::uint64_t identity, std::uint16_t thread) {
   if (!lock.lock_by_owner(around.services.fences)) return false;
   const OwnerInside held(lock);

@@ -14,7 +14,6 @@ namespace cupool::device {
 
 using heap::Extent;
 using heap::ExtentState;
-using observe::EventKind;
 
 /// Could another stream do without what is kept, as far as is known?
 bool DevicePool::has_room_to_keep(ContextPool& home, std::uint64_t budget_bytes) {
@@ -64,9 +63,7 @@ bool DevicePool::keep_for_stream(Extent* extent, ContextPool& home, StreamName s
   unbook(*extent);
   home.streams.see(stream.identity);
   home.streams.count_frees(1);
-  const std::uint64_t now = ticks();
-  device_.note(EventKind::free_requested, now, *extent, thread, stream.identity);
-  device_.note(EventKind::free_completed, now, *extent, thread, stream.identity);
+  device_.note_freed(*extent, thread, stream.identity);
   return true;
 }
 

@@ -16,7 +16,6 @@ namespace cupool::device {
 
 using heap::Extent;
 using heap::ExtentState;
-using observe::EventKind;
 
 namespace {
 constexpr std::uint64_t kHandlePause_ns = 5'000;
@@ -84,9 +83,7 @@ FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontex
     return FreeOutcome::freed;
   }
   unbook(*extent);
-  const std::uint64_t now = ticks();
-  device_.note(EventKind::free_requested, now, *extent, thread, stream.identity);
-  device_.note(EventKind::free_completed, now, *extent, thread, stream.identity);
+  device_.note_freed(*extent, thread, stream.identity);
   home.pooled->recycle_in_lane(device_, extent, lane);
   if (device_.services.options.release_threshold_bytes && (++lane_frees_ & 63) == 0) give_back_surplus_of_lanes(context);
   return FreeOutcome::freed;
@@ -238,7 +235,6 @@ void DevicePool::stream_ending(std::uint64_t identity) {
 void DevicePool::stream_ending(ContextPool* home, CUcontext context, std::uint64_t identity) {
   const MutexLock lock(device_.lock);
   close_magazines_of(identity);
-  deferred_.forget_stream(identity);
   for (const StreamLanes::Entry* entry = home->streams.entry(identity); entry != nullptr && entry->busy; entry = home->streams.entry(identity)) {
     const MutexUnlock unlocked(device_.lock);  // its handle is in the driver's hands for a moment
     device_.services.clock.pause(kHandlePause_ns);
