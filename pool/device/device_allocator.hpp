@@ -33,6 +33,7 @@ struct AllocationRequest {
   StreamName stream;                  ///< of a stream-ordered call; identity 0: a plain one
   std::uint32_t lane = 0;             ///< of the heap, that the stream may use besides what is everybody's
   std::uint8_t mempool = 0;           ///< index of the memory pool that the program named; 0: none
+  std::uint8_t keeper = 0;            ///< number of the magazine that asks for itself; 0: none
 };
 
 /// What hangs on heap::Region::owner for every region of ours.

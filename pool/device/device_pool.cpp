@@ -153,8 +153,12 @@ FreeOutcome DevicePool::free_locked(CUdeviceptr address, std::uint16_t thread, E
   *must_clear = !memops_to_clear_.empty();
   if (!extent->is_in_table) return free_block(extent, thread, answer);
   const ContextPool& home = *info_of(*extent).home;
-  visit_own_magazine(home, &DevicePool::send);
-  outcome = free_block(extent, thread, answer);
+  if (send_with_own(home, extent, thread)) {
+    outcome = settle_frees(home.context, true, answer);
+  } else {
+    visit_own_magazine(home, &DevicePool::send);
+    outcome = free_block(extent, thread, answer);
+  }
   visit_own_magazine(home, &DevicePool::receive_parcels);  // what it has just retired is there for the next allocations
   return outcome;
 }
@@ -199,9 +203,14 @@ void DevicePool::note_withheld(const Extent& extent) {
 }
 
 FreeOutcome DevicePool::free_deferred(Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively) {
-  const CUcontext context = info_of(*extent).home->context;
   if (capturing()) [[unlikely]] note_withheld(*extent);
+  const CUcontext context = info_of(*extent).home->context;
   defer(extent, thread);
+  return settle_frees(context, waits_natively, answer);
+}
+
+/// After a free whose block has joined the open batch.
+FreeOutcome DevicePool::settle_frees(CUcontext context, bool waits_natively, Error* answer) {
   // Many bytes without an event are many that the next miss cannot wait for; but an event per large block is an event per free.
   const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
   deferred_.set_due_bytes(std::min(spare_bytes() / kEpochShare, std::max(DeferredFrees::kBatchBytes, reserved_bytes / kReservedShare)));

@@ -129,6 +129,7 @@ class DevicePool {
   void note_withheld(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
   /// `waits_natively`: the program's call would have synchronised; one in stream order never does.
   FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively = true) CUPOOL_REQUIRES(device_.lock);
+  FreeOutcome settle_frees(CUcontext context, bool waits_natively, Error* answer) CUPOOL_REQUIRES(device_.lock);
   static FreeOutcome outcome_of(Error late, Error* answer);
   FreeOutcome free_synchronously(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
 
@@ -154,6 +155,8 @@ class DevicePool {
   void send_parcel(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void deliver(Parcel* parcel, std::uint64_t now, std::uint64_t depot_bytes) CUPOOL_REQUIRES(device_.lock);
   void send(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  bool send_with_own(const ContextPool& home, heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
+  Magazine* own_open_magazine(const ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   void visit_own_magazine(const ContextPool& home, void (DevicePool::*visit)(Magazine& magazine)) CUPOOL_REQUIRES(device_.lock);
   bool counts_run_ahead(const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
   enum class BusyOwners : std::uint8_t { wait_for, leave_out };  ///< threads that are in their magazine just now, or are stopped there for good
@@ -307,7 +310,7 @@ class DevicePool {
   const MagazineSurroundings surroundings_;
   std::vector<std::unique_ptr<Magazine>> magazines_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint64_t kept_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< small blocks that are nobody's, in magazines and depots
-  std::uint32_t climbing_ CUPOOL_GUARDED_BY(device_.lock) = 0;    ///< threads for which memory is short: nothing is kept meanwhile
+  std::uint32_t climbing_ CUPOOL_GUARDED_BY(device_.lock) = 0;    ///< threads for which memory is short, or that give back what is idle: nothing is kept meanwhile
   bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way
   bool preallocating_ CUPOOL_GUARDED_BY(device_.lock) = false;  ///< on its way: the others wait for it
   const ContextPool* preallocated_for_ CUPOOL_GUARDED_BY(device_.lock) = nullptr;  ///< it dies with this one, and is taken again

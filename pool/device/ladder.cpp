@@ -289,6 +289,9 @@ bool DevicePool::quiet() {
 std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait) {
   Clock& clock = device_.services.clock;
   const MutexLock lock(device_.lock);
+  const bool keeps_nothing = true;  // else what is retired here would go into the depots
+  ++climbing_;
+  const EndOfShortage end{climbing_, keeps_nothing};
   for (std::uint64_t pause_ns = kFirstPause_ns; may_call_driver() && !capturing(); pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
     close_magazines();  // what they keep for streams comes into the lanes
     drain_lanes();

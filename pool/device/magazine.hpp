@@ -70,7 +70,7 @@ struct alignas(128) Magazine {
   static constexpr std::uint64_t kLeastLarge = 8;    ///< so many blocks of a large size must fit into the budget
   static constexpr std::size_t kParcels = 8;         ///< so many batches of frees may be on their way
 
-  Magazine(const MagazineSurroundings& seen, observe::LiveShard& counts) : around(seen), shard(counts), timeline(seen.services.options.timeline_events) {
+  Magazine(const MagazineSurroundings& seen, observe::LiveShard& counts, std::uint8_t number_of_it) : around(seen), shard(counts), number(number_of_it), timeline(seen.services.options.timeline_events) {
     for (Parcel& parcel : parcels) put(parcel, spare);
   }
 
@@ -109,6 +109,7 @@ struct alignas(128) Magazine {
   const BlockTable* table CUPOOL_GUARDED_BY(lock) = nullptr;
   const MagazineSurroundings& around;
   observe::LiveShard& shard;                            ///< what happened here since the device was last told
+  const std::uint8_t number;                            ///< from 1 on; what it takes from holes has it as the keeper
   std::uint64_t next_buffer_id CUPOOL_GUARDED_BY(lock) = 0;
   std::uint64_t end_buffer_id CUPOOL_GUARDED_BY(lock) = 0;
   std::uint64_t budget_bytes = 0;  ///< as kMostBytes, or less where memory is short. Written under both locks

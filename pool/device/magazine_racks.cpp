@@ -44,8 +44,10 @@ void DevicePool::drop_misfits(Magazine& magazine) {
 /// From a hole into the rack, for good; false when there is none.
 bool DevicePool::add_from_hole(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) {
   Extent* extent = nullptr;
+  AllocationRequest own_request = request;
+  own_request.keeper = magazine.number;
   try {
-    extent = home.pooled->allocate(device_, request);
+    extent = home.pooled->allocate(device_, own_request);
   } catch (const std::bad_alloc&) {
   }
   if (extent == nullptr) return false;

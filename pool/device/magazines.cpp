@@ -17,6 +17,7 @@ using heap::ExtentState;
 using observe::EventKind;
 
 namespace {
+static_assert(observe::kLiveShards < heap::ExtentArena::kKeepers, "each magazine is a keeper");
 constexpr std::uint64_t kMagazineShare = 256;  ///< of what the program has never needed at once: so much a thread may keep
 constexpr std::uint64_t kLeastBudget_bytes = 32 * kKiB;
 constexpr std::uint64_t kFreeShare = 4;  ///< of an epoch. How much lies here differs from step to step of a job, and is on top of what it needs
@@ -41,7 +42,8 @@ Magazine* DevicePool::own_magazine(ContextPool& home) {
   if (unused == nullptr) {
     if (magazines_.size() == observe::kLiveShards) return nullptr;
     std::byte* const place = device_.live.shards + magazines_.size() * sizeof(observe::LiveShard);
-    magazines_.push_back(std::make_unique<Magazine>(surroundings_, *::new (place) observe::LiveShard));
+    const auto number = static_cast<std::uint8_t>(magazines_.size() + 1);
+    magazines_.push_back(std::make_unique<Magazine>(surroundings_, *::new (place) observe::LiveShard, number));
     unused = magazines_.back().get();
     if (magazines_.size() == 2) {
       has_several_magazines_.store(true, std::memory_order_relaxed);
@@ -254,16 +256,40 @@ bool DevicePool::visit_own(Magazine& magazine, void (DevicePool::*visit)(Magazin
   return true;
 }
 
+Magazine* DevicePool::own_open_magazine(const ContextPool& home) {
+  for (const auto& magazine : magazines_)
+    if (magazine->is_open && magazine->is_of_this_thread() && magazine->home == &home) return magazine.get();
+  return nullptr;
+}
+
 void DevicePool::visit_own_magazine(const ContextPool& home, void (DevicePool::*visit)(Magazine& magazine)) {
-  for (const auto& magazine : magazines_) {
-    if (magazine->is_open && magazine->is_of_this_thread() && magazine->home == &home && visit_own(*magazine, visit)) return;
-  }
+  if (Magazine* magazine = own_open_magazine(home)) visit_own(*magazine, visit);
 }
 
 /// The frees of the thread's magazine go before the one that comes now.
 void DevicePool::send(Magazine& magazine) {
   tell(magazine);
   send_parcel(magazine);
+}
+
+/// The block, which nobody has any more, goes on its way as the last of those that its thread freed in its magazine, and comes back to it with them.
+/// Through the depot it could come to another thread. After a while the blocks of all threads would lie mixed, and what the processor fetches
+/// beside the data of one would be another's: two threads were as slow together as one. False: nothing has changed.
+bool DevicePool::send_with_own(const ContextPool& home, Extent* extent, std::uint16_t thread) {
+  Magazine* const magazine = own_open_magazine(home);
+  if (magazine == nullptr || extent->flags != 0 || !may_keep() || !enter_own(*magazine)) return false;
+  const OwnerInside held(magazine->lock);
+  tell(*magazine);
+  unbook(*extent);
+  device_.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
+  device_.note(EventKind::free_requested, ticks(), *extent, thread);
+  extent->state = ExtentState::cached;
+  extent->bin_next = magazine->freed;
+  magazine->freed = extent;
+  magazine->freed_bytes += extent->bytes;
+  ++magazine->freed_count;
+  send_parcel(*magazine);
+  return true;
 }
 
 /// Everything in it is where it would be without magazines; it stays closed until its thread asks the device for a small block.

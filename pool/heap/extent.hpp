@@ -39,17 +39,15 @@ class SharedState {
 struct Region;
 
 /// A run of bytes in one region: a free hole, a live block, a block whose free waits for the GPU, or addresses with nothing behind.
-/// In cache lines of its own: threads touch the extents of neighbouring blocks at the same time.
-struct alignas(64) Extent {
+/// In a pair of cache lines of its own, because processors fetch such pairs: threads touch the extents of neighbouring blocks at the same time.
+struct alignas(128) Extent {
+  // What a thread needs that takes the block from its magazine or gives it back: one line.
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;                 ///< multiple of kBlockAlignment_bytes
-  Extent* previous = nullptr;              ///< neighbour by address in the same region
-  Extent* next = nullptr;
-  union {
-    Extent* bin_previous = nullptr;        ///< free: bin list; deferred, absent: the owner's list
-    std::uint64_t birth;                   ///< live: the heap's count of allocations when this one was made
-  };
-  Extent* bin_next = nullptr;              ///< as bin_previous; cached: the owner's list; spare: the arena's list
+  Extent* bin_next = nullptr;              ///< free: bin list; deferred, absent: the owner's list; cached: the owner's list; spare: the arena's list
+  std::uint64_t requested_bytes = 0;       ///< owner's
+  std::uint64_t buffer_id = 0;             ///< owner's
+  std::uint64_t allocated_ticks = 0;       ///< owner's
   Region* region = nullptr;
   union {
     std::uint32_t site = 0;                ///< live, deferred: owner's
@@ -60,9 +58,15 @@ struct alignas(64) Extent {
   bool previous_is_free : 1 = false;       ///< the heap's copy of previous->state == free
   bool next_is_free : 1 = false;
   bool is_in_table = false;                ///< owner's, false for a hole: the block is in a BlockTable
-  std::uint64_t requested_bytes = 0;       ///< owner's
-  std::uint64_t buffer_id = 0;             ///< owner's
-  std::uint64_t allocated_ticks = 0;       ///< owner's
+
+  // What the heap needs besides.
+  Extent* previous = nullptr;              ///< neighbour by address in the same region
+  Extent* next = nullptr;
+  union {
+    Extent* bin_previous = nullptr;        ///< as bin_next, but cached, spare
+    std::uint64_t birth;                   ///< live: the heap's count of allocations when this one was made
+  };
+  std::uint8_t keeper = 0;                 ///< the arena's: whose page this extent lies in
 };
 static_assert(sizeof(Extent) == 128, "the metadata budget of 0.1% counts on it");
 

@@ -3,8 +3,12 @@
 // A spare extent is reused before fresh memory is touched, newest first, because it is still in the cache. Chunks grow with the
 // arena up to 2 MiB, which are then aligned for huge pages: with a million blocks most of the cost is address translation.
 // Chunks go back only all together, when nothing is in use. Thread rule: the device pool's lock, as for the heap.
+//
+// A thread that keeps blocks (a keeper) uses their extents without a lock, and processors fetch what lies beside a line that they need. So
+// each keeper's extents lie in pages of their own: two threads whose extents lay mixed took 1.4 times as long for each block.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,22 +21,29 @@ namespace cupool::heap {
 
 class ExtentArena {
  public:
+  static constexpr std::uint8_t kKeepers = 33;               ///< 0: nobody in particular
+  static constexpr std::uint32_t kMostSpare = 1024;          ///< of one keeper, for itself; more are anybody's
+
   /// A default-initialised extent. Throws std::bad_alloc and then has changed nothing.
-  Extent* take() {
-    Extent* extent = spare_;
+  Extent* take(std::uint8_t keeper = 0) {
+    Stock& stock = stocks_[keeper];
+    Extent* extent = stock.spare;
     if (extent != nullptr) {
-      spare_ = extent->bin_next;
+      stock.spare = extent->bin_next;
+      --stock.spare_count;
     } else {
-      if (fresh_ == fresh_end_) [[unlikely]] grow();
-      extent = fresh_++;
+      if (stock.fresh == stock.fresh_end) [[unlikely]] return take_from_anybody(keeper);
+      extent = stock.fresh++;
     }
-    ++in_use_;
-    return ::new (extent) Extent{};
+    return begin(extent, keeper);
   }
 
   void give_back(Extent* extent) noexcept {
-    extent->bin_next = spare_;
-    spare_ = extent;
+    if (stocks_[extent->keeper].spare_count >= kMostSpare) extent->keeper = 0;
+    Stock& stock = stocks_[extent->keeper];
+    extent->bin_next = stock.spare;
+    stock.spare = extent;
+    ++stock.spare_count;
     --in_use_;
   }
 
@@ -43,17 +54,28 @@ class ExtentArena {
   std::size_t metadata_bytes() const { return chunk_bytes_ + chunks_.capacity() * sizeof(Chunk); }
 
  private:
+  struct Stock {
+    Extent* spare = nullptr;
+    std::size_t spare_count = 0;
+    Extent* fresh = nullptr;      ///< never used so far, up to fresh_end
+    Extent* fresh_end = nullptr;
+  };
   struct FreeMemory {
     void operator()(void* memory) const noexcept;
   };
   using Chunk = std::unique_ptr<void, FreeMemory>;
+  Extent* begin(Extent* extent, std::uint8_t keeper) {
+    ++in_use_;
+    ::new (extent) Extent{};
+    extent->keeper = keeper;
+    return extent;
+  }
+  Extent* take_from_anybody(std::uint8_t keeper);
   void grow();
 
   std::vector<Chunk> chunks_;
   std::size_t chunk_bytes_ = 0;
-  Extent* spare_ = nullptr;
-  Extent* fresh_ = nullptr;      ///< never used so far, up to fresh_end_
-  Extent* fresh_end_ = nullptr;
+  std::array<Stock, kKeepers> stocks_ = {};
   std::size_t in_use_ = 0;
 };
 

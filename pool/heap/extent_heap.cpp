@@ -86,8 +86,8 @@ bool ExtentHeap::older_is_behind(const Extent& hole) noexcept {
 }
 
 /// The block is the hole's low end; the hole begins behind it.
-Extent* ExtentHeap::split_low(Extent* hole, std::uint64_t bytes) {
-  Extent* block = arena_.take();
+Extent* ExtentHeap::split_low(Extent* hole, std::uint64_t bytes, std::uint8_t keeper) {
+  Extent* block = arena_.take(keeper);
   block->address = hole->address;
   block->bytes = bytes;
   block->region = hole->region;
@@ -111,8 +111,8 @@ Extent* ExtentHeap::split_low(Extent* hole, std::uint64_t bytes) {
 }
 
 /// The block is the hole's high end; the hole ends before it.
-Extent* ExtentHeap::split_high(Extent* hole, std::uint64_t bytes) {
-  Extent* block = arena_.take();
+Extent* ExtentHeap::split_high(Extent* hole, std::uint64_t bytes, std::uint8_t keeper) {
+  Extent* block = arena_.take(keeper);
   block->address = hole->address + hole->bytes - bytes;
   block->bytes = bytes;
   block->region = hole->region;
@@ -131,7 +131,7 @@ Extent* ExtentHeap::split_high(Extent* hole, std::uint64_t bytes) {
   return block;
 }
 
-Extent* ExtentHeap::allocate(std::uint64_t bytes, std::uint32_t lane) {
+Extent* ExtentHeap::allocate(std::uint64_t bytes, std::uint32_t lane, std::uint8_t keeper) {
   const std::uint64_t need = round_request(bytes);
   if (need == 0) return nullptr;
   Extent* block = lane == 0 ? nullptr : bins_of(lane).pick(need, policy_.candidates);
@@ -145,7 +145,7 @@ Extent* ExtentHeap::allocate(std::uint64_t bytes, std::uint32_t lane) {
   if (block == nullptr) return nullptr;
   if (block->bytes != need) {
     const bool at_high_end = need >= policy_.beside_older_from_bytes && older_is_behind(*block);
-    block = at_high_end ? split_high(block, need) : split_low(block, need);
+    block = at_high_end ? split_high(block, need, keeper) : split_low(block, need, keeper);
   } else {
     bins_of(lane).remove(block);
     if (block->previous != nullptr) block->previous->next_is_free = false;

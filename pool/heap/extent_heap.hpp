@@ -52,8 +52,8 @@ class ExtentHeap {
 
   /// A block of exactly round(bytes) carved from the best of a few candidates: the tightest, then the lowest
   /// address, from `lane`, or from lane 0 when that has a tighter one; nullptr only when no hole of either fits. State live, owner's
-  /// fields zero on return. O(1). Throws std::bad_alloc.
-  Extent* allocate(std::uint64_t bytes, std::uint32_t lane = 0);
+  /// fields zero on return. O(1). Throws std::bad_alloc. `keeper`: as ExtentArena has it.
+  Extent* allocate(std::uint64_t bytes, std::uint32_t lane = 0, std::uint8_t keeper = 0);
   /// live, deferred or absent -> free in `lane`, coalesced with free neighbours of that lane and no larger ones of lane 0. Returns the resulting hole. O(1).
   /// Precondition: the owner has unlinked a deferred extent from its list.
   Extent* free(Extent* extent, std::uint32_t lane = 0) noexcept;
@@ -126,8 +126,8 @@ class ExtentHeap {
   RegionRecord* insert_region(std::uint64_t address, std::uint64_t bytes, void* owner, ExtentState state);
   static PageIndex& pages(Region* region) { return static_cast<RegionRecord*>(region)->pages; }
   static const PageIndex& pages(const Region* region) { return static_cast<const RegionRecord*>(region)->pages; }
-  Extent* split_low(Extent* hole, std::uint64_t bytes);
-  Extent* split_high(Extent* hole, std::uint64_t bytes);
+  Extent* split_low(Extent* hole, std::uint64_t bytes, std::uint8_t keeper = 0);
+  Extent* split_high(Extent* hole, std::uint64_t bytes, std::uint8_t keeper = 0);
   static bool older_is_behind(const Extent& hole) noexcept;
   Extent* cut_out(Extent* hole, std::uint64_t address, std::uint64_t bytes);
   void link_behind(Extent* extent, Extent* rest, std::uint64_t bytes) noexcept;

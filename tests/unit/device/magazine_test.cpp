@@ -1,8 +1,11 @@
 // Magazines: a hit is the thread's own business; whatever anybody is told, or needs, is as if there were none.
+#include <algorithm>
 #include <atomic>
 #include <deque>
+#include <iterator>
 #include <mutex>
 #include <random>
+#include <set>
 #include <stdexcept>
 #include <thread>
 
@@ -196,6 +199,34 @@ TEST_CASE("magazines: two threads that free the same blocks: each is freed once"
     CHECK(rig.pools().check() == "");
     CHECK(now(rig.counters().live_blocks) == 0);
   }
+}
+
+TEST_CASE("magazines: two threads that free what they allocate never get each other's blocks") {
+  Rig rig;
+  std::vector<CUdeviceptr> rings[2] = {std::vector<CUdeviceptr>(300, 0), std::vector<CUdeviceptr>(300, 0)};
+  std::set<CUdeviceptr> seen[2];
+  std::atomic<int> warm{0};
+  const auto work = [&](std::size_t which) {
+    cuCtxSetCurrent(rig.context());
+    churn(rig, rings[which], 4096, 6000);
+    for (warm.fetch_add(1); warm.load() != 2;) std::this_thread::yield();
+    for (int i = 0; i < 20'000; ++i) {
+      churn(rig, rings[which], 4096, 1);
+      std::rotate(rings[which].begin(), rings[which].begin() + 1, rings[which].end());
+      seen[which].insert(rings[which].back());
+    }
+    for (warm.fetch_add(1); warm.load() != 4;) std::this_thread::yield();  // an end gives back what others then find
+    rig.pools().thread_ending();
+  };
+  std::thread other(work, 1);
+  work(0);
+  other.join();
+  std::vector<CUdeviceptr> both;
+  std::set_intersection(seen[0].begin(), seen[0].end(), seen[1].begin(), seen[1].end(), std::back_inserter(both));
+  CHECK(seen[0].size() >= 300);
+  CHECK(both.empty());
+  for (const auto& ring : rings) free_them(rig, ring);
+  CHECK(rig.pools().check() == "");
 }
 
 TEST_CASE("magazines: a context ends with blocks live, kept and freed; the next one knows none of them") {
