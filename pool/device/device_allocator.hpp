@@ -89,6 +89,8 @@ class DeviceAllocator {
   // --- no driver call ---------------------------------------------------------------------------------
   /// A live block from memory that is free now, or nullptr. Throws std::bad_alloc.
   virtual heap::Extent* allocate(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) = 0;
+  /// The block goes on as another extent, which lies with others of that keeper. Throws std::bad_alloc with nothing changed.
+  virtual heap::Extent* rehome(heap::Extent* block, std::uint8_t) { return block; }
   /// live -> deferred.
   virtual void defer(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) = 0;
   /// live or deferred -> free: nothing on the GPU can touch it any more.

@@ -143,6 +143,7 @@ class DevicePool {
   bool find_magazine(ContextPool& home, MagazineUser& user) CUPOOL_REQUIRES(device_.lock);
   bool open(Magazine& magazine, std::uint64_t budget_bytes) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   heap::Extent* take_kept(ContextPool& home, const AllocationRequest& request, MagazineUser& user) CUPOOL_REQUIRES(device_.lock);
+  heap::Extent* rehome(Magazine& magazine, ContextPool& home, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void refill(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   Rack* make_rack(Magazine& magazine, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   bool add_from_hole(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) CUPOOL_REQUIRES(device_.lock, magazine.lock);

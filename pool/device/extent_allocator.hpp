@@ -11,6 +11,7 @@ namespace cupool::device {
 class ExtentAllocator : public DeviceAllocator {
  public:
   heap::Extent* allocate(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
+  heap::Extent* rehome(heap::Extent* block, std::uint8_t keeper) override { return heap_.rehome(block, keeper); }
   void defer(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;
   void recycle(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;
   void recycle_in_lane(DeviceState& device, heap::Extent* extent, std::uint32_t lane) CUPOOL_REQUIRES(device.lock) override;

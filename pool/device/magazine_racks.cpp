@@ -63,6 +63,18 @@ bool DevicePool::add_from_hole(Magazine& magazine, ContextPool& home, const Allo
   return true;
 }
 
+/// A cached block, from now on an extent with the others of this magazine if that can be.
+Extent* DevicePool::rehome(Magazine& magazine, ContextPool& home, Extent* extent) {
+  if (extent->keeper == magazine.number) return extent;
+  home.kept->table.remove(*extent);
+  try {
+    extent = home.pooled->rehome(extent, magazine.number);
+  } catch (const std::bad_alloc&) {
+  }
+  extent->is_in_table = home.kept->table.insert(extent);
+  return extent;
+}
+
 /// From the depot, else from holes; no driver call, and nothing that is not free anyway.
 void DevicePool::refill(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) {
   if (request.bytes > kLargestSmallBlock_bytes) {
@@ -82,7 +94,7 @@ void DevicePool::refill(Magazine& magazine, ContextPool& home, const AllocationR
     home.kept->bytes -= request.bytes;
     kept_bytes_ -= request.bytes;
     change_kept(magazine, static_cast<std::int64_t>(request.bytes));
-    rack.push(depot.pop());
+    rack.push(rehome(magazine, home, depot.pop()));
   }
 }
 

@@ -131,6 +131,22 @@ Extent* ExtentHeap::split_high(Extent* hole, std::uint64_t bytes, std::uint8_t k
   return block;
 }
 
+/// `fresh` stands where `extent` stood, which is in no bin.
+Extent* ExtentHeap::move(Extent* extent, Extent* fresh) noexcept {
+  const std::uint8_t keeper = fresh->keeper;
+  *fresh = *extent;
+  fresh->keeper = keeper;
+  if (fresh->previous != nullptr) fresh->previous->next = fresh;
+  else fresh->region->first = fresh;
+  if (fresh->next != nullptr) fresh->next->previous = fresh;
+  pages(fresh->region).replace(extent, fresh);
+  extent->state = ExtentState::free;
+  arena_.give_back(extent);
+  return fresh;
+}
+
+Extent* ExtentHeap::rehome(Extent* block, std::uint8_t keeper) { return block->keeper == keeper ? block : move(block, arena_.take(keeper)); }
+
 Extent* ExtentHeap::allocate(std::uint64_t bytes, std::uint32_t lane, std::uint8_t keeper) {
   const std::uint64_t need = round_request(bytes);
   if (need == 0) return nullptr;
@@ -147,7 +163,9 @@ Extent* ExtentHeap::allocate(std::uint64_t bytes, std::uint32_t lane, std::uint8
     const bool at_high_end = need >= policy_.beside_older_from_bytes && older_is_behind(*block);
     block = at_high_end ? split_high(block, need, keeper) : split_low(block, need, keeper);
   } else {
+    Extent* own = keeper != 0 && block->keeper != keeper ? arena_.take(keeper) : nullptr;
     bins_of(lane).remove(block);
+    if (own != nullptr) block = move(block, own);
     if (block->previous != nullptr) block->previous->next_is_free = false;
     if (block->next != nullptr) block->next->previous_is_free = false;
   }

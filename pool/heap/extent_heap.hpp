@@ -54,6 +54,8 @@ class ExtentHeap {
   /// address, from `lane`, or from lane 0 when that has a tighter one; nullptr only when no hole of either fits. State live, owner's
   /// fields zero on return. O(1). Throws std::bad_alloc. `keeper`: as ExtentArena has it.
   Extent* allocate(std::uint64_t bytes, std::uint32_t lane = 0, std::uint8_t keeper = 0);
+  /// The block, as an extent in `keeper`'s pages; the one that it had is gone. Throws std::bad_alloc with nothing changed.
+  Extent* rehome(Extent* block, std::uint8_t keeper);
   /// live, deferred or absent -> free in `lane`, coalesced with free neighbours of that lane and no larger ones of lane 0. Returns the resulting hole. O(1).
   /// Precondition: the owner has unlinked a deferred extent from its list.
   Extent* free(Extent* extent, std::uint32_t lane = 0) noexcept;
@@ -126,6 +128,7 @@ class ExtentHeap {
   RegionRecord* insert_region(std::uint64_t address, std::uint64_t bytes, void* owner, ExtentState state);
   static PageIndex& pages(Region* region) { return static_cast<RegionRecord*>(region)->pages; }
   static const PageIndex& pages(const Region* region) { return static_cast<const RegionRecord*>(region)->pages; }
+  Extent* move(Extent* extent, Extent* fresh) noexcept;
   Extent* split_low(Extent* hole, std::uint64_t bytes, std::uint8_t keeper = 0);
   Extent* split_high(Extent* hole, std::uint64_t bytes, std::uint8_t keeper = 0);
   static bool older_is_behind(const Extent& hole) noexcept;

@@ -72,6 +72,7 @@ class Run {
     if (dice < 2) return toggle_region();
     if (dice < 50) return allocate();
     if (dice < 60) return defer();
+    if (dice < 65) return rehome();
     if (dice < 92) return release();
     look();
   }
@@ -120,11 +121,13 @@ class Run {
   void allocate() {
     const std::uint64_t bytes = 1 + random_() % (std::uint64_t{1} << (random_() % 8 == 0 ? 22 : 1 + random_() % small_bits_));
     const std::uint64_t need = round_request(bytes);
-    Extent* extent = heap_.allocate(bytes);
+    const std::uint8_t keeper = draw_keeper();
+    Extent* extent = heap_.allocate(bytes, 0, keeper);
     if (extent == nullptr) {
       REQUIRE(model_.largest() < need);
       return;
     }
+    REQUIRE((keeper == 0 || extent->keeper == keeper));
     REQUIRE(extent->bytes == need);
     REQUIRE(model_.carve(extent->address, need));
     bases_.push_back(extent->address);
@@ -140,6 +143,20 @@ class Run {
     heap_.defer(extent);
     model_.rows.at(*base).state = ExtentState::deferred;
   }
+
+  void rehome() {
+    const std::uint64_t* base = draw();
+    if (base == nullptr) return;
+    const Extent before = *heap_.find(*base);
+    const std::uint8_t keeper = draw_keeper();
+    Extent* after = heap_.rehome(heap_.find(*base), keeper);
+    REQUIRE(after->keeper == keeper);
+    REQUIRE(heap_.find(*base) == after);
+    REQUIRE(after->bytes == before.bytes);
+    REQUIRE(after->birth == before.birth);
+  }
+
+  std::uint8_t draw_keeper() { return static_cast<std::uint8_t>(random_() % 4); }
 
   void release() {
     std::uint64_t* base = draw();

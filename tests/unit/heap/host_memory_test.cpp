@@ -37,6 +37,37 @@ int fail_each_allocation(Action&& action, Unchanged&& unchanged) {
 
 }  // namespace
 
+TEST_CASE("a block that cannot move to another keeper's page for want of host memory stays where it is") {
+  ExtentHeap heap;
+  heap.add_region(kBase, 2 * kMiB, nullptr);
+  Extent* block = heap.allocate(4096);
+  Extent* exact = heap.allocate(2 * kMiB - 4096);
+  heap.free(exact);
+  const int failures = fail_each_allocation(
+      [&] {
+        if (block->keeper == 0) block = heap.rehome(block, 1);
+      },
+      [&] {
+        REQUIRE(heap.find(kBase) == block);
+        REQUIRE(heap.check() == "");
+      });
+  CHECK(failures >= 1);
+  CHECK(block->keeper == 1);
+  Extent* other = nullptr;
+  const int more_failures = fail_each_allocation(
+      [&] {
+        if (other == nullptr) other = heap.allocate(2 * kMiB - 4096, 0, 2);
+      },
+      [&] {
+        REQUIRE(heap.free_bytes() == 2 * kMiB - 4096);
+        REQUIRE(heap.check() == "");
+      });
+  CHECK(more_failures >= 1);
+  REQUIRE(other != nullptr);
+  CHECK(other->keeper == 2);
+  CHECK(heap.check() == "");
+}
+
 TEST_CASE("add_region without host memory leaves the heap as it was") {
   // 257 and 513 regions: the first and later leaves of the table split at 256 rows.
   for (const std::size_t before : {0, 1, 4, 8, 256, 511}) {
