@@ -215,7 +215,9 @@ void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std
 
 std::string DevicePool::check() {
   const MutexLock lock(device_.lock);
+  if (std::string broken = check_promises(); !broken.empty()) return broken;
   close_magazines();
+  if (promised_.bytes != 0 || promised_.requested_bytes != 0 || promised_.blocks != 0) return "closed magazines have allowances";
   if (kept_bytes_ != 0) return "closed magazines and empty depots keep bytes";
   std::uint64_t reserved_bytes = 0;
   for (const auto& home : homes_) {

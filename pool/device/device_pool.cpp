@@ -37,6 +37,7 @@ CUdeviceptr DevicePool::book(Extent* extent, const AllocationRequest& request, s
   }
   if (request.mempool != 0) [[unlikely]] extent->flags = static_cast<std::uint8_t>(request.mempool << kMempoolShift);
   count_live(*extent, 1);
+  if (has_several_magazines_.load(std::memory_order_relaxed)) [[unlikely]] keep_promises();
   look_for_peak();
   if (request.mempool != 0) [[unlikely]] look_for_mempool_peak(request.mempool);
   device_.note(EventKind::allocate, extent->allocated_ticks, *extent, thread, request.stream.identity);
@@ -283,6 +284,7 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
   contexts.unpin(home);
   if (!status.ok()) {
     count_live(before, 1);
+    if (has_several_magazines_.load(std::memory_order_relaxed)) keep_promises();
     device_.counters().frees.take_back();
   }
   if (status.code() == CUDA_ERROR_NOT_READY) {  // something captures

@@ -174,6 +174,12 @@ class DevicePool {
   std::uint64_t depot_limit_bytes() CUPOOL_REQUIRES(device_.lock);
   bool keep_in_depot(heap::Extent* extent, std::uint64_t limit_bytes) CUPOOL_REQUIRES(device_.lock);
   void look_for_peak() CUPOOL_REQUIRES(device_.lock);
+  LiveSum headroom() const CUPOOL_REQUIRES(device_.lock);
+  void grant(Magazine& magazine, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  void use_allowance(Magazine& magazine, const LiveSum& told) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  std::string check_promises() const CUPOOL_REQUIRES(device_.lock);
+  void keep_promises() CUPOOL_REQUIRES(device_.lock);
+  void take_back_allowance(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   std::uint64_t collect_timeline(std::vector<observe::Event>& out) CUPOOL_REQUIRES(device_.lock);
 
   // stream_magazines.cpp
@@ -308,6 +314,7 @@ class DevicePool {
   std::unordered_map<std::uint64_t, std::uint32_t> paged_memops_ CUPOOL_GUARDED_BY(device_.lock);  ///< of mapped handles; else in RegionInfo
   std::atomic<bool> peak_is_new_{false};  ///< written under the lock
   std::atomic<bool> has_several_magazines_{false};
+  LiveSum promised_ CUPOOL_GUARDED_BY(device_.lock);  ///< Σ what the magazines may let live besides; with what lives no more than the peaks
   const MagazineSurroundings surroundings_;
   std::vector<std::unique_ptr<Magazine>> magazines_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint64_t kept_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< small blocks that are nobody's, in magazines and depots

@@ -60,6 +60,13 @@ struct KeptBlocks {
   std::uint64_t bytes = 0;              ///< Σ depot
 };
 
+/// Of the three gauges of what lives whose peaks are exact: bytes, requested bytes, blocks.
+struct LiveSum {
+  std::int64_t bytes = 0;
+  std::int64_t requested_bytes = 0;
+  std::int64_t blocks = 0;
+};
+
 struct alignas(128) Magazine {
   static constexpr std::uint32_t kMostFrees = 255;   ///< with the next one they join the deferred frees
   static constexpr std::uint32_t kMostBatch = 256;
@@ -114,6 +121,9 @@ struct alignas(128) Magazine {
   std::uint64_t end_buffer_id CUPOOL_GUARDED_BY(lock) = 0;
   std::uint64_t budget_bytes = 0;  ///< as kMostBytes, or less where memory is short. Written under both locks
   std::uint64_t free_budget_bytes = 0;  ///< of it, for frees that have no event yet. Likewise
+  /// Where there are several magazines, so much more than the device was told may live by this one: its part of what lies between what lives and
+  /// the peaks. Without, two of them could reach a peak together which neither sees. Written under both locks.
+  LiveSum allowance;
   std::uint64_t taken_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< out of the racks since the device was last told, less what streams put in
   std::uint64_t freed_bytes CUPOOL_GUARDED_BY(lock) = 0;
   heap::Extent* freed CUPOOL_GUARDED_BY(lock) = nullptr;  ///< through bin_next, newest first
@@ -155,7 +165,7 @@ struct alignas(128) Magazine {
   /// Of a block that is this thread's by now: was it the one that was looked for? It may have gone back to the heap and come again as another.
   static bool is_block_at(const heap::Extent& extent, CUdeviceptr address) { return extent.address == address && extent.is_in_table; }
   bool may_be_peak(std::uint64_t requested_bytes, std::uint64_t bytes) const;
-  bool is_above_told(std::uint64_t requested_bytes, std::uint64_t bytes) const;
+  bool may_be_mempool_peak(std::uint64_t bytes) const;
   CUdeviceptr hand_out(Rack& rack, std::uint64_t requested_bytes, std::uint8_t flags, std::uint16_t thread) CUPOOL_REQUIRES(lock);
   void count_free(const heap::Extent& extent);
 };
@@ -192,16 +202,26 @@ inline CUdeviceptr Magazine::allocate(CUcontext asking, std::uint64_t requested_
   return may_be_peak(requested_bytes, bytes) ? 0 : hand_out(rack, requested_bytes, 0, thread);
 }
 
+/// Could a block more be a new peak, together with what other magazines do?
 inline bool Magazine::may_be_peak(std::uint64_t requested_bytes, std::uint64_t bytes) const {
+  if (around.has_several.load(std::memory_order_relaxed)) {
+    const auto is_above = [](const std::atomic<std::uint64_t>& here, std::uint64_t more, std::int64_t allowed) {
+      return static_cast<std::int64_t>(here.load(std::memory_order_relaxed) + more) > allowed;
+    };
+    return is_above(shard.live_bytes, bytes, allowance.bytes) || is_above(shard.requested_bytes, requested_bytes, allowance.requested_bytes) ||
+           is_above(shard.live_blocks, 1, allowance.blocks);
+  }
   const observe::Counters& counters = around.counters;
   return would_be_peak(counters.live_bytes, shard.live_bytes, bytes) || would_be_peak(counters.requested_bytes, shard.requested_bytes, requested_bytes) ||
          would_be_peak(counters.live_blocks, shard.live_blocks, 1);
 }
 
-/// Would more live here than the device knows of? Several threads that do so are a peak together which none of them sees.
-inline bool Magazine::is_above_told(std::uint64_t requested_bytes, std::uint64_t bytes) const {
-  const auto is_above = [](const std::atomic<std::uint64_t>& here, std::uint64_t more) { return static_cast<std::int64_t>(here.load(std::memory_order_relaxed) + more) > 0; };
-  return is_above(mempool_bytes, bytes) || is_above(shard.live_bytes, bytes) || is_above(shard.requested_bytes, requested_bytes) || is_above(shard.live_blocks, 1);
+/// Where there are several magazines: would more live in the memory pool than the device knows of?
+inline bool Magazine::may_be_mempool_peak(std::uint64_t bytes) const {
+  const std::uint64_t here_bytes = mempool_bytes.load(std::memory_order_relaxed) + bytes;
+  if (around.has_several.load(std::memory_order_relaxed) && static_cast<std::int64_t>(here_bytes) > 0) return true;
+  const MempoolUse& use = around.mempools[mempool];
+  return use.used_bytes.load(std::memory_order_relaxed) + here_bytes > use.used_high_bytes.load(std::memory_order_relaxed);
 }
 
 /// The next one of the rack. Precondition: there is one.
@@ -266,10 +286,7 @@ inline CUdeviceptr Magazine::allocate_on(CUcontext asking, std::uint64_t identit
   if (own == nullptr) return 0;
   SizedRack& sized = own->sizes.at(bytes);
   if (sized.bytes != bytes || sized.rack.first == nullptr || next_buffer_id == end_buffer_id) return 0;
-  const MempoolUse& use = around.mempools[mempool];
-  const std::uint64_t used_bytes = use.used_bytes.load(std::memory_order_relaxed) + mempool_bytes.load(std::memory_order_relaxed) + bytes;
-  if (used_bytes > use.used_high_bytes.load(std::memory_order_relaxed) || may_be_peak(requested_bytes, bytes)) return 0;
-  if (around.has_several.load(std::memory_order_relaxed) && is_above_told(requested_bytes, bytes)) return 0;
+  if (may_be_mempool_peak(bytes) || may_be_peak(requested_bytes, bytes)) return 0;
   add(mempool_bytes, bytes);
   ordered_bytes -= bytes;
   return hand_out(sized.rack, requested_bytes, static_cast<std::uint8_t>(mempool << kMempoolShift), thread);

@@ -108,6 +108,7 @@ Extent* DevicePool::take_kept(ContextPool& home, const AllocationRequest& reques
   Rack& rack = *rack_of_size;
   while (rack.first == nullptr && magazine.open_parcel()) {
   }
+  if (rack.first != nullptr) grant(magazine, request);  // it had one, and was not to hand it out
   if (rack.first == nullptr) refill(magazine, home, request, rack);
   if (rack.first == nullptr) return nullptr;
   Extent* extent = rack.pop();
@@ -134,9 +135,12 @@ void DevicePool::tell(Magazine& magazine) {
   counters.allocations.add(take(shard.allocations));
   counters.frees.add(take(shard.frees));
   counters.rung_hole.add(take(shard.rung_hole));
-  counters.live_bytes.shift(static_cast<std::int64_t>(take(shard.live_bytes)));
-  counters.requested_bytes.shift(static_cast<std::int64_t>(take(shard.requested_bytes)));
-  counters.live_blocks.shift(static_cast<std::int64_t>(take(shard.live_blocks)));
+  const LiveSum told{static_cast<std::int64_t>(take(shard.live_bytes)), static_cast<std::int64_t>(take(shard.requested_bytes)),
+                     static_cast<std::int64_t>(take(shard.live_blocks))};
+  counters.live_bytes.shift(told.bytes);
+  counters.requested_bytes.shift(told.requested_bytes);
+  counters.live_blocks.shift(told.blocks);
+  if (magazines_.size() > 1) use_allowance(magazine, told);
   look_for_peak();
   counters.deferred_bytes.add(static_cast<std::int64_t>(take(shard.deferred_bytes)));
   tell_mempool(magazine);
@@ -202,15 +206,6 @@ void DevicePool::deliver(Parcel* parcel, std::uint64_t now, std::uint64_t depot_
     extent = next;
   }
   Magazine::put(*parcel, owner.spare);
-}
-
-/// Would this request look like a new peak only because frees of other threads are not told yet? They may be idle for long.
-bool DevicePool::counts_run_ahead(const AllocationRequest& request) {
-  const auto is_above = [](const observe::Gauge& gauge, std::uint64_t more) {
-    return gauge.current.load(std::memory_order_relaxed) + more > gauge.peak.load(std::memory_order_relaxed);
-  };
-  const observe::Counters& counters = device_.counters();
-  return magazines_.size() > 1 && (is_above(counters.live_bytes, request.bytes) || is_above(counters.requested_bytes, request.requested_bytes) || is_above(counters.live_blocks, 1));
 }
 
 /// A report that did not wait for this thread has left its magazine closed to it.
@@ -281,6 +276,7 @@ bool DevicePool::send_with_own(const ContextPool& home, Extent* extent, std::uin
   const OwnerInside held(magazine->lock);
   tell(*magazine);
   unbook(*extent);
+  if (magazines_.size() > 1) use_allowance(*magazine, {-static_cast<std::int64_t>(extent->bytes), -static_cast<std::int64_t>(extent->requested_bytes), -1});
   device_.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
   device_.note(EventKind::free_requested, ticks(), *extent, thread);
   extent->state = ExtentState::cached;
@@ -295,6 +291,7 @@ bool DevicePool::send_with_own(const ContextPool& home, Extent* extent, std::uin
 /// Everything in it is where it would be without magazines; it stays closed until its thread asks the device for a small block.
 void DevicePool::close(Magazine& magazine) {
   send(magazine);
+  use_allowance(magazine, LiveSum{magazine.allowance});
   while (magazine.open_parcel()) {
   }
   for (Rack& rack : magazine.racks) {
@@ -323,28 +320,6 @@ bool DevicePool::close_magazines(BusyOwners busy) {
     home->kept->bytes = 0;
   }
   return are_all;
-}
-
-/// The peaks of what is live, with what the counters do not say yet: exact while no other thread is in its magazine.
-void DevicePool::look_for_peak() {
-  observe::Counters& counters = device_.counters();
-  std::uint64_t live_bytes = 0;
-  std::uint64_t requested_bytes = 0;
-  std::uint64_t live_blocks = 0;
-  for (const auto& magazine : magazines_) {
-    live_bytes += magazine->shard.live_bytes.load(std::memory_order_relaxed);
-    requested_bytes += magazine->shard.requested_bytes.load(std::memory_order_relaxed);
-    live_blocks += magazine->shard.live_blocks.load(std::memory_order_relaxed);
-  }
-  const auto raise = [](observe::Gauge& gauge, std::uint64_t more) {
-    const std::uint64_t now = gauge.current.load(std::memory_order_relaxed) + more;
-    const bool is_new = now > gauge.peak.load(std::memory_order_relaxed) && now < ~std::uint64_t{0} / 2;  // below 0: another thread is in between
-    if (is_new) gauge.peak.store(now, std::memory_order_relaxed);
-    return is_new;
-  };
-  if (raise(counters.live_bytes, live_bytes)) peak_is_new_.store(true, std::memory_order_relaxed);
-  raise(counters.requested_bytes, requested_bytes);
-  raise(counters.live_blocks, live_blocks);
 }
 
 /// The newest events of the device and of what its threads did by themselves, oldest first, in ticks. Returns how many are lost.

@@ -87,6 +87,7 @@ Extent* DevicePool::take_for_stream(ContextPool& home, const AllocationRequest& 
   if (own == nullptr) return nullptr;
   SizedRack& sized = own->sizes.at(request.bytes);
   if (sized.bytes != request.bytes || sized.rack.first == nullptr) return nullptr;
+  grant(magazine, request);
   Extent* extent = sized.rack.pop();
   magazine.ordered_bytes -= extent->bytes;
   change_kept(magazine, -static_cast<std::int64_t>(extent->bytes));

@@ -1,0 +1,106 @@
+// Magazines and peaks: what lives by several magazines together is never above a peak that nobody has noted.
+//
+// One magazine alone compares what the device was told with the peaks. Of several each has an allowance: so much more may live by it, and all
+// allowances with what the device was told are no more than the peaks. Who has used up its own asks under the lock, where a block is
+// counted exactly, and gets half of what is left; and what it freed it may allocate again. When a block that was not promised brings a peak near, all allowances are taken back.
+// Source of the idea: O'Neil, The escrow transactional method (1986).
+#include <algorithm>
+
+#include "pool/device/device_pool.hpp"
+#include "pool/device/magazine.hpp"
+
+namespace cupool::device {
+
+/// The peaks of what is live, with what the counters do not say yet: exact while no other thread is in its magazine.
+void DevicePool::look_for_peak() {
+  observe::Counters& counters = device_.counters();
+  std::uint64_t live_bytes = 0;
+  std::uint64_t requested_bytes = 0;
+  std::uint64_t live_blocks = 0;
+  for (const auto& magazine : magazines_) {
+    live_bytes += magazine->shard.live_bytes.load(std::memory_order_relaxed);
+    requested_bytes += magazine->shard.requested_bytes.load(std::memory_order_relaxed);
+    live_blocks += magazine->shard.live_blocks.load(std::memory_order_relaxed);
+  }
+  const auto raise = [](observe::Gauge& gauge, std::uint64_t more) {
+    const std::uint64_t now = gauge.current.load(std::memory_order_relaxed) + more;
+    const bool is_new = now > gauge.peak.load(std::memory_order_relaxed) && now < ~std::uint64_t{0} / 2;  // below 0: another thread is in between
+    if (is_new) gauge.peak.store(now, std::memory_order_relaxed);
+    return is_new;
+  };
+  if (raise(counters.live_bytes, live_bytes)) peak_is_new_.store(true, std::memory_order_relaxed);
+  raise(counters.requested_bytes, requested_bytes);
+  raise(counters.live_blocks, live_blocks);
+}
+
+/// Would this request look like a new peak only because frees of other threads are not told yet? They may be idle for long.
+bool DevicePool::counts_run_ahead(const AllocationRequest& request) {
+  const auto is_above = [](const observe::Gauge& gauge, std::uint64_t more) {
+    return gauge.current.load(std::memory_order_relaxed) + more > gauge.peak.load(std::memory_order_relaxed);
+  };
+  const observe::Counters& counters = device_.counters();
+  return magazines_.size() > 1 && (is_above(counters.live_bytes, request.bytes) || is_above(counters.requested_bytes, request.requested_bytes) || is_above(counters.live_blocks, 1));
+}
+
+/// What more could live, with what is promised already, without a new peak. Below 0: one is near, and what is promised could make it.
+LiveSum DevicePool::headroom() const {
+  const auto below_peak = [](const observe::Gauge& gauge) {
+    return static_cast<std::int64_t>(gauge.peak.load(std::memory_order_relaxed) - gauge.current.load(std::memory_order_relaxed));
+  };
+  const observe::Counters& counters = device_.live.counters;
+  return {below_peak(counters.live_bytes) - promised_.bytes, below_peak(counters.requested_bytes) - promised_.requested_bytes,
+          below_peak(counters.live_blocks) - promised_.blocks};
+}
+
+/// So many more blocks like this one may live by this magazine from now on that the other half of what is left is for the next that asks.
+void DevicePool::grant(Magazine& magazine, const AllocationRequest& request) {
+  use_allowance(magazine, LiveSum{magazine.allowance});  // less than one block
+  const LiveSum left = headroom();
+  const LiveSum one{static_cast<std::int64_t>(request.bytes), static_cast<std::int64_t>(request.requested_bytes), 1};
+  const std::int64_t count = std::min({left.bytes / one.bytes, left.requested_bytes / one.requested_bytes, left.blocks});
+  const std::int64_t granted = (count - 1) / 2;  // one is for this very request
+  if (granted > 0) use_allowance(magazine, {-granted * one.bytes, -granted * one.requested_bytes, -granted});
+}
+
+/// What lives by the magazine is told, and so much less may besides; or fewer blocks live, which the thread is likely to want again.
+void DevicePool::use_allowance(Magazine& magazine, const LiveSum& told) {
+  const auto use = [](std::int64_t& allowed, std::int64_t& promised, std::int64_t used) {
+    const std::int64_t less = std::min(used, allowed);
+    allowed -= less;
+    promised -= less;
+  };
+  use(magazine.allowance.bytes, promised_.bytes, told.bytes);
+  use(magazine.allowance.requested_bytes, promised_.requested_bytes, told.requested_bytes);
+  use(magazine.allowance.blocks, promised_.blocks, told.blocks);
+}
+
+/// What lives has grown by a block that was not promised to anybody: where a new peak is near, nobody may add to it unseen.
+void DevicePool::keep_promises() {
+  const LiveSum left = headroom();
+  if (left.bytes >= 0 && left.requested_bytes >= 0 && left.blocks >= 0) return;
+  const auto has_allowance = [](const Magazine& magazine, std::uint64_t) {
+    return magazine.allowance.bytes != 0 || magazine.allowance.requested_bytes != 0 || magazine.allowance.blocks != 0;
+  };
+  visit_open_magazines(&DevicePool::take_back_allowance, nullptr, BusyOwners::wait_for, has_allowance);
+}
+
+std::string DevicePool::check_promises() const {
+  LiveSum sum;
+  for (const auto& magazine : magazines_) {
+    sum.bytes += magazine->allowance.bytes;
+    sum.requested_bytes += magazine->allowance.requested_bytes;
+    sum.blocks += magazine->allowance.blocks;
+  }
+  if (sum.bytes != promised_.bytes || sum.requested_bytes != promised_.requested_bytes || sum.blocks != promised_.blocks)
+    return "what is promised is not the sum of the magazines' allowances";
+  const LiveSum left = headroom();
+  const bool is_above = (sum.bytes > 0 && left.bytes < 0) || (sum.requested_bytes > 0 && left.requested_bytes < 0) || (sum.blocks > 0 && left.blocks < 0);
+  return is_above ? "what lives and what is promised are above a peak" : "";
+}
+
+void DevicePool::take_back_allowance(Magazine& magazine) {
+  tell(magazine);
+  use_allowance(magazine, LiveSum{magazine.allowance});
+}
+
+}  // namespace cupool::device
