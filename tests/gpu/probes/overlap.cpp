@@ -106,6 +106,29 @@ void ask_two_contexts(const Session& session) {
   prepare(CU(cuCtxSetCurrent)(session.context), "cuCtxSetCurrent");
 }
 
+/// One handle mapped a second time: what is written by one address is to be read by the other once the work is over (CUDA Programming Guide,
+/// virtual aliasing). A page heap could then move what is free in a handle that is in use elsewhere.
+void ask_two_addresses(const Session& session, const Busy& busy) {
+  constexpr std::size_t kBytes = 4 << 20;
+  Mapping mapping(session.device, kBytes);
+  CUdeviceptr second = 0;
+  prepare(CU(cuMemAddressReserve)(&second, kBytes, 0, 0, 0), "cuMemAddressReserve");
+  const CUresult mapped = CU(cuMemMap)(second, kBytes, 0, mapping.handle(), 0);
+  answer("cuMemMap of a handle that is mapped elsewhere", mapped);
+  if (mapped == CUDA_SUCCESS) {
+    answer("cuMemSetAccess of the second address", grant(second, kBytes, session.device));
+    prepare(CU(cuMemsetD8Async)(mapping.address() + kBytes / 2, 0x6B, kBytes / 2, busy.stream()), "cuMemsetD8Async");
+    prepare(CU(cuStreamSynchronize)(busy.stream()), "cuStreamSynchronize");
+    verify_bytes("bytes written by one address are read by the other", second + kBytes - 4096, 0x6B);
+    prepare(CU(cuMemsetD8Async)(second, 0x2D, kBytes, busy.stream()), "cuMemsetD8Async");
+    answer("cuMemUnmap of the first address while a stream works by the second", mapping.unmap());
+    prepare(CU(cuStreamSynchronize)(busy.stream()), "cuStreamSynchronize");
+    verify_bytes("… which then has what was written", second, 0x2D);
+    prepare(CU(cuMemUnmap)(second, kBytes), "cuMemUnmap");
+  }
+  prepare(CU(cuMemAddressFree)(second, kBytes), "cuMemAddressFree");
+}
+
 void ask_two_devices(const Session& session) {
   int number = 0;
   prepare(CU(cuDeviceGetCount)(&number), "cuDeviceGetCount");
@@ -130,6 +153,7 @@ void ask_overlap(Session& session) {
   ask_plain_calls(session, busy);
   group("virtual memory", [&] { ask_virtual_calls(session, busy); });
   group("a neighbour's bytes", [&] { ask_neighbour_survives(session, busy); });
+  group("two addresses", [&] { ask_two_addresses(session, busy); });
 }
 
 void ask_vmm_copies(Session& session) {
