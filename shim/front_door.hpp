@@ -233,7 +233,8 @@ template <class... Rest>
 CUresult begin_capture(const Real<CUresult(CUstream, Rest...)>& real, CUstream stream, Rest... rest) {
   const bool is_threads_own = plain_handle(stream, real.is_per_thread()) == CU_STREAM_PER_THREAD;
   const std::uint64_t thread = is_threads_own ? StreamBook::thread_number() : 0;
-  const CUresult result = process().pools.begin_capture(stream_key(stream, real.is_per_thread()), [&] { return real(stream, rest...); }, mode_of(rest...), thread);
+  const auto begin = [&] { return real(stream, rest...); };
+  const CUresult result = process().pools.begin_capture(stream_key(stream, real.is_per_thread()), std::cref(begin), mode_of(rest...), thread);
   if (result == CUDA_SUCCESS && is_threads_own) thread_end::watch(thread);
   return result;
 }

@@ -1,5 +1,8 @@
 // Contexts, whose death takes their part of the pool with it, and captures, during which nothing is recorded.
 // CUDA Driver API 13.0 §6.7–6.8 (contexts), §6.9 (streams), §6.35 (green contexts).
+#include <functional>
+#include <new>
+#include <utility>
 #include <vector>
 
 #include "pool/device/fence.hpp"
@@ -40,10 +43,10 @@ CUresult end_context(Process& own, CUcontext context, Call&& call, IsDead&& is_d
   std::optional<bool> dead;
   const CUresult result = own.pools.end_context(context, call, [&] { return dead.emplace(is_dead()); });
   if (dead ? *dead : is_dead()) {
-    own.shared.context_ended(context, before);
+    own.streams.something_ended();  // first what cannot fail for want of host memory
     own.peers.context_ended(context);
     own.contexts.ended(context);
-    own.streams.something_ended();
+    own.shared.context_ended(context, before);
   }
   return result;
 }
@@ -232,9 +235,15 @@ CUresult create_green(const Real<CUresult(CUgreenCtx*, CUdevResourceDesc, CUdevi
                       CUdevResourceDesc description, CUdevice device, unsigned flags) {
   Process& own = process();
   const std::unique_lock turn = own.contexts.primary_turn(device);
+  ContextBook::Greens::node_type place;
+  try {
+    place = ContextBook::place_for_green();
+  } catch (const std::bad_alloc&) {  // what is allocated under one that nobody here knows would be nobody's
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   const CUresult result = with_room(real, out, description, device, flags);
   if (result != CUDA_SUCCESS || out == nullptr) return result;
-  own.contexts.set_green(*out, device);
+  own.contexts.set_green(*out, device, std::move(place));
   learn_primary(own, device);
   return result;
 }
@@ -259,7 +268,16 @@ CUresult context_from_green(const Real<CUresult(CUcontext*, CUgreenCtx)>& real, 
   Process& own = process();
   // Memory belongs to the primary, and outlives the green context. [?] that the driver sees it so.
   if (const std::optional<int> device = own.contexts.green_device(green)) {
-    if (CUcontext primary = own.contexts.primary(*device)) own.contexts.set_alias(*out, primary, green);
+    try {
+      CUcontext primary = own.contexts.primary(*device);
+      if (primary == nullptr) {
+        const std::unique_lock turn = own.contexts.primary_turn(*device);
+        primary = learn_primary(own, *device);
+      }
+      if (primary != nullptr) own.contexts.set_alias(*out, primary, green);
+    } catch (const std::bad_alloc&) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
   }
   return result;
 }
@@ -289,7 +307,9 @@ CUresult end_capture_by(const RealEnd& real, CUstream stream, Args... args) {
     if (real.result() == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) return true;
     return real.result() != CUDA_SUCCESS && own.api.cuStreamIsCapturing != nullptr && own.api.cuStreamIsCapturing(named, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
   };
-  return own.pools.end_capture(stream_key(stream, real.is_per_thread()), [&] { return real(stream, args...); }, still_capturing);
+  const auto end = [&] { return real(stream, args...); };
+  // By reference: a call that failed for want of host memory would reach the driver unnoticed.
+  return own.pools.end_capture(stream_key(stream, real.is_per_thread()), std::cref(end), std::cref(still_capturing));
 }
 
 }  // namespace
@@ -313,8 +333,9 @@ CUresult destroy_stream(const Real<CUresult(CUstream)>& real, CUstream stream) {
     own.pools.stream_ending(is_known ? own.contexts.owner(context) : nullptr, StreamBook::identity_of(stream));
     own.streams.something_ended();
   }
-  return own.pools.end_capture(
-      stream, [&] { return real(stream); }, [&] { return real.result() != CUDA_SUCCESS; });
+  const auto destroy = [&] { return real(stream); };
+  const auto still_capturing = [&] { return real.result() != CUDA_SUCCESS; };
+  return own.pools.end_capture(stream, std::cref(destroy), std::cref(still_capturing));
 }
 
 }  // namespace cupool::shim::front_door

@@ -1,5 +1,6 @@
 // Memory shared between processes. CUDA Driver API 13.0 §6.14 (cuIpc*).
 #include <atomic>
+#include <new>
 #include <string>
 
 #include "pool/ipc/block_handle.hpp"
@@ -18,8 +19,11 @@ CUresult refuse_paged(const Real<CUresult(CUipcMemHandle*, CUdeviceptr)>& real, 
   const CUresult result = real(out != nullptr ? &unused : nullptr, address);
   if (out == nullptr || (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_VALUE)) return result;
   process().pools.keep_to_segments();
-  if (!has_warned.exchange(true))
-    log::warn(std::string(real.symbol()) + " is refused for memory on mapped pages: with CUPOOL_BACKING=segments it can be shared with other processes");
+  try {
+    if (!has_warned.exchange(true))
+      log::warn(std::string(real.symbol()) + " is refused for memory on mapped pages: with CUPOOL_BACKING=segments it can be shared with other processes");
+  } catch (const std::bad_alloc&) {  // no memory for a line: it is lost
+  }
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 

@@ -145,8 +145,11 @@ ipc::RegistryEntry* IpcRegistry::entry(std::uint32_t index) {
 
 void IpcRegistry::retire() {
   if (!has_name_.exchange(false, std::memory_order_acq_rel)) return;
-  const File folder(private_folder::open(shared_memory_, false));
-  if (folder.fd >= 0) unlinkat(folder.fd, name_.c_str(), 0);
+  try {
+    const File folder(private_folder::open(shared_memory_, false));
+    if (folder.fd >= 0) unlinkat(folder.fd, name_.c_str(), 0);
+  } catch (const std::bad_alloc&) {  // as after SIGKILL: the next exporter removes it
+  }
 }
 
 bool IpcRegistry::read(const ipc::BlockHandle& handle, ipc::BlockPlace& place) const {

@@ -109,7 +109,11 @@ void LivePage::set_state(observe::LiveState state) {
 
 void LivePage::retire() {
   if (file_ < 0 || !is_published_.load(std::memory_order_relaxed)) return;
-  const int folder = private_folder::open(shared_memory_, false);
+  int folder = -1;
+  try {
+    folder = private_folder::open(shared_memory_, false);
+  } catch (const std::bad_alloc&) {  // as after SIGKILL: the next process removes it
+  }
   if (folder < 0) return;
   unlinkat(folder, name_.c_str(), 0);
   close(folder);

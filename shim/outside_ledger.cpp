@@ -1,6 +1,8 @@
 // The bookkeeping of contexts and of the program's own physical memory.
 #include "shim/outside_ledger.hpp"
 
+#include <utility>
+
 namespace cupool::shim {
 
 void ContextBook::set_primary(int device, CUcontext context) {
@@ -18,9 +20,17 @@ std::unique_lock<std::mutex> ContextBook::primary_turn(int device) {
   return std::unique_lock(primary_turns_[static_cast<unsigned>(device) % primary_turns_.size()]);
 }
 
-void ContextBook::set_green(CUgreenCtx green, int device) {
+ContextBook::Greens::node_type ContextBook::place_for_green() {
+  Greens one;
+  return one.extract(one.emplace(nullptr, 0).first);
+}
+
+void ContextBook::set_green(CUgreenCtx green, int device, Greens::node_type place) noexcept {
   const std::lock_guard lock(mutex_);
-  greens_[green] = device;
+  greens_.erase(green);
+  place.key() = green;
+  place.mapped() = device;
+  greens_.insert(std::move(place));
 }
 
 std::optional<int> ContextBook::green_device(CUgreenCtx green) const {

@@ -25,7 +25,10 @@ class ContextBook {
   /// found afterwards would else be another thread's context of the same handle. Natively the driver lets them wait for each other too.
   [[nodiscard]] std::unique_lock<std::mutex> primary_turn(int device);
 
-  void set_green(CUgreenCtx green, int device);
+  using Greens = std::map<CUgreenCtx, int>;
+  /// Memory for one more green context: with it set_green() needs none. Throws std::bad_alloc.
+  static Greens::node_type place_for_green();
+  void set_green(CUgreenCtx green, int device, Greens::node_type place) noexcept;
   std::optional<int> green_device(CUgreenCtx green) const;
   std::vector<CUgreenCtx> greens_of(int device) const;
   /// `green` is destroyed, and with it the context that stood for it.
@@ -50,7 +53,7 @@ class ContextBook {
   mutable std::mutex mutex_;
   std::unordered_map<int, CUcontext> primaries_;
   std::array<std::mutex, 16> primary_turns_;  ///< devices share them when there are more
-  std::unordered_map<CUgreenCtx, int> greens_;
+  Greens greens_;
   std::unordered_map<CUcontext, CUcontext> aliases_;
   std::unordered_map<CUgreenCtx, CUcontext> green_contexts_;
   std::atomic<bool> has_alias_{false};

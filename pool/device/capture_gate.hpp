@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <iterator>
 #include <mutex>
+#include <new>
 #include <shared_mutex>
 #include <vector>
 
@@ -88,7 +89,11 @@ class CaptureGate {
       clock.pause(kSynchronisingPause_ns);
       lock.lock();
     }
-    streams_.reserve(streams_.size() + 1);
+    try {
+      streams_.reserve(streams_.size() + 1);
+    } catch (const std::bad_alloc&) {
+      return CUDA_ERROR_OUT_OF_MEMORY;  // one that nobody here knows of would be ended by an event of ours
+    }
     const CUresult result = begin_capture();
     if (result == CUDA_SUCCESS) {
       streams_.push_back({stream, context, part, thread, mode, pthread_self()});

@@ -77,13 +77,12 @@ FenceResult DevicePool::wait_by_freeing(CUcontext asking, Fence& others) {
 Error DevicePool::wait_in_capture(CUcontext asking) {
   if (deferred_.batch_is_empty() || !capturing() || !may_call_driver() || device_.disabled) return {};
   Epoch* epoch = deferred_.close();
+  if (epoch == nullptr) return {};  // host memory is out: nobody has been asked, the blocks wait for the capture's end
   epoch->waiting = true;
-  FenceResult result{FenceAnswer::impossible, {}};
-  try {
+  FenceResult result;
+  {
     const MutexUnlock unlocked(device_.lock);
     result = wait_by_freeing(asking, epoch->fence);
-  } catch (const std::bad_alloc&) {
-    epoch->fence.clear(device_.services.contexts);  // nobody has been asked: the blocks wait for the capture's end
   }
   epoch->busy = epoch->waiting = false;
   if (result.answer == FenceAnswer::done) epoch->recorded = true;

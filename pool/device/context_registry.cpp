@@ -15,10 +15,10 @@ ContextPool* ContextRegistry::find(CUcontext context) {
   return nullptr;
 }
 
-void ContextRegistry::add(ContextPool* home) {
+void ContextRegistry::add(ContextPool* home, CUcontext context) {
   const MutexLock lock(mutex_);
   homes_.push_back(home);
-  home->registered.context = home->context;
+  home->registered.context = context;
   home->registered.ending = false;
   ++home->registered.life;
 }
@@ -44,23 +44,33 @@ void ContextRegistry::unpin(ContextPool* home) {
   --home->registered.pins;
 }
 
-bool ContextRegistry::pin_all(std::vector<FencePoint>& points, const DeviceState* only) {
+namespace {
+bool has_room(std::vector<FencePoint>& points, std::size_t count) noexcept {
+  try {
+    points.reserve(count);
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+}  // namespace
+
+bool ContextRegistry::pin_all(std::vector<FencePoint>& points, const DeviceState* only) noexcept {
   const auto is_wanted = [only](const ContextPool* home) { return only == nullptr || &home->device == only; };
   const MutexLock lock(mutex_);
   points.clear();
   for (const ContextPool* home : homes_)
     if (is_wanted(home) && home->registered.ending) return false;
-  points.reserve(homes_.size());
+  if (!has_room(points, homes_.size())) return false;
   for (ContextPool* home : homes_)
     if (is_wanted(home)) points.push_back(pinned_point(home));
   return true;
 }
 
-bool ContextRegistry::pin_one(ContextPool* home, CUcontext context, std::vector<FencePoint>& points) {
+bool ContextRegistry::pin_one(ContextPool* home, CUcontext context, std::vector<FencePoint>& points) noexcept {
   const MutexLock lock(mutex_);
   points.clear();
-  if (home->registered.context != context || home->registered.ending) return false;
-  points.reserve(1);
+  if (home->registered.context != context || home->registered.ending || !has_room(points, 1)) return false;
   points.push_back(pinned_point(home));
   return true;
 }

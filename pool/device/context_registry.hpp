@@ -37,8 +37,8 @@ class ContextRegistry {
  public:
   /// The pool of a living (or ending) context, or nullptr.
   ContextPool* find(CUcontext context);
-  /// `home` lives from now on, under its context.
-  void add(ContextPool* home);
+  /// `home` lives from now on, as the pool of `context`. Throws std::bad_alloc with nothing changed.
+  void add(ContextPool* home, CUcontext context);
 
   /// Pins `home` if it still is what it was at `life`.
   Pin pin(ContextPool* home, std::uint64_t life);
@@ -47,10 +47,10 @@ class ContextRegistry {
   void unpin(ContextPool* home);
 
   /// Pins every context (`only`: every one of that device) and gives each a point with an idle event or null. False, with
-  /// nothing pinned, while one of them is ending. Throws std::bad_alloc with nothing pinned.
-  bool pin_all(std::vector<FencePoint>& points, const DeviceState* only = nullptr);
-  /// The same for one context: false when `home` is not (or no longer) its pool, or it is ending.
-  bool pin_one(ContextPool* home, CUcontext context, std::vector<FencePoint>& points);
+  /// nothing pinned, while one of them is ending, or where host memory is out.
+  bool pin_all(std::vector<FencePoint>& points, const DeviceState* only = nullptr) noexcept;
+  /// The same for one context: false also when `home` is not (or no longer) its pool.
+  bool pin_one(ContextPool* home, CUcontext context, std::vector<FencePoint>& points) noexcept;
   void unpin_all(const std::vector<FencePoint>& points);
   /// True when a context of another device lives.
   bool has_others(const DeviceState& device);

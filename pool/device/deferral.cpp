@@ -41,12 +41,11 @@ Error DevicePool::close_epoch(CUcontext asking, bool inside_free) {
   if (deferred_.batch_is_empty() || capturing() || !may_call_driver() || device_.disabled) return {};
   if (device_.services.cannot_record.load(std::memory_order_relaxed)) return {};
   Epoch* epoch = deferred_.close();
-  FenceResult result{FenceAnswer::impossible, {}};
-  try {
+  if (epoch == nullptr) return {};  // host memory is out: the blocks wait for better times, as where nothing can be recorded
+  FenceResult result;
+  {
     const MutexUnlock unlocked(device_.lock);
     result = epoch->fence.record(device_, asking);
-  } catch (const std::bad_alloc&) {
-    // Host memory is out: nothing was recorded, the blocks wait for better times.
   }
   epoch->busy = false;
   if (result.answer != FenceAnswer::done) {
@@ -110,13 +109,12 @@ bool DevicePool::retire_batch_if_idle(CUcontext asking, Error* error) {
   if (deferred_.batch_is_empty() || capturing() || !may_call_driver() || device_.disabled || unpooled_) return false;
   if (device_.services.cannot_record.load(std::memory_order_relaxed)) return false;
   Epoch* epoch = deferred_.close();
-  FenceResult result{FenceAnswer::impossible, {}};
-  try {
+  if (epoch == nullptr) return false;
+  FenceResult result;
+  {
     const MutexUnlock unlocked(device_.lock);
     result = epoch->fence.record(device_, asking);
     if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) result = epoch->fence.poll(device_, asking);
-  } catch (const std::bad_alloc&) {
-    result = {FenceAnswer::impossible, {}};
   }
   epoch->fence.clear(device_.services.contexts);
   if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) {
@@ -228,12 +226,12 @@ std::uint64_t DevicePool::release_free(ContextPool* first, std::uint64_t wanted_
     const CUcontext context = home.context;
     if (context == nullptr || released_bytes >= wanted_bytes || !may_give_back(home)) return;
     if (device_.services.contexts.pin(&home, context) != Pin::held) return;
+    const Unpinner unpinner(device_.services.contexts, &home);
     // By cuMemFree, which waits for all work; where regions go back without that, nobody has seen to it that there is none.
     const bool is_seen_to = unpooled_ || !(capturing() || all_release_in_order());
     if (home.natives.has_waiting() && (is_seen_to || quiet())) released_bytes += home.natives.release(device_, home, wanted_bytes - released_bytes, at_most);
     if (home.pooled != nullptr && released_bytes < wanted_bytes)
       released_bytes += home.pooled->release(device_, home, wanted_bytes - released_bytes, at_most);
-    device_.services.contexts.unpin(&home);
   };
   if (first != nullptr) from(*first);
   for (std::size_t i = 0; i < homes_.size(); ++i) from(*homes_[i]);  // by index: the list may grow while the lock is let go of

@@ -64,13 +64,22 @@ bool Batch::holds(const ContextPool* home) const {
   return false;
 }
 
-Epoch* DeferredFrees::close(Batch& batch) {
-  if (spare_.empty()) {
+/// There is one, or one is made.
+bool DeferredFrees::has_spare() noexcept {
+  if (!spare_.empty()) return true;
+  try {
     spare_.reserve(epochs_.size() + 1);
     epochs_.reserve(epochs_.size() + 1);
     epochs_.push_back(std::make_unique<Epoch>());
-    spare_.push_back(epochs_.back().get());
+  } catch (const std::bad_alloc&) {
+    return false;
   }
+  spare_.push_back(epochs_.back().get());
+  return true;
+}
+
+Epoch* DeferredFrees::close(Batch& batch) noexcept {
+  if (!has_spare()) return nullptr;
   Epoch* epoch = spare_.back();
   spare_.pop_back();
   epoch->batch = std::exchange(batch, Batch{});

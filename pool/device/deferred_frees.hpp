@@ -84,10 +84,10 @@ class DeferredFrees {
   std::uint64_t batch_bytes() const { return batch_.bytes; }
   bool batch_is_empty() const { return batch_.count == 0; }
 
-  /// Closes the batch into a busy, unrecorded epoch at the queue's end. Throws std::bad_alloc with nothing changed.
-  Epoch* close() { return close(batch_); }
+  /// Closes the batch into a busy, unrecorded epoch at the queue's end. Null, with nothing changed, when host memory is out.
+  Epoch* close() noexcept { return close(batch_); }
   /// As close(), of the blocks in `batch`, which it empties.
-  Epoch* close(Batch& batch);
+  Epoch* close(Batch& batch) noexcept;
   /// It could not be recorded: its blocks go back into the batch. Precondition: its fence is cleared.
   void reopen(Epoch* epoch);
   /// The oldest epoch, or nullptr.
@@ -108,6 +108,7 @@ class DeferredFrees {
   std::string check(std::uint64_t bytes) const;
 
  private:
+  bool has_spare() noexcept;
   void unlink(Epoch* epoch);
 
   Batch batch_;

@@ -35,9 +35,9 @@ ContextPool* DevicePool::context_seen(CUcontext context) {
     unused = homes_.back().get();
   }
   if (!unpooled_ && unused->pooled == nullptr) unused->pooled = make_heap();
+  device_.services.contexts.add(unused, context);
   unused->context = context;
   unused->serving = true;
-  device_.services.contexts.add(unused);
   return unused;
 }
 

@@ -46,7 +46,7 @@ struct FenceResult {
 class Fence {
  public:
   /// Records in every context (`only`: of that device), but for those whose work the caller waits for itself (`awaited`). The gate is held, shared,
-  /// meanwhile; while something captures, only where no context takes part in that. Throws std::bad_alloc with nothing recorded.
+  /// meanwhile; while something captures, only where no context takes part in that. Without host memory: impossible.
   FenceResult record(DeviceState& device, CUcontext asking, const DeviceState* only = nullptr, std::span<const CUcontext> awaited = {});
   /// Records behind what `stream` of `context` (the caller's current one) holds now. As record().
   /// `is_private`: a stream of ours that does not block, so that no capture is ever in it. Any other is asked while something captures.

@@ -323,8 +323,8 @@ std::uint64_t DevicePool::trim_idle(std::uint64_t keep_bytes) {
     ContextPool& home = *homes_[i];
     const CUcontext context = home.context;
     if (context == nullptr || device_.services.contexts.pin(&home, context) != Pin::held) continue;
+    const Unpinner unpinner(device_.services.contexts, &home);
     released_bytes += home.natives.trim(device_);
-    device_.services.contexts.unpin(&home);
   }
   return released_bytes;
 }

@@ -8,9 +8,9 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "pool/core/mutex.hpp"
 #include "pool/device/pool_set.hpp"
@@ -46,18 +46,18 @@ class OutsideMemory {
     const MutexLock lock(mutex_);
     return serial_;
   }
-  /// Takes out what died with `context`, of what was there at `before`.
-  std::vector<std::pair<OutsideKind, Entry>> remove_of(CUcontext context, std::uint64_t before) {
+  /// Takes out what died with `context`, of what was there at `before`, a part at a time: how many; fewer than `gone` has room for: all. Needs no memory.
+  std::size_t remove_of(CUcontext context, std::uint64_t before, std::span<std::pair<OutsideKind, Entry>> gone) {
     const MutexLock lock(mutex_);
-    std::vector<std::pair<OutsideKind, Entry>> gone;
+    std::size_t count = 0;
     for (std::size_t kind = 0; kind < entries_.size(); ++kind) {
       std::erase_if(entries_[kind], [&](const auto& one) {
-        if (one.second.context != context || one.second.serial > before) return false;
-        gone.emplace_back(static_cast<OutsideKind>(kind), one.second);
+        if (one.second.context != context || one.second.serial > before || count == gone.size()) return false;
+        gone[count++] = {static_cast<OutsideKind>(kind), one.second};
         return true;
       });
     }
-    return gone;
+    return count;
   }
 
  private:

@@ -107,18 +107,16 @@ HeapFigures PageHeap::figures_without_deferred(DeviceState& device) const {
 }
 
 void PageHeap::abandon(DeviceState& device, LossVisitor& visitor) {
-  std::vector<Region*> regions;
-  heap_.for_each_region([&](const Region& region) { regions.push_back(heap_.find_region(region.address)); });
-  for (Region* region : regions) {
-    const std::unique_ptr<PagedRegion> info(&paged(*region));
-    Dead dead{region->address, region->bytes, {}, {}};
-    info->table.for_each([&](const MappedHandle& handle) { dead.mapped.push_back(handle); });
-    dead_.push_back(std::move(dead));
+  while (Region* region = heap_.first_region()) {
+    std::unique_ptr<PagedRegion> info(&paged(*region));
+    info->next_dead = std::move(dead_);
+    info->loose = std::exchange(loose_, {});  // handles come after addresses: where there are any there is a region
+    info->reservation = {region->address, region->address + region->bytes};
+    dead_ = std::move(info);
     device.note_region(observe::EventKind::region_release, region->address, region->bytes);
     device.services.owners.remove(region->address, region->bytes);
     heap_.abandon_region(region, [&](Extent& extent) { visitor.lost(extent); });
   }
-  if (!loose_.empty()) dead_.push_back({0, 0, {}, std::exchange(loose_, {})});
   const std::uint64_t bytes = mapped_bytes_ + loose_bytes_;
   device.limit.refund(bytes);
   device.add_reserved(-static_cast<std::int64_t>(bytes));
@@ -139,31 +137,41 @@ template <class Call> static bool insist(Call&& call) {
 }
 
 /// What is mapped, a call for each run of neighbours; when the driver refuses a run, one for each handle, so that one that stays keeps no other.
-bool PageHeap::unmap_all(const std::vector<MappedHandle>& mapped) {
+bool PageHeap::unmap_all(const PageTable& table) {
   bool is_unmapped = true;
-  for (std::size_t first = 0; first < mapped.size();) {
-    std::size_t last = first + 1;
-    while (last < mapped.size() && mapped[last].address == mapped[last - 1].end()) ++last;
-    const bool is_gone = insist([&] { return memory_->unmap(mapped[first].address, mapped[last - 1].end() - mapped[first].address); });
-    for (std::size_t i = first; i < last && !is_gone; ++i)
-      is_unmapped = (last - first > 1 && insist([&] { return memory_->unmap(mapped[i].address, mapped[i].bytes); })) && is_unmapped;
-    first = last;
-  }
+  Span run{};
+  std::size_t count = 0;
+  const auto end_run = [&] {
+    if (count == 0 || insist([&] { return memory_->unmap(run.begin, run.end - run.begin); })) return;
+    if (count == 1) is_unmapped = false;
+    else table.for_each_inside(run.begin, run.end - run.begin, [&](const MappedHandle& one) { is_unmapped = insist([&] { return memory_->unmap(one.address, one.bytes); }) && is_unmapped; });
+  };
+  table.for_each([&](const MappedHandle& handle) {
+    if (count == 0 || handle.address != run.end) {
+      end_run();
+      run.begin = handle.address;
+      count = 0;
+    }
+    run.end = handle.end();
+    ++count;
+  });
+  end_run();
   return is_unmapped;
 }
 
-/// Natively the memory had gone with its context. [?] whether the reset of a primary context unmaps it: errors are no news.
+/// Natively the memory had gone with its context. [?] whether the reset of a primary context unmaps it: errors are no news. Needs no host memory.
 void PageHeap::bury(DeviceState& device) {
-  const std::vector<Dead> dead = std::exchange(dead_, {});
-  if (dead.empty()) return;
+  std::unique_ptr<PagedRegion> dead = std::move(dead_);
+  if (dead == nullptr) return;
   {
     const MutexUnlock unlocked(device.lock);
     const RelaxedCaptureMode relaxed(device.driver);
-    for (const Dead& one : dead) {
-      const bool is_unmapped = unmap_all(one.mapped);
-      for (const MappedHandle& handle : one.mapped) insist([&] { return memory_->release(handle.handle); });
-      for (const Handle& handle : one.loose) insist([&] { return memory_->release(handle.id); });
-      if (one.bytes != 0 && is_unmapped) insist([&] { return memory_->free_addresses(one.address, one.bytes); });
+    while (dead != nullptr) {
+      const bool is_unmapped = unmap_all(dead->table);
+      dead->table.for_each([&](const MappedHandle& handle) { insist([&] { return memory_->release(handle.handle); }); });
+      for (const Handle& handle : dead->loose) insist([&] { return memory_->release(handle.id); });
+      if (is_unmapped) insist([&] { return memory_->free_addresses(dead->reservation.begin, dead->reservation.end - dead->reservation.begin); });
+      dead = std::move(dead->next_dead);
     }
   }
   charge(device);

@@ -83,7 +83,6 @@ class PageHeap final : public ExtentAllocator {
   /// Where a request may go: free memory that ends where vacant addresses begin (or none), and those.
   struct Window { heap::Extent* left = nullptr; heap::Extent* vacant = nullptr; std::uint64_t need_bytes = 0; };
   struct Supply;
-  struct Dead;
   /// Absent extents, by their bin links: oldest first.
   struct AbsentList { heap::Extent* first = nullptr; heap::Extent* last = nullptr; };
 
@@ -127,7 +126,7 @@ class PageHeap final : public ExtentAllocator {
   void promise_loose(std::size_t count);
   template <class F> void for_each_mapped(F&& visit) const;
   template <class F> void for_each_empty(F&& visit) const;
-  bool unmap_all(const std::vector<MappedHandle>& mapped);
+  bool unmap_all(const PageTable& table);
   std::uint64_t empty_bytes() const;
   observe::HandleRow row_of(const MappedHandle& handle, const heap::Extent* first) const;
   void append_pages(observe::PageMap& out) const;
@@ -161,7 +160,7 @@ class PageHeap final : public ExtentAllocator {
   bool sharing_ = false;                    ///< supplying_ too: and nothing may be given back
   unsigned releasing_ = 0;                  ///< threads that unmap outside of a supply
   std::uint64_t supplying_since_ns_ = 0;
-  std::vector<Dead> dead_;
+  std::unique_ptr<PagedRegion> dead_;
 };
 
 }  // namespace cupool::device

@@ -1,4 +1,5 @@
 // PageHeap: other devices reach its memory, which cuMemAlloc memory lets them by cuCtxEnablePeerAccess alone. See page_heap.hpp.
+#include <new>
 #include <vector>
 
 #include "pool/device/context_pool.hpp"
@@ -26,8 +27,13 @@ std::vector<DeviceAllocator::Span> PageHeap::mapped_runs() const {
 /// Nothing is mapped or unmapped meanwhile.
 Status PageHeap::share(DeviceState& device, int ordinal) {
   if (!await(device, [this] { return !supplying_ && releasing_ == 0; })) return Error{CUDA_ERROR_OUT_OF_MEMORY, "another thread is in the driver"};
-  const std::vector<Span> runs = mapped_runs();
-  if (!memory_->allow(ordinal)) return {};
+  std::vector<Span> runs;
+  try {
+    runs = mapped_runs();
+    if (!memory_->allow(ordinal)) return {};
+  } catch (const std::bad_alloc&) {
+    return Error{CUDA_ERROR_OUT_OF_MEMORY, "host memory"};
+  }
   begin_turn(device);
   sharing_ = true;
   CUresult code = CUDA_SUCCESS;
@@ -36,7 +42,7 @@ Status PageHeap::share(DeviceState& device, int ordinal) {
     const RelaxedCaptureMode relaxed(device.driver);
     for (const Span& run : runs)
       if (code == CUDA_SUCCESS) code = memory_->set_access(run.begin, run.end - run.begin);
-    if (code != CUDA_SUCCESS) memory_->disallow(ordinal);
+    if (code != CUDA_SUCCESS) memory_->disallow();
   }
   supplying_ = sharing_ = false;
   charge(device);

@@ -21,14 +21,10 @@ struct PageHeap::PagedRegion : RegionInfo {
   PagedRegion(ContextPool* pool, PageHeap* heap, std::uint64_t address, std::uint64_t bytes, std::uint64_t page_bytes)
       : RegionInfo{pool, heap, 0, false, true}, table(address, bytes, page_bytes) {}
   PageTable table;
-};
-
-/// What one context left behind: mappings, then their handles, then the reservation (bytes 0: there is none).
-struct PageHeap::Dead {
-  std::uint64_t address = 0;
-  std::uint64_t bytes = 0;
-  std::vector<MappedHandle> mapped;
-  std::vector<Handle> loose;
+  // what a context left behind: mappings, then their handles, then the reservation
+  Span reservation{};
+  std::vector<Handle> loose;               ///< of its heap; with one of its regions
+  std::unique_ptr<PagedRegion> next_dead;
 };
 
 /// One miss: what it needs, and what has been gathered for it.

@@ -397,7 +397,11 @@ CUresult PoolSet::end_context(CUcontext context, const std::function<CUresult()>
   const CUresult result = home != nullptr ? home->pool.end_context(home, destroy, is_dead_once) : destroy();
   if (!is_dead_once()) return result;
   impl_->services.gate.forget(context);
-  for (const auto& [kind, entry] : impl_->outside.remove_of(context, before)) impl_->forget_outside(kind, entry);
+  std::array<std::pair<OutsideKind, device::OutsideMemory::Entry>, 64> gone;
+  for (std::size_t count = gone.size(); count == gone.size();) {
+    count = impl_->outside.remove_of(context, before, gone);
+    for (std::size_t i = 0; i < count; ++i) impl_->forget_outside(gone[i].first, gone[i].second);
+  }
   return result;
 }
 

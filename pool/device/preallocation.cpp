@@ -22,7 +22,10 @@ void DevicePool::preallocate(ContextPool& home) {
   preallocated_for_ = &home;
   const std::optional<config::Amount>& amount = device_.services.options.preallocate;
   if (!amount) return;
-  preallocating_ = true;
+  struct Going {
+    bool& is_going;
+    ~Going() { is_going = false; }  // also where host memory is out: whoever waits for it would wait for ever
+  } const going{preallocating_ = true};
   const std::uint64_t asked_bytes = align_down(amount->resolve(device_.total_bytes), kRegionGranularity_bytes);
   const std::uint64_t free_bytes = sample_driver_free().value_or(device_.total_bytes);
   std::uint64_t bytes = align_down(std::min({asked_bytes, device_.limit.headroom_bytes(), free_bytes}), kRegionGranularity_bytes);
@@ -38,7 +41,6 @@ void DevicePool::preallocate(ContextPool& home) {
   };
   while (bytes != 0 && take() == CUDA_ERROR_OUT_OF_MEMORY)
     bytes = align_down(bytes - bytes / 10, kRegionGranularity_bytes);  // "free" was an estimate: other processes, the driver's own needs
-  preallocating_ = false;
   if (bytes == asked_bytes) return;
   const auto mib = [](std::uint64_t value) { return std::to_string(value / kMiB) + " MiB"; };
   device_.services.warnings.add("CUPOOL_PREALLOCATE: GPU " + std::to_string(device_.ordinal) + " gave " + mib(bytes) + " of " + mib(asked_bytes) +

@@ -18,6 +18,22 @@ constexpr std::uint64_t kSmallShare = 48;  ///< of what is preallocated: the reg
 constexpr std::uint64_t kSmallMost_bytes = 64 * kMiB;
 constexpr std::uint64_t kFreesBound_ns = 2'000'000;  ///< [?] how long a few frees on an idle stream take: tens of microseconds
 constexpr std::uint32_t kRefusalsInOrder = 4;        ///< so many without a success between them, and the driver is not asked again
+
+/// One thread grows, the others wait for it; it may end by an exception.
+class Turn {
+ public:
+  Turn(bool& is_taken, Condition& over) : is_taken_(is_taken), over_(over) { is_taken_ = true; }
+  ~Turn() {
+    is_taken_ = false;
+    over_.notify_all();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  bool& is_taken_;
+  Condition& over_;
+};
 }  // namespace
 
 /// Frees what belongs to the host: the driver's memory goes with its context, or with the process.
@@ -39,10 +55,17 @@ HeapFigures SegmentHeap::figures_without_deferred(DeviceState& device) const {
   return figures;
 }
 
-void SegmentHeap::adopt(ContextPool& home, Claim claim) {
-  auto info = std::make_unique<RegionInfo>(RegionInfo{&home, this, 0, false, false});
-  heap_.add_region(claim.address, claim.bytes, info.get());
-  static_cast<void>(info.release());  // the region's from here on; deleted with it
+bool SegmentHeap::adopt(DeviceState& device, ContextPool& home, Claim claim) noexcept {
+  if (!device.services.owners.add(claim.address, claim.bytes, device.ordinal)) return false;
+  try {
+    auto info = std::make_unique<RegionInfo>(RegionInfo{&home, this, 0, false, false});
+    heap_.add_region(claim.address, claim.bytes, info.get());
+    static_cast<void>(info.release());  // the region's from here on; deleted with it
+  } catch (const std::bad_alloc&) {
+    device.services.owners.remove(claim.address, claim.bytes);
+    return false;
+  }
+  return true;
 }
 
 Status SegmentHeap::take_region(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
@@ -60,15 +83,7 @@ Status SegmentHeap::take_region(DeviceState& device, ContextPool& home, std::uin
   }
   bool usable = code == CUDA_SUCCESS && is_aligned(address, kBlockAlignment_bytes);
   if (code == CUDA_SUCCESS && !usable) device.disable("the driver returned an address that is not a multiple of 512");
-  usable = usable && device.services.owners.add(address, bytes, device.ordinal);
-  if (usable) {
-    try {
-      adopt(home, {address, bytes});
-    } catch (const std::bad_alloc&) {
-      device.services.owners.remove(address, bytes);
-      usable = false;
-    }
-  }
+  usable = usable && adopt(device, home, {address, bytes});
   if (!usable) {
     device.limit.refund(bytes);
     if (code != CUDA_SUCCESS) return Error{code, "cuMemAlloc_v2"};
@@ -90,17 +105,17 @@ Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const A
   const std::uint64_t need_bytes = align_up(request.bytes, kRegionGranularity_bytes);
   if (need_bytes < request.bytes) return Error{CUDA_ERROR_OUT_OF_MEMORY, "size"};
   const std::uint64_t planned_bytes = growth_.plan(need_bytes);
-  growing_ = true;
   Status status{Error{CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal}};
   std::uint64_t bytes = planned_bytes;
-  for (;;) {
-    bytes = std::min(bytes, std::max(need_bytes, align_down(device.limit.headroom_bytes(), kRegionGranularity_bytes)));
-    status = take_region(device, home, bytes);
-    if (status.ok() || status.code() != CUDA_ERROR_OUT_OF_MEMORY || bytes == need_bytes) break;
-    bytes = std::max(need_bytes, align_down(bytes / 2, kRegionGranularity_bytes));
+  {
+    const Turn turn(growing_, grown_);
+    for (;;) {
+      bytes = std::min(bytes, std::max(need_bytes, align_down(device.limit.headroom_bytes(), kRegionGranularity_bytes)));
+      status = take_region(device, home, bytes);
+      if (status.ok() || status.code() != CUDA_ERROR_OUT_OF_MEMORY || bytes == need_bytes) break;
+      bytes = std::max(need_bytes, align_down(bytes / 2, kRegionGranularity_bytes));
+    }
   }
-  growing_ = false;
-  grown_.notify_all();
   if (!status.ok()) return status.error();
   growth_.made(bytes, planned_bytes);
   Extent* extent = heap_.allocate(request.bytes, request.lane);
@@ -203,9 +218,9 @@ void SegmentHeap::book_release(DeviceState& device, const Claim& claim, int sign
 }
 
 std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) {
-  std::vector<Claim> claims = claim_free_regions(device, wanted_bytes, at_most);
+  std::vector<CUresult> codes(heap_.region_count(), CUDA_SUCCESS);  // from the claim on nothing may fail for want of host memory
+  const std::vector<Claim> claims = claim_free_regions(device, wanted_bytes, at_most);
   if (claims.empty()) return 0;
-  std::vector<CUresult> codes(claims.size(), CUDA_SUCCESS);
   // Out of the books before the calls: a report that is written while the driver works lists them no more.
   for (const Claim& claim : claims) book_release(device, claim, 1);
   {
@@ -223,9 +238,8 @@ std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::
   std::uint64_t released_bytes = 0;
   for (std::size_t i = 0; i < claims.size(); ++i) {
     const Claim& claim = claims[i];
-    if (codes[i] != CUDA_SUCCESS && device.services.owners.add(claim.address, claim.bytes, device.ordinal)) {
+    if (codes[i] != CUDA_SUCCESS && adopt(device, home, claim)) {  // the driver kept it: so do we
       book_release(device, claim, -1);
-      adopt(home, claim);  // the driver kept it: so do we
       continue;
     }
     released_bytes += claim.bytes;
@@ -238,9 +252,7 @@ std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::
 }
 
 void SegmentHeap::abandon(DeviceState& device, LossVisitor& visitor) {
-  std::vector<Region*> regions;
-  heap_.for_each_region([&](const Region& region) { regions.push_back(heap_.find_region(region.address)); });
-  for (Region* region : regions) {
+  while (Region* region = heap_.first_region()) {
     const Claim claim{region->address, region->bytes};
     const std::unique_ptr<RegionInfo> info(static_cast<RegionInfo*>(region->owner));
     heap_.abandon_region(region, [&](Extent& extent) { visitor.lost(extent); });

@@ -66,7 +66,8 @@ class SegmentHeap final : public ExtentAllocator {
  private:
   Status take_region(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
   struct Claim { std::uint64_t address = 0; std::uint64_t bytes = 0; };
-  void adopt(ContextPool& home, Claim claim);
+  /// False, with nothing changed, when host memory is out.
+  bool adopt(DeviceState& device, ContextPool& home, Claim claim) noexcept CUPOOL_REQUIRES(device.lock);
   static CUresult free_region(DeviceState& device, CUstream stream, CUdeviceptr address);
   static void await_frees(DeviceState& device, ContextPool& home, CUstream stream);
   static CUstream release_stream(DeviceState& device, ContextPool& home);

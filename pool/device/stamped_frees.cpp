@@ -30,12 +30,10 @@ bool DevicePool::free_stamped(Extent* extent, ContextPool& home, CUcontext conte
   device_.note(EventKind::free_requested, ticks(), *extent, thread, stream.identity);
   home.pooled->defer(device_, extent);
   stamped->extent = extent;
-  FenceResult result{FenceAnswer::impossible, {}};
-  try {
+  FenceResult result;
+  {
     const MutexUnlock unlocked(device_.lock);
     result = stamped->fence.record_on(device_, home, context, stream.handle);
-  } catch (const std::bad_alloc&) {
-    // Nothing was recorded; the block waits with the others.
   }
   stamped->busy = false;
   if (result.answer == FenceAnswer::done && stamped->extent != nullptr) {

@@ -133,21 +133,18 @@ void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool on
   Batch holes;
   drain_lane(home, entry->lane, holes);
   if (holes.first == nullptr) return;  // all of it has events already
-  Epoch* epoch = nullptr;
+  Epoch* const epoch = deferred_.close(holes);
+  if (epoch == nullptr) return deferred_.batch().prepend(holes);  // host memory is out
   FenceResult result{FenceAnswer::impossible, {}};
-  try {
-    epoch = deferred_.close(holes);
-    entry->busy = true;
-    const CUcontext context = home.context;
-    const CUstream handle = entry->handle;
+  entry->busy = true;
+  const CUcontext context = home.context;
+  const CUstream handle = entry->handle;
+  {
     const MutexUnlock unlocked(device_.lock);
     const ScopedContext current(device_.driver, context);
     if (current.status().ok()) result = epoch->fence.record_on(device_, home, context, handle);
-  } catch (const std::bad_alloc&) {
-    if (epoch == nullptr) deferred_.batch().prepend(holes);
   }
   if (StreamLanes::Entry* left = home.streams.entry(identity)) left->busy = false;
-  if (epoch == nullptr) return;
   epoch->busy = false;
   if (result.answer != FenceAnswer::done) return deferred_.reopen(epoch);
   epoch->recorded = true;

@@ -98,6 +98,7 @@ class ExtentHeap {
   static bool is_wholly_free(const Region& region) { return region.free_bytes == region.bytes && region.lane_bytes == 0; }
   std::uint64_t wholly_free_bytes() const { return wholly_free_bytes_; }      ///< Σ bytes of regions with nothing in them
   std::uint64_t inactive_split_bytes() const { return free_bytes_ - wholly_free_bytes_; }  ///< free, in regions that hold something
+  Region* first_region() const { return regions_.first(); }  ///< nullptr: none
   std::size_t region_count() const { return regions_.size(); }
   std::size_t extent_count() const { return arena_.in_use(); }
   std::uint64_t metadata_bytes() const;         ///< host memory held by this heap. O(regions)

@@ -35,6 +35,8 @@ class RegionTable {
   /// The region that contains `address`, or nullptr.
   RegionRecord* find(std::uint64_t address) const noexcept;
 
+  /// The lowest, or nullptr.
+  RegionRecord* first() const noexcept { return leaves_.empty() ? nullptr : leaves_.front()->front().record; }
   std::size_t size() const { return by_index_.size() - vacant_.size(); }
   /// Host memory of the table and of every record with its page index. O(regions).
   std::size_t metadata_bytes() const;

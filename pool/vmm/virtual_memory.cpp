@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "pool/core/bytes.hpp"
 
@@ -43,7 +44,7 @@ VirtualMemory::VirtualMemory(const Driver& driver, int ordinal, Clock& clock) : 
   if (!std::has_single_bit(bytes) || bytes < kBlockAlignment_bytes) return;
   granularity_bytes_ = bytes;
   const MutexLock lock(access_lock_);
-  access_.push_back({place_of(ordinal_), CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  access_ = std::make_shared<const std::vector<CUmemAccessDesc>>(1, CUmemAccessDesc{place_of(ordinal_), CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
 }
 
 template <class Call> CUresult VirtualMemory::timed(Call&& call) {
@@ -90,24 +91,26 @@ CUresult VirtualMemory::unmap(CUdeviceptr address, std::uint64_t bytes) {
 }
 
 CUresult VirtualMemory::set_access(CUdeviceptr address, std::uint64_t bytes) {
-  std::vector<CUmemAccessDesc> access;
+  Access access;
   {
     const MutexLock lock(access_lock_);
     access = access_;
   }
-  return timed([&] { return driver_.cuMemSetAccess(address, bytes, access.data(), access.size()); });
+  return timed([&] { return driver_.cuMemSetAccess(address, bytes, access->data(), access->size()); });
 }
 
 bool VirtualMemory::allow(int ordinal) {
   const MutexLock lock(access_lock_);
-  const bool is_known = std::any_of(access_.begin(), access_.end(), [ordinal](const CUmemAccessDesc& one) { return one.location.id == ordinal; });
-  if (!is_known) access_.push_back({place_of(ordinal), CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
-  return !is_known;
+  if (std::any_of(access_->begin(), access_->end(), [ordinal](const CUmemAccessDesc& one) { return one.location.id == ordinal; })) return false;
+  auto access = std::make_shared<std::vector<CUmemAccessDesc>>(*access_);
+  access->push_back({place_of(ordinal), CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  access_before_ = std::exchange(access_, std::move(access));
+  return true;
 }
 
-void VirtualMemory::disallow(int ordinal) {
+void VirtualMemory::disallow() noexcept {
   const MutexLock lock(access_lock_);
-  std::erase_if(access_, [ordinal](const CUmemAccessDesc& one) { return one.location.id == ordinal; });
+  access_ = access_before_;
 }
 
 }  // namespace cupool::vmm

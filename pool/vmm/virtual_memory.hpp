@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "pool/core/clock.hpp"
@@ -38,10 +39,10 @@ class VirtualMemory {
   /// Reading and writing for this device and for every one that allow() named.
   CUresult set_access(CUdeviceptr address, std::uint64_t bytes);
 
-  /// From now on `ordinal` reaches what set_access opens. False: it does already.
+  /// From now on `ordinal` reaches what set_access opens. False: it does already. Throws std::bad_alloc with nothing changed.
   bool allow(int ordinal) CUPOOL_EXCLUDES(access_lock_);
-  /// As if allow(ordinal) had not been; what is open stays so.
-  void disallow(int ordinal) CUPOOL_EXCLUDES(access_lock_);
+  /// As if the last allow() that was true had not been; what is open stays so.
+  void disallow() noexcept CUPOOL_EXCLUDES(access_lock_);
 
   /// Calls made since the last time, and how long they took.
   struct Spent { std::uint64_t calls, ns; };
@@ -62,7 +63,10 @@ class VirtualMemory {
   std::atomic<bool> asks_for_rdma_{false};
   std::uint64_t granularity_bytes_ = 0;
   Mutex access_lock_;
-  std::vector<CUmemAccessDesc> access_ CUPOOL_GUARDED_BY(access_lock_);
+  /// Never changed, but replaced: whoever is in the driver with it needs no copy, for which host memory might be out.
+  using Access = std::shared_ptr<const std::vector<CUmemAccessDesc>>;
+  Access access_ CUPOOL_GUARDED_BY(access_lock_);
+  Access access_before_ CUPOOL_GUARDED_BY(access_lock_);
   std::atomic<std::uint64_t> calls_{0};
   std::atomic<std::uint64_t> spent_ns_{0};
   std::atomic<std::uint64_t> last_began_ns_{0};

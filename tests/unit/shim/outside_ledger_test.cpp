@@ -78,7 +78,7 @@ TEST_CASE("memory under a green context belongs to the primary") {
   const auto green = reinterpret_cast<CUgreenCtx>(std::uintptr_t{0x30});
   CHECK(book.owner(context(0x10)) == context(0x10));
   book.set_primary(0, context(0x20));
-  book.set_green(green, 0);
+  book.set_green(green, 0, ContextBook::place_for_green());
   book.set_alias(context(0x10), context(0x20), green);
   CHECK(book.owner(context(0x10)) == context(0x20));
   CHECK(book.owner(context(0x11)) == context(0x11));
@@ -95,7 +95,7 @@ TEST_CASE("with a primary context end the contexts that stand for its green ones
   const auto context = [&](int i) { return reinterpret_cast<CUcontext>(&objects[i]); };
   const auto green = reinterpret_cast<CUgreenCtx>(&objects[3]);
   book.set_primary(0, context(0));
-  book.set_green(green, 0);
+  book.set_green(green, 0, ContextBook::place_for_green());
   book.set_alias(context(1), context(0), green);
   CHECK(book.greens_of(0) == std::vector<CUgreenCtx>{green});
   CHECK(book.greens_of(1).empty());
