@@ -14,12 +14,17 @@ static struct Block g_blocks[kBlocks];
 static uint64_t g_calls_before;
 static uint64_t g_watched_before;
 
+static uint64_t count_watched(void) {
+  if (g_watched == NULL) return 0;
+  return strcmp(g_watched, HOST_MEMORY) == 0 ? g_outcome->host_requests : cusim_calls(g_watched);
+}
+
 uint32_t begin_call(const char* symbol, bool is_full) {
   const uint32_t position = g_outcome->count++;
   if (position >= kPositions) abort();
   g_outcome->positions[position] = (struct Position){symbol, kUnfinished, is_full, false};
   g_calls_before = cusim_calls(symbol);
-  g_watched_before = g_watched != NULL ? cusim_calls(g_watched) : 0;
+  g_watched_before = count_watched();
   return position;
 }
 
@@ -27,7 +32,7 @@ CUresult end_call(uint32_t position, CUresult code) {
   struct Position* one = &g_outcome->positions[position];
   one->code = (int32_t)code;
   one->reached_driver = cusim_calls(one->symbol) != g_calls_before;
-  if (g_watched != NULL && g_outcome->hit < 0 && g_watched_before < g_nth && cusim_calls(g_watched) >= g_nth) g_outcome->hit = (int32_t)position;
+  if (g_watched != NULL && g_outcome->hit < 0 && g_watched_before < g_nth && count_watched() >= g_nth) g_outcome->hit = (int32_t)position;
   return code;
 }
 
@@ -90,6 +95,12 @@ struct Block take_full(bool ready, size_t bytes) {
   cusim_advance_ns(kLong_ns); /* a pool waits at most a second for work that it learnt of late, and the virtual GPU must move meanwhile */
   CUdeviceptr address = 0;
   return OK(DO_FULL(ready, cuMemAlloc, &address, bytes)) ? note_block(address, bytes, NULL) : (struct Block){0};
+}
+
+struct Block take_full_on(bool ready, size_t bytes, CUstream stream) {
+  cusim_advance_ns(kWritten_ns);
+  CUdeviceptr address = 0;
+  return OK(DO_FULL(ready, cuMemAllocAsync, &address, bytes, stream)) ? note_block(address, bytes, stream) : (struct Block){0};
 }
 
 static CUresult free_once(bool ready, CUdeviceptr address, enum Way way, CUstream stream) {

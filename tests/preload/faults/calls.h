@@ -35,11 +35,13 @@ struct Outcome {
   uint64_t used_ended[2];    /* and when every context is gone */
   uint64_t second_life;      /* 1: the device could be used again after that */
   uint64_t allocated;        /* blocks that the program got */
+  uint64_t host_requests;    /* of the library, for host memory */
   struct Position positions[kPositions];
 };
 
 extern struct Outcome* g_outcome;
-extern char* g_watched; /* the symbol that fails; NULL: none */
+#define HOST_MEMORY "host"
+extern char* g_watched; /* the symbol that fails, or HOST_MEMORY; NULL: none */
 extern uint64_t g_nth;
 
 /* The calling thread's pauses take no real time from here on, or do again (time.c). */
@@ -74,6 +76,7 @@ enum Way { kPlain, kPitch, kOrdered, kOrderedPerThread, kFromPool };
 
 struct Block take(bool ready, enum Way way, size_t bytes, CUstream stream, CUmemoryPool pool);
 struct Block take_full(bool ready, size_t bytes);
+struct Block take_full_on(bool ready, size_t bytes, CUstream stream);
 void give(struct Block block, enum Way way, CUstream stream);
 void use(struct Block* block, CUstream stream, uint64_t duration_ns);
 void lose(struct Block block); /* its context is gone */
@@ -90,6 +93,8 @@ void enter(struct World* world); /* the primary context of the first device */
 void plain_memory(struct World* world);
 void questions(struct World* world, struct Block block);
 void stream_ordered(struct World* world);
+void kept_on_streams(struct World* world);
+void full_streams(struct World* world);
 void memory_pools(struct World* world);
 void captures(struct World* world);
 void shared_memory(struct World* world);

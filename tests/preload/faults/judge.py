@@ -15,14 +15,15 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from codes import ILLEGAL_ADDRESS, NO_PEER_ACCESS, OF_EARLIER_WORK, OUT_OF_MEMORY, POOL_ACCESS, STICKY, SUCCESS, TAKES_MEMORY, TELLS_OF_WORK, is_same_call
+from codes import ILLEGAL_ADDRESS, NEEDS_HOST_MEMORY, NO_PEER_ACCESS, OF_EARLIER_WORK, OUT_OF_MEMORY, POOL_ACCESS, STICKY, SUCCESS, TAKES_MEMORY, TELLS_OF_WORK, is_same_call
 
 from cupool_lib import json_schema, locate, validate
 
 LEFT_OUT = -1
 STARTS = re.compile(r"cuInit|cuDriverGetVersion|cuDeviceGetCount")
 FOREVER = 1_000_000_000
-FIELDS = ("status", "pid", "hit", "overlaps", "mismatched", "unended", "uncertain", "kept", "allocated", "second_life", "freed0", "freed1", "ended0", "ended1")
+HOST_MEMORY = "host"  # as a symbol: what the library asks the host for
+FIELDS = ("status", "pid", "hit", "overlaps", "mismatched", "unended", "uncertain", "kept", "allocated", "second_life", "host_requests", "freed0", "freed1", "ended0", "ended1")
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ def is_allowed(fault: Fault, symbol: str, got: int, at: int, hit: int) -> bool:
     # Pages have the access that they are given; a request for access that the driver refuses again and again is refused.
     if got == fault.number and fault.forever and fault.symbol == "cuMemSetAccess" and symbol in ("cuCtxEnablePeerAccess", "cuMemPoolSetAccess"):
         return True
+    if got == OUT_OF_MEMORY and fault.symbol == HOST_MEMORY:
+        return bool(NEEDS_HOST_MEMORY.fullmatch(symbol) or TAKES_MEMORY.fullmatch(symbol))
     if got != OUT_OF_MEMORY or not TAKES_MEMORY.fullmatch(symbol):
         return False
     # Of an error of earlier work and a full device (or a limit) either may be told first.
@@ -112,10 +115,12 @@ def schema() -> dict:
     return json.loads(locate.data_file("report.schema.json").read_text(encoding="utf-8"))
 
 
-def judge_report(path: Path, run: Outcome, fault: Fault) -> list[str]:
+def judge_report(path: Path, run: Outcome, fault: Fault, symbols: list[str]) -> list[str]:
     """`path`: where the exit report has to be when the pool gave memory."""
     if not path.exists():
         steps_aside = bool(STARTS.fullmatch(fault.symbol))  # a driver that does not even tell its version gets no pool
+        if fault.symbol == HOST_MEMORY:  # nor does a program whose memory is out before it has a context; and a report needs some
+            steps_aside = run.hit < 0 or "cuDevicePrimaryCtxRetain" not in symbols[:run.hit + 1]
         return ["no report"] if run.allocated and not fault.lasts and not steps_aside else []
     try:
         report = json.loads(path.read_text(encoding="utf-8"))

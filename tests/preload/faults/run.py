@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
 sys.dont_write_bytecode = True
 
 import judge  # noqa: E402
-from codes import NOT_FOR_EVER, STICKY, codes_for  # noqa: E402
+from codes import NOT_FOR_EVER, OUT_OF_MEMORY, STICKY, codes_for  # noqa: E402
 from judge import Fault, Outcome  # noqa: E402
 
 POLICIES = {
@@ -115,8 +115,9 @@ class Native:
         return found
 
 
-def faults_of(calls: dict[str, int], policy: str, given: argparse.Namespace) -> list[Fault]:
-    every = []
+def faults_of(calls: dict[str, int], host_requests: int, policy: str, given: argparse.Namespace) -> list[Fault]:
+    every = [Fault(judge.HOST_MEMORY, nth, OUT_OF_MEMORY, forever) for forever in (False, True)[:1 if given.once else 2] for nth in range(1, host_requests + 1)
+             if re.fullmatch(given.symbol, judge.HOST_MEMORY)]
     for symbol, count in sorted(calls.items()):
         if not re.fullmatch(given.symbol, symbol):
             continue
@@ -142,7 +143,7 @@ def judge_run(server: Server, native: Native, fault: Fault, run: Outcome, base: 
     found = judge.judge_driver(fault, run, base, native.symbols, server.log(run), [])
     if found and run.hit >= 0:  # only now is the bare driver asked
         found = judge.judge_driver(fault, run, base, native.symbols, server.log(run), native.runs(fault, run.hit))
-    return found + (judge.judge_report(server.report(run), run, fault) if may_report else [])
+    return found + (judge.judge_report(server.report(run), run, fault, native.symbols) if may_report else [])
 
 
 def kind_of(fault: Fault, run: Outcome, base: Outcome, symbols: list[str]) -> str:
@@ -158,7 +159,7 @@ def run_policy(given: argparse.Namespace, policy: str, native: Native, scratch: 
     calls = judge.json.loads(servers[0].log(base).read_text())["calls"]
     symbols = native.symbols
     by_program = collections.Counter(symbols[at].rstrip("*") for at, mark in enumerate(base.reached) if mark == "1")
-    faults = faults_of(calls, policy, given)
+    faults = faults_of(calls, base.host_requests, policy, given)
     different = [f"{policy} without a fault: position {at} {symbol}: {got}, natively {was}" for at, (symbol, got, was) in enumerate(zip(symbols, base.codes, native.base.codes))
                  if got != was and not symbol.endswith("*") and judge.LEFT_OUT not in (got, was) and not re.fullmatch(DIFFERS.get(policy, ""), symbol)]
     kinds: collections.Counter = collections.Counter()

@@ -41,6 +41,50 @@ void stream_ordered(struct World* world) {
   pthread_join(thread, NULL);
 }
 
+/* Few sizes again and again: a thread may keep what it freed on a stream for its next allocations there. A capture runs and a stream ends meanwhile. */
+void kept_on_streams(struct World* world) {
+  const bool ready = world->contexts[0] != NULL && world->blocking != NULL && world->other != NULL;
+  CUstream ends = NULL;
+  CUgraph graph = NULL;
+  const bool has_stream = OK(DO(ready, cuStreamCreate, &ends, CU_STREAM_NON_BLOCKING));
+  const CUstream streams[] = {world->blocking, world->other, has_stream ? ends : NULL};
+  bool begun = false;
+  for (int round = 0; round < 5; ++round) {
+    if (round == 3) begun = OK(DO(has_stream, cuStreamBeginCapture, ends, CU_STREAM_CAPTURE_MODE_RELAXED));
+    for (int i = 0; i < 3; ++i) {
+      const bool may = ready && !(begun && i == 2);
+      const struct Block one = take(may, kOrdered, 4096, streams[i], NULL), two = take(may, kOrdered, 20000, streams[i], NULL);
+      give(one, kOrdered, streams[i]);
+      give(two, kOrdered, streams[i]);
+    }
+    if (round != 3) continue;
+    const CUresult ended = DO(begun, cuStreamEndCapture, ends, &graph);
+    const bool is_ended = OK(DO(begun && !OK(ended), cuStreamEndCapture, ends, &graph)) || OK(ended);
+    END(begun && is_ended && graph != NULL, cuGraphDestroy, graph);
+    begun = begun && !is_ended;
+  }
+  END(has_stream, cuStreamDestroy, ends);
+  const struct Block after = take(ready, kPlain, 4096, NULL, NULL);
+  give(after, kPlain, NULL);
+}
+
+/* Two streams in a full device: what the one has freed the other wants, while it may still be in use. */
+void full_streams(struct World* world) {
+  enum { kMost = 13 };
+  const bool ready = world->contexts[0] != NULL && world->blocking != NULL && world->other != NULL;
+  const CUstream streams[] = {world->blocking, world->other};
+  struct Block blocks[kMost];
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < kMost; ++i) blocks[i] = take_full_on(ready, (size_t)(i % 3 + 15) << 20, streams[(i + round) % 2]);
+    for (int i = 0; i < kMost; ++i) use(&blocks[i], blocks[i].stream, 50000);
+    for (int i = 0; i < kMost; ++i) give(blocks[i], kOrdered, blocks[i].stream);
+  }
+  const struct Block big = take_full_on(ready, 96 << 20, world->blocking);
+  give(big, kOrdered, world->blocking);
+  DO(ready, cuStreamSynchronize, world->blocking);
+  DO(ready, cuStreamSynchronize, world->other);
+}
+
 void memory_pools(struct World* world) {
   const bool ready = world->contexts[0] != NULL && world->blocking != NULL;
   CUmemPoolProps properties = {0};

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include "calls.h"
+#include "host_memory.h"
 
 enum { kDeadline_s = 60 };
 
@@ -79,6 +80,7 @@ static void run_workload(void) {
   start(&world);
   plain_memory(&world);
   stream_ordered(&world);
+  kept_on_streams(&world);
   memory_pools(&world);
   captures(&world);
   shared_memory(&world);
@@ -87,6 +89,7 @@ static void run_workload(void) {
   green_context(&world);
   second_device(&world);
   full_device(&world);
+  full_streams(&world);
   give_all_back(&world);
   end(&world);
   live_again(&world);
@@ -96,10 +99,12 @@ static void run_workload(void) {
 static void be_the_child(char* fault) {
   close(STDIN_FILENO); /* exit() would move the place in the file that parent and child share */
   if (strcmp(fault, "-") != 0) {
-    cusim_configure("FAIL", fault);
     g_watched = strdup(fault);
     *strchr(g_watched, ':') = '\0';
     g_nth = strtoull(strchr(fault, ':') + 1, NULL, 10);
+    const bool is_host = strcmp(g_watched, HOST_MEMORY) == 0;
+    if (is_host) fail_host_memory(g_nth, strtoull(strrchr(fault, ':') + 1, NULL, 10));
+    else cusim_configure("FAIL", fault);
   }
   cusim_reset();
   alarm(kDeadline_s);
@@ -109,12 +114,12 @@ static void be_the_child(char* fault) {
   exit(0);
 }
 
-/* status pid hit overlaps mismatched unended uncertain kept allocated second_life used_freed*2 used_ended*2 | codes | reached the driver */
+/* status pid hit overlaps mismatched unended uncertain kept allocated second_life host_requests used_freed*2 used_ended*2 | codes | reached the driver */
 static void print_outcome(pid_t child, int status) {
   const struct Outcome* o = g_outcome;
-  printf("%d %d %d %llu %llu %llu %llu %llu %llu %llu", status, (int)child, (int)o->hit, (unsigned long long)o->overlaps, (unsigned long long)o->mismatched,
+  printf("%d %d %d %llu %llu %llu %llu %llu %llu %llu %llu", status, (int)child, (int)o->hit, (unsigned long long)o->overlaps, (unsigned long long)o->mismatched,
          (unsigned long long)o->unended, (unsigned long long)o->uncertain, (unsigned long long)o->kept, (unsigned long long)o->allocated,
-         (unsigned long long)o->second_life);
+         (unsigned long long)o->second_life, (unsigned long long)o->host_requests);
   for (int i = 0; i < 2; ++i) printf(" %llu", (unsigned long long)o->used_freed[i]);
   for (int i = 0; i < 2; ++i) printf(" %llu", (unsigned long long)o->used_ended[i]);
   printf(" |");
@@ -133,6 +138,7 @@ int main(void) {
   char line[4096];
   g_outcome = mmap(NULL, sizeof *g_outcome, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (g_outcome == MAP_FAILED) return 1;
+  watch_host_memory("libcupool", &g_outcome->host_requests);
   while (fgets(line, sizeof line, stdin) != NULL) {
     line[strcspn(line, "\n")] = '\0';
     if (strcmp(line, "symbols") == 0) {
