@@ -8,7 +8,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "device_work.hpp"
@@ -130,14 +132,24 @@ class Player {
   std::chrono::duration<double, std::nano> in_calls_{0};
 };
 
+/// Most host memory that this process has had resident, in bytes; 0 where the system does not say.
+std::uint64_t host_peak_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    std::uint64_t kib = 0;
+    if (word == "VmHWM:" && status >> kib) return kib * 1024;
+  }
+  return 0;
+}
+
 void print_outcome(const trace::Trace& trace, const Order& order, const Player& player, double seconds, double cpu_ns) {
   const auto allocations = static_cast<unsigned long long>(trace.allocations);
   const auto frees = static_cast<unsigned long long>(trace.frees);
   if (order.json) {
     const double in_calls_ns = order.frees_behind > 0 ? player.nanoseconds_in_calls() : cpu_ns;
-    std::printf("{\"allocations\": %llu, \"frees\": %llu, \"peak_live_bytes\": %llu, \"seconds\": %.6f, \"ns_per_call\": %.2f}\n", allocations,
-                frees, static_cast<unsigned long long>(trace.peak_live_bytes), seconds,
-                in_calls_ns / static_cast<double>(std::max<std::size_t>(trace.events.size(), 1)));
+    std::printf("{\"allocations\": %llu, \"frees\": %llu, \"peak_live_bytes\": %llu, \"seconds\": %.6f, \"ns_per_call\": %.2f, \"host_peak_bytes\": %llu}\n",
+                allocations, frees, static_cast<unsigned long long>(trace.peak_live_bytes), seconds,
+                in_calls_ns / static_cast<double>(std::max<std::size_t>(trace.events.size(), 1)), static_cast<unsigned long long>(host_peak_bytes()));
     return;
   }
   std::printf("replay: %llu allocations, %llu frees, peak %.2f GiB requested, %.3f s", allocations, frees,

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Host memory that the pool costs on recorded jobs: most resident memory of the same program with cupool less that without, as a share of the job's peak.
+
+The device has 1.1 times that peak. What the simulated driver itself needs for the pool's handles and events is counted too; `no timeline` is with
+CUPOOL_TIMELINE=0, without the record of events for the report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from measure import MIB, TRACES, Case, build_folder, print_row, write_json
+from replay import Job
+
+WIDTHS = (-39, 10, 12, 9, 12, 9)
+
+
+def host_peak_bytes(case: Case, build: Path, job: Job, memory: int, **variables: str) -> int:
+    done = case.run(build, "--json", str(job.path), CUSIM_MEMORY=str(memory), **variables)
+    if done.returncode != 0:
+        sys.exit(f"{job.name}: {case.name} ended with {done.returncode}: {done.stderr.strip()[-400:]}")
+    return json.loads(done.stdout)["host_peak_bytes"]
+
+
+def measured(build: Path, job: Job, repeat: int) -> dict:
+    program = [str(build / "bench" / "replay")]
+    alone, pooled = Case("driver", program), Case("cupool", program, "grow")
+    memory = int(1.1 * job.peak_bytes) // (2 * MIB) * 2 * MIB + 16 * MIB
+    runs = [(host_peak_bytes(alone, build, job, 4 * memory), host_peak_bytes(pooled, build, job, memory),
+             host_peak_bytes(pooled, build, job, memory, CUPOOL_TIMELINE="0")) for _ in range(repeat)]
+    without, with_pool, no_timeline = (statistics.median(column) for column in zip(*runs))
+    return {"trace": job.name, "peak_live_bytes": job.peak_bytes, "host_bytes": max(with_pool - without, 0), "host_bytes_without_timeline": max(no_timeline - without, 0)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("traces", nargs="*", default=[str(TRACES)], help="trace files, or folders of them (default: tests/bench/traces)")
+    parser.add_argument("--build", help="build folder (default: build)")
+    parser.add_argument("--repeat", type=int, default=3, help="times to run each (default 3); medians")
+    parser.add_argument("--json", help="write the figures to this file")
+    arguments = parser.parse_args()
+    build = build_folder(arguments.build)
+    paths = [path for name in arguments.traces for path in (sorted(Path(name).glob("*.trace.gz")) if Path(name).is_dir() else [Path(name)])]
+    if not paths or arguments.repeat < 1:
+        parser.error("no traces, or nothing to repeat")
+    print_row(WIDTHS, ("trace", "peak MiB", "host KiB", "share", "no timeline", "share"))
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for path in paths:
+            if not path.is_file():
+                sys.exit(f"{path}: no such file")
+            row = measured(build, Job(path, Path(folder)), arguments.repeat)
+            rows.append(row)
+            shares = [f"{row[name] / row['peak_live_bytes']:.4%}" for name in ("host_bytes", "host_bytes_without_timeline")]
+            print_row(WIDTHS, (row["trace"], row["peak_live_bytes"] // MIB, row["host_bytes"] // 1024, shares[0], row["host_bytes_without_timeline"] // 1024, shares[1]))
+    write_json(arguments.json, "host_memory", rows, repeat=arguments.repeat)
+
+
+if __name__ == "__main__":
+    main()
