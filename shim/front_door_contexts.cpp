@@ -257,6 +257,7 @@ CUresult destroy_green(const Real<CUresult(CUgreenCtx)>& real, CUgreenCtx green)
   const CUresult result = end_primary(
       *device, [&] { return real(green); }, [&] { return is_end(real.result()) && is_primary_inactive(own, *device); });
   if (result != CUDA_SUCCESS) return result;
+  own.streams.something_ended();  // its streams: the driver refuses them from now on
   own.contexts.forget_green(green);
   for (CUcontext view : views) own.pools.forget_captures(view);
   return result;
