@@ -149,6 +149,7 @@ struct alignas(128) Magazine {
   std::uint64_t kept_bytes = 0;    ///< in racks and complete parcels when the device was last told
   Parcel* returned = nullptr;      ///< complete, and not handed over yet
   Parcel* spare = nullptr;
+  std::uint32_t turned_away = 0;   ///< blocks that streams freed and for which there was no room, since there last was
   std::array<Parcel, kParcels> parcels;
 
  private:

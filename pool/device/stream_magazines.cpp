@@ -56,7 +56,13 @@ bool DevicePool::keep_for_stream(Extent* extent, ContextPool& home, StreamName s
     return false;
   }
   sized.rack.batch = kTurnsAway;
-  if (!enter_table(extent, home) || !magazine.keep(racks, extent)) return false;
+  if (!enter_table(extent, home)) return false;
+  if (!magazine.keep(racks, extent)) {
+    if (++magazine.turned_away < kTurnsAway) return false;
+    return_to_lanes(magazine);  // full of what was wanted yesterday, perhaps on other streams: what is wanted today comes back
+    magazine.turned_away = 0;
+    return false;
+  }
   extent->state = ExtentState::cached;
   extent->birth = kYoungest;
   change_kept(magazine, static_cast<std::int64_t>(extent->bytes));

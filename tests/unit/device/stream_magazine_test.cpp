@@ -259,6 +259,23 @@ TEST_CASE("stream magazines: large blocks of a device that is large enough are k
   CHECK(now(rig.counters().reserved_bytes) <= 2 * reserved_bytes);
 }
 
+TEST_CASE("stream magazines: what was wanted yesterday makes room for what is wanted today") {
+  RigOptions options;
+  options.memory = "64GiB";
+  StreamRig rig(options);
+  const CUstream yesterday = new_stream();
+  const CUstream today = new_stream();
+  kept_blocks(rig, yesterday, 30 * kMiB, 12);  // 256 MiB may be kept
+  kept_blocks(rig, yesterday, 2 * kMiB, 20);   // and what is left of them
+  for (const CUstream stream : {today, yesterday}) {
+    kept_blocks(rig, stream, 3 * kMiB, 4);
+    const std::uint64_t before = untold_allocations(rig);
+    for (int i = 0; i < 50; ++i) rig.free_on(rig.on(stream, 3 * kMiB), stream);
+    CHECK(untold_allocations(rig) == before + 50);
+  }
+  CHECK(rig.pools().check() == "");
+}
+
 TEST_CASE("stream magazines: threads that share streams, pass blocks on and miss: no byte has two owners") {
   const bool paged = GENERATE(false, true);
   StreamRig rig(paged ? paged_options(limited("24MiB")) : limited("24MiB"));
