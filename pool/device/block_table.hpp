@@ -1,7 +1,7 @@
 // BlockTable: from the address of a block that magazines know to its extent, without a lock.
 //
 // Small blocks: three levels, 16 GiB, 64 KiB, 512 bytes; costs 1 KiB for each 64 KiB in which small blocks lie. Large ones, of which few are
-// kept: 32 KiB of lines of four, by a hash of the address; a block whose line is full is not kept. An entry stands from the moment when the
+// kept: 256 KiB of lines of four, by a hash of the address; a block whose line is full is not kept. An entry stands from the moment when the
 // block is first kept for its thread until it goes back to the heap, through many allocations and frees, so entries hardly ever change. A
 // lookup while an entry changes gives the one or the other; pages of the table are used again but never freed, so it reads nothing that is gone.
 // Thread rule: find() from any thread at any time; insert() and remove() under the device's lock.
@@ -79,7 +79,7 @@ class BlockTable {
     std::atomic<heap::Extent*> extent{nullptr};
   };
   struct alignas(64) Line { std::array<Large, 4> at; };
-  static constexpr unsigned kLines_log2 = 9;
+  static constexpr unsigned kLines_log2 = 12;
   static std::size_t line_of(std::uint64_t address) { return static_cast<std::size_t>(((address >> kGranule_log2) * 0x9E3779B97F4A7C15U) >> (64 - kLines_log2)); }
   using Branch = std::array<std::atomic<Page*>, kPagesPerBranch>;
 

@@ -81,6 +81,7 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
   // What waited for a capture to end is handled at the next operation after it: this one may be it.
   const bool must_look = deferred_.batch_is_due() && !capturing();
   if (home->context == context && home->serving && home->pooled != nullptr && !device_.disabled && !must_look && request.bytes != 0) {
+    if (user != nullptr && has_several_magazines_.load(std::memory_order_relaxed)) spend_allowance(user->magazine, request);
     Extent* extent = user != nullptr ? take_kept(*home, request, *user) : nullptr;
     if (extent == nullptr) extent = home->pooled->allocate(device_, request);
     if (extent != nullptr && extent->bytes == request.bytes) {

@@ -176,6 +176,7 @@ class DevicePool {
   void look_for_peak() CUPOOL_REQUIRES(device_.lock);
   LiveSum headroom() const CUPOOL_REQUIRES(device_.lock);
   void grant(Magazine& magazine, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  void spend_allowance(Magazine* magazine, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
   void use_allowance(Magazine& magazine, const LiveSum& told) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   std::string check_promises() const CUPOOL_REQUIRES(device_.lock);
   void keep_promises() CUPOOL_REQUIRES(device_.lock);

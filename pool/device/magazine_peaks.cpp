@@ -62,6 +62,17 @@ void DevicePool::grant(Magazine& magazine, const AllocationRequest& request) {
   if (granted > 0) use_allowance(magazine, {-granted * one.bytes, -granted * one.requested_bytes, -granted});
 }
 
+/// A block that its thread gets under the lock comes out of what was promised to the thread, as far as that goes: else each block that goes round would
+/// look like one more, and everybody's promise would be taken back.
+void DevicePool::spend_allowance(Magazine* magazine, const AllocationRequest& request) {
+  if (magazine == nullptr || !magazine->is_open || !magazine->is_of_this_thread() || !enter_own(*magazine)) return;
+  const OwnerInside held(magazine->lock);
+  tell(*magazine);
+  const LiveSum& left = magazine->allowance;
+  use_allowance(*magazine, {std::min(static_cast<std::int64_t>(request.bytes), left.bytes), std::min(static_cast<std::int64_t>(request.requested_bytes), left.requested_bytes),
+                            std::min<std::int64_t>(1, left.blocks)});
+}
+
 /// What lives by the magazine is told, and so much less may besides; or fewer blocks live, which the thread is likely to want again.
 void DevicePool::use_allowance(Magazine& magazine, const LiveSum& told) {
   const auto use = [](std::int64_t& allowed, std::int64_t& promised, std::int64_t used) {
