@@ -67,7 +67,7 @@ class Ledger {
   struct alignas(64) Shard {
     std::array<std::atomic<std::uint64_t>, kSymbolCount> counts{};
   };
-  static constexpr std::size_t kShards = 8;
+  static constexpr std::size_t kShards = 64;
   static constexpr std::size_t kShared = 0;
 
   static std::size_t thread_shard() {
