@@ -63,7 +63,7 @@ class Ledger {
   };
 
   /// The calls of one thread, so that two that call the same function do not write to one line: the real driver counts nothing, and this
-  /// must not show in what is measured. Threads after the first seven share one.
+  /// must not show in what is measured. Threads after the first 63 share one.
   struct alignas(64) Shard {
     std::array<std::atomic<std::uint64_t>, kSymbolCount> counts{};
   };
