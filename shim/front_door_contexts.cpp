@@ -1,5 +1,6 @@
 // Contexts, whose death takes their part of the pool with it, and captures, during which nothing is recorded.
 // CUDA Driver API 13.0 §6.7–6.8 (contexts), §6.9 (streams), §6.35 (green contexts).
+#include <array>
 #include <functional>
 #include <new>
 #include <utility>
@@ -77,12 +78,17 @@ CUcontext primary_of(Process& own, CUdevice device) {
 }
 
 /// The contexts that stand for green ones, while any stream captures: theirs may end with them, and nobody will end those captures.
-std::vector<CUcontext> capturing_views(const Process& own, const std::vector<CUgreenCtx>& greens) {
+/// `greens` says which. Without host memory none: an end must be seen all the same.
+template <class Greens>
+std::vector<CUcontext> capturing_views(const Process& own, Greens&& greens) {
   std::vector<CUcontext> views;
   if (!own.pools.capturing() || own.api.cuCtxFromGreenCtx == nullptr) return views;
-  for (CUgreenCtx green : greens) {
-    CUcontext view = nullptr;
-    if (own.api.cuCtxFromGreenCtx(&view, green) == CUDA_SUCCESS) views.push_back(view);
+  try {
+    for (CUgreenCtx green : greens()) {
+      CUcontext view = nullptr;
+      if (own.api.cuCtxFromGreenCtx(&view, green) == CUDA_SUCCESS) views.push_back(view);
+    }
+  } catch (const std::bad_alloc&) {
   }
   return views;
 }
@@ -93,7 +99,7 @@ CUresult end_primary(CUdevice device, Call&& call, IsDead&& is_dead) {
   Process& own = process();
   CUcontext primary = primary_of(own, device);
   if (primary == nullptr) return call();
-  const std::vector<CUcontext> views = capturing_views(own, own.contexts.greens_of(device));
+  const std::vector<CUcontext> views = capturing_views(own, [&] { return own.contexts.greens_of(device); });
   bool dead = false;
   const CUresult result = end_context(own, primary, call, [&] { return dead = is_dead(); });
   if (!dead) return result;
@@ -253,7 +259,7 @@ CUresult destroy_green(const Real<CUresult(CUgreenCtx)>& real, CUgreenCtx green)
   const std::optional<int> device = own.contexts.green_device(green);
   if (!device) return real(green);
   const std::unique_lock turn = own.contexts.primary_turn(*device);
-  const std::vector<CUcontext> views = capturing_views(own, {green});
+  const std::vector<CUcontext> views = capturing_views(own, [green] { return std::array{green}; });
   const CUresult result = end_primary(
       *device, [&] { return real(green); }, [&] { return is_end(real.result()) && is_primary_inactive(own, *device); });
   if (result != CUDA_SUCCESS) return result;
