@@ -49,7 +49,12 @@ CUresult export_memory(const Real<CUresult(CUipcMemHandle*, CUdeviceptr)>& real,
     case Ownership::live:
       if (block.mempool != 0) return real(out, kNowhere);  // stream-ordered memory has no legacy handles
       if (block.is_paged) return refuse_paged(real, out, address);
-      return block.is_native ? real(out, address) : own.shared.export_block(real, out, block);
+      if (block.is_native) return real(out, address);
+      try {
+        return own.shared.export_block(real, out, block);
+      } catch (const std::bad_alloc&) {  // the driver has been asked for its own handle, which is not the program's
+        return CUDA_ERROR_OUT_OF_MEMORY;
+      }
     case Ownership::vacant: return real(out, kNowhere);
     case Ownership::unknown: break;
   }
@@ -60,7 +65,12 @@ CUresult open_memory(const Real<CUresult(CUdeviceptr*, CUipcMemHandle, unsigned)
   Process& own = process();
   ipc::BlockHandle handle;
   switch (ipc::decode(raw, handle)) {
-    case ipc::HandleKind::ours: return own.shared.open(real, out, handle, flags, current_context(own));
+    case ipc::HandleKind::ours:
+      try {
+        return own.shared.open(real, out, handle, flags, current_context(own));
+      } catch (const std::bad_alloc&) {  // the driver would call the handle invalid
+        return CUDA_ERROR_OUT_OF_MEMORY;
+      }
     case ipc::HandleKind::damaged: return real(out, CUipcMemHandle{}, flags);
     case ipc::HandleKind::foreign: break;
   }

@@ -54,7 +54,7 @@ def codes_for(symbol: str) -> tuple:
 TAKES_MEMORY = re.compile(r"cuMem(Alloc|Create|HostAlloc|HostRegister|PoolCreate).*|cuArrayCreate.*|cu(Ctx|GreenCtx|Stream|Event)Create.*|cuModuleLoad.*"
                           r"|cuDevicePrimaryCtxRetain|cuGraph(Instantiate|Launch|Upload).*|cuCtx(SetLimit|EnablePeerAccess)")
 # What nobody may begin without a note of it, for which there may be no host memory.
-NEEDS_HOST_MEMORY = re.compile(r"cuStreamBeginCapture.*|cuCtxFromGreenCtx|cuMemPoolSetAccess")
+NEEDS_HOST_MEMORY = re.compile(r"cuStreamBeginCapture.*|cuCtxFromGreenCtx|cuMemPoolSetAccess|cuIpc(Get|Open)MemHandle.*")
 # Without them nobody knows when work is over.
 TELLS_OF_WORK = re.compile(r"cuEvent(Create|Query|Record|Synchronize)|cuCtxRecordEvent|cuCtx(Push|Pop)Current.*")
 # Where blocks lie in the driver's pool (`async`), a device that cannot be given access to that cannot be a peer: said when it is enabled.
