@@ -180,6 +180,7 @@ class DevicePool {
   void use_allowance(Magazine& magazine, const LiveSum& told) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   std::string check_promises() const CUPOOL_REQUIRES(device_.lock);
   void keep_promises() CUPOOL_REQUIRES(device_.lock);
+  void drop_allowance(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void take_back_allowance(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   std::uint64_t collect_timeline(std::vector<observe::Event>& out) CUPOOL_REQUIRES(device_.lock);
 

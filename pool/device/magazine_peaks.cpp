@@ -54,7 +54,8 @@ LiveSum DevicePool::headroom() const {
 
 /// So many more blocks like this one may live by this magazine from now on that the other half of what is left is for the next that asks.
 void DevicePool::grant(Magazine& magazine, const AllocationRequest& request) {
-  use_allowance(magazine, LiveSum{magazine.allowance});  // less than one block
+  if (magazines_.size() < 2) return;  // it compares with the peaks itself
+  drop_allowance(magazine);           // less than one block
   const LiveSum left = headroom();
   const LiveSum one{static_cast<std::int64_t>(request.bytes), static_cast<std::int64_t>(request.requested_bytes), 1};
   const std::int64_t count = std::min({left.bytes / one.bytes, left.requested_bytes / one.requested_bytes, left.blocks});
@@ -109,9 +110,11 @@ std::string DevicePool::check_promises() const {
   return is_above ? "what lives and what is promised are above a peak" : "";
 }
 
+void DevicePool::drop_allowance(Magazine& magazine) { use_allowance(magazine, LiveSum{magazine.allowance}); }
+
 void DevicePool::take_back_allowance(Magazine& magazine) {
   tell(magazine);
-  use_allowance(magazine, LiveSum{magazine.allowance});
+  drop_allowance(magazine);
 }
 
 }  // namespace cupool::device

@@ -291,7 +291,7 @@ bool DevicePool::send_with_own(const ContextPool& home, Extent* extent, std::uin
 /// Everything in it is where it would be without magazines; it stays closed until its thread asks the device for a small block.
 void DevicePool::close(Magazine& magazine) {
   send(magazine);
-  use_allowance(magazine, LiveSum{magazine.allowance});
+  drop_allowance(magazine);
   while (magazine.open_parcel()) {
   }
   for (Rack& rack : magazine.racks) {

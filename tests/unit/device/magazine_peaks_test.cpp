@@ -119,3 +119,28 @@ TEST_CASE("magazines: peaks that threads reach together are exact") {
   CHECK(rig.counters().requested_bytes.peak.load() == threads.most() * bytes);
   CHECK(rig.pools().check() == "");
 }
+
+TEST_CASE("magazines: one that was alone for long has been promised nothing when a second one comes") {
+  Rig rig;
+  std::vector<CUdeviceptr> most(900, 0);
+  churn(rig, most, 4096, 900);
+  free_them(rig, most);
+  std::vector<CUdeviceptr> few(10, 0);
+  churn(rig, few, 4096, 5000);  // it asks the device for this and that
+  std::vector<CUdeviceptr> many(850, 0);
+  churn(rig, many, 4096, 850);
+  CHECK(rig.pools().check() == "");
+  std::thread second([&] {
+    cuCtxSetCurrent(rig.context());
+    std::vector<CUdeviceptr> own(30, 0);
+    churn(rig, own, 4096, 30);
+    free_them(rig, own);
+    rig.pools().thread_ending();
+  });
+  second.join();
+  CHECK(rig.pools().check() == "");
+  CHECK(rig.counters().live_blocks.peak.load() == 900);
+  free_them(rig, few);
+  free_them(rig, many);
+  CHECK(rig.pools().check() == "");
+}
