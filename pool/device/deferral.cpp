@@ -127,13 +127,14 @@ bool DevicePool::retire_batch_if_idle(CUcontext asking, Error* error) {
 }
 
 /// More waits for the GPU than the device has to spare: new blocks would be pushed into fresh memory and scattered over it, and what is
-/// scattered stays so. The frees natively had waited, so this one does, for all that came before it, if they are not over anyway.
-Error DevicePool::catch_up(CUcontext asking) {
+/// scattered stays so. The frees natively had waited, so this one does, for all that came before it, if they are not over anyway. `has_looked`: the
+/// oldest is not.
+Error DevicePool::catch_up(CUcontext asking, bool has_looked) {
   const auto is_behind = [this]() CUPOOL_REQUIRES(device_.lock) {
     return device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) > spare_bytes() / kDeferredShare;
   };
   Error error{};
-  while (is_behind() && retire_oldest(asking, false, &error)) {
+  while (!has_looked && is_behind() && retire_oldest(asking, false, &error)) {
   }
   if (error.code == CUDA_SUCCESS && is_behind()) await_frees(asking, 0, true, &error);
   return error;
@@ -146,11 +147,15 @@ bool DevicePool::await_frees(CUcontext asking, std::uint64_t least_bytes, bool i
   Epoch* target = nullptr;
   std::uint64_t target_bytes = 0;
   std::uint64_t bytes = 0;
+  std::size_t count = 0;
+  std::size_t looks = 0;  // at those that the wait is for
   for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && !(inside_free && epoch->next == nullptr); epoch = epoch->next) {
     bytes += epoch->batch.bytes;
+    ++count;
     if (epoch->busy || !epoch->recorded || epoch->waitable == nullptr || (!inside_free && pthread_equal(epoch->freed_by, pthread_self()) == 0)) continue;
     target = epoch;
     target_bytes = bytes;
+    looks = count;
   }
   if (target == nullptr || target_bytes < least_bytes || !may_call_driver()) return false;
   target->busy = target->waiting = true;
@@ -160,9 +165,10 @@ bool DevicePool::await_frees(CUcontext asking, std::uint64_t least_bytes, bool i
     result = target->fence.wait(device_, target->waitable, asking);
   }
   target->busy = target->waiting = false;
+  deferred_.follow(*target);
   *error = result.error;
   bool has_retired = false;
-  while (error->code == CUDA_SUCCESS && retire_oldest(asking, false, error)) has_retired = true;
+  while (error->code == CUDA_SUCCESS && looks-- != 0 && retire_oldest(asking, false, error)) has_retired = true;
   return has_retired;
 }
 
@@ -172,9 +178,13 @@ Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
   Error query_error{};
   // One look for each epoch that is closed. Who finds another thread at the oldest one leaves the look to the next.
   if (const Epoch* oldest = deferred_.oldest(); oldest != nullptr && oldest->busy) ++looks_owed_;
-  while (retire_oldest(asking, false, &query_error) && (synchronises() || looks_owed_ != 0)) looks_owed_ -= looks_owed_ != 0 ? 1 : 0;
+  bool has_ended = retire_oldest(asking, false, &query_error);
+  while (has_ended && (synchronises() || looks_owed_ != 0)) {
+    looks_owed_ -= looks_owed_ != 0 ? 1 : 0;
+    has_ended = retire_oldest(asking, false, &query_error);
+  }
   if (error.code == CUDA_SUCCESS) error = query_error;
-  if (inside_free && error.code == CUDA_SUCCESS) error = catch_up(asking);
+  if (inside_free && error.code == CUDA_SUCCESS) error = catch_up(asking, !has_ended);
   if (inside_free) give_back_surplus();
   return error;
 }

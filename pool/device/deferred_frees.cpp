@@ -120,6 +120,11 @@ void DeferredFrees::reopen(Epoch* epoch) {
   unlink(epoch);
 }
 
+void DeferredFrees::follow(const Epoch& over) {
+  for (Epoch* epoch = head_; epoch != nullptr && epoch != &over; epoch = epoch->next)
+    if (!epoch->busy && epoch->recorded) epoch->fence.follow(over.fence);
+}
+
 void DeferredFrees::forget_stream(std::uint64_t identity) {
   for (Epoch* epoch = head_; epoch != nullptr; epoch = epoch->next)
     if (epoch->stream == identity) epoch->stream = 0;

@@ -92,6 +92,9 @@ class DeferredFrees {
   void reopen(Epoch* epoch);
   /// The oldest epoch, or nullptr.
   Epoch* oldest() { return head_; }
+  /// What the events of `over` have shown to be over is so for every older epoch: their blocks were freed before these events were recorded.
+  /// Precondition: they are events of whole contexts.
+  void follow(const Epoch& over);
   /// The stream has ended: what comes with its handle is another.
   void forget_stream(std::uint64_t identity);
   /// Takes the epoch's blocks out; the epoch is gone. Precondition: its fence is cleared.

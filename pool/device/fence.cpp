@@ -199,10 +199,12 @@ FenceResult Fence::wait(DeviceState& device, CUcontext context, CUcontext asking
     if ((context == nullptr || point.home->registered.context == context) && !services.gate.capturing()) {
       const RelaxedCaptureMode relaxed(device.driver);
       const CUresult code = device.driver.cuEventSynchronize(point.event);
-      if (code != CUDA_SUCCESS) judged = judge(device, point, code, asking, "cuEventSynchronize");
+      if (code == CUDA_SUCCESS) point.done = true;
+      else judged = judge(device, point, code, asking, "cuEventSynchronize");
     }
     services.contexts.unpin(point.home);
     if (judged.error.code != CUDA_SUCCESS) return judged;
+    if (point.done) services.contexts.give_back(point);
   }
   return poll(device, asking);
 }
@@ -228,6 +230,13 @@ FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const De
   services.contexts.unpin_all(points);
   for (FencePoint& point : points) services.contexts.give_back(point);
   return result;
+}
+
+void Fence::follow(const Fence& newer) {
+  for (FencePoint& point : points_)
+    point.done = point.done || std::any_of(newer.points_.begin(), newer.points_.end(), [&point](const FencePoint& other) {
+                   return other.done && other.home == point.home && other.life == point.life;
+                 });
 }
 
 void Fence::leave_out(const ContextPool& home) {

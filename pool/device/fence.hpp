@@ -60,6 +60,9 @@ class Fence {
   /// Blocks until the work of `context` (null: of each one here) is complete, unless something captures. Precondition: the program's own free of a block
   /// of that context made this fence, so that natively the program would have waited there.
   FenceResult wait(DeviceState& device, CUcontext context, CUcontext asking);
+  /// What `newer` has seen to be over in a context is over here too, without a question. Precondition: `newer` was recorded in every context of its
+  /// moment, by a thread that knew of everything this one waits for.
+  void follow(const Fence& newer);
   /// Nobody asks for what runs in the context of `home`.
   void leave_out(const ContextPool& home);
   /// Gives the events back and forgets the points.

@@ -109,6 +109,39 @@ TEST_CASE("more than a third of what the device has to spare never waits: the fr
   CHECK(cusim_now_ns() == 10 * kMs);
 }
 
+TEST_CASE("what one wait has shown to be over is not asked for, epoch by epoch") {
+  Rig rig(limited("1200MiB"));
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 24; ++i) blocks.push_back(rig.allocate(20 * kMiB));  // 720 MiB to spare: an epoch for each third free
+  REQUIRE(cusim_launch_spin(new_stream(), 10 * kMs) == CUDA_SUCCESS);
+  std::size_t freed = 0;
+  std::uint64_t queries = 0;
+  while (freed < blocks.size() && cusim_calls("cuEventSynchronize") == 0) {
+    queries = cusim_calls("cuEventQuery");
+    rig.free(blocks[freed++]);
+  }
+  REQUIRE(cusim_calls("cuEventSynchronize") == 1);
+  REQUIRE(now(rig.counters().epochs_closed) >= 4);
+  CHECK(cusim_calls("cuEventQuery") == queries + 1);                   // the oldest one, before the wait
+  CHECK(now(rig.counters().deferred_bytes) == 3 * 20 * kMiB);  // its own epoch stays
+}
+
+TEST_CASE("a wait shows nothing of another context's work") {
+  Rig rig(limited("1200MiB"));
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 24; ++i) blocks.push_back(rig.allocate(20 * kMiB));
+  CUcontext other = nullptr;
+  REQUIRE(cuCtxCreate_v2(&other, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().allocate(other, 4096, "cuMemAlloc_v2").ok());  // known to the pool from now on
+  REQUIRE(cusim_launch_spin(new_stream(), 60 * kSecond) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(rig.context()) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_spin(new_stream(), 10 * kMs) == CUDA_SUCCESS);
+  for (const CUdeviceptr block : blocks) rig.free(block);
+  REQUIRE(cusim_calls("cuEventSynchronize") >= 1);
+  CHECK(now(rig.counters().deferred_bytes) == 24 * 20 * kMiB);
+  CHECK(cusim_now_ns() < 60 * kSecond);
+}
+
 TEST_CASE("events are used again") {
   Rig rig;
   for (int i = 0; i < 64 * 50; ++i) rig.free(rig.allocate(64 * kKiB));
