@@ -138,16 +138,16 @@ class DevicePool {
   // magazines.cpp
   bool may_keep() CUPOOL_REQUIRES(device_.lock);
   Magazine* own_magazine(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t magazine_budget_bytes() CUPOOL_REQUIRES(device_.lock);
-  static bool is_too_large_to_keep(std::uint64_t bytes, std::uint64_t budget_bytes);
+  static bool is_too_large_to_keep(std::uint64_t bytes, std::uint64_t spare_bytes, std::uint64_t budget_bytes);
   bool find_magazine(ContextPool& home, MagazineUser& user) CUPOOL_REQUIRES(device_.lock);
-  bool open(Magazine& magazine, std::uint64_t budget_bytes) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  bool open(Magazine& magazine, std::uint64_t spare_bytes) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   heap::Extent* take_kept(ContextPool& home, const AllocationRequest& request, MagazineUser& user) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* rehome(Magazine& magazine, ContextPool& home, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void refill(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   Rack* make_rack(Magazine& magazine, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   bool add_from_hole(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void drop(Magazine& magazine, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  void age(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void drop_misfits(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   heap::Extent* take_from_depot(ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   void change_kept(Magazine& magazine, std::int64_t bytes) CUPOOL_REQUIRES(device_.lock);

@@ -36,7 +36,7 @@ struct Magazine;
 inline constexpr std::size_t kSmallSizes = kLargestSmallBlock_bytes / kBlockAlignment_bytes;
 inline std::size_t small_size_index(std::uint64_t bytes) { return static_cast<std::size_t>(bytes / kBlockAlignment_bytes - 1); }
 
-inline constexpr std::uint64_t kLargestKept_bytes = 256 * kMiB;
+inline constexpr std::uint64_t kLargestKept_bytes = 4 * kGiB;
 
 /// What the magazines of a device look at and do not change.
 struct MagazineSurroundings {
@@ -70,11 +70,14 @@ struct LiveSum {
 struct alignas(128) Magazine {
   static constexpr std::uint32_t kMostFrees = 255;   ///< with the next one they join the deferred frees
   static constexpr std::uint32_t kMostBatch = 256;
-  static constexpr std::uint64_t kMostBytes = kGiB;  ///< freed, and twice as many kept
+  static constexpr std::uint64_t kMostBytes = kGiB;  ///< freed
   static constexpr std::uint64_t kMostBatchBytes = kMiB;
   static constexpr std::size_t kStreams = 4;         ///< that one thread keeps blocks for
   static constexpr std::uint32_t kMostFreesWithLarge = 63;
-  static constexpr std::uint64_t kLeastLarge = 8;    ///< so many blocks of a large size must fit into the budget
+  static constexpr std::uint64_t kKeptShare = 32;    ///< of what the program has never needed at once: so much a thread may keep
+  static constexpr std::uint64_t kLeastLarge = 2;    ///< so many blocks of a large size must fit into what may be kept
+  static constexpr std::uint32_t kHot = 8;
+  static constexpr std::uint64_t kSoon = 8;          ///< operations
   static constexpr std::size_t kParcels = 8;         ///< so many batches of frees may be on their way
 
   Magazine(const MagazineSurroundings& seen, observe::LiveShard& counts, std::uint8_t number_of_it) : around(seen), shard(counts), number(number_of_it), timeline(seen.services.options.timeline_events) {
@@ -106,6 +109,8 @@ struct alignas(128) Magazine {
       if (one.stream.identity == identity) return &one;
     return nullptr;
   }
+  /// One is allocated: is it soon after one was freed?
+  void warm(SizedRack& sized) CUPOOL_REQUIRES(lock) { sized.heat = operations - sized.rack.used <= kSoon ? std::min(sized.heat + 1, kHot) : 0; }
   static void put(Parcel& parcel, Parcel*& list) {
     parcel.next = list;
     list = &parcel;
@@ -114,12 +119,15 @@ struct alignas(128) Magazine {
   OwnerLock lock;
   CUcontext context CUPOOL_GUARDED_BY(lock) = nullptr;  ///< null: closed
   const BlockTable* table CUPOOL_GUARDED_BY(lock) = nullptr;
+  std::uint64_t operations CUPOOL_GUARDED_BY(lock) = 0;  ///< a clock for its racks: allocations here, and each time that the device was asked
+  std::size_t aged CUPOOL_GUARDED_BY(lock) = 0;          ///< racks that were looked at for their age
   const MagazineSurroundings& around;
   observe::LiveShard& shard;                            ///< what happened here since the device was last told
   const std::uint8_t number;                            ///< from 1 on; what it takes from holes has it as the keeper
   std::uint64_t next_buffer_id CUPOOL_GUARDED_BY(lock) = 0;
   std::uint64_t end_buffer_id CUPOOL_GUARDED_BY(lock) = 0;
   std::uint64_t budget_bytes = 0;  ///< as kMostBytes, or less where memory is short. Written under both locks
+  std::uint64_t kept_budget_bytes = 0;  ///< for what is kept: complete, or a stream's. Likewise
   std::uint64_t free_budget_bytes = 0;  ///< of it, for frees that have no event yet. Likewise
   /// Where there are several magazines, so much more than the device was told may live by this one: its part of what lies between what lives and
   /// the peaks. Without, two of them could reach a peak together which neither sees. Written under both locks.
@@ -228,6 +236,7 @@ inline bool Magazine::may_be_mempool_peak(std::uint64_t bytes) const {
 /// The next one of the rack. Precondition: there is one.
 inline CUdeviceptr Magazine::hand_out(Rack& rack, std::uint64_t requested_bytes, std::uint8_t flags, std::uint16_t thread) {
   heap::Extent* extent = rack.pop();
+  rack.used = ++operations;
   extent->requested_bytes = requested_bytes;
   extent->flags = flags;
   extent->buffer_id = next_buffer_id++;
@@ -290,16 +299,19 @@ inline CUdeviceptr Magazine::allocate_on(CUcontext asking, std::uint64_t identit
   if (may_be_mempool_peak(bytes) || may_be_peak(requested_bytes, bytes)) return 0;
   add(mempool_bytes, bytes);
   ordered_bytes -= bytes;
+  warm(sized);
   return hand_out(sized.rack, requested_bytes, static_cast<std::uint8_t>(mempool << kMempoolShift), thread);
 }
 
 inline bool Magazine::keep(StreamRacks& racks_of_stream, heap::Extent* extent) {
   const std::uint64_t bytes = extent->bytes;
-  if (ordered_bytes + bytes > budget_bytes || (bytes > kLargestSmallBlock_bytes && bytes > budget_bytes / kLeastLarge)) return false;
+  if (ordered_bytes + bytes > kept_budget_bytes || (bytes > kLargestSmallBlock_bytes && bytes > kept_budget_bytes / kLeastLarge)) return false;
   SizedRack& sized = racks_of_stream.sizes.at(bytes);
+  if (bytes > kLargestSmallBlock_bytes && sized.heat < kHot) return false;
   if (sized.bytes != bytes && sized.rack.first == nullptr) sized.bytes = bytes;
   if (sized.bytes != bytes) return false;
   sized.rack.push(extent);
+  sized.rack.used = operations;
   ordered_bytes += bytes;
   return true;
 }

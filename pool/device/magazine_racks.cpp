@@ -13,6 +13,8 @@ using heap::ExtentState;
 namespace {
 constexpr std::uint64_t kDepotShare = 64;  ///< of what the program has never needed at once: so much a context may keep
 constexpr std::uint64_t kLargestDepot_bytes = 64 * kMiB;
+constexpr std::size_t kAgingLooks = 4;
+constexpr std::uint64_t kOld = 64;  ///< operations of the magazine
 }  // namespace
 
 /// The rack for this size; null: a large one that is asked for for the first time, or in vain.
@@ -38,6 +40,20 @@ void DevicePool::drop_misfits(Magazine& magazine) {
   while (Extent* extent = magazine.misfits) {
     magazine.misfits = extent->bin_next;
     drop(magazine, extent);
+  }
+}
+
+/// Large blocks of sizes that nobody has asked for lately are holes again, before they push others elsewhere. A few racks at each call.
+void DevicePool::age(Magazine& magazine) {
+  ++magazine.operations;
+  for (std::size_t look = 0; look < kAgingLooks; ++look) {
+    const std::size_t at = magazine.aged++ % (magazine.large_racks.racks.size() * (1 + magazine.streams.size()));
+    const std::size_t of_stream = at / magazine.large_racks.racks.size();
+    const std::size_t place = at % magazine.large_racks.racks.size();
+    SizedRack& sized = of_stream == 0 ? magazine.large_racks.racks[place] : magazine.streams[of_stream - 1].sizes.racks[place];
+    if (sized.rack.first == nullptr || sized.bytes <= kLargestSmallBlock_bytes || magazine.operations - sized.rack.used < kOld) continue;
+    if (of_stream != 0) return_to_lane(magazine, magazine.streams[of_stream - 1].stream, sized.rack);
+    while (sized.rack.first != nullptr) drop(magazine, sized.rack.pop());
   }
 }
 

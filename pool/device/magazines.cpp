@@ -18,10 +18,10 @@ using observe::EventKind;
 
 namespace {
 static_assert(observe::kLiveShards < heap::ExtentArena::kKeepers, "each magazine is a keeper");
-constexpr std::uint64_t kMagazineShare = 256;  ///< of what the program has never needed at once: so much a thread may keep
+constexpr std::uint64_t kMagazineShare = 256;  ///< of what the program has never needed at once: so much of a thread's frees may be without an event
 constexpr std::uint64_t kLeastBudget_bytes = 32 * kKiB;
 constexpr std::uint64_t kFreeShare = 4;  ///< of an epoch. How much lies here differs from step to step of a job, and is on top of what it needs
-constexpr std::uint64_t kLargeBudget_bytes = 16 * kMiB;  ///< without so much, large blocks are the heap's alone: it places them better
+constexpr std::uint64_t kLeastSpare_bytes = 4 * kGiB;  ///< without so much, large blocks are the heap's alone: it places them better
 constexpr std::uint64_t kBufferIds = 1024;  ///< given to a magazine at a time
 }  // namespace
 
@@ -57,11 +57,9 @@ Magazine* DevicePool::own_magazine(ContextPool& home) {
   return unused;
 }
 
-/// So much a thread may keep just now.
-std::uint64_t DevicePool::magazine_budget_bytes() { return std::min(Magazine::kMostBytes, spare_bytes() / kMagazineShare); }
-
-bool DevicePool::is_too_large_to_keep(std::uint64_t bytes, std::uint64_t budget_bytes) {
-  return bytes > kLargestSmallBlock_bytes && (budget_bytes < kLargeBudget_bytes || bytes > budget_bytes / Magazine::kLeastLarge);
+/// `budget_bytes`: of what a block would be part of, complete and a stream's, or freed and without an event.
+bool DevicePool::is_too_large_to_keep(std::uint64_t bytes, std::uint64_t spare_bytes, std::uint64_t budget_bytes) {
+  return bytes > kLargestSmallBlock_bytes && (spare_bytes < kLeastSpare_bytes || bytes > budget_bytes / Magazine::kLeastLarge);
 }
 
 /// The thread knows its magazine in `home` now; false: there is none for it.
@@ -76,9 +74,11 @@ bool DevicePool::find_magazine(ContextPool& home, MagazineUser& user) {
   return user.magazine != nullptr && user.magazine->home == &home && user.magazine->is_of_this_thread();  // else given up meanwhile
 }
 
-/// It may keep so much from now on; false, and closed, when that is next to nothing.
-bool DevicePool::open(Magazine& magazine, std::uint64_t budget_bytes) {
+/// It may keep a share of that from now on; false, and closed, when that is next to nothing.
+bool DevicePool::open(Magazine& magazine, std::uint64_t spare_bytes) {
+  const std::uint64_t budget_bytes = std::min(Magazine::kMostBytes, spare_bytes / kMagazineShare);
   magazine.budget_bytes = budget_bytes;
+  magazine.kept_budget_bytes = spare_bytes / Magazine::kKeptShare;
   magazine.free_budget_bytes = std::min(budget_bytes, deferred_.due_bytes() / kFreeShare);
   if (budget_bytes < kLeastBudget_bytes) {
     close(magazine);
@@ -94,15 +94,16 @@ bool DevicePool::open(Magazine& magazine, std::uint64_t budget_bytes) {
 Extent* DevicePool::take_kept(ContextPool& home, const AllocationRequest& request, MagazineUser& user) {
   if (request.stream.identity != 0) return take_for_stream(home, request, user);
   if (!may_keep()) return nullptr;
-  const std::uint64_t budget_bytes = magazine_budget_bytes();
-  if (is_too_large_to_keep(request.bytes, budget_bytes)) return nullptr;
+  const std::uint64_t spare_bytes = this->spare_bytes();
+  if (is_too_large_to_keep(request.bytes, spare_bytes, spare_bytes / kMagazineShare)) return nullptr;
   if (!find_magazine(home, user)) return nullptr;
   Magazine& magazine = *user.magazine;
   if (!enter_own(magazine)) return nullptr;
   const OwnerInside held(magazine.lock);
   tell(magazine);
   if (counts_run_ahead(request)) visit_open_magazines(&DevicePool::tell, &magazine);
-  if (!open(magazine, budget_bytes)) return nullptr;
+  if (!open(magazine, spare_bytes)) return nullptr;
+  age(magazine);
   Rack* const rack_of_size = make_rack(magazine, request.bytes);
   if (rack_of_size == nullptr) return nullptr;
   Rack& rack = *rack_of_size;
@@ -112,6 +113,7 @@ Extent* DevicePool::take_kept(ContextPool& home, const AllocationRequest& reques
   if (rack.first == nullptr) refill(magazine, home, request, rack);
   if (rack.first == nullptr) return nullptr;
   Extent* extent = rack.pop();
+  rack.used = magazine.operations;
   change_kept(magazine, -static_cast<std::int64_t>(extent->bytes));
   extent->state = ExtentState::live;
   return extent;
@@ -193,7 +195,7 @@ void DevicePool::send_parcel(Magazine& magazine) {
 /// A parcel whose free is complete: to the thread that sent it, or, when it keeps much already or is gone, to where any block goes.
 void DevicePool::deliver(Parcel* parcel, std::uint64_t now, std::uint64_t depot_bytes) {
   Magazine& owner = *parcel->owner;
-  if (depot_bytes != 0 && owner.is_open && owner.home == parcel->home && owner.kept_bytes + parcel->bytes <= 2 * owner.budget_bytes) {
+  if (depot_bytes != 0 && owner.is_open && owner.home == parcel->home && owner.kept_bytes + parcel->bytes <= owner.kept_budget_bytes) {
     parcel->completed_ticks = now;
     Magazine::put(*parcel, owner.returned);
     change_kept(owner, static_cast<std::int64_t>(parcel->bytes));

@@ -20,6 +20,7 @@ struct Rack {
   heap::Extent* first = nullptr;
   std::uint32_t count = 0;
   std::uint32_t batch = 0;  ///< of a magazine: so many came the last time; doubles with every refill
+  std::uint64_t used = 0;   ///< when one was taken or kept, in operations of the magazine
 
   void push(heap::Extent* extent) {
     extent->bin_next = first;
@@ -38,6 +39,7 @@ struct Rack {
 struct SizedRack {
   std::uint64_t bytes = 0;  ///< 0: no size's
   Rack rack;                ///< `batch`: so many blocks of other sizes are turned away before this one makes room
+  std::uint32_t heat = 0;   ///< of a stream's: so often in a row one was allocated soon after one was freed
 };
 
 /// One rack for each of many sizes, by a hash.

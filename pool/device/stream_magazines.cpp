@@ -36,14 +36,17 @@ StreamRacks& DevicePool::racks_for(Magazine& magazine, StreamName stream) {
 
 /// A block that is being freed: true when its thread keeps it, and the free is done. `user`: of the block's context.
 bool DevicePool::keep_for_stream(Extent* extent, ContextPool& home, StreamName stream, std::uint16_t thread, MagazineUser& user) {
-  const std::uint64_t budget_bytes = may_keep() && user.may_keep ? magazine_budget_bytes() : 0;
-  if (budget_bytes == 0 || is_too_large_to_keep(extent->bytes, budget_bytes) || !has_room_to_keep(home, budget_bytes)) return false;
+  if (!may_keep() || !user.may_keep) return false;
+  const std::uint64_t spare_bytes = this->spare_bytes();
+  const std::uint64_t budget_bytes = spare_bytes / Magazine::kKeptShare;
+  if (is_too_large_to_keep(extent->bytes, spare_bytes, budget_bytes) || !has_room_to_keep(home, budget_bytes)) return false;
   if (!find_magazine(home, user)) return false;
   Magazine& magazine = *user.magazine;
   if (!enter_own(magazine)) return false;
   const OwnerInside held(magazine.lock);
   tell(magazine);
-  if (!open(magazine, budget_bytes)) return false;
+  if (!open(magazine, spare_bytes)) return false;
+  age(magazine);
   StreamRacks& racks = racks_for(magazine, stream);
   SizedRack& sized = racks.sizes.at(extent->bytes);
   if (sized.bytes != extent->bytes) {
@@ -53,9 +56,12 @@ bool DevicePool::keep_for_stream(Extent* extent, ContextPool& home, StreamName s
     }
     return_to_lane(magazine, stream, sized.rack);
     sized.bytes = extent->bytes;
+    sized.heat = 0;
     return false;
   }
   sized.rack.batch = kTurnsAway;
+  sized.rack.used = magazine.operations;
+  if (extent->bytes > kLargestSmallBlock_bytes && sized.heat < Magazine::kHot) return false;
   if (!enter_table(extent, home)) return false;
   if (!magazine.keep(racks, extent)) {
     if (++magazine.turned_away < kTurnsAway) return false;
@@ -89,12 +95,16 @@ Extent* DevicePool::take_for_stream(ContextPool& home, const AllocationRequest& 
   tell(magazine);
   if (counts_run_ahead(request)) visit_open_magazines(&DevicePool::tell, &magazine);
   magazine.mempool = request.mempool;  // what was told was the other's
+  age(magazine);
   StreamRacks* const own = magazine.is_open ? magazine.racks_of(request.stream.identity) : nullptr;
   if (own == nullptr) return nullptr;
   SizedRack& sized = own->sizes.at(request.bytes);
-  if (sized.bytes != request.bytes || sized.rack.first == nullptr) return nullptr;
+  if (sized.bytes != request.bytes) return nullptr;
+  magazine.warm(sized);
+  if (sized.rack.first == nullptr) return nullptr;
   grant(magazine, request);
   Extent* extent = sized.rack.pop();
+  sized.rack.used = magazine.operations;
   magazine.ordered_bytes -= extent->bytes;
   change_kept(magazine, -static_cast<std::int64_t>(extent->bytes));
   extent->flags = 0;

@@ -73,6 +73,26 @@ TEST_CASE("magazines: large blocks that a thread keeps are there for whoever nee
   rig.free(whole);
 }
 
+TEST_CASE("magazines: large blocks that were wanted often, and then no more, are holes after a while") {
+  Rig rig(roomy());
+  rig.free(rig.allocate(32 * kMiB));  // for the small ones
+  const CUdeviceptr all = rig.allocate(128 * kMiB);
+  rig.free(all);
+  cuCtxSynchronize();
+  std::vector<CUdeviceptr> ring(2, 0);
+  churn(rig, ring, 64 * kMiB, 200);
+  CHECK(untold_allocations(rig) > 0);
+  free_them(rig, ring);
+  std::vector<CUdeviceptr> small(4, 0);
+  churn(rig, small, 512, 2000);  // so that the frees above are looked at
+  const std::uint64_t reserved_bytes = now(rig.counters().reserved_bytes);
+  for (std::size_t i = 1; i <= 250; ++i) rig.allocate(32 * kKiB + i * 512);  // sizes of its own: each asks the device
+  const std::uint64_t shortages = now(rig.counters().rung_magazines);
+  CHECK(rig.allocate(128 * kMiB) == all);
+  CHECK(now(rig.counters().rung_magazines) == shortages);
+  CHECK(now(rig.counters().reserved_bytes) == reserved_bytes);
+}
+
 TEST_CASE("magazines: large blocks go from thread to thread, and none is anybody's twice") {
   Rig rig(roomy());
   std::mutex lock;

@@ -21,13 +21,13 @@ namespace {
 
 constexpr std::size_t kPiece_bytes = 4096;
 
-/// A stream whose blocks of one size the thread keeps by now; all of them are free.
+/// A stream whose blocks of one size, which comes and goes, the thread keeps by now; all of them are free.
 std::vector<CUdeviceptr> kept_blocks(StreamRig& rig, CUstream stream, std::size_t bytes, std::size_t count) {
   std::vector<CUdeviceptr> blocks(count);
-  rig.free_on(rig.on(stream, bytes), stream);  // this size has been seen
-  for (int round = 0; round < 2; ++round) {
+  for (int round = 0; round < 3; ++round) {
     for (CUdeviceptr& block : blocks) block = rig.on(stream, bytes);
     for (const CUdeviceptr block : blocks) rig.free_on(block, stream);
+    for (std::uint32_t i = 0; i <= device::Magazine::kHot && round == 0; ++i) rig.free_on(rig.on(stream, bytes), stream);
   }
   return blocks;
 }
@@ -260,20 +260,81 @@ TEST_CASE("stream magazines: large blocks of a device that is large enough are k
 }
 
 TEST_CASE("stream magazines: what was wanted yesterday makes room for what is wanted today") {
-  RigOptions options;
-  options.memory = "64GiB";
-  StreamRig rig(options);
+  StreamRig rig(limited("256MiB"));
   const CUstream yesterday = new_stream();
   const CUstream today = new_stream();
-  kept_blocks(rig, yesterday, 30 * kMiB, 12);  // 256 MiB may be kept
-  kept_blocks(rig, yesterday, 2 * kMiB, 20);   // and what is left of them
+  kept_blocks(rig, yesterday, 32 * kKiB, 400);  // more than may be kept
   for (const CUstream stream : {today, yesterday}) {
-    kept_blocks(rig, stream, 3 * kMiB, 4);
+    kept_blocks(rig, stream, 24 * kKiB, 20);
     const std::uint64_t before = untold_allocations(rig);
-    for (int i = 0; i < 50; ++i) rig.free_on(rig.on(stream, 3 * kMiB), stream);
+    for (int i = 0; i < 50; ++i) rig.free_on(rig.on(stream, 24 * kKiB), stream);
     CHECK(untold_allocations(rig) == before + 50);
   }
   CHECK(rig.pools().check() == "");
+}
+
+namespace {
+
+/// Two neighbours that are free, of a size that came and went so often; the pool has no other hole as large as both.
+CUdeviceptr free_neighbours(StreamRig& rig, CUstream stream, std::size_t bytes, int pairs) {
+  const std::uint64_t reserved_bytes = now(rig.counters().reserved_bytes);
+  rig.free_on(rig.on(stream, 2 * bytes), stream);
+  REQUIRE(now(rig.counters().reserved_bytes) == reserved_bytes + 2 * bytes);
+  const CUdeviceptr one = rig.on(stream, bytes);
+  const CUdeviceptr other = rig.on(stream, bytes);
+  REQUIRE(other == one + bytes);
+  rig.free_on(other, stream);
+  for (int i = 0; i < pairs; ++i) {
+    const CUdeviceptr block = rig.on(stream, bytes);
+    REQUIRE(block == other);
+    rig.free_on(block, stream);
+  }
+  rig.free_on(one, stream);
+  return one;
+}
+
+}  // namespace
+
+TEST_CASE("stream magazines: as large as it is, a block that comes and goes stays with its thread") {
+  RigOptions options;
+  options.memory = "80GiB";
+  options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
+  StreamRig rig(options);
+  const CUstream stream = new_stream();
+  const std::size_t bytes = GENERATE(64 * kMiB, kGiB);
+  free_neighbours(rig, stream, bytes, 20);
+  const std::uint64_t before = untold_allocations(rig);
+  const std::uint64_t calls = cusim_total_calls();
+  for (int i = 0; i < 50; ++i) rig.free_on(rig.on(stream, bytes), stream);
+  CHECK(untold_allocations(rig) == before + 50);
+  CHECK(cusim_total_calls() == calls);
+  const std::uint64_t shortages = now(rig.counters().rung_magazines);
+  rig.on(stream, 2 * bytes);
+  CHECK(now(rig.counters().rung_magazines) == shortages + 1);  // whoever needs the bytes gets them
+}
+
+TEST_CASE("stream magazines: large blocks that are not wanted soon after they were freed are holes at once") {
+  RigOptions options;
+  options.memory = "80GiB";
+  StreamRig rig(options);
+  const CUstream stream = new_stream();
+  const CUdeviceptr one = free_neighbours(rig, stream, 64 * kMiB, 2);
+  const std::uint64_t shortages = now(rig.counters().rung_magazines);
+  CHECK(rig.on(stream, 128 * kMiB) == one);
+  CHECK(now(rig.counters().rung_magazines) == shortages);
+}
+
+TEST_CASE("stream magazines: large blocks that were wanted often, and then no more, are holes after a while") {
+  RigOptions options;
+  options.memory = "80GiB";
+  StreamRig rig(options);
+  const CUstream stream = new_stream();
+  rig.free_on(rig.on(stream, 24 * kMiB), stream);  // for the small ones
+  const CUdeviceptr one = free_neighbours(rig, stream, 64 * kMiB, 20);
+  for (std::size_t i = 1; i <= 200; ++i) rig.on(stream, i * 512);  // sizes of its own: each asks the device
+  const std::uint64_t shortages = now(rig.counters().rung_magazines);
+  CHECK(rig.on(stream, 128 * kMiB) == one);
+  CHECK(now(rig.counters().rung_magazines) == shortages);
 }
 
 TEST_CASE("stream magazines: threads that share streams, pass blocks on and miss: no byte has two owners") {
