@@ -132,7 +132,11 @@ bool grant(Process& own, int from, int to) {
     CUmemoryPool pool = nullptr;
     is_granted = own.api.cuDeviceGetDefaultMemPool(&pool, to) == CUDA_SUCCESS && own.api.cuMemPoolSetAccess(pool, &access, 1) == CUDA_SUCCESS;
   }
-  if (is_granted) own.peers.grants(from, to);
+  try {
+    if (is_granted) own.peers.grants(from, to);
+  } catch (const std::bad_alloc&) {
+    return true;  // given, and asked for again the next time
+  }
   return is_granted || own.peers.is_granted(from, to);
 }
 
@@ -147,12 +151,24 @@ void share_driver_pools(Process& own, int device, const std::vector<int>& others
 
 constexpr int kNoDevice = -1;
 
+/// The device of a context, also of one that could not be noted for want of host memory; kNoDevice: the driver does not say.
+int device_of(const Process& own, CUcontext context, bool is_current) {
+  if (const std::optional<int> known = own.pools.device_of(own.contexts.owner(context))) return *known;
+  CUdevice device = kNoDevice;
+  CUcontext popped = nullptr;
+  const auto ask = [&] { return own.api.cuCtxGetDevice(&device) == CUDA_SUCCESS || own.api.cuCtxGetDevice(&device) == CUDA_SUCCESS; };
+  if (is_current) return ask() ? device : kNoDevice;
+  if (own.api.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS && own.api.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return kNoDevice;
+  const bool has_answer = ask();
+  if (own.api.cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS) own.api.cuCtxPopCurrent_v2(&popped);
+  return has_answer ? device : kNoDevice;
+}
+
 /// False: `peer` cannot be reached from the current context, because its device's pool cannot.
 bool can_reach(Process& own, CUcontext peer) {
   if (!shares_driver_pools(own)) return true;
-  const CUcontext current = current_owner(own);
-  const int from = own.pools.device_of(current).value_or(kNoDevice);
-  const int to = own.pools.device_of(own.contexts.owner(peer)).value_or(kNoDevice);
+  const int from = device_of(own, current_owner(own), true);
+  const int to = device_of(own, peer, false);
   return from == kNoDevice || to == kNoDevice || from == to || own.peers.is_granted(from, to) || grant(own, from, to);
 }
 
