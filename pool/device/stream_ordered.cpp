@@ -99,11 +99,13 @@ std::uint32_t DevicePool::lane_for(ContextPool& home, StreamName stream) {
     home.streams.remove(oldest.identity);
     home.pooled->remove_lane(oldest.lane);
   }
+  std::uint32_t lane = 0;
   try {
-    const std::uint32_t lane = home.pooled->add_lane();
+    lane = home.pooled->add_lane();
     home.streams.add(stream, lane);
     return lane;
   } catch (const std::bad_alloc&) {
+    if (lane != 0) home.pooled->remove_lane(lane);
     return 0;
   }
 }
