@@ -13,6 +13,7 @@ using heap::ExtentState;
 namespace {
 constexpr std::uint64_t kDepotShare = 64;  ///< of what the program has never needed at once: so much a context may keep
 constexpr std::uint64_t kLargestDepot_bytes = 64 * kMiB;
+constexpr std::uint64_t kRefillShare = 64;  ///< of what the thread may have freed without an event: what small blocks are cut from at once is in nobody's way
 constexpr std::size_t kAgingLooks = 4;
 constexpr std::uint64_t kOld = 64;  ///< operations of the magazine
 }  // namespace
@@ -98,7 +99,7 @@ void DevicePool::refill(Magazine& magazine, ContextPool& home, const AllocationR
     add_from_hole(magazine, home, request, rack);
     return;
   }
-  const std::uint64_t most = std::min({std::uint64_t{Magazine::kMostBatch}, Magazine::kMostBatchBytes / request.bytes, magazine.budget_bytes / 4 / request.bytes});
+  const std::uint64_t most = std::min({std::uint64_t{Magazine::kMostBatch}, Magazine::kMostBatchBytes / request.bytes, magazine.budget_bytes / kRefillShare / request.bytes});
   const std::uint32_t batch = std::min(rack.batch, static_cast<std::uint32_t>(most));
   rack.batch = static_cast<std::uint32_t>(std::min<std::uint64_t>(most, batch == 0 ? 1 : std::uint64_t{batch} * 2));
   Rack& depot = home.kept->depot[small_size_index(request.bytes)];

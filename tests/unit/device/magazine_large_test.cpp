@@ -154,3 +154,13 @@ TEST_CASE("magazines: a freed block waits for the work that was running, as any 
     churn_under_work(rig, 1536 * kKiB, 30);
   }
 }
+
+TEST_CASE("magazines: where little was never needed, few small blocks are taken from holes at once") {
+  Rig rig(limited_to("256MiB"));
+  for (int i = 0; i < 130; ++i) rig.allocate(4 * kKiB);  // enough for batches of hundreds where memory is plenty
+  REQUIRE(now(rig.counters().reserved_bytes) == 2 * kMiB);
+  const std::uint64_t shortages = now(rig.counters().rung_magazines);
+  rig.allocate(2 * kMiB - 130 * 4 * kKiB - 32 * kKiB);
+  CHECK(now(rig.counters().reserved_bytes) == 2 * kMiB);
+  CHECK(now(rig.counters().rung_magazines) == shortages);
+}
