@@ -156,6 +156,7 @@ int device_of(const Process& own, CUcontext context, bool is_current) {
   if (const std::optional<int> known = own.pools.device_of(own.contexts.owner(context))) return *known;
   CUdevice device = kNoDevice;
   CUcontext popped = nullptr;
+  // Each call twice: an error may be of earlier work, and an answer too few would be taken for access that nobody gave.
   const auto ask = [&] { return own.api.cuCtxGetDevice(&device) == CUDA_SUCCESS || own.api.cuCtxGetDevice(&device) == CUDA_SUCCESS; };
   if (is_current) return ask() ? device : kNoDevice;
   if (own.api.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS && own.api.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return kNoDevice;

@@ -127,15 +127,14 @@ bool DevicePool::retire_batch_if_idle(CUcontext asking, Error* error) {
 }
 
 /// More waits for the GPU than the device has to spare: new blocks would be pushed into fresh memory and scattered over it, and what is
-/// scattered stays so. The frees natively had waited, so this one does, for all that came before it, if they are not over anyway. `has_looked`: the
-/// oldest is not.
-Error DevicePool::catch_up(CUcontext asking, bool has_looked) {
+/// scattered stays so. The frees natively had waited, so this one does, for all that came before it, if they are not over anyway. `may_be_over`: so
+/// may the oldest be, which nobody has just looked at in vain.
+Error DevicePool::catch_up(CUcontext asking, bool may_be_over) {
   const auto is_behind = [this]() CUPOOL_REQUIRES(device_.lock) {
     return device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) > spare_bytes() / kDeferredShare;
   };
   Error error{};
-  while (!has_looked && is_behind() && retire_oldest(asking, false, &error)) {
-  }
+  while (may_be_over && is_behind()) may_be_over = retire_oldest(asking, false, &error);
   if (error.code == CUDA_SUCCESS && is_behind()) await_frees(asking, 0, true, &error);
   return error;
 }
@@ -184,7 +183,7 @@ Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
     has_ended = retire_oldest(asking, false, &query_error);
   }
   if (error.code == CUDA_SUCCESS) error = query_error;
-  if (inside_free && error.code == CUDA_SUCCESS) error = catch_up(asking, !has_ended);
+  if (inside_free && error.code == CUDA_SUCCESS) error = catch_up(asking, has_ended);
   if (inside_free) give_back_surplus();
   return error;
 }

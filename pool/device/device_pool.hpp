@@ -245,7 +245,7 @@ class DevicePool {
   FenceResult synchronise_and_retire(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
   FenceResult synchronise_reachable(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
   bool others_may_touch() CUPOOL_REQUIRES(device_.lock);
-  Error catch_up(CUcontext asking, bool has_looked) CUPOOL_REQUIRES(device_.lock);
+  Error catch_up(CUcontext asking, bool may_be_over) CUPOOL_REQUIRES(device_.lock);
   bool await_frees(CUcontext asking, std::uint64_t least_bytes, bool inside_free, Error* error) CUPOOL_REQUIRES(device_.lock);
   Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
   void give_back_surplus(bool may_block = true) CUPOOL_REQUIRES(device_.lock);

@@ -75,9 +75,9 @@ struct alignas(128) Magazine {
   static constexpr std::size_t kStreams = 4;         ///< that one thread keeps blocks for
   static constexpr std::uint32_t kMostFreesWithLarge = 63;
   static constexpr std::uint64_t kKeptShare = 32;    ///< of what the program has never needed at once: so much a thread may keep
-  static constexpr std::uint64_t kLeastLarge = 2;    ///< so many blocks of a large size must fit into what may be kept
-  static constexpr std::uint32_t kHot = 8;
-  static constexpr std::uint64_t kSoon = 8;          ///< operations
+  static constexpr std::uint64_t kLeastLarge = 2;    ///< so many blocks of a large size must fit into the budget that they count in
+  static constexpr std::uint32_t kHot = 8;           ///< so often in a row a large block is wanted soon after one was freed before streams' blocks of its size are kept
+  static constexpr std::uint64_t kSoon = 8;          ///< operations of the magazine
   static constexpr std::size_t kParcels = 8;         ///< so many batches of frees may be on their way
 
   Magazine(const MagazineSurroundings& seen, observe::LiveShard& counts, std::uint8_t number_of_it) : around(seen), shard(counts), number(number_of_it), timeline(seen.services.options.timeline_events) {
@@ -109,6 +109,8 @@ struct alignas(128) Magazine {
       if (one.stream.identity == identity) return &one;
     return nullptr;
   }
+  /// Large blocks that do not come and go are holes at once: kept they would push others elsewhere.
+  static bool is_cold(const SizedRack& sized, std::uint64_t bytes) { return bytes > kLargestSmallBlock_bytes && (sized.bytes != bytes || sized.heat < kHot); }
   /// One is allocated: is it soon after one was freed?
   void warm(SizedRack& sized) CUPOOL_REQUIRES(lock) { sized.heat = operations - sized.rack.used <= kSoon ? std::min(sized.heat + 1, kHot) : 0; }
   static void put(Parcel& parcel, Parcel*& list) {
@@ -307,7 +309,7 @@ inline bool Magazine::keep(StreamRacks& racks_of_stream, heap::Extent* extent) {
   const std::uint64_t bytes = extent->bytes;
   if (ordered_bytes + bytes > kept_budget_bytes || (bytes > kLargestSmallBlock_bytes && bytes > kept_budget_bytes / kLeastLarge)) return false;
   SizedRack& sized = racks_of_stream.sizes.at(bytes);
-  if (bytes > kLargestSmallBlock_bytes && sized.heat < kHot) return false;
+  if (is_cold(sized, bytes)) return false;
   if (sized.bytes != bytes && sized.rack.first == nullptr) sized.bytes = bytes;
   if (sized.bytes != bytes) return false;
   sized.rack.push(extent);

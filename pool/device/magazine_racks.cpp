@@ -53,7 +53,10 @@ void DevicePool::age(Magazine& magazine) {
     const std::size_t place = at % magazine.large_racks.racks.size();
     SizedRack& sized = of_stream == 0 ? magazine.large_racks.racks[place] : magazine.streams[of_stream - 1].sizes.racks[place];
     if (sized.rack.first == nullptr || sized.bytes <= kLargestSmallBlock_bytes || magazine.operations - sized.rack.used < kOld) continue;
-    if (of_stream != 0) return_to_lane(magazine, magazine.streams[of_stream - 1].stream, sized.rack);
+    if (of_stream != 0) {
+      return_to_lane(magazine, magazine.streams[of_stream - 1].stream, sized.rack);
+      continue;
+    }
     while (sized.rack.first != nullptr) drop(magazine, sized.rack.pop());
   }
 }

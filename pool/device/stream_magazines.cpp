@@ -61,7 +61,7 @@ bool DevicePool::keep_for_stream(Extent* extent, ContextPool& home, StreamName s
   }
   sized.rack.batch = kTurnsAway;
   sized.rack.used = magazine.operations;
-  if (extent->bytes > kLargestSmallBlock_bytes && sized.heat < Magazine::kHot) return false;
+  if (Magazine::is_cold(sized, extent->bytes)) return false;  // not for want of room
   if (!enter_table(extent, home)) return false;
   if (!magazine.keep(racks, extent)) {
     if (++magazine.turned_away < kTurnsAway) return false;
