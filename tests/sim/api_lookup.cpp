@@ -19,7 +19,9 @@ CUresult look_up(Symbol symbol, const char* name, void** out, int requested, cuu
         }
         if (requested > c.sim.settings.driver_version) return CUDA_ERROR_INVALID_VALUE;
         const bool per_thread_streams = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
-        const SearchResult found = search_symbol(name, requested, c.sim.settings.driver_version, per_thread_streams);
+        const bool is_there = !is_missing(c.sim.settings.missing.c_str(), name);
+        const SearchResult found = is_there ? search_symbol(name, requested, c.sim.settings.driver_version, per_thread_streams)
+                                            : SearchResult{SearchStatus::unknown_name, nullptr};
         *out = found.row != nullptr ? found.row->entry : nullptr;
         if (status != nullptr) {
           *status = found.status == SearchStatus::found          ? CU_GET_PROC_ADDRESS_SUCCESS

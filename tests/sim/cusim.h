@@ -5,6 +5,7 @@
  * A query never completes work. Configuration by environment, read at load and at cusim_reset():
  *   CUSIM_DEVICES=1..64          CUSIM_MEMORY=80GiB (per device; or a list "80GiB,24GiB")
  *   CUSIM_DRIVER_VERSION=13000   functions newer than this do not exist (dlsym NULL, cuGetProcAddress not found)
+ *   CUSIM_MISSING=cuA,cuB        functions (by the names that cuGetProcAddress takes, all versions of each) that do not exist either
  *   CUSIM_VMM=1|0                CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
  *   CUSIM_GRANULARITY=2MiB       of virtual memory management; or "minimum,recommended": "4MiB,32MiB"
  *   CUSIM_NOTE_SYNC=1            cuMemUnmap and cuMemSetAccess wait for all work of all contexts, as their note_sync allows; else they wait for none

@@ -1,5 +1,5 @@
 // What sim/libcuda.so.1 exports: each name is resolved at load or dlsym to its implementation, or to null where
-// CUSIM_DRIVER_VERSION is older than the function, as an old driver would not have it.
+// CUSIM_DRIVER_VERSION is older than the function, as an old driver would not have it, or where CUSIM_MISSING names it.
 //
 // Indirect functions (STT_GNU_IFUNC); libcuda.map says how the implementations hide behind them. Resolvers run while
 // the loader relocates programs, before any constructor: they read the environment and one relocated table, nothing
@@ -16,6 +16,7 @@ Function* resolve(cusim::Symbol symbol) {
   const char* value = std::getenv("CUSIM_DRIVER_VERSION");
   const cusim::SymbolRow& row = cusim::symbol_row(symbol);
   if (value != nullptr && std::atoi(value) < row.since) return nullptr;
+  if (cusim::is_missing(std::getenv("CUSIM_MISSING"), row.base)) return nullptr;
   return reinterpret_cast<Function*>(row.entry);
 }
 

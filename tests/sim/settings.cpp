@@ -173,6 +173,7 @@ Settings read_settings() {
   if (thread_streams != "stay" && thread_streams != "end") refuse("THREAD_STREAMS", thread_streams);
   read.thread_streams_stay = thread_streams == "stay";
   read.driver_version = static_cast<int>(number("DRIVER_VERSION", setting("DRIVER_VERSION").value_or("13000")));
+  read.missing = setting("MISSING").value_or("");
   read.supports_vmm = flag("VMM", "1");
   read_granularity(setting("GRANULARITY").value_or("2MiB"), &read);
   read.vmm_waits = flag("NOTE_SYNC", "0");

@@ -34,6 +34,7 @@ struct DeviceSetting {
 struct Settings {
   std::vector<DeviceSetting> devices;  ///< the visible ones, in their order
   int driver_version = CUDA_VERSION;
+  std::string missing;  ///< base names of functions that this driver lacks, whatever its version
   bool supports_vmm = true;
   std::uint64_t vmm_minimum_bytes = 0;      ///< granularity of handles and mappings
   std::uint64_t vmm_recommended_bytes = 0;

@@ -6,7 +6,10 @@
 namespace {
 
 /// `since` is what libcuda says (exports.def), not what the pool believes.
-bool exists(cusim::Symbol symbol, int driver_version) { return cusim::symbol_row(symbol).since <= driver_version; }
+bool exists(cusim::Symbol symbol, const cusim::Settings& settings) {
+  const cusim::SymbolRow& row = cusim::symbol_row(symbol);
+  return row.since <= settings.driver_version && !cusim::is_missing(settings.missing.c_str(), row.base);
+}
 
 }  // namespace
 
@@ -14,9 +17,8 @@ const cupool::DriverApi& cusim_driver_api() {
   static cupool::DriverApi api;
   cusim::Simulator& sim = cusim::Simulator::instance();
   const std::lock_guard guard(sim.mutex);
-  const int version = sim.settings.driver_version;
 #define DRIVER_CALL(symbol, since, need) \
-  api.symbol = exists(cusim::Symbol::symbol, version) ? &::symbol : nullptr;
+  api.symbol = exists(cusim::Symbol::symbol, sim.settings) ? &::symbol : nullptr;
 #include "pool/driver/driver_api.def"
 #undef DRIVER_CALL
   return api;

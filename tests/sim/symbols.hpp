@@ -38,6 +38,18 @@ struct SearchResult {
 
 const SymbolRow& symbol_row(Symbol symbol);
 
+/// `base` is one of the names in `list` (CUSIM_MISSING: "cuA,cuB"; null: none). Called while the loader relocates: it calls nothing.
+constexpr bool is_missing(const char* list, const char* base) {
+  while (list != nullptr && *list != '\0') {
+    const char* at = base;
+    while (*at != '\0' && *list == *at) ++list, ++at;
+    if (*at == '\0' && (*list == ',' || *list == '\0')) return true;
+    while (*list != '\0' && *list++ != ',') {
+    }
+  }
+  return false;
+}
+
 /// The row of an exported symbol, or null.
 const SymbolRow* find_symbol(const char* symbol);
 

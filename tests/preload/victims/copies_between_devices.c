@@ -8,6 +8,9 @@
 //! case pages
 //! env CUPOOL_BACKING=pages
 //! check all(x["backing"] == "pages" for x in report["devices"]) and calls("cuMemcpyPeerAsync") > 0 and calls("cuMemcpy3DPeerAsync") > 0
+//! case driver_without_peer_copies
+//! env CUSIM_MISSING=cuMemcpyPeer
+//! check all(x["backing"] == "segments" for x in report["devices"])
 //! case pages_without_link
 //! env CUPOOL_BACKING=pages
 //! env CUSIM_PEERS=0

@@ -1,4 +1,4 @@
-// Drivers of several ages: the program gets its memory and what the library lacks there, it does without (one word at most).
+// Drivers of several ages, and partial ones: the program gets its memory and what the library lacks there, it does without (one word at most).
 //! stderr* cupool\[<pid>\]: warning: .*cuCtxRecordEvent.*
 //! check c["allocations"] == 20 and c["live_blocks"]["current"] == 0 and len(err.splitlines()) <= 1
 //! case cuda_11_4
@@ -11,6 +11,11 @@
 //! case no_virtual_memory
 //! env CUSIM_VMM=0
 //! check err == "" and d["backing"] == "segments"
+//! case partial
+//! env CUSIM_MISSING=cuMemGetAddressRange,cuStreamIsCapturing,cuThreadExchangeStreamCaptureMode,cuPointerGetAttribute,cuPointerGetAttributes,cuDeviceGetUuid,cuCtxGetId
+//! check err == "" and d["backing"] == "pages"
+//! case partial_without_events
+//! env CUSIM_MISSING=cuEventCreate,cuEventQuery,cuEventRecord,cuStreamCreate,cuMemAllocAsync,cuMemFreeAsync,cuDevicePrimaryCtxGetState,cuCtxFromGreenCtx,cuDeviceGetName
 #include "victim.h"
 
 int main(void) {
