@@ -124,9 +124,15 @@ def _rule_property_names(value, sub_schema, place, root, _schema):
             yield from _check(key, sub_schema, place, root)
 
 
-def _rule_items(value, sub_schema, place, root, _schema):
+def _rule_items(value, sub_schema, place, root, schema):
     if isinstance(value, list):
-        for index, item in enumerate(value):
+        for index, item in enumerate(value[len(schema.get("prefixItems", ())):], len(schema.get("prefixItems", ()))):
+            yield from _check(item, sub_schema, f"{place}/{index}", root)
+
+
+def _rule_prefix_items(value, sub_schemas, place, root, _schema):
+    if isinstance(value, list):
+        for index, (item, sub_schema) in enumerate(zip(value, sub_schemas)):
             yield from _check(item, sub_schema, f"{place}/{index}", root)
 
 
@@ -164,8 +170,8 @@ def _is_number(value) -> bool:
 _RULES = {
     "type": _rule_type, "enum": _rule_enum, "const": _rule_const, "$ref": _rule_ref, "required": _rule_required,
     "properties": _rule_properties, "patternProperties": _rule_pattern_properties, "additionalProperties": _rule_additional,
-    "propertyNames": _rule_property_names, "items": _rule_items, "anyOf": _rule_any_of, "oneOf": _rule_one_of,
-    "allOf": _rule_all_of,
+    "propertyNames": _rule_property_names, "items": _rule_items, "prefixItems": _rule_prefix_items, "anyOf": _rule_any_of,
+    "oneOf": _rule_one_of, "allOf": _rule_all_of,
     "minimum": _bound(_is_number, lambda v, n: v < n, "{value} is less than {limit}"),
     "maximum": _bound(_is_number, lambda v, n: v > n, "{value} is more than {limit}"),
     "exclusiveMinimum": _bound(_is_number, lambda v, n: v <= n, "{value} is not more than {limit}"),

@@ -228,6 +228,7 @@ class Validate(Files):
         lambda r: r["process"].update(pid=-1), lambda r: r["process"].update(exit={"code": 1}), lambda r: r["options"].update({"Bad Name": {}}),
         lambda r: r["devices"][0]["fragmentation"].update(external=2), lambda r: r["devices"][0]["counters"].update(frees=None),
         lambda r: r["devices"][0]["blocks"].append([1]), lambda r: r["devices"][0]["blocks"][0].__setitem__(3, "lost"),
+        lambda r: r["devices"][0]["blocks"][0].__setitem__(2, "live"), lambda r: r["devices"][0]["blocks"][0].__setitem__(3, 7),
         lambda r: r["ooms"][0]["counterfactuals"].pop(), lambda r: r["ooms"][0].update(cause="bad_luck"), lambda r: r.update(final_of_series=1),
         lambda r: r["devices"][0]["counters"]["driver_calls"].update(malloc=1), lambda r: r["leaks"][0].update(blocks=1.5), lambda r: None)
 
