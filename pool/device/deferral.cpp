@@ -126,37 +126,44 @@ bool DevicePool::retire_batch_if_idle(CUcontext asking, Error* error) {
   return false;
 }
 
-/// More waits for the GPU than the device has to spare: new blocks would be pushed into fresh memory and scattered over it, and what is
-/// scattered stays so. The frees natively had waited, so this one does, for all that came before it, if they are not over anyway. `may_be_over`: so
-/// may the oldest be, which nobody has just looked at in vain.
+/// How much of what is freed may wait for the GPU. More than a share of what is spare, and new blocks would be pushed into fresh memory and
+/// scattered over it, where they stay; more than a multiple of what was ever live, and the pool would consist of what waits.
+DevicePool::Backlog DevicePool::backlog() {
+  const observe::Counters& counters = device_.counters();
+  const std::uint64_t live_bytes = counters.live_bytes.peak.load(std::memory_order_relaxed);
+  return {counters.deferred_bytes.current.load(std::memory_order_relaxed), spare_bytes() / kDeferredShare, std::max(kLeastAhead_bytes, kAheadOfLive * live_bytes)};
+}
+
+/// The frees natively had waited. Where too much waits this one does, if it is not over anyway: for all that came before it where memory is scarce, else
+/// for as much as leaves the GPU half of what it may have. `may_be_over`: so may the oldest be, which nobody has just looked at in vain.
 Error DevicePool::catch_up(CUcontext asking, bool may_be_over) {
-  const auto is_behind = [this]() CUPOOL_REQUIRES(device_.lock) {
-    return device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) > spare_bytes() / kDeferredShare;
-  };
   Error error{};
-  while (may_be_over && is_behind()) may_be_over = retire_oldest(asking, false, &error);
-  if (error.code == CUDA_SUCCESS && is_behind()) await_frees(asking, 0, true, &error);
+  while (may_be_over && backlog().is_too_much()) may_be_over = retire_oldest(asking, false, &error);
+  const Backlog now = backlog();
+  if (error.code == CUDA_SUCCESS && now.is_too_much()) await_frees(asking, {.left_bytes = now.is_scarce() ? 0 : now.ahead_bytes / 2, .inside_free = true}, &error);
   return error;
 }
 
-/// Waits for the newest epoch that may be waited for: its events cover the work of the older ones, so one call is enough. True when blocks came
-/// back. `inside_free`: but for the newest of all, which is this very free's. Else only for what this thread freed, where natively it had waited
-/// itself (another's work may be waiting for this one), and not for less than `least_bytes`.
-bool DevicePool::await_frees(CUcontext asking, std::uint64_t least_bytes, bool inside_free, Error* error) {
+/// Waits for one epoch that may be waited for, the newest unless enough is over before: its events cover the work of the older ones, so one call is
+/// enough. True when blocks came back. Inside a free: but for the newest of all, which is this very free's. Else only for what this thread freed,
+/// where natively it had waited itself (another's work may be waiting for this one).
+bool DevicePool::await_frees(CUcontext asking, const Awaited& awaited, Error* error) {
+  const std::uint64_t all_bytes = device_.counters().deferred_bytes.current.load(std::memory_order_relaxed);
   Epoch* target = nullptr;
   std::uint64_t target_bytes = 0;
   std::uint64_t bytes = 0;
   std::size_t count = 0;
   std::size_t looks = 0;  // at those that the wait is for
-  for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && !(inside_free && epoch->next == nullptr); epoch = epoch->next) {
+  for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && !(awaited.inside_free && epoch->next == nullptr); epoch = epoch->next) {
     bytes += epoch->batch.bytes;
     ++count;
-    if (epoch->busy || !epoch->recorded || epoch->waitable == nullptr || (!inside_free && pthread_equal(epoch->freed_by, pthread_self()) == 0)) continue;
+    if (epoch->busy || !epoch->recorded || epoch->waitable == nullptr || (!awaited.inside_free && pthread_equal(epoch->freed_by, pthread_self()) == 0)) continue;
     target = epoch;
     target_bytes = bytes;
     looks = count;
+    if (all_bytes <= bytes + awaited.left_bytes) break;
   }
-  if (target == nullptr || target_bytes < least_bytes || !may_call_driver()) return false;
+  if (target == nullptr || target_bytes < awaited.least_bytes || !may_call_driver()) return false;
   target->busy = target->waiting = true;
   FenceResult result;
   {
@@ -168,6 +175,11 @@ bool DevicePool::await_frees(CUcontext asking, std::uint64_t least_bytes, bool i
   *error = result.error;
   bool has_retired = false;
   while (error->code == CUDA_SUCCESS && looks-- != 0 && retire_oldest(asking, false, error)) has_retired = true;
+  while (Epoch* over = deferred_.first_over()) {  // behind one that another thread is still asking about
+    over->fence.clear(device_.services.contexts);
+    retire(deferred_.finish(over));
+    has_retired = true;
+  }
   return has_retired;
 }
 

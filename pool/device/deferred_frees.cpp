@@ -125,6 +125,12 @@ void DeferredFrees::follow(const Epoch& over) {
     if (!epoch->busy && epoch->recorded) epoch->fence.follow(over.fence);
 }
 
+Epoch* DeferredFrees::first_over() const {
+  Epoch* epoch = head_;
+  while (epoch != nullptr && (epoch->busy || !epoch->recorded || !epoch->fence.is_over())) epoch = epoch->next;
+  return epoch;
+}
+
 void DeferredFrees::forget_stream(std::uint64_t identity) {
   for (Epoch* epoch = head_; epoch != nullptr; epoch = epoch->next)
     if (epoch->stream == identity) epoch->stream = 0;

@@ -95,6 +95,8 @@ class DeferredFrees {
   /// What the events of `over` have shown to be over is so for every older epoch: their blocks were freed before these events were recorded.
   /// Precondition: they are events of whole contexts.
   void follow(const Epoch& over);
+  /// The oldest that is known to be over and that nobody is busy with, wherever it stands; or nullptr.
+  Epoch* first_over() const;
   /// The stream has ended: what comes with its handle is another.
   void forget_stream(std::uint64_t identity);
   /// Takes the epoch's blocks out; the epoch is gone. Precondition: its fence is cleared.

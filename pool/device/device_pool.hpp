@@ -102,14 +102,31 @@ class DevicePool {
   static constexpr std::uint32_t kStampedFrees = 256;  ///< and so many in stream order
   static constexpr std::size_t kMostLooks = 4;         ///< streams whose oldest stamped free a miss looks at
   /// An epoch closes at this share of what is spare at the latest, or earlier at a share of what the pool holds (64 MiB at least); what waits
-  /// in all stays below a share of what is spare. Figures: tests/bench/README.md.
+  /// in all stays below a share of what is spare, and below so many times what was ever live. Figures: tests/bench/README.md.
   static constexpr std::uint64_t kEpochShare = 12;
   static constexpr std::uint64_t kReservedShare = 8;
   static constexpr std::uint64_t kDeferredShare = 3;
+  static constexpr std::uint64_t kAheadOfLive = 4;
+  static constexpr std::uint64_t kLeastAhead_bytes = 1024 * kMiB;
   static constexpr std::uint64_t kBadMomentDistance = 1024;  ///< allocations
   /// While something captures, a free that would have waited natively waits at the latest when so much is withheld without an event: an
   /// allocation cannot wait, and must not be told that memory is out for what is a block's of 512 bytes in a handle of 256 MiB.
   static constexpr std::uint64_t kUnrecordedBytes = 2 * kMiB;
+
+  /// What waits for the GPU, and what may: where memory is scarce, and where it is not.
+  struct Backlog {
+    std::uint64_t deferred_bytes;
+    std::uint64_t scarce_bytes;
+    std::uint64_t ahead_bytes;
+    bool is_scarce() const { return deferred_bytes > scarce_bytes; }
+    bool is_too_much() const { return is_scarce() || deferred_bytes > ahead_bytes; }
+  };
+  /// A wait for frees: not for less than `least_bytes`, nor for more than leaves `left_bytes` waiting.
+  struct Awaited {
+    std::uint64_t least_bytes = 0;
+    std::uint64_t left_bytes = 0;
+    bool inside_free = false;
+  };
 
   // device_pool.cpp
   CUdeviceptr serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, MagazineUser* user, Error* answer)
@@ -245,8 +262,9 @@ class DevicePool {
   FenceResult synchronise_and_retire(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
   FenceResult synchronise_reachable(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
   bool others_may_touch() CUPOOL_REQUIRES(device_.lock);
+  Backlog backlog() CUPOOL_REQUIRES(device_.lock);
   Error catch_up(CUcontext asking, bool may_be_over) CUPOOL_REQUIRES(device_.lock);
-  bool await_frees(CUcontext asking, std::uint64_t least_bytes, bool inside_free, Error* error) CUPOOL_REQUIRES(device_.lock);
+  bool await_frees(CUcontext asking, const Awaited& awaited, Error* error) CUPOOL_REQUIRES(device_.lock);
   Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
   void give_back_surplus(bool may_block = true) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most = false) CUPOOL_REQUIRES(device_.lock);

@@ -239,6 +239,10 @@ void Fence::follow(const Fence& newer) {
                  });
 }
 
+bool Fence::is_over() const {
+  return std::all_of(points_.begin(), points_.end(), [](const FencePoint& point) { return point.done; });
+}
+
 void Fence::leave_out(const ContextPool& home) {
   for (FencePoint& point : points_) point.done = point.done || point.home == &home;
 }

@@ -68,6 +68,8 @@ class Fence {
   /// Gives the events back and forgets the points.
   void clear(ContextRegistry& contexts);
   bool empty() const { return points_.empty(); }
+  /// Everything that it waits for has been seen to be over.
+  bool is_over() const;
 
  private:
   FenceResult judge(DeviceState& device, FencePoint& point, CUresult code, CUcontext asking, const char* where);

@@ -142,7 +142,7 @@ Climbed Ladder::wait(DevicePool& pool, Attempt& attempt) {
   const std::uint64_t most_bytes = room_bytes + pool.device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
   if (room_bytes > most_bytes / kPlentyShare) return nullptr;
   Error error{};
-  const bool is_more = pool.await_frees(attempt.context, attempt.request.bytes, false, &error);
+  const bool is_more = pool.await_frees(attempt.context, {.least_bytes = attempt.request.bytes}, &error);
   if (error.code != CUDA_SUCCESS) return error;
   return is_more ? hole(pool, attempt) : Climbed(nullptr);
 }

@@ -1,0 +1,95 @@
+// How much of what was freed may wait for the GPU where memory is plenty, and what keeps to it when threads are slow.
+#include <catch2/catch.hpp>
+
+#include <atomic>
+#include <thread>
+
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+
+constexpr std::uint64_t kMs = 1'000'000;
+
+RigOptions large_device() {
+  RigOptions options;
+  options.memory = "64GiB";
+  return options;
+}
+
+CUstream new_stream() {
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  return stream;
+}
+
+thread_local bool t_is_kept = false;
+std::atomic<bool> g_is_inside{false};
+std::atomic<bool> g_may_leave{false};
+
+CUresult CUDAAPI query_slowly(CUevent event) {
+  if (t_is_kept) g_is_inside.store(true);
+  while (t_is_kept && !g_may_leave.load()) std::this_thread::yield();
+  return cuEventQuery(event);
+}
+
+}  // namespace
+
+TEST_CASE("what waits stays within a few times what was ever live, however much memory there is, and the GPU keeps half of it") {
+  Rig rig(large_device());
+  const CUstream stream = new_stream();
+  std::uint64_t deferred_bytes = 0;
+  for (int i = 0; i < 40; ++i) {  // of 128 MiB: never more than that is live
+    const CUdeviceptr block = rig.allocate(128 * kMiB);
+    REQUIRE(cusim_launch_spin(stream, 10 * kMs) == CUDA_SUCCESS);
+    deferred_bytes = now(rig.counters().deferred_bytes);
+    rig.free(block);
+    if (now(rig.counters().deferred_bytes) <= deferred_bytes) break;
+    CHECK(cusim_now_ns() == 0);
+  }
+  CHECK(deferred_bytes == 1024 * kMiB);
+  CHECK(cusim_calls("cuEventSynchronize") == 1);
+  CHECK(now(rig.counters().deferred_bytes) == 512 * kMiB);
+  CHECK(cusim_now_ns() == 5 * 10 * kMs);  // of nine
+}
+
+TEST_CASE("a program that has much live may have four times that waiting") {
+  Rig rig(large_device());
+  const CUdeviceptr kept = rig.allocate(896 * kMiB);
+  const CUstream stream = new_stream();
+  while (now(rig.counters().deferred_bytes) < 4096 * kMiB) {
+    const CUdeviceptr block = rig.allocate(128 * kMiB);
+    REQUIRE(cusim_launch_spin(stream, 10 * kMs) == CUDA_SUCCESS);
+    rig.free(block);
+    REQUIRE(cusim_now_ns() == 0);
+  }
+  rig.free(kept);
+  CHECK(cusim_calls("cuEventSynchronize") == 1);
+}
+
+TEST_CASE("a thread that is slow to ask about the oldest frees keeps nobody from having back what came after them") {
+  g_is_inside.store(false);
+  g_may_leave.store(false);
+  RigOptions options = large_device();
+  options.patch = [](DriverApi& api) { api.cuEventQuery = &query_slowly; };
+  Rig rig(options);
+  const CUstream stream = new_stream();
+  REQUIRE(cusim_launch_spin(stream, 10 * kMs) == CUDA_SUCCESS);
+  rig.free(rig.allocate(128 * kMiB));
+  std::thread slow([&rig] {
+    cuCtxSetCurrent(rig.context());
+    t_is_kept = true;
+    rig.pools().free(rig.pools().allocate(rig.context(), 128 * kMiB, "cuMemAlloc_v2").value());
+  });
+  while (!g_is_inside.load()) std::this_thread::yield();
+  for (int i = 0; i < 40; ++i) {
+    const CUdeviceptr block = rig.allocate(128 * kMiB);
+    REQUIRE(cusim_launch_spin(stream, 10 * kMs) == CUDA_SUCCESS);
+    rig.free(block);
+  }
+  CHECK(peak(rig.counters().deferred_bytes) <= 1024 * kMiB + 128 * kMiB);
+  g_may_leave.store(true);
+  slow.join();
+}
