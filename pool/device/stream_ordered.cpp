@@ -186,11 +186,15 @@ void DevicePool::drain_streams(ContextPool& home, bool only_own_events, bool (*i
   for (std::size_t i = 0; i < count && home.context != nullptr; ++i) drain_stream(home, identities[i], only_own_events);
 }
 
-/// On a miss: what no stream has touched for long joins the deferred frees, and the next miss finds it free.
+/// On a miss: what no stream has touched for long joins the deferred frees, and the next miss finds it free. All of it where streams keep several
+/// times what was ever live: then the pool would consist of what each of them keeps for itself.
 void DevicePool::drain_stale_lanes(ContextPool& home) {
   if (home.pooled == nullptr) return;
   const std::uint64_t drained = device_.counters().lanes_drained.value.load(std::memory_order_relaxed);
-  drain_streams(home, false, [](const StreamLanes& streams, const StreamLanes::Entry& entry) { return streams.is_stale(entry); });
+  std::uint64_t kept_bytes = 0;
+  for (const StreamLanes::Entry& entry : home.streams.entries()) kept_bytes += home.pooled->lane_bytes(entry.lane);
+  if (kept_bytes > backlog().ahead_bytes && !capturing()) drain_streams(home, false, [](const StreamLanes&, const StreamLanes::Entry&) { return true; });
+  else drain_streams(home, false, [](const StreamLanes& streams, const StreamLanes::Entry& entry) { return streams.is_stale(entry); });
   if (device_.counters().lanes_drained.value.load(std::memory_order_relaxed) != drained) static_cast<void>(close_epoch(home.context, false));
 }
 

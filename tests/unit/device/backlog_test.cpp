@@ -1,17 +1,16 @@
-// How much of what was freed may wait for the GPU where memory is plenty, and what keeps to it when threads are slow.
+// How much of what was freed may wait for the GPU, or lie with its stream, where memory is plenty; what keeps to it when threads are slow.
 #include <catch2/catch.hpp>
 
 #include <atomic>
 #include <thread>
+#include <vector>
 
-#include "tests/conformance/rig.hpp"
+#include "tests/unit/device/stream_rig.hpp"
 
 using namespace cupool;
 using namespace cupool::test;
 
 namespace {
-
-constexpr std::uint64_t kMs = 1'000'000;
 
 RigOptions large_device() {
   RigOptions options;
@@ -19,10 +18,17 @@ RigOptions large_device() {
   return options;
 }
 
-CUstream new_stream() {
-  CUstream stream = nullptr;
-  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  return stream;
+/// Each stream in turn allocates 4 x 256 MiB, works with them, frees them and is waited for.
+void take_turns(StreamRig& rig, const std::vector<CUstream>& streams, int rounds) {
+  for (int round = 0; round < rounds; ++round) {
+    for (const CUstream stream : streams) {
+      std::vector<CUdeviceptr> blocks;
+      for (int i = 0; i < 4; ++i) blocks.push_back(rig.on(stream, 256 * kMiB));
+      for (const CUdeviceptr block : blocks) REQUIRE(cuMemsetD8Async(block, 1, 4096, stream) == CUDA_SUCCESS);
+      for (const CUdeviceptr block : blocks) rig.free_on(block, stream);
+      REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    }
+  }
 }
 
 thread_local bool t_is_kept = false;
@@ -92,4 +98,20 @@ TEST_CASE("a thread that is slow to ask about the oldest frees keeps nobody from
   CHECK(peak(rig.counters().deferred_bytes) <= 1024 * kMiB + 128 * kMiB);
   g_may_leave.store(true);
   slow.join();
+}
+
+TEST_CASE("streams that take turns keep a few times for themselves what was ever live, not each its own") {
+  StreamRig rig(large_device());
+  std::vector<CUstream> streams;
+  for (int i = 0; i < 20; ++i) streams.push_back(new_stream());
+  take_turns(rig, streams, 3);
+  CHECK(peak(rig.counters().live_bytes) == 1024 * kMiB);
+  CHECK(peak(rig.counters().reserved_bytes) <= 6 * 1024 * kMiB);  // four, one live, and what growing by segments rounds up
+  CHECK(now(rig.counters().rung_retire) > 0);
+}
+
+TEST_CASE("a few streams keep what they freed, and no event is asked for") {
+  StreamRig rig(large_device());
+  take_turns(rig, {new_stream(), new_stream(), new_stream()}, 5);
+  CHECK(cusim_calls("cuEventRecord") + cusim_calls("cuCtxRecordEvent") + cusim_calls("cuEventQuery") == 0);
 }
