@@ -166,6 +166,9 @@ CUresult range_handle(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUmem
 // --- copies (front_door_copies.cpp)
 /// Set for good once contexts of two devices live in a process whose blocks may lie on mapped pages.
 inline constinit std::atomic<bool> g_copies_may_be_far{false};
+/// The driver has what copies between devices are turned into there.
+inline bool can_copy_to_peers(const DriverApi& api) { return api.cuMemcpyPeer != nullptr && api.cuMemcpyPeerAsync != nullptr; }
+inline bool can_copy_shapes_to_peers(const DriverApi& api) { return api.cuMemcpy3DPeer != nullptr && api.cuMemcpy3DPeerAsync != nullptr; }
 /// A context of `device` lives.
 void note_device(int device);
 CUresult copy_unified(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t)>& real, CUdeviceptr to, CUdeviceptr from, std::size_t bytes);

@@ -101,9 +101,6 @@ CUresult copy_run(Process& own, CUdeviceptr to, CUcontext to_context, CUdevicept
   return result;
 }
 
-bool can_copy(const Process& own) { return own.api.cuMemcpyPeer != nullptr && own.api.cuMemcpyPeerAsync != nullptr; }
-bool can_shape(const Process& own) { return own.api.cuMemcpy3DPeer != nullptr && own.api.cuMemcpy3DPeerAsync != nullptr; }
-
 enum class Side { device, host, unknown };
 
 /// Any of the one-dimensional forms: `native()` makes the program's own call.
@@ -112,7 +109,7 @@ CUresult copy_bytes(CUdeviceptr to, Side to_side, CUdeviceptr from, Side from_si
   Process& own = process();
   const bool may_be_far = (to_side != Side::host && own.pools.owns(to)) || (from_side != Side::host && own.pools.owns(from));
   Order order;
-  if (!may_be_far || bytes == 0 || !can_copy(own) || !find_order(own, stream, &order)) return native();
+  if (!may_be_far || bytes == 0 || !can_copy_to_peers(own.api) || !find_order(own, stream, &order)) return native();
   const bool is_to_far = to_side != Side::host && is_far(own, to, order);
   const bool is_from_far = from_side != Side::host && is_far(own, from, order);
   if (!is_to_far && !is_from_far) return native();
@@ -120,7 +117,7 @@ CUresult copy_bytes(CUdeviceptr to, Side to_side, CUdeviceptr from, Side from_si
   CUcontext from_context = from_side == Side::host ? nullptr : context_of(own, from, order);
   const bool is_wrong_side = (to_side == Side::device && to_context == nullptr) || (from_side == Side::device && from_context == nullptr);
   const bool needs_shape = to_context == nullptr || from_context == nullptr;
-  if (is_wrong_side || (needs_shape && !can_shape(own))) return native();
+  if (is_wrong_side || (needs_shape && !can_copy_shapes_to_peers(own.api))) return native();
   return copy_run(own, to, to_context, from, from_context, bytes, order, waits);
 }
 
@@ -168,7 +165,7 @@ template <class Shape, class Native>
 CUresult copy_any_shape(const Shape* shape, CUstream stream, Waits waits, Native&& native) {
   Process& own = process();
   Order order;
-  if (shape == nullptr || !can_shape(own)) return native();
+  if (shape == nullptr || !can_copy_shapes_to_peers(own.api)) return native();
   const bool may_be_far = (is_device_type(shape->dstMemoryType) && own.pools.owns(shape->dstDevice)) ||
                           (is_device_type(shape->srcMemoryType) && own.pools.owns(shape->srcDevice));
   if (!may_be_far || !find_order(own, stream, &order)) return native();

@@ -10,6 +10,7 @@
 
 #include "pool/observe/report.hpp"
 #include "shim/export_hints.hpp"
+#include "shim/front_door.hpp"
 #include "shim/log.hpp"
 #include "shim/thread_end.hpp"
 
@@ -43,9 +44,10 @@ ThreadWatch& small_block_watch() {
   return watch;
 }
 
-/// Several devices, and a driver without the calls that copies between them are turned into on pages (front_door_copies.cpp).
-bool may_meet_far_copies(const DriverApi& api) {
-  const bool can_turn = api.cuMemcpyPeer != nullptr && api.cuMemcpyPeerAsync != nullptr && api.cuMemcpy3DPeer != nullptr && api.cuMemcpy3DPeerAsync != nullptr &&
+/// Copies between devices fail on pages unless they are turned into peer copies (front_door_copies.cpp): there are several devices, and the driver
+/// lacks what that takes.
+bool needs_segments(const DriverApi& api) {
+  const bool can_turn = front_door::can_copy_to_peers(api) && front_door::can_copy_shapes_to_peers(api) &&
                         api.cuStreamGetCtx != nullptr && api.cuPointerGetAttribute != nullptr;
   int devices = 0;
   return !can_turn && (api.cuDeviceGetCount == nullptr || api.cuDeviceGetCount(&devices) != CUDA_SUCCESS || devices > 1);
@@ -69,7 +71,7 @@ Process::Process(const DriverApi& driver_api, std::unique_ptr<config::Options> l
       reporter(pools, *options, identity, report_path, trace, page) {
   const bool may_choose = options->ipc == config::IpcMode::automatic && options->backing == config::Backing::automatic;
   if (may_choose && export_hints::reason() != nullptr) pools.keep_to_segments();
-  if (may_meet_far_copies(api)) pools.keep_to_segments();
+  if (needs_segments(api)) pools.keep_to_segments();
 }
 
 /// One thread serves it; the word goes back to 0 when it is done.

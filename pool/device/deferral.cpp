@@ -126,21 +126,23 @@ bool DevicePool::retire_batch_if_idle(CUcontext asking, Error* error) {
   return false;
 }
 
-/// How much of what is freed may wait for the GPU. More than a share of what is spare, and new blocks would be pushed into fresh memory and
-/// scattered over it, where they stay; more than a multiple of what was ever live, and the pool would consist of what waits.
-DevicePool::Backlog DevicePool::backlog() {
-  const observe::Counters& counters = device_.counters();
-  const std::uint64_t live_bytes = counters.live_bytes.peak.load(std::memory_order_relaxed);
-  return {counters.deferred_bytes.current.load(std::memory_order_relaxed), spare_bytes() / kDeferredShare, std::max(kLeastAhead_bytes, kAheadOfLive * live_bytes)};
+/// So much may wait for the GPU, or lie with streams, where memory is plenty: with more the pool would consist of it.
+std::uint64_t DevicePool::ahead_bytes() {
+  return std::max(kLeastAhead_bytes, kAheadOfLive * device_.counters().live_bytes.peak.load(std::memory_order_relaxed));
 }
 
-/// The frees natively had waited. Where too much waits this one does, if it is not over anyway: for all that came before it where memory is scarce, else
-/// for as much as leaves the GPU half of what it may have. `may_be_over`: so may the oldest be, which nobody has just looked at in vain.
+/// Natively the frees had waited. Where too much waits now, this one does: for all that came before it when that is more than is to spare, since new
+/// blocks would be pushed into fresh memory and scattered over it, where they stay; else for as much as leaves the GPU half of what it may have.
+/// `may_be_over`: so may the oldest be, which nobody has just looked at in vain.
 Error DevicePool::catch_up(CUcontext asking, bool may_be_over) {
+  const std::uint64_t ahead_bytes = this->ahead_bytes();
+  const auto is_above = [this](std::uint64_t bytes) { return device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) > bytes; };
+  const auto is_too_much = [&]() CUPOOL_REQUIRES(device_.lock) { return is_above(std::min(ahead_bytes, spare_bytes() / kDeferredShare)); };
   Error error{};
-  while (may_be_over && backlog().is_too_much()) may_be_over = retire_oldest(asking, false, &error);
-  const Backlog now = backlog();
-  if (error.code == CUDA_SUCCESS && now.is_too_much()) await_frees(asking, {.left_bytes = now.is_scarce() ? 0 : now.ahead_bytes / 2, .inside_free = true}, &error);
+  while (may_be_over && is_too_much()) may_be_over = retire_oldest(asking, false, &error);
+  if (error.code != CUDA_SUCCESS || !is_too_much()) return error;
+  const bool is_scarce = is_above(spare_bytes() / kDeferredShare);
+  await_frees(asking, {.left_bytes = is_scarce ? 0 : ahead_bytes / 2, .inside_free = true}, &error);
   return error;
 }
 

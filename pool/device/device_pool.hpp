@@ -102,7 +102,7 @@ class DevicePool {
   static constexpr std::uint32_t kStampedFrees = 256;  ///< and so many in stream order
   static constexpr std::size_t kMostLooks = 4;         ///< streams whose oldest stamped free a miss looks at
   /// An epoch closes at this share of what is spare at the latest, or earlier at a share of what the pool holds (64 MiB at least); what waits
-  /// in all stays below a share of what is spare, and below so many times what was ever live. Figures: tests/bench/README.md.
+  /// in all stays below a share of what is spare, and below so many times what was ever live. Figures: tests/bench/README.md, ARCHITECTURE.md.
   static constexpr std::uint64_t kEpochShare = 12;
   static constexpr std::uint64_t kReservedShare = 8;
   static constexpr std::uint64_t kDeferredShare = 3;
@@ -113,14 +113,6 @@ class DevicePool {
   /// allocation cannot wait, and must not be told that memory is out for what is a block's of 512 bytes in a handle of 256 MiB.
   static constexpr std::uint64_t kUnrecordedBytes = 2 * kMiB;
 
-  /// What waits for the GPU, and what may: where memory is scarce, and where it is not.
-  struct Backlog {
-    std::uint64_t deferred_bytes;
-    std::uint64_t scarce_bytes;
-    std::uint64_t ahead_bytes;
-    bool is_scarce() const { return deferred_bytes > scarce_bytes; }
-    bool is_too_much() const { return is_scarce() || deferred_bytes > ahead_bytes; }
-  };
   /// A wait for frees: not for less than `least_bytes`, nor for more than leaves `left_bytes` waiting.
   struct Awaited {
     std::uint64_t least_bytes = 0;
@@ -262,7 +254,7 @@ class DevicePool {
   FenceResult synchronise_and_retire(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
   FenceResult synchronise_reachable(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
   bool others_may_touch() CUPOOL_REQUIRES(device_.lock);
-  Backlog backlog() CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t ahead_bytes() CUPOOL_REQUIRES(device_.lock);
   Error catch_up(CUcontext asking, bool may_be_over) CUPOOL_REQUIRES(device_.lock);
   bool await_frees(CUcontext asking, const Awaited& awaited, Error* error) CUPOOL_REQUIRES(device_.lock);
   Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);

@@ -1,7 +1,7 @@
 // The ladder: what an allocation tries, in this order, before the program is told that memory is out.
 //
 //   hole     memory that is free now
-//   retire   deferred frees whose work is over (a query, no wait)
+//   retire   deferred frees whose work is over (a query, no wait), and what streams have kept for long, or too much of
 //   magazines  blocks that threads keep for themselves are everybody's again; what was freed since the last epoch too, if nothing runs
 //              any more: how much that is depends on the moment, and a job that repeats itself must not need more in its hundredth step
 //   wait     on pages, once half of the device is taken: what this thread freed is waited for, if it would do; natively its frees had waited.

@@ -137,7 +137,7 @@ class PoolSet {
   /// Somebody outside the pool learns of the memory behind the live block at `address` (a handle, a descriptor, an attribute of the
   /// mapping): its pages stay where they are until its context ends. Does nothing for a block that is not paged.
   void pin_pages(CUdeviceptr address);
-  /// Contexts that come from now on get segments under CUPOOL_BACKING=auto: the program may export blocks to other processes.
+  /// Contexts that come from now on get segments under CUPOOL_BACKING=auto: the program may export blocks to other processes, or copies of blocks between devices could not be turned.
   void keep_to_segments();
 
   /// Marks or clears SYNC_MEMOPS on the live block at `address` and, through the driver, on its region.

@@ -186,6 +186,9 @@ void DevicePool::drain_streams(ContextPool& home, bool only_own_events, bool (*i
   for (std::size_t i = 0; i < count && home.context != nullptr; ++i) drain_stream(home, identities[i], only_own_events);
 }
 
+static bool is_any_lane(const StreamLanes&, const StreamLanes::Entry&) { return true; }
+static bool is_stale_lane(const StreamLanes& streams, const StreamLanes::Entry& entry) { return streams.is_stale(entry); }
+
 /// On a miss: what no stream has touched for long joins the deferred frees, and the next miss finds it free. All of it where streams keep several
 /// times what was ever live: then the pool would consist of what each of them keeps for itself.
 void DevicePool::drain_stale_lanes(ContextPool& home) {
@@ -193,8 +196,8 @@ void DevicePool::drain_stale_lanes(ContextPool& home) {
   const std::uint64_t drained = device_.counters().lanes_drained.value.load(std::memory_order_relaxed);
   std::uint64_t kept_bytes = 0;
   for (const StreamLanes::Entry& entry : home.streams.entries()) kept_bytes += home.pooled->lane_bytes(entry.lane);
-  if (kept_bytes > backlog().ahead_bytes && !capturing()) drain_streams(home, false, [](const StreamLanes&, const StreamLanes::Entry&) { return true; });
-  else drain_streams(home, false, [](const StreamLanes& streams, const StreamLanes::Entry& entry) { return streams.is_stale(entry); });
+  const bool is_too_much = kept_bytes > ahead_bytes() && !capturing();
+  drain_streams(home, false, is_too_much ? &is_any_lane : &is_stale_lane);
   if (device_.counters().lanes_drained.value.load(std::memory_order_relaxed) != drained) static_cast<void>(close_epoch(home.context, false));
 }
 
@@ -212,7 +215,7 @@ void DevicePool::drain_lanes(bool only_own_events) {
   for (std::size_t i = 0; i < homes_.size(); ++i) {  // by index: the list may grow while the lock is let go of
     ContextPool& home = *homes_[i];
     if (home.context == nullptr || home.pooled == nullptr) continue;
-    drain_streams(home, only_own_events, [](const StreamLanes&, const StreamLanes::Entry&) { return true; });
+    drain_streams(home, only_own_events, &is_any_lane);
   }
 }
 

@@ -126,7 +126,8 @@ def _rule_property_names(value, sub_schema, place, root, _schema):
 
 def _rule_items(value, sub_schema, place, root, schema):
     if isinstance(value, list):
-        for index, item in enumerate(value[len(schema.get("prefixItems", ())):], len(schema.get("prefixItems", ()))):
+        first = len(schema.get("prefixItems", ()))
+        for index, item in enumerate(value[first:], first):
             yield from _check(item, sub_schema, f"{place}/{index}", root)
 
 

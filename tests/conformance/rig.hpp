@@ -44,6 +44,12 @@ struct RigOptions {
   void (*patch)(DriverApi& api) = nullptr;  ///< puts functions of the test's own into the table that the pool gets
 };
 
+inline RigOptions device_of(const char* memory) {
+  RigOptions options;
+  options.memory = memory;
+  return options;
+}
+
 class Rig {
  public:
   explicit Rig(const RigOptions& options = {});

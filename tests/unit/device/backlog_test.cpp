@@ -12,12 +12,6 @@ using namespace cupool::test;
 
 namespace {
 
-RigOptions large_device() {
-  RigOptions options;
-  options.memory = "64GiB";
-  return options;
-}
-
 /// Each stream in turn allocates 4 x 256 MiB, works with them, frees them and is waited for.
 void take_turns(StreamRig& rig, const std::vector<CUstream>& streams, int rounds) {
   for (int round = 0; round < rounds; ++round) {
@@ -44,7 +38,7 @@ CUresult CUDAAPI query_slowly(CUevent event) {
 }  // namespace
 
 TEST_CASE("what waits stays within a few times what was ever live, however much memory there is, and the GPU keeps half of it") {
-  Rig rig(large_device());
+  Rig rig(device_of("64GiB"));
   const CUstream stream = new_stream();
   std::uint64_t deferred_bytes = 0;
   for (int i = 0; i < 40; ++i) {  // of 128 MiB: never more than that is live
@@ -62,7 +56,7 @@ TEST_CASE("what waits stays within a few times what was ever live, however much 
 }
 
 TEST_CASE("a program that has much live may have four times that waiting") {
-  Rig rig(large_device());
+  Rig rig(device_of("64GiB"));
   const CUdeviceptr kept = rig.allocate(896 * kMiB);
   const CUstream stream = new_stream();
   while (now(rig.counters().deferred_bytes) < 4096 * kMiB) {
@@ -78,7 +72,7 @@ TEST_CASE("a program that has much live may have four times that waiting") {
 TEST_CASE("a thread that is slow to ask about the oldest frees keeps nobody from having back what came after them") {
   g_is_inside.store(false);
   g_may_leave.store(false);
-  RigOptions options = large_device();
+  RigOptions options = device_of("64GiB");
   options.patch = [](DriverApi& api) { api.cuEventQuery = &query_slowly; };
   Rig rig(options);
   const CUstream stream = new_stream();
@@ -101,7 +95,7 @@ TEST_CASE("a thread that is slow to ask about the oldest frees keeps nobody from
 }
 
 TEST_CASE("streams that take turns keep a few times for themselves what was ever live, not each its own") {
-  StreamRig rig(large_device());
+  StreamRig rig(device_of("64GiB"));
   std::vector<CUstream> streams;
   for (int i = 0; i < 20; ++i) streams.push_back(new_stream());
   take_turns(rig, streams, 3);
@@ -111,7 +105,7 @@ TEST_CASE("streams that take turns keep a few times for themselves what was ever
 }
 
 TEST_CASE("a few streams keep what they freed, and no event is asked for") {
-  StreamRig rig(large_device());
+  StreamRig rig(device_of("64GiB"));
   take_turns(rig, {new_stream(), new_stream(), new_stream()}, 5);
   CHECK(cusim_calls("cuEventRecord") + cusim_calls("cuCtxRecordEvent") + cusim_calls("cuEventQuery") == 0);
 }

@@ -11,11 +11,7 @@ using namespace cupool::test;
 
 namespace {
 /// A device with so much to spare that magazines keep large blocks too.
-RigOptions roomy() {
-  RigOptions options;
-  options.memory = "64GiB";
-  return options;
-}
+RigOptions roomy() { return device_of("64GiB"); }
 }  // namespace
 
 TEST_CASE("magazines: a large size that is asked for again is the thread's own business too") {

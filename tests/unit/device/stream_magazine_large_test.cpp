@@ -30,8 +30,7 @@ CUdeviceptr free_neighbours(StreamRig& rig, CUstream stream, std::size_t bytes, 
 }  // namespace
 
 TEST_CASE("stream magazines: as large as it is, a block that comes and goes stays with its thread") {
-  RigOptions options;
-  options.memory = "80GiB";
+  RigOptions options = device_of("80GiB");
   options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
   StreamRig rig(options);
   const CUstream stream = new_stream();
@@ -48,9 +47,7 @@ TEST_CASE("stream magazines: as large as it is, a block that comes and goes stay
 }
 
 TEST_CASE("stream magazines: a large size does not inherit that another one came and went") {
-  RigOptions options;
-  options.memory = "80GiB";
-  StreamRig rig(options);
+  StreamRig rig(device_of("80GiB"));
   const CUstream stream = new_stream();
   device::SizedRacks<32> racks;
   const std::size_t one_bytes = 64 * kMiB;
@@ -69,9 +66,7 @@ TEST_CASE("stream magazines: a large size does not inherit that another one came
 }
 
 TEST_CASE("stream magazines: large blocks that are not wanted soon after they were freed are holes at once") {
-  RigOptions options;
-  options.memory = "80GiB";
-  StreamRig rig(options);
+  StreamRig rig(device_of("80GiB"));
   const CUstream stream = new_stream();
   const CUdeviceptr one = free_neighbours(rig, stream, 64 * kMiB, 2);
   const std::uint64_t shortages = now(rig.counters().rung_magazines);
@@ -80,9 +75,7 @@ TEST_CASE("stream magazines: large blocks that are not wanted soon after they we
 }
 
 TEST_CASE("stream magazines: large blocks that were wanted often, and then no more, are holes after a while") {
-  RigOptions options;
-  options.memory = "80GiB";
-  StreamRig rig(options);
+  StreamRig rig(device_of("80GiB"));
   const CUstream stream = new_stream();
   rig.free_on(rig.on(stream, 24 * kMiB), stream);  // for the small ones
   const CUdeviceptr one = free_neighbours(rig, stream, 64 * kMiB, 20);
