@@ -116,7 +116,7 @@ std::uint64_t mix(std::uint64_t value) {
 
 /// Under `async` plain blocks come from the driver's pool, which other devices reach by the pool's own list: not by contexts that are peers,
 /// and, where cuMemAlloc memory can be copied without access, not even by copies. So once a second device is used they get access to each
-/// other's pools; a pair without a link between them is refused, and stays without.
+/// other's pools; a pair without a link between them is refused, and stays without: copies are turned (front_door_copies.cpp).
 bool shares_driver_pools(const Process& own) {
   return own.options->policy == config::Policy::async && own.api.cuMemPoolSetAccess != nullptr && own.api.cuDeviceGetDefaultMemPool != nullptr;
 }
@@ -186,9 +186,12 @@ void note_context(CUcontext context, int device) {
 
 CUresult enable_peer(const Real<CUresult(CUcontext, unsigned)>& real, CUcontext peer, unsigned flags) {
   Process& own = process();
-  if (!can_reach(own, peer)) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   own.pools.link_devices();  // before the call: from its success on the peer's work may reach our blocks
   const CUresult result = with_room(real, peer, flags);
+  if (result == CUDA_SUCCESS && !can_reach(own, peer)) {
+    if (own.api.cuCtxDisablePeerAccess != nullptr) own.api.cuCtxDisablePeerAccess(peer);
+    return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+  }
   CUdevice device = own.pools.device_of(current_owner(own)).value_or(kNoDevice);
   const auto knows_device = [&] { return device != kNoDevice || own.api.cuCtxGetDevice(&device) == CUDA_SUCCESS; };
   if (result == CUDA_SUCCESS && (knows_device() || knows_device())) {  // a question that fails once changes nothing

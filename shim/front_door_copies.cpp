@@ -1,6 +1,6 @@
-// Copies that reach a block on mapped pages from another device. The driver copies cuMemAlloc memory of any device by its unified address,
-// with peer access or without; mapped memory only where the device of the copy's stream has access. So such a copy becomes one between
-// contexts, each side with its own: of linear device memory by cuMemcpyPeerAsync, everything else by cuMemcpy3DPeerAsync. Both can be
+// Copies that reach a block on mapped pages, or in the driver's own pool, from another device. The driver copies cuMemAlloc memory of any device by
+// its unified address, with peer access or without; such memory only where the device of the copy's stream has access. So such a copy becomes one
+// between contexts, each side with its own: of linear device memory by cuMemcpyPeerAsync, everything else by cuMemcpy3DPeerAsync. Both can be
 // captured, and are ordered as the original. CUDA Driver API 13.0 §6.14; DESIGN section 5.
 #include <algorithm>
 
@@ -32,9 +32,15 @@ bool find_order(Process& own, CUstream stream, Order* order) {
   return order->device >= 0;
 }
 
+/// Under `async` plain blocks lie in the driver's pool, which another device reaches only where it was given access (front_door_contexts.cpp).
+bool is_in_closed_pool(Process& own, const BlockView& block, const Order& order) {
+  return own.options->policy == config::Policy::async && block.mempool == 0 && !own.peers.is_granted(order.device, block.device);
+}
+
 /// Memory that the device of `order` cannot reach although it natively could.
 bool is_far(Process& own, CUdeviceptr address, const Order& order, BlockView* block) {
-  return own.pools.owns(address) && own.pools.find(address, block) == Ownership::live && block->is_paged && block->device != order.device;
+  if (!own.pools.owns(address) || own.pools.find(address, block) != Ownership::live || block->device == order.device) return false;
+  return block->is_paged || is_in_closed_pool(own, *block, order);
 }
 
 bool is_far(Process& own, CUdeviceptr address, const Order& order) {
@@ -177,13 +183,18 @@ CUresult copy_any_shape(const Shape* shape, CUstream stream, Waits waits, Native
   return run(own, peer, order, waits);
 }
 
+/// Every block is part of a cuMemAlloc allocation.
+bool is_plain_memory(const config::Options& options) {
+  return options.backing == config::Backing::segments && options.policy != config::Policy::async;
+}
+
 CUdeviceptr as_address(const void* host) { return reinterpret_cast<CUdeviceptr>(host); }
 
 }  // namespace
 
 void note_device(int device) {
   Process& own = process();
-  if (g_copies_may_be_far.load(std::memory_order_relaxed) || own.options->backing == config::Backing::segments) return;
+  if (g_copies_may_be_far.load(std::memory_order_relaxed) || is_plain_memory(*own.options)) return;
   for (const int other : own.peers.devices())
     if (other != device) g_copies_may_be_far.store(true, std::memory_order_relaxed);
 }

@@ -14,6 +14,17 @@
 //! case pages_without_link
 //! env CUPOOL_BACKING=pages
 //! env CUSIM_PEERS=0
+//! case async
+//! env CUPOOL_POLICY=async
+//! check calls("cuMemcpyPeerAsync") == native.calls("cuMemcpyPeerAsync")
+//! case async_without_link
+//! env CUPOOL_POLICY=async
+//! env CUSIM_PEERS=0
+//! check calls("cuMemcpyPeerAsync") > native.calls("cuMemcpyPeerAsync") and calls("cuMemcpy3DPeerAsync") > native.calls("cuMemcpy3DPeerAsync")
+//! case async_of_old_driver
+//! env CUPOOL_POLICY=async
+//! env CUSIM_MISSING=cuMemPoolSetAccess,cuDeviceGetDefaultMemPool
+//! check calls("cuMemcpyPeerAsync") > native.calls("cuMemcpyPeerAsync")
 //! case pages_that_wait
 //! env CUPOOL_BACKING=pages
 //! env CUSIM_NOTE_SYNC=1
