@@ -9,6 +9,11 @@
 //! env CUPOOL_FREE=sync
 //! case async
 //! env CUPOOL_POLICY=async
+//! case old_driver_that_gets_pages_back
+//! env CUSIM_DRIVER_VERSION=11080
+//! env CUPOOL_RELEASE_THRESHOLD=1MiB
+//! stderr cupool\[<pid>\]: warning: .*cuCtxRecordEvent.*
+//! check d["backing"] == "pages"
 //! case segments
 //! env CUPOOL_BACKING=segments
 //! case pages
