@@ -203,11 +203,11 @@ Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
 }
 
 /// Waits until everything submitted so far is over in every context of this device, and, once the program has linked devices,
-/// in every context there is. The lock is not held meanwhile. A kernel of an unlinked device may be waiting for this very thread,
+/// in every context there is, also `everywhere`. The lock is not held meanwhile. A kernel of an unlinked device may be waiting for this very thread,
 /// and natively a free does not wait for it. [?] for which contexts a native free waits: tests/gpu asks.
-FenceResult DevicePool::synchronise_reachable(CUcontext asking) {
+FenceResult DevicePool::synchronise_reachable(CUcontext asking, bool everywhere) {
   const MutexUnlock unlocked(device_.lock);
-  const DeviceState* const only = device_.services.devices_linked.load(std::memory_order_relaxed) ? nullptr : &device_;
+  const DeviceState* const only = everywhere || device_.services.devices_linked.load(std::memory_order_relaxed) ? nullptr : &device_;
   if (device_.driver.has_cuCtxRecordEvent() && device_.driver.has_cuEventSynchronize()) {
     // Not cuCtxSynchronize: it ends a capture that another thread begins meanwhile. Events are recorded under the gate.
     Fence fence;
@@ -230,7 +230,8 @@ bool DevicePool::others_may_touch() {
 /// Synchronises, and retires what was freed before that. `done`: everything submitted before the call is over.
 FenceResult DevicePool::synchronise_and_retire(CUcontext asking) {
   Epoch* earlier = deferred_.batch_is_empty() || others_may_touch() ? nullptr : deferred_.close();
-  const FenceResult result = synchronise_reachable(asking);
+  // Without events these were freed while something captured, and the contexts that were current then, whose copies may touch them, are not known.
+  const FenceResult result = synchronise_reachable(asking, earlier != nullptr);
   if (earlier != nullptr) {
     if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) retire(deferred_.finish(earlier));
     else deferred_.reopen(earlier);

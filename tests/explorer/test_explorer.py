@@ -69,6 +69,7 @@ class Races(unittest.TestCase):
     def test_no_race_where_frees_synchronise(self):
         self.never_hits("--free", "sync", *PRESSURE)
         self.never_hits("--driver", "12000", "--devices", "2", *PRESSURE)
+        self.never_hits("--driver", "11080", "--devices", "2", "--unlinked", "--threshold", "1MiB", "--backing", "pages", "--memory", "256MiB", "--route", "plain")
 
     def test_races_are_found_where_there_are_some_and_become_small_programs(self):
         code, figures, said = explore("--steps", "100000", "--free", "immediate", "--route", "plain", "--shrink", "--shrink-limit", "60")
