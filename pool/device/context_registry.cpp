@@ -55,8 +55,10 @@ bool has_room(std::vector<FencePoint>& points, std::size_t count) noexcept {
 }
 }  // namespace
 
-bool ContextRegistry::pin_all(std::vector<FencePoint>& points, const DeviceState* only) noexcept {
-  const auto is_wanted = [only](const ContextPool* home) { return only == nullptr || &home->device == only; };
+bool ContextRegistry::pin_all(std::vector<FencePoint>& points, const DeviceState* only, CUcontext also) noexcept {
+  const auto is_wanted = [only, also](const ContextPool* home) {
+    return only == nullptr || &home->device == only || (also != nullptr && home->registered.context == also);
+  };
   const MutexLock lock(mutex_);
   points.clear();
   for (const ContextPool* home : homes_)

@@ -46,9 +46,9 @@ class ContextRegistry {
   Pin pin(ContextPool* home, CUcontext context);
   void unpin(ContextPool* home);
 
-  /// Pins every context (`only`: every one of that device) and gives each a point with an idle event or null. False, with
+  /// Pins every context (`only`: every one of that device, and `also`) and gives each a point with an idle event or null. False, with
   /// nothing pinned, while one of them is ending, or where host memory is out.
-  bool pin_all(std::vector<FencePoint>& points, const DeviceState* only = nullptr) noexcept;
+  bool pin_all(std::vector<FencePoint>& points, const DeviceState* only = nullptr, CUcontext also = nullptr) noexcept;
   /// The same for one context: false also when `home` is not (or no longer) its pool.
   bool pin_one(ContextPool* home, CUcontext context, std::vector<FencePoint>& points) noexcept;
   void unpin_all(const std::vector<FencePoint>& points);

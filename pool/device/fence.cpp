@@ -209,27 +209,19 @@ FenceResult Fence::wait(DeviceState& device, CUcontext context, CUcontext asking
   return poll(device, asking);
 }
 
-namespace {
-
-/// The context that the program calls in, where none of `points` is its: copies that this device's blocks took part in may run there.
-void synchronise_current(const Driver& driver, const std::vector<FencePoint>& points) {
-  CUcontext current = nullptr;
-  if (driver.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) return;
-  const auto is_current = [current](const FencePoint& point) { return point.home->registered.context == current; };
-  if (std::any_of(points.begin(), points.end(), is_current)) return;
-  const RelaxedCaptureMode relaxed(driver);
-  static_cast<void>(driver.cuCtxSynchronize());  // an error of work there: it is over
-}
-
-}  // namespace
-
 FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const DeviceState* only) {
   PoolServices& services = device.services;
   std::vector<FencePoint> points;
+  CUcontext calling = nullptr;
+  if (only != nullptr && device.driver.cuCtxGetCurrent(&calling) != CUDA_SUCCESS) calling = nullptr;
   const CaptureGate::Synchronising synchronising(services.gate);
-  if (!synchronising.allowed() || !services.contexts.pin_all(points, only)) return {FenceAnswer::impossible, {}};
+  if (!synchronising.allowed() || !services.contexts.pin_all(points, only, calling)) return {FenceAnswer::impossible, {}};
   FenceResult result{FenceAnswer::done, {}};
   for (FencePoint& point : points) {
+    if (services.gate.capturing()) {  // a capture waits for us to begin, but not without end
+      result.answer = FenceAnswer::impossible;
+      break;
+    }
     const CUcontext context = point.home->registered.context;
     const RelaxedCaptureMode relaxed(device.driver);
     const ScopedContext current(device.driver, context);
@@ -241,7 +233,6 @@ FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const De
     if (is_answer) result.error = {code, "cuCtxSynchronize"};
     else if (!is_of_earlier_work(code) && result.answer == FenceAnswer::done && !is_really_gone(device.driver, context, code)) result.answer = FenceAnswer::impossible;  // it may still run
   }
-  synchronise_current(device.driver, points);
   services.contexts.unpin_all(points);
   for (FencePoint& point : points) services.contexts.give_back(point);
   return result;

@@ -179,6 +179,11 @@ bool Program::copy(const Op& op) {
 
 void Program::drop(Block& block) {
   ranges_.erase(block.address);
+  forget(block);
+}
+
+/// Its range may be another's by now.
+void Program::forget(Block& block) {
   block.live = false;
   block.reads.clear();
 }
@@ -195,9 +200,10 @@ bool Program::free_plain(const Op& op) {
     for (std::size_t other = 0; other < kContexts; ++other) waited.join(clock_of(other));
   release_held(waited);
   enter(op.context, op.thread);
+  ranges_.erase(block.address);  // another thread may get it before the free returns
   const CUresult result = interruptible([&] { return cuMemFree(block.address); });
   say("cuMemFree(b%zu)", slot);
-  drop(block);
+  forget(block);
   ++totals_.frees;
   return must(result, "cuMemFree");
 }

@@ -196,6 +196,7 @@ class Program {
   bool took(const Op& op, CUresult result, CUdeviceptr address, std::size_t owner, bool plain, const Access& access);
   bool may_touch(const View& view, const Block& block) const { return may_reach(view.context, block); }
   void drop(Block& block);
+  void forget(Block& block);
   void touch_block(const View& view, const Block& block, bool writes, std::uint8_t value, std::uint32_t duration_ns);
   bool capture_touch(const View& view, std::size_t slot, bool writes, std::uint8_t value, std::uint32_t duration_ns);
 
