@@ -215,11 +215,12 @@ bool Program::free_ordered(const Op& op) {
   Block& block = blocks_[slot];
   if (!order_all(block, on)) return false;
   enter(op.context, op.thread);
+  ranges_.erase(block.address);
   const CUresult result = interruptible([&] { return cuMemFreeAsync(block.address, on.handle); });
   say("cuMemFreeAsync(b%zu, s%u)", slot, op.args[1]);
   clocks_.touch(on.timeline);
   freed_held_[static_cast<std::size_t>(contexts_[block.owner].device)] |= clocks_.at(on.timeline).clock.held;
-  drop(block);
+  forget(block);
   ++totals_.frees;
   return must(result, "cuMemFreeAsync");
 }
