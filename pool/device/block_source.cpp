@@ -6,6 +6,7 @@
 
 #include "pool/device/context_pool.hpp"
 #include "pool/device/fence.hpp"
+#include "pool/device/segment_heap.hpp"
 #include "pool/driver/handles.hpp"
 
 namespace cupool::device {
@@ -27,8 +28,17 @@ CUresult PlainBlocks::give(DeviceState& device, ContextPool&, CUdeviceptr addres
   return device.driver.cuMemFree_v2(address);
 }
 
-CUresult PlainBlocks::give_over(DeviceState& device, ContextPool&, CUdeviceptr address) {
+CUresult PlainBlocks::give_over(DeviceState& device, ContextPool& home, CUdeviceptr address) {
   const RelaxedCaptureMode relaxed(device.driver, !exact_);
+  // Nobody can look whether the device is idle, and the driver's free would wait for work that may wait for this very thread.
+  if (!exact_ && device.services.cannot_record.load(std::memory_order_relaxed)) {
+    const ScopedContext current(device.driver, home.registered.context);
+    if (CUstream stream = current.status().ok() ? SegmentHeap::release_stream(device, home) : nullptr) {
+      const CUresult code = SegmentHeap::free_region(device, stream, address);
+      if (code == CUDA_SUCCESS) SegmentHeap::await_frees(device, home, stream);
+      return code;
+    }
+  }
   return device.driver.cuMemFree_v2(address);
 }
 

@@ -71,6 +71,9 @@ class Races(unittest.TestCase):
         self.never_hits("--driver", "12000", "--devices", "2", *PRESSURE)
         self.never_hits("--driver", "11080", "--devices", "2", "--unlinked", "--threshold", "1MiB", "--backing", "pages", "--memory", "256MiB", "--route", "plain")
 
+    def test_no_allocation_waits_where_no_event_covers_a_context(self):
+        self.never_hits("--driver", "12030", "--backing", "pages", "--memory", "64MiB", "--limit", "50%", "--blocks", "16", "--seed", "764706", steps="90000")
+
     def test_races_are_found_where_there_are_some_and_become_small_programs(self):
         code, figures, said = explore("--steps", "100000", "--free", "immediate", "--route", "plain", "--shrink", "--shrink-limit", "60")
         self.assertEqual(code, 1, said)
