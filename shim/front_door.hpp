@@ -164,7 +164,7 @@ CUresult range_handle(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUmem
                       CUdeviceptr address, std::size_t bytes, CUmemRangeHandleType type, unsigned long long flags);
 
 // --- copies (front_door_copies.cpp)
-/// Set for good once contexts of two devices live in a process whose blocks may lie on mapped pages.
+/// Set for good once contexts of two devices live in a process whose blocks may lie on mapped pages or in the driver's own pool.
 inline constinit std::atomic<bool> g_copies_may_be_far{false};
 /// The driver has what copies between devices are turned into there.
 inline bool can_copy_to_peers(const DriverApi& api) { return api.cuMemcpyPeer != nullptr && api.cuMemcpyPeerAsync != nullptr; }

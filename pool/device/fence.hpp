@@ -78,8 +78,8 @@ class Fence {
   std::vector<FencePoint> points_;
 };
 
-/// Waits for all work of every context (`only`: of that device, and of the current context, as a free of the driver's own) by cuCtxSynchronize, for
-/// drivers without events that cover a context; not while something captures. `done`: it is over. The lock is not held.
+/// Waits for all work of every context by cuCtxSynchronize, for drivers without events that cover a context; not while something captures. `only`: of that
+/// device's contexts and the current one, as the driver's own free does [?]. `done`: it is over. The lock is not held.
 FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const DeviceState* only);
 
 }  // namespace cupool::device
