@@ -79,7 +79,7 @@ class Fence {
 };
 
 /// Waits for all work of every context by cuCtxSynchronize, for drivers without events that cover a context; not while something captures. `only`: of that
-/// device's contexts and the current one, as the driver's own free does [?]. `done`: it is over. The lock is not held.
+/// device's contexts and the current one, as the simulated native free does. `done`: it is over. The lock is not held.
 FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const DeviceState* only);
 
 }  // namespace cupool::device
