@@ -34,17 +34,23 @@ VirtualMemory::VirtualMemory(const Driver& driver, int ordinal, Clock& clock) : 
   if (!has_calls() || !has_attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) return;
   properties_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties_.location = place_of(ordinal_);
-  asks_for_descriptors_.store(has_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED));
-  asks_for_rdma_.store(has_attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED));
-  CUmemAllocationProp asked = properties_;
-  asked.allocFlags.gpuDirectRDMACapable = asks_for_rdma_.load() ? 1 : 0;
-  asked.requestedHandleTypes = asks_for_descriptors_.load() ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE;
+  if (has_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) offered_ |= kDescriptors;
+  if (has_attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)) offered_ |= kRdma;
+  asked_.store(offered_);
+  const CUmemAllocationProp asked = properties_with(offered_);
   std::size_t bytes = 0;
   if (driver_.cuMemGetAllocationGranularity(&bytes, &asked, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS) return;
   if (!std::has_single_bit(bytes) || bytes < kBlockAlignment_bytes) return;
   granularity_bytes_ = bytes;
   const MutexLock lock(access_lock_);
   access_ = std::make_shared<const std::vector<CUmemAccessDesc>>(1, CUmemAccessDesc{place_of(ordinal_), CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+}
+
+CUmemAllocationProp VirtualMemory::properties_with(unsigned extras) const {
+  CUmemAllocationProp properties = properties_;
+  if ((extras & kRdma) != 0) properties.allocFlags.gpuDirectRDMACapable = 1;
+  if ((extras & kDescriptors) != 0) properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  return properties;
 }
 
 template <class Call> CUresult VirtualMemory::timed(Call&& call) {
@@ -66,15 +72,15 @@ CUresult VirtualMemory::free_addresses(CUdeviceptr address, std::uint64_t bytes)
 
 CUresult VirtualMemory::create(std::uint64_t bytes, CUmemGenericAllocationHandle* handle) {
   for (;;) {
-    CUmemAllocationProp properties = properties_;
-    const bool with_rdma = asks_for_rdma_.load(std::memory_order_relaxed);
-    const bool with_descriptors = asks_for_descriptors_.load(std::memory_order_relaxed);
-    if (with_rdma) properties.allocFlags.gpuDirectRDMACapable = 1;
-    if (with_descriptors) properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    unsigned asked = asked_.load(std::memory_order_relaxed);
+    const CUmemAllocationProp properties = properties_with(asked);
     const CUresult code = timed([&] { return driver_.cuMemCreate(handle, bytes, &properties, 0ULL); });
     const bool is_about_properties = code == CUDA_ERROR_NOT_SUPPORTED || code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_PERMITTED;
-    if (!is_about_properties || (!with_rdma && !with_descriptors)) return code;
-    (with_rdma ? asks_for_rdma_ : asks_for_descriptors_).store(false, std::memory_order_relaxed);
+    if (!is_about_properties || asked == 0) return code;
+    // Which of them was refused is not said: descriptors go first, because nobody tells a program that RDMA is gone.
+    unsigned fewer = asked - 1;
+    while ((fewer & ~offered_) != 0) --fewer;
+    asked_.compare_exchange_strong(asked, fewer, std::memory_order_relaxed);
   }
 }
 

@@ -31,7 +31,7 @@ class VirtualMemory {
 
   CUresult reserve(std::uint64_t bytes, CUdeviceptr* address);
   CUresult free_addresses(CUdeviceptr address, std::uint64_t bytes);
-  /// One physical handle. Properties that the driver turns out to refuse are given up, one after the other.
+  /// One physical handle. Properties that the driver turns out to refuse are given up: descriptors, or RDMA, or both.
   CUresult create(std::uint64_t bytes, CUmemGenericAllocationHandle* handle);
   CUresult release(CUmemGenericAllocationHandle handle);
   CUresult map(CUdeviceptr address, std::uint64_t bytes, CUmemGenericAllocationHandle handle);
@@ -55,12 +55,16 @@ class VirtualMemory {
   bool has_calls() const;
   bool has_attribute(CUdevice_attribute attribute) const;
 
+  /// What handles ask for beyond memory. Fewer are tried in the order of the number.
+  static constexpr unsigned kDescriptors = 1, kRdma = 2;
+  CUmemAllocationProp properties_with(unsigned extras) const;
+
   const Driver driver_;
   const int ordinal_;
   Clock& clock_;
   CUmemAllocationProp properties_{};
-  std::atomic<bool> asks_for_descriptors_{false};
-  std::atomic<bool> asks_for_rdma_{false};
+  unsigned offered_ = 0;  ///< by the device
+  std::atomic<unsigned> asked_{0};
   std::uint64_t granularity_bytes_ = 0;
   Mutex access_lock_;
   /// Never changed, but replaced: whoever is in the driver with it needs no copy, for which host memory might be out.

@@ -10,6 +10,14 @@
 //! case pages_without_ranges
 //! env CUPOOL_BACKING=pages
 //! env CUSIM_VMM_RANGE=0
+//! case pages_without_descriptors
+//! env CUPOOL_BACKING=pages
+//! env CUSIM_VMM_FD=0
+//! check d["backing"] == "pages"
+//! case pages_whose_descriptors_are_refused
+//! env CUPOOL_BACKING=pages
+//! env CUSIM_VMM_FD=refused
+//! check d["backing"] == "pages"
 #include "victim.h"
 
 static CUdeviceptr block;
