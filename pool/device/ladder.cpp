@@ -285,14 +285,14 @@ bool DevicePool::quiet() {
 }
 
 /// What nobody uses goes back to the driver. `until_ns`: so long it polls for deferred frees; `may_wait`: natively they had waited.
-/// Nothing goes while that could block: whoever asks natively would not have waited.
+/// Nothing goes while that could block: whoever asks natively would not have waited. While something captures, nobody waits for its end.
 std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait) {
   Clock& clock = device_.services.clock;
   const MutexLock lock(device_.lock);
   const bool keeps_nothing = true;  // else what is retired here would go into the depots
   ++climbing_;
   const EndOfShortage end{climbing_, keeps_nothing};
-  for (std::uint64_t pause_ns = kFirstPause_ns; may_call_driver() && !capturing(); pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
+  for (std::uint64_t pause_ns = kFirstPause_ns; may_call_driver(); pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
     close_magazines();  // what they keep for streams comes into the lanes
     drain_lanes();
     static_cast<void>(close_epoch(nullptr, false));
@@ -307,7 +307,7 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
       const std::uint64_t released_bytes = release_free(nullptr, reserved_bytes - keep_bytes, true);
       if (released_bytes != 0) return released_bytes;
     }
-    const bool may_record = !deferred_.batch_is_empty() && !device_.services.cannot_record.load(std::memory_order_relaxed);
+    const bool may_record = !deferred_.batch_is_empty() && !device_.services.cannot_record.load(std::memory_order_relaxed) && !capturing();
     const bool hopeful = has_idle || deferred_.oldest() != nullptr || has_stamped() || may_record;
     if (!hopeful || clock.now_ns() >= until_ns) return 0;
     const MutexUnlock unlocked(device_.lock);

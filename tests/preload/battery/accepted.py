@@ -78,10 +78,8 @@ SYNC_WAITS = [
 CONSEQUENCES = [
     Accepted("[?] an array over the limit that the driver would refuse for its shape: no harmless call tells", on("limit"), "code=1", "code=2",
              symbols="cu(Mipmapped)?Array.*Create.*"),
-    Accepted("segments: a hole between live blocks cannot go back to the driver; pages can be remapped", POOLED - on("limit"), "code=0", "code=2",
+    Accepted("segments: a hole between live blocks cannot go back to the driver; pages can be remapped", POOLED - on("limit", "grow", "sync"), "code=0", "code=2",
              symbols="cuModuleLoad.*", cases="full, then one of many freed"),
-    Accepted("what is freed during a capture waits for its end, whatever is short", POOLED - on("limit") | ASYNC, "code=0", "code=2", symbols="cuModuleLoad.*",
-             situations=".* relaxed", cases="full, then .* freed"),
 ]
 
 # `async`: plain blocks lie in the driver's default pool, and their idle memory stays there.

@@ -23,6 +23,13 @@
 //! env CUPOOL_POLICY=preallocate
 //! env CUPOOL_PREALLOCATE=60MiB
 //! args module
+//! case while_another_stream_captures
+//! args capture
+//! case while_another_stream_captures_on_segments
+//! env CUPOOL_BACKING=segments
+//! args capture
+//! case while_another_stream_captures_and_work_is_pending
+//! args capture_pending
 //! case stream
 //! native skip
 //! env CUSIM_FAIL=cuStreamCreate:1:2
@@ -87,6 +94,21 @@ int main(int argc, char** argv) {
   if (strcmp(what, "pending") == 0) {
     Spin spin = (Spin)dlsym(RTLD_DEFAULT, "cusim_launch_spin");
     MUST(spin(NULL, 1000000));
+  }
+  if (strncmp(what, "capture", 7) == 0) { /* kernels that are first used in a capture are loaded there */
+    CUstream stream;
+    CUgraph graph;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    if (strcmp(what, "capture_pending") == 0) {
+      Spin spin = (Spin)dlsym(RTLD_DEFAULT, "cusim_launch_spin");
+      MUST(spin(NULL, 1000000));
+    }
+    fill_and_free(0);
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    for (int i = 0; i < 20; ++i) SAY(cuModuleLoadData(&module, "image"));
+    SAY(cuStreamEndCapture(stream, &graph));
+    SAY(cuGraphDestroy(graph));
+    return 0;
   }
   fill_and_free(strcmp(what, "full") == 0 ? kBlocks : 0);
   CUdeviceptr rest[2] = {0, 0};
