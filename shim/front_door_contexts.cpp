@@ -280,6 +280,7 @@ CUresult destroy_green(const Real<CUresult(CUgreenCtx)>& real, CUgreenCtx green)
   if (!device) return real(green);
   const std::unique_lock turn = own.contexts.primary_turn(*device);
   const std::vector<CUcontext> views = capturing_views(own, [green] { return std::array{green}; });
+  own.pools.streams_ending(own.contexts.primary(*device));  // their handles must not be used after this
   const CUresult result = end_primary(
       *device, [&] { return real(green); }, [&] { return is_end(real.result()) && is_primary_inactive(own, *device); });
   if (result != CUDA_SUCCESS) return result;

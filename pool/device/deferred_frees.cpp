@@ -136,6 +136,10 @@ void DeferredFrees::forget_stream(std::uint64_t identity) {
     if (epoch->stream == identity) epoch->stream = 0;
 }
 
+void DeferredFrees::forget_streams() {
+  for (Epoch* epoch = head_; epoch != nullptr; epoch = epoch->next) epoch->stream = 0;
+}
+
 Batch DeferredFrees::finish(Epoch* epoch) {
   Batch batch = std::exchange(epoch->batch, Batch{});
   unlink(epoch);

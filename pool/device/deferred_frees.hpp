@@ -99,6 +99,7 @@ class DeferredFrees {
   Epoch* first_over() const;
   /// The stream has ended: what comes with its handle is another.
   void forget_stream(std::uint64_t identity);
+  void forget_streams();  ///< any of them has
   /// Takes the epoch's blocks out; the epoch is gone. Precondition: its fence is cleared.
   Batch finish(Epoch* epoch);
 

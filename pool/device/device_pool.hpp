@@ -68,6 +68,7 @@ class DevicePool {
   FreeOutcome free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, MagazineUser* user, Error* answer);
   void stream_ending(ContextPool* home, CUcontext context, std::uint64_t identity);
   void stream_ending(std::uint64_t identity);  ///< of whichever context
+  void streams_ending(ContextPool* home, CUcontext context);  ///< any of them
   PoolSet::MempoolFigures mempool_figures(std::uint8_t mempool);
   void reset_mempool_high(std::uint8_t mempool, bool reserved, bool used);
   bool free_while_exiting(CUdeviceptr address);

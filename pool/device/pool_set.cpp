@@ -264,6 +264,10 @@ void PoolSet::stream_ending(CUcontext context, std::uint64_t identity) {
   else if (ContextPool* home = impl_->services.contexts.find(context)) home->pool.stream_ending(home, context, identity);
 }
 
+void PoolSet::streams_ending(CUcontext context) {
+  if (ContextPool* home = impl_->services.contexts.find(context)) home->pool.streams_ending(home, context);
+}
+
 PoolSet::MempoolFigures PoolSet::mempool_figures(int device, std::uint8_t mempool) {
   DevicePool* pool = impl_->pool_for(device);
   return pool != nullptr && mempool < kMempools ? pool->mempool_figures(mempool) : MempoolFigures{};

@@ -112,6 +112,8 @@ class PoolSet {
   FreeResult free_on(CUdeviceptr address, CUcontext context, StreamName stream);
   /// The stream (or the thread whose it is) is about to end: its identity may come again. `context` null: it is not known.
   void stream_ending(CUcontext context, std::uint64_t identity);
+  /// Some of the streams that lie in `context` are about to end, and nobody knows which: those of a green context.
+  void streams_ending(CUcontext context);
 
   /// What memory pool `mempool` of `device` has, as CU_MEMPOOL_ATTR_{RESERVED,USED}_MEM_{CURRENT,HIGH} say. Index 1 is the default
   /// pool: what is reserved and not used by other indices is reserved by it.

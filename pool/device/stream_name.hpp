@@ -9,7 +9,10 @@ namespace cupool {
 
 struct StreamName {
   CUstream handle = nullptr;   ///< what a driver call takes; a default stream as CU_STREAM_LEGACY or CU_STREAM_PER_THREAD
-  std::uint64_t identity = 0;  ///< never 0; unique in its context among streams that live, and never again a later thread's
+  std::uint64_t identity = 0;  ///< never 0; a handle, or odd; unique in its context among streams that live, and never again a later thread's
 };
+
+/// Is the identity a handle, which may come again for another stream? Those of default streams are odd.
+inline bool is_handle(std::uint64_t identity) { return identity != 0 && identity % 2 == 0; }
 
 }  // namespace cupool

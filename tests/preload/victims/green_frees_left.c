@@ -1,0 +1,37 @@
+// What was freed on a stream of a green context that is destroyed goes to others without that stream, whose handle is nobody's then.
+//! check c["live_blocks"]["current"] == 0 and c["allocations"] == c["frees"] and ooms == []
+//! env CUSIM_MEMORY=64MiB
+//! case default
+//! case pages
+//! env CUPOOL_BACKING=pages
+//! case segments
+//! env CUPOOL_BACKING=segments
+#include "victim.h"
+
+int main(void) {
+  CUcontext primary = enter_device(0), view;
+  CUdevResource all, part;
+  CUdevResourceDesc descriptor;
+  CUgreenCtx green;
+  CUstream streams[2], own;
+  CUdeviceptr blocks[2] = {0, 0}, block = 0;
+  unsigned count = 1;
+  MUST(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
+  MUST(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
+  MUST(cuDevSmResourceSplitByCount(&part, &count, &all, NULL, 0, 16));
+  MUST(cuDevResourceGenerateDesc(&descriptor, &part, 1));
+  MUST(cuGreenCtxCreate(&green, descriptor, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+  MUST(cuCtxFromGreenCtx(&view, green));
+  for (int i = 0; i < 2; ++i) MUST(cuGreenCtxStreamCreate(&streams[i], green, CU_STREAM_NON_BLOCKING, 0));
+  MUST(cuCtxSetCurrent(view));
+  for (int i = 0; i < 2; ++i) MUST(cuMemAllocAsync(&blocks[i], 20 * MIB, streams[i]));
+  for (int i = 0; i < 2; ++i) MUST(cuMemsetD8Async(blocks[i], 1, 20 * MIB, streams[i]));
+  for (int i = 0; i < 2; ++i) MUST(cuMemFreeAsync(blocks[i], streams[i]));
+  MUST(cuCtxSetCurrent(primary));
+  SAY(cuGreenCtxDestroy(green));
+  SAY(cuMemAllocAsync(&block, 40 * MIB, own));
+  SAY(cuMemFreeAsync(block, own));
+  SAY(cuMemAlloc(&block, 40 * MIB));
+  SAY(cuMemFree(block));
+  return 0;
+}
