@@ -25,6 +25,12 @@
 //! env CUPOOL_POLICY=async
 //! env CUSIM_MISSING=cuMemPoolSetAccess,cuDeviceGetDefaultMemPool
 //! check calls("cuMemcpyPeerAsync") > native.calls("cuMemcpyPeerAsync")
+//! case async_taken_from_the_pools
+//! args take
+//! env CUPOOL_POLICY=async
+//! case pages_taken_from_the_pools
+//! args take
+//! env CUPOOL_BACKING=pages
 //! case pages_that_wait
 //! env CUPOOL_BACKING=pages
 //! env CUSIM_NOTE_SYNC=1
@@ -221,7 +227,26 @@ static void freed_behind_a_copy(void) {
   expect("of a freed block", g_blocks[1], 1, mark);
 }
 
-int main(void) {
+/* The program's own access to the driver's pools, in which its plain blocks do not lie. */
+static void take_from_pools(void) {
+  for (int i = 0; i < 2; ++i) {
+    CUmemoryPool pool;
+    CUmemAccessDesc access[2];
+    memset(access, 0, sizeof access);
+    for (int k = 0; k < 2; ++k) {
+      access[k].location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+      access[k].location.id = k;
+      access[k].flags = k == i ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    }
+    MUST(cuDeviceGetDefaultMemPool(&pool, i));
+    SAY(cuMemPoolSetAccess(pool, &access[1 - i], 1));
+    SAY(cuMemPoolSetAccess(pool, access, 2));
+    access[i].flags = CU_MEM_ACCESS_FLAGS_PROT_NONE; /* of its own device: refused */
+    SAY(cuMemPoolSetAccess(pool, access, 2));
+  }
+}
+
+int main(int argc, char** argv) {
   void* pinned = NULL;
   for (int i = 0; i < 2; ++i) {
     g_contexts[i] = enter_device(i);
@@ -232,6 +257,8 @@ int main(void) {
   MUST(cuMemHostAlloc(&pinned, kBytes, 0));
   g_pinned = pinned;
   g_host = malloc(kBytes);
+  (void)argv;
+  if (argc > 1) take_from_pools();
   all_ways();
   for (int i = 0; i < 2; ++i) {
     current(i);
