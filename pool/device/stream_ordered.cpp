@@ -125,9 +125,11 @@ void DevicePool::drain_lane(ContextPool& home, std::uint32_t lane, Batch& batch)
 void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool only_own_events) {
   StreamLanes::Entry* entry = home.streams.entry(identity);
   if (entry == nullptr || home.pooled->lane_bytes(entry->lane) == 0) return;
-  // An event on the legacy stream would make blocking streams wait for each other: only where there is no other kind.
+  // An event on the legacy stream would make blocking streams wait for each other: only where there is no other kind. There it covers a thread's
+  // own default stream too, which is blocking.
   const bool has_context_events = !device_.services.cannot_record.load(std::memory_order_relaxed);
-  const bool can_record = entry->handle != nullptr && !(entry->handle == CU_STREAM_LEGACY && has_context_events) && !entry->busy && may_call_driver();
+  const CUstream handle = entry->handle != nullptr ? entry->handle : CU_STREAM_LEGACY;
+  const bool can_record = !(handle == CU_STREAM_LEGACY && has_context_events) && !entry->busy && may_call_driver();
   if (!can_record) {
     if (!only_own_events && !capturing()) drain_lane(home, entry->lane, deferred_.batch());
     return;
@@ -140,7 +142,6 @@ void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool on
   FenceResult result{FenceAnswer::impossible, {}};
   entry->busy = true;
   const CUcontext context = home.context;
-  const CUstream handle = entry->handle;
   {
     const MutexUnlock unlocked(device_.lock);
     const ScopedContext current(device_.driver, context);
