@@ -44,7 +44,7 @@ class Walker:
         rng = random.Random(seed)
         self.given, self.seed = given, seed
         self.devices = rng.choice([1, 2, 2, 3])
-        self.policy = given.policy or rng.choice([p for p in POLICIES if not (given.tight and p == "preallocate")])  # it keeps memory on purpose
+        self.policy = given.policy or rng.choice(POLICIES)
         simulated = {**draw(rng, SIMULATED, .15), "DEVICES": str(self.devices), "MEMORY": "8GiB", "DRIVER_VERSION": rng.choice(VERSIONS)}
         if given.tight:
             simulated.pop("VMM", None)  # segments have holes that nobody can move
