@@ -314,6 +314,39 @@ void Walk::array() {
   if (answered("", on_thread([&] { return cuArray3DCreate(&array, &description); }))) answered("destroy", on_thread([&] { return cuArrayDestroy(array); }));
 }
 
+void Walk::registered_memory() {
+  const int context = draw(contexts_);
+  if (is_captured(kNone) || context == kNone || !use(context)) return;
+  registered_.resize(64 * 4096);
+  unsigned char* const page = registered_.data() + (4096 - reinterpret_cast<std::uintptr_t>(registered_.data()) % 4096);
+  const std::size_t bytes = 4096 * (1 + below(32));
+  if (answered("", on_thread([&] { return cuMemHostRegister(page, bytes, 0); }))) answered("unregister", on_thread([&] { return cuMemHostUnregister(page); }));
+}
+
+/// Code, which the driver takes device memory for.
+void Walk::module() {
+  const int loaded = draw(modules_, [](const auto& one) { return one.first != nullptr; });
+  if (loaded != kNone && one_in(2)) {
+    auto& [module, context] = modules_[static_cast<std::size_t>(loaded)];
+    if (is_captured(kNone) || !use(context)) return;
+    if (answered("unload", on_thread([&] { return cuModuleUnload(module); }))) module = nullptr;
+    return;
+  }
+  const int context = draw(contexts_);
+  if (context == kNone || !use(context)) return;
+  CUmodule module = nullptr;
+  if (answered("load", on_thread([&] { return cuModuleLoadData(&module, "image"); }))) modules_.emplace_back(module, context);
+}
+
+void Walk::mark_synchronous() {
+  const int index = draw(blocks_, [](const Block& b) { return b.is_alive && b.kind != Block::mapped; });
+  if (index == kNone) return;
+  const unsigned value = static_cast<unsigned>(below(2));
+  say(named('b', index));
+  say("value", value);
+  answered("", on_thread([&] { return cuPointerSetAttribute(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, blocks_[static_cast<std::size_t>(index)].address); }));
+}
+
 void Walk::host_memory() {
   const int context = draw(contexts_);
   if (is_captured(kNone) || context == kNone || !use(context)) return;

@@ -46,6 +46,7 @@ const std::vector<Walk::Row>& Walk::rows() {
       {24, "fill", &Walk::fill},
       {6, "fill now", &Walk::fill_now},
       {10, "copy", &Walk::copy},
+      {6, "copy rows", &Walk::copy_rows},
       {6, "copy between", &Walk::copy_between},
       {16, "read", &Walk::read_back},
       {12, "spin", &Walk::spin},
@@ -56,6 +57,9 @@ const std::vector<Walk::Row>& Walk::rows() {
       {2, "destroy graph", &Walk::destroy_graph},
       {1, "array", &Walk::array},
       {2, "host memory", &Walk::host_memory},
+      {1, "registered memory", &Walk::registered_memory},
+      {3, "module", &Walk::module},
+      {2, "mark synchronous", &Walk::mark_synchronous},
   };
   return all;
 }
@@ -149,6 +153,9 @@ void Walk::lose(int context) {
   }
   for (Event& event : events_) {
     if (event.context == context) event.is_alive = false;
+  }
+  for (auto& [module, owner] : modules_) {
+    if (owner == context) module = nullptr;
   }
   for (Executable& executable : executables_) {
     if (streams_[static_cast<std::size_t>(executable.stream)].context == context) executable.is_alive = false;

@@ -171,6 +171,7 @@ class Walk {
   void fill_now();
   void copy();
   void copy_between();
+  void copy_rows();
   void read_back();
   void spin();
   void begin_capture();
@@ -180,6 +181,9 @@ class Walk {
   void destroy_graph();
   void array();
   void host_memory();
+  void registered_memory();
+  void module();
+  void mark_synchronous();
 
   void keep(CUdeviceptr address, std::size_t bytes, Block::Kind kind, int stream, int pool);
   void free_at(int index);
@@ -205,6 +209,8 @@ class Walk {
   std::vector<Pool> pools_;
   std::vector<Executable> executables_;
   std::vector<Event> events_;
+  std::vector<std::pair<CUmodule, int>> modules_;  ///< and the context
+  std::vector<unsigned char> registered_;
   std::vector<std::pair<int, int>> enabled_;
   std::vector<unsigned char> bytes_;
 };

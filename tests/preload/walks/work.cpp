@@ -1,5 +1,6 @@
 // Work on blocks: filling, copying, reading back.
 #include <algorithm>
+#include <cstring>
 
 #include "walk.hpp"
 
@@ -55,6 +56,44 @@ void Walk::copy() {
   Block& target = blocks_[static_cast<std::size_t>(to)];
   say(named('b', from) + " " + named('b', to));
   if (answered("", on_thread([&] { return cuMemcpyDtoDAsync(target.address, source.address, target.bytes, stream.handle); }))) target.value = source.value;
+}
+
+/// Rows of one block into another of the same context, by the calls with a pitch.
+void Walk::copy_rows() {
+  const auto is_fit = [&](const Block& b) { return b.is_alive && b.context != kNone && contexts_[static_cast<std::size_t>(b.context)].is_alive && b.bytes >= 4096; };
+  const int from = draw(blocks_, [&](const Block& b) { return is_fit(b) && b.value != kNone; });
+  if (from == kNone || is_captured(kNone)) return;
+  Block& source = blocks_[static_cast<std::size_t>(from)];
+  const int to = draw(blocks_, [&](const Block& b) { return is_fit(b) && b.context == source.context && b.bytes <= source.bytes && &b != &source; });
+  if (to == kNone) return;
+  Block& target = blocks_[static_cast<std::size_t>(to)];
+  if (!settle(source) || !settle(target) || !use(source.context)) return;
+  CUDA_MEMCPY2D shape;
+  std::memset(&shape, 0, sizeof shape);
+  shape.srcMemoryType = shape.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  shape.srcDevice = source.address;
+  shape.dstDevice = target.address;
+  shape.srcPitch = shape.dstPitch = 1024;
+  shape.WidthInBytes = 1 + below(1024);
+  shape.Height = target.bytes / 1024;
+  const std::uint64_t kind = below(3);
+  say("kind", kind);
+  say(named('b', from) + " " + named('b', to));
+  const CUresult result = on_thread([&] {
+    switch (kind) {
+      case 0: return cuMemcpy2D(&shape);
+      case 1: return cuMemcpy2DUnaligned(&shape);
+      default: return cuMemcpy2DAsync(&shape, CU_STREAM_LEGACY);
+    }
+  });
+  if (!answered("", result)) return;
+  target.value = kNone;
+  answered("synchronise", on_thread([] { return cuCtxSynchronize(); }));
+  bytes_.assign(2048, 0);
+  if (!answered("read", on_thread([&] { return cuMemcpyDtoH(bytes_.data(), target.address, bytes_.size()); }))) return;
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < bytes_.size(); ++i) wrong += i % 1024 < shape.WidthInBytes && bytes_[i] != source.value;
+  if (wrong != 0) say("WRONG", wrong);
 }
 
 /// Between contexts, also of different devices.
