@@ -14,6 +14,7 @@ void DevicePool::defer(Extent* extent, std::uint16_t thread) {
   unbook(*extent);
   device_.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
   device_.note(EventKind::free_requested, ticks(), *extent, thread);
+  extent->flags = static_cast<std::uint8_t>(extent->flags & ~kBeingFreedFlag);  // a native block has its SYNC_MEMOPS still
   info_of(*extent).allocator->defer(device_, extent);
   deferred_.push(extent);
 }

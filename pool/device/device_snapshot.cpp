@@ -97,7 +97,7 @@ bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
   out.outside = {live.outside.arrays.load(std::memory_order_relaxed), live.outside.program_vmm.load(std::memory_order_relaxed),
                  live.outside.driver_pools.load(std::memory_order_relaxed), live.outside.managed.load(std::memory_order_relaxed),
                  live.outside.host.load(std::memory_order_relaxed)};
-  out.blocks.reserve(counters.live_blocks.current.load(std::memory_order_relaxed) * 2);
+  out.blocks.reserve(std::min(counters.live_blocks.current.load(std::memory_order_relaxed), counters.allocations.value.load(std::memory_order_relaxed)) * 2);
   for (const auto& home : homes_) {
     if (home->context == nullptr) continue;
     if (home->pooled != nullptr) home->pooled->append_map(device_, time, out);

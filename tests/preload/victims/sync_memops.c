@@ -1,5 +1,10 @@
 // SYNC_MEMOPS on blocks that lie side by side, and on a large one: as natively each block has its own, whatever the memory behind it.
+//! check c["live_blocks"]["current"] == 0 and c["live_bytes"]["current"] == 0 and c["allocations"] == 5 and c["frees"] == 5
 //! case default
+//! case async
+//! env CUPOOL_POLICY=async
+//! case platform
+//! env CUPOOL_POLICY=platform
 //! case segments
 //! env CUPOOL_BACKING=segments
 //! case pages
@@ -40,6 +45,8 @@ int main(void) {
   tell("all new", blocks);
   SAY(cuPointerSetAttribute(NULL, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, blocks[1]));
   SAY(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_BUFFER_ID, blocks[1]));
+  for (int i = 0; i < 3; ++i) SAY(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, blocks[i]));
   for (int i = 0; i < 3; ++i) MUST(cuMemFree(blocks[i]));
+  SAY(cuDevicePrimaryCtxRelease(0)); /* what was freed goes with the context, counted once */
   return 0;
 }

@@ -10,11 +10,13 @@ before it; --shrink leaves out steps until nothing more can go. Exit: 0 no diffe
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 LIMIT_S = 120
@@ -49,7 +51,7 @@ class Walker:
         if given.tight:
             simulated.pop("VMM", None)  # segments have holes that nobody can move
             simulated.pop("PEERS", None)
-        settings = {**draw(rng, SETTINGS, .3), "POLICY": self.policy, "REPORT": "none", "LOG": "off"}
+        settings = {**draw(rng, SETTINGS, .3), "POLICY": self.policy, "LOG": "off"}
         if self.policy == "limit":
             settings.update(POLICY="grow", LIMIT="6GiB")
         if self.policy == "preallocate":
@@ -65,7 +67,7 @@ class Walker:
         self.masks = [mask for mask in MASKS if self.policy in mask[0]]
         if "VMM_RDMA" in simulated:
             self.masks.append(([], r"rdma=\d", "rdma"))  # the pages have no such flag then, and say so
-        self.title = f"seed {seed}: " + " ".join(f"{k}={v}" for k, v in sorted({**simulated, **settings}.items()) if k not in ("REPORT", "LOG", "MEMORY"))
+        self.title = f"seed {seed}: " + " ".join(f"{k}={v}" for k, v in sorted({**simulated, **settings}.items()) if k not in ("LOG", "MEMORY"))
 
     def tighten(self, factor: float) -> None:
         """Each device has `factor` times what the walk needs of it natively, and the clock follows real time: whoever waits for work finds its end."""
@@ -79,11 +81,30 @@ class Walker:
     def lines(self, env: dict[str, str], left_out: list[str]) -> list[str]:
         program = self.given.build / "tests" / "preload" / "walks" / "walks"
         command = [str(program), str(self.seed), str(self.given.steps), str(self.devices), "0" if self.given.tight else "1", *left_out]
+        with tempfile.TemporaryDirectory(prefix="cupool-walks-") as folder:
+            process = subprocess.Popen(command, env={**env, "CUPOOL_REPORT": f"{folder}/%p.json"}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace")
+            try:
+                text, _ = process.communicate(timeout=LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return process.communicate()[0].splitlines() + ["does not end"]
+            lines = text.splitlines() + ([f"ended with {process.returncode}"] if process.returncode else [])
+            return lines + (self.broken_report(Path(folder), process.pid, lines) if env is self.ours else [])
+
+    def broken_report(self, folder: Path, pid: int, lines: list[str]) -> list[str]:
+        """What is wrong with the report, as lines that no native run has. Children that did nothing leave none."""
+        if self.policy == "off" or not any(re.search(r"->0 b\d", line) for line in lines):
+            return []
+        found = sorted(path.name for path in folder.iterdir())
+        if found != [f"{pid}.json"]:
+            return [f"reports: {found}"]
         try:
-            done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=LIMIT_S, text=True, errors="replace")
-        except subprocess.TimeoutExpired as late:
-            return (late.stdout or b"").decode(errors="replace").splitlines() + ["does not end"]
-        return done.stdout.splitlines() + ([f"ended with {done.returncode}"] if done.returncode else [])
+            report = json.loads((folder / found[0]).read_text(encoding="utf-8"))
+            left = [device["counters"]["live_blocks"]["current"] for device in report["devices"]]
+        except (ValueError, KeyError, TypeError) as error:
+            return [f"a report that cannot be read: {error!r}"]
+        is_complete = any(line.startswith("end:") for line in lines)
+        return [f"blocks that the report still has: {left}"] if is_complete and any(left) else []
 
     def masked(self, lines: list[str]) -> list[str]:
         for _, pattern, instead in self.masks:

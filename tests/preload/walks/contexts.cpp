@@ -1,8 +1,11 @@
 // Contexts, streams, events, captures, graphs.
 #include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "walk.hpp"
@@ -330,7 +333,41 @@ void Walk::destroy_graph() {
   if (answered("", on_thread([&] { return cuGraphExecDestroy(executable.handle); }))) executable.is_alive = false;
 }
 
+/// A child may not use what its parent has; it is told so, and ends as it likes.
+void Walk::fork_child() {
+  const int index = draw(blocks_);
+  if (!one_in(4)) return;
+  std::fflush(stdout);
+  const std::uint64_t way = below(3);
+  int status = 0;
+  const CUresult result = on_thread([&] {
+    const pid_t child = fork();
+    if (child == 0) {
+      CUdeviceptr address = 0;
+      std::size_t left = 0, total = 0;
+      std::printf("child %d %d %d\n", static_cast<int>(cuMemAlloc(&address, 4096)), static_cast<int>(cuMemGetInfo(&left, &total)),
+                  index == kNone ? -1 : static_cast<int>(cuMemFree(blocks_[static_cast<std::size_t>(index)].address)));
+      std::fflush(stdout);
+      if (way == 0) exit(5);
+      if (way == 1) execl("/bin/true", "true", nullptr);
+      _exit(6);
+    }
+    return child > 0 && waitpid(child, &status, 0) == child ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+  });
+  say("status", static_cast<std::uint64_t>(status));
+  answered("", result);
+}
+
 void Walk::end() {
+  random_.seed(seed_);
+  if (!one_in(3)) return give_all_back();
+  thread_ = static_cast<int>(below(kThreads));
+  std::printf("exit of t%d\n", thread_);
+  std::fflush(stdout);
+  static_cast<void>(on_thread([]() -> CUresult { exit(7); }));
+}
+
+void Walk::give_all_back() {
   using Figure = std::size_t (*)(int);
   const auto figure = [](const char* name, int device) { return reinterpret_cast<Figure>(dlsym(RTLD_DEFAULT, name))(device); };
   while (draw(captures_, [](const Capture& c) { return c.is_running; }) != kNone) {

@@ -59,6 +59,7 @@ const std::vector<Walk::Row>& Walk::rows() {
       {2, "host memory", &Walk::host_memory},
       {1, "registered memory", &Walk::registered_memory},
       {3, "module", &Walk::module},
+      {1, "fork", &Walk::fork_child},
       {2, "mark synchronous", &Walk::mark_synchronous},
   };
   return all;

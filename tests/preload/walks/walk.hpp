@@ -88,7 +88,7 @@ class Walk {
       : seed_(seed), devices_(devices), captures_streams_(captures), holders_(static_cast<std::size_t>(devices), 0), peaks_(static_cast<std::size_t>(devices), 0) {}
   void begin();
   void step(std::uint64_t number);
-  /// Everything is given back, in the order in which it came.
+  /// Mostly everything is given back, in the order in which it came; else the process ends as it stands, from one thread or another.
   void end();
 
  private:
@@ -184,6 +184,8 @@ class Walk {
   void registered_memory();
   void module();
   void mark_synchronous();
+  void fork_child();
+  void give_all_back();
 
   void keep(CUdeviceptr address, std::size_t bytes, Block::Kind kind, int stream, int pool);
   void free_at(int index);
