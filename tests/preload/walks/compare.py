@@ -72,7 +72,9 @@ class Walker:
     def tighten(self, factor: float) -> None:
         """Each device has `factor` times what the walk needs of it natively, and the clock follows real time: whoever waits for work finds its end."""
         lines = self.lines(self.native, [])
-        needs = [int(peak) for line in lines if line.startswith("end:") for peak in re.findall(r"peak=(\d+)", line)]
+        needs = [int(peak) for line in lines if line.startswith(("end:", "exit of")) for peak in re.findall(r"peak=(\d+)", line)]
+        if len(needs) != self.devices:
+            raise RuntimeError(f"{self.title}: the walk did not end natively: {lines[-1:]}")
         memory = ",".join(str((int(peak * factor) + (16 << 20)) >> 20 << 20) for peak in needs)
         for env in (self.native, self.ours):
             env.update(CUSIM_MEMORY=memory, CUSIM_CLOCK="real")
@@ -119,6 +121,8 @@ class Walker:
     def difference(self, left_out: list[str]) -> tuple[str, list[str]] | None:
         """What differs first, in one line, and the lines up to it."""
         native, ours = self.lines(self.native, left_out), self.lines(self.ours, left_out)
+        if any(line.startswith(("ended with -", "does not end")) for line in native):
+            return f"natively: {native[-1]}", []  # the program's own fault, or the simulated driver's
         native_left = [line for line in native if not line.startswith("violation:")]
         ours_left = [line for line in ours if not line.startswith("violation:")]
         shown, own = self.masked(native_left), self.masked(ours_left)

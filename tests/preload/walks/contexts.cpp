@@ -362,7 +362,9 @@ void Walk::end() {
   random_.seed(seed_);
   if (!one_in(3)) return give_all_back();
   thread_ = static_cast<int>(below(kThreads));
-  std::printf("exit of t%d\n", thread_);
+  line_.clear();
+  for (const std::size_t peak : peaks_) say("peak", peak);
+  std::printf("exit of t%d:%s\n", thread_, line_.c_str());
   std::fflush(stdout);
   static_cast<void>(on_thread([]() -> CUresult { exit(7); }));
 }
