@@ -82,7 +82,7 @@ class Walker:
 
     def lines(self, env: dict[str, str], left_out: list[str]) -> list[str]:
         program = self.given.build / "tests" / "preload" / "walks" / "walks"
-        command = [str(program), str(self.seed), str(self.given.steps), str(self.devices), "0" if self.given.tight else "1", *left_out]
+        command = [str(program), str(self.seed), str(self.given.steps), str(self.devices), "1" if self.given.tight else "0", *left_out]
         with tempfile.TemporaryDirectory(prefix="cupool-walks-") as folder:
             process = subprocess.Popen(command, env={**env, "CUPOOL_REPORT": f"{folder}/%p.json"}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace")
             try:
@@ -190,7 +190,7 @@ def main() -> int:
         print("\n".join(f"    {line}" for line in found[1][-CONTEXT_LINES * (4 if given.shrink else 1):]))
         print(f"    {found[0]}")
         if left_out:
-            print(f"    walks {seed} {given.steps} {walker.devices} {0 if given.tight else 1} {' '.join(left_out)}")
+            print(f"    walks {seed} {given.steps} {walker.devices} {1 if given.tight else 0} {' '.join(left_out)}")
     print(f"{given.walks if not given.only else 1} walks, {differing} differ")
     return 1 if differing else 0
 

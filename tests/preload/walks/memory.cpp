@@ -340,7 +340,7 @@ void Walk::module() {
 
 void Walk::mark_synchronous() {
   const int index = draw(blocks_, [](const Block& b) { return b.is_alive && b.kind != Block::mapped; });
-  if (index == kNone) return;
+  if (index == kNone || is_tight_) return;  // its pages are never given to others
   const unsigned value = static_cast<unsigned>(below(2));
   say(named('b', index));
   say("value", value);

@@ -183,7 +183,7 @@ void Walk::step(std::uint64_t number) {
 
 int main(int count, char** arguments) {
   if (count < 5) {
-    std::fprintf(stderr, "walks SEED STEPS DEVICES CAPTURES [FIRST-LAST...]: CAPTURES is 0 or 1; the steps that are left out\n");
+    std::fprintf(stderr, "walks SEED STEPS DEVICES TIGHT [FIRST-LAST...]: TIGHT is 0 or 1; the steps that are left out\n");
     return 2;
   }
   const auto number = [](const char* text, char** end = nullptr) { return std::strtoull(text, end, 10); };

@@ -84,8 +84,9 @@ struct Event {
 
 class Walk {
  public:
-  Walk(std::uint64_t seed, int devices, bool captures)
-      : seed_(seed), devices_(devices), captures_streams_(captures), holders_(static_cast<std::size_t>(devices), 0), peaks_(static_cast<std::size_t>(devices), 0) {}
+  /// `is_tight`: nothing that keeps memory on purpose, captures and SYNC_MEMOPS.
+  Walk(std::uint64_t seed, int devices, bool is_tight)
+      : seed_(seed), devices_(devices), is_tight_(is_tight), holders_(static_cast<std::size_t>(devices), 0), peaks_(static_cast<std::size_t>(devices), 0) {}
   void begin();
   void step(std::uint64_t number);
   /// Mostly everything is given back, in the order in which it came; else the process ends as it stands, from one thread or another.
@@ -195,7 +196,7 @@ class Walk {
 
   std::uint64_t seed_;
   int devices_;
-  bool captures_streams_;
+  bool is_tight_;
   bool has_green_contexts_ = false;
   std::mt19937_64 random_;
   std::string line_;
