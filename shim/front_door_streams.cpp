@@ -4,6 +4,7 @@
 // (mempool_book.hpp). Everything else is the driver's: graph memory nodes, streams of other contexts, pools with special
 // properties, policies that do not pool.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "pool/core/bytes.hpp"
@@ -119,25 +120,27 @@ CUresult share(Process& own, int device, int peer) {
   return CUDA_SUCCESS;
 }
 
+constexpr int kMostDevices = 64;  // as many as CUDA shows to a process
+
 /// Is it access that we gave, because plain blocks lie in this pool? Natively another device's copies reach them whatever pools say.
 bool is_access_of_plain_blocks(Process& own, CUmemoryPool pool, const CUmemAccessDesc& access) {
   if (access.location.type != CU_MEM_LOCATION_TYPE_DEVICE || own.api.cuDeviceGetDefaultMemPool == nullptr) return false;
-  const std::vector<int> devices = own.peers.devices();
-  return std::any_of(devices.begin(), devices.end(), [&](int device) {
+  for (int device = 0; device < kMostDevices; ++device) {
     CUmemoryPool standard = nullptr;
-    return own.peers.is_granted(access.location.id, device) && own.api.cuDeviceGetDefaultMemPool(&standard, device) == CUDA_SUCCESS && standard == pool;
-  });
+    if (own.peers.is_granted(access.location.id, device) && own.api.cuDeviceGetDefaultMemPool(&standard, device) == CUDA_SUCCESS && standard == pool) return true;
+  }
+  return false;
 }
 
-/// Under `async`: the program's list without what would take access from plain blocks. What is left out is answered with success.
-CUresult set_default_pool_access(Process& own, const Real<CUresult(CUmemoryPool, const CUmemAccessDesc*, std::size_t)>& real, CUmemoryPool pool,
-                                 const CUmemAccessDesc* access, std::size_t count) {
+/// Under `async`: the program's list without what would take access from plain blocks. What is left out is answered with success. A list longer than
+/// there are devices is wrong, and the driver need not have read it.
+CUresult set_driver_pool_access(Process& own, const Real<CUresult(CUmemoryPool, const CUmemAccessDesc*, std::size_t)>& real, CUmemoryPool pool,
+                                const CUmemAccessDesc* access, std::size_t count) {
+  if (access == nullptr || count == 0 || count > kMostDevices) return real(pool, access, count);
+  std::array<CUmemAccessDesc, kMostDevices> rest;
   const auto takes = [&](const CUmemAccessDesc& one) { return one.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE && is_access_of_plain_blocks(own, pool, one); };
-  constexpr std::size_t kMostDevices = 64;  // with more the list is wrong, and the driver need not have read it
-  if (access == nullptr || count > kMostDevices || std::none_of(access, access + count, takes)) return real(pool, access, count);
-  std::vector<CUmemAccessDesc> rest;
-  std::remove_copy_if(access, access + count, std::back_inserter(rest), takes);
-  return rest.empty() ? CUDA_SUCCESS : real(pool, rest.data(), rest.size());
+  const auto end = std::remove_copy_if(access, access + count, rest.begin(), takes);
+  return end == rest.begin() ? CUDA_SUCCESS : real(pool, rest.data(), static_cast<std::size_t>(end - rest.begin()));
 }
 
 }  // namespace
@@ -260,7 +263,7 @@ CUresult trim_mempool(const Real<CUresult(CUmemoryPool, std::size_t)>& real, CUm
 
 CUresult set_mempool_access(const Real<CUresult(CUmemoryPool, const CUmemAccessDesc*, std::size_t)>& real, CUmemoryPool pool,
                             const CUmemAccessDesc* access, std::size_t count) {
-  if (process().options->policy == config::Policy::async) return set_default_pool_access(process(), real, pool, access, count);
+  if (process().options->policy == config::Policy::async) return set_driver_pool_access(process(), real, pool, access, count);
   const CUresult result = real(pool, access, count);
   if (result != CUDA_SUCCESS || access == nullptr) return result;
   Process& own = process();

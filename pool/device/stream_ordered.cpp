@@ -263,22 +263,21 @@ void DevicePool::stream_ending(ContextPool* home, CUcontext context, std::uint64
 
 /// What streams have here is everybody's from now on, behind events of those that are named by a handle; a stream that goes on finds a new lane.
 void DevicePool::streams_ending(ContextPool* home, CUcontext context) {
-  for (std::size_t i = 0; i <= StreamLanes::kMostLanes; ++i) {
-    std::uint64_t identity = 0;
-    {
-      const MutexLock lock(device_.lock);
-      if (home->context != context) return;
-      if (i == 0) close_magazines();
-      for (const StreamLanes::Entry& entry : home->streams.entries())
-        if (is_handle(entry.identity)) identity = entry.identity;
-      if (identity == 0) {
-        for (StampedFree& stamped : home->streams.stamped())
-          if (is_handle(stamped.identity)) stamped.identity = 0;
-        return deferred_.forget_streams();
-      }
-    }
-    stream_ending(home, context, identity);
+  std::array<std::uint64_t, StreamLanes::kMostLanes> identities{};
+  std::size_t count = 0;
+  {
+    const MutexLock lock(device_.lock);
+    if (home->context != context) return;
+    close_magazines();
+    for (const StreamLanes::Entry& entry : home->streams.entries())
+      if (is_handle(entry.identity)) identities[count++] = entry.identity;
   }
+  for (std::size_t i = 0; i < count; ++i) stream_ending(home, context, identities[i]);
+  const MutexLock lock(device_.lock);
+  if (home->context != context) return;
+  for (StampedFree& stamped : home->streams.stamped())  // also of streams that had no lane
+    if (is_handle(stamped.identity)) stamped.identity = 0;
+  deferred_.forget_streams();
 }
 
 void DevicePool::retire_all(CUcontext asking, bool may_wait) {

@@ -21,7 +21,7 @@ class Walks(unittest.TestCase):
         self.assertEqual(code, 0, said)
 
     def test_also_where_there_is_hardly_more_memory_than_the_program_needs(self):
-        code, said = compare("--seed", "1", "--walks", "10", "--tight", "1.2")
+        code, said = compare("--seed", "1", "--walks", "10", "--tight", "1")
         self.assertEqual(code, 0, said)
 
     def test_a_difference_is_found_and_becomes_a_small_walk(self):

@@ -214,7 +214,6 @@ class Walk {
   std::vector<Event> events_;
   std::vector<std::pair<CUmodule, int>> modules_;  ///< and the context
   std::vector<unsigned char> registered_;
-  std::vector<std::pair<int, int>> enabled_;
   std::vector<unsigned char> bytes_;
 };
 
