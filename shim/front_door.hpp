@@ -204,13 +204,23 @@ CUresult answer_free(const FreeResult& result, CUdeviceptr address, FreeElsewher
 }
 
 // --- one body for every variant of a call
+/// `call`, and again as long as the driver has no memory and the pool gives some back: natively that would have been free.
+template <class Call>
+CUresult call_with_room(Call&& call) {
+  PoolSet& pools = process().pools;
+  constexpr int kMostTries = 100;  // other threads may go on giving back what others take
+  for (int tries = 1;; ++tries) {
+    const std::uint64_t before = pools.times_given_back();
+    const CUresult result = call();
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || tries == kMostTries || !pools.make_room(before)) return result;
+  }
+}
+
 /// A call that takes device memory inside the driver (code, stacks, graphs, contexts): what the pool keeps for reuse natively would
 /// have been free, so it goes back before the program is refused.
 template <class... Args>
 CUresult with_room(const Real<CUresult(Args...)>& real, Args... args) {
-  CUresult result = real(args...);
-  while (result == CUDA_ERROR_OUT_OF_MEMORY && process().pools.make_room()) result = real(args...);
-  return result;
+  return call_with_room([&] { return real(args...); });
 }
 
 /// cuCtxCreate in its four forms: the device is the last argument.

@@ -31,19 +31,15 @@ CUresult account(int device, CUcontext context, OutsideKind kind, std::size_t by
                  const PoolSet::AskDriver& ask = {}) {
   Process& own = process();
   // What the pool keeps for reuse is not gone: natively the driver would have had it. Host memory is not the pool's to give.
-  const auto call_with_room = [&] {
-    CUresult result = call();
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && kind != OutsideKind::host && own.pools.make_room()) result = call();
-    return result;
-  };
+  const auto served = [&] { return kind == OutsideKind::host ? call() : call_with_room(call); };
   if (bytes == 0 || bytes > kSaneBytes) return call();
-  if (device == kNoDevice) return call_with_room();
+  if (device == kNoDevice) return served();
   if (kind != OutsideKind::host) own.page.publish();
   if (const Status reserved = own.pools.reserve_outside(device, kind, bytes, symbol, ask); !reserved.ok()) {
     own.reporter.after_oom();
     return reserved.code();
   }
-  const CUresult result = call_with_room();
+  const CUresult result = served();
   if (result == CUDA_SUCCESS) own.pools.commit_outside(device, kind, make_key(), bytes, context);
   else own.pools.cancel_outside(device, kind, bytes);
   return result;

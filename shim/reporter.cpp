@@ -7,6 +7,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
+#include <mutex>
 #include <string_view>
 
 #include "pool/observe/report_file.hpp"
@@ -21,6 +23,17 @@ constexpr int kOomReportsMax = 8;
 constexpr milliseconds kLockBudget{500};          ///< waiting for pools whose lock another thread holds
 constexpr std::uint64_t kWriteBudget_ns = 4'000'000'000;
 constexpr std::uint64_t kOomWriteBudget_ns = 2'000'000'000;
+
+/// Not by a timed mutex: what libstdc++ makes of it (pthread_mutex_clocklock) is unknown to older sanitizers, which then complain of the unlock.
+bool lock_within(std::unique_lock<std::mutex>& lock, std::chrono::nanoseconds budget) {
+  constexpr timespec kPause{0, 100'000};
+  const auto until = std::chrono::steady_clock::now() + budget;
+  while (!lock.try_lock()) {
+    if (std::chrono::steady_clock::now() >= until) return false;
+    nanosleep(&kPause, nullptr);
+  }
+  return true;
+}
 
 /// The last OOM report of a process says so. Same length, so that the file is never half written: "false" -> "true ".
 void mark_final(const std::string& path) {
@@ -50,7 +63,7 @@ observe::ReportInput Reporter::input(observe::ReportEvent event, std::chrono::na
   input.snapshot.dropped_events += trace_.dropped();
   input.warnings = options_.warnings;
   pass_warnings();
-  if (const std::unique_lock lock(warnings_mutex_, lock_budget); lock.owns_lock()) {
+  if (std::unique_lock lock(warnings_mutex_, std::defer_lock); lock_within(lock, lock_budget)) {
     input.warnings.insert(input.warnings.end(), warnings_.begin(), warnings_.end());
   } else {
     input.snapshot.complete = false;

@@ -55,7 +55,7 @@ class Reporter {
   LivePage& page_;
   std::atomic<int> oom_reports_{0};
   std::atomic<int> requested_reports_{0};
-  std::timed_mutex warnings_mutex_;
+  std::mutex warnings_mutex_;
   std::vector<std::string> warnings_;  ///< the pool's, told already, for the reports
 };
 

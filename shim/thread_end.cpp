@@ -11,6 +11,9 @@ namespace cupool::shim::thread_end {
 namespace {
 
 constexpr std::uint64_t kRounds = PTHREAD_DESTRUCTOR_ITERATIONS;
+/// Late, for other destructors free device memory too; but in the last round the sanitizers end their part of the thread, and a mutex that is
+/// locked after that ends the program.
+constexpr std::uint64_t kAsksAgain = kRounds - 2;
 
 pthread_key_t g_key;
 bool g_has_key = false;
@@ -38,7 +41,7 @@ void make_key() { g_has_key = pthread_key_create(&g_key, &at_end) == 0; }
 
 void watch(std::uint64_t thread) {
   pthread_once(&g_once, &make_key);
-  if (g_has_key && (thread != 0 || pthread_getspecific(g_key) == nullptr)) pthread_setspecific(g_key, value_of(thread, kRounds - 1));
+  if (g_has_key && (thread != 0 || pthread_getspecific(g_key) == nullptr)) pthread_setspecific(g_key, value_of(thread, kAsksAgain));
 }
 
 }  // namespace cupool::shim::thread_end

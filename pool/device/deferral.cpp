@@ -243,43 +243,4 @@ FenceResult DevicePool::synchronise_and_retire(CUcontext asking) {
   return result;
 }
 
-/// Wholly free memory back to the driver, `first`'s before that of the device's other contexts. Returns bytes given back, which are
-/// at least (`at_most`: at most) what is wanted when there is so much.
-std::uint64_t DevicePool::release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most) {
-  std::uint64_t released_bytes = 0;
-  const auto from = [&](ContextPool& home) CUPOOL_REQUIRES(device_.lock) {
-    const CUcontext context = home.context;
-    if (context == nullptr || released_bytes >= wanted_bytes || !may_give_back(home)) return;
-    if (device_.services.contexts.pin(&home, context) != Pin::held) return;
-    const Unpinner unpinner(device_.services.contexts, &home);
-    // By cuMemFree, which waits for all work; where regions go back without that, nobody has seen to it that there is none.
-    const bool is_seen_to = unpooled_ || !(capturing() || all_release_in_order());
-    if (home.natives.has_waiting() && (is_seen_to || quiet())) released_bytes += home.natives.release(device_, home, wanted_bytes - released_bytes, at_most);
-    if (home.pooled != nullptr && released_bytes < wanted_bytes)
-      released_bytes += home.pooled->release(device_, home, wanted_bytes - released_bytes, at_most);
-  };
-  if (first != nullptr) from(*first);
-  for (std::size_t i = 0; i < homes_.size(); ++i) from(*homes_[i]);  // by index: the list may grow while the lock is let go of
-  if (released_bytes != 0) publish_figures();
-  return released_bytes;
-}
-
-/// After a free: what CUPOOL_RELEASE_THRESHOLD says is too much, and native blocks whose free waited for a capture.
-/// A native free would have synchronised here, so the driver's free of a region may; one in stream order (`may_block` false) never does.
-void DevicePool::give_back_surplus(bool may_block) {
-  if (capturing() || !may_call_driver()) return;
-  const std::optional<std::uint64_t>& threshold_bytes = device_.services.options.release_threshold_bytes;
-  bool natives_wait = false;
-  std::uint64_t empty_bytes = 0;
-  for (const auto& home : homes_) {
-    if (home->context == nullptr) continue;
-    natives_wait = natives_wait || home->natives.has_waiting();
-    if (threshold_bytes && home->pooled != nullptr) empty_bytes += home->pooled->figures(device_).wholly_free_bytes;
-  }
-  const std::uint64_t surplus_bytes = threshold_bytes && empty_bytes > *threshold_bytes ? empty_bytes - *threshold_bytes : 0;
-  if (surplus_bytes == 0 && !natives_wait) return;
-  if (!may_block && (device_.services.cannot_record.load(std::memory_order_relaxed) || !quiet())) return;
-  release_free(nullptr, surplus_bytes != 0 ? surplus_bytes : 1);
-}
-
 }  // namespace cupool::device

@@ -168,8 +168,10 @@ Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const c
   if (!counts_against_limit(kind) || device_.limit.charge(bytes) || make_way(bytes)) return {};
   // Natively the frees that still wait had waited; and under `async` it is the driver's pool that keeps idle memory.
   const std::uint64_t until_ns = device_.services.clock.now_ns() + kPollBound_ns;
-  while (bytes <= device_.limit.limit_bytes() && give_back_idle(until_ns, 0, true) != 0)
+  for (bool is_more = bytes <= device_.limit.limit_bytes(); is_more;) {
+    is_more = give_back_idle(until_ns, 0, true) != 0;
     if (device_.limit.charge(bytes)) return {};
+  }
   const MutexLock lock(device_.lock);
   if (!ask) return fail(bytes, api, nullptr, reason_of_refusal({CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal}));
   CUresult reason = CUDA_ERROR_OUT_OF_MEMORY;

@@ -34,6 +34,22 @@ struct Attempt {
   const char* api = "";
   Error refusal{CUDA_ERROR_OUT_OF_MEMORY, ""};  ///< what limit or driver said last
   bool is_short = false;                        ///< it has come so far that threads keep nothing for themselves
+  std::uint64_t moves = 0;                      ///< of the pool's, when this attempt asked last for more memory
+};
+
+/// A thread is in the driver with memory that is on no list meanwhile. Made and ended under the device's lock.
+struct Mover {
+  Mover(std::uint32_t& movers, std::uint64_t& moves) : count(movers), ended(moves) { ++count; }
+  ~Mover() {
+    --count;
+    ended += has_more ? 1 : 0;
+  }
+  Mover(const Mover&) = delete;
+  Mover& operator=(const Mover&) = delete;
+
+  std::uint32_t& count;
+  std::uint64_t& ended;
+  bool has_more = false;  ///< it came back, and there is more to be had than before
 };
 
 /// allocate's answer when `home` is not (or no longer) the pool of `context`: look it up again.
@@ -259,13 +275,10 @@ class DevicePool {
   Error catch_up(CUcontext asking, bool may_be_over) CUPOOL_REQUIRES(device_.lock);
   bool await_frees(CUcontext asking, const Awaited& awaited, Error* error) CUPOOL_REQUIRES(device_.lock);
   Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
-  void give_back_surplus(bool may_block = true) CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most = false) CUPOOL_REQUIRES(device_.lock);
   bool may_call_driver() const { return !device_.services.stopped.load(std::memory_order_relaxed); }
   bool capturing() const { return device_.services.gate.capturing(); }
   /// While something captures only what goes back without waiting.
   bool may_give_back(const ContextPool& home) const { return !capturing() || policy_ == config::Policy::async || (home.pooled != nullptr && home.pooled->releases_in_order(device_)); }
-  bool all_release_in_order() const CUPOOL_REQUIRES(device_.lock);
   /// The free synchronises: asked for, or the driver has no event that covers a context.
   bool synchronises() const {
     return device_.services.options.free == config::FreeMode::sync ||
@@ -282,12 +295,18 @@ class DevicePool {
   void await_preallocation() CUPOOL_REQUIRES(device_.lock);
   Error enter(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   void await_deferred(ContextPool& home) CUPOOL_EXCLUDES(device_.lock);
-  bool quiet() CUPOOL_REQUIRES(device_.lock);
+  bool has_waiting_frees() CUPOOL_REQUIRES(device_.lock);
+
+  // giving_back.cpp
+  bool release_would_do(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   bool may_release() CUPOOL_REQUIRES(device_.lock);
+  bool all_release_in_order() const CUPOOL_REQUIRES(device_.lock);
+  bool quiet() CUPOOL_REQUIRES(device_.lock);
   std::size_t give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait) CUPOOL_EXCLUDES(device_.lock);
   std::uint64_t trim_idle(std::uint64_t keep_bytes) CUPOOL_REQUIRES(device_.lock);
-  bool has_waiting_frees() CUPOOL_REQUIRES(device_.lock);
-  bool release_would_do(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
+  void note_given_back(Mover& mover, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most = false) CUPOOL_REQUIRES(device_.lock);
+  void give_back_surplus(bool may_block = true) CUPOOL_REQUIRES(device_.lock);
 
   // preallocation.cpp
   void preallocate(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
@@ -319,6 +338,8 @@ class DevicePool {
   std::uint64_t next_buffer_id_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint32_t pressure_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint32_t stamped_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< so many stream-ordered frees get an event of their own
+  std::uint32_t movers_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< threads in the driver with memory that is on no list meanwhile
+  std::uint64_t moves_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< how often one of them came back with more for all
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint32_t lane_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint32_t looks_owed_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< at the oldest epoch

@@ -13,7 +13,7 @@
 //   aside    the driver's own call, when the thread that brings pages is stalled in the driver: more could be had, but not in time
 //   release  whole free regions of this device back to the driver, then grow: only when that is enough and nothing would block
 //   poll     every deferred free: events recorded inside the program's own frees are waited for (natively the free did that),
-//            later ones are polled, one second at most in all; then release again. Without events that cover a context what was
+//            later ones are polled, one second at most in all; then release again. So is memory that another thread takes to the driver. Without events that cover a context what was
 //            freed during a capture waits for the next free, which synchronises: here that could wait for the caller itself
 //   native   the driver's own call for exactly these bytes
 // Each rung is counted. No rung runs the driver under the lock, and no rung but `wait` and `poll` waits.
@@ -33,7 +33,6 @@ namespace {
 using Climbed = Result<Extent*>;
 constexpr std::uint64_t kFirstPause_ns = 20'000;
 constexpr std::uint64_t kLongestPause_ns = 2'000'000;
-constexpr std::uint64_t kQuietBound_ns = 500'000;  ///< [?] how long an event on an idle device takes: tens of microseconds
 constexpr std::uint64_t kPlentyShare = 2;  ///< while more than this part of everything is left, growing is better than waiting
 constexpr std::uint64_t kEverything = std::numeric_limits<std::uint64_t>::max();
 
@@ -155,7 +154,9 @@ Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   if (pool.policy_ == config::Policy::async && home.natives.has_waiting()) pool.release_free(&home, kEverything);
   AllocationRequest request = attempt.request;
   request.lane = 0;  // what is new is nobody's; the lane may be another stream's when the driver returns
+  Mover mover(pool.movers_, pool.moves_);
   const Result<Growth> grown = allocator->grow(pool.device_, home, request);
+  mover.has_more = grown.ok();
   if (!grown.ok() && grown.code() != CUDA_ERROR_OUT_OF_MEMORY) return grown.error();
   if (!grown.ok() || grown.value().backed_off) {
     pool.pressure_frees_ = DevicePool::kPressureFrees;
@@ -184,7 +185,9 @@ Climbed Ladder::remap(DevicePool& pool, Attempt& attempt) {
   if (attempt.home->pooled == nullptr || pool.device_.disabled || pool.unpooled_) return nullptr;
   AllocationRequest request = attempt.request;
   request.lane = 0;
+  Mover mover(pool.movers_, pool.moves_);
   const Result<Growth> grown = attempt.home->pooled->remap(pool.device_, *attempt.home, request);
+  mover.has_more = grown.ok();
   if (!grown.ok() && grown.code() != CUDA_ERROR_OUT_OF_MEMORY) return grown.error();
   return grown.value().extent;
 }
@@ -209,7 +212,7 @@ Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
 }
 
 Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
-  if (pool.unpooled_ && !pool.has_waiting_frees()) return nullptr;
+  if (pool.unpooled_ && !pool.has_waiting_frees() && pool.movers_ == 0 && pool.moves_ == attempt.moves) return nullptr;
   Clock& clock = pool.device_.services.clock;
   const std::uint64_t until_ns = clock.now_ns() + DevicePool::kPollBound_ns;
   Error error = pool.close_epoch(attempt.context, false);
@@ -218,13 +221,17 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     while (pool.retire_oldest(attempt.context, true, &error) || pool.retire_any_stamped(attempt.context, &error)) has_retired = true;
     if (error.code != CUDA_SUCCESS) break;
     Climbed found = hole(pool, attempt);
-    if (found.value() == nullptr && has_retired) found = remap(pool, attempt);
+    const bool has_moved = pool.moves_ != attempt.moves;
+    attempt.moves = pool.moves_;
+    if (found.value() == nullptr && has_moved) found = grow(pool, attempt);
+    if (found.ok() && found.value() == nullptr && (has_retired || has_moved)) found = remap(pool, attempt);
     if (!found.ok() || found.value() != nullptr) return found;
     if (!pool.unpooled_) found = release(pool, attempt);
     else if (pool.release_free(attempt.home, kEverything) != 0) found = grow(pool, attempt);
     if (!found.ok() || found.value() != nullptr) return found;
     const Epoch* oldest = pool.deferred_.oldest();
-    const bool hopeful = oldest != nullptr || pool.has_stamped() || pool.release_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes));
+    const bool others_move = pool.movers_ != 0 || pool.moves_ != attempt.moves;
+    const bool hopeful = oldest != nullptr || others_move || pool.has_stamped() || pool.release_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes));
     const bool in_good_hands = pool.deferred_.is_awaited();  // a thread that natively would have waited as well
     if (!hopeful || (clock.now_ns() >= until_ns && !in_good_hands)) return nullptr;
     const MutexUnlock unlocked(pool.device_.lock);
@@ -248,91 +255,6 @@ Climbed Ladder::native(DevicePool& pool, Attempt& attempt) {
 bool DevicePool::has_waiting_frees() {
   return !deferred_.batch_is_empty() || deferred_.oldest() != nullptr || std::any_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->natives.has_waiting(); });
 }
-
-/// Would giving back everything that is wholly free make room for `bytes`? Asks the driver what it has.
-bool DevicePool::release_would_do(std::uint64_t bytes) {
-  std::uint64_t free_bytes = 0;
-  for (const auto& home : homes_) {
-    if (home->context == nullptr || !may_give_back(*home)) continue;
-    if (home->pooled != nullptr && !home->pooled->is_stalled(device_)) free_bytes += home->pooled->figures(device_).wholly_free_bytes;
-    free_bytes += home->natives.waiting_bytes();  // freed during a capture
-  }
-  if (free_bytes == 0) return false;
-  const std::uint64_t headroom_bytes = device_.limit.headroom_bytes();
-  if (headroom_bytes < bytes && bytes - headroom_bytes > free_bytes) return false;
-  const std::optional<std::uint64_t> driver_free_bytes = sample_driver_free();
-  return !driver_free_bytes || *driver_free_bytes >= bytes || bytes - *driver_free_bytes <= free_bytes;
-}
-
-bool DevicePool::may_release() { return all_release_in_order() || quiet(); }
-
-/// Nothing that the device's heaps give back waits for work that runs.
-bool DevicePool::all_release_in_order() const {
-  return !unpooled_ && std::all_of(homes_.begin(), homes_.end(), [this](const auto& home) { return home->context == nullptr || home->pooled == nullptr || home->pooled->releases_in_order(device_); });
-}
-
-/// True when nothing is running that could make the driver's free of a region block: an allocation does not wait natively,
-/// and what runs may itself wait for the thread that allocates.
-bool DevicePool::quiet() {
-  if (!device_.driver.has_cuCtxRecordEvent() || device_.services.cannot_record.load(std::memory_order_relaxed)) return true;
-  const MutexUnlock unlocked(device_.lock);
-  Fence fence;
-  FenceResult result = fence.record(device_, nullptr);
-  // Also on an idle device an event is over only when the device has got to it.
-  if (result.answer == FenceAnswer::done) result = fence.poll_for(device_, kQuietBound_ns);
-  fence.clear(device_.services.contexts);
-  return result.answer == FenceAnswer::done;
-}
-
-/// What nobody uses goes back to the driver. `until_ns`: so long it polls for deferred frees; `may_wait`: natively they had waited.
-/// Nothing goes while that could block: whoever asks natively would not have waited. While something captures, nobody waits for its end.
-std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait) {
-  Clock& clock = device_.services.clock;
-  const MutexLock lock(device_.lock);
-  const bool keeps_nothing = true;  // else what is retired here would go into the depots
-  ++climbing_;
-  const EndOfShortage end{climbing_, keeps_nothing};
-  for (std::uint64_t pause_ns = kFirstPause_ns; may_call_driver(); pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
-    close_magazines();  // what they keep for streams comes into the lanes
-    drain_lanes();
-    static_cast<void>(close_epoch(nullptr, false));
-    retire_all(nullptr, may_wait);
-    if (policy_ == config::Policy::async) release_free(nullptr, kEverything);
-    if (const std::uint64_t idle_bytes = trim_idle(keep_bytes); idle_bytes != 0) return idle_bytes;
-    // What the driver's own pool still has after a trim lies between live blocks: time will not free it.
-    const bool has_idle = !unpooled_ && figures().wholly_free_bytes != 0;
-    if (has_idle && may_release()) {
-      const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
-      if (reserved_bytes <= keep_bytes) return 0;
-      const std::uint64_t released_bytes = release_free(nullptr, reserved_bytes - keep_bytes, true);
-      if (released_bytes != 0) return released_bytes;
-    }
-    const bool may_record = !deferred_.batch_is_empty() && !device_.services.cannot_record.load(std::memory_order_relaxed) && !capturing();
-    const bool hopeful = has_idle || deferred_.oldest() != nullptr || has_stamped() || may_record;
-    if (!hopeful || clock.now_ns() >= until_ns) return 0;
-    const MutexUnlock unlocked(device_.lock);
-    clock.pause(pause_ns);
-  }
-  return 0;
-}
-
-/// What the driver's own pool keeps under `async`.
-std::uint64_t DevicePool::trim_idle(std::uint64_t keep_bytes) {
-  std::uint64_t released_bytes = 0;
-  for (std::size_t i = 0; i < homes_.size() && keep_bytes == 0; ++i) {
-    ContextPool& home = *homes_[i];
-    const CUcontext context = home.context;
-    if (context == nullptr || device_.services.contexts.pin(&home, context) != Pin::held) continue;
-    const Unpinner unpinner(device_.services.contexts, &home);
-    released_bytes += home.natives.trim(device_);
-  }
-  return released_bytes;
-}
-
-/// Also after the program has synchronised the device needs a moment to get to the event that says so.
-std::size_t DevicePool::trim(std::uint64_t keep_bytes) { return give_back_idle(device_.services.clock.now_ns() + kQuietBound_ns, keep_bytes, false); }
-
-std::size_t DevicePool::make_room(std::uint64_t until_ns) { return give_back_idle(until_ns, 0, true); }
 
 /// Before the first rung: the context must be alive and ours. Pinned on success only.
 Error DevicePool::enter(Attempt& attempt) {
@@ -361,6 +283,7 @@ void DevicePool::await_preallocation() {
 
 Climbed DevicePool::climb_rungs(Attempt& attempt) {
   await_preallocation();
+  attempt.moves = moves_;
   if (!preallocated_ && policy_ != config::Policy::platform) preallocate(*attempt.home);
   if (deferred_.batch_is_due()) {
     const Error error = upkeep(attempt.context, false);

@@ -16,6 +16,8 @@ using heap::Extent;
 
 namespace {
 
+constexpr int kMostTries = 8;
+
 /// What an error of the driver's means to the program: its own call had met errors of earlier work too; anything else about pages is
 /// not its business, and the ladder goes on.
 Error as_answer(CUresult code) {
@@ -51,12 +53,13 @@ Result<Growth> PageHeap::await_hole(DeviceState& device, const AllocationRequest
 }
 
 Result<Growth> PageHeap::supply(DeviceState& device, ContextPool& home, const AllocationRequest& request, Source source) {
-  if (const Result<Growth> hole = await_hole(device, request); !hole.ok() || hole.value().extent != nullptr) return hole;
-  const Status status = supply_bytes(device, home, request.bytes, source);
-  if (!status.ok()) return status.error();
-  Extent* extent = heap_.allocate(request.bytes, request.lane);
-  if (extent == nullptr) return Error{CUDA_ERROR_OUT_OF_MEMORY, "memory taken by another thread"};
-  return Growth{extent, false};
+  for (int tries = 0; tries < kMostTries; ++tries) {
+    if (const Result<Growth> hole = await_hole(device, request); !hole.ok() || hole.value().extent != nullptr) return hole;
+    const Status status = supply_bytes(device, home, request.bytes, source);
+    if (!status.ok()) return status.error();
+    if (Extent* extent = heap_.allocate(request.bytes, request.lane)) return Growth{extent, false};  // else the hole before the new pages was taken
+  }
+  return Error{CUDA_ERROR_OUT_OF_MEMORY, "memory taken by other threads"};
 }
 
 Status PageHeap::reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) {

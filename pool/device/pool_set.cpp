@@ -451,11 +451,13 @@ std::size_t PoolSet::trim(int device, std::size_t keep_bytes) {
 
 bool PoolSet::capturing() const { return impl_->services.gate.capturing(); }
 
-bool PoolSet::make_room() {
+std::uint64_t PoolSet::times_given_back() const { return impl_->services.given_back.load(std::memory_order_relaxed); }
+
+bool PoolSet::make_room(std::uint64_t before) {
   std::size_t released_bytes = 0;
   const std::uint64_t until_ns = impl_->services.clock.now_ns() + DevicePool::kPollBound_ns;  // for all devices together
   impl_->for_each_pool([&](DevicePool& pool) { released_bytes += pool.make_room(until_ns); });
-  return released_bytes != 0;
+  return released_bytes != 0 || times_given_back() != before;
 }
 
 void PoolSet::link_devices() { impl_->services.devices_linked.store(true, std::memory_order_relaxed); }

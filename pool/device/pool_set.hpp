@@ -196,8 +196,11 @@ class PoolSet {
   /// The same for one device, of which at least `keep_bytes` stay reserved.
   std::size_t trim(int device, std::size_t keep_bytes);
   /// A driver call outside the pool was refused for want of memory: as trim(), but polls deferred frees for at most one second
-  /// (natively they had waited). True when something went back, so that the call is worth another try.
-  bool make_room();
+  /// (natively they had waited). True when something went back since `before`, so that the call is worth another try.
+  bool make_room(std::uint64_t before);
+  bool make_room() { return make_room(times_given_back()); }
+  /// How often memory has gone back to the driver: to be asked before a call that may be refused, for another thread may be giving memory back.
+  std::uint64_t times_given_back() const;
   /// The program lets contexts of one device reach memory of another: from now on every context may hold work on any block.
   void link_devices();
   /// And those of `device` reach memory of `owner`, which mapped pages need to be told, present and future ones. Error: as the driver gave it;

@@ -1,0 +1,164 @@
+// What goes back to the driver: wholly free memory, on a shortage, above a threshold or when it is asked for.
+//
+// While a thread is in the driver with memory that it gives back, that memory is on no list: who finds none meanwhile waits for the
+// thread and looks again (movers_, moves_). Natively it would have been there all the time.
+#include <algorithm>
+#include <limits>
+
+#include "pool/core/bytes.hpp"
+#include "pool/device/device_pool.hpp"
+#include "pool/driver/handles.hpp"
+
+namespace cupool::device {
+
+namespace {
+constexpr std::uint64_t kFirstLook_ns = 20'000;
+constexpr std::uint64_t kLongestLook_ns = 2'000'000;
+constexpr std::uint64_t kQuietBound_ns = 500'000;  ///< [?] how long an event on an idle device takes: tens of microseconds
+constexpr std::uint64_t kAllOfIt = std::numeric_limits<std::uint64_t>::max();
+
+/// Threads keep nothing for themselves.
+struct Climbing {
+  std::uint32_t& climbing;
+  explicit Climbing(std::uint32_t& count) : climbing(count) { ++climbing; }
+  ~Climbing() { --climbing; }
+};
+}  // namespace
+
+/// Would giving back everything that is wholly free make room for `bytes`? Asks the driver what it has.
+bool DevicePool::release_would_do(std::uint64_t bytes) {
+  std::uint64_t free_bytes = 0;
+  for (const auto& home : homes_) {
+    if (home->context == nullptr || !may_give_back(*home)) continue;
+    if (home->pooled != nullptr && !home->pooled->is_stalled(device_)) free_bytes += home->pooled->figures(device_).wholly_free_bytes;
+    free_bytes += home->natives.waiting_bytes();  // freed during a capture
+  }
+  if (free_bytes == 0) return false;
+  const std::uint64_t headroom_bytes = device_.limit.headroom_bytes();
+  if (headroom_bytes < bytes && bytes - headroom_bytes > free_bytes) return false;
+  const std::optional<std::uint64_t> driver_free_bytes = sample_driver_free();
+  return !driver_free_bytes || *driver_free_bytes >= bytes || bytes - *driver_free_bytes <= free_bytes;
+}
+
+bool DevicePool::may_release() { return all_release_in_order() || quiet(); }
+
+/// Nothing that the device's heaps give back waits for work that runs.
+bool DevicePool::all_release_in_order() const {
+  return !unpooled_ && std::all_of(homes_.begin(), homes_.end(), [this](const auto& home) { return home->context == nullptr || home->pooled == nullptr || home->pooled->releases_in_order(device_); });
+}
+
+/// True when nothing is running that could make the driver's free of a region block: an allocation does not wait natively,
+/// and what runs may itself wait for the thread that allocates.
+bool DevicePool::quiet() {
+  if (!device_.driver.has_cuCtxRecordEvent() || device_.services.cannot_record.load(std::memory_order_relaxed)) return true;
+  const MutexUnlock unlocked(device_.lock);
+  Fence fence;
+  FenceResult result = fence.record(device_, nullptr);
+  // Also on an idle device an event is over only when the device has got to it.
+  if (result.answer == FenceAnswer::done) result = fence.poll_for(device_, kQuietBound_ns);
+  fence.clear(device_.services.contexts);
+  return result.answer == FenceAnswer::done;
+}
+
+void DevicePool::note_given_back(Mover& mover, std::uint64_t bytes) {
+  mover.has_more = bytes != 0;
+  if (bytes != 0) device_.services.given_back.fetch_add(1, std::memory_order_relaxed);
+}
+
+/// What nobody uses goes back to the driver. `until_ns`: so long it polls for deferred frees; `may_wait`: natively they had waited.
+/// Nothing goes while that could block: whoever asks natively would not have waited. While something captures, nobody waits for its end.
+/// Returns bytes; where it may wait, what another thread gave back meanwhile counts as one.
+std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait) {
+  Clock& clock = device_.services.clock;
+  const MutexLock lock(device_.lock);
+  const std::uint64_t before = device_.services.given_back.load(std::memory_order_relaxed);
+  const Climbing climbing(climbing_);  // else what is retired here would go into the depots
+  for (std::uint64_t pause_ns = kFirstLook_ns; may_call_driver(); pause_ns = std::min(2 * pause_ns, kLongestLook_ns)) {
+    close_magazines();  // what they keep for streams comes into the lanes
+    drain_lanes();
+    static_cast<void>(close_epoch(nullptr, false));
+    retire_all(nullptr, may_wait);
+    if (policy_ == config::Policy::async) release_free(nullptr, kAllOfIt);
+    if (const std::uint64_t idle_bytes = trim_idle(keep_bytes); idle_bytes != 0) return idle_bytes;
+    // What the driver's own pool still has after a trim lies between live blocks: time will not free it.
+    const bool has_idle = !unpooled_ && figures().wholly_free_bytes != 0;
+    if (has_idle && may_release()) {
+      const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
+      if (reserved_bytes <= keep_bytes) return 0;
+      const std::uint64_t released_bytes = release_free(nullptr, reserved_bytes - keep_bytes, true);
+      if (released_bytes != 0) return released_bytes;
+    }
+    const bool may_record = !deferred_.batch_is_empty() && !device_.services.cannot_record.load(std::memory_order_relaxed) && !capturing();
+    if (may_wait && device_.services.given_back.load(std::memory_order_relaxed) != before) return 1;
+    const bool hopeful = has_idle || deferred_.oldest() != nullptr || has_stamped() || may_record || (may_wait && movers_ != 0);
+    if (!hopeful || clock.now_ns() >= until_ns) return 0;
+    const MutexUnlock unlocked(device_.lock);
+    clock.pause(pause_ns);
+  }
+  return 0;
+}
+
+/// What the driver's own pool keeps under `async`.
+std::uint64_t DevicePool::trim_idle(std::uint64_t keep_bytes) {
+  std::uint64_t released_bytes = 0;
+  for (std::size_t i = 0; i < homes_.size() && keep_bytes == 0; ++i) {
+    ContextPool& home = *homes_[i];
+    const CUcontext context = home.context;
+    if (context == nullptr || device_.services.contexts.pin(&home, context) != Pin::held) continue;
+    const Unpinner unpinner(device_.services.contexts, &home);
+    Mover mover(movers_, moves_);
+    const std::uint64_t trimmed_bytes = home.natives.trim(device_);
+    note_given_back(mover, trimmed_bytes);
+    released_bytes += trimmed_bytes;
+  }
+  return released_bytes;
+}
+
+/// Also after the program has synchronised the device needs a moment to get to the event that says so.
+std::size_t DevicePool::trim(std::uint64_t keep_bytes) { return give_back_idle(device_.services.clock.now_ns() + kQuietBound_ns, keep_bytes, false); }
+
+std::size_t DevicePool::make_room(std::uint64_t until_ns) { return give_back_idle(until_ns, 0, true); }
+
+/// Wholly free memory back to the driver, `first`'s before that of the device's other contexts. Returns bytes given back, which are
+/// at least (`at_most`: at most) what is wanted when there is so much.
+std::uint64_t DevicePool::release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most) {
+  std::uint64_t released_bytes = 0;
+  const auto from = [&](ContextPool& home) CUPOOL_REQUIRES(device_.lock) {
+    const CUcontext context = home.context;
+    if (context == nullptr || released_bytes >= wanted_bytes || !may_give_back(home)) return;
+    if (device_.services.contexts.pin(&home, context) != Pin::held) return;
+    const Unpinner unpinner(device_.services.contexts, &home);
+    Mover mover(movers_, moves_);
+    const std::uint64_t before_bytes = released_bytes;
+    // By cuMemFree, which waits for all work; where regions go back without that, nobody has seen to it that there is none.
+    const bool is_seen_to = unpooled_ || !(capturing() || all_release_in_order());
+    if (home.natives.has_waiting() && (is_seen_to || quiet())) released_bytes += home.natives.release(device_, home, wanted_bytes - released_bytes, at_most);
+    if (home.pooled != nullptr && released_bytes < wanted_bytes)
+      released_bytes += home.pooled->release(device_, home, wanted_bytes - released_bytes, at_most);
+    note_given_back(mover, released_bytes - before_bytes);
+  };
+  if (first != nullptr) from(*first);
+  for (std::size_t i = 0; i < homes_.size(); ++i) from(*homes_[i]);  // by index: the list may grow while the lock is let go of
+  if (released_bytes != 0) publish_figures();
+  return released_bytes;
+}
+
+/// After a free: what CUPOOL_RELEASE_THRESHOLD says is too much, and native blocks whose free waited for a capture.
+/// A native free would have synchronised here, so the driver's free of a region may; one in stream order (`may_block` false) never does.
+void DevicePool::give_back_surplus(bool may_block) {
+  if (capturing() || !may_call_driver()) return;
+  const std::optional<std::uint64_t>& threshold_bytes = device_.services.options.release_threshold_bytes;
+  bool natives_wait = false;
+  std::uint64_t empty_bytes = 0;
+  for (const auto& home : homes_) {
+    if (home->context == nullptr) continue;
+    natives_wait = natives_wait || home->natives.has_waiting();
+    if (threshold_bytes && home->pooled != nullptr) empty_bytes += home->pooled->figures(device_).wholly_free_bytes;
+  }
+  const std::uint64_t surplus_bytes = threshold_bytes && empty_bytes > *threshold_bytes ? empty_bytes - *threshold_bytes : 0;
+  if (surplus_bytes == 0 && !natives_wait) return;
+  if (!may_block && (device_.services.cannot_record.load(std::memory_order_relaxed) || !quiet())) return;
+  release_free(nullptr, surplus_bytes != 0 ? surplus_bytes : 1);
+}
+
+}  // namespace cupool::device
