@@ -64,10 +64,12 @@ class TickConverter {
 /// What a bounded wait needs of time. Tests give one whose pause moves the simulated GPU instead of sleeping.
 class Clock {
  public:
-  virtual ~Clock() = default;
   virtual std::uint64_t now_ns() const = 0;
   /// Lets others run for about `duration_ns`. Never called with a lock held.
   virtual void pause(std::uint64_t duration_ns) = 0;
+
+ protected:
+  ~Clock() = default;  // trivial: the library's own is used until the process is gone
 };
 
 /// The machine's clock.

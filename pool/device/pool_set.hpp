@@ -68,9 +68,11 @@ enum class OutsideKind : std::uint8_t { array, program_vmm, driver_pool, managed
 /// Tells a PoolSet of the end of threads.
 class ThreadWatch {
  public:
-  virtual ~ThreadWatch() = default;
   /// The calling thread keeps small blocks for itself: thread_ending() is wanted at its end. Called with no lock held, once per thread.
   virtual void watch() = 0;
+
+ protected:
+  ~ThreadWatch() = default;  // trivial: used until the process is gone
 };
 
 class PoolSet {

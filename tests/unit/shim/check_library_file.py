@@ -57,6 +57,18 @@ def problems() -> list[str]:
     if set(re.findall(r"Name: (\S+)", definitions)) - {"libcupool.so"} != {"GLIBC_2.2.5", "GLIBC_2.34"}:
         found.append("defines other versions than those of dlsym")
 
+    code = output_of("objdump", "-dC", "--no-show-raw-insn", LIBRARY)
+    registering, function = set(), ""
+    for line in code.splitlines():
+        if line.endswith(">:"):
+            function = line.partition("<")[2]
+        elif "<__cxa_atexit" in line and "call" in line:
+            registering.add(function)
+    if not registering:
+        found.append("shows no call of __cxa_atexit at all: libstdc++ has some")
+    if own := sorted(name for name in registering if "cupool" in name):
+        found.append(f"has objects that are destroyed before it is done: {own}")
+
     headers = output_of("readelf", "-lW", LIBRARY)
     if "GNU_RELRO" not in headers:
         found.append("has no RELRO")
