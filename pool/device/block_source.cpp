@@ -6,7 +6,7 @@
 
 #include "pool/device/context_pool.hpp"
 #include "pool/device/fence.hpp"
-#include "pool/device/segment_heap.hpp"
+#include "pool/device/freeing_in_order.hpp"
 #include "pool/driver/handles.hpp"
 
 namespace cupool::device {
@@ -33,9 +33,9 @@ CUresult PlainBlocks::give_over(DeviceState& device, ContextPool& home, CUdevice
   // Nobody can look whether the device is idle, and the driver's free would wait for work that may wait for this very thread.
   if (!exact_ && device.services.cannot_record.load(std::memory_order_relaxed)) {
     const ScopedContext current(device.driver, home.registered.context);
-    if (CUstream stream = current.status().ok() ? SegmentHeap::release_stream(device, home) : nullptr) {
-      const CUresult code = SegmentHeap::free_region(device, stream, address);
-      if (code == CUDA_SUCCESS) SegmentHeap::await_frees(device, home, stream);
+    if (CUstream stream = current.status().ok() ? in_order::stream_of(device, home) : nullptr) {
+      const CUresult code = in_order::free(device, stream, address);
+      if (code == CUDA_SUCCESS) in_order::await(device, home, stream);
       return code;
     }
   }

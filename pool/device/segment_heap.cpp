@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "pool/device/context_pool.hpp"
-#include "pool/device/fence.hpp"
+#include "pool/device/freeing_in_order.hpp"
 #include "pool/driver/handles.hpp"
 
 namespace cupool::device {
@@ -16,8 +16,6 @@ using heap::Region;
 namespace {
 constexpr std::uint64_t kSmallShare = 48;  ///< of what is preallocated: the region for small blocks
 constexpr std::uint64_t kSmallMost_bytes = 64 * kMiB;
-constexpr std::uint64_t kFreesBound_ns = 2'000'000;  ///< [?] how long a few frees on an idle stream take: tens of microseconds
-constexpr std::uint32_t kRefusalsInOrder = 4;        ///< so many without a success between them, and the driver is not asked again
 
 /// One thread grows, the others wait for it; it may end by an exception.
 class Turn {
@@ -78,7 +76,7 @@ Status SegmentHeap::take_region(DeviceState& device, ContextPool& home, std::uin
     code = device.driver.cuMemAlloc_v2(&address, bytes);
     std::size_t free_bytes = 0;
     std::size_t total_bytes = 0;
-    if (code == CUDA_SUCCESS) release_stream(device, home);  // made while there is memory for it
+    if (code == CUDA_SUCCESS) in_order::stream_of(device, home);  // made while there is memory for it
     if (code == CUDA_SUCCESS && device.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS) device.publish_driver_free(free_bytes, bytes);
   }
   bool usable = code == CUDA_SUCCESS && is_aligned(address, kBlockAlignment_bytes);
@@ -157,47 +155,6 @@ std::vector<SegmentHeap::Claim> SegmentHeap::claim_free_regions(DeviceState& dev
   return claims;
 }
 
-/// Gives a region back behind nothing: nobody can touch it, and the stream is private and idle. cuMemFree would wait for all work of
-/// the device, which may wait for this very thread. [?] that a driver's cuMemFreeAsync of cuMemAlloc memory never waits.
-CUresult SegmentHeap::free_region(DeviceState& device, CUstream stream, CUdeviceptr address) {
-  if (stream == nullptr) return device.driver.cuMemFree_v2(address);
-  PoolServices& services = device.services;
-  const CUresult code = device.driver.cuMemFreeAsync(address, stream);
-  if (code == CUDA_SUCCESS) services.refused_in_order.store(0, std::memory_order_relaxed);
-  if (code == CUDA_SUCCESS || is_of_earlier_work(code) || is_context_gone(code) || code == CUDA_ERROR_DEINITIALIZED) return code;
-  const bool is_never_taken = code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_SUPPORTED;
-  // Whatever its reason is, a driver that goes on refusing must not keep the regions from whoever needs them.
-  if (is_never_taken || services.refused_in_order.fetch_add(1, std::memory_order_relaxed) + 1 >= kRefusalsInOrder)
-    services.cannot_free_in_order.store(true, std::memory_order_relaxed);
-  return code;
-}
-
-/// The context has one, or gets it; null: regions go back by cuMemFree.
-CUstream SegmentHeap::release_stream(DeviceState& device, ContextPool& home) {
-  if (!device.frees_in_order()) return nullptr;
-  CUstream stream = home.release_stream.load(std::memory_order_acquire);
-  if (stream != nullptr) return stream;
-  // Current may be a green context of this one, and its streams end with it.
-  const ScopedContext current(device.driver, home.registered.context);
-  if (!current.status().ok()) return nullptr;
-  if (device.driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) {
-    device.services.cannot_free_in_order.store(true, std::memory_order_relaxed);
-    return nullptr;
-  }
-  CUstream other = nullptr;
-  if (home.release_stream.compare_exchange_strong(other, stream, std::memory_order_acq_rel)) return stream;
-  device.driver.cuStreamDestroy_v2(stream);
-  return other;
-}
-
-/// The stream's own few frees: after them the memory is the device's again. Bounded: the program may have made the whole context wait for an event
-/// (cuCtxWaitEvent), and so this stream too, for work that itself waits for the calling thread.
-void SegmentHeap::await_frees(DeviceState& device, ContextPool& home, CUstream stream) {
-  Fence fence;
-  if (fence.record_on(device, home, home.registered.context, stream, true).answer == FenceAnswer::done) fence.poll_for(device, kFreesBound_ns);
-  fence.clear(device.services.contexts);
-}
-
 /// One small block in a single region would keep all of it from whoever needs more than it has. Where more than the small region is left outside, a
 /// request that the large one cannot serve beside it gets what is outside and the large one; where less is left, one region serves more.
 Status SegmentHeap::reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
@@ -228,12 +185,12 @@ std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::
     const RelaxedCaptureMode relaxed(device.driver);
     const ScopedContext current(device.driver, home.registered.context);
     const bool in_order = device.frees_in_order();
-    CUstream stream = current.status().ok() ? release_stream(device, home) : nullptr;
+    CUstream stream = current.status().ok() ? in_order::stream_of(device, home) : nullptr;
     // Nobody has looked whether the driver's free would wait: the regions stay, and the next who needs them does.
     const CUresult refusal = in_order && stream == nullptr ? CUDA_ERROR_NOT_READY : current.status().code();
     for (std::size_t i = 0; i < claims.size(); ++i)
-      codes[i] = refusal == CUDA_SUCCESS ? free_region(device, stream, claims[i].address) : refusal;
-    if (stream != nullptr) await_frees(device, home, stream);
+      codes[i] = refusal == CUDA_SUCCESS ? in_order::free(device, stream, claims[i].address) : refusal;
+    if (stream != nullptr) in_order::await(device, home, stream);
   }
   std::uint64_t released_bytes = 0;
   for (std::size_t i = 0; i < claims.size(); ++i) {

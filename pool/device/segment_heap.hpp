@@ -63,11 +63,6 @@ class SegmentHeap final : public ExtentAllocator {
   /// One region, or nearly all of `bytes` in one and a small one, which small blocks find first: so the large one stays whole, and can go back.
   Status reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock) override;
 
-  // Memory that nothing touches any more goes back in the order of a private stream of the context, which is pinned and current. Without the lock.
-  static CUresult free_region(DeviceState& device, CUstream stream, CUdeviceptr address);
-  static void await_frees(DeviceState& device, ContextPool& home, CUstream stream);
-  static CUstream release_stream(DeviceState& device, ContextPool& home);
-
  private:
   Status take_region(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
   struct Claim { std::uint64_t address = 0; std::uint64_t bytes = 0; };

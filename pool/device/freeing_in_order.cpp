@@ -1,0 +1,56 @@
+// Memory back to the driver in the order of a private stream. See freeing_in_order.hpp.
+#include "pool/device/freeing_in_order.hpp"
+
+#include "pool/device/context_pool.hpp"
+#include "pool/device/fence.hpp"
+#include "pool/driver/handles.hpp"
+
+namespace cupool::device::in_order {
+
+namespace {
+constexpr std::uint64_t kFreesBound_ns = 2'000'000;  ///< [?] how long a few frees on an idle stream take: tens of microseconds
+constexpr std::uint32_t kRefusals = 4;               ///< so many without a success between them, and the driver is not asked again
+}  // namespace
+
+/// Gives a region back behind nothing: nobody can touch it, and the stream is private and idle. cuMemFree would wait for all work of
+/// the device, which may wait for this very thread. [?] that a driver's cuMemFreeAsync of cuMemAlloc memory never waits.
+CUresult free(DeviceState& device, CUstream stream, CUdeviceptr address) {
+  if (stream == nullptr) return device.driver.cuMemFree_v2(address);
+  PoolServices& services = device.services;
+  const CUresult code = device.driver.cuMemFreeAsync(address, stream);
+  if (code == CUDA_SUCCESS) services.refused_in_order.store(0, std::memory_order_relaxed);
+  if (code == CUDA_SUCCESS || is_of_earlier_work(code) || is_context_gone(code) || code == CUDA_ERROR_DEINITIALIZED) return code;
+  const bool is_never_taken = code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_SUPPORTED;
+  // Whatever its reason is, a driver that goes on refusing must not keep the regions from whoever needs them.
+  if (is_never_taken || services.refused_in_order.fetch_add(1, std::memory_order_relaxed) + 1 >= kRefusals)
+    services.cannot_free_in_order.store(true, std::memory_order_relaxed);
+  return code;
+}
+
+/// The context has one, or gets it; null: regions go back by cuMemFree.
+CUstream stream_of(DeviceState& device, ContextPool& home) {
+  if (!device.frees_in_order()) return nullptr;
+  CUstream stream = home.release_stream.load(std::memory_order_acquire);
+  if (stream != nullptr) return stream;
+  // Current may be a green context of this one, and its streams end with it.
+  const ScopedContext current(device.driver, home.registered.context);
+  if (!current.status().ok()) return nullptr;
+  if (device.driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) {
+    device.services.cannot_free_in_order.store(true, std::memory_order_relaxed);
+    return nullptr;
+  }
+  CUstream other = nullptr;
+  if (home.release_stream.compare_exchange_strong(other, stream, std::memory_order_acq_rel)) return stream;
+  device.driver.cuStreamDestroy_v2(stream);
+  return other;
+}
+
+/// The stream's own few frees: after them the memory is the device's again. Bounded: the program may have made the whole context wait for an event
+/// (cuCtxWaitEvent), and so this stream too, for work that itself waits for the calling thread.
+void await(DeviceState& device, ContextPool& home, CUstream stream) {
+  Fence fence;
+  if (fence.record_on(device, home, home.registered.context, stream, true).answer == FenceAnswer::done) fence.poll_for(device, kFreesBound_ns);
+  fence.clear(device.services.contexts);
+}
+
+}  // namespace cupool::device::in_order

@@ -1,0 +1,23 @@
+// Memory that nothing touches any more goes back to the driver in the order of a private, idle stream of its context (cuMemFreeAsync): cuMemFree
+// waits for all work of the device. Each call: the context is pinned, the device's lock is not held.
+#pragma once
+
+#include <cuda.h>
+
+#include "pool/device/device_state.hpp"
+
+namespace cupool::device {
+
+struct ContextPool;
+
+namespace in_order {
+
+/// The context's stream, made at the first use; null: by cuMemFree.
+CUstream stream_of(DeviceState& device, ContextPool& home);
+/// By cuMemFree where `stream` is null. The driver's answer.
+CUresult free(DeviceState& device, CUstream stream, CUdeviceptr address);
+/// Until what was freed in `stream` is the device's again; 2 ms at most.
+void await(DeviceState& device, ContextPool& home, CUstream stream);
+
+}  // namespace in_order
+}  // namespace cupool::device
