@@ -40,6 +40,8 @@ const std::vector<Actor::Row>& Actor::rows() {
       {2, "trim", &Actor::trim, true},
       {2, "map", &Actor::map_own, false},
       {1, "managed", &Actor::managed, false},
+      {3, "array", &Actor::array, true},
+      {2, "module", &Actor::module, true},
       {1, "too much", &Actor::too_much, false},
       {2, "look up", &Actor::look_up, true},
       {2, "helper", &Actor::helper, true},
@@ -72,6 +74,8 @@ void Actor::run() {
   }
   line_ = " ";
   while (!blocks_.empty()) free_at(blocks_.size() - 1);
+  for (CUarray array : arrays_) answered("array", cuArrayDestroy(array));
+  for (CUmodule module : modules_) answered("module", cuModuleUnload(module));
   if (own_ != nullptr) answered("own context", cuCtxDestroy(own_));
   for (std::size_t i = 2; i < streams_.size(); ++i) {
     if (streams_[i] != nullptr) answered("stream", cuStreamDestroy(streams_[i]));

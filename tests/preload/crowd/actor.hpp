@@ -111,6 +111,8 @@ class Actor {
   void trim();
   void map_own();
   void managed();
+  void array();
+  void module();
   void too_much();
   void look_up();
   void helper();
@@ -125,6 +127,8 @@ class Actor {
   CUstream capturing_ = nullptr;  ///< in the own context; nobody else's call meets its capture
   std::vector<CUstream> streams_;
   std::vector<Block> blocks_;
+  std::vector<CUarray> arrays_;
+  std::vector<CUmodule> modules_;
   std::vector<unsigned char> bytes_;
   std::string line_;
   std::string lines_;

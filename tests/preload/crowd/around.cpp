@@ -8,6 +8,10 @@
 extern "C" CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice device);  // every driver has it; <cuda.h> names a newer one
 
 namespace crowd {
+namespace {
+constexpr std::size_t kArray_bytes = 4 * kMiB;
+constexpr std::size_t kModule_bytes = 2 * kMiB;  ///< what the simulated driver takes for one
+}  // namespace
 
 void Actor::create_stream() {
   if (streams_.size() > 40 || cuCtxSetCurrent(crowd_.primary(device_)) != CUDA_SUCCESS) return;
@@ -135,6 +139,40 @@ void Actor::managed() {
   if (cuCtxSetCurrent(crowd_.primary(device_)) != CUDA_SUCCESS) return;
   CUdeviceptr address = 0;
   if (answered("", cuMemAllocManaged(&address, 512 * (1 + below(512)), CU_MEM_ATTACH_GLOBAL))) answered("free", cuMemFree(address));
+}
+
+/// Beside the pool, which has to make room for it. In the primary context, as code is.
+void Actor::array() {
+  if (cuCtxSetCurrent(crowd_.primary(device_)) != CUDA_SUCCESS) return;
+  if (!arrays_.empty() && one_in(2)) {
+    answered("destroy", cuArrayDestroy(arrays_.back()));
+    arrays_.pop_back();
+    held_ -= kArray_bytes;
+    return;
+  }
+  CUDA_ARRAY_DESCRIPTOR description{};
+  description.Width = 1024;
+  description.Height = kArray_bytes / 4096;
+  description.Format = CU_AD_FORMAT_FLOAT;
+  description.NumChannels = 1;
+  CUarray array = nullptr;
+  if (held_ + kArray_bytes > crowd_.settings().bytes || !answered("", cuArrayCreate(&array, &description))) return;
+  arrays_.push_back(array);
+  held_ += kArray_bytes;
+}
+
+void Actor::module() {
+  if (cuCtxSetCurrent(crowd_.primary(device_)) != CUDA_SUCCESS) return;
+  if (!modules_.empty() && one_in(2)) {
+    answered("unload", cuModuleUnload(modules_.back()));
+    modules_.pop_back();
+    held_ -= kModule_bytes;
+    return;
+  }
+  CUmodule module = nullptr;
+  if (held_ + kModule_bytes > crowd_.settings().bytes || !answered("", cuModuleLoadData(&module, "image"))) return;
+  modules_.push_back(module);
+  held_ += kModule_bytes;
 }
 
 void Actor::too_much() {
