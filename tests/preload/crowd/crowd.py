@@ -64,7 +64,7 @@ class Run:
         self.title = f"seed {seed}: {self.threads} threads, {self.mib} MiB each, " + " ".join(f"{k}={v}" for k, v in sorted({**simulated, **settings}.items()))
 
     def lines(self, env: dict[str, str]) -> list[str]:
-        program = self.given.build / "tests" / "preload" / "crowd" / "crowd"
+        program = self.given.program or self.given.build / "tests" / "preload" / "crowd" / "crowd"
         command = [str(program), *map(str, (self.seed, self.given.steps, self.threads, self.devices, self.mib, 1 if self.given.tight else 0))]
         with tempfile.TemporaryDirectory(prefix="cupool-crowd-") as folder:
             process = subprocess.Popen(command, env={**env, "CUPOOL_REPORT": f"{folder}/report.json"}, stdout=subprocess.PIPE,
@@ -106,6 +106,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", type=Path, required=True)
     parser.add_argument("--library", type=Path)
+    parser.add_argument("--program", type=Path)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--steps", type=int, default=600)

@@ -10,12 +10,12 @@ import unittest
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-GIVEN = argparse.Namespace(build=None, runtime=None, sanitized_program=None)
+GIVEN = argparse.Namespace(build=None, program=None, runtime=None, sanitized_program=None)
 
 
 def crowd(*arguments):
     """(exit code, what it said)"""
-    command = [sys.executable, "-B", str(HERE / "crowd.py"), "--build", str(GIVEN.build), *arguments]
+    command = [sys.executable, "-B", str(HERE / "crowd.py"), "--build", str(GIVEN.build), "--program", str(GIVEN.program), *arguments]
     if GIVEN.runtime:
         command += ["--runtime", GIVEN.runtime]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
@@ -59,6 +59,7 @@ class Crowd(unittest.TestCase):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", type=Path, required=True)
+    parser.add_argument("--program", type=Path, required=True)
     parser.add_argument("--runtime", help="of the sanitizer that library and driver are built with")
     parser.add_argument("--sanitized-program", type=Path)
     parser.parse_args(namespace=GIVEN)
