@@ -119,11 +119,10 @@ bool Actor::settle(const Block& block) {
   return result == CUDA_SUCCESS || answered("settle", result);
 }
 
-bool Actor::keep(const Block& block) {
+void Actor::keep(const Block& block) {
   held_ += block.bytes;
   if (!crowd_.enter(block)) say("OVERLAPS");
   blocks_.push_back(block);
-  return true;
 }
 
 void Actor::fill(Block& block) {
@@ -175,24 +174,17 @@ void Actor::allocate_pitched() {
   keep(block);
 }
 
-void Actor::allocate_ordered() {
-  Block block;
-  block.device = device_;
-  block.bytes = draw_bytes();
-  block.stream = static_cast<int>(below(streams_.size()));
-  if (streams_[static_cast<std::size_t>(block.stream)] == nullptr || held_ + block.bytes > crowd_.settings().bytes || !use(block)) return;
-  if (!answered("", cuMemAllocAsync(&block.address, block.bytes, stream_of(block)))) return;
-  if (one_in(2)) fill(block);
-  keep(block);
-}
+void Actor::allocate_ordered() { take_in_stream(nullptr); }
+void Actor::allocate_from_pool() { take_in_stream(crowd_.pool(device_)); }
 
-void Actor::allocate_from_pool() {
+void Actor::take_in_stream(CUmemoryPool pool) {
   Block block;
   block.device = device_;
   block.bytes = draw_bytes();
   block.stream = static_cast<int>(below(streams_.size()));
   if (streams_[static_cast<std::size_t>(block.stream)] == nullptr || held_ + block.bytes > crowd_.settings().bytes || !use(block)) return;
-  if (!answered("", cuMemAllocFromPoolAsync(&block.address, block.bytes, crowd_.pool(device_), stream_of(block)))) return;
+  const CUstream stream = stream_of(block);
+  if (!answered("", pool == nullptr ? cuMemAllocAsync(&block.address, block.bytes, stream) : cuMemAllocFromPoolAsync(&block.address, block.bytes, pool, stream))) return;
   if (one_in(2)) fill(block);
   keep(block);
 }

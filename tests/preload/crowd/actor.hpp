@@ -83,7 +83,8 @@ class Actor {
   void say(const std::string& text) { line_ += " " + text; }
   bool use(const Block& block);
   bool settle(const Block& block);
-  bool keep(const Block& block);
+  void keep(const Block& block);
+  void take_in_stream(CUmemoryPool pool);  ///< null: the device's current one
   void fill(Block& block);
   void verify(const Block& block);
   void free_at(std::size_t index);
