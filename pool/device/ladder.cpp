@@ -13,12 +13,14 @@
 //   aside    the driver's own call, when the thread that brings pages is stalled in the driver: more could be had, but not in time
 //   release  whole free regions of this device back to the driver, then grow: only when that is enough and nothing would block
 //   poll     every deferred free: events recorded inside the program's own frees are waited for (natively the free did that),
-//            later ones are polled, one second at most in all; then release again. So is memory that another thread takes to the driver. Without events that cover a context what was
-//            freed during a capture waits for the next free, which synchronises: here that could wait for the caller itself
+//            later ones are polled, one second at most in all; then release again. So is memory that another thread has taken to
+//            the driver. Without events that cover a context what was freed during a capture waits for the next free, which
+//            synchronises: here that could wait for the caller itself
 //   native   the driver's own call for exactly these bytes
 // Each rung is counted. No rung runs the driver under the lock, and no rung but `wait` and `poll` waits.
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "pool/core/bytes.hpp"
 #include "pool/device/device_pool.hpp"
@@ -154,9 +156,10 @@ Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   if (pool.policy_ == config::Policy::async && home.natives.has_waiting()) pool.release_free(&home, kEverything);
   AllocationRequest request = attempt.request;
   request.lane = 0;  // what is new is nobody's; the lane may be another stream's when the driver returns
-  Mover mover(pool.movers_, pool.moves_);
+  std::optional<Mover> mover;
+  if (!pool.unpooled_) mover.emplace(pool.movers_, pool.moves_);  // else it brings this one block: nobody need wait for it
   const Result<Growth> grown = allocator->grow(pool.device_, home, request);
-  mover.has_more = grown.ok();
+  if (mover) mover->has_more = grown.ok();
   if (!grown.ok() && grown.code() != CUDA_ERROR_OUT_OF_MEMORY) return grown.error();
   if (!grown.ok() || grown.value().backed_off) {
     pool.pressure_frees_ = DevicePool::kPressureFrees;
