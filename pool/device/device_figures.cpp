@@ -168,7 +168,9 @@ Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const c
   if (!counts_against_limit(kind) || device_.limit.charge(bytes) || make_way(bytes)) return {};
   // Natively the frees that still wait had waited; and under `async` it is the driver's pool that keeps idle memory.
   const std::uint64_t until_ns = device_.services.clock.now_ns() + kPollBound_ns;
-  for (bool is_more = bytes <= device_.limit.limit_bytes(); is_more;) {
+  constexpr int kMostTries = 100;  // other threads may go on giving back what others take
+  bool is_more = bytes <= device_.limit.limit_bytes();
+  for (int tries = 0; is_more && tries < kMostTries; ++tries) {
     is_more = give_back_idle(until_ns, 0, true) != 0;
     if (device_.limit.charge(bytes)) return {};
   }

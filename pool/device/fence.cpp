@@ -57,11 +57,11 @@ FenceResult Fence::wait_on_device(DeviceState& device, CUcontext context, CUstre
   if (services.contexts.pin(point.home, point.life) != Pin::held) return {FenceAnswer::impossible, {}};
   FenceResult judged{FenceAnswer::done, {}};
   const CUresult code = device.driver.cuStreamWaitEvent(stream, point.event, 0);
-  services.contexts.unpin(point.home);
   if (code != CUDA_SUCCESS) {
     judged = judge(device, point, code, context, "cuStreamWaitEvent");
     if (judged.error.code == CUDA_SUCCESS) judged.answer = FenceAnswer::impossible;
   }
+  services.contexts.unpin(point.home);
   return judged;
 }
 

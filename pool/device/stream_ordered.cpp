@@ -130,10 +130,12 @@ void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool on
   const bool has_context_events = !device_.services.cannot_record.load(std::memory_order_relaxed);
   const CUstream handle = entry->handle != nullptr ? entry->handle : CU_STREAM_LEGACY;
   const bool can_record = !(handle == CU_STREAM_LEGACY && has_context_events) && !entry->busy && may_call_driver();
-  if (!can_record) {
+  const CUcontext context = home.context;
+  if (!can_record || device_.services.contexts.pin(&home, context) != Pin::held) {  // unpinned it could end, and the stream with it
     if (!only_own_events && !capturing()) drain_lane(home, entry->lane, deferred_.batch());
     return;
   }
+  const Unpinner unpinner(device_.services.contexts, &home);
   Batch holes;
   drain_lane(home, entry->lane, holes);
   if (holes.first == nullptr) return;  // all of it has events already
@@ -141,7 +143,6 @@ void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool on
   if (epoch == nullptr) return deferred_.batch().prepend(holes);  // host memory is out
   FenceResult result{FenceAnswer::impossible, {}};
   entry->busy = true;
-  const CUcontext context = home.context;
   {
     const MutexUnlock unlocked(device_.lock);
     const ScopedContext current(device_.driver, context);
