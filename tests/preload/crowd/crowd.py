@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Threads that are in the driver at once, natively and under the library: each must be answered the same.
 
-    crowd.py --build BUILD [--seed 1] [--runs 20] [--steps 600] [--tight FACTOR] [--setting NAME=VALUE] [--only]
+    crowd.py --build BUILD [--seed 1] [--runs 20] [--steps 600] [--tight FACTOR] [--setting NAME=VALUE] [--preload-first LIBRARY] [--only]
 
 The seed gives the program, the settings of the simulated driver and those of the library. --tight: memory is FACTOR times what the
-threads may hold together, and 16 MiB. Exit: 0 no difference, 1 a difference.
+threads may hold together, and 16 MiB. --preload-first libdelays.so keeps threads at locks. Exit: 0 no difference, 1 a difference.
 """
 from __future__ import annotations
 
@@ -57,9 +57,10 @@ class Run:
         if given.runtime:  # it must be the first library of a process
             base.update(LD_PRELOAD=given.runtime, TSAN_OPTIONS=f"exitcode={SANITIZER_EXIT} atexit_sleep_ms=50")
         here = {**base, "LD_LIBRARY_PATH": str(given.build / "sim"), **{f"CUSIM_{k}": v for k, v in simulated.items()}}
+        first = given.runtime or (str(given.preload_first) if given.preload_first else None)
         self.native = {**here, "CUSIM_MEMORY": "8GiB"}
         self.ours = {**here, **{f"CUPOOL_{k}": v for k, v in settings.items()}, 
-                     "LD_PRELOAD": " ".join(filter(None, (given.runtime, str(given.library or given.build / "libcupool.so"))))}
+                     "LD_PRELOAD": " ".join(filter(None, (first, str(given.library or given.build / "libcupool.so"))))}
         self.is_off = policy == "off"
         self.title = f"seed {seed}: {self.threads} threads, {self.mib} MiB each, " + " ".join(f"{k}={v}" for k, v in sorted({**simulated, **settings}.items()))
 
@@ -113,6 +114,7 @@ def main() -> int:
     parser.add_argument("--tight", type=float)
     parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="of the library, whatever the seed says")
     parser.add_argument("--only", action="store_true")
+    parser.add_argument("--preload-first", type=Path, metavar="LIBRARY")
     parser.add_argument("--runtime", help="of the sanitizer that library and driver are built with: libtsan.so")
     given = parser.parse_args()
     runs = 1 if given.only else given.runs

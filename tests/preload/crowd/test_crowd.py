@@ -10,7 +10,7 @@ import unittest
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-GIVEN = argparse.Namespace(build=None, program=None, runtime=None, sanitized_program=None)
+GIVEN = argparse.Namespace(build=None, program=None, runtime=None, sanitized_program=None, delays=None)
 
 
 def crowd(*arguments):
@@ -30,6 +30,11 @@ class Crowd(unittest.TestCase):
     def test_also_where_memory_is_tight(self):
         runs = ("--runs", "4", "--steps", "200") if GIVEN.runtime else ("--runs", "10", "--steps", "400")
         self.same("--tight", "1.25", "--seed", "1048", *runs)
+
+    @unittest.skipUnless("--delays" in sys.argv, "not under a sanitizer")
+    def test_also_where_threads_are_kept_at_locks(self):
+        self.same("--seed", "9000", "--runs", "6", "--steps", "300", "--preload-first", str(GIVEN.delays))
+        self.same("--tight", "1.25", "--seed", "9500", "--runs", "6", "--steps", "300", "--preload-first", str(GIVEN.delays))
 
     def same(self, *arguments):
         code, said = crowd(*arguments)
@@ -62,5 +67,6 @@ if __name__ == "__main__":
     parser.add_argument("--program", type=Path, required=True)
     parser.add_argument("--runtime", help="of the sanitizer that library and driver are built with")
     parser.add_argument("--sanitized-program", type=Path)
+    parser.add_argument("--delays", type=Path, help="libdelays.so")
     parser.parse_args(namespace=GIVEN)
     unittest.main(argv=sys.argv[:1], verbosity=2)
