@@ -5,13 +5,16 @@ Only as much as doctor asks for. The file may be anything: every offset is check
 
 from __future__ import annotations
 
+import os
 import struct
 from dataclasses import dataclass, field
 
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_VERNEED, _DT_VERNEEDNUM = 1, 5, 10, 0x6FFFFFFE, 0x6FFFFFFF
 _MACHINES = {3: "i386", 40: "arm", 62: "x86-64", 183: "aarch64"}
-_MAX_BYTES = 1 << 30
+_MAX_SEGMENTS = 1000
+_MAX_DYNAMIC_BYTES = 1 << 16
+_MAX_TEXT = 4096
 
 
 class NotElf(Exception):
@@ -33,32 +36,44 @@ class Elf:
 
 
 class _File:
-    def __init__(self, data: bytes):
-        self.data = data
+    """Only what is asked for is read: programs may be of gigabytes."""
+
+    def __init__(self, descriptor: int):
+        self.descriptor = descriptor
+
+    def read(self, size: int, offset: int) -> bytes:
+        """As much as there is."""
+        if not 0 <= offset < 1 << 62:
+            raise NotElf("an offset points outside the file")
+        return os.pread(self.descriptor, size, offset)
 
     def unpack(self, layout: struct.Struct, offset: int) -> tuple:
-        if offset < 0 or offset + layout.size > len(self.data):
+        data = self.read(layout.size, offset)
+        if len(data) < layout.size:
             raise NotElf("an offset points outside the file")
-        return layout.unpack_from(self.data, offset)
+        return layout.unpack(data)
 
     def text(self, offset: int) -> str:
-        end = self.data.find(b"\0", offset, offset + 4096)
-        if offset < 0 or end < 0:
+        text, end, _ = self.read(_MAX_TEXT, offset).partition(b"\0")
+        if not end:
             raise NotElf("a string lies outside the file")
-        return self.data[offset:end].decode("utf-8", "replace")
+        return text.decode("utf-8", "replace")
 
 
 def read(path: str) -> Elf:
     """Raises NotElf or OSError."""
-    with open(path, "rb") as stream:
-        if stream.read(4) != b"\x7fELF":
-            raise NotElf("not an ELF file")
-        stream.seek(0)
-        file = _File(stream.read(_MAX_BYTES))
-    if len(file.data) < 64 or file.data[4] not in (1, 2) or file.data[5] != 1:
+    with open(path, "rb", buffering=0) as stream:
+        return _read(_File(stream.fileno()))
+
+
+def _read(file: _File) -> Elf:
+    header = file.read(64, 0)
+    if header[:4] != b"\x7fELF":
+        raise NotElf("not an ELF file")
+    if len(header) < 64 or header[4] not in (1, 2) or header[5] != 1:
         raise NotElf("not a little-endian ELF file")
-    machine = _MACHINES.get(struct.unpack_from("<H", file.data, 18)[0], "unknown")
-    if file.data[4] == 1:
+    machine = _MACHINES.get(struct.unpack_from("<H", header, 18)[0], "unknown")
+    if header[4] == 1:
         return Elf(32, machine)
     elf = Elf(64, machine)
     segments = _segments(file)
@@ -77,7 +92,7 @@ def _segments(file: _File) -> list[tuple[int, int, int, int]]:
     table, = file.unpack(struct.Struct("<Q"), 32)
     entry_bytes, number = file.unpack(struct.Struct("<HH"), 54)
     header = struct.Struct("<IIQQQQ")
-    rows = [file.unpack(header, table + index * entry_bytes) for index in range(number)]
+    rows = [file.unpack(header, table + index * entry_bytes) for index in range(min(number, _MAX_SEGMENTS))]
     return [(row[0], row[2], row[3], row[5]) for row in rows]
 
 
@@ -90,7 +105,7 @@ def _file_offset(segments, address: int) -> int:
 
 def _read_dynamic(file: _File, elf: Elf, segments, offset: int, size: int) -> None:
     needed, values = [], {}
-    for position in range(offset, offset + size - 15, 16):
+    for position in range(offset, offset + min(size, _MAX_DYNAMIC_BYTES) - 15, 16):
         tag, value = file.unpack(struct.Struct("<qQ"), position)
         if tag == 0:
             break

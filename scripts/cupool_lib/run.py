@@ -14,7 +14,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from cupool_lib import completion, handover, launch, locate
+from cupool_lib import completion, handover, launch, locate, sanitizers
 from cupool_lib.options import INTERNAL, Option, ProfileError, load_profile, program_environment
 from cupool_lib.terminal import fail, printable
 
@@ -87,6 +87,7 @@ def run(options: list[Option], choices: Choices, command: list[str], ignored_sig
         given = program_environment()
         environment, explicit = build_environment(options, choices, given)
         plan = handover.plan(environment, explicit, choices.keep_pools)
+        plan.changes += sanitizers.changes(command, environment)
         _tell(plan.conflicts, environment)
         environment = plan.apply(environment)
         run_id = new_run_id(environment)
