@@ -108,6 +108,7 @@ class Actor {
   void use_event();
   void capture();
   void own_context();
+  void own_stream();
   void own_pool();
   void trim();
   void map_own();
@@ -125,7 +126,8 @@ class Actor {
   std::mt19937_64 random_;
   std::size_t held_ = 0;
   CUcontext own_ = nullptr;
-  CUstream capturing_ = nullptr;  ///< in the own context; nobody else's call meets its capture
+  std::vector<CUstream> own_streams_;  ///< of the own context; they end with it
+  CUstream capturing_ = nullptr;       ///< in the own context; nobody else's call meets its capture
   std::vector<CUstream> streams_;
   std::vector<Block> blocks_;
   std::vector<CUarray> arrays_;

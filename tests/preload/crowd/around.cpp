@@ -85,7 +85,29 @@ void Actor::own_context() {
   }
   answered("destroy", cuCtxDestroy(own_));
   own_ = nullptr;
+  own_streams_.clear();
   capturing_ = nullptr;
+}
+
+/// Memory that comes and goes in the order of a stream of the own context; when that ends nobody has waited for it.
+void Actor::own_stream() {
+  constexpr std::size_t kMost = 3;
+  Block block;
+  block.bytes = draw_bytes();
+  if (own_ == nullptr || held_ + block.bytes > crowd_.settings().bytes || cuCtxSetCurrent(own_) != CUDA_SUCCESS) return;
+  if (own_streams_.size() < kMost) {
+    CUstream stream = nullptr;
+    if (!answered("stream", cuStreamCreate(&stream, one_in(3) ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING))) return;
+    own_streams_.push_back(stream);
+  }
+  const CUstream stream = own_streams_[below(own_streams_.size())];
+  if (!answered("allocate", cuMemAllocAsync(&block.address, block.bytes, stream))) return;
+  answered("set", cuMemsetD8Async(block.address, 9, block.bytes, stream));
+  if (one_in(3)) {
+    unsigned char last = 0;
+    if (answered("copy", cuMemcpyDtoHAsync(&last, block.address + block.bytes - 1, 1, stream)) && answered("synchronise", cuStreamSynchronize(stream)) && last != 9) say("WRONG");
+  }
+  answered("free", cuMemFreeAsync(block.address, stream));
 }
 
 void Actor::own_pool() {
