@@ -227,7 +227,9 @@ CUresult with_room(const Real<CUresult(Args...)>& real, Args... args) {
 template <class... Rest>
 CUresult create_context(const Real<CUresult(CUcontext*, Rest...)>& real, CUcontext* out, Rest... rest) {
   const CUresult result = with_room(real, out, rest...);
-  if (result == CUDA_SUCCESS && out != nullptr) note_context(*out, std::get<sizeof...(Rest) - 1>(std::tie(rest...)));
+  if (result != CUDA_SUCCESS || out == nullptr) return result;
+  process().pools.await_end_of(*out);
+  note_context(*out, std::get<sizeof...(Rest) - 1>(std::tie(rest...)));
   return result;
 }
 

@@ -42,10 +42,15 @@ template <class Call, class IsDead>
 CUresult end_context(Process& own, CUcontext context, Call&& call, IsDead&& is_dead) {
   const SharedBlocks::Moment before = own.shared.mark();
   std::optional<bool> dead;
-  const CUresult result = own.pools.end_context(context, call, [&] { return dead.emplace(is_dead()); });
-  if (dead ? *dead : is_dead()) {
+  // Here, since from the moment when the pool has booked the end another thread's new context may have the handle (await_end_of). Needs no host memory.
+  const auto is_dead_here = [&] {
+    dead.emplace(is_dead());
+    if (*dead) own.peers.context_ended(context);
+    return *dead;
+  };
+  const CUresult result = own.pools.end_context(context, std::cref(call), std::cref(is_dead_here));
+  if (dead ? *dead : is_dead_here()) {
     own.streams.something_ended();  // first what cannot fail for want of host memory
-    own.peers.context_ended(context);
     own.contexts.ended(context);
     own.shared.context_ended(context, before);
   }
@@ -100,10 +105,11 @@ CUresult end_primary(CUdevice device, Call&& call, IsDead&& is_dead) {
   CUcontext primary = primary_of(own, device);
   if (primary == nullptr) return call();
   const std::vector<CUcontext> views = capturing_views(own, [&] { return own.contexts.greens_of(device); });
+  const std::uint64_t captures_before = own.pools.captures_begun();
   bool dead = false;
   const CUresult result = end_context(own, primary, call, [&] { return dead = is_dead(); });
   if (!dead) return result;
-  for (CUcontext view : views) own.pools.forget_captures(view);
+  for (CUcontext view : views) own.pools.forget_captures(view, captures_before);
   own.mempools.device_reset(device);
   return result;
 }
@@ -236,6 +242,7 @@ CUresult retain_primary(const Real<CUresult(CUcontext*, CUdevice)>& real, CUcont
   const std::unique_lock turn = process().contexts.primary_turn(device);
   const CUresult result = with_room(real, out, device);
   if (result != CUDA_SUCCESS || out == nullptr) return result;
+  process().contexts.primary_retained(device);
   process().contexts.set_primary(device, *out);
   note_context(*out, device);
   return result;
@@ -244,13 +251,22 @@ CUresult retain_primary(const Real<CUresult(CUcontext*, CUdevice)>& real, CUcont
 CUresult release_primary(const Real<CUresult(CUdevice)>& real, CUdevice device) {
   Process& own = process();
   const std::unique_lock turn = own.contexts.primary_turn(device);
-  return end_primary(
-      device, [&] { return real(device); }, [&] { return is_end(real.result()) && is_primary_inactive(own, device); });
+  const auto release = [&] {
+    const CUresult result = real(device);
+    if (result == CUDA_SUCCESS) own.contexts.primary_released(device);
+    return result;
+  };
+  const auto is_dead = [&] { return is_end(real.result()) && is_primary_inactive(own, device); };
+  if (!own.contexts.primary_has_others(device)) return end_primary(device, release, is_dead);
+  // The context survives this, and nobody waits: unless somebody has released it past us.
+  const CUresult result = release();
+  return is_dead() ? end_primary(device, [result] { return result; }, [] { return true; }) : result;
 }
 
 CUresult reset_primary(const Real<CUresult(CUdevice)>& real, CUdevice device) {
   Process& own = process();
   const std::unique_lock turn = own.contexts.primary_turn(device);
+  own.contexts.primary_reset(device);
   // Reset frees everything in the context, whoever still retains it.
   return end_primary(
       device, [&] { return real(device); },
@@ -281,12 +297,13 @@ CUresult destroy_green(const Real<CUresult(CUgreenCtx)>& real, CUgreenCtx green)
   const std::unique_lock turn = own.contexts.primary_turn(*device);
   const std::vector<CUcontext> views = capturing_views(own, [green] { return std::array{green}; });
   own.pools.streams_ending(own.contexts.primary(*device));  // their handles must not be used after this
+  const std::uint64_t captures_before = own.pools.captures_begun();
   const CUresult result = end_primary(
       *device, [&] { return real(green); }, [&] { return is_end(real.result()) && is_primary_inactive(own, *device); });
   if (result != CUDA_SUCCESS) return result;
   own.streams.something_ended();  // its streams: the driver refuses them from now on
   own.contexts.forget_green(green);
-  for (CUcontext view : views) own.pools.forget_captures(view);
+  for (CUcontext view : views) own.pools.forget_captures(view, captures_before);
   return result;
 }
 

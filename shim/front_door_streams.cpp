@@ -109,15 +109,23 @@ CUresult link(Process& own, CUcontext from, CUcontext to) {
   return is_moot ? CUDA_SUCCESS : result;
 }
 
-CUresult share(Process& own, int device, int peer) {
-  own.pools.link_devices();
+CUresult link_all(Process& own, int device, int peer) {
   for (CUcontext from : own.peers.contexts_of(peer))
     for (CUcontext to : own.peers.contexts_of(device))
       if (const CUresult result = link(own, from, to); result != CUDA_SUCCESS) return result;
   for (CUcontext to : own.peers.contexts_of(device))
     if (const Status shared = own.pools.share_pages(to, peer); !shared.ok()) return shared.code();
-  own.peers.share(device, peer, true);
   return CUDA_SUCCESS;
+}
+
+/// Booked first: a context that another thread creates meanwhile is then linked by that thread.
+CUresult share(Process& own, int device, int peer) {
+  own.pools.link_devices();
+  const bool is_new = !own.peers.is_shared(device, peer);
+  if (is_new) own.peers.share(device, peer, true);
+  const CUresult result = link_all(own, device, peer);
+  if (result != CUDA_SUCCESS && is_new) own.peers.share(device, peer, false);
+  return result;
 }
 
 constexpr int kMostDevices = 64;  // as many as CUDA shows to a process

@@ -25,6 +25,13 @@ class ContextBook {
   /// found afterwards would else be another thread's context of the same handle. Natively the driver lets them wait for each other too.
   [[nodiscard]] std::unique_lock<std::mutex> primary_turn(int device);
 
+  /// References that the program took and gave back here; those taken past us only add to them. Under the device's turn.
+  void primary_retained(int device) noexcept { count_of(device) += is_counted(device) ? 1 : 0; }
+  void primary_released(int device) noexcept { count_of(device) -= count_of(device) != 0 ? 1 : 0; }
+  void primary_reset(int device) noexcept { count_of(device) = 0; }  ///< [?] how many are left then: as if none
+  /// Surely it outlives one release.
+  bool primary_has_others(int device) noexcept { return count_of(device) > 1; }
+
   using Greens = std::map<CUgreenCtx, int>;
   /// Memory for one more green context: with it set_green() needs none. Throws std::bad_alloc.
   static Greens::node_type place_for_green();
@@ -47,11 +54,15 @@ class ContextBook {
   bool has_ended(CUcontext context) const { return any_ended_.load(std::memory_order_acquire) && (find_ended(context) || find_ended(owner(context))); }
 
  private:
+  static bool is_counted(int device) { return device >= 0 && device < kMostCounted; }
+  std::uint32_t& count_of(int device) { return references_[static_cast<std::size_t>(is_counted(device) ? device : kMostCounted)]; }
   CUcontext find_owner(CUcontext context) const;
   bool find_ended(CUcontext context) const;
 
   mutable std::mutex mutex_;
   std::unordered_map<int, CUcontext> primaries_;
+  static constexpr int kMostCounted = 64;                       ///< as many devices as CUDA shows to a process
+  std::array<std::uint32_t, kMostCounted + 1> references_{};    ///< the last: of devices that are not counted, always 0
   std::array<std::mutex, 16> primary_turns_;  ///< devices share them when there are more
   Greens greens_;
   std::unordered_map<CUcontext, CUcontext> aliases_;

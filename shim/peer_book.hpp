@@ -97,6 +97,10 @@ class PeerBook {
     const std::lock_guard lock(mutex_);
     return shares_;
   }
+  bool is_shared(int device, int peer) {
+    const std::lock_guard lock(mutex_);
+    return std::any_of(shares_.begin(), shares_.end(), [&](const Share& share) { return share.device == device && share.peer == peer; });
+  }
   /// Blocks of `device` are for `peer` too, now and later.
   void share(int device, int peer, bool on) {
     const std::lock_guard lock(mutex_);

@@ -96,7 +96,7 @@ class CaptureGate {
     }
     const CUresult result = begin_capture();
     if (result == CUDA_SUCCESS) {
-      streams_.push_back({stream, context, part, thread, mode, pthread_self()});
+      streams_.push_back({stream, context, part, thread, mode, pthread_self(), begun_.fetch_add(1, std::memory_order_release) + 1});
       active_.store(streams_.size(), std::memory_order_release);
     }
     return result;
@@ -113,19 +113,23 @@ class CaptureGate {
   }
 
   /// Runs `end`; afterwards `stream` captures no more unless `still_capturing()`. Not exclusive while the driver works.
+  /// Neither does one of a stream that has come meanwhile under the same handle, where `end` destroyed this one.
   template <class End, class Still> CUresult end(CUstream stream, End&& end_capture, Still&& still_capturing) {
+    const std::uint64_t before = mark();
     const CUresult result = end_capture();
     if (!capturing() || still_capturing()) return result;
     const std::lock_guard<std::shared_mutex> lock(mutex_);
-    const auto found = std::find_if(streams_.begin(), streams_.end(), [stream](const Capture& capture) { return capture.stream == stream; });
+    const auto found = std::find_if(streams_.begin(), streams_.end(), [stream, before](const Capture& capture) { return capture.stream == stream && capture.number <= before; });
     if (found != streams_.end()) streams_.erase(found);
     count();
     return result;
   }
 
-  /// The context has died, and its captures with it: nobody will end them.
-  void forget(CUcontext context) {
-    if (context != nullptr) forget_if([context](const Capture& capture) { return capture.context == context; });
+  /// The captures that have begun so far.
+  std::uint64_t mark() const { return begun_.load(std::memory_order_acquire); }
+  /// The context has died, and its captures with it: nobody will end them. `before`: the mark() before it did; its handle may have come again.
+  void forget(CUcontext context, std::uint64_t before) {
+    if (context != nullptr) forget_if([context, before](const Capture& capture) { return capture.context == context && capture.number <= before; });
   }
   /// The thread is over, and the default streams that were its own.
   void forget_thread(std::uint64_t thread) {
@@ -140,6 +144,7 @@ class CaptureGate {
     std::uint64_t thread;
     CUstreamCaptureMode mode;
     pthread_t begun_by;  ///< a later thread that has the same is taken for it, and waits for less
+    std::uint64_t number;
   };
 
   static constexpr std::uint64_t kSynchronisingBound_ns = 1'000'000'000;
@@ -176,6 +181,7 @@ class CaptureGate {
   std::array<Joined, 32> joined_{};  ///< streams that were made to wait while something captured
   std::ptrdiff_t joined_count_ = 0;
   bool is_everywhere_ = false;       ///< so was one whose context is not known, or there were too many
+  std::atomic<std::uint64_t> begun_{0};
   std::atomic<std::size_t> active_{0};
 };
 

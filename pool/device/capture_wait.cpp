@@ -58,9 +58,15 @@ FenceResult DevicePool::wait_by_freeing(CUcontext asking, Fence& others) {
   FenceResult result{others.record(device_, asking, nullptr, awaited).answer, {}};
   std::vector<FencePoint> points;
   if (result.answer == FenceAnswer::done && !services.contexts.pin_all(points)) result.answer = FenceAnswer::impossible;
+  const auto is_awaited = [&](const FencePoint& point) { return std::find(awaited.begin(), awaited.end(), point.home->registered.context) != awaited.end(); };
+  const auto others_begin = std::partition(points.begin(), points.end(), is_awaited);  // pinned: what is asked does not change
+  for (auto point = others_begin; point != points.end(); ++point) {  // nobody who ends one of these waits for the awaited work
+    services.contexts.unpin(point->home);
+    services.contexts.give_back(*point);
+  }
+  points.erase(others_begin, points.end());
   for (std::size_t i = 0; i < points.size() && result.answer == FenceAnswer::done; ++i) {
-    const CUcontext context = points[i].home->registered.context;  // pinned: it does not change
-    if (std::find(awaited.begin(), awaited.end(), context) == awaited.end()) continue;
+    const CUcontext context = points[i].home->registered.context;
     DeviceState& device = points[i].home->device;
     const FenceResult one = judge(device, context, free_a_block(device, context), context == asking);
     result.answer = one.answer;

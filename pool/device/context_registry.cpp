@@ -55,18 +55,24 @@ bool has_room(std::vector<FencePoint>& points, std::size_t count) noexcept {
 }
 }  // namespace
 
-bool ContextRegistry::pin_all(std::vector<FencePoint>& points, const DeviceState* only, CUcontext also) noexcept {
-  const auto is_wanted = [only, also](const ContextPool* home) {
-    return only == nullptr || &home->device == only || (also != nullptr && home->registered.context == also);
-  };
+bool ContextRegistry::is_wanted(const ContextPool& home, const DeviceState* only, CUcontext also) {
+  return only == nullptr || &home.device == only || (also != nullptr && home.registered.context == also);
+}
+
+bool ContextRegistry::pin_all(std::vector<FencePoint>& points, const DeviceState* only, CUcontext also, Ending ending) noexcept {
   const MutexLock lock(mutex_);
   points.clear();
   for (const ContextPool* home : homes_)
-    if (is_wanted(home) && home->registered.ending) return false;
+    if (ending == Ending::refused && is_wanted(*home, only, also) && home->registered.ending) return false;
   if (!has_room(points, homes_.size())) return false;
   for (ContextPool* home : homes_)
-    if (is_wanted(home)) points.push_back(pinned_point(home));
+    if (is_wanted(*home, only, also) && !home->registered.ending) points.push_back(pinned_point(home));
   return true;
+}
+
+bool ContextRegistry::has_ending(const DeviceState* only, CUcontext also) {
+  const MutexLock lock(mutex_);
+  return std::any_of(homes_.begin(), homes_.end(), [&](const ContextPool* home) { return is_wanted(*home, only, also) && home->registered.ending; });
 }
 
 bool ContextRegistry::pin_one(ContextPool* home, CUcontext context, std::vector<FencePoint>& points) noexcept {
@@ -126,6 +132,11 @@ bool ContextRegistry::begin_end(ContextPool* home) {
 bool ContextRegistry::pinned(ContextPool* home) {
   const MutexLock lock(mutex_);
   return home->registered.pins != 0;
+}
+
+bool ContextRegistry::is_ending(CUcontext context) {
+  const MutexLock lock(mutex_);
+  return std::any_of(homes_.begin(), homes_.end(), [context](const ContextPool* home) { return home->registered.context == context && home->registered.ending; });
 }
 
 void ContextRegistry::finish_end(ContextPool* home, bool gone) {

@@ -46,9 +46,12 @@ class ContextRegistry {
   Pin pin(ContextPool* home, CUcontext context);
   void unpin(ContextPool* home);
 
+  enum class Ending : std::uint8_t { refused, left_out };
   /// Pins every context (`only`: every one of that device, and `also`) and gives each a point with an idle event or null. False, with
-  /// nothing pinned, while one of them is ending, or where host memory is out.
-  bool pin_all(std::vector<FencePoint>& points, const DeviceState* only = nullptr, CUcontext also = nullptr) noexcept;
+  /// nothing pinned, while one of them is ending (`left_out`: those are without a point, and nothing is said), or where host memory is out.
+  bool pin_all(std::vector<FencePoint>& points, const DeviceState* only = nullptr, CUcontext also = nullptr, Ending ending = Ending::refused) noexcept;
+  /// Is one of the same contexts ending?
+  bool has_ending(const DeviceState* only = nullptr, CUcontext also = nullptr);
   /// The same for one context: false also when `home` is not (or no longer) its pool.
   bool pin_one(ContextPool* home, CUcontext context, std::vector<FencePoint>& points) noexcept;
   void unpin_all(const std::vector<FencePoint>& points);
@@ -62,10 +65,12 @@ class ContextRegistry {
   /// Nobody can pin `home` any more. False when somebody else is ending it.
   bool begin_end(ContextPool* home);
   bool pinned(ContextPool* home);
+  bool is_ending(CUcontext context);
   /// The context is gone (forget it) or survived.
   void finish_end(ContextPool* home, bool gone);
 
  private:
+  static bool is_wanted(const ContextPool& home, const DeviceState* only, CUcontext also);
   FencePoint pinned_point(ContextPool* home) CUPOOL_REQUIRES(mutex_);
 
   Mutex mutex_;

@@ -62,6 +62,9 @@ Error DevicePool::close_epoch(CUcontext asking, bool inside_free) {
   return result.error;
 }
 
+/// Is there something without an event that may get one, if not at this moment?
+bool DevicePool::may_record() { return !deferred_.batch_is_empty() && !device_.services.cannot_record.load(std::memory_order_relaxed) && !capturing(); }
+
 /// Looks at the oldest epoch, and retires it when its fence is done: true. `may_wait`: waits without end where that is safe: for the oldest, or
 /// where that was closed late for the first that was not. Its events cover the work of the older ones.
 bool DevicePool::retire_oldest(CUcontext asking, bool may_wait, Error* error) {
@@ -213,8 +216,12 @@ FenceResult DevicePool::synchronise_reachable(CUcontext asking, bool everywhere)
     // Not cuCtxSynchronize: it ends a capture that another thread begins meanwhile. Events are recorded under the gate.
     Fence fence;
     FenceResult result = fence.record(device_, asking, only);
+    // While a context ends nobody knows of its work, but the others' is waited for all the same: the program may look at its results.
+    const bool is_partial = result.answer == FenceAnswer::impossible && result.error.code == CUDA_SUCCESS && device_.services.contexts.has_ending(only);
+    if (is_partial) result = fence.record(device_, asking, only, {}, ContextRegistry::Ending::left_out);
     if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) result = fence.wait(device_, nullptr, asking);
     fence.clear(device_.services.contexts);
+    if (is_partial && result.answer == FenceAnswer::done) result.answer = FenceAnswer::impossible;
     if (result.answer != FenceAnswer::unsupported) return result;
   }
   return synchronise_contexts(device_, asking, only);

@@ -65,12 +65,12 @@ FenceResult Fence::wait_on_device(DeviceState& device, CUcontext context, CUstre
   return judged;
 }
 
-FenceResult Fence::record(DeviceState& device, CUcontext asking, const DeviceState* only, std::span<const CUcontext> awaited) {
+FenceResult Fence::record(DeviceState& device, CUcontext asking, const DeviceState* only, std::span<const CUcontext> awaited, ContextRegistry::Ending ending) {
   PoolServices& services = device.services;
   const bool cannot_record = services.cannot_record.load(std::memory_order_relaxed);  // the driver may lack the call itself
   if (cannot_record && awaited.empty()) return {FenceAnswer::unsupported, {}};
   const CaptureGate::Pass pass(services.gate);
-  if ((!pass.allowed() && awaited.empty()) || !services.contexts.pin_all(points_, only)) return {FenceAnswer::impossible, {}};
+  if ((!pass.allowed() && awaited.empty()) || !services.contexts.pin_all(points_, only, nullptr, ending)) return {FenceAnswer::impossible, {}};
   FenceResult result{FenceAnswer::done, {}};
   for (FencePoint& point : points_) {
     const CUcontext context = point.home->registered.context;  // pinned: it does not change
@@ -215,14 +215,19 @@ FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const De
   CUcontext calling = nullptr;
   if (only != nullptr && device.driver.cuCtxGetCurrent(&calling) != CUDA_SUCCESS) calling = nullptr;
   const CaptureGate::Synchronising synchronising(services.gate);
-  if (!synchronising.allowed() || !services.contexts.pin_all(points, only, calling)) return {FenceAnswer::impossible, {}};
-  FenceResult result{FenceAnswer::done, {}};
+  if (!synchronising.allowed() || !services.contexts.pin_all(points, only, calling, ContextRegistry::Ending::left_out)) return {FenceAnswer::impossible, {}};
+  services.contexts.unpin_all(points);  // each is pinned at its turn: nobody who ends another waits for this one's work
+  FenceResult result{services.contexts.has_ending(only, calling) ? FenceAnswer::impossible : FenceAnswer::done, {}};
   for (FencePoint& point : points) {
     if (services.gate.capturing()) {  // a capture waits for us to begin, but not without end
       result.answer = FenceAnswer::impossible;
       break;
     }
-    const CUcontext context = point.home->registered.context;
+    const Pin pin = services.contexts.pin(point.home, point.life);
+    if (pin == Pin::ending) result.answer = FenceAnswer::impossible;
+    if (pin != Pin::held) continue;
+    const Unpinner unpinner(services.contexts, point.home);
+    const CUcontext context = point.home->registered.context;  // pinned: it does not change
     const RelaxedCaptureMode relaxed(device.driver);
     const ScopedContext current(device.driver, context);
     const CUresult code = current.status().ok() ? device.driver.cuCtxSynchronize() : current.status().code();
@@ -233,7 +238,6 @@ FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const De
     if (is_answer) result.error = {code, "cuCtxSynchronize"};
     else if (!is_of_earlier_work(code) && result.answer == FenceAnswer::done && !is_really_gone(device.driver, context, code)) result.answer = FenceAnswer::impossible;  // it may still run
   }
-  services.contexts.unpin_all(points);
   for (FencePoint& point : points) services.contexts.give_back(point);
   return result;
 }

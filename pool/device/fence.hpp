@@ -47,7 +47,9 @@ class Fence {
  public:
   /// Records in every context (`only`: of that device), but for those whose work the caller waits for itself (`awaited`). The gate is held, shared,
   /// meanwhile; while something captures, only where no context takes part in that. Without host memory: impossible.
-  FenceResult record(DeviceState& device, CUcontext asking, const DeviceState* only = nullptr, std::span<const CUcontext> awaited = {});
+  /// `ending`: left out are contexts that end just now, of whose work nothing is known then.
+  FenceResult record(DeviceState& device, CUcontext asking, const DeviceState* only = nullptr, std::span<const CUcontext> awaited = {},
+                     ContextRegistry::Ending ending = ContextRegistry::Ending::refused);
   /// Records behind what `stream` of `context` (the caller's current one) holds now. As record().
   /// `is_private`: a stream of ours that does not block, so that no capture is ever in it. Any other is asked while something captures.
   FenceResult record_on(DeviceState& device, ContextPool& home, CUcontext context, CUstream stream, bool is_private = false);

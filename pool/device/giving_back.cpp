@@ -88,9 +88,8 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
       const std::uint64_t released_bytes = release_free(nullptr, reserved_bytes - keep_bytes, true);
       if (released_bytes != 0) return released_bytes;
     }
-    const bool may_record = !deferred_.batch_is_empty() && !device_.services.cannot_record.load(std::memory_order_relaxed) && !capturing();
     if (may_wait && device_.services.given_back.load(std::memory_order_relaxed) != before) return 1;
-    const bool hopeful = has_idle || deferred_.oldest() != nullptr || has_stamped() || may_record || (may_wait && movers_ != 0);
+    const bool hopeful = has_idle || deferred_.oldest() != nullptr || has_stamped() || may_record() || (may_wait && movers_ != 0);
     if (!hopeful || clock.now_ns() >= until_ns) return 0;
     const MutexUnlock unlocked(device_.lock);
     clock.pause(pause_ns);

@@ -218,8 +218,10 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   if (pool.unpooled_ && !pool.has_waiting_frees() && pool.movers_ == 0 && pool.moves_ == attempt.moves) return nullptr;
   Clock& clock = pool.device_.services.clock;
   const std::uint64_t until_ns = clock.now_ns() + DevicePool::kPollBound_ns;
-  Error error = pool.close_epoch(attempt.context, false);
-  for (std::uint64_t pause_ns = kFirstPause_ns; error.code == CUDA_SUCCESS; pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
+  Error error{};
+  for (std::uint64_t pause_ns = kFirstPause_ns;; pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
+    error = pool.close_epoch(attempt.context, false);  // again: nothing can be recorded while any context ends
+    if (error.code != CUDA_SUCCESS) break;
     bool has_retired = false;
     while (pool.retire_oldest(attempt.context, true, &error) || pool.retire_any_stamped(attempt.context, &error)) has_retired = true;
     if (error.code != CUDA_SUCCESS) break;
@@ -234,7 +236,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     if (!found.ok() || found.value() != nullptr) return found;
     const Epoch* oldest = pool.deferred_.oldest();
     const bool others_move = pool.movers_ != 0 || pool.moves_ != attempt.moves;
-    const bool hopeful = oldest != nullptr || others_move || pool.has_stamped() || pool.release_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes));
+    const bool hopeful = oldest != nullptr || pool.may_record() || others_move || pool.has_stamped() || pool.release_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes));
     const bool in_good_hands = pool.deferred_.is_awaited();  // a thread that natively would have waited as well
     if (!hopeful || (clock.now_ns() >= until_ns && !in_good_hands)) return nullptr;
     const MutexUnlock unlocked(pool.device_.lock);

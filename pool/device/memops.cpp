@@ -78,7 +78,12 @@ void DevicePool::drop_sync_memops(Extent& extent) {
 
 void DevicePool::forget_sync_memops(const Extent& extent) {
   if (!info_of(extent).is_paged || extent.state != ExtentState::live || (extent.flags & kSyncMemopsFlag) == 0) return;
-  for (const std::uint64_t allocation : allocations_under(extent)) paged_memops_.erase(allocation);
+  const DeviceAllocator& allocator = *info_of(extent).allocator;
+  for (std::uint64_t address = extent.address; address < extent.address + extent.bytes;) {  // without memory: the end of a context is booked whatever is out
+    const DeviceAllocator::Span span = allocator.allocation_at(extent, address);
+    paged_memops_.erase(span.begin);
+    address = span.end;
+  }
 }
 
 void DevicePool::clear_region_memops() {

@@ -128,8 +128,8 @@ std::uint64_t PageHeap::release(DeviceState& device, ContextPool&, std::uint64_t
   const std::size_t count = was_loose + count_handles(runs);
   try {  // from here on nothing may fail
     going.reserve(count);
-    promise_loose(count);
     moving_loose_.reserve(moving_loose_.size() + was_loose);
+    promise_loose(count);
   } catch (...) {
     for (const Run& run : runs) give_back(run);
     throw;

@@ -130,7 +130,13 @@ class PoolSet::Impl {
   }
 
   /// An allocation in a context that the calling thread does not remember.
+  /// Twice: the pool that was found may have been that of a context which ended meanwhile, and whose handle this one has.
   Result<CUdeviceptr> allocate_first(CUcontext context, std::size_t bytes, const char* symbol) {
+    const Result<CUdeviceptr> block = allocate_found(context, bytes, symbol);
+    return !block.ok() && block.error().where == device::kStaleContext.where ? allocate_found(context, bytes, symbol) : block;
+  }
+
+  Result<CUdeviceptr> allocate_found(CUcontext context, std::size_t bytes, const char* symbol) {
     const Result<ContextPool*> home = home_of(context);
     if (!home.ok()) return home.error();
     if (home.value() == nullptr) {  // a device that we have no room for: the driver serves it, and its frees are foreign
@@ -393,14 +399,21 @@ void PoolSet::context_seen(CUcontext context, int device) {
   if (DevicePool* pool = impl_->pool_for(device)) pool->context_seen(context);
 }
 
+void PoolSet::await_end_of(CUcontext context) {
+  Clock& clock = impl_->services.clock;
+  const std::uint64_t until_ns = clock.now_ns() + DevicePool::kPollBound_ns;
+  while (impl_->services.contexts.is_ending(context) && clock.now_ns() < until_ns) clock.pause(DevicePool::kTryPause_ns);
+}
+
 CUresult PoolSet::end_context(CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead) {
   ContextPool* home = impl_->services.contexts.find(context);
   const std::uint64_t before = impl_->outside.mark();
+  const std::uint64_t captures_before = impl_->services.gate.mark();
   std::optional<bool> dead;
   const auto is_dead_once = [&] { return dead ? *dead : dead.emplace(is_dead()); };
   const CUresult result = home != nullptr ? home->pool.end_context(home, destroy, is_dead_once) : destroy();
   if (!is_dead_once()) return result;
-  impl_->services.gate.forget(context);
+  impl_->services.gate.forget(context, captures_before);
   std::array<std::pair<OutsideKind, device::OutsideMemory::Entry>, 64> gone;
   for (std::size_t count = gone.size(); count == gone.size();) {
     count = impl_->outside.remove_of(context, before, gone);
@@ -409,7 +422,9 @@ CUresult PoolSet::end_context(CUcontext context, const std::function<CUresult()>
   return result;
 }
 
-void PoolSet::forget_captures(CUcontext context) { impl_->services.gate.forget(context); }
+std::uint64_t PoolSet::captures_begun() const { return impl_->services.gate.mark(); }
+
+void PoolSet::forget_captures(CUcontext context, std::uint64_t before) { impl_->services.gate.forget(context, before); }
 
 void PoolSet::forget_captures_of_thread(std::uint64_t thread) { impl_->services.gate.forget_thread(thread); }
 

@@ -175,8 +175,12 @@ class PoolSet {
   /// Runs `destroy` (the real call that may end `context`) so that no allocation is served from it meanwhile;
   /// when `is_dead()` says so afterwards, everything it held is forgotten without a driver call.
   CUresult end_context(CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead);
-  /// The captures that streams of `context` began are over: it has ended, or is a green context that has.
-  void forget_captures(CUcontext context);
+  /// Waits until nobody here ends a context of this handle: the driver has given it again, and what is still being booked is the old one's.
+  void await_end_of(CUcontext context);
+  /// A mark for forget_captures: those that have begun so far.
+  std::uint64_t captures_begun() const;
+  /// The captures that streams of `context` had begun at the mark are over: it has ended, or is a green context that has.
+  void forget_captures(CUcontext context, std::uint64_t before);
   /// The same for a thread and the default streams that were its own. Calls no driver.
   void forget_captures_of_thread(std::uint64_t thread);
   /// Does any stream of the process capture? Lock-free.

@@ -182,11 +182,11 @@ Result<Extent*> DevicePool::steal(Attempt& attempt) {
       const MutexUnlock unlocked(device_.lock);
       result = best->fence.wait_on_device(device_, attempt.context, stream.handle);
     }
+    const bool is_over = result.error.code == CUDA_SUCCESS && (result.answer == FenceAnswer::done || best->free_bytes() == 0);
+    if (is_over) attempt.request.lane = lane_for(home, stream);  // it may have gone to another stream meanwhile; a busy stamp survives that
     best->busy = false;
     if (result.error.code != CUDA_SUCCESS) return result.error;
-    if (result.answer != FenceAnswer::done && best->free_bytes() != 0) return nullptr;
-    attempt.request.lane = lane_for(home, stream);  // it may have gone to another stream meanwhile
-    if (attempt.request.lane == 0) return nullptr;
+    if (!is_over || attempt.request.lane == 0) return nullptr;
     end_stamped(home, best, attempt.request.lane);
   }
 }

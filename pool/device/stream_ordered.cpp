@@ -137,7 +137,8 @@ void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool on
   }
   const Unpinner unpinner(device_.services.contexts, &home);
   Batch holes;
-  drain_lane(home, entry->lane, holes);
+  const std::uint32_t lane = entry->lane;
+  drain_lane(home, lane, holes);
   if (holes.first == nullptr) return;  // all of it has events already
   Epoch* const epoch = deferred_.close(holes);
   if (epoch == nullptr) return deferred_.batch().prepend(holes);  // host memory is out
@@ -150,10 +151,17 @@ void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool on
   }
   if (StreamLanes::Entry* left = home.streams.entry(identity)) left->busy = false;
   epoch->busy = false;
+  if (result.answer != FenceAnswer::done && (only_own_events || capturing())) return return_holes(home, lane, deferred_.finish(epoch));
   if (result.answer != FenceAnswer::done) return deferred_.reopen(epoch);
   epoch->recorded = true;
   epoch->stream = identity;
   epoch->home = &home;
+}
+
+/// What was drained is in its lane again.
+void DevicePool::return_holes(ContextPool& home, std::uint32_t lane, const Batch& holes) {
+  device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(holes.bytes));
+  for (Extent* extent = holes.first; extent != nullptr;) home.pooled->recycle_in_lane(device_, std::exchange(extent, extent->bin_next), lane);
 }
 
 /// What a stream freed needs no event for it, wherever it is by now: back into its lane. True when there was any.
@@ -173,8 +181,7 @@ bool DevicePool::take_own_epochs(ContextPool& home, StreamName stream) {
     if (lane == 0) return is_more;
     epoch->fence.clear(device_.services.contexts);
     const Batch holes = deferred_.finish(epoch);
-    device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(holes.bytes));
-    for (Extent* extent = holes.first; extent != nullptr;) home.pooled->recycle_in_lane(device_, std::exchange(extent, extent->bin_next), lane);
+    return_holes(home, lane, holes);
     is_more = is_more || holes.first != nullptr;
   }
   return is_more;
@@ -221,6 +228,12 @@ void DevicePool::drain_lanes(bool only_own_events) {
   }
 }
 
+/// Their events outlive the stream, and its handle may come again.
+void DevicePool::forget_stamps_of(ContextPool& home, std::uint64_t identity) {
+  for (StampedFree& stamped : home.streams.stamped())
+    if (stamped.identity == identity) stamped.identity = 0;
+}
+
 void DevicePool::stream_ending(std::uint64_t identity) {
   {
     const MutexLock lock(device_.lock);
@@ -235,6 +248,7 @@ void DevicePool::stream_ending(std::uint64_t identity) {
       if (i >= homes_.size()) return;
       home = homes_[i].get();
       if (home->streams.entry(identity) != nullptr) context = home->context;
+      else forget_stamps_of(*home, identity);  // a free in somebody's capture needs no lane
     }
     if (context != nullptr) stream_ending(home, context, identity);
   }
@@ -257,8 +271,7 @@ void DevicePool::stream_ending(ContextPool* home, CUcontext context, std::uint64
     home->pooled->remove_lane(lane);
   }
   static_cast<void>(close_epoch(context, false));  // now, while the stream is there to be covered
-  for (StampedFree& stamped : home->streams.stamped())
-    if (stamped.identity == identity) stamped.identity = 0;  // its event outlives it
+  forget_stamps_of(*home, identity);
   deferred_.forget_stream(identity);
 }
 

@@ -144,9 +144,11 @@ TEST_CASE("a capture that only a thread could end is over with the thread, and o
 TEST_CASE("captures of a context are over with it") {
   Rig rig;
   Capture first(rig, new_stream());
-  rig.pools().forget_captures(nullptr);
+  rig.pools().forget_captures(nullptr, rig.pools().captures_begun());
   CHECK(rig.pools().capturing());
-  rig.pools().forget_captures(rig.context());
+  rig.pools().forget_captures(rig.context(), rig.pools().captures_begun() - 1);  // it has begun since
+  CHECK(rig.pools().capturing());
+  rig.pools().forget_captures(rig.context(), rig.pools().captures_begun());
   CHECK_FALSE(rig.pools().capturing());
   CHECK(first.end() == CUDA_SUCCESS);
 }
@@ -182,4 +184,17 @@ TEST_CASE("where frees synchronise, one that fell into a capture is served after
   released = 1;
   rig.free(small);
   CHECK(rig.allocate(40 * kMiB) == block);
+}
+
+TEST_CASE("a capture that began in a new stream is not over with the old one of the same handle") {
+  Rig rig;
+  const CUstream stream = new_stream();
+  const auto begin = [&] { return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED); };
+  const auto never = [] { return false; };
+  // What a destroyed stream runs; before it is booked another thread has a new stream of that handle, and captures.
+  rig.pools().end_capture(stream, [&] { return rig.pools().begin_capture(stream, std::cref(begin), CU_STREAM_CAPTURE_MODE_RELAXED); }, never);
+  CHECK(rig.pools().capturing());
+  CUgraph graph = nullptr;
+  CHECK(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, never) == CUDA_SUCCESS);
+  CHECK_FALSE(rig.pools().capturing());
 }

@@ -171,66 +171,6 @@ TEST_CASE("ending a context waits for the thread that is in the driver with it")
   CHECK(now(rig.counters().reserved_bytes) == 0);
 }
 
-namespace {
-CUresult (*g_is_capturing)(CUstream, CUstreamCaptureStatus*) = nullptr;
-CUstream g_slow_stream = nullptr;
-
-CUresult is_capturing_slowly(CUstream stream, CUstreamCaptureStatus* status) {
-  if (stream != g_slow_stream) return g_is_capturing(stream, status);
-  g_inside.store(true);
-  while (!g_may_leave.load()) std::this_thread::yield();
-  const CUresult code = g_is_capturing(stream, status);
-  g_inside.store(false);
-  return code;
-}
-}  // namespace
-
-TEST_CASE("ending a context waits for the thread that asks about a stream of it") {
-  g_inside.store(false);
-  g_may_leave.store(false);
-  ReleasingClock clock;
-  RigOptions options;
-  options.clock = &clock;
-  options.patch = [](DriverApi& api) {
-    g_is_capturing = api.cuStreamIsCapturing;
-    api.cuStreamIsCapturing = &is_capturing_slowly;
-  };
-  Rig rig(options);
-  const CUcontext second = create(rig, 0);
-  CUstream stream = nullptr;
-  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  const StreamName name{stream, reinterpret_cast<std::uintptr_t>(stream)};
-  const Result<CUdeviceptr> block = rig.pools().allocate_on(second, kMiB, name, 1, "cuMemAllocAsync");
-  REQUIRE(block.ok());
-  REQUIRE(rig.pools().free_on(block.value(), second, name).outcome == FreeOutcome::freed);
-  rig.use(0);
-  CUstream capturing = nullptr;
-  REQUIRE(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  REQUIRE(rig.pools().begin_capture(capturing, [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED); }, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
-  g_slow_stream = stream;
-  std::thread other([&rig] {
-    cuCtxSetCurrent(rig.context());
-    rig.pools().trim();
-  });
-  while (!g_inside.load()) std::this_thread::yield();
-  bool inside_at_end = true;
-  const CUresult ended = rig.pools().end_context(
-      second,
-      [&] {
-        inside_at_end = g_inside.load();
-        g_may_leave.store(true);
-        return cuCtxDestroy_v2(second);
-      },
-      [] { return true; });
-  other.join();
-  g_slow_stream = nullptr;
-  CHECK(ended == CUDA_SUCCESS);
-  CHECK_FALSE(inside_at_end);
-  CUgraph graph = nullptr;
-  CHECK(rig.pools().end_capture(capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) == CUDA_SUCCESS);
-  CHECK(rig.pools().check() == "");
-}
-
 TEST_CASE("nobody is in the driver with a context while it is being ended") {
   Rig rig;
   rig.expect_violations();

@@ -1,0 +1,235 @@
+// While one thread ends a context others free, allocate, capture and make contexts of the same handle.
+#include <atomic>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+std::atomic<bool> g_inside{false};
+std::atomic<bool> g_may_leave{false};
+
+CUcontext create(Rig& rig, int device) {
+  CUcontext context = nullptr;
+  REQUIRE(cuCtxCreate_v2(&context, 0, device) == CUDA_SUCCESS);
+  rig.pools().context_seen(context, device);
+  return context;
+}
+
+/// Lets a slow call go on once the pool waits for it.
+class ReleasingClock final : public Clock {
+ public:
+  std::uint64_t now_ns() const override { return cusim_now_ns(); }
+  void pause(std::uint64_t duration_ns) override {
+    g_may_leave.store(true);
+    cusim_advance_ns(duration_ns);
+    std::this_thread::yield();
+  }
+};
+}  // namespace
+
+namespace {
+CUresult (*g_is_capturing)(CUstream, CUstreamCaptureStatus*) = nullptr;
+CUstream g_slow_stream = nullptr;
+
+CUresult is_capturing_slowly(CUstream stream, CUstreamCaptureStatus* status) {
+  if (stream != g_slow_stream) return g_is_capturing(stream, status);
+  g_inside.store(true);
+  while (!g_may_leave.load()) std::this_thread::yield();
+  const CUresult code = g_is_capturing(stream, status);
+  g_inside.store(false);
+  return code;
+}
+}  // namespace
+
+TEST_CASE("ending a context waits for the thread that asks about a stream of it") {
+  g_inside.store(false);
+  g_may_leave.store(false);
+  ReleasingClock clock;
+  RigOptions options;
+  options.clock = &clock;
+  options.patch = [](DriverApi& api) {
+    g_is_capturing = api.cuStreamIsCapturing;
+    api.cuStreamIsCapturing = &is_capturing_slowly;
+  };
+  Rig rig(options);
+  const CUcontext second = create(rig, 0);
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  const StreamName name{stream, reinterpret_cast<std::uintptr_t>(stream)};
+  const Result<CUdeviceptr> block = rig.pools().allocate_on(second, kMiB, name, 1, "cuMemAllocAsync");
+  REQUIRE(block.ok());
+  REQUIRE(rig.pools().free_on(block.value(), second, name).outcome == FreeOutcome::freed);
+  rig.use(0);
+  CUstream capturing = nullptr;
+  REQUIRE(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().begin_capture(capturing, [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED); }, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  g_slow_stream = stream;
+  std::thread other([&rig] {
+    cuCtxSetCurrent(rig.context());
+    rig.pools().trim();
+  });
+  while (!g_inside.load()) std::this_thread::yield();
+  bool inside_at_end = true;
+  const CUresult ended = rig.pools().end_context(
+      second,
+      [&] {
+        inside_at_end = g_inside.load();
+        g_may_leave.store(true);
+        return cuCtxDestroy_v2(second);
+      },
+      [] { return true; });
+  other.join();
+  g_slow_stream = nullptr;
+  CHECK(ended == CUDA_SUCCESS);
+  CHECK_FALSE(inside_at_end);
+  CUgraph graph = nullptr;
+  CHECK(rig.pools().end_capture(capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("while a context ends an allocation in another waits for what was just freed, and is served after that") {
+  g_may_leave.store(false);
+  ReleasingClock clock;
+  RigOptions options;
+  options.clock = &clock;
+  options.pool.limit.all = config::parse_amount("64MiB");
+  Rig rig(options);
+  const CUdeviceptr block = rig.allocate(40 * kMiB);
+  const CUcontext second = create(rig, 0);
+  std::thread other;
+  std::atomic<bool> is_done{false};
+  CUresult code = CUDA_ERROR_UNKNOWN;
+  const auto end = [&] {
+    other = std::thread([&] {
+      cuCtxSetCurrent(rig.context());
+      rig.pools().free(block);
+      code = rig.pools().allocate(rig.context(), 40 * kMiB, "cuMemAlloc_v2").code();
+      is_done.store(true);
+    });
+    while (!g_may_leave.load() && !is_done.load()) std::this_thread::yield();
+    return cuCtxDestroy_v2(second);
+  };
+  CHECK(rig.pools().end_context(second, end, [] { return true; }) == CUDA_SUCCESS);
+  other.join();
+  CHECK(code == CUDA_SUCCESS);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("a synchronising free waits for its own context's work also while another context ends") {
+  const char* version = GENERATE("13000", "12000");  // with events that cover a context, and without
+  RigOptions options;
+  options.pool.free = config::FreeMode::sync;
+  options.driver_version = version;
+  Rig rig(options);
+  const CUdeviceptr block = rig.allocate(4 * kMiB);
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_spin(stream, 5'000'000) == CUDA_SUCCESS);
+  const CUcontext second = create(rig, 0);
+  std::uint64_t after_ns = 0;
+  const auto end = [&] {
+    rig.use(0);
+    rig.free(block);
+    after_ns = cusim_now_ns();
+    return cuCtxDestroy_v2(second);
+  };
+  CHECK(rig.pools().end_context(second, end, [] { return true; }) == CUDA_SUCCESS);
+  CHECK(after_ns >= 5'000'000);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("a capture that begins in the next context of the same handle outlives the end of the one before") {
+  cusim_configure("REUSE_HANDLES", "1");
+  Rig rig;
+  const CUcontext second = create(rig, 0);
+  CUstream stream = nullptr;
+  const auto is_dead = [&] {
+    CUcontext next = nullptr;  // another thread's: the driver has given the handle again
+    REQUIRE(cuCtxCreate_v2(&next, 0, 0) == CUDA_SUCCESS);
+    REQUIRE(next == second);
+    REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    REQUIRE(rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED); }, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+    return true;
+  };
+  CHECK(rig.pools().end_context(second, [&] { return cuCtxDestroy_v2(second); }, is_dead) == CUDA_SUCCESS);
+  CHECK(rig.pools().capturing());
+  CUgraph graph = nullptr;
+  CHECK(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  cusim_configure("REUSE_HANDLES", nullptr);
+}
+
+TEST_CASE("an allocation in a new context that waited for the end of the old one of the same handle is served") {
+  g_may_leave.store(false);
+  cusim_configure("REUSE_HANDLES", "1");
+  ReleasingClock clock;
+  RigOptions options;
+  options.clock = &clock;
+  Rig rig(options);
+  const CUcontext second = create(rig, 0);
+  std::thread other;
+  CUresult code = CUDA_ERROR_UNKNOWN;
+  const auto is_dead = [&] {
+    CUcontext next = nullptr;
+    REQUIRE(cuCtxCreate_v2(&next, 0, 0) == CUDA_SUCCESS);
+    REQUIRE(next == second);
+    g_may_leave.store(false);
+    other = std::thread([&] {
+      cuCtxSetCurrent(next);
+      code = rig.pools().allocate(next, kMiB, "cuMemAlloc_v2").code();
+      g_may_leave.store(true);  // or it has been answered
+    });
+    while (!g_may_leave.load()) std::this_thread::yield();
+    return true;
+  };
+  CHECK(rig.pools().end_context(second, [&] { return cuCtxDestroy_v2(second); }, is_dead) == CUDA_SUCCESS);
+  other.join();
+  CHECK(code == CUDA_SUCCESS);
+  cusim_configure("REUSE_HANDLES", nullptr);
+}
+
+TEST_CASE("who frees in a capture and waits for one context keeps no other from ending") {
+  g_inside.store(false);
+  g_may_leave.store(false);
+  ReleasingClock clock;
+  RigOptions options;
+  options.clock = &clock;
+  options.patch = [](DriverApi& api) {
+    api.cuMemFree_v2 = [](CUdeviceptr address) {
+      g_inside.store(true);
+      while (!g_may_leave.load()) std::this_thread::yield();
+      const CUresult result = cuMemFree_v2(address);
+      g_inside.store(false);
+      return result;
+    };
+  };
+  Rig rig(options);
+  const CUdeviceptr block = rig.allocate(4 * kMiB);
+  const CUcontext second = create(rig, 0);
+  rig.use(0);
+  CUstream capturing = nullptr;
+  REQUIRE(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().begin_capture(capturing, [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED); }, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  std::thread other([&] {
+    cuCtxSetCurrent(rig.context());
+    rig.pools().free(block);
+  });
+  while (!g_inside.load()) std::this_thread::yield();
+  bool inside_at_end = false;
+  rig.pools().end_context(
+      second,
+      [&] {
+        inside_at_end = g_inside.load();
+        return cuCtxDestroy_v2(second);
+      },
+      [] { return true; });
+  CHECK(inside_at_end);  // nobody had to pause for it
+  g_may_leave.store(true);
+  other.join();
+  CUgraph graph = nullptr;
+  CHECK(rig.pools().end_capture(capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+}
