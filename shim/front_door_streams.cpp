@@ -212,8 +212,10 @@ CUresult create_mempool(const Real<CUresult(CUmemoryPool*, const CUmemPoolProps*
 }
 
 CUresult destroy_mempool(const Real<CUresult(CUmemoryPool)>& real, CUmemoryPool pool) {
+  MempoolBook& mempools = process().mempools;
+  const std::optional<Mempool> was = mempools.known(pool);
   const CUresult result = real(pool);
-  if (result == CUDA_SUCCESS) process().mempools.destroyed(pool);
+  if (result == CUDA_SUCCESS) mempools.destroyed(pool, was);
   return result;
 }
 

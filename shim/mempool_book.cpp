@@ -98,14 +98,21 @@ void MempoolBook::device_reset(int device) {
   if (device >= 0 && static_cast<std::size_t>(device) < current_.size()) current_[static_cast<std::size_t>(device)].store(0, std::memory_order_release);
 }
 
-void MempoolBook::destroyed(CUmemoryPool handle) {
+std::optional<Mempool> MempoolBook::known(CUmemoryPool handle) {
   const std::lock_guard lock(mutex_);
   const auto found = served_.find(handle);
-  if (found != served_.end() && found->second.index != kDefault) {
-    std::atomic<std::uint8_t>& current = current_[static_cast<std::size_t>(found->second.device)];
+  return found != served_.end() ? std::optional(found->second) : std::nullopt;
+}
+
+void MempoolBook::destroyed(CUmemoryPool handle, std::optional<Mempool> was) {
+  const std::lock_guard lock(mutex_);
+  if (was && was->index != kDefault) {
+    std::atomic<std::uint8_t>& current = current_[static_cast<std::size_t>(was->device)];
     // The driver falls back to the default pool (CUDA Driver API 13.0, cuMemPoolDestroy).
-    if (current.load(std::memory_order_relaxed) == found->second.index + 1) current.store(kDefault + 1, std::memory_order_release);
-    retired_.emplace_back(handle, found->second);
+    if (current.load(std::memory_order_relaxed) == was->index + 1) current.store(kDefault + 1, std::memory_order_release);
+    const auto found = served_.find(handle);
+    if (found == served_.end() || found->second.device != was->device || found->second.index != was->index) return;  // a new pool's
+    retired_.emplace_back(handle, *was);
     served_.erase(found);
     changed();
     return;

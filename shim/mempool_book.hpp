@@ -44,7 +44,10 @@ class MempoolBook {
   void set_current(int device, CUmemoryPool handle);
   /// The program made a pool. `unused(index)`: nothing that was served under it lives. False when it stays the driver's.
   template <class Unused> bool created(CUmemoryPool handle, const CUmemPoolProps& properties, Unused&& unused);
-  void destroyed(CUmemoryPool handle);
+  /// What `handle` is now, without a question to the driver: for destroyed(), before the driver's part of it.
+  std::optional<Mempool> known(CUmemoryPool handle);
+  /// The program has destroyed `handle`, which was `was`; the driver may have given the handle to a new pool since.
+  void destroyed(CUmemoryPool handle, std::optional<Mempool> was);
   /// The primary context of `device` has ended: the driver is asked again what the device's pools are. [?] whether they are the same.
   void device_reset(int device);
 
@@ -73,6 +76,7 @@ template <class Unused> bool MempoolBook::created(CUmemoryPool handle, const CUm
     for (const auto& [other, mempool] : served_) taken = taken || (mempool.device == device && mempool.index == index);
     if (taken) continue;
     std::erase_if(retired_, [&](const auto& one) { return one.second.device == device && one.second.index == index; });
+    if (const auto old = served_.find(handle); old != served_.end()) retired_.emplace_back(handle, old->second);  // destroyed, and not booked yet
     served_[handle] = {device, index};
     changed();
     return true;

@@ -69,7 +69,7 @@ TEST_CASE("a pool that was destroyed is not remembered, and its handle may be an
   REQUIRE(book.created(pool(5), plain_on(0), none_in_use));
   CHECK(is(book.find(pool(5)), 0, 2));
   CHECK(is(book.find(pool(5)), 0, 2));
-  book.destroyed(pool(5));
+  book.destroyed(pool(5), book.known(pool(5)));
   CHECK_FALSE(book.find(pool(5)));
   REQUIRE(book.created(pool(5), plain_on(1), none_in_use));
   CHECK(is(book.find(pool(5)), 1, 2));
@@ -82,7 +82,7 @@ TEST_CASE("a pool that was the driver's is found when it is made again as one th
   shared.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   CHECK_FALSE(book.created(pool(6), shared, none_in_use));
   CHECK_FALSE(book.find(pool(6)));
-  book.destroyed(pool(6));
+  book.destroyed(pool(6), book.known(pool(6)));
   REQUIRE(book.created(pool(6), plain_on(0), none_in_use));
   CHECK(is(book.find(pool(6)), 0, 2));
 }
@@ -128,4 +128,18 @@ TEST_CASE("a pool that the thread knows is found while the book is locked") {
   };
   REQUIRE(book.created(pool(9), plain_on(0), look_inside));
   CHECK(found);
+}
+
+TEST_CASE("a pool that is made with the handle of one whose end is being booked stays") {
+  const DriverApi api = driver();
+  MempoolBook book(api);
+  REQUIRE(book.created(pool(5), plain_on(0), none_in_use));
+  const std::optional<Mempool> was = book.known(pool(5));
+  CHECK(is(was, 0, 2));
+  REQUIRE(book.created(pool(5), plain_on(0), none_in_use));  // the driver has destroyed the first, and another thread made this one
+  book.set_current(0, pool(5));
+  book.destroyed(pool(5), was);
+  CHECK(is(book.find(pool(5)), 0, 3));
+  CHECK(book.current(0) == 3);
+  CHECK(book.handle({0, 2}) == pool(5));  // blocks of the first may live on
 }
