@@ -216,8 +216,9 @@ FenceResult DevicePool::synchronise_reachable(CUcontext asking, bool everywhere)
     // Not cuCtxSynchronize: it ends a capture that another thread begins meanwhile. Events are recorded under the gate.
     Fence fence;
     FenceResult result = fence.record(device_, asking, only);
-    // While a context ends nobody knows of its work, but the others' is waited for all the same: the program may look at its results.
-    const bool is_partial = result.answer == FenceAnswer::impossible && result.error.code == CUDA_SUCCESS && device_.services.contexts.has_ending(only);
+    // While a context ends nobody knows of its work, but the others' is waited for all the same: the program may look at its results. Tried whatever
+    // the reason was: asked for it, the end might be over by now.
+    const bool is_partial = result.answer == FenceAnswer::impossible && result.error.code == CUDA_SUCCESS;
     if (is_partial) result = fence.record(device_, asking, only, {}, ContextRegistry::Ending::left_out);
     if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) result = fence.wait(device_, nullptr, asking);
     fence.clear(device_.services.contexts);

@@ -82,7 +82,6 @@ class DevicePool {
                           std::uint16_t thread, MagazineUser user, Error* answer);
   /// `user`: of `context`, or null.
   FreeOutcome free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, MagazineUser* user, Error* answer);
-  void forget_stamps_of(ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
   void stream_ending(ContextPool* home, CUcontext context, std::uint64_t identity);
   void stream_ending(std::uint64_t identity);  ///< of whichever context
   void streams_ending(ContextPool* home, CUcontext context);  ///< any of them
@@ -229,6 +228,7 @@ class DevicePool {
   FreeOutcome free_in_lane(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread)
       CUPOOL_REQUIRES(device_.lock);
   std::uint32_t lane_for(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
+  void forget_stamps_of(ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
   void return_holes(ContextPool& home, std::uint32_t lane, const Batch& holes) CUPOOL_REQUIRES(device_.lock);
   void drain_lane(ContextPool& home, std::uint32_t lane, Batch& batch) CUPOOL_REQUIRES(device_.lock);
   void drain_stream(ContextPool& home, std::uint64_t identity, bool only_own_events) CUPOOL_REQUIRES(device_.lock);

@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "tests/conformance/rig.hpp"
+#include "tests/unit/device/ending.hpp"
 
 using namespace cupool;
 using namespace cupool::test;
@@ -12,13 +12,6 @@ using namespace cupool::test;
 namespace {
 CUresult destroy(Rig& rig, CUcontext context) {
   return rig.pools().end_context(context, [&] { return cuCtxDestroy_v2(context); }, [] { return true; });
-}
-
-CUcontext create(Rig& rig, int device) {
-  CUcontext context = nullptr;
-  REQUIRE(cuCtxCreate_v2(&context, 0, device) == CUDA_SUCCESS);
-  rig.pools().context_seen(context, device);
-  return context;
 }
 }  // namespace
 
@@ -121,9 +114,6 @@ TEST_CASE("a context that survives its release keeps everything") {
 }
 
 namespace {
-std::atomic<bool> g_inside{false};
-std::atomic<bool> g_may_leave{false};
-
 CUresult slow_alloc(CUdeviceptr* address, std::size_t bytes) {
   g_inside.store(true);
   while (!g_may_leave.load()) std::this_thread::yield();
@@ -131,17 +121,6 @@ CUresult slow_alloc(CUdeviceptr* address, std::size_t bytes) {
   g_inside.store(false);
   return code;
 }
-
-/// Lets the slow call go on once the pool waits for it.
-class ReleasingClock final : public Clock {
- public:
-  std::uint64_t now_ns() const override { return cusim_now_ns(); }
-  void pause(std::uint64_t duration_ns) override {
-    g_may_leave.store(true);
-    cusim_advance_ns(duration_ns);
-    std::this_thread::yield();
-  }
-};
 }  // namespace
 
 TEST_CASE("ending a context waits for the thread that is in the driver with it") {

@@ -4,33 +4,10 @@
 
 #include <catch2/catch.hpp>
 
-#include "tests/conformance/rig.hpp"
+#include "tests/unit/device/ending.hpp"
 
 using namespace cupool;
 using namespace cupool::test;
-
-namespace {
-std::atomic<bool> g_inside{false};
-std::atomic<bool> g_may_leave{false};
-
-CUcontext create(Rig& rig, int device) {
-  CUcontext context = nullptr;
-  REQUIRE(cuCtxCreate_v2(&context, 0, device) == CUDA_SUCCESS);
-  rig.pools().context_seen(context, device);
-  return context;
-}
-
-/// Lets a slow call go on once the pool waits for it.
-class ReleasingClock final : public Clock {
- public:
-  std::uint64_t now_ns() const override { return cusim_now_ns(); }
-  void pause(std::uint64_t duration_ns) override {
-    g_may_leave.store(true);
-    cusim_advance_ns(duration_ns);
-    std::this_thread::yield();
-  }
-};
-}  // namespace
 
 namespace {
 CUresult (*g_is_capturing)(CUstream, CUstreamCaptureStatus*) = nullptr;
