@@ -7,7 +7,6 @@
 #include <string>
 
 #include "pool/core/clock.hpp"
-#include "pool/driver/handles.hpp"
 #include "shim/front_door.hpp"
 #include "shim/log.hpp"
 
@@ -96,7 +95,7 @@ CUdeviceptr SharedBlocks::open_again(const ipc::BlockPlace& place, CUcontext con
 /// Books what the driver has just opened at `region`. On an error it is closed again.
 CUresult SharedBlocks::book_open(CUdeviceptr* out, CUdeviceptr region, const ipc::BlockPlace& place, CUcontext context) {
   ipc::OpenedRegion opened{region, place.region_bytes, context, place.region, 1, 0, 0};
-  const DriverApi& api = driver_.api();
+  const DriverApi& api = api_;
   CUdeviceptr base = 0;
   std::size_t bytes = 0;
   if (api.cuMemGetAddressRange_v2 != nullptr && api.cuMemGetAddressRange_v2(&base, &bytes, region) == CUDA_SUCCESS && base == region)
@@ -163,11 +162,6 @@ bool SharedBlocks::set_sync_memops(CUdeviceptr address, bool on) {
   return imports_.set_sync_memops(address, on);
 }
 
-CUresult SharedBlocks::synchronise(CUcontext context) const {
-  const ScopedContext current(driver_, context);
-  return current.status().ok() ? driver_.cuCtxSynchronize() : current.status().code();
-}
-
 /// Closes in the driver what the table has given up; puts it back when the driver refuses.
 CUresult SharedBlocks::close_region(const CloseCall& real, const ipc::OpenedRegion& region, const ipc::OpenedBlock& block) {
   CUresult result = CUDA_SUCCESS;
@@ -185,30 +179,36 @@ CUresult SharedBlocks::close_region(const CloseCall& real, const ipc::OpenedRegi
   return result;
 }
 
-CUresult SharedBlocks::close(const CloseCall& real, CUdeviceptr address) {
-  ipc::OpenedBlock block;
-  CUcontext context = nullptr;
-  ipc::ImportTable::Close kind = ipc::ImportTable::Close::unknown;
-  {
-    const Lock lock(mutex_);
-    kind = imports_.peek_close(address, block);
-    if (const ipc::OpenedRegion* region = imports_.find_region(address)) context = region->context;
+/// Closes the block at `address` in the table, if it is open there and needs no wait, or only for what was submitted when `waited` was seen.
+/// Else `context` is what to wait for, or null: nothing is open.
+bool SharedBlocks::close_known(CUdeviceptr address, const ipc::OpenedBlock& waited, Closing& closing) {
+  const Lock lock(mutex_);
+  const ipc::ImportTable::Close kind = imports_.peek_close(address, closing.block);
+  closing.context = nullptr;
+  if (kind == ipc::ImportTable::Close::unknown) return false;
+  const bool is_waited_for = waited.buffer_id == closing.block.buffer_id && waited.opens == closing.block.opens;
+  if (kind == ipc::ImportTable::Close::last_of_block && !is_waited_for) {
+    closing.context = imports_.find_region(address)->context;
+    return false;
   }
-  if (kind == ipc::ImportTable::Close::unknown) return real(front_door::kNowhere);
+  closing.region = imports_.close(address);
+  opened_count_.store(imports_.region_count(), std::memory_order_release);
+  return true;
+}
+
+CUresult SharedBlocks::close(const CloseCall& real, CUdeviceptr address) {
+  Closing closing;
+  ipc::OpenedBlock waited;
   CUresult result = CUDA_SUCCESS;
-  if (kind == ipc::ImportTable::Close::last_of_block) {
+  while (!close_known(address, waited, closing)) {
+    if (closing.context == nullptr) return real(front_door::kNowhere);
     // The region stays open: what the driver's close would have waited for [?] is waited for here, because the
     // exporter may use the bytes for something else as soon as it hears of the close.
-    result = synchronise(context);
-    if (is_refusal(result)) return result;
+    result = pools_.wait_for_context(closing.context);
+    if (is_refusal(result) || result == CUDA_ERROR_OUT_OF_MEMORY) return result;
+    waited = closing.block;
   }
-  std::optional<ipc::OpenedRegion> gone;
-  {
-    const Lock lock(mutex_);
-    gone = imports_.close(address);
-    opened_count_.store(imports_.region_count(), std::memory_order_release);
-  }
-  return gone ? close_region(real, *gone, block) : result;
+  return closing.region ? close_region(real, *closing.region, closing.block) : result;
 }
 
 // --- ends

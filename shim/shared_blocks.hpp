@@ -26,7 +26,7 @@ class SharedBlocks {
   using OpenCall = Real<CUresult(CUdeviceptr*, CUipcMemHandle, unsigned)>;
   using CloseCall = Real<CUresult(CUdeviceptr)>;
 
-  SharedBlocks(const DriverApi& api, PoolSet& pools, const ipc::ProcessName& self) : driver_(api, uncounted_), pools_(pools), registry_(self) {}
+  SharedBlocks(const DriverApi& api, PoolSet& pools, const ipc::ProcessName& self) : api_(api), pools_(pools), registry_(self) {}
 
   // --- what this process exports
   /// A handle of ours for the live pooled `block`; the same one as long as it lives. The driver is asked for its region's.
@@ -65,11 +65,15 @@ class SharedBlocks {
   CUresult book_export(CUipcMemHandle* out, const BlockView& block, const ipc::BlockPlace& place);
   CUdeviceptr open_again(const ipc::BlockPlace& place, CUcontext context);
   CUresult book_open(CUdeviceptr* out, CUdeviceptr region, const ipc::BlockPlace& place, CUcontext context);
+  struct Closing {
+    ipc::OpenedBlock block;                   ///< the one at the address
+    CUcontext context = nullptr;              ///< that its region is open in
+    std::optional<ipc::OpenedRegion> region;  ///< that goes with it
+  };
+  bool close_known(CUdeviceptr address, const ipc::OpenedBlock& waited, Closing& closing);
   CUresult close_region(const CloseCall& real, const ipc::OpenedRegion& region, const ipc::OpenedBlock& block);
-  CUresult synchronise(CUcontext context) const;
 
-  DriverCallCounts uncounted_{};  ///< of no one device
-  const Driver driver_;
+  const DriverApi& api_;
   PoolSet& pools_;
   mutable std::mutex mutex_;
   IpcRegistry registry_;       ///< under mutex_, but for read() and retire()

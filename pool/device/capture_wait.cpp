@@ -4,6 +4,7 @@
 // cuMemFree is potentially unsafe during a capture and ends none when the thread's mode is relaxed (CUDA Driver API 13.0,
 // cuThreadExchangeStreamCaptureMode). Where the driver would have refused the program's free nothing is waited for. In contexts whose work a
 // native free does not wait for events are recorded, if they take no part in the capture; if one does, the block waits for the capture's end.
+// The same call waits where another process's memory is closed and the driver's own close would have waited.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -76,6 +77,36 @@ FenceResult DevicePool::wait_by_freeing(CUcontext asking, Fence& others) {
   for (FencePoint& point : points) services.contexts.give_back(point);
   if (result.answer != FenceAnswer::done) others.clear(services.contexts);
   return result;
+}
+
+namespace {
+/// By an event, which ends no capture that another thread begins meanwhile. Not `done`: nobody knows whether it is over.
+FenceResult wait_by_event(ContextPool& home, CUcontext context) {
+  constexpr std::uint64_t kPause_ns = 10'000;
+  DeviceState& device = home.device;
+  Fence fence;
+  FenceResult result = fence.record_in(device, home, context);
+  if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) result = fence.wait(device, context, context);
+  while (result.answer == FenceAnswer::pending && result.error.code == CUDA_SUCCESS && device.services.gate.capturing()) {
+    device.services.clock.pause(kPause_ns);
+    result = fence.wait(device, context, context);
+  }
+  fence.clear(device.services.contexts);
+  return result;
+}
+}  // namespace
+
+Status wait_for_context(ContextPool& home, CUcontext context) {
+  DeviceState& device = home.device;
+  PoolServices& services = device.services;
+  const FenceResult by_event = wait_by_event(home, context);
+  if (by_event.error.code != CUDA_SUCCESS || by_event.answer == FenceAnswer::done) return Status::from(by_event.error.code, by_event.error.where);
+  const CaptureGate::Synchronising synchronising(services.gate);
+  if (services.contexts.pin(&home, context) != Pin::held) return {};
+  const Unpinner unpinner(services.contexts, &home);
+  if (!synchronising.allowed()) return Status::from(free_a_block(device, context), "cuMemFree_v2");  // in the thread's own mode: what forbids it forbids this too
+  const ScopedContext current(device.driver, context);
+  return current.status().ok() ? Status::from(device.driver.cuCtxSynchronize(), "cuCtxSynchronize") : current.status();
 }
 
 /// In the program's free of a block of `asking`, while something captures: what was freed so far becomes an epoch that is over. Its blocks stay

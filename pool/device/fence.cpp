@@ -47,6 +47,19 @@ FenceResult Fence::record_on(DeviceState& device, ContextPool& home, CUcontext c
   return {FenceAnswer::impossible, {}};
 }
 
+FenceResult Fence::record_in(DeviceState& device, ContextPool& home, CUcontext context) {
+  PoolServices& services = device.services;
+  if (services.cannot_record.load(std::memory_order_relaxed)) return {FenceAnswer::unsupported, {}};
+  const CaptureGate::Pass pass(services.gate);
+  if (!pass.allowed() || !services.contexts.pin_one(&home, context, points_)) return {FenceAnswer::impossible, {}};
+  const CUresult code = record_point(device, points_.front());
+  FenceResult result{FenceAnswer::done, {}};
+  if (code != CUDA_SUCCESS) result = {FenceAnswer::impossible, judge(device, points_.front(), code, context, "cuCtxRecordEvent").error};
+  services.contexts.unpin_all(points_);
+  if (code != CUDA_SUCCESS) clear(services.contexts);
+  return result;
+}
+
 FenceResult Fence::wait_on_device(DeviceState& device, CUcontext context, CUstream stream) {
   PoolServices& services = device.services;
   if (!device.driver.has_cuStreamWaitEvent()) return {FenceAnswer::unsupported, {}};

@@ -53,6 +53,8 @@ class Fence {
   /// Records behind what `stream` of `context` (the caller's current one) holds now. As record().
   /// `is_private`: a stream of ours that does not block, so that no capture is ever in it. Any other is asked while something captures.
   FenceResult record_on(DeviceState& device, ContextPool& home, CUcontext context, CUstream stream, bool is_private = false);
+  /// Records behind everything that `context` holds now; it need not be current. As record(), but only while nothing captures.
+  FenceResult record_in(DeviceState& device, ContextPool& home, CUcontext context);
   /// Makes `stream`, of the context that is current, wait for it on the device. Precondition: record_on() made it.
   FenceResult wait_on_device(DeviceState& device, CUcontext context, CUstream stream);
   /// Queries the first point that is not done, and on while they complete. Never completes work, never blocks.
@@ -83,5 +85,10 @@ class Fence {
 /// Waits for all work of every context by cuCtxSynchronize, for drivers without events that cover a context; not while something captures. `only`: of that
 /// device's contexts and the current one, as the simulated native free does. `done`: it is over. The lock is not held.
 FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const DeviceState* only);
+
+/// Waits for what was submitted to `context` so far, as a driver's call that unmaps memory there would. No error: it is over, or the context is gone.
+/// Error: a sticky one of `context` (its work has ended); a capture forbids the calling thread such calls (and the driver has ended it, as
+/// natively); CUDA_ERROR_OUT_OF_MEMORY: something captures, and for the driver's way of waiting there is no memory. No lock is held.
+Status wait_for_context(ContextPool& home, CUcontext context);
 
 }  // namespace cupool::device

@@ -422,6 +422,13 @@ CUresult PoolSet::end_context(CUcontext context, const std::function<CUresult()>
   return result;
 }
 
+CUresult PoolSet::wait_for_context(CUcontext context) {
+  ContextPool* home = impl_->services.contexts.find(context);
+  if (home != nullptr) return device::wait_for_context(*home, context).code();
+  const ScopedContext current(impl_->driver, context);  // none that we were told of, or gone
+  return current.status().ok() ? impl_->driver.cuCtxSynchronize() : current.status().code();
+}
+
 std::uint64_t PoolSet::captures_begun() const { return impl_->services.gate.mark(); }
 
 void PoolSet::forget_captures(CUcontext context, std::uint64_t before) { impl_->services.gate.forget(context, before); }

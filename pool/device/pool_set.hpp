@@ -177,6 +177,9 @@ class PoolSet {
   CUresult end_context(CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead);
   /// Waits until nobody here ends a context of this handle: the driver has given it again, and what is still being booked is the old one's.
   void await_end_of(CUcontext context);
+  /// Waits until what was submitted to `context` so far is over, as a driver's call that unmaps memory of it would, and answers as it: a sticky error, or
+  /// that a capture forbids the calling thread such calls (it has ended then). CUDA_ERROR_OUT_OF_MEMORY: during a capture there is no way to wait.
+  CUresult wait_for_context(CUcontext context);
   /// A mark for forget_captures: those that have begun so far.
   std::uint64_t captures_begun() const;
   /// The captures that streams of `context` had begun at the mark are over: it has ended, or is a green context that has.

@@ -34,7 +34,21 @@ std::map<ImportTable::Key, OpenedBlock>::const_iterator ImportTable::oldest_at(C
   return found != blocks_.end() && found->second.base == base ? found : blocks_.end();
 }
 
+/// Forgets the regions that `which` names, and their blocks.
+template <class Which> void ImportTable::forget(Which&& which) {
+  std::erase_if(blocks_, [&](const auto& entry) { return which(regions_.at(entry.second.region)); });
+  std::erase_if(regions_, [&](const auto& entry) { return which(entry.second); });
+}
+
+void ImportTable::forget_others_at(const OpenedRegion& region) {
+  forget([&](const OpenedRegion& known) {
+    if (known.base == region.base) return known.context != region.context;
+    return known.base < region.base ? region.base - known.base < known.bytes : known.base - region.base < region.bytes;
+  });
+}
+
 void ImportTable::add_driver_open(const OpenedRegion& region) {
+  forget_others_at(region);
   const auto [place, is_new] = regions_.try_emplace(region.base, region);
   OpenedRegion& known = place->second;
   if (is_new) {
@@ -54,10 +68,11 @@ CUdeviceptr ImportTable::open(CUdeviceptr region, const BlockPlace& place) {
   for (auto at = blocks_.lower_bound({base, 0}); at != blocks_.end() && at->second.base == base; ++at) {
     if (at->second.nonce != place.nonce) continue;
     ++at->second.references;
+    ++at->second.opens;
     return base;
   }
   const std::uint64_t id = next_buffer_id_;
-  blocks_.emplace(Key{base, id}, OpenedBlock{base, place.bytes, id, region, place.nonce, 1, false});
+  blocks_.emplace(Key{base, id}, OpenedBlock{base, place.bytes, id, region, place.nonce, 1, 1, false});
   ++next_buffer_id_;
   ++holder.blocks;
   longest_bytes_ = std::max(longest_bytes_, place.bytes);
@@ -102,11 +117,7 @@ bool ImportTable::set_sync_memops(CUdeviceptr address, bool on) {
 }
 
 void ImportTable::remove_context(CUcontext context, std::uint64_t serial) {
-  std::erase_if(blocks_, [&](const auto& entry) {
-    const OpenedRegion& region = regions_.at(entry.second.region);
-    return region.context == context && region.serial <= serial;
-  });
-  std::erase_if(regions_, [&](const auto& entry) { return entry.second.context == context && entry.second.serial <= serial; });
+  forget([&](const OpenedRegion& region) { return region.context == context && region.serial <= serial; });
 }
 
 std::string ImportTable::check() const {

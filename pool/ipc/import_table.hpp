@@ -23,7 +23,8 @@ struct OpenedBlock {
   std::uint64_t buffer_id = 0;   ///< unique among ours: the region's own id would make two blocks one
   CUdeviceptr region = 0;
   Nonce nonce{};
-  std::uint32_t references = 0;  ///< times opened
+  std::uint32_t references = 0;  ///< opens that are not closed
+  std::uint64_t opens = 0;       ///< ever
   bool sync_memops = false;
 };
 
@@ -46,7 +47,8 @@ class ImportTable {
   /// The newest open block around `address`.
   const OpenedBlock* find(CUdeviceptr address) const;
 
-  /// Books one more of the driver's opens. A region that is known (at the same base) counts it, a new one has no block yet.
+  /// Books one more of the driver's opens. A region that is known (at the same base, of the same context) counts it, a new one has no block yet.
+  /// Any other whose addresses it has was of a context that is gone, and is forgotten: the driver has given them again.
   /// `bytes` 0 never contains anything. Follow with open() or drop_driver_open().
   void add_driver_open(const OpenedRegion& region);
   /// Books the opening of the block at `place` in the region at `region`; its address, or 0: does not fit in the region.
@@ -73,6 +75,8 @@ class ImportTable {
   using Key = std::pair<CUdeviceptr, std::uint64_t>;  ///< base, buffer id: blocks at one base in the order of their opening
 
   std::map<Key, OpenedBlock>::const_iterator oldest_at(CUdeviceptr base) const;
+  void forget_others_at(const OpenedRegion& region);
+  template <class Which> void forget(Which&& which);
 
   std::map<CUdeviceptr, OpenedRegion> regions_;
   std::map<Key, OpenedBlock> blocks_;

@@ -8,9 +8,10 @@
  *   open1 HANDLE FLAGS     -> the first version      memops ADDRESS 0|1         -> code
  *   close ADDRESS          -> code                   launch ADDRESS BYTES VALUE -> code (a kernel that fills, later)
  *   context new|destroy|primary|none -> code         fork_child                 -> exit status of a child that ends at once
- *   capture begin|end      -> code                   calls SYMBOL               -> count
+ *   capture begin|relaxed|end -> code (relaxed: the thread too)      calls SYMBOL -> count
  *   close_files_above_900  -> 0 (closes what it does not know)                  quit: ends normally
  *   rounds HANDLE VALUE    -> failures (four threads open it, look at its first byte and close it, many times)
+ *   close_race HANDLE BYTES -> failures (opened twice, written to, and closed by two threads at once: the writing is over then; many times)
  *   at_exit ADDRESS        -> 0 (closes it when the process ends, later than the library's own exit handler)
  */
 #include <cuda.h>
@@ -98,6 +99,9 @@ static CUresult do_capture(const char* what) {
   CUgraph graph = NULL;
   if (g_stream == NULL && cuStreamCreate(&g_stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) return CUDA_ERROR_UNKNOWN;
   if (strcmp(what, "begin") == 0) return cuStreamBeginCapture(g_stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  CUstreamCaptureMode mode = strcmp(what, "relaxed") == 0 ? CU_STREAM_CAPTURE_MODE_RELAXED : CU_STREAM_CAPTURE_MODE_GLOBAL;
+  if (cuThreadExchangeStreamCaptureMode(&mode) != CUDA_SUCCESS) return CUDA_ERROR_UNKNOWN;
+  if (strcmp(what, "relaxed") == 0) return cuStreamBeginCapture(g_stream, CU_STREAM_CAPTURE_MODE_RELAXED);
   const CUresult code = cuStreamEndCapture(g_stream, &graph);
   if (graph != NULL) cuGraphDestroy(graph);
   return code;
@@ -133,6 +137,34 @@ static int do_rounds(const char* hex, unsigned value) {
   return (int)failures;
 }
 
+static CUdeviceptr g_racing;
+static pthread_barrier_t g_start;
+
+static void* close_racing(void* unused) {
+  intptr_t failures = cuCtxSetCurrent(g_primary) != CUDA_SUCCESS;
+  pthread_barrier_wait(&g_start);
+  failures += cuIpcCloseMemHandle(g_racing) != CUDA_SUCCESS;
+  return unused == NULL ? (void*)failures : NULL;
+}
+
+static int do_close_race(const char* hex, size_t bytes) {
+  intptr_t failures = 0;
+  pthread_barrier_init(&g_start, NULL, 2);
+  for (int i = 0; i < 300; ++i) {
+    pthread_t threads[2];
+    for (int open = 0; open < 2; ++open) failures += cuIpcOpenMemHandle_v2(&g_racing, handle_of(hex), CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS;
+    failures += cusim_launch_fill(NULL, g_racing, bytes, 1, 1000000) != CUDA_SUCCESS;
+    for (int thread = 0; thread < 2; ++thread) pthread_create(&threads[thread], NULL, &close_racing, NULL);
+    for (int thread = 0; thread < 2; ++thread) {
+      void* result = NULL;
+      pthread_join(threads[thread], &result);
+      failures += (intptr_t)result;
+    }
+    failures += cuStreamQuery(NULL) != CUDA_SUCCESS;
+  }
+  return (int)failures;
+}
+
 static int do_fork(void) {
   int status = -1;
   const pid_t child = fork();
@@ -164,6 +196,7 @@ static int obey(char* line) {
   else if (strcmp(word, "capture") == 0) printf("%d\n", (int)do_capture(text));
   else if (strcmp(word, "calls") == 0) printf("%" PRIu64 "\n", cusim_calls(text));
   else if (strcmp(word, "rounds") == 0) { unsigned value = 0; sscanf(line, "%*s %*s %u", &value); printf("%d\n", do_rounds(text, value)); }
+  else if (strcmp(word, "close_race") == 0) { size_t size = 0; sscanf(line, "%*s %*s %zu", &size); printf("%d\n", do_close_race(text, size)); }
   else if (strcmp(word, "at_exit") == 0) { g_close_at_exit = a; printf("0\n"); }
   else if (strcmp(word, "fork_child") == 0) printf("%d\n", do_fork());
   else if (strcmp(word, "close_files_above_900") == 0) { for (int file = 900; file < 4096; ++file) close(file); printf("0\n"); }

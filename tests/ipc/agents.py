@@ -12,6 +12,7 @@ from pathlib import Path
 BUILD = Path(os.environ["CUPOOL_BUILD"])
 LIBRARY = Path(os.environ["CUPOOL_LIBRARY"])
 AGENT = Path(os.environ["CUPOOL_IPC_AGENT"])
+DELAYS = os.environ["CUPOOL_DELAYS"]  # a library that keeps threads at their locks
 LAZY = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the only flag there is
 FOLDER = Path(f"/dev/shm/cupool-{os.geteuid()}")
 

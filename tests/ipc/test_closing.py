@@ -1,5 +1,5 @@
 """cuIpcCloseMemHandle: references, the region behind the blocks, and misuse, which gets the driver's own codes."""
-from agents import IpcTest, main
+from agents import DELAYS, LIBRARY, IpcTest, main
 
 SIZE = 1 << 19  # of the blocks: several fit in the pool's first region
 NOT_OPEN = "cuIpcCloseMemHandle of an address that is not open (closed twice?)"
@@ -49,6 +49,23 @@ class Closing(IpcTest):
         self.assertEqual(self.here.say("read", blocks[0], 4), (0, 0), "not yet")
         self.assertEqual(self.there.say("close", opened[0]), 0)
         self.assertEqual(self.here.say("read", blocks[0], SIZE), (0, 42))
+
+    def test_the_last_of_two_threads_that_close_a_block_waits_for_the_work_on_it(self):
+        self.there = self.agent(LD_PRELOAD=f"{DELAYS}:{LIBRARY}")  # it decides under one lock and waits under none
+        _, handles = self.share(2)
+        self.there.opened(handles[1])
+        self.assertEqual(self.there.say("close_race", handles[0], SIZE), 0)
+        self.assertEqual(self.closes(), 0)
+
+    def test_closing_a_block_in_a_relaxed_capture_waits_and_ends_no_capture(self):
+        blocks, handles = self.share(2)
+        opened = [self.there.opened(handle) for handle in handles]
+        self.assertEqual(self.there.say("launch", opened[0], SIZE, 42), 0)
+        self.assertEqual(self.there.say("capture", "relaxed"), 0)
+        self.assertEqual(self.there.say("close", opened[0]), 0)
+        self.assertEqual(self.there.say("capture", "end"), 0)
+        self.assertEqual(self.here.say("read", blocks[0], SIZE), (0, 42))
+        self.assertEqual(self.there.say("close", opened[1]), 0)
 
     def test_misuse_gets_the_drivers_code_and_harms_nobody(self):
         blocks, handles = self.share(2)
@@ -107,6 +124,16 @@ class Closing(IpcTest):
         self.assertEqual(self.there.say("range", opened), (0, opened, SIZE))
         self.assertEqual(self.there.say("close", opened), 0)
         self.assertEqual(self.closes(), 2)
+
+    def test_neither_does_one_of_a_block_whose_region_stays(self):
+        _, handles = self.share(2)
+        opened = [self.there.opened(handle) for handle in handles]
+        self.assertEqual(self.there.say("capture", "begin"), 0)
+        self.assertEqual(self.there.say("close", opened[0]), 900)
+        self.assertEqual(self.there.say("capture", "end"), 901)
+        self.assertEqual(self.there.say("range", opened[0]), (0, opened[0], SIZE))
+        for address in opened:
+            self.assertEqual(self.there.say("close", address), 0)
 
 
 if __name__ == "__main__":

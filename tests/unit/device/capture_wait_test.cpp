@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include <future>
+#include <optional>
 #include <thread>
 
 #include "tests/conformance/rig.hpp"
@@ -281,4 +282,53 @@ TEST_CASE("one answer that a context is gone, while it lives, is no proof that i
   CHECK(other.end() == CUDA_SUCCESS);
   CHECK(rig.allocate(40 * kMiB) == block);
   CHECK(cusim_now_ns() >= 5 * kMs);
+}
+
+TEST_CASE("waiting for a context waits for its work and ends no capture that permits it") {
+  for (const char* driver : {"12040", "13000"}) {
+    for (const bool captures : {false, true}) {
+      RigOptions options = limited();
+      options.driver_version = driver;
+      Rig rig(options);
+      rig.free(rig.allocate(4096));
+      std::optional<CapturingThread> other;
+      if (captures) other.emplace(rig, kThreadLocal);
+      const std::uint64_t used_bytes = cusim_used_bytes(0);
+      REQUIRE(cusim_launch_spin(new_stream(), 5 * kMs) == CUDA_SUCCESS);
+      CHECK(rig.pools().wait_for_context(rig.context()) == CUDA_SUCCESS);
+      CHECK(cusim_now_ns() >= 5 * kMs);
+      CHECK(cusim_used_bytes(0) == used_bytes);
+      if (other) CHECK(other->end() == CUDA_SUCCESS);
+    }
+  }
+}
+
+TEST_CASE("a thread that a capture forbids to wait for a context is told so, and the capture ends as natively") {
+  Rig rig(limited());
+  rig.free(rig.allocate(4096));
+  CapturingThread other(rig, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  CHECK(rig.pools().wait_for_context(rig.context()) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(other.end() == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+TEST_CASE("waiting for a context tells what keeps it from being known") {
+  Rig rig(limited());
+  rig.free(rig.allocate(4096));
+  SECTION("no memory for the driver's way") {
+    CapturingThread other(rig, kThreadLocal);
+    cusim_fail("cuMemAlloc_v2", 1, CUDA_ERROR_OUT_OF_MEMORY, 2);
+    cusim_fail("cuMemAllocManaged", 1, CUDA_ERROR_OUT_OF_MEMORY, 1);
+    CHECK(rig.pools().wait_for_context(rig.context()) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(other.end() == CUDA_SUCCESS);
+  }
+  SECTION("a broken context") {
+    cusim_fail("cuCtxRecordEvent", 1, CUDA_ERROR_ILLEGAL_ADDRESS, 1);
+    CHECK(rig.pools().wait_for_context(rig.context()) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  }
+  SECTION("no event") {
+    cusim_fail("cuCtxRecordEvent", 1, CUDA_ERROR_OUT_OF_MEMORY, 1);
+    REQUIRE(cusim_launch_spin(new_stream(), 5 * kMs) == CUDA_SUCCESS);
+    CHECK(rig.pools().wait_for_context(rig.context()) == CUDA_SUCCESS);
+    CHECK(cusim_now_ns() >= 5 * kMs);
+  }
 }

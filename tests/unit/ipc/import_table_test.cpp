@@ -108,6 +108,48 @@ TEST_CASE("the region goes with the last reference of its last block, and as oft
   CHECK(table.find_region(kRegion) == nullptr);
 }
 
+TEST_CASE("a region at the addresses of another context's replaces it, which is gone") {
+  Table table;
+  table.open(kRegion, place(512, 512, 1));
+  table.open(kRegion, place(1024, 512, 2));
+  table.add_driver_open(region(kRegion, 1, 2));
+  CHECK(table.open(kRegion, place(512, 512, 1)) == kRegion + 512);
+  CHECK(table.find(kRegion + 1024) == nullptr);
+  REQUIRE(table.find_region(kRegion) != nullptr);
+  CHECK(table.find_region(kRegion)->context == context(2));
+  CHECK(table.find_region(kRegion)->driver_opens == 1);
+  table.remove_context(context(1), table.mark());
+  CHECK(table.peek(kRegion + 512) == Close::last_of_region);
+}
+
+TEST_CASE("so does one that only overlaps it") {
+  Table table;
+  table.open(kRegion, place(512, 512, 1));
+  table.add_driver_open(region(kRegion - kRegion_bytes, 2, 2));
+  CHECK(table.region_count() == 2);
+  table.add_driver_open(region(kRegion + 0x8000, 3, 2));
+  CHECK(table.region_count() == 2);
+  CHECK(table.find(kRegion + 512) == nullptr);
+  table.add_driver_open(region(kRegion - 0x8000 - 1, 4, 3));
+  CHECK(table.region_count() == 2);
+  CHECK(table.find_region(kRegion - kRegion_bytes) == nullptr);
+  table.take_idle(kRegion - 0x8000 - 1);
+  table.take_idle(kRegion + 0x8000);
+}
+
+TEST_CASE("an open between a wait and the close is seen") {
+  Table table;
+  OpenedBlock block;
+  table.open(kRegion, place(0, 512, 1));
+  table.open(kRegion, place(512, 512, 2));
+  CHECK(table.peek_close(kRegion, block) == Close::last_of_block);
+  const std::uint64_t opens = block.opens;
+  table.open(kRegion, place(0, 512, 1));
+  table.close(kRegion);
+  CHECK(table.peek_close(kRegion, block) == Close::last_of_block);
+  CHECK(block.opens != opens);
+}
+
 TEST_CASE("an interior address is nothing that can be closed") {
   Table table;
   table.open(kRegion, place(512, 512, 1));
