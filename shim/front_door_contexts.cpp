@@ -53,6 +53,11 @@ CUresult end_context(Process& own, CUcontext context, Call&& call, IsDead&& is_d
     own.streams.something_ended();  // first what cannot fail for want of host memory
     own.contexts.ended(context);
     own.shared.context_ended(context, before);
+  } else if (const std::optional<int> device = own.pools.device_of(context)) {
+    try {
+      share_with_new_context(context, *device);  // what another thread shared meanwhile left it out
+    } catch (const std::bad_alloc&) {  // there is no call of the program's that this could answer
+    }
   }
   return result;
 }
@@ -193,6 +198,7 @@ void note_context(CUcontext context, int device) {
 CUresult enable_peer(const Real<CUresult(CUcontext, unsigned)>& real, CUcontext peer, unsigned flags) {
   Process& own = process();
   own.pools.link_devices();  // before the call: from its success on the peer's work may reach our blocks
+  const std::unique_lock turn = own.peers.turn();
   const CUresult result = with_room(real, peer, flags);
   if (result == CUDA_SUCCESS && !can_reach(own, peer)) {
     if (own.api.cuCtxDisablePeerAccess != nullptr) own.api.cuCtxDisablePeerAccess(peer);
@@ -214,6 +220,7 @@ CUresult disable_peer(const Real<CUresult(CUcontext)>& real, CUcontext peer) {
   Process& own = process();
   CUcontext current = nullptr;
   if (own.api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) return real(peer);
+  const std::unique_lock turn = own.peers.turn();
   switch (own.peers.program_disables(current, peer)) {
     case PeerBook::Disable::success: return CUDA_SUCCESS;
     case PeerBook::Disable::not_enabled: return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
@@ -298,8 +305,11 @@ CUresult destroy_green(const Real<CUresult(CUgreenCtx)>& real, CUgreenCtx green)
   const std::vector<CUcontext> views = capturing_views(own, [green] { return std::array{green}; });
   own.pools.streams_ending(own.contexts.primary(*device));  // their handles must not be used after this
   const std::uint64_t captures_before = own.pools.captures_begun();
-  const CUresult result = end_primary(
-      *device, [&] { return real(green); }, [&] { return is_end(real.result()) && is_primary_inactive(own, *device); });
+  // The program's own reference keeps the primary context, and nobody waits: unless somebody has released it past us.
+  const bool survives = own.contexts.primary_is_retained(*device);
+  const auto is_dead = [&] { return is_end(real.result()) && is_primary_inactive(own, *device); };
+  const CUresult result = survives ? real(green) : end_primary(*device, [&] { return real(green); }, is_dead);
+  if (survives && is_dead()) end_primary(*device, [result] { return result; }, [] { return true; });
   if (result != CUDA_SUCCESS) return result;
   own.streams.something_ended();  // its streams: the driver refuses them from now on
   own.contexts.forget_green(green);

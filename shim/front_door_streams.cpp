@@ -95,7 +95,11 @@ std::optional<Mempool> served(Process& own, CUmemoryPool handle) {
 /// Lets a context reach the blocks of another, as the program asked of the memory pool that they are in.
 CUresult link(Process& own, CUcontext from, CUcontext to) {
   CUcontext popped = nullptr;
-  if (from == to || own.api.cuCtxEnablePeerAccess == nullptr || own.api.cuCtxPushCurrent_v2(from) != CUDA_SUCCESS) return CUDA_SUCCESS;
+  if (from == to || own.api.cuCtxEnablePeerAccess == nullptr) return CUDA_SUCCESS;
+  const std::unique_lock turn = own.peers.turn();
+  const PoolSet::ContextHold from_hold(own.pools, from);
+  const PoolSet::ContextHold to_hold(own.pools, to);  // until it is booked: the end of either forgets what is
+  if (!from_hold.held() || !to_hold.held() || own.api.cuCtxPushCurrent_v2(from) != CUDA_SUCCESS) return CUDA_SUCCESS;
   // The program's call is none that a capture forbids; this one may be.
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   const bool relaxed = own.api.cuThreadExchangeStreamCaptureMode != nullptr && own.api.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;

@@ -29,6 +29,8 @@ class ContextBook {
   void primary_retained(int device) noexcept { count_of(device) += is_counted(device) ? 1 : 0; }
   void primary_released(int device) noexcept { count_of(device) -= count_of(device) != 0 ? 1 : 0; }
   void primary_reset(int device) noexcept { count_of(device) = 0; }  ///< [?] how many are left then: as if none
+  /// Surely it outlives the end of what holds a reference besides: a green context.
+  bool primary_is_retained(int device) noexcept { return count_of(device) != 0; }
   /// Surely it outlives one release.
   bool primary_has_others(int device) noexcept { return count_of(device) > 1; }
 

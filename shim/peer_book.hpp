@@ -2,6 +2,7 @@
 // serve: its blocks lie in cuMemAlloc memory, which a peer reaches only through cuCtxEnablePeerAccess.
 //
 // The program's own view of cuCtxEnable/DisablePeerAccess stays as if we had done nothing. Thread-safe. Never calls the driver.
+// Links of contexts are written by who has the turn() only, which is kept over the driver's part: what it answers depends on who was first.
 #pragma once
 
 #include <cuda.h>
@@ -16,6 +17,10 @@ namespace cupool::shim {
 
 class PeerBook {
  public:
+  /// Held around each call that opens or closes a context's access to another, and the booking of what came of it. Before every other lock but a
+  /// primary context's turn.
+  [[nodiscard]] std::unique_lock<std::mutex> turn() { return std::unique_lock(turn_); }
+
   /// We enabled access of `from` to memory of `to`.
   void enabled_by_us(CUcontext from, CUcontext to) {
     const std::lock_guard lock(mutex_);
@@ -116,6 +121,7 @@ class PeerBook {
     return found != links_.end() ? &*found : nullptr;
   }
 
+  std::mutex turn_;
   std::mutex mutex_;
   std::vector<Link> links_;
   std::set<std::pair<int, int>> granted_;  ///< from, to

@@ -122,11 +122,12 @@ void ContextRegistry::give_back(FencePoint& point) {
   point.event = nullptr;
 }
 
-bool ContextRegistry::begin_end(ContextPool* home) {
+Pin ContextRegistry::begin_end(ContextPool* home, CUcontext context) {
   const MutexLock lock(mutex_);
-  if (home->registered.ending || home->registered.context == nullptr) return false;
+  if (home->registered.context != context) return Pin::gone;
+  if (home->registered.ending) return Pin::ending;
   home->registered.ending = true;
-  return true;
+  return Pin::held;
 }
 
 bool ContextRegistry::pinned(ContextPool* home) {

@@ -62,8 +62,8 @@ class ContextRegistry {
   /// The event may be recorded again; forgotten when its context's life is over.
   void give_back(FencePoint& point);
 
-  /// Nobody can pin `home` any more. False when somebody else is ending it.
-  bool begin_end(ContextPool* home);
+  /// `held`: nobody can pin `home` any more, until finish_end(). `ending`: somebody else is ending it. `gone`: `context` is not its context.
+  Pin begin_end(ContextPool* home, CUcontext context);
   bool pinned(ContextPool* home);
   bool is_ending(CUcontext context);
   /// The context is gone (forget it) or survived.

@@ -65,10 +65,12 @@ void DevicePool::await_deferred(ContextPool& home) {
   }
 }
 
-CUresult DevicePool::end_context(ContextPool* home, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead) {
+CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead) {
   ContextRegistry& contexts = device_.services.contexts;
   await_deferred(*home);
-  if (!contexts.begin_end(home)) return destroy();  // another thread is ending it and will book what comes of it
+  Pin began = contexts.begin_end(home, context);
+  for (; began == Pin::ending; began = contexts.begin_end(home, context)) device_.services.clock.pause(kPinPause_ns);  // its may not be the last reference
+  if (began == Pin::gone) return destroy();
   {
     const MutexLock lock(device_.lock);
     home->serving = false;

@@ -96,7 +96,7 @@ class DevicePool {
   /// The pool of `context`, made if it is new.
   ContextPool* context_seen(CUcontext context);
   /// Runs `destroy` with nobody in the context; forgets what it held when `is_dead()` says that it is gone.
-  CUresult end_context(ContextPool* home, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead);
+  CUresult end_context(ContextPool* home, CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead);
 
   Status charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api, const PoolSet::AskDriver& ask);
   void book_outside(OutsideKind kind, std::int64_t bytes);

@@ -411,7 +411,7 @@ CUresult PoolSet::end_context(CUcontext context, const std::function<CUresult()>
   const std::uint64_t captures_before = impl_->services.gate.mark();
   std::optional<bool> dead;
   const auto is_dead_once = [&] { return dead ? *dead : dead.emplace(is_dead()); };
-  const CUresult result = home != nullptr ? home->pool.end_context(home, destroy, is_dead_once) : destroy();
+  const CUresult result = home != nullptr ? home->pool.end_context(home, context, destroy, is_dead_once) : destroy();
   if (!is_dead_once()) return result;
   impl_->services.gate.forget(context, captures_before);
   std::array<std::pair<OutsideKind, device::OutsideMemory::Entry>, 64> gone;
@@ -420,6 +420,16 @@ CUresult PoolSet::end_context(CUcontext context, const std::function<CUresult()>
     for (std::size_t i = 0; i < count; ++i) impl_->forget_outside(gone[i].first, gone[i].second);
   }
   return result;
+}
+
+PoolSet::ContextHold::ContextHold(PoolSet& pools, CUcontext context) : pools_(pools), home_(nullptr) {
+  device::ContextRegistry& contexts = pools.impl_->services.contexts;
+  ContextPool* home = contexts.find(context);
+  if (home != nullptr && contexts.pin(home, context) == device::Pin::held) home_ = home;
+}
+
+PoolSet::ContextHold::~ContextHold() {
+  if (held()) pools_.impl_->services.contexts.unpin(static_cast<ContextPool*>(home_));
 }
 
 CUresult PoolSet::wait_for_context(CUcontext context) {

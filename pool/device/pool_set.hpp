@@ -177,6 +177,20 @@ class PoolSet {
   CUresult end_context(CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead);
   /// Waits until nobody here ends a context of this handle: the driver has given it again, and what is still being booked is the old one's.
   void await_end_of(CUcontext context);
+  /// Keeps `context` from ending while it lives, for calls with a context that the program's own call did not bring along. Not `held`: it is
+  /// gone, or ends just now, and no call may be made with it.
+  class ContextHold {
+   public:
+    ContextHold(PoolSet& pools, CUcontext context);
+    ~ContextHold();
+    ContextHold(const ContextHold&) = delete;
+    ContextHold& operator=(const ContextHold&) = delete;
+    bool held() const { return home_ != nullptr; }
+
+   private:
+    PoolSet& pools_;
+    void* home_;  ///< of the registry's
+  };
   /// Waits until what was submitted to `context` so far is over, as a driver's call that unmaps memory of it would, and answers as it: a sticky error, or
   /// that a capture forbids the calling thread such calls (it has ended then). CUDA_ERROR_OUT_OF_MEMORY: during a capture there is no way to wait.
   CUresult wait_for_context(CUcontext context);

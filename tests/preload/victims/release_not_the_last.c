@@ -1,9 +1,14 @@
 // One thread's frees wait for a kernel that the host keeps; another releases the primary context, which is retained once more, allocates and
-// lets the kernel go: nobody waits for the thread that frees, and nobody is told that the context has ended.
+// lets the kernel go: nobody waits for the thread that frees, and nobody is told that the context has ended. So it is for a green context that ends.
 //! env CUSIM_MEMORY=96MiB
 //! check c["live_blocks"]["current"] == 1
 //! case default
 //! case sync
+//! env CUPOOL_FREE=sync
+//! case green
+//! args green
+//! case green_sync
+//! args green
 //! env CUPOOL_FREE=sync
 #include <pthread.h>
 #include <sched.h>
@@ -23,10 +28,25 @@ static void *free_them(void *unused) {
   return unused;
 }
 
-int main(void) {
+static CUgreenCtx create_green(void) {
+  CUdevResource all, part;
+  unsigned count = 1;
+  CUdevResourceDesc descriptor;
+  CUgreenCtx green;
+  MUST(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
+  MUST(cuDevSmResourceSplitByCount(&part, &count, &all, NULL, 0, 16));
+  MUST(cuDevResourceGenerateDesc(&descriptor, &part, 1));
+  MUST(cuGreenCtxCreate(&green, descriptor, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+  return green;
+}
+
+int main(int argc, char **argv) {
+  const int is_green = argc > 1 && strcmp(argv[1], "green") == 0;
   context = enter_device(0);
   CUcontext again = NULL;
-  MUST(cuDevicePrimaryCtxRetain(&again, 0));
+  CUgreenCtx green = NULL;
+  if (is_green) green = create_green();
+  else MUST(cuDevicePrimaryCtxRetain(&again, 0));
   for (int i = 0; i < BLOCKS; ++i) blocks[i] = allocate(8 * MIB);
   CUstream stream = NULL;
   MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -34,7 +54,8 @@ int main(void) {
   pthread_t thread;
   pthread_create(&thread, NULL, free_them, NULL);
   while (cusim_calls("cuMemFree_v2") + cusim_calls("cuEventSynchronize") == 0) sched_yield(); /* it waits, natively or for us */
-  SAY(cuDevicePrimaryCtxRelease(0));
+  if (is_green) SAY(cuGreenCtxDestroy(green));
+  else SAY(cuDevicePrimaryCtxRelease(0));
   CUdeviceptr block = 0;
   SAY(cuMemAlloc(&block, 4096));
   __atomic_store_n(&may_end, 1, __ATOMIC_RELEASE);

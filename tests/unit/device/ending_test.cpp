@@ -210,3 +210,32 @@ TEST_CASE("who frees in a capture and waits for one context keeps no other from 
   CUgraph graph = nullptr;
   CHECK(rig.pools().end_capture(capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) == CUDA_SUCCESS);
 }
+
+TEST_CASE("of two threads that give back references of a context, the one with the last ends it here too, whoever was first") {
+  ReleasingClock clock;
+  RigOptions options;
+  options.clock = &clock;
+  Rig rig(options);
+  const CUcontext context = create(rig, 0);
+  const CUdeviceptr block = rig.allocate(4096);
+  cuCtxPopCurrent_v2(nullptr);
+  g_inside = false;
+  g_may_leave = false;
+  std::thread first([&] {  // its reference was not the last, and it learns so before the other is gone
+    rig.pools().end_context(context, [] { return CUDA_SUCCESS; }, [] {
+      g_inside = true;
+      while (!g_may_leave) std::this_thread::yield();
+      return false;
+    });
+  });
+  while (!g_inside) std::this_thread::yield();
+  bool is_dead = false;
+  CHECK(rig.pools().end_context(context, [&] {
+    const CUresult result = cuCtxDestroy_v2(context);
+    is_dead = result == CUDA_SUCCESS;
+    g_may_leave = true;
+    return result;
+  }, [&] { return is_dead; }) == CUDA_SUCCESS);
+  first.join();
+  CHECK(rig.pools().find(block, nullptr) == Ownership::unknown);
+}
