@@ -95,11 +95,7 @@ std::uint64_t NativeBlocks::trim(DeviceState& device) {
 Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
   // What lies idle may serve it: it does not count twice. What cannot serve it goes first.
   if (device.idle_bytes != 0 && device.idle_bytes < request.bytes && device.limit.headroom_bytes() < request.bytes) trim(device);
-  const std::uint64_t idle_bytes = std::min(device.idle_bytes, request.bytes);
-  device.limit.hold(0, idle_bytes);
-  const bool charged = device.limit.charge(request.bytes);
-  device.limit.hold(idle_bytes, 0);
-  if (!charged) return Error{CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal};
+  if (!device.limit.charge(request.bytes, std::min(device.idle_bytes, request.bytes))) return Error{CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal};
   Nodes made;  // host memory first: after the driver call nothing may fail
   Node* node = nullptr;
   try {

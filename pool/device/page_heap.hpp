@@ -101,6 +101,7 @@ class PageHeap final : public ExtentAllocator {
   void ask_room(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   bool is_within_reach(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
   void claim(Supply& supply, const Window& window);
+  void promise(Supply& supply, std::size_t count);
   void unclaim(Supply& supply) noexcept;
   void keep_loose(const Handle& handle) noexcept;
   void begin_moving(heap::Extent* extent) noexcept;

@@ -160,6 +160,18 @@ void PageHeap::promise_loose(std::size_t count) {
   loose_promised_ += count;
 }
 
+/// `count` handles of the supply may become loose without any call that could fail, or an exception and as before.
+void PageHeap::promise(Supply& supply, std::size_t count) {
+  promise_loose(count - supply.promised);
+  supply.promised = count;
+}
+
+/// Precondition: promised, or taken from there just now.
+void PageHeap::keep_loose(const Handle& handle) noexcept {
+  loose_.push_back(handle);
+  loose_bytes_ += handle.bytes;
+}
+
 std::size_t PageHeap::count_handles(const std::vector<Run>& runs) {
   std::size_t count = 0;
   for (const Run& run : runs) count += run.handles.size();

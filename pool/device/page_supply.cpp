@@ -100,6 +100,7 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
   supply.wanted_bytes = std::max(supply.need_bytes, source == Source::create ? ahead_bytes(device, supply) : 0);
   try {
     take_loose(supply);
+    promise(supply, supply.handles.size());  // the lock is let go of while the driver is asked
     if (!is_within_reach(device, supply)) {
       unclaim(supply);
       return Error{CUDA_ERROR_OUT_OF_MEMORY, "room"};
@@ -108,8 +109,7 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
     const std::size_t most = supply.handles.size() + count_handles(supply.runs) + supply.wanted_bytes / memory_->granularity_bytes() + 1;
     supply.handles.reserve(most);
     vacant_.reserve(vacant_.size() + 1);
-    promise_loose(most);
-    supply.promised = most;
+    promise(supply, most);
   } catch (...) {
     for (const Run& run : supply.runs) give_back(run);
     unclaim(supply);
@@ -206,8 +206,10 @@ void PageHeap::claim(Supply& supply, const Window& window) {
   begin_moving(supply.left);
 }
 
-/// As if nothing had been asked. Precondition: vacant_ has the room that claim() made.
+/// As if nothing had been asked. Precondition: vacant_ has the room that claim() made (who has the turn is the only one who changes it), and loose_ that
+/// which take_loose() made, unless it is promised.
 void PageHeap::unclaim(Supply& supply) noexcept {
+  loose_promised_ -= supply.promised;
   heap_.join(supply.fresh);
   make_vacant(supply.fresh);
   give_back_left(supply);
@@ -246,12 +248,6 @@ void PageHeap::end_moving(const Handle& handle) noexcept {
   if (found == moving_loose_.end()) return;
   moving_loose_bytes_ -= found->bytes;
   moving_loose_.erase(found);
-}
-
-/// Precondition: promised, or taken from there just now.
-void PageHeap::keep_loose(const Handle& handle) noexcept {
-  loose_.push_back(handle);
-  loose_bytes_ += handle.bytes;
 }
 
 /// The largest that fit, then the smallest that does.

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "pool/device/limit_account.hpp"
 #include "tests/conformance/rig.hpp"
 
 using namespace cupool;
@@ -213,4 +214,24 @@ TEST_CASE("preallocated segments: one small block does not keep the preallocated
     rig.free(rig.allocate(bytes));
     REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
   }
+}
+
+TEST_CASE("memory that is served from what lies idle leaves no moment in which another thread could have the same bytes") {
+  device::LimitAccount account(100);
+  REQUIRE(account.charge(60));  // idle
+  CHECK_FALSE(account.charge(101, 60));
+  CHECK_FALSE(account.charge(90, 40));
+  std::atomic<bool> is_over{false};
+  std::atomic<bool> is_late{false};
+  std::thread other([&] {
+    while (!is_over) is_late = is_late || account.charge(50);
+  });
+  for (int i = 0; i < 200'000; ++i) {
+    if (!account.charge(60, 60)) break;
+    account.refund(60);
+  }
+  is_over = true;
+  other.join();
+  CHECK_FALSE(is_late);
+  CHECK(account.held_bytes() == 60);
 }
