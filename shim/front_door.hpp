@@ -77,6 +77,8 @@ CUresult export_mempool_pointer(const Real<CUresult(CUmemPoolPtrExportData*, CUd
 
 /// A context lives now: it gets the access that the program gave its device to memory pools of others, and the other way round.
 void share_with_new_context(CUcontext context, int device);
+/// The same after a call that might have ended it: what another thread shared meanwhile left it out.
+void share_with_survivor(CUcontext context);
 
 // --- queries (front_door_queries.cpp)
 CUresult memory_info(const Real<CUresult(std::size_t*, std::size_t*)>& real, std::size_t* free_bytes, std::size_t* total_bytes);

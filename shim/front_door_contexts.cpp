@@ -45,20 +45,18 @@ CUresult end_context(Process& own, CUcontext context, Call&& call, IsDead&& is_d
   // Here, since from the moment when the pool has booked the end another thread's new context may have the handle (await_end_of). Needs no host memory.
   const auto is_dead_here = [&] {
     dead.emplace(is_dead());
-    if (*dead) own.peers.context_ended(context);
-    return *dead;
+    if (!*dead) return false;
+    own.streams.something_ended();
+    own.peers.context_ended(context);
+    try {
+      own.contexts.ended(context);
+    } catch (const std::bad_alloc&) {  // who still has it current is told by the driver, a call later
+    }
+    return true;
   };
   const CUresult result = own.pools.end_context(context, std::cref(call), std::cref(is_dead_here));
-  if (dead ? *dead : is_dead_here()) {
-    own.streams.something_ended();  // first what cannot fail for want of host memory
-    own.contexts.ended(context);
-    own.shared.context_ended(context, before);
-  } else if (const std::optional<int> device = own.pools.device_of(context)) {
-    try {
-      share_with_new_context(context, *device);  // what another thread shared meanwhile left it out
-    } catch (const std::bad_alloc&) {  // there is no call of the program's that this could answer
-    }
-  }
+  if (dead ? *dead : is_dead_here()) own.shared.context_ended(context, before);
+  else share_with_survivor(context);
   return result;
 }
 
@@ -312,7 +310,7 @@ CUresult destroy_green(const Real<CUresult(CUgreenCtx)>& real, CUgreenCtx green)
   if (survives && is_dead()) end_primary(*device, [result] { return result; }, [] { return true; });
   if (result != CUDA_SUCCESS) return result;
   own.streams.something_ended();  // its streams: the driver refuses them from now on
-  own.contexts.forget_green(green);
+  own.contexts.forget_green(green, *device);
   for (CUcontext view : views) own.pools.forget_captures(view, captures_before);
   return result;
 }

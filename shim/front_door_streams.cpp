@@ -169,6 +169,14 @@ void share_with_new_context(CUcontext context, int device) {
   }
 }
 
+void share_with_survivor(CUcontext context) {
+  const std::optional<int> device = process().pools.device_of(context);
+  try {
+    if (device) share_with_new_context(context, *device);
+  } catch (const std::bad_alloc&) {  // there is no call of the program's that this could answer
+  }
+}
+
 CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUstream)>& real, CUdeviceptr* out, std::size_t bytes, CUstream stream) {
   return allocate_from(real, [](int device) { return process().mempools.current(device); }, out, bytes, stream, bytes, stream);
 }

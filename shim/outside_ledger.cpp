@@ -47,9 +47,11 @@ std::vector<CUgreenCtx> ContextBook::greens_of(int device) const {
   return found;
 }
 
-void ContextBook::forget_green(CUgreenCtx green) {
+void ContextBook::forget_green(CUgreenCtx green, int device) {
   const std::lock_guard lock(mutex_);
-  greens_.erase(green);
+  const auto known = greens_.find(green);
+  if (known == greens_.end() || known->second != device) return;
+  greens_.erase(known);
   const auto context = green_contexts_.find(green);
   if (context == green_contexts_.end()) return;
   ended_.insert(context->second);

@@ -40,8 +40,8 @@ class ContextBook {
   void set_green(CUgreenCtx green, int device, Greens::node_type place) noexcept;
   std::optional<int> green_device(CUgreenCtx green) const;
   std::vector<CUgreenCtx> greens_of(int device) const;
-  /// `green` is destroyed, and with it the context that stood for it.
-  void forget_green(CUgreenCtx green);
+  /// `green` is destroyed, and with it the context that stood for it; not one of another device that has the handle since.
+  void forget_green(CUgreenCtx green, int device);
 
   /// `context` is `primary` with a green context's resources: memory belongs to the primary (cuCtxFromGreenCtx, 12.4).
   void set_alias(CUcontext context, CUcontext primary, CUgreenCtx green);

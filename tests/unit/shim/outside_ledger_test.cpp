@@ -85,7 +85,9 @@ TEST_CASE("memory under a green context belongs to the primary") {
   CHECK(book.primary(0) == context(0x20));
   CHECK(book.primary(1) == nullptr);
   CHECK(book.green_device(green) == 0);
-  book.forget_green(green);
+  book.forget_green(green, 1);
+  CHECK(book.green_device(green) == 0);
+  book.forget_green(green, 0);
   CHECK_FALSE(book.green_device(green));
 }
 
