@@ -196,8 +196,10 @@ void note_context(CUcontext context, int device) {
 CUresult enable_peer(const Real<CUresult(CUcontext, unsigned)>& real, CUcontext peer, unsigned flags) {
   Process& own = process();
   own.pools.link_devices();  // before the call: from its success on the peer's work may reach our blocks
-  const std::unique_lock turn = own.peers.turn();
-  const CUresult result = with_room(real, peer, flags);
+  const CUresult result = call_with_room([&] {
+    const std::unique_lock turn = own.peers.turn();  // not while room is made, which may wait for the GPU
+    return real(peer, flags);
+  });
   if (result == CUDA_SUCCESS && !can_reach(own, peer)) {
     if (own.api.cuCtxDisablePeerAccess != nullptr) own.api.cuCtxDisablePeerAccess(peer);
     return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;

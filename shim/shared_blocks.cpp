@@ -98,13 +98,13 @@ CUresult SharedBlocks::book_open(CUdeviceptr* out, CUdeviceptr region, const ipc
   const DriverApi& api = api_;
   CUdeviceptr base = 0;
   std::size_t bytes = 0;
-  if (api.cuMemGetAddressRange_v2 != nullptr && api.cuMemGetAddressRange_v2(&base, &bytes, region) == CUDA_SUCCESS && base == region)
-    opened.bytes = bytes;  // the truth; the registry's figure is only what the exporter's file says
+  const bool is_measured = api.cuMemGetAddressRange_v2 != nullptr && api.cuMemGetAddressRange_v2(&base, &bytes, region) == CUDA_SUCCESS && base == region;
+  if (is_measured) opened.bytes = bytes;  // the truth; the registry's figure is only what the exporter's file says
   CUresult result = CUDA_ERROR_INVALID_VALUE;
   std::optional<ipc::OpenedRegion> idle = opened;
   try {
     const Lock lock(mutex_);
-    imports_.add_driver_open(opened);
+    imports_.add_driver_open(opened, is_measured);
     idle.reset();
     opened_count_.store(imports_.region_count(), std::memory_order_release);
     if (CUdeviceptr address = imports_.open(region, place)) {

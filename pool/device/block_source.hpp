@@ -32,6 +32,8 @@ class BlockSource {
   virtual CUresult give_over(DeviceState& device, ContextPool& home, CUdeviceptr address) { return give(device, home, address); }
   /// The same in the order of `stream`, where that can be; else give().
   virtual CUresult give_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream) { return give(device, home, address); }
+  /// What it gives back lies idle in the driver, which does not wait for anything meanwhile.
+  virtual bool keeps_idle() const { return false; }
   /// The driver did not tell what lies idle, and nobody has trimmed since.
   virtual bool may_hold_more() const { return false; }
   /// Gives idle bytes back to the device.
@@ -61,6 +63,7 @@ class AsyncBlocks final : public BlockSource {
  public:
   CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out) override;
   CUresult give(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
+  bool keeps_idle() const override { return true; }
   bool may_hold_more() const override { return may_hold_more_.load(std::memory_order_relaxed); }
   void trim(DeviceState& device) override;
   void forget() override;

@@ -80,9 +80,10 @@ FenceResult DevicePool::wait_by_freeing(CUcontext asking, Fence& others) {
 }
 
 namespace {
+constexpr std::uint64_t kPause_ns = 10'000;
+
 /// By an event, which ends no capture that another thread begins meanwhile. Not `done`: nobody knows whether it is over.
 FenceResult wait_by_event(ContextPool& home, CUcontext context) {
-  constexpr std::uint64_t kPause_ns = 10'000;
   DeviceState& device = home.device;
   Fence fence;
   FenceResult result = fence.record_in(device, home, context);
@@ -101,8 +102,10 @@ Status wait_for_context(ContextPool& home, CUcontext context) {
   PoolServices& services = device.services;
   const FenceResult by_event = wait_by_event(home, context);
   if (by_event.error.code != CUDA_SUCCESS || by_event.answer == FenceAnswer::done) return Status::from(by_event.error.code, by_event.error.where);
+  Pin pin = services.contexts.pin(&home, context);
+  for (; pin == Pin::ending; pin = services.contexts.pin(&home, context)) services.clock.pause(kPause_ns);  // it may survive
+  if (pin == Pin::gone) return {};
   const CaptureGate::Synchronising synchronising(services.gate);
-  if (services.contexts.pin(&home, context) != Pin::held) return {};
   const Unpinner unpinner(services.contexts, &home);
   if (!synchronising.allowed()) return Status::from(free_a_block(device, context), "cuMemFree_v2");  // in the thread's own mode: what forbids it forbids this too
   const ScopedContext current(device.driver, context);

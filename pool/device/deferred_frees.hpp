@@ -8,7 +8,6 @@
 
 #include <pthread.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -72,7 +71,6 @@ class DeferredFrees {
  public:
   static constexpr std::uint64_t kBatchFrees = 64;
   static constexpr std::uint64_t kBatchBytes = 64 * kMiB;  ///< unless set_due_bytes() says otherwise
-  static constexpr std::uint64_t kFew = 14;               ///< frees: an event for each large block would be an event per free (12 to 16 are alike)
 
   void push(heap::Extent* extent) { batch_.push(extent); }
   Batch& batch() { return batch_; }  ///< the open one, to push many
@@ -80,14 +78,9 @@ class DeferredFrees {
   Epoch* first_waitable() const;
   /// A thread waits for one of them.
   bool is_awaited() const;
-  bool batch_is_due() const { return batch_.count >= kBatchFrees || batch_.bytes >= (batch_.count < kFew ? std::max(due_bytes_, few_due_bytes_) : due_bytes_); }
-  /// `few_bytes`: the same while the batch has less than kFew blocks.
-  void set_due_bytes(std::uint64_t bytes, std::uint64_t few_bytes) {
-    due_bytes_ = bytes;
-    few_due_bytes_ = few_bytes;
-  }
+  bool batch_is_due() const { return batch_.count >= kBatchFrees || batch_.bytes >= due_bytes_; }
+  void set_due_bytes(std::uint64_t bytes) { due_bytes_ = bytes; }
   std::uint64_t due_bytes() const { return due_bytes_; }
-  std::uint64_t few_due_bytes() const { return few_due_bytes_; }
   std::uint64_t batch_bytes() const { return batch_.bytes; }
   bool batch_is_empty() const { return batch_.count == 0; }
 
@@ -126,7 +119,6 @@ class DeferredFrees {
 
   Batch batch_;
   std::uint64_t due_bytes_ = kBatchBytes;
-  std::uint64_t few_due_bytes_ = 0;
   Epoch* head_ = nullptr;  ///< oldest
   Epoch* tail_ = nullptr;
   std::vector<std::unique_ptr<Epoch>> epochs_;  ///< all there are, in use or spare

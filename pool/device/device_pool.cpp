@@ -198,17 +198,6 @@ std::uint64_t DevicePool::spare_bytes() {
   return most_bytes - std::min(counters.live_bytes.peak.load(std::memory_order_relaxed), most_bytes);
 }
 
-/// So much may be without an event while it is a few large blocks, where one event each would be an event per free; so much for each thread that keeps
-/// blocks. Nothing but where the program has never needed a large part of what there is, and no more than it has needed: the pool would consist of it.
-std::uint64_t DevicePool::few_bytes(std::uint64_t spare_bytes) {
-  const observe::Counters& counters = device_.counters();
-  const std::uint64_t peak_bytes = counters.live_bytes.peak.load(std::memory_order_relaxed);
-  if (!may_keep() || spare_bytes / kFewSpares < peak_bytes || counters.deferred_bytes.current.load(std::memory_order_relaxed) > ahead_bytes()) return 0;
-  const auto owned = std::count_if(magazines_.begin(), magazines_.end(), [](const auto& magazine) { return magazine->is_owned; });
-  const std::uint64_t bytes = std::min({kLargestFew_bytes, spare_bytes / kFewShare / std::max<std::uint64_t>(static_cast<std::uint64_t>(owned) / 2, 1), peak_bytes});
-  return bytes >= kLeastFew_bytes ? bytes : 0;
-}
-
 /// The block is about to join the open batch while something captures.
 void DevicePool::note_withheld(const Extent& extent) {
   const std::uint64_t before_bytes = deferred_.batch_is_empty() ? 0 : std::max(withheld_bytes_, deferred_.batch_bytes());
@@ -226,8 +215,7 @@ FreeOutcome DevicePool::free_deferred(Extent* extent, std::uint16_t thread, Erro
 FreeOutcome DevicePool::settle_frees(CUcontext context, bool waits_natively, Error* answer) {
   // Many bytes without an event are many that the next miss cannot wait for; but an event per large block is an event per free.
   const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
-  const std::uint64_t spare_bytes = this->spare_bytes();
-  deferred_.set_due_bytes(std::min(spare_bytes / kEpochShare, std::max(DeferredFrees::kBatchBytes, reserved_bytes / kReservedShare)), few_bytes(spare_bytes));
+  deferred_.set_due_bytes(std::min(spare_bytes() / kEpochShare, std::max(DeferredFrees::kBatchBytes, reserved_bytes / kReservedShare)));
   const bool pressed = pressure_frees_ != 0;
   if (pressed) --pressure_frees_;
   const bool is_due = pressed || deferred_.batch_is_due();

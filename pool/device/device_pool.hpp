@@ -121,10 +121,6 @@ class DevicePool {
   /// An epoch closes at this share of what is spare at the latest, or earlier at a share of what the pool holds (64 MiB at least); what waits
   /// in all stays below a share of what is spare, and below so many times what was ever live. Figures: tests/bench/README.md, ARCHITECTURE.md.
   static constexpr std::uint64_t kEpochShare = 12;
-  static constexpr std::uint64_t kFewShare = 12;  ///< of what is spare: so much may be without an event while it is a few blocks ...
-  static constexpr std::uint64_t kFewSpares = 6;  ///< ... where so many times what was ever live is spare
-  static constexpr std::uint64_t kLargestFew_bytes = 12 * kGiB;
-  static constexpr std::uint64_t kLeastFew_bytes = 512 * kMiB;
   static constexpr std::uint64_t kReservedShare = 8;
   static constexpr std::uint64_t kDeferredShare = 3;
   static constexpr std::uint64_t kAheadOfLive = 4;
@@ -156,7 +152,6 @@ class DevicePool {
   FreeOutcome free_native(heap::Extent* extent, std::uint16_t thread, Error* answer, const CUstream* stream = nullptr) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t room_bytes() const CUPOOL_REQUIRES(device_.lock);
   std::uint64_t spare_bytes() CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t few_bytes(std::uint64_t spare_bytes) CUPOOL_REQUIRES(device_.lock);
   void note_withheld(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
   /// `waits_natively`: the program's call would have synchronised; one in stream order never does.
   FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively = true) CUPOOL_REQUIRES(device_.lock);

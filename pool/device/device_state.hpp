@@ -200,6 +200,7 @@ struct DeviceState {
   /// Under `async`: what the driver's pool keeps idle, as reserved and limit know it, and which blocks' books tell of it.
   DriverPoolSample driver_pool;
   std::uint64_t idle_bytes CUPOOL_GUARDED_BY(lock) = 0;
+  std::uint64_t idle_covered_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of them, what threads that are in the driver may be served from, and nobody else
   std::uint64_t idle_kept_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of it, what the last trim left: it lies between live blocks
   const void* idle_owner CUPOOL_GUARDED_BY(lock) = nullptr;
   std::uint64_t leaving_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< held until the driver's free has returned, but reserved no more

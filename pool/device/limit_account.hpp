@@ -19,11 +19,10 @@ class LimitAccount {
   /// 0: no limit (held is still counted). Set once, before use.
   explicit LimitAccount(std::uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
-  /// `covered_bytes` of them are held already, as idle memory that the driver may serve them from: until it has, they count twice for all others.
-  [[nodiscard]] bool charge(std::uint64_t bytes, std::uint64_t covered_bytes = 0) {
+  [[nodiscard]] bool charge(std::uint64_t bytes) {
     std::uint64_t held = held_bytes_.load(std::memory_order_relaxed);
     do {
-      if (bytes > ceiling() || held - std::min(held, covered_bytes) > ceiling() - bytes) return false;
+      if (bytes > ceiling() || held > ceiling() - bytes) return false;
     } while (!held_bytes_.compare_exchange_weak(held, held + bytes, std::memory_order_relaxed));
     return true;
   }

@@ -131,7 +131,6 @@ struct alignas(128) Magazine {
   std::uint64_t budget_bytes = 0;  ///< as kMostBytes, or less where memory is short. Written under both locks
   std::uint64_t kept_budget_bytes = 0;  ///< for what is kept: complete, or a stream's. Likewise
   std::uint64_t free_budget_bytes = 0;  ///< of it, for frees that have no event yet. Likewise
-  std::uint64_t few_budget_bytes = 0;   ///< the same while they are fewer than DeferredFrees::kFew
   /// Where there are several magazines, so much more than the device was told may live by this one: its part of what lies between what lives and
   /// the peaks. Without, two of them could reach a peak together which neither sees. Written under both locks.
   LiveSum allowance;
@@ -276,8 +275,7 @@ inline bool Magazine::free(CUdeviceptr address, std::uint16_t thread) {
   // Nothing of it is read before it is this thread's: whoever frees a block for the second time may find it in the heap's hands.
   if (extent == nullptr || !extent->state.change(heap::ExtentState::live, heap::ExtentState::cached)) return false;
   const std::uint32_t most_frees = extent->bytes <= kLargestSmallBlock_bytes ? kMostFrees : kMostFreesWithLarge;
-  const std::uint64_t most_bytes = freed_count + 1 < DeferredFrees::kFew ? std::max(few_budget_bytes, free_budget_bytes) : free_budget_bytes;
-  if (!is_block_at(*extent, address) || extent->flags != 0 || freed_count >= most_frees || freed_bytes + extent->bytes > most_bytes) {
+  if (!is_block_at(*extent, address) || extent->flags != 0 || freed_count >= most_frees || freed_bytes + extent->bytes > free_budget_bytes) {
     extent->state = heap::ExtentState::live;
     return false;
   }

@@ -80,7 +80,6 @@ bool DevicePool::open(Magazine& magazine, std::uint64_t spare_bytes) {
   magazine.budget_bytes = budget_bytes;
   magazine.kept_budget_bytes = spare_bytes / Magazine::kKeptShare;
   magazine.free_budget_bytes = std::min(budget_bytes, deferred_.due_bytes() / kFreeShare);
-  magazine.few_budget_bytes = few_bytes(spare_bytes);
   if (budget_bytes < kLeastBudget_bytes) {
     close(magazine);
     return false;
@@ -96,7 +95,7 @@ Extent* DevicePool::take_kept(ContextPool& home, const AllocationRequest& reques
   if (request.stream.identity != 0) return take_for_stream(home, request, user);
   if (!may_keep()) return nullptr;
   const std::uint64_t spare_bytes = this->spare_bytes();
-  if (is_too_large_to_keep(request.bytes, spare_bytes, std::max(spare_bytes / kMagazineShare, few_bytes(spare_bytes)))) return nullptr;
+  if (is_too_large_to_keep(request.bytes, spare_bytes, spare_bytes / kMagazineShare)) return nullptr;
   if (!find_magazine(home, user)) return nullptr;
   Magazine& magazine = *user.magazine;
   if (!enter_own(magazine)) return nullptr;
@@ -196,7 +195,7 @@ void DevicePool::send_parcel(Magazine& magazine) {
 /// A parcel whose free is complete: to the thread that sent it, or, when it keeps much already or is gone, to where any block goes.
 void DevicePool::deliver(Parcel* parcel, std::uint64_t now, std::uint64_t depot_bytes) {
   Magazine& owner = *parcel->owner;
-  if (depot_bytes != 0 && owner.is_open && owner.home == parcel->home && owner.kept_bytes + parcel->bytes <= std::max(owner.kept_budget_bytes, 2 * owner.few_budget_bytes)) {
+  if (depot_bytes != 0 && owner.is_open && owner.home == parcel->home && owner.kept_bytes + parcel->bytes <= owner.kept_budget_bytes) {
     parcel->completed_ticks = now;
     Magazine::put(*parcel, owner.returned);
     change_kept(owner, static_cast<std::int64_t>(parcel->bytes));

@@ -13,6 +13,10 @@ namespace cupool::device {
 using heap::Extent;
 using heap::ExtentState;
 
+namespace {
+constexpr std::uint64_t kLongestOfOthers_ns = 1'000'000'000;  ///< that a thread waits for others which are in the driver for no longer than a call
+}  // namespace
+
 void NativeBlocks::defer(DeviceState&, Extent* extent) {
   extent->state = ExtentState::deferred;
   extent->bin_previous = nullptr;
@@ -69,11 +73,13 @@ Extent* NativeBlocks::insert(Nodes::node_type&& handle) {
 }
 
 /// The driver's pool is the device's, whichever context has asked it last: its idle bytes are told once, by one of them.
-void NativeBlocks::book_idle(DeviceState& device) {
+/// `covered_bytes`: of a thread that has been served, or not, and that counted them as held by what lay idle.
+void NativeBlocks::book_idle(DeviceState& device, std::uint64_t covered_bytes) {
   if (device.idle_owner == nullptr) device.idle_owner = this;
   const std::uint64_t now_bytes = device.driver_pool.idle_bytes();
   device.add_reserved(static_cast<std::int64_t>(now_bytes - device.idle_bytes));
-  device.limit.hold(now_bytes, device.idle_bytes);
+  device.limit.hold(now_bytes + covered_bytes, device.idle_bytes);
+  device.idle_covered_bytes -= covered_bytes;
   device.idle_bytes = now_bytes;
   device.idle_kept_bytes = std::min(device.idle_kept_bytes, now_bytes);
 }
@@ -92,18 +98,43 @@ std::uint64_t NativeBlocks::trim(DeviceState& device) {
   return is_told ? released_bytes : std::max<std::uint64_t>(released_bytes, 1);  // whoever asked looks for himself
 }
 
+/// While other threads are in the driver their blocks, and the idle memory that these come from or become, may count twice: true after a pause, if
+/// there is such a thread, and time left.
+bool NativeBlocks::await_others(DeviceState& device, std::uint64_t until_ns) {
+  constexpr std::uint64_t kPause_ns = 20'000;
+  Clock& clock = device.services.clock;
+  const bool is_moving = source_->keeps_idle() && (device.leaving_bytes != 0 || device.idle_covered_bytes != 0);
+  if (!is_moving || clock.now_ns() >= until_ns) return false;
+  const MutexUnlock unlocked(device.lock);
+  clock.pause(kPause_ns);
+  return true;
+}
+
+/// The bytes of the request that idle memory may serve, and that no other thread counts on; the others are charged. Nothing: the limit refuses them.
+std::optional<std::uint64_t> NativeBlocks::charge(DeviceState& device, std::uint64_t bytes) {
+  const std::uint64_t until_ns = device.services.clock.now_ns() + kLongestOfOthers_ns;
+  do {
+    const std::uint64_t covered_bytes = std::min(device.idle_bytes - std::min(device.idle_bytes, device.idle_covered_bytes), bytes);
+    if (device.limit.charge(bytes - covered_bytes)) return covered_bytes;
+  } while (await_others(device, until_ns));
+  return std::nullopt;
+}
+
 Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
   // What lies idle may serve it: it does not count twice. What cannot serve it goes first.
   if (device.idle_bytes != 0 && device.idle_bytes < request.bytes && device.limit.headroom_bytes() < request.bytes) trim(device);
-  if (!device.limit.charge(request.bytes, std::min(device.idle_bytes, request.bytes))) return Error{CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal};
+  const std::optional<std::uint64_t> covered = charge(device, request.bytes);
+  if (!covered) return Error{CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal};
+  const std::uint64_t covered_bytes = *covered;
   Nodes made;  // host memory first: after the driver call nothing may fail
   Node* node = nullptr;
   try {
     node = &made[0];
   } catch (...) {
-    device.limit.refund(request.bytes);
+    device.limit.refund(request.bytes - covered_bytes);
     throw;
   }
+  device.idle_covered_bytes += covered_bytes;
   CUdeviceptr address = 0;
   CUresult code = CUDA_SUCCESS;
   {
@@ -114,7 +145,9 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
       code = CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
-  book_idle(device);
+  book_idle(device, covered_bytes);
+  const std::uint64_t until_ns = device.services.clock.now_ns() + kLongestOfOthers_ns;
+  while (code == CUDA_SUCCESS && device.limit.is_passed() && await_others(device, until_ns)) book_idle(device);
   if (code == CUDA_SUCCESS && device.limit.is_passed()) {  // idle memory was in pieces, and the driver took more
     trim(device);
     if (device.limit.is_passed()) {

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "pool/device/block_source.hpp"
@@ -42,7 +43,9 @@ class NativeBlocks final : public DeviceAllocator {
   std::uint64_t waiting_bytes() const;
   BlockSource& source() { return *source_; }
   /// The source has more or fewer idle bytes: tells reserved and limit.
-  void book_idle(DeviceState& device) CUPOOL_REQUIRES(device.lock);
+  bool await_others(DeviceState& device, std::uint64_t until_ns) CUPOOL_REQUIRES(device.lock);
+  std::optional<std::uint64_t> charge(DeviceState& device, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
+  void book_idle(DeviceState& device, std::uint64_t covered_bytes = 0) CUPOOL_REQUIRES(device.lock);
   /// The source's idle bytes go back to the device. Returns them. Calls the driver with the lock let go.
   std::uint64_t trim(DeviceState& device) CUPOOL_REQUIRES(device.lock);
 

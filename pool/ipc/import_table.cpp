@@ -40,15 +40,15 @@ template <class Which> void ImportTable::forget(Which&& which) {
   std::erase_if(regions_, [&](const auto& entry) { return which(entry.second); });
 }
 
-void ImportTable::forget_others_at(const OpenedRegion& region) {
+void ImportTable::forget_others_at(const OpenedRegion& region, std::uint64_t bytes) {
   forget([&](const OpenedRegion& known) {
     if (known.base == region.base) return known.context != region.context;
-    return known.base < region.base ? region.base - known.base < known.bytes : known.base - region.base < region.bytes;
+    return known.base < region.base ? region.base - known.base < known.bytes : known.base - region.base < bytes;
   });
 }
 
-void ImportTable::add_driver_open(const OpenedRegion& region) {
-  forget_others_at(region);
+void ImportTable::add_driver_open(const OpenedRegion& region, bool is_measured) {
+  forget_others_at(region, is_measured ? region.bytes : 0);
   const auto [place, is_new] = regions_.try_emplace(region.base, region);
   OpenedRegion& known = place->second;
   if (is_new) {

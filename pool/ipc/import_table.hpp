@@ -48,9 +48,10 @@ class ImportTable {
   const OpenedBlock* find(CUdeviceptr address) const;
 
   /// Books one more of the driver's opens. A region that is known (at the same base, of the same context) counts it, a new one has no block yet.
-  /// Any other whose addresses it has was of a context that is gone, and is forgotten: the driver has given them again.
+  /// Any other whose addresses it has was of a context that is gone, and is forgotten: the driver has given them again. `is_measured`: `bytes` are what
+  /// the driver says, not only the exporter's file.
   /// `bytes` 0 never contains anything. Follow with open() or drop_driver_open().
-  void add_driver_open(const OpenedRegion& region);
+  void add_driver_open(const OpenedRegion& region, bool is_measured = true);
   /// Books the opening of the block at `place` in the region at `region`; its address, or 0: does not fit in the region.
   CUdeviceptr open(CUdeviceptr region, const BlockPlace& place);
 
@@ -75,7 +76,7 @@ class ImportTable {
   using Key = std::pair<CUdeviceptr, std::uint64_t>;  ///< base, buffer id: blocks at one base in the order of their opening
 
   std::map<Key, OpenedBlock>::const_iterator oldest_at(CUdeviceptr base) const;
-  void forget_others_at(const OpenedRegion& region);
+  void forget_others_at(const OpenedRegion& region, std::uint64_t bytes);
   template <class Which> void forget(Which&& which);
 
   std::map<CUdeviceptr, OpenedRegion> regions_;

@@ -109,29 +109,3 @@ TEST_CASE("a few streams keep what they freed, and no event is asked for") {
   take_turns(rig, {new_stream(), new_stream(), new_stream()}, 5);
   CHECK(cusim_calls("cuEventRecord") + cusim_calls("cuCtxRecordEvent") + cusim_calls("cuEventQuery") == 0);
 }
-
-namespace {
-/// Events that are recorded while `blocks` of 1 GiB live and each is replaced four times by another.
-std::uint64_t events_of_replacing(const char* memory, std::size_t blocks) {
-  Rig rig(device_of(memory));
-  std::vector<CUdeviceptr> ring(blocks);
-  for (CUdeviceptr& block : ring) block = rig.allocate(kGiB);
-  const auto replace_all = [&] {
-    for (CUdeviceptr& block : ring) {
-      rig.free(block);
-      block = rig.allocate(kGiB);
-    }
-  };
-  for (int round = 0; round < 4; ++round) replace_all();
-  const std::uint64_t before = cusim_calls("cuCtxRecordEvent");
-  for (int round = 0; round < 4; ++round) replace_all();
-  CHECK(now(rig.counters().reserved_bytes) <= 3 * blocks * kGiB);
-  return cusim_calls("cuCtxRecordEvent") - before;
-}
-}  // namespace
-
-TEST_CASE("large blocks share events where the program has never needed much of what there is, and what waits is no more than it has needed") {
-  CHECK(events_of_replacing("200GiB", 16) <= 4 * 16 / 10);
-  CHECK(events_of_replacing("200GiB", 2) <= 4 * 2 / 2);  // two of them are all that may wait
-  CHECK(events_of_replacing("40GiB", 16) >= 4 * 16 / 2);  // where memory may be wanted: a twelfth of what is left
-}

@@ -4,7 +4,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "pool/device/limit_account.hpp"
 #include "tests/conformance/rig.hpp"
 
 using namespace cupool;
@@ -216,22 +215,39 @@ TEST_CASE("preallocated segments: one small block does not keep the preallocated
   }
 }
 
-TEST_CASE("memory that is served from what lies idle leaves no moment in which another thread could have the same bytes") {
-  device::LimitAccount account(100);
-  REQUIRE(account.charge(60));  // idle
-  CHECK_FALSE(account.charge(101, 60));
-  CHECK_FALSE(account.charge(90, 40));
-  std::atomic<bool> is_over{false};
-  std::atomic<bool> is_late{false};
+namespace {
+thread_local bool t_stays_inside = false;
+std::atomic<bool> g_has_memory{false};
+std::atomic<bool> g_may_leave{false};
+
+CUresult stay_after(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool, CUstream stream) {
+  const CUresult code = cuMemAllocFromPoolAsync(address, bytes, pool, stream);
+  if (t_stays_inside) g_has_memory = true;
+  while (t_stays_inside && !g_may_leave) std::this_thread::yield();
+  return code;
+}
+}  // namespace
+
+TEST_CASE("async: idle memory that a thread is being served from counts once for the others, and serves none of them") {
+  g_has_memory = false;
+  g_may_leave = false;
+  RigOptions options = limited("64MiB", config::Policy::async);
+  options.patch = [](DriverApi& api) { api.cuMemAllocFromPoolAsync = &stay_after; };
+  Rig rig(options);
+  rig.free(rig.allocate(40 * kMiB));
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  rig.free(rig.allocate(512));  // both lie idle with the driver
+  Result<CUdeviceptr> first = Error{CUDA_ERROR_UNKNOWN, ""};
   std::thread other([&] {
-    while (!is_over) is_late = is_late || account.charge(50);
+    cuCtxSetCurrent(rig.context());
+    t_stays_inside = true;
+    first = rig.pools().allocate(rig.context(), 40 * kMiB, "cuMemAlloc_v2");
   });
-  for (int i = 0; i < 200'000; ++i) {
-    if (!account.charge(60, 60)) break;
-    account.refund(60);
-  }
-  is_over = true;
+  while (!g_has_memory) std::this_thread::yield();
+  CHECK(rig.try_allocate(16 * kMiB).ok());
+  g_may_leave = true;
   other.join();
-  CHECK_FALSE(is_late);
-  CHECK(account.held_bytes() == 60);
+  CHECK(first.ok());
+  CHECK(rig.try_allocate(16 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cusim_used_bytes(0) <= 64 * kMiB);
 }

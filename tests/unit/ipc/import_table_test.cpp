@@ -133,8 +133,15 @@ TEST_CASE("so does one that only overlaps it") {
   table.add_driver_open(region(kRegion - 0x8000 - 1, 4, 3));
   CHECK(table.region_count() == 2);
   CHECK(table.find_region(kRegion - kRegion_bytes) == nullptr);
-  table.take_idle(kRegion - 0x8000 - 1);
-  table.take_idle(kRegion + 0x8000);
+  OpenedRegion huge = region(kRegion - 0x20000, 5, 3);
+  huge.bytes = 1;
+  table.add_driver_open(huge);
+  CHECK(table.region_count() == 3);
+  huge.base -= 0x20000;
+  huge.bytes = 0x10'0000;
+  table.add_driver_open(huge, false);  // only the exporter's file says so
+  CHECK(table.region_count() == 4);
+  for (const CUdeviceptr base : {kRegion - 0x8000 - 1, kRegion + 0x8000, kRegion - 0x20000, kRegion - 0x40000}) table.take_idle(base);
 }
 
 TEST_CASE("an open between a wait and the close is seen") {
