@@ -80,7 +80,7 @@ FenceResult DevicePool::wait_by_freeing(CUcontext asking, Fence& others) {
 }
 
 namespace {
-constexpr std::uint64_t kPause_ns = 10'000;
+constexpr std::uint64_t kWaitPause_ns = 10'000;
 
 /// By an event, which ends no capture that another thread begins meanwhile. Not `done`: nobody knows whether it is over.
 FenceResult wait_by_event(ContextPool& home, CUcontext context) {
@@ -89,7 +89,7 @@ FenceResult wait_by_event(ContextPool& home, CUcontext context) {
   FenceResult result = fence.record_in(device, home, context);
   if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) result = fence.wait(device, context, context);
   while (result.answer == FenceAnswer::pending && result.error.code == CUDA_SUCCESS && device.services.gate.capturing()) {
-    device.services.clock.pause(kPause_ns);
+    device.services.clock.pause(kWaitPause_ns);
     result = fence.wait(device, context, context);
   }
   fence.clear(device.services.contexts);
@@ -103,7 +103,7 @@ Status wait_for_context(ContextPool& home, CUcontext context) {
   const FenceResult by_event = wait_by_event(home, context);
   if (by_event.error.code != CUDA_SUCCESS || by_event.answer == FenceAnswer::done) return Status::from(by_event.error.code, by_event.error.where);
   Pin pin = services.contexts.pin(&home, context);
-  for (; pin == Pin::ending; pin = services.contexts.pin(&home, context)) services.clock.pause(kPause_ns);  // it may survive
+  for (; pin == Pin::ending; pin = services.contexts.pin(&home, context)) services.clock.pause(kWaitPause_ns);  // it may survive
   if (pin == Pin::gone) return {};
   const CaptureGate::Synchronising synchronising(services.gate);
   const Unpinner unpinner(services.contexts, &home);
