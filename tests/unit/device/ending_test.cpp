@@ -71,7 +71,7 @@ TEST_CASE("ending a context waits for the thread that asks about a stream of it"
 
 TEST_CASE("while a context ends an allocation in another waits for what was just freed, and is served after that") {
   g_may_leave.store(false);
-  ReleasingClock clock;
+  ReleasingClock clock(true);
   RigOptions options;
   options.clock = &clock;
   options.pool.limit.all = config::parse_amount("64MiB");
