@@ -34,6 +34,12 @@ CUresult no_context_error(const Process& own) {
   return own.api.cuCtxGetDevice(&device);
 }
 
+void after_wait() {
+  Process& own = process();
+  const CUcontext context = current_owner(own);
+  if (context != nullptr && own.pools.much_waits(context)) own.pools.after_wait(context);
+}
+
 void begin_call(Process& own) {
   if (own.late_frees.empty()) return;
   own.late_frees.drain([&own](CUdeviceptr address) { free_pooled(own, address, [&] { return own.pools.free(address); }); });

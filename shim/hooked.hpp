@@ -32,14 +32,18 @@ struct Hooked<E, CUresult(Args...)> {
     }
     const Real<CUresult(Args...)> real(reinterpret_cast<CUresult (*)(Args...)>(function), kRow.symbol, kRow.is_per_thread);
     if constexpr (Body<E>::kRole == Role::lookup) return Body<E>::run(real, args...);
-    if constexpr (Body<E>::kRole == Role::copy) {
-      if (!front_door::g_copies_may_be_far.load(std::memory_order_relaxed)) [[likely]] return real(args...);
+    if constexpr (Body<E>::kRole == Role::wait) return wait(real, args...);
+    if constexpr (Body<E>::kRole == Role::copy || Body<E>::kRole == Role::read) {
+      if (!front_door::g_copies_may_be_far.load(std::memory_order_relaxed)) [[likely]] return Body<E>::kRole == Role::read ? wait(real, args...) : real(args...);
     }
     if (!lifecycle::t_inside) [[likely]] {
       const lifecycle::Inside guard;
       try {
         if (lifecycle::may_serve()) [[likely]] {
           const CUresult result = Body<E>::run(real, args...);
+          if constexpr (Body<E>::kRole == Role::read) {
+            if (result == CUDA_SUCCESS) front_door::after_wait();
+          }
           process().upkeep();
           return result;
         }
@@ -53,6 +57,21 @@ struct Hooked<E, CUresult(Args...)> {
   }
 
  private:
+  /// The program's own call first, with nothing of ours around it.
+  static CUresult wait(const Real<CUresult(Args...)>& real, Args... args) {
+    const CUresult result = real(args...);
+    if (result != CUDA_SUCCESS || lifecycle::t_inside || lifecycle::phase() != lifecycle::Phase::live) return result;
+    const lifecycle::Inside guard;
+    try {
+      front_door::after_wait();
+      process().upkeep();
+    } catch (abi::__forced_unwind&) {
+      throw;
+    } catch (...) {  // it has its answer
+    }
+    return result;
+  }
+
   static CUresult pass(const Real<CUresult(Args...)>& real, Args... args) {
     if constexpr (Body<E>::kRole == Role::free) {
       if (front_door::keep_from_driver(args...)) return CUDA_SUCCESS;

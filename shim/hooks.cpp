@@ -17,12 +17,16 @@ namespace cupool::shim {
 #define HOOK(name, symbol, since, method) CUPOOL_BODY(symbol, Role::serve, method)
 #define HOOK_FREE(name, symbol, since, method) CUPOOL_BODY(symbol, Role::free, method)
 #define HOOK_COPY(name, symbol, since, method) CUPOOL_BODY(symbol, Role::copy, method)
+#define HOOK_WAIT(name, symbol, since, method) CUPOOL_BODY(symbol, Role::wait, method)
+#define HOOK_READ(name, symbol, since, method) CUPOOL_BODY(symbol, Role::read, method)
 #define HOOK_EXPORT(name, symbol, since, method) CUPOOL_BODY(symbol, Role::exporting, method)
 #define HOOK_LOOKUP(name, symbol, since, method) CUPOOL_BODY(symbol, Role::lookup, method)
 #include "shim/entry_points.def"
 #undef HOOK
 #undef HOOK_FREE
 #undef HOOK_COPY
+#undef HOOK_WAIT
+#undef HOOK_READ
 #undef HOOK_EXPORT
 #undef HOOK_LOOKUP
 

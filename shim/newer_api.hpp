@@ -7,6 +7,7 @@
 extern "C" {
 
 #if CUDA_VERSION < 13000
+CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext context);
 CUresult CUDAAPI cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool);
 #endif
 

@@ -134,7 +134,7 @@ Error DevicePool::wait_in_capture(CUcontext asking) {
 void DevicePool::before_capture() {
   const MutexLock lock(device_.lock);
   close_magazines();
-  static_cast<void>(close_epoch(nullptr, false));  // whatever error there is, the program's own calls meet it
+  static_cast<void>(close_epoch(nullptr, Closing::late));  // whatever error there is, the program's own calls meet it
 }
 
 }  // namespace cupool::device

@@ -1,5 +1,6 @@
 // Between a free and reuse: epochs are closed, queried and retired here, and what is free beyond need goes back.
 #include <algorithm>
+#include <utility>
 
 #include "pool/core/bytes.hpp"
 #include "pool/device/device_pool.hpp"
@@ -36,9 +37,9 @@ void DevicePool::retire(Batch batch) {
   }
 }
 
-/// Closes the open batch with a fence recorded now. `inside_free`: in the program's free of a block of `asking`.
+/// Closes the open batch with a fence recorded now.
 /// While something captures, or when nothing can be recorded, the batch stays open.
-Error DevicePool::close_epoch(CUcontext asking, bool inside_free) {
+Error DevicePool::close_epoch(CUcontext asking, Closing closing) {
   if (deferred_.batch_is_empty() || capturing() || !may_call_driver() || device_.disabled) return {};
   if (device_.services.cannot_record.load(std::memory_order_relaxed)) return {};
   Epoch* epoch = deferred_.close();
@@ -56,14 +57,38 @@ Error DevicePool::close_epoch(CUcontext asking, bool inside_free) {
     return result.error;
   }
   epoch->recorded = true;
-  epoch->waitable = inside_free ? asking : nullptr;
+  epoch->waitable = closing == Closing::inside_free ? asking : nullptr;
   epoch->freed_by = pthread_self();
+  if (closing == Closing::inside_free) deferred_.cover_early();
+  if (closing == Closing::early) deferred_.count_early(epoch);
   device_.counters().epochs_closed.add();
   return result.error;
 }
 
 /// Is there something without an event that may get one, if not at this moment?
 bool DevicePool::may_record() { return !deferred_.batch_is_empty() && !device_.services.cannot_record.load(std::memory_order_relaxed) && !capturing(); }
+
+/// Less is not worth an event of its own.
+std::uint64_t DevicePool::least_early_bytes() const {
+  return std::max(kLeastEarly_bytes, device_.live.counters.reserved_bytes.current.load(std::memory_order_relaxed) / kEarlyShare);
+}
+
+bool DevicePool::much_waits(const Magazine* own) const {
+  const std::uint64_t own_bytes = own != nullptr ? own->shard.deferred_bytes.load(std::memory_order_relaxed) : 0;
+  return device_.live.counters.deferred_bytes.current.load(std::memory_order_relaxed) + own_bytes >= least_early_bytes();
+}
+
+/// The program has waited for the GPU by a call of its own: most of what it freed before is over. Seen now, each step of a job that repeats itself
+/// finds the same blocks free; where an epoch ends by itself differs from step to step, and so does what the step needs.
+void DevicePool::after_wait(const ContextPool& home, CUcontext asking) {
+  const MutexLock lock(device_.lock);
+  if (capturing()) return;
+  visit_own_magazine(home, &DevicePool::close);
+  Error ignored{};  // the program's own call has just been told of what there was
+  if (deferred_.batch_bytes() >= least_early_bytes()) ignored = close_epoch(asking, Closing::early);
+  while (retire_oldest(asking, false, &ignored)) {
+  }
+}
 
 /// Looks at the oldest epoch, and retires it when its fence is done: true. `may_wait`: waits without end where that is safe: for the oldest, or
 /// where that was closed late for the first that was not. Its events cover the work of the older ones.
@@ -96,15 +121,23 @@ bool DevicePool::retire_oldest(CUcontext asking, bool may_wait, Error* error) {
   return true;
 }
 
-/// Does the pool have what the program needs, and only the moment is bad? What has no event yet would do, is a small part of all, and the last such
-/// moment is long ago. Else the pool is to grow.
+/// May the pool have what the program needs, and only the moment is bad? Asking costs an event and, when it is in vain, the look, so the right to ask
+/// comes with time and with allocations: a job that repeats itself is kept as small as its first step; where blocks come and go all the time the pool
+/// is to grow, so that many frees share an event. Once the pool has a good part of the device, only where what has no event yet would do and is a small part of all.
 bool DevicePool::is_bad_moment(std::uint64_t request_bytes) {
   const observe::Counters& counters = device_.counters();
   const std::uint64_t batch_bytes = deferred_.batch_bytes();
+  const bool is_plenty = has_plenty(kAskShare);
+  const bool is_small_part = batch_bytes >= request_bytes && batch_bytes <= counters.reserved_bytes.current.load(std::memory_order_relaxed) / kReservedShare;
+  if (is_plenty ? batch_bytes < least_early_bytes() : !is_small_part) return false;
   const std::uint64_t allocations = counters.allocations.value.load(std::memory_order_relaxed);
-  if (batch_bytes < request_bytes || batch_bytes > counters.reserved_bytes.current.load(std::memory_order_relaxed) / kReservedShare) return false;
-  if (allocations - last_bad_moment_ < kBadMomentDistance) return false;
-  last_bad_moment_ = allocations;
+  const std::uint64_t price = is_plenty ? kAskDistance : kShortAskDistance;
+  ask_credit_ = std::min(ask_credit_ + (allocations - credited_allocations_), is_plenty ? kMostAsks * price : price);
+  credited_allocations_ = allocations;
+  const std::uint64_t before_ns = is_plenty ? std::exchange(last_miss_ns_, device_.services.clock.now_ns()) : 0;
+  if (is_plenty && last_miss_ns_ - before_ns >= kAskDistance_ns) return true;
+  if (ask_credit_ < price) return false;
+  ask_credit_ -= price;
   return true;
 }
 
@@ -191,7 +224,7 @@ bool DevicePool::await_frees(CUcontext asking, const Awaited& awaited, Error* er
 
 /// What a due free does, and the first operation after a capture: one record per context, one query.
 Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
-  Error error = close_epoch(asking, inside_free);
+  Error error = close_epoch(asking, inside_free ? Closing::inside_free : Closing::late);
   Error query_error{};
   // One look for each epoch that is closed. Who finds another thread at the oldest one leaves the look to the next.
   if (const Epoch* oldest = deferred_.oldest(); oldest != nullptr && oldest->busy) ++looks_owed_;

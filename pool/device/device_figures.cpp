@@ -150,7 +150,7 @@ bool DevicePool::make_way(std::uint64_t bytes) {
   // What was freed and is no longer in use is empty pool memory too.
   close_magazines();
   drain_lanes();
-  static_cast<void>(close_epoch(nullptr, false));
+  static_cast<void>(close_epoch(nullptr, Closing::late));
   retire_all(nullptr, false);
   // Empty pool memory counts as held: it goes before the program is refused, unless that could block. The driver may refuse to take it once,
   // or always in the way that is tried first.

@@ -191,6 +191,12 @@ std::uint64_t DevicePool::room_bytes() const {
   return std::min(driver_free_bytes, device_.limit.headroom_bytes());
 }
 
+/// The pool has less than one `share`th of what it has or may still get.
+bool DevicePool::has_plenty(std::uint64_t share) const {
+  const std::uint64_t reserved_bytes = device_.live.counters.reserved_bytes.current.load(std::memory_order_relaxed);
+  return reserved_bytes < (room_bytes() + reserved_bytes) / share;
+}
+
 /// What the program has never needed at once so far, of all that it could have: in the pool, or not yet taken from the driver.
 std::uint64_t DevicePool::spare_bytes() {
   const observe::Counters& counters = device_.counters();

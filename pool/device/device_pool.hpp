@@ -87,6 +87,10 @@ class DevicePool {
   void streams_ending(ContextPool* home, CUcontext context);  ///< any of them
   PoolSet::MempoolFigures mempool_figures(std::uint8_t mempool);
   void reset_mempool_high(std::uint8_t mempool, bool reserved, bool used);
+  /// Much that the program has freed has not been seen to be over. Lock-free.
+  /// `own`: the calling thread's, of this pool, or null.
+  bool much_waits(const Magazine* own) const;
+  void after_wait(const ContextPool& home, CUcontext asking) CUPOOL_EXCLUDES(device_.lock);
   bool free_while_exiting(CUdeviceptr address);
   Ownership find(CUdeviceptr address, BlockView* block);
   bool pin_pages(CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
@@ -125,7 +129,17 @@ class DevicePool {
   static constexpr std::uint64_t kDeferredShare = 3;
   static constexpr std::uint64_t kAheadOfLive = 4;
   static constexpr std::uint64_t kLeastAhead_bytes = 1024 * kMiB;
-  static constexpr std::uint64_t kBadMomentDistance = 1024;  ///< allocations
+  /// A miss asks about what was freed lately when the last one is so long ago, or once for so many allocations, with so many asks saved up; and
+  /// so seldom once the pool has a good part of everything.
+  static constexpr std::uint64_t kAskDistance_ns = 50'000;
+  static constexpr std::uint64_t kAskDistance = 64;
+  static constexpr std::uint64_t kMostAsks = 16;
+  static constexpr std::uint64_t kShortAskDistance = 1024;
+  static constexpr std::uint64_t kAskShare = 8;     ///< of everything: while the pool has less
+  static constexpr std::uint64_t kPlentyShare = 2;  ///< of everything: while the pool has less, growing is better than waiting
+  /// After a wait of the program's own, what was freed has an event when it is as much as this share of what the pool holds.
+  static constexpr std::uint64_t kEarlyShare = 128;
+  static constexpr std::uint64_t kLeastEarly_bytes = 4 * kMiB;
   /// While something captures, a free that would have waited natively waits at the latest when so much is withheld without an event: an
   /// allocation cannot wait, and must not be told that memory is out for what is a block's of 512 bytes in a handle of 256 MiB.
   static constexpr std::uint64_t kUnrecordedBytes = 2 * kMiB;
@@ -266,7 +280,10 @@ class DevicePool {
   // deferral.cpp
   void defer(heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   bool may_record() CUPOOL_REQUIRES(device_.lock);
-  Error close_epoch(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
+  /// In the program's free of a block of the asking context, so that it may be waited for; because memory is short; or before it is due.
+  enum class Closing : std::uint8_t { inside_free, late, early };
+  Error close_epoch(CUcontext asking, Closing closing) CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t least_early_bytes() const;
   bool is_bad_moment(std::uint64_t request_bytes) CUPOOL_REQUIRES(device_.lock);
   bool retire_batch_if_idle(CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);
   bool retire_oldest(CUcontext asking, bool may_wait, Error* error) CUPOOL_REQUIRES(device_.lock);
@@ -274,6 +291,7 @@ class DevicePool {
   FenceResult synchronise_and_retire(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
   FenceResult synchronise_reachable(CUcontext asking, bool everywhere) CUPOOL_REQUIRES(device_.lock);
   bool others_may_touch() CUPOOL_REQUIRES(device_.lock);
+  bool has_plenty(std::uint64_t share) const CUPOOL_REQUIRES(device_.lock);
   std::uint64_t ahead_bytes() CUPOOL_REQUIRES(device_.lock);
   Error catch_up(CUcontext asking, bool may_be_over) CUPOOL_REQUIRES(device_.lock);
   bool await_frees(CUcontext asking, const Awaited& awaited, Error* error) CUPOOL_REQUIRES(device_.lock);
@@ -346,7 +364,9 @@ class DevicePool {
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint32_t lane_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint32_t looks_owed_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< at the oldest epoch
-  std::uint64_t last_bad_moment_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< in allocations
+  std::uint64_t ask_credit_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< in allocations
+  std::uint64_t last_miss_ns_ CUPOOL_GUARDED_BY(device_.lock) = 0;
+  std::uint64_t credited_allocations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of the driver's allocations
   std::unordered_map<std::uint64_t, std::uint32_t> paged_memops_ CUPOOL_GUARDED_BY(device_.lock);  ///< of mapped handles; else in RegionInfo
   std::atomic<bool> peak_is_new_{false};  ///< written under the lock

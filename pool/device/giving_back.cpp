@@ -76,7 +76,7 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
   for (std::uint64_t pause_ns = kFirstLook_ns; may_call_driver(); pause_ns = std::min(2 * pause_ns, kLongestLook_ns)) {
     close_magazines();  // what they keep for streams comes into the lanes
     drain_lanes();
-    static_cast<void>(close_epoch(nullptr, false));
+    static_cast<void>(close_epoch(nullptr, Closing::late));
     retire_all(nullptr, may_wait);
     if (policy_ == config::Policy::async) release_free(nullptr, kAllOfIt);
     if (const std::uint64_t idle_bytes = trim_idle(keep_bytes); idle_bytes != 0) return idle_bytes;

@@ -35,7 +35,6 @@ namespace {
 using Climbed = Result<Extent*>;
 constexpr std::uint64_t kFirstPause_ns = 20'000;
 constexpr std::uint64_t kLongestPause_ns = 2'000'000;
-constexpr std::uint64_t kPlentyShare = 2;  ///< while more than this part of everything is left, growing is better than waiting
 constexpr std::uint64_t kEverything = std::numeric_limits<std::uint64_t>::max();
 
 struct EndOfShortage {
@@ -139,9 +138,7 @@ Climbed Ladder::magazines(DevicePool& pool, Attempt& attempt) {
 Climbed Ladder::wait(DevicePool& pool, Attempt& attempt) {
   const DeviceAllocator* allocator = attempt.home->pooled.get();
   if (allocator == nullptr || !allocator->can_move() || attempt.request.stream.identity != 0 || pool.device_.disabled || pool.unpooled_) return nullptr;
-  const std::uint64_t room_bytes = pool.room_bytes();
-  const std::uint64_t most_bytes = room_bytes + pool.device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
-  if (room_bytes > most_bytes / kPlentyShare) return nullptr;
+  if (pool.has_plenty(DevicePool::kPlentyShare)) return nullptr;
   Error error{};
   const bool is_more = pool.await_frees(attempt.context, {.least_bytes = attempt.request.bytes}, &error);
   if (error.code != CUDA_SUCCESS) return error;
@@ -180,7 +177,7 @@ Climbed Ladder::lanes(DevicePool& pool, Attempt& attempt) {
   // stream-ordered request must not wait.
   const bool ordered = attempt.request.stream.identity != 0;
   pool.drain_lanes(ordered && pool.device_.services.cannot_record.load(std::memory_order_relaxed));
-  if (const Error error = pool.close_epoch(attempt.context, false); error.code != CUDA_SUCCESS) return error;
+  if (const Error error = pool.close_epoch(attempt.context, DevicePool::Closing::late); error.code != CUDA_SUCCESS) return error;
   return retire_for_all(pool, attempt);
 }
 
@@ -220,7 +217,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   const std::uint64_t until_ns = clock.now_ns() + DevicePool::kPollBound_ns;
   Error error{};
   for (std::uint64_t pause_ns = kFirstPause_ns;; pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
-    error = pool.close_epoch(attempt.context, false);  // again: nothing can be recorded while any context ends
+    error = pool.close_epoch(attempt.context, DevicePool::Closing::late);  // again: nothing can be recorded while any context ends
     if (error.code != CUDA_SUCCESS) break;
     bool has_retired = false;
     while (pool.retire_oldest(attempt.context, true, &error) || pool.retire_any_stamped(attempt.context, &error)) has_retired = true;

@@ -470,6 +470,18 @@ CUresult PoolSet::end_capture(CUstream stream, const std::function<CUresult()>& 
   return impl_->services.gate.end(stream, end, still_capturing);
 }
 
+bool PoolSet::much_waits(CUcontext context) const {
+  const std::size_t slot = slot_of(context);
+  ContextPool* home = t_cache.set_id == impl_->id && t_cache.contexts[slot] == context ? t_cache.homes[slot] : nullptr;
+  if (home != nullptr) return home->pool.much_waits(t_cache.magazines[slot]);
+  home = impl_->services.contexts.find(context);
+  return home != nullptr && home->pool.much_waits(nullptr);
+}
+
+void PoolSet::after_wait(CUcontext context) {
+  if (ContextPool* home = impl_->services.contexts.find(context)) home->pool.after_wait(*home, context);
+}
+
 std::size_t PoolSet::trim() {
   std::size_t released_bytes = 0;
   impl_->for_each_pool([&](DevicePool& pool) { released_bytes += pool.trim(); });

@@ -214,6 +214,12 @@ class PoolSet {
 
   // --- upkeep and reports -----------------------------------------------------------------------------
 
+  /// Has this thread, or the pool of `context`, much that was freed and not seen to be over? Lock-free: to be asked after each wait of the program.
+  bool much_waits(CUcontext context) const;
+  /// The program has waited for the GPU by a call of its own in `context`, and much_waits(): what was freed gets an event, and what is over is free.
+  /// Never waits for the GPU.
+  void after_wait(CUcontext context);
+
   /// Gives every wholly free region back to the driver, unless that could block. Returns bytes given back.
   std::size_t trim();
   /// The same for one device, of which at least `keep_bytes` stay reserved.

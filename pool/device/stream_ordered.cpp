@@ -207,7 +207,7 @@ void DevicePool::drain_stale_lanes(ContextPool& home) {
   for (const StreamLanes::Entry& entry : home.streams.entries()) kept_bytes += home.pooled->lane_bytes(entry.lane);
   const bool is_too_much = kept_bytes > ahead_bytes() && !capturing();
   drain_streams(home, false, is_too_much ? &is_any_lane : &is_stale_lane);
-  if (device_.counters().lanes_drained.value.load(std::memory_order_relaxed) != drained) static_cast<void>(close_epoch(home.context, false));
+  if (device_.counters().lanes_drained.value.load(std::memory_order_relaxed) != drained) static_cast<void>(close_epoch(home.context, Closing::late));
 }
 
 bool DevicePool::has_lanes() {
@@ -270,7 +270,7 @@ void DevicePool::stream_ending(ContextPool* home, CUcontext context, std::uint64
     home->streams.remove(identity);
     home->pooled->remove_lane(lane);
   }
-  static_cast<void>(close_epoch(context, false));  // now, while the stream is there to be covered
+  static_cast<void>(close_epoch(context, Closing::late));  // now, while the stream is there to be covered
   forget_stamps_of(*home, identity);
   deferred_.forget_stream(identity);
 }
@@ -306,7 +306,7 @@ void DevicePool::retire_all(CUcontext asking, bool may_wait) {
 void DevicePool::give_back_surplus_of_lanes(CUcontext asking) {
   if (figures().free_bytes > *device_.services.options.release_threshold_bytes) {
     drain_lanes();
-    static_cast<void>(close_epoch(asking, false));
+    static_cast<void>(close_epoch(asking, Closing::late));
   }
   retire_all(asking, false);
   give_back_surplus(false);

@@ -13,7 +13,7 @@ from pathlib import Path
 import support
 from support import MIB, cupool, simulator_environment
 
-# Allocates and frees 64 MiB, then makes one CUDA call for each line that it is sent.
+# Allocates and frees 64 MiB, then makes one CUDA call for each line that it is sent: with an argument one that has nothing to do with memory.
 PROGRAM = """
 import ctypes, sys
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -28,8 +28,8 @@ must(cuda.cuMemFree_v2(block))
 must(cuda.cuCtxSynchronize())
 print("ready", flush=True)
 for line in sys.stdin:
-    must(cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
-    print(total.value, flush=True)
+    must(cuda.cuCtxSynchronize() if sys.argv[1:] else cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
+    print("done", flush=True)
 """
 
 
@@ -40,9 +40,9 @@ class Asking(unittest.TestCase):
         self.addCleanup(holder.cleanup)
         self.folder = Path(holder.name)
 
-    def start(self, **variables: str) -> subprocess.Popen:
+    def start(self, *arguments: str, **variables: str) -> subprocess.Popen:
         environment = {**simulator_environment(), "LD_PRELOAD": str(support.PRELOAD), "CUPOOL_REPORT": str(self.folder / "r.%p.json"), **variables}
-        child = subprocess.Popen([sys.executable, "-c", PROGRAM], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        child = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.addCleanup(self.end, child)
         self.assertEqual(child.stdout.readline(), "ready\n")
         return child
@@ -80,6 +80,12 @@ class Asking(unittest.TestCase):
             report = json.loads(path.read_text(encoding="utf-8"))
             self.assertEqual((report["event"], report["process"]["pid"]), ("request", child.pid))
             self.assertEqual(cupool("validate", str(path)).returncode, 0)
+
+    def test_a_process_that_only_waits_for_the_gpu_answers(self):
+        child = self.start("waits")
+        done = self.ask(child, "trim", str(child.pid))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertRegex(done.stdout, rf"process {child.pid} gave 64.00? MiB back and keeps 0")
 
     def test_dump_without_a_report_says_so(self):
         child = self.start(CUPOOL_REPORT="none")

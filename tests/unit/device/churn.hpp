@@ -23,6 +23,14 @@ inline std::uint64_t untold_allocations(Rig& rig) {
   return count;
 }
 
+/// What threads have freed and the device was not told of.
+inline std::uint64_t untold_deferred_bytes(Rig& rig) {
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < observe::kLiveShards; ++i)
+    bytes += std::launder(reinterpret_cast<observe::LiveShard*>(rig.live().shards + i * sizeof(observe::LiveShard)))->deferred_bytes.load();
+  return bytes;
+}
+
 /// Blocks of one size, freed and allocated again until the thread's magazine has them. For any thread: Catch is for one.
 inline void churn(Rig& rig, std::vector<CUdeviceptr>& ring, std::size_t bytes, int pairs) {
   CUcontext context = nullptr;

@@ -1,0 +1,61 @@
+// Waits of the program: its own call must answer as it does alone, and whatever is done behind it must end no capture and lose no error.
+#include "battery.hpp"
+
+namespace battery {
+namespace {
+
+/// So much that a pool has reason to look at once the program has waited.
+constexpr std::size_t kMuch_bytes = 64 * kMiB;
+
+/// `wait` after frees; then everything goes on as it would.
+template <class Wait>
+void add_wait(Cases& cases, const std::string& name, Wait wait) {
+  cases.add(name, [=](World& w, Line& line) { line.code(wait(w)); });
+  cases.add(name + ", after a large free", [=](World& w, Line& line) {
+    CUdeviceptr much = kUntouched;
+    CUdeviceptr again = kUntouched;
+    line.code(cuMemAlloc_v2(&much, kMuch_bytes)).code(cuMemFree_v2(much)).code(cuMemFree_v2(w.small)).code(wait(w));
+    line.code(cuMemAlloc_v2(&again, kMuch_bytes)).memory("again", again).code(wait(w)).code(cuMemFree_v2(again));
+    for (const CUstream stream : {w.stream, w.second_stream}) {
+      CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+      line.code(cuStreamIsCapturing(stream, &status)).number("status", status);
+    }
+  });
+}
+
+template <class Wait>
+void stream_wait_cases(Cases& cases, Wait wait) {
+  for (const StreamKind& kind : stream_kinds()) add_wait(cases, kind.name, [=, &kind](const World& w) { return wait(kind.of(w)); });
+}
+
+template <class Wait>
+void context_wait_cases(Cases& cases, Wait wait) {
+  for (const ContextKind& kind : context_kinds()) add_wait(cases, kind.name, [=, &kind](const World& w) { return wait(kind.of(w)); });
+}
+
+/// An event recorded in `stream`, or (`is_recorded` false) never.
+CUresult wait_for_event_in(CUstream stream, bool is_recorded) {
+  CUevent event = nullptr;
+  if (const CUresult created = cuEventCreate(&event, CU_EVENT_DISABLE_TIMING); created != CUDA_SUCCESS) return created;
+  const CUresult recorded = is_recorded ? cuEventRecord(event, stream) : CUDA_SUCCESS;
+  const CUresult waited = cuEventSynchronize(event);
+  const CUresult destroyed = cuEventDestroy_v2(event);
+  if (recorded != CUDA_SUCCESS) return recorded;
+  return waited != CUDA_SUCCESS ? waited : destroyed;
+}
+
+}  // namespace
+
+void cases_cuCtxSynchronize(Cases& cases) {
+  add_wait(cases, "current", [](const World&) { return cuCtxSynchronize(); });
+}
+void cases_cuCtxSynchronize_v2(Cases& cases) { context_wait_cases(cases, cuCtxSynchronize_v2); }
+void cases_cuStreamSynchronize(Cases& cases) { stream_wait_cases(cases, cuStreamSynchronize); }
+void cases_cuStreamSynchronize_ptsz(Cases& cases) { stream_wait_cases(cases, cuStreamSynchronize_ptsz); }
+void cases_cuEventSynchronize(Cases& cases) {
+  add_wait(cases, "null event", [](const World&) { return cuEventSynchronize(nullptr); });
+  add_wait(cases, "never recorded", [](const World&) { return wait_for_event_in(nullptr, false); });
+  for (const StreamKind& kind : stream_kinds()) add_wait(cases, std::string("in ") + kind.name, [&kind](const World& w) { return wait_for_event_in(kind.of(w), true); });
+}
+
+}  // namespace battery

@@ -1,0 +1,206 @@
+// What the pool does when the program has waited for the GPU by a call of its own: what was freed is seen to be over then and there.
+#include <random>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "tests/conformance/rig.hpp"
+#include "tests/unit/device/churn.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+
+constexpr std::uint64_t kS = 1'000'000'000;
+
+/// As the shim does after a call of the program that has waited.
+void tell_of_wait(Rig& rig) {
+  CUcontext context = nullptr;
+  REQUIRE(cuCtxGetCurrent(&context) == CUDA_SUCCESS);
+  if (rig.pools().much_waits(context)) rig.pools().after_wait(context);
+}
+
+CUstream new_stream() {
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  return stream;
+}
+
+/// One step of a job: allocations, and frees of what an earlier one made.
+struct Operation {
+  std::size_t bytes = 0;  ///< 0: a free
+  std::size_t index = 0;
+};
+
+/// Tens of blocks of 0.1 to 60 MiB, some of which are freed in between.
+std::vector<Operation> make_step(std::mt19937& random) {
+  const auto up_to = [&random](std::size_t most) { return random() % most; };
+  std::vector<Operation> step;
+  std::vector<std::size_t> live;
+  const std::size_t blocks = 10 + up_to(50);
+  const auto free_at = [&](std::size_t place) {
+    step.push_back({0, live[place]});
+    live.erase(live.begin() + static_cast<std::ptrdiff_t>(place));
+  };
+  for (std::size_t i = 0; i < blocks; ++i) {
+    step.push_back({(100 + up_to(60'000)) * kKiB, i});
+    live.push_back(i);
+    if (up_to(3) == 0) free_at(up_to(live.size()));
+  }
+  while (!live.empty()) free_at(up_to(2) == 0 ? live.size() - 1 : up_to(live.size()));
+  return step;
+}
+
+void run(Rig& rig, CUstream stream, const std::vector<Operation>& step) {
+  std::vector<CUdeviceptr> blocks;
+  for (const Operation& operation : step) {
+    if (operation.bytes == 0) {
+      rig.free(blocks.at(operation.index));
+      continue;
+    }
+    blocks.push_back(rig.allocate(operation.bytes));
+    REQUIRE(cusim_launch_spin(stream, 50'000) == CUDA_SUCCESS);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("identical steps that the program waits for: no memory or synchronising call from the third on, whatever the blocks") {
+  for (std::uint32_t seed = 0; seed < 20; ++seed) {
+    std::mt19937 random(seed);
+    RigOptions options = paged_options();
+    options.memory = "160GiB";
+    Rig rig(options);
+    const CUstream stream = new_stream();
+    rig.allocate((1 + random() % 10) * kGiB);
+    const std::vector<Operation> step = make_step(random);
+    std::uint64_t calls = 0;
+    for (int i = 0; i < 40; ++i) {
+      INFO("seed " << seed << ", step " << i);
+      const std::uint64_t before = memory_and_sync_calls();
+      run(rig, stream, step);
+      REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+      calls = memory_and_sync_calls() - before;
+      tell_of_wait(rig);
+      if (i >= 2) REQUIRE(calls == 1);  // the program's own
+    }
+  }
+}
+
+TEST_CASE("identical steps without any work on the GPU stay as small as the first, if some time passes") {
+  for (std::uint32_t seed = 0; seed < 8; ++seed) {
+    std::mt19937 random(seed);
+    RigOptions options = paged_options();
+    options.memory = "160GiB";
+    Rig rig(options);
+    rig.allocate(kGiB);
+    const std::vector<Operation> step = make_step(random);
+    std::vector<CUdeviceptr> blocks;
+    for (int i = 0; i < 40; ++i) {
+      INFO("seed " << seed << ", step " << i);
+      const std::uint64_t before = memory_and_sync_calls();
+      blocks.clear();
+      for (const Operation& operation : step) {
+        if (operation.bytes == 0) rig.free(blocks.at(operation.index));
+        else blocks.push_back(rig.allocate(operation.bytes));
+      }
+      cusim_advance_ns(kOneMs);
+      if (i >= 2) REQUIRE(memory_and_sync_calls() == before);
+    }
+  }
+}
+
+TEST_CASE("after a wait what was freed is free again, for one event and a look") {
+  Rig rig(GENERATE(RigOptions{}, paged_options()));
+  const CUstream stream = new_stream();
+  const CUdeviceptr block = rig.allocate(16 * kMiB);
+  REQUIRE(cusim_launch_spin(stream, kOneMs) == CUDA_SUCCESS);
+  rig.free(block);
+  REQUIRE(now(rig.counters().deferred_bytes) == 16 * kMiB);
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  const std::uint64_t records = cusim_calls("cuCtxRecordEvent");
+  const std::uint64_t queries = cusim_calls("cuEventQuery");
+  tell_of_wait(rig);
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+  CHECK(cusim_calls("cuCtxRecordEvent") == records + 1);
+  CHECK(cusim_calls("cuEventQuery") == queries + 1);
+  const std::uint64_t calls = cusim_total_calls();
+  REQUIRE_FALSE(rig.pools().much_waits(rig.context()));
+  CHECK(cusim_total_calls() == calls);
+}
+
+TEST_CASE("after a wait what a thread has freed and kept for itself is free again too") {
+  RigOptions options = paged_options();
+  options.memory = "64GiB";
+  Rig rig(options);
+  std::vector<CUdeviceptr> ring(240, 0);
+  churn(rig, ring, 32 * kKiB, 4800);
+  tell_of_wait(rig);
+  std::uint64_t untold_bytes = 0;
+  for (int i = 0; i < 480 && untold_bytes < 5 * kMiB; ++i) {
+    CUdeviceptr& slot = ring[static_cast<std::size_t>(i) % ring.size()];
+    rig.free(slot);
+    slot = rig.allocate(32 * kKiB);
+    untold_bytes = untold_deferred_bytes(rig);
+  }
+  REQUIRE(untold_bytes >= 5 * kMiB);
+  REQUIRE(rig.pools().much_waits(rig.context()));
+  rig.pools().after_wait(rig.context());
+  CHECK(untold_deferred_bytes(rig) == 0);
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+}
+
+TEST_CASE("little is not worth an event after a wait") {
+  Rig rig;
+  rig.free(rig.allocate(kMiB));
+  CHECK_FALSE(rig.pools().much_waits(rig.context()));
+  const std::uint64_t calls = cusim_total_calls();
+  rig.pools().after_wait(rig.context());
+  CHECK(cusim_total_calls() == calls);
+  CHECK(now(rig.counters().deferred_bytes) == kMiB);
+}
+
+// The event of a wait may only be polled, for one second: natively nobody had waited there. The next free's own covers it.
+TEST_CASE("after a wait for something else what was freed is waited for as natively it had been") {
+  RigOptions options = GENERATE(RigOptions{}, paged_options());
+  options.memory = "256MiB";
+  Rig rig(options);
+  const CUdeviceptr large = rig.allocate(16 * kMiB);
+  const CUdeviceptr small = rig.allocate(64 * kKiB);
+  REQUIRE(cusim_launch_spin(new_stream(), 3 * kS) == CUDA_SUCCESS);
+  rig.free(large);
+  const std::uint64_t closed = now(rig.counters().epochs_closed);
+  tell_of_wait(rig);
+  REQUIRE(now(rig.counters().epochs_closed) == closed + 1);
+  REQUIRE(now(rig.counters().deferred_bytes) == 16 * kMiB);
+  rig.free(small);
+  CHECK(now(rig.counters().epochs_closed) == closed + 2);
+  const Result<CUdeviceptr> block = rig.try_allocate(245 * kMiB);
+  REQUIRE(block.ok());
+  CHECK(cusim_now_ns() >= 3 * kS);
+}
+
+TEST_CASE("a wait during a capture asks for nothing") {
+  Rig rig(GENERATE(RigOptions{}, paged_options()));
+  const CUstream stream = new_stream();
+  rig.free(rig.allocate(16 * kMiB));
+  const auto mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  REQUIRE(rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, mode); }, mode) == CUDA_SUCCESS);
+  const std::uint64_t calls = cusim_total_calls();
+  rig.pools().after_wait(rig.context());
+  CHECK(cusim_total_calls() == calls);
+  CUgraph graph = nullptr;
+  REQUIRE(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  CHECK(graph != nullptr);
+}
+
+TEST_CASE("a wait where nothing is deferred asks for nothing") {
+  RigOptions options = GENERATE(RigOptions{}, paged_options());
+  options.pool.free = GENERATE(config::FreeMode::sync, config::FreeMode::immediate);
+  Rig rig(options);
+  rig.free(rig.allocate(16 * kMiB));
+  const std::uint64_t calls = cusim_total_calls();
+  rig.pools().after_wait(rig.context());
+  CHECK(cusim_total_calls() == calls);
+}
