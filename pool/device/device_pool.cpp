@@ -100,24 +100,43 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
   return climbed.value();
 }
 
-Extent* DevicePool::find_block(std::uint64_t address) {
-  for (const auto& home : homes_) {
-    if (home->context == nullptr) continue;
-    if (home->pooled != nullptr)
-      if (Extent* extent = home->pooled->find(device_, address)) return extent;
-    if (Extent* extent = home->natives.find(device_, address)) return extent;
+/// While a context ends the driver may give its addresses again, before our books have forgotten it: those of living contexts come first.
+template <class Find>
+Extent* DevicePool::find_in_homes(Find&& find) {
+  for (const bool is_serving : {true, false}) {
+    for (const auto& home : homes_) {
+      if (home->context == nullptr || home->serving != is_serving) continue;
+      if (home->pooled != nullptr)
+        if (Extent* extent = find(*home->pooled)) return extent;
+      if (Extent* extent = find(home->natives)) return extent;
+    }
   }
   return nullptr;
 }
 
+Extent* DevicePool::find_block(std::uint64_t address) {
+  return find_in_homes([&](auto& allocator) CUPOOL_REQUIRES(device_.lock) { return allocator.find(device_, address); });
+}
+
 Extent* DevicePool::find_containing(std::uint64_t address) {
-  for (const auto& home : homes_) {
-    if (home->context == nullptr) continue;
-    if (home->pooled != nullptr)
-      if (Extent* extent = home->pooled->find_containing(device_, address)) return extent;
-    if (Extent* extent = home->natives.find_containing(device_, address)) return extent;
+  return find_in_homes([&](auto& allocator) CUPOOL_REQUIRES(device_.lock) { return allocator.find_containing(device_, address); });
+}
+
+/// The extent that the program names by an address: a block's, or what it lies in. What a context holds that is being ended may be somebody else's at
+/// the driver: its end is waited for.
+Extent* DevicePool::find_settled(std::uint64_t address) {
+  std::uint64_t until_ns = 0;
+  for (;;) {
+    Extent* extent = find_block(address);
+    if (extent == nullptr) extent = find_containing(address);
+    if (extent == nullptr || info_of(*extent).home->serving) return extent;
+    Clock& clock = device_.services.clock;
+    const std::uint64_t now_ns = clock.now_ns();
+    if (until_ns == 0) until_ns = now_ns + kPollBound_ns;
+    if (now_ns >= until_ns) return extent;
+    const MutexUnlock unlocked(device_.lock);
+    clock.pause(kEndPause_ns);
   }
-  return nullptr;
 }
 
 FreeOutcome DevicePool::free(CUdeviceptr address, std::uint16_t thread, Error* answer) {
@@ -129,9 +148,9 @@ FreeOutcome DevicePool::free(CUdeviceptr address, std::uint16_t thread, Error* a
 
 /// The live block at `address`, without its SYNC_MEMOPS; or nullptr with `*outcome` set.
 Extent* DevicePool::begin_free(CUdeviceptr address, FreeOutcome* outcome) {
-  Extent* extent = find_block(address);
-  if (extent == nullptr || extent->state != ExtentState::live) {
-    *outcome = extent != nullptr || find_containing(address) != nullptr ? FreeOutcome::invalid : FreeOutcome::unknown;
+  Extent* extent = find_settled(address);
+  if (extent == nullptr || extent->address != address || extent->state != ExtentState::live) {
+    *outcome = extent != nullptr ? FreeOutcome::invalid : FreeOutcome::unknown;
     return nullptr;
   }
   if (extent->flags != 0 && !info_of(*extent).is_native) drop_sync_memops(*extent);  // a native region takes its flags along
@@ -328,7 +347,7 @@ bool DevicePool::free_while_exiting(CUdeviceptr address) {
 
 Ownership DevicePool::find(CUdeviceptr address, BlockView* block) {
   const MutexLock lock(device_.lock);
-  const Extent* extent = find_containing(address);
+  const Extent* extent = find_settled(address);
   if (extent == nullptr) return Ownership::unknown;
   if (extent->state != ExtentState::live || address - extent->address >= extent->requested_bytes) return Ownership::vacant;
   if (block == nullptr) return Ownership::live;

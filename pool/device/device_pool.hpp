@@ -61,6 +61,7 @@ class DevicePool {
  public:
   /// So long a call of the program polls at most for work that natively would have been waited for.
   static constexpr std::uint64_t kPollBound_ns = 1'000'000'000;
+  static constexpr std::uint64_t kEndPause_ns = 20'000;   ///< between two looks whether a context's end is over
   static constexpr std::uint64_t kTryPause_ns = 100'000;  ///< between two looks of a report whether a lock can be had
 
   DevicePool(PoolServices& services, int ordinal, observe::LiveDevice& live, std::uint64_t total_bytes, std::uint64_t limit_bytes,
@@ -159,6 +160,8 @@ class DevicePool {
   CUdeviceptr book(heap::Extent* extent, const AllocationRequest& request, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   void unbook(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
   void count_live(const heap::Extent& extent, std::int64_t sign) CUPOOL_REQUIRES(device_.lock);
+  template <class Find> heap::Extent* find_in_homes(Find&& find) CUPOOL_REQUIRES(device_.lock);
+  heap::Extent* find_settled(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* find_block(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* find_containing(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_locked(CUdeviceptr address, std::uint16_t thread, Error* answer, bool* must_clear) CUPOOL_EXCLUDES(device_.lock);

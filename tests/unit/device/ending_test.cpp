@@ -239,3 +239,96 @@ TEST_CASE("of two threads that give back references of a context, the one with t
   first.join();
   CHECK(rig.pools().find(block, nullptr) == Ownership::unknown);
 }
+
+namespace {
+
+/// Where the driver gives an address of a context that is just being ended to somebody else, before the books of that context are closed.
+struct NewOwner {
+  CUdeviceptr address = 0;
+  Ownership found = Ownership::vacant;
+  FreeOutcome outcome = FreeOutcome::failed;
+};
+
+/// Ends a context that holds 14 MiB. In the middle of that another thread has `allocate` bring a block in the primary context, asks about it and frees it.
+template <class Allocate>
+NewOwner free_while_ending(Rig& rig, CUdeviceptr* old, Allocate&& allocate) {
+  g_may_leave.store(false);
+  const CUcontext second = create(rig, 0);
+  *old = rig.pools().allocate(second, 14 * kMiB, "cuMemAlloc_v2").value();
+  rig.use(0);
+  NewOwner owner;
+  std::atomic<bool> is_done{false};
+  std::thread other;
+  const CUresult ended = rig.pools().end_context(
+      second,
+      [&] {
+        const CUresult destroyed = cuCtxDestroy_v2(second);
+        cuCtxSetCurrent(rig.context());
+        other = std::thread([&] {
+          cuCtxSetCurrent(rig.context());
+          owner.address = allocate();
+          owner.found = rig.pools().find(owner.address, nullptr);
+          owner.outcome = rig.pools().free(owner.address).outcome;
+          is_done.store(true);
+        });
+        while (!g_may_leave.load() && !is_done.load()) std::this_thread::yield();
+        return destroyed;
+      },
+      [] { return true; });
+  other.join();
+  REQUIRE(ended == CUDA_SUCCESS);
+  return owner;
+}
+
+RigOptions native_options(Clock& clock) {
+  RigOptions options;
+  options.clock = &clock;
+  options.pool.policy = config::Policy::platform;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("a free of what the driver took from an ending context and gave to somebody else is passed on") {
+  ReleasingClock clock(true);
+  Rig rig(native_options(clock));
+  const std::size_t before_bytes = GENERATE(std::size_t{0}, 2 * kMiB);  // the second block then begins inside the old one
+  CUdeviceptr old = 0;
+  CUdeviceptr before = 0;
+  const NewOwner owner = free_while_ending(rig, &old, [&] {
+    CUdeviceptr block = 0;
+    if (before_bytes != 0) cuMemAlloc_v2(&before, before_bytes);
+    cuMemAlloc_v2(&block, 2 * kMiB);
+    return block;
+  });
+  REQUIRE(owner.address == old + before_bytes);
+  CHECK(owner.found == Ownership::unknown);
+  CHECK(owner.outcome == FreeOutcome::unknown);
+  CHECK(cuMemFree_v2(owner.address) == CUDA_SUCCESS);
+  if (before != 0) CHECK(cuMemFree_v2(before) == CUDA_SUCCESS);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("a block of ours at an address of an ending context is the one that is found and freed") {
+  ReleasingClock clock(true);
+  Rig rig(native_options(clock));
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  REQUIRE(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS);
+  CUdeviceptr old = 0;
+  BlockView found;
+  const NewOwner owner = free_while_ending(rig, &old, [&] {
+    const CUdeviceptr block = rig.pools().allocate(rig.context(), 2 * kMiB, "cuMemAlloc_v2").value();
+    rig.pools().find(block, &found);
+    return block;
+  });
+  REQUIRE(owner.address == old);
+  CHECK(owner.outcome == FreeOutcome::freed);
+  CHECK(found.context == rig.context());
+  CHECK(found.bytes == 2 * kMiB);
+  std::size_t now_bytes = 0;
+  REQUIRE(cuMemGetInfo_v2(&now_bytes, &total_bytes) == CUDA_SUCCESS);
+  CHECK(now_bytes == free_bytes);
+  CHECK(now(rig.counters().live_bytes) == 0);
+  CHECK(rig.pools().check() == "");
+}
