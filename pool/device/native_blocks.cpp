@@ -14,7 +14,8 @@ using heap::Extent;
 using heap::ExtentState;
 
 namespace {
-constexpr std::uint64_t kLongestOfOthers_ns = 1'000'000'000;  ///< that a thread waits for others which are in the driver for no longer than a call
+constexpr std::uint64_t kOthersPause_ns = 20'000;
+constexpr std::uint32_t kOthersPauses = 50'000;  ///< most, for others which are in the driver for no longer than a call: a second at least
 }  // namespace
 
 void NativeBlocks::defer(DeviceState&, Extent* extent) {
@@ -99,24 +100,23 @@ std::uint64_t NativeBlocks::trim(DeviceState& device) {
 }
 
 /// While other threads are in the driver their blocks, and the idle memory that these come from or become, may count twice: true after a pause, if
-/// there is such a thread, and time left.
-bool NativeBlocks::await_others(DeviceState& device, std::uint64_t until_ns) {
-  constexpr std::uint64_t kPause_ns = 20'000;
-  Clock& clock = device.services.clock;
+/// there is such a thread, and fewer than kOthersPauses were made.
+bool NativeBlocks::await_others(DeviceState& device, std::uint32_t* pauses) {
   const bool is_moving = source_->keeps_idle() && (device.leaving_bytes != 0 || device.idle_covered_bytes != 0);
-  if (!is_moving || clock.now_ns() >= until_ns) return false;
+  if (!is_moving || *pauses == kOthersPauses) return false;
+  ++*pauses;
   const MutexUnlock unlocked(device.lock);
-  clock.pause(kPause_ns);
+  device.services.clock.pause(kOthersPause_ns);
   return true;
 }
 
 /// The bytes of the request that idle memory may serve, and that no other thread counts on; the others are charged. Nothing: the limit refuses them.
 std::optional<std::uint64_t> NativeBlocks::charge(DeviceState& device, std::uint64_t bytes) {
-  const std::uint64_t until_ns = device.services.clock.now_ns() + kLongestOfOthers_ns;
+  std::uint32_t pauses = 0;
   do {
     const std::uint64_t covered_bytes = std::min(device.idle_bytes - std::min(device.idle_bytes, device.idle_covered_bytes), bytes);
     if (device.limit.charge(bytes - covered_bytes)) return covered_bytes;
-  } while (await_others(device, until_ns));
+  } while (await_others(device, &pauses));
   return std::nullopt;
 }
 
@@ -146,8 +146,8 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
     }
   }
   book_idle(device, covered_bytes);
-  const std::uint64_t until_ns = device.services.clock.now_ns() + kLongestOfOthers_ns;
-  while (code == CUDA_SUCCESS && device.limit.is_passed() && await_others(device, until_ns)) book_idle(device);
+  std::uint32_t pauses = 0;
+  while (code == CUDA_SUCCESS && device.limit.is_passed() && await_others(device, &pauses)) book_idle(device);
   if (code == CUDA_SUCCESS && device.limit.is_passed()) {  // idle memory was in pieces, and the driver took more
     trim(device);
     if (device.limit.is_passed()) {

@@ -43,8 +43,6 @@ class NativeBlocks final : public DeviceAllocator {
   std::uint64_t waiting_bytes() const;
   BlockSource& source() { return *source_; }
   /// The source has more or fewer idle bytes: tells reserved and limit.
-  bool await_others(DeviceState& device, std::uint64_t until_ns) CUPOOL_REQUIRES(device.lock);
-  std::optional<std::uint64_t> charge(DeviceState& device, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
   void book_idle(DeviceState& device, std::uint64_t covered_bytes = 0) CUPOOL_REQUIRES(device.lock);
   /// The source's idle bytes go back to the device. Returns them. Calls the driver with the lock let go.
   std::uint64_t trim(DeviceState& device) CUPOOL_REQUIRES(device.lock);
@@ -57,6 +55,8 @@ class NativeBlocks final : public DeviceAllocator {
   };
   using Nodes = std::map<std::uint64_t, Node>;
 
+  bool await_others(DeviceState& device, std::uint32_t* pauses) CUPOOL_REQUIRES(device.lock);
+  std::optional<std::uint64_t> charge(DeviceState& device, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
   heap::Extent* insert(Nodes::node_type&& handle);
   HeapFigures figures_of(heap::ExtentState state) const;
 

@@ -429,7 +429,7 @@ PoolSet::ContextHold::ContextHold(PoolSet& pools, CUcontext context) : pools_(po
 }
 
 PoolSet::ContextHold::~ContextHold() {
-  if (held()) pools_.impl_->services.contexts.unpin(static_cast<ContextPool*>(home_));
+  if (held()) pools_.impl_->services.contexts.unpin(home_);
 }
 
 CUresult PoolSet::wait_for_context(CUcontext context) {

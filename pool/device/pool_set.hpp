@@ -27,6 +27,10 @@
 
 namespace cupool {
 
+namespace device {
+struct ContextPool;
+}
+
 /// What a live block is to every query. `bytes` is what the program asked for; the block owns round_request(bytes).
 struct BlockView {
   CUdeviceptr base = 0;
@@ -189,7 +193,7 @@ class PoolSet {
 
    private:
     PoolSet& pools_;
-    void* home_;  ///< of the registry's
+    device::ContextPool* home_;
   };
   /// Waits until what was submitted to `context` so far is over, as a driver's call that unmaps memory of it would, and answers as it: a sticky error, or
   /// that a capture forbids the calling thread such calls (it has ended then). CUDA_ERROR_OUT_OF_MEMORY: during a capture there is no way to wait.

@@ -42,15 +42,8 @@ static void* begin_and_go(void* unused) {
 }
 
 static CUgreenCtx begin_on_green(void) {
-  CUdevResource all, part;
-  unsigned count = 1;
-  CUdevResourceDesc descriptor;
-  CUgreenCtx green = NULL;
+  CUgreenCtx green = create_green();
   CUstream stream = NULL;
-  MUST(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
-  MUST(cuDevSmResourceSplitByCount(&part, &count, &all, NULL, 0, 16));
-  MUST(cuDevResourceGenerateDesc(&descriptor, &part, 1));
-  MUST(cuGreenCtxCreate(&green, descriptor, 0, CU_GREEN_CTX_DEFAULT_STREAM));
   MUST(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
   begin_on(stream);
   return green;

@@ -8,22 +8,10 @@
 /* cusim_launch_fill is the simulated driver's own. */
 typedef CUresult (*Fill)(CUstream, CUdeviceptr, size_t, unsigned char, unsigned long long);
 
-static CUgreenCtx create_green(CUcontext* view) {
-  CUdevResource all, part;
-  unsigned count = 1;
-  CUdevResourceDesc descriptor;
-  CUgreenCtx green;
-  MUST(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
-  MUST(cuDevSmResourceSplitByCount(&part, &count, &all, NULL, 0, 16));
-  MUST(cuDevResourceGenerateDesc(&descriptor, &part, 1));
-  MUST(cuGreenCtxCreate(&green, descriptor, 0, CU_GREEN_CTX_DEFAULT_STREAM));
-  MUST(cuCtxFromGreenCtx(view, green));
-  return green;
-}
-
 int main(void) {
   CUcontext primary = enter_device(0), view, owner = NULL;
-  CUgreenCtx green = create_green(&view);
+  CUgreenCtx green = create_green();
+  MUST(cuCtxFromGreenCtx(&view, green));
   CUstream stream;
   Fill fill = (Fill)dlsym(RTLD_DEFAULT, "cusim_launch_fill");
   MUST(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));

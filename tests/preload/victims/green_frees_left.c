@@ -10,17 +10,10 @@
 
 int main(void) {
   CUcontext primary = enter_device(0), view;
-  CUdevResource all, part;
-  CUdevResourceDesc descriptor;
-  CUgreenCtx green;
   CUstream streams[2], own;
   CUdeviceptr blocks[2] = {0, 0}, block = 0;
-  unsigned count = 1;
   MUST(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
-  MUST(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
-  MUST(cuDevSmResourceSplitByCount(&part, &count, &all, NULL, 0, 16));
-  MUST(cuDevResourceGenerateDesc(&descriptor, &part, 1));
-  MUST(cuGreenCtxCreate(&green, descriptor, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+  CUgreenCtx green = create_green();
   MUST(cuCtxFromGreenCtx(&view, green));
   for (int i = 0; i < 2; ++i) MUST(cuGreenCtxStreamCreate(&streams[i], green, CU_STREAM_NON_BLOCKING, 0));
   MUST(cuCtxSetCurrent(view));

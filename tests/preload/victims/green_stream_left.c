@@ -6,16 +6,9 @@
 
 int main(void) {
   CUcontext primary = enter_device(0), view;
-  CUdevResource all, part;
-  CUdevResourceDesc descriptor;
-  CUgreenCtx green;
+  CUgreenCtx green = create_green();
   CUstream stream;
   CUdeviceptr left = 0, block = 0;
-  unsigned count = 1;
-  MUST(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
-  MUST(cuDevSmResourceSplitByCount(&part, &count, &all, NULL, 0, 16));
-  MUST(cuDevResourceGenerateDesc(&descriptor, &part, 1));
-  MUST(cuGreenCtxCreate(&green, descriptor, 0, CU_GREEN_CTX_DEFAULT_STREAM));
   MUST(cuCtxFromGreenCtx(&view, green));
   MUST(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
   MUST(cuCtxSetCurrent(view));

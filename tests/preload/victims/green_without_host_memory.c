@@ -12,15 +12,8 @@ static uint64_t requests;
 
 int main(void) {
   CUcontext primary = enter_device(0);
-  CUdevResource all, part;
-  CUdevResourceDesc descriptor;
-  CUgreenCtx green;
-  unsigned count = 1;
   watch_host_memory("libcupool", &requests);
-  MUST(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
-  MUST(cuDevSmResourceSplitByCount(&part, &count, &all, NULL, 0, 16));
-  MUST(cuDevResourceGenerateDesc(&descriptor, &part, 1));
-  MUST(cuGreenCtxCreate(&green, descriptor, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+  CUgreenCtx green = create_green();
   const CUdeviceptr lost = allocate(MIB);
   for (int i = 0; i < 100; ++i) MUST(cuMemFree(allocate(MIB))); /* an event or more */
   fail_host_memory(requests + 1, UINT32_MAX);

@@ -19,18 +19,6 @@ enum { kThreads = 3, kRounds = 40, kBytes = 70000 };
 static const char* g_way;
 static int g_wrong;
 
-static CUgreenCtx create_green(void) {
-  CUdevResource all, part;
-  unsigned count = 1;
-  CUdevResourceDesc descriptor;
-  CUgreenCtx green = NULL;
-  MUST(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
-  MUST(cuDevSmResourceSplitByCount(&part, &count, &all, NULL, 0, 16));
-  MUST(cuDevResourceGenerateDesc(&descriptor, &part, 1));
-  MUST(cuGreenCtxCreate(&green, descriptor, 0, CU_GREEN_CTX_DEFAULT_STREAM));
-  return green;
-}
-
 static void use_memory(unsigned char mark) {
   const int ordered = strcmp(g_way, "async") == 0;
   CUdeviceptr blocks[2] = {0, 0};

@@ -28,18 +28,6 @@ static void *free_them(void *unused) {
   return unused;
 }
 
-static CUgreenCtx create_green(void) {
-  CUdevResource all, part;
-  unsigned count = 1;
-  CUdevResourceDesc descriptor;
-  CUgreenCtx green;
-  MUST(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
-  MUST(cuDevSmResourceSplitByCount(&part, &count, &all, NULL, 0, 16));
-  MUST(cuDevResourceGenerateDesc(&descriptor, &part, 1));
-  MUST(cuGreenCtxCreate(&green, descriptor, 0, CU_GREEN_CTX_DEFAULT_STREAM));
-  return green;
-}
-
 int main(int argc, char **argv) {
   const int is_green = argc > 1 && strcmp(argv[1], "green") == 0;
   context = enter_device(0);

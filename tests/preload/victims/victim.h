@@ -48,6 +48,19 @@ extern "C"
 CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice device);
 #define create_context cuCtxCreate_v2
 
+/* A green context of device 0, with some of its multiprocessors. */
+static inline CUgreenCtx create_green(void) {
+  CUdevResource all, part;
+  unsigned count = 1;
+  CUdevResourceDesc descriptor;
+  CUgreenCtx green = NULL;
+  MUST(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
+  MUST(cuDevSmResourceSplitByCount(&part, &count, &all, NULL, 0, 16));
+  MUST(cuDevResourceGenerateDesc(&descriptor, &part, 1));
+  MUST(cuGreenCtxCreate(&green, descriptor, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+  return green;
+}
+
 static inline CUdeviceptr allocate(size_t bytes) {
   CUdeviceptr address = 0;
   MUST(cuMemAlloc(&address, bytes));
