@@ -83,11 +83,12 @@ bool DevicePool::much_waits(const Magazine* own) const {
 void DevicePool::after_wait(const ContextPool& home, CUcontext asking) {
   const MutexLock lock(device_.lock);
   if (capturing()) return;
-  visit_own_magazine(home, &DevicePool::close);
+  visit_own_magazine(home, &DevicePool::send);
   Error ignored{};  // the program's own call has just been told of what there was
   if (deferred_.batch_bytes() >= least_early_bytes()) ignored = close_epoch(asking, Closing::early);
   while (retire_oldest(asking, false, &ignored)) {
   }
+  visit_own_magazine(home, &DevicePool::settle);
 }
 
 /// Looks at the oldest epoch, and retires it when its fence is done: true. `may_wait`: waits without end where that is safe: for the oldest, or

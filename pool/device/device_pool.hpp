@@ -198,6 +198,7 @@ class DevicePool {
   void receive_parcels(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void send_parcel(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void deliver(Parcel* parcel, std::uint64_t now, std::uint64_t depot_bytes) CUPOOL_REQUIRES(device_.lock);
+  void settle(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void send(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   bool send_with_own(const ContextPool& home, heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   Magazine* own_open_magazine(const ContextPool& home) CUPOOL_REQUIRES(device_.lock);

@@ -290,6 +290,21 @@ bool DevicePool::send_with_own(const ContextPool& home, Extent* extent, std::uin
   return true;
 }
 
+/// What the thread has freed goes on its way, and its large blocks are everybody's, as if none had come: how much of them lies here must not differ from
+/// step to step of a job.
+void DevicePool::settle(Magazine& magazine) {
+  send(magazine);
+  while (magazine.open_parcel()) {
+  }
+  for (SizedRack& large : magazine.large_racks.racks) {
+    while (large.rack.first != nullptr) {
+      change_kept(magazine, -static_cast<std::int64_t>(large.rack.first->bytes));
+      let_go(*magazine.home, large.rack.pop());
+    }
+    large = {};
+  }
+}
+
 /// Everything in it is where it would be without magazines; it stays closed until its thread asks the device for a small block.
 void DevicePool::close(Magazine& magazine) {
   send(magazine);

@@ -1,4 +1,5 @@
 // What the pool does when the program has waited for the GPU by a call of its own: what was freed is seen to be over then and there.
+#include <deque>
 #include <random>
 #include <vector>
 
@@ -66,26 +67,41 @@ void run(Rig& rig, CUstream stream, const std::vector<Operation>& step) {
 
 }  // namespace
 
-TEST_CASE("identical steps that the program waits for: no memory or synchronising call from the third on, whatever the blocks") {
-  for (std::uint32_t seed = 0; seed < 20; ++seed) {
-    std::mt19937 random(seed);
-    RigOptions options = paged_options();
-    options.memory = "160GiB";
-    Rig rig(options);
-    const CUstream stream = new_stream();
-    rig.allocate((1 + random() % 10) * kGiB);
-    const std::vector<Operation> step = make_step(random);
-    std::uint64_t calls = 0;
-    for (int i = 0; i < 40; ++i) {
-      INFO("seed " << seed << ", step " << i);
-      const std::uint64_t before = memory_and_sync_calls();
-      run(rig, stream, step);
-      REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
-      calls = memory_and_sync_calls() - before;
-      tell_of_wait(rig);
-      if (i >= 2) REQUIRE(calls == 1);  // the program's own
-    }
+namespace {
+/// The program waits for each step, or (`behind` 1) for the one before. Then only what it calls itself is called from step `first` on.
+void check_steps(std::uint32_t seed, std::size_t behind, int first) {
+  std::mt19937 random(seed);
+  RigOptions options = paged_options();
+  options.memory = "160GiB";
+  Rig rig(options);
+  const CUstream stream = new_stream();
+  rig.allocate((1 + random() % 10) * kGiB);
+  const std::vector<Operation> step = make_step(random);
+  std::deque<CUevent> ends;
+  for (int i = 0; i < 40; ++i) {
+    INFO("seed " << seed << ", step " << i);
+    const std::uint64_t before = memory_and_sync_calls();
+    run(rig, stream, step);
+    ends.push_back(nullptr);
+    REQUIRE(cuEventCreate(&ends.back(), CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    REQUIRE(cuEventRecord(ends.back(), stream) == CUDA_SUCCESS);
+    if (ends.size() <= behind) continue;
+    REQUIRE(cuEventSynchronize(ends.front()) == CUDA_SUCCESS);
+    const std::uint64_t calls = memory_and_sync_calls() - before;
+    REQUIRE(cuEventDestroy_v2(ends.front()) == CUDA_SUCCESS);
+    ends.pop_front();
+    tell_of_wait(rig);
+    if (i >= first) REQUIRE(calls == 1);  // the program's own
   }
+}
+}  // namespace
+
+TEST_CASE("identical steps that the program waits for: no memory or synchronising call from the third on, whatever the blocks") {
+  for (std::uint32_t seed = 0; seed < 60; ++seed) check_steps(seed, 0, 2);
+}
+
+TEST_CASE("identical steps that the program waits for one step late: no memory or synchronising call from the seventh on") {
+  for (std::uint32_t seed = 0; seed < 60; ++seed) check_steps(seed, 1, 6);
 }
 
 TEST_CASE("identical steps without any work on the GPU stay as small as the first, if some time passes") {
@@ -149,6 +165,21 @@ TEST_CASE("after a wait what a thread has freed and kept for itself is free agai
   rig.pools().after_wait(rig.context());
   CHECK(untold_deferred_bytes(rig) == 0);
   CHECK(now(rig.counters().deferred_bytes) == 0);
+}
+
+TEST_CASE("after a wait a thread keeps its small blocks") {
+  RigOptions options = paged_options();
+  options.memory = "64GiB";
+  Rig rig(options);
+  std::vector<CUdeviceptr> ring(240, 0);
+  const CUdeviceptr large = rig.allocate(16 * kMiB);
+  churn(rig, ring, 32 * kKiB, 4800);
+  rig.free(large);
+  REQUIRE(rig.pools().much_waits(rig.context()));
+  rig.pools().after_wait(rig.context());
+  REQUIRE(untold_allocations(rig) == 0);
+  rig.allocate(32 * kKiB);
+  CHECK(untold_allocations(rig) == 1);  // by itself
 }
 
 TEST_CASE("little is not worth an event after a wait") {
