@@ -168,10 +168,6 @@ CUresult range_handle(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUmem
 // --- waits of the program (front_door_memory.cpp)
 /// The program has waited for the GPU by a call of its own.
 void after_wait();
-template <class... Args>
-CUresult wait_for_gpu(const Real<CUresult(Args...)>& real, Args... args) {
-  return real(args...);
-}
 
 // --- copies (front_door_copies.cpp)
 /// Set for good once contexts of two devices live in a process whose blocks may lie on mapped pages or in the driver's own pool.

@@ -1,9 +1,9 @@
 // hooked<>: what every entry point does around its body. The only clever code of the shim.
 //
 // Order, and why: (1) the real function, so that whatever happens there is an answer; (2) lookups answer in any
-// phase; (3) may this thread be served now? re-entered, cold, aside, exiting or forked: pass; (4) the body under the
-// guard, then, with no lock held, what the trace and requests from outside need; (5) an exception of ours becomes the real driver's answer, never the
-// program's problem. Thread cancellation is not ours to swallow. A pooled address is kept from the driver on every way out (HOOK_FREE).
+// phase, and waits are the driver's own, with a look at the pool behind them; (3) may this thread be served now? re-entered, cold, aside, exiting or
+// forked: pass; (4) the body under the guard, then, with no lock held, what the trace and requests from outside need; (5) an exception of ours
+// becomes the real driver's answer, never the program's problem. Thread cancellation is not ours to swallow. A pooled address is kept from the driver on every way out (HOOK_FREE).
 #pragma once
 
 #include <cxxabi.h>
@@ -31,8 +31,17 @@ struct Hooked<E, CUresult(Args...)> {
       if (!real_driver::bind(true) || (function = real_driver::function(E)) == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
     }
     const Real<CUresult(Args...)> real(reinterpret_cast<CUresult (*)(Args...)>(function), kRow.symbol, kRow.is_per_thread);
-    if constexpr (Body<E>::kRole == Role::lookup) return Body<E>::run(real, args...);
-    if constexpr (Body<E>::kRole == Role::wait) return wait(real, args...);
+    if constexpr (Body<E>::kRole == Role::lookup) {
+      return Body<E>::run(real, args...);
+    } else if constexpr (Body<E>::kRole == Role::wait) {
+      return wait(real, args...);
+    } else {
+      return serve(real, args...);
+    }
+  }
+
+ private:
+  static CUresult serve(const Real<CUresult(Args...)>& real, Args... args) {
     if constexpr (Body<E>::kRole == Role::copy || Body<E>::kRole == Role::read) {
       if (!front_door::g_copies_may_be_far.load(std::memory_order_relaxed)) [[likely]] return Body<E>::kRole == Role::read ? wait(real, args...) : real(args...);
     }
@@ -56,7 +65,6 @@ struct Hooked<E, CUresult(Args...)> {
     return pass(real, args...);
   }
 
- private:
   /// The program's own call first, with nothing of ours around it.
   static CUresult wait(const Real<CUresult(Args...)>& real, Args... args) {
     const CUresult result = real(args...);

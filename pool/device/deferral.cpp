@@ -60,7 +60,7 @@ Error DevicePool::close_epoch(CUcontext asking, Closing closing) {
   epoch->waitable = closing == Closing::inside_free ? asking : nullptr;
   epoch->freed_by = pthread_self();
   if (closing == Closing::inside_free) deferred_.cover_early();
-  if (closing == Closing::early) deferred_.count_early(epoch);
+  if (closing == Closing::early) deferred_.note_early(epoch);
   device_.counters().epochs_closed.add();
   return result.error;
 }

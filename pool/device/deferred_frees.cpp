@@ -88,8 +88,6 @@ Epoch* DeferredFrees::close(Batch& batch) noexcept {
   epoch->busy = true;
   epoch->waiting = false;
   epoch->recorded = false;
-  epoch->is_early = false;
-  epoch->number = next_number_++;
   epoch->next = nullptr;
   (tail_ != nullptr ? tail_->next : head_) = epoch;
   tail_ = epoch;
@@ -142,18 +140,8 @@ void DeferredFrees::forget_streams() {
   for (Epoch* epoch = head_; epoch != nullptr; epoch = epoch->next) epoch->stream = 0;
 }
 
-void DeferredFrees::count_early(Epoch* epoch) {
-  epoch->is_early = true;
-  ++uncovered_;
-}
-
-void DeferredFrees::cover_early() {
-  uncovered_ = 0;
-  covered_until_ = next_number_;
-}
-
 Batch DeferredFrees::finish(Epoch* epoch) {
-  if (epoch->is_early && epoch->number >= covered_until_) --uncovered_;
+  if (epoch == uncovered_) uncovered_ = nullptr;
   Batch batch = std::exchange(epoch->batch, Batch{});
   unlink(epoch);
   return batch;

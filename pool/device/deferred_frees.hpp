@@ -64,8 +64,6 @@ struct Epoch {
   bool busy = false;      ///< a thread is in the driver with this fence
   bool waiting = false;   ///< … and waits there without end, as the program's free natively would have
   bool recorded = false;
-  bool is_early = false;  ///< see DeferredFrees::count_early
-  std::uint64_t number = 0;  ///< in the order of their ends
   Epoch* next = nullptr;  ///< the next younger one
 };
 
@@ -80,12 +78,12 @@ class DeferredFrees {
   Epoch* first_waitable() const;
   /// A thread waits for one of them.
   bool is_awaited() const;
-  bool batch_is_due() const { return batch_.count >= kBatchFrees || batch_.bytes >= due_bytes_ || (uncovered_ != 0 && batch_.count != 0); }
+  bool batch_is_due() const { return batch_.count >= kBatchFrees || batch_.bytes >= due_bytes_ || (uncovered_ != nullptr && batch_.count != 0); }
   /// The epoch was closed before it was due, and may only be polled. The next free's own event will cover it: what cannot be waited for is never
   /// more than the open batch would be.
-  void count_early(Epoch* epoch);
+  void note_early(const Epoch* epoch) { uncovered_ = epoch; }
   /// An epoch that may be waited for was closed: it covers all before it.
-  void cover_early();
+  void cover_early() { uncovered_ = nullptr; }
   void set_due_bytes(std::uint64_t bytes) { due_bytes_ = bytes; }
   std::uint64_t due_bytes() const { return due_bytes_; }
   std::uint64_t batch_bytes() const { return batch_.bytes; }
@@ -125,9 +123,7 @@ class DeferredFrees {
   void unlink(Epoch* epoch);
 
   Batch batch_;
-  std::uint64_t uncovered_ = 0;      ///< early epochs, from `covered_until_` on
-  std::uint64_t next_number_ = 0;
-  std::uint64_t covered_until_ = 0;  ///< the first number that is not covered
+  const Epoch* uncovered_ = nullptr;  ///< the newest that was closed early and is not covered; those before it are over when it is
   std::uint64_t due_bytes_ = kBatchBytes;
   Epoch* head_ = nullptr;  ///< oldest
   Epoch* tail_ = nullptr;
