@@ -149,6 +149,8 @@ class Cases {
 /// Makes the situation, and takes it down again. A step that fails is the battery's own fault: exit code 99.
 void enter(World& world, Situation situation);
 void leave(World& world);
+/// One virtual second: every kernel of the battery is over.
+void let_gpu_finish();
 /// The capture status of both streams and the current context, after the call.
 std::string aftermath(const World& world);
 

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <deque>
 
 #include "battery.hpp"
 
@@ -62,24 +64,55 @@ bool is_wanted(const Row& row, int count, char** names) {
   return count == 1;
 }
 
+struct Running {
+  const Row* row;
+  pid_t child;
+  std::FILE* lines;
+};
+
+/// Many rows wait, up to a second by the clock, for what only time can tell.
+constexpr std::size_t kAtOnce = 16;
+
+/// Before CUDA is used: the child is a process like any other.
+Running start(const Row& row) {
+  std::fflush(stdout);
+  std::FILE* const lines = std::tmpfile();
+  if (lines == nullptr) std::abort();
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(fileno(lines), STDOUT_FILENO);
+    const int code = run_row(row);
+    std::fflush(stdout);
+    _exit(code);
+  }
+  return {&row, child, lines};
+}
+
+bool finish(const Running& running) {
+  int status = -1;
+  waitpid(running.child, &status, 0);
+  std::rewind(running.lines);
+  char part[4096];
+  for (std::size_t bytes = 0; (bytes = std::fread(part, 1, sizeof part, running.lines)) != 0;) std::fwrite(part, 1, bytes, stdout);
+  std::fclose(running.lines);
+  if (status != 0) std::printf("%s ended with status %#x\n", running.row->symbol, status);
+  return status == 0;
+}
+
 }  // namespace
 
 int main(int count, char** names) {
+  std::deque<Running> running;
   int failed = 0;
+  const auto finish_oldest = [&] {
+    failed += finish(running.front()) ? 0 : 1;
+    running.pop_front();
+  };
   for (const Row& row : kRows) {
     if (!is_wanted(row, count, names)) continue;
-    std::fflush(stdout);
-    const pid_t child = fork();  // before CUDA is used: the child is a process like any other
-    if (child == 0) {
-      const int code = run_row(row);
-      std::fflush(stdout);
-      _exit(code);
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    if (status != 0) std::printf("%s ended with status %#x\n", row.symbol, status);
-    failed += status != 0 ? 1 : 0;
-    std::fflush(stdout);
+    if (running.size() == kAtOnce) finish_oldest();
+    running.push_back(start(row));
   }
+  while (!running.empty()) finish_oldest();
   return failed != 0 ? 1 : 0;
 }

@@ -236,10 +236,12 @@ void enter(World& w, Situation situation) {
   take_place(w);
 }
 
+void let_gpu_finish() { control<Advance>("cusim_advance_ns")(1'000'000'000); }
+
 void leave(World& w) {
   if (w.situation == Situation::uninitialised) return;
   end_captures(w);
-  control<Advance>("cusim_advance_ns")(1'000'000'000);  // what is still in flight finds its memory
+  let_gpu_finish();  // what is still in flight finds its memory
   CUcontext popped = nullptr;
   while (cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS) {
   }

@@ -1,4 +1,4 @@
-// Sixty identical steps of a job that allocates and frees plainly, each waited for in one of the ways that programs have. What a step needs must
+// Sixty identical steps of a job that allocates and frees plainly, each waited for, or polled, in one of the ways that programs have. What a step needs must
 // not depend on where its predecessors ended: only the first, which makes the pool grow six times, may do that.
 //! env CUSIM_MEMORY=160GiB
 //! env CUPOOL_BACKING=pages
@@ -16,33 +16,53 @@
 //! args stream_per_thread
 //! case event
 //! args event
+//! case stream_query
+//! args stream_query
+//! case stream_query_per_thread
+//! args stream_query_per_thread
+//! case event_query
+//! args event_query
 //! case read
 //! args read
 #include "cusim.h"
 #include "victim.h"
 
 CUresult cuStreamSynchronize_ptsz(CUstream stream);
+CUresult cuStreamQuery_ptsz(CUstream stream);
 CUresult cuCtxSynchronize_v2(CUcontext context);
 
 enum { kBlocks = 40, kSteps = 60 };
 
 static CUcontext g_context;
 static CUstream g_stream;
+static CUevent g_end;
 static CUdeviceptr g_results;
+
+static CUresult ask_stream(void) { return cuStreamQuery(g_stream); }
+static CUresult ask_stream_per_thread(void) { return cuStreamQuery_ptsz(g_stream); }
+static CUresult ask_event(void) { return cuEventQuery(g_end); }
+
+static void poll_until_done(CUresult (*ask)(void)) {
+  CUresult answer = CUDA_ERROR_NOT_READY;
+  while ((answer = ask()) == CUDA_ERROR_NOT_READY) cusim_advance_ns(100000);
+  MUST(answer);
+}
 
 static void wait_for_step(const char* way) {
   char result = 0;
-  CUevent end = NULL;
   if (strcmp(way, "context") == 0) MUST(cuCtxSynchronize());
   else if (strcmp(way, "context_v2") == 0) MUST(cuCtxSynchronize_v2(g_context));
   else if (strcmp(way, "stream") == 0) MUST(cuStreamSynchronize(g_stream));
   else if (strcmp(way, "stream_per_thread") == 0) MUST(cuStreamSynchronize_ptsz(g_stream));
   else if (strcmp(way, "read") == 0) MUST(cuMemcpyDtoH(&result, g_results, 1));
+  else if (strcmp(way, "stream_query") == 0) poll_until_done(ask_stream);
+  else if (strcmp(way, "stream_query_per_thread") == 0) poll_until_done(ask_stream_per_thread);
   else {
-    MUST(cuEventCreate(&end, CU_EVENT_DISABLE_TIMING));
-    MUST(cuEventRecord(end, g_stream));
-    MUST(cuEventSynchronize(end));
-    MUST(cuEventDestroy(end));
+    MUST(cuEventCreate(&g_end, CU_EVENT_DISABLE_TIMING));
+    MUST(cuEventRecord(g_end, g_stream));
+    if (strcmp(way, "event_query") == 0) poll_until_done(ask_event);
+    else MUST(cuEventSynchronize(g_end));
+    MUST(cuEventDestroy(g_end));
   }
 }
 
