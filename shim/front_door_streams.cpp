@@ -38,6 +38,23 @@ bool is_no_stream(const Process& own, CUstream stream) {
   return own.api.cuStreamIsCapturing == nullptr || refuses_stream(own.api.cuStreamIsCapturing(stream, &status));
 }
 
+/// A context that is current for a scope; none for a null one.
+class InContext {
+ public:
+  InContext(const DriverApi& api, CUcontext context) : api_(api), is_inside_(context != nullptr && api.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {}
+  ~InContext() {
+    CUcontext popped = nullptr;
+    if (is_inside_ && api_.cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS) api_.cuCtxPopCurrent_v2(&popped);  // as in ScopedContext
+  }
+  InContext(const InContext&) = delete;
+  InContext& operator=(const InContext&) = delete;
+  bool ok() const { return is_inside_; }
+
+ private:
+  const DriverApi& api_;
+  bool is_inside_;
+};
+
 /// The call with a size that the driver must refuse.
 template <class... Args>
 CUresult ask_for_impossible(const Real<CUresult(CUdeviceptr*, std::size_t, Args...)>& real, std::size_t bytes, Args... args) {
@@ -76,6 +93,20 @@ CUresult allocate_from(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPo
   return answer(own, block, out);
 }
 
+/// `free_on(context, name)` for a stream of another context than the current one, which is made current meanwhile. Where that cannot be, or for a
+/// null `handle`: with no context, and the name `otherwise`; then the block waits for an epoch that covers every stream.
+template <class Free>
+FreeResult in_context_of(Process& own, CUstream handle, const Free& free_on, StreamName otherwise) {
+  CUcontext context = nullptr;
+  if (handle == nullptr || own.api.cuStreamGetCtx == nullptr || own.api.cuStreamGetCtx(handle, &context) != CUDA_SUCCESS) return free_on(nullptr, otherwise);
+  context = own.contexts.owner(context);
+  const PoolSet::ContextHold hold(own.pools, context);
+  const InContext inside(own.api, hold.held() ? context : nullptr);
+  if (!inside.ok()) return free_on(nullptr, otherwise);
+  const std::optional<StreamBook::Named> named = own.streams.name(own.api, own.contexts, own.pools, context, handle);
+  return named ? free_on(context, named->name) : free_on(nullptr, otherwise);
+}
+
 /// The stat that `attribute` asks for; null: not one of ours.
 std::uint64_t PoolSet::MempoolFigures::*figure_of(CUmemPool_attribute attribute) {
   switch (attribute) {
@@ -94,18 +125,18 @@ std::optional<Mempool> served(Process& own, CUmemoryPool handle) {
 
 /// Lets a context reach the blocks of another, as the program asked of the memory pool that they are in.
 CUresult link(Process& own, CUcontext from, CUcontext to) {
-  CUcontext popped = nullptr;
   if (from == to || own.api.cuCtxEnablePeerAccess == nullptr) return CUDA_SUCCESS;
   const std::unique_lock turn = own.peers.turn();
   const PoolSet::ContextHold from_hold(own.pools, from);
   const PoolSet::ContextHold to_hold(own.pools, to);  // until it is booked: the end of either forgets what is
-  if (!from_hold.held() || !to_hold.held() || own.api.cuCtxPushCurrent_v2(from) != CUDA_SUCCESS) return CUDA_SUCCESS;
+  if (!from_hold.held() || !to_hold.held()) return CUDA_SUCCESS;
+  const InContext inside(own.api, from);
+  if (!inside.ok()) return CUDA_SUCCESS;
   // The program's call is none that a capture forbids; this one may be.
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   const bool relaxed = own.api.cuThreadExchangeStreamCaptureMode != nullptr && own.api.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
   const CUresult result = own.api.cuCtxEnablePeerAccess(to, 0);
   if (relaxed) own.api.cuThreadExchangeStreamCaptureMode(&mode);
-  if (own.api.cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS) own.api.cuCtxPopCurrent_v2(&popped);  // as in ScopedContext
   if (result == CUDA_SUCCESS) own.peers.enabled_by_us(from, to);
   if (result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) own.peers.enabled_by_program(from, to);
   // The driver's own pools need no context for it; in one that is broken or gone nothing runs that could use it.
@@ -205,10 +236,8 @@ CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdevicep
   const std::optional<StreamBook::Named> named = context != nullptr ? own.streams.name(own.api, own.contexts, own.pools, context, handle) : std::nullopt;
   // A stream needs no current context, but the driver must know it.
   if (!named && !is_special && is_no_stream(own, handle)) return free_elsewhere(kNowhere);
-  const FreeResult result = free_pooled(own, address, [&] {
-    // A stream of another context has no lane in the block's: deferred, behind an epoch that covers every stream.
-    return own.pools.free_on(address, named ? context : nullptr, named ? named->name : StreamName{handle, StreamBook::identity_of(handle)});
-  });
+  const auto free_on = [&](CUcontext of_stream, StreamName name) { return free_pooled(own, address, [&] { return own.pools.free_on(address, of_stream, name); }); };
+  const FreeResult result = named ? free_on(context, named->name) : in_context_of(own, is_special ? nullptr : handle, free_on, {handle, StreamBook::identity_of(handle)});
   return answer_free(result, address, free_elsewhere);
 }
 

@@ -245,6 +245,8 @@ class DevicePool {
   bool is_plenty(const ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_in_lane(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread)
       CUPOOL_REQUIRES(device_.lock);
+  FreeOutcome free_behind(heap::Extent* extent, CUcontext context, StreamName stream, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
+  void make_place_for_lane(CUcontext context, StreamName stream) CUPOOL_REQUIRES(device_.lock);
   std::uint32_t lane_for(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
   void forget_stamps_of(ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
   void return_holes(ContextPool& home, std::uint32_t lane, const Batch& holes) CUPOOL_REQUIRES(device_.lock);
@@ -262,6 +264,7 @@ class DevicePool {
   bool free_stamped(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread, StampedPlace place)
       CUPOOL_REQUIRES(device_.lock);
   bool keep_in_lane(ContextPool& home, StreamLanes::Stamped::iterator stamped, StreamName stream) CUPOOL_REQUIRES(device_.lock);
+  void complete_in_lane(ContextPool& home, heap::Extent* extent, std::uint32_t lane, std::uint64_t freed_by) CUPOOL_REQUIRES(device_.lock);
   bool set_aside(ContextPool& home, StreamLanes::Stamped::iterator stamped) CUPOOL_REQUIRES(device_.lock);
   void set_stamped_aside(ContextPool& home, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
   std::string check_stamps(ContextPool& home) CUPOOL_REQUIRES(device_.lock);

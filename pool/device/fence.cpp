@@ -228,7 +228,8 @@ FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const De
   CUcontext calling = nullptr;
   if (only != nullptr && device.driver.cuCtxGetCurrent(&calling) != CUDA_SUCCESS) calling = nullptr;
   const CaptureGate::Synchronising synchronising(services.gate);
-  if (!synchronising.allowed() || !services.contexts.pin_all(points, only, calling, ContextRegistry::Ending::left_out)) return {FenceAnswer::impossible, {}};
+  const auto pin_all = [&] { return services.contexts.pin_all(points, only, calling, ContextRegistry::Ending::left_out); };
+  if (!synchronising.allowed() || (!pin_all() && !pin_all())) return {FenceAnswer::impossible, {}};  // host memory may be out for one request
   services.contexts.unpin_all(points);  // each is pinned at its turn: nobody who ends another waits for this one's work
   FenceResult result{services.contexts.has_ending(only, calling) ? FenceAnswer::impossible : FenceAnswer::done, {}};
   for (FencePoint& point : points) {
@@ -242,8 +243,13 @@ FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const De
     const Unpinner unpinner(services.contexts, point.home);
     const CUcontext context = point.home->registered.context;  // pinned: it does not change
     const RelaxedCaptureMode relaxed(device.driver);
-    const ScopedContext current(device.driver, context);
-    const CUresult code = current.status().ok() ? device.driver.cuCtxSynchronize() : current.status().code();
+    const auto synchronise = [&] {
+      const ScopedContext current(device.driver, context);
+      return current.status().ok() ? device.driver.cuCtxSynchronize() : current.status().code();
+    };
+    CUresult code = synchronise();
+    // Once more: nothing else will say that what was freed is over, before the next free.
+    if (code != CUDA_SUCCESS && code != CUDA_ERROR_DEINITIALIZED && !is_of_earlier_work(code)) code = synchronise();
     if (code == CUDA_ERROR_DEINITIALIZED) services.stopped.store(true, std::memory_order_relaxed);
     // Another context's sticky error means that its work has ended; this context's is the answer to the program's call.
     if (code == CUDA_SUCCESS) continue;

@@ -13,8 +13,10 @@ namespace cupool::device {
 using heap::Extent;
 using observe::EventKind;
 
-/// The free with an event of its own. False when none could be recorded: nothing has happened then.
+/// The free with an event of its own, recorded on a stream of `context`. False when none could be recorded: nothing has happened then.
 bool DevicePool::free_stamped(Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread, StampedPlace place) {
+  ContextPool* const of_stream = home.context == context ? &home : device_.services.contexts.find(context);
+  if (of_stream == nullptr) return false;
   StreamLanes::Stamped& list = home.streams.stamped();
   if (list.size() >= StreamLanes::kMostStamped && !home.streams.forget_stamp(extent->bytes, device_.services.contexts)) return false;
   StreamLanes::Stamped::iterator stamped;
@@ -33,17 +35,30 @@ bool DevicePool::free_stamped(Extent* extent, ContextPool& home, CUcontext conte
   FenceResult result;
   {
     const MutexUnlock unlocked(device_.lock);
-    result = stamped->fence.record_on(device_, home, context, stream.handle);
+    result = stamped->fence.record_on(device_, *of_stream, context, stream.handle);
   }
   stamped->busy = false;
   if (result.answer == FenceAnswer::done && stamped->extent != nullptr) {
     if (place == StampedPlace::lane) keep_in_lane(home, stamped, stream);
     return true;
   }
-  if (stamped->extent != nullptr) deferred_.push(stamped->extent);
+  Extent* const left = stamped->extent;
   stamped->fence.clear(device_.services.contexts);
   list.erase(stamped);
+  if (left == nullptr) return true;
+  // Where no event covers a context it would wait for the next plain free.
+  const bool may_wait = place == StampedPlace::aside || !device_.services.cannot_record.load(std::memory_order_relaxed);
+  const std::uint32_t lane = may_wait ? 0 : lane_for(home, stream);
+  if (lane != 0) complete_in_lane(home, left, lane, stream.identity);
+  else deferred_.push(left);
   return true;
+}
+
+/// A block that waited is free, for the users of `lane`.
+void DevicePool::complete_in_lane(ContextPool& home, Extent* extent, std::uint32_t lane, std::uint64_t freed_by) {
+  device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(extent->bytes));
+  if ((extent->flags & kUsedAgainFlag) == 0) device_.note(EventKind::free_completed, ticks(), *extent, 0, freed_by);
+  home.pooled->recycle_in_lane(device_, extent, lane);
 }
 
 /// The stamped block is its own stream's again; false: there is no lane for it, it stays aside.
@@ -56,9 +71,7 @@ bool DevicePool::keep_in_lane(ContextPool& home, StreamLanes::Stamped::iterator 
   } catch (const std::bad_alloc&) {
     return false;
   }
-  device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(extent->bytes));
-  if ((extent->flags & kUsedAgainFlag) == 0) device_.note(EventKind::free_completed, ticks(), *extent, 0, stamped->identity);
-  home.pooled->recycle_in_lane(device_, extent, lane);
+  complete_in_lane(home, extent, lane, stamped->identity);
   return true;
 }
 
@@ -95,10 +108,7 @@ void DevicePool::end_stamped(ContextPool& home, StreamLanes::Stamped::iterator s
   const std::uint64_t stamped_identity = stamped->identity;
   stamped->fence.clear(device_.services.contexts);
   home.streams.stamped().erase(stamped);
-  if (extent == nullptr) return;
-  device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(extent->bytes));
-  if ((extent->flags & kUsedAgainFlag) == 0) device_.note(EventKind::free_completed, ticks(), *extent, 0, stamped_identity);
-  home.pooled->recycle_in_lane(device_, extent, lane);
+  if (extent != nullptr) complete_in_lane(home, extent, lane, stamped_identity);
 }
 
 /// Looks at the oldest stamped free of each stream, and makes the first whose event is over everybody's: true. But for what `identity` has in its
@@ -157,6 +167,7 @@ Result<Extent*> DevicePool::steal(Attempt& attempt) {
   StreamLanes::Stamped& list = home.streams.stamped();
   const StreamName stream = attempt.request.stream;
   if (list.empty()) return nullptr;
+  make_place_for_lane(attempt.context, stream);
   attempt.request.lane = lane_for(home, stream);
   if (attempt.request.lane == 0) return nullptr;
   const auto is_theirs = [stream](const StampedFree& one) {

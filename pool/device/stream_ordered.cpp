@@ -40,19 +40,42 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
   bool must_clear = false;
   {
     const MutexLock lock(device_.lock);
+    if (context != nullptr) make_place_for_lane(context, stream);  // before the block is anybody's
     Extent* extent = begin_free(address, &outcome);
     if (extent == nullptr) return outcome;
     must_clear = !memops_to_clear_.empty();
     ContextPool& home = *info_of(*extent).home;
-    const bool is_ordinary = home.context == context && !info_of(*extent).is_native && !device_.disabled && may_call_driver();
+    const bool is_pooled = !info_of(*extent).is_native && !device_.disabled && may_call_driver();
+    const bool is_ordinary = is_pooled && home.context == context;
+    // On another context's stream; no epoch would ever cover it.
+    const bool needs_own_event = is_pooled && context != nullptr && device_.services.cannot_record.load(std::memory_order_relaxed);
     if (is_ordinary && user != nullptr && keep_for_stream(extent, home, stream, thread, *user)) return FreeOutcome::freed;
     leave_table(extent);
     if (is_ordinary && !capturing()) outcome = free_in_lane(extent, home, context, stream, thread);
-    else if (is_ordinary && free_stamped(extent, home, context, stream, thread, StampedPlace::aside)) outcome = FreeOutcome::freed;
+    else if ((is_ordinary || needs_own_event) && free_stamped(extent, home, context, stream, thread, StampedPlace::aside)) outcome = FreeOutcome::freed;
     else if (policy_ == config::Policy::platform && device_.driver.has_cuMemFreeAsync()) outcome = free_native(extent, thread, answer, &stream.handle);
-    else outcome = free_deferred(extent, thread, answer, false);  // its epoch covers every stream
+    else outcome = free_behind(extent, context, stream, thread, answer);
   }
   if (must_clear) clear_region_memops();
+  return outcome;
+}
+
+/// Deferred: the block's epoch covers every stream; where none can, an event on this one does.
+FreeOutcome DevicePool::free_behind(Extent* extent, CUcontext context, StreamName stream, std::uint16_t thread, Error* answer) {
+  const bool is_alone = deferred_.batch_is_empty();
+  const FreeOutcome outcome = free_deferred(extent, thread, answer, false);
+  if (!is_alone || !device_.services.cannot_record.load(std::memory_order_relaxed) || deferred_.batch_is_empty() || capturing() || !may_call_driver()) return outcome;
+  ContextPool* const of_stream = context != nullptr ? device_.services.contexts.find(context) : nullptr;
+  Epoch* const epoch = of_stream != nullptr ? deferred_.close() : nullptr;
+  if (epoch == nullptr) return outcome;
+  FenceResult result;
+  {
+    const MutexUnlock unlocked(device_.lock);
+    result = epoch->fence.record_on(device_, *of_stream, context, stream.handle);
+  }
+  epoch->busy = false;
+  epoch->recorded = result.answer == FenceAnswer::done;
+  if (!epoch->recorded) deferred_.reopen(epoch);
   return outcome;
 }
 
@@ -79,7 +102,8 @@ FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontex
   }
   const std::uint32_t lane = lane_for(home, stream);
   if (lane == 0) {
-    defer(extent, thread);
+    const bool needs_event = device_.services.cannot_record.load(std::memory_order_relaxed);
+    if (!needs_event || !free_stamped(extent, home, context, stream, thread, StampedPlace::aside)) defer(extent, thread);
     return FreeOutcome::freed;
   }
   unbook(*extent);
@@ -89,12 +113,24 @@ FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontex
   return FreeOutcome::freed;
 }
 
-/// The lane of a stream, made if it has none; 0 when host memory is out.
+/// Where no event covers a context, what is in a lane needs one on its own stream before it is anybody's: the lane that a new stream will get is
+/// emptied while the lock may be let go of.
+void DevicePool::make_place_for_lane(CUcontext context, StreamName stream) {
+  if (!device_.services.cannot_record.load(std::memory_order_relaxed)) [[likely]] return;
+  const auto found = std::find_if(homes_.begin(), homes_.end(), [context](const auto& home) { return home->context == context; });
+  if (found == homes_.end()) return;
+  ContextPool* const home = found->get();
+  if (home->pooled == nullptr || !home->streams.is_full() || home->streams.entry(stream.identity) != nullptr) return;
+  drain_stream(*home, home->streams.oldest().identity, true);
+}
+
+/// The lane of a stream, made if it has none; 0 when host memory is out, or (no event covers a context) no lane is empty.
 std::uint32_t DevicePool::lane_for(ContextPool& home, StreamName stream) {
   if (const std::uint32_t lane = home.streams.find(stream.identity)) return lane;
   if (home.streams.is_full()) {
     const StreamLanes::Entry oldest = home.streams.oldest();
-    if (oldest.busy) return 0;
+    const bool must_be_empty = device_.services.cannot_record.load(std::memory_order_relaxed);
+    if (oldest.busy || (must_be_empty && home.pooled->lane_bytes(oldest.lane) != 0)) return 0;
     drain_lane(home, oldest.lane, deferred_.batch());
     home.streams.remove(oldest.identity);
     home.pooled->remove_lane(oldest.lane);
@@ -125,6 +161,8 @@ void DevicePool::drain_lane(ContextPool& home, std::uint32_t lane, Batch& batch)
 void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool only_own_events) {
   StreamLanes::Entry* entry = home.streams.entry(identity);
   if (entry == nullptr || home.pooled->lane_bytes(entry->lane) == 0) return;
+  // What waits without an event there would wait for the next plain free.
+  only_own_events = only_own_events || device_.services.cannot_record.load(std::memory_order_relaxed);
   // An event on the legacy stream would make blocking streams wait for each other: only where there is no other kind. There it covers a thread's
   // own default stream too, which is blocking.
   const bool has_context_events = !device_.services.cannot_record.load(std::memory_order_relaxed);
@@ -141,7 +179,7 @@ void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool on
   drain_lane(home, lane, holes);
   if (holes.first == nullptr) return;  // all of it has events already
   Epoch* const epoch = deferred_.close(holes);
-  if (epoch == nullptr) return deferred_.batch().prepend(holes);  // host memory is out
+  if (epoch == nullptr) return only_own_events ? return_holes(home, lane, holes) : deferred_.batch().prepend(holes);  // host memory is out
   FenceResult result{FenceAnswer::impossible, {}};
   entry->busy = true;
   {
@@ -166,6 +204,7 @@ void DevicePool::return_holes(ContextPool& home, std::uint32_t lane, const Batch
 
 /// What a stream freed needs no event for it, wherever it is by now: back into its lane. True when there was any.
 bool DevicePool::take_own(ContextPool& home, StreamName stream) {
+  make_place_for_lane(home.context, stream);
   const bool had_stamped = take_own_stamped(home, stream);
   return take_own_epochs(home, stream) || had_stamped;
 }

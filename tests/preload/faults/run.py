@@ -39,6 +39,7 @@ POLICIES = {
     "limit": {"CUPOOL_LIMIT": "160MiB"},
     "threshold": {"CUPOOL_RELEASE_THRESHOLD": "0"},
     "pages": {"CUPOOL_BACKING": "pages", "CUPOOL_LIMIT": "160MiB"},
+    "old_driver": {"CUSIM_MISSING": "cuCtxRecordEvent,cuCtxWaitEvent"},  # before CUDA 12.5 no event covers a context
 }
 WORKERS = 2
 SHOWN = 40
@@ -48,6 +49,7 @@ DIFFERS = {"async": r"cuIpc.*", "pages": r"cuIpc.*"}  # neither memory of a driv
 SAMPLED = {
     "deferred": r"cuDevicePrimaryCtxGetState|cuStreamGetCtx|cuCtxGetDevice|cuCtxEnablePeerAccess",
     "async": r"cuMemPoolSetAccess|cuDeviceGetDefaultMemPool|cuMemPoolTrimTo",
+    "old_driver": r"cuEventRecord|cuCtxSynchronize",
 }
 
 
