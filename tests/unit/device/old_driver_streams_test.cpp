@@ -10,10 +10,10 @@ using namespace cupool::test;
 
 namespace {
 
-RigOptions old_driver(const char* memory) {
-  RigOptions options;
+RigOptions old_driver(const char* limit) {
+  RigOptions options = limited(limit);
   options.driver_version = "12020";
-  options.memory = memory;
+  options.memory = "8GiB";
   return options;
 }
 
@@ -50,9 +50,7 @@ TEST_CASE("old driver: where every lane is in use a free has an event of its own
 }
 
 TEST_CASE("old driver: a lane whose stream gets no event this time keeps its bytes for the next") {
-  RigOptions options = old_driver("1GiB");
-  options.pool.limit.all = config::parse_amount("100MiB");
-  StreamRig rig(options);
+  StreamRig rig(old_driver("100MiB"));
   const CUstream stale = new_stream();
   const CUdeviceptr block = rig.on(stale, 40 * kMiB);
   rig.free_on(block, stale);
@@ -68,9 +66,7 @@ TEST_CASE("old driver: a lane whose stream gets no event this time keeps its byt
 }
 
 TEST_CASE("old driver: a stamped free that gets no event is its stream's all the same") {
-  RigOptions options = old_driver("1GiB");
-  options.pool.limit.all = config::parse_amount("64MiB");
-  StreamRig rig(options);
+  StreamRig rig(old_driver("64MiB"));
   const CUstream stream = new_stream();
   rig.free_on(rig.on(new_stream(), 512), stream);  // several streams
   const CUdeviceptr block = rig.on(stream, 40 * kMiB);
@@ -82,9 +78,7 @@ TEST_CASE("old driver: a stamped free that gets no event is its stream's all the
 }
 
 TEST_CASE("old driver: a block that is freed on a stream of another context comes back behind that stream") {
-  RigOptions options = old_driver("1GiB");
-  options.pool.limit.all = config::parse_amount("64MiB");
-  StreamRig rig(options);
+  StreamRig rig(old_driver("64MiB"));
   const CUstream stream = new_stream();
   const CUdeviceptr block = rig.on(stream, 40 * kMiB);
   const CUcontext second = create(rig, 0);
@@ -99,9 +93,7 @@ TEST_CASE("old driver: a block that is freed on a stream of another context come
 }
 
 TEST_CASE("old driver: a block of the driver's own comes back behind the stream that freed it") {
-  RigOptions options = old_driver("1GiB");
-  options.pool.limit.all = config::parse_amount("41MiB");
-  StreamRig rig(options);
+  StreamRig rig(old_driver("41MiB"));
   const CUstream stream = new_stream();
   const CUdeviceptr block = rig.on(stream, 41 * kMiB);
   REQUIRE(now(rig.counters().native_fallbacks) == 1);
