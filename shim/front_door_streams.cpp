@@ -38,10 +38,10 @@ bool is_no_stream(const Process& own, CUstream stream) {
   return own.api.cuStreamIsCapturing == nullptr || refuses_stream(own.api.cuStreamIsCapturing(stream, &status));
 }
 
-/// A context that is current for a scope; none for a null one.
+/// A context that is current for a scope.
 class InContext {
  public:
-  InContext(const DriverApi& api, CUcontext context) : api_(api), is_inside_(context != nullptr && api.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {}
+  InContext(const DriverApi& api, CUcontext context) : api_(api), is_inside_(api.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {}
   ~InContext() {
     CUcontext popped = nullptr;
     if (is_inside_ && api_.cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS) api_.cuCtxPopCurrent_v2(&popped);  // as in ScopedContext
@@ -100,9 +100,12 @@ FreeResult in_context_of(Process& own, CUstream handle, const Free& free_on, Str
   CUcontext context = nullptr;
   if (handle == nullptr || own.api.cuStreamGetCtx == nullptr || own.api.cuStreamGetCtx(handle, &context) != CUDA_SUCCESS) return free_on(nullptr, otherwise);
   context = own.contexts.owner(context);
-  const PoolSet::ContextHold hold(own.pools, context);
-  const InContext inside(own.api, hold.held() ? context : nullptr);
-  if (!inside.ok()) return free_on(nullptr, otherwise);
+  std::optional<InContext> inside;
+  {
+    const PoolSet::ContextHold hold(own.pools, context);  // not for longer: the free may have to wait for the end of this very context
+    if (hold.held()) inside.emplace(own.api, context);
+  }
+  if (!inside || !inside->ok()) return free_on(nullptr, otherwise);
   const std::optional<StreamBook::Named> named = own.streams.name(own.api, own.contexts, own.pools, context, handle);
   return named ? free_on(context, named->name) : free_on(nullptr, otherwise);
 }

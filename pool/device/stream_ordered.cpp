@@ -60,14 +60,14 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
   return outcome;
 }
 
-/// Deferred: the block's epoch covers every stream; where none can, an event on this one does.
+/// Deferred: the block's epoch covers every stream; where none can, an event on this one does, of an epoch with nothing else in it.
 FreeOutcome DevicePool::free_behind(Extent* extent, CUcontext context, StreamName stream, std::uint16_t thread, Error* answer) {
-  const bool is_alone = deferred_.batch_is_empty();
-  const FreeOutcome outcome = free_deferred(extent, thread, answer, false);
-  if (!is_alone || !device_.services.cannot_record.load(std::memory_order_relaxed) || deferred_.batch_is_empty() || capturing() || !may_call_driver()) return outcome;
-  ContextPool* const of_stream = context != nullptr ? device_.services.contexts.find(context) : nullptr;
-  Epoch* const epoch = of_stream != nullptr ? deferred_.close() : nullptr;
-  if (epoch == nullptr) return outcome;
+  const bool needs_own_event = context != nullptr && device_.services.cannot_record.load(std::memory_order_relaxed) && !capturing() && may_call_driver();
+  ContextPool* const of_stream = needs_own_event && deferred_.batch_is_empty() ? device_.services.contexts.find(context) : nullptr;
+  if (of_stream == nullptr) return free_deferred(extent, thread, answer, false);
+  defer(extent, thread);
+  Epoch* const epoch = deferred_.close();  // before the lock is let go of: what others free joins the batch
+  if (epoch == nullptr) return FreeOutcome::freed;
   FenceResult result;
   {
     const MutexUnlock unlocked(device_.lock);
@@ -76,7 +76,7 @@ FreeOutcome DevicePool::free_behind(Extent* extent, CUcontext context, StreamNam
   epoch->busy = false;
   epoch->recorded = result.answer == FenceAnswer::done;
   if (!epoch->recorded) deferred_.reopen(epoch);
-  return outcome;
+  return FreeOutcome::freed;
 }
 
 /// Could another stream have `bytes` without those that are freed just now? From the driver, or because much is free for everybody. Where memory is
