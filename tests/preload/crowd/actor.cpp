@@ -114,6 +114,15 @@ bool Actor::use(const Block& block) {
 
 CUstream Actor::stream_of(const Block& block) const { return block.stream < 0 ? CU_STREAM_PER_THREAD : streams_[static_cast<std::size_t>(block.stream)]; }
 
+/// A stream with a handle needs no context: seldom another than its own is current meanwhile, or none.
+void Actor::free_on(CUdeviceptr address, CUstream stream) {
+  CUcontext here = nullptr;
+  const bool is_default = stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+  const bool is_elsewhere = !is_default && one_in(4) && cuCtxGetCurrent(&here) == CUDA_SUCCESS && cuCtxSetCurrent(one_in(2) ? nullptr : crowd_.primary(device_)) == CUDA_SUCCESS;
+  answered("free", cuMemFreeAsync(address, stream));
+  if (is_elsewhere && cuCtxSetCurrent(here) != CUDA_SUCCESS) say("NOT BACK");
+}
+
 bool Actor::settle(const Block& block) {
   if (!use(block)) return false;
   const CUresult result = cuStreamSynchronize(stream_of(block));
@@ -148,7 +157,8 @@ void Actor::free_at(std::size_t index) {
   if (!use(block)) return;
   crowd_.leave(block);  // before: from the free on the address may be another's
   const bool is_at_once = block.stream < 0 || (one_in(8) && cuStreamSynchronize(stream_of(block)) == CUDA_SUCCESS);
-  answered("free", is_at_once ? cuMemFree(block.address) : cuMemFreeAsync(block.address, stream_of(block)));
+  if (is_at_once) answered("free", cuMemFree(block.address));
+  else free_on(block.address, stream_of(block));
 }
 
 void Actor::allocate() {

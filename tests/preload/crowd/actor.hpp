@@ -82,6 +82,7 @@ class Actor {
   bool answered(const char* what, CUresult result);
   void say(const std::string& text) { line_ += " " + text; }
   bool use(const Block& block);
+  void free_on(CUdeviceptr address, CUstream stream);
   bool settle(const Block& block);
   void keep(const Block& block);
   void take_in_stream(CUmemoryPool pool);  ///< null: the device's current one

@@ -107,7 +107,7 @@ void Actor::own_stream() {
     unsigned char last = 0;
     if (answered("copy", cuMemcpyDtoHAsync(&last, block.address + block.bytes - 1, 1, stream)) && answered("synchronise", cuStreamSynchronize(stream)) && last != 9) say("WRONG");
   }
-  answered("free", cuMemFreeAsync(block.address, stream));
+  free_on(block.address, stream);
 }
 
 void Actor::own_pool() {
