@@ -89,7 +89,8 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
       if (released_bytes != 0) return released_bytes;
     }
     if (may_wait && device_.services.given_back.load(std::memory_order_relaxed) != before) return 1;
-    const bool hopeful = has_idle || deferred_.oldest() != nullptr || has_stamped() || may_record() || (may_wait && movers_ != 0);
+    // What a thread is preallocating is on no list yet.
+    const bool hopeful = has_idle || deferred_.oldest() != nullptr || has_stamped() || may_record() || preallocating_ || (may_wait && movers_ != 0);
     if (!hopeful || clock.now_ns() >= until_ns) return 0;
     const MutexUnlock unlocked(device_.lock);
     clock.pause(pause_ns);

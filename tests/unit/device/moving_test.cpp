@@ -1,8 +1,10 @@
-// Memory that one thread takes to the driver is on no list meanwhile: whoever finds none waits for that thread, and looks again.
+// Memory that one thread takes to the driver, or from it, is on no list meanwhile: whoever finds none waits for that thread, and looks again.
 #include <catch2/catch.hpp>
 
 #include <atomic>
+#include <functional>
 #include <thread>
+#include <utility>
 
 #include "tests/conformance/rig.hpp"
 
@@ -11,7 +13,7 @@ using namespace cupool::test;
 
 namespace {
 
-std::atomic<bool> g_holds{false};      ///< the next call that gives memory back is kept in the driver until ...
+std::atomic<bool> g_holds{false};      ///< the next call that gives memory back, or takes it, is kept in the driver until ...
 std::atomic<bool> g_is_inside{false};
 std::atomic<bool> g_may_go_on{false};  ///< ... the other thread pauses, or has been answered
 
@@ -33,6 +35,8 @@ class TellingClock final : public Clock {
 
 CUresult (*g_unmap)(CUdeviceptr, std::size_t) = nullptr;
 CUresult (*g_free_async)(CUdeviceptr, CUstream) = nullptr;
+CUresult (*g_take_handle)(CUmemGenericAllocationHandle*, std::size_t, const CUmemAllocationProp*, unsigned long long) = nullptr;
+CUresult (*g_take_block)(CUdeviceptr*, std::size_t) = nullptr;
 
 CUresult unmap_slowly(CUdeviceptr address, std::size_t bytes) {
   keep();
@@ -42,6 +46,18 @@ CUresult unmap_slowly(CUdeviceptr address, std::size_t bytes) {
 CUresult free_slowly(CUdeviceptr address, CUstream stream) {
   keep();
   return g_free_async(address, stream);
+}
+
+CUresult take_handle_slowly(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags) {
+  const CUresult code = g_take_handle(handle, bytes, properties, flags);
+  keep();
+  return code;
+}
+
+CUresult take_block_slowly(CUdeviceptr* address, std::size_t bytes) {
+  const CUresult code = g_take_block(address, bytes);
+  keep();
+  return code;
 }
 
 RigOptions slow_driver(config::Backing backing, Clock& clock) {
@@ -54,31 +70,41 @@ RigOptions slow_driver(config::Backing backing, Clock& clock) {
     g_free_async = api.cuMemFreeAsync;
     api.cuMemUnmap = &unmap_slowly;
     api.cuMemFreeAsync = &free_slowly;
+    g_take_handle = api.cuMemCreate;
+    g_take_block = api.cuMemAlloc_v2;
+    api.cuMemCreate = &take_handle_slowly;
+    api.cuMemAlloc_v2 = &take_block_slowly;
   };
   return options;
 }
 
-/// A thread that gives back what is free, and is in the driver with it.
-class Giving {
+/// A thread that does something, and is in the driver with the memory.
+class Inside {
  public:
-  explicit Giving(Rig& rig) {
+  Inside(Rig& rig, std::function<void()> does) {
     g_is_inside = g_may_go_on = false;
     g_holds = true;
-    thread_ = std::thread([&rig] {
+    thread_ = std::thread([&rig, does = std::move(does)] {
       cuCtxSetCurrent(rig.context());
-      rig.pools().trim();
+      does();
     });
     while (!g_is_inside) std::this_thread::yield();
   }
-  ~Giving() {
+  ~Inside() {
     g_may_go_on = true;
     thread_.join();
   }
-  Giving(const Giving&) = delete;
-  Giving& operator=(const Giving&) = delete;
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
 
  private:
   std::thread thread_;
+};
+
+/// What is free goes back.
+struct Giving {
+  explicit Giving(Rig& rig) : inside(rig, [&rig] { rig.pools().trim(); }) {}
+  Inside inside;
 };
 
 }  // namespace
@@ -114,6 +140,20 @@ TEST_CASE("memory outside the pool waits for what another thread gives back, und
     CHECK(rig.pools().reserve_outside(0, OutsideKind::array, 100 * kMiB, "cuArrayCreate_v2").ok());
     rig.pools().cancel_outside(0, OutsideKind::array, 100 * kMiB);
   }
+}
+
+TEST_CASE("what another thread is preallocating is waited for by whoever is refused: the pool has it, and gives it back") {
+  const auto backing = GENERATE(config::Backing::pages, config::Backing::segments);
+  TellingClock clock;
+  RigOptions options = slow_driver(backing, clock);
+  options.pool.policy = config::Policy::preallocate;
+  options.pool.preallocate = config::parse_amount("100%");
+  Rig rig(options);
+  {
+    const Inside preallocating(rig, [&rig] { rig.free(rig.allocate(2 * kMiB)); });
+    CHECK(rig.pools().make_room());
+  }
+  CHECK(rig.pools().check() == "");
 }
 
 TEST_CASE("an allocation that is too large does not wait for more than a second, whatever another thread does") {
