@@ -1,8 +1,7 @@
 // Stream-ordered memory and memory pools. CUDA Driver API 13.0, Stream Ordered Memory Allocator.
 //
-// Served from the pool are calls on a stream of the current context that does not capture, out of a memory pool that we serve
-// (mempool_book.hpp). Everything else is the driver's: graph memory nodes, streams of other contexts, pools with special
-// properties, policies that do not pool.
+// Served from the pool are calls on a stream that does not capture, whatever context is current, out of a memory pool that we serve
+// (mempool_book.hpp). Everything else is the driver's: graph memory nodes, pools with special properties, policies that do not pool.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -55,6 +54,27 @@ class InContext {
   bool is_inside_;
 };
 
+/// A stream of another context than the current one, by its name there; that context is current as long as this lives.
+class StreamElsewhere {
+ public:
+  StreamElsewhere(Process& own, CUstream handle) {
+    if (handle == nullptr || own.api.cuStreamGetCtx == nullptr || own.api.cuStreamGetCtx(handle, &context_) != CUDA_SUCCESS) return;
+    context_ = own.contexts.owner(context_);
+    {
+      const PoolSet::ContextHold hold(own.pools, context_);  // not for longer: the call may have to wait for the end of this very context
+      if (hold.held()) inside_.emplace(own.api, context_);
+    }
+    if (inside_ && inside_->ok()) named_ = own.streams.name(own.api, own.contexts, own.pools, context_, handle);
+  }
+  CUcontext context() const { return context_; }
+  const std::optional<StreamBook::Named>& named() const { return named_; }  ///< empty: its context cannot be had, and the other one is current
+
+ private:
+  CUcontext context_ = nullptr;
+  std::optional<InContext> inside_;
+  std::optional<StreamBook::Named> named_;
+};
+
 /// The call with a size that the driver must refuse.
 template <class... Args>
 CUresult ask_for_impossible(const Real<CUresult(CUdeviceptr*, std::size_t, Args...)>& real, std::size_t bytes, Args... args) {
@@ -74,40 +94,51 @@ CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, CUdevicep
   return account_driver_pool(bytes, real.symbol(), out, std::cref(call), std::cref(ask));
 }
 
-/// `find_pool(device)` gives the index of the memory pool, 0 for the driver's.
+/// `stream` is one of `context`; `find_pool(device)` gives the index of the memory pool, 0 for the driver's. False: the driver is to serve it.
+/// Inline also where it is called twice: a call more is 7 ns of 82 a pair.
+template <class FindPool>
+[[gnu::always_inline]] inline bool allocate_named(Process& own, FindPool&& find_pool, CUdeviceptr* out, std::size_t bytes, CUcontext context,
+                                                  const StreamBook::Named& stream, const char* symbol, CUresult* result) {
+  const std::uint8_t mempool = find_pool(stream.device);
+  if (mempool == 0) return false;
+  begin_call(own);
+  own.before_allocation();
+  const Result<CUdeviceptr> block = own.pools.allocate_on(context, bytes, stream.name, mempool, symbol);
+  if (block.code() == CUDA_ERROR_NOT_SUPPORTED) return false;  // a device without a pool
+  *result = answer(own, block, out);
+  return true;
+}
+
+template <class FindPool>
+[[gnu::noinline]] bool allocate_elsewhere(Process& own, FindPool&& find_pool, CUdeviceptr* out, std::size_t bytes, CUstream handle, const char* symbol,
+                                          CUresult* result) {
+  const StreamElsewhere elsewhere(own, handle);
+  return elsewhere.named() && allocate_named(own, find_pool, out, bytes, elsewhere.context(), *elsewhere.named(), symbol, result);
+}
+
 template <class FindPool, class... Args>
 CUresult allocate_from(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPool&& find_pool, CUdeviceptr* out, std::size_t bytes, CUstream stream,
                        Args... args) {
   Process& own = process();
-  CUcontext context = nullptr;
-  if (out == nullptr || bytes == 0 || (context = current_owner(own)) == nullptr) return with_room(real, out, args...);
   const CUstream handle = plain_handle(stream, real.is_per_thread());
+  const bool is_special = handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
+  CUcontext context = nullptr;
+  if (out == nullptr || bytes == 0 || ((context = current_owner(own)) == nullptr && is_special)) return with_room(real, out, args...);
   if (!own.pools.serves_streams() || is_capturing(own, handle, true)) return pass_async(real, out, bytes, handle, args...);
-  const std::optional<StreamBook::Named> named = own.streams.name(own.api, own.contexts, own.pools, context, handle);
-  const std::uint8_t mempool = named ? find_pool(named->device) : std::uint8_t{0};
-  if (mempool == 0) return pass_async(real, out, bytes, handle, args...);
-  begin_call(own);
-  own.before_allocation();
-  const Result<CUdeviceptr> block = own.pools.allocate_on(context, bytes, named->name, mempool, real.symbol());
-  if (block.code() == CUDA_ERROR_NOT_SUPPORTED) return pass_async(real, out, bytes, handle, args...);  // a device without a pool
-  return answer(own, block, out);
+  std::optional<StreamBook::Named> named;
+  if (context != nullptr) named = own.streams.name(own.api, own.contexts, own.pools, context, handle);
+  CUresult result = CUDA_SUCCESS;
+  const bool is_served = named ? allocate_named(own, find_pool, out, bytes, context, *named, real.symbol(), &result)
+                               : !is_special && allocate_elsewhere(own, find_pool, out, bytes, handle, real.symbol(), &result);
+  return is_served ? result : pass_async(real, out, bytes, handle, args...);
 }
 
 /// `free_on(context, name)` for a stream of another context than the current one, which is made current meanwhile. Where that cannot be, or for a
 /// null `handle`: with no context, and the name `otherwise`; then the block waits for an epoch that covers every stream.
 template <class Free>
-FreeResult in_context_of(Process& own, CUstream handle, const Free& free_on, StreamName otherwise) {
-  CUcontext context = nullptr;
-  if (handle == nullptr || own.api.cuStreamGetCtx == nullptr || own.api.cuStreamGetCtx(handle, &context) != CUDA_SUCCESS) return free_on(nullptr, otherwise);
-  context = own.contexts.owner(context);
-  std::optional<InContext> inside;
-  {
-    const PoolSet::ContextHold hold(own.pools, context);  // not for longer: the free may have to wait for the end of this very context
-    if (hold.held()) inside.emplace(own.api, context);
-  }
-  if (!inside || !inside->ok()) return free_on(nullptr, otherwise);
-  const std::optional<StreamBook::Named> named = own.streams.name(own.api, own.contexts, own.pools, context, handle);
-  return named ? free_on(context, named->name) : free_on(nullptr, otherwise);
+[[gnu::noinline]] FreeResult in_context_of(Process& own, CUstream handle, const Free& free_on, StreamName otherwise) {
+  const StreamElsewhere elsewhere(own, handle);
+  return elsewhere.named() ? free_on(elsewhere.context(), elsewhere.named()->name) : free_on(nullptr, otherwise);
 }
 
 /// The stat that `attribute` asks for; null: not one of ours.
@@ -285,7 +316,7 @@ CUresult get_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attri
   Process& own = process();
   const std::optional<Mempool> mempool = served(own, pool);
   if (!mempool) return result;
-  std::uint64_t bytes = 0;  // what the driver served itself, for streams of other contexts
+  std::uint64_t bytes = 0;  // what the driver served itself
   std::memcpy(&bytes, value, sizeof bytes);
   bytes += own.pools.mempool_figures(mempool->device, mempool->index).*figure;
   std::memcpy(value, &bytes, sizeof bytes);

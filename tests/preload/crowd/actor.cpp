@@ -114,13 +114,22 @@ bool Actor::use(const Block& block) {
 
 CUstream Actor::stream_of(const Block& block) const { return block.stream < 0 ? CU_STREAM_PER_THREAD : streams_[static_cast<std::size_t>(block.stream)]; }
 
-/// A stream with a handle needs no context: seldom another than its own is current meanwhile, or none.
-void Actor::free_on(CUdeviceptr address, CUstream stream) {
+/// Stream-ordered memory needs no context but its stream's, if that has a handle: seldom another than its own is current meanwhile, or none.
+CUresult Actor::call_on(CUstream stream, const std::function<CUresult()>& call) {
   CUcontext here = nullptr;
   const bool is_default = stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
   const bool is_elsewhere = !is_default && one_in(4) && cuCtxGetCurrent(&here) == CUDA_SUCCESS && cuCtxSetCurrent(one_in(2) ? nullptr : crowd_.primary(device_)) == CUDA_SUCCESS;
-  answered("free", cuMemFreeAsync(address, stream));
+  const CUresult result = call();
   if (is_elsewhere && cuCtxSetCurrent(here) != CUDA_SUCCESS) say("NOT BACK");
+  return result;
+}
+
+bool Actor::allocate_on(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool, CUstream stream) {
+  return answered("", call_on(stream, [&] { return pool == nullptr ? cuMemAllocAsync(address, bytes, stream) : cuMemAllocFromPoolAsync(address, bytes, pool, stream); }));
+}
+
+void Actor::free_on(CUdeviceptr address, CUstream stream) {
+  answered("free", call_on(stream, [&] { return cuMemFreeAsync(address, stream); }));
 }
 
 bool Actor::settle(const Block& block) {
@@ -195,7 +204,7 @@ void Actor::take_in_stream(CUmemoryPool pool) {
   block.stream = static_cast<int>(below(streams_.size()));
   if (streams_[static_cast<std::size_t>(block.stream)] == nullptr || held_ + block.bytes > crowd_.settings().bytes || !use(block)) return;
   const CUstream stream = stream_of(block);
-  if (!answered("", pool == nullptr ? cuMemAllocAsync(&block.address, block.bytes, stream) : cuMemAllocFromPoolAsync(&block.address, block.bytes, pool, stream))) return;
+  if (!allocate_on(&block.address, block.bytes, pool, stream)) return;
   if (one_in(2)) fill(block);
   keep(block);
 }

@@ -6,6 +6,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <random>
@@ -82,6 +83,8 @@ class Actor {
   bool answered(const char* what, CUresult result);
   void say(const std::string& text) { line_ += " " + text; }
   bool use(const Block& block);
+  CUresult call_on(CUstream stream, const std::function<CUresult()>& call);
+  bool allocate_on(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool, CUstream stream);
   void free_on(CUdeviceptr address, CUstream stream);
   bool settle(const Block& block);
   void keep(const Block& block);

@@ -101,7 +101,7 @@ void Actor::own_stream() {
     own_streams_.push_back(stream);
   }
   const CUstream stream = own_streams_[below(own_streams_.size())];
-  if (!answered("allocate", cuMemAllocAsync(&block.address, block.bytes, stream))) return;
+  if (!allocate_on(&block.address, block.bytes, nullptr, stream)) return;
   answered("set", cuMemsetD8Async(block.address, 9, block.bytes, stream));
   if (one_in(3)) {
     unsigned char last = 0;

@@ -1,9 +1,10 @@
-// What a stream-ordered free gives back is its stream's again, whatever context is current in the thread that frees: another device's, or none. Before CUDA
-// 12.5 no later event would cover it, and a job that never frees plainly would lose it.
+// A stream-ordered block comes from the pool of its stream's context, and what a free gives back is that stream's again, whatever context is current in the
+// thread: another device's, or none. Before CUDA 12.5 no later event would cover what is freed, and a job that never frees plainly would lose it.
 //! stderr* cupool\[<pid>\]: warning: .*cuCtxRecordEvent.*
 //! env CUSIM_DEVICES=2
 //! env CUSIM_MEMORY=4GiB
 //! check c["reserved_bytes"]["peak"] <= 256 << 20 and c["failed_allocations"] == 0 and c["live_bytes"]["current"] == 0
+//! check c["allocations"] == 100 and report["data_quality"]["unpooled_apis_seen"] == []
 //! case new
 //! env CUSIM_DRIVER_VERSION=13000
 //! case old
@@ -24,8 +25,12 @@ int main(void) {
   elsewhere[1] = there;
   for (int round = 0; round < kRounds; ++round) {
     CUdeviceptr block = 0;
-    MUST(cuCtxSetCurrent(here));
+    CUcontext allocates[] = {here, NULL, there};
+    MUST(cuCtxSetCurrent(allocates[round % 3]));
     MUST(cuMemAllocAsync(&block, 64 * MIB, stream));
+    MUST(cuCtxGetCurrent(&current));
+    if (current != allocates[round % 3]) printf("round %d: another context is current behind the allocation\n", round);
+    MUST(cuCtxSetCurrent(here));
     MUST(cuMemsetD8Async(block, round, MIB, stream));
     MUST(cuCtxSetCurrent(elsewhere[round % 2]));
     MUST(cuMemFreeAsync(block, stream));

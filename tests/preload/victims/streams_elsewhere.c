@@ -1,6 +1,7 @@
 // Stream-ordered calls follow the stream they name, not the current context: its device, its context, and no context at all.
 //! env CUSIM_DEVICES=2
 //! check all(each["counters"]["live_blocks"]["current"] == 0 for each in report["devices"])
+//! check [each["counters"]["allocations"] for each in report["devices"]] == [4, 2] and report["data_quality"]["unpooled_apis_seen"] == []
 #include "victim.h"
 
 static void describe(const char* what, CUdeviceptr address) {
