@@ -75,7 +75,21 @@ std::uint64_t DevicePool::least_early_bytes() const {
 
 bool DevicePool::much_waits(const Magazine* own) const {
   const std::uint64_t own_bytes = own != nullptr ? own->shard.deferred_bytes.load(std::memory_order_relaxed) : 0;
-  return device_.live.counters.deferred_bytes.current.load(std::memory_order_relaxed) + own_bytes >= least_early_bytes();
+  return device_.live.counters.deferred_bytes.current.load(std::memory_order_relaxed) + own_bytes >= least_early_bytes() || may_have_surplus();
+}
+
+/// More than CUPOOL_RELEASE_THRESHOLD is not live, and it is not what a look after an earlier wait has left.
+bool DevicePool::may_have_surplus() const {
+  const std::optional<std::uint64_t>& threshold_bytes = device_.services.options.release_threshold_bytes;
+  if (!threshold_bytes) return false;
+  const std::uint64_t idle_bytes = not_live_bytes();
+  return idle_bytes > *threshold_bytes && idle_bytes != surplus_seen_bytes_.load(std::memory_order_relaxed);
+}
+
+std::uint64_t DevicePool::not_live_bytes() const {
+  const observe::Counters& counters = device_.live.counters;
+  const std::uint64_t reserved_bytes = counters.reserved_bytes.current.load(std::memory_order_relaxed);
+  return reserved_bytes - std::min(reserved_bytes, counters.live_bytes.current.load(std::memory_order_relaxed));
 }
 
 /// The program has waited for the GPU by a call of its own: most of what it freed before is over. Seen now, each step of a job that repeats itself
@@ -89,6 +103,10 @@ void DevicePool::after_wait(const ContextPool& home, CUcontext asking) {
   while (retire_oldest(asking, false, &ignored)) {
   }
   visit_own_magazine(home, &DevicePool::settle);
+  // Where the driver's own pools give back what is above their threshold (CUDA Driver API 13.0, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).
+  if (!may_have_surplus()) return;
+  give_back_surplus_of_lanes(asking);
+  surplus_seen_bytes_.store(not_live_bytes(), std::memory_order_relaxed);
 }
 
 /// Looks at the oldest epoch, and retires it when its fence is done: true. `may_wait`: waits without end where that is safe: for the oldest, or

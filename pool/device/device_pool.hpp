@@ -91,6 +91,8 @@ class DevicePool {
   /// Much that the program has freed has not been seen to be over. Lock-free.
   /// `own`: the calling thread's, of this pool, or null.
   bool much_waits(const Magazine* own) const;
+  bool may_have_surplus() const;
+  std::uint64_t not_live_bytes() const;
   void after_wait(const ContextPool& home, CUcontext asking) CUPOOL_EXCLUDES(device_.lock);
   bool free_while_exiting(CUdeviceptr address);
   Ownership find(CUdeviceptr address, BlockView* block);
@@ -104,6 +106,8 @@ class DevicePool {
   CUresult end_context(ContextPool* home, CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead);
 
   Status charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api, const PoolSet::AskDriver& ask);
+  void note_refusal(std::uint64_t bytes, const char* api);
+  void warn_of_refusal(const char* api);
   void book_outside(OutsideKind kind, std::int64_t bytes);
   void refund_outside(OutsideKind kind, std::uint64_t bytes);
   void adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes);
@@ -370,6 +374,8 @@ class DevicePool {
   std::uint64_t moves_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< how often one of them came back with more for all
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint32_t lane_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
+  std::uint32_t refusals_told_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of calls whose need is not known
+  std::atomic<std::uint64_t> surplus_seen_bytes_{0};  ///< not live when CUPOOL_RELEASE_THRESHOLD was last looked at after a wait
   std::uint32_t looks_owed_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< at the oldest epoch
   std::uint64_t ask_credit_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< in allocations
   std::uint64_t last_miss_ns_ CUPOOL_GUARDED_BY(device_.lock) = 0;
