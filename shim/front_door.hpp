@@ -222,20 +222,37 @@ CUresult call_with_room(Call&& call) {
   }
 }
 
+/// Tells the user of a call that the driver has no memory for: how much it needs nobody knows. `device` -1: the current one's.
+void refused_room(const char* symbol, int device = -1);
+
 /// A call that takes device memory inside the driver (code, stacks, graphs, contexts): what the pool keeps for reuse natively would
 /// have been free, so it goes back before the program is refused.
 template <class... Args>
 CUresult with_room(const Real<CUresult(Args...)>& real, Args... args) {
-  return call_with_room([&] { return real(args...); });
+  const CUresult result = call_with_room([&] { return real(args...); });
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) [[unlikely]] refused_room(real.symbol());
+  return result;
+}
+
+/// The same in `turn`, which is over before anything is told.
+template <class Turn, class... Args>
+CUresult with_room_in(Turn& turn, int device, const Real<CUresult(Args...)>& real, Args... args) {
+  const CUresult result = call_with_room([&] { return real(args...); });
+  if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+  turn.unlock();
+  refused_room(real.symbol(), device);
+  return result;
 }
 
 /// cuCtxCreate in its four forms: the device is the last argument.
 template <class... Rest>
 CUresult create_context(const Real<CUresult(CUcontext*, Rest...)>& real, CUcontext* out, Rest... rest) {
-  const CUresult result = with_room(real, out, rest...);
+  const int device = std::get<sizeof...(Rest) - 1>(std::tie(rest...));
+  const CUresult result = call_with_room([&] { return real(out, rest...); });
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) [[unlikely]] refused_room(real.symbol(), device);
   if (result != CUDA_SUCCESS || out == nullptr) return result;
   process().pools.await_end_of(*out);
-  note_context(*out, std::get<sizeof...(Rest) - 1>(std::tie(rest...)));
+  note_context(*out, device);
   return result;
 }
 

@@ -246,8 +246,8 @@ CUresult detach_context(const Real<CUresult(CUcontext)>& real, CUcontext context
 }
 
 CUresult retain_primary(const Real<CUresult(CUcontext*, CUdevice)>& real, CUcontext* out, CUdevice device) {
-  const std::unique_lock turn = process().contexts.primary_turn(device);
-  const CUresult result = with_room(real, out, device);
+  std::unique_lock turn = process().contexts.primary_turn(device);
+  const CUresult result = with_room_in(turn, device, real, out, device);
   if (result != CUDA_SUCCESS || out == nullptr) return result;
   process().contexts.primary_retained(device);
   process().contexts.set_primary(device, *out);
@@ -283,14 +283,14 @@ CUresult reset_primary(const Real<CUresult(CUdevice)>& real, CUdevice device) {
 CUresult create_green(const Real<CUresult(CUgreenCtx*, CUdevResourceDesc, CUdevice, unsigned)>& real, CUgreenCtx* out,
                       CUdevResourceDesc description, CUdevice device, unsigned flags) {
   Process& own = process();
-  const std::unique_lock turn = own.contexts.primary_turn(device);
+  std::unique_lock turn = own.contexts.primary_turn(device);
   ContextBook::Greens::node_type place;
   try {
     place = ContextBook::place_for_green();
   } catch (const std::bad_alloc&) {  // what is allocated under one that nobody here knows would be nobody's
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  const CUresult result = with_room(real, out, description, device, flags);
+  const CUresult result = with_room_in(turn, device, real, out, description, device, flags);
   if (result != CUDA_SUCCESS || out == nullptr) return result;
   own.contexts.set_green(*out, device, std::move(place));
   learn_primary(own, device);

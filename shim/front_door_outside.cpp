@@ -42,6 +42,10 @@ CUresult account(int device, CUcontext context, OutsideKind kind, std::size_t by
   const CUresult result = served();
   if (result == CUDA_SUCCESS) own.pools.commit_outside(device, kind, make_key(), bytes, context);
   else own.pools.cancel_outside(device, kind, bytes);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && kind != OutsideKind::host) {
+    own.pools.note_refusal(device, bytes, symbol);
+    own.reporter.after_oom();
+  }
   return result;
 }
 
@@ -87,6 +91,13 @@ std::size_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned levels) {
 }
 
 }  // namespace
+
+void refused_room(const char* symbol, int device) {
+  Process& own = process();
+  if (device == kNoDevice) device = current_device(own, current_owner(own));
+  if (device != kNoDevice) own.pools.warn_of_refusal(device, symbol);
+  own.reporter.pass_warnings();
+}
 
 std::optional<PoolSet::OutsideEntry> take_outside(CUdeviceptr address) {
   PoolSet& pools = process().pools;

@@ -73,6 +73,7 @@ std::uint64_t start_ticks_of(int pid) {
 }
 
 std::uint64_t unix_now_ns() { return clock_ns(CLOCK_REALTIME); }
+std::uint64_t monotonic_now_ns() { return clock_ns(CLOCK_MONOTONIC); }
 
 Identity::Identity() : rank_(rank_of_environment()), command_(command_line()) {
   live_.pid = getpid();

@@ -39,5 +39,6 @@ std::uint64_t start_ticks_of(int pid);
 std::vector<observe::OptionFact> option_facts(const config::Options& options);
 
 std::uint64_t unix_now_ns();
+std::uint64_t monotonic_now_ns();
 
 }  // namespace cupool::shim

@@ -28,7 +28,8 @@ namespace {
 alignas(LogFile) std::byte g_file_storage[sizeof(LogFile)];
 constinit std::atomic<LogFile*> g_file{nullptr};  ///< nullptr: stderr
 
-void write_whole(int descriptor, std::string_view text) {
+/// What could not be written.
+std::string_view write_whole(int descriptor, std::string_view text) {
   const int kept_errno = errno;
   const observe::WriteSignals signals;  // a closed pipe or a full quota is not the program's problem
   while (!text.empty()) {
@@ -38,14 +39,17 @@ void write_whole(int descriptor, std::string_view text) {
     text.remove_prefix(static_cast<std::size_t>(written));
   }
   errno = kept_errno;
+  return text;
 }
 
+/// A file that takes no more (a full disk) must not swallow what the user is to know.
 void write_out(std::string_view text) {
   const int kept_errno = errno;
   LogFile* file = g_file.load(std::memory_order_acquire);
   const int descriptor = file != nullptr ? file->descriptor() : STDERR_FILENO;
   errno = kept_errno;
-  if (descriptor >= 0) write_whole(descriptor, text);
+  const std::string_view left = descriptor >= 0 ? write_whole(descriptor, text) : std::string_view();
+  if (!left.empty() && descriptor != STDERR_FILENO) write_whole(STDERR_FILENO, left);
 }
 
 /// Formats nothing but the prefix, so that a line is one write and no clock or locale is touched.

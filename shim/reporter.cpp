@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <mutex>
@@ -20,6 +22,10 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kOomReportsMax = 8;
+// Of a job that meets one refusal after the other a tenth of its time at most goes into reports that replace the last one.
+constexpr std::uint64_t kReplaceShare = 10;
+constexpr std::uint64_t kLeastBetweenReports_ns = 100'000'000;
+constexpr std::uint64_t kLeastBetweenLines_ns = 5'000'000'000;
 constexpr milliseconds kLockBudget{500};          ///< waiting for pools whose lock another thread holds
 constexpr std::uint64_t kWriteBudget_ns = 4'000'000'000;
 constexpr std::uint64_t kOomWriteBudget_ns = 2'000'000'000;
@@ -90,32 +96,66 @@ bool Reporter::write(const observe::ReportInput& input, const std::string& path,
   return error == 0;
 }
 
-void Reporter::tell(const observe::ReportInput& input, const std::string& path) {
+/// Ten lines; one from the first report on that replaces another.
+void Reporter::tell(const observe::ReportInput& input, const std::string& path, int k) {
   if (!log::is_on() || input.snapshot.ooms.empty()) return;
   const observe::OomRecord& oom = input.snapshot.ooms.back();
   const observe::DeviceSnapshot* device = nullptr;
   for (const observe::DeviceSnapshot& candidate : input.snapshot.devices) {
     if (candidate.ordinal == oom.device) device = &candidate;
   }
-  log::block(observe::oom_message(oom, observe::classify(oom.evidence, input.options), input.process, device, path));
+  std::string text = observe::oom_message(oom, observe::classify(oom.evidence, input.options), input.process, device, path);
+  if (k > kOomReportsMax) {
+    text.resize(text.find('\n'));
+    text += ", number " + std::to_string(k) + (path.empty() ? "" : ": " + path) + "\n";
+  }
+  log::block(text);
 }
+
+bool Reporter::write_oom(const observe::ReportInput& input, const std::string& path) { return write(input, path, unix_now_ns() + kOomWriteBudget_ns); }
+
+/// A search for the largest batch meets hundreds; the one that ends the job is the last. So the newest replaces the last file, but for those that come
+/// too soon after another.
+bool Reporter::may_replace(std::uint64_t now_ns) { return now_ns >= next_replace_ns_.load(std::memory_order_relaxed) && !replacing_oom_.exchange(true, std::memory_order_acquire); }
 
 void Reporter::report_oom() {
   if (pools_.new_oom_count() == 0) return;
   const int k = oom_reports_.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (k > kOomReportsMax) return;
+  const std::uint64_t began_ns = monotonic_now_ns();
+  const bool is_new = k <= kOomReportsMax;
+  if (!is_new && !may_replace(began_ns)) return;
+  struct End {
+    std::atomic<bool>* replacing;
+    ~End() {
+      if (replacing != nullptr) replacing->store(false, std::memory_order_release);
+    }
+  } const end{is_new ? nullptr : &replacing_oom_};
   const observe::ReportInput report = input(observe::ReportEvent::oom, kLockBudget);
-  std::string path = path_.empty() || path_ == "stderr" ? path_ : config::oom_name(path_, k);
-  if (!path.empty() && !write(report, path, unix_now_ns() + kOomWriteBudget_ns)) path.clear();
-  else if (!path.empty()) page_.header().oom_count.fetch_add(1, std::memory_order_relaxed);
-  tell(report, path);
+  std::string path = path_.empty() || path_ == "stderr" ? path_ : config::oom_name(path_, std::min(k, kOomReportsMax));
+  if (path == "stderr" && !is_new) path.clear();
+  if (!path.empty() && !write_oom(report, path)) path.clear();
+  else if (!path.empty() && is_new) page_.header().oom_count.fetch_add(1, std::memory_order_relaxed);
+  const std::uint64_t now_ns = monotonic_now_ns();
+  if (is_new || now_ns >= next_line_ns_.load(std::memory_order_relaxed)) {
+    tell(report, path, k);
+    next_line_ns_.store(now_ns + kLeastBetweenLines_ns, std::memory_order_relaxed);
+  }
+  next_replace_ns_.store(now_ns + std::max(kLeastBetweenReports_ns, kReplaceShare * (now_ns - began_ns)), std::memory_order_relaxed);
+}
+
+/// In as many bytes as are on the stack.
+void Reporter::tell_without_memory(const char* what) noexcept {
+  std::array<char, 160> line{};
+  const int length = std::snprintf(line.data(), line.size(), "cupool[%d]: %s, and host memory is out: no report\n", getpid(), what);
+  if (length > 0) log::block(std::string_view(line.data(), static_cast<std::size_t>(length)));
 }
 
 void Reporter::after_oom() noexcept {
   const int kept_errno = errno;
   try {
     report_oom();
-  } catch (...) {  // host memory is short too: the program's own error is what counts
+  } catch (...) {
+    if (oom_reports_.load(std::memory_order_relaxed) <= kOomReportsMax) tell_without_memory("out of memory on the GPU");
   }
   errno = kept_errno;
 }
@@ -140,6 +180,7 @@ bool Reporter::write_exit(std::optional<int> exit_code) noexcept {
     if (ooms > 0 && path_ != "stderr") mark_final(config::oom_name(path_, ooms));
     return write(report, path_, unix_now_ns() + kWriteBudget_ns);
   } catch (...) {
+    tell_without_memory("at the exit");
     return false;
   }
 }

@@ -1,4 +1,4 @@
-// Writes the reports of this process: one per out-of-memory (capped), one at exit.
+// Writes the reports of this process: one per out-of-memory (capped; then the newest replaces the last one), one at exit.
 //
 // From host state only, bounded in time, never under a pool's lock, never throwing into the program. Thread rule:
 // after_oom by any thread, write_exit once.
@@ -43,9 +43,12 @@ class Reporter {
  private:
   void take_warnings() noexcept;
   void report_oom();
+  bool may_replace(std::uint64_t now_ns);
+  static void tell_without_memory(const char* what) noexcept;
   observe::ReportInput input(observe::ReportEvent event, std::chrono::nanoseconds lock_budget);
   bool write(const observe::ReportInput& input, const std::string& path, std::uint64_t deadline_unix_ns);
-  void tell(const observe::ReportInput& input, const std::string& path);
+  bool write_oom(const observe::ReportInput& input, const std::string& path);
+  void tell(const observe::ReportInput& input, const std::string& path, int k);
 
   PoolSet& pools_;
   const config::Options& options_;
@@ -54,6 +57,9 @@ class Reporter {
   TraceFile& trace_;
   LivePage& page_;
   std::atomic<int> oom_reports_{0};
+  std::atomic<bool> replacing_oom_{false};       ///< one thread at a time
+  std::atomic<std::uint64_t> next_replace_ns_{0};  ///< CLOCK_MONOTONIC
+  std::atomic<std::uint64_t> next_line_ns_{0};
   std::atomic<int> requested_reports_{0};
   std::mutex warnings_mutex_;
   std::vector<std::string> warnings_;  ///< the pool's, told already, for the reports

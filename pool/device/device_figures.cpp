@@ -87,7 +87,7 @@ std::uint64_t DevicePool::held_outside_bytes() const {
          outside.driver_pools.load(std::memory_order_relaxed) + outside.managed.load(std::memory_order_relaxed);
 }
 
-/// Books a failed allocation; out of memory with the evidence for its cause. Returns what the program is told.
+/// Books a failed allocation; out of memory with the evidence for its cause. `home` is null for memory outside the pool. Returns what the program is told.
 Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const ContextPool* home, Error refusal) {
   device_.counters().failed_allocations.add();
   if (refusal.code != CUDA_ERROR_OUT_OF_MEMORY) return refusal;
@@ -114,12 +114,17 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
     const HeapFigures projected = one->pooled->figures_without_deferred(device_);
     *evidence.releasable_with_deferred_bytes += projected.wholly_free_bytes;
     one->pooled->add_evidence(device_, evidence);
-    // A hole of another context's heap is no use to this one.
-    if (home != nullptr && one.get() != home) continue;
+    // A hole of another context's heap is no use to this one, and none is to memory outside the pool: only what would go back to the driver is.
+    if (one.get() != home) continue;
     const HeapFigures own = one->pooled->figures(device_);
     evidence.largest_free_bytes = std::max(evidence.largest_free_bytes, own.largest_free_bytes);
     evidence.largest_free_remapped_bytes = std::max(evidence.largest_free_remapped_bytes, own.largest_free_remapped_bytes);
     evidence.largest_free_with_deferred_bytes = std::max(evidence.largest_free_with_deferred_bytes, projected.largest_free_remapped_bytes);
+  }
+  if (home == nullptr) {
+    evidence.is_outside_pool = true;
+    evidence.largest_free_bytes = evidence.largest_free_remapped_bytes = evidence.releasable_bytes;
+    evidence.largest_free_with_deferred_bytes = *evidence.releasable_with_deferred_bytes;
   }
   evidence.pages_available = device_.pages_available;
   evidence.deferred_bytes = device_.counters().deferred_bytes.current.load(std::memory_order_relaxed);
@@ -184,6 +189,24 @@ Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const c
   // [?] A driver may call the size itself invalid; a program that has reached its limit must hear of memory.
   const bool is_other = reason != CUDA_SUCCESS && reason != CUDA_ERROR_INVALID_VALUE && reason != CUDA_ERROR_OUT_OF_MEMORY;
   return fail(bytes, api, nullptr, {is_other ? reason : CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal});
+}
+
+void DevicePool::note_refusal(std::uint64_t bytes, const char* api) {
+  const MutexLock lock(device_.lock);
+  fail(bytes, api, nullptr, {CUDA_ERROR_OUT_OF_MEMORY, "the driver"});
+}
+
+void DevicePool::warn_of_refusal(const char* api) {
+  constexpr std::uint32_t kMostTold = 8;
+  const MutexLock lock(device_.lock);
+  if (refusals_told_++ >= kMostTold || !may_call_driver()) return;
+  close_magazines();
+  const std::optional<std::uint64_t> driver_free_bytes = sample_driver_free();
+  const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes / kMiB) + " MiB"; };
+  const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
+  device_.services.warnings.add(std::string(api) + ": the driver has not enough memory on GPU " + std::to_string(device_.ordinal) + " for it (" +
+                                (driver_free_bytes ? mib(*driver_free_bytes) + " free" : "free: unknown") + "); the pool has " + mib(reserved_bytes) + ", of these " +
+                                mib(figures().free_bytes) + " free beside other blocks");
 }
 
 void DevicePool::book_outside(OutsideKind kind, std::int64_t bytes) {

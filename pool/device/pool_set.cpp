@@ -365,6 +365,14 @@ void PoolSet::cancel_outside(int device, OutsideKind kind, std::size_t bytes) {
   if (DevicePool* pool = impl_->pool_of(device)) pool->refund_outside(kind, bytes);
 }
 
+void PoolSet::note_refusal(int device, std::size_t bytes, const char* api) {
+  if (DevicePool* pool = impl_->pool_of(device)) pool->note_refusal(bytes, api);
+}
+
+void PoolSet::warn_of_refusal(int device, const char* api) {
+  if (DevicePool* pool = impl_->pool_for(device)) pool->warn_of_refusal(api);
+}
+
 bool PoolSet::release_outside(OutsideKind kind, std::uint64_t key) {
   const std::optional<OutsideEntry> entry = take_outside(kind, key);
   if (entry) end_take(*entry, true);

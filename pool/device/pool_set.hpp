@@ -161,6 +161,10 @@ class PoolSet {
   /// `context`: the memory dies with it, if it lives so long; null: it is nobody's (the program's own cuMemCreate).
   void commit_outside(int device, OutsideKind kind, std::uint64_t key, std::size_t bytes, CUcontext context = nullptr);
   void cancel_outside(int device, OutsideKind kind, std::size_t bytes);
+  /// The driver had no memory for a call outside the pool, also after the pool had made room: recorded as an OOM.
+  void note_refusal(int device, std::size_t bytes, const char* api);
+  /// The same of a call whose need nobody knows (code, stacks, graphs, contexts): a warning, the first few times.
+  void warn_of_refusal(int device, const char* api);
   /// Forgets `key`; false when it is not known.
   bool release_outside(OutsideKind kind, std::uint64_t key);
   /// The same in two steps, around the driver's free: from take_outside on another thread may get the same key from the driver;

@@ -49,6 +49,7 @@ std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
     case OomCause::driver_refused: return "the driver refused though enough was free";
     case OomCause::deferred_free: return "short by " + bytes + " until the GPU finishes with memory that was freed";
     case OomCause::external_fragmentation:
+      if (e.is_outside_pool) return "the pool has enough that is free, but beside other blocks: what could go back to the driver is short by " + bytes;
       if (e.can_remap) return "enough is free but in pages that hold something else: what can move is short by " + bytes;
       return "enough is free but in pieces: the largest hole is short by " + bytes;
     case OomCause::other_process: return "short by " + bytes + ", which other processes hold";
@@ -60,8 +61,8 @@ std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
 
 std::string holds_line(const DeviceSnapshot& device, const OomEvidence& e) {
   return "pool: " + human(device.now.live_bytes) + " live in " + std::to_string(counter_current(device, "live_blocks")) + " blocks, " +
-         human(e.pool_free_bytes) + " free (largest hole " + human(e.largest_free_bytes) + "), " + human(e.deferred_bytes) +
-         " waiting for the GPU";
+         human(e.pool_free_bytes) + " free (" + (e.is_outside_pool ? "of which may go back " : "largest hole ") + human(e.largest_free_bytes) + "), " +
+         human(e.deferred_bytes) + " waiting for the GPU";
 }
 
 std::string elsewhere_line(const OomEvidence& e) {

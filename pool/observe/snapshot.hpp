@@ -151,6 +151,7 @@ struct OomEvidence {
   std::optional<std::uint64_t> stranding_handle_bytes = {};  ///< the largest handle with stranded bytes that is not pinned
   std::optional<std::uint64_t> page_bytes = {};         ///< the smallest handle that the device has
   bool pages_available = false;                    ///< CUPOOL_BACKING=pages would let the pool remap on this device
+  bool is_outside_pool = false;                    ///< the driver was asked, not the pool: no hole serves it, and LF is what would go back (REL)
 };
 
 struct OomRecord {

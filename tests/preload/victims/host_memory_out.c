@@ -10,10 +10,16 @@
 //! check c["live_blocks"]["current"] == 0 and c["reserved_bytes"]["current"] == 0
 //! case at_the_end
 //! args at_the_end
+//! stderr cupool\[<pid>\]: at the exit, and host memory is out: no report
 //! env CUPOOL_BACKING=segments
 //! report absent
 //! page left
 //! check pages[0].devices[0].gauges["live_blocks"][0] == 0
+//! case at_a_refusal
+//! args at_a_refusal
+//! ooms any
+//! stderr* (cupool\[<pid>\]: out of memory on the GPU, and host memory is out: no report|cupool\[<pid>\]: out of memory on GPU 0.*|cupool\[<pid>\]: warning: no report.*|  .*)
+//! check err.count("and host memory is out: no report") > 0
 #define _GNU_SOURCE
 #include "host_memory.h"
 
@@ -75,7 +81,6 @@ static void try_context(unsigned nth) {
 }
 
 int main(int argc, char** argv) {
-  (void)argv;
   enter_device(0);
   watch_host_memory("libcupool", &requests);
   CUmemoryPool pool;
@@ -89,6 +94,15 @@ int main(int argc, char** argv) {
   printf("left: %llu\n", (unsigned long long)used_bytes());
   fflush(stdout);
   if (argc == 1) return 0;
+  if (strcmp(argv[1], "at_a_refusal") == 0) { /* from some request on nothing is left to write a report with */
+    CUdeviceptr huge;
+    for (uint64_t nth = 1; nth <= 40; ++nth) {
+      fail_host_memory(requests + nth, UINT32_MAX);
+      if (cuMemAlloc(&huge, 100 * GIB) != CUDA_ERROR_OUT_OF_MEMORY) printf("not refused\n");
+      fail_host_memory(UINT64_MAX, 1);
+    }
+    return 0;
+  }
   CUipcMemHandle handle;
   CUdeviceptr shared = allocate(MIB);
   MUST(cuIpcGetMemHandle(&handle, shared));

@@ -1,5 +1,5 @@
 // CUPOOL_LOG_FILE: warnings go there, not to stderr; patterns are expanded. A link, a file with a second name, another user's file or a pipe
-// that nobody reads is refused with a line on stderr, and left as it is.
+// that nobody reads is refused with a line on stderr, and left as it is. What a full disk does not take goes to stderr.
 //! env CUPOOL_POLCIY=x
 //! case file
 //! env CUPOOL_LOG_FILE=log.%p.txt
@@ -35,6 +35,9 @@
 //! seconds 10
 //! setup os.mkfifo(folder / "log") or os.open(folder / "log", os.O_RDWR | os.O_NONBLOCK)
 //! check files[0].startswith("cupool-report")
+//! case full
+//! env CUPOOL_LOG_FILE=/dev/full
+//! stderr cupool\[<pid>\]: warning: .*CUPOOL_POLCIY.*
 //! case folder
 //! env CUPOOL_LOG_FILE=log
 //! setup (folder / "log").mkdir()

@@ -37,6 +37,8 @@
 //! check "cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING): 0" in out and calls("cuStreamCreate") >= 2
 //! case nothing_to_give
 //! args full
+//! stderr cupool\[<pid>\]: warning: cuModuleLoadData: the driver has not enough memory on GPU 0 for it \(0 MiB free\); the pool has 60 MiB, .*
+//! check any("cuModuleLoadData" in line for line in report["data_quality"]["warnings"])
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
