@@ -188,7 +188,8 @@ void Program::forget(Block& block) {
   block.reads.clear();
 }
 
-/// With work in flight: the native free waits for the block's context and for the current one. What others do with it must be over.
+/// With work in flight: the native free waits for the block's context and for the current one. What others do with it must be over. It does not wait where
+/// the block is from cuMemAllocAsync.
 bool Program::free_plain(const Op& op) {
   const std::size_t slot = op.args[0];
   if (slot >= kBlocks || !blocks_[slot].live || !contexts_[op.context].live || !may_call_unsafe(op.thread)) return false;
@@ -198,7 +199,7 @@ bool Program::free_plain(const Op& op) {
   waited.join(clock_of(op.context));
   if (settings_.frees_wait_everywhere)
     for (std::size_t other = 0; other < kContexts; ++other) waited.join(clock_of(other));
-  release_held(waited);
+  if (block.plain) release_held(waited);
   enter(op.context, op.thread);
   ranges_.erase(block.address);  // another thread may get it before the free returns
   const CUresult result = interruptible([&] { return cuMemFree(block.address); });

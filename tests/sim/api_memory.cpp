@@ -48,6 +48,10 @@ CUresult free_memory(Call& c, CUdeviceptr address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   CUSIM_TRY(c.sim.forbid_while_capturing());
+  if (memory->kind == MemoryKind::stream_ordered) {  // "will not perform any implicit synchronization": the caller has seen to it
+    c.sim.release(*memory);
+    return CUDA_SUCCESS;
+  }
   // As the native one: everything that could touch the memory has run before the bytes are gone [?: all work of the
   // owning context, and of the current one].
   Context& owner = *memory->context;

@@ -91,6 +91,7 @@ static void use_block(Block* block) {
 static void free_block(Block* block) {
   use_block(block);
   if (random_below(4) == 0) {
+    if (!block->is_plain) MUST(cuStreamSynchronize(streams[block->last])); /* that free does not wait */
     MUST(cuMemFree(block->address));
   } else {
     int at = (int)random_below(kStreams);

@@ -150,7 +150,7 @@ TEST_CASE("what another thread is preallocating is waited for by whoever is refu
   options.pool.preallocate = config::parse_amount("100%");
   Rig rig(options);
   {
-    const Inside preallocating(rig, [&rig] { rig.free(rig.allocate(2 * kMiB)); });
+    const Inside preallocating(rig, [&rig] { rig.pools().free(rig.try_allocate(2 * kMiB).value()); });
     CHECK(rig.pools().make_room());
   }
   CHECK(rig.pools().check() == "");

@@ -102,11 +102,13 @@ TEST_CASE("plain and stream-ordered calls mix in every combination") {
   const CUdeviceptr ordered = rig.on(stream, kMiB);
   const CUdeviceptr plain = rig.allocate(kMiB);
   REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
-  rig.free(ordered);           // waits in an epoch, as any plain free
-  CHECK(now(rig.counters().deferred_bytes) == kMiB);
   rig.free_on(plain, stream);  // the stream's at once
-  CHECK(now(rig.counters().deferred_bytes) == kMiB);
+  CHECK(now(rig.counters().deferred_bytes) == 0);
   CHECK(rig.on(stream, kMiB) == plain);
+  rig.free(ordered);           // everybody's at once: the caller says that nothing uses it
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+  rig.free(rig.allocate(kMiB));  // waits in an epoch
+  CHECK(now(rig.counters().deferred_bytes) == kMiB);
   CHECK(rig.pools().free_on(plain + 512, rig.context(), name_of(stream)).outcome == FreeOutcome::invalid);
   CHECK(rig.pools().free_on(ordered, rig.context(), name_of(stream)).outcome == FreeOutcome::invalid);
   CHECK(rig.pools().free_on(1 << 20, rig.context(), name_of(stream)).outcome == FreeOutcome::unknown);
@@ -304,7 +306,7 @@ TEST_CASE("random stream-ordered work over four streams: no byte has two owners,
   std::mt19937 random(7);
   std::vector<CUstream> streams;
   for (int i = 0; i < 4; ++i) streams.push_back(new_stream());
-  struct Block { CUdeviceptr address; std::size_t bytes; CUstream stream; std::uint8_t value; };
+  struct Block { CUdeviceptr address; std::size_t bytes; CUstream stream; std::uint8_t value; bool is_plain; };
   std::vector<Block> live;
   std::uint8_t value = 0;
   std::size_t refused = 0;
@@ -324,7 +326,7 @@ TEST_CASE("random stream-ordered work over four streams: no byte has two owners,
         }
         continue;
       }
-      live.push_back({block.value(), std::min<std::size_t>(bytes, 16 * kKiB), stream, ++value});
+      live.push_back({block.value(), std::min<std::size_t>(bytes, 16 * kKiB), stream, ++value, plain});
       REQUIRE(cusim_launch_fill(stream, block.value(), live.back().bytes, value, random() % kMs) == CUDA_SUCCESS);
     } else {
       const std::size_t at = random() % live.size();
@@ -332,7 +334,9 @@ TEST_CASE("random stream-ordered work over four streams: no byte has two owners,
       live[at] = live.back();
       live.pop_back();
       REQUIRE(cusim_launch_check(block.stream, block.address, block.bytes, block.value, random() % kMs) == CUDA_SUCCESS);
-      if (random() % 5 == 0) rig.free(block.address);
+      const bool is_freed_plainly = random() % 5 == 0;
+      if (is_freed_plainly && !block.is_plain) REQUIRE(cuStreamSynchronize(block.stream) == CUDA_SUCCESS);
+      if (is_freed_plainly) rig.free(block.address);
       else rig.free_on(block.address, block.stream);
     }
     if (step % 500 == 0) REQUIRE(rig.pools().check() == "");

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <random>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <catch2/catch.hpp>
 
@@ -90,7 +92,9 @@ TEST_CASE("threads with streams of their own, plain and stream-ordered calls mix
       CUstream stream = nullptr;
       cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
       const StreamName name{stream, reinterpret_cast<std::uintptr_t>(stream)};
-      std::vector<CUdeviceptr> held;
+      std::vector<std::pair<CUdeviceptr, bool>> held;  ///< with: is it from cuMemAllocAsync?
+      // A plain free of such memory does not wait, and nobody may here.
+      const auto free_one = [&](CUdeviceptr block, bool is_ordered) { return is_ordered ? rig.pools().free_on(block, rig.context(), name) : rig.pools().free(block); };
       for (int step = 0; step < 2 * kSteps; ++step) {
         const bool ordered = policy == config::Policy::grow && random() % 3 != 0;
         if (held.size() < 8 && random() % 2 == 0) {
@@ -104,17 +108,17 @@ TEST_CASE("threads with streams of their own, plain and stream-ordered calls mix
           const auto value = static_cast<std::uint8_t>(random());
           cusim_launch_fill(stream, block.value(), 512, value, 10'000);
           cusim_launch_check(stream, block.value(), 512, value, 10'000);
-          held.push_back(block.value());
+          held.emplace_back(block.value(), ordered);
         } else if (!held.empty()) {
-          const CUdeviceptr block = held.back();
+          const auto [block, is_ordered] = held.back();
           held.pop_back();
-          const FreeResult result = ordered ? rig.pools().free_on(block, rig.context(), name) : rig.pools().free(block);
+          const FreeResult result = free_one(block, ordered || is_ordered);
           if (result.outcome != FreeOutcome::freed) failures.fetch_add(1);
         }
         if (step % 20 == 0) cusim_advance_ns(30'000);
         if (step % 100 == 0) rig.pools().trim();
       }
-      for (const CUdeviceptr block : held) rig.pools().free(block);
+      for (const auto& [block, is_ordered] : held) free_one(block, is_ordered);
       rig.pools().stream_ending(rig.context(), name.identity);
       working.fetch_sub(1);
     });
@@ -192,7 +196,8 @@ struct PagedWorker {
     CUstream stream = nullptr;
     cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
     const StreamName name{stream, reinterpret_cast<std::uintptr_t>(stream)};
-    std::vector<CUdeviceptr> held;
+    std::vector<std::pair<CUdeviceptr, bool>> held;  ///< with: is it from cuMemAllocAsync? A plain free of that does not wait
+    const auto free_one = [&](CUdeviceptr block, bool is_ordered) { return is_ordered ? rig.pools().free_on(block, context, name) : rig.pools().free(block); };
     for (int step = 0; step < 2 * kSteps; ++step) {
       const bool ordered = random() % 3 == 0;
       if (held.size() < 7 && random() % 2 == 0) {
@@ -205,19 +210,19 @@ struct PagedWorker {
         const auto value = static_cast<std::uint8_t>(random());
         cusim_launch_fill(stream, block.value() + bytes - 512, 512, value, 10'000);
         cusim_launch_check(stream, block.value() + bytes - 512, 512, value, 10'000);
-        held.push_back(block.value());
+        held.emplace_back(block.value(), ordered);
       } else if (!held.empty()) {
-        const FreeResult result = ordered ? rig.pools().free_on(held.back(), context, name) : rig.pools().free(held.back());
+        const FreeResult result = free_one(held.back().first, ordered || held.back().second);
         if (result.outcome != FreeOutcome::freed) failures.fetch_add(1);
         held.pop_back();
       }
       if (step % 16 == 0) cusim_advance_ns(30'000);
       if (step % 64 == 9) rig.pools().trim();
       if (step % 64 == 20) rig.pools().snapshot(std::chrono::milliseconds(5));
-      if (step % 512 == 30 && !held.empty()) rig.pools().pin_pages(held.back());
+      if (step % 512 == 30 && !held.empty()) rig.pools().pin_pages(held.back().first);
     }
     if (context != rig.context()) return;
-    for (const CUdeviceptr block : held) rig.pools().free(block);
+    for (const auto& [block, is_ordered] : held) free_one(block, is_ordered);
     rig.pools().stream_ending(context, name.identity);
   }
 
