@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 import struct
-import sys
 import time
 from pathlib import Path
 
 from cupool_lib import live_page, locate
-from cupool_lib.terminal import fail, printable, size
+from cupool_lib.terminal import fail, printable, put, size
 
 REPORT, TRIM = 1, 2
 _REQUEST_OFFSET = 96
@@ -81,12 +80,12 @@ def run(word: int, pid: int, seconds: float, folder: Path | None = None) -> int:
         after = _read(descriptor)
         if word == TRIM:
             given = max(0, _reserved(before) - _reserved(after))
-            sys.stdout.write(f"process {pid} gave {size(given)} back and keeps {size(_reserved(after))}\n")
+            put(f"process {pid} gave {size(given)} back and keeps {size(_reserved(after))}\n")
             return 0
         new = [found for found, changed in _requested_reports(after).items() if files.get(found) != changed]
         if not new:
             return fail(f"dump: process {pid} has answered, but left no report (CUPOOL_REPORT is none or stderr, or its folder is not writable)", 1)
-        sys.stdout.write(f"{max(new, key=lambda found: found.stat().st_mtime_ns)}\n")
+        put(f"{max(new, key=lambda found: found.stat().st_mtime_ns)}\n")
         return 0
     except (OSError, live_page.BadPage) as error:
         return fail(f"{name}: {printable(error)}", 1)

@@ -10,7 +10,7 @@ import sys
 
 from cupool_lib import VERSION, locate
 from cupool_lib.options import INTERNAL, Option, load_options
-from cupool_lib.terminal import fail
+from cupool_lib.terminal import OutputFailed, fail, open_streams, put
 
 OVERVIEW = """\
 cupool pools CUDA memory for programs that know nothing of it, and says where the memory went.
@@ -60,6 +60,9 @@ class _Parser(argparse.ArgumentParser):
     """Errors as one line with our prefix, and with our own exit code."""
 
     failure_code = 2
+
+    def print_help(self, file=None):
+        put(self.format_help())
 
     def error(self, message: str):
         sys.exit(fail(f"{message} (see {self.prog} --help)", self.failure_code))
@@ -128,7 +131,7 @@ def _report(arguments: list[str]) -> int:
     parser.add_argument("file", metavar="FILE", help="a cupool-report.*.json")
     path = parser.parse_args(arguments).file
     try:
-        sys.stdout.write(summary.render(report_file.load(path), path))
+        put(summary.render(report_file.load(path), path))
     except report_file.BadReport as error:
         return fail(str(error), 1)
     return 0
@@ -238,11 +241,19 @@ def main(arguments: list[str]) -> int:
     ignored_signals = 0
     if arguments and arguments[0].startswith("--ignored-signals="):
         ignored_signals = int(arguments.pop(0).partition("=")[2] or "0", 16)
+    open_streams()
+    try:
+        return _main(arguments, ignored_signals)
+    except OutputFailed as error:
+        return fail(str(error), _RunParser.failure_code if arguments[:1] == ["run"] else 1)
+
+
+def _main(arguments: list[str], ignored_signals: int) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        sys.stdout.write(OVERVIEW)
+        put(OVERVIEW)
         return 0 if arguments else 2
     if arguments[0] == "--version":
-        sys.stdout.write(f"cupool {VERSION}\n")
+        put(f"cupool {VERSION}\n")
         return 0
     name, rest = arguments[0], arguments[1:]
     if name == "run":

@@ -72,10 +72,11 @@ def _complete(page: Page, status: int | None, end_unix_ns: int) -> str:
     if page.state == "reported" or not target or not isinstance(target, str) or not any(device.used() for device in page.devices):
         return ""
     text = json.dumps(build_report(page, status, end_unix_ns), ensure_ascii=False, separators=(",", ":")) + "\n"
-    if target == "stderr":
-        sys.stderr.write(text)
-        return ""
     try:
+        if target == "stderr":
+            sys.stderr.write(text)
+            sys.stderr.flush()
+            return ""
         write_atomically(Path(target), text)
     except (OSError, ValueError) as error:
         return f"no report for process {page.pid}: {target}: {getattr(error, 'strerror', None) or error}"

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import difflib
 import json
-import sys
 
 from cupool_lib import locate
 from cupool_lib.options import INTERNAL, load_options
-from cupool_lib.terminal import fail
+from cupool_lib.terminal import fail, put
 
 
 def words() -> dict[str, tuple[str, str]]:
@@ -52,11 +51,11 @@ def run(word: str | None) -> int:
     if word is None:
         for kind, title in (("cause", "Causes of an out-of-memory, in the order in which they are tried"), ("metric", "Fragmentation"),
                             ("ledger", "Parts of the ledger"), ("pages", "Physical handles, by size (devices[].pages.tiers)"), ("counter", "Counters"), ("option", "Options")):
-            sys.stdout.write(f"{title}\n  {', '.join(name for name, (its_kind, _) in known.items() if its_kind == kind)}\n")
+            put(f"{title}\n  {', '.join(name for name, (its_kind, _) in known.items() if its_kind == kind)}\n")
         return 0
     if word not in known:
         near = difflib.get_close_matches(word, known, 1, 0.5)
         return fail(f"explain: '{word}' is not a word of the report{f'; did you mean {near[0]}?' if near else ''} (cupool explain lists them)", 1)
     kind, text = known[word]
-    sys.stdout.write(f"{word} ({kind})\n{text}\n")
+    put(f"{word} ({kind})\n{text}\n")
     return 0

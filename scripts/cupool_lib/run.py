@@ -10,13 +10,12 @@ import os
 import re
 import secrets
 import shlex
-import sys
 import time
 from dataclasses import dataclass
 
 from cupool_lib import completion, handover, launch, locate, sanitizers
 from cupool_lib.options import INTERNAL, Option, ProfileError, load_profile, program_environment
-from cupool_lib.terminal import fail, printable
+from cupool_lib.terminal import OutputFailed, fail, printable, put, tell
 
 OWN_FAILURE = 125
 RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")  # what the library takes, see config/options.def
@@ -94,10 +93,10 @@ def run(options: list[Option], choices: Choices, command: list[str], ignored_sig
         environment["CUPOOL_RUN_ID"] = run_id
         environment = with_preload(environment, str(locate.library(choices.library)))
         if choices.dry_run:
-            sys.stdout.write(dry_run(command, environment["LD_PRELOAD"], explicit, plan))
+            put(dry_run(command, environment["LD_PRELOAD"], explicit, plan))
             return 0
         pid = launch.start(command, environment, ignored_signals)
-    except (ProfileError, locate.NotFound) as error:
+    except (ProfileError, locate.NotFound, OutputFailed) as error:
         return fail(f"run: {error}", OWN_FAILURE)
     except launch.LaunchError as error:
         return fail(f"run: {error}", error.code)
@@ -120,12 +119,8 @@ def dry_run(command: list[str], preload: str, explicit: dict[str, handover.Expli
 def _tell(lines: list[str], environment: dict[str, str]) -> None:
     if environment.get("CUPOOL_LOG", "").strip().lower() in completion.QUIET:
         return
-    try:
-        for line in lines:
-            sys.stderr.write(f"cupool: {printable(line)}\n")
-        sys.stderr.flush()
-    except OSError:  # stderr is closed or its reader gone
-        pass
+    for line in lines:
+        tell(f"cupool: {printable(line)}")
 
 
 def _complete_reports(run_id: str, pid: int, status: int) -> None:
@@ -134,8 +129,5 @@ def _complete_reports(run_id: str, pid: int, status: int) -> None:
         lines = completion.complete_run(run_id, {pid: status}, time.time_ns())
     except Exception as error:  # the boundary: one line, and the program's own ending goes on
         lines = [f"a report could not be completed: {error}"]
-    try:
-        for line in lines:
-            sys.stderr.write(f"cupool[{os.getpid()}]: {printable(line)}\n")
-    except OSError:  # stderr is closed or its reader gone
-        pass
+    for line in lines:
+        tell(f"cupool[{os.getpid()}]: {printable(line)}")

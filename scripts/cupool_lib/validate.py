@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 from typing import Iterator
 
 from cupool_lib import json_schema, locate, report_file
-from cupool_lib.terminal import fail, printable
+from cupool_lib.terminal import fail, printable, put
 
 _SHOWN_MAX = 20
 _TOLERANCE = 1e-6
@@ -36,7 +35,7 @@ def run(path: str) -> int:
     if len(found) > _SHOWN_MAX:
         fail(f"{path}: and more", 1)
     if not found:
-        sys.stdout.write(f"{printable(path)}: valid ({report['schema']}, event {report['event']}, {len(report['devices'])} devices)\n")
+        put(f"{printable(path)}: valid ({report['schema']}, event {report['event']}, {len(report['devices'])} devices)\n")
     return 1 if found else 0
 
 

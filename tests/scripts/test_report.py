@@ -109,6 +109,15 @@ class Summary(Files):
         result = subprocess.run(["/bin/bash", "-c", f"set -o pipefail; {support.CUPOOL} report {self.path} | true"], capture_output=True, check=False)
         self.assertEqual(result.stderr, b"")
 
+    def test_output_that_cannot_be_written_is_one_line(self):
+        self.put(sample_report())
+        for command in ("report", "validate"):
+            for streams in (">&-", "> /dev/full"):
+                shell = ["/bin/sh", "-c", f'exec "$@" {streams}', "sh", str(support.CUPOOL), command, str(self.path)]
+                result = subprocess.run(shell, capture_output=True, text=True, check=False)
+                self.assertEqual((result.returncode, len(result.stderr.splitlines())), (1, 1), result.stderr)
+                self.assertIn("stdout: ", result.stderr)
+
 
 class Malformed(Files):
     def refused(self, content: object, words: str, command: str = "report") -> None:
