@@ -181,7 +181,8 @@ def _trace(arguments: list[str]) -> int:
 
 def _ask(name: str, word: int, what: str, arguments: list[str]) -> int:
     from cupool_lib import ask
-    parser = _Parser(prog=f"cupool {name}", description=f"{what} The process answers at its next CUDA call about memory, or when it has waited for the GPU. Only for processes of the same user "
+    parser = _Parser(prog=f"cupool {name}", description=f"{what} The process answers at its next CUDA call about memory, or when it has waited for the GPU; "
+                     "launching kernels is neither. What another such command has asked for is done first. Only for processes of the same user "
                      "on this machine (and in this container) that have used device memory under cupool.")
     parser.add_argument("pid", metavar="PID", type=int)
     parser.add_argument("--wait", metavar="SECONDS", type=_reader(_seconds), default=10.0, help="how long to wait for the answer (default 10)")
