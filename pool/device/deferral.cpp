@@ -86,9 +86,10 @@ void DevicePool::after_wait(const ContextPool& home, CUcontext asking) {
   visit_own_magazine(home, &DevicePool::send);
   Error ignored{};  // the program's own call has just been told of what there was
   if (deferred_.batch_bytes() >= least_early_bytes()) ignored = close_epoch(asking, Closing::early);
-  while (retire_oldest(asking, false, &ignored)) {
-  }
+  bool is_more_free = false;
+  while (retire_oldest(asking, false, &ignored)) is_more_free = true;
   visit_own_magazine(home, &DevicePool::settle);
+  if (is_more_free) publish_figures();  // the wait was long, and a process that is killed now leaves the page alone
 }
 
 /// Looks at the oldest epoch, and retires it when its fence is done: true. `may_wait`: waits without end where that is safe: for the oldest, or

@@ -1,7 +1,8 @@
 """Completes the reports of processes that died before they could write one, from their live pages.
 
 A page has the counters, not the blocks: histogram, holes, address map, timeline and leaks stay empty, and
-data_quality says so. The figures are computed as pool/observe/report_device.cpp and ledger.cpp compute them. A page
+data_quality says so. The figures are computed as pool/observe/report_device.cpp and ledger.cpp compute them; what is free
+follows from the counters, which are exact, the pieces are those that the pool published last. A page
 belongs to one completer at a time (its file is locked) and goes once its report is written.
 """
 
@@ -173,12 +174,28 @@ def _counters(device: Device, warnings: list[str]) -> dict:
     return counters
 
 
+def _settled(device: Device, gauge: dict, warnings: list[str]) -> dict[str, int]:
+    """The published figures with the free bytes that the counters leave: what the pool holds is live, deferred or free."""
+    f = dict(device.fragmentation)
+    live, deferred, reserved = (gauge[name]["current"] for name in ("live_bytes", "deferred_bytes", "reserved_bytes"))
+    free, published = max(0, reserved - live - deferred), f.get("free_bytes", 0)
+    if free != published:
+        warnings.append(f"devices: fragmentation of device {device.ordinal}: largest_free_bytes and inactive_split_bytes (so external and free_pinned too) are "
+                        f"approximate: published when {published} bytes were free")
+    f["free_bytes"] = free
+    if live == gauge["live_bytes"]["peak"] != f.get("at_peak_live_bytes", 0):  # it died at its peak, which is published after it
+        names = ("free_bytes", "largest_free_bytes", "largest_free_remapped_bytes", "inactive_split_bytes")
+        f.update({f"at_peak_{name}": f.get(name, 0) for name in names}, at_peak_live_bytes=live,
+                 at_peak_requested_bytes=gauge["requested_bytes"]["current"], at_peak_reserved_bytes=reserved)
+    return f
+
+
 def _device(device: Device, warnings: list[str]) -> dict:
     counters = _counters(device, warnings)
     counters["driver_calls"] = device.driver_calls
     gauge = {name: counters.get(name, {"current": 0, "peak": 0}) for name in
              ("live_bytes", "requested_bytes", "reserved_bytes", "deferred_bytes")}
-    f = {"free_bytes": 0, **device.fragmentation}
+    f = _settled(device, gauge, warnings)
 
     def figures(prefix: str, live: int, requested: int, utilization: float | None) -> dict:
         names = ("free_bytes", "largest_free_bytes", "largest_free_remapped_bytes", "inactive_split_bytes")

@@ -98,6 +98,24 @@ class Completion(unittest.TestCase):
         self.assertIn("SIGKILL", lines[0])
         self.assertEqual(support.cupool("report", self.report).returncode, 0)
 
+    def test_what_is_free_follows_from_the_counters_and_older_figures_are_named(self):
+        self.put()
+        self.complete()
+        self.assertNotIn("approximate", " ".join(self.check_valid()["data_quality"]["warnings"]))
+        for published in (0, 10 * MIB, 60 * MIB):
+            self.put(devices=[support.device_slot(1024, free_bytes=published, largest_free_bytes=min(published, 20 * MIB), inactive_split_bytes=0)])
+            self.complete()
+            report = self.check_valid()
+            device = report["devices"][0]
+            self.assertEqual((device["fragmentation"]["free_bytes"], device["ledger"]["free_releasable"], device["ledger"]["metadata"]), (30 * MIB, 30 * MIB, 0))
+            self.assertIn(f"approximate: published when {published} bytes were free", " ".join(report["data_quality"]["warnings"]))
+
+    def test_a_process_that_dies_at_its_peak_has_that_moment_s_figures(self):
+        self.put(devices=[support.device_slot(1024, live_bytes_peak=30 * MIB, at_peak_live_bytes=20 * MIB)])
+        self.complete()
+        figures = self.check_valid()["devices"][0]["fragmentation"]
+        self.assertEqual({**figures["at_peak"], "at_peak": None}, {**figures, "utilization": 30 / 64, "at_peak": None})
+
     def test_an_exit_without_a_report_keeps_its_code(self):
         self.put(state=2)
         self.complete({self.pid: 7 << 8})
@@ -269,6 +287,23 @@ class RealLibrary(unittest.TestCase):
             self.assertEqual(report["process"]["exit"], {"code": None, "signal": int(number)})
             self.assertEqual(report["data_quality"]["source"], "live_page")
             self.assertEqual(report["devices"][0]["counters"]["live_bytes"]["current"], 3 << 20)
+
+    def test_what_was_freed_and_waited_for_is_free(self):
+        for mib, is_current in ((10, True), (100, False)):  # frees of large blocks are over before the wait, which finds nothing to publish
+            program = ("blocks = [ctypes.c_uint64() for _ in range(9)]\n"
+                       f"for block in blocks: assert driver.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t({mib} << 20)) == 0\n"
+                       "for block in blocks[:4]: assert driver.cuMemFree_v2(block) == 0\n"
+                       "driver.cuCtxSynchronize()\n"
+                       "os.kill(os.getpid(), 9)")
+            _, report = self.run_victim(program)
+            device = report["devices"][0]
+            figures, ledger, reserved = device["fragmentation"], device["ledger"], device["counters"]["reserved_bytes"]["current"]
+            self.assertEqual(figures["free_bytes"], reserved - (5 * mib + 3) * MIB)
+            self.assertGreaterEqual(figures["free_bytes"], 4 * mib * MIB)
+            self.assertEqual((ledger["free_releasable"] + ledger["free_pinned"], ledger["metadata"]), (figures["free_bytes"], 0))
+            self.assertEqual("approximate" in " ".join(report["data_quality"]["warnings"]), not is_current)
+            if is_current:
+                self.assertGreaterEqual(figures["largest_free_bytes"], 4 * mib * MIB)
 
     def test_a_normal_end_is_the_processs_own_report(self):
         result, report = self.run_victim("sys.exit(9)")
