@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import unittest
 
@@ -159,10 +160,34 @@ class Explain(unittest.TestCase):
         self.assertIn("What to do", cupool("explain", "deferred_free").stdout)
         self.assertIn("cannot move", cupool("explain", "stranded_bytes").stdout)
 
+    def test_the_causes_are_listed_in_the_order_in_which_they_are_tried(self):
+        lines = cupool("explain").stdout.splitlines()
+        self.assertEqual(lines[1].split(", "), ["  impossible_request", *SCHEMA["$defs"]["oom"]["properties"]["cause"]["enum"][1:]])
+
+    def test_what_people_read_is_explained(self):
+        table = (support.ROOT / "README.md").read_text(encoding="utf-8").partition("## Reading the report")[2].partition("| word | meaning |")[2]
+        rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")]
+        words = [word for row in rows for word in (row.split(", ") if row == "live, requested" else [row])]
+        self.assertIn("utilization", words)
+        for word in [*words, "pinned_by", "leaks", "shortfall_bytes", "confidence", "holes", "rung_magazines", "evidence", "suggestions", "CUPOOL_LIMIT"]:
+            self.assertEqual(cupool("explain", word).returncode, 0, word)
+
+    def test_a_word_of_two_meanings_tells_both(self):
+        text = cupool("explain", "limit").stdout
+        self.assertIn("limit (cause)\n", text)
+        self.assertIn("limit (option)\n", text)
+        self.assertIn(" limit,", cupool("explain").stdout.partition("\nOptions\n")[2])
+
+    def test_every_counter_is_in_the_schema(self):
+        rows = re.findall(r"^(?:GAUGE|TOTAL)\(\s*(\w+)", (support.ROOT / "pool/observe/counters.def").read_text(encoding="utf-8"), re.MULTILINE)
+        self.assertLessEqual(set(rows), set(SCHEMA["$defs"]["device"]["properties"]["counters"]["properties"]))
+
     def test_a_misspelt_word_gets_the_nearest(self):
         result = cupool("explain", "external_fragmentaton")
         self.assertEqual(result.returncode, 1)
         self.assertIn("did you mean external_fragmentation", result.stderr)
+        for word in ("laeks_x", "timelineage_of_it"):
+            self.assertNotIn("did you mean", cupool("explain", word).stderr)
 
 
 class Numbers(unittest.TestCase):
