@@ -79,9 +79,9 @@ def _plain(doc: str) -> str:
 def _value_of(option: Option):
     """What the library takes is taken; a typing error is told before the program starts."""
     def read(text: str) -> str:
-        if option.accepts(text):
-            return text
-        raise argparse.ArgumentTypeError(f"'{text}' is not one of {', '.join(option.values)}")
+        if problem := option.problem(text):
+            raise argparse.ArgumentTypeError(f"'{text}' {problem}")
+        return text
     return read
 
 
