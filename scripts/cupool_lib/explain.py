@@ -61,13 +61,13 @@ def _described(schema: dict, kind: str) -> Iterator[Entry]:
             yield from _described(part, kind)
 
 
-def cause_meaning(cause: str) -> str:
-    """One sentence, or nothing where the table is missing: a summary must not fail for it."""
+def about_cause(cause: str) -> tuple[str, str]:
+    """What it means, and what to do first; or nothing where the table is missing: a summary must not fail for it."""
     try:
         rows = json.loads(locate.data_file("causes.json").read_text(encoding="utf-8"))["causes"]
-        return next((row["meaning"] for row in rows if row["cause"] == cause), "")
-    except (locate.NotFound, OSError, ValueError, KeyError):
-        return ""
+        return next(((row["meaning"], row["what_to_do"][0]) for row in rows if row["cause"] == cause), ("", ""))
+    except (locate.NotFound, OSError, ValueError, LookupError):
+        return "", ""
 
 
 def run(word: str | None) -> int:

@@ -26,6 +26,13 @@ class Summary(Files):
             self.assertIn(words, text)
         self.assertNotIn("nothing to do", text)  # an info is no advice
 
+    def test_where_no_setting_helps_the_first_thing_to_do_is_said(self):
+        report = sample_report()
+        report["ooms"][0].update(cause="impossible_request", suggestions=[dict(report["ooms"][0]["suggestions"][0], level="info", message="no setting can help")])
+        text = cupool("report", self.put(report)).stdout
+        self.assertIn("try: Look for a wrong shape", text)
+        self.assertNotIn("no setting can help", text)
+
     def test_pages_are_told_by_size_of_handle_with_what_moved_and_what_it_cost(self):
         text = cupool("report", self.put(paged_report())).stdout
         for words in ("pages              8.00 GiB   mapped; 5.00 GiB moved in 17 remaps; 3.00 GiB of addresses quarantined", "1,234 calls of the driver for them took 56.0 ms",
