@@ -44,6 +44,15 @@ def complete_run(run_id: str, ended: dict[int, int], end_unix_ns: int, folder: P
     return lines
 
 
+def without_page(pid: int, status: int, folder: Path | None = None) -> list[str]:
+    """Where there was no room for a page, nobody knows whether a process that was killed owes a report: one line. Before complete_run, which takes pages away."""
+    folder = locate.live_page_folder() if folder is None else folder
+    if not os.WIFSIGNALED(status) or any(path.name.startswith(f"{pid}.") for path in live_page.page_files(folder)):
+        return []
+    reason = live_page.no_room(folder)
+    return [f"process {pid} {_ending(status)}; if it used device memory, its report is lost: no room for its counters in {reason}"] if reason else []
+
+
 def _complete_page(path: Path, run_id: str, ended: dict[int, int], end_unix_ns: int) -> str:
     pid, start_ticks = map(int, path.name.split("."))
     if live_page.is_alive(pid, start_ticks):

@@ -101,7 +101,7 @@ def run(options: list[Option], choices: Choices, command: list[str], ignored_sig
     except launch.LaunchError as error:
         return fail(f"run: {error}", error.code)
     status = launch.wait(pid)
-    _complete_reports(run_id, pid, status)
+    _complete_reports(run_id, pid, status, environment)
     return launch.end_as(status)
 
 
@@ -116,17 +116,23 @@ def dry_run(command: list[str], preload: str, explicit: dict[str, handover.Expli
     return "".join(printable(line) + "\n" for line in lines)
 
 
+def _is_quiet(environment: dict[str, str]) -> bool:
+    return environment.get("CUPOOL_LOG", "").strip().lower() in completion.QUIET
+
+
 def _tell(lines: list[str], environment: dict[str, str]) -> None:
-    if environment.get("CUPOOL_LOG", "").strip().lower() in completion.QUIET:
+    if _is_quiet(environment):
         return
     for line in lines:
         tell(f"cupool: {printable(line)}")
 
 
-def _complete_reports(run_id: str, pid: int, status: int) -> None:
+def _complete_reports(run_id: str, pid: int, status: int, environment: dict[str, str]) -> None:
     """Nothing that goes wrong here may change how the program ended."""
     try:
-        lines = completion.complete_run(run_id, {pid: status}, time.time_ns())
+        is_told = environment.get("CUPOOL_REPORT", "").strip().lower() != "none" and not _is_quiet(environment)
+        lines = completion.without_page(pid, status) if is_told else []
+        lines += completion.complete_run(run_id, {pid: status}, time.time_ns())
     except Exception as error:  # the boundary: one line, and the program's own ending goes on
         lines = [f"a report could not be completed: {error}"]
     for line in lines:

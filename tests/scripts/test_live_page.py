@@ -321,6 +321,21 @@ class RealLibrary(unittest.TestCase):
             report = report_file.load(str(next(Path(folder).glob("r.*.json"))))
             self.assertEqual(report["process"]["exit"], {"code": None, "signal": None})
 
+    def test_where_shared_memory_has_no_room_a_death_by_signal_is_one_line(self):
+        def run(ending: str, *flags: str) -> subprocess.CompletedProcess:
+            """No file may grow, so no page can be made."""
+            arguments = [support.CUPOOL, "run", "--library", support.LIBRARY, *flags, "--", sys.executable, "-c", VICTIM + ending]
+            with tempfile.TemporaryDirectory() as folder:
+                return subprocess.run(["/bin/sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *map(str, arguments)], env=support.simulator_environment(), cwd=folder,
+                                      capture_output=True, text=True, check=False, timeout=60)
+
+        killed = run("os.kill(os.getpid(), 9)")
+        self.assertEqual((killed.returncode, len(killed.stderr.splitlines())), (-9, 1), killed.stderr)
+        self.assertRegex(killed.stderr, r"process \d+ was killed by SIGKILL; if it used device memory, its report is lost: no room for its counters in /dev/shm")
+        for flags in (("--report", "none"), ("--log", "off")):
+            self.assertEqual(run("os.kill(os.getpid(), 9)", *flags).stderr, "")
+        self.assertNotIn("lost", run("sys.exit(3)").stderr)
+
     def test_no_page_stays_behind(self):
         folder = Path(f"/dev/shm/cupool-{os.geteuid()}")
         before = set(live_page.page_files(folder))
