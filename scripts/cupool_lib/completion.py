@@ -190,7 +190,7 @@ def _settled(device: Device, gauge: dict, warnings: list[str]) -> dict[str, int]
     free, published = max(0, reserved - live - deferred), f.get("free_bytes", 0)
     if free != published:
         warnings.append(f"devices: fragmentation of device {device.ordinal}: largest_free_bytes and inactive_split_bytes (so external and free_pinned too) are "
-                        f"approximate: published when {published} bytes were free")
+                        + (f"approximate: published when {published} bytes were free" if published else "unknown: published when nothing was free"))
     f["free_bytes"] = free
     if live == gauge["live_bytes"]["peak"] != f.get("at_peak_live_bytes", 0):  # it died at its peak, which is published after it
         names = ("free_bytes", "largest_free_bytes", "largest_free_remapped_bytes", "inactive_split_bytes")
@@ -209,7 +209,10 @@ def _device(device: Device, warnings: list[str]) -> dict:
     def figures(prefix: str, live: int, requested: int, utilization: float | None) -> dict:
         names = ("free_bytes", "largest_free_bytes", "largest_free_remapped_bytes", "inactive_split_bytes")
         free, largest, remapped, split = (f.get(prefix + name, 0) for name in names)
-        return _figures(free, largest, remapped, split, live, requested, utilization)
+        found = _figures(free, largest, remapped, split, live, requested, utilization)
+        if free and not largest and not device.fragmentation.get("free_bytes"):  # published before anything was free
+            found.update(external=None, external_remapped=None)
+        return found
 
     now = figures("", gauge["live_bytes"]["current"], gauge["requested_bytes"]["current"],
                   _ratio(gauge["live_bytes"]["peak"], gauge["reserved_bytes"]["peak"]))

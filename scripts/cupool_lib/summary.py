@@ -105,8 +105,12 @@ def _fragmentation(device: Fields, paint: Paint) -> list[str]:
     now = device.mapping("fragmentation")
     peak = now.mapping("at_peak")
 
+    def one(figures: Fields, name: str) -> str:
+        is_unknown = figures.number(name) is None and name != "internal" and figures.integer("free_bytes")
+        return "unknown" if is_unknown else percent(figures.number(name))
+
     def both(name: str) -> str:
-        return f"{percent(now.number(name)):>9} now, {percent(peak.number(name)):>9} at peak"
+        return f"{one(now, name):>9} now, {one(peak, name):>9} at peak"
 
     utilization = now.number("utilization")
     rows = [f"  external       {both('external')}   {paint('free pool memory outside its largest hole', 'dim')}"]
