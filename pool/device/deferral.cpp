@@ -100,9 +100,10 @@ void DevicePool::after_wait(const ContextPool& home, CUcontext asking) {
   visit_own_magazine(home, &DevicePool::send);
   Error ignored{};  // the program's own call has just been told of what there was
   if (deferred_.batch_bytes() >= least_early_bytes()) ignored = close_epoch(asking, Closing::early);
-  while (retire_oldest(asking, false, &ignored)) {
-  }
+  bool is_more_free = false;
+  while (retire_oldest(asking, false, &ignored)) is_more_free = true;
   visit_own_magazine(home, &DevicePool::settle);
+  if (is_more_free) publish_figures();  // the wait was long, and a process that is killed now leaves the page alone
   // Where the driver's own pools give back what is above their threshold (CUDA Driver API 13.0, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).
   if (!may_have_surplus()) return;
   give_back_surplus_of_lanes(asking);

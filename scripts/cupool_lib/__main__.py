@@ -19,7 +19,8 @@ def main():
         path = newer_python() if "--retried" not in sys.argv[1:2] else None
         if path:
             os.execv(path, [path, "-I", "-S", "-B", os.path.dirname(os.path.abspath(__file__)), "--retried"] + sys.argv[1:])
-        sys.stderr.write("cupool: Python 3.9 or newer is needed; %s is %d.%d\n" % ((sys.executable,) + sys.version_info[:2]))
+        if sys.stderr:  # None: closed by the caller
+            sys.stderr.write("cupool: Python 3.9 or newer is needed; %s is %d.%d\n" % ((sys.executable,) + sys.version_info[:2]))
         return 125
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     from cupool_lib.cli import main as cli_main

@@ -1,20 +1,24 @@
 """`cupool trim` and `cupool dump`: asks a running process through the request word of its live page (pool/observe/live_page.hpp).
 
-The process answers at its next CUDA call; it has no thread of ours that could answer earlier.
+The process answers at its next CUDA call that the library looks at; it has no thread of ours that could answer earlier. There is one word: who asks has
+a lock on the page until the answer is there, and what an earlier one asked for and did not wait for comes first.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
-import sys
 import time
 from pathlib import Path
+from typing import Callable
 
 from cupool_lib import live_page, locate
-from cupool_lib.terminal import fail, printable, size
+from cupool_lib.terminal import fail, printable, put, size
 
 REPORT, TRIM = 1, 2
+_NAMES = {REPORT: "dump", TRIM: "trim"}
+_SILENT = "has made no CUDA call that has to do with memory or waits for the GPU (launching kernels does not)"
 _REQUEST_OFFSET = 96
 _PAUSE_S = 0.02
 
@@ -31,15 +35,38 @@ def _find(pid: int, folder: Path) -> Path:
     raise NotThere(f"process {pid} has no live page in {folder}: it does not run, is not yours, or has not used device memory under cupool")
 
 
-def _ask(descriptor: int, word: int, seconds: float) -> bool:
-    """Whether the process has done it within `seconds`."""
-    os.pwrite(descriptor, struct.pack("<I", word), _REQUEST_OFFSET)
-    until = time.monotonic() + seconds
-    while struct.unpack("<I", os.pread(descriptor, 4, _REQUEST_OFFSET))[0] != 0:
+def _pending(descriptor: int) -> int:
+    """What the process was asked for and has not done yet; 0: nothing."""
+    return struct.unpack("<I", os.pread(descriptor, 4, _REQUEST_OFFSET))[0]
+
+
+def _is_ours(descriptor: int) -> bool:
+    """Takes the turn of asking, which ends with the descriptor. (Its owner has it locked too, by fcntl, which is another lock.)"""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False
+
+
+def _wait_for(what: Callable[[], bool], until: float) -> bool:
+    while not what():
         if time.monotonic() >= until:
             return False
         time.sleep(_PAUSE_S)
     return True
+
+
+def _ask(descriptor: int, word: int, seconds: float) -> str:
+    """Empty when the process has done it within `seconds`, else why not. What somebody else has asked for is done first, never replaced."""
+    until = time.monotonic() + seconds
+    if not _wait_for(lambda: _is_ours(descriptor), until):
+        return f"is still to do what another cupool command has asked for; after {seconds:g} s this was not asked for"
+    earlier = _pending(descriptor)
+    if earlier not in (0, word) and not _wait_for(lambda: _pending(descriptor) == 0, until):
+        return f"{_SILENT} for {seconds:g} s; it is still to do an earlier {_NAMES.get(earlier, 'request')}, and this was not asked for"
+    os.pwrite(descriptor, struct.pack("<I", word), _REQUEST_OFFSET)
+    return "" if _wait_for(lambda: _pending(descriptor) == 0, until) else f"{_SILENT} for {seconds:g} s; it will do it at its next one"
 
 
 def _read(descriptor: int) -> live_page.Page:
@@ -66,8 +93,22 @@ def _escaped(text: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
 
 
+def _tell_where(page: live_page.Page, before: dict[Path, int]) -> int:
+    """The report that was not among those of `before`; the exit code."""
+    target = page.facts.get("report_path")
+    if target == "stderr":
+        put(f"process {page.pid} has written its report to its stderr\n")
+        return 0
+    new = [found for found, changed in _requested_reports(page).items() if before.get(found) != changed]
+    if new:
+        put(f"{max(new, key=lambda found: found.stat().st_mtime_ns)}\n")
+        return 0
+    reason = f"{target} cannot be written, see its log" if target else "its CUPOOL_REPORT is none"
+    return fail(f"dump: process {page.pid} has answered, but left no report: {reason}", 1)
+
+
 def run(word: int, pid: int, seconds: float, folder: Path | None = None) -> int:
-    name = "trim" if word == TRIM else "dump"
+    name = _NAMES[word]
     try:
         path = _find(pid, locate.live_page_folder() if folder is None else folder)
         descriptor = live_page.open_page(path)
@@ -76,18 +117,15 @@ def run(word: int, pid: int, seconds: float, folder: Path | None = None) -> int:
     try:
         before = _read(descriptor)
         files = _requested_reports(before)
-        if not _ask(descriptor, word, seconds):
-            return fail(f"{name}: process {pid} has made no CUDA call for {seconds:g} s; it will do it at its next one", 1)
+        if refusal := _ask(descriptor, word, seconds):
+            ended = not live_page.is_alive(pid, int(path.name.partition(".")[2]))
+            return fail(f"{name}: process {pid} {'has ended without an answer' if ended else refusal}", 1)
         after = _read(descriptor)
         if word == TRIM:
             given = max(0, _reserved(before) - _reserved(after))
-            sys.stdout.write(f"process {pid} gave {size(given)} back and keeps {size(_reserved(after))}\n")
+            put(f"process {pid} gave {size(given)} back and keeps {size(_reserved(after))}\n")
             return 0
-        new = [found for found, changed in _requested_reports(after).items() if files.get(found) != changed]
-        if not new:
-            return fail(f"dump: process {pid} has answered, but left no report (CUPOOL_REPORT is none or stderr, or its folder is not writable)", 1)
-        sys.stdout.write(f"{max(new, key=lambda found: found.stat().st_mtime_ns)}\n")
-        return 0
+        return _tell_where(after, files)
     except (OSError, live_page.BadPage) as error:
         return fail(f"{name}: {printable(error)}", 1)
     finally:

@@ -10,7 +10,7 @@ import sys
 
 from cupool_lib import VERSION, locate
 from cupool_lib.options import INTERNAL, Option, load_options
-from cupool_lib.terminal import fail
+from cupool_lib.terminal import OutputFailed, fail, open_streams, put
 
 OVERVIEW = """\
 cupool pools CUDA memory for programs that know nothing of it, and says where the memory went.
@@ -61,6 +61,9 @@ class _Parser(argparse.ArgumentParser):
 
     failure_code = 2
 
+    def print_help(self, file=None):
+        put(self.format_help())
+
     def error(self, message: str):
         sys.exit(fail(f"{message} (see {self.prog} --help)", self.failure_code))
 
@@ -76,9 +79,9 @@ def _plain(doc: str) -> str:
 def _value_of(option: Option):
     """What the library takes is taken; a typing error is told before the program starts."""
     def read(text: str) -> str:
-        if option.accepts(text):
-            return text
-        raise argparse.ArgumentTypeError(f"'{text}' is not one of {', '.join(option.values)}")
+        if problem := option.problem(text):
+            raise argparse.ArgumentTypeError(f"'{text}' {problem}")
+        return text
     return read
 
 
@@ -128,7 +131,7 @@ def _report(arguments: list[str]) -> int:
     parser.add_argument("file", metavar="FILE", help="a cupool-report.*.json")
     path = parser.parse_args(arguments).file
     try:
-        sys.stdout.write(summary.render(report_file.load(path), path))
+        put(summary.render(report_file.load(path), path))
     except report_file.BadReport as error:
         return fail(str(error), 1)
     return 0
@@ -178,7 +181,8 @@ def _trace(arguments: list[str]) -> int:
 
 def _ask(name: str, word: int, what: str, arguments: list[str]) -> int:
     from cupool_lib import ask
-    parser = _Parser(prog=f"cupool {name}", description=f"{what} The process answers at its next CUDA call about memory, or when it has waited for the GPU. Only for processes of the same user "
+    parser = _Parser(prog=f"cupool {name}", description=f"{what} The process answers at its next CUDA call about memory, or when it has waited for the GPU; "
+                     "launching kernels is neither. What another such command has asked for is done first. Only for processes of the same user "
                      "on this machine (and in this container) that have used device memory under cupool.")
     parser.add_argument("pid", metavar="PID", type=int)
     parser.add_argument("--wait", metavar="SECONDS", type=_reader(_seconds), default=10.0, help="how long to wait for the answer (default 10)")
@@ -238,11 +242,19 @@ def main(arguments: list[str]) -> int:
     ignored_signals = 0
     if arguments and arguments[0].startswith("--ignored-signals="):
         ignored_signals = int(arguments.pop(0).partition("=")[2] or "0", 16)
+    open_streams()
+    try:
+        return _main(arguments, ignored_signals)
+    except OutputFailed as error:
+        return fail(str(error), _RunParser.failure_code if arguments[:1] == ["run"] else 1)
+
+
+def _main(arguments: list[str], ignored_signals: int) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        sys.stdout.write(OVERVIEW)
+        put(OVERVIEW)
         return 0 if arguments else 2
     if arguments[0] == "--version":
-        sys.stdout.write(f"cupool {VERSION}\n")
+        put(f"cupool {VERSION}\n")
         return 0
     name, rest = arguments[0], arguments[1:]
     if name == "run":

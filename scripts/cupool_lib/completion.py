@@ -1,7 +1,8 @@
 """Completes the reports of processes that died before they could write one, from their live pages.
 
 A page has the counters, not the blocks: histogram, holes, address map, timeline and leaks stay empty, and
-data_quality says so. The figures are computed as pool/observe/report_device.cpp and ledger.cpp compute them. A page
+data_quality says so. The figures are computed as pool/observe/report_device.cpp and ledger.cpp compute them; what is free
+follows from the counters, which are exact, the pieces are those that the pool published last. A page
 belongs to one completer at a time (its file is locked) and goes once its report is written.
 """
 
@@ -43,6 +44,15 @@ def complete_run(run_id: str, ended: dict[int, int], end_unix_ns: int, folder: P
     return lines
 
 
+def without_page(pid: int, status: int, folder: Path | None = None) -> list[str]:
+    """Where there was no room for a page, nobody knows whether a process that was killed owes a report: one line. Before complete_run, which takes pages away."""
+    folder = locate.live_page_folder() if folder is None else folder
+    if not os.WIFSIGNALED(status) or any(path.name.startswith(f"{pid}.") for path in live_page.page_files(folder)):
+        return []
+    reason = live_page.no_room(folder)
+    return [f"process {pid} {_ending(status)}; if it used device memory, its report is lost: no room for its counters in {reason}"] if reason else []
+
+
 def _complete_page(path: Path, run_id: str, ended: dict[int, int], end_unix_ns: int) -> str:
     pid, start_ticks = map(int, path.name.split("."))
     if live_page.is_alive(pid, start_ticks):
@@ -72,10 +82,11 @@ def _complete(page: Page, status: int | None, end_unix_ns: int) -> str:
     if page.state == "reported" or not target or not isinstance(target, str) or not any(device.used() for device in page.devices):
         return ""
     text = json.dumps(build_report(page, status, end_unix_ns), ensure_ascii=False, separators=(",", ":")) + "\n"
-    if target == "stderr":
-        sys.stderr.write(text)
-        return ""
     try:
+        if target == "stderr":
+            sys.stderr.write(text)
+            sys.stderr.flush()
+            return ""
         write_atomically(Path(target), text)
     except (OSError, ValueError) as error:
         return f"no report for process {page.pid}: {target}: {getattr(error, 'strerror', None) or error}"
@@ -172,17 +183,36 @@ def _counters(device: Device, warnings: list[str]) -> dict:
     return counters
 
 
+def _settled(device: Device, gauge: dict, warnings: list[str]) -> dict[str, int]:
+    """The published figures with the free bytes that the counters leave: what the pool holds is live, deferred or free."""
+    f = dict(device.fragmentation)
+    live, deferred, reserved = (gauge[name]["current"] for name in ("live_bytes", "deferred_bytes", "reserved_bytes"))
+    free, published = max(0, reserved - live - deferred), f.get("free_bytes", 0)
+    if free != published:
+        warnings.append(f"devices: fragmentation of device {device.ordinal}: largest_free_bytes and inactive_split_bytes (so external and free_pinned too) are "
+                        + (f"approximate: published when {published} bytes were free" if published else "unknown: published when nothing was free"))
+    f["free_bytes"] = free
+    if live == gauge["live_bytes"]["peak"] != f.get("at_peak_live_bytes", 0):  # it died at its peak, which is published after it
+        names = ("free_bytes", "largest_free_bytes", "largest_free_remapped_bytes", "inactive_split_bytes")
+        f.update({f"at_peak_{name}": f.get(name, 0) for name in names}, at_peak_live_bytes=live,
+                 at_peak_requested_bytes=gauge["requested_bytes"]["current"], at_peak_reserved_bytes=reserved)
+    return f
+
+
 def _device(device: Device, warnings: list[str]) -> dict:
     counters = _counters(device, warnings)
     counters["driver_calls"] = device.driver_calls
     gauge = {name: counters.get(name, {"current": 0, "peak": 0}) for name in
              ("live_bytes", "requested_bytes", "reserved_bytes", "deferred_bytes")}
-    f = {"free_bytes": 0, **device.fragmentation}
+    f = _settled(device, gauge, warnings)
 
     def figures(prefix: str, live: int, requested: int, utilization: float | None) -> dict:
         names = ("free_bytes", "largest_free_bytes", "largest_free_remapped_bytes", "inactive_split_bytes")
         free, largest, remapped, split = (f.get(prefix + name, 0) for name in names)
-        return _figures(free, largest, remapped, split, live, requested, utilization)
+        found = _figures(free, largest, remapped, split, live, requested, utilization)
+        if free and not largest and not device.fragmentation.get("free_bytes"):  # published before anything was free
+            found.update(external=None, external_remapped=None)
+        return found
 
     now = figures("", gauge["live_bytes"]["current"], gauge["requested_bytes"]["current"],
                   _ratio(gauge["live_bytes"]["peak"], gauge["reserved_bytes"]["peak"]))

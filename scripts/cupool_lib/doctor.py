@@ -6,10 +6,9 @@ Runs the checks and prints them; the checks themselves are in doctor_machine.py 
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass, asdict
 
-from cupool_lib.terminal import Paint, printable
+from cupool_lib.terminal import Paint, printable, put
 
 OK, WARNING, FAILURE = "ok", "warning", "failure"
 
@@ -31,10 +30,9 @@ def run(command: list[str], library: str | None, as_json: bool) -> int:
         findings += doctor_command.check(command, findings)
     failed = any(finding.status == FAILURE for finding in findings)
     if as_json:
-        json.dump({"ok": not failed, "checks": [asdict(finding) for finding in findings]}, sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        put(json.dumps({"ok": not failed, "checks": [asdict(finding) for finding in findings]}, indent=2) + "\n")
     else:
-        sys.stdout.write(render(findings))
+        put(render(findings))
     return 1 if failed else 0
 
 

@@ -35,6 +35,7 @@ _LAUNCHERS = {
 _PASSING = frozenset({"env", "nice", "ionice", "nohup", "time", "timeout", "stdbuf", "numactl", "taskset", "setsid", "chrt", "prlimit", "xvfb-run", "srun", "strace"})
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "busybox"})
 _PYTHON = re.compile(r"(python|pypy)[\d.]*$")
+_STARTS_OTHERS = " starts a program of its own"
 _MAX_INTERPRETERS = 5
 _MAX_PASSING = 8
 
@@ -75,7 +76,7 @@ def _one(command: list[str]) -> tuple[list[Finding], Program | None]:
     findings += _binary(chain[-1])
     advice = _LAUNCHERS.get(os.path.basename(chain[0])) or _LAUNCHERS.get(os.path.basename(os.path.realpath(chain[0])))
     if advice:
-        findings.append(Finding("command", WARNING, f"{os.path.basename(chain[0])} starts a program of its own", advice))
+        findings.append(Finding("command", WARNING, f"{os.path.basename(chain[0])}{_STARTS_OTHERS}", advice))
     if not findings:
         findings.append(Finding("command", OK, f"{' -> '.join(chain)} would get the library"))
     return findings, _program(chain, command[1:])
@@ -181,10 +182,14 @@ def _outcome(command: list[Finding], machine: list[Finding], plan: Plan) -> Find
         return Finding("outcome", WARNING, "the command would run as it does today, without the pool", "see the failure above")
     if FAILURE in (statuses.get("library"), statuses.get("preload")):
         return Finding("outcome", WARNING, "the command would not get the library", "see the failure above")
-    if os.environ.get("CUPOOL_POLICY") == "off":
+    if os.environ.get("CUPOOL_POLICY", "").strip().lower() == "off":
         return Finding("outcome", WARNING, "CUPOOL_POLICY=off: the library would be loaded and do nothing", "unset it, or choose another policy")
     if statuses.get("driver") == FAILURE:
         return Finding("outcome", WARNING, "the command would run, but no CUDA call of it can succeed here", "see the driver above")
+    if any(finding.detail.endswith(_STARTS_OTHERS) for finding in command):
+        return Finding("outcome", WARNING, "what the command starts would not get the library, or not everywhere", "see the warning above")
     planned = [change.value for change in plan.changes if change.variable == "CUPOOL_POLICY"]
     policy = (planned or [os.environ.get("CUPOOL_POLICY") or "grow"])[0]
+    if policy.strip().lower() == "platform":
+        return Finding("outcome", OK, "under `cupool run` its CUDA calls stay native, and are counted and reported (policy platform). Not caught: libraries that it opens with RTLD_DEEPBIND")
     return Finding("outcome", OK, f"under `cupool run` its CUDA memory comes from the pool (policy {policy}). Not caught: libraries that it opens with RTLD_DEEPBIND")

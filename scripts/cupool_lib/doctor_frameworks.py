@@ -50,6 +50,9 @@ FRAMEWORKS = (
 )
 
 _VARIABLES = sorted({setting.variable for pool in handover_rules.POOLS for setting in pool.settings}, key=len, reverse=True)
+_UPDATE = re.compile(r"environ\.update\(|environ\s*\|=")
+_UPDATED = re.compile(r"['\"](?P<item>{0})['\"]\s*[:,]|(?<=[(,\s])(?P<keyword>{0})=".format("|".join(_VARIABLES)))
+_LINES_SHOWN = 10
 _CUPY_OFF = re.compile(r"set_allocator\(\s*(None)?\s*\)")
 
 HINTS = (
@@ -178,12 +181,27 @@ def _release(version: str) -> tuple[int, ...]:
 
 def _hints(program: Program | None, text: str) -> list[Finding]:
     where = program.script if program and program.script else "the command"
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if not line.lstrip().startswith("#")]
     findings = []
     for hint in HINTS:
-        for number, line in enumerate(text.splitlines(), 1):
-            match = None if line.lstrip().startswith("#") else re.search(hint.pattern, line)
-            if match:
-                names = [name for name in match.groupdict().values() if name]
-                findings.append(Finding(hint.check, WARNING, f"{where}:{number} {hint.detail.format(*names)}", hint.advice))
-                break
+        found = {(number, *filter(None, match.groupdict().values())) for number, line in lines for match in re.finditer(hint.pattern, line)}
+        found = sorted(found | _updates(lines) if hint.check == "settings" else found)
+        findings += [Finding(hint.check, WARNING, f"{where}:{number} {hint.detail.format(*names)}", hint.advice) for number, *names in found[:_LINES_SHOWN]]
+        if len(found) > _LINES_SHOWN:
+            findings.append(Finding(hint.check, WARNING, f"{where}: and {len(found) - _LINES_SHOWN} more such lines", hint.advice))
     return findings
+
+
+def _updates(lines: list[tuple[int, str]]) -> set[tuple[int, str]]:
+    """What os.environ.update(...) and os.environ |= {...} set, which may go on for many lines: (line, name)."""
+    found, depth = set(), 0
+    for number, line in lines:
+        if not depth:
+            begin = _UPDATE.search(line)
+            if not begin:
+                continue
+            line = line[begin.start():]
+        found |= {(number, match["item"] or match["keyword"]) for match in _UPDATED.finditer(line)}
+        depth += sum(line.count(bracket) for bracket in "([{") - sum(line.count(bracket) for bracket in ")]}")
+        depth = max(depth, 0)
+    return found

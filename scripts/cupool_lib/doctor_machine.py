@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import platform
@@ -15,9 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from cupool_lib import elf, live_page, locate
+from cupool_lib import doctor_variables, elf, live_page, locate
 from cupool_lib.doctor import FAILURE, OK, WARNING, Finding
-from cupool_lib.options import INTERNAL, load_options
 from cupool_lib.terminal import size
 
 OLDEST_DRIVER = 11040
@@ -40,7 +38,7 @@ def check(library: str | None) -> list[Finding]:
     findings += [_driver(facts), *_devices(facts)]
     if path is not None and facts.get("usable"):
         findings += _pools(path, facts)
-    return findings + [_report_folder(), _shared_memory(), _preloads(path), *_variables()]
+    return findings + [_report_folder(), _shared_memory(), _preloads(path), *doctor_variables.check(facts)]
 
 
 def _library_file(path: Path) -> Finding:
@@ -246,20 +244,3 @@ def _preloads(own: Path | None) -> Finding:
     if missing:
         return Finding("preloads", WARNING, f"{', '.join(missing)} is to be preloaded, but does not exist", "every program prints an error for it; take it out")
     return Finding("preloads", OK, f"{', '.join(others)} is preloaded too, and kept" if others else "no other library is preloaded")
-
-
-def _variables() -> list[Finding]:
-    try:
-        options = {option.variable: option for option in load_options()}
-    except (locate.NotFound, OSError, ValueError, KeyError) as error:
-        return [Finding("variables", FAILURE, f"the table of options cannot be read: {error}", "the installation is incomplete")]
-    findings = []
-    for name in sorted(variable for variable in os.environ if variable.startswith("CUPOOL_")):
-        if name not in options:
-            near = difflib.get_close_matches(name, [key for key, option in options.items() if option.name not in INTERNAL], 1, 0.6)
-            findings.append(Finding("variables", WARNING, f"{name} is not a variable of cupool's", f"did you mean {near[0]}?" if near else "unset it"))
-        elif os.environ[name].strip() and not options[name].accepts(os.environ[name]):
-            findings.append(Finding("variables", WARNING, f"{name}={os.environ[name]} is not one of {', '.join(options[name].values)}",
-                                    f"the default, {options[name].default}, will be used"))
-    values = [f"{name}={os.environ[name]}" for name in options if name in os.environ and options[name].name not in INTERNAL]
-    return findings or [Finding("variables", OK, ", ".join(values) if values else "no CUPOOL_* variable is set: every option has its default")]

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from decimal import Decimal
 
-from cupool_lib.terminal import fail, size
+from cupool_lib.terminal import OutputFailed, fail, put, size
 
 UNTIL_SIGNAL = -1.0
 _OUT_OF_MEMORY = 2
@@ -220,6 +220,6 @@ def _release(device: Device, status: int) -> int:
 def _say(line: str) -> None:
     """A full disk behind stdout must not keep memory from being freed."""
     try:
-        print(line, flush=True)
-    except OSError:
+        put(line + "\n")
+    except OutputFailed:
         pass

@@ -112,10 +112,10 @@ POOLS = (
         Setting("XLA_PYTHON_CLIENT_ALLOCATOR", "cuda_async", "stream-ordered calls instead of XLA's own pool", unless=r"(?i:platform|cuda_async)",
                 named=r"(?i:bfc)"),
         Setting("XLA_PYTHON_CLIENT_PREALLOCATE", "false", "else XLA reserves memory inside the pool"),
-        # JAX refuses both names at once, and takes its share of the limit, which is already that share.
+        # JAX refuses both names at once, and takes its share of the limit: which is that share already, or what was asked of cupool instead.
         Setting("XLA_PYTHON_CLIENT_MEM_FRACTION", None, "JAX refuses it beside XLA_CLIENT_MEM_FRACTION", only_if="XLA_CLIENT_MEM_FRACTION"),
-        Setting("XLA_CLIENT_MEM_FRACTION", "1.0", "the limit is already that fraction", only_if="XLA_CLIENT_MEM_FRACTION"),
-        Setting("XLA_PYTHON_CLIENT_MEM_FRACTION", "1.0", "the limit is already that fraction", only_if="XLA_PYTHON_CLIENT_MEM_FRACTION"),
+        Setting("XLA_CLIENT_MEM_FRACTION", "1.0", "CUPOOL_LIMIT is the cap instead", only_if="XLA_CLIENT_MEM_FRACTION"),
+        Setting("XLA_PYTHON_CLIENT_MEM_FRACTION", "1.0", "CUPOOL_LIMIT is the cap instead", only_if="XLA_PYTHON_CLIENT_MEM_FRACTION"),
     )),
     Pool("TensorFlow", (
         Setting("TF_GPU_ALLOCATOR", "cuda_malloc_async", "stream-ordered calls instead of TensorFlow's own pool", unless=r"cuda_malloc(_async)?",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from operator import itemgetter
 from typing import Iterator
 
 from cupool_lib.report_file import kind_of
@@ -125,10 +126,31 @@ def _rule_property_names(value, sub_schema, place, root, _schema):
 
 
 def _rule_items(value, sub_schema, place, root, schema):
-    if isinstance(value, list):
+    if isinstance(value, list) and not _rows_fit(value, sub_schema, root):
         first = len(schema.get("prefixItems", ()))
         for index, item in enumerate(value[first:], first):
             yield from _check(item, sub_schema, f"{place}/{index}", root)
+
+
+def _rows_fit(rows: list, schema, root) -> bool:
+    """Whether every row of a table fits, looked at column by column: a report has a million rows. False is no answer yet."""
+    if not isinstance(schema, dict) or not {"type", "prefixItems", "minItems", "maxItems"} == set(schema) - _ANNOTATIONS:
+        return False
+    columns, width = schema["prefixItems"], len(schema["prefixItems"])
+    if not schema["type"] == "array" or not schema["minItems"] == schema["maxItems"] == width:
+        return False
+    if not set(map(type, rows)) <= {list} or not set(map(len, rows)) <= {width}:
+        return False
+    return all(_column_fits(list(map(itemgetter(index), rows)), column, root) for index, column in enumerate(columns))
+
+
+def _column_fits(values: list, schema: dict, root) -> bool:
+    if set(schema) == {"$ref"}:
+        schema = _resolve(schema["$ref"], root)
+    keywords = set(schema) - _ANNOTATIONS
+    if keywords == {"type", "minimum", "maximum"} and schema["type"] == "integer":
+        return set(map(type, values)) <= {int} and (not values or schema["minimum"] <= min(values) <= max(values) <= schema["maximum"])
+    return keywords == {"enum"} and set(map(type, values)) <= {str} and set(values) <= set(schema["enum"])
 
 
 def _rule_prefix_items(value, sub_schemas, place, root, _schema):

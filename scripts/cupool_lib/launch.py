@@ -14,7 +14,6 @@ import errno
 import os
 import resource
 import signal
-import sys
 
 _SI_KERNEL = 0x80
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
@@ -158,8 +157,6 @@ def end_as(status: int) -> int:
     if not os.WIFSIGNALED(status):
         return os.WEXITSTATUS(status)
     number = os.WTERMSIG(status)
-    sys.stdout.flush()
-    sys.stderr.flush()
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     _prctl(_PR_SET_DUMPABLE, 0)  # a core_pattern that is a pipe ignores the limit
     if number not in (signal.SIGKILL, signal.SIGSTOP):

@@ -28,6 +28,7 @@ _HEADER_FIELDS = (
     "unpooled_count", "oom_count", "shards_in_device", "shard_stride", "shard_count", "shard_names_offset", "shard_names_bytes", "unused")
 DEVICE = struct.Struct("<Ii40s128s16s16sQQQQ")
 _UNPOOLED_VALID = 2
+_USUAL_PAGE_BYTES = 344 << 10
 _MAX_PAGE_BYTES, _MAX_SLOTS, _MAX_NAMES = 16 << 20, 1024, 4096
 _FILE_NAME = re.compile(r"([1-9][0-9]{0,9})\.([0-9]{1,20})")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
@@ -231,6 +232,19 @@ def page_files(folder: Path) -> list[Path]:
         return sorted(path for path in folder.iterdir() if _FILE_NAME.fullmatch(path.name))
     except OSError:
         return []
+
+
+def no_room(folder: Path) -> str:
+    """Why no page can be made beside `folder`, as the library would make one; empty: it can."""
+    try:
+        descriptor = os.open(folder.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, _USUAL_PAGE_BYTES)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        return f"{folder.parent}: {error.strerror}"
+    return ""
 
 
 def own_start_ticks() -> int:

@@ -1,7 +1,7 @@
 """The table of options (options.json, generated from config/options.def) and profiles.
 
 One row: name, variable, type, default, unit, doc, and for a choice its values. This module turns rows into flags and
-flags into variables; it does not judge values: the library does, and says so.
+flags into variables; option_values.py knows which values the library takes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cupool_lib import locate
+from cupool_lib import locate, option_values
 
 # Set by `cupool run` itself, never by a flag.
 INTERNAL = frozenset({"run_id"})
@@ -29,11 +29,14 @@ class Option:
     doc: str
     values: tuple[str, ...] = field(default=())
     aliases: dict[str, str] = field(default_factory=dict)  # other spellings that the library takes, and what they mean
+    kind: str = "choice"
+    empty: str = ""  # the word that asks for nothing
+    span: str = ""   # of a count: least..most
 
-    def accepts(self, text: str) -> bool:
-        """Whether the library takes `text` for this choice: case and outer white space do not matter, aliases count."""
-        word = text.strip().lower()
-        return not self.values or word in (known.lower() for known in (*self.values, *self.aliases))
+    def problem(self, text: str) -> str:
+        """Why the library would not take `text`; empty where it does. Case and outer white space do not matter, aliases count."""
+        found = option_values.problem(self.kind, text, (*self.values, *self.aliases), self.empty, self.span)
+        return f"is not one of {', '.join(self.values)}" if found and self.values else found
 
     @property
     def flag(self) -> str:
@@ -44,7 +47,8 @@ def load_options() -> list[Option]:
     rows = json.loads(locate.data_file("options.json").read_text(encoding="utf-8"))
     rows = rows["options"] if isinstance(rows, dict) else rows
     return [Option(row["name"], row["variable"], str(row.get("default", "")), row["doc"],
-                   tuple(row.get("values") or row.get("choices") or ()), dict(row.get("aliases") or {})) for row in rows]
+                   tuple(row.get("values") or row.get("choices") or ()), dict(row.get("aliases") or {}), row["type"], row.get("empty", ""),
+                   row["range"] if row["type"] == "count" else "") for row in rows]
 
 
 def profile_path(name: str) -> Path:
@@ -86,6 +90,8 @@ def _variables(rows: dict, path: Path, by_name: dict[str, Option]) -> dict[str, 
             raise ProfileError(f"profile {path}: unknown option '{key}'")
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
             raise ProfileError(f"profile {path}: '{key}' must be a string or a number")
+        if problem := by_name[key].problem(str(value)):
+            raise ProfileError(f"profile {path}: '{key}': '{value}' {problem}")
         variables[by_name[key].variable] = str(value)
     return variables
 

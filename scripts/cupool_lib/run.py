@@ -10,13 +10,12 @@ import os
 import re
 import secrets
 import shlex
-import sys
 import time
 from dataclasses import dataclass
 
 from cupool_lib import completion, handover, launch, locate, sanitizers
 from cupool_lib.options import INTERNAL, Option, ProfileError, load_profile, program_environment
-from cupool_lib.terminal import fail, printable
+from cupool_lib.terminal import OutputFailed, fail, printable, put, tell
 
 OWN_FAILURE = 125
 RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")  # what the library takes, see config/options.def
@@ -94,15 +93,15 @@ def run(options: list[Option], choices: Choices, command: list[str], ignored_sig
         environment["CUPOOL_RUN_ID"] = run_id
         environment = with_preload(environment, str(locate.library(choices.library)))
         if choices.dry_run:
-            sys.stdout.write(dry_run(command, environment["LD_PRELOAD"], explicit, plan))
+            put(dry_run(command, environment["LD_PRELOAD"], explicit, plan))
             return 0
         pid = launch.start(command, environment, ignored_signals)
-    except (ProfileError, locate.NotFound) as error:
+    except (ProfileError, locate.NotFound, OutputFailed) as error:
         return fail(f"run: {error}", OWN_FAILURE)
     except launch.LaunchError as error:
         return fail(f"run: {error}", error.code)
     status = launch.wait(pid)
-    _complete_reports(run_id, pid, status)
+    _complete_reports(run_id, pid, status, environment)
     return launch.end_as(status)
 
 
@@ -117,25 +116,24 @@ def dry_run(command: list[str], preload: str, explicit: dict[str, handover.Expli
     return "".join(printable(line) + "\n" for line in lines)
 
 
+def _is_quiet(environment: dict[str, str]) -> bool:
+    return environment.get("CUPOOL_LOG", "").strip().lower() in completion.QUIET
+
+
 def _tell(lines: list[str], environment: dict[str, str]) -> None:
-    if environment.get("CUPOOL_LOG", "").strip().lower() in completion.QUIET:
+    if _is_quiet(environment):
         return
-    try:
-        for line in lines:
-            sys.stderr.write(f"cupool: {printable(line)}\n")
-        sys.stderr.flush()
-    except OSError:  # stderr is closed or its reader gone
-        pass
+    for line in lines:
+        tell(f"cupool: {printable(line)}")
 
 
-def _complete_reports(run_id: str, pid: int, status: int) -> None:
+def _complete_reports(run_id: str, pid: int, status: int, environment: dict[str, str]) -> None:
     """Nothing that goes wrong here may change how the program ended."""
     try:
-        lines = completion.complete_run(run_id, {pid: status}, time.time_ns())
+        is_told = environment.get("CUPOOL_REPORT", "").strip().lower() != "none" and not _is_quiet(environment)
+        lines = completion.without_page(pid, status) if is_told else []
+        lines += completion.complete_run(run_id, {pid: status}, time.time_ns())
     except Exception as error:  # the boundary: one line, and the program's own ending goes on
         lines = [f"a report could not be completed: {error}"]
-    try:
-        for line in lines:
-            sys.stderr.write(f"cupool[{os.getpid()}]: {printable(line)}\n")
-    except OSError:  # stderr is closed or its reader gone
-        pass
+    for line in lines:
+        tell(f"cupool[{os.getpid()}]: {printable(line)}")

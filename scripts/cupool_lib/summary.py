@@ -70,11 +70,12 @@ def _ooms(root: Fields, paint: Paint) -> list[str]:
         lines += ["", paint(f"OUT OF MEMORY on GPU {oom.integer('device')}: {cause}", "red", "bold")
                   + (f", short by {size(short)}" if short else "") + f" (confidence {printable(oom.text('confidence', 'unknown'))})",
                   f"  wanted {size(oom.integer('requested_bytes'))} through {printable(oom.text('api'))}"]
-        lines += _wrap(explain.cause_meaning(cause), "  ", paint)
-        for suggestion in oom.items("suggestions"):
-            level = suggestion.text("level")
-            if level != "info":
-                lines += _wrap(f"{'try' if level == 'fix' else 'consider'}: {printable(suggestion.text('message'))}", "  ", paint, hanging="    ")
+        meaning, first_to_do = explain.about_cause(cause)
+        lines += _wrap(meaning, "  ", paint)
+        advice = [f"{'try' if suggestion.text('level') == 'fix' else 'consider'}: {printable(suggestion.text('message'))}"
+                  for suggestion in oom.items("suggestions") if suggestion.text("level") != "info"]
+        for text in advice or ([f"try: {first_to_do}"] if first_to_do else []):  # no setting helps: what does
+            lines += _wrap(text, "  ", paint, hanging="    ")
     if len(ooms) > _OOMS_SHOWN:
         lines.append(f"  and {len(ooms) - _OOMS_SHOWN} earlier ones; all are in the JSON")
     return lines
@@ -104,8 +105,12 @@ def _fragmentation(device: Fields, paint: Paint) -> list[str]:
     now = device.mapping("fragmentation")
     peak = now.mapping("at_peak")
 
+    def one(figures: Fields, name: str) -> str:
+        is_unknown = figures.number(name) is None and name != "internal" and figures.integer("free_bytes")
+        return "unknown" if is_unknown else percent(figures.number(name))
+
     def both(name: str) -> str:
-        return f"{percent(now.number(name)):>9} now, {percent(peak.number(name)):>9} at peak"
+        return f"{one(now, name):>9} now, {one(peak, name):>9} at peak"
 
     utilization = now.number("utilization")
     rows = [f"  external       {both('external')}   {paint('free pool memory outside its largest hole', 'dim')}"]

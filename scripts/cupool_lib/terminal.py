@@ -1,10 +1,12 @@
-"""How text looks: colour when it may, sizes and times for people, bars.
+"""How text looks and where it goes: colour when it may, sizes and times for people, bars; stdout and stderr that may be closed or full.
 
 Colour only on a terminal with NO_COLOR unset or empty. Nothing here knows what it prints.
 """
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import shutil
 import sys
@@ -12,6 +14,43 @@ import sys
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36"}
 _LINE_MAX = 900
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+class OutputFailed(Exception):
+    """stdout does not take what it was given; the text says why."""
+
+
+class _Closed(io.TextIOBase):
+    """What a stream is that the caller has closed, or that has failed: Python has None, and tries again at its end."""
+
+    def write(self, _text: str) -> int:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+def open_streams() -> None:
+    """Before anything is printed: a stream that the caller has closed refuses what it gets."""
+    sys.stdout, sys.stderr = sys.stdout or _Closed(), sys.stderr or _Closed()
+
+
+def put(text: str, at_once: bool = True) -> None:
+    """`text` to stdout, which is given up when it fails: Python would try again at its end, and change the exit code. Raises OutputFailed."""
+    try:
+        if text:
+            sys.stdout.write(text)
+        if at_once:
+            sys.stdout.flush()
+    except OSError as error:
+        sys.stdout = _Closed()
+        raise OutputFailed(f"stdout: {error.strerror or error}") from None
+
+
+def tell(line: str) -> None:
+    """One line on stderr; where that is closed or full, nobody hears it, and that is all."""
+    try:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+    except OSError:
+        sys.stderr = _Closed()
 
 
 class Paint:
@@ -82,5 +121,5 @@ def duration(nanoseconds: int) -> str:
 def fail(message: str, code: int) -> int:
     """One line on stderr, not longer than a person reads; returns the exit code."""
     line = printable(message)
-    sys.stderr.write("cupool: " + (line if len(line) <= _LINE_MAX else line[:_LINE_MAX] + " ...") + "\n")
+    tell("cupool: " + (line if len(line) <= _LINE_MAX else line[:_LINE_MAX] + " ..."))
     return code

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import json
 import os
 import secrets
-import sys
 from typing import Callable, Iterator, TextIO
 
-from cupool_lib.terminal import fail, printable
+from cupool_lib.terminal import fail, printable, put
 from cupool_lib.trace_file import BadTrace, Event, Trace, moves
 
 _COLUMNS = ("unix_ns", "device", "kind", "address", "requested_bytes", "bytes", "stream", "site", "thread")
@@ -87,11 +87,18 @@ FORMATS: dict[str, Callable[[Trace, list[int], TextIO], None]] = {"text": write_
 _ONE_DEVICE = ("text", "rmm")
 
 
+class _Stdout(io.TextIOBase):
+    def write(self, text: str) -> int:
+        put(text, at_once=False)
+        return len(text)
+
+
 @contextlib.contextmanager
 def _output(path: str | None) -> Iterator[TextIO]:
     """stdout, or a file that appears under its name when it is whole; compressed when the name says so."""
     if path is None:
-        yield sys.stdout
+        yield _Stdout()
+        put("")  # now, not when this process ends
         return
     temporary = f"{path}.{secrets.token_hex(4)}.tmp"
     try:

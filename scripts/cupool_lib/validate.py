@@ -1,21 +1,22 @@
 """`cupool validate`: a report against its schema, then against its own arithmetic.
 
 The arithmetic is what every reader relies on: peaks are not below their current values, ratios are those of the
-numbers beside them, the ledger sums to the device, the address map agrees with the counters.
+numbers beside them, the ledger is made of the counters and sums to the device, the address map agrees with all that is told from it
+(validate_map.py, validate_pages.py), causes with their evidence (validate_oom.py).
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import sys
 from typing import Iterator
 
-from cupool_lib import json_schema, locate, report_file
-from cupool_lib.terminal import fail, printable
+from cupool_lib import json_schema, locate, report_file, validate_map, validate_oom, validate_pages
+from cupool_lib.terminal import fail, printable, put
 
 _SHOWN_MAX = 20
 _TOLERANCE = 1e-6
+_LIMITED = ("arrays", "program_vmm", "driver_pools")  # what counts against the limit, in the ledger's order
 
 
 def run(path: str) -> int:
@@ -36,7 +37,7 @@ def run(path: str) -> int:
     if len(found) > _SHOWN_MAX:
         fail(f"{path}: and more", 1)
     if not found:
-        sys.stdout.write(f"{printable(path)}: valid ({report['schema']}, event {report['event']}, {len(report['devices'])} devices)\n")
+        put(f"{printable(path)}: valid ({report['schema']}, event {report['event']}, {len(report['devices'])} devices)\n")
     return 1 if found else 0
 
 
@@ -45,20 +46,46 @@ def arithmetic(report: dict) -> Iterator[str]:
     ordinals = [device["ordinal"] for device in report["devices"]]
     if len(set(ordinals)) != len(ordinals):
         yield f"/devices: an ordinal appears twice: {ordinals}"
+    is_complete = report["data_quality"]["complete"]
+    tables: dict[int, validate_map.Map] = {}
     for index, device in enumerate(report["devices"]):
         place = f"/devices/{index}"
         yield from _counters(device, place)
-        yield from _fragmentation(device, place)
+        yield from _fragmentation(device, place, report["data_quality"]["source"] == "live_page")
         yield from _ledger(device, place)
-        if report["data_quality"]["complete"]:
-            yield from _address_map(device, place)
+        if report["data_quality"]["source"] == "process":
+            yield from _pieces(device, place)
+        if is_complete:
+            yield from _reserved(device, place)
+            table = tables[device["ordinal"]] = validate_map.Map(device)
+            yield from validate_map.check(device, place, table)
         if device.get("pages") is not None:
-            yield from _pages(device, place, report["data_quality"]["complete"])
+            yield from validate_pages.check(device, place, tables.get(device["ordinal"]))
+    if is_complete:
+        yield from validate_map.check_leaks(report, tables)
+    yield from _ooms(report, is_complete)
+    yield from _about_itself(report)
+
+
+def _ooms(report: dict, is_complete: bool) -> Iterator[str]:
+    devices = {device["ordinal"]: device for device in report["devices"]}
     for index, oom in enumerate(report["ooms"]):
-        if oom["evidence"]["request_bytes"] and oom["evidence"]["request_bytes"] < oom["requested_bytes"]:
-            yield f"/ooms/{index}: the rounded request is smaller than the request"
-        if report["devices"] and oom["device"] not in ordinals and report["data_quality"]["complete"]:
+        yield from validate_oom.check(oom, devices.get(oom["device"]) if is_complete else None, f"/ooms/{index}")
+        if devices and oom["device"] not in devices and is_complete:
             yield f"/ooms/{index}/device: no device {oom['device']} in the report"
+
+
+def _about_itself(report: dict) -> Iterator[str]:
+    quality = report["data_quality"]
+    if report["final_of_series"] and report["event"] != "oom":
+        yield f"/final_of_series: true, and the event is {report['event']}"
+    if report["event"] == "oom" and not report["ooms"]:
+        yield "/ooms: empty, and the event is oom"
+    if quality["complete"] and (quality["cut"] or quality["source"] == "live_page"):
+        yield "/data_quality/complete: true, though something was cut or is missing"
+    dropped = sum(device["timeline"]["dropped"] for device in report["devices"])
+    if quality["dropped_events"] < dropped:
+        yield f"/data_quality/dropped_events: {quality['dropped_events']}, the devices' timelines sum to {dropped}"
 
 
 def _counters(device: dict, place: str) -> Iterator[str]:
@@ -82,13 +109,14 @@ def _close(found: float | None, wanted: float | None) -> bool:
     return abs(found - wanted) <= _TOLERANCE
 
 
-def _fragmentation(device: dict, place: str) -> Iterator[str]:
+def _fragmentation(device: dict, place: str, is_completed: bool) -> Iterator[str]:
+    """In a report that was completed from the live page the pieces may be unknown."""
     now, counters = device["fragmentation"], device["counters"]
     for figures, where in ((now, "/fragmentation"), (now["at_peak"], "/fragmentation/at_peak")):
         free, largest = figures["free_bytes"], figures["largest_free_bytes"]
         if largest > free or figures["inactive_split_bytes"] > free:
             yield f"{place}{where}: largest_free_bytes or inactive_split_bytes is above free_bytes"
-        elif not _close(figures["external"], 1 - largest / free if free else None):
+        elif not _close(figures["external"], 1 - largest / free if free else None) and not (is_completed and not largest and figures["external"] is None):
             yield f"{place}{where}/external: {figures['external']} is not 1 - {largest}/{free}"
         if figures["external"] is not None and figures["external_remapped"] is not None:
             if figures["external_remapped"] > figures["external"] + _TOLERANCE:
@@ -101,74 +129,46 @@ def _fragmentation(device: dict, place: str) -> Iterator[str]:
         yield f"{place}/fragmentation/internal: {now['internal']} is not ({live} - {requested})/{live}"
 
 
+def _pieces(device: dict, place: str) -> Iterator[str]:
+    """Remapping gathers what lies beside nothing at most, and nothing where there are no pages."""
+    figures = device["fragmentation"]
+    free, gathered = figures["free_bytes"], max(figures["largest_free_bytes"], figures["free_bytes"] - figures["inactive_split_bytes"])
+    if device.get("pages") is None:
+        gathered = figures["largest_free_bytes"]
+    if figures["external_remapped"] is not None and free and figures["external_remapped"] < 1 - gathered / free - _TOLERANCE:
+        yield f"{place}/fragmentation/external_remapped: {figures['external_remapped']}, at most {gathered} of {free} free bytes can be gathered"
+
+
+def _reserved(device: dict, place: str) -> Iterator[str]:
+    """What the pool holds is live, deferred, free, or the ledger's metadata."""
+    counters, free = device["counters"], device["fragmentation"]["free_bytes"]
+    live, deferred, reserved = (counters[name]["current"] for name in ("live_bytes", "deferred_bytes", "reserved_bytes"))
+    if live + deferred + free > reserved:
+        yield f"{place}/counters/reserved_bytes: {reserved}, live {live} + deferred {deferred} + free {free} are more"
+    if device["fragmentation"]["at_peak"]["free_bytes"] > counters["reserved_bytes"]["peak"]:
+        yield f"{place}/fragmentation/at_peak/free_bytes: above the peak of reserved_bytes"
+    if "mapped_bytes" in counters and counters["mapped_bytes"]["current"] > reserved:
+        yield f"{place}/counters/mapped_bytes: {counters['mapped_bytes']['current']} is above reserved_bytes {reserved}"
+    outside = sum(device["outside"].get(kind, 0) for kind in _LIMITED)
+    if "outside_bytes" in counters and counters["outside_bytes"]["current"] != outside:
+        yield f"{place}/counters/outside_bytes: {counters['outside_bytes']['current']}, {', '.join(_LIMITED)} sum to {outside}"
+
+
 def _ledger(device: dict, place: str) -> Iterator[str]:
-    total = sum(device["ledger"].values())
+    """As pool/observe/ledger.cpp hands the device's bytes out: what is exact in order, each part at most what is left, and the rest."""
+    ledger, counters, figures, outside = device["ledger"], device["counters"], device["fragmentation"], device["outside"]
+    total, left = sum(ledger.values()), device["total_bytes"]
     if total != device["total_bytes"]:
         yield f"{place}/ledger: the parts sum to {total}, total_bytes is {device['total_bytes']}"
-
-
-def _address_map(device: dict, place: str) -> Iterator[str]:
-    if not device["blocks"]:
-        return
-    sums = {"live": 0, "deferred": 0, "free": 0}
-    live_blocks, requested_bytes = 0, 0
-    previous_region, end = None, 0
-    for index, (address, size, requested, state, region, _site, _time) in enumerate(device["blocks"]):
-        if state not in sums:
-            yield f"{place}/blocks/{index}: the state is {state!r}"
-            return
-        sums[state] += size
-        if state == "live":
-            live_blocks, requested_bytes = live_blocks + 1, requested_bytes + requested
-        if region == previous_region and address != end:
-            yield f"{place}/blocks/{index}: begins at {address}, the row before ends at {end}"
-            return
-        previous_region, end = region, address + size
-    told = (("live rows sum to", sums["live"], "live_bytes"), ("deferred rows sum to", sums["deferred"], "deferred_bytes"),
-            ("live rows are", live_blocks, "live_blocks"), ("live rows were asked as", requested_bytes, "requested_bytes"))
-    for what, found, counter in told:
-        if found != device["counters"][counter]["current"]:
-            yield f"{place}/blocks: {what} {found}, {counter} is {device['counters'][counter]['current']}"
-    for name, found in (("blocks", live_blocks), ("bytes", sums["live"]), ("requested_bytes", requested_bytes)):
-        total = sum(row[name] for row in device["histogram"])
-        if total != found:
-            yield f"{place}/histogram: {name} sum to {total}, those of the live rows to {found}"
-    # Under `async` free bytes are the driver's pool's too, whose holes have no addresses; nor have handles that are mapped nowhere.
-    unmapped = sum(tier["unmapped_bytes"] for tier in (device.get("pages") or {"tiers": ()})["tiers"])
-    nowhere = device["fragmentation"]["free_bytes"] - sums["free"] - unmapped
-    if nowhere < 0 or (nowhere > 0 and device["policy"] != "async"):
-        yield (f"{place}/blocks: free rows sum to {sums['free']}, and {unmapped} are mapped nowhere, "
-               f"fragmentation/free_bytes is {device['fragmentation']['free_bytes']}")
-
-
-def _pages(device: dict, place: str, complete: bool) -> Iterator[str]:
-    """Each tier is the sum of its handles; together they are what is mapped, and every free byte lies in one of them."""
-    pages, counters = device["pages"], device["counters"]
-    mapped = {tier["handle_bytes"]: 0 for tier in pages["tiers"]}
-    for index, tier in enumerate(pages["tiers"]):
-        where = f"{place}/pages/tiers/{index}"
-        if tier["handles"] * tier["handle_bytes"] != tier["mapped_bytes"] + tier["unmapped_bytes"]:
-            yield f"{where}: {tier['handles']} handles of {tier['handle_bytes']} are not mapped_bytes + unmapped_bytes"
-        if tier["empty_bytes"] + tier["pinned_bytes"] > tier["mapped_bytes"] or tier["empty_bytes"] + tier["stranded_bytes"] > tier["mapped_bytes"]:
-            yield f"{where}: more is empty, pinned or stranded than is mapped"
-        if tier["handle_bytes"] % pages["page_bytes"] if pages["page_bytes"] else True:
-            yield f"{where}/handle_bytes: {tier['handle_bytes']} is no multiple of page_bytes"
-    total = sum(tier["mapped_bytes"] for tier in pages["tiers"])
-    if "mapped_bytes" in counters and total != counters["mapped_bytes"]["current"]:
-        yield f"{place}/pages/tiers: mapped_bytes sum to {total}, the counter mapped_bytes is {counters['mapped_bytes']['current']}"
-    quarantined = sum(row["quarantined_bytes"] for row in pages["reservations"])
-    if "quarantined_bytes" in counters and quarantined != counters["quarantined_bytes"]["current"]:
-        yield f"{place}/pages/reservations: quarantined_bytes sum to {quarantined}, the counter is {counters['quarantined_bytes']['current']}"
-    free = sum(tier["unmapped_bytes"] + tier["empty_bytes"] + tier["stranded_bytes"] for tier in pages["tiers"])
-    if free > device["fragmentation"]["free_bytes"]:
-        yield f"{place}/pages/tiers: {free} bytes are free in them, fragmentation/free_bytes is {device['fragmentation']['free_bytes']}"
-    if not complete:
-        return
-    for index, (address, size, free_bytes, state) in enumerate(pages["handles"]):
-        if size not in mapped or free_bytes > size or (state == "empty" and free_bytes != size):
-            yield f"{place}/pages/handles/{index}: {state}, {free_bytes} free of {size} bytes at {address}, is of no tier or contradicts itself"
-            return
-        mapped[size] += size
-    for index, tier in enumerate(pages["tiers"]):
-        if mapped[tier["handle_bytes"]] != tier["mapped_bytes"]:
-            yield f"{place}/pages/tiers/{index}/mapped_bytes: {tier['mapped_bytes']}, its handles sum to {mapped[tier['handle_bytes']]}"
+    live, deferred, reserved = (counters[name]["current"] for name in ("live_bytes", "deferred_bytes", "reserved_bytes"))
+    requested, free = min(counters["requested_bytes"]["current"], live), figures["free_bytes"]
+    pinned = min(figures["inactive_split_bytes"], free)
+    wanted = {"live": requested, "rounding": live - requested, "deferred": deferred, "free_releasable": free - pinned, "free_pinned": pinned,
+              "metadata": max(0, reserved - live - deferred - free), **{f"outside_{kind}": outside.get(kind, 0) for kind in _LIMITED}}
+    for name, amount in wanted.items():
+        if ledger[name] != min(amount, left):
+            yield f"{place}/ledger/{name}: {ledger[name]}, by the counters it is {min(amount, left)}"
+        left -= min(amount, left)
+    managed = min(outside.get("managed", 0), max(0, left - ledger.get("driver_free", 0)))
+    if ledger["outside_managed"] != managed:
+        yield f"{place}/ledger/outside_managed: {ledger['outside_managed']}, by what is outside it is {managed}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 import unittest
@@ -54,6 +55,8 @@ class RuntimeExample(Program):
         taken = sum(counters["driver_calls"].get(name, 0) for name in ("cuMemAlloc_v2", "cuMemFree_v2"))
         self.assertLess(taken, 60)  # the README: a handful instead of thousands
         self.assertEqual(report["data_quality"]["unpooled_apis_seen"], [])
+        said = re.search(r"driver calls +\d+ to allocate and free, where the program would have made [\d,]+", place.run("cupool", "report", self.folder / "report.json").stdout)
+        self.assertIn(f"`{said.group()}`", (EXAMPLES / "cpp_runtime" / "README.md").read_text(encoding="utf-8"))
 
     def test_each_local_rank_takes_a_device_of_its_own(self):
         for variable in ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"):

@@ -8,6 +8,8 @@ import os
 import struct
 import subprocess
 import sys
+import tempfile
+import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +69,25 @@ def paged_report() -> dict:
         "handle_columns": ["address", "bytes", "free_bytes", "state"],
         "handles": [[start, 2 * gib, 0, "used"], [start + 2 * gib, gib, gib, "empty"], [start + 3 * gib, 4 * gib, gib, "used"], [start + 7 * gib, gib, 0, "used"]]}
     device["pinned_by"] = []
+    device["fragmentation"].update(inactive_split_bytes=gib)
+    device["ledger"].update(free_releasable=gib, free_pinned=gib)
     return report
+
+
+class Files(unittest.TestCase):
+    """Tests of what reads a report: `put` makes one, of text, bytes or what JSON has."""
+
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.path = Path(holder.name) / "report.json"
+
+    def put(self, content: object) -> Path:
+        if isinstance(content, bytes):
+            self.path.write_bytes(content)
+        else:
+            self.path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        return self.path
 
 
 COUNTERS = (("live_bytes", "gauge"), ("requested_bytes", "gauge"), ("reserved_bytes", "gauge"), ("deferred_bytes", "gauge"),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import support
 from support import MIB, cupool, simulator_environment
+from cupool_lib import ask, live_page, locate
 
 # Allocates and frees 64 MiB, then makes one CUDA call for each line that it is sent: with an argument one that has nothing to do with memory.
 PROGRAM = """
@@ -42,7 +46,8 @@ class Asking(unittest.TestCase):
 
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen:
         environment = {**simulator_environment(), "LD_PRELOAD": str(support.PRELOAD), "CUPOOL_REPORT": str(self.folder / "r.%p.json"), **variables}
-        child = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        with (self.folder / "stderr").open("w") as stderr:
+            child = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True)
         self.addCleanup(self.end, child)
         self.assertEqual(child.stdout.readline(), "ready\n")
         return child
@@ -52,15 +57,29 @@ class Asking(unittest.TestCase):
         child.wait()
         child.stdout.close()
 
+    def asking(self, *arguments: object) -> subprocess.Popen:
+        return subprocess.Popen([str(support.CUPOOL), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def answers(self, child: subprocess.Popen, *commands: subprocess.Popen) -> list[subprocess.CompletedProcess]:
+        """What the commands say, while the process makes one call after the other."""
+        while any(command.poll() is None for command in commands):
+            self.call(child)
+        told = [(command, *command.communicate()) for command in commands]
+        return [subprocess.CompletedProcess(command.args, command.returncode, out, err) for command, out, err in told]
+
+    def call(self, child: subprocess.Popen) -> None:
+        child.stdin.write("go\n")
+        child.stdin.flush()
+        self.assertNotEqual(child.stdout.readline(), "")
+
     def ask(self, child: subprocess.Popen, *arguments: str) -> subprocess.CompletedProcess:
-        """The command, while the process makes one call after the other."""
-        command = subprocess.Popen([str(support.CUPOOL), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        while command.poll() is None:
-            child.stdin.write("go\n")
-            child.stdin.flush()
-            self.assertNotEqual(child.stdout.readline(), "")
-        out, err = command.communicate()
-        return subprocess.CompletedProcess(arguments, command.returncode, out, err)
+        return self.answers(child, self.asking(*arguments))[0]
+
+    def page_of(self, child: subprocess.Popen) -> Path:
+        return next(path for path in live_page.page_files(locate.live_page_folder()) if path.name.startswith(f"{child.pid}."))
+
+    def asked_for(self, child: subprocess.Popen) -> int:
+        return struct.unpack_from("<I", self.page_of(child).read_bytes(), 96)[0]
 
     def test_trim_gives_back_what_nobody_uses(self):
         child = self.start()
@@ -91,7 +110,7 @@ class Asking(unittest.TestCase):
         child = self.start(CUPOOL_REPORT="none")
         done = self.ask(child, "dump", str(child.pid))
         self.assertEqual(done.returncode, 1)
-        self.assertIn("left no report", done.stderr)
+        self.assertIn("left no report: its CUPOOL_REPORT is none", done.stderr)
 
     def test_a_process_that_makes_no_call_is_named_and_does_it_later(self):
         child = self.start()
@@ -102,6 +121,50 @@ class Asking(unittest.TestCase):
         child.stdin.flush()
         child.stdout.readline()
         self.assertIn("gave 0", self.ask(child, "trim", str(child.pid)).stdout)
+
+    def test_an_earlier_request_is_done_first_and_never_replaced(self):
+        child = self.start()
+        self.assertIn("it will do it at its next one", cupool("dump", child.pid, "--wait", "0").stderr)
+        refused = cupool("trim", child.pid, "--wait", "0")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("still to do an earlier dump, and this was not asked for", refused.stderr)
+        self.assertEqual(self.asked_for(child), ask.REPORT)
+        done = self.ask(child, "trim", str(child.pid))
+        self.assertRegex(done.stdout, "gave 64.00? MiB back")
+        self.assertTrue((self.folder / f"r.{child.pid}.request1.json").exists())
+
+    def test_two_that_ask_at_once_both_get_their_answer(self):
+        child = self.start()
+        dump, trim = self.answers(child, self.asking("dump", child.pid), self.asking("trim", child.pid))
+        self.assertEqual((dump.returncode, dump.stderr, dump.stdout), (0, "", f"{self.folder / f'r.{child.pid}.request1.json'}\n"))
+        self.assertEqual((trim.returncode, trim.stderr), (0, ""))
+        self.assertRegex(trim.stdout, "gave 64.00? MiB back")
+
+    def test_whoever_asks_has_the_turn_until_the_answer_is_there(self):
+        child = self.start()
+        with self.page_of(child).open("r+b") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            refused = cupool("dump", child.pid, "--wait", "0")
+            self.assertEqual(refused.returncode, 1)
+            self.assertIn("what another cupool command has asked for", refused.stderr)
+            self.assertEqual(self.asked_for(child), 0)
+
+    def test_a_report_on_stderr_is_said(self):
+        child = self.start(CUPOOL_REPORT="stderr")
+        done = self.ask(child, "dump", str(child.pid))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(done.stdout, f"process {child.pid} has written its report to its stderr\n")
+        self.assertIn('"event":"request"', (self.folder / "stderr").read_text(encoding="utf-8"))
+
+    def test_a_process_that_ends_meanwhile_is_said(self):
+        child = self.start()
+        page, name = self.page_of(child).read_bytes(), self.page_of(child).name
+        self.end(child)
+        folder = self.folder / "pages"
+        folder.mkdir(mode=0o700)
+        (folder / name).write_bytes(page)
+        with unittest.mock.patch.object(live_page, "is_alive", side_effect=(True, False)), unittest.mock.patch.object(ask, "fail", lambda text, code: (text, code)):
+            self.assertEqual(ask.run(ask.TRIM, child.pid, 0, folder), (f"trim: process {child.pid} has ended without an answer", 1))
 
     def test_a_process_that_is_not_there(self):
         done = cupool("trim", str(os.getpid()))

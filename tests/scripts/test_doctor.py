@@ -56,6 +56,34 @@ class Machine(unittest.TestCase):
         self.assertIn("greedy", check["detail"])
         self.assertEqual(findings(env=clean_environment(CUPOOL_POLICY="platform"))["variables"][0]["status"], "ok")
 
+    def test_values_that_the_library_would_not_take_are_named(self):
+        bad = {"CUPOOL_LIMIT": "banana", "CUPOOL_PREALLOCATE": "2000%", "CUPOOL_TIMELINE": "abc", "CUPOOL_STACK_DEPTH": "129", "CUPOOL_RELEASE_THRESHOLD": "1.5"}
+        checks = findings(env=clean_environment(**bad))["variables"]
+        self.assertEqual([check["detail"].partition(" ")[0] for check in checks], sorted(f"{name}={text}" for name, text in bad.items()))
+        self.assertEqual({check["status"] for check in checks}, {"warning"})
+        good = {"CUPOOL_LIMIT": "0:40GiB,50%", "CUPOOL_PREALLOCATE": "-1", "CUPOOL_TIMELINE": "16Mi", "CUPOOL_STACK_DEPTH": "128", "CUPOOL_RELEASE_THRESHOLD": "unlimited"}
+        self.assertEqual([check["status"] for check in findings(env=clean_environment(**good))["variables"]], ["ok"])
+
+    def test_call_sites_are_not_served_yet(self):
+        check = findings(env=clean_environment(CUPOOL_STACKS="all"))["variables"][0]
+        self.assertEqual(check["status"], "warning")
+        self.assertIn("not served yet", check["detail"])
+        self.assertEqual(findings(env=clean_environment(CUPOOL_STACKS="off"))["variables"][0]["status"], "ok")
+
+    def test_files_that_cannot_be_opened_are_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            there = Path(folder) / "there"
+            there.write_text("")
+            os.link(there, Path(folder) / "twice")
+            (Path(folder) / "own").write_text("")
+            for variable, check, cases in (
+                    ("CUPOOL_LOG_FILE", "log file", (("none/log", False), ("there", False), ("", False), ("none/%p.log", False), ("new", True), ("own", True), ("%p.log", True))),
+                    ("CUPOOL_TRACE", "trace", (("there", False), ("there/x.trace", False), ("there/%p.trace", False), ("new", True), ("none/%p.trace", True)))):
+                for name, is_good in cases:
+                    with self.subTest(variable=variable, name=name):
+                        found = findings(env=clean_environment(**{variable: f"{folder}/{name}" if name else folder}))
+                        self.assertEqual(check not in found, is_good, found.get(check))
+
     def test_report_folder(self):
         for pattern, status in (("/proc/x/%p.json", "failure"), ("none", "ok"), ("stderr", "ok"), ("%p.json", "ok"), ("/etc/hostname/x.json", "failure")):
             with self.subTest(pattern):
@@ -118,6 +146,27 @@ class Driver(unittest.TestCase):
         self.assertIn("segments: several ranks run on this machine (LOCAL_WORLD_SIZE=4)", backing(LOCAL_WORLD_SIZE="4"))
         self.assertIn("(SLURM_STEP_TASKS_PER_NODE=1,2(x3))", backing(SLURM_STEP_TASKS_PER_NODE="1,2(x3)"))
         self.assertNotIn("ranks", backing(SLURM_STEP_TASKS_PER_NODE="1(x4)", LOCAL_RANK="0"))
+
+    def test_a_limit_for_a_device_that_is_not_there(self):
+        check = findings(env=simulator_environment(CUSIM_DEVICES="2", CUPOOL_LIMIT="1:1GiB,5:10GiB"))["variables"][0]
+        self.assertEqual(check["status"], "warning")
+        self.assertIn("limits device 5, and there is none here", check["detail"])
+        self.assertEqual(findings(env=simulator_environment(CUSIM_DEVICES="2", CUPOOL_LIMIT="1:1GiB"))["variables"][0]["status"], "ok")
+
+    def test_platform_stays_native(self):
+        outcome = findings("--", "/bin/sh", env=simulator_environment(CUPOOL_POLICY="platform"))["outcome"][0]
+        self.assertEqual(outcome["status"], "ok")
+        self.assertIn("stay native", outcome["detail"])
+        self.assertNotIn("from the pool", outcome["detail"])
+
+    def test_a_launcher_that_loses_the_environment_is_no_ok(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ssh = Path(folder) / "ssh"
+            ssh.write_text("#!/bin/sh\n")
+            ssh.chmod(0o755)
+            outcome = findings("--", ssh, "host", "x", env=simulator_environment())["outcome"][0]
+        self.assertEqual(outcome["status"], "warning")
+        self.assertIn("would not get the library", outcome["detail"])
 
     def test_off_is_said(self):
         outcome = findings("--", "/bin/sh", env=simulator_environment(CUPOOL_POLICY="off"))["outcome"][0]
@@ -276,6 +325,17 @@ class HandOver(unittest.TestCase):
                 self.assertEqual(warnings[0]["status"], "warning")
                 self.script.write_text(f"import os\n # {line}\n")
                 self.assertNotIn(f"{self.script}:", json.dumps(self.found()))
+
+    def test_each_line_that_undoes_the_hand_over_is_named(self):
+        self.script.write_text("import os\nos.environ['TF_GPU_ALLOCATOR'] = 'x'\nos.environ.update({'XLA_PYTHON_CLIENT_ALLOCATOR': 'bfc',\n"
+                               "  # 'PYTORCH_ALLOC_CONF': 'z',\n  'PYTORCH_CUDA_ALLOC_CONF': 'y'})\n"
+                               "os.environ.update(TF_GPU_ALLOCATOR='x', XLA_PYTHON_CLIENT_PREALLOCATE='true')\nprint({'TF_GPU_ALLOCATOR': 1})\nos.environ |= {'PYTORCH_ALLOC_CONF': 'q'}\n")
+        details = [check["detail"] for check in self.found()["settings"] if f"{self.script}:" in check["detail"]]
+        named = [(int(detail.partition(":")[2].split()[0]), detail.split()[2]) for detail in details]
+        self.assertEqual(named, [(2, "TF_GPU_ALLOCATOR"), (3, "XLA_PYTHON_CLIENT_ALLOCATOR"), (5, "PYTORCH_CUDA_ALLOC_CONF"), (6, "TF_GPU_ALLOCATOR"),
+                                 (6, "XLA_PYTHON_CLIENT_PREALLOCATE"), (8, "PYTORCH_ALLOC_CONF")])
+        self.script.write_text("os.environ['TF_GPU_ALLOCATOR'] = 'x'\n" * 30)
+        self.assertIn("and 20 more such lines", self.found()["settings"][-1]["detail"])
 
     def test_what_undoes_nothing_is_not_named(self):
         self.script.write_text("if os.environ['TF_GPU_ALLOCATOR'] == 'x': pass\nos.environ.setdefault('TF_GPU_ALLOCATOR', 'y')\n"

@@ -108,6 +108,11 @@ class Conflicts(unittest.TestCase):
 
     def test_equal_settings_are_no_conflict(self):
         self.assertEqual(planned({FRACTION: "0.5"}, limit="50%", preallocate="50%", policy="preallocate").conflicts, [])
+
+    def test_jax_s_own_fraction_is_said_to_give_way_to_the_limit_that_holds(self):
+        for explicit in ({}, {"limit": "10GiB"}):
+            why = next(change.why for change in planned({FRACTION: "0.5"}, **explicit).changes if (change.variable, change.value) == (FRACTION, "1.0"))
+            self.assertEqual(why, "JAX: CUPOOL_LIMIT is the cap instead")
         self.assertEqual(planned({JAX_PREALLOCATE: "false"}, policy="GROW", preallocate="none").conflicts, [])
 
     def test_one_line_for_each_variable_that_loses(self):

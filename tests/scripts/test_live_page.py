@@ -98,6 +98,27 @@ class Completion(unittest.TestCase):
         self.assertIn("SIGKILL", lines[0])
         self.assertEqual(support.cupool("report", self.report).returncode, 0)
 
+    def test_what_is_free_follows_from_the_counters_and_older_figures_are_named(self):
+        self.put()
+        self.complete()
+        self.assertNotIn("approximate", " ".join(self.check_valid()["data_quality"]["warnings"]))
+        for published in (0, 10 * MIB, 60 * MIB):
+            self.put(devices=[support.device_slot(1024, free_bytes=published, largest_free_bytes=min(published, 20 * MIB), inactive_split_bytes=0)])
+            self.complete()
+            report = self.check_valid()
+            device = report["devices"][0]
+            self.assertEqual((device["fragmentation"]["free_bytes"], device["ledger"]["free_releasable"], device["ledger"]["metadata"]), (30 * MIB, 30 * MIB, 0))
+            words = f"approximate: published when {published} bytes were free" if published else "unknown: published when nothing was free"
+            self.assertIn(words, " ".join(report["data_quality"]["warnings"]))
+            self.assertEqual(device["fragmentation"]["external"] is None, not published)
+            self.assertEqual("unknown now" in support.cupool("report", self.report).stdout, not published)
+
+    def test_a_process_that_dies_at_its_peak_has_that_moment_s_figures(self):
+        self.put(devices=[support.device_slot(1024, live_bytes_peak=30 * MIB, at_peak_live_bytes=20 * MIB)])
+        self.complete()
+        figures = self.check_valid()["devices"][0]["fragmentation"]
+        self.assertEqual({**figures["at_peak"], "at_peak": None}, {**figures, "utilization": 30 / 64, "at_peak": None})
+
     def test_an_exit_without_a_report_keeps_its_code(self):
         self.put(state=2)
         self.complete({self.pid: 7 << 8})
@@ -270,6 +291,23 @@ class RealLibrary(unittest.TestCase):
             self.assertEqual(report["data_quality"]["source"], "live_page")
             self.assertEqual(report["devices"][0]["counters"]["live_bytes"]["current"], 3 << 20)
 
+    def test_what_was_freed_and_waited_for_is_free(self):
+        for mib, is_current in ((10, True), (100, False)):  # frees of large blocks are over before the wait, which finds nothing to publish
+            program = ("blocks = [ctypes.c_uint64() for _ in range(9)]\n"
+                       f"for block in blocks: assert driver.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t({mib} << 20)) == 0\n"
+                       "for block in blocks[:4]: assert driver.cuMemFree_v2(block) == 0\n"
+                       "driver.cuCtxSynchronize()\n"
+                       "os.kill(os.getpid(), 9)")
+            _, report = self.run_victim(program)
+            device = report["devices"][0]
+            figures, ledger, reserved = device["fragmentation"], device["ledger"], device["counters"]["reserved_bytes"]["current"]
+            self.assertEqual(figures["free_bytes"], reserved - (5 * mib + 3) * MIB)
+            self.assertGreaterEqual(figures["free_bytes"], 4 * mib * MIB)
+            self.assertEqual((ledger["free_releasable"] + ledger["free_pinned"], ledger["metadata"]), (figures["free_bytes"], 0))
+            self.assertEqual("largest_free_bytes and" in " ".join(report["data_quality"]["warnings"]), not is_current)
+            if is_current:
+                self.assertGreaterEqual(figures["largest_free_bytes"], 4 * mib * MIB)
+
     def test_a_normal_end_is_the_processs_own_report(self):
         result, report = self.run_victim("sys.exit(9)")
         self.assertEqual((result.returncode, result.stderr), (9, ""))
@@ -285,6 +323,21 @@ class RealLibrary(unittest.TestCase):
             self.assertEqual(result.returncode, 0, result.stderr)
             report = report_file.load(str(next(Path(folder).glob("r.*.json"))))
             self.assertEqual(report["process"]["exit"], {"code": None, "signal": None})
+
+    def test_where_shared_memory_has_no_room_a_death_by_signal_is_one_line(self):
+        def run(ending: str, *flags: str) -> subprocess.CompletedProcess:
+            """No file may grow, so no page can be made."""
+            arguments = [support.CUPOOL, "run", "--library", support.LIBRARY, *flags, "--", sys.executable, "-c", VICTIM + ending]
+            with tempfile.TemporaryDirectory() as folder:
+                return subprocess.run(["/bin/sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *map(str, arguments)], env=support.simulator_environment(), cwd=folder,
+                                      capture_output=True, text=True, check=False, timeout=60)
+
+        killed = run("os.kill(os.getpid(), 9)")
+        self.assertEqual((killed.returncode, len(killed.stderr.splitlines())), (-9, 1), killed.stderr)
+        self.assertRegex(killed.stderr, r"process \d+ was killed by SIGKILL; if it used device memory, its report is lost: no room for its counters in /dev/shm")
+        for flags in (("--report", "none"), ("--log", "off")):
+            self.assertEqual(run("os.kill(os.getpid(), 9)", *flags).stderr, "")
+        self.assertNotIn("lost", run("sys.exit(3)").stderr)
 
     def test_no_page_stays_behind(self):
         folder = Path(f"/dev/shm/cupool-{os.geteuid()}")

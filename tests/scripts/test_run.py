@@ -53,6 +53,47 @@ class ExitFidelity(unittest.TestCase):
         self.assertEqual(result.stdout, b"\x00\xffdata")
 
 
+class ClosedStreams(unittest.TestCase):
+    """Where stdout or stderr is closed or full: the program starts and its end is passed on, and cupool's own failures keep their codes."""
+
+    STREAMS = (">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-", "> /dev/full", "2> /dev/full")
+
+    def ended(self, streams: str, *command: object, **variables: str) -> subprocess.CompletedProcess:
+        """Return code as subprocess gives it, and what is said where stdout or stderr is open."""
+        shell = ["/bin/sh", "-c", f'exec "$@" {streams}', "sh", *map(str, command)]
+        return subprocess.run(shell, env=clean_environment(**variables), capture_output=True, text=True, check=False, timeout=60)
+
+    def test_the_program_runs_and_its_end_is_passed_on(self):
+        for streams in self.STREAMS:
+            with self.subTest(streams), tempfile.TemporaryDirectory() as folder:
+                self.assertEqual(self.ended(streams, *run_arguments("/bin/sh", "-c", 'touch "$0"/ran; exit 3', folder)).returncode, 3)
+                self.assertTrue(Path(folder, "ran").exists())
+                self.assertEqual(self.ended(streams, *run_arguments("/bin/sh", "-c", "kill -9 $$")).returncode, -signal.SIGKILL)
+
+    def test_the_program_finds_them_closed_too(self):
+        for streams, numbers in ((">&-", "1"), ("2>&-", "2"), ("<&- >&- 2>&-", "0 1 2")):
+            program = f"for n in {numbers}; do [ -e /proc/self/fd/$n ] && exit 1; done; exit 0"
+            self.assertEqual(self.ended(streams, *run_arguments("/bin/sh", "-c", program)).returncode, 0, streams)
+
+    def test_lines_that_nobody_hears_change_nothing(self):
+        conflict = {"XLA_CLIENT_MEM_FRACTION": "0.5", "CUPOOL_LIMIT": "1GiB"}
+        self.assertIn("conflicts", self.ended("", *run_arguments("/bin/sh", "-c", "exit 3"), **conflict).stderr)
+        for streams in ("2>&-", "2> /dev/full"):
+            self.assertEqual(self.ended(streams, *run_arguments("/bin/sh", "-c", "exit 3"), **conflict).returncode, 3, streams)
+            self.assertEqual(self.ended(streams, *run_arguments("no-such-command-anywhere")).returncode, 127, streams)
+
+    def test_output_that_cannot_be_written_is_one_line(self):
+        dry_run = [*run_arguments("true")[:2], "--dry-run", *run_arguments("true")[2:]]
+        for code, command in ((125, dry_run), (125, [support.CUPOOL, "run", "--help"]), (1, [support.CUPOOL, "explain"]), (1, [support.CUPOOL, "doctor"]),
+                              (1, [support.CUPOOL, "doctor", "--json"]), (1, [support.CUPOOL, "--help"])):
+            for streams, words in ((">&-", "Bad file descriptor"), ("> /dev/full", "No space left")):
+                with self.subTest(command=command[1:], streams=streams):
+                    result = self.ended(streams, *command)
+                    self.assertEqual((result.returncode, len(result.stderr.splitlines())), (code, 1), result.stderr)
+                    self.assertIn(words, result.stderr)
+                    self.assertEqual(self.ended(f"{streams} 2>&-", *command).returncode, code)
+
+
 class OwnFailures(unittest.TestCase):
     def failure(self, code: int, *arguments: object, **options) -> str:
         result = cupool("run", "--library", support.PRELOAD, *arguments, **options)

@@ -174,6 +174,18 @@ TEST_CASE("after a wait a thread keeps its small blocks") {
   CHECK(untold_allocations(rig) == 1);  // by itself
 }
 
+TEST_CASE("after a wait the live page says what has become free, in how many pieces") {
+  Rig rig(GENERATE(RigOptions{}, paged_options()));
+  const CUdeviceptr block = rig.allocate(16 * kMiB);
+  rig.allocate(kMiB);
+  rig.free(block);
+  tell_of_wait(rig);
+  REQUIRE(now(rig.counters().deferred_bytes) == 0);
+  const observe::LiveFragmentation& live = rig.live().fragmentation;
+  CHECK(live.free_bytes == now(rig.counters().reserved_bytes) - kMiB);
+  CHECK(live.largest_free_bytes >= 16 * kMiB);
+}
+
 TEST_CASE("little is not worth an event after a wait") {
   Rig rig;
   rig.free(rig.allocate(kMiB));
