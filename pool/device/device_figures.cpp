@@ -26,6 +26,9 @@ std::atomic<std::uint64_t>& outside_of(observe::LiveOutside& outside, OutsideKin
   return outside.host;
 }
 
+/// In the streams' lanes, for what is told often: pages lie in larger ones, and small ones would cost more than they tell.
+constexpr std::uint64_t kLargeHole_bytes = kMiB;
+
 /// Of both of a context's allocators.
 HeapFigures figures_of(const ContextPool& home, DeviceState& device) CUPOOL_REQUIRES(device.lock) {
   HeapFigures sum = home.natives.figures(device);
@@ -50,8 +53,19 @@ HeapFigures DevicePool::figures() {
   return sum;
 }
 
-void DevicePool::publish_figures() {
-  const HeapFigures now = figures();
+HeapFigures DevicePool::figures_of_all_lanes(std::uint64_t least_bytes) {
+  HeapFigures sum;
+  for (const auto& home : homes_) {
+    if (home->context == nullptr) continue;
+    sum.add(home->natives.figures(device_));
+    if (home->pooled != nullptr) sum.add(home->pooled->figures_of_all_lanes(device_, least_bytes));
+  }
+  return sum;
+}
+
+void DevicePool::publish_figures() { publish(figures_of_all_lanes(kLargeHole_bytes)); }
+
+void DevicePool::publish(const HeapFigures& now) {
   observe::LiveFragmentation& live = device_.live.fragmentation;
   live.free_bytes.store(now.free_bytes + kept_bytes_, std::memory_order_relaxed);
   live.largest_free_bytes.store(now.largest_free_bytes, std::memory_order_relaxed);
@@ -68,7 +82,7 @@ void DevicePool::sample_peak() {
 /// Precondition: the magazines are closed, but for those that nobody can close.
 void DevicePool::note_peak() {
   peak_is_new_ = false;
-  const HeapFigures now = figures();
+  const HeapFigures now = figures_of_all_lanes(kLargeHole_bytes);
   observe::LiveFragmentation& live = device_.live.fragmentation;
   const observe::Counters& counters = device_.counters();
   const auto copy = [](std::atomic<std::uint64_t>& to, std::uint64_t value) { to.store(value, std::memory_order_relaxed); };

@@ -347,7 +347,9 @@ class DevicePool {
 
   // device_figures.cpp
   HeapFigures figures() CUPOOL_REQUIRES(device_.lock);
+  HeapFigures figures_of_all_lanes(std::uint64_t least_bytes) CUPOOL_REQUIRES(device_.lock);
   void publish_figures() CUPOOL_REQUIRES(device_.lock);
+  void publish(const HeapFigures& now) CUPOOL_REQUIRES(device_.lock);
   void sample_peak() CUPOOL_REQUIRES(device_.lock);
   void note_peak() CUPOOL_REQUIRES(device_.lock);
   Error fail(std::uint64_t requested_bytes, const char* api, const ContextPool* home, Error refusal) CUPOOL_REQUIRES(device_.lock);

@@ -44,6 +44,15 @@ HeapFigures SegmentHeap::figures(DeviceState&) const {
   return {heap_.region_bytes(), heap_.free_bytes(), largest, heap_.wholly_free_bytes(), heap_.inactive_split_bytes(), largest};
 }
 
+HeapFigures SegmentHeap::figures_of_all_lanes(DeviceState& device, std::uint64_t least_bytes) const {
+  HeapFigures figures = this->figures(device);
+  figures.wholly_free_bytes = heap_.blockless_bytes();
+  figures.inactive_split_bytes = figures.free_bytes - figures.wholly_free_bytes;
+  heap_.for_each_lane_run(least_bytes, [&](const Extent&, std::uint64_t bytes) { figures.largest_free_bytes = std::max(figures.largest_free_bytes, bytes); });
+  figures.largest_free_remapped_bytes = figures.largest_free_bytes;
+  return figures;
+}
+
 HeapFigures SegmentHeap::figures_without_deferred(DeviceState& device) const {
   HeapFigures figures = this->figures(device);
   const heap::ExtentHeap::Projection projection = heap_.project_deferred_free();

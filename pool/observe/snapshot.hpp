@@ -39,7 +39,7 @@ enum class HandleState : std::uint8_t { empty, used, pinned, moving, lost };
 struct HandleRow {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t free_bytes = 0;  ///< of it; what streams keep for themselves is free too, but does not move
+  std::uint64_t free_bytes = 0;  ///< of it; what streams keep for themselves is free too: who needs it gets it
   HandleState state = HandleState::used;
 };
 
