@@ -108,7 +108,7 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
   close_magazines();
   if (policy_ == config::Policy::async && may_call_driver()) trim_idle(0);  // what is idle still lies between live blocks
   OomRecord oom;
-  if (may_call_driver()) oom.evidence.driver_free_bytes = sample_driver_free();
+  if (may_call_driver() && (home != nullptr || is_current())) oom.evidence.driver_free_bytes = sample_driver_free();
   oom.time_unix_ns = unix_now_ns();
   oom.device = device_.ordinal;
   oom.api = api;
@@ -205,6 +205,7 @@ void DevicePool::book_outside(OutsideKind kind, std::int64_t bytes) {
   std::atomic<std::uint64_t>& gauge = outside_of(device_.live.outside, kind);
   gauge.store(gauge.load(std::memory_order_relaxed) + static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
   if (counts_against_limit(kind)) device_.counters().outside_bytes.add(bytes);
+  if (bytes > 0 && kind != OutsideKind::host) sample_first(false);
 }
 
 void DevicePool::refund_outside(OutsideKind kind, std::uint64_t bytes) {

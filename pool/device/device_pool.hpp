@@ -340,6 +340,9 @@ class DevicePool {
   void preallocate(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   /// Asks the driver (the caller's current context is on this device) and publishes; nullopt when it does not say.
   std::optional<std::uint64_t> sample_driver_free() CUPOOL_REQUIRES(device_.lock);
+  bool is_current() CUPOOL_REQUIRES(device_.lock);
+  /// The same once, for the ledger, where nothing else asks. Not while something captures.
+  void sample_first(bool is_of_device) CUPOOL_REQUIRES(device_.lock);
 
   // device_contexts.cpp
   std::unique_ptr<DeviceAllocator> make_heap() CUPOOL_REQUIRES(device_.lock);
@@ -386,6 +389,7 @@ class DevicePool {
   std::uint64_t kept_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< small blocks that are nobody's, in magazines and depots
   std::uint32_t climbing_ CUPOOL_GUARDED_BY(device_.lock) = 0;    ///< threads for which memory is short, or that give back what is idle: nothing is kept meanwhile
   bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way
+  bool has_asked_ CUPOOL_GUARDED_BY(device_.lock) = false;      ///< the driver what it has free, for the ledger
   bool preallocating_ CUPOOL_GUARDED_BY(device_.lock) = false;  ///< on its way: the others wait for it
   const ContextPool* preallocated_for_ CUPOOL_GUARDED_BY(device_.lock) = nullptr;  ///< it dies with this one, and is taken again
 };
