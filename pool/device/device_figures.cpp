@@ -101,6 +101,14 @@ std::uint64_t DevicePool::held_outside_bytes() const {
          outside.driver_pools.load(std::memory_order_relaxed) + outside.managed.load(std::memory_order_relaxed);
 }
 
+/// Of what waits for the GPU: what stream-ordered calls freed, or blocks of memory pools. CUPOOL_FREE does not change how long that waits.
+std::uint64_t DevicePool::deferred_in_order_bytes() {
+  std::uint64_t bytes = 0;
+  deferred_.for_each([&bytes](const heap::Extent& extent) { bytes += (extent.flags & kUsedAgainFlag) != 0 || mempool_of(extent) != 0 ? extent.bytes : 0; });
+  for (const auto& home : homes_) bytes += home->streams.deferred_bytes();
+  return bytes;
+}
+
 /// Books a failed allocation; out of memory with the evidence for its cause. Returns what the program is told.
 Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const ContextPool* home, Error refusal) {
   device_.counters().failed_allocations.add();
@@ -140,6 +148,13 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
   evidence.own_outside_bytes = held_outside_bytes();
   evidence.limit_bytes = device_.limit.limit_bytes();
   evidence.held_bytes = device_.limit.held_bytes();
+  evidence.capturing = capturing();
+  evidence.holes_known = policy_ != config::Policy::async;
+  evidence.deferred_in_order_bytes = deferred_in_order_bytes();
+  if (evidence.driver_free_bytes) {
+    const std::uint64_t known_bytes = *evidence.driver_free_bytes + evidence.held_bytes + device_.live.outside.managed.load(std::memory_order_relaxed);
+    evidence.unattributed_bytes = device_.total_bytes - std::min(known_bytes, device_.total_bytes);
+  }
   device_.timeline.record({ticks(), evidence.driver_free_bytes.value_or(0), evidence.request_bytes, requested_bytes, 0, 0, observe::EventKind::oom, 0});
   device_.services.ooms.add(std::move(oom));
   publish_figures();

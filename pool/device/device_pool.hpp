@@ -359,6 +359,7 @@ class DevicePool {
   /// What the driver would have said first, where nobody has asked it: an error of the context. Calls it, without the lock.
   Error reason_of_refusal(Error refusal) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t held_outside_bytes() const;
+  std::uint64_t deferred_in_order_bytes() CUPOOL_REQUIRES(device_.lock);
   bool make_way(std::uint64_t bytes) CUPOOL_EXCLUDES(device_.lock);
 
   DeviceState device_;
@@ -388,8 +389,8 @@ class DevicePool {
   std::vector<std::unique_ptr<Magazine>> magazines_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint64_t kept_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< small blocks that are nobody's, in magazines and depots
   std::uint32_t climbing_ CUPOOL_GUARDED_BY(device_.lock) = 0;    ///< threads for which memory is short, or that give back what is idle: nothing is kept meanwhile
-  bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way
   bool has_asked_ CUPOOL_GUARDED_BY(device_.lock) = false;      ///< the driver what it has free, for the ledger
+  bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way
   bool preallocating_ CUPOOL_GUARDED_BY(device_.lock) = false;  ///< on its way: the others wait for it
   const ContextPool* preallocated_for_ CUPOOL_GUARDED_BY(device_.lock) = nullptr;  ///< it dies with this one, and is taken again
 };

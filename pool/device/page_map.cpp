@@ -103,6 +103,23 @@ void PageHeap::append_map(DeviceState&, const TickConverter& time, observe::Devi
   append_pages(out.pages, Lanes::everybodys);
 }
 
+/// Free, in whole pages of the smallest size that may move: of handles of whichever size.
+std::uint64_t PageHeap::whole_page_bytes() const {
+  const std::uint64_t page_bytes = memory_->granularity_bytes();
+  std::uint64_t bytes = 0;
+  heap_.for_each_region([&](const Region& region) {
+    heap_.for_each_extent(region, [&](const Extent& extent) {
+      if (extent.state != ExtentState::free) return;
+      bytes += whole_pages(extent.address, extent.bytes, page_bytes);
+      if (pinned_handles_ == 0) return;
+      const std::uint64_t end = extent.address + extent.bytes;
+      for (std::uint64_t page = align_up(extent.address, page_bytes); page + page_bytes <= end; page += page_bytes)
+        if (table_of(extent).at(page).is_pinned) bytes -= page_bytes;
+    });
+  });
+  return bytes;
+}
+
 void PageHeap::add_evidence(DeviceState&, observe::OomEvidence& evidence) const {
   observe::PageMap map;
   append_pages(map, Lanes::apart);
@@ -116,6 +133,7 @@ void PageHeap::add_evidence(DeviceState&, observe::OomEvidence& evidence) const 
     else largest_bytes = std::max(largest_bytes, row.bytes);
   }
   evidence.can_remap = true;
+  evidence.whole_page_bytes = evidence.whole_page_bytes.value_or(0) + whole_page_bytes() + loose_bytes_;
   evidence.page_bytes = map.page_bytes;
   evidence.stranded_bytes = evidence.stranded_bytes.value_or(0) + stranded_bytes;
   evidence.pinned_free_bytes = evidence.pinned_free_bytes.value_or(0) + pinned_bytes;

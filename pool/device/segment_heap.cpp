@@ -239,6 +239,21 @@ void SegmentHeap::append_map(DeviceState&, const TickConverter& time, observe::D
   });
 }
 
+/// What pages, or one large region, would have made of the holes as they lie.
+void SegmentHeap::add_evidence(DeviceState&, observe::OomEvidence& evidence) const {
+  std::uint64_t whole_page_bytes = 0;
+  std::uint64_t edge_bytes = 0;
+  heap_.for_each_region([&](const Region& region) {
+    heap_.for_each_extent(region, [&](const Extent& extent) {
+      if (extent.state != heap::ExtentState::free) return;
+      whole_page_bytes += whole_pages(extent.address, extent.bytes, kRegionGranularity_bytes);
+      if (extent.previous == nullptr || extent.next == nullptr) edge_bytes += extent.bytes;
+    });
+  });
+  evidence.whole_page_bytes = evidence.whole_page_bytes.value_or(0) + whole_page_bytes;
+  evidence.region_edge_bytes = evidence.region_edge_bytes.value_or(0) + edge_bytes;
+}
+
 std::string SegmentHeap::check(DeviceState& device) const {
   std::string broken = heap_.check();
   heap_.for_each_region([&](const Region& region) {

@@ -151,6 +151,12 @@ struct OomEvidence {
   std::optional<std::uint64_t> stranding_handle_bytes = {};  ///< the largest handle with stranded bytes that is not pinned
   std::optional<std::uint64_t> page_bytes = {};         ///< the smallest handle that the device has
   bool pages_available = false;                    ///< CUPOOL_BACKING=pages would let the pool remap on this device
+  bool capturing = false;                          ///< some stream of the process did: nothing could be waited for
+  bool holes_known = true;                         ///< false: what is free lies in the driver's own pool, which does not say where (LF is no figure then)
+  std::optional<std::uint64_t> deferred_in_order_bytes = {};  ///< of PEND, what stream-ordered calls freed: they wait for nothing under any setting
+  std::optional<std::uint64_t> whole_page_bytes = {};   ///< free, in whole pages of the smallest size: what could move if every handle were one page
+  std::optional<std::uint64_t> region_edge_bytes = {};  ///< segments: free at the ends of regions: what would lie side by side if all were one region
+  std::optional<std::uint64_t> unattributed_bytes = {}; ///< T less F, held and managed memory: contexts, the driver's own rounding, other processes
 };
 
 struct OomRecord {

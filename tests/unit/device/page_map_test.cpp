@@ -241,6 +241,12 @@ TEST_CASE("out of memory on pages: what lies beside live blocks is the cause, an
   CHECK(evidence.largest_free_remapped_bytes == kMiB + kMiB / 2);
   CHECK(evidence.stranding_handle_bytes == 2 * kMiB);
   CHECK(evidence.page_bytes == 2 * kMiB);
+  CHECK(evidence.whole_page_bytes == 0);  // a live block is on every page
+  CHECK_FALSE(evidence.region_edge_bytes);
+  CHECK_FALSE(evidence.capturing);
+  CHECK(evidence.holes_known);
+  CHECK(evidence.deferred_in_order_bytes == 0);
+  CHECK(evidence.unattributed_bytes == 0);
   const observe::OomVerdict verdict = last_verdict(rig);
   CHECK(verdict.cause == observe::OomCause::external_fragmentation);
   CHECK(verdict.shortfall_bytes == 2 * kMiB + kMiB / 2);
@@ -261,6 +267,7 @@ TEST_CASE("out of memory on pages: pinned ones are told apart") {
   const observe::OomEvidence evidence = rig.snapshot().ooms.back().evidence;
   CHECK(evidence.stranded_bytes == 12 * kMiB);
   CHECK(evidence.pinned_free_bytes == 12 * kMiB);
+  CHECK(evidence.whole_page_bytes == 4 * kMiB);
   CHECK(evidence.releasable_bytes == 4 * kMiB);
   CHECK(evidence.stranding_handle_bytes == 0);
   const observe::OomVerdict verdict = last_verdict(rig);
@@ -269,4 +276,54 @@ TEST_CASE("out of memory on pages: pinned ones are told apart") {
   const auto names = [](const char* rule) { return [rule](const observe::Suggestion& one) { return one.rule_id == rule; }; };
   CHECK(std::any_of(verdict.suggestions.begin(), verdict.suggestions.end(), names("pinned_pages")));
   CHECK(std::none_of(verdict.suggestions.begin(), verdict.suggestions.end(), names("pinned_by")));
+}
+
+TEST_CASE("out of memory on pages: a large handle of which one page is in use has whole pages free, which smaller handles would move") {
+  RigOptions options = pages_of("16GiB");
+  options.pool.preallocate = config::parse_amount("8GiB");  // half of it in handles of 32 MiB and more
+  options.pool.limit.all = config::parse_amount("8GiB");
+  Rig rig(options);
+  std::vector<CUdeviceptr> going;
+  for (int i = 0; i < 256; ++i) {
+    going.push_back(rig.allocate(31 * kMiB));
+    rig.allocate(kMiB);
+  }
+  for (const CUdeviceptr address : going) rig.free(address);
+  REQUIRE(rig.try_allocate(7 * kGiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  const observe::OomEvidence evidence = rig.snapshot().ooms.back().evidence;
+  CHECK(evidence.releasable_bytes < 4 * kGiB);
+  CHECK(evidence.stranding_handle_bytes >= 32 * kMiB);
+  CHECK(evidence.pool_free_bytes == 256 * 31 * kMiB);
+  CHECK(evidence.whole_page_bytes == 256 * 30 * kMiB);  // a page of 2 MiB is in use in each 32
+}
+
+TEST_CASE("out of memory on segments: what pages, or one large region, would have made of the holes is in the evidence") {
+  Rig rig(device_of("64MiB"));
+  std::vector<CUdeviceptr> blocks;
+  while (true) {
+    const Result<CUdeviceptr> block = rig.try_allocate(5 * kMiB);
+    if (!block.ok()) break;
+    blocks.push_back(block.value());
+  }
+  REQUIRE(blocks.size() >= 10);
+  std::uint64_t free_bytes = 0;
+  for (std::size_t i = 0; i < blocks.size(); i += 2) rig.free(blocks[i]);
+  REQUIRE(rig.try_allocate(24 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  const observe::Snapshot snapshot = rig.snapshot();
+  const observe::OomEvidence& evidence = snapshot.ooms.back().evidence;
+  std::uint64_t page_bytes = 0;
+  std::uint64_t edge_bytes = 0;
+  const std::vector<observe::BlockRow>& rows = snapshot.devices.at(0).blocks;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].state != observe::BlockState::free) continue;
+    free_bytes += rows[i].bytes;
+    for (std::uint64_t page = align_up(rows[i].address, 2 * kMiB); page + 2 * kMiB <= rows[i].address + rows[i].bytes; page += 2 * kMiB) page_bytes += 2 * kMiB;
+    const bool is_first = i == 0 || rows[i - 1].region != rows[i].region;
+    const bool is_last = i + 1 == rows.size() || rows[i + 1].region != rows[i].region;
+    if (is_first || is_last) edge_bytes += rows[i].bytes;
+  }
+  CHECK(evidence.pool_free_bytes == free_bytes);
+  CHECK(evidence.whole_page_bytes == page_bytes);
+  CHECK(evidence.region_edge_bytes == edge_bytes);
+  CHECK(page_bytes != 0);
 }
