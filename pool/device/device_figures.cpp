@@ -28,6 +28,7 @@ std::atomic<std::uint64_t>& outside_of(observe::LiveOutside& outside, OutsideKin
 
 /// In the streams' lanes, for what is told often: pages lie in larger ones, and small ones would cost more than they tell.
 constexpr std::uint64_t kLargeHole_bytes = kMiB;
+constexpr std::uint64_t kLooksForPublication = 32;  ///< so many looks take as long as some 64 operations, and as often are the figures told
 
 /// Of both of a context's allocators.
 HeapFigures figures_of(const ContextPool& home, DeviceState& device) CUPOOL_REQUIRES(device.lock) {
@@ -44,6 +45,7 @@ void HeapFigures::add(const HeapFigures& other) {
   wholly_free_bytes += other.wholly_free_bytes;
   inactive_split_bytes += other.inactive_split_bytes;
   largest_free_remapped_bytes = std::max(largest_free_remapped_bytes, other.largest_free_remapped_bytes);
+  lane_looks += other.lane_looks;
 }
 
 HeapFigures DevicePool::figures() {
@@ -63,7 +65,16 @@ HeapFigures DevicePool::figures_of_all_lanes(std::uint64_t least_bytes) {
   return sum;
 }
 
-void DevicePool::publish_figures() { publish(figures_of_all_lanes(kLargeHole_bytes)); }
+/// Seldom where much lies in lanes: then the figures cost more than what they are told after.
+void DevicePool::publish_figures() {
+  if (publications_to_skip_ != 0) {
+    --publications_to_skip_;
+    return;
+  }
+  const HeapFigures now = figures_of_all_lanes(kLargeHole_bytes);
+  publications_to_skip_ = now.lane_looks / kLooksForPublication;
+  publish(now);
+}
 
 void DevicePool::publish(const HeapFigures& now) {
   observe::LiveFragmentation& live = device_.live.fragmentation;

@@ -375,6 +375,7 @@ class DevicePool {
   std::uint32_t movers_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< threads in the driver with memory that is on no list meanwhile
   std::uint64_t moves_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< how often one of them came back with more for all
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
+  std::uint64_t publications_to_skip_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of the figures in the live page
   std::uint32_t lane_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint32_t looks_owed_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< at the oldest epoch
   std::uint64_t ask_credit_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< in allocations

@@ -94,7 +94,7 @@ HeapFigures PageHeap::figures(DeviceState&) const {
 
 HeapFigures PageHeap::figures_of_all_lanes(DeviceState& device, std::uint64_t least_bytes) const {
   HeapFigures figures = this->figures(device);
-  heap_.for_each_lane_run(least_bytes, [&](const Extent& first, std::uint64_t bytes) {
+  figures.lane_looks = heap_.for_each_lane_run(least_bytes, [&](const Extent& first, std::uint64_t bytes) {
     const PageTable& table = table_of(first);
     figures.largest_free_bytes = std::max(figures.largest_free_bytes, bytes);
     figures.wholly_free_bytes += movable_bytes(table, first.address, bytes);

@@ -111,7 +111,8 @@ class ExtentHeap {
   template <class F> void for_each_region(F&& visit) const;
   /// visit(const Extent& first, bytes) for each run of neighbouring holes, as one lane would have it, in which a lane above 0 has a hole of
   /// `least_bytes`. O(holes of those lanes, from half of that on).
-  template <class F> void for_each_lane_run(std::uint64_t least_bytes, F&& visit) const;
+  /// Returns how many holes it looked at.
+  template <class F> std::uint64_t for_each_lane_run(std::uint64_t least_bytes, F&& visit) const;
   /// visit(const Extent&), in address order; free extents too.
   template <class F> void for_each_extent(const Region& region, F&& visit) const;
   /// The first broken invariant as a sentence, or an empty string. O(extents).
@@ -188,11 +189,13 @@ template <class F> void ExtentHeap::drain_lane(std::uint32_t lane, F&& on_extent
   }
 }
 
-template <class F> void ExtentHeap::for_each_lane_run(std::uint64_t least_bytes, F&& visit) const {
+template <class F> std::uint64_t ExtentHeap::for_each_lane_run(std::uint64_t least_bytes, F&& visit) const {
+  std::uint64_t looks = 0;
   const auto begins_search = [least_bytes](const Extent* hole) { return hole->lane != 0 && hole->bytes >= least_bytes; };
   for (const auto& lane : lanes_) {
     if (lane->bytes == 0 || lane->bytes < least_bytes) continue;
     lane->bins.any_of([&](const Extent* hole) {
+      ++looks;
       if (!begins_search(hole)) return hole->bytes < least_bytes / 2;  // bins go from large to small
       const Extent* first = hole;
       while (first->previous_is_free) {
@@ -205,6 +208,7 @@ template <class F> void ExtentHeap::for_each_lane_run(std::uint64_t least_bytes,
       return false;
     });
   }
+  return looks;
 }
 
 template <class F> void ExtentHeap::for_each_region(F&& visit) const {
