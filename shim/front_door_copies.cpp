@@ -76,17 +76,17 @@ CUresult run_linear(Process& own, CUdeviceptr to, CUcontext to_context, CUdevice
   return own.api.cuMemcpyPeerAsync(to, to_context, from, from_context, bytes, order.stream);
 }
 
-/// One side of a run of bytes, from `at` on.
-void set_source(CUDA_MEMCPY3D_PEER* shape, CUcontext context, CUdeviceptr address) {
+/// One side of a run of bytes. A null context: it is on the host. There too a context is named, the stream's: only with arrays is it said to be ignored.
+void set_source(CUDA_MEMCPY3D_PEER* shape, CUcontext context, CUdeviceptr address, const Order& order) {
   shape->srcMemoryType = context != nullptr ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-  shape->srcContext = context;
+  shape->srcContext = context != nullptr ? context : order.context;
   shape->srcDevice = address;
   shape->srcHost = reinterpret_cast<const void*>(address);
 }
 
-void set_destination(CUDA_MEMCPY3D_PEER* shape, CUcontext context, CUdeviceptr address) {
+void set_destination(CUDA_MEMCPY3D_PEER* shape, CUcontext context, CUdeviceptr address, const Order& order) {
   shape->dstMemoryType = context != nullptr ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-  shape->dstContext = context;
+  shape->dstContext = context != nullptr ? context : order.context;
   shape->dstDevice = address;
   shape->dstHost = reinterpret_cast<void*>(address);
 }
@@ -98,8 +98,8 @@ CUresult copy_run(Process& own, CUdeviceptr to, CUcontext to_context, CUdevicept
   CUresult result = CUDA_SUCCESS;
   for (std::size_t done = 0; done < bytes && result == CUDA_SUCCESS; done += kPiece_bytes) {
     CUDA_MEMCPY3D_PEER shape{};
-    set_source(&shape, from_context, from + done);
-    set_destination(&shape, to_context, to + done);
+    set_source(&shape, from_context, from + done, order);
+    set_destination(&shape, to_context, to + done, order);
     shape.WidthInBytes = shape.srcPitch = shape.dstPitch = std::min(bytes - done, kPiece_bytes);
     shape.Height = shape.Depth = shape.srcHeight = shape.dstHeight = 1;
     result = run(own, shape, order, waits);
@@ -149,10 +149,11 @@ CUDA_MEMCPY3D_PEER between_contexts(Process& own, const Shape& shape, const Orde
   peer.dstHeight = shape.dstY + shape.Height;
   peer.srcMemoryType = shape.srcMemoryType;
   peer.srcHost = shape.srcHost;
-  if (is_device_type(shape.srcMemoryType)) set_source(&peer, context_of(own, shape.srcDevice, order), shape.srcDevice);
+  peer.srcContext = peer.dstContext = order.context;
+  if (is_device_type(shape.srcMemoryType)) set_source(&peer, context_of(own, shape.srcDevice, order), shape.srcDevice, order);
   peer.dstMemoryType = shape.dstMemoryType;
   peer.dstHost = shape.dstHost;
-  if (is_device_type(shape.dstMemoryType)) set_destination(&peer, context_of(own, shape.dstDevice, order), shape.dstDevice);
+  if (is_device_type(shape.dstMemoryType)) set_destination(&peer, context_of(own, shape.dstDevice, order), shape.dstDevice, order);
   return peer;
 }
 

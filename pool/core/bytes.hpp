@@ -23,6 +23,13 @@ constexpr std::size_t align_down(std::size_t bytes, std::size_t alignment) { ret
 constexpr bool is_aligned(std::size_t bytes, std::size_t alignment) { return (bytes & (alignment - 1)) == 0; }
 constexpr bool add_overflows(std::size_t a, std::size_t b) { return a + b < a; }
 
+/// Bytes of the whole pages inside [address, address + bytes).
+constexpr std::size_t whole_pages(std::size_t address, std::size_t bytes, std::size_t page_bytes) {
+  const std::size_t first = align_up(address, page_bytes);
+  const std::size_t end = align_down(address + bytes, page_bytes);
+  return end > first ? end - first : 0;
+}
+
 /// A request rounded to whole blocks; 0 when the rounding would overflow.
 constexpr std::size_t round_request(std::size_t bytes) {
   return add_overflows(bytes, kBlockAlignment_bytes - 1) ? 0 : align_up(bytes, kBlockAlignment_bytes);

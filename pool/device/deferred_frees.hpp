@@ -111,6 +111,9 @@ class DeferredFrees {
   /// Batch::unpack for all of them.
   template <class F> void unpack(F&& on_empty);
 
+  /// visit(const Extent&) for each block that waits, but for those in parcels.
+  template <class F> void for_each(F&& visit) const;
+
   /// Does any block of `home` wait?
   bool holds(const ContextPool* home) const;
   /// The context of `home` died: its blocks leave every list.
@@ -149,6 +152,12 @@ template <class F> void Batch::unpack(F&& on_empty) {
 template <class F> void DeferredFrees::unpack(F&& on_empty) {
   batch_.unpack(on_empty);
   for (Epoch* epoch = head_; epoch != nullptr; epoch = epoch->next) epoch->batch.unpack(on_empty);
+}
+
+template <class F> void DeferredFrees::for_each(F&& visit) const {
+  for (const heap::Extent* extent = batch_.first; extent != nullptr; extent = extent->bin_next) visit(*extent);
+  for (const Epoch* epoch = head_; epoch != nullptr; epoch = epoch->next)
+    for (const heap::Extent* extent = epoch->batch.first; extent != nullptr; extent = extent->bin_next) visit(*extent);
 }
 
 }  // namespace cupool::device

@@ -69,6 +69,7 @@ struct HeapFigures {
   std::uint64_t wholly_free_bytes = 0;
   std::uint64_t inactive_split_bytes = 0;
   std::uint64_t largest_free_remapped_bytes = 0;  ///< equals largest_free_bytes where nothing can be remapped
+  std::uint64_t lane_looks = 0;                   ///< so many holes of lanes were looked at for this
 
   void add(const HeapFigures& other);
 };
@@ -122,6 +123,11 @@ class DeviceAllocator {
   /// where it alone keeps free memory apart.
   virtual std::uint64_t withheld_bytes(const heap::Extent& extent) const { return extent.bytes; }
   virtual HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
+  /// figures() with what streams keep for themselves as everybody's, which it is for a request that needs it: what reports show. Exact where
+  /// `least_bytes` is 1; else what is in smaller holes stays theirs.
+  virtual HeapFigures figures_of_all_lanes(DeviceState& device, [[maybe_unused]] std::uint64_t least_bytes) const CUPOOL_REQUIRES(device.lock) {
+    return figures(device);
+  }
   /// figures() if every deferred free had completed. O(blocks).
   virtual HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
   /// The context is gone: forgets every region, with `visitor.lost(extent)` for each block, and unbooks them.

@@ -26,6 +26,10 @@ std::atomic<std::uint64_t>& outside_of(observe::LiveOutside& outside, OutsideKin
   return outside.host;
 }
 
+/// In the streams' lanes, for what is told often: pages lie in larger ones, and small ones would cost more than they tell.
+constexpr std::uint64_t kLargeHole_bytes = kMiB;
+constexpr std::uint64_t kLooksForPublication = 32;  ///< so many looks take as long as some 64 operations, and as often are the figures told
+
 /// Of both of a context's allocators.
 HeapFigures figures_of(const ContextPool& home, DeviceState& device) CUPOOL_REQUIRES(device.lock) {
   HeapFigures sum = home.natives.figures(device);
@@ -41,6 +45,7 @@ void HeapFigures::add(const HeapFigures& other) {
   wholly_free_bytes += other.wholly_free_bytes;
   inactive_split_bytes += other.inactive_split_bytes;
   largest_free_remapped_bytes = std::max(largest_free_remapped_bytes, other.largest_free_remapped_bytes);
+  lane_looks += other.lane_looks;
 }
 
 HeapFigures DevicePool::figures() {
@@ -50,8 +55,28 @@ HeapFigures DevicePool::figures() {
   return sum;
 }
 
+HeapFigures DevicePool::figures_of_all_lanes(std::uint64_t least_bytes) {
+  HeapFigures sum;
+  for (const auto& home : homes_) {
+    if (home->context == nullptr) continue;
+    sum.add(home->natives.figures(device_));
+    if (home->pooled != nullptr) sum.add(home->pooled->figures_of_all_lanes(device_, least_bytes));
+  }
+  return sum;
+}
+
+/// Seldom where much lies in lanes: then the figures cost more than what they are told after.
 void DevicePool::publish_figures() {
-  const HeapFigures now = figures();
+  if (publications_to_skip_ != 0) {
+    --publications_to_skip_;
+    return;
+  }
+  const HeapFigures now = figures_of_all_lanes(kLargeHole_bytes);
+  publications_to_skip_ = now.lane_looks / kLooksForPublication;
+  publish(now);
+}
+
+void DevicePool::publish(const HeapFigures& now) {
   observe::LiveFragmentation& live = device_.live.fragmentation;
   live.free_bytes.store(now.free_bytes + kept_bytes_, std::memory_order_relaxed);
   live.largest_free_bytes.store(now.largest_free_bytes, std::memory_order_relaxed);
@@ -68,7 +93,7 @@ void DevicePool::sample_peak() {
 /// Precondition: the magazines are closed, but for those that nobody can close.
 void DevicePool::note_peak() {
   peak_is_new_ = false;
-  const HeapFigures now = figures();
+  const HeapFigures now = figures_of_all_lanes(kLargeHole_bytes);
   observe::LiveFragmentation& live = device_.live.fragmentation;
   const observe::Counters& counters = device_.counters();
   const auto copy = [](std::atomic<std::uint64_t>& to, std::uint64_t value) { to.store(value, std::memory_order_relaxed); };
@@ -87,6 +112,14 @@ std::uint64_t DevicePool::held_outside_bytes() const {
          outside.driver_pools.load(std::memory_order_relaxed) + outside.managed.load(std::memory_order_relaxed);
 }
 
+/// Of what waits for the GPU: what stream-ordered calls freed, or blocks of memory pools. CUPOOL_FREE does not change how long that waits.
+std::uint64_t DevicePool::deferred_in_order_bytes() {
+  std::uint64_t bytes = 0;
+  deferred_.for_each([&bytes](const heap::Extent& extent) { bytes += (extent.flags & kUsedAgainFlag) != 0 || mempool_of(extent) != 0 ? extent.bytes : 0; });
+  for (const auto& home : homes_) bytes += home->streams.deferred_bytes();
+  return bytes;
+}
+
 /// Books a failed allocation; out of memory with the evidence for its cause. `home` is null for memory outside the pool. Returns what the program is told.
 Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const ContextPool* home, Error refusal) {
   device_.counters().failed_allocations.add();
@@ -94,7 +127,7 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
   close_magazines();
   if (policy_ == config::Policy::async && may_call_driver()) trim_idle(0);  // what is idle still lies between live blocks
   OomRecord oom;
-  if (may_call_driver()) oom.evidence.driver_free_bytes = sample_driver_free();
+  if (may_call_driver() && (home != nullptr || is_current())) oom.evidence.driver_free_bytes = sample_driver_free();
   oom.time_unix_ns = unix_now_ns();
   oom.device = device_.ordinal;
   oom.api = api;
@@ -131,6 +164,13 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
   evidence.own_outside_bytes = held_outside_bytes();
   evidence.limit_bytes = device_.limit.limit_bytes();
   evidence.held_bytes = device_.limit.held_bytes();
+  evidence.capturing = capturing();
+  evidence.holes_known = policy_ != config::Policy::async;
+  evidence.deferred_in_order_bytes = deferred_in_order_bytes();
+  if (evidence.driver_free_bytes) {
+    const std::uint64_t known_bytes = *evidence.driver_free_bytes + evidence.held_bytes + device_.live.outside.managed.load(std::memory_order_relaxed);
+    evidence.unattributed_bytes = device_.total_bytes - std::min(known_bytes, device_.total_bytes);
+  }
   device_.timeline.record({ticks(), evidence.driver_free_bytes.value_or(0), evidence.request_bytes, requested_bytes, 0, 0, observe::EventKind::oom, 0});
   device_.services.ooms.add(std::move(oom));
   publish_figures();
@@ -201,7 +241,7 @@ void DevicePool::warn_of_refusal(const char* api) {
   const MutexLock lock(device_.lock);
   if (refusals_told_++ >= kMostTold || !may_call_driver()) return;
   close_magazines();
-  const std::optional<std::uint64_t> driver_free_bytes = sample_driver_free();
+  const std::optional<std::uint64_t> driver_free_bytes = is_current() ? sample_driver_free() : std::nullopt;
   const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes / kMiB) + " MiB"; };
   const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
   device_.services.warnings.add(std::string(api) + ": the driver has not enough memory on GPU " + std::to_string(device_.ordinal) + " for it (" +
@@ -214,6 +254,7 @@ void DevicePool::book_outside(OutsideKind kind, std::int64_t bytes) {
   std::atomic<std::uint64_t>& gauge = outside_of(device_.live.outside, kind);
   gauge.store(gauge.load(std::memory_order_relaxed) + static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
   if (counts_against_limit(kind)) device_.counters().outside_bytes.add(bytes);
+  if (bytes > 0 && kind != OutsideKind::host) sample_first(false);
 }
 
 void DevicePool::refund_outside(OutsideKind kind, std::uint64_t bytes) {

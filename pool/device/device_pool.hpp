@@ -3,6 +3,7 @@
 // device_pool.cpp has the hot paths, deferral.cpp what happens between a free and reuse (capture_wait.cpp: while something captures), ladder.cpp what happens on a miss,
 // device_contexts.cpp births and deaths, device_figures.cpp what a report is told.
 // Thread rule: thread-safe; one lock (DeviceState::lock), let go of around every driver call.
+// More than 400 lines: what one lock guards, declared in one place, by source file.
 #pragma once
 
 #include <cuda.h>
@@ -344,6 +345,9 @@ class DevicePool {
   void preallocate(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   /// Asks the driver (the caller's current context is on this device) and publishes; nullopt when it does not say.
   std::optional<std::uint64_t> sample_driver_free() CUPOOL_REQUIRES(device_.lock);
+  bool is_current() CUPOOL_REQUIRES(device_.lock);
+  /// The same once, for the ledger, where nothing else asks. Not while something captures.
+  void sample_first(bool is_of_device) CUPOOL_REQUIRES(device_.lock);
 
   // device_contexts.cpp
   std::unique_ptr<DeviceAllocator> make_heap() CUPOOL_REQUIRES(device_.lock);
@@ -351,13 +355,16 @@ class DevicePool {
 
   // device_figures.cpp
   HeapFigures figures() CUPOOL_REQUIRES(device_.lock);
+  HeapFigures figures_of_all_lanes(std::uint64_t least_bytes) CUPOOL_REQUIRES(device_.lock);
   void publish_figures() CUPOOL_REQUIRES(device_.lock);
+  void publish(const HeapFigures& now) CUPOOL_REQUIRES(device_.lock);
   void sample_peak() CUPOOL_REQUIRES(device_.lock);
   void note_peak() CUPOOL_REQUIRES(device_.lock);
   Error fail(std::uint64_t requested_bytes, const char* api, const ContextPool* home, Error refusal) CUPOOL_REQUIRES(device_.lock);
   /// What the driver would have said first, where nobody has asked it: an error of the context. Calls it, without the lock.
   Error reason_of_refusal(Error refusal) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t held_outside_bytes() const;
+  std::uint64_t deferred_in_order_bytes() CUPOOL_REQUIRES(device_.lock);
   bool make_way(std::uint64_t bytes) CUPOOL_EXCLUDES(device_.lock);
 
   DeviceState device_;
@@ -373,6 +380,7 @@ class DevicePool {
   std::uint32_t movers_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< threads in the driver with memory that is on no list meanwhile
   std::uint64_t moves_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< how often one of them came back with more for all
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
+  std::uint64_t publications_to_skip_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of the figures in the live page
   std::uint32_t lane_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint32_t refusals_told_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of calls whose need is not known
   std::atomic<std::uint64_t> surplus_seen_bytes_{0};  ///< not live when CUPOOL_RELEASE_THRESHOLD was last looked at after a wait
@@ -389,6 +397,7 @@ class DevicePool {
   std::vector<std::unique_ptr<Magazine>> magazines_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint64_t kept_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< small blocks that are nobody's, in magazines and depots
   std::uint32_t climbing_ CUPOOL_GUARDED_BY(device_.lock) = 0;    ///< threads for which memory is short, or that give back what is idle: nothing is kept meanwhile
+  bool has_asked_ CUPOOL_GUARDED_BY(device_.lock) = false;      ///< the driver what it has free, for the ledger
   bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way
   bool preallocating_ CUPOOL_GUARDED_BY(device_.lock) = false;  ///< on its way: the others wait for it
   const ContextPool* preallocated_for_ CUPOOL_GUARDED_BY(device_.lock) = nullptr;  ///< it dies with this one, and is taken again

@@ -49,6 +49,10 @@ observe::Fragmentation peak_of(const observe::LiveFragmentation& live) {
 }  // namespace
 
 void append_block(const heap::Extent& extent, std::uint32_t region, const TickConverter& time, observe::DeviceSnapshot& out) {
+  if (extent.state == heap::ExtentState::free && extent.previous_is_free) {  // of another lane: one hole to a request that needs it
+    out.blocks.back().bytes += extent.bytes;
+    return;
+  }
   const bool free = extent.state == heap::ExtentState::free || extent.state == heap::ExtentState::absent;  // the latter: on its way elsewhere
   const auto state = free ? observe::BlockState::free : is_counted_live(extent) ? observe::BlockState::live : observe::BlockState::deferred;
   out.blocks.push_back({extent.address, extent.bytes, free ? 0 : extent.requested_bytes, free ? 0 : time.unix_ns(extent.allocated_ticks), region, free ? 0 : extent.site, state});
@@ -72,7 +76,8 @@ bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
   if (!out.complete && !is_last_try) return false;
   const TickConverter time(device_.services.start, TickConverter::now());
   if (peak_is_new_) note_peak();
-  publish_figures();
+  const HeapFigures now = figures_of_all_lanes(1);  // every hole
+  publish(now);
   const observe::LiveDevice& live = device_.live;
   const observe::Counters& counters = device_.counters();
   out.ordinal = device_.ordinal;
@@ -90,7 +95,6 @@ bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
   if (!out.complete) finish_counting(out);
   for (std::size_t i = 0; i < kDriverCallCount; ++i)
     if (const std::uint64_t count = live.driver_calls[i].load(std::memory_order_relaxed)) out.driver_calls.push_back({kDriverCallNames[i], count});
-  const HeapFigures now = figures();
   out.now = {now.free_bytes, now.largest_free_bytes, now.largest_free_remapped_bytes, now.inactive_split_bytes,
              observe::counter_current(out, "live_bytes"), observe::counter_current(out, "requested_bytes"), observe::counter_current(out, "reserved_bytes")};
   out.at_peak = peak_of(live.fragmentation);

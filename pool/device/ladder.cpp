@@ -315,6 +315,7 @@ Result<CUdeviceptr> DevicePool::climb(Attempt& attempt, std::uint16_t thread) {
   if (attempt.request.bytes != 0) climbed = climb_rungs(attempt);
   if (climbed.ok() && climbed.value() != nullptr) {
     const CUdeviceptr address = book(climbed.value(), attempt.request, thread);
+    if (unpooled_) sample_first(true);  // else growth asks
     publish_figures();
     return address;
   }

@@ -65,6 +65,15 @@ std::uint64_t PageHeap::empty_bytes() const {
   return bytes;
 }
 
+/// Of the handles that lie wholly in these free bytes.
+std::uint64_t PageHeap::movable_bytes(const PageTable& table, std::uint64_t address, std::uint64_t bytes) const {
+  if (bytes < memory_->granularity_bytes()) return 0;
+  if (pinned_handles_ == 0) return table.bytes_inside(address, bytes);
+  std::uint64_t sum = 0;
+  table.for_each_inside(address, bytes, [&](const MappedHandle& handle) { sum += handle.is_pinned ? 0 : handle.bytes; });
+  return sum;
+}
+
 /// So much comes at once while memory is plenty: one call opens all of it. Nothing where free memory goes back above a threshold.
 std::uint64_t PageHeap::ahead_bytes(const DeviceState& device, const Supply& supply) const {
   if (device.services.options.release_threshold_bytes) return 0;
@@ -78,6 +87,20 @@ HeapFigures PageHeap::figures(DeviceState&) const {
   figures.free_bytes = heap_.free_bytes() + loose_bytes_ + moving_bytes();
   figures.largest_free_bytes = heap_.largest_free_bytes();
   figures.wholly_free_bytes = empty_bytes() + loose_bytes_;
+  figures.inactive_split_bytes = figures.free_bytes - figures.wholly_free_bytes;
+  figures.largest_free_remapped_bytes = std::max(figures.largest_free_bytes, figures.wholly_free_bytes);
+  return figures;
+}
+
+HeapFigures PageHeap::figures_of_all_lanes(DeviceState& device, std::uint64_t least_bytes) const {
+  HeapFigures figures = this->figures(device);
+  figures.lane_looks = heap_.for_each_lane_run(least_bytes, [&](const Extent& first, std::uint64_t bytes) {
+    const PageTable& table = table_of(first);
+    figures.largest_free_bytes = std::max(figures.largest_free_bytes, bytes);
+    figures.wholly_free_bytes += movable_bytes(table, first.address, bytes);
+    for (const Extent* hole = &first; hole != nullptr && hole->address < first.address + bytes; hole = hole->next)
+      if (hole->lane == 0) figures.wholly_free_bytes -= movable_bytes(table, hole->address, hole->bytes);
+  });
   figures.inactive_split_bytes = figures.free_bytes - figures.wholly_free_bytes;
   figures.largest_free_remapped_bytes = std::max(figures.largest_free_bytes, figures.wholly_free_bytes);
   return figures;

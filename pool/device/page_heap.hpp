@@ -47,6 +47,7 @@ class PageHeap final : public ExtentAllocator {
   Status share(DeviceState& device, int ordinal) CUPOOL_REQUIRES(device.lock) override;
   std::uint64_t withheld_bytes(const heap::Extent& extent) const override;
   HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
+  HeapFigures figures_of_all_lanes(DeviceState& device, std::uint64_t least_bytes) const CUPOOL_REQUIRES(device.lock) override;
   HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
   void bury(DeviceState& device) CUPOOL_REQUIRES(device.lock) override;
@@ -129,8 +130,12 @@ class PageHeap final : public ExtentAllocator {
   template <class F> void for_each_empty(F&& visit) const;
   bool unmap_all(const PageTable& table);
   std::uint64_t empty_bytes() const;
-  observe::HandleRow row_of(const MappedHandle& handle, const heap::Extent* first) const;
-  void append_pages(observe::PageMap& out) const;
+  std::uint64_t whole_page_bytes() const;
+  std::uint64_t movable_bytes(const PageTable& table, std::uint64_t address, std::uint64_t bytes) const;
+  /// What lies free in a stream's lane is everybody's for a request that needs it; whoever has failed has emptied them as far as he could.
+  enum class Lanes : std::uint8_t { everybodys, apart };
+  observe::HandleRow row_of(const MappedHandle& handle, const heap::Extent* first, Lanes lanes) const;
+  void append_pages(observe::PageMap& out, Lanes lanes) const;
   std::vector<Span> mapped_runs() const;
   void quarantine(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock);
   void expire(DeviceState& device, bool early) CUPOOL_REQUIRES(device.lock);

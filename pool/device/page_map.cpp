@@ -34,9 +34,8 @@ void count(std::vector<HandleTier>& tiers, const HandleRow& row) {
   if (row.state == HandleState::pinned) tier.pinned_bytes += row.bytes;
 }
 
-/// Of a handle that lies wholly in one extent without blocks.
+/// Of a handle that lies wholly in one extent that is no hole.
 HandleState state_in(const Extent& extent) {
-  if (extent.state == ExtentState::free) return extent.lane == 0 ? HandleState::empty : HandleState::used;
   if (extent.state != ExtentState::absent) return HandleState::used;
   return (extent.flags & kLostFlag) != 0 ? HandleState::lost : HandleState::moving;
 }
@@ -44,18 +43,22 @@ HandleState state_in(const Extent& extent) {
 }  // namespace
 
 /// `first`: the extent that holds the handle's first byte.
-HandleRow PageHeap::row_of(const MappedHandle& handle, const Extent* first) const {
+HandleRow PageHeap::row_of(const MappedHandle& handle, const Extent* first, Lanes lanes) const {
   HandleRow row{handle.address, handle.bytes, 0, HandleState::used};
+  bool is_hole = true;
   for (const Extent* extent = first; extent != nullptr && extent->address < handle.end(); extent = extent->next) {
-    if (extent->state != ExtentState::free && !is_moving(*extent)) continue;
+    const bool is_free = extent->state == ExtentState::free;
+    is_hole = is_hole && is_free && (extent->lane == 0 || lanes == Lanes::everybodys);
+    if (!is_free && !is_moving(*extent)) continue;
     row.free_bytes += std::min(extent->address + extent->bytes, handle.end()) - std::max(extent->address, handle.address);
   }
-  if (first->address + first->bytes >= handle.end()) row.state = state_in(*first);
+  if (is_hole) row.state = HandleState::empty;
+  else if (first->address + first->bytes >= handle.end() && first->state != ExtentState::free) row.state = state_in(*first);
   if (handle.is_pinned) row.state = HandleState::pinned;
   return row;
 }
 
-void PageHeap::append_pages(observe::PageMap& out) const {
+void PageHeap::append_pages(observe::PageMap& out, Lanes lanes) const {
   out.page_bytes = memory_->granularity_bytes();
   heap_.for_each_region([&](const Region& region) {
     observe::ReservationRow reservation{region.address, region.bytes, 0, 0};
@@ -68,7 +71,7 @@ void PageHeap::append_pages(observe::PageMap& out) const {
     const Extent* extent = region.first;
     paged(region).table.for_each([&](const MappedHandle& handle) {
       while (extent->address + extent->bytes <= handle.address) extent = extent->next;
-      out.handles.push_back(row_of(handle, extent));
+      out.handles.push_back(row_of(handle, extent, lanes));
       count(out.tiers, out.handles.back());
     });
   });
@@ -97,12 +100,29 @@ void PageHeap::append_map(DeviceState&, const TickConverter& time, observe::Devi
       append_block(extent, static_cast<std::uint32_t>(out.regions.size() - 1), time, out);
     });
   });
-  append_pages(out.pages);
+  append_pages(out.pages, Lanes::everybodys);
+}
+
+/// Free, in whole pages of the smallest size that may move: of handles of whichever size.
+std::uint64_t PageHeap::whole_page_bytes() const {
+  const std::uint64_t page_bytes = memory_->granularity_bytes();
+  std::uint64_t bytes = 0;
+  heap_.for_each_region([&](const Region& region) {
+    heap_.for_each_extent(region, [&](const Extent& extent) {
+      if (extent.state != ExtentState::free) return;
+      bytes += whole_pages(extent.address, extent.bytes, page_bytes);
+      if (pinned_handles_ == 0) return;
+      const std::uint64_t end = extent.address + extent.bytes;
+      for (std::uint64_t page = align_up(extent.address, page_bytes); page + page_bytes <= end; page += page_bytes)
+        if (table_of(extent).at(page).is_pinned) bytes -= page_bytes;
+    });
+  });
+  return bytes;
 }
 
 void PageHeap::add_evidence(DeviceState&, observe::OomEvidence& evidence) const {
   observe::PageMap map;
-  append_pages(map);
+  append_pages(map, Lanes::apart);
   std::uint64_t stranded_bytes = 0;
   std::uint64_t pinned_bytes = 0;
   std::uint64_t largest_bytes = 0;
@@ -113,6 +133,7 @@ void PageHeap::add_evidence(DeviceState&, observe::OomEvidence& evidence) const 
     else largest_bytes = std::max(largest_bytes, row.bytes);
   }
   evidence.can_remap = true;
+  evidence.whole_page_bytes = evidence.whole_page_bytes.value_or(0) + whole_page_bytes() + loose_bytes_;
   evidence.page_bytes = map.page_bytes;
   evidence.stranded_bytes = evidence.stranded_bytes.value_or(0) + stranded_bytes;
   evidence.pinned_free_bytes = evidence.pinned_free_bytes.value_or(0) + pinned_bytes;

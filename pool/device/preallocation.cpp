@@ -17,6 +17,22 @@ std::optional<std::uint64_t> DevicePool::sample_driver_free() {
   return free_bytes;
 }
 
+/// The calling thread's current context is of this device.
+bool DevicePool::is_current() {
+  const MutexUnlock unlocked(device_.lock);
+  CUdevice current = 0;
+  return device_.driver.cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device_.ordinal;
+}
+
+/// `is_of_device`: the calling thread's current context is known to be of this device; else it is asked for its own.
+void DevicePool::sample_first(bool is_of_device) {
+  const bool is_known = device_.live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0;
+  if (is_known || has_asked_ || capturing() || !may_call_driver()) return;
+  if (!is_of_device && !is_current()) return;
+  has_asked_ = true;
+  static_cast<void>(sample_driver_free());
+}
+
 void DevicePool::preallocate(ContextPool& home) {
   preallocated_ = true;
   preallocated_for_ = &home;

@@ -44,6 +44,15 @@ HeapFigures SegmentHeap::figures(DeviceState&) const {
   return {heap_.region_bytes(), heap_.free_bytes(), largest, heap_.wholly_free_bytes(), heap_.inactive_split_bytes(), largest};
 }
 
+HeapFigures SegmentHeap::figures_of_all_lanes(DeviceState& device, std::uint64_t least_bytes) const {
+  HeapFigures figures = this->figures(device);
+  figures.wholly_free_bytes = heap_.blockless_bytes();
+  figures.inactive_split_bytes = figures.free_bytes - figures.wholly_free_bytes;
+  figures.lane_looks = heap_.for_each_lane_run(least_bytes, [&](const Extent&, std::uint64_t bytes) { figures.largest_free_bytes = std::max(figures.largest_free_bytes, bytes); });
+  figures.largest_free_remapped_bytes = figures.largest_free_bytes;
+  return figures;
+}
+
 HeapFigures SegmentHeap::figures_without_deferred(DeviceState& device) const {
   HeapFigures figures = this->figures(device);
   const heap::ExtentHeap::Projection projection = heap_.project_deferred_free();
@@ -228,6 +237,21 @@ void SegmentHeap::append_map(DeviceState&, const TickConverter& time, observe::D
     out.regions.push_back({region.address, region.bytes, context});
     heap_.for_each_extent(region, [&](const Extent& extent) { append_block(extent, index, time, out); });
   });
+}
+
+/// What pages, or one large region, would have made of the holes as they lie.
+void SegmentHeap::add_evidence(DeviceState&, observe::OomEvidence& evidence) const {
+  std::uint64_t whole_page_bytes = 0;
+  std::uint64_t edge_bytes = 0;
+  heap_.for_each_region([&](const Region& region) {
+    heap_.for_each_extent(region, [&](const Extent& extent) {
+      if (extent.state != heap::ExtentState::free) return;
+      whole_page_bytes += whole_pages(extent.address, extent.bytes, kRegionGranularity_bytes);
+      if (extent.previous == nullptr || extent.next == nullptr) edge_bytes += extent.bytes;
+    });
+  });
+  evidence.whole_page_bytes = evidence.whole_page_bytes.value_or(0) + whole_page_bytes;
+  evidence.region_edge_bytes = evidence.region_edge_bytes.value_or(0) + edge_bytes;
 }
 
 std::string SegmentHeap::check(DeviceState& device) const {

@@ -62,6 +62,7 @@ void ExtentHeap::forget_region(Region* region) noexcept {
 void ExtentHeap::count(Region* region, std::int64_t free_bytes, std::uint32_t lane) noexcept {
   const auto bytes = static_cast<std::uint64_t>(free_bytes);  // modulo 2^64, as the sums are
   if (is_wholly_free(*region)) wholly_free_bytes_ -= region->bytes;
+  if (region->free_bytes == region->bytes) blockless_bytes_ -= region->bytes;
   free_bytes_ += bytes;
   region->free_bytes += bytes;
   if (lane != 0) {
@@ -69,6 +70,7 @@ void ExtentHeap::count(Region* region, std::int64_t free_bytes, std::uint32_t la
     lanes_[lane - 1]->bytes += bytes;
   }
   if (is_wholly_free(*region)) wholly_free_bytes_ += region->bytes;
+  if (region->free_bytes == region->bytes) blockless_bytes_ += region->bytes;
 }
 
 /// A hole lies between two blocks that were allocated at different times. The younger one will probably be freed first (lifetimes

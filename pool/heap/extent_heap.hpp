@@ -98,6 +98,7 @@ class ExtentHeap {
   static bool is_wholly_free(const Region& region) { return region.free_bytes == region.bytes && region.lane_bytes == 0; }
   std::uint64_t wholly_free_bytes() const { return wholly_free_bytes_; }      ///< Σ bytes of regions with nothing in them
   std::uint64_t inactive_split_bytes() const { return free_bytes_ - wholly_free_bytes_; }  ///< free, in regions that hold something
+  std::uint64_t blockless_bytes() const { return blockless_bytes_; }  ///< Σ bytes of regions with nothing but holes in them, of whichever lanes
   Region* first_region() const { return regions_.first(); }  ///< nullptr: none
   std::size_t region_count() const { return regions_.size(); }
   std::size_t extent_count() const { return arena_.in_use(); }
@@ -108,6 +109,10 @@ class ExtentHeap {
 
   /// visit(const Region&), in address order.
   template <class F> void for_each_region(F&& visit) const;
+  /// visit(const Extent& first, bytes) for each run of neighbouring holes, as one lane would have it, in which a lane above 0 has a hole of
+  /// `least_bytes`. O(holes of those lanes, from half of that on).
+  /// Returns how many holes it looked at.
+  template <class F> std::uint64_t for_each_lane_run(std::uint64_t least_bytes, F&& visit) const;
   /// visit(const Extent&), in address order; free extents too.
   template <class F> void for_each_extent(const Region& region, F&& visit) const;
   /// The first broken invariant as a sentence, or an empty string. O(extents).
@@ -116,7 +121,7 @@ class ExtentHeap {
  private:
   /// What check() adds up over the regions.
   struct Tally {
-    std::uint64_t regions, extents, region_bytes, free_bytes, wholly_free_bytes;
+    std::uint64_t regions, extents, region_bytes, free_bytes, wholly_free_bytes, blockless_bytes;
     std::vector<std::uint64_t> holes, lane_bytes;  ///< by lane
   };
   /// What one lane above 0 has.
@@ -153,6 +158,7 @@ class ExtentHeap {
   std::uint64_t region_bytes_ = 0;
   std::uint64_t free_bytes_ = 0;
   std::uint64_t wholly_free_bytes_ = 0;
+  std::uint64_t blockless_bytes_ = 0;
   std::uint64_t births_ = 0;
   ExtentArena arena_;
   RegionTable regions_;
@@ -181,6 +187,28 @@ template <class F> void ExtentHeap::drain_lane(std::uint32_t lane, F&& on_extent
     defer(hole);
     on_extent(hole);
   }
+}
+
+template <class F> std::uint64_t ExtentHeap::for_each_lane_run(std::uint64_t least_bytes, F&& visit) const {
+  std::uint64_t looks = 0;
+  const auto begins_search = [least_bytes](const Extent* hole) { return hole->lane != 0 && hole->bytes >= least_bytes; };
+  for (const auto& lane : lanes_) {
+    if (lane->bytes == 0 || lane->bytes < least_bytes) continue;
+    lane->bins.any_of([&](const Extent* hole) {
+      ++looks;
+      if (!begins_search(hole)) return hole->bytes < least_bytes / 2;  // bins go from large to small
+      const Extent* first = hole;
+      while (first->previous_is_free) {
+        first = first->previous;
+        if (begins_search(first)) return false;  // the run is, or will be, visited for that one
+      }
+      std::uint64_t bytes = first->bytes;
+      for (const Extent* last = first; last->next_is_free; last = last->next) bytes += last->next->bytes;
+      visit(static_cast<const Extent&>(*first), bytes);
+      return false;
+    });
+  }
+  return looks;
 }
 
 template <class F> void ExtentHeap::for_each_region(F&& visit) const {

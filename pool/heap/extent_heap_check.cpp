@@ -47,6 +47,7 @@ std::string ExtentHeap::check_region(const Region& region, Tally* tally) const {
   tally->region_bytes += region.bytes;
   tally->free_bytes += free_bytes;
   if (is_wholly_free(region)) tally->wholly_free_bytes += region.bytes;
+  if (free_bytes == region.bytes) tally->blockless_bytes += region.bytes;
   return pages(&region).check();
 }
 
@@ -87,6 +88,7 @@ std::string ExtentHeap::check() const {
   if (tally.region_bytes != region_bytes_) return "the heap's bytes are not the sum of its regions";
   if (tally.free_bytes != free_bytes_) return "the heap's free bytes are not the sum of its free extents";
   if (tally.wholly_free_bytes != wholly_free_bytes_) return "the wholly free bytes are not those of the regions with nothing in them";
+  if (tally.blockless_bytes != blockless_bytes_) return "the bytes without a block are not those of the regions with nothing but holes in them";
   for (std::uint32_t lane = 0; broken.empty() && lane <= lanes_.size(); ++lane) {
     broken = check_bins(lane == 0 ? bins_ : lanes_[lane - 1]->bins, lane, tally.holes[lane]);
     if (lane != 0 && tally.lane_bytes[lane] != lanes_[lane - 1]->bytes) return "a lane's bytes are not the sum of its holes";

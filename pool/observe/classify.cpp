@@ -77,7 +77,7 @@ class Case {
   std::optional<Bytes> remaining(OomCause cause) const {
     switch (cause) {
       case OomCause::impossible_request: return cap() == UINT64_MAX ? std::nullopt : std::optional(minus(request_, cap()));
-      case OomCause::limit: return missing_from_driver(0, e_.releasable_bytes);
+      case OomCause::limit: return has_limit() ? missing_from_driver(0, e_.releasable_bytes) : std::nullopt;
       case OomCause::driver_refused: return missing_from_driver(0, 0);
       case OomCause::deferred_free: return missing_from_driver(e_.largest_free_with_deferred_bytes, releasable_with_deferred_);
       case OomCause::external_fragmentation: return missing_from_driver(e_.pool_free_bytes, e_.can_remap ? e_.pool_free_bytes : e_.releasable_bytes);
@@ -96,7 +96,7 @@ class Case {
   Bytes largest_free() const { return std::max(e_.largest_free_bytes, e_.largest_free_remapped_bytes); }
   /// What one block could have had: a hole, or on pages all that moves, behind what driver and limit give.
   Bytes in_one_piece() const {
-    if (!e_.can_remap) return largest_free();
+    if (!e_.can_remap && e_.holes_known) return largest_free();
     const Bytes allowed = has_limit() ? minus(e_.limit_bytes, minus(e_.held_bytes, e_.releasable_bytes)) : UINT64_MAX;
     return std::max(largest_free(), std::min(plus(driver_free(), e_.releasable_bytes), allowed));
   }
@@ -142,7 +142,7 @@ class Case {
   }
   Truth fragmented(Bytes pool_free) const {
     if (pool_free < request_ || largest_free() >= request_) return Truth::no;
-    return opposite(driver_gives(e_.releasable_bytes));
+    return both(opposite(driver_gives(e_.releasable_bytes)), e_.holes_known ? Truth::yes : Truth::unknown);
   }
 
   /// Bytes missing when everything free were one piece and nothing waited for the GPU; under the limit too.
@@ -173,6 +173,7 @@ std::vector<std::string> missing_inputs(const OomEvidence& e) {
   if (e.device_total_bytes == 0) names.emplace_back("device_total_bytes");
   if (!e.driver_free_bytes) names.emplace_back("driver_free_bytes");
   if (!e.other_process_bytes) names.emplace_back("other_process_bytes");
+  if (!e.holes_known) names.emplace_back("largest_free_bytes");
   if (e.deferred_bytes > 0 && !e.releasable_with_deferred_bytes) names.emplace_back("releasable_with_deferred_bytes");
   return names;
 }

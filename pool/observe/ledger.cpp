@@ -72,7 +72,9 @@ Ledger ledger_of(const DeviceSnapshot& device) {
   divider.take("outside_managed", device.outside.managed);
   ledger.others_known = device.other_process_bytes.has_value();
   if (ledger.others_known) divider.take("other_processes", *device.other_process_bytes);
-  divider.take("unattributed", divider.left());
+  // What the driver has left is somewhere in the rest, when nobody has asked it: then that is not known to be in use.
+  divider.take("unattributed", ledger.driver_free_known ? divider.left() : 0);
+  if (!ledger.driver_free_known) divider.take("unknown", divider.left());
   return ledger;
 }
 

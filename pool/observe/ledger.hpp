@@ -1,7 +1,8 @@
 // The ledger: who holds a device's memory. Its parts sum to total_bytes, whatever the inputs are.
 //
 // Pure. What we know exactly comes first, samples and estimates after it; each part takes at most what is left, and
-// what nobody claims is `unattributed` (contexts, and other processes where NVML is absent).
+// what nobody claims is `unattributed` (contexts, the driver's own rounding, and other processes where NVML is absent), or `unknown` where the
+// driver was never asked what it has free.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ struct LedgerPart {
 };
 
 struct Ledger {
-  std::vector<LedgerPart> parts;  ///< in the order in which they were taken; `unattributed` last
+  std::vector<LedgerPart> parts;  ///< in the order in which they were taken; `unattributed` last, or behind it `unknown`
   bool clamped = false;           ///< some part of the pool or of the program claimed more than the device has left
   bool driver_free_stale = false; ///< the last sample of the driver's free bytes did not fit any more
   bool driver_free_known = false; ///< there is a part `driver_free`

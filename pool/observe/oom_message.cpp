@@ -5,6 +5,7 @@
 #include "pool/core/bytes.hpp"
 #include "pool/observe/ledger.hpp"
 #include "pool/observe/report.hpp"
+#include "pool/observe/suggestions.hpp"
 
 namespace cupool::observe {
 
@@ -49,25 +50,29 @@ std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
     case OomCause::driver_refused: return "the driver refused though enough was free";
     case OomCause::deferred_free: return "short by " + bytes + " until the GPU finishes with memory that was freed";
     case OomCause::external_fragmentation:
+      if (!e.holes_known) return "enough is idle in the driver's own pool but in pieces: what goes back to the device is short by " + bytes;
       if (e.is_outside_pool) return "the pool has enough that is free, but beside other blocks: what could go back to the driver is short by " + bytes;
       if (e.can_remap) return "enough is free but in pages that hold something else: what can move is short by " + bytes;
       return "enough is free but in pieces: the largest hole is short by " + bytes;
     case OomCause::other_process: return "short by " + bytes + ", which other processes hold";
     case OomCause::non_pool_memory: return "short by " + bytes + ", which this process holds outside the pool";
-    case OomCause::true_exhaustion: return "short by " + bytes + " even fully defragmented";
+    case OomCause::true_exhaustion:
+      if (others_may_hold(e, verdict)) return "short by " + bytes + " even fully defragmented, unless other processes hold it";
+      return "short by " + bytes + " even fully defragmented";
   }
   return {};
 }
 
 std::string holds_line(const DeviceSnapshot& device, const OomEvidence& e) {
   return "pool: " + human(device.now.live_bytes) + " live in " + std::to_string(counter_current(device, "live_blocks")) + " blocks, " +
-         human(e.pool_free_bytes) + " free (" + (e.is_outside_pool ? "of which may go back " : "largest hole ") + human(e.largest_free_bytes) + "), " +
-         human(e.deferred_bytes) + " waiting for the GPU";
+         human(e.pool_free_bytes) + " free (" + (e.is_outside_pool ? "of which may go back " : "largest hole ") +
+         (e.holes_known ? human(e.largest_free_bytes) : std::string("unknown")) + "), " + human(e.deferred_bytes) + " waiting for the GPU";
 }
 
 std::string elsewhere_line(const OomEvidence& e) {
   std::string text = "driver free " + (e.driver_free_bytes ? human(*e.driver_free_bytes) : std::string("unknown"));
   text += ", other processes " + (e.other_process_bytes ? human(*e.other_process_bytes) : std::string("unknown"));
+  if (!e.other_process_bytes && e.unattributed_bytes.value_or(0) != 0) text += " (with contexts and the driver's rounding " + human(*e.unattributed_bytes) + ")";
   text += ", this process outside the pool " + human(e.own_outside_bytes);
   if (e.limit_bytes > 0) text += ", limit " + human(e.limit_bytes) + " of which held " + human(e.held_bytes);
   return text;

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "pool/core/clock.hpp"
 #include "pool/observe/address_map.hpp"
 #include "pool/observe/ledger.hpp"
 #include "pool/observe/report_sections.hpp"
@@ -83,6 +84,15 @@ void write_fragmentation(JsonWriter& json, const DeviceSnapshot& device) {
   json.end_object();
 }
 
+/// What others took or gave back since then is not in the ledger; what this process did is.
+void warn_of_age(const DeviceSnapshot& device, const std::string& where, Findings& findings) {
+  constexpr std::uint64_t kOld_ns = 60'000'000'000;
+  const std::uint64_t now_ns = unix_now_ns();
+  const std::uint64_t age_ns = now_ns - std::min(device.driver_free_unix_ns, now_ns);
+  if (device.driver_free_unix_ns == 0 || age_ns < kOld_ns) return;
+  findings.warnings.push_back(where + "the driver was asked for its free bytes " + std::to_string(age_ns / 1'000'000'000) + " s before; unattributed is as of then");
+}
+
 void write_ledger(JsonWriter& json, const DeviceSnapshot& device, Findings& findings) {
   const Ledger ledger = ledger_of(device);
   json.begin_object("ledger");
@@ -91,8 +101,9 @@ void write_ledger(JsonWriter& json, const DeviceSnapshot& device, Findings& find
   const std::string where = "devices: ledger of device " + std::to_string(device.ordinal) + ": ";
   if (ledger.clamped) findings.warnings.push_back(where + "the parts claimed more than total_bytes and were cut");
   if (ledger.driver_free_stale) findings.warnings.push_back(where + "the driver's free bytes were sampled before the pool grew; driver_free is an upper bound");
-  if (!ledger.driver_free_known) findings.warnings.push_back(where + "the driver was never asked for its free bytes; they are in unattributed");
-  if (!ledger.others_known) findings.warnings.push_back(where + "other processes and contexts are in unattributed (no NVML)");
+  if (ledger.driver_free_known) warn_of_age(device, where, findings);
+  if (!ledger.driver_free_known) findings.warnings.push_back(where + "the driver was never asked for its free bytes; they are in unknown, with what other processes and contexts hold");
+  else if (!ledger.others_known) findings.warnings.push_back(where + "other processes and contexts are in unattributed (no NVML)");
 }
 
 void write_histogram(JsonWriter& json, const DeviceSnapshot& device) {

@@ -33,6 +33,12 @@ void write_evidence(JsonWriter& json, const OomEvidence& e) {
   json.member("pinned_free_bytes", e.pinned_free_bytes);
   json.member("stranding_handle_bytes", e.stranding_handle_bytes);
   json.member("page_bytes", e.page_bytes);
+  json.member("capturing", e.capturing);
+  json.member("holes_known", e.holes_known);
+  json.member("deferred_in_order_bytes", e.deferred_in_order_bytes);
+  json.member("whole_page_bytes", e.whole_page_bytes);
+  json.member("region_edge_bytes", e.region_edge_bytes);
+  json.member("unattributed_bytes", e.unattributed_bytes);
   json.end_object();
 }
 

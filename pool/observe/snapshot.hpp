@@ -39,7 +39,7 @@ enum class HandleState : std::uint8_t { empty, used, pinned, moving, lost };
 struct HandleRow {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t free_bytes = 0;  ///< of it; what streams keep for themselves is free too, but does not move
+  std::uint64_t free_bytes = 0;  ///< of it; what streams keep for themselves is free too: who needs it gets it
   HandleState state = HandleState::used;
 };
 
@@ -152,6 +152,12 @@ struct OomEvidence {
   std::optional<std::uint64_t> page_bytes = {};         ///< the smallest handle that the device has
   bool pages_available = false;                    ///< CUPOOL_BACKING=pages would let the pool remap on this device
   bool is_outside_pool = false;                    ///< the driver was asked, not the pool: no hole serves it, and LF is what would go back (REL)
+  bool capturing = false;                          ///< some stream of the process did: nothing could be waited for
+  bool holes_known = true;                         ///< false: what is free lies in the driver's own pool, which does not say where (LF is no figure then)
+  std::optional<std::uint64_t> deferred_in_order_bytes = {};  ///< of PEND, what stream-ordered calls freed: they wait for nothing under any setting
+  std::optional<std::uint64_t> whole_page_bytes = {};   ///< free, in whole pages of the smallest size: what could move if every handle were one page
+  std::optional<std::uint64_t> region_edge_bytes = {};  ///< segments: free at the ends of regions: what would lie side by side if all were one region
+  std::optional<std::uint64_t> unattributed_bytes = {}; ///< T less F, held and managed memory: contexts, the driver's own rounding, other processes
 };
 
 struct OomRecord {

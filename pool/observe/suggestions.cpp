@@ -77,9 +77,13 @@ class Rules {
         {{"request_bytes", e_.request_bytes}, {"device_total_bytes", e_.device_total_bytes}});
   }
 
+  /// What lies in the limit's way may be the pool's own: that costs nothing to clear.
   void limit() {
-    add("raise_limit", "fix", "the device has the memory but CUPOOL_LIMIT forbids it: raise the limit by the shortfall, or remove it",
+    if (deferred_would_do()) deferred();
+    add("raise_limit", "fix",
+        "the device has the memory but CUPOOL_LIMIT forbids it: raise the limit by the shortfall or more (with more room the pool takes memory earlier, too), or remove it",
         {{"shortfall_bytes", verdict_.shortfall_bytes}, {"limit_bytes", e_.limit_bytes}, {"held_bytes", e_.held_bytes}});
+    if (joined_would_do(e_.pool_free_bytes)) fragmented();
   }
 
   void refused() {
@@ -88,9 +92,29 @@ class Rules {
         {{"driver_free_bytes", e_.driver_free_bytes.value_or(0)}, {"releasable_bytes", e_.releasable_bytes}, {"request_bytes", e_.request_bytes}});
   }
 
+  /// Under the limit, once the GPU is done with what was freed.
+  bool deferred_would_do() const {
+    if (e_.deferred_bytes == 0 || e_.largest_free_bytes >= e_.request_bytes) return false;
+    return e_.largest_free_with_deferred_bytes >= e_.request_bytes || joined_would_do(e_.releasable_with_deferred_bytes.value_or(e_.releasable_bytes));
+  }
+
+  /// So much free memory, if it were in one piece, with what driver and limit still give.
+  bool joined_would_do(std::uint64_t bytes) const {
+    if (e_.request_bytes == 0) return false;
+    const std::uint64_t headroom_bytes = e_.limit_bytes == 0 ? UINT64_MAX : e_.limit_bytes - std::min(e_.held_bytes, e_.limit_bytes);
+    const std::uint64_t more_bytes = std::min(e_.driver_free_bytes.value_or(0), headroom_bytes);
+    return bytes >= e_.request_bytes - std::min(more_bytes, e_.request_bytes);
+  }
+
   void deferred() {
-    add("synchronize_first", "fix", "freed memory was still in use by the GPU: synchronise the device before this allocation",
-        {{"deferred_bytes", e_.deferred_bytes}, {"request_bytes", e_.request_bytes}});
+    const Numbers numbers = {{"deferred_bytes", e_.deferred_bytes}, {"request_bytes", e_.request_bytes}};
+    if (e_.capturing) {  // no setting helps, and to synchronise now would end the capture
+      add("before_capture", "fix",
+          "freed memory cannot be waited for while a stream captures: make this allocation, or free and synchronise, before the capture begins", numbers);
+      return;
+    }
+    add("synchronize_first", "fix", "freed memory was still in use by the GPU: synchronise the device before this allocation", numbers);
+    if (e_.deferred_in_order_bytes.value_or(0) != 0) return;  // such frees wait for nothing, whatever CUPOOL_FREE says
     if (value("free") == "sync") {
       add_already("free_sync", "CUPOOL_FREE=sync is on already", {{"deferred_bytes", e_.deferred_bytes}});
     } else if (value("free") == "deferred") {
@@ -101,19 +125,30 @@ class Rules {
 
   void fragmented() {
     if (e_.can_remap) return fragmented_pages();
+    if (!e_.holes_known) return fragmented_driver_pool();
     const Numbers numbers = {{"pool_free_bytes", e_.pool_free_bytes}, {"largest_free_bytes", e_.largest_free_bytes}};
     if (e_.pages_available && value("backing") == "pages") {
       add_already("backing_pages", "CUPOOL_BACKING=pages is on already", numbers);
-    } else if (e_.pages_available) {
+    } else if (e_.pages_available && joined_would_do(e_.whole_page_bytes.value_or(0))) {
       add("backing_pages", "fix", "CUPOOL_BACKING=pages joins free memory that lies apart, where its pages hold nothing else", numbers);
     }
     if (preallocates()) {
       add_already("preallocate", "the pool is preallocated already; what lies between its holes is in pinned_by", numbers);
-    } else if (value("policy") == "grow") {
+    } else if (value("policy") == "grow" && joined_would_do(e_.region_edge_bytes.value_or(0))) {
       add("preallocate", "consider", "CUPOOL_POLICY=preallocate takes one large region at the start: holes of one region can join, those of many cannot",
           numbers);
     }
-    add("pinned_by", "info", "the small blocks that keep free memory apart stand in devices[].pinned_by: allocate them first, or free them", numbers);
+    add("pinned_by", "info", "the small blocks that keep free memory apart, where it is small ones, stand in devices[].pinned_by: allocate them first, or free them",
+        numbers);
+  }
+
+  /// `async`: where its memory lies is the driver's to know, so nothing here names who keeps it apart.
+  void fragmented_driver_pool() {
+    const Numbers numbers = {{"pool_free_bytes", e_.pool_free_bytes}, {"request_bytes", e_.request_bytes}};
+    add("driver_pool_pieces", "info",
+        "the driver's own pool has the free memory in pieces, between live blocks, and does not say where: allocate what lives long first, or free it", numbers);
+    if (value("policy") == "async")
+      add("pool_of_ours", "consider", "CUPOOL_POLICY=grow serves from cupool's own pool, whose reports name what keeps memory apart", numbers);
   }
 
   /// What is free and did not move lies in handles that hold something else, or that something outside knows by their place.
@@ -123,14 +158,15 @@ class Rules {
     const Numbers numbers = {{"stranded_bytes", stranded_bytes}, {"releasable_bytes", e_.releasable_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}};
     add_already("backing_pages", "pages serve already, and all that hold nothing were gathered; what else is free lies in pages that hold something", numbers);
     if (stranded_bytes > pinned_bytes)
-      add("pinned_by", "fix", "the small blocks that hold whole pages stand in devices[].pinned_by: allocate what lives long first, or free it",
+      add("pinned_by", "fix",
+          "the small blocks that hold whole pages, where it is small ones, stand in devices[].pinned_by: allocate what lives long first, or free it",
           {{"stranded_bytes", stranded_bytes - pinned_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
     if (pinned_bytes != 0)
       add("pinned_pages", pinned_bytes >= verdict_.shortfall_bytes ? "fix" : "consider",
           "pages of blocks that were exported, or whose buffer id was asked for, stay in place until their context ends: allocate such blocks first, and keep them",
           {{"pinned_free_bytes", pinned_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
     const std::uint64_t handle_bytes = e_.stranding_handle_bytes.value_or(0);
-    if (preallocates() && handle_bytes > e_.page_bytes.value_or(handle_bytes))
+    if (preallocates() && handle_bytes > e_.page_bytes.value_or(handle_bytes) && joined_would_do(e_.whole_page_bytes.value_or(0)))
       add("smaller_pages", "consider", "preallocated memory comes in large pieces, and one small block keeps all of one from moving: CUPOOL_POLICY=grow takes smaller ones",
           {{"stranding_handle_bytes", handle_bytes}, {"page_bytes", e_.page_bytes.value_or(0)}});
   }
@@ -153,9 +189,18 @@ class Rules {
   }
 
   void exhausted() {
+    const Numbers numbers = {{"shortfall_bytes", verdict_.shortfall_bytes}, {"held_bytes", e_.held_bytes}};
+    if (others_may_hold(e_, verdict_)) {
+      add("look_elsewhere", "consider",
+          "memory that is not this process's would cover the shortfall: contexts, the driver's own rounding, or other processes (nvidia-smi names them): end or "
+          "move them, or give each a CUPOOL_LIMIT",
+          {{"unattributed_bytes", *e_.unattributed_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}, {"held_bytes", e_.held_bytes}});
+      add("reduce_demand", "consider", "where no other process holds it, the job needs less (smaller batch, recomputation, offloading), more devices, or a leak found (leaks[])",
+          numbers);
+      return;
+    }
     add("reduce_demand", "fix",
-        "the memory is really in use: the job needs less (smaller batch, recomputation, offloading), more devices, or a leak found (leaks[])",
-        {{"shortfall_bytes", verdict_.shortfall_bytes}, {"held_bytes", e_.held_bytes}});
+        "the memory is really in use: the job needs less (smaller batch, recomputation, offloading), more devices, or a leak found (leaks[])", numbers);
   }
 
   const OomVerdict& verdict_;
@@ -165,6 +210,12 @@ class Rules {
 };
 
 }  // namespace
+
+bool others_may_hold(const OomEvidence& e, const OomVerdict& verdict) {
+  const std::uint64_t in_use_bytes = e.held_bytes - std::min(e.held_bytes, e.pool_free_bytes + e.deferred_bytes);
+  if (e.limit_bytes != 0 && e.request_bytes > e.limit_bytes - std::min(in_use_bytes, e.limit_bytes)) return false;  // the limit is in the way as well
+  return !e.other_process_bytes && e.unattributed_bytes && verdict.shortfall_bytes != 0 && *e.unattributed_bytes >= verdict.shortfall_bytes;
+}
 
 std::vector<Suggestion> suggest(const OomVerdict& verdict, const OomEvidence& evidence, const std::vector<OptionFact>& options) {
   return Rules(verdict, evidence, options).apply();

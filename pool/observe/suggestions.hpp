@@ -12,4 +12,7 @@ namespace cupool::observe {
 /// `verdict` is complete but for its suggestions. Best first.
 std::vector<Suggestion> suggest(const OomVerdict& verdict, const OomEvidence& evidence, const std::vector<OptionFact>& options);
 
+/// Nobody knows whose memory is missing: what is neither this process's nor free would cover it, and no limit stands in the way of that.
+bool others_may_hold(const OomEvidence& evidence, const OomVerdict& verdict);
+
 }  // namespace cupool::observe

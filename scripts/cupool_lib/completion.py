@@ -228,7 +228,7 @@ def _device(device: Device, warnings: list[str]) -> dict:
 
 
 def _ledger(device: Device, gauge: dict, now: dict, warnings: list[str]) -> dict[str, int]:
-    """As ledger.cpp: what is exact first, each part at most what is left, the rest unattributed."""
+    """As ledger.cpp: what is exact first, each part at most what is left, the rest unattributed, or unknown where nobody asked the driver."""
     left, ledger, cut = device.total_bytes, {}, []
 
     def take(name: str, wanted: int) -> None:
@@ -252,10 +252,12 @@ def _ledger(device: Device, gauge: dict, now: dict, warnings: list[str]) -> dict
     if device.driver_free_bytes is not None:
         take("driver_free", device.driver_free_bytes)
     take("outside_managed", device.outside.get("managed", 0))
-    take("unattributed", left)
+    take("unattributed", left if device.driver_free_bytes is not None else 0)
+    if device.driver_free_bytes is None:
+        take("unknown", left)
     where = f"devices: ledger of device {device.ordinal}: "
     if cut:
         warnings.append(f"{where}{', '.join(cut)} claimed more than was left and were cut (figures of different moments)")
     warnings.append(where + ("other processes and contexts are in unattributed" if device.driver_free_bytes is not None else
-                             "the driver was never asked for its free bytes; they are in unattributed"))
+                             "the driver was never asked for its free bytes; they are in unknown"))
     return ledger

@@ -19,7 +19,8 @@ _LEDGER = (
     ("metadata", "held by the pool otherwise", "magenta"), ("outside_arrays", "arrays of this process", "yellow"),
     ("outside_program_vmm", "its own cuMemCreate", "yellow"), ("outside_driver_pools", "its driver pools", "yellow"),
     ("outside_managed", "its managed memory", "yellow"), ("other_processes", "other processes", "red"),
-    ("unattributed", "contexts and others", "red"), ("driver_free", "free at the driver", "dim"))
+    ("unattributed", "contexts and others", "red"), ("unknown", "free or others': nobody asked the driver", "dim"),
+    ("driver_free", "free at the driver", "dim"))
 _LEAKS_SHOWN, _SITES_SHOWN, _OOMS_SHOWN, _PINS_SHOWN, _TIERS_SHOWN = 8, 5, 3, 3, 4
 _WRAPPED_MAX = 4000  # textwrap takes the square of a long word's length
 

@@ -95,6 +95,14 @@ class Summary(Files):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("none", result.stdout)
 
+    def test_memory_of_which_nobody_knows_whether_it_is_used_is_not_shown_as_used(self):
+        report = sample_report()
+        ledger = report["devices"][0]["ledger"]
+        ledger.update(unknown=ledger.pop("unattributed") + ledger.pop("driver_free"), unattributed=0)
+        shown = cupool("report", self.put(report)).stdout
+        self.assertIn("nobody asked the driver", shown)
+        self.assertNotIn("contexts and others", shown)
+
     def test_a_reader_that_goes_away_is_no_error(self):
         self.put(sample_report())
         result = subprocess.run(["/bin/bash", "-c", f"set -o pipefail; {support.CUPOOL} report {self.path} | true"], capture_output=True, check=False)

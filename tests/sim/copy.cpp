@@ -196,16 +196,17 @@ CUresult copy_3d(Call& c, CUstream stream, const CUDA_MEMCPY3D_v2* p, Blocking b
   return copy(c, stream, wanted, blocking);
 }
 
-/// [?] that a side on the host needs no context, and that a side on the device has the rights of its own context.
+/// [?] whether a side on the host needs a context: only arrays are said to ignore it, so it is refused here without one; and that a side on the device
+/// has the rights of its own context.
 CUresult copy_3d(Call& c, CUstream stream, const CUDA_MEMCPY3D_PEER* p, Blocking blocking) {
   if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Copy wanted;
   CUSIM_TRY(sides_3d(c, *p, &wanted));
   const auto with_rights = [&c](CopySide& side, CUcontext handle) {
-    if (side.kind == CopySide::Kind::host) return CUDA_SUCCESS;
-    side.context = c.sim.find_context(handle);
-    if (side.context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-    return side.context->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    Context* context = c.sim.find_context(handle);
+    if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (side.kind != CopySide::Kind::host) side.context = context;
+    return context->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
   };
   CUSIM_TRY(with_rights(wanted.to, p->dstContext));
   CUSIM_TRY(with_rights(wanted.from, p->srcContext));

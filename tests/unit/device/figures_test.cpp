@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "stream_rig.hpp"
 #include "tests/conformance/rig.hpp"
 
 using namespace cupool;
@@ -32,6 +33,52 @@ TEST_CASE("fragmentation at peak is that of the moment of peak live") {
   CHECK(at_peak.largest_free_bytes == at_eight.largest_free_bytes);
   CHECK(at_peak.reserved_bytes == at_eight.reserved_bytes);
   CHECK(at_peak.inactive_split_bytes == at_eight.inactive_split_bytes);
+}
+
+TEST_CASE("what streams have freed is free for whoever needs it, and a report changes nothing about it") {
+  RigOptions options;
+  options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
+  StreamRig rig(options);
+  const CUstream stream = new_stream();
+  const CUstream other = new_stream();
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 20; ++i) blocks.push_back(rig.on(stream, 20 * kMiB));
+  for (std::size_t i = 0; i < blocks.size(); ++i) rig.free_on(blocks[i], i % 2 == 0 ? stream : other);
+  const bool captures = GENERATE(false, true);
+  if (captures) rig.pools().begin_capture(other, [&] { return cuStreamBeginCapture_v2(other, CU_STREAM_CAPTURE_MODE_GLOBAL); }, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  const std::uint64_t events = cusim_calls("cuEventRecord");
+  const std::uint64_t asked = cusim_calls("cuMemGetInfo_v2");
+  const observe::DeviceSnapshot device = rig.snapshot().devices.at(0);
+  CHECK(cusim_calls("cuEventRecord") == events);
+  CHECK(cusim_calls("cuMemGetInfo_v2") == asked);
+  CHECK(now(rig.counters().lanes_drained) == 0);
+  CHECK(device.now.live_bytes == 0);
+  CHECK(device.now.inactive_split_bytes == 0);  // nothing lives: all of it could go back
+  CHECK(device.now.free_bytes == now(rig.counters().reserved_bytes));
+  std::uint64_t holes_bytes = 0;
+  for (const observe::BlockRow& row : device.blocks) holes_bytes = std::max(holes_bytes, row.bytes);
+  CHECK(device.now.largest_free_bytes == holes_bytes);
+  CHECK(rig.live().fragmentation.inactive_split_bytes == 0);
+  CUgraph graph = nullptr;
+  if (captures) REQUIRE(rig.pools().end_capture(other, [&] { return cuStreamEndCapture(other, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  CHECK(rig.pools().trim() == device.now.free_bytes);
+}
+
+TEST_CASE("at peak, too, what streams have freed is no bytes that others hold") {
+  RigOptions options;
+  options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
+  StreamRig rig(options);
+  const CUstream stream = new_stream();
+  const CUdeviceptr first = rig.on(stream, 64 * kMiB);
+  const CUdeviceptr second = rig.on(stream, 64 * kMiB);
+  rig.free_on(first, stream);
+  rig.free_on(second, stream);
+  const CUdeviceptr third = rig.allocate(130 * kMiB);  // another peak, with the lane as it is
+  rig.free_on(third, stream);
+  const observe::Fragmentation at_peak = rig.snapshot().devices.at(0).at_peak;
+  REQUIRE(at_peak.live_bytes == 130 * kMiB);
+  REQUIRE(at_peak.free_bytes >= 128 * kMiB);
+  CHECK(at_peak.inactive_split_bytes < 64 * kMiB);
 }
 
 TEST_CASE("figures in the live page are exact after a snapshot and never far behind") {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "pool/observe/report.hpp"
+#include "stream_rig.hpp"
 #include "tests/conformance/rig.hpp"
 
 using namespace cupool;
@@ -111,19 +112,54 @@ TEST_CASE("pages in the report: handles, tiers, blocks and counters agree after 
   CHECK(rig.snapshot().devices.at(0).pages.page_bytes == 2 * kMiB);
 }
 
-TEST_CASE("pages in the report: what a stream keeps for itself is free, and does not move") {
-  Rig rig(pages_of("1GiB"));
-  CUstream stream = nullptr;
-  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  const StreamName name{stream, reinterpret_cast<std::uintptr_t>(stream)};
-  const Result<CUdeviceptr> block = rig.pools().allocate_on(rig.context(), 8 * kMiB, name, 1, "cuMemAllocAsync");
-  REQUIRE(block.ok());
-  REQUIRE(rig.pools().free_on(block.value(), rig.context(), name).outcome == FreeOutcome::freed);
+TEST_CASE("pages in the report: what lies free in a stream's lane is free, and moves for whoever needs it") {
+  StreamRig rig(pages_of("64MiB"));
+  const CUstream stream = new_stream();
+  const CUdeviceptr first = rig.on(stream, 8 * kMiB);
+  const CUdeviceptr kept = rig.on(stream, 2 * kMiB);
+  rig.free_on(first, stream);
   const observe::DeviceSnapshot device = rig.snapshot().devices.at(0);
   check_pages(device, rig.counters());
-  CHECK(device.now.free_bytes == 8 * kMiB);
-  CHECK(sum(device.pages.tiers, &observe::HandleTier::stranded_bytes) == 8 * kMiB);
-  CHECK(sum(device.pages.tiers, &observe::HandleTier::empty_bytes) == 0);
+  CHECK(sum(device.pages.tiers, &observe::HandleTier::empty_bytes) == device.now.free_bytes);
+  CHECK(sum(device.pages.tiers, &observe::HandleTier::stranded_bytes) == 0);
+  CHECK(device.now.inactive_split_bytes == 0);
+  CHECK(rig.allocate(62 * kMiB) != 0);  // as the report says: the driver has no more than 54 MiB
+  CHECK(now(rig.counters().remaps) == 1);
+  CHECK(kept != 0);
+}
+
+TEST_CASE("pages in the report: figures, handles and blocks agree whichever lanes the holes are in") {
+  const bool is_pinning = GENERATE(false, true);
+  StreamRig rig(pages_of("400MiB"));
+  std::vector<CUstream> streams;
+  for (int i = 0; i < 4; ++i) streams.push_back(new_stream());
+  std::mt19937 random(3);
+  std::vector<CUdeviceptr> live;
+  for (int step = 0; step < 600; ++step) {
+    const CUstream stream = streams[random() % streams.size()];
+    const std::size_t bytes = 1 + random() % (random() % 4 == 0 ? 12 * kMiB : kMiB);
+    if (random() % 5 < 3) {
+      if (const Result<CUdeviceptr> block = rig.try_on(stream, bytes); block.ok()) live.push_back(block.value());
+    } else if (!live.empty()) {
+      std::swap(live[random() % live.size()], live.back());
+      if (is_pinning && step % 32 == 0) rig.pools().pin_pages(live.back());
+      rig.free_on(live.back(), stream);
+      live.pop_back();
+    }
+    if (step % 15 != 0) continue;
+    const observe::DeviceSnapshot device = rig.snapshot().devices.at(0);
+    check_pages(device, rig.counters());
+    std::uint64_t largest_bytes = 0;
+    for (std::size_t i = 0; i < device.blocks.size(); ++i) {
+      const observe::BlockRow& row = device.blocks[i];
+      if (row.state != observe::BlockState::free) continue;
+      largest_bytes = std::max(largest_bytes, row.bytes);
+      const bool is_split = i > 0 && device.blocks[i - 1].state == observe::BlockState::free && device.blocks[i - 1].region == row.region;
+      CHECK_FALSE(is_split);  // two lanes' holes beside each other are one
+    }
+    CHECK(device.now.largest_free_bytes == largest_bytes);
+    REQUIRE(rig.pools().check() == "");
+  }
 }
 
 TEST_CASE("pages in the report: on segments there are none") {
@@ -205,6 +241,12 @@ TEST_CASE("out of memory on pages: what lies beside live blocks is the cause, an
   CHECK(evidence.largest_free_remapped_bytes == kMiB + kMiB / 2);
   CHECK(evidence.stranding_handle_bytes == 2 * kMiB);
   CHECK(evidence.page_bytes == 2 * kMiB);
+  CHECK(evidence.whole_page_bytes == 0);  // a live block is on every page
+  CHECK_FALSE(evidence.region_edge_bytes);
+  CHECK_FALSE(evidence.capturing);
+  CHECK(evidence.holes_known);
+  CHECK(evidence.deferred_in_order_bytes == 0);
+  CHECK(evidence.unattributed_bytes == 0);
   const observe::OomVerdict verdict = last_verdict(rig);
   CHECK(verdict.cause == observe::OomCause::external_fragmentation);
   CHECK(verdict.shortfall_bytes == 2 * kMiB + kMiB / 2);
@@ -225,6 +267,7 @@ TEST_CASE("out of memory on pages: pinned ones are told apart") {
   const observe::OomEvidence evidence = rig.snapshot().ooms.back().evidence;
   CHECK(evidence.stranded_bytes == 12 * kMiB);
   CHECK(evidence.pinned_free_bytes == 12 * kMiB);
+  CHECK(evidence.whole_page_bytes == 4 * kMiB);
   CHECK(evidence.releasable_bytes == 4 * kMiB);
   CHECK(evidence.stranding_handle_bytes == 0);
   const observe::OomVerdict verdict = last_verdict(rig);
@@ -233,4 +276,54 @@ TEST_CASE("out of memory on pages: pinned ones are told apart") {
   const auto names = [](const char* rule) { return [rule](const observe::Suggestion& one) { return one.rule_id == rule; }; };
   CHECK(std::any_of(verdict.suggestions.begin(), verdict.suggestions.end(), names("pinned_pages")));
   CHECK(std::none_of(verdict.suggestions.begin(), verdict.suggestions.end(), names("pinned_by")));
+}
+
+TEST_CASE("out of memory on pages: a large handle of which one page is in use has whole pages free, which smaller handles would move") {
+  RigOptions options = pages_of("16GiB");
+  options.pool.preallocate = config::parse_amount("8GiB");  // half of it in handles of 32 MiB and more
+  options.pool.limit.all = config::parse_amount("8GiB");
+  Rig rig(options);
+  std::vector<CUdeviceptr> going;
+  for (int i = 0; i < 256; ++i) {
+    going.push_back(rig.allocate(31 * kMiB));
+    rig.allocate(kMiB);
+  }
+  for (const CUdeviceptr address : going) rig.free(address);
+  REQUIRE(rig.try_allocate(7 * kGiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  const observe::OomEvidence evidence = rig.snapshot().ooms.back().evidence;
+  CHECK(evidence.releasable_bytes < 4 * kGiB);
+  CHECK(evidence.stranding_handle_bytes >= 32 * kMiB);
+  CHECK(evidence.pool_free_bytes == 256 * 31 * kMiB);
+  CHECK(evidence.whole_page_bytes == 256 * 30 * kMiB);  // a page of 2 MiB is in use in each 32
+}
+
+TEST_CASE("out of memory on segments: what pages, or one large region, would have made of the holes is in the evidence") {
+  Rig rig(device_of("64MiB"));
+  std::vector<CUdeviceptr> blocks;
+  while (true) {
+    const Result<CUdeviceptr> block = rig.try_allocate(5 * kMiB);
+    if (!block.ok()) break;
+    blocks.push_back(block.value());
+  }
+  REQUIRE(blocks.size() >= 10);
+  std::uint64_t free_bytes = 0;
+  for (std::size_t i = 0; i < blocks.size(); i += 2) rig.free(blocks[i]);
+  REQUIRE(rig.try_allocate(24 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  const observe::Snapshot snapshot = rig.snapshot();
+  const observe::OomEvidence& evidence = snapshot.ooms.back().evidence;
+  std::uint64_t page_bytes = 0;
+  std::uint64_t edge_bytes = 0;
+  const std::vector<observe::BlockRow>& rows = snapshot.devices.at(0).blocks;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].state != observe::BlockState::free) continue;
+    free_bytes += rows[i].bytes;
+    for (std::uint64_t page = align_up(rows[i].address, 2 * kMiB); page + 2 * kMiB <= rows[i].address + rows[i].bytes; page += 2 * kMiB) page_bytes += 2 * kMiB;
+    const bool is_first = i == 0 || rows[i - 1].region != rows[i].region;
+    const bool is_last = i + 1 == rows.size() || rows[i + 1].region != rows[i].region;
+    if (is_first || is_last) edge_bytes += rows[i].bytes;
+  }
+  CHECK(evidence.pool_free_bytes == free_bytes);
+  CHECK(evidence.whole_page_bytes == page_bytes);
+  CHECK(evidence.region_edge_bytes == edge_bytes);
+  CHECK(page_bytes != 0);
 }

@@ -39,9 +39,8 @@ void check_sums(const observe::DeviceSnapshot& device) {
 /// Ends the capture that it has begun.
 class Capture {
  public:
-  explicit Capture(Rig& rig) : rig_(rig) {
+  explicit Capture(Rig& rig, CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL) : rig_(rig) {
     REQUIRE(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-    const auto mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
     REQUIRE(rig.pools().begin_capture(stream_, [&] { return cuStreamBeginCapture_v2(stream_, mode); }, mode) == CUDA_SUCCESS);
   }
   void end() {
@@ -228,4 +227,54 @@ TEST_CASE("what the driver has free is told as of now, although it is asked now 
   REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
   REQUIRE(rig.pools().trim() != 0);
   is_true();
+}
+
+TEST_CASE("what the driver has free is asked once where no growth asks: by the first allocation") {
+  RigOptions options;
+  options.pool.policy = GENERATE(config::Policy::platform, config::Policy::async, config::Policy::grow);
+  if (options.pool.policy == config::Policy::grow) options.pool.ipc = config::IpcMode::native;
+  Rig rig(options);
+  Capture capture(rig, CU_STREAM_CAPTURE_MODE_RELAXED);
+  const std::uint64_t before = cusim_calls("cuMemGetInfo_v2");
+  rig.allocate(100 * kMiB);
+  CHECK(cusim_calls("cuMemGetInfo_v2") == before);  // never while something captures
+  CHECK(part(report(rig), "unattributed") == 0);
+  CHECK(part(report(rig), "unknown") == kGiB - 100 * kMiB);
+  capture.end();
+  rig.allocate(100 * kMiB);
+  rig.allocate(100 * kMiB);
+  CHECK(cusim_calls("cuMemGetInfo_v2") == before + 1);
+  const observe::DeviceSnapshot device = report(rig);
+  CHECK(part(device, "driver_free") == kGiB - 300 * kMiB);
+  CHECK(part(device, "unattributed") == 0);
+  CHECK(part(device, "unknown") == 0);
+}
+
+TEST_CASE("what the driver has free is asked once where no growth asks: by the first memory outside the pool, of its device") {
+  RigOptions options;
+  options.devices = 2;
+  Rig rig(options);
+  const auto take = [&](int device, std::uint64_t key) {
+    REQUIRE(rig.pools().reserve_outside(device, OutsideKind::program_vmm, kMiB, "cuMemCreate").ok());
+    rig.pools().commit_outside(device, OutsideKind::program_vmm, key, kMiB);
+  };
+  const std::uint64_t before = cusim_calls("cuMemGetInfo_v2");
+  take(1, 1);  // the current context is of device 0, and would be answered for that
+  CHECK(cusim_calls("cuMemGetInfo_v2") == before);
+  take(0, 2);
+  take(0, 3);
+  CHECK(cusim_calls("cuMemGetInfo_v2") == before + 1);
+  for (const observe::DeviceSnapshot& device : rig.snapshot().devices) CHECK((device.driver_free_unix_ns != 0) == (device.ordinal == 0));
+}
+
+TEST_CASE("an out-of-memory of another device than the current one does not take this one's figures for evidence") {
+  RigOptions options;
+  options.devices = 2;
+  options.pool.limit.all = config::parse_amount("1MiB");
+  Rig rig(options);
+  CHECK_FALSE(rig.pools().reserve_outside(1, OutsideKind::program_vmm, 2 * kMiB, "cuMemCreate").ok());
+  CHECK_FALSE(rig.pools().reserve_outside(0, OutsideKind::program_vmm, 2 * kMiB, "cuMemCreate").ok());
+  const observe::Snapshot snapshot = rig.snapshot();
+  CHECK_FALSE(snapshot.ooms.at(0).evidence.driver_free_bytes);
+  CHECK(snapshot.ooms.at(1).evidence.driver_free_bytes == kGiB);
 }

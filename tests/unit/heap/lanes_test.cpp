@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "pool/heap/extent_heap.hpp"
@@ -15,8 +16,9 @@ constexpr std::uint64_t kBase = 0x7f00'0000'0000;
 constexpr std::uint64_t kMiB = 1 << 20;
 
 struct OneRegion {
+  explicit OneRegion(std::uint64_t bytes = 8 * kMiB) : region(heap.add_region(kBase, bytes, nullptr)) {}
   ExtentHeap heap;
-  Region* region = heap.add_region(kBase, 8 * kMiB, nullptr);
+  Region* region;
 };
 
 }  // namespace
@@ -218,4 +220,31 @@ TEST_CASE("any part of a hole can be set aside: what is left of it stays in its 
   one.heap.free(part, lane);
   CHECK(one.heap.check() == "");
   CHECK(one.heap.largest_free_bytes() == 8 * kMiB);
+}
+
+TEST_CASE("neighbouring holes of different lanes are visited as one run, once") {
+  OneRegion one(16 * kMiB);
+  const std::uint32_t mine = one.heap.add_lane();
+  const std::uint32_t other = one.heap.add_lane();
+  std::vector<Extent*> blocks;
+  for (int i = 0; i < 16; ++i) blocks.push_back(one.heap.allocate(kMiB));
+  CHECK(one.heap.blockless_bytes() == 0);
+  const std::uint64_t address = blocks[1]->address;
+  one.heap.free(blocks[1], mine);
+  one.heap.free(blocks[2], other);
+  one.heap.free(blocks[3]);
+  one.heap.free(blocks[4], mine);
+  one.heap.free(blocks[8]);  // everybody's alone: no run of a lane's
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> runs;
+  const auto note = [&](const Extent& first, std::uint64_t bytes) { runs.emplace_back(first.address, bytes); };
+  one.heap.for_each_lane_run(1, note);
+  CHECK(runs == std::vector<std::pair<std::uint64_t, std::uint64_t>>{{address, 4 * kMiB}});
+  runs.clear();
+  one.heap.for_each_lane_run(3 * kMiB, note);  // no hole of a lane is so large
+  CHECK(runs.empty());
+  for (std::size_t i = 0; i < blocks.size(); ++i)
+    if (i == 0 || (i > 4 && i != 8)) one.heap.free(blocks[i], i % 2 == 0 ? mine : other);
+  CHECK(one.heap.blockless_bytes() == 16 * kMiB);
+  CHECK(one.heap.wholly_free_bytes() == 0);
+  CHECK(one.heap.check() == "");
 }

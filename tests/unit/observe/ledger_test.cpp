@@ -67,8 +67,12 @@ TEST_CASE("an unknown is absent, not zero") {
   device.driver_free_bytes = device.driver_free_unix_ns = 0;
   CHECK(part(ledger_of(device), "driver_free") == std::nullopt);
   CHECK_FALSE(ledger_of(device).driver_free_known);
+  CHECK(part(ledger_of(device), "unattributed") == 0);  // nobody knows that it is in use
+  CHECK(part(ledger_of(device), "unknown") == kGiB - 10 * kMiB);
+  CHECK(sum_of(ledger_of(device)) == kGiB);
   device.driver_free_unix_ns = 1;
   CHECK(part(ledger_of(device), "driver_free") == 0);
+  CHECK(part(ledger_of(device), "unknown") == std::nullopt);
   device.other_process_bytes = 0;
   CHECK(part(ledger_of(device), "other_processes") == 0);
   CHECK(sum_of(ledger_of(device)) == kGiB);

@@ -75,6 +75,31 @@ TEST_CASE("unknown is said to be unknown, doubt is said, and absent parts have n
   CHECK(text.find("  report") == std::string::npos);
 }
 
+TEST_CASE("memory that may be another process's is said where it would cover the shortfall") {
+  OomRecord oom = oom_of(OomCause::true_exhaustion);
+  oom.evidence.other_process_bytes.reset();
+  oom.evidence.unattributed_bytes = 79 * kGiB;
+  oom.evidence.held_bytes = 0;
+  const std::string text = message_of(oom, nullptr, "");
+  CHECK(text.find("true_exhaustion: short by 1.00 GiB even fully defragmented, unless other processes hold it (confidence medium)") != std::string::npos);
+  CHECK(text.find("other processes unknown (with contexts and the driver's rounding 79.00 GiB)") != std::string::npos);
+  CHECK(text.find("nvidia-smi") != std::string::npos);
+  CHECK(text.find("the memory is really in use") == std::string::npos);
+  oom.evidence.unattributed_bytes = kGiB - 1;
+  CHECK(message_of(oom, nullptr, "").find("unless") == std::string::npos);
+  oom.evidence.unattributed_bytes = 0;
+  CHECK(message_of(oom, nullptr, "").find("other processes unknown, this process") != std::string::npos);
+}
+
+TEST_CASE("a largest hole that nobody knows is said to be unknown") {
+  DeviceSnapshot device = samples::empty_device(80 * kGiB);
+  OomRecord oom = oom_of(OomCause::external_fragmentation);
+  oom.evidence.holes_known = false;
+  const std::string text = message_of(oom, &device, "");
+  CHECK(text.find("(largest hole unknown)") != std::string::npos);
+  CHECK(text.find("in the driver's own pool but in pieces") != std::string::npos);
+}
+
 TEST_CASE("paths and names cannot break the block into more lines") {
   OomRecord oom = oom_of(OomCause::limit);
   oom.api = "cu\nMem\x1b[31m";

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "pool/observe/counters.hpp"
+#include "pool/core/clock.hpp"
 #include "samples.hpp"
 
 using namespace cupool::observe;
@@ -130,6 +131,17 @@ TEST_CASE("the ledger is in the report and sums to the device") {
   CHECK(device["ledger"]["free_pinned"] == 3 * kMiB);
 }
 
+TEST_CASE("a figure of the driver's that is old is said to be") {
+  DeviceSnapshot device = mixed_device();
+  const std::uint64_t now_ns = cupool::unix_now_ns();
+  device.driver_free_unix_ns = now_ns - 100'000'000'000;
+  CHECK(warned(report_of(samples::input_of(device)), "unattributed is as of then"));
+  device.driver_free_unix_ns = now_ns;
+  CHECK_FALSE(warned(report_of(samples::input_of(device)), "as of then"));
+  device.driver_free_bytes = device.driver_free_unix_ns = 0;
+  CHECK_FALSE(warned(report_of(samples::input_of(device)), "as of then"));
+}
+
 TEST_CASE("doubts about the ledger stand in data_quality") {
   DeviceSnapshot device = mixed_device();
   CHECK(warned(report_of(samples::input_of(device)), "no NVML"));
@@ -139,6 +151,8 @@ TEST_CASE("doubts about the ledger stand in data_quality") {
   CHECK(warned(report_of(samples::input_of(device)), "sampled before the pool grew"));
   device.driver_free_bytes = device.driver_free_unix_ns = 0;
   CHECK(warned(report_of(samples::input_of(device)), "never asked"));
+  device.other_process_bytes.reset();
+  CHECK_FALSE(warned(report_of(samples::input_of(device)), "no NVML"));  // nothing is in unattributed
   device.outside.arrays = 2 * kGiB;
   CHECK(warned(report_of(samples::input_of(device)), "claimed more"));
 }

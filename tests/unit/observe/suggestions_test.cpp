@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "pool/observe/suggestions.hpp"
 #include "samples.hpp"
 
 using namespace cupool::observe;
@@ -76,8 +77,104 @@ TEST_CASE("deferred frees: synchronise; CUPOOL_FREE=sync is advised only to who 
   CHECK(find(classify(e, with_option(default_options(), "free", "immediate")), "free_sync") == nullptr);
 }
 
+TEST_CASE("deferred frees: while a stream captures nothing is advised that would end the capture, and no setting") {
+  OomEvidence e = evidence_of(OomCause::deferred_free);
+  e.capturing = true;
+  const OomVerdict verdict = classify(e, default_options());
+  REQUIRE(verdict.cause == OomCause::deferred_free);
+  REQUIRE(verdict.suggestions.size() == 1);
+  CHECK(verdict.suggestions[0].rule_id == "before_capture");
+}
+
+TEST_CASE("deferred frees: CUPOOL_FREE=sync is not advised to who frees in stream order, which it leaves as it is") {
+  OomEvidence e = evidence_of(OomCause::deferred_free);
+  e.deferred_in_order_bytes = 0;
+  CHECK(find(classify(e, default_options()), "free_sync")->level == "consider");
+  e.deferred_in_order_bytes = 512;
+  CHECK(find(classify(e, default_options()), "free_sync") == nullptr);
+  CHECK(find(classify(e, default_options()), "synchronize_first")->level == "fix");
+}
+
+TEST_CASE("fragmentation: pages and one large region are advised only where the holes as they lie would have done") {
+  OomEvidence e = evidence_of(OomCause::external_fragmentation);
+  e.pages_available = true;
+  e.driver_free_bytes = samples::kGiB / 2;
+  e.whole_page_bytes = e.region_edge_bytes = e.request_bytes - samples::kGiB / 2;
+  REQUIRE(classify(e, default_options()).cause == OomCause::external_fragmentation);
+  CHECK(find(classify(e, default_options()), "backing_pages")->level == "fix");
+  CHECK(find(classify(e, default_options()), "preallocate")->level == "consider");
+  *e.whole_page_bytes -= 1;
+  CHECK(find(classify(e, default_options()), "backing_pages") == nullptr);
+  CHECK(find(classify(e, default_options()), "preallocate")->level == "consider");
+  *e.region_edge_bytes -= 1;
+  CHECK(find(classify(e, default_options()), "preallocate") == nullptr);
+  CHECK(find(classify(e, default_options()), "pinned_by")->level == "info");
+}
+
+TEST_CASE("fragmentation of the driver's own pool: nothing is said to be in a list that is empty, and the largest hole is not known") {
+  OomEvidence e = evidence_of(OomCause::external_fragmentation);
+  e.holes_known = false;
+  e.largest_free_bytes = 0;
+  const OomVerdict verdict = classify(e, with_option(default_options(), "policy", "async"));
+  REQUIRE(verdict.cause == OomCause::external_fragmentation);
+  CHECK(verdict.confidence == "medium");
+  CHECK(verdict.missing_inputs.back() == "largest_free_bytes");
+  CHECK(find(verdict, "pinned_by") == nullptr);
+  CHECK(find(verdict, "backing_pages") == nullptr);
+  CHECK(find(verdict, "driver_pool_pieces")->level == "info");
+  CHECK(find(verdict, "pool_of_ours")->level == "consider");
+}
+
+TEST_CASE("a limit in the way of memory that waits, or is free in pieces: how to do without a higher one is said too") {
+  OomEvidence e = evidence_of(OomCause::limit);
+  const auto judge = [&e] { return classify(e, default_options()); };
+  REQUIRE(judge().cause == OomCause::limit);
+  CHECK(judge().suggestions.size() == 1);
+  e.deferred_bytes = e.request_bytes;
+  e.largest_free_with_deferred_bytes = e.request_bytes;
+  REQUIRE(judge().cause == OomCause::limit);
+  CHECK(judge().suggestions.at(0).rule_id == "synchronize_first");
+  CHECK(find(judge(), "raise_limit")->level == "fix");
+  e.largest_free_with_deferred_bytes -= 1;
+  CHECK(find(judge(), "synchronize_first") == nullptr);
+  e.releasable_with_deferred_bytes = e.held_bytes + e.request_bytes - e.limit_bytes;
+  CHECK(find(judge(), "synchronize_first")->level == "fix");
+  *e.releasable_with_deferred_bytes -= 1;
+  CHECK(find(judge(), "synchronize_first") == nullptr);
+  e.pool_free_bytes = e.request_bytes;
+  CHECK(find(judge(), "pinned_by") != nullptr);
+  e.can_remap = true;
+  e.stranded_bytes = e.pool_free_bytes;
+  CHECK(find(judge(), "pinned_by")->level == "fix");
+}
+
+TEST_CASE("what nobody can attribute is spoken of where it would cover the shortfall, and what is in use is not said to be known") {
+  OomEvidence e = evidence_of(OomCause::true_exhaustion);
+  e.other_process_bytes.reset();
+  e.unattributed_bytes = classify(e, default_options()).shortfall_bytes;
+  e.held_bytes = e.device_total_bytes - *e.driver_free_bytes - *e.unattributed_bytes;
+  const OomVerdict verdict = classify(e, default_options());
+  REQUIRE(verdict.cause == OomCause::true_exhaustion);
+  CHECK(verdict.confidence == "medium");
+  CHECK(verdict.suggestions.at(0).rule_id == "look_elsewhere");
+  CHECK(find(verdict, "reduce_demand")->level == "consider");
+  CHECK(others_may_hold(e, verdict));
+  e.limit_bytes = e.held_bytes + e.request_bytes;
+  CHECK(others_may_hold(e, verdict));
+  e.limit_bytes -= 1;  // whoever ends the others meets the limit
+  CHECK_FALSE(others_may_hold(e, verdict));
+  e.limit_bytes = 0;
+  *e.unattributed_bytes -= 1;
+  CHECK(find(classify(e, default_options()), "look_elsewhere") == nullptr);
+  CHECK(find(classify(e, default_options()), "reduce_demand")->level == "fix");
+  *e.unattributed_bytes += 1;
+  e.other_process_bytes = 0;  // somebody has looked
+  CHECK(find(classify(e, default_options()), "look_elsewhere") == nullptr);
+}
+
 TEST_CASE("preallocation counts as on by its policy or by its own variable, not when that says none") {
-  const OomEvidence e = evidence_of(OomCause::external_fragmentation);
+  OomEvidence e = evidence_of(OomCause::external_fragmentation);
+  e.region_edge_bytes = e.request_bytes;
   CHECK(find(classify(e, default_options()), "preallocate")->level == "consider");
   CHECK(find(classify(e, with_option(default_options(), "policy", "preallocate")), "preallocate")->already_enabled);
   CHECK(find(classify(e, with_option(default_options(), "preallocate", "8GiB")), "preallocate")->already_enabled);
@@ -89,6 +186,7 @@ TEST_CASE("pages are advised only where they would serve") {
   OomEvidence e = evidence_of(OomCause::external_fragmentation);
   CHECK(find(classify(e, default_options()), "backing_pages") == nullptr);
   e.pages_available = true;
+  e.whole_page_bytes = e.request_bytes;
   CHECK(find(classify(e, with_option(default_options(), "backing", "segments")), "backing_pages")->level == "fix");
   CHECK(find(classify(e, with_option(default_options(), "backing", "pages")), "backing_pages")->already_enabled);
 }
@@ -122,8 +220,12 @@ TEST_CASE("on pages: smaller ones are advised to who preallocates large ones, an
   const auto preallocating = with_option(default_options(), "policy", "preallocate");
   CHECK(find(classify(e, preallocating), "smaller_pages") == nullptr);
   e.stranding_handle_bytes = 256 * samples::kMiB;
+  e.whole_page_bytes = e.request_bytes - *e.driver_free_bytes;
   CHECK(find(classify(e, default_options()), "smaller_pages") == nullptr);
   CHECK(find(classify(e, preallocating), "smaller_pages")->level == "consider");
+  *e.whole_page_bytes -= 1;
+  CHECK(find(classify(e, preallocating), "smaller_pages") == nullptr);  // a live block is on every page
+  *e.whole_page_bytes += 1;
   e.page_bytes = e.stranding_handle_bytes;
   CHECK(find(classify(e, preallocating), "smaller_pages") == nullptr);
 }
