@@ -133,7 +133,7 @@ void World::allocate() {
   check_disjoint(made.value(), round_request(bytes));
   BlockView view;
   require(pools_->find(made.value(), &view) == Ownership::live && view.context == own.handle && view.bytes == bytes, "a new block is not found, or is another");
-  const Block block{bytes, stream, context_, ++value_, view.is_native};
+  const Block block{bytes, stream, context_, ++value_, view.is_native, ordered};
   blocks_.emplace(made.value(), block);
   natives_ += block.is_native ? 1 : 0;
   touch(block, made.value(), true);
@@ -146,7 +146,10 @@ void World::release() {
   const CUdeviceptr address = at->first;
   const bool ordered = chance(400);
   if (contexts_[block.context].capturing == block.stream) return;
+  const bool must_wait = block.is_ordered && !ordered;
+  if (must_wait && std::any_of(contexts_.begin(), contexts_.end(), [](const Context& one) { return one.capturing != nullptr; })) return;
   touch(block, address, false);
+  if (must_wait) must(cuStreamSynchronize(block.stream), "cuStreamSynchronize");
   const FreeResult result = ordered ? pools_->free_on(address, contexts_[block.context].handle, name_of(block.stream)) : pools_->free(address);
   say("%s %llx = %d %d", ordered ? "free_on" : "free", address, static_cast<int>(result.outcome), result.error.code);
   require(result.outcome == FreeOutcome::freed, "a free does not free");

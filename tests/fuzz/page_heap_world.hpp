@@ -51,6 +51,7 @@ class World {
     std::size_t context = 0;
     unsigned char value = 0;
     bool is_native = false;
+    bool is_ordered = false;  ///< a plain free does not wait for its work
   };
   struct Context {
     CUcontext handle = nullptr;

@@ -51,9 +51,9 @@ static void touch(struct Block block, CUstream stream, bool is_check, uint64_t d
   if (bytes < block.bytes) kernel(stream, block.address + block.bytes - bytes, bytes, block.value, duration_ns);
 }
 
-static struct Block note_block(CUdeviceptr address, size_t bytes, CUstream stream) {
+static struct Block note_block(CUdeviceptr address, size_t bytes, CUstream stream, bool is_ordered) {
   static uint8_t next_value;
-  struct Block block = {address, bytes, (uint8_t)(next_value++ % 251 + 1), stream};
+  struct Block block = {address, bytes, (uint8_t)(next_value++ % 251 + 1), stream, is_ordered};
   int place = -1;
   ++g_outcome->allocated;
   for (int i = 0; i < kBlocks; ++i) {
@@ -88,19 +88,19 @@ struct Block take(bool ready, enum Way way, size_t bytes, CUstream stream, CUmem
     case kFromPool: code = DO(ready && pool != NULL, cuMemAllocFromPoolAsync, &address, bytes, pool, stream); break;
   }
   const CUstream user = way == kOrderedPerThread && stream == NULL ? CU_STREAM_PER_THREAD : stream;
-  return OK(code) ? note_block(address, bytes, user) : (struct Block){0};
+  return OK(code) ? note_block(address, bytes, user, way != kPlain && way != kPitch) : (struct Block){0};
 }
 
 struct Block take_full(bool ready, size_t bytes) {
   cusim_advance_ns(kLong_ns); /* a pool waits at most a second for work that it learnt of late, and the virtual GPU must move meanwhile */
   CUdeviceptr address = 0;
-  return OK(DO_FULL(ready, cuMemAlloc, &address, bytes)) ? note_block(address, bytes, NULL) : (struct Block){0};
+  return OK(DO_FULL(ready, cuMemAlloc, &address, bytes)) ? note_block(address, bytes, NULL, false) : (struct Block){0};
 }
 
 struct Block take_full_on(bool ready, size_t bytes, CUstream stream) {
   cusim_advance_ns(kWritten_ns);
   CUdeviceptr address = 0;
-  return OK(DO_FULL(ready, cuMemAllocAsync, &address, bytes, stream)) ? note_block(address, bytes, stream) : (struct Block){0};
+  return OK(DO_FULL(ready, cuMemAllocAsync, &address, bytes, stream)) ? note_block(address, bytes, stream, true) : (struct Block){0};
 }
 
 static CUresult free_once(bool ready, CUdeviceptr address, enum Way way, CUstream stream) {
@@ -112,6 +112,7 @@ static CUresult free_once(bool ready, CUdeviceptr address, enum Way way, CUstrea
 /* The free comes with work pending: a check in the block's stream that runs when the block is no longer the program's. */
 void give(struct Block block, enum Way way, CUstream stream) {
   if (block.address != 0) touch(block, block.stream, true, kWork_ns);
+  if (block.is_ordered && (way == kPlain || way == kPitch)) cusim_advance_ns(kLong_ns); /* but for a free that does not wait */
   const CUresult first = free_once(block.address != 0, block.address, way, stream);
   const bool again = block.address != 0 && !OK(first) && !is_about_earlier_work(first);
   const CUresult second = free_once(again, block.address, way, stream);

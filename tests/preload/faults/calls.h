@@ -70,6 +70,7 @@ struct Block {
   size_t bytes;
   uint8_t value;
   CUstream stream; /* where it was last used */
+  bool is_ordered; /* a plain free does not wait for its work */
 };
 
 enum Way { kPlain, kPitch, kOrdered, kOrderedPerThread, kFromPool };
