@@ -186,13 +186,14 @@ struct PagedWorker {
   unsigned seed;
   std::atomic<std::uint64_t>& failures;
 
-  /// What one thread does with one context, which is its own from the second round on: then it ends with blocks in it.
-  void use(CUcontext context, std::mt19937& random) const {
+  /// What one thread does with one context, which is its own from the second round on: then it ends with blocks in it. The answer: those of them that stay.
+  std::vector<CUdeviceptr> use(CUcontext context, std::mt19937& random) const {
     cuCtxSetCurrent(context);
     CUstream stream = nullptr;
     cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
     const StreamName name{stream, reinterpret_cast<std::uintptr_t>(stream)};
     std::vector<CUdeviceptr> held;
+    std::vector<CUdeviceptr> of_pool;
     for (int step = 0; step < 2 * kSteps; ++step) {
       const bool ordered = random() % 3 == 0;
       if (held.size() < 7 && random() % 2 == 0) {
@@ -206,8 +207,10 @@ struct PagedWorker {
         cusim_launch_fill(stream, block.value() + bytes - 512, 512, value, 10'000);
         cusim_launch_check(stream, block.value() + bytes - 512, 512, value, 10'000);
         held.push_back(block.value());
+        if (ordered) of_pool.push_back(block.value());
       } else if (!held.empty()) {
         const FreeResult result = ordered ? rig.pools().free_on(held.back(), context, name) : rig.pools().free(held.back());
+        if (!of_pool.empty() && of_pool.back() == held.back()) of_pool.pop_back();
         if (result.outcome != FreeOutcome::freed) failures.fetch_add(1);
         held.pop_back();
       }
@@ -216,9 +219,10 @@ struct PagedWorker {
       if (step % 64 == 20) rig.pools().snapshot(std::chrono::milliseconds(5));
       if (step % 512 == 30 && !held.empty()) rig.pools().pin_pages(held.back());
     }
-    if (context != rig.context()) return;
+    if (context != rig.context()) return of_pool;
     for (const CUdeviceptr block : held) rig.pools().free(block);
     rig.pools().stream_ending(context, name.identity);
+    return {};
   }
 
   void operator()() {
@@ -231,8 +235,10 @@ struct PagedWorker {
         return;
       }
       rig.pools().context_seen(own, 0);
-      use(own, random);
+      const std::vector<CUdeviceptr> left = use(own, random);
       rig.pools().end_context(own, [own] { return cuCtxDestroy_v2(own); }, [] { return true; });
+      for (const CUdeviceptr block : left)  // natively no context's, and nobody else has it
+        if (rig.pools().free(block).outcome != FreeOutcome::freed) failures.fetch_add(1);
     }
   }
 };
