@@ -139,7 +139,9 @@ CUresult create_physical(const Real<CUresult(CUmemGenericAllocationHandle*, std:
                          CUmemGenericAllocationHandle* out, std::size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags);
 CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& real, CUmemGenericAllocationHandle handle);
 /// Stream-ordered memory that stays the driver's: held to the limit, and forgotten at its free.
-CUresult account_driver_pool(std::size_t bytes, const char* symbol, CUdeviceptr* out, const std::function<CUresult()>& call, const PoolSet::AskDriver& ask);
+/// `stream`: a plain_handle; with its context the memory is gone only if that is the device's primary one.
+CUresult account_driver_pool(std::size_t bytes, const char* symbol, CUdeviceptr* out, CUstream stream, const std::function<CUresult()>& call,
+                             const PoolSet::AskDriver& ask);
 /// What the program took from the driver at `address`, if anything; for free_outside.
 std::optional<PoolSet::OutsideEntry> take_outside(CUdeviceptr address);
 

@@ -39,7 +39,7 @@ bool is_end(CUresult code) { return code == CUDA_SUCCESS || device::is_of_earlie
 
 /// Runs `call`, which may end `context`, and forgets what it held here and what was shared from or into it.
 template <class Call, class IsDead>
-CUresult end_context(Process& own, CUcontext context, Call&& call, IsDead&& is_dead) {
+CUresult end_context(Process& own, CUcontext context, PoolBlocks pool_blocks, Call&& call, IsDead&& is_dead) {
   const SharedBlocks::Moment before = own.shared.mark();
   std::optional<bool> dead;
   // Here, since from the moment when the pool has booked the end another thread's new context may have the handle (await_end_of). Needs no host memory.
@@ -54,7 +54,7 @@ CUresult end_context(Process& own, CUcontext context, Call&& call, IsDead&& is_d
     }
     return true;
   };
-  const CUresult result = own.pools.end_context(context, std::cref(call), std::cref(is_dead_here));
+  const CUresult result = own.pools.end_context(context, std::cref(call), std::cref(is_dead_here), pool_blocks);
   if (dead ? *dead : is_dead_here()) own.shared.context_ended(context, before);
   else share_with_survivor(context);
   return result;
@@ -110,7 +110,7 @@ CUresult end_primary(CUdevice device, Call&& call, IsDead&& is_dead) {
   const std::vector<CUcontext> views = capturing_views(own, [&] { return own.contexts.greens_of(device); });
   const std::uint64_t captures_before = own.pools.captures_begun();
   bool dead = false;
-  const CUresult result = end_context(own, primary, call, [&] { return dead = is_dead(); });
+  const CUresult result = end_context(own, primary, PoolBlocks::go, call, [&] { return dead = is_dead(); });
   if (!dead) return result;
   for (CUcontext view : views) own.pools.forget_captures(view, captures_before);
   own.mempools.device_reset(device);
@@ -233,7 +233,7 @@ CUresult destroy_context(const Real<CUresult(CUcontext)>& real, CUcontext contex
   if (context == nullptr) return real(context);
   Process& own = process();
   return end_context(
-      own, context, [&] { return real(context); },
+      own, context, PoolBlocks::stay, [&] { return real(context); },
       // The context may have ended although the call tells of earlier work's error (CUDA Driver API 13.0, cuCtxDestroy).
       [&] { return real.result() == CUDA_SUCCESS || (device::is_of_earlier_work(real.result()) && is_gone(own, context)); });
 }
@@ -241,8 +241,10 @@ CUresult destroy_context(const Real<CUresult(CUcontext)>& real, CUcontext contex
 CUresult detach_context(const Real<CUresult(CUcontext)>& real, CUcontext context) {
   if (context == nullptr) return real(context);
   Process& own = process();
+  const std::optional<int> device = own.pools.device_of(context);
+  const bool is_primary = device && own.contexts.life_in(context, *device) == BlockLife::context;
   return end_context(
-      own, context, [&] { return real(context); }, [&] { return (real.result() == CUDA_SUCCESS || device::is_of_earlier_work(real.result())) && is_gone(own, context); });
+      own, context, is_primary ? PoolBlocks::go : PoolBlocks::stay, [&] { return real(context); }, [&] { return (real.result() == CUDA_SUCCESS || device::is_of_earlier_work(real.result())) && is_gone(own, context); });
 }
 
 CUresult retain_primary(const Real<CUresult(CUcontext*, CUdevice)>& real, CUcontext* out, CUdevice device) {

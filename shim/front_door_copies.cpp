@@ -51,7 +51,11 @@ bool is_far(Process& own, CUdeviceptr address, const Order& order) {
 /// The context whose rights a device address is copied with; nullptr: the address is the host's.
 CUcontext context_of(Process& own, CUdeviceptr address, const Order& order) {
   BlockView block;
-  if (own.pools.owns(address) && own.pools.find(address, &block) == Ownership::live) return block.context;
+  if (own.pools.owns(address) && own.pools.find(address, &block) == Ownership::live) {
+    if (block.context != nullptr) return block.context;
+    const std::vector<CUcontext> contexts = own.peers.contexts_of(block.device);  // it has outlived its own: any of its device reaches it
+    return contexts.empty() ? order.context : contexts.front();
+  }
   if (own.api.cuPointerGetAttribute == nullptr) return order.context;
   unsigned type = 0;
   if (own.api.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != CUDA_SUCCESS || type != CU_MEMORYTYPE_DEVICE) return nullptr;

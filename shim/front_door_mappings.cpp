@@ -58,7 +58,8 @@ CUresult range_handle(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUmem
   BlockView block;
   switch (find_block(address, &block)) {
     case Ownership::unknown: return real(out, address, bytes, type, flags);
-    case Ownership::vacant: return real(out, kNowhere, bytes, type, flags);
+    // As far into a page as the program's address: the driver may refuse that first.
+    case Ownership::vacant: return real(out, kNowhere - kNowhere % kHostPage_bytes + address % kHostPage_bytes, bytes, type, flags);
     case Ownership::live: break;
   }
   // [?] memory of a pool has none. cuMemAlloc memory has one to the end of its last host page, as programs round to those.

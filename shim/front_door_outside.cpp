@@ -172,8 +172,17 @@ CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& re
   return real(handle);
 }
 
-CUresult account_driver_pool(std::size_t bytes, const char* symbol, CUdeviceptr* out, const std::function<CUresult()>& call, const PoolSet::AskDriver& ask) {
-  return account_current(OutsideKind::driver_pool, bytes, symbol, out, call, ask);
+CUresult account_driver_pool(std::size_t bytes, const char* symbol, CUdeviceptr* out, CUstream stream, const std::function<CUresult()>& call,
+                             const PoolSet::AskDriver& ask) {
+  if (out == nullptr) return call();
+  Process& own = process();
+  CUcontext owner = nullptr;
+  const bool is_handle = stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+  const bool is_told = is_handle && own.api.cuStreamGetCtx != nullptr && own.api.cuStreamGetCtx(stream, &owner) == CUDA_SUCCESS;
+  owner = is_told ? own.contexts.owner(owner) : current_owner(own);
+  const int device = current_device(own, owner);
+  const bool goes_with_context = device != kNoDevice && own.contexts.life_in(owner, device) == BlockLife::context;
+  return account(device, goes_with_context ? owner : nullptr, OutsideKind::driver_pool, bytes, symbol, call, [out] { return key_of(*out); }, ask);
 }
 
 }  // namespace cupool::shim::front_door

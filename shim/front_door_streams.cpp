@@ -1,7 +1,8 @@
 // Stream-ordered memory and memory pools. CUDA Driver API 13.0, Stream Ordered Memory Allocator.
 //
 // Served from the pool are calls on a stream that does not capture, whatever context is current, out of a memory pool that we serve
-// (mempool_book.hpp). Everything else is the driver's: graph memory nodes, pools with special properties, policies that do not pool.
+// (mempool_book.hpp). Everything else is the driver's: graph memory nodes, pools with special properties, policies that do not pool, and on segments,
+// which go with their context, streams of contexts that cuCtxDestroy may end: natively that leaves memory of pools (pool/device/block_life.hpp).
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -91,7 +92,7 @@ CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, CUdevicep
   own.before_allocation();
   const auto call = [&] { return real(out, args...); };
   const auto ask = [&] { return ask_for_impossible(real, args...); };
-  return account_driver_pool(bytes, real.symbol(), out, std::cref(call), std::cref(ask));
+  return account_driver_pool(bytes, real.symbol(), out, stream, std::cref(call), std::cref(ask));
 }
 
 /// `stream` is one of `context`; `find_pool(device)` gives the index of the memory pool, 0 for the driver's. False: the driver is to serve it.
@@ -103,8 +104,8 @@ template <class FindPool>
   if (mempool == 0) return false;
   begin_call(own);
   own.before_allocation();
-  const Result<CUdeviceptr> block = own.pools.allocate_on(context, bytes, stream.name, mempool, symbol);
-  if (block.code() == CUDA_ERROR_NOT_SUPPORTED) return false;  // a device without a pool
+  const Result<CUdeviceptr> block = own.pools.allocate_on(context, bytes, stream.name, mempool, symbol, stream.life);
+  if (block.code() == CUDA_ERROR_NOT_SUPPORTED) return false;  // a device without a pool, or whose pool would go with the stream's context
   *result = answer(own, block, out);
   return true;
 }
@@ -150,6 +151,13 @@ std::uint64_t PoolSet::MempoolFigures::*figure_of(CUmemPool_attribute attribute)
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH: return &PoolSet::MempoolFigures::used_high_bytes;
     default: return nullptr;
   }
+}
+
+/// Of what `attribute` is the high-water mark; empty: it is none.
+std::optional<CUmemPool_attribute> current_of(CUmemPool_attribute attribute) {
+  if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) return CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+  if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH) return CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
+  return std::nullopt;
 }
 
 /// The pool behind `handle` when we serve it.
@@ -318,7 +326,16 @@ CUresult get_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attri
   if (!mempool) return result;
   std::uint64_t bytes = 0;  // what the driver served itself
   std::memcpy(&bytes, value, sizeof bytes);
-  bytes += own.pools.mempool_figures(mempool->device, mempool->index).*figure;
+  const PoolSet::MempoolFigures ours = own.pools.mempool_figures(mempool->device, mempool->index);
+  const std::optional<CUmemPool_attribute> current = current_of(attribute);
+  std::uint64_t now_bytes = bytes;
+  if (current && own.api.cuMemPoolGetAttribute != nullptr) {
+    // Its high and ours need not be of one moment: what it surely was.
+    if (own.api.cuMemPoolGetAttribute(pool, *current, static_cast<void*>(&now_bytes)) != CUDA_SUCCESS) now_bytes = 0;
+    bytes = std::max({bytes, ours.*figure, now_bytes + ours.*figure_of(*current)});
+  } else {
+    bytes += ours.*figure;
+  }
   std::memcpy(value, &bytes, sizeof bytes);
   return result;
 }

@@ -15,12 +15,16 @@
 #include <unordered_set>
 #include <vector>
 
+#include "pool/device/block_life.hpp"
+
 namespace cupool::shim {
 
 class ContextBook {
  public:
   void set_primary(int device, CUcontext context);
   CUcontext primary(int device) const;  ///< nullptr: not seen
+  /// Of memory of pools that is allocated on streams of `context`, which owns memory. A primary that was not seen is taken for one that cuCtxDestroy may end.
+  BlockLife life_in(CUcontext context, int device) const { return primary(device) == context ? BlockLife::context : BlockLife::pool; }
   /// Held around each call of the program that may begin or end the primary context of `device`, the driver's part included: what such a call
   /// found afterwards would else be another thread's context of the same handle. Natively the driver lets them wait for each other too.
   [[nodiscard]] std::unique_lock<std::mutex> primary_turn(int device);

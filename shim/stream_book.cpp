@@ -9,6 +9,7 @@ struct Known {
   CUcontext context;
   CUstream stream;
   int device;
+  BlockLife life;
 };
 
 constexpr std::size_t kKnown = 16;
@@ -46,9 +47,9 @@ std::optional<StreamBook::Named> StreamBook::name(const DriverApi& api, const Co
     if (!is_special && (api.cuStreamGetCtx == nullptr || api.cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS || contexts.owner(owner) != context)) return std::nullopt;
     CUdevice device = pools.device_of(context).value_or(-1);
     if (device == -1 && api.cuCtxGetDevice(&device) != CUDA_SUCCESS) return std::nullopt;
-    known = {generation, context, stream, device};
+    known = {generation, context, stream, device, contexts.life_in(context, device)};
   }
-  return Named{{stream, identity_of(stream)}, known.device};
+  return Named{{stream, identity_of(stream)}, known.device, known.life};
 }
 
 }  // namespace cupool::shim

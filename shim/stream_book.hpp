@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "pool/device/block_life.hpp"
 #include "pool/device/pool_set.hpp"
 #include "pool/device/stream_name.hpp"
 #include "pool/driver/driver_api.hpp"
@@ -28,6 +29,7 @@ class StreamBook {
   struct Named {
     StreamName name;
     int device = -1;
+    BlockLife life = BlockLife::pool;  ///< of what is allocated on it: cuCtxDestroy may end any context but the device's primary
   };
 
   /// `stream` (a plain_handle) as one of `context`, which is current and owns memory; nullopt when it is not: the driver must answer.

@@ -16,7 +16,8 @@ namespace {
 bool is_answer(CUresult code) { return is_of_earlier_work(code) || code == CUDA_ERROR_DEINITIALIZED; }
 }  // namespace
 
-CUresult PlainBlocks::take(DeviceState& device, ContextPool&, std::size_t bytes, CUdeviceptr* out) {
+CUresult PlainBlocks::take(DeviceState& device, ContextPool&, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) {
+  *is_of_pool = false;
   const RelaxedCaptureMode relaxed(device.driver, !exact_);
   return device.driver.cuMemAlloc_v2(out, bytes);
 }
@@ -135,10 +136,12 @@ AsyncBlocks::PrivateStream* AsyncBlocks::idle_stream(DeviceState& device) {
   return nullptr;
 }
 
-CUresult AsyncBlocks::take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out) {
+CUresult AsyncBlocks::take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) {
+  *is_of_pool = false;
   const RelaxedCaptureMode relaxed(device.driver);
   if (const CUresult code = enter(device, home); code != CUDA_SUCCESS) return is_answer(code) ? code : take_plain(device, bytes, out);
   CUresult code = take_from_pool(device, bytes, out);
+  *is_of_pool = code == CUDA_SUCCESS;
   if (code == CUDA_ERROR_NOT_READY || code == CUDA_ERROR_OUT_OF_MEMORY) code = take_plain(device, bytes, out);
   sample(device);
   return code;

@@ -24,8 +24,8 @@ class BlockSource {
   BlockSource(const BlockSource&) = delete;
   BlockSource& operator=(const BlockSource&) = delete;
 
-  /// Memory that may be used on any stream.
-  virtual CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out) = 0;
+  /// Memory that may be used on any stream. `is_of_pool`: cuCtxDestroy does not take it along.
+  virtual CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) = 0;
   /// Gives back what take() gave. CUDA_ERROR_NOT_READY: not while something captures that this thread would disturb.
   virtual CUresult give(DeviceState& device, ContextPool& home, CUdeviceptr address) = 0;
   /// The same for a block that nothing touches any more: waits for nothing and makes nothing wait, where that can be.
@@ -46,7 +46,7 @@ class PlainBlocks final : public BlockSource {
  public:
   /// `exact`: the program asked for native behaviour, so our calls run in its own capture mode.
   explicit PlainBlocks(bool exact) : exact_(exact) {}
-  CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out) override;
+  CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) override;
   CUresult give(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
   CUresult give_over(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
   CUresult give_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream stream) override;
@@ -61,7 +61,7 @@ class PlainBlocks final : public BlockSource {
 /// native call serves. A free comes here once nothing touches the block (deferral.cpp). Source: CUDA Driver API 13.0, Stream Ordered Memory Allocator.
 class AsyncBlocks final : public BlockSource {
  public:
-  CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out) override;
+  CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) override;
   CUresult give(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
   bool keeps_idle() const override { return true; }
   bool may_hold_more() const override { return may_hold_more_.load(std::memory_order_relaxed); }

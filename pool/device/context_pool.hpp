@@ -1,7 +1,8 @@
 // ContextPool: what one context of one device holds of the pool. A `cuMemAlloc` region dies with its context, so each
 // context has allocators of its own; counters and limit are the device's.
 //
-// Never freed while the PoolSet lives (threads cache the address); a dead one is used again for the device's next context.
+// After cuCtxDestroy it may go on as an orphan: without a context, but with live blocks of memory pools, which are no context's (CUDA Driver API 13.0,
+// cuCtxDestroy). Never freed while the PoolSet lives (threads cache the address); a dead one is used again for the device's next context.
 // Thread rule: `lock` members under the device's lock, `registry` members under ContextRegistry's.
 #pragma once
 
@@ -38,6 +39,13 @@ struct ContextPool {
   StreamLanes streams;                       ///< of `pooled`
   std::unique_ptr<KeptBlocks> kept;          ///< of `pooled`; null until a thread keeps blocks
   std::atomic<CUstream> release_stream{nullptr};  ///< private and idle: regions go back in its order
+  std::atomic<bool> can_outlive{false};      ///< blocks of memory pools in `pooled` stay when the context is destroyed; written under the lock
+  bool is_orphan = false;                    ///< its context was destroyed and blocks of memory pools stayed: nothing else uses it until they are freed
+  bool must_empty = false;                   ///< an orphan has free memory that may go back
+  bool is_emptying = false;                  ///< … and a thread gives it back, or is in the driver with it for another reason: it stays
+
+  /// Has anything that figures and reports tell of.
+  bool is_in_use() const { return context != nullptr || is_orphan; }
 
   // under the registry's lock
   struct Registered {

@@ -32,7 +32,9 @@ void DevicePool::retire(Batch batch) {
   for (Extent* extent = batch.first; extent != nullptr;) {
     Extent* next = extent->bin_next;
     if ((extent->flags & kUsedAgainFlag) == 0) device_.note(EventKind::free_completed, now, *extent, 0);
-    if (!extent->is_in_table || !keep_in_depot(extent, depot_bytes)) info_of(*extent).allocator->recycle(device_, extent);
+    RegionInfo& info = info_of(*extent);
+    if (!extent->is_in_table || !keep_in_depot(extent, depot_bytes)) info.allocator->recycle(device_, extent);
+    if (info.home->is_orphan) [[unlikely]] info.home->must_empty = true;
     extent = next;
   }
 }
@@ -103,6 +105,7 @@ void DevicePool::after_wait(const ContextPool& home, CUcontext asking) {
   bool is_more_free = false;
   while (retire_oldest(asking, false, &ignored)) is_more_free = true;
   visit_own_magazine(home, &DevicePool::settle);
+  empty_orphans();
   if (is_more_free) publish_figures();  // the wait was long, and a process that is killed now leaves the page alone
   // Where the driver's own pools give back what is above their threshold (CUDA Driver API 13.0, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).
   if (!may_have_surplus()) return;
@@ -138,6 +141,7 @@ bool DevicePool::retire_oldest(CUcontext asking, bool may_wait, Error* error) {
   }
   epoch->fence.clear(device_.services.contexts);
   retire(deferred_.finish(epoch));
+  empty_orphans();
   return true;
 }
 
@@ -256,6 +260,7 @@ Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
   if (error.code == CUDA_SUCCESS) error = query_error;
   if (inside_free && error.code == CUDA_SUCCESS) error = catch_up(asking, has_ended);
   if (inside_free) give_back_surplus();
+  empty_orphans();
   return error;
 }
 

@@ -15,6 +15,7 @@
 #include "pool/core/clock.hpp"
 #include "pool/core/result.hpp"
 #include "pool/core/thread_annotations.hpp"
+#include "pool/device/block_life.hpp"
 #include "pool/device/device_state.hpp"
 #include "pool/device/stream_name.hpp"
 #include "pool/heap/extent.hpp"
@@ -33,6 +34,7 @@ struct AllocationRequest {
   StreamName stream;                  ///< of a stream-ordered call; identity 0: a plain one
   std::uint32_t lane = 0;             ///< of the heap, that the stream may use besides what is everybody's
   std::uint8_t mempool = 0;           ///< index of the memory pool that the program named; 0: none
+  BlockLife life = BlockLife::context;
   std::uint8_t keeper = 0;            ///< number of the magazine that asks for itself; 0: none
 };
 
@@ -133,11 +135,22 @@ class DeviceAllocator {
   /// The context is gone: forgets every region, with `visitor.lost(extent)` for each block, and unbooks them.
   struct LossVisitor {
     virtual void lost(heap::Extent& extent) = 0;
+    virtual void stays(heap::Extent& extent) = 0;  ///< of outlive()
 
    protected:
     ~LossVisitor() = default;
   };
   virtual void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) = 0;
+  /// The same, but where memory is no context's live blocks of memory pools stay, with what they lie in: true when there are any. Everything else there
+  /// is free then, and to be released.
+  virtual bool outlive(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) {
+    abandon(device, visitor);
+    return false;
+  }
+  /// Would outlive() let blocks stay?
+  virtual bool can_outlive() const { return false; }
+  /// Is anything live or deferred? O(blocks).
+  virtual bool holds_blocks() const { return true; }
   /// Appends this allocator's regions and blocks to the address map.
   virtual void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const
       CUPOOL_REQUIRES(device.lock) = 0;

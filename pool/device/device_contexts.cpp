@@ -25,7 +25,7 @@ ContextPool* DevicePool::context_seen(CUcontext context) {
   ContextPool* unused = nullptr;
   for (const auto& home : homes_) {
     if (home->context == context) return home.get();
-    if (home->context == nullptr) unused = home.get();
+    if (!home->is_in_use()) unused = home.get();
   }
   if (unused == nullptr) {
     std::unique_ptr<BlockSource> source;
@@ -35,6 +35,7 @@ ContextPool* DevicePool::context_seen(CUcontext context) {
     unused = homes_.back().get();
   }
   if (!unpooled_ && unused->pooled == nullptr) unused->pooled = make_heap();
+  unused->can_outlive.store(unused->pooled != nullptr && unused->pooled->can_outlive(), std::memory_order_relaxed);
   device_.services.contexts.add(unused, context);
   unused->context = context;
   unused->serving = true;
@@ -65,7 +66,7 @@ void DevicePool::await_deferred(ContextPool& home) {
   }
 }
 
-CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead) {
+CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead, PoolBlocks pool_blocks) {
   ContextRegistry& contexts = device_.services.contexts;
   await_deferred(*home);
   Pin began = contexts.begin_end(home, context);
@@ -81,14 +82,20 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
   const CUresult result = destroy();
   const bool gone = is_dead();
   const MutexLock lock(device_.lock);
-  if (gone) forget(*home);
+  if (gone) forget(*home, pool_blocks);
   else home->serving = true;
   contexts.finish_end(home, gone);
+  if (gone) give_left();
   if (!gone || home->pooled == nullptr || !may_call_driver()) return result;
   ++home->burials;
   home->pooled->bury(device_);
   const bool is_last = --home->burials == 0;  // the next context may have come and gone meanwhile
-  if (is_last && home->context == nullptr) home->pooled.reset();  // the next context may have another kind
+  if (is_last && !home->is_in_use()) home->pooled.reset();  // the next context may have another kind
+  if (std::any_of(homes_.begin(), homes_.end(), [](const auto& one) { return one->is_orphan; })) {  // what waits of theirs may have waited for this one
+    static_cast<void>(close_epoch(nullptr, Closing::late));
+    retire_all(nullptr, false);
+    empty_orphans();
+  }
   return result;
 }
 
@@ -117,11 +124,12 @@ Status DevicePool::share_pages(ContextPool* home, CUcontext context, int ordinal
   if (home->context != context || home->pooled == nullptr || ordinal == device_.ordinal) return {};
   if (device_.services.contexts.pin(home, context) != Pin::held) return {};
   const Unpinner unpinner(device_.services.contexts, home);
-  return home->pooled->share(device_, ordinal);
+  const Status shared = home->pooled->share(device_, ordinal);
+  return shared.ok() ? share_orphans(ordinal) : shared;
 }
 
-/// The context took its memory along: no driver call, only the books.
-void DevicePool::forget(ContextPool& home) {
+/// The context took its memory along: no driver call, only the books. But for blocks of memory pools, where they stay: they are an orphan's then.
+void DevicePool::forget(ContextPool& home, PoolBlocks pool_blocks) {
   close_magazines();
   if (peak_is_new_) sample_peak();
   deferred_.forget(&home);
@@ -142,16 +150,19 @@ void DevicePool::forget(ContextPool& home) {
       }
       if ((extent.flags & kUsedAgainFlag) == 0) pool.device_.note(EventKind::free_completed, now, extent, 0);
     }
+    void stays(Extent& extent) override CUPOOL_REQUIRES(pool.device_.lock) { leave_table(&extent); }
     DevicePool& pool;
     const std::uint64_t now;
   } books(*this, ticks());
   if (home.pooled != nullptr) {
-    home.pooled->abandon(device_, books);
+    if (pool_blocks == PoolBlocks::stay) home.is_orphan = home.must_empty = home.pooled->outlive(device_, books);
+    else home.pooled->abandon(device_, books);
     for (const StreamLanes::Entry& entry : home.streams.entries()) home.pooled->remove_lane(entry.lane);
   }
   home.streams.forget();
   home.release_stream.store(nullptr, std::memory_order_relaxed);
-  home.natives.abandon(device_, books);
+  if (pool_blocks == PoolBlocks::stay) home.natives.outlive(device_, books);
+  else home.natives.abandon(device_, books);
   home.context = nullptr;
   home.serving = false;
   publish_figures();

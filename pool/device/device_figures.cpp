@@ -51,7 +51,7 @@ void HeapFigures::add(const HeapFigures& other) {
 HeapFigures DevicePool::figures() {
   HeapFigures sum;
   for (const auto& home : homes_)
-    if (home->context != nullptr) sum.add(figures_of(*home, device_));
+    if (home->is_in_use()) sum.add(figures_of(*home, device_));
   return sum;
 }
 
@@ -141,7 +141,7 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
   evidence.releasable_bytes = now.wholly_free_bytes;
   evidence.releasable_with_deferred_bytes = 0;
   for (const auto& one : homes_) {
-    if (one->context == nullptr) continue;
+    if (!one->is_in_use()) continue;
     *evidence.releasable_with_deferred_bytes += one->natives.figures_without_deferred(device_).wholly_free_bytes;
     if (one->pooled == nullptr) continue;
     const HeapFigures projected = one->pooled->figures_without_deferred(device_);
@@ -269,7 +269,7 @@ void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std
   if (limit_bytes != 0) *total_bytes = std::min<std::size_t>(*total_bytes, limit_bytes);
   std::uint64_t pool_free_bytes = 0;
   for (const auto& home : homes_) {
-    if (home->context == nullptr) continue;
+    if (!home->is_in_use()) continue;
     const HeapFigures now = figures_of(*home, device_);
     pool_free_bytes += home->context == context ? now.free_bytes : now.wholly_free_bytes;
   }
@@ -289,7 +289,7 @@ std::string DevicePool::check() {
   if (kept_bytes_ != 0) return "closed magazines and empty depots keep bytes";
   std::uint64_t reserved_bytes = 0;
   for (const auto& home : homes_) {
-    if (home->context == nullptr) continue;
+    if (!home->is_in_use()) continue;
     if (std::string broken = check_stamps(*home); !broken.empty()) return broken;
     for (DeviceAllocator* allocator : {home->pooled.get(), static_cast<DeviceAllocator*>(&home->natives)}) {
       if (allocator == nullptr) continue;

@@ -75,6 +75,10 @@ CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size
 CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, MagazineUser* user, Error* answer) {
   const MutexLock lock(device_.lock);
   if (request.stream.identity != 0) [[unlikely]] {
+    if (request.life == BlockLife::pool && home->context == context && !home->can_outlive.load(std::memory_order_relaxed)) {
+      *answer = kDriversOwn;
+      return 0;
+    }
     home->streams.see(request.stream.identity);
     request.lane = home->streams.find(request.stream.identity);
   }
@@ -100,12 +104,13 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
   return climbed.value();
 }
 
-/// While a context ends the driver may give its addresses again, before our books have forgotten it: those of living contexts come first.
+/// While a context ends the driver may give its addresses again, before our books have forgotten it: those of living contexts come first, and those
+/// that no context has any more.
 template <class Find>
 Extent* DevicePool::find_in_homes(Find&& find) {
   for (const bool is_serving : {true, false}) {
     for (const auto& home : homes_) {
-      if (home->context == nullptr || home->serving != is_serving) continue;
+      if (!home->is_in_use() || (home->serving || home->is_orphan) != is_serving) continue;
       if (home->pooled != nullptr)
         if (Extent* extent = find(*home->pooled)) return extent;
       if (Extent* extent = find(home->natives)) return extent;
@@ -129,7 +134,7 @@ Extent* DevicePool::find_settled(std::uint64_t address) {
   for (;;) {
     Extent* extent = find_block(address);
     if (extent == nullptr) extent = find_containing(address);
-    if (extent == nullptr || info_of(*extent).home->serving) return extent;
+    if (extent == nullptr || info_of(*extent).home->serving || info_of(*extent).home->is_orphan) return extent;
     Clock& clock = device_.services.clock;
     const std::uint64_t now_ns = clock.now_ns();
     if (until_ns == 0) until_ns = now_ns + kPollBound_ns;
@@ -191,6 +196,7 @@ FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* 
     defer(extent, thread);  // never reused
     return FreeOutcome::freed;
   }
+  if (info_of(*extent).home->is_orphan) return free_of_orphan(extent, thread, answer);
   // Memory from cuMemAllocAsync: the caller has seen to it that nothing uses it any more, and the call does not wait, be it for unrelated work that waits
   // for this thread (CUDA Driver API 13.0, cuMemFree).
   const bool is_unused = mempool_of(*extent) != 0;

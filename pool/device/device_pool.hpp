@@ -2,6 +2,7 @@
 //
 // device_pool.cpp has the hot paths, deferral.cpp what happens between a free and reuse (capture_wait.cpp: while something captures), ladder.cpp what happens on a miss,
 // device_contexts.cpp births and deaths, device_figures.cpp what a report is told.
+// More than 400 lines: one class with one lock; its methods lie in some twenty files, each with a paragraph here.
 // Thread rule: thread-safe; one lock (DeviceState::lock), let go of around every driver call.
 // More than 400 lines: what one lock guards, declared in one place, by source file.
 #pragma once
@@ -57,6 +58,9 @@ struct Mover {
 /// Known by its address, so it is an object: equal literals of two files need not be one.
 inline constexpr char kStaleMark[] = "context is not (or no longer) known";
 inline constexpr Error kStaleContext{CUDA_ERROR_CONTEXT_IS_DESTROYED, kStaleMark};
+/// allocate_on's answer when the block would not outlive its context: the driver is to serve it.
+inline constexpr char kDriversMark[] = "memory that outlives its context";
+inline constexpr Error kDriversOwn{CUDA_ERROR_NOT_SUPPORTED, kDriversMark};
 
 class DevicePool {
  public:
@@ -80,7 +84,7 @@ class DevicePool {
   /// The calling thread keeps nothing for itself any more.
   void thread_ending();
   /// As allocate, for a stream of `context`.
-  CUdeviceptr allocate_on(ContextPool* home, CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, const char* api,
+  CUdeviceptr allocate_on(ContextPool* home, CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, BlockLife life, const char* api,
                           std::uint16_t thread, MagazineUser user, Error* answer);
   /// `user`: of `context`, or null.
   FreeOutcome free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, MagazineUser* user, Error* answer);
@@ -104,7 +108,7 @@ class DevicePool {
   /// The pool of `context`, made if it is new.
   ContextPool* context_seen(CUcontext context);
   /// Runs `destroy` with nobody in the context; forgets what it held when `is_dead()` says that it is gone.
-  CUresult end_context(ContextPool* home, CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead);
+  CUresult end_context(ContextPool* home, CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead, PoolBlocks pool_blocks);
 
   Status charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api, const PoolSet::AskDriver& ask);
   void note_refusal(std::uint64_t bytes, const char* api);
@@ -351,7 +355,14 @@ class DevicePool {
 
   // device_contexts.cpp
   std::unique_ptr<DeviceAllocator> make_heap() CUPOOL_REQUIRES(device_.lock);
-  void forget(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
+  void forget(ContextPool& home, PoolBlocks pool_blocks) CUPOOL_REQUIRES(device_.lock);
+
+  // orphans.cpp
+  FreeOutcome free_of_orphan(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t empty_orphans(bool again = false) CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t empty_orphan(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
+  Status share_orphans(int ordinal) CUPOOL_REQUIRES(device_.lock);
+  void give_left() CUPOOL_REQUIRES(device_.lock);
 
   // device_figures.cpp
   HeapFigures figures() CUPOOL_REQUIRES(device_.lock);

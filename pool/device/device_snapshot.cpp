@@ -104,7 +104,7 @@ bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
   // What the counter says is only a guess at the rows: one that were wrong must not cost the report.
   out.blocks.reserve(std::min(counters.live_blocks.current.load(std::memory_order_relaxed), counters.allocations.value.load(std::memory_order_relaxed)) * 2);
   for (const auto& home : homes_) {
-    if (home->context == nullptr) continue;
+    if (!home->is_in_use()) continue;
     if (home->pooled != nullptr) home->pooled->append_map(device_, time, out);
     home->natives.append_map(device_, time, out);
   }

@@ -29,7 +29,7 @@ struct Climbing {
 bool DevicePool::release_would_do(std::uint64_t bytes) {
   std::uint64_t free_bytes = 0;
   for (const auto& home : homes_) {
-    if (home->context == nullptr || !may_give_back(*home)) continue;
+    if (!home->is_in_use() || !may_give_back(*home)) continue;
     if (home->pooled != nullptr && !home->pooled->is_stalled(device_)) free_bytes += home->pooled->figures(device_).wholly_free_bytes;
     free_bytes += home->natives.waiting_bytes();  // freed during a capture
   }
@@ -122,7 +122,7 @@ std::size_t DevicePool::make_room(std::uint64_t until_ns) { return give_back_idl
 /// Wholly free memory back to the driver, `first`'s before that of the device's other contexts. Returns bytes given back, which are
 /// at least (`at_most`: at most) what is wanted when there is so much.
 std::uint64_t DevicePool::release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most) {
-  std::uint64_t released_bytes = 0;
+  std::uint64_t released_bytes = empty_orphans(true);
   const auto from = [&](ContextPool& home) CUPOOL_REQUIRES(device_.lock) {
     const CUcontext context = home.context;
     if (context == nullptr || released_bytes >= wanted_bytes || !may_give_back(home)) return;

@@ -16,7 +16,7 @@
 //            later ones are polled, one second at most in all; then release again. So is memory that another thread has taken to
 //            the driver. Without events that cover a context what was freed during a capture waits for the next free, which
 //            synchronises: here that could wait for the caller itself
-//   native   the driver's own call for exactly these bytes
+//   native   the driver's own call for exactly these bytes; in stream order, where cuCtxDestroy may end the context, it is the shim that calls it (kDriversOwn)
 // Each rung is counted. No rung runs the driver under the lock, and no rung but `wait` and `poll` waits.
 #include <algorithm>
 #include <limits>
@@ -150,6 +150,7 @@ Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   DeviceAllocator* allocator = home.pooled.get();
   if (pool.unpooled_) allocator = &home.natives;
   if (allocator == nullptr || (pool.device_.disabled && !pool.unpooled_)) return nullptr;
+  if (pool.policy_ == config::Policy::async) pool.give_left();
   if (pool.policy_ == config::Policy::async && home.natives.has_waiting()) pool.release_free(&home, kEverything);
   AllocationRequest request = attempt.request;
   request.lane = 0;  // what is new is nobody's; the lane may be another stream's when the driver returns
@@ -244,6 +245,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
 
 Climbed Ladder::native(DevicePool& pool, Attempt& attempt) {
   if (pool.unpooled_) return nullptr;
+  if (attempt.request.life == BlockLife::pool) return kDriversOwn;  // by cuMemAlloc it would go with its context
   Result<Growth> made = attempt.home->natives.grow(pool.device_, *attempt.home, attempt.request);
   // `release` speaks of whole regions; a limit or a device that is no multiple of them may have room for exactly this.
   if (made.code() == CUDA_ERROR_OUT_OF_MEMORY && pool.release_would_do(attempt.request.bytes) && pool.may_release() && pool.release_free(attempt.home, kEverything) != 0)
@@ -319,6 +321,7 @@ Result<CUdeviceptr> DevicePool::climb(Attempt& attempt, std::uint16_t thread) {
     publish_figures();
     return address;
   }
+  if (climbed.error().where == kDriversOwn.where) return kDriversOwn;
   if (climbed.code() == CUDA_ERROR_DEINITIALIZED) device_.services.stopped.store(true, std::memory_order_relaxed);
   return fail(attempt.request.requested_bytes, attempt.api, attempt.home, climbed.ok() ? reason_of_refusal(attempt.refusal) : climbed.error());
 }

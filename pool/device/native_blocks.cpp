@@ -139,7 +139,7 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
   CUresult code = CUDA_SUCCESS;
   {
     const MutexUnlock unlocked(device.lock);
-    code = source_->take(device, home, request.requested_bytes, &address);
+    code = source_->take(device, home, request.requested_bytes, &address, &node->is_of_pool);
     if (code == CUDA_SUCCESS && !device.services.owners.add(address, request.bytes, device.ordinal)) {
       source_->give_over(device, home, address);  // nobody has seen it
       code = CUDA_ERROR_OUT_OF_MEMORY;
@@ -237,7 +237,15 @@ std::uint64_t NativeBlocks::release(DeviceState& device, ContextPool&, std::uint
   return released;
 }
 
-void NativeBlocks::abandon(DeviceState& device, LossVisitor& visitor) {
+void NativeBlocks::abandon(DeviceState& device, LossVisitor& visitor) { lose(device, visitor, false); }
+
+/// All of them are lost to the program, which got them by plain calls. What lies in the driver's pool is left there until give_left().
+bool NativeBlocks::outlive(DeviceState& device, LossVisitor& visitor) {
+  lose(device, visitor, true);
+  return false;
+}
+
+void NativeBlocks::lose(DeviceState& device, LossVisitor& visitor, bool leaves_pools) {
   for (auto& [address, node] : nodes_) {
     if (node.extent.state != ExtentState::free) visitor.lost(node.extent);
     device.services.owners.remove(address, node.region.bytes);
@@ -245,7 +253,10 @@ void NativeBlocks::abandon(DeviceState& device, LossVisitor& visitor) {
     device.add_reserved(-static_cast<std::int64_t>(node.region.bytes));
     device.note_region(observe::EventKind::region_release, address, node.region.bytes);
   }
-  nodes_.clear();
+  while (!nodes_.empty()) {
+    Nodes::node_type node = nodes_.extract(nodes_.begin());
+    if (leaves_pools && node.mapped().is_of_pool) left_.insert(std::move(node));
+  }
   source_->forget();
   if (device.idle_owner == this) {  // whoever asks the driver next tells of it
     device.driver_pool.tell(device.driver_pool.ticket(), 0);
@@ -254,6 +265,20 @@ void NativeBlocks::abandon(DeviceState& device, LossVisitor& visitor) {
   }
   bytes_ = 0;
   waiting_ = 0;
+}
+
+/// A refusal is met again by whoever comes next.
+void NativeBlocks::give_left(DeviceState& device, ContextPool& by) {
+  CUresult code = CUDA_SUCCESS;
+  while (!left_.empty() && code == CUDA_SUCCESS) {
+    Nodes::node_type node = left_.extract(left_.begin());
+    {
+      const MutexUnlock unlocked(device.lock);
+      code = by.natives.source().give(device, by, node.key());
+    }
+    if (code != CUDA_SUCCESS) left_.insert(std::move(node));
+  }
+  by.natives.book_idle(device);
 }
 
 void NativeBlocks::append_map(DeviceState&, const TickConverter& time, observe::DeviceSnapshot& out) const {

@@ -29,6 +29,10 @@ class NativeBlocks final : public DeviceAllocator {
   HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
+  bool outlive(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
+  bool has_left() const { return !left_.empty(); }
+  /// What a context that was destroyed has left in the driver's pool goes back there, in order of a living one of the device, which is pinned.
+  void give_left(DeviceState& device, ContextPool& by) CUPOOL_REQUIRES(device.lock);
   void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;
   std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
@@ -52,16 +56,19 @@ class NativeBlocks final : public DeviceAllocator {
     heap::Region region;
     heap::Extent extent;
     RegionInfo info;
+    bool is_of_pool = false;  ///< of the driver's, which cuCtxDestroy leaves
   };
   using Nodes = std::map<std::uint64_t, Node>;
 
   bool await_others(DeviceState& device, std::uint32_t* pauses) CUPOOL_REQUIRES(device.lock);
   std::optional<std::uint64_t> charge(DeviceState& device, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
   heap::Extent* insert(Nodes::node_type&& handle);
+  void lose(DeviceState& device, LossVisitor& visitor, bool leaves_pools) CUPOOL_REQUIRES(device.lock);
   HeapFigures figures_of(heap::ExtentState state) const;
 
   const std::unique_ptr<BlockSource> source_;
   Nodes nodes_;
+  Nodes left_;  ///< on no list of the program's any more, and still the driver's
   std::uint64_t bytes_ = 0;
   std::size_t waiting_ = 0;  ///< blocks in state free: recycled, not yet given back
 };

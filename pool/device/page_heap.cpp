@@ -151,6 +151,26 @@ void PageHeap::abandon(DeviceState& device, LossVisitor& visitor) {
   is_refused_ = false;
 }
 
+bool PageHeap::outlive(DeviceState& device, LossVisitor& visitor) {
+  bool has_any = false;
+  const auto stays = [&](Extent& extent) {
+    if (extent.state != ExtentState::live || mempool_of(extent) == 0) return false;
+    visitor.stays(extent);
+    return has_any = true;
+  };
+  heap_.reclaim(stays, [&](Extent& extent) { visitor.lost(extent); });
+  if (!has_any) abandon(device, visitor);
+  return has_any;
+}
+
+bool PageHeap::holds_blocks() const {
+  bool found = false;
+  heap_.for_each_region([&](const Region& region) {
+    heap_.for_each_extent(region, [&](const Extent& extent) { found = found || (extent.state != ExtentState::free && extent.state != ExtentState::absent); });
+  });
+  return found;
+}
+
 /// Nobody would ever ask again: what the driver refuses now and then is asked for once more. True: done.
 template <class Call> static bool insist(Call&& call) {
   constexpr int kAttempts = 3;

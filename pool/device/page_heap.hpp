@@ -7,7 +7,8 @@
 // granularity: large ones cost few calls, small ones leave little behind), and moved when there is not: empty handles, from the largest holes first, go
 // behind the free memory that ends where addresses are vacant. Neighbours share tail pages. Live bytes never move, nor what waits for the GPU.
 // Figures: ARCHITECTURE.md and build/bench/page_model. Known from: PyTorch's expandable segments, DALI's cuda_vm_resource.
-// Memory of this kind belongs to no context: when one dies its blocks are forgotten at once and bury() gives the memory back.
+// Memory of this kind belongs to no context: when one dies its blocks are forgotten at once and bury() gives the memory back. Blocks of memory pools stay
+// where they are after cuCtxDestroy (outlive()); nothing is allocated beside them then, and what gets empty is released.
 // Thread rule: as DeviceAllocator. One thread at a time is in the driver for it (supplying_); what it works on is in no bin meanwhile. The
 // driver may wait there for running work (cuMemSetAccess, cuMemUnmap), which may wait for another thread of the program; so nobody waits
 // for that thread without bound: who misses meanwhile goes on up the ladder, to memory of the driver's own.
@@ -50,6 +51,9 @@ class PageHeap final : public ExtentAllocator {
   HeapFigures figures_of_all_lanes(DeviceState& device, std::uint64_t least_bytes) const CUPOOL_REQUIRES(device.lock) override;
   HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
+  bool outlive(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
+  bool can_outlive() const override { return true; }
+  bool holds_blocks() const override;
   void bury(DeviceState& device) CUPOOL_REQUIRES(device.lock) override;
   void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;
   void add_evidence(DeviceState& device, observe::OomEvidence& evidence) const CUPOOL_REQUIRES(device.lock) override;

@@ -222,7 +222,7 @@ bool PoolSet::serves_streams() const {
   return pools && options.ipc != config::IpcMode::native;
 }
 
-Result<CUdeviceptr> PoolSet::allocate_on(CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, const char* api) {
+Result<CUdeviceptr> PoolSet::allocate_on(CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, const char* api, BlockLife life) {
   ThreadCache& cache = impl_->cache();
   const std::size_t slot = slot_of(context);
   for (int attempt = 0; attempt < 2; ++attempt) {
@@ -237,7 +237,7 @@ Result<CUdeviceptr> PoolSet::allocate_on(CUcontext context, std::size_t bytes, S
     ContextPool* home = cache.homes[slot];
     Error error{};
     const device::MagazineUser user{!cache.is_ending, cache.magazines[slot]};
-    const CUdeviceptr address = home->pool.allocate_on(home, context, bytes, stream, mempool, api, cache.thread, user, &error);
+    const CUdeviceptr address = home->pool.allocate_on(home, context, bytes, stream, mempool, life, api, cache.thread, user, &error);
     if (address != 0) return address;
     if (error.where != device::kStaleContext.where || attempt != 0) return error;
   }
@@ -413,13 +413,13 @@ void PoolSet::await_end_of(CUcontext context) {
   while (impl_->services.contexts.is_ending(context) && clock.now_ns() < until_ns) clock.pause(DevicePool::kTryPause_ns);
 }
 
-CUresult PoolSet::end_context(CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead) {
+CUresult PoolSet::end_context(CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead, PoolBlocks pool_blocks) {
   ContextPool* home = impl_->services.contexts.find(context);
   const std::uint64_t before = impl_->outside.mark();
   const std::uint64_t captures_before = impl_->services.gate.mark();
   std::optional<bool> dead;
   const auto is_dead_once = [&] { return dead ? *dead : dead.emplace(is_dead()); };
-  const CUresult result = home != nullptr ? home->pool.end_context(home, context, destroy, is_dead_once) : destroy();
+  const CUresult result = home != nullptr ? home->pool.end_context(home, context, destroy, is_dead_once, pool_blocks) : destroy();
   if (!is_dead_once()) return result;
   impl_->services.gate.forget(context, captures_before);
   std::array<std::pair<OutsideKind, device::OutsideMemory::Entry>, 64> gone;

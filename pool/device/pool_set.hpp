@@ -19,6 +19,7 @@
 #include "config/options.hpp"
 #include "pool/core/clock.hpp"
 #include "pool/core/result.hpp"
+#include "pool/device/block_life.hpp"
 #include "pool/device/stream_name.hpp"
 #include "pool/driver/driver_api.hpp"
 #include "pool/observe/live_page.hpp"
@@ -35,7 +36,7 @@ struct ContextPool;
 struct BlockView {
   CUdeviceptr base = 0;
   std::size_t bytes = 0;
-  CUcontext context = nullptr;
+  CUcontext context = nullptr;       ///< null: it has outlived its context
   int device = 0;
   std::uint8_t mempool = 0;          ///< index of the memory pool that it was allocated from; 0: by a plain call
   std::uint64_t buffer_id = 0;       ///< unique in the process, never one of the driver's
@@ -113,7 +114,9 @@ class PoolSet {
   bool serves_streams() const;
   /// A block as allocate's, that work submitted to `stream` from now on may use. `context` is the caller's current one, and the
   /// stream's; the stream does not capture. `mempool`: index of the memory pool, 1...63. Never waits for work but as allocate does.
-  Result<CUdeviceptr> allocate_on(CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, const char* api);
+  /// CUDA_ERROR_NOT_SUPPORTED, nothing recorded: the driver is to serve it (no pool for the device; or none whose memory has that life).
+  Result<CUdeviceptr> allocate_on(CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, const char* api,
+                                  BlockLife life = BlockLife::context);
   /// Frees a block when the work submitted to `stream` so far is over. Never blocks; records an event only while memory is short.
   FreeResult free_on(CUdeviceptr address, CUcontext context, StreamName stream);
   /// The stream (or the thread whose it is) is about to end: its identity may come again. `context` null: it is not known.
@@ -181,8 +184,10 @@ class PoolSet {
   /// A context exists now (created, or a primary that was retained). Idempotent.
   void context_seen(CUcontext context, int device);
   /// Runs `destroy` (the real call that may end `context`) so that no allocation is served from it meanwhile;
-  /// when `is_dead()` says so afterwards, everything it held is forgotten without a driver call.
-  CUresult end_context(CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead);
+  /// when `is_dead()` says so afterwards, everything it held is forgotten without a driver call, but for live blocks of memory pools on mapped pages
+  /// that `stay`: their address is theirs until they are freed, and their context is null.
+  CUresult end_context(CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead,
+                       PoolBlocks pool_blocks = PoolBlocks::stay);
   /// Waits until nobody here ends a context of this handle: the driver has given it again, and what is still being booked is the old one's.
   void await_end_of(CUcontext context);
   /// Keeps `context` from ending while it lives, for calls with a context that the program's own call did not bring along. Not `held`: it is

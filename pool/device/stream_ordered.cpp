@@ -22,14 +22,16 @@ constexpr std::uint64_t kHandlePause_ns = 5'000;
 constexpr std::uint64_t kFreeForAllShare = 8;  ///< so large a part of everything, free for everybody, is plenty
 }
 
-CUdeviceptr DevicePool::allocate_on(ContextPool* home, CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, const char* api,
-                                    std::uint16_t thread, MagazineUser user, Error* answer) {
+CUdeviceptr DevicePool::allocate_on(ContextPool* home, CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, BlockLife life,
+                                    const char* api, std::uint16_t thread, MagazineUser user, Error* answer) {
   AllocationRequest request;
   request.bytes = round_request(bytes);
   request.requested_bytes = bytes;
   request.stream = stream;
   request.mempool = mempool;
-  const bool may_be_kept = request.bytes - 1 < kLargestKept_bytes;  // nor 0: a size that overflows
+  request.life = life;
+  const bool is_served = life == BlockLife::context || home->can_outlive.load(std::memory_order_relaxed);
+  const bool may_be_kept = is_served && request.bytes - 1 < kLargestKept_bytes;  // nor 0: a size that overflows
   if (may_be_kept && user.magazine != nullptr)
     if (const CUdeviceptr address = user.magazine->allocate_on(context, stream.identity, mempool, bytes, request.bytes, thread)) return address;
   return serve(home, context, request, api, thread, may_be_kept && user.may_keep ? &user : nullptr, answer);
@@ -46,15 +48,16 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
     must_clear = !memops_to_clear_.empty();
     ContextPool& home = *info_of(*extent).home;
     const bool is_pooled = !info_of(*extent).is_native && !device_.disabled && may_call_driver();
-    const bool is_ordinary = is_pooled && home.context == context;
+    const bool is_ordinary = is_pooled && context != nullptr && home.context == context;
     // On another context's stream; no epoch would ever cover it.
-    const bool needs_own_event = is_pooled && context != nullptr && device_.services.cannot_record.load(std::memory_order_relaxed);
+    const bool needs_own_event = is_pooled && !home.is_orphan && context != nullptr && device_.services.cannot_record.load(std::memory_order_relaxed);
     if (is_ordinary && user != nullptr && keep_for_stream(extent, home, stream, thread, *user)) return FreeOutcome::freed;
     leave_table(extent);
     if (is_ordinary && !capturing()) outcome = free_in_lane(extent, home, context, stream, thread);
     else if ((is_ordinary || needs_own_event) && free_stamped(extent, home, context, stream, thread, StampedPlace::aside)) outcome = FreeOutcome::freed;
     else if (policy_ == config::Policy::platform && device_.driver.has_cuMemFreeAsync()) outcome = free_native(extent, thread, answer, &stream.handle);
     else outcome = free_behind(extent, context, stream, thread, answer);
+    if (home.is_orphan) empty_orphans();
   }
   if (must_clear) clear_region_memops();
   return outcome;

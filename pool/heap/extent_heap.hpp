@@ -50,6 +50,10 @@ class ExtentHeap {
   /// order. `on_extent` may unlink the extent from the owner's lists; it must not call back into the heap.
   template <class F> void abandon_region(Region* region, F&& on_extent);
 
+  /// Every live or deferred extent for which `stays(const Extent&)` is false becomes a hole of lane 0, after `on_extent(Extent&)` as abandon_region's; so do
+  /// the holes of all lanes. O(extents).
+  template <class Stays, class F> void reclaim(Stays&& stays, F&& on_extent);
+
   /// A block of exactly round(bytes) carved from the best of a few candidates: the tightest, then the lowest
   /// address, from `lane`, or from lane 0 when that has a tighter one; nullptr only when no hole of either fits. State live, owner's
   /// fields zero on return. O(1). Throws std::bad_alloc. `keeper`: as ExtentArena has it.
@@ -209,6 +213,18 @@ template <class F> std::uint64_t ExtentHeap::for_each_lane_run(std::uint64_t lea
     });
   }
   return looks;
+}
+
+template <class Stays, class F> void ExtentHeap::reclaim(Stays&& stays, F&& on_extent) {
+  for (std::uint32_t lane = 1; lane <= lanes_.size(); ++lane) drain_lane(lane, [this](Extent* hole) { free(hole); });
+  regions_.for_each([&](const RegionRecord& record) {
+    for (Extent* extent = record.first; extent != nullptr; extent = extent->next) {
+      const bool is_block = extent->state == ExtentState::live || extent->state == ExtentState::deferred;
+      if (!is_block || stays(*extent)) continue;
+      on_extent(*extent);
+      extent = free(extent);
+    }
+  });
 }
 
 template <class F> void ExtentHeap::for_each_region(F&& visit) const {

@@ -72,7 +72,8 @@ void Rig::reset_device(int device) {
         int active = 1;
         cuDevicePrimaryCtxGetState(device, &flags, &active);
         return active == 0;
-      });
+      },
+      PoolBlocks::go);
   REQUIRE(code == CUDA_SUCCESS);
 }
 

@@ -44,7 +44,7 @@ struct Allocation {
   std::uint64_t file_offset = 0;
   std::uint64_t buffer_id = 0;
   std::byte* host = nullptr;
-  Context* context = nullptr;  ///< null for mapped memory
+  Context* context = nullptr;  ///< null for mapped memory, and for a pool's whose context has ended
   Allocation* previous = nullptr;  ///< among the memory of the same context
   Allocation* next = nullptr;
 

@@ -53,8 +53,8 @@ CUresult free_memory(Call& c, CUdeviceptr address) {
     return CUDA_SUCCESS;
   }
   // As the native one: everything that could touch the memory has run before the bytes are gone [?: all work of the
-  // owning context, and of the current one].
-  Context& owner = *memory->context;
+  // owning context, and of the current one]. Memory of a pool may have outlived its context.
+  Context& owner = memory->context != nullptr ? *memory->context : *current->memory_owner();
   c.sim.wait_for_context(owner, c.lock);
   if (current != &owner && current->alive) c.sim.wait_for_context(*current, c.lock);
   memory = c.sim.find_memory(address);  // the lock may have been given up

@@ -99,12 +99,29 @@ void Simulator::end_thread(ThreadState& state) {
   }
 }
 
+/// CUDA Driver API 13.0, cuCtxDestroy: "It will not destroy memory allocations by cuMemCreate(), cuMemAllocAsync() and cuMemAllocFromPoolAsync(). These
+/// memory allocations are not associated with any CUDA context". [?] A primary context's reset and last release "destroy all allocations of the device in
+/// the process": what was allocated on its streams is taken for a part of these.
+void Simulator::leave_pool_memory(Context& context) {
+  if (context.primary) return;
+  for (Allocation* memory = context.memory; memory != nullptr;) {
+    Allocation* const next = memory->next;
+    if (memory->kind == MemoryKind::stream_ordered) {
+      disown(*memory);
+      memory->context = nullptr;
+      memory->previous = memory->next = nullptr;
+    }
+    memory = next;
+  }
+}
+
 CUresult Simulator::end_context(Context& context, Lock& lock) {
   context.ending = true;
   for (const Context* member : family(context)) forget_captures_of(*member);
   wait_for_context(context, lock);
   const CUresult answer = settings.end_errors ? context.broken : CUDA_SUCCESS;
   for (Context* member : family(context)) member->alive = false;  // [?] a primary that is reset ends its green contexts
+  leave_pool_memory(context);
   while (context.memory != nullptr) release(*context.memory);
   std::erase_if(arrays, [&](const auto& entry) {
     if (entry.second->context != &context) return false;

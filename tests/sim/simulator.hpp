@@ -93,6 +93,7 @@ class Simulator {
   std::vector<Context*> family(Context& context);
   /// Waits for the context's work, then frees all it holds. What the call that does it answers: with CUSIM_END_ERRORS the sticky error.
   CUresult end_context(Context& context, Lock& lock);
+  void leave_pool_memory(Context& context);
   void forget_captures_of(const Context& context);
   /// Whoever retains, releases or resets a primary context while another thread ends it comes after that [?].
   void wait_while_ending(const Context& context, Lock& lock);

@@ -56,6 +56,12 @@ void ask_thread_end(const Session& session) {
 void ask_last_release(Session& session) {
   CUmemoryPool pool_before = nullptr, pool_between = nullptr, pool_after = nullptr;
   const bool has_pools = find_symbol("cuDeviceGetDefaultMemPool") != nullptr && CU(cuDeviceGetDefaultMemPool)(&pool_before, session.device) == CUDA_SUCCESS;
+  CUdeviceptr of_pool = 0;
+  if (has_pools) {
+    const Stream stream;
+    prepare(CU(cuMemAllocAsync)(&of_pool, 1 << 20, stream), "cuMemAllocAsync");
+    stream.synchronize();
+  }
   prepare(CU(cuDevicePrimaryCtxReset_v2)(session.device), "cuDevicePrimaryCtxReset");
   prepare(CU(cuDevicePrimaryCtxRelease_v2)(session.device), "cuDevicePrimaryCtxRelease");
   unsigned flags = 0;
@@ -69,6 +75,13 @@ void ask_last_release(Session& session) {
     prepare(CU(cuDeviceGetDefaultMemPool)(&pool_after, session.device), "cuDeviceGetDefaultMemPool");
     answer("the default memory pool after a reset has the same handle", pool_after == pool_before);
     answer("the default memory pool keeps its handle when a context begins", pool_after == pool_between);
+  }
+  if (has_pools) {
+    CUdeviceptr base = 0;
+    std::size_t bytes = 0;
+    const CUresult found = CU(cuMemGetAddressRange_v2)(&base, &bytes, of_pool);
+    answer("memory of a pool after the reset of its primary context: cuMemGetAddressRange", found);
+    if (found == CUDA_SUCCESS) answer("memory of a pool after the reset of its primary context: cuMemFree", CU(cuMemFree_v2)(of_pool));
   }
   const Spin spin;
   spin.launch(nullptr, 50'000'000);

@@ -144,7 +144,7 @@ void ask_without_context(const Session& session) {
   if (freed != CUDA_SUCCESS) prepare(CU(cuMemFreeAsync)(block, stream), "cuMemFreeAsync");
 }
 
-/// Pools belong to a device. Does their memory outlive the context whose stream it was allocated on?
+/// Pools belong to a device: their memory outlives the context whose stream it was allocated on (CUDA Driver API 13.0, cuCtxDestroy).
 void ask_survival(const Session& session) {
   CUdeviceptr address = 0;
   {
@@ -158,13 +158,13 @@ void ask_survival(const Session& session) {
   CUdeviceptr base = 0;
   std::size_t bytes = 0;
   CUcontext owner = nullptr;
-  answer("the context of its stream is destroyed: cuMemGetAddressRange", CU(cuMemGetAddressRange_v2)(&base, &bytes, address));
+  answer("the context of its stream is destroyed: cuMemGetAddressRange", CU(cuMemGetAddressRange_v2)(&base, &bytes, address), CUDA_SUCCESS);
   const CUresult asked = CU(cuPointerGetAttribute)(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, address);
   answer("the context of its stream is destroyed: cuPointerGetAttribute(CONTEXT)", asked);
   if (asked == CUDA_SUCCESS) answer("the context of its stream is destroyed: CONTEXT says", name_of(owner, session.context));
-  if (asked == CUDA_SUCCESS) answer("the context of its stream is destroyed: cuMemsetD8", CU(cuMemsetD8_v2)(address, 1, 64));
+  if (asked == CUDA_SUCCESS) answer("the context of its stream is destroyed: cuMemsetD8", CU(cuMemsetD8_v2)(address, 1, 64), CUDA_SUCCESS);
   const Stream mine;
-  answer("the context of its stream is destroyed: cuMemFreeAsync", CU(cuMemFreeAsync)(address, mine));
+  answer("the context of its stream is destroyed: cuMemFreeAsync", CU(cuMemFreeAsync)(address, mine), CUDA_SUCCESS);
   answer("the context of its stream is destroyed: cuMemFree afterwards", CU(cuMemFree_v2)(address));
 }
 

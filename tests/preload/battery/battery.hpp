@@ -126,10 +126,14 @@ class Line {
   /// What an allocation gave: everything that the driver says about it.
   Line& memory(const char* what, CUdeviceptr address);
   const std::string& str() const { return text_; }
+  /// Memory that the case got and leaves; so is what memory() is asked about.
+  void got(CUdeviceptr address) { given_.push_back(address); }
+  const std::vector<CUdeviceptr>& given() const { return given_; }
 
  private:
   const World& world_;
   std::string text_;
+  std::vector<CUdeviceptr> given_;
 };
 
 using Body = std::function<void(World&, Line&)>;
@@ -148,7 +152,7 @@ class Cases {
 
 /// Makes the situation, and takes it down again. A step that fails is the battery's own fault: exit code 99.
 void enter(World& world, Situation situation);
-void leave(World& world);
+void leave(World& world, const std::vector<CUdeviceptr>& given);  ///< `given`: memory that the case got
 /// One virtual second: every kernel of the battery is over.
 void let_gpu_finish();
 /// The capture status of both streams and the current context, after the call.

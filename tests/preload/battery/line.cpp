@@ -76,6 +76,7 @@ Line& Line::number(const char* what, std::uint64_t value) { return text(what, va
 Line& Line::memory(const char* what, CUdeviceptr given) {
   address(what, given);
   if (given == 0 || given == kUntouched) return *this;
+  given_.push_back(given);
   constexpr std::pair<const char*, CUpointer_attribute> kFigures[] = {
       {"type", CU_POINTER_ATTRIBUTE_MEMORY_TYPE},     {"sync", CU_POINTER_ATTRIBUTE_SYNC_MEMOPS},
       {"managed", CU_POINTER_ATTRIBUTE_IS_MANAGED},   {"device", CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL},

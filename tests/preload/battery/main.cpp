@@ -41,7 +41,7 @@ void run_case(const Row& row, Situation situation, const Case& one) {
   const std::size_t noted = violations() - violations_before;
   std::printf("%s | %s | %s | %s | waited=%zu %s | %zu\n", row.symbol, name_of(situation), one.name.c_str(), line.str().c_str(), waited_ns,
               aftermath(world).c_str(), noted);
-  leave(world);
+  leave(world, line.given());
 }
 
 int run_row(const Row& row) {

@@ -122,6 +122,7 @@ void cases_cuMemPoolCreate(Cases& cases) {
     for (int i = 0; i < 100; ++i) {
       failed += cuMemPoolCreate(&pools[i], &properties) != CUDA_SUCCESS;
       failed += cuMemAllocFromPoolAsync(&blocks[i], 512, pools[i], w.stream) != CUDA_SUCCESS;
+      line.got(blocks[i]);
     }
     line.number("failed", static_cast<std::uint64_t>(failed));
     for (CUmemoryPool pool : {pools[0], pools[50], pools[99]}) say(line, "used", pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);

@@ -213,6 +213,21 @@ void end_captures(const World& w) {
   }
 }
 
+/// Memory of pools outlives the contexts that are destroyed.
+void free_pooled(const World& w, std::vector<CUdeviceptr> given) {
+  CUcontext context = nullptr;
+  MUST(cuDevicePrimaryCtxRetain(&context, 0));
+  MUST(cuCtxPushCurrent_v2(context));
+  given.insert(given.end(), {w.stream_block, w.plain_pool_block, w.special_pool_block});
+  for (CUdeviceptr address : given) {
+    CUmemoryPool pool = nullptr;
+    if (cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) == CUDA_SUCCESS && pool != nullptr) static_cast<void>(cuMemFree_v2(address));
+  }
+  static_cast<void>(cuCtxSynchronize());
+  MUST(cuCtxPopCurrent_v2(&context));
+  MUST(cuDevicePrimaryCtxRelease_v2(0));
+}
+
 }  // namespace
 
 const char* name_of(Situation situation) {
@@ -238,7 +253,7 @@ void enter(World& w, Situation situation) {
 
 void let_gpu_finish() { control<Advance>("cusim_advance_ns")(1'000'000'000); }
 
-void leave(World& w) {
+void leave(World& w, const std::vector<CUdeviceptr>& given) {
   if (w.situation == Situation::uninitialised) return;
   end_captures(w);
   let_gpu_finish();  // what is still in flight finds its memory
@@ -260,6 +275,7 @@ void leave(World& w) {
     while (cuDevicePrimaryCtxRelease_v2(device) == CUDA_SUCCESS) {
     }
   }
+  free_pooled(w, given);
   static_cast<void>(cuMemUnmap(w.reserved, 2 * kMiB));
   static_cast<void>(cuMemRelease(w.physical));
   static_cast<void>(cuMemAddressFree(w.reserved, 4 * kMiB));

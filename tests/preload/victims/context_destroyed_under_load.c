@@ -37,6 +37,10 @@ static void* work_in_doomed(void* unused) {
     }
     if (code == CUDA_SUCCESS) continue;
     if (!is_end(code)) printf("code %d\n", code), __atomic_fetch_add(&g_unexpected, 1, __ATOMIC_RELAXED);
+    if (ordered && block != 0) { /* the context ended between the two calls, and the memory, which is a pool's, did not */
+      MUST(cuCtxSetCurrent(g_kept));
+      MUST(cuMemFree(block));
+    }
     return unused;
   }
 }

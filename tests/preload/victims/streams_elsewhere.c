@@ -1,6 +1,10 @@
 // Stream-ordered calls follow the stream they name, not the current context: its device, its context, and no context at all.
 //! env CUSIM_DEVICES=2
 //! check all(each["counters"]["live_blocks"]["current"] == 0 for each in report["devices"])
+//! case default
+//! check [each["counters"]["allocations"] for each in report["devices"]] == [1, 2] and report["data_quality"]["unpooled_apis_seen"] == ["cuMemAllocAsync"]
+//! case pages
+//! env CUPOOL_BACKING=pages
 //! check [each["counters"]["allocations"] for each in report["devices"]] == [4, 2] and report["data_quality"]["unpooled_apis_seen"] == []
 #include "victim.h"
 
@@ -44,8 +48,10 @@ int main(void) {
   SAY(cuMemAllocAsync(&address, MIB, CU_STREAM_PER_THREAD));
   MUST(cuCtxSetCurrent(created));
   SAY(cuMemAllocAsync(&address, MIB, on_created));
-  SAY(cuCtxDestroy(created)); /* with the memory in it */
+  SAY(cuCtxDestroy(created)); /* the memory stays */
   MUST(cuCtxSetCurrent(here));
+  SAY(cuMemsetD8(address, 1, MIB));
+  SAY(cuMemFree(address));
   MUST(cuMemFree(allocate(MIB)));
   return 0;
 }

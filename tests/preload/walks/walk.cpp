@@ -143,14 +143,23 @@ bool Walk::settle(Block& block) {
   return is_done;
 }
 
-/// What a context takes with it.
+/// A block that has outlived its context is used in another one of its device.
+void Walk::adopt(Block& block) {
+  if (block.has_outlived && block.context == kNone) block.context = draw(contexts_, [&](const Context& c) { return c.is_alive && c.device == block.device; });
+}
+
+/// What a context takes with it. Memory of pools only the primary (CUDA Driver API 13.0, cuCtxDestroy), and what was in flight there is over.
 void Walk::lose(int context) {
+  const bool takes_pools = contexts_[static_cast<std::size_t>(context)].kind != Context::created;
   contexts_[static_cast<std::size_t>(context)].is_alive = false;
   for (Stream& stream : streams_) {
     if (stream.context == context) stream.is_alive = false;
   }
   for (Block& block : blocks_) {
-    if (block.context == context && block.kind != Block::mapped) block.is_alive = false;
+    if (block.context != context || block.kind == Block::mapped) continue;
+    block.has_outlived = block.has_outlived || (block.kind == Block::ordered && !takes_pools);
+    if (block.has_outlived) block.context = block.stream = kNone;
+    else block.is_alive = false;
   }
   for (Event& event : events_) {
     if (event.context == context) event.is_alive = false;

@@ -54,12 +54,13 @@ struct Block {
   CUdeviceptr address = 0;
   std::size_t bytes = 0;
   Kind kind = plain;
-  int context = kNone;  ///< that was current
+  int context = kNone;  ///< that was current; of one that has outlived its own, one in which it is used
   int device = 0;
   int stream = kNone;  ///< all work on it goes here; kNone: there is none in flight, and never was
   int pool = kNone;
   int value = kNone;  ///< of every byte; kNone: never written
   bool is_alive = true;
+  bool has_outlived = false;  ///< the context of its stream was destroyed, which leaves memory of pools
   CUmemGenericAllocationHandle handle = 0;
 };
 
@@ -133,6 +134,7 @@ class Walk {
   void add_default_streams(int context);
   bool settle(Block& block);  ///< waits for the work on it
   void lose(int context);
+  void adopt(Block& block);
 
   // operations
   void set_current();

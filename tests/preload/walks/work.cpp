@@ -11,6 +11,7 @@ void Walk::fill() {
   const int index = draw(blocks_, [&](const Block& b) { return b.is_alive && b.bytes != 0 && b.kind != Block::managed; });
   if (index == kNone) return;
   Block& block = blocks_[static_cast<std::size_t>(index)];
+  adopt(block);
   if (block.stream == kNone) {
     block.stream = draw(streams_, [&](const Stream& s) { return is_usable(s) && s.context == block.context; });
     if (block.stream == kNone) return;
@@ -33,6 +34,7 @@ void Walk::fill_now() {
   const int index = draw(blocks_, [&](const Block& b) { return b.is_alive && b.bytes != 0; });
   if (index == kNone || is_captured(kNone)) return;
   Block& block = blocks_[static_cast<std::size_t>(index)];
+  adopt(block);
   if (block.context == kNone || !contexts_[static_cast<std::size_t>(block.context)].is_alive || !settle(block) || !use(block.context)) return;
   const int value = static_cast<int>(below(256));
   say(named('b', index));
@@ -134,6 +136,7 @@ void Walk::read_back() {
   const int index = draw(blocks_, [&](const Block& b) { return b.is_alive && b.value != kNone; });
   if (index == kNone || is_forbidden()) return;
   Block& block = blocks_[static_cast<std::size_t>(index)];
+  adopt(block);
   if (block.context == kNone || !contexts_[static_cast<std::size_t>(block.context)].is_alive || is_captured(kNone)) return;
   say(named('b', index));
   if (!settle(block) || !use(block.context)) return;

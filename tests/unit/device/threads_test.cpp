@@ -190,8 +190,8 @@ struct PagedWorker {
   unsigned seed;
   std::atomic<std::uint64_t>& failures;
 
-  /// What one thread does with one context, which is its own from the second round on: then it ends with blocks in it.
-  void use(CUcontext context, std::mt19937& random) const {
+  /// What one thread does with one context, which is its own from the second round on: then it ends with blocks in it. The answer: those of them that stay.
+  std::vector<CUdeviceptr> use(CUcontext context, std::mt19937& random) const {
     cuCtxSetCurrent(context);
     CUstream stream = nullptr;
     cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
@@ -221,9 +221,15 @@ struct PagedWorker {
       if (step % 64 == 20) rig.pools().snapshot(std::chrono::milliseconds(5));
       if (step % 512 == 30 && !held.empty()) rig.pools().pin_pages(held.back().first);
     }
-    if (context != rig.context()) return;
+    if (context != rig.context()) {
+      std::vector<CUdeviceptr> of_pool;
+      for (const auto& [block, is_ordered] : held)
+        if (is_ordered) of_pool.push_back(block);
+      return of_pool;
+    }
     for (const auto& [block, is_ordered] : held) free_one(block, is_ordered);
     rig.pools().stream_ending(context, name.identity);
+    return {};
   }
 
   void operator()() {
@@ -236,8 +242,10 @@ struct PagedWorker {
         return;
       }
       rig.pools().context_seen(own, 0);
-      use(own, random);
+      const std::vector<CUdeviceptr> left = use(own, random);
       rig.pools().end_context(own, [own] { return cuCtxDestroy_v2(own); }, [] { return true; });
+      for (const CUdeviceptr block : left)  // natively no context's, and nobody else has it
+        if (rig.pools().free(block).outcome != FreeOutcome::freed) failures.fetch_add(1);
     }
   }
 };

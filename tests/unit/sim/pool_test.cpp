@@ -251,3 +251,42 @@ TEST_CASE("small stream-ordered memory shares what the device gives in granules,
   CHECK(cusim_used_bytes(0) == 0);
   CHECK(cusim_violation_count() == 0);
 }
+
+TEST_CASE("memory of pools outlives the context that cuCtxDestroy ends, plain memory does not") {
+  const Simulated sim;
+  CUcontext other = nullptr;
+  REQUIRE(cuCtxCreate_v2(&other, 0, 0) == CUDA_SUCCESS);
+  const CUstream stream = Simulated::stream();
+  const CUdeviceptr plain = Simulated::allocate(kMiB);
+  const CUdeviceptr first = allocate_async(kMiB, stream);
+  const CUdeviceptr second = allocate_async(kMiB, stream);
+  REQUIRE(cuMemsetD8Async(first, 7, kMiB, stream) == CUDA_SUCCESS);
+  CUcontext owner = nullptr;
+  REQUIRE(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, first) == CUDA_SUCCESS);
+  CHECK(owner == other);
+  REQUIRE(cuCtxDestroy_v2(other) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(sim.context) == CUDA_SUCCESS);
+  unsigned char byte = 0;
+  CHECK(cuMemcpyDtoH_v2(&byte, first + 1000, 1) == CUDA_SUCCESS);
+  CHECK(byte == 7);
+  REQUIRE(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, first) == CUDA_SUCCESS);
+  CHECK(owner == nullptr);
+  CHECK(attribute(default_pool(), CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 2 * kMiB);
+  CHECK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, plain) == CUDA_ERROR_INVALID_VALUE);
+  const CUstream mine = Simulated::stream();
+  CHECK(allocate_async(kMiB, mine) != first);
+  CHECK(cuMemFreeAsync(first, mine) == CUDA_SUCCESS);
+  CHECK(cuMemFree_v2(second) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(mine) == CUDA_SUCCESS);
+  CHECK(attribute(default_pool(), CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == kMiB);
+  CHECK(cusim_violation_count() == 0);
+}
+
+TEST_CASE("the reset of a primary context takes what was allocated on its streams along") {
+  const Simulated sim;
+  const CUdeviceptr block = allocate_async(kMiB, Simulated::stream());
+  REQUIRE(cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+  CHECK(attribute(default_pool(), CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
+  CUcontext owner = nullptr;
+  CHECK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, block) == CUDA_ERROR_INVALID_VALUE);
+}

@@ -1,0 +1,106 @@
+// Blocks of memory pools whose context was destroyed: natively they are no context's, and the program may use and free them (CUDA Driver API 13.0,
+// cuCtxDestroy). What they lie in is an orphan (ContextPool): nothing is allocated there any more, and what gets empty goes back to the driver.
+#include <algorithm>
+#include <limits>
+#include <new>
+
+#include "pool/device/device_pool.hpp"
+
+namespace cupool::device {
+
+using heap::Extent;
+
+namespace {
+constexpr std::uint64_t kAllThatIsEmpty = std::numeric_limits<std::uint64_t>::max();
+
+/// Of a heap without blocks.
+struct NothingLost final : DeviceAllocator::LossVisitor {
+  void lost(Extent&) override {}
+  void stays(Extent&) override {}
+};
+}  // namespace
+
+/// By a plain call. Whatever context may still touch the block: its epoch covers all that live, and it is nobody's afterwards.
+FreeOutcome DevicePool::free_of_orphan(Extent* extent, std::uint16_t thread, Error* answer) {
+  FreeOutcome outcome = FreeOutcome::freed;
+  if (!capturing() || device_.services.options.free == config::FreeMode::immediate) {  // the caller has seen to it that nothing uses it any more
+    ContextPool& home = *info_of(*extent).home;
+    unbook(*extent);
+    device_.note_freed(*extent, thread);
+    home.pooled->recycle(device_, extent);
+    home.must_empty = true;
+  } else {
+    outcome = free_deferred(extent, thread, answer, false);
+  }
+  empty_orphans();
+  return outcome;
+}
+
+/// What is empty in orphans goes back to the driver; `again`: also what that has refused before. Returns bytes.
+std::uint64_t DevicePool::empty_orphans(bool again) {
+  std::uint64_t released_bytes = 0;
+  for (std::size_t i = 0; i < homes_.size() && may_call_driver(); ++i) {  // by index: the list may grow while the lock is let go of
+    ContextPool& home = *homes_[i];
+    if (!home.is_orphan || home.is_emptying) continue;  // who empties it looks again
+    if (again && home.pooled->figures(device_).wholly_free_bytes != 0) home.must_empty = true;
+    Mover mover(movers_, moves_);
+    home.is_emptying = true;
+    std::uint64_t bytes = 0;
+    while (home.is_orphan && home.must_empty && may_call_driver()) bytes += empty_orphan(home);
+    home.is_emptying = false;
+    note_given_back(mover, bytes);
+    released_bytes += bytes;
+  }
+  if (released_bytes != 0) publish_figures();
+  return released_bytes;
+}
+
+std::uint64_t DevicePool::empty_orphan(ContextPool& home) {
+  home.must_empty = false;
+  if (home.pooled->holds_blocks()) {
+    try {
+      return home.pooled->release(device_, home, kAllThatIsEmpty, false);
+    } catch (const std::bad_alloc&) {  // when the next block goes, then
+      return 0;
+    }
+  }
+  const std::uint64_t bytes = home.pooled->figures(device_).region_bytes;
+  NothingLost nothing;
+  home.pooled->abandon(device_, nothing);
+  home.pooled->bury(device_);
+  home.is_orphan = false;
+  if (home.burials == 0) home.pooled.reset();  // the next context may have another kind
+  return bytes;
+}
+
+/// Access to a device's memory pools is access to what has outlived its context too.
+Status DevicePool::share_orphans(int ordinal) {
+  Status shared;
+  for (std::size_t i = 0; i < homes_.size() && shared.ok(); ++i) {  // by index: the list may grow while the lock is let go of
+    ContextPool& home = *homes_[i];
+    if (!home.is_orphan || home.is_emptying) continue;
+    home.is_emptying = true;
+    shared = home.pooled->share(device_, ordinal);
+    home.is_emptying = false;
+  }
+  empty_orphans();
+  return shared;
+}
+
+/// Under `async` plain blocks lie in the driver's pool, which cuCtxDestroy leaves: natively they had gone with their context. Nobody can give them back
+/// before another context of the device lives.
+void DevicePool::give_left() {
+  const auto has_left = [](const auto& home) { return home->natives.has_left(); };
+  if (!may_call_driver() || std::none_of(homes_.begin(), homes_.end(), has_left)) return;
+  for (std::size_t by = 0; by < homes_.size(); ++by) {  // by index: the list may grow while the lock is let go of
+    ContextPool& living = *homes_[by];
+    const CUcontext context = living.context;
+    if (context == nullptr || device_.services.contexts.pin(&living, context) != Pin::held) continue;
+    const Unpinner unpinner(device_.services.contexts, &living);
+    for (std::size_t i = 0; i < homes_.size(); ++i)
+      if (homes_[i]->natives.has_left()) homes_[i]->natives.give_left(device_, living);
+    return;
+  }
+}
+
+}  // namespace cupool::device

@@ -1,0 +1,240 @@
+// Blocks of memory pools whose context was destroyed: natively they are no context's (CUDA Driver API 13.0, cuCtxDestroy).
+#include <algorithm>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "tests/unit/device/ending.hpp"
+#include "tests/unit/device/stream_rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+
+RigOptions on_pages() {
+  RigOptions options;
+  options.pool.backing = config::Backing::pages;
+  return options;
+}
+
+/// A context beside the primary, with a stream.
+struct Beside {
+  explicit Beside(Rig& with) : rig(with), context(create(with, 0)), stream(new_stream()) {}
+  CUdeviceptr on(std::size_t bytes, std::uint8_t mempool = kDefaultPool) {
+    const Result<CUdeviceptr> block = rig.pools().allocate_on(context, bytes, name_of(stream), mempool, "cuMemAllocAsync", BlockLife::pool);
+    REQUIRE(block.code() == CUDA_SUCCESS);
+    return block.value();
+  }
+  /// The primary is current then.
+  void destroy() {
+    CHECK(rig.pools().end_context(context, [this] { return cuCtxDestroy_v2(context); }, [] { return true; }) == CUDA_SUCCESS);
+    rig.use(0);
+  }
+  Rig& rig;
+  CUcontext context;
+  CUstream stream;
+};
+
+bool is_filled(CUdeviceptr address, std::size_t bytes, unsigned char value) {
+  std::vector<unsigned char> found(bytes);
+  REQUIRE(cuMemcpyDtoH_v2(found.data(), address, bytes) == CUDA_SUCCESS);
+  return found == std::vector<unsigned char>(bytes, value);
+}
+
+void give_back_all(Rig& rig) {
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  rig.pools().trim();
+  CHECK(now(rig.counters().live_bytes) == 0);
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+  CHECK(now(rig.counters().reserved_bytes) == 0);
+  CHECK(cusim_used_bytes(0) == 0);
+  CHECK(rig.pools().check() == "");
+}
+
+}  // namespace
+
+TEST_CASE("pages: blocks of memory pools stay when their context is destroyed, and nobody gets their bytes") {
+  StreamRig rig(on_pages());
+  Beside beside(rig);
+  const CUdeviceptr large = beside.on(5 * kMiB);
+  const CUdeviceptr small = beside.on(3000, 2);
+  const CUdeviceptr plain = rig.allocate(kMiB);
+  rig.pools().free_on(beside.on(kMiB), beside.context, name_of(beside.stream));  // into the stream's lane
+  REQUIRE(cuMemsetD8_v2(large, 7, 5 * kMiB) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD8_v2(small, 8, 3000) == CUDA_SUCCESS);
+  beside.destroy();
+  CHECK(rig.pools().find(plain, nullptr) != Ownership::live);
+  BlockView view;
+  REQUIRE(rig.pools().find(large + 4096, &view) == Ownership::live);
+  CHECK(view.base == large);
+  CHECK(view.bytes == 5 * kMiB);
+  CHECK(view.context == nullptr);
+  CHECK(view.mempool == kDefaultPool);
+  CHECK(now(rig.counters().live_blocks) == 2);
+  CHECK(rig.pools().mempool_figures(0, kDefaultPool).used_bytes == 5 * kMiB);
+  CHECK(rig.pools().mempool_figures(0, 2).used_bytes == 3072);
+  CHECK(now(rig.counters().reserved_bytes) == cusim_used_bytes(0));
+  CHECK(rig.pools().check() == "");
+  std::vector<CUdeviceptr> others;
+  for (int i = 0; i < 20; ++i) others.push_back(rig.allocate(5 * kMiB));
+  const Beside next(rig);
+  for (int i = 0; i < 20; ++i) others.push_back(rig.allocate(5 * kMiB));
+  for (const CUdeviceptr other : others) REQUIRE(cuMemsetD8_v2(other, 99, 5 * kMiB) == CUDA_SUCCESS);
+  rig.use(0);
+  CHECK(is_filled(large, 5 * kMiB, 7));
+  CHECK(is_filled(small, 3000, 8));
+  const observe::Snapshot snapshot = rig.snapshot();
+  const auto& blocks = snapshot.devices.at(0).blocks;
+  const auto row = std::find_if(blocks.begin(), blocks.end(), [large](const auto& block) { return block.address == large; });
+  REQUIRE(row != blocks.end());
+  CHECK(row->state == observe::BlockState::live);
+  CHECK(snapshot.devices.at(0).regions.at(row->region).context == 0);
+  for (std::size_t i = 0; i < 20; ++i) rig.free(others[i]);
+  rig.use(0);
+  rig.free_on(large, new_stream());
+  rig.free(small);
+  CHECK(rig.pools().free(small).outcome != FreeOutcome::freed);
+  CHECK(rig.pools().end_context(next.context, [&] { return cuCtxDestroy_v2(next.context); }, [] { return true; }) == CUDA_SUCCESS);
+  rig.use(0);
+  give_back_all(rig);
+}
+
+TEST_CASE("pages: what is empty beside blocks that outlive their context goes back at once, and the limit knows") {
+  RigOptions options = on_pages();
+  options.pool.limit.all = config::parse_amount("64MiB");
+  StreamRig rig(options);
+  Beside beside(rig);
+  std::vector<CUdeviceptr> plain;
+  for (int i = 0; i < 5; ++i) plain.push_back(rig.allocate(10 * kMiB));
+  const CUdeviceptr kept = beside.on(2 * kMiB);
+  beside.destroy();
+  CHECK(now(rig.counters().reserved_bytes) <= 8 * kMiB);
+  CHECK(now(rig.counters().reserved_bytes) == cusim_used_bytes(0));
+  rig.free(rig.allocate(52 * kMiB));
+  rig.free(kept);
+  const CUdeviceptr all = rig.allocate(64 * kMiB);  // the whole limit
+  CHECK(rig.pools().check() == "");
+  rig.free(all);
+  give_back_all(rig);
+}
+
+TEST_CASE("pages: a block that has outlived its context is freed behind the work of all that live") {
+  RigOptions options = on_pages();
+  SECTION("deferred") {}
+  SECTION("FREE=sync") { options.pool.free = config::FreeMode::sync; }
+  SECTION("a driver without events that cover a context") { options.driver_version = "12040"; }
+  StreamRig rig(options);
+  Beside beside(rig);
+  const CUdeviceptr first = beside.on(4 * kMiB);
+  const CUdeviceptr second = beside.on(4 * kMiB);
+  beside.destroy();
+  const CUstream stream = new_stream();
+  for (const CUdeviceptr block : {first, second}) {  // unmapped under its work this would be a violation
+    REQUIRE(cusim_launch_fill(stream, block, 4 * kMiB, 5, kMs) == CUDA_SUCCESS);
+    REQUIRE(cusim_launch_check(stream, block, 4 * kMiB, 5, kMs) == CUDA_SUCCESS);
+  }
+  rig.free_on(first, stream);
+  rig.free(second);
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(cusim_mismatched_bytes() == 0);
+  rig.free(rig.allocate(kMiB));
+  give_back_all(rig);
+}
+
+TEST_CASE("pages: a block that has outlived its context is freed while something captures, and goes after it") {
+  StreamRig rig(on_pages());
+  Beside beside(rig);
+  const CUdeviceptr first = beside.on(4 * kMiB);
+  const CUdeviceptr second = beside.on(4 * kMiB);
+  beside.destroy();
+  const CUstream capturing = new_stream();
+  const CUstream stream = new_stream();
+  REQUIRE(rig.pools().begin_capture(capturing, [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED); }, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  rig.free_on(first, stream);
+  rig.free(second);
+  CHECK(rig.pools().find(first, nullptr) != Ownership::live);
+  CUgraph graph = nullptr;
+  REQUIRE(rig.pools().end_capture(capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  give_back_all(rig);
+}
+
+TEST_CASE("pages: SYNC_MEMOPS of a block outlives its context with it") {
+  StreamRig rig(on_pages());
+  Beside beside(rig);
+  const CUdeviceptr block = beside.on(4 * kMiB);
+  REQUIRE(rig.pools().set_sync_memops(block, true).ok());
+  beside.destroy();
+  BlockView view;
+  REQUIRE(rig.pools().find(block, &view) == Ownership::live);
+  CHECK(view.sync_memops);
+  REQUIRE(rig.pools().set_sync_memops(block, false).ok());
+  rig.free(block);
+  give_back_all(rig);
+}
+
+TEST_CASE("pages: another device reaches a block that has outlived its context, once it was let") {
+  RigOptions options = on_pages();
+  options.devices = 2;
+  StreamRig rig(options);
+  Beside beside(rig);
+  const CUdeviceptr block = beside.on(4 * kMiB);
+  beside.destroy();
+  rig.allocate(kMiB);
+  REQUIRE(rig.pools().share_pages(rig.context(0), 1).ok());
+  rig.use(1);
+  const CUstream stream = new_stream();
+  REQUIRE(cusim_launch_fill(stream, block, 4 * kMiB, 5, 1000) == CUDA_SUCCESS);  // a violation without access
+  REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  rig.use(0);
+  CHECK(is_filled(block, 4 * kMiB, 5));
+  rig.free(block);
+}
+
+TEST_CASE("pages: contexts that come and go leave their blocks, and the last block takes the rest along") {
+  StreamRig rig(on_pages());
+  std::vector<CUdeviceptr> left;
+  for (int round = 0; round < 40; ++round) {
+    Beside beside(rig);
+    for (int i = 0; i < 3; ++i) left.push_back(beside.on((1 + (static_cast<std::size_t>(round) * 37 + static_cast<std::size_t>(i)) % 9) * 300 * kKiB));
+    REQUIRE(cuMemsetD8_v2(left.back(), static_cast<unsigned char>(round), 300 * kKiB) == CUDA_SUCCESS);
+    rig.allocate(3 * kMiB);
+    beside.destroy();
+    if (round >= 10) {
+      for (int i = 0; i < 3; ++i) {
+        if (i == 2) CHECK(is_filled(left.front(), 300 * kKiB, static_cast<unsigned char>(round - 10)));
+        rig.free(left.front());
+        left.erase(left.begin());
+      }
+    }
+    REQUIRE(rig.pools().check() == "");
+  }
+  const CUstream stream = new_stream();
+  for (const CUdeviceptr block : left) rig.free_on(block, stream);
+  give_back_all(rig);
+}
+
+TEST_CASE("pages: a primary context's reset takes the blocks of memory pools along") {
+  StreamRig rig(on_pages());
+  const CUdeviceptr block = rig.on(new_stream(), kMiB);
+  rig.reset_device(0);
+  CHECK(rig.pools().find(block, nullptr) == Ownership::unknown);
+  CHECK(now(rig.counters().reserved_bytes) == 0);
+}
+
+TEST_CASE("a block that is to outlive its context is the driver's to serve on segments, and where it would be a call of its own") {
+  RigOptions options;
+  SECTION("segments") {}
+  SECTION("no page is left") {
+    options = on_pages();
+    options.memory = "64MiB";
+  }
+  StreamRig rig(options);
+  const Beside beside(rig);
+  const std::size_t bytes = options.pool.backing == config::Backing::pages ? 65 * kMiB : kMiB;
+  const auto allocate_on = [&](BlockLife life) { return rig.pools().allocate_on(beside.context, bytes, name_of(beside.stream), kDefaultPool, "cuMemAllocAsync", life).code(); };
+  CHECK(allocate_on(BlockLife::pool) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(now(rig.counters().failed_allocations) == 0);
+  CHECK(rig.pools().new_oom_count() == 0);
+  CHECK(allocate_on(BlockLife::context) == (bytes == kMiB ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY));
+}
