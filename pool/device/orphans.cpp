@@ -20,7 +20,7 @@ struct NothingLost final : DeviceAllocator::LossVisitor {
 };
 }  // namespace
 
-/// By a plain call. Whatever context may still touch the block: its epoch covers all that live, and it is nobody's afterwards.
+/// By a plain call, which does not wait for memory of pools. It is nobody's afterwards.
 FreeOutcome DevicePool::free_of_orphan(Extent* extent, std::uint16_t thread, Error* answer) {
   FreeOutcome outcome = FreeOutcome::freed;
   if (!capturing() || device_.services.options.free == config::FreeMode::immediate) {  // the caller has seen to it that nothing uses it any more
