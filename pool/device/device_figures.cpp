@@ -58,7 +58,7 @@ HeapFigures DevicePool::figures() {
 HeapFigures DevicePool::figures_of_all_lanes(std::uint64_t least_bytes) {
   HeapFigures sum;
   for (const auto& home : homes_) {
-    if (home->context == nullptr) continue;
+    if (!home->is_in_use()) continue;
     sum.add(home->natives.figures(device_));
     if (home->pooled != nullptr) sum.add(home->pooled->figures_of_all_lanes(device_, least_bytes));
   }

@@ -221,11 +221,13 @@ void World::end_context(std::size_t slot) {
   if (own.handle == nullptr || capturing()) return;
   say("end c%zu", slot);
   ++tally_.deaths;
-  if (slot == 0) must(pools_->end_context(own.handle, [] { return cuDevicePrimaryCtxReset_v2(0); }, [] { return true; }), "cuDevicePrimaryCtxReset");
+  if (slot == 0) must(pools_->end_context(own.handle, [] { return cuDevicePrimaryCtxReset_v2(0); }, [] { return true; }, PoolBlocks::go), "cuDevicePrimaryCtxReset");
   else must(pools_->end_context(own.handle, [&] { return cuCtxDestroy_v2(own.handle); }, [] { return true; }), "cuCtxDestroy");
   std::erase_if(blocks_, [&](const auto& entry) {
     if (entry.second.context != slot) return false;
-    require(pools_->find(entry.first, nullptr) == Ownership::unknown, "the block of a dead context is still known");
+    const bool stays = slot != 0 && entry.second.is_ordered && !entry.second.is_native;  // memory of pools is no context's
+    if (stays) require(pools_->free(entry.first).outcome == FreeOutcome::freed, "a block that outlives its context is not freed");
+    require(pools_->find(entry.first, nullptr) != Ownership::live, "the block of a dead context is still known");
     return true;
   });
   own = Context{};

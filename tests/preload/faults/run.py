@@ -60,6 +60,7 @@ class Server:
         self.folder = Path(tempfile.mkdtemp(prefix=f"{policy}-", dir=scratch))
         env = {k: v for k, v in os.environ.items() if not k.startswith(("CUPOOL_", "CUSIM_", "CUDA_", "LD_"))}
         env.update(LD_LIBRARY_PATH=str(given.build / "sim"), CUSIM_DEVICES="2", CUSIM_MEMORY="192MiB", CUSIM_LOG=f"{self.folder}/%p.log")
+        self.in_drivers_pool = policy == "async"
         if POLICIES[policy] is not None:
             env.update(POLICIES[policy], LD_PRELOAD=str(given.library), CUPOOL_REPORT=f"{self.folder}/%p.json", CUPOOL_LOG="off", CUPOOL_TIMELINE="16")
         self.process = subprocess.Popen([str(given.program)], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -142,9 +143,9 @@ def judge_run(server: Server, native: Native, fault: Fault, run: Outcome, base: 
     broken = judge.judge_end(run)
     if broken:
         return broken
-    found = judge.judge_driver(fault, run, base, native.symbols, server.log(run), [])
+    found = judge.judge_driver(fault, run, base, native.symbols, server.log(run), [], server.in_drivers_pool)
     if found and run.hit >= 0:  # only now is the bare driver asked
-        found = judge.judge_driver(fault, run, base, native.symbols, server.log(run), native.runs(fault, run.hit))
+        found = judge.judge_driver(fault, run, base, native.symbols, server.log(run), native.runs(fault, run.hit), server.in_drivers_pool)
     return found + (judge.judge_report(server.report(run), run, fault, native.symbols) if may_report else [])
 
 

@@ -96,6 +96,7 @@ int main(void) {
     if (round < 3) continue; /* some are freed long after the context, in a stream and by a plain call */
     for (int i = 0; i < kKept; ++i) {
       MUST(cuMemsetD8Async(left[round - 3][i], 1, bytes_of(i), mine));
+      if (i % 2) MUST(cuStreamSynchronize(mine)); /* a plain free does not wait */
       MUST(i % 2 ? cuMemFree(left[round - 3][i]) : cuMemFreeAsync(left[round - 3][i], mine));
       if (i < 2 && round == 3) printf("freed twice: %d\n", cuMemFree(left[0][i]));
     }

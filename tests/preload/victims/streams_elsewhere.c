@@ -51,6 +51,7 @@ int main(void) {
   SAY(cuCtxDestroy(created)); /* the memory stays */
   MUST(cuCtxSetCurrent(here));
   SAY(cuMemsetD8(address, 1, MIB));
+  SAY(cuCtxSynchronize()); /* the free does not wait */
   SAY(cuMemFree(address));
   MUST(cuMemFree(allocate(MIB)));
   return 0;

@@ -130,9 +130,10 @@ TEST_CASE("pages: a block that has outlived its context is freed behind the work
   const CUdeviceptr second = beside.on(4 * kMiB);
   beside.destroy();
   const CUstream stream = new_stream();
-  for (const CUdeviceptr block : {first, second}) {  // unmapped under its work this would be a violation
+  for (const CUdeviceptr block : {second, first}) {  // unmapped under its work this would be a violation
     REQUIRE(cusim_launch_fill(stream, block, 4 * kMiB, 5, kMs) == CUDA_SUCCESS);
     REQUIRE(cusim_launch_check(stream, block, 4 * kMiB, 5, kMs) == CUDA_SUCCESS);
+    if (block == second) REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);  // a plain free does not wait
   }
   rig.free_on(first, stream);
   rig.free(second);
