@@ -112,11 +112,11 @@ void Reporter::tell(const observe::ReportInput& input, const std::string& path, 
   log::block(text);
 }
 
-bool Reporter::write_oom(const observe::ReportInput& input, const std::string& path) { return write(input, path, unix_now_ns() + kOomWriteBudget_ns); }
-
 /// A search for the largest batch meets hundreds; the one that ends the job is the last. So the newest replaces the last file, but for those that come
 /// too soon after another.
-bool Reporter::may_replace(std::uint64_t now_ns) { return now_ns >= next_replace_ns_.load(std::memory_order_relaxed) && !replacing_oom_.exchange(true, std::memory_order_acquire); }
+bool Reporter::may_replace(std::uint64_t now_ns) {
+  return now_ns >= next_replace_ns_.load(std::memory_order_relaxed) && !replacing_oom_.exchange(true, std::memory_order_acquire);
+}
 
 void Reporter::report_oom() {
   if (pools_.new_oom_count() == 0) return;
@@ -133,7 +133,7 @@ void Reporter::report_oom() {
   const observe::ReportInput report = input(observe::ReportEvent::oom, kLockBudget);
   std::string path = path_.empty() || path_ == "stderr" ? path_ : config::oom_name(path_, std::min(k, kOomReportsMax));
   if (path == "stderr" && !is_new) path.clear();
-  if (!path.empty() && !write_oom(report, path)) path.clear();
+  if (!path.empty() && !write(report, path, unix_now_ns() + kOomWriteBudget_ns)) path.clear();
   else if (!path.empty() && is_new) page_.header().oom_count.fetch_add(1, std::memory_order_relaxed);
   const std::uint64_t now_ns = monotonic_now_ns();
   if (is_new || now_ns >= next_line_ns_.load(std::memory_order_relaxed)) {

@@ -47,7 +47,6 @@ class Reporter {
   static void tell_without_memory(const char* what) noexcept;
   observe::ReportInput input(observe::ReportEvent event, std::chrono::nanoseconds lock_budget);
   bool write(const observe::ReportInput& input, const std::string& path, std::uint64_t deadline_unix_ns);
-  bool write_oom(const observe::ReportInput& input, const std::string& path);
   void tell(const observe::ReportInput& input, const std::string& path, int k);
 
   PoolSet& pools_;

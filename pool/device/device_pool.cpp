@@ -196,16 +196,18 @@ FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* 
     defer(extent, thread);  // never reused
     return FreeOutcome::freed;
   }
-  if (info_of(*extent).home->is_orphan) return free_of_orphan(extent, thread, answer);
   // Memory from cuMemAllocAsync: the caller has seen to it that nothing uses it any more, and the call does not wait, be it for unrelated work that waits
   // for this thread (CUDA Driver API 13.0, cuMemFree).
   const bool is_unused = mempool_of(*extent) != 0;
   if (is_unused || !may_keep()) leave_table(extent);
   if (is_unused && capturing()) return free_deferred(extent, thread, answer, false);  // the driver may have refused it
   if (is_unused || device_.services.options.free == config::FreeMode::immediate) {
+    ContextPool& home = *info_of(*extent).home;
     unbook(*extent);
     device_.note_freed(*extent, thread);
     info_of(*extent).allocator->recycle(device_, extent);
+    home.must_empty = home.is_orphan;
+    if (home.is_orphan) [[unlikely]] empty_orphans();
     give_back_surplus(!is_unused);
     return FreeOutcome::freed;
   }

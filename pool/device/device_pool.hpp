@@ -358,7 +358,6 @@ class DevicePool {
   void forget(ContextPool& home, PoolBlocks pool_blocks) CUPOOL_REQUIRES(device_.lock);
 
   // orphans.cpp
-  FreeOutcome free_of_orphan(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t empty_orphans(bool again = false) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t empty_orphan(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   Status share_orphans(int ordinal) CUPOOL_REQUIRES(device_.lock);

@@ -8,33 +8,15 @@
 
 namespace cupool::device {
 
-using heap::Extent;
-
 namespace {
 constexpr std::uint64_t kAllThatIsEmpty = std::numeric_limits<std::uint64_t>::max();
 
 /// Of a heap without blocks.
 struct NothingLost final : DeviceAllocator::LossVisitor {
-  void lost(Extent&) override {}
-  void stays(Extent&) override {}
+  void lost(heap::Extent&) override {}
+  void stays(heap::Extent&) override {}
 };
 }  // namespace
-
-/// By a plain call, which does not wait for memory of pools. It is nobody's afterwards.
-FreeOutcome DevicePool::free_of_orphan(Extent* extent, std::uint16_t thread, Error* answer) {
-  FreeOutcome outcome = FreeOutcome::freed;
-  if (!capturing() || device_.services.options.free == config::FreeMode::immediate) {  // the caller has seen to it that nothing uses it any more
-    ContextPool& home = *info_of(*extent).home;
-    unbook(*extent);
-    device_.note_freed(*extent, thread);
-    home.pooled->recycle(device_, extent);
-    home.must_empty = true;
-  } else {
-    outcome = free_deferred(extent, thread, answer, false);
-  }
-  empty_orphans();
-  return outcome;
-}
 
 /// What is empty in orphans goes back to the driver; `again`: also what that has refused before. Returns bytes.
 std::uint64_t DevicePool::empty_orphans(bool again) {
