@@ -195,6 +195,7 @@ struct PagedWorker {
     cuCtxSetCurrent(context);
     CUstream stream = nullptr;
     cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+    const BlockLife life = context == rig.context() ? BlockLife::context : BlockLife::pool;
     const StreamName name{stream, reinterpret_cast<std::uintptr_t>(stream)};
     std::vector<std::pair<CUdeviceptr, bool>> held;  ///< with: is it from cuMemAllocAsync? A plain free of that does not wait
     const auto free_one = [&](CUdeviceptr block, bool is_ordered) { return is_ordered ? rig.pools().free_on(block, context, name) : rig.pools().free(block); };
@@ -202,9 +203,10 @@ struct PagedWorker {
       const bool ordered = random() % 3 == 0;
       if (held.size() < 7 && random() % 2 == 0) {
         const std::size_t bytes = 512 + random() % (7 * kMiB);
-        const Result<CUdeviceptr> block = ordered ? rig.pools().allocate_on(context, bytes, name, 1, "cuMemAllocAsync") : rig.pools().allocate(context, bytes, "cuMemAlloc_v2");
+        const Result<CUdeviceptr> block = ordered ? rig.pools().allocate_on(context, bytes, name, 1, "cuMemAllocAsync", life) : rig.pools().allocate(context, bytes, "cuMemAlloc_v2");
         if (!block.ok()) {
-          if (block.code() != CUDA_ERROR_OUT_OF_MEMORY) failures.fetch_add(1);
+          const bool is_drivers_own = ordered && life == BlockLife::pool && block.code() == CUDA_ERROR_NOT_SUPPORTED;
+          if (block.code() != CUDA_ERROR_OUT_OF_MEMORY && !is_drivers_own) failures.fetch_add(1);
           continue;
         }
         const auto value = static_cast<std::uint8_t>(random());
@@ -254,7 +256,7 @@ struct PagedWorker {
 TEST_CASE("threads on pages: misses, moves, releases, contexts that end with blocks in them, pins and snapshots at once") {
   RigOptions options;
   options.pool.backing = config::Backing::pages;
-  options.pool.limit.all = config::parse_amount("96MiB");
+  options.pool.limit.all = config::parse_amount("49MiB");  // no multiple of a page: blocks of the driver's own are made too
   Rig rig(options);
   std::atomic<std::uint64_t> failures{0};
   std::atomic<int> working{6};
