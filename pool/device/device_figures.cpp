@@ -160,7 +160,7 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
     evidence.largest_free_with_deferred_bytes = *evidence.releasable_with_deferred_bytes;
   }
   evidence.pages_available = device_.pages_available;
-  evidence.deferred_bytes = device_.counters().deferred_bytes.current.load(std::memory_order_relaxed);
+  evidence.deferred_bytes = device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) + being_freed_bytes_;
   evidence.own_outside_bytes = held_outside_bytes();
   evidence.limit_bytes = device_.limit.limit_bytes();
   evidence.held_bytes = device_.limit.held_bytes();

@@ -284,7 +284,9 @@ FreeOutcome DevicePool::free_synchronously(Extent* extent, std::uint16_t thread,
   DeviceAllocator& allocator = *info_of(*extent).allocator;
   allocator.defer(device_, extent);  // whoever frees it again meanwhile is told that it is not live
   extent->flags = static_cast<std::uint8_t>(extent->flags | kBeingFreedFlag);
+  being_freed_bytes_ += extent->bytes;
   const FenceResult result = synchronise_and_retire(context);
+  being_freed_bytes_ -= extent->bytes;
   extent->flags = static_cast<std::uint8_t>(extent->flags & ~kBeingFreedFlag);
   contexts.unpin(home);
   if (result.error.code == CUDA_ERROR_DEINITIALIZED) {  // nobody will use it again

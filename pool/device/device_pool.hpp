@@ -383,6 +383,7 @@ class DevicePool {
   std::atomic<bool> used_{false};
   std::vector<std::unique_ptr<ContextPool>> homes_ CUPOOL_GUARDED_BY(device_.lock);
   DeferredFrees deferred_ CUPOOL_GUARDED_BY(device_.lock);
+  std::uint64_t being_freed_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of blocks whose free waits in the driver (kBeingFreedFlag)
   std::uint64_t withheld_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< by what is in the open batch and was freed while something captured
   std::uint64_t next_buffer_id_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint32_t pressure_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;

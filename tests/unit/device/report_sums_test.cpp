@@ -278,3 +278,34 @@ TEST_CASE("an out-of-memory of another device than the current one does not take
   CHECK_FALSE(snapshot.ooms.at(0).evidence.driver_free_bytes);
   CHECK(snapshot.ooms.at(1).evidence.driver_free_bytes == kGiB);
 }
+
+namespace {
+CUresult (*g_wait_for_event)(CUevent) = nullptr;
+
+/// Inside the driver, where the lock is not held.
+CUresult wait_and_run_out(CUevent event) {
+  CHECK(g_rig->try_allocate(16 * kGiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  return g_wait_for_event(event);
+}
+}  // namespace
+
+TEST_CASE("an out-of-memory beside a free that waits in the driver counts that block among what waits") {
+  RigOptions options;
+  options.pool.policy = GENERATE(config::Policy::grow, config::Policy::async);
+  options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
+  options.pool.free = config::FreeMode::sync;
+  options.patch = [](DriverApi& api) {
+    g_wait_for_event = api.cuEventSynchronize;
+    api.cuEventSynchronize = &wait_and_run_out;
+  };
+  Rig rig(options);
+  g_rig = &rig;
+  rig.free(rig.allocate(10 * kMiB));
+  g_rig = nullptr;
+  const std::vector<observe::OomRecord> ooms = rig.snapshot().ooms;
+  REQUIRE(ooms.size() == 1);
+  const observe::OomEvidence& evidence = ooms.front().evidence;
+  CHECK(evidence.deferred_bytes == 10 * kMiB);
+  CHECK(std::max(evidence.largest_free_with_deferred_bytes, *evidence.releasable_with_deferred_bytes) <= evidence.pool_free_bytes + evidence.deferred_bytes);
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+}
