@@ -17,11 +17,16 @@ std::optional<std::uint64_t> DevicePool::sample_driver_free() {
   return free_bytes;
 }
 
-/// The calling thread's current context is of this device.
+/// The calling thread's current context is of this device, and lives: the last release of a primary context leaves it current.
 bool DevicePool::is_current() {
   const MutexUnlock unlocked(device_.lock);
+  CUcontext context = nullptr;
+  if (device_.driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr) return false;
+  if (const ContextPool* home = device_.services.contexts.find(context)) return &home->device == &device_;
   CUdevice current = 0;
-  return device_.driver.cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device_.ordinal;
+  unsigned version = 0;
+  const bool lives = device_.driver.has_cuCtxGetApiVersion() && device_.driver.cuCtxGetApiVersion(context, &version) == CUDA_SUCCESS;
+  return lives && device_.driver.cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device_.ordinal;
 }
 
 /// `is_of_device`: the calling thread's current context is known to be of this device; else it is asked for its own.

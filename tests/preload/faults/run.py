@@ -47,7 +47,7 @@ SHOWN = 40
 DIFFERS = {"async": r"cuIpc.*", "pages": r"cuIpc.*"}  # neither memory of a driver's pool nor blocks on pages have such a handle (yet)
 # The sample that ctest runs has every position of these, by policy: few calls each, and where faults came out wrong once.
 SAMPLED = {
-    "deferred": r"cuDevicePrimaryCtxGetState|cuStreamGetCtx|cuCtxGetDevice|cuCtxEnablePeerAccess",
+    "deferred": r"cuDevicePrimaryCtxGetState|cuDevicePrimaryCtxRetain|cuStreamGetCtx|cuCtxGetDevice|cuCtxEnablePeerAccess",
     "async": r"cuMemPoolSetAccess|cuDeviceGetDefaultMemPool|cuMemPoolTrimTo",
     "old_driver": r"cuEventRecord|cuCtxSynchronize",
 }

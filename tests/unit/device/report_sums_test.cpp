@@ -309,3 +309,13 @@ TEST_CASE("an out-of-memory beside a free that waits in the driver counts that b
   CHECK(std::max(evidence.largest_free_with_deferred_bytes, *evidence.releasable_with_deferred_bytes) <= evidence.pool_free_bytes + evidence.deferred_bytes);
   CHECK(now(rig.counters().deferred_bytes) == 0);
 }
+
+TEST_CASE("a refusal beside a current context that has ended asks the driver nothing that needs one") {
+  Rig rig;
+  rig.free(rig.allocate(kMiB));
+  rig.reset_device();  // it stays current
+  rig.pools().warn_of_refusal(0, "cuDevicePrimaryCtxRetain");
+  rig.pools().note_refusal(0, kMiB, "cuMemCreate");
+  CHECK(rig.pools().take_warnings().size() == 1);
+  CHECK_FALSE(rig.snapshot().ooms.at(0).evidence.driver_free_bytes);
+}
