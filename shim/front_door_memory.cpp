@@ -48,7 +48,7 @@ void begin_call(Process& own) {
 CUresult answer(Process& own, const Result<CUdeviceptr>& block, CUdeviceptr* out) {
   if (block.ok()) *out = block.value();
   else own.reporter.after_oom();
-  own.reporter.pass_warnings();
+  own.reporter.pass_messages();
   return block.code();
 }
 

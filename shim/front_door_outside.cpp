@@ -96,7 +96,7 @@ void refused_room(const char* symbol, int device) {
   Process& own = process();
   if (device == kNoDevice) device = current_device(own, current_owner(own));
   if (device != kNoDevice) own.pools.warn_of_refusal(device, symbol);
-  own.reporter.pass_warnings();
+  own.reporter.pass_messages();
 }
 
 std::optional<PoolSet::OutsideEntry> take_outside(CUdeviceptr address) {

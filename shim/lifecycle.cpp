@@ -43,11 +43,12 @@ bool driver_is_initialised(const DriverApi& api) {
   return api.cuDeviceGetCount != nullptr && api.cuDeviceGetCount(&device_count) == CUDA_SUCCESS && device_count > 0;
 }
 
+std::string text_of_version(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
+
 /// Why this library cannot serve on this driver, or an empty string.
-std::string unfit(const DriverApi& api, const std::string& missing) {
-  int version = 0;
-  if (api.cuDriverGetVersion == nullptr || api.cuDriverGetVersion(&version) != CUDA_SUCCESS) return "the driver does not tell its version";
-  if (version < real_driver::kOldestDriverVersion) return "the driver is for CUDA " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10) + ", 11.4 is the oldest served";
+std::string unfit(const DriverApi& api, const std::string& missing, int* version) {
+  if (api.cuDriverGetVersion == nullptr || api.cuDriverGetVersion(version) != CUDA_SUCCESS) return "the driver does not tell its version";
+  if (*version < real_driver::kOldestDriverVersion) return "the driver is for CUDA " + text_of_version(*version) + ", 11.4 is the oldest served";
   return missing.empty() ? missing : "the driver has no " + missing;
 }
 
@@ -61,12 +62,15 @@ Phase start() {
   std::unique_ptr<config::Options> options = load_options();
   if (options->policy == config::Policy::off) return Phase::aside;
   log::open(*options);
-  if (const std::string reason = unfit(api, missing); !reason.empty()) {
+  int version = 0;
+  if (const std::string reason = unfit(api, missing, &version); !reason.empty()) {
     log::info("not pooling: " + reason);
     return Phase::aside;
   }
   for (const std::string& warning : options->warnings) log::warn(warning);
   make_process(api, std::move(options));
+  const std::string& report = process().report_path;
+  log::info("on a driver for CUDA " + text_of_version(version) + (report.empty() ? ", without a report" : "; the report will be " + report));
   g_live_pid.store(getpid(), std::memory_order_relaxed);
   pthread_atfork(nullptr, nullptr, &mark_child);
   exit_hooks::arm();

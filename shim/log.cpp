@@ -88,11 +88,6 @@ spdlog::level::level_enum spdlog_level(config::LogLevel level) {
   return spdlog::level::warn;
 }
 
-void say(spdlog::level::level_enum level, std::string_view line) {
-  spdlog::logger* logger = g_logger.load(std::memory_order_acquire);
-  if (logger != nullptr) logger->log(level, spdlog::string_view_t(line.data(), line.size()));
-}
-
 }  // namespace
 
 void open(const config::Options& options) {
@@ -113,9 +108,14 @@ bool is_on() {
   return logger != nullptr && logger->level() != spdlog::level::off;
 }
 
-void debug(std::string_view line) { say(spdlog::level::debug, line); }
-void info(std::string_view line) { say(spdlog::level::info, line); }
-void warn(std::string_view line) { say(spdlog::level::warn, line); }
+void say(config::LogLevel level, std::string_view line) {
+  spdlog::logger* logger = g_logger.load(std::memory_order_acquire);
+  if (logger != nullptr) logger->log(spdlog_level(level), spdlog::string_view_t(line.data(), line.size()));
+}
+
+void debug(std::string_view line) { say(config::LogLevel::debug, line); }
+void info(std::string_view line) { say(config::LogLevel::info, line); }
+void warn(std::string_view line) { say(config::LogLevel::warn, line); }
 
 void block(std::string_view text) {
   if (is_on()) write_out(text);

@@ -16,6 +16,7 @@ void open(const config::Options& options);
 /// False under CUPOOL_LOG=off: then nothing at all is printed.
 bool is_on();
 
+void say(config::LogLevel level, std::string_view line);
 void debug(std::string_view line);
 void info(std::string_view line);
 void warn(std::string_view line);

@@ -68,7 +68,7 @@ observe::ReportInput Reporter::input(observe::ReportEvent event, std::chrono::na
   input.snapshot = pools_.snapshot(lock_budget);
   input.snapshot.dropped_events += trace_.dropped();
   input.warnings = options_.warnings;
-  pass_warnings();
+  pass_messages();
   if (std::unique_lock lock(warnings_mutex_, std::defer_lock); lock_within(lock, lock_budget)) {
     input.warnings.insert(input.warnings.end(), warnings_.begin(), warnings_.end());
   } else {
@@ -79,12 +79,13 @@ observe::ReportInput Reporter::input(observe::ReportEvent event, std::chrono::na
   return input;
 }
 
-void Reporter::take_warnings() noexcept {
+void Reporter::take_messages() noexcept {
   try {
-    for (std::string& warning : pools_.take_warnings()) {
-      log::warn(warning);
+    for (Message& message : pools_.take_messages()) {
+      log::say(message.level, message.text);
+      if (message.level < config::LogLevel::warn) continue;
       const std::lock_guard lock(warnings_mutex_);
-      warnings_.push_back(std::move(warning));
+      warnings_.push_back(std::move(message.text));
     }
   } catch (...) {  // no memory for a line: it is lost
   }
@@ -93,6 +94,7 @@ void Reporter::take_warnings() noexcept {
 bool Reporter::write(const observe::ReportInput& input, const std::string& path, std::uint64_t deadline_unix_ns) {
   const int error = path == "stderr" ? observe::write_report_fd(input, STDERR_FILENO, deadline_unix_ns) : observe::write_report(input, path, deadline_unix_ns);
   if (error != 0) log::warn("no report: " + path + ": " + strerrordesc_np(error));
+  else if (path != "stderr") log::info("report: " + path);
   return error == 0;
 }
 

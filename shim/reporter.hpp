@@ -27,8 +27,8 @@ class Reporter {
       : pools_(pools), options_(options), identity_(identity), path_(path), trace_(trace), page_(page) {}
 
   /// Tells the user what the pool found worth a line; one load when there is nothing.
-  void pass_warnings() noexcept {
-    if (pools_.has_warnings()) [[unlikely]] take_warnings();
+  void pass_messages() noexcept {
+    if (pools_.has_messages()) [[unlikely]] take_messages();
   }
 
   /// After a call that failed: writes what is new since the last time, and tells the user on stderr.
@@ -41,7 +41,7 @@ class Reporter {
   bool write_exit(std::optional<int> exit_code) noexcept;
 
  private:
-  void take_warnings() noexcept;
+  void take_messages() noexcept;
   void report_oom();
   bool may_replace(std::uint64_t now_ns);
   static void tell_without_memory(const char* what) noexcept;

@@ -55,7 +55,7 @@ Error DevicePool::close_epoch(CUcontext asking, Closing closing) {
   if (result.answer != FenceAnswer::done) {
     deferred_.reopen(epoch);
     if (result.answer == FenceAnswer::unsupported && !device_.services.cannot_record.exchange(true))
-      device_.services.warnings.add("the driver does not support cuCtxRecordEvent: every free synchronises, as CUPOOL_FREE=sync");
+      device_.services.warn("the driver does not support cuCtxRecordEvent: every free synchronises, as CUPOOL_FREE=sync");
     return result.error;
   }
   epoch->recorded = true;

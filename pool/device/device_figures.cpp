@@ -244,7 +244,7 @@ void DevicePool::warn_of_refusal(const char* api) {
   const std::optional<std::uint64_t> driver_free_bytes = is_current() ? sample_driver_free() : std::nullopt;
   const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes / kMiB) + " MiB"; };
   const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
-  device_.services.warnings.add(std::string(api) + ": the driver has not enough memory on GPU " + std::to_string(device_.ordinal) + " for it (" +
+  device_.services.warn(std::string(api) + ": the driver has not enough memory on GPU " + std::to_string(device_.ordinal) + " for it (" +
                                 (driver_free_bytes ? mib(*driver_free_bytes) + " free" : "free: unknown") + "); the pool has " + mib(reserved_bytes) + ", of these " +
                                 mib(figures().free_bytes) + " free beside other blocks");
 }

@@ -330,6 +330,8 @@ class DevicePool {
   Result<CUdeviceptr> climb(Attempt& attempt, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   Result<heap::Extent*> climb_rungs(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   void await_preallocation() CUPOOL_REQUIRES(device_.lock);
+  void tell_first_use() CUPOOL_REQUIRES(device_.lock);
+  void tell_rung(const Attempt& attempt, const char* rung) CUPOOL_REQUIRES(device_.lock);
   Error enter(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   void await_deferred(ContextPool& home) CUPOOL_EXCLUDES(device_.lock);
   bool has_waiting_frees() CUPOOL_REQUIRES(device_.lock);

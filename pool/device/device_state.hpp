@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cinttypes>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,10 +20,12 @@
 #include "pool/device/capture_gate.hpp"
 #include "pool/device/context_registry.hpp"
 #include "pool/device/limit_account.hpp"
+#include "pool/device/message.hpp"
 #include "pool/device/owner_lock.hpp"
 #include "pool/device/owner_map.hpp"
 #include "pool/driver/driver_api.hpp"
 #include "pool/heap/extent.hpp"
+#include "pool/observe/human_bytes.hpp"
 #include "pool/observe/live_page.hpp"
 #include "pool/observe/snapshot.hpp"
 #include "pool/observe/timeline.hpp"
@@ -38,6 +42,14 @@ template <class T> class Mailbox {
     items_.push_back(std::move(item));
     ++added_;
     is_empty_.store(false, std::memory_order_release);
+  }
+  /// Unless it would be one of so many that newer ones of another kind push each other out.
+  void add_while_half_empty(T item) {
+    {
+      const MutexLock lock(mutex_);
+      if (items_.size() >= capacity_ / 2) return;
+    }
+    add(std::move(item));
   }
   bool empty() const { return is_empty_.load(std::memory_order_acquire); }  ///< lock-free
   /// Nothing while another thread is at it: what there is stays for later.
@@ -89,8 +101,20 @@ struct PoolServices {
   std::atomic<std::uint64_t> given_back{0};     ///< how often memory of some device went back to the driver
   std::atomic<bool> devices_linked{false};      ///< the program enabled peer access somewhere
   std::atomic<bool> keeps_to_segments{false};   ///< the program may export blocks: no pages under `auto`
-  Mailbox<std::string> warnings{64};
+  Mailbox<Message> messages{64};
   Mailbox<observe::OomRecord> ooms{256};
+
+  /// What the user must know, and finds in the report.
+  void warn(std::string text) { messages.add({config::LogLevel::warn, std::move(text)}); }
+  /// What the user has asked for by CUPOOL_LOG. `make()` gives the text; it is not called where nobody listens. A line too many is lost, and so is one
+  /// for which there is no host memory.
+  template <class Make> void tell(config::LogLevel level, Make&& make) noexcept {
+    if (options.log > level) [[likely]] return;
+    try {
+      messages.add_while_half_empty({level, make()});
+    } catch (...) {
+    }
+  }
 };
 
 /// What the driver's default pool of one device keeps idle, as it said last. The contexts of a device share the pool: of two answers the one to
@@ -148,6 +172,15 @@ struct DeviceState {
   }
   void note_region(observe::EventKind kind, std::uint64_t address, std::uint64_t bytes) CUPOOL_REQUIRES(lock) {
     timeline.record({ticks(), address, bytes, bytes, 0, 0, kind, 0});
+    tell(config::LogLevel::trace, [&] {
+      std::array<char, 2 + 16 + 1> text{};
+      std::snprintf(text.data(), text.size(), "0x%" PRIx64, address);
+      return observe::human_bytes(bytes) + " at " + text.data() + (kind == observe::EventKind::region_create ? " came" : " went");
+    });
+  }
+  /// As PoolServices::tell, about this device.
+  template <class Make> void tell(config::LogLevel level, Make&& make) noexcept {
+    services.tell(level, [&] { return "GPU " + std::to_string(ordinal) + ": " + make(); });
   }
 
   /// What the driver said is free just now: for the ledger and the live page. `unbooked_bytes`: taken before it was asked, and in the books later.
@@ -181,7 +214,7 @@ struct DeviceState {
   void disable(const std::string& why) CUPOOL_REQUIRES(lock) {
     disabled = true;
     counters().disabled.add();
-    services.warnings.add("pooling is off on GPU " + std::to_string(ordinal) + ": " + why + "; allocations go to the driver");
+    services.warn("pooling is off on GPU " + std::to_string(ordinal) + ": " + why + "; allocations go to the driver");
   }
 
   PoolServices& services;

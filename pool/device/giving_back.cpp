@@ -62,7 +62,9 @@ bool DevicePool::quiet() {
 
 void DevicePool::note_given_back(Mover& mover, std::uint64_t bytes) {
   mover.has_more = bytes != 0;
-  if (bytes != 0) device_.services.given_back.fetch_add(1, std::memory_order_relaxed);
+  if (bytes == 0) return;
+  device_.services.given_back.fetch_add(1, std::memory_order_relaxed);
+  device_.tell(config::LogLevel::debug, [bytes] { return observe::human_bytes(bytes) + " went back to the driver"; });
 }
 
 /// What nobody uses goes back to the driver. `until_ns`: so long it polls for deferred frees; `may_wait`: natively they had waited.

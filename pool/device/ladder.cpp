@@ -285,6 +285,24 @@ void DevicePool::await_preallocation() {
   }
 }
 
+/// What serves here, once.
+void DevicePool::tell_first_use() {
+  device_.tell(config::LogLevel::info, [this] {
+    const std::uint64_t limit_bytes = device_.limit.limit_bytes();
+    return std::string(device_.live.name) + ", " + observe::human_bytes(device_.total_bytes) + ": policy " + device_.live.policy + ", backing " + device_.live.backing +
+           (limit_bytes != 0 ? ", limit " + observe::human_bytes(limit_bytes) : ", no limit");
+  });
+}
+
+void DevicePool::tell_rung(const Attempt& attempt, const char* rung) {
+  device_.tell(config::LogLevel::debug, [&] {
+    const observe::Counters& counters = device_.counters();
+    const auto now = [](const observe::Gauge& gauge) { return observe::human_bytes(gauge.current.load(std::memory_order_relaxed)); };
+    return std::string(attempt.api) + " of " + observe::human_bytes(attempt.request.requested_bytes) + " by rung " + rung + ": " + now(counters.reserved_bytes) +
+           " reserved, " + now(counters.live_bytes) + " live, " + now(counters.deferred_bytes) + " wait for the GPU";
+  });
+}
+
 Climbed DevicePool::climb_rungs(Attempt& attempt) {
   await_preallocation();
   attempt.moves = moves_;
@@ -298,6 +316,7 @@ Climbed DevicePool::climb_rungs(Attempt& attempt) {
     if (!climbed.ok()) return climbed;
     if (climbed.value() == nullptr) continue;
     (device_.counters().*rung.served).add();
+    if (&rung != Ladder::kRungs) tell_rung(attempt, rung.name);
     return climbed;
   }
   return nullptr;
@@ -305,6 +324,7 @@ Climbed DevicePool::climb_rungs(Attempt& attempt) {
 
 Result<CUdeviceptr> DevicePool::climb(Attempt& attempt, std::uint16_t thread) {
   if (!may_call_driver()) return Error{CUDA_ERROR_DEINITIALIZED, attempt.api};
+  if (!used()) tell_first_use();
   used_.store(true, std::memory_order_relaxed);
   const Error refused = enter(attempt);
   if (refused.code != CUDA_SUCCESS) {

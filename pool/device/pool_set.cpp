@@ -53,11 +53,11 @@ class PoolSet::Impl {
     if (api.cuCtxRecordEvent == nullptr || api.cuEventCreate == nullptr || api.cuEventQuery == nullptr || api.cuEventSynchronize == nullptr) {
       services.cannot_record.store(true);
       if (options.free == config::FreeMode::deferred && options.policy != config::Policy::platform)
-        services.warnings.add("the driver has no cuCtxRecordEvent (CUDA 12.5): every free synchronises, as CUPOOL_FREE=sync");
+        services.warn("the driver has no cuCtxRecordEvent (CUDA 12.5): every free synchronises, as CUPOOL_FREE=sync");
     }
     // While the process has few threads, perhaps one; nobody else has a reason to ask the kernel for it.
     if (options.free == config::FreeMode::deferred && options.policy != config::Policy::platform) services.fences.prepare();
-    if (options.stacks != config::StackMode::off) services.warnings.add("CUPOOL_STACKS is not served yet: the report has no call sites");
+    if (options.stacks != config::StackMode::off) services.warn("CUPOOL_STACKS is not served yet: the report has no call sites");
   }
 
   ThreadCache& cache() {
@@ -86,7 +86,7 @@ class PoolSet::Impl {
     if (device::describe_device(Driver(services.api, live.driver_calls), ordinal, services.options, live) != CUDA_SUCCESS) return nullptr;
     const config::Policy policy = device::policy_in_force(Driver(services.api, live.driver_calls), ordinal, services.options);
     if (services.options.policy == config::Policy::async && policy == config::Policy::grow)
-      services.warnings.add("CUPOOL_POLICY=async: GPU " + std::to_string(ordinal) + " or its driver has no memory pools; served as by grow");
+      services.warn("CUPOOL_POLICY=async: GPU " + std::to_string(ordinal) + " or its driver has no memory pools; served as by grow");
     owned[slot] = std::make_unique<DevicePool>(services, ordinal, live, live.total_bytes, live.limit_bytes, policy);
     pools[slot].store(owned[slot].get(), std::memory_order_release);
     return owned[slot].get();
@@ -551,8 +551,8 @@ observe::Snapshot PoolSet::snapshot(std::chrono::nanoseconds budget) {
 }
 
 std::size_t PoolSet::new_oom_count() { return impl_->services.ooms.count_new(); }
-std::vector<std::string> PoolSet::take_warnings() { return impl_->services.warnings.take(); }
-bool PoolSet::has_warnings() const { return !impl_->services.warnings.empty(); }
+std::vector<Message> PoolSet::take_messages() { return impl_->services.messages.take(); }
+bool PoolSet::has_messages() const { return !impl_->services.messages.empty(); }
 
 std::string PoolSet::check() const {
   std::string broken;

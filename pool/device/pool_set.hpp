@@ -20,6 +20,7 @@
 #include "pool/core/clock.hpp"
 #include "pool/core/result.hpp"
 #include "pool/device/block_life.hpp"
+#include "pool/device/message.hpp"
 #include "pool/device/stream_name.hpp"
 #include "pool/driver/driver_api.hpp"
 #include "pool/observe/live_page.hpp"
@@ -254,9 +255,9 @@ class PoolSet {
   observe::Snapshot snapshot(std::chrono::nanoseconds budget);
   /// OOMs recorded since the last call, oldest first; the caller writes their reports.
   std::size_t new_oom_count();
-  /// One line each, no prefix: what the user should know (a preallocation cut short, a policy not served). Each once.
-  std::vector<std::string> take_warnings();
-  bool has_warnings() const;  ///< lock-free: asked after every allocation
+  /// What the user should know (a preallocation cut short, a policy not served), and what CUPOOL_LOG asks for. Each once, oldest first.
+  std::vector<Message> take_messages();
+  bool has_messages() const;  ///< lock-free: asked after every allocation
   /// Walks every structure; the first broken invariant as a sentence, or an empty string.
   std::string check() const;
 

@@ -62,9 +62,10 @@ void DevicePool::preallocate(ContextPool& home) {
   };
   while (bytes != 0 && take() == CUDA_ERROR_OUT_OF_MEMORY)
     bytes = align_down(bytes - bytes / 10, kRegionGranularity_bytes);  // "free" was an estimate: other processes, the driver's own needs
+  device_.tell(config::LogLevel::info, [bytes] { return observe::human_bytes(bytes) + " preallocated"; });
   if (bytes == asked_bytes) return;
   const auto mib = [](std::uint64_t value) { return std::to_string(value / kMiB) + " MiB"; };
-  device_.services.warnings.add("CUPOOL_PREALLOCATE: GPU " + std::to_string(device_.ordinal) + " gave " + mib(bytes) + " of " + mib(asked_bytes) +
+  device_.services.warn("CUPOOL_PREALLOCATE: GPU " + std::to_string(device_.ordinal) + " gave " + mib(bytes) + " of " + mib(asked_bytes) +
                                 (device_.limit.limit_bytes() != 0 && device_.limit.limit_bytes() < asked_bytes
                                      ? " (CUPOOL_LIMIT is " + mib(device_.limit.limit_bytes()) + ")"
                                      : " (" + mib(free_bytes) + " were free)"));

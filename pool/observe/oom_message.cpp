@@ -2,7 +2,7 @@
 #include <cinttypes>
 #include <cstdio>
 
-#include "pool/core/bytes.hpp"
+#include "pool/observe/human_bytes.hpp"
 #include "pool/observe/ledger.hpp"
 #include "pool/observe/report.hpp"
 #include "pool/observe/suggestions.hpp"
@@ -13,21 +13,6 @@ namespace {
 
 constexpr std::size_t kMaxSuggestionLines = 3;
 constexpr std::size_t kMaxTextBytes = 400;
-
-/// Rounded down, so that "short by" is never more than it is; exact below 1 KiB.
-std::string human(std::uint64_t bytes) {
-  struct Unit { std::uint64_t bytes; const char* name; };
-  static constexpr Unit kUnits[] = {{kGiB * kKiB, "TiB"}, {kGiB, "GiB"}, {kMiB, "MiB"}, {kKiB, "KiB"}};
-  char text[48];
-  for (const Unit& unit : kUnits) {
-    if (bytes < unit.bytes) continue;
-    const std::uint64_t hundredths = bytes / unit.bytes * 100 + bytes % unit.bytes * 100 / unit.bytes;
-    std::snprintf(text, sizeof text, "%" PRIu64 ".%02" PRIu64 " %s", hundredths / 100, hundredths % 100, unit.name);
-    return text;
-  }
-  std::snprintf(text, sizeof text, "%" PRIu64 " bytes", bytes);
-  return text;
-}
 
 /// Text of others (paths, names) stays on its line and within a bound: control characters would break the block.
 std::string one_line(const std::string& text) {
@@ -43,7 +28,7 @@ std::string one_line(const std::string& text) {
 }
 
 std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
-  const std::string bytes = human(verdict.shortfall_bytes);
+  const std::string bytes = human_bytes(verdict.shortfall_bytes);
   switch (verdict.cause) {
     case OomCause::impossible_request: return bytes + " more than this process could ever get";
     case OomCause::limit: return bytes + " over CUPOOL_LIMIT; the device has the memory";
@@ -64,17 +49,17 @@ std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
 }
 
 std::string holds_line(const DeviceSnapshot& device, const OomEvidence& e) {
-  return "pool: " + human(device.now.live_bytes) + " live in " + std::to_string(counter_current(device, "live_blocks")) + " blocks, " +
-         human(e.pool_free_bytes) + " free (" + (e.is_outside_pool ? "of which may go back " : "largest hole ") +
-         (e.holes_known ? human(e.largest_free_bytes) : std::string("unknown")) + "), " + human(e.deferred_bytes) + " waiting for the GPU";
+  return "pool: " + human_bytes(device.now.live_bytes) + " live in " + std::to_string(counter_current(device, "live_blocks")) + " blocks, " +
+         human_bytes(e.pool_free_bytes) + " free (" + (e.is_outside_pool ? "of which may go back " : "largest hole ") +
+         (e.holes_known ? human_bytes(e.largest_free_bytes) : std::string("unknown")) + "), " + human_bytes(e.deferred_bytes) + " waiting for the GPU";
 }
 
 std::string elsewhere_line(const OomEvidence& e) {
-  std::string text = "driver free " + (e.driver_free_bytes ? human(*e.driver_free_bytes) : std::string("unknown"));
-  text += ", other processes " + (e.other_process_bytes ? human(*e.other_process_bytes) : std::string("unknown"));
-  if (!e.other_process_bytes && e.unattributed_bytes.value_or(0) != 0) text += " (with contexts and the driver's rounding " + human(*e.unattributed_bytes) + ")";
-  text += ", this process outside the pool " + human(e.own_outside_bytes);
-  if (e.limit_bytes > 0) text += ", limit " + human(e.limit_bytes) + " of which held " + human(e.held_bytes);
+  std::string text = "driver free " + (e.driver_free_bytes ? human_bytes(*e.driver_free_bytes) : std::string("unknown"));
+  text += ", other processes " + (e.other_process_bytes ? human_bytes(*e.other_process_bytes) : std::string("unknown"));
+  if (!e.other_process_bytes && e.unattributed_bytes.value_or(0) != 0) text += " (with contexts and the driver's rounding " + human_bytes(*e.unattributed_bytes) + ")";
+  text += ", this process outside the pool " + human_bytes(e.own_outside_bytes);
+  if (e.limit_bytes > 0) text += ", limit " + human_bytes(e.limit_bytes) + " of which held " + human_bytes(e.held_bytes);
   return text;
 }
 
@@ -90,7 +75,7 @@ std::string oom_message(const OomRecord& oom, const OomVerdict& verdict, const P
                         const std::string& report_path) {
   std::string out = "cupool[" + std::to_string(process.pid) + "]: out of memory on GPU " + std::to_string(oom.device);
   if (process.rank) out += " (rank " + std::to_string(*process.rank) + ")";
-  out += ": wanted " + human(oom.requested_bytes) + " (" + one_line(oom.api) + ")\n";
+  out += ": wanted " + human_bytes(oom.requested_bytes) + " (" + one_line(oom.api) + ")\n";
   add_line(out, "cause", std::string(name_of(verdict.cause)) + ": " + explain(verdict, oom.evidence) +
                              (verdict.confidence == "high" ? "" : " (confidence " + verdict.confidence + ")"));
   if (device != nullptr) add_line(out, "holds", holds_line(*device, oom.evidence));

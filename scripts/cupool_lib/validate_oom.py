@@ -21,7 +21,7 @@ class _Evidence:
         self.LF = max(evidence["largest_free_bytes"], evidence.get("largest_free_remapped_bytes", 0))
         self.REL, self.PEND, self.U, self.N = evidence["releasable_bytes"], evidence["deferred_bytes"], evidence["other_process_bytes"], evidence["own_outside_bytes"]
         self.L, self.H = evidence["limit_bytes"], evidence["held_bytes"]
-        self.can_remap = evidence["can_remap"]
+        self.needs_hole = not evidence["can_remap"] and evidence.get("holes_known", True)  # else what goes back to the driver does as well
 
     def cap(self) -> int:
         return min(self.T or _UNKNOWN_REQUEST, self.L or _UNKNOWN_REQUEST)
@@ -154,7 +154,7 @@ def _shortfall(cause: str, e: _Evidence) -> tuple[int, int]:
     if cause == "driver_refused":
         return 0, 0
     if cause in ("deferred_free", "external_fragmentation"):
-        return (min(beyond_holes, beyond_driver) if e.can_remap else beyond_holes), beyond_holes
+        return (beyond_holes if e.needs_hole else min(beyond_holes, beyond_driver)), beyond_holes
     if cause == "true_exhaustion":
         return e.exhausted_by(), e.exhausted_by()
     return beyond_driver, beyond_driver

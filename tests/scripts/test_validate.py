@@ -153,6 +153,15 @@ class Validate(Files):
         }
         self.check_each(changes, sample_report)
 
+    def test_of_free_memory_whose_holes_nobody_knows_what_could_go_back_to_the_driver_counts(self):
+        report, gib = sample_report(), 1 << 30
+        evidence = report["ooms"][0]["evidence"]
+        evidence.update(holes_known=False, largest_free_bytes=0, largest_free_remapped_bytes=0, driver_free_bytes=gib, releasable_bytes=gib // 2)
+        report["ooms"][0]["shortfall_bytes"] = gib // 2
+        self.assertEqual(list(validate.arithmetic(report)), [])
+        evidence["holes_known"] = True
+        self.assertTrue(any("/shortfall_bytes: 536870912, by the evidence it is 2147483648" in line for line in validate.arithmetic(report)))
+
     def test_a_million_blocks_are_judged(self):
         report = sample_report()
         device, rows = report["devices"][0], 1_000_000

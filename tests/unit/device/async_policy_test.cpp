@@ -59,7 +59,7 @@ TEST_CASE("async: CUPOOL_PREALLOCATE primes the driver's pool, which serves from
   const CUdeviceptr first = rig.allocate(kMiB);
   CHECK(cusim_used_bytes(0) >= 256 * kMiB);
   CHECK(now(rig.counters().reserved_bytes) >= 256 * kMiB);
-  CHECK(rig.pools().take_warnings().empty());
+  CHECK(rig.pools().take_messages().empty());
   rig.free(first);
   CHECK(rig.live().policy == std::string("async"));
 }
@@ -97,7 +97,7 @@ TEST_CASE("async: a device without memory pools is served as by grow, and the us
   Rig rig(options);
   rig.free(rig.allocate(kMiB));
   CHECK(rig.live().policy == std::string("grow"));
-  CHECK(rig.pools().take_warnings().size() == 1);
+  CHECK(rig.pools().take_messages().size() == 1);
 }
 
 TEST_CASE("async: trim gives back what the driver's pool keeps") {

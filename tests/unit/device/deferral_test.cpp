@@ -305,8 +305,8 @@ TEST_CASE("a driver without cuCtxRecordEvent: the free synchronises, and the use
   RigOptions options;
   options.driver_version = "12040";
   Rig rig(options);
-  REQUIRE(rig.pools().take_warnings().size() == 1);
-  CHECK(rig.pools().take_warnings().empty());
+  REQUIRE(rig.pools().take_messages().size() == 1);
+  CHECK(rig.pools().take_messages().empty());
   const CUdeviceptr block = rig.allocate(4096);
   REQUIRE(cusim_launch_spin(new_stream(), 5 * kMs) == CUDA_SUCCESS);
   rig.free(block);
@@ -319,7 +319,7 @@ TEST_CASE("a driver that says it cannot record: from then on a free synchronises
   cusim_fail("cuCtxRecordEvent", 1, CUDA_ERROR_NOT_SUPPORTED, 1);
   const CUdeviceptr block = rig.allocate(64 * kMiB);
   rig.free(block);
-  CHECK(rig.pools().take_warnings().size() == 1);
+  CHECK(rig.pools().take_messages().size() == 1);
   REQUIRE(cusim_launch_spin(new_stream(), 5 * kMs) == CUDA_SUCCESS);
   rig.free(rig.allocate(4096));
   CHECK(cusim_now_ns() >= 5 * kMs);

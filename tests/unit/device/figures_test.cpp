@@ -164,9 +164,9 @@ TEST_CASE("options that are not served yet are named once, and the report says w
   options.pool.backing = GENERATE(config::Backing::pages, config::Backing::automatic, config::Backing::segments);
   options.pool.stacks = config::StackMode::python;
   Rig rig(options);
-  CHECK(rig.pools().take_warnings().size() == 1);
+  CHECK(rig.pools().take_messages().size() == 1);
   rig.allocate(1);
-  CHECK(rig.pools().take_warnings().empty());
+  CHECK(rig.pools().take_messages().empty());
   CHECK(rig.snapshot().devices.at(0).policy == "grow");
   CHECK(rig.snapshot().devices.at(0).backing == (options.pool.backing == config::Backing::segments ? "segments" : "pages"));
 }

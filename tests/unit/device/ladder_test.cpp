@@ -184,7 +184,7 @@ TEST_CASE("preallocate takes its share at the first pooled allocation, on that d
   CHECK(cusim_used_bytes(1) == 0);
   for (int i = 0; i < 100; ++i) rig.allocate(7 * kMiB);
   CHECK(cusim_calls("cuMemAlloc_v2") == 2);
-  CHECK(rig.pools().take_warnings().empty());
+  CHECK(rig.pools().take_messages().empty());
   rig.allocate(100 * kMiB);  // beyond it: the pool grows
   CHECK(now(rig.counters(0).failed_allocations) == 0);
 }
@@ -198,7 +198,7 @@ TEST_CASE("a preallocation is clamped to the limit, then to what is free, with o
   if (options.pool.limit.empty()) REQUIRE(cuMemAlloc_v2(&neighbour, 724 * kMiB) == CUDA_SUCCESS);
   rig.allocate(4096);
   CHECK(now(rig.counters().reserved_bytes) == 300 * kMiB);
-  CHECK(rig.pools().take_warnings().size() == 1);
+  CHECK(rig.pools().take_messages().size() == 1);
   if (neighbour != 0) CHECK(cuMemFree_v2(neighbour) == CUDA_SUCCESS);
 }
 
@@ -210,5 +210,5 @@ TEST_CASE("a preallocation that the driver refuses backs off") {
   rig.allocate(4096);
   CHECK(now(rig.counters().reserved_bytes) >= 500 * kMiB);
   CHECK(now(rig.counters().reserved_bytes) < 768 * kMiB);
-  CHECK(rig.pools().take_warnings().size() == 1);
+  CHECK(rig.pools().take_messages().size() == 1);
 }
