@@ -18,6 +18,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.dont_write_bytecode = True
+
+import reports  # noqa: E402
+
 LIMIT_S = 120
 SANITIZER_EXIT = 66
 SIMULATED = {"GRANULARITY": ["2MiB", "4MiB"], "PEERS": ["0"], "NOTE_SYNC": ["1"], "REUSE_HANDLES": ["1"], "COPY_NS": ["0", "50000"], "THREAD_STREAMS": ["end"], "VMM": ["0"]}
@@ -87,6 +92,8 @@ class Run:
             counters = [device["counters"] for device in report["devices"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             return [f"a report that cannot be read: {error!r}"]
+        if broken := reports.problems_in(path.parent):
+            return broken
         left = [{name: c[name]["current"] for name in ("live_blocks", "live_bytes", "requested_bytes", "deferred_bytes")} for c in counters]
         unequal = [c["allocations"] - c["frees"] for c in counters]
         return [f"what the report still has: {left}"] if any(any(row.values()) for row in left) else [f"freed less than allocated: {unequal}"] if any(u < 0 for u in unequal) else []

@@ -7,8 +7,6 @@ position under the same fault (consequences).
 from __future__ import annotations
 
 import collections
-import functools
-import itertools
 import json
 import os
 import re
@@ -17,7 +15,7 @@ from pathlib import Path
 
 from codes import ILLEGAL_ADDRESS, NEEDS_HOST_MEMORY, NO_PEER_ACCESS, OF_EARLIER_WORK, OUT_OF_MEMORY, POOL_ACCESS, STICKY, SUCCESS, TAKES_MEMORY, TELLS_OF_WORK, is_same_call
 
-from cupool_lib import json_schema, locate, validate
+import reports
 
 LEFT_OUT = -1
 STARTS = re.compile(r"cuInit|cuDriverGetVersion|cuDeviceGetCount")
@@ -112,11 +110,6 @@ def judge_memory(fault: Fault, run: Outcome, base: Outcome, natives: list[Outcom
     return broken
 
 
-@functools.lru_cache(maxsize=1)
-def schema() -> dict:
-    return json.loads(locate.data_file("report.schema.json").read_text(encoding="utf-8"))
-
-
 def judge_report(path: Path, run: Outcome, fault: Fault, symbols: list[str]) -> list[str]:
     """`path`: where the exit report has to be when the pool gave memory."""
     if not path.exists():
@@ -128,9 +121,7 @@ def judge_report(path: Path, run: Outcome, fault: Fault, symbols: list[str]) -> 
         report = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         return [f"the report is no JSON: {error}"]
-    broken = [f"the report is not valid: {problem}" for problem in itertools.islice(json_schema.problems(report, schema()), 3)]
-    broken = broken or [f"the report contradicts itself: {problem}" for problem in validate.arithmetic(report)]
-    if broken:
+    if broken := reports.problems(report):
         return broken
     for device in report["devices"]:
         counters = device["counters"]

@@ -19,6 +19,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.dont_write_bytecode = True
+
+import reports  # noqa: E402
+
 LIMIT_S = 120
 CONTEXT_LINES = 12
 SIMULATED = {"GRANULARITY": ["2MiB", "4MiB", "2MiB,4MiB"], "VMM_FD": ["0", "refused"], "VMM_RDMA": ["0", "refused"], "VMM_RANGE": ["0"], "PEERS": ["0"],
@@ -105,6 +110,8 @@ class Walker:
             left = [device["counters"]["live_blocks"]["current"] for device in report["devices"]]
         except (ValueError, KeyError, TypeError) as error:
             return [f"a report that cannot be read: {error!r}"]
+        if broken := reports.problems_in(folder):
+            return broken
         is_complete = any(line.startswith("end:") for line in lines)
         return [f"blocks that the report still has: {left}"] if is_complete and any(left) else []
 
