@@ -90,7 +90,7 @@ def _wrap(text: str, indent: str, paint: Paint, hanging: str | None = None) -> l
 
 def _device(device: Fields, paint: Paint) -> list[str]:
     counters = device.mapping("counters")
-    live, reserved = counters.mapping("live_bytes"), counters.mapping("reserved_bytes")
+    live, reserved, outside = (counters.mapping(name) for name in ("live_bytes", "reserved_bytes", "outside_bytes"))
     title = f"GPU {device.integer('ordinal')}  {printable(device.text('name'))}"
     lines = ["", f"{paint(title, 'bold')}  {size(device.integer('total_bytes'))}" + (
         f", limited to {size(device.integer('limit_bytes'))}" if device.integer("limit_bytes") else ""),
@@ -98,6 +98,9 @@ def _device(device: Fields, paint: Paint) -> list[str]:
              f"  peak live      {size(live.integer('peak')):>12}   in {count(counters.mapping('live_blocks').integer('peak'))} blocks at most; "
              f"now {size(live.integer('current'))}",
              f"  peak reserved  {size(reserved.integer('peak')):>12}   what the pool held of the device; now {size(reserved.integer('current'))}"]
+    if outside.integer("peak"):
+        lines.append(f"  peak outside   {size(outside.integer('peak')):>12}   what the pool does not serve: arrays, the program's cuMemCreate, "
+                     f"driver pools; now {size(outside.integer('current'))}")
     lines += _fragmentation(device, paint) + _pages(device, counters) + _calls(counters) + _ledger(device, paint) + _sites(device, paint) + _pins(device)
     return lines
 

@@ -95,6 +95,13 @@ class Summary(Files):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("none", result.stdout)
 
+    def test_what_was_taken_outside_the_pool_is_told_with_its_peak(self):
+        report = sample_report()
+        self.assertNotIn("peak outside", cupool("report", self.put(report)).stdout)
+        report["devices"][0]["counters"]["outside_bytes"] = {"current": 1 << 20, "peak": 3 << 30}
+        shown = cupool("report", self.put(report)).stdout
+        self.assertRegex(shown, r"peak outside +3\.00 GiB .*driver pools; now 1\.00 MiB")
+
     def test_memory_of_which_nobody_knows_whether_it_is_used_is_not_shown_as_used(self):
         report = sample_report()
         ledger = report["devices"][0]["ledger"]
