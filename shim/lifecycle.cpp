@@ -70,7 +70,7 @@ Phase start() {
   for (const std::string& warning : options->warnings) log::warn(warning);
   make_process(api, std::move(options));
   const std::string& report = process().report_path;
-  log::info("on a driver for CUDA " + text_of_version(version) + (report.empty() ? ", without a report" : "; the report will be " + report));
+  log::info("cupool " CUPOOL_VERSION ", driver for CUDA " + text_of_version(version) + (report.empty() ? "; no report" : "; report to " + report));
   g_live_pid.store(getpid(), std::memory_order_relaxed);
   pthread_atfork(nullptr, nullptr, &mark_child);
   exit_hooks::arm();

@@ -5,7 +5,7 @@
 //! case info
 //! env CUPOOL_LOG=info
 //! env CUPOOL_LIMIT=1GiB
-//! stderr cupool\[<pid>\]: on a driver for CUDA 13\.0; the report will be /.*
+//! stderr cupool\[<pid>\]: cupool [0-9.]+, driver for CUDA 13\.0; report to /.*
 //! stderr cupool\[<pid>\]: GPU 0: .*, 8\.00 GiB: policy grow, backing pages, limit 1\.00 GiB
 //! stderr cupool\[<pid>\]: report: /.*
 //! case preallocated
@@ -13,14 +13,14 @@
 //! env CUPOOL_POLICY=preallocate
 //! env CUPOOL_PREALLOCATE=25%
 //! env CUPOOL_BACKING=segments
-//! stderr cupool\[<pid>\]: on a driver for CUDA 13\.0; .*
+//! stderr cupool\[<pid>\]: cupool [0-9.]+, driver for CUDA 13\.0; report to /.*
 //! stderr cupool\[<pid>\]: GPU 0: .*, 8\.00 GiB: policy preallocate, backing segments, no limit
 //! stderr cupool\[<pid>\]: GPU 0: 2\.00 GiB preallocated
 //! stderr cupool\[<pid>\]: report: /.*
 //! case debug
 //! env CUPOOL_LOG=debug
 //! env CUPOOL_RELEASE_THRESHOLD=0
-//! stderr cupool\[<pid>\]: on a driver for CUDA 13\.0; .*
+//! stderr cupool\[<pid>\]: cupool [0-9.]+, driver for CUDA 13\.0; report to /.*
 //! stderr cupool\[<pid>\]: GPU 0: context 0x[0-9a-f]+ is served
 //! stderr cupool\[<pid>\]: GPU 0: .*: policy grow, backing pages, no limit
 //! stderr cupool\[<pid>\]: GPU 0: cuMemAlloc_v2 of 100\.00 MiB by rung grow: 1[0-9]+\.00 MiB reserved, 0 bytes live, 0 bytes wait for the GPU
@@ -32,7 +32,7 @@
 //! env CUPOOL_LOG=trace
 //! env CUPOOL_BACKING=segments
 //! env CUPOOL_POLICY=platform
-//! stderr cupool\[<pid>\]: on a driver for CUDA 13\.0; .*
+//! stderr cupool\[<pid>\]: cupool [0-9.]+, driver for CUDA 13\.0; report to /.*
 //! stderr cupool\[<pid>\]: GPU 0: context 0x[0-9a-f]+ is served
 //! stderr cupool\[<pid>\]: GPU 0: .*: policy platform, backing native, no limit
 //! stderr cupool\[<pid>\]: GPU 0: 100\.00 MiB at 0x[0-9a-f]+ came
