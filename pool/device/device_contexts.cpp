@@ -1,8 +1,5 @@
 // Contexts of one device: born when first seen, and gone with everything in them.
 #include <algorithm>
-#include <array>
-#include <cinttypes>
-#include <cstdio>
 #include <string>
 
 #include "pool/device/device_birth.hpp"
@@ -22,11 +19,7 @@ constexpr std::uint64_t kPinPause_ns = 20'000;
 constexpr std::uint64_t kEndBound_ns = 100'000'000;
 constexpr std::uint64_t kLongestPinPause_ns = 2'000'000;
 
-std::string text_of(CUcontext context) {
-  std::array<char, 2 + 16 + 1> text{};
-  std::snprintf(text.data(), text.size(), "0x%" PRIxPTR, reinterpret_cast<std::uintptr_t>(context));
-  return text.data();
-}
+std::string text_of(CUcontext context) { return "context " + observe::human_address(reinterpret_cast<std::uintptr_t>(context)); }
 }  // namespace
 
 ContextPool* DevicePool::context_seen(CUcontext context) {
@@ -48,7 +41,7 @@ ContextPool* DevicePool::context_seen(CUcontext context) {
   device_.services.contexts.add(unused, context);
   unused->context = context;
   unused->serving = true;
-  device_.tell(config::LogLevel::debug, [context] { return "context " + text_of(context) + " is served"; });
+  device_.tell(config::LogLevel::debug, [context] { return text_of(context) + " is served"; });
   return unused;
 }
 
@@ -94,7 +87,7 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
   const MutexLock lock(device_.lock);
   if (gone) forget(*home, pool_blocks);
   else home->serving = true;
-  if (gone) device_.tell(config::LogLevel::debug, [&] { return "context " + text_of(context) + (home->is_orphan ? " has ended; blocks of memory pools stay" : " has ended"); });
+  if (gone) device_.tell(config::LogLevel::debug, [&] { return text_of(context) + (home->is_orphan ? " has ended; blocks of memory pools stay" : " has ended"); });
   contexts.finish_end(home, gone);
   if (gone) give_left();
   if (!gone || home->pooled == nullptr || !may_call_driver()) return result;

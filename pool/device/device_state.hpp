@@ -7,9 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cinttypes>
 #include <cstdint>
-#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,7 +41,7 @@ template <class T> class Mailbox {
     ++added_;
     is_empty_.store(false, std::memory_order_release);
   }
-  /// Unless it would be one of so many that newer ones of another kind push each other out.
+  /// Dropped where half of the room is taken: the rest is for items that must not be pushed out by such ones.
   void add_while_half_empty(T item) {
     {
       const MutexLock lock(mutex_);
@@ -172,11 +170,8 @@ struct DeviceState {
   }
   void note_region(observe::EventKind kind, std::uint64_t address, std::uint64_t bytes) CUPOOL_REQUIRES(lock) {
     timeline.record({ticks(), address, bytes, bytes, 0, 0, kind, 0});
-    tell(config::LogLevel::trace, [&] {
-      std::array<char, 2 + 16 + 1> text{};
-      std::snprintf(text.data(), text.size(), "0x%" PRIx64, address);
-      return observe::human_bytes(bytes) + " at " + text.data() + (kind == observe::EventKind::region_create ? " came" : " went");
-    });
+    const char* const what = kind == observe::EventKind::region_create ? " came" : " went";
+    tell(config::LogLevel::trace, [&] { return observe::human_bytes(bytes) + " at " + observe::human_address(address) + what; });
   }
   /// As PoolServices::tell, about this device.
   template <class Make> void tell(config::LogLevel level, Make&& make) noexcept {

@@ -22,4 +22,10 @@ std::string human_bytes(std::uint64_t bytes) {
   return text;
 }
 
+std::string human_address(std::uint64_t address) {
+  char text[2 + 16 + 1];
+  std::snprintf(text, sizeof text, "0x%" PRIx64, address);
+  return text;
+}
+
 }  // namespace cupool::observe

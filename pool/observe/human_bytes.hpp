@@ -1,4 +1,4 @@
-// human_bytes: an amount of memory for a person. Only in what is printed: reports have integer bytes.
+// human_bytes, human_address: memory for a person. Only in what is printed: reports have integers.
 #pragma once
 
 #include <cstdint>
@@ -8,5 +8,8 @@ namespace cupool::observe {
 
 /// "1.50 GiB": rounded down, so that "short by" is never more than it is; exact below 1 KiB.
 std::string human_bytes(std::uint64_t bytes);
+
+/// "0x7f12a0000000": a device address or a handle.
+std::string human_address(std::uint64_t address);
 
 }  // namespace cupool::observe
