@@ -52,9 +52,9 @@ FreeResult free_pooled(Process& own, CUdeviceptr address, FreeInPool&& free_in_p
   if (exported != 0 && result.outcome == FreeOutcome::freed) own.shared.retire(address, exported);
   return result;
 }
-/// The answer to a free that the pool took; `free_elsewhere(address)` when the driver must answer.
+/// The answer to a free that the pool took; `free_elsewhere(address)` when the driver must answer. `stream`: identity of the one that the free names, or 0.
 template <class FreeElsewhere>
-CUresult answer_free(const FreeResult& result, CUdeviceptr address, FreeElsewhere&& free_elsewhere);
+CUresult answer_free(const FreeResult& result, CUdeviceptr address, FreeElsewhere&& free_elsewhere, std::uint64_t stream = 0);
 
 // --- stream-ordered memory and memory pools (front_door_streams.cpp)
 CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUstream)>& real, CUdeviceptr* out, std::size_t bytes, CUstream stream);
@@ -138,10 +138,10 @@ CUresult destroy_array(const Real<CUresult(CUmipmappedArray)>& real, CUmipmapped
 CUresult create_physical(const Real<CUresult(CUmemGenericAllocationHandle*, std::size_t, const CUmemAllocationProp*, unsigned long long)>& real,
                          CUmemGenericAllocationHandle* out, std::size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags);
 CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& real, CUmemGenericAllocationHandle handle);
-/// Stream-ordered memory that stays the driver's: held to the limit, and forgotten at its free.
+/// Stream-ordered memory that the driver serves itself (PoolSet::allocate_by_driver); its free is free_of_driver's.
 /// `stream`: a plain_handle; with its context the memory is gone only if that is the device's primary one.
-CUresult account_driver_pool(std::size_t bytes, const char* symbol, CUdeviceptr* out, CUstream stream, const std::function<CUresult()>& call,
-                             const PoolSet::AskDriver& ask);
+CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out, CUstream stream, const std::function<bool(int)>& is_of_default_pool,
+                         const std::function<CUresult()>& call, const PoolSet::AskDriver& ask);
 /// What the program took from the driver at `address`, if anything; for free_outside.
 std::optional<PoolSet::OutsideEntry> take_outside(CUdeviceptr address);
 
@@ -200,15 +200,23 @@ CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t)>& rea
 CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*)>& real, const char* name, void** function,
                  int version, cuuint64_t flags, CUdriverProcAddressQueryResult* status);
 
+/// The driver frees what the pool does not serve. `stream`: identity of the one that the free names, or 0.
 template <class FreeElsewhere>
-CUresult answer_free(const FreeResult& result, CUdeviceptr address, FreeElsewhere&& free_elsewhere) {
+CUresult free_of_driver(CUdeviceptr address, std::uint64_t stream, FreeElsewhere&& free_elsewhere) {
+  const auto free_there = [&] { return free_elsewhere(unless_opened(address)); };
+  if (const std::optional<CUresult> answer = process().pools.free_by_driver(address, stream, std::cref(free_there))) return *answer;
+  return free_outside(take_outside(address), free_there);
+}
+
+template <class FreeElsewhere>
+CUresult answer_free(const FreeResult& result, CUdeviceptr address, FreeElsewhere&& free_elsewhere, std::uint64_t stream) {
   switch (result.outcome) {
     case FreeOutcome::freed: return CUDA_SUCCESS;
     case FreeOutcome::failed: return result.error.code;
     case FreeOutcome::invalid: return free_elsewhere(kNowhere);
     case FreeOutcome::unknown: break;
   }
-  return free_outside(take_outside(address), [&] { return free_elsewhere(unless_opened(address)); });
+  return free_of_driver(address, stream, free_elsewhere);
 }
 
 // --- one body for every variant of a call

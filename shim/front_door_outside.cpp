@@ -100,10 +100,7 @@ void refused_room(const char* symbol, int device) {
 }
 
 std::optional<PoolSet::OutsideEntry> take_outside(CUdeviceptr address) {
-  PoolSet& pools = process().pools;
-  std::optional<PoolSet::OutsideEntry> entry = pools.take_outside(OutsideKind::driver_pool, key_of(address));
-  if (!entry) entry = pools.take_outside(OutsideKind::managed, key_of(address));
-  return entry;
+  return process().pools.take_outside(OutsideKind::managed, key_of(address));
 }
 
 CUresult allocate_managed(const Real<CUresult(CUdeviceptr*, std::size_t, unsigned)>& real, CUdeviceptr* out, std::size_t bytes, unsigned flags) {
@@ -172,17 +169,23 @@ CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& re
   return real(handle);
 }
 
-CUresult account_driver_pool(std::size_t bytes, const char* symbol, CUdeviceptr* out, CUstream stream, const std::function<CUresult()>& call,
-                             const PoolSet::AskDriver& ask) {
-  if (out == nullptr) return call();
+CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out, CUstream stream, const std::function<bool(int)>& is_of_default_pool,
+                         const std::function<CUresult()>& call, const PoolSet::AskDriver& ask) {
   Process& own = process();
   CUcontext owner = nullptr;
   const bool is_handle = stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
   const bool is_told = is_handle && own.api.cuStreamGetCtx != nullptr && own.api.cuStreamGetCtx(stream, &owner) == CUDA_SUCCESS;
   owner = is_told ? own.contexts.owner(owner) : current_owner(own);
   const int device = current_device(own, owner);
-  const bool goes_with_context = device != kNoDevice && own.contexts.life_in(owner, device) == BlockLife::context;
-  return account(device, goes_with_context ? owner : nullptr, OutsideKind::driver_pool, bytes, symbol, call, [out] { return key_of(*out); }, ask);
+  const auto served = [&] { return call_with_room(call); };
+  if (out == nullptr || bytes == 0 || bytes > kSaneBytes) return call();
+  if (device == kNoDevice) return served();
+  const DriverServed request{device, owner, own.contexts.life_in(owner, device) == BlockLife::context, is_of_default_pool(device),
+                             StreamBook::identity_of(stream), bytes, symbol};
+  const CUresult result = own.pools.allocate_by_driver(request, out, std::cref(served), ask);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) own.reporter.after_oom();
+  own.reporter.pass_messages();
+  return result;
 }
 
 }  // namespace cupool::shim::front_door

@@ -83,16 +83,18 @@ CUresult ask_for_impossible(const Real<CUresult(CUdeviceptr*, std::size_t, Args.
   return real(&nothing, bytes + kImpossible_bytes, args...);
 }
 
-/// The driver serves it. Under `async` that is the policy; else it is said in the report.
-template <class... Args>
-CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, CUdeviceptr* out, std::size_t bytes, CUstream stream, Args... args) {
+/// The driver serves it. Under `async` and `platform` that is the policy; else it is said in the report.
+template <class FindPool, class... Args>
+CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPool&& find_pool, CUdeviceptr* out, std::size_t bytes, CUstream stream, Args... args) {
   Process& own = process();
-  if (own.options->policy != config::Policy::async) own.saw_unpooled(real.symbol());
+  const config::Policy policy = own.options->policy;
+  if (policy != config::Policy::async && policy != config::Policy::platform) own.saw_unpooled(real.symbol());
   if (is_capturing(own, stream, true)) return real(out, args...);  // a graph node: nothing is taken until the graph runs
   own.before_allocation();
   const auto call = [&] { return real(out, args...); };
   const auto ask = [&] { return ask_for_impossible(real, args...); };
-  return account_driver_pool(bytes, real.symbol(), out, stream, std::cref(call), std::cref(ask));
+  const auto is_of_default_pool = [&](int device) { return find_pool(device) == MempoolBook::kDefault; };
+  return serve_by_driver(bytes, real.symbol(), out, stream, std::cref(is_of_default_pool), std::cref(call), std::cref(ask));
 }
 
 /// `stream` is one of `context`; `find_pool(device)` gives the index of the memory pool, 0 for the driver's. False: the driver is to serve it.
@@ -125,13 +127,13 @@ CUresult allocate_from(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPo
   const bool is_special = handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
   CUcontext context = nullptr;
   if (out == nullptr || bytes == 0 || ((context = current_owner(own)) == nullptr && is_special)) return with_room(real, out, args...);
-  if (!own.pools.serves_streams() || is_capturing(own, handle, true)) return pass_async(real, out, bytes, handle, args...);
+  if (!own.pools.serves_streams() || is_capturing(own, handle, true)) return pass_async(real, find_pool, out, bytes, handle, args...);
   std::optional<StreamBook::Named> named;
   if (context != nullptr) named = own.streams.name(own.api, own.contexts, own.pools, context, handle);
   CUresult result = CUDA_SUCCESS;
   const bool is_served = named ? allocate_named(own, find_pool, out, bytes, context, *named, real.symbol(), &result)
                                : !is_special && allocate_elsewhere(own, find_pool, out, bytes, handle, real.symbol(), &result);
-  return is_served ? result : pass_async(real, out, bytes, handle, args...);
+  return is_served ? result : pass_async(real, find_pool, out, bytes, handle, args...);
 }
 
 /// `free_on(context, name)` for a stream of another context than the current one, which is made current meanwhile. Where that cannot be, or for a
@@ -266,8 +268,8 @@ CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUmemoryP
 CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdeviceptr address, CUstream stream) {
   Process& own = process();
   const auto free_elsewhere = [&](CUdeviceptr where) { return real(where, stream); };
-  if (!own.pools.owns(address)) return free_outside(take_outside(address), [&] { return free_elsewhere(unless_opened(address)); });
   const CUstream handle = plain_handle(stream, real.is_per_thread());
+  if (!own.pools.owns(address)) return free_of_driver(address, StreamBook::identity_of(handle), free_elsewhere);
   // In a capture this would become a graph node, which only memory of the graph or of a pool can have.
   if (is_capturing(own, handle, false)) return free_elsewhere(kNowhere);
   begin_call(own);
@@ -280,7 +282,7 @@ CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdevicep
   if (!named && !is_special && is_no_stream(own, handle)) return free_elsewhere(kNowhere);
   const auto free_on = [&](CUcontext of_stream, StreamName name) { return free_pooled(own, address, [&] { return own.pools.free_on(address, of_stream, name); }); };
   const FreeResult result = named ? free_on(context, named->name) : in_context_of(own, is_special ? nullptr : handle, free_on, {handle, StreamBook::identity_of(handle)});
-  return answer_free(result, address, free_elsewhere);
+  return answer_free(result, address, free_elsewhere, StreamBook::identity_of(handle));
 }
 
 CUresult create_mempool(const Real<CUresult(CUmemoryPool*, const CUmemPoolProps*)>& real, CUmemoryPool* out, const CUmemPoolProps* properties) {

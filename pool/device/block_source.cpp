@@ -207,6 +207,7 @@ void AsyncBlocks::trim_pool(DeviceState& device) {
   cuuint64_t threshold_bytes = 0;
   cuuint64_t none = 0;
   if (!driver.has_cuMemPoolGetAttribute() || !driver.has_cuMemPoolSetAttribute() || !driver.has_cuStreamSynchronize()) return;
+  if (!is_made_.load(std::memory_order_acquire)) return;
   if (driver.cuMemPoolGetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes)) != CUDA_SUCCESS) return;
   driver.cuMemPoolSetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&none));
   for (PrivateStream& stream : streams_)
@@ -214,10 +215,17 @@ void AsyncBlocks::trim_pool(DeviceState& device) {
   driver.cuMemPoolSetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes));
 }
 
-void AsyncBlocks::trim(DeviceState& device) {
-  if (!is_made_.load(std::memory_order_acquire)) return;
+void AsyncBlocks::ask_idle(DeviceState& device) {
   const RelaxedCaptureMode relaxed(device.driver);
-  for (PrivateStream& stream : streams_) settle(device, stream);
+  sample(device);
+}
+
+void AsyncBlocks::trim(DeviceState& device) {
+  const bool is_made = is_made_.load(std::memory_order_acquire);
+  if (!is_made && mempool_.load(std::memory_order_relaxed) == nullptr) return;  // neither this nor the program has used the pool
+  const RelaxedCaptureMode relaxed(device.driver);
+  if (is_made)
+    for (PrivateStream& stream : streams_) settle(device, stream);
   trim_pool(device);
   if (sample(device)) return;
   device.driver_pool.tell(device.driver_pool.ticket(), 0);  // this was all that can be done

@@ -36,6 +36,8 @@ class BlockSource {
   virtual bool keeps_idle() const { return false; }
   /// The driver did not tell what lies idle, and nobody has trimmed since.
   virtual bool may_hold_more() const { return false; }
+  /// Asks the driver what lies idle; NativeBlocks::book_idle() tells it.
+  virtual void ask_idle(DeviceState&) {}
   /// Gives idle bytes back to the device.
   virtual void trim(DeviceState&) {}
   /// The context is gone, and with it what this made there.
@@ -65,6 +67,7 @@ class AsyncBlocks final : public BlockSource {
   CUresult give(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
   bool keeps_idle() const override { return true; }
   bool may_hold_more() const override { return may_hold_more_.load(std::memory_order_relaxed); }
+  void ask_idle(DeviceState& device) override;
   void trim(DeviceState& device) override;
   void forget() override;
 

@@ -11,14 +11,13 @@ using observe::OomRecord;
 
 namespace {
 bool counts_against_limit(OutsideKind kind) {
-  return kind == OutsideKind::array || kind == OutsideKind::program_vmm || kind == OutsideKind::driver_pool;
+  return kind == OutsideKind::array || kind == OutsideKind::program_vmm;
 }
 
 std::atomic<std::uint64_t>& outside_of(observe::LiveOutside& outside, OutsideKind kind) {
   switch (kind) {
     case OutsideKind::array: return outside.arrays;
     case OutsideKind::program_vmm: return outside.program_vmm;
-    case OutsideKind::driver_pool: return outside.driver_pools;
     case OutsideKind::managed: return outside.managed;
     case OutsideKind::host:
     case OutsideKind::kCount: break;
@@ -108,8 +107,7 @@ void DevicePool::note_peak() {
 
 std::uint64_t DevicePool::held_outside_bytes() const {
   const observe::LiveOutside& outside = device_.live.outside;
-  return outside.arrays.load(std::memory_order_relaxed) + outside.program_vmm.load(std::memory_order_relaxed) +
-         outside.driver_pools.load(std::memory_order_relaxed) + outside.managed.load(std::memory_order_relaxed);
+  return outside.arrays.load(std::memory_order_relaxed) + outside.program_vmm.load(std::memory_order_relaxed) + outside.managed.load(std::memory_order_relaxed);
 }
 
 /// Of what waits for the GPU: what stream-ordered calls freed, or blocks of memory pools. CUPOOL_FREE does not change how long that waits.
@@ -210,7 +208,12 @@ bool DevicePool::make_way(std::uint64_t bytes) {
 
 Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api, const PoolSet::AskDriver& ask) {
   if (kind != OutsideKind::host) used_.store(true, std::memory_order_relaxed);
-  if (!counts_against_limit(kind) || device_.limit.charge(bytes) || make_way(bytes)) return {};
+  return counts_against_limit(kind) ? charge(bytes, bytes, api, ask) : Status{};
+}
+
+/// `bytes` of the limit, for a call that the driver is to serve: empty pool memory makes way for it.
+Status DevicePool::charge(std::uint64_t bytes, std::uint64_t requested_bytes, const char* api, const PoolSet::AskDriver& ask) {
+  if (device_.limit.charge(bytes) || make_way(bytes)) return {};
   // Natively the frees that still wait had waited; and under `async` it is the driver's pool that keeps idle memory.
   const std::uint64_t until_ns = device_.services.clock.now_ns() + kPollBound_ns;
   constexpr int kMostTries = 100;  // other threads may go on giving back what others take
@@ -220,7 +223,7 @@ Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const c
     if (device_.limit.charge(bytes)) return {};
   }
   const MutexLock lock(device_.lock);
-  if (!ask) return fail(bytes, api, nullptr, reason_of_refusal({CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal}));
+  if (!ask) return fail(requested_bytes, api, nullptr, reason_of_refusal({CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal}));
   CUresult reason = CUDA_ERROR_OUT_OF_MEMORY;
   if (may_call_driver()) {
     const MutexUnlock unlocked(device_.lock);
@@ -228,7 +231,7 @@ Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const c
   }
   // [?] A driver may call the size itself invalid; a program that has reached its limit must hear of memory.
   const bool is_other = reason != CUDA_SUCCESS && reason != CUDA_ERROR_INVALID_VALUE && reason != CUDA_ERROR_OUT_OF_MEMORY;
-  return fail(bytes, api, nullptr, {is_other ? reason : CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal});
+  return fail(requested_bytes, api, nullptr, {is_other ? reason : CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal});
 }
 
 void DevicePool::note_refusal(std::uint64_t bytes, const char* api) {
@@ -287,7 +290,7 @@ std::string DevicePool::check() {
   close_magazines();
   if (promised_.bytes != 0 || promised_.requested_bytes != 0 || promised_.blocks != 0) return "closed magazines have allowances";
   if (kept_bytes_ != 0) return "closed magazines and empty depots keep bytes";
-  std::uint64_t reserved_bytes = 0;
+  std::uint64_t reserved_bytes = driver_blocks_.bytes();
   for (const auto& home : homes_) {
     if (!home->is_in_use()) continue;
     if (std::string broken = check_stamps(*home); !broken.empty()) return broken;

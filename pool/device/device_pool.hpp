@@ -23,6 +23,7 @@
 #include "pool/device/deferred_frees.hpp"
 #include "pool/device/device_allocator.hpp"
 #include "pool/device/device_state.hpp"
+#include "pool/device/driver_blocks.hpp"
 #include "pool/device/magazine.hpp"
 #include "pool/device/pool_set.hpp"
 
@@ -109,6 +110,15 @@ class DevicePool {
   ContextPool* context_seen(CUcontext context);
   /// Runs `destroy` with nobody in the context; forgets what it held when `is_dead()` says that it is gone.
   CUresult end_context(ContextPool* home, CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead, PoolBlocks pool_blocks);
+
+  /// See PoolSet::allocate_by_driver and free_by_driver.
+  CUresult allocate_by_driver(const DriverServed& request, CUdeviceptr* out, std::uint16_t thread, const std::function<CUresult()>& call,
+                              const PoolSet::AskDriver& ask) CUPOOL_EXCLUDES(device_.lock);
+  std::optional<CUresult> free_by_driver(CUdeviceptr address, std::uint64_t stream, std::uint16_t thread, const std::function<CUresult()>& call)
+      CUPOOL_EXCLUDES(device_.lock);
+  bool has_driver_block(CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
+  void forget_driver_block(CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
+  void forget_driver_blocks(CUcontext context, std::uint64_t before) CUPOOL_EXCLUDES(device_.lock);
 
   Status charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api, const PoolSet::AskDriver& ask);
   void note_refusal(std::uint64_t bytes, const char* api);
@@ -330,11 +340,18 @@ class DevicePool {
   Result<CUdeviceptr> climb(Attempt& attempt, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   Result<heap::Extent*> climb_rungs(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   void await_preallocation() CUPOOL_REQUIRES(device_.lock);
-  void tell_first_use() CUPOOL_REQUIRES(device_.lock);
+  void begin_use() CUPOOL_REQUIRES(device_.lock);
   void tell_rung(const Attempt& attempt, const char* rung) CUPOOL_REQUIRES(device_.lock);
   Error enter(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   void await_deferred(ContextPool& home) CUPOOL_EXCLUDES(device_.lock);
   bool has_waiting_frees() CUPOOL_REQUIRES(device_.lock);
+
+  // driver_served.cpp
+  void open_driver_pool(const DriverServed& request) CUPOOL_EXCLUDES(device_.lock);
+  void ask_idle() CUPOOL_EXCLUDES(device_.lock);
+  void enter_driver_block(const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream) CUPOOL_REQUIRES(device_.lock);
+  void leave_driver_block(const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream) CUPOOL_REQUIRES(device_.lock);
+  void lose_driver_block(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
 
   // giving_back.cpp
   bool release_would_do(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
@@ -378,6 +395,7 @@ class DevicePool {
   std::uint64_t held_outside_bytes() const;
   std::uint64_t deferred_in_order_bytes() CUPOOL_REQUIRES(device_.lock);
   bool make_way(std::uint64_t bytes) CUPOOL_EXCLUDES(device_.lock);
+  Status charge(std::uint64_t bytes, std::uint64_t requested_bytes, const char* api, const PoolSet::AskDriver& ask) CUPOOL_EXCLUDES(device_.lock);
 
   DeviceState device_;
   const config::Policy policy_;  ///< that really serves here
@@ -385,6 +403,8 @@ class DevicePool {
   std::atomic<bool> used_{false};
   std::vector<std::unique_ptr<ContextPool>> homes_ CUPOOL_GUARDED_BY(device_.lock);
   DeferredFrees deferred_ CUPOOL_GUARDED_BY(device_.lock);
+  DriverBlocks driver_blocks_ CUPOOL_GUARDED_BY(device_.lock);
+  std::atomic<bool> has_driver_blocks_{false};  ///< had one ever
   std::uint64_t being_freed_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of blocks whose free waits in the driver (kBeingFreedFlag)
   std::uint64_t withheld_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< by what is in the open batch and was freed while something captured
   std::uint64_t next_buffer_id_ CUPOOL_GUARDED_BY(device_.lock);

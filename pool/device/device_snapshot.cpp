@@ -99,7 +99,7 @@ bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
              observe::counter_current(out, "live_bytes"), observe::counter_current(out, "requested_bytes"), observe::counter_current(out, "reserved_bytes")};
   out.at_peak = peak_of(live.fragmentation);
   out.outside = {live.outside.arrays.load(std::memory_order_relaxed), live.outside.program_vmm.load(std::memory_order_relaxed),
-                 live.outside.driver_pools.load(std::memory_order_relaxed), live.outside.managed.load(std::memory_order_relaxed),
+                 live.outside.managed.load(std::memory_order_relaxed),
                  live.outside.host.load(std::memory_order_relaxed)};
   // What the counter says is only a guess at the rows: one that were wrong must not cost the report.
   out.blocks.reserve(std::min(counters.live_blocks.current.load(std::memory_order_relaxed), counters.allocations.value.load(std::memory_order_relaxed)) * 2);
@@ -107,6 +107,11 @@ bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
     if (!home->is_in_use()) continue;
     if (home->pooled != nullptr) home->pooled->append_map(device_, time, out);
     home->natives.append_map(device_, time, out);
+  }
+  for (const auto& [address, block] : driver_blocks_.all()) {
+    const auto region = static_cast<std::uint32_t>(out.regions.size());
+    out.regions.push_back({address, block.extent.bytes, reinterpret_cast<std::uint64_t>(block.context)});
+    append_block(block.extent, region, time, out);
   }
   out.timeline_dropped = collect_timeline(out.timeline);
   for (observe::Event& event : out.timeline) event.ticks = time.unix_ns(event.ticks);

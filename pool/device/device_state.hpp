@@ -96,6 +96,7 @@ struct PoolServices {
   std::atomic<bool> cannot_record{false};       ///< the driver has no cuCtxRecordEvent, or says it does not support it
   std::atomic<bool> cannot_free_in_order{false};  ///< cuMemFreeAsync does not take what cuMemAlloc gave
   std::atomic<std::uint32_t> refused_in_order{0};  ///< by cuMemFreeAsync, since it last took a region
+  std::atomic<std::uint64_t> driver_blocks_made{0};
   std::atomic<std::uint64_t> given_back{0};     ///< how often memory of some device went back to the driver
   std::atomic<bool> devices_linked{false};      ///< the program enabled peer access somewhere
   std::atomic<bool> keeps_to_segments{false};   ///< the program may export blocks: no pages under `auto`

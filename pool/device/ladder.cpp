@@ -285,8 +285,9 @@ void DevicePool::await_preallocation() {
   }
 }
 
-/// What serves here, once.
-void DevicePool::tell_first_use() {
+/// The first time it is told what serves here.
+void DevicePool::begin_use() {
+  if (used_.exchange(true, std::memory_order_relaxed)) return;
   device_.tell(config::LogLevel::info, [this] {
     const std::uint64_t limit_bytes = device_.limit.limit_bytes();
     return std::string(device_.live.name) + ", " + observe::human_bytes(device_.total_bytes) + ": policy " + device_.live.policy + ", backing " + device_.live.backing +
@@ -324,8 +325,7 @@ Climbed DevicePool::climb_rungs(Attempt& attempt) {
 
 Result<CUdeviceptr> DevicePool::climb(Attempt& attempt, std::uint16_t thread) {
   if (!may_call_driver()) return Error{CUDA_ERROR_DEINITIALIZED, attempt.api};
-  if (!used()) tell_first_use();
-  used_.store(true, std::memory_order_relaxed);
+  begin_use();
   const Error refused = enter(attempt);
   if (refused.code != CUDA_SUCCESS) {
     if (refused.where != kStaleContext.where) device_.counters().failed_allocations.add();

@@ -164,7 +164,10 @@ class PoolSet::Impl {
   }
 
   /// No device is known for a foreign pointer: the lowest that is in use counts it.
-  void count_foreign_free() {
+  void count_foreign_free(CUdeviceptr address) {
+    bool is_known = false;
+    for_each_pool([&](DevicePool& pool) { is_known = is_known || pool.has_driver_block(address); });
+    if (is_known) return;
     for (std::size_t slot = 0; slot < slots; ++slot) {
       DevicePool* pool = pool_of(static_cast<int>(slot));
       if (pool == nullptr) continue;
@@ -261,7 +264,26 @@ FreeResult PoolSet::free_on(CUdeviceptr address, CUcontext context, StreamName s
     return result.outcome != FreeOutcome::unknown;
   });
   if (user.magazine != nullptr) impl_->watch(cache);
-  if (result.outcome == FreeOutcome::unknown) impl_->count_foreign_free();
+  if (result.outcome == FreeOutcome::unknown) impl_->count_foreign_free(address);
+  return result;
+}
+
+CUresult PoolSet::allocate_by_driver(const DriverServed& request, CUdeviceptr* out, const std::function<CUresult()>& call, const AskDriver& ask) {
+  DevicePool* pool = impl_->pool_for(request.device);
+  if (pool == nullptr) return call();
+  const CUresult result = pool->allocate_by_driver(request, out, impl_->cache().thread, call, ask);
+  if (result != CUDA_SUCCESS) return result;
+  impl_->for_each_pool([&](DevicePool& other) {
+    if (&other != pool) other.forget_driver_block(*out);  // of a context that ended past us
+  });
+  return result;
+}
+
+std::optional<CUresult> PoolSet::free_by_driver(CUdeviceptr address, std::uint64_t stream, const std::function<CUresult()>& call) {
+  std::optional<CUresult> result;
+  impl_->for_each_pool([&](DevicePool& pool) {
+    if (!result) result = pool.free_by_driver(address, stream, impl_->cache().thread, call);
+  });
   return result;
 }
 
@@ -296,7 +318,7 @@ FreeResult PoolSet::free(CUdeviceptr address) {
   DevicePool* pool = owner == OwnerMap::kSeveral ? nullptr : impl_->pool_of(owner);
   if (pool != nullptr) result.outcome = pool->free(address, cache.thread, &result.error);
   else impl_->free_shared(address, &result);
-  if (result.outcome == FreeOutcome::unknown) impl_->count_foreign_free();
+  if (result.outcome == FreeOutcome::unknown) impl_->count_foreign_free(address);
   return result;
 }
 
@@ -416,12 +438,14 @@ void PoolSet::await_end_of(CUcontext context) {
 CUresult PoolSet::end_context(CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead, PoolBlocks pool_blocks) {
   ContextPool* home = impl_->services.contexts.find(context);
   const std::uint64_t before = impl_->outside.mark();
+  const std::uint64_t blocks_before = impl_->services.driver_blocks_made.load(std::memory_order_relaxed);
   const std::uint64_t captures_before = impl_->services.gate.mark();
   std::optional<bool> dead;
   const auto is_dead_once = [&] { return dead ? *dead : dead.emplace(is_dead()); };
   const CUresult result = home != nullptr ? home->pool.end_context(home, context, destroy, is_dead_once, pool_blocks) : destroy();
   if (!is_dead_once()) return result;
   impl_->services.gate.forget(context, captures_before);
+  impl_->for_each_pool([&](DevicePool& pool) { pool.forget_driver_blocks(context, blocks_before); });
   std::array<std::pair<OutsideKind, device::OutsideMemory::Entry>, 64> gone;
   for (std::size_t count = gone.size(); count == gone.size();) {
     count = impl_->outside.remove_of(context, before, gone);

@@ -69,7 +69,18 @@ struct FreeResult {
 };
 
 /// Device memory that the program takes outside the pool; what of it counts against CUPOOL_LIMIT is said in options.def.
-enum class OutsideKind : std::uint8_t { array, program_vmm, driver_pool, managed, host, kCount };
+enum class OutsideKind : std::uint8_t { array, program_vmm, managed, host, kCount };
+
+/// A stream-ordered allocation that the driver is to serve itself, as the program asks for it.
+struct DriverServed {
+  int device = 0;
+  CUcontext context = nullptr;     ///< the stream's; null: not known
+  bool goes_with_context = false;  ///< the memory dies with it
+  bool is_of_default_pool = false; ///< of the device's own pool, which `async` preallocates
+  std::uint64_t stream = 0;        ///< its identity (StreamName)
+  std::size_t bytes = 0;           ///< not 0
+  const char* api = nullptr;       ///< the exported symbol that the program called
+};
 
 /// Tells a PoolSet of the end of threads.
 class ThreadWatch {
@@ -132,6 +143,15 @@ class PoolSet {
   void reset_mempool_high(int device, std::uint8_t mempool, bool reserved, bool used);
   static constexpr std::uint8_t kMempools = 64;
 
+  /// Runs `call`, the program's own, which sets `*out`, and books the block as any other: counted, held to the limit, listed in reports. To every call
+  /// and query it stays the driver's. Its answer; CUDA_ERROR_OUT_OF_MEMORY also when the limit forbids it (recorded as an OOM either way).
+  /// `ask` (may be empty) makes the call with a size that no device has: what the driver has against its other arguments comes before the limit.
+  using AskDriver = std::function<CUresult()>;
+  CUresult allocate_by_driver(const DriverServed& request, CUdeviceptr* out, const std::function<CUresult()>& call, const AskDriver& ask);
+  /// Runs `call`, the driver's free of a block that allocate_by_driver booked; empty, and nothing was called: there is none at `address`.
+  /// `stream`: identity of the one that the free names, or 0.
+  std::optional<CUresult> free_by_driver(CUdeviceptr address, std::uint64_t stream, const std::function<CUresult()>& call);
+
   // --- queries ----------------------------------------------------------------------------------------
 
   /// Who owns `address`; fills `block` when live. Lock-free for addresses that are not ours.
@@ -160,7 +180,6 @@ class PoolSet {
   /// Holds `bytes` of the limit for a call that is about to be made; CUDA_ERROR_OUT_OF_MEMORY when the limit forbids it
   /// (recorded as an OOM). Follow with commit_outside or cancel_outside.
   /// `ask` (may be empty) makes the call with a size that no device has: what the driver has against its other arguments comes first.
-  using AskDriver = std::function<CUresult()>;
   Status reserve_outside(int device, OutsideKind kind, std::size_t bytes, const char* api, const AskDriver& ask = {});
   /// `context`: the memory dies with it, if it lives so long; null: it is nobody's (the program's own cuMemCreate).
   void commit_outside(int device, OutsideKind kind, std::uint64_t key, std::size_t bytes, CUcontext context = nullptr);

@@ -65,7 +65,6 @@ Ledger ledger_of(const DeviceSnapshot& device) {
   divider.take_exact("metadata", less_or_zero(less_or_zero(less_or_zero(now.reserved_bytes, now.live_bytes), deferred), now.free_bytes));
   divider.take_exact("outside_arrays", device.outside.arrays);
   divider.take_exact("outside_program_vmm", device.outside.program_vmm);
-  divider.take_exact("outside_driver_pools", device.outside.driver_pools);
   ledger.driver_free_known = device.driver_free_bytes > 0 || device.driver_free_unix_ns > 0;
   if (ledger.driver_free_known) ledger.driver_free_stale = !divider.take("driver_free", device.driver_free_bytes);
   // Managed memory is where it was last touched: on this device at most what is left, and that is no contradiction.

@@ -82,11 +82,10 @@ inline constexpr std::string_view kLiveFragmentationNames =
 struct LiveOutside {
   std::atomic<std::uint64_t> arrays{0};
   std::atomic<std::uint64_t> program_vmm{0};
-  std::atomic<std::uint64_t> driver_pools{0};
   std::atomic<std::uint64_t> managed{0};
   std::atomic<std::uint64_t> host{0};
 };
-inline constexpr std::string_view kLiveOutsideNames = "arrays\nprogram_vmm\ndriver_pools\nmanaged\nhost\n";
+inline constexpr std::string_view kLiveOutsideNames = "arrays\nprogram_vmm\nmanaged\nhost\n";
 
 /// What one thread did that the device's counters do not say yet. Written by that thread alone, and by whoever adds it to them.
 struct alignas(128) LiveShard {

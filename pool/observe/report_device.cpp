@@ -253,7 +253,6 @@ void write_device(JsonWriter& json, const DeviceSnapshot& device, Findings& find
   json.begin_object("outside");
   json.member("arrays", device.outside.arrays);
   json.member("program_vmm", device.outside.program_vmm);
-  json.member("driver_pools", device.outside.driver_pools);
   json.member("managed", device.outside.managed);
   json.member("host", device.outside.host);
   json.end_object();

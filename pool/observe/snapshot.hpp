@@ -96,7 +96,6 @@ struct DriverCallValue {
 struct OutsideBytes {
   std::uint64_t arrays = 0;
   std::uint64_t program_vmm = 0;
-  std::uint64_t driver_pools = 0;  ///< cuMemAllocAsync and friends that passed to the driver
   std::uint64_t managed = 0;
   std::uint64_t host = 0;          ///< not device memory: listed, never in the sum
 };

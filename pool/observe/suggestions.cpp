@@ -184,7 +184,7 @@ class Rules {
 
   void outside() {
     add("non_pool_memory", "fix",
-        "this process holds the missing memory outside the pool (arrays, cuMemCreate, driver pools): free it first; the ledger says which kind",
+        "this process holds the missing memory outside the pool (arrays, cuMemCreate, managed memory): free it first; the ledger says which kind",
         {{"own_outside_bytes", e_.own_outside_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
   }
 

@@ -247,7 +247,7 @@ def _ledger(device: Device, gauge: dict, now: dict, warnings: list[str]) -> dict
     take("free_releasable", now["free_bytes"] - pinned)
     take("free_pinned", pinned)
     take("metadata", reserved - live - deferred - now["free_bytes"])
-    for kind in ("arrays", "program_vmm", "driver_pools"):
+    for kind in ("arrays", "program_vmm"):
         take(f"outside_{kind}", device.outside.get(kind, 0))
     if device.driver_free_bytes is not None:
         take("driver_free", device.driver_free_bytes)

@@ -17,7 +17,7 @@ _LEDGER = (
     ("live", "live, as asked for", "green"), ("rounding", "rounding of live blocks", "green"), ("deferred", "freed, waits for the GPU", "cyan"),
     ("free_releasable", "free in the pool, returnable", "blue"), ("free_pinned", "free in the pool, pinned", "magenta"),
     ("metadata", "held by the pool otherwise", "magenta"), ("outside_arrays", "arrays of this process", "yellow"),
-    ("outside_program_vmm", "its own cuMemCreate", "yellow"), ("outside_driver_pools", "its driver pools", "yellow"),
+    ("outside_program_vmm", "its own cuMemCreate", "yellow"),
     ("outside_managed", "its managed memory", "yellow"), ("other_processes", "other processes", "red"),
     ("unattributed", "contexts and others", "red"), ("unknown", "free or others': nobody asked the driver", "dim"),
     ("driver_free", "free at the driver", "dim"))
@@ -99,8 +99,8 @@ def _device(device: Fields, paint: Paint) -> list[str]:
              f"now {size(live.integer('current'))}",
              f"  peak reserved  {size(reserved.integer('peak')):>12}   what the pool held of the device; now {size(reserved.integer('current'))}"]
     if outside.integer("peak"):
-        lines.append(f"  peak outside   {size(outside.integer('peak')):>12}   what the pool does not serve: arrays, the program's cuMemCreate, "
-                     f"driver pools; now {size(outside.integer('current'))}")
+        lines.append(f"  peak outside   {size(outside.integer('peak')):>12}   what the pool does not serve: arrays, the program's "
+                     f"cuMemCreate; now {size(outside.integer('current'))}")
     lines += _fragmentation(device, paint) + _pages(device, counters) + _calls(counters) + _ledger(device, paint) + _sites(device, paint) + _pins(device)
     return lines
 

@@ -100,7 +100,7 @@ class Summary(Files):
         self.assertNotIn("peak outside", cupool("report", self.put(report)).stdout)
         report["devices"][0]["counters"]["outside_bytes"] = {"current": 1 << 20, "peak": 3 << 30}
         shown = cupool("report", self.put(report)).stdout
-        self.assertRegex(shown, r"peak outside +3\.00 GiB .*driver pools; now 1\.00 MiB")
+        self.assertRegex(shown, r"peak outside +3\.00 GiB .*cuMemCreate; now 1\.00 MiB")
 
     def test_memory_of_which_nobody_knows_whether_it_is_used_is_not_shown_as_used(self):
         report = sample_report()

@@ -8,6 +8,12 @@
 //! case pages
 //! env CUPOOL_BACKING=pages
 //! check c["live_blocks"]["current"] == 0 and c["reserved_bytes"]["current"] == 0
+//! case platform
+//! env CUPOOL_POLICY=platform
+//! check c["live_blocks"]["current"] == 0 and c["reserved_bytes"]["current"] == 0
+//! case async
+//! env CUPOOL_POLICY=async
+//! check c["live_blocks"]["current"] == 0
 //! case at_the_end
 //! args at_the_end
 //! stderr cupool\[<pid>\]: at the exit, and host memory is out: no report

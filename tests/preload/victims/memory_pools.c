@@ -1,5 +1,5 @@
 // Memory pools tell the truth about what is served in their name; pools with special properties stay the driver's.
-//! check c["allocations"] == 3 and c["live_blocks"]["current"] == 0
+//! check c["allocations"] == 4 and c["live_blocks"]["current"] == 0
 //! check "cuMemAllocFromPoolAsync" in report["data_quality"]["unpooled_apis_seen"]
 //! misuse
 #include "victim.h"

@@ -6,8 +6,8 @@
 //! case async
 //! args async
 //! env CUPOOL_POLICY=platform
-//! check report["devices"][0]["counters"]["allocations"] == 0 and "cuMemAllocAsync" in report["data_quality"]["unpooled_apis_seen"]
-//! check c["outside_bytes"]["peak"] == MiB and c["outside_bytes"]["current"] == 0
+//! check c["allocations"] == 1 and c["frees"] == 1 and report["data_quality"]["unpooled_apis_seen"] == []
+//! check c["live_bytes"] == {"current": 0, "peak": MiB} and c["reserved_bytes"] == {"current": 0, "peak": MiB} and c["outside_bytes"]["peak"] == 0
 //! check "unknown" not in d["ledger"] and d["ledger"]["driver_free"] > 0.9 * d["total_bytes"]
 //! case array
 //! args array

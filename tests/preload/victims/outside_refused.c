@@ -18,11 +18,13 @@
 //! case stream_ordered_under_async
 //! args ordered
 //! env CUPOOL_POLICY=async
-//! check ooms[0]["ooms"][0]["api"] == "cuMemAllocAsync" and ooms[0]["ooms"][0]["cause"] == "non_pool_memory"
+//! check ooms[0]["ooms"][0]["api"] == "cuMemAllocAsync" and ooms[0]["ooms"][0]["cause"] == "true_exhaustion"
+//! check c["live_bytes"]["current"] == 240 * MiB and [b[1] for b in d["blocks"]] == [40 * MiB] * 6
 //! case stream_ordered_under_platform
 //! args ordered
 //! env CUPOOL_POLICY=platform
-//! check ooms[0]["ooms"][0]["cause"] == "non_pool_memory"
+//! check ooms[0]["ooms"][0]["cause"] == "true_exhaustion"
+//! check c["live_bytes"]["current"] == 240 * MiB and [b[1] for b in d["blocks"]] == [40 * MiB] * 6
 #include "victim.h"
 
 int main(int argc, char** argv) {

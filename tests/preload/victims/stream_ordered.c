@@ -7,7 +7,7 @@
 //! env CUPOOL_BACKING=segments
 //! env CUPOOL_POLICY=preallocate
 //! env CUPOOL_PREALLOCATE=64MiB
-//! check c["allocations"] == 7 and c["driver_calls"]["cuMemAlloc_v2"] == 1 and report["data_quality"]["unpooled_apis_seen"] == ["cuMemAllocAsync"]
+//! check c["allocations"] == 8 and c["driver_calls"]["cuMemAlloc_v2"] == 1 and report["data_quality"]["unpooled_apis_seen"] == ["cuMemAllocAsync"]
 #include "cusim.h"
 #include "victim.h"
 

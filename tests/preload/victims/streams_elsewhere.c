@@ -2,7 +2,7 @@
 //! env CUSIM_DEVICES=2
 //! check all(each["counters"]["live_blocks"]["current"] == 0 for each in report["devices"])
 //! case default
-//! check [each["counters"]["allocations"] for each in report["devices"]] == [1, 2] and report["data_quality"]["unpooled_apis_seen"] == ["cuMemAllocAsync"]
+//! check [each["counters"]["allocations"] for each in report["devices"]] == [4, 2] and report["data_quality"]["unpooled_apis_seen"] == ["cuMemAllocAsync"]
 //! case pages
 //! env CUPOOL_BACKING=pages
 //! check [each["counters"]["allocations"] for each in report["devices"]] == [4, 2] and report["data_quality"]["unpooled_apis_seen"] == []

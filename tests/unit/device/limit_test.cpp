@@ -58,17 +58,17 @@ TEST_CASE("what the driver has against the other arguments comes before a breach
     ++asked;
     return answer;
   };
-  REQUIRE(pools.reserve_outside(0, OutsideKind::driver_pool, 10 * kMiB, "cuMemAllocAsync", std::cref(ask)).ok());
+  REQUIRE(pools.reserve_outside(0, OutsideKind::program_vmm, 10 * kMiB, "cuMemCreate", std::cref(ask)).ok());
   CHECK(asked == 0);  // it fits
-  CHECK(pools.reserve_outside(0, OutsideKind::driver_pool, 60 * kMiB, "cuMemAllocAsync", std::cref(ask)).code() == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(pools.reserve_outside(0, OutsideKind::program_vmm, 60 * kMiB, "cuMemCreate", std::cref(ask)).code() == CUDA_ERROR_INVALID_HANDLE);
   CHECK(asked == 1);
   CHECK(pools.new_oom_count() == 0);
   for (const CUresult other : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS}) {  // none of them a reason of its own
     answer = other;
-    CHECK(pools.reserve_outside(0, OutsideKind::driver_pool, 60 * kMiB, "cuMemAllocAsync", std::cref(ask)).code() == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(pools.reserve_outside(0, OutsideKind::program_vmm, 60 * kMiB, "cuMemCreate", std::cref(ask)).code() == CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(pools.new_oom_count() == 1);
   }
-  pools.cancel_outside(0, OutsideKind::driver_pool, 10 * kMiB);
+  pools.cancel_outside(0, OutsideKind::program_vmm, 10 * kMiB);
 }
 
 TEST_CASE("a broken context is no lack of memory, whatever the size") {
@@ -97,11 +97,11 @@ TEST_CASE("memory that the driver refuses to free is still held") {
   CHECK(rig.try_allocate(50 * kMiB).ok());
 }
 
-TEST_CASE("arrays, the program's own cuMemCreate and driver pools count, managed and host memory do not") {
+TEST_CASE("arrays and the program's own cuMemCreate count, managed and host memory do not") {
   Rig rig(limited("100MiB"));
   PoolSet& pools = rig.pools();
   std::uint64_t key = 1;
-  for (const OutsideKind kind : {OutsideKind::array, OutsideKind::program_vmm, OutsideKind::driver_pool}) {
+  for (const OutsideKind kind : {OutsideKind::array, OutsideKind::program_vmm}) {
     REQUIRE(pools.reserve_outside(0, kind, 60 * kMiB, "cuMemCreate").ok());
     CHECK(rig.try_allocate(50 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(pools.reserve_outside(0, kind, 60 * kMiB, "cuMemCreate").code() == CUDA_ERROR_OUT_OF_MEMORY);

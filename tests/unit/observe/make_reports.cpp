@@ -38,7 +38,7 @@ DeviceSnapshot mixed_device() {
   samples::add_region(device, {{'f', kMiB}, {'l', 512}, {'f', 127 * kMiB}});
   samples::settle(device);
   device.driver_calls = {{"cuMemAlloc_v2", 4}, {"cuMemGetInfo_v2", 2}};
-  device.outside = {kMiB, 2 * kMiB, 3 * kMiB, 4 * kMiB, 5 * kGiB};
+  device.outside = {kMiB, 2 * kMiB, 4 * kMiB, 5 * kGiB};
   device.driver_free_bytes -= kGiB;
   for (std::uint8_t kind = 0; kind < 6; ++kind) {
     Event event;
@@ -104,7 +104,7 @@ ReportInput huge_input() {
   DeviceSnapshot device = samples::empty_device(UINT64_MAX);
   for (CounterValue& counter : device.counters) counter.current = counter.peak = UINT64_MAX;
   device.now = device.at_peak = {UINT64_MAX, UINT64_MAX - 1, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
-  device.outside = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
+  device.outside = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
   device.other_process_bytes = UINT64_MAX;
   device.limit_bytes = UINT64_MAX;
   ReportInput input = input_of(device);

@@ -1,0 +1,68 @@
+// DriverBlocks: stream-ordered blocks that the driver serves itself (the policies `platform` and `async`, memory pools with properties of their own).
+// They are counted, listed and reported like any other block; to every call the driver alone answers for them, their free included.
+//
+// Thread rule: the device's lock.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <utility>
+
+#include "pool/heap/extent.hpp"
+
+namespace cupool::device {
+
+class DriverBlocks {
+ public:
+  struct Block {
+    heap::Extent extent;
+    CUcontext context = nullptr;  ///< it dies with this one; null: it is no context's
+    std::uint64_t serial = 0;     ///< PoolServices::driver_blocks_made
+  };
+  using Blocks = std::map<std::uint64_t, Block>;  ///< by address
+  using Node = Blocks::node_type;
+
+  /// Host memory for one more: with it add() needs none. Throws std::bad_alloc.
+  static Node place() {
+    Blocks one;
+    return one.extract(one.try_emplace(0).first);
+  }
+  /// False: its address has another since.
+  bool add(Node&& block) {
+    const std::uint64_t bytes = block.mapped().extent.bytes;
+    block.key() = block.mapped().extent.address;
+    if (!blocks_.insert(std::move(block)).inserted) return false;
+    bytes_ += bytes;
+    return true;
+  }
+  /// Empty: there is none.
+  Node take(std::uint64_t address) {
+    Node block = blocks_.extract(address);
+    if (!block.empty()) bytes_ -= block.mapped().extent.bytes;
+    return block;
+  }
+  /// Those of `context` that were there at `before`: what was made since is another context's that has its handle. Needs no host memory.
+  template <class Visit> void forget(CUcontext context, std::uint64_t before, Visit&& visit) {
+    for (auto one = blocks_.begin(); one != blocks_.end();) {
+      const bool is_gone = one->second.context == context && one->second.serial <= before;
+      if (is_gone) {
+        bytes_ -= one->second.extent.bytes;
+        visit(one->second.extent);
+      }
+      one = is_gone ? blocks_.erase(one) : std::next(one);
+    }
+  }
+  bool contains(std::uint64_t address) const { return blocks_.contains(address); }
+  bool empty() const { return blocks_.empty(); }
+  std::uint64_t bytes() const { return bytes_; }
+  const Blocks& all() const { return blocks_; }
+
+ private:
+  Blocks blocks_;
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace cupool::device

@@ -1,0 +1,168 @@
+// Stream-ordered memory that the driver serves itself, in the books: pool/device/driver_served.cpp.
+#include <catch2/catch.hpp>
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+RigOptions under(config::Policy policy, const char* limit = nullptr) {
+  RigOptions options;
+  options.pool.policy = policy;
+  if (limit != nullptr) options.pool.limit.all = config::parse_amount(limit);
+  return options;
+}
+
+/// The program's calls, as the shim passes them.
+struct Program {
+  Rig& rig;
+  int asked = 0;
+  CUresult reason = CUDA_ERROR_OUT_OF_MEMORY;  ///< what the driver says of a size that is impossible
+
+  CUresult allocate(CUdeviceptr* out, std::size_t bytes, bool goes_with_context = true) {
+    const DriverServed request{0, rig.context(), goes_with_context, true, 7, bytes, "cuMemAllocAsync"};
+    const auto call = [&] { return cuMemAllocAsync(out, bytes, nullptr); };
+    const auto ask = [&] {
+      ++asked;
+      return reason;
+    };
+    return rig.pools().allocate_by_driver(request, out, std::cref(call), std::cref(ask));
+  }
+  std::optional<CUresult> free(CUdeviceptr address) {
+    const auto call = [&] { return cuMemFreeAsync(address, nullptr); };
+    return rig.pools().free_by_driver(address, 7, std::cref(call));
+  }
+};
+}  // namespace
+
+TEST_CASE("what the driver serves in stream order is booked as a block, and to every query it is not ours") {
+  Rig rig(under(config::Policy::platform));
+  Program program{rig};
+  CUdeviceptr block = 0;
+  REQUIRE(program.allocate(&block, 1000) == CUDA_SUCCESS);
+  CHECK(now(rig.counters().live_bytes) == 1024);
+  CHECK(now(rig.counters().requested_bytes) == 1000);
+  CHECK(now(rig.counters().reserved_bytes) == 1024);
+  CHECK(now(rig.counters().allocations) == 1);
+  CHECK_FALSE(rig.pools().owns(block));
+  CHECK(rig.pools().find(block, nullptr) == Ownership::unknown);
+  const observe::DeviceSnapshot device = rig.snapshot().devices.at(0);
+  REQUIRE(device.blocks.size() == 1);
+  CHECK(device.blocks[0].address == block);
+  CHECK(device.blocks[0].requested_bytes == 1000);
+  CHECK(device.blocks[0].state == observe::BlockState::live);
+  CHECK(rig.pools().check().empty());
+  CHECK(program.free(block) == CUDA_SUCCESS);
+  CHECK_FALSE(program.free(block));
+  CHECK(now(rig.counters().live_bytes) == 0);
+  CHECK(now(rig.counters().reserved_bytes) == 0);
+  CHECK(now(rig.counters().frees) == 1);
+  CHECK(rig.pools().check().empty());
+}
+
+TEST_CASE("a free that the driver refuses leaves the block in the books") {
+  Rig rig(under(config::Policy::platform));
+  Program program{rig};
+  CUdeviceptr block = 0;
+  REQUIRE(program.allocate(&block, kMiB) == CUDA_SUCCESS);
+  const auto refuse = [] { return CUDA_ERROR_INVALID_HANDLE; };
+  CHECK(rig.pools().free_by_driver(block, 7, std::cref(refuse)) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(now(rig.counters().live_bytes) == kMiB);
+  CHECK(now(rig.counters().frees) == 0);
+  CHECK(rig.pools().check().empty());
+  CHECK(program.free(block) == CUDA_SUCCESS);
+}
+
+TEST_CASE("while the driver frees a block, its address may come again") {
+  Rig rig(under(config::Policy::platform));
+  Program program{rig};
+  CUdeviceptr block = 0;
+  REQUIRE(program.allocate(&block, kMiB) == CUDA_SUCCESS);
+  const auto free_and_take = [&] {
+    REQUIRE(cuMemFreeAsync(block, nullptr) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
+    CUdeviceptr next = 0;
+    REQUIRE(program.allocate(&next, kMiB) == CUDA_SUCCESS);
+    REQUIRE(next == block);
+    return CUDA_SUCCESS;
+  };
+  CHECK(rig.pools().free_by_driver(block, 7, std::cref(free_and_take)) == CUDA_SUCCESS);
+  CHECK(now(rig.counters().live_blocks) == 1);
+  CHECK(rig.pools().check().empty());
+  CHECK(program.free(block) == CUDA_SUCCESS);
+  CHECK(now(rig.counters().live_blocks) == 0);
+}
+
+TEST_CASE("it goes with the context that it is said to go with, and no other") {
+  Rig rig(under(config::Policy::platform));
+  Program program{rig};
+  CUdeviceptr gone = 0;
+  CUdeviceptr stays = 0;
+  REQUIRE(program.allocate(&gone, kMiB) == CUDA_SUCCESS);
+  REQUIRE(program.allocate(&stays, 2 * kMiB, false) == CUDA_SUCCESS);
+  rig.reset_device();
+  CHECK(now(rig.counters().live_bytes) == 2 * kMiB);
+  CHECK(now(rig.counters().frees) == 0);
+  CHECK(rig.pools().check().empty());
+  const auto nothing = [] { return CUDA_SUCCESS; };
+  CHECK_FALSE(rig.pools().free_by_driver(gone, 0, std::cref(nothing)));
+  CHECK(rig.pools().free_by_driver(stays, 0, std::cref(nothing)) == CUDA_SUCCESS);
+}
+
+TEST_CASE("it is held to the limit, by its rounded size, and a refusal by the driver costs nothing") {
+  Rig rig(under(config::Policy::platform, "64MiB"));
+  Program program{rig};
+  CUdeviceptr block = 0;
+  REQUIRE(program.allocate(&block, 63 * kMiB + 100) == CUDA_SUCCESS);
+  CUdeviceptr other = 0;
+  CHECK(program.allocate(&other, kMiB - 511) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(program.asked == 1);
+  CHECK(rig.pools().new_oom_count() == 1);
+  program.reason = CUDA_ERROR_INVALID_HANDLE;  // that comes first
+  CHECK(program.allocate(&other, kMiB) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(rig.pools().new_oom_count() == 0);
+  CHECK(program.allocate(&other, kMiB - 512) == CUDA_SUCCESS);
+  CHECK(program.free(other) == CUDA_SUCCESS);
+  const auto refuse = [] { return CUDA_ERROR_OUT_OF_MEMORY; };
+  CHECK(rig.pools().allocate_by_driver({0, rig.context(), true, true, 7, kMiB - 512, "cuMemAllocAsync"}, &other, std::cref(refuse), {}) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(rig.pools().new_oom_count() == 1);
+  CHECK(rig.pools().check().empty());
+  CHECK(program.free(block) == CUDA_SUCCESS);
+}
+
+TEST_CASE("async: what the program frees in stream order lies idle in the driver's pool, and is told as that") {
+  Rig rig(under(config::Policy::async));
+  Program program{rig};
+  CUdeviceptr block = 0;
+  REQUIRE(program.allocate(&block, 32 * kMiB) == CUDA_SUCCESS);
+  REQUIRE(program.free(block) == CUDA_SUCCESS);
+  CHECK(now(rig.counters().live_bytes) == 0);
+  CHECK(now(rig.counters().reserved_bytes) == 32 * kMiB);
+  REQUIRE(program.allocate(&block, 32 * kMiB) == CUDA_SUCCESS);
+  CHECK(now(rig.counters().live_bytes) == 32 * kMiB);
+  CHECK(now(rig.counters().reserved_bytes) == 32 * kMiB);
+  CHECK(peak(rig.counters().reserved_bytes) == 32 * kMiB);
+  CHECK(rig.pools().check().empty());
+  REQUIRE(program.free(block) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(rig.pools().trim() == 32 * kMiB);  // nothing but these calls has used the pool
+  CHECK(cusim_used_bytes(0) == 0);
+}
+
+TEST_CASE("async: a program whose first allocation is in stream order gets what is to be preallocated") {
+  RigOptions options = under(config::Policy::async);
+  options.pool.preallocate = config::parse_amount("256MiB");
+  Rig rig(options);
+  Program program{rig};
+  CUdeviceptr block = 0;
+  REQUIRE(program.allocate(&block, kMiB) == CUDA_SUCCESS);
+  CHECK(now(rig.counters().reserved_bytes) >= 256 * kMiB);
+  CHECK(cusim_used_bytes(0) <= 258 * kMiB);
+  CHECK(rig.pools().check().empty());
+  CHECK(program.free(block) == CUDA_SUCCESS);
+}
