@@ -301,6 +301,7 @@ std::string DevicePool::check() {
     }
   }
   const observe::Counters& counters = device_.counters();
+  if (device_.driver_served_bytes != driver_blocks_.bytes()) return "what the driver serves is not the sum of its blocks";
   if (reserved_bytes != counters.reserved_bytes.current.load()) return "reserved_bytes is not the sum of the regions";
   if (reserved_bytes + device_.leaving_bytes + counters.outside_bytes.current.load() != device_.limit.held_bytes()) return "held bytes are not what is reserved and outside";
   std::uint64_t stamped_bytes = 0;

@@ -203,8 +203,15 @@ struct DeviceState {
   /// `bytes` more (or fewer) of the device's memory are the pool's.
   void add_reserved(std::int64_t bytes) CUPOOL_REQUIRES(lock) {
     counters().reserved_bytes.add(bytes);
-    reserved_high_bytes = std::max(reserved_high_bytes, counters().reserved_bytes.current.load(std::memory_order_relaxed));
+    reserved_high_bytes = std::max(reserved_high_bytes, pooled_bytes());
   }
+  /// … are the driver's own blocks (DriverBlocks): held, but not for the pool to use, to give back or to show as its own.
+  void add_driver_served(std::int64_t bytes) CUPOOL_REQUIRES(lock) {
+    counters().reserved_bytes.add(bytes);
+    driver_served_bytes += static_cast<std::uint64_t>(bytes);
+  }
+  /// Of what is reserved.
+  std::uint64_t pooled_bytes() CUPOOL_REQUIRES(lock) { return counters().reserved_bytes.current.load(std::memory_order_relaxed) - driver_served_bytes; }
 
   /// An always-on check failed: from here on this device pools nothing (what is out stays valid and is never reused).
   void disable(const std::string& why) CUPOOL_REQUIRES(lock) {
@@ -233,7 +240,8 @@ struct DeviceState {
   std::uint64_t idle_kept_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of it, what the last trim left: it lies between live blocks
   const void* idle_owner CUPOOL_GUARDED_BY(lock) = nullptr;
   std::uint64_t leaving_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< held until the driver's free has returned, but reserved no more
-  std::uint64_t reserved_high_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< since the program reset it
+  std::uint64_t driver_served_bytes CUPOOL_GUARDED_BY(lock) = 0;
+  std::uint64_t reserved_high_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of pooled_bytes(), since the program reset it
 };
 
 }  // namespace cupool::device

@@ -82,7 +82,7 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
 
 /// At its allocation, or because the driver refused to free it.
 void DevicePool::enter_driver_block(const Extent& extent, std::uint16_t thread, std::uint64_t stream) {
-  device_.add_reserved(static_cast<std::int64_t>(extent.bytes));
+  device_.add_driver_served(static_cast<std::int64_t>(extent.bytes));
   device_.note_region(EventKind::region_create, extent.address, extent.bytes);
   count_live(extent, 1);
   if (has_several_magazines_.load(std::memory_order_relaxed)) keep_promises();
@@ -95,7 +95,7 @@ void DevicePool::leave_driver_block(const Extent& extent, std::uint16_t thread, 
   if (peak_is_new_) sample_peak();
   device_.note_freed(extent, thread, stream);
   count_live(extent, -1);
-  device_.add_reserved(-static_cast<std::int64_t>(extent.bytes));
+  device_.add_driver_served(-static_cast<std::int64_t>(extent.bytes));
   device_.note_region(EventKind::region_release, extent.address, extent.bytes);
 }
 

@@ -85,7 +85,7 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
     // What the driver's own pool still has after a trim lies between live blocks: time will not free it.
     const bool has_idle = !unpooled_ && figures().wholly_free_bytes != 0;
     if (has_idle && may_release()) {
-      const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
+      const std::uint64_t reserved_bytes = device_.pooled_bytes();
       if (reserved_bytes <= keep_bytes) return 0;
       const std::uint64_t released_bytes = release_free(nullptr, reserved_bytes - keep_bytes, true);
       if (released_bytes != 0) return released_bytes;

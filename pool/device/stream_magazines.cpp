@@ -176,14 +176,14 @@ PoolSet::MempoolFigures DevicePool::mempool_figures(std::uint8_t mempool) {
   if (mempool != 1) return {used_bytes, high_bytes, used_bytes, high_bytes};
   std::uint64_t others_bytes = 0;
   for (std::size_t i = 2; i < device_.mempools.size(); ++i) others_bytes += mempool_used_bytes(static_cast<std::uint8_t>(i));
-  const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
+  const std::uint64_t reserved_bytes = device_.pooled_bytes();
   return {reserved_bytes - std::min(others_bytes, reserved_bytes), device_.reserved_high_bytes, used_bytes, high_bytes};
 }
 
 void DevicePool::reset_mempool_high(std::uint8_t mempool, bool reserved, bool used) {
   const MutexLock lock(device_.lock);
   if (used || (reserved && mempool != 1)) device_.mempools[mempool].used_high_bytes.store(mempool_used_bytes(mempool), std::memory_order_relaxed);
-  if (reserved && mempool == 1) device_.reserved_high_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
+  if (reserved && mempool == 1) device_.reserved_high_bytes = device_.pooled_bytes();
 }
 
 }  // namespace cupool::device
