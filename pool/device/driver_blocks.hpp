@@ -7,7 +7,6 @@
 #include <cuda.h>
 
 #include <cstdint>
-#include <iterator>
 #include <map>
 #include <utility>
 
@@ -44,16 +43,15 @@ class DriverBlocks {
     if (!block.empty()) bytes_ -= block.mapped().extent.bytes;
     return block;
   }
-  /// Those of `context` that were there at `before`: what was made since is another context's that has its handle. Needs no host memory.
-  template <class Visit> void forget(CUcontext context, std::uint64_t before, Visit&& visit) {
-    for (auto one = blocks_.begin(); one != blocks_.end();) {
-      const bool is_gone = one->second.context == context && one->second.serial <= before;
-      if (is_gone) {
-        bytes_ -= one->second.extent.bytes;
-        visit(one->second.extent);
-      }
-      one = is_gone ? blocks_.erase(one) : std::next(one);
-    }
+  /// Does it go with `context`? What was made after `before` is another context's that has its handle.
+  static bool goes_with(const Block& block, CUcontext context, std::uint64_t before) { return block.context == context && block.serial <= before; }
+  /// Those that go with `context` are gone. Needs no host memory.
+  void forget(CUcontext context, std::uint64_t before) {
+    std::erase_if(blocks_, [&](const auto& one) {
+      const bool is_gone = goes_with(one.second, context, before);
+      bytes_ -= is_gone ? one.second.extent.bytes : 0;
+      return is_gone;
+    });
   }
   bool contains(std::uint64_t address) const { return blocks_.contains(address); }
   bool empty() const { return blocks_.empty(); }

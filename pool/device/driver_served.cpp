@@ -148,8 +148,9 @@ void DevicePool::forget_driver_block(CUdeviceptr address) {
 void DevicePool::forget_driver_blocks(CUcontext context, std::uint64_t before) {
   if (!has_driver_blocks_.load(std::memory_order_relaxed)) return;
   const MutexLock lock(device_.lock);
-  const auto lose = [this](const Extent& extent) CUPOOL_REQUIRES(device_.lock) { lose_driver_block(extent); };
-  driver_blocks_.forget(context, before, lose);
+  for (const auto& [address, block] : driver_blocks_.all())
+    if (DriverBlocks::goes_with(block, context, before)) lose_driver_block(block.extent);
+  driver_blocks_.forget(context, before);
   publish_figures();
 }
 
