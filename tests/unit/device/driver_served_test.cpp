@@ -1,9 +1,13 @@
 // Stream-ordered memory that the driver serves itself, in the books: pool/device/driver_served.cpp.
 #include <catch2/catch.hpp>
 
+#include <atomic>
 #include <functional>
 #include <optional>
+#include <random>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "tests/conformance/rig.hpp"
 
@@ -184,4 +188,68 @@ TEST_CASE("async: a program whose first allocation is in stream order gets what 
   CHECK(cusim_used_bytes(0) <= 258 * kMiB);
   CHECK(rig.pools().check().empty());
   CHECK(program.free(block) == CUDA_SUCCESS);
+}
+
+namespace {
+/// Blocks by the driver and plain ones, on a stream of its own.
+void mix(Rig& rig, unsigned seed, std::atomic<std::uint64_t>& failures) {
+  cuCtxSetCurrent(rig.context());
+  CUstream stream = nullptr;
+  cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+  std::mt19937 random(seed);
+  std::vector<CUdeviceptr> served;
+  std::vector<CUdeviceptr> plain;
+  const auto take_last = [](std::vector<CUdeviceptr>& blocks) {
+    const CUdeviceptr last = blocks.back();
+    blocks.pop_back();
+    return last;
+  };
+  for (int step = 0; step < 400; ++step) {
+    const std::size_t bytes = 512 + random() % (2 * kMiB);
+    const std::uint64_t what = random() % 6;
+    if (what < 2 && served.size() < 20) {
+      CUdeviceptr block = 0;
+      const auto call = [&] { return cuMemAllocAsync(&block, bytes, stream); };
+      const DriverServed request{0, rig.context(), true, true, seed * 2, bytes, "cuMemAllocAsync"};
+      if (rig.pools().allocate_by_driver(request, &block, std::cref(call), {}) != CUDA_SUCCESS) failures.fetch_add(1);
+      else served.push_back(block);
+    } else if (what < 4 && !served.empty()) {
+      const CUdeviceptr block = take_last(served);
+      const auto call = [&] { return cuMemFreeAsync(block, stream); };
+      if (rig.pools().free_by_driver(block, seed * 2, std::cref(call)) != CUDA_SUCCESS) failures.fetch_add(1);
+    } else if (what == 4 && plain.size() < 20) {
+      const Result<CUdeviceptr> block = rig.pools().allocate(rig.context(), bytes, "cuMemAlloc_v2");
+      if (!block.ok()) failures.fetch_add(1);
+      else plain.push_back(block.value());
+    } else if (!plain.empty()) {
+      if (rig.pools().free(take_last(plain)).outcome != FreeOutcome::freed) failures.fetch_add(1);
+    }
+    if (step % 50 == 0) rig.pools().snapshot(std::chrono::milliseconds(5));
+    if (step % 100 == 50) rig.pools().trim();
+  }
+  cuStreamSynchronize(stream);
+  for (const CUdeviceptr block : plain) rig.pools().free(block);
+}
+}  // namespace
+
+TEST_CASE("threads: what the driver serves them is booked once, under every policy, and under a limit") {
+  for (const config::Policy policy : {config::Policy::platform, config::Policy::async, config::Policy::grow}) {
+    for (const char* limit : {static_cast<const char*>(nullptr), "512MiB"}) {
+      Rig rig(under(policy, limit));
+      std::atomic<std::uint64_t> failures{0};
+      std::vector<std::thread> threads;
+      for (unsigned seed = 1; seed <= 4; ++seed) threads.emplace_back([&rig, seed, &failures] { mix(rig, seed, failures); });
+      for (std::thread& thread : threads) thread.join();
+      CHECK(failures == 0);
+      CHECK(rig.pools().check() == "");
+      const observe::DeviceSnapshot device = rig.snapshot().devices.at(0);
+      std::uint64_t live_bytes = 0;
+      for (const observe::BlockRow& block : device.blocks) live_bytes += block.state == observe::BlockState::live ? block.bytes : 0;
+      CHECK(live_bytes == now(rig.counters().live_bytes));
+      rig.reset_device();  // the driver's blocks that are left go with it
+      CHECK(now(rig.counters().live_bytes) == 0);
+      CHECK(now(rig.counters().live_blocks) == 0);
+      CHECK(rig.pools().check() == "");
+    }
+  }
 }
