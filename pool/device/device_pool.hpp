@@ -141,6 +141,7 @@ class DevicePool {
   /// After limit or driver refused something, so many frees record their own event, so that it may be waited for.
   static constexpr std::uint32_t kPressureFrees = 64;
   static constexpr std::uint32_t kStampedFrees = 256;  ///< and so many in stream order
+  static constexpr std::uint32_t kUnaskedCalls = 31;
   static constexpr std::size_t kMostLooks = 4;         ///< streams whose oldest stamped free a miss looks at
   /// An epoch closes at this share of what is spare at the latest, or earlier at a share of what the pool holds (64 MiB at least); what waits
   /// in all stays below a share of what is spare, and below so many times what was ever live. Figures: tests/bench/README.md, ARCHITECTURE.md.
@@ -348,7 +349,7 @@ class DevicePool {
 
   // driver_served.cpp
   void open_driver_pool(const DriverServed& request) CUPOOL_EXCLUDES(device_.lock);
-  void ask_idle() CUPOOL_EXCLUDES(device_.lock);
+  void tell_idle(std::int64_t freed_bytes, bool must_ask) CUPOOL_EXCLUDES(device_.lock);
   void enter_driver_block(const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream) CUPOOL_REQUIRES(device_.lock);
   void leave_driver_block(const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream) CUPOOL_REQUIRES(device_.lock);
   void lose_driver_block(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
@@ -405,6 +406,7 @@ class DevicePool {
   DeferredFrees deferred_ CUPOOL_GUARDED_BY(device_.lock);
   DriverBlocks driver_blocks_ CUPOOL_GUARDED_BY(device_.lock);
   std::atomic<bool> has_driver_blocks_{false};  ///< had one ever
+  std::uint32_t unasked_calls_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< so many more may come before the driver is asked what lies idle
   std::uint64_t being_freed_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of blocks whose free waits in the driver (kBeingFreedFlag)
   std::uint64_t withheld_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< by what is in the open batch and was freed while something captured
   std::uint64_t next_buffer_id_ CUPOOL_GUARDED_BY(device_.lock);

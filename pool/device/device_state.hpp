@@ -128,6 +128,13 @@ class DriverPoolSample {
     newest_ = ticket;
     idle_bytes_.store(idle_bytes, std::memory_order_relaxed);
   }
+  /// Nobody was asked: the last answer, with `bytes` more or fewer.
+  void reckon(std::int64_t bytes) {
+    const MutexLock lock(mutex_);
+    const std::uint64_t idle_bytes = idle_bytes_.load(std::memory_order_relaxed);
+    const std::uint64_t taken_bytes = bytes < 0 ? static_cast<std::uint64_t>(-bytes) : 0;
+    idle_bytes_.store(bytes < 0 ? idle_bytes - std::min(taken_bytes, idle_bytes) : idle_bytes + static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
+  }
   std::uint64_t idle_bytes() const { return idle_bytes_.load(std::memory_order_relaxed); }
 
  private:

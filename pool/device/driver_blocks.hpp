@@ -18,6 +18,7 @@ class DriverBlocks {
  public:
   struct Block {
     heap::Extent extent;
+    bool is_of_default_pool = false;
     CUcontext context = nullptr;  ///< it dies with this one; null: it is no context's
     std::uint64_t serial = 0;     ///< PoolServices::driver_blocks_made
   };

@@ -30,18 +30,23 @@ void DevicePool::open_driver_pool(const DriverServed& request) {
   if (!preallocated_) preallocate(*home);
 }
 
-/// Under `async`, after a call of the program's that may have changed what lies idle in the driver's pool.
-void DevicePool::ask_idle() {
+/// Under `async`: what lies idle in the driver's pool after a call of the program's that put `freed_bytes` there, or took as much. Two questions cost as
+/// much as the call, so most answers are reckoned from the last one; under a limit none is, nor where the driver has refused something.
+void DevicePool::tell_idle(std::int64_t freed_bytes, bool must_ask) {
   if (policy_ != config::Policy::async || !may_call_driver()) return;
   const MutexLock lock(device_.lock);
+  must_ask = must_ask || device_.limit.limit_bytes() != 0 || unasked_calls_-- == 0;
+  if (must_ask) unasked_calls_ = kUnaskedCalls;
   for (std::size_t i = 0; i < homes_.size(); ++i) {  // by index: the list may grow while the lock is let go of
     ContextPool& home = *homes_[i];
     const CUcontext context = home.context;
     if (context == nullptr || device_.services.contexts.pin(&home, context) != Pin::held) continue;
     const Unpinner unpinner(device_.services.contexts, &home);
-    {
+    if (must_ask) {
       const MutexUnlock unlocked(device_.lock);
       home.natives.source().ask_idle(device_);
+    } else {
+      device_.driver_pool.reckon(freed_bytes);
     }
     home.natives.book_idle(device_);
     return;  // the pool is the device's, whichever context's books tell of it
@@ -56,7 +61,7 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
   if (const Status charged = charge(bytes, request.bytes, request.api, ask); !charged.ok()) return charged.code();
   Charged charged{device_.limit, bytes};
   const CUresult result = call();
-  ask_idle();
+  tell_idle(result == CUDA_SUCCESS && request.is_of_default_pool ? -static_cast<std::int64_t>(bytes) : 0, result != CUDA_SUCCESS);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) note_refusal(request.bytes, request.api);
   if (result != CUDA_SUCCESS) return result;
   const MutexLock lock(device_.lock);
@@ -67,6 +72,7 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
   extent.requested_bytes = request.bytes;
   extent.allocated_ticks = ticks();
   extent.state = heap::ExtentState::live;
+  block.mapped().is_of_default_pool = request.is_of_default_pool;
   block.mapped().context = request.goes_with_context ? request.context : nullptr;
   block.mapped().serial = device_.services.driver_blocks_made.fetch_add(1, std::memory_order_relaxed) + 1;
   if (const DriverBlocks::Node before = driver_blocks_.take(*out); !before.empty()) lose_driver_block(before.mapped().extent);  // it ended past us
@@ -116,10 +122,10 @@ std::optional<CUresult> DevicePool::free_by_driver(CUdeviceptr address, std::uin
     device_.leaving_bytes += block.mapped().extent.bytes;
   }
   const CUresult result = call();
-  ask_idle();
-  const MutexLock lock(device_.lock);
   Extent& extent = block.mapped().extent;
   const std::uint64_t bytes = extent.bytes;
+  tell_idle(result == CUDA_SUCCESS && block.mapped().is_of_default_pool ? static_cast<std::int64_t>(bytes) : 0, result != CUDA_SUCCESS);
+  const MutexLock lock(device_.lock);
   device_.leaving_bytes -= bytes;
   if (result != CUDA_SUCCESS) device_.counters().frees.take_back();
   if (result == CUDA_SUCCESS || !driver_blocks_.add(std::move(block))) {

@@ -177,6 +177,22 @@ TEST_CASE("async: what the program frees in stream order lies idle in the driver
   CHECK(cusim_used_bytes(0) == 0);
 }
 
+TEST_CASE("async: the driver is asked about its pool now and then, not at each call") {
+  Rig rig(under(config::Policy::async));
+  Program program{rig};
+  const auto pair = [&] {
+    CUdeviceptr block = 0;
+    REQUIRE(program.allocate(&block, kMiB) == CUDA_SUCCESS);
+    REQUIRE(program.free(block) == CUDA_SUCCESS);
+  };
+  pair();
+  const std::uint64_t before = cusim_calls("cuMemPoolGetAttribute");
+  for (int i = 0; i < 160; ++i) pair();
+  CHECK(cusim_calls("cuMemPoolGetAttribute") - before == 160 * 2 / 32 * 2);
+  CHECK(now(rig.counters().reserved_bytes) <= 2 * kMiB);
+  CHECK(rig.pools().check() == "");
+}
+
 TEST_CASE("async: a program whose first allocation is in stream order gets what is to be preallocated") {
   RigOptions options = under(config::Policy::async);
   options.pool.preallocate = config::parse_amount("256MiB");
