@@ -79,6 +79,7 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
   driver_blocks_.add(std::move(block));
   has_driver_blocks_.store(true, std::memory_order_relaxed);
   device_.counters().allocations.add();
+  device_.counters().driver_served.add();
   device_.counters().regions_created.add();
   enter_driver_block(extent, thread, request.stream);
   sample_first(false);
@@ -131,6 +132,7 @@ std::optional<CUresult> DevicePool::free_by_driver(CUdeviceptr address, std::uin
   if (result == CUDA_SUCCESS || !driver_blocks_.add(std::move(block))) {
     device_.limit.refund(bytes);
     device_.counters().regions_released.add();
+    device_.counters().driver_served.add(result == CUDA_SUCCESS ? 1 : 0);
   } else {
     extent.allocated_ticks = ticks();
     enter_driver_block(extent, thread, stream);

@@ -145,9 +145,12 @@ def _pages(device: Fields, counters: Fields) -> list[str]:
 def _calls(counters: Fields) -> list[str]:
     own = counters.mapping("driver_calls").integers()
     made = sum(own.get(symbol, 0) for symbol in _ALLOCATION_CALLS)
+    passed = counters.integer("driver_served")
     would = counters.integer("allocations") + counters.integer("frees")
-    lines = [f"  driver calls   {count(made)} to allocate and free, where the program would have made {count(would)} "
+    lines = [f"  driver calls   {count(made + passed)} to allocate and free, where the program would have made {count(would)} "
              f"({count(counters.integer('allocations'))} allocations, {count(counters.integer('frees'))} frees)"]
+    if passed:
+        lines.append(f"                 {count(passed)} of them the program's own, in stream order, which the driver served")
     others = sum(own.values()) - made
     if others:
         lines.append(f"                 {count(others)} others of the pool's own (events, queries)")

@@ -102,6 +102,13 @@ class Summary(Files):
         shown = cupool("report", self.put(report)).stdout
         self.assertRegex(shown, r"peak outside +3\.00 GiB .*cuMemCreate; now 1\.00 MiB")
 
+    def test_calls_that_the_program_made_itself_are_no_savings(self):
+        report = sample_report()
+        self.assertNotIn("the program's own", cupool("report", self.put(report)).stdout)
+        report["devices"][0]["counters"]["driver_served"] = 1500
+        shown = cupool("report", self.put(report)).stdout
+        self.assertRegex(shown, r"1,504 to allocate and free, .*\n +1,500 of them the program's own, in stream order")
+
     def test_memory_of_which_nobody_knows_whether_it_is_used_is_not_shown_as_used(self):
         report = sample_report()
         ledger = report["devices"][0]["ledger"]

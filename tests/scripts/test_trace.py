@@ -48,7 +48,8 @@ class BadTraces(unittest.TestCase):
     def test_files_that_are_something_else(self):
         self.refused(b"", ":1: not a trace")
         self.refused(b"hello\n", ":1: not a trace")
-        self.refused(os.urandom(5000).replace(b"\x1f", b"x"), ":1: ")
+        self.refused(b"x" + os.urandom(5000), ":1: ")
+        self.refused(b"C" + os.urandom(5000), "byte 0: not a trace")  # as CUPOOL_TRACE's begin
         self.refused(b"#" * 100000, ":1: ")
 
     def test_cut_and_damaged_compression(self):

@@ -1,5 +1,5 @@
 // Stream-ordered memory that the driver serves itself is counted, listed and reported as what it is: blocks. To every call it stays the driver's.
-//! check c["allocations"] == 6 and c["frees"] == 3 and c["foreign_frees"] == 0 and c["failed_allocations"] == 0
+//! check c["allocations"] == 6 and c["frees"] == 3 and c["driver_served"] == 9 and c["foreign_frees"] == 0 and c["failed_allocations"] == 0
 //! check c["live_blocks"] == {"current": 3, "peak": 6} and c["live_bytes"]["current"] == (2 + 3 + 4) * MiB + 512 and c["requested_bytes"]["current"] == 9 * MiB + 100
 //! check [b[1:4] for b in d["blocks"] if b[3] == "live"] == [[2 * MiB, 2 * MiB, "live"], [3 * MiB + 512, 3 * MiB + 100, "live"], [4 * MiB, 4 * MiB, "live"]]
 //! check sum(leak["bytes"] for leak in report["leaks"]) == c["live_bytes"]["current"] == d["ledger"]["live"] + d["ledger"]["rounding"]
