@@ -45,6 +45,19 @@ void ask_stream_ordered(std::size_t bytes, CUstream stream) {
   answer("cost of cuMemFreeAsync of " + in_units(bytes) + ", memory kept", given.json());
 }
 
+/// What the `async` policy asks of the driver's pool: two of these, once in 32 stream-ordered calls.
+void ask_pool_figures(CUdevice device) {
+  CUmemoryPool pool = nullptr;
+  prepare(CU(cuDeviceGetDefaultMemPool)(&pool, device), "cuDeviceGetDefaultMemPool");
+  auto* get = CU(cuMemPoolGetAttribute);
+  Samples asked;
+  for (int i = 0; i < 2000; ++i) {
+    cuuint64_t bytes = 0;
+    asked.time("cuMemPoolGetAttribute", [&] { return get(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &bytes); });
+  }
+  answer("cost of cuMemPoolGetAttribute", asked.json());
+}
+
 void ask_events(const Session& session) {
   constexpr int kRepetitions = 2000;
   CUevent event = nullptr;
@@ -124,6 +137,7 @@ void ask_costs(Session& session) {
     prepare(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     keep_freed_memory(session.device);
     for (const std::size_t bytes : {512u, 2u << 20, 256u << 20}) ask_stream_ordered(bytes, stream);
+    ask_pool_figures(session.device);
   });
 }
 
