@@ -76,6 +76,7 @@ void DevicePool::publish_figures() {
 }
 
 void DevicePool::publish(const HeapFigures& now) {
+  device_.renew_driver_free();
   observe::LiveFragmentation& live = device_.live.fragmentation;
   live.free_bytes.store(now.free_bytes + kept_bytes_, std::memory_order_relaxed);
   live.largest_free_bytes.store(now.largest_free_bytes, std::memory_order_relaxed);

@@ -188,6 +188,7 @@ struct DeviceState {
 
   /// What the driver said is free just now: for the ledger and the live page. `unbooked_bytes`: taken before it was asked, and in the books later.
   void publish_driver_free(std::uint64_t bytes, std::uint64_t unbooked_bytes = 0) {
+    const MutexLock sample_guard(driver_free_mutex);
     sampled_taken_bytes.store(taken_bytes() + unbooked_bytes, std::memory_order_relaxed);
     live.driver_free_bytes.store(bytes, std::memory_order_relaxed);
     live.driver_free_unix_ns.store(unix_now_ns(), std::memory_order_relaxed);
@@ -196,6 +197,17 @@ struct DeviceState {
   std::uint64_t driver_free_now() const {
     const std::uint64_t said_bytes = live.driver_free_bytes.load(std::memory_order_relaxed) + sampled_taken_bytes.load(std::memory_order_relaxed);
     return std::min(said_bytes - std::min(taken_bytes(), said_bytes), total_bytes);
+  }
+  /// For who reads the live page and does not know what was taken since: the same answer, as of now.
+  void renew_driver_free() {
+    if (!driver_free_mutex.try_lock()) return;  // a report waits for nobody
+    const AdoptedLock sample_guard(driver_free_mutex);
+    const std::uint64_t said_bytes = live.driver_free_bytes.load(std::memory_order_relaxed) + sampled_taken_bytes.load(std::memory_order_relaxed);
+    const std::uint64_t now_bytes = taken_bytes();
+    const bool is_known = live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0;
+    if (!is_known || now_bytes > said_bytes || said_bytes - now_bytes > total_bytes) return;  // or of another moment: it comes back
+    sampled_taken_bytes.store(now_bytes, std::memory_order_relaxed);
+    live.driver_free_bytes.store(said_bytes - now_bytes, std::memory_order_relaxed);
   }
   std::uint64_t taken_bytes() const {
     return live.counters.reserved_bytes.current.load(std::memory_order_relaxed) + live.counters.outside_bytes.current.load(std::memory_order_relaxed);
@@ -233,6 +245,7 @@ struct DeviceState {
   const Driver driver;
   const std::uint64_t total_bytes;
   LimitAccount limit;
+  Mutex driver_free_mutex;  ///< a leaf: whoever writes the two that follow from each other
   std::atomic<std::uint64_t> sampled_taken_bytes{0};  ///< taken_bytes() when the driver was last asked
   Mutex memops_lock;
   Mutex lock;

@@ -110,7 +110,7 @@ struct alignas(128) LiveDevice {
   char backing[16] = {};
   std::uint64_t total_bytes = 0;
   std::uint64_t limit_bytes = 0;                      ///< 0: no limit
-  std::atomic<std::uint64_t> driver_free_bytes{0};    ///< as the driver last told us
+  std::atomic<std::uint64_t> driver_free_bytes{0};    ///< as the driver last told us, less what was taken since
   std::atomic<std::uint64_t> driver_free_unix_ns{0};  ///< when that was; 0: never
   Counters counters;
   DriverCallCounts driver_calls{};

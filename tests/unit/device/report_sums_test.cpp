@@ -209,6 +209,22 @@ TEST_CASE("reports add up in the middle of every growth, move and release") {
   g_rig = nullptr;
 }
 
+TEST_CASE("the live page tells what the driver has free as of the last call, for who completes a report after a kill") {
+  RigOptions options;
+  options.pool.policy = config::Policy::platform;
+  Rig rig(options);
+  const auto is_true = [&] { CHECK(rig.live().driver_free_bytes.load() == rig.live().total_bytes - cusim_used_bytes(0)); };
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 20; ++i) {
+    blocks.push_back(rig.allocate(20 * kMiB));
+    is_true();
+  }
+  for (const CUdeviceptr block : blocks) {
+    rig.free(block);
+    is_true();
+  }
+}
+
 TEST_CASE("what the driver has free is told as of now, although it is asked now and then only") {
   RigOptions options;
   options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
