@@ -93,7 +93,7 @@ CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPool&
   own.before_allocation();
   const auto call = [&] { return real(out, args...); };
   const auto ask = [&] { return ask_for_impossible(real, args...); };
-  const auto is_of_default_pool = [&](int device) { return find_pool(device) == MempoolBook::kDefault; };
+  const auto is_of_default_pool = [&](int device) { return policy == config::Policy::async && find_pool(device) == MempoolBook::kDefault; };
   return serve_by_driver(bytes, real.symbol(), out, stream, std::cref(is_of_default_pool), std::cref(call), std::cref(ask));
 }
 
