@@ -83,13 +83,14 @@ CUresult ask_for_impossible(const Real<CUresult(CUdeviceptr*, std::size_t, Args.
   return real(&nothing, bytes + kImpossible_bytes, args...);
 }
 
-/// The driver serves it. Under `async` and `platform` that is the policy; else it is said in the report.
+/// The driver serves it. Under `async` and `platform` that is the policy; else it is said in the report, as the memory of graphs always is.
 template <class FindPool, class... Args>
 CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPool&& find_pool, CUdeviceptr* out, std::size_t bytes, CUstream stream, Args... args) {
   Process& own = process();
   const config::Policy policy = own.options->policy;
-  if (policy != config::Policy::async && policy != config::Policy::platform) own.saw_unpooled(real.symbol());
-  if (is_capturing(own, stream, true)) return real(out, args...);  // a graph node: nothing is taken until the graph runs
+  const bool is_node = is_capturing(own, stream, true);  // nothing is taken until the graph runs, and then nobody counts it
+  if (is_node || (policy != config::Policy::async && policy != config::Policy::platform)) own.saw_unpooled(real.symbol());
+  if (is_node) return real(out, args...);
   own.before_allocation();
   const auto call = [&] { return real(out, args...); };
   const auto ask = [&] { return ask_for_impossible(real, args...); };

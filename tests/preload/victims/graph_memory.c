@@ -14,6 +14,14 @@
 //! args inside 1
 //! case in_a_relaxed_capture
 //! args async 2
+//! case under_platform
+//! env CUPOOL_POLICY=platform
+//! args async 0
+//! check report["data_quality"]["unpooled_apis_seen"] == ["cuMemAllocAsync"]
+//! case under_async
+//! env CUPOOL_POLICY=async
+//! args async 0
+//! check report["data_quality"]["unpooled_apis_seen"] == ["cuMemAllocAsync"]
 //! case under_a_limit
 //! env CUPOOL_LIMIT=1GiB
 //! args async 0
