@@ -13,6 +13,12 @@ readonly REQUIRED_PACKAGES=(
 
 note() { echo "scripts: $*"; }
 die() { echo "scripts: $*" >&2; exit 1; }
+# The value behind flag $1, which is the next argument.
+value_of() {
+  if [ $# -ge 2 ]; then printf '%s' "$2"; return; fi
+  echo "${0#"$PWD/"}: $1 needs a value (see --help)" >&2
+  exit 2
+}
 
 has_thing() {  # has_thing "command NAME" | "module PYTHON_NAME" | "header A|B"
   local kind=${1%% *} names=${1#* } name

@@ -80,11 +80,7 @@ CUresult free_plain(const Real<CUresult(CUdeviceptr)>& real, CUdeviceptr address
   Process& own = process();
   begin_call(own);
   if (current_owner(own) == nullptr) {
-    if (!own.pools.owns(address)) {
-      const auto free_there = [&] { return real(address); };
-      const std::optional<CUresult> answer = own.pools.free_by_driver(address, 0, std::cref(free_there));
-      return answer ? *answer : real(address);
-    }
+    if (!own.pools.owns(address)) return free_of_driver(address, 0, real);
     if (const CUresult refused = no_context_error(own); refused != CUDA_SUCCESS) return refused;
   }
   return answer_free(free_pooled(own, address, [&] { return own.pools.free(address); }), address, real);

@@ -283,7 +283,7 @@ CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdevicep
   if (!named && !is_special && is_no_stream(own, handle)) return free_elsewhere(kNowhere);
   const auto free_on = [&](CUcontext of_stream, StreamName name) { return free_pooled(own, address, [&] { return own.pools.free_on(address, of_stream, name); }); };
   const FreeResult result = named ? free_on(context, named->name) : in_context_of(own, is_special ? nullptr : handle, free_on, {handle, StreamBook::identity_of(handle)});
-  return answer_free(result, address, free_elsewhere, StreamBook::identity_of(handle));
+  return answer_free(result, address, free_elsewhere, named ? named->name.identity : 0);
 }
 
 CUresult create_mempool(const Real<CUresult(CUmemoryPool*, const CUmemPoolProps*)>& real, CUmemoryPool* out, const CUmemPoolProps* properties) {

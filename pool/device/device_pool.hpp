@@ -2,7 +2,6 @@
 //
 // device_pool.cpp has the hot paths, deferral.cpp what happens between a free and reuse (capture_wait.cpp: while something captures), ladder.cpp what happens on a miss,
 // device_contexts.cpp births and deaths, device_figures.cpp what a report is told.
-// More than 400 lines: one class with one lock; its methods lie in some twenty files, each with a paragraph here.
 // Thread rule: thread-safe; one lock (DeviceState::lock), let go of around every driver call.
 // More than 400 lines: what one lock guards, declared in one place, by source file.
 #pragma once

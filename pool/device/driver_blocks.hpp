@@ -55,7 +55,6 @@ class DriverBlocks {
     });
   }
   bool contains(std::uint64_t address) const { return blocks_.contains(address); }
-  bool empty() const { return blocks_.empty(); }
   std::uint64_t bytes() const { return bytes_; }
   const Blocks& all() const { return blocks_; }
 

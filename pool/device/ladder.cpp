@@ -287,7 +287,8 @@ void DevicePool::await_preallocation() {
 
 /// The first time it is told what serves here.
 void DevicePool::begin_use() {
-  if (used_.exchange(true, std::memory_order_relaxed)) return;
+  if (used()) return;
+  used_.store(true, std::memory_order_relaxed);
   device_.tell(config::LogLevel::info, [this] {
     const std::uint64_t limit_bytes = device_.limit.limit_bytes();
     return std::string(device_.live.name) + ", " + observe::human_bytes(device_.total_bytes) + ": policy " + device_.live.policy + ", backing " + device_.live.backing +

@@ -31,6 +31,14 @@ class Usage(unittest.TestCase):
             result = script(name, "--frobnicate")
             self.assertEqual((result.returncode, len(result.stderr.splitlines())), (2, 1), name)
 
+    def test_a_flag_without_its_value_and_a_file_that_is_not_there_are_refused_before_anything_is_done(self):
+        for name, *arguments in (("build", "--target"), ("build", "--jobs"), ("test", "--label"), ("demo", "--policy"), ("demo", "--trace"), ("fuzz", "--seconds"),
+                                 ("demo", "--trace", "/no/such"), ("demo", "--trace", "/")):
+            with self.subTest(name=name, arguments=arguments):
+                result = script(name, *arguments)
+                self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr)
+                self.assertRegex(result.stderr, rf"^scripts/{name}: {arguments[0]}( needs a value|.*: no such file).*\n$")
+
 
 class Counting(unittest.TestCase):
     def counts(self, *cases: str) -> tuple[int, int, int]:
