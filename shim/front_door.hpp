@@ -254,6 +254,14 @@ CUresult with_room_in(Turn& turn, int device, const Real<CUresult(Args...)>& rea
   return result;
 }
 
+/// A launch or an upload: the first ones of a graph with allocation nodes take memory that stays with the driver.
+template <class... Args>
+CUresult launch_graph(const Real<CUresult(Args...)>& real, Args... args) {
+  const CUresult result = with_room(real, args...);
+  if (result == CUDA_SUCCESS) process().pools.graph_launched();
+  return result;
+}
+
 /// cuCtxCreate in its four forms: the device is the last argument.
 template <class... Rest>
 CUresult create_context(const Real<CUresult(CUcontext*, Rest...)>& real, CUcontext* out, Rest... rest) {
@@ -292,6 +300,29 @@ template <class... Args>
 CUresult pass_unpooled(const Real<CUresult(Args...)>& real, Args... args) {
   const CUresult result = real(args...);
   if (result == CUDA_SUCCESS) process().saw_unpooled(real.symbol());
+  return result;
+}
+
+/// A node of a graph, of whatever type its parameters, the last argument, say.
+template <class... Args>
+CUresult add_graph_node(const Real<CUresult(Args...)>& real, Args... args) {
+  const CUresult result = real(args...);
+  const CUgraphNodeParams* parameters = std::get<sizeof...(Args) - 1>(std::tie(args...));
+  if (result == CUDA_SUCCESS && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) process().saw_graph_memory(real.symbol());
+  return result;
+}
+template <class... Args>
+CUresult add_allocation_node(const Real<CUresult(Args...)>& real, Args... args) {
+  const CUresult result = real(args...);
+  if (result == CUDA_SUCCESS) process().saw_graph_memory(real.symbol());
+  return result;
+}
+
+/// The program's own trim of what the driver keeps for graphs.
+template <class... Args>
+CUresult trim_graphs(const Real<CUresult(Args...)>& real, Args... args) {
+  const CUresult result = real(args...);
+  if (result == CUDA_SUCCESS) process().pools.graph_launched(true);
   return result;
 }
 

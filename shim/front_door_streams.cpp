@@ -88,9 +88,12 @@ template <class FindPool, class... Args>
 CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPool&& find_pool, CUdeviceptr* out, std::size_t bytes, CUstream stream, Args... args) {
   Process& own = process();
   const config::Policy policy = own.options->policy;
-  const bool is_node = is_capturing(own, stream, true);  // nothing is taken until the graph runs, and then nobody counts it
-  if (is_node || (policy != config::Policy::async && policy != config::Policy::platform)) own.saw_unpooled(real.symbol());
-  if (is_node) return real(out, args...);
+  const bool is_node = is_capturing(own, stream, true);  // nothing is taken until the graph runs, and then the driver keeps it
+  if (is_node) {
+    own.saw_graph_memory(real.symbol());
+    return real(out, args...);
+  }
+  if (policy != config::Policy::async && policy != config::Policy::platform) own.saw_unpooled(real.symbol());
   own.before_allocation();
   const auto call = [&] { return real(out, args...); };
   const auto ask = [&] { return ask_for_impossible(real, args...); };

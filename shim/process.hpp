@@ -37,6 +37,12 @@ struct Process {
     if (pools.saw_unpooled(symbol)) observe::note_unpooled(&page.header(), symbol);
   }
 
+  /// The same of a node whose memory the driver keeps with its graphs.
+  void saw_graph_memory(const char* symbol) {
+    saw_unpooled(symbol);
+    pools.expect_graph_memory();
+  }
+
   /// After each call, with no lock held: what the trace needs, and what somebody asked for from outside.
   void upkeep() {
     trace.upkeep();

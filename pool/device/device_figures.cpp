@@ -108,7 +108,8 @@ void DevicePool::note_peak() {
 
 std::uint64_t DevicePool::held_outside_bytes() const {
   const observe::LiveOutside& outside = device_.live.outside;
-  return outside.arrays.load(std::memory_order_relaxed) + outside.program_vmm.load(std::memory_order_relaxed) + outside.managed.load(std::memory_order_relaxed);
+  return outside.arrays.load(std::memory_order_relaxed) + outside.program_vmm.load(std::memory_order_relaxed) + outside.managed.load(std::memory_order_relaxed) +
+         outside.graphs.load(std::memory_order_relaxed);
 }
 
 /// Of what waits for the GPU: what stream-ordered calls freed, or blocks of memory pools. CUPOOL_FREE does not change how long that waits.
@@ -127,6 +128,7 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
   if (policy_ == config::Policy::async && may_call_driver()) trim_idle(0);  // what is idle still lies between live blocks
   OomRecord oom;
   if (may_call_driver() && (home != nullptr || is_current())) oom.evidence.driver_free_bytes = sample_driver_free();
+  static_cast<void>(ask_graph_memory());
   oom.time_unix_ns = unix_now_ns();
   oom.device = device_.ordinal;
   oom.api = api;
@@ -161,13 +163,14 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
   evidence.pages_available = device_.pages_available;
   evidence.deferred_bytes = device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) + being_freed_bytes_;
   evidence.own_outside_bytes = held_outside_bytes();
+  evidence.graph_bytes = device_.live.outside.graphs.load(std::memory_order_relaxed);
   evidence.limit_bytes = device_.limit.limit_bytes();
   evidence.held_bytes = device_.limit.held_bytes();
   evidence.capturing = capturing();
   evidence.holes_known = policy_ != config::Policy::async;
   evidence.deferred_in_order_bytes = deferred_in_order_bytes();
   if (evidence.driver_free_bytes) {
-    const std::uint64_t known_bytes = *evidence.driver_free_bytes + evidence.held_bytes + device_.live.outside.managed.load(std::memory_order_relaxed);
+    const std::uint64_t known_bytes = *evidence.driver_free_bytes + evidence.held_bytes + evidence.graph_bytes + device_.live.outside.managed.load(std::memory_order_relaxed);
     evidence.unattributed_bytes = device_.total_bytes - std::min(known_bytes, device_.total_bytes);
   }
   device_.timeline.record({ticks(), evidence.driver_free_bytes.value_or(0), evidence.request_bytes, requested_bytes, 0, 0, observe::EventKind::oom, 0});

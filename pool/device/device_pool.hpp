@@ -126,7 +126,11 @@ class DevicePool {
   void refund_outside(OutsideKind kind, std::uint64_t bytes);
   void adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes);
   std::size_t trim(std::uint64_t keep_bytes = 0);
-  std::size_t make_room(std::uint64_t until_ns);
+  std::size_t make_room(std::uint64_t until_ns) CUPOOL_EXCLUDES(device_.lock);
+  /// See PoolSet::graph_launched.
+  void note_graph_memory() CUPOOL_EXCLUDES(device_.lock);
+  /// What the driver keeps for graphs that do not run. Returns bytes.
+  std::size_t give_back_graph_memory() CUPOOL_EXCLUDES(device_.lock);
   /// See PoolSet::share_pages.
   Status share_pages(ContextPool* home, CUcontext context, int ordinal) CUPOOL_EXCLUDES(device_.lock);
   /// False when the lock could not be had until `deadline_ns`.
@@ -363,6 +367,11 @@ class DevicePool {
   void note_given_back(Mover& mover, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most = false) CUPOOL_REQUIRES(device_.lock);
   void give_back_surplus(bool may_block = true) CUPOOL_REQUIRES(device_.lock);
+
+  // graph_memory.cpp
+  std::optional<std::uint64_t> ask_graph_memory() CUPOOL_REQUIRES(device_.lock);
+  bool trim_would_do(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t trim_graphs() CUPOOL_REQUIRES(device_.lock);
 
   // preallocation.cpp
   void preallocate(ContextPool& home) CUPOOL_REQUIRES(device_.lock);

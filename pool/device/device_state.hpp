@@ -99,6 +99,8 @@ struct PoolServices {
   std::atomic<std::uint64_t> driver_blocks_made{0};
   std::atomic<std::uint64_t> given_back{0};     ///< how often memory of some device went back to the driver
   std::atomic<bool> devices_linked{false};      ///< the program enabled peer access somewhere
+  std::atomic<bool> graphs_take_memory{false};  ///< the program has made a graph with an allocation node
+  std::atomic<std::uint32_t> graph_launches{0}; ///< since then
   std::atomic<bool> keeps_to_segments{false};   ///< the program may export blocks: no pages under `auto`
   Mailbox<Message> messages{64};
   Mailbox<observe::OomRecord> ooms{256};

@@ -16,6 +16,7 @@
 //            later ones are polled, one second at most in all; then release again. So is memory that another thread has taken to
 //            the driver. Without events that cover a context what was freed during a capture waits for the next free, which
 //            synchronises: here that could wait for the caller itself
+//   graphs   what the driver keeps for CUDA graphs that do not run goes back to it, where that is enough; then grow, remap, release
 //   native   the driver's own call for exactly these bytes; in stream order, where cuCtxDestroy may end the context, it is the shim that calls it (kDriversOwn)
 // Each rung is counted. No rung runs the driver under the lock, and no rung but `wait` and `poll` waits.
 #include <algorithm>
@@ -63,19 +64,20 @@ struct Ladder {
   static Climbed aside(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed release(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed poll(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+  static Climbed graphs(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed native(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
 
-  static const Rung kRungs[12];
+  static const Rung kRungs[13];
 };
 
-const Ladder::Rung Ladder::kRungs[12] = {
+const Ladder::Rung Ladder::kRungs[13] = {
     {"hole", &observe::Counters::rung_hole, &Ladder::hole},     {"retire", &observe::Counters::rung_retire, &Ladder::retire},
     {"magazines", &observe::Counters::rung_magazines, &Ladder::magazines}, {"wait", &observe::Counters::rung_poll, &Ladder::wait},
     {"grow", &observe::Counters::rung_grow, &Ladder::grow},     {"steal", &observe::Counters::rung_steal, &Ladder::steal},
     {"lanes", &observe::Counters::rung_lanes, &Ladder::lanes},  {"remap", &observe::Counters::rung_remap, &Ladder::remap},
     {"aside", &observe::Counters::native_fallbacks, &Ladder::aside},
     {"release", &observe::Counters::rung_release, &Ladder::release}, {"poll", &observe::Counters::rung_poll, &Ladder::poll},
-    {"native", &observe::Counters::native_fallbacks, &Ladder::native},
+    {"graphs", &observe::Counters::rung_graphs, &Ladder::graphs}, {"native", &observe::Counters::native_fallbacks, &Ladder::native},
 };
 
 Climbed Ladder::hole(DevicePool& pool, Attempt& attempt) {
@@ -241,6 +243,15 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     clock.pause(pause_ns);
   }
   return error;
+}
+
+Climbed Ladder::graphs(DevicePool& pool, Attempt& attempt) {
+  if (!pool.trim_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes)) || pool.trim_graphs() == 0) return nullptr;
+  for (const auto climb : {&Ladder::grow, &Ladder::remap, &Ladder::release}) {
+    Climbed climbed = climb(pool, attempt);
+    if (!climbed.ok() || climbed.value() != nullptr) return climbed;
+  }
+  return nullptr;
 }
 
 Climbed Ladder::native(DevicePool& pool, Attempt& attempt) {

@@ -516,7 +516,7 @@ void PoolSet::after_wait(CUcontext context) {
 
 std::size_t PoolSet::trim() {
   std::size_t released_bytes = 0;
-  impl_->for_each_pool([&](DevicePool& pool) { released_bytes += pool.trim(); });
+  impl_->for_each_pool([&](DevicePool& pool) { released_bytes += pool.trim() + pool.give_back_graph_memory(); });
   return released_bytes;
 }
 
@@ -534,6 +534,16 @@ bool PoolSet::make_room(std::uint64_t before) {
   const std::uint64_t until_ns = impl_->services.clock.now_ns() + DevicePool::kPollBound_ns;  // for all devices together
   impl_->for_each_pool([&](DevicePool& pool) { released_bytes += pool.make_room(until_ns); });
   return released_bytes != 0 || times_given_back() != before;
+}
+
+void PoolSet::expect_graph_memory() { impl_->services.graphs_take_memory.store(true, std::memory_order_relaxed); }
+
+void PoolSet::graph_launched(bool is_certain) {
+  if (!impl_->services.graphs_take_memory.load(std::memory_order_relaxed)) [[likely]] return;
+  constexpr std::uint32_t kUnaskedLaunches = 64;
+  const std::uint32_t launches = impl_->services.graph_launches.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (!is_certain && !std::has_single_bit(launches) && launches % kUnaskedLaunches != 0) return;
+  impl_->for_each_pool([](DevicePool& pool) { pool.note_graph_memory(); });
 }
 
 void PoolSet::link_devices() { impl_->services.devices_linked.store(true, std::memory_order_relaxed); }

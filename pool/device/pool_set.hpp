@@ -253,7 +253,7 @@ class PoolSet {
   /// Never waits for the GPU.
   void after_wait(CUcontext context);
 
-  /// Gives every wholly free region back to the driver, unless that could block. Returns bytes given back.
+  /// Gives every wholly free region back to the driver, and what that keeps for graphs to the device, unless that could block. Returns bytes given back.
   std::size_t trim();
   /// The same for one device, of which at least `keep_bytes` stay reserved.
   std::size_t trim(int device, std::size_t keep_bytes);
@@ -263,6 +263,11 @@ class PoolSet {
   bool make_room() { return make_room(times_given_back()); }
   /// How often memory has gone back to the driver: to be asked before a call that may be refused, for another thread may be giving memory back.
   std::uint64_t times_given_back() const;
+  /// The program has made a graph with an allocation node: from now on the driver is asked what it keeps for graphs. `api` as in saw_unpooled().
+  void expect_graph_memory();
+  /// Such a graph may have been launched, or the program trimmed (`is_certain`) what the driver keeps for them. After most launches nothing has changed:
+  /// the driver is asked after the 1st, 2nd, 4th ... 64th, and every 64th. [?] what the question costs
+  void graph_launched(bool is_certain = false);
   /// The program lets contexts of one device reach memory of another: from now on every context may hold work on any block.
   void link_devices();
   /// And those of `device` reach memory of `owner`, which mapped pages need to be told, present and future ones. Error: as the driver gave it;

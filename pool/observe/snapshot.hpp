@@ -98,6 +98,7 @@ struct OutsideBytes {
   std::uint64_t program_vmm = 0;
   std::uint64_t managed = 0;
   std::uint64_t host = 0;          ///< not device memory: listed, never in the sum
+  std::uint64_t graphs = 0;        ///< what the driver keeps for CUDA graphs, as it said last
 };
 
 struct DeviceSnapshot {
@@ -142,6 +143,7 @@ struct OomEvidence {
   std::optional<std::uint64_t> releasable_with_deferred_bytes;  ///< REL if every deferred free had completed; nullopt: as REL
   std::optional<std::uint64_t> other_process_bytes;    ///< U
   std::uint64_t own_outside_bytes = 0;             ///< N
+  std::uint64_t graph_bytes = 0;                   ///< of N, what the driver keeps for CUDA graphs
   std::uint64_t limit_bytes = 0;                   ///< 0: none
   std::uint64_t held_bytes = 0;                    ///< what counts against the limit
   bool can_remap = false;                          ///< pages serve: what holds nothing (REL) moves, and joins what the driver has

@@ -184,8 +184,15 @@ class Rules {
 
   void outside() {
     add("non_pool_memory", "fix",
-        "this process holds the missing memory outside the pool (arrays, cuMemCreate, managed memory): free it first; the ledger says which kind",
+        "this process holds the missing memory outside the pool (arrays, cuMemCreate, managed memory, CUDA graphs): free it first; the ledger says which kind",
         {{"own_outside_bytes", e_.own_outside_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
+    const Numbers numbers = {{"graph_bytes", e_.graph_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}};
+    if (e_.graph_bytes != 0 && value("policy") == "platform")
+      add("graph_memory", "consider", "cudaDeviceGraphMemTrim gives back what the driver keeps for CUDA graphs that do not run; CUPOOL_POLICY=grow does so before it refuses", numbers);
+    else if (e_.graph_bytes != 0 && e_.capturing)
+      add("graph_memory", "consider", "nothing that the driver keeps for CUDA graphs is given back while a stream captures: call cudaDeviceGraphMemTrim before", numbers);
+    else if (e_.graph_bytes != 0)
+      add("graph_memory", "consider", "CUDA graphs that run, or whose memory was not freed, keep it: free what they left live, or end them", numbers);
   }
 
   void exhausted() {

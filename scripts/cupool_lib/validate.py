@@ -16,7 +16,8 @@ from cupool_lib.terminal import fail, printable, put
 
 _SHOWN_MAX = 20
 _TOLERANCE = 1e-6
-_LIMITED = ("arrays", "program_vmm")  # what counts against the limit, in the ledger's order
+_LIMITED = ("arrays", "program_vmm")  # what counts against the limit
+_IN_LEDGER = (*_LIMITED, "graphs")  # in the ledger's order, before what is free at the driver
 
 
 def run(path: str) -> int:
@@ -164,10 +165,10 @@ def _ledger(device: dict, place: str) -> Iterator[str]:
     requested, free = min(counters["requested_bytes"]["current"], live), figures["free_bytes"]
     pinned = min(figures["inactive_split_bytes"], free)
     wanted = {"live": requested, "rounding": live - requested, "deferred": deferred, "free_releasable": free - pinned, "free_pinned": pinned,
-              "metadata": max(0, reserved - live - deferred - free), **{f"outside_{kind}": outside.get(kind, 0) for kind in _LIMITED}}
+              "metadata": max(0, reserved - live - deferred - free), **{f"outside_{kind}": outside.get(kind, 0) for kind in _IN_LEDGER}}
     for name, amount in wanted.items():
-        if ledger[name] != min(amount, left):
-            yield f"{place}/ledger/{name}: {ledger[name]}, by the counters it is {min(amount, left)}"
+        if ledger.get(name, 0) != min(amount, left):
+            yield f"{place}/ledger/{name}: {ledger.get(name, 0)}, by the counters it is {min(amount, left)}"
         left -= min(amount, left)
     managed = min(outside.get("managed", 0), max(0, left - ledger.get("driver_free", 0)))
     if ledger["outside_managed"] != managed:

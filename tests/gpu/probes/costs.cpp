@@ -58,6 +58,17 @@ void ask_pool_figures(CUdevice device) {
   answer("cost of cuMemPoolGetAttribute", asked.json());
 }
 
+/// What the pool asks after launches of graphs with allocation nodes.
+void ask_graph_figures(CUdevice device) {
+  auto* get = CU(cuDeviceGetGraphMemAttribute);
+  Samples asked;
+  for (int i = 0; i < 2000; ++i) {
+    cuuint64_t bytes = 0;
+    asked.time("cuDeviceGetGraphMemAttribute", [&] { return get(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes); });
+  }
+  answer("cost of cuDeviceGetGraphMemAttribute", asked.json());
+}
+
 void ask_events(const Session& session) {
   constexpr int kRepetitions = 2000;
   CUevent event = nullptr;
@@ -138,6 +149,7 @@ void ask_costs(Session& session) {
     keep_freed_memory(session.device);
     for (const std::size_t bytes : {512u, 2u << 20, 256u << 20}) ask_stream_ordered(bytes, stream);
     ask_pool_figures(session.device);
+    ask_graph_figures(session.device);
   });
 }
 

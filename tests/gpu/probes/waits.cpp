@@ -61,6 +61,37 @@ void ask_stream_ordered_calls(const Session& session) {
   busy.ask("cuMemFree of memory allocated on that stream", nullptr, [&] { return CU(cuMemFree_v2)(address); });
 }
 
+/// Trimming what is kept for graphs: must not wait for other work, nor take what a graph that has been launched still needs.
+void ask_graph_trim(CUdevice device) {
+  constexpr std::size_t kBytes = 64 << 20;
+  const Busy busy;
+  const Stream own;
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  prepare(CU(cuStreamBeginCapture_v2)(own, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
+  const CUdeviceptr address = take_async(kBytes, own);
+  prepare(CU(cuMemsetD8Async)(address, 1, kBytes, own), "cuMemsetD8Async");
+  prepare(CU(cuMemFreeAsync)(address, own), "cuMemFreeAsync");
+  prepare(CU(cuStreamEndCapture)(own, &graph), "cuStreamEndCapture");
+  prepare(CU(cuGraphInstantiateWithFlags)(&exec, graph, 0), "cuGraphInstantiateWithFlags");
+  const auto kept = [&] {
+    cuuint64_t bytes = 0;
+    prepare(CU(cuDeviceGetGraphMemAttribute)(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes), "cuDeviceGetGraphMemAttribute");
+    return bytes >= kBytes;
+  };
+  prepare(CU(cuGraphLaunch)(exec, own), "cuGraphLaunch");
+  own.synchronize();
+  busy.ask("cuDeviceGraphMemTrim", kReturned, [&] { return CU(cuDeviceGraphMemTrim)(device); });
+  answer("cuDeviceGraphMemTrim while a graph that has run is still instantiated: its bytes are kept", kept());
+  busy.launch();
+  prepare(CU(cuGraphLaunch)(exec, busy.stream()), "cuGraphLaunch");
+  busy.tell("cuDeviceGraphMemTrim, a launched graph behind the work", kReturned, [&] { return CU(cuDeviceGraphMemTrim)(device); });
+  answer("cuDeviceGraphMemTrim while a graph waits to run: its bytes are kept", kept(), true);
+  prepare(CU(cuGraphExecDestroy)(exec), "cuGraphExecDestroy");
+  prepare(CU(cuGraphDestroy)(graph), "cuGraphDestroy");
+  prepare(CU(cuDeviceGraphMemTrim)(device), "cuDeviceGraphMemTrim");
+}
+
 /// What the pool frees in order to wait while something captures: the size and the kind of the block must not matter.
 void ask_frees_that_wait() {
   const Busy busy;
@@ -121,6 +152,7 @@ void ask_waits(Session& session) {
   group("which contexts a free waits for", [&] { ask_which_contexts(session); });
   make_current(session.context);
   group("stream-ordered calls", [&] { ask_stream_ordered_calls(session); });
+  group("a trim of what is kept for graphs", [&] { ask_graph_trim(session.device); });
   group("frees that wait", [&] { ask_frees_that_wait(); });
   group("a destroyed stream", [&] { ask_destroyed_stream(session); });
   group("a context that ends with work", [&] { ask_ends(session); });

@@ -233,4 +233,42 @@ void cases_cuGraphAddMemAllocNode(Cases& cases) {
   cases.add("nulls", [](World&, Line& line) { line.code(cuGraphAddMemAllocNode(nullptr, nullptr, nullptr, 0, nullptr)); });
 }
 
+namespace {
+/// One allocation node and one that is empty, by the general form of the call.
+void general_node_cases(Cases& cases, CUresult (*add)(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, std::size_t count, CUgraphNodeParams* parameters)) {
+  for (const std::size_t bytes : {std::size_t{0}, kMiB, std::size_t{2} * kGiB}) {
+    cases.add(std::to_string(bytes) + " bytes", [=](World& w, Line& line) {
+      CUgraphNodeParams parameters;
+      std::memset(&parameters, 0, sizeof parameters);
+      parameters.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+      parameters.alloc.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+      parameters.alloc.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+      parameters.alloc.bytesize = bytes;
+      CUgraph graph = nullptr;
+      CUgraphNode node = reinterpret_cast<CUgraphNode>(kUntouched), empty = nullptr;
+      CUgraphExec executable = nullptr;
+      line.code(cuGraphCreate(&graph, 0)).code(add(&node, graph, nullptr, 0, &parameters)).address("address", parameters.alloc.dptr);
+      CUgraphNodeParams nothing;
+      std::memset(&nothing, 0, sizeof nothing);
+      nothing.type = CU_GRAPH_NODE_TYPE_EMPTY;
+      line.code(add(&empty, graph, nullptr, 0, &nothing));
+      line.code(cuGraphInstantiateWithFlags(&executable, graph, 0)).code(cuGraphLaunch(executable, w.stream)).code(cuMemFreeAsync(parameters.alloc.dptr, w.stream));
+      line.code(cuStreamSynchronize(w.stream)).code(cuGraphExecDestroy(executable)).code(cuGraphDestroy(graph)).code(cuDeviceGraphMemTrim(0));
+    });
+  }
+  cases.add("nulls", [=](World&, Line& line) { line.code(add(nullptr, nullptr, nullptr, 0, nullptr)); });
+}
+}  // namespace
+
+void cases_cuGraphAddNode(Cases& cases) { general_node_cases(cases, [](auto... arguments) { return cuGraphAddNode(arguments...); }); }
+void cases_cuGraphAddNode_v2(Cases& cases) {
+  general_node_cases(cases, [](CUgraphNode* out, CUgraph graph, const CUgraphNode* after, std::size_t count, CUgraphNodeParams* parameters) {
+    return cuGraphAddNode_v2(out, graph, after, nullptr, count, parameters);
+  });
+}
+
+void cases_cuDeviceGraphMemTrim(Cases& cases) {
+  for (const CUdevice device : {0, 1, 9, -1}) cases.add("device " + std::to_string(device), [=](World&, Line& line) { line.code(cuDeviceGraphMemTrim(device)); });
+}
+
 }  // namespace battery

@@ -69,6 +69,16 @@ TEST_CASE("a request above the limit but not above the device asks for a higher 
   CHECK(find(classify(e, default_options()), "raise_limit") == nullptr);
 }
 
+TEST_CASE("memory of graphs: what can be done about it depends on who could have trimmed it") {
+  OomEvidence e = evidence_of(OomCause::non_pool_memory);
+  CHECK(find(classify(e, default_options()), "graph_memory") == nullptr);
+  e.graph_bytes = e.own_outside_bytes;
+  CHECK(find(classify(e, default_options()), "graph_memory")->message.find("free what they left live") != std::string::npos);
+  e.capturing = true;
+  CHECK(find(classify(e, default_options()), "graph_memory")->message.find("while a stream captures") != std::string::npos);
+  CHECK(find(classify(e, with_option(default_options(), "policy", "platform")), "graph_memory")->message.find("CUPOOL_POLICY=grow") != std::string::npos);
+}
+
 TEST_CASE("deferred frees: synchronise; CUPOOL_FREE=sync is advised only to who has deferred") {
   const OomEvidence e = evidence_of(OomCause::deferred_free);
   CHECK(find(classify(e, default_options()), "synchronize_first")->level == "fix");

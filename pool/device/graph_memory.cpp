@@ -1,0 +1,63 @@
+// What the driver keeps for CUDA graphs: memory that their allocation nodes took at a launch stays with the device's graphs, also when all of them
+// are gone, until it is trimmed (CUDA Programming Guide 13.0, "Graph Memory Nodes"). Only the driver knows how much that is, and nobody else can have it.
+#include "pool/device/device_pool.hpp"
+#include "pool/driver/handles.hpp"
+
+namespace cupool::device {
+
+/// As the driver says; not while something captures, and only once the program has made such a graph. What is told of it is as old as the last answer.
+std::optional<std::uint64_t> DevicePool::ask_graph_memory() {
+  if (!device_.services.graphs_take_memory.load(std::memory_order_relaxed) || capturing() || !may_call_driver()) return std::nullopt;
+  if (!device_.driver.has_cuDeviceGetGraphMemAttribute()) return std::nullopt;
+  cuuint64_t bytes = 0;
+  {
+    const MutexUnlock unlocked(device_.lock);
+    if (device_.driver.cuDeviceGetGraphMemAttribute(device_.ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes) != CUDA_SUCCESS) return std::nullopt;
+  }
+  device_.live.outside.graphs.store(bytes, std::memory_order_relaxed);
+  return bytes;
+}
+
+void DevicePool::note_graph_memory() {
+  const MutexLock lock(device_.lock);
+  const std::uint64_t before_bytes = device_.live.outside.graphs.load(std::memory_order_relaxed);
+  const std::optional<std::uint64_t> bytes = ask_graph_memory();
+  // What the driver has free is of the same moment then: else the ledger would count what has moved twice, or not at all.
+  if (bytes && *bytes != before_bytes && is_current()) static_cast<void>(sample_driver_free());
+}
+
+/// Would the driver have `bytes` together with what it keeps for graphs, and what the pool can give back?
+bool DevicePool::trim_would_do(std::uint64_t bytes) {
+  const std::optional<std::uint64_t> graph_bytes = ask_graph_memory();
+  if (!graph_bytes || *graph_bytes == 0) return false;
+  const std::uint64_t idle_bytes = figures().wholly_free_bytes;
+  const std::uint64_t headroom_bytes = device_.limit.headroom_bytes();
+  if (headroom_bytes < bytes && bytes - headroom_bytes > idle_bytes) return false;
+  const std::uint64_t free_bytes = sample_driver_free().value_or(device_.total_bytes) + idle_bytes;
+  return free_bytes >= bytes || bytes - free_bytes <= *graph_bytes;
+}
+
+/// What graphs that do not run keep goes back to the device; their next launch takes it again, which costs that launch time. So only where the program
+/// would be refused otherwise, and not under `platform`, where every answer is the driver's own. Returns bytes.
+/// [?] that the call waits for nothing, and leaves alone what a graph uses that runs or waits to run.
+std::uint64_t DevicePool::trim_graphs() {
+  if (policy_ == config::Policy::platform || !device_.driver.has_cuDeviceGraphMemTrim()) return 0;
+  const std::optional<std::uint64_t> before_bytes = ask_graph_memory();
+  if (!before_bytes || *before_bytes == 0 || capturing()) return 0;
+  Mover mover(movers_, moves_);
+  {
+    const MutexUnlock unlocked(device_.lock);
+    if (device_.driver.cuDeviceGraphMemTrim(device_.ordinal) != CUDA_SUCCESS) return 0;
+  }
+  const std::uint64_t after_bytes = ask_graph_memory().value_or(*before_bytes);
+  const std::uint64_t trimmed_bytes = *before_bytes - std::min(*before_bytes, after_bytes);
+  note_given_back(mover, trimmed_bytes);
+  return trimmed_bytes;
+}
+
+std::size_t DevicePool::give_back_graph_memory() {
+  const MutexLock lock(device_.lock);
+  return trim_graphs();
+}
+
+}  // namespace cupool::device

@@ -1,0 +1,111 @@
+// The driver keeps what a graph took for its allocation nodes, also when the graph is gone. Natively nobody else can have it before a trim; under the
+// pool an allocation, or a call outside it, is served from it before the program is refused. The report says how much there is.
+//! env CUSIM_MEMORY=256MiB
+//! env CUSIM_CONTEXT_BYTES=4MiB
+//! native skip
+//! check sum(d["ledger"].values()) == d["total_bytes"]
+//! case told
+//! args told
+//! check d["outside"]["graphs"] == 128 * MiB and d["ledger"]["outside_graphs"] == 128 * MiB and calls("cuDeviceGraphMemTrim") == 0
+//! case told_under_platform
+//! env CUPOOL_POLICY=platform
+//! args told
+//! check d["outside"]["graphs"] == 128 * MiB and d["ledger"]["outside_graphs"] == 128 * MiB and calls("cuDeviceGraphMemTrim") == 0
+//! case told_of_a_node
+//! args node
+//! check d["outside"]["graphs"] == 128 * MiB and report["data_quality"]["unpooled_apis_seen"] == ["cuGraphAddMemAllocNode"]
+//! case told_of_a_node_by_its_general_form
+//! args general
+//! check d["outside"]["graphs"] == 128 * MiB and report["data_quality"]["unpooled_apis_seen"] == ["cuGraphAddNode_v2"]
+//! case trimmed_by_the_program
+//! args trimmed
+//! check d["outside"]["graphs"] == 0 and "outside_graphs" in d["ledger"]
+//! case wanted
+//! args wanted
+//! check "wanted: 0" in out and c["rung_graphs"] == 1 and c["failed_allocations"] == 0 and ooms == []
+//! case wanted_on_segments
+//! env CUPOOL_BACKING=segments
+//! args wanted
+//! check "wanted: 0" in out and c["rung_graphs"] == 1 and c["failed_allocations"] == 0 and ooms == []
+//! case wanted_under_async
+//! env CUPOOL_POLICY=async
+//! args wanted
+//! check "wanted: 0" in out and c["failed_allocations"] == 0 and ooms == []
+//! case wanted_in_stream_order
+//! args ordered
+//! check "wanted: 0" in out and c["failed_allocations"] == 0 and ooms == []
+//! case wanted_by_an_array
+//! args array
+//! check "wanted: 0" in out and c["failed_allocations"] == 0 and ooms == []
+//! case wanted_under_platform
+//! env CUPOOL_POLICY=platform
+//! args wanted
+//! ooms 1
+//! stderr cupool\[<pid>\]: out of memory on GPU 0: wanted .*
+//! stderr* (  (cause|holds|elsewhere|try|report| ) .*)
+//! check "wanted: 2" in out and ooms[0]["ooms"][0]["cause"] == "non_pool_memory"
+//! check ooms[0]["ooms"][0]["evidence"]["graph_bytes"] == 128 * MiB
+//! check [s["rule_id"] for s in ooms[0]["ooms"][0]["suggestions"]] == ["non_pool_memory", "graph_memory"]
+#include "victim.h"
+
+enum { kKept = 128 };
+
+static CUgraph captured(CUstream stream) {
+  CUgraph graph = NULL;
+  CUdeviceptr address = 0;
+  MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  MUST(cuMemAllocAsync(&address, kKept * MIB, stream));
+  MUST(cuMemsetD8Async(address, 1, kKept * MIB, stream));
+  MUST(cuMemFreeAsync(address, stream));
+  MUST(cuStreamEndCapture(stream, &graph));
+  return graph;
+}
+
+/* The same made by hand; `general`: by cuGraphAddNode. */
+static CUgraph by_hand(int general) {
+  CUgraph graph = NULL;
+  CUgraphNode allocation, end;
+  CUgraphNodeParams parameters;
+  memset(&parameters, 0, sizeof parameters);
+  parameters.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+  parameters.alloc.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  parameters.alloc.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  parameters.alloc.bytesize = kKept * MIB;
+  CUDA_MEM_ALLOC_NODE_PARAMS old;
+  memset(&old, 0, sizeof old);
+  old.poolProps = parameters.alloc.poolProps;
+  old.bytesize = kKept * MIB;
+  MUST(cuGraphCreate(&graph, 0));
+  if (general) MUST(cuGraphAddNode(&allocation, graph, NULL, NULL, 0, &parameters));
+  else MUST(cuGraphAddMemAllocNode(&allocation, graph, NULL, 0, &old));
+  MUST(cuGraphAddMemFreeNode(&end, graph, &allocation, 1, general ? parameters.alloc.dptr : old.dptr));
+  return graph;
+}
+
+int main(int argc, char** argv) {
+  const char* what = argc > 1 ? argv[1] : "";
+  enter_device(0);
+  CUstream stream;
+  CUgraphExec exec = NULL;
+  MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  MUST(cuMemFree(allocate(MIB)));
+  CUgraph graph = strcmp(what, "node") == 0 ? by_hand(0) : strcmp(what, "general") == 0 ? by_hand(1) : captured(stream);
+  MUST(cuGraphInstantiateWithFlags(&exec, graph, 0));
+  MUST(cuGraphLaunch(exec, stream));
+  MUST(cuStreamSynchronize(stream));
+  MUST(cuGraphExecDestroy(exec));
+  MUST(cuGraphDestroy(graph));
+  if (strcmp(what, "trimmed") == 0) MUST(cuDeviceGraphMemTrim(0));
+  CUdeviceptr block = 0;
+  CUarray array = NULL;
+  CUDA_ARRAY_DESCRIPTOR description = {8192, 6144, CU_AD_FORMAT_FLOAT, 1}; /* 192 MiB */
+  int code = -1;
+  if (strcmp(what, "wanted") == 0) code = (int)cuMemAlloc(&block, 192 * MIB);
+  if (strcmp(what, "ordered") == 0) code = (int)cuMemAllocAsync(&block, 192 * MIB, stream);
+  if (strcmp(what, "array") == 0) code = (int)cuArrayCreate(&array, &description);
+  printf("wanted: %d\n", code);
+  if (block != 0) MUST(cuMemsetD8(block, 7, 192 * MIB));
+  if (block != 0) MUST(cuMemFree(block));
+  if (array != NULL) MUST(cuArrayDestroy(array));
+  return 0;
+}
