@@ -225,10 +225,14 @@ template <class Call>
 CUresult call_with_room(Call&& call) {
   PoolSet& pools = process().pools;
   constexpr int kMostTries = 100;  // other threads may go on giving back what others take
+  bool has_trimmed = false;        // once: a launch that is refused may leave with the driver what it took, each time
   for (int tries = 1;; ++tries) {
     const std::uint64_t before = pools.times_given_back();
     const CUresult result = call();
-    if (result != CUDA_ERROR_OUT_OF_MEMORY || tries == kMostTries || !pools.make_room(before)) return result;
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || tries == kMostTries) return result;
+    if (pools.make_room(before)) continue;
+    if (has_trimmed || !pools.trim_graphs()) return result;
+    has_trimmed = true;
   }
 }
 

@@ -126,7 +126,7 @@ class DevicePool {
   void refund_outside(OutsideKind kind, std::uint64_t bytes);
   void adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes);
   std::size_t trim(std::uint64_t keep_bytes = 0);
-  std::size_t make_room(std::uint64_t until_ns) CUPOOL_EXCLUDES(device_.lock);
+  std::size_t make_room(std::uint64_t until_ns);
   /// See PoolSet::graph_launched.
   void note_graph_memory() CUPOOL_EXCLUDES(device_.lock);
   /// What the driver keeps for graphs that do not run. Returns bytes.

@@ -119,10 +119,7 @@ std::uint64_t DevicePool::trim_idle(std::uint64_t keep_bytes) {
 /// Also after the program has synchronised the device needs a moment to get to the event that says so.
 std::size_t DevicePool::trim(std::uint64_t keep_bytes) { return give_back_idle(device_.services.clock.now_ns() + kQuietBound_ns, keep_bytes, false); }
 
-std::size_t DevicePool::make_room(std::uint64_t until_ns) {
-  const std::size_t bytes = give_back_idle(until_ns, 0, true);
-  return bytes != 0 ? bytes : give_back_graph_memory();
-}
+std::size_t DevicePool::make_room(std::uint64_t until_ns) { return give_back_idle(until_ns, 0, true); }
 
 /// Wholly free memory back to the driver, `first`'s before that of the device's other contexts. Returns bytes given back, which are
 /// at least (`at_most`: at most) what is wanted when there is so much.

@@ -16,7 +16,7 @@
 //            later ones are polled, one second at most in all; then release again. So is memory that another thread has taken to
 //            the driver. Without events that cover a context what was freed during a capture waits for the next free, which
 //            synchronises: here that could wait for the caller itself
-//   graphs   what the driver keeps for CUDA graphs that do not run goes back to it, where that is enough; then grow, remap, release
+//   graphs   what the driver keeps for CUDA graphs that do not run goes back to the device, where that is enough; then grow, remap, release
 //   native   the driver's own call for exactly these bytes; in stream order, where cuCtxDestroy may end the context, it is the shim that calls it (kDriversOwn)
 // Each rung is counted. No rung runs the driver under the lock, and no rung but `wait` and `poll` waits.
 #include <algorithm>

@@ -536,6 +536,12 @@ bool PoolSet::make_room(std::uint64_t before) {
   return released_bytes != 0 || times_given_back() != before;
 }
 
+bool PoolSet::trim_graphs() {
+  std::size_t trimmed_bytes = 0;
+  impl_->for_each_pool([&](DevicePool& pool) { trimmed_bytes += pool.give_back_graph_memory(); });
+  return trimmed_bytes != 0;
+}
+
 void PoolSet::expect_graph_memory() { impl_->services.graphs_take_memory.store(true, std::memory_order_relaxed); }
 
 void PoolSet::graph_launched(bool is_certain) {

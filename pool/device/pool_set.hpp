@@ -263,7 +263,9 @@ class PoolSet {
   bool make_room() { return make_room(times_given_back()); }
   /// How often memory has gone back to the driver: to be asked before a call that may be refused, for another thread may be giving memory back.
   std::uint64_t times_given_back() const;
-  /// The program has made a graph with an allocation node: from now on the driver is asked what it keeps for graphs. `api` as in saw_unpooled().
+  /// What the driver keeps for graphs that do not run goes back to the devices. True when it was anything.
+  bool trim_graphs();
+  /// The program has made a graph with an allocation node: from now on the driver is asked what it keeps for graphs.
   void expect_graph_memory();
   /// Such a graph may have been launched, or the program trimmed (`is_certain`) what the driver keeps for them. After most launches nothing has changed:
   /// the driver is asked after the 1st, 2nd, 4th ... 64th, and every 64th. [?] what the question costs
