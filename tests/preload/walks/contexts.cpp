@@ -225,6 +225,8 @@ void Walk::give_all_back() {
     std::printf("end block:%s\n", line_.c_str());
   }
   line_.clear();
+  // Whether a later graph got an earlier one's memory depends on when work was over; nothing runs now.
+  for (int device = 0; device < devices_; ++device) answered("trim", on_thread([&] { return cuDeviceGraphMemTrim(device); }));
   for (std::size_t i = static_cast<std::size_t>(devices_); i < pools_.size(); ++i) {
     if (pools_[i].is_alive) answered("pool", on_thread([&] { return cuMemPoolDestroy(pools_[i].handle); }));
   }

@@ -170,4 +170,11 @@ void Walk::destroy_graph() {
   if (answered("", on_thread([&] { return cuGraphExecDestroy(executable.handle); }))) executable.is_alive = false;
 }
 
+/// How much the driver keeps for graphs depends on when their work was over: it is not compared.
+void Walk::trim_graphs() {
+  if (is_captured(kNone)) return;
+  const int device = static_cast<int>(below(static_cast<std::uint64_t>(devices_)));
+  answered("", on_thread([&] { return cuDeviceGraphMemTrim(device); }));
+}
+
 }  // namespace walks

@@ -55,6 +55,7 @@ const std::vector<Walk::Row>& Walk::rows() {
       {2, "node memory", &Walk::node_memory},
       {6, "launch graph", &Walk::launch_graph},
       {2, "destroy graph", &Walk::destroy_graph},
+      {1, "trim graphs", &Walk::trim_graphs},
       {1, "array", &Walk::array},
       {2, "host memory", &Walk::host_memory},
       {1, "registered memory", &Walk::registered_memory},

@@ -182,6 +182,7 @@ class Walk {
   void node_memory();
   void launch_graph();
   void destroy_graph();
+  void trim_graphs();
   void array();
   void host_memory();
   void registered_memory();
