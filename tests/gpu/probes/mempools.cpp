@@ -164,6 +164,38 @@ void ask_limit(CUdevice device) {
   answer("a pool of at most 64 MiB: 65 MiB", take(65 << 20, &second), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
+/// Who gets what a pool keeps for reuse, half of the device, without a trim: three quarters are wanted by each way.
+void ask_pressure(CUdevice device) {
+  std::size_t all = 0, total = 0;
+  prepare(CU(cuMemGetInfo_v2)(&all, &total), "cuMemGetInfo");
+  constexpr std::size_t kGranule = 2 << 20;
+  const std::size_t wanted = all / 4 * 3 / kGranule * kGranule;
+  CUmemPoolProps properties = properties_of(device);
+  properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;  // a pool that is the driver's under the pool as well
+  const Pool pool(properties);
+  const Stream stream;
+  keep_freed_bytes(pool, ~std::uint64_t{0});
+  const auto keep_half = [&] {
+    CUdeviceptr block = 0;
+    prepare(CU(cuMemAllocFromPoolAsync)(&block, all / 2, pool, stream), "cuMemAllocFromPoolAsync");
+    prepare(CU(cuMemFreeAsync)(block, stream), "cuMemFreeAsync");
+    stream.synchronize();
+  };
+  keep_half();
+  CUmemAllocationProp memory{};
+  memory.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  memory.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  CUmemGenericAllocationHandle handle = 0;
+  const CUresult created = CU(cuMemCreate)(&handle, wanted, &memory, 0);
+  answer("half of the device is kept by a pool: cuMemCreate of three quarters", created);
+  if (created == CUDA_SUCCESS) prepare(CU(cuMemRelease)(handle), "cuMemRelease");
+  if (created == CUDA_SUCCESS) keep_half();
+  CUdeviceptr plain = 0;
+  const CUresult allocated = CU(cuMemAlloc_v2)(&plain, wanted);
+  answer("half of the device is kept by a pool: cuMemAlloc of three quarters", allocated, CUDA_SUCCESS);
+  if (allocated == CUDA_SUCCESS) prepare(CU(cuMemFree_v2)(plain), "cuMemFree");
+}
+
 void ask_current_pool(CUdevice device) {
   const Stream stream;
   CUmemoryPool found = nullptr, current = nullptr;
@@ -196,6 +228,7 @@ void ask_mempools(Session& session) {
   group("handle types", [&] { ask_handle_types(device); });
   group("size limit", [&] { ask_limit(device); });
   group("current pool", [&] { ask_current_pool(device); });
+  group("under pressure", [&] { ask_pressure(device); });
 }
 
 }  // namespace probe
