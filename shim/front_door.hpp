@@ -315,6 +315,7 @@ CUresult add_graph_node(const Real<CUresult(Args...)>& real, Args... args) {
   if (result == CUDA_SUCCESS && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) process().saw_graph_memory(real.symbol());
   return result;
 }
+/// The same where the call itself says that it is one of memory.
 template <class... Args>
 CUresult add_allocation_node(const Real<CUresult(Args...)>& real, Args... args) {
   const CUresult result = real(args...);
@@ -326,7 +327,7 @@ CUresult add_allocation_node(const Real<CUresult(Args...)>& real, Args... args) 
 template <class... Args>
 CUresult trim_graphs(const Real<CUresult(Args...)>& real, Args... args) {
   const CUresult result = real(args...);
-  if (result == CUDA_SUCCESS) process().pools.graph_launched(true);
+  if (result == CUDA_SUCCESS) process().pools.note_graph_memory();
   return result;
 }
 

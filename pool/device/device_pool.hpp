@@ -127,7 +127,7 @@ class DevicePool {
   void adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes);
   std::size_t trim(std::uint64_t keep_bytes = 0);
   std::size_t make_room(std::uint64_t until_ns);
-  /// See PoolSet::graph_launched.
+  /// See PoolSet::note_graph_memory.
   void note_graph_memory() CUPOOL_EXCLUDES(device_.lock);
   /// What the driver keeps for graphs that do not run. Returns bytes.
   std::size_t give_back_graph_memory() CUPOOL_EXCLUDES(device_.lock);

@@ -12,6 +12,7 @@ std::optional<std::uint64_t> DevicePool::ask_graph_memory() {
   cuuint64_t bytes = 0;
   {
     const MutexUnlock unlocked(device_.lock);
+    const RelaxedCaptureMode relaxed(device_.driver);  // a capture may begin meanwhile
     if (device_.driver.cuDeviceGetGraphMemAttribute(device_.ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes) != CUDA_SUCCESS) return std::nullopt;
   }
   device_.live.outside.graphs.store(bytes, std::memory_order_relaxed);
@@ -43,10 +44,11 @@ bool DevicePool::trim_would_do(std::uint64_t bytes) {
 std::uint64_t DevicePool::trim_graphs() {
   if (policy_ == config::Policy::platform || !device_.driver.has_cuDeviceGraphMemTrim()) return 0;
   const std::optional<std::uint64_t> before_bytes = ask_graph_memory();
-  if (!before_bytes || *before_bytes == 0 || capturing()) return 0;
+  if (!before_bytes || *before_bytes == 0) return 0;
   Mover mover(movers_, moves_);
   {
     const MutexUnlock unlocked(device_.lock);
+    const RelaxedCaptureMode relaxed(device_.driver);
     if (device_.driver.cuDeviceGraphMemTrim(device_.ordinal) != CUDA_SUCCESS) return 0;
   }
   const std::uint64_t after_bytes = ask_graph_memory().value_or(*before_bytes);

@@ -544,12 +544,16 @@ bool PoolSet::trim_graphs() {
 
 void PoolSet::expect_graph_memory() { impl_->services.graphs_take_memory.store(true, std::memory_order_relaxed); }
 
-void PoolSet::graph_launched(bool is_certain) {
+void PoolSet::note_graph_memory() {
+  if (!impl_->services.graphs_take_memory.load(std::memory_order_relaxed)) return;
+  impl_->for_each_pool([](DevicePool& pool) { pool.note_graph_memory(); });
+}
+
+void PoolSet::graph_launched() {
   if (!impl_->services.graphs_take_memory.load(std::memory_order_relaxed)) [[likely]] return;
   constexpr std::uint32_t kUnaskedLaunches = 64;
   const std::uint32_t launches = impl_->services.graph_launches.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (!is_certain && !std::has_single_bit(launches) && launches % kUnaskedLaunches != 0) return;
-  impl_->for_each_pool([](DevicePool& pool) { pool.note_graph_memory(); });
+  if (std::has_single_bit(launches) || launches % kUnaskedLaunches == 0) note_graph_memory();
 }
 
 void PoolSet::link_devices() { impl_->services.devices_linked.store(true, std::memory_order_relaxed); }

@@ -267,9 +267,11 @@ class PoolSet {
   bool trim_graphs();
   /// The program has made a graph with an allocation node: from now on the driver is asked what it keeps for graphs.
   void expect_graph_memory();
-  /// Such a graph may have been launched, or the program trimmed (`is_certain`) what the driver keeps for them. After most launches nothing has changed:
-  /// the driver is asked after the 1st, 2nd, 4th ... 64th, and every 64th. [?] what the question costs
-  void graph_launched(bool is_certain = false);
+  /// What it keeps for them may have changed: asks, if there are any.
+  void note_graph_memory();
+  /// The same after a launch of some graph. After most nothing has changed: the driver is asked after the 1st, 2nd, 4th ... 64th, and every 64th.
+  /// [?] what the question costs
+  void graph_launched();
   /// The program lets contexts of one device reach memory of another: from now on every context may hold work on any block.
   void link_devices();
   /// And those of `device` reach memory of `owner`, which mapped pages need to be told, present and future ones. Error: as the driver gave it;

@@ -45,28 +45,21 @@ void ask_stream_ordered(std::size_t bytes, CUstream stream) {
   answer("cost of cuMemFreeAsync of " + in_units(bytes) + ", memory kept", given.json());
 }
 
-/// What the `async` policy asks of the driver's pool: two of these, once in 32 stream-ordered calls.
-void ask_pool_figures(CUdevice device) {
-  CUmemoryPool pool = nullptr;
-  prepare(CU(cuDeviceGetDefaultMemPool)(&pool, device), "cuDeviceGetDefaultMemPool");
-  auto* get = CU(cuMemPoolGetAttribute);
+template <class Ask>
+void tell_cost(const char* name, Ask&& ask) {
   Samples asked;
-  for (int i = 0; i < 2000; ++i) {
-    cuuint64_t bytes = 0;
-    asked.time("cuMemPoolGetAttribute", [&] { return get(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &bytes); });
-  }
-  answer("cost of cuMemPoolGetAttribute", asked.json());
+  for (int i = 0; i < 2000; ++i) asked.time(name, ask);
+  answer(std::string("cost of ") + name, asked.json());
 }
 
-/// What the pool asks after launches of graphs with allocation nodes.
-void ask_graph_figures(CUdevice device) {
-  auto* get = CU(cuDeviceGetGraphMemAttribute);
-  Samples asked;
-  for (int i = 0; i < 2000; ++i) {
-    cuuint64_t bytes = 0;
-    asked.time("cuDeviceGetGraphMemAttribute", [&] { return get(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes); });
-  }
-  answer("cost of cuDeviceGetGraphMemAttribute", asked.json());
+/// What the `async` policy asks of the driver's pool (two of these, once in 32 stream-ordered calls), and what is asked after launches of graphs with
+/// allocation nodes.
+void ask_figures(CUdevice device) {
+  CUmemoryPool pool = nullptr;
+  cuuint64_t bytes = 0;
+  prepare(CU(cuDeviceGetDefaultMemPool)(&pool, device), "cuDeviceGetDefaultMemPool");
+  tell_cost("cuMemPoolGetAttribute", [&, get = CU(cuMemPoolGetAttribute)] { return get(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &bytes); });
+  tell_cost("cuDeviceGetGraphMemAttribute", [&, get = CU(cuDeviceGetGraphMemAttribute)] { return get(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes); });
 }
 
 void ask_events(const Session& session) {
@@ -148,8 +141,7 @@ void ask_costs(Session& session) {
     prepare(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     keep_freed_memory(session.device);
     for (const std::size_t bytes : {512u, 2u << 20, 256u << 20}) ask_stream_ordered(bytes, stream);
-    ask_pool_figures(session.device);
-    ask_graph_figures(session.device);
+    ask_figures(session.device);
   });
 }
 

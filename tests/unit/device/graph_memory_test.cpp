@@ -186,7 +186,7 @@ TEST_CASE("the driver is asked about graphs after few of their launches, and nev
   CHECK(cusim_calls("cuDeviceGetGraphMemAttribute") == 10);  // 1, 2, 4 ... 64, 128, 192, 256
   CHECK(kept(rig) == 64 * kMiB);
   REQUIRE(cuDeviceGraphMemTrim(0) == CUDA_SUCCESS);
-  rig.pools().graph_launched(true);
+  rig.pools().note_graph_memory();
   CHECK(kept(rig) == 0);
 }
 
@@ -211,6 +211,21 @@ TEST_CASE("the ledger tells what is kept for graphs apart from contexts and othe
   CHECK(evidence.own_outside_bytes == 256 * kMiB);
   CHECK(evidence.unattributed_bytes == part(before, "unattributed"));
   rig.free(held);
+}
+
+TEST_CASE("a capture that begins while the driver is asked, or trimmed, goes on") {
+  Rig rig(under(config::Policy::grow));
+  Graph graph(rig, 128 * kMiB);
+  const CUdeviceptr block = rig.allocate(kMiB);
+  CUstream stream = nullptr;
+  CUgraph captured = nullptr;
+  REQUIRE(graph.launch() == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);  // nobody has told the pool yet
+  rig.pools().note_graph_memory();
+  CHECK(rig.pools().trim_graphs());
+  CHECK(cuStreamEndCapture(stream, &captured) == CUDA_SUCCESS);
+  rig.free(block);
 }
 
 TEST_CASE("a graph that runs keeps its memory") {
