@@ -110,9 +110,27 @@ bool ContextRegistry::is_only(const ContextPool* home) {
   return homes_.size() == 1 && homes_.front() == home;
 }
 
+void ContextRegistry::unpin(FencePoint& point) {
+  const MutexLock lock(mutex_);
+  --point.home->registered.pins;
+  if (point.done) keep_event(point);
+}
+
+void ContextRegistry::unpin_all(const std::vector<FencePoint>& pinned, std::vector<FencePoint>& asked) {
+  const MutexLock lock(mutex_);
+  for (const FencePoint& point : pinned) --point.home->registered.pins;
+  for (FencePoint& point : asked)
+    if (point.done) keep_event(point);
+}
+
 void ContextRegistry::give_back(FencePoint& point) {
   if (point.event == nullptr) return;
   const MutexLock lock(mutex_);
+  keep_event(point);
+}
+
+void ContextRegistry::keep_event(FencePoint& point) noexcept {
+  if (point.event == nullptr) return;
   ContextPool::Registered& registered = point.home->registered;
   try {
     if (registered.life == point.life && registered.context != nullptr) registered.idle_events.push_back(point.event);

@@ -55,6 +55,10 @@ class ContextRegistry {
   /// The same for one context: false also when `home` is not (or no longer) its pool.
   bool pin_one(ContextPool* home, CUcontext context, std::vector<FencePoint>& points) noexcept;
   void unpin_all(const std::vector<FencePoint>& points);
+  /// Unpins the point's context. Is the point done, its event may be recorded again.
+  void unpin(FencePoint& point);
+  /// unpin_all() of `pinned`, and give_back() for each point of `asked` that is done.
+  void unpin_all(const std::vector<FencePoint>& pinned, std::vector<FencePoint>& asked);
   /// True when a context of another device lives.
   bool has_others(const DeviceState& device);
   /// True when `home` is the only one that lives.
@@ -72,6 +76,7 @@ class ContextRegistry {
  private:
   static bool is_wanted(const ContextPool& home, const DeviceState* only, CUcontext also);
   FencePoint pinned_point(ContextPool* home) CUPOOL_REQUIRES(mutex_);
+  void keep_event(FencePoint& point) noexcept CUPOOL_REQUIRES(mutex_);
 
   Mutex mutex_;
   std::vector<ContextPool*> homes_ CUPOOL_GUARDED_BY(mutex_);

@@ -1,5 +1,7 @@
 // Between a free and reuse: epochs are closed, queried and retired here, and what is free beyond need goes back.
 #include <algorithm>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "pool/core/bytes.hpp"
@@ -41,17 +43,25 @@ void DevicePool::retire(Batch batch) {
 
 /// Closes the open batch with a fence recorded now.
 /// While something captures, or when nothing can be recorded, the batch stays open.
-Error DevicePool::close_epoch(CUcontext asking, Closing closing) {
+/// With `look`: the driver is asked about the oldest epoch on the same way, unless another thread is at it.
+Error DevicePool::close_epoch(CUcontext asking, Closing closing, Look* look) {
   if (deferred_.batch_is_empty() || capturing() || !may_call_driver() || device_.disabled) return {};
   if (device_.services.cannot_record.load(std::memory_order_relaxed)) return {};
   Epoch* epoch = deferred_.close();
   if (epoch == nullptr) return {};  // host memory is out: the blocks wait for better times, as where nothing can be recorded
+  Epoch* const oldest = deferred_.oldest();
+  Epoch* const asked = look != nullptr && (oldest == epoch || (!oldest->busy && oldest->recorded)) ? oldest : nullptr;
+  if (asked != nullptr) asked->busy = true;
   FenceResult result;
+  std::optional<FenceResult> answer;
   {
     const MutexUnlock unlocked(device_.lock);
-    result = epoch->fence.record(device_, asking);
+    if (asked == nullptr) result = epoch->fence.record(device_, asking);
+    else std::tie(result, answer) = epoch->fence.record_and_poll(device_, asking, asked->fence);
   }
+  if (asked != nullptr) asked->busy = false;
   epoch->busy = false;
+  if (answer) *look = {asked, *answer};
   if (result.answer != FenceAnswer::done) {
     deferred_.reopen(epoch);
     if (result.answer == FenceAnswer::unsupported && !device_.services.cannot_record.exchange(true))
@@ -130,15 +140,17 @@ bool DevicePool::retire_oldest(CUcontext asking, bool may_wait, Error* error) {
   }
   epoch->busy = false;
   epoch->waiting = false;
-  if (result.error.code != CUDA_SUCCESS) {
-    *error = result.error;
-    return false;
-  }
-  if (result.answer != FenceAnswer::done) return false;
-  if (newer != nullptr) {
+  if (newer != nullptr && result.error.code == CUDA_SUCCESS && result.answer == FenceAnswer::done) {
     newer->waitable = nullptr;  // it is over: whoever asks is told at once
     return retire_oldest(asking, false, error);
   }
+  return retire_if_over(epoch, result, error);
+}
+
+/// What was answered about the oldest epoch.
+bool DevicePool::retire_if_over(Epoch* epoch, const FenceResult& result, Error* error) {
+  if (result.error.code != CUDA_SUCCESS) *error = result.error;
+  if (result.error.code != CUDA_SUCCESS || result.answer != FenceAnswer::done) return false;
   epoch->fence.clear(device_.services.contexts);
   retire(deferred_.finish(epoch));
   empty_orphans();
@@ -196,6 +208,7 @@ std::uint64_t DevicePool::ahead_bytes() {
 /// blocks would be pushed into fresh memory and scattered over it, where they stay; else for as much as leaves the GPU half of what it may have.
 /// `may_be_over`: so may the oldest be, which nobody has just looked at in vain.
 Error DevicePool::catch_up(CUcontext asking, bool may_be_over) {
+  if (device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) == 0) return {};
   const std::uint64_t ahead_bytes = this->ahead_bytes();
   const auto is_above = [this](std::uint64_t bytes) { return device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) > bytes; };
   const auto is_too_much = [&]() CUPOOL_REQUIRES(device_.lock) { return is_above(std::min(ahead_bytes, spare_bytes() / kDeferredShare)); };
@@ -248,11 +261,12 @@ bool DevicePool::await_frees(CUcontext asking, const Awaited& awaited, Error* er
 
 /// What a due free does, and the first operation after a capture: one record per context, one query.
 Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
-  Error error = close_epoch(asking, inside_free ? Closing::inside_free : Closing::late);
+  Look look;
+  Error error = close_epoch(asking, inside_free ? Closing::inside_free : Closing::late, &look);
   Error query_error{};
   // One look for each epoch that is closed. Who finds another thread at the oldest one leaves the look to the next.
-  if (const Epoch* oldest = deferred_.oldest(); oldest != nullptr && oldest->busy) ++looks_owed_;
-  bool has_ended = retire_oldest(asking, false, &query_error);
+  if (const Epoch* oldest = deferred_.oldest(); look.epoch == nullptr && oldest != nullptr && oldest->busy) ++looks_owed_;
+  bool has_ended = look.epoch != nullptr ? retire_if_over(look.epoch, look.result, &query_error) : retire_oldest(asking, false, &query_error);
   while (has_ended && (synchronises() || looks_owed_ != 0)) {
     looks_owed_ -= looks_owed_ != 0 ? 1 : 0;
     has_ended = retire_oldest(asking, false, &query_error);

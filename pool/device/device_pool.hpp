@@ -312,11 +312,17 @@ class DevicePool {
   bool may_record() CUPOOL_REQUIRES(device_.lock);
   /// In the program's free of a block of the asking context, so that it may be waited for; because memory is short; or before it is due.
   enum class Closing : std::uint8_t { inside_free, late, early };
-  Error close_epoch(CUcontext asking, Closing closing) CUPOOL_REQUIRES(device_.lock);
+  /// What the driver said about an epoch: the oldest there was. Null: it was not asked.
+  struct Look {
+    Epoch* epoch = nullptr;
+    FenceResult result{};
+  };
+  Error close_epoch(CUcontext asking, Closing closing, Look* look = nullptr) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t least_early_bytes() const;
   bool is_bad_moment(std::uint64_t request_bytes) CUPOOL_REQUIRES(device_.lock);
   bool retire_batch_if_idle(CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);
   bool retire_oldest(CUcontext asking, bool may_wait, Error* error) CUPOOL_REQUIRES(device_.lock);
+  bool retire_if_over(Epoch* epoch, const FenceResult& result, Error* error) CUPOOL_REQUIRES(device_.lock);
   void retire(Batch batch) CUPOOL_REQUIRES(device_.lock);
   FenceResult synchronise_and_retire(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
   FenceResult synchronise_reachable(CUcontext asking, bool everywhere) CUPOOL_REQUIRES(device_.lock);

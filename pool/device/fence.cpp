@@ -84,6 +84,33 @@ FenceResult Fence::record(DeviceState& device, CUcontext asking, const DeviceSta
   if (cannot_record && awaited.empty()) return {FenceAnswer::unsupported, {}};
   const CaptureGate::Pass pass(services.gate);
   if ((!pass.allowed() && awaited.empty()) || !services.contexts.pin_all(points_, only, nullptr, ending)) return {FenceAnswer::impossible, {}};
+  const FenceResult result = record_points(device, pass, asking, awaited);
+  services.contexts.unpin_all(points_);
+  if (result.answer != FenceAnswer::done) clear(services.contexts);
+  return result;
+}
+
+std::pair<FenceResult, std::optional<FenceResult>> Fence::record_and_poll(DeviceState& device, CUcontext asking, Fence& older) {
+  PoolServices& services = device.services;
+  if (services.cannot_record.load(std::memory_order_relaxed)) return {{FenceAnswer::unsupported, {}}, {}};
+  const CaptureGate::Pass pass(services.gate);
+  if (!pass.allowed() || !services.contexts.pin_all(points_)) return {{FenceAnswer::impossible, {}}, {}};
+  const FenceResult recorded = record_points(device, pass, asking, {});
+  if (recorded.answer != FenceAnswer::done) {
+    services.contexts.unpin_all(points_);
+    clear(services.contexts);
+    return {recorded, {}};
+  }
+  FenceResult polled{FenceAnswer::done, {}};
+  for (auto point = older.points_.begin(); point != older.points_.end() && polled.answer == FenceAnswer::done; ++point)
+    if (!point->done) polled = has_pinned(*point) ? ask_point(device, pass, *point, asking) : poll_point(device, pass, *point, asking);
+  services.contexts.unpin_all(points_, older.points_);
+  return {recorded, polled};
+}
+
+/// Precondition: the contexts of all points are pinned.
+FenceResult Fence::record_points(DeviceState& device, const CaptureGate::Pass& pass, CUcontext asking, std::span<const CUcontext> awaited) {
+  const bool cannot_record = device.services.cannot_record.load(std::memory_order_relaxed);
   FenceResult result{FenceAnswer::done, {}};
   for (FencePoint& point : points_) {
     const CUcontext context = point.home->registered.context;  // pinned: it does not change
@@ -110,8 +137,6 @@ FenceResult Fence::record(DeviceState& device, CUcontext asking, const DeviceSta
     result.error = judged.error;
     point.done = true;
   }
-  services.contexts.unpin_all(points_);
-  if (result.answer != FenceAnswer::done) clear(services.contexts);
   return result;
 }
 
@@ -169,26 +194,39 @@ FenceResult Fence::poll(DeviceState& device, CUcontext asking) {
   const CaptureGate::Pass pass(services.gate);
   for (FencePoint& point : points_) {
     if (point.done) continue;
-    const Pin pin = services.contexts.pin(point.home, point.life);
-    if (pin == Pin::ending) return {FenceAnswer::pending, {}};
-    if (pin == Pin::gone) {
-      point.done = true;
-      point.event = nullptr;
-      continue;
-    }
-    FenceResult judged{FenceAnswer::done, {}};
-    {
-      const RelaxedCaptureMode relaxed(device.driver, !pass.allowed());
-      const CUresult code = device.driver.cuEventQuery(point.event);
-      if (code == CUDA_SUCCESS) point.done = true;
-      else if (code == CUDA_ERROR_NOT_READY) judged.answer = FenceAnswer::pending;
-      else judged = judge(device, point, code, asking, "cuEventQuery");
-    }
-    services.contexts.unpin(point.home);
-    if (judged.answer != FenceAnswer::done) return judged;
-    services.contexts.give_back(point);
+    const FenceResult polled = poll_point(device, pass, point, asking);
+    if (polled.answer != FenceAnswer::done) return polled;
   }
   return {FenceAnswer::done, {}};
+}
+
+/// Of a context that nobody has pinned yet.
+FenceResult Fence::poll_point(DeviceState& device, const CaptureGate::Pass& pass, FencePoint& point, CUcontext asking) {
+  ContextRegistry& contexts = device.services.contexts;
+  const Pin pin = contexts.pin(point.home, point.life);
+  if (pin == Pin::ending) return {FenceAnswer::pending, {}};
+  if (pin == Pin::gone) {
+    point.done = true;
+    point.event = nullptr;
+    return {FenceAnswer::done, {}};
+  }
+  const FenceResult answer = ask_point(device, pass, point, asking);
+  contexts.unpin(point);
+  return answer;
+}
+
+/// Precondition: the point's context is pinned. `done`: so is the point.
+FenceResult Fence::ask_point(DeviceState& device, const CaptureGate::Pass& pass, FencePoint& point, CUcontext asking) {
+  const RelaxedCaptureMode relaxed(device.driver, !pass.allowed());
+  const CUresult code = device.driver.cuEventQuery(point.event);
+  if (code == CUDA_ERROR_NOT_READY) return {FenceAnswer::pending, {}};
+  if (code != CUDA_SUCCESS) return judge(device, point, code, asking, "cuEventQuery");
+  point.done = true;
+  return {FenceAnswer::done, {}};
+}
+
+bool Fence::has_pinned(const FencePoint& point) const {
+  return std::any_of(points_.begin(), points_.end(), [&point](const FencePoint& own) { return own.home == point.home && own.life == point.life; });
 }
 
 FenceResult Fence::poll_for(DeviceState& device, std::uint64_t bound_ns) {

@@ -9,10 +9,13 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "pool/core/result.hpp"
+#include "pool/device/capture_gate.hpp"
 #include "pool/device/context_registry.hpp"
 #include "pool/driver/driver_api.hpp"
 
@@ -50,6 +53,9 @@ class Fence {
   /// `ending`: left out are contexts that end just now, of whose work nothing is known then.
   FenceResult record(DeviceState& device, CUcontext asking, const DeviceState* only = nullptr, std::span<const CUcontext> awaited = {},
                      ContextRegistry::Ending ending = ContextRegistry::Ending::refused);
+  /// record() in every context, and what a poll() of `older` says then (maybe this very fence): the gate and the contexts are held once for both.
+  /// Nothing is asked where nothing was recorded.
+  std::pair<FenceResult, std::optional<FenceResult>> record_and_poll(DeviceState& device, CUcontext asking, Fence& older);
   /// Records behind what `stream` of `context` (the caller's current one) holds now. As record().
   /// `is_private`: a stream of ours that does not block, so that no capture is ever in it. Any other is asked while something captures.
   FenceResult record_on(DeviceState& device, ContextPool& home, CUcontext context, CUstream stream, bool is_private = false);
@@ -76,8 +82,12 @@ class Fence {
   bool is_over() const;
 
  private:
-  FenceResult judge(DeviceState& device, FencePoint& point, CUresult code, CUcontext asking, const char* where);
+  static FenceResult judge(DeviceState& device, FencePoint& point, CUresult code, CUcontext asking, const char* where);
   CUresult record_point(DeviceState& device, FencePoint& point, const CUstream* stream = nullptr);
+  FenceResult record_points(DeviceState& device, const CaptureGate::Pass& pass, CUcontext asking, std::span<const CUcontext> awaited);
+  static FenceResult poll_point(DeviceState& device, const CaptureGate::Pass& pass, FencePoint& point, CUcontext asking);
+  static FenceResult ask_point(DeviceState& device, const CaptureGate::Pass& pass, FencePoint& point, CUcontext asking);
+  bool has_pinned(const FencePoint& point) const;
 
   std::vector<FencePoint> points_;
 };
