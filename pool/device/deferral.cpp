@@ -199,6 +199,30 @@ bool DevicePool::retire_batch_if_idle(CUcontext asking, Error* error) {
   return false;
 }
 
+/// So much of what was freed may wait for the GPU before a free waits: a third of what the program has never needed; where that is plenty, and what is
+/// scattered can be moved, up to two thirds, as long as half of what it did need is left. A job that repeats its steps would wait in each of them, and
+/// never outgrow it.
+std::uint64_t DevicePool::waiting_share_bytes() {
+  const std::uint64_t spare_bytes = this->spare_bytes();
+  const std::uint64_t third_bytes = spare_bytes / kDeferredShare;
+  const bool can_move = std::all_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->pooled == nullptr || home->pooled->can_move(); });
+  if (!can_move) return third_bytes;
+  return std::max(third_bytes, std::min(spare_bytes - std::min(half_need_bytes(), spare_bytes), spare_bytes - third_bytes));
+}
+
+/// A miss need not wait: no more than now was live for as many allocations again, and growing leaves the device half of that, and a third of what the
+/// program has never needed. Else what comes now is scattered over what it will need, and stays so.
+bool DevicePool::may_grow_freely() {
+  if (has_plenty(kPlentyShare)) return true;
+  const observe::Counters& counters = device_.counters();
+  const std::uint64_t allocations = counters.allocations.value.load(std::memory_order_relaxed);
+  const std::uint64_t need_bytes = counters.live_bytes.peak.load(std::memory_order_relaxed);
+  if (std::exchange(need_seen_bytes_, need_bytes) != need_bytes) need_seen_at_ = allocations;
+  return allocations / 2 >= need_seen_at_ && room_bytes() >= std::max(half_need_bytes(), spare_bytes() / kDeferredShare);
+}
+
+std::uint64_t DevicePool::half_need_bytes() { return device_.counters().live_bytes.peak.load(std::memory_order_relaxed) / 2; }
+
 /// So much may wait for the GPU, or lie with streams, where memory is plenty: with more the pool would consist of it.
 std::uint64_t DevicePool::ahead_bytes() {
   return std::max(kLeastAhead_bytes, kAheadOfLive * device_.counters().live_bytes.peak.load(std::memory_order_relaxed));
@@ -211,11 +235,11 @@ Error DevicePool::catch_up(CUcontext asking, bool may_be_over) {
   if (device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) == 0) return {};
   const std::uint64_t ahead_bytes = this->ahead_bytes();
   const auto is_above = [this](std::uint64_t bytes) { return device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) > bytes; };
-  const auto is_too_much = [&]() CUPOOL_REQUIRES(device_.lock) { return is_above(std::min(ahead_bytes, spare_bytes() / kDeferredShare)); };
+  const auto is_too_much = [&]() CUPOOL_REQUIRES(device_.lock) { return is_above(ahead_bytes) || is_above(waiting_share_bytes()); };
   Error error{};
   while (may_be_over && is_too_much()) may_be_over = retire_oldest(asking, false, &error);
   if (error.code != CUDA_SUCCESS || !is_too_much()) return error;
-  const bool is_scarce = is_above(spare_bytes() / kDeferredShare);
+  const bool is_scarce = is_above(waiting_share_bytes());
   await_frees(asking, {.left_bytes = is_scarce ? 0 : ahead_bytes / 2, .inside_free = true}, &error);
   return error;
 }

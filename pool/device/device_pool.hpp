@@ -328,6 +328,9 @@ class DevicePool {
   FenceResult synchronise_reachable(CUcontext asking, bool everywhere) CUPOOL_REQUIRES(device_.lock);
   bool others_may_touch() CUPOOL_REQUIRES(device_.lock);
   bool has_plenty(std::uint64_t share) const CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t waiting_share_bytes() CUPOOL_REQUIRES(device_.lock);
+  bool may_grow_freely() CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t half_need_bytes() CUPOOL_REQUIRES(device_.lock);
   std::uint64_t ahead_bytes() CUPOOL_REQUIRES(device_.lock);
   Error catch_up(CUcontext asking, bool may_be_over) CUPOOL_REQUIRES(device_.lock);
   bool await_frees(CUcontext asking, const Awaited& awaited, Error* error) CUPOOL_REQUIRES(device_.lock);
@@ -435,6 +438,8 @@ class DevicePool {
   std::atomic<std::uint64_t> surplus_seen_bytes_{0};  ///< not live when CUPOOL_RELEASE_THRESHOLD was last looked at after a wait
   std::uint32_t looks_owed_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< at the oldest epoch
   std::uint64_t ask_credit_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< in allocations
+  std::uint64_t need_seen_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< most that was live, when a miss last looked
+  std::uint64_t need_seen_at_ CUPOOL_GUARDED_BY(device_.lock) = 0;     ///< the allocations then, of the first look that saw it
   std::uint64_t last_miss_ns_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint64_t credited_allocations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of the driver's allocations

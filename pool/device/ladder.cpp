@@ -5,7 +5,8 @@
 //   magazines  blocks that threads keep for themselves are everybody's again; what was freed since the last epoch too, if nothing runs
 //              any more: how much that is depends on the moment, and a job that repeats itself must not need more in its hundredth step
 //   wait     on pages, once half of the device is taken: what this thread freed is waited for, if it would do; natively its frees had waited.
-//            What grows now stays, and what is scattered takes more calls to move than one wait
+//            What grows now stays, and what is scattered takes more calls to move than one wait. Not where a job repeats itself and enough is left:
+//            it would wait in each of its steps
 //   grow     more memory from the driver; backs off to the exact need
 //   steal    for a stream: what other streams freed, behind the events of those frees, on the device
 //   lanes    what streams keep for themselves becomes everybody's when its work is over
@@ -140,7 +141,7 @@ Climbed Ladder::magazines(DevicePool& pool, Attempt& attempt) {
 Climbed Ladder::wait(DevicePool& pool, Attempt& attempt) {
   const DeviceAllocator* allocator = attempt.home->pooled.get();
   if (allocator == nullptr || !allocator->can_move() || attempt.request.stream.identity != 0 || pool.device_.disabled || pool.unpooled_) return nullptr;
-  if (pool.has_plenty(DevicePool::kPlentyShare)) return nullptr;
+  if (pool.may_grow_freely()) return nullptr;
   Error error{};
   const bool is_more = pool.await_frees(attempt.context, {.least_bytes = attempt.request.bytes}, &error);
   if (error.code != CUDA_SUCCESS) return error;

@@ -1,4 +1,5 @@
 // From free to reuse: a freed block is the program's past and the GPU's present.
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
@@ -107,6 +108,26 @@ TEST_CASE("more than a third of what the device has to spare never waits: the fr
   }
   REQUIRE(now(rig.counters().deferred_bytes) == 40 * kMiB);
   CHECK(cusim_now_ns() == 10 * kMs);
+}
+
+TEST_CASE("where the device has four times what a program needs twice that may wait for the GPU, on pages") {
+  RigOptions options;
+  const bool is_paged = GENERATE(false, true);
+  options.pool.backing = is_paged ? config::Backing::pages : config::Backing::segments;
+  Rig rig(options);
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 16; ++i) blocks.push_back(rig.allocate(16 * kMiB));  // 768 MiB to spare, two thirds of them for what waits
+  const CUstream stream = new_stream();
+  for (int i = 0; i < 200; ++i) {
+    REQUIRE(cusim_launch_spin(stream, 10 * kMs) == CUDA_SUCCESS);
+    rig.free(blocks.back());
+    blocks.back() = rig.allocate(16 * kMiB);
+    std::rotate(blocks.begin(), blocks.end() - 1, blocks.end());
+  }
+  const std::uint64_t share_bytes = (is_paged ? 512 : 256) * kMiB;
+  CHECK(peak(rig.counters().deferred_bytes) >= share_bytes);
+  CHECK(peak(rig.counters().deferred_bytes) <= share_bytes + 64 * kMiB);  // and an epoch
+  CHECK(cusim_calls("cuEventSynchronize") > 0);
 }
 
 TEST_CASE("what one wait has shown to be over is not asked for, epoch by epoch") {

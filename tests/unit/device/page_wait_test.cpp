@@ -52,6 +52,27 @@ TEST_CASE("pages: with half of the device taken a miss does not wait for too lit
   CHECK(now(rig.counters().rung_grow) == 3);
 }
 
+TEST_CASE("pages: a job that repeats itself waits in its steps only where growing would leave too little") {
+  constexpr std::uint64_t kMs = 1'000'000;
+  const bool is_tight = GENERATE(false, true);
+  Rig rig(paged());
+  rig.allocate((is_tight ? 640 : 480) * kMiB);
+  CUdeviceptr block = rig.allocate(kBlock_bytes);
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  std::uint64_t waits = 0;
+  for (int step = 0; step < 30; ++step) {  // the GPU is two blocks behind
+    REQUIRE(cusim_launch_spin(stream, 10 * kMs) == CUDA_SUCCESS);
+    rig.free(block);
+    block = rig.allocate(kBlock_bytes);
+    if (step >= 2) cusim_advance_ns(10 * kMs);
+    if (step == 10) waits = cusim_calls("cuEventSynchronize");
+  }
+  CHECK(waits > 0);  // before the job is known
+  if (is_tight) CHECK(cusim_calls("cuEventSynchronize") > waits);
+  else CHECK(cusim_calls("cuEventSynchronize") == waits);
+}
+
 TEST_CASE("pages: with plenty left a miss waits for nobody") {
   Rig rig(paged());
   free_behind_work(rig, 0, [&](CUdeviceptr block) { rig.free(block); });
