@@ -206,7 +206,7 @@ std::uint64_t DevicePool::waiting_share_bytes() {
   const std::uint64_t spare_bytes = this->spare_bytes();
   const std::uint64_t third_bytes = spare_bytes / kDeferredShare;
   const bool can_move = std::all_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->pooled == nullptr || home->pooled->can_move(); });
-  if (!can_move) return third_bytes;
+  if (unpooled_ || !can_move) return third_bytes;
   return std::max(third_bytes, std::min(spare_bytes - std::min(half_need_bytes(), spare_bytes), spare_bytes - third_bytes));
 }
 

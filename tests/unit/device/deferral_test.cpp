@@ -114,6 +114,7 @@ TEST_CASE("where the device has four times what a program needs twice that may w
   RigOptions options;
   const bool is_paged = GENERATE(false, true);
   options.pool.backing = is_paged ? config::Backing::pages : config::Backing::segments;
+  if (!is_paged) options.pool.policy = GENERATE(config::Policy::grow, config::Policy::async);
   Rig rig(options);
   std::vector<CUdeviceptr> blocks;
   for (int i = 0; i < 16; ++i) blocks.push_back(rig.allocate(16 * kMiB));  // 768 MiB to spare, two thirds of them for what waits
