@@ -210,8 +210,8 @@ std::uint64_t DevicePool::waiting_share_bytes() {
   return std::max(third_bytes, std::min(spare_bytes - std::min(half_need_bytes(), spare_bytes), spare_bytes - third_bytes));
 }
 
-/// A miss need not wait: no more than now was live for as many allocations again, and growing leaves the device half of that, and a third of what the
-/// program has never needed. Else what comes now is scattered over what it will need, and stays so.
+/// Asked by a miss, which need not wait: the peak is what it was as many allocations ago as came before it, so the job repeats itself, and growing leaves the
+/// device half of that peak and a third of what was never needed. Else what comes now is scattered over what the program will need, and stays so.
 bool DevicePool::may_grow_freely() {
   if (has_plenty(kPlentyShare)) return true;
   const observe::Counters& counters = device_.counters();
