@@ -283,14 +283,22 @@ bool DevicePool::await_frees(CUcontext asking, const Awaited& awaited, Error* er
   return has_retired;
 }
 
+/// An epoch of blocks of that size was over when it was closed; 0: it was not, or they differ.
+void DevicePool::note_idle(std::uint64_t size_bytes) {
+  const bool is_one_more = size_bytes != 0 && size_bytes == std::exchange(idle_size_bytes_, size_bytes);
+  idle_epochs_ = is_one_more ? std::min(idle_epochs_ + 1, kIdleEpochs) : 0;
+}
+
 /// What a due free does, and the first operation after a capture: one record per context, one query.
 Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
   Look look;
+  const std::uint64_t size_bytes = deferred_.oldest() == nullptr ? deferred_.batch_size_bytes() : 0;
   Error error = close_epoch(asking, inside_free ? Closing::inside_free : Closing::late, &look);
   Error query_error{};
   // One look for each epoch that is closed. Who finds another thread at the oldest one leaves the look to the next.
   if (const Epoch* oldest = deferred_.oldest(); look.epoch == nullptr && oldest != nullptr && oldest->busy) ++looks_owed_;
   bool has_ended = look.epoch != nullptr ? retire_if_over(look.epoch, look.result, &query_error) : retire_oldest(asking, false, &query_error);
+  if (look.epoch != nullptr) note_idle(has_ended ? size_bytes : 0);
   while (has_ended && (synchronises() || looks_owed_ != 0)) {
     looks_owed_ -= looks_owed_ != 0 ? 1 : 0;
     has_ended = retire_oldest(asking, false, &query_error);

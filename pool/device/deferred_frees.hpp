@@ -88,6 +88,11 @@ class DeferredFrees {
   std::uint64_t due_bytes() const { return due_bytes_; }
   std::uint64_t batch_bytes() const { return batch_.bytes; }
   bool batch_is_empty() const { return batch_.count == 0; }
+  /// Of each block in the open batch; 0 where they differ, or there is none.
+  std::uint64_t batch_size_bytes() const {
+    const heap::Extent* const one = batch_.parcels != nullptr ? batch_.parcels->first : batch_.first;
+    return one != nullptr && one->bytes * batch_.count == batch_.bytes ? one->bytes : 0;
+  }
 
   /// Closes the batch into a busy, unrecorded epoch at the queue's end. Null, with nothing changed, when host memory is out.
   Epoch* close() noexcept { return close(batch_); }

@@ -99,6 +99,7 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
   attempt.context = context;
   attempt.request = request;
   attempt.api = api;
+  attempt.user = user;
   const Result<CUdeviceptr> climbed = climb(attempt, thread);
   if (!climbed.ok()) *answer = climbed.error();
   return climbed.value();
@@ -235,6 +236,16 @@ std::uint64_t DevicePool::spare_bytes() {
   return most_bytes - std::min(counters.live_bytes.peak.load(std::memory_order_relaxed), most_bytes);
 }
 
+/// Many bytes without an event are many that the next miss cannot wait for; but an event per large block is an event per free. Where one
+/// goes round on an idle GPU nobody waits for what an event would show to be over.
+std::uint64_t DevicePool::epoch_bytes() {
+  const std::uint64_t spare_bytes = this->spare_bytes();
+  const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
+  std::uint64_t least_bytes = DeferredFrees::kBatchBytes;
+  if (idle_epochs_ >= kIdleEpochs) least_bytes = std::max(least_bytes, std::min(spare_bytes / kIdleShare, ahead_bytes()));
+  return std::min(spare_bytes / kEpochShare, std::max(least_bytes, reserved_bytes / kReservedShare));
+}
+
 /// The block is about to join the open batch while something captures.
 void DevicePool::note_withheld(const Extent& extent) {
   const std::uint64_t before_bytes = deferred_.batch_is_empty() ? 0 : std::max(withheld_bytes_, deferred_.batch_bytes());
@@ -250,9 +261,7 @@ FreeOutcome DevicePool::free_deferred(Extent* extent, std::uint16_t thread, Erro
 
 /// After a free whose block has joined the open batch.
 FreeOutcome DevicePool::settle_frees(CUcontext context, bool waits_natively, Error* answer) {
-  // Many bytes without an event are many that the next miss cannot wait for; but an event per large block is an event per free.
-  const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
-  deferred_.set_due_bytes(std::min(spare_bytes() / kEpochShare, std::max(DeferredFrees::kBatchBytes, reserved_bytes / kReservedShare)));
+  deferred_.set_due_bytes(epoch_bytes());
   const bool pressed = pressure_frees_ != 0;
   if (pressed) --pressure_frees_;
   const bool is_due = pressed || deferred_.batch_is_due();

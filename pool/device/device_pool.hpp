@@ -34,7 +34,9 @@ struct Attempt {
   CUcontext context = nullptr;
   AllocationRequest request;
   const char* api = "";
+  MagazineUser* user = nullptr;                 ///< null: nothing is kept for such a request
   Error refusal{CUDA_ERROR_OUT_OF_MEMORY, ""};  ///< what limit or driver said last
+  bool has_asked = false;                       ///< the GPU, whether what was freed lately is over
   bool is_short = false;                        ///< it has come so far that threads keep nothing for themselves
   std::uint64_t moves = 0;                      ///< of the pool's, when this attempt asked last for more memory
 };
@@ -146,10 +148,13 @@ class DevicePool {
   static constexpr std::uint32_t kStampedFrees = 256;  ///< and so many in stream order
   static constexpr std::uint32_t kUnaskedCalls = 31;
   static constexpr std::size_t kMostLooks = 4;         ///< streams whose oldest stamped free a miss looks at
-  /// An epoch closes at this share of what is spare at the latest, or earlier at a share of what the pool holds (64 MiB at least); what waits
-  /// in all stays below a share of what is spare, and below so many times what was ever live. Figures: tests/bench/README.md, ARCHITECTURE.md.
+  /// An epoch closes at this share of what is spare at the latest, or earlier at a share of what the pool holds (64 MiB at least; more while a block
+  /// goes round on an idle GPU: so many epochs of one size in a row were over when they were closed). What waits in all stays below a share of
+  /// what is spare, and below so many times what was ever live. Figures: tests/bench/README.md, ARCHITECTURE.md.
   static constexpr std::uint64_t kEpochShare = 12;
   static constexpr std::uint64_t kReservedShare = 8;
+  static constexpr std::uint64_t kIdleShare = 64;
+  static constexpr std::uint32_t kIdleEpochs = 8;
   static constexpr std::uint64_t kDeferredShare = 3;
   static constexpr std::uint64_t kAheadOfLive = 4;
   static constexpr std::uint64_t kLeastAhead_bytes = 1024 * kMiB;
@@ -192,6 +197,7 @@ class DevicePool {
   FreeOutcome free_native(heap::Extent* extent, std::uint16_t thread, Error* answer, const CUstream* stream = nullptr) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t room_bytes() const CUPOOL_REQUIRES(device_.lock);
   std::uint64_t spare_bytes() CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t epoch_bytes() CUPOOL_REQUIRES(device_.lock);
   void note_withheld(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
   /// `waits_natively`: the program's call would have synchronised; one in stream order never does.
   FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively = true) CUPOOL_REQUIRES(device_.lock);
@@ -215,6 +221,7 @@ class DevicePool {
   void drop(Magazine& magazine, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void age(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void drop_misfits(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  heap::Extent* take_from_own(const Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* take_from_depot(ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   void change_kept(Magazine& magazine, std::int64_t bytes) CUPOOL_REQUIRES(device_.lock);
   void tell(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
@@ -236,6 +243,7 @@ class DevicePool {
                             MagazineFilter filter = is_any, std::uint64_t key = 0) CUPOOL_REQUIRES(device_.lock);
   void close(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   bool close_magazines(BusyOwners busy = BusyOwners::wait_for) CUPOOL_REQUIRES(device_.lock);
+  bool may_leave_magazines(std::uint64_t request_bytes) CUPOOL_REQUIRES(device_.lock);
   void let_go(ContextPool& home, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock);
   static void leave_table(heap::Extent* extent);
   std::uint64_t depot_limit_bytes() CUPOOL_REQUIRES(device_.lock);
@@ -334,6 +342,7 @@ class DevicePool {
   std::uint64_t ahead_bytes() CUPOOL_REQUIRES(device_.lock);
   Error catch_up(CUcontext asking, bool may_be_over) CUPOOL_REQUIRES(device_.lock);
   bool await_frees(CUcontext asking, const Awaited& awaited, Error* error) CUPOOL_REQUIRES(device_.lock);
+  void note_idle(std::uint64_t size_bytes) CUPOOL_REQUIRES(device_.lock);
   Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
   bool may_call_driver() const { return !device_.services.stopped.load(std::memory_order_relaxed); }
   bool capturing() const { return device_.services.gate.capturing(); }
@@ -437,6 +446,8 @@ class DevicePool {
   std::uint32_t refusals_told_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of calls whose need is not known
   std::atomic<std::uint64_t> surplus_seen_bytes_{0};  ///< not live when CUPOOL_RELEASE_THRESHOLD was last looked at after a wait
   std::uint32_t looks_owed_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< at the oldest epoch
+  std::uint32_t idle_epochs_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< the newest, in a row, of blocks of one size, that were over when they were closed
+  std::uint64_t idle_size_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of their blocks
   std::uint64_t ask_credit_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< in allocations
   std::uint64_t need_seen_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< most that was live, when a miss last looked
   std::uint64_t need_seen_at_ CUPOOL_GUARDED_BY(device_.lock) = 0;     ///< the allocations then, of the first look that saw it

@@ -3,11 +3,12 @@
 //   hole     memory that is free now
 //   retire   deferred frees whose work is over (a query, no wait), and what streams have kept for long, or too much of
 //   magazines  blocks that threads keep for themselves are everybody's again; what was freed since the last epoch too, if nothing runs
-//              any more: how much that is depends on the moment, and a job that repeats itself must not need more in its hundredth step
+//              any more: how much that is depends on the moment, and a job that repeats itself must not need more in its hundredth step. Where memory
+//              is plenty and what would do is on its way back this comes first, and the magazines stay open: what the thread freed is its own again
 //   wait     on pages, once half of the device is taken: what this thread freed is waited for, if it would do; natively its frees had waited.
 //            What grows now stays, and what is scattered takes more calls to move than one wait. Not where a job repeats itself and enough is left:
 //            it would wait in each of its steps
-//   grow     more memory from the driver; backs off to the exact need
+//   grow     more memory from the driver; backs off to the exact need. Where that fails no magazine stays open
 //   steal    for a stream: what other streams freed, behind the events of those frees, on the device
 //   lanes    what streams keep for themselves becomes everybody's when its work is over
 //   remap    empty pages to addresses where the block fits (backing pages)
@@ -56,7 +57,9 @@ struct Ladder {
   static Climbed hole(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed retire(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed retire_for_all(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+  static Climbed ask(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed magazines(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+  static Climbed all_magazines(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed wait(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed grow(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed steal(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
@@ -68,13 +71,14 @@ struct Ladder {
   static Climbed graphs(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed native(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
 
-  static const Rung kRungs[13];
+  static const Rung kRungs[14];
 };
 
-const Ladder::Rung Ladder::kRungs[13] = {
+const Ladder::Rung Ladder::kRungs[14] = {
     {"hole", &observe::Counters::rung_hole, &Ladder::hole},     {"retire", &observe::Counters::rung_retire, &Ladder::retire},
     {"magazines", &observe::Counters::rung_magazines, &Ladder::magazines}, {"wait", &observe::Counters::rung_poll, &Ladder::wait},
-    {"grow", &observe::Counters::rung_grow, &Ladder::grow},     {"steal", &observe::Counters::rung_steal, &Ladder::steal},
+    {"grow", &observe::Counters::rung_grow, &Ladder::grow},     {"magazines", &observe::Counters::rung_magazines, &Ladder::all_magazines},
+    {"steal", &observe::Counters::rung_steal, &Ladder::steal},
     {"lanes", &observe::Counters::rung_lanes, &Ladder::lanes},  {"remap", &observe::Counters::rung_remap, &Ladder::remap},
     {"aside", &observe::Counters::native_fallbacks, &Ladder::aside},
     {"release", &observe::Counters::rung_release, &Ladder::release}, {"poll", &observe::Counters::rung_poll, &Ladder::poll},
@@ -86,7 +90,8 @@ Climbed Ladder::hole(DevicePool& pool, Attempt& attempt) {
   DeviceAllocator& pooled = *attempt.home->pooled;
   // Asked again at every rung: while the lock was let go of the stream's lane may have become another stream's.
   if (attempt.request.stream.identity != 0) attempt.request.lane = attempt.home->streams.find(attempt.request.stream.identity);
-  Extent* found = pool.take_from_depot(*attempt.home, attempt.request.bytes);
+  Extent* found = pool.take_from_own(attempt);
+  if (found == nullptr) found = pool.take_from_depot(*attempt.home, attempt.request.bytes);
   if (found == nullptr) found = pooled.allocate(pool.device_, attempt.request);
   if (found == nullptr && attempt.request.lane != 0 && pooled.gather(attempt.request.lane, attempt.request.bytes))
     found = pooled.allocate(pool.device_, attempt.request);
@@ -120,21 +125,39 @@ Climbed Ladder::retire_for_all(DevicePool& pool, Attempt& attempt) {
   return nullptr;
 }
 
-/// From here on nothing is kept until the attempt is over.
-Climbed Ladder::magazines(DevicePool& pool, Attempt& attempt) {
-  attempt.is_short = true;
-  ++pool.climbing_;
-  bool is_more = pool.kept_bytes_ != 0;
-  pool.close_magazines();
-  Climbed found = is_more ? hole(pool, attempt) : Climbed(nullptr);
-  if (found.value() != nullptr) return found;
-  if (is_more) pool.drain_stale_lanes(*attempt.home);  // those into which something has come only now
+/// Is what was freed since the last epoch over already? Asked where only the moment is bad, and once on the way up.
+Climbed Ladder::ask(DevicePool& pool, Attempt& attempt) {
+  if (attempt.has_asked || !pool.is_bad_moment(attempt.request.bytes)) return nullptr;
+  attempt.has_asked = true;
   Error error{};
-  is_more = pool.is_bad_moment(attempt.request.bytes) && pool.retire_batch_if_idle(attempt.context, &error);
-  while (is_more && pool.retire_oldest(attempt.context, false, &error)) {
+  const bool is_over = pool.retire_batch_if_idle(attempt.context, &error);
+  while (is_over && pool.retire_oldest(attempt.context, false, &error)) {
   }
   if (error.code != CUDA_SUCCESS) return error;
-  return is_more ? hole(pool, attempt) : Climbed(nullptr);
+  return is_over ? hole(pool, attempt) : Climbed(nullptr);
+}
+
+Climbed Ladder::magazines(DevicePool& pool, Attempt& attempt) {
+  pool.visit_own_magazine(*attempt.home, &DevicePool::send);
+  if (!pool.may_leave_magazines(attempt.request.bytes)) return all_magazines(pool, attempt);
+  const Climbed found = ask(pool, attempt);
+  const bool is_more = found.ok() && found.value() == nullptr && !pool.may_leave_magazines(attempt.request.bytes);  // in another size
+  return is_more ? all_magazines(pool, attempt) : found;
+}
+
+/// From here on nothing is kept until the attempt is over.
+Climbed Ladder::all_magazines(DevicePool& pool, Attempt& attempt) {
+  if (attempt.is_short) return nullptr;
+  attempt.is_short = true;
+  ++pool.climbing_;
+  const bool is_more = pool.kept_bytes_ != 0;
+  pool.close_magazines();
+  if (is_more) {
+    Climbed found = hole(pool, attempt);
+    if (found.value() != nullptr) return found;
+    pool.drain_stale_lanes(*attempt.home);  // those into which something has come only now
+  }
+  return ask(pool, attempt);
 }
 
 /// Not for a request in stream order, which natively never waits.

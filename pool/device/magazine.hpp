@@ -2,7 +2,8 @@
 //
 // A hit takes no lock that other threads take, but to close the magazine (owner_lock.hpp). What the thread frees is not
 // reused from here: it goes through an epoch of deferred frees like every block, in batches. Magazines hold addresses, and never
-// memory that is short: a miss anywhere on the device closes all of them, and then everything is where it would be without them.
+// memory that is short: a miss anywhere on the device closes all of them, unless what it wants is on its way back, and then everything is where it
+// would be without them.
 // An operation that would set a new peak, and whatever is not ordinary, is left to the device's lock, so that what reports say stays exact.
 // Lock order: the device's lock, then a magazine's. Source of the idea: Bonwick and Adams, Magazines and Vmem (2001).
 #pragma once

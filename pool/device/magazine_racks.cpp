@@ -118,6 +118,25 @@ void DevicePool::refill(Magazine& magazine, ContextPool& home, const AllocationR
   }
 }
 
+/// What has come back to the thread's own magazine while it climbs; nullptr: nothing of that size.
+Extent* DevicePool::take_from_own(const Attempt& attempt) {
+  if (attempt.user == nullptr || attempt.is_short || attempt.request.stream.identity != 0 || !may_keep()) return nullptr;
+  Magazine* const magazine = own_open_magazine(*attempt.home);
+  if (magazine == nullptr || !enter_own(*magazine)) return nullptr;
+  const OwnerInside held(magazine->lock);
+  Rack* const rack = magazine->rack_of(attempt.request.bytes);
+  if (rack == nullptr) return nullptr;
+  receive_parcels(*magazine);
+  while (rack->first == nullptr && magazine->open_parcel()) {
+  }
+  if (rack->first == nullptr) return nullptr;
+  Extent* extent = rack->pop();
+  rack->used = magazine->operations;
+  change_kept(*magazine, -static_cast<std::int64_t>(extent->bytes));
+  extent->state = ExtentState::live;
+  return extent;
+}
+
 /// A live block of exactly `bytes` that was kept for the next refill, or nullptr.
 Extent* DevicePool::take_from_depot(ContextPool& home, std::uint64_t bytes) {
   if (home.kept == nullptr || bytes - 1 >= kLargestSmallBlock_bytes) return nullptr;

@@ -326,6 +326,13 @@ void DevicePool::close(Magazine& magazine) {
   magazine.is_open = false;
 }
 
+/// As many bytes are on their way back, and closing would bring fewer, at the price of what every thread keeps. Where nothing comes back the blocks that
+/// threads keep may be what lies between the holes: then they go before the pool grows.
+bool DevicePool::may_leave_magazines(std::uint64_t request_bytes) {
+  const bool is_on_its_way = device_.live.counters.deferred_bytes.current.load(std::memory_order_relaxed) >= request_bytes;
+  return is_on_its_way && kept_bytes_ < std::max(request_bytes, least_early_bytes()) && has_plenty(kAskShare) && spare_bytes() >= kLeastSpare_bytes;
+}
+
 bool DevicePool::close_magazines(BusyOwners busy) {
   const bool are_all = visit_open_magazines(&DevicePool::close, nullptr, busy);
   deferred_.unpack([](Parcel* parcel) { Magazine::put(*parcel, parcel->owner->spare); });

@@ -28,8 +28,8 @@ def all_cases(build: Path) -> list[Case]:
             Case("glibc", [program, "glibc"]), Case("mimalloc", [program, "mimalloc"])]
 
 
-def shape_of(row: dict) -> tuple[int, int, int]:
-    return row["threads"], row["standing_blocks"], row["bytes"]
+def shape_of(row: dict) -> tuple[int, int, int, int]:
+    return row["threads"], row["standing_blocks"], row["bytes"], row["ring_blocks"]
 
 
 def size(count: int) -> str:
@@ -39,9 +39,9 @@ def size(count: int) -> str:
     return f"{count} B"
 
 
-def label(shape: tuple[int, int, int]) -> str:
-    threads, standing, count = shape
-    return size(count) + (f", {threads} threads" if threads > 1 else "") + (f", {standing:,} live blocks" if standing else "")
+def label(shape: tuple[int, int, int, int]) -> str:
+    threads, standing, count, ring = shape
+    return size(count) + (", the one live block" if ring == 1 else "") + (f", {threads} threads" if threads > 1 else "") + (f", {standing:,} live blocks" if standing else "")
 
 
 @dataclass
@@ -67,7 +67,7 @@ def run_pairs(build: Path, cases: list[Case], repeat: int, *arguments: str) -> P
             samples.setdefault((case.name, shape_of(row)), []).extend(row["ns_per_pair"])
     result.shapes = list(dict.fromkeys(shape for _, shape in samples))
     result.figures = {key: spread(values) for key, values in samples.items() if values}
-    result.rows = [{"case": name, "threads": shape[0], "standing_blocks": shape[1], "bytes": shape[2], "ns_per_pair": result.figures.get((name, shape))}
+    result.rows = [{"case": name, "threads": shape[0], "standing_blocks": shape[1], "bytes": shape[2], "ring_blocks": shape[3], "ns_per_pair": result.figures.get((name, shape))}
                    for name, shape in samples]
     return result
 

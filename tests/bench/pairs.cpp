@@ -27,6 +27,7 @@ struct Shape {
   std::size_t bytes;
   int threads;
   std::size_t standing_blocks;
+  std::size_t ring_blocks = 0;  ///< 0: as many as kRingBytes hold, 8 to 256
 };
 
 /// How long to look.
@@ -38,7 +39,8 @@ struct Effort {
 std::vector<Shape> shapes(bool quick) {
   if (quick) return {{512, 1, 0}, {4 * kMiB, 2, 100}};
   std::vector<Shape> result;
-  for (const std::size_t bytes : {std::size_t{512}, 4 * kKiB, 32 * kKiB, 256 * kKiB, 2 * kMiB, 16 * kMiB, 128 * kMiB, kGiB}) result.push_back({bytes, 1, 0});
+  for (const std::size_t bytes : {std::size_t{512}, 4 * kKiB, 32 * kKiB, 256 * kKiB, 2 * kMiB, 16 * kMiB, 128 * kMiB, kGiB})
+    for (const std::size_t ring_blocks : {std::size_t{0}, std::size_t{1}}) result.push_back({bytes, 1, 0, ring_blocks});
   for (const std::size_t bytes : {std::size_t{512}, 32 * kKiB, 2 * kMiB}) result.push_back({bytes, 2, 0});
   for (const std::size_t standing : {std::size_t{1'000}, std::size_t{10'000}, std::size_t{100'000}, std::size_t{1'000'000}}) result.push_back({4 * kKiB, 1, standing});
   return result;
@@ -53,10 +55,10 @@ Nanoseconds now(clockid_t clock) {
 /// One thread's blocks.
 class Ring {
  public:
-  Ring(Allocator& allocator, std::size_t bytes, int threads)
-      : allocator_(allocator), bytes_(bytes), clock_(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC) {
-    const std::size_t fitting = kRingBytes / bytes / static_cast<std::size_t>(threads);
-    const std::size_t wanted = std::clamp<std::size_t>(fitting, 8, 256);
+  Ring(Allocator& allocator, const Shape& shape, int threads)
+      : allocator_(allocator), bytes_(shape.bytes), clock_(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC) {
+    const std::size_t fitting = kRingBytes / bytes_ / static_cast<std::size_t>(threads);
+    const std::size_t wanted = shape.ring_blocks != 0 ? shape.ring_blocks : std::clamp<std::size_t>(fitting, 8, 256);
     blocks_.reserve(wanted);
     try {
       while (blocks_.size() < wanted) blocks_.push_back(allocator_.allocate(bytes_, 0));
@@ -120,7 +122,7 @@ class Standing {
 
 /// Pairs for a round of the wanted length, found on one thread.
 std::size_t pairs_per_round(Allocator& allocator, const Shape& shape, const Effort& effort) {
-  Ring ring(allocator, shape.bytes, 1);
+  Ring ring(allocator, shape, 1);
   std::size_t count = 64;
   while (ring.pairs(count) < effort.round_at_least) count *= 2;
   return count;
@@ -143,7 +145,7 @@ void work(Allocator& allocator, const Shape& shape, const Effort& effort, std::s
   const int rounds = effort.rounds + kWarmUpRounds;
   try {
     allocator.enter_thread();
-    Ring ring(allocator, shape.bytes, shape.threads);
+    Ring ring(allocator, shape, shape.threads);
     for (int round = 0; round < rounds; ++round) {
       meet(arrived, shape.threads, round + 1);
       const Nanoseconds took = ring.pairs(pairs);
@@ -179,10 +181,10 @@ int pairs_main(int argc, char** argv, const std::function<std::unique_ptr<Alloca
   if (argc > 2 && !quick) wanted.clear();
   for (int i = 2; i < argc && !quick; ++i) {
     Shape shape{};
-    if (std::sscanf(argv[i], "%zu:%d:%zu", &shape.bytes, &shape.threads, &shape.standing_blocks) == 3) wanted.push_back(shape);
+    if (std::sscanf(argv[i], "%zu:%d:%zu:%zu", &shape.bytes, &shape.threads, &shape.standing_blocks, &shape.ring_blocks) >= 3) wanted.push_back(shape);
   }
   if (argc < 2 || wanted.empty()) {
-    std::fprintf(stderr, "usage: %s ALLOCATOR [--quick | BYTES:THREADS:STANDING_BLOCKS...]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s ALLOCATOR [--quick | BYTES:THREADS:STANDING_BLOCKS[:RING_BLOCKS]...]\n", argv[0]);
     return 2;
   }
   try {
@@ -200,7 +202,8 @@ int pairs_main(int argc, char** argv, const std::function<std::unique_ptr<Alloca
       } catch (const AllocatorFailure& failure) {
         std::fprintf(stderr, "%s %zu bytes, %zu standing blocks: %s\n", argv[1], shape.bytes, shape.standing_blocks, failure.what());
       }
-      std::printf("{\"bytes\": %zu, \"threads\": %d, \"standing_blocks\": %zu, \"ns_per_pair\": [", shape.bytes, shape.threads, shape.standing_blocks);
+      std::printf("{\"bytes\": %zu, \"threads\": %d, \"standing_blocks\": %zu, \"ring_blocks\": %zu, \"ns_per_pair\": [", shape.bytes, shape.threads, shape.standing_blocks,
+                  shape.ring_blocks);
       const char* separator = "";
       for (const double value : rounds) std::printf("%s%.2f", std::exchange(separator, ", "), value);
       std::printf("]}\n");

@@ -76,7 +76,7 @@ TEST_CASE("magazines: large blocks that were wanted often, and then no more, are
   rig.free(all);
   cuCtxSynchronize();
   std::vector<CUdeviceptr> ring(2, 0);
-  churn(rig, ring, 64 * kMiB, 200);
+  churn(rig, ring, 64 * kMiB, 6);
   CHECK(untold_allocations(rig) > 0);
   free_them(rig, ring);
   std::vector<CUdeviceptr> small(4, 0);

@@ -1,0 +1,107 @@
+// What a miss does to magazines where memory is plenty: what the thread itself freed comes back to it, in few events.
+#include <random>
+
+#include "tests/unit/device/churn.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+RigOptions plenty(config::Backing backing) {
+  RigOptions options = device_of("64GiB");
+  options.pool.backing = backing;
+  return options;
+}
+
+std::uint64_t total(const observe::Total& total) { return total.value.load(); }
+
+CUstream new_stream() {
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  return stream;
+}
+
+/// Of `pairs` pairs with one live block, the allocations that are told at once, as those under the lock are.
+int asking_pairs(Rig& rig, std::size_t bytes, int pairs) {
+  int count = 0;
+  for (int i = 0; i < pairs; ++i) {
+    const std::uint64_t told = now(rig.counters().allocations);
+    rig.free(rig.allocate(bytes));
+    if (now(rig.counters().allocations) != told) ++count;
+  }
+  return count;
+}
+
+/// Epochs that `pairs` pairs close, of blocks of these sizes in turn.
+std::uint64_t epochs_of(Rig& rig, const std::vector<std::size_t>& sizes, int pairs) {
+  const std::uint64_t before = total(rig.counters().epochs_closed);
+  for (int i = 0; i < pairs; ++i) rig.free(rig.allocate(sizes[static_cast<std::size_t>(i) % sizes.size()]));
+  return total(rig.counters().epochs_closed) - before;
+}
+}  // namespace
+
+TEST_CASE("magazines: a block that goes round alone comes back to its thread, for an event per 64 frees") {
+  for (const config::Backing backing : {config::Backing::segments, config::Backing::pages}) {
+    for (const std::size_t bytes : {std::size_t{512}, 32 * kKiB, 256 * kKiB, 512 * kKiB}) {
+      INFO(bytes << " bytes");
+      Rig rig(plenty(backing));
+      asking_pairs(rig, bytes, 2000);
+      const std::uint64_t records = cusim_calls("cuCtxRecordEvent");
+      const std::uint64_t reserved_bytes = now(rig.counters().reserved_bytes);
+      CHECK(asking_pairs(rig, bytes, 6400) <= 6400 / 10);
+      CHECK(cusim_calls("cuCtxRecordEvent") - records <= 6400 / 60);
+      CHECK(now(rig.counters().reserved_bytes) == reserved_bytes);
+      CHECK(rig.pools().check() == "");
+    }
+  }
+}
+
+TEST_CASE("magazines: small blocks of all sizes, one after the other, stay with their thread") {
+  Rig rig(plenty(config::Backing::pages));
+  std::mt19937 random(3);
+  int asking = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    const int asks = asking_pairs(rig, 1 + random() % (32 * kKiB), 1);
+    if (i >= 10'000) asking += asks;
+  }
+  CHECK(asking <= 10'000 / 5);
+  CHECK(now(rig.counters().reserved_bytes) <= 32 * kMiB);
+}
+
+TEST_CASE("magazines: none stays open where the driver refuses more") {
+  Rig rig(plenty(config::Backing::segments));
+  rig.free(rig.allocate(32 * kMiB));
+  cusim_advance_ns(kOneMs);
+  for (int round = 0; round < 2; ++round) {
+    std::vector<CUdeviceptr> blocks(16, 0);
+    churn(rig, blocks, kMiB, 16);
+    free_them(rig, blocks);
+    cusim_advance_ns(kOneMs);
+  }
+  REQUIRE(now(rig.counters().reserved_bytes) == 32 * kMiB);
+  cusim_fail("cuMemAlloc_v2", 1, CUDA_ERROR_OUT_OF_MEMORY, 1000);
+  const std::uint64_t served = now(rig.counters().rung_magazines);
+  const CUdeviceptr all = rig.allocate(32 * kMiB);
+  CHECK(now(rig.counters().rung_magazines) == served + 1);
+  CHECK(now(rig.counters().native_fallbacks) == 0);
+  rig.free(all);
+}
+
+TEST_CASE("large blocks of one size that go round on an idle GPU share events") {
+  Rig rig(plenty(config::Backing::pages));
+  CHECK(epochs_of(rig, {64 * kMiB}, 100) >= 8);  // at first each has its own
+  CHECK(epochs_of(rig, {64 * kMiB}, 1600) <= 1600 / 12);
+  CHECK(now(rig.counters().reserved_bytes) <= 2048 * kMiB);
+  REQUIRE(cusim_launch_spin(new_stream(), 60'000 * kOneMs) == CUDA_SUCCESS);
+  epochs_of(rig, {64 * kMiB}, 16);  // of which one shows that the GPU is busy
+  CHECK(epochs_of(rig, {64 * kMiB}, 16) >= 3);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("large blocks of several sizes do not share events: a job would grow by it in a late step") {
+  Rig rig(plenty(config::Backing::pages));
+  CHECK(epochs_of(rig, {64 * kMiB, 66 * kMiB}, 400) >= 390);
+  CHECK(now(rig.counters().reserved_bytes) <= 512 * kMiB);
+  Rig three(plenty(config::Backing::pages));
+  CHECK(epochs_of(three, {20 * kMiB, 22 * kMiB, 24 * kMiB}, 600) >= 195);  // each epoch has all three, the same one last
+}
