@@ -39,8 +39,9 @@ struct Effort {
 std::vector<Shape> shapes(bool quick) {
   if (quick) return {{512, 1, 0}, {4 * kMiB, 2, 100}};
   std::vector<Shape> result;
-  for (const std::size_t bytes : {std::size_t{512}, 4 * kKiB, 32 * kKiB, 256 * kKiB, 2 * kMiB, 16 * kMiB, 128 * kMiB, kGiB})
-    for (const std::size_t ring_blocks : {std::size_t{0}, std::size_t{1}}) result.push_back({bytes, 1, 0, ring_blocks});
+  for (const std::size_t ring_blocks : {std::size_t{1}, std::size_t{0}})  // beside what the rings leave in a pool a single block shares more events
+    for (const std::size_t bytes : {std::size_t{512}, 4 * kKiB, 32 * kKiB, 256 * kKiB, 2 * kMiB, 16 * kMiB, 128 * kMiB, kGiB})
+      result.push_back({bytes, 1, 0, ring_blocks});
   for (const std::size_t bytes : {std::size_t{512}, 32 * kKiB, 2 * kMiB}) result.push_back({bytes, 2, 0});
   for (const std::size_t standing : {std::size_t{1'000}, std::size_t{10'000}, std::size_t{100'000}, std::size_t{1'000'000}}) result.push_back({4 * kKiB, 1, standing});
   return result;
