@@ -38,6 +38,8 @@ CUresult free_plain(const Real<CUresult(CUdeviceptr)>& real, CUdeviceptr address
 
 /// The context that would own what this thread allocates now; nullptr: none, and the driver answers itself.
 CUcontext current_owner(const Process& own);
+/// As current_owner, for a call that needs no current context: the driver is not asked about one that has ended.
+CUcontext living_owner(const Process& own);
 /// What the driver says to a call of this thread that needs a context; CUDA_SUCCESS when there is one although we could not learn which.
 CUresult no_context_error(const Process& own);
 /// Before an allocation or free: frees that could not be booked when they were made.

@@ -28,6 +28,12 @@ CUcontext current_owner(const Process& own) {
   return own.contexts.owner(current);
 }
 
+CUcontext living_owner(const Process& own) {
+  CUcontext current = nullptr;
+  if (own.api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr || own.contexts.has_ended(current)) return nullptr;
+  return own.contexts.owner(current);
+}
+
 /// [?] that cuMemFree without a context says the same.
 CUresult no_context_error(const Process& own) {
   CUdevice device = 0;
@@ -36,7 +42,7 @@ CUresult no_context_error(const Process& own) {
 
 void after_wait() {
   Process& own = process();
-  const CUcontext context = current_owner(own);
+  const CUcontext context = living_owner(own);
   if (context != nullptr && own.pools.much_waits(context)) own.pools.after_wait(context);
 }
 

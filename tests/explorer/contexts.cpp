@@ -62,10 +62,11 @@ bool Program::end_context(std::size_t slot, std::size_t thread) {
     if (!streams_[i].live || streams_[i].context != slot) continue;
     must(cuStreamDestroy(streams_[i].handle), "cuStreamDestroy");
   }
-  // cuCtxDestroy leaves memory of pools: a program that forgets it then loses it.
+  // cuCtxDestroy leaves memory of pools: a program that forgets it then loses it. Nothing may use it any more: such a free does not wait.
   for (std::size_t i = 0; i < kBlocks && !context.primary && !context.green; ++i) {
     Block& block = blocks_[i];
     if (!block.live || block.plain || block.owner != slot) continue;
+    wait_for_contexts_of(block, slot, thread);
     enter(slot, thread);
     ranges_.erase(block.address);
     must(cuMemFree(block.address), "cuMemFree of what would outlive its context");
