@@ -47,6 +47,11 @@ class Races(unittest.TestCase):
         figures = self.never_hits(*PRESSURE)
         self.assertGreater(figures["refused"], 0, "there was no pressure")
 
+    def test_no_race_where_memory_is_plenty(self):
+        self.never_hits("--memory", "64GiB", steps="200000")
+        self.never_hits("--memory", "64GiB", "--route", "plain", "--devices", "2", steps="200000")
+        self.never_hits("--native", "--memory", "64GiB", steps="200000")
+
     def test_no_race_while_memory_is_moved(self):
         for arguments in (PRESSURE, ("--memory", "64MiB", "--route", "ordered"), ("--memory", "64MiB", "--devices", "2", "--unlinked")):
             figures = self.never_hits("--backing", "pages", *arguments, steps="25000")
