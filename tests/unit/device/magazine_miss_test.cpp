@@ -87,6 +87,19 @@ TEST_CASE("magazines: none stays open where the driver refuses more") {
   rig.free(all);
 }
 
+TEST_CASE("magazines: where nothing is on its way back they are closed before the pool grows") {
+  Rig rig(plenty(config::Backing::segments));
+  rig.free(rig.allocate(32 * kMiB));
+  cusim_advance_ns(kOneMs);
+  std::vector<CUdeviceptr> blocks(16, 0);
+  churn(rig, blocks, kMiB, 16);
+  free_them(rig, blocks);
+  cusim_advance_ns(kOneMs);
+  REQUIRE(now(rig.counters().reserved_bytes) == 32 * kMiB);
+  rig.allocate(30 * kMiB);  // more than the thread keeps, once its frees are over
+  CHECK(now(rig.counters().reserved_bytes) == 32 * kMiB);
+}
+
 TEST_CASE("large blocks of one size that go round on an idle GPU share events") {
   Rig rig(plenty(config::Backing::pages));
   CHECK(epochs_of(rig, {64 * kMiB}, 100) >= 8);  // at first each has its own
