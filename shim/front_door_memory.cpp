@@ -15,23 +15,26 @@ CUresult serve(Process& own, CUcontext context, std::size_t bytes, const char* s
   return answer(own, own.pools.allocate(context, bytes, symbol), out);
 }
 
+CUcontext thread_context(const Process& own) {
+  CUcontext current = nullptr;
+  return own.api.cuCtxGetCurrent(&current) == CUDA_SUCCESS ? current : nullptr;
+}
+
 /// More than any device has is out of memory without a driver call; but the driver may have another reason, which comes first.
 bool is_refused_unasked(CUresult result, std::size_t bytes) { return result == CUDA_ERROR_OUT_OF_MEMORY && bytes > (std::size_t{1} << 60); }
 
 }  // namespace
 
 CUcontext current_owner(const Process& own) {
-  CUcontext current = nullptr;
-  if (own.api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) return nullptr;
+  const CUcontext current = thread_context(own);
   CUdevice device = 0;
   if (own.contexts.has_ended(current) && own.api.cuCtxGetDevice(&device) != CUDA_SUCCESS) return nullptr;
   return own.contexts.owner(current);
 }
 
 CUcontext living_owner(const Process& own) {
-  CUcontext current = nullptr;
-  if (own.api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr || own.contexts.has_ended(current)) return nullptr;
-  return own.contexts.owner(current);
+  const CUcontext current = thread_context(own);
+  return own.contexts.has_ended(current) ? nullptr : own.contexts.owner(current);
 }
 
 /// [?] that cuMemFree without a context says the same.

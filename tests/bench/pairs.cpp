@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -45,6 +46,20 @@ std::vector<Shape> shapes(bool quick) {
   for (const std::size_t bytes : {std::size_t{512}, 32 * kKiB, 2 * kMiB}) result.push_back({bytes, 2, 0});
   for (const std::size_t standing : {std::size_t{1'000}, std::size_t{10'000}, std::size_t{100'000}, std::size_t{1'000'000}}) result.push_back({4 * kKiB, 1, standing});
   return result;
+}
+
+/// BYTES:THREADS:STANDING_BLOCKS[:RING_BLOCKS]; nothing for anything else.
+std::optional<Shape> parse_shape(const std::string& text) {
+  constexpr std::size_t kMostBytes = std::size_t{1} << 50;
+  constexpr std::size_t kMostBlocks = 100'000'000;
+  constexpr int kMostThreads = 1024;
+  Shape shape{};
+  int end = 0;
+  if (std::sscanf(text.c_str(), "%20zu:%9d:%20zu%n", &shape.bytes, &shape.threads, &shape.standing_blocks, &end) != 3) return std::nullopt;
+  const std::string rest = text.substr(static_cast<std::size_t>(end));
+  if (!rest.empty() && (std::sscanf(rest.c_str(), ":%20zu%n", &shape.ring_blocks, &end) != 1 || rest.size() != static_cast<std::size_t>(end))) return std::nullopt;
+  const bool is_sane = shape.bytes - 1 < kMostBytes && shape.threads >= 1 && shape.threads <= kMostThreads && shape.standing_blocks <= kMostBlocks && shape.ring_blocks <= kMostBlocks;
+  return is_sane ? std::optional(shape) : std::nullopt;
 }
 
 Nanoseconds now(clockid_t clock) {
@@ -180,11 +195,13 @@ int pairs_main(int argc, char** argv, const std::function<std::unique_ptr<Alloca
   const bool quick = argc == 3 && std::strcmp(argv[2], "--quick") == 0;
   std::vector<Shape> wanted = shapes(quick);
   if (argc > 2 && !quick) wanted.clear();
+  bool is_understood = argc >= 2;
   for (int i = 2; i < argc && !quick; ++i) {
-    Shape shape{};
-    if (std::sscanf(argv[i], "%zu:%d:%zu:%zu", &shape.bytes, &shape.threads, &shape.standing_blocks, &shape.ring_blocks) >= 3) wanted.push_back(shape);
+    const std::optional<Shape> shape = parse_shape(argv[i]);
+    if (shape) wanted.push_back(*shape);
+    else is_understood = false;
   }
-  if (argc < 2 || wanted.empty()) {
+  if (!is_understood) {
     std::fprintf(stderr, "usage: %s ALLOCATOR [--quick | BYTES:THREADS:STANDING_BLOCKS[:RING_BLOCKS]...]\n", argv[0]);
     return 2;
   }

@@ -32,6 +32,19 @@ int asking_pairs(Rig& rig, std::size_t bytes, int pairs) {
   return count;
 }
 
+/// A region of 32 MiB in which 16 blocks of 1 MiB were allocated and freed so many times: the thread will keep them, and their work is over.
+void fill_and_free(Rig& rig, int rounds) {
+  rig.free(rig.allocate(32 * kMiB));
+  cusim_advance_ns(kOneMs);
+  for (int round = 0; round < rounds; ++round) {
+    std::vector<CUdeviceptr> blocks(16, 0);
+    churn(rig, blocks, kMiB, 16);
+    free_them(rig, blocks);
+    cusim_advance_ns(kOneMs);
+  }
+  REQUIRE(now(rig.counters().reserved_bytes) == 32 * kMiB);
+}
+
 /// Epochs that `pairs` pairs close, of blocks of these sizes in turn.
 std::uint64_t epochs_of(Rig& rig, const std::vector<std::size_t>& sizes, int pairs) {
   const std::uint64_t before = total(rig.counters().epochs_closed);
@@ -70,15 +83,7 @@ TEST_CASE("magazines: small blocks of all sizes, one after the other, stay with 
 
 TEST_CASE("magazines: none stays open where the driver refuses more") {
   Rig rig(plenty(config::Backing::segments));
-  rig.free(rig.allocate(32 * kMiB));
-  cusim_advance_ns(kOneMs);
-  for (int round = 0; round < 2; ++round) {
-    std::vector<CUdeviceptr> blocks(16, 0);
-    churn(rig, blocks, kMiB, 16);
-    free_them(rig, blocks);
-    cusim_advance_ns(kOneMs);
-  }
-  REQUIRE(now(rig.counters().reserved_bytes) == 32 * kMiB);
+  fill_and_free(rig, 2);
   cusim_fail("cuMemAlloc_v2", 1, CUDA_ERROR_OUT_OF_MEMORY, 1000);
   const std::uint64_t served = now(rig.counters().rung_magazines);
   const CUdeviceptr all = rig.allocate(32 * kMiB);
@@ -89,13 +94,7 @@ TEST_CASE("magazines: none stays open where the driver refuses more") {
 
 TEST_CASE("magazines: where nothing is on its way back they are closed before the pool grows") {
   Rig rig(plenty(config::Backing::segments));
-  rig.free(rig.allocate(32 * kMiB));
-  cusim_advance_ns(kOneMs);
-  std::vector<CUdeviceptr> blocks(16, 0);
-  churn(rig, blocks, kMiB, 16);
-  free_them(rig, blocks);
-  cusim_advance_ns(kOneMs);
-  REQUIRE(now(rig.counters().reserved_bytes) == 32 * kMiB);
+  fill_and_free(rig, 1);
   rig.allocate(30 * kMiB);  // more than the thread keeps, once its frees are over
   CHECK(now(rig.counters().reserved_bytes) == 32 * kMiB);
 }
