@@ -257,7 +257,7 @@ bool DevicePool::await_frees(CUcontext asking, const Awaited& awaited, Error* er
   for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && !(awaited.inside_free && epoch->next == nullptr); epoch = epoch->next) {
     bytes += epoch->batch.bytes;
     ++count;
-    if (epoch->busy || !epoch->recorded || epoch->waitable == nullptr || (!awaited.inside_free && pthread_equal(epoch->freed_by, pthread_self()) == 0)) continue;
+    if (epoch->busy || !epoch->recorded || epoch->waitable == nullptr || !(awaited.inside_free || is_awaitable(*epoch))) continue;
     target = epoch;
     target_bytes = bytes;
     looks = count;
@@ -281,6 +281,30 @@ bool DevicePool::await_frees(CUcontext asking, const Awaited& awaited, Error* er
     has_retired = true;
   }
   return has_retired;
+}
+
+/// Natively its frees had waited, in this thread.
+bool DevicePool::is_awaitable(const Epoch& epoch) {
+  return !epoch.busy && epoch.recorded && epoch.waitable != nullptr && pthread_equal(epoch.freed_by, pthread_self()) != 0;
+}
+
+/// A hole for the block is there, but something that this thread freed fits it so much better that a wait pays: where nothing is left, what is cut from
+/// a larger hole stays in the way of what needs that one, and is not moved again. Natively the free of what fits had waited.
+bool DevicePool::is_better_on_its_way(const ContextPool& home, const AllocationRequest& request) {
+  if (request.bytes < kChoosyFrom_bytes || deferred_.oldest() == nullptr || request.stream.identity != 0) return false;
+  const std::uint64_t room_bytes = this->room_bytes();
+  const std::uint64_t everything_bytes = room_bytes + device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
+  if (room_bytes >= everything_bytes / kChoosyRoomShare || spare_bytes() >= everything_bytes / kChoosySpareShare) return false;
+  const std::uint64_t hole_bytes = home.pooled->fit_bytes(request.bytes);
+  std::size_t looks = 0;
+  for (const Epoch* epoch = deferred_.oldest(); epoch != nullptr; epoch = epoch->next) {
+    if (!is_awaitable(*epoch)) continue;
+    for (const Extent* extent = epoch->batch.first; extent != nullptr; extent = extent->bin_next) {
+      if (++looks > kChoosyLooks) return false;
+      if (extent->bytes >= request.bytes && extent->bytes <= hole_bytes - hole_bytes / 4 && info_of(*extent).home == &home) return true;
+    }
+  }
+  return false;
 }
 
 /// An epoch of blocks of that size was over when it was closed; 0: it was not, or they differ.

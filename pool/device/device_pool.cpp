@@ -87,7 +87,7 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
   if (home->context == context && home->serving && home->pooled != nullptr && !device_.disabled && !must_look && request.bytes != 0) {
     if (user != nullptr && has_several_magazines_.load(std::memory_order_relaxed)) spend_allowance(user->magazine, request);
     Extent* extent = user != nullptr ? take_kept(*home, request, *user) : nullptr;
-    if (extent == nullptr) extent = home->pooled->allocate(device_, request);
+    if (extent == nullptr && !is_better_on_its_way(*home, request)) extent = home->pooled->allocate(device_, request);
     if (extent != nullptr && extent->bytes == request.bytes) {
       device_.counters().rung_hole.add();
       return book(extent, request, thread);

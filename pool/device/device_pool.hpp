@@ -166,6 +166,12 @@ class DevicePool {
   static constexpr std::uint64_t kShortAskDistance = 1024;
   static constexpr std::uint64_t kAskShare = 8;     ///< of everything: while the pool has less
   static constexpr std::uint64_t kPlentyShare = 2;  ///< of everything: while the pool has less, growing is better than waiting
+  /// From so many bytes on a block is worth a wait when next to nothing is left: less than the first share of everything is to be had from the driver,
+  /// and the program has needed all but the second at once.
+  static constexpr std::uint64_t kChoosyFrom_bytes = 512 * kKiB;
+  static constexpr std::uint64_t kChoosyRoomShare = 32;
+  static constexpr std::uint64_t kChoosySpareShare = 4;
+  static constexpr std::size_t kChoosyLooks = 256;  ///< blocks that wait
   /// After a wait of the program's own, what was freed has an event when it is as much as this share of what the pool holds.
   static constexpr std::uint64_t kEarlyShare = 128;
   static constexpr std::uint64_t kLeastEarly_bytes = 4 * kMiB;
@@ -342,6 +348,8 @@ class DevicePool {
   std::uint64_t ahead_bytes() CUPOOL_REQUIRES(device_.lock);
   Error catch_up(CUcontext asking, bool may_be_over) CUPOOL_REQUIRES(device_.lock);
   bool await_frees(CUcontext asking, const Awaited& awaited, Error* error) CUPOOL_REQUIRES(device_.lock);
+  static bool is_awaitable(const Epoch& epoch);
+  bool is_better_on_its_way(const ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
   void note_idle(std::uint64_t size_bytes) CUPOOL_REQUIRES(device_.lock);
   Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
   bool may_call_driver() const { return !device_.services.stopped.load(std::memory_order_relaxed); }

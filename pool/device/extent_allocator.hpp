@@ -11,6 +11,7 @@ namespace cupool::device {
 class ExtentAllocator : public DeviceAllocator {
  public:
   heap::Extent* allocate(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
+  std::uint64_t fit_bytes(std::uint64_t bytes) const override { return heap_.fit_bytes(bytes); }
   heap::Extent* rehome(heap::Extent* block, std::uint8_t keeper) override { return heap_.rehome(block, keeper); }
   void defer(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;
   void recycle(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;

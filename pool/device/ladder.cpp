@@ -1,5 +1,6 @@
 // The ladder: what an allocation tries, in this order, before the program is told that memory is out.
 //
+//   better   once next to nothing is left: what this thread freed is waited for, if it fits better than the hole that is free now
 //   hole     memory that is free now
 //   retire   deferred frees whose work is over (a query, no wait), and what streams have kept for long, or too much of
 //   magazines  blocks that threads keep for themselves are everybody's again; what was freed since the last epoch too, if nothing runs
@@ -20,7 +21,7 @@
 //            synchronises: here that could wait for the caller itself
 //   graphs   what the driver keeps for CUDA graphs that do not run goes back to the device, where that is enough; then grow, remap, release
 //   native   the driver's own call for exactly these bytes; in stream order, where cuCtxDestroy may end the context, it is the shim that calls it (kDriversOwn)
-// Each rung is counted. No rung runs the driver under the lock, and no rung but `wait` and `poll` waits.
+// Each rung is counted. No rung runs the driver under the lock, and no rung but `better`, `wait` and `poll` waits.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -54,6 +55,7 @@ struct Ladder {
     Climbed (*climb)(DevicePool& pool, Attempt& attempt);
   };
 
+  static Climbed better(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed hole(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed retire(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed retire_for_all(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
@@ -71,10 +73,11 @@ struct Ladder {
   static Climbed graphs(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed native(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
 
-  static const Rung kRungs[14];
+  static const Rung kRungs[15];
 };
 
-const Ladder::Rung Ladder::kRungs[14] = {
+const Ladder::Rung Ladder::kRungs[15] = {
+    {"better", &observe::Counters::rung_poll, &Ladder::better},
     {"hole", &observe::Counters::rung_hole, &Ladder::hole},     {"retire", &observe::Counters::rung_retire, &Ladder::retire},
     {"magazines", &observe::Counters::rung_magazines, &Ladder::magazines}, {"wait", &observe::Counters::rung_poll, &Ladder::wait},
     {"grow", &observe::Counters::rung_grow, &Ladder::grow},     {"magazines", &observe::Counters::rung_magazines, &Ladder::all_magazines},
@@ -84,6 +87,14 @@ const Ladder::Rung Ladder::kRungs[14] = {
     {"release", &observe::Counters::rung_release, &Ladder::release}, {"poll", &observe::Counters::rung_poll, &Ladder::poll},
     {"graphs", &observe::Counters::rung_graphs, &Ladder::graphs}, {"native", &observe::Counters::native_fallbacks, &Ladder::native},
 };
+
+Climbed Ladder::better(DevicePool& pool, Attempt& attempt) {
+  if (attempt.home->pooled == nullptr || pool.device_.disabled || !pool.is_better_on_its_way(*attempt.home, attempt.request)) return nullptr;
+  Error error{};
+  const bool is_more = pool.await_frees(attempt.context, {.least_bytes = attempt.request.bytes}, &error);
+  if (error.code != CUDA_SUCCESS) return error;
+  return is_more ? hole(pool, attempt) : Climbed(nullptr);
+}
 
 Climbed Ladder::hole(DevicePool& pool, Attempt& attempt) {
   if (attempt.home->pooled == nullptr || pool.device_.disabled) return nullptr;
@@ -353,7 +364,7 @@ Climbed DevicePool::climb_rungs(Attempt& attempt) {
     if (!climbed.ok()) return climbed;
     if (climbed.value() == nullptr) continue;
     (device_.counters().*rung.served).add();
-    if (&rung != Ladder::kRungs) tell_rung(attempt, rung.name);
+    if (rung.climb != &Ladder::hole) tell_rung(attempt, rung.name);
     return climbed;
   }
   return nullptr;

@@ -183,6 +183,11 @@ Extent* ExtentHeap::allocate(std::uint64_t bytes, std::uint32_t lane, std::uint8
   return block;
 }
 
+std::uint64_t ExtentHeap::fit_bytes(std::uint64_t bytes) const noexcept {
+  const Extent* hole = bins_.pick(round_request(bytes), policy_.candidates);
+  return hole != nullptr ? hole->bytes : 0;
+}
+
 /// The hole behind `extent` dissolves into it.
 void ExtentHeap::absorb_next(Extent* extent) noexcept {
   Extent* gone = extent->next;
