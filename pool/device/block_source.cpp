@@ -31,13 +31,13 @@ CUresult PlainBlocks::give(DeviceState& device, ContextPool&, CUdeviceptr addres
 
 CUresult PlainBlocks::give_over(DeviceState& device, ContextPool& home, CUdeviceptr address) {
   const RelaxedCaptureMode relaxed(device.driver, !exact_);
-  // Nobody can look whether the device is idle, and the driver's free would wait for work that may wait for this very thread.
-  if (!exact_ && device.services.cannot_record.load(std::memory_order_relaxed)) {
+  // The driver's free would wait for work that may wait for this very thread.
+  if (!exact_) {
     const ScopedContext current(device.driver, home.registered.context);
     if (CUstream stream = current.status().ok() ? in_order::stream_of(device, home) : nullptr) {
       const CUresult code = in_order::free(device, stream, address);
       if (code == CUDA_SUCCESS) in_order::await(device, home, stream);
-      return code;
+      if (code == CUDA_SUCCESS || is_answer(code)) return code;
     }
   }
   return device.driver.cuMemFree_v2(address);

@@ -191,17 +191,18 @@ FreeOutcome DevicePool::free_locked(CUdeviceptr address, std::uint16_t thread, E
 }
 
 FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* answer) {
+  // Memory from cuMemAllocAsync: the caller has seen to it that nothing uses it any more, and the call does not wait, be it for unrelated work that waits
+  // for this thread (CUDA Driver API 13.0, cuMemFree). While something captures the driver may have refused it.
+  const bool is_unused = mempool_of(*extent) != 0;
+  const bool must_wait = is_unused && capturing();
   // Under `async` a block goes back to the driver's pool like any other of the pool to its heap: once nothing touches it.
-  if (info_of(*extent).is_native && policy_ != config::Policy::async) return free_native(extent, thread, answer);
+  if (info_of(*extent).is_native && policy_ != config::Policy::async && !must_wait) return free_native(extent, thread, answer);
   if (device_.disabled || !may_call_driver()) {
     defer(extent, thread);  // never reused
     return FreeOutcome::freed;
   }
-  // Memory from cuMemAllocAsync: the caller has seen to it that nothing uses it any more, and the call does not wait, be it for unrelated work that waits
-  // for this thread (CUDA Driver API 13.0, cuMemFree).
-  const bool is_unused = mempool_of(*extent) != 0;
   if (is_unused || !may_keep()) leave_table(extent);
-  if (is_unused && capturing()) return free_deferred(extent, thread, answer, false);  // the driver may have refused it
+  if (must_wait) return free_deferred(extent, thread, answer, false);
   if (is_unused || device_.services.options.free == config::FreeMode::immediate) {
     ContextPool& home = *info_of(*extent).home;
     unbook(*extent);
@@ -326,10 +327,13 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
     defer(extent, thread);
     return FreeOutcome::freed;
   }
+  // Nor does the driver wait for what is freed in stream order, or was allocated so (CUDA Driver API 13.0, cuMemFree).
+  const bool is_unused = mempool_of(*extent) != 0 && stream == nullptr;
+  const bool waits_natively = stream == nullptr && !is_unused;
   const Extent before = *extent;
   device_.note_freed(before, thread);
   unbook(before);  // as give_back does with what is reserved: what the driver is taking back is listed no more
-  const Status status = home->natives.give_back(device_, extent, stream);
+  const Status status = home->natives.give_back(device_, extent, stream, is_unused);
   contexts.unpin(home);
   if (!status.ok()) {
     count_live(before, 1);
@@ -348,8 +352,8 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
   }
   publish_figures();
   if (policy_ == config::Policy::platform || deferred_.batch_is_empty() || capturing()) return FreeOutcome::freed;
-  Error late = upkeep(context, true);  // what was freed during a capture
-  if (late.code == CUDA_SUCCESS && device_.services.cannot_record.load(std::memory_order_relaxed)) late = synchronise_and_retire(context).error;
+  Error late = upkeep(context, waits_natively);  // what was freed during a capture
+  if (waits_natively && late.code == CUDA_SUCCESS && device_.services.cannot_record.load(std::memory_order_relaxed)) late = synchronise_and_retire(context).error;
   return outcome_of(late, answer);
 }
 
