@@ -138,6 +138,7 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
   observe::OomEvidence& evidence = oom.evidence;
   evidence.request_bytes = round_request(requested_bytes) != 0 ? round_request(requested_bytes) : requested_bytes;
   evidence.device_total_bytes = device_.total_bytes;
+  evidence.holes_known = policy_ != config::Policy::async;
   evidence.pool_free_bytes = now.free_bytes;
   evidence.releasable_bytes = now.wholly_free_bytes;
   evidence.releasable_with_deferred_bytes = 0;
@@ -157,7 +158,7 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
   }
   if (home == nullptr) {
     evidence.is_outside_pool = true;
-    evidence.largest_free_bytes = evidence.largest_free_remapped_bytes = evidence.releasable_bytes;
+    if (evidence.holes_known) evidence.largest_free_bytes = evidence.largest_free_remapped_bytes = evidence.releasable_bytes;
     evidence.largest_free_with_deferred_bytes = *evidence.releasable_with_deferred_bytes;
   }
   evidence.pages_available = device_.pages_available;
@@ -167,7 +168,6 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
   evidence.limit_bytes = device_.limit.limit_bytes();
   evidence.held_bytes = device_.limit.held_bytes();
   evidence.capturing = capturing();
-  evidence.holes_known = policy_ != config::Policy::async;
   evidence.deferred_in_order_bytes = deferred_in_order_bytes();
   if (evidence.driver_free_bytes) {
     const std::uint64_t known_bytes = *evidence.driver_free_bytes + evidence.held_bytes + evidence.graph_bytes + device_.live.outside.managed.load(std::memory_order_relaxed);

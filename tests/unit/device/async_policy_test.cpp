@@ -302,3 +302,39 @@ TEST_CASE("async: what one context's thread was told before another's took it is
   CHECK(peak(rig.counters().reserved_bytes) <= 64 * kMiB);
   CHECK(rig.pools().check() == "");
 }
+
+namespace {
+CUresult (*g_mem_info)(std::size_t*, std::size_t*) = nullptr;
+
+/// While the driver answers, another thread is served.
+CUresult tell_late(std::size_t* free_bytes, std::size_t* total_bytes) {
+  if (const std::function<void()> meanwhile = std::exchange(g_meanwhile, nullptr)) std::thread(meanwhile).join();
+  return g_mem_info(free_bytes, total_bytes);
+}
+}  // namespace
+
+TEST_CASE("async: what the driver's pool has in one piece is unknown in every out-of-memory, also of memory outside the pool") {
+  RigOptions options = async();
+  options.patch = [](DriverApi& api) {
+    g_mem_info = api.cuMemGetInfo_v2;
+    api.cuMemGetInfo_v2 = &tell_late;
+  };
+  g_meanwhile = nullptr;
+  Rig rig(options);
+  const std::vector<CUdeviceptr> blocks = {rig.allocate(40 * kMiB), rig.allocate(40 * kMiB)};
+  bool has_come = false;
+  g_meanwhile = [&] {  // after the pool has given back what lay idle
+    rig.use(0);
+    for (const CUdeviceptr block : blocks) rig.free(block);
+    has_come = true;
+  };
+  rig.pools().note_refusal(0, 2 * kGiB, "cuMemCreate");
+  const observe::Snapshot snapshot = rig.snapshot();
+  REQUIRE(snapshot.ooms.size() == 1);
+  const observe::OomEvidence& evidence = snapshot.ooms.front().evidence;
+  REQUIRE(evidence.is_outside_pool);
+  CHECK(has_come);
+  CHECK(evidence.releasable_bytes > 0);
+  CHECK_FALSE(evidence.holes_known);
+  CHECK(evidence.largest_free_bytes == 0);
+}
