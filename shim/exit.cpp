@@ -29,6 +29,7 @@ namespace {
 
 using ExitFunction = void (*)(int);
 
+constexpr int kStatusBits = 0xFF;  ///< of what exit() is given, what the parent is told (POSIX)
 constexpr long kWatchdog_s = 8;  ///< above the reporter's own budgets
 constexpr timespec kPollInterval{0, 1'000'000};
 
@@ -41,7 +42,7 @@ constinit std::atomic<int> g_exit_code{-1};
 /// The first exit handler that runs after those of libraries that registered later: from here on no CUDA call.
 void note_exit(int code, void*) {
   if (!lifecycle::begin_exit()) return;
-  g_exit_code.store(code, std::memory_order_relaxed);
+  g_exit_code.store(code & kStatusBits, std::memory_order_relaxed);
   process().pools.stop_calling_driver();
 }
 
@@ -104,7 +105,7 @@ void finish_at_once(int status) {
   if (phase != lifecycle::Phase::live && phase != lifecycle::Phase::exiting) return;
   if (!lifecycle::is_own_process() || lifecycle::t_inside || is_on_alternate_stack()) return;
   start_watchdog(status);
-  finish(status);
+  finish(status & kStatusBits);
 }
 
 /// Looked up at load: a child that calls _exit after fork may not take the loader's lock.

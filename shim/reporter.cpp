@@ -92,8 +92,10 @@ void Reporter::take_messages() noexcept {
 }
 
 bool Reporter::write(const observe::ReportInput& input, const std::string& path, std::uint64_t deadline_unix_ns) {
-  const int error = path == "stderr" ? observe::write_report_fd(input, STDERR_FILENO, deadline_unix_ns) : observe::write_report(input, path, deadline_unix_ns);
-  if (error != 0) log::warn("no report: " + path + ": " + strerrordesc_np(error));
+  // What stands beside a device belongs there as little as what replaces it: /dev/null.oom1.
+  int error = path != path_ ? observe::check_replaceable_at(AT_FDCWD, path_.c_str()) : 0;
+  if (error == 0) error = path == "stderr" ? observe::write_report_fd(input, STDERR_FILENO, deadline_unix_ns) : observe::write_report(input, path, deadline_unix_ns);
+  if (error != 0) log::warn("no report: " + path + ": " + (error == EEXIST ? "not a regular file (`stderr` and `none` are names of their own)" : strerrordesc_np(error)));
   else if (path != "stderr") log::info("report: " + path);
   return error == 0;
 }

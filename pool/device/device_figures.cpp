@@ -167,6 +167,7 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
   evidence.graph_bytes = device_.live.outside.graphs.load(std::memory_order_relaxed);
   evidence.limit_bytes = device_.limit.limit_bytes();
   evidence.held_bytes = device_.limit.held_bytes();
+  evidence.refused_by_limit = std::string_view(refusal.where) == kLimitRefusal;
   evidence.capturing = capturing();
   evidence.deferred_in_order_bytes = deferred_in_order_bytes();
   if (evidence.driver_free_bytes) {

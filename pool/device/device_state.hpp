@@ -36,7 +36,10 @@ template <class T> class Mailbox {
   explicit Mailbox(std::size_t capacity) : capacity_(capacity) {}
   void add(T item) {
     const MutexLock lock(mutex_);
-    if (items_.size() == capacity_) items_.erase(items_.begin());
+    if (items_.size() == capacity_) {
+      items_.erase(items_.begin());
+      ++pushed_out_;
+    }
     items_.push_back(std::move(item));
     ++added_;
     is_empty_.store(false, std::memory_order_release);
@@ -57,11 +60,12 @@ template <class T> class Mailbox {
     is_empty_.store(true, std::memory_order_release);
     return std::exchange(items_, {});
   }
-  /// False: another thread is at it.
-  bool copy(std::vector<T>& out) {
+  /// False: another thread is at it. `pushed_out`: so many older ones there were.
+  bool copy(std::vector<T>& out, std::uint64_t& pushed_out) {
     if (!mutex_.try_lock()) return false;
     const AdoptedLock lock(mutex_);
     out = items_;
+    pushed_out = pushed_out_;
     return true;
   }
   /// Number added since the last call.
@@ -75,6 +79,7 @@ template <class T> class Mailbox {
   Mutex mutex_;
   std::vector<T> items_ CUPOOL_GUARDED_BY(mutex_);
   std::size_t added_ CUPOOL_GUARDED_BY(mutex_) = 0;
+  std::uint64_t pushed_out_ CUPOOL_GUARDED_BY(mutex_) = 0;  ///< older items, ever
   std::atomic<bool> is_empty_{true};
 };
 

@@ -137,6 +137,7 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
   device.idle_covered_bytes += covered_bytes;
   CUdeviceptr address = 0;
   CUresult code = CUDA_SUCCESS;
+  const char* where = "allocate";
   {
     const MutexUnlock unlocked(device.lock);
     code = source_->take(device, home, request.requested_bytes, &address, &node->is_of_pool);
@@ -156,12 +157,13 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
       source_->give_over(device, home, address);
       source_->trim(device);
       code = CUDA_ERROR_OUT_OF_MEMORY;
+      where = kLimitRefusal;
     }
     book_idle(device);
   }
   if (code != CUDA_SUCCESS) {
     device.limit.refund(request.bytes);
-    return Error{code, "allocate"};
+    return Error{code, where};
   }
   node->region.address = address;
   node->region.bytes = request.bytes;

@@ -582,7 +582,7 @@ observe::Snapshot PoolSet::snapshot(std::chrono::nanoseconds budget) {
     snapshot.dropped_events += one.timeline_dropped;
     snapshot.devices.push_back(std::move(one));
   });
-  while (!impl_->services.ooms.copy(snapshot.ooms)) {
+  while (!impl_->services.ooms.copy(snapshot.ooms, snapshot.older_ooms)) {
     if (impl_->services.clock.now_ns() >= deadline_ns) {
       snapshot.complete = false;
       break;

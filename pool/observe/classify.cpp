@@ -40,8 +40,8 @@ class Case {
   Truth holds(OomCause cause) const {
     switch (cause) {
       case OomCause::impossible_request: return impossible();
-      case OomCause::limit: return both(truth(limit_blocks(e_.releasable_bytes)), driver_gives(e_.releasable_bytes));
-      case OomCause::driver_refused: return both(truth(!limit_blocks(e_.releasable_bytes)), driver_gives(0));
+      case OomCause::limit: return both(truth(e_.refused_by_limit || limit_blocks(e_.releasable_bytes)), driver_gives(e_.releasable_bytes));
+      case OomCause::driver_refused: return both(truth(!e_.refused_by_limit && !limit_blocks(e_.releasable_bytes)), driver_gives(0));
       case OomCause::deferred_free: return deferred();
       case OomCause::external_fragmentation: return fragmented(e_.pool_free_bytes);
       case OomCause::other_process: return both(opposite(driver_gives(e_.releasable_bytes)), others_give());

@@ -31,7 +31,9 @@ std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
   const std::string bytes = human_bytes(verdict.shortfall_bytes);
   switch (verdict.cause) {
     case OomCause::impossible_request: return bytes + " more than this process could ever get";
-    case OomCause::limit: return bytes + " over CUPOOL_LIMIT; the device has the memory";
+    case OomCause::limit:
+      if (verdict.shortfall_bytes == 0) return "CUPOOL_LIMIT was full at that moment; the device has the memory";
+      return bytes + " over CUPOOL_LIMIT; the device has the memory";
     case OomCause::driver_refused: return "the driver refused though enough was free";
     case OomCause::deferred_free: return "short by " + bytes + " until the GPU finishes with memory that was freed";
     case OomCause::external_fragmentation:

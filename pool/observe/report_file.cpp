@@ -1,10 +1,12 @@
 // Everything happens relative to a descriptor of the folder, so that a folder that is swapped underneath changes nothing.
 #include "pool/observe/report_file.hpp"
 
+#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
+#include <string_view>
 #include <fcntl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -78,12 +80,18 @@ int ReportFile::open_folder(const std::string& folder) {
   return folder_fd_ < 0 ? errno : 0;
 }
 
-/// A device, a pipe or a socket is no report of before: /dev/null must survive a report by root.
-int ReportFile::check_replaceable() const {
+int ReportFile::check_replaceable() const { return check_replaceable_at(folder_fd_, name_.c_str()); }
+
+int check_replaceable_at(int folder_fd, const char* name) {
   struct stat facts{};
-  if (::fstatat(folder_fd_, name_.c_str(), &facts, AT_SYMLINK_NOFOLLOW) != 0) return 0;
+  if (::fstatat(folder_fd, name, &facts, AT_SYMLINK_NOFOLLOW) != 0) return 0;
   if (S_ISDIR(facts.st_mode)) return EISDIR;
-  return S_ISREG(facts.st_mode) || S_ISLNK(facts.st_mode) ? 0 : EEXIST;
+  if (!S_ISLNK(facts.st_mode)) return S_ISREG(facts.st_mode) ? 0 : EEXIST;
+  std::array<char, 8> target{};  // as /dev/stdout, which leads to whatever descriptor 1 is
+  const ssize_t length = ::readlinkat(folder_fd, name, target.data(), target.size());
+  const std::string_view text(target.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
+  if (text.starts_with("/proc/") || text.starts_with("/dev/")) return EEXIST;
+  return ::fstatat(folder_fd, name, &facts, 0) == 0 && !S_ISREG(facts.st_mode) ? EEXIST : 0;
 }
 
 int ReportFile::create_temporary() {

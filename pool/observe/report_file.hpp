@@ -36,6 +36,10 @@ class ReportFile {
   int error_ = 0;
 };
 
+/// May a report take the place of `name` in that folder? 0, or an errno: EISDIR; EEXIST for what is no file, or a link that leads to a device, a pipe or a
+/// descriptor, as /dev/stdout does, and is everybody's. Any other link may be replaced. AT_FDCWD is a folder, too.
+int check_replaceable_at(int folder_fd, const char* name);
+
 /// mkdir -p, from the left, 0700. What is there already may be anything: opening it afterwards tells.
 void make_folders(const std::string& folder);
 

@@ -28,6 +28,7 @@ void write_evidence(JsonWriter& json, const OomEvidence& e) {
   json.key("limit_bytes");
   e.limit_bytes == 0 ? json.null() : json.value(e.limit_bytes);
   json.member("held_bytes", e.held_bytes);
+  json.member("refused_by_limit", e.refused_by_limit);
   json.member("can_remap", e.can_remap);
   json.member("pages_available", e.pages_available);
   json.member("stranded_bytes", e.stranded_bytes);

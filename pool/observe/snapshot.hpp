@@ -146,6 +146,7 @@ struct OomEvidence {
   std::uint64_t graph_bytes = 0;                   ///< of N, what the driver keeps for CUDA graphs
   std::uint64_t limit_bytes = 0;                   ///< 0: none
   std::uint64_t held_bytes = 0;                    ///< what counts against the limit
+  bool refused_by_limit = false;                   ///< it was the limit that said no, whatever the figures of a moment later say
   bool can_remap = false;                          ///< pages serve: what holds nothing (REL) moves, and joins what the driver has
   std::optional<std::uint64_t> stranded_bytes = {};     ///< pages: free bytes in handles that hold something else, or are pinned
   std::optional<std::uint64_t> pinned_free_bytes = {};  ///< of those, in handles that were exported and the like
@@ -173,6 +174,7 @@ struct OomRecord {
 struct Snapshot {
   std::vector<DeviceSnapshot> devices;
   std::vector<OomRecord> ooms;
+  std::uint64_t older_ooms = 0;                    ///< that are listed no more
   std::vector<std::string> unpooled_apis_seen;
   std::uint64_t dropped_events = 0;
   bool complete = true;  ///< false: a lock could not be had in time, some device or figure is missing

@@ -80,6 +80,12 @@ class Rules {
   /// What lies in the limit's way may be the pool's own: that costs nothing to clear.
   void limit() {
     if (deferred_would_do()) deferred();
+    if (verdict_.shortfall_bytes == 0) {
+      add("raise_limit", "info",
+          "CUPOOL_LIMIT refused it, though there was room a moment later: another thread has freed meanwhile, or the driver takes more for a block than its bytes; raise the limit, or remove it",
+          {{"limit_bytes", e_.limit_bytes}, {"held_bytes", e_.held_bytes}});
+      return;
+    }
     add("raise_limit", "fix",
         "the device has the memory but CUPOOL_LIMIT forbids it: raise the limit by the shortfall or more (with more room the pool takes memory earlier, too), or remove it",
         {{"shortfall_bytes", verdict_.shortfall_bytes}, {"limit_bytes", e_.limit_bytes}, {"held_bytes", e_.held_bytes}});

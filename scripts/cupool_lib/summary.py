@@ -78,7 +78,7 @@ def _ooms(root: Fields, paint: Paint) -> list[str]:
         for text in advice or ([f"try: {first_to_do}"] if first_to_do else []):  # no setting helps: what does
             lines += _wrap(text, "  ", paint, hanging="    ")
     if len(ooms) > _OOMS_SHOWN:
-        lines.append(f"  and {len(ooms) - _OOMS_SHOWN} earlier ones; all are in the JSON")
+        lines.append(f"  and {len(ooms) - _OOMS_SHOWN} earlier ones in the JSON")
     return lines
 
 

@@ -21,6 +21,7 @@ class _Evidence:
         self.LF = max(evidence["largest_free_bytes"], evidence.get("largest_free_remapped_bytes", 0))
         self.REL, self.PEND, self.U, self.N = evidence["releasable_bytes"], evidence["deferred_bytes"], evidence["other_process_bytes"], evidence["own_outside_bytes"]
         self.L, self.H = evidence["limit_bytes"], evidence["held_bytes"]
+        self.limit_said_no = evidence.get("refused_by_limit", False)
         self.needs_hole = not evidence["can_remap"] and evidence.get("holes_known", True)  # else what goes back to the driver does as well
 
     def cap(self) -> int:
@@ -95,14 +96,14 @@ def _cause(oom: dict, e: _Evidence) -> Iterator[str]:
     cause, is_impossible = oom["cause"], e.R > e.cap() or e.R == _UNKNOWN_REQUEST
     if is_impossible != (cause == "impossible_request"):
         yield f"the request of {e.R} bytes is {'larger' if is_impossible else 'not larger'} than device and limit"
-    if cause not in ("impossible_request", "limit") and e.over_limit() and e.driver_has(e.REL):
+    if cause not in ("impossible_request", "limit") and (e.limit_said_no or e.over_limit()) and e.driver_has(e.REL):
         yield "the limit blocks it, and the driver has the bytes"
     yield from {"limit": _limit, "driver_refused": _driver_refused, "deferred_free": _deferred, "external_fragmentation": _fragmented, "other_process": _others,
                 "non_pool_memory": _outside, "true_exhaustion": _exhausted}.get(cause, lambda *_: ())(oom, e)
 
 
 def _limit(_oom: dict, e: _Evidence) -> Iterator[str]:
-    if not e.over_limit():
+    if not e.over_limit() and not (e.L and e.limit_said_no):
         yield "there is no limit" if not e.L else f"{e.H} bytes held, {e.REL} of them releasable, and the request are within the limit of {e.L}"
     elif e.driver_has(e.REL) is False:
         yield "the driver does not have the bytes"
@@ -110,7 +111,7 @@ def _limit(_oom: dict, e: _Evidence) -> Iterator[str]:
 
 def _driver_refused(oom: dict, e: _Evidence) -> Iterator[str]:
     """With low confidence also when nothing else explains the failure."""
-    if oom["confidence"] != "low" and (e.over_limit() or e.driver_has(0) is False):
+    if oom["confidence"] != "low" and (e.limit_said_no or e.over_limit() or e.driver_has(0) is False):
         yield "the driver did not have the bytes, or the limit blocks them"
 
 

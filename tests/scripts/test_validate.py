@@ -162,6 +162,17 @@ class Validate(Files):
         evidence["holes_known"] = True
         self.assertTrue(any("/shortfall_bytes: 536870912, by the evidence it is 2147483648" in line for line in validate.arithmetic(report)))
 
+    def test_what_the_limit_refused_is_the_limits_whatever_is_held_a_moment_later(self):
+        report, gib = sample_report(), 1 << 30
+        oom = report["ooms"][0]
+        request = oom["evidence"]["request_bytes"]
+        oom["evidence"].update(limit_bytes=16 * gib, held_bytes=0, driver_free_bytes=2 * request, refused_by_limit=True)
+        report["devices"][0]["limit_bytes"] = 16 * gib
+        oom.update(cause="limit", shortfall_bytes=0)
+        self.assertEqual([line for line in validate.arithmetic(report) if "/ooms/0/cause" in line], [])
+        oom["cause"] = "driver_refused"
+        self.assertEqual(len([line for line in validate.arithmetic(report) if "/ooms/0/cause" in line]), 2)
+
     def test_a_million_blocks_are_judged(self):
         report = sample_report()
         device, rows = report["devices"][0], 1_000_000

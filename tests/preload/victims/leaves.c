@@ -11,6 +11,14 @@
 //! args quick_exit
 //! exit 5
 //! check report["process"]["exit"]["code"] == 5
+//! case minus_one
+//! args exit
+//! exit 255
+//! check report["process"]["exit"]["code"] == 255
+//! case minus_one_at_once
+//! args _exit_minus_one
+//! exit 255
+//! check report["process"]["exit"]["code"] == 255
 //! case pthread_exit_of_main
 //! args pthread_exit
 //! exit 0
@@ -62,6 +70,8 @@ int main(int argc, char** argv) {
   if (strcmp(how, "_exit") == 0) _exit(5);
   if (strcmp(how, "_Exit") == 0) _Exit(5);
   if (strcmp(how, "quick_exit") == 0) quick_exit(5);
+  if (strcmp(how, "exit") == 0) exit(-1);
+  if (strcmp(how, "_exit_minus_one") == 0) _exit(-1);
   if (strcmp(how, "abort") == 0) abort();
   if (strcmp(how, "pthread_exit") == 0) {
     static pthread_t self;

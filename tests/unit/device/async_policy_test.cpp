@@ -338,3 +338,13 @@ TEST_CASE("async: what the driver's pool has in one piece is unknown in every ou
   CHECK_FALSE(evidence.holes_known);
   CHECK(evidence.largest_free_bytes == 0);
 }
+
+TEST_CASE("async: where the driver takes more for a block than the limit has left, the limit is the cause") {
+  Rig rig(async(nullptr, "64MiB"));
+  while (rig.try_allocate(700'000).ok()) {
+  }
+  const observe::Snapshot snapshot = rig.snapshot();
+  REQUIRE(snapshot.ooms.size() == 1);
+  CHECK(snapshot.ooms.front().evidence.refused_by_limit);
+  CHECK(observe::classify(snapshot.ooms.front().evidence, {}).cause == observe::OomCause::limit);
+}

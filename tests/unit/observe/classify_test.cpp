@@ -84,6 +84,22 @@ TEST_CASE("limit needs the limit to block by a byte, after what can be returned,
   CHECK(judge(e).cause == OomCause::true_exhaustion);
 }
 
+TEST_CASE("what the limit refused is the limit's, also when there is room a moment later") {
+  OomEvidence e = exhausted_evidence();
+  e.limit_bytes = 60 * kGiB;
+  e.held_bytes = e.limit_bytes - e.request_bytes;  // another thread has freed
+  e.driver_free_bytes = 2 * e.request_bytes;
+  REQUIRE(judge(e).cause == OomCause::driver_refused);
+  e.refused_by_limit = true;
+  const OomVerdict verdict = judge(e);
+  CHECK(verdict.cause == OomCause::limit);
+  CHECK(verdict.shortfall_bytes == 0);
+  REQUIRE(verdict.suggestions.size() == 1);
+  CHECK(verdict.suggestions.front().level == "info");
+  e.driver_free_bytes = e.request_bytes - 1;  // the driver could not have
+  CHECK(judge(e).cause != OomCause::limit);
+}
+
 TEST_CASE("driver_refused begins where the driver has exactly enough") {
   OomEvidence e = exhausted_evidence();
   e.driver_free_bytes = e.request_bytes;

@@ -103,6 +103,20 @@ TEST_CASE("a link at the final name is replaced, its target untouched") {
   CHECK(is_whole_report(path));
 }
 
+TEST_CASE("a link that leads to what is no file, or to a descriptor, is everybody's and stays") {
+  const Folder folder;
+  const fs::path path = folder.path / "stdout";
+  fs::create_symlink(GENERATE("/proc/self/fd/1", "/dev/null", "/dev/shm/cupool-no-such-file"), path);
+  CHECK(write_report(small_input(), path, 0) == EEXIST);
+  CHECK(fs::is_symlink(path));
+  const fs::path pipe = folder.path / "pipe";
+  const fs::path link = folder.path / "link";
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  fs::create_symlink(pipe, link);
+  CHECK(write_report(small_input(), link, 0) == EEXIST);
+  CHECK(fs::is_symlink(link));
+}
+
 TEST_CASE("a dangling link at the final name creates nothing where it points") {
   const Folder folder;
   fs::create_symlink(folder.path / "elsewhere", folder.path / "report.json");

@@ -209,6 +209,20 @@ TEST_CASE("the timeline carries every kind of event, and what it lost is counted
   CHECK(report["data_quality"]["dropped_events"] == 11);
 }
 
+TEST_CASE("a report says how many out-of-memory events it lists no more") {
+  ReportInput input = samples::input_of(mixed_device());
+  input.snapshot.ooms = samples::one_of_each_cause();
+  const auto has_word = [&] {
+    const json report = report_of(input);
+    for (const json& warning : report["data_quality"]["warnings"])
+      if (warning.get<std::string>().find("only the newest 8 out-of-memory events are listed, of 52") != std::string::npos) return true;
+    return false;
+  };
+  CHECK_FALSE(has_word());
+  input.snapshot.older_ooms = 44;
+  CHECK(has_word());
+}
+
 TEST_CASE("an OOM carries cause, shortfall, all counterfactuals and its evidence; unknown is null") {
   ReportInput input = samples::input_of(mixed_device());
   input.event = ReportEvent::oom;
