@@ -257,7 +257,7 @@ bool DevicePool::await_frees(CUcontext asking, const Awaited& awaited, Error* er
   for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && !(awaited.inside_free && epoch->next == nullptr); epoch = epoch->next) {
     bytes += epoch->batch.bytes;
     ++count;
-    if (epoch->busy || !epoch->recorded || epoch->waitable == nullptr || !(awaited.inside_free || is_awaitable(*epoch))) continue;
+    if (!(awaited.inside_free ? epoch->may_be_awaited() : is_own(*epoch))) continue;
     target = epoch;
     target_bytes = bytes;
     looks = count;
@@ -283,10 +283,8 @@ bool DevicePool::await_frees(CUcontext asking, const Awaited& awaited, Error* er
   return has_retired;
 }
 
-/// Natively its frees had waited, in this thread.
-bool DevicePool::is_awaitable(const Epoch& epoch) {
-  return !epoch.busy && epoch.recorded && epoch.waitable != nullptr && pthread_equal(epoch.freed_by, pthread_self()) != 0;
-}
+/// It may be waited for, and natively its frees had waited in this very thread.
+bool DevicePool::is_own(const Epoch& epoch) { return epoch.may_be_awaited() && pthread_equal(epoch.freed_by, pthread_self()) != 0; }
 
 /// A hole for the block is there, but something that this thread freed fits it so much better that a wait pays: where nothing is left, what is cut from
 /// a larger hole stays in the way of what needs that one, and is not moved again. Natively the free of what fits had waited.
@@ -298,7 +296,7 @@ bool DevicePool::is_better_on_its_way(const ContextPool& home, const AllocationR
   const std::uint64_t hole_bytes = home.pooled->fit_bytes(request.bytes);
   std::size_t looks = 0;
   for (const Epoch* epoch = deferred_.oldest(); epoch != nullptr; epoch = epoch->next) {
-    if (!is_awaitable(*epoch)) continue;
+    if (!is_own(*epoch)) continue;
     for (const Extent* extent = epoch->batch.first; extent != nullptr; extent = extent->bin_next) {
       if (++looks > kChoosyLooks) return false;
       if (extent->bytes >= request.bytes && extent->bytes <= hole_bytes - hole_bytes / 4 && info_of(*extent).home == &home) return true;

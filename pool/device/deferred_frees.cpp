@@ -105,7 +105,7 @@ void DeferredFrees::unlink(Epoch* epoch) {
 
 Epoch* DeferredFrees::first_waitable() const {
   Epoch* epoch = head_;
-  while (epoch != nullptr && (epoch->busy || !epoch->recorded || epoch->waitable == nullptr)) epoch = epoch->next;
+  while (epoch != nullptr && !epoch->may_be_awaited()) epoch = epoch->next;
   return epoch;
 }
 

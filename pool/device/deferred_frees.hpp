@@ -65,6 +65,9 @@ struct Epoch {
   bool waiting = false;   ///< … and waits there without end, as the program's free natively would have
   bool recorded = false;
   Epoch* next = nullptr;  ///< the next younger one
+
+  /// By a thread that takes it: its fence is recorded, waitable, and nobody's at the moment.
+  bool may_be_awaited() const { return !busy && recorded && waitable != nullptr; }
 };
 
 class DeferredFrees {

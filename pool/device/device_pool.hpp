@@ -348,7 +348,7 @@ class DevicePool {
   std::uint64_t ahead_bytes() CUPOOL_REQUIRES(device_.lock);
   Error catch_up(CUcontext asking, bool may_be_over) CUPOOL_REQUIRES(device_.lock);
   bool await_frees(CUcontext asking, const Awaited& awaited, Error* error) CUPOOL_REQUIRES(device_.lock);
-  static bool is_awaitable(const Epoch& epoch);
+  static bool is_own(const Epoch& epoch);
   bool is_better_on_its_way(const ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
   void note_idle(std::uint64_t size_bytes) CUPOOL_REQUIRES(device_.lock);
   Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
