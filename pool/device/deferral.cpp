@@ -123,14 +123,16 @@ void DevicePool::after_wait(const ContextPool& home, CUcontext asking) {
   surplus_seen_bytes_.store(not_live_bytes(), std::memory_order_relaxed);
 }
 
-/// Looks at the oldest epoch, and retires it when its fence is done: true. `may_wait`: waits without end where that is safe: for the oldest, or
-/// where that was closed late for the first that was not. Its events cover the work of the older ones.
+/// Looks at the oldest epoch, and retires it when its fence is done: true. `may_wait`: waits without end where that is safe, which is for the first that
+/// this thread closed inside a free. Its events cover the work of the older ones. What another thread freed may be waiting for this one.
 bool DevicePool::retire_oldest(CUcontext asking, bool may_wait, Error* error) {
   Epoch* epoch = deferred_.oldest();
   if (epoch == nullptr || epoch->busy || !epoch->recorded || !may_call_driver()) return false;
-  Epoch* const newer = may_wait && epoch->waitable == nullptr && !deferred_.is_awaited() ? deferred_.first_waitable() : nullptr;
+  const bool is_own = DevicePool::is_own(*epoch);
+  Epoch* newer = may_wait && !is_own && !deferred_.is_awaited() ? epoch->next : nullptr;
+  while (newer != nullptr && !DevicePool::is_own(*newer)) newer = newer->next;
   if (newer != nullptr) epoch = newer;
-  const CUcontext waitable = may_wait ? epoch->waitable : nullptr;
+  const CUcontext waitable = may_wait && (is_own || newer != nullptr) ? epoch->waitable : nullptr;
   epoch->busy = true;
   epoch->waiting = waitable != nullptr;
   FenceResult result;
@@ -245,8 +247,8 @@ Error DevicePool::catch_up(CUcontext asking, bool may_be_over) {
 }
 
 /// Waits for one epoch that may be waited for, the newest unless enough is over before: its events cover the work of the older ones, so one call is
-/// enough. True when blocks came back. Inside a free: but for the newest of all, which is this very free's. Else only for what this thread freed,
-/// where natively it had waited itself (another's work may be waiting for this one).
+/// enough. True when blocks came back. What this thread freed may, since natively it had waited itself; inside a free so may what others freed in the
+/// same context, but for the newest of all, which is this very free's. Else another's work may be waiting for this thread.
 bool DevicePool::await_frees(CUcontext asking, const Awaited& awaited, Error* error) {
   const std::uint64_t all_bytes = device_.counters().deferred_bytes.current.load(std::memory_order_relaxed);
   Epoch* target = nullptr;
@@ -257,7 +259,8 @@ bool DevicePool::await_frees(CUcontext asking, const Awaited& awaited, Error* er
   for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && !(awaited.inside_free && epoch->next == nullptr); epoch = epoch->next) {
     bytes += epoch->batch.bytes;
     ++count;
-    if (!(awaited.inside_free ? epoch->may_be_awaited() : is_own(*epoch))) continue;
+    const bool is_natives_too = awaited.inside_free && epoch->may_be_awaited() && epoch->waitable == asking;
+    if (!is_natives_too && !is_own(*epoch)) continue;
     target = epoch;
     target_bytes = bytes;
     looks = count;

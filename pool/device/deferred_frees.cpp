@@ -85,6 +85,7 @@ Epoch* DeferredFrees::close(Batch& batch) noexcept {
   epoch->batch = std::exchange(batch, Batch{});
   epoch->waitable = nullptr;
   epoch->stream = 0;
+  epoch->number = ++closed_;
   epoch->busy = true;
   epoch->waiting = false;
   epoch->recorded = false;
@@ -103,10 +104,10 @@ void DeferredFrees::unlink(Epoch* epoch) {
   spare_.push_back(epoch);
 }
 
-Epoch* DeferredFrees::first_waitable() const {
+Epoch* DeferredFrees::first_overdue(std::uint64_t closed) const {
   Epoch* epoch = head_;
-  while (epoch != nullptr && !epoch->may_be_awaited()) epoch = epoch->next;
-  return epoch;
+  while (epoch != nullptr && epoch->number <= closed && !epoch->is_overdue()) epoch = epoch->next;
+  return epoch != nullptr && epoch->number <= closed ? epoch : nullptr;
 }
 
 bool DeferredFrees::is_awaited() const {

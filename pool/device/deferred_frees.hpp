@@ -61,6 +61,7 @@ struct Epoch {
   /// Not 0: all of it was free for this stream of `home` before, and the fence is on that stream alone.
   std::uint64_t stream = 0;
   const ContextPool* home = nullptr;
+  std::uint64_t number = 0;  ///< how many had been closed, with it
   bool busy = false;      ///< a thread is in the driver with this fence
   bool waiting = false;   ///< … and waits there without end, as the program's free natively would have
   bool recorded = false;
@@ -68,6 +69,8 @@ struct Epoch {
 
   /// By a thread that takes it: its fence is recorded, waitable, and nobody's at the moment.
   bool may_be_awaited() const { return !busy && recorded && waitable != nullptr; }
+  /// Natively the program's frees had waited, for the work in their context, and that is not known to be over; or somebody looks at it just now.
+  bool is_overdue() const { return recorded && waitable != nullptr && (busy || !fence.is_over_where_asked()); }
 };
 
 class DeferredFrees {
@@ -77,8 +80,10 @@ class DeferredFrees {
 
   void push(heap::Extent* extent) { batch_.push(extent); }
   Batch& batch() { return batch_; }  ///< the open one, to push many
-  /// The oldest that may be waited for, and that nobody is busy with.
-  Epoch* first_waitable() const;
+  /// How many epochs were closed so far.
+  std::uint64_t closed() const { return closed_; }
+  /// The oldest that is overdue, of the first `closed` that were ever closed; or nullptr.
+  Epoch* first_overdue(std::uint64_t closed) const;
   /// A thread waits for one of them.
   bool is_awaited() const;
   bool batch_is_due() const { return batch_.count >= kBatchFrees || batch_.bytes >= due_bytes_ || (uncovered_ != nullptr && batch_.count != 0); }
@@ -138,6 +143,7 @@ class DeferredFrees {
   std::uint64_t due_bytes_ = kBatchBytes;
   Epoch* head_ = nullptr;  ///< oldest
   Epoch* tail_ = nullptr;
+  std::uint64_t closed_ = 0;
   std::vector<std::unique_ptr<Epoch>> epochs_;  ///< all there are, in use or spare
   std::vector<Epoch*> spare_;
 };

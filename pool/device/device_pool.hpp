@@ -28,6 +28,8 @@
 
 namespace cupool::device {
 
+class Patience;
+
 /// One allocation on its way up the ladder.
 struct Attempt {
   ContextPool* home = nullptr;
@@ -385,6 +387,8 @@ class DevicePool {
 
   // giving_back.cpp
   bool release_would_do(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
+  bool could_come(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
+  bool is_over(const Patience& patience) CUPOOL_REQUIRES(device_.lock);
   bool may_release() CUPOOL_REQUIRES(device_.lock);
   bool all_release_in_order() const CUPOOL_REQUIRES(device_.lock);
   bool quiet() CUPOOL_REQUIRES(device_.lock);

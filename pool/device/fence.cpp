@@ -111,6 +111,9 @@ std::pair<FenceResult, std::optional<FenceResult>> Fence::record_and_poll(Device
 /// Precondition: the contexts of all points are pinned.
 FenceResult Fence::record_points(DeviceState& device, const CaptureGate::Pass& pass, CUcontext asking, std::span<const CUcontext> awaited) {
   const bool cannot_record = device.services.cannot_record.load(std::memory_order_relaxed);
+  const auto own = std::find_if(points_.begin(), points_.end(), [asking](const FencePoint& point) { return point.home->registered.context == asking; });
+  has_asking_ = own != points_.end();
+  if (has_asking_) std::iter_swap(points_.begin(), own);
   FenceResult result{FenceAnswer::done, {}};
   for (FencePoint& point : points_) {
     const CUcontext context = point.home->registered.context;  // pinned: it does not change
@@ -198,6 +201,12 @@ FenceResult Fence::poll(DeviceState& device, CUcontext asking) {
     if (polled.answer != FenceAnswer::done) return polled;
   }
   return {FenceAnswer::done, {}};
+}
+
+void Fence::poll_where_asked(DeviceState& device) {
+  if (is_over_where_asked()) return;
+  const CaptureGate::Pass pass(device.services.gate);
+  poll_point(device, pass, points_.front(), nullptr);
 }
 
 /// Of a context that nobody has pinned yet.
@@ -317,6 +326,7 @@ void Fence::leave_out(const ContextPool& home) {
 void Fence::clear(ContextRegistry& contexts) {
   for (FencePoint& point : points_) contexts.give_back(point);
   points_.clear();
+  has_asking_ = false;
 }
 
 }  // namespace cupool::device

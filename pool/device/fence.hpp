@@ -65,6 +65,8 @@ class Fence {
   FenceResult wait_on_device(DeviceState& device, CUcontext context, CUstream stream);
   /// Queries the first point that is not done, and on while they complete. Never completes work, never blocks.
   FenceResult poll(DeviceState& device, CUcontext asking);
+  /// As poll(), of the work alone that is_over_where_asked() speaks of. Errors are nobody's.
+  void poll_where_asked(DeviceState& device);
   /// poll() until it is done, refused, or `bound_ns` are over; a pause between.
   FenceResult poll_for(DeviceState& device, std::uint64_t bound_ns);
   /// Blocks until the work of `context` (null: of each one here) is complete, unless something captures. Precondition: the program's own free of a block
@@ -80,6 +82,8 @@ class Fence {
   bool empty() const { return points_.empty(); }
   /// Everything that it waits for has been seen to be over.
   bool is_over() const;
+  /// So has what it waits for in the context that asked for it by record().
+  bool is_over_where_asked() const { return points_.empty() || !has_asking_ || points_.front().done; }
 
  private:
   static FenceResult judge(DeviceState& device, FencePoint& point, CUresult code, CUcontext asking, const char* where);
@@ -90,6 +94,7 @@ class Fence {
   bool has_pinned(const FencePoint& point) const;
 
   std::vector<FencePoint> points_;
+  bool has_asking_ = false;  ///< the first point is in the context that asked, so that it is looked at whatever runs elsewhere
 };
 
 /// Waits for all work of every context by cuCtxSynchronize, for drivers without events that cover a context; not while something captures. `only`: of that

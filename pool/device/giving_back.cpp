@@ -7,13 +7,12 @@
 
 #include "pool/core/bytes.hpp"
 #include "pool/device/device_pool.hpp"
+#include "pool/device/patience.hpp"
 #include "pool/driver/handles.hpp"
 
 namespace cupool::device {
 
 namespace {
-constexpr std::uint64_t kFirstLook_ns = 20'000;
-constexpr std::uint64_t kLongestLook_ns = 2'000'000;
 constexpr std::uint64_t kQuietBound_ns = 500'000;  ///< [?] how long an event on an idle device takes: tens of microseconds
 constexpr std::uint64_t kAllOfIt = std::numeric_limits<std::uint64_t>::max();
 
@@ -38,6 +37,33 @@ bool DevicePool::release_would_do(std::uint64_t bytes) {
   if (headroom_bytes < bytes && bytes - headroom_bytes > free_bytes) return false;
   const std::optional<std::uint64_t> driver_free_bytes = sample_driver_free();
   return !driver_free_bytes || *driver_free_bytes >= bytes || bytes - *driver_free_bytes <= free_bytes;
+}
+
+/// Could `bytes` be had if all came back that does not live? Precondition: the magazines are closed, so that it is known what does. Asks the driver what it has before it says no.
+bool DevicePool::could_come(std::uint64_t bytes) {
+  if (movers_ != 0) return true;
+  const observe::LiveOutside& outside = device_.live.outside;
+  const std::uint64_t outside_bytes = outside.managed.load(std::memory_order_relaxed) + outside.graphs.load(std::memory_order_relaxed);
+  // Managed memory makes way for what cannot.
+  const std::uint64_t coming_bytes = not_live_bytes() + device_.leaving_bytes + std::min(outside_bytes, device_.limit.headroom_bytes());
+  const auto is_enough = [&] { return bytes <= coming_bytes || bytes - coming_bytes <= room_bytes(); };
+  return is_enough() || !sample_driver_free() || is_enough();
+}
+
+/// Asks the driver, once it is late, whether what natively had been waited for is over.
+bool DevicePool::is_over(const Patience& patience) {
+  if (!patience.is_late()) return false;
+  while (Epoch* const epoch = patience.is_over() || !may_call_driver() ? nullptr : deferred_.first_overdue(patience.closed())) {
+    if (epoch->busy) return false;
+    epoch->busy = true;
+    {
+      const MutexUnlock unlocked(device_.lock);
+      epoch->fence.poll_where_asked(device_);
+    }
+    epoch->busy = false;
+    if (!epoch->fence.is_over_where_asked()) return false;
+  }
+  return true;
 }
 
 bool DevicePool::may_release() { return all_release_in_order() || quiet(); }
@@ -67,15 +93,16 @@ void DevicePool::note_given_back(Mover& mover, std::uint64_t bytes) {
   device_.tell(config::LogLevel::debug, [bytes] { return observe::human_bytes(bytes) + " went back to the driver"; });
 }
 
-/// What nobody uses goes back to the driver. `until_ns`: so long it polls for deferred frees; `may_wait`: natively they had waited.
+/// What nobody uses goes back to the driver. `until_ns`: so long it polls for deferred frees; `may_wait`: natively they had waited, so for those of
+/// other threads longer (Patience).
 /// Nothing goes while that could block: whoever asks natively would not have waited. While something captures, nobody waits for its end.
 /// Returns bytes; where it may wait, what another thread gave back meanwhile counts as one.
 std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait) {
-  Clock& clock = device_.services.clock;
   const MutexLock lock(device_.lock);
+  Patience patience(device_.services.clock, until_ns, may_wait ? deferred_.closed() : 0);
   const std::uint64_t before = device_.services.given_back.load(std::memory_order_relaxed);
   const Climbing climbing(climbing_);  // else what is retired here would go into the depots
-  for (std::uint64_t pause_ns = kFirstLook_ns; may_call_driver(); pause_ns = std::min(2 * pause_ns, kLongestLook_ns)) {
+  while (may_call_driver()) {
     close_magazines();  // what they keep for streams comes into the lanes
     drain_lanes();
     static_cast<void>(close_epoch(nullptr, Closing::late));
@@ -93,9 +120,9 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
     if (may_wait && device_.services.given_back.load(std::memory_order_relaxed) != before) return 1;
     // What a thread is preallocating is on no list yet.
     const bool hopeful = has_idle || deferred_.oldest() != nullptr || has_stamped() || may_record() || preallocating_ || (may_wait && movers_ != 0);
-    if (!hopeful || clock.now_ns() >= until_ns) return 0;
+    if (!hopeful || is_over(patience)) return 0;
     const MutexUnlock unlocked(device_.lock);
-    clock.pause(pause_ns);
+    patience.pause();
   }
   return 0;
 }

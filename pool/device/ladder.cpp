@@ -15,9 +15,9 @@
 //   remap    empty pages to addresses where the block fits (backing pages)
 //   aside    the driver's own call, when the thread that brings pages is stalled in the driver: more could be had, but not in time
 //   release  whole free regions of this device back to the driver, then grow: only when that is enough and nothing would block
-//   poll     every deferred free: events recorded inside the program's own frees are waited for (natively the free did that),
-//            later ones are polled, one second at most in all; then release again. So is memory that another thread has taken to
-//            the driver. Without events that cover a context what was freed during a capture waits for the next free, which
+//   poll     every deferred free, unless all that does not live were too little: events recorded inside this thread's own frees are waited
+//            for (natively the free did that), later ones are polled, one second at most in all, a minute while there are events of other
+//            threads' frees that came before; then release again. So is memory that another thread has taken to the driver. Without events that cover a context what was freed during a capture waits for the next free, which
 //            synchronises: here that could wait for the caller itself
 //   graphs   what the driver keeps for CUDA graphs that do not run goes back to the device, where that is enough; then grow, remap, release
 //   native   the driver's own call for exactly these bytes; in stream order, where cuCtxDestroy may end the context, it is the shim that calls it (kDriversOwn)
@@ -28,6 +28,7 @@
 
 #include "pool/core/bytes.hpp"
 #include "pool/device/device_pool.hpp"
+#include "pool/device/patience.hpp"
 #include "pool/driver/handles.hpp"
 
 namespace cupool::device {
@@ -251,10 +252,11 @@ Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
 
 Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   if (pool.unpooled_ && !pool.has_waiting_frees() && pool.movers_ == 0 && pool.moves_ == attempt.moves) return nullptr;
+  if (!pool.could_come(attempt.request.bytes)) return nullptr;
   Clock& clock = pool.device_.services.clock;
-  const std::uint64_t until_ns = clock.now_ns() + DevicePool::kPollBound_ns;
+  Patience patience(clock, clock.now_ns() + DevicePool::kPollBound_ns, pool.deferred_.closed());
   Error error{};
-  for (std::uint64_t pause_ns = kFirstPause_ns;; pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
+  for (;;) {
     error = pool.close_epoch(attempt.context, DevicePool::Closing::late);  // again: nothing can be recorded while any context ends
     if (error.code != CUDA_SUCCESS) break;
     bool has_retired = false;
@@ -272,10 +274,9 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     const Epoch* oldest = pool.deferred_.oldest();
     const bool others_move = pool.movers_ != 0 || pool.moves_ != attempt.moves;
     const bool hopeful = oldest != nullptr || pool.may_record() || others_move || pool.has_stamped() || pool.release_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes));
-    const bool in_good_hands = pool.deferred_.is_awaited();  // a thread that natively would have waited as well
-    if (!hopeful || (clock.now_ns() >= until_ns && !in_good_hands)) return nullptr;
+    if (!hopeful || pool.is_over(patience)) return nullptr;
     const MutexUnlock unlocked(pool.device_.lock);
-    clock.pause(pause_ns);
+    patience.pause();
   }
   return error;
 }

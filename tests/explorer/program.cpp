@@ -155,6 +155,12 @@ bool Program::release_for_driver() {
   return others;
 }
 
+void Program::release_elsewhere() {
+  for (Hold& hold : holds_)
+    if (hold.elsewhere) *hold.flag = 1;
+  std::erase_if(holds_, [](const Hold& hold) { return *hold.flag != 0; });
+}
+
 void Program::wind_up(std::size_t thread) {
   actor_ = thread;
   for (std::size_t slot = 0; slot < kCaptures && !is_hit(); ++slot) {

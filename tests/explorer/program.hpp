@@ -156,6 +156,8 @@ class Program {
 
   /// Somebody else lets go of what waits for him. False: everything that waits, waits for the thread that is asking, and is let go of.
   bool release_for_driver();
+  /// Somebody else lets go of what waits for him, and of nothing more.
+  void release_elsewhere();
   bool may_be_kept() const { return settings_.may_be_kept; }
   void hit(const std::string& what);
   bool is_hit() const { return !hit_.empty(); }

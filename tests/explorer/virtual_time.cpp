@@ -61,6 +61,7 @@ void pause(std::uint64_t duration_ns, void* caller) {
   g_now_ns += duration_ns;
   g_paused_ns += duration_ns;
   if (g_program == nullptr) return;
+  if (g_paused_ns > kOthersTime_ns) g_program->release_elsewhere();
   if (g_paused_ns > kLongestPause_ns) g_program->hit("a call waits without bound");
   cusim_advance_ns(duration_ns);
 }
