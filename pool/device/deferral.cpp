@@ -216,11 +216,7 @@ std::uint64_t DevicePool::waiting_share_bytes() {
 /// device half of that peak and a third of what was never needed. Else what comes now is scattered over what the program will need, and stays so.
 bool DevicePool::may_grow_freely() {
   if (has_plenty(kPlentyShare)) return true;
-  const observe::Counters& counters = device_.counters();
-  const std::uint64_t allocations = counters.allocations.value.load(std::memory_order_relaxed);
-  const std::uint64_t need_bytes = counters.live_bytes.peak.load(std::memory_order_relaxed);
-  if (std::exchange(need_seen_bytes_, need_bytes) != need_bytes) need_seen_at_ = allocations;
-  return allocations / 2 >= need_seen_at_ && room_bytes() >= std::max(half_need_bytes(), spare_bytes() / kDeferredShare);
+  return device_.repeats_itself() && room_bytes() >= std::max(half_need_bytes(), spare_bytes() / kDeferredShare);
 }
 
 std::uint64_t DevicePool::half_need_bytes() { return device_.counters().live_bytes.peak.load(std::memory_order_relaxed) / 2; }
@@ -296,7 +292,7 @@ bool DevicePool::is_better_on_its_way(const ContextPool& home, const AllocationR
   const std::uint64_t room_bytes = this->room_bytes();
   const std::uint64_t everything_bytes = room_bytes + device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
   if (room_bytes >= everything_bytes / kChoosyRoomShare || spare_bytes() >= everything_bytes / kChoosySpareShare) return false;
-  const std::uint64_t hole_bytes = home.pooled->fit_bytes(request.bytes);
+  const std::uint64_t hole_bytes = home.pooled->fit_bytes(device_, request.bytes);
   std::size_t looks = 0;
   for (const Epoch* epoch = deferred_.oldest(); epoch != nullptr; epoch = epoch->next) {
     if (!is_own(*epoch)) continue;

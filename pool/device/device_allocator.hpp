@@ -93,7 +93,7 @@ class DeviceAllocator {
   /// A live block from memory that is free now, or nullptr. Throws std::bad_alloc.
   virtual heap::Extent* allocate(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) = 0;
   /// Bytes of the hole that allocate() would cut such a block from, where it is in no lane; 0: there is none.
-  virtual std::uint64_t fit_bytes([[maybe_unused]] std::uint64_t bytes) const { return 0; }
+  virtual std::uint64_t fit_bytes([[maybe_unused]] DeviceState& device, [[maybe_unused]] std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) { return 0; }
   /// The block goes on as another extent, which lies with others of that keeper. Throws std::bad_alloc with nothing changed.
   virtual heap::Extent* rehome(heap::Extent* block, std::uint8_t) { return block; }
   /// live -> deferred.

@@ -461,8 +461,6 @@ class DevicePool {
   std::uint32_t idle_epochs_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< the newest, in a row, of blocks of one size, that were over when they were closed
   std::uint64_t idle_size_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of their blocks
   std::uint64_t ask_credit_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< in allocations
-  std::uint64_t need_seen_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< most that was live, when a miss last looked
-  std::uint64_t need_seen_at_ CUPOOL_GUARDED_BY(device_.lock) = 0;     ///< the allocations then, of the first look that saw it
   std::uint64_t last_miss_ns_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint64_t credited_allocations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of the driver's allocations

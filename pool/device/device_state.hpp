@@ -220,6 +220,14 @@ struct DeviceState {
     return live.counters.reserved_bytes.current.load(std::memory_order_relaxed) + live.counters.outside_bytes.current.load(std::memory_order_relaxed);
   }
 
+  /// The most that was ever live is what it was as many allocations ago as came before it. Asked by misses.
+  bool repeats_itself() CUPOOL_REQUIRES(lock) {
+    const std::uint64_t allocations = counters().allocations.value.load(std::memory_order_relaxed);
+    const std::uint64_t need_bytes = counters().live_bytes.peak.load(std::memory_order_relaxed);
+    if (std::exchange(need_seen_bytes, need_bytes) != need_bytes) need_seen_at = allocations;
+    return allocations / 2 >= need_seen_at;
+  }
+
   /// Regions go back to the driver in the order of a private stream, so that nothing else is waited for.
   bool frees_in_order() const {
     return driver.has_cuMemFreeAsync() && driver.has_cuStreamCreate() && driver.has_cuStreamDestroy_v2() && driver.has_cuStreamSynchronize() &&
@@ -268,6 +276,8 @@ struct DeviceState {
   const void* idle_owner CUPOOL_GUARDED_BY(lock) = nullptr;
   std::uint64_t leaving_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< held until the driver's free has returned, but reserved no more
   std::uint64_t driver_served_bytes CUPOOL_GUARDED_BY(lock) = 0;
+  std::uint64_t need_seen_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< most that was live, when a miss last looked
+  std::uint64_t need_seen_at CUPOOL_GUARDED_BY(lock) = 0;     ///< the allocations then, of the first look that saw it
   std::uint64_t reserved_high_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of pooled_bytes(), since the program reset it
 };
 

@@ -2,6 +2,7 @@
 #include "pool/device/page_heap.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "pool/device/context_pool.hpp"
@@ -15,7 +16,7 @@ using heap::ExtentState;
 using heap::Region;
 
 PageHeap::PageHeap(std::uint64_t device_total_bytes, std::unique_ptr<vmm::VirtualMemory> memory)
-    : ExtentAllocator(heap::FitPolicy{heap::FitPolicy{}.candidates, heap::FitPolicy::kNever}), total_bytes_(device_total_bytes), memory_(std::move(memory)) {}
+    : ExtentAllocator(heap::FitPolicy{heap::FitPolicy{}.candidates, heap::FitPolicy::kNever}, kZones), total_bytes_(device_total_bytes), memory_(std::move(memory)) {}
 
 /// Frees what belongs to the host: the driver's memory goes with the process.
 PageHeap::~PageHeap() {
@@ -58,9 +59,9 @@ std::uint64_t PageHeap::empty_bytes() const {
     return bytes;
   }
   const std::uint64_t page_bytes = memory_->granularity_bytes();
-  heap_.any_hole([&](Extent* hole) {
-    if (hole->bytes >= page_bytes) bytes += table_of(*hole).bytes_inside(hole->address, hole->bytes);
-    return hole->bytes < page_bytes / 2;
+  heap_.any_hole(page_bytes, [&](const Extent* hole) {
+    bytes += table_of(*hole).bytes_inside(hole->address, hole->bytes);
+    return false;
   });
   return bytes;
 }
@@ -77,7 +78,7 @@ std::uint64_t PageHeap::movable_bytes(const PageTable& table, std::uint64_t addr
 /// So much comes at once while memory is plenty: one call opens all of it. Nothing where free memory goes back above a threshold.
 std::uint64_t PageHeap::ahead_bytes(const DeviceState& device, const Supply& supply) const {
   if (device.services.options.release_threshold_bytes) return 0;
-  const std::uint64_t bytes = std::min(room_bytes(device) / kAheadShare, supply.reserved_bytes / kAheadOfReserved);
+  const std::uint64_t bytes = std::min(room_bytes(device) / kAheadShare, supply.zone_bytes / kAheadOfReserved);
   return align_down(std::min(bytes, supply.space_bytes() - kLargestHandle_bytes), memory_->granularity_bytes());
 }
 
@@ -145,6 +146,7 @@ void PageHeap::abandon(DeviceState& device, LossVisitor& visitor) {
   device.add_reserved(-static_cast<std::int64_t>(bytes));
   device.counters().mapped_bytes.add(-static_cast<std::int64_t>(mapped_bytes_));
   device.counters().quarantined_bytes.add(-static_cast<std::int64_t>(quarantined_bytes_));
+  zone_bytes_ = {};
   mapped_bytes_ = loose_bytes_ = pinned_handles_ = quarantined_bytes_ = fresh_bytes_ = created_bytes_ = 0;
   quarantined_ = {};
   vacant_.clear();
@@ -220,11 +222,11 @@ void PageHeap::bury(DeviceState& device) {
   charge(device);
 }
 
-std::string PageHeap::check_region(const Region& region, std::uint64_t* mapped_bytes, std::uint64_t* quarantined_bytes) const {
+std::string PageHeap::check_region(const Region& region, std::array<std::uint64_t, kZones>& mapped_bytes, std::uint64_t* quarantined_bytes) const {
   const PageTable& table = paged(region).table;
   const std::uint64_t page_bytes = memory_->granularity_bytes();
   if (std::string broken = table.check(); !broken.empty()) return broken;
-  table.for_each([&](const MappedHandle& handle) { *mapped_bytes += handle.bytes; });
+  table.for_each([&](const MappedHandle& handle) { mapped_bytes[region.zone] += handle.bytes; });
   std::string broken;
   heap_.for_each_extent(region, [&](const Extent& extent) {
     const bool is_absent = extent.state == ExtentState::absent;
@@ -240,16 +242,17 @@ std::string PageHeap::check_region(const Region& region, std::uint64_t* mapped_b
 std::string PageHeap::check(DeviceState& device) const {
   std::string broken = heap_.check();
   if (supplying_ || releasing_ != 0) return broken;  // what a thread is in the driver with is on no list
-  std::uint64_t mapped_bytes = 0;
+  std::array<std::uint64_t, kZones> mapped_bytes{};
   std::uint64_t quarantined_bytes = 0;
   heap_.for_each_region([&](const Region& region) {
-    if (broken.empty()) broken = check_region(region, &mapped_bytes, &quarantined_bytes);
+    if (broken.empty()) broken = check_region(region, mapped_bytes, &quarantined_bytes);
     if (broken.empty() && device.services.owners.find(region.address) == OwnerMap::kNobody) broken = "a region's address does not lead to its device";
   });
   std::uint64_t loose_bytes = 0;
   for (const Handle& handle : loose_) loose_bytes += handle.bytes;
   if (!broken.empty()) return broken;
-  if (mapped_bytes != mapped_bytes_) return "mapped bytes are not the sum of the mapped handles";
+  if (mapped_bytes != zone_bytes_) return "a zone's bytes are not the sum of the handles that are mapped there";
+  if (std::accumulate(zone_bytes_.begin(), zone_bytes_.end(), std::uint64_t{0}) != mapped_bytes_) return "mapped bytes are not the sum of the mapped handles";
   if (loose_bytes != loose_bytes_) return "loose bytes are not the sum of the handles that are mapped nowhere";
   if (quarantined_bytes != quarantined_bytes_) return "quarantined bytes are not the sum of the quarantined addresses";
   if (broken = check_addresses(); !broken.empty()) return broken;

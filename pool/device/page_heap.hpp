@@ -5,7 +5,8 @@
 // key on addresses). A page is busy exactly when a block lies on it, so nothing is counted per page: an empty handle lies wholly in
 // one hole. On a miss memory is created while there is plenty (handles of a 256th of what is left, at most 256 MiB, at least the
 // granularity: large ones cost few calls, small ones leave little behind), and moved when there is not: empty handles, from the largest holes first, go
-// behind the free memory that ends where addresses are vacant. Neighbours share tail pages. Live bytes never move, nor what waits for the GPU.
+// behind the free memory that ends where addresses are vacant. Neighbours share tail pages. As long as large handles are made, blocks that are small beside
+// them have addresses of their own (zones, page_zones.cpp): one of them would keep a whole handle from everybody. Live bytes never move, nor what waits for the GPU.
 // Figures: ARCHITECTURE.md and build/bench/page_model. Known from: PyTorch's expandable segments, DALI's cuda_vm_resource.
 // Memory of this kind belongs to no context: when one dies its blocks are forgotten at once and bury() gives the memory back. Blocks of memory pools stay
 // where they are after cuCtxDestroy (outlive()); nothing is allocated beside them then, and what gets empty is released.
@@ -14,6 +15,7 @@
 // for that thread without bound: who misses meanwhile goes on up the ladder, to memory of the driver's own.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -36,6 +38,12 @@ class PageHeap final : public ExtentAllocator {
   static constexpr std::uint64_t kAskShare = 4;             ///< asked again after taking this part of what is left
   static constexpr std::uint64_t kQuarantineTotals = 64;    ///< so many times the device's memory of fresh addresses
 
+  static constexpr unsigned kZones = 3;
+  static constexpr std::array<std::uint64_t, kZones> kZoneEnd_bytes{~std::uint64_t{0}, 32 * kMiB, 4 * kMiB};  ///< larger blocks are never in that zone
+  static constexpr std::array<std::uint64_t, kZones> kZoneShare{1, 8 * kHandleShare, 64 * kHandleShare};  ///< nor those of this part of what is left
+  static constexpr std::uint64_t kZonedFrom_pages = 2 * kHandleShare;  ///< with less left handles are single pages, and all zones are one;
+  static constexpr std::uint64_t kZonedFromShare = 32;                 ///< so they are while the heap has less than this part of what it has or may get
+
   static constexpr std::uint64_t kStall_ns = 100'000'000;       ///< one call of the driver's takes microseconds, 256 MiB at once some milliseconds
   static constexpr std::uint64_t kPatience_ns = 1'000'000'000;  ///< for others who take turns
 
@@ -43,6 +51,8 @@ class PageHeap final : public ExtentAllocator {
   PageHeap(std::uint64_t device_total_bytes, std::unique_ptr<vmm::VirtualMemory> memory);
   ~PageHeap() override;
 
+  heap::Extent* allocate(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
+  std::uint64_t fit_bytes(DeviceState& device, std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) override;
   void pin(DeviceState& device, const heap::Extent& extent) CUPOOL_REQUIRES(device.lock) override;
   Span allocation_at(const heap::Extent& extent, std::uint64_t address) const override;
   Status share(DeviceState& device, int ordinal) CUPOOL_REQUIRES(device.lock) override;
@@ -97,11 +107,13 @@ class PageHeap final : public ExtentAllocator {
   Result<Growth> await_hole(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock);
   template <class Done> bool await(DeviceState& device, Done&& is_done) CUPOOL_REQUIRES(device.lock);
   void begin_turn(DeviceState& device) CUPOOL_REQUIRES(device.lock);
+  unsigned zone_of(const DeviceState& device, std::uint64_t bytes) const;
+  heap::ZoneOrder zones_for(DeviceState& device, std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock);
   Status supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source) CUPOOL_REQUIRES(device.lock);
   Status supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source) CUPOOL_REQUIRES(device.lock);
   std::uint64_t ahead_bytes(const DeviceState& device, const Supply& supply) const CUPOOL_REQUIRES(device.lock);
-  Window find_window(std::uint64_t bytes) const;
-  Status add_addresses(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
+  Window find_window(std::uint64_t bytes, unsigned zone) const;
+  Status add_addresses(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone) CUPOOL_REQUIRES(device.lock);
   std::uint64_t room_bytes(const DeviceState& device) const;
   void ask_room(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   bool is_within_reach(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
@@ -147,7 +159,7 @@ class PageHeap final : public ExtentAllocator {
   void forget_vacant(const heap::Extent* extent) noexcept;
   std::string check_addresses() const;
   std::string check_handles() const;
-  std::string check_region(const heap::Region& region, std::uint64_t* mapped_bytes, std::uint64_t* quarantined_bytes) const;
+  std::string check_region(const heap::Region& region, std::array<std::uint64_t, kZones>& mapped_bytes, std::uint64_t* quarantined_bytes) const;
 
   std::uint64_t total_bytes_;
   std::unique_ptr<vmm::VirtualMemory> memory_;
@@ -155,6 +167,7 @@ class PageHeap final : public ExtentAllocator {
   std::uint64_t loose_bytes_ = 0;
   std::size_t loose_promised_ = 0;          ///< so many more may come from threads that are in the driver
   std::uint64_t mapped_bytes_ = 0;
+  std::array<std::uint64_t, kZones> zone_bytes_{};       ///< of them, by zone
   std::uint64_t moving_mapped_bytes_ = 0;   ///< of them, what threads that are in the driver took out of the heap
   std::vector<Handle> moving_loose_;        ///< and of what was loose
   std::uint64_t moving_loose_bytes_ = 0;

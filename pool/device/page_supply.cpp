@@ -18,13 +18,6 @@ namespace {
 
 constexpr int kMostTries = 8;
 
-/// What an error of the driver's means to the program: its own call had met errors of earlier work too; anything else about pages is
-/// not its business, and the ladder goes on.
-Error as_answer(CUresult code) {
-  if (is_of_earlier_work(code) || is_context_gone(code) || code == CUDA_ERROR_DEINITIALIZED) return {code, "cuMemCreate"};
-  return {CUDA_ERROR_OUT_OF_MEMORY, "cuMemCreate"};
-}
-
 }  // namespace
 
 Result<Growth> PageHeap::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) { return supply(device, home, request, Source::create); }
@@ -45,7 +38,7 @@ void PageHeap::begin_turn(DeviceState& device) {
 Result<Growth> PageHeap::await_hole(DeviceState& device, const AllocationRequest& request) {
   Extent* extent = nullptr;
   const bool has_turn = await(device, [&] {
-    extent = heap_.allocate(request.bytes, request.lane);
+    extent = allocate(device, request);
     return extent != nullptr || !supplying_;
   });
   if (!has_turn) return Error{CUDA_ERROR_OUT_OF_MEMORY, "another thread is in the driver"};
@@ -57,7 +50,7 @@ Result<Growth> PageHeap::supply(DeviceState& device, ContextPool& home, const Al
     if (const Result<Growth> hole = await_hole(device, request); !hole.ok() || hole.value().extent != nullptr) return hole;
     const Status status = supply_bytes(device, home, request.bytes, source);
     if (!status.ok()) return status.error();
-    if (Extent* extent = heap_.allocate(request.bytes, request.lane)) return Growth{extent, false};  // else the hole before the new pages was taken
+    if (Extent* extent = allocate(device, request)) return Growth{extent, false};  // else the hole before the new pages was taken
   }
   return Error{CUDA_ERROR_OUT_OF_MEMORY, "memory taken by other threads"};
 }
@@ -87,15 +80,17 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
   if (must_ask_ || created_bytes_ > room_bytes(device) / kAskShare) ask_room(device);
   // Whoever only creates and cannot need not look for a place.
   if (source == Source::create && room_bytes(device) + loose_bytes_ < memory_->granularity_bytes()) return Error{CUDA_ERROR_OUT_OF_MEMORY, "room"};
-  Window window = find_window(bytes);
+  const unsigned zone = source == Source::preallocate ? 0 : zone_of(device, bytes);
+  Window window = find_window(bytes, zone);
   if (window.vacant == nullptr) {
-    if (const Status added = add_addresses(device, home, bytes); !added.ok()) return added;
-    window = find_window(bytes);
+    if (const Status added = add_addresses(device, home, bytes, zone); !added.ok()) return added;
+    window = find_window(bytes, zone);
   }
   if (window.vacant == nullptr) return Error{CUDA_ERROR_OUT_OF_MEMORY, "addresses"};
   Supply supply;
   supply.source = source;
-  supply.reserved_bytes = mapped_bytes_ + loose_bytes_;
+  supply.zone = zone;
+  supply.zone_bytes = zone == 0 ? mapped_bytes_ + loose_bytes_ : zone_bytes_[zone];
   claim(supply, window);
   supply.wanted_bytes = std::max(supply.need_bytes, source == Source::create ? ahead_bytes(device, supply) : 0);
   try {
@@ -121,55 +116,6 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
     drive(device, supply);
   }
   return publish(device, supply);
-}
-
-/// The window that needs the fewest new pages: behind free memory that ends where vacant addresses begin, or at their beginning.
-PageHeap::Window PageHeap::find_window(std::uint64_t bytes) const {
-  Window best;
-  const std::uint64_t page_bytes = memory_->granularity_bytes();
-  for (Extent* vacant : vacant_) {
-    Extent* left = vacant->previous_is_free && vacant->previous->lane == 0 ? vacant->previous : nullptr;
-    const std::uint64_t left_bytes = left != nullptr ? left->bytes : 0;
-    if (left_bytes >= bytes) continue;  // when preallocating only: nothing new would come of it
-    const std::uint64_t need_bytes = align_up(bytes - left_bytes, page_bytes);
-    if (vacant->bytes < need_bytes + kLargestHandle_bytes) continue;  // a handle may reach beyond what is needed
-    const bool is_better = best.vacant == nullptr || need_bytes < best.need_bytes || (need_bytes == best.need_bytes && vacant->address < best.vacant->address);
-    if (is_better) best = {left, vacant, need_bytes};
-  }
-  return best;
-}
-
-/// One more reservation: as large as the device.
-Status PageHeap::add_addresses(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
-  const std::uint64_t wanted_bytes = align_up(std::max(total_bytes_, bytes) + 2 * kLargestHandle_bytes, std::max(kLargestHandle_bytes, memory_->granularity_bytes()));
-  CUdeviceptr address = 0;
-  CUresult code = CUDA_SUCCESS;
-  bool is_ours = false;
-  {
-    const MutexUnlock unlocked(device.lock);
-    const RelaxedCaptureMode relaxed(device.driver);
-    code = memory_->reserve(wanted_bytes, &address);
-    is_ours = code == CUDA_SUCCESS && is_aligned(address, memory_->granularity_bytes()) && device.services.owners.add(address, wanted_bytes, device.ordinal);
-    if (code == CUDA_SUCCESS && !is_ours) memory_->free_addresses(address, wanted_bytes);
-  }
-  if (!is_ours) {  // addresses are out: those that have been used longest ago, then
-    const bool has_old = quarantined_.first != nullptr;
-    while (quarantined_.first != nullptr && find_window(bytes).vacant == nullptr) expire(device, true);
-    return has_old ? Status{} : Status{as_answer(code)};
-  }
-  try {
-    vacant_.reserve(vacant_.size() + 1);
-    auto region = std::make_unique<PagedRegion>(&home, this, address, wanted_bytes, memory_->granularity_bytes());
-    Extent* all = heap_.add_empty_region(address, wanted_bytes, static_cast<RegionInfo*>(region.get()))->first;
-    static_cast<void>(region.release());  // the region's from here on; deleted with it
-    make_vacant(all);
-  } catch (const std::bad_alloc&) {
-    device.services.owners.remove(address, wanted_bytes);
-    const MutexUnlock unlocked(device.lock);
-    memory_->free_addresses(address, wanted_bytes);
-    return Error{CUDA_ERROR_OUT_OF_MEMORY, "host memory"};
-  }
-  return {};
 }
 
 /// What the driver is believed to give: its last word, less what was taken since.
@@ -294,7 +240,7 @@ void PageHeap::drive(DeviceState& device, Supply& supply) {
 
 std::uint64_t PageHeap::next_handle_bytes(const Supply& supply) const {
   const std::uint64_t share = supply.source == Source::preallocate ? kPreallocatedShare : kHandleShare;
-  const std::uint64_t most_bytes = std::min({kLargestHandle_bytes, supply.room_bytes / share, std::max(supply.reserved_bytes, supply.missing_bytes())});
+  const std::uint64_t most_bytes = std::min({kLargestHandle_bytes, supply.room_bytes / share, std::max(supply.zone_bytes, supply.missing_bytes())});
   return std::max(std::bit_floor(most_bytes), memory_->granularity_bytes());
 }
 
@@ -311,7 +257,7 @@ void PageHeap::create_missing(DeviceState& device, Supply& supply) {
       supply.handle_bytes += bytes;
       supply.created_bytes += bytes;
       ++supply.created_handles;
-      supply.reserved_bytes += bytes;
+      supply.zone_bytes += bytes;
       supply.room_bytes -= std::min(supply.room_bytes, bytes);
       continue;
     }
@@ -381,6 +327,7 @@ void PageHeap::bind(DeviceState& device, Supply& supply) {
     address += supply.handles[i].bytes;
   }
   mapped_bytes_ += supply.mapped_bytes;
+  zone_bytes_[supply.zone] += supply.mapped_bytes;
   fresh_bytes_ += supply.mapped_bytes;
   device.counters().mapped_bytes.add(static_cast<std::int64_t>(supply.mapped_bytes));
   if (supply.is_stuck) {

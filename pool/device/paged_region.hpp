@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "pool/device/device_allocator.hpp"
+#include "pool/device/fence.hpp"
 #include "pool/device/page_heap.hpp"
 
 namespace cupool::device {
@@ -27,9 +28,17 @@ struct PageHeap::PagedRegion : RegionInfo {
   std::unique_ptr<PagedRegion> next_dead;
 };
 
+/// What an error of the driver's means to the program: its own call had met errors of earlier work too; anything else about pages is
+/// not its business, and the ladder goes on.
+inline Error as_answer(CUresult code) {
+  if (is_of_earlier_work(code) || is_context_gone(code) || code == CUDA_ERROR_DEINITIALIZED) return {code, "cuMemCreate"};
+  return {CUDA_ERROR_OUT_OF_MEMORY, "cuMemCreate"};
+}
+
 /// One miss: what it needs, and what has been gathered for it.
 struct PageHeap::Supply {
   Source source = Source::create;
+  unsigned zone = 0;
   std::uint64_t need_bytes = 0;            ///< of pages, behind `left`
   std::uint64_t wanted_bytes = 0;          ///< as many or more: what is taken ahead comes only if the driver gives it
   heap::Extent* left = nullptr;            ///< free memory that the block will begin in; taken out meanwhile
@@ -38,7 +47,7 @@ struct PageHeap::Supply {
   std::vector<Run> runs;
   std::vector<Handle> handles;             ///< to be mapped, in this order
   std::uint64_t handle_bytes = 0;          ///< Σ handles
-  std::uint64_t reserved_bytes = 0;        ///< what the heap has of the device
+  std::uint64_t zone_bytes = 0;            ///< what the zone has of the device
   std::uint64_t created_bytes = 0;
   std::uint64_t created_handles = 0;
   std::uint64_t room_bytes = 0;            ///< what the driver is believed to have left
@@ -84,9 +93,7 @@ template <class F> void PageHeap::for_each_mapped(F&& visit) const {
 /// holes on, until it answers true.
 template <class F> void PageHeap::for_each_empty(F&& visit) const {
   const std::uint64_t page_bytes = memory_->granularity_bytes();
-  heap_.any_hole([&](heap::Extent* hole) {
-    if (hole->bytes < page_bytes / 2) return true;  // bins go from large to small
-    if (hole->bytes < page_bytes) return false;
+  heap_.any_hole(page_bytes, [&](heap::Extent* hole) {
     bool is_enough = false;
     table_of(*hole).for_each_inside(hole->address, hole->bytes, [&](const MappedHandle& handle) {
       if (!is_enough && !handle.is_pinned) is_enough = visit(handle);

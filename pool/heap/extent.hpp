@@ -78,6 +78,7 @@ struct Region {
   std::uint64_t free_bytes = 0;            ///< Σ free extents
   std::uint64_t lane_bytes = 0;            ///< Σ free extents of lanes above 0; wholly free: free_bytes == bytes, and none of these
   std::uint32_t index = 0;                 ///< stable while the region lives; reused afterwards
+  std::uint8_t zone = 0;                   ///< whose holes its holes are among
   void* owner = nullptr;                   ///< the device pool's
 };
 

@@ -3,8 +3,10 @@
 
 namespace cupool::heap {
 
-Region* ExtentHeap::add_empty_region(std::uint64_t address, std::uint64_t bytes, void* owner) {
-  return insert_region(address, bytes, owner, ExtentState::absent);
+Region* ExtentHeap::add_empty_region(std::uint64_t address, std::uint64_t bytes, void* owner, unsigned zone) {
+  Region* region = insert_region(address, bytes, owner, ExtentState::absent);
+  region->zone = static_cast<std::uint8_t>(zone);
+  return region;
 }
 
 /// [address, address + bytes) of a hole, in no bin and no sum any more; what is left of the hole stays free in its lane.
@@ -22,7 +24,7 @@ Extent* ExtentHeap::cut_out(Extent* hole, std::uint64_t address, std::uint64_t b
     throw;
   }
   if (out == hole) {
-    bins_of(lane).remove(hole);
+    bins_of(hole->region, lane).remove(hole);
     if (hole->previous != nullptr) hole->previous->next_is_free = false;
     if (hole->next != nullptr) hole->next->previous_is_free = false;
   }
@@ -36,7 +38,7 @@ Extent* ExtentHeap::cut_out(Extent* hole, std::uint64_t address, std::uint64_t b
   out->next_is_free = true;
   if (rest->next != nullptr) rest->next->previous_is_free = true;
   count(rest->region, static_cast<std::int64_t>(rest->bytes), lane);
-  bins_of(lane).insert(rest);
+  bins_of(rest->region, lane).insert(rest);
   return out;
 }
 

@@ -10,7 +10,7 @@
 namespace cupool::heap {
 
 ExtentHeap::ExtentHeap() : ExtentHeap(FitPolicy{}) {}
-ExtentHeap::ExtentHeap(const FitPolicy& policy) : policy_(policy) {}
+ExtentHeap::ExtentHeap(const FitPolicy& policy, unsigned zones) : policy_(policy), zones_(zones) {}
 ExtentHeap::~ExtentHeap() = default;
 
 /// A region that is one extent of `state`, in no bin yet.
@@ -37,7 +37,7 @@ RegionRecord* ExtentHeap::insert_region(std::uint64_t address, std::uint64_t byt
 Region* ExtentHeap::add_region(std::uint64_t address, std::uint64_t bytes, void* owner) {
   RegionRecord* region = insert_region(address, bytes, owner, ExtentState::free);
   count(region, static_cast<std::int64_t>(bytes), 0);
-  bins_.insert(region->first);
+  zones_[region->zone].insert(region->first);
   return region;
 }
 
@@ -47,7 +47,7 @@ void ExtentHeap::forget_region(Region* region) noexcept {
   for (Extent* extent = region->first; extent != nullptr;) {
     Extent* next = extent->next;
     if (extent->state == ExtentState::free) {
-      bins_of(extent->lane).remove(extent);
+      bins_of(extent->region, extent->lane).remove(extent);
       count(region, -static_cast<std::int64_t>(extent->bytes), extent->lane);
     }
     arena_.give_back(extent);
@@ -108,7 +108,7 @@ Extent* ExtentHeap::split_low(Extent* hole, std::uint64_t bytes, std::uint8_t ke
   hole->previous = block;
   hole->address += bytes;
   pages(hole->region).insert(hole);
-  bins_of(hole->lane).resize(hole, hole->bytes - bytes);
+  bins_of(hole->region, hole->lane).resize(hole, hole->bytes - bytes);
   return block;
 }
 
@@ -129,7 +129,7 @@ Extent* ExtentHeap::split_high(Extent* hole, std::uint64_t bytes, std::uint8_t k
   }
   hole->next = block;
   pages(hole->region).insert(block);
-  bins_of(hole->lane).resize(hole, hole->bytes - bytes);
+  bins_of(hole->region, hole->lane).resize(hole, hole->bytes - bytes);
   return block;
 }
 
@@ -149,12 +149,19 @@ Extent* ExtentHeap::move(Extent* extent, Extent* fresh) noexcept {
 
 Extent* ExtentHeap::rehome(Extent* block, std::uint8_t keeper) { return block->keeper == keeper ? block : move(block, arena_.take(keeper)); }
 
-Extent* ExtentHeap::allocate(std::uint64_t bytes, std::uint32_t lane, std::uint8_t keeper) {
+Extent* ExtentHeap::pick(std::uint64_t need, const ZoneOrder& order) const noexcept {
+  Extent* hole = nullptr;
+  for (unsigned zone = order.first + 1; hole == nullptr && zone-- > order.last;) hole = zones_[zone].pick(need, policy_.candidates);
+  for (unsigned zone = order.first + 1; order.above && hole == nullptr && zone < zones_.size(); ++zone) hole = zones_[zone].pick(need, policy_.candidates);
+  return hole;
+}
+
+Extent* ExtentHeap::allocate(std::uint64_t bytes, std::uint32_t lane, std::uint8_t keeper, const ZoneOrder& order) {
   const std::uint64_t need = round_request(bytes);
   if (need == 0) return nullptr;
-  Extent* block = lane == 0 ? nullptr : bins_of(lane).pick(need, policy_.candidates);
+  Extent* block = lane == 0 ? nullptr : lanes_[lane - 1]->bins.pick(need, policy_.candidates);
   if (block == nullptr || block->bytes - need > need / kLooseShare) {  // everybody's hole is better than a loose one of the lane
-    Extent* shared = bins_.pick(need, policy_.candidates);
+    Extent* shared = pick(need, order);
     if (block == nullptr || (shared != nullptr && shared->bytes < block->bytes)) {
       block = shared;
       lane = 0;
@@ -166,7 +173,7 @@ Extent* ExtentHeap::allocate(std::uint64_t bytes, std::uint32_t lane, std::uint8
     block = at_high_end ? split_high(block, need, keeper) : split_low(block, need, keeper);
   } else {
     Extent* own = keeper != 0 && block->keeper != keeper ? arena_.take(keeper) : nullptr;
-    bins_of(lane).remove(block);
+    bins_of(block->region, lane).remove(block);
     if (own != nullptr) block = move(block, own);
     if (block->previous != nullptr) block->previous->next_is_free = false;
     if (block->next != nullptr) block->next->previous_is_free = false;
@@ -183,15 +190,15 @@ Extent* ExtentHeap::allocate(std::uint64_t bytes, std::uint32_t lane, std::uint8
   return block;
 }
 
-std::uint64_t ExtentHeap::fit_bytes(std::uint64_t bytes) const noexcept {
-  const Extent* hole = bins_.pick(round_request(bytes), policy_.candidates);
+std::uint64_t ExtentHeap::fit_bytes(std::uint64_t bytes, const ZoneOrder& order) const noexcept {
+  const Extent* hole = pick(round_request(bytes), order);
   return hole != nullptr ? hole->bytes : 0;
 }
 
 /// The hole behind `extent` dissolves into it.
 void ExtentHeap::absorb_next(Extent* extent) noexcept {
   Extent* gone = extent->next;
-  bins_of(gone->lane).remove(gone);
+  bins_of(gone->region, gone->lane).remove(gone);
   pages(extent->region).remove(gone);
   extent->bytes += gone->bytes;
   extent->next = gone->next;
@@ -210,7 +217,7 @@ Extent* ExtentHeap::absorb_into_previous(Extent* extent) noexcept {
     extent->next->previous = hole;
     extent->next->previous_is_free = true;
   }
-  bins_of(hole->lane).resize(hole, hole->bytes + extent->bytes);
+  bins_of(hole->region, hole->lane).resize(hole, hole->bytes + extent->bytes);
   arena_.give_back(extent);
   return hole;
 }
@@ -229,7 +236,7 @@ Extent* ExtentHeap::absorb_into_next(Extent* extent) noexcept {
   } else {
     extent->region->first = hole;
   }
-  bins_of(hole->lane).resize(hole, hole->bytes + extent->bytes);
+  bins_of(hole->region, hole->lane).resize(hole, hole->bytes + extent->bytes);
   arena_.give_back(extent);
   return hole;
 }
@@ -247,7 +254,7 @@ Extent* ExtentHeap::free(Extent* extent, std::uint32_t lane) noexcept {
   extent->lane = lane;
   if (extent->previous != nullptr) extent->previous->next_is_free = true;
   if (extent->next != nullptr) extent->next->previous_is_free = true;
-  bins_of(lane).insert(extent);
+  bins_of(extent->region, lane).insert(extent);
   return extent;
 }
 

@@ -2,9 +2,10 @@
 //
 // O(1): two-level bitmap bins over free extents (TLSF), host-side boundary tags (neighbour links), coalescing
 // inside a region, never across regions even where two touch. A hole has a lane: lane 0 is everybody's; a hole of another
-// lane is used by that lane only, until the lane is emptied. Holes coalesce within their lane. Owns every Extent; extents come from an arena and are recycled.
+// lane is used by that lane only, until the lane is emptied. Holes coalesce within their lane. A region has a zone, so that blocks which would be in each
+// other's way lie apart: allocate looks in the zones that it is told. Owns every Extent; extents come from an arena and are recycled.
 // Host memory: 128 bytes per extent (+ 6% arena slack), 9.2 bytes per 64 KiB of region, 1 KiB per page in which more than 8
-// extents start, 19 KiB per heap: at most 0.1% of the pool from a mean extent of 160 KiB up.
+// extents start, 19 KiB per heap and zone: at most 0.1% of the pool from a mean extent of 160 KiB up.
 // When host memory runs out, add_region and allocate throw std::bad_alloc and have changed nothing; nothing else allocates.
 // Thread rule: none of its own; the device pool's lock protects it, const members included.
 #pragma once
@@ -31,10 +32,18 @@ struct FitPolicy {
   std::uint64_t beside_older_from_bytes = 2 << 20;
 };
 
+/// Where allocate looks for everybody's holes: in zone `first`, then in those below it down to `last`, then, with `above`, in those above it.
+struct ZoneOrder {
+  unsigned first = 0;
+  unsigned last = 0;
+  bool above = false;
+};
+
 class ExtentHeap {
  public:
   ExtentHeap();
-  explicit ExtentHeap(const FitPolicy& policy);
+  /// `zones`: how many there are, from 0.
+  explicit ExtentHeap(const FitPolicy& policy, unsigned zones = 1);
   ~ExtentHeap();
   ExtentHeap(const ExtentHeap&) = delete;
   ExtentHeap& operator=(const ExtentHeap&) = delete;
@@ -43,7 +52,7 @@ class ExtentHeap {
   /// Throws std::bad_alloc.
   Region* add_region(std::uint64_t address, std::uint64_t bytes, void* owner);
   /// The same as one absent extent: addresses that have no memory yet. Throws std::bad_alloc.
-  Region* add_empty_region(std::uint64_t address, std::uint64_t bytes, void* owner);
+  Region* add_empty_region(std::uint64_t address, std::uint64_t bytes, void* owner, unsigned zone = 0);
   /// Forgets a wholly free region. Precondition: is_wholly_free(*region).
   void remove_region(Region* region) noexcept;
   /// Forgets a region whatever it holds, calling `on_extent(Extent&)` for each live or deferred extent first (not for absent ones), in address
@@ -55,11 +64,11 @@ class ExtentHeap {
   template <class Stays, class F> void reclaim(Stays&& stays, F&& on_extent);
 
   /// A block of exactly round(bytes) carved from the best of a few candidates: the tightest, then the lowest
-  /// address, from `lane`, or from lane 0 when that has a tighter one; nullptr only when no hole of either fits. State live, owner's
+  /// address, from `lane`, or from lane 0 when that has a tighter one; nullptr only when no hole of either (of lane 0: in the zones of `order`) fits. State live, owner's
   /// fields zero on return. O(1). Throws std::bad_alloc. `keeper`: as ExtentArena has it.
-  Extent* allocate(std::uint64_t bytes, std::uint32_t lane = 0, std::uint8_t keeper = 0);
+  Extent* allocate(std::uint64_t bytes, std::uint32_t lane = 0, std::uint8_t keeper = 0, const ZoneOrder& order = {});
   /// Bytes of the hole of lane 0 that allocate() would choose; 0: none fits. O(1).
-  std::uint64_t fit_bytes(std::uint64_t bytes) const noexcept;
+  std::uint64_t fit_bytes(std::uint64_t bytes, const ZoneOrder& order = {}) const noexcept;
   /// The block, as an extent in `keeper`'s pages; the one that it had is gone. Throws std::bad_alloc with nothing changed.
   Extent* rehome(Extent* block, std::uint8_t keeper);
   /// live, deferred or absent -> free in `lane`, coalesced with free neighbours of that lane and no larger ones of lane 0. Returns the resulting hole. O(1).
@@ -75,8 +84,9 @@ class ExtentHeap {
   void cut(Extent* absent, std::uint64_t bytes);
   /// An absent extent takes in the absent one behind it.
   void join(Extent* absent) noexcept;
-  /// visit(Extent*) for holes of lane 0 until it answers true, larger ones first; it must change nothing unless it answers true.
-  template <class F> bool any_hole(F&& visit) const { return bins_.any_of(visit); }
+  /// visit(Extent*) for holes of lane 0 that have `least_bytes` until it answers true, zone by zone, larger ones first; it must change nothing unless it
+  /// answers true.
+  template <class F> bool any_hole(std::uint64_t least_bytes, F&& visit) const;
 
   /// A lane above 0 with no hole in it. Throws std::bad_alloc.
   std::uint32_t add_lane();
@@ -129,6 +139,7 @@ class ExtentHeap {
   struct Tally {
     std::uint64_t regions, extents, region_bytes, free_bytes, wholly_free_bytes, blockless_bytes;
     std::vector<std::uint64_t> holes, lane_bytes;  ///< by lane
+    std::vector<std::uint64_t> zone_holes;         ///< of lane 0, by zone
   };
   /// What one lane above 0 has.
   struct Lane {
@@ -149,7 +160,8 @@ class ExtentHeap {
   void absorb_next(Extent* extent) noexcept;
   Extent* absorb_into_previous(Extent* extent) noexcept;
   Extent* absorb_into_next(Extent* extent) noexcept;
-  SizeBins& bins_of(std::uint32_t lane) noexcept { return lane == 0 ? bins_ : lanes_[lane - 1]->bins; }
+  SizeBins& bins_of(const Region* region, std::uint32_t lane) noexcept { return lane == 0 ? zones_[region->zone] : lanes_[lane - 1]->bins; }
+  Extent* pick(std::uint64_t need, const ZoneOrder& order) const noexcept;
   void count(Region* region, std::int64_t free_bytes, std::uint32_t lane) noexcept;
   static constexpr std::uint64_t kLooseShare = 8;  ///< a hole of a lane is loose when more than this share of the block would be left of it
   void take_neighbours(const Extent& extent, std::uint32_t lane) noexcept;
@@ -168,7 +180,7 @@ class ExtentHeap {
   std::uint64_t births_ = 0;
   ExtentArena arena_;
   RegionTable regions_;
-  SizeBins bins_;
+  std::vector<SizeBins> zones_;               ///< of lane 0
   std::vector<std::unique_ptr<Lane>> lanes_;  ///< lane n is at n - 1
 };
 
@@ -182,7 +194,7 @@ template <class F> void ExtentHeap::abandon_region(Region* region, F&& on_extent
 }
 
 template <class F> void ExtentHeap::drain_lane(std::uint32_t lane, F&& on_extent) {
-  SizeBins& bins = bins_of(lane);
+  SizeBins& bins = lanes_[lane - 1]->bins;
   while (Extent* hole = bins.any()) {
     bins.remove(hole);
     count(hole->region, -static_cast<std::int64_t>(hole->bytes), lane);
@@ -193,6 +205,18 @@ template <class F> void ExtentHeap::drain_lane(std::uint32_t lane, F&& on_extent
     defer(hole);
     on_extent(hole);
   }
+}
+
+template <class F> bool ExtentHeap::any_hole(std::uint64_t least_bytes, F&& visit) const {
+  for (const SizeBins& zone : zones_) {
+    bool is_found = false;
+    zone.any_of([&](Extent* hole) {
+      is_found = hole->bytes >= least_bytes && visit(hole);
+      return is_found || hole->bytes < least_bytes / 2;  // bins go from large to small
+    });
+    if (is_found) return true;
+  }
+  return false;
 }
 
 template <class F> std::uint64_t ExtentHeap::for_each_lane_run(std::uint64_t least_bytes, F&& visit) const {

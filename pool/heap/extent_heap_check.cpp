@@ -27,6 +27,7 @@ std::string ExtentHeap::check_links(const Region& region, const Extent& extent) 
 }
 
 std::string ExtentHeap::check_region(const Region& region, Tally* tally) const {
+  if (region.zone >= zones_.size()) return "a region is in a zone that there is not";
   if (region.first == nullptr || region.first->address != region.address) return "a region's first extent does not begin where the region begins";
   if (region.first->previous != nullptr) return "a region's first extent has a previous neighbour";
   std::uint64_t free_bytes = 0;
@@ -39,6 +40,7 @@ std::string ExtentHeap::check_region(const Region& region, Tally* tally) const {
     free_bytes += extent->bytes;
     if (extent->lane != 0) lane_bytes += extent->bytes;
     ++tally->holes[extent->lane];
+    if (extent->lane == 0) ++tally->zone_holes[region.zone];
     tally->lane_bytes[extent->lane] += extent->bytes;
   }
   if (lane_bytes != region.lane_bytes) return "a region's lane bytes are not the sum of its free extents in lanes";
@@ -78,6 +80,7 @@ std::string ExtentHeap::check() const {
   Tally tally{};
   tally.holes.resize(lanes_.size() + 1);
   tally.lane_bytes.resize(lanes_.size() + 1);
+  tally.zone_holes.resize(zones_.size());
   std::string broken;
   for_each_region([&](const Region& region) {
     if (broken.empty()) broken = check_region(region, &tally);
@@ -89,10 +92,11 @@ std::string ExtentHeap::check() const {
   if (tally.free_bytes != free_bytes_) return "the heap's free bytes are not the sum of its free extents";
   if (tally.wholly_free_bytes != wholly_free_bytes_) return "the wholly free bytes are not those of the regions with nothing in them";
   if (tally.blockless_bytes != blockless_bytes_) return "the bytes without a block are not those of the regions with nothing but holes in them";
-  for (std::uint32_t lane = 0; broken.empty() && lane <= lanes_.size(); ++lane) {
-    broken = check_bins(lane == 0 ? bins_ : lanes_[lane - 1]->bins, lane, tally.holes[lane]);
-    if (lane != 0 && tally.lane_bytes[lane] != lanes_[lane - 1]->bytes) return "a lane's bytes are not the sum of its holes";
-    if (lane != 0 && !lanes_[lane - 1]->in_use && tally.holes[lane] != 0) return "a lane that nobody uses has holes";
+  for (std::size_t zone = 0; broken.empty() && zone < zones_.size(); ++zone) broken = check_bins(zones_[zone], 0, tally.zone_holes[zone]);
+  for (std::uint32_t lane = 1; broken.empty() && lane <= lanes_.size(); ++lane) {
+    broken = check_bins(lanes_[lane - 1]->bins, lane, tally.holes[lane]);
+    if (tally.lane_bytes[lane] != lanes_[lane - 1]->bytes) return "a lane's bytes are not the sum of its holes";
+    if (!lanes_[lane - 1]->in_use && tally.holes[lane] != 0) return "a lane that nobody uses has holes";
   }
   return broken;
 }

@@ -17,7 +17,8 @@ std::uint32_t ExtentHeap::add_lane() {
 void ExtentHeap::remove_lane(std::uint32_t lane) noexcept { lanes_[lane - 1]->in_use = false; }
 
 std::uint64_t ExtentHeap::largest_free_bytes() const noexcept {
-  std::uint64_t largest_bytes = bins_.largest_bytes();
+  std::uint64_t largest_bytes = 0;
+  for (const SizeBins& zone : zones_) largest_bytes = std::max(largest_bytes, zone.largest_bytes());
   for (const auto& lane : lanes_)
     if (lane->bytes > largest_bytes) largest_bytes = std::max(largest_bytes, lane->bins.largest_bytes());
   return largest_bytes;
@@ -26,10 +27,10 @@ std::uint64_t ExtentHeap::largest_free_bytes() const noexcept {
 /// A hole of lane 0 becomes one of `lane`; its neighbours stay as they are.
 void ExtentHeap::move_to_lane(Extent* hole, std::uint32_t lane) noexcept {
   const auto bytes = static_cast<std::int64_t>(hole->bytes);
-  bins_.remove(hole);
+  zones_[hole->region->zone].remove(hole);
   count(hole->region, -bytes, 0);
   hole->lane = lane;
-  bins_of(lane).insert(hole);
+  bins_of(hole->region, lane).insert(hole);
   count(hole->region, bytes, lane);
 }
 
@@ -54,7 +55,7 @@ void ExtentHeap::join_next(Extent* hole) noexcept {
   absorb_next(hole);  // adds to its bytes, which its bin must learn
   const std::uint64_t joined_bytes = hole->bytes;
   hole->bytes = before_bytes;
-  bins_of(hole->lane).resize(hole, joined_bytes);
+  bins_of(hole->region, hole->lane).resize(hole, joined_bytes);
 }
 
 Extent* ExtentHeap::set_aside(std::uint64_t address, std::uint64_t bytes) {
@@ -71,7 +72,7 @@ Extent* ExtentHeap::set_aside(std::uint64_t address, std::uint64_t bytes) {
 bool ExtentHeap::gather(std::uint32_t lane, std::uint64_t bytes) noexcept {
   const std::uint64_t need = round_request(bytes);
   const auto usable = [lane](bool is_free, const Extent* extent) { return is_free && (extent->lane == 0 || extent->lane == lane); };
-  return bins_of(lane).any_of([&](Extent* hole) {
+  return lanes_[lane - 1]->bins.any_of([&](Extent* hole) {
     Extent* first = hole;
     while (usable(first->previous_is_free, first->previous)) first = first->previous;
     std::uint64_t run_bytes = first->bytes;

@@ -54,6 +54,8 @@ void World::say(const char* format, ...) const {
 World::World(std::uint64_t seed, Tally& tally, bool print) : random_(seed), seed_(seed), tally_(tally), print_(print) {
   has_faults_ = chance(600);
   memory_bytes_ = std::array{24 * kMiB, 48 * kMiB, 96 * kMiB, 161 * kMiB}[below(4)];
+  is_coarse_ = chance(200);  // handles of several pages, and zones
+  if (is_coarse_) memory_bytes_ = std::array{2 * kGiB, 6 * kGiB, 24 * kGiB}[below(3)];
   page_bytes_ = chance(150) ? 4 * kMiB : 2 * kMiB;
   cusim_configure("MEMORY", std::to_string(memory_bytes_).c_str());
   cusim_configure("GRANULARITY", std::to_string(page_bytes_).c_str());
@@ -82,6 +84,7 @@ World::~World() {
 }
 
 std::uint64_t World::draw_bytes() {
+  if (is_coarse_ && chance(400)) return memory_bytes_ / 64 * (1 + below(12)) + below(5) * 300 * kKiB;
   switch (below(5)) {
     case 0: return 1 + below(64 << 10);
     case 1: return page_bytes_ / 2 * (1 + below(6));
@@ -116,6 +119,10 @@ void World::check_refusal(std::uint64_t bytes, CUresult code) {
   ++tally_.refused;
   require(code == CUDA_ERROR_OUT_OF_MEMORY, "an allocation fails by another error than out of memory");
   if (has_faults_ || capturing()) return;
+  if (is_coarse_) {  // a block keeps the whole handle that it lies on, which the model does not know
+    const std::uint64_t untaken_bytes = std::min(memory_bytes_ - std::min(memory_bytes_, cusim_used_bytes(0)), limit_bytes_ - std::min(limit_bytes_, lives_[0].counters.reserved_bytes.current.load()));
+    return require(align_up(bytes, page_bytes_) > untaken_bytes, "out of memory, while the driver has enough");
+  }
   if (align_up(bytes, page_bytes_) <= available_bytes()) fail("out of memory for " + std::to_string(bytes) + " bytes, while whole pages of " + std::to_string(available_bytes()) + " are free");
 }
 

@@ -1,0 +1,98 @@
+// PageHeap: which addresses a block may have, and where new pages go. See page_heap.hpp.
+//
+// A handle moves whole or not at all, so one small block that stays keeps all of it from everybody. While much is left handles are large, and blocks below an eighth of
+// them (zone 1) or a sixty-fourth (zone 2) get addresses of their own, where handles are no larger than what the zone has: all that such blocks can pin
+// is about what they once needed. With less left handles are smaller, and such blocks may lie among the others; where nothing is left everybody takes any hole.
+// What the pool has first, a thirty-second of everything, is one zone: each zone on its own grows until it has met the worst moment of a step, and more often late.
+#include <algorithm>
+
+#include "pool/core/bytes.hpp"
+#include "pool/device/page_heap.hpp"
+#include "pool/device/paged_region.hpp"
+#include "pool/driver/handles.hpp"
+
+namespace cupool::device {
+
+using heap::Extent;
+
+namespace {
+constexpr std::uint64_t kSmallReservationShare = 8;
+}  // namespace
+
+/// Where new pages for it are mapped.
+unsigned PageHeap::zone_of(const DeviceState& device, std::uint64_t bytes) const {
+  const std::uint64_t room_bytes = this->room_bytes(device);
+  const bool is_plenty = mapped_bytes_ < (room_bytes + mapped_bytes_) / kZonedFromShare;
+  if (is_plenty || room_bytes < kZonedFrom_pages * memory_->granularity_bytes()) return 0;
+  unsigned zone = kZones - 1;
+  while (bytes >= std::min(kZoneEnd_bytes[zone], room_bytes / kZoneShare[zone]) && zone != 0) --zone;
+  return zone;
+}
+
+/// First where it would lie with much left, so that what is there stays apart. In all of them where nothing is left, and for a job that repeats itself, which is
+/// not to grow for that.
+heap::ZoneOrder PageHeap::zones_for(DeviceState& device, std::uint64_t bytes) const {
+  unsigned first = kZones - 1;
+  while (bytes >= kZoneEnd_bytes[first]) --first;
+  const bool is_short = room_bytes(device) + loose_bytes_ < std::max(memory_->granularity_bytes(), bytes);
+  const bool is_anywhere = device.repeats_itself() || is_short;
+  return {first, is_anywhere ? 0 : zone_of(device, bytes), is_anywhere};
+}
+
+Extent* PageHeap::allocate(DeviceState& device, const AllocationRequest& request) {
+  return heap_.allocate(request.bytes, request.lane, request.keeper, zones_for(device, request.bytes));
+}
+
+std::uint64_t PageHeap::fit_bytes(DeviceState& device, std::uint64_t bytes) const { return heap_.fit_bytes(bytes, zones_for(device, bytes)); }
+
+/// The window that needs the fewest new pages: behind free memory that ends where vacant addresses begin, or at their beginning.
+PageHeap::Window PageHeap::find_window(std::uint64_t bytes, unsigned zone) const {
+  Window best;
+  const std::uint64_t page_bytes = memory_->granularity_bytes();
+  for (Extent* vacant : vacant_) {
+    if (vacant->region->zone != zone) continue;
+    Extent* left = vacant->previous_is_free && vacant->previous->lane == 0 ? vacant->previous : nullptr;
+    const std::uint64_t left_bytes = left != nullptr ? left->bytes : 0;
+    if (left_bytes >= bytes) continue;  // when preallocating only: nothing new would come of it
+    const std::uint64_t need_bytes = align_up(bytes - left_bytes, page_bytes);
+    if (vacant->bytes < need_bytes + kLargestHandle_bytes) continue;  // a handle may reach beyond what is needed
+    const bool is_better = best.vacant == nullptr || need_bytes < best.need_bytes || (need_bytes == best.need_bytes && vacant->address < best.vacant->address);
+    if (is_better) best = {left, vacant, need_bytes};
+  }
+  return best;
+}
+
+/// One more reservation: as large as the device, for blocks that are small beside its handles an eighth of that.
+Status PageHeap::add_addresses(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone) {
+  const std::uint64_t wanted_bytes = align_up(std::max(zone == 0 ? total_bytes_ : total_bytes_ / kSmallReservationShare, bytes) + 2 * kLargestHandle_bytes, std::max(kLargestHandle_bytes, memory_->granularity_bytes()));
+  CUdeviceptr address = 0;
+  CUresult code = CUDA_SUCCESS;
+  bool is_ours = false;
+  {
+    const MutexUnlock unlocked(device.lock);
+    const RelaxedCaptureMode relaxed(device.driver);
+    code = memory_->reserve(wanted_bytes, &address);
+    is_ours = code == CUDA_SUCCESS && is_aligned(address, memory_->granularity_bytes()) && device.services.owners.add(address, wanted_bytes, device.ordinal);
+    if (code == CUDA_SUCCESS && !is_ours) memory_->free_addresses(address, wanted_bytes);
+  }
+  if (!is_ours) {  // addresses are out: those that have been used longest ago, then
+    const bool has_old = quarantined_.first != nullptr;
+    while (quarantined_.first != nullptr && find_window(bytes, zone).vacant == nullptr) expire(device, true);
+    return has_old ? Status{} : Status{as_answer(code)};
+  }
+  try {
+    vacant_.reserve(vacant_.size() + 1);
+    auto region = std::make_unique<PagedRegion>(&home, this, address, wanted_bytes, memory_->granularity_bytes());
+    Extent* all = heap_.add_empty_region(address, wanted_bytes, static_cast<RegionInfo*>(region.get()), zone)->first;
+    static_cast<void>(region.release());  // the region's from here on; deleted with it
+    make_vacant(all);
+  } catch (const std::bad_alloc&) {
+    device.services.owners.remove(address, wanted_bytes);
+    const MutexUnlock unlocked(device.lock);
+    memory_->free_addresses(address, wanted_bytes);
+    return Error{CUDA_ERROR_OUT_OF_MEMORY, "host memory"};
+  }
+  return {};
+}
+
+}  // namespace cupool::device

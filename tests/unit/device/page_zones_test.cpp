@@ -1,0 +1,136 @@
+// Small blocks among large ones: what stays of them must not keep the large ones' memory from others.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+
+constexpr std::uint64_t kMemory_bytes = 16 * kGiB;
+constexpr std::size_t kLarge_bytes = 32 * kMiB;
+
+RigOptions pages_of(const char* memory) {
+  RigOptions options = device_of(memory);
+  options.pool.backing = config::Backing::pages;
+  return options;
+}
+
+struct Mixed {
+  std::vector<CUdeviceptr> large, small;
+};
+
+/// A large block and a small one by turns, until `most_bytes` live.
+Mixed fill(Rig& rig, std::size_t small_bytes, std::uint64_t most_bytes) {
+  Mixed mixed;
+  while (now(rig.counters().live_bytes) + kLarge_bytes + small_bytes <= most_bytes) {
+    mixed.large.push_back(rig.allocate(kLarge_bytes));
+    mixed.small.push_back(rig.allocate(small_bytes));
+  }
+  return mixed;
+}
+
+void free_all(Rig& rig, const std::vector<CUdeviceptr>& blocks) {
+  for (const CUdeviceptr block : blocks) rig.free(block);
+}
+
+/// The largest block that is to be had, to 64 MiB.
+std::uint64_t largest_bytes(Rig& rig) {
+  std::uint64_t low = 0;
+  std::uint64_t high = kMemory_bytes;
+  while (high - low > 64 * kMiB) {
+    const std::uint64_t middle = low + (high - low) / 2;
+    const Result<CUdeviceptr> block = rig.try_allocate(middle);
+    (block.ok() ? low : high) = middle;
+    if (block.ok()) rig.free(block.value());
+  }
+  return low;
+}
+
+}  // namespace
+
+TEST_CASE("pages: small blocks that stay between large ones keep a thirty-second of the device from others, and what they lie on") {
+  const std::size_t small_bytes = GENERATE(4 * kKiB, 40 * kKiB, 512 * kKiB, 2 * kMiB);
+  Rig rig(pages_of("16GiB"));
+  const Mixed mixed = fill(rig, small_bytes, kMemory_bytes / 10 * 9);
+  free_all(rig, mixed.large);
+  INFO(small_bytes);
+  CHECK(largest_bytes(rig) >= kMemory_bytes - now(rig.counters().live_bytes) - kMemory_bytes / 32 - 320 * kMiB);
+}
+
+TEST_CASE("pages: where the pool is a small part of the device, small blocks lie beside large ones, and no addresses are taken for them") {
+  Rig rig(pages_of("16GiB"));
+  fill(rig, 40 * kKiB, kMemory_bytes / 40);
+  CHECK(cusim_calls("cuMemAddressReserve") == 1);
+  fill(rig, 40 * kKiB, kMemory_bytes / 8);
+  CHECK(cusim_calls("cuMemAddressReserve") == 2);
+}
+
+TEST_CASE("pages: small blocks get handles no larger than all that they have") {
+  Rig rig(pages_of("16GiB"));
+  while (now(rig.counters().live_bytes) < kMemory_bytes / 16) rig.allocate(kLarge_bytes);
+  const std::uint64_t mapped_bytes = now(rig.counters().mapped_bytes);
+  std::uint64_t zone_bytes = 0;
+  int growths = 0;
+  while (growths < 5) {
+    rig.allocate(512 * kKiB);
+    const std::uint64_t before_bytes = std::exchange(zone_bytes, now(rig.counters().mapped_bytes) - mapped_bytes);
+    CHECK(zone_bytes <= std::max(2 * before_bytes, std::uint64_t{2 * kMiB}));
+    growths += zone_bytes != before_bytes ? 1 : 0;
+  }
+}
+
+TEST_CASE("pages: when handles are smaller blocks may lie among others for which they were small before") {
+  Rig rig(pages_of("16GiB"));
+  std::vector<CUdeviceptr> large;
+  while (now(rig.counters().live_bytes) < kMemory_bytes - 2 * kGiB) large.push_back(rig.allocate(kLarge_bytes));
+  rig.free(large[large.size() / 2]);
+  const std::uint64_t calls = cusim_calls("cuMemMap");
+  for (int i = 0; i < 16; ++i) rig.allocate(2 * kMiB);
+  CHECK(cusim_calls("cuMemMap") == calls);
+  rig.allocate(64 * kKiB);
+  CHECK(cusim_calls("cuMemMap") == calls + 1);
+}
+
+TEST_CASE("pages: on a device on which handles are single pages small blocks lie beside large ones") {
+  Rig rig(pages_of("1GiB"));
+  fill(rig, 40 * kKiB, kGiB);
+  CHECK(cusim_calls("cuMemAddressReserve") == 1);
+}
+
+TEST_CASE("pages: where the driver has nothing left small blocks lie in any hole, and large ones too") {
+  Rig rig(pages_of("16GiB"));
+  const Mixed mixed = fill(rig, 40 * kKiB, kMemory_bytes - 64 * kMiB);
+  while (rig.try_allocate(2 * kMiB).ok()) {
+  }
+  for (std::size_t i = 0; i < mixed.large.size(); i += 2) rig.free(mixed.large[i]);
+  const std::uint64_t calls = cusim_calls("cuMemMap") + cusim_calls("cuMemCreate");
+  for (int i = 0; i < 200; ++i) rig.allocate(40 * kKiB);
+  CHECK(cusim_calls("cuMemMap") + cusim_calls("cuMemCreate") == calls);
+  for (const std::size_t bytes : {kLarge_bytes, 8 * kMiB})
+    while (rig.try_allocate(bytes).ok()) {
+    }
+  free_all(rig, mixed.small);
+  const std::uint64_t later_calls = cusim_calls("cuMemMap");
+  rig.allocate(8 * kMiB);
+  CHECK(cusim_calls("cuMemMap") == later_calls);
+}
+
+TEST_CASE("pages: a job that repeats itself takes what is free in any zone before it grows") {
+  Rig rig(pages_of("16GiB"));
+  const auto step = [&] {
+    const Mixed mixed = fill(rig, 40 * kKiB, kMemory_bytes / 4);
+    free_all(rig, mixed.large);
+    free_all(rig, mixed.small);
+  };
+  for (int i = 0; i < 3; ++i) step();
+  const std::uint64_t calls = cusim_calls("cuMemMap");
+  std::vector<CUdeviceptr> more;
+  for (int i = 0; i < 4000; ++i) more.push_back(rig.allocate(48 * kKiB));  // more of them than ever
+  CHECK(cusim_calls("cuMemMap") == calls);
+}
