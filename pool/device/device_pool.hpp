@@ -152,7 +152,7 @@ class DevicePool {
   static constexpr std::size_t kMostLooks = 4;         ///< streams whose oldest stamped free a miss looks at
   /// An epoch closes at this share of what is spare at the latest, or earlier at a share of what the pool holds (64 MiB at least; more while a block
   /// goes round on an idle GPU: so many epochs of one size in a row were over when they were closed). What waits in all stays below a share of
-  /// what is spare, and below so many times what was ever live. Figures: tests/bench/README.md, ARCHITECTURE.md.
+  /// what is spare, and below so many times what was ever live. Figures: tests/bench/README.md, DECISIONS.md.
   static constexpr std::uint64_t kEpochShare = 12;
   static constexpr std::uint64_t kReservedShare = 8;
   static constexpr std::uint64_t kIdleShare = 64;

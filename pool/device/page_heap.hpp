@@ -7,7 +7,7 @@
 // granularity: large ones cost few calls, small ones leave little behind), and moved when there is not: empty handles, from the largest holes first, go
 // behind the free memory that ends where addresses are vacant. Neighbours share tail pages. As long as large handles are made, blocks that are small beside
 // them have addresses of their own (zones, page_zones.cpp): one of them would keep a whole handle from everybody. Live bytes never move, nor what waits for the GPU.
-// Figures: ARCHITECTURE.md and build/bench/page_model. Known from: PyTorch's expandable segments, DALI's cuda_vm_resource.
+// Figures: DECISIONS.md and build/bench/page_model. Known from: PyTorch's expandable segments, DALI's cuda_vm_resource.
 // Memory of this kind belongs to no context: when one dies its blocks are forgotten at once and bury() gives the memory back. Blocks of memory pools stay
 // where they are after cuCtxDestroy (outlive()); nothing is allocated beside them then, and what gets empty is released.
 // Thread rule: as DeviceAllocator. One thread at a time is in the driver for it (supplying_); what it works on is in no bin meanwhile. The
