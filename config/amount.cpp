@@ -107,7 +107,7 @@ bool add_entry(DeviceAmounts& list, std::string_view entry, Problem& problem) {
     if (!ordinal) return false;
   }
   const std::string_view text = trim(colon == std::string_view::npos ? entry : entry.substr(colon + 1));
-  std::optional<Amount> amount = parse_amount(text, problem);
+  std::optional<Amount> amount = equals_ignoring_case(text, "none") ? Amount{} : parse_amount(text, problem);
   if (!amount) return false;
   if (has_zero(*amount)) {
     problem = {"must be more than 0", text};
@@ -155,16 +155,17 @@ std::string Amount::to_string() const {
 
 const Amount* DeviceAmounts::for_device(int ordinal) const {
   for (const auto& [entry_ordinal, amount] : by_ordinal) {
-    if (entry_ordinal == ordinal) return &amount;
+    if (entry_ordinal == ordinal) return amount.terms.empty() ? nullptr : &amount;
   }
-  return all ? &*all : nullptr;
+  return all && !all->terms.empty() ? &*all : nullptr;
 }
 
 std::string DeviceAmounts::to_string() const {
-  std::string text = all ? all->to_string() : std::string();
+  const auto spell = [](const Amount& amount) { return amount.terms.empty() ? std::string("none") : amount.to_string(); };
+  std::string text = all ? spell(*all) : std::string();
   for (const auto& [ordinal, amount] : by_ordinal) {
     if (!text.empty()) text += ',';
-    text += std::to_string(ordinal) + ':' + amount.to_string();
+    text += std::to_string(ordinal) + ':' + spell(amount);
   }
   return text;
 }

@@ -18,7 +18,7 @@ namespace cupool::config {
 /// A number of bytes that may depend on the device's total: bytes, a fraction, or the least of several.
 struct Amount {
   struct Term { bool is_fraction = false; double fraction = 0; std::uint64_t bytes = 0; };
-  std::vector<Term> terms;  ///< at least one; the least counts
+  std::vector<Term> terms;  ///< the least counts; without any it is "none", as only an entry of DeviceAmounts may be
   /// Bytes on a device of `total_bytes`; never more than total_bytes for fractions. 0 without terms.
   std::uint64_t resolve(std::uint64_t total_bytes) const;
   std::string to_string() const;
@@ -41,7 +41,7 @@ inline constexpr int kMaxOrdinal = 63;
 std::optional<Amount> parse_amount(std::string_view text);
 /// The same, saying why not.
 std::optional<Amount> parse_amount(std::string_view text, Problem& problem);
-/// One amount, or a list "ordinal:amount" in any order, at most one entry without ordinal. Zero is refused.
+/// One amount, or a list "ordinal:amount" in any order, at most one entry without ordinal; an amount may be "none". Zero is refused.
 std::optional<DeviceAmounts> parse_device_amounts(std::string_view text, Problem& problem);
 
 }  // namespace cupool::config

@@ -104,7 +104,8 @@ def _device_amounts(text: str) -> None:
         ordinal = ordinal.strip() if colon else None
         if ordinal is not None and (not re.fullmatch(r"\d+", ordinal, re.ASCII) or int(ordinal) > _MOST_ORDINAL):
             raise BadValue(f"'{ordinal}' is no device ordinal from 0 to {_MOST_ORDINAL}")
-        if not _amount(amount if colon else entry):
+        value = amount if colon else entry
+        if value.strip().lower() != "none" and not _amount(value):
             raise BadValue("must be more than 0")
         key = None if ordinal is None else int(ordinal)
         if key in seen:

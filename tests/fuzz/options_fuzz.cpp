@@ -106,12 +106,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   const Options options = load(lines_of({reinterpret_cast<const char*>(data), bytes}));
   check_warnings(options);
   if (options.preallocate) check_amount(*options.preallocate);
-  if (options.limit.all) check_amount(*options.limit.all);
+  if (options.limit.all && !options.limit.all->terms.empty()) check_amount(*options.limit.all);
   int last = -1;
   for (const auto& [ordinal, amount] : options.limit.by_ordinal) {
     require(ordinal > last && ordinal <= kMaxOrdinal, "ordinals ascend");
     last = ordinal;
-    check_amount(amount);
+    if (!amount.terms.empty()) check_amount(amount);
   }
   require(options.stack_depth >= 1 && options.stack_depth <= 128, "the stack depth is in its range");
   require(options.timeline_events <= (std::uint64_t{16} << 20), "the timeline is in its range");

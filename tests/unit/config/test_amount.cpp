@@ -160,6 +160,23 @@ TEST_CASE("an entry without ordinal is for the devices that are not named", "[am
   CHECK(list_of(list.to_string()).to_string() == list.to_string());
 }
 
+TEST_CASE("a device may be without a limit", "[amount]") {
+  const DeviceAmounts list = list_of("40GiB,0:none, 1 : NONE ,2:50%");
+  CHECK(list.for_device(0) == nullptr);
+  CHECK(list.for_device(1) == nullptr);
+  CHECK(list.for_device(2)->resolve(20 * kGiB) == 10 * kGiB);
+  CHECK(list.for_device(3)->resolve(20 * kGiB) == 40 * kGiB);
+  CHECK(list.to_string() == "40GiB,0:none,1:none,2:50%");
+  CHECK(list_of(list.to_string()).to_string() == list.to_string());
+  const DeviceAmounts others = list_of("none,0:1G");
+  CHECK(others.for_device(0)->resolve(kGiB) == kGiB);
+  CHECK(others.for_device(1) == nullptr);
+  CHECK(others.to_string() == "none,0:1GiB");
+  CHECK(why_not_list("0:none,0:1G") == "device 0 stands twice (0:1G)");
+  CHECK(why_not_list("none,1G") == "two entries without a device ordinal (1G)");
+  CHECK(why_not_list("0:min(none,1G)") != "accepted");
+}
+
 TEST_CASE("lists that contradict themselves or name no device are refused", "[amount]") {
   CHECK(why_not_list("0:1G,0:2G") == "device 0 stands twice (0:2G)");
   CHECK(why_not_list("0:1G,00:2G") == "device 0 stands twice (00:2G)");
