@@ -42,6 +42,8 @@ class PageHeap final : public ExtentAllocator {
   static constexpr std::array<std::uint64_t, kZones> kZoneEnd_bytes{~std::uint64_t{0}, 32 * kMiB, 4 * kMiB};  ///< larger blocks are never in that zone
   static constexpr std::array<std::uint64_t, kZones> kZoneShare{1, 8 * kHandleShare, 64 * kHandleShare};  ///< nor those of this part of what is left
   static constexpr std::uint64_t kZonedFrom_pages = 2 * kHandleShare;  ///< with less left handles are single pages, and all zones are one;
+  static constexpr std::uint64_t kPreallocatedZonePart = 64;           ///< of what is preallocated, for each zone of small blocks, if it is
+  static constexpr std::uint64_t kZonedPreallocated_pages = 4 * kZonedFrom_pages;  ///< so much at least
   static constexpr std::uint64_t kZonedFromShare = 32;                 ///< so they are while the heap has less than this part of what it has or may get
 
   static constexpr std::uint64_t kStall_ns = 100'000'000;       ///< one call of the driver's takes microseconds, 256 MiB at once some milliseconds
@@ -109,8 +111,8 @@ class PageHeap final : public ExtentAllocator {
   void begin_turn(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   unsigned zone_of(const DeviceState& device, std::uint64_t bytes) const;
   heap::ZoneOrder zones_for(DeviceState& device, std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock);
-  Status supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source) CUPOOL_REQUIRES(device.lock);
-  Status supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source) CUPOOL_REQUIRES(device.lock);
+  Status supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, unsigned preallocated_zone) CUPOOL_REQUIRES(device.lock);
+  Status supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, unsigned preallocated_zone) CUPOOL_REQUIRES(device.lock);
   std::uint64_t ahead_bytes(const DeviceState& device, const Supply& supply) const CUPOOL_REQUIRES(device.lock);
   Window find_window(std::uint64_t bytes, unsigned zone) const;
   Status add_addresses(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone) CUPOOL_REQUIRES(device.lock);
@@ -179,6 +181,7 @@ class PageHeap final : public ExtentAllocator {
   std::uint64_t created_bytes_ = 0;         ///< since the driver was asked what it has left
   bool must_ask_ = true;                    ///< what it said is out of date
   bool is_refused_ = false;                 ///< it had none left, the last time
+  bool is_preallocated_ = false;
   bool supplying_ = false;
   bool sharing_ = false;                    ///< supplying_ too: and nothing may be given back
   unsigned releasing_ = 0;                  ///< threads that unmap outside of a supply

@@ -48,7 +48,7 @@ Result<Growth> PageHeap::await_hole(DeviceState& device, const AllocationRequest
 Result<Growth> PageHeap::supply(DeviceState& device, ContextPool& home, const AllocationRequest& request, Source source) {
   for (int tries = 0; tries < kMostTries; ++tries) {
     if (const Result<Growth> hole = await_hole(device, request); !hole.ok() || hole.value().extent != nullptr) return hole;
-    const Status status = supply_bytes(device, home, request.bytes, source);
+    const Status status = supply_bytes(device, home, request.bytes, source, 0);
     if (!status.ok()) return status.error();
     if (Extent* extent = allocate(device, request)) return Growth{extent, false};  // else the hole before the new pages was taken
   }
@@ -56,16 +56,25 @@ Result<Growth> PageHeap::supply(DeviceState& device, ContextPool& home, const Al
 }
 
 Status PageHeap::reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
-  if (!await(device, [this] { return !supplying_; })) return Error{CUDA_ERROR_OUT_OF_MEMORY, "another thread is in the driver"};
-  return supply_bytes(device, home, bytes, Source::preallocate);
+  is_preallocated_ = true;
+  std::uint64_t part_bytes = bytes >= kZonedPreallocated_pages * memory_->granularity_bytes() ? bytes / kPreallocatedZonePart : 0;
+  part_bytes = align_down(part_bytes, part_bytes < kLargestHandle_bytes ? memory_->granularity_bytes() : std::max(kLargestHandle_bytes, memory_->granularity_bytes()));
+  for (unsigned zone = 0; zone < kZones; ++zone) {
+    const std::uint64_t zone_bytes = zone == 0 ? bytes - (kZones - 1) * part_bytes : part_bytes;
+    if (zone_bytes == 0) continue;
+    if (!await(device, [this] { return !supplying_; })) return Error{CUDA_ERROR_OUT_OF_MEMORY, "another thread is in the driver"};
+    const Status status = supply_bytes(device, home, zone_bytes, Source::preallocate, zone);
+    if (!status.ok()) return zone == 0 ? status : Status{};
+  }
+  return {};
 }
 
-Status PageHeap::supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source) {
+Status PageHeap::supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, unsigned preallocated_zone) {
   if (bytes > total_bytes_) return Error{CUDA_ERROR_OUT_OF_MEMORY, "size"};
   begin_turn(device);
   Status status{};
   try {
-    status = supply_alone(device, home, bytes, source);
+    status = supply_alone(device, home, bytes, source, preallocated_zone);
   } catch (...) {
     supplying_ = false;
     throw;
@@ -75,12 +84,12 @@ Status PageHeap::supply_bytes(DeviceState& device, ContextPool& home, std::uint6
   return status;
 }
 
-Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source) {
+Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, unsigned preallocated_zone) {
   expire(device, false);
   if (must_ask_ || created_bytes_ > room_bytes(device) / kAskShare) ask_room(device);
   // Whoever only creates and cannot need not look for a place.
   if (source == Source::create && room_bytes(device) + loose_bytes_ < memory_->granularity_bytes()) return Error{CUDA_ERROR_OUT_OF_MEMORY, "room"};
-  const unsigned zone = source == Source::preallocate ? 0 : zone_of(device, bytes);
+  const unsigned zone = source == Source::preallocate ? preallocated_zone : zone_of(device, bytes);
   Window window = find_window(bytes, zone);
   if (window.vacant == nullptr) {
     if (const Status added = add_addresses(device, home, bytes, zone); !added.ok()) return added;

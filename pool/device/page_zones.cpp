@@ -29,13 +29,13 @@ unsigned PageHeap::zone_of(const DeviceState& device, std::uint64_t bytes) const
   return zone;
 }
 
-/// First where it would lie with much left, so that what is there stays apart. In all of them where nothing is left, and for a job that repeats itself, which is
-/// not to grow for that.
+/// First where it would lie with much left, so that what is there stays apart. In all of them where nothing is left, and for a job that repeats itself, or has
+/// preallocated, which is not to grow for that.
 heap::ZoneOrder PageHeap::zones_for(DeviceState& device, std::uint64_t bytes) const {
   unsigned first = kZones - 1;
   while (bytes >= kZoneEnd_bytes[first]) --first;
   const bool is_short = room_bytes(device) + loose_bytes_ < std::max(memory_->granularity_bytes(), bytes);
-  const bool is_anywhere = device.repeats_itself() || is_short;
+  const bool is_anywhere = is_preallocated_ || device.repeats_itself() || is_short;
   return {first, is_anywhere ? 0 : zone_of(device, bytes), is_anywhere};
 }
 

@@ -34,7 +34,7 @@ static void* free_and_allocate(void* block) {
   MUST(cuCtxSetCurrent(context));
   atomic_fetch_add(&under_way, 1);
   cuMemFree((CUdeviceptr)(uintptr_t)block);
-  for (;;) cuMemAlloc(&address, 100 * MIB); /* until nothing is left but what waits for the GPU */
+  for (;;) cuMemAlloc(&address, 4 * MIB); /* until nothing is left but what waits for the GPU, and would do */
   return NULL;
 }
 

@@ -134,3 +134,21 @@ TEST_CASE("pages: a job that repeats itself takes what is free in any zone befor
   for (int i = 0; i < 4000; ++i) more.push_back(rig.allocate(48 * kKiB));  // more of them than ever
   CHECK(cusim_calls("cuMemMap") == calls);
 }
+
+TEST_CASE("pages: in a preallocated pool small blocks keep little from large ones, and cost no driver call while it lasts") {
+  const std::size_t small_bytes = GENERATE(40 * kKiB, 512 * kKiB);
+  RigOptions options = pages_of("16GiB");
+  options.pool.policy = config::Policy::preallocate;
+  options.pool.preallocate = config::parse_amount("12GiB");
+  Rig rig(options);
+  rig.allocate(512);
+  CHECK(now(rig.counters().reserved_bytes) == 12 * kGiB);
+  const std::uint64_t calls = cusim_calls("cuMemMap");
+  const Mixed mixed = fill(rig, small_bytes, 11 * kGiB);
+  CHECK(cusim_calls("cuMemMap") == calls);
+  free_all(rig, mixed.large);
+  CHECK(largest_bytes(rig) >= kMemory_bytes - now(rig.counters().live_bytes) - kMemory_bytes / 32);
+  while (rig.try_allocate(64 * kMiB).ok()) {  // and theirs is everybody's
+  }
+  CHECK(now(rig.counters().live_bytes) >= kMemory_bytes - kGiB / 2);
+}
