@@ -104,12 +104,6 @@ void DeferredFrees::unlink(Epoch* epoch) {
   spare_.push_back(epoch);
 }
 
-Epoch* DeferredFrees::first_overdue(std::uint64_t closed) const {
-  Epoch* epoch = head_;
-  while (epoch != nullptr && epoch->number <= closed && !epoch->is_overdue()) epoch = epoch->next;
-  return epoch != nullptr && epoch->number <= closed ? epoch : nullptr;
-}
-
 bool DeferredFrees::is_awaited() const {
   const Epoch* epoch = head_;
   while (epoch != nullptr && !epoch->waiting) epoch = epoch->next;

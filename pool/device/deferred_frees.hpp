@@ -82,8 +82,6 @@ class DeferredFrees {
   Batch& batch() { return batch_; }  ///< the open one, to push many
   /// How many epochs were closed so far.
   std::uint64_t closed() const { return closed_; }
-  /// The oldest that is overdue, of the first `closed` that were ever closed; or nullptr.
-  Epoch* first_overdue(std::uint64_t closed) const;
   /// A thread waits for one of them.
   bool is_awaited() const;
   bool batch_is_due() const { return batch_.count >= kBatchFrees || batch_.bytes >= due_bytes_ || (uncovered_ != nullptr && batch_.count != 0); }

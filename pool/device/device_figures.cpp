@@ -271,6 +271,7 @@ void DevicePool::refund_outside(OutsideKind kind, std::uint64_t bytes) {
 
 void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes) {
   device_.publish_driver_free(*free_bytes);
+  if (used()) tell_idle(0, true);  // above a threshold the driver's pool gave it back when the program last waited
   const MutexLock lock(device_.lock);
   close_magazines();
   const std::uint64_t limit_bytes = device_.limit.limit_bytes();

@@ -50,20 +50,24 @@ bool DevicePool::could_come(std::uint64_t bytes) {
   return is_enough() || !sample_driver_free() || is_enough();
 }
 
-/// Asks the driver, once it is late, whether what natively had been waited for is over.
+/// Asks the driver, once it is late, whether what natively had been waited for is over. What this thread itself freed had been waited for without end.
 bool DevicePool::is_over(const Patience& patience) {
   if (!patience.is_late()) return false;
-  while (Epoch* const epoch = patience.is_over() || !may_call_driver() ? nullptr : deferred_.first_overdue(patience.closed())) {
-    if (epoch->busy) return false;
-    epoch->busy = true;
-    {
-      const MutexUnlock unlocked(device_.lock);
-      epoch->fence.poll_where_asked(device_);
+  bool has_overdue = false;
+  for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && epoch->number <= patience.closed() && may_call_driver(); epoch = epoch->next) {
+    if (!epoch->busy && epoch->is_overdue()) {
+      epoch->busy = true;
+      {
+        const MutexUnlock unlocked(device_.lock);
+        epoch->fence.poll_where_asked(device_);
+      }
+      epoch->busy = false;
     }
-    epoch->busy = false;
-    if (!epoch->fence.is_over_where_asked()) return false;
+    if (!epoch->is_overdue()) continue;
+    if (pthread_equal(epoch->freed_by, pthread_self()) != 0) return false;
+    has_overdue = true;
   }
-  return true;
+  return !has_overdue || patience.is_over();
 }
 
 bool DevicePool::may_release() { return all_release_in_order() || quiet(); }

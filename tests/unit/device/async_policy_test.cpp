@@ -348,3 +348,20 @@ TEST_CASE("async: where the driver takes more for a block than the limit has lef
   CHECK(snapshot.ooms.front().evidence.refused_by_limit);
   CHECK(observe::classify(snapshot.ooms.front().evidence, {}).cause == observe::OomCause::limit);
 }
+
+TEST_CASE("async: what the driver's pool gives back at a synchronisation is not told as free twice") {
+  RigOptions options = async();
+  options.pool.release_threshold_bytes = 0;
+  Rig rig(options);
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 10; ++i) blocks.push_back(rig.allocate(16 * kMiB));
+  for (int i = 0; i < 8; ++i) rig.free(blocks[static_cast<std::size_t>(i)]);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  for (int i = 0; i < 2; ++i) {  // as it was, and a moment later
+    std::size_t free_bytes = 0;
+    std::size_t total_bytes = 0;
+    REQUIRE(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS);
+    rig.pools().adjust_mem_info(rig.context(), &free_bytes, &total_bytes);
+    CHECK(free_bytes == kGiB - 2 * 16 * kMiB);
+  }
+}

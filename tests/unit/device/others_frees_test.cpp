@@ -28,9 +28,11 @@ class ClockWithGuest final : public Clock {
   std::uint64_t now_ns() const override { return clock_.now_ns(); }
   void pause(std::uint64_t duration_ns) override {
     if (const auto once = std::exchange(guest, nullptr)) once();
+    if (each) each();
     clock_.pause(duration_ns);
   }
   std::function<void()> guest;
+  std::function<void()> each;  ///< at every one
 
  private:
   SimClock clock_;
@@ -142,6 +144,34 @@ TEST_CASE("others' frees: what this thread freed itself is waited for without en
   full.rig.free(full.block);
   CHECK(full.rig.try_allocate(kWanted_bytes).ok());
   CHECK(full.passed_ns() >= 3600 * kS);
+}
+
+TEST_CASE("others' frees: what this thread freed itself is waited for without end, also behind what another waits for in another context") {
+  ClockWithGuest clock;
+  Rig rig(Full::options(each_backing(), &clock, nullptr));
+  CUcontext second = nullptr;
+  REQUIRE(cuCtxCreate_v2(&second, 0, 0) == CUDA_SUCCESS);
+  const CUdeviceptr own = rig.allocate(kFreed_bytes);
+  rig.use(0);
+  const CUdeviceptr others = rig.allocate(kFreed_bytes);
+  volatile std::uint32_t told = 0;
+  REQUIRE(cusim_launch_wait_host(CU_STREAM_PER_THREAD, &told) == CUDA_SUCCESS);
+  bool is_served = false;
+  std::thread other([&] {
+    rig.use(0);
+    rig.free(others);
+    is_served = rig.try_allocate(kWanted_bytes).ok();
+  });
+  while (cusim_calls("cuEventSynchronize") == 0) std::this_thread::yield();
+  REQUIRE(cuCtxSetCurrent(second) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_spin(CU_STREAM_PER_THREAD, 3 * kBound_ns) == CUDA_SUCCESS);
+  const std::uint64_t started_ns = cusim_now_ns();
+  clock.each = [&] { told = cusim_now_ns() > started_ns + 2 * kBound_ns ? 1 : 0; };
+  rig.free(own);
+  CHECK(rig.try_allocate(kWanted_bytes).ok());
+  CHECK(cusim_now_ns() >= started_ns + 2 * kBound_ns);
+  other.join();
+  CHECK(is_served);
 }
 
 TEST_CASE("others' frees: what this thread freed is not waited for together with what another freed later") {
