@@ -37,12 +37,13 @@ void PageHeap::begin_turn(DeviceState& device) {
 /// A hole that may have come while the lock was let go of, here or by whoever asks; none, when it is the caller's turn to bring one.
 Result<Growth> PageHeap::await_hole(DeviceState& device, const AllocationRequest& request) {
   Extent* extent = nullptr;
+  const heap::ZoneOrder order = zones_for(device, request.bytes);
   const bool has_turn = await(device, [&] {
-    extent = allocate(device, request);
+    extent = heap_.allocate(request.bytes, request.lane, 0, order);
     return extent != nullptr || !supplying_;
   });
   if (!has_turn) return Error{CUDA_ERROR_OUT_OF_MEMORY, "another thread is in the driver"};
-  return Growth{extent, false};
+  return Growth{extent != nullptr ? extent : allocate(device, request), false};  // the order may be another by now
 }
 
 Result<Growth> PageHeap::supply(DeviceState& device, ContextPool& home, const AllocationRequest& request, Source source) {

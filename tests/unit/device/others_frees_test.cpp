@@ -22,6 +22,9 @@ constexpr std::size_t kFreed_bytes = 512 * kMiB;
 constexpr std::size_t kSmall_bytes = 64 * kMiB;
 constexpr std::size_t kWanted_bytes = 256 * kMiB;
 
+/// Work waits for it, on whichever thread.
+void tell(volatile std::uint32_t& flag) { __atomic_store_n(&flag, 1U, __ATOMIC_RELEASE); }
+
 /// Something happens at the first pause that the pool makes.
 class ClockWithGuest final : public Clock {
  public:
@@ -97,7 +100,7 @@ TEST_CASE("others' frees: where that work waits for the thread that allocates, m
   CHECK(full.rig.try_allocate(kWanted_bytes).code() == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(full.passed_ns() >= kBound_ns);
   CHECK(full.passed_ns() < kBound_ns + kS);
-  full.told = 1;
+  tell(full.told);
   CHECK(full.rig.try_allocate(kWanted_bytes).ok());
 }
 
@@ -114,7 +117,7 @@ TEST_CASE("others' frees: so it is where several were freed") {
   }
   REQUIRE(now(rig.counters().epochs_closed) == 2);
   CHECK(rig.try_allocate(kGiB - kSmall_bytes).code() == CUDA_ERROR_OUT_OF_MEMORY);
-  told = 1;
+  tell(told);
   CHECK(rig.try_allocate(kGiB - kSmall_bytes).ok());
 }
 
@@ -131,7 +134,7 @@ TEST_CASE("others' frees: so it is while the other thread waits for that work wi
   });
   while (!has_freed) std::this_thread::yield();
   CHECK(full.rig.try_allocate(kWanted_bytes).code() == CUDA_ERROR_OUT_OF_MEMORY);
-  full.told = 1;
+  tell(full.told);
   other.join();
   CHECK(is_served);
 }
@@ -166,7 +169,7 @@ TEST_CASE("others' frees: what this thread freed itself is waited for without en
   REQUIRE(cuCtxSetCurrent(second) == CUDA_SUCCESS);
   REQUIRE(cusim_launch_spin(CU_STREAM_PER_THREAD, 3 * kBound_ns) == CUDA_SUCCESS);
   const std::uint64_t started_ns = cusim_now_ns();
-  clock.each = [&] { told = cusim_now_ns() > started_ns + 2 * kBound_ns ? 1 : 0; };
+  clock.each = [&] { if (cusim_now_ns() > started_ns + 2 * kBound_ns) tell(told); };
   rig.free(own);
   CHECK(rig.try_allocate(kWanted_bytes).ok());
   CHECK(cusim_now_ns() >= started_ns + 2 * kBound_ns);
@@ -182,7 +185,7 @@ TEST_CASE("others' frees: what this thread freed is not waited for together with
   full.others_free(full.block);
   CHECK(full.rig.try_allocate(kSmall_bytes).ok());
   CHECK(full.passed_ns() < 3 * kS);
-  full.told = 1;
+  tell(full.told);
 }
 
 TEST_CASE("others' frees: for what is freed while an allocation waits it waits no longer than a second") {
@@ -240,7 +243,7 @@ TEST_CASE("others' frees: make_room waits for them, but not without end") {
   CHECK(full.rig.pools().make_room() == is_told);
   CHECK(full.passed_ns() >= (is_told ? 50 * kS : kBound_ns));
   CHECK(full.passed_ns() < kBound_ns + kS);
-  full.told = 1;
+  tell(full.told);
 }
 
 TEST_CASE("others' frees: a free does not wait for what another thread freed in another context") {
