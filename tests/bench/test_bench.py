@@ -51,7 +51,7 @@ class PinnedBlocks(unittest.TestCase):
 
     def test_on_pages_small_blocks_that_stay_keep_little_from_large_ones(self):
         self.assertLess(self.missing_bytes(), 16 * MIB)
-        self.assertLess(self.missing_bytes(LD_PRELOAD=str(BUILD / "libcupool.so"), CUPOOL_REPORT="off"), 16 * 1024 * MIB // 32)
+        self.assertLess(self.missing_bytes(LD_PRELOAD=str(BUILD / "libcupool.so"), CUPOOL_REPORT="none"), 16 * 1024 * MIB // 32)
 
 
 @unittest.skipUnless(HAS_PARTS, "the library, the simulated driver or the replay program is not built")
