@@ -126,24 +126,22 @@ void DevicePool::after_wait(const ContextPool& home, CUcontext asking) {
 /// Looks at the oldest epoch, and retires it when its fence is done: true. `may_wait`: waits without end where that is safe, which is for the first that
 /// this thread closed inside a free. Its events cover the work of the older ones. What another thread freed may be waiting for this one.
 bool DevicePool::retire_oldest(CUcontext asking, bool may_wait, Error* error) {
-  Epoch* epoch = deferred_.oldest();
-  if (epoch == nullptr || epoch->busy || !epoch->recorded || !may_call_driver()) return false;
-  const bool is_own = DevicePool::is_own(*epoch);
-  Epoch* newer = may_wait && !is_own && !deferred_.is_awaited() ? epoch->next : nullptr;
-  while (newer != nullptr && !DevicePool::is_own(*newer)) newer = newer->next;
-  if (newer != nullptr) epoch = newer;
-  const CUcontext waitable = may_wait && (is_own || newer != nullptr) ? epoch->waitable : nullptr;
+  Epoch* const oldest = deferred_.oldest();
+  if (oldest == nullptr || oldest->busy || !oldest->recorded || !may_call_driver()) return false;
+  Epoch* own = may_wait && (is_own(*oldest) || !deferred_.is_awaited()) ? oldest : nullptr;
+  while (own != nullptr && !is_own(*own)) own = own->next;
+  Epoch* const epoch = own != nullptr ? own : oldest;
   epoch->busy = true;
-  epoch->waiting = waitable != nullptr;
+  epoch->waiting = own != nullptr;
   FenceResult result;
   {
     const MutexUnlock unlocked(device_.lock);
-    result = waitable != nullptr ? epoch->fence.wait(device_, waitable, asking) : epoch->fence.poll(device_, asking);
+    result = own != nullptr ? own->fence.wait(device_, own->waitable, asking) : oldest->fence.poll(device_, asking);
   }
   epoch->busy = false;
   epoch->waiting = false;
-  if (newer != nullptr && result.error.code == CUDA_SUCCESS && result.answer == FenceAnswer::done) {
-    newer->waitable = nullptr;  // it is over: whoever asks is told at once
+  if (epoch != oldest && result.error.code == CUDA_SUCCESS && result.answer == FenceAnswer::done) {
+    epoch->waitable = nullptr;  // it is over: whoever asks is told at once
     return retire_oldest(asking, false, error);
   }
   return retire_if_over(epoch, result, error);

@@ -17,6 +17,8 @@
 
 #include <array>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <vector>
 
 #include "pool/device/extent_allocator.hpp"
@@ -39,12 +41,12 @@ class PageHeap final : public ExtentAllocator {
   static constexpr std::uint64_t kQuarantineTotals = 64;    ///< so many times the device's memory of fresh addresses
 
   static constexpr unsigned kZones = 3;
-  static constexpr std::array<std::uint64_t, kZones> kZoneEnd_bytes{~std::uint64_t{0}, 32 * kMiB, 4 * kMiB};  ///< larger blocks are never in that zone
-  static constexpr std::array<std::uint64_t, kZones> kZoneShare{1, 8 * kHandleShare, 64 * kHandleShare};  ///< nor those of this part of what is left
-  static constexpr std::uint64_t kZonedFrom_pages = 2 * kHandleShare;  ///< with less left handles are single pages, and all zones are one;
-  static constexpr std::uint64_t kPreallocatedZonePart = 64;           ///< of what is preallocated, for each zone of small blocks, if it is
-  static constexpr std::uint64_t kZonedPreallocated_pages = 4 * kZonedFrom_pages;  ///< so much at least
-  static constexpr std::uint64_t kZonedFromShare = 32;                 ///< so they are while the heap has less than this part of what it has or may get
+  static constexpr std::array<std::uint64_t, kZones> kZoneEnd_bytes{~std::uint64_t{0}, 32 * kMiB, 4 * kMiB};  ///< larger blocks are never in that zone,
+  static constexpr std::array<std::uint64_t, kZones> kZoneShare{1, 8 * kHandleShare, 64 * kHandleShare};  ///< nor those above this part of what is left
+  static constexpr std::uint64_t kZonedFromShare = 32;                 ///< one zone while the heap has less than this part of what it has or may get,
+  static constexpr std::uint64_t kZonedFrom_pages = 2 * kHandleShare;  ///< and with less left, where handles are single pages
+  static constexpr std::uint64_t kPreallocatedZonePart = 64;           ///< of what is preallocated, for each zone of small blocks,
+  static constexpr std::uint64_t kZonedPreallocated_pages = 4 * kZonedFrom_pages;  ///< if it is so much
 
   static constexpr std::uint64_t kStall_ns = 100'000'000;       ///< one call of the driver's takes microseconds, 256 MiB at once some milliseconds
   static constexpr std::uint64_t kPatience_ns = 1'000'000'000;  ///< for others who take turns
@@ -111,8 +113,9 @@ class PageHeap final : public ExtentAllocator {
   void begin_turn(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   unsigned zone_of(const DeviceState& device, std::uint64_t bytes) const;
   heap::ZoneOrder zones_for(DeviceState& device, std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock);
-  Status supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, unsigned preallocated_zone) CUPOOL_REQUIRES(device.lock);
-  Status supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, unsigned preallocated_zone) CUPOOL_REQUIRES(device.lock);
+  /// No `given_zone`: where such a block belongs.
+  Status supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, std::optional<unsigned> given_zone = {}) CUPOOL_REQUIRES(device.lock);
+  Status supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, std::optional<unsigned> given_zone) CUPOOL_REQUIRES(device.lock);
   std::uint64_t ahead_bytes(const DeviceState& device, const Supply& supply) const CUPOOL_REQUIRES(device.lock);
   Window find_window(std::uint64_t bytes, unsigned zone) const;
   Status add_addresses(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone) CUPOOL_REQUIRES(device.lock);
@@ -129,6 +132,7 @@ class PageHeap final : public ExtentAllocator {
   void end_moving(const Handle& handle) noexcept;
   void give_back_left(Supply& supply) noexcept;
   void give_back(const Run& run) noexcept;
+  std::uint64_t mapped_bytes() const { return std::accumulate(zone_bytes_.begin(), zone_bytes_.end(), std::uint64_t{0}); }
   std::uint64_t moving_bytes() const { return moving_mapped_bytes_ + moving_loose_bytes_; }
   void take_loose(Supply& supply);
   void drive(DeviceState& device, Supply& supply);
@@ -168,9 +172,8 @@ class PageHeap final : public ExtentAllocator {
   std::vector<Handle> loose_;               ///< mapped nowhere
   std::uint64_t loose_bytes_ = 0;
   std::size_t loose_promised_ = 0;          ///< so many more may come from threads that are in the driver
-  std::uint64_t mapped_bytes_ = 0;
-  std::array<std::uint64_t, kZones> zone_bytes_{};       ///< of them, by zone
-  std::uint64_t moving_mapped_bytes_ = 0;   ///< of them, what threads that are in the driver took out of the heap
+  std::array<std::uint64_t, kZones> zone_bytes_{};  ///< mapped there
+  std::uint64_t moving_mapped_bytes_ = 0;   ///< of what is mapped, what threads that are in the driver took out of the heap
   std::vector<Handle> moving_loose_;        ///< and of what was loose
   std::uint64_t moving_loose_bytes_ = 0;
   std::uint64_t pinned_handles_ = 0;
@@ -181,7 +184,7 @@ class PageHeap final : public ExtentAllocator {
   std::uint64_t created_bytes_ = 0;         ///< since the driver was asked what it has left
   bool must_ask_ = true;                    ///< what it said is out of date
   bool is_refused_ = false;                 ///< it had none left, the last time
-  bool is_preallocated_ = false;
+  bool is_preallocated_ = false;            ///< reserve() was asked for memory
   bool supplying_ = false;
   bool sharing_ = false;                    ///< supplying_ too: and nothing may be given back
   unsigned releasing_ = 0;                  ///< threads that unmap outside of a supply

@@ -67,7 +67,6 @@ void PageHeap::book_runs(DeviceState& device, const std::vector<Run>& runs) {
     end_moving(run.extent);
     device.note_region(observe::EventKind::region_release, run.extent->address, run.extent->bytes);
     table_of(*run.extent).remove({run.extent->address, run.extent->bytes, 0, false});
-    mapped_bytes_ -= run.extent->bytes;
     zone_bytes_[run.extent->region->zone] -= run.extent->bytes;
     device.counters().mapped_bytes.add(-static_cast<std::int64_t>(run.extent->bytes));
     quarantine(device, run.extent);

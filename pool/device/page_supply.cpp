@@ -49,7 +49,7 @@ Result<Growth> PageHeap::await_hole(DeviceState& device, const AllocationRequest
 Result<Growth> PageHeap::supply(DeviceState& device, ContextPool& home, const AllocationRequest& request, Source source) {
   for (int tries = 0; tries < kMostTries; ++tries) {
     if (const Result<Growth> hole = await_hole(device, request); !hole.ok() || hole.value().extent != nullptr) return hole;
-    const Status status = supply_bytes(device, home, request.bytes, source, 0);
+    const Status status = supply_bytes(device, home, request.bytes, source);
     if (!status.ok()) return status.error();
     if (Extent* extent = allocate(device, request)) return Growth{extent, false};  // else the hole before the new pages was taken
   }
@@ -70,12 +70,12 @@ Status PageHeap::reserve(DeviceState& device, ContextPool& home, std::uint64_t b
   return {};
 }
 
-Status PageHeap::supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, unsigned preallocated_zone) {
+Status PageHeap::supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, std::optional<unsigned> given_zone) {
   if (bytes > total_bytes_) return Error{CUDA_ERROR_OUT_OF_MEMORY, "size"};
   begin_turn(device);
   Status status{};
   try {
-    status = supply_alone(device, home, bytes, source, preallocated_zone);
+    status = supply_alone(device, home, bytes, source, given_zone);
   } catch (...) {
     supplying_ = false;
     throw;
@@ -85,12 +85,12 @@ Status PageHeap::supply_bytes(DeviceState& device, ContextPool& home, std::uint6
   return status;
 }
 
-Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, unsigned preallocated_zone) {
+Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, std::optional<unsigned> given_zone) {
   expire(device, false);
   if (must_ask_ || created_bytes_ > room_bytes(device) / kAskShare) ask_room(device);
   // Whoever only creates and cannot need not look for a place.
   if (source == Source::create && room_bytes(device) + loose_bytes_ < memory_->granularity_bytes()) return Error{CUDA_ERROR_OUT_OF_MEMORY, "room"};
-  const unsigned zone = source == Source::preallocate ? preallocated_zone : zone_of(device, bytes);
+  const unsigned zone = given_zone ? *given_zone : zone_of(device, bytes);
   Window window = find_window(bytes, zone);
   if (window.vacant == nullptr) {
     if (const Status added = add_addresses(device, home, bytes, zone); !added.ok()) return added;
@@ -100,7 +100,7 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
   Supply supply;
   supply.source = source;
   supply.zone = zone;
-  supply.zone_bytes = zone == 0 ? mapped_bytes_ + loose_bytes_ : zone_bytes_[zone];
+  supply.zone_bytes = zone == 0 ? mapped_bytes() + loose_bytes_ : zone_bytes_[zone];
   claim(supply, window);
   supply.wanted_bytes = std::max(supply.need_bytes, source == Source::create ? ahead_bytes(device, supply) : 0);
   try {
@@ -336,7 +336,6 @@ void PageHeap::bind(DeviceState& device, Supply& supply) {
     table_of(*supply.fresh).enter({address, supply.handles[i].bytes, supply.handles[i].id, false});
     address += supply.handles[i].bytes;
   }
-  mapped_bytes_ += supply.mapped_bytes;
   zone_bytes_[supply.zone] += supply.mapped_bytes;
   fresh_bytes_ += supply.mapped_bytes;
   device.counters().mapped_bytes.add(static_cast<std::int64_t>(supply.mapped_bytes));

@@ -22,7 +22,7 @@ constexpr std::uint64_t kSmallReservationShare = 8;
 /// Where new pages for it are mapped.
 unsigned PageHeap::zone_of(const DeviceState& device, std::uint64_t bytes) const {
   const std::uint64_t room_bytes = this->room_bytes(device);
-  const bool is_plenty = mapped_bytes_ < (room_bytes + mapped_bytes_) / kZonedFromShare;
+  const bool is_plenty = mapped_bytes() < (room_bytes + mapped_bytes()) / kZonedFromShare;
   if (is_plenty || room_bytes < kZonedFrom_pages * memory_->granularity_bytes()) return 0;
   unsigned zone = kZones - 1;
   while (bytes >= std::min(kZoneEnd_bytes[zone], room_bytes / kZoneShare[zone]) && zone != 0) --zone;
