@@ -104,6 +104,10 @@ bool read(KindTag<Kind::pattern>, std::string_view text, RowRules rules, std::st
     member.clear();
     return true;
   }
+  if (equals_ignoring_case(text, "off")) {  // as for other options: whoever says it means no file
+    problem = {"the word here is " + std::string(rules.empty.empty() ? "none" : rules.empty) + ", a file of that name ./off", {}};
+    return false;
+  }
   if (const char* what = pattern_problem(text); what != nullptr) {
     problem = {what, {}};
     return false;

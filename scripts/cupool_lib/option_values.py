@@ -33,6 +33,8 @@ def problem(kind: str, text: str, values: tuple[str, ...] = (), empty: str = "",
             _count(text, span)
         elif kind == "text" and not re.fullmatch(r"[A-Za-z0-9._-]{0,%d}" % _MOST_TEXT, text):
             raise BadValue("is not up to 256 of A-Z a-z 0-9 . _ -")
+        elif kind in ("pattern", "report") and text.lower() == "off":
+            raise BadValue(f"the word here is {empty or 'none'}, a file of that name ./off")
         elif kind == "pattern" or (kind == "report" and text.lower() not in ("none", "stderr")):
             _pattern(text)
         elif kind in _READERS and not (kind == "amount" and text == "-1"):

@@ -93,6 +93,19 @@ TEST_CASE("facts spell the effective value as the variable takes it", "[load]") 
   check_fact("CUPOOL_RUN_ID=0a1b.2c3d", "run_id", "0a1b.2c3d");
 }
 
+TEST_CASE("off is no file name: one warning names the word that is meant, and the default stays", "[load]") {
+  const struct { const char* entry; const char* name; const char* word; const char* value; } rows[] = {
+      {"CUPOOL_REPORT=off", "report", "none", "cupool-report.%h.%p.json"}, {"CUPOOL_TRACE=Off", "trace", "none", "none"}, {"CUPOOL_LOG_FILE=OFF", "log_file", "stderr", "stderr"}};
+  for (const auto& row : rows) {
+    const Options options = load_from({row.entry});
+    INFO(row.entry);
+    REQUIRE(options.warnings.size() == 1);
+    CHECK_THAT(options.warnings.front(), Catch::Contains(std::string("the word here is ") + row.word));
+    CHECK(fact_of(options, row.name).value == row.value);
+  }
+  CHECK(load_from({"CUPOOL_REPORT=./off"}).report == "./off");
+}
+
 TEST_CASE("every option reaches its member", "[load]") {
   const Options options = load_from(
       {"CUPOOL_POLICY=async", "CUPOOL_PREALLOCATE=1GiB", "CUPOOL_LIMIT=2GiB", "CUPOOL_BACKING=pages", "CUPOOL_FREE=immediate",
