@@ -14,8 +14,17 @@ using heap::Extent;
 using heap::ExtentState;
 using heap::Region;
 
+heap::FitPolicy PageHeap::fit_policy(std::uint64_t page_bytes) {
+  heap::FitPolicy policy;
+  policy.beside_older_from_bytes = heap::FitPolicy::kNever;
+  policy.small_below_bytes = page_bytes / kSmallShare;
+  policy.page_bytes = page_bytes;
+  policy.wide_bytes = kWide_pages * page_bytes;
+  return policy;
+}
+
 PageHeap::PageHeap(std::uint64_t device_total_bytes, std::unique_ptr<vmm::VirtualMemory> memory)
-    : ExtentAllocator(heap::FitPolicy{heap::FitPolicy{}.candidates, heap::FitPolicy::kNever}, kZones), total_bytes_(device_total_bytes), memory_(std::move(memory)) {}
+    : ExtentAllocator(fit_policy(memory->granularity_bytes()), kZones), total_bytes_(device_total_bytes), memory_(std::move(memory)) {}
 
 /// Frees what belongs to the host: the driver's memory goes with the process.
 PageHeap::~PageHeap() {

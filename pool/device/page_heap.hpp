@@ -6,7 +6,8 @@
 // one hole. On a miss memory is created while there is plenty (handles of a 256th of what is left, at most 256 MiB, at least the
 // granularity: large ones cost few calls, small ones leave little behind), and moved when there is not: empty handles, from the largest holes first, go
 // behind the free memory that ends where addresses are vacant. Neighbours share tail pages. As long as large handles are made, blocks that are small beside
-// them have addresses of their own (zones, page_zones.cpp): one of them would keep a whole handle from everybody. Live bytes never move, nor what waits for the GPU.
+// them have addresses of their own (zones, page_zones.cpp): one of them would keep a whole handle from everybody; and a block does not begin on the page of a much
+// smaller one (heap::FitPolicy). Live bytes never move, nor what waits for the GPU.
 // Figures: DECISIONS.md and build/bench/page_model. Known from: PyTorch's expandable segments, DALI's cuda_vm_resource.
 // Memory of this kind belongs to no context: when one dies its blocks are forgotten at once and bury() gives the memory back. Blocks of memory pools stay
 // where they are after cuCtxDestroy (outlive()); nothing is allocated beside them then, and what gets empty is released.
@@ -40,13 +41,17 @@ class PageHeap final : public ExtentAllocator {
   static constexpr std::uint64_t kAskShare = 4;             ///< asked again after taking this part of what is left
   static constexpr std::uint64_t kQuarantineTotals = 64;    ///< so many times the device's memory of fresh addresses
 
-  static constexpr unsigned kZones = 3;
-  static constexpr std::array<std::uint64_t, kZones> kZoneEnd_bytes{~std::uint64_t{0}, 32 * kMiB, 4 * kMiB};  ///< larger blocks are never in that zone,
-  static constexpr std::array<std::uint64_t, kZones> kZoneShare{1, 8 * kHandleShare, 64 * kHandleShare};  ///< nor those above this part of what is left
+  static constexpr unsigned kZones = 4;
+  static constexpr std::array<std::uint64_t, kZones> kZoneEnd_bytes{~std::uint64_t{0}, 32 * kMiB, 4 * kMiB, 256 * kKiB};  ///< larger blocks are never in that zone,
+  static constexpr std::array<std::uint64_t, kZones> kZoneShare{1, 8 * kHandleShare, 64 * kHandleShare, 1};  ///< nor those above this part of what is left
   static constexpr std::uint64_t kZonedFromShare = 32;                 ///< one zone while the heap has less than this part of what it has or may get,
   static constexpr std::uint64_t kZonedFrom_pages = 2 * kHandleShare;  ///< and with less left, where handles are single pages
   static constexpr std::uint64_t kPreallocatedZonePart = 64;           ///< of what is preallocated, for each zone of small blocks,
   static constexpr std::uint64_t kZonedPreallocated_pages = 4 * kZonedFrom_pages;  ///< if it is so much
+
+  static constexpr std::uint64_t kSmallShare = 8;   ///< blocks below this part of a page share pages with each other rather than with larger ones,
+  static constexpr std::uint64_t kWide_pages = 16;  ///< where any hole is taken only in holes of so many,
+  static constexpr unsigned kPreallocatedPageLevels = 3;  ///< and in what is preallocated pages of 8 and 64 are minded, too
 
   static constexpr std::uint64_t kStall_ns = 100'000'000;       ///< one call of the driver's takes microseconds, 256 MiB at once some milliseconds
   static constexpr std::uint64_t kPatience_ns = 1'000'000'000;  ///< for others who take turns
@@ -105,6 +110,7 @@ class PageHeap final : public ExtentAllocator {
   /// Absent extents, by their bin links: oldest first.
   struct AbsentList { heap::Extent* first = nullptr; heap::Extent* last = nullptr; };
 
+  static heap::FitPolicy fit_policy(std::uint64_t page_bytes);
   static PagedRegion& paged(const heap::Region& region);
   static PageTable& table_of(const heap::Extent& extent);
   Result<Growth> supply(DeviceState& device, ContextPool& home, const AllocationRequest& request, Source source) CUPOOL_REQUIRES(device.lock);

@@ -1,8 +1,9 @@
 // PageHeap: which addresses a block may have, and where new pages go. See page_heap.hpp.
 //
 // A handle moves whole or not at all, so one small block that stays keeps all of it from everybody. While much is left handles are large, and blocks below an eighth of
-// them (zone 1) or a sixty-fourth (zone 2) get addresses of their own, where handles are no larger than what the zone has: all that such blocks can pin
+// them (zone 1), a sixty-fourth (zone 2) or 256 KiB (zone 3) get addresses of their own, where handles are no larger than what the zone has: all that such blocks can pin
 // is about what they once needed. With less left handles are smaller, and such blocks may lie among the others; where nothing is left everybody takes any hole.
+// Once handles are single pages small blocks get pages of their own instead (fit_policy), and so they do inside each zone.
 // What the pool has first, a thirty-second of everything, is one zone: each zone on its own grows until it has met the worst moment of a step, and more often late.
 #include <algorithm>
 
@@ -36,7 +37,7 @@ heap::ZoneOrder PageHeap::zones_for(DeviceState& device, std::uint64_t bytes) co
   while (bytes >= kZoneEnd_bytes[first]) --first;
   const bool is_short = room_bytes(device) + loose_bytes_ < std::max(memory_->granularity_bytes(), bytes);
   const bool is_anywhere = is_preallocated_ || device.repeats_itself() || is_short;
-  return {first, is_anywhere ? 0 : zone_of(device, bytes), is_anywhere};
+  return {first, is_anywhere ? 0 : zone_of(device, bytes), is_anywhere, is_preallocated_ ? kPreallocatedPageLevels : 1};
 }
 
 Extent* PageHeap::allocate(DeviceState& device, const AllocationRequest& request) {

@@ -10,15 +10,15 @@ Region* ExtentHeap::add_empty_region(std::uint64_t address, std::uint64_t bytes,
 }
 
 /// [address, address + bytes) of a hole, in no bin and no sum any more; what is left of the hole stays free in its lane.
-Extent* ExtentHeap::cut_out(Extent* hole, std::uint64_t address, std::uint64_t bytes) {
+Extent* ExtentHeap::cut_out(Extent* hole, std::uint64_t address, std::uint64_t bytes, std::uint8_t keeper) {
   const std::uint32_t lane = hole->lane;
   const std::uint64_t behind_bytes = hole->address + hole->bytes - address - bytes;
   const bool is_inside = address != hole->address && behind_bytes != 0;
   Extent* rest = is_inside ? arena_.take() : nullptr;
   Extent* out = hole;
   try {
-    if (address != hole->address) out = split_high(hole, bytes + behind_bytes);
-    else if (behind_bytes != 0) out = split_low(hole, bytes);
+    if (address != hole->address) out = split_high(hole, bytes + behind_bytes, keeper);
+    else if (behind_bytes != 0) out = split_low(hole, bytes, keeper);
   } catch (...) {
     if (rest != nullptr) arena_.give_back(rest);
     throw;

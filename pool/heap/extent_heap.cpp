@@ -156,6 +156,42 @@ Extent* ExtentHeap::pick(std::uint64_t need, const ZoneOrder& order) const noexc
   return hole;
 }
 
+/// An end of the hole, or all of it: in no bin and no sum any more.
+Extent* ExtentHeap::cut_off(Extent* hole, std::uint64_t bytes, std::uint8_t keeper) {
+  const std::uint32_t lane = hole->lane;
+  Extent* block = hole;
+  if (hole->bytes != bytes) {
+    const bool at_high_end = bytes >= policy_.beside_older_from_bytes && older_is_behind(*hole);
+    block = at_high_end ? split_high(hole, bytes, keeper) : split_low(hole, bytes, keeper);
+  } else {
+    Extent* own = keeper != 0 && hole->keeper != keeper ? arena_.take(keeper) : nullptr;
+    bins_of(hole->region, lane).remove(hole);
+    if (own != nullptr) block = move(hole, own);
+    if (block->previous != nullptr) block->previous->next_is_free = false;
+    if (block->next != nullptr) block->next->previous_is_free = false;
+  }
+  count(block->region, -static_cast<std::int64_t>(bytes), lane);
+  return block;
+}
+
+/// So much of the hole stays free before the block.
+std::uint64_t ExtentHeap::gap_before(const Extent& hole, std::uint64_t need, const ZoneOrder& order) const noexcept {
+  const Extent* before = hole.previous;
+  const bool is_behind_block = before != nullptr && !hole.previous_is_free && before->state != ExtentState::absent;
+  if (!is_behind_block || policy_.page_bytes == 0) return 0;
+  const std::uint64_t begin_bytes = hole.address - hole.region->address;
+  std::uint64_t gap_bytes = 0;
+  for (unsigned level = 0; level < order.page_levels; ++level) {
+    const unsigned shift = level * FitPolicy::kPageLevelBits;
+    const std::uint64_t small_below_bytes = policy_.small_below_bytes << shift;
+    if (need < small_below_bytes || before->bytes >= small_below_bytes) continue;
+    const std::uint64_t end_bytes = align_up(begin_bytes, policy_.page_bytes << shift);
+    const bool is_wide = (level == 0 && !order.above) || hole.bytes >= policy_.wide_bytes << shift;
+    if (is_wide && end_bytes - begin_bytes + need <= hole.bytes) gap_bytes = end_bytes - begin_bytes;
+  }
+  return gap_bytes;
+}
+
 Extent* ExtentHeap::allocate(std::uint64_t bytes, std::uint32_t lane, std::uint8_t keeper, const ZoneOrder& order) {
   const std::uint64_t need = round_request(bytes);
   if (need == 0) return nullptr;
@@ -168,17 +204,11 @@ Extent* ExtentHeap::allocate(std::uint64_t bytes, std::uint32_t lane, std::uint8
     }
   }
   if (block == nullptr) return nullptr;
-  if (block->bytes != need) {
-    const bool at_high_end = need >= policy_.beside_older_from_bytes && older_is_behind(*block);
-    block = at_high_end ? split_high(block, need, keeper) : split_low(block, need, keeper);
+  if (const std::uint64_t gap_bytes = lane == 0 ? gap_before(*block, need, order) : 0; gap_bytes != 0) {
+    block = cut_out(block, block->address + gap_bytes, need, keeper);
   } else {
-    Extent* own = keeper != 0 && block->keeper != keeper ? arena_.take(keeper) : nullptr;
-    bins_of(block->region, lane).remove(block);
-    if (own != nullptr) block = move(block, own);
-    if (block->previous != nullptr) block->previous->next_is_free = false;
-    if (block->next != nullptr) block->next->previous_is_free = false;
+    block = cut_off(block, need, keeper);
   }
-  count(block->region, -static_cast<std::int64_t>(need), lane);
   block->birth = ++births_;
   block->bin_next = nullptr;
   block->state = ExtentState::live;

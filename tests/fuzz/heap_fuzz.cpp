@@ -275,6 +275,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::uint64_t head = input.next();
   policy.candidates = 1 + static_cast<unsigned>(head % 8);
   policy.beside_older_from_bytes = (head >> 3) % 3 == 0 ? policy.beside_older_from_bytes : (head >> 3) % 3 == 1 ? 0 : FitPolicy::kNever;
+  if ((head >> 6) % 2 != 0) {
+    policy.small_below_bytes = 4096;
+    policy.page_bytes = 65536;
+    policy.wide_bytes = 1 << 20;
+  }
   Machine machine(policy);
   machine.step(0, 0);
   while (!input.empty()) {

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::uint64_t kMemory_bytes = 16 * kGiB;
 constexpr std::size_t kLarge_bytes = 32 * kMiB;
+constexpr std::uint64_t kPage_bytes = 2 * kMiB;
 
 RigOptions pages_of(const char* memory) {
   RigOptions options = device_of(memory);
@@ -26,10 +27,10 @@ struct Mixed {
 };
 
 /// A large block and a small one by turns, until `most_bytes` live.
-Mixed fill(Rig& rig, std::size_t small_bytes, std::uint64_t most_bytes) {
+Mixed fill(Rig& rig, std::size_t small_bytes, std::uint64_t most_bytes, std::size_t large_bytes = kLarge_bytes) {
   Mixed mixed;
-  while (now(rig.counters().live_bytes) + kLarge_bytes + small_bytes <= most_bytes) {
-    mixed.large.push_back(rig.allocate(kLarge_bytes));
+  while (now(rig.counters().live_bytes) + large_bytes + small_bytes <= most_bytes) {
+    mixed.large.push_back(rig.allocate(large_bytes));
     mixed.small.push_back(rig.allocate(small_bytes));
   }
   return mixed;
@@ -39,11 +40,11 @@ void free_all(Rig& rig, const std::vector<CUdeviceptr>& blocks) {
   for (const CUdeviceptr block : blocks) rig.free(block);
 }
 
-/// The largest block that is to be had, to 64 MiB.
-std::uint64_t largest_bytes(Rig& rig) {
+/// The largest block that is to be had, to 64 MiB or less.
+std::uint64_t largest_bytes(Rig& rig, std::uint64_t memory_bytes = kMemory_bytes) {
   std::uint64_t low = 0;
-  std::uint64_t high = kMemory_bytes;
-  while (high - low > 64 * kMiB) {
+  std::uint64_t high = memory_bytes;
+  while (high - low > memory_bytes / 256) {
     const std::uint64_t middle = low + (high - low) / 2;
     const Result<CUdeviceptr> block = rig.try_allocate(middle);
     (block.ok() ? low : high) = middle;
@@ -61,6 +62,37 @@ TEST_CASE("pages: small blocks that stay between large ones keep a thirty-second
   free_all(rig, mixed.large);
   INFO(small_bytes);
   CHECK(largest_bytes(rig) >= kMemory_bytes - now(rig.counters().live_bytes) - kMemory_bytes / 32 - 320 * kMiB);
+}
+
+TEST_CASE("pages: small blocks that stay between blocks of 1 MiB keep little from others, whether handles are pages or larger") {
+  const auto [memory, memory_bytes] = GENERATE(std::pair<const char*, std::uint64_t>{"1GiB", kGiB}, std::pair<const char*, std::uint64_t>{"8GiB", 8 * kGiB});
+  const std::size_t small_bytes = GENERATE(4 * kKiB, 40 * kKiB, 128 * kKiB);
+  Rig rig(pages_of(memory));
+  const Mixed mixed = fill(rig, small_bytes, memory_bytes / 10 * 9, kMiB);
+  free_all(rig, mixed.large);
+  INFO(memory << " " << small_bytes);
+  const std::uint64_t small_pages = mixed.small.size() * small_bytes / kPage_bytes;
+  CHECK(largest_bytes(rig, memory_bytes) >= memory_bytes - now(rig.counters().live_bytes) - memory_bytes / 32 - small_pages * kPage_bytes);
+}
+
+TEST_CASE("pages: in a small preallocated pool, too") {
+  RigOptions options = pages_of("1GiB");
+  options.pool.policy = config::Policy::preallocate;
+  options.pool.preallocate = config::parse_amount("1000MiB");
+  Rig rig(options);
+  const Mixed mixed = fill(rig, 4 * kKiB, 900 * kMiB, kMiB);
+  free_all(rig, mixed.large);
+  CHECK(largest_bytes(rig, kGiB) >= kGiB - now(rig.counters().live_bytes) - kGiB / 16);
+}
+
+TEST_CASE("pages: in a large preallocated pool, too, where handles are of a hundred pages, even what no longer fits where small blocks belong") {
+  RigOptions options = pages_of("80GiB");
+  options.pool.policy = config::Policy::preallocate;
+  options.pool.preallocate = config::parse_amount("78GiB");
+  Rig rig(options);
+  const Mixed mixed = fill(rig, kMiB + 512 * kKiB, 70 * kGiB);
+  free_all(rig, mixed.large);
+  CHECK(largest_bytes(rig, 80 * kGiB) >= 80 * kGiB - now(rig.counters().live_bytes) - 80 * kGiB / 16);
 }
 
 TEST_CASE("pages: where the pool is a small part of the device, small blocks lie beside large ones, and no addresses are taken for them") {

@@ -210,6 +210,13 @@ void run(std::uint64_t seed, unsigned small_bits, FitPolicy policy, int steps, i
   }
 }
 
+/// Small blocks and large ones on pages of their own.
+void apart(FitPolicy& policy, std::uint64_t seed) {
+  policy.small_below_bytes = kKiB << (seed % 5);
+  policy.page_bytes = 16 * kKiB << (seed % 4);
+  policy.wide_bytes = 4 * policy.page_bytes;
+}
+
 }  // namespace
 
 TEST_CASE("any sequence of operations keeps every invariant, checked after each step") {
@@ -217,13 +224,18 @@ TEST_CASE("any sequence of operations keeps every invariant, checked after each 
     FitPolicy policy;
     policy.candidates = 1 + static_cast<unsigned>(seed % 8);
     policy.beside_older_from_bytes = seed % 3 == 0 ? FitPolicy::kNever : seed % 3 == 1 ? 0 : 16 * kKiB;
+    if (seed % 2 == 0) apart(policy, seed);
     run(seed, 8 + static_cast<unsigned>(seed % 14), policy, 600, 1);
   }
 }
 
 TEST_CASE("long runs stay equal to the model") {
   // Small sizes fill pages with hundreds of starts, large ones leave most pages without any.
-  for (const unsigned small_bits : {10U, 13U, 17U, 21U}) run(100 + small_bits, small_bits, FitPolicy{}, 150'000, 10'000);
+  for (const unsigned small_bits : {10U, 13U, 17U, 21U}) {
+    FitPolicy policy;
+    if (small_bits % 4 == 1) apart(policy, small_bits);
+    run(100 + small_bits, small_bits, policy, 150'000, 10'000);
+  }
 }
 
 TEST_CASE("a million steps with the geometry alone, invariants at intervals") {
