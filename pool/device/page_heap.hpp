@@ -117,7 +117,7 @@ class PageHeap final : public ExtentAllocator {
   Result<Growth> await_hole(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock);
   template <class Done> bool await(DeviceState& device, Done&& is_done) CUPOOL_REQUIRES(device.lock);
   void begin_turn(DeviceState& device) CUPOOL_REQUIRES(device.lock);
-  unsigned zone_of(const DeviceState& device, std::uint64_t bytes) const;
+  unsigned zone_of(std::uint64_t bytes, std::uint64_t room_bytes) const;
   heap::ZoneOrder zones_for(DeviceState& device, std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock);
   /// No `given_zone`: where such a block belongs.
   Status supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, std::optional<unsigned> given_zone = {}) CUPOOL_REQUIRES(device.lock);

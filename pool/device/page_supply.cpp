@@ -90,7 +90,7 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
   if (must_ask_ || created_bytes_ > room_bytes(device) / kAskShare) ask_room(device);
   // Whoever only creates and cannot need not look for a place.
   if (source == Source::create && room_bytes(device) + loose_bytes_ < memory_->granularity_bytes()) return Error{CUDA_ERROR_OUT_OF_MEMORY, "room"};
-  const unsigned zone = given_zone ? *given_zone : zone_of(device, bytes);
+  const unsigned zone = given_zone ? *given_zone : zone_of(bytes, room_bytes(device));
   Window window = find_window(bytes, zone);
   if (window.vacant == nullptr) {
     if (const Status added = add_addresses(device, home, bytes, zone); !added.ok()) return added;

@@ -21,12 +21,11 @@ constexpr std::uint64_t kSmallReservationShare = 8;
 }  // namespace
 
 /// Where new pages for it are mapped.
-unsigned PageHeap::zone_of(const DeviceState& device, std::uint64_t bytes) const {
-  const std::uint64_t room_bytes = this->room_bytes(device);
+unsigned PageHeap::zone_of(std::uint64_t bytes, std::uint64_t room_bytes) const {
   const bool is_plenty = mapped_bytes() < (room_bytes + mapped_bytes()) / kZonedFromShare;
   if (is_plenty || room_bytes < kZonedFrom_pages * memory_->granularity_bytes()) return 0;
   unsigned zone = kZones - 1;
-  while (bytes >= std::min(kZoneEnd_bytes[zone], room_bytes / kZoneShare[zone]) && zone != 0) --zone;
+  while (zone != 0 && (bytes >= kZoneEnd_bytes[zone] || bytes * kZoneShare[zone] >= room_bytes)) --zone;
   return zone;
 }
 
@@ -35,9 +34,10 @@ unsigned PageHeap::zone_of(const DeviceState& device, std::uint64_t bytes) const
 heap::ZoneOrder PageHeap::zones_for(DeviceState& device, std::uint64_t bytes) const {
   unsigned first = kZones - 1;
   while (bytes >= kZoneEnd_bytes[first]) --first;
-  const bool is_short = room_bytes(device) + loose_bytes_ < std::max(memory_->granularity_bytes(), bytes);
+  const std::uint64_t room_bytes = this->room_bytes(device);
+  const bool is_short = room_bytes + loose_bytes_ < std::max(memory_->granularity_bytes(), bytes);
   const bool is_anywhere = is_preallocated_ || device.repeats_itself() || is_short;
-  return {first, is_anywhere ? 0 : zone_of(device, bytes), is_anywhere, is_preallocated_ ? kPreallocatedPageLevels : 1};
+  return {first, is_anywhere ? 0 : zone_of(bytes, room_bytes), is_anywhere, is_preallocated_ ? kPreallocatedPageLevels : 1};
 }
 
 Extent* PageHeap::allocate(DeviceState& device, const AllocationRequest& request) {

@@ -45,7 +45,7 @@ Extent* SizeBins::next_bin(Slot slot) const noexcept {
 }
 
 Extent* SizeBins::pick(std::uint64_t bytes, unsigned candidates) const noexcept {
-  if (bytes > kLargest_bytes) return nullptr;
+  if (rows_ == 0 || bytes > kLargest_bytes) return nullptr;
   const Slot slot = slot_of(bytes);
   Extent* best = nullptr;
   Extent* extent = heads_[slot.row][slot.column];

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <string>
 
+#include "pool/heap/bits.hpp"
 #include "pool/heap/extent.hpp"
 
 namespace cupool::heap {
@@ -76,10 +77,15 @@ inline SizeBins::Slot SizeBins::slot_of(std::uint64_t bytes) {
 }
 
 template <class F> bool SizeBins::any_of(F&& visit) const {
-  for (unsigned row = kRows; row-- > 0;) {
-    for (unsigned column = kDivisions; columns_[row] != 0 && column-- > 0;)
+  for (std::uint64_t rows = rows_; rows != 0;) {
+    const unsigned row = highest_bit(rows);
+    rows ^= std::uint64_t{1} << row;
+    for (std::uint64_t columns = columns_[row]; columns != 0;) {
+      const unsigned column = highest_bit(columns);
+      columns ^= std::uint64_t{1} << column;
       for (Extent* extent = heads_[row][column]; extent != nullptr; extent = extent->bin_next)
         if (visit(extent)) return true;
+    }
   }
   return false;
 }
