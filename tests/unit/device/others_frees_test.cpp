@@ -149,6 +149,25 @@ TEST_CASE("others' frees: what this thread freed itself is waited for without en
   CHECK(full.passed_ns() >= 3600 * kS);
 }
 
+TEST_CASE("others' frees: what this thread freed itself is waited for without end, also behind an epoch that another closed") {
+  Rig rig(Full::options(each_backing(), nullptr, nullptr));
+  rig.allocate(480 * kMiB);
+  const std::array blocks{rig.allocate(40 * kMiB), rig.allocate(80 * kMiB)};
+  REQUIRE(cusim_launch_spin(CU_STREAM_PER_THREAD, 3600 * kS) == CUDA_SUCCESS);
+  std::thread([&] {
+    rig.use(0);
+    rig.free(blocks[0]);
+  }).join();
+  rig.free(blocks[1]);
+  const std::uint64_t started_ns = cusim_now_ns();
+  REQUIRE(now(rig.counters().deferred_bytes) == 120 * kMiB);  // so little that no free waits for it
+  REQUIRE(now(rig.counters().epochs_closed) == 2);
+  const std::uint64_t questions = cusim_calls("cuEventQuery");
+  CHECK(rig.try_allocate(490 * kMiB).ok());
+  CHECK(cusim_now_ns() >= started_ns + 3600 * kS - kS);
+  CHECK(cusim_calls("cuEventQuery") - questions < 10);  // it does not ask again and again
+}
+
 TEST_CASE("others' frees: what this thread freed itself is waited for without end, also behind what another waits for in another context") {
   ClockWithGuest clock;
   Rig rig(Full::options(each_backing(), &clock, nullptr));
