@@ -176,9 +176,10 @@ Extent* ExtentHeap::cut_off(Extent* hole, std::uint64_t bytes, std::uint8_t keep
 
 /// So much of the hole stays free before the block.
 std::uint64_t ExtentHeap::gap_before(const Extent& hole, std::uint64_t need, const ZoneOrder& order) const noexcept {
+  if (policy_.page_bytes == 0 || need < policy_.small_below_bytes) return 0;  // the neighbour may be far from any cache
   const Extent* before = hole.previous;
   const bool is_behind_block = before != nullptr && !hole.previous_is_free && before->state != ExtentState::absent;
-  if (!is_behind_block || policy_.page_bytes == 0) return 0;
+  if (!is_behind_block) return 0;
   const std::uint64_t begin_bytes = hole.address - hole.region->address;
   std::uint64_t gap_bytes = 0;
   for (unsigned level = 0; level < order.page_levels; ++level) {
