@@ -158,8 +158,6 @@ void share_driver_pools(Process& own, int device, const std::vector<int>& others
   }
 }
 
-constexpr int kNoDevice = -1;
-
 /// The device of a context, also of one that could not be noted for want of host memory; kNoDevice: the driver does not say.
 int device_of(const Process& own, CUcontext context, bool is_current) {
   if (const std::optional<int> known = own.pools.device_of(own.contexts.owner(context))) return *known;

@@ -10,7 +10,6 @@
 namespace cupool::shim::front_door {
 namespace {
 
-constexpr int kNoDevice = -1;
 constexpr std::size_t kSaneBytes = std::size_t{1} << 60;  ///< no device has more: the driver refuses it itself
 
 int current_device(const Process& own, CUcontext owner) {

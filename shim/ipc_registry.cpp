@@ -19,7 +19,6 @@ namespace {
 
 constexpr std::string_view kPrefix = "ipc.";
 constexpr std::size_t kChunk_bytes = 64 * 1024;
-constexpr std::size_t kEntriesLookedAtMax = 4096;
 static_assert(kChunk_bytes % ipc::kEntryStride_bytes == 0);
 
 std::string process_text(const ipc::ProcessName& process) { return std::to_string(process.pid) + "." + std::to_string(process.start_ticks); }
@@ -46,7 +45,7 @@ void remove_dead_registries(int folder, const std::string& own) {
   std::size_t looked_at = 0;
   while (const dirent* entry = readdir(entries)) {
     const std::string_view name = entry->d_name;
-    if (++looked_at > kEntriesLookedAtMax) break;
+    if (++looked_at > private_folder::kEntriesLookedAtMax) break;
     if (!name.starts_with(kPrefix) || name == own) continue;
     if (private_folder::is_dead(folder, entry->d_name, name.substr(kPrefix.size()))) unlinkat(folder, entry->d_name, 0);
   }

@@ -21,7 +21,6 @@ namespace cupool::shim {
 namespace {
 
 constexpr std::size_t kDeadPagesKept = 64;       ///< for a reader after a crash; the oldest beyond that go
-constexpr std::size_t kEntriesLookedAtMax = 4096;
 
 struct DeadPage {
   timespec created;
@@ -37,7 +36,7 @@ void remove_old_dead_pages(int folder, const std::string& own) {
   std::size_t looked_at = 0;
   while (const dirent* entry = readdir(entries)) {
     struct stat facts{};
-    if (++looked_at > kEntriesLookedAtMax) break;
+    if (++looked_at > private_folder::kEntriesLookedAtMax) break;
     if (entry->d_name[0] == '.' || own == entry->d_name || !private_folder::is_dead(folder, entry->d_name, entry->d_name)) continue;
     if (fstatat(folder, entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) == 0) dead.push_back({facts.st_mtim, entry->d_name});
   }

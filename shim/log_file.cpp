@@ -31,7 +31,7 @@ constexpr int kFlags = O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY |
 }  // namespace
 
 LogFile::LogFile(std::string path) : path_(std::move(path)) {
-  const int file = open(path_.c_str(), kFlags | O_CREAT, 0600);
+  const int file = ::open(path_.c_str(), kFlags | O_CREAT, 0600);
   struct stat facts{};
   if (file < 0 || fstat(file, &facts) != 0) {
     reason_ = text_of(errno);
@@ -58,7 +58,7 @@ int LogFile::descriptor() {
   if (is_ours(file)) return file;
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return -1;  // another thread is at it: this line is lost
-  const int again = open(path_.c_str(), kFlags);
+  const int again = ::open(path_.c_str(), kFlags);
   const bool is_same = is_ours(again);
   if (again >= 0 && !is_same) close(again);
   file_.store(is_same ? private_folder::move_high(again) : -1, std::memory_order_release);

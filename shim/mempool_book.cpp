@@ -6,17 +6,17 @@
 namespace cupool::shim {
 namespace {
 
-struct Known {
+struct KnownPool {
   std::uint64_t version;
   CUmemoryPool handle;
   Mempool mempool;
 };
 
-constexpr std::size_t kKnown = 8;
-thread_local Known t_known[kKnown];
+constexpr std::size_t kKnownPools = 8;
+thread_local KnownPool t_known_pools[kKnownPools];
 constinit std::atomic<std::uint64_t> g_books{0};
 
-Known& place_of(CUmemoryPool handle) { return t_known[(reinterpret_cast<std::uintptr_t>(handle) * 0x9E3779B97F4A7C15U >> 32) % kKnown]; }
+KnownPool& place_of(CUmemoryPool handle) { return t_known_pools[(reinterpret_cast<std::uintptr_t>(handle) * 0x9E3779B97F4A7C15U >> 32) % kKnownPools]; }
 
 }  // namespace
 
@@ -59,7 +59,7 @@ std::uint8_t MempoolBook::current(int device) {
 
 std::optional<Mempool> MempoolBook::find(CUmemoryPool handle) {
   if (handle == nullptr) return std::nullopt;
-  const Known& known = place_of(handle);
+  const KnownPool& known = place_of(handle);
   if (known.handle == handle && known.version == version_.load(std::memory_order_acquire)) return known.mempool;
   if (const std::optional<Mempool> found = look_up(handle)) return found;
   int devices = 0;

@@ -4,11 +4,14 @@
 // Never calls the driver. Thread rule: functions without state.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace cupool::shim::private_folder {
+
+inline constexpr std::size_t kEntriesLookedAtMax = 4096;  ///< of the folder, by who tidies it
 
 /// A descriptor of the folder: 0700, a real directory, ours. -1 when it is not there, or not to be trusted: errno is then EPERM, or ENOTDIR
 /// where the name is a file or a link.

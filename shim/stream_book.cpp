@@ -4,7 +4,7 @@
 namespace cupool::shim {
 namespace {
 
-struct Known {
+struct KnownStream {
   std::uint64_t generation;
   CUcontext context;
   CUstream stream;
@@ -12,8 +12,8 @@ struct Known {
   BlockLife life;
 };
 
-constexpr std::size_t kKnown = 16;
-thread_local Known t_known[kKnown];
+constexpr std::size_t kKnownStreams = 16;
+thread_local KnownStream t_known_streams[kKnownStreams];
 thread_local std::uint64_t t_thread_number = 0;
 constinit std::atomic<std::uint64_t> g_threads{0};
 
@@ -38,9 +38,9 @@ std::optional<StreamBook::Named> StreamBook::name(const DriverApi& api, const Co
   const std::uint64_t generation = generation_.load(std::memory_order_acquire);
   // Two places each, the one used last in front: a program's few streams must not push each other out.
   const std::uint64_t mixed = (reinterpret_cast<std::uintptr_t>(stream) ^ reinterpret_cast<std::uintptr_t>(context) << 1) * 0x9E3779B97F4A7C15U;
-  Known* const pair = &t_known[(mixed >> 32) % (kKnown / 2) * 2];
-  const auto is_it = [&](const Known& one) { return one.generation == generation && one.context == context && one.stream == stream; };
-  Known& known = is_it(pair[1]) ? pair[1] : pair[0];
+  KnownStream* const pair = &t_known_streams[(mixed >> 32) % (kKnownStreams / 2) * 2];
+  const auto is_it = [&](const KnownStream& one) { return one.generation == generation && one.context == context && one.stream == stream; };
+  KnownStream& known = is_it(pair[1]) ? pair[1] : pair[0];
   if (!is_it(known)) {
     pair[1] = pair[0];
     CUcontext owner = nullptr;

@@ -144,7 +144,7 @@ class Rules {
       add("preallocate", "consider", "CUPOOL_POLICY=preallocate takes one large region at the start: holes of one region can join, those of many cannot",
           numbers);
     }
-    add("pinned_by", "info", "the small blocks that keep free memory apart, where it is small ones, stand in devices[].pinned_by: allocate them first, or free them",
+    add("pinned_by", "info", "where small blocks keep free memory apart, they stand in devices[].pinned_by: allocate them first, or free them",
         numbers);
   }
 
@@ -165,7 +165,7 @@ class Rules {
     add_already("backing_pages", "pages serve already, and all that hold nothing were gathered; what else is free lies in pages that hold something", numbers);
     if (stranded_bytes > pinned_bytes)
       add("pinned_by", "fix",
-          "the small blocks that hold whole pages, where it is small ones, stand in devices[].pinned_by: allocate what lives long first, or free it",
+          "where small blocks hold whole pages, they stand in devices[].pinned_by: allocate what lives long first, or free it",
           {{"stranded_bytes", stranded_bytes - pinned_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
     if (pinned_bytes != 0)
       add("pinned_pages", pinned_bytes >= verdict_.shortfall_bytes ? "fix" : "consider",
