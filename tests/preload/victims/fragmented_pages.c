@@ -5,7 +5,7 @@
 //! native skip
 //! stderr cupool\[<pid>\]: out of memory on GPU 0.*
 //! stderr \s+cause +external_fragmentation: enough is free but in pages that hold something else: what can move is short by 6.50 MiB
-//! stderr* \s+(holds|elsewhere|try|report|the small blocks) .*
+//! stderr* \s+(holds|elsewhere|try|report|where small blocks) .*
 //! check ooms[0]["ooms"][0]["cause"] == "external_fragmentation"
 //! check ooms[0]["ooms"][0]["evidence"]["can_remap"] and ooms[0]["ooms"][0]["evidence"]["stranded_bytes"] == ooms[0]["ooms"][0]["evidence"]["pool_free_bytes"] >= 48 << 20
 //! check not any("preallocate" in one["message"] for one in ooms[0]["ooms"][0]["suggestions"])
