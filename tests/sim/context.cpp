@@ -144,7 +144,8 @@ CUresult Simulator::end_context(Context& context, Lock& lock) {
   context.gate = nullptr;
   context.orphans.clear();
   context.peers.clear();
-  for (const auto& other : contexts) other->peers.erase(&context);
+  for (const auto& other : contexts)
+    if (!other->peers.empty()) other->peers.erase(&context);
   trim_pools(context.device);
   devices[static_cast<std::size_t>(context.device)]->memory.uncharge(context.charged_bytes);
   context.charged_bytes = 0;

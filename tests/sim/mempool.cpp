@@ -3,6 +3,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
+#include <map>
+#include <set>
+#include <vector>
 
 #include "tests/sim/simulator.hpp"
 
@@ -45,7 +49,7 @@ std::optional<PooledRange> Simulator::take_pooled(MemoryPool& pool, std::size_t 
     if (range->first > (is_slot(bytes) ? rounded(bytes) : 2 * std::max<std::size_t>(bytes, kGranuleBytes))) break;
     if (is_free_for(range->second, stream)) {
       const PooledRange taken = range->second;
-      pool.vacant.erase(range);
+      pool.vacant.take(range);
       return taken;
     }
     if (waiting == pool.vacant.end()) waiting = range;
@@ -62,12 +66,13 @@ std::optional<PooledRange> Simulator::take_pooled(MemoryPool& pool, std::size_t 
     pool.reserved += taken_bytes;
     pool.reserved_high = std::max(pool.reserved_high, pool.reserved);
     const std::size_t slot_bytes = rounded(bytes);
-    for (std::size_t offset = slot_bytes; offset < taken_bytes; offset += slot_bytes) pool.vacant.emplace(slot_bytes, PooledRange{backing, offset, slot_bytes, nullptr, 0});
+    for (std::size_t offset = slot_bytes; offset < taken_bytes; offset += slot_bytes)
+      pool.vacant.put({backing, offset, slot_bytes, nullptr, 0}, pool.vacant.upper_bound(slot_bytes));
     return PooledRange{backing, 0, slot_bytes, nullptr, 0};
   }
   if (waiting == pool.vacant.end() || pool.allow_internal_dependencies == 0) return std::nullopt;
   const PooledRange taken = waiting->second;
-  pool.vacant.erase(waiting);
+  pool.vacant.take(waiting);
   return taken;
 }
 
@@ -77,34 +82,31 @@ void Simulator::return_to_pool(Allocation& allocation, const OperationPtr& freed
   const std::size_t bytes = allocation.pooled_bytes;
   // Of slots, the last that was freed is the first to be looked at.
   const auto before = is_slot(bytes) ? pool.vacant.lower_bound(bytes) : pool.vacant.upper_bound(bytes);
-  pool.vacant.emplace_hint(before, bytes, PooledRange{allocation.backing, allocation.base - allocation.backing->base, bytes, freed, allocation.freed_on});
+  pool.vacant.put({allocation.backing, allocation.base - allocation.backing->base, bytes, freed, allocation.freed_on}, before);
 }
 
 bool Simulator::trim_pool(MemoryPool& pool, std::uint64_t keep_bytes) {
-  if (pool.reserved <= keep_bytes || pool.vacant.empty()) return false;
   // Only whole pieces of the device's memory go, and never what the host has not seen the end of.
+  if (pool.reserved <= keep_bytes || !pool.vacant.has_whole_piece()) return false;
   std::map<Allocation*, std::uint64_t> idle_bytes;
   for (const auto& [bytes, range] : pool.vacant)
     if (range.freed == nullptr || range.freed->done) idle_bytes[range.backing] += bytes;
   DeviceMemory& memory = devices[static_cast<std::size_t>(pool.device)]->memory;
-  bool any = false;
+  std::set<Allocation*> gone;
+  std::vector<Allocation*> pieces;  // the same, in order
   for (auto range = pool.vacant.begin(); range != pool.vacant.end();) {
     Allocation* backing = range->second.backing;
-    const bool is_gone = idle_bytes.count(backing) != 0 && idle_bytes[backing] == 0;  // with the first of its slots
+    const auto idle = idle_bytes.find(backing);
     // Never below what is to be kept.
-    if (!is_gone && (idle_bytes.count(backing) == 0 || idle_bytes[backing] != backing->bytes || pool.reserved < keep_bytes + backing->bytes)) {
-      ++range;
-      continue;
-    }
-    if (!is_gone) {
+    if (gone.count(backing) == 0 && idle != idle_bytes.end() && idle->second == backing->bytes && pool.reserved >= keep_bytes + backing->bytes) {
       pool.reserved -= backing->bytes;
-      memory.release(backing);
-      idle_bytes[backing] = 0;
+      gone.insert(backing);
+      pieces.push_back(backing);
     }
-    range = pool.vacant.erase(range);
-    any = true;
+    range = gone.count(backing) != 0 ? pool.vacant.take(range) : std::next(range);
   }
-  return any;
+  for (Allocation* backing : pieces) memory.release(backing);
+  return !pieces.empty();
 }
 
 bool Simulator::trim_pools(int device) {

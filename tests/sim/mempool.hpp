@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <unordered_map>
 
 #include "tests/sim/allocation.hpp"
 
@@ -24,6 +25,38 @@ struct PooledRange {
   std::uint64_t freed_on = 0;     ///< id of that stream
 };
 
+/// The vacant ranges of a pool, and how much of each piece of the device's memory they are: synchronisations ask whether a whole piece could go.
+class VacantRanges {
+ public:
+  using Ranges = std::multimap<std::size_t, PooledRange>;  ///< by bytes
+
+  Ranges::iterator begin() { return ranges_.begin(); }
+  Ranges::iterator end() { return ranges_.end(); }
+  Ranges::iterator lower_bound(std::size_t bytes) { return ranges_.lower_bound(bytes); }
+  Ranges::iterator upper_bound(std::size_t bytes) { return ranges_.upper_bound(bytes); }
+  bool has_whole_piece() const { return whole_pieces_ != 0; }
+
+  void put(const PooledRange& range, Ranges::iterator before) {
+    std::size_t& bytes = bytes_of_[range.backing];
+    bytes += range.bytes;
+    if (bytes == range.backing->bytes) ++whole_pieces_;
+    ranges_.emplace_hint(before, range.bytes, range);
+  }
+  /// The one behind it.
+  Ranges::iterator take(Ranges::iterator range) {
+    const auto piece = bytes_of_.find(range->second.backing);
+    if (piece->second == piece->first->bytes) --whole_pieces_;
+    piece->second -= range->second.bytes;
+    if (piece->second == 0) bytes_of_.erase(piece);
+    return ranges_.erase(range);
+  }
+
+ private:
+  Ranges ranges_;
+  std::unordered_map<Allocation*, std::size_t> bytes_of_;
+  std::size_t whole_pieces_ = 0;
+};
+
 struct MemoryPool {
   std::uint64_t handle = 0;
   int device = 0;
@@ -36,8 +69,8 @@ struct MemoryPool {
   int allow_opportunistic = 1;
   int allow_internal_dependencies = 1;
   std::uint64_t used = 0, used_high = 0, reserved = 0, reserved_high = 0;
-  std::map<int, CUmemAccess_flags> access;         ///< of devices other than its own
-  std::multimap<std::size_t, PooledRange> vacant;  ///< by bytes
+  std::map<int, CUmemAccess_flags> access;  ///< of devices other than its own
+  VacantRanges vacant;
 };
 
 }  // namespace cusim
