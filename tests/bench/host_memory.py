@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Host memory that the pool costs on recorded jobs: most resident memory of the same program with cupool less that without, as a share of the job's peak.
+"""Host memory that the pool costs on recorded jobs: that of the same program with cupool less that without, as a share of the job's peak.
 
-The device has 1.1 times that peak. What the simulated driver itself needs for the pool's handles and events is counted too; `no timeline` is with
-CUPOOL_TIMELINE=0, without the record of events for the report.
+The device has 1.1 times that peak. `resident` is the most that was ever resident, the library's code included, which all processes of a machine
+share; `written` is what was written and is resident at the end: the pool's books, live page and record of events, less what the program alone had written
+before its first call; `no timeline` is that with CUPOOL_TIMELINE=0, without the record of events for the report. What the simulated driver needs for
+the pool's handles and events is counted too.
 """
 
 from __future__ import annotations
@@ -17,24 +19,31 @@ from pathlib import Path
 from measure import MIB, TRACES, Case, build_folder, print_row, write_json
 from replay import Job
 
-WIDTHS = (-39, 10, 12, 9, 12, 9)
+WIDTHS = (-39, 10, 13, 9, 12, 9, 12, 9)
 
 
-def host_peak_bytes(case: Case, build: Path, job: Job, memory: int, **variables: str) -> int:
+KINDS = ("resident", "written", "written_without_timeline")
+
+
+def host_bytes(case: Case, build: Path, job: Job, memory: int, **variables: str) -> dict:
     done = case.run(build, "--json", str(job.path), CUSIM_MEMORY=str(memory), **variables)
     if done.returncode != 0:
         sys.exit(f"{job.name}: {case.name} ended with {done.returncode}: {done.stderr.strip()[-400:]}")
-    return json.loads(done.stdout)["host_peak_bytes"]
+    return json.loads(done.stdout)
 
 
 def measured(build: Path, job: Job, repeat: int) -> dict:
     program = [str(build / "bench" / "replay")]
     alone, pooled = Case("driver", program), Case("cupool", program, "grow")
     memory = int(1.1 * job.peak_bytes) // (2 * MIB) * 2 * MIB + 16 * MIB
-    runs = [(host_peak_bytes(alone, build, job, 4 * memory), host_peak_bytes(pooled, build, job, memory),
-             host_peak_bytes(pooled, build, job, memory, CUPOOL_TIMELINE="0")) for _ in range(repeat)]
-    without, with_pool, no_timeline = (statistics.median(column) for column in zip(*runs))
-    return {"trace": job.name, "peak_live_bytes": job.peak_bytes, "host_bytes": max(with_pool - without, 0), "host_bytes_without_timeline": max(no_timeline - without, 0)}
+    costs = []
+    for _ in range(repeat):
+        without, with_pool = host_bytes(alone, build, job, 4 * memory), host_bytes(pooled, build, job, memory)
+        no_timeline = host_bytes(pooled, build, job, memory, CUPOOL_TIMELINE="0")
+        costs.append((with_pool["host_peak_bytes"] - without["host_peak_bytes"], with_pool["host_written_bytes"] - without["host_written_before_bytes"],
+                      no_timeline["host_written_bytes"] - without["host_written_before_bytes"]))
+    medians = (max(statistics.median(column), 0) for column in zip(*costs))
+    return {"trace": job.name, "peak_live_bytes": job.peak_bytes, **{f"{kind}_bytes": cost for kind, cost in zip(KINDS, medians)}}
 
 
 def main() -> None:
@@ -48,7 +57,7 @@ def main() -> None:
     paths = [path for name in arguments.traces for path in (sorted(Path(name).glob("*.trace.gz")) if Path(name).is_dir() else [Path(name)])]
     if not paths or arguments.repeat < 1:
         parser.error("no traces, or nothing to repeat")
-    print_row(WIDTHS, ("trace", "peak MiB", "host KiB", "share", "no timeline", "share"))
+    print_row(WIDTHS, ("trace", "peak MiB", "resident KiB", "share", "written", "share", "no timeline", "share"))
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for path in paths:
@@ -56,8 +65,8 @@ def main() -> None:
                 sys.exit(f"{path}: no such file")
             row = measured(build, Job(path, Path(folder)), arguments.repeat)
             rows.append(row)
-            shares = [f"{row[name] / row['peak_live_bytes']:.4%}" for name in ("host_bytes", "host_bytes_without_timeline")]
-            print_row(WIDTHS, (row["trace"], row["peak_live_bytes"] // MIB, row["host_bytes"] // 1024, shares[0], row["host_bytes_without_timeline"] // 1024, shares[1]))
+            columns = [text for kind in KINDS for text in (row[f"{kind}_bytes"] // 1024, f"{row[f'{kind}_bytes'] / row['peak_live_bytes']:.4%}")]
+            print_row(WIDTHS, (row["trace"], row["peak_live_bytes"] // MIB, *columns))
     write_json(arguments.json, "host_memory", rows, repeat=arguments.repeat)
 
 

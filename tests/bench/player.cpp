@@ -132,24 +132,34 @@ class Player {
   std::chrono::duration<double, std::nano> in_calls_{0};
 };
 
-/// Most host memory that this process has had resident, in bytes; 0 where the system does not say.
-std::uint64_t host_peak_bytes() {
+/// Host memory of this process in bytes, by the names of /proc/self/status; 0 where the system does not say.
+struct HostMemory {
+  std::uint64_t peak = 0;     ///< the most that was resident, code and libraries included
+  std::uint64_t written = 0;  ///< what is written and resident now: anonymous, and shared (the pool's live page)
+};
+
+HostMemory host_memory() {
+  HostMemory memory;
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
     std::uint64_t kib = 0;
-    if (word == "VmHWM:" && status >> kib) return kib * 1024;
+    if (word == "VmHWM:" && status >> kib) memory.peak = kib * 1024;
+    if ((word == "RssAnon:" || word == "RssShmem:") && status >> kib) memory.written += kib * 1024;
   }
-  return 0;
+  return memory;
 }
 
-void print_outcome(const trace::Trace& trace, const Order& order, const Player& player, double seconds, double cpu_ns) {
+void print_outcome(const trace::Trace& trace, const Order& order, const Player& player, double seconds, double cpu_ns, std::uint64_t written_before) {
   const auto allocations = static_cast<unsigned long long>(trace.allocations);
   const auto frees = static_cast<unsigned long long>(trace.frees);
   if (order.json) {
+    const HostMemory memory = host_memory();
     const double in_calls_ns = order.frees_behind > 0 ? player.nanoseconds_in_calls() : cpu_ns;
-    std::printf("{\"allocations\": %llu, \"frees\": %llu, \"peak_live_bytes\": %llu, \"seconds\": %.6f, \"ns_per_call\": %.2f, \"host_peak_bytes\": %llu}\n",
+    std::printf("{\"allocations\": %llu, \"frees\": %llu, \"peak_live_bytes\": %llu, \"seconds\": %.6f, \"ns_per_call\": %.2f, "
+                "\"host_peak_bytes\": %llu, \"host_written_bytes\": %llu, \"host_written_before_bytes\": %llu}\n",
                 allocations, frees, static_cast<unsigned long long>(trace.peak_live_bytes), seconds,
-                in_calls_ns / static_cast<double>(std::max<std::size_t>(trace.events.size(), 1)), static_cast<unsigned long long>(host_peak_bytes()));
+                in_calls_ns / static_cast<double>(std::max<std::size_t>(trace.events.size(), 1)), static_cast<unsigned long long>(memory.peak),
+                static_cast<unsigned long long>(memory.written), static_cast<unsigned long long>(written_before));
     return;
   }
   std::printf("replay: %llu allocations, %llu frees, peak %.2f GiB requested, %.3f s", allocations, frees,
@@ -160,6 +170,7 @@ void print_outcome(const trace::Trace& trace, const Order& order, const Player& 
 
 int play(const Order& order, const trace::Trace& trace, Allocator& allocator, const Copies& copies) {
   Player player(trace, order, allocator, copies);
+  const std::uint64_t written_before = host_memory().written;
   try {
     const auto start = Clock::now();
     const double start_cpu_ns = processor_ns();
@@ -171,7 +182,7 @@ int play(const Order& order, const trace::Trace& trace, Allocator& allocator, co
       std::fprintf(stderr, "replay: %llu bytes changed under pending work\n", static_cast<unsigned long long>(bytes));
       return kExitCorrupt;
     }
-    print_outcome(trace, order, player, seconds.count(), cpu_ns);
+    print_outcome(trace, order, player, seconds.count(), cpu_ns, written_before);
     return 0;
   } catch (const AllocatorFailure& failure) {
     std::fprintf(stderr, "replay: %s at event %zu of %zu%s%s\n", failure.what(), player.position() + 1, trace.events.size(),

@@ -101,8 +101,9 @@ class Scripts(WithTrace):
     def test_host_memory_sees_what_the_pool_costs_and_what_the_timeline_does(self):
         row = self.script("host_memory.py", "--repeat", 1, self.trace)["rows"][0]
         self.assertEqual((row["trace"], row["peak_live_bytes"]), ("turns", 8 * MIB))
-        self.assertGreater(row["host_bytes"], 0)
-        self.assertLess(row["host_bytes"], 64 * MIB)
+        for kind in ("resident", "written", "written_without_timeline"):
+            self.assertGreater(row[f"{kind}_bytes"], 0)
+            self.assertLess(row[f"{kind}_bytes"], 64 * MIB)
         self.assertNotEqual(run(sys.executable, "-B", BENCH / "host_memory.py", "--build", BUILD, "/no/such.trace").returncode, 0)
 
     def test_replay_names_what_it_does_not_know(self):
