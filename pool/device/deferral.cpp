@@ -199,15 +199,22 @@ bool DevicePool::retire_batch_if_idle(CUcontext asking, Error* error) {
   return false;
 }
 
-/// So much of what was freed may wait for the GPU before a free waits: a third of what the program has never needed; where that is plenty, and what is
-/// scattered can be moved, up to two thirds, as long as half of what it did need is left. A job that repeats its steps would wait in each of them, and
-/// never outgrow it.
+/// Pages had to be moved for one of the last allocations: a move is several calls, a wait is one.
+bool DevicePool::moves_lately() {
+  return moved_at_ != 0 && device_.counters().allocations.value.load(std::memory_order_relaxed) < moved_at_ + kLately;
+}
+
+/// So much of what was freed may wait for the GPU before a free waits: a third of what the program has never needed. Where what is scattered can be
+/// moved, and seldom has to be, a quarter of what is not live, since most of that is free again before the next peak; and with plenty up to two thirds
+/// of what was never needed, as long as half of what was is left. A job that repeats its steps would wait in each of them, and never outgrow it.
 std::uint64_t DevicePool::waiting_share_bytes() {
   const std::uint64_t spare_bytes = this->spare_bytes();
   const std::uint64_t third_bytes = spare_bytes / kDeferredShare;
   const bool can_move = std::all_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->pooled == nullptr || home->pooled->can_move(); });
   if (unpooled_ || !can_move) return third_bytes;
-  return std::max(third_bytes, std::min(spare_bytes - std::min(half_need_bytes(), spare_bytes), spare_bytes - third_bytes));
+  const std::uint64_t most_bytes = spare_bytes - std::min(half_need_bytes(), spare_bytes);
+  const std::uint64_t share_bytes = moves_lately() ? third_bytes : (room_bytes() + not_live_bytes()) / kNotLiveShare;
+  return std::max({third_bytes, share_bytes, std::min(most_bytes, spare_bytes - third_bytes)});
 }
 
 /// Asked by a miss, which need not wait: the peak is what it was as many allocations ago as came before it, so the job repeats itself, and growing leaves the
@@ -289,7 +296,8 @@ bool DevicePool::is_better_on_its_way(const ContextPool& home, const AllocationR
   if (request.bytes < kChoosyFrom_bytes || deferred_.oldest() == nullptr || request.stream.identity != 0) return false;
   const std::uint64_t room_bytes = this->room_bytes();
   const std::uint64_t everything_bytes = room_bytes + device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
-  if (room_bytes >= everything_bytes / kChoosyRoomShare || spare_bytes() >= everything_bytes / kChoosySpareShare) return false;
+  const std::uint64_t spare_share = home.pooled->can_move() && !moves_lately() ? kChoosySpareShareOfPages : kChoosySpareShare;
+  if (room_bytes >= everything_bytes / kChoosyRoomShare || spare_bytes() >= everything_bytes / spare_share) return false;
   const std::uint64_t hole_bytes = home.pooled->fit_bytes(device_, request.bytes);
   std::size_t looks = 0;
   for (const Epoch* epoch = deferred_.oldest(); epoch != nullptr; epoch = epoch->next) {

@@ -152,12 +152,14 @@ class DevicePool {
   static constexpr std::size_t kMostLooks = 4;         ///< streams whose oldest stamped free a miss looks at
   /// An epoch closes at this share of what is spare at the latest, or earlier at a share of what the pool holds (64 MiB at least; more while a block
   /// goes round on an idle GPU: so many epochs of one size in a row were over when they were closed). What waits in all stays below a share of
-  /// what is spare, and below so many times what was ever live. Figures: tests/bench/README.md, DECISIONS.md.
+  /// what is spare, or where pages move of what is not live, and below so many times what was ever live. Figures: tests/bench/README.md, DECISIONS.md.
   static constexpr std::uint64_t kEpochShare = 12;
   static constexpr std::uint64_t kReservedShare = 8;
   static constexpr std::uint64_t kIdleShare = 64;
   static constexpr std::uint32_t kIdleEpochs = 8;
   static constexpr std::uint64_t kDeferredShare = 3;
+  static constexpr std::uint64_t kNotLiveShare = 4;
+  static constexpr std::uint64_t kLately = 512;  ///< allocations since pages had to be moved
   static constexpr std::uint64_t kAheadOfLive = 4;
   static constexpr std::uint64_t kLeastAhead_bytes = 1024 * kMiB;
   /// A miss asks about what was freed lately when the last one is so long ago, or once for so many allocations, with so many asks saved up; and
@@ -169,10 +171,11 @@ class DevicePool {
   static constexpr std::uint64_t kAskShare = 8;     ///< of everything: while the pool has less
   static constexpr std::uint64_t kPlentyShare = 2;  ///< of everything: while the pool has less, growing is better than waiting
   /// From so many bytes on a block is worth a wait when next to nothing is left: less than the first share of everything is to be had from the driver,
-  /// and the program has needed all but the second at once.
+  /// and the program has needed all but the second at once; on pages that need not be moved all but the third.
   static constexpr std::uint64_t kChoosyFrom_bytes = 512 * kKiB;
   static constexpr std::uint64_t kChoosyRoomShare = 32;
   static constexpr std::uint64_t kChoosySpareShare = 4;
+  static constexpr std::uint64_t kChoosySpareShareOfPages = 20;
   static constexpr std::size_t kChoosyLooks = 256;  ///< blocks that wait
   /// After a wait of the program's own, what was freed has an event when it is as much as this share of what the pool holds.
   static constexpr std::uint64_t kEarlyShare = 128;
@@ -351,6 +354,7 @@ class DevicePool {
   Error catch_up(CUcontext asking, bool may_be_over) CUPOOL_REQUIRES(device_.lock);
   bool await_frees(CUcontext asking, const Awaited& awaited, Error* error) CUPOOL_REQUIRES(device_.lock);
   static bool is_own(const Epoch& epoch);
+  bool moves_lately() CUPOOL_REQUIRES(device_.lock);
   bool is_better_on_its_way(const ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
   void note_idle(std::uint64_t size_bytes) CUPOOL_REQUIRES(device_.lock);
   Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
@@ -450,6 +454,7 @@ class DevicePool {
   std::uint64_t next_buffer_id_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint32_t pressure_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint32_t stamped_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< so many stream-ordered frees get an event of their own
+  std::uint64_t moved_at_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< the allocations then, of the last one for which pages had to be moved; 0: none
   std::uint32_t movers_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< threads in the driver with memory that is on no list meanwhile
   std::uint64_t moves_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< how often one of them came back with more for all
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;

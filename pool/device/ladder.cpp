@@ -227,6 +227,7 @@ Climbed Ladder::remap(DevicePool& pool, Attempt& attempt) {
   Mover mover(pool.movers_, pool.moves_);
   const Result<Growth> grown = attempt.home->pooled->remap(pool.device_, *attempt.home, request);
   mover.has_more = grown.ok();
+  if (grown.ok()) pool.moved_at_ = pool.device_.counters().allocations.value.load(std::memory_order_relaxed);
   if (!grown.ok() && grown.code() != CUDA_ERROR_OUT_OF_MEMORY) return grown.error();
   return grown.value().extent;
 }

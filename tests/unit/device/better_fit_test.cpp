@@ -107,13 +107,36 @@ TEST_CASE("full: while the driver has a thirty-second of everything, nobody wait
   CHECK_FALSE(full.has_waited());
 }
 
-TEST_CASE("full: while a quarter of everything was never needed at once, nobody waits for a better place") {
+TEST_CASE("full: while a quarter of everything was never needed at once, on pages a twentieth, nobody waits for a better place") {
   const bool is_more = GENERATE(false, true);
-  Full full({.left_bytes = is_more ? 288 * kMiB : 224 * kMiB, .fitting_bytes = 32 * kMiB, .preallocated = "100%"});
+  const bool is_paged = GENERATE(false, true);
+  const std::size_t left_bytes = is_paged ? (is_more ? 56 * kMiB : 48 * kMiB) : (is_more ? 288 * kMiB : 224 * kMiB);
+  Full full({.backing = is_paged ? config::Backing::pages : config::Backing::segments, .left_bytes = left_bytes, .fitting_bytes = 32 * kMiB, .preallocated = "100%"});
   REQUIRE(kGiB - now(full.rig.counters().reserved_bytes) < kGiB / 32);
   full.free_fitting();
   full.rig.allocate(kFitting_bytes);
   CHECK(full.has_waited() == !is_more);
+}
+
+TEST_CASE("full: on pages that had to be moved lately a block waits for a better place until a quarter was never needed") {
+  const bool has_moved = GENERATE(false, true);
+  Rig rig(Full::options({.preallocated = "100%"}));
+  const CUdeviceptr fitting = rig.allocate(48 * kMiB);
+  std::vector<CUdeviceptr> blocks;
+  while (blocks.size() < 26) blocks.push_back(rig.allocate(32 * kMiB));  // 880 MiB with it: an eighth of 1 GiB was never needed
+  if (has_moved) {
+    for (std::size_t i = 0; i < 16; i += 2) rig.free(blocks[i]);
+    rig.free(rig.allocate(200 * kMiB));
+    REQUIRE(now(rig.counters().rung_remap) == 1);
+  }
+  REQUIRE(now(rig.counters().deferred_bytes) == 0);
+  REQUIRE(peak(rig.counters().live_bytes) < 900 * kMiB);
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_spin(stream, kS) == CUDA_SUCCESS);
+  rig.free(fitting);
+  rig.allocate(40 * kMiB);
+  CHECK((cusim_now_ns() >= kS) == has_moved);
 }
 
 TEST_CASE("full: nobody waits for what another thread freed, whose work may be waiting for this one") {

@@ -1,5 +1,4 @@
 // From free to reuse: a freed block is the program's past and the GPU's present.
-#include <algorithm>
 #include <atomic>
 #include <thread>
 
@@ -94,41 +93,6 @@ TEST_CASE("a free waits for the work of every context that could reach the block
   CHECK(now(rig.counters().deferred_bytes) == 64 * kMiB);
   cusim_advance_ns(20 * kMs);
   CHECK(rig.allocate(64 * kMiB) == block);
-}
-
-TEST_CASE("more than a third of what the device has to spare never waits: the free waits for the older ones instead") {
-  Rig rig(limited("400MiB"));
-  std::vector<CUdeviceptr> blocks;
-  for (int i = 0; i < 6; ++i) blocks.push_back(rig.allocate(40 * kMiB));  // 160 MiB to spare
-  const CUstream stream = new_stream();
-  for (std::size_t i = 0; i < 2; ++i) {
-    REQUIRE(cusim_launch_spin(stream, 10 * kMs) == CUDA_SUCCESS);
-    CHECK(cusim_now_ns() == 0);  // the first never waits, however large
-    rig.free(blocks[i]);
-  }
-  REQUIRE(now(rig.counters().deferred_bytes) == 40 * kMiB);
-  CHECK(cusim_now_ns() == 10 * kMs);
-}
-
-TEST_CASE("where the device has four times what a program needs twice that may wait for the GPU, on pages") {
-  RigOptions options;
-  const bool is_paged = GENERATE(false, true);
-  options.pool.backing = is_paged ? config::Backing::pages : config::Backing::segments;
-  if (!is_paged) options.pool.policy = GENERATE(config::Policy::grow, config::Policy::async);
-  Rig rig(options);
-  std::vector<CUdeviceptr> blocks;
-  for (int i = 0; i < 16; ++i) blocks.push_back(rig.allocate(16 * kMiB));  // 768 MiB to spare, two thirds of them for what waits
-  const CUstream stream = new_stream();
-  for (int i = 0; i < 200; ++i) {
-    REQUIRE(cusim_launch_spin(stream, 10 * kMs) == CUDA_SUCCESS);
-    rig.free(blocks.back());
-    blocks.back() = rig.allocate(16 * kMiB);
-    std::rotate(blocks.begin(), blocks.end() - 1, blocks.end());
-  }
-  const std::uint64_t share_bytes = (is_paged ? 512 : 256) * kMiB;
-  CHECK(peak(rig.counters().deferred_bytes) >= share_bytes);
-  CHECK(peak(rig.counters().deferred_bytes) <= share_bytes + 64 * kMiB);  // and an epoch
-  CHECK(cusim_calls("cuEventSynchronize") > 0);
 }
 
 TEST_CASE("what one wait has shown to be over is not asked for, epoch by epoch") {
