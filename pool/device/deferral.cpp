@@ -199,13 +199,16 @@ bool DevicePool::retire_batch_if_idle(CUcontext asking, Error* error) {
   return false;
 }
 
-/// Pages had to be moved for one of the last allocations: a move is several calls, a wait is one.
-bool DevicePool::moves_lately() {
-  return moved_at_ != 0 && device_.counters().allocations.value.load(std::memory_order_relaxed) < moved_at_ + kLately;
+/// On pages: enough was never needed at once for blocks to lie anywhere, and for none of the last allocations pages had to be moved, which is several
+/// calls where a wait is one.
+bool DevicePool::may_scatter() {
+  const observe::Counters& counters = device_.counters();
+  if (moved_at_ != 0 && counters.allocations.value.load(std::memory_order_relaxed) < moved_at_ + kLately) return false;
+  return spare_bytes() >= (room_bytes() + counters.reserved_bytes.current.load(std::memory_order_relaxed)) / kScatterShare;
 }
 
-/// So much of what was freed may wait for the GPU before a free waits: a third of what the program has never needed. Where what is scattered can be
-/// moved, and seldom has to be, a quarter of what is not live, since most of that is free again before the next peak; and with plenty up to two thirds
+/// So much of what was freed may wait for the GPU before a free waits: a third of what the program has never needed. Where pages may be
+/// scattered, a quarter of what is not live, since most of that is free again before the next peak; and with plenty up to two thirds
 /// of what was never needed, as long as half of what was is left. A job that repeats its steps would wait in each of them, and never outgrow it.
 std::uint64_t DevicePool::waiting_share_bytes() {
   const std::uint64_t spare_bytes = this->spare_bytes();
@@ -213,7 +216,7 @@ std::uint64_t DevicePool::waiting_share_bytes() {
   const bool can_move = std::all_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->pooled == nullptr || home->pooled->can_move(); });
   if (unpooled_ || !can_move) return third_bytes;
   const std::uint64_t most_bytes = spare_bytes - std::min(half_need_bytes(), spare_bytes);
-  const std::uint64_t share_bytes = moves_lately() ? third_bytes : (room_bytes() + not_live_bytes()) / kNotLiveShare;
+  const std::uint64_t share_bytes = may_scatter() ? (room_bytes() + not_live_bytes()) / kNotLiveShare : third_bytes;
   return std::max({third_bytes, share_bytes, std::min(most_bytes, spare_bytes - third_bytes)});
 }
 
@@ -296,8 +299,8 @@ bool DevicePool::is_better_on_its_way(const ContextPool& home, const AllocationR
   if (request.bytes < kChoosyFrom_bytes || deferred_.oldest() == nullptr || request.stream.identity != 0) return false;
   const std::uint64_t room_bytes = this->room_bytes();
   const std::uint64_t everything_bytes = room_bytes + device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
-  const std::uint64_t spare_share = home.pooled->can_move() && !moves_lately() ? kChoosySpareShareOfPages : kChoosySpareShare;
-  if (room_bytes >= everything_bytes / kChoosyRoomShare || spare_bytes() >= everything_bytes / spare_share) return false;
+  if (room_bytes >= everything_bytes / kChoosyRoomShare || spare_bytes() >= everything_bytes / kChoosySpareShare) return false;
+  if (home.pooled->can_move() && may_scatter()) return false;
   const std::uint64_t hole_bytes = home.pooled->fit_bytes(device_, request.bytes);
   std::size_t looks = 0;
   for (const Epoch* epoch = deferred_.oldest(); epoch != nullptr; epoch = epoch->next) {

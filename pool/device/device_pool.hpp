@@ -159,7 +159,9 @@ class DevicePool {
   static constexpr std::uint32_t kIdleEpochs = 8;
   static constexpr std::uint64_t kDeferredShare = 3;
   static constexpr std::uint64_t kNotLiveShare = 4;
-  static constexpr std::uint64_t kLately = 512;  ///< allocations since pages had to be moved
+  /// Pages may be scattered while so much of everything was never needed at once, and none had to be moved for so many allocations.
+  static constexpr std::uint64_t kScatterShare = 20;
+  static constexpr std::uint64_t kLately = 512;
   static constexpr std::uint64_t kAheadOfLive = 4;
   static constexpr std::uint64_t kLeastAhead_bytes = 1024 * kMiB;
   /// A miss asks about what was freed lately when the last one is so long ago, or once for so many allocations, with so many asks saved up; and
@@ -171,11 +173,10 @@ class DevicePool {
   static constexpr std::uint64_t kAskShare = 8;     ///< of everything: while the pool has less
   static constexpr std::uint64_t kPlentyShare = 2;  ///< of everything: while the pool has less, growing is better than waiting
   /// From so many bytes on a block is worth a wait when next to nothing is left: less than the first share of everything is to be had from the driver,
-  /// and the program has needed all but the second at once; on pages that need not be moved all but the third.
+  /// and the program has needed all but the second at once; not on pages that may be scattered.
   static constexpr std::uint64_t kChoosyFrom_bytes = 512 * kKiB;
   static constexpr std::uint64_t kChoosyRoomShare = 32;
   static constexpr std::uint64_t kChoosySpareShare = 4;
-  static constexpr std::uint64_t kChoosySpareShareOfPages = 20;
   static constexpr std::size_t kChoosyLooks = 256;  ///< blocks that wait
   /// After a wait of the program's own, what was freed has an event when it is as much as this share of what the pool holds.
   static constexpr std::uint64_t kEarlyShare = 128;
@@ -354,7 +355,7 @@ class DevicePool {
   Error catch_up(CUcontext asking, bool may_be_over) CUPOOL_REQUIRES(device_.lock);
   bool await_frees(CUcontext asking, const Awaited& awaited, Error* error) CUPOOL_REQUIRES(device_.lock);
   static bool is_own(const Epoch& epoch);
-  bool moves_lately() CUPOOL_REQUIRES(device_.lock);
+  bool may_scatter() CUPOOL_REQUIRES(device_.lock);
   bool is_better_on_its_way(const ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
   void note_idle(std::uint64_t size_bytes) CUPOOL_REQUIRES(device_.lock);
   Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
