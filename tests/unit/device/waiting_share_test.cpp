@@ -12,12 +12,6 @@ using namespace cupool::test;
 namespace {
 constexpr std::uint64_t kMs = 1'000'000;
 
-RigOptions limited(const char* limit) {
-  RigOptions options;
-  options.pool.limit.all = config::parse_amount(limit);
-  return options;
-}
-
 CUstream new_stream() {
   CUstream stream = nullptr;
   REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
@@ -26,7 +20,9 @@ CUstream new_stream() {
 }  // namespace
 
 TEST_CASE("more than a third of what the device has to spare never waits: the free waits for the older ones instead") {
-  Rig rig(limited("400MiB"));
+  RigOptions options;
+  options.pool.limit.all = config::parse_amount("400MiB");
+  Rig rig(options);
   std::vector<CUdeviceptr> blocks;
   for (int i = 0; i < 6; ++i) blocks.push_back(rig.allocate(40 * kMiB));  // 160 MiB to spare
   const CUstream stream = new_stream();
