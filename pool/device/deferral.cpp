@@ -22,6 +22,13 @@ void DevicePool::defer(Extent* extent, std::uint16_t thread) {
   deferred_.push(extent);
 }
 
+/// Of a free whose block is deferred: an error of earlier work is the program's to hear.
+FreeOutcome DevicePool::outcome_of(Error late, Error* answer) {
+  if (late.code == CUDA_SUCCESS || late.code == CUDA_ERROR_DEINITIALIZED) return FreeOutcome::freed;
+  *answer = late;
+  return FreeOutcome::failed;
+}
+
 void DevicePool::retire(Batch batch) {
   const std::uint64_t now = ticks();
   const std::uint64_t depot_bytes = depot_limit_bytes();

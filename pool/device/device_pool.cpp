@@ -22,7 +22,7 @@ DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice&
       policy_(policy),
       unpooled_(policy == config::Policy::platform || policy == config::Policy::async),
       next_buffer_id_(first_buffer_id(ordinal)),
-      surroundings_{live.counters, services, peak_is_new_, has_several_magazines_, device_.mempools} {}
+      surroundings_{live.counters, services, peak_is_new_, device_.steps, has_several_magazines_, device_.mempools} {}
 
 DevicePool::~DevicePool() = default;
 
@@ -38,7 +38,7 @@ CUdeviceptr DevicePool::book(Extent* extent, const AllocationRequest& request, s
   if (request.mempool != 0) [[unlikely]] extent->flags = static_cast<std::uint8_t>(request.mempool << kMempoolShift);
   count_live(*extent, 1);
   if (has_several_magazines_.load(std::memory_order_relaxed)) [[unlikely]] keep_promises();
-  look_for_peak();
+  look_for_peak(extent->bytes);
   if (request.mempool != 0) [[unlikely]] look_for_mempool_peak(request.mempool);
   device_.note(EventKind::allocate, extent->allocated_ticks, *extent, thread, request.stream.identity);
   if ((++operations_ & 63) == 0) publish_figures();
@@ -181,7 +181,7 @@ FreeOutcome DevicePool::free_locked(CUdeviceptr address, std::uint16_t thread, E
   if (!extent->is_in_table) return free_block(extent, thread, answer);
   const ContextPool& home = *info_of(*extent).home;
   if (send_with_own(home, extent, thread)) {
-    outcome = settle_frees(home.context, true, answer);
+    outcome = settle_frees(home, true, answer);
   } else {
     visit_own_magazine(home, &DevicePool::send);
     outcome = free_block(extent, thread, answer);
@@ -255,31 +255,29 @@ void DevicePool::note_withheld(const Extent& extent) {
 
 FreeOutcome DevicePool::free_deferred(Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively) {
   if (capturing()) [[unlikely]] note_withheld(*extent);
-  const CUcontext context = info_of(*extent).home->context;
+  const ContextPool& home = *info_of(*extent).home;
   defer(extent, thread);
-  return settle_frees(context, waits_natively, answer);
+  return settle_frees(home, waits_natively, answer);
 }
 
 /// After a free whose block has joined the open batch.
-FreeOutcome DevicePool::settle_frees(CUcontext context, bool waits_natively, Error* answer) {
+FreeOutcome DevicePool::settle_frees(const ContextPool& home, bool waits_natively, Error* answer) {
+  const CUcontext context = home.context;
   deferred_.set_due_bytes(epoch_bytes());
+  const bool is_step_end = ends_step(waits_natively);
+  if (is_step_end) visit_own_magazine(home, &DevicePool::send);
   const bool pressed = pressure_frees_ != 0;
   if (pressed) --pressure_frees_;
-  const bool is_due = pressed || deferred_.batch_is_due();
+  const bool is_due = pressed || deferred_.batch_is_due() || (is_step_end && deferred_.batch_bytes() >= least_early_bytes());
   Error error{};
   if (waits_natively && capturing() && (is_due || withheld_bytes_ >= kUnrecordedBytes)) error = wait_in_capture(context);
   else if (is_due) error = upkeep(context, waits_natively);
   // The driver has just said that it covers no context by an event: this free is the first that synchronises, for those before it too.
   if (is_due && waits_natively && error.code == CUDA_SUCCESS && synchronises() && !capturing()) error = synchronise_and_retire(context).error;
   if (is_due && !waits_natively) give_back_surplus(false);
+  while (is_step_end && error.code == CUDA_SUCCESS && retire_oldest(context, false, &error)) {
+  }
   return outcome_of(error, answer);
-}
-
-/// Of a free whose block is deferred: an error of earlier work is the program's to hear.
-FreeOutcome DevicePool::outcome_of(Error late, Error* answer) {
-  if (late.code == CUDA_SUCCESS || late.code == CUDA_ERROR_DEINITIALIZED) return FreeOutcome::freed;
-  *answer = late;
-  return FreeOutcome::failed;
 }
 
 /// As the native free does: returns when all work that could touch the block is over.

@@ -213,7 +213,8 @@ class DevicePool {
   void note_withheld(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
   /// `waits_natively`: the program's call would have synchronised; one in stream order never does.
   FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively = true) CUPOOL_REQUIRES(device_.lock);
-  FreeOutcome settle_frees(CUcontext context, bool waits_natively, Error* answer) CUPOOL_REQUIRES(device_.lock);
+  FreeOutcome settle_frees(const ContextPool& home, bool waits_natively, Error* answer) CUPOOL_REQUIRES(device_.lock);
+  bool ends_step(bool waits_natively) CUPOOL_REQUIRES(device_.lock);
   static FreeOutcome outcome_of(Error late, Error* answer);
   FreeOutcome free_synchronously(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
 
@@ -260,7 +261,8 @@ class DevicePool {
   static void leave_table(heap::Extent* extent);
   std::uint64_t depot_limit_bytes() CUPOOL_REQUIRES(device_.lock);
   bool keep_in_depot(heap::Extent* extent, std::uint64_t limit_bytes) CUPOOL_REQUIRES(device_.lock);
-  void look_for_peak() CUPOOL_REQUIRES(device_.lock);
+  StepEnds::Live live_now() const CUPOOL_REQUIRES(device_.lock);
+  void look_for_peak(std::uint64_t fresh_bytes = 0) CUPOOL_REQUIRES(device_.lock);
   LiveSum headroom() const CUPOOL_REQUIRES(device_.lock);
   void grant(Magazine& magazine, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void spend_allowance(Magazine* magazine, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);

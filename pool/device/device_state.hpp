@@ -21,6 +21,7 @@
 #include "pool/device/message.hpp"
 #include "pool/device/owner_lock.hpp"
 #include "pool/device/owner_map.hpp"
+#include "pool/device/step_ends.hpp"
 #include "pool/driver/driver_api.hpp"
 #include "pool/heap/extent.hpp"
 #include "pool/observe/human_bytes.hpp"
@@ -228,6 +229,9 @@ struct DeviceState {
     return allocations / 2 >= need_seen_at;
   }
 
+  /// The most that was ever live.
+  std::uint64_t need_bytes() const { return live.counters.live_bytes.peak.load(std::memory_order_relaxed); }
+
   /// Regions go back to the driver in the order of a private stream, so that nothing else is waited for.
   bool frees_in_order() const {
     return driver.has_cuMemFreeAsync() && driver.has_cuStreamCreate() && driver.has_cuStreamDestroy_v2() && driver.has_cuStreamSynchronize() &&
@@ -276,6 +280,7 @@ struct DeviceState {
   const void* idle_owner CUPOOL_GUARDED_BY(lock) = nullptr;
   std::uint64_t leaving_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< held until the driver's free has returned, but reserved no more
   std::uint64_t driver_served_bytes CUPOOL_GUARDED_BY(lock) = 0;
+  StepEnds steps;  ///< written under the lock; whoever frees without it may read where the next one is
   std::uint64_t need_seen_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< most that was live, when a miss last looked
   std::uint64_t need_seen_at CUPOOL_GUARDED_BY(lock) = 0;     ///< the allocations then, of the first look that saw it
   std::uint64_t reserved_high_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of pooled_bytes(), since the program reset it

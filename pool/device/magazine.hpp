@@ -25,6 +25,7 @@
 #include "pool/device/device_allocator.hpp"
 #include "pool/device/device_state.hpp"
 #include "pool/device/rack.hpp"
+#include "pool/device/step_ends.hpp"
 #include "pool/observe/event.hpp"
 #include "pool/observe/live_page.hpp"
 #include "pool/observe/timeline.hpp"
@@ -44,6 +45,7 @@ struct MagazineSurroundings {
   const observe::Counters& counters;
   const PoolServices& services;
   const std::atomic<bool>& peak_is_new;
+  const StepEnds& steps;
   const std::atomic<bool>& has_several;  ///< more than one magazine
   const MempoolUses& mempools;
 };
@@ -168,6 +170,11 @@ struct alignas(128) Magazine {
     const std::uint64_t now = gauge.current.load(std::memory_order_relaxed) + here.load(std::memory_order_relaxed) + more;
     return now > gauge.peak.load(std::memory_order_relaxed);
   }
+  /// With so much less, by this thread's frees?
+  bool would_end_step(std::uint64_t bytes) const {
+    const std::uint64_t below_bytes = around.steps.below_bytes();
+    return below_bytes != 0 && around.counters.live_bytes.current.load(std::memory_order_relaxed) + shard.live_bytes.load(std::memory_order_relaxed) < below_bytes + bytes;
+  }
   static void add(std::atomic<std::uint64_t>& word, std::uint64_t delta) {
     word.store(word.load(std::memory_order_relaxed) + delta, std::memory_order_relaxed);
   }
@@ -265,7 +272,7 @@ inline void Magazine::count_free(const heap::Extent& extent) {
 }
 
 /// The double free, the foreign address and the block with a property of its own are the device's to answer, and so are frees while
-/// something captures, and the first after a peak, which is looked at then.
+/// something captures, the first after a peak, which is looked at then, and the one that ends a step.
 inline bool Magazine::free(CUdeviceptr address, std::uint16_t thread) {
   if (!lock.lock_by_owner(around.services.fences)) return false;
   const OwnerInside held(lock);
@@ -276,7 +283,7 @@ inline bool Magazine::free(CUdeviceptr address, std::uint16_t thread) {
   // Nothing of it is read before it is this thread's: whoever frees a block for the second time may find it in the heap's hands.
   if (extent == nullptr || !extent->state.change(heap::ExtentState::live, heap::ExtentState::cached)) return false;
   const std::uint32_t most_frees = extent->bytes <= kLargestSmallBlock_bytes ? kMostFrees : kMostFreesWithLarge;
-  if (!is_block_at(*extent, address) || extent->flags != 0 || freed_count >= most_frees || freed_bytes + extent->bytes > free_budget_bytes) {
+  if (!is_block_at(*extent, address) || extent->flags != 0 || freed_count >= most_frees || freed_bytes + extent->bytes > free_budget_bytes || would_end_step(extent->bytes)) {
     extent->state = heap::ExtentState::live;
     return false;
   }

@@ -1,4 +1,4 @@
-// Magazines and peaks: what lives by several magazines together is never above a peak that nobody has noted.
+// Magazines and peaks: what lives by several magazines together is never above a peak that nobody has noted; and where it is down at its low again.
 //
 // One magazine alone compares what the device was told with the peaks. Of several each has an allowance: so much more may live by it, and all
 // allowances with what the device was told are no more than the peaks. Who has used up its own asks under the lock, where a block is
@@ -11,8 +11,20 @@
 
 namespace cupool::device {
 
-/// The peaks of what is live, with what the counters do not say yet: exact while no other thread is in its magazine.
-void DevicePool::look_for_peak() {
+/// What lives, with what the counters do not say yet.
+StepEnds::Live DevicePool::live_now() const {
+  const observe::Counters& counters = device_.live.counters;
+  StepEnds::Live live{counters.live_bytes.current.load(std::memory_order_relaxed), counters.live_blocks.current.load(std::memory_order_relaxed)};
+  for (const auto& magazine : magazines_) {
+    live.bytes += magazine->shard.live_bytes.load(std::memory_order_relaxed);
+    live.blocks += magazine->shard.live_blocks.load(std::memory_order_relaxed);
+  }
+  return live;
+}
+
+/// The peaks of what is live, with what the counters do not say yet: exact while no other thread is in its magazine. `fresh_bytes`: of the block that has
+/// just been counted; 0: none.
+void DevicePool::look_for_peak(std::uint64_t fresh_bytes) {
   observe::Counters& counters = device_.counters();
   std::uint64_t live_bytes = 0;
   std::uint64_t requested_bytes = 0;
@@ -31,6 +43,16 @@ void DevicePool::look_for_peak() {
   if (raise(counters.live_bytes, live_bytes)) peak_is_new_.store(true, std::memory_order_relaxed);
   raise(counters.requested_bytes, requested_bytes);
   raise(counters.live_blocks, live_blocks);
+  const StepEnds::Live now{counters.live_bytes.current.load(std::memory_order_relaxed) + live_bytes, counters.live_blocks.current.load(std::memory_order_relaxed) + live_blocks};
+  if (now.bytes >= ~std::uint64_t{0} / 2) return;
+  const StepEnds::Live before{now.bytes - fresh_bytes, now.blocks - (fresh_bytes != 0 ? 1 : 0)};
+  device_.steps.note(before, now, counters.live_bytes.peak.load(std::memory_order_relaxed), counters.allocations.value.load(std::memory_order_relaxed), least_early_bytes());
+}
+
+/// With the free that has just been booked a step of the job has come to its end. What it freed gets an event there, and what is over is free, in each step
+/// at the same place.
+bool DevicePool::ends_step(bool waits_natively) {
+  return waits_natively && device_.steps.below_bytes() != 0 && device_.steps.has_ended(live_now().bytes) && !capturing() && may_call_driver();
 }
 
 /// Would this request look like a new peak only because frees of other threads are not told yet? They may be idle for long.

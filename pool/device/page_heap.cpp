@@ -83,10 +83,18 @@ std::uint64_t PageHeap::movable_bytes(const PageTable& table, std::uint64_t addr
   return sum;
 }
 
-/// So much comes at once while memory is plenty: one call opens all of it. Nothing where free memory goes back above a threshold.
+/// So much comes at once while memory is plenty: one call opens all of it. Nothing where free memory goes back above a threshold. While half of what the program
+/// has needed is left besides, what waits for the GPU comes on top: the next steps find it elsewhere, and need room wherever it is.
 std::uint64_t PageHeap::ahead_bytes(const DeviceState& device, const Supply& supply) const {
   if (device.services.options.release_threshold_bytes) return 0;
-  const std::uint64_t bytes = std::min(room_bytes(device) / kAheadShare, supply.zone_bytes / kAheadOfReserved);
+  const std::uint64_t room_bytes = this->room_bytes(device);
+  const std::uint64_t of_reserved_bytes = supply.zone_bytes / kAheadOfReserved;
+  std::uint64_t bytes = std::min(room_bytes / kAheadShare, of_reserved_bytes);
+  if (supply.zone + 1 != kZones && room_bytes > device.need_bytes() / 2) {
+    const std::uint64_t waiting_bytes = device.live.counters.deferred_bytes.current.load(std::memory_order_relaxed);
+    const std::uint64_t slack_bytes = std::min(waiting_bytes, std::max(device.need_bytes() / kSlackShare, kLeastSlack_bytes));
+    bytes = std::max(bytes, std::min(room_bytes / kSlackShare, of_reserved_bytes + slack_bytes));
+  }
   return align_down(std::min(bytes, supply.space_bytes() - kLargestHandle_bytes), memory_->granularity_bytes());
 }
 

@@ -77,6 +77,12 @@ void Rig::reset_device(int device) {
   REQUIRE(code == CUDA_SUCCESS);
 }
 
+CUstream new_stream() {
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  return stream;
+}
+
 std::uint64_t memory_and_sync_calls() {
   std::uint64_t calls = 0;
   for (const char* symbol : {"cuMemAlloc_v2", "cuMemFree_v2", "cuMemGetInfo_v2", "cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cuMemRelease", "cuCtxSynchronize", "cuEventSynchronize", "cuStreamSynchronize"})

@@ -91,6 +91,9 @@ inline std::uint64_t now(const observe::Gauge& gauge) { return gauge.current.loa
 inline std::uint64_t peak(const observe::Gauge& gauge) { return gauge.peak.load(); }
 inline std::uint64_t now(const observe::Total& total) { return total.value.load(); }
 
+/// A non-blocking one, in the current context.
+CUstream new_stream();
+
 /// Calls of those driver functions that allocate, free or synchronise.
 std::uint64_t memory_and_sync_calls();
 

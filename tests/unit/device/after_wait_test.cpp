@@ -7,6 +7,7 @@
 
 #include "tests/conformance/rig.hpp"
 #include "tests/unit/device/churn.hpp"
+#include "tests/unit/device/steps.hpp"
 
 using namespace cupool;
 using namespace cupool::test;
@@ -22,52 +23,6 @@ void tell_of_wait(Rig& rig) {
   if (rig.pools().much_waits(context)) rig.pools().after_wait(context);
 }
 
-CUstream new_stream() {
-  CUstream stream = nullptr;
-  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  return stream;
-}
-
-/// One step of a job: allocations, and frees of what an earlier one made.
-struct Operation {
-  std::size_t bytes = 0;  ///< 0: a free
-  std::size_t index = 0;
-};
-
-/// Tens of blocks of 0.1 to 60 MiB, some of which are freed in between.
-std::vector<Operation> make_step(std::mt19937& random) {
-  const auto up_to = [&random](std::size_t most) { return random() % most; };
-  std::vector<Operation> step;
-  std::vector<std::size_t> live;
-  const std::size_t blocks = 10 + up_to(50);
-  const auto free_at = [&](std::size_t place) {
-    step.push_back({0, live[place]});
-    live.erase(live.begin() + static_cast<std::ptrdiff_t>(place));
-  };
-  for (std::size_t i = 0; i < blocks; ++i) {
-    step.push_back({(100 + up_to(60'000)) * kKiB, i});
-    live.push_back(i);
-    if (up_to(3) == 0) free_at(up_to(live.size()));
-  }
-  while (!live.empty()) free_at(up_to(2) == 0 ? live.size() - 1 : up_to(live.size()));
-  return step;
-}
-
-void run(Rig& rig, CUstream stream, const std::vector<Operation>& step) {
-  std::vector<CUdeviceptr> blocks;
-  for (const Operation& operation : step) {
-    if (operation.bytes == 0) {
-      rig.free(blocks.at(operation.index));
-      continue;
-    }
-    blocks.push_back(rig.allocate(operation.bytes));
-    REQUIRE(cusim_launch_spin(stream, 50'000) == CUDA_SUCCESS);
-  }
-}
-
-}  // namespace
-
-namespace {
 /// The program waits for each step, or (`behind` 1) for the one before. Then only what it calls itself is called from step `first` on.
 void check_steps(std::uint32_t seed, std::size_t behind, int first) {
   std::mt19937 random(seed);
@@ -79,7 +34,7 @@ void check_steps(std::uint32_t seed, std::size_t behind, int first) {
   for (int i = 0; i < 40; ++i) {
     INFO("seed " << seed << ", step " << i);
     const std::uint64_t before = memory_and_sync_calls();
-    run(rig, stream, step);
+    run_step(rig, step, [&] { REQUIRE(cusim_launch_spin(stream, kStepKernel_ns) == CUDA_SUCCESS); });
     ends.push_back(nullptr);
     REQUIRE(cuEventCreate(&ends.back(), CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
     REQUIRE(cuEventRecord(ends.back(), stream) == CUDA_SUCCESS);

@@ -22,11 +22,6 @@ RigOptions async(const char* preallocate = nullptr, const char* limit = nullptr)
   return options;
 }
 
-CUstream new_stream() {
-  CUstream stream = nullptr;
-  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  return stream;
-}
 }  // namespace
 
 TEST_CASE("async: a free does not wait for the host, and its block is not reused before the work that may touch it is over") {

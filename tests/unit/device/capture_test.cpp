@@ -7,12 +7,6 @@ using namespace cupool;
 using namespace cupool::test;
 
 namespace {
-CUstream new_stream() {
-  CUstream stream = nullptr;
-  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  return stream;
-}
-
 /// A capture of `stream` through the pool's gate, as the shim begins and ends it.
 class Capture {
  public:

@@ -15,12 +15,6 @@ namespace {
 constexpr std::uint64_t kMs = 1'000'000;
 constexpr auto kThreadLocal = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 
-CUstream new_stream() {
-  CUstream stream = nullptr;
-  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  return stream;
-}
-
 /// Another thread, which captures from its beginning to end().
 class CapturingThread {
  public:

@@ -20,11 +20,6 @@ RigOptions limited(const char* limit, config::FreeMode free = config::FreeMode::
   return options;
 }
 
-CUstream new_stream() {
-  CUstream stream = nullptr;
-  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  return stream;
-}
 }  // namespace
 
 TEST_CASE("a freed block is not reused before its stream's work completes") {

@@ -15,12 +15,6 @@ RigOptions plenty(config::Backing backing) {
 
 std::uint64_t total(const observe::Total& total) { return total.value.load(); }
 
-CUstream new_stream() {
-  CUstream stream = nullptr;
-  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  return stream;
-}
-
 /// Of `pairs` pairs with one live block, the allocations that are told at once, as those under the lock are.
 int asking_pairs(Rig& rig, std::size_t bytes, int pairs) {
   int count = 0;

@@ -11,12 +11,6 @@ namespace {
 
 constexpr std::uint64_t kMinute = 60'000'000'000;
 
-CUstream new_stream() {
-  CUstream stream = nullptr;
-  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  return stream;
-}
-
 /// A block of the driver's own for a stream.
 CUdeviceptr native_for_stream(Rig& rig) {
   cusim_fail("cuMemAlloc_v2", 1, CUDA_ERROR_OUT_OF_MEMORY, 1);  // no region is left, only less

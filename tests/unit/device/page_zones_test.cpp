@@ -121,7 +121,9 @@ TEST_CASE("pages: when handles are smaller blocks may lie among others for which
   Rig rig(pages_of("16GiB"));
   std::vector<CUdeviceptr> large;
   while (now(rig.counters().live_bytes) < kMemory_bytes - 2 * kGiB) large.push_back(rig.allocate(kLarge_bytes));
-  rig.free(large[large.size() / 2]);
+  for (std::size_t i = 0; i < 4; ++i) rig.free(large[large.size() / 2 + i]);
+  REQUIRE(rig.pools().much_waits(rig.context()));
+  rig.pools().after_wait(rig.context());
   const std::uint64_t calls = cusim_calls("cuMemMap");
   for (int i = 0; i < 16; ++i) rig.allocate(2 * kMiB);
   CHECK(cusim_calls("cuMemMap") == calls);

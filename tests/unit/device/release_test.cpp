@@ -9,12 +9,6 @@ using namespace cupool::test;
 namespace {
 constexpr std::uint64_t kMs = 1'000'000;
 
-CUstream new_stream() {
-  CUstream stream = nullptr;
-  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  return stream;
-}
-
 StreamName name_of(CUstream stream) { return {stream, reinterpret_cast<std::uintptr_t>(stream)}; }
 
 RigOptions limited(const char* limit) {

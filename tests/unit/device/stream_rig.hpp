@@ -16,12 +16,6 @@ inline constexpr std::uint8_t kDefaultPool = 1;
 
 inline StreamName name_of(CUstream stream) { return {stream, reinterpret_cast<std::uintptr_t>(stream)}; }
 
-inline CUstream new_stream() {
-  CUstream stream = nullptr;
-  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  return stream;
-}
-
 inline RigOptions limited(const char* limit) {
   RigOptions options;
   options.pool.limit.all = config::parse_amount(limit);

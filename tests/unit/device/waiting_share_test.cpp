@@ -12,11 +12,6 @@ using namespace cupool::test;
 namespace {
 constexpr std::uint64_t kMs = 1'000'000;
 
-CUstream new_stream() {
-  CUstream stream = nullptr;
-  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  return stream;
-}
 }  // namespace
 
 TEST_CASE("more than a third of what the device has to spare never waits: the free waits for the older ones instead") {

@@ -1,0 +1,70 @@
+// StepEnds: where the steps of a job end, told from what lives.
+//
+// A step brings what lives up near its peak and down again to where it was. When it is down there, everything that the step freed is free or waits for
+// the GPU, as at the end of each other step: an epoch of deferred frees that is closed there ends at the same place of every step, and so do those after it. Where
+// epochs end by a count alone, that place moves on from step to step; blocks find others free each time, and the pool grows long after it knows the job.
+// Bookkeeping only. Thread rule: the device's lock, but below_bytes().
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+namespace cupool::device {
+
+class StepEnds {
+ public:
+  static constexpr std::uint64_t kNearPeak = 4;      ///< a height is no more than this part of the rise below the peak, and a low above the last one
+  static constexpr std::uint64_t kLeastAllocations = 8;  ///< in a step: a block that goes round is none
+  static constexpr std::uint64_t kLeastBlocks = 4;   ///< so many more live at its height
+  static constexpr std::uint64_t kPatience = 2;      ///< so many times what the last step took until any low is one
+
+  struct Live {
+    std::uint64_t bytes = 0;
+    std::uint64_t blocks = 0;
+  };
+
+  /// What lived before an allocation that the device sees, and with it. `least_bytes`: a lower rise is no step.
+  void note(const Live& before, const Live& now, std::uint64_t peak_bytes, std::uint64_t allocations, std::uint64_t least_bytes) {
+    if (before.bytes <= low_.bytes) low_ = before;
+    const bool is_low = low_.bytes != kNone && ends_at_low(now, peak_bytes, allocations, least_bytes);
+    if (is_low) {
+      step_allocations_ = allocations - begun_at_;
+      begun_at_ = allocations;
+      known_low_bytes_ = low_.bytes;
+      below_bytes_.store(known_low_bytes_ + 1, std::memory_order_relaxed);
+    }
+    if (is_low || now.bytes >= peak_bytes) low_ = now;  // above all that was: what lives has not come down since
+  }
+
+  /// A step ends when less than this lives; 0: none is under way. Read by everybody.
+  std::uint64_t below_bytes() const { return below_bytes_.load(std::memory_order_relaxed); }
+
+  /// After a free: has a step ended with it?
+  bool has_ended(std::uint64_t live_bytes) {
+    if (live_bytes >= below_bytes()) return false;
+    below_bytes_.store(0, std::memory_order_relaxed);
+    return true;
+  }
+
+ private:
+  static constexpr std::uint64_t kNone = ~std::uint64_t{0};
+
+  /// What lives is near its peak: was it down at the end of a step before?
+  bool ends_at_low(const Live& now, std::uint64_t peak_bytes, std::uint64_t allocations, std::uint64_t least_bytes) const {
+    const std::uint64_t rise_bytes = peak_bytes - std::min(low_.bytes, peak_bytes);
+    const bool is_height = now.bytes + rise_bytes / kNearPeak >= peak_bytes;
+    if (!is_height || rise_bytes < least_bytes || now.blocks < low_.blocks + kLeastBlocks || allocations < begun_at_ + kLeastAllocations) return false;
+    const std::uint64_t known_rise_bytes = peak_bytes - std::min(known_low_bytes_, peak_bytes);
+    const bool is_as_low = known_low_bytes_ == kNone || low_.bytes <= known_low_bytes_ + known_rise_bytes / kNearPeak;
+    return is_as_low || allocations - begun_at_ >= kPatience * step_allocations_;
+  }
+
+  Live low_{kNone, 0};      ///< since the last height
+  std::uint64_t known_low_bytes_ = kNone;  ///< before the last height
+  std::uint64_t begun_at_ = 0;          ///< in allocations: the last height
+  std::uint64_t step_allocations_ = 0;  ///< between the last two
+  alignas(64) std::atomic<std::uint64_t> below_bytes_{0};  ///< threads read it at each free
+};
+
+}  // namespace cupool::device

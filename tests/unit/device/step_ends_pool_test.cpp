@@ -1,0 +1,152 @@
+// What the pool does where a step of a job ends: each step has the same behind it, so what one needed does for the next.
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "tests/conformance/rig.hpp"
+#include "tests/unit/device/churn.hpp"
+#include "tests/unit/device/steps.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+
+// What is counted here is the same under the thread sanitizer, at twenty times the price.
+#if defined(__SANITIZE_THREAD__)
+constexpr std::uint32_t kJobs = 4;
+#else
+constexpr std::uint32_t kJobs = 60;
+#endif
+
+/// A GPU that is a fixed number of kernels behind the host, which never waits.
+class Gpu {
+ public:
+  explicit Gpu(std::uint64_t kernels_behind) : kernels_behind_(kernels_behind), stream_(new_stream()) {}
+  void launch() {
+    REQUIRE(cusim_launch_spin(stream_, kStepKernel_ns) == CUDA_SUCCESS);
+    if (++launches_ > kernels_behind_) cusim_advance_ns(kStepKernel_ns);
+  }
+
+ private:
+  const std::uint64_t kernels_behind_;
+  const CUstream stream_;
+  std::uint64_t launches_ = 0;
+};
+
+/// Of the jobs, how many call the driver for memory, or wait in it, after their second step?
+std::uint32_t jobs_with_late_calls(const RigOptions& options, std::uint64_t kernels_behind) {
+  std::uint32_t late = 0;
+  for (std::uint32_t seed = 0; seed < kJobs; ++seed) {
+    std::mt19937 random(seed);
+    Rig rig(options);
+    Gpu gpu(kernels_behind);
+    rig.allocate((1 + random() % 10) * kGiB);
+    const std::vector<Operation> step = make_step(random);
+    std::uint64_t calls = 0;
+    for (int i = 0; i < 40; ++i) {
+      if (i == 2) calls = memory_and_sync_calls();
+      run_step(rig, step, [&] { gpu.launch(); });
+    }
+    late += memory_and_sync_calls() != calls ? 1 : 0;
+  }
+  return late;
+}
+
+/// Up by so many blocks and down again, newest first.
+void go_up_and_down(Rig& rig, std::size_t blocks, std::size_t bytes) {
+  std::vector<CUdeviceptr> live;
+  for (std::size_t i = 0; i < blocks; ++i) live.push_back(rig.allocate(bytes));
+  for (std::size_t i = blocks; i-- > 0;) rig.free(live[i]);
+}
+
+}  // namespace
+
+// Sixteen kernels behind: without the ends of steps 38 of 60, now 8; with the GPU idle 2, now 1. On segments 38 and 18, 12 and 11.
+TEST_CASE("identical steps that nobody waits for: few random jobs call for memory from the third on") {
+  CHECK(jobs_with_late_calls(paged_options(device_of("160GiB")), 0) <= kJobs / 30);
+  CHECK(jobs_with_late_calls(paged_options(device_of("160GiB")), 16) <= kJobs / 6);
+  CHECK(jobs_with_late_calls(device_of("160GiB"), 16) <= kJobs * 2 / 5);
+}
+
+TEST_CASE("where a step ends what it freed is free again, if the GPU is done") {
+  Rig rig(GENERATE(paged_options(device_of("4GiB")), device_of("4GiB")));  // no thread keeps large blocks there
+  rig.allocate(kGiB);
+  go_up_and_down(rig, 12, 5 * kMiB);
+  for (int i = 0; i < 5; ++i) {
+    go_up_and_down(rig, 12, 5 * kMiB);
+    CHECK(now(rig.counters().deferred_bytes) == 0);
+  }
+}
+
+TEST_CASE("where a step ends what its thread has kept for itself is on its way too") {
+  Rig rig(paged_options(device_of("64GiB")));
+  rig.allocate(kGiB);
+  std::vector<CUdeviceptr> ring(240, 0);
+  churn(rig, ring, 32 * kKiB, 4800);
+  free_them(rig, ring);
+  for (std::size_t i = 0; i < 8; ++i) {
+    std::vector<CUdeviceptr> live;
+    for (int block = 0; block < 700; ++block) live.push_back(rig.allocate(32 * kKiB));
+    rig.free(rig.allocate(kMiB + i * 64 * kKiB));  // of no size that it keeps: the device sees how much lives
+    free_them(rig, live);
+    if (i < 3) continue;
+    CHECK(untold_deferred_bytes(rig) == 0);
+    CHECK(now(rig.counters().deferred_bytes) < 4 * kMiB);  // what has come since the last event, if that is not worth one
+  }
+}
+
+TEST_CASE("the end of a step that frees little is worth no event") {
+  Rig rig(paged_options(device_of("64GiB")));
+  rig.allocate(kGiB);
+  go_up_and_down(rig, 12, 5 * kMiB);
+  const std::uint64_t closed = now(rig.counters().epochs_closed);
+  for (int i = 0; i < 3; ++i) go_up_and_down(rig, 12, 300 * kKiB);
+  CHECK(now(rig.counters().epochs_closed) == closed);
+}
+
+TEST_CASE("a block that goes round has no more events than before: one step is none") {
+  Rig rig(paged_options(device_of("64GiB")));
+  for (int i = 0; i < 300; ++i) rig.free(rig.allocate(16 * kMiB));
+  const std::uint64_t closed = now(rig.counters().epochs_closed);
+  for (int i = 0; i < 640; ++i) rig.free(rig.allocate(16 * kMiB));
+  CHECK(now(rig.counters().epochs_closed) - closed <= 640 / 32);
+}
+
+TEST_CASE("a step may end during a capture, and in a context of another thread") {
+  Rig rig(paged_options(device_of("64GiB")));
+  rig.allocate(kGiB);
+  for (int i = 0; i < 3; ++i) go_up_and_down(rig, 12, 5 * kMiB);
+  std::thread([&] {
+    rig.use(0);
+    std::vector<CUdeviceptr> live;
+    for (int i = 0; i < 12; ++i) live.push_back(rig.pools().allocate(rig.context(), 5 * kMiB, "cuMemAlloc_v2").value());
+    free_them(rig, live);
+  }).join();
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+  const CUstream stream = new_stream();
+  const auto mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  REQUIRE(rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, mode); }, mode) == CUDA_SUCCESS);
+  const std::uint64_t closed = now(rig.counters().epochs_closed);
+  go_up_and_down(rig, 12, 5 * kMiB);
+  CHECK(now(rig.counters().epochs_closed) == closed);
+  CUgraph graph = nullptr;
+  REQUIRE(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  CHECK(graph != nullptr);
+}
+
+TEST_CASE("pages: a growth brings what waits as well, while plenty is left") {
+  Rig rig(paged_options(device_of("16GiB")));
+  rig.allocate(2 * kGiB);
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(rig.allocate(64 * kMiB));
+  REQUIRE(cusim_launch_spin(new_stream(), 1000 * kOneMs) == CUDA_SUCCESS);
+  for (const CUdeviceptr block : blocks) rig.free(block);
+  const std::uint64_t before_bytes = now(rig.counters().reserved_bytes);
+  const std::uint64_t waiting_bytes = now(rig.counters().deferred_bytes);
+  REQUIRE(waiting_bytes == 256 * kMiB);
+  while (now(rig.counters().reserved_bytes) == before_bytes) rig.allocate(64 * kMiB);
+  CHECK(now(rig.counters().reserved_bytes) - before_bytes >= before_bytes / 8 + waiting_bytes - 64 * kMiB);  // whole handles
+}
