@@ -14,12 +14,9 @@ using namespace cupool::test;
 
 namespace {
 
-// What is counted here is the same under the thread sanitizer, at twenty times the price.
-#if defined(__SANITIZE_THREAD__)
-constexpr std::uint32_t kJobs = 4;
-#else
+// What is counted is the same under the thread sanitizer, at twenty times the price: only there it is left out. Identical steps in after_wait_test.cpp are not.
+#if !defined(__SANITIZE_THREAD__)
 constexpr std::uint32_t kJobs = 60;
-#endif
 
 /// A GPU that is a fixed number of kernels behind the host, which never waits.
 class Gpu {
@@ -54,6 +51,7 @@ std::uint32_t jobs_with_late_calls(const RigOptions& options, std::uint64_t kern
   }
   return late;
 }
+#endif
 
 /// Up by so many blocks and down again, newest first.
 void go_up_and_down(Rig& rig, std::size_t blocks, std::size_t bytes) {
@@ -64,12 +62,14 @@ void go_up_and_down(Rig& rig, std::size_t blocks, std::size_t bytes) {
 
 }  // namespace
 
+#if !defined(__SANITIZE_THREAD__)
 // Sixteen kernels behind: without the ends of steps 38 of 60, now 8; with the GPU idle 2, now 1. On segments 38 and 18, 12 and 11.
 TEST_CASE("identical steps that nobody waits for: few random jobs call for memory from the third on") {
   CHECK(jobs_with_late_calls(paged_options(device_of("160GiB")), 0) <= kJobs / 30);
   CHECK(jobs_with_late_calls(paged_options(device_of("160GiB")), 16) <= kJobs / 6);
   CHECK(jobs_with_late_calls(device_of("160GiB"), 16) <= kJobs * 2 / 5);
 }
+#endif
 
 TEST_CASE("where a step ends what it freed is free again, if the GPU is done") {
   Rig rig(GENERATE(paged_options(device_of("4GiB")), device_of("4GiB")));  // no thread keeps large blocks there
