@@ -107,6 +107,15 @@ TEST_CASE("the end of a step that frees little is worth no event") {
   CHECK(now(rig.counters().epochs_closed) == closed);
 }
 
+TEST_CASE("nor is the end of one of which next to nothing is without an event") {
+  Rig rig(paged_options(device_of("4GiB")));  // no thread keeps such blocks there
+  rig.allocate(kGiB);
+  for (int i = 0; i < 2; ++i) go_up_and_down(rig, 64, 300 * kKiB);
+  const std::uint64_t closed = now(rig.counters().epochs_closed);
+  for (int i = 0; i < 6; ++i) go_up_and_down(rig, 66, 300 * kKiB);  // by their number
+  CHECK(now(rig.counters().epochs_closed) - closed == 6);
+}
+
 TEST_CASE("a block that goes round has no more events than before: one step is none") {
   Rig rig(paged_options(device_of("64GiB")));
   for (int i = 0; i < 300; ++i) rig.free(rig.allocate(16 * kMiB));
