@@ -234,11 +234,11 @@ bool DevicePool::may_grow_freely() {
   return device_.repeats_itself() && room_bytes() >= std::max(half_need_bytes(), spare_bytes() / kDeferredShare);
 }
 
-std::uint64_t DevicePool::half_need_bytes() { return device_.counters().live_bytes.peak.load(std::memory_order_relaxed) / 2; }
+std::uint64_t DevicePool::half_need_bytes() { return device_.need_bytes() / 2; }
 
 /// So much may wait for the GPU, or lie with streams, where memory is plenty: with more the pool would consist of it.
 std::uint64_t DevicePool::ahead_bytes() {
-  return std::max(kLeastAhead_bytes, kAheadOfLive * device_.counters().live_bytes.peak.load(std::memory_order_relaxed));
+  return std::max(kLeastAhead_bytes, kAheadOfLive * device_.need_bytes());
 }
 
 /// Natively the frees had waited. Where too much waits now, this one does: for all that came before it when that is more than is to spare, since new

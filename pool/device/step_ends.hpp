@@ -27,7 +27,7 @@ class StepEnds {
   /// What lived before an allocation that the device sees, and with it. `least_bytes`: a lower rise is no step.
   void note(const Live& before, const Live& now, std::uint64_t peak_bytes, std::uint64_t allocations, std::uint64_t least_bytes) {
     if (before.bytes <= low_.bytes) low_ = before;
-    const bool is_low = low_.bytes != kNone && ends_at_low(now, peak_bytes, allocations, least_bytes);
+    const bool is_low = ends_at_low(now, peak_bytes, allocations, least_bytes);
     if (is_low) {
       step_allocations_ = allocations - begun_at_;
       begun_at_ = allocations;

@@ -26,12 +26,14 @@
 #include "pool/core/bytes.hpp"
 #include "pool/core/clock.hpp"
 #include "pool/device/pool_set.hpp"
+#include "tests/conformance/random_step.hpp"
 #include "tests/sim/cusim.h"
 #include "tests/sim/sim_driver_api.hpp"
 
 namespace {
 
 using namespace cupool;
+using test::Operation;
 
 constexpr std::size_t kKnown = 2;  ///< steps after which a job is known
 
@@ -41,33 +43,10 @@ class SimClock final : public Clock {
   void pause(std::uint64_t duration_ns) override { cusim_advance_ns(duration_ns); }
 };
 
-struct Operation {
-  std::size_t bytes = 0;  ///< 0: a free
-  std::size_t index = 0;
-};
 using Step = std::vector<Operation>;
 
 void must(CUresult code, const char* what) {
   if (code != CUDA_SUCCESS) throw std::runtime_error(std::string(what) + ": " + std::to_string(static_cast<int>(code)));
-}
-
-/// 10 to 60 blocks of 0.1 to 60 MiB, a third of which are freed in between.
-Step random_blocks(std::mt19937_64& random) {
-  const auto up_to = [&random](std::size_t most) { return static_cast<std::size_t>(random() % most); };
-  Step step;
-  std::vector<std::size_t> live;
-  const auto free_at = [&](std::size_t place) {
-    step.push_back({0, live[place]});
-    live.erase(live.begin() + static_cast<std::ptrdiff_t>(place));
-  };
-  const std::size_t blocks = 10 + up_to(50);
-  for (std::size_t i = 0; i < blocks; ++i) {
-    step.push_back({(100 + up_to(60'000)) * kKiB, i});
-    live.push_back(i);
-    if (up_to(3) == 0) free_at(up_to(live.size()));
-  }
-  while (!live.empty()) free_at(up_to(2) == 0 ? live.size() - 1 : up_to(live.size()));
-  return step;
 }
 
 /// Layers forwards and backwards: activations that live until their layer comes again, temporaries, gradients to the end of the step.
@@ -156,7 +135,7 @@ class Job {
  public:
   Job(const Setting& setting, std::uint64_t seed) : setting_(setting), random_(seed) {
     fixed_bytes_ = (512 + random_() % 9728) * kMiB;
-    step_ = setting.is_layers ? layers(random_) : random_blocks(random_);
+    step_ = setting.is_layers ? layers(random_) : test::make_step(random_);
     need_bytes_ = fixed_bytes_ + need_bytes(step_);
     const std::string memory =
         setting.times != 0 ? std::to_string(static_cast<std::uint64_t>(setting.times * static_cast<double>(need_bytes_)) / kMiB) + "MiB" : setting.memory;
