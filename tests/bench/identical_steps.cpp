@@ -288,10 +288,12 @@ int measure(const Setting& setting) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  Setting setting;
   try {
-    return measure(parse(argc, argv));
-  } catch (const std::invalid_argument& wrong) {
-    std::fprintf(stderr, "identical_steps: what is %s? The first lines of the source say\n", wrong.what());
+    setting = parse(argc, argv);
+  } catch (const std::logic_error& wrong) {  // not a number, or too large for one, too
+    std::fprintf(stderr, "identical_steps: the settings are not understood (%s); the first lines of the source say what they may be\n", wrong.what());
     return 2;
   }
+  return measure(setting);
 }
