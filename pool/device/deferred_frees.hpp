@@ -80,8 +80,11 @@ class DeferredFrees {
 
   void push(heap::Extent* extent) { batch_.push(extent); }
   Batch& batch() { return batch_; }  ///< the open one, to push many
-  /// How many epochs were closed so far.
-  std::uint64_t closed() const { return closed_; }
+  /// Of the newest epoch, or what the open batch will have.
+  std::uint64_t last_number() const { return closed_ + (batch_is_empty() ? 0 : 1); }
+  /// A call has waited for what is here as long as it may.
+  void give_up() { given_up_ = last_number(); }
+  bool is_given_up(const Epoch& epoch) const { return epoch.number <= given_up_; }
   /// A thread waits for one of them.
   bool is_awaited() const;
   bool batch_is_due() const { return batch_.count >= kBatchFrees || batch_.bytes >= due_bytes_ || (uncovered_ != nullptr && batch_.count != 0); }
@@ -142,6 +145,7 @@ class DeferredFrees {
   Epoch* head_ = nullptr;  ///< oldest
   Epoch* tail_ = nullptr;
   std::uint64_t closed_ = 0;
+  std::uint64_t given_up_ = 0;  ///< the number of the last one, or 0
   std::vector<std::unique_ptr<Epoch>> epochs_;  ///< all there are, in use or spare
   std::vector<Epoch*> spare_;
 };

@@ -50,11 +50,12 @@ bool DevicePool::could_come(std::uint64_t bytes) {
   return is_enough() || !sample_driver_free() || is_enough();
 }
 
-/// Asks the driver, once it is late, whether what natively had been waited for is over. What this thread itself freed had been waited for without end.
+/// May the caller give up? Asks the driver, once it is late, whether what natively had been waited for is over: what this thread itself freed had been without
+/// end. Whatever else was freed before the call, but in stream order, is waited for once.
 bool DevicePool::is_over(const Patience& patience) {
   if (!patience.is_late()) return false;
-  bool has_overdue = false;
-  for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && epoch->number <= patience.closed() && may_call_driver(); epoch = epoch->next) {
+  bool is_hopeful = false;
+  for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && epoch->number <= patience.newest() && may_call_driver(); epoch = epoch->next) {
     if (!epoch->busy && epoch->is_overdue()) {
       epoch->busy = true;
       {
@@ -63,11 +64,12 @@ bool DevicePool::is_over(const Patience& patience) {
       }
       epoch->busy = false;
     }
-    if (!epoch->is_overdue()) continue;
-    if (pthread_equal(epoch->freed_by, pthread_self()) != 0) return false;
-    has_overdue = true;
+    if (epoch->is_overdue() && pthread_equal(epoch->freed_by, pthread_self()) != 0) return false;
+    is_hopeful = is_hopeful || (epoch->stream == 0 && !deferred_.is_given_up(*epoch) && !patience.is_over(epoch->is_overdue()));
   }
-  return !has_overdue || patience.is_over();
+  if (is_hopeful) return false;
+  if (patience.is_spent()) deferred_.give_up();
+  return true;
 }
 
 bool DevicePool::may_release() { return all_release_in_order() || quiet(); }
@@ -97,13 +99,12 @@ void DevicePool::note_given_back(Mover& mover, std::uint64_t bytes) {
   device_.tell(config::LogLevel::debug, [bytes] { return observe::human_bytes(bytes) + " went back to the driver"; });
 }
 
-/// What nobody uses goes back to the driver. `until_ns`: so long it polls for deferred frees; `may_wait`: natively they had waited, so for those of
-/// other threads longer (Patience).
+/// What nobody uses goes back to the driver. `until_ns`: so long it polls for deferred frees; `may_wait`: natively they had waited, so longer (Patience).
 /// Nothing goes while that could block: whoever asks natively would not have waited. While something captures, nobody waits for its end.
 /// Returns bytes; where it may wait, what another thread gave back meanwhile counts as one.
 std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait) {
   const MutexLock lock(device_.lock);
-  Patience patience(device_.services.clock, until_ns, may_wait ? deferred_.closed() : 0);
+  Patience patience(device_.services.clock, until_ns, may_wait ? deferred_.last_number() : 0, 0);
   const std::uint64_t before = device_.services.given_back.load(std::memory_order_relaxed);
   const Climbing climbing(climbing_);  // else what is retired here would go into the depots
   while (may_call_driver()) {

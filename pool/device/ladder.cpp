@@ -255,7 +255,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   if (pool.unpooled_ && !pool.has_waiting_frees() && pool.movers_ == 0 && pool.moves_ == attempt.moves) return nullptr;
   if (!pool.could_come(attempt.request.bytes)) return nullptr;
   Clock& clock = pool.device_.services.clock;
-  Patience patience(clock, clock.now_ns() + DevicePool::kPollBound_ns, pool.deferred_.closed());
+  Patience patience(clock, clock.now_ns() + DevicePool::kPollBound_ns, pool.deferred_.last_number(), Patience::kLateBound_ns);
   Error error{};
   for (;;) {
     error = pool.close_epoch(attempt.context, DevicePool::Closing::late);  // again: nothing can be recorded while any context ends

@@ -1,7 +1,8 @@
 // Patience: how long a call of the program polls for what is on its way back, and in what pauses.
 //
-// A second at most, or what the caller says; a minute more as long as something waits that other threads freed before the call, where natively they had
-// waited: it had been free then. Not without end, since that work may be waiting for the thread that polls. Thread rule: the device's lock.
+// A second at most, or what the caller says; longer as long as something waits that was freed before the call. Ten seconds more where natively it had been
+// free at once: work that began after the free, or runs elsewhere. A minute more where the free had waited. Not
+// without end, since the work may be waiting for the thread that polls. Thread rule: the device's lock.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +14,21 @@ namespace cupool::device {
 
 class Patience {
  public:
-  static constexpr std::uint64_t kOthersBound_ns = 60'000'000'000;  ///< from there on; a job's queue of work is shorter
+  static constexpr std::uint64_t kLateBound_ns = 10'000'000'000;   ///< from there on; most jobs' queues of work are shorter
+  static constexpr std::uint64_t kFreedBound_ns = 60'000'000'000;  ///< from there on; any job's is
 
-  /// `until_ns`: on that clock. `closed`: how many epochs were closed before the call; 0: none of them is waited for longer.
-  Patience(Clock& clock, std::uint64_t until_ns, std::uint64_t closed) : clock_(clock), until_ns_(until_ns), closed_(closed) {}
+  /// `until_ns`: on that clock. `newest`: the number of the last epoch of what was freed before the call; 0: nothing is waited for longer. `late_bound_ns`: so long for
+  /// what natively had been free at once; 0 where it is not known that it would do.
+  Patience(Clock& clock, std::uint64_t until_ns, std::uint64_t newest, std::uint64_t late_bound_ns)
+      : clock_(clock), until_ns_(until_ns), newest_(newest), late_bound_ns_(late_bound_ns) {}
 
-  /// From now on only for what is overdue among the first closed() epochs.
+  /// From now on only for the epochs up to newest().
   bool is_late() const { return clock_.now_ns() >= until_ns_; }
-  bool is_over() const { return clock_.now_ns() >= until_ns_ + (closed_ != 0 ? kOthersBound_ns : 0); }
-  std::uint64_t closed() const { return closed_; }
+  /// For one of them, too? `had_waited`: natively its free had.
+  bool is_over(bool had_waited) const { return clock_.now_ns() >= until_ns_ + (had_waited ? kFreedBound_ns : late_bound_ns_); }
+  /// Long enough for the next call to have none with the same.
+  bool is_spent() const { return clock_.now_ns() >= until_ns_ + kLateBound_ns; }
+  std::uint64_t newest() const { return newest_; }
   /// Longer ones bit by bit. Precondition: the device's lock is let go of meanwhile.
   void pause() {
     clock_.pause(pause_ns_);
@@ -35,7 +42,8 @@ class Patience {
 
   Clock& clock_;
   std::uint64_t until_ns_;
-  std::uint64_t closed_;
+  std::uint64_t newest_;
+  std::uint64_t late_bound_ns_;
   std::uint64_t pause_ns_ = kFirstPause_ns;
 };
 
