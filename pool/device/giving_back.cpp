@@ -51,7 +51,7 @@ bool DevicePool::could_come(std::uint64_t bytes) {
 }
 
 /// May the caller give up? Asks the driver, once it is late, whether what natively had been waited for is over: what this thread itself freed had been without
-/// end. Whatever else was freed before the call, but in stream order, is waited for once.
+/// end. Whatever else was freed before the call is waited for once.
 bool DevicePool::is_over(const Patience& patience) {
   if (!patience.is_late()) return false;
   bool is_hopeful = false;
@@ -65,7 +65,7 @@ bool DevicePool::is_over(const Patience& patience) {
       epoch->busy = false;
     }
     if (epoch->is_overdue() && pthread_equal(epoch->freed_by, pthread_self()) != 0) return false;
-    is_hopeful = is_hopeful || (epoch->stream == 0 && !deferred_.is_given_up(*epoch) && !patience.is_over(epoch->is_overdue()));
+    is_hopeful = is_hopeful || (!deferred_.is_given_up(*epoch) && !patience.is_over(epoch->is_overdue()));
   }
   if (is_hopeful) return false;
   if (patience.is_spent()) deferred_.give_up();
