@@ -1,4 +1,4 @@
-// Between a free and reuse: epochs are closed, queried and retired here, and what is free beyond need goes back.
+// Between a free and reuse: epochs are closed, queried, waited for and retired here.
 #include <algorithm>
 #include <optional>
 #include <tuple>

@@ -1,4 +1,4 @@
-// Lists and queues only; every decision is in device_pool.cpp and ladder.cpp.
+// Lists and queues only; every decision is the DevicePool's (deferral.cpp, capture_wait.cpp, stream_ordered.cpp).
 #include "pool/device/deferred_frees.hpp"
 
 #include <utility>

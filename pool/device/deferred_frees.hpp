@@ -1,8 +1,9 @@
 // DeferredFrees: blocks of one device that the program has freed and the GPU may still touch.
 //
 // A free joins the open batch; the batch becomes an epoch when it is due (64 frees, or so many bytes) or memory is wanted, with a
-// fence recorded at that moment; the epoch's blocks are free when the fence is done. Epochs end in the order in which they
-// were closed and only the oldest is looked at. Bookkeeping only: no driver call. Blocks are linked through Extent::bin_*.
+// fence recorded at that moment; the epoch's blocks are free when the fence is done. Epochs stand in the order in which they were
+// closed. A look is at the oldest; a wait may be for a younger one, and what it has shown to be over ends wherever it
+// stands (first_over()). Bookkeeping only: no driver call. Blocks are linked through Extent::bin_*.
 // Thread rule: the device's lock, except an epoch's fence, which belongs to the thread that set `busy`.
 #pragma once
 
@@ -76,7 +77,7 @@ struct Epoch {
 class DeferredFrees {
  public:
   static constexpr std::uint64_t kBatchFrees = 64;
-  static constexpr std::uint64_t kBatchBytes = 64 * kMiB;  ///< unless set_due_bytes() says otherwise
+  static constexpr std::uint64_t kBatch_bytes = 64 * kMiB;  ///< unless set_due_bytes() says otherwise
 
   void push(heap::Extent* extent) { batch_.push(extent); }
   Batch& batch() { return batch_; }  ///< the open one, to push many
@@ -141,7 +142,7 @@ class DeferredFrees {
 
   Batch batch_;
   const Epoch* uncovered_ = nullptr;  ///< the newest that was closed early and is not covered; those before it are over when it is
-  std::uint64_t due_bytes_ = kBatchBytes;
+  std::uint64_t due_bytes_ = kBatch_bytes;
   Epoch* head_ = nullptr;  ///< oldest
   Epoch* tail_ = nullptr;
   std::uint64_t closed_ = 0;

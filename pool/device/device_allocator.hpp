@@ -1,6 +1,6 @@
 // DeviceAllocator: where the blocks of one (device, context) come from. The interface that every policy is behind.
 //
-// Page heap and segment heap (grow, preallocate) and native blocks (platform, CUPOOL_IPC=native, the ladder's last rung)
+// Page heap and segment heap (grow, preallocate) and native blocks (platform, async, CUPOOL_IPC=native, the ladder's last rung)
 // implement it. What it does not know: deferred frees, captures, the ladder.
 // Thread rule: every call is made with the device's lock held. Calls that are said to call the driver let go of the lock
 // while they do and hold it again on return; their caller has pinned the context (ContextRegistry), so it cannot die.

@@ -11,7 +11,6 @@
 namespace cupool::device {
 
 using heap::Extent;
-using heap::ExtentState;
 using observe::EventKind;
 
 namespace {

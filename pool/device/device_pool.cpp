@@ -234,7 +234,7 @@ bool DevicePool::has_plenty(std::uint64_t share) const {
 std::uint64_t DevicePool::spare_bytes() {
   const observe::Counters& counters = device_.counters();
   const std::uint64_t most_bytes = room_bytes() + counters.reserved_bytes.current.load(std::memory_order_relaxed);
-  return most_bytes - std::min(counters.live_bytes.peak.load(std::memory_order_relaxed), most_bytes);
+  return most_bytes - std::min(device_.need_bytes(), most_bytes);
 }
 
 /// Many bytes without an event are many that the next miss cannot wait for; but an event per large block is an event per free. Where one
@@ -242,7 +242,7 @@ std::uint64_t DevicePool::spare_bytes() {
 std::uint64_t DevicePool::epoch_bytes() {
   const std::uint64_t spare_bytes = this->spare_bytes();
   const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
-  std::uint64_t least_bytes = DeferredFrees::kBatchBytes;
+  std::uint64_t least_bytes = DeferredFrees::kBatch_bytes;
   if (idle_epochs_ >= kIdleEpochs) least_bytes = std::max(least_bytes, std::min(spare_bytes / kIdleShare, ahead_bytes()));
   return std::min(spare_bytes / kEpochShare, std::max(least_bytes, reserved_bytes / kReservedShare));
 }
@@ -270,7 +270,7 @@ FreeOutcome DevicePool::settle_frees(const ContextPool& home, bool waits_nativel
   if (pressed) --pressure_frees_;
   const bool is_due = pressed || deferred_.batch_is_due() || (is_step_end && deferred_.batch_bytes() >= least_early_bytes());
   Error error{};
-  if (waits_natively && capturing() && (is_due || withheld_bytes_ >= kUnrecordedBytes)) error = wait_in_capture(context);
+  if (waits_natively && capturing() && (is_due || withheld_bytes_ >= kUnrecorded_bytes)) error = wait_in_capture(context);
   else if (is_due) error = upkeep(context, waits_natively);
   // The driver has just said that it covers no context by an event: this free is the first that synchronises, for those before it too.
   if (is_due && waits_natively && error.code == CUDA_SUCCESS && synchronises() && !capturing()) error = synchronise_and_retire(context).error;

@@ -183,7 +183,7 @@ class DevicePool {
   static constexpr std::uint64_t kLeastEarly_bytes = 4 * kMiB;
   /// While something captures, a free that would have waited natively waits at the latest when so much is withheld without an event: an
   /// allocation cannot wait, and must not be told that memory is out for what is a block's of 512 bytes in a handle of 256 MiB.
-  static constexpr std::uint64_t kUnrecordedBytes = 2 * kMiB;
+  static constexpr std::uint64_t kUnrecorded_bytes = 2 * kMiB;
 
   /// A wait for frees: not for less than `least_bytes`, nor for more than leaves `left_bytes` waiting.
   struct Awaited {
@@ -214,11 +214,8 @@ class DevicePool {
   /// `waits_natively`: the program's call would have synchronised; one in stream order never does.
   FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively = true) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome settle_frees(const ContextPool& home, bool waits_natively, Error* answer) CUPOOL_REQUIRES(device_.lock);
-  bool ends_step(bool waits_natively) CUPOOL_REQUIRES(device_.lock);
-  static FreeOutcome outcome_of(Error late, Error* answer);
   FreeOutcome free_synchronously(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
-
-  bool try_snapshot(bool is_last_try, observe::DeviceSnapshot& out);
+  bool has_plenty(std::uint64_t share) const CUPOOL_REQUIRES(device_.lock);
 
   // magazines.cpp
   bool may_keep() CUPOOL_REQUIRES(device_.lock);
@@ -227,15 +224,6 @@ class DevicePool {
   bool find_magazine(ContextPool& home, MagazineUser& user) CUPOOL_REQUIRES(device_.lock);
   bool open(Magazine& magazine, std::uint64_t spare_bytes) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   heap::Extent* take_kept(ContextPool& home, const AllocationRequest& request, MagazineUser& user) CUPOOL_REQUIRES(device_.lock);
-  heap::Extent* rehome(Magazine& magazine, ContextPool& home, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void refill(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  Rack* make_rack(Magazine& magazine, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  bool add_from_hole(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void drop(Magazine& magazine, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void age(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void drop_misfits(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  heap::Extent* take_from_own(const Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
-  heap::Extent* take_from_depot(ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   void change_kept(Magazine& magazine, std::int64_t bytes) CUPOOL_REQUIRES(device_.lock);
   void tell(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void receive_parcels(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
@@ -246,7 +234,6 @@ class DevicePool {
   bool send_with_own(const ContextPool& home, heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   Magazine* own_open_magazine(const ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   void visit_own_magazine(const ContextPool& home, void (DevicePool::*visit)(Magazine& magazine)) CUPOOL_REQUIRES(device_.lock);
-  bool counts_run_ahead(const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
   enum class BusyOwners : std::uint8_t { wait_for, leave_out };  ///< threads that are in their magazine just now, or are stopped there for good
   bool enter_own(Magazine& magazine) CUPOOL_REQUIRES(device_.lock) CUPOOL_TRY_ACQUIRE(true, magazine.lock);
   bool visit_own(Magazine& magazine, void (DevicePool::*visit)(Magazine& magazine)) CUPOOL_REQUIRES(device_.lock);
@@ -257,10 +244,26 @@ class DevicePool {
   void close(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   bool close_magazines(BusyOwners busy = BusyOwners::wait_for) CUPOOL_REQUIRES(device_.lock);
   bool may_leave_magazines(std::uint64_t request_bytes) CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t collect_timeline(std::vector<observe::Event>& out) CUPOOL_REQUIRES(device_.lock);
+
+  // magazine_racks.cpp
+  heap::Extent* rehome(Magazine& magazine, ContextPool& home, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  void refill(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  Rack* make_rack(Magazine& magazine, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  bool add_from_hole(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  void drop(Magazine& magazine, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  void age(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  void drop_misfits(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  heap::Extent* take_from_own(const Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
+  heap::Extent* take_from_depot(ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   void let_go(ContextPool& home, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock);
   static void leave_table(heap::Extent* extent);
   std::uint64_t depot_limit_bytes() CUPOOL_REQUIRES(device_.lock);
   bool keep_in_depot(heap::Extent* extent, std::uint64_t limit_bytes) CUPOOL_REQUIRES(device_.lock);
+
+  // magazine_peaks.cpp
+  bool ends_step(bool waits_natively) CUPOOL_REQUIRES(device_.lock);
+  bool counts_run_ahead(const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
   StepEnds::Live live_now() const CUPOOL_REQUIRES(device_.lock);
   void look_for_peak(std::uint64_t fresh_bytes = 0) CUPOOL_REQUIRES(device_.lock);
   LiveSum headroom() const CUPOOL_REQUIRES(device_.lock);
@@ -271,7 +274,6 @@ class DevicePool {
   void keep_promises() CUPOOL_REQUIRES(device_.lock);
   void drop_allowance(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   void take_back_allowance(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  std::uint64_t collect_timeline(std::vector<observe::Event>& out) CUPOOL_REQUIRES(device_.lock);
 
   // stream_magazines.cpp
   bool has_room_to_keep(ContextPool& home, std::uint64_t budget_bytes) CUPOOL_REQUIRES(device_.lock);
@@ -303,6 +305,8 @@ class DevicePool {
   bool has_lanes() CUPOOL_REQUIRES(device_.lock);
   void give_back_surplus_of_lanes(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
   void retire_all(CUcontext asking, bool may_wait) CUPOOL_REQUIRES(device_.lock);
+  bool take_own(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
+  bool take_own_epochs(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
 
   // stamped_frees.cpp
   enum class StampedPlace : std::uint8_t { lane, aside };  ///< where the block is while its event waits
@@ -313,8 +317,6 @@ class DevicePool {
   bool set_aside(ContextPool& home, StreamLanes::Stamped::iterator stamped) CUPOOL_REQUIRES(device_.lock);
   void set_stamped_aside(ContextPool& home, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
   std::string check_stamps(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
-  bool take_own(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
-  bool take_own_epochs(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
   bool take_own_stamped(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
   bool retire_stamped(ContextPool& home, CUcontext asking, std::uint64_t identity, Error* error) CUPOOL_REQUIRES(device_.lock);
   void end_stamped(ContextPool& home, StreamLanes::Stamped::iterator stamped, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
@@ -349,7 +351,6 @@ class DevicePool {
   FenceResult synchronise_and_retire(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
   FenceResult synchronise_reachable(CUcontext asking, bool everywhere) CUPOOL_REQUIRES(device_.lock);
   bool others_may_touch() CUPOOL_REQUIRES(device_.lock);
-  bool has_plenty(std::uint64_t share) const CUPOOL_REQUIRES(device_.lock);
   std::uint64_t waiting_share_bytes() CUPOOL_REQUIRES(device_.lock);
   bool may_grow_freely() CUPOOL_REQUIRES(device_.lock);
   std::uint64_t half_need_bytes() CUPOOL_REQUIRES(device_.lock);
@@ -370,6 +371,7 @@ class DevicePool {
     return device_.services.options.free == config::FreeMode::sync ||
            (device_.services.options.free == config::FreeMode::deferred && device_.services.cannot_record.load(std::memory_order_relaxed));
   }
+  static FreeOutcome outcome_of(Error late, Error* answer);
 
   // capture_wait.cpp
   FenceResult wait_by_freeing(CUcontext asking, Fence& others) CUPOOL_EXCLUDES(device_.lock);
@@ -382,7 +384,6 @@ class DevicePool {
   void begin_use() CUPOOL_REQUIRES(device_.lock);
   void tell_rung(const Attempt& attempt, const char* rung) CUPOOL_REQUIRES(device_.lock);
   Error enter(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
-  void await_deferred(ContextPool& home) CUPOOL_EXCLUDES(device_.lock);
   bool has_waiting_frees() CUPOOL_REQUIRES(device_.lock);
 
   // driver_served.cpp
@@ -421,6 +422,7 @@ class DevicePool {
   // device_contexts.cpp
   std::unique_ptr<DeviceAllocator> make_heap() CUPOOL_REQUIRES(device_.lock);
   void forget(ContextPool& home, PoolBlocks pool_blocks) CUPOOL_REQUIRES(device_.lock);
+  void await_deferred(ContextPool& home) CUPOOL_EXCLUDES(device_.lock);
 
   // orphans.cpp
   std::uint64_t empty_orphans(bool again = false) CUPOOL_REQUIRES(device_.lock);
@@ -442,6 +444,9 @@ class DevicePool {
   std::uint64_t deferred_in_order_bytes() CUPOOL_REQUIRES(device_.lock);
   bool make_way(std::uint64_t bytes) CUPOOL_EXCLUDES(device_.lock);
   Status charge(std::uint64_t bytes, std::uint64_t requested_bytes, const char* api, const PoolSet::AskDriver& ask) CUPOOL_EXCLUDES(device_.lock);
+
+  // device_snapshot.cpp
+  bool try_snapshot(bool is_last_try, observe::DeviceSnapshot& out);
 
   DeviceState device_;
   const config::Policy policy_;  ///< that really serves here

@@ -224,8 +224,8 @@ struct DeviceState {
   /// The most that was ever live is what it was as many allocations ago as came before it. Asked by misses.
   bool repeats_itself() CUPOOL_REQUIRES(lock) {
     const std::uint64_t allocations = counters().allocations.value.load(std::memory_order_relaxed);
-    const std::uint64_t need_bytes = counters().live_bytes.peak.load(std::memory_order_relaxed);
-    if (std::exchange(need_seen_bytes, need_bytes) != need_bytes) need_seen_at = allocations;
+    const std::uint64_t now_bytes = need_bytes();
+    if (std::exchange(need_seen_bytes, now_bytes) != now_bytes) need_seen_at = allocations;
     return allocations / 2 >= need_seen_at;
   }
 

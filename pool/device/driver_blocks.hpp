@@ -1,4 +1,5 @@
-// DriverBlocks: stream-ordered blocks that the driver serves itself (the policies `platform` and `async`, memory pools with properties of their own).
+// DriverBlocks: stream-ordered blocks that the driver serves itself (the policies `platform` and `async`, memory pools with properties of their
+// own, and on segments contexts that cuCtxDestroy may end).
 // They are counted, listed and reported like any other block; to every call the driver alone answers for them, their free included.
 //
 // Thread rule: the device's lock.

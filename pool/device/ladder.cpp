@@ -38,8 +38,7 @@ using heap::Extent;
 namespace {
 /// A rung's answer: a block; nothing (the next rung); or an error that the program's own call would have met natively.
 using Climbed = Result<Extent*>;
-constexpr std::uint64_t kFirstPause_ns = 20'000;
-constexpr std::uint64_t kLongestPause_ns = 2'000'000;
+constexpr std::uint64_t kEnterPause_ns = 20'000;
 constexpr std::uint64_t kEverything = std::numeric_limits<std::uint64_t>::max();
 
 struct EndOfShortage {
@@ -316,7 +315,7 @@ Error DevicePool::enter(Attempt& attempt) {
   while (home->context == attempt.context && device_.services.contexts.pin(home, attempt.context) != Pin::held) {
     if (clock.now_ns() >= until_ns) return {CUDA_ERROR_CONTEXT_IS_DESTROYED, "context is being ended"};
     const MutexUnlock unlocked(device_.lock);
-    clock.pause(kFirstPause_ns);
+    clock.pause(kEnterPause_ns);
   }
   if (home->context != attempt.context) return kStaleContext;
   return {};
@@ -324,12 +323,12 @@ Error DevicePool::enter(Attempt& attempt) {
 
 /// Unless the driver keeps the thread that preallocates: it may wait for work that waits for this one.
 void DevicePool::await_preallocation() {
-  Clock& clock = device_.services.clock;
-  for (std::uint64_t pause_ns = kFirstPause_ns; preallocating_; pause_ns = std::min(2 * pause_ns, kLongestPause_ns)) {
+  Patience patience(device_.services.clock, kEverything, 0, 0);
+  while (preallocating_) {
     const ContextPool* home = preallocated_for_;
     if (home != nullptr && home->pooled != nullptr && home->pooled->is_stalled(device_)) return;
     const MutexUnlock unlocked(device_.lock);
-    clock.pause(pause_ns);
+    patience.pause();
   }
 }
 

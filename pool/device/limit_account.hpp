@@ -1,6 +1,6 @@
 // LimitAccount: what counts against CUPOOL_LIMIT on one device. Charged before the driver is asked, refunded when it refuses.
 //
-// Held = reserved by the pool + arrays + the program's own cuMemCreate. Thread-safe, lock-free: two threads
+// Held = reserved by the pool + stream-ordered memory that the driver serves + arrays + the program's own cuMemCreate. Thread-safe, lock-free: two threads
 // can never both take the last bytes.
 #pragma once
 

@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <bit>
 #include <cstdint>
 
 #include "pool/core/bytes.hpp"
@@ -73,7 +72,7 @@ struct LiveSum {
 struct alignas(128) Magazine {
   static constexpr std::uint32_t kMostFrees = 255;   ///< with the next one they join the deferred frees
   static constexpr std::uint32_t kMostBatch = 256;
-  static constexpr std::uint64_t kMostBytes = kGiB;  ///< freed
+  static constexpr std::uint64_t kMost_bytes = kGiB;  ///< freed
   static constexpr std::uint64_t kMostBatchBytes = kMiB;
   static constexpr std::size_t kStreams = 4;         ///< that one thread keeps blocks for
   static constexpr std::uint32_t kMostFreesWithLarge = 63;
@@ -131,7 +130,7 @@ struct alignas(128) Magazine {
   const std::uint8_t number;                            ///< from 1 on; what it takes from holes has it as the keeper
   std::uint64_t next_buffer_id CUPOOL_GUARDED_BY(lock) = 0;
   std::uint64_t end_buffer_id CUPOOL_GUARDED_BY(lock) = 0;
-  std::uint64_t budget_bytes = 0;  ///< as kMostBytes, or less where memory is short. Written under both locks
+  std::uint64_t budget_bytes = 0;  ///< as kMost_bytes, or less where memory is short. Written under both locks
   std::uint64_t kept_budget_bytes = 0;  ///< for what is kept: complete, or a stream's. Likewise
   std::uint64_t free_budget_bytes = 0;  ///< of it, for frees that have no event yet. Likewise
   /// Where there are several magazines, so much more than the device was told may live by this one: its part of what lies between what lives and

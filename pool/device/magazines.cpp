@@ -76,7 +76,7 @@ bool DevicePool::find_magazine(ContextPool& home, MagazineUser& user) {
 
 /// It may keep a share of that from now on; false, and closed, when that is next to nothing.
 bool DevicePool::open(Magazine& magazine, std::uint64_t spare_bytes) {
-  const std::uint64_t budget_bytes = std::min(Magazine::kMostBytes, spare_bytes / kMagazineShare);
+  const std::uint64_t budget_bytes = std::min(Magazine::kMost_bytes, spare_bytes / kMagazineShare);
   magazine.budget_bytes = budget_bytes;
   magazine.kept_budget_bytes = spare_bytes / Magazine::kKeptShare;
   magazine.free_budget_bytes = std::min(budget_bytes, deferred_.due_bytes() / kFreeShare);

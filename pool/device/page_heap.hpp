@@ -34,12 +34,12 @@ using vmm::PageTable;
 class PageHeap final : public ExtentAllocator {
  public:
   static constexpr std::uint64_t kLargestHandle_bytes = 256 * kMiB;
-  static constexpr std::uint64_t kHandleShare = 256;        ///< a handle is at most this part of what is left
+  static constexpr std::uint64_t kHandleShare = 256;        ///< a handle is at most this part of what is left,
+  static constexpr std::uint64_t kPreallocatedShare = 128;  ///< or this one when preallocating, which is to take few calls
   static constexpr std::uint64_t kAheadShare = 32;          ///< a growth brings at least this part of what is left, or, if that is less,
   static constexpr std::uint64_t kAheadOfReserved = 8;      ///< this part of what the heap has
   static constexpr std::uint64_t kSlackShare = 8;           ///< and what waits: at most this part of the most that was live, in all of what is left,
   static constexpr std::uint64_t kLeastSlack_bytes = 256 * kMiB;  ///< or so much
-  static constexpr std::uint64_t kPreallocatedShare = 128;  ///< the same when preallocating, which is to take few calls
   static constexpr std::uint64_t kAskShare = 4;             ///< asked again after taking this part of what is left
   static constexpr std::uint64_t kQuarantineTotals = 64;    ///< so many times the device's memory of fresh addresses
 

@@ -1,7 +1,6 @@
 // PageHeap: a miss. Claim under the lock, call the driver without it, publish under it. See page_heap.hpp.
 #include <algorithm>
 #include <bit>
-#include <utility>
 
 #include "pool/core/bytes.hpp"
 #include "pool/device/context_pool.hpp"

@@ -2,7 +2,6 @@
 #include "pool/device/stream_lanes.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 namespace cupool::device {

@@ -4,8 +4,8 @@
 // stream's lane (heap/extent_heap.hpp). Others get it when the lane is drained into the deferred frees. While memory is
 // short each such free is stamped as well with an event recorded at the free itself: behind that event, and only behind such a
 // one, another stream may be made to wait on the device. CUDA Driver API 13.0, Stream Ordered Memory Allocator.
-// A stamp holds as long as all its bytes lie free in that lane: the stream itself goes on using them as if there were none, or what it
-// allocates while memory is short would be pushed into holes elsewhere and scattered over all regions.
+// A stamp holds for what still lies free in that lane of its bytes, in one piece: the stream itself goes on using them as if there were none, or
+// what it allocates while memory is short would be pushed into holes elsewhere and scattered over all regions.
 // Bookkeeping only: no driver call. Thread rule: the device's lock; a stamped free's fence belongs to the thread that set `busy`.
 #pragma once
 

@@ -5,7 +5,6 @@
 // A block is kept when its size is freed for the second time on the stream. Nothing is kept while frees are to have events of their own
 // (memory is short, and another stream may need these bytes behind such an event).
 #include <algorithm>
-#include <utility>
 
 #include "pool/device/device_pool.hpp"
 #include "pool/device/magazine.hpp"

@@ -15,7 +15,6 @@
 namespace cupool::device {
 
 using heap::Extent;
-using heap::ExtentState;
 
 namespace {
 constexpr std::uint64_t kHandlePause_ns = 5'000;
