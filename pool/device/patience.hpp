@@ -1,6 +1,6 @@
 // Patience: how long a call of the program polls for what is on its way back, and in what pauses.
 //
-// A second at most, or what the caller says; longer as long as something waits that was freed before the call. Ten seconds more where natively it had been
+// A second at most, or what the caller says; longer as long as something waits that was freed before the call. Four seconds more where natively it had been
 // free at once: work that began after the free, or runs elsewhere. A minute more where the free had waited. Not
 // without end, since the work may be waiting for the thread that polls. Thread rule: the device's lock.
 #pragma once
@@ -14,7 +14,7 @@ namespace cupool::device {
 
 class Patience {
  public:
-  static constexpr std::uint64_t kLateBound_ns = 10'000'000'000;   ///< from there on; most jobs' queues of work are shorter
+  static constexpr std::uint64_t kLateBound_ns = 4'000'000'000;    ///< from there on; most jobs' queues of work are shorter
   static constexpr std::uint64_t kFreedBound_ns = 60'000'000'000;  ///< from there on; any job's is
 
   /// `until_ns`: on that clock. `newest`: the number of the last epoch of what was freed before the call; 0: nothing is waited for longer. `late_bound_ns`: so long for

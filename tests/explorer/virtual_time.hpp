@@ -24,7 +24,7 @@ std::uint64_t now_ns();
 /// So long a thread pauses before somebody else lets go of what waits for him: work of other threads' frees is over some time.
 inline constexpr std::uint64_t kOthersTime_ns = 1'500'000'000;
 /// Longer than any bound that a library may have for its own waits, and for what others let go of.
-inline constexpr std::uint64_t kLongestPause_ns = 16'000'000'000;
+inline constexpr std::uint64_t kLongestPause_ns = 10'000'000'000;
 
 }  // namespace virtual_time
 }  // namespace explorer

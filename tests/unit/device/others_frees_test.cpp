@@ -317,13 +317,13 @@ struct TwoContexts {
 };
 }  // namespace
 
-TEST_CASE("others' frees: for the work of contexts that no free waits for natively an allocation waits ten seconds") {
-  const std::uint64_t duration_ns = GENERATE(8, 40) * kS;
+TEST_CASE("others' frees: for the work of contexts that no free waits for natively an allocation waits five seconds") {
+  const std::uint64_t duration_ns = GENERATE(4, 40) * kS;
   TwoContexts two(duration_ns);
   const std::uint64_t started_ns = cusim_now_ns();
   for (const CUdeviceptr block : two.blocks) two.rig.free(block);
-  CHECK(two.rig.try_allocate(512 * kMiB).ok() == (duration_ns == 8 * kS));
-  CHECK(cusim_now_ns() < started_ns + 12 * kS);
+  CHECK(two.rig.try_allocate(512 * kMiB).ok() == (duration_ns == 4 * kS));
+  CHECK(cusim_now_ns() < started_ns + 6 * kS);
 }
 
 TEST_CASE("others' frees: behind a free whose own work is over there may be one that still had been waited for natively") {
@@ -365,13 +365,13 @@ struct Late {
 TEST_CASE("late events: an allocation waits for work that began after the free, which natively is not in its way") {
   Late late;
   const bool has_made_room = GENERATE(false, true);
-  REQUIRE(cusim_launch_spin(CU_STREAM_PER_THREAD, 8 * kS) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_spin(CU_STREAM_PER_THREAD, 4 * kS) == CUDA_SUCCESS);
   while (has_made_room && late.rig.pools().make_room()) {
   }
   CHECK(late.passed_ns() < 2 * kS);  // that does not know that these frees would do
   CHECK(late.is_served());
-  CHECK(late.passed_ns() >= 8 * kS);
-  CHECK(late.passed_ns() < 9 * kS);
+  CHECK(late.passed_ns() >= 4 * kS);
+  CHECK(late.passed_ns() < 5 * kS);
 }
 
 TEST_CASE("late events: where that work waits for the thread that allocates, memory is out, and the next call is told sooner") {

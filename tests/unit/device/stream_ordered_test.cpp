@@ -412,7 +412,7 @@ TEST_CASE("no allocation waits without end for a free in stream order, wherever 
   const FreeResult freed = rig.pools().free_on(block, nullptr, name_of(new_stream()));  // a stream of another context
   CHECK(freed.outcome == FreeOutcome::freed);
   CHECK(rig.try_allocate(200 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
-  CHECK(cusim_now_ns() < 12'000 * kMs);
+  CHECK(cusim_now_ns() < 6'000 * kMs);
 }
 
 TEST_CASE("a stream that needs what it freed in one piece waits for its own work, if not without end") {
@@ -429,7 +429,7 @@ TEST_CASE("a stream that needs what it freed in one piece waits for its own work
   for (std::size_t i = 0; i < 8; ++i) rig.free_on(blocks[i], stream);
   const Result<CUdeviceptr> block = rig.try_on(stream, 790 * kMiB);
   CHECK(block.ok() == (duration_ms == 3'000 || backing == config::Backing::pages));  // pages are one range, and nothing need be waited for
-  CHECK(cusim_now_ns() < 12'000 * kMs);
+  CHECK(cusim_now_ns() < 6'000 * kMs);
 }
 
 TEST_CASE("threshold: a free in stream order gives nothing back while that could block the host") {
