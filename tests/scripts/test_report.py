@@ -223,6 +223,16 @@ class Explain(unittest.TestCase):
         lines = cupool("explain").stdout.splitlines()
         self.assertEqual(lines[1].split(", "), ["  impossible_request", *SCHEMA["$defs"]["oom"]["properties"]["cause"]["enum"][1:]])
 
+    def test_the_letters_of_a_formula_are_told_and_all_are_in_the_table(self):
+        letters = json.loads((support.ROOT / "config/causes.json").read_text(encoding="utf-8"))["letters"]
+        used = set()
+        for cause in cupool("explain").stdout.splitlines()[1].strip().split(", "):
+            text = cupool("explain", cause).stdout
+            formula = set(re.findall(r"\b[A-Z]{1,4}\b", re.search("^Holds when .*$", text, re.MULTILINE).group())) - {"GPU", "NVML"}
+            self.assertEqual(formula, set(re.findall(r"^  ([A-Z]+) +\w", text, re.MULTILINE)), text)
+            used |= formula
+        self.assertEqual(used, set(letters))
+
     def test_what_people_read_is_explained(self):
         table = (support.ROOT / "README.md").read_text(encoding="utf-8").partition("## Reading the report")[2].partition("| word | meaning |")[2]
         rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")]
