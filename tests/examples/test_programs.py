@@ -21,7 +21,7 @@ def simulator_of(example: str) -> dict[str, str]:
     """The variables of the simulated driver in an example's commands."""
     variables = re.findall(r"LD_LIBRARY_PATH=\$PWD/build/sim((?: CUSIM_\w+=\S+?)*)(?: |`)", readme(example))
     assert len(set(variables)) == 1, variables
-    return {"CUSIM_MEMORY": "", **dict(word.split("=", 1) for word in variables[0].split())}
+    return dict(word.split("=", 1) for word in variables[0].split())
 
 
 class Program(unittest.TestCase):
@@ -34,7 +34,9 @@ class Program(unittest.TestCase):
 
     def logged(self, name: str, **environment: str) -> dict[str, str]:
         """As the README says that the simulated driver is set up for its outputs."""
-        return {**place.simulated(CUSIM_LOG=str(self.folder / name), **environment), **simulator_of(self.EXAMPLE)}
+        variables = place.simulated(CUSIM_LOG=str(self.folder / name), **environment)
+        del variables["CUSIM_MEMORY"]
+        return {**variables, **simulator_of(self.EXAMPLE)}
 
     def violations(self, name: str) -> list[str]:
         """What was done in run `name` that no correct program does, as the simulated driver saw it."""
