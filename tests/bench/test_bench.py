@@ -42,6 +42,17 @@ class WithTrace(unittest.TestCase):
         return json.loads(figures.read_text(encoding="utf-8"))
 
 
+class Traces(unittest.TestCase):
+    def test_the_first_line_names_what_the_readme_says(self):
+        paths = sorted((BENCH / "traces").glob("*.trace.gz"))
+        self.assertGreater(len(paths), 10)
+        for path in paths:
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                metadata = json.loads(file.readline().removeprefix("# "))
+            wanted = ("source", "licence") if path.name.startswith(("gpu_", "minimalloc_")) else ("workload", "method")
+            self.assertTrue(all(metadata.get(key) for key in wanted), path.name)
+
+
 class Usage(unittest.TestCase):
     def program(self, name: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess:
         if not (BUILD / "bench" / name).is_file():
