@@ -45,8 +45,18 @@ def targets(folder, labels):
     return sorted(word[len(prefix):] for word in words if word.startswith(prefix) and "." not in os.path.basename(word))
 
 
-if __name__ == "__main__":
-    if sys.argv[1] == "--targets":
-        print("\n".join(targets(sys.argv[2], sys.argv[3:])))
+def main(arguments):
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(__doc__, end="")
+    elif len(arguments) >= 3 and arguments[0] == "--targets":
+        print("\n".join(targets(arguments[1], arguments[2:])))
+    elif len(arguments) == 1 and not arguments[0].startswith("-"):
+        print(*counts(arguments[0]))
     else:
-        print(*counts(sys.argv[1]))
+        print("ctest_facts.py: FILE, or --targets FOLDER LABEL... (see --help)", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

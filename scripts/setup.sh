@@ -19,6 +19,12 @@ value_of() {
   echo "${0#"$PWD/"}: $1 needs a value (see --help)" >&2
   exit 2
 }
+# Refuses what is no number of parallel jobs; empty means the default.
+check_jobs() {
+  [[ ${1:-1} =~ ^[1-9][0-9]{0,3}$ ]] && return
+  echo "${0#"$PWD/"}: --jobs $1: not a number from 1 to 9999 (see --help)" >&2
+  exit 2
+}
 
 has_thing() {  # has_thing "command NAME" | "module PYTHON_NAME" | "header A|B"
   local kind=${1%% *} names=${1#* } name

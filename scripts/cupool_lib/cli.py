@@ -169,7 +169,7 @@ def _explain(arguments: list[str]) -> int:
 def _trace(arguments: list[str]) -> int:
     from cupool_lib import trace
     parser = _Parser(prog="cupool trace", description="Prints or converts the file that CUPOOL_TRACE recorded; the job may still run, or have "
-                     "been killed. text: 'a <id> <bytes> <stream>' and 'f <id>', what tests/bench/replay and the recorded jobs use; rmm: the CSV that "
+                     "been killed. text: 'a <id> <bytes> <stream>' and 'f <id>', what build/bench/replay and the recorded jobs use; rmm: the CSV that "
                      "RMM's replay benchmark reads; native and json: every event with all that is known of it.")
     parser.add_argument("file", metavar="FILE", help="a file that CUPOOL_TRACE named")
     parser.add_argument("--format", choices=sorted(trace.FORMATS), default="text", help="default: text")
@@ -218,7 +218,10 @@ def _seconds(text: str) -> float:
     from cupool_lib.fill import UNTIL_SIGNAL
     if text.strip().lower() in ("until-signal", "until signal", "signal"):
         return UNTIL_SIGNAL
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
     if not 0 <= seconds < 1e9:
         raise ValueError(f"'{text}' is no number of seconds")
     return seconds

@@ -80,7 +80,12 @@ def _library_loads(path: Path) -> Finding:
         plain.append(_spawn_microseconds({"PATH": os.defpath}))
         preloaded.append(_spawn_microseconds(environment))
     added = statistics.median(preloaded) - statistics.median(plain)
-    return Finding("preload", OK, f"loads silently; a process without CUDA starts {added / 1000:+.2f} ms later")
+    return Finding("preload", OK, f"loads silently; a process without CUDA starts {_later(added)}")
+
+
+def _later(microseconds: float) -> str:
+    """What a machine's noise makes less than nothing is nothing."""
+    return f"{microseconds / 1000:.2f} ms later" if microseconds >= 5 else "no later"
 
 
 def _probe(extra: dict[str, str], *arguments: str) -> dict:

@@ -45,8 +45,11 @@ def entries() -> list[Entry]:
 
 
 def _causes() -> Iterator[Entry]:
-    for row in json.loads(locate.data_file("causes.json").read_text(encoding="utf-8"))["causes"]:
-        lines = [row["meaning"], f"Holds when {row['holds_when']}. The shortfall is {row['shortfall']}.", "What to do:"]
+    table = json.loads(locate.data_file("causes.json").read_text(encoding="utf-8"))
+    for row in table["causes"]:
+        formula = f"Holds when {row['holds_when']}. The shortfall is {row['shortfall']}."
+        letters = [f"  {letter:4} {table['letters'][letter]}" for letter in re.findall(r"\b[A-Z]+\b", formula) if letter in table["letters"]]
+        lines = [row["meaning"], formula, *dict.fromkeys(letters), "What to do:"]
         yield Entry(row["cause"], "cause", "\n".join(lines + [f"  - {advice}" for advice in row["what_to_do"]]))
 
 

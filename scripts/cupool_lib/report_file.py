@@ -7,11 +7,20 @@ looked. The meanings are those of config/report.schema.json.
 from __future__ import annotations
 
 import json
-from pathlib import Path
+import os
+import re
+import stat
 
 SCHEMA_NAME = "cupool.report/1"
 _MAX_BYTES = 4 << 30
 _INTEGERS = range(-2**63, 2**64)
+# What can be left of a word, a number or an escape where the file ends in it.
+_CUT = re.compile(r"|t|tr|tru|f|fa|fal|fals|n|nu|nul|-|\.|[eE][-+]?")
+_CUT_ESCAPE = re.compile(r"u?[0-9a-fA-F]{0,4}")
+
+
+class _NotAllowed(ValueError):
+    """JSON for Python, but not for a report."""
 
 
 class BadReport(Exception):
@@ -23,32 +32,54 @@ def _no_duplicates(pairs: list) -> dict:
     if len(result) != len(pairs):
         seen: set = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))
-        raise ValueError(f"the key '{twice}' appears twice in one object")
+        raise _NotAllowed(f"the key '{twice}' appears twice in one object")
     return result
 
 
 def _no_constants(name: str):
-    raise ValueError(f"{name} is not JSON")
+    raise _NotAllowed(f"{name} is not JSON")
+
+
+def _read(path: str) -> str:
+    """A pipe that the caller hands over (/dev/stdin, <(…)) is read to its end; one that lies in a folder might never have a writer."""
+    if not path:
+        raise BadReport("the file's name is empty")
+    kind = os.stat(path).st_mode
+    if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind) and not os.path.realpath(path).startswith(("/proc/", "/dev/pts/", "/dev/tty")):
+        raise BadReport(f"{path}: not a regular file")
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size > _MAX_BYTES:
+            raise BadReport(f"{path}: larger than {_MAX_BYTES >> 30} GiB")
+        return file.read().decode("utf-8")
+
+
+def _damage(path: str, text: str, error: json.JSONDecodeError) -> BadReport:
+    if text.startswith("\ufeff"):
+        return BadReport(f"{path}:1:1: a byte order mark stands before the JSON")
+    whole = text.rstrip()
+    rest = _CUT_ESCAPE if error.msg.startswith("Invalid \\u") else _CUT
+    if error.msg.startswith("Unterminated string") or rest.fullmatch(whole[error.pos:]):
+        return BadReport(f"{path}:{whole.count(chr(10)) + 1}:{len(whole) - whole.rfind(chr(10))}: the file ends here: it was cut short")
+    return BadReport(f"{path}:{error.lineno}:{error.colno}: {error.msg}")
 
 
 def load(path: str) -> dict:
     """The report in `path`. Raises BadReport."""
     try:
-        if Path(path).stat().st_size > _MAX_BYTES:
-            raise BadReport(f"{path}: larger than {_MAX_BYTES >> 30} GiB")
-        text = Path(path).read_bytes().decode("utf-8")
+        text = _read(path)
         report = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constants)
     except OSError as error:
         raise BadReport(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise BadReport(f"{path}: byte {error.start}: not UTF-8 text") from None
     except json.JSONDecodeError as error:
-        end = " (the file ends here: it was cut short)" if error.pos >= len(text.rstrip()) else ""
-        raise BadReport(f"{path}:{error.lineno}:{error.colno}: {error.msg}{end}") from None
+        raise _damage(path, text, error) from None
     except RecursionError:
         raise BadReport(f"{path}: nested too deeply") from None
-    except ValueError as error:
+    except _NotAllowed as error:
         raise BadReport(f"{path}: {error}") from None
+    except ValueError:  # Python reads none of thousands of digits
+        raise BadReport(f"{path}: an integer is too large") from None
     if not isinstance(report, dict):
         raise BadReport(f"{path}:1:1: expected an object, found {kind_of(report)}")
     name = report.get("schema")

@@ -7,8 +7,8 @@ import signal
 import textwrap
 
 from cupool_lib import explain
-from cupool_lib.report_file import Fields
-from cupool_lib.terminal import Paint, count, duration, percent, printable, size
+from cupool_lib.report_file import BadReport, Fields
+from cupool_lib.terminal import Paint, count, duration, percent, printable, several, size
 
 # Of our calls, those that take, map or give back device memory; the others ask or order.
 _ALLOCATION_CALLS = ("cuMemAlloc_v2", "cuMemAllocAsync", "cuMemAllocPitch_v2", "cuMemFree_v2", "cuMemFreeAsync", "cuMemCreate", "cuMemRelease",
@@ -21,12 +21,15 @@ _LEDGER = (
     ("outside_managed", "its managed memory", "yellow"), ("other_processes", "other processes", "red"),
     ("unattributed", "contexts and others", "red"), ("unknown", "free or others': nobody asked the driver", "dim"),
     ("driver_free", "free at the driver", "dim"))
+_PARTS = ("event", "process", "devices")  # without which there is nothing to tell
 _LEAKS_SHOWN, _SITES_SHOWN, _OOMS_SHOWN, _PINS_SHOWN, _TIERS_SHOWN = 8, 5, 3, 3, 4
 _WRAPPED_MAX = 4000  # textwrap takes the square of a long word's length
 
 
 def render(report: dict, path: str) -> str:
     root, paint = Fields(report, "", path), Paint()
+    if missing := [key for key in _PARTS if key not in report]:
+        raise BadReport(f"{path}: /{missing[0]} is missing: this is no whole report")
     lines = _process(root, paint)
     lines += _ooms(root, paint)
     devices = root.items("devices")
@@ -78,7 +81,7 @@ def _ooms(root: Fields, paint: Paint) -> list[str]:
         for text in advice or ([f"try: {first_to_do}"] if first_to_do else []):  # no setting helps: what does
             lines += _wrap(text, "  ", paint, hanging="    ")
     if len(ooms) > _OOMS_SHOWN:
-        lines.append(f"  and {len(ooms) - _OOMS_SHOWN} earlier ones in the JSON")
+        lines.append(f"  and {several(len(ooms) - _OOMS_SHOWN, 'earlier one')} in the JSON")
     return lines
 
 
@@ -95,7 +98,7 @@ def _device(device: Fields, paint: Paint) -> list[str]:
     lines = ["", f"{paint(title, 'bold')}  {size(device.integer('total_bytes'))}" + (
         f", limited to {size(device.integer('limit_bytes'))}" if device.integer("limit_bytes") else ""),
              f"  policy         {printable(device.text('policy'))}, backing {printable(device.text('backing'))}",
-             f"  peak live      {size(live.integer('peak')):>12}   in {count(counters.mapping('live_blocks').integer('peak'))} blocks at most; "
+             f"  peak live      {size(live.integer('peak')):>12}   in {several(counters.mapping('live_blocks').integer('peak'), 'block')} at most; "
              f"now {size(live.integer('current'))}",
              f"  peak reserved  {size(reserved.integer('peak')):>12}   what the pool held of the device; now {size(reserved.integer('current'))}"]
     if outside.integer("peak"):
@@ -131,15 +134,15 @@ def _pages(device: Fields, counters: Fields) -> list[str]:
     if not mapped.integer("peak"):
         return []
     tiers = sorted(device.mapping("pages").items("tiers"), key=lambda tier: -tier.integer("mapped_bytes") - tier.integer("unmapped_bytes"))
-    lines = [f"  pages          {size(mapped.integer('current')):>12}   mapped; {size(counters.integer('moved_bytes'))} moved in {count(counters.integer('remaps'))} remaps; "
+    lines = [f"  pages          {size(mapped.integer('current')):>12}   mapped; {size(counters.integer('moved_bytes'))} moved in {several(counters.integer('remaps'), 'remap')}; "
              f"{size(quarantined.integer('current'))} of addresses quarantined",
-             f"                 {count(counters.integer('vmm_calls'))} calls of the driver for them took {duration(counters.integer('vmm_ns'))}"]
+             f"                 {several(counters.integer('vmm_calls'), 'call')} of the driver for them took {duration(counters.integer('vmm_ns'))}"]
     for tier in tiers[:_TIERS_SHOWN]:
         parts = [f"{size(tier.integer(key))} {word}" for key, word in (("empty_bytes", "empty"), ("unmapped_bytes", "not mapped"), ("stranded_bytes", "free beside others"),
                                                                        ("pinned_bytes", "pinned")) if tier.integer(key)]
-        lines.append(f"    {size(tier.integer('mapped_bytes') + tier.integer('unmapped_bytes')):>12} in {count(tier.integer('handles'))} handles of {size(tier.integer('handle_bytes'))}"
+        lines.append(f"    {size(tier.integer('mapped_bytes') + tier.integer('unmapped_bytes')):>12} in {several(tier.integer('handles'), 'handle')} of {size(tier.integer('handle_bytes'))}"
                      + (f": {', '.join(parts)}" if parts else ""))
-    return lines + ([f"    and {len(tiers) - _TIERS_SHOWN} other sizes"] if len(tiers) > _TIERS_SHOWN else [])
+    return lines + ([f"    and {several(len(tiers) - _TIERS_SHOWN, 'other size')}"] if len(tiers) > _TIERS_SHOWN else [])
 
 
 def _calls(counters: Fields) -> list[str]:
@@ -148,15 +151,15 @@ def _calls(counters: Fields) -> list[str]:
     passed = counters.integer("driver_served")
     would = counters.integer("allocations") + counters.integer("frees")
     lines = [f"  driver calls   {count(made + passed)} to allocate and free, where the program would have made {count(would)} "
-             f"({count(counters.integer('allocations'))} allocations, {count(counters.integer('frees'))} frees)"]
+             f"({several(counters.integer('allocations'), 'allocation')}, {several(counters.integer('frees'), 'free')})"]
     if passed:
         lines.append(f"                 {count(passed)} of them the program's own, in stream order, which the driver served")
     others = sum(own.values()) - made
     if others:
-        lines.append(f"                 {count(others)} others of the pool's own (events, queries)")
-    odd = [f"{count(counters.integer(name))} {text}" for name, text in (
-        ("failed_allocations", "allocations failed"), ("native_fallbacks", "served by the driver instead"),
-        ("foreign_frees", "frees of memory that is not the pool's")) if counters.integer(name)]
+        lines.append(f"                 {several(others, 'other')} of the pool's own (events, queries)")
+    odd = [several(counters.integer(name), noun) + text for name, noun, text in (
+        ("failed_allocations", "allocation", " failed"), ("native_fallbacks", "time", " served by the driver instead"),
+        ("foreign_frees", "free", " of memory that is not the pool's")) if counters.integer(name)]
     return lines + ([f"                 {', '.join(odd)}"] if odd else [])
 
 
@@ -181,7 +184,7 @@ def _site_name(site: Fields) -> str:
 
 def _sites(device: Fields, paint: Paint) -> list[str]:
     sites = sorted(device.items("sites"), key=lambda site: -site.integer("bytes"))
-    rows = [f"    {size(site.integer('bytes')):>12} in {count(site.integer('blocks'))} blocks  {_site_name(site)}" for site in sites[:_SITES_SHOWN]]
+    rows = [f"    {size(site.integer('bytes')):>12} in {several(site.integer('blocks'), 'block')}  {_site_name(site)}" for site in sites[:_SITES_SHOWN]]
     return [f"  {paint('holds most', 'bold')}"] + rows if rows else []
 
 
@@ -191,7 +194,7 @@ def _pins(device: Fields) -> list[str]:
         return []
     lines = [f"  pinned by      small blocks that {'hold whole pages' if pins[0].integer('handles') else 'keep free memory apart'}:"]
     for pin in pins[:_PINS_SHOWN]:
-        lines.append(f"    {size(pin.integer('pinned_free_bytes')):>12} beside {size(pin.integer('bytes'))} in {count(pin.integer('blocks'))} blocks "
+        lines.append(f"    {size(pin.integer('pinned_free_bytes')):>12} beside {size(pin.integer('bytes'))} in {several(pin.integer('blocks'), 'block')} "
                      f"at 0x{pin.integer('address'):x}")
     return lines
 
@@ -202,12 +205,12 @@ def _leaks(root: Fields, paint: Paint) -> list[str]:
         return []
     total = sum(leak.integer("bytes") for leak in leaks)
     title = "live at the end" if root.text("event") == "exit" else "live then"
-    lines = ["", f"{paint(title, 'bold')}  {size(total)} in {count(sum(leak.integer('blocks') for leak in leaks))} blocks"]
+    lines = ["", f"{paint(title, 'bold')}  {size(total)} in {several(sum(leak.integer('blocks') for leak in leaks), 'block')}"]
     for leak in leaks[:_LEAKS_SHOWN]:
         size_class = leak.integer("size_class_bytes")
         what = f"of {size(size_class)} and more" if size_class else f"site {leak.integer('site')}"
-        lines.append(f"    {size(leak.integer('bytes')):>12} in {count(leak.integer('blocks'))} blocks {what}, GPU {leak.integer('device')}")
-    return lines + ([f"    and {len(leaks) - _LEAKS_SHOWN} smaller groups"] if len(leaks) > _LEAKS_SHOWN else [])
+        lines.append(f"    {size(leak.integer('bytes')):>12} in {several(leak.integer('blocks'), 'block')} {what}, GPU {leak.integer('device')}")
+    return lines + ([f"    and {several(len(leaks) - _LEAKS_SHOWN, 'smaller group')}"] if len(leaks) > _LEAKS_SHOWN else [])
 
 
 def _quality(root: Fields, paint: Paint) -> list[str]:
@@ -217,7 +220,7 @@ def _quality(root: Fields, paint: Paint) -> list[str]:
     if unpooled:
         lines += _wrap(f"not pooled: {', '.join(map(printable, unpooled))} were called and passed to the driver", "  ", paint)
     if quality.integer("dropped_events"):
-        lines.append(f"  {count(quality.integer('dropped_events'))} events of the timeline were overwritten (CUPOOL_TIMELINE keeps more)")
+        lines.append(f"  {several(quality.integer('dropped_events'), 'event')} of the timeline {'was' if quality.integer('dropped_events') == 1 else 'were'} overwritten (CUPOOL_TIMELINE keeps more)")
     for warning in quality.texts("warnings"):
         lines += _wrap(printable(warning), "  ", paint, hanging="    ")
     return ["", paint("notes", "bold")] + lines if lines else []

@@ -107,6 +107,11 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
+def several(number: int, noun: str) -> str:
+    """1 -> '1 block', 1000 -> '1,000 blocks'."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
 def duration(nanoseconds: int) -> str:
     seconds = nanoseconds / 1e9
     if seconds < 1:

@@ -105,9 +105,11 @@ def _output(path: str | None) -> Iterator[TextIO]:
         with (gzip.open(temporary, "xt", encoding="utf-8") if path.endswith(".gz") else open(temporary, "x", encoding="utf-8")) as out:
             yield out
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, OSError):  # of the name that was asked for
+            raise OSError(error.errno, error.strerror, path) from None
         raise
 
 

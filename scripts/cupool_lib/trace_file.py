@@ -9,6 +9,8 @@ from __future__ import annotations
 import gzip
 import heapq
 import json
+import os
+import stat
 import struct
 import zlib
 from typing import BinaryIO, Iterator, NamedTuple
@@ -70,6 +72,8 @@ class Trace:
 
     def _open(self) -> BinaryIO:
         try:
+            if not stat.S_ISREG(os.stat(self.path).st_mode) and not os.path.isdir(self.path):  # it is read more than once, and from places
+                raise BadTrace(f"{self.path}: not a regular file")
             file = open(self.path, "rb")
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)

@@ -12,7 +12,7 @@ import json
 from typing import Iterator
 
 from cupool_lib import json_schema, locate, report_file, validate_map, validate_oom, validate_pages
-from cupool_lib.terminal import fail, printable, put
+from cupool_lib.terminal import fail, printable, put, several
 
 _SHOWN_MAX = 20
 _TOLERANCE = 1e-6
@@ -38,7 +38,7 @@ def run(path: str) -> int:
     if len(found) > _SHOWN_MAX:
         fail(f"{path}: and more", 1)
     if not found:
-        put(f"{printable(path)}: valid ({report['schema']}, event {report['event']}, {len(report['devices'])} devices)\n")
+        put(f"{printable(path)}: valid ({report['schema']}, event {report['event']}, {several(len(report['devices']), 'device')})\n")
     return 1 if found else 0
 
 

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from measure import MIB, TRACES, Case, build_folder, print_row, write_json
+from measure import MIB, TRACES, Case, Parser, build_folder, output, print_row, times, write_json
 from replay import Job
 
 WIDTHS = (-39, 10, 13, 9, 12, 9, 12, 9)
@@ -47,16 +47,16 @@ def measured(build: Path, job: Job, repeat: int) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", nargs="*", default=[str(TRACES)], help="trace files, or folders of them (default: tests/bench/traces)")
     parser.add_argument("--build", help="build folder (default: build)")
-    parser.add_argument("--repeat", type=int, default=3, help="times to run each (default 3); medians")
-    parser.add_argument("--json", help="write the figures to this file")
+    parser.add_argument("--repeat", type=times, default=3, help="times to run each (default 3); medians")
+    parser.add_argument("--json", type=output, help="write the figures to this file")
     arguments = parser.parse_args()
     build = build_folder(arguments.build)
     paths = [path for name in arguments.traces for path in (sorted(Path(name).glob("*.trace.gz")) if Path(name).is_dir() else [Path(name)])]
-    if not paths or arguments.repeat < 1:
-        parser.error("no traces, or nothing to repeat")
+    if not paths:
+        parser.error("no traces")
     print_row(WIDTHS, ("trace", "peak MiB", "resident KiB", "share", "written", "share", "no timeline", "share"))
     rows = []
     with tempfile.TemporaryDirectory() as folder:

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from measure import Case, build_folder, print_row, spread, write_json
+from measure import Case, Parser, build_folder, output, print_row, spread, times, write_json
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -91,13 +91,13 @@ def markdown(pairs: Pairs, cases: list[Case]) -> str:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", help="build folder (default: build)")
-    parser.add_argument("--repeat", type=int, default=3, help="times to run each (default 3)")
+    parser.add_argument("--repeat", type=times, default=3, help="times to run each (default 3)")
     parser.add_argument("--spread", action="store_true", help="print the quartiles too")
     parser.add_argument("--quick", action="store_true", help="two shapes, a few rounds: does it run at all?")
-    parser.add_argument("--json", help="write the figures to this file")
-    parser.add_argument("--markdown", help="write the quartiles as a Markdown table to this file")
+    parser.add_argument("--json", type=output, help="write the figures to this file")
+    parser.add_argument("--markdown", type=output, help="write the quartiles as a Markdown table to this file")
     return parser.parse_args()
 
 

@@ -1,11 +1,7 @@
 // identical_steps: random jobs that repeat one step for ever, in the library itself, on the simulated driver in-process. How many of them call the driver for memory, or wait
 // in it, once they are known? A step is the same blocks in the same order; where an epoch of deferred frees ends in it is not, so what the step needs differs.
 //
-//   identical_steps [jobs=N] [first=SEED] [steps=N] [behind=KERNELS] [kernel_ns=N] [memory=SIZE | times=N] [shape=blocks|layers] [wait=never|step|late] [backing=pages|segments]
-//
-// There is a kernel for each allocation and each free. `behind`: so many of them the GPU has still to do whenever the host goes on. `times`: the device has so many times
-// what a step needs. Time is the simulator's (kernel_ns=0 with behind=0: none passes).
-// `wait`: the host waits for each step, for the one before it, or never. One line of JSON.
+// There is a kernel for each allocation and each free. Time is the simulator's (kernel_ns=0 with behind=0: none passes). --help has the settings.
 #include <cuda.h>
 
 #include <algorithm>
@@ -23,6 +19,7 @@
 #include <vector>
 
 #include "config/options.hpp"
+#include "config/units.hpp"
 #include "pool/core/bytes.hpp"
 #include "pool/core/clock.hpp"
 #include "pool/device/pool_set.hpp"
@@ -227,6 +224,39 @@ class Job {
   std::unique_ptr<PoolSet> pools_;
 };
 
+constexpr const char* kUsage =
+    "Usage: identical_steps [SETTING=VALUE]...\n"
+    "Random jobs that repeat one step for ever, on the simulated driver in-process: how many call the driver for memory, or wait in it, after their second step.\n"
+    "One line of JSON. Settings, and their defaults:\n"
+    "  jobs=120 first=0          how many jobs, and the first one's seed\n"
+    "  steps=40                  of each job, at least 3\n"
+    "  behind=0                  kernels that the GPU has still to do whenever the host goes on; there is one for each allocation and each free\n"
+    "  kernel_ns=20000           what each takes\n"
+    "  memory=80GiB              of the device\n"
+    "  times=N                   instead: so many times what a step needs\n"
+    "  shape=blocks              random blocks; layers: layers forwards and backwards\n"
+    "  wait=never                whether the host waits for each step: step, for the one before it: late, or never\n"
+    "  backing=pages             or segments\n";
+
+/// Digits alone: std::stoull takes -1 for a large number, and 1x for 1.
+std::uint64_t number(const std::string& text) {
+  if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos) throw std::invalid_argument("'" + text + "' is no number");
+  return std::stoull(text);
+}
+
+double factor(const std::string& text) {
+  std::size_t read = 0;
+  const double value = std::stod(text, &read);
+  if (read != text.size() || !(value > 0 && value <= 1e6)) throw std::invalid_argument("'" + text + "' is no number of times");
+  return value;
+}
+
+std::string size(const std::string& text) {
+  const auto bytes = config::parse_bytes(text);
+  if (!bytes || *bytes < kGiB / 8 || *bytes > 1024 * 1024 * kGiB) throw std::invalid_argument("'" + text + "' is no size from 128MiB to 1PiB");
+  return std::to_string(*bytes);  // the simulator has fewer units
+}
+
 Setting parse(int argc, char** argv) {
   Setting setting;
   for (int i = 1; i < argc; ++i) {
@@ -234,13 +264,13 @@ Setting parse(int argc, char** argv) {
     const std::size_t equals = word.find('=');
     const std::string value(equals == std::string_view::npos ? "" : word.substr(equals + 1));
     const std::string_view key = word.substr(0, equals);
-    if (key == "jobs") setting.jobs = std::stoull(value);
-    else if (key == "first") setting.first = std::stoull(value);
-    else if (key == "steps") setting.steps = std::stoull(value);
-    else if (key == "behind") setting.behind = std::stoull(value);
-    else if (key == "kernel_ns") setting.kernel_ns = std::stoull(value);
-    else if (key == "memory") setting.memory = value;
-    else if (key == "times") setting.times = std::stod(value);
+    if (key == "jobs") setting.jobs = number(value);
+    else if (key == "first") setting.first = number(value);
+    else if (key == "steps") setting.steps = number(value);
+    else if (key == "behind") setting.behind = number(value);
+    else if (key == "kernel_ns") setting.kernel_ns = number(value);
+    else if (key == "memory") setting.memory = size(value);
+    else if (key == "times") setting.times = factor(value);
     else if (key == "shape" && (value == "blocks" || value == "layers")) setting.is_layers = value == "layers";
     else if (key == "wait" && (value == "never" || value == "step" || value == "late")) setting.wait = value;
     else if (key == "backing" && (value == "pages" || value == "segments")) setting.is_paged = value == "pages";
@@ -288,11 +318,12 @@ int measure(const Setting& setting) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 2 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0)) return std::fputs(kUsage, stdout) < 0 ? 1 : 0;
   Setting setting;
   try {
     setting = parse(argc, argv);
   } catch (const std::logic_error& wrong) {  // not a number, or too large for one, too
-    std::fprintf(stderr, "identical_steps: the settings are not understood (%s); the first lines of the source say what they may be\n", wrong.what());
+    std::fprintf(stderr, "identical_steps: the settings are not understood (%s): see --help\n", wrong.what());
     return 2;
   }
   return measure(setting);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -14,6 +15,27 @@ ROOT = Path(__file__).resolve().parents[2]
 TRACES = Path(__file__).resolve().parent / "traces"
 MIB = 1 << 20
 RUN_TIMEOUT_S = 600
+
+
+class Parser(argparse.ArgumentParser):
+    """What is wrong with the arguments is one line."""
+
+    def error(self, message: str):
+        self.exit(2, f"{self.prog}: {message} (see --help)\n")
+
+
+def times(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"not a number of times: {text}")
+    return int(text)
+
+
+def output(text: str) -> str:
+    """A file that can be written. Told at the start: measuring takes minutes."""
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"cannot be written: {text}")
+    return text
 
 
 def build_folder(argument: str | None) -> Path:

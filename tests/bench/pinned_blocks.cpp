@@ -1,11 +1,11 @@
 // What small blocks that stay keep from large ones: pairs of a large and a small block until nine tenths of what is free are taken, then the large ones are
 // freed, and the largest block that is to be had is looked for. An ordinary CUDA program.
-//
-//   pinned_blocks LARGE_KIB SMALL_KIB    prints a line of JSON: bytes that live, of the largest block, and what is missing for everything else
+// pinned_blocks --help says how it is called and what it prints.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 namespace {
@@ -26,12 +26,20 @@ std::size_t largest_bytes(std::size_t most_bytes) {
   }
   return low;
 }
+
+constexpr const char* kUsage =
+    "Usage: pinned_blocks LARGE_KIB SMALL_KIB\n"
+    "Takes pairs of a large and a small block until nine tenths of what is free are taken, frees the large ones, and looks for the largest block that is to be had.\n"
+    "One line of JSON: free_bytes at the start; live_blocks and live_bytes that stay; largest_bytes that were to be had; missing_bytes, that are neither.\n"
+    "Runs on the driver that it is started with, alone or under the pool:\n"
+    "  CUSIM_MEMORY=80GiB LD_LIBRARY_PATH=build/sim LD_PRELOAD=build/libcupool.so build/bench/pinned_blocks 32768 40\n";
 }  // namespace
 
 int main(int count, char** arguments) {
+  if (count == 2 && (std::strcmp(arguments[1], "--help") == 0 || std::strcmp(arguments[1], "-h") == 0)) return std::fputs(kUsage, stdout) < 0 ? 1 : 0;
   const std::size_t large_bytes = count == 3 ? std::strtoull(arguments[1], nullptr, 10) << 10 : 0;
   const std::size_t small_bytes = count == 3 ? std::strtoull(arguments[2], nullptr, 10) << 10 : 0;
-  if (large_bytes == 0 || small_bytes == 0) return std::fprintf(stderr, "usage: pinned_blocks LARGE_KIB SMALL_KIB\n"), 2;
+  if (large_bytes == 0 || small_bytes == 0) return std::fprintf(stderr, "pinned_blocks: wanted LARGE_KIB and SMALL_KIB, above 0: see --help\n"), 2;
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
   if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return std::fprintf(stderr, "pinned_blocks: no GPU\n"), 5;

@@ -23,7 +23,7 @@ import tempfile
 import zlib
 from pathlib import Path
 
-from measure import MIB, TRACES, Case, build_folder, print_row, shown, spread, write_json
+from measure import MIB, TRACES, Case, Parser, build_folder, output, print_row, shown, spread, write_json
 
 OUT_OF_MEMORY = 3
 # Driver calls that take, give back, map or wait: what a pool exists to avoid; and what deferring costs instead.
@@ -239,13 +239,13 @@ def count(text: str) -> int:
 
 
 def parser_for(description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", nargs="*", type=Path, help="trace files, or folders of them (default: tests/bench/traces)")
     parser.add_argument("--build", help="build folder (default: build)")
     parser.add_argument("--repeat", type=count, default=5, help="times to run each for its times (default 5; 0: no times)")
     parser.add_argument("--pending", type=count, default=256, help="frees that the device is behind the host (default 256; 0: never busy)")
-    parser.add_argument("--json", help="write the figures to this file")
-    parser.add_argument("--markdown", help="write ratios and calls as a Markdown table to this file")
+    parser.add_argument("--json", type=output, help="write the figures to this file")
+    parser.add_argument("--markdown", type=output, help="write ratios and calls as a Markdown table to this file")
     return parser
 
 

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import time
 
-from measure import build_folder, environment, spread
+from measure import Parser, build_folder, environment, output, spread, times
 
 
 def run_once(variables: dict[str, str]) -> float:
@@ -20,10 +19,10 @@ def run_once(variables: dict[str, str]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("--build", help="build folder (default: build)")
-    parser.add_argument("--repeat", type=int, default=300, help="times to run each (default 300)")
-    parser.add_argument("--json", help="write the figures to this file")
+    parser.add_argument("--repeat", type=times, default=300, help="times to run each (default 300)")
+    parser.add_argument("--json", type=output, help="write the figures to this file")
     arguments = parser.parse_args()
     build = build_folder(arguments.build)
     cases = {"plain": environment(build, None), "cupool off": environment(build, "off"), "cupool grow": environment(build, "grow")}

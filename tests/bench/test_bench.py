@@ -42,6 +42,39 @@ class WithTrace(unittest.TestCase):
         return json.loads(figures.read_text(encoding="utf-8"))
 
 
+class Traces(unittest.TestCase):
+    def test_the_first_line_names_what_the_readme_says(self):
+        paths = sorted((BENCH / "traces").glob("*.trace.gz"))
+        self.assertGreater(len(paths), 10)
+        for path in paths:
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                metadata = json.loads(file.readline().removeprefix("# "))
+            wanted = ("source", "licence") if path.name.startswith(("gpu_", "minimalloc_")) else ("workload", "method")
+            self.assertTrue(all(metadata.get(key) for key in wanted), path.name)
+
+
+class Usage(unittest.TestCase):
+    def program(self, name: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess:
+        if not (BUILD / "bench" / name).is_file():
+            self.skipTest(f"{name} is not built")
+        return run(BUILD / "bench" / name, *arguments, LD_LIBRARY_PATH=str(BUILD / "sim"), **variables)
+
+    def test_help_is_no_error(self):
+        for name in ("identical_steps", "pinned_blocks", "page_model"):
+            done = self.program(name, "--help", CUSIM_NO_DEVICE="1")
+            self.assertEqual((done.returncode, done.stderr), (0, ""), name)
+            self.assertTrue(done.stdout.startswith(f"Usage: {name} "), done.stdout)
+            done = self.program(name, *(["what"] if name == "identical_steps" else []))
+            self.assertEqual((done.returncode, done.stdout, len(done.stderr.splitlines())), (2, "", 1), done.stderr)
+
+    def test_identical_steps_says_which_setting_it_does_not_understand(self):
+        for setting in ("memory=", "memory=x", "memory=1", "jobs=", "jobs=-1", "jobs=0", "steps=2", "jobs=1x", "times=", "times=-3", "times=nan", "shape=round", "wait="):
+            done = self.program("identical_steps", setting)
+            self.assertEqual((done.returncode, done.stdout, len(done.stderr.splitlines())), (2, "", 1), (setting, done.stderr))
+        done = self.program("identical_steps", "jobs=1", "steps=3", "memory=80.5GB")
+        self.assertEqual((done.returncode, done.stderr, json.loads(done.stdout)["failed"]), (0, "", 0))
+
+
 @unittest.skipUnless(HAS_PARTS, "the library, the simulated driver or the replay program is not built")
 class PinnedBlocks(unittest.TestCase):
     def missing_bytes(self, memory: int, large: int, **variables: str) -> int:
@@ -105,6 +138,17 @@ class Scripts(WithTrace):
             self.assertGreater(row[f"{kind}_bytes"], 0)
             self.assertLess(row[f"{kind}_bytes"], 64 * MIB)
         self.assertNotEqual(run(sys.executable, "-B", BENCH / "host_memory.py", "--build", BUILD, "/no/such.trace").returncode, 0)
+
+    def test_wrong_counts_and_files_that_cannot_be_written_are_one_line_before_anything_is_measured(self):
+        for name in ("startup.py", "host_memory.py", "hot_path.py", "replay.py"):
+            for arguments in (("--json", "/nope/x"), ("--json", "/"), ("--repeat", "x"), *(() if name == "replay.py" else (("--repeat", "0"),))):
+                done = run(sys.executable, "-B", BENCH / name, "--build", BUILD, *arguments)
+                self.assertEqual((done.returncode, done.stdout, len(done.stderr.splitlines())), (2, "", 1), (name, arguments, done.stderr))
+                self.assertIn(arguments[1], done.stderr)
+
+    def test_startup_measures_each_case(self):
+        rows = self.script("startup.py", "--repeat", 1)["rows"]
+        self.assertEqual(set(rows), {"plain", "cupool off", "cupool grow"})
 
     def test_replay_names_what_it_does_not_know(self):
         for arguments in (["--cases", "fast"], ["--pending", "x"], ["--repeat", "-1"], ["/no/such.trace"]):

@@ -13,14 +13,30 @@ import place
 from place import BUILT, EXAMPLES, SKIPPED
 
 
+def readme(example: str) -> str:
+    return (EXAMPLES / example / "README.md").read_text(encoding="utf-8")
+
+
+def simulator_of(example: str) -> dict[str, str]:
+    """The variables of the simulated driver in an example's commands."""
+    variables = re.findall(r"LD_LIBRARY_PATH=\$PWD/build/sim((?: CUSIM_\w+=\S+?)*)(?: |`)", readme(example))
+    assert len(set(variables)) == 1, variables
+    return dict(word.split("=", 1) for word in variables[0].split())
+
+
 class Program(unittest.TestCase):
+    EXAMPLE = ""
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
 
     def logged(self, name: str, **environment: str) -> dict[str, str]:
-        return place.simulated(CUSIM_LOG=str(self.folder / name), **environment)
+        """As the README says that the simulated driver is set up for its outputs."""
+        variables = place.simulated(CUSIM_LOG=str(self.folder / name), **environment)
+        del variables["CUSIM_MEMORY"]
+        return {**variables, **simulator_of(self.EXAMPLE)}
 
     def violations(self, name: str) -> list[str]:
         """What was done in run `name` that no correct program does, as the simulated driver saw it."""
@@ -30,13 +46,15 @@ class Program(unittest.TestCase):
         result = place.run("cupool", "run", "--report", self.folder / "report.json", *command, env=self.logged("pooled", **environment))
         return result, json.loads((self.folder / "report.json").read_text(encoding="utf-8"))
 
-    def assert_as_the_readme_says(self, example: str, output: str):
-        blocks = place.fenced((EXAMPLES / example / "README.md").read_text(encoding="utf-8"), "text")
-        self.assertIn(place.shape(output), [place.shape(block) for block in blocks])
+    def assert_as_the_readme_says(self, output: str):
+        """Figures too; not pids, times and where the report lies."""
+        def same(text: str) -> str:
+            return re.sub(r"cupool\[\d+\]|[\d.]+ us|(?:/[\w.+-]+)+/", "", text)
+        self.assertIn(same(output), [same(block) for block in place.fenced(readme(self.EXAMPLE), "text")])
 
 
 class RuntimeExample(Program):
-    PROGRAM = BUILT / "changing_shapes"
+    EXAMPLE, PROGRAM = "cpp_runtime", BUILT / "changing_shapes"
 
     def setUp(self):
         super().setUp()
@@ -49,14 +67,14 @@ class RuntimeExample(Program):
         self.assertEqual((alone.returncode, alone.stderr, pooled.returncode, pooled.stderr), (0, "", 0, ""))
         self.assertEqual(place.shape(alone.stdout), place.shape(pooled.stdout))
         self.assertEqual(self.violations("alone"), self.violations("pooled"))  # a runtime's last call at exit may be one
-        self.assert_as_the_readme_says("cpp_runtime", pooled.stdout)
+        self.assert_as_the_readme_says(pooled.stdout)
         counters = report["devices"][0]["counters"]
         self.assertEqual((counters["allocations"], counters["frees"], counters["live_bytes"]["current"]), (60 * 49, 60 * 49, 0))
         taken = sum(counters["driver_calls"].get(name, 0) for name in ("cuMemAlloc_v2", "cuMemFree_v2"))
         self.assertLess(taken, 60)  # the README: a handful instead of thousands
         self.assertEqual(report["data_quality"]["unpooled_apis_seen"], [])
         said = re.search(r"driver calls +\d+ to allocate and free, where the program would have made [\d,]+", place.run("cupool", "report", self.folder / "report.json").stdout)
-        self.assertIn(f"`{said.group()}`", (EXAMPLES / "cpp_runtime" / "README.md").read_text(encoding="utf-8"))
+        self.assertIn(f"`{said.group()}`", readme("cpp_runtime"))
 
     def test_each_local_rank_takes_a_device_of_its_own(self):
         for variable in ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"):
@@ -79,7 +97,7 @@ class RuntimeExample(Program):
 
 
 class DriverExample(Program):
-    PROGRAM = BUILT / "until_full"
+    EXAMPLE, PROGRAM = "cpp_driver", BUILT / "until_full"
 
     def test_without_a_limit_it_has_enough(self):
         alone = place.run(self.PROGRAM, env=self.logged("alone"))
@@ -92,8 +110,8 @@ class DriverExample(Program):
     def test_under_a_limit_it_meets_the_limit_and_the_report_says_so(self):
         result, report = self.under_the_pool("--limit", "1GiB", "--", self.PROGRAM)
         self.assertEqual(result.returncode, 0)
-        self.assert_as_the_readme_says("cpp_driver", result.stdout)
-        self.assert_as_the_readme_says("cpp_driver", result.stderr)
+        self.assert_as_the_readme_says(result.stdout)
+        self.assert_as_the_readme_says(result.stderr)
         told = json.loads((self.folder / "report.oom1.json").read_text(encoding="utf-8"))
         self.assertEqual([(oom["cause"], oom["shortfall_bytes"]) for oom in told["ooms"]], [("limit", 64 << 20)])
         self.assertEqual(report["devices"][0]["counters"]["failed_allocations"], 1)
@@ -104,13 +122,13 @@ class DriverExample(Program):
 
 
 class PiecesExample(Program):
-    PROGRAM = BUILT / "riddled"
+    EXAMPLE, PROGRAM = "cpp_pieces", BUILT / "riddled"
 
     def test_what_lies_beside_small_blocks_is_the_cause_and_the_report_names_them(self):
-        result, report = self.under_the_pool("--", self.PROGRAM, CUSIM_MEMORY="64MiB")
+        result, report = self.under_the_pool("--", self.PROGRAM)
         self.assertEqual(result.returncode, 0)
-        self.assert_as_the_readme_says("cpp_pieces", result.stdout)
-        self.assert_as_the_readme_says("cpp_pieces", result.stderr)
+        self.assert_as_the_readme_says(result.stdout)
+        self.assert_as_the_readme_says(result.stderr)
         self.assertEqual([oom["cause"] for oom in report["ooms"]], ["true_exhaustion", "external_fragmentation"])
         told = json.loads((self.folder / "report.oom2.json").read_text(encoding="utf-8"))["devices"][0]
         self.assertEqual({(pin["bytes"], pin["handles"]) for pin in told["pinned_by"]}, {(512 << 10, 1)})

@@ -55,7 +55,10 @@ class Header(unittest.TestCase):
         self.assertIn("CUresult cuMemAllocAsync_v2_ptsz(", stdout)
 
     def test_a_file_that_is_no_header_and_a_wrong_list_are_refused(self):
-        self.assertEqual(check_api(support.ROOT / "README.md").returncode, 1)
+        for path in (support.ROOT / "README.md", "/no/such/cuda.h", "/"):
+            result = check_api(path)
+            self.assertEqual((result.returncode, result.stdout, len(result.stderr.splitlines())), (2, "", 1), result.stderr)
+            self.assertIn(str(path), result.stderr)
         shim = self.folder / "shim"
         shim.mkdir()
         shutil.copy(support.ROOT / "shim/entry_points.def", shim)

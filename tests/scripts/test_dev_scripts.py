@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -33,11 +35,27 @@ class Usage(unittest.TestCase):
 
     def test_a_flag_without_its_value_and_a_file_that_is_not_there_are_refused_before_anything_is_done(self):
         for name, *arguments in (("build", "--target"), ("build", "--jobs"), ("test", "--label"), ("demo", "--policy"), ("demo", "--trace"), ("fuzz", "--seconds"),
-                                 ("demo", "--trace", "/no/such"), ("demo", "--trace", "/")):
+                                 ("demo", "--trace", "/no/such"), ("demo", "--trace", "/"), ("demo", "--trace", str(support.ROOT / "LICENSE")), ("demo", "--policy", "fast"),
+                                 ("build", "--jobs", "x"), ("build", "--jobs", "0"), ("test", "--jobs", "2x"), ("test", "--label", "nope"), ("test", "--label", "unit|nope")):
             with self.subTest(name=name, arguments=arguments):
                 result = script(name, *arguments)
                 self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr)
-                self.assertRegex(result.stderr, rf"^scripts/{name}: {arguments[0]}( needs a value|.*: no such file).*\n$")
+                self.assertRegex(result.stderr, rf"^scripts/{name}: {arguments[0]}( needs a value|.*: no such file|.*: not (a trace|one of|a number)|.*: there is no label 'nope').*\n$")
+
+    def test_the_demo_takes_every_policy_and_test_every_label_that_there_is(self):
+        options = json.loads((support.ROOT / "config/options.json").read_text(encoding="utf-8"))["options"]
+        policies = next(option["values"] for option in options if option["name"] == "policy")
+        self.assertIn(f"\n  {' | '.join(policies)}) ;;\n", (support.ROOT / "scripts/demo").read_text(encoding="utf-8"))
+        rows = [row for path in (support.ROOT / "tests").rglob("CMakeLists.txt") for row in re.findall(r'LABELS "?([a-z;]+)', path.read_text(encoding="utf-8"))]
+        known = re.search(r"\n    (unit \|.*)\) ;;\n", (support.ROOT / "scripts/test").read_text(encoding="utf-8"))[1].split(" | ")
+        self.assertEqual(set(known), {label for row in rows for label in row.split(";")})
+        for label in known:
+            self.assertIn(label, script("test", "--help").stdout)
+
+    def test_ctest_facts_says_how_it_is_used(self):
+        for arguments, code in ((["--help"], 0), ([], 2), (["--targets"], 2), (["--what"], 2)):
+            result = subprocess.run([sys.executable, "-B", support.ROOT / "scripts/ctest_facts.py", *arguments], text=True, capture_output=True, check=False)
+            self.assertEqual((result.returncode, len(result.stderr.splitlines())), (code, code // 2), result.stderr)
 
 
 class Counting(unittest.TestCase):

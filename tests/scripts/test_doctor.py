@@ -89,6 +89,10 @@ class Machine(unittest.TestCase):
             with self.subTest(pattern):
                 self.assertEqual(findings(env=clean_environment(CUPOOL_REPORT=pattern))["report"][0]["status"], status)
 
+    def test_a_start_that_noise_made_earlier_is_told_as_no_later(self):
+        from cupool_lib import doctor_machine
+        self.assertEqual([doctor_machine._later(added) for added in (-1890.0, 4.9, 5.0, 1234.0)], ["no later", "no later", "0.01 ms later", "1.23 ms later"])
+
     def test_other_preloads(self):
         libm = "/lib/x86_64-linux-gnu/libm.so.6"
         self.assertEqual(findings(env=clean_environment(LD_PRELOAD=libm))["preloads"][0]["status"], "ok")

@@ -40,6 +40,7 @@ class WithoutADriver(unittest.TestCase):
             result = cupool("fill", *arguments)
             self.assertEqual(result.returncode, 2, arguments)
             self.assertEqual(len(result.stderr.splitlines()), 1)
+        self.assertIn("'x' is no number of seconds", cupool("fill", "--hold", "x").stderr)
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "libcuda.so.1").write_bytes(b"no library")
             result = cupool("fill", env=clean_environment(LD_LIBRARY_PATH=folder))

@@ -7,11 +7,12 @@ import os
 import pty
 import re
 import subprocess
+import sys
 import unittest
 
 import support
 from support import Files, cupool, paged_report, sample_report
-from cupool_lib import terminal
+from cupool_lib import report_file, terminal
 
 SCHEMA = json.loads((support.ROOT / "config/report.schema.json").read_text(encoding="utf-8"))
 
@@ -36,12 +37,12 @@ class Summary(Files):
     def test_pages_are_told_by_size_of_handle_with_what_moved_and_what_it_cost(self):
         text = cupool("report", self.put(paged_report())).stdout
         for words in ("pages              8.00 GiB   mapped; 5.00 GiB moved in 17 remaps; 3.00 GiB of addresses quarantined", "1,234 calls of the driver for them took 56.0 ms",
-                      "4.00 GiB in 1 handles of 4.00 GiB: 1.00 GiB free beside others", "2.00 GiB in 2 handles of 1.00 GiB: 1.00 GiB empty"):
+                      "4.00 GiB in 1 handle of 4.00 GiB: 1.00 GiB free beside others", "2.00 GiB in 2 handles of 1.00 GiB: 1.00 GiB empty"):
             self.assertIn(words, text)
         self.assertNotIn("pages  ", cupool("report", self.put(sample_report())).stdout)
         many = paged_report()
         many["devices"][0]["pages"]["tiers"] += [dict(many["devices"][0]["pages"]["tiers"][0], handle_bytes=size << 20) for size in (2, 4)]
-        self.assertIn("and 1 other sizes", cupool("report", self.put(many)).stdout)
+        self.assertIn("and 1 other size", cupool("report", self.put(many)).stdout)
 
     def test_no_colour_in_a_pipe(self):
         self.assertNotIn("\x1b", cupool("report", self.put(sample_report())).stdout)
@@ -151,11 +152,40 @@ class Malformed(Files):
             self.refused("[" * 200000, "nested too deeply", command)
             self.refused('{"a": 1, "a": 2}', "twice", command)
             self.refused('{"schema": NaN}', "NaN", command)
+            self.refused("\ufeff{}", ":1:1: a byte order mark", command)
+            self.refused(f'{{"a": {"9" * 5000}}}', "too large" if hasattr(sys, "set_int_max_str_digits") else "/schema", command)
 
-    def test_every_truncation_is_one_line(self):
-        text = json.dumps(sample_report())
+    def test_every_truncation_is_one_line_that_says_so(self):
+        text = json.dumps({**sample_report(), "more": ["\u00e4", -1.5e-7, True, False, None]})
         for length in range(0, len(text), len(text) // 12):
-            self.refused(text[:length], ":1:")
+            self.refused(text[:length], f":1:{len(text[:length].rstrip()) + 1}: the file ends here: it was cut short")
+        for length in range(len(text)):
+            with self.assertRaisesRegex(report_file.BadReport, "cut short"):
+                report_file.load(str(self.put(text[:length])))
+
+    def test_a_wrong_word_at_the_end_is_not_called_a_cut(self):
+        for text in ('{"a": truX', '{"a": bad', '{"a": "\\u12g4"}', '{"a": 1.x'):
+            with self.assertRaisesRegex(report_file.BadReport, ":1:[0-9]+: (Expecting|Invalid)"):
+                report_file.load(str(self.put(text)))
+
+    def test_an_object_that_only_calls_itself_a_report_is_refused(self):
+        for keys, missing in (((), "event"), (("event", "process"), "devices")):
+            report = sample_report()
+            self.refused({key: report[key] for key in ("schema", *keys)}, f"/{missing} is missing")
+
+    def test_what_is_no_file_is_refused_and_a_pipe_from_the_shell_is_read(self):
+        pipe = str(self.put("").with_name("pipe"))
+        os.mkfifo(pipe)
+        for command in ("report", "validate"):
+            for path, words in ((pipe, "not a regular file"), ("/dev/zero", "not a regular file"), ("", "name is empty")):
+                result = cupool(command, path)
+                self.assertEqual((result.returncode, result.stdout, len(result.stderr.splitlines())), (1, "", 1), result.stderr)
+                self.assertIn(words, result.stderr)
+        text = json.dumps(sample_report())
+        for shell in ('cat "$2" | "$1" report /dev/stdin', '"$1" report <(cat "$2")', '"$1" report /dev/stdin < "$2"'):
+            result = subprocess.run(["/bin/bash", "-c", shell, "bash", support.CUPOOL, self.put(text)], capture_output=True, text=True, check=False, timeout=60)
+            self.assertEqual((result.returncode, result.stderr), (0, ""), shell)
+            self.assertIn("OUT OF MEMORY", result.stdout)
 
     def test_wrong_types_name_their_place(self):
         for change, words in ((lambda r: r.update(process=[]), "/process"), (lambda r: r.update(devices={}), "/devices"),
@@ -193,6 +223,16 @@ class Explain(unittest.TestCase):
         lines = cupool("explain").stdout.splitlines()
         self.assertEqual(lines[1].split(", "), ["  impossible_request", *SCHEMA["$defs"]["oom"]["properties"]["cause"]["enum"][1:]])
 
+    def test_the_letters_of_a_formula_are_told_and_all_are_in_the_table(self):
+        letters = json.loads((support.ROOT / "config/causes.json").read_text(encoding="utf-8"))["letters"]
+        used = set()
+        for cause in cupool("explain").stdout.splitlines()[1].strip().split(", "):
+            text = cupool("explain", cause).stdout
+            formula = set(re.findall(r"\b[A-Z]{1,4}\b", re.search("^Holds when .*$", text, re.MULTILINE).group())) - {"GPU", "NVML"}
+            self.assertEqual(formula, set(re.findall(r"^  ([A-Z]+) +\w", text, re.MULTILINE)), text)
+            used |= formula
+        self.assertEqual(used, set(letters))
+
     def test_what_people_read_is_explained(self):
         table = (support.ROOT / "README.md").read_text(encoding="utf-8").partition("## Reading the report")[2].partition("| word | meaning |")[2]
         rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")]
@@ -223,6 +263,7 @@ class Numbers(unittest.TestCase):
     def test_sizes_and_times(self):
         self.assertEqual([terminal.size(n) for n in (0, 1023, 1536, 5 << 30)], ["0 B", "1023 B", "1.50 KiB", "5.00 GiB"])
         self.assertEqual([terminal.duration(n) for n in (10**6, 90 * 10**9, 3661 * 10**9)], ["1.0 ms", "90.0 s", "1 h 1 min"])
+        self.assertEqual([terminal.several(n, "block") for n in (0, 1, 1000)], ["0 blocks", "1 block", "1,000 blocks"])
 
 
 class CommandLine(unittest.TestCase):

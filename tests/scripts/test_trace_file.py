@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import subprocess
 import tempfile
 import unittest
@@ -81,8 +82,10 @@ class Conversions(WithFile):
         result = cupool("trace", self.path, "--format", "json", "-o", self.folder / "broken")
         self.assertEqual(result.returncode, 1)
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["out.trace.gz", "t"])
-        result = cupool("trace", out.parent / "t", "-o", "/nowhere/out")
-        self.assertEqual((result.returncode, len(result.stderr.splitlines())), (1, 1))
+        self.path.write_bytes(a_job())
+        for name in ("/nowhere/out", "/nowhere/out.gz"):
+            result = cupool("trace", self.path, "-o", name)
+            self.assertEqual((result.returncode, result.stderr), (1, f"cupool: {name}: No such file or directory\n"))
 
     def test_a_compressed_trace_is_read_too(self):
         self.assertEqual(self.body(gzip.compress(a_job())), self.body(a_job()))
@@ -158,6 +161,11 @@ class BadFiles(WithFile):
                     self.assertRegex(result.stderr, f"^cupool: .*/t: byte {offset}: .*{words}")
 
     def test_missing_files_folders_and_usage(self):
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        for path in (pipe, "/dev/zero"):
+            result = cupool("trace", path)
+            self.assertEqual((result.returncode, result.stderr), (1, f"cupool: {path}: not a regular file\n"))
         for arguments, code in ((["/no/such"], 1), (["/"], 1), ([], 2), (["a", "b"], 2), (["a", "--format", "x"], 2)):
             self.assertEqual(cupool("trace", *arguments).returncode, code, arguments)
 

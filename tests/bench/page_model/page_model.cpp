@@ -1,19 +1,11 @@
 // page_model FILE...: how much memory a page heap needs for recorded jobs, and how many driver calls, by rule; no device behind it.
-//
-//   page_model [--json OUT] FILE...            one row per trace for the best rule, with and without 256 frees pending (Markdown)
-//   page_model --compare [--json OUT] FILE...  one row per rule: mean and worst over the jobs
-//   --set FIELD=VALUE                          changes the best rule: the fields of Rule in page_pool.hpp
-//   --within RATIO                             fails when a job needs more, with or without pending work
-//   --check                                    looks at the model's own invariants at 64 points of each run
-//
-// ratio = smallest capacity (bisected to 2 MiB or 0.1% of the peak) / peak of the requested bytes; the rest is measured at 1.05 times
-// that capacity, per allocation. calls = creates, releases and maps (one per handle), unmaps and set-accesses (one per run) and waits;
-// `later` = calls without creating handles and mapping them for the first time. fresh = addresses bound for the first time / capacity.
+// --help says how it is called, and what the columns are.
 #include <algorithm>
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -140,6 +132,18 @@ void print_rules(const std::vector<Job>& jobs, const Rule& best, Json* json) {
   }
 }
 
+constexpr const char* kUsage =
+    "Usage: page_model [--compare] [--check] [--within RATIO] [--json OUT] [--set FIELD=VALUE]... TRACE.gz...\n"
+    "The rules of a page heap on recorded jobs, without a device. A Markdown table: one row per trace for the best rule, idle and with 256 frees pending.\n"
+    "  --compare          one row per rule instead: mean and worst over the jobs\n"
+    "  --set FIELD=VALUE  changes the best rule: the fields of Rule in page_pool.hpp\n"
+    "  --within RATIO     fails when a job needs more, with or without pending work\n"
+    "  --check            looks at the model's own invariants at 64 points of each run\n"
+    "  --json OUT         writes the figures to this file\n"
+    "ratio: smallest capacity (bisected to 2 MiB or 0.1% of the peak) / peak of the requested bytes. The rest is at 1.05 times that capacity, per allocation.\n"
+    "calls: creates, releases and maps (one per handle), unmaps and set-accesses (one per run), waits; later: without creating handles and mapping them for the\n"
+    "first time; moved: pages; fresh: addresses bound for the first time / capacity.\n";
+
 bool set_field(Rule* rule, const std::string& text) {
   const std::size_t equals = text.find('=');
   double* const member = field(rule, text.substr(0, equals));
@@ -151,6 +155,7 @@ bool set_field(Rule* rule, const std::string& text) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 2 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0)) return std::fputs(kUsage, stdout) < 0 ? 1 : 0;
   Rule best;
   best.name = "best";
   std::string json_path;
@@ -179,7 +184,7 @@ int main(int argc, char** argv) {
       }
     }
     if (jobs.empty()) {
-      std::fprintf(stderr, "usage: page_model [--compare] [--check] [--within RATIO] [--json OUT] [--set FIELD=VALUE]... TRACE.gz...\n");
+      std::fprintf(stderr, "page_model: no traces: see --help\n");
       return 2;
     }
     Json json(json_path);
