@@ -2,6 +2,7 @@
 #include "pool/device/page_heap.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "pool/device/context_pool.hpp"
@@ -95,6 +96,8 @@ std::uint64_t PageHeap::ahead_bytes(const DeviceState& device, const Supply& sup
     const std::uint64_t slack_bytes = std::min(waiting_bytes, std::max(device.need_bytes() / kSlackShare, kLeastSlack_bytes));
     bytes = std::max(bytes, std::min(room_bytes / kSlackShare, of_reserved_bytes + slack_bytes));
   }
+  const std::uint64_t step_bytes = std::bit_floor(std::min({kGrowthStep_bytes, room_bytes / kHandleShare, std::max(supply.zone_bytes, supply.need_bytes)}));
+  bytes = align_up(std::max(bytes, supply.need_bytes), std::max(step_bytes, memory_->granularity_bytes()));
   return align_down(std::min(bytes, supply.space_bytes() - kLargestHandle_bytes), memory_->granularity_bytes());
 }
 

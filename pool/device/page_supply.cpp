@@ -99,6 +99,7 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
   Supply supply;
   supply.source = source;
   supply.zone = zone;
+  supply.all_bytes = mapped_bytes() + loose_bytes_ + room_bytes(device);
   supply.zone_bytes = zone == 0 ? mapped_bytes() + loose_bytes_ : zone_bytes_[zone];
   claim(supply, window);
   supply.wanted_bytes = std::max(supply.need_bytes, source == Source::create ? ahead_bytes(device, supply) : 0);
@@ -248,8 +249,9 @@ void PageHeap::drive(DeviceState& device, Supply& supply) {
 }
 
 std::uint64_t PageHeap::next_handle_bytes(const Supply& supply) const {
-  const std::uint64_t share = supply.source == Source::preallocate ? kPreallocatedShare : kHandleShare;
-  const std::uint64_t most_bytes = std::min({kLargestHandle_bytes, supply.room_bytes / share, std::max(supply.zone_bytes, supply.missing_bytes())});
+  std::uint64_t most_bytes = std::max(supply.zone_bytes, supply.missing_bytes());
+  if (supply.source == Source::preallocate) most_bytes = std::min({most_bytes, kLargestHandle_bytes, supply.room_bytes / kPreallocatedShare});
+  else most_bytes = std::min({most_bytes, kLargestGrown_bytes, supply.all_bytes / kShareOfAll, supply.room_bytes / kHandleShare});
   return std::max(std::bit_floor(most_bytes), memory_->granularity_bytes());
 }
 
