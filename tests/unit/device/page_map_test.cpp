@@ -280,21 +280,21 @@ TEST_CASE("out of memory on pages: pinned ones are told apart") {
 
 TEST_CASE("out of memory on pages: a large handle of which a few pages are in use has whole pages free, which smaller handles would move") {
   RigOptions options = pages_of("16GiB");
-  options.pool.preallocate = config::parse_amount("8GiB");  // half of it in handles of 32 MiB and more
+  options.pool.preallocate = config::parse_amount("8GiB");  // most of it in handles of 8 MiB
   options.pool.limit.all = config::parse_amount("8GiB");
   Rig rig(options);
   std::vector<CUdeviceptr> going;
-  for (int i = 0; i < 256; ++i) {
-    going.push_back(rig.allocate(24 * kMiB));
-    rig.allocate(8 * kMiB);
+  for (int i = 0; i < 1024; ++i) {
+    going.push_back(rig.allocate(6 * kMiB));
+    rig.allocate(2 * kMiB);
   }
   for (const CUdeviceptr address : going) rig.free(address);
   REQUIRE(rig.try_allocate(5 * kGiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
   const observe::OomEvidence evidence = rig.snapshot().ooms.back().evidence;
   CHECK(evidence.releasable_bytes < 4 * kGiB);
-  CHECK(evidence.stranding_handle_bytes >= 32 * kMiB);
-  CHECK(evidence.pool_free_bytes == 256 * 24 * kMiB);
-  CHECK(evidence.whole_page_bytes == 256 * 24 * kMiB);
+  CHECK(evidence.stranding_handle_bytes >= 8 * kMiB);
+  CHECK(evidence.pool_free_bytes == 1024 * 6 * kMiB);
+  CHECK(evidence.whole_page_bytes == 1024 * 6 * kMiB);
 }
 
 TEST_CASE("out of memory on segments: what pages, or one large region, would have made of the holes is in the evidence") {
