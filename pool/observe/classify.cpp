@@ -56,7 +56,7 @@ class Case {
   bool scattered() const { return fragmented(UINT64_MAX) != Truth::no; }
 
   /// On pages what the driver has joins the pool's, so that nothing but the pieces stood in the way.
-  bool only_scattered() const { return e_.can_remap && e_.driver_free_bytes && plus(*e_.driver_free_bytes, e_.pool_free_bytes) >= request_; }
+  bool only_scattered() const { return e_.can_remap && e_.driver_free_bytes && plus(driver_free(), e_.pool_free_bytes) >= request_; }
 
   /// What was missing, in the cause's own resource.
   Bytes shortfall(OomCause cause) const {
@@ -91,7 +91,9 @@ class Case {
   }
 
  private:
-  Bytes driver_free() const { return e_.driver_free_bytes.value_or(0); }
+  /// F, of which a block on pages can have whole pages only.
+  Bytes driver_free() const { return whole_pages(e_.driver_free_bytes.value_or(0)); }
+  Bytes whole_pages(Bytes bytes) const { return e_.can_remap && e_.page_bytes && *e_.page_bytes != 0 ? bytes - bytes % *e_.page_bytes : bytes; }
   /// LF, with and without remapping.
   Bytes largest_free() const { return std::max(e_.largest_free_bytes, e_.largest_free_remapped_bytes); }
   /// What one block could have had: a hole, or on pages all that moves, behind what driver and limit give.
@@ -118,7 +120,7 @@ class Case {
 
   /// F + extra >= R. Without F: F lies between 0 and what is not ours.
   Truth driver_gives(Bytes extra) const {
-    if (e_.driver_free_bytes) return truth(plus(*e_.driver_free_bytes, extra) >= request_);
+    if (e_.driver_free_bytes) return truth(plus(driver_free(), extra) >= request_);
     if (extra >= request_) return Truth::yes;
     if (e_.device_total_bytes != 0 && plus(not_ours(), extra) < request_) return Truth::no;
     return Truth::unknown;

@@ -51,7 +51,8 @@ std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
 }
 
 std::string holds_line(const DeviceSnapshot& device, const OomEvidence& e) {
-  return "pool: " + human_bytes(device.now.live_bytes) + " live in " + std::to_string(counter_current(device, "live_blocks")) + " blocks, " +
+  const auto blocks = counter_current(device, "live_blocks");
+  return "pool: " + human_bytes(device.now.live_bytes) + " live in " + std::to_string(blocks) + (blocks == 1 ? " block, " : " blocks, ") +
          human_bytes(e.pool_free_bytes) + " free (" + (e.is_outside_pool ? "of which may go back " : "largest hole ") +
          (e.holes_known ? human_bytes(e.largest_free_bytes) : std::string("unknown")) + "), " + human_bytes(e.deferred_bytes) + " waiting for the GPU";
 }

@@ -100,6 +100,19 @@ TEST_CASE("what the limit refused is the limit's, also when there is room a mome
   CHECK(judge(e).cause != OomCause::limit);
 }
 
+TEST_CASE("on pages what the driver has is of use in whole pages") {
+  OomEvidence e = exhausted_evidence();
+  e.can_remap = true;
+  e.page_bytes = 2 * (std::uint64_t{1} << 20);
+  e.pool_free_bytes = e.releasable_bytes = 0;
+  e.request_bytes = 27 * (std::uint64_t{1} << 20);
+  e.driver_free_bytes = 27 * (std::uint64_t{1} << 20);
+  CHECK(judge(e).cause == OomCause::true_exhaustion);
+  CHECK(judge(e).shortfall_bytes == (std::uint64_t{1} << 20));
+  e.driver_free_bytes = 28 * (std::uint64_t{1} << 20);
+  CHECK(judge(e).cause == OomCause::driver_refused);
+}
+
 TEST_CASE("driver_refused begins where the driver has exactly enough") {
   OomEvidence e = exhausted_evidence();
   e.driver_free_bytes = e.request_bytes;

@@ -57,7 +57,7 @@ TEST_CASE("the wording of one block") {
   CHECK(message_of(oom_of(OomCause::true_exhaustion), &device, "r.json") ==
         "cupool[4711]: out of memory on GPU 0 (rank 3): wanted 2.00 GiB (cuMemAlloc_v2)\n"
         "  cause      true_exhaustion: short by 1.00 GiB even fully defragmented\n"
-        "  holds      pool: 3.00 GiB live in 1 blocks, 0 bytes free (largest hole 0 bytes), 0 bytes waiting for the GPU\n"
+        "  holds      pool: 3.00 GiB live in 1 block, 0 bytes free (largest hole 0 bytes), 0 bytes waiting for the GPU\n"
         "  elsewhere  driver free 1.00 GiB, other processes 0 bytes, this process outside the pool 0 bytes\n"
         "  try        the memory is really in use: the job needs less (smaller batch, recomputation, offloading), more devices, or a leak found "
         "(leaks[])\n"
