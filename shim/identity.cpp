@@ -25,8 +25,7 @@ std::string read_file(const char* path, std::size_t bytes_max) {
   return text;
 }
 
-std::vector<std::string> command_line() {
-  const std::string raw = read_file("/proc/self/cmdline", kCommandBytesMax);
+std::vector<std::string> words_of(const std::string& raw) {
   std::vector<std::string> command;
   for (std::size_t begin = 0; begin < raw.size();) {
     const std::size_t end = std::min(raw.find('\0', begin), raw.size());
@@ -75,7 +74,11 @@ std::uint64_t start_ticks_of(int pid) {
 std::uint64_t unix_now_ns() { return clock_ns(CLOCK_REALTIME); }
 std::uint64_t monotonic_now_ns() { return clock_ns(CLOCK_MONOTONIC); }
 
-Identity::Identity() : rank_(rank_of_environment()), command_(command_line()) {
+Identity::Identity() : rank_(rank_of_environment()) {
+  std::string command = read_file("/proc/self/cmdline", kCommandBytesMax + 1);
+  is_command_cut_ = command.size() > kCommandBytesMax;
+  if (is_command_cut_) command.resize(kCommandBytesMax);
+  command_ = words_of(command);
   live_.pid = getpid();
   live_.process_start_ticks = start_ticks_of(live_.pid);
   const std::uint64_t ticks_per_second = static_cast<std::uint64_t>(sysconf(_SC_CLK_TCK));
@@ -93,6 +96,7 @@ observe::ProcessFacts Identity::facts() const {
   observe::ProcessFacts facts;
   facts.pid = live_.pid;
   facts.command = command_;
+  facts.is_command_cut = is_command_cut_;
   facts.host = host_;
   facts.rank = parse_rank(rank_);
   facts.start_unix_ns = live_.start_unix_ns;

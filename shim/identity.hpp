@@ -30,6 +30,7 @@ class Identity {
   std::string host_;
   std::string rank_;  ///< as the launcher says it; empty: none
   std::vector<std::string> command_;
+  bool is_command_cut_ = false;  ///< the process has more of it
 };
 
 /// Field 22 of /proc/<pid>/stat: when it started, in clock ticks since boot; 0 when there is no such process.

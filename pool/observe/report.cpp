@@ -41,6 +41,7 @@ void write_data_quality(JsonWriter& json, const ReportInput& input, const Findin
   json.begin_array("warnings");
   for (const std::string& warning : input.warnings) json.value(warning);
   for (const std::string& warning : findings.warnings) json.value(warning);
+  if (input.process.is_command_cut) json.value("process.command is cut: the command line is longer");
   if (!snapshot.complete) json.value("a pool was busy when the report was written: some of its devices or figures are missing");
   if (snapshot.older_ooms != 0)
     json.value("only the newest " + std::to_string(snapshot.ooms.size()) + " out-of-memory events are listed, of " + std::to_string(snapshot.older_ooms + snapshot.ooms.size()));

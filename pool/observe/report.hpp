@@ -19,6 +19,7 @@ enum class ReportEvent : std::uint8_t { exit, oom, request, checkpoint };
 struct ProcessFacts {
   int pid = 0;
   std::vector<std::string> command;
+  bool is_command_cut = false;    ///< it is longer: data_quality says so
   std::string host;
   std::optional<int> rank;
   std::uint64_t start_unix_ns = 0;

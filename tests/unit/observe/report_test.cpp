@@ -252,6 +252,13 @@ TEST_CASE("arguments that are not UTF-8, and control characters, still make a re
   CHECK(report["process"]["command"][2].get<std::string>() == std::string("nul\0byte", 8));
 }
 
+TEST_CASE("a command line that is cut is said to be") {
+  ReportInput input = samples::input_of(mixed_device());
+  CHECK_FALSE(warned(report_of(input), "process.command is cut"));
+  input.process.is_command_cut = true;
+  CHECK(warned(report_of(input), "process.command is cut"));
+}
+
 TEST_CASE("a snapshot that is incomplete says so") {
   ReportInput input = samples::input_of(mixed_device());
   CHECK(report_of(input)["data_quality"]["complete"] == true);
