@@ -60,11 +60,11 @@ class Usage(unittest.TestCase):
         return run(BUILD / "bench" / name, *arguments, LD_LIBRARY_PATH=str(BUILD / "sim"), **variables)
 
     def test_help_is_no_error(self):
-        for name in ("identical_steps", "pinned_blocks", "page_model"):
+        for name in ("identical_steps", "pinned_blocks", "full_device", "page_model"):
             done = self.program(name, "--help", CUSIM_NO_DEVICE="1")
             self.assertEqual((done.returncode, done.stderr), (0, ""), name)
             self.assertTrue(done.stdout.startswith(f"Usage: {name} "), done.stdout)
-            done = self.program(name, *(["what"] if name == "identical_steps" else []))
+            done = self.program(name, *(["what"] if name in ("identical_steps", "full_device") else []))
             self.assertEqual((done.returncode, done.stdout, len(done.stderr.splitlines())), (2, "", 1), done.stderr)
 
     def test_identical_steps_says_which_setting_it_does_not_understand(self):
@@ -87,6 +87,20 @@ class PinnedBlocks(unittest.TestCase):
             with self.subTest(memory=memory, large=large):
                 self.assertLess(self.missing_bytes(memory, large), 16 * MIB)
                 self.assertLess(self.missing_bytes(memory, large, LD_PRELOAD=str(BUILD / "libcupool.so"), CUPOOL_REPORT="none"), memory // 20)
+
+
+@unittest.skipUnless(HAS_PARTS, "the library, the simulated driver or the replay program is not built")
+class FullDevice(unittest.TestCase):
+    def refused(self, **variables: str) -> int:
+        done = run(BUILD / "bench" / "full_device", 1, LD_LIBRARY_PATH=str(BUILD / "sim"), CUSIM_MEMORY="80GiB", **variables)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        figures = json.loads(done.stdout)
+        self.assertGreater(figures["peak_of_free"], 0.975)
+        return figures["refused"]
+
+    def test_on_pages_random_blocks_fill_a_device_as_they_do_natively(self):
+        self.assertEqual(self.refused(), 0)
+        self.assertLess(self.refused(LD_PRELOAD=str(BUILD / "libcupool.so"), CUPOOL_REPORT="none"), 6)  # 68 in handles of up to 256 MiB
 
 
 @unittest.skipUnless(HAS_PARTS, "the library, the simulated driver or the replay program is not built")
