@@ -36,9 +36,10 @@ class PageHeap final : public ExtentAllocator {
   static constexpr std::uint64_t kLargestGrown_bytes = 64 * kMiB;  ///< a handle is at most so large,
   static constexpr std::uint64_t kShareOfAll = 768;                ///< this part of all that the heap has or may get,
   static constexpr std::uint64_t kHandleShare = 256;               ///< and this part of what is left;
-  static constexpr std::uint64_t kPreallocatedShare = 128;         ///< this one when preallocating. Of more than
-  static constexpr std::uint64_t kFewHandlesFrom_bytes = 96 * kGiB;  ///< so much few calls matter more (105 GiB in 1,000), and a handle is at most
-  static constexpr std::uint64_t kLargestHandle_bytes = 256 * kMiB;  ///< so large, whatever its part of everything
+  static constexpr std::uint64_t kPreallocatedShareOfAll = 640;    ///< when preallocating this part of everything, but of more than
+  static constexpr std::uint64_t kFewHandlesFrom_bytes = 96 * kGiB;  ///< so much, where few calls matter more (105 GiB in 1,000),
+  static constexpr std::uint64_t kLargestHandle_bytes = 256 * kMiB;  ///< so much
+  static constexpr std::uint64_t kPreallocatedShare = 128;         ///< and this part of what is left
   static constexpr std::uint64_t kAheadShare = 32;          ///< a growth brings at least this part of what is left, or, if that is less,
   static constexpr std::uint64_t kAheadOfReserved = 8;      ///< this part of what the heap has,
   static constexpr std::uint64_t kGrowthStep_bytes = 256 * kMiB;  ///< in steps of so much, or, if that is less, of a handle's part of what is left,

@@ -252,7 +252,7 @@ std::uint64_t PageHeap::next_handle_bytes(const Supply& supply) const {
   std::uint64_t most_bytes = std::max(supply.zone_bytes, supply.missing_bytes());
   if (supply.source != Source::preallocate) most_bytes = std::min({most_bytes, kLargestGrown_bytes, supply.all_bytes / kShareOfAll, supply.room_bytes / kHandleShare});
   else if (supply.all_bytes > kFewHandlesFrom_bytes) most_bytes = std::min({most_bytes, kLargestHandle_bytes, supply.room_bytes / kPreallocatedShare});
-  else most_bytes = std::min({most_bytes, supply.all_bytes / kShareOfAll, supply.room_bytes / kPreallocatedShare});
+  else most_bytes = std::min({most_bytes, supply.all_bytes / kPreallocatedShareOfAll, supply.room_bytes / kPreallocatedShare});
   return std::max(std::bit_floor(most_bytes), memory_->granularity_bytes());
 }
 
