@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -83,8 +84,8 @@ class DeferredFrees {
   Batch& batch() { return batch_; }  ///< the open one, to push many
   /// Of the newest epoch, or what the open batch will have.
   std::uint64_t last_number() const { return closed_ + (batch_is_empty() ? 0 : 1); }
-  /// A call has waited for what is here as long as it may.
-  void give_up() { given_up_ = last_number(); }
+  /// A call has waited as long as it may for the epochs up to that number.
+  void give_up(std::uint64_t number) { given_up_ = std::max(given_up_, number); }
   bool is_given_up(const Epoch& epoch) const { return epoch.number <= given_up_; }
   /// A thread waits for one of them.
   bool is_awaited() const;

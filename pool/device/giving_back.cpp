@@ -68,7 +68,7 @@ bool DevicePool::is_over(const Patience& patience) {
     is_hopeful = is_hopeful || (!deferred_.is_given_up(*epoch) && !patience.is_over(epoch->is_overdue()));
   }
   if (is_hopeful) return false;
-  if (patience.is_spent()) deferred_.give_up();
+  if (patience.is_spent()) deferred_.give_up(patience.newest());
   return true;
 }
 

@@ -85,7 +85,8 @@ std::uint64_t PageHeap::movable_bytes(const PageTable& table, std::uint64_t addr
 }
 
 /// So much comes at once while memory is plenty: one call opens all of it. Nothing where free memory goes back above a threshold. While half of what the program
-/// has needed is left besides, what waits for the GPU comes on top: the next steps find it elsewhere, and need room wherever it is.
+/// has needed is left besides, what waits for the GPU comes on top: the next steps find it elsewhere, and need room wherever it is. In steps larger than a
+/// handle, so that a job has some room above its need: with less, identical steps find no hole and grow late.
 std::uint64_t PageHeap::ahead_bytes(const DeviceState& device, const Supply& supply) const {
   if (device.services.options.release_threshold_bytes) return 0;
   const std::uint64_t room_bytes = this->room_bytes(device);

@@ -33,13 +33,13 @@ using vmm::PageTable;
 
 class PageHeap final : public ExtentAllocator {
  public:
-  static constexpr std::uint64_t kLargestGrown_bytes = 64 * kMiB;  ///< a handle is at most so large,
-  static constexpr std::uint64_t kShareOfAll = 768;                ///< this part of all that the heap has or may get,
-  static constexpr std::uint64_t kHandleShare = 256;               ///< and this part of what is left;
-  static constexpr std::uint64_t kPreallocatedShareOfAll = 640;    ///< when preallocating this part of everything, but of more than
-  static constexpr std::uint64_t kFewHandlesFrom_bytes = 96 * kGiB;  ///< so much, where few calls matter more (105 GiB in 1,000),
-  static constexpr std::uint64_t kLargestHandle_bytes = 256 * kMiB;  ///< so much
-  static constexpr std::uint64_t kPreallocatedShare = 128;         ///< and this part of what is left
+  static constexpr std::uint64_t kShareOfAll = 768;                  ///< a handle is at most this part of all that the heap has or may get,
+  static constexpr std::uint64_t kHandleShare = 256;                 ///< this part of what is left,
+  static constexpr std::uint64_t kLargestGrown_bytes = 64 * kMiB;    ///< and so large
+  static constexpr std::uint64_t kPreallocatedShareOfAll = 640;      ///< one that is preallocated at most this part of all,
+  static constexpr std::uint64_t kPreallocatedShare = 128;           ///< and this part of what is left;
+  static constexpr std::uint64_t kFewHandlesFrom_bytes = 96 * kGiB;  ///< where all is more than that, not that part of it (105 GiB are to take 1,000 calls), but
+  static constexpr std::uint64_t kLargestHandle_bytes = 256 * kMiB;  ///< so large
   static constexpr std::uint64_t kAheadShare = 32;          ///< a growth brings at least this part of what is left, or, if that is less,
   static constexpr std::uint64_t kAheadOfReserved = 8;      ///< this part of what the heap has,
   static constexpr std::uint64_t kGrowthStep_bytes = 256 * kMiB;  ///< in steps of so much, or, if that is less, of a handle's part of what is left,

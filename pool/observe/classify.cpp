@@ -92,8 +92,10 @@ class Case {
 
  private:
   /// F, of which a block on pages can have whole pages only.
-  Bytes driver_free() const { return whole_pages(e_.driver_free_bytes.value_or(0)); }
-  Bytes whole_pages(Bytes bytes) const { return e_.can_remap && e_.page_bytes && *e_.page_bytes != 0 ? bytes - bytes % *e_.page_bytes : bytes; }
+  Bytes driver_free() const {
+    const Bytes bytes = e_.driver_free_bytes.value_or(0);
+    return e_.can_remap && e_.page_bytes.value_or(0) != 0 ? bytes - bytes % *e_.page_bytes : bytes;
+  }
   /// LF, with and without remapping.
   Bytes largest_free() const { return std::max(e_.largest_free_bytes, e_.largest_free_remapped_bytes); }
   /// What one block could have had: a hole, or on pages all that moves, behind what driver and limit give.

@@ -346,8 +346,9 @@ TEST_CASE("others' frees: behind a free whose own work is over there may be one 
 namespace {
 /// A device of 1 GiB of which 500 MiB live, and 40 MiB in blocks that are freed too soon for an event of their own; the work that comes next is in front of the event that they get later.
 struct Late {
-  Late() : rig(Full::options(each_backing(), nullptr, nullptr)) {
-    rig.allocate(500 * kMiB);
+  explicit Late(Clock* clock = nullptr) : rig(Full::options(each_backing(), clock, nullptr)) {
+    rig.allocate(480 * kMiB);
+    other = rig.allocate(20 * kMiB);
     const CUdeviceptr block = rig.allocate(kFreedLate_bytes);
     rig.free(block);
     REQUIRE(now(rig.counters().epochs_closed) == 0);
@@ -358,6 +359,7 @@ struct Late {
 
   static constexpr std::size_t kFreedLate_bytes = 40 * kMiB;
   Rig rig;
+  CUdeviceptr other = 0;
   std::uint64_t started_ns = 0;
 };
 }  // namespace
@@ -385,6 +387,29 @@ TEST_CASE("late events: where that work waits for the thread that allocates, mem
   CHECK(first_ns < kLateBound_ns + kS);
   CHECK(!late.is_served());
   CHECK(late.passed_ns() < first_ns + 2 * kS);
+  tell(told);
+  CHECK(late.is_served());
+}
+
+TEST_CASE("late events: what is freed while a call waits in vain is not given up with the rest") {
+  ClockWithGuest clock;
+  Late late(&clock);
+  volatile std::uint32_t told = 0;
+  REQUIRE(cusim_launch_wait_host(CU_STREAM_PER_THREAD, &told) == CUDA_SUCCESS);
+  clock.guest = [&] {
+    std::thread([&] {
+      late.rig.use(0);
+      late.rig.free(late.other);
+    }).join();
+  };
+  constexpr std::uint64_t kLateBound_ns = device::DevicePool::kPollBound_ns + device::Patience::kLateBound_ns;
+  CHECK(!late.is_served());
+  const std::uint64_t first_ns = late.passed_ns();
+  CHECK(!late.is_served());
+  CHECK(late.passed_ns() >= first_ns + kLateBound_ns);
+  const std::uint64_t second_ns = late.passed_ns();
+  CHECK(!late.is_served());
+  CHECK(late.passed_ns() < second_ns + 2 * kS);
   tell(told);
   CHECK(late.is_served());
 }
