@@ -4,42 +4,22 @@
 
 #include <array>
 #include <atomic>
-#include <functional>
 #include <thread>
 #include <utility>
 
 #include "pool/device/device_pool.hpp"
 #include "pool/device/patience.hpp"
 #include "tests/conformance/rig.hpp"
+#include "tests/unit/device/guest_clock.hpp"
 
 using namespace cupool;
 using namespace cupool::test;
 
 namespace {
 
-constexpr std::uint64_t kS = 1'000'000'000;
 constexpr std::size_t kFreed_bytes = 512 * kMiB;
 constexpr std::size_t kSmall_bytes = 64 * kMiB;
 constexpr std::size_t kWanted_bytes = 256 * kMiB;
-
-/// Work waits for it, on whichever thread.
-void tell(volatile std::uint32_t& flag) { __atomic_store_n(&flag, 1U, __ATOMIC_RELEASE); }
-
-/// Something happens at the first pause that the pool makes.
-class ClockWithGuest final : public Clock {
- public:
-  std::uint64_t now_ns() const override { return clock_.now_ns(); }
-  void pause(std::uint64_t duration_ns) override {
-    if (const auto once = std::exchange(guest, nullptr)) once();
-    if (each) each();
-    clock_.pause(duration_ns);
-  }
-  std::function<void()> guest;
-  std::function<void()> each;  ///< at every one
-
- private:
-  SimClock clock_;
-};
 
 /// A full device of 1 GiB, of which 512 MiB are `block`'s and 64 MiB `small`'s.
 struct Full {
@@ -341,75 +321,4 @@ TEST_CASE("others' frees: behind a free whose own work is over there may be one 
   else free();
   CHECK(two.rig.try_allocate(512 * kMiB).ok());
   CHECK(cusim_now_ns() >= started_ns + 50 * kS);
-}
-
-namespace {
-/// A device of 1 GiB of which 500 MiB live, and 40 MiB in blocks that are freed too soon for an event of their own; the work that comes next is in front of the event that they get later.
-struct Late {
-  explicit Late(Clock* clock = nullptr) : rig(Full::options(each_backing(), clock, nullptr)) {
-    rig.allocate(480 * kMiB);
-    other = rig.allocate(20 * kMiB);
-    const CUdeviceptr block = rig.allocate(kFreedLate_bytes);
-    rig.free(block);
-    REQUIRE(now(rig.counters().epochs_closed) == 0);
-    started_ns = cusim_now_ns();
-  }
-  std::uint64_t passed_ns() const { return cusim_now_ns() - started_ns; }
-  bool is_served() { return rig.try_allocate(kGiB - 512 * kMiB).ok(); }
-
-  static constexpr std::size_t kFreedLate_bytes = 40 * kMiB;
-  Rig rig;
-  CUdeviceptr other = 0;
-  std::uint64_t started_ns = 0;
-};
-}  // namespace
-
-TEST_CASE("late events: an allocation waits for work that began after the free, which natively is not in its way") {
-  Late late;
-  const bool has_made_room = GENERATE(false, true);
-  REQUIRE(cusim_launch_spin(CU_STREAM_PER_THREAD, 4 * kS) == CUDA_SUCCESS);
-  while (has_made_room && late.rig.pools().make_room()) {
-  }
-  CHECK(late.passed_ns() < 2 * kS);  // that does not know that these frees would do
-  CHECK(late.is_served());
-  CHECK(late.passed_ns() >= 4 * kS);
-  CHECK(late.passed_ns() < 5 * kS);
-}
-
-TEST_CASE("late events: where that work waits for the thread that allocates, memory is out, and the next call is told sooner") {
-  Late late;
-  volatile std::uint32_t told = 0;
-  REQUIRE(cusim_launch_wait_host(CU_STREAM_PER_THREAD, &told) == CUDA_SUCCESS);
-  CHECK(!late.is_served());
-  const std::uint64_t first_ns = late.passed_ns();
-  constexpr std::uint64_t kLateBound_ns = device::DevicePool::kPollBound_ns + device::Patience::kLateBound_ns;
-  CHECK(first_ns >= kLateBound_ns);
-  CHECK(first_ns < kLateBound_ns + kS);
-  CHECK(!late.is_served());
-  CHECK(late.passed_ns() < first_ns + 2 * kS);
-  tell(told);
-  CHECK(late.is_served());
-}
-
-TEST_CASE("late events: what is freed while a call waits in vain is not given up with the rest") {
-  ClockWithGuest clock;
-  Late late(&clock);
-  volatile std::uint32_t told = 0;
-  REQUIRE(cusim_launch_wait_host(CU_STREAM_PER_THREAD, &told) == CUDA_SUCCESS);
-  clock.guest = [&] {
-    std::thread([&] {
-      late.rig.use(0);
-      late.rig.free(late.other);
-    }).join();
-  };
-  constexpr std::uint64_t kLateBound_ns = device::DevicePool::kPollBound_ns + device::Patience::kLateBound_ns;
-  CHECK(!late.is_served());
-  const std::uint64_t first_ns = late.passed_ns();
-  CHECK(!late.is_served());
-  CHECK(late.passed_ns() >= first_ns + kLateBound_ns);
-  const std::uint64_t second_ns = late.passed_ns();
-  CHECK(!late.is_served());
-  CHECK(late.passed_ns() < second_ns + 2 * kS);
-  tell(told);
-  CHECK(late.is_served());
 }
