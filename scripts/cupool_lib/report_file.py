@@ -48,9 +48,9 @@ def _read(path: str) -> str:
     if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind) and not os.path.realpath(path).startswith(("/proc/", "/dev/pts/", "/dev/tty")):
         raise BadReport(f"{path}: not a regular file")
     with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size > _MAX_BYTES:
+        if os.fstat(file.fileno()).st_size > _MAX_BYTES or len(content := file.read(_MAX_BYTES + 1)) > _MAX_BYTES:
             raise BadReport(f"{path}: larger than {_MAX_BYTES >> 30} GiB")
-        return file.read().decode("utf-8")
+    return content.decode("utf-8")
 
 
 def _damage(path: str, text: str, error: json.JSONDecodeError) -> BadReport:
