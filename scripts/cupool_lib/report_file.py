@@ -13,6 +13,7 @@ import stat
 
 SCHEMA_NAME = "cupool.report/1"
 _MAX_BYTES = 4 << 30
+_CHUNK_BYTES = 1 << 20
 _INTEGERS = range(-2**63, 2**64)
 # What can be left of a word, a number or an escape where the file ends in it.
 _CUT = re.compile(r"|t|tr|tru|f|fa|fal|fals|n|nu|nul|-|\.|[eE][-+]?")
@@ -47,9 +48,15 @@ def _read(path: str) -> str:
     kind = os.stat(path).st_mode
     if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind) and not os.path.realpath(path).startswith(("/proc/", "/dev/pts/", "/dev/tty")):
         raise BadReport(f"{path}: not a regular file")
+    too_large = BadReport(f"{path}: larger than {_MAX_BYTES >> 30} GiB")
+    content = bytearray()
     with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size > _MAX_BYTES or len(content := file.read(_MAX_BYTES + 1)) > _MAX_BYTES:
-            raise BadReport(f"{path}: larger than {_MAX_BYTES >> 30} GiB")
+        if os.fstat(file.fileno()).st_size > _MAX_BYTES:
+            raise too_large
+        while chunk := file.read(_CHUNK_BYTES):  # of a pipe nobody knows how much comes
+            content += chunk
+            if len(content) > _MAX_BYTES:
+                raise too_large
     return content.decode("utf-8")
 
 

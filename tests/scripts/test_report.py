@@ -187,6 +187,19 @@ class Malformed(Files):
             self.assertEqual((result.returncode, result.stderr), (0, ""), shell)
             self.assertIn("OUT OF MEMORY", result.stdout)
 
+    def test_what_a_pipe_brings_is_bounded(self):
+        most_bytes = report_file._MAX_BYTES
+        self.addCleanup(setattr, report_file, "_MAX_BYTES", most_bytes)
+        for bound_bytes, words in ((100, "larger than"), (most_bytes, "1:1")):
+            report_file._MAX_BYTES = bound_bytes
+            reader, writer = os.pipe()
+            self.addCleanup(os.close, reader)
+            os.write(writer, b"x" * 4000)
+            os.close(writer)
+            with self.assertRaises(report_file.BadReport) as refused:
+                report_file.load(f"/proc/self/fd/{reader}")
+            self.assertIn(words, str(refused.exception))
+
     def test_wrong_types_name_their_place(self):
         for change, words in ((lambda r: r.update(process=[]), "/process"), (lambda r: r.update(devices={}), "/devices"),
                               (lambda r: r["devices"].append(3), "/devices/1"), (lambda r: r["devices"][0].update(counters=None), ""),
