@@ -216,25 +216,26 @@ bool DevicePool::may_scatter() {
 
 /// So much of what was freed may wait for the GPU before a free waits: a third of what the program has never needed. Where pages may be
 /// scattered, a quarter of what is not live, since most of that is free again before the next peak; and with plenty up to two thirds
-/// of what was never needed, as long as half of what was is left. A job that repeats its steps would wait in each of them, and never outgrow it.
+/// of what was never needed. A job that repeats its steps would wait in each of them, and never outgrow it.
 std::uint64_t DevicePool::waiting_share_bytes() {
   const std::uint64_t spare_bytes = this->spare_bytes();
   const std::uint64_t third_bytes = spare_bytes / kDeferredShare;
   const bool can_move = std::all_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->pooled == nullptr || home->pooled->can_move(); });
   if (unpooled_ || !can_move) return third_bytes;
-  const std::uint64_t most_bytes = spare_bytes - std::min(half_need_bytes(), spare_bytes);
+  const std::uint64_t most_bytes = spare_bytes - std::min(kept_bytes(), spare_bytes);
   const std::uint64_t share_bytes = may_scatter() ? (room_bytes() + not_live_bytes()) / kNotLiveShare : third_bytes;
   return std::max({third_bytes, share_bytes, std::min(most_bytes, spare_bytes - third_bytes)});
 }
 
-/// Asked by a miss, which need not wait: the peak is what it was as many allocations ago as came before it, so the job repeats itself, and growing leaves the
-/// device half of that peak and a third of what was never needed. Else what comes now is scattered over what the program will need, and stays so.
+/// Asked by a miss, which need not wait: the peak is what it was as many allocations ago as came before it, so the job repeats itself, and growing leaves enough.
+/// Else what comes now is scattered over what the program will need, and stays so.
 bool DevicePool::may_grow_freely() {
   if (has_plenty(kPlentyShare)) return true;
-  return device_.repeats_itself() && room_bytes() >= std::max(half_need_bytes(), spare_bytes() / kDeferredShare);
+  return device_.repeats_itself() && room_bytes() >= std::max(kept_bytes(), spare_bytes() / kDeferredShare);
 }
 
-std::uint64_t DevicePool::half_need_bytes() { return device_.need_bytes() / 2; }
+/// What of the device stays out of the way of a higher peak: half of the last one, or once two more steps have come near that an eighth.
+std::uint64_t DevicePool::kept_bytes() { return device_.need_bytes() / (device_.steps.repeats() >= kKnownRepeats ? kKeptShareOfKnown : kKeptShare); }
 
 /// So much may wait for the GPU, or lie with streams, where memory is plenty: with more the pool would consist of it.
 std::uint64_t DevicePool::ahead_bytes() {

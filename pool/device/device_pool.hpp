@@ -162,6 +162,10 @@ class DevicePool {
   /// Pages may be scattered while so much of everything was never needed at once, and none had to be moved for so many allocations.
   static constexpr std::uint64_t kScatterShare = 20;
   static constexpr std::uint64_t kLately = 512;
+  /// Kept out of the way of a higher peak: this part of the last one, and less once so many more steps have come near it.
+  static constexpr std::uint64_t kKeptShare = 2;
+  static constexpr std::uint64_t kKnownRepeats = 2;
+  static constexpr std::uint64_t kKeptShareOfKnown = 8;
   static constexpr std::uint64_t kAheadOfLive = 4;
   static constexpr std::uint64_t kLeastAhead_bytes = 1024 * kMiB;
   /// A miss asks about what was freed lately when the last one is so long ago, or once for so many allocations, with so many asks saved up; and
@@ -353,7 +357,7 @@ class DevicePool {
   bool others_may_touch() CUPOOL_REQUIRES(device_.lock);
   std::uint64_t waiting_share_bytes() CUPOOL_REQUIRES(device_.lock);
   bool may_grow_freely() CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t half_need_bytes() CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t kept_bytes() CUPOOL_REQUIRES(device_.lock);
   std::uint64_t ahead_bytes() CUPOOL_REQUIRES(device_.lock);
   Error catch_up(CUcontext asking, bool may_be_over) CUPOOL_REQUIRES(device_.lock);
   bool await_frees(CUcontext asking, const Awaited& awaited, Error* error) CUPOOL_REQUIRES(device_.lock);

@@ -97,7 +97,9 @@ std::uint64_t PageHeap::ahead_bytes(const DeviceState& device, const Supply& sup
     const std::uint64_t slack_bytes = std::min(waiting_bytes, std::max(device.need_bytes() / kSlackShare, kLeastSlack_bytes));
     bytes = std::max(bytes, std::min(room_bytes / kSlackShare, of_reserved_bytes + slack_bytes));
   }
-  const std::uint64_t step_bytes = std::bit_floor(std::min({kGrowthStep_bytes, room_bytes / kHandleShare, std::max(supply.zone_bytes, supply.need_bytes)}));
+  const std::uint64_t few_bytes = kAheadBlocks * std::max(supply.block_bytes, memory_->granularity_bytes());  // handles as small as the block are many
+  bytes = std::min(bytes, few_bytes);
+  const std::uint64_t step_bytes = std::bit_floor(std::min({kGrowthStep_bytes, few_bytes, room_bytes / kHandleShare, std::max(supply.zone_bytes, supply.need_bytes)}));
   bytes = align_up(std::max(bytes, supply.need_bytes), std::max(step_bytes, memory_->granularity_bytes()));
   return align_down(std::min(bytes, supply.space_bytes() - kLargestHandle_bytes), memory_->granularity_bytes());
 }

@@ -3,8 +3,8 @@
 // An ExtentHeap over reserved addresses. Addresses without memory are absent extents: vacant ones get memory, quarantined ones lost
 // theirs and are not bound again before 64 times the device's memory of fresh addresses has been, oldest first (registration caches
 // key on addresses). A page is busy exactly when a block lies on it, so nothing is counted per page: an empty handle lies wholly in
-// one hole. On a miss memory is created while there is plenty (handles of a 256th of what is left and a 768th of everything, at most 64 MiB, at least the
-// granularity: large ones cost few calls, small ones leave little behind), and moved when there is not: empty handles, from the largest holes first, go
+// one hole. On a miss memory is created while there is plenty (handles of a 256th of what is left and a 768th of everything, at most 64 MiB and the block
+// that asks, an eighth of it or what divides it where it is whole pages, at least the granularity: large ones cost few calls, small ones leave little behind), and moved when there is not: empty handles, from the largest holes first, go
 // behind the free memory that ends where addresses are vacant. Neighbours share tail pages. As long as large handles are made, blocks that are small beside
 // them have addresses of their own (zones, page_zones.cpp): one of them would keep a whole handle from everybody; and a block does not begin on the page of a much
 // smaller one (heap::FitPolicy). Live bytes never move, nor what waits for the GPU.
@@ -35,7 +35,8 @@ class PageHeap final : public ExtentAllocator {
  public:
   static constexpr std::uint64_t kShareOfAll = 768;                  ///< a handle is at most this part of all that the heap has or may get,
   static constexpr std::uint64_t kHandleShare = 256;                 ///< this part of what is left,
-  static constexpr std::uint64_t kLargestGrown_bytes = 64 * kMiB;    ///< and so large
+  static constexpr std::uint64_t kLargestGrown_bytes = 64 * kMiB;    ///< so large, and no larger than the block that it is made for
+  static constexpr std::uint64_t kPartsOfBlock = 8;                  ///< or, where that is whole pages, than this part of it or what divides it;
   static constexpr std::uint64_t kPreallocatedShareOfAll = 640;      ///< one that is preallocated at most this part of all,
   static constexpr std::uint64_t kPreallocatedShare = 128;           ///< and this part of what is left;
   static constexpr std::uint64_t kFewHandlesFrom_bytes = 96 * kGiB;  ///< where all is more than that, not that part of it (105 GiB are to take 1,000 calls), but
@@ -43,6 +44,7 @@ class PageHeap final : public ExtentAllocator {
   static constexpr std::uint64_t kAheadShare = 32;          ///< a growth brings at least this part of what is left, or, if that is less,
   static constexpr std::uint64_t kAheadOfReserved = 8;      ///< this part of what the heap has,
   static constexpr std::uint64_t kGrowthStep_bytes = 256 * kMiB;  ///< in steps of so much, or, if that is less, of a handle's part of what is left,
+  static constexpr std::uint64_t kAheadBlocks = 64;        ///< and no more than so many such blocks;
   static constexpr std::uint64_t kSlackShare = 8;           ///< and what waits: at most this part of the most that was live, in all of what is left,
   static constexpr std::uint64_t kLeastSlack_bytes = 256 * kMiB;  ///< or so much
   static constexpr std::uint64_t kAskShare = 4;             ///< asked again after taking this part of what is left
@@ -149,6 +151,7 @@ class PageHeap final : public ExtentAllocator {
   std::uint64_t moving_bytes() const { return moving_mapped_bytes_ + moving_loose_bytes_; }
   void take_loose(Supply& supply);
   void drive(DeviceState& device, Supply& supply);
+  std::uint64_t fitting_bytes(const Supply& supply) const;
   std::uint64_t next_handle_bytes(const Supply& supply) const;
   void create_missing(DeviceState& device, Supply& supply);
   void map_all(Supply& supply);

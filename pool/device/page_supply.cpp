@@ -98,6 +98,7 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
   if (window.vacant == nullptr) return Error{CUDA_ERROR_OUT_OF_MEMORY, "addresses"};
   Supply supply;
   supply.source = source;
+  supply.block_bytes = bytes;
   supply.zone = zone;
   supply.all_bytes = mapped_bytes() + loose_bytes_ + room_bytes(device);
   supply.zone_bytes = zone == 0 ? mapped_bytes() + loose_bytes_ : zone_bytes_[zone];
@@ -248,9 +249,19 @@ void PageHeap::drive(DeviceState& device, Supply& supply) {
   if (supply.is_enough(supply.handle_bytes)) map_all(supply);
 }
 
+/// Blocks of whole pages, as memory pools on top of this one ask for, lie behind each other: a handle ends where they end, and is one that divides them or an
+/// eighth of them, since the next one there may be smaller. Other blocks share their last pages and end anywhere.
+std::uint64_t PageHeap::fitting_bytes(const Supply& supply) const {
+  const std::uint64_t page_bytes = memory_->granularity_bytes();
+  if (!is_aligned(supply.block_bytes, page_bytes)) return std::max(std::bit_floor(supply.block_bytes), page_bytes);
+  const std::uint64_t divisor_bytes = std::uint64_t{1} << std::countr_zero(supply.block_bytes);
+  return std::min(std::max(divisor_bytes, supply.block_bytes / kPartsOfBlock), supply.to_block_end_bytes());
+}
+
 std::uint64_t PageHeap::next_handle_bytes(const Supply& supply) const {
   std::uint64_t most_bytes = std::max(supply.zone_bytes, supply.missing_bytes());
-  if (supply.source != Source::preallocate) most_bytes = std::min({most_bytes, kLargestGrown_bytes, supply.all_bytes / kShareOfAll, supply.room_bytes / kHandleShare});
+  if (supply.source != Source::preallocate)
+    most_bytes = std::min({most_bytes, kLargestGrown_bytes, supply.all_bytes / kShareOfAll, supply.room_bytes / kHandleShare, fitting_bytes(supply)});
   else if (supply.all_bytes > kFewHandlesFrom_bytes) most_bytes = std::min({most_bytes, kLargestHandle_bytes, supply.room_bytes / kPreallocatedShare});
   else most_bytes = std::min({most_bytes, supply.all_bytes / kPreallocatedShareOfAll, supply.room_bytes / kPreallocatedShare});
   return std::max(std::bit_floor(most_bytes), memory_->granularity_bytes());

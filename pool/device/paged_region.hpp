@@ -39,6 +39,7 @@ inline Error as_answer(CUresult code) {
 struct PageHeap::Supply {
   Source source = Source::create;
   unsigned zone = 0;
+  std::uint64_t block_bytes = 0;           ///< of the block that it is for
   std::uint64_t need_bytes = 0;            ///< of pages, behind `left`
   std::uint64_t wanted_bytes = 0;          ///< as many or more: what is taken ahead comes only if the driver gives it
   heap::Extent* left = nullptr;            ///< free memory that the block will begin in; taken out meanwhile
@@ -60,6 +61,10 @@ struct PageHeap::Supply {
   bool is_refused = false;
   CUresult error = CUDA_SUCCESS;           ///< the first that was not out of memory
   std::uint64_t missing_bytes() const { return wanted_bytes - std::min(wanted_bytes, handle_bytes); }
+  /// From behind the handles so far to where such a block would end, if they came one behind the other.
+  std::uint64_t to_block_end_bytes() const {
+    return handle_bytes < need_bytes ? need_bytes - handle_bytes : block_bytes - (handle_bytes - need_bytes) % block_bytes;
+  }
   bool is_enough(std::uint64_t bytes) const { return bytes >= need_bytes; }
   std::uint64_t space_bytes() const { return fresh->bytes + (rest != nullptr ? rest->bytes : 0); }
 };

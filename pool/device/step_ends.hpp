@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 namespace cupool::device {
 
@@ -27,15 +28,20 @@ class StepEnds {
   /// What lived before an allocation that the device sees, and with it. `least_bytes`: a lower rise is no step.
   void note(const Live& before, const Live& now, std::uint64_t peak_bytes, std::uint64_t allocations, std::uint64_t least_bytes) {
     if (before.bytes <= low_.bytes) low_ = before;
+    if (std::exchange(repeated_peak_bytes_, peak_bytes) != peak_bytes) repeats_ = 0;
     const bool is_low = ends_at_low(now, peak_bytes, allocations, least_bytes);
     if (is_low) {
       step_allocations_ = allocations - begun_at_;
       begun_at_ = allocations;
+      ++repeats_;
       known_low_bytes_ = low_.bytes;
       below_bytes_.store(known_low_bytes_ + 1, std::memory_order_relaxed);
     }
     if (is_low || now.bytes >= peak_bytes) low_ = now;  // above all that was: what lives has not come down since
   }
+
+  /// So many steps have come near the peak since it rose the last time.
+  std::uint64_t repeats() const { return repeats_; }
 
   /// A step ends when less than this lives; 0: none is under way. Read by everybody.
   std::uint64_t below_bytes() const { return below_bytes_.load(std::memory_order_relaxed); }
@@ -64,6 +70,8 @@ class StepEnds {
   std::uint64_t known_low_bytes_ = kNone;  ///< before the last height
   std::uint64_t begun_at_ = 0;          ///< in allocations: the last height
   std::uint64_t step_allocations_ = 0;  ///< between the last two
+  std::uint64_t repeated_peak_bytes_ = 0;
+  std::uint64_t repeats_ = 0;
   alignas(64) std::atomic<std::uint64_t> below_bytes_{0};  ///< threads read it at each free
 };
 

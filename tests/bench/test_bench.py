@@ -91,8 +91,8 @@ class PinnedBlocks(unittest.TestCase):
 
 @unittest.skipUnless(HAS_PARTS, "the library, the simulated driver or the replay program is not built")
 class FullDevice(unittest.TestCase):
-    def refused(self, **variables: str) -> int:
-        done = run(BUILD / "bench" / "full_device", 1, LD_LIBRARY_PATH=str(BUILD / "sim"), CUSIM_MEMORY="80GiB", **variables)
+    def refused(self, *more: object, **variables: str) -> int:
+        done = run(BUILD / "bench" / "full_device", 1, *more, LD_LIBRARY_PATH=str(BUILD / "sim"), CUSIM_MEMORY="80GiB", **variables)
         self.assertEqual(done.returncode, 0, done.stderr)
         figures = json.loads(done.stdout)
         self.assertGreater(figures["peak_of_free"], 0.975)
@@ -101,6 +101,10 @@ class FullDevice(unittest.TestCase):
     def test_on_pages_random_blocks_fill_a_device_as_they_do_natively(self):
         self.assertEqual(self.refused(), 0)
         self.assertLess(self.refused(LD_PRELOAD=str(BUILD / "libcupool.so"), CUPOOL_REPORT="none"), 6)  # 68 in handles of up to 256 MiB
+
+    def test_so_they_do_with_work_pending_and_on_streams(self):
+        for behind, streams in ((256, 0), (0, 2), (256, 2)):
+            self.assertLess(self.refused(98, behind, streams, LD_PRELOAD=str(BUILD / "libcupool.so"), CUPOOL_REPORT="none"), 10, (behind, streams))
 
 
 @unittest.skipUnless(HAS_PARTS, "the library, the simulated driver or the replay program is not built")

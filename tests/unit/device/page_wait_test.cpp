@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include <thread>
+#include <vector>
 
 #include "tests/conformance/rig.hpp"
 
@@ -67,6 +68,32 @@ TEST_CASE("pages: a job that repeats itself waits in its steps only where growin
     block = rig.allocate(kBlock_bytes);
     if (step >= 2) cusim_advance_ns(10 * kMs);
     if (step == 10) waits = cusim_calls("cuEventSynchronize");
+  }
+  CHECK(waits > 0);  // before the job is known
+  if (is_tight) CHECK(cusim_calls("cuEventSynchronize") > waits);
+  else CHECK(cusim_calls("cuEventSynchronize") == waits);
+}
+
+TEST_CASE("pages: once two more steps have come to the same peak the next ones wait only where less than an eighth of it would be left") {
+  constexpr std::uint64_t kMs = 1'000'000;
+  constexpr std::size_t kPart_bytes = 20 * kMiB;
+  constexpr std::uint64_t kBehind = 8;
+  const bool is_tight = GENERATE(false, true);
+  Rig rig(paged());
+  rig.allocate((is_tight ? 700 : 480) * kMiB);
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  std::uint64_t waits = 0;
+  std::uint64_t frees = 0;
+  for (int step = 0; step < 12; ++step) {
+    std::vector<CUdeviceptr> parts;
+    for (int i = 0; i < 10; ++i) parts.push_back(rig.allocate(kPart_bytes));
+    for (const CUdeviceptr part : parts) {
+      REQUIRE(cusim_launch_spin(stream, 10 * kMs) == CUDA_SUCCESS);
+      rig.free(part);
+      if (++frees > cusim_now_ns() / (10 * kMs) + kBehind) cusim_advance_ns(10 * kMs);  // so far behind also after a wait
+    }
+    if (step == 3) waits = cusim_calls("cuEventSynchronize");
   }
   CHECK(waits > 0);  // before the job is known
   if (is_tight) CHECK(cusim_calls("cuEventSynchronize") > waits);

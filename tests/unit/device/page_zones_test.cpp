@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -185,4 +186,21 @@ TEST_CASE("pages: in a preallocated pool small blocks keep little from large one
   while (rig.try_allocate(64 * kMiB).ok()) {  // and theirs is everybody's
   }
   CHECK(now(rig.counters().live_bytes) >= kMemory_bytes - kGiB / 2);
+}
+
+TEST_CASE("pages: of blocks of whole pages that fill a device every other one goes, and what it had is everybody's") {
+  using Row = std::tuple<std::uint64_t, const char*, std::size_t>;
+  const auto [block_mib, memory, step] = GENERATE(table<std::uint64_t, const char*, std::size_t>(
+      {Row{2, "4GiB", 8}, Row{4, "16GiB", 2}, Row{6, "16GiB", 2}, Row{12, "16GiB", 2}, Row{20, "16GiB", 2}, Row{24, "16GiB", 2}, Row{20, "80GiB", 2}, Row{40, "40GiB", 2}, Row{130, "80GiB", 2}}));
+  CAPTURE(block_mib, memory, step);
+  Rig rig(pages_of(memory));
+  std::vector<CUdeviceptr> blocks;
+  for (Result<CUdeviceptr> block = rig.try_allocate(block_mib * kMiB); block.ok(); block = rig.try_allocate(block_mib * kMiB)) blocks.push_back(block.value());
+  std::uint64_t freed_bytes = 0;
+  for (std::size_t i = 0; i < blocks.size(); i += step) {
+    rig.free(blocks[i]);
+    freed_bytes += block_mib * kMiB;
+  }
+  rig.allocate(freed_bytes / 100 * 97);
+  CHECK(rig.pools().check().empty());
 }
