@@ -27,6 +27,12 @@ std::string one_line(const std::string& text) {
   return out;
 }
 
+/// What moves whole or not at all.
+std::string pieces(const OomEvidence& e) {
+  const bool is_large = e.page_bytes && e.stranding_handle_bytes && *e.stranding_handle_bytes > *e.page_bytes;
+  return is_large ? "pieces of up to " + human_bytes(*e.stranding_handle_bytes) : "pages";
+}
+
 std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
   const std::string bytes = human_bytes(verdict.shortfall_bytes);
   switch (verdict.cause) {
@@ -39,7 +45,7 @@ std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
     case OomCause::external_fragmentation:
       if (!e.holes_known) return "enough is idle in the driver's own pool but in pieces: what goes back to the device is short by " + bytes;
       if (e.is_outside_pool) return "the pool has enough that is free, but beside other blocks: what could go back to the driver is short by " + bytes;
-      if (e.can_remap) return "enough is free but in pages that hold something else: what can move is short by " + bytes;
+      if (e.can_remap) return "enough is free but in " + pieces(e) + " that hold something else: what can move is short by " + bytes;
       return "enough is free but in pieces: the largest hole is short by " + bytes;
     case OomCause::other_process: return "short by " + bytes + ", which other processes hold";
     case OomCause::non_pool_memory: return "short by " + bytes + ", which this process holds outside the pool";

@@ -75,6 +75,16 @@ TEST_CASE("unknown is said to be unknown, doubt is said, and absent parts have n
   CHECK(text.find("  report") == std::string::npos);
 }
 
+TEST_CASE("memory in pieces that cannot move is told by what they are: pages, or larger handles") {
+  const DeviceSnapshot device = samples::empty_device(80 * kGiB);
+  OomRecord oom = oom_of(OomCause::external_fragmentation);
+  oom.evidence.can_remap = true;
+  oom.evidence.page_bytes = oom.evidence.stranding_handle_bytes = std::uint64_t{2} << 20;
+  CHECK(message_of(oom, &device, "").find("enough is free but in pages that hold something else: what can move is short by ") != std::string::npos);
+  oom.evidence.stranding_handle_bytes = std::uint64_t{16} << 20;
+  CHECK(message_of(oom, &device, "").find("enough is free but in pieces of up to 16.00 MiB that hold something else: what can move is short by ") != std::string::npos);
+}
+
 TEST_CASE("memory that may be another process's is said where it would cover the shortfall") {
   OomRecord oom = oom_of(OomCause::true_exhaustion);
   oom.evidence.other_process_bytes.reset();
