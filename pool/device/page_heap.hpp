@@ -4,8 +4,8 @@
 // theirs and are not bound again before 64 times the device's memory of fresh addresses has been, oldest first (registration caches
 // key on addresses). A page is busy exactly when a block lies on it, so nothing is counted per page: an empty handle lies wholly in
 // one hole. On a miss memory is created while there is plenty (handles of a 256th of what is left and a 768th of everything, at most 64 MiB and the block
-// that asks, an eighth of it or what divides it where it is whole pages, at least the granularity: large ones cost few calls, small ones leave little behind), and moved when there is not: empty handles, from the largest holes first, go
-// behind the free memory that ends where addresses are vacant. Neighbours share tail pages. As long as large handles are made, blocks that are small beside
+// that asks, an eighth of it or what divides it where it is whole pages, at least the granularity: large ones cost few calls, small ones leave little behind),
+// and moved when there is not: empty handles, from the largest holes first, go behind the free memory that ends where addresses are vacant. Neighbours share tail pages. As long as large handles are made, blocks that are small beside
 // them have addresses of their own (zones, page_zones.cpp): one of them would keep a whole handle from everybody; and a block does not begin on the page of a much
 // smaller one (heap::FitPolicy). Live bytes never move, nor what waits for the GPU.
 // Figures: DECISIONS.md and build/bench/page_model. Known from: PyTorch's expandable segments, DALI's cuda_vm_resource.
@@ -44,7 +44,7 @@ class PageHeap final : public ExtentAllocator {
   static constexpr std::uint64_t kAheadShare = 32;          ///< a growth brings at least this part of what is left, or, if that is less,
   static constexpr std::uint64_t kAheadOfReserved = 8;      ///< this part of what the heap has,
   static constexpr std::uint64_t kGrowthStep_bytes = 256 * kMiB;  ///< in steps of so much, or, if that is less, of a handle's part of what is left,
-  static constexpr std::uint64_t kAheadBlocks = 64;        ///< and no more than so many such blocks;
+  static constexpr std::uint64_t kAheadBlocks = 64;        ///< and no more than so many blocks as the one that asks;
   static constexpr std::uint64_t kSlackShare = 8;           ///< and what waits: at most this part of the most that was live, in all of what is left,
   static constexpr std::uint64_t kLeastSlack_bytes = 256 * kMiB;  ///< or so much
   static constexpr std::uint64_t kAskShare = 4;             ///< asked again after taking this part of what is left

@@ -26,7 +26,7 @@ constexpr const char* kUsage =
     "3,000 allocations of random blocks, from 4 KiB to an eighth of what is free at the start, as many of each octave. Before each, random blocks are freed until\n"
     "everything, in pages of 2 MiB, would fit into PERCENT (98) of that.\n"
     "BEHIND (0): kernels look at each block before its free, and so many of them are still to run (on the simulated driver only). 0: none.\n"
-    "STREAMS (0): cudaMallocAsync and cudaFreeAsync, on so many streams in turn by chance; 0: cudaMalloc and cudaFree.\n"
+    "STREAMS (0): cudaMallocAsync and cudaFreeAsync, on one of so many streams, by chance; 0: cudaMalloc and cudaFree.\n"
     "One line of JSON: allocations; refused; peak_of_free, the most that lived at once.\n"
     "Runs on the driver that it is started with, alone or under the pool:\n"
     "  CUSIM_MEMORY=80GiB LD_LIBRARY_PATH=build/sim LD_PRELOAD=build/libcupool.so build/bench/full_device 1\n";
@@ -58,7 +58,7 @@ class Walk {
  public:
   explicit Walk(const Setting& setting) : setting_(setting), random_(setting.seed) {
     std::size_t total_bytes = 0;
-    if (cudaMemGetInfo(&free_bytes_, &total_bytes) != cudaSuccess) throw bench::AllocatorFailure("no GPU");
+    bench::check("cudaMemGetInfo", cudaMemGetInfo(&free_bytes_, &total_bytes));
     if (setting.behind != 0) work_ = std::make_unique<bench::DeviceWork>(setting.behind);
   }
 
@@ -125,6 +125,8 @@ int main(int count, char** arguments) {
   bool is_understood = count <= 5;
   for (int i = 1; is_understood && i < count; ++i) is_understood = read(arguments[i], places[i - 1].most, places[i - 1].value);
   if (!is_understood) return std::fprintf(stderr, "full_device: wanted SEED, PERCENT up to 100, BEHIND, and STREAMS up to 1,000: see --help\n"), 2;
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return std::fprintf(stderr, "full_device: no GPU\n"), 5;
   try {
     Walk walk(setting);
     walk.run();
