@@ -7,6 +7,9 @@ namespace cupool::observe {
 
 namespace {
 
+/// Blocks that hold more than so many times what they keep are not what is in the way. Not once: of a handle every other block of which was freed they hold half.
+constexpr std::uint64_t kBytesPerFree = 4;
+
 /// A handle with free bytes that blocks hold, and the first and last of them as places in the list of blocks.
 struct Held {
   const HandleRow* handle = nullptr;
@@ -76,7 +79,7 @@ void add_handle_pins(const std::vector<BlockRow>& rows, const HandleIndex& handl
       pin.pinned_free_bytes += held[at].handle->free_bytes;
       ++pin.handles;
     }
-    if (pin.pinned_free_bytes > pin.bytes) out.push_back(pin);
+    if (pin.pinned_free_bytes > pin.bytes / kBytesPerFree) out.push_back(pin);
   }
 }
 

@@ -192,7 +192,7 @@ def _pins(device: Fields) -> list[str]:
     pins = [pin for pin in device.items("pinned_by") if pin.integer("pinned_free_bytes")]
     if not pins or not device.mapping("ledger").integer("free_pinned"):
         return []
-    lines = [f"  pinned by      small blocks that {'hold whole pages' if pins[0].integer('handles') else 'keep free memory apart'}:"]
+    lines = [f"  pinned by      {'blocks that hold whole pages' if pins[0].integer('handles') else 'small blocks that keep free memory apart'}:"]
     for pin in pins[:_PINS_SHOWN]:
         lines.append(f"    {size(pin.integer('pinned_free_bytes')):>12} beside {size(pin.integer('bytes'))} in {several(pin.integer('blocks'), 'block')} "
                      f"at 0x{pin.integer('address'):x}")

@@ -123,11 +123,22 @@ TEST_CASE("on pages a small block pins the handle that it lies in, and every han
   CHECK(pins[1].pinned_free_bytes == 2 * kMiB - kKiB);
 }
 
-TEST_CASE("on pages a block that holds more than it pins is none, nor what lies in pinned handles") {
+TEST_CASE("on pages a block that holds four times what it pins is none, nor what lies in pinned handles") {
   DeviceSnapshot device = empty_device(kGiB);
   add_region(device, {{'l', 5 * kMiB}, {'f', kMiB}, {'l', 512}, {'f', 2 * kMiB - 512}});
   samples::add_handles(device, {{2 * kMiB}, {2 * kMiB}, {2 * kMiB}, {2 * kMiB, 'p'}});
   CHECK(largest_pins(device.blocks, device.pages.handles, 10).empty());
+}
+
+TEST_CASE("on pages the blocks that every other free one lies between are told, although they hold as much as they keep") {
+  DeviceSnapshot device = empty_device(kGiB);
+  add_region(device, {{'l', 4 * kMiB}, {'f', 4 * kMiB}, {'l', 4 * kMiB}, {'f', 4 * kMiB}});
+  samples::add_handles(device, {{16 * kMiB}});
+  const std::vector<Pin> pins = largest_pins(device.blocks, device.pages.handles, 10);
+  REQUIRE(pins.size() == 1);
+  CHECK(pins[0].blocks == 2);
+  CHECK(pins[0].bytes == 8 * kMiB);
+  CHECK(pins[0].pinned_free_bytes == 8 * kMiB);
 }
 
 TEST_CASE("on pages the last block of a large run is enough, when it alone is in the handle") {
