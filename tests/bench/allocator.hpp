@@ -32,6 +32,8 @@ class Allocator {
   virtual void* stream_handle(std::uint32_t /*stream*/) { return nullptr; }
   /// Is reuse of a block ordered by its stream, or may any stream touch any block until it is freed?
   virtual bool is_stream_ordered() const { return false; }
+  /// Returns when the device has done all that it was given.
+  virtual void wait_for_device() {}
 };
 
 /// "glibc" or "mimalloc"; null for other names. Throws AllocatorFailure where the library cannot be loaded.

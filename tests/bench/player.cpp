@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "device_work.hpp"
+#include "driver_calls.hpp"
 #include "trace.hpp"
 
 namespace bench {
@@ -50,13 +51,17 @@ class Player {
   }
 
   void play() {
-    for (; next_ < trace_.events.size(); ++next_) {
-      const trace::Event& event = trace_.events[next_];
-      if (event.is_free) {
-        release(event.slot);
-      } else {
-        allocate(event.slot, event.bytes, event.stream);
+    for (std::uint64_t step = 0; step < order_.steps; ++step) {
+      for (next_ = 0; next_ < trace_.events.size(); ++next_) {
+        const trace::Event& event = trace_.events[next_];
+        if (event.is_free) {
+          release(event.slot);
+        } else if (blocks_[event.slot].address == nullptr) {  // else it is what the first step left
+          allocate(event.slot, event.bytes, event.stream);
+        }
       }
+      if (order_.wait_each_step) wait_for_device();
+      if (order_.steps > 1) note_calls();
     }
   }
   /// What is left at the end of the trace; a training job leaves its weights.
@@ -68,6 +73,8 @@ class Player {
   std::uint64_t mismatched_bytes() { return work_ ? work_->finish() : 0; }
   std::size_t position() const { return next_; }
   std::uint64_t verified() const { return verified_; }
+  /// What the driver was called for until the end of each step, where it counts; empty for a single one.
+  const std::vector<std::optional<DriverCalls>>& after_step() const { return after_step_; }
   /// Real time inside the allocator's calls: waiting for the device is part of it.
   double nanoseconds_in_calls() const { return in_calls_.count(); }
 
@@ -76,6 +83,18 @@ class Player {
   /// the other one is over shows.
   void* touching_stream(std::uint32_t slot) {
     return allocator_.stream_handle(allocator_.is_stream_ordered() ? blocks_[slot].stream : slot % 2);
+  }
+
+  /// The program's own wait is none of what the steps cost.
+  void wait_for_device() {
+    const std::uint64_t before = driver_calls().value_or(DriverCalls{}).waits;
+    allocator_.wait_for_device();
+    own_waits_ += driver_calls().value_or(DriverCalls{}).waits > before ? 1U : 0U;
+  }
+  void note_calls() {
+    std::optional<DriverCalls> calls = driver_calls();
+    if (calls) calls->waits -= own_waits_;
+    after_step_.push_back(calls);
   }
 
   void allocate(std::uint32_t slot, std::uint64_t bytes, std::uint32_t stream) {
@@ -129,6 +148,8 @@ class Player {
   std::vector<Block> blocks_;
   std::size_t next_ = 0;
   std::uint64_t verified_ = 0;
+  std::vector<std::optional<DriverCalls>> after_step_;
+  std::uint64_t own_waits_ = 0;
   std::chrono::duration<double, std::nano> in_calls_{0};
 };
 
@@ -149,6 +170,20 @@ HostMemory host_memory() {
   return memory;
 }
 
+/// `, "steps": [{"memory_calls": …}, …]`: what each step called the driver for; "" where nobody counted.
+std::string steps_json(const Player& player) {
+  std::string text;
+  DriverCalls before{};
+  for (const std::optional<DriverCalls>& after : player.after_step()) {
+    if (!after) return "";
+    text += (text.empty() ? ", \"steps\": [" : ", ");
+    text += "{\"memory_calls\": " + std::to_string(after->memory - before.memory) + ", \"waits\": " + std::to_string(after->waits - before.waits) +
+            ", \"event_calls\": " + std::to_string(after->events - before.events) + "}";
+    before = *after;
+  }
+  return text.empty() ? "" : text + "]";
+}
+
 void print_outcome(const trace::Trace& trace, const Order& order, const Player& player, double seconds, double cpu_ns, std::uint64_t written_before) {
   const auto allocations = static_cast<unsigned long long>(trace.allocations);
   const auto frees = static_cast<unsigned long long>(trace.frees);
@@ -156,10 +191,10 @@ void print_outcome(const trace::Trace& trace, const Order& order, const Player& 
     const HostMemory memory = host_memory();
     const double in_calls_ns = order.frees_behind > 0 ? player.nanoseconds_in_calls() : cpu_ns;
     std::printf("{\"allocations\": %llu, \"frees\": %llu, \"peak_live_bytes\": %llu, \"seconds\": %.6f, \"ns_per_call\": %.2f, "
-                "\"host_peak_bytes\": %llu, \"host_written_bytes\": %llu, \"host_written_before_bytes\": %llu}\n",
+                "\"host_peak_bytes\": %llu, \"host_written_bytes\": %llu, \"host_written_before_bytes\": %llu%s}\n",
                 allocations, frees, static_cast<unsigned long long>(trace.peak_live_bytes), seconds,
-                in_calls_ns / static_cast<double>(std::max<std::size_t>(trace.events.size(), 1)), static_cast<unsigned long long>(memory.peak),
-                static_cast<unsigned long long>(memory.written), static_cast<unsigned long long>(written_before));
+                in_calls_ns / static_cast<double>(std::max<std::size_t>(trace.events.size() * order.steps, 1)), static_cast<unsigned long long>(memory.peak),
+                static_cast<unsigned long long>(memory.written), static_cast<unsigned long long>(written_before), steps_json(player).c_str());
     return;
   }
   std::printf("replay: %llu allocations, %llu frees, peak %.2f GiB requested, %.3f s", allocations, frees,
@@ -194,6 +229,12 @@ int play(const Order& order, const trace::Trace& trace, Allocator& allocator, co
   }
 }
 
+/// A number from 1 up.
+bool parse_count(const std::string& text, std::uint64_t* count) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *count);
+  return error == std::errc{} && end == text.data() + text.size() && *count > 0;
+}
+
 bool parse(int argc, char** argv, Order* order) {
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
@@ -202,14 +243,16 @@ bool parse(int argc, char** argv, Order* order) {
       order->verify = true;
     } else if (argument == "--free-rest") {
       order->free_rest = true;
+    } else if (argument == "--wait-each-step") {
+      order->wait_each_step = true;
     } else if (argument == "--json") {
       order->json = true;
     } else if (argument == "--allocator" && has_value) {
       order->allocator = argv[++i];
     } else if (argument == "--pending" && has_value) {
-      const std::string frees = argv[++i];
-      const auto [end, error] = std::from_chars(frees.data(), frees.data() + frees.size(), order->frees_behind);
-      if (error != std::errc{} || end != frees.data() + frees.size() || order->frees_behind == 0) return false;
+      if (!parse_count(argv[++i], &order->frees_behind)) return false;
+    } else if (argument == "--steps" && has_value) {
+      if (!parse_count(argv[++i], &order->steps)) return false;
     } else if (order->path.empty() && argument.rfind("--", 0) != 0) {
       order->path = argument;
     } else {
@@ -225,7 +268,7 @@ int play_main(int argc, char** argv, const char* allocator_names, const std::fun
               const Copies& copies) {
   Order order;
   if (!parse(argc, argv, &order)) {
-    std::fprintf(stderr, "usage: replay [--allocator %s] [--pending FREES] [--verify] [--free-rest] [--json] FILE.trace[.gz]\n", allocator_names);
+    std::fprintf(stderr, "usage: replay [--allocator %s] [--pending FREES] [--steps N] [--wait-each-step] [--verify] [--free-rest] [--json] FILE.trace[.gz]\n", allocator_names);
     return kExitUsage;
   }
   try {

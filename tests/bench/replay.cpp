@@ -21,6 +21,7 @@ class PlainCalls : public Allocator {
   }
   void release(void* address, std::size_t, std::uint32_t) override { check("cudaFree", cudaFree(address)); }
   void* stream_handle(std::uint32_t stream) override { return streams_[stream]; }
+  void wait_for_device() override { check("cudaDeviceSynchronize", cudaDeviceSynchronize()); }
 
  private:
   CudaStreams streams_;
@@ -37,6 +38,7 @@ class StreamOrderedCalls : public Allocator {
   void release(void* address, std::size_t, std::uint32_t stream) override { check("cudaFreeAsync", cudaFreeAsync(address, streams_[stream])); }
   void* stream_handle(std::uint32_t stream) override { return streams_[stream]; }
   bool is_stream_ordered() const override { return true; }
+  void wait_for_device() override { check("cudaDeviceSynchronize", cudaDeviceSynchronize()); }
 
  private:
   CudaStreams streams_;

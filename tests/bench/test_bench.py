@@ -76,6 +76,43 @@ class Usage(unittest.TestCase):
 
 
 @unittest.skipUnless(HAS_PARTS, "the library, the simulated driver or the replay program is not built")
+class RepeatedSteps(WithTrace):
+    def setUp(self):
+        super().setUp()
+        # Weights that stay, and a step of 40 blocks of which ten live at once.
+        events = [f"a 1000 {8 * MIB} 0\n"]
+        for i in range(40):
+            events.append(f"a {i} {(1 + i % 3) * 4 * MIB} 0\n" + (f"f {i - 9}\n" if i >= 9 else ""))
+        events += [f"f {i}\n" for i in range(31, 40)]
+        self.trace.write_text('# {"workload": "step"}\n' + "".join(events), encoding="utf-8")
+
+    def test_each_step_is_counted_and_what_the_first_one_left_stays(self):
+        done = run(PROGRAM, "--json", "--steps", 5, self.trace, LD_LIBRARY_PATH=str(BUILD / "sim"), CUSIM_MEMORY="1GiB")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        steps = json.loads(done.stdout)["steps"]
+        self.assertEqual([step["memory_calls"] for step in steps], [81, 80, 80, 80, 80])
+        for wrong in ("0", "-1", "x"):
+            self.assertEqual(run(PROGRAM, "--steps", wrong, self.trace, LD_LIBRARY_PATH=str(BUILD / "sim")).returncode, 2, wrong)
+
+    def test_the_script_tells_what_later_steps_call_and_when_they_have_to_wait(self):
+        rows = self.script("repeated_steps.py", "--steps", 8, "--pending", 0, "--pending", 30, "--device", "1.2x", "--device", "1GiB", self.trace)["rows"]
+        self.assertEqual([(row["behind"], row["device"]) for row in rows], [(0, "1.2x"), (0, "1GiB"), (30, "1.2x"), (30, "1GiB")])
+        for row in rows:
+            self.assertEqual(len(row["steps"]), 8)
+        self.assertEqual(rows[0]["peak_bytes"], (8 + 80 + 4) * MIB)
+        self.assertGreater(rows[2]["unavailable_bytes"], rows[2]["device_bytes"])
+        self.assertIn("1.2x *", self.output)
+        self.assertEqual([step["memory_calls"] for step in rows[1]["steps"][2:]], [0] * 6)
+        platform = self.script("repeated_steps.py", "--steps", 4, "--pending", 0, "--device", "1GiB", "--policy", "platform", self.trace)["rows"]
+        self.assertEqual([step["memory_calls"] for step in platform[0]["steps"]], [81, 80, 80, 80])
+
+    def test_arguments(self):
+        for wrong in (("--steps", "3"), ("--device", "x"), ("--device", "0.5x"), ("--device", "nan"), ("--pending", "-1")):
+            done = run(sys.executable, "-B", BENCH / "repeated_steps.py", *wrong, self.trace)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), wrong)
+
+
+@unittest.skipUnless(HAS_PARTS, "the library, the simulated driver or the replay program is not built")
 class PinnedBlocks(unittest.TestCase):
     def missing_bytes(self, memory: int, large: int, **variables: str) -> int:
         done = run(BUILD / "bench" / "pinned_blocks", large // 1024, 40, LD_LIBRARY_PATH=str(BUILD / "sim"), CUSIM_MEMORY=str(memory), **variables)
