@@ -36,6 +36,7 @@ struct AllocationRequest {
   std::uint8_t mempool = 0;           ///< index of the memory pool that the program named; 0: none
   BlockLife life = BlockLife::context;
   std::uint8_t keeper = 0;            ///< number of the magazine that asks for itself; 0: none
+  bool may_strand = false;            ///< any hole will do, also one whose rest nobody could have elsewhere then
 };
 
 /// What hangs on heap::Region::owner for every region of ours.
@@ -173,6 +174,10 @@ class DeviceAllocator {
   /// The same by moving memory that nobody uses to other addresses, without taking more than is needed besides.
   virtual Result<Growth> remap([[maybe_unused]] DeviceState& device, ContextPool&, const AllocationRequest&) CUPOOL_REQUIRES(device.lock) {
     return Error{CUDA_ERROR_OUT_OF_MEMORY, "remap"};
+  }
+  /// The same for a block that has a hole which allocate() refused for what it would strand: elsewhere, with nothing stranded.
+  virtual Result<Growth> crack([[maybe_unused]] DeviceState& device, ContextPool&, const AllocationRequest&) CUPOOL_REQUIRES(device.lock) {
+    return Error{CUDA_ERROR_OUT_OF_MEMORY, "crack"};
   }
   /// `bytes` (a multiple of 2 MiB) of free memory, new from the driver and charged to the limit. Precondition: as grow's.
   virtual Status reserve([[maybe_unused]] DeviceState& device, ContextPool&, std::uint64_t) CUPOOL_REQUIRES(device.lock) {

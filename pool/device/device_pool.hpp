@@ -38,6 +38,7 @@ struct Attempt {
   const char* api = "";
   MagazineUser* user = nullptr;                 ///< null: nothing is kept for such a request
   Error refusal{CUDA_ERROR_OUT_OF_MEMORY, ""};  ///< what limit or driver said last
+  bool has_hole = false;                        ///< it was refused one, for what it would strand
   bool has_asked = false;                       ///< the GPU, whether what was freed lately is over
   bool is_short = false;                        ///< it has come so far that threads keep nothing for themselves
   std::uint64_t moves = 0;                      ///< of the pool's, when this attempt asked last for more memory

@@ -2,6 +2,7 @@
 //
 //   better   once next to nothing is left: what this thread freed is waited for, if it fits better than the hole that is free now
 //   hole     memory that is free now
+//   crack    where the hole lies in a handle (backing pages) whose rest nobody could have elsewhere then, that memory comes to other addresses, in smaller handles; or any hole will do
 //   retire   deferred frees whose work is over (a query, no wait), and what streams have kept for long, or too much of
 //   magazines  blocks that threads keep for themselves are everybody's again; what was freed since the last epoch too, if nothing runs
 //              any more: how much that is depends on the moment, and a job that repeats itself must not need more in its hundredth step. Where memory
@@ -21,13 +22,13 @@
 //            synchronises: here that could wait for the caller itself
 //   graphs   what the driver keeps for CUDA graphs that do not run goes back to the device, where that is enough; then grow, remap, release
 //   native   the driver's own call for exactly these bytes; in stream order, where cuCtxDestroy may end the context, it is the shim that calls it (kDriversOwn)
-// Each rung is counted. No rung runs the driver under the lock, and no rung but `better`, `wait` and `poll` waits.
+// Each rung is counted (`crack` as `remap`). No rung runs the driver under the lock, and no rung but `better`, `wait` and `poll` waits.
 #include <algorithm>
-#include <limits>
 #include <optional>
 
 #include "pool/core/bytes.hpp"
 #include "pool/device/device_pool.hpp"
+#include "pool/device/ladder.hpp"
 #include "pool/device/patience.hpp"
 #include "pool/driver/handles.hpp"
 
@@ -35,50 +36,10 @@ namespace cupool::device {
 
 using heap::Extent;
 
-namespace {
-/// A rung's answer: a block; nothing (the next rung); or an error that the program's own call would have met natively.
-using Climbed = Result<Extent*>;
-constexpr std::uint64_t kEnterPause_ns = 20'000;
-constexpr std::uint64_t kEverything = std::numeric_limits<std::uint64_t>::max();
-
-struct EndOfShortage {
-  std::uint32_t& climbing;
-  const bool& is_short;
-  ~EndOfShortage() { climbing -= is_short ? 1 : 0; }
-};
-}  // namespace
-
-struct Ladder {
-  struct Rung {
-    const char* name;
-    observe::Total observe::Counters::*served;
-    Climbed (*climb)(DevicePool& pool, Attempt& attempt);
-  };
-
-  static Climbed better(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
-  static Climbed hole(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
-  static Climbed retire(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
-  static Climbed retire_for_all(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
-  static Climbed ask(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
-  static Climbed magazines(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
-  static Climbed all_magazines(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
-  static Climbed wait(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
-  static Climbed grow(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
-  static Climbed steal(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
-  static Climbed lanes(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
-  static Climbed remap(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
-  static Climbed aside(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
-  static Climbed release(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
-  static Climbed poll(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
-  static Climbed graphs(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
-  static Climbed native(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
-
-  static const Rung kRungs[15];
-};
-
-const Ladder::Rung Ladder::kRungs[15] = {
+const Ladder::Rung Ladder::kRungs[17] = {
     {"better", &observe::Counters::rung_poll, &Ladder::better},
-    {"hole", &observe::Counters::rung_hole, &Ladder::hole},     {"retire", &observe::Counters::rung_retire, &Ladder::retire},
+    {"hole", &observe::Counters::rung_hole, &Ladder::hole},     {"crack", &observe::Counters::rung_remap, &Ladder::crack},
+    {"hole", &observe::Counters::rung_hole, &Ladder::any_hole}, {"retire", &observe::Counters::rung_retire, &Ladder::retire},
     {"magazines", &observe::Counters::rung_magazines, &Ladder::magazines}, {"wait", &observe::Counters::rung_poll, &Ladder::wait},
     {"grow", &observe::Counters::rung_grow, &Ladder::grow},     {"magazines", &observe::Counters::rung_magazines, &Ladder::all_magazines},
     {"steal", &observe::Counters::rung_steal, &Ladder::steal},
@@ -108,6 +69,21 @@ Climbed Ladder::hole(DevicePool& pool, Attempt& attempt) {
     found = pooled.allocate(pool.device_, attempt.request);
   return found;
 }
+
+Climbed Ladder::crack(DevicePool& pool, Attempt& attempt) {
+  const DeviceAllocator* allocator = attempt.home->pooled.get();
+  const bool is_refused = allocator != nullptr && allocator->can_move() && !pool.device_.disabled && allocator->fit_bytes(pool.device_, attempt.request.bytes) != 0;
+  attempt.request.may_strand = true;
+  attempt.has_hole = is_refused;
+  if (!is_refused || pool.unpooled_ || pool.capturing() || attempt.request.stream.identity != 0) return nullptr;
+  Mover mover(pool.movers_, pool.moves_);
+  const Result<Growth> grown = attempt.home->pooled->crack(pool.device_, *attempt.home, attempt.request);
+  mover.has_more = grown.ok();
+  return grown.ok() ? grown.value().extent : nullptr;  // whatever it was: there is a hole
+}
+
+/// The one that `hole` has refused.
+Climbed Ladder::any_hole(DevicePool& pool, Attempt& attempt) { return attempt.has_hole ? hole(pool, attempt) : Climbed(nullptr); }
 
 Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
   Error error{};
@@ -300,98 +276,6 @@ Climbed Ladder::native(DevicePool& pool, Attempt& attempt) {
   if (!made.ok() && made.code() != CUDA_ERROR_OUT_OF_MEMORY) return made.error();
   if (!made.ok()) attempt.refusal = made.error();
   return made.value().extent;
-}
-
-/// Is anything freed that has not gone back to the driver or to a heap yet?
-bool DevicePool::has_waiting_frees() {
-  return !deferred_.batch_is_empty() || deferred_.oldest() != nullptr || std::any_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->natives.has_waiting(); });
-}
-
-/// Before the first rung: the context must be alive and ours. Pinned on success only.
-Error DevicePool::enter(Attempt& attempt) {
-  ContextPool* home = attempt.home;
-  Clock& clock = device_.services.clock;
-  const std::uint64_t until_ns = clock.now_ns() + kPollBound_ns;
-  while (home->context == attempt.context && device_.services.contexts.pin(home, attempt.context) != Pin::held) {
-    if (clock.now_ns() >= until_ns) return {CUDA_ERROR_CONTEXT_IS_DESTROYED, "context is being ended"};
-    const MutexUnlock unlocked(device_.lock);
-    clock.pause(kEnterPause_ns);
-  }
-  if (home->context != attempt.context) return kStaleContext;
-  return {};
-}
-
-/// Unless the driver keeps the thread that preallocates: it may wait for work that waits for this one.
-void DevicePool::await_preallocation() {
-  Patience patience(device_.services.clock, kEverything, 0, 0);
-  while (preallocating_) {
-    const ContextPool* home = preallocated_for_;
-    if (home != nullptr && home->pooled != nullptr && home->pooled->is_stalled(device_)) return;
-    const MutexUnlock unlocked(device_.lock);
-    patience.pause();
-  }
-}
-
-/// The first time it is told what serves here.
-void DevicePool::begin_use() {
-  if (used()) return;
-  used_.store(true, std::memory_order_relaxed);
-  device_.tell(config::LogLevel::info, [this] {
-    const std::uint64_t limit_bytes = device_.limit.limit_bytes();
-    return std::string(device_.live.name) + ", " + observe::human_bytes(device_.total_bytes) + ": policy " + device_.live.policy + ", backing " + device_.live.backing +
-           (limit_bytes != 0 ? ", limit " + observe::human_bytes(limit_bytes) : ", no limit");
-  });
-}
-
-void DevicePool::tell_rung(const Attempt& attempt, const char* rung) {
-  device_.tell(config::LogLevel::debug, [&] {
-    const observe::Counters& counters = device_.counters();
-    const auto now = [](const observe::Gauge& gauge) { return observe::human_bytes(gauge.current.load(std::memory_order_relaxed)); };
-    return std::string(attempt.api) + " of " + observe::human_bytes(attempt.request.requested_bytes) + " by rung " + rung + ": " + now(counters.reserved_bytes) +
-           " reserved, " + now(counters.live_bytes) + " live, " + now(counters.deferred_bytes) + " wait for the GPU";
-  });
-}
-
-Climbed DevicePool::climb_rungs(Attempt& attempt) {
-  await_preallocation();
-  attempt.moves = moves_;
-  if (!preallocated_ && policy_ != config::Policy::platform) preallocate(*attempt.home);
-  if (deferred_.batch_is_due()) {
-    const Error error = upkeep(attempt.context, false);
-    if (error.code != CUDA_SUCCESS) return error;
-  }
-  for (const Ladder::Rung& rung : Ladder::kRungs) {
-    Climbed climbed = rung.climb(*this, attempt);
-    if (!climbed.ok()) return climbed;
-    if (climbed.value() == nullptr) continue;
-    (device_.counters().*rung.served).add();
-    if (rung.climb != &Ladder::hole) tell_rung(attempt, rung.name);
-    return climbed;
-  }
-  return nullptr;
-}
-
-Result<CUdeviceptr> DevicePool::climb(Attempt& attempt, std::uint16_t thread) {
-  if (!may_call_driver()) return Error{CUDA_ERROR_DEINITIALIZED, attempt.api};
-  begin_use();
-  const Error refused = enter(attempt);
-  if (refused.code != CUDA_SUCCESS) {
-    if (refused.where != kStaleContext.where) device_.counters().failed_allocations.add();
-    return refused;
-  }
-  const Unpinner unpinner(device_.services.contexts, attempt.home);
-  const EndOfShortage end{climbing_, attempt.is_short};
-  Climbed climbed = nullptr;
-  if (attempt.request.bytes != 0) climbed = climb_rungs(attempt);
-  if (climbed.ok() && climbed.value() != nullptr) {
-    const CUdeviceptr address = book(climbed.value(), attempt.request, thread);
-    if (unpooled_) sample_first(true);  // else growth asks
-    publish_figures();
-    return address;
-  }
-  if (climbed.error().where == kDriversOwn.where) return kDriversOwn;
-  if (climbed.code() == CUDA_ERROR_DEINITIALIZED) device_.services.stopped.store(true, std::memory_order_relaxed);
-  return fail(attempt.request.requested_bytes, attempt.api, attempt.home, climbed.ok() ? reason_of_refusal(attempt.refusal) : climbed.error());
 }
 
 }  // namespace cupool::device

@@ -5,7 +5,7 @@
 // key on addresses). A page is busy exactly when a block lies on it, so nothing is counted per page: an empty handle lies wholly in
 // one hole. On a miss memory is created while there is plenty (handles of a 256th of what is left and a 768th of everything, at most 64 MiB and the block
 // that asks, an eighth of it or what divides it where it is whole pages, at least the granularity: large ones cost few calls, small ones leave little behind),
-// and moved when there is not: empty handles, from the largest holes first, go behind the free memory that ends where addresses are vacant. Neighbours share tail pages. As long as large handles are made, blocks that are small beside
+// and moved when there is not: empty handles, from the largest holes first, go behind the free memory that ends where addresses are vacant; the last one is cracked where it is larger than what is missing (page_cracking.cpp). Neighbours share tail pages. As long as large handles are made, blocks that are small beside
 // them have addresses of their own (zones, page_zones.cpp): one of them would keep a whole handle from everybody; and a block does not begin on the page of a much
 // smaller one (heap::FitPolicy). Live bytes never move, nor what waits for the GPU.
 // Figures: DECISIONS.md and build/bench/page_model. Known from: PyTorch's expandable segments, DALI's cuda_vm_resource.
@@ -47,6 +47,10 @@ class PageHeap final : public ExtentAllocator {
   static constexpr std::uint64_t kAheadBlocks = 64;        ///< and no more than so many blocks as the one that asks;
   static constexpr std::uint64_t kSlackShare = 8;           ///< and what waits: at most this part of the most that was live, in all of what is left,
   static constexpr std::uint64_t kLeastSlack_bytes = 256 * kMiB;  ///< or so much
+  static constexpr std::uint64_t kCrackedFromShare = 8;     ///< a hole is refused for what it would strand once the program has needed this part of everything,
+  static constexpr std::uint64_t kWholePagesOf = 15;        ///< and asks for whole pages so many times as often as for anything else
+  static constexpr std::uint64_t kCrackedAfterMove = 512;   ///< or, where a job repeats itself, had pages moved so many requests ago at most
+  static constexpr std::size_t kCrackLooks = 4096;          ///< at empty handles, for those that fit
   static constexpr std::uint64_t kAskShare = 4;             ///< asked again after taking this part of what is left
   static constexpr std::uint64_t kQuarantineTotals = 64;    ///< so many times the device's memory of fresh addresses
 
@@ -91,12 +95,13 @@ class PageHeap final : public ExtentAllocator {
   /// By creating only; out of memory as soon as the device is known to have too little left.
   Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   bool can_move() const override { return true; }
+  Result<Growth> crack(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   Result<Growth> remap(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   Status reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock) override;
   std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock) override;
 
  private:
-  enum class Source : std::uint8_t { create, move, preallocate };
+  enum class Source : std::uint8_t { create, move, crack, preallocate };
   struct PagedRegion;
   /// A physical handle that is mapped nowhere.
   struct Handle { CUmemGenericAllocationHandle id = 0; std::uint64_t bytes = 0; };
@@ -126,6 +131,7 @@ class PageHeap final : public ExtentAllocator {
   Result<Growth> await_hole(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock);
   template <class Done> bool await(DeviceState& device, Done&& is_done) CUPOOL_REQUIRES(device.lock);
   void begin_turn(DeviceState& device) CUPOOL_REQUIRES(device.lock);
+  bool strands(DeviceState& device, const heap::Extent& block) const CUPOOL_REQUIRES(device.lock);
   unsigned zone_of(std::uint64_t bytes, std::uint64_t room_bytes) const;
   heap::ZoneOrder zones_for(DeviceState& device, std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock);
   /// No `given_zone`: where such a block belongs.
@@ -153,12 +159,17 @@ class PageHeap final : public ExtentAllocator {
   void drive(DeviceState& device, Supply& supply);
   std::uint64_t fitting_bytes(const Supply& supply) const;
   std::uint64_t next_handle_bytes(const Supply& supply) const;
+  bool create_one(DeviceState& device, Supply& supply, std::uint64_t bytes);
   void create_missing(DeviceState& device, Supply& supply);
+  void plan_pieces(Supply& supply, const Handle& handle, std::uint64_t needed_bytes) const;
+  void crack(DeviceState& device, Supply& supply);
   void map_all(Supply& supply);
   void charge(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   Status publish(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
   void bind(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
   void take_empty(std::vector<Run>& runs, std::uint64_t wanted_bytes, bool at_most);
+  void take_fitting(Supply& supply);
+  void take_runs(std::vector<Run>& runs, const std::vector<MappedHandle>& handles);
   void unmap_runs(std::vector<Run>& runs, CUresult* first_error);
   void book_runs(DeviceState& device, const std::vector<Run>& runs) CUPOOL_REQUIRES(device.lock);
   static std::size_t count_handles(const std::vector<Run>& runs);
@@ -193,6 +204,9 @@ class PageHeap final : public ExtentAllocator {
   std::vector<Handle> moving_loose_;        ///< and of what was loose
   std::uint64_t moving_loose_bytes_ = 0;
   std::uint64_t pinned_handles_ = 0;
+  std::uint64_t whole_page_requests_ = 0;   ///< for everybody's holes: how often whole pages were asked for,
+  std::uint64_t other_requests_ = 0;        ///< and how often anything else;
+  std::uint64_t moved_at_ = 0;              ///< Σ both when a block was last to have memory from elsewhere
   std::vector<heap::Extent*> vacant_;
   AbsentList quarantined_;
   std::uint64_t quarantined_bytes_ = 0;

@@ -23,6 +23,11 @@ void PageHeap::take_empty(std::vector<Run>& runs, std::uint64_t wanted_bytes, bo
     found_bytes += handle.bytes;
     return found_bytes >= wanted_bytes;
   });
+  take_runs(runs, found);
+}
+
+/// Precondition: empty ones, such that neighbours which follow each other lie in one hole. Throws std::bad_alloc with nothing taken.
+void PageHeap::take_runs(std::vector<Run>& runs, const std::vector<MappedHandle>& found) {
   try {
     for (std::size_t first = 0; first < found.size();) {
       std::size_t last = first + 1;

@@ -20,7 +20,19 @@ constexpr int kMostTries = 8;
 }  // namespace
 
 Result<Growth> PageHeap::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) { return supply(device, home, request, Source::create); }
-Result<Growth> PageHeap::remap(DeviceState& device, ContextPool& home, const AllocationRequest& request) { return supply(device, home, request, Source::move); }
+Result<Growth> PageHeap::remap(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
+  moved_at_ = whole_page_requests_ + other_requests_;
+  return supply(device, home, request, Source::move);
+}
+
+Result<Growth> PageHeap::crack(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
+  if (supplying_ || fit_bytes(device, request.bytes) == 0) return Error{CUDA_ERROR_OUT_OF_MEMORY, "no hole to do better than"};
+  const Status status = supply_bytes(device, home, request.bytes, Source::crack);
+  if (!status.ok()) return status.error();
+  AllocationRequest again = request;
+  again.may_strand = true;
+  return Growth{allocate(device, again), false};
+}
 
 bool PageHeap::is_stalled(DeviceState& device) const {
   const std::uint64_t since_ns = std::max(supplying_since_ns_, memory_->last_began_ns());
@@ -111,8 +123,8 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
       unclaim(supply);
       return Error{CUDA_ERROR_OUT_OF_MEMORY, "room"};
     }
-    if (source == Source::move && supply.missing_bytes() != 0) take_empty(supply.runs, supply.missing_bytes(), false);
-    const std::size_t most = supply.handles.size() + count_handles(supply.runs) + supply.wanted_bytes / memory_->granularity_bytes() + 1;
+    if (supply.moves() && supply.missing_bytes() != 0) take_fitting(supply);
+    const std::size_t most = supply.handles.size() + count_handles(supply.runs) + supply.pieces.size() + supply.wanted_bytes / memory_->granularity_bytes() + 1;
     supply.handles.reserve(most);
     vacant_.reserve(vacant_.size() + 1);
     promise(supply, most);
@@ -225,13 +237,13 @@ void PageHeap::take_loose(Supply& supply) {
 
 /// Is there enough, to create or to move? Asks the driver once more before it says no to the last one who asks.
 bool PageHeap::is_within_reach(DeviceState& device, Supply& supply) {
-  const std::uint64_t empty = supply.source == Source::move ? empty_bytes() : 0;
+  const std::uint64_t empty = supply.moves() ? empty_bytes() : 0;
   const auto is_enough = [&] {
     supply.room_bytes = room_bytes(device);
-    return supply.is_enough(supply.handle_bytes + empty + supply.room_bytes);
+    return supply.is_enough(supply.handle_bytes + empty + (supply.source == Source::crack ? 0 : supply.room_bytes));
   };
   if (is_enough()) return true;
-  if (supply.source == Source::create) return false;
+  if (supply.source == Source::create || supply.source == Source::crack) return false;
   ask_room(device);
   return is_enough();
 }
@@ -239,13 +251,16 @@ bool PageHeap::is_within_reach(DeviceState& device, Supply& supply) {
 void PageHeap::drive(DeviceState& device, Supply& supply) {
   unmap_runs(supply.runs, &supply.error);
   for (const Run& run : supply.runs) {
-    if (!run.unmapped) continue;
     for (const Handle& handle : run.handles) {
+      const bool is_to_crack = handle.id == supply.cracked.id;
+      if (is_to_crack && !run.unmapped) supply.cracked = {};
+      if (is_to_crack || !run.unmapped) continue;
       supply.handles.push_back(handle);
       supply.handle_bytes += handle.bytes;
     }
   }
-  create_missing(device, supply);
+  crack(device, supply);
+  if (supply.source != Source::crack) create_missing(device, supply);
   if (supply.is_enough(supply.handle_bytes)) map_all(supply);
 }
 
@@ -267,28 +282,34 @@ std::uint64_t PageHeap::next_handle_bytes(const Supply& supply) const {
   return std::max(std::bit_floor(most_bytes), memory_->granularity_bytes());
 }
 
+/// Charged to the limit. False: limit or driver refused, or supply.error says what else.
+bool PageHeap::create_one(DeviceState& device, Supply& supply, std::uint64_t bytes) {
+  supply.is_charged = device.limit.charge(bytes);
+  CUmemGenericAllocationHandle handle = 0;
+  const CUresult code = supply.is_charged ? memory_->create(bytes, &handle) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (code == CUDA_SUCCESS) {
+    supply.handles.push_back({handle, bytes});
+    supply.handle_bytes += bytes;
+    supply.created_bytes += bytes;
+    ++supply.created_handles;
+    supply.zone_bytes += bytes;
+    supply.room_bytes -= std::min(supply.room_bytes, bytes);
+    return true;
+  }
+  if (supply.is_charged) device.limit.refund(bytes);
+  if (code != CUDA_ERROR_OUT_OF_MEMORY && supply.error == CUDA_SUCCESS) supply.error = code;
+  return false;
+}
+
 void PageHeap::create_missing(DeviceState& device, Supply& supply) {
   std::uint64_t most_bytes = kLargestHandle_bytes;
   const std::uint64_t least_bytes = memory_->granularity_bytes();
   while (supply.missing_bytes() != 0 && supply.handles.size() < supply.handles.capacity()) {
     const std::uint64_t bytes = std::max(least_bytes, std::min(most_bytes, next_handle_bytes(supply)));
-    const bool is_charged = device.limit.charge(bytes);
-    CUmemGenericAllocationHandle handle = 0;
-    const CUresult code = is_charged ? memory_->create(bytes, &handle) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (code == CUDA_SUCCESS) {
-      supply.handles.push_back({handle, bytes});
-      supply.handle_bytes += bytes;
-      supply.created_bytes += bytes;
-      ++supply.created_handles;
-      supply.zone_bytes += bytes;
-      supply.room_bytes -= std::min(supply.room_bytes, bytes);
-      continue;
-    }
-    if (is_charged) device.limit.refund(bytes);
-    if (code != CUDA_ERROR_OUT_OF_MEMORY && supply.error == CUDA_SUCCESS) supply.error = code;
-    if (code != CUDA_ERROR_OUT_OF_MEMORY) return;
+    if (create_one(device, supply, bytes)) continue;
+    if (supply.error != CUDA_SUCCESS) return;
     if (bytes == least_bytes) {
-      supply.is_refused = is_charged;
+      supply.is_refused = supply.is_charged;
       return;
     }
     most_bytes = bytes / 2;
@@ -325,9 +346,11 @@ void PageHeap::map_all(Supply& supply) {
 Status PageHeap::publish(DeviceState& device, Supply& supply) {
   loose_promised_ -= supply.promised;
   book_runs(device, supply.runs);
-  device.add_reserved(static_cast<std::int64_t>(supply.created_bytes));
+  const std::uint64_t cracked_bytes = supply.is_cracked ? supply.cracked.bytes : 0;
+  device.add_reserved(static_cast<std::int64_t>(supply.created_bytes) - static_cast<std::int64_t>(cracked_bytes));
   device.counters().handles_created.add(supply.created_handles);
-  created_bytes_ += supply.created_bytes;
+  device.counters().handles_released.add(supply.is_cracked ? 1 : 0);
+  created_bytes_ += supply.created_bytes - std::min(supply.created_bytes, cracked_bytes);
   is_refused_ = is_refused_ || supply.is_refused;
   for (const Handle& handle : supply.handles) end_moving(handle);
   for (std::size_t i = supply.mapped_handles; i < supply.handles.size(); ++i) keep_loose(supply.handles[i]);
@@ -358,7 +381,7 @@ void PageHeap::bind(DeviceState& device, Supply& supply) {
   }
   device.note_region(observe::EventKind::region_create, supply.fresh->address, supply.mapped_bytes);
   device.counters().remaps.add(supply.runs.empty() ? 0 : 1);
-  for (const Run& run : supply.runs) device.counters().moved_bytes.add(run.unmapped ? run.bytes() : 0);
+  for (const Run& run : supply.runs) device.counters().moved_bytes.add(run.unmapped ? run.bytes() : 0);  // what was cracked came to other addresses, too
   heap_.free(supply.fresh);
 }
 

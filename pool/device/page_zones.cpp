@@ -41,7 +41,12 @@ heap::ZoneOrder PageHeap::zones_for(DeviceState& device, std::uint64_t bytes) co
 }
 
 Extent* PageHeap::allocate(DeviceState& device, const AllocationRequest& request) {
-  return heap_.allocate(request.bytes, request.lane, request.keeper, zones_for(device, request.bytes));
+  Extent* block = heap_.allocate(request.bytes, request.lane, request.keeper, zones_for(device, request.bytes));
+  if (request.may_strand || request.stream.identity != 0) return block;
+  ++(is_aligned(request.bytes, memory_->granularity_bytes()) ? whole_page_requests_ : other_requests_);
+  if (block == nullptr || !strands(device, *block)) return block;
+  heap_.free(block);
+  return nullptr;
 }
 
 std::uint64_t PageHeap::fit_bytes(DeviceState& device, std::uint64_t bytes) const { return heap_.fit_bytes(bytes, zones_for(device, bytes)); }

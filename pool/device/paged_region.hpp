@@ -56,10 +56,15 @@ struct PageHeap::Supply {
   std::size_t promised = 0;                ///< handles that may become loose
   std::size_t mapped_handles = 0;          ///< the first so many of `handles` are mapped
   std::uint64_t mapped_bytes = 0;
+  bool is_charged = false;                 ///< the limit allowed the last handle that was to be created
   bool is_accessible = false;
   bool is_stuck = false;                   ///< mapped, not accessible, and the driver would not unmap it
   bool is_refused = false;
+  Handle cracked{};                        ///< out of one of the runs: not to be mapped, but released and created again as
+  std::vector<std::uint64_t> pieces;       ///< bytes of each
+  bool is_cracked = false;                 ///< it is released
   CUresult error = CUDA_SUCCESS;           ///< the first that was not out of memory
+  bool moves() const { return source == Source::move || source == Source::crack; }
   std::uint64_t missing_bytes() const { return wanted_bytes - std::min(wanted_bytes, handle_bytes); }
   /// From behind the handles so far to where such a block would end, if they came one behind the other.
   std::uint64_t to_block_end_bytes() const {

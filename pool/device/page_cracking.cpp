@@ -1,0 +1,103 @@
+// PageHeap: which empty handles a block gets, and what becomes of one that is too large for it. See page_heap.hpp.
+//
+// A handle moves whole or not at all, so what a block does not need of the last one stays beside it for as long as it lives. Where blocks come and go on a full device that is how memory is lost that is free:
+// such a handle is cracked, released and created again in pieces. When pages are moved anyway that costs two calls for each piece and keeps what is free in pieces that move.
+// And where memory pools above this one ask for whole pages, they get no hole that ends within a handle that was empty, once the program has needed an eighth of the device: each of their blocks is a call of the
+// driver's natively, each crack leaves smaller handles, and what they flush when memory is out is everybody's. Blocks of any size would have it too, but jobs that allocate their tensors here pay for each (DECISIONS.md).
+#include <algorithm>
+#include <bit>
+
+#include "pool/core/bytes.hpp"
+#include "pool/device/page_heap.hpp"
+#include "pool/device/paged_region.hpp"
+
+namespace cupool::device {
+
+using heap::Extent;
+
+/// Would the block, which was cut from a hole just now, begin or end within a handle that is empty but for it, with a page of that or more to spare? For programs that take whole pages, and not
+/// in steps that repeat themselves without a shortage.
+bool PageHeap::strands(DeviceState& device, const Extent& block) const {
+  const std::uint64_t page_bytes = memory_->granularity_bytes();
+  if (block.bytes < page_bytes || !is_aligned(block.bytes, page_bytes) || whole_page_requests_ < kWholePagesOf * other_requests_) return false;
+  if (device.need_bytes() * kCrackedFromShare < mapped_bytes() + loose_bytes_ + room_bytes(device)) return false;
+  const bool has_moved = whole_page_requests_ + other_requests_ < moved_at_ + kCrackedAfterMove;
+  if (device.repeats_itself() && !has_moved) return false;
+  const PageTable& table = table_of(block);
+  const std::uint64_t end = block.address + block.bytes;
+  const MappedHandle last = table.at(end - 1);
+  const std::uint64_t free_until = block.next_is_free && block.next->lane == 0 ? block.next->address + block.next->bytes : end;
+  if (last.address >= block.address && last.end() <= free_until && last.end() - end >= page_bytes) return !last.is_pinned;
+  const MappedHandle first = table.at(block.address);
+  const std::uint64_t free_from = block.previous_is_free && block.previous->lane == 0 ? block.previous->address : block.address;
+  return first.end() <= end && first.address >= free_from && block.address - first.address >= page_bytes && !first.is_pinned;
+}
+
+/// Empty handles for what is missing, out of those of the largest holes: large ones that fit, smaller ones that do, and for what is missing then the smallest of the others, which is to be cracked.
+void PageHeap::take_fitting(Supply& supply) {
+  std::vector<MappedHandle> empty;
+  std::uint64_t empty_bytes = 0;
+  std::uint64_t missing_bytes = supply.missing_bytes();
+  for_each_empty([&](const MappedHandle& handle) {
+    empty.push_back(handle);
+    empty_bytes += handle.bytes;
+    return empty.size() >= kCrackLooks && empty_bytes >= missing_bytes;
+  });
+  std::stable_sort(empty.begin(), empty.end(), [](const MappedHandle& a, const MappedHandle& b) { return a.bytes > b.bytes; });
+  std::vector<MappedHandle> found;
+  MappedHandle larger{};
+  for (const MappedHandle& handle : empty) {
+    if (handle.bytes > missing_bytes) {
+      larger = handle;
+      continue;
+    }
+    found.push_back(handle);
+    missing_bytes -= handle.bytes;
+    if (missing_bytes == 0) break;
+  }
+  if (missing_bytes != 0 && larger.bytes != 0) {
+    found.push_back(larger);
+    plan_pieces(supply, {larger.handle, larger.bytes}, missing_bytes);
+  }
+  std::sort(found.begin(), found.end(), [](const MappedHandle& a, const MappedHandle& b) { return a.address < b.address; });
+  take_runs(supply.runs, found);
+}
+
+/// As a growth for that block would have made them, then what is left, the smallest first: the next one that is small begins there.
+void PageHeap::plan_pieces(Supply& supply, const Handle& handle, std::uint64_t needed_bytes) const {
+  const std::uint64_t page_bytes = memory_->granularity_bytes();
+  const std::uint64_t most_bytes = std::min(std::max(fitting_bytes(supply), page_bytes), handle.bytes / 2);
+  supply.cracked = handle;
+  for (std::uint64_t left_bytes = needed_bytes; left_bytes != 0;) {
+    supply.pieces.push_back(std::bit_floor(std::min(left_bytes, most_bytes)));
+    left_bytes -= supply.pieces.back();
+  }
+  for (std::uint64_t left_bytes = handle.bytes - needed_bytes; left_bytes != 0;) {
+    supply.pieces.push_back(std::uint64_t{1} << std::countr_zero(left_bytes));
+    left_bytes -= supply.pieces.back();
+  }
+  supply.wanted_bytes += handle.bytes - needed_bytes;
+}
+
+/// The pieces come before the handle goes, where the driver is believed to have room for both; else another process may take what was released, and that is all that can be lost.
+/// What cannot be had in pieces stays whole, unless it is gone.
+void PageHeap::crack(DeviceState& device, Supply& supply) {
+  if (supply.cracked.id == 0) return;
+  std::size_t made = 0;
+  const auto make = [&](std::size_t until) {
+    for (; made < until; ++made)
+      if (!create_one(device, supply, supply.pieces[made])) return false;
+    return true;
+  };
+  const bool has_room = supply.room_bytes >= supply.cracked.bytes && make(supply.pieces.size());
+  if (memory_->release(supply.cracked.id) == CUDA_SUCCESS) {
+    supply.is_cracked = true;
+    device.limit.refund(supply.cracked.bytes);
+    if (!has_room) make(supply.pieces.size());
+  } else {
+    supply.handles.push_back(supply.cracked);  // behind the pieces, if there are any
+    supply.handle_bytes += supply.cracked.bytes;
+  }
+}
+
+}  // namespace cupool::device
