@@ -20,13 +20,15 @@ constexpr std::size_t kPage_bytes = std::size_t{2} << 20;
 constexpr std::size_t kLeast_bytes = std::size_t{4} << 10;
 constexpr std::size_t kLargestShare = 8;  ///< of the device
 constexpr std::size_t kSteps = 3000;
+constexpr std::size_t kWholePageSteps = 20'000;
 
 constexpr const char* kUsage =
-    "Usage: full_device [SEED [PERCENT [BEHIND [STREAMS]]]]\n"
+    "Usage: full_device [SEED [PERCENT [BEHIND [STREAMS [MOST_MIB]]]]]\n"
     "3,000 allocations of random blocks, from 4 KiB to an eighth of what is free at the start, as many of each octave. Before each, random blocks are freed until\n"
     "everything, in pages of 2 MiB, would fit into PERCENT (98) of that.\n"
     "BEHIND (0): kernels look at each block before its free, and so many of them are still to run (on the simulated driver only). 0: none.\n"
     "STREAMS (0): cudaMallocAsync and cudaFreeAsync, on one of so many streams, by chance; 0: cudaMalloc and cudaFree.\n"
+    "MOST_MIB (0): instead 20,000 blocks of whole pages, up to so many MiB, as pools above the driver take them. 0: as above.\n"
     "One line of JSON: allocations; refused; peak_of_free, the most that lived at once.\n"
     "Runs on the driver that it is started with, alone or under the pool:\n"
     "  CUSIM_MEMORY=80GiB LD_LIBRARY_PATH=build/sim LD_PRELOAD=build/libcupool.so build/bench/full_device 1\n";
@@ -43,6 +45,7 @@ struct Setting {
   unsigned long percent = 98;
   unsigned long behind = 0;
   unsigned long streams = 0;
+  unsigned long most_mib = 0;
 };
 
 std::size_t in_pages(std::size_t bytes) { return bytes < kPage_bytes / 2 ? bytes : (bytes + kPage_bytes - 1) / kPage_bytes * kPage_bytes; }
@@ -65,10 +68,13 @@ class Walk {
   /// Throws bench::AllocatorFailure where anything but an allocation fails.
   void run() {
     const std::size_t most_bytes = free_bytes_ / 100 * setting_.percent;
-    const double octaves = std::log2(static_cast<double>(free_bytes_ / kLargestShare) / static_cast<double>(kLeast_bytes));
+    const std::size_t least_bytes = setting_.most_mib == 0 ? kLeast_bytes : kPage_bytes;
+    const std::size_t largest_bytes = setting_.most_mib == 0 ? free_bytes_ / kLargestShare : setting_.most_mib << 20;
+    const double octaves = std::log2(static_cast<double>(largest_bytes) / static_cast<double>(least_bytes));
     std::uniform_real_distribution<double> octave(0, octaves);
-    for (std::size_t step = 0; step < kSteps; ++step) {
-      const auto bytes = static_cast<std::size_t>(static_cast<double>(kLeast_bytes) * std::exp2(octave(random_)));
+    for (std::size_t step = 0; step < steps(); ++step) {
+      auto bytes = static_cast<std::size_t>(static_cast<double>(least_bytes) * std::exp2(octave(random_)));
+      if (setting_.most_mib != 0) bytes -= bytes % kPage_bytes;
       while (!live_.empty() && live_bytes_ + in_pages(bytes) > most_bytes) free_any();
       allocate(bytes, static_cast<std::uint32_t>(step));
     }
@@ -76,10 +82,11 @@ class Walk {
   }
 
   void print() const {
-    std::printf("{\"allocations\": %zu, \"refused\": %zu, \"peak_of_free\": %.4f}\n", kSteps, refused_, static_cast<double>(peak_bytes_) / static_cast<double>(free_bytes_));
+    std::printf("{\"allocations\": %zu, \"refused\": %zu, \"peak_of_free\": %.4f}\n", steps(), refused_, static_cast<double>(peak_bytes_) / static_cast<double>(free_bytes_));
   }
 
  private:
+  std::size_t steps() const { return setting_.most_mib == 0 ? kSteps : kWholePageSteps; }
   cudaStream_t handle_of(std::uint32_t stream) { return setting_.streams == 0 ? nullptr : streams_[stream]; }
 
   void allocate(std::size_t bytes, std::uint32_t value) {
@@ -121,10 +128,11 @@ class Walk {
 int main(int count, char** arguments) {
   if (count == 2 && (std::strcmp(arguments[1], "--help") == 0 || std::strcmp(arguments[1], "-h") == 0)) return std::fputs(kUsage, stdout) < 0 ? 1 : 0;
   Setting setting;
-  const struct { unsigned long* value; unsigned long most; } places[] = {{&setting.seed, 4'000'000'000}, {&setting.percent, 100}, {&setting.behind, 1'000'000}, {&setting.streams, 1'000}};
-  bool is_understood = count <= 5;
+  const struct { unsigned long* value; unsigned long most; } places[] = {{&setting.seed, 4'000'000'000}, {&setting.percent, 100}, {&setting.behind, 1'000'000}, {&setting.streams, 1'000}, {&setting.most_mib, 1'000'000}};
+  bool is_understood = count <= 6;
   for (int i = 1; is_understood && i < count; ++i) is_understood = read(arguments[i], places[i - 1].most, places[i - 1].value);
-  if (!is_understood) return std::fprintf(stderr, "full_device: wanted SEED, PERCENT up to 100, BEHIND, and STREAMS up to 1,000: see --help\n"), 2;
+  is_understood = is_understood && setting.most_mib != 1;
+  if (!is_understood) return std::fprintf(stderr, "full_device: wanted SEED, PERCENT up to 100, BEHIND, STREAMS up to 1,000, and MOST_MIB, 2 or more: see --help\n"), 2;
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return std::fprintf(stderr, "full_device: no GPU\n"), 5;
   try {
