@@ -79,7 +79,8 @@ Climbed Ladder::crack(DevicePool& pool, Attempt& attempt) {
   Mover mover(pool.movers_, pool.moves_);
   const Result<Growth> grown = attempt.home->pooled->crack(pool.device_, *attempt.home, attempt.request);
   mover.has_more = grown.ok();
-  return grown.ok() ? grown.value().extent : nullptr;  // whatever it was: there is a hole
+  if (!grown.ok() && grown.code() != CUDA_ERROR_OUT_OF_MEMORY) return grown.error();
+  return grown.value().extent;
 }
 
 /// The one that `hole` has refused.

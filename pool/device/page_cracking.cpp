@@ -15,22 +15,18 @@ namespace cupool::device {
 
 using heap::Extent;
 
-/// Would the block, which was cut from a hole just now, begin or end within a handle that is empty but for it, with a page of that or more to spare? For programs that take whole pages, and not
-/// in steps that repeat themselves without a shortage.
+/// Would the block, which was cut from the beginning of a hole just now, end within a handle that is empty but for it, with a page of that or more to spare? For programs that take whole pages, and
+/// not in steps that repeat themselves without a shortage.
 bool PageHeap::strands(DeviceState& device, const Extent& block) const {
   const std::uint64_t page_bytes = memory_->granularity_bytes();
   if (block.bytes < page_bytes || !is_aligned(block.bytes, page_bytes) || whole_page_requests_ < kWholePagesOf * other_requests_) return false;
   if (device.need_bytes() * kCrackedFromShare < mapped_bytes() + loose_bytes_ + room_bytes(device)) return false;
   const bool has_moved = whole_page_requests_ + other_requests_ < moved_at_ + kCrackedAfterMove;
   if (device.repeats_itself() && !has_moved) return false;
-  const PageTable& table = table_of(block);
   const std::uint64_t end = block.address + block.bytes;
-  const MappedHandle last = table.at(end - 1);
+  const MappedHandle last = table_of(block).at(end - 1);
   const std::uint64_t free_until = block.next_is_free && block.next->lane == 0 ? block.next->address + block.next->bytes : end;
-  if (last.address >= block.address && last.end() <= free_until && last.end() - end >= page_bytes) return !last.is_pinned;
-  const MappedHandle first = table.at(block.address);
-  const std::uint64_t free_from = block.previous_is_free && block.previous->lane == 0 ? block.previous->address : block.address;
-  return first.end() <= end && first.address >= free_from && block.address - first.address >= page_bytes && !first.is_pinned;
+  return !last.is_pinned && last.address >= block.address && last.end() <= free_until && last.end() - end >= page_bytes;
 }
 
 /// Empty handles for what is missing, out of those of the largest holes: large ones that fit, smaller ones that do, and for what is missing then the smallest of the others, which is to be cracked.

@@ -215,3 +215,15 @@ TEST_CASE("cracking: whatever the driver refuses meanwhile, a block that has a h
   CHECK(now(rig.counters().reserved_bytes) == cusim_used_bytes(0));
   CHECK(rig.pools().check().empty());
 }
+
+TEST_CASE("cracking: a handle that cannot move is used as it is") {
+  Rig rig(pages_of("16GiB", "75%"));
+  for (std::uint64_t bytes = 0; bytes < 4 * kGiB; bytes += 16 * kMiB) rig.allocate(16 * kMiB);
+  std::vector<CUdeviceptr> pins;
+  for (int i = 0; i < 16; ++i) pins.push_back(rig.allocate(128 * kMiB));
+  for (const CUdeviceptr pin : pins) rig.pools().pin_pages(pin);
+  for (const CUdeviceptr pin : pins) rig.free(pin);
+  const std::uint64_t calls = page_calls();
+  for (int i = 0; i < 16; ++i) rig.allocate(36 * kMiB);
+  CHECK(page_calls() == calls);
+}
