@@ -56,6 +56,7 @@ World::World(std::uint64_t seed, Tally& tally, bool print) : random_(seed), seed
   memory_bytes_ = std::array{24 * kMiB, 48 * kMiB, 96 * kMiB, 161 * kMiB}[below(4)];
   is_coarse_ = chance(200);  // handles of several pages, and zones
   if (is_coarse_) memory_bytes_ = std::array{2 * kGiB, 6 * kGiB, 24 * kGiB}[below(3)];
+  is_whole_ = is_coarse_ && chance(500);
   page_bytes_ = chance(150) ? 4 * kMiB : 2 * kMiB;
   cusim_configure("MEMORY", std::to_string(memory_bytes_).c_str());
   cusim_configure("GRANULARITY", std::to_string(page_bytes_).c_str());
@@ -68,7 +69,7 @@ World::World(std::uint64_t seed, Tally& tally, bool print) : random_(seed), seed
   limit_bytes_ = chance(400) ? memory_bytes_ / 4 * (1 + below(3)) + below(3) * 700 * kKiB : memory_bytes_;
   if (limit_bytes_ != memory_bytes_) options.limit.all = config::parse_amount(std::to_string(limit_bytes_));
   if (chance(200)) options.release_threshold_bytes = below(3) * 8 * kMiB;
-  if (chance(150)) options.policy = config::Policy::preallocate, options.preallocate = config::parse_amount(chance(500) ? "50%" : "9MiB");
+  if (chance(is_whole_ ? 500 : 150)) options.policy = config::Policy::preallocate, options.preallocate = config::parse_amount(chance(500) ? "50%" : "9MiB");
   lives_ = std::make_unique<observe::LiveDevice[]>(observe::kMaxDevices);
   pools_ = std::make_unique<PoolSet>(cusim_driver_api(), options, lives_.get(), observe::kMaxDevices, &clock_);
   begin_context(0);
@@ -84,6 +85,7 @@ World::~World() {
 }
 
 std::uint64_t World::draw_bytes() {
+  if (is_whole_) return align_up(chance(400) ? memory_bytes_ / 64 * (1 + below(12)) : page_bytes_ * (1 + below(20)), page_bytes_);
   if (is_coarse_ && chance(400)) return memory_bytes_ / 64 * (1 + below(12)) + below(5) * 300 * kKiB;
   switch (below(5)) {
     case 0: return 1 + below(64 << 10);

@@ -93,6 +93,7 @@ class World {
   bool print_;
   bool has_faults_ = false;
   bool is_coarse_ = false;
+  bool is_whole_ = false;  ///< asks for whole pages only, as memory pools do
   std::map<std::string, std::uint64_t> failing_until_;  ///< calls of the symbol until the last one fails
   std::uint64_t memory_bytes_ = 0, limit_bytes_ = 0, page_bytes_ = 0;
   SimClock clock_;
