@@ -48,6 +48,8 @@ class Runner:
         # [?] for which contexts a native free waits: where frees synchronise, cupool waits for those of the whole device and of linked ones.
         if given.free == "sync" or (given.driver and int(given.driver) < 12050):
             self.arguments.append("--sync-frees")
+        if given.times != 1:
+            self.arguments += ["--times", str(given.times)]
         if given.may_be_kept:
             self.arguments.append("--may-be-kept")
         if given.unlinked:
@@ -261,6 +263,7 @@ def parse():
     parser.add_argument("--unlinked", action="store_true", help="no device reaches another's memory")
     parser.add_argument("--whole-operations", action="store_true", help="no thread is let in at the driver calls of another's operation")
     parser.add_argument("--blocks", type=int, default=48, help="slots for live blocks")
+    parser.add_argument("--times", type=int, default=1, help="as large are all blocks, up to 256: on pages handles are larger than a page then, and are cracked")
     parser.add_argument("--memory", default="256MiB", help="of each device")
     for name in ("limit", "preallocate", "threshold", "driver"):
         parser.add_argument(f"--{name}", default="", help="CUSIM_DRIVER_VERSION" if name == "driver" else "the CUPOOL variable")

@@ -26,8 +26,8 @@ constexpr Weight kWeights[] = {
 
 }  // namespace
 
-Generator::Generator(std::uint64_t seed, Route route, std::size_t devices, std::size_t most_blocks, bool page_sizes)
-    : state_(seed * 0x9e37'79b9'7f4a'7c15ULL + 0x1234'5678'9abc'def1ULL), route_(route), devices_(devices), most_blocks_(most_blocks), page_sizes_(page_sizes) {
+Generator::Generator(std::uint64_t seed, Route route, std::size_t devices, std::size_t most_blocks, bool page_sizes, std::uint32_t times)
+    : state_(seed * 0x9e37'79b9'7f4a'7c15ULL + 0x1234'5678'9abc'def1ULL), route_(route), devices_(devices), most_blocks_(most_blocks), page_sizes_(page_sizes), times_(times) {
   const std::uint32_t plain = route == Route::ordered ? 0 : 1, ordered = route == Route::plain ? 0 : 1;
   const std::uint32_t share = plain != 0 && ordered != 0 ? 1 : 2;
   weights_ = {{Kind::alloc_plain, 650 * plain * share}, {Kind::alloc_pitch, 60 * plain * share}, {Kind::alloc_ordered, 600 * ordered * share},
@@ -43,9 +43,9 @@ std::uint32_t Generator::below(std::uint32_t limit) {
 
 /// Often what was freed last: the same place, then, for somebody else. Of the sizes of pages seldom: what is in pieces must be moved.
 std::uint32_t Generator::bytes() {
-  if (page_sizes_ && chance(500)) return chance(300) ? 1 + below(6'000'000) : kPageSizes[below(std::size(kPageSizes))];
+  if (page_sizes_ && chance(500)) return times_ * (chance(300) ? 1 + below(6'000'000) : kPageSizes[below(std::size(kPageSizes))]);
   if (freed_bytes_ != 0 && chance(400)) return freed_bytes_;
-  return chance(150) ? 1 + below(chance(100) ? 3'000'000 : 40'000) : kSizes[below(std::size(kSizes))];
+  return times_ * (chance(150) ? 1 + below(chance(100) ? 3'000'000 : 40'000) : kSizes[below(std::size(kSizes))]);
 }
 
 std::uint32_t Generator::duration_ns() { return chance(30) ? below(100'000) : chance(500) ? below(200) : below(25'000); }

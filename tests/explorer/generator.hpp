@@ -12,7 +12,7 @@ enum class Route { plain, ordered, mixed, steady };
 
 class Generator {
  public:
-  Generator(std::uint64_t seed, Route route, std::size_t devices, std::size_t most_blocks, bool page_sizes);
+  Generator(std::uint64_t seed, Route route, std::size_t devices, std::size_t most_blocks, bool page_sizes, std::uint32_t times);
   Op next(const Program& program);
   /// Sometimes: what another thread does in the middle of `parent`.
   bool next_inside(const Program& program, const Op& parent, Op* inside);
@@ -37,6 +37,7 @@ class Generator {
   std::size_t devices_;
   std::size_t most_blocks_;
   bool page_sizes_;                ///< blocks of about a page
+  std::uint32_t times_;            ///< as large
   std::uint8_t thread_ = 0;
   std::uint32_t touched_ = 0;      ///< the block that a kernel was launched for last
   std::uint32_t fresh_ = 0;        ///< the block that was asked for last, and where it will be used

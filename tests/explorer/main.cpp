@@ -1,6 +1,6 @@
 // explorer: runs a schedule, drawn from a seed or read from a file, and says what came of it as one line of JSON.
 //
-//   explorer --seed N --steps N [--route plain|ordered|mixed|steady] [--devices N] [--blocks N] [--sync-frees] [--page-sizes] [--unlinked] [--may-be-kept] [--whole-operations] [--dump FILE]
+//   explorer --seed N --steps N [--route plain|ordered|mixed|steady] [--devices N] [--blocks N] [--sync-frees] [--page-sizes] [--times N] [--unlinked] [--may-be-kept] [--whole-operations] [--dump FILE]
 //   explorer --replay FILE [--print] [...]
 // Exit: 0 no hit; 3 a hit: `HIT <step> <what>` on stdout, and with --dump the operations up to it as a schedule.
 #include <csignal>
@@ -34,6 +34,7 @@ struct Given {
   Route route = Route::mixed;
   std::size_t blocks = 48;
   bool page_sizes = false;
+  std::uint32_t times = 1;        ///< as large are all blocks
   bool whole_operations = false;  ///< nobody is let in between
   std::string replay;
   std::string dump;
@@ -66,6 +67,7 @@ Given read_arguments(int argc, char** argv) {
     else if (name == "--dump") given.dump = value();
     else if (name == "--sync-frees") given.program.frees_wait_everywhere = true;
     else if (name == "--page-sizes") given.page_sizes = true;
+    else if (name == "--times") given.times = static_cast<std::uint32_t>(std::clamp(std::stoul(value()), 1UL, 256UL));
     else if (name == "--may-be-kept") given.program.may_be_kept = true;
     else if (name == "--unlinked") given.program.is_unlinked = true;
     else if (name == "--whole-operations") given.whole_operations = true;
@@ -130,7 +132,7 @@ void print_totals(const Program& program, double seconds, const Costs& before) {
 /// Operations of one actor until another's turn comes.
 class Stage {
  public:
-  Stage(Run& run, Program& program) : run_(run), program_(program), generator_(run.given.seed, run.given.route, run.given.program.devices, run.given.blocks, run.given.page_sizes) {}
+  Stage(Run& run, Program& program) : run_(run), program_(program), generator_(run.given.seed, run.given.route, run.given.program.devices, run.given.blocks, run.given.page_sizes, run.given.times) {}
 
   std::size_t turn(std::size_t actor) {
     if (interleave::is_inside(actor)) {

@@ -58,6 +58,11 @@ class Races(unittest.TestCase):
             self.assertGreater(figures["remaps"], 5, arguments)
             self.assertGreater(figures["moved_bytes"], 5 << 21, arguments)
 
+    def test_no_race_while_large_handles_are_cracked(self):
+        for policy in ("grow", "preallocate"):
+            figures = self.never_hits("--backing", "pages", "--times", "64", "--memory", "4GiB", "--policy", policy)
+            self.assertGreater(figures["remaps"], 5, policy)
+
     def test_a_thread_that_the_driver_keeps_while_memory_is_moved_keeps_no_other(self):
         for arguments in (PRESSURE, ("--memory", "256MiB", "--policy", "preallocate"), ("--memory", "64MiB", "--devices", "2")):
             self.never_hits("--backing", "pages", "--note-sync", "--may-be-kept", *arguments)
