@@ -36,6 +36,7 @@ struct AllocationRequest {
   std::uint8_t mempool = 0;           ///< index of the memory pool that the program named; 0: none
   BlockLife life = BlockLife::context;
   std::uint8_t keeper = 0;            ///< number of the magazine that asks for itself; 0: none
+  bool is_anywhere = false;           ///< in any zone (backing pages)
   bool may_strand = false;            ///< any hole will do, also one whose rest nobody could have elsewhere then
 };
 

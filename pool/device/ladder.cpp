@@ -10,6 +10,7 @@
 //   wait     on pages, once half of the device is taken: what this thread freed is waited for, if it would do; natively its frees had waited.
 //            What grows now stays, and what is scattered takes more calls to move than one wait. Not where a job repeats itself and enough is left:
 //            it would wait in each of its steps
+//   elsewhere  a hole among blocks of other sizes (backing pages), before a job that comes down and begins again has more memory for that
 //   grow     more memory from the driver; backs off to the exact need. Where that fails no magazine stays open
 //   steal    for a stream: what other streams freed, behind the events of those frees, on the device
 //   lanes    what streams keep for themselves becomes everybody's when its work is over
@@ -36,11 +37,12 @@ namespace cupool::device {
 
 using heap::Extent;
 
-const Ladder::Rung Ladder::kRungs[17] = {
+const Ladder::Rung Ladder::kRungs[18] = {
     {"better", &observe::Counters::rung_poll, &Ladder::better},
     {"hole", &observe::Counters::rung_hole, &Ladder::hole},     {"crack", &observe::Counters::rung_remap, &Ladder::crack},
     {"hole", &observe::Counters::rung_hole, &Ladder::any_hole}, {"retire", &observe::Counters::rung_retire, &Ladder::retire},
     {"magazines", &observe::Counters::rung_magazines, &Ladder::magazines}, {"wait", &observe::Counters::rung_poll, &Ladder::wait},
+    {"hole", &observe::Counters::rung_hole, &Ladder::elsewhere},
     {"grow", &observe::Counters::rung_grow, &Ladder::grow},     {"magazines", &observe::Counters::rung_magazines, &Ladder::all_magazines},
     {"steal", &observe::Counters::rung_steal, &Ladder::steal},
     {"lanes", &observe::Counters::rung_lanes, &Ladder::lanes},  {"remap", &observe::Counters::rung_remap, &Ladder::remap},
@@ -157,6 +159,13 @@ Climbed Ladder::wait(DevicePool& pool, Attempt& attempt) {
   const bool is_more = pool.await_frees(attempt.context, {.least_bytes = attempt.request.bytes}, &error);
   if (error.code != CUDA_SUCCESS) return error;
   return is_more ? hole(pool, attempt) : Climbed(nullptr);
+}
+
+Climbed Ladder::elsewhere(DevicePool& pool, Attempt& attempt) {
+  if (attempt.home->pooled == nullptr || !attempt.home->pooled->can_move()) return nullptr;
+  if (!pool.device_.steps.begins_again(pool.live_now().bytes, pool.device_.need_bytes())) return nullptr;
+  attempt.request.is_anywhere = true;
+  return hole(pool, attempt);
 }
 
 Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {

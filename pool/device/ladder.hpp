@@ -30,6 +30,7 @@ struct Ladder {
   static Climbed magazines(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed all_magazines(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed wait(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+  static Climbed elsewhere(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed grow(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed steal(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed lanes(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
@@ -40,7 +41,7 @@ struct Ladder {
   static Climbed graphs(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed native(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
 
-  static const Rung kRungs[17];
+  static const Rung kRungs[18];
 };
 
 }  // namespace cupool::device

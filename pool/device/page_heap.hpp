@@ -133,7 +133,7 @@ class PageHeap final : public ExtentAllocator {
   void begin_turn(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   bool strands(DeviceState& device, const heap::Extent& block) const CUPOOL_REQUIRES(device.lock);
   unsigned zone_of(std::uint64_t bytes, std::uint64_t room_bytes) const;
-  heap::ZoneOrder zones_for(DeviceState& device, std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock);
+  heap::ZoneOrder zones_for(DeviceState& device, std::uint64_t bytes, bool wants_any = false) const CUPOOL_REQUIRES(device.lock);
   /// No `given_zone`: where such a block belongs.
   Status supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, std::optional<unsigned> given_zone = {}) CUPOOL_REQUIRES(device.lock);
   Status supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, std::optional<unsigned> given_zone) CUPOOL_REQUIRES(device.lock);

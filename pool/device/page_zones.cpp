@@ -30,18 +30,18 @@ unsigned PageHeap::zone_of(std::uint64_t bytes, std::uint64_t room_bytes) const 
 }
 
 /// First where it would lie with much left, so that what is there stays apart. In all of them where nothing is left, and for a job that repeats itself, or has
-/// preallocated, which is not to grow for that.
-heap::ZoneOrder PageHeap::zones_for(DeviceState& device, std::uint64_t bytes) const {
+/// preallocated, which is not to grow for that; and wherever somebody wants any.
+heap::ZoneOrder PageHeap::zones_for(DeviceState& device, std::uint64_t bytes, bool wants_any) const {
   unsigned first = kZones - 1;
   while (bytes >= kZoneEnd_bytes[first]) --first;
   const std::uint64_t room_bytes = this->room_bytes(device);
   const bool is_short = room_bytes + loose_bytes_ < std::max(memory_->granularity_bytes(), bytes);
-  const bool is_anywhere = is_preallocated_ || device.repeats_itself() || is_short;
+  const bool is_anywhere = wants_any || is_preallocated_ || device.repeats_itself() || is_short;
   return {first, is_anywhere ? 0 : zone_of(bytes, room_bytes), is_anywhere, is_preallocated_ ? kPreallocatedPageLevels : 1};
 }
 
 Extent* PageHeap::allocate(DeviceState& device, const AllocationRequest& request) {
-  Extent* block = heap_.allocate(request.bytes, request.lane, request.keeper, zones_for(device, request.bytes));
+  Extent* block = heap_.allocate(request.bytes, request.lane, request.keeper, zones_for(device, request.bytes, request.is_anywhere));
   if (request.may_strand || request.stream.identity != 0) return block;
   ++(is_aligned(request.bytes, memory_->granularity_bytes()) ? whole_page_requests_ : other_requests_);
   if (block == nullptr || !strands(device, *block)) return block;

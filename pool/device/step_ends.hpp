@@ -18,6 +18,9 @@ class StepEnds {
   static constexpr std::uint64_t kNearPeak = 4;      ///< a height is no more than this part of the rise below the peak, and a low above the last one
   static constexpr std::uint64_t kLeastAllocations = 8;  ///< in a step: a block that goes round is none
   static constexpr std::uint64_t kLeastBlocks = 4;   ///< so many more live at its height
+  static constexpr std::uint64_t kUpShare = 8;       ///< what lives is up when no more than this part is missing to the peak,
+  static constexpr std::uint64_t kDownShare = 4;     ///< and down when this part is
+  static constexpr std::uint64_t kTrifleShare = 16;  ///< less than this part of a peak is a trifle beside it
   static constexpr std::uint64_t kPatience = 2;      ///< so many times what the last step took until any low is one
 
   struct Live {
@@ -28,6 +31,11 @@ class StepEnds {
   /// What lived before an allocation that the device sees, and with it. `least_bytes`: a lower rise is no step.
   void note(const Live& before, const Live& now, std::uint64_t peak_bytes, std::uint64_t allocations, std::uint64_t least_bytes) {
     if (before.bytes <= low_.bytes) low_ = before;
+    if (is_up_ && is_down(before.bytes, repeated_peak_bytes_)) {
+      before_last_fall_bytes_ = std::exchange(last_fall_bytes_, repeated_peak_bytes_);
+      is_up_ = false;
+    }
+    is_up_ = is_up_ || now.bytes >= peak_bytes - peak_bytes / kUpShare;
     if (std::exchange(repeated_peak_bytes_, peak_bytes) != peak_bytes) repeats_ = 0;
     const bool is_low = ends_at_low(now, peak_bytes, allocations, least_bytes);
     if (is_low) {
@@ -43,6 +51,13 @@ class StepEnds {
   /// So many steps have come near the peak since it rose the last time.
   std::uint64_t repeats() const { return repeats_; }
 
+  /// It has come down twice, from peaks that were no trifle beside the last one, and since that rose: what it does now it has done before, though nobody knows yet that it
+  /// repeats itself. `live_bytes`: what lives now.
+  bool begins_again(std::uint64_t live_bytes, std::uint64_t peak_bytes) const {
+    const std::uint64_t first_peak_bytes = is_up_ && is_down(live_bytes, peak_bytes) ? last_fall_bytes_ : before_last_fall_bytes_;
+    return first_peak_bytes >= peak_bytes / kTrifleShare && (repeats_ != 0 || is_down(std::min(low_.bytes, live_bytes), peak_bytes));
+  }
+
   /// A step ends when less than this lives; 0: none is under way. Read by everybody.
   std::uint64_t below_bytes() const { return below_bytes_.load(std::memory_order_relaxed); }
 
@@ -55,6 +70,8 @@ class StepEnds {
 
  private:
   static constexpr std::uint64_t kNone = ~std::uint64_t{0};
+
+  static bool is_down(std::uint64_t bytes, std::uint64_t peak_bytes) { return bytes <= peak_bytes - peak_bytes / kDownShare; }
 
   /// What lives is near its peak: was it down at the end of a step before?
   bool ends_at_low(const Live& now, std::uint64_t peak_bytes, std::uint64_t allocations, std::uint64_t least_bytes) const {
@@ -72,6 +89,9 @@ class StepEnds {
   std::uint64_t step_allocations_ = 0;  ///< between the last two
   std::uint64_t repeated_peak_bytes_ = 0;
   std::uint64_t repeats_ = 0;
+  std::uint64_t last_fall_bytes_ = 0;         ///< the peak when it last came down,
+  std::uint64_t before_last_fall_bytes_ = 0;  ///< and when it did before that; 0: never
+  bool is_up_ = false;                  ///< and has not been down since
   alignas(64) std::atomic<std::uint64_t> below_bytes_{0};  ///< threads read it at each free
 };
 

@@ -204,3 +204,28 @@ TEST_CASE("pages: of blocks of whole pages that fill a device every other one go
   rig.allocate(freed_bytes / 100 * 97);
   CHECK(rig.pools().check().empty());
 }
+
+TEST_CASE("pages: a job that begins again takes what it has among blocks of other sizes before it has more") {
+  Rig rig(pages_of("80GiB"));
+  for (std::size_t i = 1; i <= 400; ++i) rig.free(rig.allocate(i * 512));  // for a program that only asks for whole pages handles are cracked
+  const auto calls = [] { return cusim_calls("cuMemCreate") + cusim_calls("cuMemUnmap"); };
+  const auto step = [&](std::size_t large, std::size_t small) {
+    std::vector<CUdeviceptr> blocks;
+    for (std::size_t i = 0; i < large; ++i) blocks.push_back(rig.allocate(256 * kMiB));
+    free_all(rig, blocks);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    rig.pools().after_wait(rig.context());
+    const std::uint64_t before = calls();
+    blocks.clear();
+    for (std::size_t i = 0; i < small; ++i) blocks.push_back(rig.allocate(8 * kMiB));
+    free_all(rig, blocks);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    rig.pools().after_wait(rig.context());
+    return calls() - before;
+  };
+  CHECK(step(80, 1024) > 0);  // they have addresses of their own
+  CHECK(step(81, 64) == 0);
+  const std::uint64_t before = calls();
+  CHECK(step(81, 1400) == 0);  // not known to repeat itself: it has not done twice what it did until its peak
+  CHECK(calls() == before);
+}

@@ -30,6 +30,7 @@ class Program {
     --live_.blocks;
     return ends.has_ended(live_.bytes);
   }
+  bool begins_again() const { return ends.begins_again(live_.bytes, peak_bytes_); }
   /// Up by so many blocks, with a pair in between each, and down again: after how many frees of the way down did it end? -1: it did not.
   int step(int blocks, std::uint64_t bytes) {
     for (int i = 0; i < blocks; ++i) {
@@ -116,4 +117,37 @@ TEST_CASE("step ends: a dip on the way is none") {
   }
   for (int i = 0; i < 11; ++i) REQUIRE_FALSE(program.free(16 * kMiB));
   CHECK(program.free(16 * kMiB));
+}
+
+TEST_CASE("step ends: a job begins again once it has come down twice") {
+  Program program;
+  program.allocate(64 * kMiB);
+  program.step(12, 16 * kMiB);
+  program.allocate(kMiB);
+  CHECK_FALSE(program.begins_again());
+  for (int i = 0; i < 12; ++i) program.allocate(16 * kMiB);
+  CHECK_FALSE(program.begins_again());
+  for (int i = 0; i < 12; ++i) program.free(16 * kMiB);
+  CHECK(program.begins_again());
+}
+
+TEST_CASE("step ends: while the peak rises a job does not begin again, nor where what lives goes down by a fifth only") {
+  Program program;
+  for (int i = 0; i < 4; ++i) program.step(12, 16 * kMiB);
+  for (int i = 0; i < 13; ++i) program.allocate(16 * kMiB);
+  CHECK_FALSE(program.begins_again());
+  for (int i = 0; i < 2; ++i) program.free(16 * kMiB);
+  program.allocate(kMiB);
+  CHECK_FALSE(program.begins_again());
+  for (int i = 0; i < 3; ++i) program.free(16 * kMiB);
+  program.allocate(kMiB);
+  CHECK(program.begins_again());
+}
+
+TEST_CASE("step ends: blocks that come and go before a job's first step are none of its steps") {
+  Program program;
+  for (int i = 0; i < 4; ++i) program.step(2, kMiB);
+  for (int i = 0; i < 12; ++i) program.allocate(16 * kMiB);
+  for (int i = 0; i < 12; ++i) program.free(16 * kMiB);
+  CHECK_FALSE(program.begins_again());
 }
