@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import argparse
 import collections
-import gzip
 import json
 import statistics
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from measure import MIB, Case, Parser, build_folder, output, print_row, times, write_json
-from replay import OUT_OF_MEMORY, count, trace_files
+from replay import OUT_OF_MEMORY, Job, count, trace_files
 
 ALIGNMENT = 512
 GRANULARITY = 2 * MIB  # of a device's memory
@@ -30,19 +28,22 @@ WIDTHS = (-39, 8, 10, 12, 12, 14, 14)
 HEAD = ("trace", "behind", "device", "step 3", "step 4", "later memory", "later waits")
 
 
-@dataclass
-class Job:
-    name: str
-    path: Path
-    peak_bytes: int        # of the repeated step
-    events: list[int]      # of the repeated step: the bytes that an allocation adds, or (negative) a free takes
-    kept_bytes: int        # by what is never freed
+class Step(Job):
+    """A recorded job as a step: what it frees is allocated again each time, what it never frees once. Its peak is of bytes as the pool rounds them."""
+
+    def __init__(self, path: Path, folder: Path):
+        super().__init__(path, folder)
+        freed = {block for kind, block, _ in self.events if kind == "f"}
+        rounded = [(kind, block, -(-size // ALIGNMENT) * ALIGNMENT) for kind, block, size in self.events]
+        self.changes = [size if kind == "a" else -size for kind, block, size in rounded if block in freed]
+        self.kept_bytes = sum(size for _, block, size in rounded if block not in freed)
+        self.peak_bytes = self.unavailable_bytes(0)
 
     def unavailable_bytes(self, behind: int) -> int:
         """The most that is live or freed by one of the last `behind` frees, which the GPU has yet to come to."""
         waiting: collections.deque[int] = collections.deque()
         most = taken = self.kept_bytes
-        for change in self.events * 2:
+        for change in self.changes * 2:
             if change > 0:
                 taken += change
                 most = max(most, taken)
@@ -51,22 +52,6 @@ class Job:
                 if len(waiting) > behind:
                     taken += waiting.popleft()
         return most
-
-    @classmethod
-    def load(cls, path: Path, folder: Path) -> Job:
-        data = path.read_bytes()
-        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-        name = path.name.split(".trace")[0]
-        plain = folder / f"{name}.trace"
-        plain.write_bytes(text)
-        events = [line.split() for line in text.decode().splitlines() if not line.startswith("#")]
-        sizes = {event[1]: -(-int(event[2]) // ALIGNMENT) * ALIGNMENT for event in events if event[0] == "a"}
-        freed = {event[1] for event in events if event[0] == "f"}
-        kept = sum(size for block, size in sizes.items() if block not in freed)
-        changes = [sizes[event[1]] if event[0] == "a" else -sizes[event[1]] for event in events if event[1] in freed]
-        job = cls(name, plain, 0, changes, kept)
-        job.peak_bytes = job.unavailable_bytes(0)
-        return job
 
 
 def device_bytes(text: str) -> float:
@@ -84,7 +69,7 @@ def calls_of(step: dict) -> str:
     return f"{step['memory_calls']} + {step['waits']}"
 
 
-def measure(case: Case, build: Path, job: Job, device: str, pending: int, steps: int) -> dict:
+def measure(case: Case, build: Path, job: Step, device: str, pending: int, steps: int) -> dict:
     wanted = device_bytes(device)
     memory = -(-int(wanted * job.peak_bytes if wanted > 0 else -wanted) // GRANULARITY) * GRANULARITY
     row = {"trace": job.name, "behind": pending, "device": device, "device_bytes": memory, "peak_bytes": job.peak_bytes,
@@ -154,7 +139,7 @@ def main() -> int:
     print_row(WIDTHS, HEAD)
     with tempfile.TemporaryDirectory() as folder:
         for path in trace_files(arguments.traces):
-            job = Job.load(path, Path(folder))
+            job = Step(path, Path(folder))
             for pending in arguments.pending or [0, 32, 256]:
                 for device in devices:
                     rows.append(measure(case, build, job, device, pending, arguments.steps))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 import statistics
 import sys
@@ -47,26 +48,27 @@ class Job:
             lines = text.decode().splitlines()
         except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
             raise SystemExit(f"{path}: not a trace: {error}") from error
-        self.peak_bytes, self.allocations = self._count(path, lines)
+        self.events = self._read(path, lines)
+        self.allocations = sum(kind == "a" for kind, _, _ in self.events)
+        self.peak_bytes = max(itertools.accumulate(size if kind == "a" else -size for kind, _, size in self.events))
         self.path.write_bytes(text)
 
     @staticmethod
-    def _count(path: Path, lines: list[str]) -> tuple[int, int]:
-        """Peak of the requested bytes and number of allocations, from the events: first lines may be scaled."""
-        live, peak, sizes = 0, 0, {}
+    def _read(path: Path, lines: list[str]) -> list[tuple[str, str, int]]:
+        """Each event's kind (a, f), block and requested bytes. From the events, since first lines may be scaled."""
+        events, sizes = [], {}
         for number, line in enumerate(lines, 1):
             kind, block, size = [*line.split(), "", "", ""][:3]
             if kind == "a" and size.isdecimal():
                 sizes[block] = int(size)
-                live += int(size)
-                peak = max(peak, live)
+                events.append((kind, block, sizes[block]))
             elif kind == "f" and block in sizes:
-                live -= sizes[block]
+                events.append((kind, block, sizes[block]))
             elif not kind.startswith("#"):
                 raise SystemExit(f"{path}:{number}: not an event of a trace: {line[:60]!r}")
         if not sizes:
             raise SystemExit(f"{path}: a trace without an allocation")
-        return peak, len(sizes)
+        return events
 
 
 class Broken(Exception):

@@ -107,6 +107,10 @@ class RepeatedSteps(WithTrace):
         self.assertEqual([step["memory_calls"] for step in platform[0]["steps"]], [81, 80, 80, 80])
 
     def test_arguments(self):
+        damaged = self.folder / "damaged.trace"
+        damaged.write_text("a 1 x 0\n", encoding="utf-8")
+        done = run(sys.executable, "-B", BENCH / "repeated_steps.py", "--build", BUILD, damaged)
+        self.assertEqual((done.returncode, done.stderr), (1, f"{damaged}:1: not an event of a trace: 'a 1 x 0'\n"))
         for wrong in (("--steps", "3"), ("--device", "x"), ("--device", "0.5x"), ("--device", "nan"), ("--pending", "-1")):
             done = run(sys.executable, "-B", BENCH / "repeated_steps.py", *wrong, self.trace)
             self.assertEqual((done.returncode, done.stdout), (2, ""), wrong)
