@@ -78,7 +78,7 @@ void PageHeap::plan_pieces(Supply& supply, const Handle& handle, std::uint64_t n
 /// The pieces come before the handle goes, where the driver is believed to have room for both; else another process may take what was released, and that is all that can be lost.
 /// What cannot be had in pieces stays whole, unless it is gone.
 void PageHeap::crack(DeviceState& device, Supply& supply) {
-  if (supply.cracked.id == 0) return;
+  if (supply.cracked.bytes == 0) return;
   std::size_t made = 0;
   const auto make = [&](std::size_t until) {
     for (; made < until; ++made)

@@ -204,7 +204,7 @@ class PageHeap final : public ExtentAllocator {
   std::vector<Handle> moving_loose_;        ///< and of what was loose
   std::uint64_t moving_loose_bytes_ = 0;
   std::uint64_t pinned_handles_ = 0;
-  std::uint64_t whole_page_requests_ = 0;   ///< for everybody's holes: how often whole pages were asked for,
+  std::uint64_t whole_page_requests_ = 0;   ///< how often everybody's holes were asked for whole pages (by a miss more than once),
   std::uint64_t other_requests_ = 0;        ///< and how often anything else;
   std::uint64_t moved_at_ = 0;              ///< Σ both when a block was last to have memory from elsewhere
   std::vector<heap::Extent*> vacant_;

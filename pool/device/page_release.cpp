@@ -26,7 +26,7 @@ void PageHeap::take_empty(std::vector<Run>& runs, std::uint64_t wanted_bytes, bo
   take_runs(runs, found);
 }
 
-/// Precondition: empty ones, such that neighbours which follow each other lie in one hole. Throws std::bad_alloc with nothing taken.
+/// Precondition: empty ones. Neighbours lie in one hole, also where reservations follow each other: the last page of one is never mapped (find_window). Throws std::bad_alloc with nothing taken.
 void PageHeap::take_runs(std::vector<Run>& runs, const std::vector<MappedHandle>& found) {
   try {
     for (std::size_t first = 0; first < found.size();) {

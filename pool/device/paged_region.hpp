@@ -60,8 +60,8 @@ struct PageHeap::Supply {
   bool is_accessible = false;
   bool is_stuck = false;                   ///< mapped, not accessible, and the driver would not unmap it
   bool is_refused = false;
-  Handle cracked{};                        ///< out of one of the runs: not to be mapped, but released and created again as
-  std::vector<std::uint64_t> pieces;       ///< bytes of each
+  Handle cracked{};                        ///< out of one of the runs: not to be mapped, but released and created again as `pieces`. No bytes: none
+  std::vector<std::uint64_t> pieces;       ///< bytes of each, in the order in which they are to lie
   bool is_cracked = false;                 ///< it is released
   CUresult error = CUDA_SUCCESS;           ///< the first that was not out of memory
   bool moves() const { return source == Source::move || source == Source::crack; }
