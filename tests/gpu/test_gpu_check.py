@@ -44,7 +44,8 @@ class Run:
             done = subprocess.run([str(ROOT / "scripts" / "gpu-check"), "--build", str(BUILD), "--out", folder, *words],
                                   env=kept, capture_output=True, text=True, timeout=220, check=False)
             self.code, self.out, self.errors = done.returncode, done.stdout, done.stderr
-            self.files = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in Path(folder).iterdir()}
+            self.files = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in Path(folder).glob("*.json")}
+            self.logs = {path.name: path.read_text(encoding="utf-8") for path in Path(folder).glob("*.log")}
 
     @property
     def json(self) -> dict:
@@ -53,6 +54,16 @@ class Run:
 
     def part(self, name: str) -> dict:
         return next(part for part in self.json["parts"] if part["name"] == name)
+
+
+class Files(unittest.TestCase):
+    def test_a_second_run_of_a_day_replaces_nothing(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            names = [result.write(Path(folder), {"date": "2026-11-27T01:00:00", "simulated": False, "machine": {"driver": {"device": "A B"}}, "n": n}, []).name
+                     for n in range(3)]
+            self.assertEqual(names, ["2026-11-27-a-b.json", "2026-11-27-a-b-2.json", "2026-11-27-a-b-3.json"])
+            self.assertEqual([json.loads((Path(folder) / name).read_text())["n"] for name in names], [0, 1, 2])
+            self.assertEqual(list(Path(folder).glob("*.log")), [])
 
 
 class DryRun(unittest.TestCase):
@@ -191,6 +202,13 @@ class Limits(unittest.TestCase):
     def test_a_part_that_dies_fails_with_its_signal_and_the_next_ones_run(self) -> None:
         self.assertEqual(self.run_once.part("self_crash")["status"], "failed")
         self.assertIn("SIGSEGV", self.run_once.part("self_crash")["reason"])
+
+    def test_what_did_not_end_well_is_told_in_a_log_beside_the_result(self) -> None:
+        ((name, text),) = self.run_once.logs.items()
+        self.assertEqual(name.removesuffix(".log"), next(iter(self.run_once.files)).removesuffix(".json"))
+        self.assertEqual(text.count("\n--- stderr\n"), 2, text)  # self_hang and self_crash
+        self.assertIn("died of SIGSEGV", text)
+        self.assertIn('"question": "grandchild"', text)
         self.assertEqual(self.run_once.part("self_differs")["status"], "passed")
 
     def test_half_a_line_of_json_is_a_failure(self) -> None:

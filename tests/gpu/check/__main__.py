@@ -65,7 +65,7 @@ def run_all(parts: list[Part], place: Place, facts: dict[str, Any], options: arg
         print(f"gpu-check: {part.name} ...", file=sys.stderr, flush=True)
         rows.append((part, run_part(part, place, start + options.budget), time.monotonic() - began))
     data = results.as_json(rows, facts, place.simulated, time.monotonic() - start)
-    path = results.write(options.out or options.build / "gpu" / "results", data)
+    path = results.write(options.out or options.build / "gpu" / "results", data, place.ends_badly)
     print(results.table(data))
     print(f"written: {path}")
     if data["summary"]["failed"] or data["summary"]["timeout"]:

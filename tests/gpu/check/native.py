@@ -25,6 +25,7 @@ DELIBERATE = [
     (r"(destructor|exit handler).*: cuMemFree", "CUDA_SUCCESS", "a free while exiting is a success that does nothing"),
     (r"(.*: )?IS_GPU_DIRECT_RDMA_CAPABLE.*", None, "as the region"),
     (r"freed behind running work, allocated again on .*: the same address", None, "where blocks lie"),
+    (r"(freed by cuMemFreeAsync, .*: cuMem(GetAddressRange|Free.*)|double_frees: .*)", None, "a second free is refused; the driver may take it and die of it"),
     (r"USED_MEM_CURRENT for a block of .*", None, "a block counts with its rounding to 512 bytes [?]"),
     (r"RESERVED_MEM_CURRENT (after blocks|is a multiple) .*", None, "the pool grows by regions"),
     (r"(freed behind|the work is done).*: 64 MiB are still reserved", None, "what is kept is for CUPOOL_RELEASE_THRESHOLD to say"),

@@ -19,6 +19,7 @@ import bounded
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNTIME_NAME = "libcudart.so.13"
+KEPT_LETTERS = 20_000  # of each stream of a program that did not end well
 
 
 @dataclass
@@ -26,6 +27,7 @@ class Place:
     build: Path
     simulated: bool
     scratch: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="cupool-gpu-check-")))
+    ends_badly: list[str] = field(default_factory=list)  # what programs said that did not end well: a GPU is far away
 
     @property
     def library(self) -> Path:
@@ -51,7 +53,13 @@ class Place:
         return self.environment(LD_PRELOAD=str(self.library), CUPOOL_REPORT=report, **more)
 
     def run(self, command: list[str], limit_s: float, environment: dict[str, str] | None = None) -> bounded.Ended:
-        return bounded.run(command, environment or self.environment(), limit_s, str(self.scratch))
+        given = environment or self.environment()
+        ended = bounded.run(command, given, limit_s, str(self.scratch))
+        if ended.code != 0 or ended.timed_out:
+            settings = " ".join(f"{key}={value}" for key, value in given.items() if os.environ.get(key) != value)
+            self.ends_badly.append(f"### {settings} {' '.join(command)}\n{ended.reason()}\n--- stdout\n{ended.output[-KEPT_LETTERS:]}\n"
+                                   f"--- stderr\n{ended.errors[-KEPT_LETTERS:]}\n")
+        return ended
 
     def device_facts(self) -> dict[str, Any]:
         """What scripts/cupool_lib/driver_probe.py says of the driver; {"usable": False, "reason": …} where it does not answer."""

@@ -32,14 +32,20 @@ def as_json(rows: list[Row], facts: dict[str, Any], simulated: bool, wall_s: flo
             "wall_s": round(wall_s, 3), "summary": {**counts, "differing": sum(part["differing"] for part in parts)}, "parts": parts}
 
 
-def write(folder: Path, result: dict[str, Any]) -> Path:
+def write(folder: Path, result: dict[str, Any], ends_badly: list[str]) -> Path:
+    """The JSON's path. A run never replaces another: the second of a day is called <date>-<device>-2. What programs said that did not end
+    well lies beside it, as .log."""
     name = "simulated" if result["simulated"] else result["machine"]["driver"].get("device") or "unknown"
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{result['date'][:10]}-{slug}.json"
+    stem = f"{result['date'][:10]}-{slug}"
+    names = [stem, *(f"{stem}-{number}" for number in range(2, 100))]
+    path = next((folder / f"{one}.json" for one in names if not (folder / f"{one}.json").exists()), folder / f"{stem}.json")
     temporary = path.with_suffix(f".json.{os.getpid()}")
     temporary.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     os.replace(temporary, path)
+    if ends_badly:
+        path.with_suffix(".log").write_text("\n".join(ends_badly), encoding="utf-8")
     return path
 
 

@@ -101,6 +101,9 @@ void group(const char* name, Group&& ask) {
   }
 }
 
+/// Puts a probe's questions in a process of its own, because one of them may kill it; its answers come out with ours, and how it ended is one.
+void ask_elsewhere(const char* probe_name);
+
 struct Probe {
   const char* name;
   void (*run)(Session&);

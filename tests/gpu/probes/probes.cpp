@@ -3,7 +3,8 @@
 
 #define PROBES(ROW) \
   ROW(lookups) ROW(codes) ROW(contexts) ROW(green) ROW(pointers) ROW(capture) ROW(ipc) ROW(fork) ROW(exit) ROW(costs) \
-  ROW(costs_vmm) ROW(overlap) ROW(waits) ROW(vmm_copies) ROW(stream_ordered) ROW(mempools) ROW(graph_memory) ROW(startup) ROW(lives) ROW(pairs)
+  ROW(costs_vmm) ROW(overlap) ROW(waits) ROW(vmm_copies) ROW(stream_ordered) ROW(double_frees) ROW(mempools) ROW(graph_memory) \
+  ROW(startup) ROW(lives) ROW(pairs)
 
 namespace probe {
 

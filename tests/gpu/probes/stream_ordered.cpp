@@ -84,11 +84,7 @@ void ask_mixed_frees() {
   Memory plain(1 << 20);
   const CUresult code = CU(cuMemFreeAsync)(plain.address(), stream);
   answer("cuMemFreeAsync of cuMemAlloc memory", code, CUDA_SUCCESS);
-  if (code == CUDA_SUCCESS) {
-    const CUdeviceptr freed = plain.address();
-    plain.forget();
-    answer("cuMemFreeAsync of cuMemAlloc memory: cuMemFree of it afterwards", CU(cuMemFree_v2)(freed), CUDA_ERROR_INVALID_VALUE);
-  }
+  if (code == CUDA_SUCCESS) plain.forget();
   const CUdeviceptr ordered = take_async(1 << 20, stream);
   answer("cuMemFree of stream-ordered memory", CU(cuMemFree_v2)(ordered), CUDA_SUCCESS);
   const CUdeviceptr elsewhere = take_async(1 << 20, stream);
@@ -206,7 +202,31 @@ void ask_reuse(const Session& session) {
   settle(after, second);
 }
 
+/// A second free of cuMemAlloc memory, before and after the first one's work is known to be done, and what the driver is good for then.
+void ask_second_free(const std::string& when, bool wait) {
+  const Stream stream;
+  Memory plain(1 << 20);
+  const CUdeviceptr freed = plain.address();
+  prepare(CU(cuMemFreeAsync)(freed, stream), "cuMemFreeAsync");
+  plain.forget();
+  if (wait) stream.synchronize();
+  const std::string words = "freed by cuMemFreeAsync, " + when + ": ";
+  CUdeviceptr base = 0, address = 0;
+  std::size_t bytes = 0;
+  answer(words + "cuMemGetAddressRange", CU(cuMemGetAddressRange_v2)(&base, &bytes, freed));
+  answer(words + "cuMemFree", CU(cuMemFree_v2)(freed));
+  answer(words + "cuMemFree, a third time", CU(cuMemFree_v2)(freed));
+  answer(words + "cuMemAllocAsync afterwards", CU(cuMemAllocAsync)(&address, 1 << 20, stream));
+  answer(words + "cuStreamSynchronize afterwards", CU(cuStreamSynchronize)(stream));
+}
+
 }  // namespace
+
+/// A process of its own: the driver of an H200 (580.159) takes the second free and dies of it later.
+void ask_double_frees(Session&) {
+  group("a second free after waiting", [] { ask_second_free("which is done", true); });
+  group("a second free at once", [] { ask_second_free("at once", false); });
+}
 
 void ask_stream_ordered(Session& session) {
   group("attributes", [&] { ask_attributes(session); });
@@ -218,6 +238,7 @@ void ask_stream_ordered(Session& session) {
   prepare(CU(cuCtxSetCurrent)(session.context), "cuCtxSetCurrent");
   group("a context that ends", [&] { ask_survival(session); });
   group("reuse", [&] { ask_reuse(session); });
+  ask_elsewhere("double_frees");
 }
 
 }  // namespace probe
