@@ -18,6 +18,9 @@ class _Evidence:
     def __init__(self, evidence: dict):
         self.R = evidence["request_bytes"] or _UNKNOWN_REQUEST
         self.T, self.F, self.PF = evidence["device_total_bytes"], evidence["driver_free_bytes"], evidence["pool_free_bytes"]
+        page = evidence.get("page_bytes") if evidence["can_remap"] else None
+        if self.F is not None and page:  # the driver tells its free bytes by finer pieces than a block on pages can have
+            self.F -= self.F % page
         self.LF = max(evidence["largest_free_bytes"], evidence.get("largest_free_remapped_bytes", 0))
         self.REL, self.PEND, self.U, self.N = evidence["releasable_bytes"], evidence["deferred_bytes"], evidence["other_process_bytes"], evidence["own_outside_bytes"]
         self.L, self.H = evidence["limit_bytes"], evidence["held_bytes"]

@@ -162,6 +162,20 @@ class Validate(Files):
         evidence["holes_known"] = True
         self.assertTrue(any("/shortfall_bytes: 536870912, by the evidence it is 2147483648" in line for line in validate.arithmetic(report)))
 
+    def test_on_pages_only_whole_pages_of_what_the_driver_has_count(self):
+        """The figures of an H100: its free bytes are no multiple of a page."""
+        report = paged_report()
+        oom = sample_report()["ooms"][0]
+        oom["evidence"].update(request_bytes=2147483648, device_total_bytes=report["devices"][0]["total_bytes"], driver_free_bytes=679673856, pool_free_bytes=2043904,
+                               largest_free_bytes=2043904, largest_free_remapped_bytes=2043904, releasable_bytes=0, deferred_bytes=0,
+                               largest_free_with_deferred_bytes=2043904, releasable_with_deferred_bytes=0, can_remap=True, page_bytes=2097152, stranded_bytes=2043904)
+        oom.update(cause="true_exhaustion", requested_bytes=2147483648, shortfall_bytes=1465962496)
+        report["ooms"] = [oom]
+        self.assertEqual([line for line in validate.arithmetic(report) if "shortfall" in line], [])
+        oom["evidence"]["can_remap"] = False
+        self.assertEqual([line for line in validate.arithmetic(report) if "shortfall" in line],
+                         ["/ooms/0/shortfall_bytes: 1465962496, by the evidence it is 1465765888"])
+
     def test_what_the_limit_refused_is_the_limits_whatever_is_held_a_moment_later(self):
         report, gib = sample_report(), 1 << 30
         oom = report["ooms"][0]
