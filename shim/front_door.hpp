@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <tuple>
 #include <type_traits>
 
@@ -43,6 +44,8 @@ CUresult free_plain(const Real<CUresult(CUdeviceptr)>& real, CUdeviceptr address
 CUcontext current_owner(const Process& own);
 /// As current_owner, for a call that needs no current context: the driver is not asked about one that has ended.
 CUcontext living_owner(const Process& own);
+/// The device has no primary context now: a handle that was one may still be current, and answer some calls (front_door_contexts.cpp).
+bool is_primary_inactive(const Process& own, CUdevice device);
 /// What the driver says to a call of this thread that needs a context; CUDA_SUCCESS when there is one although we could not learn which.
 CUresult no_context_error(const Process& own);
 /// Before an allocation or free: frees that could not be booked when they were made.
@@ -177,8 +180,9 @@ CUresult range_handle(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUmem
 void after_wait();
 
 // --- copies (front_door_copies.cpp)
-/// Set for good once contexts of two devices live in a process whose blocks may lie on mapped pages or in the driver's own pool.
-inline constinit std::atomic<bool> g_copies_may_be_far{false};
+/// Set for good once contexts of two devices live in a process whose blocks may lie on mapped pages or in the driver's own pool, or a block on mapped
+/// pages has had SYNC_MEMOPS.
+inline constinit std::atomic<bool> g_copies_are_watched{false};
 /// The driver has what copies between devices are turned into there.
 inline bool can_copy_to_peers(const DriverApi& api) { return api.cuMemcpyPeer != nullptr && api.cuMemcpyPeerAsync != nullptr; }
 inline bool can_copy_shapes_to_peers(const DriverApi& api) { return api.cuMemcpy3DPeer != nullptr && api.cuMemcpy3DPeerAsync != nullptr; }
@@ -199,6 +203,16 @@ CUresult copy_shape(const Real<CUresult(const CUDA_MEMCPY2D*)>& real, const CUDA
 CUresult copy_shape(const Real<CUresult(const CUDA_MEMCPY2D*, CUstream)>& real, const CUDA_MEMCPY2D* shape, CUstream stream);
 CUresult copy_shape(const Real<CUresult(const CUDA_MEMCPY3D*)>& real, const CUDA_MEMCPY3D* shape);
 CUresult copy_shape(const Real<CUresult(const CUDA_MEMCPY3D*, CUstream)>& real, const CUDA_MEMCPY3D* shape, CUstream stream);
+/// The synchronous forms that are never turned into others: the driver's, and on memory with SYNC_MEMOPS a wait behind them.
+CUresult copy_to_peer(const Real<CUresult(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, std::size_t)>& real, CUdeviceptr to, CUcontext to_context,
+                      CUdeviceptr from, CUcontext from_context, std::size_t bytes);
+CUresult copy_to_peer(const Real<CUresult(const CUDA_MEMCPY3D_PEER*)>& real, const CUDA_MEMCPY3D_PEER* shape);
+/// Waits for what `real` did in its default stream where one of the addresses lies in a block with SYNC_MEMOPS of which the driver does not know.
+CUresult settle(CUresult result, bool is_per_thread, std::initializer_list<CUdeviceptr> touched);
+template <class... Shape>
+CUresult set_memory(const Real<CUresult(CUdeviceptr, Shape...)>& real, CUdeviceptr to, Shape... shape) {
+  return settle(real(to, shape...), real.is_per_thread(), {to});
+}
 
 // --- lookups (symbol_lookup.cpp)
 CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t)>& real, const char* name, void** function, int version, cuuint64_t flags);

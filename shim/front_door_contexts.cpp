@@ -26,14 +26,6 @@ bool is_gone(const Process& own, CUcontext context) {
   return code != CUDA_SUCCESS && !device::is_of_earlier_work(code);
 }
 
-bool is_primary_inactive(const Process& own, CUdevice device) {
-  if (own.api.cuDevicePrimaryCtxGetState == nullptr) return !can_be_current(own, own.contexts.primary(device));
-  unsigned flags = 0;
-  int is_active = 0;
-  if (own.api.cuDevicePrimaryCtxGetState(device, &flags, &is_active) == CUDA_SUCCESS) return is_active == 0;
-  return is_gone(own, own.contexts.primary(device));
-}
-
 /// Did a call that ends something do so? It may tell of an error of earlier work as well; then the driver is asked.
 bool is_end(CUresult code) { return code == CUDA_SUCCESS || device::is_of_earlier_work(code); }
 
@@ -182,6 +174,14 @@ bool can_reach(Process& own, CUcontext peer) {
 
 }  // namespace
 
+bool is_primary_inactive(const Process& own, CUdevice device) {
+  if (own.api.cuDevicePrimaryCtxGetState == nullptr) return !can_be_current(own, own.contexts.primary(device));
+  unsigned flags = 0;
+  int is_active = 0;
+  if (own.api.cuDevicePrimaryCtxGetState(device, &flags, &is_active) == CUDA_SUCCESS) return is_active == 0;
+  return is_gone(own, own.contexts.primary(device));
+}
+
 void note_context(CUcontext context, int device) {
   Process& own = process();
   own.contexts.lives(context);
@@ -321,7 +321,7 @@ CUresult context_from_green(const Real<CUresult(CUcontext*, CUgreenCtx)>& real, 
   const CUresult result = real(out, green);
   if (result != CUDA_SUCCESS || out == nullptr) return result;
   Process& own = process();
-  // Memory belongs to the primary, and outlives the green context. [?] that the driver sees it so.
+  // Memory belongs to the primary, and outlives the green context (H100 and H200, driver 580).
   if (const std::optional<int> device = own.contexts.green_device(green)) {
     try {
       CUcontext primary = own.contexts.primary(*device);

@@ -2,6 +2,9 @@
 // its unified address, with peer access or without; such memory only where the device of the copy's stream has access. So such a copy becomes one
 // between contexts, each side with its own: of linear device memory by cuMemcpyPeerAsync, everything else by cuMemcpy3DPeerAsync. Both can be
 // captured, and are ordered as the original. CUDA Driver API 13.0 §6.14; DESIGN section 5.
+//
+// And SYNC_MEMOPS of blocks on mapped pages, which the driver does not offer there: "synchronous memory operations initiated on the memory region will
+// always synchronize" (CUDA Driver API 13.0, cuPointerSetAttribute), so they are waited for here.
 #include <algorithm>
 
 #include "shim/front_door.hpp"
@@ -195,17 +198,36 @@ bool is_plain_memory(const config::Options& options) {
 
 CUdeviceptr as_address(const void* host) { return reinterpret_cast<CUdeviceptr>(host); }
 
+bool is_synchronous(Process& own, CUdeviceptr address) {
+  BlockView block;
+  return own.pools.owns(address) && own.pools.find(address, &block) == Ownership::live && block.is_paged && block.sync_memops;
+}
+
+/// A side of a shape by its address; 0: it is on the host, or an array.
+template <class Shape>
+CUdeviceptr source_of(const Shape* shape) { return shape != nullptr && is_device_type(shape->srcMemoryType) ? shape->srcDevice : 0; }
+template <class Shape>
+CUdeviceptr destination_of(const Shape* shape) { return shape != nullptr && is_device_type(shape->dstMemoryType) ? shape->dstDevice : 0; }
+
 }  // namespace
 
 void note_device(int device) {
   Process& own = process();
-  if (g_copies_may_be_far.load(std::memory_order_relaxed) || is_plain_memory(*own.options)) return;
+  if (g_copies_are_watched.load(std::memory_order_relaxed) || is_plain_memory(*own.options)) return;
   for (const int other : own.peers.devices())
-    if (other != device) g_copies_may_be_far.store(true, std::memory_order_relaxed);
+    if (other != device) g_copies_are_watched.store(true, std::memory_order_relaxed);
+}
+
+CUresult settle(CUresult result, bool is_per_thread, std::initializer_list<CUdeviceptr> touched) {
+  Process& own = process();
+  const bool waits = result == CUDA_SUCCESS && std::any_of(touched.begin(), touched.end(), [&own](CUdeviceptr address) { return is_synchronous(own, address); });
+  return waits && !own.pools.capturing() && own.api.cuStreamSynchronize != nullptr ? own.api.cuStreamSynchronize(plain_handle(nullptr, is_per_thread)) : result;
 }
 
 CUresult copy_unified(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t)>& real, CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
-  return copy_bytes(to, Side::unknown, from, Side::unknown, bytes, plain_handle(nullptr, real.is_per_thread()), Waits::yes, [&] { return real(to, from, bytes); });
+  const CUresult result = copy_bytes(to, Side::unknown, from, Side::unknown, bytes, plain_handle(nullptr, real.is_per_thread()), Waits::yes,
+                                     [&] { return real(to, from, bytes); });
+  return settle(result, real.is_per_thread(), {to, from});
 }
 
 CUresult copy_unified(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t, CUstream)>& real, CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
@@ -215,7 +237,9 @@ CUresult copy_unified(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t,
 }
 
 CUresult copy_on_devices(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t)>& real, CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
-  return copy_bytes(to, Side::device, from, Side::device, bytes, plain_handle(nullptr, real.is_per_thread()), Waits::yes, [&] { return real(to, from, bytes); });
+  const CUresult result = copy_bytes(to, Side::device, from, Side::device, bytes, plain_handle(nullptr, real.is_per_thread()), Waits::yes,
+                                     [&] { return real(to, from, bytes); });
+  return settle(result, real.is_per_thread(), {to, from});
 }
 
 CUresult copy_on_devices(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t, CUstream)>& real, CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
@@ -225,8 +249,9 @@ CUresult copy_on_devices(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size
 }
 
 CUresult copy_to_host(const Real<CUresult(void*, CUdeviceptr, std::size_t)>& real, void* to, CUdeviceptr from, std::size_t bytes) {
-  return copy_bytes(as_address(to), Side::host, from, Side::device, bytes, plain_handle(nullptr, real.is_per_thread()), Waits::yes,
-                    [&] { return real(to, from, bytes); });
+  const CUresult result = copy_bytes(as_address(to), Side::host, from, Side::device, bytes, plain_handle(nullptr, real.is_per_thread()), Waits::yes,
+                                     [&] { return real(to, from, bytes); });
+  return settle(result, real.is_per_thread(), {from});
 }
 
 CUresult copy_to_host(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUstream)>& real, void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
@@ -235,8 +260,9 @@ CUresult copy_to_host(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUstr
 }
 
 CUresult copy_from_host(const Real<CUresult(CUdeviceptr, const void*, std::size_t)>& real, CUdeviceptr to, const void* from, std::size_t bytes) {
-  return copy_bytes(to, Side::device, as_address(from), Side::host, bytes, plain_handle(nullptr, real.is_per_thread()), Waits::yes,
-                    [&] { return real(to, from, bytes); });
+  const CUresult result = copy_bytes(to, Side::device, as_address(from), Side::host, bytes, plain_handle(nullptr, real.is_per_thread()), Waits::yes,
+                                     [&] { return real(to, from, bytes); });
+  return settle(result, real.is_per_thread(), {to});
 }
 
 CUresult copy_from_host(const Real<CUresult(CUdeviceptr, const void*, std::size_t, CUstream)>& real, CUdeviceptr to, const void* from, std::size_t bytes,
@@ -246,16 +272,26 @@ CUresult copy_from_host(const Real<CUresult(CUdeviceptr, const void*, std::size_
 }
 
 CUresult copy_shape(const Real<CUresult(const CUDA_MEMCPY2D*)>& real, const CUDA_MEMCPY2D* shape) {
-  return copy_any_shape(shape, plain_handle(nullptr, real.is_per_thread()), Waits::yes, [&] { return real(shape); });
+  const CUresult result = copy_any_shape(shape, plain_handle(nullptr, real.is_per_thread()), Waits::yes, [&] { return real(shape); });
+  return settle(result, real.is_per_thread(), {destination_of(shape), source_of(shape)});
 }
 CUresult copy_shape(const Real<CUresult(const CUDA_MEMCPY2D*, CUstream)>& real, const CUDA_MEMCPY2D* shape, CUstream stream) {
   return copy_any_shape(shape, plain_handle(stream, real.is_per_thread()), Waits::no, [&] { return real(shape, stream); });
 }
 CUresult copy_shape(const Real<CUresult(const CUDA_MEMCPY3D*)>& real, const CUDA_MEMCPY3D* shape) {
-  return copy_any_shape(shape, plain_handle(nullptr, real.is_per_thread()), Waits::yes, [&] { return real(shape); });
+  const CUresult result = copy_any_shape(shape, plain_handle(nullptr, real.is_per_thread()), Waits::yes, [&] { return real(shape); });
+  return settle(result, real.is_per_thread(), {destination_of(shape), source_of(shape)});
 }
 CUresult copy_shape(const Real<CUresult(const CUDA_MEMCPY3D*, CUstream)>& real, const CUDA_MEMCPY3D* shape, CUstream stream) {
   return copy_any_shape(shape, plain_handle(stream, real.is_per_thread()), Waits::no, [&] { return real(shape, stream); });
+}
+
+CUresult copy_to_peer(const Real<CUresult(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, std::size_t)>& real, CUdeviceptr to, CUcontext to_context,
+                      CUdeviceptr from, CUcontext from_context, std::size_t bytes) {
+  return settle(real(to, to_context, from, from_context, bytes), real.is_per_thread(), {to, from});
+}
+CUresult copy_to_peer(const Real<CUresult(const CUDA_MEMCPY3D_PEER*)>& real, const CUDA_MEMCPY3D_PEER* shape) {
+  return settle(real(shape), real.is_per_thread(), {destination_of(shape), source_of(shape)});
 }
 
 }  // namespace cupool::shim::front_door

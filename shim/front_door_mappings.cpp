@@ -62,9 +62,9 @@ CUresult range_handle(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUmem
     case Ownership::vacant: return real(out, kNowhere - kNowhere % kHostPage_bytes + address % kHostPage_bytes, bytes, type, flags);
     case Ownership::live: break;
   }
-  // [?] memory of a pool has none. cuMemAlloc memory has one to the end of its last host page, as programs round to those.
+  // To the end of the last host page, as programs round to those. Memory of a pool has one too (H100, driver 580).
   const CUdeviceptr end = (block.base + block.bytes + kHostPage_bytes - 1) / kHostPage_bytes * kHostPage_bytes;
-  if (block.mempool != 0 || bytes > end - address) return real(out, kNowhere, bytes, type, flags);
+  if (bytes > end - address) return real(out, kNowhere, bytes, type, flags);
   process().pools.pin_pages(address);  // before the call: from its success on a device may hold these very pages
   return real(out, address, bytes, type, flags);
 }

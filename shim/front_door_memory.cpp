@@ -6,7 +6,7 @@
 namespace cupool::shim::front_door {
 namespace {
 
-/// What cuMemAllocPitch rounds a row to on current devices. [?] whether any device or width gives another pitch.
+/// What cuMemAllocPitch rounds a row to: 1 to 1,000,000 bytes, every element, on an H100 and an H200 (driver 580).
 constexpr std::size_t kPitchAlignment_bytes = 512;
 
 CUresult serve(Process& own, CUcontext context, std::size_t bytes, const char* symbol, CUdeviceptr* out) {
@@ -20,6 +20,13 @@ CUcontext thread_context(const Process& own) {
   return own.api.cuCtxGetCurrent(&current) == CUDA_SUCCESS ? current : nullptr;
 }
 
+/// An ended context of this thread, begun again past us. The driver may tell the device of a primary that was reset and not retained since.
+bool lives_again(const Process& own, CUcontext current) {
+  CUdevice device = 0;
+  if (own.api.cuCtxGetDevice(&device) != CUDA_SUCCESS) return false;
+  return own.contexts.primary(device) != current || !is_primary_inactive(own, device);
+}
+
 /// More than any device has is out of memory without a driver call; but the driver may have another reason, which comes first.
 bool is_refused_unasked(CUresult result, std::size_t bytes) { return result == CUDA_ERROR_OUT_OF_MEMORY && bytes > (std::size_t{1} << 60); }
 
@@ -27,8 +34,7 @@ bool is_refused_unasked(CUresult result, std::size_t bytes) { return result == C
 
 CUcontext current_owner(const Process& own) {
   const CUcontext current = thread_context(own);
-  CUdevice device = 0;
-  if (own.contexts.has_ended(current) && own.api.cuCtxGetDevice(&device) != CUDA_SUCCESS) return nullptr;
+  if (own.contexts.has_ended(current) && !lives_again(own, own.contexts.owner(current))) return nullptr;
   return own.contexts.owner(current);
 }
 
@@ -37,7 +43,6 @@ CUcontext living_owner(const Process& own) {
   return own.contexts.has_ended(current) ? nullptr : own.contexts.owner(current);
 }
 
-/// [?] that cuMemFree without a context says the same.
 CUresult no_context_error(const Process& own) {
   CUdevice device = 0;
   return own.api.cuCtxGetDevice(&device);
@@ -66,7 +71,9 @@ CUresult allocate(const Real<CUresult(CUdeviceptr*, std::size_t)>& real, CUdevic
   CUcontext context = nullptr;
   if (out == nullptr || bytes == 0 || (context = current_owner(own)) == nullptr) return with_room(real, out, bytes);
   const CUresult result = serve(own, context, bytes, real.symbol(), out);
-  return is_refused_unasked(result, bytes) ? real(out, bytes) : result;
+  if (is_refused_unasked(result, bytes)) return real(out, bytes);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) *out = 0;  // as an H100 does, driver 580
+  return result;
 }
 
 CUresult allocate_pitch(const Real<CUresult(CUdeviceptr*, std::size_t*, std::size_t, std::size_t, unsigned)>& real, CUdeviceptr* out,
@@ -82,6 +89,7 @@ CUresult allocate_pitch(const Real<CUresult(CUdeviceptr*, std::size_t*, std::siz
   const CUresult result = serve(own, context, bytes, real.symbol(), out);
   if (is_refused_unasked(result, bytes)) return real(out, pitch_bytes, width_bytes, height, element_bytes);
   if (result == CUDA_SUCCESS) *pitch_bytes = pitch;
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) *out = 0;
   return result;
 }
 
@@ -90,7 +98,9 @@ CUresult free_plain(const Real<CUresult(CUdeviceptr)>& real, CUdeviceptr address
   begin_call(own);
   if (current_owner(own) == nullptr) {
     if (!own.pools.owns(address)) return free_of_driver(address, 0, real);
-    if (const CUresult refused = no_context_error(own); refused != CUDA_SUCCESS) return refused;
+    // A live block is freed without a current context too; not with one that has ended (H100, driver 580).
+    const CUresult refused = thread_context(own) != nullptr ? no_context_error(own) : CUDA_SUCCESS;
+    if (refused != CUDA_SUCCESS) return refused;
   }
   return answer_free(free_pooled(own, address, [&] { return own.pools.free(address); }), address, real);
 }

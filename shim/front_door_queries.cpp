@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "pool/core/bytes.hpp"
 #include "shim/front_door.hpp"
 
 namespace cupool::shim::front_door {
@@ -19,15 +20,26 @@ void put_unless_zero(void* out, T value) {
   if (*static_cast<const T*>(out) != 0) put(out, value);
 }
 
+/// What the driver maps at once for cuMemAlloc memory: small blocks of 2 MiB share such a piece (H100, driver 580).
+constexpr std::uint64_t kMapped_bytes = 2 * kMiB;
+
+std::uint64_t mapping_begin(const BlockView& block) { return align_down(block.base, kMapped_bytes); }
+std::uint64_t mapping_bytes(const BlockView& block) { return align_up(block.base + block.bytes, kMapped_bytes) - mapping_begin(block); }
+
+bool has_current_context() {
+  CUcontext context = nullptr;
+  return process().api.cuCtxGetCurrent(&context) == CUDA_SUCCESS && context != nullptr;
+}
+
 /// Replaces the driver's answer, which is about the region, by the block's.
 void answer_as_block(const BlockView& block, CUpointer_attribute attribute, void* value) {
   if (value == nullptr) return;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return put<CUdeviceptr>(value, block.base);
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put<std::size_t>(value, block.bytes);  // [?] requested or rounded
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put<std::size_t>(value, block.bytes);
     // A driver that does not know these leaves 0 in the plural query: then the block has none either.
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return put_unless_zero<CUdeviceptr>(value, block.base);
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return put_unless_zero<std::size_t>(value, block.bytes);
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return put_unless_zero<CUdeviceptr>(value, mapping_begin(block));
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return put_unless_zero<std::size_t>(value, mapping_bytes(block));
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return put<unsigned long long>(value, block.buffer_id);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return put<unsigned>(value, block.sync_memops ? 1 : 0);
@@ -37,16 +49,18 @@ void answer_as_block(const BlockView& block, CUpointer_attribute attribute, void
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       if (block.mempool != 0 || block.is_paged) put<bool>(value, block.mempool == 0);
       return;
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:  // [?] for memory of a pool
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:  // memory of a pool is not (H100, driver 580)
       if (block.mempool != 0) put<bool>(value, false);
       return;
-    case CU_POINTER_ATTRIBUTE_CONTEXT:  // mapped memory has none
-      if (block.is_paged) put<CUcontext>(value, block.context);
+    case CU_POINTER_ATTRIBUTE_CONTEXT:  // mapped memory has none, and memory of a pool neither, the program's too (H100, driver 580)
+      return put<CUcontext>(value, block.mempool != 0 ? nullptr : block.context);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:  // of mapped memory there are none without a current context; of other memory there are
+      if (block.is_paged && !has_current_context()) put<unsigned>(value, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
       return;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:  // those of the mapping are not the program's
       if (block.is_paged) put<unsigned long long>(value, 0);
       return;
-    default: return;  // device, memory type: as the region, and its context. [?] the context of stream-ordered memory
+    default: return;  // device, memory type: as the region
   }
 }
 
@@ -62,6 +76,7 @@ std::size_t answer_bytes(CUpointer_attribute attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return sizeof(std::uint64_t);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return sizeof(unsigned);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return sizeof(bool);
@@ -179,6 +194,7 @@ CUresult set_pointer_attribute(const Real<CUresult(const void*, CUpointer_attrib
   if (ownership != Ownership::live || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || value == nullptr) return real(value, attribute, visible(ownership, address));
   const bool on = *static_cast<const unsigned*>(value) != 0;
   const Status status = pools.set_sync_memops(address, on);
+  if (status.ok() && block.is_paged) g_copies_are_watched.store(true, std::memory_order_relaxed);
   return status.code();
 }
 

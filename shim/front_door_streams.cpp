@@ -98,7 +98,9 @@ CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPool&
   const auto call = [&] { return real(out, args...); };
   const auto ask = [&] { return ask_for_impossible(real, args...); };
   const auto is_of_default_pool = [&](int device) { return policy == config::Policy::async && find_pool(device) == MempoolBook::kDefault; };
-  return serve_by_driver(bytes, real.symbol(), out, stream, std::cref(is_of_default_pool), std::cref(call), std::cref(ask));
+  const CUresult result = serve_by_driver(bytes, real.symbol(), out, stream, std::cref(is_of_default_pool), std::cref(call), std::cref(ask));
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) *out = 0;  // also where a limit refuses
+  return result;
 }
 
 /// `stream` is one of `context`; `find_pool(device)` gives the index of the memory pool, 0 for the driver's. False: the driver is to serve it.
@@ -113,6 +115,7 @@ template <class FindPool>
   const Result<CUdeviceptr> block = own.pools.allocate_on(context, bytes, stream.name, mempool, symbol, stream.life);
   if (block.code() == CUDA_ERROR_NOT_SUPPORTED) return false;  // a device without a pool, or whose pool would go with the stream's context
   *result = answer(own, block, out);
+  if (*result == CUDA_ERROR_OUT_OF_MEMORY) *out = 0;  // as an H200 does, driver 580
   return true;
 }
 

@@ -43,7 +43,7 @@ struct Hooked<E, CUresult(Args...)> {
  private:
   static CUresult serve(const Real<CUresult(Args...)>& real, Args... args) {
     if constexpr (Body<E>::kRole == Role::copy || Body<E>::kRole == Role::read) {
-      if (!front_door::g_copies_may_be_far.load(std::memory_order_relaxed)) [[likely]] return Body<E>::kRole == Role::read ? wait(real, args...) : real(args...);
+      if (!front_door::g_copies_are_watched.load(std::memory_order_relaxed)) [[likely]] return Body<E>::kRole == Role::read ? wait(real, args...) : real(args...);
     }
     if (!lifecycle::t_inside) [[likely]] {
       const lifecycle::Inside guard;

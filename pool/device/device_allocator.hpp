@@ -120,11 +120,6 @@ class DeviceAllocator {
   virtual heap::Extent* set_aside(std::uint64_t, std::uint64_t) { return nullptr; }
   /// The memory behind the live block `extent` keeps its address until the context ends, also after its free.
   virtual void pin([[maybe_unused]] DeviceState& device, const heap::Extent&) CUPOOL_REQUIRES(device.lock) {}
-  /// What the driver knows as one allocation, with its own attributes, around `address` in the live block `extent`.
-  struct Span { std::uint64_t begin, end; };
-  virtual Span allocation_at(const heap::Extent& extent, std::uint64_t) const {
-    return {extent.region->address, extent.region->address + extent.region->bytes};
-  }
   /// What nobody can have as one piece, or as memory of another context, as long as the live block `extent` is not free: more than its own bytes
   /// where it alone keeps free memory apart.
   virtual std::uint64_t withheld_bytes(const heap::Extent& extent) const { return extent.bytes; }

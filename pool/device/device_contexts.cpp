@@ -148,7 +148,6 @@ void DevicePool::forget(ContextPool& home, PoolBlocks pool_blocks) {
         pool.device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(extent.bytes));
       } else {
         pool.count_live(extent, -1);
-        pool.forget_sync_memops(extent);
         pool.device_.note(EventKind::free_requested, now, extent, 0);
       }
       if ((extent.flags & kUsedAgainFlag) == 0) pool.device_.note(EventKind::free_completed, now, extent, 0);

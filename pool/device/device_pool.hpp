@@ -13,7 +13,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "pool/core/bytes.hpp"
@@ -331,9 +330,6 @@ class DevicePool {
 
   // memops.cpp
   void drop_sync_memops(heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
-  /// Its context has ended, and the driver's flag with it.
-  void forget_sync_memops(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
-  std::uint32_t& memops_blocks(const heap::Extent& extent, std::uint64_t allocation) CUPOOL_REQUIRES(device_.lock);
   void clear_region_memops() CUPOOL_EXCLUDES(device_.lock);
 
   // deferral.cpp
@@ -481,8 +477,7 @@ class DevicePool {
   std::uint64_t ask_credit_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< in allocations
   std::uint64_t last_miss_ns_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint64_t credited_allocations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
-  std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of the driver's allocations
-  std::unordered_map<std::uint64_t, std::uint32_t> paged_memops_ CUPOOL_GUARDED_BY(device_.lock);  ///< of mapped handles; else in RegionInfo
+  std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of regions
   std::atomic<bool> peak_is_new_{false};  ///< written under the lock
   std::atomic<bool> has_several_magazines_{false};
   LiveSum promised_ CUPOOL_GUARDED_BY(device_.lock);  ///< Σ what the magazines may let live besides; with what lives no more than the peaks

@@ -9,8 +9,8 @@
 namespace cupool::device {
 
 namespace {
-/// While something captures: is `stream`, of the context that is current, no part of it? [?] that an event on such a stream, or in a context beside,
-/// ends no capture. Precondition: the gate is held.
+/// While something captures: is `stream`, of the context that is current, no part of it? An event on such a stream, or in a context beside,
+/// ends no capture (H100 and H200, driver 580). Precondition: the gate is held.
 bool is_idle_stream(const DeviceState& device, const CaptureGate::Pass& pass, CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
   return pass.allows_on(stream) && device.driver.has_cuStreamIsCapturing() && device.driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&

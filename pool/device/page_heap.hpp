@@ -76,7 +76,6 @@ class PageHeap final : public ExtentAllocator {
   heap::Extent* allocate(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   std::uint64_t fit_bytes(DeviceState& device, std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) override;
   void pin(DeviceState& device, const heap::Extent& extent) CUPOOL_REQUIRES(device.lock) override;
-  Span allocation_at(const heap::Extent& extent, std::uint64_t address) const override;
   Status share(DeviceState& device, int ordinal) CUPOOL_REQUIRES(device.lock) override;
   std::uint64_t withheld_bytes(const heap::Extent& extent) const override;
   HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
@@ -185,6 +184,9 @@ class PageHeap final : public ExtentAllocator {
   enum class Lanes : std::uint8_t { everybodys, apart };
   observe::HandleRow row_of(const MappedHandle& handle, const heap::Extent* first, Lanes lanes) const;
   void append_pages(observe::PageMap& out, Lanes lanes) const;
+  struct Span {
+    std::uint64_t begin, end;
+  };
   std::vector<Span> mapped_runs() const;
   void quarantine(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock);
   void expire(DeviceState& device, bool early) CUPOOL_REQUIRES(device.lock);

@@ -9,13 +9,8 @@
 
 namespace cupool::device {
 
-DeviceAllocator::Span PageHeap::allocation_at(const heap::Extent& extent, std::uint64_t address) const {
-  const MappedHandle handle = table_of(extent).at(address);
-  return {handle.address, handle.end()};
-}
-
 /// Neighbouring handles as one: access is set for each run with one call.
-std::vector<DeviceAllocator::Span> PageHeap::mapped_runs() const {
+std::vector<PageHeap::Span> PageHeap::mapped_runs() const {
   std::vector<Span> runs;
   for_each_mapped([&](const MappedHandle& handle) {
     if (!runs.empty() && runs.back().end == handle.address) runs.back().end = handle.end();

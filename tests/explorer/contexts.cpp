@@ -66,7 +66,7 @@ bool Program::end_context(std::size_t slot, std::size_t thread) {
   for (std::size_t i = 0; i < kBlocks && !context.primary && !context.green; ++i) {
     Block& block = blocks_[i];
     if (!block.live || block.plain || block.owner != slot) continue;
-    wait_for_contexts_of(block, slot, thread);
+    wait_for_contexts_of(block, thread);
     enter(slot, thread);
     ranges_.erase(block.address);
     must(cuMemFree(block.address), "cuMemFree of what would outlive its context");

@@ -123,7 +123,7 @@ bool Program::end_capture(std::size_t slot, std::size_t graph_slot, const Op& op
   Graph graph{nullptr, contexts_[capture.context].owner, capture.has_memory, capture.nodes, 0};
   capture = Capture{};
   if (result != CUDA_SUCCESS) return true;
-  if (graph_slot < kGraphs && graphs_[graph_slot].handle == nullptr) {
+  if (graph_slot < kGraphs && graphs_[graph_slot].handle == nullptr && may_call_unsafe(op.thread)) {
     must(cuGraphInstantiateWithFlags(&graph.handle, made, 0), "cuGraphInstantiateWithFlags");
     graphs_[graph_slot] = graph;
   }

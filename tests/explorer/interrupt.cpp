@@ -41,7 +41,11 @@ bool is_unsafe(Kind kind) {
   switch (kind) {
     case Kind::alloc_plain:
     case Kind::alloc_pitch:
+    case Kind::alloc_ordered:
+    case Kind::alloc_pool:
     case Kind::free_plain:
+    case Kind::free_ordered:
+    case Kind::end:  // instantiates
     case Kind::trim:
     case Kind::query:
     case Kind::query_stream: return true;

@@ -74,7 +74,7 @@ bool Program::alloc_pitch(const Op& op) {
 bool Program::alloc_ordered(const Op& op) {
   const std::size_t slot = op.args[0];
   const View on = view(op.args[2], op);
-  if (slot >= kBlocks || blocks_[slot].live || op.args[1] == 0 || !on.usable || on.capture >= 0 || !contexts_[op.context].live) return false;
+  if (slot >= kBlocks || blocks_[slot].live || op.args[1] == 0 || !on.usable || on.capture >= 0 || !contexts_[op.context].live || !may_call_unsafe(op.thread)) return false;
   enter(op.context, op.thread);
   CUdeviceptr address = 0;
   const CUresult result = interruptible([&] { return cuMemAllocAsync(&address, op.args[1], on.handle); });
@@ -87,7 +87,7 @@ bool Program::alloc_ordered(const Op& op) {
 bool Program::alloc_pool(const Op& op) {
   const std::size_t slot = op.args[0];
   const View on = view(op.args[2], op);
-  if (slot >= kBlocks || blocks_[slot].live || op.args[1] == 0 || !on.usable || on.capture >= 0 || !contexts_[op.context].live) return false;
+  if (slot >= kBlocks || blocks_[slot].live || op.args[1] == 0 || !on.usable || on.capture >= 0 || !contexts_[op.context].live || !may_call_unsafe(op.thread)) return false;
   if (op.args[3] >= kPools || pools_[op.args[3]] == nullptr || pool_devices_[op.args[3]] != contexts_[on.context].device) return false;
   enter(op.context, op.thread);
   CUdeviceptr address = 0;
@@ -188,18 +188,19 @@ void Program::forget(Block& block) {
   block.reads.clear();
 }
 
-/// With work in flight: the native free waits for the block's context and for the current one. What others do with it must be over. It does not wait where
-/// the block is from cuMemAllocAsync.
+/// With work in flight: the native free waits for the block's context, whichever is current (H100, driver 580). What others do with it must be over. It
+/// does not wait where the block is from cuMemAllocAsync.
 bool Program::free_plain(const Op& op) {
   const std::size_t slot = op.args[0];
   if (slot >= kBlocks || !blocks_[slot].live || !contexts_[op.context].live || !may_call_unsafe(op.thread)) return false;
   Block& block = blocks_[slot];
-  if (!wait_for_contexts_of(block, op.context, op.thread)) return false;
+  if (!wait_for_contexts_of(block, op.thread)) return false;
   Clock waited = clock_of(block.owner);
-  waited.join(clock_of(op.context));
   if (settings_.frees_wait_everywhere)
     for (std::size_t other = 0; other < kContexts; ++other) waited.join(clock_of(other));
-  if (block.plain) release_held(waited);
+  Clock perhaps = waited;
+  perhaps.join(clock_of(op.context));  // ours may wait for the current context's work as well
+  if (block.plain) release_held(perhaps);
   enter(op.context, op.thread);
   ranges_.erase(block.address);  // another thread may get it before the free returns
   const CUresult result = interruptible([&] { return cuMemFree(block.address); });
@@ -212,7 +213,7 @@ bool Program::free_plain(const Op& op) {
 bool Program::free_ordered(const Op& op) {
   const std::size_t slot = op.args[0];
   const View on = view(op.args[1], op);
-  if (slot >= kBlocks || !blocks_[slot].live || !on.usable || on.capture >= 0 || !contexts_[op.context].live) return false;
+  if (slot >= kBlocks || !blocks_[slot].live || !on.usable || on.capture >= 0 || !contexts_[op.context].live || !may_call_unsafe(op.thread)) return false;
   Block& block = blocks_[slot];
   if (!order_all(block, on)) return false;
   enter(op.context, op.thread);

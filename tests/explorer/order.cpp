@@ -92,13 +92,13 @@ bool Program::wait_for_context(std::size_t slot, std::size_t thread) {
 }
 
 /// Work on the block in contexts that a free does not wait for is waited for now: of memory from cuMemAllocAsync all.
-bool Program::wait_for_contexts_of(const Block& block, std::size_t also, std::size_t thread) {
+bool Program::wait_for_contexts_of(const Block& block, std::size_t thread) {
   std::vector<Access> accesses = block.reads;
   accesses.push_back(block.write);
   for (const Access& access : accesses) {
     if (clocks_.is_over(access)) continue;
     const auto context = static_cast<std::size_t>(clocks_.at(access.timeline).context);
-    if (block.plain && (in_family(context, block.owner) || in_family(context, also))) continue;
+    if (block.plain && in_family(context, block.owner)) continue;
     if (!contexts_[context].live || !wait_for_context(context, thread)) return false;
   }
   return true;

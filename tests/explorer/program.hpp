@@ -221,7 +221,7 @@ class Program {
   bool thread_mode(const Op& op);
   bool order(const Access& access, const View& to);
   bool order_all(const Block& block, const View& to);
-  bool wait_for_contexts_of(const Block& block, std::size_t also, std::size_t thread);
+  bool wait_for_contexts_of(const Block& block, std::size_t thread);
   bool wait_for_context(std::size_t slot, std::size_t thread);
   void release_held(const Clock& target);
   CUevent event_in(Event& event, std::size_t owner);

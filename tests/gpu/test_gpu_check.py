@@ -247,7 +247,7 @@ class Choice(unittest.TestCase):
     def test_list_names_every_part_and_runs_none(self) -> None:
         run = Run("--list")
         self.assertEqual((run.code, run.files), (0, {}))
-        self.assertRegex(run.out, r"(?m)^torch +190 s  \[GPU\] ")
+        self.assertRegex(run.out, r"(?m)^torch +180 s  \[GPU\] ")
         self.assertNotIn("self_", run.out)
 
     def test_the_simulated_driver_is_not_taken_for_a_gpu(self) -> None:

@@ -20,6 +20,7 @@ CUresult create(Symbol symbol, CUcontext* out, unsigned flags, CUdevice ordinal)
     Device* device = nullptr;
     CUSIM_TRY(c.device(ordinal, &device));
     if ((flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (device->broken != CUDA_SUCCESS) return device->broken;
     CUSIM_TRY(c.sim.forbid_while_capturing());
     Context* context = c.sim.create_context(ordinal, false, flags);
     if (const CUresult code = charge(c, *context); code != CUDA_SUCCESS) {

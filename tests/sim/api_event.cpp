@@ -23,6 +23,21 @@ CUresult destroy(Call& c, CUevent handle) {
 
 bool is_captured(const Event& event) { return event.capture != nullptr && event.capture->origin != nullptr; }
 
+/// As an H100 tells them apart (driver 580): its context is a primary one that was reset and that nobody has retained again.
+bool is_of_dead_primary(const Simulator& sim, CUevent handle) {
+  const auto found = sim.events_of_primaries.find(as_number(handle));
+  return found != sim.events_of_primaries.end() && !found->second->alive;
+}
+
+/// Of an event that was done before the fork the child is told so, and of nothing else anything (an H100, driver 580).
+bool is_done_in_child(CUevent handle) {
+  Simulator& sim = Simulator::instance();
+  if (!sim.forked || sim.deinitialised) return false;
+  const Lock lock(sim.mutex);
+  const auto found = sim.events.find(as_number(handle));
+  return found != sim.events.end() && !is_captured(*found->second) && found->second->complete();
+}
+
 CUresult elapsed(Call& c, float* milliseconds, CUevent start_handle, CUevent end_handle) {
   const Event* start = c.sim.find_event(start_handle);
   const Event* end = c.sim.find_event(end_handle);
@@ -80,9 +95,9 @@ CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned fl
 }
 
 CUresult cuEventQuery(CUevent handle) {
-  return call(Symbol::cuEventQuery, [&](Call& c) -> CUresult {
+  const CUresult code = call(Symbol::cuEventQuery, [&](Call& c) -> CUresult {
     const Event* event = c.sim.find_event(handle);
-    if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (event == nullptr) return is_of_dead_primary(c.sim, handle) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_HANDLE;
     if (is_captured(*event)) {
       event->capture->invalidated = true;  // conflicts with the capture in any mode
       return CUDA_ERROR_CAPTURED_EVENT;
@@ -91,6 +106,7 @@ CUresult cuEventQuery(CUevent handle) {
     if (event->context->broken != CUDA_SUCCESS) return event->context->broken;
     return event->complete() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   });
+  return code == CUDA_ERROR_NOT_INITIALIZED && is_done_in_child(handle) ? CUDA_SUCCESS : code;
 }
 
 CUresult cuEventSynchronize(CUevent handle) {

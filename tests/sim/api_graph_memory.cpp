@@ -107,7 +107,7 @@ CUresult add_allocation(Call& c, CUgraphNode* out, Place& place, Parameters* wan
     if (wanted->accessDescs[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     CUSIM_TRY(c.device(wanted->accessDescs[i].location.id, &peer));
   }
-  // [?] which context the memory of a node made by hand belongs to
+  // With which context it ends; a pointer to it names none.
   Context* current = c.thread.stack.empty() ? nullptr : c.thread.stack.back();
   if (current == nullptr || !current->alive || current->device != ordinal) current = device.primary;
   const auto memory = c.sim.create_graph_memory(*current, ordinal, wanted->bytesize);
@@ -181,10 +181,7 @@ CUresult capture_free(Call& c, CUdeviceptr address, Stream& stream) {
   if (stream.capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   Graph& graph = *stream.capture->graph;
   std::shared_ptr<GraphMemory> memory;
-  if (const CUresult code = admit_free(c, graph, address, stream.capture_frontier, &memory); code != CUDA_SUCCESS) {
-    stream.capture->invalidated = true;
-    return code;
-  }
+  CUSIM_TRY(admit_free(c, graph, address, stream.capture_frontier, &memory));
   CUSIM_TRY(c.sim.enqueue(stream, free_work(memory), c.lock));
   memory->freed_by.insert(graph.id);
   graph.nodes.back().frees = memory;
@@ -286,8 +283,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {
   return call(Symbol::cuDeviceGraphMemTrim, [&](Call& c) -> CUresult {
     Device* device = nullptr;
     CUSIM_TRY(c.device(ordinal, &device));
-    CUSIM_TRY(c.sim.forbid_while_capturing());  // [?]
-    c.sim.trim_graph_memory(ordinal);
+    c.sim.trim_graph_memory(ordinal);  // during a capture too, as an H100 does (driver 580)
     return CUDA_SUCCESS;
   });
 }
@@ -311,7 +307,7 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute att
   });
 }
 
-/// The high-water marks can be reset to zero [?: they then start from what is current], and to nothing else.
+/// The high-water marks can be reset to zero (they then start from what is current: an H100, driver 580), and to nothing else.
 CUresult cuDeviceSetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute, void* value) {
   return call(Symbol::cuDeviceSetGraphMemAttribute, [&](Call& c) -> CUresult {
     Device* device = nullptr;

@@ -1,6 +1,6 @@
 // Green contexts: a primary context with a part of the device's multiprocessors.
 //
-// Memory, sticky errors and peers are the primary's [?: what pointer attributes name]; streams and work are the green context's own, and
+// Memory, sticky errors and peers are the primary's; streams and work are the green context's own, and
 // the primary's synchronisations and cuCtxRecordEvent cover them. Source: CUDA Driver API 13.0, "Green Contexts".
 #include <cstring>
 
@@ -49,16 +49,18 @@ CUresult create_green(Call& c, CUgreenCtx* out, CUdevResourceDesc descriptor, CU
   return CUDA_SUCCESS;
 }
 
-/// [?] Its work is waited for. Its streams live on, and answer CONTEXT_IS_DESTROYED.
+/// Returns while its work runs (an H100, driver 580), which the primary then waits for. Its streams live on, and answer CONTEXT_IS_DESTROYED.
 CUresult destroy_green(Call& c, CUgreenCtx handle) {
   Context* green = nullptr;
   CUSIM_TRY(live_green(c, handle, &green));
   CUSIM_TRY(c.sim.forbid_while_capturing());
   c.sim.forget_captures_of(*green);
-  c.sim.wait_for_context(*green, c.lock);
+  Device& device = c.device_of(*green);
+  if (const OperationPtr rest = c.sim.context_marker(*green, c.lock)) {
+    device.primary->orphans.push_back(c.sim.submit(*device.primary, Work{}, {rest}, c.lock));
+  }
   green->alive = false;
   green->destroyed = true;
-  Device& device = c.device_of(*green);
   if (device.primary->references > 0 && --device.primary->references == 0) return c.sim.end_context(*device.primary, c.lock);
   return CUDA_SUCCESS;
 }

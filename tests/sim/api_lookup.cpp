@@ -28,8 +28,8 @@ CUresult look_up(Symbol symbol, const char* name, void** out, int requested, cuu
                     : found.status == SearchStatus::unknown_name ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
                                                                  : CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
         }
-        // cuda.h 13.0: success with a null pointer. [?] drivers have been seen to answer CUDA_ERROR_NOT_FOUND.
-        return CUDA_SUCCESS;
+        // The form that tells a status succeeds, the older one says it by its code: an H100, driver 580.
+        return found.row == nullptr && symbol == Symbol::cuGetProcAddress ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
       },
       false);
 }
@@ -50,6 +50,7 @@ constexpr ErrorText kErrors[] = {
     {CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {CUDA_ERROR_UNSUPPORTED_LIMIT, "CUDA_ERROR_UNSUPPORTED_LIMIT", "limit is not supported on this architecture"},
     {CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
      "peer access is not supported between these two devices"},
     {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},

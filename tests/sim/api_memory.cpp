@@ -8,37 +8,44 @@ namespace {
 CUresult allocate(Call& c, CUdeviceptr* out, std::size_t bytes) {
   Context* context = nullptr;
   CUSIM_TRY(c.current(&context));
-  if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes == 0) {
+    *out = 0;  // here and where memory is out: an H100, driver 580
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   CUSIM_TRY(c.sim.forbid_while_capturing());
   Device& device = c.device_of(*context);
   Allocation* memory = device.memory.allocate(bytes);
-  if (memory == nullptr && c.sim.trim_pools(context->device)) memory = device.memory.allocate(bytes);
-  if (memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (memory == nullptr && c.sim.give_back_unused(context->device)) memory = device.memory.allocate(bytes);
+  if (memory == nullptr) {
+    *out = 0;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   c.sim.adopt(*memory, *context);
   *out = memory->base;
   return CUDA_SUCCESS;
 }
 
 /// Memory of a graph keeps its address, and its bytes for the next launch.
-CUresult free_of_graph(Call& c, CUdeviceptr address, Context& current) {
+CUresult free_of_graph(Call& c, CUdeviceptr address) {
   const std::shared_ptr<GraphMemory> memory = c.sim.find_graph_memory(address);
   CUSIM_TRY(may_free_outside(c, *memory));
   CUSIM_TRY(c.sim.forbid_while_capturing());
   memory->live = false;
   Context& owner = *memory->context;
   c.sim.wait_for_context(owner, c.lock);
-  if (&current != &owner && current.alive) c.sim.wait_for_context(current, c.lock);
   memory->on_device = false;
   return owner.broken;
 }
 
+/// A current context must be sound, but there need not be one (an H100, driver 580).
 CUresult free_memory(Call& c, CUdeviceptr address) {
   Context* current = nullptr;
-  CUSIM_TRY(c.current(&current));
+  if (const CUresult code = c.current(&current); code != CUDA_SUCCESS && code != CUDA_ERROR_INVALID_CONTEXT) return code;
   if (address == 0) return CUDA_SUCCESS;
   Allocation* memory = c.sim.find_memory(address);
   if (memory != nullptr && memory->base == address && memory->graph != nullptr) {
-    return free_of_graph(c, address, *current);
+    return free_of_graph(c, address);
   }
   if (memory == nullptr || memory->base != address || memory->free_requested ||
       (memory->kind != MemoryKind::device && memory->kind != MemoryKind::managed &&
@@ -52,11 +59,8 @@ CUresult free_memory(Call& c, CUdeviceptr address) {
     c.sim.release(*memory);
     return CUDA_SUCCESS;
   }
-  // As the native one: everything that could touch the memory has run before the bytes are gone [?: all work of the
-  // owning context, and of the current one]. Memory of a pool may have outlived its context.
-  Context& owner = memory->context != nullptr ? *memory->context : *current->memory_owner();
-  c.sim.wait_for_context(owner, c.lock);
-  if (current != &owner && current->alive) c.sim.wait_for_context(*current, c.lock);
+  Context& owner = *memory->context;
+  c.sim.wait_for_context(owner, c.lock);  // not for work of the current one, where that is another: an H100, driver 580
   memory = c.sim.find_memory(address);  // the lock may have been given up
   if (memory == nullptr || memory->base != address) {
     c.sim.violate(c.name() + " raced with another free of the same memory");
@@ -80,18 +84,17 @@ CUresult allocate_pitch(Call& c, CUdeviceptr* out, std::size_t* pitch, std::size
 CUresult memory_info(Call& c, std::size_t* free_bytes, std::size_t* total_bytes) {
   Context* context = nullptr;
   CUSIM_TRY(c.current(&context));
-  if (free_bytes == nullptr || total_bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const DeviceMemory& memory = c.device_of(*context).memory;
-  *free_bytes = memory.capacity_bytes() - memory.used_bytes();
-  *total_bytes = memory.capacity_bytes();
+  if (free_bytes != nullptr) *free_bytes = memory.capacity_bytes() - memory.used_bytes();
+  if (total_bytes != nullptr) *total_bytes = memory.capacity_bytes();
   return CUDA_SUCCESS;
 }
 
 CUresult address_range(Call& c, CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) {
   Context* context = nullptr;
   CUSIM_TRY(c.current(&context));
-  const Allocation* memory = c.sim.find_memory(address);
-  // [?] The native call answers NOT_FOUND for VMM mappings of several pieces; for one it answers the mapping.
+  // Of a mapping the piece of one handle, as an H100 answers (driver 580).
+  const Allocation* memory = c.sim.find_known(address);
   if (memory == nullptr || (memory->kind == MemoryKind::mapped && !c.sim.settings.vmm_has_ranges)) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = memory->base;
   if (bytes != nullptr) *bytes = memory->bytes;

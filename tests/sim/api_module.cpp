@@ -1,4 +1,5 @@
-// Modules and libraries, as far as a memory shim can tell: loading one costs device memory [?: how much], unloading gives it back.
+// Modules and libraries, as far as a memory shim can tell: loading one costs device memory, unloading gives it back.
+// An H100 (driver 580) takes nothing for an empty one and much for a large one; here each costs 2 MiB.
 // What is in a module (functions, globals) is not modelled. Source: CUDA Driver API 13.0, "Module Management".
 #include <unistd.h>
 
@@ -13,7 +14,7 @@ CUresult load(Call& c, Handle* out, const void* image) {
   Context* context = nullptr;
   CUSIM_TRY(c.current(&context));
   if (out == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  CUSIM_TRY(c.sim.forbid_while_capturing());  // [?]
+  static_cast<void>(c.sim.forbid_while_capturing());  // it loads, and the captures are dead: an H100, driver 580
   if (!c.device_of(*context).memory.charge(kGranuleBytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const std::uint64_t handle = c.sim.new_handle();
   c.sim.modules.emplace(handle, context->memory_owner());

@@ -22,15 +22,23 @@ CUresult find_pool(Call& c, CUmemoryPool handle, MemoryPool** out) {
 CUresult allocate(Call& c, CUdeviceptr* out, std::size_t bytes, MemoryPool* pool, CUstream stream_handle) {
   Stream* stream = nullptr;
   CUSIM_TRY(c.stream(stream_handle, &stream));
-  if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (out == nullptr || (bytes == 0 && stream->capture != nullptr)) return CUDA_ERROR_INVALID_VALUE;
   if (stream->legacy) CUSIM_TRY(c.sim.forbid_implicit(*stream->context));
   if (pool == nullptr) {
     c.sim.default_pool(stream->context->device);
     pool = c.sim.devices[static_cast<std::size_t>(stream->context->device)]->current_pool;
   }
   if (stream->capture != nullptr) return capture_allocation(c, out, bytes, *pool, *stream);
+  CUSIM_TRY(c.sim.forbid_while_capturing());
+  if (bytes == 0) {  // taken, as by an H100 (driver 580)
+    *out = 0;
+    return CUDA_SUCCESS;
+  }
   const auto range = c.sim.take_pooled(*pool, bytes, *stream);
-  if (!range) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!range) {
+    *out = 0;  // an H200, driver 580
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   std::vector<OperationPtr> before = c.sim.stream_predecessors(*stream);
   before.push_back(range->freed);
   auto memory = std::make_unique<Allocation>();
@@ -61,6 +69,7 @@ CUresult free_graph_async(Call& c, CUdeviceptr address, Stream& stream) {
   const std::shared_ptr<GraphMemory> memory = c.sim.find_graph_memory(address);
   if (stream.legacy) CUSIM_TRY(c.sim.forbid_implicit(*stream.context));
   CUSIM_TRY(may_free_outside(c, *memory));
+  CUSIM_TRY(c.sim.forbid_while_capturing());
   free_graph_memory(c, memory, stream);
   return CUDA_SUCCESS;
 }
@@ -81,6 +90,7 @@ CUresult free_async(Call& c, CUdeviceptr address, CUstream stream_handle) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (stream->legacy) CUSIM_TRY(c.sim.forbid_implicit(*stream->context));
+  CUSIM_TRY(c.sim.forbid_while_capturing());
   const std::uint64_t id = memory->buffer_id;
   Work work;
   work.action = [&sim = c.sim, address, id] {
@@ -195,10 +205,9 @@ CUresult set_access(Call& c, MemoryPool& pool, const CUmemAccessDesc* wanted, st
     if (!c.sim.settings.links_devices && wanted[i].location.id != pool.device && flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) {
       return CUDA_ERROR_INVALID_DEVICE;  // [?] the code
     }
-    // Its own device always reads and writes [?: the code for taking that away].
-    if (wanted[i].location.id == pool.device && flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
+    // Its own device always reads and writes; the codes are an H100's, driver 580.
+    if (wanted[i].location.id == pool.device && flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) return CUDA_ERROR_INVALID_DEVICE;
+    if (wanted[i].location.id == pool.device && flags == CU_MEM_ACCESS_FLAGS_PROT_READ) return CUDA_ERROR_NOT_SUPPORTED;
   }
   for (std::size_t i = 0; i < count; ++i) {
     if (wanted[i].location.id != pool.device) pool.access[wanted[i].location.id] = wanted[i].flags;
@@ -305,6 +314,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle) {
 }
 CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep_bytes) {
   return with_pool(Symbol::cuMemPoolTrimTo, handle, [&](Call& c, MemoryPool& pool) -> CUresult {
+    CUSIM_TRY(c.sim.forbid_while_capturing());
     c.sim.trim_pool(pool, keep_bytes);
     return CUDA_SUCCESS;
   });
@@ -334,7 +344,11 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* descript
 CUresult cuMemPoolGetAccess(CUmemAccess_flags* out, CUmemoryPool handle, CUmemLocation* location) {
   return with_pool(Symbol::cuMemPoolGetAccess, handle, [&](Call& c, MemoryPool& pool) -> CUresult {
     if (out == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;  // [?] the host's view
+    if (location->type == CU_MEM_LOCATION_TYPE_HOST) {  // asked, and answered none, as by an H100 (driver 580)
+      *out = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+      return CUDA_SUCCESS;
+    }
+    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     Device* device = nullptr;
     CUSIM_TRY(c.device(location->id, &device));
     const auto access = pool.access.find(location->id);

@@ -27,10 +27,10 @@ CUresult choose(Call& c, CUcontext handle, Context** out) {
   return (*out)->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-/// [?] What an untouched context of an H100 answers; null for a limit that it does not have.
+/// What an untouched context of an H100 answers (driver 580); null for a limit that it does not have.
 std::size_t* limit_of(Context& context, CUlimit limit) {
-  static constexpr std::size_t kDefaults[] = {1024, 7U << 20, 8U << 20, 2, 2048, 64, 0};
-  if (limit > CU_LIMIT_PERSISTING_L2_CACHE_SIZE) return nullptr;
+  static constexpr std::size_t kDefaults[] = {1024, 8448U << 10, 8U << 20, 0, 2048, 64, 9600U << 10};
+  if (limit > CU_LIMIT_PERSISTING_L2_CACHE_SIZE || limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH) return nullptr;
   return &context.limits.try_emplace(limit, kDefaults[limit]).first->second;
 }
 

@@ -1,4 +1,4 @@
-// Virtual memory management. Source: CUDA Driver API 13.0, "Virtual Memory Management".
+// Virtual memory management; none of it disturbs a capture (an H100, driver 580). Source: CUDA Driver API 13.0, "Virtual Memory Management".
 #include "tests/sim/vmm_calls.hpp"
 
 using namespace cusim;
@@ -53,9 +53,10 @@ CUresult create(Call& c, CUmemGenericAllocationHandle* out, std::size_t bytes, c
   if (out == nullptr || bytes == 0 || !is_granular(c, bytes) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   CUSIM_TRY(check_properties(c, properties));
   CUSIM_TRY(check_offers(c, *properties));
-  CUSIM_TRY(c.sim.forbid_while_capturing());  // [?] not listed as unsafe by cuda.h; strict
   Device& device = *c.sim.devices[static_cast<std::size_t>(properties->location.id)];
-  if (!device.memory.charge(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!device.memory.charge(bytes) && !(c.sim.give_back_unused(properties->location.id) && device.memory.charge(bytes))) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   auto memory = std::make_unique<PhysicalMemory>();
   memory->handle = c.sim.new_handle();
   memory->device = properties->location.id;
@@ -79,12 +80,12 @@ Reservation* reservation_of(Call& c, CUdeviceptr address, std::size_t bytes) {
 CUresult map(Call& c, CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle,
              unsigned long long flags) {
   CUSIM_TRY(check_supported(c));
-  if (flags != 0 || offset != 0 || bytes == 0 || !is_granular(c, bytes) || !is_granular(c, address)) {
+  if (flags != 0 || bytes == 0 || !is_granular(c, offset) || !is_granular(c, bytes) || !is_granular(c, address)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   PhysicalMemory* physical = find_physical(c, handle);
-  // Offset 0 and whole mappings: a handle is indivisible [?: cuda.h would allow a shorter mapping of its beginning].
-  if (physical == nullptr || bytes != physical->bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (physical == nullptr || offset > physical->bytes || bytes > physical->bytes - offset) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes != physical->bytes) return CUDA_ERROR_NOT_SUPPORTED;  // a handle is indivisible: an H100, driver 580
   Reservation* reservation = reservation_of(c, address, bytes);
   if (reservation == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto after = c.sim.regions.lower_bound(address + bytes);
@@ -95,7 +96,6 @@ CUresult map(Call& c, CUdeviceptr address, std::size_t bytes, std::size_t offset
       return CUDA_ERROR_INVALID_VALUE;
     }
   }
-  CUSIM_TRY(c.sim.forbid_while_capturing());
   auto mapping = std::make_unique<Mapping>();
   mapping->physical = physical;
   auto memory = std::make_unique<Allocation>();
@@ -134,7 +134,6 @@ CUresult unmap(Call& c, CUdeviceptr address, std::size_t bytes) {
     c.sim.violate("cuMemUnmap of a range that is not made of whole mappings");
     return CUDA_ERROR_INVALID_VALUE;
   }
-  CUSIM_TRY(c.sim.forbid_while_capturing());
   // It may synchronise, so programs must rely on neither: unless it is told to wait (CUSIM_NOTE_SYNC), work that still touches the
   // range finds it gone when it completes.
   wait_as_noted(c);
@@ -178,7 +177,6 @@ CUresult set_access(Call& c, CUdeviceptr address, std::size_t bytes, const CUmem
   if (descriptors == nullptr || count == 0 || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (!covers_whole_mappings(c, address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   for (std::size_t i = 0; i < count; ++i) CUSIM_TRY(check_access(c, address, bytes, descriptors[i]));
-  CUSIM_TRY(c.sim.forbid_while_capturing());
   wait_as_noted(c);
   if (!covers_whole_mappings(c, address, bytes)) {
     c.sim.violate("cuMemSetAccess raced with cuMemUnmap of the same range");

@@ -27,16 +27,16 @@ namespace {
 
 constexpr std::size_t kHostPageBytes = 4096;
 
-/// Memory that a network card may reach: of cuMemAlloc (to the end of its last host page), or mapped without a hole, on one device, of
-/// handles with the same properties.
+/// Memory that a network card may reach: of cuMemAlloc or a pool (an H100, driver 580), to the end of its last host page, or mapped without
+/// a hole, on one device, of handles with the same properties.
 bool is_one_buffer(Call& c, CUdeviceptr address, std::size_t bytes) {
   const Allocation* first = c.sim.find_memory(address);
   if (first == nullptr) return false;
-  if (first->kind == MemoryKind::device) {
+  if (first->kind == MemoryKind::device || first->kind == MemoryKind::stream_ordered) {
     const CUdeviceptr end = (first->base + first->bytes + kHostPageBytes - 1) / kHostPageBytes * kHostPageBytes;
     return bytes <= end - address;
   }
-  if (first->kind != MemoryKind::mapped) return false;  // [?] memory of a pool
+  if (first->kind != MemoryKind::mapped) return false;
   for (CUdeviceptr at = address; at < address + bytes;) {
     const Allocation* piece = c.sim.find_memory(at);
     if (piece == nullptr || piece->kind != MemoryKind::mapped || piece->device != first->device) return false;
@@ -67,7 +67,7 @@ CUresult cuMemGetHandleForAddressRange(void* out, CUdeviceptr address, size_t by
   return call(Symbol::cuMemGetHandleForAddressRange, [&](Call& c) -> CUresult {
     if (out == nullptr || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD) return CUDA_ERROR_INVALID_VALUE;
     if (bytes == 0 || bytes % kHostPageBytes != 0 || address % kHostPageBytes != 0) return CUDA_ERROR_INVALID_VALUE;
-    if (flags == CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE) return CUDA_ERROR_NOT_SUPPORTED;  // [?] the code
+    if (flags == CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE) return CUDA_ERROR_NOT_SUPPORTED;  // an H100, driver 580
     if (flags != 0 || !is_one_buffer(c, address, bytes)) return CUDA_ERROR_INVALID_VALUE;
     return export_range(c, static_cast<int*>(out), address);
   });

@@ -59,6 +59,7 @@ CUresult Simulator::retain_primary(Device& device, Lock& lock) {
   Context& primary = *device.primary;
   wait_while_ending(primary, lock);
   if (!primary.alive) {
+    if (device.broken != CUDA_SUCCESS) return device.broken;  // [?] as cuCtxCreate answers
     if (!device.memory.charge(settings.context_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     primary.charged_bytes = settings.context_bytes;
     primary.alive = true;
@@ -83,6 +84,13 @@ void Simulator::break_context(Context& context, CUresult code) {
   }
 }
 
+void Simulator::break_device(int ordinal, CUresult code) {
+  devices[static_cast<std::size_t>(ordinal)]->broken = code;
+  for (const auto& context : contexts) {
+    if (context->device == ordinal && context->alive && context->broken == CUDA_SUCCESS) context->broken = code;
+  }
+}
+
 void Simulator::forget_captures_of(const Context& context) {
   for (const auto& capture : std::vector(captures)) {
     if (capture->origin != nullptr && capture->origin->context == &context) forget_capture(capture);
@@ -100,8 +108,8 @@ void Simulator::end_thread(ThreadState& state) {
 }
 
 /// CUDA Driver API 13.0, cuCtxDestroy: "It will not destroy memory allocations by cuMemCreate(), cuMemAllocAsync() and cuMemAllocFromPoolAsync(). These
-/// memory allocations are not associated with any CUDA context". [?] A primary context's reset and last release "destroy all allocations of the device in
-/// the process": what was allocated on its streams is taken for a part of these.
+/// memory allocations are not associated with any CUDA context". A primary context's reset and last release "destroy all allocations of the device in
+/// the process": so what was allocated on its streams goes here, although an H100 (driver 580) leaves it.
 void Simulator::leave_pool_memory(Context& context) {
   if (context.primary) return;
   for (Allocation* memory = context.memory; memory != nullptr;) {
@@ -133,7 +141,11 @@ CUresult Simulator::end_context(Context& context, Lock& lock) {
     devices[static_cast<std::size_t>(context.device)]->memory.uncharge(kGranuleBytes);
     return true;
   });
-  std::erase_if(events, [&](const auto& entry) { return entry.second->context == &context; });
+  std::erase_if(events, [&](const auto& entry) {
+    if (entry.second->context != &context) return false;
+    if (context.primary) events_of_primaries.emplace(entry.first, &context);
+    return true;
+  });
   for (Stream* stream : std::set(context.streams)) {
     given_back_streams.push_back(stream->handle);
     streams.erase(stream->handle);

@@ -21,7 +21,7 @@ void run_touch(Simulator& sim, Context& context, CUdeviceptr address, std::size_
   std::string why;
   if (!sim.may_touch(context, address, bytes, touch == Touch::fill, &why)) {
     sim.violate("a kernel touched memory it may not: " + why);
-    sim.break_context(context, CUDA_ERROR_ILLEGAL_ADDRESS);
+    sim.break_device(context.device, CUDA_ERROR_ILLEGAL_ADDRESS);
     return;
   }
   const std::vector<std::uint8_t> expected(std::min<std::size_t>(bytes, std::size_t{1} << 20), value);
@@ -53,7 +53,7 @@ CUresult launch(CUstream handle, const std::function<Work(Simulator&, Context&)>
   if (context->broken != CUDA_SUCCESS) return context->broken;
   Stream* stream = nullptr;
   CUSIM_TRY(sim.resolve_stream(handle, &stream));
-  // [?] In a green stream with the primary current, and the other way round: taken.
+  // In a green stream with the primary current (an H100, driver 580), and the other way round: taken.
   if (stream->context->memory_owner() != context->memory_owner()) return CUDA_ERROR_INVALID_HANDLE;
   return sim.enqueue(*stream, make(sim, *stream->context), lock);
 }
@@ -140,6 +140,12 @@ void cusim_break_context(CUcontext handle, CUresult code) {
   Simulator& sim = Simulator::instance();
   const std::lock_guard guard(sim.mutex);
   if (Context* context = sim.find_context(handle)) sim.break_context(*context, code);
+}
+
+void cusim_break_device(int device, CUresult code) {
+  Simulator& sim = Simulator::instance();
+  const std::lock_guard guard(sim.mutex);
+  if (device >= 0 && static_cast<std::size_t>(device) < sim.devices.size()) sim.break_device(device, code);
 }
 
 uint64_t cusim_calls(const char* symbol) {

@@ -55,7 +55,7 @@ void run_copy(Simulator& sim, Context& context, const Copy& copy, const std::vec
   std::string why;
   if (!may_reach_both(sim, copy, context, Moment::completion, &why)) {
     sim.violate("a copy completed after its memory was gone: " + why);
-    sim.break_context(context, CUDA_ERROR_ILLEGAL_ADDRESS);
+    sim.break_device(context.device, CUDA_ERROR_ILLEGAL_ADDRESS);
     return;
   }
   std::vector<std::byte> buffer(staged.empty() ? copy.width_bytes : 0);
@@ -73,6 +73,12 @@ bool is_of_host(Simulator& sim, const CopySide& side) {
   if (side.kind == CopySide::Kind::host) return true;
   const Allocation* memory = sim.find_memory(side.address);
   return memory != nullptr && (memory->kind == MemoryKind::host || memory->kind == MemoryKind::registered);
+}
+
+/// SYNC_MEMOPS: what is synchronous on this memory "will always synchronize" (CUDA Driver API 13.0, cuPointerSetAttribute).
+bool is_synchronous(Simulator& sim, CUdeviceptr address) {
+  const Allocation* memory = sim.find_memory(address);
+  return memory != nullptr && memory->sync_memops;
 }
 
 /// The synchronous forms are unsafe calls; on the legacy stream they would also wait for capturing streams.
@@ -142,7 +148,8 @@ CUresult copy(Call& c, CUstream handle, Copy wanted, Blocking blocking) {
   OperationPtr operation;
   CUSIM_TRY(c.sim.enqueue(*stream, std::move(work), c.lock, &operation));
   const bool has_host_side = is_of_host(c.sim, wanted.from) || is_of_host(c.sim, wanted.to);
-  const bool waits = blocking == Blocking::yes ? has_host_side : to_host && !is_pinned(c.sim, wanted.to);
+  const bool is_synchronous_there = is_synchronous(c.sim, wanted.from.address) || is_synchronous(c.sim, wanted.to.address);
+  const bool waits = blocking == Blocking::yes ? has_host_side || is_synchronous_there : to_host && !is_pinned(c.sim, wanted.to);
   if (!waits || operation == nullptr) return CUDA_SUCCESS;
   c.sim.timeline.wait(operation, c.lock);
   return context.broken;
@@ -263,7 +270,7 @@ CUresult fill(Call& c, CUstream handle, const Fill& wanted, Blocking blocking) {
     std::string reason;
     if (!reachable(Moment::completion, &reason)) {
       sim.violate("a memset completed after its memory was gone: " + reason);
-      sim.break_context(context, CUDA_ERROR_ILLEGAL_ADDRESS);
+      sim.break_device(context.device, CUDA_ERROR_ILLEGAL_ADDRESS);
       return;
     }
     const std::vector<std::byte> pattern = pattern_of(wanted, std::min<std::size_t>(row_bytes, std::size_t{1} << 20));
@@ -274,8 +281,12 @@ CUresult fill(Call& c, CUstream handle, const Fill& wanted, Blocking blocking) {
       }
     }
   };
-  // Asynchronous to the host, also without Async in its name, unless the memory is the host's.
-  return c.sim.enqueue(*stream, std::move(work), c.lock);
+  // Asynchronous to the host, also without Async in its name, unless the memory is the host's, or has SYNC_MEMOPS.
+  OperationPtr operation;
+  CUSIM_TRY(c.sim.enqueue(*stream, std::move(work), c.lock, &operation));
+  if (blocking == Blocking::no || operation == nullptr || !is_synchronous(c.sim, wanted.address)) return CUDA_SUCCESS;
+  c.sim.timeline.wait(operation, c.lock);
+  return context.broken;
 }
 
 }  // namespace cusim

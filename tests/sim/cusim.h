@@ -19,7 +19,7 @@
  *   CUSIM_COPY_NS=1000           virtual duration of each asynchronous copy and set
  *   CUSIM_CLOCK=virtual|real     real: the clock also follows real time, so that work completes by itself (queries then see it)
  *   CUSIM_REUSE_HANDLES=1        the handle of a destroyed stream, event or context is the next one's, as happens natively; otherwise none returns
- *   CUSIM_END_ERRORS=1           ending a broken context ends it and returns its error, as documented for cuCtxDestroy; else success [?]
+ *   CUSIM_END_ERRORS=1           ending a broken context ends it and returns its error, as documented for cuCtxDestroy; else success, as an H100 answers (driver 580)
  *   CUSIM_THREAD_STREAMS=stay|end  what becomes of a thread's own default stream, and of its capture, when the thread ends [?]
  *   CUSIM_MIG=1                  the devices are MIG instances of one GPU, of which only the first visible one is used; named MIG-<uuid>
  *   CUDA_VISIBLE_DEVICES         as the real driver reads it: numbers and GPU-<uuid>, MIG-<uuid>
@@ -51,7 +51,10 @@ CUSIM_API CUresult cusim_launch_spin(CUstream stream, uint64_t duration_ns);
 CUSIM_API CUresult cusim_launch_wait_host(CUstream stream, volatile uint32_t* flag);
 /* Bytes that check kernels found different from what they expected. */
 CUSIM_API uint64_t cusim_mismatched_bytes(void);
-/* Makes the context sticky-broken, as an illegal access does: every later call that reports errors returns `code`. */
+/* Every later call in a context of the device that reports errors returns `code`, and none can be created: what an illegal access does (of
+ * kernels and copies here, too). */
+CUSIM_API void cusim_break_device(int device, CUresult code);
+/* The same for this context alone, until it is reset: what an H100 does not do (driver 580), and a program must not rely on either way. */
 CUSIM_API void cusim_break_context(CUcontext context, CUresult code);
 
 /* Calls of an exported symbol since load/reset, whoever made them; and of all symbols. */

@@ -1,7 +1,7 @@
 // DeviceMemory: the capacity of one device, and its cuMemAlloc memory.
 //
 // Small requests (<= 1 MiB) share 2 MiB chunks of one size class; larger ones take whole 2 MiB granules. The device is charged for
-// chunks and granules, so that used bytes are always a multiple of 2 MiB [?]. Constant time per pair at a million blocks.
+// chunks and granules, so that used bytes are always a multiple of 2 MiB (as an H100's, driver 580). Constant time per pair at a million blocks.
 // Bases are aligned to 512. Never: knows contexts beyond storing them. Thread rule: guarded by the simulator's lock.
 #pragma once
 

@@ -22,8 +22,9 @@ CUresult instantiate(Call& c, CUgraphExec* out, CUgraph graph_handle, unsigned l
     if ((flags & kAutoFree) != 0 || graph->has_memory_nodes()) return CUDA_ERROR_INVALID_VALUE;
     return refuse_unmodelled(c, "a launch from the device");
   }
-  // With memory nodes there is one executable graph at a time [?: the code].
-  if (graph->has_memory_nodes() && !graph->exec.expired()) return CUDA_ERROR_INVALID_VALUE;
+  // With memory nodes there is one executable graph at a time; the code is an H100's, driver 580.
+  if (graph->has_memory_nodes() && !graph->exec.expired()) return CUDA_ERROR_NOT_SUPPORTED;
+  CUSIM_TRY(c.sim.forbid_while_capturing());
   auto exec = std::make_shared<GraphExec>();
   exec->nodes = graph->nodes;
   exec->flags = flags;
@@ -212,13 +213,12 @@ CUresult cuGraphCreate(CUgraph* out, unsigned flags) {
   });
 }
 
-/// [?] The code for a graph that cannot be cloned.
 CUresult cuGraphClone(CUgraph* out, CUgraph original_handle) {
   return call(Symbol::cuGraphClone, [&](Call& c) -> CUresult {
     if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
     std::shared_ptr<Graph> original;
     CUSIM_TRY(find_graph(c, original_handle, &original));
-    if (original->has_memory_nodes()) return CUDA_ERROR_INVALID_VALUE;
+    if (original->has_memory_nodes()) return CUDA_ERROR_NOT_SUPPORTED;  // as an H100 answers, driver 580
     auto clone = std::make_shared<Graph>();
     clone->id = c.sim.next_id();
     clone->nodes = original->nodes;

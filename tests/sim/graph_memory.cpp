@@ -10,6 +10,18 @@ namespace {
 
 std::size_t whole_granules(std::size_t bytes) { return (bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes; }
 
+/// True when there was any.
+bool release_vacant(Device& device) {
+  GraphPool& pool = device.graph_pool;
+  if (pool.vacant.empty()) return false;
+  for (const auto& [bytes, backing] : pool.vacant) {
+    pool.reserved -= bytes;
+    device.memory.release(backing);
+  }
+  pool.vacant.clear();
+  return true;
+}
+
 }  // namespace
 
 std::shared_ptr<GraphMemory> Simulator::create_graph_memory(Context& context, int device, std::size_t bytes) {
@@ -52,7 +64,7 @@ bool Simulator::back_graph_memory(GraphMemory& memory) {
     pool.vacant.erase(vacant);
   } else {
     memory.backing = device.memory.allocate(bytes);
-    if (memory.backing == nullptr && trim_pools(memory.device)) memory.backing = device.memory.allocate(bytes);
+    if (memory.backing == nullptr && give_back_unused(memory.device)) memory.backing = device.memory.allocate(bytes);
     if (memory.backing == nullptr) return false;
     pool.reserved += bytes;
     pool.reserved_high = std::max(pool.reserved_high, pool.reserved);
@@ -106,11 +118,13 @@ void Simulator::trim_graph_memory(int ordinal) {
     pool.vacant.emplace(memory->backing->bytes, memory->backing);
     memory->backing = nullptr;
   }
-  for (const auto& [bytes, backing] : pool.vacant) {
-    pool.reserved -= bytes;
-    device.memory.release(backing);
-  }
-  pool.vacant.clear();
+  release_vacant(device);
+}
+
+bool Simulator::give_back_unused(int ordinal) {
+  sweep_graph_memory();
+  const bool any = release_vacant(*devices[static_cast<std::size_t>(ordinal)]);
+  return trim_pools(ordinal) || any;
 }
 
 }  // namespace cusim

@@ -10,7 +10,7 @@ CUresult find_graph(Call& c, CUgraph handle, std::shared_ptr<Graph>* out);
 const Node* find_node(Call& c, CUgraphNode handle);
 inline CUgraphNode as_node(const Node& node) { return reinterpret_cast<CUgraphNode>(node.handle); }
 
-/// An allocation or a free in a stream that captures: becomes a node. A refused free invalidates the capture [?].
+/// An allocation or a free in a stream that captures: becomes a node. A refused free leaves the capture alive (an H100, driver 580).
 CUresult capture_allocation(Call& c, CUdeviceptr* out, std::size_t bytes, const MemoryPool& pool, Stream& stream);
 CUresult capture_free(Call& c, CUdeviceptr address, Stream& stream);
 

@@ -88,14 +88,14 @@ CUresult import_memory(Call& c, CUdeviceptr* out, const CUipcMemHandle& raw, uns
   IpcHandle handle{};
   std::memcpy(&handle, &raw, sizeof handle);
   if (handle.magic != kIpcMagic) return CUDA_ERROR_INVALID_VALUE;
-  if (handle.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;  // [?] the code for a handle of one's own
+  if (handle.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;  // one's own: an H100, driver 580
   CUSIM_TRY(c.sim.forbid_while_capturing());
   if (Allocation* open = find_open(c, handle, *context)) {
     ++open->open_count;
     *out = open->base;
     return CUDA_SUCCESS;
   }
-  if (!is_live(handle)) return CUDA_ERROR_INVALID_HANDLE;  // [?] freed, or the exporter is gone
+  if (!is_live(handle)) return CUDA_ERROR_INVALID_VALUE;  // freed: an H100, driver 580; or the exporter is gone [?]
   const int fd = open_of(handle.pid, handle.fd);
   if (fd < 0) return CUDA_ERROR_MAP_FAILED;
   const std::uint64_t reserved = (handle.bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
@@ -152,13 +152,10 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     CUSIM_TRY(c.sim.forbid_while_capturing());
-    if (found->second->open_count > 1) {
-      --found->second->open_count;
-      return CUDA_SUCCESS;
-    }
     Context& owner = *found->second->context;
-    c.sim.wait_for_context(owner, c.lock);
-    if (Allocation* memory = c.sim.find_memory(address)) c.sim.release(*memory);
+    c.sim.wait_for_context(owner, c.lock);  // also when it stays open: an H100, driver 580
+    Allocation* memory = c.sim.find_memory(address);  // the lock may have been given up
+    if (memory != nullptr && memory->kind == MemoryKind::imported && --memory->open_count == 0) c.sim.release(*memory);
     return owner.broken;
   });
 }

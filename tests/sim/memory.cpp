@@ -143,6 +143,11 @@ Allocation* Simulator::find_memory(CUdeviceptr address) {
   return address - memory->base < memory->reach_bytes() ? memory : nullptr;
 }
 
+Allocation* Simulator::find_known(CUdeviceptr address) {
+  Allocation* memory = find_memory(address);
+  return memory != nullptr && memory->graph != nullptr && !memory->graph->live ? nullptr : memory;
+}
+
 void Simulator::adopt(Allocation& allocation, Context& asked) {
   Context& context = *asked.memory_owner();
   allocation.context = &context;

@@ -22,8 +22,23 @@ std::size_t rounded(std::size_t bytes) {
   return is_slot(bytes) ? std::max(std::bit_ceil(bytes), kSmallestSlotBytes) : (bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
 }
 
-bool is_free_for(const PooledRange& range, const Stream& stream) {
-  return range.freed == nullptr || range.freed->done || range.freed_on == stream.id;
+/// Whether what `stream` waits for already waits for `earlier`; not looked for beyond so many operations.
+bool is_ordered_behind(const OperationPtr& earlier, const Stream& stream) {
+  constexpr std::size_t kReach = 64;
+  if (stream.tail == nullptr || stream.tail->done) return false;
+  std::vector<const Operation*> seen = {earlier.get()};
+  for (std::size_t next = 0; next < seen.size() && next < kReach; ++next) {
+    if (seen[next] == stream.tail.get()) return true;
+    for (const OperationPtr& later : seen[next]->successors) {
+      if (std::find(seen.begin(), seen.end(), later.get()) == seen.end()) seen.push_back(later.get());
+    }
+  }
+  return false;
+}
+
+bool is_free_for(const PooledRange& range, const MemoryPool& pool, const Stream& stream) {
+  if (range.freed == nullptr || range.freed->done || range.freed_on == stream.id) return true;
+  return pool.follow_event_dependencies != 0 && is_ordered_behind(range.freed, stream);
 }
 
 }  // namespace
@@ -47,7 +62,7 @@ std::optional<PooledRange> Simulator::take_pooled(MemoryPool& pool, std::size_t 
   auto waiting = pool.vacant.end();
   for (auto range = pool.vacant.lower_bound(bytes); range != pool.vacant.end(); ++range) {
     if (range->first > (is_slot(bytes) ? rounded(bytes) : 2 * std::max<std::size_t>(bytes, kGranuleBytes))) break;
-    if (is_free_for(range->second, stream)) {
+    if (is_free_for(range->second, pool, stream)) {
       const PooledRange taken = range->second;
       pool.vacant.take(range);
       return taken;
@@ -61,7 +76,7 @@ std::optional<PooledRange> Simulator::take_pooled(MemoryPool& pool, std::size_t 
   if (!fits()) trim_pool(pool, 0);
   const bool allowed = fits();
   Allocation* backing = allowed ? memory.allocate(taken_bytes) : nullptr;
-  if (backing == nullptr && allowed && trim_pools(pool.device)) backing = memory.allocate(taken_bytes);
+  if (backing == nullptr && allowed && give_back_unused(pool.device)) backing = memory.allocate(taken_bytes);
   if (backing != nullptr) {
     pool.reserved += taken_bytes;
     pool.reserved_high = std::max(pool.reserved_high, pool.reserved);

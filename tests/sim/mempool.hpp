@@ -1,7 +1,7 @@
 // MemoryPool: stream-ordered memory (cuMemPool*, cuMemAllocAsync).
 //
-// A range that was freed on a stream may serve the same stream at once (its order protects the bytes), any stream after
-// the free completed, and another stream behind it when the pool allows an internal dependency. What no allocation
+// A range that was freed on a stream may serve the same stream at once (its order protects the bytes), as one that waits for the free by an
+// event, any stream after the free completed, and another stream behind it when the pool allows an internal dependency. What no allocation
 // holds stays reserved up to the release threshold, at the next synchronisation. Small ranges share device memory: a granule is cut into
 // slots of one size, powers of two. Thread rule: guarded by the simulator's lock.
 #pragma once

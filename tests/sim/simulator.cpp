@@ -74,6 +74,7 @@ void Simulator::reset() {
   }
   graph_memory.clear();
   events.clear();
+  events_of_primaries.clear();
   streams.clear();
   arrays.clear();
   modules.clear();
@@ -140,7 +141,7 @@ CUresult admit(Symbol symbol, bool needs_init) {
     sim.violate(std::string(symbol_row(symbol).symbol) + " called after the driver was deinitialised");
     return CUDA_ERROR_DEINITIALIZED;
   }
-  // [?] a child that inherited a used driver gets NOT_INITIALIZED from everything, cuInit included
+  // A child that inherited a used driver: from everything, cuInit included, but for cuEventQuery (an H100, driver 580).
   if (sim.forked.load(std::memory_order_relaxed)) return CUDA_ERROR_NOT_INITIALIZED;
   if (needs_init && !sim.initialised.load(std::memory_order_acquire)) return CUDA_ERROR_NOT_INITIALIZED;
   if (t_state != nullptr && t_state->in_host_function) {

@@ -42,6 +42,7 @@ struct Device {
 
   DeviceSetting setting;
   DeviceMemory memory;
+  CUresult broken = CUDA_SUCCESS;  ///< an illegal access has broken every context, and those to come
   Context* primary = nullptr;
   MemoryPool* default_pool = nullptr;
   MemoryPool* current_pool = nullptr;
@@ -99,10 +100,15 @@ class Simulator {
   void wait_while_ending(const Context& context, Lock& lock);
   /// The calling thread is over: its own streams, and what they capture, end with it (CUSIM_THREAD_STREAMS=end), their work does not.
   void end_thread(ThreadState& state);
+  /// It alone (with its green contexts).
   void break_context(Context& context, CUresult code);
+  /// Every context of the device and those to come, as an illegal access does on an H100 (driver 580). Other devices go on [?].
+  void break_device(int ordinal, CUresult code);
 
   // Memory (memory.cpp)
   Allocation* find_memory(CUdeviceptr address);
+  /// The same for questions of the host, to which graph memory is known from a launch to its free (an H100, driver 580).
+  Allocation* find_known(CUdeviceptr address);
   void adopt(Allocation& allocation, Context& context);
   /// Takes the allocation out of its context's list.
   void disown(Allocation& allocation);
@@ -140,6 +146,8 @@ class Simulator {
   /// Gives unused memory back to the device until the pool reserves no more than `keep_bytes`; true when any was.
   bool trim_pool(MemoryPool& pool, std::uint64_t keep_bytes);
   bool trim_pools(int device);
+  /// What the driver does before it refuses memory (an H100, driver 580): takes what pools, and graphs that are gone, do not use; true when there was any.
+  bool give_back_unused(int device);
   /// What a synchronisation does: pools keep what their release thresholds say.
   void trim_to_thresholds(int device);
 
@@ -189,6 +197,7 @@ class Simulator {
   std::vector<std::unique_ptr<Context>> contexts;
   HandleMap<Stream> streams;
   HandleMap<Event> events;
+  std::unordered_map<std::uint64_t, const Context*> events_of_primaries;  ///< gone with them
   HandleMap<Array> arrays;
   std::unordered_map<std::uint64_t, Context*> modules;
   std::unordered_map<std::uint64_t, ExternalMemory> external;

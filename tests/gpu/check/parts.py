@@ -1,4 +1,5 @@
-"""The parts, in the order in which they run: what each asks, its own time limit, and whether the simulated driver can serve it."""
+"""The parts, in the order in which they run: what each asks, its own time limit, and whether the simulated driver can serve it. What is short comes
+first, so that a budget that is spent costs the fewest answers."""
 
 from __future__ import annotations
 
@@ -157,21 +158,21 @@ PARTS = [
     Part("same_graph_memory", 30, "graph memory, again under the pool", True, _same_under_pool("graph_memory")),
     Part("same_exit", 30, "the end of the process, again under the pool", True, _same_under_pool("exit")),
     Part("same_copies", 30, "copies between contexts, again under the pool", True, _same_under_pool("vmm_copies")),
-    Part("python", 60, "Python on the driver itself, by the way that the frameworks take", True, comparison_part("python")),
-    Part("pairs", 75, "cost of an allocation and its free, 1 and 16 threads, against every peer that is there", True, pairs_part()),
-    Part("torch", 190, "a GPT in PyTorch: step time, losses, peak memory, largest batch, by every route", False, comparison_part("torch")),
-    Part("jax", 120, "a GPT in JAX: step time, losses, peak memory, by every route", False, comparison_part("jax")),
-    Part("cupy", 40, "a network in CuPy, by every route", False, comparison_part("cupy")),
-    Part("both", 45, "PyTorch and JAX in one process", False, comparison_part("both")),
-    Part("graphs", 45, "a training step as a CUDA graph", False, comparison_part("graphs")),
-    Part("loader", 45, "DataLoader workers, forked and spawned", False, comparison_part("loader")),
-    Part("compile", 75, "torch.compile, its graph mode too", False, comparison_part("compile")),
     Part("pages_preallocated", 30, "what preallocating 75% as pages costs", True, preallocation_part()),
     Part("pages_tight", 90, "three recorded jobs in little more than their peak: pages move, data verified", True, tight_part()),
     Part("verify_shared", 60, "a program on the shared runtime under the pool, its data verified", True, _verify("shared")),
     Part("verify_static", 60, "the same on the static runtime", False, _verify("static")),
     Part("kernels_shared", 75, "an nvcc program with kernels, shared runtime, its data verified", False, _kernels("shared")),
     Part("kernels_static", 75, "the same with the static runtime", False, _kernels("static")),
+    Part("python", 60, "Python on the driver itself, by the way that the frameworks take", True, comparison_part("python")),
+    Part("pairs", 75, "cost of an allocation and its free, 1 and 16 threads, against every peer that is there", True, pairs_part()),
+    Part("cupy", 40, "a network in CuPy, by every route", False, comparison_part("cupy")),
+    Part("torch", 180, "a GPT in PyTorch: step time, losses, peak memory, largest batch, by every route", False, comparison_part("torch")),
+    Part("jax", 120, "a GPT in JAX: step time, losses, peak memory, by every route", False, comparison_part("jax")),
+    Part("both", 45, "PyTorch and JAX in one process", False, comparison_part("both")),
+    Part("graphs", 45, "a training step as a CUDA graph", False, comparison_part("graphs")),
+    Part("loader", 45, "DataLoader workers, forked and spawned", False, comparison_part("loader")),
+    Part("compile", 150, "torch.compile, its graph mode too", False, comparison_part("compile")),
 ]
 
 SELF_TEST = "GPU_CHECK_SELF_TEST"  # set by the tests: adds parts that hang, crash, ramble and differ

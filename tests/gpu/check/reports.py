@@ -28,7 +28,10 @@ def files(pattern: str) -> list[Path]:
     return sorted(Path(name) for name in glob.glob(pattern))
 
 
-def judge(place: Place, pattern: str, least_allocations: int) -> tuple[str, dict[str, Any]]:
+LEAST_OUTSIDE_BYTES = 1 << 30
+
+
+def judge(place: Place, pattern: str, least_allocations: int, maps_itself: bool = False) -> tuple[str, dict[str, Any]]:
     """What is wrong ("" when nothing is), and the figures of the report with the most allocations."""
     found = files(pattern)
     if not found:
@@ -46,10 +49,13 @@ def judge(place: Place, pattern: str, least_allocations: int) -> tuple[str, dict
                 return f"{path.name}: {'; '.join(faults)}", {}
             figures = {"allocations": counters["allocations"], "frees": counters["frees"], "policy": device["policy"],
                        "backing": device["backing"], "peak_live_bytes": counters["live_bytes"]["peak"],
-                       "peak_reserved_bytes": counters["reserved_bytes"]["peak"], "native_fallbacks": counters["native_fallbacks"],
+                       "peak_reserved_bytes": counters["reserved_bytes"]["peak"], "peak_outside_bytes": counters["outside_bytes"]["peak"], "native_fallbacks": counters["native_fallbacks"],
                        "driver_calls": counters["driver_calls"], "unpooled_apis_seen": report["data_quality"]["unpooled_apis_seen"]}
             if not best or figures["allocations"] > best["allocations"]:
                 best = figures
+    if maps_itself:
+        enough = bool(best) and best["peak_outside_bytes"] >= LEAST_OUTSIDE_BYTES
+        return "" if enough else f"{best.get('peak_outside_bytes', 0)} bytes were seen outside the pool, expected at least {LEAST_OUTSIDE_BYTES}", best
     if not best or best["allocations"] < least_allocations:
         return f"{best.get('allocations', 0)} allocations reached the pool, expected at least {least_allocations}", best
     return "", best

@@ -17,6 +17,7 @@ class Route:
     words: tuple[str, ...] = ()     # more arguments for the program
     allocator: str = ""             # what the program must answer for "allocator": did the setting take?
     judged: bool = True             # False: shown, but no goal is set for it
+    maps_itself: bool = False       # the framework maps its memory itself: the report must show it outside the pool
     unsupported: str = ""           # words of an error by which the framework says that it does not offer this: left out, not failed
 
     @property
@@ -63,16 +64,17 @@ COMPARISONS = {
         ("torch",), "gpt_torch.py", share_s=45, timed=True, tolerance=2e-2, least_allocations=10000, reports=1, goal=True, routes=(
             _NATIVE_TORCH,
             _HANDED_OVER_TORCH,
-            Route("cupool, no caching", _NO_CACHING, flags=(), allocator="native"),
             Route("natively, expandable segments", _TORCH_EXPANDABLE, own=True, allocator="native"),
-            Route("natively, cudaMallocAsync", _TORCH_ASYNC, own=True, allocator="cudaMallocAsync"),
+            Route("cupool, no caching", _NO_CACHING, flags=(), words=("--no-batches",), allocator="native"),
+            Route("natively, cudaMallocAsync", _TORCH_ASYNC, own=True, words=("--no-batches",), allocator="cudaMallocAsync"),
             Route(AGAIN, words=("--no-batches",), allocator="native"),
             Route("cupool under torch's own pool", flags=_KEEP_TORCH, words=("--no-batches",), allocator="native", judged=False))),
     "jax": Comparison(
         ("jax",), "gpt_jax.py", share_s=40, least_allocations=100, reports=1, goal=True, routes=(
             Route("natively, BFC with preallocation", {"XLA_PYTHON_CLIENT_PREALLOCATE": "true"}, own=True),
             Route("cupool, stream-ordered", flags=()),
-            Route("cupool, platform", {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, flags=("--policy", "grow")),
+            # JAX 0.11: cuMemCreate and cuMemMap for each buffer, by XLA itself.
+            Route("cupool, platform", {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, flags=("--policy", "grow"), judged=False, maps_itself=True),
             Route("natively, platform", {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, own=True),
             Route("natively, cuda_async", {"XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async"}, own=True),
             Route(AGAIN, {"XLA_PYTHON_CLIENT_PREALLOCATE": "true"}))),
@@ -100,6 +102,7 @@ COMPARISONS = {
         ("torch",), "torch_features.py", share_s=60, words=("compile",), tolerance=1e-4, routes=(
             _NATIVE_TORCH,
             _HANDED_OVER_TORCH,
+            Route("natively, cudaMallocAsync", _TORCH_ASYNC, own=True, allocator="cudaMallocAsync"),
             Route("cupool, reduce-overhead under torch's own pool", flags=_KEEP_TORCH, words=("--mode", "reduce-overhead"), allocator="native"),
             Route("cupool, reduce-overhead, stream-ordered", flags=(), words=("--mode", "reduce-overhead"), allocator="cudaMallocAsync",
                   unsupported=_NO_CHECKPOINTS))),

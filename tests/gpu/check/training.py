@@ -116,7 +116,7 @@ class Runs:
 
     def _judge_report(self, route: Route, result: Outcome, pattern: str) -> None:
         least = 1 if "--keep-framework-pool=pytorch" in (route.flags or ()) else self.what.least_allocations
-        fault, figures = reports.judge(self.place, pattern.replace("%p", "*"), least)
+        fault, figures = reports.judge(self.place, pattern.replace("%p", "*"), least, route.maps_itself)
         exits = [name for name in reports.files(pattern.replace("%p", "*")) if ".oom" not in name.name]
         if not fault and self.what.reports and len(exits) != self.what.reports:
             fault = f"{len(exits)} processes left a report, expected {self.what.reports}"

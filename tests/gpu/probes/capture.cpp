@@ -124,10 +124,18 @@ CUresult instantiate_empty() {
 }
 
 /// On a stream that does not capture.
-CUresult allocate_ordered(const Rig& rig) {
+CUresult allocate_ordered(const Rig& rig, std::vector<CUdeviceptr>& kept) {
   CUdeviceptr address = 0;
   const CUresult code = CU(cuMemAllocAsync)(&address, 4096, rig.other);
-  return code == CUDA_SUCCESS ? CU(cuMemFreeAsync)(address, rig.other) : code;
+  if (code == CUDA_SUCCESS) kept.push_back(address);
+  return code;
+}
+
+CUresult free_ordered(const Rig& rig, std::vector<CUdeviceptr>& spare) {
+  if (spare.empty()) throw Unprepared("no stream-ordered block left to free");
+  const CUresult code = CU(cuMemFreeAsync)(spare.back(), rig.other);
+  if (code == CUDA_SUCCESS) spare.pop_back();
+  return code;
 }
 
 CUresult trim_pool(const Session& session) {
@@ -136,7 +144,7 @@ CUresult trim_pool(const Session& session) {
   return code == CUDA_SUCCESS ? CU(cuMemPoolTrimTo)(pool, 0) : code;
 }
 
-std::vector<Call> calls(const Rig& rig, std::vector<CUdeviceptr>& kept, std::vector<CUdeviceptr>& spare, Mapping* mapping) {
+std::vector<Call> calls(const Rig& rig, std::vector<CUdeviceptr>& kept, std::vector<CUdeviceptr>& spare, std::vector<CUdeviceptr>& ordered, Mapping* mapping) {
   constexpr const char* kServed = "CUDA_SUCCESS, capture lives";
   std::vector<Call> list = {
       {"cuMemAlloc", [&] { return allocate_and_keep(kept); }, kServed},
@@ -152,7 +160,8 @@ std::vector<Call> calls(const Rig& rig, std::vector<CUdeviceptr>& kept, std::vec
       {"cuStreamGetCtx of the capturing stream", [&] { CUcontext c = nullptr; return CU(cuStreamGetCtx)(rig.captured, &c); }, kServed},
       {"cuCtxSynchronize", [] { return CU(cuCtxSynchronize)(); }},
       {"cuStreamSynchronize of another stream", [&] { return CU(cuStreamSynchronize)(rig.other); }},
-      {"cuMemAllocAsync and cuMemFreeAsync on another stream", [&] { return allocate_ordered(rig); }},
+      {"cuMemAllocAsync on another stream", [&] { return allocate_ordered(rig, kept); }},
+      {"cuMemFreeAsync on another stream", [&] { return free_ordered(rig, ordered); }},
       {"cuMemPoolTrimTo", [&] { return trim_pool(rig.session); }},
       {"cuDeviceGraphMemTrim", [&] { return CU(cuDeviceGraphMemTrim)(rig.session.device); }},
       {"cuModuleLoadData", load_module},
@@ -197,12 +206,15 @@ void ask_capture(Session& session) {
   prepare(CU(cuEventCreate)(&rig.fresh_beside, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
   prepare(CU(cuCtxPopCurrent_v2)(&popped), "cuCtxPopCurrent");
   prepare(CU(cuCtxSynchronize)(), "cuCtxSynchronize");
-  std::vector<CUdeviceptr> kept, spare(32);
+  std::vector<CUdeviceptr> kept, spare(32), ordered(32);
   for (CUdeviceptr& address : spare) prepare(CU(cuMemAlloc_v2)(&address, 4096), "cuMemAlloc");
+  for (CUdeviceptr& address : ordered) prepare(CU(cuMemAllocAsync)(&address, 4096, rig.other), "cuMemAllocAsync");
+  prepare(CU(cuCtxSynchronize)(), "cuCtxSynchronize");
   std::unique_ptr<Mapping> mapping;
   group("virtual memory during a capture", [&] { mapping = std::make_unique<Mapping>(session.device, 2 << 20); });
-  ask_matrix(rig, calls(rig, kept, spare, mapping.get()));
+  ask_matrix(rig, calls(rig, kept, spare, ordered, mapping.get()));
   CU(cuCtxDestroy_v2)(rig.beside);
+  for (const CUdeviceptr address : ordered) CU(cuMemFree_v2)(address);
   for (const CUdeviceptr address : kept) CU(cuMemFree_v2)(address);
   for (const CUdeviceptr address : spare) CU(cuMemFree_v2)(address);
 }

@@ -7,6 +7,7 @@
 namespace probe {
 namespace {
 
+constexpr std::size_t kGranule_bytes = 2 << 20;  // of the driver's own
 constexpr std::size_t kOddSizes_bytes[] = {1, 511, 512, 513, 1000003, (2u << 20) - 1, (2u << 20) + 1};
 
 CUresult allocate(std::size_t bytes, CUdeviceptr* out) { return CU(cuMemAlloc_v2)(out, bytes); }
@@ -72,7 +73,7 @@ void ask_sizes() {
     const std::string size = std::to_string(asked);
     answer("size of a block of " + size + " bytes: cuMemGetAddressRange", range, asked);
     answer("size of a block of " + size + " bytes: RANGE_SIZE", attribute, asked);
-    if (code == CUDA_SUCCESS) answer("size of a block of " + size + " bytes: MAPPING_SIZE", mapping, asked);
+    if (code == CUDA_SUCCESS) answer("size of a block of " + size + " bytes: MAPPING_SIZE", mapping, (asked + kGranule_bytes - 1) / kGranule_bytes * kGranule_bytes);
     else answer("size of a block of " + size + " bytes: MAPPING_SIZE", code);
     answer("base of a block of " + size + " bytes is its address", base == memory.address(), true);
     answer("last byte of a block of " + size + " bytes: its range is found",

@@ -25,7 +25,7 @@ void ask_without_context(Session& session) {
   answer("no current context: cuMemFree of 0", CU(cuMemFree_v2)(0));
   answer("no current context: cuMemFree of an unknown address", CU(cuMemFree_v2)(0x1000));
   const CUresult freed = CU(cuMemFree_v2)(memory.address());
-  answer("no current context: cuMemFree of a live block", freed, no_context);
+  answer("no current context: cuMemFree of a live block", freed, CUDA_SUCCESS);
   if (freed == CUDA_SUCCESS) memory.forget();
   prepare(set_current(session.context), "cuCtxSetCurrent");
 }
@@ -87,6 +87,8 @@ void ask_reset(Session& session) {
   answer("after a reset: cuCtxGetCurrent", code);
   answer("after a reset: the old handle is still current", current == session.context);
   CUdeviceptr address = 0;
+  CUdevice told = 0;
+  answer("after a reset, not retained again: cuCtxGetDevice", CU(cuCtxGetDevice)(&told));
   answer("after a reset, not retained again: cuMemAlloc", CU(cuMemAlloc_v2)(&address, 512));
   answer("after a reset, not retained again: cuMemFree of an old block", CU(cuMemFree_v2)(old));
   answer("after a reset, not retained again: cuEventQuery of an old event", CU(cuEventQuery)(event));

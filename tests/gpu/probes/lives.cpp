@@ -9,7 +9,7 @@
 namespace probe {
 namespace {
 
-using SimulatedBreak = void(CUcontext, CUresult);
+using SimulatedBreak = void(int, CUresult);
 
 constexpr char kFaultPtx[] = R"(.version 7.0
 .target sm_75
@@ -25,8 +25,8 @@ constexpr char kFaultPtx[] = R"(.version 7.0
 }
 )";
 
-void break_current(CUcontext context) {
-  if (find_symbol("cusim_break_context") != nullptr) return bind<SimulatedBreak>("cusim_break_context")(context, CUDA_ERROR_ILLEGAL_ADDRESS);
+void break_current(CUdevice device) {
+  if (find_symbol("cusim_break_device") != nullptr) return bind<SimulatedBreak>("cusim_break_device")(device, CUDA_ERROR_ILLEGAL_ADDRESS);
   CUmodule module = nullptr;
   CUfunction kernel = nullptr;
   prepare(CU(cuModuleLoadData)(&module, kFaultPtx), "cuModuleLoadData of the faulting kernel");
@@ -103,12 +103,12 @@ void ask_broken(const Session& session) {
   OtherContext broken(session);
   CUdeviceptr theirs = 0, mine = 0;
   prepare(CU(cuMemAlloc_v2)(&theirs, 1 << 20), "cuMemAlloc");
-  break_current(broken);
+  break_current(session.device);
   answer("a broken context: cuCtxSynchronize", CU(cuCtxSynchronize)(), CUDA_ERROR_ILLEGAL_ADDRESS);
   answer("a broken context: cuMemAlloc", CU(cuMemAlloc_v2)(&mine, 512), CUDA_ERROR_ILLEGAL_ADDRESS);
   prepare(CU(cuCtxSetCurrent)(session.context), "cuCtxSetCurrent");
-  answer("another context beside a broken one: cuMemAlloc", CU(cuMemAlloc_v2)(&mine, 512), CUDA_SUCCESS);
-  answer("another context beside a broken one: cuCtxSynchronize", CU(cuCtxSynchronize)(), CUDA_SUCCESS);
+  answer("another context beside a broken one: cuMemAlloc", CU(cuMemAlloc_v2)(&mine, 512), CUDA_ERROR_ILLEGAL_ADDRESS);
+  answer("another context beside a broken one: cuCtxSynchronize", CU(cuCtxSynchronize)(), CUDA_ERROR_ILLEGAL_ADDRESS);
   answer("another context beside a broken one: cuMemFree of the broken one's block", CU(cuMemFree_v2)(theirs));
   const CUcontext handle = broken;
   broken.forget();
@@ -116,8 +116,8 @@ void ask_broken(const Session& session) {
   unsigned version = 0;
   answer("a broken context was destroyed: it lives", CU(cuCtxGetApiVersion)(handle, &version) == CUDA_SUCCESS, false);
   CUcontext next = nullptr;
-  answer("a broken context was destroyed: cuCtxCreate", CU(cuCtxCreate_v2)(&next, 0, session.device), CUDA_SUCCESS);
-  answer("a broken context was destroyed: cuMemAlloc in a new one", CU(cuMemAlloc_v2)(&mine, 512), CUDA_SUCCESS);
+  answer("a broken context was destroyed: cuCtxCreate", CU(cuCtxCreate_v2)(&next, 0, session.device), CUDA_ERROR_ILLEGAL_ADDRESS);
+  answer("a broken context was destroyed: cuMemAlloc in a new one", CU(cuMemAlloc_v2)(&mine, 512), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 }  // namespace

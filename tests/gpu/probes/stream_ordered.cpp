@@ -27,8 +27,8 @@ void ask_owner(const Session& session, CUdeviceptr address) {
   CUcontext owner = nullptr;
   const CUresult code = CU(cuPointerGetAttribute)(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, address);
   const char* const question = "stream-ordered memory: CONTEXT says";
-  if (code == CUDA_SUCCESS) answer(question, name_of(owner, session.context), "the primary");
-  else answer(question, code, "the primary");
+  if (code == CUDA_SUCCESS) answer(question, name_of(owner, session.context), "none");
+  else answer(question, code, "none");
 }
 
 void ask_attributes(const Session& session) {
@@ -68,6 +68,9 @@ void ask_bad_arguments() {
   CUdeviceptr address = 0x1234;
   answer("cuMemAllocAsync of 0 bytes", CU(cuMemAllocAsync)(&address, 0, stream));
   answer("cuMemAllocAsync with a NULL output", CU(cuMemAllocAsync)(nullptr, 512, stream), CUDA_ERROR_INVALID_VALUE);
+  CUdeviceptr failed = 0x1234;
+  static_cast<void>(CU(cuMemAllocAsync)(&failed, std::size_t{1} << 62, stream));
+  answer("a failed cuMemAllocAsync: what the output holds (0x1234 before)", failed);
   answer("cuMemAllocAsync of 2^62 bytes", CU(cuMemAllocAsync)(&address, std::size_t{1} << 62, stream), CUDA_ERROR_OUT_OF_MEMORY);
   answer("cuMemAllocFromPoolAsync from a NULL pool", CU(cuMemAllocFromPoolAsync)(&address, 512, nullptr, stream));
   answer("cuMemFreeAsync of 0", CU(cuMemFreeAsync)(0, stream));
@@ -159,6 +162,7 @@ void ask_survival(const Session& session) {
   answer("the context of its stream is destroyed: cuPointerGetAttribute(CONTEXT)", asked);
   if (asked == CUDA_SUCCESS) answer("the context of its stream is destroyed: CONTEXT says", name_of(owner, session.context));
   if (asked == CUDA_SUCCESS) answer("the context of its stream is destroyed: cuMemsetD8", CU(cuMemsetD8_v2)(address, 1, 64), CUDA_SUCCESS);
+  prepare(CU(cuCtxSynchronize)(), "cuCtxSynchronize");  // `mine` is not ordered behind the set
   const Stream mine;
   answer("the context of its stream is destroyed: cuMemFreeAsync", CU(cuMemFreeAsync)(address, mine), CUDA_SUCCESS);
   answer("the context of its stream is destroyed: cuMemFree afterwards", CU(cuMemFree_v2)(address));

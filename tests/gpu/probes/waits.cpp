@@ -34,7 +34,7 @@ void ask_which_contexts(const Session& session) {
   const CUcontext first = both.first, second = both.second;
   ask_free("owner and current A, work in A", kWaited, first, first, first, work_of_first);
   ask_free("owner A, current B, work in A", kWaited, first, second, first, work_of_first);
-  ask_free("owner A, current B, work in B", kWaited, first, second, second, both.work_of_second);
+  ask_free("owner A, current B, work in B", kReturned, first, second, second, both.work_of_second);
   ask_free("owner and current A, work in B", kReturned, first, first, second, both.work_of_second);
   make_current(second);
   both.work_of_second.forget();  // ends with its context

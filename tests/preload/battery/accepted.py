@@ -50,11 +50,15 @@ DELIBERATE = [
     # The first hundred small blocks come from memory that is there; on segments they are the driver's, whose memory outlives a created context.
     Accepted("an asynchronous error appears at the next real driver call", on("grow", "sync"), r"failed=100", r"failed=\d+", symbols="cuMemPoolCreate",
              situations="broken", consequences=True),
+    Accepted("a pool hit succeeds during capture, and a miss is looked for all the same", POOLED, r"failed=100", r"failed=\d+", symbols="cuMemPoolCreate",
+             situations=CAPTURED, consequences=True),
     Accepted("a free does not block the host", DEFERRED, r"waited=\d+", r"waited=0"),
     Accepted("a pool hit succeeds during capture, and a miss is looked for all the same", ALL, r"code=900( .*)?", r"code=[012]( .*)?",
              situations=CAPTURED, consequences=True),
     Accepted("the same, in a capture of the case's own", ALL, r"code=900", r"code=0", symbols="cuStreamBegin(Rec|C)apture.*", cases="with frees inside",
              consequences=True),
+    Accepted("where blocks lie in the pieces of 2 MiB that the driver maps", POOLED - on("immediate", "limit"), r"18=(0:)?\d+", r"18=(0:)?\d+", symbols="cuPointerGetAttributes?"),
+    Accepted("where blocks lie in the pieces of 2 MiB that the driver maps", ALL, r"19=.*", r"19=.*", symbols="cuPointerGetAttributes?"),
     Accepted("an asynchronous error appears at the next real driver call", ALL, r"code=700( .*)?", r"code=0( .*)?", situations="broken",
              consequences=True),
 ]
@@ -68,16 +72,23 @@ NOT_ESTABLISHED = [
 ]
 
 SYNC_WAITS = [
-    # [?] Which contexts a native free waits for: scripts/gpu-check asks. Ours waits for all of the device and of linked ones.
-    Accepted("[?] CUPOOL_FREE=sync waits for every context of the device", on("sync"), r"waited=0", r"waited=1000000", situations="busy"),
-    Accepted("[?] CUPOOL_FREE=sync does not wait for a device that cannot reach the block", on("sync"), r"waited=1000000", r"waited=0",
-             symbols="cuMemFree_v2|cuGreenCtxCreate", situations="busy", cases="block of other device.*|device 1.*"),
+    # Natively a free waits for its block's context alone. Ours waits for all of the device and of linked ones.
+    Accepted("CUPOOL_FREE=sync waits for every context of the device", on("sync"), r"waited=0", r"waited=1000000", situations="busy"),
 ]
 
 # What follows from a part's design: DESIGN section 5 (segments) and 6 (captures), and from what a limit can be asked.
 CONSEQUENCES = [
     Accepted("[?] an array over the limit that the driver would refuse for its shape: no harmless call tells", on("limit"), "code=1", "code=2",
              symbols="cu(Mipmapped)?Array.*Create.*"),
+    Accepted("while something captures, what was freed is not given back to the driver", ALL - on("limit"), "code=0", "code=2", symbols="cuModuleLoad.*", situations=CAPTURED,
+             cases="full, then all freed"),
+    Accepted("the same", on("grow", "sync", "async"), "code=0", "code=2", symbols="cuModuleLoad.*", situations=CAPTURED, cases="full, then one of many freed"),
+    Accepted("a block on pages may begin within a page of the host, or lie in two handles: no descriptor, as natively of mapped memory", on("grow", "preallocate", "sync"),
+             "code=0", "code=1", symbols="cuMemGetHandleForAddressRange", cases="(stream|plain pool) block.*", consequences=True),
+    Accepted("a memset of another device's memory, without peer access, is refused where that lies on pages: known to be open", on("grow", "sync"), "code=0", "code=1",
+             symbols="cuMemset.*", cases="block of other device", consequences=True),
+    Accepted("a copy between contexts that names another context than the block's is refused where that lies on pages of another device: known to be open",
+             on("grow", "sync"), "code=0", "code=1", symbols="cuMemcpyPeer(_ptds)?", cases=".*other device.*", consequences=True),
     Accepted("segments: a hole between live blocks cannot go back to the driver; pages can be remapped", POOLED - on("limit", "grow", "sync"), "code=0", "code=2",
              symbols="cuModuleLoad.*", cases="full, then one of many freed"),
 ]
@@ -85,9 +96,8 @@ CONSEQUENCES = [
 # `async`: plain blocks lie in the driver's default pool, and their idle memory stays there.
 DRIVERS_POOL = [
     Accepted("memory of a pool is not shared by the legacy calls, and says so", ASYNC, "(ipc|10)=(0:)?1", "(ipc|10)=(0:)?0"),
-    Accepted("[?] memory of a pool is not for GPUDirect RDMA, and says so", ASYNC, "(rdma|15)=(0:)?1", "(rdma|15)=(0:)?0"),
+    Accepted("memory of a pool is not for GPUDirect RDMA, and says so", ASYNC, "(rdma|15)=(0:)?1", "(rdma|15)=(0:)?0"),
     Accepted("memory of a pool is not shared by the legacy calls", ASYNC, ".*code=0", ".*code=1", symbols="cuIpc(Get|Open)MemHandle.*", consequences=True),
-    Accepted("[?] memory of a pool has no dma-buf descriptor", ASYNC, "code=0", "code=1", symbols="cuMemGetHandleForAddressRange", consequences=True),
     Accepted("the default pool is told to keep what it has", ASYNC, "threshold=0", "threshold=18446744073709551615", symbols="cuMemPoolGetAttribute"),
     Accepted("plain blocks are used memory of the default pool", ASYNC, r"used( high)?=\d+", r"used( high)?=\d+", symbols="cuMemPool[GS]etAttribute"),
     Accepted("devices in use reach each other's default pools, as they can copy from cuMemAlloc memory", ASYNC, "(access|16)=(0:)?0", "(access|16)=(0:)?3"),

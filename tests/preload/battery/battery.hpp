@@ -152,7 +152,8 @@ class Cases {
 
 /// Makes the situation, and takes it down again. A step that fails is the battery's own fault: exit code 99.
 void enter(World& world, Situation situation);
-void leave(World& world, const std::vector<CUdeviceptr>& given);  ///< `given`: memory that the case got
+/// `given`: memory that the case got. False: the device gives this process no context any more, because an illegal address was met.
+bool leave(World& world, const std::vector<CUdeviceptr>& given);
 /// One virtual second: every kernel of the battery is over.
 void let_gpu_finish();
 /// The capture status of both streams and the current context, after the call.

@@ -1,6 +1,7 @@
 // battery [SYMBOL...]: runs every row (or those named), each in a process of its own, and prints one line per case:
 //   <symbol> | <situation> | <case> | <outcome> | <what holds afterwards> | <violations that the driver noted>
 #include <dlfcn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <new>
 
 #include "battery.hpp"
 
@@ -28,7 +30,8 @@ constexpr Row kRows[] = {
 
 using Count = std::size_t (*)();
 
-void run_case(const Row& row, Situation situation, const Case& one) {
+/// False: as leave().
+bool run_case(const Row& row, Situation situation, const Case& one) {
   static const Count violations = reinterpret_cast<Count>(dlsym(RTLD_DEFAULT, "cusim_violation_count"));
   static const Count now_ns = reinterpret_cast<Count>(dlsym(RTLD_DEFAULT, "cusim_now_ns"));
   World world;
@@ -41,18 +44,24 @@ void run_case(const Row& row, Situation situation, const Case& one) {
   const std::size_t noted = violations() - violations_before;
   std::printf("%s | %s | %s | %s | waited=%zu %s | %zu\n", row.symbol, name_of(situation), one.name.c_str(), line.str().c_str(), waited_ns,
               aftermath(world).c_str(), noted);
-  leave(world, line.given());
+  return leave(world, line.given());
 }
 
-int run_row(const Row& row) {
+constexpr int kDeviceLost = 77;  // the exit code of a process that another is to go on for
+
+/// From case `*done` on, counted through all situations.
+int run_row(const Row& row, std::size_t* done) {
   Cases cases;
   row.cases(cases);
   if (cases.all().empty()) {
     std::printf("%s has no cases\n", row.symbol);
     return 1;
   }
-  for (int i = 0; i < static_cast<int>(Situation::kCount); ++i) {
-    for (const Case& one : cases.all()) run_case(row, static_cast<Situation>(i), one);
+  const std::size_t all = static_cast<std::size_t>(Situation::kCount) * cases.all().size();
+  while (*done < all) {
+    const std::size_t number = (*done)++;
+    const bool goes_on = run_case(row, static_cast<Situation>(number / cases.all().size()), cases.all()[number % cases.all().size()]);
+    if (!goes_on && *done < all) return kDeviceLost;
   }
   return 0;
 }
@@ -68,29 +77,35 @@ struct Running {
   const Row* row;
   pid_t child;
   std::FILE* lines;
+  std::size_t* done;  // shared with the child
 };
 
 /// Many rows wait, up to a second by the clock, for what only time can tell.
 constexpr std::size_t kAtOnce = 16;
 
 /// Before CUDA is used: the child is a process like any other.
-Running start(const Row& row) {
+pid_t go_on(const Row& row, std::FILE* lines, std::size_t* done) {
   std::fflush(stdout);
-  std::FILE* const lines = std::tmpfile();
-  if (lines == nullptr) std::abort();
   const pid_t child = fork();
-  if (child == 0) {
-    dup2(fileno(lines), STDOUT_FILENO);
-    const int code = run_row(row);
-    std::fflush(stdout);
-    _exit(code);
-  }
-  return {&row, child, lines};
+  if (child != 0) return child;
+  dup2(fileno(lines), STDOUT_FILENO);
+  const int code = run_row(row, done);
+  std::fflush(stdout);
+  _exit(code);
+}
+
+Running start(const Row& row) {
+  std::FILE* const lines = std::tmpfile();
+  void* const shared = mmap(nullptr, sizeof(std::size_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (lines == nullptr || shared == MAP_FAILED) std::abort();
+  auto* const done = new (shared) std::size_t{0};
+  return {&row, go_on(row, lines, done), lines, done};
 }
 
 bool finish(const Running& running) {
   int status = -1;
   waitpid(running.child, &status, 0);
+  while (WIFEXITED(status) && WEXITSTATUS(status) == kDeviceLost) waitpid(go_on(*running.row, running.lines, running.done), &status, 0);
   std::rewind(running.lines);
   char part[4096];
   for (std::size_t bytes = 0; (bytes = std::fread(part, 1, sizeof part, running.lines)) != 0;) std::fwrite(part, 1, bytes, stdout);

@@ -76,7 +76,8 @@ Shape shape_of(const World& w, CUmemorytype to_type, CUdeviceptr to, CUmemorytyp
 }
 
 void set_depth(CUDA_MEMCPY2D&) {}
-void set_depth(CUDA_MEMCPY3D& shape) {
+template <class Shape>
+void set_depth(Shape& shape) {
   shape.Depth = 1;
   shape.dstHeight = shape.srcHeight = 7;
 }
@@ -139,5 +140,27 @@ SHAPED(cuMemcpy3D_v2, CUDA_MEMCPY3D)
 SHAPED(cuMemcpy3D_v2_ptds, CUDA_MEMCPY3D)
 SHAPED_IN_STREAM(cuMemcpy3DAsync_v2, CUDA_MEMCPY3D)
 SHAPED_IN_STREAM(cuMemcpy3DAsync_v2_ptsz, CUDA_MEMCPY3D)
+
+#define FILLED(symbol, call) \
+  void cases_##symbol(Cases& cases) { host_cases(cases, []([[maybe_unused]] World& w, CUdeviceptr device, [[maybe_unused]] std::size_t bytes) { return call; }); }
+FILLED(cuMemsetD8_v2, cuMemsetD8_v2(device, 7, bytes))
+FILLED(cuMemsetD8_v2_ptds, cuMemsetD8_v2_ptds(device, 7, bytes))
+FILLED(cuMemsetD16_v2, cuMemsetD16_v2(device, 7, bytes / 2))
+FILLED(cuMemsetD16_v2_ptds, cuMemsetD16_v2_ptds(device, 7, bytes / 2))
+FILLED(cuMemsetD32_v2, cuMemsetD32_v2(device, 7, bytes / 4))
+FILLED(cuMemsetD32_v2_ptds, cuMemsetD32_v2_ptds(device, 7, bytes / 4))
+FILLED(cuMemsetD2D8_v2, cuMemsetD2D8_v2(device, 128, 7, 50, 7))
+FILLED(cuMemsetD2D8_v2_ptds, cuMemsetD2D8_v2_ptds(device, 128, 7, 50, 7))
+FILLED(cuMemsetD2D16_v2, cuMemsetD2D16_v2(device, 128, 7, 25, 7))
+FILLED(cuMemsetD2D16_v2_ptds, cuMemsetD2D16_v2_ptds(device, 128, 7, 25, 7))
+FILLED(cuMemsetD2D32_v2, cuMemsetD2D32_v2(device, 128, 7, 12, 7))
+FILLED(cuMemsetD2D32_v2_ptds, cuMemsetD2D32_v2_ptds(device, 128, 7, 12, 7))
+
+#define BETWEEN_CONTEXTS(symbol) \
+  void cases_##symbol(Cases& cases) { pair_cases(cases, [](World& w, CUdeviceptr to, CUdeviceptr from, std::size_t bytes) { return symbol(to, w.current, from, w.current, bytes); }); }
+BETWEEN_CONTEXTS(cuMemcpyPeer)
+BETWEEN_CONTEXTS(cuMemcpyPeer_ptds)
+SHAPED(cuMemcpy3DPeer, CUDA_MEMCPY3D_PEER)
+SHAPED(cuMemcpy3DPeer_ptds, CUDA_MEMCPY3D_PEER)
 
 }  // namespace battery

@@ -213,10 +213,12 @@ void end_captures(const World& w) {
   }
 }
 
-/// Memory of pools outlives the contexts that are destroyed.
-void free_pooled(const World& w, std::vector<CUdeviceptr> given) {
+/// Memory of pools outlives the contexts that are destroyed. False: the process has met an illegal access, and nothing can be freed any more.
+bool free_pooled(const World& w, std::vector<CUdeviceptr> given) {
   CUcontext context = nullptr;
-  MUST(cuDevicePrimaryCtxRetain(&context, 0));
+  const CUresult retained = cuDevicePrimaryCtxRetain(&context, 0);
+  if (retained == CUDA_ERROR_ILLEGAL_ADDRESS) return false;
+  MUST(retained);
   MUST(cuCtxPushCurrent_v2(context));
   given.insert(given.end(), {w.stream_block, w.plain_pool_block, w.special_pool_block});
   for (CUdeviceptr address : given) {
@@ -226,6 +228,7 @@ void free_pooled(const World& w, std::vector<CUdeviceptr> given) {
   static_cast<void>(cuCtxSynchronize());
   MUST(cuCtxPopCurrent_v2(&context));
   MUST(cuDevicePrimaryCtxRelease_v2(0));
+  return true;
 }
 
 }  // namespace
@@ -253,8 +256,8 @@ void enter(World& w, Situation situation) {
 
 void let_gpu_finish() { control<Advance>("cusim_advance_ns")(1'000'000'000); }
 
-void leave(World& w, const std::vector<CUdeviceptr>& given) {
-  if (w.situation == Situation::uninitialised) return;
+bool leave(World& w, const std::vector<CUdeviceptr>& given) {
+  if (w.situation == Situation::uninitialised) return true;
   end_captures(w);
   let_gpu_finish();  // what is still in flight finds its memory
   CUcontext popped = nullptr;
@@ -275,10 +278,11 @@ void leave(World& w, const std::vector<CUdeviceptr>& given) {
     while (cuDevicePrimaryCtxRelease_v2(device) == CUDA_SUCCESS) {
     }
   }
-  free_pooled(w, given);
+  const bool goes_on = free_pooled(w, given);
   static_cast<void>(cuMemUnmap(w.reserved, 2 * kMiB));
   static_cast<void>(cuMemRelease(w.physical));
   static_cast<void>(cuMemAddressFree(w.reserved, 4 * kMiB));
+  return goes_on;
 }
 
 std::string aftermath(const World& w) {

@@ -109,9 +109,17 @@ static CUresult free_once(bool ready, CUdeviceptr address, enum Way way, CUstrea
   return DO(ready, cuMemFree, address);
 }
 
+void check(struct Block block) {
+  if (block.address != 0) touch(block, block.stream, true, kWork_ns);
+}
+
 /* The free comes with work pending: a check in the block's stream that runs when the block is no longer the program's. */
 void give(struct Block block, enum Way way, CUstream stream) {
-  if (block.address != 0) touch(block, block.stream, true, kWork_ns);
+  check(block);
+  give_checked(block, way, stream);
+}
+
+void give_checked(struct Block block, enum Way way, CUstream stream) {
   if (block.is_ordered && (way == kPlain || way == kPitch)) cusim_advance_ns(kLong_ns); /* but for a free that does not wait */
   const CUresult first = free_once(block.address != 0, block.address, way, stream);
   const bool again = block.address != 0 && !OK(first) && !is_about_earlier_work(first);

@@ -79,6 +79,8 @@ struct Block take(bool ready, enum Way way, size_t bytes, CUstream stream, CUmem
 struct Block take_full(bool ready, size_t bytes);
 struct Block take_full_on(bool ready, size_t bytes, CUstream stream);
 void give(struct Block block, enum Way way, CUstream stream);
+void check(struct Block block); /* by a kernel, in the current context */
+void give_checked(struct Block block, enum Way way, CUstream stream); /* give() after check(), which may have run in another context */
 void use(struct Block* block, CUstream stream, uint64_t duration_ns);
 void lose(struct Block block); /* its context is gone */
 void lose_all(void);

@@ -19,9 +19,10 @@ void second_context(struct World* world) {
   DO(has_second, cuMemAlloc, &dies, 1 << 20);
   give(freed_here, kPlain, NULL);
   cusim_advance_ns(kWritten_ns); /* natively the free has waited; a context that breaks from here on must have written as much */
+  check(freed_elsewhere); /* in its own context: the free waits for no other */
   const bool is_popped = OK(DO(has_second, cuCtxPopCurrent, &popped));
   DO(has_second && !is_popped, cuCtxSetCurrent, world->contexts[0]);
-  give(freed_elsewhere, kPlain, NULL);
+  give_checked(freed_elsewhere, kPlain, NULL);
   const struct Block primarys = take(ready, kPlain, 1 << 20, NULL, NULL);
   END_CONTEXT(has_second, cuCtxDestroy, second);
   lose(freed_here);

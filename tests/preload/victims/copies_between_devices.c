@@ -210,11 +210,18 @@ static void all_ways(void) {
   }
 }
 
-/* Freed while its copy may run: the free is for after it, on either side. */
+/* Freed while copies of it may run, one by either device. The free waits for the work of the owner, which an event puts behind the other's. */
 static void freed_behind_a_copy(void) {
   const unsigned char mark = fill(0, g_blocks[0]);
+  CUevent copied;
   current(1);
+  MUST(cuEventCreate(&copied, CU_EVENT_DISABLE_TIMING));
   SAY(cuMemcpyAsync(g_blocks[1], g_blocks[0], kBytes, g_streams[1]));
+  MUST(cuEventRecord(copied, g_streams[1]));
+  current(0);
+  MUST(cuStreamWaitEvent(g_streams[0], copied, 0));
+  SAY(cuMemcpyAsync(g_others[1], g_blocks[0], kBytes, g_streams[0]));
+  current(1);
   SAY(cuMemFree(g_blocks[0]));
   current(0);
   for (int i = 0; i < 70; ++i) {
@@ -222,9 +229,12 @@ static void freed_behind_a_copy(void) {
     MUST(cuMemsetD8Async(next, 255, kBytes, g_streams[0]));
     MUST(cuMemFree(next));
   }
+  SAY(cuStreamSynchronize(g_streams[0]));
   current(1);
   SAY(cuStreamSynchronize(g_streams[1]));
+  MUST(cuEventDestroy(copied));
   expect("of a freed block", g_blocks[1], 1, mark);
+  expect("of a freed block, by its own device", g_others[1], 1, mark);
 }
 
 /* The program's own access to the driver's pools, in which its plain blocks do not lie. */

@@ -1,5 +1,6 @@
-// The driver keeps what a graph took for its allocation nodes, also when the graph is gone. Natively nobody else can have it before a trim; under the
-// pool an allocation, or a call outside it, is served from it before the program is refused. The report says how much there is.
+// The driver keeps what a graph took for its allocation nodes, also when the graph is gone: then it gives it to others when memory is out, and before a
+// trim to nobody while the graph lives. Under the pool an allocation, or a call outside it, is served from either before the program is refused. The
+// report says how much there is.
 //! env CUSIM_MEMORY=256MiB
 //! env CUSIM_CONTEXT_BYTES=4MiB
 //! native skip
@@ -23,9 +24,17 @@
 //! case wanted
 //! args wanted
 //! check "wanted: 0" in out and c["rung_graphs"] == 1 and c["failed_allocations"] == 0 and ooms == []
+//! case wanted_of_a_living_graph
+//! args living
+//! check "wanted: 0" in out and c["rung_graphs"] == 1 and c["failed_allocations"] == 0 and ooms == []
 //! case wanted_on_segments
+//! native same
 //! env CUPOOL_BACKING=segments
 //! args wanted
+//! check "wanted: 0" in out and c["rung_graphs"] == 0 and c["failed_allocations"] == 0 and ooms == []
+//! case wanted_of_a_living_graph_on_segments
+//! env CUPOOL_BACKING=segments
+//! args living
 //! check "wanted: 0" in out and c["rung_graphs"] == 1 and c["failed_allocations"] == 0 and ooms == []
 //! case wanted_under_async
 //! env CUPOOL_POLICY=async
@@ -38,8 +47,14 @@
 //! args array
 //! check "wanted: 0" in out and c["failed_allocations"] == 0 and ooms == []
 //! case wanted_under_platform
+//! native same
 //! env CUPOOL_POLICY=platform
 //! args wanted
+//! check "wanted: 0" in out and ooms == []
+//! case wanted_of_a_living_graph_under_platform
+//! native same
+//! env CUPOOL_POLICY=platform
+//! args living
 //! ooms 1
 //! stderr cupool\[<pid>\]: out of memory on GPU 0: wanted .*
 //! stderr* (  (cause|holds|elsewhere|try|report| ) .*)
@@ -93,19 +108,21 @@ int main(int argc, char** argv) {
   MUST(cuGraphInstantiateWithFlags(&exec, graph, 0));
   MUST(cuGraphLaunch(exec, stream));
   MUST(cuStreamSynchronize(stream));
-  MUST(cuGraphExecDestroy(exec));
+  const int lives = strcmp(what, "living") == 0;
+  if (!lives) MUST(cuGraphExecDestroy(exec));
   MUST(cuGraphDestroy(graph));
   if (strcmp(what, "trimmed") == 0) MUST(cuDeviceGraphMemTrim(0));
   CUdeviceptr block = 0;
   CUarray array = NULL;
   CUDA_ARRAY_DESCRIPTOR description = {8192, 6144, CU_AD_FORMAT_FLOAT, 1}; /* 192 MiB */
   int code = -1;
-  if (strcmp(what, "wanted") == 0) code = (int)cuMemAlloc(&block, 192 * MIB);
+  if (strcmp(what, "wanted") == 0 || lives) code = (int)cuMemAlloc(&block, 192 * MIB);
   if (strcmp(what, "ordered") == 0) code = (int)cuMemAllocAsync(&block, 192 * MIB, stream);
   if (strcmp(what, "array") == 0) code = (int)cuArrayCreate(&array, &description);
   printf("wanted: %d\n", code);
   if (block != 0) MUST(cuMemsetD8(block, 7, 192 * MIB));
   if (block != 0) MUST(cuMemFree(block));
   if (array != NULL) MUST(cuArrayDestroy(array));
+  if (lives) MUST(cuGraphExecDestroy(exec));
   return 0;
 }

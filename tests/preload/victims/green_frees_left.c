@@ -6,9 +6,16 @@
 //! env CUPOOL_BACKING=pages
 //! case segments
 //! env CUPOOL_BACKING=segments
+//! case still_running
+//! args running
+//! env CUSIM_CLOCK=real
+//! native skip
+//! check "cuMemAllocAsync(&block, 40 * MIB, own): 0" in out and "cuMemAlloc(&block, 40 * MIB): 0" in out
+#include "cusim.h"
 #include "victim.h"
 
-int main(void) {
+int main(int argc, char** argv) {
+  const int is_running = argc > 1 && strcmp(argv[1], "running") == 0; /* the driver refuses then; a pool waits for what was freed */
   CUcontext primary = enter_device(0), view;
   CUstream streams[2], own;
   CUdeviceptr blocks[2] = {0, 0}, block = 0;
@@ -18,10 +25,12 @@ int main(void) {
   for (int i = 0; i < 2; ++i) MUST(cuGreenCtxStreamCreate(&streams[i], green, CU_STREAM_NON_BLOCKING, 0));
   MUST(cuCtxSetCurrent(view));
   for (int i = 0; i < 2; ++i) MUST(cuMemAllocAsync(&blocks[i], 20 * MIB, streams[i]));
+  for (int i = 0; i < 2 && is_running; ++i) MUST(cusim_launch_spin(streams[i], 100000000));
   for (int i = 0; i < 2; ++i) MUST(cuMemsetD8Async(blocks[i], 1, 20 * MIB, streams[i]));
   for (int i = 0; i < 2; ++i) MUST(cuMemFreeAsync(blocks[i], streams[i]));
   MUST(cuCtxSetCurrent(primary));
   SAY(cuGreenCtxDestroy(green));
+  if (!is_running) SAY(cuCtxSynchronize()); /* the destroy returns while the work runs; the primary waits for it */
   SAY(cuMemAllocAsync(&block, 40 * MIB, own));
   SAY(cuMemFreeAsync(block, own));
   SAY(cuMemAlloc(&block, 40 * MIB));

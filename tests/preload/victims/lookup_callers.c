@@ -7,7 +7,7 @@
 //! case ours_where_hooked
 //! native skip
 //! args objects
-//! check "plugin default cuMemAlloc_v2 -> libcupool.so:cuMemAlloc_v2" in out and "plugin default cuMemcpyPeer -> libcuda.so.1:cuMemcpyPeer" in out
+//! check "plugin default cuMemAlloc_v2 -> libcupool.so:cuMemAlloc_v2" in out and "plugin default cuMemcpyPeerAsync -> libcuda.so.1:cuMemcpyPeerAsync" in out
 //! check "plugin linked -> libcupool.so:cuMemAlloc_v2" in out and "fake driver's function -> libcudnn.so.9:cuMemAlloc_v2" in out
 #include "resolve_object.h"
 
@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
   void* (*ask_default)(const char*) = (void* (*)(const char*))dlsym(plugin, "ask_default");
   void* (*linked)(void) = (void* (*)(void))dlsym(plugin, "linked_allocate");
   print_place("plugin default cuMemAlloc_v2", ask_default("cuMemAlloc_v2"));
-  print_place("plugin default cuMemcpyPeer", ask_default("cuMemcpyPeer"));
+  print_place("plugin default cuMemcpyPeerAsync", ask_default("cuMemcpyPeerAsync"));
   print_place("plugin linked", linked());
   print_place("fake driver's function", dlsym(cudnn, "cuMemAlloc_v2"));
   return 0;

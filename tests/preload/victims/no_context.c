@@ -1,5 +1,7 @@
 // Before cuInit, before a context, and with none current any more: the driver's own answers.
-//! check c["frees"] == 1 and c["live_blocks"]["current"] == 0
+//! check c["frees"] == 2 and "cuMemFree(address): 0" in out and c["live_blocks"]["current"] == 0
+//! misuse
+//! check len(sim["violations"]) == 2 and all("of an address that is not allocated" in s for s in sim["violations"])
 #include "victim.h"
 
 /* Everything else that takes, gives or asks about memory. */
@@ -39,12 +41,12 @@ static void ask(CUdeviceptr address) {
   SAY(cuMemAlloc(&out, MIB));
   SAY(cuMemAlloc(NULL, MIB));
   SAY(cuMemAlloc(&out, 0));
-  SAY(cuMemFree(address));
   SAY(cuMemGetInfo(&bytes, &total));
   SAY(cuMemGetInfo(NULL, NULL));
   SAY(cuMemGetAddressRange(&base, &bytes, address));
   SAY(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address));
   ask_others(address);
+  SAY(cuMemFree(address)); /* needs no context: a live block is gone */
 }
 
 int main(void) {
@@ -59,6 +61,6 @@ int main(void) {
   SAY(cuMemFree(0x1234));
   ask(block); /* a live one */
   MUST(cuCtxSetCurrent(context));
-  MUST(cuMemFree(block));
+  MUST(cuMemFree(allocate(MIB)));
   return 0;
 }

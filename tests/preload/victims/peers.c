@@ -58,7 +58,13 @@ static void copies_without_access(void) {
   expect(to, 31);
   expect(unified, 31);
   SAY(cuMemcpy(unified, to, 100 * KIB));
+  CUevent copied;
+  MUST(cuEventCreate(&copied, CU_EVENT_DISABLE_TIMING));
   SAY(cuMemcpyAsync(to, from, 100 * KIB, g_streams[2]));
+  MUST(cuEventRecord(copied, g_streams[2]));
+  current(0);
+  MUST(cuStreamWaitEvent(g_streams[0], copied, 0)); /* a free waits for the work of the owner only */
+  current(2);
   SAY(cuMemFree(from)); /* while its copy may run: the free is for after it */
   current(0);
   for (int i = 0; i < 70; ++i) {
@@ -68,6 +74,7 @@ static void copies_without_access(void) {
   }
   current(2);
   SAY(cuStreamSynchronize(g_streams[2]));
+  MUST(cuEventDestroy(copied));
   expect(to, 31);
   SAY(cuMemFree(to));
   SAY(cuMemFree(unified));

@@ -8,11 +8,11 @@
 #include <stdio.h>
 
 __attribute__((weak)) int cuMemAlloc_v2(unsigned long long*, unsigned long);
-__attribute__((weak)) int cuMemcpyPeer(unsigned long long, unsigned long long, unsigned long);
+__attribute__((weak)) int cuMemcpyPeerAsync(unsigned long long, unsigned long long, unsigned long);
 
 int main(void) {
   unsigned long long address = 0;
-  printf("hooked: %d\nnot hooked: %d\n", cuMemAlloc_v2 != 0, cuMemcpyPeer != 0);
+  printf("hooked: %d\nnot hooked: %d\n", cuMemAlloc_v2 != 0, cuMemcpyPeerAsync != 0);
   printf("next: %d\n", dlsym(RTLD_NEXT, "cuMemAlloc_v2") != NULL);
   if (cuMemAlloc_v2 != 0) printf("call: %d\n", cuMemAlloc_v2(&address, 1000));
   return 0;

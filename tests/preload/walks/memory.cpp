@@ -97,7 +97,7 @@ void Walk::allocate_ordered() {
   if (index == kNone) return;
   const Stream& stream = streams_[static_cast<std::size_t>(index)];
   if (stream.handle == CU_STREAM_LEGACY && is_captured(kNone)) return;
-  if (!reach(stream)) return;
+  if (!reach(stream) || is_forbidden()) return;
   CUdeviceptr address = 0;
   const std::size_t bytes = draw_bytes();
   say(named('s', index));
@@ -110,7 +110,7 @@ void Walk::allocate_from_pool() {
   if (index == kNone || pool == kNone) return;
   const Stream& stream = streams_[static_cast<std::size_t>(index)];
   if (stream.handle == CU_STREAM_LEGACY && is_captured(kNone)) return;
-  if (contexts_[static_cast<std::size_t>(stream.context)].device != pools_[static_cast<std::size_t>(pool)].device || !reach(stream, true)) return;
+  if (contexts_[static_cast<std::size_t>(stream.context)].device != pools_[static_cast<std::size_t>(pool)].device || !reach(stream, true) || is_forbidden()) return;
   CUdeviceptr address = 0;
   const std::size_t bytes = draw_bytes();
   say(named('s', index) + " " + named('p', pool));
@@ -171,7 +171,7 @@ void Walk::free_at(int index) {
   if (is_in_order) {
     const Stream& stream = streams_[static_cast<std::size_t>(home)];
     if (stream.handle == CU_STREAM_LEGACY && is_captured(kNone)) return;
-    if (!reach(stream)) return;
+    if (!reach(stream) || is_forbidden()) return;
     if (answered("ordered", on_thread([&] { return cuMemFreeAsync(block.address, stream.handle); }))) block.is_alive = false;
     return;
   }

@@ -1,9 +1,11 @@
 // Stream capture: what it records, what it forbids in which mode, and how it dies.
 #include <catch2/catch.hpp>
+#include <functional>
 #include <thread>
 
 #include "sim_fixture.hpp"
 
+using sim_test::kMiB;
 using sim_test::Simulated;
 
 namespace {
@@ -96,6 +98,62 @@ TEST_CASE("unsafe calls under a global capture fail in every thread, and kill it
   CHECK(sim.end() == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   CHECK(sim.graph == nullptr);
   CHECK(sim.status() == CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+TEST_CASE("stream-ordered calls beside the capture, trims of pools and instantiating are unsafe; a module loads and kills the capture") {
+  const bool is_global = GENERATE(true, false);
+  Capturing sim(is_global ? CU_STREAM_CAPTURE_MODE_GLOBAL : CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  const CUstream other = Simulated::stream();
+  CUdeviceptr address = 0, beside = 0;
+  CUmemoryPool pool = nullptr;
+  CUgraph empty = nullptr;
+  CUgraphExec exec = nullptr;
+  CUmodule module = nullptr;
+  REQUIRE(cuDeviceGetDefaultMemPool(&pool, 0) == CUDA_SUCCESS);
+  REQUIRE(cuGraphCreate(&empty, 0) == CUDA_SUCCESS);
+  REQUIRE(in_another_thread(sim.context, [&] {
+    CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+    cuThreadExchangeStreamCaptureMode(&relaxed);
+    return cuMemAllocAsync(&beside, 1, other);
+  }) == CUDA_SUCCESS);
+  CHECK(cuMemAllocAsync(&address, 1, sim.captured) == CUDA_SUCCESS);  // a node
+  CHECK(sim.status() == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  std::function<CUresult()> unsafe;
+  CUresult answer = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  SECTION("an allocation") { unsafe = [&] { return cuMemAllocAsync(&address, 1, other); }; }
+  SECTION("a free") { unsafe = [&] { return cuMemFreeAsync(beside, other); }; }
+  SECTION("a trim") { unsafe = [&] { return cuMemPoolTrimTo(pool, 0); }; }
+  SECTION("instantiating") { unsafe = [&] { return cuGraphInstantiateWithFlags(&exec, empty, 0); }; }
+  SECTION("a module") {
+    unsafe = [&] { return cuModuleLoadData(&module, "an image"); };
+    answer = CUDA_SUCCESS;
+  }
+  if (!is_global) {
+    CHECK(in_another_thread(sim.context, [&] { return cuMemPoolTrimTo(pool, 0); }) == CUDA_SUCCESS);
+    CHECK(sim.status() == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    CHECK(unsafe() == answer);
+  } else {
+    CHECK(in_another_thread(sim.context, unsafe) == answer);
+  }
+  CHECK(sim.status() == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+}
+
+TEST_CASE("virtual memory and trims of graph memory disturb no capture") {
+  Capturing sim;
+  CUmemAllocationProp wanted{};
+  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  const CUmemAccessDesc access{wanted.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr base = 0;
+  CHECK(cuMemCreate(&handle, 2 * kMiB, &wanted, 0) == CUDA_SUCCESS);
+  CHECK(cuMemAddressReserve(&base, 2 * kMiB, 0, 0, 0) == CUDA_SUCCESS);
+  CHECK(cuMemMap(base, 2 * kMiB, 0, handle, 0) == CUDA_SUCCESS);
+  CHECK(cuMemSetAccess(base, 2 * kMiB, &access, 1) == CUDA_SUCCESS);
+  CHECK(cuMemUnmap(base, 2 * kMiB) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(handle) == CUDA_SUCCESS);
+  CHECK(cuDeviceGraphMemTrim(0) == CUDA_SUCCESS);
+  CHECK(sim.status() == CU_STREAM_CAPTURE_STATUS_ACTIVE);
 }
 
 TEST_CASE("a free under a prohibiting capture leaves the memory") {

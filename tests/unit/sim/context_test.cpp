@@ -138,12 +138,13 @@ TEST_CASE("a reset frees everything of the context, and the next call says so") 
   CHECK(cusim_used_bytes(0) == 0);
   CUdeviceptr other = 0;
   CHECK(cuMemAlloc_v2(&other, 1) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
-  CHECK(cuEventQuery(event) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuEventQuery(event) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
   CHECK(cuStreamQuery(stream) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(cusim_violation_count() == 3);
   CUcontext again = nullptr;
   REQUIRE(cuDevicePrimaryCtxRetain(&again, 0) == CUDA_SUCCESS);
   CHECK(again == sim.context);
+  CHECK(cuEventQuery(event) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(cuMemAlloc_v2(&other, 1) == CUDA_SUCCESS);
 }
 
@@ -261,8 +262,12 @@ TEST_CASE("no call of any thread is lost in the counts") {
 TEST_CASE("a broken context answers with its sticky error until it is reset") {
   const Simulated sim;
   const CUevent event = Simulated::event();
-  cusim_break_context(sim.context, CUDA_ERROR_ILLEGAL_ADDRESS);
+  CUcontext beside = nullptr;
   CUdeviceptr address = 0;
+  REQUIRE(cuCtxCreate_v2(&beside, 0, 0) == CUDA_SUCCESS);
+  cusim_break_context(sim.context, CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cuMemAlloc_v2(&address, 1) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(sim.context) == CUDA_SUCCESS);
   CHECK(cuMemAlloc_v2(&address, 1) == CUDA_ERROR_ILLEGAL_ADDRESS);
   CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
   CHECK(cuEventQuery(event) == CUDA_ERROR_ILLEGAL_ADDRESS);

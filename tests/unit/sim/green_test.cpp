@@ -102,6 +102,18 @@ TEST_CASE("a green context holds the primary context; its streams die with it") 
   CHECK(cusim_violation_count() == 1);
 }
 
+TEST_CASE("destroying a green context returns while its work runs, and the primary waits for it") {
+  const Green sim;
+  const CUdeviceptr address = Simulated::allocate(kMiB);
+  REQUIRE(cusim_launch_fill(sim.line, address, kMiB, 1, 1000) == CUDA_SUCCESS);
+  REQUIRE(cuGreenCtxDestroy(sim.green) == CUDA_SUCCESS);
+  CHECK(cusim_now_ns() == 0);
+  SECTION("a synchronisation") { CHECK(cuCtxSynchronize() == CUDA_SUCCESS); }
+  SECTION("a free") { CHECK(cuMemFree_v2(address) == CUDA_SUCCESS); }
+  CHECK(cusim_now_ns() == 1000);
+  CHECK(cusim_violation_count() == 0);
+}
+
 TEST_CASE("green contexts are refused what the documentation refuses") {
   const Simulated sim{{"DEVICES", "2"}};
   CUgreenCtx green = nullptr;

@@ -93,13 +93,33 @@ TEST_CASE("a handle of freed memory does not open") {
   Peer peer([](Peer&, int in, int) {
     const auto handle = Peer::hear<CUipcMemHandle>(in);
     CUdeviceptr address = 0;
-    return cuIpcOpenMemHandle_v2(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == CUDA_ERROR_INVALID_HANDLE;
+    return cuIpcOpenMemHandle_v2(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == CUDA_ERROR_INVALID_VALUE;
   });
   const Simulated sim;
   const CUdeviceptr address = Simulated::allocate(kMiB);
   CUipcMemHandle handle{};
   REQUIRE(cuIpcGetMemHandle(&handle, address) == CUDA_SUCCESS);
   REQUIRE(cuMemFree_v2(address) == CUDA_SUCCESS);
+  peer.tell(handle);
+  CHECK(peer.succeeded());
+}
+
+TEST_CASE("closing waits for the work of the context, also when the memory stays open") {
+  Peer peer([](Peer&, int in, int) {
+    const auto handle = Peer::hear<CUipcMemHandle>(in);
+    CUdeviceptr address = 0;
+    for (int i = 0; i < 2; ++i) {
+      if (cuIpcOpenMemHandle_v2(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS) return false;
+    }
+    for (std::uint64_t i = 1; i <= 2; ++i) {
+      if (cusim_launch_spin(nullptr, 1000) != CUDA_SUCCESS || cuIpcCloseMemHandle(address) != CUDA_SUCCESS) return false;
+      if (cusim_now_ns() != i * 1000) return false;
+    }
+    return cuIpcCloseMemHandle(address) == CUDA_ERROR_INVALID_VALUE;
+  });
+  const Simulated sim;
+  CUipcMemHandle handle{};
+  REQUIRE(cuIpcGetMemHandle(&handle, Simulated::allocate(kMiB)) == CUDA_SUCCESS);
   peer.tell(handle);
   CHECK(peer.succeeded());
 }

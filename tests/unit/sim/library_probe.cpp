@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -136,15 +137,32 @@ void deinitialised() {
 void forked() {
   void* handle = library();
   auto* init = reinterpret_cast<CUresult (*)(unsigned)>(dlsym(handle, "cuInit"));
+  std::function<CUresult()> in_child = [&] { return init(0); };
   const auto child_code = [&] {
     const pid_t child = fork();
-    if (child == 0) _exit(init(0));
+    if (child == 0) _exit(in_child());
     int status = 0;
     waitpid(child, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   };
   EXPECT(child_code() == CUDA_SUCCESS);
   EXPECT(init(0) == CUDA_SUCCESS);
+  EXPECT(child_code() == CUDA_ERROR_NOT_INITIALIZED);
+  // Of an event that is done the child is told so.
+  auto* retain = reinterpret_cast<CUresult (*)(CUcontext*, CUdevice)>(dlsym(handle, "cuDevicePrimaryCtxRetain"));
+  auto* make_current = reinterpret_cast<CUresult (*)(CUcontext)>(dlsym(handle, "cuCtxSetCurrent"));
+  auto* create = reinterpret_cast<CUresult (*)(CUevent*, unsigned)>(dlsym(handle, "cuEventCreate"));
+  auto* record = reinterpret_cast<CUresult (*)(CUevent, CUstream)>(dlsym(handle, "cuEventRecord"));
+  auto* query = reinterpret_cast<CUresult (*)(CUevent)>(dlsym(handle, "cuEventQuery"));
+  auto* spin = reinterpret_cast<CUresult (*)(CUstream, unsigned long)>(dlsym(handle, "cusim_launch_spin"));
+  CUcontext context = nullptr;
+  CUevent done = nullptr, pending = nullptr;
+  EXPECT(retain(&context, 0) == CUDA_SUCCESS && make_current(context) == CUDA_SUCCESS);
+  EXPECT(create(&done, 0) == CUDA_SUCCESS && create(&pending, 0) == CUDA_SUCCESS);
+  EXPECT(record(done, nullptr) == CUDA_SUCCESS && spin(nullptr, 1000) == CUDA_SUCCESS && record(pending, nullptr) == CUDA_SUCCESS);
+  in_child = [&] { return query(done); };
+  EXPECT(child_code() == CUDA_SUCCESS);
+  in_child = [&] { return query(pending); };
   EXPECT(child_code() == CUDA_ERROR_NOT_INITIALIZED);
 }
 
@@ -159,7 +177,7 @@ void old_driver() {
   void* found = nullptr;
   EXPECT(look_up("cuMemAlloc", &found, 11040, 0) == CUDA_SUCCESS);
   EXPECT(found != nullptr && found == dlsym(handle, "cuMemAlloc_v2"));
-  EXPECT(look_up("cuCtxRecordEvent", &found, 11040, 0) == CUDA_SUCCESS && found == nullptr);
+  EXPECT(look_up("cuCtxRecordEvent", &found, 11040, 0) == CUDA_ERROR_NOT_FOUND && found == nullptr);
 }
 
 }  // namespace

@@ -73,6 +73,9 @@ TEST_CASE("what is not there is null, and the status says why") {
   CHECK(early.entry == nullptr);
   CHECK(early.status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
   CHECK(look_up("cuMemAlloc_v2", 13000).status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+  void* entry = &entry;  // the form without a status says it by its code
+  CHECK(cuGetProcAddress("cuNoSuchCall", &entry, 13000, 0) == CUDA_ERROR_NOT_FOUND);
+  CHECK(entry == nullptr);
   CHECK(cuGetProcAddress_v2(nullptr, nullptr, 12000, 0, nullptr) == CUDA_ERROR_INVALID_VALUE);
 }
 

@@ -64,8 +64,14 @@ TEST_CASE("bad arguments are refused") {
   CUdeviceptr address = 0;
   std::size_t bytes = 0;
   CHECK(cuMemAlloc_v2(nullptr, 1) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(cuMemAlloc_v2(&address, 0) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(cuMemGetInfo_v2(nullptr, &bytes) == CUDA_ERROR_INVALID_VALUE);
+  for (const std::size_t impossible : {std::size_t{0}, ~std::size_t{0}}) {
+    address = 0x1234;
+    CHECK(cuMemAlloc_v2(&address, impossible) == (impossible == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY));
+    CHECK(address == 0);
+  }
+  CHECK(cuMemGetInfo_v2(nullptr, &bytes) == CUDA_SUCCESS);
+  CHECK(bytes > kMiB);
+  CHECK(cuMemGetInfo_v2(&bytes, nullptr) == CUDA_SUCCESS);
   CHECK(cuMemAllocPitch_v2(&address, nullptr, 1, 1, 4) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemAllocPitch_v2(&address, &bytes, 1, 1, 5) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemAllocPitch_v2(&address, &bytes, 1, 0, 4) == CUDA_ERROR_INVALID_VALUE);
@@ -125,6 +131,41 @@ TEST_CASE("pointer attributes describe live memory and refuse the rest") {
   CHECK(cuPointerGetAttribute(&host, CU_POINTER_ATTRIBUTE_HOST_POINTER, address) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address + 1000) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuPointerGetAttribute(nullptr, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("a mapping is the granules that hold a block, and blocks that share one share its id") {
+  const Simulated sim;
+  const CUdeviceptr first = Simulated::allocate(1000), second = Simulated::allocate(1000), large = Simulated::allocate(2 * kMiB + 1);
+  const auto tell = [](CUpointer_attribute attribute, CUdeviceptr address) {
+    unsigned long long value = 0;
+    CHECK(cuPointerGetAttribute(&value, attribute, address) == CUDA_SUCCESS);
+    return value;
+  };
+  REQUIRE(second != first);
+  CHECK(tell(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, second) == 2 * kMiB);
+  CHECK(tell(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, second) == first / (2 * kMiB) * (2 * kMiB));
+  CHECK(tell(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, second + 10) == second);
+  CHECK(tell(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, large) == 4 * kMiB);
+  CHECK(tell(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, large + 3 * kMiB / 2) == large);
+  CHECK(tell(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, first) == tell(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, second));
+  CHECK(tell(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, first) != tell(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, large));
+}
+
+TEST_CASE("without a context memory is freed and its rights are told, but nothing is allocated") {
+  const Simulated sim;
+  const CUdeviceptr address = Simulated::allocate(kMiB);
+  REQUIRE(cusim_launch_fill(nullptr, address, kMiB, 1, 1000) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);
+  unsigned rights = 0;
+  CHECK(cuPointerGetAttribute(&rights, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, address) == CUDA_SUCCESS);
+  CHECK(rights == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  CHECK(Simulated::allocate(1) == 0);
+  CHECK(cuMemFree_v2(0) == CUDA_SUCCESS);
+  CHECK(cuMemFree_v2(address) == CUDA_SUCCESS);
+  CHECK(cusim_now_ns() == 1000);  // it waited for the owner's work
+  CHECK(cusim_used_bytes(0) == 0);
+  CHECK(cusim_violation_count() == 0);
+  CHECK(cuMemFree_v2(address) == CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_CASE("the plural form succeeds for unknown pointers with default values") {

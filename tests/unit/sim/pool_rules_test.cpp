@@ -35,6 +35,7 @@ TEST_CASE("properties that no pool can have are refused; what could be shared ca
     properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   }
   SECTION("handle types") { properties.handleTypes = static_cast<CUmemAllocationHandleType>(0x40); }
+  SECTION("handles of Windows") { properties.handleTypes = CU_MEM_HANDLE_TYPE_WIN32; }
   SECTION("usage") { properties.usage = 1; }
   SECTION("reserved") { properties.reserved[53] = 1; }
   SECTION("security attributes") { properties.win32SecurityAttributes = &pool; }
@@ -55,6 +56,8 @@ TEST_CASE("only a pool that was created for it can be shared") {
   CHECK(cuMemPoolExportPointer(&data, allocate_async(kMiB, nullptr)) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemPoolExportPointer(&data, Simulated::allocate(kMiB)) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cusim_violation_count() == 0);
+  properties.handleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
+  CHECK(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
   properties.handleTypes = kType;
   REQUIRE(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
   CHECK(cuMemPoolExportToShareableHandle(&descriptor, pool, kType, 0) == CUDA_ERROR_NOT_SUPPORTED);
@@ -69,8 +72,14 @@ TEST_CASE("access to a pool is set for all descriptors or for none, and never ta
     wanted[i].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   }
   wanted[1].flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-  CHECK(cuMemPoolSetAccess(default_pool(), wanted, 2) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemPoolSetAccess(default_pool(), wanted, 2) == CUDA_ERROR_INVALID_DEVICE);
+  wanted[1].flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+  CHECK(cuMemPoolSetAccess(default_pool(), wanted, 2) == CUDA_ERROR_NOT_SUPPORTED);
   CUmemAccess_flags flags{};
+  CUmemLocation host{CU_MEM_LOCATION_TYPE_HOST, 0};
+  flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+  REQUIRE(cuMemPoolGetAccess(&flags, default_pool(), &host) == CUDA_SUCCESS);
+  CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_NONE);
   CUmemLocation other{CU_MEM_LOCATION_TYPE_DEVICE, 1};
   REQUIRE(cuMemPoolGetAccess(&flags, default_pool(), &other) == CUDA_SUCCESS);
   CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_NONE);

@@ -68,8 +68,22 @@ TEST_CASE("a free waits for the work of its context") {
   CHECK(cusim_violation_count() == 0);
 }
 
-TEST_CASE("a kernel on freed memory breaks the context") {
+TEST_CASE("a free waits for the work of the context that owns the memory, and for no other's") {
   const Simulated sim;
+  const CUdeviceptr address = Simulated::allocate(4096);
+  CUcontext other = nullptr;
+  REQUIRE(cuCtxCreate_v2(&other, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_spin(nullptr, 1000) == CUDA_SUCCESS);
+  REQUIRE(cuMemFree_v2(address) == CUDA_SUCCESS);
+  CHECK(cusim_now_ns() == 0);
+}
+
+TEST_CASE("a kernel on freed memory breaks every context of its device, and those to come") {
+  const Simulated sim{{"DEVICES", "2"}};
+  CUcontext beside = nullptr, elsewhere = nullptr;
+  REQUIRE(cuCtxCreate_v2(&elsewhere, 0, 1) == CUDA_SUCCESS);
+  REQUIRE(cuCtxCreate_v2(&beside, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(sim.context) == CUDA_SUCCESS);
   const CUdeviceptr address = Simulated::allocate(4096);
   REQUIRE(cuMemFree_v2(address) == CUDA_SUCCESS);
   REQUIRE(cusim_launch_fill(nullptr, address, 1, 1, 10) == CUDA_SUCCESS);
@@ -77,6 +91,16 @@ TEST_CASE("a kernel on freed memory breaks the context") {
   CHECK(cusim_violation_count() == 1);
   CUdeviceptr other = 0;
   CHECK(cuMemAlloc_v2(&other, 1) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  REQUIRE(cuCtxSetCurrent(beside) == CUDA_SUCCESS);
+  CHECK(cuMemAlloc_v2(&other, 1) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CUevent event = nullptr;
+  CHECK(cuEventCreate(&event, 0) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cuCtxDestroy_v2(beside) == CUDA_SUCCESS);
+  CHECK(cuCtxCreate_v2(&beside, 0, 0) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+  CHECK(cuDevicePrimaryCtxRetain(&beside, 0) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  REQUIRE(cuCtxSetCurrent(elsewhere) == CUDA_SUCCESS);
+  CHECK(cuMemAlloc_v2(&other, 1) == CUDA_SUCCESS);
 }
 
 TEST_CASE("streams run in order and beside each other, and wait for events") {

@@ -258,18 +258,16 @@ TEST_CASE("each call of virtual memory management can be made to fail, and then 
   CHECK(cusim_violation_count() == 0);
 }
 
-TEST_CASE("SYNC_MEMOPS and identity are each mapping's own") {
+TEST_CASE("SYNC_MEMOPS cannot be set on mapped memory, whose identity is each mapping's own and no context's") {
   const Simulated sim;
   const CUdeviceptr base = reserve(2 * kPage);
   for (const int at : {0, 1}) REQUIRE(cuMemMap(base + static_cast<CUdeviceptr>(at) * kPage, kPage, 0, create(kPage), 0) == CUDA_SUCCESS);
   REQUIRE(allow(base, 2 * kPage) == CUDA_SUCCESS);
   const unsigned on = 1;
-  unsigned first = 9, second = 9;
-  CHECK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, base + 100) == CUDA_SUCCESS);
-  CHECK(cuPointerGetAttribute(&first, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, base) == CUDA_SUCCESS);
-  CHECK(cuPointerGetAttribute(&second, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, base + kPage) == CUDA_SUCCESS);
-  CHECK(first == 1);
-  CHECK(second == 0);
+  unsigned marked = 9;
+  CHECK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, base + 100) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(cuPointerGetAttribute(&marked, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, base) == CUDA_SUCCESS);
+  CHECK(marked == 0);
   CUdeviceptr start = 0;
   std::size_t bytes = 0;
   CHECK(cuMemGetAddressRange_v2(&start, &bytes, base + kPage + 7) == CUDA_SUCCESS);
@@ -277,6 +275,12 @@ TEST_CASE("SYNC_MEMOPS and identity are each mapping's own") {
   CUcontext owner = sim.context;
   CHECK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, base) == CUDA_SUCCESS);
   CHECK(owner == nullptr);
+  unsigned rights = 9;
+  CHECK(cuPointerGetAttribute(&rights, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, base) == CUDA_SUCCESS);
+  CHECK(rights == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  REQUIRE(cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);
+  CHECK(cuPointerGetAttribute(&rights, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, base) == CUDA_SUCCESS);
+  CHECK(rights == CU_MEM_ACCESS_FLAGS_PROT_NONE);
 }
 
 TEST_CASE("a driver may know no address range of mapped memory") {
@@ -287,7 +291,7 @@ TEST_CASE("a driver may know no address range of mapped memory") {
   CHECK(cuMemGetAddressRange_v2(&start, &bytes, Simulated::allocate(100)) == CUDA_SUCCESS);
 }
 
-TEST_CASE("a dma-buf descriptor covers cuMemAlloc memory, or mappings without a hole") {
+TEST_CASE("a dma-buf descriptor covers cuMemAlloc or pool memory, or mappings without a hole") {
   const Simulated sim;
   constexpr auto kDmaBuf = CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
   const CUdeviceptr base = reserve(4 * kPage);
@@ -300,8 +304,12 @@ TEST_CASE("a dma-buf descriptor covers cuMemAlloc memory, or mappings without a 
   CHECK(cuMemGetHandleForAddressRange(&descriptor, base, 100, kDmaBuf, 0) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemGetHandleForAddressRange(&descriptor, plain, 3 * 4096, kDmaBuf, 0) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemGetHandleForAddressRange(nullptr, base, kPage, kDmaBuf, 0) == CUDA_ERROR_INVALID_VALUE);
-  REQUIRE(cuMemGetHandleForAddressRange(&descriptor, plain, 2 * 4096, kDmaBuf, 0) == CUDA_SUCCESS);
-  close(descriptor);
+  CUdeviceptr pooled = 0;
+  REQUIRE(cuMemAllocAsync(&pooled, 8192, nullptr) == CUDA_SUCCESS);
+  for (const CUdeviceptr whole : {plain, pooled}) {
+    REQUIRE(cuMemGetHandleForAddressRange(&descriptor, whole, 2 * 4096, kDmaBuf, 0) == CUDA_SUCCESS);
+    close(descriptor);
+  }
   REQUIRE(cuMemGetHandleForAddressRange(&descriptor, base + kPage, kPage, kDmaBuf, 0) == CUDA_SUCCESS);
   REQUIRE(cuMemsetD8_v2(base + kPage, 77, 1) == CUDA_SUCCESS);
   REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);

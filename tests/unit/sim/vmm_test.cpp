@@ -57,8 +57,9 @@ TEST_CASE("mappings are whole, at offset 0, once, inside a reservation") {
   const Simulated sim;
   const CUmemGenericAllocationHandle handle = create(2 * kPage);
   const CUdeviceptr base = reserve(8 * kPage);
-  CHECK(cuMemMap(base, kPage, kPage, handle, 0) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(cuMemMap(base, kPage, 0, handle, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemMap(base, kPage, kPage, handle, 0) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(cuMemMap(base, kPage, 0, handle, 0) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(cuMemMap(base, 2 * kPage, kPage, handle, 0) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemMap(base + 512, 2 * kPage, 0, handle, 0) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemMap(base + 7 * kPage, 2 * kPage, 0, handle, 0) == CUDA_ERROR_INVALID_VALUE);
   REQUIRE(cuMemMap(base, 2 * kPage, 0, handle, 0) == CUDA_SUCCESS);
