@@ -45,7 +45,10 @@ CUcontext living_owner(const Process& own) {
 
 CUresult no_context_error(const Process& own) {
   CUdevice device = 0;
-  return own.api.cuCtxGetDevice(&device);
+  const CUresult code = own.api.cuCtxGetDevice(&device);
+  const CUcontext current = thread_context(own);
+  const bool is_gone = code == CUDA_SUCCESS && own.contexts.has_ended(current) && !lives_again(own, own.contexts.owner(current));
+  return is_gone ? CUDA_ERROR_CONTEXT_IS_DESTROYED : code;
 }
 
 void after_wait() {

@@ -23,6 +23,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "tests" / "gpu" / "check"))
 sys.path.insert(1, str(ROOT / "tests" / "gpu" / "frameworks"))
 
+import bounded  # noqa: E402
 import goals  # noqa: E402
 import native  # noqa: E402
 import outcome  # noqa: E402
@@ -54,6 +55,25 @@ class Run:
 
     def part(self, name: str) -> dict:
         return next(part for part in self.json["parts"] if part["name"] == name)
+
+
+class Reports(unittest.TestCase):
+    def test_of_memory_that_a_framework_maps_itself_the_report_must_have_seen_a_gibibyte(self) -> None:
+        sample = json.loads((ROOT / "tests/scripts/sample_report.json").read_text(encoding="utf-8"))
+        counters = sample["devices"][0]["counters"]
+        place = Place(BUILD, False)
+        valid, place.run = place.run, lambda *_, **__: bounded.Ended(0, "", "", False, 0.0)  # `cupool validate` has tests of its own
+        try:
+            for peak, fault in ((1 << 30, ""), (1 << 20, "1048576 bytes were seen outside the pool, expected at least 1073741824")):
+                counters["outside_bytes"] = {"current": 0, "peak": peak}
+                path = place.scratch / "report.json"
+                path.write_text(json.dumps(sample), encoding="utf-8")
+                found, figures = reports.judge(place, str(path), 1 << 60, maps_itself=True)
+                self.assertEqual((found, figures["peak_outside_bytes"]), (fault, peak))
+                self.assertIn("allocations reached the pool, expected at least", reports.judge(place, str(path), 1 << 60)[0])
+        finally:
+            place.run = valid
+            place.close()
 
 
 class Files(unittest.TestCase):

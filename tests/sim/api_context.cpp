@@ -155,8 +155,9 @@ CUresult cuCtxGetCurrent(CUcontext* out) {
 
 CUresult cuCtxGetDevice(CUdevice* out) {
   return call(Symbol::cuCtxGetDevice, [&](Call& c) -> CUresult {
-    Context* context = nullptr;
-    CUSIM_TRY(c.current(&context));
+    Context* context = c.thread.stack.empty() ? nullptr : c.thread.stack.back();
+    const bool is_reset = context != nullptr && context->primary && !context->alive;  // still tells its device: an H200, driver 580
+    if (!is_reset) CUSIM_TRY(c.current(&context));
     if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *out = context->device;
     return CUDA_SUCCESS;

@@ -136,6 +136,9 @@ TEST_CASE("a reset frees everything of the context, and the next call says so") 
   CHECK(cusim_used_bytes(0) == 4 * kMiB);
   REQUIRE(cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
   CHECK(cusim_used_bytes(0) == 0);
+  CUdevice device = 9;
+  CHECK(cuCtxGetDevice(&device) == CUDA_SUCCESS);
+  CHECK(device == 0);
   CUdeviceptr other = 0;
   CHECK(cuMemAlloc_v2(&other, 1) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
   CHECK(cuEventQuery(event) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
