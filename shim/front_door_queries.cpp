@@ -20,7 +20,7 @@ void put_unless_zero(void* out, T value) {
   if (*static_cast<const T*>(out) != 0) put(out, value);
 }
 
-/// What the driver maps at once for cuMemAlloc memory: small blocks of 2 MiB share such a piece (H100, driver 580).
+/// What the driver maps at once for cuMemAlloc memory; small blocks share such a piece (H100, driver 580).
 constexpr std::uint64_t kMapped_bytes = 2 * kMiB;
 
 std::uint64_t mapping_begin(const BlockView& block) { return align_down(block.base, kMapped_bytes); }
