@@ -54,6 +54,8 @@ class PageHeap final : public ExtentAllocator {
   static constexpr std::uint64_t kAskShare = 4;             ///< asked again after taking this part of what is left
   static constexpr std::uint64_t kQuarantineTotals = 64;    ///< so many times the device's memory of fresh addresses
 
+  static constexpr std::uint64_t kAnywhereRequests = 256;   ///< so many more may lie in any zone once one had to: who climbs for each small block closes all magazines
+
   static constexpr unsigned kZones = 4;
   static constexpr std::array<std::uint64_t, kZones> kZoneEnd_bytes{~std::uint64_t{0}, 32 * kMiB, 4 * kMiB, 256 * kKiB};  ///< larger blocks are never in that zone,
   static constexpr std::array<std::uint64_t, kZones> kZoneShare{1, 8 * kHandleShare, 64 * kHandleShare, 1};  ///< nor those above this part of what is left
@@ -208,6 +210,7 @@ class PageHeap final : public ExtentAllocator {
   std::uint64_t pinned_handles_ = 0;
   std::uint64_t whole_page_requests_ = 0;   ///< how often everybody's holes were asked for whole pages (by a miss more than once),
   std::uint64_t other_requests_ = 0;        ///< and how often anything else;
+  std::uint64_t anywhere_requests_ = 0;     ///< so many of the next may lie in any zone
   std::uint64_t moved_at_ = 0;              ///< Σ both when a block was last to have memory from elsewhere
   std::vector<heap::Extent*> vacant_;
   AbsentList quarantined_;

@@ -36,12 +36,14 @@ heap::ZoneOrder PageHeap::zones_for(DeviceState& device, std::uint64_t bytes, bo
   while (bytes >= kZoneEnd_bytes[first]) --first;
   const std::uint64_t room_bytes = this->room_bytes(device);
   const bool is_short = room_bytes + loose_bytes_ < std::max(memory_->granularity_bytes(), bytes);
-  const bool is_anywhere = wants_any || is_preallocated_ || device.repeats_itself() || is_short;
+  const bool is_anywhere = wants_any || anywhere_requests_ != 0 || is_preallocated_ || device.repeats_itself() || is_short;
   return {first, is_anywhere ? 0 : zone_of(bytes, room_bytes), is_anywhere, is_preallocated_ ? kPreallocatedPageLevels : 1};
 }
 
 Extent* PageHeap::allocate(DeviceState& device, const AllocationRequest& request) {
   Extent* block = heap_.allocate(request.bytes, request.lane, request.keeper, zones_for(device, request.bytes, request.is_anywhere));
+  if (request.is_anywhere && block != nullptr) anywhere_requests_ = kAnywhereRequests;
+  else if (anywhere_requests_ != 0) --anywhere_requests_;
   if (request.may_strand || request.stream.identity != 0) return block;
   ++(is_aligned(request.bytes, memory_->granularity_bytes()) ? whole_page_requests_ : other_requests_);
   if (block == nullptr || !strands(device, *block)) return block;

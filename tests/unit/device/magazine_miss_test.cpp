@@ -75,6 +75,24 @@ TEST_CASE("magazines: small blocks of all sizes, one after the other, stay with 
   CHECK(now(rig.counters().reserved_bytes) <= 32 * kMiB);
 }
 
+TEST_CASE("magazines: small blocks that lie among others, since the job begins again, stay with their thread") {
+  Rig rig(plenty(config::Backing::pages));
+  std::vector<CUdeviceptr> first(16, 0);
+  churn(rig, first, 4 * kKiB, 20'000);  // so many come before the peak: the job is not known to repeat itself
+  free_them(rig, first);
+  for (int step = 0; step < 2; ++step) {
+    std::vector<CUdeviceptr> blocks(16, 0);
+    churn(rig, blocks, kGiB, 32);
+    free_them(rig, blocks);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    rig.pools().after_wait(rig.context());
+  }
+  std::vector<CUdeviceptr> live(1000, 0);
+  churn(rig, live, 4 * kKiB, 1000);
+  CHECK(asking_pairs(rig, 4 * kKiB, 6400) <= 6400 / 10);
+  CHECK(rig.pools().check() == "");
+}
+
 TEST_CASE("magazines: none stays open where the driver refuses more") {
   Rig rig(plenty(config::Backing::segments));
   fill_and_free(rig, 2);
