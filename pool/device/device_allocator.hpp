@@ -161,6 +161,8 @@ class DeviceAllocator {
   virtual bool releases_in_order([[maybe_unused]] const DeviceState& device) const { return false; }
   /// Could remap() ever serve?
   virtual bool can_move() const { return false; }
+  /// A block had to lie among blocks of other sizes: so may the next ones.
+  virtual void open_zones() {}
   virtual std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
 
   // --- may call the driver; the lock is not held meanwhile ----------------------------------------------

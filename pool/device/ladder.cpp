@@ -165,7 +165,9 @@ Climbed Ladder::elsewhere(DevicePool& pool, Attempt& attempt) {
   if (attempt.home->pooled == nullptr || !attempt.home->pooled->can_move()) return nullptr;
   if (!pool.device_.steps.begins_again(pool.live_now().bytes, pool.device_.need_bytes())) return nullptr;
   attempt.request.is_anywhere = true;
-  return hole(pool, attempt);
+  const Climbed found = hole(pool, attempt);
+  if (found.value() != nullptr) attempt.home->pooled->open_zones();
+  return found;
 }
 
 Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {

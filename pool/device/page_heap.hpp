@@ -96,6 +96,7 @@ class PageHeap final : public ExtentAllocator {
   /// By creating only; out of memory as soon as the device is known to have too little left.
   Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   bool can_move() const override { return true; }
+  void open_zones() override { anywhere_requests_ = kAnywhereRequests; }
   Result<Growth> crack(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   Result<Growth> remap(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   Status reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock) override;
