@@ -54,7 +54,7 @@ class PageHeap final : public ExtentAllocator {
   static constexpr std::uint64_t kAskShare = 4;             ///< asked again after taking this part of what is left
   static constexpr std::uint64_t kQuarantineTotals = 64;    ///< so many times the device's memory of fresh addresses
 
-  static constexpr std::uint64_t kAnywhereRequests = 256;   ///< so many more may lie in any zone once one had to: who climbs for each small block closes all magazines
+  static constexpr std::uint64_t kAnywhereRequests = 64;   ///< so many more may lie in any zone once one had to: who climbs for each small block closes all magazines
 
   static constexpr unsigned kZones = 4;
   static constexpr std::array<std::uint64_t, kZones> kZoneEnd_bytes{~std::uint64_t{0}, 32 * kMiB, 4 * kMiB, 256 * kKiB};  ///< larger blocks are never in that zone,
