@@ -216,7 +216,7 @@ bool DevicePool::may_scatter() {
 
 /// So much of what was freed may wait for the GPU before a free waits: a third of what the program has never needed. Where pages may be
 /// scattered, a quarter of what is not live, since most of that is free again before the next peak; and with plenty up to two thirds
-/// of what was never needed. A job that repeats its steps would wait in each of them, and never outgrow it.
+/// of what was never needed, or all but what is kept for a higher peak once the steps are known. A job that repeats its steps would wait in each of them, and never outgrow it.
 std::uint64_t DevicePool::waiting_share_bytes() {
   const std::uint64_t spare_bytes = this->spare_bytes();
   const std::uint64_t third_bytes = spare_bytes / kDeferredShare;
@@ -224,18 +224,25 @@ std::uint64_t DevicePool::waiting_share_bytes() {
   if (unpooled_ || !can_move) return third_bytes;
   const std::uint64_t most_bytes = spare_bytes - std::min(kept_bytes(), spare_bytes);
   const std::uint64_t share_bytes = may_scatter() ? (room_bytes() + not_live_bytes()) / kNotLiveShare : third_bytes;
-  return std::max({third_bytes, share_bytes, std::min(most_bytes, spare_bytes - third_bytes)});
+  return std::max({third_bytes, share_bytes, knows_its_steps() ? most_bytes : std::min(most_bytes, spare_bytes - third_bytes)});
 }
 
-/// Asked by a miss, which need not wait: the peak is what it was as many allocations ago as came before it, so the job repeats itself, and growing leaves enough.
+/// Asked by a miss, which need not wait: the job makes steps, or its peak is what it was as many allocations ago as came before it, and growing leaves enough.
 /// Else what comes now is scattered over what the program will need, and stays so.
 bool DevicePool::may_grow_freely() {
   if (has_plenty(kPlentyShare)) return true;
+  if (makes_steps()) return room_bytes() >= kept_bytes();
   return device_.repeats_itself() && room_bytes() >= std::max(kept_bytes(), spare_bytes() / kDeferredShare);
 }
 
 /// What of the device stays out of the way of a higher peak: half of the last one, or once two more steps have come near that an eighth.
-std::uint64_t DevicePool::kept_bytes() { return device_.need_bytes() / (device_.steps.repeats() >= kKnownRepeats ? kKeptShareOfKnown : kKeptShare); }
+std::uint64_t DevicePool::kept_bytes() { return device_.need_bytes() / (knows_its_steps() ? kKeptShareOfKnown : kKeptShare); }
+
+/// Two steps have come near the peak that one set.
+bool DevicePool::knows_its_steps() const { return device_.steps.repeats() >= kKnownRepeats; }
+
+/// Or one has come down so far, and there is enough for higher ones: the third is to find all it needs, and to wait for nothing.
+bool DevicePool::makes_steps() { return knows_its_steps() || (device_.steps.has_come_down(device_.need_bytes()) && room_bytes() >= kept_bytes()); }
 
 /// So much may wait for the GPU, or lie with streams, where memory is plenty: with more the pool would consist of it.
 std::uint64_t DevicePool::ahead_bytes() {
@@ -247,7 +254,7 @@ std::uint64_t DevicePool::ahead_bytes() {
 /// `may_be_over`: so may the oldest be, which nobody has just looked at in vain.
 Error DevicePool::catch_up(CUcontext asking, bool may_be_over) {
   if (device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) == 0) return {};
-  const std::uint64_t ahead_bytes = this->ahead_bytes();
+  const std::uint64_t ahead_bytes = this->ahead_bytes() * (makes_steps() ? kAheadOfSteps : 1);
   const auto is_above = [this](std::uint64_t bytes) { return device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) > bytes; };
   const auto is_too_much = [&]() CUPOOL_REQUIRES(device_.lock) { return is_above(ahead_bytes) || is_above(waiting_share_bytes()); };
   Error error{};

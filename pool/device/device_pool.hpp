@@ -167,6 +167,7 @@ class DevicePool {
   static constexpr std::uint64_t kKnownRepeats = 2;
   static constexpr std::uint64_t kKeptShareOfKnown = 8;
   static constexpr std::uint64_t kAheadOfLive = 4;
+  static constexpr std::uint64_t kAheadOfSteps = 2;  ///< times that, for a job that makes steps
   static constexpr std::uint64_t kLeastAhead_bytes = 1024 * kMiB;
   /// A miss asks about what was freed lately when the last one is so long ago, or once for so many allocations, with so many asks saved up; and
   /// so seldom once the pool has a good part of everything.
@@ -354,6 +355,8 @@ class DevicePool {
   bool others_may_touch() CUPOOL_REQUIRES(device_.lock);
   std::uint64_t waiting_share_bytes() CUPOOL_REQUIRES(device_.lock);
   bool may_grow_freely() CUPOOL_REQUIRES(device_.lock);
+  bool knows_its_steps() const CUPOOL_REQUIRES(device_.lock);
+  bool makes_steps() CUPOOL_REQUIRES(device_.lock);
   std::uint64_t kept_bytes() CUPOOL_REQUIRES(device_.lock);
   std::uint64_t ahead_bytes() CUPOOL_REQUIRES(device_.lock);
   Error catch_up(CUcontext asking, bool may_be_over) CUPOOL_REQUIRES(device_.lock);

@@ -33,9 +33,13 @@ class StepEnds {
     if (before.bytes <= low_.bytes) low_ = before;
     if (is_up_ && is_down(before.bytes, repeated_peak_bytes_)) {
       before_last_fall_bytes_ = std::exchange(last_fall_bytes_, repeated_peak_bytes_);
+      if (before.blocks + kLeastBlocks <= up_blocks_) step_fall_bytes_ = repeated_peak_bytes_;
       is_up_ = false;
     }
-    is_up_ = is_up_ || now.bytes >= peak_bytes - peak_bytes / kUpShare;
+    if (now.bytes >= peak_bytes - peak_bytes / kUpShare) {
+      up_blocks_ = is_up_ ? std::max(up_blocks_, now.blocks) : now.blocks;
+      is_up_ = true;
+    }
     if (std::exchange(repeated_peak_bytes_, peak_bytes) != peak_bytes) repeats_ = 0;
     const bool is_low = ends_at_low(now, peak_bytes, allocations, least_bytes);
     if (is_low) {
@@ -57,6 +61,9 @@ class StepEnds {
     const std::uint64_t first_peak_bytes = is_up_ && is_down(live_bytes, peak_bytes) ? last_fall_bytes_ : before_last_fall_bytes_;
     return first_peak_bytes >= peak_bytes / kTrifleShare && (repeats_ != 0 || is_down(std::min(low_.bytes, live_bytes), peak_bytes));
   }
+
+  /// It has come down, by several blocks, from a peak that was no trifle beside the last one.
+  bool has_come_down(std::uint64_t peak_bytes) const { return step_fall_bytes_ != 0 && step_fall_bytes_ >= peak_bytes / kTrifleShare; }
 
   /// A step ends when less than this lives; 0: none is under way. Read by everybody.
   std::uint64_t below_bytes() const { return below_bytes_.load(std::memory_order_relaxed); }
@@ -92,6 +99,8 @@ class StepEnds {
   std::uint64_t last_fall_bytes_ = 0;         ///< the peak when it last came down,
   std::uint64_t before_last_fall_bytes_ = 0;  ///< and when it did before that; 0: never
   bool is_up_ = false;                  ///< and has not been down since
+  std::uint64_t up_blocks_ = 0;         ///< most that lived while it was up, the last time
+  std::uint64_t step_fall_bytes_ = 0;   ///< the peak when it last came down by several blocks; 0: never
   alignas(64) std::atomic<std::uint64_t> below_bytes_{0};  ///< threads read it at each free
 };
 

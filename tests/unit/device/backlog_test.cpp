@@ -1,6 +1,7 @@
 // How much of what was freed may wait for the GPU, or lie with its stream, where memory is plenty; what keeps to it when threads are slow.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -67,6 +68,27 @@ TEST_CASE("a program that has much live may have four times that waiting") {
   }
   rig.free(kept);
   CHECK(cusim_calls("cuEventSynchronize") == 1);
+}
+
+TEST_CASE("a program that has made a step may have twice as much waiting") {
+  Rig rig(paged_options(device_of("64GiB")));
+  const CUstream stream = new_stream();
+  const auto work_on_another = [&] {
+    const CUdeviceptr block = rig.allocate(128 * kMiB);
+    REQUIRE(cusim_launch_spin(stream, 10 * kMs) == CUDA_SUCCESS);
+    return block;
+  };
+  std::vector<CUdeviceptr> blocks(8);
+  std::generate(blocks.begin(), blocks.end(), work_on_another);
+  free_them(rig, blocks);
+  std::generate(blocks.begin(), blocks.end(), work_on_another);
+  for (std::size_t i = 0; i < 80 && cusim_calls("cuEventSynchronize") == 0; ++i) {
+    rig.free(blocks[i % blocks.size()]);
+    blocks[i % blocks.size()] = work_on_another();
+  }
+  CHECK(cusim_calls("cuEventSynchronize") == 1);
+  CHECK(peak(rig.counters().deferred_bytes) >= 8192 * kMiB);  // of 1 GiB live
+  CHECK(peak(rig.counters().deferred_bytes) <= 10'240 * kMiB);
 }
 
 TEST_CASE("a thread that is slow to ask about the oldest frees keeps nobody from having back what came after them") {

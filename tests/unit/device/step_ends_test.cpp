@@ -31,6 +31,7 @@ class Program {
     return ends.has_ended(live_.bytes);
   }
   bool begins_again() const { return ends.begins_again(live_.bytes, peak_bytes_); }
+  bool has_come_down() const { return ends.has_come_down(peak_bytes_); }
   /// Up by so many blocks, with a pair in between each, and down again: after how many frees of the way down did it end? -1: it did not.
   int step(int blocks, std::uint64_t bytes) {
     for (int i = 0; i < blocks; ++i) {
@@ -150,4 +151,19 @@ TEST_CASE("step ends: blocks that come and go before a job's first step are none
   for (int i = 0; i < 12; ++i) program.allocate(16 * kMiB);
   for (int i = 0; i < 12; ++i) program.free(16 * kMiB);
   CHECK_FALSE(program.begins_again());
+}
+
+TEST_CASE("step ends: a job has come down once it did so by several blocks, from no trifle beside its peak") {
+  Program program;
+  for (int i = 0; i < 20; ++i) {  // one that goes round
+    program.allocate(16 * kMiB);
+    program.free(16 * kMiB);
+  }
+  program.allocate(kMiB);
+  CHECK_FALSE(program.has_come_down());
+  program.step(4, 8 * kMiB);
+  program.allocate(kMiB);
+  CHECK(program.has_come_down());
+  program.allocate(kGiB);  // beside which that was one
+  CHECK_FALSE(program.has_come_down());
 }
