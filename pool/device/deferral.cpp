@@ -206,49 +206,6 @@ bool DevicePool::retire_batch_if_idle(CUcontext asking, Error* error) {
   return false;
 }
 
-/// On pages: enough was never needed at once for blocks to lie anywhere, and for none of the last allocations pages had to be moved, which is several
-/// calls where a wait is one.
-bool DevicePool::may_scatter() {
-  const observe::Counters& counters = device_.counters();
-  if (moved_at_ != 0 && counters.allocations.value.load(std::memory_order_relaxed) < moved_at_ + kLately) return false;
-  return spare_bytes() >= (room_bytes() + counters.reserved_bytes.current.load(std::memory_order_relaxed)) / kScatterShare;
-}
-
-/// So much of what was freed may wait for the GPU before a free waits: a third of what the program has never needed. Where pages may be
-/// scattered, a quarter of what is not live, since most of that is free again before the next peak; and with plenty up to two thirds
-/// of what was never needed, or all but what is kept for a higher peak once the steps are known. A job that repeats its steps would wait in each of them, and never outgrow it.
-std::uint64_t DevicePool::waiting_share_bytes() {
-  const std::uint64_t spare_bytes = this->spare_bytes();
-  const std::uint64_t third_bytes = spare_bytes / kDeferredShare;
-  const bool can_move = std::all_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->pooled == nullptr || home->pooled->can_move(); });
-  if (unpooled_ || !can_move) return third_bytes;
-  const std::uint64_t most_bytes = spare_bytes - std::min(kept_bytes(), spare_bytes);
-  const std::uint64_t share_bytes = may_scatter() ? (room_bytes() + not_live_bytes()) / kNotLiveShare : third_bytes;
-  return std::max({third_bytes, share_bytes, knows_its_steps() ? most_bytes : std::min(most_bytes, spare_bytes - third_bytes)});
-}
-
-/// Asked by a miss, which need not wait: the job makes steps, or its peak is what it was as many allocations ago as came before it, and growing leaves enough.
-/// Else what comes now is scattered over what the program will need, and stays so.
-bool DevicePool::may_grow_freely() {
-  if (has_plenty(kPlentyShare)) return true;
-  if (makes_steps()) return room_bytes() >= kept_bytes();
-  return device_.repeats_itself() && room_bytes() >= std::max(kept_bytes(), spare_bytes() / kDeferredShare);
-}
-
-/// What of the device stays out of the way of a higher peak: half of the last one, or once two more steps have come near that an eighth.
-std::uint64_t DevicePool::kept_bytes() { return device_.need_bytes() / (knows_its_steps() ? kKeptShareOfKnown : kKeptShare); }
-
-/// Two steps have come near the peak that one set.
-bool DevicePool::knows_its_steps() const { return device_.steps.repeats() >= kKnownRepeats; }
-
-/// Or one has come down so far, and there is enough for higher ones: the third is to find all it needs, and to wait for nothing.
-bool DevicePool::makes_steps() { return knows_its_steps() || (device_.steps.has_come_down(device_.need_bytes()) && room_bytes() >= kept_bytes()); }
-
-/// So much may wait for the GPU, or lie with streams, where memory is plenty: with more the pool would consist of it.
-std::uint64_t DevicePool::ahead_bytes() {
-  return std::max(kLeastAhead_bytes, kAheadOfLive * device_.need_bytes());
-}
-
 /// Natively the frees had waited. Where too much waits now, this one does: for all that came before it when that is more than is to spare, since new
 /// blocks would be pushed into fresh memory and scattered over it, where they stay; else for as much as leaves the GPU half of what it may have.
 /// `may_be_over`: so may the oldest be, which nobody has just looked at in vain.

@@ -1,6 +1,6 @@
 // DevicePool: one device's pool. Booking of allocations and frees, deferral, the ladder, contexts, figures.
 //
-// device_pool.cpp has the hot paths, deferral.cpp what happens between a free and reuse (capture_wait.cpp: while something captures), ladder.cpp what happens on a miss,
+// device_pool.cpp has the hot paths, deferral.cpp what happens between a free and reuse (capture_wait.cpp: while something captures; backlog.cpp: how much may wait), ladder.cpp what happens on a miss,
 // device_contexts.cpp births and deaths, device_figures.cpp what a report is told.
 // Thread rule: thread-safe; one lock (DeviceState::lock), let go of around every driver call.
 // More than 400 lines: what one lock guards, declared in one place, by source file.
@@ -333,6 +333,15 @@ class DevicePool {
   void drop_sync_memops(heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
   void clear_region_memops() CUPOOL_EXCLUDES(device_.lock);
 
+  // backlog.cpp
+  std::uint64_t waiting_share_bytes() CUPOOL_REQUIRES(device_.lock);
+  bool may_grow_freely() CUPOOL_REQUIRES(device_.lock);
+  bool knows_its_steps() const CUPOOL_REQUIRES(device_.lock);
+  bool makes_steps() CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t kept_bytes() CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t ahead_bytes() CUPOOL_REQUIRES(device_.lock);
+  bool may_scatter() CUPOOL_REQUIRES(device_.lock);
+
   // deferral.cpp
   void defer(heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   bool may_record() CUPOOL_REQUIRES(device_.lock);
@@ -353,16 +362,9 @@ class DevicePool {
   FenceResult synchronise_and_retire(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
   FenceResult synchronise_reachable(CUcontext asking, bool everywhere) CUPOOL_REQUIRES(device_.lock);
   bool others_may_touch() CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t waiting_share_bytes() CUPOOL_REQUIRES(device_.lock);
-  bool may_grow_freely() CUPOOL_REQUIRES(device_.lock);
-  bool knows_its_steps() const CUPOOL_REQUIRES(device_.lock);
-  bool makes_steps() CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t kept_bytes() CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t ahead_bytes() CUPOOL_REQUIRES(device_.lock);
   Error catch_up(CUcontext asking, bool may_be_over) CUPOOL_REQUIRES(device_.lock);
   bool await_frees(CUcontext asking, const Awaited& awaited, Error* error) CUPOOL_REQUIRES(device_.lock);
   static bool is_own(const Epoch& epoch);
-  bool may_scatter() CUPOOL_REQUIRES(device_.lock);
   bool is_better_on_its_way(const ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
   void note_idle(std::uint64_t size_bytes) CUPOOL_REQUIRES(device_.lock);
   Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
