@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import pty
 import signal
@@ -198,6 +199,12 @@ class Environment(unittest.TestCase):
         self.assertEqual(result.stdout, "--policy x\n")
 
 
+# For programs with handlers: waits for the next signal, and for none that came just before, as signal.pause() does.
+NEXT_SIGNAL = ("import os, signal, sys\n"
+               "wakeups, signalled = os.pipe()\nos.set_blocking(signalled, False)\nsignal.set_wakeup_fd(signalled)\n"
+               "def next_signal(): os.read(wakeups, 1)\n")
+
+
 class Signals(unittest.TestCase):
     def start(self, program: str, **options) -> subprocess.Popen:
         """A program that says `ready`, under the wrapper."""
@@ -208,10 +215,10 @@ class Signals(unittest.TestCase):
         return process
 
     def test_signals_are_handed_on(self):
-        program = ("import signal, sys\n"
+        program = (f"{NEXT_SIGNAL}"
                    "for s in (1, 2, 3, 10, 12, 14, 15, 28): signal.signal(s, lambda n, f: (print(n, flush=True), n == 15 and sys.exit(21)))\n"
                    "print('ready', flush=True)\n"
-                   "while True: signal.pause()\n")
+                   "while True: next_signal()\n")
         process = self.start(program)
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGWINCH, signal.SIGTERM):
             process.send_signal(number)
@@ -266,11 +273,11 @@ class Signals(unittest.TestCase):
         self.assertEqual(self.facts(odd), (bits(signal.SIGUSR2), bits(signal.SIGPIPE, signal.SIGHUP, signal.SIGINT)))
 
     def test_a_terminals_interrupt_arrives_once(self):
-        program = ("import os, signal, sys\ncount = 0\n"
+        program = (f"{NEXT_SIGNAL}count = 0\n"
                    "def on_int(n, f):\n  global count\n  count += 1\n  print('int', flush=True)\n"
                    "signal.signal(2, on_int)\nsignal.signal(10, lambda n, f: (print('count', count, flush=True), sys.exit(5)))\n"
                    "print('ready', os.isatty(0), os.tcgetpgrp(0) == os.getpgrp() == os.getppid(), flush=True)\n"
-                   "while True: signal.pause()\n")
+                   "while True: next_signal()\n")
         pid, terminal = pty.fork()
         if pid == 0:
             os.execve(support.CUPOOL, run_arguments(PYTHON, "-c", program), clean_environment())
@@ -317,5 +324,5 @@ class Installed(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    signal.alarm(200)  # waitpid has no timeout: a wrapper that hangs must not hang the tests
+    faulthandler.dump_traceback_later(200, exit=True)  # waitpid has no timeout: a wrapper that hangs must not hang the tests, and is to be found
     unittest.main()
