@@ -41,7 +41,7 @@ std::uint64_t DevicePool::kept_bytes() { return device_.need_bytes() / (knows_it
 /// Two steps have come near the peak that one set.
 bool DevicePool::knows_its_steps() const { return device_.steps.repeats() >= kKnownRepeats; }
 
-/// Or one has come down so far, and there is enough for higher ones: the third is to find all it needs, and to wait for nothing.
+/// Its steps are known; or what lives has come down once, and as much as half of that peak can still be had: the third step is to find all that it needs, and to wait for nothing.
 bool DevicePool::makes_steps() { return knows_its_steps() || (device_.steps.has_come_down(device_.need_bytes()) && room_bytes() >= kept_bytes()); }
 
 /// So much may wait for the GPU, or lie with streams, where memory is plenty: with more the pool would consist of it.

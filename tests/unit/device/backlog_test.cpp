@@ -88,7 +88,7 @@ TEST_CASE("a program that has made a step may have twice as much waiting") {
   }
   CHECK(cusim_calls("cuEventSynchronize") == 1);
   CHECK(peak(rig.counters().deferred_bytes) >= 8192 * kMiB);  // of 1 GiB live
-  CHECK(peak(rig.counters().deferred_bytes) <= 10'240 * kMiB);
+  CHECK(peak(rig.counters().deferred_bytes) <= (8192 + 1280) * kMiB);  // and an epoch, which is an eighth of the pool
 }
 
 TEST_CASE("a thread that is slow to ask about the oldest frees keeps nobody from having back what came after them") {
