@@ -199,7 +199,7 @@ class Environment(unittest.TestCase):
         self.assertEqual(result.stdout, "--policy x\n")
 
 
-# For programs with handlers: waits for the next signal, and for none that came just before, as signal.pause() does.
+# For programs with handlers: returns at a signal, also at one that came just before, over which signal.pause() would sleep.
 NEXT_SIGNAL = ("import os, signal, sys\n"
                "wakeups, signalled = os.pipe()\nos.set_blocking(signalled, False)\nsignal.set_wakeup_fd(signalled)\n"
                "def next_signal(): os.read(wakeups, 1)\n")
