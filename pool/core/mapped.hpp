@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 
 #include <cstddef>
+#include <cstdlib>
+#include <new>
 
 namespace cupool {
 
@@ -12,5 +14,34 @@ inline void* map_zeroed(std::size_t bytes) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return memory == MAP_FAILED ? nullptr : memory;
 }
+
+/// A table of zeroes, given back with the object. A large one costs nothing until it is touched, whatever the process freed before: calloc
+/// hands out again what was used, once as much was freed, and writes all of it first.
+class ZeroedTable {
+ public:
+  /// Throws std::bad_alloc.
+  explicit ZeroedTable(std::size_t bytes) : bytes_(bytes), memory_(is_mapped() ? map_zeroed(bytes) : std::calloc(1, bytes)) {
+    if (memory_ == nullptr) throw std::bad_alloc();
+  }
+  ~ZeroedTable() {
+    if (is_mapped()) {
+      ::munmap(memory_, bytes_);
+    } else {
+      std::free(memory_);
+    }
+  }
+  ZeroedTable(const ZeroedTable&) = delete;
+  ZeroedTable& operator=(const ZeroedTable&) = delete;
+
+  void* get() const { return memory_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  static constexpr std::size_t kMapFrom_bytes = 128 << 10;  ///< below, a page fault costs more than the zeroes
+  bool is_mapped() const { return bytes_ >= kMapFrom_bytes; }
+
+  std::size_t bytes_;
+  void* memory_;
+};
 
 }  // namespace cupool

@@ -1,6 +1,7 @@
 // The table's memory is mapped, not allocated: the top is 1 MiB of which a process touches a page or two.
 #include "pool/device/owner_map.hpp"
 
+#include <algorithm>
 #include <new>
 
 #include "pool/core/mapped.hpp"
@@ -28,6 +29,15 @@ OwnerMap::Leaf* OwnerMap::leaf_of(std::uint64_t page) {
   return leaf;
 }
 
+/// visit(word) of every page from `first` to `last`. Precondition: their leaves are there. A long range has a hundred thousand pages.
+template <class F> void OwnerMap::for_each_word(std::uint64_t first, std::uint64_t last, F&& visit) {
+  for (std::uint64_t page = first; page <= last;) {
+    Leaf& leaf = *top_[page >> kLeafShift].load(std::memory_order_acquire);
+    const std::uint64_t end = std::min(last, page | (kLeafPages - 1));
+    for (; page <= end; ++page) visit(leaf[page & (kLeafPages - 1)]);
+  }
+}
+
 bool OwnerMap::add(std::uint64_t address, std::uint64_t bytes, int device) {
   const std::uint64_t first = address >> kPageShift;
   const std::uint64_t last = (address + bytes - 1) >> kPageShift;
@@ -35,8 +45,7 @@ bool OwnerMap::add(std::uint64_t address, std::uint64_t bytes, int device) {
   for (std::uint64_t page = first; page <= last; page = ((page >> kLeafShift) + 1) << kLeafShift)
     if (leaf_of(page) == nullptr) return false;
   const std::uint32_t mine = static_cast<std::uint32_t>(device + 1);
-  for (std::uint64_t page = first; page <= last; ++page) {
-    std::atomic<std::uint32_t>& slot = (*leaf_of(page))[page & (kLeafPages - 1)];
+  for_each_word(first, last, [mine](std::atomic<std::uint32_t>& slot) {
     std::uint32_t word = slot.load(std::memory_order_relaxed);
     std::uint32_t next = 0;
     do {
@@ -44,20 +53,18 @@ bool OwnerMap::add(std::uint64_t address, std::uint64_t bytes, int device) {
       const std::uint32_t merged = owner == 0 || owner == mine ? mine : static_cast<std::uint32_t>(kSeveral + 1);
       next = (merged << kCountBits) | ((word & ((1u << kCountBits) - 1)) + 1);
     } while (!slot.compare_exchange_weak(word, next, std::memory_order_acq_rel));
-  }
+  });
   return true;
 }
 
 void OwnerMap::remove(std::uint64_t address, std::uint64_t bytes) {
-  const std::uint64_t last = (address + bytes - 1) >> kPageShift;
-  for (std::uint64_t page = address >> kPageShift; page <= last; ++page) {
-    std::atomic<std::uint32_t>& slot = (*leaf_of(page))[page & (kLeafPages - 1)];
+  for_each_word(address >> kPageShift, (address + bytes - 1) >> kPageShift, [](std::atomic<std::uint32_t>& slot) {
     std::uint32_t word = slot.load(std::memory_order_relaxed);
     std::uint32_t next = 0;
     do {
       next = (word & ((1u << kCountBits) - 1)) == 1 ? 0 : word - 1;
     } while (!slot.compare_exchange_weak(word, next, std::memory_order_acq_rel));
-  }
+  });
 }
 
 }  // namespace cupool::device

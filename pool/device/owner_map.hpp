@@ -50,6 +50,7 @@ class OwnerMap {
   using Leaf = std::array<std::atomic<std::uint32_t>, kLeafPages>;
 
   Leaf* leaf_of(std::uint64_t page);
+  template <class F> void for_each_word(std::uint64_t first, std::uint64_t last, F&& visit);
 
   std::atomic<Leaf*>* top_ = nullptr;  ///< mapped, zero until touched
 };

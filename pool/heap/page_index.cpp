@@ -2,7 +2,6 @@
 #include "pool/heap/page_index.hpp"
 
 #include <bit>
-#include <cstdlib>
 #include <new>
 
 #include "pool/heap/bits.hpp"
@@ -39,23 +38,20 @@ struct PageIndex::DensePage {
   }
 };
 
+std::size_t PageIndex::table_bytes(std::size_t page_count) {
+  std::size_t words = page_count;
+  for (std::size_t level = 0, bits = page_count; level < kLevels; ++level) words += bits = words_for(bits);
+  return words * sizeof(std::uint64_t) + page_count;
+}
+
 PageIndex::PageIndex(std::uint64_t address, std::uint64_t bytes)
-    : address_(address), page_count_((bytes + (std::size_t{1} << kPage_log2) - 1) >> kPage_log2) {
-  std::array<std::size_t, kLevels> words{};
-  std::size_t total_words = page_count_;
-  for (std::size_t level = 0, bits = page_count_; level < kLevels; ++level) {
-    words[level] = bits = words_for(bits);
-    total_words += bits;
-  }
-  top_words_ = words[kLevels - 1];
-  block_bytes_ = total_words * sizeof(std::uint64_t) + page_count_;
-  block_ = std::calloc(1, block_bytes_);  // large blocks come zeroed and untouched from the system
-  if (block_ == nullptr) throw std::bad_alloc();
-  entries_ = static_cast<std::uintptr_t*>(block_);
-  auto* next = static_cast<std::uint64_t*>(block_) + page_count_;
-  for (std::size_t level = 0; level < kLevels; ++level) {
+    : address_(address), page_count_((bytes + (std::size_t{1} << kPage_log2) - 1) >> kPage_log2), block_(table_bytes(page_count_)) {
+  entries_ = static_cast<std::uintptr_t*>(block_.get());
+  auto* next = static_cast<std::uint64_t*>(block_.get()) + page_count_;
+  for (std::size_t level = 0, words = page_count_; level < kLevels; ++level) {
+    words = words_for(words);
     marks_[level] = next;
-    next += words[level];
+    next += words;
   }
   counts_ = reinterpret_cast<std::uint8_t*>(next);
 }
@@ -67,7 +63,6 @@ PageIndex::~PageIndex() {
       --dense_count_;
     }
   }
-  std::free(block_);
 }
 
 PageIndex::DensePage* PageIndex::dense(std::size_t page) const noexcept {
@@ -203,7 +198,7 @@ Extent* PageIndex::find_containing(std::uint64_t address) const noexcept {
   return last_at_or_before(marked_before(page), address);
 }
 
-std::size_t PageIndex::metadata_bytes() const { return sizeof(PageIndex) + block_bytes_ + dense_count_ * sizeof(DensePage); }
+std::size_t PageIndex::metadata_bytes() const { return sizeof(PageIndex) + block_.bytes() + dense_count_ * sizeof(DensePage); }
 
 std::string PageIndex::check() const {
   std::size_t dense_count = 0;

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <string>
 
+#include "pool/core/mapped.hpp"
 #include "pool/heap/extent.hpp"
 
 namespace cupool::heap {
@@ -51,6 +52,7 @@ class PageIndex {
  private:
   struct DensePage;
   static constexpr std::uintptr_t kDenseTag = 1;
+  static std::size_t table_bytes(std::size_t page_count);
   static constexpr unsigned kLevels = 4;  ///< 64^4 pages of 64 KiB: 2^40 bytes; a longer region's top level has more words
 
   std::size_t page_of(std::uint64_t address) const { return (address - address_) >> kPage_log2; }
@@ -67,12 +69,10 @@ class PageIndex {
 
   std::uint64_t address_;
   std::size_t page_count_;
-  std::size_t block_bytes_ = 0;
   std::size_t dense_count_ = 0;
-  void* block_ = nullptr;                          ///< one allocation: entries, bitmaps, counts
+  ZeroedTable block_;                              ///< entries, bitmaps, counts
   std::uintptr_t* entries_ = nullptr;              ///< per page: first Extent*, or DensePage* | kDenseTag, or 0
   std::array<std::uint64_t*, kLevels> marks_{};    ///< level 0: a bit per page; level n: a bit per word of level n-1
-  std::size_t top_words_ = 0;
   std::uint8_t* counts_ = nullptr;                 ///< per page: extents that start in it (at most 128)
 };
 

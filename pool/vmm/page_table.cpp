@@ -3,7 +3,11 @@
 
 namespace cupool::vmm {
 
-PageTable::PageTable(std::uint64_t address, std::uint64_t bytes, std::uint64_t page_bytes) : address_(address), page_bytes_(page_bytes), pages_(bytes / page_bytes) {}
+PageTable::PageTable(std::uint64_t address, std::uint64_t bytes, std::uint64_t page_bytes)
+    : address_(address),
+      page_bytes_(page_bytes),
+      memory_(bytes / page_bytes * sizeof(Page)),
+      pages_(static_cast<Page*>(memory_.get()), bytes / page_bytes) {}
 
 void PageTable::enter(const MappedHandle& handle) {
   const std::size_t first = page_of(handle.address);

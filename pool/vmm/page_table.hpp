@@ -7,8 +7,10 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
-#include <vector>
+
+#include "pool/core/mapped.hpp"
 
 namespace cupool::vmm {
 
@@ -58,7 +60,8 @@ class PageTable {
 
   std::uint64_t address_;
   std::uint64_t page_bytes_;
-  std::vector<Page> pages_;
+  ZeroedTable memory_;
+  std::span<Page> pages_;  ///< all of it
 };
 
 template <class F> void PageTable::for_each_inside(std::uint64_t address, std::uint64_t bytes, F&& visit) const {

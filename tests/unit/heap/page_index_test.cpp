@@ -1,6 +1,9 @@
 // PageIndex: lookups at the edges of pages, of dense tables and of the bitmap's words.
 #include <catch2/catch.hpp>
 
+#include <unistd.h>
+
+#include <fstream>
 #include <vector>
 
 #include "pool/core/bytes.hpp"
@@ -97,4 +100,19 @@ TEST_CASE("a replaced extent is found in the old one's place, in sparse and dens
 TEST_CASE("an index costs 9.2 bytes per page of 64 KiB") {
   const PageIndex index(kBase, 64 * kGiB);
   CHECK(index.metadata_bytes() < 64 * kGiB / 65536 * 92 / 10);
+}
+
+TEST_CASE("an index of a long region touches no memory before it is used, however many there were before") {
+  const auto resident_bytes = [] {
+    std::ifstream statm("/proc/self/statm");
+    std::uint64_t size = 0;
+    std::uint64_t resident = 0;
+    REQUIRE((statm >> size >> resident));
+    return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  };
+  const std::uint64_t before = resident_bytes();
+  for (int i = 0; i < 3; ++i) const PageIndex passing(kBase, 128 * kGiB);
+  const PageIndex index(kBase, 128 * kGiB);
+  CHECK(index.metadata_bytes() > 16 * kMiB);
+  CHECK(resident_bytes() < before + 4 * kMiB);
 }
