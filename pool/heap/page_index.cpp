@@ -40,7 +40,10 @@ struct PageIndex::DensePage {
 
 std::size_t PageIndex::table_bytes(std::size_t page_count) {
   std::size_t words = page_count;
-  for (std::size_t level = 0, bits = page_count; level < kLevels; ++level) words += bits = words_for(bits);
+  for (std::size_t level = 0, level_words = page_count; level < kLevels; ++level) {
+    level_words = words_for(level_words);
+    words += level_words;
+  }
   return words * sizeof(std::uint64_t) + page_count;
 }
 

@@ -52,9 +52,9 @@ class PageIndex {
  private:
   struct DensePage;
   static constexpr std::uintptr_t kDenseTag = 1;
-  static std::size_t table_bytes(std::size_t page_count);
   static constexpr unsigned kLevels = 4;  ///< 64^4 pages of 64 KiB: 2^40 bytes; a longer region's top level has more words
 
+  static std::size_t table_bytes(std::size_t page_count);
   std::size_t page_of(std::uint64_t address) const { return (address - address_) >> kPage_log2; }
   unsigned granule_of(std::uint64_t address) const {
     return static_cast<unsigned>((address - address_) >> kGranule_log2) & (kGranulesPerPage - 1);
