@@ -44,6 +44,9 @@ CUresult create_green(Call& c, CUgreenCtx* out, CUdevResourceDesc descriptor, CU
   CUSIM_TRY(c.sim.retain_primary(*device, c.lock));
   Context* green = c.sim.create_context(ordinal, false, device->primary->flags);
   green->parent = device->primary;
+  std::vector<Context*>& siblings = device->primary->green;
+  std::erase_if(siblings, [&](const Context* other) { return !other->alive || other == green; });
+  siblings.push_back(green);
   green->green_handle = c.sim.new_handle();
   *out = reinterpret_cast<CUgreenCtx>(green->green_handle);
   return CUDA_SUCCESS;

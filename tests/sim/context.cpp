@@ -7,10 +7,8 @@
 namespace cusim {
 
 Context* Simulator::find_context(CUcontext handle) {
-  for (const auto& context : contexts) {
-    if (as_handle(context.get()) == handle) return context.get();
-  }
-  return nullptr;
+  const auto found = contexts_by_handle.find(as_number(handle));
+  return found == contexts_by_handle.end() ? nullptr : found->second;
 }
 
 Context* Simulator::create_context(int device, bool primary, unsigned flags) {
@@ -37,6 +35,7 @@ Context* Simulator::create_context(int device, bool primary, unsigned flags) {
     return place;
   }
   contexts.push_back(std::move(fresh));
+  contexts_by_handle.emplace(contexts.back()->handle, contexts.back().get());
   return contexts.back().get();
 }
 
@@ -71,9 +70,8 @@ CUresult Simulator::retain_primary(Device& device, Lock& lock) {
 
 std::vector<Context*> Simulator::family(Context& context) {
   std::vector<Context*> members = {&context};
-  if (!context.primary) return members;
-  for (const auto& other : contexts) {
-    if (other->parent == &context && other->alive) members.push_back(other.get());
+  for (Context* green : context.green) {
+    if (green->parent == &context && green->alive) members.push_back(green);  // else made anew in its place, as another
   }
   return members;
 }

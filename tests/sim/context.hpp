@@ -108,6 +108,7 @@ struct Context {
   CUsharedconfig shared_memory_preference = CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE;
   Context* parent = nullptr;       ///< of a green context: the primary one
   std::uint64_t green_handle = 0;
+  std::vector<Context*> green;     ///< of a primary context, its green ones, and some that were
 
   /// A green context allocates in its primary, whose peers are its peers.
   Context* memory_owner() { return parent != nullptr ? parent : this; }

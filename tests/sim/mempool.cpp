@@ -62,11 +62,7 @@ std::optional<PooledRange> Simulator::take_pooled(MemoryPool& pool, std::size_t 
   auto waiting = pool.vacant.end();
   for (auto range = pool.vacant.lower_bound(bytes); range != pool.vacant.end(); ++range) {
     if (range->first > (is_slot(bytes) ? rounded(bytes) : 2 * std::max<std::size_t>(bytes, kGranuleBytes))) break;
-    if (is_free_for(range->second, pool, stream)) {
-      const PooledRange taken = range->second;
-      pool.vacant.take(range);
-      return taken;
-    }
+    if (is_free_for(range->second, pool, stream)) return pool.vacant.take(range);
     if (waiting == pool.vacant.end()) waiting = range;
   }
   DeviceMemory& memory = devices[static_cast<std::size_t>(pool.device)]->memory;
@@ -81,14 +77,12 @@ std::optional<PooledRange> Simulator::take_pooled(MemoryPool& pool, std::size_t 
     pool.reserved += taken_bytes;
     pool.reserved_high = std::max(pool.reserved_high, pool.reserved);
     const std::size_t slot_bytes = rounded(bytes);
-    for (std::size_t offset = slot_bytes; offset < taken_bytes; offset += slot_bytes)
-      pool.vacant.put({backing, offset, slot_bytes, nullptr, 0}, pool.vacant.upper_bound(slot_bytes));
+    const std::size_t others = taken_bytes / slot_bytes - 1;
+    if (others != 0) pool.vacant.put({backing, slot_bytes, slot_bytes, nullptr, 0, others}, pool.vacant.upper_bound(slot_bytes));
     return PooledRange{backing, 0, slot_bytes, nullptr, 0};
   }
   if (waiting == pool.vacant.end() || pool.allow_internal_dependencies == 0) return std::nullopt;
-  const PooledRange taken = waiting->second;
-  pool.vacant.take(waiting);
-  return taken;
+  return pool.vacant.take(waiting);
 }
 
 void Simulator::return_to_pool(Allocation& allocation, const OperationPtr& freed) {
@@ -105,7 +99,7 @@ bool Simulator::trim_pool(MemoryPool& pool, std::uint64_t keep_bytes) {
   if (pool.reserved <= keep_bytes || !pool.vacant.has_whole_piece()) return false;
   std::map<Allocation*, std::uint64_t> idle_bytes;
   for (const auto& [bytes, range] : pool.vacant)
-    if (range.freed == nullptr || range.freed->done) idle_bytes[range.backing] += bytes;
+    if (range.freed == nullptr || range.freed->done) idle_bytes[range.backing] += bytes * range.count;
   DeviceMemory& memory = devices[static_cast<std::size_t>(pool.device)]->memory;
   std::set<Allocation*> gone;
   std::vector<Allocation*> pieces;  // the same, in order
@@ -118,7 +112,7 @@ bool Simulator::trim_pool(MemoryPool& pool, std::uint64_t keep_bytes) {
       gone.insert(backing);
       pieces.push_back(backing);
     }
-    range = gone.count(backing) != 0 ? pool.vacant.take(range) : std::next(range);
+    range = gone.count(backing) != 0 ? pool.vacant.erase(range) : std::next(range);
   }
   for (Allocation* backing : pieces) memory.release(backing);
   return !pieces.empty();

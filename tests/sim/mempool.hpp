@@ -23,6 +23,7 @@ struct PooledRange {
   std::size_t bytes = 0;
   OperationPtr freed;             ///< completes when the last holder's stream has passed its free
   std::uint64_t freed_on = 0;     ///< id of that stream
+  std::size_t count = 1;          ///< so many of them, one behind the other, that nobody ever had
 };
 
 /// The vacant ranges of a pool, and how much of each piece of the device's memory they are: synchronisations ask whether a whole piece could go.
@@ -38,20 +39,37 @@ class VacantRanges {
 
   void put(const PooledRange& range, Ranges::iterator before) {
     std::size_t& bytes = bytes_of_[range.backing];
-    bytes += range.bytes;
+    bytes += range.bytes * range.count;
     if (bytes == range.backing->bytes) ++whole_pieces_;
     ranges_.emplace_hint(before, range.bytes, range);
   }
-  /// The one behind it.
-  Ranges::iterator take(Ranges::iterator range) {
-    const auto piece = bytes_of_.find(range->second.backing);
-    if (piece->second == piece->first->bytes) --whole_pieces_;
-    piece->second -= range->second.bytes;
-    if (piece->second == 0) bytes_of_.erase(piece);
+  /// One of those that the entry stands for.
+  PooledRange take(Ranges::iterator range) {
+    PooledRange taken = range->second;
+    if (taken.count == 1) {
+      erase(range);
+      return taken;
+    }
+    take_from_piece(taken.backing, taken.bytes);
+    range->second.offset += taken.bytes;
+    --range->second.count;
+    taken.count = 1;
+    return taken;
+  }
+  /// All of the entry. The one behind it.
+  Ranges::iterator erase(Ranges::iterator range) {
+    take_from_piece(range->second.backing, range->second.bytes * range->second.count);
     return ranges_.erase(range);
   }
 
  private:
+  void take_from_piece(Allocation* backing, std::size_t bytes) {
+    const auto piece = bytes_of_.find(backing);
+    if (piece->second == backing->bytes) --whole_pieces_;
+    piece->second -= bytes;
+    if (piece->second == 0) bytes_of_.erase(piece);
+  }
+
   Ranges ranges_;
   std::unordered_map<Allocation*, std::size_t> bytes_of_;
   std::size_t whole_pieces_ = 0;

@@ -91,6 +91,7 @@ void Simulator::reset() {
   exports.clear();
   pools.clear();
   contexts.clear();
+  contexts_by_handle.clear();
   devices.clear();
   settings = read_settings();
   ledger.reset();

@@ -195,6 +195,7 @@ class Simulator {
   alignas(64) Timeline timeline;
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<std::unique_ptr<Context>> contexts;
+  std::unordered_map<std::uint64_t, Context*> contexts_by_handle;
   HandleMap<Stream> streams;
   HandleMap<Event> events;
   std::unordered_map<std::uint64_t, const Context*> events_of_primaries;  ///< gone with them
