@@ -337,7 +337,7 @@ bool DevicePool::close_magazines(BusyOwners busy) {
   const bool are_all = visit_open_magazines(&DevicePool::close, nullptr, busy);
   deferred_.unpack([](Parcel* parcel) { Magazine::put(*parcel, parcel->owner->spare); });
   for (const auto& home : homes_) {
-    if (home->kept == nullptr) continue;
+    if (home->kept == nullptr || home->kept->bytes == 0) continue;  // the depot is empty
     for (Rack& rack : home->kept->depot)
       while (rack.first != nullptr) let_go(*home, rack.pop());
     kept_bytes_ -= home->kept->bytes;
