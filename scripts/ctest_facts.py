@@ -42,7 +42,8 @@ def targets(folder, labels):
                 elif re.search(r'LABELS "(?:[^"]*;)?(?:%s)(?:;[^"]*)?"' % "|".join(labels), rest):
                     wanted.add(name)
     words = {word for name in wanted for word in commands.get(name, [])}
-    return sorted(word[len(prefix):] for word in words if word.startswith(prefix) and "." not in os.path.basename(word))
+    return sorted(word[len(prefix):] for word in words
+                  if word.startswith(prefix) and "." not in os.path.basename(word) and not os.path.isdir(word))
 
 
 def main(arguments):

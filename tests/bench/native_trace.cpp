@@ -19,7 +19,6 @@ constexpr std::size_t kHeaderBytesMax = std::size_t{1} << 24;
 constexpr std::size_t kChunkUnit = 64;
 constexpr std::size_t kChunkBytesMax = std::size_t{1} << 28;
 constexpr std::size_t kRecordsOffset = 64;
-constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 50;
 constexpr std::uint64_t kAllocate = 1;
 constexpr std::uint64_t kFreeRequested = 2;
 constexpr unsigned kAddress = 1;

@@ -19,7 +19,6 @@ namespace trace {
 namespace {
 
 constexpr std::size_t kMaxLineBytes = 64 * 1024;
-constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 50;
 constexpr std::size_t kMaxEvents = 100'000'000;
 constexpr std::size_t kMaxNativeBytes = std::size_t{4} << 30;
 

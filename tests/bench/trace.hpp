@@ -11,6 +11,8 @@
 
 namespace trace {
 
+inline constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 50;  ///< a larger block is not believed
+
 struct Event {
   std::uint64_t bytes = 0;   ///< of an allocation; 0 for a free
   std::uint32_t slot = 0;    ///< which block: the index of its allocation, counted from 0

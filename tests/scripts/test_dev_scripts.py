@@ -75,8 +75,9 @@ class Counting(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name).resolve()
             (folder / "tests").mkdir()
+            (folder / "found").mkdir()
             (folder / "tests/CTestTestfile.cmake").write_text(
-                f'add_test([=[unit.heap]=] "{folder}/unit/heap_test" "--flag")\n'
+                f'add_test([=[unit.heap]=] "{folder}/unit/heap_test" "--flag" "{folder}/found")\n'
                 'set_tests_properties([=[unit.heap]=] PROPERTIES  LABELS "unit;slow" _BACKTRACE_TRIPLES "x;1;")\n'
                 f'add_test(all "/usr/bin/python3" "{folder}/unit/maker" "{folder}/data.json")\n'
                 'set_tests_properties(all PROPERTIES  LABELS "conformance" _BACKTRACE_TRIPLES "x;1;")\n'

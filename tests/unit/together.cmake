@@ -1,5 +1,5 @@
-# compile_tests_together(FOLDER): the files named test_* or *_test of each test binary of FOLDER are compiled five at a time, since
-# Catch and the library's headers are half of what one of them costs. Each file stands in a namespace of its own, so that names
+# compile_tests_together(FOLDER): the files named test_* or *_test of each test binary of FOLDER are compiled thirteen at a time, since
+# Catch and the library's headers cost as much as three of them. Each file stands in a namespace of its own, so that names
 # of different files never clash; what they include comes before, and their includes then find their guards. -DCUPOOL_UNITY=OFF
 # compiles them one by one.
 
@@ -39,7 +39,7 @@ function(compile_sources_together target folder sources)
   endif()
   set(before "${CMAKE_CURRENT_BINARY_DIR}/${target}_includes.hpp")
   file(CONFIGURE OUTPUT "${before}" CONTENT "${includes}" @ONLY)  # written where it changed
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5 UNITY_BUILD_UNIQUE_ID CUPOOL_TEST_FILE
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 13 UNITY_BUILD_UNIQUE_ID CUPOOL_TEST_FILE
     UNITY_BUILD_CODE_BEFORE_INCLUDE "#include \"${before}\"\nnamespace CUPOOL_TEST_FILE {"
     UNITY_BUILD_CODE_AFTER_INCLUDE "}  // of this file")
 endfunction()

@@ -12,9 +12,6 @@ namespace {
 constexpr std::uint64_t kEpochFrees = 64;
 constexpr std::uint64_t kEpochGranules = 64 * 2048;  // 64 MiB
 
-std::uint64_t align_up(std::uint64_t value, std::uint64_t step) { return (value + step - 1) / step * step; }
-unsigned floor_log2(std::uint64_t value) { return 63U - static_cast<unsigned>(std::countl_zero(value | 1)); }
-
 /// Four classes per power of two above 8 granules.
 std::uint64_t round_to_class(std::uint64_t size) {
   if (size <= 8) return size;

@@ -11,9 +11,6 @@ namespace {
 
 constexpr std::uint64_t kQuarantineCapacities = 64;
 
-std::uint64_t align_up(std::uint64_t value, std::uint64_t step) { return (value + step - 1) / step * step; }
-unsigned floor_log2(std::uint64_t value) { return 63U - static_cast<unsigned>(std::countl_zero(value | 1)); }
-
 }  // namespace
 
 /// What [start, start + size) would take, beginning in `extent`. False when something other than free and unmapped memory is in the way.

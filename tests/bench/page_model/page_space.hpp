@@ -3,6 +3,7 @@
 // Addresses count granules of 512 bytes. A zone is an address range of its own in which nothing coalesces with another zone's.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -15,6 +16,9 @@ inline constexpr std::uint64_t kPageGranules = 4096;  ///< 2 MiB
 inline constexpr std::uint32_t kNone = ~std::uint32_t{0};
 inline constexpr unsigned kZones = 2;
 inline constexpr unsigned kClasses = 16;              ///< handles of 2^n pages
+
+inline std::uint64_t align_up(std::uint64_t value, std::uint64_t step) { return (value + step - 1) / step * step; }
+inline unsigned floor_log2(std::uint64_t value) { return 63U - static_cast<unsigned>(std::countl_zero(value | 1)); }
 
 enum class Kind : std::uint8_t { live, deferred, free, unmapped, quarantined, spare };
 

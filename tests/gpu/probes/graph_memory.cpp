@@ -7,13 +7,7 @@
 namespace probe {
 namespace {
 
-constexpr std::size_t kBytes = 64 << 20;
-
-std::size_t free_bytes() {
-  std::size_t free = 0, total = 0;
-  prepare(CU(cuMemGetInfo_v2)(&free, &total), "cuMemGetInfo");
-  return free;
-}
+constexpr std::size_t kGraphBytes = 64 << 20;
 
 std::uint64_t graph_figure(CUdevice device, CUgraphMem_attribute attribute) {
   cuuint64_t value = 0;
@@ -61,8 +55,8 @@ void ask_life(CUdevice device) {
   const Stream stream;
   Captured captured;
   const std::size_t start = free_bytes();
-  const auto taken = [&] { return start - std::min(start, free_bytes()) >= kBytes; };
-  capture(stream, captured, [&] { captured.address = take_async(kBytes, stream); });
+  const auto taken = [&] { return start - std::min(start, free_bytes()) >= kGraphBytes; };
+  capture(stream, captured, [&] { captured.address = take_async(kGraphBytes, stream); });
   ask_address("before its graph exists", captured.address);
   CUgraphExec exec = instantiate(captured.graph);
   answer("graph memory: instantiating takes its bytes from the device", taken());
@@ -84,12 +78,12 @@ void ask_life(CUdevice device) {
   answer("graph memory after its free: cuMemFree", CU(cuMemFree_v2)(captured.address));
   prepare(CU(cuGraphExecDestroy)(exec), "cuGraphExecDestroy");
   answer("graph memory: freed and its graph ended, its bytes are still taken", taken());
-  answer("graph memory: RESERVED_MEM_CURRENT holds them", graph_figure(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) >= kBytes);
+  answer("graph memory: RESERVED_MEM_CURRENT holds them", graph_figure(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) >= kGraphBytes);
   prepare(CU(cuDeviceGraphMemTrim)(device), "cuDeviceGraphMemTrim");
   answer("graph memory: after cuDeviceGraphMemTrim its bytes are taken", taken(), false);
 }
 
-void ask_marks(CUdevice device) {
+void ask_graph_marks(CUdevice device) {
   cuuint64_t zero = 0;
   answer("graph memory: USED_MEM_HIGH set to 0", CU(cuDeviceSetGraphMemAttribute)(device, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &zero));
   answer("graph memory: USED_MEM_HIGH after it was set to 0 is what is used",
@@ -121,7 +115,7 @@ void ask_refused_frees() {
 }
 
 /// Whether the driver takes back for cuMemAlloc what it keeps for graphs: half of the device kept, three quarters wanted.
-void ask_pressure(CUdevice device) {
+void ask_graph_pressure(CUdevice device) {
   const Stream stream;
   const std::size_t all = free_bytes();
   {
@@ -171,10 +165,10 @@ void ask_node_by_hand(const Session& session) {
 
 void ask_graph_memory(Session& session) {
   group("one allocation", [&] { ask_life(session.device); });
-  group("high-water marks", [&] { ask_marks(session.device); });
+  group("high-water marks", [&] { ask_graph_marks(session.device); });
   group("captured frees", ask_refused_frees);
   group("a node made by hand", [&] { ask_node_by_hand(session); });
-  group("under pressure", [&] { ask_pressure(session.device); });
+  group("under pressure", [&] { ask_graph_pressure(session.device); });
 }
 
 }  // namespace probe

@@ -74,6 +74,12 @@ void prepare(CUresult code, const char* step) {
   if (code != CUDA_SUCCESS) throw Unprepared(std::string(step) + " answered " + error_name(code));
 }
 
+std::size_t free_bytes() {
+  std::size_t free = 0, total = 0;
+  prepare(CU(cuMemGetInfo_v2)(&free, &total), "cuMemGetInfo");
+  return free;
+}
+
 void ask_elsewhere(const char* probe_name) {
   const pid_t child = fork();
   if (child == 0) {

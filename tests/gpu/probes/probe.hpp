@@ -68,6 +68,8 @@ void leave_out(std::string_view question, std::string_view reason);
 
 /// Throws Unprepared with the code's name.
 void prepare(CUresult code, const char* step);
+/// Of the current context's device, by cuMemGetInfo.
+std::size_t free_bytes();
 
 /// cuInit, and device 0's primary context current in this thread. Never released: the process ends with the probe.
 struct Session {

@@ -24,12 +24,6 @@ void ask_untouched_context(const Session& session) {
   }
 }
 
-std::size_t free_bytes() {
-  std::size_t free = 0, total = 0;
-  prepare(CU(cuMemGetInfo_v2)(&free, &total), "cuMemGetInfo");
-  return free;
-}
-
 void ask_module() {
   const std::size_t before = free_bytes();
   const bool is_simulated = find_symbol("cusim_launch_spin") != nullptr;
@@ -57,7 +51,7 @@ void ask_unknown_names() {
 }
 
 /// The primary is current, the stream belongs to another context.
-void ask_foreign_stream(const Session& session) {
+void ask_stream_of_other_context(const Session& session) {
   const Memory memory(4096);
   OtherContext other(session);
   CUstream theirs = nullptr;
@@ -112,7 +106,7 @@ void ask_startup(Session& session) {
   group("an untouched context", [&] { ask_untouched_context(session); });
   group("modules", ask_module);
   group("names that do not exist", ask_unknown_names);
-  group("a stream of another context", [&] { ask_foreign_stream(session); });
+  group("a stream of another context", [&] { ask_stream_of_other_context(session); });
   prepare(CU(cuCtxSetCurrent)(session.context), "cuCtxSetCurrent");
   group("parts of mappings", [&] { ask_parts_of_mappings(session); });
 }

@@ -5,7 +5,7 @@
 namespace probe {
 namespace {
 
-constexpr std::size_t kBytes = 1000003;
+constexpr std::size_t kOddBytes = 1000003;
 
 const char* name_of(CUcontext found, CUcontext primary, CUcontext other = nullptr) {
   if (found == nullptr) return "none";
@@ -33,7 +33,7 @@ void ask_owner(const Session& session, CUdeviceptr address) {
 
 void ask_attributes(const Session& session) {
   const Stream stream;
-  const CUdeviceptr address = take_async(kBytes, stream);
+  const CUdeviceptr address = take_async(kOddBytes, stream);
   stream.synchronize();
   ask_owner(session, address);
   ask_attribute("MEMORY_TYPE", CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
@@ -53,7 +53,7 @@ void ask_attributes(const Session& session) {
   std::size_t bytes = 0;
   prepare(CU(cuMemGetAddressRange_v2)(&base, &bytes, address + 4096), "cuMemGetAddressRange");
   answer("stream-ordered memory: cuMemGetAddressRange of an interior address is the block", base == address, true);
-  answer("stream-ordered memory: size by cuMemGetAddressRange of 1000003 bytes", bytes, kBytes);
+  answer("stream-ordered memory: size by cuMemGetAddressRange of 1000003 bytes", bytes, kOddBytes);
   unsigned one = 1;
   answer("stream-ordered memory: cuPointerSetAttribute(SYNC_MEMOPS)", CU(cuPointerSetAttribute)(&one, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address));
   CUmemGenericAllocationHandle physical = 0;
@@ -101,7 +101,7 @@ void ask_mixed_frees() {
 }
 
 /// The primary is current; the stream is of another context of the same device.
-void ask_foreign_stream(const Session& session) {
+void ask_ordered_on_foreign_stream(const Session& session) {
   OtherContext other(session);
   CUstream theirs = nullptr;
   prepare(CU(cuStreamCreate)(&theirs, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
@@ -128,7 +128,7 @@ void ask_foreign_stream(const Session& session) {
   if (plainly == CUDA_SUCCESS) plain.forget();
 }
 
-void ask_without_context(const Session& session) {
+void ask_ordered_without_context(const Session& session) {
   const Stream stream;
   const CUdeviceptr block = take_async(1 << 20, stream);
   leave_every_context();
@@ -236,9 +236,9 @@ void ask_stream_ordered(Session& session) {
   group("attributes", [&] { ask_attributes(session); });
   group("arguments that cannot be", ask_bad_arguments);
   group("frees of either kind", ask_mixed_frees);
-  group("a stream of another context", [&] { ask_foreign_stream(session); });
+  group("a stream of another context", [&] { ask_ordered_on_foreign_stream(session); });
   prepare(CU(cuCtxSetCurrent)(session.context), "cuCtxSetCurrent");
-  group("no current context", [&] { ask_without_context(session); });
+  group("no current context", [&] { ask_ordered_without_context(session); });
   prepare(CU(cuCtxSetCurrent)(session.context), "cuCtxSetCurrent");
   group("a context that ends", [&] { ask_survival(session); });
   group("reuse", [&] { ask_reuse(session); });

@@ -31,7 +31,7 @@ void say_all(Line& line, CUmemoryPool pool) {
   for (const auto& [name, attribute] : kAttributes) say(line, name, pool, attribute);
 }
 
-CUmemPoolProps usual_properties(const World& w) {
+CUmemPoolProps usual_pool_properties(const World& w) {
   CUmemPoolProps properties;
   std::memset(&properties, 0, sizeof properties);
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -43,7 +43,7 @@ CUmemPoolProps usual_properties(const World& w) {
 /// Creates a pool with what `change` makes of the usual properties, and allocates from it.
 void add_creation(Cases& cases, const char* name, void (*change)(CUmemPoolProps&)) {
   cases.add(name, [change](World& w, Line& line) {
-    CUmemPoolProps properties = usual_properties(w);
+    CUmemPoolProps properties = usual_pool_properties(w);
     change(properties);
     CUmemoryPool out = reinterpret_cast<CUmemoryPool>(kUntouched);
     const CUresult result = cuMemPoolCreate(&out, &properties);
@@ -107,7 +107,7 @@ void cases_cuMemPoolCreate(Cases& cases) {
   add_creation(cases, "unknown handle type", [](CUmemPoolProps& p) { p.handleTypes = static_cast<CUmemAllocationHandleType>(0x40); });
   add_creation(cases, "reserved bytes set", [](CUmemPoolProps& p) { p.reserved[0] = 1; });
   cases.add("null output", [](World& w, Line& line) {
-    const CUmemPoolProps properties = usual_properties(w);
+    const CUmemPoolProps properties = usual_pool_properties(w);
     line.code(cuMemPoolCreate(nullptr, &properties));
   });
   cases.add("null properties", [](World&, Line& line) {
@@ -115,7 +115,7 @@ void cases_cuMemPoolCreate(Cases& cases) {
     line.code(cuMemPoolCreate(&out, nullptr)).handle("out", out);
   });
   cases.add("a hundred", [](World& w, Line& line) {
-    const CUmemPoolProps properties = usual_properties(w);
+    const CUmemPoolProps properties = usual_pool_properties(w);
     CUmemoryPool pools[100] = {};
     CUdeviceptr blocks[100] = {};
     int failed = 0;

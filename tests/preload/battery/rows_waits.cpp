@@ -50,7 +50,7 @@ CUresult wait_for_event_in(CUstream stream, bool is_recorded, Wait wait) {
 }
 
 template <class Wait>
-void event_wait_cases(Cases& cases, Wait wait, Kind what = Kind::wait) {
+void host_wait_cases(Cases& cases, Wait wait, Kind what = Kind::wait) {
   add_wait(cases, "null event", [=](const World&) { return wait(nullptr); }, what);
   add_wait(cases, "never recorded", [=](const World&) { return wait_for_event_in(nullptr, false, wait); }, what);
   for (const StreamKind& kind : stream_kinds()) {
@@ -66,9 +66,9 @@ void cases_cuCtxSynchronize(Cases& cases) {
 void cases_cuCtxSynchronize_v2(Cases& cases) { context_wait_cases(cases, cuCtxSynchronize_v2); }
 void cases_cuStreamSynchronize(Cases& cases) { stream_wait_cases(cases, cuStreamSynchronize); }
 void cases_cuStreamSynchronize_ptsz(Cases& cases) { stream_wait_cases(cases, cuStreamSynchronize_ptsz); }
-void cases_cuEventSynchronize(Cases& cases) { event_wait_cases(cases, cuEventSynchronize); }
+void cases_cuEventSynchronize(Cases& cases) { host_wait_cases(cases, cuEventSynchronize); }
 void cases_cuStreamQuery(Cases& cases) { stream_wait_cases(cases, cuStreamQuery, Kind::question); }
 void cases_cuStreamQuery_ptsz(Cases& cases) { stream_wait_cases(cases, cuStreamQuery_ptsz, Kind::question); }
-void cases_cuEventQuery(Cases& cases) { event_wait_cases(cases, cuEventQuery, Kind::question); }
+void cases_cuEventQuery(Cases& cases) { host_wait_cases(cases, cuEventQuery, Kind::question); }
 
 }  // namespace battery
