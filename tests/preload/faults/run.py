@@ -45,9 +45,7 @@ WORKERS = 2
 SHOWN = 40
 # Without faults a policy shows what the bare driver does, but for these calls, and those that run into the end of memory.
 DIFFERS = {"async": r"cuIpc.*", "pages": r"cuIpc.*"}  # neither memory of a driver's pool nor blocks on pages have such a handle (yet)
-# The sample that ctest runs has every position of these, by policy, where faults came out wrong once: with every code, or with some of
-# them in turn where that would be more than SAMPLE_MOST faults.
-SAMPLE_MOST = 400
+# The sample that ctest runs has every position of these, by policy: few calls each, and where faults came out wrong once.
 SAMPLED = {
     "deferred": r"cuDevicePrimaryCtxGetState|cuDevicePrimaryCtxRetain|cuStreamGetCtx|cuCtxGetDevice|cuCtxEnablePeerAccess",
     "async": r"cuMemPoolSetAccess|cuDeviceGetDefaultMemPool|cuMemPoolTrimTo",
@@ -137,11 +135,8 @@ def faults_of(calls: dict[str, int], host_requests: int, policy: str, given: arg
         return every[part - 1::parts]
     if given.all:
         return every
-    pattern = re.compile(SAMPLED.get(policy, "") if given.sample else "")
-    sampled = [fault for fault in every if pattern.fullmatch(fault.symbol)]
-    step = len(sampled) // SAMPLE_MOST + 1
-    kept = {fault for fault in sampled if (fault.nth + codes_for(fault.symbol).index(fault.code)) % step == 0}
-    return [fault for at, fault in enumerate(every) if at % given.every == 0 or fault in kept]
+    sampled = re.compile(SAMPLED.get(policy, "") if given.sample else "")
+    return [fault for at, fault in enumerate(every) if at % given.every == 0 or sampled.fullmatch(fault.symbol)]
 
 
 def judge_run(server: Server, native: Native, fault: Fault, run: Outcome, base: Outcome, may_report: bool) -> list[str]:
