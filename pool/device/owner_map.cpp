@@ -13,15 +13,21 @@ OwnerMap::OwnerMap() : top_(static_cast<std::atomic<Leaf*>*>(map_zeroed(kTopEntr
 }
 
 OwnerMap::~OwnerMap() {
-  for (std::size_t i = 0; i < kTopEntries; ++i)
-    if (Leaf* leaf = top_[i].load(std::memory_order_relaxed)) ::munmap(static_cast<void*>(leaf), sizeof(Leaf));
+  for (std::size_t part = 0; part < kTopParts; ++part) {
+    if ((touched_[part / 64].load(std::memory_order_relaxed) >> (part % 64) & 1) == 0) continue;
+    for (std::size_t i = part * kPartEntries; i < (part + 1) * kPartEntries; ++i)
+      if (Leaf* leaf = top_[i].load(std::memory_order_relaxed)) ::munmap(static_cast<void*>(leaf), sizeof(Leaf));
+  }
   ::munmap(static_cast<void*>(top_), kTopEntries * sizeof(std::atomic<Leaf*>));
 }
 
 OwnerMap::Leaf* OwnerMap::leaf_of(std::uint64_t page) {
-  std::atomic<Leaf*>& entry = top_[page >> kLeafShift];
+  const std::size_t index = page >> kLeafShift;
+  std::atomic<Leaf*>& entry = top_[index];
   Leaf* leaf = entry.load(std::memory_order_acquire);
   if (leaf != nullptr) return leaf;
+  const std::size_t part = index / kPartEntries;
+  touched_[part / 64].fetch_or(std::uint64_t{1} << (part % 64), std::memory_order_relaxed);
   auto* fresh = static_cast<Leaf*>(map_zeroed(sizeof(Leaf)));
   if (fresh == nullptr) return nullptr;
   if (entry.compare_exchange_strong(leaf, fresh, std::memory_order_acq_rel)) return fresh;

@@ -47,12 +47,15 @@ class OwnerMap {
   static constexpr std::uint64_t kPageCount = std::uint64_t{1} << (kAddressBits - kPageShift);
   static constexpr std::size_t kLeafPages = std::size_t{1} << kLeafShift;
   static constexpr std::size_t kTopEntries = kPageCount >> kLeafShift;
+  static constexpr std::size_t kPartEntries = 512;  ///< of the top table, one page of the host's
+  static constexpr std::size_t kTopParts = kTopEntries / kPartEntries;
   using Leaf = std::array<std::atomic<std::uint32_t>, kLeafPages>;
 
   Leaf* leaf_of(std::uint64_t page);
   template <class F> void for_each_word(std::uint64_t first, std::uint64_t last, F&& visit);
 
   std::atomic<Leaf*>* top_ = nullptr;  ///< mapped, zero until touched
+  std::array<std::atomic<std::uint64_t>, kTopParts / 64> touched_{};  ///< a bit for each part of it that has had a leaf: what the end looks through
 };
 
 }  // namespace cupool::device

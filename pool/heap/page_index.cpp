@@ -2,6 +2,7 @@
 #include "pool/heap/page_index.hpp"
 
 #include <bit>
+#include <cstring>
 #include <new>
 
 #include "pool/heap/bits.hpp"
@@ -205,7 +206,14 @@ std::size_t PageIndex::metadata_bytes() const { return sizeof(PageIndex) + block
 
 std::string PageIndex::check() const {
   std::size_t dense_count = 0;
+  const std::array<std::uintptr_t, 64> nothing{};
   for (std::size_t page = 0; page < page_count_; ++page) {
+    // Where nothing starts in 64 pages, which is nearly everywhere, all 64 at once.
+    if (page % 64 == 0 && page + 64 <= page_count_ && marks_[0][page / 64] == 0 && std::memcmp(counts_ + page, nothing.data(), 64) == 0 &&
+        std::memcmp(entries_ + page, nothing.data(), sizeof nothing) == 0) {
+      page += 63;
+      continue;
+    }
     const bool marked = (marks_[0][page / 64] & bit(page)) != 0;
     if (marked != (counts_[page] != 0)) return "a page's bit says otherwise than its count of starts";
     if (marked != (entries_[page] != 0)) return "a page's entry says otherwise than its count of starts";

@@ -59,8 +59,10 @@ RigOptions options_of(const Setting& setting) {
   INFO((setting).name << ", free mode " << static_cast<int>((setting).free) << ", " << (setting).devices << " device(s)")
 
 std::vector<unsigned char> pattern_of(std::size_t bytes, unsigned seed) {
+  constexpr std::size_t kPeriod = 256;  // byte i is seed * 31 + i * 7
   std::vector<unsigned char> data(bytes);
-  for (std::size_t i = 0; i < bytes; ++i) data[i] = static_cast<unsigned char>(seed * 31 + i * 7);
+  for (std::size_t i = 0; i < std::min(bytes, kPeriod); ++i) data[i] = static_cast<unsigned char>(seed * 31 + i * 7);
+  for (std::size_t done = kPeriod; done < bytes; done *= 2) std::memcpy(data.data() + done, data.data(), std::min(done, bytes - done));
   return data;
 }
 

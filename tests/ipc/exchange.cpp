@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 #include <string>
 #include <thread>
@@ -82,6 +83,7 @@ class Partner {
   void verify(const char* what, CUdeviceptr address, std::size_t bytes, int value) {
     bytes_.assign(bytes, 0);
     if (!answered(what, cuMemcpyDtoH(bytes_.data(), address, bytes))) return;
+    if (bytes == 0 || (bytes_[0] == value && std::memcmp(bytes_.data(), bytes_.data() + 1, bytes - 1) == 0)) return;
     const auto wrong = std::count_if(bytes_.begin(), bytes_.end(), [&](unsigned char byte) { return byte != value; });
     if (wrong != 0) line_ += " WRONG=" + std::to_string(wrong);
   }

@@ -19,7 +19,7 @@
                           a name without a slash is one of victims/libraries. The native run has them too
   seconds NUMBER          most that the run may take
   setup   PYTHON          statement run before, in the victim's empty working folder (`env` is its environment)
-  check   PYTHON          expression that must be true; see Outcome in run_victim.py for the names
+  check   PYTHON          expression that must be true; see Outcome in victim_runner.py for the names
 """
 from __future__ import annotations
 

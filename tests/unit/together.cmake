@@ -39,7 +39,7 @@ function(compile_sources_together target folder sources)
   endif()
   set(before "${CMAKE_CURRENT_BINARY_DIR}/${target}_includes.hpp")
   file(CONFIGURE OUTPUT "${before}" CONTENT "${includes}" @ONLY)  # written where it changed
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 13 UNITY_BUILD_UNIQUE_ID CUPOOL_TEST_FILE
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 26 UNITY_BUILD_UNIQUE_ID CUPOOL_TEST_FILE
     UNITY_BUILD_CODE_BEFORE_INCLUDE "#include \"${before}\"\nnamespace CUPOOL_TEST_FILE {"
     UNITY_BUILD_CODE_AFTER_INCLUDE "}  // of this file")
 endfunction()

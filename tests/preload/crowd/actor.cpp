@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace crowd {
 namespace {
@@ -155,6 +156,7 @@ void Actor::verify(const Block& block) {
   const std::size_t bytes = std::min<std::size_t>(block.bytes, 2 * kMiB);
   bytes_.assign(bytes, 0);
   if (!answered("read", cuMemcpyDtoH(bytes_.data(), block.address + below(block.bytes - bytes + 1), bytes))) return;
+  if (bytes_[0] == block.value && std::memcmp(bytes_.data(), bytes_.data() + 1, bytes - 1) == 0) return;
   const auto wrong = std::count_if(bytes_.begin(), bytes_.end(), [&](unsigned char byte) { return byte != block.value; });
   if (wrong != 0) say("WRONG=" + std::to_string(wrong));
 }

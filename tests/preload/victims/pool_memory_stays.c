@@ -39,7 +39,8 @@ static int g_wrong;
 static void expect_bytes(CUdeviceptr address, size_t bytes, int value) {
   unsigned char* found = malloc(bytes);
   MUST(cuMemcpyDtoH(found, address, bytes));
-  for (size_t i = 0; i < bytes; ++i) g_wrong += found[i] != value;
+  if (found[0] != value || memcmp(found, found + 1, bytes - 1) != 0)
+    for (size_t i = 0; i < bytes; ++i) g_wrong += found[i] != value;
   free(found);
 }
 
