@@ -313,6 +313,11 @@ class DevicePool {
   bool take_own(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
   bool take_own_epochs(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
 
+  // idle_lanes.cpp
+  static constexpr std::uint64_t kIdleLaneShare = 4;  ///< a lane with less than this part of the request is not asked about
+  bool open_idle_lanes(ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
+  bool open_lane_if_idle(ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
+
   // stamped_frees.cpp
   enum class StampedPlace : std::uint8_t { lane, aside };  ///< where the block is while its event waits
   bool free_stamped(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread, StampedPlace place)

@@ -11,6 +11,7 @@
 //            What grows now stays, and what is scattered takes more calls to move than one wait. Not where a job makes steps or repeats itself and enough
 //            is left: it would wait in each of its steps
 //   elsewhere  a hole among blocks of other sizes (backing pages), before a job that comes down and begins again has more memory for that
+//   lanes    what other streams keep, where their work is over at this moment (idle_lanes.cpp)
 //   grow     more memory from the driver; backs off to the exact need. Where that fails no magazine stays open
 //   steal    for a stream: what other streams freed, behind the events of those frees, on the device
 //   lanes    what streams keep for themselves becomes everybody's when its work is over
@@ -37,12 +38,12 @@ namespace cupool::device {
 
 using heap::Extent;
 
-const Ladder::Rung Ladder::kRungs[18] = {
+const Ladder::Rung Ladder::kRungs[19] = {
     {"better", &observe::Counters::rung_poll, &Ladder::better},
     {"hole", &observe::Counters::rung_hole, &Ladder::hole},     {"crack", &observe::Counters::rung_remap, &Ladder::crack},
     {"hole", &observe::Counters::rung_hole, &Ladder::any_hole}, {"retire", &observe::Counters::rung_retire, &Ladder::retire},
     {"magazines", &observe::Counters::rung_magazines, &Ladder::magazines}, {"wait", &observe::Counters::rung_poll, &Ladder::wait},
-    {"hole", &observe::Counters::rung_hole, &Ladder::elsewhere},
+    {"hole", &observe::Counters::rung_hole, &Ladder::elsewhere}, {"lanes", &observe::Counters::rung_lanes, &Ladder::idle_lanes},
     {"grow", &observe::Counters::rung_grow, &Ladder::grow},     {"magazines", &observe::Counters::rung_magazines, &Ladder::all_magazines},
     {"steal", &observe::Counters::rung_steal, &Ladder::steal},
     {"lanes", &observe::Counters::rung_lanes, &Ladder::lanes},  {"remap", &observe::Counters::rung_remap, &Ladder::remap},
@@ -168,6 +169,11 @@ Climbed Ladder::elsewhere(DevicePool& pool, Attempt& attempt) {
   const Climbed found = hole(pool, attempt);
   if (found.value() != nullptr) attempt.home->pooled->open_zones();
   return found;
+}
+
+Climbed Ladder::idle_lanes(DevicePool& pool, Attempt& attempt) {
+  if (attempt.home->pooled == nullptr || pool.unpooled_ || pool.device_.disabled) return nullptr;
+  return pool.open_idle_lanes(*attempt.home, attempt.request) ? hole(pool, attempt) : Climbed(nullptr);
 }
 
 Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {

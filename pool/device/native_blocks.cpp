@@ -26,6 +26,11 @@ void NativeBlocks::defer(DeviceState&, Extent* extent) {
 
 void NativeBlocks::recycle(DeviceState&, Extent* extent) {
   extent->state = ExtentState::free;
+  push_waiting(extent);
+}
+
+void NativeBlocks::push_waiting(Extent* extent) {
+  extent->bin_next = std::exchange(first_waiting_, extent);
   ++waiting_;
 }
 
@@ -41,13 +46,9 @@ Extent* NativeBlocks::find_containing(DeviceState&, std::uint64_t address) {
   return address - node.region.address < node.region.bytes ? &node.extent : nullptr;
 }
 
-/// Of the blocks in `state`, as if each were free.
-HeapFigures NativeBlocks::figures_of(ExtentState state) const {
-  HeapFigures figures;
-  for (const auto& [address, node] : nodes_)
-    if (const std::uint64_t bytes = node.extent.bytes; node.extent.state == state) figures.add({0, bytes, bytes, bytes, 0, bytes});
-  return figures;
-}
+namespace {
+HeapFigures as_free(std::uint64_t bytes) { return {0, bytes, bytes, bytes, 0, bytes}; }
+}  // namespace
 
 /// A block that waits to be given back is free like a region without blocks, although nothing is served from it.
 HeapFigures NativeBlocks::figures(DeviceState& device) const {
@@ -56,13 +57,14 @@ HeapFigures NativeBlocks::figures(DeviceState& device) const {
   const std::uint64_t kept_bytes = is_owner ? device.idle_kept_bytes : 0;
   const std::uint64_t whole_bytes = idle_bytes - kept_bytes;  // as far as is known: the driver does not tell pieces
   HeapFigures figures{bytes_ + idle_bytes, idle_bytes, whole_bytes, whole_bytes, kept_bytes, whole_bytes};
-  if (waiting_ != 0) figures.add(figures_of(ExtentState::free));
+  for (const Extent* extent = first_waiting_; extent != nullptr; extent = extent->bin_next) figures.add(as_free(extent->bytes));
   return figures;
 }
 
 HeapFigures NativeBlocks::figures_without_deferred(DeviceState& device) const {
   HeapFigures figures = this->figures(device);
-  figures.add(figures_of(ExtentState::deferred));
+  for (const auto& [address, node] : nodes_)
+    if (node.extent.state == ExtentState::deferred) figures.add(as_free(node.extent.bytes));
   return figures;
 }
 
@@ -216,22 +218,20 @@ Status NativeBlocks::give_back(DeviceState& device, Extent* extent, const CUstre
 
 std::uint64_t NativeBlocks::waiting_bytes() const {
   std::uint64_t bytes = 0;
-  for (auto node = nodes_.begin(); waiting_ != 0 && node != nodes_.end(); ++node)
-    if (node->second.extent.state == ExtentState::free) bytes += align_up(node->second.extent.bytes, kRegionGranularity_bytes);
+  for (const Extent* extent = first_waiting_; extent != nullptr; extent = extent->bin_next) bytes += align_up(extent->bytes, kRegionGranularity_bytes);
   return bytes;
 }
 
 /// Every block that waits goes, whatever is wanted: the program has freed it, and nobody can use it again.
 std::uint64_t NativeBlocks::release(DeviceState& device, ContextPool&, std::uint64_t, bool) {
   std::uint64_t released = 0;
-  while (waiting_ != 0) {
-    auto waiting = nodes_.begin();
-    while (waiting != nodes_.end() && waiting->second.extent.state != ExtentState::free) ++waiting;
-    if (waiting == nodes_.end()) break;
+  while (first_waiting_ != nullptr) {
+    Extent* const extent = first_waiting_;
+    first_waiting_ = extent->bin_next;
     --waiting_;
-    const std::uint64_t bytes = waiting->second.extent.bytes;
-    if (!give_back(device, &waiting->second.extent, nullptr, true).ok()) {  // its epoch is over
-      ++waiting_;
+    const std::uint64_t bytes = extent->bytes;
+    if (!give_back(device, extent, nullptr, true).ok()) {  // its epoch is over
+      push_waiting(extent);
       break;
     }
     released += bytes;
@@ -239,15 +239,17 @@ std::uint64_t NativeBlocks::release(DeviceState& device, ContextPool&, std::uint
   return released;
 }
 
-void NativeBlocks::abandon(DeviceState& device, LossVisitor& visitor) { lose(device, visitor, false); }
+/// The end of a primary context "destroys all allocations of the device in the process" (CUDA Driver API 13.0, cuDevicePrimaryCtxReset); an H100 (driver
+/// 580) leaves what is in its pools, until it is freed.
+void NativeBlocks::abandon(DeviceState& device, LossVisitor& visitor) { lose(device, visitor, true); }
 
 /// All of them are lost to the program, which got them by plain calls. What lies in the driver's pool is left there until give_left().
 bool NativeBlocks::outlive(DeviceState& device, LossVisitor& visitor) {
-  lose(device, visitor, true);
+  lose(device, visitor, false);
   return false;
 }
 
-void NativeBlocks::lose(DeviceState& device, LossVisitor& visitor, bool leaves_pools) {
+void NativeBlocks::lose(DeviceState& device, LossVisitor& visitor, bool may_be_gone) {
   for (auto& [address, node] : nodes_) {
     if (node.extent.state != ExtentState::free) visitor.lost(node.extent);
     device.services.owners.remove(address, node.region.bytes);
@@ -257,7 +259,9 @@ void NativeBlocks::lose(DeviceState& device, LossVisitor& visitor, bool leaves_p
   }
   while (!nodes_.empty()) {
     Nodes::node_type node = nodes_.extract(nodes_.begin());
-    if (leaves_pools && node.mapped().is_of_pool) left_.insert(std::move(node));
+    if (!node.mapped().is_of_pool) continue;
+    node.mapped().may_be_gone = may_be_gone;
+    left_.insert(std::move(node));
   }
   source_->forget();
   if (device.idle_owner == this) {  // whoever asks the driver next tells of it
@@ -267,15 +271,29 @@ void NativeBlocks::lose(DeviceState& device, LossVisitor& visitor, bool leaves_p
   }
   bytes_ = 0;
   waiting_ = 0;
+  first_waiting_ = nullptr;
 }
+
+namespace {
+/// A range that does not begin where the block did is another's.
+bool is_still_there(DeviceState& device, const ContextPool& by, CUdeviceptr address) {
+  const ScopedContext current(device.driver, by.registered.context);
+  CUdeviceptr base = 0;
+  std::size_t bytes = 0;
+  return current.status().ok() && device.driver.has_cuMemGetAddressRange_v2() &&
+         device.driver.cuMemGetAddressRange_v2(&base, &bytes, address) == CUDA_SUCCESS && base == address;
+}
+}  // namespace
 
 /// A refusal is met again by whoever comes next.
 void NativeBlocks::give_left(DeviceState& device, ContextPool& by) {
   CUresult code = CUDA_SUCCESS;
   while (!left_.empty() && code == CUDA_SUCCESS) {
     Nodes::node_type node = left_.extract(left_.begin());
+    if (node.mapped().may_be_gone && by.natives.nodes_.contains(node.key())) continue;  // it is: the address is another block's
     {
       const MutexUnlock unlocked(device.lock);
+      if (node.mapped().may_be_gone && !is_still_there(device, by, node.key())) continue;
       code = by.natives.source().give(device, by, node.key());
     }
     if (code != CUDA_SUCCESS) left_.insert(std::move(node));
@@ -305,6 +323,10 @@ std::string NativeBlocks::check(DeviceState& device) const {
     waiting += node.extent.state == ExtentState::free ? 1 : 0;
   }
   if (bytes != bytes_) return "native bytes do not add up";
+  for (const Extent* extent = first_waiting_; extent != nullptr; extent = extent->bin_next, --waiting)
+    if (waiting == 0 || extent->state != ExtentState::free) return "a list of native blocks that wait to be given back has one that does not";
+  if (waiting != 0) return "a native block that waits to be given back is on no list";
+  for (const Extent* extent = first_waiting_; extent != nullptr; extent = extent->bin_next) ++waiting;
   return waiting == waiting_ ? "" : "native blocks that wait to be given back do not add up";
 }
 

@@ -56,21 +56,23 @@ class NativeBlocks final : public DeviceAllocator {
     heap::Region region;
     heap::Extent extent;
     RegionInfo info;
-    bool is_of_pool = false;  ///< of the driver's, which cuCtxDestroy leaves
+    bool is_of_pool = false;   ///< of the driver's, which cuCtxDestroy leaves
+    bool may_be_gone = false;  ///< its context's end may have taken it along
   };
   using Nodes = std::map<std::uint64_t, Node>;
 
   bool await_others(DeviceState& device, std::uint32_t* pauses) CUPOOL_REQUIRES(device.lock);
   std::optional<std::uint64_t> charge(DeviceState& device, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
   heap::Extent* insert(Nodes::node_type&& handle);
-  void lose(DeviceState& device, LossVisitor& visitor, bool leaves_pools) CUPOOL_REQUIRES(device.lock);
-  HeapFigures figures_of(heap::ExtentState state) const;
+  void lose(DeviceState& device, LossVisitor& visitor, bool may_be_gone) CUPOOL_REQUIRES(device.lock);
+  void push_waiting(heap::Extent* extent);
 
   const std::unique_ptr<BlockSource> source_;
   Nodes nodes_;
   Nodes left_;  ///< on no list of the program's any more, and still the driver's
   std::uint64_t bytes_ = 0;
-  std::size_t waiting_ = 0;  ///< blocks in state free: recycled, not yet given back
+  heap::Extent* first_waiting_ = nullptr;  ///< blocks in state free, through bin_next: recycled, not yet given back
+  std::size_t waiting_ = 0;                ///< how many
 };
 
 }  // namespace cupool::device

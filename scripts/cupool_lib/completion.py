@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import secrets
 import signal
 import sys
@@ -88,6 +89,7 @@ def _complete(page: Page, status: int | None, end_unix_ns: int) -> str:
             sys.stderr.flush()
             return ""
         write_atomically(Path(target), text)
+        _mark_final(page)
     except (OSError, ValueError) as error:
         return f"no report for process {page.pid}: {target}: {getattr(error, 'strerror', None) or error}"
     quiet = page.facts.get("options", {}).get("log", {})
@@ -141,19 +143,46 @@ def build_report(page: Page, status: int | None, end_unix_ns: int) -> dict:
                              "warnings": warnings, "source": "live_page"}}
 
 
-def _ooms(page: Page, warnings: list[str]) -> list:
-    """The page only counts them; the last report about one has them all."""
+def _last_oom(page: Page) -> tuple[str, dict]:
+    """Where its last OOM report is, and what it says: nothing where it is not this process's, or there is none."""
     number = min(page.oom_count, _OOM_REPORTS_MAX)
     if number == 0 or page.facts["report_path"] == "stderr":
-        return []
+        return "", {}
     stem, extension = os.path.splitext(page.facts["report_path"])
     path = f"{stem}.oom{number}{extension}"
     try:
         report = load(path)
         if report.get("process", {}).get("pid") == page.pid and isinstance(report.get("ooms"), list):
-            return report["ooms"]
+            return path, report
     except (BadReport, AttributeError):
         pass
+    return path, {}
+
+
+def _mark_final(page: Page) -> None:
+    """As shim/reporter.cpp at exit: in place, of the same length, so that the file is never half written. One that cannot be marked stays as it is."""
+    path, report = _last_oom(page)
+    if not report:
+        return
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        found = re.search(rb'"final_of_series": ?(false)', os.pread(descriptor, 4096, 0))
+        if found:
+            os.pwrite(descriptor, b"true ", found.start(1))
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def _ooms(page: Page, warnings: list[str]) -> list:
+    """The page only counts them; the last report about one has them all."""
+    path, report = _last_oom(page)
+    if not path or report:
+        return report.get("ooms", [])
     warnings.append(f"memory ran out {page.oom_count} times, and {path} cannot be read")
     return []
 

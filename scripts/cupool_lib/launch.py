@@ -109,7 +109,7 @@ def _launch_error(name: str, number: int) -> LaunchError:
     if number != errno.ENOENT:
         return LaunchError(f"cannot run {name}: {os.strerror(number)}", 126)
     if "/" in name and os.path.exists(name):
-        return LaunchError(f"cannot run {name}: its interpreter (the #! line, or the ELF loader) does not exist", 127)
+        return LaunchError(f"cannot run {name}: its interpreter (the #! line, or the ELF loader) does not exist", 126)
     return LaunchError(f"{name}: command not found", 127)
 
 

@@ -174,10 +174,32 @@ class Completion(unittest.TestCase):
         self.report.parent.mkdir()
         earlier = support.sample_report()
         earlier["process"]["pid"] = self.pid
-        (self.report.parent / "report.oom2.json").write_text(json.dumps(earlier))
-        self.put(oom_count=2)
+        earlier.update(event="oom", final_of_series=False)
+        reports = [self.report.parent / f"report.oom{k}.json" for k in (1, 2)]
+        for separators in ((", ", ": "), (",", ":")):  # as people and as the library write it
+            for path in reports:
+                path.write_text(json.dumps(earlier, separators=separators))
+            self.put(oom_count=2)
+            self.complete()
+            self.assertEqual(self.check_valid()["ooms"], earlier["ooms"])
+            self.assertEqual([json.loads(path.read_text()) for path in reports], [earlier, {**earlier, "final_of_series": True}])
+
+    def test_an_oom_report_of_another_process_or_behind_a_link_is_not_marked(self):
+        self.report.parent.mkdir()
+        other = support.sample_report()
+        other.update(event="oom", final_of_series=False)
+        path, elsewhere = self.report.parent / "report.oom1.json", self.report.parent / "elsewhere.json"
+        path.write_text(json.dumps(other))
+        self.put(oom_count=1)
         self.complete()
-        self.assertEqual(self.check_valid()["ooms"], earlier["ooms"])
+        self.assertEqual(json.loads(path.read_text()), other)
+        other["process"]["pid"] = self.pid
+        elsewhere.write_text(json.dumps(other))
+        path.unlink()
+        path.symlink_to(elsewhere)
+        self.put(oom_count=1)
+        self.complete()
+        self.assertEqual(json.loads(elsewhere.read_text()), other)
 
     def test_missing_oom_reports_are_said(self):
         self.put(oom_count=3)

@@ -120,7 +120,7 @@ class OwnFailures(unittest.TestCase):
             script = Path(folder) / "script"
             script.write_text("#!/no/such/interpreter\n")
             script.chmod(0o755)
-            self.assertIn("interpreter", self.failure(127, "--", script))
+            self.assertIn("interpreter", self.failure(126, "--", script))
 
     def test_usage(self):
         self.assertIn("no command", self.failure(125))

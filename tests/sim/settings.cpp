@@ -168,6 +168,7 @@ Settings read_settings() {
     return number(name, setting(name).value_or(fallback)) != 0;
   };
   read.reuses_handles = flag("REUSE_HANDLES", "0");
+  read.reset_leaves_pools = flag("RESET_LEAVES_POOLS", "0");
   read.end_errors = flag("END_ERRORS", "0");
   const std::string thread_streams = setting("THREAD_STREAMS").value_or("stay");
   if (thread_streams != "stay" && thread_streams != "end") refuse("THREAD_STREAMS", thread_streams);

@@ -46,6 +46,7 @@ struct Settings {
   bool has_no_device = false;
   bool real_clock = false;
   bool reuses_handles = false;
+  bool reset_leaves_pools = false;   ///< memory of pools stays when a primary context ends, as on an H100 (driver 580)
   bool end_errors = false;           ///< ending a broken context tells of its error
   bool thread_streams_stay = true;   ///< a thread's own streams, and their captures, outlive it
   std::uint64_t context_bytes = 0;

@@ -360,3 +360,29 @@ TEST_CASE("async: what the driver's pool gives back at a synchronisation is not 
     CHECK(free_bytes == kGiB - 2 * 16 * kMiB);
   }
 }
+
+TEST_CASE("async: what a reset or the last release of the primary context leaves in the driver's pool is nobody's any more, and comes back") {
+  const bool stays = GENERATE(true, false);
+  RigOptions options = async(nullptr, GENERATE(as<const char*>{}, "100MiB", static_cast<const char*>(nullptr)));
+  struct Setting {
+    explicit Setting(const char* value) { cusim_configure("RESET_LEAVES_POOLS", value); }
+    ~Setting() { cusim_configure("RESET_LEAVES_POOLS", nullptr); }
+  } const setting(stays ? "1" : "0");
+  options.memory = "256MiB";
+  Rig rig(options);
+  for (int life = 0; life < 4; ++life) {
+    const CUdeviceptr small = rig.allocate(4096);
+    const CUdeviceptr block = rig.allocate(90 * kMiB);
+    rig.reset_device(0);
+    CHECK(rig.pools().find(block, nullptr) == Ownership::unknown);
+    CHECK(rig.pools().find(small, nullptr) == Ownership::unknown);
+    CUcontext context = nullptr;
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+    REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    rig.pools().context_seen(context, 0);
+  }
+  CHECK(rig.allocate(90 * kMiB) != 0);
+  CHECK(cusim_used_bytes(0) < 100 * kMiB);
+  CHECK(now(rig.counters().live_bytes) == 90 * kMiB);
+  CHECK(rig.pools().check() == "");
+}

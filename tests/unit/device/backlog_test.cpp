@@ -14,7 +14,8 @@ using namespace cupool::test;
 namespace {
 
 /// Each stream in turn allocates 4 x 256 MiB, works with them, frees them and is waited for.
-void take_turns(StreamRig& rig, const std::vector<CUstream>& streams, int rounds) {
+/// Each has 1 GiB at its turn, and waits for it. `overlaps`: it goes on with something else until four others had theirs.
+void take_turns(StreamRig& rig, const std::vector<CUstream>& streams, int rounds, bool overlaps) {
   for (int round = 0; round < rounds; ++round) {
     for (const CUstream stream : streams) {
       std::vector<CUdeviceptr> blocks;
@@ -22,9 +23,14 @@ void take_turns(StreamRig& rig, const std::vector<CUstream>& streams, int rounds
       for (const CUdeviceptr block : blocks) REQUIRE(cuMemsetD8Async(block, 1, 4096, stream) == CUDA_SUCCESS);
       for (const CUdeviceptr block : blocks) rig.free_on(block, stream);
       REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+      if (!overlaps) continue;
+      REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
+      cusim_advance_ns(kMs);
     }
   }
 }
+
+std::uint64_t events_asked_for() { return cusim_calls("cuEventRecord") + cusim_calls("cuCtxRecordEvent") + cusim_calls("cuEventQuery"); }
 
 thread_local bool t_is_kept = false;
 std::atomic<bool> g_is_inside{false};
@@ -116,18 +122,64 @@ TEST_CASE("a thread that is slow to ask about the oldest frees keeps nobody from
   slow.join();
 }
 
-TEST_CASE("streams that take turns keep a few times for themselves what was ever live, not each its own") {
+TEST_CASE("streams whose work overlaps keep a few times for themselves what was ever live, not each its own") {
   StreamRig rig(device_of("64GiB"));
   std::vector<CUstream> streams;
   for (int i = 0; i < 20; ++i) streams.push_back(new_stream());
-  take_turns(rig, streams, 3);
+  take_turns(rig, streams, 3, true);
   CHECK(peak(rig.counters().live_bytes) == 1024 * kMiB);
-  CHECK(peak(rig.counters().reserved_bytes) <= 6 * 1024 * kMiB);  // four, one live, and what growing by segments rounds up
-  CHECK(now(rig.counters().rung_retire) > 0);
+  CHECK(peak(rig.counters().reserved_bytes) <= 8 * 1024 * kMiB);  // four, those whose work is not over, and what growing by segments rounds up
+  CHECK(now(rig.counters().lanes_drained) > 0);
 }
 
-TEST_CASE("a few streams keep what they freed, and no event is asked for") {
+TEST_CASE("a few streams whose work overlaps keep what they freed, and no event is asked for") {
   StreamRig rig(device_of("64GiB"));
-  take_turns(rig, {new_stream(), new_stream(), new_stream()}, 5);
-  CHECK(cusim_calls("cuEventRecord") + cusim_calls("cuCtxRecordEvent") + cusim_calls("cuEventQuery") == 0);
+  const std::vector<CUstream> streams{new_stream(), new_stream(), new_stream()};
+  take_turns(rig, streams, 1, true);
+  const std::uint64_t at_first = events_asked_for();
+  take_turns(rig, streams, 4, true);
+  CHECK(events_asked_for() == at_first);
+  CHECK(now(rig.counters().lanes_drained) == 0);
+}
+
+TEST_CASE("streams that take turns share what they freed, for an event and a look a turn") {
+  RigOptions options = device_of("64GiB");
+  options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
+  StreamRig rig(options);
+  std::vector<CUstream> streams;
+  for (int i = 0; i < 20; ++i) streams.push_back(new_stream());
+  take_turns(rig, streams, 3, false);
+  CHECK(peak(rig.counters().reserved_bytes) <= 1536 * kMiB);  // 1 GiB live, and what growth rounds up
+  CHECK(events_asked_for() <= 2 * 60);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("what one stream frees is another's once its work is over, and not before; and a plain allocation's") {
+  RigOptions options = device_of("64GiB");
+  options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
+  StreamRig rig(options);
+  const CUstream made_on = new_stream();
+  const CUstream freed_on = GENERATE(true, false) ? new_stream() : CU_STREAM_LEGACY;
+  const bool is_plain = GENERATE(false, true);
+  std::uint64_t at_third = 0;
+  for (int step = 0; step < 8; ++step) {
+    std::vector<CUdeviceptr> blocks;
+    for (std::size_t i = 0; i < 20; ++i) blocks.push_back(is_plain ? rig.allocate((16 + i) * kMiB) : rig.on(made_on, (16 + i) * kMiB));
+    for (const CUdeviceptr block : blocks) rig.free_on(block, freed_on);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    if (step == 2) at_third = now(rig.counters().reserved_bytes);
+  }
+  CHECK(now(rig.counters().reserved_bytes) == at_third);
+  CHECK(at_third <= 1024 * kMiB);
+  // With work behind the frees nothing is given to others, and the stream itself has it all.
+  const CUdeviceptr block = rig.on(freed_on, 400 * kMiB);
+  REQUIRE(cusim_launch_spin(freed_on, 5 * kMs) == CUDA_SUCCESS);
+  rig.free_on(block, freed_on);
+  const CUdeviceptr other = is_plain ? rig.allocate(400 * kMiB) : rig.on(made_on, 400 * kMiB);
+  CHECK((other + 400 * kMiB <= block || block + 400 * kMiB <= other));
+  const std::uint64_t before = now(rig.counters().reserved_bytes);
+  rig.on(freed_on, 400 * kMiB);
+  CHECK(now(rig.counters().reserved_bytes) == before);
+  CHECK(cusim_now_ns() < 5 * kMs);
+  CHECK(rig.pools().check() == "");
 }

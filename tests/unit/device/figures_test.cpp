@@ -71,6 +71,7 @@ TEST_CASE("at peak, too, what streams have freed is no bytes that others hold") 
   const CUstream stream = new_stream();
   const CUdeviceptr first = rig.on(stream, 64 * kMiB);
   const CUdeviceptr second = rig.on(stream, 64 * kMiB);
+  REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
   rig.free_on(first, stream);
   rig.free_on(second, stream);
   const CUdeviceptr third = rig.allocate(130 * kMiB);  // another peak, with the lane as it is

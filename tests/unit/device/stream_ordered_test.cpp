@@ -352,9 +352,11 @@ TEST_CASE("a lane that nobody uses any more does not keep its memory for ever") 
   const CUstream gone = new_stream();
   const CUstream working = new_stream();
   const CUdeviceptr block = rig.on(gone, 8 * kMiB);
+  REQUIRE(cusim_launch_spin(gone, 5 * kMs) == CUDA_SUCCESS);
   rig.free_on(block, gone);
   for (int i = 0; i < 600; ++i) rig.free_on(rig.on(working, 512), working);
   CHECK(now(rig.counters().lanes_drained) == 0);
+  cusim_advance_ns(5 * kMs);
   for (int i = 0; i < 600; ++i) rig.free_on(rig.on(working, 512), working);
   CHECK(rig.on(working, 8 * kMiB) == block);
   CHECK(now(rig.counters().lanes_drained) == 1);

@@ -1,0 +1,71 @@
+// Before the pool grows: what other streams keep is everybody's where their work is over at this moment. The driver's own pools reuse a completed
+// free likewise (CUDA Driver API 13.0, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC). One event and one look for each lane; where its stream has work
+// the lane stays as it is.
+#include <array>
+
+#include "pool/device/device_pool.hpp"
+#include "pool/driver/handles.hpp"
+
+namespace cupool::device {
+
+/// Lanes that hold a good part of what the request needs. True when anything has become everybody's.
+bool DevicePool::open_idle_lanes(ContextPool& home, const AllocationRequest& request) {
+  if (capturing() || !may_call_driver() || home.streams.has_stamps_in_lanes()) return false;  // stamped: memory is short, and other rungs see to it
+  visit_own_magazine(home, &DevicePool::return_to_lanes);
+  std::array<std::uint64_t, StreamLanes::kMostLanes> identities{};
+  std::size_t count = 0;
+  for (const StreamLanes::Entry& entry : home.streams.entries())
+    if (entry.identity != request.stream.identity && !entry.busy && home.pooled->lane_bytes(entry.lane) >= request.bytes / kIdleLaneShare + 1)
+      identities[count++] = entry.identity;
+  bool is_more = false;
+  for (std::size_t i = 0; i < count && home.context != nullptr; ++i) is_more = open_lane_if_idle(home, identities[i]) || is_more;
+  return is_more;
+}
+
+bool DevicePool::open_lane_if_idle(ContextPool& home, std::uint64_t identity) {
+  StreamLanes::Entry* entry = home.streams.entry(identity);
+  if (entry == nullptr || entry->busy || capturing()) return false;
+  // As in drain_stream(): no event on the legacy stream where there is another kind.
+  const CUstream handle = entry->handle != nullptr ? entry->handle : CU_STREAM_LEGACY;
+  const bool is_of_context = handle == CU_STREAM_LEGACY && !device_.services.cannot_record.load(std::memory_order_relaxed);
+  const CUcontext context = home.context;
+  if (device_.services.contexts.pin(&home, context) != Pin::held) return false;
+  const Unpinner unpinner(device_.services.contexts, &home);
+  const std::uint32_t lane = entry->lane;
+  const auto lane_bytes = static_cast<std::int64_t>(home.pooled->lane_bytes(lane));
+  if (lane_bytes == 0) return false;
+  Batch holes;
+  home.pooled->drain_lane(lane, holes);
+  device_.counters().deferred_bytes.add(lane_bytes);
+  Epoch* const epoch = deferred_.close(holes);
+  if (epoch == nullptr) {  // host memory is out
+    return_holes(home, lane, holes);
+    return false;
+  }
+  FenceResult result{FenceAnswer::impossible, {}};
+  entry->busy = true;
+  {
+    const MutexUnlock unlocked(device_.lock);
+    if (is_of_context) {
+      result = epoch->fence.record(device_, context);
+    } else {
+      const ScopedContext current(device_.driver, context);
+      if (current.status().ok()) result = epoch->fence.record_on(device_, home, context, handle);
+    }
+    if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) result = epoch->fence.poll(device_, context);
+  }
+  if (StreamLanes::Entry* left = home.streams.entry(identity)) left->busy = false;
+  epoch->busy = false;
+  epoch->fence.clear(device_.services.contexts);
+  const bool is_idle = result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS;
+  const Batch back = deferred_.finish(epoch);
+  if (!is_idle) {
+    return_holes(home, lane, back);
+    return false;
+  }
+  device_.counters().lanes_drained.add();
+  retire(back);
+  return true;
+}
+
+}  // namespace cupool::device
