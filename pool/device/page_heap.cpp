@@ -195,14 +195,6 @@ bool PageHeap::holds_blocks() const {
   return found;
 }
 
-/// Nobody would ever ask again: what the driver refuses now and then is asked for once more. True: done.
-template <class Call> static bool insist(Call&& call) {
-  constexpr int kAttempts = 3;
-  for (int i = 0; i < kAttempts; ++i)
-    if (call() == CUDA_SUCCESS) return true;
-  return false;
-}
-
 /// What is mapped, a call for each run of neighbours; when the driver refuses a run, one for each handle, so that one that stays keeps no other.
 bool PageHeap::unmap_all(const PageTable& table) {
   bool is_unmapped = true;
@@ -230,17 +222,20 @@ bool PageHeap::unmap_all(const PageTable& table) {
 void PageHeap::bury(DeviceState& device) {
   std::unique_ptr<PagedRegion> dead = std::move(dead_);
   if (dead == nullptr) return;
+  std::uint64_t released = 0;
   {
     const MutexUnlock unlocked(device.lock);
     const RelaxedCaptureMode relaxed(device.driver);
+    const auto release = [&](CUmemGenericAllocationHandle handle) { released += insist([&] { return memory_->release(handle); }) ? 1 : 0; };
     while (dead != nullptr) {
       const bool is_unmapped = unmap_all(dead->table);
-      dead->table.for_each([&](const MappedHandle& handle) { insist([&] { return memory_->release(handle.handle); }); });
-      for (const Handle& handle : dead->loose) insist([&] { return memory_->release(handle.id); });
+      dead->table.for_each([&](const MappedHandle& handle) { release(handle.handle); });
+      for (const Handle& handle : dead->loose) release(handle.id);
       if (is_unmapped) insist([&] { return memory_->free_addresses(dead->reservation.begin, dead->reservation.end - dead->reservation.begin); });
       dead = std::move(dead->next_dead);
     }
   }
+  device.counters().handles_released.add(static_cast<std::int64_t>(released));
   charge(device);
 }
 

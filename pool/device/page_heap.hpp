@@ -103,6 +103,13 @@ class PageHeap final : public ExtentAllocator {
   std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock) override;
 
  private:
+  /// Nobody would ever ask again: what the driver refuses now and then is asked for once more. True: done.
+  template <class Call> static bool insist(Call&& call) {
+    constexpr int kAttempts = 3;
+    for (int i = 0; i < kAttempts; ++i)
+      if (call() == CUDA_SUCCESS) return true;
+    return false;
+  }
   enum class Source : std::uint8_t { create, move, crack, preallocate };
   struct PagedRegion;
   /// A physical handle that is mapped nowhere.

@@ -334,7 +334,7 @@ void PageHeap::map_all(Supply& supply) {
   if (supply.is_accessible) return;
   if (supply.error == CUDA_SUCCESS && code != CUDA_ERROR_OUT_OF_MEMORY) supply.error = code;
   if (supply.mapped_bytes == 0) return;
-  if (memory_->unmap(address, supply.mapped_bytes) != CUDA_SUCCESS) {
+  if (!insist([&] { return memory_->unmap(address, supply.mapped_bytes); })) {
     supply.is_stuck = true;
     return;
   }

@@ -41,7 +41,7 @@ struct Pin {
   std::uint64_t blocks = 0;
   std::uint64_t deferred_bytes = 0;     ///< of `bytes`: leaves by itself when the GPU is done
   std::uint64_t pinned_free_bytes = 0;  ///< the holes beside it; when holds_region, every free byte of the region; of its handles
-  std::uint64_t handles = 0;            ///< that would be empty without it; 0 where memory does not lie in handles
+  std::uint64_t handles = 0;            ///< with free bytes, that would be empty without it; 0 where memory does not lie in handles
   std::uint32_t region = 0;
   std::uint32_t site = 0;               ///< of its largest block
   bool holds_region = false;            ///< nothing else keeps the region, or those handles, from being returned

@@ -221,6 +221,8 @@ TEST_CASE("pages: a primary context's reset takes the blocks of memory pools alo
   rig.reset_device(0);
   CHECK(rig.pools().find(block, nullptr) == Ownership::unknown);
   CHECK(now(rig.counters().reserved_bytes) == 0);
+  CHECK(now(rig.counters().handles_created) > 0);
+  CHECK(now(rig.counters().handles_released) == now(rig.counters().handles_created));
 }
 
 TEST_CASE("a block that is to outlive its context is the driver's to serve on segments, and where it would be a call of its own") {
