@@ -239,19 +239,43 @@ void SegmentHeap::append_map(DeviceState&, const TickConverter& time, observe::D
   });
 }
 
+namespace {
+/// Of regions that stood in one row, in the best order: the end of one, those without a block, the beginning of another.
+class Edges {
+ public:
+  void add(std::uint64_t head_bytes, std::uint64_t tail_bytes) {
+    joined_bytes_ = std::max({joined_bytes_, head_bytes + tail_bytes_, tail_bytes + head_bytes_});
+    head_bytes_ = std::max(head_bytes_, head_bytes);
+    tail_bytes_ = std::max(tail_bytes_, tail_bytes);
+  }
+  void add_empty(std::uint64_t bytes) { empty_bytes_ += bytes; }
+  std::uint64_t bytes() const { return empty_bytes_ + std::max({joined_bytes_, head_bytes_, tail_bytes_}); }
+
+ private:
+  std::uint64_t head_bytes_ = 0, tail_bytes_ = 0;  ///< the largest so far
+  std::uint64_t joined_bytes_ = 0;                 ///< of two different regions
+  std::uint64_t empty_bytes_ = 0;
+};
+}  // namespace
+
 /// What pages, or one large region, would have made of the holes as they lie.
 void SegmentHeap::add_evidence(DeviceState&, observe::OomEvidence& evidence) const {
   std::uint64_t whole_page_bytes = 0;
-  std::uint64_t edge_bytes = 0;
+  Edges edges;
   heap_.for_each_region([&](const Region& region) {
+    std::uint64_t head_bytes = 0;
+    std::uint64_t tail_bytes = 0;
     heap_.for_each_extent(region, [&](const Extent& extent) {
       if (extent.state != heap::ExtentState::free) return;
       whole_page_bytes += whole_pages(extent.address, extent.bytes, kRegionGranularity_bytes);
-      if (extent.previous == nullptr || extent.next == nullptr) edge_bytes += extent.bytes;
+      if (extent.previous == nullptr && extent.next == nullptr) return edges.add_empty(extent.bytes);
+      if (extent.previous == nullptr) head_bytes = extent.bytes;
+      if (extent.next == nullptr) tail_bytes = extent.bytes;
     });
+    edges.add(head_bytes, tail_bytes);
   });
   evidence.whole_page_bytes = evidence.whole_page_bytes.value_or(0) + whole_page_bytes;
-  evidence.region_edge_bytes = evidence.region_edge_bytes.value_or(0) + edge_bytes;
+  evidence.region_edge_bytes = std::max(evidence.region_edge_bytes.value_or(0), edges.bytes());  // contexts share no region
 }
 
 std::string SegmentHeap::check(DeviceState& device) const {

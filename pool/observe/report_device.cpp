@@ -59,13 +59,14 @@ void write_counters(JsonWriter& json, const DeviceSnapshot& device) {
   json.end_object();
 }
 
-/// `live` and `reserved` are what utilization relates: the peaks now, both of the one moment at peak.
-void write_figures(JsonWriter& json, const Fragmentation& f, std::uint64_t live_bytes, std::uint64_t reserved_bytes) {
+/// `live` and `reserved` are what utilization relates: the peaks now, both of the one moment at peak. `knows_pieces`: of what is free.
+void write_figures(JsonWriter& json, const Fragmentation& f, std::uint64_t live_bytes, std::uint64_t reserved_bytes, bool knows_pieces) {
+  const std::uint64_t known_bytes = knows_pieces ? f.free_bytes : 0;  // a ratio to nothing is null
   const auto split = [&](std::uint64_t largest_bytes) { return f.free_bytes - std::min(largest_bytes, f.free_bytes); };
   json.key("external");
-  json.ratio(split(f.largest_free_bytes), f.free_bytes);
+  json.ratio(split(f.largest_free_bytes), known_bytes);
   json.key("external_remapped");
-  json.ratio(split(std::max(f.largest_free_bytes, f.largest_free_remapped_bytes)), f.free_bytes);
+  json.ratio(split(std::max(f.largest_free_bytes, f.largest_free_remapped_bytes)), known_bytes);
   json.key("internal");
   json.ratio(f.live_bytes - std::min(f.requested_bytes, f.live_bytes), f.live_bytes);
   json.key("utilization");
@@ -76,10 +77,11 @@ void write_figures(JsonWriter& json, const Fragmentation& f, std::uint64_t live_
 }
 
 void write_fragmentation(JsonWriter& json, const DeviceSnapshot& device) {
+  const bool knows_pieces = device.policy != "async";  // the driver does not tell those of its pool
   json.begin_object("fragmentation");
-  write_figures(json, device.now, counter_peak(device, "live_bytes"), counter_peak(device, "reserved_bytes"));
+  write_figures(json, device.now, counter_peak(device, "live_bytes"), counter_peak(device, "reserved_bytes"), knows_pieces);
   json.begin_object("at_peak");
-  write_figures(json, device.at_peak, device.at_peak.live_bytes, device.at_peak.reserved_bytes);
+  write_figures(json, device.at_peak, device.at_peak.live_bytes, device.at_peak.reserved_bytes, knows_pieces);
   json.end_object();
   json.end_object();
 }

@@ -158,7 +158,7 @@ struct OomEvidence {
   bool holes_known = true;                         ///< false: what is free lies in the driver's own pool, which does not say where (LF is no figure then)
   std::optional<std::uint64_t> deferred_in_order_bytes = {};  ///< of PEND, what stream-ordered calls freed: they wait for nothing under any setting
   std::optional<std::uint64_t> whole_page_bytes = {};   ///< free, in whole pages of the smallest size: what could move if every handle were one page
-  std::optional<std::uint64_t> region_edge_bytes = {};  ///< segments: free at the ends of regions: what would lie side by side if all were one region
+  std::optional<std::uint64_t> region_edge_bytes = {};  ///< segments: free at the ends of regions: the most that would lie in one piece if all were one region
   std::optional<std::uint64_t> unattributed_bytes = {}; ///< T less F, held and managed memory: contexts, the driver's own rounding, other processes
 };
 

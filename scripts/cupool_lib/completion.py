@@ -239,7 +239,8 @@ def _device(device: Device, warnings: list[str]) -> dict:
         names = ("free_bytes", "largest_free_bytes", "largest_free_remapped_bytes", "inactive_split_bytes")
         free, largest, remapped, split = (f.get(prefix + name, 0) for name in names)
         found = _figures(free, largest, remapped, split, live, requested, utilization)
-        if free and not largest and not device.fragmentation.get("free_bytes"):  # published before anything was free
+        # Published before anything was free; or the driver's pool, whose pieces nobody knows.
+        if (free and not largest and not device.fragmentation.get("free_bytes")) or device.policy == "async":
             found.update(external=None, external_remapped=None)
         return found
 

@@ -117,6 +117,9 @@ def _fragmentation(device: dict, place: str, is_completed: bool) -> Iterator[str
         free, largest = figures["free_bytes"], figures["largest_free_bytes"]
         if largest > free or figures["inactive_split_bytes"] > free:
             yield f"{place}{where}: largest_free_bytes or inactive_split_bytes is above free_bytes"
+        elif device["policy"] == "async":
+            if figures["external"] is not None or figures["external_remapped"] is not None:
+                yield f"{place}{where}/external: {figures['external']}, and nobody knows the pieces of the driver's pool"
         elif not _close(figures["external"], 1 - largest / free if free else None) and not (is_completed and not largest and figures["external"] is None):
             yield f"{place}{where}/external: {figures['external']} is not 1 - {largest}/{free}"
         if figures["external"] is not None and figures["external_remapped"] is not None:

@@ -313,7 +313,9 @@ TEST_CASE("out of memory on segments: what pages, or one large region, would hav
   const observe::Snapshot snapshot = rig.snapshot();
   const observe::OomEvidence& evidence = snapshot.ooms.back().evidence;
   std::uint64_t page_bytes = 0;
-  std::uint64_t edge_bytes = 0;
+  struct Ends { std::uint64_t head = 0; std::uint64_t tail = 0; };
+  std::map<std::uint32_t, Ends> ends;
+  std::uint64_t empty_bytes = 0;
   const std::vector<observe::BlockRow>& rows = snapshot.devices.at(0).blocks;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].state != observe::BlockState::free) continue;
@@ -321,8 +323,17 @@ TEST_CASE("out of memory on segments: what pages, or one large region, would hav
     for (std::uint64_t page = align_up(rows[i].address, 2 * kMiB); page + 2 * kMiB <= rows[i].address + rows[i].bytes; page += 2 * kMiB) page_bytes += 2 * kMiB;
     const bool is_first = i == 0 || rows[i - 1].region != rows[i].region;
     const bool is_last = i + 1 == rows.size() || rows[i + 1].region != rows[i].region;
-    if (is_first || is_last) edge_bytes += rows[i].bytes;
+    if (is_first && is_last) empty_bytes += rows[i].bytes;
+    else if (is_first) ends[rows[i].region].head = rows[i].bytes;
+    else if (is_last) ends[rows[i].region].tail = rows[i].bytes;
   }
+  std::uint64_t edge_bytes = 0;  // of two regions side by side, with those that hold nothing between them
+  for (const auto& [one, left] : ends) {
+    edge_bytes = std::max({edge_bytes, left.head, left.tail});
+    for (const auto& [other, right] : ends)
+      if (one != other) edge_bytes = std::max(edge_bytes, left.tail + right.head);
+  }
+  edge_bytes += empty_bytes;
   CHECK(evidence.pool_free_bytes == free_bytes);
   CHECK(evidence.whole_page_bytes == page_bytes);
   CHECK(evidence.region_edge_bytes == edge_bytes);
