@@ -161,7 +161,8 @@ CUresult pointer_attribute(const Real<CUresult(void*, CUpointer_attribute, CUdev
   const Ownership ownership = find_block(address, &block);
   CUresult result = real(value, attribute, visible(ownership, address));
   if (ownership != Ownership::live) return result;
-  if (block.is_paged && result == CUDA_ERROR_INVALID_VALUE && value != nullptr && is_always_known(attribute)) result = CUDA_SUCCESS;
+  const bool is_refused = result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED;  // the latter to set SYNC_MEMOPS there (H100, driver 580)
+  if (block.is_paged && is_refused && value != nullptr && is_always_known(attribute)) result = CUDA_SUCCESS;
   if (result != CUDA_SUCCESS) return result;
   keep_pages(block, attribute);
   answer_as_block(block, attribute, value);

@@ -26,6 +26,16 @@ def root() -> Path:
     return PACKAGE.parent.parent if is_source_tree() else PACKAGE.parent.parent.parent
 
 
+def is_shared_object(path: str) -> bool:
+    """By its first bytes: an ELF file of type ET_DYN."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            header = file.read(18)
+    except OSError:
+        return False
+    return header[:4] == b"\x7fELF" and header[16:18] == b"\x03\x00"
+
+
 def library(explicit: str | None = None) -> Path:
     """libcupool.so as an absolute path; raises NotFound."""
     if explicit is not None:

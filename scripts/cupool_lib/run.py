@@ -68,6 +68,8 @@ def with_preload(environment: dict[str, str], library: str) -> dict[str, str]:
     """`library` first in LD_PRELOAD, once, the other entries kept in their order. Raises NotFound for an unusable path."""
     if any(character in library for character in ": \t\n"):
         raise locate.NotFound(f"{library}: ld.so cannot preload a path with a space or colon in it; use a copy elsewhere")
+    if not locate.is_shared_object(library):  # ld.so would say so, and the command run without it
+        raise locate.NotFound(f"{library}: not a shared library")
     others = [entry for entry in environment.get("LD_PRELOAD", "").replace(":", " ").split() if entry != library]
     return {**environment, "LD_PRELOAD": ":".join([library] + others)}
 

@@ -144,6 +144,15 @@ class OwnFailures(unittest.TestCase):
             self.assertEqual(result.returncode, 125)
             self.assertIn("space", result.stderr)
         self.assertEqual(cupool("run", "--library", "/no/such.so", "--", "true").returncode, 125)
+        with tempfile.NamedTemporaryFile(suffix=".so") as file:
+            for content in (b"", b"no library", b"\x7fELF" + b"\x00" * 60):
+                file.seek(0)
+                file.truncate()
+                file.write(content)
+                file.flush()
+                result = cupool("run", "--library", file.name, "--", "echo", "ran")
+                self.assertEqual((result.returncode, result.stdout), (125, ""), content)
+                self.assertIn("not a shared library", result.stderr)
 
     def test_file_without_a_first_line_is_run_by_sh(self):
         with tempfile.TemporaryDirectory() as folder:
