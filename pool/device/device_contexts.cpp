@@ -41,6 +41,7 @@ ContextPool* DevicePool::context_seen(CUcontext context) {
   unused->context = context;
   unused->serving = true;
   device_.tell(config::LogLevel::debug, [context] { return text_of(context) + " is served"; });
+  give_left(true);
   return unused;
 }
 
@@ -88,7 +89,7 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
   else home->serving = true;
   if (gone) device_.tell(config::LogLevel::debug, [&] { return text_of(context) + (home->is_orphan ? " has ended; blocks of memory pools stay" : " has ended"); });
   contexts.finish_end(home, gone);
-  if (gone) give_left();
+  if (gone) give_left(true);
   if (!gone || home->pooled == nullptr || !may_call_driver()) return result;
   ++home->burials;
   home->pooled->bury(device_);

@@ -181,7 +181,7 @@ Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   DeviceAllocator* allocator = home.pooled.get();
   if (pool.unpooled_) allocator = &home.natives;
   if (allocator == nullptr || (pool.device_.disabled && !pool.unpooled_)) return nullptr;
-  if (pool.policy_ == config::Policy::async) pool.give_left();
+  if (pool.policy_ == config::Policy::async) pool.give_left(false);
   if (pool.policy_ == config::Policy::async && home.natives.has_waiting()) pool.release_free(&home, kEverything);
   AllocationRequest request = attempt.request;
   request.lane = 0;  // what is new is nobody's; the lane may be another stream's when the driver returns

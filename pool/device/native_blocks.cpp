@@ -286,11 +286,11 @@ bool is_still_there(DeviceState& device, const ContextPool& by, CUdeviceptr addr
 }  // namespace
 
 /// A refusal is met again by whoever comes next.
-void NativeBlocks::give_left(DeviceState& device, ContextPool& by) {
+void NativeBlocks::give_left(DeviceState& device, ContextPool& by, bool may_ask) {
   CUresult code = CUDA_SUCCESS;
   while (!left_.empty() && code == CUDA_SUCCESS) {
     Nodes::node_type node = left_.extract(left_.begin());
-    if (node.mapped().may_be_gone && by.natives.nodes_.contains(node.key())) continue;  // it is: the address is another block's
+    if (node.mapped().may_be_gone && (!may_ask || by.natives.nodes_.contains(node.key()))) continue;  // lost rather than another block's
     {
       const MutexUnlock unlocked(device.lock);
       if (node.mapped().may_be_gone && !is_still_there(device, by, node.key())) continue;

@@ -32,7 +32,8 @@ class NativeBlocks final : public DeviceAllocator {
   bool outlive(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
   bool has_left() const { return !left_.empty(); }
   /// What a context that was destroyed has left in the driver's pool goes back there, in order of a living one of the device, which is pinned.
-  void give_left(DeviceState& device, ContextPool& by) CUPOOL_REQUIRES(device.lock);
+  /// `may_ask`: nothing was allocated since it was left. What its context's end may have taken along is asked for then, and never later.
+  void give_left(DeviceState& device, ContextPool& by, bool may_ask) CUPOOL_REQUIRES(device.lock);
   void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;
   std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;

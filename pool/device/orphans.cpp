@@ -71,7 +71,7 @@ Status DevicePool::share_orphans(int ordinal) {
 
 /// Under `async` plain blocks lie in the driver's pool, which cuCtxDestroy leaves: natively they had gone with their context. Nobody can give them back
 /// before another context of the device lives.
-void DevicePool::give_left() {
+void DevicePool::give_left(bool may_ask) {
   const auto has_left = [](const auto& home) { return home->natives.has_left(); };
   if (!may_call_driver() || std::none_of(homes_.begin(), homes_.end(), has_left)) return;
   for (std::size_t by = 0; by < homes_.size(); ++by) {  // by index: the list may grow while the lock is let go of
@@ -80,7 +80,7 @@ void DevicePool::give_left() {
     if (context == nullptr || device_.services.contexts.pin(&living, context) != Pin::held) continue;
     const Unpinner unpinner(device_.services.contexts, &living);
     for (std::size_t i = 0; i < homes_.size(); ++i)
-      if (homes_[i]->natives.has_left()) homes_[i]->natives.give_left(device_, living);
+      if (homes_[i]->natives.has_left()) homes_[i]->natives.give_left(device_, living, may_ask);
     return;
   }
 }
