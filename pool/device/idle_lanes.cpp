@@ -22,6 +22,7 @@ bool DevicePool::open_idle_lanes(ContextPool& home, const AllocationRequest& req
   return is_more;
 }
 
+/// An event, not a query of the stream: it covers what was in the lane before, while others go on freeing into it.
 bool DevicePool::open_lane_if_idle(ContextPool& home, std::uint64_t identity) {
   StreamLanes::Entry* entry = home.streams.entry(identity);
   if (entry == nullptr || entry->busy || capturing()) return false;

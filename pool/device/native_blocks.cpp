@@ -323,10 +323,9 @@ std::string NativeBlocks::check(DeviceState& device) const {
     waiting += node.extent.state == ExtentState::free ? 1 : 0;
   }
   if (bytes != bytes_) return "native bytes do not add up";
-  for (const Extent* extent = first_waiting_; extent != nullptr; extent = extent->bin_next, --waiting)
-    if (waiting == 0 || extent->state != ExtentState::free) return "a list of native blocks that wait to be given back has one that does not";
-  if (waiting != 0) return "a native block that waits to be given back is on no list";
-  for (const Extent* extent = first_waiting_; extent != nullptr; extent = extent->bin_next) ++waiting;
+  std::size_t listed = 0;
+  for (const Extent* extent = first_waiting_; extent != nullptr && listed <= waiting; extent = extent->bin_next) listed += extent->state == ExtentState::free ? 1 : 0;
+  if (listed != waiting) return "native blocks that wait to be given back are not those on the list";
   return waiting == waiting_ ? "" : "native blocks that wait to be given back do not add up";
 }
 
