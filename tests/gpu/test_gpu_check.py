@@ -517,7 +517,9 @@ class Judging(unittest.TestCase):
         self.assertEqual(found["cupool, cuMemAllocAsync, synchronised every 64, 1 KiB, 1 thread"].verdict, goals.NOT_MEASURED)
 
     def test_a_framework_that_is_not_installed_is_skipped_by_name(self) -> None:
-        self.assertEqual(training.python_with(Place(BUILD, True), ("json", "no_such_framework"), 20), (None, "no_such_framework is not installed"))
+        place = Place(BUILD, True)
+        self.addCleanup(place.close)
+        self.assertEqual(training.python_with(place, ("json", "no_such_framework"), 20), (None, "no_such_framework is not installed"))
 
     def test_counters_that_cannot_be(self) -> None:
         good = {name: {"current": 1, "peak": 2} for name in ("live_bytes", "requested_bytes", "reserved_bytes", "deferred_bytes", "live_blocks")}
