@@ -265,21 +265,26 @@ bool DevicePool::await_frees(CUcontext asking, const Awaited& awaited, Error* er
 /// It may be waited for, and natively its frees had waited in this very thread.
 bool DevicePool::is_own(const Epoch& epoch) { return epoch.may_be_awaited() && pthread_equal(epoch.freed_by, pthread_self()) != 0; }
 
-/// A hole for the block is there, but something that this thread freed fits it so much better that a wait pays: where nothing is left, what is cut from
-/// a larger hole stays in the way of what needs that one, and is not moved again. Natively the free of what fits had waited.
+/// A hole for the block is there, but something that this thread freed is so much better that a wait pays; natively the free of it had waited. Where nothing
+/// is left, what fits: what is cut from a larger hole stays in the way of what needs that one, and is not moved again. On pages, earlier, what lies beside
+/// blocks that stay: a small block on an empty page keeps all of it, for as long as it lives.
 bool DevicePool::is_better_on_its_way(const ContextPool& home, const AllocationRequest& request) {
-  if (request.bytes < kChoosyFrom_bytes || deferred_.oldest() == nullptr || request.stream.identity != 0) return false;
+  if (deferred_.oldest() == nullptr || request.stream.identity != 0) return false;
   const std::uint64_t room_bytes = this->room_bytes();
   const std::uint64_t everything_bytes = room_bytes + device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
-  if (room_bytes >= everything_bytes / kChoosyRoomShare || spare_bytes() >= everything_bytes / kChoosySpareShare) return false;
-  if (home.pooled->can_move() && may_scatter()) return false;
+  if (spare_bytes() >= everything_bytes / kChoosySpareShare) return false;
+  const bool is_last = room_bytes < everything_bytes / kChoosyRoomShare && request.bytes >= kChoosyFrom_bytes && !(home.pooled->can_move() && may_scatter());
+  const std::uint64_t occupied_bytes = home.pooled->occupies_bytes(device_, request.bytes);
+  if (!is_last && occupied_bytes == 0) return false;
   const std::uint64_t hole_bytes = home.pooled->fit_bytes(device_, request.bytes);
   std::size_t looks = 0;
   for (const Epoch* epoch = deferred_.oldest(); epoch != nullptr; epoch = epoch->next) {
     if (!is_own(*epoch)) continue;
     for (const Extent* extent = epoch->batch.first; extent != nullptr; extent = extent->bin_next) {
       if (++looks > kChoosyLooks) return false;
-      if (extent->bytes >= request.bytes && extent->bytes <= hole_bytes - hole_bytes / 4 && info_of(*extent).home == &home) return true;
+      if (extent->bytes < request.bytes || info_of(*extent).home != &home) continue;
+      if (is_last && extent->bytes <= hole_bytes - hole_bytes / 4) return true;
+      if (occupied_bytes != 0 && home.pooled->occupies_bytes(device_, *extent, request.bytes) < occupied_bytes) return true;
     }
   }
   return false;

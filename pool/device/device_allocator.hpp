@@ -96,6 +96,10 @@ class DeviceAllocator {
   virtual heap::Extent* allocate(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) = 0;
   /// Bytes of the hole that allocate() would cut such a block from, where it is in no lane; 0: there is none.
   virtual std::uint64_t fit_bytes([[maybe_unused]] DeviceState& device, [[maybe_unused]] std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) { return 0; }
+  /// Memory that moves in pieces larger than the block: Σ the empty pieces that are no longer empty once it lies where allocate() would cut it from;
+  virtual std::uint64_t occupies_bytes([[maybe_unused]] DeviceState& device, [[maybe_unused]] std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) { return 0; }
+  /// and if it lay where `deferred`, of as many bytes or more, begins, and all that is deferred beside it were free.
+  virtual std::uint64_t occupies_bytes([[maybe_unused]] DeviceState& device, const heap::Extent&, [[maybe_unused]] std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) { return 0; }
   /// The block goes on as another extent, which lies with others of that keeper. Throws std::bad_alloc with nothing changed.
   virtual heap::Extent* rehome(heap::Extent* block, std::uint8_t) { return block; }
   /// live -> deferred.

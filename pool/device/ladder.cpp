@@ -1,6 +1,7 @@
 // The ladder: what an allocation tries, in this order, before the program is told that memory is out.
 //
-//   better   once next to nothing is left: what this thread freed is waited for, if it fits better than the hole that is free now
+//   better   once next to nothing is left: what this thread freed is waited for, if it fits better than the hole that is free now; on pages, once most of the device
+//            was needed, also if it lies beside blocks that stay and the hole in empty pages, which a small block would keep from others
 //   hole     memory that is free now
 //   crack    where the hole lies in a handle (backing pages) whose rest nobody could have elsewhere then, that memory comes to other addresses, in smaller handles; or any hole will do
 //   retire   deferred frees whose work is over (a query, no wait), and what streams have kept for long, or too much of

@@ -77,6 +77,8 @@ class PageHeap final : public ExtentAllocator {
 
   heap::Extent* allocate(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   std::uint64_t fit_bytes(DeviceState& device, std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) override;
+  std::uint64_t occupies_bytes(DeviceState& device, std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) override;
+  std::uint64_t occupies_bytes(DeviceState& device, const heap::Extent& deferred, std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) override;
   void pin(DeviceState& device, const heap::Extent& extent) CUPOOL_REQUIRES(device.lock) override;
   Status share(DeviceState& device, int ordinal) CUPOOL_REQUIRES(device.lock) override;
   std::uint64_t withheld_bytes(const heap::Extent& extent) const override;
@@ -197,6 +199,7 @@ class PageHeap final : public ExtentAllocator {
   struct Span {
     std::uint64_t begin, end;
   };
+  static std::uint64_t occupied_bytes(const PageTable& table, Span free, std::uint64_t address, std::uint64_t bytes);
   std::vector<Span> mapped_runs() const;
   void quarantine(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock);
   void expire(DeviceState& device, bool early) CUPOOL_REQUIRES(device.lock);

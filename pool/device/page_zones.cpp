@@ -50,7 +50,37 @@ Extent* PageHeap::allocate(DeviceState& device, const AllocationRequest& request
   return nullptr;
 }
 
-std::uint64_t PageHeap::fit_bytes(DeviceState& device, std::uint64_t bytes) const { return heap_.fit_bytes(bytes, zones_for(device, bytes)); }
+std::uint64_t PageHeap::fit_bytes(DeviceState& device, std::uint64_t bytes) const {
+  const Extent* hole = heap_.fit(bytes, zones_for(device, bytes)).hole;
+  return hole != nullptr ? hole->bytes : 0;
+}
+
+/// Of the handles that [address, address + bytes) touches, and that are larger than that, those that lie wholly in `free`.
+std::uint64_t PageHeap::occupied_bytes(const PageTable& table, Span free, std::uint64_t address, std::uint64_t bytes) {
+  std::uint64_t sum = 0;
+  for (std::uint64_t at = address; at < address + bytes;) {
+    const MappedHandle handle = table.at(at);
+    if (handle.bytes > bytes && handle.address >= free.begin && handle.end() <= free.end) sum += handle.bytes;
+    at = handle.end();
+  }
+  return sum;
+}
+
+std::uint64_t PageHeap::occupies_bytes(DeviceState& device, std::uint64_t bytes) const {
+  const heap::ExtentHeap::Fit fit = heap_.fit(bytes, zones_for(device, bytes));
+  if (fit.hole == nullptr) return 0;
+  return occupied_bytes(table_of(*fit.hole), {fit.hole->address, fit.hole->address + fit.hole->bytes}, fit.address, bytes);
+}
+
+std::uint64_t PageHeap::occupies_bytes(DeviceState&, const Extent& deferred, std::uint64_t bytes) const {
+  const PageTable& table = table_of(deferred);
+  const auto is_going = [](const Extent* extent) { return extent != nullptr && (extent->state == heap::ExtentState::deferred || extent->state == heap::ExtentState::free); };
+  const Span touched{table.at(deferred.address).address, table.at(deferred.address + bytes - 1).end()};
+  Span free{deferred.address, deferred.address + deferred.bytes};
+  for (const Extent* extent = deferred.previous; free.begin > touched.begin && is_going(extent); extent = extent->previous) free.begin = extent->address;
+  for (const Extent* extent = deferred.next; free.end < touched.end && is_going(extent); extent = extent->next) free.end = extent->address + extent->bytes;
+  return occupied_bytes(table, free, deferred.address, bytes);
+}
 
 /// The window that needs the fewest new pages: behind free memory that ends where vacant addresses begin, or at their beginning.
 PageHeap::Window PageHeap::find_window(std::uint64_t bytes, unsigned zone) const {

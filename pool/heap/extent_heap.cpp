@@ -221,9 +221,11 @@ Extent* ExtentHeap::allocate(std::uint64_t bytes, std::uint32_t lane, std::uint8
   return block;
 }
 
-std::uint64_t ExtentHeap::fit_bytes(std::uint64_t bytes, const ZoneOrder& order) const noexcept {
-  const Extent* hole = pick(round_request(bytes), order);
-  return hole != nullptr ? hole->bytes : 0;
+ExtentHeap::Fit ExtentHeap::fit(std::uint64_t bytes, const ZoneOrder& order) const noexcept {
+  const std::uint64_t need = round_request(bytes);
+  const Extent* hole = pick(need, order);
+  if (hole == nullptr) return {nullptr, 0};
+  return {hole, hole->address + gap_before(*hole, need, order)};
 }
 
 /// The hole behind `extent` dissolves into it.

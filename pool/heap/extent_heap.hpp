@@ -75,8 +75,9 @@ class ExtentHeap {
   /// address, from `lane`, or from lane 0 when that has a tighter one; nullptr only when no hole of either (of lane 0: in the zones of `order`) fits. State live, owner's
   /// fields zero on return. O(1). Throws std::bad_alloc. `keeper`: as ExtentArena has it.
   Extent* allocate(std::uint64_t bytes, std::uint32_t lane = 0, std::uint8_t keeper = 0, const ZoneOrder& order = {});
-  /// Bytes of the hole of lane 0 that allocate() would choose; 0: none fits. O(1).
-  std::uint64_t fit_bytes(std::uint64_t bytes, const ZoneOrder& order = {}) const noexcept;
+  /// The hole of lane 0 that allocate() would choose, nullptr: none fits, and where the block would begin unless it goes to the hole's high end. O(1).
+  struct Fit { const Extent* hole; std::uint64_t address; };
+  Fit fit(std::uint64_t bytes, const ZoneOrder& order = {}) const noexcept;
   /// The block, as an extent in `keeper`'s pages; the one that it had is gone. Throws std::bad_alloc with nothing changed.
   Extent* rehome(Extent* block, std::uint8_t keeper);
   /// live, deferred or absent -> free in `lane`, coalesced with free neighbours of that lane and no larger ones of lane 0. Returns the resulting hole. O(1).

@@ -1,7 +1,9 @@
-// Once next to nothing is left, an allocation waits for what its thread freed and fits it, instead of cutting it from a larger hole.
+// Once next to nothing is left, an allocation waits for what its thread freed and fits it, instead of cutting it from a larger hole; and on pages, once all
+// but a quarter of everything was needed, for a place beside blocks that stay, instead of keeping an empty page from others.
 #include <catch2/catch.hpp>
 
 #include <thread>
+#include <vector>
 
 #include "tests/conformance/rig.hpp"
 
@@ -60,7 +62,79 @@ struct Full {
   std::uint64_t end_ns = 0;
 };
 
+constexpr std::size_t kQuarterPage_bytes = 512 * kKiB;
+
+/// A device of 1 GiB, all but `left_bytes` of it needed before, with a page of four blocks and a hole of 64 MiB, all of it empty pages.
+struct SmallBeside {
+  explicit SmallBeside(std::size_t left_bytes = 200 * kMiB, bool has_place = false) : rig(Full::options({})) {
+    for (CUdeviceptr& block : small) block = rig.allocate(kQuarterPage_bytes);
+    const CUdeviceptr hole = rig.allocate(kHole_bytes);
+    while (now(rig.counters().live_bytes) + left_bytes + 32 * kMiB <= kGiB) last = rig.allocate(32 * kMiB);
+    if (has_place) rig.free(small[3]);
+    rig.free(hole);
+    REQUIRE(now(rig.counters().deferred_bytes) == 0);
+    REQUIRE(small[3] == small[0] + 3 * kQuarterPage_bytes);
+    REQUIRE(small[0] % (4 * kQuarterPage_bytes) == 0);
+    REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    REQUIRE(cusim_launch_spin(stream, kS) == CUDA_SUCCESS);
+    end_ns = cusim_now_ns() + kS;
+  }
+  /// And a large block, which closes their epoch.
+  void free_behind_work(const std::vector<CUdeviceptr>& blocks) {
+    const std::uint64_t closed = now(rig.counters().epochs_closed);
+    for (const CUdeviceptr block : blocks) rig.free(block);
+    rig.free(last);
+    REQUIRE(now(rig.counters().epochs_closed) == closed + 1);
+    REQUIRE_FALSE(has_waited());
+  }
+  bool has_waited() const { return cusim_now_ns() >= end_ns; }
+
+  Rig rig;
+  CUdeviceptr small[4]{};
+  CUdeviceptr last = 0;
+  CUstream stream = nullptr;
+  std::uint64_t end_ns = 0;
+};
+
 }  // namespace
+
+TEST_CASE("empty pages: a small block waits for a place beside blocks that stay, once all but a quarter was needed") {
+  const bool is_more = GENERATE(false, true);
+  SmallBeside beside(is_more ? 290 * kMiB : 200 * kMiB);
+  beside.free_behind_work({beside.small[1]});
+  CHECK((beside.rig.allocate(kQuarterPage_bytes) == beside.small[1]) == !is_more);
+  CHECK(beside.has_waited() == !is_more);
+  CHECK(now(beside.rig.counters().rung_poll) == (is_more ? 0 : 1));
+  CHECK(beside.rig.pools().check() == "");
+}
+
+TEST_CASE("empty pages: nobody waits for a place that were an empty page, too, nor for one that is too small") {
+  SmallBeside beside;
+  SECTION("an empty page") {
+    beside.free_behind_work({beside.small[0], beside.small[1], beside.small[2], beside.small[3]});
+    beside.rig.allocate(kQuarterPage_bytes);
+  }
+  SECTION("too small") {
+    beside.free_behind_work({beside.small[1]});
+    beside.rig.allocate(kQuarterPage_bytes + 512);
+  }
+  CHECK_FALSE(beside.has_waited());
+}
+
+TEST_CASE("empty pages: a block that fills its pages waits for no place") {
+  SmallBeside beside;
+  beside.free_behind_work({});
+  const CUdeviceptr block = beside.rig.allocate(2 * kMiB);
+  CHECK(block % (2 * kMiB) == 0);
+  CHECK_FALSE(beside.has_waited());
+}
+
+TEST_CASE("empty pages: while a hole beside blocks that stay will do nobody waits") {
+  SmallBeside beside(200 * kMiB, true);
+  beside.free_behind_work({beside.small[1]});
+  CHECK(beside.rig.allocate(kQuarterPage_bytes) == beside.small[3]);
+  CHECK_FALSE(beside.has_waited());
+}
 
 TEST_CASE("full: a block waits for the place that fits it, and leaves the larger hole whole") {
   Full full({.backing = GENERATE(config::Backing::pages, config::Backing::segments)});
@@ -90,8 +164,8 @@ TEST_CASE("full: a block waits for a place of three quarters of the hole, and fo
   CHECK(full.has_waited() == (more_bytes == 0));
 }
 
-TEST_CASE("full: small blocks wait for no place") {
-  Full full;
+TEST_CASE("full: on segments small blocks wait for no place") {
+  Full full({.backing = config::Backing::segments, .fitting_bytes = kMiB});
   full.free_fitting();
   full.rig.allocate(512 * kKiB - 512);
   CHECK_FALSE(full.has_waited());

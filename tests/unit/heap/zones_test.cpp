@@ -60,7 +60,10 @@ TEST_CASE("zones: a looser hole of the first zone is taken before a tighter one 
   three.heap.allocate(7 * kMiB, 0, 0, {1, 1, false});
   three.heap.free(block);
   const ZoneOrder both{2, 1, false};
-  CHECK(three.heap.fit_bytes(kMiB, both) == 8 * kMiB);
+  const ExtentHeap::Fit fit = three.heap.fit(kMiB, both);
+  REQUIRE(fit.hole != nullptr);
+  CHECK(fit.hole->bytes == 8 * kMiB);
+  CHECK(three.heap.fit(9 * kMiB, both).hole == nullptr);
   CHECK(three.zone_of(three.heap.allocate(kMiB, 0, 0, both)) == 2);
   CHECK(three.heap.check() == "");
 }
