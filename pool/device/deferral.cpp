@@ -276,13 +276,13 @@ bool DevicePool::is_better_on_its_way(const ContextPool& home, const AllocationR
   const bool is_last = room_bytes < everything_bytes / kChoosyRoomShare && request.bytes >= kChoosyFrom_bytes && !(home.pooled->can_move() && may_scatter());
   const std::uint64_t occupied_bytes = home.pooled->occupies_bytes(device_, request.bytes);
   if (!is_last && occupied_bytes == 0) return false;
-  const std::uint64_t hole_bytes = home.pooled->fit_bytes(device_, request.bytes);
+  const std::uint64_t hole_bytes = is_last ? home.pooled->fit_bytes(device_, request.bytes) : 0;
   std::size_t looks = 0;
   for (const Epoch* epoch = deferred_.oldest(); epoch != nullptr; epoch = epoch->next) {
     if (!is_own(*epoch)) continue;
     for (const Extent* extent = epoch->batch.first; extent != nullptr; extent = extent->bin_next) {
       if (++looks > kChoosyLooks) return false;
-      if (extent->bytes < request.bytes || info_of(*extent).home != &home) continue;
+      if (extent->bytes < request.bytes || info_of(*extent).allocator != home.pooled.get()) continue;  // the driver's own leaves no hole
       if (is_last && extent->bytes <= hole_bytes - hole_bytes / 4) return true;
       if (occupied_bytes != 0 && home.pooled->occupies_bytes(device_, *extent, request.bytes) < occupied_bytes) return true;
     }

@@ -66,10 +66,15 @@ constexpr std::size_t kQuarterPage_bytes = 512 * kKiB;
 
 /// A device of 1 GiB, all but `left_bytes` of it needed before, with a page of four blocks and a hole of 64 MiB, all of it empty pages.
 struct SmallBeside {
-  explicit SmallBeside(std::size_t left_bytes = 200 * kMiB, bool has_place = false) : rig(Full::options({})) {
+  explicit SmallBeside(std::size_t left_bytes = 200 * kMiB, bool has_place = false, std::size_t native_bytes = 0) : rig(Full::options({})) {
     for (CUdeviceptr& block : small) block = rig.allocate(kQuarterPage_bytes);
     const CUdeviceptr hole = rig.allocate(kHole_bytes);
     while (now(rig.counters().live_bytes) + left_bytes + 32 * kMiB <= kGiB) last = rig.allocate(32 * kMiB);
+    if (native_bytes != 0) {
+      cusim_fail("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY, 1'000);
+      native = rig.allocate(native_bytes);
+      REQUIRE(now(rig.counters().native_fallbacks) == 1);
+    }
     if (has_place) rig.free(small[3]);
     rig.free(hole);
     REQUIRE(now(rig.counters().deferred_bytes) == 0);
@@ -92,6 +97,7 @@ struct SmallBeside {
   Rig rig;
   CUdeviceptr small[4]{};
   CUdeviceptr last = 0;
+  CUdeviceptr native = 0;
   CUstream stream = nullptr;
   std::uint64_t end_ns = 0;
 };
@@ -133,6 +139,20 @@ TEST_CASE("empty pages: while a hole beside blocks that stay will do nobody wait
   SmallBeside beside(200 * kMiB, true);
   beside.free_behind_work({beside.small[1]});
   CHECK(beside.rig.allocate(kQuarterPage_bytes) == beside.small[3]);
+  CHECK_FALSE(beside.has_waited());
+}
+
+TEST_CASE("empty pages: nobody waits for a block of the driver's own, which leaves no hole") {
+  SmallBeside beside(200 * kMiB, false, 90 * kMiB);
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(beside.rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL); }) == CUDA_SUCCESS);
+  beside.rig.free(beside.native);
+  CUgraph graph = nullptr;
+  REQUIRE(beside.rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  beside.free_behind_work({});
+  REQUIRE(beside.rig.pools().find(beside.native, nullptr) != Ownership::unknown);  // it waits with them
+  beside.rig.allocate(kQuarterPage_bytes);
   CHECK_FALSE(beside.has_waited());
 }
 
