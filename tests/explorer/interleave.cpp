@@ -19,8 +19,11 @@ std::size_t g_parent = 0, g_child = 0;
 unsigned g_calls_left = 0;
 unsigned g_blocked = 0;  ///< times that nobody could go on, in a row
 bool g_is_child = false;
+bool g_is_parent_kept = false;  ///< by the driver, until a flag is set: it looks, and goes back to sleep
+unsigned g_pauses = 0;          ///< of the child meanwhile
 
 constexpr unsigned kDeadlock = 200;
+constexpr unsigned kPausesPerLook = 64;
 
 void switch_to(std::size_t other, std::size_t self) {
   g_is_child = other == g_child;
@@ -78,13 +81,16 @@ void close() {
 
 void pausing() {
   if (g_state != State::inside) return point();
+  if (g_is_child && g_is_parent_kept && ++g_pauses % kPausesPerLook != 0) return;
   const std::size_t self = g_is_child ? g_child : g_parent;
   switch_to(self == g_child ? g_parent : g_child, self);
 }
 
 bool kept_by_driver() {
   if (g_state != State::inside || g_is_child) return false;
+  g_is_parent_kept = true;
   switch_to(g_child, g_parent);
+  g_is_parent_kept = false;
   return true;
 }
 
