@@ -304,6 +304,8 @@ class DevicePool {
   void forget_stamps_of(ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
   void return_holes(ContextPool& home, std::uint32_t lane, const Batch& holes) CUPOOL_REQUIRES(device_.lock);
   void drain_lane(ContextPool& home, std::uint32_t lane, Batch& batch) CUPOOL_REQUIRES(device_.lock);
+  bool needs_context_event(const StreamLanes::Entry& entry) const;
+  Epoch* record_lane(ContextPool& home, StreamLanes::Entry& entry, Batch& holes, bool looks, FenceResult* result) CUPOOL_REQUIRES(device_.lock);
   void drain_stream(ContextPool& home, std::uint64_t identity, bool only_own_events) CUPOOL_REQUIRES(device_.lock);
   void drain_streams(ContextPool& home, bool only_own_events, bool (*is_due)(const StreamLanes& streams, const StreamLanes::Entry& entry)) CUPOOL_REQUIRES(device_.lock);
   void drain_stale_lanes(ContextPool& home) CUPOOL_REQUIRES(device_.lock);

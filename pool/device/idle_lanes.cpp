@@ -26,11 +26,7 @@ bool DevicePool::open_idle_lanes(ContextPool& home, const AllocationRequest& req
 bool DevicePool::open_lane_if_idle(ContextPool& home, std::uint64_t identity) {
   StreamLanes::Entry* entry = home.streams.entry(identity);
   if (entry == nullptr || entry->busy || capturing()) return false;
-  // As in drain_stream(): no event on the legacy stream where there is another kind.
-  const CUstream handle = entry->handle != nullptr ? entry->handle : CU_STREAM_LEGACY;
-  const bool is_of_context = handle == CU_STREAM_LEGACY && !device_.services.cannot_record.load(std::memory_order_relaxed);
-  const CUcontext context = home.context;
-  if (device_.services.contexts.pin(&home, context) != Pin::held) return false;
+  if (device_.services.contexts.pin(&home, home.context) != Pin::held) return false;
   const Unpinner unpinner(device_.services.contexts, &home);
   const std::uint32_t lane = entry->lane;
   const auto lane_bytes = static_cast<std::int64_t>(home.pooled->lane_bytes(lane));
@@ -38,25 +34,12 @@ bool DevicePool::open_lane_if_idle(ContextPool& home, std::uint64_t identity) {
   Batch holes;
   home.pooled->drain_lane(lane, holes);
   device_.counters().deferred_bytes.add(lane_bytes);
-  Epoch* const epoch = deferred_.close(holes);
-  if (epoch == nullptr) {  // host memory is out
+  FenceResult result;
+  Epoch* const epoch = record_lane(home, *entry, holes, true, &result);
+  if (epoch == nullptr) {
     return_holes(home, lane, holes);
     return false;
   }
-  FenceResult result{FenceAnswer::impossible, {}};
-  entry->busy = true;
-  {
-    const MutexUnlock unlocked(device_.lock);
-    if (is_of_context) {
-      result = epoch->fence.record(device_, context);
-    } else {
-      const ScopedContext current(device_.driver, context);
-      if (current.status().ok()) result = epoch->fence.record_on(device_, home, context, handle);
-    }
-    if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) result = epoch->fence.poll(device_, context);
-  }
-  if (StreamLanes::Entry* left = home.streams.entry(identity)) left->busy = false;
-  epoch->busy = false;
   epoch->fence.clear(device_.services.contexts);
   const bool is_idle = result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS;
   const Batch back = deferred_.finish(epoch);

@@ -158,6 +158,38 @@ void DevicePool::drain_lane(ContextPool& home, std::uint32_t lane, Batch& batch)
   device_.counters().lanes_drained.add();
 }
 
+/// An event on the legacy stream would make blocking streams wait for each other: only where there is no other kind. The event of the whole context covers a
+/// thread's own default stream too, which is blocking.
+bool DevicePool::needs_context_event(const StreamLanes::Entry& entry) const {
+  return (entry.handle == nullptr || entry.handle == CU_STREAM_LEGACY) && !device_.services.cannot_record.load(std::memory_order_relaxed);
+}
+
+/// The holes become an epoch, with an event of their lane's stream, or where it must be one of its whole context; `looks`: and are asked about at once. nullptr,
+/// with nothing changed: host memory is out. Preconditions: the context is pinned, and nobody is busy with the lane.
+Epoch* DevicePool::record_lane(ContextPool& home, StreamLanes::Entry& entry, Batch& holes, bool looks, FenceResult* result) {
+  Epoch* const epoch = deferred_.close(holes);
+  if (epoch == nullptr) return nullptr;
+  *result = {FenceAnswer::impossible, {}};
+  const bool is_of_context = needs_context_event(entry);
+  const CUstream handle = entry.handle != nullptr ? entry.handle : CU_STREAM_LEGACY;
+  const CUcontext context = home.context;
+  const std::uint64_t identity = entry.identity;
+  entry.busy = true;
+  {
+    const MutexUnlock unlocked(device_.lock);
+    if (is_of_context) {
+      *result = epoch->fence.record(device_, context);
+    } else {
+      const ScopedContext current(device_.driver, context);
+      if (current.status().ok()) *result = epoch->fence.record_on(device_, home, context, handle);
+    }
+    if (looks && result->answer == FenceAnswer::done && result->error.code == CUDA_SUCCESS) *result = epoch->fence.poll(device_, context);
+  }
+  if (StreamLanes::Entry* left = home.streams.entry(identity)) left->busy = false;
+  epoch->busy = false;
+  return epoch;
+}
+
 /// What is free in a stream's lane waits for what that stream has been given so far, and for nothing else; where that cannot be recorded it
 /// waits like any plain free, for the next epoch, or (`only_own_events`) stays.
 void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool only_own_events) {
@@ -165,13 +197,8 @@ void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool on
   if (entry == nullptr || home.pooled->lane_bytes(entry->lane) == 0) return;
   // What waits without an event there would wait for the next plain free.
   only_own_events = only_own_events || device_.services.cannot_record.load(std::memory_order_relaxed);
-  // An event on the legacy stream would make blocking streams wait for each other: only where there is no other kind. There it covers a thread's
-  // own default stream too, which is blocking.
-  const bool has_context_events = !device_.services.cannot_record.load(std::memory_order_relaxed);
-  const CUstream handle = entry->handle != nullptr ? entry->handle : CU_STREAM_LEGACY;
-  const bool can_record = !(handle == CU_STREAM_LEGACY && has_context_events) && !entry->busy && may_call_driver();
-  const CUcontext context = home.context;
-  if (!can_record || device_.services.contexts.pin(&home, context) != Pin::held) {  // unpinned it could end, and the stream with it
+  const bool can_record = !needs_context_event(*entry) && !entry->busy && may_call_driver();
+  if (!can_record || device_.services.contexts.pin(&home, home.context) != Pin::held) {  // unpinned it could end, and the stream with it
     if (!only_own_events && !capturing()) drain_lane(home, entry->lane, deferred_.batch());
     return;
   }
@@ -180,17 +207,9 @@ void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool on
   const std::uint32_t lane = entry->lane;
   drain_lane(home, lane, holes);
   if (holes.first == nullptr) return;  // all of it has events already
-  Epoch* const epoch = deferred_.close(holes);
-  if (epoch == nullptr) return only_own_events ? return_holes(home, lane, holes) : deferred_.batch().prepend(holes);  // host memory is out
-  FenceResult result{FenceAnswer::impossible, {}};
-  entry->busy = true;
-  {
-    const MutexUnlock unlocked(device_.lock);
-    const ScopedContext current(device_.driver, context);
-    if (current.status().ok()) result = epoch->fence.record_on(device_, home, context, handle);
-  }
-  if (StreamLanes::Entry* left = home.streams.entry(identity)) left->busy = false;
-  epoch->busy = false;
+  FenceResult result;
+  Epoch* const epoch = record_lane(home, *entry, holes, false, &result);
+  if (epoch == nullptr) return only_own_events ? return_holes(home, lane, holes) : deferred_.batch().prepend(holes);
   if (result.answer != FenceAnswer::done && (only_own_events || capturing())) return return_holes(home, lane, deferred_.finish(epoch));
   if (result.answer != FenceAnswer::done) return deferred_.reopen(epoch);
   epoch->recorded = true;
