@@ -16,6 +16,7 @@ namespace {
 std::atomic<bool> g_holds{false};      ///< the next call that gives memory back, or takes it, is kept in the driver until ...
 std::atomic<bool> g_is_inside{false};
 std::atomic<bool> g_may_go_on{false};  ///< ... the other thread pauses, or has been answered
+std::atomic<bool> g_is_done{false};    ///< the thread that was kept has done all it had to do
 
 void keep() {
   if (!g_holds.exchange(false)) return;
@@ -30,6 +31,16 @@ class TellingClock final : public Clock {
   void pause(std::uint64_t) override {
     g_may_go_on = true;
     std::this_thread::yield();
+  }
+};
+
+/// A pause lasts until the kept thread is done: what is looked at next is not what that thread has in its hands for a moment.
+class PatientClock final : public Clock {
+ public:
+  std::uint64_t now_ns() const override { return cusim_now_ns(); }
+  void pause(std::uint64_t) override {
+    g_may_go_on = true;
+    while (!g_is_done) std::this_thread::yield();
   }
 };
 
@@ -82,11 +93,12 @@ RigOptions slow_driver(config::Backing backing, Clock& clock) {
 class Inside {
  public:
   Inside(Rig& rig, std::function<void()> does) {
-    g_is_inside = g_may_go_on = false;
+    g_is_inside = g_may_go_on = g_is_done = false;
     g_holds = true;
     thread_ = std::thread([&rig, does = std::move(does)] {
       cuCtxSetCurrent(rig.context());
       does();
+      g_is_done = true;
     });
     while (!g_is_inside) std::this_thread::yield();
   }
@@ -144,7 +156,7 @@ TEST_CASE("memory outside the pool waits for what another thread gives back, und
 
 TEST_CASE("what another thread is preallocating is waited for by whoever is refused: the pool has it, and gives it back") {
   const auto backing = GENERATE(config::Backing::pages, config::Backing::segments);
-  TellingClock clock;
+  PatientClock clock;  // on segments the block it asks for is in the way of giving anything back
   RigOptions options = slow_driver(backing, clock);
   options.pool.policy = config::Policy::preallocate;
   options.pool.preallocate = config::parse_amount("100%");
