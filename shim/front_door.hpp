@@ -176,8 +176,27 @@ CUresult range_handle(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUmem
                       CUdeviceptr address, std::size_t bytes, CUmemRangeHandleType type, unsigned long long flags);
 
 // --- waits of the program (front_door_memory.cpp)
+/// What the driver has done all of when such a call of the program succeeds.
+struct Awaited {
+  enum class What : std::uint8_t { unknown, stream, context } what = What::unknown;
+  CUstream stream = nullptr;
+  CUcontext context = nullptr;  ///< null: the current one
+};
+/// By the call's arguments.
+template <class... Args>
+Awaited awaited_by(Args...) { return {}; }
+inline Awaited awaited_by(CUstream stream) { return {Awaited::What::stream, stream, nullptr}; }
+inline Awaited awaited_by() { return {Awaited::What::context, nullptr, nullptr}; }
+inline Awaited awaited_by(CUcontext context) { return {Awaited::What::context, nullptr, context}; }
+/// A wait of the program that is about to begin: what is freed later is not known to be covered by it. Lock-free where one stream is all there is.
+struct WaitBegun {
+  CUcontext owner = nullptr;
+  std::uint64_t identity = 0;    ///< of the stream; 0: all of the owner's
+  std::uint64_t lane_fills = 0;  ///< 0: nothing to say
+};
+WaitBegun before_wait(const Awaited& awaited, bool is_per_thread);
 /// The program has waited for the GPU by a call of its own.
-void after_wait();
+void after_wait(const WaitBegun& begun = {});
 
 // --- copies (front_door_copies.cpp)
 /// Set for good once contexts of two devices live in a process whose blocks may lie on mapped pages or in the driver's own pool, or a block on mapped

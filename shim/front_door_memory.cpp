@@ -51,8 +51,25 @@ CUresult no_context_error(const Process& own) {
   return is_gone ? CUDA_ERROR_CONTEXT_IS_DESTROYED : code;
 }
 
-void after_wait() {
+WaitBegun before_wait(const Awaited& awaited, bool is_per_thread) {
   Process& own = process();
+  if (awaited.what == Awaited::What::unknown || !own.pools.has_several_lanes()) return {};
+  const CUcontext current = thread_context(own);
+  const CUcontext context = awaited.context != nullptr ? awaited.context : current;
+  if (context == nullptr || own.contexts.has_ended(context)) return {};
+  WaitBegun begun;
+  begun.owner = own.contexts.owner(context);
+  const CUstream handle = plain_handle(awaited.stream, is_per_thread);
+  const bool is_of_context = awaited.what == Awaited::What::context || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
+  if (is_of_context && begun.owner != context) return {};  // a green context's part is not all of its primary's
+  if (awaited.what == Awaited::What::stream) begun.identity = StreamBook::identity_of(handle);
+  begun.lane_fills = own.pools.lane_fills(begun.owner);
+  return begun;
+}
+
+void after_wait(const WaitBegun& begun) {
+  Process& own = process();
+  if (begun.lane_fills != 0) own.pools.after_stream_wait(begun.owner, begun.identity, begun.lane_fills);
   const CUcontext context = living_owner(own);
   if (context != nullptr && own.pools.much_waits(context)) own.pools.after_wait(context);
 }

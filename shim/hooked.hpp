@@ -65,13 +65,17 @@ struct Hooked<E, CUresult(Args...)> {
     return pass(real, args...);
   }
 
-  /// The program's own call first, with nothing of ours around it.
+  /// The program's own call first, with nothing of ours around it but a look at what it will have covered.
   static CUresult wait(const Real<CUresult(Args...)>& real, Args... args) {
+    front_door::WaitBegun begun;
+    if constexpr (Body<E>::kRole == Role::wait) {
+      if (!lifecycle::t_inside && lifecycle::phase() == lifecycle::Phase::live) begun = front_door::before_wait(front_door::awaited_by(args...), real.is_per_thread());
+    }
     const CUresult result = real(args...);
     if (result != CUDA_SUCCESS || lifecycle::t_inside || lifecycle::phase() != lifecycle::Phase::live) return result;
     const lifecycle::Inside guard;
     try {
-      front_door::after_wait();
+      front_door::after_wait(begun);
       process().upkeep();
     } catch (abi::__forced_unwind&) {
       throw;

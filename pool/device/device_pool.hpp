@@ -103,6 +103,7 @@ class DevicePool {
   bool may_have_surplus() const;
   std::uint64_t not_live_bytes() const;
   void after_wait(const ContextPool& home, CUcontext asking) CUPOOL_EXCLUDES(device_.lock);
+  void open_waited_lanes(ContextPool& home, std::uint64_t identity, std::uint64_t fills) CUPOOL_EXCLUDES(device_.lock);
   bool free_while_exiting(CUdeviceptr address);
   Ownership find(CUdeviceptr address, BlockView* block);
   bool pin_pages(CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);

@@ -52,4 +52,26 @@ bool DevicePool::open_lane_if_idle(ContextPool& home, std::uint64_t identity) {
   return true;
 }
 
+/// The program has waited for the stream (0: for all of the context) by a call of its own that began after `fills`: what was in the lane then is over, and
+/// everybody's from now on, without a driver call. A lane that anything has come into since stays as it is.
+void DevicePool::open_waited_lanes(ContextPool& home, std::uint64_t identity, std::uint64_t fills) {
+  const MutexLock lock(device_.lock);
+  if (home.pooled == nullptr || home.streams.entries().size() < 2) return;  // one stream has all of it anyway
+  if (home.streams.has_stamps_in_lanes()) return;  // memory is short: what was freed has events of its own, by which others get it
+  const std::uint64_t least_bytes = least_early_bytes();
+  bool is_more = false;
+  for (const StreamLanes::Entry& entry : home.streams.entries()) {
+    const bool is_meant = identity == 0 || entry.identity == identity;
+    if (!is_meant || entry.busy || entry.last_fill > fills || home.pooled->lane_bytes(entry.lane) < least_bytes) continue;
+    Batch holes;
+    const auto lane_bytes = static_cast<std::int64_t>(home.pooled->lane_bytes(entry.lane));
+    home.pooled->drain_lane(entry.lane, holes);
+    device_.counters().deferred_bytes.add(lane_bytes);
+    device_.counters().lanes_drained.add();
+    retire(holes);
+    is_more = true;
+  }
+  if (is_more) publish_figures();
+}
+
 }  // namespace cupool::device

@@ -514,6 +514,17 @@ void PoolSet::after_wait(CUcontext context) {
   if (ContextPool* home = impl_->services.contexts.find(context)) home->pool.after_wait(*home, context);
 }
 
+bool PoolSet::has_several_lanes() const { return impl_->services.has_several_lanes.load(std::memory_order_relaxed); }
+
+std::uint64_t PoolSet::lane_fills(CUcontext context) const {
+  const ContextPool* home = impl_->services.contexts.find(context);
+  return home != nullptr ? home->streams.fills() : 0;
+}
+
+void PoolSet::after_stream_wait(CUcontext context, std::uint64_t identity, std::uint64_t fills) {
+  if (ContextPool* home = impl_->services.contexts.find(context)) home->pool.open_waited_lanes(*home, identity, fills);
+}
+
 std::size_t PoolSet::trim() {
   std::size_t released_bytes = 0;
   impl_->for_each_pool([&](DevicePool& pool) { released_bytes += pool.trim() + pool.give_back_graph_memory(); });

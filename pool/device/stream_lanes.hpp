@@ -11,12 +11,14 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <cstdint>
 #include <list>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "pool/core/clock.hpp"
 #include "pool/device/fence.hpp"
 #include "pool/device/stream_name.hpp"
 #include "pool/heap/extent.hpp"
@@ -52,6 +54,7 @@ class StreamLanes {
     CUstream handle = nullptr;  ///< null: a thread's own default stream, which no other thread can name
     std::uint32_t lane = 0;
     std::uint64_t last_use = 0;
+    std::uint64_t last_fill = 0;  ///< of fills(), at which anything last came into the lane
     bool busy = false;          ///< a thread is in the driver with the handle
   };
   using Stamped = std::list<StampedFree>;
@@ -67,8 +70,15 @@ class StreamLanes {
   }
   /// Precondition: !is_full(). Throws std::bad_alloc with nothing changed.
   void add(StreamName stream, std::uint32_t lane) {
-    entries_.push_back({stream.identity, stream.handle == CU_STREAM_PER_THREAD ? nullptr : stream.handle, lane, ++uses_});
+    entries_.push_back({stream.identity, stream.handle == CU_STREAM_PER_THREAD ? nullptr : stream.handle, lane, ++uses_, fill()});
   }
+  /// Something has come into the lane: freed on its stream, or on another for which its stream waits.
+  void note_fill(std::uint32_t lane) {
+    for (Entry& entry : entries_)
+      if (entry.lane == lane) entry.last_fill = fill();
+  }
+  /// How often that was, in all lanes. Lock-free: to be asked before a wait of the program; what comes into a lane later is told from what the wait covers.
+  std::uint64_t fills() const { return fills_.load(std::memory_order_acquire); }
   /// The entry of a stream, or nullptr; until the next add() or remove(). Not a use.
   Entry* entry(std::uint64_t identity) {
     for (Entry& entry : entries_)
@@ -120,6 +130,12 @@ class StreamLanes {
   std::string check() const;
 
  private:
+  /// One writer at a time: the device's lock is held.
+  std::uint64_t fill() {
+    const std::uint64_t fills = fills_.load(std::memory_order_relaxed) + 1;
+    fills_.store(fills, std::memory_order_release);
+    return fills;
+  }
   void drop(Stamped::iterator stamped, ContextRegistry& contexts);
   void narrow(Stamped::iterator stamped, std::uint64_t address, std::uint64_t bytes);
 
@@ -127,6 +143,7 @@ class StreamLanes {
   Stamped stamped_;
   std::map<std::uint64_t, Stamped::iterator> in_lanes_;  ///< by address; disjoint
   std::uint64_t uses_ = 0;
+  std::atomic<std::uint64_t> fills_{ticks()};  ///< so that none of another context's books, which may have had the same handle, was higher
   std::uint64_t last_seen_ = 0;  ///< identity
   std::uint32_t frees_ = 0;      ///< up to kLoneFrees
   bool several_ = false;

@@ -117,6 +117,7 @@ void DevicePool::return_to_lane(Magazine& magazine, StreamName stream, Rack& rac
   ContextPool& home = *magazine.home;
   const StreamLanes::Entry* entry = home.streams.entry(stream.identity);  // to ask for it would be a use
   const std::uint32_t lane = entry != nullptr ? entry->lane : lane_for(home, stream);
+  home.streams.note_fill(lane);
   while (rack.first != nullptr) {
     Extent* extent = rack.pop();
     magazine.ordered_bytes -= extent->bytes;

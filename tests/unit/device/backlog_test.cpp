@@ -154,6 +154,29 @@ TEST_CASE("streams that take turns share what they freed, for an event and a loo
   CHECK(rig.pools().check() == "");
 }
 
+TEST_CASE("what lies in a stream's lane when the program waits for that stream is everybody's, with no driver call; what came in meanwhile is not") {
+  RigOptions options = device_of("64GiB");
+  options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
+  StreamRig rig(options);
+  const CUstream one = new_stream(), other = new_stream();
+  const CUdeviceptr of_other = rig.on(other, 64 * kMiB), block = rig.on(one, 256 * kMiB), late = rig.on(one, 256 * kMiB);
+  rig.free_on(of_other, other);
+  rig.free_on(block, one);
+  REQUIRE(rig.pools().has_several_lanes());
+  const std::uint64_t fills = rig.pools().lane_fills(rig.context());
+  const bool comes_late = GENERATE(false, true);
+  const bool is_of_stream = GENERATE(true, false);
+  if (comes_late) rig.free_on(late, one);
+  const std::uint64_t events = events_asked_for();
+  rig.pools().after_stream_wait(rig.context(), is_of_stream ? name_of(one).identity : 0, fills);
+  CHECK(events_asked_for() == events);
+  REQUIRE(cusim_launch_spin(one, 5 * kMs) == CUDA_SUCCESS);  // nobody else may have it by looking
+  const std::uint64_t reserved_bytes = now(rig.counters().reserved_bytes);
+  rig.on(other, 256 * kMiB);
+  CHECK((now(rig.counters().reserved_bytes) == reserved_bytes) != comes_late);
+  CHECK(rig.pools().check() == "");
+}
+
 TEST_CASE("what one stream frees is another's once its work is over, and not before; and a plain allocation's") {
   RigOptions options = device_of("64GiB");
   options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
