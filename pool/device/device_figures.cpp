@@ -44,7 +44,7 @@ void HeapFigures::add(const HeapFigures& other) {
   wholly_free_bytes += other.wholly_free_bytes;
   inactive_split_bytes += other.inactive_split_bytes;
   largest_free_remapped_bytes = std::max(largest_free_remapped_bytes, other.largest_free_remapped_bytes);
-  lane_looks += other.lane_looks;
+  looks += other.looks;
 }
 
 HeapFigures DevicePool::figures() {
@@ -64,14 +64,14 @@ HeapFigures DevicePool::figures_of_all_lanes(std::uint64_t least_bytes) {
   return sum;
 }
 
-/// Seldom where much lies in lanes: then the figures cost more than what they are told after.
+/// Seldom where there are many holes, of lanes or as large as a page: then the figures cost more than what they are told after.
 void DevicePool::publish_figures() {
   if (publications_to_skip_ != 0) {
     --publications_to_skip_;
     return;
   }
   const HeapFigures now = figures_of_all_lanes(kLargeHole_bytes);
-  publications_to_skip_ = now.lane_looks / kLooksForPublication;
+  publications_to_skip_ = now.looks / kLooksForPublication;
   publish(now);
 }
 
@@ -171,8 +171,13 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
   evidence.capturing = capturing();
   evidence.deferred_in_order_bytes = deferred_in_order_bytes();
   if (evidence.driver_free_bytes) {
-    const std::uint64_t known_bytes = *evidence.driver_free_bytes + evidence.held_bytes + evidence.graph_bytes + device_.live.outside.managed.load(std::memory_order_relaxed);
-    evidence.unattributed_bytes = device_.total_bytes - std::min(known_bytes, device_.total_bytes);
+    // Managed memory is where it was last touched: on this device at most what is left, as in the ledger.
+    const std::uint64_t known_bytes = *evidence.driver_free_bytes + evidence.held_bytes + evidence.graph_bytes;
+    const std::uint64_t left_bytes = device_.total_bytes - std::min(known_bytes, device_.total_bytes);
+    const std::uint64_t managed_bytes = device_.live.outside.managed.load(std::memory_order_relaxed);
+    const std::uint64_t elsewhere_bytes = managed_bytes - std::min(managed_bytes, left_bytes);
+    evidence.own_outside_bytes -= std::min(elsewhere_bytes, evidence.own_outside_bytes);
+    evidence.unattributed_bytes = left_bytes - std::min(managed_bytes, left_bytes);
   }
   device_.timeline.record({ticks(), evidence.driver_free_bytes.value_or(0), evidence.request_bytes, requested_bytes, 0, 0, observe::EventKind::oom, 0});
   device_.services.ooms.add(std::move(oom));

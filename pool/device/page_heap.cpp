@@ -58,20 +58,23 @@ std::uint64_t PageHeap::withheld_bytes(const Extent& extent) const {
   return std::min(end, handles_end) - std::max(begin, table.at(extent.address).address);
 }
 
-std::uint64_t PageHeap::empty_bytes() const {
+std::uint64_t PageHeap::empty_bytes(std::uint64_t* looks) const {
   std::uint64_t bytes = 0;
+  std::uint64_t looked_at = 0;
   if (pinned_handles_ != 0) {
     for_each_empty([&](const MappedHandle& handle) {
       bytes += handle.bytes;
+      ++looked_at;
       return false;
     });
-    return bytes;
+  } else {
+    heap_.any_hole(memory_->granularity_bytes(), [&](const Extent* hole) {
+      bytes += table_of(*hole).bytes_inside(hole->address, hole->bytes);
+      ++looked_at;
+      return false;
+    });
   }
-  const std::uint64_t page_bytes = memory_->granularity_bytes();
-  heap_.any_hole(page_bytes, [&](const Extent* hole) {
-    bytes += table_of(*hole).bytes_inside(hole->address, hole->bytes);
-    return false;
-  });
+  if (looks != nullptr) *looks = looked_at;
   return bytes;
 }
 
@@ -109,7 +112,7 @@ HeapFigures PageHeap::figures(DeviceState&) const {
   figures.region_bytes = mapped_bytes() + loose_bytes_ + moving_loose_bytes_;
   figures.free_bytes = heap_.free_bytes() + loose_bytes_ + moving_bytes();
   figures.largest_free_bytes = heap_.largest_free_bytes();
-  figures.wholly_free_bytes = empty_bytes() + loose_bytes_;
+  figures.wholly_free_bytes = empty_bytes(&figures.looks) + loose_bytes_;
   figures.inactive_split_bytes = figures.free_bytes - figures.wholly_free_bytes;
   figures.largest_free_remapped_bytes = std::max(figures.largest_free_bytes, figures.wholly_free_bytes);
   return figures;
@@ -117,7 +120,7 @@ HeapFigures PageHeap::figures(DeviceState&) const {
 
 HeapFigures PageHeap::figures_of_all_lanes(DeviceState& device, std::uint64_t least_bytes) const {
   HeapFigures figures = this->figures(device);
-  figures.lane_looks = heap_.for_each_lane_run(least_bytes, [&](const Extent& first, std::uint64_t bytes) {
+  figures.looks += heap_.for_each_lane_run(least_bytes, [&](const Extent& first, std::uint64_t bytes) {
     const PageTable& table = table_of(first);
     figures.largest_free_bytes = std::max(figures.largest_free_bytes, bytes);
     figures.wholly_free_bytes += movable_bytes(table, first.address, bytes);

@@ -189,7 +189,7 @@ class PageHeap final : public ExtentAllocator {
   template <class F> void for_each_mapped(F&& visit) const;
   template <class F> void for_each_empty(F&& visit) const;
   bool unmap_all(const PageTable& table);
-  std::uint64_t empty_bytes() const;
+  std::uint64_t empty_bytes(std::uint64_t* looks = nullptr) const;
   std::uint64_t whole_page_bytes() const;
   std::uint64_t movable_bytes(const PageTable& table, std::uint64_t address, std::uint64_t bytes) const;
   /// What lies free in a stream's lane is everybody's for a request that needs it; whoever has failed has emptied them as far as he could.

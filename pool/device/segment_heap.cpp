@@ -48,7 +48,7 @@ HeapFigures SegmentHeap::figures_of_all_lanes(DeviceState& device, std::uint64_t
   HeapFigures figures = this->figures(device);
   figures.wholly_free_bytes = heap_.blockless_bytes();
   figures.inactive_split_bytes = figures.free_bytes - figures.wholly_free_bytes;
-  figures.lane_looks = heap_.for_each_lane_run(least_bytes, [&](const Extent&, std::uint64_t bytes) { figures.largest_free_bytes = std::max(figures.largest_free_bytes, bytes); });
+  figures.looks = heap_.for_each_lane_run(least_bytes, [&](const Extent&, std::uint64_t bytes) { figures.largest_free_bytes = std::max(figures.largest_free_bytes, bytes); });
   figures.largest_free_remapped_bytes = figures.largest_free_bytes;
   return figures;
 }

@@ -123,6 +123,25 @@ TEST_CASE("arrays and the program's own cuMemCreate count, managed and host memo
   rig.free(rig.allocate(100 * kMiB));
 }
 
+TEST_CASE("managed memory that the device has no room for is not named where memory is short") {
+  RigOptions options;
+  options.memory = "64MiB";
+  Rig rig(options);
+  rig.free(rig.allocate(kMiB));
+  REQUIRE(rig.pools().reserve_outside(0, OutsideKind::managed, 40 * kMiB, "cuMemAllocManaged").ok());
+  rig.pools().commit_outside(0, OutsideKind::managed, 1, 40 * kMiB);
+  const CUdeviceptr block = rig.allocate(40 * kMiB);
+  CHECK(rig.try_allocate(40 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  const observe::OomEvidence evidence = rig.snapshot().ooms.at(0).evidence;
+  REQUIRE(evidence.driver_free_bytes.has_value());
+  const std::uint64_t left_bytes = evidence.device_total_bytes - *evidence.driver_free_bytes - evidence.held_bytes;
+  CHECK(left_bytes < 40 * kMiB);
+  CHECK(evidence.own_outside_bytes == left_bytes);
+  CHECK(evidence.unattributed_bytes == 0);
+  rig.free(block);
+  CHECK(rig.pools().release_outside(OutsideKind::managed, 1));
+}
+
 TEST_CASE("a reservation that is cancelled leaves nothing behind") {
   Rig rig(limited("100MiB"));
   REQUIRE(rig.pools().reserve_outside(0, OutsideKind::array, 100 * kMiB, "cuArrayCreate_v2").ok());
