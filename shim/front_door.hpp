@@ -194,7 +194,7 @@ struct WaitBegun {
   std::uint64_t identity = 0;    ///< of the stream; 0: all of the owner's
   std::uint64_t lane_fills = 0;  ///< 0: nothing to say
 };
-WaitBegun before_wait(const Awaited& awaited, bool is_per_thread);
+WaitBegun before_wait(const Awaited& awaited);
 /// The program has waited for the GPU by a call of its own.
 void after_wait(const WaitBegun& begun = {});
 

@@ -51,18 +51,19 @@ CUresult no_context_error(const Process& own) {
   return is_gone ? CUDA_ERROR_CONTEXT_IS_DESTROYED : code;
 }
 
-WaitBegun before_wait(const Awaited& awaited, bool is_per_thread) {
+WaitBegun before_wait(const Awaited& awaited) {
   Process& own = process();
   if (awaited.what == Awaited::What::unknown || !own.pools.has_several_lanes()) return {};
-  const CUcontext current = thread_context(own);
-  const CUcontext context = awaited.context != nullptr ? awaited.context : current;
+  const CUcontext context = awaited.context != nullptr ? awaited.context : thread_context(own);
   if (context == nullptr || own.contexts.has_ended(context)) return {};
   WaitBegun begun;
   begun.owner = own.contexts.owner(context);
-  const CUstream handle = plain_handle(awaited.stream, is_per_thread);
-  const bool is_of_context = awaited.what == Awaited::What::context || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
-  if (is_of_context && begun.owner != context) return {};  // a green context's part is not all of its primary's
-  if (awaited.what == Awaited::What::stream) begun.identity = StreamBook::identity_of(handle);
+  if (awaited.what == Awaited::What::context && begun.owner != context) return {};  // a green context's part is not all of its primary's
+  if (awaited.what == Awaited::What::stream) {
+    // Neither the legacy stream nor one that is ordered with it: what a free on it came after need not be in it.
+    if (awaited.stream == nullptr || !own.streams.is_non_blocking(own.api, own.contexts, own.pools, begun.owner, awaited.stream)) return {};
+    begun.identity = StreamBook::identity_of(awaited.stream);
+  }
   begun.lane_fills = own.pools.lane_fills(begun.owner);
   return begun;
 }

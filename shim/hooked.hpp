@@ -69,7 +69,7 @@ struct Hooked<E, CUresult(Args...)> {
   static CUresult wait(const Real<CUresult(Args...)>& real, Args... args) {
     front_door::WaitBegun begun;
     if constexpr (Body<E>::kRole == Role::wait) {
-      if (!lifecycle::t_inside && lifecycle::phase() == lifecycle::Phase::live) begun = front_door::before_wait(front_door::awaited_by(args...), real.is_per_thread());
+      if (!lifecycle::t_inside && lifecycle::phase() == lifecycle::Phase::live) begun = front_door::before_wait(front_door::awaited_by(args...));
     }
     const CUresult result = real(args...);
     if (result != CUDA_SUCCESS || lifecycle::t_inside || lifecycle::phase() != lifecycle::Phase::live) return result;

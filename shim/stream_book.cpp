@@ -2,18 +2,20 @@
 #include "shim/stream_book.hpp"
 
 namespace cupool::shim {
-namespace {
 
-struct KnownStream {
+struct StreamBook::KnownStream {
   std::uint64_t generation;
   CUcontext context;
   CUstream stream;
   int device;
   BlockLife life;
+  enum class Waits : std::uint8_t { unasked, for_legacy, for_nobody } waits;
 };
 
+namespace {
+
 constexpr std::size_t kKnownStreams = 16;
-thread_local KnownStream t_known_streams[kKnownStreams];
+thread_local StreamBook::KnownStream t_known_streams[kKnownStreams];
 thread_local std::uint64_t t_thread_number = 0;
 constinit std::atomic<std::uint64_t> g_threads{0};
 
@@ -31,10 +33,10 @@ std::uint64_t StreamBook::identity_of(CUstream stream) {
 }
 
 /// Under a green context the default streams are others than its primary's (CU_GREEN_CTX_DEFAULT_STREAM); [?] how they are ordered among each other.
-std::optional<StreamBook::Named> StreamBook::name(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context, CUstream stream) const {
+StreamBook::KnownStream* StreamBook::find(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context, CUstream stream) const {
   const bool is_special = stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
   CUcontext current = nullptr;
-  if (is_special && contexts.has_aliases() && (api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != context)) return std::nullopt;
+  if (is_special && contexts.has_aliases() && (api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != context)) return nullptr;
   const std::uint64_t generation = generation_.load(std::memory_order_acquire);
   // Two places each, the one used last in front: a program's few streams must not push each other out.
   const std::uint64_t mixed = (reinterpret_cast<std::uintptr_t>(stream) ^ reinterpret_cast<std::uintptr_t>(context) << 1) * 0x9E3779B97F4A7C15U;
@@ -44,12 +46,30 @@ std::optional<StreamBook::Named> StreamBook::name(const DriverApi& api, const Co
   if (!is_it(known)) {
     pair[1] = pair[0];
     CUcontext owner = nullptr;
-    if (!is_special && (api.cuStreamGetCtx == nullptr || api.cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS || contexts.owner(owner) != context)) return std::nullopt;
+    if (!is_special && (api.cuStreamGetCtx == nullptr || api.cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS || contexts.owner(owner) != context)) return nullptr;
     CUdevice device = pools.device_of(context).value_or(-1);
-    if (device == -1 && api.cuCtxGetDevice(&device) != CUDA_SUCCESS) return std::nullopt;
-    known = {generation, context, stream, device, contexts.life_in(context, device)};
+    if (device == -1 && api.cuCtxGetDevice(&device) != CUDA_SUCCESS) return nullptr;
+    known = {generation, context, stream, device, contexts.life_in(context, device), KnownStream::Waits::unasked};
   }
-  return Named{{stream, identity_of(stream)}, known.device, known.life};
+  return &known;
+}
+
+std::optional<StreamBook::Named> StreamBook::name(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context, CUstream stream) const {
+  const KnownStream* known = find(api, contexts, pools, context, stream);
+  if (known == nullptr) return std::nullopt;
+  return Named{{stream, identity_of(stream)}, known->device, known->life};
+}
+
+bool StreamBook::is_non_blocking(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context, CUstream stream) const {
+  if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) return false;
+  KnownStream* known = find(api, contexts, pools, context, stream);
+  if (known == nullptr) return false;
+  if (known->waits == KnownStream::Waits::unasked) {
+    unsigned flags = 0;
+    const bool is_told = api.cuStreamGetFlags != nullptr && api.cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS;
+    known->waits = is_told && (flags & CU_STREAM_NON_BLOCKING) != 0 ? KnownStream::Waits::for_nobody : KnownStream::Waits::for_legacy;
+  }
+  return known->waits == KnownStream::Waits::for_nobody;
 }
 
 }  // namespace cupool::shim

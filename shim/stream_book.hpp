@@ -26,6 +26,7 @@ inline CUstream plain_handle(CUstream stream, bool is_per_thread) {
 
 class StreamBook {
  public:
+  struct KnownStream;
   struct Named {
     StreamName name;
     int device = -1;
@@ -34,6 +35,9 @@ class StreamBook {
 
   /// `stream` (a plain_handle) as one of `context`, which is current and owns memory; nullopt when it is not: the driver must answer.
   std::optional<Named> name(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context, CUstream stream) const;
+  /// Was `stream`, one of `context`, created with CU_STREAM_NON_BLOCKING? A stream that was not is ordered with the legacy stream only by what is put into it:
+  /// waiting for it need not cover legacy work that a free on it came after. False where the driver does not tell.
+  bool is_non_blocking(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context, CUstream stream) const;
   /// A number for the calling thread that no later one gets; not 0.
   static std::uint64_t thread_number();
   /// The identity that name() gives to a handle.
@@ -42,6 +46,8 @@ class StreamBook {
   void something_ended() { generation_.fetch_add(1, std::memory_order_release); }
 
  private:
+  KnownStream* find(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context, CUstream stream) const;
+
   std::atomic<std::uint64_t> generation_{1};
 };
 

@@ -73,7 +73,7 @@ struct HeapFigures {
   std::uint64_t wholly_free_bytes = 0;
   std::uint64_t inactive_split_bytes = 0;
   std::uint64_t largest_free_remapped_bytes = 0;  ///< equals largest_free_bytes where nothing can be remapped
-  std::uint64_t looks = 0;                   ///< so many holes were looked at for this
+  std::uint64_t looks = 0;                        ///< so many holes were looked at for this
 
   void add(const HeapFigures& other);
 };

@@ -40,6 +40,13 @@ CUresult destroy(Call& c, CUstream handle) {
   return CUDA_SUCCESS;
 }
 
+/// What a wait for the stream covers. Waiting for the legacy stream waits for the blocking streams too; [?] whether waiting for a blocking stream covers legacy
+/// work that nothing in it came after (probe `waits`): here it does not.
+std::vector<OperationPtr> awaited(Call& c, Stream& stream) {
+  if (stream.legacy) return c.sim.stream_predecessors(stream);
+  return {stream.tail, stream.context->gate};
+}
+
 CUresult synchronize(Call& c, CUstream handle) {
   Stream* stream = nullptr;
   CUSIM_TRY(c.stream(handle, &stream));
@@ -50,8 +57,7 @@ CUresult synchronize(Call& c, CUstream handle) {
   if (stream->legacy) CUSIM_TRY(c.sim.forbid_implicit(*stream->context));
   CUSIM_TRY(c.sim.forbid_while_capturing());
   Context* context = stream->context;
-  // Waiting for the legacy stream waits for the blocking streams too.
-  for (const OperationPtr& operation : c.sim.stream_predecessors(*stream)) c.sim.timeline.wait(operation, c.lock);
+  for (const OperationPtr& operation : awaited(c, *stream)) c.sim.timeline.wait(operation, c.lock);
   c.sim.trim_to_thresholds(context->device);
   return context->broken;
 }
@@ -65,7 +71,7 @@ CUresult query(Call& c, CUstream handle) {
   }
   if (stream->legacy) CUSIM_TRY(c.sim.forbid_implicit(*stream->context));
   CUSIM_TRY(c.sim.forbid_while_capturing());
-  for (const OperationPtr& operation : c.sim.stream_predecessors(*stream)) {
+  for (const OperationPtr& operation : awaited(c, *stream)) {
     if (operation != nullptr && !operation->done) return CUDA_ERROR_NOT_READY;
   }
   return CUDA_SUCCESS;

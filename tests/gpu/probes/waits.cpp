@@ -136,6 +136,34 @@ void ask_destroyed_stream(const Session& session) {
   answer("cuCtxRecordEvent covers the work of a destroyed stream", found == CUDA_ERROR_NOT_READY, true);
 }
 
+/// Does waiting for a stream cover the work of one that it is ordered with implicitly, where nothing was put into it since?
+void ask_implicit_order() {
+  const Spin spin;
+  CUstream blocking = nullptr;
+  prepare(CU(cuStreamCreate)(&blocking, CU_STREAM_DEFAULT), "cuStreamCreate");
+  const auto ask = [&](const std::string& question, CUstream works, auto&& call) {
+    spin.launch(works, kWork_ns);
+    const CUresult code = call();
+    const bool is_over = CU(cuStreamQuery)(works) == CUDA_SUCCESS;
+    prepare(CU(cuCtxSynchronize)(), "cuCtxSynchronize");
+    answer(question + ": code", code);
+    answer(question, is_over ? kWaited : kReturned);
+  };
+  const auto synchronize = [](CUstream stream) { return [stream] { return CU(cuStreamSynchronize)(stream); }; };
+  const auto query = [](CUstream stream) { return [stream] { return CU(cuStreamQuery)(stream); }; };
+  ask("cuStreamSynchronize of a blocking stream with nothing in it while the legacy stream works", CU_STREAM_LEGACY, synchronize(blocking));
+  ask("cuStreamQuery of a blocking stream with nothing in it while the legacy stream works", CU_STREAM_LEGACY, query(blocking));
+  ask("cuStreamSynchronize of the legacy stream with nothing in it while a blocking stream works", blocking, synchronize(CU_STREAM_LEGACY));
+  ask("cuStreamQuery of the legacy stream with nothing in it while a blocking stream works", blocking, query(CU_STREAM_LEGACY));
+  CUdeviceptr address = 0;
+  prepare(CU(cuMemAllocAsync)(&address, 1 << 20, blocking), "cuMemAllocAsync");
+  ask("cuStreamSynchronize of a blocking stream with nothing but a cuMemFreeAsync in it while the legacy stream works", CU_STREAM_LEGACY, [&] {
+    prepare(CU(cuMemFreeAsync)(address, blocking), "cuMemFreeAsync");
+    return CU(cuStreamSynchronize)(blocking);
+  });
+  prepare(CU(cuStreamDestroy_v2)(blocking), "cuStreamDestroy");
+}
+
 void ask_ends(const Session& session) {
   TwoContexts both(session);
   const Busy& work = both.work_of_second;
@@ -155,6 +183,7 @@ void ask_waits(Session& session) {
   group("a trim of what is kept for graphs", [&] { ask_graph_trim(session.device); });
   group("frees that wait", [&] { ask_frees_that_wait(); });
   group("a destroyed stream", [&] { ask_destroyed_stream(session); });
+  group("streams that are ordered implicitly", [&] { ask_implicit_order(); });
   group("a context that ends with work", [&] { ask_ends(session); });
 }
 
