@@ -22,9 +22,10 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kOomReportsMax = 8;
-// Of a job that meets one refusal after the other a tenth of its time at most goes into reports that replace the last one.
+// Of a job that meets one refusal after the other a tenth of its time at most goes into reports that replace the last one, and half a second at once: the
+// one that ends the job often comes just behind another.
 constexpr std::uint64_t kReplaceShare = 10;
-constexpr std::uint64_t kLeastBetweenReports_ns = 100'000'000;
+constexpr std::uint64_t kReplaceAhead_ns = 5'000'000'000;
 constexpr std::uint64_t kLeastBetweenLines_ns = 5'000'000'000;
 constexpr milliseconds kLockBudget{500};          ///< waiting for pools whose lock another thread holds
 constexpr std::uint64_t kWriteBudget_ns = 4'000'000'000;
@@ -144,7 +145,8 @@ void Reporter::report_oom() {
     tell(report, path, k);
     next_line_ns_.store(now_ns + kLeastBetweenLines_ns, std::memory_order_relaxed);
   }
-  next_replace_ns_.store(now_ns + std::max(kLeastBetweenReports_ns, kReplaceShare * (now_ns - began_ns)), std::memory_order_relaxed);
+  const std::uint64_t earliest_ns = now_ns - std::min(now_ns, kReplaceAhead_ns);
+  next_replace_ns_.store(std::max(next_replace_ns_.load(std::memory_order_relaxed), earliest_ns) + kReplaceShare * (now_ns - began_ns), std::memory_order_relaxed);
 }
 
 /// In as many bytes as are on the stack.

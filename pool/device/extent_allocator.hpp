@@ -30,7 +30,7 @@ class ExtentAllocator : public DeviceAllocator {
 
  protected:
   ExtentAllocator() = default;
-  ExtentAllocator(const heap::FitPolicy& policy, unsigned zones) : heap_(policy, zones) {}
+  ExtentAllocator(const heap::FitPolicy& policy, unsigned zones, heap::WholeBytes whole_bytes) : heap_(policy, zones, whole_bytes) {}
   heap::ExtentHeap heap_;
 };
 

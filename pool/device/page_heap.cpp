@@ -25,7 +25,7 @@ heap::FitPolicy PageHeap::fit_policy(std::uint64_t page_bytes) {
 }
 
 PageHeap::PageHeap(std::uint64_t device_total_bytes, std::unique_ptr<vmm::VirtualMemory> memory)
-    : ExtentAllocator(fit_policy(memory->granularity_bytes()), kZones), total_bytes_(device_total_bytes), memory_(std::move(memory)) {}
+    : ExtentAllocator(fit_policy(memory->granularity_bytes()), kZones, &whole_handle_bytes), total_bytes_(device_total_bytes), memory_(std::move(memory)) {}
 
 /// Frees what belongs to the host: the driver's memory goes with the process.
 PageHeap::~PageHeap() {
@@ -58,23 +58,16 @@ std::uint64_t PageHeap::withheld_bytes(const Extent& extent) const {
   return std::min(end, handles_end) - std::max(begin, table.at(extent.address).address);
 }
 
+std::uint64_t PageHeap::whole_handle_bytes(const Extent& hole) { return table_of(hole).bytes_inside(hole.address, hole.bytes); }
+
 std::uint64_t PageHeap::empty_bytes(std::uint64_t* looks) const {
+  if (pinned_handles_ == 0) return heap_.whole_bytes();
   std::uint64_t bytes = 0;
-  std::uint64_t looked_at = 0;
-  if (pinned_handles_ != 0) {
-    for_each_empty([&](const MappedHandle& handle) {
-      bytes += handle.bytes;
-      ++looked_at;
-      return false;
-    });
-  } else {
-    heap_.any_hole(memory_->granularity_bytes(), [&](const Extent* hole) {
-      bytes += table_of(*hole).bytes_inside(hole->address, hole->bytes);
-      ++looked_at;
-      return false;
-    });
-  }
-  if (looks != nullptr) *looks = looked_at;
+  for_each_empty([&](const MappedHandle& handle) {
+    bytes += handle.bytes;
+    if (looks != nullptr) ++*looks;
+    return false;
+  });
   return bytes;
 }
 

@@ -138,6 +138,7 @@ class PageHeap final : public ExtentAllocator {
   static heap::FitPolicy fit_policy(std::uint64_t page_bytes);
   static PagedRegion& paged(const heap::Region& region);
   static PageTable& table_of(const heap::Extent& extent);
+  static std::uint64_t whole_handle_bytes(const heap::Extent& hole);
   Result<Growth> supply(DeviceState& device, ContextPool& home, const AllocationRequest& request, Source source) CUPOOL_REQUIRES(device.lock);
   Result<Growth> await_hole(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock);
   template <class Done> bool await(DeviceState& device, Done&& is_done) CUPOOL_REQUIRES(device.lock);

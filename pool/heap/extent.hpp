@@ -47,7 +47,10 @@ struct alignas(128) Extent {
   Extent* bin_next = nullptr;              ///< free: bin list; deferred, absent: the owner's list; cached: the owner's list; spare: the arena's list
   std::uint64_t requested_bytes = 0;       ///< owner's
   std::uint64_t buffer_id = 0;             ///< owner's
-  std::uint64_t allocated_ticks = 0;       ///< owner's
+  union {
+    std::uint64_t allocated_ticks = 0;     ///< owner's
+    std::uint64_t whole_bytes;             ///< free, lane 0: what ExtentHeap counted of it in whole_bytes()
+  };
   Region* region = nullptr;
   union {
     std::uint32_t site = 0;                ///< live, deferred: owner's

@@ -24,7 +24,7 @@ Extent* ExtentHeap::cut_out(Extent* hole, std::uint64_t address, std::uint64_t b
     throw;
   }
   if (out == hole) {
-    bins_of(hole->region, lane).remove(hole);
+    unlist(hole);
     if (hole->previous != nullptr) hole->previous->next_is_free = false;
     if (hole->next != nullptr) hole->next->previous_is_free = false;
   }
@@ -38,7 +38,7 @@ Extent* ExtentHeap::cut_out(Extent* hole, std::uint64_t address, std::uint64_t b
   out->next_is_free = true;
   if (rest->next != nullptr) rest->next->previous_is_free = true;
   count(rest->region, static_cast<std::int64_t>(rest->bytes), lane);
-  bins_of(rest->region, lane).insert(rest);
+  list(rest);
   return out;
 }
 

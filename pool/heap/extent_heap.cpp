@@ -10,7 +10,7 @@
 namespace cupool::heap {
 
 ExtentHeap::ExtentHeap() : ExtentHeap(FitPolicy{}) {}
-ExtentHeap::ExtentHeap(const FitPolicy& policy, unsigned zones) : policy_(policy), zones_(zones) {}
+ExtentHeap::ExtentHeap(const FitPolicy& policy, unsigned zones, WholeBytes of) : policy_(policy), get_whole_bytes_(of), zones_(zones) {}
 ExtentHeap::~ExtentHeap() = default;
 
 /// A region that is one extent of `state`, in no bin yet.
@@ -37,7 +37,7 @@ RegionRecord* ExtentHeap::insert_region(std::uint64_t address, std::uint64_t byt
 Region* ExtentHeap::add_region(std::uint64_t address, std::uint64_t bytes, void* owner) {
   RegionRecord* region = insert_region(address, bytes, owner, ExtentState::free);
   count(region, static_cast<std::int64_t>(bytes), 0);
-  zones_[region->zone].insert(region->first);
+  list(region->first);
   return region;
 }
 
@@ -47,7 +47,7 @@ void ExtentHeap::forget_region(Region* region) noexcept {
   for (Extent* extent = region->first; extent != nullptr;) {
     Extent* next = extent->next;
     if (extent->state == ExtentState::free) {
-      bins_of(extent->region, extent->lane).remove(extent);
+      unlist(extent);
       count(region, -static_cast<std::int64_t>(extent->bytes), extent->lane);
     }
     arena_.give_back(extent);
@@ -56,6 +56,32 @@ void ExtentHeap::forget_region(Region* region) noexcept {
   region_bytes_ -= region->bytes;
   regions_.erase(static_cast<RegionRecord*>(region));
   arena_.release_if_empty();
+}
+
+/// A hole goes into the bin of its size.
+void ExtentHeap::list(Extent* hole) noexcept {
+  bins_of(hole->region, hole->lane).insert(hole);
+  if (get_whole_bytes_ == nullptr || hole->lane != 0) return;
+  hole->whole_bytes = whole_bytes_of(*hole);
+  whole_bytes_ += hole->whole_bytes;
+}
+
+void ExtentHeap::unlist(Extent* hole) noexcept {
+  bins_of(hole->region, hole->lane).remove(hole);
+  if (get_whole_bytes_ != nullptr && hole->lane == 0) whole_bytes_ -= hole->whole_bytes;
+}
+
+/// A listed hole becomes [address, address + bytes).
+void ExtentHeap::resize(Extent* hole, std::uint64_t address, std::uint64_t bytes) noexcept {
+  const std::uint64_t page_bytes = policy_.page_bytes;
+  const bool counts = get_whole_bytes_ != nullptr && hole->lane == 0 &&
+                      (align_up(hole->address, page_bytes) != align_up(address, page_bytes) || align_down(hole->address + hole->bytes, page_bytes) != align_down(address + bytes, page_bytes));
+  hole->address = address;
+  bins_of(hole->region, hole->lane).resize(hole, bytes);
+  if (!counts) return;
+  whole_bytes_ -= hole->whole_bytes;
+  hole->whole_bytes = whole_bytes_of(*hole);
+  whole_bytes_ += hole->whole_bytes;
 }
 
 /// `free_bytes` more (or fewer) are free in `lane`.
@@ -106,9 +132,8 @@ Extent* ExtentHeap::split_low(Extent* hole, std::uint64_t bytes, std::uint8_t ke
   }
   pages(hole->region).replace(hole, block);
   hole->previous = block;
-  hole->address += bytes;
+  resize(hole, hole->address + bytes, hole->bytes - bytes);
   pages(hole->region).insert(hole);
-  bins_of(hole->region, hole->lane).resize(hole, hole->bytes - bytes);
   return block;
 }
 
@@ -129,7 +154,7 @@ Extent* ExtentHeap::split_high(Extent* hole, std::uint64_t bytes, std::uint8_t k
   }
   hole->next = block;
   pages(hole->region).insert(block);
-  bins_of(hole->region, hole->lane).resize(hole, hole->bytes - bytes);
+  resize(hole, hole->address, hole->bytes - bytes);
   return block;
 }
 
@@ -165,7 +190,7 @@ Extent* ExtentHeap::cut_off(Extent* hole, std::uint64_t bytes, std::uint8_t keep
     block = at_high_end ? split_high(hole, bytes, keeper) : split_low(hole, bytes, keeper);
   } else {
     Extent* own = keeper != 0 && hole->keeper != keeper ? arena_.take(keeper) : nullptr;
-    bins_of(hole->region, lane).remove(hole);
+    unlist(hole);
     if (own != nullptr) block = move(hole, own);
     if (block->previous != nullptr) block->previous->next_is_free = false;
     if (block->next != nullptr) block->next->previous_is_free = false;
@@ -231,7 +256,7 @@ ExtentHeap::Fit ExtentHeap::fit(std::uint64_t bytes, const ZoneOrder& order) con
 /// The hole behind `extent` dissolves into it.
 void ExtentHeap::absorb_next(Extent* extent) noexcept {
   Extent* gone = extent->next;
-  bins_of(gone->region, gone->lane).remove(gone);
+  unlist(gone);
   pages(extent->region).remove(gone);
   extent->bytes += gone->bytes;
   extent->next = gone->next;
@@ -250,7 +275,7 @@ Extent* ExtentHeap::absorb_into_previous(Extent* extent) noexcept {
     extent->next->previous = hole;
     extent->next->previous_is_free = true;
   }
-  bins_of(hole->region, hole->lane).resize(hole, hole->bytes + extent->bytes);
+  resize(hole, hole->address, hole->bytes + extent->bytes);
   arena_.give_back(extent);
   return hole;
 }
@@ -260,7 +285,6 @@ Extent* ExtentHeap::absorb_into_next(Extent* extent) noexcept {
   Extent* hole = extent->next;
   pages(extent->region).remove(hole);
   pages(extent->region).replace(extent, hole);
-  hole->address = extent->address;
   hole->previous = extent->previous;
   hole->previous_is_free = extent->previous_is_free;
   if (extent->previous != nullptr) {
@@ -269,7 +293,7 @@ Extent* ExtentHeap::absorb_into_next(Extent* extent) noexcept {
   } else {
     extent->region->first = hole;
   }
-  bins_of(hole->region, hole->lane).resize(hole, hole->bytes + extent->bytes);
+  resize(hole, extent->address, hole->bytes + extent->bytes);
   arena_.give_back(extent);
   return hole;
 }
@@ -287,7 +311,7 @@ Extent* ExtentHeap::free(Extent* extent, std::uint32_t lane) noexcept {
   extent->lane = lane;
   if (extent->previous != nullptr) extent->previous->next_is_free = true;
   if (extent->next != nullptr) extent->next->previous_is_free = true;
-  bins_of(extent->region, lane).insert(extent);
+  list(extent);
   return extent;
 }
 

@@ -39,6 +39,10 @@ struct FitPolicy {
   static constexpr unsigned kPageLevelBits = 3;
 };
 
+/// Of a hole of lane 0 the bytes of what goes only whole (physical handles): it depends on the first and the last whole page (FitPolicy::page_bytes) in the
+/// hole alone, and must not change while the hole stays as it is.
+using WholeBytes = std::uint64_t (*)(const Extent& hole);
+
 /// Where allocate looks for everybody's holes: in zone `first`, then in those below it down to `last`, then, with `above`, in those above it.
 struct ZoneOrder {
   unsigned first = 0;
@@ -50,8 +54,8 @@ struct ZoneOrder {
 class ExtentHeap {
  public:
   ExtentHeap();
-  /// `zones`: how many there are, from 0.
-  explicit ExtentHeap(const FitPolicy& policy, unsigned zones = 1);
+  /// `zones`: how many there are, from 0. `of`: what whole_bytes() sums; nullptr: nothing.
+  explicit ExtentHeap(const FitPolicy& policy, unsigned zones = 1, WholeBytes of = nullptr);
   ~ExtentHeap();
   ExtentHeap(const ExtentHeap&) = delete;
   ExtentHeap& operator=(const ExtentHeap&) = delete;
@@ -123,6 +127,7 @@ class ExtentHeap {
   static bool is_wholly_free(const Region& region) { return region.free_bytes == region.bytes && region.lane_bytes == 0; }
   std::uint64_t wholly_free_bytes() const { return wholly_free_bytes_; }      ///< Σ bytes of regions with nothing in them
   std::uint64_t inactive_split_bytes() const { return free_bytes_ - wholly_free_bytes_; }  ///< free, in regions that hold something
+  std::uint64_t whole_bytes() const { return whole_bytes_; }          ///< Σ WholeBytes of the holes of lane 0 that have a page. O(1)
   std::uint64_t blockless_bytes() const { return blockless_bytes_; }  ///< Σ bytes of regions with nothing but holes in them, of whichever lanes
   Region* first_region() const { return regions_.first(); }  ///< nullptr: none
   std::size_t region_count() const { return regions_.size(); }
@@ -146,7 +151,7 @@ class ExtentHeap {
  private:
   /// What check() adds up over the regions.
   struct Tally {
-    std::uint64_t regions, extents, region_bytes, free_bytes, wholly_free_bytes, blockless_bytes;
+    std::uint64_t regions, extents, region_bytes, free_bytes, wholly_free_bytes, blockless_bytes, whole_bytes;
     std::vector<std::uint64_t> holes, lane_bytes;  ///< by lane
     std::vector<std::uint64_t> zone_holes;         ///< of lane 0, by zone
   };
@@ -172,6 +177,10 @@ class ExtentHeap {
   Extent* absorb_into_previous(Extent* extent) noexcept;
   Extent* absorb_into_next(Extent* extent) noexcept;
   SizeBins& bins_of(const Region* region, std::uint32_t lane) noexcept { return lane == 0 ? zones_[region->zone] : lanes_[lane - 1]->bins; }
+  void list(Extent* hole) noexcept;
+  void unlist(Extent* hole) noexcept;
+  void resize(Extent* hole, std::uint64_t address, std::uint64_t bytes) noexcept;
+  std::uint64_t whole_bytes_of(const Extent& hole) const noexcept { return hole.bytes >= policy_.page_bytes ? get_whole_bytes_(hole) : 0; }
   Extent* pick(std::uint64_t need, const ZoneOrder& order) const noexcept;
   void count(Region* region, std::int64_t free_bytes, std::uint32_t lane) noexcept;
   static constexpr std::uint64_t kLooseShare = 8;  ///< a hole of a lane is loose when more than this share of the block would be left of it
@@ -184,6 +193,8 @@ class ExtentHeap {
   std::string check_bins(const SizeBins& bins, std::uint32_t lane, std::uint64_t holes) const;
 
   FitPolicy policy_;
+  WholeBytes get_whole_bytes_ = nullptr;
+  std::uint64_t whole_bytes_ = 0;
   std::uint64_t region_bytes_ = 0;
   std::uint64_t free_bytes_ = 0;
   std::uint64_t wholly_free_bytes_ = 0;

@@ -41,6 +41,7 @@ std::string ExtentHeap::check_region(const Region& region, Tally* tally) const {
     if (extent->lane != 0) lane_bytes += extent->bytes;
     ++tally->holes[extent->lane];
     if (extent->lane == 0) ++tally->zone_holes[region.zone];
+    if (extent->lane == 0 && get_whole_bytes_ != nullptr) tally->whole_bytes += whole_bytes_of(*extent);
     tally->lane_bytes[extent->lane] += extent->bytes;
   }
   if (lane_bytes != region.lane_bytes) return "a region's lane bytes are not the sum of its free extents in lanes";
@@ -92,6 +93,7 @@ std::string ExtentHeap::check() const {
   if (tally.free_bytes != free_bytes_) return "the heap's free bytes are not the sum of its free extents";
   if (tally.wholly_free_bytes != wholly_free_bytes_) return "the wholly free bytes are not those of the regions with nothing in them";
   if (tally.blockless_bytes != blockless_bytes_) return "the bytes without a block are not those of the regions with nothing but holes in them";
+  if (tally.whole_bytes != whole_bytes_) return "the bytes of what goes only whole are not the sum of what everybody's holes have of it";
   for (std::size_t zone = 0; broken.empty() && zone < zones_.size(); ++zone) broken = check_bins(zones_[zone], 0, tally.zone_holes[zone]);
   for (std::uint32_t lane = 1; broken.empty() && lane <= lanes_.size(); ++lane) {
     broken = check_bins(lanes_[lane - 1]->bins, lane, tally.holes[lane]);

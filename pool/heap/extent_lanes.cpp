@@ -27,10 +27,10 @@ std::uint64_t ExtentHeap::largest_free_bytes() const noexcept {
 /// A hole of lane 0 becomes one of `lane`; its neighbours stay as they are.
 void ExtentHeap::move_to_lane(Extent* hole, std::uint32_t lane) noexcept {
   const auto bytes = static_cast<std::int64_t>(hole->bytes);
-  zones_[hole->region->zone].remove(hole);
+  unlist(hole);
   count(hole->region, -bytes, 0);
   hole->lane = lane;
-  bins_of(hole->region, lane).insert(hole);
+  list(hole);
   count(hole->region, bytes, lane);
 }
 
@@ -55,7 +55,7 @@ void ExtentHeap::join_next(Extent* hole) noexcept {
   absorb_next(hole);  // adds to its bytes, which its bin must learn
   const std::uint64_t joined_bytes = hole->bytes;
   hole->bytes = before_bytes;
-  bins_of(hole->region, hole->lane).resize(hole, joined_bytes);
+  resize(hole, hole->address, joined_bytes);
 }
 
 Extent* ExtentHeap::set_aside(std::uint64_t address, std::uint64_t bytes) {

@@ -28,8 +28,8 @@ def all_cases(build: Path) -> list[Case]:
             Case("glibc", [program, "glibc"]), Case("mimalloc", [program, "mimalloc"])]
 
 
-def shape_of(row: dict) -> tuple[int, int, int, int]:
-    return row["threads"], row["standing_blocks"], row["bytes"], row["ring_blocks"]
+def shape_of(row: dict) -> tuple[int, int, int, int, bool]:
+    return row["threads"], row["standing_blocks"], row["bytes"], row["ring_blocks"], row["scattered"]
 
 
 def size(count: int) -> str:
@@ -39,8 +39,10 @@ def size(count: int) -> str:
     return f"{count} B"
 
 
-def label(shape: tuple[int, int, int, int]) -> str:
-    threads, standing, count, ring = shape
+def label(shape: tuple[int, int, int, int, bool]) -> str:
+    threads, standing, count, ring, scattered = shape
+    if scattered:
+        return f"{size(count)}, at random, {ring // 10:,} of {ring:,} left"
     return size(count) + (", the one live block" if ring == 1 else "") + (f", {threads} threads" if threads > 1 else "") + (f", {standing:,} live blocks" if standing else "")
 
 
@@ -67,7 +69,7 @@ def run_pairs(build: Path, cases: list[Case], repeat: int, *arguments: str) -> P
             samples.setdefault((case.name, shape_of(row)), []).extend(row["ns_per_pair"])
     result.shapes = list(dict.fromkeys(shape for _, shape in samples))
     result.figures = {key: spread(values) for key, values in samples.items() if values}
-    result.rows = [{"case": name, "threads": shape[0], "standing_blocks": shape[1], "bytes": shape[2], "ring_blocks": shape[3], "ns_per_pair": result.figures.get((name, shape))}
+    result.rows = [{"case": name, "threads": shape[0], "standing_blocks": shape[1], "bytes": shape[2], "ring_blocks": shape[3], "scattered": shape[4], "ns_per_pair": result.figures.get((name, shape))}
                    for name, shape in samples]
     return result
 

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <exception>
 #include <optional>
+#include <random>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -29,6 +31,7 @@ struct Shape {
   int threads;
   std::size_t standing_blocks;
   std::size_t ring_blocks = 0;  ///< 0: as many as kRingBytes hold, 8 to 256
+  bool is_scattered = false;    ///< nine tenths of them are freed at random, and the others replaced at random: holes of all sizes, and hardly a line in a cache
 };
 
 /// How long to look.
@@ -45,10 +48,13 @@ std::vector<Shape> shapes(bool quick) {
       result.push_back({bytes, 1, 0, ring_blocks});
   for (const std::size_t bytes : {std::size_t{512}, 32 * kKiB, 2 * kMiB}) result.push_back({bytes, 2, 0});
   for (const std::size_t standing : {std::size_t{1'000}, std::size_t{10'000}, std::size_t{100'000}, std::size_t{1'000'000}}) result.push_back({4 * kKiB, 1, standing});
+  for (const std::size_t bytes : {kKiB, 64 * kKiB})
+    for (const std::size_t blocks : {std::size_t{1'000}, std::size_t{10'000}, std::size_t{100'000}, std::size_t{1'000'000}})
+      if (bytes * blocks <= kRingBytes) result.push_back({bytes, 1, 0, blocks, true});
   return result;
 }
 
-/// BYTES:THREADS:STANDING_BLOCKS[:RING_BLOCKS]; nothing for anything else.
+/// BYTES:THREADS:STANDING_BLOCKS[:RING_BLOCKS[:scattered]]; nothing for anything else.
 std::optional<Shape> parse_shape(const std::string& text) {
   constexpr std::size_t kMostBytes = std::size_t{1} << 50;
   constexpr std::size_t kMostBlocks = 100'000'000;
@@ -56,7 +62,12 @@ std::optional<Shape> parse_shape(const std::string& text) {
   Shape shape{};
   int end = 0;
   if (std::sscanf(text.c_str(), "%20zu:%9d:%20zu%n", &shape.bytes, &shape.threads, &shape.standing_blocks, &end) != 3) return std::nullopt;
-  const std::string rest = text.substr(static_cast<std::size_t>(end));
+  std::string rest = text.substr(static_cast<std::size_t>(end));
+  constexpr std::string_view kScattered = ":scattered";
+  if (rest.size() > kScattered.size() && rest.ends_with(kScattered)) {
+    shape.is_scattered = true;
+    rest.resize(rest.size() - kScattered.size());
+  }
   if (!rest.empty() && (std::sscanf(rest.c_str(), ":%20zu%n", &shape.ring_blocks, &end) != 1 || rest.size() != static_cast<std::size_t>(end))) return std::nullopt;
   const bool is_sane = shape.bytes - 1 < kMostBytes && shape.threads >= 1 && shape.threads <= kMostThreads && shape.standing_blocks <= kMostBlocks && shape.ring_blocks <= kMostBlocks;
   return is_sane ? std::optional(shape) : std::nullopt;
@@ -78,6 +89,7 @@ class Ring {
     blocks_.reserve(wanted);
     try {
       while (blocks_.size() < wanted) blocks_.push_back(allocator_.allocate(bytes_, 0));
+      if (shape.is_scattered) scatter();
     } catch (const AllocatorFailure&) {
       release_all();  // the next shape is to find its memory
       throw;
@@ -93,12 +105,17 @@ class Ring {
       void*& block = blocks_[at_];
       allocator_.release(block, bytes_, 0);
       block = allocator_.allocate(bytes_, 0);
-      at_ = (at_ + 97) % blocks_.size();
+      at_ = (is_scattered_ ? random_() : at_ + 97) % blocks_.size();
     }
     return now(clock_) - start;
   }
 
  private:
+  void scatter() {
+    is_scattered_ = true;
+    std::shuffle(blocks_.begin(), blocks_.end(), random_);
+    for (const std::size_t left = blocks_.size() / 10; blocks_.size() > left; blocks_.pop_back()) allocator_.release(blocks_.back(), bytes_, 0);
+  }
   void release_all() {
     for (void* block : blocks_) allocator_.release(block, bytes_, 0);
   }
@@ -106,6 +123,8 @@ class Ring {
   Allocator& allocator_;
   std::size_t bytes_;
   clockid_t clock_;
+  bool is_scattered_ = false;
+  std::minstd_rand random_;
   std::vector<void*> blocks_;
   std::size_t at_ = 0;
 };
@@ -202,7 +221,7 @@ int pairs_main(int argc, char** argv, const std::function<std::unique_ptr<Alloca
     else is_understood = false;
   }
   if (!is_understood) {
-    std::fprintf(stderr, "usage: %s ALLOCATOR [--quick | BYTES:THREADS:STANDING_BLOCKS[:RING_BLOCKS]...]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s ALLOCATOR [--quick | BYTES:THREADS:STANDING_BLOCKS[:RING_BLOCKS[:scattered]]...]\n", argv[0]);
     return 2;
   }
   try {
@@ -220,8 +239,8 @@ int pairs_main(int argc, char** argv, const std::function<std::unique_ptr<Alloca
       } catch (const AllocatorFailure& failure) {
         std::fprintf(stderr, "%s %zu bytes, %zu standing blocks: %s\n", argv[1], shape.bytes, shape.standing_blocks, failure.what());
       }
-      std::printf("{\"bytes\": %zu, \"threads\": %d, \"standing_blocks\": %zu, \"ring_blocks\": %zu, \"ns_per_pair\": [", shape.bytes, shape.threads, shape.standing_blocks,
-                  shape.ring_blocks);
+      std::printf("{\"bytes\": %zu, \"threads\": %d, \"standing_blocks\": %zu, \"ring_blocks\": %zu, \"scattered\": %s, \"ns_per_pair\": [", shape.bytes, shape.threads,
+                  shape.standing_blocks, shape.ring_blocks, shape.is_scattered ? "true" : "false");
       const char* separator = "";
       for (const double value : rounds) std::printf("%s%.2f", std::exchange(separator, ", "), value);
       std::printf("]}\n");

@@ -70,9 +70,17 @@ class Model {
   std::vector<std::uint8_t> holders_;
 };
 
+/// Three pages go only together.
+std::uint64_t whole_bytes(const Extent& hole) {
+  constexpr std::uint64_t kWhole = 3 * 65536;
+  const std::uint64_t first = (hole.address + kWhole - 1) / kWhole;
+  const std::uint64_t last = (hole.address + hole.bytes) / kWhole;
+  return last > first ? (last - first) * kWhole : 0;
+}
+
 class Machine {
  public:
-  explicit Machine(const FitPolicy& policy) : heap_(policy) {}
+  explicit Machine(const FitPolicy& policy) : heap_(policy, 1, policy.page_bytes != 0 ? &whole_bytes : nullptr) {}
 
   void step(std::uint64_t code, std::uint64_t argument) {
     const std::uint32_t lane = lane_of(code / 16);

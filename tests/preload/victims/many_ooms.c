@@ -12,6 +12,12 @@
 //! report absent
 //! page left
 //! check [ooms[7]["ooms"][-1][key] for key in ("requested_bytes", "cause")] == [777 * GiB, "impossible_request"]
+//! case and_comes_at_once
+//! args burst
+//! signal SIGKILL
+//! report absent
+//! page left
+//! check [ooms[7]["ooms"][-1][key] for key in ("requested_bytes", "cause")] == [777 * GiB, "impossible_request"]
 #include <signal.h>
 
 #include "victim.h"
@@ -44,8 +50,14 @@ int main(int argc, char** argv) {
   CUdeviceptr address = 0;
   allocate(MIB);
   int refused = 0;
-  for (int i = 0; i < 100; ++i) refused += cuMemAlloc(&address, 100 * GIB) == CUDA_ERROR_OUT_OF_MEMORY;
+  const int burst = argc > 1 && strcmp(argv[1], "burst") == 0;
+  for (int i = 0; i < (burst ? 10 : 100); ++i) refused += cuMemAlloc(&address, 100 * GIB) == CUDA_ERROR_OUT_OF_MEMORY;
   printf("refused %d\n", refused);
+  if (burst) {
+    if (cuMemAlloc(&address, 777 * GIB) != CUDA_ERROR_OUT_OF_MEMORY) printf("not refused\n");
+    fflush(stdout);
+    kill(getpid(), SIGKILL);
+  }
   if (argc > 1 && strcmp(argv[1], "last") == 0) die_of_the_last();
   return 0;
 }

@@ -63,9 +63,18 @@ struct Model {
   }
 };
 
+/// Three of the largest pages that apart() has go only together.
+std::uint64_t whole_bytes(const Extent& hole) {
+  constexpr std::uint64_t kWhole = 3 * 128 * kKiB;
+  const std::uint64_t first = (hole.address + kWhole - 1) / kWhole;
+  const std::uint64_t last = (hole.address + hole.bytes) / kWhole;
+  return last > first ? (last - first) * kWhole : 0;
+}
+
 class Run {
  public:
-  Run(std::uint64_t seed, FitPolicy policy, unsigned small_bits) : random_(seed), heap_(policy), small_bits_(small_bits) {}
+  Run(std::uint64_t seed, FitPolicy policy, unsigned small_bits)
+      : random_(seed), heap_(policy, 1, policy.page_bytes != 0 ? &whole_bytes : nullptr), has_pages_(policy.page_bytes != 0), small_bits_(small_bits) {}
 
   void step() {
     const auto dice = random_() % 100;
@@ -82,6 +91,7 @@ class Run {
   void compare() const {
     auto row = model_.rows.begin();
     std::uint64_t free_bytes = 0;
+    std::uint64_t whole = 0;
     heap_.for_each_region([&](const Region& region) {
       heap_.for_each_extent(region, [&](const Extent& extent) {
         REQUIRE(row != model_.rows.end());
@@ -89,11 +99,13 @@ class Run {
         REQUIRE(extent.bytes == row->second.bytes);
         REQUIRE(extent.state == row->second.state);
         if (extent.state == ExtentState::free) free_bytes += extent.bytes;
+        if (extent.state == ExtentState::free && has_pages_) whole += whole_bytes(extent);
         ++row;
       });
     });
     REQUIRE(row == model_.rows.end());
     REQUIRE(heap_.free_bytes() == free_bytes);
+    REQUIRE(heap_.whole_bytes() == whole);
     REQUIRE(heap_.largest_free_bytes() == model_.largest());
   }
 
@@ -193,6 +205,7 @@ class Run {
 
   mutable std::mt19937_64 random_;
   ExtentHeap heap_;
+  bool has_pages_;
   unsigned small_bits_;
   Model model_;
   std::vector<std::uint64_t> bases_;

@@ -41,6 +41,28 @@ TEST_CASE("a hole of a lane is not for other lanes, nor for everybody") {
   CHECK(one.heap.check() == "");
 }
 
+TEST_CASE("what goes only whole is counted of everybody's holes, and of no lane's") {
+  FitPolicy policy;
+  policy.page_bytes = kMiB;
+  ExtentHeap heap(policy, 1, [](const Extent& hole) { return (hole.address + hole.bytes) / kMiB * kMiB - (hole.address + kMiB - 1) / kMiB * kMiB; });
+  heap.add_region(kBase, 8 * kMiB, nullptr);
+  CHECK(heap.whole_bytes() == 8 * kMiB);
+  Extent* a = heap.allocate(512);
+  CHECK(heap.whole_bytes() == 7 * kMiB);
+  Extent* b = heap.allocate(3 * kMiB);
+  CHECK(heap.whole_bytes() == 4 * kMiB);
+  const std::uint32_t lane = heap.add_lane();
+  heap.free(b, lane);
+  CHECK(heap.whole_bytes() == 4 * kMiB);
+  CHECK(heap.gather(lane, 5 * kMiB));  // everybody's hole behind it joins it
+  CHECK(heap.whole_bytes() == 0);
+  heap.drain_lane(lane, [&heap](Extent* hole) { heap.free(hole); });
+  CHECK(heap.whole_bytes() == 7 * kMiB);
+  heap.free(a);
+  CHECK(heap.whole_bytes() == 8 * kMiB);
+  CHECK(heap.check() == "");
+}
+
 TEST_CASE("a lane without a fitting hole takes everybody's") {
   OneRegion one;
   const std::uint32_t lane = one.heap.add_lane();
