@@ -163,6 +163,18 @@ void Loader::warn_of_unknown_names() {
 
 }  // namespace
 
+void Options::fall_back(std::string_view name, std::string_view warning) {
+  const Options standard = load({});
+#define OPTION(row, member, kind, Type, initial, empty, shown, unit, range, visibility, doc) \
+  if (name == #row) {                                                                        \
+    member = standard.member;                                                                \
+    facts[index_of(Row::row)] = standard.facts[index_of(Row::row)];                          \
+  }
+#include "config/options.def"
+  constexpr std::size_t kMost = 400;  // it may name a path
+  warnings.insert(warnings.begin(), quote(warning, kMost));
+}
+
 Options load(const std::vector<std::string_view>& environment) {
   Options options;
   Loader loader(options);

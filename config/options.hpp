@@ -37,6 +37,9 @@ struct Options {
 
   std::vector<OptionFact> facts;      ///< every row of options.def, in its order
   std::vector<std::string> warnings;  ///< one line each, printable ASCII, no prefix, no newline
+
+  /// The value of option `name` turned out to be of no use: its default counts, as after a bad value, and `warning` is the first one.
+  void fall_back(std::string_view name, std::string_view warning);
 };
 
 /// Reads every CUPOOL_* entry of `environment` ("NAME=value" strings, as in environ). The first entry of a name

@@ -90,17 +90,15 @@ spdlog::level::level_enum spdlog_level(config::LogLevel level) {
 
 }  // namespace
 
-void open(const config::Options& options) {
-  std::string failed;
+void open(config::Options& options) {
   if (!options.log_file.empty()) {
     auto* file = new (g_file_storage) LogFile(Identity().expand_path(options.log_file));
     if (file->is_open()) g_file.store(file, std::memory_order_release);
-    else failed = "cannot open CUPOOL_LOG_FILE " + file->path() + ": " + file->reason();
+    else options.fall_back("log_file", "cannot open CUPOOL_LOG_FILE " + file->path() + ": " + file->reason());
   }
   auto* logger = new (g_storage) spdlog::logger("cupool", std::make_shared<DescriptorSink>(getpid()));
   logger->set_level(spdlog_level(options.log));
   g_logger.store(logger, std::memory_order_release);
-  if (!failed.empty()) warn(failed);
 }
 
 bool is_on() {

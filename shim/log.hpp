@@ -10,8 +10,8 @@
 
 namespace cupool::shim::log {
 
-/// Level and file of `options`. Called once, while the process goes live.
-void open(const config::Options& options);
+/// Level and file of `options`, which say so if the file cannot be opened. Called once, while the process goes live.
+void open(config::Options& options);
 
 /// False under CUPOOL_LOG=off: then nothing at all is printed.
 bool is_on();

@@ -4,10 +4,13 @@
 //! case file
 //! env CUPOOL_LOG_FILE=log.%p.txt
 //! check "CUPOOL_POLCIY" in (folder / f"log.{pid}.txt").read_text()
+//! check report["options"]["log_file"] == {"value": "log.%p.txt", "source": "env"}
 //! case unwritable
 //! env CUPOOL_LOG_FILE=/nowhere/log.txt
 //! stderr cupool\[<pid>\]: warning: .*CUPOOL_LOG_FILE.*
 //! stderr cupool\[<pid>\]: warning: .*CUPOOL_POLCIY.*
+//! check report["options"]["log_file"] == {"value": "stderr", "source": "default"}
+//! check any("CUPOOL_LOG_FILE" in line for line in warnings)
 //! case appends
 //! env CUPOOL_LOG_FILE=log
 //! setup open(folder / "log", "w").write("before\n")

@@ -128,6 +128,18 @@ TEST_CASE("every option reaches its member", "[load]") {
   CHECK(options.run_id == "id");
 }
 
+TEST_CASE("a value that turns out to be of no use is as a bad one", "[load]") {
+  Options options = load_from({"CUPOOL_LOG_FILE=l", "CUPOOL_TRACE=t", "CUPOOL_POLCIY=x"});
+  options.fall_back("log_file", "cannot open it");
+  CHECK(options.log_file.empty());
+  CHECK(fact_of(options, "log_file").value == "stderr");
+  CHECK(fact_of(options, "log_file").source == Source::defaulted);
+  REQUIRE(options.warnings.size() == 2);
+  CHECK(options.warnings.front() == "cannot open it");
+  CHECK(options.trace == "t");
+  CHECK(fact_of(options, "trace").source == Source::environment);
+}
+
 TEST_CASE("the preallocate policy takes 75% unless told otherwise", "[load]") {
   const Options unset = load_from({"CUPOOL_POLICY=preallocate"});
   CHECK(unset.preallocate->resolve(80 * kGiB) == 60 * kGiB);
