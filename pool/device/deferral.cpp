@@ -272,7 +272,7 @@ bool DevicePool::is_better_on_its_way(const ContextPool& home, const AllocationR
   if (deferred_.oldest() == nullptr || request.stream.identity != 0) return false;
   const std::uint64_t room_bytes = this->room_bytes();
   const std::uint64_t everything_bytes = room_bytes + device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
-  if (spare_bytes() >= everything_bytes / kChoosySpareShare) return false;
+  if (spare_bytes() >= everything_bytes / kChoosySpareShare || (knows_its_steps() && room_bytes >= kept_bytes())) return false;
   const bool is_last = room_bytes < everything_bytes / kChoosyRoomShare && request.bytes >= kChoosyFrom_bytes && !(home.pooled->can_move() && may_scatter());
   const std::uint64_t occupied_bytes = home.pooled->occupies_bytes(device_, request.bytes);
   if (!is_last && occupied_bytes == 0) return false;

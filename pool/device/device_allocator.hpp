@@ -173,6 +173,8 @@ class DeviceAllocator {
   /// A block of `request` in memory new from the driver, charged to the limit. CUDA_ERROR_OUT_OF_MEMORY when limit or
   /// driver refuse; any other error as the driver gave it. Precondition: `home.context` is current.
   virtual Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) = 0;
+  /// So much more memory, about, for blocks to come; not where another thread brings some. Preconditions as grow()'s.
+  virtual Status grow_ahead([[maybe_unused]] DeviceState& device, ContextPool&, std::uint64_t) CUPOOL_REQUIRES(device.lock) { return {}; }
   /// The same by moving memory that nobody uses to other addresses, without taking more than is needed besides.
   virtual Result<Growth> remap([[maybe_unused]] DeviceState& device, ContextPool&, const AllocationRequest&) CUPOOL_REQUIRES(device.lock) {
     return Error{CUDA_ERROR_OUT_OF_MEMORY, "remap"};

@@ -179,7 +179,7 @@ FreeOutcome DevicePool::free_locked(CUdeviceptr address, std::uint16_t thread, E
   if (extent == nullptr) return outcome;
   *must_clear = !memops_to_clear_.empty();
   if (!extent->is_in_table) return free_block(extent, thread, answer);
-  const ContextPool& home = *info_of(*extent).home;
+  ContextPool& home = *info_of(*extent).home;
   if (send_with_own(home, extent, thread)) {
     outcome = settle_frees(home, true, answer);
   } else {
@@ -255,13 +255,13 @@ void DevicePool::note_withheld(const Extent& extent) {
 
 FreeOutcome DevicePool::free_deferred(Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively) {
   if (capturing()) [[unlikely]] note_withheld(*extent);
-  const ContextPool& home = *info_of(*extent).home;
+  ContextPool& home = *info_of(*extent).home;
   defer(extent, thread);
   return settle_frees(home, waits_natively, answer);
 }
 
 /// After a free whose block has joined the open batch.
-FreeOutcome DevicePool::settle_frees(const ContextPool& home, bool waits_natively, Error* answer) {
+FreeOutcome DevicePool::settle_frees(ContextPool& home, bool waits_natively, Error* answer) {
   const CUcontext context = home.context;
   deferred_.set_due_bytes(epoch_bytes());
   const bool is_step_end = ends_step(waits_natively);
@@ -277,6 +277,7 @@ FreeOutcome DevicePool::settle_frees(const ContextPool& home, bool waits_nativel
   if (is_due && !waits_natively) give_back_surplus(false);
   while (is_step_end && error.code == CUDA_SUCCESS && retire_oldest(context, false, &error)) {
   }
+  if (is_step_end && error.code == CUDA_SUCCESS) make_room_for_steps(home);
   return outcome_of(error, answer);
 }
 

@@ -167,6 +167,7 @@ class DevicePool {
   static constexpr std::uint64_t kKeptShare = 2;
   static constexpr std::uint64_t kKnownRepeats = 2;
   static constexpr std::uint64_t kKeptShareOfKnown = 8;
+  static constexpr std::uint64_t kStepRoomShare = 2;  ///< of what the program has needed: at most so much more for what waits in its steps, when the first has come again
   static constexpr std::uint64_t kAheadOfLive = 4;
   static constexpr std::uint64_t kAheadOfSteps = 2;  ///< times that, for a job that makes steps
   static constexpr std::uint64_t kLeastAhead_bytes = 1024 * kMiB;
@@ -220,7 +221,7 @@ class DevicePool {
   void note_withheld(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
   /// `waits_natively`: the program's call would have synchronised; one in stream order never does.
   FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively = true) CUPOOL_REQUIRES(device_.lock);
-  FreeOutcome settle_frees(const ContextPool& home, bool waits_natively, Error* answer) CUPOOL_REQUIRES(device_.lock);
+  FreeOutcome settle_frees(ContextPool& home, bool waits_natively, Error* answer) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_synchronously(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
   bool has_plenty(std::uint64_t share) const CUPOOL_REQUIRES(device_.lock);
 
@@ -270,6 +271,7 @@ class DevicePool {
 
   // magazine_peaks.cpp
   bool ends_step(bool waits_natively) CUPOOL_REQUIRES(device_.lock);
+  void make_room_for_steps(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   bool counts_run_ahead(const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
   StepEnds::Live live_now() const CUPOOL_REQUIRES(device_.lock);
   void look_for_peak(std::uint64_t fresh_bytes = 0) CUPOOL_REQUIRES(device_.lock);

@@ -97,6 +97,7 @@ class PageHeap final : public ExtentAllocator {
   std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   /// By creating only; out of memory as soon as the device is known to have too little left.
   Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
+  Status grow_ahead(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock) override;
   bool can_move() const override { return true; }
   void open_zones() override { anywhere_requests_ = kAnywhereRequests; }
   Result<Growth> crack(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
@@ -112,7 +113,7 @@ class PageHeap final : public ExtentAllocator {
       if (call() == CUDA_SUCCESS) return true;
     return false;
   }
-  enum class Source : std::uint8_t { create, move, crack, preallocate };
+  enum class Source : std::uint8_t { create, move, crack, preallocate, ahead };
   struct PagedRegion;
   /// A physical handle that is mapped nowhere.
   struct Handle { CUmemGenericAllocationHandle id = 0; std::uint64_t bytes = 0; };
@@ -150,7 +151,8 @@ class PageHeap final : public ExtentAllocator {
   Status supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, std::optional<unsigned> given_zone = {}) CUPOOL_REQUIRES(device.lock);
   Status supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, std::optional<unsigned> given_zone) CUPOOL_REQUIRES(device.lock);
   std::uint64_t ahead_bytes(const DeviceState& device, const Supply& supply) const CUPOOL_REQUIRES(device.lock);
-  Window find_window(std::uint64_t bytes, unsigned zone) const;
+  /// `is_whole`: all of it new.
+  Window find_window(std::uint64_t bytes, unsigned zone, bool is_whole = false) const;
   Status add_addresses(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone) CUPOOL_REQUIRES(device.lock);
   std::uint64_t room_bytes(const DeviceState& device) const;
   void ask_room(DeviceState& device) CUPOOL_REQUIRES(device.lock);

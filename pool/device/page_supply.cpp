@@ -81,6 +81,12 @@ Status PageHeap::reserve(DeviceState& device, ContextPool& home, std::uint64_t b
   return {};
 }
 
+/// For blocks of whichever size: in zone 0, as one window of its own.
+Status PageHeap::grow_ahead(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
+  if (supplying_) return {};
+  return supply_bytes(device, home, align_up(bytes, memory_->granularity_bytes()), Source::ahead, 0);
+}
+
 Status PageHeap::supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, std::optional<unsigned> given_zone) {
   if (bytes > total_bytes_) return Error{CUDA_ERROR_OUT_OF_MEMORY, "size"};
   begin_turn(device);
@@ -102,10 +108,10 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
   // Whoever only creates and cannot need not look for a place.
   if (source == Source::create && room_bytes(device) + loose_bytes_ < memory_->granularity_bytes()) return Error{CUDA_ERROR_OUT_OF_MEMORY, "room"};
   const unsigned zone = given_zone ? *given_zone : zone_of(bytes, room_bytes(device));
-  Window window = find_window(bytes, zone);
+  Window window = find_window(bytes, zone, source == Source::ahead);
   if (window.vacant == nullptr) {
     if (const Status added = add_addresses(device, home, bytes, zone); !added.ok()) return added;
-    window = find_window(bytes, zone);
+    window = find_window(bytes, zone, source == Source::ahead);
   }
   if (window.vacant == nullptr) return Error{CUDA_ERROR_OUT_OF_MEMORY, "addresses"};
   Supply supply;

@@ -83,12 +83,12 @@ std::uint64_t PageHeap::occupies_bytes(DeviceState&, const Extent& deferred, std
 }
 
 /// The window that needs the fewest new pages: behind free memory that ends where vacant addresses begin, or at their beginning.
-PageHeap::Window PageHeap::find_window(std::uint64_t bytes, unsigned zone) const {
+PageHeap::Window PageHeap::find_window(std::uint64_t bytes, unsigned zone, bool is_whole) const {
   Window best;
   const std::uint64_t page_bytes = memory_->granularity_bytes();
   for (Extent* vacant : vacant_) {
     if (vacant->region->zone != zone) continue;
-    Extent* left = vacant->previous_is_free && vacant->previous->lane == 0 ? vacant->previous : nullptr;
+    Extent* left = !is_whole && vacant->previous_is_free && vacant->previous->lane == 0 ? vacant->previous : nullptr;
     const std::uint64_t left_bytes = left != nullptr ? left->bytes : 0;
     if (left_bytes >= bytes) continue;  // when preallocating only: nothing new would come of it
     const std::uint64_t need_bytes = align_up(bytes - left_bytes, page_bytes);
