@@ -128,6 +128,11 @@ Extent* DevicePool::find_containing(std::uint64_t address) {
   return find_in_homes([&](auto& allocator) CUPOOL_REQUIRES(device_.lock) { return allocator.find_containing(device_, address); });
 }
 
+/// In the driver's pool, where a context that is no more has left it.
+bool DevicePool::is_left(std::uint64_t address) const {
+  return std::any_of(homes_.begin(), homes_.end(), [address](const auto& home) { return home->natives.is_left(address); });
+}
+
 /// The extent that the program names by an address: a block's, or what it lies in. What a context holds that is being ended may be somebody else's at
 /// the driver: its end is waited for.
 Extent* DevicePool::find_settled(std::uint64_t address) {
@@ -156,7 +161,7 @@ FreeOutcome DevicePool::free(CUdeviceptr address, std::uint16_t thread, Error* a
 Extent* DevicePool::begin_free(CUdeviceptr address, FreeOutcome* outcome) {
   Extent* extent = find_settled(address);
   if (extent == nullptr || extent->address != address || extent->state != ExtentState::live) {
-    *outcome = extent != nullptr ? FreeOutcome::invalid : FreeOutcome::unknown;
+    *outcome = extent != nullptr || is_left(address) ? FreeOutcome::invalid : FreeOutcome::unknown;
     return nullptr;
   }
   if (extent->flags != 0 && !info_of(*extent).is_native) drop_sync_memops(*extent);  // a native region takes its flags along
@@ -359,7 +364,7 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
 bool DevicePool::free_while_exiting(CUdeviceptr address) {
   if (!device_.lock.try_lock()) return true;  // ours by address; not booked
   Extent* extent = find_block(address);
-  const bool ours = extent != nullptr || find_containing(address) != nullptr;
+  const bool ours = extent != nullptr || find_containing(address) != nullptr || is_left(address);
   if (extent != nullptr && extent->state == ExtentState::live && claim(*extent)) {
     if (peak_is_new_) {
       close_magazines(BusyOwners::leave_out);  // a thread may be stopped in its own for good
@@ -374,7 +379,7 @@ bool DevicePool::free_while_exiting(CUdeviceptr address) {
 Ownership DevicePool::find(CUdeviceptr address, BlockView* block) {
   const MutexLock lock(device_.lock);
   const Extent* extent = find_settled(address);
-  if (extent == nullptr) return Ownership::unknown;
+  if (extent == nullptr) return is_left(address) ? Ownership::vacant : Ownership::unknown;
   if (extent->state != ExtentState::live || address - extent->address >= extent->requested_bytes) return Ownership::vacant;
   if (block == nullptr) return Ownership::live;
   const RegionInfo& info = info_of(*extent);

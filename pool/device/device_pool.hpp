@@ -212,6 +212,7 @@ class DevicePool {
   heap::Extent* find_settled(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* find_block(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* find_containing(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
+  bool is_left(std::uint64_t address) const CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_locked(CUdeviceptr address, std::uint16_t thread, Error* answer, bool* must_clear) CUPOOL_EXCLUDES(device_.lock);
   FreeOutcome free_block(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_native(heap::Extent* extent, std::uint16_t thread, Error* answer, const CUstream* stream = nullptr) CUPOOL_REQUIRES(device_.lock);

@@ -252,7 +252,7 @@ bool NativeBlocks::outlive(DeviceState& device, LossVisitor& visitor) {
 void NativeBlocks::lose(DeviceState& device, LossVisitor& visitor, bool may_be_gone) {
   for (auto& [address, node] : nodes_) {
     if (node.extent.state != ExtentState::free) visitor.lost(node.extent);
-    device.services.owners.remove(address, node.region.bytes);
+    if (may_be_gone || !node.is_of_pool) device.services.owners.remove(address, node.region.bytes);
     device.limit.refund(node.region.bytes);
     device.add_reserved(-static_cast<std::int64_t>(node.region.bytes));
     device.note_region(observe::EventKind::region_release, address, node.region.bytes);
@@ -285,18 +285,30 @@ bool is_still_there(DeviceState& device, const ContextPool& by, CUdeviceptr addr
 }
 }  // namespace
 
+bool NativeBlocks::is_left(std::uint64_t address) const {
+  auto after = left_.upper_bound(address);
+  if (after == left_.begin()) return false;
+  const Node& node = (--after)->second;
+  return !node.may_be_gone && address - node.region.address < node.region.bytes;
+}
+
 /// A refusal is met again by whoever comes next.
 void NativeBlocks::give_left(DeviceState& device, ContextPool& by, bool may_ask) {
   CUresult code = CUDA_SUCCESS;
   while (!left_.empty() && code == CUDA_SUCCESS) {
     Nodes::node_type node = left_.extract(left_.begin());
-    if (node.mapped().may_be_gone && (!may_ask || by.natives.nodes_.contains(node.key()))) continue;  // lost rather than another block's
+    bool& may_be_gone = node.mapped().may_be_gone;
+    if (may_be_gone && (!may_ask || by.natives.nodes_.contains(node.key()))) continue;  // lost rather than another block's
+    const std::uint64_t bytes = node.mapped().region.bytes;
+    if (!may_be_gone) device.services.owners.remove(node.key(), bytes);
     {
       const MutexUnlock unlocked(device.lock);
-      if (node.mapped().may_be_gone && !is_still_there(device, by, node.key())) continue;
+      if (may_be_gone && !is_still_there(device, by, node.key())) continue;
       code = by.natives.source().give(device, by, node.key());
     }
-    if (code != CUDA_SUCCESS) left_.insert(std::move(node));
+    if (code == CUDA_SUCCESS) continue;
+    if (!may_be_gone && !device.services.owners.add(node.key(), bytes, device.ordinal)) may_be_gone = true;  // host memory is out, and nobody is led here
+    left_.insert(std::move(node));
   }
   by.natives.book_idle(device);
 }

@@ -31,6 +31,8 @@ class NativeBlocks final : public DeviceAllocator {
   void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
   bool outlive(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
   bool has_left() const { return !left_.empty(); }
+  /// Is `address` in a block that a context which was destroyed has left in the driver's pool? Natively nothing is there any more; the driver would free it.
+  bool is_left(std::uint64_t address) const;
   /// What a context that was destroyed has left in the driver's pool goes back there, in order of a living one of the device, which is pinned.
   /// `may_ask`: nothing was allocated since it was left. What its context's end may have taken along is asked for then, and never later.
   void give_left(DeviceState& device, ContextPool& by, bool may_ask) CUPOOL_REQUIRES(device.lock);
@@ -58,7 +60,7 @@ class NativeBlocks final : public DeviceAllocator {
     heap::Extent extent;
     RegionInfo info;
     bool is_of_pool = false;   ///< of the driver's, which cuCtxDestroy leaves
-    bool may_be_gone = false;  ///< its context's end may have taken it along
+    bool may_be_gone = false;  ///< its context's end may have taken it along: the address may be anybody's
   };
   using Nodes = std::map<std::uint64_t, Node>;
 
