@@ -72,13 +72,24 @@ CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size
   return serve(home, context, request, api, thread, may_be_kept && user.may_keep ? &user : nullptr, answer);
 }
 
+/// Within the limit and by the driver's word, which is asked for again before it is no, with what its pools may take at once.
+bool DevicePool::driver_has_room(std::uint64_t bytes) {
+  const std::uint64_t need_bytes = bytes + kDriversChunk_bytes;
+  if (room_bytes() >= need_bytes) return true;
+  if (device_.limit.headroom_bytes() < need_bytes || capturing() || !may_call_driver()) return false;
+  static_cast<void>(sample_driver_free());
+  return room_bytes() >= need_bytes;
+}
+
 CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, MagazineUser* user, Error* answer) {
   const MutexLock lock(device_.lock);
   if (request.stream.identity != 0) [[unlikely]] {
-    if (request.life == BlockLife::pool && home->context == context && !home->can_outlive.load(std::memory_order_relaxed)) {
+    const bool is_drivers = request.life == BlockLife::pool && home->context == context && !home->can_outlive.load(std::memory_order_relaxed);
+    if (is_drivers && driver_has_room(request.bytes)) {
       *answer = kDriversOwn;
       return 0;
     }
+    if (is_drivers) request.life = BlockLife::context;  // it would go with a cuCtxDestroy, and is not refused
     home->streams.see(request.stream.identity);
     request.lane = home->streams.find(request.stream.identity);
   }

@@ -150,6 +150,7 @@ class DevicePool {
   static constexpr std::uint32_t kPressureFrees = 64;
   static constexpr std::uint32_t kStampedFrees = 256;  ///< and so many in stream order
   static constexpr std::uint32_t kUnaskedCalls = 31;
+  static constexpr std::uint64_t kDriversChunk_bytes = 32 * kMiB;  ///< so much more the driver's pool may take for it
   static constexpr std::size_t kMostLooks = 4;         ///< streams whose oldest stamped free a miss looks at
   /// An epoch closes at this share of what is spare at the latest, or earlier at a share of what the pool holds (64 MiB at least; more while a block
   /// goes round on an idle GPU: so many epochs of one size in a row were over when they were closed). What waits in all stays below a share of
@@ -216,6 +217,7 @@ class DevicePool {
   FreeOutcome free_locked(CUdeviceptr address, std::uint16_t thread, Error* answer, bool* must_clear) CUPOOL_EXCLUDES(device_.lock);
   FreeOutcome free_block(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_native(heap::Extent* extent, std::uint16_t thread, Error* answer, const CUstream* stream = nullptr) CUPOOL_REQUIRES(device_.lock);
+  bool driver_has_room(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t room_bytes() const CUPOOL_REQUIRES(device_.lock);
   std::uint64_t spare_bytes() CUPOOL_REQUIRES(device_.lock);
   std::uint64_t epoch_bytes() CUPOOL_REQUIRES(device_.lock);
