@@ -100,7 +100,14 @@ class PoolSet::Impl {
     CUdevice ordinal = -1;
     if (driver.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS) return nullptr;  // whatever it is, the driver says it to the program's call too
     DevicePool* pool = pool_for(ordinal);
-    return pool != nullptr ? pool->context_seen(context) : nullptr;
+    if (pool == nullptr) return nullptr;
+    home = pool->context_seen(context);
+    // A primary context that has ended is a thread's current one still, and its device is told: whoever comes late would have memory that nobody ends. Asked once
+    // it is known here, so that an end from now on is met.
+    unsigned version = 0;
+    if (!driver.has_cuCtxGetApiVersion() || !device::is_context_gone(driver.cuCtxGetApiVersion(context, &version))) return home;
+    pool->end_context(home, context, [] { return CUDA_SUCCESS; }, [] { return true; }, PoolBlocks::go);
+    return nullptr;
   }
 
   /// Asks every device's pool whose region may hold `address`; `ask` says whether it was the right one.

@@ -185,3 +185,22 @@ TEST_CASE("nobody is in the driver with a context while it is being ended") {
   CHECK(in_driver_before == in_driver_after);
   CHECK(rig.pools().check().empty());
 }
+
+TEST_CASE("who comes late has nothing of a primary context that has ended, and nothing is preallocated for it") {
+  RigOptions options = paged_options(device_of("256MiB"));
+  if (GENERATE(false, true)) options.pool.preallocate = config::parse_amount("75%");
+  Rig rig(options);
+  rig.expect_violations();
+  const CUcontext context = rig.context();
+  rig.allocate(kMiB);
+  rig.reset_device(0);
+  CHECK(rig.pools().allocate(context, kMiB, "cuMemAlloc_v2").code() != CUDA_SUCCESS);  // the driver's answer
+  CHECK(cusim_used_bytes(0) == 0);
+  CHECK(now(rig.counters().live_blocks) == 0);
+  CUcontext again = nullptr;
+  REQUIRE(cuDevicePrimaryCtxRetain(&again, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(again) == CUDA_SUCCESS);
+  rig.pools().context_seen(again, 0);
+  CHECK(rig.pools().allocate(again, kMiB, "cuMemAlloc_v2").ok());
+  CHECK(rig.pools().check() == "");
+}
