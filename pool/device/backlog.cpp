@@ -63,6 +63,15 @@ void DevicePool::make_room_for_steps(ContextPool& home) {
   mover.has_more = home.pooled->grow_ahead(device_, home, bytes).ok();
 }
 
+/// Within the limit and by the driver's word, which is asked for again before it is no, with what its pools may take at once.
+bool DevicePool::driver_has_room(std::uint64_t bytes) {
+  const std::uint64_t need_bytes = bytes + kDriversChunk_bytes;
+  if (room_bytes() >= need_bytes) return true;
+  if (device_.limit.headroom_bytes() < need_bytes || capturing() || !may_call_driver()) return false;
+  static_cast<void>(sample_driver_free());
+  return room_bytes() >= need_bytes;
+}
+
 /// So much may wait for the GPU, or lie with streams, where memory is plenty: with more the pool would consist of it.
 std::uint64_t DevicePool::ahead_bytes() {
   return std::max(kLeastAhead_bytes, kAheadOfLive * device_.need_bytes());

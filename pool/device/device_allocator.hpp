@@ -122,7 +122,7 @@ class DeviceAllocator {
   virtual void drain_lane(std::uint32_t, Batch&) {}
   /// These bytes, free and part of one hole, become a deferred block of their own; nullptr where they are not. Throws std::bad_alloc.
   virtual heap::Extent* set_aside(std::uint64_t, std::uint64_t) { return nullptr; }
-  /// The memory behind the live block `extent` keeps its address until the context ends, also after its free.
+  /// The memory behind the live block `extent` keeps its address, also after its free, as long as other memory will do.
   virtual void pin([[maybe_unused]] DeviceState& device, const heap::Extent&) CUPOOL_REQUIRES(device.lock) {}
   /// What nobody can have as one piece, or as memory of another context, as long as the live block `extent` is not free: more than its own bytes
   /// where it alone keeps free memory apart.

@@ -72,15 +72,6 @@ CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size
   return serve(home, context, request, api, thread, may_be_kept && user.may_keep ? &user : nullptr, answer);
 }
 
-/// Within the limit and by the driver's word, which is asked for again before it is no, with what its pools may take at once.
-bool DevicePool::driver_has_room(std::uint64_t bytes) {
-  const std::uint64_t need_bytes = bytes + kDriversChunk_bytes;
-  if (room_bytes() >= need_bytes) return true;
-  if (device_.limit.headroom_bytes() < need_bytes || capturing() || !may_call_driver()) return false;
-  static_cast<void>(sample_driver_free());
-  return room_bytes() >= need_bytes;
-}
-
 CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, MagazineUser* user, Error* answer) {
   const MutexLock lock(device_.lock);
   if (request.stream.identity != 0) [[unlikely]] {
@@ -137,11 +128,6 @@ Extent* DevicePool::find_block(std::uint64_t address) {
 
 Extent* DevicePool::find_containing(std::uint64_t address) {
   return find_in_homes([&](auto& allocator) CUPOOL_REQUIRES(device_.lock) { return allocator.find_containing(device_, address); });
-}
-
-/// In the driver's pool, where a context that is no more has left it.
-bool DevicePool::is_left(std::uint64_t address) const {
-  return std::any_of(homes_.begin(), homes_.end(), [address](const auto& home) { return home->natives.is_left(address); });
 }
 
 /// The extent that the program names by an address: a block's, or what it lies in. What a context holds that is being ended may be somebody else's at

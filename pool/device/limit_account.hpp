@@ -19,7 +19,9 @@ class LimitAccount {
   /// 0: no limit (held is still counted). Set once, before use.
   explicit LimitAccount(std::uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
+  /// Nothing is never refused: who needs no more is not refused for what a pool of the driver's has grown beyond the limit.
   [[nodiscard]] bool charge(std::uint64_t bytes) {
+    if (bytes == 0) return true;
     std::uint64_t held = held_bytes_.load(std::memory_order_relaxed);
     do {
       if (bytes > ceiling() || held > ceiling() - bytes) return false;
@@ -31,7 +33,8 @@ class LimitAccount {
   /// `now_bytes` are held for something that had `before_bytes`; never refused.
   void hold(std::uint64_t now_bytes, std::uint64_t before_bytes) { held_bytes_.fetch_add(now_bytes - before_bytes, std::memory_order_relaxed); }
 
-  bool is_passed() const { return held_bytes() > ceiling(); }
+  /// So far is what is held beyond it.
+  std::uint64_t passed_bytes() const { return held_bytes() - std::min(held_bytes(), ceiling()); }
 
   std::uint64_t limit_bytes() const { return limit_bytes_; }
   std::uint64_t held_bytes() const { return held_bytes_.load(std::memory_order_relaxed); }

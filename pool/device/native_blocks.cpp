@@ -125,7 +125,10 @@ std::optional<std::uint64_t> NativeBlocks::charge(DeviceState& device, std::uint
 Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
   // What lies idle may serve it: it does not count twice. What cannot serve it goes first.
   if (device.idle_bytes != 0 && device.idle_bytes < request.bytes && device.limit.headroom_bytes() < request.bytes) trim(device);
-  const std::optional<std::uint64_t> covered = charge(device, request.bytes);
+  // Stream-ordered calls that the driver served may have made its pool grow beyond the limit: what comes of that is no reason to refuse what lies idle there.
+  const std::uint64_t before_bytes = device.limit.passed_bytes();
+  std::optional<std::uint64_t> covered = charge(device, request.bytes);
+  if (!covered && trim(device) != 0) covered = charge(device, request.bytes);
   if (!covered) return Error{CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal};
   const std::uint64_t covered_bytes = *covered;
   Nodes made;  // host memory first: after the driver call nothing may fail
@@ -150,10 +153,10 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
   }
   book_idle(device, covered_bytes);
   std::uint32_t pauses = 0;
-  while (code == CUDA_SUCCESS && device.limit.is_passed() && await_others(device, &pauses)) book_idle(device);
-  if (code == CUDA_SUCCESS && device.limit.is_passed()) {  // idle memory was in pieces, and the driver took more
+  while (code == CUDA_SUCCESS && device.limit.passed_bytes() > before_bytes && await_others(device, &pauses)) book_idle(device);
+  if (code == CUDA_SUCCESS && device.limit.passed_bytes() > before_bytes) {  // idle memory was in pieces, and the driver took more
     trim(device);
-    if (device.limit.is_passed()) {
+    if (device.limit.passed_bytes() > before_bytes) {
       const MutexUnlock unlocked(device.lock);
       device.services.owners.remove(address, request.bytes);
       source_->give_over(device, home, address);

@@ -69,6 +69,11 @@ Status DevicePool::share_orphans(int ordinal) {
   return shared;
 }
 
+/// In the driver's pool, where a context that is no more has left it.
+bool DevicePool::is_left(std::uint64_t address) const {
+  return std::any_of(homes_.begin(), homes_.end(), [address](const auto& home) { return home->natives.is_left(address); });
+}
+
 /// Under `async` plain blocks lie in the driver's pool, which cuCtxDestroy leaves: natively they had gone with their context. Nobody can give them back
 /// before another context of the device lives.
 void DevicePool::give_left(bool may_ask) {

@@ -32,13 +32,18 @@ bool PageHeap::strands(DeviceState& device, const Extent& block) const {
 /// Empty handles for what is missing, out of those of the largest holes: large ones that fit, smaller ones that do, and for what is missing then the smallest of the others, which is to be cracked.
 void PageHeap::take_fitting(Supply& supply) {
   std::vector<MappedHandle> empty;
-  std::uint64_t empty_bytes = 0;
   std::uint64_t missing_bytes = supply.missing_bytes();
-  for_each_empty([&](const MappedHandle& handle) {
-    empty.push_back(handle);
-    empty_bytes += handle.bytes;
-    return empty.size() >= kCrackLooks && empty_bytes >= missing_bytes;
-  });
+  const auto look = [&] {
+    std::uint64_t empty_bytes = 0;
+    empty.clear();
+    for_each_empty([&](const MappedHandle& handle) {
+      empty.push_back(handle);
+      empty_bytes += handle.bytes;
+      return empty.size() >= kCrackLooks && empty_bytes >= missing_bytes;
+    });
+    return empty_bytes >= missing_bytes;
+  };
+  if (!look() && supply.source == Source::move && unpin_empty()) look();
   std::stable_sort(empty.begin(), empty.end(), [](const MappedHandle& a, const MappedHandle& b) { return a.bytes > b.bytes; });
   std::vector<MappedHandle> found;
   MappedHandle larger{};

@@ -60,24 +60,31 @@ std::uint64_t PageHeap::withheld_bytes(const Extent& extent) const {
 
 std::uint64_t PageHeap::whole_handle_bytes(const Extent& hole) { return table_of(hole).bytes_inside(hole.address, hole.bytes); }
 
-std::uint64_t PageHeap::empty_bytes(std::uint64_t* looks) const {
-  if (pinned_handles_ == 0) return heap_.whole_bytes();
+std::uint64_t PageHeap::unpinned_empty_bytes() const {
+  if (pinned_handles_ == 0) return empty_bytes();
   std::uint64_t bytes = 0;
   for_each_empty([&](const MappedHandle& handle) {
     bytes += handle.bytes;
-    if (looks != nullptr) ++*looks;
     return false;
   });
   return bytes;
 }
 
-/// Of the handles that lie wholly in these free bytes.
-std::uint64_t PageHeap::movable_bytes(const PageTable& table, std::uint64_t address, std::uint64_t bytes) const {
-  if (bytes < memory_->granularity_bytes()) return 0;
-  if (pinned_handles_ == 0) return table.bytes_inside(address, bytes);
-  std::uint64_t sum = 0;
-  table.for_each_inside(address, bytes, [&](const MappedHandle& handle) { sum += handle.is_pinned ? 0 : handle.bytes; });
-  return sum;
+/// A block that was exported, whose buffer id was read, whose copies synchronise: something outside may know its pages (registration caches). After its free they stay in place as
+/// long as others will do, and no longer: natively they had gone with it, and who has none left is not refused for their sake. False: none was pinned.
+bool PageHeap::unpin_empty() {
+  if (pinned_handles_ == 0) return false;
+  const std::uint64_t before = pinned_handles_;
+  heap_.any_hole(memory_->granularity_bytes(), [&](Extent* hole) {
+    PageTable& table = table_of(*hole);
+    table.for_each_inside(hole->address, hole->bytes, [&](const MappedHandle& handle) {
+      if (!handle.is_pinned) return;
+      table.unpin(handle.address);
+      --pinned_handles_;
+    });
+    return false;
+  });
+  return pinned_handles_ != before;
 }
 
 /// So much comes at once while memory is plenty: one call opens all of it. Nothing where free memory goes back above a threshold. While half of what the program
@@ -105,7 +112,7 @@ HeapFigures PageHeap::figures(DeviceState&) const {
   figures.region_bytes = mapped_bytes() + loose_bytes_ + moving_loose_bytes_;
   figures.free_bytes = heap_.free_bytes() + loose_bytes_ + moving_bytes();
   figures.largest_free_bytes = heap_.largest_free_bytes();
-  figures.wholly_free_bytes = empty_bytes(&figures.looks) + loose_bytes_;
+  figures.wholly_free_bytes = empty_bytes() + loose_bytes_;
   figures.inactive_split_bytes = figures.free_bytes - figures.wholly_free_bytes;
   figures.largest_free_remapped_bytes = std::max(figures.largest_free_bytes, figures.wholly_free_bytes);
   return figures;
@@ -116,9 +123,9 @@ HeapFigures PageHeap::figures_of_all_lanes(DeviceState& device, std::uint64_t le
   figures.looks += heap_.for_each_lane_run(least_bytes, [&](const Extent& first, std::uint64_t bytes) {
     const PageTable& table = table_of(first);
     figures.largest_free_bytes = std::max(figures.largest_free_bytes, bytes);
-    figures.wholly_free_bytes += movable_bytes(table, first.address, bytes);
+    figures.wholly_free_bytes += table.bytes_inside(first.address, bytes);
     for (const Extent* hole = &first; hole != nullptr && hole->address < first.address + bytes; hole = hole->next)
-      if (hole->lane == 0) figures.wholly_free_bytes -= movable_bytes(table, hole->address, hole->bytes);
+      if (hole->lane == 0) figures.wholly_free_bytes -= table.bytes_inside(hole->address, hole->bytes);
   });
   figures.inactive_split_bytes = figures.free_bytes - figures.wholly_free_bytes;
   figures.largest_free_remapped_bytes = std::max(figures.largest_free_bytes, figures.wholly_free_bytes);

@@ -192,9 +192,10 @@ class PageHeap final : public ExtentAllocator {
   template <class F> void for_each_mapped(F&& visit) const;
   template <class F> void for_each_empty(F&& visit) const;
   bool unmap_all(const PageTable& table);
-  std::uint64_t empty_bytes(std::uint64_t* looks = nullptr) const;
+  std::uint64_t empty_bytes() const { return heap_.whole_bytes(); }
+  std::uint64_t unpinned_empty_bytes() const;
+  bool unpin_empty();
   std::uint64_t whole_page_bytes() const;
-  std::uint64_t movable_bytes(const PageTable& table, std::uint64_t address, std::uint64_t bytes) const;
   /// What lies free in a stream's lane is everybody's for a request that needs it; whoever has failed has emptied them as far as he could.
   enum class Lanes : std::uint8_t { everybodys, apart };
   observe::HandleRow row_of(const MappedHandle& handle, const heap::Extent* first, Lanes lanes) const;

@@ -54,7 +54,7 @@ HandleRow PageHeap::row_of(const MappedHandle& handle, const Extent* first, Lane
   }
   if (is_hole) row.state = HandleState::empty;
   else if (first->address + first->bytes >= handle.end() && first->state != ExtentState::free) row.state = state_in(*first);
-  if (handle.is_pinned) row.state = HandleState::pinned;
+  if (handle.is_pinned && !is_hole) row.state = HandleState::pinned;
   return row;
 }
 
@@ -111,10 +111,6 @@ std::uint64_t PageHeap::whole_page_bytes() const {
     heap_.for_each_extent(region, [&](const Extent& extent) {
       if (extent.state != ExtentState::free) return;
       bytes += whole_pages(extent.address, extent.bytes, page_bytes);
-      if (pinned_handles_ == 0) return;
-      const std::uint64_t end = extent.address + extent.bytes;
-      for (std::uint64_t page = align_up(extent.address, page_bytes); page + page_bytes <= end; page += page_bytes)
-        if (table_of(extent).at(page).is_pinned) bytes -= page_bytes;
     });
   });
   return bytes;

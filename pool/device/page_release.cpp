@@ -14,15 +14,22 @@ using heap::ExtentState;
 
 /// Empty handles out of the holes, in runs of neighbours: at least `wanted_bytes` (`at_most`: at most), or all there are.
 void PageHeap::take_empty(std::vector<Run>& runs, std::uint64_t wanted_bytes, bool at_most) {
-  std::uint64_t found_bytes = 0;
+  std::uint64_t seen_bytes = 0;
   std::vector<MappedHandle> found;
-  for_each_empty([&](const MappedHandle& handle) {
-    if (found_bytes >= wanted_bytes) return true;
-    if (at_most && handle.bytes > wanted_bytes - found_bytes) return false;
-    found.push_back(handle);
-    found_bytes += handle.bytes;
-    return found_bytes >= wanted_bytes;
-  });
+  const auto look = [&] {
+    std::uint64_t found_bytes = 0;
+    found.clear();
+    for_each_empty([&](const MappedHandle& handle) {
+      seen_bytes += handle.bytes;
+      if (found_bytes >= wanted_bytes) return true;
+      if (at_most && handle.bytes > wanted_bytes - found_bytes) return false;
+      found.push_back(handle);
+      found_bytes += handle.bytes;
+      return found_bytes >= wanted_bytes;
+    });
+  };
+  look();
+  if (seen_bytes < wanted_bytes && unpin_empty()) look();
   take_runs(runs, found);
 }
 

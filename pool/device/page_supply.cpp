@@ -243,7 +243,7 @@ void PageHeap::take_loose(Supply& supply) {
 
 /// Is there enough, to create or to move? Asks the driver once more before it says no to the last one who asks.
 bool PageHeap::is_within_reach(DeviceState& device, Supply& supply) {
-  const std::uint64_t empty = supply.moves() ? empty_bytes() : 0;
+  const std::uint64_t empty = supply.source == Source::crack ? unpinned_empty_bytes() : supply.moves() ? empty_bytes() : 0;
   const auto is_enough = [&] {
     supply.room_bytes = room_bytes(device);
     return supply.is_enough(supply.handle_bytes + empty + (supply.source == Source::crack ? 0 : supply.room_bytes));

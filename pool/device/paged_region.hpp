@@ -100,7 +100,7 @@ template <class F> void PageHeap::for_each_mapped(F&& visit) const {
   heap_.for_each_region([&](const heap::Region& region) { paged(region).table.for_each(visit); });
 }
 
-/// visit(MappedHandle) for each handle that lies wholly in a hole of everybody's and is not pinned, from the largest
+/// visit(MappedHandle) for each handle that lies wholly in a hole of everybody's and is not pinned (unpin_empty), from the largest
 /// holes on, until it answers true.
 template <class F> void PageHeap::for_each_empty(F&& visit) const {
   const std::uint64_t page_bytes = memory_->granularity_bytes();

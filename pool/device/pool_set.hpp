@@ -167,7 +167,7 @@ class PoolSet {
   void adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes);
 
   /// Somebody outside the pool learns of the memory behind the live block at `address` (a handle, a descriptor, an attribute of the
-  /// mapping): its pages stay where they are until its context ends. Does nothing for a block that is not paged.
+  /// mapping): its pages stay where they are, after its free as long as others will do. Does nothing for a block that is not paged.
   void pin_pages(CUdeviceptr address);
   /// Contexts that come from now on get segments under CUPOOL_BACKING=auto: the program may export blocks to other processes, or copies of blocks between devices could not be turned.
   void keep_to_segments();

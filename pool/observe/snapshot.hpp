@@ -50,7 +50,7 @@ struct HandleTier {
   std::uint64_t mapped_bytes = 0;
   std::uint64_t unmapped_bytes = 0;  ///< held, and at no address
   std::uint64_t empty_bytes = 0;     ///< mapped, and may move
-  std::uint64_t pinned_bytes = 0;    ///< mapped, and stays where it is until its context ends
+  std::uint64_t pinned_bytes = 0;    ///< mapped, holds blocks, and something outside may know its place
   std::uint64_t stranded_bytes = 0;  ///< free, in handles that may not move
 };
 
@@ -148,7 +148,7 @@ struct OomEvidence {
   std::uint64_t held_bytes = 0;                    ///< what counts against the limit
   bool refused_by_limit = false;                   ///< it was the limit that said no, whatever the figures of a moment later say
   bool can_remap = false;                          ///< pages serve: what holds nothing (REL) moves, and joins what the driver has
-  std::optional<std::uint64_t> stranded_bytes = {};     ///< pages: free bytes in handles that hold something else, or are pinned
+  std::optional<std::uint64_t> stranded_bytes = {};     ///< pages: free bytes in handles that hold something else
   std::optional<std::uint64_t> pinned_free_bytes = {};  ///< of those, in handles that were exported and the like
   std::optional<std::uint64_t> stranding_handle_bytes = {};  ///< the largest handle with stranded bytes that is not pinned
   std::optional<std::uint64_t> page_bytes = {};         ///< the smallest handle that the device has

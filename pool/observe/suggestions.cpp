@@ -157,20 +157,15 @@ class Rules {
       add("pool_of_ours", "consider", "CUPOOL_POLICY=grow serves from cupool's own pool, whose reports name what keeps memory apart", numbers);
   }
 
-  /// What is free and did not move lies in handles that hold something else, or that something outside knows by their place.
+  /// What is free and did not move lies in handles that hold something else.
   void fragmented_pages() {
     const std::uint64_t stranded_bytes = e_.stranded_bytes.value_or(0);
-    const std::uint64_t pinned_bytes = e_.pinned_free_bytes.value_or(0);
     const Numbers numbers = {{"stranded_bytes", stranded_bytes}, {"releasable_bytes", e_.releasable_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}};
     add_already("backing_pages", "pages serve already, and all that hold nothing were gathered; what else is free lies in pages that hold something", numbers);
-    if (stranded_bytes > pinned_bytes)
+    if (stranded_bytes != 0)
       add("pinned_by", "fix",
           "where small blocks hold whole pages, they stand in devices[].pinned_by: allocate what lives long first, or free it",
-          {{"stranded_bytes", stranded_bytes - pinned_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
-    if (pinned_bytes != 0)
-      add("pinned_pages", pinned_bytes >= verdict_.shortfall_bytes ? "fix" : "consider",
-          "pages of blocks that were exported, or whose buffer id was asked for, stay in place until their context ends: allocate such blocks first, and keep them",
-          {{"pinned_free_bytes", pinned_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
+          {{"stranded_bytes", stranded_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
     const std::uint64_t handle_bytes = e_.stranding_handle_bytes.value_or(0);
     if (preallocates() && handle_bytes > e_.page_bytes.value_or(handle_bytes) && joined_would_do(e_.whole_page_bytes.value_or(0)))
       add("smaller_pages", "consider", "preallocated memory comes in large pieces, and one small block keeps all of one from moving: CUPOOL_POLICY=grow takes smaller ones",

@@ -26,6 +26,11 @@ void PageTable::pin(std::uint64_t address) {
   pages_[page - pages_[page].back].pages |= kPinned;
 }
 
+void PageTable::unpin(std::uint64_t address) {
+  const std::size_t page = page_of(address);
+  pages_[page - pages_[page].back].pages &= ~kPinned;
+}
+
 MappedHandle PageTable::at(std::uint64_t address) const {
   const std::size_t first = page_of(address) - pages_[page_of(address)].back;
   const Page& page = pages_[first];

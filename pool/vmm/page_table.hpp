@@ -1,7 +1,7 @@
 // PageTable: which physical handle lies behind each page of one reservation. 16 bytes a page (of the device's granularity).
 //
 // A handle is mapped whole, so it is described at its first page; its other pages say how far back that is. A page whose handle is
-// pinned keeps it until the context ends. Numbers only, no driver. Thread rule: the device pool's lock.
+// pinned keeps it as long as there are others. Numbers only, no driver. Thread rule: the device pool's lock.
 #pragma once
 
 #include <cuda.h>
@@ -34,6 +34,7 @@ class PageTable {
   void enter(const MappedHandle& handle);
   void remove(const MappedHandle& handle);
   void pin(std::uint64_t address);
+  void unpin(std::uint64_t address);
   /// What is mapped at `address`; bytes 0: nothing. Precondition: inside.
   MappedHandle at(std::uint64_t address) const;
   /// visit(MappedHandle) for each handle that lies wholly inside [address, address + bytes), in address order.

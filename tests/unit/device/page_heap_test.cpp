@@ -81,17 +81,43 @@ TEST_CASE("pages: an address whose page was taken is not bound again") {
   CHECK(rig.pools().find(kept[0] + 4 * kMiB, &block) == Ownership::vacant);
 }
 
-TEST_CASE("pages: pinned ones keep their place, also after the free") {
+TEST_CASE("pages: pinned ones keep their place, also after the free, as long as others will do") {
   Rig rig(pages_with_limit("64MiB"));
   std::vector<CUdeviceptr> blocks;
   for (int i = 0; i < 16; ++i) blocks.push_back(rig.allocate(4 * kMiB));
+  std::vector<CUdeviceptr> pinned;
   for (std::size_t i = 1; i < blocks.size(); i += 2) {
-    rig.pools().pin_pages(blocks[i]);
+    if (i % 4 == 1) rig.pools().pin_pages(blocks[i]);
+    if (i % 4 == 1) pinned.push_back(blocks[i]);
     rig.free(blocks[i]);
   }
-  CHECK(rig.try_allocate(20 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
-  CHECK(now(rig.counters().remaps) == 0);
-  CHECK(rig.allocate(4 * kMiB) != 0);  // but are used again where they are
+  const CUdeviceptr first = rig.allocate(12 * kMiB);  // of the 16 MiB that are not
+  CHECK(now(rig.counters().remaps) == 1);
+  for (int i = 0; i < 5; ++i) blocks.push_back(rig.allocate(4 * kMiB));  // where they are: the pinned ones, and what is left
+  CHECK(now(rig.counters().remaps) == 1);
+  for (const CUdeviceptr address : pinned) CHECK(rig.pools().find(address, nullptr) == Ownership::live);
+  for (std::size_t i = blocks.size() - 5; i < blocks.size(); ++i) rig.free(blocks[i]);
+  rig.free(first);
+  const CUdeviceptr all = rig.allocate(32 * kMiB);  // all that is free
+  CHECK(now(rig.counters().remaps) == 2);
+  CHECK(now(rig.counters().reserved_bytes) == 64 * kMiB);
+  for (const CUdeviceptr address : pinned) CHECK(rig.pools().find(address, nullptr) != Ownership::live);
+  CHECK(rig.pools().check() == "");
+  rig.free(all);
+}
+
+TEST_CASE("pages: what was pinned is the driver's again when that is short of memory") {
+  Rig rig(pages("64MiB"));
+  const CUdeviceptr block = rig.allocate(56 * kMiB);
+  rig.pools().pin_pages(block);
+  rig.free(block);
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  REQUIRE(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS);
+  REQUIRE(free_bytes < 16 * kMiB);
+  rig.pools().trim(0, 0);
+  REQUIRE(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS);
+  CHECK(free_bytes == 64 * kMiB);
   CHECK(rig.pools().check() == "");
 }
 

@@ -209,20 +209,8 @@ TEST_CASE("on pages: not what is on already, nor what large regions do for segme
     CHECK(find(verdict, "backing_pages")->already_enabled);
     CHECK(find(verdict, "preallocate") == nullptr);
     CHECK(find(verdict, "pinned_by")->level == "fix");
-    CHECK(find(verdict, "pinned_pages") == nullptr);
     CHECK(find(verdict, "smaller_pages") == nullptr);
   }
-}
-
-TEST_CASE("on pages: pinned ones are spoken of where there are any, and as the way out where they alone would have done") {
-  OomEvidence e = samples::stranded_evidence();
-  e.pinned_free_bytes = 2 * samples::kGiB;
-  CHECK(find(classify(e, default_options()), "pinned_pages")->level == "fix");
-  CHECK(find(classify(e, default_options()), "pinned_by")->evidence.find("stranded_bytes=1073741824") == 0);
-  e.pinned_free_bytes = 2 * samples::kGiB - 1;
-  CHECK(find(classify(e, default_options()), "pinned_pages")->level == "consider");
-  e.pinned_free_bytes = e.stranded_bytes;
-  CHECK(find(classify(e, default_options()), "pinned_by") == nullptr);
 }
 
 TEST_CASE("on pages: smaller ones are advised to who preallocates large ones, and where the device has smaller ones") {
