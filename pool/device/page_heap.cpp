@@ -287,10 +287,11 @@ std::string PageHeap::check_addresses() const {
     bool follows_vacant = false;
     heap_.for_each_extent(region, [&](const Extent& extent) {
       const bool is_absent = extent.state == ExtentState::absent;
-      const bool is_vacant = is_absent && extent.flags == kVacantFlag;
+      const bool is_vacant = is_absent && (extent.flags & ~kListedFlag) == kVacantFlag;
       if (is_absent && !is_vacant && extent.flags != kQuarantinedFlag && extent.flags != kLostFlag) broken = "addresses without memory are neither vacant nor quarantined nor lost";
       if (is_vacant && follows_vacant) broken = "two vacant ranges lie beside each other";
-      vacant += is_vacant ? 1 : 0;
+      vacant += is_vacant && (extent.flags & kListedFlag) != 0 ? 1 : 0;
+      if (is_vacant && is_long(extent) != ((extent.flags & kListedFlag) != 0)) broken = "vacant addresses are listed that are too short for memory, or others are not";
       quarantined += is_absent && extent.flags == kQuarantinedFlag ? 1 : 0;
       follows_vacant = is_vacant;
     });
@@ -298,7 +299,7 @@ std::string PageHeap::check_addresses() const {
   if (!broken.empty()) return broken;
   if (vacant != vacant_.size()) return "vacant addresses are not those that are listed";
   for (const Extent* extent : vacant_)
-    if (extent->state != ExtentState::absent || extent->flags != kVacantFlag) return "addresses are listed as vacant that are not";
+    if (extent->state != ExtentState::absent || extent->flags != (kVacantFlag | kListedFlag)) return "addresses are listed as vacant that are not";
   for (const Extent* extent = quarantined_.first; extent != nullptr; extent = extent->bin_next) {
     if (quarantined-- == 0 || extent->flags != kQuarantinedFlag) return "addresses are listed as quarantined that are not";
     if (extent->bin_next == nullptr ? extent != quarantined_.last : extent->bin_next->birth < extent->birth) return "quarantined addresses are not listed oldest first";

@@ -209,6 +209,8 @@ class PageHeap final : public ExtentAllocator {
   void expire(DeviceState& device, bool early) CUPOOL_REQUIRES(device.lock);
   void make_vacant(heap::Extent* extent) noexcept;
   void forget_vacant(const heap::Extent* extent) noexcept;
+  /// Could such addresses be a window's (find_window)?
+  bool is_long(const heap::Extent& vacant) const { return vacant.bytes >= memory_->granularity_bytes() + kLargestHandle_bytes; }
   std::string check_addresses() const;
   std::string check_handles() const;
   std::string check_region(const heap::Region& region, std::array<std::uint64_t, kZones>& mapped_bytes, std::uint64_t* quarantined_bytes) const;
@@ -227,7 +229,7 @@ class PageHeap final : public ExtentAllocator {
   std::uint64_t other_requests_ = 0;        ///< and how often anything else;
   std::uint64_t anywhere_requests_ = 0;     ///< so many of the next may lie in any zone
   std::uint64_t moved_at_ = 0;              ///< Σ both when a block was last to have memory from elsewhere
-  std::vector<heap::Extent*> vacant_;
+  std::vector<heap::Extent*> vacant_;       ///< the long ones
   AbsentList quarantined_;
   std::uint64_t quarantined_bytes_ = 0;
   std::uint64_t fresh_bytes_ = 0;           ///< addresses that were bound, ever

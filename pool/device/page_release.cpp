@@ -109,7 +109,8 @@ void PageHeap::expire(DeviceState& device, bool early) {
   }
 }
 
-/// Joins vacant neighbours. Precondition: vacant_ has room for one more.
+/// Joins vacant neighbours. What is too short for any window waits for its neighbours on no list: there can be tens of thousands of those. Precondition: vacant_ has
+/// room for one more.
 void PageHeap::make_vacant(Extent* extent) noexcept {
   const auto is_vacant = [](const Extent* one) { return one != nullptr && one->state == ExtentState::absent && (one->flags & kVacantFlag) != 0; };
   extent->flags = kVacantFlag;
@@ -117,11 +118,18 @@ void PageHeap::make_vacant(Extent* extent) noexcept {
     forget_vacant(extent->next);
     heap_.join(extent);
   }
-  if (is_vacant(extent->previous)) return heap_.join(extent->previous);
+  if (is_vacant(extent->previous)) {
+    extent = extent->previous;
+    heap_.join(extent);
+  }
+  if ((extent->flags & kListedFlag) != 0 || !is_long(*extent)) return;
+  extent->flags |= kListedFlag;
   vacant_.push_back(extent);
 }
 
-void PageHeap::forget_vacant(const Extent* extent) noexcept { vacant_.erase(std::find(vacant_.begin(), vacant_.end(), extent)); }
+void PageHeap::forget_vacant(const Extent* extent) noexcept {
+  if ((extent->flags & kListedFlag) != 0) vacant_.erase(std::find(vacant_.begin(), vacant_.end(), extent));
+}
 
 std::uint64_t PageHeap::release(DeviceState& device, ContextPool&, std::uint64_t wanted_bytes, bool at_most) {
   // Behind a thread that the driver may keep for as long as work runs, this one would be kept too: only what is mapped nowhere goes.
