@@ -1,6 +1,7 @@
 // What a program asks of, or does to, the mapping behind an address (cuMemMap and its like). Pooled memory natively is cuMemAlloc's,
 // which no such call knows: what lies on mapped pages of ours must not be seen, changed or ended through them, so the driver is asked
 // about an address that it cannot know. The program's own mappings pass, and are counted. CUDA Driver API 13.0 §6.14, §6.15.
+#include "pool/core/bytes.hpp"
 #include "shim/front_door.hpp"
 
 namespace cupool::shim::front_door {
@@ -53,19 +54,31 @@ CUresult free_addresses(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CU
   return real(unless_ours(address, bytes), bytes);
 }
 
+namespace {
+/// To the end of the last host page, as programs round to those. Memory of a pool has one too (H100, driver 580).
+bool is_within(const BlockView& block, CUdeviceptr address, std::size_t bytes) {
+  return bytes <= (block.base + block.bytes + kHostPage_bytes - 1) / kHostPage_bytes * kHostPage_bytes - address;
+}
+
+/// The block that begins behind `address` on the same host page, for who rounds down to those: natively nothing else lies there. Who asks for more
+/// than a block has, and means that one, may have what lies beside it.
+bool find_on_page(CUdeviceptr address, std::size_t bytes, BlockView* block) {
+  if (address % kHostPage_bytes != 0) return false;
+  for (CUdeviceptr begin = address + kBlockAlignment_bytes; begin < address + kHostPage_bytes; begin += kBlockAlignment_bytes)
+    if (find_block(begin, block) == Ownership::live && block->base == begin && is_within(*block, address, bytes)) return true;
+  return false;
+}
+}  // namespace
+
 CUresult range_handle(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUmemRangeHandleType, unsigned long long)>& real, void* out,
                       CUdeviceptr address, std::size_t bytes, CUmemRangeHandleType type, unsigned long long flags) {
   BlockView block;
-  switch (find_block(address, &block)) {
-    case Ownership::unknown: return real(out, address, bytes, type, flags);
-    // As far into a page as the program's address: the driver may refuse that first.
-    case Ownership::vacant: return real(out, kNowhere - kNowhere % kHostPage_bytes + address % kHostPage_bytes, bytes, type, flags);
-    case Ownership::live: break;
-  }
-  // To the end of the last host page, as programs round to those. Memory of a pool has one too (H100, driver 580).
-  const CUdeviceptr end = (block.base + block.bytes + kHostPage_bytes - 1) / kHostPage_bytes * kHostPage_bytes;
-  if (bytes > end - address) return real(out, kNowhere, bytes, type, flags);
-  process().pools.pin_pages(address);  // before the call: from its success on a device may hold these very pages
+  const Ownership ownership = find_block(address, &block);
+  if (ownership == Ownership::unknown) return real(out, address, bytes, type, flags);
+  const bool is_found = (ownership == Ownership::live && is_within(block, address, bytes)) || find_on_page(address, bytes, &block);
+  // As far into a page as the program's address: the driver may refuse that first.
+  if (!is_found) return real(out, kNowhere - kNowhere % kHostPage_bytes + address % kHostPage_bytes, bytes, type, flags);
+  process().pools.pin_pages(block.base);  // before the call: from its success on a device may hold these very pages
   return real(out, address, bytes, type, flags);
 }
 

@@ -85,6 +85,8 @@ CONSEQUENCES = [
     Accepted("the same", on("grow", "sync", "async"), "code=0", "code=2", symbols="cuModuleLoad.*", situations=CAPTURED, cases="full, then one of many freed"),
     Accepted("a block on pages may begin within a page of the host, or lie in two handles: no descriptor, as natively of mapped memory", on("grow", "preallocate", "sync"),
              "code=0", "code=1", symbols="cuMemGetHandleForAddressRange", cases="(stream|plain pool) block.*", consequences=True),
+    Accepted("who rounds a block's address down to host pages names another block's, or a freed one's", on("grow", "preallocate", "sync"), "code=1", "code=0",
+             symbols="cuMemGetHandleForAddressRange", cases="small, (4096|1048576)", consequences=True),
     Accepted("a memset of another device's memory, without peer access, is refused where that lies on pages: known to be open", on("grow", "sync"), "code=0", "code=1",
              symbols="cuMemset.*", cases="block of other device", consequences=True),
     Accepted("a copy between contexts that names another context than the block's is refused where that lies on pages of another device: known to be open",
