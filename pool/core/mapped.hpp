@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 
@@ -33,6 +34,13 @@ class ZeroedTable {
   ZeroedTable(const ZeroedTable&) = delete;
   ZeroedTable& operator=(const ZeroedTable&) = delete;
 
+  /// [from, to) is all zero and not soon written: its pages are the system's until then.
+  void give_back(void* from, void* to) const noexcept {
+    constexpr std::uintptr_t kPage = 4096;
+    const std::uintptr_t first = (reinterpret_cast<std::uintptr_t>(from) + kPage - 1) / kPage * kPage;
+    const std::uintptr_t last = reinterpret_cast<std::uintptr_t>(to) / kPage * kPage;
+    if (is_mapped() && first < last) static_cast<void>(::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED));
+  }
   void* get() const { return memory_; }
   std::size_t bytes() const { return bytes_; }
 

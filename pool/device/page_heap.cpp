@@ -302,7 +302,7 @@ std::string PageHeap::check_addresses() const {
     if (extent->state != ExtentState::absent || extent->flags != (kVacantFlag | kListedFlag)) return "addresses are listed as vacant that are not";
   for (const Extent* extent = quarantined_.first; extent != nullptr; extent = extent->bin_next) {
     if (quarantined-- == 0 || extent->flags != kQuarantinedFlag) return "addresses are listed as quarantined that are not";
-    if (extent->bin_next == nullptr ? extent != quarantined_.last : extent->bin_next->birth < extent->birth) return "quarantined addresses are not listed oldest first";
+    if (extent->bin_next == nullptr ? extent != quarantined_.last : extent->bin_next->buffer_id < extent->buffer_id) return "quarantined addresses are not listed oldest first";
   }
   return quarantined == 0 ? "" : "quarantined addresses are on no list";
 }

@@ -133,7 +133,7 @@ class PageHeap final : public ExtentAllocator {
   /// Where a request may go: free memory that ends where vacant addresses begin (or none), and those.
   struct Window { heap::Extent* left = nullptr; heap::Extent* vacant = nullptr; std::uint64_t need_bytes = 0; };
   struct Supply;
-  /// Absent extents, by their bin links: oldest first.
+  /// Quarantined extents, by their bin links: oldest first, each with the age of its youngest part in buffer_id.
   struct AbsentList { heap::Extent* first = nullptr; heap::Extent* last = nullptr; };
 
   static heap::FitPolicy fit_policy(std::uint64_t page_bytes);
@@ -206,6 +206,7 @@ class PageHeap final : public ExtentAllocator {
   static std::uint64_t occupied_bytes(const PageTable& table, Span free, std::uint64_t address, std::uint64_t bytes);
   std::vector<Span> mapped_runs() const;
   void quarantine(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock);
+  void leave_quarantine(const heap::Extent* extent) noexcept;
   void expire(DeviceState& device, bool early) CUPOOL_REQUIRES(device.lock);
   void make_vacant(heap::Extent* extent) noexcept;
   void forget_vacant(const heap::Extent* extent) noexcept;

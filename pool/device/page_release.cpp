@@ -85,24 +85,44 @@ void PageHeap::book_runs(DeviceState& device, const std::vector<Run>& runs) {
   }
 }
 
+/// Neighbours join, with the age of the youngest: there may be 64 times the device's memory of such addresses, and what tells what lies there costs host memory by
+/// where something begins. The extent may be gone afterwards.
 void PageHeap::quarantine(DeviceState& device, Extent* extent) {
-  extent->flags = kQuarantinedFlag;
-  extent->birth = fresh_bytes_;
-  extent->bin_next = nullptr;
-  (quarantined_.last != nullptr ? quarantined_.last->bin_next : quarantined_.first) = extent;
-  quarantined_.last = extent;
+  const auto is_quarantined = [](const Extent* one) { return one != nullptr && one->state == ExtentState::absent && one->flags == kQuarantinedFlag; };
+  const Span piece{extent->address, extent->address + extent->bytes};
   quarantined_bytes_ += extent->bytes;
   device.counters().quarantined_bytes.add(static_cast<std::int64_t>(extent->bytes));
+  extent->flags = kQuarantinedFlag;
+  if (is_quarantined(extent->next)) {
+    leave_quarantine(extent->next);
+    heap_.join(extent);
+  }
+  if (is_quarantined(extent->previous)) {
+    extent = extent->previous;
+    leave_quarantine(extent);
+    heap_.join(extent);
+  }
+  extent->buffer_id = fresh_bytes_;
+  extent->bin_next = nullptr;
+  extent->bin_previous = quarantined_.last;
+  (quarantined_.last != nullptr ? quarantined_.last->bin_next : quarantined_.first) = extent;
+  quarantined_.last = extent;
+  constexpr std::uint64_t kBeside_bytes = 256 * kMiB;  // so much does one page of the host's tell of
+  heap_.give_back_index(*extent, piece.begin - kBeside_bytes, piece.end + kBeside_bytes);
+}
+
+void PageHeap::leave_quarantine(const Extent* extent) noexcept {
+  (extent->bin_previous != nullptr ? extent->bin_previous->bin_next : quarantined_.first) = extent->bin_next;
+  (extent->bin_next != nullptr ? extent->bin_next->bin_previous : quarantined_.last) = extent->bin_previous;
 }
 
 /// Addresses whose time has come may be bound again; `early`: the oldest ones whatever their time.
 void PageHeap::expire(DeviceState& device, bool early) {
   while (Extent* oldest = quarantined_.first) {
-    if (!early && fresh_bytes_ - oldest->birth < kQuarantineTotals * total_bytes_) return;
+    if (!early && fresh_bytes_ - oldest->buffer_id < kQuarantineTotals * total_bytes_) return;
     early = false;
     vacant_.reserve(vacant_.size() + 1);
-    quarantined_.first = oldest->bin_next;
-    if (quarantined_.first == nullptr) quarantined_.last = nullptr;
+    leave_quarantine(oldest);
     quarantined_bytes_ -= oldest->bytes;
     device.counters().quarantined_bytes.add(-static_cast<std::int64_t>(oldest->bytes));
     make_vacant(oldest);

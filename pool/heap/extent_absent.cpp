@@ -1,4 +1,6 @@
 // ExtentHeap: parts of holes; memory that comes and goes under addresses that stay. See extent_heap.hpp.
+#include <algorithm>
+
 #include "pool/heap/extent_heap.hpp"
 
 namespace cupool::heap {
@@ -66,6 +68,12 @@ void ExtentHeap::link_behind(Extent* extent, Extent* rest, std::uint64_t bytes) 
 
 void ExtentHeap::cut(Extent* absent, std::uint64_t bytes) {
   if (absent->bytes != bytes) link_behind(absent, arena_.take(), bytes);
+}
+
+void ExtentHeap::give_back_index(const Extent& absent, std::uint64_t begin, std::uint64_t end) noexcept {
+  const std::uint64_t from = std::max(absent.address, begin);
+  const std::uint64_t to = std::min(absent.address + absent.bytes, end);
+  if (from < to) pages(absent.region).give_back(from, to);
 }
 
 void ExtentHeap::join(Extent* absent) noexcept {

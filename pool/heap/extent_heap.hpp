@@ -97,6 +97,8 @@ class ExtentHeap {
   void cut(Extent* absent, std::uint64_t bytes);
   /// An absent extent takes in the absent one behind it.
   void join(Extent* absent) noexcept;
+  /// Host memory that tells what lies in an absent extent, between `begin` and `end`, goes back to the system until something does.
+  void give_back_index(const Extent& absent, std::uint64_t begin, std::uint64_t end) noexcept;
   /// visit(Extent*) for holes of lane 0 that have `least_bytes` until it answers true, zone by zone, larger ones first; it must change nothing unless it
   /// answers true.
   template <class F> bool any_hole(std::uint64_t least_bytes, F&& visit) const;

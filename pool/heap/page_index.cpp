@@ -69,6 +69,14 @@ PageIndex::~PageIndex() {
   }
 }
 
+void PageIndex::give_back(std::uint64_t from, std::uint64_t to) noexcept {
+  const std::size_t first = page_of(from) + 1;
+  const std::size_t last = page_of(to - 1);  // something may start in the same page behind `to`
+  if (first >= last) return;
+  block_.give_back(&entries_[first], &entries_[last]);
+  block_.give_back(&counts_[first], &counts_[last]);
+}
+
 PageIndex::DensePage* PageIndex::dense(std::size_t page) const noexcept {
   const std::uintptr_t entry = entries_[page];
   return (entry & kDenseTag) != 0 ? reinterpret_cast<DensePage*>(entry & ~kDenseTag) : nullptr;

@@ -37,6 +37,9 @@ class PageIndex {
   /// Removes an extent whose `next` is still linked.
   void remove(const Extent* extent) noexcept;
 
+  /// Host memory for [from, to) goes back to the system until something starts there. Precondition: nothing does, but at `from`.
+  void give_back(std::uint64_t from, std::uint64_t to) noexcept;
+
   /// Puts `fresh` in the place of `old` at old->address; neither is asked for its links.
   void replace(const Extent* old, Extent* fresh) noexcept;
 

@@ -33,6 +33,14 @@ struct Row {
   std::uint64_t bytes = 0;
 };
 
+std::uint64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::uint64_t size = 0;
+  std::uint64_t resident = 0;
+  REQUIRE((statm >> size >> resident));
+  return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
 void check_all(const PageIndex& index, const Row& row) {
   REQUIRE(index.check() == "");
   for (const Extent& extent : row.extents) {
@@ -103,16 +111,36 @@ TEST_CASE("an index costs 9.2 bytes per page of 64 KiB") {
 }
 
 TEST_CASE("an index of a long region touches no memory before it is used, however many there were before") {
-  const auto resident_bytes = [] {
-    std::ifstream statm("/proc/self/statm");
-    std::uint64_t size = 0;
-    std::uint64_t resident = 0;
-    REQUIRE((statm >> size >> resident));
-    return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  };
   const std::uint64_t before = resident_bytes();
   for (int i = 0; i < 3; ++i) const PageIndex passing(kBase, 128 * kGiB);
   const PageIndex index(kBase, 128 * kGiB);
   CHECK(index.metadata_bytes() > 16 * kMiB);
   CHECK(resident_bytes() < before + 4 * kMiB);
+}
+
+TEST_CASE("what tells of addresses where nothing begins any more goes back to the system, and comes again") {
+  Row row({16 * kGiB, 512});
+  PageIndex index(kBase, row.bytes);
+  for (Extent& extent : row.extents) index.insert(&extent);
+  std::vector<Extent> small(16 * kGiB / (256 * kKiB) - 1);
+  const auto enter_all = [&] {
+    for (std::size_t i = 0; i < small.size(); ++i) {
+      small[i] = Extent{};
+      small[i].address = kBase + (i + 1) * 256 * kKiB;
+      small[i].bytes = 256 * kKiB;
+      small[i].previous = i > 0 ? &small[i - 1] : &row.extents[0];
+      small[i].next = &row.extents[1];
+      index.insert(&small[i]);
+    }
+  };
+  for (int round = 0; round < 3; ++round) {
+    const std::uint64_t before = resident_bytes();
+    enter_all();
+    CHECK(index.find(small[1000].address) == &small[1000]);
+    CHECK(resident_bytes() >= before + 2 * kMiB);
+    for (const Extent& extent : small) index.remove(&extent);
+    index.give_back(kBase, kBase + 16 * kGiB);
+    if (round > 0) CHECK(resident_bytes() < before + kMiB);  // a sanitizer's own memory stays
+    check_all(index, row);
+  }
 }
