@@ -117,8 +117,8 @@ void Reporter::tell(const observe::ReportInput& input, const std::string& path, 
   log::block(text);
 }
 
-/// A search for the largest batch meets hundreds; the one that ends the job is the last. So the newest replaces the last file, but for those that come
-/// too soon after another.
+/// A search for the largest batch meets hundreds; the one that ends the job is the last. So the newest replaces the last file, as long as that
+/// does not cost more than it may.
 bool Reporter::may_replace(std::uint64_t now_ns) {
   return now_ns >= next_replace_ns_.load(std::memory_order_relaxed) && !replacing_oom_.exchange(true, std::memory_order_acquire);
 }

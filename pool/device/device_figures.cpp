@@ -64,7 +64,7 @@ HeapFigures DevicePool::figures_of_all_lanes(std::uint64_t least_bytes) {
   return sum;
 }
 
-/// Seldom where there are many holes of lanes, or many empty handles while some are pinned: then the figures cost more than what they are told after.
+/// Seldom where there are many large holes of lanes: then the figures cost more than what they are told after.
 void DevicePool::publish_figures() {
   if (publications_to_skip_ != 0) {
     --publications_to_skip_;

@@ -13,8 +13,8 @@ namespace cupool::device {
 inline constexpr std::uint8_t kVacantFlag = 1;       ///< may get memory
 inline constexpr std::uint8_t kQuarantinedFlag = 2;  ///< had memory, and may not get any yet
 inline constexpr std::uint8_t kLostFlag = 4;         ///< the driver would not unmap it: it stays as it is until the context ends
-inline constexpr std::uint8_t kListedFlag = 16;      ///< vacant, and long enough for memory to be put there
 inline constexpr std::uint8_t kMovingFlag = 8;       ///< has memory that nobody uses, and a thread is in the driver with it
+inline constexpr std::uint8_t kListedFlag = 16;      ///< vacant, and long enough for memory to be put there
 
 /// Free for whoever asks what is free, although nothing is served from it just now.
 inline bool is_moving(const heap::Extent& extent) { return extent.state == heap::ExtentState::absent && (extent.flags & kMovingFlag) != 0; }

@@ -103,7 +103,7 @@ class PoolSet::Impl {
     if (pool == nullptr) return nullptr;
     home = pool->context_seen(context);
     // A primary context that has ended is a thread's current one still, and its device is told: whoever comes late would have memory that nobody ends. Asked once
-    // it is known here, so that an end from now on is met.
+    // it is known here, so that an end from now on is met. [?] that a driver says so of one that was released.
     unsigned version = 0;
     if (!driver.has_cuCtxGetApiVersion() || !device::is_context_gone(driver.cuCtxGetApiVersion(context, &version))) return home;
     pool->end_context(home, context, [] { return CUDA_SUCCESS; }, [] { return true; }, PoolBlocks::go);

@@ -68,6 +68,8 @@ void ask_last_release(Session& session) {
   int active = 0;
   if (has_pools) prepare(CU(cuDeviceGetDefaultMemPool)(&pool_between, session.device), "cuDeviceGetDefaultMemPool");
   CU(cuDevicePrimaryCtxGetState)(session.device, &flags, &active);
+  unsigned version = 0;
+  answer("a primary context after its last release: it lives", CU(cuCtxGetApiVersion)(session.context, &version) == CUDA_SUCCESS, false);
   answer("cuDeviceGetDefaultMemPool begins a context", active != 0, false);
   prepare(CU(cuDevicePrimaryCtxRetain)(&session.context, session.device), "cuDevicePrimaryCtxRetain");
   prepare(CU(cuCtxSetCurrent)(session.context), "cuCtxSetCurrent");

@@ -1,5 +1,5 @@
 // Blocks of odd sizes lie beside each other. A program that exports them as dma-buf rounds each to pages of the host, as it must: down from the base, up to the end. That
-// is a descriptor for each, natively and here; more than the block is refused, also from a base on.
+// is a descriptor for each, natively and here; what is longer than any block that begins on the page is refused.
 //! case default
 //! case segments
 //! env CUPOOL_BACKING=segments
