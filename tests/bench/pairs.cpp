@@ -114,7 +114,7 @@ class Ring {
   void scatter() {
     is_scattered_ = true;
     std::shuffle(blocks_.begin(), blocks_.end(), random_);
-    for (const std::size_t left = blocks_.size() / 10; blocks_.size() > left; blocks_.pop_back()) allocator_.release(blocks_.back(), bytes_, 0);
+    for (const std::size_t left = std::max<std::size_t>(blocks_.size() / 10, 1); blocks_.size() > left; blocks_.pop_back()) allocator_.release(blocks_.back(), bytes_, 0);
   }
   void release_all() {
     for (void* block : blocks_) allocator_.release(block, bytes_, 0);
