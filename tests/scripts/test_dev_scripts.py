@@ -53,7 +53,7 @@ class Usage(unittest.TestCase):
             self.assertIn(label, script("test", "--help").stdout)
 
     def test_ctest_facts_says_how_it_is_used(self):
-        for arguments, code in ((["--help"], 0), ([], 2), (["--targets"], 2), (["--what"], 2)):
+        for arguments, code in ((["--help"], 0), ([], 2), (["--targets"], 2), (["--what"], 2), (["--failures"], 2)):
             result = subprocess.run([sys.executable, "-B", support.ROOT / "scripts/ctest_facts.py", *arguments], text=True, capture_output=True, check=False)
             self.assertEqual((result.returncode, len(result.stderr.splitlines())), (code, code // 2), result.stderr)
 
@@ -70,6 +70,17 @@ class Counting(unittest.TestCase):
                                      '<testcase name="c" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/></testcase>',
                                      '<testcase name="d" status="notrun"><skipped message="Unable to find executable"/></testcase>',
                                      '<testcase name="e" status="disabled"/>'), (1, 2, 2))
+
+    def test_a_failure_is_told_by_its_name_and_the_end_of_what_it_printed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "junit.xml"
+            printed = "\n".join(f"line {i}" for i in range(100))
+            path.write_text(f'<testsuite><testcase name="a" status="run"><system-out>fine</system-out></testcase>'
+                            f'<testcase name="b" status="fail"><failure/><system-out>{printed}</system-out></testcase>'
+                            '<testcase name="c" status="notrun"><skipped message="Unable to find executable"/></testcase></testsuite>')
+            told = ctest_facts.failures(path)
+        self.assertEqual((told[0], told[1], told[-2], told[-1]), ("failed: b", "  line 40", "  line 99", "failed: c"))
+        self.assertEqual(len(told), 62)
 
     def test_targets_are_what_the_labelled_tests_start_from_the_build_folder(self):
         with tempfile.TemporaryDirectory() as name:
