@@ -14,8 +14,11 @@ namespace {
 constexpr std::uint64_t kTouch_ns = 1'000;
 /// The first byte: pools give memory out again from its start on.
 constexpr std::size_t kTouchedBytes = 1;
-/// How long the host may be inside one call before the device is taken to go on meanwhile, and by how much.
-constexpr auto kHostIsStuckAfter = std::chrono::microseconds(200);
+/// How often to look whether the host waits inside a call, and by how much the device goes on then.
+constexpr auto kLook = std::chrono::microseconds(200);
+/// In so many looks in a row at one call it must have asked the device again. A host that only has no processor, or computes, does not wait; and
+/// waits inside the driver move the clock themselves.
+constexpr int kLooksOfAWait = 2;
 
 std::uint8_t value_of(std::uint32_t slot) { return static_cast<std::uint8_t>(1 + slot % 251); }
 
@@ -28,6 +31,9 @@ struct DeviceWork::Controls {
   CUresult (*launch_fill)(CUstream stream, CUdeviceptr address, std::size_t bytes, std::uint8_t value, std::uint64_t duration_ns);
   CUresult (*launch_check)(CUstream stream, CUdeviceptr address, std::size_t bytes, std::uint8_t expected, std::uint64_t duration_ns);
   std::uint64_t (*mismatched_bytes)();
+  std::uint64_t (*calls)(const char* exported_symbol);
+
+  std::uint64_t questions() const { return calls("cuEventQuery") + calls("cuStreamQuery") + calls("cuStreamQuery_ptsz"); }
 
   static const Controls& instance() {
     static const Controls found;
@@ -43,6 +49,7 @@ struct DeviceWork::Controls {
     find(driver, "cusim_launch_fill", &launch_fill);
     find(driver, "cusim_launch_check", &launch_check);
     find(driver, "cusim_mismatched_bytes", &mismatched_bytes);
+    find(driver, "cusim_calls", &calls);
   }
   template <class Function>
   static void find(void* driver, const char* name, Function* function) {
@@ -90,12 +97,17 @@ std::uint64_t DeviceWork::finish() {
 }
 
 void DeviceWork::work_while_host_waits() {
-  std::uint64_t seen = 0;
+  std::uint64_t steps_seen = 0;
+  std::uint64_t questions_seen = 0;
+  int looks_of_a_wait = 0;
   while (!over_) {
-    std::this_thread::sleep_for(kHostIsStuckAfter);
+    std::this_thread::sleep_for(kLook);
     const std::uint64_t steps = steps_.load(std::memory_order_relaxed);
-    if (steps == seen) controls_.advance_ns(std::chrono::nanoseconds(kHostIsStuckAfter).count());
-    seen = steps;
+    const std::uint64_t questions = controls_.questions();
+    looks_of_a_wait = steps == steps_seen && questions != questions_seen ? looks_of_a_wait + 1 : 0;
+    if (looks_of_a_wait >= kLooksOfAWait) controls_.advance_ns(std::chrono::nanoseconds(kLook).count());
+    steps_seen = steps;
+    questions_seen = questions;
   }
 }
 
