@@ -8,6 +8,7 @@
 #include "pool/driver/handles.hpp"
 #include "pool/device/page_heap.hpp"
 #include "pool/device/paged_region.hpp"
+#include "pool/observe/human_bytes.hpp"
 
 namespace cupool::device {
 
@@ -383,6 +384,7 @@ void PageHeap::bind(DeviceState& device, Supply& supply) {
   device.counters().mapped_bytes.add(static_cast<std::int64_t>(supply.mapped_bytes));
   if (supply.is_stuck) {
     supply.fresh->flags = kLostFlag;
+    device.tell(config::LogLevel::warn, [&] { return "the driver neither opened nor unmapped " + observe::human_bytes(supply.mapped_bytes) + " of pages; they stay taken until their context ends"; });
     return;
   }
   device.note_region(observe::EventKind::region_create, supply.fresh->address, supply.mapped_bytes);

@@ -291,6 +291,28 @@ TEST_CASE("pages: what the driver will not take back stays the pool's, whatever 
   CHECK(cusim_used_bytes(0) <= 64 * kMiB);
 }
 
+TEST_CASE("pages: what the driver neither opens nor unmaps is told, counts until its context ends, and is served to nobody") {
+  Rig rig(pages_with_limit("64MiB"));
+  const CUdeviceptr before = rig.allocate(4 * kMiB);
+  const std::uint64_t reserved_bytes = now(rig.counters().reserved_bytes);
+  static_cast<void>(rig.pools().take_messages());
+  cusim_fail("cuMemSetAccess", 1, CUDA_ERROR_UNKNOWN, 1);
+  cusim_fail("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN, 3);
+  rig.allocate(8 * kMiB);  // elsewhere
+  const std::vector<Message> told = rig.pools().take_messages();
+  REQUIRE(told.size() == 1);
+  CAPTURE(told[0].text);
+  CHECK(told[0].text.find("neither opened nor unmapped 8.00 MiB of pages") != std::string::npos);
+  CHECK(now(rig.counters().reserved_bytes) >= reserved_bytes + 8 * kMiB);
+  CHECK(rig.pools().check() == "");
+  const CUdeviceptr after = rig.allocate(8 * kMiB);
+  REQUIRE(cuMemsetD8_v2(after, 1, 8 * kMiB) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD8_v2(before, 1, 4 * kMiB) == CUDA_SUCCESS);
+  rig.reset_device();
+  CHECK(cusim_used_bytes(0) == 0);
+  CHECK(now(rig.counters().reserved_bytes) == 0);
+}
+
 TEST_CASE("pages: what a dead context left behind is asked for again when the driver refuses once or twice") {
   const char* symbol = GENERATE("cuMemUnmap", "cuMemRelease", "cuMemAddressFree");
   const unsigned nth = GENERATE(1U, 3U);
