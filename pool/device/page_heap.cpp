@@ -109,8 +109,8 @@ std::uint64_t PageHeap::ahead_bytes(const DeviceState& device, const Supply& sup
 
 HeapFigures PageHeap::figures(DeviceState&) const {
   HeapFigures figures;
-  figures.region_bytes = mapped_bytes() + loose_bytes_ + moving_loose_bytes_;
-  figures.free_bytes = heap_.free_bytes() + loose_bytes_ + moving_bytes();
+  figures.region_bytes = mapped_bytes() + loose_bytes_ + moving_loose_bytes_ - leaving_bytes_;
+  figures.free_bytes = heap_.free_bytes() + loose_bytes_ + moving_bytes() - leaving_bytes_;
   figures.largest_free_bytes = heap_.largest_free_bytes();
   figures.wholly_free_bytes = empty_bytes() + loose_bytes_;
   figures.inactive_split_bytes = figures.free_bytes - figures.wholly_free_bytes;

@@ -71,6 +71,7 @@ void PageHeap::append_pages(observe::PageMap& out, Lanes lanes) const {
     const Extent* extent = region.first;
     paged(region).table.for_each([&](const MappedHandle& handle) {
       while (extent->address + extent->bytes <= handle.address) extent = extent->next;
+      if (is_leaving(*extent)) return;
       out.handles.push_back(row_of(handle, extent, lanes));
       count(out.tiers, out.handles.back());
     });

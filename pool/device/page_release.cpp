@@ -70,9 +70,11 @@ void PageHeap::unmap_runs(std::vector<Run>& runs, CUresult* first_error) {
 }
 
 /// What was unmapped is quarantined; what the driver kept is free again where it was.
-void PageHeap::book_runs(DeviceState& device, const std::vector<Run>& runs) {
+void PageHeap::book_runs(DeviceState& device, const std::vector<Run>& runs, bool are_leaving) {
   for (const Run& run : runs) {
+    if (are_leaving) leaving_bytes_ -= run.extent->bytes;
     if (!run.unmapped) {
+      if (are_leaving) device.counters().mapped_bytes.add(static_cast<std::int64_t>(run.extent->bytes));
       give_back(run);
       continue;
     }
@@ -80,7 +82,7 @@ void PageHeap::book_runs(DeviceState& device, const std::vector<Run>& runs) {
     device.note_region(observe::EventKind::region_release, run.extent->address, run.extent->bytes);
     table_of(*run.extent).remove({run.extent->address, run.extent->bytes, 0, false});
     zone_bytes_[run.extent->region->zone] -= run.extent->bytes;
-    device.counters().mapped_bytes.add(-static_cast<std::int64_t>(run.extent->bytes));
+    if (!are_leaving) device.counters().mapped_bytes.add(-static_cast<std::int64_t>(run.extent->bytes));
     quarantine(device, run.extent);
   }
 }
@@ -168,7 +170,6 @@ std::uint64_t PageHeap::release(DeviceState& device, ContextPool&, std::uint64_t
   const std::size_t count = was_loose + count_handles(runs);
   try {  // from here on nothing may fail
     going.reserve(count);
-    moving_loose_.reserve(moving_loose_.size() + was_loose);
     promise_loose(count);
   } catch (...) {
     for (const Run& run : runs) give_back(run);
@@ -176,10 +177,10 @@ std::uint64_t PageHeap::release(DeviceState& device, ContextPool&, std::uint64_t
   }
   for (; loose_.size() > static_cast<std::size_t>(first_going); loose_.pop_back()) {
     going.push_back({loose_.back(), true, false});
-    begin_moving(loose_.back());
     loose_bytes_ -= loose_.back().bytes;
   }
   if (count == 0) return 0;
+  book_leaving(device, runs, going);
   ++releasing_;
   {
     const MutexUnlock unlocked(device.lock);
@@ -192,6 +193,22 @@ std::uint64_t PageHeap::release(DeviceState& device, ContextPool&, std::uint64_t
   }
   --releasing_;
   return book_release(device, runs, going);
+}
+
+/// Out of the books before the driver has it: what another thread gets of it counts once.
+void PageHeap::book_leaving(DeviceState& device, const std::vector<Run>& runs, const std::vector<Going>& loose) {
+  std::uint64_t mapped_bytes = 0;
+  std::uint64_t bytes = 0;
+  for (const Run& run : runs) {
+    run.extent->flags |= kLeavingFlag;
+    mapped_bytes += run.extent->bytes;
+  }
+  for (const Going& one : loose) bytes += one.handle.bytes;
+  bytes += mapped_bytes;
+  leaving_bytes_ += mapped_bytes;
+  device.leaving_bytes += bytes;
+  device.add_reserved(-static_cast<std::int64_t>(bytes));
+  device.counters().mapped_bytes.add(-static_cast<std::int64_t>(mapped_bytes));
 }
 
 /// Until loose_promised_ is taken back `count` handles may become loose without any call that could fail. Throws std::bad_alloc.
@@ -220,11 +237,12 @@ std::size_t PageHeap::count_handles(const std::vector<Run>& runs) {
 
 /// What the driver kept, so do we.
 std::uint64_t PageHeap::book_release(DeviceState& device, const std::vector<Run>& runs, const std::vector<Going>& going) {
-  book_runs(device, runs);
+  book_runs(device, runs, true);
   loose_promised_ -= going.size();
+  std::uint64_t going_bytes = 0;
   std::uint64_t released_bytes = 0;
   for (const Going& one : going) {
-    end_moving(one.handle);
+    going_bytes += one.handle.bytes;
     if (one.is_gone) {
       released_bytes += one.handle.bytes;
       device.counters().handles_released.add();
@@ -232,8 +250,9 @@ std::uint64_t PageHeap::book_release(DeviceState& device, const std::vector<Run>
       keep_loose(one.handle);
     }
   }
+  device.leaving_bytes -= going_bytes;
   device.limit.refund(released_bytes);
-  device.add_reserved(-static_cast<std::int64_t>(released_bytes));
+  device.add_reserved(static_cast<std::int64_t>(going_bytes - released_bytes));
   must_ask_ = must_ask_ || released_bytes != 0;
   charge(device);
   return released_bytes;

@@ -15,9 +15,11 @@ inline constexpr std::uint8_t kQuarantinedFlag = 2;  ///< had memory, and may no
 inline constexpr std::uint8_t kLostFlag = 4;         ///< the driver would not unmap it: it stays as it is until the context ends
 inline constexpr std::uint8_t kMovingFlag = 8;       ///< has memory that nobody uses, and a thread is in the driver with it
 inline constexpr std::uint8_t kListedFlag = 16;      ///< vacant, and long enough for memory to be put there
+inline constexpr std::uint8_t kLeavingFlag = 32;     ///< and moving: to the driver, so it is in no figure and in no map
 
 /// Free for whoever asks what is free, although nothing is served from it just now.
-inline bool is_moving(const heap::Extent& extent) { return extent.state == heap::ExtentState::absent && (extent.flags & kMovingFlag) != 0; }
+inline bool is_moving(const heap::Extent& extent) { return extent.state == heap::ExtentState::absent && (extent.flags & (kMovingFlag | kLeavingFlag)) == kMovingFlag; }
+inline bool is_leaving(const heap::Extent& extent) { return extent.state == heap::ExtentState::absent && (extent.flags & kLeavingFlag) != 0; }
 
 struct PageHeap::PagedRegion : RegionInfo {
   PagedRegion(ContextPool* pool, PageHeap* heap, std::uint64_t address, std::uint64_t bytes, std::uint64_t page_bytes)

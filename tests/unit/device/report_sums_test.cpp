@@ -1,6 +1,10 @@
 // A report's sums hold at every moment at which one may be written: the address map, the counters and the figures tell the same.
 #include <catch2/catch.hpp>
 
+#include <functional>
+#include <thread>
+#include <utility>
+
 #include "pool/observe/ledger.hpp"
 #include "tests/conformance/rig.hpp"
 
@@ -114,7 +118,43 @@ void report_at_memory_calls(DriverApi& api) {
   report_at<&DriverApi::cuMemSetAccess>(api, &DriverApi::cuMemSetAccess);
 }
 
+CUresult (*g_release)(CUmemGenericAllocationHandle) = nullptr;
+std::function<void()> g_when_all_is_gone;
+
+/// When the driver has the last handle back, and before the pool knows.
+CUresult release_and_tell(CUmemGenericAllocationHandle handle) {
+  const CUresult code = g_release(handle);
+  if (cusim_used_bytes(0) == 0 && g_when_all_is_gone) std::exchange(g_when_all_is_gone, nullptr)();
+  return code;
+}
+
 }  // namespace
+
+TEST_CASE("pages: what one thread gives back while another gets it is reserved once") {
+  RigOptions options;
+  options.pool.backing = config::Backing::pages;
+  options.memory = "64MiB";
+  options.patch = [](DriverApi& api) {
+    g_release = api.cuMemRelease;
+    api.cuMemRelease = &release_and_tell;
+  };
+  Rig rig(options);
+  rig.free(rig.allocate(56 * kMiB));
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  bool is_had = false;
+  g_when_all_is_gone = [&] {
+    std::thread([&] {
+      REQUIRE(cuCtxSetCurrent(rig.context()) == CUDA_SUCCESS);
+      is_had = rig.try_allocate(56 * kMiB).ok();
+    }).join();
+  };
+  CHECK(rig.pools().trim() >= 56 * kMiB);
+  CHECK(is_had);
+  CHECK(rig.counters().reserved_bytes.peak.load() <= 64 * kMiB);
+  CHECK(rig.counters().mapped_bytes.peak.load() <= 64 * kMiB);
+  CHECK(rig.pools().check() == "");
+  report(rig);
+}
 
 TEST_CASE("a native block whose free fell into a capture is free in every figure until the driver has it back") {
   RigOptions options;
