@@ -185,7 +185,7 @@ class PageHeap final : public ExtentAllocator {
   void take_fitting(Supply& supply);
   void take_runs(std::vector<Run>& runs, const std::vector<MappedHandle>& handles);
   void unmap_runs(std::vector<Run>& runs, CUresult* first_error);
-  void book_runs(DeviceState& device, const std::vector<Run>& runs, bool are_leaving = false) CUPOOL_REQUIRES(device.lock);
+  void book_runs(DeviceState& device, const std::vector<Run>& runs) CUPOOL_REQUIRES(device.lock);
   static std::size_t count_handles(const std::vector<Run>& runs);
   void book_leaving(DeviceState& device, const std::vector<Run>& runs, const std::vector<Going>& loose) CUPOOL_REQUIRES(device.lock);
   std::uint64_t book_release(DeviceState& device, const std::vector<Run>& runs, const std::vector<Going>& going) CUPOOL_REQUIRES(device.lock);
@@ -224,9 +224,9 @@ class PageHeap final : public ExtentAllocator {
   std::size_t loose_promised_ = 0;          ///< so many more may come from threads that are in the driver
   std::array<std::uint64_t, kZones> zone_bytes_{};  ///< mapped there
   std::uint64_t moving_mapped_bytes_ = 0;   ///< of what is mapped, what threads that are in the driver took out of the heap
-  std::uint64_t leaving_bytes_ = 0;         ///< of that, what goes back to it: others may have it already, so it is in no figure
   std::vector<Handle> moving_loose_;        ///< and of what was loose
   std::uint64_t moving_loose_bytes_ = 0;
+  std::uint64_t leaving_bytes_ = 0;         ///< of moving_mapped_bytes_, what goes back to the driver: others may have it already, so it is in no figure
   std::uint64_t pinned_handles_ = 0;
   std::uint64_t whole_page_requests_ = 0;   ///< how often everybody's holes were asked for whole pages (by a miss more than once),
   std::uint64_t other_requests_ = 0;        ///< and how often anything else;

@@ -70,11 +70,13 @@ void PageHeap::unmap_runs(std::vector<Run>& runs, CUresult* first_error) {
 }
 
 /// What was unmapped is quarantined; what the driver kept is free again where it was.
-void PageHeap::book_runs(DeviceState& device, const std::vector<Run>& runs, bool are_leaving) {
+void PageHeap::book_runs(DeviceState& device, const std::vector<Run>& runs) {
   for (const Run& run : runs) {
-    if (are_leaving) leaving_bytes_ -= run.extent->bytes;
+    const bool was_leaving = is_leaving(*run.extent);
+    const auto bytes = static_cast<std::int64_t>(run.extent->bytes);
+    if (was_leaving) leaving_bytes_ -= run.extent->bytes;
+    device.counters().mapped_bytes.add((was_leaving ? bytes : 0) - (run.unmapped ? bytes : 0));
     if (!run.unmapped) {
-      if (are_leaving) device.counters().mapped_bytes.add(static_cast<std::int64_t>(run.extent->bytes));
       give_back(run);
       continue;
     }
@@ -82,7 +84,6 @@ void PageHeap::book_runs(DeviceState& device, const std::vector<Run>& runs, bool
     device.note_region(observe::EventKind::region_release, run.extent->address, run.extent->bytes);
     table_of(*run.extent).remove({run.extent->address, run.extent->bytes, 0, false});
     zone_bytes_[run.extent->region->zone] -= run.extent->bytes;
-    if (!are_leaving) device.counters().mapped_bytes.add(-static_cast<std::int64_t>(run.extent->bytes));
     quarantine(device, run.extent);
   }
 }
@@ -237,7 +238,7 @@ std::size_t PageHeap::count_handles(const std::vector<Run>& runs) {
 
 /// What the driver kept, so do we.
 std::uint64_t PageHeap::book_release(DeviceState& device, const std::vector<Run>& runs, const std::vector<Going>& going) {
-  book_runs(device, runs, true);
+  book_runs(device, runs);
   loose_promised_ -= going.size();
   std::uint64_t going_bytes = 0;
   std::uint64_t released_bytes = 0;

@@ -384,8 +384,7 @@ void PageHeap::bind(DeviceState& device, Supply& supply) {
   device.counters().mapped_bytes.add(static_cast<std::int64_t>(supply.mapped_bytes));
   if (supply.is_stuck) {
     supply.fresh->flags = kLostFlag;
-    // Of a driver or a context that ends, and of one that an error has broken, nothing else can be expected.
-    if (supply.error != CUDA_ERROR_DEINITIALIZED && !is_context_gone(supply.error) && !is_of_earlier_work(supply.error))
+    if (!is_met_natively(supply.error))  // else nothing of that context can be expected to work
       device.tell(config::LogLevel::warn, [&] { return "the driver neither opened nor unmapped " + observe::human_bytes(supply.mapped_bytes) + " of pages; they stay taken until their context ends"; });
     return;
   }

@@ -31,10 +31,12 @@ struct PageHeap::PagedRegion : RegionInfo {
   std::unique_ptr<PagedRegion> next_dead;
 };
 
-/// What an error of the driver's means to the program: its own call had met errors of earlier work too; anything else about pages is
-/// not its business, and the ladder goes on.
+/// The program's own call had met it too: an error of earlier work, or the end of its context or of the driver.
+inline bool is_met_natively(CUresult code) { return is_of_earlier_work(code) || is_context_gone(code) || code == CUDA_ERROR_DEINITIALIZED; }
+
+/// What an error of the driver's means to the program: anything else about pages is not its business, and the ladder goes on.
 inline Error as_answer(CUresult code) {
-  if (is_of_earlier_work(code) || is_context_gone(code) || code == CUDA_ERROR_DEINITIALIZED) return {code, "cuMemCreate"};
+  if (is_met_natively(code)) return {code, "cuMemCreate"};
   return {CUDA_ERROR_OUT_OF_MEMORY, "cuMemCreate"};
 }
 

@@ -5,11 +5,10 @@
 //! native skip
 //! misuse
 //! exit 3
-//! case default
 //! check report["process"]["exit"]["code"] == 3
+//! case default
 //! case in_the_driver
 //! args driver
-//! check report["process"]["exit"]["code"] == 3
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
