@@ -12,7 +12,7 @@ class ExtentAllocator : public DeviceAllocator {
  public:
   heap::Extent* allocate(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   std::uint64_t fit_bytes([[maybe_unused]] DeviceState& device, std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) override {
-    const Extent* hole = heap_.fit(bytes).hole;
+    const heap::Extent* hole = heap_.fit(bytes).hole;
     return hole != nullptr ? hole->bytes : 0;
   }
   heap::Extent* rehome(heap::Extent* block, std::uint8_t keeper) override { return heap_.rehome(block, keeper); }

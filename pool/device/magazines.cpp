@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "pool/device/device_pool.hpp"
+#include "pool/heap/extent_arena.hpp"
 
 namespace cupool::device {
 
