@@ -135,6 +135,7 @@ void Reporter::report_oom() {
       if (replacing != nullptr) replacing->store(false, std::memory_order_release);
     }
   } const end{is_new ? nullptr : &replacing_oom_};
+  if (path_.empty() && (!log::is_on() || (!is_new && began_ns < next_line_ns_.load(std::memory_order_relaxed)))) return;  // for nobody
   const observe::ReportInput report = input(observe::ReportEvent::oom, kLockBudget);
   std::string path = path_.empty() || path_ == "stderr" ? path_ : config::oom_name(path_, std::min(k, kOomReportsMax));
   if (path == "stderr" && !is_new) path.clear();

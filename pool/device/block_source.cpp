@@ -125,6 +125,15 @@ CUresult AsyncBlocks::settle(DeviceState& device, PrivateStream& stream) {
   return code;
 }
 
+/// Also on an idle stream a free is done only when the device has got to it; until then the driver may call the block used. `also_behind`: also of a
+/// stream that stands behind work of the program.
+void AsyncBlocks::settle_frees(DeviceState& device, bool also_behind) {
+  if (!is_made_.load(std::memory_order_acquire)) return;
+  is_going_.store(false, std::memory_order_relaxed);
+  for (PrivateStream& stream : streams_)
+    if (also_behind || !stream.is_behind.load(std::memory_order_relaxed)) settle(device, stream);
+}
+
 /// A private stream that is not known to stand behind the program's work; null: both do.
 AsyncBlocks::PrivateStream* AsyncBlocks::idle_stream(DeviceState& device) {
   for (PrivateStream& stream : streams_) {
@@ -182,6 +191,7 @@ CUresult AsyncBlocks::give(DeviceState& device, ContextPool& home, CUdeviceptr a
   if (entered == CUDA_SUCCESS) {
     const PrivateStream* idle = idle_stream(device);
     code = device.driver.cuMemFreeAsync(address, (idle != nullptr ? *idle : streams_.front()).handle.load(std::memory_order_relaxed));
+    if (code == CUDA_SUCCESS) is_going_.store(true, std::memory_order_relaxed);
   }
   // Of take_plain; or the driver takes nothing in order just now.
   if (code != CUDA_SUCCESS && !is_answer(code)) code = device.driver.cuMemFree_v2(address);
@@ -217,15 +227,14 @@ void AsyncBlocks::trim_pool(DeviceState& device) {
 
 void AsyncBlocks::ask_idle(DeviceState& device) {
   const RelaxedCaptureMode relaxed(device.driver);
+  if (is_going_.load(std::memory_order_relaxed)) settle_frees(device, false);
   sample(device);
 }
 
 void AsyncBlocks::trim(DeviceState& device) {
-  const bool is_made = is_made_.load(std::memory_order_acquire);
-  if (!is_made && mempool_.load(std::memory_order_relaxed) == nullptr) return;  // neither this nor the program has used the pool
+  if (!is_made_.load(std::memory_order_acquire) && mempool_.load(std::memory_order_relaxed) == nullptr) return;  // neither this nor the program has used the pool
   const RelaxedCaptureMode relaxed(device.driver);
-  if (is_made)
-    for (PrivateStream& stream : streams_) settle(device, stream);
+  settle_frees(device, true);
   trim_pool(device);
   if (sample(device)) return;
   device.driver_pool.tell(device.driver_pool.ticket(), 0);  // this was all that can be done
@@ -234,6 +243,7 @@ void AsyncBlocks::trim(DeviceState& device) {
 
 void AsyncBlocks::forget() {
   is_made_.store(false, std::memory_order_relaxed);
+  is_going_.store(false, std::memory_order_relaxed);
   may_hold_more_.store(false, std::memory_order_relaxed);
 }
 

@@ -66,7 +66,7 @@ class AsyncBlocks final : public BlockSource {
   CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) override;
   CUresult give(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
   bool keeps_idle() const override { return true; }
-  bool may_hold_more() const override { return may_hold_more_.load(std::memory_order_relaxed); }
+  bool may_hold_more() const override { return may_hold_more_.load(std::memory_order_relaxed) || is_going_.load(std::memory_order_relaxed); }
   void ask_idle(DeviceState& device) override;
   void trim(DeviceState& device) override;
   void forget() override;
@@ -88,6 +88,7 @@ class AsyncBlocks final : public BlockSource {
   CUmemoryPool mempool(DeviceState& device);
   void keep_freed_bytes(DeviceState& device, CUmemoryPool mempool);
   CUresult settle(DeviceState& device, PrivateStream& stream);
+  void settle_frees(DeviceState& device, bool also_behind);
   PrivateStream* idle_stream(DeviceState& device);
   CUresult take_from_pool(DeviceState& device, std::size_t bytes, CUdeviceptr* out);
   CUresult take_plain(DeviceState& device, std::size_t bytes, CUdeviceptr* out);
@@ -99,6 +100,7 @@ class AsyncBlocks final : public BlockSource {
   std::atomic<bool> is_made_{false};
   std::atomic<CUmemoryPool> mempool_{nullptr};
   std::atomic<bool> may_hold_more_{false};
+  std::atomic<bool> is_going_{false};  ///< a block was freed in order of a stream that has not come to its end since, as far as is known
 };
 
 }  // namespace cupool::device

@@ -113,6 +113,7 @@ class DeferredFrees {
   void reopen(Epoch* epoch);
   /// The oldest epoch, or nullptr.
   Epoch* oldest() { return head_; }
+  std::size_t epoch_count() const { return epochs_.size() - spare_.size(); }
   /// What the events of `over` have shown to be over is so for every older epoch: their blocks were freed before these events were recorded.
   /// Precondition: they are events of whole contexts.
   void follow(const Epoch& over);

@@ -133,8 +133,8 @@ class DeviceAllocator {
   virtual HeapFigures figures_of_all_lanes(DeviceState& device, [[maybe_unused]] std::uint64_t least_bytes) const CUPOOL_REQUIRES(device.lock) {
     return figures(device);
   }
-  /// figures() if every deferred free had completed. O(blocks).
-  virtual HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
+  /// figures() if every deferred free had completed; adds to `evidence` what keeps free memory in pieces. One pass over all blocks: O(blocks).
+  virtual HeapFigures survey(DeviceState& device, observe::OomEvidence& evidence) const CUPOOL_REQUIRES(device.lock) = 0;
   /// The context is gone: forgets every region, with `visitor.lost(extent)` for each block, and unbooks them.
   struct LossVisitor {
     virtual void lost(heap::Extent& extent) = 0;
@@ -157,8 +157,6 @@ class DeviceAllocator {
   /// Appends this allocator's regions and blocks to the address map.
   virtual void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const
       CUPOOL_REQUIRES(device.lock) = 0;
-  /// Adds what keeps free memory from moving, where memory moves. O(blocks). Throws std::bad_alloc.
-  virtual void add_evidence([[maybe_unused]] DeviceState& device, observe::OomEvidence&) const CUPOOL_REQUIRES(device.lock) {}
   /// A thread has been in one call of the driver's for so long that it may be waiting for work which waits for whoever asks.
   virtual bool is_stalled([[maybe_unused]] DeviceState& device) const CUPOOL_REQUIRES(device.lock) { return false; }
   /// What is free goes back to the driver without waiting for work that runs.

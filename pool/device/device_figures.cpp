@@ -144,11 +144,10 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
   evidence.releasable_with_deferred_bytes = 0;
   for (const auto& one : homes_) {
     if (!one->is_in_use()) continue;
-    *evidence.releasable_with_deferred_bytes += one->natives.figures_without_deferred(device_).wholly_free_bytes;
+    *evidence.releasable_with_deferred_bytes += one->natives.survey(device_, evidence).wholly_free_bytes;
     if (one->pooled == nullptr) continue;
-    const HeapFigures projected = one->pooled->figures_without_deferred(device_);
+    const HeapFigures projected = one->pooled->survey(device_, evidence);
     *evidence.releasable_with_deferred_bytes += projected.wholly_free_bytes;
-    one->pooled->add_evidence(device_, evidence);
     // A hole of another context's heap is no use to this one, and none is to memory outside the pool: only what would go back to the driver is.
     if (one.get() != home) continue;
     const HeapFigures own = one->pooled->figures(device_);

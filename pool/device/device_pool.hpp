@@ -159,6 +159,7 @@ class DevicePool {
   static constexpr std::uint64_t kReservedShare = 8;
   static constexpr std::uint64_t kIdleShare = 64;
   static constexpr std::uint32_t kIdleEpochs = 8;
+  static constexpr std::size_t kEndedStreamEpochs = 16;  ///< so many may wait before the end of a stream looks at the oldest
   static constexpr std::uint64_t kDeferredShare = 3;
   static constexpr std::uint64_t kNotLiveShare = 4;
   /// Pages may be scattered while so much of everything was never needed at once, and none had to be moved for so many allocations.
@@ -289,7 +290,7 @@ class DevicePool {
 
   // stream_magazines.cpp
   bool has_room_to_keep(ContextPool& home, std::uint64_t budget_bytes) CUPOOL_REQUIRES(device_.lock);
-  StreamRacks& racks_for(Magazine& magazine, StreamName stream) CUPOOL_REQUIRES(device_.lock, magazine.lock);
+  StreamRacks* racks_for(Magazine& magazine, StreamName stream) CUPOOL_REQUIRES(device_.lock, magazine.lock);
   bool keep_for_stream(heap::Extent* extent, ContextPool& home, StreamName stream, std::uint16_t thread, MagazineUser& user) CUPOOL_REQUIRES(device_.lock);
   bool enter_table(heap::Extent* extent, ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* take_for_stream(ContextPool& home, const AllocationRequest& request, MagazineUser& user) CUPOOL_REQUIRES(device_.lock);

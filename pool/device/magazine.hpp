@@ -74,12 +74,12 @@ struct alignas(128) Magazine {
   static constexpr std::uint32_t kMostBatch = 256;
   static constexpr std::uint64_t kMost_bytes = kGiB;  ///< freed
   static constexpr std::uint64_t kMostBatchBytes = kMiB;
-  static constexpr std::size_t kStreams = 4;         ///< that one thread keeps blocks for
+  static constexpr std::size_t kStreams = 8;         ///< that one thread keeps blocks for
   static constexpr std::uint32_t kMostFreesWithLarge = 63;
   static constexpr std::uint64_t kKeptShare = 32;    ///< of what the program has never needed at once: so much a thread may keep
   static constexpr std::uint64_t kLeastLarge = 2;    ///< so many blocks of a large size must fit into the budget that they count in
   static constexpr std::uint32_t kHot = 8;           ///< so often in a row a large block is wanted soon after one was freed before streams' blocks of its size are kept
-  static constexpr std::uint64_t kSoon = 8;          ///< operations of the magazine
+  static constexpr std::uint64_t kSoon = 8;          ///< operations of the magazine, for two streams
   static constexpr std::size_t kParcels = 8;         ///< so many batches of frees may be on their way
 
   Magazine(const MagazineSurroundings& seen, observe::LiveShard& counts, std::uint8_t number_of_it) : around(seen), shard(counts), number(number_of_it), timeline(seen.services.options.timeline_events) {
@@ -114,7 +114,7 @@ struct alignas(128) Magazine {
   /// Large blocks that do not come and go are holes at once: kept they would push others elsewhere.
   static bool is_cold(const SizedRack& sized, std::uint64_t bytes) { return bytes > kLargestSmallBlock_bytes && (sized.bytes != bytes || sized.heat < kHot); }
   /// One is allocated: is it soon after one was freed?
-  void warm(SizedRack& sized) CUPOOL_REQUIRES(lock) { sized.heat = operations - sized.rack.used <= kSoon ? std::min(sized.heat + 1, kHot) : 0; }
+  void warm(SizedRack& sized) CUPOOL_REQUIRES(lock) { sized.heat = operations - sized.rack.used <= soon ? std::min(sized.heat + 1, kHot) : 0; }
   static void put(Parcel& parcel, Parcel*& list) {
     parcel.next = list;
     list = &parcel;
@@ -146,6 +146,7 @@ struct alignas(128) Magazine {
   SizedRacks<32> large_racks CUPOOL_GUARDED_BY(lock) = {};
   heap::Extent* misfits CUPOOL_GUARDED_BY(lock) = nullptr;  ///< complete, and their size has no rack any more; through bin_next
   std::array<StreamRacks, kStreams> streams = {};  ///< the racks under `lock`; whose they are is written under both locks
+  std::uint64_t soon = kSoon;                        ///< more of them where more streams have racks, since they take turns. Likewise
   std::uint64_t ordered_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< Σ what is kept for streams
   std::uint8_t mempool = 0;                          ///< whose blocks are kept for streams. Written under both locks
   std::atomic<std::uint64_t> mempool_bytes{0};       ///< live in it since the device was last told (or fewer: below 0). Written as a shard's words
@@ -162,6 +163,8 @@ struct alignas(128) Magazine {
   Parcel* returned = nullptr;      ///< complete, and not handed over yet
   Parcel* spare = nullptr;
   std::uint32_t turned_away = 0;   ///< blocks that streams freed and for which there was no room, since there last was
+  std::uint32_t streams_turned_away = 0;  ///< blocks of streams that have no racks here, since one last got some
+  std::size_t next_stream = 0;     ///< whose racks go next to another stream
   std::array<Parcel, kParcels> parcels;
 
  private:

@@ -61,7 +61,7 @@ HeapFigures NativeBlocks::figures(DeviceState& device) const {
   return figures;
 }
 
-HeapFigures NativeBlocks::figures_without_deferred(DeviceState& device) const {
+HeapFigures NativeBlocks::survey(DeviceState& device, observe::OomEvidence&) const {
   HeapFigures figures = this->figures(device);
   for (const auto& [address, node] : nodes_)
     if (node.extent.state == ExtentState::deferred) figures.add(as_free(node.extent.bytes));

@@ -132,29 +132,6 @@ HeapFigures PageHeap::figures_of_all_lanes(DeviceState& device, std::uint64_t le
   return figures;
 }
 
-HeapFigures PageHeap::figures_without_deferred(DeviceState& device) const {
-  HeapFigures figures = this->figures(device);
-  figures.largest_free_bytes = heap_.project_deferred_free().largest_free_bytes;
-  figures.wholly_free_bytes = loose_bytes_;
-  heap_.for_each_region([&](const Region& region) {
-    const PageTable& table = paged(region).table;
-    std::uint64_t run_address = 0;
-    std::uint64_t run_bytes = 0;
-    const auto end_run = [&] {
-      if (run_bytes != 0) figures.wholly_free_bytes += table.bytes_inside(run_address, run_bytes);
-      run_bytes = 0;
-    };
-    heap_.for_each_extent(region, [&](const Extent& extent) {
-      if (extent.state == ExtentState::live || extent.state == ExtentState::absent) return end_run();
-      if (run_bytes == 0) run_address = extent.address;
-      run_bytes += extent.bytes;
-    });
-    end_run();
-  });
-  figures.largest_free_remapped_bytes = std::max(figures.largest_free_bytes, figures.wholly_free_bytes);
-  return figures;
-}
-
 void PageHeap::abandon(DeviceState& device, LossVisitor& visitor) {
   while (Region* region = heap_.first_region()) {
     std::unique_ptr<PagedRegion> info(&paged(*region));

@@ -84,14 +84,13 @@ class PageHeap final : public ExtentAllocator {
   std::uint64_t withheld_bytes(const heap::Extent& extent) const override;
   HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   HeapFigures figures_of_all_lanes(DeviceState& device, std::uint64_t least_bytes) const CUPOOL_REQUIRES(device.lock) override;
-  HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
+  HeapFigures survey(DeviceState& device, observe::OomEvidence& evidence) const CUPOOL_REQUIRES(device.lock) override;
   void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
   bool outlive(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
   bool can_outlive() const override { return true; }
   bool holds_blocks() const override;
   void bury(DeviceState& device) CUPOOL_REQUIRES(device.lock) override;
   void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;
-  void add_evidence(DeviceState& device, observe::OomEvidence& evidence) const CUPOOL_REQUIRES(device.lock) override;
   bool is_stalled(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   bool releases_in_order(const DeviceState&) const override { return true; }  // by calls of virtual memory management: empty pages are nobody's
   std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
@@ -196,11 +195,8 @@ class PageHeap final : public ExtentAllocator {
   std::uint64_t empty_bytes() const { return heap_.whole_bytes(); }
   std::uint64_t unpinned_empty_bytes() const;
   bool unpin_empty();
-  std::uint64_t whole_page_bytes() const;
-  /// What lies free in a stream's lane is everybody's for a request that needs it; whoever has failed has emptied them as far as he could.
-  enum class Lanes : std::uint8_t { everybodys, apart };
-  observe::HandleRow row_of(const MappedHandle& handle, const heap::Extent* first, Lanes lanes) const;
-  void append_pages(observe::PageMap& out, Lanes lanes) const;
+  static observe::HandleRow row_of(const MappedHandle& handle, const heap::Extent* first);
+  void append_pages(observe::PageMap& out) const;
   struct Span {
     std::uint64_t begin, end;
   };

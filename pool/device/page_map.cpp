@@ -43,12 +43,12 @@ HandleState state_in(const Extent& extent) {
 }  // namespace
 
 /// `first`: the extent that holds the handle's first byte.
-HandleRow PageHeap::row_of(const MappedHandle& handle, const Extent* first, Lanes lanes) const {
+HandleRow PageHeap::row_of(const MappedHandle& handle, const Extent* first) {
   HandleRow row{handle.address, handle.bytes, 0, HandleState::used};
   bool is_hole = true;
   for (const Extent* extent = first; extent != nullptr && extent->address < handle.end(); extent = extent->next) {
     const bool is_free = extent->state == ExtentState::free;
-    is_hole = is_hole && is_free && (extent->lane == 0 || lanes == Lanes::everybodys);
+    is_hole = is_hole && is_free;
     if (!is_free && !is_moving(*extent)) continue;
     row.free_bytes += std::min(extent->address + extent->bytes, handle.end()) - std::max(extent->address, handle.address);
   }
@@ -58,7 +58,7 @@ HandleRow PageHeap::row_of(const MappedHandle& handle, const Extent* first, Lane
   return row;
 }
 
-void PageHeap::append_pages(observe::PageMap& out, Lanes lanes) const {
+void PageHeap::append_pages(observe::PageMap& out) const {
   out.page_bytes = memory_->granularity_bytes();
   heap_.for_each_region([&](const Region& region) {
     observe::ReservationRow reservation{region.address, region.bytes, 0, 0};
@@ -72,7 +72,7 @@ void PageHeap::append_pages(observe::PageMap& out, Lanes lanes) const {
     paged(region).table.for_each([&](const MappedHandle& handle) {
       while (extent->address + extent->bytes <= handle.address) extent = extent->next;
       if (is_leaving(*extent)) return;
-      out.handles.push_back(row_of(handle, extent, lanes));
+      out.handles.push_back(row_of(handle, extent));
       count(out.tiers, out.handles.back());
     });
   });
@@ -101,40 +101,69 @@ void PageHeap::append_map(DeviceState&, const TickConverter& time, observe::Devi
       append_block(extent, static_cast<std::uint32_t>(out.regions.size() - 1), time, out);
     });
   });
-  append_pages(out.pages, Lanes::everybodys);
+  append_pages(out.pages);
 }
 
-/// Free, in whole pages of the smallest size that may move: of handles of whichever size.
-std::uint64_t PageHeap::whole_page_bytes() const {
-  const std::uint64_t page_bytes = memory_->granularity_bytes();
-  std::uint64_t bytes = 0;
+namespace {
+
+/// What is free in handles that hold something else as well: of the smallest pages that may move, what is whole, and what stays where it is.
+class Stranded {
+ public:
+  explicit Stranded(std::uint64_t page_bytes) : page_bytes_(page_bytes) {}
+
+  /// Handles that a hole of everybody's covers are nobody's; whoever has failed has emptied the lanes of streams as far as he could.
+  void take(const Extent& hole, const PageTable& table) {
+    whole_page_bytes_ += whole_pages(hole.address, hole.bytes, page_bytes_);
+    const std::uint64_t end = hole.address + hole.bytes;
+    const auto take_part = [&](const MappedHandle& handle) {
+      const std::uint64_t part_bytes = std::min(handle.end(), end) - std::max(handle.address, hole.address);
+      bytes_ += part_bytes;
+      if (handle.is_pinned) pinned_bytes_ += part_bytes;
+      else largest_handle_bytes_ = std::max(largest_handle_bytes_, handle.bytes);
+    };
+    const MappedHandle head = table.at(hole.address);
+    const MappedHandle tail = table.at(end - 1);
+    if (head.address < hole.address || head.end() > end) take_part(head);
+    if (tail.address != head.address && tail.end() > end) take_part(tail);
+    if (hole.lane != 0) table.for_each_inside(hole.address, hole.bytes, take_part);
+  }
+
+  void add_to(observe::OomEvidence& evidence) const {
+    evidence.whole_page_bytes = evidence.whole_page_bytes.value_or(0) + whole_page_bytes_;
+    evidence.page_bytes = page_bytes_;
+    evidence.stranded_bytes = evidence.stranded_bytes.value_or(0) + bytes_;
+    evidence.pinned_free_bytes = evidence.pinned_free_bytes.value_or(0) + pinned_bytes_;
+    evidence.stranding_handle_bytes = std::max(evidence.stranding_handle_bytes.value_or(0), largest_handle_bytes_);
+  }
+
+ private:
+  std::uint64_t page_bytes_;
+  std::uint64_t whole_page_bytes_ = 0;
+  std::uint64_t bytes_ = 0;
+  std::uint64_t pinned_bytes_ = 0;  ///< of these, in handles that must not move
+  std::uint64_t largest_handle_bytes_ = 0;
+};
+
+}  // namespace
+
+HeapFigures PageHeap::survey(DeviceState& device, observe::OomEvidence& evidence) const {
+  HeapFigures figures = this->figures(device);
+  figures.wholly_free_bytes = loose_bytes_;
+  Stranded stranded(memory_->granularity_bytes());
   heap_.for_each_region([&](const Region& region) {
-    heap_.for_each_extent(region, [&](const Extent& extent) {
-      if (extent.state != ExtentState::free) return;
-      bytes += whole_pages(extent.address, extent.bytes, page_bytes);
+    const PageTable& table = paged(region).table;
+    heap_.for_each_run(region, [&](const Extent& first, std::uint64_t bytes) {
+      figures.largest_free_bytes = std::max(figures.largest_free_bytes, bytes);
+      figures.wholly_free_bytes += table.bytes_inside(first.address, bytes);
+      for (const Extent* extent = &first; extent != nullptr && extent->address < first.address + bytes; extent = extent->next)
+        if (extent->state == ExtentState::free) stranded.take(*extent, table);
     });
   });
-  return bytes;
-}
-
-void PageHeap::add_evidence(DeviceState&, observe::OomEvidence& evidence) const {
-  observe::PageMap map;
-  append_pages(map, Lanes::apart);
-  std::uint64_t stranded_bytes = 0;
-  std::uint64_t pinned_bytes = 0;
-  std::uint64_t largest_bytes = 0;
-  for (const HandleRow& row : map.handles) {
-    if (row.state == HandleState::empty || row.free_bytes == 0) continue;
-    stranded_bytes += row.free_bytes;
-    if (row.state == HandleState::pinned) pinned_bytes += row.free_bytes;
-    else largest_bytes = std::max(largest_bytes, row.bytes);
-  }
+  figures.largest_free_remapped_bytes = std::max(figures.largest_free_bytes, figures.wholly_free_bytes);
   evidence.can_remap = true;
-  evidence.whole_page_bytes = evidence.whole_page_bytes.value_or(0) + whole_page_bytes() + loose_bytes_;
-  evidence.page_bytes = map.page_bytes;
-  evidence.stranded_bytes = evidence.stranded_bytes.value_or(0) + stranded_bytes;
-  evidence.pinned_free_bytes = evidence.pinned_free_bytes.value_or(0) + pinned_bytes;
-  evidence.stranding_handle_bytes = std::max(evidence.stranding_handle_bytes.value_or(0), largest_bytes);
+  stranded.add_to(evidence);
+  *evidence.whole_page_bytes += loose_bytes_;
+  return figures;
 }
 
 }  // namespace cupool::device

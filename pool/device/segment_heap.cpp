@@ -53,15 +53,6 @@ HeapFigures SegmentHeap::figures_of_all_lanes(DeviceState& device, std::uint64_t
   return figures;
 }
 
-HeapFigures SegmentHeap::figures_without_deferred(DeviceState& device) const {
-  HeapFigures figures = this->figures(device);
-  const heap::ExtentHeap::Projection projection = heap_.project_deferred_free();
-  figures.largest_free_bytes = projection.largest_free_bytes;
-  figures.largest_free_remapped_bytes = projection.largest_free_bytes;
-  figures.wholly_free_bytes = projection.wholly_free_bytes;
-  return figures;
-}
-
 bool SegmentHeap::adopt(DeviceState& device, ContextPool& home, Claim claim) noexcept {
   if (!device.services.owners.add(claim.address, claim.bytes, device.ordinal)) return false;
   try {
@@ -258,24 +249,34 @@ class Edges {
 };
 }  // namespace
 
-/// What pages, or one large region, would have made of the holes as they lie.
-void SegmentHeap::add_evidence(DeviceState&, observe::OomEvidence& evidence) const {
+/// The evidence: what pages, or one large region, would have made of the holes as they lie.
+HeapFigures SegmentHeap::survey(DeviceState& device, observe::OomEvidence& evidence) const {
+  HeapFigures figures = this->figures(device);
   std::uint64_t whole_page_bytes = 0;
+  std::uint64_t wholly_free_bytes = 0;
   Edges edges;
   heap_.for_each_region([&](const Region& region) {
     std::uint64_t head_bytes = 0;
     std::uint64_t tail_bytes = 0;
-    heap_.for_each_extent(region, [&](const Extent& extent) {
-      if (extent.state != heap::ExtentState::free) return;
-      whole_page_bytes += whole_pages(extent.address, extent.bytes, kRegionGranularity_bytes);
-      if (extent.previous == nullptr && extent.next == nullptr) return edges.add_empty(extent.bytes);
-      if (extent.previous == nullptr) head_bytes = extent.bytes;
-      if (extent.next == nullptr) tail_bytes = extent.bytes;
+    const auto take_hole = [&](const Extent& hole) {
+      whole_page_bytes += whole_pages(hole.address, hole.bytes, kRegionGranularity_bytes);
+      if (hole.previous == nullptr && hole.next == nullptr) return edges.add_empty(hole.bytes);
+      if (hole.previous == nullptr) head_bytes = hole.bytes;
+      if (hole.next == nullptr) tail_bytes = hole.bytes;
+    };
+    heap_.for_each_run(region, [&](const Extent& first, std::uint64_t bytes) {
+      figures.largest_free_bytes = std::max(figures.largest_free_bytes, bytes);
+      if (bytes == region.bytes) wholly_free_bytes += bytes;
+      for (const Extent* extent = &first; extent != nullptr && extent->address < first.address + bytes; extent = extent->next)
+        if (extent->state == heap::ExtentState::free) take_hole(*extent);
     });
     edges.add(head_bytes, tail_bytes);
   });
+  figures.wholly_free_bytes = wholly_free_bytes;
+  figures.largest_free_remapped_bytes = figures.largest_free_bytes;
   evidence.whole_page_bytes = evidence.whole_page_bytes.value_or(0) + whole_page_bytes;
   evidence.region_edge_bytes = std::max(evidence.region_edge_bytes.value_or(0), edges.bytes());  // contexts share no region
+  return figures;
 }
 
 std::string SegmentHeap::check(DeviceState& device) const {

@@ -53,10 +53,9 @@ class SegmentHeap final : public ExtentAllocator {
   std::uint64_t withheld_bytes(const heap::Extent& extent) const override;
   HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   HeapFigures figures_of_all_lanes(DeviceState& device, std::uint64_t least_bytes) const CUPOOL_REQUIRES(device.lock) override;
-  HeapFigures figures_without_deferred(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
+  HeapFigures survey(DeviceState& device, observe::OomEvidence& evidence) const CUPOOL_REQUIRES(device.lock) override;
   void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
   void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;
-  void add_evidence(DeviceState& device, observe::OomEvidence& evidence) const CUPOOL_REQUIRES(device.lock) override;
   bool releases_in_order(const DeviceState& device) const override { return device.frees_in_order(); }
   std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;

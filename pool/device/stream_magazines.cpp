@@ -19,18 +19,22 @@ bool DevicePool::has_room_to_keep(ContextPool& home, std::uint64_t budget_bytes)
   return stamped_frees_ == 0 && (home.streams.is_alone() || is_plenty(home, budget_bytes));
 }
 
-/// The thread's racks for a stream; a stream that is new to it takes those of one that has none, or of the first.
-StreamRacks& DevicePool::racks_for(Magazine& magazine, StreamName stream) {
-  if (StreamRacks* own = magazine.racks_of(stream.identity)) return *own;
+/// The thread's racks for a stream. A stream that is new to it gets those that are nobody's; null: there are none. Once in a while the next in turn makes
+/// room, since it may be yesterday's.
+StreamRacks* DevicePool::racks_for(Magazine& magazine, StreamName stream) {
+  if (StreamRacks* own = magazine.racks_of(stream.identity)) return own;
   StreamRacks* taken = magazine.racks_of(0);
   if (taken == nullptr) {
-    std::rotate(magazine.streams.begin(), magazine.streams.begin() + 1, magazine.streams.end());
-    taken = &magazine.streams.back();
+    if (++magazine.streams_turned_away < kTurnsAway) return nullptr;
+    magazine.streams_turned_away = 0;
+    taken = &magazine.streams[magazine.next_stream++ % Magazine::kStreams];
     for (SizedRack& sized : taken->sizes.racks) return_to_lane(magazine, taken->stream, sized.rack);
     *taken = {};
   }
   taken->stream = stream;
-  return *taken;
+  const auto streams = std::count_if(magazine.streams.begin(), magazine.streams.end(), [](const StreamRacks& one) { return one.stream.identity != 0; });
+  magazine.soon = Magazine::kSoon * std::max<std::uint64_t>(1, static_cast<std::uint64_t>(streams) / 2);
+  return taken;
 }
 
 /// A block that is being freed: true when its thread keeps it, and the free is done. `user`: of the block's context.
@@ -46,8 +50,9 @@ bool DevicePool::keep_for_stream(Extent* extent, ContextPool& home, StreamName s
   tell(magazine);
   if (!open(magazine, spare_bytes)) return false;
   age(magazine);
-  StreamRacks& racks = racks_for(magazine, stream);
-  SizedRack& sized = racks.sizes.at(extent->bytes);
+  StreamRacks* const racks = racks_for(magazine, stream);
+  if (racks == nullptr) return false;
+  SizedRack& sized = racks->sizes.at(extent->bytes);
   if (sized.bytes != extent->bytes) {
     if (sized.rack.first != nullptr && sized.rack.batch != 0) {
       --sized.rack.batch;
@@ -62,7 +67,7 @@ bool DevicePool::keep_for_stream(Extent* extent, ContextPool& home, StreamName s
   sized.rack.used = magazine.operations;
   if (Magazine::is_cold(sized, extent->bytes)) return false;  // not for want of room
   if (!enter_table(extent, home)) return false;
-  if (!magazine.keep(racks, extent)) {
+  if (!magazine.keep(*racks, extent)) {
     if (++magazine.turned_away < kTurnsAway) return false;
     return_to_lanes(magazine);  // full of what was wanted yesterday, perhaps on other streams: what is wanted today comes back
     magazine.turned_away = 0;
@@ -139,6 +144,7 @@ void DevicePool::return_to_lanes(Magazine& magazine) {
     for (SizedRack& sized : one.sizes.racks) return_to_lane(magazine, one.stream, sized.rack);
     one = {};
   }
+  magazine.soon = Magazine::kSoon;
 }
 
 /// What its stream-ordered calls changed becomes the memory pool's.

@@ -336,18 +336,4 @@ Extent* ExtentHeap::find_containing(std::uint64_t address) const noexcept {
 
 std::uint64_t ExtentHeap::metadata_bytes() const { return sizeof(ExtentHeap) + arena_.metadata_bytes() + regions_.metadata_bytes(); }
 
-ExtentHeap::Projection ExtentHeap::project_deferred_free() const {
-  Projection projection{0, 0};
-  for_each_region([&](const Region& region) {
-    std::uint64_t run_bytes = 0;
-    for_each_extent(region, [&](const Extent& extent) {
-      const bool ends = extent.state == ExtentState::live || extent.state == ExtentState::absent;
-      run_bytes = ends ? 0 : run_bytes + extent.bytes;
-      projection.largest_free_bytes = std::max(projection.largest_free_bytes, run_bytes);
-    });
-    if (run_bytes == region.bytes) projection.wholly_free_bytes += region.bytes;
-  });
-  return projection;
-}
-
 }  // namespace cupool::heap

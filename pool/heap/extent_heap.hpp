@@ -135,10 +135,6 @@ class ExtentHeap {
   std::size_t region_count() const { return regions_.size(); }
   std::size_t extent_count() const { return arena_.in_use(); }
   std::uint64_t metadata_bytes() const;         ///< host memory held by this heap. O(regions)
-  /// Largest hole if every deferred extent were free, and bytes of regions that would then be wholly free. O(extents).
-  struct Projection { std::uint64_t largest_free_bytes; std::uint64_t wholly_free_bytes; };
-  Projection project_deferred_free() const;
-
   /// visit(const Region&), in address order.
   template <class F> void for_each_region(F&& visit) const;
   /// visit(const Extent& first, bytes) for each run of neighbouring holes, as one lane would have it, in which a lane above 0 has a hole of
@@ -147,6 +143,8 @@ class ExtentHeap {
   template <class F> std::uint64_t for_each_lane_run(std::uint64_t least_bytes, F&& visit) const;
   /// visit(const Extent&), in address order; free extents too.
   template <class F> void for_each_extent(const Region& region, F&& visit) const;
+  /// visit(const Extent& first, bytes) for each run of neighbours that would be one hole if every deferred extent were free, in address order.
+  template <class F> void for_each_run(const Region& region, F&& visit) const;
   /// The first broken invariant as a sentence, or an empty string. O(extents).
   std::string check() const;
 
@@ -283,6 +281,20 @@ template <class F> void ExtentHeap::for_each_region(F&& visit) const {
 
 template <class F> void ExtentHeap::for_each_extent(const Region& region, F&& visit) const {
   for (const Extent* extent = region.first; extent != nullptr; extent = extent->next) visit(*extent);
+}
+
+template <class F> void ExtentHeap::for_each_run(const Region& region, F&& visit) const {
+  const Extent* first = nullptr;
+  std::uint64_t bytes = 0;
+  for (const Extent* extent = region.first; extent != nullptr; extent = extent->next) {
+    const bool is_open = extent->state != ExtentState::live && extent->state != ExtentState::absent;
+    if (is_open && first == nullptr) first = extent;
+    if (is_open) bytes += extent->bytes;
+    if (first == nullptr || (is_open && extent->next != nullptr)) continue;
+    visit(*first, bytes);
+    first = nullptr;
+    bytes = 0;
+  }
 }
 
 }  // namespace cupool::heap

@@ -1,6 +1,8 @@
 // SizeBins: bitmap arithmetic and bin lists. See size_bins.hpp.
 #include "pool/heap/size_bins.hpp"
 
+#include <utility>
+
 #include "pool/heap/bits.hpp"
 
 namespace cupool::heap {
@@ -18,19 +20,15 @@ bool is_better(const Extent* candidate, const Extent* best) {
 }  // namespace
 
 void SizeBins::resize(Extent* extent, std::uint64_t bytes) noexcept {
-  if (slot_of(extent->bytes) != slot_of(bytes)) {
+  const Slot slot = slot_of(bytes);
+  if (slot_of(extent->bytes) != slot) {
     remove(extent);
     extent->bytes = bytes;
     insert(extent);
     return;
   }
-  if (largest_count_ != 0) {
-    if (extent->bytes == largest_bytes_ && bytes < largest_bytes_) {
-      --largest_count_;
-    } else {
-      note_size(bytes);
-    }
-  }
+  note_going(extent->bytes);
+  note_coming(bin_of(slot), bytes);
   extent->bytes = bytes;
 }
 
@@ -74,17 +72,17 @@ Extent* SizeBins::any() const noexcept {
 
 std::uint64_t SizeBins::largest_bytes() const noexcept {
   if (rows_ == 0) return 0;
-  if (largest_count_ != 0) return largest_bytes_;
   const unsigned row = highest_bit(rows_);
-  largest_bytes_ = 0;
-  for (const Extent* extent = heads_[row][highest_bit(columns_[row])]; extent != nullptr; extent = extent->bin_next) {
-    if (extent->bytes > largest_bytes_) {
-      largest_bytes_ = extent->bytes;
-      largest_count_ = 0;
-    }
-    if (extent->bytes == largest_bytes_) ++largest_count_;
+  const Slot slot{row, highest_bit(columns_[row])};
+  if (known_[0].bin != bin_of(slot)) std::swap(known_[0], known_[1]);
+  Known& known = known_[0];
+  if (known.bin == bin_of(slot) && known.count != 0) return known.bytes;
+  known = {bin_of(slot), 0, 0};
+  for (const Extent* extent = head(slot); extent != nullptr; extent = extent->bin_next) {
+    if (extent->bytes > known.bytes) known = {known.bin, extent->bytes, 0};
+    if (extent->bytes == known.bytes) ++known.count;
   }
-  return largest_bytes_;
+  return known.bytes;
 }
 
 std::string SizeBins::check() const {

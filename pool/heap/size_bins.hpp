@@ -43,7 +43,7 @@ class SizeBins {
   /// extent has `bytes`.
   Extent* pick(std::uint64_t bytes, unsigned candidates) const noexcept;
 
-  /// Bytes of the largest extent, 0 when there is none. O(1) until the last of the largest leaves, then one bin's length.
+  /// Bytes of the largest extent, 0 when there is none. O(1) until the last of a bin's largest leaves, then that bin's length.
   std::uint64_t largest_bytes() const noexcept;
 
   /// One of the largest extents there are, or nullptr.
@@ -57,13 +57,20 @@ class SizeBins {
   std::string check() const;
 
  private:
-  void note_size(std::uint64_t bytes) noexcept;
+  /// What largest_bytes() has found in a bin, and what has come and gone there since.
+  struct Known {
+    std::uint32_t bin = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t count = 0;  ///< so many have that size; 0: the largest is not known
+  };
+  static constexpr std::uint32_t bin_of(Slot slot) { return slot.row * kDivisions + slot.column; }
+  void note_coming(std::uint32_t bin, std::uint64_t bytes) noexcept;
+  void note_going(std::uint64_t bytes) noexcept;
   /// The first non-empty bin above `slot`, or nullptr.
   Extent* next_bin(Slot slot) const noexcept;
 
   std::uint64_t rows_ = 0;                              ///< bit r: row r has a non-empty bin
-  mutable std::uint64_t largest_bytes_ = 0;
-  mutable std::uint64_t largest_count_ = 0;             ///< 0: largest_bytes_ is not known
+  mutable std::array<Known, 2> known_{};                ///< the one asked for last first: a large hole comes and goes above one full bin
   std::array<std::uint64_t, kRows> columns_{};          ///< bit c: bin (r, c) is not empty
   std::array<std::array<Extent*, kDivisions>, kRows> heads_{};
 };
@@ -90,10 +97,16 @@ template <class F> bool SizeBins::any_of(F&& visit) const {
   return false;
 }
 
-inline void SizeBins::note_size(std::uint64_t bytes) noexcept {
-  if (largest_count_ == 0 || bytes < largest_bytes_) return;
-  largest_count_ = bytes == largest_bytes_ ? largest_count_ + 1 : 1;
-  largest_bytes_ = bytes;
+inline void SizeBins::note_coming(std::uint32_t bin, std::uint64_t bytes) noexcept {
+  for (Known& known : known_) {
+    if (known.bin != bin || known.count == 0 || bytes < known.bytes) continue;
+    known.count = bytes == known.bytes ? known.count + 1 : 1;
+    known.bytes = bytes;
+  }
+}
+
+inline void SizeBins::note_going(std::uint64_t bytes) noexcept {
+  for (Known& known : known_) known.count -= static_cast<std::uint64_t>(known.count != 0 && known.bytes == bytes);
 }
 
 inline void SizeBins::insert(Extent* extent) noexcept {
@@ -105,11 +118,11 @@ inline void SizeBins::insert(Extent* extent) noexcept {
   head = extent;
   columns_[slot.row] |= std::uint64_t{1} << slot.column;
   rows_ |= std::uint64_t{1} << slot.row;
-  note_size(extent->bytes);
+  note_coming(bin_of(slot), extent->bytes);
 }
 
 inline void SizeBins::remove(Extent* extent) noexcept {
-  if (largest_count_ != 0 && extent->bytes == largest_bytes_) --largest_count_;
+  note_going(extent->bytes);
   if (extent->bin_next != nullptr) extent->bin_next->bin_previous = extent->bin_previous;
   if (extent->bin_previous != nullptr) {
     extent->bin_previous->bin_next = extent->bin_next;

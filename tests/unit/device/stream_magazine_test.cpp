@@ -259,6 +259,29 @@ TEST_CASE("stream magazines: large blocks of a device that is large enough are k
   CHECK(now(rig.counters().reserved_bytes) <= 2 * reserved_bytes);
 }
 
+TEST_CASE("stream magazines: streams that take turns keep what is theirs, also where one more of them is turned away") {
+  StreamRig rig(device_of("64GiB"));
+  const std::size_t extra = GENERATE(std::size_t{0}, std::size_t{1}, std::size_t{8});
+  const std::size_t bytes = GENERATE(std::size_t{4096}, std::size_t{64 * kKiB});
+  std::vector<CUstream> streams(device::Magazine::kStreams + extra);
+  for (CUstream& stream : streams) stream = new_stream();
+  std::size_t asked = 0;
+  const auto take_turns = [&](int rounds) {
+    for (int round = 0; round < rounds; ++round) {
+      for (const CUstream stream : streams) {
+        const std::uint64_t told = now(rig.counters().allocations);
+        rig.free_on(rig.on(stream, bytes), stream);
+        asked += now(rig.counters().allocations) != told ? 1 : 0;
+      }
+    }
+  };
+  take_turns(20);
+  asked = 0;
+  take_turns(40);
+  CHECK(asked <= 40 * extra * 7 / 4);  // those that have none, and now and then those that made room for one
+  CHECK(rig.pools().check() == "");
+}
+
 TEST_CASE("stream magazines: what was wanted yesterday makes room for what is wanted today") {
   StreamRig rig(limited("256MiB"));
   const CUstream yesterday = new_stream();

@@ -239,6 +239,27 @@ TEST_CASE("what was drained for a refusal is not a new stream's with the same ha
   CHECK(rig.pools().check() == "");
 }
 
+TEST_CASE("streams that come and go with the GPU idle leave little that waits, and the call after them does not pay for all") {
+  RigOptions options;
+  options.memory = "64GiB";
+  StreamRig rig(options);
+  for (int i = 0; i < 2; ++i) rig.free(rig.allocate(8192 * kMiB));  // no allocation from here on is a miss, which would look
+  const bool of_any_context = GENERATE(false, true);
+  constexpr int kRounds = 1000;
+  for (int round = 0; round < kRounds; ++round) {
+    const CUstream stream = new_stream();
+    rig.free_on(rig.on(stream, kMiB), stream);
+    rig.pools().stream_ending(of_any_context ? nullptr : rig.context(), name_of(stream).identity);
+    REQUIRE(cuStreamDestroy(stream) == CUDA_SUCCESS);
+  }
+  CHECK(now(rig.counters().deferred_bytes) <= 40 * kMiB);
+  CHECK(cusim_calls("cuEventQuery") <= 2 * kRounds);
+  const std::uint64_t before = cusim_calls("cuEventQuery");
+  rig.free(rig.allocate(8192 * kMiB));
+  CHECK(cusim_calls("cuEventQuery") - before <= 64);
+  CHECK(rig.pools().check() == "");
+}
+
 TEST_CASE("while memory is short a stream's first call is served by what another freed, on the device's side") {
   StreamRig rig(limited("64MiB"));
   const CUstream first = new_stream();

@@ -30,7 +30,20 @@ struct Fixture {
     REQUIRE(heap.check() == "");
     return region;
   }
+  /// Bytes of each hole that there would be if every deferred extent were free.
+  std::vector<std::uint64_t> runs(const Region& region) const {
+    std::vector<std::uint64_t> bytes;
+    std::uint64_t end = 0;
+    heap.for_each_run(region, [&](const Extent& first, std::uint64_t run_bytes) {
+      REQUIRE(first.address >= end);
+      end = first.address + run_bytes;
+      bytes.push_back(run_bytes);
+    });
+    return bytes;
+  }
 };
+
+using Runs = std::vector<std::uint64_t>;
 
 }  // namespace
 
@@ -187,24 +200,26 @@ TEST_CASE_METHOD(Fixture, "a deferred block is found but its bytes are not free 
   CHECK(heap.find(kBase) == block);
   CHECK(heap.free_bytes() == 0);
   CHECK(take(512) == nullptr);
-  CHECK(heap.project_deferred_free().largest_free_bytes == 2 * kMiB);
-  CHECK(heap.project_deferred_free().wholly_free_bytes == 2 * kMiB);
+  CHECK(runs(*region) == Runs{2 * kMiB});
   give(block);
   CHECK(heap.find(kBase) == nullptr);
   CHECK(region->free_bytes == 2 * kMiB);
 }
 
-TEST_CASE_METHOD(Fixture, "the projection joins deferred runs with the holes beside them and stops at live blocks") {
-  grow(kBase, 4 * kMiB);
+TEST_CASE_METHOD(Fixture, "a run joins deferred blocks with the holes beside them and stops at live blocks") {
+  const Region& region = *grow(kBase, 6 * kMiB);
   std::vector<Extent*> blocks;
-  for (int i = 0; i < 4; ++i) blocks.push_back(take(kMiB));
+  for (int i = 0; i < 6; ++i) blocks.push_back(take(kMiB));
+  CHECK(runs(region).empty());
   give(blocks[0]);
   heap.defer(blocks[1]);
+  heap.defer(blocks[2]);
   CHECK(heap.largest_free_bytes() == kMiB);
-  CHECK(heap.project_deferred_free().largest_free_bytes == 2 * kMiB);
-  CHECK(heap.project_deferred_free().wholly_free_bytes == 0);
-  heap.defer(blocks[3]);
-  CHECK(heap.project_deferred_free().largest_free_bytes == 2 * kMiB);
+  CHECK(runs(region) == Runs{3 * kMiB});
+  heap.defer(blocks[5]);
+  CHECK(runs(region) == Runs{3 * kMiB, kMiB});
+  give(blocks[4]);
+  CHECK(runs(region) == Runs{3 * kMiB, 2 * kMiB});
 }
 
 TEST_CASE_METHOD(Fixture, "the owner's fields of a block begin empty even where a block was before") {

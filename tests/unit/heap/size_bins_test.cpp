@@ -1,6 +1,8 @@
 // SizeBins: bin boundaries, and which extent pick prefers.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <random>
 #include <vector>
 
 #include "pool/heap/size_bins.hpp"
@@ -55,4 +57,34 @@ TEST_CASE("the largest size is exact while extents come, change and go") {
   for (const std::size_t i : {4, 0, 1, 3, 5}) bins.remove(&extents[i]);
   CHECK(bins.largest_bytes() == 0);
   CHECK(bins.check() == "");
+}
+
+TEST_CASE("the largest size is exact whatever comes and goes, asked about or not") {
+  std::mt19937_64 random(7);
+  SizeBins bins;
+  std::vector<Extent> extents(200);
+  std::vector<bool> listed(extents.size(), false);
+  const auto any_size = [&] {
+    const std::uint64_t base = std::uint64_t{1} << (12 + random() % 3 * 8);  // few bins, each with some sizes
+    return base + base / 128 / 512 * 512 * (random() % 3);
+  };
+  for (int step = 0; step < 20'000; ++step) {
+    const std::size_t i = random() % extents.size();
+    const std::uint64_t bytes = any_size();
+    if (!listed[i]) {
+      extents[i].bytes = bytes;
+      bins.insert(&extents[i]);
+      listed[i] = true;
+    } else if (random() % 3 == 0) {
+      bins.resize(&extents[i], bytes);
+    } else {
+      bins.remove(&extents[i]);
+      listed[i] = false;
+    }
+    if (random() % 4 != 0) continue;
+    std::uint64_t largest_bytes = 0;
+    for (std::size_t k = 0; k < extents.size(); ++k)
+      if (listed[k]) largest_bytes = std::max(largest_bytes, extents[k].bytes);
+    REQUIRE(bins.largest_bytes() == largest_bytes);
+  }
 }

@@ -1,0 +1,51 @@
+// The `async` policy on a driver that gets to a free some time after the call.
+#include <utility>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+
+/// A driver that has not got to a free when the call returns, but when its stream is next asked about.
+std::vector<std::pair<CUdeviceptr, CUstream>> g_later;
+CUresult CUDAAPI free_later(CUdeviceptr address, CUstream stream) {
+  g_later.emplace_back(address, stream);
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI query_and_free(CUstream stream) {
+  for (const auto& [address, freed_on] : std::exchange(g_later, {}))
+    if (freed_on == stream) REQUIRE(cuMemFreeAsync(address, freed_on) == CUDA_SUCCESS);
+    else g_later.emplace_back(address, freed_on);
+  return cuStreamQuery(stream);
+}
+
+}  // namespace
+
+TEST_CASE("async: what is freed in order of the pool's own stream is given back, and told as free, once the device has got to it") {
+  RigOptions options;
+  options.pool.policy = config::Policy::async;
+  options.memory = "512MiB";
+  options.patch = [](DriverApi& api) {
+    api.cuMemFreeAsync = &free_later;
+    api.cuStreamQuery = &query_and_free;
+  };
+  Rig rig(options);
+  const bool is_asked = GENERATE(false, true);
+  rig.free(rig.allocate(400 * kMiB));
+  if (is_asked) {
+    std::size_t free_bytes = 0;
+    std::size_t total_bytes = 0;
+    REQUIRE(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS);
+    rig.pools().adjust_mem_info(rig.context(), &free_bytes, &total_bytes);
+    CHECK(free_bytes >= 480 * kMiB);
+  }
+  CHECK(rig.pools().make_room());
+  CHECK(g_later.empty());
+  CHECK(cusim_used_bytes(0) < 64 * kMiB);
+  CHECK(rig.pools().check() == "");
+}
