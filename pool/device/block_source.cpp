@@ -125,7 +125,7 @@ CUresult AsyncBlocks::settle(DeviceState& device, PrivateStream& stream) {
   return code;
 }
 
-/// Also on an idle stream a free is done only when the device has got to it; until then the driver may call the block used. `also_behind`: also of a
+/// Also on an idle stream a free is done only when the device has got to it; until then the driver may call the block used [?]. `also_behind`: also of a
 /// stream that stands behind work of the program.
 void AsyncBlocks::settle_frees(DeviceState& device, bool also_behind) {
   if (!is_made_.load(std::memory_order_acquire)) return;

@@ -73,6 +73,20 @@ void ask_after_free(CUdevice device, const char* kept, std::uint64_t threshold) 
   answer("the work is done and synchronised" + words + ": 64 MiB are still reserved", figure(pool, kReserved) >= reserved + (std::uint64_t{64} << 20));
 }
 
+/// Does a free count when the call returns, or when the device has got to it? On a stream that has nothing else to do.
+void ask_after_idle_free(CUdevice device) {
+  const CUmemoryPool pool = default_pool(device);
+  const Stream stream;
+  keep_freed_bytes(pool, ~std::uint64_t{0});
+  const std::uint64_t used = figure(pool, kUsed);
+  const CUdeviceptr block = take_async(64 << 20, stream);
+  stream.synchronize();
+  prepare(CU(cuMemFreeAsync)(block, stream), "cuMemFreeAsync");
+  answer("freed on an idle stream, at once: of 64 MiB are used", figure(pool, kUsed) - used);
+  stream.synchronize();
+  answer("freed on an idle stream, synchronised: of 64 MiB are used", figure(pool, kUsed) - used, 0);
+}
+
 void ask_trim(CUdevice device) {
   const Spin spin;
   const CUmemoryPool pool = default_pool(device);
@@ -222,6 +236,7 @@ void ask_mempools(Session& session) {
   group("rounding", [&] { ask_rounding(device); });
   group("after a free, nothing kept", [&] { ask_after_free(device, "threshold 0", 0); });
   group("after a free, all kept", [&] { ask_after_free(device, "threshold unlimited", ~std::uint64_t{0}); });
+  group("after a free on an idle stream", [&] { ask_after_idle_free(device); });
   group("trim", [&] { ask_trim(device); });
   group("high-water marks", [&] { ask_marks(device); });
   group("access", [&] { ask_access(device); });
