@@ -45,7 +45,8 @@ bool DevicePool::knows_its_steps() const { return device_.steps.repeats() >= kKn
 bool DevicePool::makes_steps() { return knows_its_steps() || (device_.steps.has_come_down(device_.need_bytes()) && room_bytes() >= kept_bytes()); }
 
 /// The first step has come again: what the next ones need beside what lives is what waits for the GPU, wherever that lies by then. Brought now, none of
-/// them calls the driver. Once for each peak, in a free that natively had waited; not where memory is short, or goes back above a threshold.
+/// them calls the driver. A little more where that leaves enough: it lies in other places in each step. Once for each peak, in a free that natively had
+/// waited; not where memory is short, or goes back above a threshold.
 void DevicePool::make_room_for_steps(ContextPool& home) {
   if (device_.steps.repeats() != 1 || unpooled_ || device_.disabled || device_.services.options.release_threshold_bytes) return;
   const observe::Counters& counters = device_.counters();
@@ -53,7 +54,9 @@ void DevicePool::make_room_for_steps(ContextPool& home) {
   const std::uint64_t waited_bytes = std::min(counters.deferred_bytes.peak.load(std::memory_order_relaxed), need_bytes / kStepRoomShare);
   const std::uint64_t reserved_bytes = counters.reserved_bytes.current.load(std::memory_order_relaxed);
   const std::uint64_t spare_bytes = room_bytes() - std::min(room_bytes(), need_bytes / kKeptShareOfKnown);
-  const std::uint64_t bytes = std::min({need_bytes + waited_bytes - std::min(need_bytes + waited_bytes, reserved_bytes), room_bytes() / 2, spare_bytes});
+  const std::uint64_t plenty_bytes = room_bytes() - std::min(room_bytes(), need_bytes / kStepPlentyShare);
+  const std::uint64_t wanted_bytes = need_bytes + waited_bytes + std::min({need_bytes / kStepMarginShare, waited_bytes, plenty_bytes});
+  const std::uint64_t bytes = std::min({wanted_bytes - std::min(wanted_bytes, reserved_bytes), room_bytes() / 2, spare_bytes});
   if (bytes < least_early_bytes() || !is_current()) return;
   ContextRegistry& contexts = device_.services.contexts;
   if (home.context == nullptr || contexts.pin(&home, home.context) != Pin::held) return;  // the lock was let go of

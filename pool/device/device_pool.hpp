@@ -170,6 +170,8 @@ class DevicePool {
   static constexpr std::uint64_t kKnownRepeats = 2;
   static constexpr std::uint64_t kKeptShareOfKnown = 8;
   static constexpr std::uint64_t kStepRoomShare = 2;  ///< of what the program has needed: at most so much more for what waits in its steps, when the first has come again
+  static constexpr std::uint64_t kStepMarginShare = 16;  ///< and so much beside it,
+  static constexpr std::uint64_t kStepPlentyShare = 5;   ///< where more than that is left
   static constexpr std::uint64_t kAheadOfLive = 4;
   static constexpr std::uint64_t kAheadOfSteps = 2;  ///< times that, for a job that makes steps
   static constexpr std::uint64_t kLeastAhead_bytes = 1024 * kMiB;

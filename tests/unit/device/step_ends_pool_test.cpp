@@ -106,22 +106,22 @@ TEST_CASE("pages: when a step has come again there is room for what waits in it,
   CHECK(calls_of_last_frees[2] + calls_of_last_frees[3] + calls_of_last_frees[4] == 0);
   const std::uint64_t need_bytes = rig.counters().live_bytes.peak.load();
   const std::uint64_t waited_bytes = std::min(rig.counters().deferred_bytes.peak.load(), need_bytes / 2);
-  if (!gives_back) CHECK(now(rig.counters().reserved_bytes) + 64 * kMiB >= need_bytes + waited_bytes);
+  if (!gives_back) CHECK(now(rig.counters().reserved_bytes) + 64 * kMiB >= need_bytes + waited_bytes + need_bytes / 16);
   CHECK(rig.pools().check() == "");
 }
 
 #if !defined(__SANITIZE_THREAD__)
-// Without the room that comes with the end of the second step 29, 28 and 9 of 60.
+// Without the room that comes with the end of the second step 29, 28 and 9 of 60, without the margin in it 6, 5 and 3; now none.
 TEST_CASE("identical steps on a device of one and a quarter to twice their need: few call for memory, or wait, from the third on") {
-  CHECK(jobs_with_late_calls({}, 16, 8) <= kJobs / 10);
-  CHECK(jobs_with_late_calls({}, 16, 6) <= kJobs / 3);
-  CHECK(jobs_with_late_calls({}, 0, 5) <= kJobs / 10);
+  CHECK(jobs_with_late_calls({}, 16, 8) <= kJobs / 30);
+  CHECK(jobs_with_late_calls({}, 16, 6) <= kJobs / 20);
+  CHECK(jobs_with_late_calls({}, 0, 5) <= kJobs / 30);
 }
 
-// Sixteen kernels behind: without the ends of steps 38 of 60, now 8; with the GPU idle 2, now 1. On segments 38 and 18, 12 and 11.
+// Sixteen kernels behind: without the ends of steps 38 of 60, now 2; with the GPU idle 2, now none. On segments 38, now 21.
 TEST_CASE("identical steps that nobody waits for: few random jobs call for memory from the third on") {
   CHECK(jobs_with_late_calls(paged_options(device_of("160GiB")), 0) <= kJobs / 30);
-  CHECK(jobs_with_late_calls(paged_options(device_of("160GiB")), 16) <= kJobs / 6);
+  CHECK(jobs_with_late_calls(paged_options(device_of("160GiB")), 16) <= kJobs / 12);
   CHECK(jobs_with_late_calls(device_of("160GiB"), 16) <= kJobs * 2 / 5);
 }
 #endif
