@@ -230,4 +230,7 @@ TEST_CASE("pages: a job that begins again takes what it has among blocks of othe
   CHECK(step(81, 64) == 0);
   CHECK(step(81, 1400) == 0);  // not known to repeat itself: it has not done twice what it did until its peak
   CHECK(for_large == 0);
+  const std::uint64_t before = calls();
+  CHECK(step(81, 1400) == 0);
+  CHECK(calls() == before);
 }
