@@ -24,6 +24,7 @@ namespace {
 constexpr std::string_view kRuntimeExport = "cudaIpcGetMemHandle";
 
 std::atomic<bool> g_looked_up{false};
+std::atomic<bool> g_ranges_looked_up{false};
 
 /// How many processes of the job run on this machine: torchrun and its kin, Open MPI, MPICH and Intel MPI (Hydra), MVAPICH 2 and 3, Cray PALS and
 /// PMI, IBM jsrun. Slurm's may be a list: "2(x3),1".
@@ -62,9 +63,13 @@ bool is_export(std::string_view name) {
   return entry && kEntryPoints[static_cast<std::size_t>(*entry)].role == Role::exporting;
 }
 
+bool is_range_export(std::string_view name) { return name == "cuMemGetHandleForAddressRange"; }
+
 /// The main program's tables; everything that they point to is checked to lie in its loaded segments.
 class Program {
  public:
+  using IsWanted = bool (*)(std::string_view name);
+
   explicit Program(const dl_phdr_info& info) : info_(info) {
     const ElfW(Dyn)* entry = nullptr;
     const ElfW(Dyn)* end = nullptr;
@@ -77,8 +82,8 @@ class Program {
     for (; entry != end && entry->d_tag != DT_NULL; ++entry) read(*entry);
   }
 
-  bool imports_export() const {
-    return symbols_ != 0 && strings_ != 0 && (refers_to_export(calls_, calls_bytes_) || refers_to_export(data_, data_bytes_));
+  bool imports(IsWanted is_wanted) const {
+    return symbols_ != 0 && strings_ != 0 && (refers_to(calls_, calls_bytes_, is_wanted) || refers_to(data_, data_bytes_, is_wanted));
   }
 
  private:
@@ -108,22 +113,22 @@ class Program {
   }
 
   /// Imported functions are those that a relocation names; relative ones, most of them, name symbol 0.
-  bool refers_to_export(ElfW(Addr) table, std::size_t bytes) const {
+  bool refers_to(ElfW(Addr) table, std::size_t bytes, IsWanted is_wanted) const {
     if (table == 0 || bytes == 0 || !is_loaded(table, bytes)) return false;
     const auto* relocation = reinterpret_cast<const ElfW(Rela)*>(table);
     for (const auto* end = relocation + bytes / sizeof *relocation; relocation != end; ++relocation) {
       const std::size_t index = relocation->r_info >> 32;  // ELF64_R_SYM; the library is built for 64 bits only
-      if (index != 0 && is_exporting_symbol(symbols_ + index * sizeof(ElfW(Sym)))) return true;
+      if (index != 0 && is_wanted_symbol(symbols_ + index * sizeof(ElfW(Sym)), is_wanted)) return true;
     }
     return false;
   }
 
-  bool is_exporting_symbol(ElfW(Addr) address) const {
+  bool is_wanted_symbol(ElfW(Addr) address, IsWanted is_wanted) const {
     if (!is_loaded(address, sizeof(ElfW(Sym)))) return false;
     const auto* symbol = reinterpret_cast<const ElfW(Sym)*>(address);
     if (symbol->st_shndx != SHN_UNDEF || symbol->st_name >= strings_bytes_ || !is_loaded(strings_, strings_bytes_)) return false;
     const auto* name = reinterpret_cast<const char*>(strings_) + symbol->st_name;
-    return is_export({name, strnlen(name, strings_bytes_ - symbol->st_name)});
+    return is_wanted({name, strnlen(name, strings_bytes_ - symbol->st_name)});
   }
 
   const dl_phdr_info& info_;
@@ -137,10 +142,21 @@ class Program {
 };
 static_assert(sizeof(void*) == 8);
 
+struct Search {
+  Program::IsWanted is_wanted;
+  bool found = false;
+};
+
 /// The main program comes first.
-int visit_main(dl_phdr_info* info, std::size_t, void* found) {
-  *static_cast<bool*>(found) = Program(*info).imports_export();
+int visit_main(dl_phdr_info* info, std::size_t, void* search) {
+  static_cast<Search*>(search)->found = Program(*info).imports(static_cast<Search*>(search)->is_wanted);
   return 1;
+}
+
+bool program_imports(Program::IsWanted is_wanted) {
+  Search search{is_wanted};
+  dl_iterate_phdr(visit_main, &search);
+  return search.found;
 }
 
 /// The file that the program was started from, even if its name is gone; nobody can shorten it while it runs. Empty if it cannot be had.
@@ -178,11 +194,7 @@ bool has_local_ranks() {
   return false;
 }
 
-bool program_imports_export() {
-  bool found = false;
-  dl_iterate_phdr(visit_main, &found);
-  return found;
-}
+bool program_imports_export() { return program_imports(is_export); }
 
 bool program_calls_its_own_export() { return refers_to_own_function(ProgramFile().bytes(), kRuntimeExport); }
 
@@ -193,7 +205,17 @@ const char* reason() {
   return program_calls_its_own_export() ? "the program calls a function, linked into it, that shares memory with other processes" : nullptr;
 }
 
-void note_lookup() {
+bool may_export_ranges() { return g_ranges_looked_up.load(std::memory_order_relaxed) || program_imports(is_range_export); }
+
+void note_range_lookup(Entry entry) {
+  if (entry != Entry::cuMemGetHandleForAddressRange) return;
+  g_ranges_looked_up.store(true, std::memory_order_relaxed);
+  if (Process* own = find_process(); own != nullptr) own->pools.begin_on_host_pages();
+}
+
+void note_dlsym(Entry entry) {
+  note_range_lookup(entry);
+  if (kEntryPoints[static_cast<std::size_t>(entry)].role != Role::exporting) return;
   g_looked_up.store(true, std::memory_order_relaxed);
   if (Process* own = find_process(); own != nullptr && own->options->ipc == config::IpcMode::automatic) own->pools.keep_to_segments();
 }

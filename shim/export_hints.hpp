@@ -1,10 +1,12 @@
-// Will this process hand memory to other processes? Legacy handles exist for cuMemAlloc memory only, so that under CUPOOL_BACKING=auto
+// Will this process hand memory to other processes, or ranges of it to other devices (dma-buf)? Legacy handles exist for cuMemAlloc memory only, so that under CUPOOL_BACKING=auto
 // such a process keeps to segments. Asked once before the first context is served; a lookup of an exporting function may tell it later.
 //
 // Guesses from what is cheap to see: the launcher's variables, what the program itself imports, and whether it calls the exporting function of
 // a runtime that was linked into it. Not seen: the same in a program without a symbol table (stripped) or in one of its libraries.
 // Thread-safe; never calls the driver.
 #pragma once
+
+#include "shim/entry_points.hpp"
 
 namespace cupool::shim::export_hints {
 
@@ -18,7 +20,12 @@ bool program_imports_export();
 /// the program's file: about 1 ms for each MB of code and symbols.
 bool program_calls_its_own_export();
 
-/// The program has looked an exporting function up by its name.
-void note_lookup();
+/// May the program ask for descriptors (dma-buf) of ranges: has it looked that function up, by whichever way, or does the main program import it?
+bool may_export_ranges();
+
+/// The program has looked `entry` up by dlsym. (By cuGetProcAddress the runtime looks up all that shares memory with other processes, in every program.)
+void note_dlsym(Entry entry);
+/// The program has looked `entry` up, or calls it.
+void note_range_lookup(Entry entry);
 
 }  // namespace cupool::shim::export_hints

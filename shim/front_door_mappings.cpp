@@ -2,12 +2,11 @@
 // which no such call knows: what lies on mapped pages of ours must not be seen, changed or ended through them, so the driver is asked
 // about an address that it cannot know. The program's own mappings pass, and are counted. CUDA Driver API 13.0 §6.14, §6.15.
 #include "pool/core/bytes.hpp"
+#include "shim/export_hints.hpp"
 #include "shim/front_door.hpp"
 
 namespace cupool::shim::front_door {
 namespace {
-
-constexpr std::size_t kHostPage_bytes = 4096;
 
 /// The driver may look at [address, +bytes) unless it touches memory of ours; then kNowhere.
 CUdeviceptr unless_ours(CUdeviceptr address, std::size_t bytes = 1) {
@@ -72,6 +71,7 @@ bool find_on_page(CUdeviceptr address, std::size_t bytes, BlockView* block) {
 
 CUresult range_handle(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUmemRangeHandleType, unsigned long long)>& real, void* out,
                       CUdeviceptr address, std::size_t bytes, CUmemRangeHandleType type, unsigned long long flags) {
+  export_hints::note_range_lookup(Entry::cuMemGetHandleForAddressRange);  // of a library that imports it
   BlockView block;
   const Ownership ownership = find_block(address, &block);
   if (ownership == Ownership::unknown) return real(out, address, bytes, type, flags);

@@ -72,6 +72,7 @@ Process::Process(const DriverApi& driver_api, std::unique_ptr<config::Options> l
   const bool may_choose = options->ipc == config::IpcMode::automatic && options->backing == config::Backing::automatic;
   if (may_choose && export_hints::reason() != nullptr) pools.keep_to_segments();
   if (needs_segments(api)) pools.keep_to_segments();
+  if (export_hints::may_export_ranges()) pools.begin_on_host_pages();
 }
 
 /// One thread serves it; the word goes back to 0 when it is done.

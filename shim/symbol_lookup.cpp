@@ -81,7 +81,7 @@ DlsymDecision decide_dlsym(void* handle, const char* name, const void* caller) {
   constexpr DlsymDecision kAskTheRealOne{nullptr, false};
   const std::optional<Entry> entry = find_symbol(name);
   if (!entry) return kAskTheRealOne;
-  if (kEntryPoints[static_cast<std::size_t>(*entry)].role == Role::exporting && !is_switched_off()) export_hints::note_lookup();
+  if (!is_switched_off()) export_hints::note_dlsym(*entry);
   if (handle == RTLD_NEXT) return decide_next(*entry, caller);
   void* const ours = exported_address(*entry);
   void* found = real_driver::real_dlsym(handle, name);
@@ -100,7 +100,9 @@ void* replacement_for(void* found, const char* name, int version, bool per_threa
   std::optional<Entry> entry = real_driver::find_function(found);
   // A driver returns the pointer that dlsym gives (H100 and H200, driver 580); should one not, go by what was asked for.
   if (!entry && real_driver::is_driver_code(found)) entry = find_looked_up(name, version, per_thread);
-  return entry && real_driver::function(*entry) != nullptr ? exported_address(*entry) : found;
+  if (!entry || real_driver::function(*entry) == nullptr) return found;
+  export_hints::note_range_lookup(*entry);
+  return exported_address(*entry);
 }
 
 namespace front_door {

@@ -13,6 +13,7 @@ inline constexpr std::size_t kGiB = std::size_t{1} << 30;
 /// Every block is rounded to and aligned on this: what cuMemAlloc guarantees on every current device
 /// (CUDA C Programming Guide, "at least 256 bytes"; 512 measured).
 inline constexpr std::size_t kBlockAlignment_bytes = 512;
+inline constexpr std::size_t kHostPage_bytes = 4096;  ///< what cuMemGetHandleForAddressRange counts in, on x86-64
 
 /// The driver's own granularity for device memory; a region is a multiple of it.
 inline constexpr std::size_t kRegionGranularity_bytes = 2 * kMiB;

@@ -109,6 +109,7 @@ struct PoolServices {
   std::atomic<bool> graphs_take_memory{false};  ///< the program has made a graph with an allocation node
   std::atomic<std::uint32_t> graph_launches{0}; ///< since then
   std::atomic<bool> keeps_to_segments{false};   ///< the program may export blocks: no pages under `auto`
+  std::atomic<bool> exports_ranges{false};      ///< the program may ask for dma-buf descriptors: large blocks begin on host pages
   Mailbox<Message> messages{64};
   Mailbox<observe::OomRecord> ooms{256};
 

@@ -5,7 +5,11 @@ namespace cupool::device {
 
 using heap::Extent;
 
-Extent* ExtentAllocator::allocate(DeviceState&, const AllocationRequest& request) { return heap_.allocate(request.bytes, request.lane, request.keeper); }
+Extent* ExtentAllocator::allocate(DeviceState& device, const AllocationRequest& request) {
+  heap::ZoneOrder order;
+  order.on_host_pages = device.services.exports_ranges.load(std::memory_order_relaxed);
+  return heap_.allocate(request.bytes, request.lane, request.keeper, order);
+}
 void ExtentAllocator::defer(DeviceState&, Extent* extent) { heap_.defer(extent); }
 void ExtentAllocator::recycle(DeviceState&, Extent* extent) { heap_.free(extent); }
 void ExtentAllocator::recycle_in_lane(DeviceState&, Extent* extent, std::uint32_t lane) { heap_.free(extent, lane); }

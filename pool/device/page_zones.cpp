@@ -37,7 +37,7 @@ heap::ZoneOrder PageHeap::zones_for(DeviceState& device, std::uint64_t bytes, bo
   const std::uint64_t room_bytes = this->room_bytes(device);
   const bool is_short = room_bytes + loose_bytes_ < std::max(memory_->granularity_bytes(), bytes);
   const bool is_anywhere = wants_any || anywhere_requests_ != 0 || is_preallocated_ || device.repeats_itself() || is_short;
-  return {first, is_anywhere ? 0 : zone_of(bytes, room_bytes), is_anywhere, is_preallocated_ ? kPreallocatedPageLevels : 1};
+  return {first, is_anywhere ? 0 : zone_of(bytes, room_bytes), is_anywhere, is_preallocated_ ? kPreallocatedPageLevels : 1, device.services.exports_ranges.load(std::memory_order_relaxed)};
 }
 
 Extent* PageHeap::allocate(DeviceState& device, const AllocationRequest& request) {

@@ -171,6 +171,9 @@ class PoolSet {
   void pin_pages(CUdeviceptr address);
   /// Contexts that come from now on get segments under CUPOOL_BACKING=auto: the program may export blocks to other processes, or copies of blocks between devices could not be turned.
   void keep_to_segments();
+  /// Blocks of 2 MiB and more, in whole host pages, that are made from now on begin on one, as they do natively, unless the only hole for them is too tight: the program may
+  /// ask cuMemGetHandleForAddressRange for dma-buf descriptors of them, which covers host pages. Other programs are spared the gaps.
+  void begin_on_host_pages();
 
   /// Marks or clears SYNC_MEMOPS on the live block at `address` and, through the driver, on its region.
   Status set_sync_memops(CUdeviceptr address, bool on);

@@ -98,7 +98,7 @@ Status SegmentHeap::take_region(DeviceState& device, ContextPool& home, std::uin
 Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
   while (growing_) {
     grown_.wait(device.lock);
-    if (Extent* extent = heap_.allocate(request.bytes, request.lane)) return Growth{extent, false};
+    if (Extent* extent = allocate(device, request)) return Growth{extent, false};
   }
   const std::uint64_t need_bytes = align_up(request.bytes, kRegionGranularity_bytes);
   if (need_bytes < request.bytes) return Error{CUDA_ERROR_OUT_OF_MEMORY, "size"};
@@ -116,7 +116,7 @@ Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const A
   }
   if (!status.ok()) return status.error();
   growth_.made(bytes, planned_bytes);
-  Extent* extent = heap_.allocate(request.bytes, request.lane);
+  Extent* extent = allocate(device, request);
   if (extent == nullptr) return Error{CUDA_ERROR_OUT_OF_MEMORY, "region taken by another thread"};
   return Growth{extent, bytes < planned_bytes};
 }

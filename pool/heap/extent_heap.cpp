@@ -9,6 +9,12 @@
 
 namespace cupool::heap {
 
+namespace {
+bool wants_host_pages(std::uint64_t need, const ZoneOrder& order) {
+  return order.on_host_pages && need >= ZoneOrder::kHostAlignedFrom_bytes && is_aligned(need, kHostPage_bytes);
+}
+}  // namespace
+
 ExtentHeap::ExtentHeap() : ExtentHeap(FitPolicy{}) {}
 ExtentHeap::ExtentHeap(const FitPolicy& policy, unsigned zones, WholeBytes of) : policy_(policy), get_whole_bytes_(of), zones_(zones) {}
 ExtentHeap::~ExtentHeap() = default;
@@ -182,12 +188,11 @@ Extent* ExtentHeap::pick(std::uint64_t need, const ZoneOrder& order) const noexc
 }
 
 /// An end of the hole, or all of it: in no bin and no sum any more.
-Extent* ExtentHeap::cut_off(Extent* hole, std::uint64_t bytes, std::uint8_t keeper) {
+Extent* ExtentHeap::cut_off(Extent* hole, std::uint64_t address, std::uint64_t bytes, std::uint8_t keeper) {
   const std::uint32_t lane = hole->lane;
   Extent* block = hole;
   if (hole->bytes != bytes) {
-    const bool at_high_end = bytes >= policy_.beside_older_from_bytes && older_is_behind(*hole);
-    block = at_high_end ? split_high(hole, bytes, keeper) : split_low(hole, bytes, keeper);
+    block = address != hole->address ? split_high(hole, bytes, keeper) : split_low(hole, bytes, keeper);
   } else {
     Extent* own = keeper != 0 && hole->keeper != keeper ? arena_.take(keeper) : nullptr;
     unlist(hole);
@@ -197,6 +202,20 @@ Extent* ExtentHeap::cut_off(Extent* hole, std::uint64_t bytes, std::uint8_t keep
   }
   count(block->region, -static_cast<std::int64_t>(bytes), lane);
   return block;
+}
+
+/// Where in the hole the block begins.
+std::uint64_t ExtentHeap::begin_in(const Extent& hole, std::uint64_t need, const ZoneOrder& order) const noexcept {
+  if (hole.bytes == need) return hole.address;
+  if (const std::uint64_t gap_bytes = hole.lane == 0 ? gap_before(hole, need, order) : 0; gap_bytes != 0) return hole.address + gap_bytes;
+  const std::uint64_t lowest = hole.address;
+  const std::uint64_t highest = hole.address + hole.bytes - need;
+  const bool at_high_end = need >= policy_.beside_older_from_bytes && older_is_behind(hole);
+  if (wants_host_pages(need, order)) {
+    const std::uint64_t aligned = at_high_end ? align_down(highest, kHostPage_bytes) : align_up(lowest, kHostPage_bytes);
+    if (aligned >= lowest && aligned <= highest) return aligned;
+  }
+  return at_high_end ? highest : lowest;
 }
 
 /// So much of the hole stays free before the block.
@@ -230,11 +249,15 @@ Extent* ExtentHeap::allocate(std::uint64_t bytes, std::uint32_t lane, std::uint8
     }
   }
   if (block == nullptr) return nullptr;
-  if (const std::uint64_t gap_bytes = lane == 0 ? gap_before(*block, need, order) : 0; gap_bytes != 0) {
-    block = cut_out(block, block->address + gap_bytes, need, keeper);
-  } else {
-    block = cut_off(block, need, keeper);
+  std::uint64_t address = begin_in(*block, need, order);
+  if (!order.above && lane == 0 && wants_host_pages(need, order) && !is_aligned(address, kHostPage_bytes)) {
+    if (Extent* wider = pick(need + kHostPage_bytes - kBlockAlignment_bytes, order); wider != nullptr) {
+      block = wider;
+      address = begin_in(*block, need, order);
+    }
   }
+  const bool is_at_end = address == block->address || address + need == block->address + block->bytes;
+  block = is_at_end ? cut_off(block, address, need, keeper) : cut_out(block, address, need, keeper);
   block->birth = ++births_;
   block->bin_next = nullptr;
   block->state = ExtentState::live;

@@ -49,6 +49,10 @@ struct ZoneOrder {
   unsigned last = 0;
   bool above = false;
   unsigned page_levels = 1;  ///< of FitPolicy's
+  /// Blocks of kHostAlignedFrom_bytes and more, in whole host pages, begin on one: in a hole that has room for that, unless only a tighter one is left (or, with
+  /// `above`, another one is tighter).
+  bool on_host_pages = false;
+  static constexpr std::uint64_t kHostAlignedFrom_bytes = 2 << 20;
 };
 
 class ExtentHeap {
@@ -169,9 +173,10 @@ class ExtentHeap {
   Extent* split_low(Extent* hole, std::uint64_t bytes, std::uint8_t keeper = 0);
   Extent* split_high(Extent* hole, std::uint64_t bytes, std::uint8_t keeper = 0);
   static bool older_is_behind(const Extent& hole) noexcept;
-  Extent* cut_off(Extent* hole, std::uint64_t bytes, std::uint8_t keeper);
+  Extent* cut_off(Extent* hole, std::uint64_t address, std::uint64_t bytes, std::uint8_t keeper);
   Extent* cut_out(Extent* hole, std::uint64_t address, std::uint64_t bytes, std::uint8_t keeper = 0);
   std::uint64_t gap_before(const Extent& hole, std::uint64_t need, const ZoneOrder& order) const noexcept;
+  std::uint64_t begin_in(const Extent& hole, std::uint64_t need, const ZoneOrder& order) const noexcept;
   void link_behind(Extent* extent, Extent* rest, std::uint64_t bytes) noexcept;
   void absorb_next(Extent* extent) noexcept;
   Extent* absorb_into_previous(Extent* extent) noexcept;
