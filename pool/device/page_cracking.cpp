@@ -15,22 +15,30 @@ namespace cupool::device {
 
 using heap::Extent;
 
+/// Does the program need most of what there is?
+bool PageHeap::is_full(DeviceState& device) const {
+  const std::uint64_t all_bytes = mapped_bytes() + loose_bytes_ + room_bytes(device);
+  return all_bytes - std::min(device.need_bytes(), all_bytes) < all_bytes / kFullShare;
+}
+
 /// Would the block, which was cut from the beginning of a hole just now, end within a handle that is empty but for it, with a page of that or more to spare? For programs that take whole pages, and
-/// not in steps that repeat themselves without a shortage.
+/// not in steps that repeat themselves without a shortage: what one of them cracks the next one lacks elsewhere, for ever.
 bool PageHeap::strands(DeviceState& device, const Extent& block) const {
   const std::uint64_t page_bytes = memory_->granularity_bytes();
-  if (block.bytes < page_bytes || !is_aligned(block.bytes, page_bytes) || whole_page_requests_ < kWholePagesOf * other_requests_) return false;
+  if (block.bytes < page_bytes || !is_aligned(block.bytes, page_bytes) || !takes_whole_pages()) return false;
   if (device.need_bytes() * kCrackedFromShare < mapped_bytes() + loose_bytes_ + room_bytes(device)) return false;
   const bool has_moved = whole_page_requests_ + other_requests_ < moved_at_ + kCrackedAfterMove;
-  if (device.repeats_itself() && !has_moved) return false;
+  if (device.repeats_itself() && !(has_moved && is_full(device))) return false;
   const std::uint64_t end = block.address + block.bytes;
   const MappedHandle last = table_of(block).at(end - 1);
   const std::uint64_t free_until = block.next_is_free && block.next->lane == 0 ? block.next->address + block.next->bytes : end;
   return !last.is_pinned && last.address >= block.address && last.end() <= free_until && last.end() - end >= page_bytes;
 }
 
-/// Empty handles for what is missing, out of those of the largest holes: large ones that fit, smaller ones that do, and for what is missing then the smallest of the others, which is to be cracked.
-void PageHeap::take_fitting(Supply& supply) {
+/// Empty handles for what is missing: large ones that fit, smaller ones that do, and for what is missing then the smallest of the others, which is to be cracked. Out of those of the largest holes.
+/// For programs that take whole pages, while they do not fill the device, out of the smallest holes, so that the large ones stay: steps that repeat themselves find them again.
+void PageHeap::take_fitting(Supply& supply, Holes first) {
+  const std::size_t looks = first == Holes::large ? kCrackLooks : 0;
   std::vector<MappedHandle> empty;
   std::uint64_t missing_bytes = supply.missing_bytes();
   const auto look = [&] {
@@ -39,8 +47,8 @@ void PageHeap::take_fitting(Supply& supply) {
     for_each_empty([&](const MappedHandle& handle) {
       empty.push_back(handle);
       empty_bytes += handle.bytes;
-      return empty.size() >= kCrackLooks && empty_bytes >= missing_bytes;
-    });
+      return empty.size() >= looks && empty_bytes >= missing_bytes;
+    }, first);
     return empty_bytes >= missing_bytes;
   };
   if (!look() && supply.source == Source::move && unpin_empty()) look();

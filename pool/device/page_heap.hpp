@@ -48,8 +48,9 @@ class PageHeap final : public ExtentAllocator {
   static constexpr std::uint64_t kSlackShare = 8;           ///< and what waits: at most this part of the most that was live, in all of what is left,
   static constexpr std::uint64_t kLeastSlack_bytes = 256 * kMiB;  ///< or so much
   static constexpr std::uint64_t kCrackedFromShare = 8;     ///< a hole is refused for what it would strand once the program has needed this part of everything,
-  static constexpr std::uint64_t kWholePagesOf = 15;        ///< and asks for whole pages so many times as often as for anything else
-  static constexpr std::uint64_t kCrackedAfterMove = 512;   ///< or, where a job repeats itself, had pages moved so many requests ago at most
+  static constexpr std::uint64_t kWholePagesOf = 15;        ///< and takes whole pages: asks for them so many times as often as for anything else
+  static constexpr std::uint64_t kCrackedAfterMove = 512;   ///< and, where a job repeats itself, fills the device, and had pages moved so many requests ago at most
+  static constexpr std::uint64_t kFullShare = 8;            ///< a program fills the device that has left less than this part of everything at its peak
   static constexpr std::size_t kCrackLooks = 4096;          ///< at empty handles, for those that fit
   static constexpr std::uint64_t kAskShare = 4;             ///< asked again after taking this part of what is left
   static constexpr std::uint64_t kQuarantineTotals = 64;    ///< so many times the device's memory of fresh addresses
@@ -132,6 +133,7 @@ class PageHeap final : public ExtentAllocator {
   /// Where a request may go: free memory that ends where vacant addresses begin (or none), and those.
   struct Window { heap::Extent* left = nullptr; heap::Extent* vacant = nullptr; std::uint64_t need_bytes = 0; };
   struct Supply;
+  enum class Holes { large, small };
   /// Quarantined extents, by their bin links: oldest first, each with the age of its youngest part in buffer_id.
   struct AbsentList { heap::Extent* first = nullptr; heap::Extent* last = nullptr; };
 
@@ -144,6 +146,8 @@ class PageHeap final : public ExtentAllocator {
   template <class Done> bool await(DeviceState& device, Done&& is_done) CUPOOL_REQUIRES(device.lock);
   void begin_turn(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   bool strands(DeviceState& device, const heap::Extent& block) const CUPOOL_REQUIRES(device.lock);
+  bool is_full(DeviceState& device) const CUPOOL_REQUIRES(device.lock);
+  bool takes_whole_pages() const { return whole_page_requests_ >= kWholePagesOf * other_requests_; }
   unsigned zone_of(std::uint64_t bytes, std::uint64_t room_bytes) const;
   heap::ZoneOrder zones_for(DeviceState& device, std::uint64_t bytes, bool wants_any = false) const CUPOOL_REQUIRES(device.lock);
   /// No `given_zone`: where such a block belongs.
@@ -181,7 +185,7 @@ class PageHeap final : public ExtentAllocator {
   Status publish(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
   void bind(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
   void take_empty(std::vector<Run>& runs, std::uint64_t wanted_bytes, bool at_most);
-  void take_fitting(Supply& supply);
+  void take_fitting(Supply& supply, Holes first);
   void take_runs(std::vector<Run>& runs, const std::vector<MappedHandle>& handles);
   void unmap_runs(std::vector<Run>& runs, CUresult* first_error);
   void book_runs(DeviceState& device, const std::vector<Run>& runs) CUPOOL_REQUIRES(device.lock);
@@ -190,7 +194,7 @@ class PageHeap final : public ExtentAllocator {
   std::uint64_t book_release(DeviceState& device, const std::vector<Run>& runs, const std::vector<Going>& going) CUPOOL_REQUIRES(device.lock);
   void promise_loose(std::size_t count);
   template <class F> void for_each_mapped(F&& visit) const;
-  template <class F> void for_each_empty(F&& visit) const;
+  template <class F> void for_each_empty(F&& visit, Holes first = Holes::large) const;
   bool unmap_all(const PageTable& table);
   std::uint64_t empty_bytes() const { return heap_.whole_bytes(); }
   std::uint64_t unpinned_empty_bytes() const;

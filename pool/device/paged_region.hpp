@@ -106,16 +106,18 @@ template <class F> void PageHeap::for_each_mapped(F&& visit) const {
 }
 
 /// visit(MappedHandle) for each handle that lies wholly in a hole of everybody's and is not pinned (unpin_empty), from the largest
-/// holes on, until it answers true.
-template <class F> void PageHeap::for_each_empty(F&& visit) const {
+/// holes on, or from the smallest, until it answers true.
+template <class F> void PageHeap::for_each_empty(F&& visit, Holes first) const {
   const std::uint64_t page_bytes = memory_->granularity_bytes();
-  heap_.any_hole(page_bytes, [&](heap::Extent* hole) {
+  const auto visit_inside = [&](heap::Extent* hole) {
     bool is_enough = false;
     table_of(*hole).for_each_inside(hole->address, hole->bytes, [&](const MappedHandle& handle) {
       if (!is_enough && !handle.is_pinned) is_enough = visit(handle);
     });
     return is_enough;
-  });
+  };
+  if (first == Holes::large) heap_.any_hole(page_bytes, visit_inside);
+  else heap_.any_small_hole(page_bytes, visit_inside);
 }
 
 }  // namespace cupool::device

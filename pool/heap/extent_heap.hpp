@@ -106,6 +106,8 @@ class ExtentHeap {
   /// visit(Extent*) for holes of lane 0 that have `least_bytes` until it answers true, zone by zone, larger ones first; it must change nothing unless it
   /// answers true.
   template <class F> bool any_hole(std::uint64_t least_bytes, F&& visit) const;
+  /// The same, smaller ones first.
+  template <class F> bool any_small_hole(std::uint64_t least_bytes, F&& visit) const;
 
   /// A lane above 0 with no hole in it. Throws std::bad_alloc.
   std::uint32_t add_lane();
@@ -243,6 +245,12 @@ template <class F> bool ExtentHeap::any_hole(std::uint64_t least_bytes, F&& visi
     });
     if (is_found) return true;
   }
+  return false;
+}
+
+template <class F> bool ExtentHeap::any_small_hole(std::uint64_t least_bytes, F&& visit) const {
+  for (const SizeBins& zone : zones_)
+    if (zone.any_from(least_bytes, [&](Extent* hole) { return hole->bytes >= least_bytes && visit(hole); })) return true;
   return false;
 }
 

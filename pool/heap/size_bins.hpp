@@ -50,6 +50,8 @@ class SizeBins {
   Extent* any() const noexcept;
   /// visit(Extent*) until it answers true, larger extents first. `visit` must not change the bins unless it answers true.
   template <class F> bool any_of(F&& visit) const;
+  /// The same, smaller ones first: those of `bytes` and more, and a few that are a little smaller.
+  template <class F> bool any_from(std::uint64_t bytes, F&& visit) const;
 
   /// The head of a bin, for check().
   const Extent* head(Slot slot) const { return heads_[slot.row][slot.column]; }
@@ -81,6 +83,17 @@ inline SizeBins::Slot SizeBins::slot_of(std::uint64_t bytes) {
   const unsigned row = 63U - static_cast<unsigned>(std::countl_zero(granules | (kDivisions - 1))) - (kDivisions_log2 - 1);
   const unsigned shift = row - static_cast<unsigned>(row != 0);
   return {row, static_cast<unsigned>(granules >> shift) & (kDivisions - 1)};
+}
+
+template <class F> bool SizeBins::any_from(std::uint64_t bytes, F&& visit) const {
+  const Slot least = slot_of(bytes);
+  for (std::uint64_t rows = rows_ & (~std::uint64_t{0} << least.row); rows != 0; rows &= rows - 1) {
+    const unsigned row = lowest_bit(rows);
+    for (std::uint64_t columns = columns_[row] & (row == least.row ? ~std::uint64_t{0} << least.column : ~std::uint64_t{0}); columns != 0; columns &= columns - 1)
+      for (Extent* extent = heads_[row][lowest_bit(columns)]; extent != nullptr; extent = extent->bin_next)
+        if (visit(extent)) return true;
+  }
+  return false;
 }
 
 template <class F> bool SizeBins::any_of(F&& visit) const {

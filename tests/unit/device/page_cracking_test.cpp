@@ -182,6 +182,40 @@ TEST_CASE("cracking: each handle is cracked once, and a step that repeats itself
   CHECK(page_calls() == calls);
 }
 
+TEST_CASE("cracking: short steps of whole pages become quiet where the device has much more than they need") {
+  using Row = std::tuple<const char*, int, double, unsigned>;
+  const auto [memory, count, most_pages, seed] =
+      GENERATE(table<const char*, int, double, unsigned>({Row{"8GiB", 300, 256, 1}, Row{"8GiB", 300, 256, 2}, Row{"8GiB", 300, 256, 3}, Row{"8GiB", 300, 256, 4},
+                                                          Row{"6GiB", 100, 512, 1}, Row{"6GiB", 100, 512, 2}, Row{"8GiB", 450, 512, 2}}));
+  CAPTURE(memory, count, most_pages, seed);
+  Rig rig(pages_of(memory));
+  const auto step = [&rig, blocks = count, most = most_pages, start = seed] {
+    std::mt19937_64 random(start);
+    std::vector<std::pair<CUdeviceptr, std::uint64_t>> live;
+    std::uint64_t live_bytes = 0;
+    const auto free_one = [&](std::size_t at) {
+      std::swap(live[at], live.back());
+      rig.free(live.back().first);
+      live_bytes -= live.back().second;
+      live.pop_back();
+    };
+    for (int i = 0; i < blocks; ++i) {
+      const double share = std::uniform_real_distribution<>(0, 1)(random);
+      const std::uint64_t bytes = std::max<std::uint64_t>(static_cast<std::uint64_t>(std::pow(most, share)), 1) * kPage_bytes;
+      while (live_bytes + bytes > 4 * kGiB) free_one(random() % live.size());
+      live.emplace_back(rig.allocate(bytes), bytes);
+      live_bytes += bytes;
+    }
+    while (!live.empty()) free_one(live.size() - 1);
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    rig.pools().after_wait(rig.context());
+  };
+  for (int i = 0; i < 5; ++i) step();
+  const std::uint64_t calls = page_calls();
+  for (int i = 0; i < 5; ++i) step();
+  CHECK(page_calls() == calls);
+}
+
 TEST_CASE("cracking: while something captures a hole is taken as it is") {
   Rig rig(pages_of("16GiB", "75%"));
   for (std::uint64_t bytes = 0; bytes < 4 * kGiB; bytes += 16 * kMiB) rig.allocate(16 * kMiB);

@@ -88,3 +88,34 @@ TEST_CASE("the largest size is exact whatever comes and goes, asked about or not
     REQUIRE(bins.largest_bytes() == largest_bytes);
   }
 }
+
+TEST_CASE("from a size on, each extent is visited once, smaller bins first, until the visitor has had enough") {
+  std::mt19937_64 random(11);
+  SizeBins bins;
+  std::vector<Extent> extents(500);
+  for (Extent& extent : extents) {
+    extent.bytes = (random() % (std::uint64_t{1} << (random() % 24)) + 1) * 512;
+    bins.insert(&extent);
+  }
+  for (const std::uint64_t least_bytes : {std::uint64_t{512}, std::uint64_t{5120}, std::uint64_t{2} << 20, std::uint64_t{3} << 20, SizeBins::kLargest_bytes}) {
+    const SizeBins::Slot least = SizeBins::slot_of(least_bytes);
+    std::vector<const Extent*> seen;
+    CHECK_FALSE(bins.any_from(least_bytes, [&](const Extent* extent) {
+      const SizeBins::Slot slot = SizeBins::slot_of(extent->bytes);
+      const SizeBins::Slot last = seen.empty() ? least : SizeBins::slot_of(seen.back()->bytes);
+      CHECK((slot.row > last.row || (slot.row == last.row && slot.column >= last.column)));
+      seen.push_back(extent);
+      return false;
+    }));
+    const auto is_wanted = [&](const Extent& extent) {
+      const SizeBins::Slot slot = SizeBins::slot_of(extent.bytes);
+      return slot.row > least.row || (slot.row == least.row && slot.column >= least.column);
+    };
+    CHECK(seen.size() == static_cast<std::size_t>(std::count_if(extents.begin(), extents.end(), is_wanted)));
+    std::sort(seen.begin(), seen.end());
+    CHECK(std::adjacent_find(seen.begin(), seen.end()) == seen.end());
+  }
+  std::size_t visits = 0;
+  CHECK(bins.any_from(512, [&](const Extent*) { return ++visits == 3; }));
+  CHECK(visits == 3);
+}
