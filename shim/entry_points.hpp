@@ -22,7 +22,7 @@ enum class Entry : std::size_t {
 inline constexpr std::size_t kEntryCount = static_cast<std::size_t>(Entry::kCount);
 
 /// What a row promises; see entry_points.def.
-enum class Role { serve, free, copy, wait, read, exporting, lookup };
+enum class Role { serve, free, copy, wait, read, exporting, ranges, lookup };
 
 struct EntryPoint {
   const char* looked_up_name;
@@ -42,6 +42,7 @@ inline constexpr std::array<EntryPoint, kEntryCount> kEntryPoints = {{
 #define HOOK_WAIT(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::wait)
 #define HOOK_READ(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::read)
 #define HOOK_EXPORT(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::exporting)
+#define HOOK_RANGE(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::ranges)
 #define HOOK_LOOKUP(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::lookup)
 #include "shim/entry_points.def"
 #undef HOOK
@@ -50,6 +51,7 @@ inline constexpr std::array<EntryPoint, kEntryCount> kEntryPoints = {{
 #undef HOOK_WAIT
 #undef HOOK_READ
 #undef HOOK_EXPORT
+#undef HOOK_RANGE
 #undef HOOK_LOOKUP
 #undef CUPOOL_ROW
 }};

@@ -56,14 +56,14 @@ bool says_more_than(const char* name, long bound) {
   return value != nullptr && largest_of(value) > bound;
 }
 
-/// Is it a function that hands memory to other processes, in the driver's names or the runtime's?
-bool is_export(std::string_view name) {
-  if (name == kRuntimeExport) return true;
+bool has_role(std::string_view name, Role role) {
   const std::optional<Entry> entry = name.starts_with("cu") ? find_symbol(name) : std::nullopt;
-  return entry && kEntryPoints[static_cast<std::size_t>(*entry)].role == Role::exporting;
+  return entry && kEntryPoints[static_cast<std::size_t>(*entry)].role == role;
 }
 
-bool is_range_export(std::string_view name) { return name == "cuMemGetHandleForAddressRange"; }
+/// Is it a function that hands memory to other processes, in the driver's names or the runtime's?
+bool is_export(std::string_view name) { return name == kRuntimeExport || has_role(name, Role::exporting); }
+bool is_range_export(std::string_view name) { return has_role(name, Role::ranges); }
 
 /// The main program's tables; everything that they point to is checked to lie in its loaded segments.
 class Program {
@@ -207,14 +207,17 @@ const char* reason() {
 
 bool may_export_ranges() { return g_ranges_looked_up.load(std::memory_order_relaxed) || program_imports(is_range_export); }
 
-void note_range_lookup(Entry entry) {
-  if (entry != Entry::cuMemGetHandleForAddressRange) return;
+void note_range_use() {
   g_ranges_looked_up.store(true, std::memory_order_relaxed);
   if (Process* own = find_process(); own != nullptr) own->pools.begin_on_host_pages();
 }
 
+void note_proc_address(Entry entry) {
+  if (kEntryPoints[static_cast<std::size_t>(entry)].role == Role::ranges) note_range_use();
+}
+
 void note_dlsym(Entry entry) {
-  note_range_lookup(entry);
+  note_proc_address(entry);
   if (kEntryPoints[static_cast<std::size_t>(entry)].role != Role::exporting) return;
   g_looked_up.store(true, std::memory_order_relaxed);
   if (Process* own = find_process(); own != nullptr && own->options->ipc == config::IpcMode::automatic) own->pools.keep_to_segments();

@@ -25,7 +25,9 @@ bool may_export_ranges();
 
 /// The program has looked `entry` up by dlsym. (By cuGetProcAddress the runtime looks up all that shares memory with other processes, in every program.)
 void note_dlsym(Entry entry);
-/// The program has looked `entry` up, or calls it.
-void note_range_lookup(Entry entry);
+/// The program has looked `entry` up by cuGetProcAddress.
+void note_proc_address(Entry entry);
+/// The program asks for a descriptor of a range.
+void note_range_use();
 
 }  // namespace cupool::shim::export_hints

@@ -71,7 +71,7 @@ bool find_on_page(CUdeviceptr address, std::size_t bytes, BlockView* block) {
 
 CUresult range_handle(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUmemRangeHandleType, unsigned long long)>& real, void* out,
                       CUdeviceptr address, std::size_t bytes, CUmemRangeHandleType type, unsigned long long flags) {
-  export_hints::note_range_lookup(Entry::cuMemGetHandleForAddressRange);  // of a library that imports it
+  export_hints::note_range_use();  // it may be a library that imports the name
   BlockView block;
   const Ownership ownership = find_block(address, &block);
   if (ownership == Ownership::unknown) return real(out, address, bytes, type, flags);

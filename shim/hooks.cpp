@@ -20,6 +20,7 @@ namespace cupool::shim {
 #define HOOK_WAIT(name, symbol, since, method) CUPOOL_BODY(symbol, Role::wait, method)
 #define HOOK_READ(name, symbol, since, method) CUPOOL_BODY(symbol, Role::read, method)
 #define HOOK_EXPORT(name, symbol, since, method) CUPOOL_BODY(symbol, Role::exporting, method)
+#define HOOK_RANGE(name, symbol, since, method) CUPOOL_BODY(symbol, Role::ranges, method)
 #define HOOK_LOOKUP(name, symbol, since, method) CUPOOL_BODY(symbol, Role::lookup, method)
 #include "shim/entry_points.def"
 #undef HOOK
@@ -28,6 +29,7 @@ namespace cupool::shim {
 #undef HOOK_WAIT
 #undef HOOK_READ
 #undef HOOK_EXPORT
+#undef HOOK_RANGE
 #undef HOOK_LOOKUP
 
 void* exported_address(Entry entry) {

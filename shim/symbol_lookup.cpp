@@ -101,7 +101,7 @@ void* replacement_for(void* found, const char* name, int version, bool per_threa
   // A driver returns the pointer that dlsym gives (H100 and H200, driver 580); should one not, go by what was asked for.
   if (!entry && real_driver::is_driver_code(found)) entry = find_looked_up(name, version, per_thread);
   if (!entry || real_driver::function(*entry) == nullptr) return found;
-  export_hints::note_range_lookup(*entry);
+  export_hints::note_proc_address(*entry);
   return exported_address(*entry);
 }
 
