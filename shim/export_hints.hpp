@@ -1,5 +1,6 @@
-// Will this process hand memory to other processes, or ranges of it to other devices (dma-buf)? Legacy handles exist for cuMemAlloc memory only, so that under CUPOOL_BACKING=auto
-// such a process keeps to segments. Asked once before the first context is served; a lookup of an exporting function may tell it later.
+// Will this process hand memory to other processes? Legacy handles exist for cuMemAlloc memory only, so that under CUPOOL_BACKING=auto
+// such a process keeps to segments. Or ranges of it to other devices (dma-buf)? Those are whole host pages, so that its large blocks begin on one.
+// Asked once before the first context is served; a lookup of such a function may tell it later.
 //
 // Guesses from what is cheap to see: the launcher's variables, what the program itself imports, and whether it calls the exporting function of
 // a runtime that was linked into it. Not seen: the same in a program without a symbol table (stripped) or in one of its libraries.

@@ -16,7 +16,7 @@ namespace cupool::device {
 using heap::Extent;
 
 /// Does the program need most of what there is?
-bool PageHeap::is_full(DeviceState& device) const {
+bool PageHeap::program_fills(DeviceState& device) const {
   const std::uint64_t all_bytes = mapped_bytes() + loose_bytes_ + room_bytes(device);
   return all_bytes - std::min(device.need_bytes(), all_bytes) < all_bytes / kFullShare;
 }
@@ -28,7 +28,7 @@ bool PageHeap::strands(DeviceState& device, const Extent& block) const {
   if (block.bytes < page_bytes || !is_aligned(block.bytes, page_bytes) || !takes_whole_pages()) return false;
   if (device.need_bytes() * kCrackedFromShare < mapped_bytes() + loose_bytes_ + room_bytes(device)) return false;
   const bool has_moved = whole_page_requests_ + other_requests_ < moved_at_ + kCrackedAfterMove;
-  if (device.repeats_itself() && !(has_moved && is_full(device))) return false;
+  if (device.repeats_itself() && !(has_moved && program_fills(device))) return false;
   const std::uint64_t end = block.address + block.bytes;
   const MappedHandle last = table_of(block).at(end - 1);
   const std::uint64_t free_until = block.next_is_free && block.next->lane == 0 ? block.next->address + block.next->bytes : end;

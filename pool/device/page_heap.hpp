@@ -146,7 +146,7 @@ class PageHeap final : public ExtentAllocator {
   template <class Done> bool await(DeviceState& device, Done&& is_done) CUPOOL_REQUIRES(device.lock);
   void begin_turn(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   bool strands(DeviceState& device, const heap::Extent& block) const CUPOOL_REQUIRES(device.lock);
-  bool is_full(DeviceState& device) const CUPOOL_REQUIRES(device.lock);
+  bool program_fills(DeviceState& device) const CUPOOL_REQUIRES(device.lock);
   bool takes_whole_pages() const { return whole_page_requests_ >= kWholePagesOf * other_requests_; }
   unsigned zone_of(std::uint64_t bytes, std::uint64_t room_bytes) const;
   heap::ZoneOrder zones_for(DeviceState& device, std::uint64_t bytes, bool wants_any = false) const CUPOOL_REQUIRES(device.lock);

@@ -130,7 +130,7 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
       unclaim(supply);
       return Error{CUDA_ERROR_OUT_OF_MEMORY, "room"};
     }
-    if (supply.moves() && supply.missing_bytes() != 0) take_fitting(supply, takes_whole_pages() && !is_full(device) ? Holes::small : Holes::large);
+    if (supply.moves() && supply.missing_bytes() != 0) take_fitting(supply, takes_whole_pages() && !program_fills(device) ? Holes::small : Holes::large);
     const std::size_t most = supply.handles.size() + count_handles(supply.runs) + supply.pieces.size() + supply.wanted_bytes / memory_->granularity_bytes() + 1;
     supply.handles.reserve(most);
     vacant_.reserve(vacant_.size() + 1);

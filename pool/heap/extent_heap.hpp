@@ -49,8 +49,8 @@ struct ZoneOrder {
   unsigned last = 0;
   bool above = false;
   unsigned page_levels = 1;  ///< of FitPolicy's
-  /// Blocks of kHostAlignedFrom_bytes and more, in whole host pages, begin on one: in a hole that has room for that, unless only a tighter one is left (or, with
-  /// `above`, another one is tighter).
+  /// Blocks of kHostAlignedFrom_bytes and more, in whole host pages, begin on one where the chosen hole has room for that; without `above` a wider hole is chosen
+  /// where it has not, if there is one.
   bool on_host_pages = false;
   static constexpr std::uint64_t kHostAlignedFrom_bytes = 2 << 20;
 };
