@@ -27,10 +27,11 @@ std::uint64_t DevicePool::waiting_share_bytes() {
   return std::max({third_bytes, share_bytes, knows_its_steps() ? most_bytes : std::min(most_bytes, spare_bytes - third_bytes)});
 }
 
-/// Asked by a miss, which need not wait: the job makes steps, or its peak is what it was as many allocations ago as came before it, and growing leaves enough.
+/// Asked by a miss, which need not wait: what waits is a trifle beside what is left; the job makes steps, or its peak is what it was as many allocations ago as came before it, and growing leaves enough.
 /// Else what comes now is scattered over what the program will need, and stays so.
 bool DevicePool::may_grow_freely() {
   if (has_plenty(kPlentyShare)) return true;
+  if (not_live_bytes() <= room_bytes() / kTrifleOfRoom) return true;
   if (makes_steps()) return room_bytes() >= kept_bytes();
   return device_.repeats_itself() && room_bytes() >= std::max(kept_bytes(), spare_bytes() / kDeferredShare);
 }

@@ -9,8 +9,8 @@
 //              any more: how much that is depends on the moment, and a job that repeats itself must not need more in its hundredth step. Where memory
 //              is plenty and what would do is on its way back this comes first, and the magazines stay open: what the thread freed is its own again
 //   wait     on pages, once half of the device is taken: what this thread freed is waited for, if it would do; natively its frees had waited.
-//            What grows now stays, and what is scattered takes more calls to move than one wait. Not where a job makes steps or repeats itself and enough
-//            is left: it would wait in each of its steps
+//            What grows now stays, and what is scattered takes more calls to move than one wait. Not while what does not live is a trifle beside what is
+//            left, nor where a job makes steps or repeats itself and enough is left: it would wait in each of its steps
 //   elsewhere  a hole among blocks of other sizes (backing pages), before a job that comes down and begins again has more memory for that
 //   lanes    what other streams keep, where their work is over at this moment (idle_lanes.cpp)
 //   grow     more memory from the driver; backs off to the exact need. Where that fails no magazine stays open

@@ -53,6 +53,29 @@ TEST_CASE("pages: with half of the device taken a miss does not wait for too lit
   CHECK(now(rig.counters().rung_grow) == 3);
 }
 
+TEST_CASE("pages: a miss does not wait while what waits is a trifle beside what is left, and what grows so stays one") {
+  constexpr std::size_t kPart_bytes = 40 * kMiB;  // an epoch
+  Rig rig(paged());
+  rig.allocate(520 * kMiB);
+  CUdeviceptr block = rig.allocate(kPart_bytes);
+  rig.allocate(now(rig.counters().reserved_bytes) - now(rig.counters().live_bytes));  // nothing is free
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  const std::uint64_t begun_bytes = now(rig.counters().reserved_bytes);
+  const std::uint64_t room_bytes = kGiB - begun_bytes;
+  REQUIRE(cusim_launch_spin(stream, kS) == CUDA_SUCCESS);
+  rig.free(block);
+  block = rig.allocate(kPart_bytes);
+  CHECK(cusim_now_ns() < kS);
+  CHECK(cusim_calls("cuEventSynchronize") == 0);
+  for (int round = 0; round < 20; ++round) {  // all of it waits for the same work
+    rig.free(block);
+    block = rig.allocate(kPart_bytes);
+  }
+  CHECK(cusim_now_ns() >= kS);  // what waited had become more than a trifle
+  CHECK(now(rig.counters().reserved_bytes) <= begun_bytes + room_bytes / 8 + 2 * kPart_bytes);
+}
+
 TEST_CASE("pages: a job that repeats itself waits in its steps only where growing would leave too little") {
   constexpr std::uint64_t kMs = 1'000'000;
   const bool is_tight = GENERATE(false, true);
