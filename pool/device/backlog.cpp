@@ -16,15 +16,19 @@ bool DevicePool::may_scatter() {
 
 /// So much of what was freed may wait for the GPU before a free waits: a third of what the program has never needed. Where pages may be
 /// scattered, a quarter of what is not live, since most of that is free again before the next peak; and with plenty up to two thirds
-/// of what was never needed, or all but what is kept for a higher peak once the steps are known. A job that repeats its steps would wait in each of them, and never outgrow it.
+/// of what was never needed. Once the steps are known all of that but what is kept for a higher peak, and where pages may be scattered three quarters of what is not live but
+/// for that: after its peak a step frees more than was never needed, and has it back before the next one. A job that repeats its steps would wait in each of them, and never outgrow it.
 std::uint64_t DevicePool::waiting_share_bytes() {
   const std::uint64_t spare_bytes = this->spare_bytes();
   const std::uint64_t third_bytes = spare_bytes / kDeferredShare;
   const bool can_move = std::all_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->pooled == nullptr || home->pooled->can_move(); });
   if (unpooled_ || !can_move) return third_bytes;
   const std::uint64_t most_bytes = spare_bytes - std::min(kept_bytes(), spare_bytes);
-  const std::uint64_t share_bytes = may_scatter() ? (room_bytes() + not_live_bytes()) / kNotLiveShare : third_bytes;
-  return std::max({third_bytes, share_bytes, knows_its_steps() ? most_bytes : std::min(most_bytes, spare_bytes - third_bytes)});
+  const std::uint64_t all_bytes = room_bytes() + not_live_bytes();
+  const std::uint64_t quarter_bytes = may_scatter() ? all_bytes / kNotLiveShare : 0;
+  if (!knows_its_steps()) return std::max({third_bytes, quarter_bytes, std::min(most_bytes, spare_bytes - third_bytes)});
+  const std::uint64_t rest_bytes = quarter_bytes == 0 ? 0 : all_bytes - quarter_bytes;
+  return std::max({third_bytes, most_bytes, rest_bytes - std::min(kept_bytes(), rest_bytes)});
 }
 
 /// Asked by a miss, which need not wait: what waits is a trifle beside what is left; the job makes steps, or its peak is what it was as many allocations ago as came before it, and growing leaves enough.

@@ -74,6 +74,29 @@ TEST_CASE("once the peak is over a quarter of what is not live may wait for the 
   CHECK(cusim_calls("cuEventSynchronize") > 0);
 }
 
+TEST_CASE("once the steps are known three quarters of what is not live may wait for the GPU, on pages, but for an eighth of the peak") {
+  RigOptions options;  // a device of 1 GiB
+  options.pool.backing = config::Backing::pages;
+  const bool is_known = GENERATE(false, true);
+  Rig rig(options);
+  std::vector<CUdeviceptr> blocks;
+  for (int step = 0; step < (is_known ? 4 : 1); ++step) {
+    while (blocks.size() < 36) blocks.push_back(rig.allocate(16 * kMiB));  // of 64
+    for (; blocks.size() > 8; blocks.pop_back()) rig.free(blocks.back());
+  }
+  const CUstream stream = new_stream();
+  for (int i = 0; i < 200; ++i) {
+    REQUIRE(cusim_launch_spin(stream, 10 * kMs) == CUDA_SUCCESS);
+    rig.free(blocks.back());
+    blocks.back() = rig.allocate(16 * kMiB);
+    std::rotate(blocks.begin(), blocks.end() - 1, blocks.end());
+  }
+  const std::uint64_t most_bytes = peak(rig.counters().deferred_bytes);
+  if (!is_known) CHECK(most_bytes <= (1024 - 128) / 4 * kMiB + 64 * kMiB);
+  if (is_known) CHECK(most_bytes >= ((1024 - 128) * 3 / 4 - 36 * 16 / 8) * kMiB - 16 * kMiB);
+  if (is_known) CHECK(most_bytes <= ((1024 - 128) * 3 / 4 - 36 * 16 / 8) * kMiB + 64 * kMiB);  // and an epoch
+}
+
 TEST_CASE("while pages had to be moved lately a third of what was never needed may wait, not a quarter of what is not live") {
   RigOptions options;  // a device of 1 GiB
   options.pool.backing = config::Backing::pages;
