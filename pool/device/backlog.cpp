@@ -16,26 +16,28 @@ bool DevicePool::may_scatter() {
 
 /// So much of what was freed may wait for the GPU before a free waits: a third of what the program has never needed. Where pages may be
 /// scattered, a quarter of what is not live, since most of that is free again before the next peak; and with plenty up to two thirds
-/// of what was never needed. Once the steps are known all of that but what is kept for a higher peak, and where pages may be scattered three quarters of what is not live but
-/// for that: after its peak a step frees more than was never needed, and has it back before the next one. A job that repeats its steps would wait in each of them, and never outgrow it.
+/// of what was never needed. Once the steps are known all of that, or where pages may be scattered three quarters of what is not live, but what is kept for a higher
+/// peak: coming down from its own a step may free more than was never needed, and has it back before the next one. A job that repeats its steps would wait in each of
+/// them, and never outgrow it.
 std::uint64_t DevicePool::waiting_share_bytes() {
   const std::uint64_t spare_bytes = this->spare_bytes();
   const std::uint64_t third_bytes = spare_bytes / kDeferredShare;
   const bool can_move = std::all_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->pooled == nullptr || home->pooled->can_move(); });
   if (unpooled_ || !can_move) return third_bytes;
   const std::uint64_t most_bytes = spare_bytes - std::min(kept_bytes(), spare_bytes);
-  const std::uint64_t all_bytes = room_bytes() + not_live_bytes();
-  const std::uint64_t quarter_bytes = may_scatter() ? all_bytes / kNotLiveShare : 0;
+  const std::uint64_t idle_bytes = may_scatter() ? room_bytes() + not_live_bytes() : 0;
+  const std::uint64_t quarter_bytes = idle_bytes / kNotLiveShare;
   if (!knows_its_steps()) return std::max({third_bytes, quarter_bytes, std::min(most_bytes, spare_bytes - third_bytes)});
-  const std::uint64_t rest_bytes = quarter_bytes == 0 ? 0 : all_bytes - quarter_bytes;
+  const std::uint64_t rest_bytes = idle_bytes - quarter_bytes;
   return std::max({third_bytes, most_bytes, rest_bytes - std::min(kept_bytes(), rest_bytes)});
 }
 
-/// Asked by a miss, which need not wait: what waits is a trifle beside what is left; the job makes steps, or its peak is what it was as many allocations ago as came before it, and growing leaves enough.
+/// Asked by a miss, which need not wait: what waits is a trifle beside what is left; or growing leaves enough, and the job makes steps, or its peak is what it was as
+/// many allocations ago as came before it.
 /// Else what comes now is scattered over what the program will need, and stays so.
 bool DevicePool::may_grow_freely() {
   if (has_plenty(kPlentyShare)) return true;
-  if (not_live_bytes() <= room_bytes() / kTrifleOfRoom) return true;
+  if (not_live_bytes() <= room_bytes() / kTrifleShare) return true;
   if (makes_steps()) return room_bytes() >= kept_bytes();
   return device_.repeats_itself() && room_bytes() >= std::max(kept_bytes(), spare_bytes() / kDeferredShare);
 }

@@ -183,7 +183,7 @@ class DevicePool {
   static constexpr std::uint64_t kShortAskDistance = 1024;
   static constexpr std::uint64_t kAskShare = 8;     ///< of everything: while the pool has less
   static constexpr std::uint64_t kPlentyShare = 2;  ///< of everything: while the pool has less, growing is better than waiting,
-  static constexpr std::uint64_t kTrifleOfRoom = 8; ///< and while what does not live is so little beside what it may still get
+  static constexpr std::uint64_t kTrifleShare = 8;  ///< and while what does not live is at most this part of what it may still get
   /// From so many bytes on a block is worth a wait when next to nothing is left: less than the first share of everything is to be had from the driver,
   /// and the program has needed all but the second at once; not on pages that may be scattered. On pages any block is, once the program has needed so much, for a
   /// place that leaves a larger handle empty.
