@@ -22,7 +22,7 @@ enum class Entry : std::size_t {
 inline constexpr std::size_t kEntryCount = static_cast<std::size_t>(Entry::kCount);
 
 /// What a row promises; see entry_points.def.
-enum class Role { serve, free, copy, wait, read, exporting, ranges, lookup };
+enum class Role { serve, take, free, copy, wait, read, exporting, ranges, lookup };
 
 struct EntryPoint {
   const char* looked_up_name;
@@ -37,6 +37,7 @@ constexpr bool is_per_thread_symbol(std::string_view symbol) { return symbol.end
 inline constexpr std::array<EntryPoint, kEntryCount> kEntryPoints = {{
 #define CUPOOL_ROW(name, symbol, since, role) {#name, #symbol, since, is_per_thread_symbol(#symbol), role},
 #define HOOK(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::serve)
+#define HOOK_TAKE(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::take)
 #define HOOK_FREE(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::free)
 #define HOOK_COPY(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::copy)
 #define HOOK_WAIT(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::wait)
@@ -46,6 +47,7 @@ inline constexpr std::array<EntryPoint, kEntryCount> kEntryPoints = {{
 #define HOOK_LOOKUP(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::lookup)
 #include "shim/entry_points.def"
 #undef HOOK
+#undef HOOK_TAKE
 #undef HOOK_FREE
 #undef HOOK_COPY
 #undef HOOK_WAIT

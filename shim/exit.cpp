@@ -21,6 +21,7 @@
 #include "shim/lifecycle.hpp"
 #include "shim/process.hpp"
 #include "shim/real_driver.hpp"
+#include "shim/unnoticed.hpp"
 
 extern "C" int __clone(int (*function)(void*), void* stack, int flags, void* argument, ...);  // of libc, under a name that nobody stands in for
 
@@ -53,6 +54,7 @@ void wait_for_writer() {
 
 void finish(std::optional<int> code) {
   if (!lifecycle::begin_exit()) return;
+  const Unnoticed unnoticed;
   if (g_is_finishing.exchange(true)) return wait_for_writer();
   Process& own = process();
   own.pools.stop_calling_driver();

@@ -78,6 +78,7 @@ CUresult open_memory(const Real<CUresult(CUdeviceptr*, CUipcMemHandle, unsigned)
 }
 
 CUresult close_memory(const Real<CUresult(CUdeviceptr)>& real, CUdeviceptr address) {
+  const Uncancelled uncancelled;
   Process& own = process();
   if (own.pools.owns(address)) return real(kNowhere);
   if (!is_opened(own, address)) return real(address);

@@ -3,11 +3,12 @@
 // Order, and why: (1) the real function, so that whatever happens there is an answer; (2) lookups answer in any
 // phase, and waits are the driver's own, with a look at the pool behind them; (3) may this thread be served now? re-entered, cold, aside, exiting or
 // forked: pass; (4) the body under the guard, then, with no lock held, what the trace and requests from outside need; (5) an exception of ours
-// becomes the real driver's answer, never the program's problem. Thread cancellation is not ours to swallow. A pooled address is kept from the driver on every way out (HOOK_FREE).
+// becomes the real driver's answer, never the program's problem; a cancellation waits until we are done (Uncancelled; of a hit only where it is slow). A pooled address is kept from the driver on every way out (HOOK_FREE).
 #pragma once
 
-#include <cxxabi.h>
+#include <type_traits>
 
+#include "pool/core/uncancelled.hpp"
 #include "shim/entry_points.hpp"
 #include "shim/front_door.hpp"
 #include "shim/lifecycle.hpp"
@@ -41,12 +42,16 @@ struct Hooked<E, CUresult(Args...)> {
   }
 
  private:
+  static constexpr bool kIsQuick = Body<E>::kRole == Role::take || Body<E>::kRole == Role::free;
+  struct NoCare {};
+
   static CUresult serve(const Real<CUresult(Args...)>& real, Args... args) {
     if constexpr (Body<E>::kRole == Role::copy || Body<E>::kRole == Role::read) {
-      if (!front_door::g_copies_are_watched.load(std::memory_order_relaxed)) [[likely]] return Body<E>::kRole == Role::read ? wait(real, args...) : real(args...);
+      if (!front_door::g_copies_are_watched.load(std::memory_order_relaxed)) [[likely]] return Body<E>::kRole == Role::read ? wait(real, args...) : real.call_plainly(args...);
     }
     if (!lifecycle::t_inside) [[likely]] {
       const lifecycle::Inside guard;
+      [[maybe_unused]] std::conditional_t<kIsQuick, NoCare, Uncancelled> uncancelled;
       try {
         if (lifecycle::may_serve()) [[likely]] {
           const CUresult result = Body<E>::run(real, args...);
@@ -56,8 +61,6 @@ struct Hooked<E, CUresult(Args...)> {
           process().upkeep();
           return result;
         }
-      } catch (abi::__forced_unwind&) {
-        throw;
       } catch (...) {
         if (real.was_called()) return real.result();
       }
@@ -71,14 +74,12 @@ struct Hooked<E, CUresult(Args...)> {
     if constexpr (Body<E>::kRole == Role::wait) {
       if (!lifecycle::t_inside && lifecycle::phase() == lifecycle::Phase::live) begun = front_door::before_wait(front_door::awaited_by(args...));
     }
-    const CUresult result = real(args...);
+    const CUresult result = real.call_plainly(args...);
     if (result != CUDA_SUCCESS || lifecycle::t_inside || lifecycle::phase() != lifecycle::Phase::live) return result;
     const lifecycle::Inside guard;
     try {
       front_door::after_wait(begun);
       process().upkeep();
-    } catch (abi::__forced_unwind&) {
-      throw;
     } catch (...) {  // it has its answer
     }
     return result;
@@ -88,7 +89,7 @@ struct Hooked<E, CUresult(Args...)> {
     if constexpr (Body<E>::kRole == Role::free) {
       if (front_door::keep_from_driver(args...)) return CUDA_SUCCESS;
     }
-    return real(args...);
+    return real.call_plainly(args...);
   }
 };
 

@@ -15,6 +15,7 @@ namespace cupool::shim {
     }                                                                                    \
   };
 #define HOOK(name, symbol, since, method) CUPOOL_BODY(symbol, Role::serve, method)
+#define HOOK_TAKE(name, symbol, since, method) CUPOOL_BODY(symbol, Role::take, method)
 #define HOOK_FREE(name, symbol, since, method) CUPOOL_BODY(symbol, Role::free, method)
 #define HOOK_COPY(name, symbol, since, method) CUPOOL_BODY(symbol, Role::copy, method)
 #define HOOK_WAIT(name, symbol, since, method) CUPOOL_BODY(symbol, Role::wait, method)
@@ -24,6 +25,7 @@ namespace cupool::shim {
 #define HOOK_LOOKUP(name, symbol, since, method) CUPOOL_BODY(symbol, Role::lookup, method)
 #include "shim/entry_points.def"
 #undef HOOK
+#undef HOOK_TAKE
 #undef HOOK_FREE
 #undef HOOK_COPY
 #undef HOOK_WAIT

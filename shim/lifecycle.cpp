@@ -13,6 +13,7 @@
 #include "shim/process.hpp"
 #include "shim/real_driver.hpp"
 #include "shim/symbol_lookup.hpp"
+#include "shim/unnoticed.hpp"
 
 namespace cupool::shim::lifecycle {
 namespace {
@@ -93,6 +94,7 @@ constinit std::atomic<std::atomic<std::uint32_t>*> phase_word{&g_initial_word};
 bool go_live() {
   std::uint32_t expected = value_of(Phase::cold);
   if (!g_initial_word.compare_exchange_strong(expected, starting_word(), std::memory_order_acq_rel)) return wait_for_other_thread();
+  const Unnoticed unnoticed;
   Phase reached = Phase::aside;
   try {
     reached = start();

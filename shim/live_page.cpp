@@ -16,6 +16,7 @@
 #include "pool/observe/report_file.hpp"
 #include "shim/log.hpp"
 #include "shim/private_folder.hpp"
+#include "shim/unnoticed.hpp"
 
 namespace cupool::shim {
 namespace {
@@ -79,6 +80,7 @@ void* LivePage::map(std::size_t bytes) {
 
 void LivePage::publish_once() {
   if (is_published_.exchange(true)) return;
+  const Unnoticed unnoticed;
   const int folder = private_folder::open(shared_memory_, true);
   is_name_taken_.store(folder < 0 && (errno == EPERM || errno == ENOTDIR || errno == ELOOP), std::memory_order_relaxed);
   struct stat facts{};

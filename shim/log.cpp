@@ -17,10 +17,10 @@
 #include <new>
 #include <string>
 
-#include "pool/observe/report_file.hpp"
 #include "shim/identity.hpp"
 #include "shim/log_file.hpp"
 #include "shim/log_line.hpp"
+#include "shim/unnoticed.hpp"
 
 namespace cupool::shim::log {
 namespace {
@@ -30,24 +30,20 @@ constinit std::atomic<LogFile*> g_file{nullptr};  ///< nullptr: stderr
 
 /// What could not be written.
 std::string_view write_whole(int descriptor, std::string_view text) {
-  const int kept_errno = errno;
-  const observe::WriteSignals signals;  // a closed pipe or a full quota is not the program's problem
   while (!text.empty()) {
     const ssize_t written = ::write(descriptor, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) break;
     text.remove_prefix(static_cast<std::size_t>(written));
   }
-  errno = kept_errno;
   return text;
 }
 
 /// A file that takes no more (a full disk) must not swallow what the user is to know.
 void write_out(std::string_view text) {
-  const int kept_errno = errno;
+  const Unnoticed unnoticed;  // nor a closed pipe or a full quota
   LogFile* file = g_file.load(std::memory_order_acquire);
   const int descriptor = file != nullptr ? file->descriptor() : STDERR_FILENO;
-  errno = kept_errno;
   const std::string_view left = descriptor >= 0 ? write_whole(descriptor, text) : std::string_view();
   if (!left.empty() && descriptor != STDERR_FILENO) write_whole(STDERR_FILENO, left);
 }

@@ -13,6 +13,7 @@
 #include "shim/front_door.hpp"
 #include "shim/log.hpp"
 #include "shim/thread_end.hpp"
+#include "shim/unnoticed.hpp"
 
 namespace cupool::shim {
 namespace {
@@ -78,6 +79,7 @@ Process::Process(const DriverApi& driver_api, std::unique_ptr<config::Options> l
 /// One thread serves it; the word goes back to 0 when it is done.
 void Process::serve_request() noexcept {
   if (serving_request_.exchange(true, std::memory_order_acquire)) return;
+  const Unnoticed unnoticed;
   std::atomic<std::uint32_t>& word = page.header().request;
   const auto asked = static_cast<observe::LiveRequest>(word.load(std::memory_order_acquire));
   try {

@@ -6,6 +6,8 @@
 
 #include <cuda.h>
 
+#include "pool/core/uncancelled.hpp"
+
 namespace cupool::shim {
 
 template <class Signature>
@@ -19,10 +21,14 @@ class Real<CUresult(Args...)> {
   Real(Function function, const char* symbol, bool is_per_thread) : function_(function), symbol_(symbol), is_per_thread_(is_per_thread) {}
 
   CUresult operator()(Args... args) const {
+    const Uncancelled uncancelled;
     result_ = function_(args...);
     was_called_ = true;
     return result_;
   }
+
+  /// With nothing of ours around it: where the driver lets a thread be cancelled, it is.
+  CUresult call_plainly(Args... args) const { return function_(args...); }
 
   const char* symbol() const { return symbol_; }           ///< a literal: the exported symbol that the program called
   bool is_per_thread() const { return is_per_thread_; }    ///< stream 0 means this thread's default stream

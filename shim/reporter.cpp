@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
@@ -15,6 +14,7 @@
 
 #include "pool/observe/report_file.hpp"
 #include "shim/log.hpp"
+#include "shim/unnoticed.hpp"
 
 namespace cupool::shim {
 namespace {
@@ -158,24 +158,22 @@ void Reporter::tell_without_memory(const char* what) noexcept {
 }
 
 void Reporter::after_oom() noexcept {
-  const int kept_errno = errno;
+  const Unnoticed unnoticed;
   try {
     report_oom();
   } catch (...) {
     if (oom_reports_.load(std::memory_order_relaxed) <= kOomReportsMax) tell_without_memory("out of memory on the GPU");
   }
-  errno = kept_errno;
 }
 
 void Reporter::write_requested() noexcept {
-  const int kept_errno = errno;
+  const Unnoticed unnoticed;
   try {
     const int k = requested_reports_.fetch_add(1, std::memory_order_relaxed) + 1;
     const std::string path = path_.empty() || path_ == "stderr" ? path_ : config::numbered_name(path_, "request", k);
     if (!path.empty()) write(input(observe::ReportEvent::request, kLockBudget), path, unix_now_ns() + kOomWriteBudget_ns);
   } catch (...) {  // host memory is short: whoever asked will see that nothing came
   }
-  errno = kept_errno;
 }
 
 bool Reporter::write_exit(std::optional<int> exit_code) noexcept {

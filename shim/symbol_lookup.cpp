@@ -19,12 +19,22 @@
 namespace cupool::shim {
 namespace {
 
+link_map* object_of(const void* address) {
+  Dl_info info{};
+  link_map* object = nullptr;
+  return dladdr1(address, &info, reinterpret_cast<void**>(&object), RTLD_DL_LINKMAP) != 0 ? object : nullptr;
+}
+
+link_map* own_object() {
+  static const char kOurs = 0;
+  return object_of(&kOurs);
+}
+
 /// What the caller's own scope holds: the libraries that it was linked with, for a plugin that was opened RTLD_LOCAL.
 /// The program itself has no scope but the global one.
 void* find_in_scope_of(const void* caller, const char* symbol) {
-  Dl_info info{};
-  link_map* object = nullptr;
-  if (dladdr1(caller, &info, reinterpret_cast<void**>(&object), RTLD_DL_LINKMAP) == 0 || object == nullptr || *object->l_name == '\0') return nullptr;
+  const link_map* object = object_of(caller);
+  if (object == nullptr || *object->l_name == '\0') return nullptr;
   void* handle = dlopen(object->l_name, RTLD_LAZY | RTLD_NOLOAD);
   if (handle == nullptr) return nullptr;
   void* found = real_driver::real_dlsym(handle, symbol);
@@ -42,14 +52,26 @@ void* find_behind_export(Entry entry, const void* caller) {
 
 /// Is the object of `caller` the program, or loaded before us? Its RTLD_NEXT finds our export, or that of an interposer between.
 bool stands_before_us(const void* caller) {
-  Dl_info info{};
-  link_map* asking = nullptr;
-  link_map* own = nullptr;
-  static const char kOurs = 0;
-  if (dladdr1(caller, &info, reinterpret_cast<void**>(&asking), RTLD_DL_LINKMAP) == 0 || asking == nullptr) return true;
-  if (dladdr1(&kOurs, &info, reinterpret_cast<void**>(&own), RTLD_DL_LINKMAP) == 0) return true;
+  const link_map* asking = object_of(caller);
+  const link_map* own = own_object();
+  if (asking == nullptr || own == nullptr) return true;
   while (own != nullptr && own != asking) own = own->l_prev;
   return own != nullptr;
+}
+
+/// Has an object between that of `caller` and us the symbol? Its dependencies do not count.
+bool stands_between(const char* symbol, const void* caller) {
+  const link_map* asking = object_of(caller);
+  const link_map* own = own_object();
+  if (asking == nullptr || own == nullptr) return true;
+  for (const link_map* object = own->l_prev; object != nullptr && object != asking; object = object->l_prev) {
+    void* handle = dlopen(object->l_name, RTLD_LAZY | RTLD_NOLOAD);
+    if (handle == nullptr) continue;  // the vDSO
+    void* found = real_driver::real_dlsym(handle, symbol);
+    dlclose(handle);  // loaded with the program: it stays
+    if (found != nullptr && object_of(found) == object) return true;
+  }
+  return false;
 }
 
 /// Is `found` the very function that stands behind our export, for a caller that is not the driver itself?
@@ -62,7 +84,12 @@ bool is_to_be_replaced(Entry entry, void* found, const void* caller) {
 /// never learn of a pooled block's free. An interposer's own next is left to glibc, which knows the order.
 DlsymDecision decide_next(Entry entry, const void* caller) {
   constexpr DlsymDecision kAskTheRealOne{nullptr, false};
-  if (stands_before_us(caller)) return kAskTheRealOne;
+  if (stands_before_us(caller)) {
+    // Behind us nobody has it, as long as the driver is opened RTLD_LOCAL: our export must not stand for it.
+    const char* symbol = kEntryPoints[static_cast<std::size_t>(entry)].symbol;
+    if (stands_between(symbol, caller) || real_driver::symbol_past_ourselves(symbol) != nullptr) return kAskTheRealOne;
+    return DlsymDecision{nullptr, true};
+  }
   void* found = find_behind_export(entry, caller);
   if (found == nullptr || !is_to_be_replaced(entry, found, caller)) return kAskTheRealOne;
   dlerror();

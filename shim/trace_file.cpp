@@ -2,7 +2,6 @@
 #include "shim/trace_file.hpp"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 #include "pool/observe/report_file.hpp"
 #include "shim/log.hpp"
 #include "shim/private_folder.hpp"
+#include "shim/unnoticed.hpp"
 
 namespace cupool::shim {
 namespace {
@@ -32,24 +32,6 @@ observe::TraceReading read_now() {
   const TickConverter::Moment now = TickConverter::now();
   return {now.ticks, now.unix_ns};
 }
-
-/// The program must not notice our system calls: not by errno, a signal, nor a cancellation that unwinds through us.
-class Unnoticed {
- public:
-  Unnoticed() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state_); }
-  ~Unnoticed() { pthread_setcancelstate(cancel_state_, nullptr); }
-  Unnoticed(const Unnoticed&) = delete;
-  Unnoticed& operator=(const Unnoticed&) = delete;
-
- private:
-  struct KeptErrno {
-    const int value = errno;
-    ~KeptErrno() { errno = value; }
-  };
-  KeptErrno kept_errno_;  // first, so that it is given back last
-  int cancel_state_ = PTHREAD_CANCEL_ENABLE;
-  observe::WriteSignals signals_;  // RLIMIT_FSIZE: an error, not a SIGXFSZ
-};
 
 }  // namespace
 

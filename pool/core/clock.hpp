@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "pool/core/uncancelled.hpp"
+
 namespace cupool {
 
 inline std::uint64_t clock_now_ns(clockid_t clock) {
@@ -74,6 +76,7 @@ class SystemClock final : public Clock {
   std::uint64_t now_ns() const override { return monotonic_now_ns(); }
   void pause(std::uint64_t duration_ns) override {
     const timespec duration{static_cast<time_t>(duration_ns / 1'000'000'000u), static_cast<long>(duration_ns % 1'000'000'000u)};
+    const Uncancelled uncancelled;
     ::nanosleep(&duration, nullptr);
   }
 };

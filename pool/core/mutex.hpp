@@ -11,6 +11,7 @@
 #include <pthread.h>
 
 #include "pool/core/thread_annotations.hpp"
+#include "pool/core/uncancelled.hpp"
 
 namespace cupool {
 
@@ -85,7 +86,10 @@ class Condition {
   Condition(const Condition&) = delete;
   Condition& operator=(const Condition&) = delete;
   /// Precondition: the caller holds `mutex`, and holds it again on return. Spurious returns happen.
-  void wait(Mutex& mutex) CUPOOL_REQUIRES(mutex) { pthread_cond_wait(&native_, mutex.native()); }
+  void wait(Mutex& mutex) CUPOOL_REQUIRES(mutex) {
+    const Uncancelled uncancelled;
+    pthread_cond_wait(&native_, mutex.native());
+  }
   void notify_all() { pthread_cond_broadcast(&native_); }
 
  private:

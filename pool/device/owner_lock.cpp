@@ -8,6 +8,8 @@
 
 #include <ctime>
 
+#include "pool/core/uncancelled.hpp"
+
 namespace cupool::device {
 
 namespace {
@@ -23,6 +25,7 @@ void OwnerFences::fence_all() {
   // Taken away meanwhile (a seccomp filter): from now on owners fence; whoever is between its store and its load has long passed them then.
   owners_on_their_own_.store(true, std::memory_order_seq_cst);
   const timespec moment{0, 2'000'000};
+  const Uncancelled uncancelled;
   ::nanosleep(&moment, nullptr);
 }
 

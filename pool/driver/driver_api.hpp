@@ -13,6 +13,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "pool/core/uncancelled.hpp"
+
 namespace cupool {
 
 struct DriverApi {
@@ -50,6 +52,7 @@ class Driver {
   template <class... Args>                                                                           \
   CUresult symbol(Args... args) const {                                                              \
     (*counts_)[static_cast<std::size_t>(DriverCall::symbol)].fetch_add(1, std::memory_order_relaxed); \
+    const Uncancelled uncancelled;                                                                   \
     return api_->symbol(args...);                                                                    \
   }                                                                                                  \
   bool has_##symbol() const { return api_->symbol != nullptr; }
