@@ -272,19 +272,22 @@ void PageHeap::drive(DeviceState& device, Supply& supply) {
 }
 
 /// Blocks of whole pages, as memory pools on top of this one ask for, lie behind each other: a handle ends where they end, and is one that divides them or an
-/// eighth of them, since the next one there may be smaller. Other blocks share their last pages and end anywhere.
+/// eighth of them, since the next one there may be smaller. Others share their last pages: one is a handle of its own, and what lies between two of them another, so that
+/// a freed block takes all along that it does not share, however its neighbours live on.
 std::uint64_t PageHeap::fitting_bytes(const Supply& supply) const {
   const std::uint64_t page_bytes = memory_->granularity_bytes();
-  if (!is_aligned(supply.block_bytes, page_bytes)) return std::max(std::bit_floor(supply.block_bytes), page_bytes);
+  if (!is_aligned(supply.block_bytes, page_bytes)) return std::max(align_down(supply.next_block_end_bytes(), page_bytes) - supply.handle_bytes, page_bytes);
   const std::uint64_t divisor_bytes = std::uint64_t{1} << std::countr_zero(supply.block_bytes);
-  return std::min(std::max(divisor_bytes, supply.block_bytes / kPartsOfBlock), supply.to_block_end_bytes());
+  return std::bit_floor(std::min(std::max(divisor_bytes, supply.block_bytes / kPartsOfBlock), supply.to_block_end_bytes()));
 }
 
 std::uint64_t PageHeap::next_handle_bytes(const Supply& supply) const {
   std::uint64_t most_bytes = std::max(supply.zone_bytes, supply.missing_bytes());
-  if (supply.source != Source::preallocate)
-    most_bytes = std::min({most_bytes, kLargestGrown_bytes, supply.all_bytes / kShareOfAll, supply.room_bytes / kHandleShare, fitting_bytes(supply)});
-  else if (supply.all_bytes > kFewHandlesFrom_bytes) most_bytes = std::min({most_bytes, kLargestHandle_bytes, supply.room_bytes / kPreallocatedShare});
+  if (supply.source != Source::preallocate) {
+    most_bytes = std::min({most_bytes, kLargestGrown_bytes, supply.all_bytes / kShareOfAll, supply.room_bytes / kHandleShare});
+    const std::uint64_t fitting_bytes = this->fitting_bytes(supply);
+    if (fitting_bytes <= most_bytes) return std::max(fitting_bytes, memory_->granularity_bytes());
+  } else if (supply.all_bytes > kFewHandlesFrom_bytes) most_bytes = std::min({most_bytes, kLargestHandle_bytes, supply.room_bytes / kPreallocatedShare});
   else most_bytes = std::min({most_bytes, supply.all_bytes / kPreallocatedShareOfAll, supply.room_bytes / kPreallocatedShare});
   return std::max(std::bit_floor(most_bytes), memory_->granularity_bytes());
 }

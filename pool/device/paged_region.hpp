@@ -75,6 +75,11 @@ struct PageHeap::Supply {
   std::uint64_t to_block_end_bytes() const {
     return handle_bytes < need_bytes ? need_bytes - handle_bytes : block_bytes - (handle_bytes - need_bytes) % block_bytes;
   }
+  /// From the first page to where the next such block ends: behind the handles so far, wherever in `left` the first one begins.
+  std::uint64_t next_block_end_bytes() const {
+    const std::uint64_t before_bytes = left != nullptr ? std::min(left->bytes, block_bytes) : 0;
+    return ((handle_bytes + before_bytes) / block_bytes + 1) * block_bytes - before_bytes;
+  }
   bool is_enough(std::uint64_t bytes) const { return bytes >= need_bytes; }
   std::uint64_t space_bytes() const { return fresh->bytes + (rest != nullptr ? rest->bytes : 0); }
 };

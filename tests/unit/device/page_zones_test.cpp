@@ -205,6 +205,20 @@ TEST_CASE("pages: of blocks of whole pages that fill a device every other one go
   CHECK(rig.pools().check().empty());
 }
 
+TEST_CASE("pages: of blocks that share pages every other one goes, and all that they did not share is everybody's") {
+  const std::size_t bytes = GENERATE(5 * kMiB + 512, 8294 * kKiB, 17000 * kKiB, 33890 * kKiB, 66000 * kKiB);
+  constexpr std::size_t kMuch_bytes = 250 * kMiB;
+  Rig rig(pages_of("16GiB"));
+  std::vector<CUdeviceptr> blocks;
+  while (now(rig.counters().live_bytes) + bytes <= kMemory_bytes / 64 * 63) blocks.push_back(rig.allocate(bytes));
+  std::size_t freed = 0;
+  for (std::size_t i = 0; i < blocks.size(); i += 2, ++freed) rig.free(blocks[i]);
+  std::uint64_t had_bytes = 0;
+  while (rig.try_allocate(kMuch_bytes).ok()) had_bytes += kMuch_bytes;
+  INFO(bytes);
+  CHECK(had_bytes + kMuch_bytes >= freed * (bytes / kPage_bytes - 1) * kPage_bytes);
+}
+
 TEST_CASE("pages: a job that begins again takes what it has among blocks of other sizes before it has more") {
   Rig rig(pages_of("80GiB"));
   for (std::size_t i = 1; i <= 400; ++i) rig.free(rig.allocate(i * 512));  // for a program that only asks for whole pages handles are cracked
