@@ -168,18 +168,20 @@ CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& re
   return real(handle);
 }
 
-CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out, CUstream stream, const std::function<bool(int)>& is_of_default_pool,
+CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out, CUstream stream, std::optional<int> memory_of, const std::function<bool(int)>& is_of_default_pool,
                          const std::function<CUresult()>& call, const PoolSet::AskDriver& ask) {
   Process& own = process();
   CUcontext owner = nullptr;
   const bool is_handle = stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
   const bool is_told = is_handle && own.api.cuStreamGetCtx != nullptr && own.api.cuStreamGetCtx(stream, &owner) == CUDA_SUCCESS;
   owner = is_told ? own.contexts.owner(owner) : current_owner(own);
-  const int device = current_device(own, owner);
+  const int stream_device = current_device(own, owner);
+  const int device = memory_of.value_or(stream_device);
+  if (device != stream_device) owner = nullptr;  // the memory is a pool's of another device, and stays when this context ends
   const auto served = [&] { return call_with_room(call); };
   if (out == nullptr || bytes == 0 || bytes > kSaneBytes) return call();
   if (device == kNoDevice) return served();
-  const DriverServed request{device, owner, own.contexts.life_in(owner, device) == BlockLife::context, is_of_default_pool(device),
+  const DriverServed request{device, owner, owner != nullptr && own.contexts.life_in(owner, device) == BlockLife::context, is_of_default_pool(device),
                              StreamBook::identity_of(stream), bytes, symbol};
   const CUresult result = own.pools.allocate_by_driver(request, out, std::cref(served), ask);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) own.reporter.after_oom();

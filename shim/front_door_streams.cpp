@@ -83,6 +83,22 @@ CUresult ask_for_impossible(const Real<CUresult(CUdeviceptr*, std::size_t, Args.
   return real(&nothing, bytes + kImpossible_bytes, args...);
 }
 
+/// The pool that a device's cuMemAllocAsync takes from: the index on `device`, 0 for the driver's.
+struct CurrentMempool {
+  std::uint8_t operator()(int device) const { return process().mempools.current(device); }
+  std::optional<int> device() const { return std::nullopt; }  ///< the stream's: a device's current pool is its own
+};
+
+/// The one that the program names, which may be of another device than the stream.
+struct NamedMempool {
+  CUmemoryPool pool;
+  std::uint8_t operator()(int device) const {
+    const std::optional<Mempool> mempool = process().mempools.find(pool);
+    return mempool && mempool->device == device ? mempool->index : std::uint8_t{0};
+  }
+  std::optional<int> device() const { return process().mempools.device_of(pool); }
+};
+
 /// The driver serves it. Under `async` and `platform` that is the policy; else it is said in the report, as the memory of graphs always is.
 template <class FindPool, class... Args>
 CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPool&& find_pool, CUdeviceptr* out, std::size_t bytes, CUstream stream, Args... args) {
@@ -98,7 +114,7 @@ CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPool&
   const auto call = [&] { return real(out, args...); };
   const auto ask = [&] { return ask_for_impossible(real, args...); };
   const auto is_of_default_pool = [&](int device) { return policy == config::Policy::async && find_pool(device) == MempoolBook::kDefault; };
-  const CUresult result = serve_by_driver(bytes, real.symbol(), out, stream, std::cref(is_of_default_pool), std::cref(call), std::cref(ask));
+  const CUresult result = serve_by_driver(bytes, real.symbol(), out, stream, find_pool.device(), std::cref(is_of_default_pool), std::cref(call), std::cref(ask));
   if (result == CUDA_ERROR_OUT_OF_MEMORY) *out = 0;  // also where a limit refuses
   return result;
 }
@@ -260,16 +276,12 @@ void share_with_survivor(CUcontext context) {
 }
 
 CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUstream)>& real, CUdeviceptr* out, std::size_t bytes, CUstream stream) {
-  return allocate_from(real, [](int device) { return process().mempools.current(device); }, out, bytes, stream, bytes, stream);
+  return allocate_from(real, CurrentMempool{}, out, bytes, stream, bytes, stream);
 }
 
 CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUmemoryPool, CUstream)>& real, CUdeviceptr* out, std::size_t bytes,
                         CUmemoryPool pool, CUstream stream) {
-  const auto index_on = [pool](int device) {
-    const std::optional<Mempool> mempool = process().mempools.find(pool);
-    return mempool && mempool->device == device ? mempool->index : std::uint8_t{0};
-  };
-  return allocate_from(real, index_on, out, bytes, stream, bytes, pool, stream);
+  return allocate_from(real, NamedMempool{pool}, out, bytes, stream, bytes, pool, stream);
 }
 
 CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdeviceptr address, CUstream stream) {
@@ -296,6 +308,7 @@ CUresult create_mempool(const Real<CUresult(CUmemoryPool*, const CUmemPoolProps*
   const CUresult result = with_room(real, out, properties);
   if (result != CUDA_SUCCESS || out == nullptr || properties == nullptr) return result;
   Process& own = process();
+  own.mempools.made(*out, *properties);
   const int device = properties->location.id;
   const auto unused = [&](std::uint8_t index) { return own.pools.mempool_figures(device, index).used_bytes == 0; };
   if (!own.pools.serves_streams() || !own.mempools.created(*out, *properties, unused)) return result;
@@ -306,8 +319,10 @@ CUresult create_mempool(const Real<CUresult(CUmemoryPool*, const CUmemPoolProps*
 CUresult destroy_mempool(const Real<CUresult(CUmemoryPool)>& real, CUmemoryPool pool) {
   MempoolBook& mempools = process().mempools;
   const std::optional<Mempool> was = mempools.known(pool);
+  const std::optional<int> device = mempools.leave(pool);
   const CUresult result = real(pool);
   if (result == CUDA_SUCCESS) mempools.destroyed(pool, was);
+  else mempools.kept(pool, device);
   return result;
 }
 

@@ -76,6 +76,31 @@ std::optional<Mempool> MempoolBook::look_up(CUmemoryPool handle) {
   return found->second;
 }
 
+std::optional<int> MempoolBook::device_of(CUmemoryPool handle) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = made_.find(handle); found != made_.end()) return found->second;
+  }
+  const std::optional<Mempool> mempool = find(handle);  // a device's default one
+  return mempool ? std::optional(mempool->device) : std::nullopt;
+}
+
+void MempoolBook::made(CUmemoryPool handle, const CUmemPoolProps& properties) {
+  const std::lock_guard lock(mutex_);
+  made_[handle] = properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE ? properties.location.id : kNowhere;
+}
+
+std::optional<int> MempoolBook::leave(CUmemoryPool handle) {
+  const std::lock_guard lock(mutex_);
+  const auto node = made_.extract(handle);
+  return node.empty() ? std::nullopt : std::optional(node.mapped());
+}
+
+void MempoolBook::kept(CUmemoryPool handle, std::optional<int> device) {
+  const std::lock_guard lock(mutex_);
+  if (device) made_[handle] = *device;
+}
+
 CUmemoryPool MempoolBook::handle(Mempool mempool) {
   const std::lock_guard lock(mutex_);
   for (const auto& [handle, one] : served_)

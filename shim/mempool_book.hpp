@@ -42,6 +42,15 @@ class MempoolBook {
 
   /// `handle` is what cuMemAllocAsync takes from on `device` from now on.
   void set_current(int device, CUmemoryPool handle);
+  /// Whose memory a pool gives, served or not; kNowhere: no device's. nullopt: nobody here has seen it made.
+  std::optional<int> device_of(CUmemoryPool handle);
+  static constexpr int kNowhere = -1;
+
+  /// The program made a pool, of whatever kind.
+  void made(CUmemoryPool handle, const CUmemPoolProps& properties);
+  /// It is about to be destroyed; the answer is for kept(), should the driver refuse.
+  std::optional<int> leave(CUmemoryPool handle);
+  void kept(CUmemoryPool handle, std::optional<int> device);
   /// The program made a pool. `unused(index)`: nothing that was served under it lives. False when it stays the driver's.
   template <class Unused> bool created(CUmemoryPool handle, const CUmemPoolProps& properties, Unused&& unused);
   /// What `handle` is now, without a question to the driver: for destroyed(), before the driver's part of it.
@@ -64,6 +73,7 @@ class MempoolBook {
   std::mutex mutex_;
   std::unordered_map<CUmemoryPool, Mempool> served_;
   std::atomic<std::uint64_t> version_;  ///< another one after each change of served_, and never one of another book
+  std::unordered_map<CUmemoryPool, int> made_;  ///< the device of each pool that the program made
   std::vector<std::pair<CUmemoryPool, Mempool>> retired_;  ///< destroyed; their index is handed out again when no block is left
 };
 

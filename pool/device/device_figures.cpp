@@ -127,7 +127,7 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
   close_magazines();
   if (policy_ == config::Policy::async && may_call_driver()) trim_idle(0);  // what is idle still lies between live blocks
   OomRecord oom;
-  if (may_call_driver() && (home != nullptr || is_current())) oom.evidence.driver_free_bytes = sample_driver_free();
+  if (may_call_driver()) oom.evidence.driver_free_bytes = home != nullptr ? sample_driver_free() : ask_driver_free();
   static_cast<void>(ask_graph_memory());
   oom.time_unix_ns = unix_now_ns();
   oom.device = device_.ordinal;
@@ -253,7 +253,7 @@ void DevicePool::warn_of_refusal(const char* api) {
   const MutexLock lock(device_.lock);
   if (refusals_told_++ >= kMostTold || !may_call_driver()) return;
   close_magazines();
-  const std::optional<std::uint64_t> driver_free_bytes = is_current() ? sample_driver_free() : std::nullopt;
+  const std::optional<std::uint64_t> driver_free_bytes = ask_driver_free();
   const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes / kMiB) + " MiB"; };
   const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
   device_.services.warn(std::string(api) + ": the driver has not enough memory on GPU " + std::to_string(device_.ordinal) + " for it (" +

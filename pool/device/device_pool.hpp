@@ -439,6 +439,7 @@ class DevicePool {
   void preallocate(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   /// Asks the driver (the caller's current context is on this device) and publishes; nullopt when it does not say.
   std::optional<std::uint64_t> sample_driver_free() CUPOOL_REQUIRES(device_.lock);
+  std::optional<std::uint64_t> ask_driver_free() CUPOOL_REQUIRES(device_.lock);
   bool is_current() CUPOOL_REQUIRES(device_.lock);
   /// The same once, for the ledger, where nothing else asks. Not while something captures.
   void sample_first(bool is_of_device) CUPOOL_REQUIRES(device_.lock);
