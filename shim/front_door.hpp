@@ -64,7 +64,7 @@ FreeResult free_pooled(Process& own, CUdeviceptr address, FreeInPool&& free_in_p
 template <class FreeElsewhere>
 CUresult answer_free(const FreeResult& result, CUdeviceptr address, FreeElsewhere&& free_elsewhere, std::uint64_t stream = 0);
 
-// --- stream-ordered memory and memory pools (front_door_streams.cpp)
+// --- stream-ordered memory and memory pools (front_door_streams.cpp, front_door_mempools.cpp)
 CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUstream)>& real, CUdeviceptr* out, std::size_t bytes, CUstream stream);
 CUresult allocate_async(const Real<CUresult(CUdeviceptr*, std::size_t, CUmemoryPool, CUstream)>& real, CUdeviceptr* out, std::size_t bytes,
                         CUmemoryPool pool, CUstream stream);

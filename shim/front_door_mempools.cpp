@@ -1,0 +1,227 @@
+// Memory pools: what programs make of them, ask of them, and whom they let reach their blocks. CUDA Driver API 13.0, Stream Ordered Memory Allocator.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "pool/device/fence.hpp"
+#include "shim/front_door.hpp"
+#include "shim/in_context.hpp"
+
+namespace cupool::shim::front_door {
+namespace {
+
+/// The stat that `attribute` asks for; null: not one of ours.
+std::uint64_t PoolSet::MempoolFigures::*figure_of(CUmemPool_attribute attribute) {
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: return &PoolSet::MempoolFigures::reserved_bytes;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: return &PoolSet::MempoolFigures::reserved_high_bytes;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: return &PoolSet::MempoolFigures::used_bytes;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: return &PoolSet::MempoolFigures::used_high_bytes;
+    default: return nullptr;
+  }
+}
+
+/// Of what `attribute` is the high-water mark; empty: it is none.
+std::optional<CUmemPool_attribute> current_of(CUmemPool_attribute attribute) {
+  if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) return CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+  if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH) return CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
+  return std::nullopt;
+}
+
+/// The pool behind `handle` when we serve it.
+std::optional<Mempool> served(Process& own, CUmemoryPool handle) {
+  return own.pools.serves_streams() ? own.mempools.find(handle) : std::nullopt;
+}
+
+/// Lets a context reach the blocks of another, as the program asked of the memory pool that they are in.
+CUresult link(Process& own, CUcontext from, CUcontext to) {
+  if (from == to || own.api.cuCtxEnablePeerAccess == nullptr) return CUDA_SUCCESS;
+  const std::unique_lock turn = own.peers.turn();
+  const PoolSet::ContextHold from_hold(own.pools, from);
+  const PoolSet::ContextHold to_hold(own.pools, to);  // until it is booked: the end of either forgets what is
+  if (!from_hold.held() || !to_hold.held()) return CUDA_SUCCESS;
+  const InContext inside(own.api, from);
+  if (!inside.ok()) return CUDA_SUCCESS;
+  // The program's call is none that a capture forbids; this one may be.
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  const bool relaxed = own.api.cuThreadExchangeStreamCaptureMode != nullptr && own.api.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
+  const CUresult result = own.api.cuCtxEnablePeerAccess(to, 0);
+  if (relaxed) own.api.cuThreadExchangeStreamCaptureMode(&mode);
+  if (result == CUDA_SUCCESS) own.peers.enabled_by_us(from, to);
+  if (result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) own.peers.enabled_by_program(from, to);
+  // The driver's own pools need no context for it; in one that is broken or gone nothing runs that could use it.
+  const bool is_moot = result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED || device::is_of_earlier_work(result) || device::is_context_gone(result);
+  return is_moot ? CUDA_SUCCESS : result;
+}
+
+CUresult link_all(Process& own, int device, int peer) {
+  for (CUcontext from : own.peers.contexts_of(peer))
+    for (CUcontext to : own.peers.contexts_of(device))
+      if (const CUresult result = link(own, from, to); result != CUDA_SUCCESS) return result;
+  for (CUcontext to : own.peers.contexts_of(device))
+    if (const Status shared = own.pools.share_pages(to, peer); !shared.ok()) return shared.code();
+  return CUDA_SUCCESS;
+}
+
+/// Booked first: a context that another thread creates meanwhile is then linked by that thread.
+CUresult share(Process& own, int device, int peer) {
+  own.pools.link_devices();
+  const bool is_new = !own.peers.is_shared(device, peer);
+  if (is_new) own.peers.share(device, peer, true);
+  const CUresult result = link_all(own, device, peer);
+  if (result != CUDA_SUCCESS && is_new) own.peers.share(device, peer, false);
+  return result;
+}
+
+constexpr int kMostDevices = 64;  // as many as CUDA shows to a process
+
+/// Is it access that we gave, because plain blocks lie in this pool? Natively another device's copies reach them whatever pools say.
+bool is_access_of_plain_blocks(Process& own, CUmemoryPool pool, const CUmemAccessDesc& access) {
+  if (access.location.type != CU_MEM_LOCATION_TYPE_DEVICE || own.api.cuDeviceGetDefaultMemPool == nullptr) return false;
+  for (int device = 0; device < kMostDevices; ++device) {
+    CUmemoryPool standard = nullptr;
+    if (own.peers.is_granted(access.location.id, device) && own.api.cuDeviceGetDefaultMemPool(&standard, device) == CUDA_SUCCESS && standard == pool) return true;
+  }
+  return false;
+}
+
+/// Under `async`: the program's list without what would take access from plain blocks. What is left out is answered with success. A list longer than
+/// there are devices is wrong, and the driver need not have read it.
+CUresult set_driver_pool_access(Process& own, const Real<CUresult(CUmemoryPool, const CUmemAccessDesc*, std::size_t)>& real, CUmemoryPool pool,
+                                const CUmemAccessDesc* access, std::size_t count) {
+  if (access == nullptr || count == 0 || count > kMostDevices) return real(pool, access, count);
+  std::array<CUmemAccessDesc, kMostDevices> rest;
+  const auto takes = [&](const CUmemAccessDesc& one) { return one.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE && is_access_of_plain_blocks(own, pool, one); };
+  const auto end = std::remove_copy_if(access, access + count, rest.begin(), takes);
+  return end == rest.begin() ? CUDA_SUCCESS : real(pool, rest.data(), static_cast<std::size_t>(end - rest.begin()));
+}
+
+}  // namespace
+
+void share_with_new_context(CUcontext context, int device) {
+  Process& own = process();
+  own.peers.context_seen(context, device);
+  for (const PeerBook::Share& share : own.peers.shares()) {
+    if (share.peer == device)
+      for (CUcontext to : own.peers.contexts_of(share.device)) link(own, context, to);
+    if (share.device != device) continue;
+    for (CUcontext from : own.peers.contexts_of(share.peer)) link(own, from, context);
+    static_cast<void>(own.pools.share_pages(context, share.peer));  // there is no call of the program's that a refusal could answer
+  }
+}
+
+void share_with_survivor(CUcontext context) {
+  const std::optional<int> device = process().pools.device_of(context);
+  try {
+    if (device) share_with_new_context(context, *device);
+  } catch (const std::bad_alloc&) {  // there is no call of the program's that this could answer
+  }
+}
+
+CUresult create_mempool(const Real<CUresult(CUmemoryPool*, const CUmemPoolProps*)>& real, CUmemoryPool* out, const CUmemPoolProps* properties) {
+  const CUresult result = with_room(real, out, properties);
+  if (result != CUDA_SUCCESS || out == nullptr || properties == nullptr) return result;
+  Process& own = process();
+  own.mempools.made(*out, *properties);
+  const int device = properties->location.id;
+  const auto unused = [&](std::uint8_t index) { return own.pools.mempool_figures(device, index).used_bytes == 0; };
+  if (!own.pools.serves_streams() || !own.mempools.created(*out, *properties, unused)) return result;
+  if (const std::optional<Mempool> mempool = own.mempools.find(*out)) own.pools.reset_mempool_high(device, mempool->index, true, true);
+  return result;
+}
+
+CUresult destroy_mempool(const Real<CUresult(CUmemoryPool)>& real, CUmemoryPool pool) {
+  MempoolBook& mempools = process().mempools;
+  const std::optional<Mempool> was = mempools.known(pool);
+  const std::optional<int> device = mempools.leave(pool);
+  const CUresult result = real(pool);
+  if (result == CUDA_SUCCESS) mempools.destroyed(pool, was);
+  else mempools.kept(pool, device);
+  return result;
+}
+
+CUresult set_mempool(const Real<CUresult(CUdevice, CUmemoryPool)>& real, CUdevice device, CUmemoryPool pool) {
+  const CUresult result = real(device, pool);
+  if (result == CUDA_SUCCESS) process().mempools.set_current(device, pool);
+  return result;
+}
+
+CUresult set_mempool(const Real<CUresult(CUmemLocation*, CUmemAllocationType, CUmemoryPool)>& real, CUmemLocation* location,
+                     CUmemAllocationType type, CUmemoryPool pool) {
+  const CUresult result = real(location, type, pool);
+  const bool is_device = location != nullptr && location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED;
+  if (result == CUDA_SUCCESS && is_device) process().mempools.set_current(location->id, pool);
+  return result;
+}
+
+CUresult get_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attribute, void*)>& real, CUmemoryPool pool,
+                               CUmemPool_attribute attribute, void* value) {
+  const CUresult result = real(pool, attribute, value);
+  const auto figure = figure_of(attribute);
+  if (result != CUDA_SUCCESS || figure == nullptr || value == nullptr) return result;
+  Process& own = process();
+  const std::optional<Mempool> mempool = served(own, pool);
+  if (!mempool) return result;
+  std::uint64_t bytes = 0;  // what the driver served itself
+  std::memcpy(&bytes, value, sizeof bytes);
+  const PoolSet::MempoolFigures ours = own.pools.mempool_figures(mempool->device, mempool->index);
+  const std::optional<CUmemPool_attribute> current = current_of(attribute);
+  std::uint64_t now_bytes = bytes;
+  if (current && own.api.cuMemPoolGetAttribute != nullptr) {
+    // Its high and ours need not be of one moment: what it surely was.
+    if (own.api.cuMemPoolGetAttribute(pool, *current, static_cast<void*>(&now_bytes)) != CUDA_SUCCESS) now_bytes = 0;
+    bytes = std::max({bytes, ours.*figure, now_bytes + ours.*figure_of(*current)});
+  } else {
+    bytes += ours.*figure;
+  }
+  std::memcpy(value, &bytes, sizeof bytes);
+  return result;
+}
+
+CUresult set_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attribute, void*)>& real, CUmemoryPool pool,
+                               CUmemPool_attribute attribute, void* value) {
+  const CUresult result = real(pool, attribute, value);
+  const bool is_reserved = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
+  const bool is_used = attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+  if (result != CUDA_SUCCESS || (!is_reserved && !is_used)) return result;
+  Process& own = process();
+  if (const std::optional<Mempool> mempool = served(own, pool)) own.pools.reset_mempool_high(mempool->device, mempool->index, is_reserved, is_used);
+  return result;
+}
+
+CUresult trim_mempool(const Real<CUresult(CUmemoryPool, std::size_t)>& real, CUmemoryPool pool, std::size_t keep_bytes) {
+  const CUresult result = real(pool, keep_bytes);
+  if (result != CUDA_SUCCESS) return result;
+  Process& own = process();
+  // What another served pool's blocks were freed from is the default pool's to give.
+  // Under `async` plain blocks whose free was put off go into it.
+  const bool is_used = own.pools.serves_streams() || own.options->policy == config::Policy::async;
+  const std::optional<Mempool> mempool = is_used ? own.mempools.find(pool) : std::nullopt;
+  if (mempool && mempool->index == MempoolBook::kDefault) own.pools.trim(mempool->device, keep_bytes);
+  return result;
+}
+
+CUresult set_mempool_access(const Real<CUresult(CUmemoryPool, const CUmemAccessDesc*, std::size_t)>& real, CUmemoryPool pool,
+                            const CUmemAccessDesc* access, std::size_t count) {
+  if (process().options->policy == config::Policy::async) return set_driver_pool_access(process(), real, pool, access, count);
+  const CUresult result = real(pool, access, count);
+  if (result != CUDA_SUCCESS || access == nullptr) return result;
+  Process& own = process();
+  const std::optional<Mempool> mempool = served(own, pool);
+  if (!mempool) return result;
+  for (std::size_t i = 0; i < count; ++i) {
+    const CUmemAccessDesc& one = access[i];
+    if (one.location.type != CU_MEM_LOCATION_TYPE_DEVICE || one.location.id == mempool->device) continue;
+    // Access that is taken away again is kept: it is the same regions that other pools' blocks and plain ones lie in.
+    if (one.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) continue;
+    if (const CUresult shared = share(own, mempool->device, one.location.id); shared != CUDA_SUCCESS) return shared;
+  }
+  return result;
+}
+
+CUresult export_mempool_pointer(const Real<CUresult(CUmemPoolPtrExportData*, CUdeviceptr)>& real, CUmemPoolPtrExportData* out, CUdeviceptr address) {
+  // Only memory of a pool that was made to be exported can be, and those stay the driver's.
+  return real(out, process().pools.owns(address) ? kNowhere : address);
+}
+
+}  // namespace cupool::shim::front_door

@@ -1,0 +1,24 @@
+// InContext: a context that is current for a scope. Thread rule: lives on the stack of one thread.
+#pragma once
+
+#include "pool/driver/driver_api.hpp"
+
+namespace cupool::shim {
+
+class InContext {
+ public:
+  InContext(const DriverApi& api, CUcontext context) : api_(api), is_inside_(api.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {}
+  ~InContext() {
+    CUcontext popped = nullptr;
+    if (is_inside_ && api_.cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS) api_.cuCtxPopCurrent_v2(&popped);  // as in ScopedContext
+  }
+  InContext(const InContext&) = delete;
+  InContext& operator=(const InContext&) = delete;
+  bool ok() const { return is_inside_; }
+
+ private:
+  const DriverApi& api_;
+  bool is_inside_;
+};
+
+}  // namespace cupool::shim
