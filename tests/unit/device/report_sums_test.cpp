@@ -323,16 +323,31 @@ TEST_CASE("what the driver has free is asked once where no growth asks: by the f
   for (const observe::DeviceSnapshot& device : rig.snapshot().devices) CHECK((device.driver_free_unix_ns != 0) == (device.ordinal == 0));
 }
 
-TEST_CASE("an out-of-memory of another device than the current one does not take this one's figures for evidence") {
+TEST_CASE("an out-of-memory of another device than the current one asks that one, in the context that the program has there, and begins none") {
   RigOptions options;
   options.devices = 2;
+  options.memory = "1GiB,2GiB";
   options.pool.limit.all = config::parse_amount("1MiB");
   Rig rig(options);
+  const bool has_context = GENERATE(true, false);
+  const bool is_known = GENERATE(true, false);  // to the pool; else it has been begun again past it
+  if (!has_context || !is_known) rig.pools().end_context(rig.context(1), [] { return cuDevicePrimaryCtxRelease_v2(1); }, [] { return true; });
+  CUcontext again = nullptr;
+  if (has_context && !is_known) REQUIRE(cuDevicePrimaryCtxRetain(&again, 1) == CUDA_SUCCESS);
+  CUcontext before = nullptr;
+  REQUIRE(cuCtxGetCurrent(&before) == CUDA_SUCCESS);
   CHECK_FALSE(rig.pools().reserve_outside(1, OutsideKind::program_vmm, 2 * kMiB, "cuMemCreate").ok());
   CHECK_FALSE(rig.pools().reserve_outside(0, OutsideKind::program_vmm, 2 * kMiB, "cuMemCreate").ok());
   const observe::Snapshot snapshot = rig.snapshot();
-  CHECK_FALSE(snapshot.ooms.at(0).evidence.driver_free_bytes);
+  CHECK(snapshot.ooms.at(0).evidence.driver_free_bytes == (has_context ? std::optional<std::uint64_t>(2 * kGiB) : std::nullopt));
   CHECK(snapshot.ooms.at(1).evidence.driver_free_bytes == kGiB);
+  CUcontext after = nullptr;
+  unsigned flags = 0;
+  int is_active = -1;
+  REQUIRE(cuCtxGetCurrent(&after) == CUDA_SUCCESS);
+  REQUIRE(cuDevicePrimaryCtxGetState(1, &flags, &is_active) == CUDA_SUCCESS);
+  CHECK(after == before);
+  CHECK((is_active != 0) == has_context);
 }
 
 namespace {
