@@ -27,7 +27,7 @@ namespace cupool::shim::front_door {
 inline constexpr CUdeviceptr kNowhere = 0xdead'0000'0000'0200;
 
 /// No device has this number: the driver did not say.
-inline constexpr int kNoDevice = -1;
+inline constexpr int kNoDevice = MempoolBook::kNoDevice;
 
 /// A free that cannot be served now (re-entered, exiting, after an exception of ours): true when the address is
 /// pooled and the free has been noted; the driver must then not see it.

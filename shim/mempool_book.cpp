@@ -87,7 +87,7 @@ std::optional<int> MempoolBook::device_of(CUmemoryPool handle) {
 
 void MempoolBook::made(CUmemoryPool handle, const CUmemPoolProps& properties) {
   const std::lock_guard lock(mutex_);
-  made_[handle] = properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE ? properties.location.id : kNowhere;
+  made_[handle] = properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE ? properties.location.id : kNoDevice;
 }
 
 std::optional<int> MempoolBook::leave(CUmemoryPool handle) {

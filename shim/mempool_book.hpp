@@ -42,9 +42,9 @@ class MempoolBook {
 
   /// `handle` is what cuMemAllocAsync takes from on `device` from now on.
   void set_current(int device, CUmemoryPool handle);
-  /// Whose memory a pool gives, served or not; kNowhere: no device's. nullopt: nobody here has seen it made.
+  /// Whose memory a pool gives, served or not; kNoDevice: no device's. nullopt: nobody here has seen it made.
   std::optional<int> device_of(CUmemoryPool handle);
-  static constexpr int kNowhere = -1;
+  static constexpr int kNoDevice = -1;
 
   /// The program made a pool, of whatever kind.
   void made(CUmemoryPool handle, const CUmemPoolProps& properties);
