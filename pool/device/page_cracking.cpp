@@ -15,6 +15,37 @@ namespace cupool::device {
 
 using heap::Extent;
 
+namespace {
+
+/// Handles that fit into what is missing, the largest first and of one size in their order; taken ones are left behind with no bytes. There are few sizes: a look at all for each is less than sorting them.
+std::vector<MappedHandle> take_largest(std::vector<MappedHandle>& handles, std::uint64_t& missing_bytes) {
+  std::vector<MappedHandle> taken;
+  while (missing_bytes != 0) {
+    std::uint64_t size_bytes = 0;
+    for (const MappedHandle& handle : handles)
+      if (handle.bytes <= missing_bytes) size_bytes = std::max(size_bytes, handle.bytes);
+    if (size_bytes == 0) break;
+    for (MappedHandle& handle : handles) {
+      if (missing_bytes < size_bytes) break;
+      if (handle.bytes != size_bytes) continue;
+      taken.push_back(handle);
+      missing_bytes -= size_bytes;
+      handle.bytes = 0;
+    }
+  }
+  return taken;
+}
+
+/// The last of the smallest; bytes 0: none is left.
+MappedHandle smallest_left(const std::vector<MappedHandle>& handles) {
+  MappedHandle smallest{};
+  for (const MappedHandle& handle : handles)
+    if (handle.bytes != 0 && (smallest.bytes == 0 || handle.bytes <= smallest.bytes)) smallest = handle;
+  return smallest;
+}
+
+}  // namespace
+
 /// Does the program need most of what there is?
 bool PageHeap::program_fills(DeviceState& device) const {
   const std::uint64_t all_bytes = mapped_bytes() + loose_bytes_ + room_bytes(device);
@@ -39,32 +70,21 @@ bool PageHeap::strands(DeviceState& device, const Extent& block) const {
 /// For programs that take whole pages, while they do not fill the device, out of the smallest holes, so that the large ones stay: steps that repeat themselves find them again.
 void PageHeap::take_fitting(Supply& supply, Holes first) {
   const std::size_t looks = first == Holes::large ? kCrackLooks : 0;
-  std::vector<MappedHandle> empty;
   std::uint64_t missing_bytes = supply.missing_bytes();
   const auto look = [&] {
     std::uint64_t empty_bytes = 0;
-    empty.clear();
+    looked_at_.clear();
     for_each_empty([&](const MappedHandle& handle) {
-      empty.push_back(handle);
+      looked_at_.push_back(handle);
       empty_bytes += handle.bytes;
-      return empty.size() >= looks && empty_bytes >= missing_bytes;
+      return looked_at_.size() >= looks && empty_bytes >= missing_bytes;
     }, first);
     return empty_bytes >= missing_bytes;
   };
   if (!look() && supply.source == Source::move && unpin_empty()) look();
-  std::stable_sort(empty.begin(), empty.end(), [](const MappedHandle& a, const MappedHandle& b) { return a.bytes > b.bytes; });
-  std::vector<MappedHandle> found;
-  MappedHandle larger{};
-  for (const MappedHandle& handle : empty) {
-    if (handle.bytes > missing_bytes) {
-      larger = handle;
-      continue;
-    }
-    found.push_back(handle);
-    missing_bytes -= handle.bytes;
-    if (missing_bytes == 0) break;
-  }
-  if (missing_bytes != 0 && larger.bytes != 0) {
+  std::vector<MappedHandle> found = take_largest(looked_at_, missing_bytes);
+  const MappedHandle larger = missing_bytes != 0 ? smallest_left(looked_at_) : MappedHandle{};
+  if (larger.bytes != 0) {
     found.push_back(larger);
     plan_pieces(supply, {larger.handle, larger.bytes}, missing_bytes);
   }

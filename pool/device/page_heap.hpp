@@ -232,6 +232,7 @@ class PageHeap final : public ExtentAllocator {
   std::uint64_t other_requests_ = 0;        ///< and how often anything else;
   std::uint64_t anywhere_requests_ = 0;     ///< so many of the next may lie in any zone
   std::uint64_t moved_at_ = 0;              ///< Σ both when a block was last to have memory from elsewhere
+  std::vector<vmm::MappedHandle> looked_at_;  ///< take_fitting()'s, kept because it is long
   std::vector<heap::Extent*> vacant_;       ///< the long ones
   AbsentList quarantined_;
   std::uint64_t quarantined_bytes_ = 0;

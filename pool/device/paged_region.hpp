@@ -115,11 +115,7 @@ template <class F> void PageHeap::for_each_mapped(F&& visit) const {
 template <class F> void PageHeap::for_each_empty(F&& visit, Holes first) const {
   const std::uint64_t page_bytes = memory_->granularity_bytes();
   const auto visit_inside = [&](heap::Extent* hole) {
-    bool is_enough = false;
-    table_of(*hole).for_each_inside(hole->address, hole->bytes, [&](const MappedHandle& handle) {
-      if (!is_enough && !handle.is_pinned) is_enough = visit(handle);
-    });
-    return is_enough;
+    return table_of(*hole).any_inside(hole->address, hole->bytes, [&](const MappedHandle& handle) { return !handle.is_pinned && visit(handle); });
   };
   if (first == Holes::large) heap_.any_hole(page_bytes, visit_inside);
   else heap_.any_small_hole(page_bytes, visit_inside);

@@ -40,6 +40,8 @@ class PageTable {
   /// visit(MappedHandle) for each handle that lies wholly inside [address, address + bytes), in address order.
   /// Precondition: all of the range is mapped.
   template <class F> void for_each_inside(std::uint64_t address, std::uint64_t bytes, F&& visit) const;
+  /// The same until `visit` answers true: then true.
+  template <class F> bool any_inside(std::uint64_t address, std::uint64_t bytes, F&& visit) const;
   /// visit(MappedHandle) for each handle of the table.
   template <class F> void for_each(F&& visit) const;
   /// Bytes of the handles that for_each_inside would visit. O(1).
@@ -65,14 +67,22 @@ class PageTable {
   std::span<Page> pages_;  ///< all of it
 };
 
-template <class F> void PageTable::for_each_inside(std::uint64_t address, std::uint64_t bytes, F&& visit) const {
-  const std::uint64_t end = address + bytes;
-  for (std::uint64_t at_address = first_boundary(address); at_address < end;) {
-    const MappedHandle handle = at(at_address);
-    if (handle.bytes == 0 || handle.end() > end) return;
-    visit(handle);
-    at_address = handle.end();
+template <class F> bool PageTable::any_inside(std::uint64_t address, std::uint64_t bytes, F&& visit) const {
+  const std::size_t end = page_of(address + bytes);
+  for (std::size_t page = page_of(first_boundary(address)); page < end;) {
+    const std::size_t pages = pages_[page].pages & ~kPinned;
+    if (pages == 0 || page + pages > end) return false;
+    if (visit(MappedHandle{address_ + page * page_bytes_, pages * page_bytes_, pages_[page].handle, (pages_[page].pages & kPinned) != 0})) return true;
+    page += pages;
   }
+  return false;
+}
+
+template <class F> void PageTable::for_each_inside(std::uint64_t address, std::uint64_t bytes, F&& visit) const {
+  any_inside(address, bytes, [&](const MappedHandle& handle) {
+    visit(handle);
+    return false;
+  });
 }
 
 template <class F> void PageTable::for_each(F&& visit) const {
