@@ -9,6 +9,12 @@ namespace {
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
+/// "", "a/", ".", "a/..": no file can have that name.
+bool names_folder(std::string_view path) {
+  const std::string_view name = path.substr(path.rfind('/') + 1);  // npos + 1 is 0
+  return name.empty() || name == "." || name == "..";
+}
+
 bool is_variable_name(std::string_view name) {
   const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
@@ -59,7 +65,7 @@ std::string as_part_of_name(std::string value) {
 
 const char* pattern_problem(std::string_view pattern) {
   if (pattern.empty()) return "empty";
-  if (pattern.back() == '/') return "a folder, not a file";
+  if (names_folder(pattern)) return "a folder, not a file";
   if (std::any_of(pattern.begin(), pattern.end(), is_control)) return "a control character in a file name";
   while (!pattern.empty()) {
     if (const Piece piece = take_piece(pattern); piece.problem != nullptr) return piece.problem;
@@ -82,7 +88,7 @@ std::optional<std::string> expand_pattern(std::string_view pattern, const Patter
       default: path += piece.text; break;
     }
   }
-  if (path.empty() || path.back() == '/') return std::nullopt;
+  if (names_folder(path)) return std::nullopt;
   return path;
 }
 

@@ -101,6 +101,7 @@ int ReportFile::create_temporary() {
     std::snprintf(name, sizeof name, ".cupool-%016llx.tmp", static_cast<unsigned long long>(unpredictable()));
     fd_ = above_standard(::openat(folder_fd_, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode));
     if (fd_ >= 0) {
+      (void)::fchmod(fd_, kFileMode);  // whatever the umask is: its owner reads it. Some file systems know no modes
       temporary_ = name;
       return 0;
     }

@@ -61,6 +61,10 @@ TEST_CASE("a bad pattern is refused with the reason, and never expanded", "[patt
   }
   CHECK(problem_of("") == "empty");
   CHECK(problem_of("jobs/") == "a folder, not a file");
+  CHECK(problem_of(".") == "a folder, not a file");
+  CHECK(problem_of("/jobs/..") == "a folder, not a file");
+  CHECK(problem_of("/jobs/..r") == "fine");
+  CHECK(expanded("/jobs/.%q{UNSET_ANYWHERE}") == "refused");
   CHECK(problem_of("a\nb") == "a control character in a file name");
   CHECK(problem_of("a\x7f") == "a control character in a file name");
   CHECK(problem_of(std::string_view("%\0", 2)) == "a control character in a file name");
