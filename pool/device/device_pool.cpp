@@ -81,7 +81,7 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
       return 0;
     }
     if (is_drivers) request.life = BlockLife::context;  // it would go with a cuCtxDestroy, and is not refused
-    home->streams.see(request.stream.identity);
+    home->streams.see_allocation(request.stream.identity);
     request.lane = home->streams.find(request.stream.identity);
   }
   // What waited for a capture to end is handled at the next operation after it: this one may be it.

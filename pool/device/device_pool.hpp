@@ -305,6 +305,7 @@ class DevicePool {
   void close_magazines_of(std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
 
   // stream_ordered.cpp
+  bool goes_plain_way(const heap::Extent& extent) const CUPOOL_REQUIRES(device_.lock);
   bool is_plenty(const ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_in_lane(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread)
       CUPOOL_REQUIRES(device_.lock);

@@ -328,7 +328,7 @@ inline bool Magazine::keep(StreamRacks& racks_of_stream, heap::Extent* extent) {
   return true;
 }
 
-/// What is not ordinary is the device's, as in free(), and so is a block of another context or memory pool, and one that no rack has room for.
+/// What is not ordinary is the device's, as in free(), and so is a block of another context or memory pool or of none, and one that no rack has room for.
 inline bool Magazine::free_on(CUdeviceptr address, CUcontext asking, std::uint64_t identity, std::uint16_t thread) {
   if (!lock.lock_by_owner(around.services.fences)) return false;
   const OwnerInside held(lock);
@@ -337,12 +337,12 @@ inline bool Magazine::free_on(CUdeviceptr address, CUcontext asking, std::uint64
   StreamRacks* const own = racks_of(identity);
   heap::Extent* extent = own != nullptr ? table->find(address) : nullptr;
   if (extent == nullptr || !extent->state.change(heap::ExtentState::live, heap::ExtentState::cached)) return false;
-  const bool is_ordinary = is_block_at(*extent, address) && (extent->flags == 0 || extent->flags == mempool << kMempoolShift);
+  const bool is_ordinary = is_block_at(*extent, address) && extent->flags != 0 && extent->flags == mempool << kMempoolShift;
   if (!is_ordinary || !keep(*own, extent)) {
     extent->state = heap::ExtentState::live;
     return false;
   }
-  if (extent->flags != 0) add(mempool_bytes, std::uint64_t{0} - extent->bytes);
+  add(mempool_bytes, std::uint64_t{0} - extent->bytes);
   count_free(*extent);
   taken_bytes -= extent->bytes;
   ++own->pairs;

@@ -110,6 +110,11 @@ class StreamLanes {
     several_ = several_ || last_seen_ != 0;
     last_seen_ = identity;
   }
+  void see_allocation(std::uint64_t identity) {
+    see(identity);
+    has_allocated_ = true;
+  }
+  bool has_allocated() const { return has_allocated_; }
   void count_frees(std::uint32_t frees) { frees_ = frees < kLoneFrees - frees_ ? frees_ + frees : kLoneFrees; }
   /// So many allocations and frees on a stream met nobody here.
   void count_pairs(std::uint64_t identity, std::uint32_t pairs) {
@@ -147,6 +152,7 @@ class StreamLanes {
   std::uint64_t last_seen_ = 0;  ///< identity
   std::uint32_t frees_ = 0;      ///< up to kLoneFrees
   bool several_ = false;
+  bool has_allocated_ = false;
 };
 
 }  // namespace cupool::device

@@ -36,6 +36,12 @@ CUdeviceptr DevicePool::allocate_on(ContextPool* home, CUcontext context, std::s
   return serve(home, context, request, api, thread, may_be_kept && user.may_keep ? &user : nullptr, answer);
 }
 
+/// A block of a plain call that is freed in stream order, by a program that allocates nothing so: plain calls ask for its like again, and they get nothing out of a lane until memory is short.
+/// An epoch covers the stream as any other.
+bool DevicePool::goes_plain_way(const Extent& extent) const {
+  return mempool_of(extent) == 0 && !info_of(extent).home->streams.has_allocated() && device_.services.options.free == config::FreeMode::deferred && !synchronises() && !capturing();
+}
+
 FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, MagazineUser* user, Error* answer) {
   FreeOutcome outcome = FreeOutcome::unknown;
   bool must_clear = false;
@@ -47,12 +53,14 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
     must_clear = !memops_to_clear_.empty();
     ContextPool& home = *info_of(*extent).home;
     const bool is_pooled = !info_of(*extent).is_native && !device_.disabled && may_call_driver();
-    const bool is_ordinary = is_pooled && context != nullptr && home.context == context;
+    const bool is_in_context = is_pooled && context != nullptr && home.context == context;
+    const bool is_ordinary = is_in_context && !goes_plain_way(*extent);
     // On another context's stream; no epoch would ever cover it.
     const bool needs_own_event = is_pooled && !home.is_orphan && context != nullptr && device_.services.cannot_record.load(std::memory_order_relaxed);
     if (is_ordinary && user != nullptr && keep_for_stream(extent, home, stream, thread, *user)) return FreeOutcome::freed;
     leave_table(extent);
-    if (is_ordinary && !capturing()) outcome = free_in_lane(extent, home, context, stream, thread);
+    if (is_in_context && !is_ordinary) outcome = free_deferred(extent, thread, answer, false);
+    else if (is_ordinary && !capturing()) outcome = free_in_lane(extent, home, context, stream, thread);
     else if ((is_ordinary || needs_own_event) && free_stamped(extent, home, context, stream, thread, StampedPlace::aside)) outcome = FreeOutcome::freed;
     else if (policy_ == config::Policy::platform && device_.driver.has_cuMemFreeAsync()) outcome = free_native(extent, thread, answer, &stream.handle);
     else outcome = free_behind(extent, context, stream, thread, answer);

@@ -114,6 +114,20 @@ TEST_CASE("plain and stream-ordered calls mix in every combination") {
   CHECK(rig.pools().free_on(1 << 20, rig.context(), name_of(stream)).outcome == FreeOutcome::unknown);
 }
 
+TEST_CASE("plain blocks freed in stream order are plain calls' again, where nothing is allocated in stream order") {
+  StreamRig rig;
+  const CUstream stream = new_stream();
+  constexpr int kPairs = 20'000;
+  for (int i = 0; i < kPairs; ++i) {
+    const CUdeviceptr block = rig.allocate(100'000);
+    REQUIRE(cusim_launch_spin(stream, 1000) == CUDA_SUCCESS);
+    rig.free_on(block, stream);
+    if (i % 100 == 99) REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);  // 10 MB behind at most
+  }
+  CHECK(peak(rig.counters().reserved_bytes) <= 256 * kMiB);  // 2 GB went by
+  CHECK(rig.pools().check() == "");
+}
+
 TEST_CASE("what a stream that ends had freed is not a new stream's with the same handle") {
   StreamRig rig;
   const CUstream stream = new_stream();
