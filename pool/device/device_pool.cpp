@@ -81,8 +81,7 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
       return 0;
     }
     if (is_drivers) request.life = BlockLife::context;  // it would go with a cuCtxDestroy, and is not refused
-    home->streams.see_allocation(request.stream.identity);
-    request.lane = home->streams.find(request.stream.identity);
+    request.lane = home->streams.see_allocation(request.stream.identity);
   }
   // What waited for a capture to end is handled at the next operation after it: this one may be it.
   const bool must_look = deferred_.batch_is_due() && !capturing();

@@ -330,6 +330,7 @@ class DevicePool {
   // idle_lanes.cpp
   static constexpr std::uint64_t kIdleLaneShare = 4;  ///< a lane with less than this part of the request is not asked about
   bool open_idle_lanes(ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
+  void hand_over(ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
   bool open_lane_if_idle(ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
 
   // stamped_frees.cpp

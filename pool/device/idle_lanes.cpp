@@ -1,12 +1,18 @@
 // Before the pool grows: what other streams keep is everybody's where their work is over at this moment. The driver's own pools reuse a completed
 // free likewise (CUDA Driver API 13.0, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC). One event and one look for each lane; where its stream has work
-// the lane stays as it is.
+// the lane stays as it is. And what a stream keeps that only frees goes to everybody as it comes.
+#include <algorithm>
 #include <array>
 
 #include "pool/device/device_pool.hpp"
 #include "pool/driver/handles.hpp"
 
 namespace cupool::device {
+
+namespace {
+constexpr std::uint64_t kLeastHandOver_bytes = 32 * kMiB;
+constexpr std::uint64_t kHandOverShare = 64;  ///< so large a part of the need is an event worth
+}
 
 /// Lanes that hold a good part of what the request needs. True when anything has become everybody's.
 bool DevicePool::open_idle_lanes(ContextPool& home, const AllocationRequest& request) {
@@ -52,11 +58,25 @@ bool DevicePool::open_lane_if_idle(ContextPool& home, std::uint64_t identity) {
   return true;
 }
 
+/// A stream that frees what others allocate, a consumer behind a producer, keeps it from them until they miss, with no event yet: each time the pool would grow by what the stream is behind.
+/// So its lane is drained as it fills, and what is over goes to everybody.
+void DevicePool::hand_over(ContextPool& home, std::uint64_t identity) {
+  if (!home.streams.are_several() || capturing()) return;
+  const StreamLanes::Entry* const entry = home.streams.entry(identity);
+  if (entry == nullptr || !StreamLanes::only_frees(*entry)) return;
+  if (home.pooled->lane_bytes(entry->lane) < std::max(kLeastHandOver_bytes, device_.need_bytes() / kHandOverShare)) return;
+  const CUcontext context = home.context;
+  drain_stream(home, identity, false);
+  Error ignored{};  // for the call that meets it
+  for (int looks = 0; looks < 2 && home.context == context && retire_oldest(context, false, &ignored); ++looks) {
+  }
+}
+
 /// The program has waited for the stream (0: for all of the context) by a call of its own that began after `fills`: what was in the lane then is over, and
 /// everybody's from now on, without a driver call. A lane that anything has come into since stays as it is.
 void DevicePool::open_waited_lanes(ContextPool& home, std::uint64_t identity, std::uint64_t fills) {
   const MutexLock lock(device_.lock);
-  if (home.pooled == nullptr || home.streams.entries().size() < 2) return;  // one stream has all of it anyway
+  if (home.pooled == nullptr || !home.streams.are_several()) return;  // one stream has all of it anyway
   if (home.streams.has_stamps_in_lanes()) return;  // memory is short: what was freed has events of its own, by which others get it
   const std::uint64_t least_bytes = least_early_bytes();
   bool is_more = false;

@@ -79,6 +79,7 @@ struct alignas(128) Magazine {
   static constexpr std::uint64_t kKeptShare = 32;    ///< of what the program has never needed at once: so much a thread may keep
   static constexpr std::uint64_t kLeastLarge = 2;    ///< so many blocks of a large size must fit into the budget that they count in
   static constexpr std::uint32_t kHot = 8;           ///< so often in a row a large block is wanted soon after one was freed before streams' blocks of its size are kept
+  static constexpr std::uint64_t kMostOfSize_bytes = 16 * kMiB;  ///< of one small size for one stream: who only frees there keeps it from the others
   static constexpr std::uint64_t kSoon = 8;          ///< operations of the magazine, for two streams
   static constexpr std::size_t kParcels = 8;         ///< so many batches of frees may be on their way
 
@@ -320,6 +321,7 @@ inline bool Magazine::keep(StreamRacks& racks_of_stream, heap::Extent* extent) {
   if (ordered_bytes + bytes > kept_budget_bytes || (bytes > kLargestSmallBlock_bytes && bytes > kept_budget_bytes / kLeastLarge)) return false;
   SizedRack& sized = racks_of_stream.sizes.at(bytes);
   if (is_cold(sized, bytes)) return false;
+  if (bytes <= kLargestSmallBlock_bytes && sized.rack.count * bytes >= kMostOfSize_bytes) return false;
   if (sized.bytes != bytes && sized.rack.first == nullptr) sized.bytes = bytes;
   if (sized.bytes != bytes) return false;
   sized.rack.push(extent);

@@ -15,6 +15,7 @@ void StreamLanes::forget() {
   last_seen_ = 0;
   frees_ = 0;
   several_ = false;
+  has_allocated_ = false;
   in_lanes_.clear();
   for (StampedFree& stamped : stamped_) {
     stamped.extent = nullptr;

@@ -48,6 +48,8 @@ class StreamLanes {
   /// A lane that so many calls on streams have passed by is stale: its thread may be gone, for nobody tells us of that.
   static constexpr std::uint64_t kStaleUses = 1024;
   static constexpr std::uint32_t kLoneFrees = 256;
+  /// So much came into the lane of a stream that allocated nothing meanwhile: it is for others.
+  static constexpr std::uint32_t kOnlyFrees = 32;
 
   struct Entry {
     std::uint64_t identity = 0;
@@ -55,6 +57,7 @@ class StreamLanes {
     std::uint32_t lane = 0;
     std::uint64_t last_use = 0;
     std::uint64_t last_fill = 0;  ///< of fills(), at which anything last came into the lane
+    std::uint32_t fills = 0;      ///< so often anything came into the lane since the stream last allocated
     bool busy = false;          ///< a thread is in the driver with the handle
   };
   using Stamped = std::list<StampedFree>;
@@ -74,8 +77,11 @@ class StreamLanes {
   }
   /// Something has come into the lane: freed on its stream, or on another for which its stream waits.
   void note_fill(std::uint32_t lane) {
-    for (Entry& entry : entries_)
-      if (entry.lane == lane) entry.last_fill = fill();
+    for (Entry& entry : entries_) {
+      if (entry.lane != lane) continue;
+      entry.last_fill = fill();
+      ++entry.fills;
+    }
   }
   /// How often that was, in all lanes. Lock-free: to be asked before a wait of the program; what comes into a lane later is told from what the wait covers.
   std::uint64_t fills() const { return fills_.load(std::memory_order_acquire); }
@@ -93,6 +99,7 @@ class StreamLanes {
   const Entry& oldest() const;
   const std::vector<Entry>& entries() const { return entries_; }
   bool is_stale(const Entry& entry) const { return uses_ - entry.last_use > kStaleUses; }
+  static bool only_frees(const Entry& entry) { return entry.fills >= kOnlyFrees; }
   Stamped& stamped() { return stamped_; }
   /// The stamped block goes into `lane`, and the stamp with it. Throws std::bad_alloc with nothing changed.
   void follow_into_lane(Stamped::iterator stamped, std::uint32_t lane);
@@ -110,9 +117,13 @@ class StreamLanes {
     several_ = several_ || last_seen_ != 0;
     last_seen_ = identity;
   }
-  void see_allocation(std::uint64_t identity) {
+  /// The same, for an allocation. The stream's lane, or 0.
+  std::uint32_t see_allocation(std::uint64_t identity) {
     see(identity);
     has_allocated_ = true;
+    const std::uint32_t lane = find(identity);
+    if (lane != 0) entry(identity)->fills = 0;
+    return lane;
   }
   bool has_allocated() const { return has_allocated_; }
   void count_frees(std::uint32_t frees) { frees_ = frees < kLoneFrees - frees_ ? frees_ + frees : kLoneFrees; }
@@ -120,10 +131,14 @@ class StreamLanes {
   void count_pairs(std::uint64_t identity, std::uint32_t pairs) {
     count_frees(pairs);
     uses_ += 2 * std::uint64_t{pairs};
-    if (Entry* used = entry(identity)) used->last_use = uses_;
+    if (Entry* used = entry(identity)) {
+      used->last_use = uses_;
+      used->fills = 0;
+    }
   }
   /// So many frees, and all calls named one stream: nobody else is expected to want what it frees.
   bool is_alone() const { return !several_ && frees_ >= kLoneFrees; }
+  bool are_several() const { return several_; }
 
   /// The context died: nothing of this is left but what a thread is busy with.
   void forget();

@@ -120,6 +120,7 @@ FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontex
   device_.note_freed(*extent, thread, stream.identity);
   home.pooled->recycle_in_lane(device_, extent, lane);
   home.streams.note_fill(lane);
+  hand_over(home, stream.identity);
   if (device_.services.options.release_threshold_bytes && (++lane_frees_ & 63) == 0) give_back_surplus_of_lanes(context);
   return FreeOutcome::freed;
 }

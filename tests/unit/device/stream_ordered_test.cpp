@@ -128,6 +128,23 @@ TEST_CASE("plain blocks freed in stream order are plain calls' again, where noth
   CHECK(rig.pools().check() == "");
 }
 
+TEST_CASE("what one stream allocates and another frees goes round, however far that one is behind") {
+  const std::uint64_t bytes = GENERATE(std::uint64_t{4096}, std::uint64_t{100'000}, std::uint64_t{3'000'000});
+  StreamRig rig;
+  const CUstream producer = new_stream();
+  const CUstream consumer = new_stream();
+  const int behind = static_cast<int>(64 * kMiB / bytes);
+  const int pairs = 64 * behind;  // 4 GiB go by
+  for (int i = 0; i < pairs; ++i) {
+    const CUdeviceptr block = rig.on(producer, bytes);
+    REQUIRE(cusim_launch_spin(consumer, 1000) == CUDA_SUCCESS);
+    rig.free_on(block, consumer);
+    cusim_advance_ns(i < behind ? 0 : 1000);  // the consumer stays so far behind, and nobody waits for it
+  }
+  CHECK(peak(rig.counters().reserved_bytes) <= kGiB / 2);
+  CHECK(rig.pools().check() == "");
+}
+
 TEST_CASE("what a stream that ends had freed is not a new stream's with the same handle") {
   StreamRig rig;
   const CUstream stream = new_stream();
