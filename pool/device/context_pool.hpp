@@ -39,6 +39,8 @@ struct ContextPool {
   StreamLanes streams;                       ///< of `pooled`
   std::unique_ptr<KeptBlocks> kept;          ///< of `pooled`; null until a thread keeps blocks
   std::atomic<CUstream> release_stream{nullptr};  ///< private and idle: regions go back in its order
+  std::uint64_t went_bytes = 0;              ///< Σ of those that the device had not got to when they had been waited for
+  std::uint64_t came_bytes = 0;              ///< of went_bytes, what it has got to since
   std::atomic<bool> can_outlive{false};      ///< blocks of memory pools in `pooled` stay when the context is destroyed; written under the lock
   bool is_orphan = false;                    ///< its context was destroyed and blocks of memory pools stayed: nothing else uses it until they are freed
   bool must_empty = false;                   ///< an orphan has free memory that may go back

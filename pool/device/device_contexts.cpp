@@ -164,6 +164,7 @@ void DevicePool::forget(ContextPool& home, PoolBlocks pool_blocks) {
   }
   home.streams.forget();
   home.release_stream.store(nullptr, std::memory_order_relaxed);
+  home.went_bytes = home.came_bytes = 0;
   if (pool_blocks == PoolBlocks::stay) home.natives.outlive(device_, books);
   else home.natives.abandon(device_, books);
   home.context = nullptr;

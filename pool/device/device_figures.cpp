@@ -161,14 +161,15 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
     evidence.largest_free_with_deferred_bytes = *evidence.releasable_with_deferred_bytes;
   }
   evidence.pages_available = device_.pages_available;
-  evidence.deferred_bytes = device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) + being_freed_bytes_;
+  evidence.deferred_bytes = device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) + being_freed_bytes_ + late_bytes();
+  *evidence.releasable_with_deferred_bytes += late_bytes();
   evidence.own_outside_bytes = held_outside_bytes();
   evidence.graph_bytes = device_.live.outside.graphs.load(std::memory_order_relaxed);
   evidence.limit_bytes = device_.limit.limit_bytes();
   evidence.held_bytes = device_.limit.held_bytes();
   evidence.refused_by_limit = std::string_view(refusal.where) == kLimitRefusal;
   evidence.capturing = capturing();
-  evidence.deferred_in_order_bytes = deferred_in_order_bytes();
+  evidence.deferred_in_order_bytes = deferred_in_order_bytes() + late_bytes();
   if (evidence.driver_free_bytes) {
     // Managed memory is where it was last touched: on this device at most what is left, as in the ledger.
     const std::uint64_t known_bytes = *evidence.driver_free_bytes + evidence.held_bytes + evidence.graph_bytes;
@@ -176,7 +177,8 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
     const std::uint64_t managed_bytes = device_.live.outside.managed.load(std::memory_order_relaxed);
     const std::uint64_t elsewhere_bytes = managed_bytes - std::min(managed_bytes, left_bytes);
     evidence.own_outside_bytes -= std::min(elsewhere_bytes, evidence.own_outside_bytes);
-    evidence.unattributed_bytes = left_bytes - std::min(managed_bytes, left_bytes);
+    const std::uint64_t known_left_bytes = managed_bytes + late_bytes();
+    evidence.unattributed_bytes = left_bytes - std::min(known_left_bytes, left_bytes);
   }
   device_.timeline.record({ticks(), evidence.driver_free_bytes.value_or(0), evidence.request_bytes, requested_bytes, 0, 0, observe::EventKind::oom, 0});
   device_.services.ooms.add(std::move(oom));
@@ -273,11 +275,22 @@ void DevicePool::refund_outside(OutsideKind kind, std::uint64_t bytes) {
   if (counts_against_limit(kind)) device_.limit.refund(bytes);
 }
 
+/// Regions that the driver is still to free are waited for a while; then they count as its free memory, as far as it does not count them already, which nobody can ask.
+void DevicePool::count_late(std::size_t* free_bytes) {
+  constexpr int kMostWaits = 25;  // of 2 ms
+  if (late_bytes() == 0) return;
+  for (int waits = 0; waits < kMostWaits && late_bytes() != 0; ++waits) static_cast<void>(await_late());
+  *free_bytes = sample_driver_free().value_or(*free_bytes);
+  const std::uint64_t held_bytes = std::min(device_.limit.held_bytes(), device_.total_bytes);
+  *free_bytes = std::max<std::uint64_t>(*free_bytes, std::min(*free_bytes + late_bytes(), device_.total_bytes - held_bytes));
+}
+
 void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes) {
   device_.publish_driver_free(*free_bytes);
   if (used()) tell_idle(0, true);  // above a threshold the driver's pool gave it back when the program last waited
   const MutexLock lock(device_.lock);
   close_magazines();
+  count_late(free_bytes);
   const std::uint64_t limit_bytes = device_.limit.limit_bytes();
   if (limit_bytes != 0) *total_bytes = std::min<std::size_t>(*total_bytes, limit_bytes);
   std::uint64_t pool_free_bytes = 0;

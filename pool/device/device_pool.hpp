@@ -423,6 +423,9 @@ class DevicePool {
   bool release_would_do(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   bool could_come(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   bool is_over(const Patience& patience) CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t late_bytes() const CUPOOL_REQUIRES(device_.lock);
+  void count_late(std::size_t* free_bytes) CUPOOL_REQUIRES(device_.lock);
+  bool await_late() CUPOOL_REQUIRES(device_.lock);
   bool may_release() CUPOOL_REQUIRES(device_.lock);
   bool all_release_in_order() const CUPOOL_REQUIRES(device_.lock);
   bool quiet() CUPOOL_REQUIRES(device_.lock);

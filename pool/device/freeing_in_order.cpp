@@ -47,10 +47,12 @@ CUstream stream_of(DeviceState& device, ContextPool& home) {
 
 /// The stream's own few frees: after them the memory is the device's again. Bounded: the program may have made the whole context wait for an event
 /// (cuCtxWaitEvent), and so this stream too, for work that itself waits for the calling thread.
-void await(DeviceState& device, ContextPool& home, CUstream stream) {
+bool await(DeviceState& device, ContextPool& home, CUstream stream) {
   Fence fence;
-  if (fence.record_on(device, home, home.registered.context, stream, true).answer == FenceAnswer::done) fence.poll_for(device, kFreesBound_ns);
+  FenceResult result = fence.record_on(device, home, home.registered.context, stream, true);
+  if (result.answer == FenceAnswer::done) result = fence.poll_for(device, kFreesBound_ns);
   fence.clear(device.services.contexts);
+  return result.answer != FenceAnswer::pending;
 }
 
 }  // namespace cupool::device::in_order

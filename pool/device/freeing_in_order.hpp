@@ -16,8 +16,8 @@ namespace in_order {
 CUstream stream_of(DeviceState& device, ContextPool& home);
 /// By cuMemFree where `stream` is null. The driver's answer.
 CUresult free(DeviceState& device, CUstream stream, CUdeviceptr address);
-/// Until what was freed in `stream` is the device's again; 2 ms at most.
-void await(DeviceState& device, ContextPool& home, CUstream stream);
+/// Until what was freed in `stream` is the device's again; 2 ms at most. False: it may not be yet.
+bool await(DeviceState& device, ContextPool& home, CUstream stream);
 
 }  // namespace in_order
 }  // namespace cupool::device

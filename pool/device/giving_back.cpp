@@ -7,6 +7,7 @@
 
 #include "pool/core/bytes.hpp"
 #include "pool/device/device_pool.hpp"
+#include "pool/device/freeing_in_order.hpp"
 #include "pool/device/patience.hpp"
 #include "pool/driver/handles.hpp"
 
@@ -45,7 +46,7 @@ bool DevicePool::could_come(std::uint64_t bytes) {
   const observe::LiveOutside& outside = device_.live.outside;
   const std::uint64_t outside_bytes = outside.managed.load(std::memory_order_relaxed) + outside.graphs.load(std::memory_order_relaxed);
   // Managed memory makes way for what cannot.
-  const std::uint64_t coming_bytes = not_live_bytes() + device_.leaving_bytes + std::min(outside_bytes, device_.limit.headroom_bytes());
+  const std::uint64_t coming_bytes = not_live_bytes() + device_.leaving_bytes + late_bytes() + std::min(outside_bytes, device_.limit.headroom_bytes());
   const auto is_enough = [&]() CUPOOL_REQUIRES(device_.lock) { return bytes <= coming_bytes || bytes - coming_bytes <= room_bytes(); };
   return is_enough() || !sample_driver_free() || is_enough();
 }
@@ -54,7 +55,7 @@ bool DevicePool::could_come(std::uint64_t bytes) {
 /// end. Whatever else was freed before the call is waited for once.
 bool DevicePool::is_over(const Patience& patience) {
   if (!patience.is_late()) return false;
-  bool is_hopeful = false;
+  bool is_hopeful = late_bytes() != 0 && !patience.is_over(false);
   for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && epoch->number <= patience.newest() && may_call_driver(); epoch = epoch->next) {
     if (!epoch->busy && epoch->is_overdue()) {
       epoch->busy = true;
@@ -70,6 +71,39 @@ bool DevicePool::is_over(const Patience& patience) {
   if (is_hopeful) return false;
   if (patience.is_spent()) deferred_.give_up(patience.newest());
   return true;
+}
+
+/// Of regions that went back in order of a private stream, what the device may not have got to.
+std::uint64_t DevicePool::late_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& home : homes_) bytes += home->went_bytes - home->came_bytes;
+  return bytes;
+}
+
+/// Waits for that, 2 ms at most for each context. True when any of it is the device's now.
+bool DevicePool::await_late() {
+  bool is_more = false;
+  for (std::size_t i = 0; i < homes_.size(); ++i) {  // by index: the list may grow while the lock is let go of
+    ContextPool& home = *homes_[i];
+    const CUcontext context = home.context;
+    const CUstream stream = home.release_stream.load(std::memory_order_acquire);
+    const std::uint64_t went_bytes = home.went_bytes;
+    if (went_bytes == home.came_bytes || context == nullptr || stream == nullptr || !may_call_driver()) continue;
+    if (device_.services.contexts.pin(&home, context) != Pin::held) continue;
+    const Unpinner unpinner(device_.services.contexts, &home);
+    bool is_back = false;
+    {
+      const MutexUnlock unlocked(device_.lock);
+      const RelaxedCaptureMode relaxed(device_.driver);
+      const ScopedContext current(device_.driver, context);
+      is_back = current.status().ok() && in_order::await(device_, home, stream);
+    }
+    if (!is_back || home.context != context) continue;
+    home.came_bytes = std::max(home.came_bytes, went_bytes);  // another thread may have waited for more
+    is_more = true;
+  }
+  if (is_more) static_cast<void>(sample_driver_free());
+  return is_more;
 }
 
 bool DevicePool::may_release() { return all_release_in_order() || quiet(); }
@@ -101,7 +135,7 @@ void DevicePool::note_given_back(Mover& mover, std::uint64_t bytes) {
 
 /// What nobody uses goes back to the driver. `until_ns`: so long it polls for deferred frees; `may_wait`: natively they had waited, so longer (Patience).
 /// Nothing goes while that could block: whoever asks natively would not have waited. While something captures, nobody waits for its end.
-/// Returns bytes; where it may wait, what another thread gave back meanwhile counts as one.
+/// Returns bytes; where it may wait, what another thread gave back meanwhile counts as one, and so does what was given back before and is there only now.
 std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait) {
   const MutexLock lock(device_.lock);
   Patience patience(device_.services.clock, until_ns, may_wait ? deferred_.last_number() : 0, 0);
@@ -122,9 +156,10 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
       const std::uint64_t released_bytes = release_free(nullptr, reserved_bytes - keep_bytes, true);
       if (released_bytes != 0) return released_bytes;
     }
+    if (may_wait && late_bytes() != 0 && await_late()) return 1;
     if (may_wait && device_.services.given_back.load(std::memory_order_relaxed) != before) return 1;
     // What a thread is preallocating is on no list yet.
-    const bool hopeful = has_idle || deferred_.oldest() != nullptr || has_stamped() || may_record() || preallocating_ || (may_wait && movers_ != 0);
+    const bool hopeful = has_idle || deferred_.oldest() != nullptr || has_stamped() || may_record() || preallocating_ || (may_wait && (movers_ != 0 || late_bytes() != 0));
     if (!hopeful || is_over(patience)) return 0;
     const MutexUnlock unlocked(device_.lock);
     patience.pause();

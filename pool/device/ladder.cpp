@@ -265,10 +265,11 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     if (!found.ok() || found.value() != nullptr) return found;
     if (!pool.unpooled_) found = release(pool, attempt);
     else if (pool.release_free(attempt.home, kEverything) != 0) found = grow(pool, attempt);
+    if (found.ok() && found.value() == nullptr && pool.late_bytes() != 0 && pool.await_late()) found = grow(pool, attempt);
     if (!found.ok() || found.value() != nullptr) return found;
     const Epoch* oldest = pool.deferred_.oldest();
     const bool others_move = pool.movers_ != 0 || pool.moves_ != attempt.moves;
-    const bool hopeful = oldest != nullptr || pool.may_record() || others_move || pool.has_stamped() || pool.release_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes));
+    const bool hopeful = oldest != nullptr || pool.may_record() || others_move || pool.has_stamped() || pool.late_bytes() != 0 || pool.release_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes));
     if (!hopeful || pool.is_over(patience)) return nullptr;
     const MutexUnlock unlocked(pool.device_.lock);
     patience.pause();

@@ -180,6 +180,7 @@ std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::
   if (claims.empty()) return 0;
   // Out of the books before the calls: a report that is written while the driver works lists them no more.
   for (const Claim& claim : claims) book_release(device, claim, 1);
+  bool is_back = true;
   {
     const MutexUnlock unlocked(device.lock);
     const RelaxedCaptureMode relaxed(device.driver);
@@ -190,7 +191,7 @@ std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::
     const CUresult refusal = in_order && stream == nullptr ? CUDA_ERROR_NOT_READY : current.status().code();
     for (std::size_t i = 0; i < claims.size(); ++i)
       codes[i] = refusal == CUDA_SUCCESS ? in_order::free(device, stream, claims[i].address) : refusal;
-    if (stream != nullptr) in_order::await(device, home, stream);
+    if (stream != nullptr) is_back = in_order::await(device, home, stream);
   }
   std::uint64_t released_bytes = 0;
   for (std::size_t i = 0; i < claims.size(); ++i) {
@@ -205,6 +206,7 @@ std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::
     device.limit.refund(claim.bytes);
     device.counters().regions_released.add();
   }
+  if (!is_back) home.went_bytes += released_bytes;
   return released_bytes;
 }
 

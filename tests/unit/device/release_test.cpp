@@ -1,6 +1,9 @@
 // Regions on their way back to the driver, and what a fence makes of another context's errors.
 #include <catch2/catch.hpp>
 
+#include <vector>
+
+#include "pool/observe/report.hpp"
 #include "tests/conformance/rig.hpp"
 
 using namespace cupool;
@@ -8,6 +11,24 @@ using namespace cupool::test;
 
 namespace {
 constexpr std::uint64_t kMs = 1'000'000;
+
+/// A device that gets to a free in stream order 20 ms after the one before, or never.
+volatile std::uint32_t g_may_free = 0;
+CUresult CUDAAPI free_late(CUdeviceptr address, CUstream stream) {
+  REQUIRE(cusim_launch_spin(stream, 20 * kMs) == CUDA_SUCCESS);
+  return cuMemFreeAsync(address, stream);
+}
+CUresult CUDAAPI free_when_told(CUdeviceptr address, CUstream stream) {
+  REQUIRE(cusim_launch_wait_host(stream, &g_may_free) == CUDA_SUCCESS);
+  return cuMemFreeAsync(address, stream);
+}
+
+template <auto kFree> RigOptions late() {
+  RigOptions options;
+  options.memory = "512MiB";
+  options.patch = [](DriverApi& api) { api.cuMemFreeAsync = kFree; };
+  return options;
+}
 
 StreamName name_of(CUstream stream) { return {stream, reinterpret_cast<std::uintptr_t>(stream)}; }
 
@@ -156,4 +177,58 @@ TEST_CASE("pages: they go back by their own calls, whatever runs or captures, on
   released = 1;
   CUgraph graph = nullptr;
   if (captures) CHECK(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+}
+
+TEST_CASE("regions that the device is slow to take back are waited for before memory is out") {
+  Rig rig(late<&free_late>());
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 7; ++i) blocks.push_back(rig.allocate(64 * kMiB));
+  for (const CUdeviceptr block : blocks) rig.free(block);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  const CUdeviceptr large = rig.allocate(400 * kMiB);
+  CHECK(cusim_now_ns() >= 100 * kMs);
+  CHECK(rig.pools().check() == "");
+  rig.free(large);
+}
+
+TEST_CASE("regions that the device is slow to take back are free memory to cuMemGetInfo, once") {
+  Rig rig(late<&free_late>());
+  std::size_t before_bytes = 0;
+  std::size_t total_bytes = 0;
+  REQUIRE(cuMemGetInfo_v2(&before_bytes, &total_bytes) == CUDA_SUCCESS);
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 7; ++i) blocks.push_back(rig.allocate(64 * kMiB));
+  for (const CUdeviceptr block : blocks) rig.free(block);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  const CUdeviceptr large = rig.allocate(128 * kMiB);
+  std::size_t free_bytes = 0;
+  REQUIRE(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS);
+  rig.pools().adjust_mem_info(rig.context(), &free_bytes, &total_bytes);
+  CHECK(free_bytes == before_bytes - 128 * kMiB);
+  rig.free(large);
+}
+
+TEST_CASE("memory outside the pool gets regions that the device is slow to take back") {
+  Rig rig(late<&free_late>());
+  rig.free(rig.allocate(400 * kMiB));
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CUdeviceptr own = 0;
+  while (cuMemAlloc_v2(&own, 400 * kMiB) != CUDA_SUCCESS) REQUIRE(rig.pools().make_room());
+  CHECK(cuMemFree_v2(own) == CUDA_SUCCESS);
+}
+
+TEST_CASE("regions that the device does not take back for seconds are told as what waits, and not as somebody else's") {
+  Rig rig(late<&free_when_told>());
+  g_may_free = 0;
+  rig.free(rig.allocate(400 * kMiB));
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(rig.try_allocate(450 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cusim_now_ns() >= 1000 * kMs);
+  const observe::Snapshot seen = rig.snapshot();
+  REQUIRE(seen.ooms.size() == 1);
+  CHECK(seen.ooms[0].evidence.deferred_bytes == 400 * kMiB);
+  CHECK(observe::classify(seen.ooms[0].evidence, {}).cause == observe::OomCause::deferred_free);
+  g_may_free = 1;
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(rig.allocate(450 * kMiB) != 0);
 }
