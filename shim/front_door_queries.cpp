@@ -26,6 +26,9 @@ constexpr std::uint64_t kMapped_bytes = 2 * kMiB;
 std::uint64_t mapping_begin(const BlockView& block) { return align_down(block.base, kMapped_bytes); }
 std::uint64_t mapping_bytes(const BlockView& block) { return align_up(block.base + block.bytes, kMapped_bytes) - mapping_begin(block); }
 
+/// The block is a cuMemAlloc of the driver's, and not a piece of its memory pool.
+bool is_own_allocation(const BlockView& block) { return block.is_native && process().options->policy != config::Policy::async; }
+
 bool has_current_context() {
   CUcontext context = nullptr;
   return process().api.cuCtxGetCurrent(&context) == CUDA_SUCCESS && context != nullptr;
@@ -37,9 +40,9 @@ void answer_as_block(const BlockView& block, CUpointer_attribute attribute, void
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return put<CUdeviceptr>(value, block.base);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put<std::size_t>(value, block.bytes);
-    // A driver that does not know these leaves 0 in the plural query: then the block has none either.
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return put_unless_zero<CUdeviceptr>(value, mapping_begin(block));
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return put_unless_zero<std::size_t>(value, mapping_bytes(block));
+    // A driver that does not know these leaves 0 in the plural query: then the block has none either. Of an allocation of its own the driver knows best.
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return is_own_allocation(block) ? void() : put_unless_zero<CUdeviceptr>(value, mapping_begin(block));
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return is_own_allocation(block) ? void() : put_unless_zero<std::size_t>(value, mapping_bytes(block));
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return put<unsigned long long>(value, block.buffer_id);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return put<unsigned>(value, block.sync_memops ? 1 : 0);
