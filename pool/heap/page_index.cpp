@@ -17,6 +17,8 @@ std::uint64_t bit(std::size_t index) { return std::uint64_t{1} << (index & 63); 
 struct PageIndex::DensePage {
   std::array<std::uint64_t, kGranulesPerPage / 64> starts{};
   std::array<Extent*, kGranulesPerPage> extents{};
+  DensePage* next = nullptr;
+  DensePage* previous = nullptr;
 
   void enter(unsigned granule, Extent* extent) {
     starts[granule / 64] |= bit(granule);
@@ -61,11 +63,9 @@ PageIndex::PageIndex(std::uint64_t address, std::uint64_t bytes)
 }
 
 PageIndex::~PageIndex() {
-  for (std::size_t page = 0; dense_count_ != 0 && page < page_count_; ++page) {
-    if (DensePage* table = dense(page); table != nullptr) {
-      delete table;
-      --dense_count_;
-    }
+  while (DensePage* table = first_dense_) {
+    first_dense_ = table->next;
+    delete table;
   }
 }
 
@@ -168,6 +168,9 @@ void PageIndex::make_dense(std::size_t page) noexcept {
     table->enter(granule_of(extent->address), extent);
   }
   entries_[page] = reinterpret_cast<std::uintptr_t>(table) | kDenseTag;
+  table->next = first_dense_;
+  if (first_dense_ != nullptr) first_dense_->previous = table;
+  first_dense_ = table;
   ++dense_count_;
 }
 
@@ -178,6 +181,8 @@ void PageIndex::make_sparse(std::size_t page, DensePage* table) noexcept {
   } else {
     entries_[page] = reinterpret_cast<std::uintptr_t>(table->first());
   }
+  (table->previous != nullptr ? table->previous->next : first_dense_) = table->next;
+  if (table->next != nullptr) table->next->previous = table->previous;
   delete table;
   --dense_count_;
 }
@@ -231,7 +236,9 @@ std::string PageIndex::check() const {
     const int starts = std::popcount(table->starts[0]) + std::popcount(table->starts[1]);
     if (starts != counts_[page]) return "a dense page's bits say otherwise than its count of starts";
   }
-  if (dense_count != dense_count_) return "dense pages are not as many as counted";
+  std::size_t listed_count = 0;
+  for (const DensePage* table = first_dense_; table != nullptr; table = table->next) ++listed_count;
+  if (dense_count != dense_count_ || listed_count != dense_count_) return "dense pages are not as many as counted";
   for (std::size_t level = 1, words = words_for(page_count_); level < kLevels; ++level, words = words_for(words)) {
     for (std::size_t word = 0; word < words; ++word) {
       const bool marked = (marks_[level][word / 64] & bit(word)) != 0;

@@ -73,6 +73,7 @@ class PageIndex {
   std::uint64_t address_;
   std::size_t page_count_;
   std::size_t dense_count_ = 0;
+  DensePage* first_dense_ = nullptr;               ///< a list of all: a leak checker does not look into block_
   ZeroedTable block_;                              ///< entries, bitmaps, counts
   std::uintptr_t* entries_ = nullptr;              ///< per page: first Extent*, or DensePage* | kDenseTag, or 0
   std::array<std::uint64_t*, kLevels> marks_{};    ///< level 0: a bit per page; level n: a bit per word of level n-1
