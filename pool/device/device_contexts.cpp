@@ -1,5 +1,6 @@
 // Contexts of one device: born when first seen, and gone with everything in them.
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "pool/device/device_birth.hpp"
@@ -15,7 +16,7 @@ using observe::EventKind;
 
 namespace {
 constexpr std::uint64_t kPinPause_ns = 20'000;
-constexpr std::uint64_t kEndBound_ns = 100'000'000;
+constexpr std::uint64_t kShorterEnd = 4;
 constexpr std::uint64_t kLongestPinPause_ns = 2'000'000;
 
 std::string text_of(CUcontext context) { return "context " + observe::human_address(reinterpret_cast<std::uintptr_t>(context)); }
@@ -47,26 +48,29 @@ ContextPool* DevicePool::context_seen(CUcontext context) {
 
 /// Natively a free had waited for what other contexts do with the block; the end of its context waits for that context's work only, and
 /// takes the block along. Work that was submitted after the free may be met here too, so it is polled for, and not for long: contexts end in
-/// programs that never share a block between them, too. While something captures nothing can be recorded, and nothing is waited for.
+/// programs that never share a block between them, too: a wait in vain makes the next ones shorter. While something captures nothing can be recorded, and nothing is waited for.
 void DevicePool::await_deferred(ContextPool& home) {
   PoolServices& services = device_.services;
   if (services.contexts.is_only(&home)) return;
-  const std::uint64_t until_ns = services.clock.now_ns() + kEndBound_ns;
   const MutexLock lock(device_.lock);
+  const std::uint64_t until_ns = services.clock.now_ns() + end_bound_ns_;
   close_magazines();
+  std::optional<bool> is_in_vain;
   for (std::uint64_t pause_ns = kPinPause_ns; may_call_driver() && !capturing() && !device_.disabled && deferred_.holds(&home); pause_ns = std::min(2 * pause_ns, kLongestPinPause_ns)) {
     if (synchronises()) static_cast<void>(synchronise_and_retire(nullptr));
-    if (!deferred_.holds(&home)) return;
+    if (!deferred_.holds(&home)) break;
     const MutexUnlock unlocked(device_.lock);
     Fence fence;
     FenceResult result = fence.record(device_, nullptr);
     fence.leave_out(home);  // its end waits for its own work
     const std::uint64_t now_ns = services.clock.now_ns();
-    if (result.answer == FenceAnswer::done && now_ns < until_ns) result = fence.poll_for(device_, until_ns - now_ns);
+    if (result.answer == FenceAnswer::done) result = fence.poll_for(device_, until_ns - std::min(now_ns, until_ns));
     fence.clear(services.contexts);
-    if (result.answer == FenceAnswer::done || now_ns >= until_ns) return;
+    is_in_vain = result.answer != FenceAnswer::done;
+    if (!*is_in_vain || now_ns >= until_ns) break;
     services.clock.pause(pause_ns);
   }
+  if (is_in_vain) end_bound_ns_ = *is_in_vain ? end_bound_ns_ / kShorterEnd : kEndBound_ns;
 }
 
 CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead, PoolBlocks pool_blocks) {

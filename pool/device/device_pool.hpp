@@ -70,6 +70,7 @@ class DevicePool {
  public:
   /// So long a call of the program polls at most for work that natively would have been waited for.
   static constexpr std::uint64_t kPollBound_ns = 1'000'000'000;
+  static constexpr std::uint64_t kEndBound_ns = 100'000'000;  ///< for the work of others, before a context ends
   static constexpr std::uint64_t kEndPause_ns = 20'000;   ///< between two looks whether a context's end is over
   static constexpr std::uint64_t kTryPause_ns = 100'000;  ///< between two looks of a report whether a lock can be had
 
@@ -498,6 +499,7 @@ class DevicePool {
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint64_t publications_to_skip_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of the figures in the live page
   std::uint32_t lane_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
+  std::uint64_t end_bound_ns_ CUPOOL_GUARDED_BY(device_.lock) = kEndBound_ns;  ///< shorter after a wait in vain
   std::uint32_t refusals_told_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of calls whose need is not known
   std::atomic<std::uint64_t> surplus_seen_bytes_{0};  ///< not live when CUPOOL_RELEASE_THRESHOLD was last looked at after a wait
   std::uint32_t looks_owed_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< at the oldest epoch
