@@ -7,6 +7,7 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <memory>
 #include <optional>
 
 namespace cupool::shim {
@@ -18,7 +19,7 @@ std::string read_file(const char* path, std::size_t bytes_max) {
   std::string text;
   const int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) return text;
-  char chunk[4096];
+  char chunk[512];  // threads have small stacks
   ssize_t got = 0;
   while (text.size() < bytes_max && (got = read(file, chunk, sizeof chunk)) > 0) text.append(chunk, static_cast<std::size_t>(got));
   close(file);
@@ -113,9 +114,13 @@ std::string Identity::expand(std::string_view pattern) const {
 std::string Identity::expand_path(std::string_view pattern) const {
   const config::PatternFacts facts{live_.pid, host_, rank_.empty() ? "0" : rank_};
   const std::optional<std::string> path = config::expand_pattern(pattern, facts, &variable);
-  if (!path || path->empty() || path->front() == '/') return path.value_or("");
-  char folder[4096];
-  return getcwd(folder, sizeof folder) != nullptr ? std::string(folder) + "/" + *path : *path;
+  return in_current_folder(path.value_or(""));
+}
+
+std::string in_current_folder(const std::string& path) {
+  if (path.empty() || path.front() == '/') return path;
+  const std::unique_ptr<char, decltype(&std::free)> folder(getcwd(nullptr, 0), &std::free);
+  return folder != nullptr ? std::string(folder.get()) + "/" + path : path;
 }
 
 std::vector<observe::OptionFact> option_facts(const config::Options& options) {

@@ -37,6 +37,9 @@ class Identity {
 std::uint64_t start_ticks_of(int pid);
 
 /// The options as the report and the live page show them.
+/// The name as it leads there wherever the program goes: "" and what begins with / as it is.
+std::string in_current_folder(const std::string& path);
+
 std::vector<observe::OptionFact> option_facts(const config::Options& options);
 
 std::uint64_t unix_now_ns();

@@ -8,11 +8,14 @@
 #define FMT_HEADER_ONLY
 #endif
 #include <spdlog/logger.h>
+#include <poll.h>
 #include <spdlog/sinks/sink.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <memory>
 #include <new>
 #include <string>
@@ -28,10 +31,19 @@ namespace {
 alignas(LogFile) std::byte g_file_storage[sizeof(LogFile)];
 constinit std::atomic<LogFile*> g_file{nullptr};  ///< nullptr: stderr
 
+/// A pipe that is full, because nobody reads it, must not hold up an allocation.
+bool takes_more(int descriptor) {
+  constexpr int kPatience_ms = 100;
+  pollfd asked{descriptor, POLLOUT, 0};
+  int ready = ::poll(&asked, 1, kPatience_ms);
+  if (ready < 0 && errno == EINTR) ready = ::poll(&asked, 1, 0);
+  return ready != 0;  // what cannot be asked says so when it is written to
+}
+
 /// What could not be written.
 std::string_view write_whole(int descriptor, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(descriptor, text.data(), text.size());
+  while (!text.empty() && takes_more(descriptor)) {
+    const ssize_t written = ::write(descriptor, text.data(), std::min<std::size_t>(text.size(), PIPE_BUF));
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) break;
     text.remove_prefix(static_cast<std::size_t>(written));

@@ -24,10 +24,7 @@ alignas(Process) std::byte g_storage[sizeof(Process)];
 std::string expand_report_path(const config::Options& options, const Identity& identity) {
   if (options.report == "none") return "";
   if (options.report == "stderr") return "stderr";
-  std::string path = identity.expand(options.report);
-  if (path.empty() || path.front() == '/') return path;
-  char folder[4096];
-  return getcwd(folder, sizeof folder) != nullptr ? std::string(folder) + "/" + path : path;
+  return in_current_folder(identity.expand(options.report));
 }
 
 std::string page_text(const config::Options& options, const Identity& identity, const std::string& report_path) {
