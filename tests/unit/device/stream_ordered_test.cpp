@@ -129,12 +129,12 @@ TEST_CASE("plain blocks freed in stream order are plain calls' again, where noth
 }
 
 TEST_CASE("what one stream allocates and another frees goes round, however far that one is behind") {
-  const std::uint64_t bytes = GENERATE(std::uint64_t{4096}, std::uint64_t{100'000}, std::uint64_t{3'000'000});
+  const std::uint64_t bytes = GENERATE(std::uint64_t{16'384}, std::uint64_t{100'000}, std::uint64_t{3'000'000});
   StreamRig rig;
   const CUstream producer = new_stream();
   const CUstream consumer = new_stream();
   const int behind = static_cast<int>(64 * kMiB / bytes);
-  const int pairs = 64 * behind;  // 4 GiB go by
+  const int pairs = 24 * behind;  // 1.5 GiB go by
   for (int i = 0; i < pairs; ++i) {
     const CUdeviceptr block = rig.on(producer, bytes);
     REQUIRE(cusim_launch_spin(consumer, 1000) == CUDA_SUCCESS);
