@@ -69,7 +69,8 @@ bool read(KindTag<Kind::device_amounts>, std::string_view text, RowRules rules, 
 }
 
 bool read(KindTag<Kind::size>, std::string_view text, RowRules rules, std::optional<std::uint64_t>& member, Problem& problem) {
-  if (asks_for_empty(text, rules)) {
+  constexpr std::string_view kDriversOwn = "18446744073709551615";  // UINT64_MAX, the driver's word for it
+  if (asks_for_empty(text, rules) || (!rules.empty.empty() && text == kDriversOwn)) {
     member.reset();
     return true;
   }

@@ -105,6 +105,7 @@ bool AsyncBlocks::sample(DeviceState& device) {
   const bool is_known = mempool != nullptr && device.driver.has_cuMemPoolGetAttribute() && is_told(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved_bytes) &&
                         is_told(CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used_bytes);
   may_hold_more_.store(!is_known, std::memory_order_relaxed);
+  if (is_known) device.driver_pool.note_used(used_bytes);
   if (is_known) device.driver_pool.tell(ticket, reserved_bytes - std::min(used_bytes, reserved_bytes));
   return is_known;
 }
@@ -163,6 +164,7 @@ CUresult AsyncBlocks::take_from_pool(DeviceState& device, std::size_t bytes, CUd
   const CUstream handle = stream->handle.load(std::memory_order_relaxed);
   const CUmemoryPool mempool = this->mempool(device);
   const bool is_named = mempool != nullptr && device.driver.has_cuMemAllocFromPoolAsync();
+  bytes = align_up(bytes, kBlockAlignment_bytes);  // what its used bytes count is what the block has
   CUresult code = is_named ? device.driver.cuMemAllocFromPoolAsync(out, bytes, mempool, handle) : device.driver.cuMemAllocAsync(out, bytes, handle);
   if (code != CUDA_SUCCESS) return code;
   code = settle(device, *stream);

@@ -419,6 +419,7 @@ class DevicePool {
   void enter_driver_block(const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream) CUPOOL_REQUIRES(device_.lock);
   void leave_driver_block(const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream) CUPOOL_REQUIRES(device_.lock);
   void lose_driver_block(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
+  void book_rounding() CUPOOL_REQUIRES(device_.lock);
 
   // giving_back.cpp
   bool release_would_do(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);

@@ -138,6 +138,11 @@ class DriverPoolSample {
     newest_ = ticket;
     idle_bytes_.store(idle_bytes, std::memory_order_relaxed);
   }
+  /// What the pool says is used: a driver that counts what was asked for says so by the first odd number.
+  void note_used(std::uint64_t used_bytes) {
+    if (used_bytes % kBlockAlignment_bytes != 0) counts_asked_.store(true, std::memory_order_relaxed);
+  }
+  bool counts_asked() const { return counts_asked_.load(std::memory_order_relaxed); }
   /// Nobody was asked: the last answer, with `bytes` more or fewer.
   void reckon(std::int64_t bytes) {
     const MutexLock lock(mutex_);
@@ -150,6 +155,7 @@ class DriverPoolSample {
  private:
   std::atomic<std::uint64_t> tickets_{0};
   std::atomic<std::uint64_t> idle_bytes_{0};
+  std::atomic<bool> counts_asked_{false};  ///< and not what blocks are rounded to (H100 and H200, driver 580)
   Mutex mutex_;
   std::uint64_t newest_ CUPOOL_GUARDED_BY(mutex_) = 0;
 };
@@ -277,6 +283,7 @@ struct DeviceState {
   /// Under `async`: what the driver's pool keeps idle, as reserved and limit know it, and which blocks' books tell of it.
   DriverPoolSample driver_pool;
   std::uint64_t idle_bytes CUPOOL_GUARDED_BY(lock) = 0;
+  std::uint64_t pool_rounding_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of the program's own blocks there
   std::uint64_t idle_covered_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of them, what threads that are in the driver may be served from, and nobody else
   std::uint64_t idle_kept_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of it, what the last trim left: it lies between live blocks
   const void* idle_owner CUPOOL_GUARDED_BY(lock) = nullptr;

@@ -34,15 +34,19 @@ class DriverBlocks {
   /// False: its address has another since.
   bool add(Node&& block) {
     const std::uint64_t bytes = block.mapped().extent.bytes;
+    const std::uint64_t rounding = rounding_of(block.mapped());
     block.key() = block.mapped().extent.address;
     if (!blocks_.insert(std::move(block)).inserted) return false;
     bytes_ += bytes;
+    rounding_bytes_ += rounding;
     return true;
   }
   /// Empty: there is none.
   Node take(std::uint64_t address) {
     Node block = blocks_.extract(address);
-    if (!block.empty()) bytes_ -= block.mapped().extent.bytes;
+    if (block.empty()) return block;
+    bytes_ -= block.mapped().extent.bytes;
+    rounding_bytes_ -= rounding_of(block.mapped());
     return block;
   }
   /// Does it go with `context`? What was made after `before` is another context's that has its handle.
@@ -52,16 +56,22 @@ class DriverBlocks {
     std::erase_if(blocks_, [&](const auto& one) {
       const bool is_gone = goes_with(one.second, context, before);
       bytes_ -= is_gone ? one.second.extent.bytes : 0;
+      rounding_bytes_ -= is_gone ? rounding_of(one.second) : 0;
       return is_gone;
     });
   }
   bool contains(std::uint64_t address) const { return blocks_.contains(address); }
   std::uint64_t bytes() const { return bytes_; }
+  /// Of the device's own pool: what bytes() has more than was asked for.
+  std::uint64_t rounding_bytes() const { return rounding_bytes_; }
   const Blocks& all() const { return blocks_; }
 
  private:
+  static std::uint64_t rounding_of(const Block& block) { return block.is_of_default_pool ? block.extent.bytes - block.extent.requested_bytes : 0; }
+
   Blocks blocks_;
   std::uint64_t bytes_ = 0;
+  std::uint64_t rounding_bytes_ = 0;
 };
 
 }  // namespace cupool::device

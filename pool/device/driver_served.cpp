@@ -1,5 +1,6 @@
 // Stream-ordered allocations that the driver serves itself: by the program's own call, held to the limit, and booked as blocks (DriverBlocks).
 // As with NativeBlocks a block leaves the books before the driver's free, because the driver may give the address to another thread at once.
+#include <algorithm>
 #include <utility>
 
 #include "pool/device/device_pool.hpp"
@@ -61,7 +62,8 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
   if (const Status charged = charge(bytes, request.bytes, request.api, ask); !charged.ok()) return charged.code();
   Charged charged{device_.limit, bytes};
   const CUresult result = call();
-  tell_idle(result == CUDA_SUCCESS && request.is_of_default_pool ? -static_cast<std::int64_t>(bytes) : 0, result != CUDA_SUCCESS);
+  const std::uint64_t used_bytes = device_.driver_pool.counts_asked() ? request.bytes : bytes;
+  tell_idle(result == CUDA_SUCCESS && request.is_of_default_pool ? -static_cast<std::int64_t>(used_bytes) : 0, result != CUDA_SUCCESS);
   if (result != CUDA_SUCCESS) device_.limit.refund(std::exchange(charged.bytes, 0));  // the evidence is of what is held without it
   if (result == CUDA_ERROR_OUT_OF_MEMORY) note_refusal(request.bytes, request.api);
   if (result != CUDA_SUCCESS) return result;
@@ -83,9 +85,18 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
   device_.counters().driver_served.add();
   device_.counters().regions_created.add();
   enter_driver_block(extent, thread, request.stream);
+  book_rounding();
   sample_first(false);
   publish_figures();
   return result;
+}
+
+/// Under `async`: what lies idle in the driver's pool, after the blocks there have changed.
+void DevicePool::book_rounding() {
+  if (policy_ != config::Policy::async || device_.pool_rounding_bytes == driver_blocks_.rounding_bytes()) return;
+  device_.pool_rounding_bytes = driver_blocks_.rounding_bytes();
+  const auto home = std::find_if(homes_.begin(), homes_.end(), [](const auto& one) { return one->context != nullptr; });
+  if (home != homes_.end()) (*home)->natives.book_idle(device_);
 }
 
 /// At its allocation, or because the driver refused to free it.
@@ -126,7 +137,8 @@ std::optional<CUresult> DevicePool::free_by_driver(CUdeviceptr address, std::uin
   const CUresult result = call();
   Extent& extent = block.mapped().extent;
   const std::uint64_t bytes = extent.bytes;
-  tell_idle(result == CUDA_SUCCESS && block.mapped().is_of_default_pool ? static_cast<std::int64_t>(bytes) : 0, result != CUDA_SUCCESS);
+  const std::uint64_t used_bytes = device_.driver_pool.counts_asked() ? extent.requested_bytes : bytes;
+  tell_idle(result == CUDA_SUCCESS && block.mapped().is_of_default_pool ? static_cast<std::int64_t>(used_bytes) : 0, result != CUDA_SUCCESS);
   const MutexLock lock(device_.lock);
   device_.leaving_bytes -= bytes;
   if (result != CUDA_SUCCESS) device_.counters().frees.take_back();
@@ -138,6 +150,7 @@ std::optional<CUresult> DevicePool::free_by_driver(CUdeviceptr address, std::uin
     extent.allocated_ticks = ticks();
     enter_driver_block(extent, thread, stream);
   }
+  book_rounding();
   publish_figures();
   return result;
 }
@@ -152,6 +165,7 @@ void DevicePool::forget_driver_block(CUdeviceptr address) {
   if (!has_driver_blocks_.load(std::memory_order_relaxed)) return;
   const MutexLock lock(device_.lock);
   if (const DriverBlocks::Node block = driver_blocks_.take(address); !block.empty()) lose_driver_block(block.mapped().extent);
+  book_rounding();
 }
 
 void DevicePool::forget_driver_blocks(CUcontext context, std::uint64_t before) {
@@ -160,6 +174,7 @@ void DevicePool::forget_driver_blocks(CUcontext context, std::uint64_t before) {
   for (const auto& [address, block] : driver_blocks_.all())
     if (DriverBlocks::goes_with(block, context, before)) lose_driver_block(block.extent);
   driver_blocks_.forget(context, before);
+  book_rounding();
   publish_figures();
 }
 

@@ -172,7 +172,7 @@ class PoolSet::Impl {
 
   /// No device is known for a foreign pointer: the lowest that is in use counts it.
   void count_foreign_free(CUdeviceptr address) {
-    bool is_known = false;
+    bool is_known = address == 0;  // nobody's: a free of nothing
     for_each_pool([&](DevicePool& pool) { is_known = is_known || pool.has_driver_block(address); });
     if (is_known) return;
     for (std::size_t slot = 0; slot < slots; ++slot) {

@@ -100,7 +100,7 @@ class Case {
   Bytes largest_free() const { return std::max(e_.largest_free_bytes, e_.largest_free_remapped_bytes); }
   /// What one block could have had: a hole, or on pages all that moves, behind what driver and limit give.
   Bytes in_one_piece() const {
-    if (!e_.can_remap && e_.holes_known) return largest_free();
+    if (!e_.can_remap && e_.holes_known && !e_.is_outside_pool) return largest_free();
     const Bytes allowed = has_limit() ? minus(e_.limit_bytes, minus(e_.held_bytes, e_.releasable_bytes)) : UINT64_MAX;
     return std::max(largest_free(), std::min(plus(driver_free(), e_.releasable_bytes), allowed));
   }

@@ -86,7 +86,10 @@ class Rules {
           {{"limit_bytes", e_.limit_bytes}, {"held_bytes", e_.held_bytes}});
       return;
     }
-    add("raise_limit", "fix",
+    // With a higher limit the preallocation takes as much more.
+    const bool is_preallocated = e_.is_outside_pool && preallocates() && e_.pool_free_bytes - std::min(e_.releasable_bytes, e_.pool_free_bytes) >= verdict_.shortfall_bytes;
+    if (is_preallocated) preallocate_less();
+    add("raise_limit", is_preallocated ? "consider" : "fix",
         "the device has the memory but CUPOOL_LIMIT forbids it: raise the limit by the shortfall or more (with more room the pool takes memory earlier, too), or remove it",
         {{"shortfall_bytes", verdict_.shortfall_bytes}, {"limit_bytes", e_.limit_bytes}, {"held_bytes", e_.held_bytes}});
     if (joined_would_do(e_.pool_free_bytes)) fragmented();
@@ -138,7 +141,9 @@ class Rules {
     } else if (e_.pages_available && joined_would_do(e_.whole_page_bytes.value_or(0))) {
       add("backing_pages", "fix", "CUPOOL_BACKING=pages joins free memory that lies apart, where its pages hold nothing else", numbers);
     }
-    if (preallocates()) {
+    if (e_.is_outside_pool) {
+      if (preallocates()) preallocate_less();
+    } else if (preallocates()) {
       add_already("preallocate", "the pool is preallocated already; what lies between its holes is in pinned_by", numbers);
     } else if (value("policy") == "grow" && joined_would_do(e_.region_edge_bytes.value_or(0))) {
       add("preallocate", "consider", "CUPOOL_POLICY=preallocate takes one large region at the start: holes of one region can join, those of many cannot",
@@ -146,6 +151,12 @@ class Rules {
     }
     add("pinned_by", "info", "where small blocks keep free memory apart, they stand in devices[].pinned_by: allocate them first, or free them",
         numbers);
+  }
+
+  /// A request past the pool: regions with a block in them do not go back, and preallocation makes few and large ones.
+  void preallocate_less() {
+    add("preallocate_less", "fix", "what the pool preallocated and has free beside its blocks does not go back to the driver: CUPOOL_POLICY=grow, or a smaller CUPOOL_PREALLOCATE, leaves it to calls outside the pool",
+        {{"pool_free_bytes", e_.pool_free_bytes}, {"releasable_bytes", e_.releasable_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
   }
 
   /// `async`: where its memory lies is the driver's to know, so nothing here names who keeps it apart.

@@ -76,6 +76,7 @@ TEST_CASE("facts spell the effective value as the variable takes it", "[load]") 
   check_fact("CUPOOL_FREE=sync", "free", "sync");
   check_fact("CUPOOL_RELEASE_THRESHOLD=1024M", "release_threshold", "1GiB");
   check_fact("CUPOOL_RELEASE_THRESHOLD=Unlimited", "release_threshold", "unlimited");
+  check_fact("CUPOOL_RELEASE_THRESHOLD=18446744073709551615", "release_threshold", "unlimited");
   check_fact("CUPOOL_RELEASE_THRESHOLD=0", "release_threshold", "0");
   check_fact("CUPOOL_IPC=native", "ipc", "native");
   check_fact("CUPOOL_REPORT=STDERR", "report", "stderr");

@@ -21,8 +21,8 @@ TEST_CASE("a bad value is one precise line and the default", "[warnings]") {
         "CUPOOL_POLICY=gorw: must be grow, preallocate, async, platform or off (did you mean grow?); using the default (grow)");
   CHECK(warning_of("CUPOOL_RELEASE_THRESHOLD=50%") ==
         R"(CUPOOL_RELEASE_THRESHOLD=50%: not a size ("50%"); using the default (unlimited))");
-  CHECK(warning_of("CUPOOL_RELEASE_THRESHOLD=18446744073709551615") ==
-        R"(CUPOOL_RELEASE_THRESHOLD=18446744073709551615: too large ("18446744073709551615"); using the default (unlimited))");
+  CHECK(warning_of("CUPOOL_RELEASE_THRESHOLD=18446744073709551616") ==
+        R"(CUPOOL_RELEASE_THRESHOLD=18446744073709551616: too large ("18446744073709551616"); using the default (unlimited))");
   CHECK(warning_of("CUPOOL_STACK_DEPTH=0") == "CUPOOL_STACK_DEPTH=0: not from 1 to 128; using the default (32)");
   CHECK(warning_of("CUPOOL_STACK_DEPTH=129") == "CUPOOL_STACK_DEPTH=129: not from 1 to 128; using the default (32)");
   CHECK(warning_of("CUPOOL_STACK_DEPTH=4294967297") == "CUPOOL_STACK_DEPTH=4294967297: not from 1 to 128; using the default (32)");

@@ -270,3 +270,46 @@ TEST_CASE("threads: what the driver serves them is booked once, under every poli
     }
   }
 }
+
+TEST_CASE("async: small blocks are held once, as much as the driver's pool has for them") {
+  RigOptions options = under(config::Policy::async);
+  Rig rig(options);
+  Program program{rig};
+  std::vector<CUdeviceptr> plain;
+  std::vector<CUdeviceptr> ordered;
+  const auto driver_holds = [] {
+    CUmemoryPool pool = nullptr;
+    cuuint64_t reserved_bytes = 0;
+    REQUIRE(cuDeviceGetDefaultMemPool(&pool, 0) == CUDA_SUCCESS);
+    REQUIRE(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved_bytes) == CUDA_SUCCESS);
+    return reserved_bytes;
+  };
+  const auto check = [&] {
+    std::size_t free_bytes = 0;
+    std::size_t total_bytes = 0;
+    REQUIRE(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS);
+    rig.pools().adjust_mem_info(rig.context(), &free_bytes, &total_bytes);  // asks the driver
+    CHECK(now(rig.counters().reserved_bytes) == driver_holds());
+    CHECK(rig.pools().check() == "");
+  };
+  for (int i = 0; i < 6000; ++i) plain.push_back(rig.allocate(20));
+  check();
+  for (int i = 0; i < 6000; ++i) {
+    ordered.emplace_back();
+    REQUIRE(program.allocate(&ordered.back(), 100) == CUDA_SUCCESS);
+  }
+  check();
+  for (std::size_t i = 0; i < 3000; ++i) REQUIRE(program.free(ordered[i]) == CUDA_SUCCESS);
+  for (std::size_t i = 0; i < 3000; ++i) rig.free(plain[i]);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  check();
+}
+
+TEST_CASE("a free of nothing is nobody's, and not a foreign one") {
+  Rig rig;
+  rig.allocate(kMiB);
+  CHECK(rig.pools().free(0).outcome == FreeOutcome::unknown);
+  CHECK(now(rig.counters().foreign_frees) == 0);
+  CHECK(rig.pools().free(1 << 20).outcome == FreeOutcome::unknown);
+  CHECK(now(rig.counters().foreign_frees) == 1);
+}

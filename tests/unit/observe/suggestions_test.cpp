@@ -121,6 +121,39 @@ TEST_CASE("fragmentation: pages and one large region are advised only where the 
   CHECK(find(classify(e, default_options()), "pinned_by")->level == "info");
 }
 
+TEST_CASE("fragmentation, for memory outside the pool: what is missing beside what the driver has, and a preallocation that keeps it is named") {
+  OomEvidence e = evidence_of(OomCause::external_fragmentation);
+  e.is_outside_pool = true;
+  e.can_remap = false;
+  e.device_total_bytes = 1 << 30;
+  e.request_bytes = 600 << 20;
+  e.driver_free_bytes = 272 << 20;
+  e.pool_free_bytes = 652 << 20;
+  e.largest_free_bytes = e.largest_free_remapped_bytes = e.releasable_bytes = 0;
+  e.deferred_bytes = e.limit_bytes = 0;
+  e.held_bytes = 752 << 20;
+  const auto preallocating = with_option(default_options(), "policy", "preallocate");
+  OomVerdict verdict = classify(e, preallocating);
+  REQUIRE(verdict.cause == OomCause::external_fragmentation);
+  CHECK(verdict.shortfall_bytes == 328 << 20);
+  REQUIRE(find(verdict, "preallocate_less") != nullptr);
+  CHECK(find(verdict, "preallocate_less")->level == "fix");
+  CHECK(find(verdict, "preallocate") == nullptr);
+  verdict = classify(e, default_options());
+  CHECK(find(verdict, "preallocate_less") == nullptr);
+  CHECK(find(verdict, "preallocate") == nullptr);  // it would make it worse
+  // Under a limit that the preallocation has filled, raising it does nothing but preallocate more.
+  e.limit_bytes = e.held_bytes = 300 << 20;
+  e.driver_free_bytes = 724 << 20;
+  e.pool_free_bytes = 240 << 20;
+  e.request_bytes = 20 << 20;
+  verdict = classify(e, preallocating);
+  REQUIRE(verdict.cause == OomCause::limit);
+  CHECK(find(verdict, "preallocate_less")->level == "fix");
+  CHECK(find(verdict, "raise_limit")->level == "consider");
+  CHECK(find(classify(e, default_options()), "raise_limit")->level == "fix");
+}
+
 TEST_CASE("fragmentation of the driver's own pool: nothing is said to be in a list that is empty, and the largest hole is not known") {
   OomEvidence e = evidence_of(OomCause::external_fragmentation);
   e.holes_known = false;
