@@ -133,6 +133,8 @@ class DevicePool {
   void adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes);
   std::size_t trim(std::uint64_t keep_bytes = 0);
   std::size_t make_room(std::uint64_t until_ns);
+  /// The same, no more than what the driver lacks for `bytes`.
+  std::size_t make_room_for(std::uint64_t until_ns, std::uint64_t bytes);
   /// See PoolSet::note_graph_memory.
   void note_graph_memory() CUPOOL_EXCLUDES(device_.lock);
   /// What the driver keeps for graphs that do not run. Returns bytes.
@@ -431,7 +433,7 @@ class DevicePool {
   bool may_release() CUPOOL_REQUIRES(device_.lock);
   bool all_release_in_order() const CUPOOL_REQUIRES(device_.lock);
   bool quiet() CUPOOL_REQUIRES(device_.lock);
-  std::size_t give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait) CUPOOL_EXCLUDES(device_.lock);
+  std::size_t give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait, std::uint64_t wanted_bytes = ~std::uint64_t{0}) CUPOOL_EXCLUDES(device_.lock);
   std::uint64_t trim_idle(std::uint64_t keep_bytes) CUPOOL_REQUIRES(device_.lock);
   void note_given_back(Mover& mover, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most = false) CUPOOL_REQUIRES(device_.lock);

@@ -136,7 +136,7 @@ void DevicePool::note_given_back(Mover& mover, std::uint64_t bytes) {
 /// What nobody uses goes back to the driver. `until_ns`: so long it polls for deferred frees; `may_wait`: natively they had waited, so longer (Patience).
 /// Nothing goes while that could block: whoever asks natively would not have waited. While something captures, nobody waits for its end.
 /// Returns bytes; where it may wait, what another thread gave back meanwhile counts as one, and so does what was given back before and is there only now.
-std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait) {
+std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait, std::uint64_t wanted_bytes) {
   const MutexLock lock(device_.lock);
   Patience patience(device_.services.clock, until_ns, may_wait ? deferred_.last_number() : 0, 0);
   const std::uint64_t before = device_.services.given_back.load(std::memory_order_relaxed);
@@ -153,7 +153,8 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
     if (has_idle && may_release()) {
       const std::uint64_t reserved_bytes = device_.pooled_bytes();
       if (reserved_bytes <= keep_bytes) return 0;
-      const std::uint64_t released_bytes = release_free(nullptr, reserved_bytes - keep_bytes, true);
+      const bool is_all = wanted_bytes >= reserved_bytes - keep_bytes;
+      const std::uint64_t released_bytes = release_free(nullptr, is_all ? reserved_bytes - keep_bytes : wanted_bytes, is_all);
       if (released_bytes != 0) return released_bytes;
     }
     if (may_wait && late_bytes() != 0 && await_late()) return 1;
@@ -187,6 +188,18 @@ std::uint64_t DevicePool::trim_idle(std::uint64_t keep_bytes) {
 std::size_t DevicePool::trim(std::uint64_t keep_bytes) { return give_back_idle(device_.services.clock.now_ns() + kQuietBound_ns, keep_bytes, false); }
 
 std::size_t DevicePool::make_room(std::uint64_t until_ns) { return give_back_idle(until_ns, 0, true); }
+
+std::size_t DevicePool::make_room_for(std::uint64_t until_ns, std::uint64_t bytes) {
+  std::optional<std::uint64_t> driver_free_bytes;
+  {
+    const MutexLock lock(device_.lock);
+    if (!used() || !may_call_driver()) return 0;
+    driver_free_bytes = sample_driver_free();
+  }
+  if (!driver_free_bytes) return 0;
+  // The driver rounds what it takes, and refuses the last bit of what it calls free.
+  return give_back_idle(until_ns, 0, true, align_up(bytes, kRegionGranularity_bytes) - std::min(*driver_free_bytes, bytes) + kRegionGranularity_bytes);
+}
 
 /// Wholly free memory back to the driver, `first`'s before that of the device's other contexts. Returns bytes given back, which are
 /// at least (`at_most`: at most) what is wanted when there is so much.

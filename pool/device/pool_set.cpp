@@ -555,6 +555,11 @@ bool PoolSet::make_room(std::uint64_t before) {
   return released_bytes != 0 || times_given_back() != before;
 }
 
+bool PoolSet::make_room_for(int device, std::uint64_t bytes) {
+  DevicePool* const pool = impl_->pool_of(device);
+  return pool != nullptr && pool->make_room_for(impl_->services.clock.now_ns() + DevicePool::kPollBound_ns, bytes) != 0;
+}
+
 bool PoolSet::trim_graphs() {
   std::size_t trimmed_bytes = 0;
   impl_->for_each_pool([&](DevicePool& pool) { trimmed_bytes += pool.give_back_graph_memory(); });

@@ -270,6 +270,8 @@ class PoolSet {
   /// A driver call outside the pool was refused for want of memory: as trim(), but polls deferred frees for at most one second
   /// (natively they had waited). True when something went back since `before`, so that the call is worth another try.
   bool make_room(std::uint64_t before);
+  /// The same on one device, first no more than what the driver lacks there for `bytes`.
+  bool make_room_for(int device, std::uint64_t bytes);
   bool make_room() { return make_room(times_given_back()); }
   /// How often memory has gone back to the driver: to be asked before a call that may be refused, for another thread may be giving memory back.
   std::uint64_t times_given_back() const;

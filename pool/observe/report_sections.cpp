@@ -37,6 +37,7 @@ void write_evidence(JsonWriter& json, const OomEvidence& e) {
   json.member("page_bytes", e.page_bytes);
   json.member("capturing", e.capturing);
   json.member("holes_known", e.holes_known);
+  json.member("outside_pool", e.is_outside_pool);
   json.member("deferred_in_order_bytes", e.deferred_in_order_bytes);
   json.member("whole_page_bytes", e.whole_page_bytes);
   json.member("region_edge_bytes", e.region_edge_bytes);

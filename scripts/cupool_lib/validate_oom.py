@@ -25,7 +25,7 @@ class _Evidence:
         self.REL, self.PEND, self.U, self.N = evidence["releasable_bytes"], evidence["deferred_bytes"], evidence["other_process_bytes"], evidence["own_outside_bytes"]
         self.L, self.H = evidence["limit_bytes"], evidence["held_bytes"]
         self.limit_said_no = evidence.get("refused_by_limit", False)
-        self.needs_hole = not evidence["can_remap"] and evidence.get("holes_known", True)  # else what goes back to the driver does as well
+        self.needs_hole = not evidence["can_remap"] and evidence.get("holes_known", True) and not evidence.get("outside_pool", False)  # else what goes back to the driver does as well
 
     def cap(self) -> int:
         return min(self.T or _UNKNOWN_REQUEST, self.L or _UNKNOWN_REQUEST)

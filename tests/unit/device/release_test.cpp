@@ -232,3 +232,19 @@ TEST_CASE("regions that the device does not take back for seconds are told as wh
   REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
   CHECK(rig.allocate(450 * kMiB) != 0);
 }
+
+TEST_CASE("on pages a call outside the pool that lacks a little gets a little of what was preallocated") {
+  RigOptions options;
+  options.memory = "1GiB";
+  options.pool.preallocate = config::parse_amount("75%");
+  options.pool.backing = config::Backing::pages;
+  Rig rig(options);
+  rig.allocate(kMiB);
+  const std::uint64_t before_bytes = cusim_used_bytes(0);
+  REQUIRE(before_bytes >= 700 * kMiB);
+  REQUIRE(rig.pools().make_room_for(0, kGiB - before_bytes + 40 * kMiB));
+  CHECK(cusim_used_bytes(0) <= before_bytes - 40 * kMiB);
+  CHECK(cusim_used_bytes(0) >= before_bytes - 100 * kMiB);
+  CHECK_FALSE(rig.pools().make_room_for(7, kMiB));  // no such device
+  CHECK(rig.pools().check() == "");
+}
