@@ -262,7 +262,7 @@ CUresult answer_free(const FreeResult& result, CUdeviceptr address, FreeElsewher
 /// `call`, and again as long as the driver has no memory and the pool gives some back: natively that would have been free. `bytes`: what the call is known to take on
 /// `device`, so that the pool first gives back no more than is missing.
 template <class Call>
-CUresult call_with_room(Call&& call, int device = -1, std::size_t bytes = 0) {
+CUresult call_with_room(Call&& call, int device = kNoDevice, std::size_t bytes = 0) {
   PoolSet& pools = process().pools;
   constexpr int kMostTries = 100;  // other threads may go on giving back what others take
   bool has_trimmed = false;        // once: a launch that is refused may leave with the driver what it took, each time
@@ -270,7 +270,7 @@ CUresult call_with_room(Call&& call, int device = -1, std::size_t bytes = 0) {
     const std::uint64_t before = pools.times_given_back();
     const CUresult result = call();
     if (result != CUDA_ERROR_OUT_OF_MEMORY || tries == kMostTries) return result;
-    if (tries == 1 && bytes != 0 && pools.make_room_for(device, bytes)) continue;
+    if (tries == 1 && device != kNoDevice && pools.make_room_for(device, bytes)) continue;
     if (pools.make_room(before)) continue;
     if (has_trimmed || !pools.trim_graphs()) return result;
     has_trimmed = true;

@@ -30,7 +30,7 @@ CUresult account(int device, CUcontext context, OutsideKind kind, std::size_t by
                  const PoolSet::AskDriver& ask = {}) {
   Process& own = process();
   // What the pool keeps for reuse is not gone: natively the driver would have had it. Host memory is not the pool's to give.
-  const auto served = [&] { return kind == OutsideKind::host ? call() : call_with_room(call, device, device == kNoDevice ? 0 : bytes); };
+  const auto served = [&] { return kind == OutsideKind::host ? call() : call_with_room(call, device, bytes); };
   if (bytes == 0 || bytes > kSaneBytes) return call();
   if (device == kNoDevice) return served();
   if (kind != OutsideKind::host) own.page.publish();

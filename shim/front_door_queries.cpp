@@ -41,8 +41,12 @@ void answer_as_block(const BlockView& block, CUpointer_attribute attribute, void
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return put<CUdeviceptr>(value, block.base);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put<std::size_t>(value, block.bytes);
     // A driver that does not know these leaves 0 in the plural query: then the block has none either. Of an allocation of its own the driver knows best.
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return is_own_allocation(block) ? void() : put_unless_zero<CUdeviceptr>(value, mapping_begin(block));
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return is_own_allocation(block) ? void() : put_unless_zero<std::size_t>(value, mapping_bytes(block));
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      if (!is_own_allocation(block)) put_unless_zero<CUdeviceptr>(value, mapping_begin(block));
+      return;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      if (!is_own_allocation(block)) put_unless_zero<std::size_t>(value, mapping_bytes(block));
+      return;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return put<unsigned long long>(value, block.buffer_id);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return put<unsigned>(value, block.sync_memops ? 1 : 0);

@@ -54,12 +54,13 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
     ContextPool& home = *info_of(*extent).home;
     const bool is_pooled = !info_of(*extent).is_native && !device_.disabled && may_call_driver();
     const bool is_in_context = is_pooled && context != nullptr && home.context == context;
-    const bool is_ordinary = is_in_context && !goes_plain_way(*extent);
+    const bool is_plain = is_in_context && goes_plain_way(*extent);
+    const bool is_ordinary = is_in_context && !is_plain;
     // On another context's stream; no epoch would ever cover it.
     const bool needs_own_event = is_pooled && !home.is_orphan && context != nullptr && device_.services.cannot_record.load(std::memory_order_relaxed);
     if (is_ordinary && user != nullptr && keep_for_stream(extent, home, stream, thread, *user)) return FreeOutcome::freed;
     leave_table(extent);
-    if (is_in_context && !is_ordinary) outcome = free_deferred(extent, thread, answer, false);
+    if (is_plain) outcome = free_deferred(extent, thread, answer, false);
     else if (is_ordinary && !capturing()) outcome = free_in_lane(extent, home, context, stream, thread);
     else if ((is_ordinary || needs_own_event) && free_stamped(extent, home, context, stream, thread, StampedPlace::aside)) outcome = FreeOutcome::freed;
     else if (policy_ == config::Policy::platform && device_.driver.has_cuMemFreeAsync()) outcome = free_native(extent, thread, answer, &stream.handle);
