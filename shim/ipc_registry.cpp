@@ -101,7 +101,7 @@ bool IpcRegistry::is_still_ours() const {
 }
 
 bool IpcRegistry::reopen() {
-  const File folder(private_folder::open(shared_memory_, false));
+  const File folder(private_folder::open_with(shared_memory_, name_));
   file_ = folder.fd >= 0 ? openat(folder.fd, name_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK) : -1;
   if (!is_still_ours()) {
     if (file_ >= 0) close(file_);
@@ -145,7 +145,7 @@ ipc::RegistryEntry* IpcRegistry::entry(std::uint32_t index) {
 void IpcRegistry::retire() {
   if (!has_name_.exchange(false, std::memory_order_acq_rel)) return;
   try {
-    const File folder(private_folder::open(shared_memory_, false));
+    const File folder(private_folder::open_with(shared_memory_, name_));
     if (folder.fd >= 0) unlinkat(folder.fd, name_.c_str(), 0);
   } catch (const std::bad_alloc&) {  // as after SIGKILL: the next exporter removes it
   }
@@ -153,10 +153,10 @@ void IpcRegistry::retire() {
 
 bool IpcRegistry::read(const ipc::BlockHandle& handle, ipc::BlockPlace& place) const {
   if (handle.exporter == owner_ || handle.index >= ipc::kEntriesMax) return false;
-  const File folder(private_folder::open(shared_memory_, false));
-  if (folder.fd < 0) return false;
   const std::string process = process_text(handle.exporter);
   const std::string name = std::string(kPrefix) + process;
+  const File folder(private_folder::open_with(shared_memory_, name));
+  if (folder.fd < 0) return false;
   const File file(openat(folder.fd, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   if (file.fd < 0 || !is_private_file(file.fd)) return false;
   ipc::RegistryHeader header;

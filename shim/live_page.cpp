@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <new>
 #include <vector>
@@ -82,13 +81,11 @@ void LivePage::publish_once() {
   if (is_published_.exchange(true)) return;
   const Unnoticed unnoticed;
   const int folder = private_folder::open(shared_memory_, true);
-  is_name_taken_.store(folder < 0 && (errno == EPERM || errno == ENOTDIR || errno == ELOOP), std::memory_order_relaxed);
   struct stat facts{};
   // The descriptor may have been closed, and its number reused, by a program that closes all it does not know.
   const bool is_still_ours = file_ >= 0 && fstat(file_, &facts) == 0 && facts.st_dev == file_device_ && facts.st_ino == file_inode_;
   if (folder < 0 || !is_still_ours) {
-    if (const std::string said = warning(); !said.empty()) log::warn(said);
-    else log::debug("no live page: " + (folder < 0 ? "no folder of ours in " + shared_memory_ : "no space in " + shared_memory_));
+    log::debug(std::string("no live page: ") + (folder < 0 ? "no folder of ours in " : "no space in ") + shared_memory_);
     if (folder >= 0) close(folder);
     return;
   }
@@ -99,11 +96,6 @@ void LivePage::publish_once() {
   close(folder);
 }
 
-std::string LivePage::warning() const {
-  if (!is_name_taken_.load(std::memory_order_relaxed)) return "";
-  return "no live page: " + shared_memory_ + "/cupool-" + std::to_string(geteuid()) + " is not this user's private folder";
-}
-
 void LivePage::set_state(observe::LiveState state) {
   header_->state.store(static_cast<std::uint32_t>(state), std::memory_order_release);
 }
@@ -112,7 +104,7 @@ void LivePage::retire() {
   if (file_ < 0 || !is_published_.load(std::memory_order_relaxed)) return;
   int folder = -1;
   try {
-    folder = private_folder::open(shared_memory_, false);
+    folder = private_folder::open_with(shared_memory_, name_);
   } catch (const std::bad_alloc&) {  // as after SIGKILL: the next process removes it
   }
   if (folder < 0) return;

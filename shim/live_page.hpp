@@ -1,4 +1,4 @@
-// The file behind the live page: /dev/shm/cupool-<uid>/<pid>.<start ticks>, readable after SIGKILL.
+// The file behind the live page: <pid>.<start ticks> in the user's own folder of shared memory, readable after SIGKILL.
 //
 // Mapped when the process goes live, given its name only when device memory is first asked for (publish), taken away
 // at a normal end (retire). Its space is reserved up front: a full /dev/shm means heap memory and no file, never
@@ -31,8 +31,6 @@ class LivePage {
   void publish() {
     if (!is_published_.load(std::memory_order_relaxed)) publish_once();
   }
-  /// For the report: another user has the name of our folder, or may write to it. Empty: nothing is wrong.
-  std::string warning() const;
   void set_state(observe::LiveState state);
   /// Removes the name; readers that have the page open keep it.
   void retire();
@@ -48,7 +46,6 @@ class LivePage {
   dev_t file_device_ = 0;
   ino_t file_inode_ = 0;
   std::atomic<bool> is_published_{false};
-  std::atomic<bool> is_name_taken_{false};
 };
 
 }  // namespace cupool::shim

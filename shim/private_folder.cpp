@@ -1,12 +1,15 @@
 // Every open refuses links and does not wait: what lies in the folder may be anything.
 #include "shim/private_folder.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <charconv>
+#include <cstdlib>
+#include <vector>
 
 #include "shim/identity.hpp"
 
@@ -24,17 +27,61 @@ bool is_locked_by_owner(int folder, const char* name) {
   return is_locked;
 }
 
-}  // namespace
+std::string usual_name() { return "cupool-" + std::to_string(geteuid()); }
 
-int open(const std::string& shared_memory, bool create) {
-  const std::string path = shared_memory + "/cupool-" + std::to_string(geteuid());
-  if (create) mkdir(path.c_str(), 0700);
+int open_trusted(const std::string& path) {
   const int folder = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   struct stat facts{};
   if (folder < 0) return -1;
   if (fstat(folder, &facts) == 0 && facts.st_uid == geteuid() && (facts.st_mode & 077) == 0) return folder;
   close(folder);
-  errno = EPERM;
+  return -1;
+}
+
+/// Paths of what may stand in for the usual folder, in an order that all processes agree on.
+std::vector<std::string> stand_ins(const std::string& shared_memory) {
+  std::vector<std::string> found;
+  DIR* entries = opendir(shared_memory.c_str());
+  if (entries == nullptr) return found;
+  const std::string start = usual_name() + ".";
+  while (const dirent* entry = readdir(entries))
+    if (std::string_view(entry->d_name).starts_with(start)) found.push_back(shared_memory + "/" + entry->d_name);
+  closedir(entries);
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+int open_stand_in(const std::string& shared_memory) {
+  for (const std::string& path : stand_ins(shared_memory))
+    if (const int folder = open_trusted(path); folder >= 0) return folder;
+  return -1;
+}
+
+bool has(int folder, const std::string& file) {
+  struct stat facts{};
+  return folder >= 0 && fstatat(folder, file.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+}  // namespace
+
+int open(const std::string& shared_memory, bool create) {
+  const std::string path = shared_memory + "/" + usual_name();
+  if (create) mkdir(path.c_str(), 0700);
+  if (const int folder = open_trusted(path); folder >= 0) return folder;
+  if (const int folder = open_stand_in(shared_memory); folder >= 0) return folder;
+  std::string made = path + ".XXXXXX";
+  return create && mkdtemp(made.data()) != nullptr ? open_trusted(made) : -1;
+}
+
+int open_with(const std::string& shared_memory, const std::string& file) {
+  int folder = open_trusted(shared_memory + "/" + usual_name());
+  if (has(folder, file)) return folder;
+  if (folder >= 0) close(folder);
+  for (const std::string& path : stand_ins(shared_memory)) {
+    folder = open_trusted(path);
+    if (has(folder, file)) return folder;
+    if (folder >= 0) close(folder);
+  }
   return -1;
 }
 

@@ -1,5 +1,8 @@
-// The user's own folder in shared memory, /dev/shm/cupool-<uid>, and what its files have in common: named after a process,
-// locked while that process lives, trusted only when nobody else could have put them there.
+// The user's own folder in shared memory and what its files have in common: named after a process, locked while that process
+// lives, trusted only when nobody else could have put them there.
+//
+// The folder is /dev/shm/cupool-<uid>. Everybody may make folders there, so that somebody else may have that name, by accident or on
+// purpose: then it is /dev/shm/cupool-<uid>.XXXXXX, a name that nobody knows beforehand, and found by its owner. Readers look into all.
 //
 // Never calls the driver. Thread rule: functions without state.
 #pragma once
@@ -13,9 +16,11 @@ namespace cupool::shim::private_folder {
 
 inline constexpr std::size_t kEntriesLookedAtMax = 4096;  ///< of the folder, by who tidies it
 
-/// A descriptor of the folder: 0700, a real directory, ours. -1 when it is not there, or not to be trusted: errno is then EPERM, or ENOTDIR
-/// where the name is a file or a link.
+/// A descriptor of the folder: 0700, a real directory, ours. -1 when it is not there, or cannot be made.
 int open(const std::string& shared_memory, bool create);
+
+/// Of that one of our folders which has a file of this name; -1: none has.
+int open_with(const std::string& shared_memory, const std::string& file);
 
 /// Away from the low numbers that programs expect to get; close-on-exec.
 int move_high(int file);

@@ -75,8 +75,7 @@ observe::ReportInput Reporter::input(observe::ReportEvent event, std::chrono::na
   } else {
     input.snapshot.complete = false;
   }
-  for (std::string warning : {trace_.warning(), page_.warning()})
-    if (!warning.empty()) input.warnings.push_back(std::move(warning));
+  if (std::string warning = trace_.warning(); !warning.empty()) input.warnings.push_back(std::move(warning));
   return input;
 }
 

@@ -220,12 +220,11 @@ def _shared_memory() -> Finding:
     advice = "without it a process that is killed leaves no report; in a container: --shm-size=64m or --ipc=host"
     if not os.access("/dev/shm", os.W_OK | os.X_OK):
         return Finding("live page", WARNING, "/dev/shm is missing or not writable", advice)
-    if folder.is_symlink() or (folder.exists() and (folder.stat().st_uid != os.geteuid() or folder.stat().st_mode & 0o077 or not folder.is_dir())):
-        return Finding("live page", WARNING, f"{folder} is not a private folder of this user's", f"remove it: rm -r {folder}")
     if shutil.disk_usage("/dev/shm").free < _ROOM_BYTES // 16:
         return Finding("live page", WARNING, "/dev/shm is full", advice)
     stale = [path for path in live_page.page_files(folder) if not live_page.is_alive(*map(int, path.name.split(".")))]
-    detail = f"{folder} can be used"
+    is_taken = os.path.lexists(folder) and folder not in live_page.own_folders(folder)
+    detail = f"{folder} is not a private folder of this user's: {folder}.XXXXXX stands in for it" if is_taken else f"{folder} can be used"
     return Finding("live page", OK, detail + (f"; {len(stale)} of processes that died outside `cupool run` lie there" if stale else ""))
 
 

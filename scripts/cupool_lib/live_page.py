@@ -6,6 +6,7 @@ offset and length is checked against the file before it is used, and only our ow
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -224,14 +225,24 @@ def open_page(path: Path) -> int:
 
 
 def page_files(folder: Path) -> list[Path]:
-    """Pages in `folder`, which must be this user's own; none where there is no folder."""
-    try:
-        status = os.lstat(folder)
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-            return []
-        return sorted(path for path in folder.iterdir() if _FILE_NAME.fullmatch(path.name))
-    except OSError:
-        return []
+    """Pages in `folder` and in what stands in for it where its name is taken (shim/private_folder.hpp), as far as these are this user's own."""
+    found = []
+    for own in own_folders(folder):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            found += [path for path in own.iterdir() if _FILE_NAME.fullmatch(path.name)]
+    return sorted(found)
+
+
+def own_folders(folder: Path) -> list[Path]:
+    """`folder` and its stand-ins, those that this user alone may use."""
+    def is_own(path: Path) -> bool:
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return False
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+
+    return [path for path in [folder, *sorted(folder.parent.glob(f"{folder.name}.*"))] if is_own(path)]
 
 
 def no_room(folder: Path) -> str:

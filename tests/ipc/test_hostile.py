@@ -1,4 +1,5 @@
 """A registry is a file that anything may have written: nothing in it is believed, and nothing in it can crash an opener."""
+import contextlib
 import fcntl
 import os
 import struct
@@ -120,10 +121,16 @@ class Hostile(IpcTest):
         FOLDER.chmod(0o755)
         try:
             self.refuses("the folder is open to others")
-            self.assertNotEqual(self.there.export_any(self.there.alloc(MIB))[0], 0, "nor exported through")
+            code, handle = self.there.export_any(self.there.alloc(MIB))[:2]
+            self.assertEqual((code, self.there.registry()), (0, []), "nor exported through")
+            self.assertEqual(self.here.open(handle)[0], 0, "but through a folder that stands in for it")
         finally:
             FOLDER.chmod(0o700)
         self.assertEqual(self.there.open(self.handle)[0], 0)
+        self.there.end()
+        for stand_in in FOLDER.parent.glob(f"{FOLDER.name}.*"):
+            with contextlib.suppress(OSError):  # not empty
+                stand_in.rmdir()
 
     def test_handles_that_were_changed_on_the_way(self):
         for at in range(0, 64, 3):

@@ -77,7 +77,7 @@ class Outcome:
         warnings = [sentence for sentence in said if "CUPOOL_" in sentence]
         return {**self.__dict__, "calls": self.calls, "trace": self.trace, "moves": self.moves, "trace_moves": self.trace_moves, "events": self.events,
                 "d": device, "c": device.get("counters", {}), "warnings": warnings,
-                "files": sorted(p.name for p in self.folder.iterdir()), "re": re, "os": os, "json": json, "MiB": 1 << 20, "GiB": 1 << 30}
+                "files": sorted(p.name for p in self.folder.iterdir()), "re": re, "os": os, "glob": glob.glob, "json": json, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def environment(program: Path, build: Path, spec: victim_spec.Spec, folder: Path, library: Path | None) -> dict[str, str]:
@@ -103,7 +103,8 @@ def page_folder(spec: victim_spec.Spec) -> Path:
 
 
 def pages_of_all(spec: victim_spec.Spec) -> set[Path]:
-    return set(page_folder(spec).iterdir()) if page_folder(spec).is_dir() else set()
+    usual = page_folder(spec)
+    return {path for folder in [usual, *usual.parent.glob(f"{usual.name}.*")] if folder.is_dir() for path in folder.iterdir()}
 
 
 def take_pages(pid: int, spec: victim_spec.Spec, before: set[Path]) -> list[live_page.Page]:

@@ -11,11 +11,12 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import support
 from support import MIB
-from cupool_lib import completion, json_schema, live_page, report_file, validate
+from cupool_lib import completion, doctor_machine, json_schema, live_page, locate, report_file, validate
 
 SCHEMA = json.loads((support.ROOT / "config/report.schema.json").read_text(encoding="utf-8"))
 
@@ -229,6 +230,20 @@ class Completion(unittest.TestCase):
         link = self.folder / "link"
         link.symlink_to(self.pages)
         self.assertEqual(live_page.page_files(link), [])
+
+    def test_pages_of_folders_that_stand_in_for_one_whose_name_is_taken_are_found(self):
+        taken = self.folder / "taken"
+        taken.mkdir(mode=0o777)
+        taken.chmod(0o777)
+        name = f"{self.pid}.{self.ticks}"
+        for folder, mode in ((taken, 0o777), (self.folder / "taken.AAAAAA", 0o770), (self.folder / "taken.BBBBBB", 0o700)):
+            folder.mkdir(exist_ok=True)
+            folder.chmod(mode)
+            (folder / name).write_bytes(support.live_page(self.pid, self.ticks, self.facts()))
+        self.assertEqual(live_page.page_files(taken), [self.folder / "taken.BBBBBB" / name])
+        with unittest.mock.patch.object(locate, "live_page_folder", return_value=taken):
+            finding = doctor_machine._shared_memory()
+        self.assertIn("taken.XXXXXX stands in for it", finding.detail)
 
     def test_a_page_under_another_processs_name_is_not_used(self):
         (self.pages / f"{self.pid}.{self.ticks}").write_bytes(support.live_page(self.pid + 1, self.ticks, self.facts()))

@@ -137,16 +137,27 @@ TEST_CASE("a file that is gone takes no further entries") {
   CHECK(registry.entry(0) != nullptr);
 }
 
-TEST_CASE("a folder that is a link or open to others is not used") {
+TEST_CASE("a folder that is a link or open to others is not used: another stands in for it, and openers find it") {
   const SharedFolder shared;
-  IpcRegistry registry(kSelf, shared.path.c_str());
   fs::create_directory(shared.path / "elsewhere");
-  fs::create_directory_symlink(shared.path / "elsewhere", shared.own());
-  CHECK_FALSE(registry.reserve(0));
+  const bool is_link = GENERATE(true, false);
+  if (is_link) {
+    fs::create_directory_symlink(shared.path / "elsewhere", shared.own());
+  } else {
+    fs::create_directory(shared.own());
+    fs::permissions(shared.own(), fs::perms::all);
+  }
+  IpcRegistry exporter(kOther, shared.path.c_str());
+  const IpcRegistry opener(kSelf, shared.path.c_str());
+  REQUIRE(exporter.reserve(0));
+  const ipc::BlockHandle handle = put(exporter, 0);
+  ipc::BlockPlace read;
+  CHECK(opener.read(handle, read));
+  CHECK(fs::is_empty(shared.own()));
   fs::remove(shared.own());
   fs::create_directory(shared.own());
-  fs::permissions(shared.own(), fs::perms::all);
-  CHECK_FALSE(registry.reserve(0));
   fs::permissions(shared.own(), fs::perms::owner_all);
-  CHECK(registry.reserve(0));
+  CHECK(opener.read(handle, read));
+  exporter.retire();
+  CHECK_FALSE(opener.read(handle, read));
 }

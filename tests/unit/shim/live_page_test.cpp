@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "shim/identity.hpp"
 
@@ -27,6 +28,13 @@ struct SharedFolder {
     path = name;
   }
   ~SharedFolder() { fs::remove_all(path); }
+  /// Stand-ins for the folder of the usual name.
+  std::vector<fs::path> stand_ins() const {
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::directory_iterator(path))
+      if (entry.path().filename().string().starts_with(pages().filename().string() + ".")) found.push_back(entry.path());
+    return found;
+  }
   fs::path pages() const { return path / ("cupool-" + std::to_string(geteuid())); }
   std::size_t count() const {
     return fs::exists(pages()) ? static_cast<std::size_t>(std::distance(fs::directory_iterator(pages()), fs::directory_iterator{})) : 0;
@@ -86,6 +94,34 @@ TEST_CASE("a folder that others may enter is not used") {
   LivePage page(own_identity(), "{}", shared.path.c_str());
   page.publish();
   CHECK(shared.count() == 0);
+  REQUIRE(shared.stand_ins().size() == 1);
+  const fs::path stand_in = shared.stand_ins()[0];
+  struct stat facts{};
+  REQUIRE(stat(stand_in.c_str(), &facts) == 0);
+  CHECK((facts.st_mode & 07777) == 0700);
+  CHECK(std::distance(fs::directory_iterator(stand_in), fs::directory_iterator{}) == 1);
+  page.retire();
+  CHECK(fs::is_empty(stand_in));
+}
+
+TEST_CASE("a stand-in is used again, one of others never") {
+  const SharedFolder shared;
+  fs::create_directory(shared.pages());
+  fs::permissions(shared.pages(), fs::perms::all);
+  const fs::path theirs = shared.pages().string() + ".AAAAAA", ours = shared.pages().string() + ".BBBBBB";
+  for (const fs::path& folder : {theirs, ours}) fs::create_directory(folder);
+  fs::permissions(theirs, fs::perms::all);
+  fs::permissions(ours, fs::perms::owner_all);
+  LivePage page(own_identity(), "{}", shared.path.c_str());
+  page.publish();
+  CHECK(shared.stand_ins().size() == 2);
+  CHECK(fs::is_empty(theirs));
+  CHECK_FALSE(fs::is_empty(ours));
+  fs::remove(shared.pages());
+  fs::create_directory(shared.pages());
+  fs::permissions(shared.pages(), fs::perms::owner_all);
+  page.retire();
+  CHECK(fs::is_empty(ours));
 }
 
 TEST_CASE("a link in the folder's place is not followed") {
@@ -95,6 +131,7 @@ TEST_CASE("a link in the folder's place is not followed") {
   LivePage page(own_identity(), "{}", shared.path.c_str());
   page.publish();
   CHECK(fs::is_empty(shared.path / "elsewhere"));
+  CHECK(shared.stand_ins().size() == 1);
 }
 
 TEST_CASE("without shared memory the page lies in the heap and works") {
