@@ -1,4 +1,4 @@
-// The table's memory is mapped, not allocated: the top is 1 MiB of which a process touches a page or two.
+// The table's memory is mapped, not allocated: the top is 8 MiB of which a process touches a page or two.
 #include "pool/device/owner_map.hpp"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace cupool::device {
 
-OwnerMap::OwnerMap() : top_(static_cast<std::atomic<Leaf*>*>(map_zeroed(kTopEntries * sizeof(std::atomic<Leaf*>)))) {
+OwnerMap::OwnerMap() : top_(static_cast<Entry*>(map_zeroed(kTopEntries * sizeof(Entry)))) {
   if (top_ == nullptr) throw std::bad_alloc();
 }
 
@@ -16,14 +16,14 @@ OwnerMap::~OwnerMap() {
   for (std::size_t part = 0; part < kTopParts; ++part) {
     if ((touched_[part / 64].load(std::memory_order_relaxed) >> (part % 64) & 1) == 0) continue;
     for (std::size_t i = part * kPartEntries; i < (part + 1) * kPartEntries; ++i)
-      if (Leaf* leaf = top_[i].load(std::memory_order_relaxed)) ::munmap(static_cast<void*>(leaf), sizeof(Leaf));
+      if (Leaf* leaf = top_[i].leaf.load(std::memory_order_relaxed)) ::munmap(static_cast<void*>(leaf), sizeof(Leaf));
   }
-  ::munmap(static_cast<void*>(top_), kTopEntries * sizeof(std::atomic<Leaf*>));
+  ::munmap(static_cast<void*>(top_), kTopEntries * sizeof(Entry));
 }
 
 OwnerMap::Leaf* OwnerMap::leaf_of(std::uint64_t page) {
   const std::size_t index = page >> kLeafShift;
-  std::atomic<Leaf*>& entry = top_[index];
+  std::atomic<Leaf*>& entry = top_[index].leaf;
   Leaf* leaf = entry.load(std::memory_order_acquire);
   if (leaf != nullptr) return leaf;
   const std::size_t part = index / kPartEntries;
@@ -35,10 +35,16 @@ OwnerMap::Leaf* OwnerMap::leaf_of(std::uint64_t page) {
   return leaf;
 }
 
-/// visit(word) of every page from `first` to `last`. Precondition: their leaves are there. A long range has a hundred thousand pages.
+/// visit(word) of every page from `first` to `last`, of whole leaves once. Precondition: the other leaves are there.
 template <class F> void OwnerMap::for_each_word(std::uint64_t first, std::uint64_t last, F&& visit) {
   for (std::uint64_t page = first; page <= last;) {
-    Leaf& leaf = *top_[page >> kLeafShift].load(std::memory_order_acquire);
+    Entry& entry = top_[page >> kLeafShift];
+    if (is_whole(page, last)) {
+      visit(entry.whole);
+      page += kLeafPages;
+      continue;
+    }
+    Leaf& leaf = *entry.leaf.load(std::memory_order_acquire);
     const std::uint64_t end = std::min(last, page | (kLeafPages - 1));
     for (; page <= end; ++page) visit(leaf[page & (kLeafPages - 1)]);
   }
@@ -49,7 +55,7 @@ bool OwnerMap::add(std::uint64_t address, std::uint64_t bytes, int device) {
   const std::uint64_t last = (address + bytes - 1) >> kPageShift;
   if (bytes == 0 || last < first || last >= kPageCount) return false;
   for (std::uint64_t page = first; page <= last; page = ((page >> kLeafShift) + 1) << kLeafShift)
-    if (leaf_of(page) == nullptr) return false;
+    if (!is_whole(page, last) && leaf_of(page) == nullptr) return false;
   const std::uint32_t mine = static_cast<std::uint32_t>(device + 1);
   for_each_word(first, last, [mine](std::atomic<std::uint32_t>& slot) {
     std::uint32_t word = slot.load(std::memory_order_relaxed);

@@ -1,6 +1,8 @@
 // See page_table.hpp.
 #include "pool/vmm/page_table.hpp"
 
+#include <algorithm>
+
 namespace cupool::vmm {
 
 PageTable::PageTable(std::uint64_t address, std::uint64_t bytes, std::uint64_t page_bytes)
@@ -13,6 +15,7 @@ void PageTable::enter(const MappedHandle& handle) {
   const std::size_t first = page_of(handle.address);
   const auto count = static_cast<std::uint32_t>(handle.bytes / page_bytes_);
   for (std::uint32_t i = 0; i < count; ++i) pages_[first + i] = {handle.handle, 0, i};
+  entered_end_ = std::max(entered_end_, first + count);
   pages_[first].pages = count | (handle.is_pinned ? kPinned : 0);
 }
 
@@ -60,6 +63,7 @@ std::string PageTable::check() const {
     const std::size_t count = pages_[page].pages & ~kPinned;
     if (pages_[page].back != 0) return "a page leads back to a handle that does not reach it";
     if (count == 0 && pages_[page].handle != 0) return "a page has a handle of no length";
+    if (count != 0 && page + count > entered_end_) return "a handle lies where none was ever entered";
     for (std::size_t i = 1; i < count; ++i) {
       if (page + i >= pages_.size()) return "a handle reaches beyond its reservation";
       if (pages_[page + i].back != i || pages_[page + i].pages != 0 || pages_[page + i].handle != pages_[page].handle)

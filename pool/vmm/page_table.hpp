@@ -65,6 +65,7 @@ class PageTable {
   std::uint64_t page_bytes_;
   ZeroedTable memory_;
   std::span<Page> pages_;  ///< all of it
+  std::size_t entered_end_ = 0;  ///< no handle was ever entered from this page on: most of a reservation is never read
 };
 
 template <class F> bool PageTable::any_inside(std::uint64_t address, std::uint64_t bytes, F&& visit) const {
@@ -86,7 +87,7 @@ template <class F> void PageTable::for_each_inside(std::uint64_t address, std::u
 }
 
 template <class F> void PageTable::for_each(F&& visit) const {
-  for (std::size_t page = 0; page < pages_.size();) {
+  for (std::size_t page = 0; page < entered_end_;) {
     const std::size_t pages = pages_[page].pages & ~kPinned;
     if (pages != 0) visit(at(address_ + page * page_bytes_));
     page += pages != 0 ? pages : 1;

@@ -38,6 +38,27 @@ TEST_CASE("a page that two devices share sends the question to each") {
   CHECK(map.find(kBase) == OwnerMap::kNobody);
 }
 
+TEST_CASE("every page of a long region is its device's, those beside it are not, and small ones may come where it was") {
+  constexpr std::uint64_t kLeaf = 8 * cupool::kGiB;
+  OwnerMap map;
+  for (const std::uint64_t first : {kBase, kBase + 2 * kMiB, kBase + kLeaf - 2 * kMiB})
+    for (const std::uint64_t bytes : {kLeaf - 2 * kMiB, kLeaf, 3 * kLeaf + 6 * kMiB}) {
+      REQUIRE(map.add(first, bytes, 1));
+      int wrong = 0;
+      for (std::uint64_t page = first; page < first + bytes; page += 2 * kMiB) wrong += map.find(page) == 1 ? 0 : 1;
+      CHECK(wrong == 0);
+      CHECK(map.find(first - 1) == OwnerMap::kNobody);
+      CHECK(map.find(first + bytes) == OwnerMap::kNobody);
+      map.remove(first, bytes);
+      wrong = 0;
+      for (std::uint64_t page = first; page < first + bytes; page += 2 * kMiB) wrong += map.find(page) == OwnerMap::kNobody ? 0 : 1;
+      CHECK(wrong == 0);
+      REQUIRE(map.add(first + bytes / 2, 512, 0));
+      CHECK(map.find(first + bytes / 2) == 0);
+      map.remove(first + bytes / 2, 512);
+    }
+}
+
 TEST_CASE("addresses beyond the map are nobody's and cannot be added") {
   OwnerMap map;
   CHECK(map.find(~std::uint64_t{0}) == OwnerMap::kNobody);
