@@ -21,7 +21,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kOomReportsMax = 8;
+constexpr std::uint64_t kOomReportsMax = 8;
 // Of a job that meets one refusal after the other a tenth of its time at most goes into reports that replace the last one, and half a second at once: the
 // one that ends the job often comes just behind another.
 constexpr std::uint64_t kReplaceShare = 10;
@@ -100,8 +100,8 @@ bool Reporter::write(const observe::ReportInput& input, const std::string& path,
   return error == 0;
 }
 
-/// Ten lines; one from the first report on that replaces another.
-void Reporter::tell(const observe::ReportInput& input, const std::string& path, int k) {
+/// Ten lines about the last OOM of the report; one line from the first report on that replaces another.
+void Reporter::tell(const observe::ReportInput& input, const std::string& path, std::uint64_t k) {
   if (!log::is_on() || input.snapshot.ooms.empty()) return;
   const observe::OomRecord& oom = input.snapshot.ooms.back();
   const observe::DeviceSnapshot* device = nullptr;
@@ -122,12 +122,16 @@ bool Reporter::may_replace(std::uint64_t now_ns) {
   return now_ns >= next_replace_ns_.load(std::memory_order_relaxed) && !replacing_oom_.exchange(true, std::memory_order_acquire);
 }
 
+/// Of the calling thread's own failure: other threads may have failed before it and since.
 void Reporter::report_oom() {
-  if (pools_.new_oom_count() == 0) return;
-  const int k = oom_reports_.fetch_add(1, std::memory_order_relaxed) + 1;
+  const std::uint64_t k = pools_.take_untold_oom();
+  if (k == 0) return;
+  std::uint64_t newest = newest_oom_.load(std::memory_order_relaxed);
+  while (newest < k && !newest_oom_.compare_exchange_weak(newest, k, std::memory_order_relaxed)) {
+  }
   const std::uint64_t began_ns = monotonic_now_ns();
   const bool is_new = k <= kOomReportsMax;
-  if (!is_new && !may_replace(began_ns)) return;
+  if (!is_new && (k < newest || !may_replace(began_ns))) return;
   struct End {
     std::atomic<bool>* replacing;
     ~End() {
@@ -135,8 +139,11 @@ void Reporter::report_oom() {
     }
   } const end{is_new ? nullptr : &replacing_oom_};
   if (path_.empty() && (!log::is_on() || (!is_new && began_ns < next_line_ns_.load(std::memory_order_relaxed)))) return;  // for nobody
-  const observe::ReportInput report = input(observe::ReportEvent::oom, kLockBudget);
-  std::string path = path_.empty() || path_ == "stderr" ? path_ : config::oom_name(path_, std::min(k, kOomReportsMax));
+  observe::ReportInput report = input(observe::ReportEvent::oom, kLockBudget);
+  std::vector<observe::OomRecord>& ooms = report.snapshot.ooms;
+  const auto own = std::find_if(ooms.begin(), ooms.end(), [k](const observe::OomRecord& oom) { return oom.number == k; });
+  if (own != ooms.end()) ooms.erase(own + 1, ooms.end());  // the last one is what the report is of
+  std::string path = path_.empty() || path_ == "stderr" ? path_ : config::oom_name(path_, static_cast<int>(std::min(k, kOomReportsMax)));
   if (path == "stderr" && !is_new) path.clear();
   if (!path.empty() && !write(report, path, unix_now_ns() + kOomWriteBudget_ns)) path.clear();
   else if (!path.empty() && is_new) page_.header().oom_count.fetch_add(1, std::memory_order_relaxed);
@@ -161,7 +168,7 @@ void Reporter::after_oom() noexcept {
   try {
     report_oom();
   } catch (...) {
-    if (oom_reports_.load(std::memory_order_relaxed) <= kOomReportsMax) tell_without_memory("out of memory on the GPU");
+    if (newest_oom_.load(std::memory_order_relaxed) <= kOomReportsMax) tell_without_memory("out of memory on the GPU");
   }
 }
 
@@ -180,7 +187,7 @@ bool Reporter::write_exit(std::optional<int> exit_code) noexcept {
     if (!pools_.used() || path_.empty()) return true;
     observe::ReportInput report = input(observe::ReportEvent::exit, kLockBudget);
     report.process.exit_code = exit_code;
-    const int ooms = std::min(oom_reports_.load(std::memory_order_relaxed), kOomReportsMax);
+    const auto ooms = static_cast<int>(std::min(newest_oom_.load(std::memory_order_relaxed), kOomReportsMax));
     if (ooms > 0 && path_ != "stderr") mark_final(config::oom_name(path_, ooms));
     return write(report, path_, unix_now_ns() + kWriteBudget_ns);
   } catch (...) {

@@ -47,7 +47,7 @@ class Reporter {
   static void tell_without_memory(const char* what) noexcept;
   observe::ReportInput input(observe::ReportEvent event, std::chrono::nanoseconds lock_budget);
   bool write(const observe::ReportInput& input, const std::string& path, std::uint64_t deadline_unix_ns);
-  void tell(const observe::ReportInput& input, const std::string& path, int k);
+  void tell(const observe::ReportInput& input, const std::string& path, std::uint64_t k);
 
   PoolSet& pools_;
   const config::Options& options_;
@@ -55,7 +55,7 @@ class Reporter {
   const std::string& path_;
   TraceFile& trace_;
   LivePage& page_;
-  std::atomic<int> oom_reports_{0};
+  std::atomic<std::uint64_t> newest_oom_{0};  ///< number of the newest one that its thread came to tell
   std::atomic<bool> replacing_oom_{false};       ///< one thread at a time
   std::atomic<std::uint64_t> next_replace_ns_{0};  ///< CLOCK_MONOTONIC
   std::atomic<std::uint64_t> next_line_ns_{0};

@@ -19,6 +19,7 @@
 #include "pool/device/context_registry.hpp"
 #include "pool/device/limit_account.hpp"
 #include "pool/device/message.hpp"
+#include "pool/device/oom_log.hpp"
 #include "pool/device/owner_lock.hpp"
 #include "pool/device/owner_map.hpp"
 #include "pool/device/step_ends.hpp"
@@ -37,12 +38,8 @@ template <class T> class Mailbox {
   explicit Mailbox(std::size_t capacity) : capacity_(capacity) {}
   void add(T item) {
     const MutexLock lock(mutex_);
-    if (items_.size() == capacity_) {
-      items_.erase(items_.begin());
-      ++pushed_out_;
-    }
+    if (items_.size() == capacity_) items_.erase(items_.begin());
     items_.push_back(std::move(item));
-    ++added_;
     is_empty_.store(false, std::memory_order_release);
   }
   /// Dropped where half of the room is taken: the rest is for items that must not be pushed out by such ones.
@@ -61,26 +58,11 @@ template <class T> class Mailbox {
     is_empty_.store(true, std::memory_order_release);
     return std::exchange(items_, {});
   }
-  /// False: another thread is at it. `pushed_out`: so many older ones there were.
-  bool copy(std::vector<T>& out, std::uint64_t& pushed_out) {
-    if (!mutex_.try_lock()) return false;
-    const AdoptedLock lock(mutex_);
-    out = items_;
-    pushed_out = pushed_out_;
-    return true;
-  }
-  /// Number added since the last call.
-  std::size_t count_new() {
-    const MutexLock lock(mutex_);
-    return std::exchange(added_, 0);
-  }
 
  private:
   const std::size_t capacity_;
   Mutex mutex_;
   std::vector<T> items_ CUPOOL_GUARDED_BY(mutex_);
-  std::size_t added_ CUPOOL_GUARDED_BY(mutex_) = 0;
-  std::uint64_t pushed_out_ CUPOOL_GUARDED_BY(mutex_) = 0;  ///< older items, ever
   std::atomic<bool> is_empty_{true};
 };
 
@@ -111,7 +93,7 @@ struct PoolServices {
   std::atomic<bool> keeps_to_segments{false};   ///< the program may export blocks: no pages under `auto`
   std::atomic<bool> exports_ranges{false};      ///< the program may ask for dma-buf descriptors: large blocks begin on host pages
   Mailbox<Message> messages{64};
-  Mailbox<observe::OomRecord> ooms{256};
+  OomLog ooms{256};
 
   /// What the user must know, and finds in the report.
   void warn(std::string text) { messages.add({config::LogLevel::warn, std::move(text)}); }

@@ -618,7 +618,7 @@ observe::Snapshot PoolSet::snapshot(std::chrono::nanoseconds budget) {
   return snapshot;
 }
 
-std::size_t PoolSet::new_oom_count() { return impl_->services.ooms.count_new(); }
+std::uint64_t PoolSet::take_untold_oom() { return impl_->services.ooms.take_untold(); }
 std::vector<Message> PoolSet::take_messages() { return impl_->services.messages.take(); }
 bool PoolSet::has_messages() const { return !impl_->services.messages.empty(); }
 

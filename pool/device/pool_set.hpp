@@ -106,7 +106,7 @@ class PoolSet {
 
   /// A block of at least `bytes`, aligned to 512, owned by `context` (the caller's current one, not null).
   /// Precondition: bytes > 0 (the driver answers zero itself). `api` is the exported symbol that the program called.
-  /// Errors: CUDA_ERROR_OUT_OF_MEMORY (recorded as an OOM, see take_new_ooms), or a sticky error as itself.
+  /// Errors: CUDA_ERROR_OUT_OF_MEMORY (recorded as an OOM, see take_untold_oom), or a sticky error as itself.
   /// May call the driver; polls deferred frees for at most one second with no lock held.
   Result<CUdeviceptr> allocate(CUcontext context, std::size_t bytes, const char* api);
 
@@ -293,8 +293,8 @@ class PoolSet {
   bool used() const;
   /// Everything known, within `budget`; devices whose lock cannot be had in time are left out (complete = false).
   observe::Snapshot snapshot(std::chrono::nanoseconds budget);
-  /// OOMs recorded since the last call, oldest first; the caller writes their reports.
-  std::size_t new_oom_count();
+  /// The number (OomRecord::number) of the calling thread's newest OOM, once; 0: it has none that it did not ask for. The caller writes its report.
+  std::uint64_t take_untold_oom();
   /// What the user should know (a preallocation cut short, a policy not served), and what CUPOOL_LOG asks for. Each once, oldest first.
   std::vector<Message> take_messages();
   bool has_messages() const;  ///< lock-free: asked after every allocation

@@ -62,11 +62,11 @@ TEST_CASE("what the driver has against the other arguments comes before a breach
   CHECK(asked == 0);  // it fits
   CHECK(pools.reserve_outside(0, OutsideKind::program_vmm, 60 * kMiB, "cuMemCreate", std::cref(ask)).code() == CUDA_ERROR_INVALID_HANDLE);
   CHECK(asked == 1);
-  CHECK(pools.new_oom_count() == 0);
+  CHECK(pools.take_untold_oom() == 0);
   for (const CUresult other : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS}) {  // none of them a reason of its own
     answer = other;
     CHECK(pools.reserve_outside(0, OutsideKind::program_vmm, 60 * kMiB, "cuMemCreate", std::cref(ask)).code() == CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK(pools.new_oom_count() == 1);
+    CHECK(pools.take_untold_oom() != 0);
   }
   pools.cancel_outside(0, OutsideKind::program_vmm, 10 * kMiB);
 }
@@ -77,7 +77,7 @@ TEST_CASE("a broken context is no lack of memory, whatever the size") {
   cusim_break_context(rig.context(), CUDA_ERROR_ILLEGAL_ADDRESS);
   CHECK(rig.try_allocate(~std::size_t{0}).code() == CUDA_ERROR_ILLEGAL_ADDRESS);
   CHECK(rig.try_allocate(100 * kMiB).code() == CUDA_ERROR_ILLEGAL_ADDRESS);
-  CHECK(rig.pools().new_oom_count() == 0);
+  CHECK(rig.pools().take_untold_oom() == 0);
 }
 
 TEST_CASE("memory that the driver refuses to free is still held") {

@@ -238,6 +238,6 @@ TEST_CASE("a block that is to outlive its context is the driver's to serve on se
   const auto allocate_on = [&](BlockLife life) { return rig.pools().allocate_on(beside.context, bytes, name_of(beside.stream), kDefaultPool, "cuMemAllocAsync", life).code(); };
   CHECK(allocate_on(BlockLife::pool) == CUDA_ERROR_NOT_SUPPORTED);
   CHECK(now(rig.counters().failed_allocations) == 0);
-  CHECK(rig.pools().new_oom_count() == 0);
+  CHECK(rig.pools().take_untold_oom() == 0);
   CHECK(allocate_on(BlockLife::context) == (bytes == kMiB ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY));
 }

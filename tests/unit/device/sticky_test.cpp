@@ -15,7 +15,7 @@ TEST_CASE("a sticky error met by an event query is returned as itself from the a
   rig.free(block);
   cusim_break_context(rig.context(), CUDA_ERROR_ILLEGAL_ADDRESS);
   CHECK(rig.try_allocate(64 * kMiB).code() == CUDA_ERROR_ILLEGAL_ADDRESS);
-  CHECK(rig.pools().new_oom_count() == 0);
+  CHECK(rig.pools().take_untold_oom() == 0);
   CHECK(now(rig.counters().failed_allocations) == 1);
 }
 
@@ -24,7 +24,7 @@ TEST_CASE("a sticky error met by growth is returned as itself") {
   rig.allocate(4096);
   cusim_break_context(rig.context(), CUDA_ERROR_LAUNCH_FAILED);
   CHECK(rig.try_allocate(200 * kMiB).code() == CUDA_ERROR_LAUNCH_FAILED);
-  CHECK(rig.pools().new_oom_count() == 0);
+  CHECK(rig.pools().take_untold_oom() == 0);
 }
 
 TEST_CASE("every error after which cuda.h says that a process cannot go on is one of earlier work, also in another context") {
@@ -41,7 +41,7 @@ TEST_CASE("every error after which cuda.h says that a process cannot go on is on
     rig.free(block);
     cusim_break_context(rig.context(), code);
     CHECK(rig.try_allocate(900 * kMiB).code() == code);
-    CHECK(rig.pools().new_oom_count() == 0);
+    CHECK(rig.pools().take_untold_oom() == 0);
   }
 }
 
