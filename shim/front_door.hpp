@@ -146,10 +146,16 @@ CUresult destroy_array(const Real<CUresult(CUmipmappedArray)>& real, CUmipmapped
 CUresult create_physical(const Real<CUresult(CUmemGenericAllocationHandle*, std::size_t, const CUmemAllocationProp*, unsigned long long)>& real,
                          CUmemGenericAllocationHandle* out, std::size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags);
 CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& real, CUmemGenericAllocationHandle handle);
+/// Of the memory pool that is to give stream-ordered memory; asked of a device.
+struct MempoolFacts {
+  std::optional<int> device;                         ///< whose memory it is, where not the stream's device's; kNoDevice: no device's
+  std::function<bool(int)> is_default;               ///< it is that of the device that `async` takes from
+  std::function<std::uint64_t(int)> max_bytes;       ///< the program's own size for it; 0: none
+};
+
 /// Stream-ordered memory that the driver serves itself (PoolSet::allocate_by_driver); its free is free_of_driver's.
-/// `stream`: a plain_handle; with its context the memory is gone only if that is the device's primary one. `memory_of`: whose memory it is, where not the stream's device's;
-/// kNoDevice: no device's.
-CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out, CUstream stream, std::optional<int> memory_of, const std::function<bool(int)>& is_of_default_pool,
+/// `stream`: a plain_handle; with its context the memory is gone only if that is the device's primary one.
+CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out, CUstream stream, const MempoolFacts& mempool,
                          const std::function<CUresult()>& call, const PoolSet::AskDriver& ask);
 /// What the program took from the driver at `address`, if anything; for free_outside.
 std::optional<PoolSet::OutsideEntry> take_outside(CUdeviceptr address);

@@ -133,10 +133,10 @@ CUresult create_mempool(const Real<CUresult(CUmemoryPool*, const CUmemPoolProps*
 CUresult destroy_mempool(const Real<CUresult(CUmemoryPool)>& real, CUmemoryPool pool) {
   MempoolBook& mempools = process().mempools;
   const std::optional<Mempool> was = mempools.known(pool);
-  const std::optional<int> device = mempools.leave(pool);
+  const std::optional<MempoolBook::Made> made = mempools.leave(pool);
   const CUresult result = real(pool);
   if (result == CUDA_SUCCESS) mempools.destroyed(pool, was);
-  else mempools.kept(pool, device);
+  else mempools.kept(pool, made);
   return result;
 }
 

@@ -42,7 +42,7 @@ CUresult account(int device, CUcontext context, OutsideKind kind, std::size_t by
   if (result == CUDA_SUCCESS) own.pools.commit_outside(device, kind, make_key(), bytes, context);
   else own.pools.cancel_outside(device, kind, bytes);
   if (result == CUDA_ERROR_OUT_OF_MEMORY && kind != OutsideKind::host) {
-    own.pools.note_refusal(device, bytes, symbol);
+    own.pools.note_refusal(device, bytes, {symbol, kind == OutsideKind::managed});
     own.reporter.after_oom();
   }
   return result;
@@ -168,7 +168,7 @@ CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& re
   return real(handle);
 }
 
-CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out, CUstream stream, std::optional<int> memory_of, const std::function<bool(int)>& is_of_default_pool,
+CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out, CUstream stream, const MempoolFacts& mempool,
                          const std::function<CUresult()>& call, const PoolSet::AskDriver& ask) {
   Process& own = process();
   CUcontext owner = nullptr;
@@ -176,13 +176,13 @@ CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out
   const bool is_told = is_handle && own.api.cuStreamGetCtx != nullptr && own.api.cuStreamGetCtx(stream, &owner) == CUDA_SUCCESS;
   owner = is_told ? own.contexts.owner(owner) : current_owner(own);
   const int stream_device = current_device(own, owner);
-  const int device = memory_of.value_or(stream_device);
+  const int device = mempool.device.value_or(stream_device);
   if (device != stream_device) owner = nullptr;  // the memory is a pool's of another device, and stays when this context ends
   const auto served = [&] { return call_with_room(call); };
   if (out == nullptr || bytes == 0 || bytes > kSaneBytes) return call();
   if (device == kNoDevice) return served();
-  const DriverServed request{device, owner, owner != nullptr && own.contexts.life_in(owner, device) == BlockLife::context, is_of_default_pool(device),
-                             StreamBook::identity_of(stream), bytes, symbol};
+  const DriverServed request{device, owner, owner != nullptr && own.contexts.life_in(owner, device) == BlockLife::context, mempool.is_default(device),
+                             StreamBook::identity_of(stream), bytes, symbol, [&] { return mempool.max_bytes(device); }};
   const CUresult result = own.pools.allocate_by_driver(request, out, std::cref(served), ask);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) own.reporter.after_oom();
   own.reporter.pass_messages();

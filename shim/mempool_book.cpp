@@ -79,7 +79,7 @@ std::optional<Mempool> MempoolBook::look_up(CUmemoryPool handle) {
 std::optional<int> MempoolBook::device_of(CUmemoryPool handle) {
   {
     const std::lock_guard lock(mutex_);
-    if (const auto found = made_.find(handle); found != made_.end()) return found->second;
+    if (const auto found = made_.find(handle); found != made_.end()) return found->second.device;
   }
   const std::optional<Mempool> mempool = find(handle);  // a device's default one
   return mempool ? std::optional(mempool->device) : std::nullopt;
@@ -87,18 +87,29 @@ std::optional<int> MempoolBook::device_of(CUmemoryPool handle) {
 
 void MempoolBook::made(CUmemoryPool handle, const CUmemPoolProps& properties) {
   const std::lock_guard lock(mutex_);
-  made_[handle] = properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE ? properties.location.id : kNoDevice;
+  made_[handle] = {properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE ? properties.location.id : kNoDevice, properties.maxSize};
 }
 
-std::optional<int> MempoolBook::leave(CUmemoryPool handle) {
+std::uint64_t MempoolBook::max_bytes(CUmemoryPool handle) {
+  const std::lock_guard lock(mutex_);
+  const auto found = made_.find(handle);
+  return found != made_.end() ? found->second.max_bytes : 0;
+}
+
+std::uint64_t MempoolBook::max_bytes_of_current(int device) {
+  CUmemoryPool now = nullptr;
+  return api_.cuDeviceGetMemPool != nullptr && api_.cuDeviceGetMemPool(&now, device) == CUDA_SUCCESS ? max_bytes(now) : 0;
+}
+
+std::optional<MempoolBook::Made> MempoolBook::leave(CUmemoryPool handle) {
   const std::lock_guard lock(mutex_);
   const auto node = made_.extract(handle);
   return node.empty() ? std::nullopt : std::optional(node.mapped());
 }
 
-void MempoolBook::kept(CUmemoryPool handle, std::optional<int> device) {
+void MempoolBook::kept(CUmemoryPool handle, const std::optional<Made>& made) {
   const std::lock_guard lock(mutex_);
-  if (device) made_[handle] = *device;
+  if (made) made_[handle] = *made;
 }
 
 CUmemoryPool MempoolBook::handle(Mempool mempool) {

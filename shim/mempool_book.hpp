@@ -46,11 +46,19 @@ class MempoolBook {
   std::optional<int> device_of(CUmemoryPool handle);
   static constexpr int kNoDevice = -1;
 
-  /// The program made a pool, of whatever kind.
+  /// CUmemPoolProps::maxSize of a pool that the program made, in bytes; 0: none, or nobody here has seen it made.
+  std::uint64_t max_bytes(CUmemoryPool handle);
+  std::uint64_t max_bytes_of_current(int device);
+
+  /// What is known of a pool that the program made, of whatever kind.
+  struct Made {
+    int device = kNoDevice;
+    std::uint64_t max_bytes = 0;
+  };
   void made(CUmemoryPool handle, const CUmemPoolProps& properties);
   /// It is about to be destroyed; the answer is for kept(), should the driver refuse.
-  std::optional<int> leave(CUmemoryPool handle);
-  void kept(CUmemoryPool handle, std::optional<int> device);
+  std::optional<Made> leave(CUmemoryPool handle);
+  void kept(CUmemoryPool handle, const std::optional<Made>& made);
   /// The program made a pool. `unused(index)`: nothing that was served under it lives. False when it stays the driver's.
   template <class Unused> bool created(CUmemoryPool handle, const CUmemPoolProps& properties, Unused&& unused);
   /// What `handle` is now, without a question to the driver: for destroyed(), before the driver's part of it.
@@ -73,7 +81,7 @@ class MempoolBook {
   std::mutex mutex_;
   std::unordered_map<CUmemoryPool, Mempool> served_;
   std::atomic<std::uint64_t> version_;  ///< another one after each change of served_, and never one of another book
-  std::unordered_map<CUmemoryPool, int> made_;  ///< the device of each pool that the program made
+  std::unordered_map<CUmemoryPool, Made> made_;
   std::vector<std::pair<CUmemoryPool, Mempool>> retired_;  ///< destroyed; their index is handed out again when no block is left
 };
 

@@ -107,7 +107,7 @@ Result<CUdeviceptr> DevicePool::climb(Attempt& attempt, std::uint16_t thread) {
   }
   if (climbed.error().where == kDriversOwn.where) return kDriversOwn;
   if (climbed.code() == CUDA_ERROR_DEINITIALIZED) device_.services.stopped.store(true, std::memory_order_relaxed);
-  return fail(attempt.request.requested_bytes, attempt.api, attempt.home, climbed.ok() ? reason_of_refusal(attempt.refusal) : climbed.error());
+  return fail(attempt.request.requested_bytes, {attempt.api}, attempt.home, climbed.ok() ? reason_of_refusal(attempt.refusal) : climbed.error());
 }
 
 }  // namespace cupool::device

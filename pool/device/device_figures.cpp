@@ -121,7 +121,7 @@ std::uint64_t DevicePool::deferred_in_order_bytes() {
 }
 
 /// Books a failed allocation; out of memory with the evidence for its cause. `home` is null for memory outside the pool. Returns what the program is told.
-Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const ContextPool* home, Error refusal) {
+Error DevicePool::fail(std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, Error refusal) {
   device_.counters().failed_allocations.add();
   if (refusal.code != CUDA_ERROR_OUT_OF_MEMORY) return refusal;
   close_magazines();
@@ -131,12 +131,14 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const char* api, const Con
   static_cast<void>(ask_graph_memory());
   oom.time_unix_ns = unix_now_ns();
   oom.device = device_.ordinal;
-  oom.api = api;
+  oom.api = what.api;
   oom.requested_bytes = requested_bytes;
   oom.result = static_cast<int>(refusal.code);
   const HeapFigures now = figures();
   observe::OomEvidence& evidence = oom.evidence;
   evidence.request_bytes = round_request(requested_bytes) != 0 ? round_request(requested_bytes) : requested_bytes;
+  evidence.is_managed = what.is_managed;
+  evidence.mempool_max_bytes = what.mempool_max_bytes;
   evidence.device_total_bytes = device_.total_bytes;
   evidence.holes_known = policy_ != config::Policy::async;
   evidence.pool_free_bytes = now.free_bytes;
@@ -234,7 +236,7 @@ Status DevicePool::charge(std::uint64_t bytes, std::uint64_t requested_bytes, co
     if (device_.limit.charge(bytes)) return {};
   }
   const MutexLock lock(device_.lock);
-  if (!ask) return fail(requested_bytes, api, nullptr, reason_of_refusal({CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal}));
+  if (!ask) return fail(requested_bytes, {api}, nullptr, reason_of_refusal({CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal}));
   CUresult reason = CUDA_ERROR_OUT_OF_MEMORY;
   if (may_call_driver()) {
     const MutexUnlock unlocked(device_.lock);
@@ -242,12 +244,12 @@ Status DevicePool::charge(std::uint64_t bytes, std::uint64_t requested_bytes, co
   }
   // [?] A driver may call the size itself invalid; a program that has reached its limit must hear of memory.
   const bool is_other = reason != CUDA_SUCCESS && reason != CUDA_ERROR_INVALID_VALUE && reason != CUDA_ERROR_OUT_OF_MEMORY;
-  return fail(requested_bytes, api, nullptr, {is_other ? reason : CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal});
+  return fail(requested_bytes, {api}, nullptr, {is_other ? reason : CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal});
 }
 
-void DevicePool::note_refusal(std::uint64_t bytes, const char* api) {
+void DevicePool::note_refusal(std::uint64_t bytes, const Refused& what) {
   const MutexLock lock(device_.lock);
-  fail(bytes, api, nullptr, {CUDA_ERROR_OUT_OF_MEMORY, "the driver"});
+  fail(bytes, what, nullptr, {CUDA_ERROR_OUT_OF_MEMORY, "the driver"});
 }
 
 void DevicePool::warn_of_refusal(const char* api) {

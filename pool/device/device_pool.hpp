@@ -126,7 +126,7 @@ class DevicePool {
   void forget_driver_blocks(CUcontext context, std::uint64_t before) CUPOOL_EXCLUDES(device_.lock);
 
   Status charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api, const PoolSet::AskDriver& ask);
-  void note_refusal(std::uint64_t bytes, const char* api);
+  void note_refusal(std::uint64_t bytes, const Refused& what);
   void warn_of_refusal(const char* api);
   void book_outside(OutsideKind kind, std::int64_t bytes);
   void refund_outside(OutsideKind kind, std::uint64_t bytes);
@@ -471,7 +471,7 @@ class DevicePool {
   void publish(const HeapFigures& now) CUPOOL_REQUIRES(device_.lock);
   void sample_peak() CUPOOL_REQUIRES(device_.lock);
   void note_peak() CUPOOL_REQUIRES(device_.lock);
-  Error fail(std::uint64_t requested_bytes, const char* api, const ContextPool* home, Error refusal) CUPOOL_REQUIRES(device_.lock);
+  Error fail(std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, Error refusal) CUPOOL_REQUIRES(device_.lock);
   /// What the driver would have said first, where nobody has asked it: an error of the context. Calls it, without the lock.
   Error reason_of_refusal(Error refusal) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t held_outside_bytes() const;

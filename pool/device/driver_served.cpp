@@ -65,7 +65,7 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
   const std::uint64_t used_bytes = device_.driver_pool.counts_asked() ? request.bytes : bytes;
   tell_idle(result == CUDA_SUCCESS && request.is_of_default_pool ? -static_cast<std::int64_t>(used_bytes) : 0, result != CUDA_SUCCESS);
   if (result != CUDA_SUCCESS) device_.limit.refund(std::exchange(charged.bytes, 0));  // the evidence is of what is held without it
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) note_refusal(request.bytes, request.api);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) note_refusal(request.bytes, {request.api, false, request.mempool_max_bytes ? request.mempool_max_bytes() : 0});
   if (result != CUDA_SUCCESS) return result;
   const MutexLock lock(device_.lock);
   charged.bytes = 0;

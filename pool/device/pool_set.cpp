@@ -395,8 +395,8 @@ void PoolSet::cancel_outside(int device, OutsideKind kind, std::size_t bytes) {
   if (DevicePool* pool = impl_->pool_of(device)) pool->refund_outside(kind, bytes);
 }
 
-void PoolSet::note_refusal(int device, std::size_t bytes, const char* api) {
-  if (DevicePool* pool = impl_->pool_of(device)) pool->note_refusal(bytes, api);
+void PoolSet::note_refusal(int device, std::size_t bytes, const Refused& what) {
+  if (DevicePool* pool = impl_->pool_of(device)) pool->note_refusal(bytes, what);
 }
 
 void PoolSet::warn_of_refusal(int device, const char* api) {

@@ -80,6 +80,14 @@ struct DriverServed {
   std::uint64_t stream = 0;        ///< its identity (StreamName)
   std::size_t bytes = 0;           ///< not 0
   const char* api = nullptr;       ///< the exported symbol that the program called
+  std::function<std::uint64_t()> mempool_max_bytes = {};  ///< of the memory pool that is to give it, 0: none; asked when the driver refuses
+};
+
+/// What a refusal is of.
+struct Refused {
+  const char* api = nullptr;           ///< exported symbol
+  bool is_managed = false;
+  std::uint64_t mempool_max_bytes = 0; ///< of the program's own memory pool; 0: none
 };
 
 /// Tells a PoolSet of the end of threads.
@@ -188,7 +196,7 @@ class PoolSet {
   void commit_outside(int device, OutsideKind kind, std::uint64_t key, std::size_t bytes, CUcontext context = nullptr);
   void cancel_outside(int device, OutsideKind kind, std::size_t bytes);
   /// The driver had no memory for a call outside the pool, also after the pool had made room: recorded as an OOM.
-  void note_refusal(int device, std::size_t bytes, const char* api);
+  void note_refusal(int device, std::size_t bytes, const Refused& what);
   /// The same of a call whose need nobody knows (code, stacks, graphs, contexts): a warning, the first few times.
   void warn_of_refusal(int device, const char* api);
   /// Forgets `key`; false when it is not known.

@@ -40,8 +40,8 @@ class Case {
   Truth holds(OomCause cause) const {
     switch (cause) {
       case OomCause::impossible_request: return impossible();
-      case OomCause::limit: return both(truth(e_.refused_by_limit || limit_blocks(e_.releasable_bytes)), driver_gives(e_.releasable_bytes));
-      case OomCause::driver_refused: return both(truth(!e_.refused_by_limit && !limit_blocks(e_.releasable_bytes)), driver_gives(0));
+      case OomCause::limit: return e_.is_managed ? Truth::no : both(truth(e_.refused_by_limit || limit_blocks(e_.releasable_bytes)), driver_gives(e_.releasable_bytes));
+      case OomCause::driver_refused: return e_.is_managed ? Truth::yes : both(truth(!e_.refused_by_limit && !limit_blocks(e_.releasable_bytes)), driver_gives(0));
       case OomCause::deferred_free: return deferred();
       case OomCause::external_fragmentation: return fragmented(e_.pool_free_bytes);
       case OomCause::other_process: return both(opposite(driver_gives(e_.releasable_bytes)), others_give());
@@ -104,15 +104,16 @@ class Case {
     const Bytes allowed = has_limit() ? minus(e_.limit_bytes, minus(e_.held_bytes, e_.releasable_bytes)) : UINT64_MAX;
     return std::max(largest_free(), std::min(plus(driver_free(), e_.releasable_bytes), allowed));
   }
-  bool has_limit() const { return e_.limit_bytes > 0; }
+  bool has_limit() const { return e_.limit_bytes > 0 && !e_.is_managed; }
   /// The most that one request could ever get; UINT64_MAX when neither total nor limit is known.
   Bytes cap() const {
+    if (e_.is_managed) return UINT64_MAX;
     const Bytes total = e_.device_total_bytes == 0 ? UINT64_MAX : e_.device_total_bytes;
     return has_limit() ? std::min(total, e_.limit_bytes) : total;
   }
   Truth impossible() const {
     if (e_.request_bytes == 0 || request_ > cap()) return Truth::yes;
-    return e_.device_total_bytes == 0 ? Truth::unknown : Truth::no;
+    return e_.device_total_bytes == 0 && !e_.is_managed ? Truth::unknown : Truth::no;
   }
 
   /// The limit forbids R more bytes even after `given_back` went back to the driver.

@@ -40,7 +40,7 @@ std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
     case OomCause::limit:
       if (verdict.shortfall_bytes == 0) return "CUPOOL_LIMIT was full at that moment; the device has the memory";
       return bytes + " over CUPOOL_LIMIT; the device has the memory";
-    case OomCause::driver_refused: return "the driver refused though enough was free";
+    case OomCause::driver_refused: return e.is_managed ? "the driver refused managed memory" : "the driver refused though enough was free";
     case OomCause::deferred_free: return "short by " + bytes + " until the GPU finishes with memory that was freed";
     case OomCause::external_fragmentation:
       if (!e.holes_known) return "enough is idle in the driver's own pool but in pieces: what goes back to the device is short by " + bytes;

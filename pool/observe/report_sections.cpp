@@ -38,6 +38,9 @@ void write_evidence(JsonWriter& json, const OomEvidence& e) {
   json.member("capturing", e.capturing);
   json.member("holes_known", e.holes_known);
   json.member("outside_pool", e.is_outside_pool);
+  json.member("managed", e.is_managed);
+  json.key("mempool_max_bytes");
+  e.mempool_max_bytes == 0 ? json.null() : json.value(e.mempool_max_bytes);
   json.member("deferred_in_order_bytes", e.deferred_in_order_bytes);
   json.member("whole_page_bytes", e.whole_page_bytes);
   json.member("region_edge_bytes", e.region_edge_bytes);

@@ -154,6 +154,8 @@ struct OomEvidence {
   std::optional<std::uint64_t> page_bytes = {};         ///< the smallest handle that the device has
   bool pages_available = false;                    ///< CUPOOL_BACKING=pages would let the pool remap on this device
   bool is_outside_pool = false;                    ///< the driver was asked, not the pool: no hole serves it, and LF is what would go back (REL)
+  bool is_managed = false;                         ///< managed memory, which neither the limit nor the device's size bounds
+  std::uint64_t mempool_max_bytes = 0;             ///< of the program's own memory pool, which the driver serves; 0: none
   bool capturing = false;                          ///< some stream of the process did: nothing could be waited for
   bool holes_known = true;                         ///< false: what is free lies in the driver's own pool, which does not say where (LF is no figure then)
   std::optional<std::uint64_t> deferred_in_order_bytes = {};  ///< of PEND, what stream-ordered calls freed: they wait for nothing under any setting

@@ -96,6 +96,17 @@ class Rules {
   }
 
   void refused() {
+    if (e_.is_managed) {
+      add("managed_memory", "info",
+          "managed memory is bounded by neither CUPOOL_LIMIT nor the device: look at the host's memory (and its cgroup), and in the driver's log", {{"request_bytes", e_.request_bytes}});
+      return;
+    }
+    if (e_.mempool_max_bytes != 0) {
+      add("mempool_max", "fix",
+          "the program made this memory pool with a maxSize, which the driver lets it not pass whatever is free: raise it, or free blocks of that pool",
+          {{"mempool_max_bytes", e_.mempool_max_bytes}, {"request_bytes", e_.request_bytes}});
+      return;
+    }
     add("driver_refused", "info",
         "enough memory was free and the driver still refused: look in its log (Xid, MIG or vGPU quotas) and at a neighbour that frees and takes",
         {{"driver_free_bytes", e_.driver_free_bytes.value_or(0)}, {"releasable_bytes", e_.releasable_bytes}, {"request_bytes", e_.request_bytes}});
@@ -105,6 +116,23 @@ class Rules {
   bool deferred_would_do() const {
     if (e_.deferred_bytes == 0 || e_.largest_free_bytes >= e_.request_bytes) return false;
     return e_.largest_free_with_deferred_bytes >= e_.request_bytes || joined_would_do(e_.releasable_with_deferred_bytes.value_or(e_.releasable_bytes));
+  }
+
+  std::uint64_t in_use_bytes() const { return e_.held_bytes - std::min(e_.held_bytes, e_.pool_free_bytes + e_.deferred_bytes); }
+
+  /// What is free in pieces is little beside what is not: a job that goes on growing ends here all the same.
+  void nearly_all_in_use() {
+    constexpr std::uint64_t kLittle = 32;
+    if (e_.pool_free_bytes > in_use_bytes() / kLittle) return;
+    add("reduce_demand", "fix",
+        "nearly all of the memory is really in use, and what is free in pieces is little beside it: the job needs less (smaller batch, recomputation, offloading), more devices, or a leak found (leaks[])",
+        {{"pool_free_bytes", e_.pool_free_bytes}, {"held_bytes", e_.held_bytes}});
+  }
+
+  /// The one region that `preallocate` takes by default, three quarters of what there is, could have the request beside all that is in use.
+  bool one_region_would_do() const {
+    const std::uint64_t there_bytes = e_.limit_bytes == 0 ? e_.device_total_bytes : std::min(e_.device_total_bytes, e_.limit_bytes);
+    return in_use_bytes() <= there_bytes / 4 * 3 && e_.request_bytes <= there_bytes / 4 * 3 - in_use_bytes();
   }
 
   /// So much free memory, if it were in one piece, with what driver and limit still give.
@@ -133,6 +161,7 @@ class Rules {
   }
 
   void fragmented() {
+    nearly_all_in_use();
     if (e_.can_remap) return fragmented_pages();
     if (!e_.holes_known) return fragmented_driver_pool();
     const Numbers numbers = {{"pool_free_bytes", e_.pool_free_bytes}, {"largest_free_bytes", e_.largest_free_bytes}};
@@ -145,7 +174,7 @@ class Rules {
       if (preallocates()) preallocate_less();
     } else if (preallocates()) {
       add_already("preallocate", "the pool is preallocated already; what lies between its holes is in pinned_by", numbers);
-    } else if (value("policy") == "grow" && joined_would_do(e_.region_edge_bytes.value_or(0))) {
+    } else if (value("policy") == "grow" && one_region_would_do() && joined_would_do(e_.region_edge_bytes.value_or(0))) {
       add("preallocate", "consider", "CUPOOL_POLICY=preallocate takes one large region at the start: holes of one region can join, those of many cannot",
           numbers);
     }
@@ -211,8 +240,8 @@ class Rules {
     const Numbers numbers = {{"shortfall_bytes", verdict_.shortfall_bytes}, {"held_bytes", e_.held_bytes}};
     if (others_may_hold(e_, verdict_)) {
       add("look_elsewhere", "consider",
-          "memory that is not this process's would cover the shortfall: contexts, the driver's own rounding, or other processes (nvidia-smi names them): end or "
-          "move them, or give each a CUPOOL_LIMIT",
+          "memory that nobody allocated here would cover the shortfall: contexts and modules (this process's too), the driver's own rounding, or other processes (nvidia-smi names "
+          "them): end or move those, or give each a CUPOOL_LIMIT",
           {{"unattributed_bytes", *e_.unattributed_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}, {"held_bytes", e_.held_bytes}});
       add("reduce_demand", "consider", "where no other process holds it, the job needs less (smaller batch, recomputation, offloading), more devices, or a leak found (leaks[])",
           numbers);

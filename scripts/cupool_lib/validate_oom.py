@@ -24,6 +24,9 @@ class _Evidence:
         self.LF = max(evidence["largest_free_bytes"], evidence.get("largest_free_remapped_bytes", 0))
         self.REL, self.PEND, self.U, self.N = evidence["releasable_bytes"], evidence["deferred_bytes"], evidence["other_process_bytes"], evidence["own_outside_bytes"]
         self.L, self.H = evidence["limit_bytes"], evidence["held_bytes"]
+        self.is_managed = evidence.get("managed", False)
+        if self.is_managed:  # neither bounds it
+            self.T = self.L = None
         self.limit_said_no = evidence.get("refused_by_limit", False)
         self.needs_hole = not evidence["can_remap"] and evidence.get("holes_known", True) and not evidence.get("outside_pool", False)  # else what goes back to the driver does as well
 
@@ -114,7 +117,7 @@ def _limit(_oom: dict, e: _Evidence) -> Iterator[str]:
 
 def _driver_refused(oom: dict, e: _Evidence) -> Iterator[str]:
     """With low confidence also when nothing else explains the failure."""
-    if oom["confidence"] != "low" and (e.limit_said_no or e.over_limit() or e.driver_has(0) is False):
+    if oom["confidence"] != "low" and not e.is_managed and (e.limit_said_no or e.over_limit() or e.driver_has(0) is False):
         yield "the driver did not have the bytes, or the limit blocks them"
 
 

@@ -323,7 +323,7 @@ TEST_CASE("async: what the driver's pool has in one piece is unknown in every ou
     for (const CUdeviceptr block : blocks) rig.free(block);
     has_come = true;
   };
-  rig.pools().note_refusal(0, 2 * kGiB, "cuMemCreate");
+  rig.pools().note_refusal(0, 2 * kGiB, {"cuMemCreate"});
   const observe::Snapshot snapshot = rig.snapshot();
   REQUIRE(snapshot.ooms.size() == 1);
   const observe::OomEvidence& evidence = snapshot.ooms.front().evidence;

@@ -386,7 +386,7 @@ TEST_CASE("a refusal beside a current context that has ended asks the driver not
   rig.free(rig.allocate(kMiB));
   rig.reset_device();  // it stays current
   rig.pools().warn_of_refusal(0, "cuDevicePrimaryCtxRetain");
-  rig.pools().note_refusal(0, kMiB, "cuMemCreate");
+  rig.pools().note_refusal(0, kMiB, {"cuMemCreate"});
   CHECK(rig.pools().take_messages().size() == 1);
   CHECK_FALSE(rig.snapshot().ooms.at(0).evidence.driver_free_bytes);
 }

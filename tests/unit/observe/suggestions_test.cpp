@@ -108,6 +108,7 @@ TEST_CASE("deferred frees: CUPOOL_FREE=sync is not advised to who frees in strea
 TEST_CASE("fragmentation: pages and one large region are advised only where the holes as they lie would have done") {
   OomEvidence e = evidence_of(OomCause::external_fragmentation);
   e.pages_available = true;
+  e.held_bytes = e.device_total_bytes / 2;
   e.driver_free_bytes = samples::kGiB / 2;
   e.whole_page_bytes = e.region_edge_bytes = e.request_bytes - samples::kGiB / 2;
   REQUIRE(classify(e, default_options()).cause == OomCause::external_fragmentation);
@@ -116,6 +117,12 @@ TEST_CASE("fragmentation: pages and one large region are advised only where the 
   *e.whole_page_bytes -= 1;
   CHECK(find(classify(e, default_options()), "backing_pages") == nullptr);
   CHECK(find(classify(e, default_options()), "preallocate")->level == "consider");
+  // The one region is three quarters of the device: no more than that is free for the request and all that is in use.
+  OomEvidence full = e;
+  full.held_bytes = e.device_total_bytes / 4 * 3 - e.request_bytes + e.pool_free_bytes + e.deferred_bytes;
+  CHECK(find(classify(full, default_options()), "preallocate")->level == "consider");
+  full.held_bytes += 1;
+  CHECK(find(classify(full, default_options()), "preallocate") == nullptr);
   *e.region_edge_bytes -= 1;
   CHECK(find(classify(e, default_options()), "preallocate") == nullptr);
   CHECK(find(classify(e, default_options()), "pinned_by")->level == "info");
@@ -217,12 +224,47 @@ TEST_CASE("what nobody can attribute is spoken of where it would cover the short
 
 TEST_CASE("preallocation counts as on by its policy or by its own variable, not when that says none") {
   OomEvidence e = evidence_of(OomCause::external_fragmentation);
+  e.held_bytes = e.device_total_bytes / 2;
   e.region_edge_bytes = e.request_bytes;
   CHECK(find(classify(e, default_options()), "preallocate")->level == "consider");
   CHECK(find(classify(e, with_option(default_options(), "policy", "preallocate")), "preallocate")->already_enabled);
   CHECK(find(classify(e, with_option(default_options(), "preallocate", "8GiB")), "preallocate")->already_enabled);
   CHECK(find(classify(e, with_option(default_options(), "preallocate", "none")), "preallocate")->level == "consider");
   CHECK(find(classify(e, with_option(default_options(), "policy", "platform")), "preallocate") == nullptr);
+}
+
+TEST_CASE("fragmentation of what is little beside what is in use: the job itself needs less") {
+  for (const OomEvidence& sample : {evidence_of(OomCause::external_fragmentation), samples::stranded_evidence()}) {
+    OomEvidence e = sample;
+    e.held_bytes = 32 * e.pool_free_bytes + e.pool_free_bytes + e.deferred_bytes;
+    e.device_total_bytes = std::max(e.device_total_bytes, e.held_bytes + *e.driver_free_bytes);
+    REQUIRE(classify(e, default_options()).cause == OomCause::external_fragmentation);
+    REQUIRE(find(classify(e, default_options()), "reduce_demand") != nullptr);
+    CHECK(classify(e, default_options()).suggestions.front().rule_id == "reduce_demand");
+    e.held_bytes -= 32;
+    CHECK(find(classify(e, default_options()), "reduce_demand") == nullptr);
+  }
+}
+
+TEST_CASE("managed memory: neither the limit nor the device is blamed") {
+  OomEvidence e = evidence_of(OomCause::impossible_request);
+  e.is_managed = true;
+  e.is_outside_pool = true;
+  for (const std::uint64_t limit_bytes : {std::uint64_t{0}, e.request_bytes / 2}) {
+    e.limit_bytes = limit_bytes;
+    const OomVerdict verdict = classify(e, default_options());
+    CHECK(verdict.cause == OomCause::driver_refused);
+    CHECK(verdict.shortfall_bytes == 0);
+    CHECK(find(verdict, "managed_memory")->level == "info");
+  }
+}
+
+TEST_CASE("a memory pool of the program's own with a size of its own is named where the driver had enough") {
+  OomEvidence e = evidence_of(OomCause::driver_refused);
+  CHECK(find(classify(e, default_options()), "mempool_max") == nullptr);
+  e.mempool_max_bytes = samples::kGiB;
+  CHECK(find(classify(e, default_options()), "mempool_max")->level == "fix");
+  CHECK(find(classify(e, default_options()), "driver_refused") == nullptr);
 }
 
 TEST_CASE("pages are advised only where they would serve") {
