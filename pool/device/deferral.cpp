@@ -50,14 +50,14 @@ void DevicePool::retire(Batch batch) {
 
 /// Closes the open batch with a fence recorded now.
 /// While something captures, or when nothing can be recorded, the batch stays open.
-/// With `look`: the driver is asked about the oldest epoch on the same way, unless another thread is at it.
+/// With `look`: the driver is asked about the oldest epoch that no other thread is at, on the same way.
 Error DevicePool::close_epoch(CUcontext asking, Closing closing, Look* look) {
   if (deferred_.batch_is_empty() || capturing() || !may_call_driver() || device_.disabled) return {};
   if (device_.services.cannot_record.load(std::memory_order_relaxed)) return {};
   Epoch* epoch = deferred_.close();
   if (epoch == nullptr) return {};  // host memory is out: the blocks wait for better times, as where nothing can be recorded
-  Epoch* const oldest = deferred_.oldest();
-  Epoch* const asked = look != nullptr && (oldest == epoch || (!oldest->busy && oldest->recorded)) ? oldest : nullptr;
+  Epoch* const older = look != nullptr ? deferred_.oldest_to_ask() : nullptr;
+  Epoch* const asked = look != nullptr && older == nullptr ? epoch : older;
   if (asked != nullptr) asked->busy = true;
   FenceResult result;
   std::optional<FenceResult> answer;
@@ -130,12 +130,13 @@ void DevicePool::after_wait(const ContextPool& home, CUcontext asking) {
   surplus_seen_bytes_.store(not_live_bytes(), std::memory_order_relaxed);
 }
 
-/// Looks at the oldest epoch, and retires it when its fence is done: true. `may_wait`: waits without end where that is safe, which is for the first that
-/// this thread closed inside a free. Its events cover the work of the older ones. What another thread freed may be waiting for this one.
+/// Looks at the oldest epoch that no other thread is at, and retires it when its fence is done: true. A thread that is stopped while it asks about one
+/// keeps none but that one. `may_wait`: waits without end where that is safe, which is for the first that this thread closed inside a free, unless
+/// another thread is at the oldest of all. Its events cover the work of the older ones. What another thread freed may be waiting for this one.
 bool DevicePool::retire_oldest(CUcontext asking, bool may_wait, Error* error) {
-  Epoch* const oldest = deferred_.oldest();
-  if (oldest == nullptr || oldest->busy || !oldest->recorded || !may_call_driver()) return false;
-  Epoch* own = may_wait && (is_own(*oldest) || !deferred_.is_awaited()) ? oldest : nullptr;
+  Epoch* const oldest = deferred_.oldest_to_ask();
+  if (oldest == nullptr || !may_call_driver()) return false;
+  Epoch* own = may_wait && oldest == deferred_.oldest() && (is_own(*oldest) || !deferred_.is_awaited()) ? oldest : nullptr;
   while (own != nullptr && !is_own(*own)) own = own->next;
   Epoch* const epoch = own != nullptr ? own : oldest;
   epoch->busy = true;
@@ -154,7 +155,7 @@ bool DevicePool::retire_oldest(CUcontext asking, bool may_wait, Error* error) {
   return retire_if_over(epoch, result, error);
 }
 
-/// What was answered about the oldest epoch.
+/// What was answered about the epoch.
 bool DevicePool::retire_if_over(Epoch* epoch, const FenceResult& result, Error* error) {
   if (result.error.code != CUDA_SUCCESS) *error = result.error;
   if (result.error.code != CUDA_SUCCESS || result.answer != FenceAnswer::done) return false;

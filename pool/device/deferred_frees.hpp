@@ -113,6 +113,12 @@ class DeferredFrees {
   void reopen(Epoch* epoch);
   /// The oldest epoch, or nullptr.
   Epoch* oldest() { return head_; }
+  /// The oldest that may be asked about: recorded, and no thread is in the driver with its fence, where it may be stopped for long; or nullptr.
+  Epoch* oldest_to_ask() {
+    Epoch* epoch = head_;
+    while (epoch != nullptr && (epoch->busy || !epoch->recorded)) epoch = epoch->next;
+    return epoch;
+  }
   std::size_t epoch_count() const { return epochs_.size() - spare_.size(); }
   /// What the events of `over` have shown to be over is so for every older epoch: their blocks were freed before these events were recorded.
   /// Precondition: they are events of whole contexts.

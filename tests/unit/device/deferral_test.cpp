@@ -130,6 +130,51 @@ TEST_CASE("events are used again") {
   CHECK(cusim_calls("cuEventCreate") <= 2);
 }
 
+namespace {
+std::atomic<bool> g_stops{false};  ///< the next question, or record, of another thread than the test's stays in the driver until ...
+std::atomic<bool> g_goes_on{false};
+std::atomic<bool> g_is_stopped{false};
+thread_local bool t_may_stop = false;
+
+void stop_here() {
+  if (!t_may_stop || !g_stops.exchange(false)) return;
+  g_is_stopped = true;
+  while (!g_goes_on) std::this_thread::yield();
+}
+CUresult query_slowly(CUevent event) {
+  stop_here();
+  return cuEventQuery(event);
+}
+CUresult record_slowly(CUcontext context, CUevent event) {
+  stop_here();
+  return cuCtxRecordEvent(context, event);
+}
+}  // namespace
+
+TEST_CASE("a thread that is stopped in the driver with its epoch keeps no other from being used again") {
+  RigOptions options;
+  const bool is_query = GENERATE(true, false);
+  options.pool.backing = GENERATE(config::Backing::pages, config::Backing::segments);
+  if (is_query) options.patch = [](DriverApi& api) { api.cuEventQuery = &query_slowly; };
+  else options.patch = [](DriverApi& api) { api.cuCtxRecordEvent = &record_slowly; };
+  Rig rig(options);
+  g_goes_on = g_is_stopped = false;
+  g_stops = true;
+  std::thread other([&] {
+    t_may_stop = true;
+    rig.use(0);
+    for (int i = 0; i < 64 && !g_is_stopped; ++i) rig.free(rig.allocate(kMiB));
+  });
+  while (!g_is_stopped) std::this_thread::yield();
+  const std::uint64_t questions = cusim_calls("cuEventQuery");
+  for (int i = 0; i < 64 * 20; ++i) rig.free(rig.allocate(kMiB));
+  CHECK(now(rig.counters().deferred_bytes) <= 3 * 64 * kMiB);
+  CHECK(now(rig.counters().reserved_bytes) <= 4 * 64 * kMiB);
+  CHECK(cusim_calls("cuEventQuery") - questions <= 3 * 20);
+  g_goes_on = true;
+  other.join();
+}
+
 TEST_CASE("an allocation after a free of the same bytes waits for the work as the native free did, however long") {
   Rig rig(limited("100MiB"));
   const CUdeviceptr block = rig.allocate(95 * kMiB);
