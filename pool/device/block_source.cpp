@@ -93,17 +93,18 @@ void AsyncBlocks::keep_freed_bytes(DeviceState& device, CUmemoryPool mempool) {
   device.driver.cuMemPoolSetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes));
 }
 
+bool AsyncBlocks::is_told(DeviceState& device, CUmemoryPool mempool, CUmemPool_attribute attribute, cuuint64_t* bytes) {
+  return mempool != nullptr && device.driver.has_cuMemPoolGetAttribute() && device.driver.cuMemPoolGetAttribute(mempool, attribute, static_cast<void*>(bytes)) == CUDA_SUCCESS;
+}
+
 /// What the pool holds and nobody uses. While the driver does not tell, something may.
 bool AsyncBlocks::sample(DeviceState& device) {
   const std::uint64_t ticket = device.driver_pool.ticket();
   const CUmemoryPool mempool = this->mempool(device);
   cuuint64_t reserved_bytes = 0;
   cuuint64_t used_bytes = 0;
-  const auto is_told = [&](CUmemPool_attribute attribute, cuuint64_t* bytes) {
-    return device.driver.cuMemPoolGetAttribute(mempool, attribute, static_cast<void*>(bytes)) == CUDA_SUCCESS;
-  };
-  const bool is_known = mempool != nullptr && device.driver.has_cuMemPoolGetAttribute() && is_told(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved_bytes) &&
-                        is_told(CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used_bytes);
+  const bool is_known = is_told(device, mempool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved_bytes) &&
+                        is_told(device, mempool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used_bytes);
   may_hold_more_.store(!is_known, std::memory_order_relaxed);
   if (is_known) device.driver_pool.note_used(used_bytes);
   if (is_known) device.driver_pool.tell(ticket, reserved_bytes - std::min(used_bytes, reserved_bytes));
@@ -178,7 +179,7 @@ CUresult AsyncBlocks::take_from_pool(DeviceState& device, std::size_t bytes, CUd
 CUresult AsyncBlocks::take_plain(DeviceState& device, std::size_t bytes, CUdeviceptr* out) {
   const CUresult code = device.driver.cuMemAlloc_v2(out, bytes);
   if (code != CUDA_ERROR_OUT_OF_MEMORY || !is_made_.load(std::memory_order_acquire)) return code;
-  trim_pool(device);
+  trim_pool(device, 0);
   return device.driver.cuMemAlloc_v2(out, bytes);
 }
 
@@ -209,13 +210,13 @@ CUresult AsyncBlocks::prime(DeviceState& device, ContextPool& home, std::uint64_
   return give(device, home, address);
 }
 
-/// Where the driver does not tell its default pool, blocks come from the current one. What it will not trim it gives back at a synchronisation,
+/// Down to `keep_bytes`, as far as the driver can. Where the driver does not tell its default pool, blocks come from the current one. What it will not trim it gives back at a synchronisation,
 /// above the threshold; nothing is waited for.
-void AsyncBlocks::trim_pool(DeviceState& device) {
+void AsyncBlocks::trim_pool(DeviceState& device, std::uint64_t keep_bytes) {
   const Driver& driver = device.driver;
   CUmemoryPool mempool = this->mempool(device);
   if (mempool == nullptr && (!driver.has_cuDeviceGetMemPool() || driver.cuDeviceGetMemPool(&mempool, device.ordinal) != CUDA_SUCCESS)) return;
-  if (driver.has_cuMemPoolTrimTo() && driver.cuMemPoolTrimTo(mempool, 0) == CUDA_SUCCESS) return;
+  if (driver.has_cuMemPoolTrimTo() && driver.cuMemPoolTrimTo(mempool, keep_bytes) == CUDA_SUCCESS) return;
   cuuint64_t threshold_bytes = 0;
   cuuint64_t none = 0;
   if (!driver.has_cuMemPoolGetAttribute() || !driver.has_cuMemPoolSetAttribute() || !driver.has_cuStreamSynchronize()) return;
@@ -233,11 +234,22 @@ void AsyncBlocks::ask_idle(DeviceState& device) {
   sample(device);
 }
 
-void AsyncBlocks::trim(DeviceState& device) {
+void AsyncBlocks::trim(DeviceState& device, std::uint64_t wanted_bytes) {
   if (!is_made_.load(std::memory_order_acquire) && mempool_.load(std::memory_order_relaxed) == nullptr) return;  // neither this nor the program has used the pool
   const RelaxedCaptureMode relaxed(device.driver);
   settle_frees(device, true);
-  trim_pool(device);
+  const auto reserved = [&] {
+    cuuint64_t bytes = 0;
+    return is_told(device, mempool(device), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes) ? bytes : 0;
+  };
+  // Whole pieces go, never below what is to be kept, and large ones may be all there are: more and more of it, until it is enough.
+  const std::uint64_t before_bytes = reserved();
+  std::uint64_t offered_bytes = std::min(wanted_bytes, before_bytes);
+  trim_pool(device, before_bytes - offered_bytes);
+  while (offered_bytes < before_bytes && before_bytes - std::min<std::uint64_t>(reserved(), before_bytes) < wanted_bytes) {
+    offered_bytes += std::min(offered_bytes, before_bytes - offered_bytes);
+    trim_pool(device, before_bytes - offered_bytes);
+  }
   if (sample(device)) return;
   device.driver_pool.tell(device.driver_pool.ticket(), 0);  // this was all that can be done
   may_hold_more_.store(false, std::memory_order_relaxed);

@@ -38,8 +38,8 @@ class BlockSource {
   virtual bool may_hold_more() const { return false; }
   /// Asks the driver what lies idle; NativeBlocks::book_idle() tells it.
   virtual void ask_idle(DeviceState&) {}
-  /// Gives idle bytes back to the device.
-  virtual void trim(DeviceState&) {}
+  /// Gives idle bytes back to the device: as many as are wanted, or a little more.
+  virtual void trim(DeviceState&, std::uint64_t /*wanted_bytes*/) {}
   /// The context is gone, and with it what this made there.
   virtual void forget() {}
 };
@@ -68,7 +68,7 @@ class AsyncBlocks final : public BlockSource {
   bool keeps_idle() const override { return true; }
   bool may_hold_more() const override { return may_hold_more_.load(std::memory_order_relaxed) || is_going_.load(std::memory_order_relaxed); }
   void ask_idle(DeviceState& device) override;
-  void trim(DeviceState& device) override;
+  void trim(DeviceState& device, std::uint64_t wanted_bytes) override;
   void forget() override;
 
   /// Makes the driver's pool hold `bytes`; CUDA_ERROR_OUT_OF_MEMORY when it cannot.
@@ -92,8 +92,9 @@ class AsyncBlocks final : public BlockSource {
   PrivateStream* idle_stream(DeviceState& device);
   CUresult take_from_pool(DeviceState& device, std::size_t bytes, CUdeviceptr* out);
   CUresult take_plain(DeviceState& device, std::size_t bytes, CUdeviceptr* out);
-  void trim_pool(DeviceState& device);
+  void trim_pool(DeviceState& device, std::uint64_t keep_bytes);
   bool sample(DeviceState& device);
+  static bool is_told(DeviceState& device, CUmemoryPool mempool, CUmemPool_attribute attribute, cuuint64_t* bytes);
 
   Mutex mutex_;  ///< held while the streams are made
   std::array<PrivateStream, 2> streams_;

@@ -153,6 +153,7 @@ void DevicePool::forget(ContextPool& home, PoolBlocks pool_blocks) {
         pool.device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(extent.bytes));
       } else {
         pool.count_live(extent, -1);
+        pool.device_.counters().ended_blocks.add();
         pool.device_.note(EventKind::free_requested, now, extent, 0);
       }
       if ((extent.flags & kUsedAgainFlag) == 0) pool.device_.note(EventKind::free_completed, now, extent, 0);

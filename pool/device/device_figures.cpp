@@ -125,7 +125,7 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const Refused& what, const
   device_.counters().failed_allocations.add();
   if (refusal.code != CUDA_ERROR_OUT_OF_MEMORY) return refusal;
   close_magazines();
-  if (policy_ == config::Policy::async && may_call_driver()) trim_idle(0);  // what is idle still lies between live blocks
+  if (policy_ == config::Policy::async && may_call_driver()) trim_idle(0, ~std::uint64_t{0});  // what is idle still lies between live blocks
   OomRecord oom;
   if (may_call_driver()) oom.evidence.driver_free_bytes = home != nullptr ? sample_driver_free() : ask_driver_free();
   static_cast<void>(ask_graph_memory());

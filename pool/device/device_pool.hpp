@@ -434,7 +434,7 @@ class DevicePool {
   bool all_release_in_order() const CUPOOL_REQUIRES(device_.lock);
   bool quiet() CUPOOL_REQUIRES(device_.lock);
   std::size_t give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait, std::uint64_t wanted_bytes = ~std::uint64_t{0}) CUPOOL_EXCLUDES(device_.lock);
-  std::uint64_t trim_idle(std::uint64_t keep_bytes) CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t trim_idle(std::uint64_t keep_bytes, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device_.lock);
   void note_given_back(Mover& mover, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most = false) CUPOOL_REQUIRES(device_.lock);
   void give_back_surplus(bool may_block = true) CUPOOL_REQUIRES(device_.lock);

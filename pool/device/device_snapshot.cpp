@@ -36,7 +36,7 @@ void finish_counting(observe::DeviceSnapshot& out) {
   observe::CounterValue& requested = row_named(out, "requested_bytes");
   observe::CounterValue& allocations = row_named(out, "allocations");
   live.current = std::max(live.current, requested.current);
-  allocations.current = std::max(allocations.current, row_named(out, "frees").current + row_named(out, "live_blocks").current);
+  allocations.current = std::max(allocations.current, row_named(out, "frees").current + row_named(out, "ended_blocks").current + row_named(out, "live_blocks").current);
   for (observe::CounterValue& row : out.counters) row.peak = row.is_gauge ? std::max(row.peak, row.current) : row.peak;
 }
 

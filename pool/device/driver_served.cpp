@@ -120,6 +120,7 @@ void DevicePool::leave_driver_block(const Extent& extent, std::uint16_t thread, 
 
 void DevicePool::lose_driver_block(const Extent& extent) {
   leave_driver_block(extent, 0, 0);
+  device_.counters().ended_blocks.add();
   device_.limit.refund(extent.bytes);
 }
 

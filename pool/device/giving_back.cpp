@@ -147,7 +147,7 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
     static_cast<void>(close_epoch(nullptr, Closing::late));
     retire_all(nullptr, may_wait);
     if (policy_ == config::Policy::async) release_free(nullptr, kAllOfIt);
-    if (const std::uint64_t idle_bytes = trim_idle(keep_bytes); idle_bytes != 0) return idle_bytes;
+    if (const std::uint64_t idle_bytes = trim_idle(keep_bytes, wanted_bytes); idle_bytes != 0) return idle_bytes;
     // What the driver's own pool still has after a trim lies between live blocks: time will not free it.
     const bool has_idle = !unpooled_ && figures().wholly_free_bytes != 0;
     if (has_idle && may_release()) {
@@ -168,16 +168,16 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
   return 0;
 }
 
-/// What the driver's own pool keeps under `async`.
-std::uint64_t DevicePool::trim_idle(std::uint64_t keep_bytes) {
+/// What the driver's own pool keeps under `async`, or as much of it as is wanted.
+std::uint64_t DevicePool::trim_idle(std::uint64_t keep_bytes, std::uint64_t wanted_bytes) {
   std::uint64_t released_bytes = 0;
-  for (std::size_t i = 0; i < homes_.size() && keep_bytes == 0; ++i) {
+  for (std::size_t i = 0; i < homes_.size() && keep_bytes == 0 && released_bytes < wanted_bytes; ++i) {
     ContextPool& home = *homes_[i];
     const CUcontext context = home.context;
     if (context == nullptr || device_.services.contexts.pin(&home, context) != Pin::held) continue;
     const Unpinner unpinner(device_.services.contexts, &home);
     Mover mover(movers_, moves_);
-    const std::uint64_t trimmed_bytes = home.natives.trim(device_);
+    const std::uint64_t trimmed_bytes = home.natives.trim(device_, wanted_bytes - released_bytes);
     note_given_back(mover, trimmed_bytes);
     released_bytes += trimmed_bytes;
   }

@@ -89,17 +89,17 @@ void NativeBlocks::book_idle(DeviceState& device, std::uint64_t covered_bytes) {
   device.idle_kept_bytes = std::min(device.idle_kept_bytes, now_bytes);
 }
 
-std::uint64_t NativeBlocks::trim(DeviceState& device) {
+std::uint64_t NativeBlocks::trim(DeviceState& device, std::uint64_t wanted_bytes) {
   const std::uint64_t before_bytes = device.idle_bytes;
   const bool is_told = !source_->may_hold_more();
   if (before_bytes == 0 && is_told) return 0;
   {
     const MutexUnlock unlocked(device.lock);
-    source_->trim(device);
+    source_->trim(device, wanted_bytes);
   }
   book_idle(device);
-  device.idle_kept_bytes = device.idle_bytes;
   const std::uint64_t released_bytes = before_bytes - std::min(before_bytes, device.idle_bytes);
+  if (released_bytes < wanted_bytes) device.idle_kept_bytes = device.idle_bytes;  // more would not go
   return is_told ? released_bytes : std::max<std::uint64_t>(released_bytes, 1);  // whoever asked looks for himself
 }
 
@@ -162,7 +162,7 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
       const MutexUnlock unlocked(device.lock);
       device.services.owners.remove(address, request.bytes);
       source_->give_over(device, home, address);
-      source_->trim(device);
+      source_->trim(device, ~std::uint64_t{0});
       code = CUDA_ERROR_OUT_OF_MEMORY;
       where = kLimitRefusal;
     }

@@ -51,8 +51,8 @@ class NativeBlocks final : public DeviceAllocator {
   BlockSource& source() { return *source_; }
   /// The source has more or fewer idle bytes: tells reserved and limit.
   void book_idle(DeviceState& device, std::uint64_t covered_bytes = 0) CUPOOL_REQUIRES(device.lock);
-  /// The source's idle bytes go back to the device. Returns them. Calls the driver with the lock let go.
-  std::uint64_t trim(DeviceState& device) CUPOOL_REQUIRES(device.lock);
+  /// The source's idle bytes go back to the device, as many as are wanted, or a little more. Returns them. Calls the driver with the lock let go.
+  std::uint64_t trim(DeviceState& device, std::uint64_t wanted_bytes = ~std::uint64_t{0}) CUPOOL_REQUIRES(device.lock);
 
  private:
   struct Node {

@@ -100,8 +100,8 @@ def _counters(device: dict, place: str) -> Iterator[str]:
             yield f"{place}/counters: requested_bytes {moment} is above live_bytes {moment}"
     if counters["frees"] > counters["allocations"]:
         yield f"{place}/counters: more frees ({counters['frees']}) than allocations ({counters['allocations']})"
-    elif counters["live_blocks"]["current"] > counters["allocations"] - counters["frees"]:
-        yield f"{place}/counters: live_blocks is above allocations - frees"
+    elif counters["live_blocks"]["current"] > counters["allocations"] - counters["frees"] - counters.get("ended_blocks", 0):
+        yield f"{place}/counters: live_blocks is above allocations - frees - ended_blocks"
 
 
 def _close(found: float | None, wanted: float | None) -> bool:

@@ -1,4 +1,4 @@
-// The `async` policy on a driver that gets to a free some time after the call.
+// The `async` policy on a driver that gets to a free some time after the call, and what goes back to the device of what lies idle.
 #include <utility>
 #include <vector>
 
@@ -48,4 +48,28 @@ TEST_CASE("async: what is freed in order of the pool's own stream is given back,
   CHECK(g_later.empty());
   CHECK(cusim_used_bytes(0) < 64 * kMiB);
   CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("async: a call outside the pool gets as much of what lies idle as it lacks, and all of it only when that does not do") {
+  RigOptions options;
+  options.pool.policy = config::Policy::async;
+  options.memory = "4GiB";
+  Rig rig(options);
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 48; ++i) blocks.push_back(rig.allocate(64 * kMiB));
+  for (const CUdeviceptr block : blocks) rig.free(block);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  rig.pools().make_room_for(0, kMiB);  // what waits is looked at, and lies idle in the driver's pool then
+  const std::uint64_t before_bytes = now(rig.counters().reserved_bytes);
+  REQUIRE(before_bytes >= 2800 * kMiB);
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  REQUIRE(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().make_room_for(0, free_bytes + 100 * kMiB));
+  const std::uint64_t after_bytes = now(rig.counters().reserved_bytes);
+  CHECK(before_bytes - after_bytes >= 100 * kMiB);
+  CHECK(before_bytes - after_bytes <= 256 * kMiB);
+  REQUIRE(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().make_room_for(0, 4 * kGiB - 64 * kMiB));
+  CHECK(now(rig.counters().reserved_bytes) <= 64 * kMiB);
 }

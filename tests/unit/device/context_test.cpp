@@ -30,6 +30,8 @@ TEST_CASE("the memory of one context does not serve another, and dies with its o
   CHECK(rig.pools().find(other, nullptr) == Ownership::unknown);
   CHECK(rig.pools().find(primary, nullptr) == Ownership::live);
   CHECK(now(rig.counters().live_bytes) == 10 * kMiB);
+  CHECK(now(rig.counters().ended_blocks) == 1);
+  CHECK(now(rig.counters().allocations) - now(rig.counters().frees) - now(rig.counters().ended_blocks) == now(rig.counters().live_blocks));
   CHECK(cusim_used_bytes(0) == now(rig.counters().reserved_bytes));
 }
 

@@ -37,7 +37,7 @@ void check_sums(const observe::DeviceSnapshot& device) {
   CHECK(device.now.largest_free_bytes <= device.now.free_bytes);
   CHECK(part(device, "metadata") == 0);
   CHECK(device.now.reserved_bytes == device.now.live_bytes + observe::counter_current(device, "deferred_bytes") + device.now.free_bytes);
-  CHECK(observe::counter_current(device, "allocations") - observe::counter_current(device, "frees") == observe::counter_current(device, "live_blocks"));
+  CHECK(observe::counter_current(device, "allocations") - observe::counter_current(device, "frees") - observe::counter_current(device, "ended_blocks") == observe::counter_current(device, "live_blocks"));
 }
 
 /// Ends the capture that it has begun.
