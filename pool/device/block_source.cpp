@@ -211,21 +211,22 @@ CUresult AsyncBlocks::prime(DeviceState& device, ContextPool& home, std::uint64_
 }
 
 /// Down to `keep_bytes`, as far as the driver can. Where the driver does not tell its default pool, blocks come from the current one. What it will not trim it gives back at a synchronisation,
-/// above the threshold; nothing is waited for.
-void AsyncBlocks::trim_pool(DeviceState& device, std::uint64_t keep_bytes) {
+/// above the threshold; nothing is waited for. False: there is no use in another number of bytes.
+bool AsyncBlocks::trim_pool(DeviceState& device, std::uint64_t keep_bytes) {
   const Driver& driver = device.driver;
   CUmemoryPool mempool = this->mempool(device);
-  if (mempool == nullptr && (!driver.has_cuDeviceGetMemPool() || driver.cuDeviceGetMemPool(&mempool, device.ordinal) != CUDA_SUCCESS)) return;
-  if (driver.has_cuMemPoolTrimTo() && driver.cuMemPoolTrimTo(mempool, keep_bytes) == CUDA_SUCCESS) return;
+  if (mempool == nullptr && (!driver.has_cuDeviceGetMemPool() || driver.cuDeviceGetMemPool(&mempool, device.ordinal) != CUDA_SUCCESS)) return false;
+  if (driver.has_cuMemPoolTrimTo() && driver.cuMemPoolTrimTo(mempool, keep_bytes) == CUDA_SUCCESS) return true;
   cuuint64_t threshold_bytes = 0;
   cuuint64_t none = 0;
-  if (!driver.has_cuMemPoolGetAttribute() || !driver.has_cuMemPoolSetAttribute() || !driver.has_cuStreamSynchronize()) return;
-  if (!is_made_.load(std::memory_order_acquire)) return;
-  if (driver.cuMemPoolGetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes)) != CUDA_SUCCESS) return;
+  if (!driver.has_cuMemPoolGetAttribute() || !driver.has_cuMemPoolSetAttribute() || !driver.has_cuStreamSynchronize()) return false;
+  if (!is_made_.load(std::memory_order_acquire)) return false;
+  if (driver.cuMemPoolGetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes)) != CUDA_SUCCESS) return false;
   driver.cuMemPoolSetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&none));
   for (PrivateStream& stream : streams_)
     if (settle(device, stream) == CUDA_SUCCESS) driver.cuStreamSynchronize(stream.handle.load(std::memory_order_relaxed));
   driver.cuMemPoolSetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes));
+  return false;
 }
 
 void AsyncBlocks::ask_idle(DeviceState& device) {
@@ -245,10 +246,10 @@ void AsyncBlocks::trim(DeviceState& device, std::uint64_t wanted_bytes) {
   // Whole pieces go, never below what is to be kept, and large ones may be all there are: more and more of it, until it is enough.
   const std::uint64_t before_bytes = reserved();
   std::uint64_t offered_bytes = std::min(wanted_bytes, before_bytes);
-  trim_pool(device, before_bytes - offered_bytes);
-  while (offered_bytes < before_bytes && before_bytes - std::min<std::uint64_t>(reserved(), before_bytes) < wanted_bytes) {
+  bool is_trimmed = trim_pool(device, before_bytes - offered_bytes);
+  while (is_trimmed && offered_bytes < before_bytes && before_bytes - std::min<std::uint64_t>(reserved(), before_bytes) < wanted_bytes) {
     offered_bytes += std::min(offered_bytes, before_bytes - offered_bytes);
-    trim_pool(device, before_bytes - offered_bytes);
+    is_trimmed = trim_pool(device, before_bytes - offered_bytes);
   }
   if (sample(device)) return;
   device.driver_pool.tell(device.driver_pool.ticket(), 0);  // this was all that can be done

@@ -92,7 +92,7 @@ class AsyncBlocks final : public BlockSource {
   PrivateStream* idle_stream(DeviceState& device);
   CUresult take_from_pool(DeviceState& device, std::size_t bytes, CUdeviceptr* out);
   CUresult take_plain(DeviceState& device, std::size_t bytes, CUdeviceptr* out);
-  void trim_pool(DeviceState& device, std::uint64_t keep_bytes);
+  bool trim_pool(DeviceState& device, std::uint64_t keep_bytes);
   bool sample(DeviceState& device);
   static bool is_told(DeviceState& device, CUmemoryPool mempool, CUmemPool_attribute attribute, cuuint64_t* bytes);
 
