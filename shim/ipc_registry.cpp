@@ -69,7 +69,7 @@ IpcRegistry::IpcRegistry(const ipc::ProcessName& owner, const char* shared_memor
     : owner_(owner), shared_memory_(shared_memory), name_(std::string(kPrefix) + process_text(owner)) {}
 
 bool IpcRegistry::create() {
-  const File folder(private_folder::open(shared_memory_, true));
+  const File folder(private_folder::open(shared_memory_));
   if (folder.fd < 0) return false;
   constexpr int kFlags = O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC;
   int file = openat(folder.fd, name_.c_str(), kFlags, 0600);

@@ -80,7 +80,7 @@ void* LivePage::map(std::size_t bytes) {
 void LivePage::publish_once() {
   if (is_published_.exchange(true)) return;
   const Unnoticed unnoticed;
-  const int folder = private_folder::open(shared_memory_, true);
+  const int folder = private_folder::open(shared_memory_);
   struct stat facts{};
   // The descriptor may have been closed, and its number reused, by a program that closes all it does not know.
   const bool is_still_ours = file_ >= 0 && fstat(file_, &facts) == 0 && facts.st_dev == file_device_ && facts.st_ino == file_inode_;

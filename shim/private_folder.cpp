@@ -51,38 +51,35 @@ std::vector<std::string> stand_ins(const std::string& shared_memory) {
   return found;
 }
 
-int open_stand_in(const std::string& shared_memory) {
+/// The first of our folders that is wanted, a descriptor; -1: none is. The stand-ins are looked for only where the usual one will not do.
+template <class IsWanted> int open_first(const std::string& shared_memory, IsWanted&& is_wanted) {
+  const auto open_wanted = [&is_wanted](const std::string& path) {
+    const int folder = open_trusted(path);
+    if (folder < 0 || is_wanted(folder)) return folder;
+    close(folder);
+    return -1;
+  };
+  if (const int folder = open_wanted(shared_memory + "/" + usual_name()); folder >= 0) return folder;
   for (const std::string& path : stand_ins(shared_memory))
-    if (const int folder = open_trusted(path); folder >= 0) return folder;
+    if (const int folder = open_wanted(path); folder >= 0) return folder;
   return -1;
-}
-
-bool has(int folder, const std::string& file) {
-  struct stat facts{};
-  return folder >= 0 && fstatat(folder, file.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 }  // namespace
 
-int open(const std::string& shared_memory, bool create) {
+int open(const std::string& shared_memory) {
   const std::string path = shared_memory + "/" + usual_name();
-  if (create) mkdir(path.c_str(), 0700);
-  if (const int folder = open_trusted(path); folder >= 0) return folder;
-  if (const int folder = open_stand_in(shared_memory); folder >= 0) return folder;
+  mkdir(path.c_str(), 0700);
+  if (const int folder = open_first(shared_memory, [](int) { return true; }); folder >= 0) return folder;
   std::string made = path + ".XXXXXX";
-  return create && mkdtemp(made.data()) != nullptr ? open_trusted(made) : -1;
+  return mkdtemp(made.data()) != nullptr ? open_trusted(made) : -1;
 }
 
 int open_with(const std::string& shared_memory, const std::string& file) {
-  int folder = open_trusted(shared_memory + "/" + usual_name());
-  if (has(folder, file)) return folder;
-  if (folder >= 0) close(folder);
-  for (const std::string& path : stand_ins(shared_memory)) {
-    folder = open_trusted(path);
-    if (has(folder, file)) return folder;
-    if (folder >= 0) close(folder);
-  }
-  return -1;
+  return open_first(shared_memory, [&file](int folder) {
+    struct stat facts{};
+    return fstatat(folder, file.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0;
+  });
 }
 
 int move_high(int file) {

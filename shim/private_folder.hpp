@@ -16,8 +16,8 @@ namespace cupool::shim::private_folder {
 
 inline constexpr std::size_t kEntriesLookedAtMax = 4096;  ///< of the folder, by who tidies it
 
-/// A descriptor of the folder: 0700, a real directory, ours. -1 when it is not there, or cannot be made.
-int open(const std::string& shared_memory, bool create);
+/// A descriptor of the folder: 0700, a real directory, ours; made where there is none. -1: it cannot be.
+int open(const std::string& shared_memory);
 
 /// Of that one of our folders which has a file of this name; -1: none has.
 int open_with(const std::string& shared_memory, const std::string& file);

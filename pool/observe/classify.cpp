@@ -40,7 +40,7 @@ class Case {
   Truth holds(OomCause cause) const {
     switch (cause) {
       case OomCause::impossible_request: return impossible();
-      case OomCause::limit: return e_.is_managed ? Truth::no : both(truth(e_.refused_by_limit || limit_blocks(e_.releasable_bytes)), driver_gives(e_.releasable_bytes));
+      case OomCause::limit: return both(truth(e_.refused_by_limit || limit_blocks(e_.releasable_bytes)), driver_gives(e_.releasable_bytes));
       case OomCause::driver_refused: return e_.is_managed ? Truth::yes : both(truth(!e_.refused_by_limit && !limit_blocks(e_.releasable_bytes)), driver_gives(0));
       case OomCause::deferred_free: return deferred();
       case OomCause::external_fragmentation: return fragmented(e_.pool_free_bytes);
@@ -113,7 +113,7 @@ class Case {
   }
   Truth impossible() const {
     if (e_.request_bytes == 0 || request_ > cap()) return Truth::yes;
-    return e_.device_total_bytes == 0 && !e_.is_managed ? Truth::unknown : Truth::no;
+    return e_.device_total_bytes == 0 ? Truth::unknown : Truth::no;
   }
 
   /// The limit forbids R more bytes even after `given_back` went back to the driver.
