@@ -9,7 +9,7 @@ import signal
 import sys
 
 from cupool_lib import VERSION, locate
-from cupool_lib.options import INTERNAL, Option, load_options
+from cupool_lib.options import HANDED_ON, INTERNAL, Option, load_options
 from cupool_lib.terminal import OutputFailed, fail, open_streams, put
 
 OVERVIEW = """\
@@ -243,6 +243,7 @@ _COMMANDS = {"fill": _fill, "report": _report, "validate": _validate, "doctor": 
 
 def main(arguments: list[str]) -> int:
     ignored_signals = 0
+    os.environ.pop(HANDED_ON, None)
     if arguments and arguments[0].startswith("--ignored-signals="):
         ignored_signals = int(arguments.pop(0).partition("=")[2] or "0", 16)
     open_streams()

@@ -12,7 +12,6 @@ import fcntl
 import json
 import os
 import re
-import secrets
 import signal
 import sys
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from cupool_lib import live_page, locate
 from cupool_lib.live_page import BadPage, Device, Page
+from cupool_lib.output_file import write_atomically
 from cupool_lib.report_file import SCHEMA_NAME, BadReport, load
 
 _BLOCK_COLUMNS = ["address", "bytes", "requested_bytes", "state", "region", "site", "allocated_unix_ns"]
@@ -108,20 +108,6 @@ def _ending(status: int | None) -> str:
         return f"was killed by {signal.Signals(number).name}"
     except ValueError:
         return f"was killed by signal {number}"
-
-
-def write_atomically(target: Path, text: str) -> None:
-    """Under its name complete or not at all; 0600; parent folders are made. Raises OSError."""
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = target.parent / f".{target.name[:100]}.{secrets.token_hex(8)}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as stream:
-            stream.write(text)
-        os.rename(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def build_report(page: Page, status: int | None, end_unix_ns: int) -> dict:

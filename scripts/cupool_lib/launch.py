@@ -9,6 +9,7 @@ the wrapper is killed by SIGKILL, so is the program. Single-threaded.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -119,7 +120,8 @@ def wait(pid: int) -> int:
         information = signal.sigwaitinfo(_TAKEN)
         if information.si_signo != signal.SIGCHLD:
             if information.si_code != _SI_KERNEL:
-                os.kill(pid, information.si_signo)  # not yet reaped, so the pid is still its own
+                with contextlib.suppress(PermissionError):  # a program of other rights (sudo) gets none of ours, as none of the caller's
+                    os.kill(pid, information.si_signo)  # not yet reaped, so the pid is still its own
             continue
         status = _reap(pid)
         if status is not None:

@@ -6,6 +6,7 @@ flags into variables; option_values.py knows which values the library takes.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from cupool_lib import locate, option_values
 
 # Set by `cupool run` itself, never by a flag.
 INTERNAL = frozenset({"run_id"})
+HANDED_ON = "_CUPOOL_ENVIRONMENT"  # by scripts/cupool: its own environment, in base64
 
 
 class ProfileError(Exception):
@@ -96,18 +98,27 @@ def _variables(rows: dict, path: Path, by_name: dict[str, Option]) -> dict[str, 
     return variables
 
 
-def program_environment() -> dict[str, str]:
-    """The environment as it was handed to this process.
-
-    Not os.environ: Python sets LC_CTYPE in it while it starts (PEP 538), and the program must not inherit that.
-    """
-    try:
-        raw = Path("/proc/self/environ").read_bytes()
-    except OSError:
-        return dict(os.environ)
-    environment = {}
+def _parse_environment(raw: bytes) -> dict[str, str]:
+    environment: dict[str, str] = {}
     for entry in raw.split(b"\0"):
         key, equals, value = entry.partition(b"=")
         if equals and key:
             environment.setdefault(os.fsdecode(key), os.fsdecode(value))
     return environment
+
+
+def program_environment() -> dict[str, str]:
+    """The environment as scripts/cupool was given it.
+
+    Not os.environ: Python sets LC_CTYPE in it while it starts (PEP 538), and the program must not inherit that. Not this process's either, where the
+    shell that started it could tell what it had been given itself: it drops names that it cannot have, and adds some.
+    """
+    try:
+        environment = _parse_environment(Path("/proc/self/environ").read_bytes())
+    except OSError:
+        environment = dict(os.environ)
+    given = environment.pop(HANDED_ON, "")
+    try:
+        return _parse_environment(base64.b64decode(given, validate=True)) if given else environment
+    except ValueError:
+        return environment

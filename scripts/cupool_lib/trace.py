@@ -8,8 +8,10 @@ import io
 import json
 import os
 import secrets
+from pathlib import Path
 from typing import Callable, Iterator, TextIO
 
+from cupool_lib.output_file import is_replaceable
 from cupool_lib.terminal import fail, printable, put
 from cupool_lib.trace_file import BadTrace, Event, Trace, moves
 
@@ -93,16 +95,24 @@ class _Stdout(io.TextIOBase):
         return len(text)
 
 
+def _opened(path: str, name: str, mode: str) -> TextIO:
+    return gzip.open(path, mode, encoding="utf-8") if name.endswith(".gz") else open(path, mode, encoding="utf-8")
+
+
 @contextlib.contextmanager
 def _output(path: str | None) -> Iterator[TextIO]:
-    """stdout, or a file that appears under its name when it is whole; compressed when the name says so."""
+    """stdout, or a file that appears under its name when it is whole; compressed when the name says so. What is there and no file (/dev/null, a pipe) is written to."""
     if path is None:
         yield _Stdout()
         put("")  # now, not when this process ends
         return
+    if not is_replaceable(Path(path)):
+        with _opened(path, path, "wt") as out:
+            yield out
+        return
     temporary = f"{path}.{secrets.token_hex(4)}.tmp"
     try:
-        with (gzip.open(temporary, "xt", encoding="utf-8") if path.endswith(".gz") else open(temporary, "x", encoding="utf-8")) as out:
+        with _opened(temporary, path, "xt") as out:
             yield out
         os.replace(temporary, path)
     except BaseException as error:

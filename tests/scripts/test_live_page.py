@@ -170,6 +170,11 @@ class Completion(unittest.TestCase):
         lines = self.complete()
         self.assertEqual(len(lines), 1)
         self.assertIn("no report", lines[0])
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        self.put(page_facts=self.facts(report_path=str(pipe)))
+        self.assertIn("not a regular file", self.complete()[0])
+        self.assertTrue(pipe.is_fifo())
 
     def test_earlier_ooms_are_taken_over(self):
         self.report.parent.mkdir()

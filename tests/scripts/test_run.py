@@ -5,6 +5,8 @@ from __future__ import annotations
 import faulthandler
 import os
 import pty
+import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -176,6 +178,20 @@ class Environment(unittest.TestCase):
         self.assertEqual(found.pop("LD_PRELOAD"), str(support.PRELOAD))
         self.assertEqual(found, given)
 
+    def test_names_that_a_shell_cannot_have_or_uses_itself_arrive(self):
+        given = {"PATH": os.environ["PATH"], "a.b": "1", "BASH_FUNC_f%%": "() {  :\n}", "key": "k", "value": "v", "here": "h", "library": "l", "folder": "f",
+                 "python": "p", "ignored": "i", "_cupool_key": "own", "_CUPOOL_ENVIRONMENT": "own", "BIG": "x" * 60_000}
+        found = self.environment_of(env=given)
+        del found["CUPOOL_RUN_ID"], found["LD_PRELOAD"]
+        self.assertEqual(found, given)
+        self.assertNotIn("_CUPOOL_ENVIRONMENT", self.environment_of(env={"PATH": os.environ["PATH"]}))
+
+    def test_an_environment_too_large_to_be_handed_on_arrives_by_the_shell(self):
+        given = {"PATH": os.environ["PATH"], "PWD": os.getcwd(), "key": "k", "BIG": "x" * 120_000}
+        found = self.environment_of(env=given)
+        del found["CUPOOL_RUN_ID"], found["LD_PRELOAD"]
+        self.assertEqual(found, given)
+
     def test_other_preloads_stay_and_ours_comes_first_once(self):
         other = "/lib/x86_64-linux-gnu/libm.so.6"
         found = self.environment_of(env=clean_environment(LD_PRELOAD=f"{other} {support.PRELOAD}"))
@@ -239,6 +255,26 @@ class Signals(unittest.TestCase):
             process = self.start("import signal\nsignal.signal(2, signal.SIG_DFL)\nprint('ready', flush=True)\nwhile True: signal.pause()")
             process.send_signal(number)
             self.assertEqual(process.wait(timeout=30), -number)
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can make a program that has other rights than its caller")
+    def test_a_signal_that_may_not_be_handed_on_is_dropped(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o755)
+            privileged = Path(folder, "python")  # as sudo: all of its user ids become root's
+            shutil.copyfile(os.path.realpath(PYTHON), privileged)
+            privileged.chmod(0o4755)
+            program = "import os, sys\nos.setuid(0)\nprint('ready', flush=True)\nsys.stdin.read()\nsys.exit(7)"
+            arguments = run_arguments(privileged, "-I", "-c", program)
+            process = subprocess.Popen(arguments, env=clean_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, user=65534, group=65534)
+            with process:
+                if process.stdout.readline() != b"ready\n":
+                    process.stdin.close()
+                    self.skipTest("set-user-ID programs have no effect here")
+                process.send_signal(signal.SIGTERM)
+                while int(re.search(r"ShdPnd:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text())[1], 16):
+                    pass  # until the wrapper has taken it
+                process.stdin.close()
+                self.assertEqual((process.stderr.read(), process.wait(timeout=30)), (b"", 7))
 
     def test_killing_the_wrapper_kills_the_program(self):
         process = self.start("import signal\nprint('ready', flush=True)\nwhile True: signal.pause()")

@@ -87,6 +87,16 @@ class Conversions(WithFile):
             result = cupool("trace", self.path, "-o", name)
             self.assertEqual((result.returncode, result.stderr), (1, f"cupool: {name}: No such file or directory\n"))
 
+    def test_a_pipe_or_device_is_written_to_and_stays(self):
+        pipe, link = self.folder / "pipe", self.folder / "link"
+        os.mkfifo(pipe)
+        link.symlink_to("/dev/null")
+        with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as reader:
+            self.assertEqual(self.convert(a_job(), "-o", pipe), "")
+            self.assertIn("a 0 1000 0\n", reader.communicate(timeout=60)[0])
+        self.assertEqual(self.convert(a_job(), "-o", link), "")
+        self.assertTrue(link.is_symlink() and pipe.is_fifo())
+
     def test_a_compressed_trace_is_read_too(self):
         self.assertEqual(self.body(gzip.compress(a_job())), self.body(a_job()))
 
