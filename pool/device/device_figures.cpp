@@ -35,6 +35,13 @@ HeapFigures figures_of(const ContextPool& home, DeviceState& device) CUPOOL_REQU
   if (home.pooled != nullptr) sum.add(home.pooled->figures(device));
   return sum;
 }
+
+/// The same, with what lies in streams' lanes as everybody's.
+HeapFigures figures_of_all_lanes_of(const ContextPool& home, DeviceState& device, std::uint64_t least_bytes) CUPOOL_REQUIRES(device.lock) {
+  HeapFigures sum = home.natives.figures(device);
+  if (home.pooled != nullptr) sum.add(home.pooled->figures_of_all_lanes(device, least_bytes));
+  return sum;
+}
 }  // namespace
 
 void HeapFigures::add(const HeapFigures& other) {
@@ -56,11 +63,8 @@ HeapFigures DevicePool::figures() {
 
 HeapFigures DevicePool::figures_of_all_lanes(std::uint64_t least_bytes) {
   HeapFigures sum;
-  for (const auto& home : homes_) {
-    if (!home->is_in_use()) continue;
-    sum.add(home->natives.figures(device_));
-    if (home->pooled != nullptr) sum.add(home->pooled->figures_of_all_lanes(device_, least_bytes));
-  }
+  for (const auto& home : homes_)
+    if (home->is_in_use()) sum.add(figures_of_all_lanes_of(*home, device_, least_bytes));
   return sum;
 }
 
@@ -298,8 +302,8 @@ void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std
   std::uint64_t pool_free_bytes = 0;
   for (const auto& home : homes_) {
     if (!home->is_in_use()) continue;
-    const HeapFigures now = figures_of(*home, device_);
-    pool_free_bytes += home->context == context ? now.free_bytes : now.wholly_free_bytes;
+    // Of other contexts what would go back to the driver for this one: lanes are emptied for that.
+    pool_free_bytes += home->context == context ? figures_of(*home, device_).free_bytes : figures_of_all_lanes_of(*home, device_, 1).wholly_free_bytes;
   }
   // Natively the free would have waited, so what waits for the GPU is as good as free.
   pool_free_bytes += device_.counters().deferred_bytes.current.load(std::memory_order_relaxed);

@@ -35,6 +35,29 @@ TEST_CASE("fragmentation at peak is that of the moment of peak live") {
   CHECK(at_peak.inactive_split_bytes == at_eight.inactive_split_bytes);
 }
 
+TEST_CASE("cuMemGetInfo tells another context what streams of the first have freed") {
+  RigOptions options;
+  options.memory = "256MiB";
+  options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
+  StreamRig rig(options);
+  const CUstream stream = new_stream();
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 50; ++i) blocks.push_back(rig.on(stream, 4 * kMiB));
+  const CUdeviceptr stays = rig.on(stream, 4 * kMiB);
+  for (const CUdeviceptr block : blocks) rig.free_on(block, stream);
+  CUcontext other = nullptr;
+  REQUIRE(cuCtxCreate_v2(&other, 0, 0) == CUDA_SUCCESS);
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  REQUIRE(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS);
+  rig.pools().adjust_mem_info(other, &free_bytes, &total_bytes);
+  CHECK(free_bytes <= total_bytes - 4 * kMiB);
+  // A region goes as a whole; of the pages those that `stays` shares with what was freed do not.
+  CHECK(free_bytes >= (options.pool.backing == config::Backing::pages ? 246 * kMiB : 100 * kMiB));
+  REQUIRE(cuCtxSetCurrent(rig.context()) == CUDA_SUCCESS);
+  rig.free_on(stays, stream);
+}
+
 TEST_CASE("what streams have freed is free for whoever needs it, and a report changes nothing about it") {
   RigOptions options;
   options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
