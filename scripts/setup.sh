@@ -136,7 +136,13 @@ configure() {  # configure PRESET CXX [CMAKE ARGUMENT]...
     arguments+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache)
   fi
   [ -z "$cxx" ] || arguments+=("-DCMAKE_CXX_COMPILER=$cxx")
-  local log
+  local cache log
+  cache=$(build_folder "$preset")/CMakeCache.txt
+  # A tree that was moved, copied or is mounted elsewhere: what was built names the old place everywhere.
+  if [ -f "$cache" ] && ! [ "$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$cache")" -ef "$PWD" ]; then
+    note "$cache is of another folder: configuring anew"
+    rm -rf "$cache" "${cache%/*}/CMakeFiles"
+  fi
   log=$(mktemp)
   if ! cmake --preset "$preset" "${arguments[@]}" >"$log" 2>&1; then
     cat "$log" >&2

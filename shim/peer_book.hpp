@@ -52,9 +52,13 @@ class PeerBook {
   void context_ended(CUcontext context) {
     const std::lock_guard lock(mutex_);
     std::erase_if(links_, [context](const Link& link) { return link.from == context || link.to == context; });
-    for (const Context& known : contexts_)  // [?] whether a device's pool keeps its access then: it is asked for again
-      if (known.context == context) std::erase_if(granted_, [&known](const auto& pair) { return pair.first == known.device || pair.second == known.device; });
+    std::vector<int> left;
+    for (const Context& known : contexts_)
+      if (known.context == context) left.push_back(known.device);
     std::erase_if(contexts_, [context](const Context& known) { return known.context == context; });
+    for (const Context& known : contexts_) std::erase(left, known.device);
+    for (const int device : left)  // [?] whether a device's pool keeps its access when the last context ends: it is asked for again
+      std::erase_if(granted_, [device](const auto& pair) { return pair.first == device || pair.second == device; });
   }
 
   void context_seen(CUcontext context, int device) {

@@ -93,7 +93,7 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
   else home->serving = true;
   if (gone) device_.tell(config::LogLevel::debug, [&] { return text_of(context) + (home->is_orphan ? " has ended; blocks of memory pools stay" : " has ended"); });
   contexts.finish_end(home, gone);
-  if (gone) give_left(true);
+  if (gone) give_left(false);
   if (!gone || home->pooled == nullptr || !may_call_driver()) return result;
   ++home->burials;
   home->pooled->bury(device_);

@@ -462,7 +462,7 @@ class DevicePool {
   std::uint64_t empty_orphans(bool again = false) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t empty_orphan(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   Status share_orphans(int ordinal) CUPOOL_REQUIRES(device_.lock);
-  void give_left(bool may_ask) CUPOOL_REQUIRES(device_.lock);
+  void give_left(bool is_new) CUPOOL_REQUIRES(device_.lock);
 
   // device_figures.cpp
   HeapFigures figures() CUPOOL_REQUIRES(device_.lock);

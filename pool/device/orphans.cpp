@@ -75,10 +75,12 @@ bool DevicePool::is_left(std::uint64_t address) const {
 }
 
 /// Under `async` plain blocks lie in the driver's pool, which cuCtxDestroy leaves: natively they had gone with their context. Nobody can give them back
-/// before another context of the device lives.
-void DevicePool::give_left(bool may_ask) {
+/// before another context of the device lives. What may have gone with a primary context, the driver is asked about when a context is new and alone: another
+/// thread could else have been given an address between the answer and what is done with it.
+void DevicePool::give_left(bool is_new) {
   const auto has_left = [](const auto& home) { return home->natives.has_left(); };
   if (!may_call_driver() || std::none_of(homes_.begin(), homes_.end(), has_left)) return;
+  const bool may_ask = is_new && std::count_if(homes_.begin(), homes_.end(), [](const auto& home) { return home->context != nullptr; }) == 1;
   for (std::size_t by = 0; by < homes_.size(); ++by) {  // by index: the list may grow while the lock is let go of
     ContextPool& living = *homes_[by];
     const CUcontext context = living.context;

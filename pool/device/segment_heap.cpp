@@ -108,7 +108,8 @@ Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const A
   {
     const Turn turn(growing_, grown_);
     for (;;) {
-      bytes = std::min(bytes, std::max(need_bytes, align_down(device.limit.headroom_bytes(), kRegionGranularity_bytes)));
+      // By halves here too: what is left of the limit is for other contexts and memory outside the pool as well.
+      while (bytes > need_bytes && bytes > device.limit.headroom_bytes()) bytes = std::max(need_bytes, align_down(bytes / 2, kRegionGranularity_bytes));
       status = take_region(device, home, bytes);
       if (status.ok() || status.code() != CUDA_ERROR_OUT_OF_MEMORY || bytes == need_bytes) break;
       bytes = std::max(need_bytes, align_down(bytes / 2, kRegionGranularity_bytes));

@@ -41,11 +41,12 @@ int above_standard(int file) {
 
 }  // namespace
 
-void make_folders(const std::string& folder) {
+int make_folders(const std::string& folder) {
+  int error = 0;
   for (std::size_t end = folder.find('/', 1); ; end = folder.find('/', end + 1)) {
     const std::string part = folder.substr(0, end);
-    if (!part.empty()) ::mkdir(part.c_str(), kFolderMode);
-    if (end == std::string::npos) return;
+    if (!part.empty() && ::mkdir(part.c_str(), kFolderMode) != 0 && errno != EEXIST && error == 0) error = errno;
+    if (end == std::string::npos) return error;
   }
 }
 
@@ -74,8 +75,9 @@ int ReportFile::open_folder(const std::string& folder) {
   constexpr int kFlags = O_PATH | O_DIRECTORY | O_CLOEXEC;
   folder_fd_ = ::open(folder.c_str(), kFlags);
   if (folder_fd_ < 0 && errno == ENOENT) {
-    make_folders(folder);
+    const int refusal = make_folders(folder);
     folder_fd_ = ::open(folder.c_str(), kFlags);
+    if (folder_fd_ < 0 && refusal != 0) return refusal;
   }
   return folder_fd_ < 0 ? errno : 0;
 }

@@ -40,8 +40,8 @@ class ReportFile {
 /// descriptor, as /dev/stdout does, and is everybody's. Any other link may be replaced. AT_FDCWD is a folder, too.
 int check_replaceable_at(int folder_fd, const char* name);
 
-/// mkdir -p, from the left, 0700. What is there already may be anything: opening it afterwards tells.
-void make_folders(const std::string& folder);
+/// mkdir -p, from the left, 0700. What is there already may be anything: opening it afterwards tells. 0, or why the first of those that could not be made was refused.
+int make_folders(const std::string& folder);
 
 /// While it lives, this thread's writes report EFBIG and EPIPE as errors and raise neither SIGXFSZ nor SIGPIPE, whatever
 /// the host's dispositions are; these are not touched.

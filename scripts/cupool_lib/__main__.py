@@ -1,7 +1,13 @@
 """Entry point, started by scripts/cupool. Parses under any Python 3, so that an old one gets a sentence."""
 
-import os
-import sys
+import signal
+
+# A Ctrl-C while modules are still loaded ends it quietly; cli.main takes it from there. Ignored stays ignored.
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import os  # noqa: E402
+import sys  # noqa: E402
 
 
 def newer_python():

@@ -185,7 +185,7 @@ def _ask(name: str, word: int, what: str, arguments: list[str]) -> int:
                      "launching kernels is neither. What another such command has asked for is done first. Only for processes of the same user "
                      "on this machine (and in this container) that have used device memory under cupool.")
     parser.add_argument("pid", metavar="PID", type=int)
-    parser.add_argument("--wait", metavar="SECONDS", type=_reader(_seconds), default=10.0, help="how long to wait for the answer (default 10)")
+    parser.add_argument("--wait", metavar="SECONDS", type=_reader(_bounded_seconds), default=10.0, help="how long to wait for the answer (default 10)")
     flags = parser.parse_args(arguments)
     return ask.run(word, flags.pid, flags.wait)
 
@@ -223,6 +223,12 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < 1e9:
+        raise ValueError(f"'{text}' is no number of seconds")
+    return seconds
+
+
+def _bounded_seconds(text: str) -> float:
+    if (seconds := _seconds(text)) < 0:
         raise ValueError(f"'{text}' is no number of seconds")
     return seconds
 
@@ -267,10 +273,14 @@ def _main(arguments: list[str], ignored_signals: int) -> int:
         known = ", ".join(["run", *_COMMANDS])
         return fail(f"there is no subcommand '{name}': {known} (see cupool --help)", 2)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `cupool report FILE | head` ends quietly
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # files that are not whole go
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a locale may lack a character of a report
     try:
         return _COMMANDS[name](rest)
+    except MemoryError:
+        return fail(f"{name}: not enough host memory for this", 1)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)

@@ -12,10 +12,12 @@ import fcntl
 import json
 import os
 import re
+import select
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import Callable, NoReturn
 
 from cupool_lib import live_page, locate
 from cupool_lib.live_page import BadPage, Device, Page
@@ -26,6 +28,7 @@ _BLOCK_COLUMNS = ["address", "bytes", "requested_bytes", "state", "region", "sit
 _TIMELINE_COLUMNS = ["unix_ns", "kind", "address", "bytes", "requested_bytes", "site", "thread", "stream_class"]
 _MISSING = "completed by cupool run from the live page: histogram, holes, address map, timeline, sites and leaks are missing"
 QUIET = ("off", "error", "err", "critical")
+_OTHERS_SECONDS = 10.0
 _OOM_REPORTS_MAX = 8  # more are not written, see shim/reporter.cpp
 
 
@@ -43,6 +46,46 @@ def complete_run(run_id: str, ended: dict[int, int], end_unix_ns: int, folder: P
         if line:
             lines.append(line)
     return lines
+
+
+def complete_for_others(run_id: str, ended: dict[int, int], end_unix_ns: int) -> list[str]:
+    """What complete_run does, for processes of root's run that have become other users' (gosu, su, setpriv), by a child that becomes them too: what a page
+    says is that user's word, and so is where its report goes."""
+    lines: list[str] = []
+    for uid, gid in sorted(live_page.other_owners().items()) if os.geteuid() == 0 else ():
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            _complete_as(uid, gid, writer, lambda: complete_run(run_id, ended, end_unix_ns))
+        os.close(writer)
+        with os.fdopen(reader, "rb") as answer:
+            told = _read_within(answer.fileno(), _OTHERS_SECONDS)
+        if told is None:
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        lines += [] if told is None else told.decode("utf-8", "replace").splitlines()
+    return lines
+
+
+def _complete_as(uid: int, gid: int, writer: int, complete: Callable[[], list[str]]) -> NoReturn:
+    try:
+        os.setgroups([])
+        os.setgid(gid)
+        os.setuid(uid)
+        os.write(writer, "\n".join(complete()).encode("utf-8", "replace")[:select.PIPE_BUF])
+    finally:
+        os._exit(0)
+
+
+def _read_within(descriptor: int, seconds: float) -> bytes | None:
+    """Up to the end of file; None where that does not come in time."""
+    until, data = time.monotonic() + seconds, b""
+    while select.select([descriptor], [], [], max(0.0, until - time.monotonic()))[0]:
+        piece = os.read(descriptor, select.PIPE_BUF)
+        if not piece:
+            return data
+        data += piece
+    return None
 
 
 def without_page(pid: int, status: int, folder: Path | None = None) -> list[str]:
@@ -91,6 +134,8 @@ def _complete(page: Page, status: int | None, end_unix_ns: int) -> str:
         write_atomically(Path(target), text)
         _mark_final(page)
     except (OSError, ValueError) as error:
+        if page.state == "exiting" and status is not None and os.WIFEXITED(status):
+            return ""  # the library has said so itself
         return f"no report for process {page.pid}: {target}: {getattr(error, 'strerror', None) or error}"
     quiet = page.facts.get("options", {}).get("log", {})
     if isinstance(quiet, dict) and quiet.get("value") in QUIET:

@@ -124,7 +124,7 @@ def _interpreters(path: str) -> tuple[list[str], Finding | None]:
     chain = [path]
     while len(chain) <= _MAX_INTERPRETERS:
         file = chain[-1]
-        if os.path.isdir(file) or not os.access(file, os.X_OK):
+        if not os.path.isfile(file) or not os.access(file, os.X_OK):
             return chain, Finding("command", FAILURE, f"{file} is not an executable file", "`cupool run` would end with 126")
         try:
             with open(file, "rb") as stream:

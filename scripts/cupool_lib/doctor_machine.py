@@ -16,6 +16,7 @@ from pathlib import Path
 
 from cupool_lib import doctor_variables, elf, live_page, locate
 from cupool_lib.doctor import FAILURE, OK, WARNING, Finding
+from cupool_lib.output_file import is_replaceable
 from cupool_lib.terminal import size
 
 OLDEST_DRIVER = 11040
@@ -36,7 +37,7 @@ def check(library: str | None) -> list[Finding]:
         findings += [_library_file(path), _library_loads(path)]
     facts = _probe({})
     findings += [_driver(facts), *_devices(facts)]
-    if path is not None and facts.get("usable"):
+    if path is not None and facts.get("usable") and facts.get("version", 0) >= OLDEST_DRIVER:
         findings += _pools(path, facts)
     return findings + [_report_folder(), _shared_memory(), _preloads(path), *doctor_variables.check(facts)]
 
@@ -69,6 +70,8 @@ def _spawn_microseconds(environment: dict[str, str]) -> float:
 
 def _library_loads(path: Path) -> Finding:
     """Into a program that has nothing to do with CUDA, where it must do nothing."""
+    if problem := locate.preload_problem(str(path)):
+        return Finding("preload", FAILURE, f"{path}: {problem}", "use a copy elsewhere: --library FILE")
     environment = {"LD_PRELOAD": str(path), "PATH": os.defpath}
     result = subprocess.run(["/bin/true"], env=environment, capture_output=True, check=False)
     output = (result.stdout + result.stderr).decode("utf-8", "replace").strip()
@@ -141,7 +144,11 @@ def _pools(path: Path, facts: dict) -> list[Finding]:
 
 
 def _allocate(path: Path) -> tuple[Finding, str]:
-    with tempfile.TemporaryDirectory() as folder:
+    try:
+        made = tempfile.TemporaryDirectory()
+    except OSError as error:  # a container whose root is read-only, without a /tmp
+        return Finding("pool", WARNING, f"not tried: no temporary folder can be made ({error.strerror})", "set TMPDIR to a folder that this user may write to"), ""
+    with made as folder:
         report = Path(folder) / "report.json"
         variables = {"LD_PRELOAD": str(path), "CUPOOL_POLICY": "grow", "CUPOOL_REPORT": str(report), "CUPOOL_LOG": "off"}
         facts = _probe(variables, "--allocate")
@@ -201,9 +208,16 @@ def _report_folder() -> Finding:
     if pattern in ("none", "stderr"):
         return Finding("report", OK, f"CUPOOL_REPORT={pattern}")
     fixed = pattern.split("%", 1)[0]
-    folder = Path(fixed if fixed.endswith("/") else os.path.dirname(fixed) or ".").absolute()
-    parent = _existing_parent(folder)
     advice = "set CUPOOL_REPORT (or --report) to a folder that this user may write to"
+    if fixed == pattern and not is_replaceable(Path(pattern)):
+        return Finding("report", FAILURE, f"CUPOOL_REPORT={pattern} is there and no regular file: no report would be written", "`none` and `stderr` are names of their own")
+    if os.path.isdir(pattern):
+        return Finding("report", FAILURE, f"CUPOOL_REPORT={pattern} is a folder: no report would be written", "name a file in it")
+    try:
+        folder = Path(fixed if fixed.endswith("/") else os.path.dirname(fixed) or ".").absolute()
+    except FileNotFoundError:
+        return Finding("report", FAILURE, "the working folder does not exist any more", advice)
+    parent = _existing_parent(folder)
     try:
         with tempfile.TemporaryFile(dir=parent):  # tried, not asked: permissions alone do not tell of read-only mounts
             pass

@@ -66,7 +66,7 @@ def plan(environment: dict[str, str], explicit: dict[str, Explicit], keep: froze
     if policy in _UNTOUCHED:
         return Plan(notes=[f"policy {policy}: {_UNTOUCHED[policy]}, so the frameworks keep their pools and their settings"])
     if environment.get("CUPOOL_RUN_ID"):
-        return Plan(notes=["inside another `cupool run`, which has handed over already"])
+        return Plan(notes=["inside another `cupool run`: what that one decided stays"])
     result = Plan(notes=[f"--keep-framework-pool: {name} keeps its pool and its settings" for name in sorted(keep)])
     readings, kept = _read(environment, keep, result)
     chosen = _Translation(readings, explicit, policy, result).run()
@@ -76,6 +76,9 @@ def plan(environment: dict[str, str], explicit: dict[str, Explicit], keep: froze
         for pool in POOLS:
             if pool.framework not in kept:
                 _stand_aside(pool, environment, result)
+    for change in result.changes:  # only a value that the library does not take is replaced
+        if change.variable.startswith("CUPOOL_") and environment.get(change.variable, "").strip():
+            result.conflicts.append(f"{change.variable}={environment[change.variable]} is no value for it: {change.value} is used ({change.why})")
     return result
 
 
@@ -121,6 +124,15 @@ def _bytes(text: str) -> str:
     return str(min(int(text), _MOST_BYTES)) if len(text) < 30 else str(_MOST_BYTES)
 
 
+def _canonical(amount: str) -> str:
+    """0.5, .5 and 50% are the same."""
+    text = amount.strip().lower()
+    number, percent = text.rstrip("%").strip(), text.endswith("%")
+    if not percent and "." not in number:
+        return text
+    return _percent(str(Decimal(number) / 100) if percent else number) or text if re.fullmatch(r"\d*\.?\d+|\d+\.", number, re.ASCII) else text
+
+
 _CONVERTERS = {"fraction": _percent, "bytes": _bytes}
 
 
@@ -160,7 +172,9 @@ class _Translation:
     def _policy(self, stated: _Reading | None, wants: _Reading | None, implies: _Reading | None) -> str:
         no = bool(wants) and wants.effects["preallocation"] == "no"
         if self.explicit_policy:
-            if stated and stated.effects["policy"] != self.explicit_policy:
+            # JAX's platform allocator on top of the pool is a route of its own (ROUTES).
+            is_route = bool(stated) and (stated.effects["policy"], self.explicit_policy) == ("platform", "grow")
+            if stated and stated.effects["policy"] != self.explicit_policy and not is_route:
                 self._lose(stated, self.explicit["policy"].source)
             if wants and (self.explicit_policy == "preallocate" if no else self.explicit_policy == "grow"):
                 self._lose(wants, self.explicit["policy"].source)
@@ -197,7 +211,7 @@ class _Translation:
         mine = self.explicit.get(option)
         if mine is None:
             self.result.changes.append(Change(f"CUPOOL_{option.upper()}", value, f"{source.rule.framework}: {source.text}"))
-        elif mine.value.strip().lower() != value:
+        elif _canonical(mine.value) != _canonical(value):
             self._lose(source, mine.source)
 
     def _lose(self, reading: _Reading, winner: str) -> None:

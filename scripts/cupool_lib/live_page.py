@@ -31,6 +31,7 @@ DEVICE = struct.Struct("<Ii40s128s16s16sQQQQ")
 _UNPOOLED_VALID = 2
 _USUAL_PAGE_BYTES = 344 << 10
 _MAX_PAGE_BYTES, _MAX_SLOTS, _MAX_NAMES = 16 << 20, 1024, 4096
+_FOLDER_NAME = re.compile(r"cupool-(\d{1,10})(?:\..*)?")
 _FILE_NAME = re.compile(r"([1-9][0-9]{0,9})\.([0-9]{1,20})")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
@@ -243,6 +244,21 @@ def own_folders(folder: Path) -> list[Path]:
         return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
     return [path for path in [folder, *sorted(folder.parent.glob(f"{folder.name}.*"))] if is_own(path)]
+
+
+def other_owners(shared: Path = Path("/dev/shm")) -> dict[int, int]:
+    """Other users, each with a group, whose private folders hold a page of a process that has ended."""
+    owners = {}
+    for folder in shared.glob("cupool-*"):
+        match = _FOLDER_NAME.fullmatch(folder.name)
+        with contextlib.suppress(OSError):
+            status = os.lstat(folder)
+            if not match or not stat.S_ISDIR(status.st_mode) or status.st_uid != int(match[1]) or status.st_uid == os.geteuid():
+                continue
+            pages = [path.name.split(".") for path in folder.iterdir() if _FILE_NAME.fullmatch(path.name)]
+            if not all(is_alive(int(pid), int(ticks)) for pid, ticks in pages):
+                owners[status.st_uid] = status.st_gid
+    return owners
 
 
 def no_room(folder: Path) -> str:

@@ -36,10 +36,21 @@ def is_shared_object(path: str) -> bool:
     return header[:4] == b"\x7fELF" and header[16:18] == b"\x03\x00"
 
 
+def preload_problem(path: str) -> str:
+    """Why ld.so could not preload it whatever it is, or empty."""
+    for character, name in ((" ", "a space"), (":", "a colon"), ("$", "a dollar sign"), ("\t", "a tab"), ("\n", "a line feed")):
+        if character in path:
+            return f"ld.so cannot preload a path with {name} in it"
+    return ""
+
+
 def library(explicit: str | None = None) -> Path:
     """libcupool.so as an absolute path; raises NotFound."""
     if explicit is not None:
-        path = Path(explicit).absolute()
+        try:
+            path = Path(explicit).absolute()
+        except FileNotFoundError:
+            raise NotFound(f"--library {explicit}: the working folder does not exist any more") from None
         if not path.is_file():
             raise NotFound(f"--library {explicit}: no such file")
         return path

@@ -6,6 +6,7 @@ library uses the default and says so. A test compares the two.
 
 from __future__ import annotations
 
+import os
 import re
 from fractions import Fraction
 
@@ -133,7 +134,7 @@ def _split(text: str) -> list[str]:
 
 
 def _pattern(text: str) -> None:
-    if text.endswith("/"):
+    if text.endswith("/") or os.path.basename(text) in (".", ".."):
         raise BadValue("is a folder, not a file")
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
         raise BadValue("has a control character in a file name")

@@ -75,7 +75,7 @@ def load_profile(name: str, options: list[Option]) -> dict[str, str]:
         raise ProfileError(f"profile {path}: {error.strerror}") from None
     except json.JSONDecodeError as error:
         raise ProfileError(f"profile {path}:{error.lineno}:{error.colno}: {error.msg}") from None
-    except (UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # no text, or an integer of thousands of digits
         raise ProfileError(f"profile {path}: not JSON text") from None
     rows = data.get("options", data) if isinstance(data, dict) else None
     if not isinstance(rows, dict):

@@ -34,7 +34,9 @@ def is_replaceable(target: Path) -> bool:
 
 def write_atomically(target: Path, text: str) -> None:
     """Under its name complete or not at all; 0600; parent folders are made. Raises OSError."""
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for folder in reversed(target.parents):  # as the library makes them; mkdir(parents=True) gives the mode to the last one only
+        if not folder.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
     check_replaceable(target)
     temporary = target.parent / f".{target.name[:100]}.{secrets.token_hex(8)}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

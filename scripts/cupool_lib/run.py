@@ -59,18 +59,20 @@ def build_environment(options: list[Option], choices: Choices, environment: dict
             source = f"{variable}={environment[variable]}"
         elif variable in profile:
             result[variable], source = profile[variable], f"profile {choices.profile} ({option.name} {profile[variable]})"
-        if result.get(variable, "").strip():
+        if result.get(variable, "").strip() and not option.problem(result[variable]):  # else the library uses the default, or what a framework asks for
             explicit[option.name] = handover.Explicit(result[variable], source)
     return result, explicit
 
 
 def with_preload(environment: dict[str, str], library: str) -> dict[str, str]:
-    """`library` first in LD_PRELOAD, once, the other entries kept in their order. Raises NotFound for an unusable path."""
-    if any(character in library for character in ": \t\n"):
-        raise locate.NotFound(f"{library}: ld.so cannot preload a path with a space or colon in it; use a copy elsewhere")
+    """`library` first in LD_PRELOAD, the other entries kept in their order, but for other copies of the library: one would pool on top of the other.
+    Raises NotFound for an unusable path."""
+    if problem := locate.preload_problem(library):
+        raise locate.NotFound(f"{library}: {problem}; use a copy elsewhere")
     if not locate.is_shared_object(library):  # ld.so would say so, and the command run without it
         raise locate.NotFound(f"{library}: not a shared library")
-    others = [entry for entry in environment.get("LD_PRELOAD", "").replace(":", " ").split() if entry != library]
+    copies = (locate.LIBRARY_NAME, os.path.basename(library))
+    others = [entry for entry in environment.get("LD_PRELOAD", "").replace(":", " ").split() if os.path.basename(entry) not in copies]
     return {**environment, "LD_PRELOAD": ":".join([library] + others)}
 
 
@@ -135,6 +137,7 @@ def _complete_reports(run_id: str, pid: int, status: int, environment: dict[str,
         is_told = environment.get("CUPOOL_REPORT", "").strip().lower() != "none" and not _is_quiet(environment)
         lines = completion.without_page(pid, status) if is_told else []
         lines += completion.complete_run(run_id, {pid: status}, time.time_ns())
+        lines += completion.complete_for_others(run_id, {pid: status}, time.time_ns())
     except Exception as error:  # the boundary: one line, and the program's own ending goes on
         lines = [f"a report could not be completed: {error}"]
     for line in lines:

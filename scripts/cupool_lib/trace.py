@@ -27,13 +27,19 @@ def _counts(trace: Trace, device: int) -> dict[str, int]:
     return {"events": allocations + frees, "allocs": allocations, "frees": frees, "peak_live": peak, "end_live": live}
 
 
+def _command(trace: Trace) -> str:
+    words = trace.facts.get("process", {}).get("command")
+    return " ".join(map(str, words)) if isinstance(words, list) else ""
+
+
 def write_text(trace: Trace, devices: list[int], out: TextIO) -> None:
     """The format of recorded jobs (tests/bench/traces): one line of metadata, then `a <id> <bytes> <stream>` and `f <id>`."""
     device = devices[0] if devices else 0
     counts = _counts(trace, device)
     process = trace.facts.get("process", {})
+    command = _command(trace)
     metadata = {
-        "workload": " ".join(map(str, process.get("command", []))), "source": "recorded by cupool (CUPOOL_TRACE)", "host": process.get("host"),
+        "workload": command, "source": "recorded by cupool (CUPOOL_TRACE)", "host": process.get("host"),
         "rank": process.get("rank"), "device": device, "start_unix_ns": trace.start_unix_ns, "units": "bytes (as requested)",
         "dropped_events": trace.dropped, "format": "a <id> <bytes> <stream> | f <id>", **counts}
     out.write("# " + json.dumps(metadata) + "\n")
@@ -68,7 +74,7 @@ def _rows(trace: Trace, devices: list[int]) -> Iterator[tuple]:
 
 def write_native(trace: Trace, devices: list[int], out: TextIO) -> None:
     """Every event with all that is known of it, one per line."""
-    command = " ".join(map(str, trace.facts.get("process", {}).get("command", [])))
+    command = _command(trace)
     out.write(f"# pid {trace.pid}, {trace.state}, {trace.dropped} events dropped, {printable(command)}\n# {' '.join(_COLUMNS)}\n")
     for unix_ns, device, kind, address, *rest in _rows(trace, devices):
         out.write(f"{unix_ns} {device} {kind} {address:#x} " + " ".join("-" if value is None else str(value) for value in rest) + "\n")
@@ -124,6 +130,8 @@ def _output(path: str | None) -> Iterator[TextIO]:
 
 
 def run(path: str, form: str, device: int | None, output: str | None) -> int:
+    if output is not None and os.path.exists(output) and os.path.samefile(path, output):
+        return fail(f"{output}: that is the trace itself", 2)
     try:
         with contextlib.closing(Trace(path)) as trace:
             if device is not None and device not in trace.devices:

@@ -14,7 +14,7 @@ import unittest.mock
 from pathlib import Path
 
 import support
-from support import MIB, cupool, simulator_environment
+from support import cupool, simulator_environment
 from cupool_lib import ask, live_page, locate
 
 # Allocates and frees 64 MiB, then makes one CUDA call for each line that it is sent: with an argument one that has nothing to do with memory.

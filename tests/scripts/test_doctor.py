@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -85,7 +84,8 @@ class Machine(unittest.TestCase):
                         self.assertEqual(check not in found, is_good, found.get(check))
 
     def test_report_folder(self):
-        for pattern, status in (("/proc/x/%p.json", "failure"), ("none", "ok"), ("stderr", "ok"), ("%p.json", "ok"), ("/etc/hostname/x.json", "failure")):
+        for pattern, status in (("/proc/x/%p.json", "failure"), ("none", "ok"), ("stderr", "ok"), ("%p.json", "ok"), ("/etc/hostname/x.json", "failure"), ("/dev/null", "failure"),
+                                ("/etc", "failure"), ("/dev/stdout", "failure")):
             with self.subTest(pattern):
                 self.assertEqual(findings(env=clean_environment(CUPOOL_REPORT=pattern))["report"][0]["status"], status)
 

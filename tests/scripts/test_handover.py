@@ -107,7 +107,10 @@ class Conflicts(unittest.TestCase):
         self.assertIn("--preallocate 1GiB", self.only_line({JAX_PREALLOCATE: "false"}, preallocate="1GiB"))
 
     def test_equal_settings_are_no_conflict(self):
-        self.assertEqual(planned({FRACTION: "0.5"}, limit="50%", preallocate="50%", policy="preallocate").conflicts, [])
+        for same in ("50%", "0.5", ".5", " 50.0 %"):
+            self.assertEqual(planned({FRACTION: ".50"}, limit=same, preallocate=same, policy="preallocate").conflicts, [], same)
+        self.assertEqual(len(planned({FRACTION: "0.5"}, limit="5").conflicts), 1)
+        self.assertEqual(planned({JAX_ALLOCATOR: "platform"}, policy="grow").conflicts, [])  # a route of its own
 
     def test_jax_s_own_fraction_is_said_to_give_way_to_the_limit_that_holds(self):
         for explicit in ({}, {"limit": "10GiB"}):
@@ -237,6 +240,15 @@ class CommandLine(unittest.TestCase):
     def test_a_profile_wins_over_a_framework(self):
         found = self.environment_of("--profile", "inference", XLA_CLIENT_MEM_FRACTION="0.5")
         self.assertEqual((found["CUPOOL_LIMIT"], found["CUPOOL_POLICY"]), ("90%", "grow"))
+
+    def test_a_value_that_the_library_does_not_take_gives_way_to_a_framework_s(self):
+        result = self.run_with("--", "env", CUPOOL_LIMIT="bogus", CUPOOL_POLICY="growl", XLA_CLIENT_MEM_FRACTION="0.5")
+        self.assertLessEqual({"CUPOOL_LIMIT=50%", "CUPOOL_POLICY=preallocate", "XLA_CLIENT_MEM_FRACTION=1.0"}, set(result.stdout.splitlines()))
+        self.assertEqual(result.stderr.splitlines(), [f"cupool: {old} is no value for it: {new} is used (JAX: XLA_CLIENT_MEM_FRACTION=0.5)" for old, new in
+                                                      (("CUPOOL_POLICY=growl", "preallocate"), ("CUPOOL_LIMIT=bogus", "50%"))])
+        alone = self.run_with("--", "env", CUPOOL_LIMIT="bogus")  # the library says it
+        self.assertIn("CUPOOL_LIMIT=bogus", alone.stdout.splitlines())
+        self.assertEqual(alone.stderr, "")
 
     def test_conflicts_are_one_line_each_on_stderr(self):
         result = self.run_with("--limit", "1GiB", "--", "true", XLA_CLIENT_MEM_FRACTION="0.5")

@@ -197,6 +197,10 @@ class Environment(unittest.TestCase):
         found = self.environment_of(env=clean_environment(LD_PRELOAD=f"{other} {support.PRELOAD}"))
         self.assertEqual(found["LD_PRELOAD"], f"{support.PRELOAD}:{other}")
 
+    def test_other_copies_of_the_library_go(self):
+        for copy in ("/elsewhere/libcupool.so", f"/elsewhere/{os.path.basename(support.PRELOAD)}"):
+            self.assertEqual(self.environment_of(env=clean_environment(LD_PRELOAD=copy))["LD_PRELOAD"], str(support.PRELOAD))
+
     def test_flag_beats_variable_beats_profile(self):
         with tempfile.TemporaryDirectory() as folder:
             profile = Path(folder) / "mine.json"

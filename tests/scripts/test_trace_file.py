@@ -83,6 +83,8 @@ class Conversions(WithFile):
         self.assertEqual(result.returncode, 1)
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["out.trace.gz", "t"])
         self.path.write_bytes(a_job())
+        self.assertEqual(cupool("trace", self.path, "-o", self.folder / "." / "t").returncode, 2)
+        self.assertEqual(self.path.read_bytes(), a_job())
         for name in ("/nowhere/out", "/nowhere/out.gz"):
             result = cupool("trace", self.path, "-o", name)
             self.assertEqual((result.returncode, result.stderr), (1, f"cupool: {name}: No such file or directory\n"))

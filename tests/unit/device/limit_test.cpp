@@ -39,6 +39,23 @@ TEST_CASE("threads that race for the last bytes never pass the limit together") 
   }
 }
 
+TEST_CASE("what a limit leaves is halved between growth and everything else, as what the device leaves is") {
+  RigOptions options = limited("900MiB");
+  options.memory = "8GiB";
+  Rig rig(options);
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 300; ++i) blocks.push_back(rig.allocate(2 * kMiB));  // 600 MiB; regions double
+  const std::uint64_t held_bytes = now(rig.counters().reserved_bytes);
+  CHECK(held_bytes <= 766 * kMiB);
+  // An array or memory of the program's own.
+  CHECK(rig.pools().reserve_outside(0, OutsideKind::program_vmm, 128 * kMiB, "cuMemCreate").ok());
+  rig.pools().cancel_outside(0, OutsideKind::program_vmm, 128 * kMiB);
+  // And all of it is the pool's where nothing else takes it.
+  for (Result<CUdeviceptr> block = rig.try_allocate(2 * kMiB); block.ok(); block = rig.try_allocate(2 * kMiB)) blocks.push_back(block.value());
+  CHECK(now(rig.counters().live_bytes) == 900 * kMiB);
+  for (const CUdeviceptr block : blocks) rig.free(block);
+}
+
 TEST_CASE("a refusal by the limit asks the driver for nothing and leaves the account as it was") {
   Rig rig(limited("64MiB"));
   const CUdeviceptr block = rig.allocate(40 * kMiB);

@@ -58,6 +58,17 @@ mode_t mode_of(const fs::path& path) {
 
 }  // namespace
 
+TEST_CASE("a folder that may not be made is told by that reason, not as missing") {
+  const Folder folder;
+  REQUIRE(::chmod(folder.path.c_str(), 0555) == 0);
+  const bool is_root = ::geteuid() == 0;  // whom no mode keeps out
+  if (is_root) REQUIRE(::seteuid(65534) == 0);
+  const int error = write_report(small_input(), (folder.path / "a" / "b" / "report.json").string(), 0);
+  if (is_root) REQUIRE(::seteuid(0) == 0);
+  REQUIRE(::chmod(folder.path.c_str(), 0700) == 0);
+  CHECK(error == EACCES);
+}
+
 TEST_CASE("a report is written 0600, missing folders 0700, and nothing else stays") {
   const Folder folder;
   const fs::path path = folder.path / "a" / "b" / "report.json";
