@@ -53,7 +53,7 @@ CUresult no_context_error(const Process& own) {
 
 WaitBegun before_wait(const Awaited& awaited) {
   Process& own = process();
-  if (awaited.what == Awaited::What::unknown || !own.pools.has_several_lanes()) return {};
+  if (awaited.what == Awaited::What::unknown || !own.pools.has_lanes()) return {};
   const CUcontext context = awaited.context != nullptr ? awaited.context : thread_context(own);
   if (context == nullptr || own.contexts.has_ended(context)) return {};
   WaitBegun begun;

@@ -7,6 +7,7 @@
 // The same call waits where another process's memory is closed and the driver's own close would have waited.
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "pool/core/bytes.hpp"
@@ -128,6 +129,25 @@ Error DevicePool::wait_in_capture(CUcontext asking) {
   if (result.answer == FenceAnswer::done) epoch->recorded = true;
   else deferred_.reopen(epoch);
   return result.error;
+}
+
+/// Of memory that nothing uses any more, by a call that does not wait: over, where the driver would have served this thread.
+FreeOutcome DevicePool::free_unused_in_capture(heap::Extent* extent, std::uint16_t thread) {
+  Batch others = std::exchange(deferred_.batch(), {});
+  defer(extent, thread);
+  Epoch* const epoch = deferred_.close();
+  deferred_.batch().prepend(others);
+  if (epoch == nullptr) return FreeOutcome::freed;  // host memory is out: it waits with the others
+  bool is_served = false;
+  {
+    const MutexUnlock unlocked(device_.lock);
+    const RelaxedCaptureMode relaxed(device_.driver);
+    is_served = relaxed.is_on() && !device_.services.gate.forbids(relaxed.before());
+  }
+  epoch->busy = false;
+  epoch->recorded = is_served;  // by a fence without events
+  if (!is_served) deferred_.reopen(epoch);
+  return FreeOutcome::freed;
 }
 
 /// A capture is about to begin. What was freed before gets its events now: while it lasts they can be asked, but none be recorded.

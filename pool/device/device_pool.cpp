@@ -81,7 +81,7 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
       return 0;
     }
     if (is_drivers) request.life = BlockLife::context;  // it would go with a cuCtxDestroy, and is not refused
-    request.lane = home->streams.see_allocation(request.stream.identity);
+    request.lane = home->streams.see_allocation(request.stream.identity, request.bytes);
   }
   // What waited for a capture to end is handled at the next operation after it: this one may be it.
   const bool must_look = deferred_.batch_is_due() && !capturing();
@@ -203,7 +203,7 @@ FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* 
     return FreeOutcome::freed;
   }
   if (is_unused || !may_keep()) leave_table(extent);
-  if (must_wait) return free_deferred(extent, thread, answer, false);
+  if (must_wait) return free_unused_in_capture(extent, thread);
   if (is_unused || device_.services.options.free == config::FreeMode::immediate) {
     ContextPool& home = *info_of(*extent).home;
     unbook(*extent);

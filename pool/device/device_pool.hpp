@@ -334,7 +334,9 @@ class DevicePool {
   static constexpr std::uint64_t kIdleLaneShare = 4;  ///< a lane with less than this part of the request is not asked about
   bool open_idle_lanes(ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
   void hand_over(ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
-  bool open_lane_if_idle(ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
+  bool may_feed() CUPOOL_REQUIRES(device_.lock);
+  void open_lane(ContextPool& home, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
+  bool open_lane_if_idle(ContextPool& home, std::uint64_t identity, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device_.lock);
 
   // stamped_frees.cpp
   enum class StampedPlace : std::uint8_t { lane, aside };  ///< where the block is while its event waits
@@ -405,6 +407,7 @@ class DevicePool {
   // capture_wait.cpp
   FenceResult wait_by_freeing(CUcontext asking, Fence& others) CUPOOL_EXCLUDES(device_.lock);
   Error wait_in_capture(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
+  FreeOutcome free_unused_in_capture(heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
 
   // ladder.cpp
   Result<CUdeviceptr> climb(Attempt& attempt, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);

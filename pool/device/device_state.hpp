@@ -86,7 +86,7 @@ struct PoolServices {
   std::atomic<std::uint32_t> refused_in_order{0};  ///< by cuMemFreeAsync, since it last took a region
   std::atomic<std::uint64_t> driver_blocks_made{0};
   std::atomic<std::uint64_t> given_back{0};     ///< how often memory of some device went back to the driver
-  std::atomic<bool> has_several_lanes{false};   ///< some context's memory was freed in the order of more than one stream
+  std::atomic<bool> has_lanes{false};           ///< some context's memory was freed in the order of a stream
   std::atomic<bool> devices_linked{false};      ///< the program enabled peer access somewhere
   std::atomic<bool> graphs_take_memory{false};  ///< the program has made a graph with an allocation node
   std::atomic<std::uint32_t> graph_launches{0}; ///< since then

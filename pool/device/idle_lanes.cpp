@@ -1,8 +1,10 @@
 // Before the pool grows: what other streams keep is everybody's where their work is over at this moment. The driver's own pools reuse a completed
-// free likewise (CUDA Driver API 13.0, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC). One event and one look for each lane; where its stream has work
-// the lane stays as it is. And what a stream keeps that only frees goes to everybody as it comes.
+// free likewise (CUDA Driver API 13.0, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC). One event and one look for each lane, none where the program has waited for
+// all that is in it. Where the stream has work, and the lane could serve the request, that event stays: the stream takes back what it needs without it, and others find the
+// rest at a later miss. And what a stream keeps that only frees goes to everybody as it comes.
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "pool/device/device_pool.hpp"
 #include "pool/driver/handles.hpp"
@@ -12,6 +14,7 @@ namespace cupool::device {
 namespace {
 constexpr std::uint64_t kLeastHandOver_bytes = 32 * kMiB;
 constexpr std::uint64_t kHandOverShare = 64;  ///< so large a part of the need is an event worth
+constexpr std::uint64_t kRoomToFeed = 8;      ///< such a part of everything must be left to the driver
 }
 
 /// Lanes that hold a good part of what the request needs. True when anything has become everybody's.
@@ -24,17 +27,32 @@ bool DevicePool::open_idle_lanes(ContextPool& home, const AllocationRequest& req
     if (entry.identity != request.stream.identity && !entry.busy && home.pooled->lane_bytes(entry.lane) >= request.bytes / kIdleLaneShare + 1)
       identities[count++] = entry.identity;
   bool is_more = false;
-  for (std::size_t i = 0; i < count && home.context != nullptr; ++i) is_more = open_lane_if_idle(home, identities[i]) || is_more;
+  for (std::size_t i = 0; i < count && home.context != nullptr; ++i) is_more = open_lane_if_idle(home, identities[i], request.bytes) || is_more;
   return is_more;
 }
 
-/// An event, not a query of the stream: it covers what was in the lane before, while others go on freeing into it.
-bool DevicePool::open_lane_if_idle(ContextPool& home, std::uint64_t identity) {
+/// Everybody's from now on, without a driver call: all work that could touch it is over.
+void DevicePool::open_lane(ContextPool& home, std::uint32_t lane) {
+  Batch holes;
+  const auto lane_bytes = static_cast<std::int64_t>(home.pooled->lane_bytes(lane));
+  home.pooled->drain_lane(lane, holes);
+  device_.counters().deferred_bytes.add(lane_bytes);
+  device_.counters().lanes_drained.add();
+  retire(holes);
+}
+
+/// An event, not a query of the stream: it covers what was in the lane before, while others go on freeing into it. True: it is everybody's.
+bool DevicePool::open_lane_if_idle(ContextPool& home, std::uint64_t identity, std::uint64_t wanted_bytes) {
   StreamLanes::Entry* entry = home.streams.entry(identity);
   if (entry == nullptr || entry->busy || capturing()) return false;
+  if (StreamLanes::is_waited_for(*entry)) {
+    open_lane(home, entry->lane);
+    return true;
+  }
   if (device_.services.contexts.pin(&home, home.context) != Pin::held) return false;
   const Unpinner unpinner(device_.services.contexts, &home);
   const std::uint32_t lane = entry->lane;
+  const std::int64_t gained_bytes = std::exchange(entry->gained_bytes, 0);
   const auto lane_bytes = static_cast<std::int64_t>(home.pooled->lane_bytes(lane));
   if (lane_bytes == 0) return false;
   Batch holes;
@@ -46,8 +64,18 @@ bool DevicePool::open_lane_if_idle(ContextPool& home, std::uint64_t identity) {
     return_holes(home, lane, holes);
     return false;
   }
-  epoch->fence.clear(device_.services.contexts);
   const bool is_idle = result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS;
+  const bool is_running = result.answer == FenceAnswer::pending && result.error.code == CUDA_SUCCESS;
+  const bool may_stay = gained_bytes >= lane_bytes / 2 && may_feed() && !device_.services.cannot_record.load(std::memory_order_relaxed);
+  if (is_running && may_stay && static_cast<std::uint64_t>(lane_bytes) >= wanted_bytes) {
+    if (StreamLanes::Entry* left = home.streams.entry(identity)) StreamLanes::begin_feeding(*left, lane_bytes);
+    epoch->recorded = true;
+    epoch->stream = identity;
+    epoch->home = &home;
+    device_.counters().lanes_drained.add();
+    return false;
+  }
+  epoch->fence.clear(device_.services.contexts);
   const Batch back = deferred_.finish(epoch);
   if (!is_idle) {
     return_holes(home, lane, back);
@@ -58,12 +86,19 @@ bool DevicePool::open_lane_if_idle(ContextPool& home, std::uint64_t identity) {
   return true;
 }
 
-/// A stream that frees what others allocate, a consumer behind a producer, keeps it from them until they miss, with no event yet: each time the pool would grow by what the stream is behind.
+/// While little is left, streams scatter less when each keeps what it has; then frees carry events of their own anyway.
+bool DevicePool::may_feed() {
+  const std::uint64_t room_bytes = this->room_bytes();
+  return room_bytes >= (room_bytes + device_.counters().reserved_bytes.current.load(std::memory_order_relaxed)) / kRoomToFeed;
+}
+
+/// A stream that frees what others allocate, a consumer behind a producer, keeps it from them until they miss, with no event that is over yet: each time the pool would grow by what the stream is behind.
 /// So its lane is drained as it fills, and what is over goes to everybody.
 void DevicePool::hand_over(ContextPool& home, std::uint64_t identity) {
-  if (!home.streams.are_several() || capturing()) return;
+  if (capturing()) return;
   const StreamLanes::Entry* const entry = home.streams.entry(identity);
-  if (entry == nullptr || !StreamLanes::only_frees(*entry)) return;
+  if (entry == nullptr || !home.streams.is_for_others(*entry)) return;
+  if (entry->feeds && !may_feed()) return;
   if (home.pooled->lane_bytes(entry->lane) < std::max(kLeastHandOver_bytes, device_.need_bytes() / kHandOverShare)) return;
   const CUcontext context = home.context;
   drain_stream(home, identity, false);
@@ -76,19 +111,16 @@ void DevicePool::hand_over(ContextPool& home, std::uint64_t identity) {
 /// everybody's from now on, without a driver call. A lane that anything has come into since stays as it is.
 void DevicePool::open_waited_lanes(ContextPool& home, std::uint64_t identity, std::uint64_t fills) {
   const MutexLock lock(device_.lock);
-  if (home.pooled == nullptr || !home.streams.are_several()) return;  // one stream has all of it anyway
+  if (home.pooled == nullptr) return;
+  home.streams.note_waited(identity, fills);
+  if (!home.streams.are_several()) return;  // one stream has all of it anyway, until another asks
   if (home.streams.has_stamps_in_lanes()) return;  // memory is short: what was freed has events of its own, by which others get it
   const std::uint64_t least_bytes = least_early_bytes();
   bool is_more = false;
   for (const StreamLanes::Entry& entry : home.streams.entries()) {
     const bool is_meant = identity == 0 || entry.identity == identity;
     if (!is_meant || entry.busy || entry.last_fill > fills || home.pooled->lane_bytes(entry.lane) < least_bytes) continue;
-    Batch holes;
-    const auto lane_bytes = static_cast<std::int64_t>(home.pooled->lane_bytes(entry.lane));
-    home.pooled->drain_lane(entry.lane, holes);
-    device_.counters().deferred_bytes.add(lane_bytes);
-    device_.counters().lanes_drained.add();
-    retire(holes);
+    open_lane(home, entry.lane);
     is_more = true;
   }
   if (is_more) publish_figures();

@@ -522,7 +522,7 @@ void PoolSet::after_wait(CUcontext context) {
   if (ContextPool* home = impl_->services.contexts.find(context)) home->pool.after_wait(*home, context);
 }
 
-bool PoolSet::has_several_lanes() const { return impl_->services.has_several_lanes.load(std::memory_order_relaxed); }
+bool PoolSet::has_lanes() const { return impl_->services.has_lanes.load(std::memory_order_relaxed); }
 
 std::uint64_t PoolSet::lane_fills(CUcontext context) const {
   const ContextPool* home = impl_->services.contexts.find(context);

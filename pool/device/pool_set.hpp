@@ -263,8 +263,8 @@ class PoolSet {
   /// The program has waited for the GPU by a call of its own in `context`, and much_waits(): what was freed gets an event, and what is over is free.
   /// Never waits for the GPU.
   void after_wait(CUcontext context);
-  /// Has memory been freed in the order of several streams? Lock-free.
-  bool has_several_lanes() const;
+  /// Has memory been freed in the order of a stream? Lock-free.
+  bool has_lanes() const;
   /// How often memory of `context` came into the lane of a stream: to be asked before a wait of the program. 0: the context has no pool.
   std::uint64_t lane_fills(CUcontext context) const;
   /// The program has waited for a stream (by `identity`), or for all streams of the context (0), by a call that began after lane_fills() gave `fills`: what

@@ -58,8 +58,8 @@ bool DevicePool::free_stamped(Extent* extent, ContextPool& home, CUcontext conte
 void DevicePool::complete_in_lane(ContextPool& home, Extent* extent, std::uint32_t lane, std::uint64_t freed_by) {
   device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(extent->bytes));
   if ((extent->flags & kUsedAgainFlag) == 0) device_.note(EventKind::free_completed, ticks(), *extent, 0, freed_by);
+  home.streams.note_fill(lane, extent->bytes);
   home.pooled->recycle_in_lane(device_, extent, lane);
-  home.streams.note_fill(lane);
 }
 
 /// The stamped block is its own stream's again; false: there is no lane for it, it stays aside.

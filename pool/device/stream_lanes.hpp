@@ -57,7 +57,11 @@ class StreamLanes {
     std::uint32_t lane = 0;
     std::uint64_t last_use = 0;
     std::uint64_t last_fill = 0;  ///< of fills(), at which anything last came into the lane
+    std::uint64_t waited_fill = 0;  ///< the same, when the program last waited for all of that
     std::uint32_t fills = 0;      ///< so often anything came into the lane since the stream last allocated
+    std::int64_t gained_bytes = 0;  ///< freed less allocated by the stream, since others last missed what lay here
+    bool feeds = false;           ///< others missed what lies here: it is handed over as it comes, until the stream has had as much for itself
+    std::int64_t surplus_bytes = 0;  ///< what lay here then, and what was freed since, less what was allocated
     bool busy = false;          ///< a thread is in the driver with the handle
   };
   using Stamped = std::list<StampedFree>;
@@ -75,13 +79,25 @@ class StreamLanes {
   void add(StreamName stream, std::uint32_t lane) {
     entries_.push_back({stream.identity, stream.handle == CU_STREAM_PER_THREAD ? nullptr : stream.handle, lane, ++uses_, fill()});
   }
-  /// Something has come into the lane: freed on its stream, or on another for which its stream waits.
-  void note_fill(std::uint32_t lane) {
+  /// So much has come into the lane: freed on its stream, or on another for which its stream waits.
+  void note_fill(std::uint32_t lane, std::uint64_t bytes) {
     for (Entry& entry : entries_) {
       if (entry.lane != lane) continue;
       entry.last_fill = fill();
       ++entry.fills;
+      entry.gained_bytes += static_cast<std::int64_t>(bytes);
+      entry.surplus_bytes += static_cast<std::int64_t>(bytes);
     }
+  }
+  /// Others need what the stream frees; `bytes` of it lay here.
+  static void begin_feeding(Entry& entry, std::int64_t bytes) {
+    if (!entry.feeds) entry.surplus_bytes = bytes;
+    entry.feeds = true;
+  }
+  /// The program has waited for a stream (0: for all) by a call that began at `fills`.
+  void note_waited(std::uint64_t identity, std::uint64_t fills) {
+    for (Entry& entry : entries_)
+      if ((identity == 0 || entry.identity == identity) && entry.last_fill <= fills) entry.waited_fill = entry.last_fill;
   }
   /// How often that was, in all lanes. Lock-free: to be asked before a wait of the program; what comes into a lane later is told from what the wait covers.
   std::uint64_t fills() const { return fills_.load(std::memory_order_acquire); }
@@ -99,7 +115,10 @@ class StreamLanes {
   const Entry& oldest() const;
   const std::vector<Entry>& entries() const { return entries_; }
   bool is_stale(const Entry& entry) const { return uses_ - entry.last_use > kStaleUses; }
-  static bool only_frees(const Entry& entry) { return entry.fills >= kOnlyFrees; }
+  /// The program has waited for all that is in the lane.
+  static bool is_waited_for(const Entry& entry) { return entry.waited_fill == entry.last_fill; }
+  /// What comes into the lane is for others.
+  bool is_for_others(const Entry& entry) const { return entry.feeds || (several_ && entry.fills >= kOnlyFrees); }
   Stamped& stamped() { return stamped_; }
   /// The stamped block goes into `lane`, and the stamp with it. Throws std::bad_alloc with nothing changed.
   void follow_into_lane(Stamped::iterator stamped, std::uint32_t lane);
@@ -118,11 +137,16 @@ class StreamLanes {
     last_seen_ = identity;
   }
   /// The same, for an allocation. The stream's lane, or 0.
-  std::uint32_t see_allocation(std::uint64_t identity) {
+  std::uint32_t see_allocation(std::uint64_t identity, std::uint64_t bytes) {
     see(identity);
     has_allocated_ = true;
     const std::uint32_t lane = find(identity);
-    if (lane != 0) entry(identity)->fills = 0;
+    if (lane == 0) return 0;
+    Entry& own = *entry(identity);
+    own.fills = 0;
+    own.gained_bytes -= static_cast<std::int64_t>(bytes);
+    own.surplus_bytes -= static_cast<std::int64_t>(bytes);
+    own.feeds = own.feeds && own.surplus_bytes > 0;
     return lane;
   }
   bool has_allocated() const { return has_allocated_; }

@@ -122,9 +122,10 @@ void DevicePool::return_to_lane(Magazine& magazine, StreamName stream, Rack& rac
   ContextPool& home = *magazine.home;
   const StreamLanes::Entry* entry = home.streams.entry(stream.identity);  // to ask for it would be a use
   const std::uint32_t lane = entry != nullptr ? entry->lane : lane_for(home, stream);
-  home.streams.note_fill(lane);
+  std::uint64_t bytes = 0;
   while (rack.first != nullptr) {
     Extent* extent = rack.pop();
+    bytes += extent->bytes;
     magazine.ordered_bytes -= extent->bytes;
     change_kept(magazine, -static_cast<std::int64_t>(extent->bytes));
     leave_table(extent);
@@ -137,6 +138,7 @@ void DevicePool::return_to_lane(Magazine& magazine, StreamName stream, Rack& rac
     home.pooled->defer(device_, extent);
     deferred_.push(extent);
   }
+  home.streams.note_fill(lane, bytes);
 }
 
 void DevicePool::return_to_lanes(Magazine& magazine) {

@@ -119,8 +119,8 @@ FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontex
   }
   unbook(*extent);
   device_.note_freed(*extent, thread, stream.identity);
+  home.streams.note_fill(lane, extent->bytes);
   home.pooled->recycle_in_lane(device_, extent, lane);
-  home.streams.note_fill(lane);
   hand_over(home, stream.identity);
   if (device_.services.options.release_threshold_bytes && (++lane_frees_ & 63) == 0) give_back_surplus_of_lanes(context);
   return FreeOutcome::freed;
@@ -152,7 +152,7 @@ std::uint32_t DevicePool::lane_for(ContextPool& home, StreamName stream) {
   try {
     lane = home.pooled->add_lane();
     home.streams.add(stream, lane);
-    if (home.streams.entries().size() > 1) device_.services.has_several_lanes.store(true, std::memory_order_relaxed);
+    device_.services.has_lanes.store(true, std::memory_order_relaxed);
     return lane;
   } catch (const std::bad_alloc&) {
     if (lane != 0) home.pooled->remove_lane(lane);
