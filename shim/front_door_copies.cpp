@@ -71,7 +71,7 @@ CUcontext context_of(Process& own, CUdeviceptr address, const Order& order) {
 /// driver's own synchronous form says what it has against that.
 CUresult run(Process& own, const CUDA_MEMCPY3D_PEER& shape, const Order& order, Waits waits) {
   if (waits == Waits::no) return own.api.cuMemcpy3DPeerAsync(&shape, order.stream);
-  if (own.pools.capturing()) return own.api.cuMemcpy3DPeer(&shape);
+  if (own.pools.capturing() || own.api.cuStreamSynchronize == nullptr) return own.api.cuMemcpy3DPeer(&shape);
   const CUresult result = own.api.cuMemcpy3DPeerAsync(&shape, order.stream);
   const bool has_host_side = shape.srcMemoryType == CU_MEMORYTYPE_HOST || shape.dstMemoryType == CU_MEMORYTYPE_HOST;
   return result == CUDA_SUCCESS && has_host_side ? own.api.cuStreamSynchronize(order.stream) : result;

@@ -52,13 +52,13 @@ class PeerBook {
   void context_ended(CUcontext context) {
     const std::lock_guard lock(mutex_);
     std::erase_if(links_, [context](const Link& link) { return link.from == context || link.to == context; });
-    std::vector<int> left;
-    for (const Context& known : contexts_)
-      if (known.context == context) left.push_back(known.device);
-    std::erase_if(contexts_, [context](const Context& known) { return known.context == context; });
-    for (const Context& known : contexts_) std::erase(left, known.device);
-    for (const int device : left)  // [?] whether a device's pool keeps its access when the last context ends: it is asked for again
-      std::erase_if(granted_, [device](const auto& pair) { return pair.first == device || pair.second == device; });
+    const auto ended = std::find_if(contexts_.begin(), contexts_.end(), [context](const Context& known) { return known.context == context; });
+    if (ended == contexts_.end()) return;
+    const int device = ended->device;
+    contexts_.erase(ended);  // nothing here may need host memory
+    if (std::any_of(contexts_.begin(), contexts_.end(), [device](const Context& known) { return known.device == device; })) return;
+    // [?] Whether a device's pool keeps its access when the last context ends: it is asked for again.
+    std::erase_if(granted_, [device](const auto& pair) { return pair.first == device || pair.second == device; });
   }
 
   void context_seen(CUcontext context, int device) {

@@ -297,6 +297,11 @@ void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std
   const MutexLock lock(device_.lock);
   close_magazines();
   count_late(free_bytes);
+  const auto is_in_use = [](const auto& home) { return home->is_in_use(); };
+  if (std::count_if(homes_.begin(), homes_.end(), is_in_use) > 1 && may_call_driver()) {  // what is over in another context's regions lets them go back
+    static_cast<void>(close_epoch(nullptr, Closing::late));
+    retire_all(nullptr, false);
+  }
   const std::uint64_t limit_bytes = device_.limit.limit_bytes();
   if (limit_bytes != 0) *total_bytes = std::min<std::size_t>(*total_bytes, limit_bytes);
   std::uint64_t pool_free_bytes = 0;

@@ -335,6 +335,7 @@ class DevicePool {
   bool open_idle_lanes(ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
   void hand_over(ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
   bool may_feed() CUPOOL_REQUIRES(device_.lock);
+  bool may_be_missed(ContextPool& home, std::uint64_t identity, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   void open_lane(ContextPool& home, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
   bool open_lane_if_idle(ContextPool& home, std::uint64_t identity, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device_.lock);
 
@@ -343,7 +344,7 @@ class DevicePool {
   bool free_stamped(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread, StampedPlace place)
       CUPOOL_REQUIRES(device_.lock);
   bool keep_in_lane(ContextPool& home, StreamLanes::Stamped::iterator stamped, StreamName stream) CUPOOL_REQUIRES(device_.lock);
-  void complete_in_lane(ContextPool& home, heap::Extent* extent, std::uint32_t lane, std::uint64_t freed_by) CUPOOL_REQUIRES(device_.lock);
+  void complete_in_lane(ContextPool& home, heap::Extent* extent, std::uint32_t lane, std::uint64_t freed_by, bool is_marked = false) CUPOOL_REQUIRES(device_.lock);
   bool set_aside(ContextPool& home, StreamLanes::Stamped::iterator stamped) CUPOOL_REQUIRES(device_.lock);
   void set_stamped_aside(ContextPool& home, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
   std::string check_stamps(ContextPool& home) CUPOOL_REQUIRES(device_.lock);

@@ -1,7 +1,7 @@
 // Before the pool grows: what other streams keep is everybody's where their work is over at this moment. The driver's own pools reuse a completed
 // free likewise (CUDA Driver API 13.0, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC). One event and one look for each lane, none where the program has waited for
-// all that is in it. Where the stream has work, and the lane could serve the request, that event stays: the stream takes back what it needs without it, and others find the
-// rest at a later miss. And what a stream keeps that only frees goes to everybody as it comes.
+// all that is in it. Where the stream has work, but frees more than it allocates, that event stays: the stream takes back what it needs without it, others find the rest at a
+// later miss, and from then on it goes to everybody as it comes; so it does from a stream that only frees.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -14,11 +14,13 @@ namespace cupool::device {
 namespace {
 constexpr std::uint64_t kLeastHandOver_bytes = 32 * kMiB;
 constexpr std::uint64_t kHandOverShare = 64;  ///< so large a part of the need is an event worth
+constexpr std::uint64_t kMissedShare = 4;     ///< such a part of what others could have without it
 constexpr std::uint64_t kRoomToFeed = 8;      ///< such a part of everything must be left to the driver
 }
 
 /// Lanes that hold a good part of what the request needs. True when anything has become everybody's.
 bool DevicePool::open_idle_lanes(ContextPool& home, const AllocationRequest& request) {
+  home.streams.note_miss();
   if (capturing() || !may_call_driver() || home.streams.has_stamps_in_lanes()) return false;  // stamped: memory is short, and other rungs see to it
   visit_own_magazine(home, &DevicePool::return_to_lanes);
   std::array<std::uint64_t, StreamLanes::kMostLanes> identities{};
@@ -92,13 +94,19 @@ bool DevicePool::may_feed() {
   return room_bytes >= (room_bytes + device_.counters().reserved_bytes.current.load(std::memory_order_relaxed)) / kRoomToFeed;
 }
 
+/// Of what a stream frees so much would have no event of its own, with these `bytes`, that other streams could run out of memory for want of it.
+bool DevicePool::may_be_missed(ContextPool& home, std::uint64_t identity, std::uint64_t bytes) {
+  const StreamLanes::Entry* const entry = home.streams.entry(identity);
+  if (entry == nullptr || !home.streams.are_several() || has_plenty(2) || !home.pooled->can_move()) return false;
+  return !is_plenty(home, kMissedShare * (std::min(home.pooled->lane_bytes(entry->lane), entry->unmarked_bytes) + bytes)) && home.streams.fears_misses();
+}
+
 /// A stream that frees what others allocate, a consumer behind a producer, keeps it from them until they miss, with no event that is over yet: each time the pool would grow by what the stream is behind.
 /// So its lane is drained as it fills, and what is over goes to everybody.
 void DevicePool::hand_over(ContextPool& home, std::uint64_t identity) {
   if (capturing()) return;
   const StreamLanes::Entry* const entry = home.streams.entry(identity);
-  if (entry == nullptr || !home.streams.is_for_others(*entry)) return;
-  if (entry->feeds && !may_feed()) return;
+  if (entry == nullptr || !home.streams.is_for_others(*entry) || (entry->feeds && !may_feed())) return;
   if (home.pooled->lane_bytes(entry->lane) < std::max(kLeastHandOver_bytes, device_.need_bytes() / kHandOverShare)) return;
   const CUcontext context = home.context;
   drain_stream(home, identity, false);

@@ -54,11 +54,11 @@ bool DevicePool::free_stamped(Extent* extent, ContextPool& home, CUcontext conte
   return true;
 }
 
-/// A block that waited is free, for the users of `lane`.
-void DevicePool::complete_in_lane(ContextPool& home, Extent* extent, std::uint32_t lane, std::uint64_t freed_by) {
+/// A block that waited is free, for the users of `lane`; `is_marked`: it keeps its event, for others.
+void DevicePool::complete_in_lane(ContextPool& home, Extent* extent, std::uint32_t lane, std::uint64_t freed_by, bool is_marked) {
   device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(extent->bytes));
   if ((extent->flags & kUsedAgainFlag) == 0) device_.note(EventKind::free_completed, ticks(), *extent, 0, freed_by);
-  home.streams.note_fill(lane, extent->bytes);
+  home.streams.note_fill(lane, extent->bytes, is_marked);
   home.pooled->recycle_in_lane(device_, extent, lane);
 }
 
@@ -72,7 +72,7 @@ bool DevicePool::keep_in_lane(ContextPool& home, StreamLanes::Stamped::iterator 
   } catch (const std::bad_alloc&) {
     return false;
   }
-  complete_in_lane(home, extent, lane, stamped->identity);
+  complete_in_lane(home, extent, lane, stamped->identity, true);
   return true;
 }
 

@@ -48,6 +48,8 @@ class StreamLanes {
   /// A lane that so many calls on streams have passed by is stale: its thread may be gone, for nobody tells us of that.
   static constexpr std::uint64_t kStaleUses = 1024;
   static constexpr std::uint32_t kLoneFrees = 256;
+  /// So many frees had an event of their own for fear that others miss them, and nobody missed anything.
+  static constexpr std::uint32_t kVainStamps = 1024;
   /// So much came into the lane of a stream that allocated nothing meanwhile: it is for others.
   static constexpr std::uint32_t kOnlyFrees = 32;
 
@@ -59,6 +61,7 @@ class StreamLanes {
     std::uint64_t last_fill = 0;  ///< of fills(), at which anything last came into the lane
     std::uint64_t waited_fill = 0;  ///< the same, when the program last waited for all of that
     std::uint32_t fills = 0;      ///< so often anything came into the lane since the stream last allocated
+    std::uint64_t unmarked_bytes = 0;  ///< came into the lane, without events, since it was last emptied behind one
     std::int64_t gained_bytes = 0;  ///< freed less allocated by the stream, since others last missed what lay here
     bool feeds = false;           ///< others missed what lies here: it is handed over as it comes, until the stream has had as much for itself
     std::int64_t surplus_bytes = 0;  ///< what lay here then, and what was freed since, less what was allocated
@@ -80,11 +83,13 @@ class StreamLanes {
     entries_.push_back({stream.identity, stream.handle == CU_STREAM_PER_THREAD ? nullptr : stream.handle, lane, ++uses_, fill()});
   }
   /// So much has come into the lane: freed on its stream, or on another for which its stream waits.
-  void note_fill(std::uint32_t lane, std::uint64_t bytes) {
+  /// `is_marked`: with an event of that free.
+  void note_fill(std::uint32_t lane, std::uint64_t bytes, bool is_marked = false) {
     for (Entry& entry : entries_) {
       if (entry.lane != lane) continue;
       entry.last_fill = fill();
       ++entry.fills;
+      entry.unmarked_bytes += is_marked ? 0 : bytes;
       entry.gained_bytes += static_cast<std::int64_t>(bytes);
       entry.surplus_bytes += static_cast<std::int64_t>(bytes);
     }
@@ -149,6 +154,10 @@ class StreamLanes {
     own.feeds = own.feeds && own.surplus_bytes > 0;
     return lane;
   }
+  /// Somebody missed what might lie in a lane.
+  void note_miss() { vain_stamps_ = 0; }
+  /// Before one more such free; false: no more until somebody misses anything.
+  bool fears_misses() { return vain_stamps_ != kVainStamps && ++vain_stamps_ != 0; }
   bool has_allocated() const { return has_allocated_; }
   void count_frees(std::uint32_t frees) { frees_ = frees < kLoneFrees - frees_ ? frees_ + frees : kLoneFrees; }
   /// So many allocations and frees on a stream met nobody here.
@@ -190,6 +199,7 @@ class StreamLanes {
   std::atomic<std::uint64_t> fills_{ticks()};  ///< so that none of another context's books, which may have had the same handle, was higher
   std::uint64_t last_seen_ = 0;  ///< identity
   std::uint32_t frees_ = 0;      ///< up to kLoneFrees
+  std::uint32_t vain_stamps_ = 0;  ///< up to kVainStamps
   bool several_ = false;
   bool has_allocated_ = false;
 };

@@ -107,7 +107,7 @@ bool DevicePool::is_plenty(const ContextPool& home, std::uint64_t bytes) {
 FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread) {
   home.streams.see(stream.identity);
   home.streams.count_frees(1);
-  if (!home.streams.is_alone() && (stamped_frees_ != 0 || !is_plenty(home, extent->bytes))) {
+  if (!home.streams.is_alone() && (stamped_frees_ != 0 || !is_plenty(home, extent->bytes) || may_be_missed(home, stream.identity, extent->bytes))) {
     if (stamped_frees_ != 0) --stamped_frees_;
     if (free_stamped(extent, home, context, stream, thread, StampedPlace::lane)) return FreeOutcome::freed;
   }
@@ -187,6 +187,7 @@ Epoch* DevicePool::record_lane(ContextPool& home, StreamLanes::Entry& entry, Bat
   const CUcontext context = home.context;
   const std::uint64_t identity = entry.identity;
   entry.busy = true;
+  entry.unmarked_bytes = 0;
   {
     const MutexUnlock unlocked(device_.lock);
     if (is_of_context) {
