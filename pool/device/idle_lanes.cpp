@@ -96,9 +96,9 @@ bool DevicePool::may_feed() {
 
 /// Of what a stream frees so much would have no event of its own, with these `bytes`, that other streams could run out of memory for want of it.
 bool DevicePool::may_be_missed(ContextPool& home, std::uint64_t identity, std::uint64_t bytes) {
+  if (has_plenty(2) || !home.streams.are_several() || !home.pooled->can_move()) return false;
   const StreamLanes::Entry* const entry = home.streams.entry(identity);
-  if (entry == nullptr || !home.streams.are_several() || has_plenty(2) || !home.pooled->can_move()) return false;
-  return !is_plenty(home, kMissedShare * (std::min(home.pooled->lane_bytes(entry->lane), entry->unmarked_bytes) + bytes)) && home.streams.fears_misses();
+  return entry != nullptr && !is_plenty(home, kMissedShare * (std::min(home.pooled->lane_bytes(entry->lane), entry->unmarked_bytes) + bytes)) && home.streams.fears_misses();
 }
 
 /// A stream that frees what others allocate, a consumer behind a producer, keeps it from them until they miss, with no event that is over yet: each time the pool would grow by what the stream is behind.

@@ -92,6 +92,9 @@ def _read(environment: dict[str, str], keep: frozenset[str], result: Plan) -> tu
         if effects is not None:
             done.add(rule.variable)
             readings.append(_Reading(rule, f"{rule.variable}={text}", effects))
+    for variable in dict.fromkeys(rule.variable for rule in RULES if rule.framework not in keep):
+        if environment.get(variable, "").strip() and variable not in done:
+            result.notes.append(f"{variable}={environment[variable]} says nothing that cupool could take over")
     kept = set(keep)
     for reading in readings:
         if "keep" in reading.effects:
