@@ -41,7 +41,7 @@ TEST_CASE("threads that race for the last bytes never pass the limit together") 
 
 TEST_CASE("what a limit leaves is halved between growth and everything else, as what the device leaves is") {
   RigOptions options = limited("900MiB");
-  options.memory = "8GiB";
+  options.memory = "80GiB";  // a region is at most a 32nd of it
   Rig rig(options);
   std::vector<CUdeviceptr> blocks;
   for (int i = 0; i < 300; ++i) blocks.push_back(rig.allocate(2 * kMiB));  // 600 MiB; regions double
