@@ -146,7 +146,7 @@ FreeOutcome DevicePool::free_unused_in_capture(heap::Extent* extent, std::uint16
   }
   epoch->busy = false;
   epoch->recorded = is_served;  // by a fence without events
-  if (!is_served) deferred_.reopen(epoch);
+  if (!is_served) deferred_.reopen(epoch);  // until the capture's end
   return FreeOutcome::freed;
 }
 

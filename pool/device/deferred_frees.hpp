@@ -69,6 +69,12 @@ struct Epoch {
   bool recorded = false;
   Epoch* next = nullptr;  ///< the next younger one
 
+  /// What lay in the lane of a stream: its fence was recorded on that stream.
+  void set_lane(const ContextPool& of, std::uint64_t identity) {
+    recorded = true;
+    stream = identity;
+    home = &of;
+  }
   /// By a thread that takes it: its fence is recorded, waitable, and nobody's at the moment.
   bool may_be_awaited() const { return !busy && recorded && waitable != nullptr; }
   /// Natively the program's frees had waited, for the work in their context, and that is not known to be over; or somebody looks at it just now.

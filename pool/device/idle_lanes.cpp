@@ -4,7 +4,6 @@
 // later miss, and from then on it goes to everybody as it comes; so it does from a stream that only frees.
 #include <algorithm>
 #include <array>
-#include <utility>
 
 #include "pool/device/device_pool.hpp"
 #include "pool/driver/handles.hpp"
@@ -47,19 +46,18 @@ void DevicePool::open_lane(ContextPool& home, std::uint32_t lane) {
 bool DevicePool::open_lane_if_idle(ContextPool& home, std::uint64_t identity, std::uint64_t wanted_bytes) {
   StreamLanes::Entry* entry = home.streams.entry(identity);
   if (entry == nullptr || entry->busy || capturing()) return false;
+  const std::uint32_t lane = entry->lane;
+  const std::uint64_t lane_bytes = home.pooled->lane_bytes(lane);
+  if (lane_bytes == 0) return false;
   if (StreamLanes::is_waited_for(*entry)) {
-    open_lane(home, entry->lane);
+    open_lane(home, lane);
     return true;
   }
   if (device_.services.contexts.pin(&home, home.context) != Pin::held) return false;
   const Unpinner unpinner(device_.services.contexts, &home);
-  const std::uint32_t lane = entry->lane;
-  const std::int64_t gained_bytes = std::exchange(entry->gained_bytes, 0);
-  const auto lane_bytes = static_cast<std::int64_t>(home.pooled->lane_bytes(lane));
-  if (lane_bytes == 0) return false;
   Batch holes;
   home.pooled->drain_lane(lane, holes);
-  device_.counters().deferred_bytes.add(lane_bytes);
+  device_.counters().deferred_bytes.add(static_cast<std::int64_t>(lane_bytes));
   FenceResult result;
   Epoch* const epoch = record_lane(home, *entry, holes, true, &result);
   if (epoch == nullptr) {
@@ -68,12 +66,10 @@ bool DevicePool::open_lane_if_idle(ContextPool& home, std::uint64_t identity, st
   }
   const bool is_idle = result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS;
   const bool is_running = result.answer == FenceAnswer::pending && result.error.code == CUDA_SUCCESS;
-  const bool may_stay = gained_bytes >= lane_bytes / 2 && may_feed() && !device_.services.cannot_record.load(std::memory_order_relaxed);
-  if (is_running && may_stay && static_cast<std::uint64_t>(lane_bytes) >= wanted_bytes) {
-    if (StreamLanes::Entry* left = home.streams.entry(identity)) StreamLanes::begin_feeding(*left, lane_bytes);
-    epoch->recorded = true;
-    epoch->stream = identity;
-    epoch->home = &home;
+  const bool may_stay = lane_bytes >= wanted_bytes && may_feed() && !device_.services.cannot_record.load(std::memory_order_relaxed);
+  StreamLanes::Entry* const left = home.streams.entry(identity);
+  if (is_running && may_stay && left != nullptr && StreamLanes::feeds_others(*left, lane_bytes)) {
+    epoch->set_lane(home, identity);
     device_.counters().lanes_drained.add();
     return false;
   }
@@ -94,11 +90,11 @@ bool DevicePool::may_feed() {
   return room_bytes >= (room_bytes + device_.counters().reserved_bytes.current.load(std::memory_order_relaxed)) / kRoomToFeed;
 }
 
-/// Of what a stream frees so much would have no event of its own, with these `bytes`, that other streams could run out of memory for want of it.
+/// Would so much of what the stream frees, with these `bytes`, have no event of its own that other streams could run out of memory for want of it?
 bool DevicePool::may_be_missed(ContextPool& home, std::uint64_t identity, std::uint64_t bytes) {
   if (has_plenty(2) || !home.streams.are_several() || !home.pooled->can_move()) return false;
   const StreamLanes::Entry* const entry = home.streams.entry(identity);
-  return entry != nullptr && !is_plenty(home, kMissedShare * (std::min(home.pooled->lane_bytes(entry->lane), entry->unmarked_bytes) + bytes)) && home.streams.fears_misses();
+  return entry != nullptr && !is_plenty(home, kMissedShare * (std::min(home.pooled->lane_bytes(entry->lane), entry->unmarked_bytes) + bytes));
 }
 
 /// A stream that frees what others allocate, a consumer behind a producer, keeps it from them until they miss, with no event that is over yet: each time the pool would grow by what the stream is behind.

@@ -62,9 +62,8 @@ class StreamLanes {
     std::uint64_t waited_fill = 0;  ///< the same, when the program last waited for all of that
     std::uint32_t fills = 0;      ///< so often anything came into the lane since the stream last allocated
     std::uint64_t unmarked_bytes = 0;  ///< came into the lane, without events, since it was last emptied behind one
-    std::int64_t gained_bytes = 0;  ///< freed less allocated by the stream, since others last missed what lay here
     bool feeds = false;           ///< others missed what lies here: it is handed over as it comes, until the stream has had as much for itself
-    std::int64_t surplus_bytes = 0;  ///< what lay here then, and what was freed since, less what was allocated
+    std::int64_t gained_bytes = 0;  ///< freed less allocated by the stream, since others last missed what lay here; while it feeds them, and what lay here then
     bool busy = false;          ///< a thread is in the driver with the handle
   };
   using Stamped = std::list<StampedFree>;
@@ -91,13 +90,15 @@ class StreamLanes {
       ++entry.fills;
       entry.unmarked_bytes += is_marked ? 0 : bytes;
       entry.gained_bytes += static_cast<std::int64_t>(bytes);
-      entry.surplus_bytes += static_cast<std::int64_t>(bytes);
     }
   }
-  /// Others need what the stream frees; `bytes` of it lay here.
-  static void begin_feeding(Entry& entry, std::int64_t bytes) {
-    if (!entry.feeds) entry.surplus_bytes = bytes;
-    entry.feeds = true;
+  /// Others miss what lies in the lane, `bytes`. Has the stream come to free so much more than it allocates that it feeds them?
+  static bool feeds_others(Entry& entry, std::uint64_t bytes) {
+    const auto lies_bytes = static_cast<std::int64_t>(bytes);
+    if (entry.feeds) return true;
+    entry.feeds = entry.gained_bytes >= lies_bytes / 2;
+    entry.gained_bytes = entry.feeds ? lies_bytes : 0;
+    return entry.feeds;
   }
   /// The program has waited for a stream (0: for all) by a call that began at `fills`.
   void note_waited(std::uint64_t identity, std::uint64_t fills) {
@@ -150,14 +151,17 @@ class StreamLanes {
     Entry& own = *entry(identity);
     own.fills = 0;
     own.gained_bytes -= static_cast<std::int64_t>(bytes);
-    own.surplus_bytes -= static_cast<std::int64_t>(bytes);
-    own.feeds = own.feeds && own.surplus_bytes > 0;
+    own.feeds = own.feeds && own.gained_bytes > 0;
     return lane;
   }
   /// Somebody missed what might lie in a lane.
   void note_miss() { vain_stamps_ = 0; }
-  /// Before one more such free; false: no more until somebody misses anything.
-  bool fears_misses() { return vain_stamps_ != kVainStamps && ++vain_stamps_ != 0; }
+  /// One more free that others could miss: shall it have an event of its own? No more of them until somebody misses anything.
+  bool fears_miss() {
+    if (vain_stamps_ == kVainStamps) return false;
+    ++vain_stamps_;
+    return true;
+  }
   bool has_allocated() const { return has_allocated_; }
   void count_frees(std::uint32_t frees) { frees_ = frees < kLoneFrees - frees_ ? frees_ + frees : kLoneFrees; }
   /// So many allocations and frees on a stream met nobody here.

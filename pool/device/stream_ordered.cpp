@@ -107,7 +107,9 @@ bool DevicePool::is_plenty(const ContextPool& home, std::uint64_t bytes) {
 FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread) {
   home.streams.see(stream.identity);
   home.streams.count_frees(1);
-  if (!home.streams.is_alone() && (stamped_frees_ != 0 || !is_plenty(home, extent->bytes) || may_be_missed(home, stream.identity, extent->bytes))) {
+  bool must_stamp = !home.streams.is_alone() && (stamped_frees_ != 0 || !is_plenty(home, extent->bytes));
+  if (!must_stamp && may_be_missed(home, stream.identity, extent->bytes)) must_stamp = home.streams.fears_miss();
+  if (must_stamp) {
     if (stamped_frees_ != 0) --stamped_frees_;
     if (free_stamped(extent, home, context, stream, thread, StampedPlace::lane)) return FreeOutcome::freed;
   }
@@ -225,9 +227,7 @@ void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool on
   if (epoch == nullptr) return only_own_events ? return_holes(home, lane, holes) : deferred_.batch().prepend(holes);
   if (result.answer != FenceAnswer::done && (only_own_events || capturing())) return return_holes(home, lane, deferred_.finish(epoch));
   if (result.answer != FenceAnswer::done) return deferred_.reopen(epoch);
-  epoch->recorded = true;
-  epoch->stream = identity;
-  epoch->home = &home;
+  epoch->set_lane(home, identity);
 }
 
 /// What was drained is in its lane again.

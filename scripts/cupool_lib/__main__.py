@@ -1,10 +1,10 @@
 """Entry point, started by scripts/cupool. Parses under any Python 3, so that an old one gets a sentence."""
 
-import signal
+import _signal  # what `signal` is made of, without the milliseconds that enum takes
 
 # A Ctrl-C while modules are still loaded ends it quietly; cli.main takes it from there. Ignored stays ignored.
-if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 import os  # noqa: E402
 import sys  # noqa: E402

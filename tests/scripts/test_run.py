@@ -280,6 +280,15 @@ class Signals(unittest.TestCase):
                 process.stdin.close()
                 self.assertEqual((process.stderr.read(), process.wait(timeout=30)), (b"", 7))
 
+    def test_an_interrupt_while_it_starts_is_quiet(self):
+        """While modules are loaded, the first and a later one: it ends by the signal, with no traceback."""
+        for module in ("cupool_lib.cli", "argparse"):
+            program = ("import builtins, os, runpy, signal, sys\nown = builtins.__import__\n"
+                       f"def load(name, *rest):\n  if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n  return own(name, *rest)\n"
+                       f"builtins.__import__ = load\nsys.argv = ['cupool', 'run', '--', 'true']\nrunpy.run_path({str(support.ROOT / 'scripts/cupool_lib/__main__.py')!r}, run_name='__main__')\n")
+            result = subprocess.run([PYTHON, "-I", "-S", "-c", program], env=clean_environment(), capture_output=True, text=True, check=False, timeout=60)
+            self.assertEqual((result.returncode, result.stderr), (-signal.SIGINT, ""), module)
+
     def test_killing_the_wrapper_kills_the_program(self):
         process = self.start("import signal\nprint('ready', flush=True)\nwhile True: signal.pause()")
         process.kill()

@@ -58,6 +58,24 @@ TEST_CASE("cuMemGetInfo tells another context what streams of the first have fre
   rig.free_on(stays, stream);
 }
 
+TEST_CASE("cuMemGetInfo tells another context what plain calls of the first have freed, once their work is over") {
+  RigOptions options;
+  options.memory = "256MiB";
+  options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
+  Rig rig(options);
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 300; ++i) blocks.push_back(rig.allocate(700 * kKiB));
+  for (const CUdeviceptr block : blocks) rig.free(block);  // the last of them share no event yet
+  CUcontext other = nullptr;
+  REQUIRE(cuCtxCreate_v2(&other, 0, 0) == CUDA_SUCCESS);
+  rig.pools().context_seen(other, 0);
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  REQUIRE(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS);
+  rig.pools().adjust_mem_info(other, &free_bytes, &total_bytes);
+  CHECK(free_bytes == total_bytes);
+}
+
 TEST_CASE("what streams have freed is free for whoever needs it, and a report changes nothing about it") {
   RigOptions options;
   options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
