@@ -10,6 +10,7 @@
 #include <strings.h>
 #include <sys/auxv.h>
 
+#include <atomic>
 #include <cstdlib>
 
 #include "shim/export_hints.hpp"
@@ -18,6 +19,10 @@
 
 namespace cupool::shim {
 namespace {
+
+/// What a program sets for its children says nothing about itself: functions of both kinds in one process would free each other's memory.
+enum class Switch : unsigned char { unread, on, off };
+constinit std::atomic<Switch> g_switch{Switch::unread};
 
 link_map* object_of(const void* address) {
   Dl_info info{};
@@ -99,9 +104,16 @@ DlsymDecision decide_next(Entry entry, const void* caller) {
 }  // namespace
 
 bool is_switched_off() {
-  if (getauxval(AT_SECURE) != 0) return true;
+  Switch is = g_switch.load(std::memory_order_relaxed);
+  if (is != Switch::unread) return is == Switch::off;
   const char* policy = getenv("CUPOOL_POLICY");
-  return policy != nullptr && strcasecmp(policy, "off") == 0;
+  if (getauxval(AT_SECURE) == 0 && (policy == nullptr || strcasecmp(policy, "off") != 0)) return false;
+  return g_switch.compare_exchange_strong(is, Switch::off, std::memory_order_relaxed) || is == Switch::off;
+}
+
+bool stays_switched_on() {
+  Switch is = Switch::unread;
+  return g_switch.compare_exchange_strong(is, Switch::on, std::memory_order_relaxed) || is == Switch::on;
 }
 
 DlsymDecision decide_dlsym(void* handle, const char* name, const void* caller) {
@@ -122,36 +134,45 @@ DlsymDecision decide_dlsym(void* handle, const char* name, const void* caller) {
   return DlsymDecision{is_to_be_replaced(*entry, found, caller) ? ours : found, true};
 }
 
-void* replacement_for(void* found, const char* name, int version, bool per_thread) {
-  if (is_switched_off()) return found;
-  std::optional<Entry> entry = real_driver::find_function(found);
-  // A driver returns the pointer that dlsym gives (H100 and H200, driver 580); should one not, go by what was asked for.
-  if (!entry && real_driver::is_driver_code(found)) entry = find_looked_up(name, version, per_thread);
-  if (!entry || real_driver::function(*entry) == nullptr) return found;
-  export_hints::note_proc_address(*entry);
-  return exported_address(*entry);
-}
-
 namespace front_door {
 namespace {
 
-void replace_in(void** function, const char* name, int version, cuuint64_t flags) {
-  if (function == nullptr || *function == nullptr || name == nullptr) return;
-  *function = replacement_for(*function, name, version, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0);
+/// The row that `found` is, which `ask` gave for (name, version). A driver returns the pointer that dlsym gives (H100 and H200, driver 580); should one not, it is the
+/// row that was asked for, if the driver gives the same for the version of that row. Else it is a later variant, of other arguments.
+template <class Ask> std::optional<Entry> entry_of(void* found, const char* name, int version, bool per_thread, const Ask& ask) {
+  if (const std::optional<Entry> entry = real_driver::find_function(found)) return entry;
+  if (!real_driver::is_driver_code(found)) return std::nullopt;
+  const std::optional<Entry> entry = find_looked_up(name, version, per_thread);
+  if (!entry) return std::nullopt;
+  void* of_row = nullptr;
+  const bool is_same = ask(&of_row, kEntryPoints[static_cast<std::size_t>(*entry)].since) == CUDA_SUCCESS && of_row == found;
+  return is_same ? entry : std::nullopt;
+}
+
+/// Our trampoline in the place of what `ask` found.
+template <class Ask> void replace_in(void** function, const char* name, int version, cuuint64_t flags, const Ask& ask) {
+  if (function == nullptr || *function == nullptr || name == nullptr || is_switched_off()) return;
+  const std::optional<Entry> entry = entry_of(*function, name, version, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0, ask);
+  if (!entry || real_driver::function(*entry) == nullptr) return;
+  export_hints::note_proc_address(*entry);
+  *function = exported_address(*entry);
 }
 
 }  // namespace
 
 CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t)>& real, const char* name, void** function, int version, cuuint64_t flags) {
   const CUresult result = real(name, function, version, flags);
-  if (result == CUDA_SUCCESS) replace_in(function, name, version, flags);
+  const auto ask = [&](void** of_row, int since) { return real(name, of_row, since, flags); };
+  if (result == CUDA_SUCCESS) replace_in(function, name, version, flags, ask);
   return result;
 }
 
 CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*)>& real, const char* name, void** function,
                  int version, cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
   const CUresult result = real(name, function, version, flags, status);
-  if (result == CUDA_SUCCESS) replace_in(function, name, version, flags);
+  CUdriverProcAddressQueryResult of_row_status{};
+  const auto ask = [&](void** of_row, int since) { return real(name, of_row, since, flags, &of_row_status); };
+  if (result == CUDA_SUCCESS) replace_in(function, name, version, flags, ask);
   return result;
 }
 

@@ -15,10 +15,9 @@ struct DlsymDecision {
 
 DlsymDecision decide_dlsym(void* handle, const char* name, const void* caller);
 
-/// What to hand out instead of `found`, which the real cuGetProcAddress returned for (name, version, flags).
-void* replacement_for(void* found, const char* name, int version, bool per_thread);
-
-/// CUPOOL_POLICY=off, or a privileged (AT_SECURE) program that somebody preloads us into: lookups stay untouched.
+/// CUPOOL_POLICY=off, or a privileged (AT_SECURE) program that somebody preloads us into: lookups stay untouched. Once it was so it stays so.
 bool is_switched_off();
+/// From now on it is not, whatever the program makes of its environment. False: it is already.
+bool stays_switched_on();
 
 }  // namespace cupool::shim

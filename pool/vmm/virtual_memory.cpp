@@ -36,6 +36,7 @@ VirtualMemory::VirtualMemory(const Driver& driver, int ordinal, Clock& clock) : 
   properties_.location = place_of(ordinal_);
   if (has_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) offered_ |= kDescriptors;
   if (has_attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)) offered_ |= kRdma;
+  if (has_attribute(CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK)) offered_ |= kDecompression;
   asked_.store(offered_);
   const CUmemAllocationProp asked = properties_with(offered_);
   std::size_t bytes = 0;
@@ -48,6 +49,7 @@ VirtualMemory::VirtualMemory(const Driver& driver, int ordinal, Clock& clock) : 
 
 CUmemAllocationProp VirtualMemory::properties_with(unsigned extras) const {
   CUmemAllocationProp properties = properties_;
+  if ((extras & kDecompression) != 0) properties.allocFlags.usage = CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
   if ((extras & kRdma) != 0) properties.allocFlags.gpuDirectRDMACapable = 1;
   if ((extras & kDescriptors) != 0) properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   return properties;
@@ -77,7 +79,7 @@ CUresult VirtualMemory::create(std::uint64_t bytes, CUmemGenericAllocationHandle
     const CUresult code = timed([&] { return driver_.cuMemCreate(handle, bytes, &properties, 0ULL); });
     const bool is_about_properties = code == CUDA_ERROR_NOT_SUPPORTED || code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_PERMITTED;
     if (!is_about_properties || asked == 0) return code;
-    // Which of them was refused is not said: descriptors go first, because nobody tells a program that RDMA is gone.
+    // Which of them was refused is not said: RDMA goes last, because nobody tells a program that it is gone.
     unsigned fewer = asked - 1;
     while ((fewer & ~offered_) != 0) --fewer;
     asked_.compare_exchange_strong(asked, fewer, std::memory_order_relaxed);

@@ -1,7 +1,8 @@
 // VirtualMemory: the driver's virtual memory management of one device, with the properties that its memory needs.
 //
 // A physical handle is mapped whole and from offset 0, and nothing may touch it before cuMemSetAccess. Handles ask for POSIX
-// descriptors and for GPUDirect RDMA where the device has them: UCX and NCCL fall back to host copies silently without.
+// descriptors and for GPUDirect RDMA where the device has them: UCX and NCCL fall back to host copies silently without. And for decompression by hardware,
+// as cuMemAlloc memory has it (cuMemBatchDecompressAsync).
 // Sources: CUDA Driver API 13.0, Virtual Memory Management; design, section 5. Never: locks, books.
 // Thread rule: thread-safe; the calls that may block are made with no lock held.
 #pragma once
@@ -31,7 +32,7 @@ class VirtualMemory {
 
   CUresult reserve(std::uint64_t bytes, CUdeviceptr* address);
   CUresult free_addresses(CUdeviceptr address, std::uint64_t bytes);
-  /// One physical handle. Properties that the driver turns out to refuse are given up: descriptors, or RDMA, or both.
+  /// One physical handle. Properties that the driver turns out to refuse are given up: decompression first, then descriptors, then RDMA.
   CUresult create(std::uint64_t bytes, CUmemGenericAllocationHandle* handle);
   CUresult release(CUmemGenericAllocationHandle handle);
   CUresult map(CUdeviceptr address, std::uint64_t bytes, CUmemGenericAllocationHandle handle);
@@ -56,7 +57,7 @@ class VirtualMemory {
   bool has_attribute(CUdevice_attribute attribute) const;
 
   /// What handles ask for beyond memory. Fewer are tried in the order of the number.
-  static constexpr unsigned kDescriptors = 1, kRdma = 2;
+  static constexpr unsigned kDecompression = 1, kDescriptors = 2, kRdma = 4;
   CUmemAllocationProp properties_with(unsigned extras) const;
 
   const Driver driver_;

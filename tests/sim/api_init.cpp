@@ -64,6 +64,8 @@ int attribute_value(const Simulator& sim, CUdevice_attribute attribute, int ordi
       return sim.settings.supports_vmm && sim.settings.vmm_descriptors != Offer::absent ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
       return sim.settings.supports_vmm && sim.settings.vmm_rdma != Offer::absent ? 1 : 0;
+    case CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK:
+      return sim.settings.decompression != Offer::absent ? CU_MEM_DECOMPRESS_ALGORITHM_DEFLATE | CU_MEM_DECOMPRESS_ALGORITHM_LZ4 : 0;
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: return 1;
     // Such pools can be created; sharing them is loud.
     case CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES: return CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;

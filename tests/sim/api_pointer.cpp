@@ -62,6 +62,14 @@ CUresult access_flags(Call& c, const Allocation& memory, void* out) {
   return answer<unsigned>(out, c.sim.kernel_access(*context, memory));
 }
 
+/// [?] of a device that does not decompress; documented is where it does (cuMemBatchDecompressAsync).
+bool is_decompression_capable(Call& c, const Allocation& memory) {
+  if (c.sim.settings.decompression != Offer::given) return false;
+  if (memory.mapping != nullptr) return (memory.mapping->physical->properties.allocFlags.usage & CU_MEM_CREATE_USAGE_HW_DECOMPRESS) != 0;
+  if (memory.pool != nullptr) return (memory.pool->usage & CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS) != 0;
+  return memory.kind == MemoryKind::device;
+}
+
 /// Null for mapped memory and for what a pool or a graph gave out, whatever its stream's context, as an H100 answers (driver 580).
 Context* owner_of(const Allocation& memory) { return memory.pool != nullptr || memory.graph != nullptr ? nullptr : memory.context; }
 
@@ -92,6 +100,7 @@ CUresult attribute_of(Call& c, const Allocation& memory, CUdeviceptr address, CU
       return answer(out, memory.pool != nullptr ? memory.pool->handle : 0);
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return answer<unsigned long long>(out, block_id(memory));
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return access_flags(c, memory, out);
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: return answer<unsigned>(out, is_decompression_capable(c, memory) ? 1 : 0);
     default: return range_attribute(memory, attribute, out);
   }
 }

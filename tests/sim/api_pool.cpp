@@ -297,6 +297,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
     pool->device = properties->location.id;
     pool->max_bytes = properties->maxSize;
     pool->handle_types = properties->handleTypes;
+    pool->usage = properties->usage;
     *out = as_pool(*pool);
     c.sim.pools.emplace(pool->handle, std::move(pool));
     return CUDA_SUCCESS;

@@ -26,6 +26,8 @@ CUresult check_offers(Call& c, const CUmemAllocationProp& properties) {
   if ((properties.requestedHandleTypes & ~kDescriptor) != 0) return CUDA_ERROR_NOT_SUPPORTED;
   const bool wants_descriptor = (properties.requestedHandleTypes & kDescriptor) != 0;
   if (wants_descriptor && c.sim.settings.vmm_descriptors != Offer::given) return CUDA_ERROR_NOT_SUPPORTED;
+  const bool wants_decompression = (properties.allocFlags.usage & CU_MEM_CREATE_USAGE_HW_DECOMPRESS) != 0;
+  if (wants_decompression && c.sim.settings.decompression != Offer::given) return CUDA_ERROR_NOT_SUPPORTED;
   const bool wants_rdma = properties.allocFlags.gpuDirectRDMACapable != 0;
   return wants_rdma && c.sim.settings.vmm_rdma != Offer::given ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }

@@ -83,6 +83,7 @@ struct MemoryPool {
   std::uint64_t release_threshold = 0;
   std::uint64_t max_bytes = 0;  ///< 0: none
   unsigned handle_types = 0;    ///< what it could be shared as
+  unsigned usage = 0;           ///< CU_MEM_POOL_CREATE_USAGE_*
   int follow_event_dependencies = 1;
   int allow_opportunistic = 1;
   int allow_internal_dependencies = 1;

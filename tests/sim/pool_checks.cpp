@@ -43,6 +43,7 @@ CUresult check_pool_properties(Call& c, const CUmemPoolProps& wanted) {
   CUSIM_TRY(check_place(c, &wanted.location, wanted.allocType));
   const bool is_device = wanted.location.id >= 0 && static_cast<std::size_t>(wanted.location.id) < c.sim.devices.size();
   if (!is_device) return CUDA_ERROR_INVALID_VALUE;
+  if (wanted.usage != 0 && c.sim.settings.decompression != Offer::given) return CUDA_ERROR_NOT_SUPPORTED;  // [?] that, and the code
   // What Linux cannot share; FABRIC is taken without an IMEX channel too (an H100, driver 580).
   return (handles & (CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT)) != 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }

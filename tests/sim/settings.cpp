@@ -180,6 +180,7 @@ Settings read_settings() {
   read.vmm_waits = flag("NOTE_SYNC", "0");
   read.vmm_descriptors = offer("VMM_FD", setting("VMM_FD").value_or("1"));
   read.vmm_rdma = offer("VMM_RDMA", setting("VMM_RDMA").value_or("1"));
+  read.decompression = offer("DECOMPRESSION", setting("DECOMPRESSION").value_or("0"));
   read.vmm_has_ranges = flag("VMM_RANGE", "1");
   read.links_devices = flag("PEERS", "1");
   read.has_no_device = flag("NO_DEVICE", "0");

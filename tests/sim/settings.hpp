@@ -41,6 +41,7 @@ struct Settings {
   bool vmm_waits = false;                   ///< cuMemUnmap and cuMemSetAccess wait for the work of every context
   Offer vmm_descriptors = Offer::given;     ///< handles that can be exported as file descriptors
   Offer vmm_rdma = Offer::given;            ///< handles for GPUDirect RDMA
+  Offer decompression = Offer::absent;      ///< by hardware, and handles for it
   bool vmm_has_ranges = true;               ///< cuMemGetAddressRange answers a mapping; else NOT_FOUND, as drivers were seen to (nccl #2332)
   bool links_devices = true;                ///< devices can reach each other's memory
   bool has_no_device = false;

@@ -149,6 +149,11 @@ void ask_handle_types(CUdevice device) {
   create("POSIX_FILE_DESCRIPTOR", CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   create("WIN32", CU_MEM_HANDLE_TYPE_WIN32);
   create("FABRIC", CU_MEM_HANDLE_TYPE_FABRIC);
+  CUmemPoolProps decompressing = properties_of(device);
+  decompressing.usage = CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS;
+  CUmemoryPool decompressing_pool = nullptr;
+  answer("cuMemPoolCreate for decompression by hardware", CU(cuMemPoolCreate)(&decompressing_pool, &decompressing));
+  if (decompressing_pool != nullptr) static_cast<void>(CU(cuMemPoolDestroy)(decompressing_pool));
   CUmemPoolProps elsewhere = properties_of(device);
   elsewhere.location.id = 99;
   CUmemoryPool pool = nullptr;

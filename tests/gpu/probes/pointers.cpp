@@ -48,6 +48,7 @@ void ask_identity(const Session& session) {
   answer("IS_LEGACY_CUDA_IPC_CAPABLE of cuMemAlloc memory", attribute<unsigned>(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, first.address()), 1);
   answer("ALLOWED_HANDLE_TYPES of cuMemAlloc memory", attribute<unsigned long long>(CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, first.address()), 0);
   answer("IS_GPU_DIRECT_RDMA_CAPABLE of cuMemAlloc memory", attribute<unsigned>(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, first.address()));
+  answer("IS_HW_DECOMPRESS_CAPABLE of cuMemAlloc memory", attribute<unsigned>(CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE, first.address()));
   CUmemGenericAllocationHandle handle = 0;
   answer("cuMemRetainAllocationHandle of cuMemAlloc memory",
          CU(cuMemRetainAllocationHandle)(&handle, reinterpret_cast<void*>(first.address())), CUDA_ERROR_INVALID_VALUE);

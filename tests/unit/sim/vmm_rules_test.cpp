@@ -209,8 +209,10 @@ TEST_CASE("a device may want larger pages than 2 MiB") {
 TEST_CASE("what a device does not offer is refused by cuMemCreate, also where the attribute promised it") {
   const char* offer = GENERATE("1", "0", "refused");
   const std::string said = offer;
-  const Simulated sim{{"VMM_FD", offer}, {"VMM_RDMA", offer}};
-  int descriptors = -1, rdma = -1;
+  const Simulated sim{{"VMM_FD", offer}, {"VMM_RDMA", offer}, {"DECOMPRESSION", offer}};
+  int descriptors = -1, rdma = -1, algorithms = -1;
+  CHECK(cuDeviceGetAttribute(&algorithms, CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK, 0) == CUDA_SUCCESS);
+  CHECK((algorithms != 0) == (said != "0"));
   CHECK(cuDeviceGetAttribute(&descriptors, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0) == CUDA_SUCCESS);
   CHECK(cuDeviceGetAttribute(&rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 0) == CUDA_SUCCESS);
   CHECK(descriptors == (said == "0" ? 0 : 1));
@@ -222,6 +224,9 @@ TEST_CASE("what a device does not offer is refused by cuMemCreate, also where th
   CUmemAllocationProp with_rdma = on_device(0);
   with_rdma.allocFlags.gpuDirectRDMACapable = 1;
   CHECK(cuMemCreate(&handle, kPage, &with_rdma, 0) == wanted);
+  CUmemAllocationProp with_decompression = on_device(0);
+  with_decompression.allocFlags.usage = CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
+  CHECK(cuMemCreate(&handle, kPage, &with_decompression, 0) == wanted);
   CHECK(create(kPage) != 0);
   CHECK(create(kPage, CU_MEM_HANDLE_TYPE_FABRIC) == 0);
 }
