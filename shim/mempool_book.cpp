@@ -87,7 +87,8 @@ std::optional<int> MempoolBook::device_of(CUmemoryPool handle) {
 
 void MempoolBook::made(CUmemoryPool handle, const CUmemPoolProps& properties) {
   const std::lock_guard lock(mutex_);
-  made_[handle] = {properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE ? properties.location.id : kNoDevice, properties.maxSize};
+  const bool is_of_device = properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties.allocType == CU_MEM_ALLOCATION_TYPE_PINNED;
+  made_[handle] = {is_of_device ? properties.location.id : kNoDevice, properties.maxSize};
 }
 
 std::uint64_t MempoolBook::max_bytes(CUmemoryPool handle) {

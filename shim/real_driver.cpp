@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <string_view>
 
 using DlsymFunction = void* (*)(void*, const char*);
 
@@ -30,6 +31,9 @@ namespace {
 constinit std::atomic<void*> g_handle{nullptr};
 constinit std::atomic<std::uintptr_t> g_code_begin{0};
 constinit std::atomic<std::uintptr_t> g_code_end{0};
+/// Of the object that the bound one loads, where that is only a loader.
+constinit std::atomic<std::uintptr_t> g_loaded_begin{0};
+constinit std::atomic<std::uintptr_t> g_loaded_end{0};
 
 bool is_driver_file(const char* path) {
   if (path == nullptr) return false;
@@ -64,6 +68,20 @@ RangeSearch range_of(const void* address) {
   RangeSearch search{reinterpret_cast<std::uintptr_t>(address), 0, 0};
   dl_iterate_phdr(&match_object, &search);
   return search;
+}
+
+/// The toolkit's library for the linker, of which every function returns CUDA_ERROR_STUB_LIBRARY (34) and does nothing else. A library that finds it first gives up; kept
+/// open, it would be what others get by its name. The code is looked at instead of called: a call may load the driver.
+bool is_stub(void* handle) {
+  constexpr unsigned char kLoadsCode[] = {0xb8, static_cast<unsigned char>(CUDA_ERROR_STUB_LIBRARY), 0, 0, 0};  // mov eax, 34
+  constexpr std::size_t kLargest_bytes = 32;
+  Dl_info info{};
+  const ElfW(Sym)* symbol = nullptr;
+  void* const version = real_dlsym(handle, "cuDriverGetVersion");
+  if (version == nullptr || dladdr1(version, &info, const_cast<void**>(reinterpret_cast<const void**>(&symbol)), RTLD_DL_SYMENT) == 0) return false;
+  if (symbol == nullptr || ELF64_ST_TYPE(symbol->st_info) != STT_FUNC || symbol->st_size > kLargest_bytes) return false;
+  const std::string_view code(static_cast<const char*>(version), symbol->st_size);
+  return code.find(std::string_view(reinterpret_cast<const char*>(kLoadsCode), sizeof kLoadsCode)) != std::string_view::npos;
 }
 
 /// `handle` is a loaded libcuda: remember its functions. Stores the handle last, so that a reader who sees it sees all.
@@ -114,11 +132,22 @@ std::optional<Entry> find_function(const void* address) {
 
 bool is_driver_code(const void* address) {
   const auto value = reinterpret_cast<std::uintptr_t>(address);
-  if (is_bound()) {
-    return value >= g_code_begin.load(std::memory_order_relaxed) && value < g_code_end.load(std::memory_order_relaxed);
-  }
+  const auto is_in = [value](const std::atomic<std::uintptr_t>& begin, const std::atomic<std::uintptr_t>& end) {
+    return value >= begin.load(std::memory_order_relaxed) && value < end.load(std::memory_order_relaxed);
+  };
+  if (is_bound()) return is_in(g_code_begin, g_code_end) || is_in(g_loaded_begin, g_loaded_end);
   Dl_info info{};
   return dladdr(address, &info) != 0 && is_driver_file(info.dli_fname);
+}
+
+bool is_given_by_driver(const void* address) {
+  if (is_driver_code(address)) return true;
+  Dl_info info{};
+  if (!is_bound() || dladdr(address, &info) == 0 || !is_driver_file(info.dli_fname)) return false;
+  const RangeSearch search = range_of(address);
+  g_loaded_begin.store(search.begin, std::memory_order_relaxed);
+  g_loaded_end.store(search.end, std::memory_order_relaxed);
+  return true;
 }
 
 bool bind_containing(const void* address) {
@@ -126,7 +155,10 @@ bool bind_containing(const void* address) {
   Dl_info info{};
   if (dladdr(address, &info) == 0 || !is_driver_file(info.dli_fname)) return false;
   void* handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-  return handle != nullptr && adopt(handle);
+  if (handle == nullptr) return false;
+  if (!is_stub(handle)) return adopt(handle);
+  dlclose(handle);
+  return false;
 }
 
 bool bind(bool may_load) {

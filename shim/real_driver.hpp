@@ -22,10 +22,12 @@ inline void* function(Entry entry) { return g_functions[static_cast<std::size_t>
 /// The row whose real function is `address`.
 std::optional<Entry> find_function(const void* address);
 
-/// Is `address` inside an object whose file name begins with libcuda.so? Cached for the bound one.
+/// Is `address` inside an object whose file name begins with libcuda.so? Cached for the bound one, and the one that is_given_by_driver() met.
 bool is_driver_code(const void* address);
+/// The same of what the driver's own lookup gave. Where the bound object is only a loader (WSL), that lies in one that it has loaded.
+bool is_given_by_driver(const void* address);
 
-/// Binds to the object that contains `address`, to the libcuda.so.1 that is loaded, or (`may_load`) to one loaded now.
+/// Binds to the object that contains `address` (not to the toolkit's stub library), to the libcuda.so.1 that is loaded, or (`may_load`) to one loaded now.
 /// True when bound.
 bool bind_containing(const void* address);
 bool bind(bool may_load);

@@ -31,6 +31,8 @@ constexpr milliseconds kLockBudget{500};          ///< waiting for pools whose l
 constexpr std::uint64_t kWriteBudget_ns = 4'000'000'000;
 constexpr std::uint64_t kOomWriteBudget_ns = 2'000'000'000;
 
+thread_local int t_writing = 0;  ///< reports under way in this thread: more than none where a signal handler ends the process
+
 /// Not by a timed mutex: what libstdc++ makes of it (pthread_mutex_clocklock) is unknown to older sanitizers, which then complain of the unlock.
 bool lock_within(std::unique_lock<std::mutex>& lock, std::chrono::nanoseconds budget) {
   constexpr timespec kPause{0, 100'000};
@@ -60,6 +62,27 @@ void mark_final(const std::string& path) {
 }
 
 }  // namespace
+
+Reporter::Writing::Writing(Reporter& reporter) : reporter_(reporter) {
+  reporter_.writers_.fetch_add(1);
+  begun_ = !reporter_.closed_.load();  // after the count: either it is seen here, or the count there
+  if (begun_) ++t_writing;
+  else reporter_.writers_.fetch_sub(1);
+}
+
+Reporter::Writing::~Writing() {
+  if (!begun_) return;
+  --t_writing;
+  reporter_.writers_.fetch_sub(1, std::memory_order_release);
+}
+
+/// The end of the process would leave the file of a thread that is writing in pieces.
+void Reporter::await_writers() noexcept {
+  constexpr timespec kPause{0, 100'000};
+  closed_.store(true);
+  const std::uint64_t until_ns = monotonic_now_ns() + kOomWriteBudget_ns;
+  while (writers_.load() > t_writing && monotonic_now_ns() < until_ns) nanosleep(&kPause, nullptr);
+}
 
 observe::ReportInput Reporter::input(observe::ReportEvent event, std::chrono::nanoseconds lock_budget) {
   observe::ReportInput input;
@@ -139,6 +162,8 @@ void Reporter::report_oom() {
     }
   } const end{is_new ? nullptr : &replacing_oom_};
   if (path_.empty() && (!log::is_on() || (!is_new && began_ns < next_line_ns_.load(std::memory_order_relaxed)))) return;  // for nobody
+  const Writing writing(*this);
+  if (!writing) return;
   observe::ReportInput report = input(observe::ReportEvent::oom, kLockBudget);
   std::vector<observe::OomRecord>& ooms = report.snapshot.ooms;
   const auto own = std::find_if(ooms.begin(), ooms.end(), [k](const observe::OomRecord& oom) { return oom.number == k; });
@@ -174,6 +199,8 @@ void Reporter::after_oom() noexcept {
 
 void Reporter::write_requested() noexcept {
   const Unnoticed unnoticed;
+  const Writing writing(*this);
+  if (!writing) return;
   try {
     const int k = requested_reports_.fetch_add(1, std::memory_order_relaxed) + 1;
     const std::string path = path_.empty() || path_ == "stderr" ? path_ : config::numbered_name(path_, "request", k);
@@ -183,6 +210,7 @@ void Reporter::write_requested() noexcept {
 }
 
 bool Reporter::write_exit(std::optional<int> exit_code) noexcept {
+  await_writers();
   try {
     if (!pools_.used() || path_.empty()) return true;
     observe::ReportInput report = input(observe::ReportEvent::exit, kLockBudget);

@@ -41,7 +41,22 @@ class Reporter {
   bool write_exit(std::optional<int> exit_code) noexcept;
 
  private:
+  /// A report under way in this thread, which the exit waits for; none begins once that has.
+  class Writing {
+   public:
+    explicit Writing(Reporter& reporter);
+    ~Writing();
+    Writing(const Writing&) = delete;
+    Writing& operator=(const Writing&) = delete;
+    explicit operator bool() const { return begun_; }
+
+   private:
+    Reporter& reporter_;
+    bool begun_;
+  };
+
   void take_messages() noexcept;
+  void await_writers() noexcept;
   void report_oom();
   bool may_replace(std::uint64_t now_ns);
   static void tell_without_memory(const char* what) noexcept;
@@ -60,6 +75,8 @@ class Reporter {
   std::atomic<std::uint64_t> next_replace_ns_{0};  ///< CLOCK_MONOTONIC
   std::atomic<std::uint64_t> next_line_ns_{0};
   std::atomic<int> requested_reports_{0};
+  std::atomic<int> writers_{0};
+  std::atomic<bool> closed_{false};
   std::mutex warnings_mutex_;
   std::vector<std::string> warnings_;  ///< the pool's, told already, for the reports
 };

@@ -141,7 +141,7 @@ namespace {
 /// row that was asked for, if the driver gives the same for the version of that row. Else it is a later variant, of other arguments.
 template <class Ask> std::optional<Entry> entry_of(void* found, const char* name, int version, bool per_thread, const Ask& ask) {
   if (const std::optional<Entry> entry = real_driver::find_function(found)) return entry;
-  if (!real_driver::is_driver_code(found)) return std::nullopt;
+  if (!real_driver::is_given_by_driver(found)) return std::nullopt;
   const std::optional<Entry> entry = find_looked_up(name, version, per_thread);
   if (!entry) return std::nullopt;
   void* of_row = nullptr;

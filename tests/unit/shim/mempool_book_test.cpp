@@ -143,3 +143,18 @@ TEST_CASE("a pool that is made with the handle of one whose end is being booked 
   CHECK(book.current(0) == 3);
   CHECK(book.handle({0, 2}) == pool(5));  // blocks of the first may live on
 }
+
+TEST_CASE("whose memory a pool of the program's is: a device's only where it is that device's own") {
+  const DriverApi api = driver();
+  MempoolBook book(api);
+  book.made(pool(3), plain_on(1));
+  CHECK(book.device_of(pool(3)) == 1);
+  CUmemPoolProps of_host = plain_on(0);
+  of_host.location.type = CU_MEM_LOCATION_TYPE_HOST;
+  book.made(pool(4), of_host);
+  CHECK(book.device_of(pool(4)) == MempoolBook::kNoDevice);
+  CUmemPoolProps managed = plain_on(1);
+  managed.allocType = static_cast<CUmemAllocationType>(2);  // CU_MEM_ALLOCATION_TYPE_MANAGED, since CUDA 13.0
+  book.made(pool(5), managed);
+  CHECK(book.device_of(pool(5)) == MempoolBook::kNoDevice);
+}

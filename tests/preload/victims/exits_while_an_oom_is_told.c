@@ -1,0 +1,48 @@
+// main returns, or somebody ends the process, while another thread writes the report of its out-of-memory: that is written whole, and no temporary file stays.
+//! ooms any
+//! stderr* .*
+//! check len(ooms) >= 1 and all(one["ooms"] for one in ooms)
+//! case returns
+//! args return
+//! misuse
+//! case exits
+//! args _exit
+//! case quickly
+//! args quick_exit
+#include <dirent.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include "victim.h"
+
+enum { BLOCKS = 20000 };  // a report of them takes a while
+
+static CUcontext context;
+
+static void* refuse(void* unused) {
+  cuCtxSetCurrent(context);
+  CUdeviceptr address = 0;
+  while (cuMemAlloc(&address, 100 * GIB) == CUDA_ERROR_OUT_OF_MEMORY) {
+  }
+  return unused;
+}
+
+static int is_being_written(void) {
+  DIR* folder = opendir(".");
+  int found = 0;
+  for (struct dirent* entry = readdir(folder); entry != NULL; entry = readdir(folder)) found |= strstr(entry->d_name, ".tmp") != NULL;
+  closedir(folder);
+  return found;
+}
+
+int main(int argc, char** argv) {
+  context = enter_device(0);
+  for (int i = 0; i < BLOCKS; ++i) allocate(512);
+  pthread_t thread;
+  pthread_create(&thread, NULL, refuse, NULL);
+  while (getenv("LD_PRELOAD") != NULL && !is_being_written()) sched_yield();
+  fflush(stdout);
+  if (argc > 1 && strcmp(argv[1], "_exit") == 0) _exit(0);
+  if (argc > 1 && strcmp(argv[1], "quick_exit") == 0) quick_exit(0);
+  return 0;
+}
