@@ -115,12 +115,13 @@ std::unique_ptr<DeviceAllocator> DevicePool::make_heap() {
   const bool may_page = backing == config::Backing::pages || (backing == config::Backing::automatic && !services.keeps_to_segments.load(std::memory_order_relaxed) &&
                                                               !device_.services.contexts.has_others(device_));
   auto memory = std::make_unique<vmm::VirtualMemory>(device_.driver, device_.ordinal, device_.services.clock);
-  device_.pages_available = memory->available() && !may_page;
-  if (may_page && memory->available()) {
+  const bool is_available = memory->available() && !device_.opens_no_pages;
+  device_.pages_available = is_available && !may_page;
+  if (may_page && is_available) {
     set_backing(device_.live, "pages");
     return std::make_unique<PageHeap>(device_.total_bytes, std::move(memory));
   }
-  if (backing == config::Backing::pages)
+  if (backing == config::Backing::pages && !device_.opens_no_pages)
     device_.services.warn("CUPOOL_BACKING=pages: GPU " + std::to_string(device_.ordinal) + " or its driver has no virtual memory management; served from segments");
   set_backing(device_.live, "segments");
   return std::make_unique<SegmentHeap>(device_.total_bytes);

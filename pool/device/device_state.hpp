@@ -260,6 +260,7 @@ struct DeviceState {
   Mutex lock;
   observe::Timeline timeline CUPOOL_GUARDED_BY(lock);
   bool disabled CUPOOL_GUARDED_BY(lock) = false;
+  bool opens_no_pages CUPOOL_GUARDED_BY(lock) = false;   ///< the driver never let the pool use mapped memory here
   bool pages_available CUPOOL_GUARDED_BY(lock) = false;  ///< and the newest context's blocks lie in segments
   MempoolUses mempools;
   /// Under `async`: what the driver's pool keeps idle, as reserved and limit know it, and which blocks' books tell of it.

@@ -180,7 +180,13 @@ class PageHeap final : public ExtentAllocator {
   void create_missing(DeviceState& device, Supply& supply);
   void plan_pieces(Supply& supply, const Handle& handle, std::uint64_t needed_bytes) const;
   void crack(DeviceState& device, Supply& supply);
+  static constexpr unsigned kMostRefusedOpenings = 16;
+  bool never_opens() const { return refused_openings_ >= kMostRefusedOpenings; }
   void map_all(Supply& supply);
+  void map_or_ask_less(DeviceState& device, Supply& supply);
+  bool is_refused_all(const Supply& supply) const;
+  void drop_created(DeviceState& device, Supply& supply);
+  void note_opening(DeviceState& device, const Supply& supply) CUPOOL_REQUIRES(device.lock);
   void charge(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   Status publish(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
   void bind(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
@@ -243,6 +249,7 @@ class PageHeap final : public ExtentAllocator {
   bool is_preallocated_ = false;            ///< reserve() was asked for memory
   bool supplying_ = false;
   bool sharing_ = false;                    ///< supplying_ too: and nothing may be given back
+  unsigned refused_openings_ = 0;           ///< in a row, and nothing was ever opened
   unsigned releasing_ = 0;                  ///< threads that unmap outside of a supply
   std::uint64_t supplying_since_ns_ = 0;
   std::unique_ptr<PagedRegion> dead_;

@@ -36,6 +36,7 @@ Result<Growth> PageHeap::crack(DeviceState& device, ContextPool& home, const All
 }
 
 bool PageHeap::is_stalled(DeviceState& device) const {
+  if (never_opens()) return true;
   const std::uint64_t since_ns = std::max(supplying_since_ns_, memory_->last_began_ns());
   const std::uint64_t now_ns = device.services.clock.now_ns();
   return supplying_ && now_ns >= since_ns && now_ns - since_ns >= kStall_ns;
@@ -90,6 +91,7 @@ Status PageHeap::grow_ahead(DeviceState& device, ContextPool& home, std::uint64_
 
 Status PageHeap::supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, std::optional<unsigned> given_zone) {
   if (bytes > total_bytes_) return Error{CUDA_ERROR_OUT_OF_MEMORY, "size"};
+  if (never_opens()) return Error{CUDA_ERROR_OUT_OF_MEMORY, "cuMemSetAccess"};
   begin_turn(device);
   Status status{};
   try {
@@ -268,7 +270,7 @@ void PageHeap::drive(DeviceState& device, Supply& supply) {
   }
   crack(device, supply);
   if (supply.source != Source::crack) create_missing(device, supply);
-  if (supply.is_enough(supply.handle_bytes)) map_all(supply);
+  map_or_ask_less(device, supply);
 }
 
 /// Blocks of whole pages, as memory pools on top of this one ask for, lie behind each other: a handle ends where they end, and is one that divides them or an
@@ -326,32 +328,6 @@ void PageHeap::create_missing(DeviceState& device, Supply& supply) {
   }
 }
 
-/// All handles behind each other, then one call that opens them. On any error nothing stays mapped, if the driver agrees.
-void PageHeap::map_all(Supply& supply) {
-  const std::uint64_t address = supply.fresh->address;
-  CUresult code = CUDA_SUCCESS;
-  for (const Handle& handle : supply.handles) {
-    if (supply.mapped_bytes >= supply.wanted_bytes || supply.mapped_bytes + handle.bytes > supply.space_bytes()) break;
-    code = memory_->map(address + supply.mapped_bytes, handle.bytes, handle.id);
-    if (code != CUDA_SUCCESS) break;
-    supply.mapped_bytes += handle.bytes;
-    ++supply.mapped_handles;
-  }
-  if (supply.is_enough(supply.mapped_bytes) && (code == CUDA_SUCCESS || code == CUDA_ERROR_OUT_OF_MEMORY)) {
-    code = memory_->set_access(address, supply.mapped_bytes);
-    supply.is_accessible = code == CUDA_SUCCESS;
-  }
-  if (supply.is_accessible) return;
-  if (supply.error == CUDA_SUCCESS && code != CUDA_ERROR_OUT_OF_MEMORY) supply.error = code;
-  if (supply.mapped_bytes == 0) return;
-  if (!insist([&] { return memory_->unmap(address, supply.mapped_bytes); })) {
-    supply.is_stuck = true;
-    return;
-  }
-  supply.mapped_handles = 0;
-  supply.mapped_bytes = 0;
-}
-
 /// Nothing here may fail: what could was done before the driver was called.
 Status PageHeap::publish(DeviceState& device, Supply& supply) {
   loose_promised_ -= supply.promised;
@@ -362,6 +338,7 @@ Status PageHeap::publish(DeviceState& device, Supply& supply) {
   device.counters().handles_released.add(supply.is_cracked ? 1 : 0);
   created_bytes_ += supply.created_bytes - std::min(supply.created_bytes, cracked_bytes);
   is_refused_ = is_refused_ || supply.is_refused;
+  note_opening(device, supply);
   for (const Handle& handle : supply.handles) end_moving(handle);
   for (std::size_t i = supply.mapped_handles; i < supply.handles.size(); ++i) keep_loose(supply.handles[i]);
   heap_.join(supply.fresh);

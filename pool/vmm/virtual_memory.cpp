@@ -18,6 +18,8 @@ CUmemLocation place_of(int ordinal) {
   return place;
 }
 
+bool is_about_properties(CUresult code) { return code == CUDA_ERROR_NOT_SUPPORTED || code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_PERMITTED; }
+
 }  // namespace
 
 bool VirtualMemory::has_calls() const {
@@ -74,16 +76,24 @@ CUresult VirtualMemory::free_addresses(CUdeviceptr address, std::uint64_t bytes)
 
 CUresult VirtualMemory::create(std::uint64_t bytes, CUmemGenericAllocationHandle* handle) {
   for (;;) {
-    unsigned asked = asked_.load(std::memory_order_relaxed);
+    const unsigned asked = asked_.load(std::memory_order_relaxed);
     const CUmemAllocationProp properties = properties_with(asked);
     const CUresult code = timed([&] { return driver_.cuMemCreate(handle, bytes, &properties, 0ULL); });
-    const bool is_about_properties = code == CUDA_ERROR_NOT_SUPPORTED || code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_PERMITTED;
-    if (!is_about_properties || asked == 0) return code;
-    // Which of them was refused is not said: RDMA goes last, because nobody tells a program that it is gone.
-    unsigned fewer = asked - 1;
-    while ((fewer & ~offered_) != 0) --fewer;
-    asked_.compare_exchange_strong(asked, fewer, std::memory_order_relaxed);
+    if (!is_about_properties(code) || !ask_less_than(asked)) return code;
   }
+}
+
+/// Which of them was refused is not said: RDMA goes last, because nobody tells a program that it is gone. False: nothing was asked for.
+bool VirtualMemory::ask_less_than(unsigned asked) {
+  if (asked == 0) return false;
+  unsigned fewer = asked - 1;
+  while ((fewer & ~offered_) != 0) --fewer;
+  asked_.compare_exchange_strong(asked, fewer, std::memory_order_relaxed);
+  return true;
+}
+
+bool VirtualMemory::ask_less(CUresult code) {
+  return !has_opened() && (is_about_properties(code) || code == CUDA_ERROR_UNKNOWN) && ask_less_than(asked_.load(std::memory_order_relaxed));
 }
 
 CUresult VirtualMemory::release(CUmemGenericAllocationHandle handle) {
@@ -104,7 +114,9 @@ CUresult VirtualMemory::set_access(CUdeviceptr address, std::uint64_t bytes) {
     const MutexLock lock(access_lock_);
     access = access_;
   }
-  return timed([&] { return driver_.cuMemSetAccess(address, bytes, access->data(), access->size()); });
+  const CUresult code = timed([&] { return driver_.cuMemSetAccess(address, bytes, access->data(), access->size()); });
+  if (code == CUDA_SUCCESS && !has_opened()) has_opened_.store(true, std::memory_order_relaxed);
+  return code;
 }
 
 bool VirtualMemory::allow(int ordinal) {

@@ -40,6 +40,12 @@ class VirtualMemory {
   /// Reading and writing for this device and for every one that allow() named.
   CUresult set_access(CUdeviceptr address, std::uint64_t bytes);
 
+  /// Has anything ever been opened?
+  bool has_opened() const { return has_opened_.load(std::memory_order_relaxed); }
+  /// Nothing has, and the driver answered `code` to handles that were created as asked: what is created from now on asks for less than that. False: it is not about
+  /// that, or nothing is left to be given up.
+  bool ask_less(CUresult code);
+
   /// From now on `ordinal` reaches what set_access opens. False: it does already. Throws std::bad_alloc with nothing changed.
   bool allow(int ordinal) CUPOOL_EXCLUDES(access_lock_);
   /// As if the last allow() that was true had not been; what is open stays so.
@@ -59,6 +65,7 @@ class VirtualMemory {
   /// What handles ask for beyond memory. Fewer are tried in the order of the number.
   static constexpr unsigned kDecompression = 1, kDescriptors = 2, kRdma = 4;
   CUmemAllocationProp properties_with(unsigned extras) const;
+  bool ask_less_than(unsigned asked);
 
   const Driver driver_;
   const int ordinal_;
@@ -66,6 +73,7 @@ class VirtualMemory {
   CUmemAllocationProp properties_{};
   unsigned offered_ = 0;  ///< by the device
   std::atomic<unsigned> asked_{0};
+  std::atomic<bool> has_opened_{false};
   std::uint64_t granularity_bytes_ = 0;
   Mutex access_lock_;
   /// Never changed, but replaced: whoever is in the driver with it needs no copy, for which host memory might be out.

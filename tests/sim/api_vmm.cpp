@@ -29,7 +29,8 @@ CUresult check_offers(Call& c, const CUmemAllocationProp& properties) {
   const bool wants_decompression = (properties.allocFlags.usage & CU_MEM_CREATE_USAGE_HW_DECOMPRESS) != 0;
   if (wants_decompression && c.sim.settings.decompression != Offer::given) return CUDA_ERROR_NOT_SUPPORTED;
   const bool wants_rdma = properties.allocFlags.gpuDirectRDMACapable != 0;
-  return wants_rdma && c.sim.settings.vmm_rdma != Offer::given ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+  const bool may_want_rdma = c.sim.settings.vmm_rdma == Offer::given || c.sim.settings.vmm_rdma == Offer::unopened;
+  return wants_rdma && !may_want_rdma ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 
 /// With CUSIM_NOTE_SYNC: all work of the process, of every context. Gives up the lock.
@@ -183,6 +184,10 @@ CUresult set_access(Call& c, CUdeviceptr address, std::size_t bytes, const CUmem
   if (!covers_whole_mappings(c, address, bytes)) {
     c.sim.violate("cuMemSetAccess raced with cuMemUnmap of the same range");
     return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (CUdeviceptr at = address; at < address + bytes; at += c.sim.regions.find(at)->second->bytes) {
+    const bool has_rdma = c.sim.regions.find(at)->second->mapping->physical->properties.allocFlags.gpuDirectRDMACapable != 0;
+    if (has_rdma && c.sim.settings.vmm_rdma == Offer::unopened) return CUDA_ERROR_UNKNOWN;
   }
   for (CUdeviceptr at = address; at < address + bytes;) {
     const Allocation& memory = *c.sim.regions.find(at)->second;

@@ -10,7 +10,7 @@
  *   CUSIM_GRANULARITY=2MiB       of virtual memory management; or "minimum,recommended": "4MiB,32MiB"
  *   CUSIM_NOTE_SYNC=1            cuMemUnmap and cuMemSetAccess wait for all work of all contexts, as their note_sync allows; else they wait for none
  *   CUSIM_VMM_FD=1|0|refused     handles with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; 0: the attribute says no, refused: it says yes; cuMemCreate refuses
- *   CUSIM_VMM_RDMA=1|0|refused   the same for CUmemAllocationProp::allocFlags.gpuDirectRDMACapable
+ *   CUSIM_VMM_RDMA=1|0|refused|unopened  the same for CUmemAllocationProp::allocFlags.gpuDirectRDMACapable; unopened: cuMemSetAccess answers UNKNOWN, as under WSL2 (pytorch issue 192330)
  *   CUSIM_DECOMPRESSION=0|1|refused  a device that decompresses (CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK), and handles and pools that ask for it [?]
  *   CUSIM_VMM_RANGE=1|0          cuMemGetAddressRange of mapped memory: the mapping, or CUDA_ERROR_NOT_FOUND
  *   CUSIM_PEERS=1|0              0: no device can reach another's memory (copies through the host still work)

@@ -100,6 +100,7 @@ void read_granularity(const std::string& text, Settings* read) {
 Offer offer(const std::string& name, const std::string& value) {
   if (value == "1") return Offer::given;
   if (value == "0") return Offer::absent;
+  if (value == "unopened" && name == "VMM_RDMA") return Offer::unopened;
   if (value != "refused") refuse(name, value);
   return Offer::refused;
 }

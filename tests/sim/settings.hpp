@@ -21,7 +21,8 @@ struct FaultSetting {
 };
 
 /// What a device offers: it does; it says that it does not; it says that it does, and refuses all the same.
-enum class Offer { given, absent, refused };
+/// `unopened`: handles that ask for it are created and mapped, and then not opened.
+enum class Offer { given, absent, refused, unopened };
 
 struct DeviceSetting {
   std::uint64_t memory_bytes = 0;

@@ -323,3 +323,21 @@ TEST_CASE("a dma-buf descriptor covers cuMemAlloc or pool memory, or mappings wi
   CHECK(byte == 77);
   close(descriptor);
 }
+
+TEST_CASE("memory for GPUDirect RDMA may be given, mapped, and then not opened") {
+  const Simulated sim{{"VMM_RDMA", "unopened"}};
+  int promised = 0;
+  CHECK(cuDeviceGetAttribute(&promised, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 0) == CUDA_SUCCESS);
+  CHECK(promised == 1);
+  CUmemAllocationProp with_rdma = on_device(0);
+  with_rdma.allocFlags.gpuDirectRDMACapable = 1;
+  CUmemGenericAllocationHandle handle = 0;
+  REQUIRE(cuMemCreate(&handle, kPage, &with_rdma, 0) == CUDA_SUCCESS);
+  const CUdeviceptr base = reserve(2 * kPage);
+  REQUIRE(cuMemMap(base, kPage, 0, handle, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemMap(base + kPage, kPage, 0, create(kPage), 0) == CUDA_SUCCESS);
+  const CUmemAccessDesc access{on_device(0).location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CHECK(cuMemSetAccess(base, kPage, &access, 1) == CUDA_ERROR_UNKNOWN);
+  CHECK(cuMemSetAccess(base, 2 * kPage, &access, 1) == CUDA_ERROR_UNKNOWN);
+  CHECK(cuMemSetAccess(base + kPage, kPage, &access, 1) == CUDA_SUCCESS);
+}

@@ -1,0 +1,77 @@
+// PageHeap: handles are mapped behind each other, and one call opens them. See page_heap.hpp.
+//
+// A driver may refuse that for what a device's attributes promised: under WSL2 they say that mapped memory has GPUDirect RDMA, handles that ask for it are created and mapped, and cuMemSetAccess
+// answers CUDA_ERROR_UNKNOWN (pytorch issue 192330). Until anything was opened, handles then ask for less; where it opens none at all, the context is served by the driver's own calls, and the next
+// ones from segments.
+#include "pool/device/page_heap.hpp"
+#include "pool/device/paged_region.hpp"
+
+namespace cupool::device {
+
+/// All handles behind each other, then one call that opens them. On any error nothing stays mapped, if the driver agrees.
+void PageHeap::map_all(Supply& supply) {
+  const std::uint64_t address = supply.fresh->address;
+  CUresult code = CUDA_SUCCESS;
+  for (const Handle& handle : supply.handles) {
+    if (supply.mapped_bytes >= supply.wanted_bytes || supply.mapped_bytes + handle.bytes > supply.space_bytes()) break;
+    code = memory_->map(address + supply.mapped_bytes, handle.bytes, handle.id);
+    if (code != CUDA_SUCCESS) break;
+    supply.mapped_bytes += handle.bytes;
+    ++supply.mapped_handles;
+  }
+  if (supply.is_enough(supply.mapped_bytes) && (code == CUDA_SUCCESS || code == CUDA_ERROR_OUT_OF_MEMORY)) {
+    code = memory_->set_access(address, supply.mapped_bytes);
+    supply.is_accessible = code == CUDA_SUCCESS;
+  }
+  if (supply.is_accessible) return;
+  if (supply.error == CUDA_SUCCESS && code != CUDA_ERROR_OUT_OF_MEMORY) supply.error = code;
+  if (supply.mapped_bytes == 0) return;
+  if (!insist([&] { return memory_->unmap(address, supply.mapped_bytes); })) {
+    supply.is_stuck = true;
+    return;
+  }
+  supply.mapped_handles = 0;
+  supply.mapped_bytes = 0;
+}
+
+void PageHeap::map_or_ask_less(DeviceState& device, Supply& supply) {
+  if (supply.is_enough(supply.handle_bytes)) map_all(supply);
+  while (is_refused_all(supply) && memory_->ask_less(supply.error)) {
+    drop_created(device, supply);
+    supply.error = CUDA_SUCCESS;
+    create_missing(device, supply);
+    if (supply.is_enough(supply.handle_bytes)) map_all(supply);
+  }
+  if (is_refused_all(supply)) drop_created(device, supply);  // they would be in the way of what asks for less
+}
+
+/// The driver opened none of them, as none before.
+bool PageHeap::is_refused_all(const Supply& supply) const {
+  return !supply.is_accessible && !supply.is_stuck && supply.created_handles != 0 && supply.error != CUDA_SUCCESS && !is_met_natively(supply.error) && !memory_->has_opened();
+}
+
+/// The last ones of the handles. One that the driver does not take back stays with it.
+void PageHeap::drop_created(DeviceState& device, Supply& supply) {
+  for (; supply.created_handles != 0; --supply.created_handles) {
+    const Handle handle = supply.handles.back();
+    supply.handles.pop_back();
+    insist([&] { return memory_->release(handle.id); });
+    device.limit.refund(handle.bytes);
+    supply.handle_bytes -= handle.bytes;
+    supply.created_bytes -= handle.bytes;
+    supply.zone_bytes -= handle.bytes;
+    supply.room_bytes += handle.bytes;
+  }
+}
+
+void PageHeap::note_opening(DeviceState& device, const Supply& supply) {
+  const bool is_refused = !supply.is_accessible && supply.error != CUDA_SUCCESS && !is_met_natively(supply.error) && !memory_->has_opened();
+  refused_openings_ = is_refused ? refused_openings_ + 1 : 0;
+  if (!never_opens()) return;
+  device.opens_no_pages = true;
+  device.tell(config::LogLevel::warn, [&] {
+    return "the driver does not open mapped memory (code " + std::to_string(supply.error) + "): what this context asks for is the driver's own, the next ones are served from segments";
+  });
+}
+
+}  // namespace cupool::device
