@@ -38,6 +38,7 @@ struct AllocationRequest {
   std::uint8_t keeper = 0;            ///< number of the magazine that asks for itself; 0: none
   bool is_anywhere = false;           ///< in any zone (backing pages)
   bool may_strand = false;            ///< any hole will do, also one whose rest nobody could have elsewhere then
+  bool may_split = false;             ///< and one in a region that was made for another block, which could go back (backing segments)
 };
 
 /// What hangs on heap::Region::owner for every region of ours.
@@ -47,6 +48,7 @@ struct RegionInfo {
   std::uint32_t sync_memops_blocks = 0;  ///< live blocks with SYNC_MEMOPS; the driver's flag is on while > 0
   bool is_native = false;                ///< the region is one block: the driver knows it as an allocation of its own
   bool is_paged = false;                 ///< the region is reserved addresses with pages mapped under them
+  bool is_of_one_block = false;          ///< a region of segments, as large as the block that it was made for (RegionGrowth)
 };
 
 /// Extent::flags of a live or deferred block.
@@ -159,6 +161,8 @@ class DeviceAllocator {
       CUPOOL_REQUIRES(device.lock) = 0;
   /// A thread has been in one call of the driver's for so long that it may be waiting for work which waits for whoever asks.
   virtual bool is_stalled([[maybe_unused]] DeviceState& device) const CUPOOL_REQUIRES(device.lock) { return false; }
+  /// So much should go back before a block of `bytes` has new memory: what is free would not serve it, and is much.
+  virtual std::uint64_t exchange_bytes([[maybe_unused]] DeviceState& device, [[maybe_unused]] std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) { return 0; }
   /// What is free goes back to the driver without waiting for work that runs.
   virtual bool releases_in_order([[maybe_unused]] const DeviceState& device) const { return false; }
   /// Could remap() ever serve?

@@ -14,6 +14,8 @@ using heap::Extent;
 using heap::Region;
 
 namespace {
+constexpr std::uint64_t kIdleShare = 2;           ///< of the most that was ever live: so much lies idle before some of it is exchanged for what is asked for,
+constexpr std::uint64_t kLeastIdle_bytes = 256 * kMiB;  ///< and no less
 constexpr std::uint64_t kSmallShare = 48;  ///< of what is preallocated: the region for small blocks
 constexpr std::uint64_t kSmallMost_bytes = 64 * kMiB;
 
@@ -39,6 +41,24 @@ SegmentHeap::~SegmentHeap() {
   heap_.for_each_region([](const Region& region) { delete static_cast<RegionInfo*>(region.owner); });
 }
 
+Extent* SegmentHeap::allocate(DeviceState& device, const AllocationRequest& request) {
+  if (!request.may_strand) growth_.note_request(request.bytes, request.stream.identity == 0);  // once for each miss
+  Extent* block = ExtentAllocator::allocate(device, request);
+  if (block == nullptr || request.may_split || request.stream.identity != 0 || !growth_.is_below_a_pool()) return block;
+  const Region& region = *block->region;
+  const bool would_split = region.free_bytes != 0 && region.free_bytes + block->bytes == region.bytes && static_cast<RegionInfo*>(region.owner)->is_of_one_block;
+  if (!would_split) return block;
+  heap_.free(block);
+  return nullptr;
+}
+
+/// A pool above this one, whose blocks no others may split, would else have a region for each size that it ever asked for.
+std::uint64_t SegmentHeap::exchange_bytes(DeviceState& device, std::uint64_t bytes) const {
+  const std::uint64_t idle_bytes = heap_.wholly_free_bytes();
+  const std::uint64_t most_bytes = std::max(device.need_bytes() / kIdleShare, kLeastIdle_bytes);
+  return growth_.is_below_a_pool() && idle_bytes >= most_bytes ? idle_bytes - most_bytes + align_up(bytes, kRegionGranularity_bytes) : 0;
+}
+
 HeapFigures SegmentHeap::figures(DeviceState&) const {
   const std::uint64_t largest = heap_.largest_free_bytes();
   return {heap_.region_bytes(), heap_.free_bytes(), largest, heap_.wholly_free_bytes(), heap_.inactive_split_bytes(), largest};
@@ -56,7 +76,7 @@ HeapFigures SegmentHeap::figures_of_all_lanes(DeviceState& device, std::uint64_t
 bool SegmentHeap::adopt(DeviceState& device, ContextPool& home, Claim claim) noexcept {
   if (!device.services.owners.add(claim.address, claim.bytes, device.ordinal)) return false;
   try {
-    auto info = std::make_unique<RegionInfo>(RegionInfo{&home, this, 0, false, false});
+    auto info = std::make_unique<RegionInfo>(RegionInfo{&home, this, 0, false, false, claim.is_of_one_block});
     heap_.add_region(claim.address, claim.bytes, info.get());
     static_cast<void>(info.release());  // the region's from here on; deleted with it
   } catch (const std::bad_alloc&) {
@@ -66,7 +86,7 @@ bool SegmentHeap::adopt(DeviceState& device, ContextPool& home, Claim claim) noe
   return true;
 }
 
-Status SegmentHeap::take_region(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
+Status SegmentHeap::take_region(DeviceState& device, ContextPool& home, std::uint64_t bytes, bool is_of_one_block) {
   if (!device.limit.charge(bytes)) return Error{CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal};
   CUdeviceptr address = 0;
   CUresult code = CUDA_SUCCESS;
@@ -81,7 +101,7 @@ Status SegmentHeap::take_region(DeviceState& device, ContextPool& home, std::uin
   }
   bool usable = code == CUDA_SUCCESS && is_aligned(address, kBlockAlignment_bytes);
   if (code == CUDA_SUCCESS && !usable) device.disable("the driver returned an address that is not a multiple of 512");
-  usable = usable && adopt(device, home, {address, bytes});
+  usable = usable && adopt(device, home, {address, bytes, is_of_one_block});
   if (!usable) {
     device.limit.refund(bytes);
     if (code != CUDA_SUCCESS) return Error{code, "cuMemAlloc_v2"};
@@ -110,7 +130,7 @@ Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const A
     for (;;) {
       // By halves here too: what is left of the limit is for other contexts and memory outside the pool as well.
       while (bytes > need_bytes && bytes > device.limit.headroom_bytes()) bytes = std::max(need_bytes, align_down(bytes / 2, kRegionGranularity_bytes));
-      status = take_region(device, home, bytes);
+      status = take_region(device, home, bytes, bytes == need_bytes && growth_.is_below_a_pool());
       if (status.ok() || status.code() != CUDA_ERROR_OUT_OF_MEMORY || bytes == need_bytes) break;
       bytes = std::max(need_bytes, align_down(bytes / 2, kRegionGranularity_bytes));
     }
@@ -134,7 +154,7 @@ std::uint64_t SegmentHeap::withheld_bytes(const Extent& extent) const {
 std::vector<SegmentHeap::Claim> SegmentHeap::claim_free_regions(DeviceState& device, std::uint64_t wanted_bytes, bool at_most) {
   std::vector<Claim> free_regions;
   heap_.for_each_region([&](const Region& region) {
-    if (heap::ExtentHeap::is_wholly_free(region)) free_regions.push_back({region.address, region.bytes});
+    if (heap::ExtentHeap::is_wholly_free(region)) free_regions.push_back({region.address, region.bytes, static_cast<RegionInfo*>(region.owner)->is_of_one_block});
   });
   std::sort(free_regions.begin(), free_regions.end(), [](const Claim& a, const Claim& b) { return a.bytes > b.bytes; });
   std::vector<Claim> claims;

@@ -23,6 +23,7 @@ class RegionGrowth {
   static constexpr std::uint64_t kFirst_bytes = 2 * kMiB;
   static constexpr std::uint64_t kFewBlocks = 16;
   static constexpr std::uint64_t kLeastCap_bytes = 256 * kMiB;
+  static constexpr std::uint64_t kWholeOf = 15;  ///< so many times as often as for anything else
 
   explicit RegionGrowth(std::uint64_t device_total_bytes)
       : cap_bytes_(std::max(kLeastCap_bytes, align_down(device_total_bytes / 32, kRegionGranularity_bytes))) {}
@@ -30,9 +31,14 @@ class RegionGrowth {
   /// At least `need_bytes`, which is a multiple of 2 MiB. Where few of them fill a region it holds a whole number of them: what is
   /// over would serve nobody who asks for the same again.
   std::uint64_t plan(std::uint64_t need_bytes) const {
+    if (is_below_a_pool()) return need_bytes;
     const std::uint64_t bytes = std::max(need_bytes, next_bytes_);
     return need_bytes >= bytes / kFewBlocks ? bytes - bytes % need_bytes : bytes;
   }
+  /// The program asks for `bytes`, by a plain call or in stream order. A pool above this one asks for nothing but multiples of 2 MiB, keeps them, and gives them back to have others in their place: each is a
+  /// region of its own, as natively, or one that stays would hold what was beside it.
+  void note_request(std::uint64_t bytes, bool is_plain) { ++(is_plain && is_aligned(bytes, kRegionGranularity_bytes) ? whole_requests_ : other_requests_); }
+  bool is_below_a_pool() const { return whole_requests_ >= kWholeOf * other_requests_; }
   /// A region of `bytes` was made where `planned_bytes` were planned.
   void made(std::uint64_t bytes, std::uint64_t planned_bytes) {
     if (bytes >= planned_bytes) next_bytes_ = std::min(2 * next_bytes_, cap_bytes_);
@@ -43,6 +49,8 @@ class RegionGrowth {
  private:
   std::uint64_t cap_bytes_;
   std::uint64_t next_bytes_ = kFirst_bytes;
+  std::uint64_t whole_requests_ = 0;
+  std::uint64_t other_requests_ = 0;
 };
 
 class SegmentHeap final : public ExtentAllocator {
@@ -50,6 +58,8 @@ class SegmentHeap final : public ExtentAllocator {
   explicit SegmentHeap(std::uint64_t device_total_bytes) : growth_(device_total_bytes) {}
   ~SegmentHeap() override;
 
+  heap::Extent* allocate(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
+  std::uint64_t exchange_bytes(DeviceState& device, std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) override;
   std::uint64_t withheld_bytes(const heap::Extent& extent) const override;
   HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   HeapFigures figures_of_all_lanes(DeviceState& device, std::uint64_t least_bytes) const CUPOOL_REQUIRES(device.lock) override;
@@ -65,8 +75,8 @@ class SegmentHeap final : public ExtentAllocator {
   Status reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock) override;
 
  private:
-  Status take_region(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
-  struct Claim { std::uint64_t address = 0; std::uint64_t bytes = 0; };
+  Status take_region(DeviceState& device, ContextPool& home, std::uint64_t bytes, bool is_of_one_block = false) CUPOOL_REQUIRES(device.lock);
+  struct Claim { std::uint64_t address = 0; std::uint64_t bytes = 0; bool is_of_one_block = false; };
   /// False, with nothing changed, when host memory is out.
   bool adopt(DeviceState& device, ContextPool& home, Claim claim) noexcept CUPOOL_REQUIRES(device.lock);
   static void book_release(DeviceState& device, const Claim& claim, int sign) CUPOOL_REQUIRES(device.lock);
