@@ -26,13 +26,13 @@ constexpr std::string_view kRuntimeExport = "cudaIpcGetMemHandle";
 std::atomic<bool> g_looked_up{false};
 std::atomic<bool> g_ranges_looked_up{false};
 
-/// How many processes of the job run on this machine: torchrun and its kin, Open MPI, MPICH and Intel MPI (Hydra), MVAPICH 2 and 3, Cray PALS and
+/// How many processes of the job run on this machine: torchrun and its kin, DeepSpeed, Horovod, Open MPI, MPICH and Intel MPI (Hydra), MVAPICH 2 and 3, Cray PALS and
 /// PMI, IBM jsrun. Slurm's may be a list: "2(x3),1".
-constexpr const char* kLocalSizes[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE",
+constexpr const char* kLocalSizes[] = {"LOCAL_WORLD_SIZE", "LOCAL_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE",
                                        "MVP_COMM_WORLD_LOCAL_SIZE", "PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE", "JSM_NAMESPACE_LOCAL_SIZE",
                                        "SLURM_NTASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"};
 /// Which of them this one is: any but the first has others beside it.
-constexpr const char* kLocalRanks[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK",
+constexpr const char* kLocalRanks[] = {"LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK",
                                        "MVP_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID", "PMI_LOCAL_RANK", "PMIX_LOCAL_RANK",
                                        "JSM_NAMESPACE_LOCAL_RANK", "SLURM_LOCALID", "FLUX_TASK_LOCAL_ID"};
 
@@ -184,6 +184,11 @@ class ProgramFile {
   std::span<const std::byte> bytes_;
 };
 
+void note_export_lookup() {
+  g_looked_up.store(true, std::memory_order_relaxed);
+  if (Process* own = find_process(); own != nullptr && own->options->ipc == config::IpcMode::automatic) own->pools.keep_to_segments();
+}
+
 }  // namespace
 
 bool has_local_ranks() {
@@ -191,7 +196,8 @@ bool has_local_ranks() {
     if (says_more_than(name, 1)) return true;
   for (const char* name : kLocalRanks)
     if (says_more_than(name, 0)) return true;
-  return false;
+  // Lightning's first rank knows no more than that there are others, somewhere.
+  return secure_getenv("LOCAL_RANK") != nullptr && secure_getenv("LOCAL_WORLD_SIZE") == nullptr && says_more_than("WORLD_SIZE", 1);
 }
 
 bool program_imports_export() { return program_imports(is_export); }
@@ -216,11 +222,13 @@ void note_proc_address(Entry entry) {
   if (kEntryPoints[static_cast<std::size_t>(entry)].role == Role::ranges) note_range_use();
 }
 
+void note_dlsym(const char* name) {
+  if (name == kRuntimeExport) note_export_lookup();
+}
+
 void note_dlsym(Entry entry) {
   note_proc_address(entry);
-  if (kEntryPoints[static_cast<std::size_t>(entry)].role != Role::exporting) return;
-  g_looked_up.store(true, std::memory_order_relaxed);
-  if (Process* own = find_process(); own != nullptr && own->options->ipc == config::IpcMode::automatic) own->pools.keep_to_segments();
+  if (kEntryPoints[static_cast<std::size_t>(entry)].role == Role::exporting) note_export_lookup();
 }
 
 }  // namespace cupool::shim::export_hints

@@ -26,6 +26,8 @@ bool may_export_ranges();
 
 /// The program has looked `entry` up by dlsym. (By cuGetProcAddress the runtime looks up all that shares memory with other processes, in every program.)
 void note_dlsym(Entry entry);
+/// The same of a name that is none of ours: the runtime's (vLLM's all-reduce loads libcudart by ctypes).
+void note_dlsym(const char* name);
 /// The program has looked `entry` up by cuGetProcAddress.
 void note_proc_address(Entry entry);
 /// The program asks for a descriptor of a range.

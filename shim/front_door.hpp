@@ -305,6 +305,23 @@ CUresult with_room_in(Turn& turn, int device, const Real<CUresult(Args...)>& rea
   return result;
 }
 
+/// One more executable graph. Whether it has allocation nodes is not asked: it may, once the program has made one.
+template <class... Args>
+CUresult instantiate_graph(const Real<CUresult(CUgraphExec*, Args...)>& real, CUgraphExec* out, Args... args) {
+  const CUresult result = with_room(real, out, args...);
+  Process& own = process();
+  if (result == CUDA_SUCCESS && out != nullptr && own.pools.expects_graph_memory() && own.graphs.made(*out)) own.pools.note_living_graphs(1);
+  return result;
+}
+
+inline CUresult end_graph(const Real<CUresult(CUgraphExec)>& real, CUgraphExec graph) {
+  Process& own = process();
+  const bool was_one = own.graphs.ended(graph);  // before its handle is another's
+  const CUresult result = real(graph);
+  if (was_one && (result == CUDA_SUCCESS || !own.graphs.made(graph))) own.pools.note_living_graphs(-1);
+  return result;
+}
+
 /// A launch or an upload: the first ones of a graph with allocation nodes take memory that stays with the driver.
 template <class... Args>
 CUresult launch_graph(const Real<CUresult(Args...)>& real, Args... args) {

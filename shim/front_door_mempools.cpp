@@ -10,12 +10,13 @@
 namespace cupool::shim::front_door {
 namespace {
 
-/// The stat that `attribute` asks for; null: not one of ours.
+/// The stat that `attribute` asks for; null: not one of ours. No pool reserves more than it uses: what is idle is everybody's, and cuMemGetInfo calls it free. Natively
+/// what is reserved is never free, and programs reckon with that (free + reserved - used is what ComfyUI can load, total - free - reserved what vLLM leaves to others).
 std::uint64_t PoolSet::MempoolFigures::*figure_of(CUmemPool_attribute attribute) {
   switch (attribute) {
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: return &PoolSet::MempoolFigures::reserved_bytes;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: return &PoolSet::MempoolFigures::reserved_high_bytes;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: return &PoolSet::MempoolFigures::used_bytes;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH: return &PoolSet::MempoolFigures::used_high_bytes;
     default: return nullptr;
   }
@@ -96,6 +97,17 @@ CUresult set_driver_pool_access(Process& own, const Real<CUresult(CUmemoryPool, 
   return end == rest.begin() ? CUDA_SUCCESS : real(pool, rest.data(), static_cast<std::size_t>(end - rest.begin()));
 }
 
+/// Under `async` the default pool holds plain blocks too, which natively no pool does, and its idle memory is free to cuMemGetInfo.
+CUresult as_without_plain_blocks(Process& own, CUmemoryPool pool, CUmemPool_attribute attribute, std::uint64_t bytes, void* value) {
+  const bool is_current = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT || attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
+  const std::optional<Mempool> known = is_current && own.options->policy == config::Policy::async ? own.mempools.find(pool) : std::nullopt;
+  if (!known || known->index != MempoolBook::kDefault) return CUDA_SUCCESS;
+  if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT && own.api.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, static_cast<void*>(&bytes)) != CUDA_SUCCESS) return CUDA_SUCCESS;
+  bytes -= std::min(bytes, own.pools.plain_bytes(known->device));
+  std::memcpy(value, &bytes, sizeof bytes);
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 void share_with_new_context(CUcontext context, int device) {
@@ -126,7 +138,7 @@ CUresult create_mempool(const Real<CUresult(CUmemoryPool*, const CUmemPoolProps*
   const int device = properties->location.id;
   const auto unused = [&](std::uint8_t index) { return own.pools.mempool_figures(device, index).used_bytes == 0; };
   if (!own.pools.serves_streams() || !own.mempools.created(*out, *properties, unused)) return result;
-  if (const std::optional<Mempool> mempool = own.mempools.find(*out)) own.pools.reset_mempool_high(device, mempool->index, true, true);
+  if (const std::optional<Mempool> mempool = own.mempools.find(*out)) own.pools.reset_mempool_high(device, mempool->index);
   return result;
 }
 
@@ -161,9 +173,9 @@ CUresult get_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attri
   if (result != CUDA_SUCCESS || figure == nullptr || value == nullptr) return result;
   Process& own = process();
   const std::optional<Mempool> mempool = served(own, pool);
-  if (!mempool) return result;
   std::uint64_t bytes = 0;  // what the driver served itself
   std::memcpy(&bytes, value, sizeof bytes);
+  if (!mempool) return as_without_plain_blocks(own, pool, attribute, bytes, value);
   const PoolSet::MempoolFigures ours = own.pools.mempool_figures(mempool->device, mempool->index);
   const std::optional<CUmemPool_attribute> current = current_of(attribute);
   std::uint64_t now_bytes = bytes;
@@ -185,7 +197,7 @@ CUresult set_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attri
   const bool is_used = attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
   if (result != CUDA_SUCCESS || (!is_reserved && !is_used)) return result;
   Process& own = process();
-  if (const std::optional<Mempool> mempool = served(own, pool)) own.pools.reset_mempool_high(mempool->device, mempool->index, is_reserved, is_used);
+  if (const std::optional<Mempool> mempool = served(own, pool)) own.pools.reset_mempool_high(mempool->device, mempool->index);
   return result;
 }
 

@@ -10,6 +10,7 @@
 #include "config/options.hpp"
 #include "pool/device/pool_set.hpp"
 #include "pool/driver/driver_api.hpp"
+#include "shim/graph_book.hpp"
 #include "shim/identity.hpp"
 #include "shim/late_frees.hpp"
 #include "shim/mempool_book.hpp"
@@ -63,6 +64,7 @@ struct Process {
   StreamBook streams;
   MempoolBook mempools{api};
   PeerBook peers;
+  GraphBook graphs;
   VmmLedger vmm;
 
  private:

@@ -119,7 +119,10 @@ bool stays_switched_on() {
 DlsymDecision decide_dlsym(void* handle, const char* name, const void* caller) {
   constexpr DlsymDecision kAskTheRealOne{nullptr, false};
   const std::optional<Entry> entry = find_symbol(name);
-  if (!entry) return kAskTheRealOne;
+  if (!entry) {
+    export_hints::note_dlsym(name);
+    return kAskTheRealOne;
+  }
   if (!is_switched_off()) export_hints::note_dlsym(*entry);
   if (handle == RTLD_NEXT) return decide_next(*entry, caller);
   void* const ours = exported_address(*entry);

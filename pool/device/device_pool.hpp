@@ -97,7 +97,8 @@ class DevicePool {
   void stream_ending(std::uint64_t identity);  ///< of whichever context
   void streams_ending(ContextPool* home, CUcontext context);  ///< any of them
   PoolSet::MempoolFigures mempool_figures(std::uint8_t mempool);
-  void reset_mempool_high(std::uint8_t mempool, bool reserved, bool used);
+  void reset_mempool_high(std::uint8_t mempool);
+  std::uint64_t plain_bytes();
   /// Much that the program has freed has not been seen to be over. Lock-free.
   /// `own`: the calling thread's, of this pool, or null.
   bool much_waits(const Magazine* own) const;

@@ -90,6 +90,7 @@ struct PoolServices {
   std::atomic<bool> devices_linked{false};      ///< the program enabled peer access somewhere
   std::atomic<bool> graphs_take_memory{false};  ///< the program has made a graph with an allocation node
   std::atomic<std::uint32_t> graph_launches{0}; ///< since then
+  std::atomic<std::int32_t> living_graphs{0};   ///< executable ones that may have such a node
   std::atomic<bool> keeps_to_segments{false};   ///< the program may export blocks: no pages under `auto`
   std::atomic<bool> exports_ranges{false};      ///< the program may ask for dma-buf descriptors: large blocks begin on host pages
   Mailbox<Message> messages{64};
@@ -229,10 +230,7 @@ struct DeviceState {
   }
 
   /// `bytes` more (or fewer) of the device's memory are the pool's.
-  void add_reserved(std::int64_t bytes) CUPOOL_REQUIRES(lock) {
-    counters().reserved_bytes.add(bytes);
-    reserved_high_bytes = std::max(reserved_high_bytes, pooled_bytes());
-  }
+  void add_reserved(std::int64_t bytes) CUPOOL_REQUIRES(lock) { counters().reserved_bytes.add(bytes); }
   /// … are the driver's own blocks (DriverBlocks): held, but not for the pool to use, to give back or to show as its own.
   void add_driver_served(std::int64_t bytes) CUPOOL_REQUIRES(lock) {
     counters().reserved_bytes.add(bytes);
@@ -275,7 +273,6 @@ struct DeviceState {
   StepEnds steps;  ///< written under the lock; whoever frees without it may read where the next one is
   std::uint64_t need_seen_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< most that was live, when a miss last looked
   std::uint64_t need_seen_at CUPOOL_GUARDED_BY(lock) = 0;     ///< the allocations then, of the first look that saw it
-  std::uint64_t reserved_high_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of pooled_bytes(), since the program reset it
 };
 
 }  // namespace cupool::device

@@ -29,6 +29,7 @@ void DevicePool::note_graph_memory() {
 
 /// Would the driver have `bytes` together with what it keeps for graphs, and what the pool can give back?
 bool DevicePool::trim_would_do(std::uint64_t bytes) {
+  if (device_.services.living_graphs.load(std::memory_order_relaxed) > 0) return false;
   const std::optional<std::uint64_t> graph_bytes = ask_graph_memory();
   if (!graph_bytes || *graph_bytes == 0) return false;
   const std::uint64_t idle_bytes = figures().wholly_free_bytes;
@@ -38,11 +39,12 @@ bool DevicePool::trim_would_do(std::uint64_t bytes) {
   return free_bytes >= bytes || bytes - free_bytes <= *graph_bytes;
 }
 
-/// What graphs that do not run keep goes back to the device; their next launch takes it again, which costs that launch time. So only where the program
-/// would be refused otherwise, and not under `platform`, where every answer is the driver's own. Returns bytes.
-/// The call waits for nothing, and leaves alone what a graph uses that runs or waits to run (H100 and H200, driver 580).
+/// What graphs keep that are gone goes back to the device. Not while an executable one lives: the call leaves alone only what a graph uses that runs or waits to run
+/// (H100 and H200, driver 580), and a launch that finds its memory gone may be refused, which natively it never is. Only where the program
+/// would be refused otherwise, and not under `platform`, where every answer is the driver's own. Returns bytes. The call waits for nothing.
 std::uint64_t DevicePool::trim_graphs() {
   if (policy_ == config::Policy::platform || !device_.driver.has_cuDeviceGraphMemTrim()) return 0;
+  if (device_.services.living_graphs.load(std::memory_order_relaxed) > 0) return 0;
   const std::optional<std::uint64_t> before_bytes = ask_graph_memory();
   if (!before_bytes || *before_bytes == 0) return 0;
   Mover mover(movers_, moves_);

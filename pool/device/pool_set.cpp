@@ -308,9 +308,14 @@ PoolSet::MempoolFigures PoolSet::mempool_figures(int device, std::uint8_t mempoo
   return pool != nullptr && mempool < kMempools ? pool->mempool_figures(mempool) : MempoolFigures{};
 }
 
-void PoolSet::reset_mempool_high(int device, std::uint8_t mempool, bool reserved, bool used) {
+void PoolSet::reset_mempool_high(int device, std::uint8_t mempool) {
   DevicePool* pool = impl_->pool_of(device);
-  if (pool != nullptr && mempool < kMempools) pool->reset_mempool_high(mempool, reserved, used);
+  if (pool != nullptr && mempool < kMempools) pool->reset_mempool_high(mempool);
+}
+
+std::uint64_t PoolSet::plain_bytes(int device) {
+  DevicePool* pool = impl_->pool_of(device);
+  return pool != nullptr ? pool->plain_bytes() : 0;
 }
 
 FreeResult PoolSet::free(CUdeviceptr address) {
@@ -567,6 +572,10 @@ bool PoolSet::trim_graphs() {
 }
 
 void PoolSet::expect_graph_memory() { impl_->services.graphs_take_memory.store(true, std::memory_order_relaxed); }
+
+bool PoolSet::expects_graph_memory() const { return impl_->services.graphs_take_memory.load(std::memory_order_relaxed); }
+
+void PoolSet::note_living_graphs(int more) { impl_->services.living_graphs.fetch_add(more, std::memory_order_relaxed); }
 
 void PoolSet::note_graph_memory() {
   if (!impl_->services.graphs_take_memory.load(std::memory_order_relaxed)) return;

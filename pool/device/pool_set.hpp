@@ -144,11 +144,12 @@ class PoolSet {
   /// Some of the streams that lie in `context` are about to end, and nobody knows which: those of a green context.
   void streams_ending(CUcontext context);
 
-  /// What memory pool `mempool` of `device` has, as CU_MEMPOOL_ATTR_{RESERVED,USED}_MEM_{CURRENT,HIGH} say. Index 1 is the default
-  /// pool: what is reserved and not used by other indices is reserved by it.
-  struct MempoolFigures { std::uint64_t reserved_bytes, reserved_high_bytes, used_bytes, used_high_bytes; };
+  /// What was served in the name of memory pool `mempool` of `device`, as CU_MEMPOOL_ATTR_USED_MEM_{CURRENT,HIGH} say.
+  struct MempoolFigures { std::uint64_t used_bytes, used_high_bytes; };
   MempoolFigures mempool_figures(int device, std::uint8_t mempool);
-  void reset_mempool_high(int device, std::uint8_t mempool, bool reserved, bool used);
+  void reset_mempool_high(int device, std::uint8_t mempool);
+  /// Under `async`: live bytes of plain calls, which lie in the driver's default pool.
+  std::uint64_t plain_bytes(int device);
   static constexpr std::uint8_t kMempools = 64;
 
   /// Runs `call`, the program's own, which sets `*out`, and books the block as any other: counted, held to the limit, listed in reports. To every call
@@ -283,10 +284,13 @@ class PoolSet {
   bool make_room() { return make_room(times_given_back()); }
   /// How often memory has gone back to the driver: to be asked before a call that may be refused, for another thread may be giving memory back.
   std::uint64_t times_given_back() const;
-  /// What the driver keeps for graphs that do not run goes back to the devices. True when it was anything.
+  /// What the driver keeps for graphs goes back to the devices, if none lives. True when it was anything.
   bool trim_graphs();
   /// The program has made a graph with an allocation node: from now on the driver is asked what it keeps for graphs.
   void expect_graph_memory();
+  bool expects_graph_memory() const;
+  /// So many more executable graphs live that may have such nodes (or fewer). What the driver keeps for them is theirs.
+  void note_living_graphs(int more);
   /// What it keeps for them may have changed: asks, if there are any.
   void note_graph_memory();
   /// The same after a launch of some graph. After most nothing has changed: the driver is asked after the 1st, 2nd, 4th ... 64th, and every 64th.

@@ -179,19 +179,18 @@ void DevicePool::close_magazines_of(std::uint64_t identity) {
 PoolSet::MempoolFigures DevicePool::mempool_figures(std::uint8_t mempool) {
   const MutexLock lock(device_.lock);
   look_for_mempool_peak(mempool);
-  const std::uint64_t used_bytes = mempool_used_bytes(mempool);
-  const std::uint64_t high_bytes = device_.mempools[mempool].used_high_bytes.load(std::memory_order_relaxed);
-  if (mempool != 1) return {used_bytes, high_bytes, used_bytes, high_bytes};
-  std::uint64_t others_bytes = 0;
-  for (std::size_t i = 2; i < device_.mempools.size(); ++i) others_bytes += mempool_used_bytes(static_cast<std::uint8_t>(i));
-  const std::uint64_t reserved_bytes = device_.pooled_bytes();
-  return {reserved_bytes - std::min(others_bytes, reserved_bytes), device_.reserved_high_bytes, used_bytes, high_bytes};
+  return {mempool_used_bytes(mempool), device_.mempools[mempool].used_high_bytes.load(std::memory_order_relaxed)};
 }
 
-void DevicePool::reset_mempool_high(std::uint8_t mempool, bool reserved, bool used) {
+void DevicePool::reset_mempool_high(std::uint8_t mempool) {
   const MutexLock lock(device_.lock);
-  if (used || (reserved && mempool != 1)) device_.mempools[mempool].used_high_bytes.store(mempool_used_bytes(mempool), std::memory_order_relaxed);
-  if (reserved && mempool == 1) device_.reserved_high_bytes = device_.pooled_bytes();
+  device_.mempools[mempool].used_high_bytes.store(mempool_used_bytes(mempool), std::memory_order_relaxed);
+}
+
+std::uint64_t DevicePool::plain_bytes() {
+  const MutexLock lock(device_.lock);
+  const std::uint64_t live_bytes = device_.counters().live_bytes.current.load(std::memory_order_relaxed);
+  return live_bytes - std::min(live_bytes, device_.driver_served_bytes);
 }
 
 }  // namespace cupool::device

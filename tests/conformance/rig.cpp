@@ -58,6 +58,10 @@ CUdeviceptr Rig::allocate(std::size_t bytes) {
   return block.value();
 }
 
+void Rig::ask_for_odd_sizes() {
+  for (int i = 0; i < 8; ++i) REQUIRE(try_allocate((std::size_t{1} << 40) + 512).code() == CUDA_ERROR_OUT_OF_MEMORY);
+}
+
 void Rig::free(CUdeviceptr address) {
   const FreeResult result = pools_->free(address);
   REQUIRE(result.error.code == CUDA_SUCCESS);

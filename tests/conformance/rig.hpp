@@ -68,6 +68,8 @@ class Rig {
   CUdeviceptr allocate(std::size_t bytes);
   /// A free that must succeed.
   void free(CUdeviceptr address);
+  /// In vain, as no pool on top of this one asks: regions are shared then (RegionGrowth::is_below_a_pool).
+  void ask_for_odd_sizes();
 
   observe::LiveDevice& live(int device = 0) { return lives_[static_cast<std::size_t>(device)]; }
   observe::Counters& counters(int device = 0) { return live(device).counters; }

@@ -201,6 +201,28 @@ void cases_cuFuncLoad(Cases& cases) {
   cases.add("null", [](World&, Line& line) { line.code(cuFuncLoad(nullptr)); });
 }
 
+void cases_cuGraphInstantiate(Cases& cases) {
+  instantiation_cases(cases, [](CUgraphExec* out, CUgraph graph, unsigned long long, CUstream) { return cuGraphInstantiate(out, graph, nullptr, nullptr, 0); });
+}
+void cases_cuGraphInstantiate_v2(Cases& cases) {
+  instantiation_cases(cases, [](CUgraphExec* out, CUgraph graph, unsigned long long, CUstream) { return cuGraphInstantiate_v2(out, graph, nullptr, nullptr, 0); });
+}
+void cases_cuGraphExecDestroy(Cases& cases) {
+  cases.add("of a graph with an allocation", [](World& w, Line& line) {
+    CUDA_MEM_ALLOC_NODE_PARAMS parameters;
+    std::memset(&parameters, 0, sizeof parameters);
+    parameters.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    parameters.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    parameters.bytesize = kMiB;
+    CUgraph graph = nullptr;
+    CUgraphNode node = nullptr;
+    CUgraphExec executable = nullptr;
+    line.code(cuGraphCreate(&graph, 0)).code(cuGraphAddMemAllocNode(&node, graph, nullptr, 0, &parameters));
+    line.code(cuGraphInstantiateWithFlags(&executable, graph, 0)).code(cuGraphLaunch(executable, w.stream)).code(cuMemFreeAsync(parameters.dptr, w.stream));
+    line.code(cuStreamSynchronize(w.stream)).code(cuGraphExecDestroy(executable)).code(cuGraphDestroy(graph)).code(cuDeviceGraphMemTrim(0));
+  });
+  cases.add("null", [](World&, Line& line) { line.code(cuGraphExecDestroy(nullptr)); });
+}
 void cases_cuGraphInstantiateWithFlags(Cases& cases) {
   instantiation_cases(cases, [](CUgraphExec* out, CUgraph graph, unsigned long long flags, CUstream) { return cuGraphInstantiateWithFlags(out, graph, flags); });
 }

@@ -17,6 +17,22 @@
 //! case second_rank
 //! env MPI_LOCALRANKID=1
 //! check d["backing"] == "segments"
+//! case deepspeed_ranks
+//! env LOCAL_RANK=0
+//! env WORLD_SIZE=2
+//! env LOCAL_SIZE=2
+//! check d["backing"] == "segments"
+//! case horovod_ranks
+//! env HOROVOD_LOCAL_RANK=0
+//! env HOROVOD_LOCAL_SIZE=2
+//! check d["backing"] == "segments"
+//! case lightnings_first_rank
+//! env LOCAL_RANK=0
+//! env WORLD_SIZE=2
+//! check d["backing"] == "segments"
+//! case looked_up_in_the_runtime
+//! args runtime
+//! check d["backing"] == "segments"
 //! case looked_up
 //! args dlsym
 //! check d["backing"] == "segments"
@@ -52,6 +68,10 @@ int main(int count, char** words) {
   CUipcMemHandle handle;
   Export export = NULL;
   void* found = NULL;
+  if (strcmp(how, "runtime") == 0) {  // as vLLM's all-reduce, by ctypes
+    void* runtime = dlopen("libcudart.so.13", RTLD_NOW);
+    MUST(runtime == NULL || dlsym(runtime, "cudaIpcGetMemHandle") == NULL);
+  }
   if (strcmp(how, "dlsym") == 0) {
     void* driver = dlopen("libcuda.so.1", RTLD_NOW);
     export = (Export)dlsym(driver, "cuIpcGetMemHandle");

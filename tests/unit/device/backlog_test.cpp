@@ -46,6 +46,7 @@ CUresult CUDAAPI query_slowly(CUevent event) {
 
 TEST_CASE("what waits stays within a few times what was ever live, however much memory there is, and the GPU keeps half of it") {
   Rig rig(device_of("64GiB"));
+  rig.ask_for_odd_sizes();
   const CUstream stream = new_stream();
   std::uint64_t deferred_bytes = 0;
   for (int i = 0; i < 40; ++i) {  // of 128 MiB: never more than that is live
@@ -103,6 +104,7 @@ TEST_CASE("a thread that is slow to ask about the oldest frees keeps nobody from
   RigOptions options = device_of("64GiB");
   options.patch = [](DriverApi& api) { api.cuEventQuery = &query_slowly; };
   Rig rig(options);
+  rig.ask_for_odd_sizes();
   const CUstream stream = new_stream();
   REQUIRE(cusim_launch_spin(stream, 10 * kMs) == CUDA_SUCCESS);
   rig.free(rig.allocate(128 * kMiB));

@@ -141,6 +141,7 @@ TEST_CASE("pages: a small block that is freed while something captures keeps no 
 
 TEST_CASE("a small block that is freed while something captures keeps no holes apart, and no region from another context") {
   Rig rig(with_memory("64MiB", config::Backing::segments));
+  rig.ask_for_odd_sizes();
   const CUdeviceptr whole = rig.allocate(60 * kMiB);
   rig.free(whole);
   const CUdeviceptr before = rig.allocate(28 * kMiB);

@@ -90,6 +90,27 @@ TEST_CASE("an allocation is served from what the driver keeps for graphs that do
   CHECK(graph.launch() == CUDA_SUCCESS);
 }
 
+TEST_CASE("nothing is taken from a graph that lives: the allocation is refused as natively, and the next launch is served") {
+  const auto [policy, backing] = GENERATE(values<std::pair<config::Policy, config::Backing>>({{config::Policy::grow, config::Backing::pages},
+                                                                                              {config::Policy::grow, config::Backing::segments},
+                                                                                              {config::Policy::async, config::Backing::segments}}));
+  Rig rig(under(policy, backing));
+  Graph graph(rig, 512 * kMiB);
+  rig.pools().note_living_graphs(1);
+  rig.free(rig.allocate(kMiB));
+  REQUIRE(graph.launch() == CUDA_SUCCESS);
+  CHECK(rig.try_allocate(768 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK_FALSE(rig.pools().trim_graphs());
+  CHECK(trims() == 0);
+  CHECK(kept(rig) == 512 * kMiB);
+  CHECK(graph.launch() == CUDA_SUCCESS);
+  rig.pools().note_living_graphs(-1);
+  const Result<CUdeviceptr> block = rig.try_allocate(768 * kMiB);
+  REQUIRE(block.ok());
+  CHECK(kept(rig) == 0);
+  rig.free(block.value());
+}
+
 TEST_CASE("nothing is taken from graphs where that would not do") {
   SECTION("the request is larger than all there is") {
     Rig rig(under(config::Policy::grow));

@@ -116,7 +116,7 @@ TEST_CASE("stream magazines: memory pools know what is used, and the most that e
   for (int i = 0; i < 4; ++i) live.push_back(rig.on(stream, kPiece_bytes));
   CHECK(untold_allocations(rig) != 0);
   CHECK(rig.pools().mempool_figures(0, 1).used_bytes == 4 * kPiece_bytes);
-  rig.pools().reset_mempool_high(0, 1, false, true);
+  rig.pools().reset_mempool_high(0, 1);
   for (int i = 0; i < 3; ++i) live.push_back(rig.on(stream, kPiece_bytes));
   for (int i = 0; i < 5; ++i) {
     rig.free_on(live.back(), stream);
