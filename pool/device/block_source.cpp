@@ -153,7 +153,7 @@ CUresult AsyncBlocks::take(DeviceState& device, ContextPool& home, std::size_t b
   if (const CUresult code = enter(device, home); code != CUDA_SUCCESS) return is_answer(code) ? code : take_plain(device, bytes, out);
   CUresult code = take_from_pool(device, bytes, out);
   *is_of_pool = code == CUDA_SUCCESS;
-  if (code == CUDA_ERROR_NOT_READY || code == CUDA_ERROR_OUT_OF_MEMORY) code = take_plain(device, bytes, out);
+  if (code != CUDA_SUCCESS && !is_answer(code)) code = take_plain(device, bytes, out);  // not now, or this driver does not serve such calls although it says so
   sample(device);
   return code;
 }

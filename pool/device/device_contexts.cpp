@@ -121,7 +121,7 @@ std::unique_ptr<DeviceAllocator> DevicePool::make_heap() {
     set_backing(device_.live, "pages");
     return std::make_unique<PageHeap>(device_.total_bytes, std::move(memory));
   }
-  if (backing == config::Backing::pages && !device_.opens_no_pages)
+  if (backing == config::Backing::pages && !device_.opens_no_pages && may_call_driver())  // while the process exits nobody was asked
     device_.services.warn("CUPOOL_BACKING=pages: GPU " + std::to_string(device_.ordinal) + " or its driver has no virtual memory management; served from segments");
   set_backing(device_.live, "segments");
   return std::make_unique<SegmentHeap>(device_.total_bytes);

@@ -68,11 +68,17 @@ bool DevicePool::snapshot(std::uint64_t deadline_ns, observe::DeviceSnapshot& ou
   }
 }
 
-/// Waits for nobody. `is_last_try`: do without the threads that stand in their magazines, as one that a signal handler keeps there does for ever.
+/// Waits for nobody. `is_last_try`: do without the threads that stand in their magazines, as one that a signal handler keeps there does for ever, and with contexts that
+/// are ending.
 bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
   if (!device_.lock.try_lock()) return false;
   const AdoptedLock lock(device_.lock);
-  out.complete = close_magazines(BusyOwners::leave_out);
+  // Where the driver ends a context it frees its regions before we hear of it, and others may have the addresses by then: not to be told beside each other.
+  const bool is_ending = std::any_of(homes_.begin(), homes_.end(), [](const auto& home) {
+    return home->is_in_use() && home->context != nullptr && !home->serving && (home->pooled == nullptr || !home->pooled->can_move());
+  });
+  if (is_ending && !is_last_try) return false;
+  out.complete = close_magazines(BusyOwners::leave_out) && !is_ending;
   if (!out.complete && !is_last_try) return false;
   const TickConverter time(device_.services.start, TickConverter::now());
   if (peak_is_new_) note_peak();

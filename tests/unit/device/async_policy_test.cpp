@@ -386,3 +386,14 @@ TEST_CASE("async: what a reset or the last release of the primary context leaves
   CHECK(now(rig.counters().live_bytes) == 90 * kMiB);
   CHECK(rig.pools().check() == "");
 }
+
+TEST_CASE("async: where the driver does not serve from its pool although it says that it has one, its plain call does, and its answer is the program's") {
+  const CUresult code = GENERATE(CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_INVALID_VALUE);
+  Rig rig(async());
+  cusim_fail("cuMemAllocFromPoolAsync", 1, code, 1'000'000);
+  const CUdeviceptr block = rig.allocate(kMiB);
+  CHECK(cusim_calls("cuMemAlloc_v2") == 1);
+  CHECK(rig.try_allocate(std::size_t{1} << 50).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  rig.free(block);
+  CHECK(rig.pools().check() == "");
+}

@@ -1,5 +1,6 @@
 // What a report is told: peaks taken at the right moment, a million blocks quickly, identity of blocks.
 #include <chrono>
+#include <optional>
 #include <thread>
 
 #include <catch2/catch.hpp>
@@ -302,4 +303,19 @@ TEST_CASE("a free that the driver refuses leaves every figure as it was") {
   CHECK(now(rig.counters().live_blocks) == 1);
   CHECK(now(rig.counters().reserved_bytes) == reserved_bytes);
   CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("a snapshot while the driver ends a context waits for its end, and else says that it is incomplete: others may have its regions' addresses") {
+  const bool is_paged = GENERATE(false, true);
+  RigOptions options;
+  options.pool.backing = is_paged ? config::Backing::pages : config::Backing::segments;
+  Rig rig(options);
+  rig.allocate(kMiB);
+  std::optional<observe::Snapshot> during;
+  const CUresult code = rig.pools().end_context(
+      rig.context(), [&] { during = rig.pools().snapshot(std::chrono::milliseconds(5)); return cuDevicePrimaryCtxReset_v2(0); }, [] { return true; }, PoolBlocks::go);
+  CHECK(code == CUDA_SUCCESS);
+  REQUIRE(during);
+  CHECK(during->complete == is_paged);  // pages are unmapped by the pool, after the end
+  CHECK(rig.snapshot().complete);
 }
