@@ -223,7 +223,10 @@ void note_proc_address(Entry entry) {
 }
 
 void note_dlsym(const char* name) {
-  if (name == kRuntimeExport) note_export_lookup();
+  if (name != kRuntimeExport) return;
+  note_export_lookup();
+  // Nobody looks up all functions of the runtime, as some do the driver's: who asks for this one shares a block next.
+  if (Process* own = find_process(); own != nullptr && own->options->ipc == config::IpcMode::automatic) own->pools.share_blocks();
 }
 
 void note_dlsym(Entry entry) {

@@ -23,6 +23,13 @@ bool DevicePool::has_waiting_frees() {
   return !deferred_.batch_is_empty() || deferred_.oldest() != nullptr || std::any_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->natives.has_waiting(); });
 }
 
+/// The program has come to share memory with other processes, by handles that there are for cuMemAlloc memory only, and this context's is on pages. Whoever asks for those has them.
+bool DevicePool::wants_own(const ContextPool& home, const AllocationRequest& request) const {
+  const PoolServices& services = device_.services;
+  if (!services.shares_blocks.load(std::memory_order_relaxed)) [[likely]] return false;
+  return services.options.backing == config::Backing::automatic && request.stream.identity == 0 && request.bytes != 0 && home.pooled != nullptr && home.pooled->can_move();
+}
+
 /// Before the first rung: the context must be alive and ours. Pinned on success only.
 Error DevicePool::enter(Attempt& attempt) {
   ContextPool* home = attempt.home;

@@ -85,7 +85,7 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
   }
   // What waited for a capture to end is handled at the next operation after it: this one may be it.
   const bool must_look = deferred_.batch_is_due() && !capturing();
-  if (home->context == context && home->serving && home->pooled != nullptr && !device_.disabled && !must_look && request.bytes != 0) {
+  if (home->context == context && home->serving && home->pooled != nullptr && !device_.disabled && !must_look && request.bytes != 0 && !wants_own(*home, request)) {
     if (user != nullptr && has_several_magazines_.load(std::memory_order_relaxed)) spend_allowance(user->magazine, request);
     Extent* extent = user != nullptr ? take_kept(*home, request, *user) : nullptr;
     if (extent == nullptr && !is_better_on_its_way(*home, request)) extent = home->pooled->allocate(device_, request);

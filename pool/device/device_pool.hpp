@@ -210,6 +210,7 @@ class DevicePool {
   };
 
   // device_pool.cpp
+  bool wants_own(const ContextPool& home, const AllocationRequest& request) const CUPOOL_REQUIRES(device_.lock);
   CUdeviceptr serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, MagazineUser* user, Error* answer)
       CUPOOL_EXCLUDES(device_.lock);
   heap::Extent* begin_free(CUdeviceptr address, FreeOutcome* outcome) CUPOOL_REQUIRES(device_.lock);

@@ -92,6 +92,7 @@ struct PoolServices {
   std::atomic<std::uint32_t> graph_launches{0}; ///< since then
   std::atomic<std::int32_t> living_graphs{0};   ///< executable ones that may have such a node
   std::atomic<bool> keeps_to_segments{false};   ///< the program may export blocks: no pages under `auto`
+  std::atomic<bool> shares_blocks{false};       ///< and has come to that: no pages for what it asks for from now on either
   std::atomic<bool> exports_ranges{false};      ///< the program may ask for dma-buf descriptors: large blocks begin on host pages
   Mailbox<Message> messages{64};
   OomLog ooms{256};

@@ -1,5 +1,6 @@
 // The ladder: what an allocation tries, in this order, before the program is told that memory is out.
 //
+//   own      the driver's own call, once the program shares memory with other processes after all: what lies on pages it cannot
 //   better   once next to nothing is left: what this thread freed is waited for, if it fits better than the hole that is free now; on pages, once most of the device
 //            was needed, also if it lies beside blocks that stay and the hole in empty pages, which a small block would keep from others
 //   hole     memory that is free now
@@ -39,7 +40,8 @@ namespace cupool::device {
 
 using heap::Extent;
 
-const Ladder::Rung Ladder::kRungs[19] = {
+const Ladder::Rung Ladder::kRungs[20] = {
+    {"own", &observe::Counters::native_fallbacks, &Ladder::own},
     {"better", &observe::Counters::rung_poll, &Ladder::better},
     {"hole", &observe::Counters::rung_hole, &Ladder::hole},     {"crack", &observe::Counters::rung_remap, &Ladder::crack},
     {"hole", &observe::Counters::rung_hole, &Ladder::any_hole}, {"retire", &observe::Counters::rung_retire, &Ladder::retire},
@@ -52,6 +54,8 @@ const Ladder::Rung Ladder::kRungs[19] = {
     {"release", &observe::Counters::rung_release, &Ladder::release}, {"poll", &observe::Counters::rung_poll, &Ladder::poll},
     {"graphs", &observe::Counters::rung_graphs, &Ladder::graphs}, {"native", &observe::Counters::native_fallbacks, &Ladder::native},
 };
+
+Climbed Ladder::own(DevicePool& pool, Attempt& attempt) { return pool.wants_own(*attempt.home, attempt.request) ? native(pool, attempt) : Climbed(nullptr); }
 
 Climbed Ladder::better(DevicePool& pool, Attempt& attempt) {
   if (attempt.home->pooled == nullptr || pool.device_.disabled || !pool.is_better_on_its_way(*attempt.home, attempt.request)) return nullptr;

@@ -20,6 +20,7 @@ struct Ladder {
     Climbed (*climb)(DevicePool& pool, Attempt& attempt);
   };
 
+  static Climbed own(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed better(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed hole(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed crack(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
@@ -42,7 +43,7 @@ struct Ladder {
   static Climbed graphs(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed native(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
 
-  static const Rung kRungs[19];
+  static const Rung kRungs[20];
 };
 
 }  // namespace cupool::device

@@ -371,6 +371,10 @@ void PoolSet::pin_pages(CUdeviceptr address) {
 }
 
 void PoolSet::begin_on_host_pages() { impl_->services.exports_ranges.store(true, std::memory_order_relaxed); }
+void PoolSet::share_blocks() {
+  keep_to_segments();
+  impl_->services.shares_blocks.store(true, std::memory_order_relaxed);
+}
 void PoolSet::keep_to_segments() { impl_->services.keeps_to_segments.store(true, std::memory_order_relaxed); }
 
 Status PoolSet::set_sync_memops(CUdeviceptr address, bool on) {

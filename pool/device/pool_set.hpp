@@ -180,6 +180,8 @@ class PoolSet {
   void pin_pages(CUdeviceptr address);
   /// Contexts that come from now on get segments under CUPOOL_BACKING=auto: the program may export blocks to other processes, or copies of blocks between devices could not be turned.
   void keep_to_segments();
+  /// The same of a program that is about to do it, or did: from now on contexts whose memory is on pages ask the driver for each plain block, which then can be shared.
+  void share_blocks();
   /// Blocks of 2 MiB and more, in whole host pages, that are made from now on begin on one, as they do natively, unless the only hole for them is too tight: the program may
   /// ask cuMemGetHandleForAddressRange for dma-buf descriptors of them, which covers host pages. Other programs are spared the gaps.
   void begin_on_host_pages();
