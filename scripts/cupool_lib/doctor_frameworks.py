@@ -64,7 +64,7 @@ HINTS = (
     Hint("PyTorch", r"_record_memory_history|memory_snapshot\(|memory\._snapshot|_dump_snapshot", "takes PyTorch's memory snapshots, which its stream-ordered backend refuses",
          _KEEP_PYTORCH),
     Hint("PyTorch", r"reduce-overhead|max-autotune(?!-no-cudagraphs)", "compiles with CUDA graphs, which PyTorch's stream-ordered backend refuses", _KEEP_PYTORCH),
-    Hint("PyTorch", r"\bMemPool\(|use_mem_pool\(|CUDAPluggableAllocator", "uses pools of PyTorch's own, which its stream-ordered backend does not have", _KEEP_PYTORCH),
+    Hint("PyTorch", r"\bMemPool\(|use_mem_pool\(|CUDAPluggableAllocator|enable[_-]sleep[_-]mode", "uses pools of PyTorch's own, which its stream-ordered backend does not have", _KEEP_PYTORCH),
     Hint("RMM", r"PoolMemoryResource|ArenaMemoryResource|pool_allocator\s*=\s*True", "chooses a pool of RMM's", "use rmm.mr.CudaMemoryResource(), and cupool sees every buffer"),
 )
 
