@@ -319,8 +319,7 @@ class HandOver(unittest.TestCase):
                 ("os.environ.pop('LD_PRELOAD')", "preloads", "changes LD_PRELOAD"),
                 ("torch.compile(model, mode='reduce-overhead')", "PyTorch", "CUDA graphs"),
                 ("torch.cuda.memory._record_memory_history()", "PyTorch", "snapshots"),
-                ("pool = torch.cuda.MemPool()", "PyTorch", "pools"),
-                ("llm = LLM(name, enable_sleep_mode=True)", "PyTorch", "pools"),
+                ("pool = torch.cuda.MemPool()", "PyTorch", "pools"), ("llm = LLM(name, enable_sleep_mode=True)", "PyTorch", "pools"),
                 ("rmm.mr.PoolMemoryResource(up)", "RMM", "RMM")):
             with self.subTest(line):
                 self.script.write_text(f"import os\n{line}\n")
