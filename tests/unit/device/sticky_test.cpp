@@ -19,6 +19,17 @@ TEST_CASE("a sticky error met by an event query is returned as itself from the a
   CHECK(now(rig.counters().failed_allocations) == 1);
 }
 
+TEST_CASE("a sticky error that only the event query tells is returned as itself, although the pool could grow") {
+  Rig rig;
+  const CUdeviceptr block = rig.allocate(64 * kMiB);
+  REQUIRE(cusim_launch_spin(new_stream(), 1'000'000) == CUDA_SUCCESS);
+  rig.free(block);
+  cusim_fail("cuEventQuery", 1, CUDA_ERROR_ILLEGAL_ADDRESS, 1);
+  CHECK(rig.try_allocate(64 * kMiB).code() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(rig.pools().take_untold_oom() == 0);
+  CHECK(rig.try_allocate(64 * kMiB).ok());
+}
+
 TEST_CASE("a sticky error met by growth is returned as itself") {
   Rig rig;
   rig.allocate(4096);
