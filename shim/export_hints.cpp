@@ -184,9 +184,10 @@ class ProgramFile {
   std::span<const std::byte> bytes_;
 };
 
-void note_export_lookup() {
+/// `follow`: what a pool that serves already makes of it.
+void note_export_lookup(void (PoolSet::*follow)()) {
   g_looked_up.store(true, std::memory_order_relaxed);
-  if (Process* own = find_process(); own != nullptr && own->options->ipc == config::IpcMode::automatic) own->pools.keep_to_segments();
+  if (Process* own = find_process(); own != nullptr && own->options->ipc == config::IpcMode::automatic) (own->pools.*follow)();
 }
 
 }  // namespace
@@ -223,15 +224,13 @@ void note_proc_address(Entry entry) {
 }
 
 void note_dlsym(const char* name) {
-  if (name != kRuntimeExport) return;
-  note_export_lookup();
   // Nobody looks up all functions of the runtime, as some do the driver's: who asks for this one shares a block next.
-  if (Process* own = find_process(); own != nullptr && own->options->ipc == config::IpcMode::automatic) own->pools.share_blocks();
+  if (name == kRuntimeExport) note_export_lookup(&PoolSet::share_blocks);
 }
 
 void note_dlsym(Entry entry) {
   note_proc_address(entry);
-  if (kEntryPoints[static_cast<std::size_t>(entry)].role == Role::exporting) note_export_lookup();
+  if (kEntryPoints[static_cast<std::size_t>(entry)].role == Role::exporting) note_export_lookup(&PoolSet::keep_to_segments);
 }
 
 }  // namespace cupool::shim::export_hints

@@ -18,7 +18,7 @@ CUresult refuse_paged(const Real<CUresult(CUipcMemHandle*, CUdeviceptr)>& real, 
   CUipcMemHandle unused{};
   const CUresult result = real(out != nullptr ? &unused : nullptr, address);
   if (out == nullptr || (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_VALUE)) return result;
-  if (process().options->ipc == config::IpcMode::automatic) process().pools.share_blocks();
+  process().pools.share_blocks();
   try {
     if (!has_warned.exchange(true))
       log::warn(std::string(real.symbol()) + " is refused for memory on mapped pages: with CUPOOL_BACKING=segments it can be shared with other processes");

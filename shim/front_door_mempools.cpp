@@ -97,15 +97,15 @@ CUresult set_driver_pool_access(Process& own, const Real<CUresult(CUmemoryPool, 
   return end == rest.begin() ? CUDA_SUCCESS : real(pool, rest.data(), static_cast<std::size_t>(end - rest.begin()));
 }
 
-/// Under `async` the default pool holds plain blocks too, which natively no pool does, and its idle memory is free to cuMemGetInfo.
-CUresult as_without_plain_blocks(Process& own, CUmemoryPool pool, CUmemPool_attribute attribute, std::uint64_t bytes, void* value) {
-  const bool is_current = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT || attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
-  const std::optional<Mempool> known = is_current && own.options->policy == config::Policy::async ? own.mempools.find(pool) : std::nullopt;
-  if (!known || known->index != MempoolBook::kDefault) return CUDA_SUCCESS;
-  if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT && own.api.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, static_cast<void*>(&bytes)) != CUDA_SUCCESS) return CUDA_SUCCESS;
-  bytes -= std::min(bytes, own.pools.plain_bytes(known->device));
-  std::memcpy(value, &bytes, sizeof bytes);
-  return CUDA_SUCCESS;
+/// Under `async` the default pool holds plain blocks too, which natively no pool does, and its idle memory is free to cuMemGetInfo. `*bytes`: the driver's answer.
+void leave_plain_blocks_out(Process& own, CUmemoryPool pool, CUmemPool_attribute attribute, std::uint64_t* bytes) {
+  const bool is_reserved = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+  if (own.options->policy != config::Policy::async || (!is_reserved && attribute != CU_MEMPOOL_ATTR_USED_MEM_CURRENT)) return;
+  const std::optional<Mempool> known = own.mempools.find(pool);
+  if (!known || known->index != MempoolBook::kDefault) return;
+  std::uint64_t used_bytes = *bytes;
+  if (is_reserved && own.api.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, static_cast<void*>(&used_bytes)) != CUDA_SUCCESS) return;
+  *bytes = used_bytes - std::min(used_bytes, own.pools.plain_bytes(known->device));
 }
 
 }  // namespace
@@ -175,7 +175,11 @@ CUresult get_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attri
   const std::optional<Mempool> mempool = served(own, pool);
   std::uint64_t bytes = 0;  // what the driver served itself
   std::memcpy(&bytes, value, sizeof bytes);
-  if (!mempool) return as_without_plain_blocks(own, pool, attribute, bytes, value);
+  if (!mempool) {
+    leave_plain_blocks_out(own, pool, attribute, &bytes);
+    std::memcpy(value, &bytes, sizeof bytes);
+    return result;
+  }
   const PoolSet::MempoolFigures ours = own.pools.mempool_figures(mempool->device, mempool->index);
   const std::optional<CUmemPool_attribute> current = current_of(attribute);
   std::uint64_t now_bytes = bytes;

@@ -68,7 +68,7 @@ Phase start() {
     log::info("not pooling: " + reason);
     return Phase::aside;
   }
-  if (!stays_switched_on()) return Phase::aside;
+  if (!switch_on()) return Phase::aside;
   for (const std::string& warning : options->warnings) log::warn(warning);
   make_process(api, std::move(options));
   const std::string& report = process().report_path;

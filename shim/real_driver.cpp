@@ -132,8 +132,9 @@ std::optional<Entry> find_function(const void* address) {
 
 bool is_driver_code(const void* address) {
   const auto value = reinterpret_cast<std::uintptr_t>(address);
+  // The end first: who sees it sees the beginning.
   const auto is_in = [value](const std::atomic<std::uintptr_t>& begin, const std::atomic<std::uintptr_t>& end) {
-    return value >= begin.load(std::memory_order_relaxed) && value < end.load(std::memory_order_relaxed);
+    return value < end.load(std::memory_order_acquire) && value >= begin.load(std::memory_order_relaxed);
   };
   if (is_bound()) return is_in(g_code_begin, g_code_end) || is_in(g_loaded_begin, g_loaded_end);
   Dl_info info{};
@@ -146,7 +147,7 @@ bool is_given_by_driver(const void* address) {
   if (!is_bound() || dladdr(address, &info) == 0 || !is_driver_file(info.dli_fname)) return false;
   const RangeSearch search = range_of(address);
   g_loaded_begin.store(search.begin, std::memory_order_relaxed);
-  g_loaded_end.store(search.end, std::memory_order_relaxed);
+  g_loaded_end.store(search.end, std::memory_order_release);
   return true;
 }
 

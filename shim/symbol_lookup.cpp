@@ -111,7 +111,7 @@ bool is_switched_off() {
   return g_switch.compare_exchange_strong(is, Switch::off, std::memory_order_relaxed) || is == Switch::off;
 }
 
-bool stays_switched_on() {
+bool switch_on() {
   Switch is = Switch::unread;
   return g_switch.compare_exchange_strong(is, Switch::on, std::memory_order_relaxed) || is == Switch::on;
 }

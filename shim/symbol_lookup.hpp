@@ -17,7 +17,7 @@ DlsymDecision decide_dlsym(void* handle, const char* name, const void* caller);
 
 /// CUPOOL_POLICY=off, or a privileged (AT_SECURE) program that somebody preloads us into: lookups stay untouched. Once it was so it stays so.
 bool is_switched_off();
-/// From now on it is not, whatever the program makes of its environment. False: it is already.
-bool stays_switched_on();
+/// From now on it is not off, whatever the program makes of its environment. False: it is already.
+bool switch_on();
 
 }  // namespace cupool::shim

@@ -188,6 +188,7 @@ Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   if (allocator == nullptr || (pool.device_.disabled && !pool.unpooled_)) return nullptr;
   if (pool.policy_ == config::Policy::async) pool.give_left(false);
   if (pool.policy_ == config::Policy::async && home.natives.has_waiting()) pool.release_free(&home, kEverything);
+  // As natively, where what was freed is the driver's already.
   const std::uint64_t exchange_bytes = pool.unpooled_ ? 0 : allocator->exchange_bytes(pool.device_, attempt.request.bytes);
   if (exchange_bytes != 0 && pool.may_release()) pool.release_free(&home, exchange_bytes);
   AllocationRequest request = attempt.request;
@@ -254,7 +255,7 @@ Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
 Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   if (pool.unpooled_ && !pool.has_waiting_frees() && pool.movers_ == 0 && pool.moves_ == attempt.moves) return nullptr;
   if (!pool.could_come(attempt.request.bytes)) return nullptr;
-  attempt.request.may_split = true;
+  attempt.request.may_split = true;  // what could go back in its place has gone by now
   Clock& clock = pool.device_.services.clock;
   Patience patience(clock, clock.now_ns() + DevicePool::kPollBound_ns, pool.deferred_.last_number(), Patience::kLateBound_ns);
   Error error{};

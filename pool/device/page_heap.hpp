@@ -184,7 +184,7 @@ class PageHeap final : public ExtentAllocator {
   bool never_opens() const { return refused_openings_ >= kMostRefusedOpenings; }
   void map_all(Supply& supply);
   void map_or_ask_less(DeviceState& device, Supply& supply);
-  bool is_refused_all(const Supply& supply) const;
+  bool is_refused_as_ever(const Supply& supply) const;
   void drop_created(DeviceState& device, Supply& supply);
   void note_opening(DeviceState& device, const Supply& supply) CUPOOL_REQUIRES(device.lock);
   void charge(DeviceState& device) CUPOOL_REQUIRES(device.lock);

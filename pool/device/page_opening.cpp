@@ -36,18 +36,19 @@ void PageHeap::map_all(Supply& supply) {
 
 void PageHeap::map_or_ask_less(DeviceState& device, Supply& supply) {
   if (supply.is_enough(supply.handle_bytes)) map_all(supply);
-  while (is_refused_all(supply) && memory_->ask_less(supply.error)) {
+  const auto can_drop = [&] { return is_refused_as_ever(supply) && !supply.is_stuck && supply.created_handles != 0; };
+  while (can_drop() && memory_->ask_less(supply.error)) {
     drop_created(device, supply);
     supply.error = CUDA_SUCCESS;
     create_missing(device, supply);
     if (supply.is_enough(supply.handle_bytes)) map_all(supply);
   }
-  if (is_refused_all(supply)) drop_created(device, supply);  // they would be in the way of what asks for less
+  if (can_drop()) drop_created(device, supply);  // they would be in the way of what asks for less
 }
 
-/// The driver opened none of them, as none before.
-bool PageHeap::is_refused_all(const Supply& supply) const {
-  return !supply.is_accessible && !supply.is_stuck && supply.created_handles != 0 && supply.error != CUDA_SUCCESS && !is_met_natively(supply.error) && !memory_->has_opened();
+/// The driver refused to open it, for a reason that the program's own call had not met, and has opened nothing before.
+bool PageHeap::is_refused_as_ever(const Supply& supply) const {
+  return !supply.is_accessible && supply.error != CUDA_SUCCESS && !is_met_natively(supply.error) && !memory_->has_opened();
 }
 
 /// The last ones of the handles. One that the driver does not take back stays with it.
@@ -65,8 +66,7 @@ void PageHeap::drop_created(DeviceState& device, Supply& supply) {
 }
 
 void PageHeap::note_opening(DeviceState& device, const Supply& supply) {
-  const bool is_refused = !supply.is_accessible && supply.error != CUDA_SUCCESS && !is_met_natively(supply.error) && !memory_->has_opened();
-  refused_openings_ = is_refused ? refused_openings_ + 1 : 0;
+  refused_openings_ = is_refused_as_ever(supply) ? refused_openings_ + 1 : 0;
   if (!never_opens()) return;
   device.opens_no_pages = true;
   device.tell(config::LogLevel::warn, [&] {

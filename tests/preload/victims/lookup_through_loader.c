@@ -13,7 +13,7 @@
 //! args objects
 //! check out.count("libcupool.so") == 2 and "libcuda.so.1.1:cuDeviceGetName" in out
 #include "resolve_object.h"
-#include "victim.h"
+#include "late_functions.h"
 
 typedef CUresult (*LookUp)(const char*, void**, int, cuuint64_t);
 
@@ -27,11 +27,11 @@ int main(int argc, char** argv) {
   const int with_objects = argc > 1 && strcmp(argv[1], "objects") == 0;
   LookUp look_up = is_late ? NULL : find_look_up();  // a runtime's first step, before any call
   enter_device(0);
-  CUdeviceptr first = allocate(64 * KIB), neighbour = allocate(64 * KIB), third = 0;
+  const CUdeviceptr first = allocate(64 * KIB), neighbour = allocate(64 * KIB);
   MUST(cuMemsetD8(neighbour, 7, 64 * KIB));
   if (is_late) look_up = find_look_up();
-  CUresult (*runtime_allocate)(CUdeviceptr*, size_t) = NULL;
-  CUresult (*runtime_free)(CUdeviceptr) = NULL;
+  LateAllocate runtime_allocate = NULL;
+  LateFree runtime_free = NULL;
   void* unhooked = NULL;
   MUST(look_up("cuMemAlloc", (void**)&runtime_allocate, 12000, 0));
   MUST(look_up("cuMemFree", (void**)&runtime_free, 12000, 0));
@@ -41,12 +41,6 @@ int main(int argc, char** argv) {
     print_place("cuMemFree", (void*)runtime_free);
     print_place("cuDeviceGetName", unhooked);
   }
-  SAY(runtime_free(first));
-  SAY(runtime_allocate(&third, 64 * KIB));
-  unsigned char value = 0;
-  SAY(cuMemcpyDtoH(&value, neighbour, 1));
-  printf("%d\n", value);
-  SAY(cuMemFree(third));
-  SAY(runtime_free(neighbour));
+  use_both_kinds(first, neighbour, runtime_allocate, runtime_free);
   return 0;
 }

@@ -13,24 +13,17 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 
-#include "victim.h"
+#include "late_functions.h"
 
 int main(void) {
   enter_device(0);
-  CUdeviceptr first = allocate(64 * KIB), neighbour = allocate(64 * KIB), third = 0;
+  const CUdeviceptr first = allocate(64 * KIB), neighbour = allocate(64 * KIB);
   MUST(cuMemsetD8(neighbour, 7, 64 * KIB));
   setenv("CUPOOL_POLICY", "off", 1);
   void* driver = dlopen("libcuda.so.1", RTLD_NOW);
   CUresult (*look_up)(const char*, void**, int, cuuint64_t) = (CUresult(*)(const char*, void**, int, cuuint64_t))dlsym(driver, "cuGetProcAddress");
-  CUresult (*late_allocate)(CUdeviceptr*, size_t) = NULL;
-  CUresult (*late_free)(CUdeviceptr) = (CUresult(*)(CUdeviceptr))dlsym(driver, "cuMemFree_v2");
+  LateAllocate late_allocate = NULL;
   MUST(look_up("cuMemAlloc", (void**)&late_allocate, 12000, 0));
-  SAY(late_free(first));
-  SAY(late_allocate(&third, 64 * KIB));
-  unsigned char value = 0;
-  SAY(cuMemcpyDtoH(&value, neighbour, 1));
-  printf("%d\n", value);
-  SAY(cuMemFree(third));
-  SAY(late_free(neighbour));
+  use_both_kinds(first, neighbour, late_allocate, (LateFree)dlsym(driver, "cuMemFree_v2"));
   return 0;
 }
