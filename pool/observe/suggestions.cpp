@@ -168,7 +168,9 @@ class Rules {
     if (e_.pages_available && value("backing") == "pages") {
       add_already("backing_pages", "CUPOOL_BACKING=pages is on already", numbers);
     } else if (e_.pages_available && joined_would_do(e_.whole_page_bytes.value_or(0))) {
-      add("backing_pages", "fix", "CUPOOL_BACKING=pages joins free memory that lies apart, where its pages hold nothing else", numbers);
+      add("backing_pages", "fix",
+          "CUPOOL_BACKING=pages joins free memory that lies apart, where its pages hold nothing else; not for programs that share memory by cudaIpcGetMemHandle, which refuses blocks on pages",
+          numbers);
     }
     if (e_.is_outside_pool) {
       if (preallocates()) preallocate_less();
