@@ -31,13 +31,11 @@ constexpr std::size_t whole_pages(std::size_t address, std::size_t bytes, std::s
   return end > first ? end - first : 0;
 }
 
-/// A request rounded to whole blocks; 0 when the rounding would overflow.
-constexpr std::size_t round_request(std::size_t bytes) {
-  return add_overflows(bytes, kBlockAlignment_bytes - 1) ? 0 : align_up(bytes, kBlockAlignment_bytes);
-}
-
 /// More than any device has, and a multiple of every granularity: asked of a driver that must refuse it, to hear what else it refuses.
 /// A driver that has nothing else to say calls it out of memory, or the size invalid: neither is a reason of its own.
 inline constexpr std::uint64_t kImpossible_bytes = std::uint64_t{1} << 50;
+
+/// A request rounded to whole blocks; 0 for more than any device has (kImpossible_bytes), so that what is rounded can be rounded up again.
+constexpr std::size_t round_request(std::size_t bytes) { return bytes > kImpossible_bytes ? 0 : align_up(bytes, kBlockAlignment_bytes); }
 
 }  // namespace cupool
