@@ -107,6 +107,7 @@ Result<CUdeviceptr> DevicePool::climb(Attempt& attempt, std::uint16_t thread) {
   Climbed climbed = nullptr;
   if (attempt.request.bytes != 0) climbed = climb_rungs(attempt);
   if (climbed.ok() && climbed.value() != nullptr) {
+    forget_given_again(*attempt.home);
     const CUdeviceptr address = book(climbed.value(), attempt.request, thread);
     if (unpooled_) sample_first(true);  // else growth asks
     publish_figures();

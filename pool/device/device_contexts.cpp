@@ -137,6 +137,25 @@ Status DevicePool::share_pages(ContextPool* home, CUcontext context, int ordinal
   return shared.ok() ? share_orphans(ordinal) : shared;
 }
 
+/// Takes lost blocks out of the books.
+struct DevicePool::Books final : DeviceAllocator::LossVisitor {
+  Books(DevicePool& device_pool, std::uint64_t at_ticks) : pool(device_pool), now(at_ticks) {}
+  void lost(Extent& extent) override CUPOOL_REQUIRES(pool.device_.lock) {
+    leave_table(&extent);
+    if (!is_counted_live(extent)) {
+      pool.device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(extent.bytes));
+    } else {
+      pool.count_live(extent, -1);
+      pool.device_.counters().ended_blocks.add();
+      pool.device_.note(EventKind::free_requested, now, extent, 0);
+    }
+    if ((extent.flags & kUsedAgainFlag) == 0) pool.device_.note(EventKind::free_completed, now, extent, 0);
+  }
+  void stays(Extent& extent) override CUPOOL_REQUIRES(pool.device_.lock) { leave_table(&extent); }
+  DevicePool& pool;
+  const std::uint64_t now;
+};
+
 /// The context took its memory along: no driver call, only the books. But for blocks of memory pools, where they stay: they are an orphan's then.
 void DevicePool::forget(ContextPool& home, PoolBlocks pool_blocks) {
   close_magazines();
@@ -146,23 +165,7 @@ void DevicePool::forget(ContextPool& home, PoolBlocks pool_blocks) {
     preallocated_ = false;
     preallocated_for_ = nullptr;
   }
-  struct Books final : DeviceAllocator::LossVisitor {
-    Books(DevicePool& device_pool, std::uint64_t at_ticks) : pool(device_pool), now(at_ticks) {}
-    void lost(Extent& extent) override CUPOOL_REQUIRES(pool.device_.lock) {
-      leave_table(&extent);
-      if (!is_counted_live(extent)) {
-        pool.device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(extent.bytes));
-      } else {
-        pool.count_live(extent, -1);
-        pool.device_.counters().ended_blocks.add();
-        pool.device_.note(EventKind::free_requested, now, extent, 0);
-      }
-      if ((extent.flags & kUsedAgainFlag) == 0) pool.device_.note(EventKind::free_completed, now, extent, 0);
-    }
-    void stays(Extent& extent) override CUPOOL_REQUIRES(pool.device_.lock) { leave_table(&extent); }
-    DevicePool& pool;
-    const std::uint64_t now;
-  } books(*this, ticks());
+  Books books(*this, ticks());
   if (home.pooled != nullptr) {
     if (pool_blocks == PoolBlocks::stay) home.is_orphan = home.must_empty = home.pooled->outlive(device_, books);
     else home.pooled->abandon(device_, books);
@@ -176,6 +179,14 @@ void DevicePool::forget(ContextPool& home, PoolBlocks pool_blocks) {
   home.context = nullptr;
   home.serving = false;
   publish_figures();
+}
+
+/// Before anybody meets the block that lies there now.
+void DevicePool::forget_given_again(ContextPool& home) {
+  if (!home.natives.has_given_again()) return;
+  if (peak_is_new_) sample_peak();
+  Books books(*this, ticks());
+  home.natives.lose_given_again(device_, books);
 }
 
 }  // namespace cupool::device

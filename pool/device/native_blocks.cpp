@@ -68,11 +68,32 @@ HeapFigures NativeBlocks::survey(DeviceState& device, observe::OomEvidence&) con
   return figures;
 }
 
+/// Its key is in no node of `nodes_`: see move_aside.
 Extent* NativeBlocks::insert(Nodes::node_type&& handle) {
   Node& node = handle.mapped();
   bytes_ += node.region.bytes;
   nodes_.insert(std::move(handle));
   return &node.extent;
+}
+
+/// Blocks of ours where the driver has now given out [address, address + bytes): freed behind our back, by a library that is bound to the driver itself.
+/// False where the program has freed one of them here too, and its free waits: that free would be the new block's.
+bool NativeBlocks::move_aside(std::uint64_t address, std::uint64_t bytes) {
+  auto first = nodes_.upper_bound(address);
+  if (first != nodes_.begin() && address - std::prev(first)->first < std::prev(first)->second.region.bytes) --first;
+  auto last = first;
+  for (; last != nodes_.end() && last->first < address + bytes; ++last)
+    if (last->second.extent.state != ExtentState::live) return false;
+  while (first != last) given_again_.insert(nodes_.extract(first++));
+  return true;
+}
+
+void NativeBlocks::lose_given_again(DeviceState& device, LossVisitor& visitor) {
+  for (auto& [address, node] : given_again_) {
+    bytes_ -= node.region.bytes;
+    lose(device, visitor, node, true);
+  }
+  given_again_.clear();
 }
 
 /// The driver's pool is the device's, whichever context has asked it last: its idle bytes are told once, by one of them.
@@ -168,6 +189,12 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
     }
     book_idle(device);
   }
+  if (code == CUDA_SUCCESS && !move_aside(address, request.bytes)) {
+    const MutexUnlock unlocked(device.lock);
+    device.services.owners.remove(address, request.bytes);
+    source_->give_over(device, home, address);
+    code = CUDA_ERROR_OUT_OF_MEMORY;
+  }
   if (code != CUDA_SUCCESS) {
     device.limit.refund(request.bytes);
     return Error{code, where};
@@ -246,22 +273,24 @@ std::uint64_t NativeBlocks::release(DeviceState& device, ContextPool&, std::uint
 
 /// The end of a primary context "destroys all allocations of the device in the process" (CUDA Driver API 13.0, cuDevicePrimaryCtxReset); an H100 (driver
 /// 580) leaves what is in its pools, until it is freed.
-void NativeBlocks::abandon(DeviceState& device, LossVisitor& visitor) { lose(device, visitor, true); }
+void NativeBlocks::abandon(DeviceState& device, LossVisitor& visitor) { lose_all(device, visitor, true); }
 
 /// All of them are lost to the program, which got them by plain calls. What lies in the driver's pool is left there until give_left().
 bool NativeBlocks::outlive(DeviceState& device, LossVisitor& visitor) {
-  lose(device, visitor, false);
+  lose_all(device, visitor, false);
   return false;
 }
 
-void NativeBlocks::lose(DeviceState& device, LossVisitor& visitor, bool may_be_gone) {
-  for (auto& [address, node] : nodes_) {
-    if (node.extent.state != ExtentState::free) visitor.lost(node.extent);
-    if (may_be_gone || !node.is_of_pool) device.services.owners.remove(address, node.region.bytes);
-    device.limit.refund(node.region.bytes);
-    device.add_reserved(-static_cast<std::int64_t>(node.region.bytes));
-    device.note_region(observe::EventKind::region_release, address, node.region.bytes);
-  }
+void NativeBlocks::lose(DeviceState& device, LossVisitor& visitor, Node& node, bool is_nobodys) {
+  if (node.extent.state != ExtentState::free) visitor.lost(node.extent);
+  if (is_nobodys) device.services.owners.remove(node.region.address, node.region.bytes);
+  device.limit.refund(node.region.bytes);
+  device.add_reserved(-static_cast<std::int64_t>(node.region.bytes));
+  device.note_region(observe::EventKind::region_release, node.region.address, node.region.bytes);
+}
+
+void NativeBlocks::lose_all(DeviceState& device, LossVisitor& visitor, bool may_be_gone) {
+  for (auto& [address, node] : nodes_) lose(device, visitor, node, may_be_gone || !node.is_of_pool);
   while (!nodes_.empty()) {
     Nodes::node_type node = nodes_.extract(nodes_.begin());
     if (!node.mapped().is_of_pool) continue;

@@ -30,6 +30,9 @@ class NativeBlocks final : public DeviceAllocator {
   HeapFigures survey(DeviceState& device, observe::OomEvidence& evidence) const CUPOOL_REQUIRES(device.lock) override;
   void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
   bool outlive(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
+  /// Live blocks whose addresses the driver gave out again in the last grow(): they were freed behind our back.
+  bool has_given_again() const { return !given_again_.empty(); }
+  void lose_given_again(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock);
   bool has_left() const { return !left_.empty(); }
   /// Is `address` in a block that a context which was destroyed has left in the driver's pool? Natively nothing is there any more; the driver would free it.
   bool is_left(std::uint64_t address) const;
@@ -67,11 +70,14 @@ class NativeBlocks final : public DeviceAllocator {
   bool await_others(DeviceState& device, std::uint32_t* pauses) CUPOOL_REQUIRES(device.lock);
   std::optional<std::uint64_t> charge(DeviceState& device, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
   heap::Extent* insert(Nodes::node_type&& handle);
-  void lose(DeviceState& device, LossVisitor& visitor, bool may_be_gone) CUPOOL_REQUIRES(device.lock);
+  bool move_aside(std::uint64_t address, std::uint64_t bytes);
+  void lose(DeviceState& device, LossVisitor& visitor, Node& node, bool is_nobodys) CUPOOL_REQUIRES(device.lock);
+  void lose_all(DeviceState& device, LossVisitor& visitor, bool may_be_gone) CUPOOL_REQUIRES(device.lock);
   void push_waiting(heap::Extent* extent);
 
   const std::unique_ptr<BlockSource> source_;
   Nodes nodes_;
+  Nodes given_again_;  ///< no longer in nodes_, still booked
   Nodes left_;  ///< on no list of the program's any more, and still the driver's
   std::uint64_t bytes_ = 0;
   heap::Extent* first_waiting_ = nullptr;  ///< blocks in state free, through bin_next: recycled, not yet given back
