@@ -55,8 +55,8 @@ void ContextBook::forget_green(CUgreenCtx green, int device) {
   const auto context = green_contexts_.find(green);
   if (context == green_contexts_.end()) return;
   ended_.insert(context->second);
-  any_ended_.store(true, std::memory_order_release);
   green_contexts_.erase(context);
+  note_change();
 }
 
 void ContextBook::set_alias(CUcontext context, CUcontext primary, CUgreenCtx green) {
@@ -66,20 +66,29 @@ void ContextBook::set_alias(CUcontext context, CUcontext primary, CUgreenCtx gre
   green_contexts_[green] = context;
   aliases_[context] = primary;
   has_alias_.store(true, std::memory_order_release);
+  note_change();
 }
 
-CUcontext ContextBook::find_owner(CUcontext context) const {
+void ContextBook::note_change() {
+  has_facts_.store(!aliases_.empty() || !ended_.empty(), std::memory_order_release);
+  version_.store(last_version_.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
+ContextFacts ContextBook::look_up(CUcontext context) const {
   const std::lock_guard lock(mutex_);
-  const auto found = aliases_.find(context);
-  return found != aliases_.end() ? found->second : context;
+  const auto alias = aliases_.find(context);
+  const CUcontext owner = alias != aliases_.end() ? alias->second : context;
+  const ContextFacts facts{owner, ended_.contains(context) || ended_.contains(owner)};
+  t_known_context = {version_.load(std::memory_order_relaxed), context, facts};
+  return facts;
 }
 
 void ContextBook::lives(CUcontext context) {
-  if (!any_ended_.load(std::memory_order_acquire) && !has_aliases()) return;
+  if (!has_facts_.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(mutex_);
   aliases_.erase(context);  // a green context that has ended had this handle
   ended_.erase(context);
-  any_ended_.store(!ended_.empty(), std::memory_order_release);
+  note_change();
 }
 
 void ContextBook::ended(CUcontext context) {
@@ -87,12 +96,7 @@ void ContextBook::ended(CUcontext context) {
   ended_.insert(context);
   for (const auto& [view, primary] : aliases_)
     if (primary == context) ended_.insert(view);
-  any_ended_.store(true, std::memory_order_release);
-}
-
-bool ContextBook::find_ended(CUcontext context) const {
-  const std::lock_guard lock(mutex_);
-  return ended_.contains(context);
+  note_change();
 }
 
 std::uint64_t VmmLedger::key_of(Handle handle) const {

@@ -19,6 +19,18 @@
 
 namespace cupool::shim {
 
+struct ContextFacts {
+  CUcontext owner = nullptr;
+  bool has_ended = false;
+};
+/// What the book told a thread last: of `context`, when its version was `version` (0: nothing).
+struct KnownContext {
+  std::uint64_t version = 0;
+  CUcontext context = nullptr;
+  ContextFacts facts;
+};
+inline constinit thread_local KnownContext t_known_context{};
+
 class ContextBook {
  public:
   void set_primary(int device, CUcontext context);
@@ -49,21 +61,27 @@ class ContextBook {
 
   /// `context` is `primary` with a green context's resources: memory belongs to the primary (cuCtxFromGreenCtx, 12.4).
   void set_alias(CUcontext context, CUcontext primary, CUgreenCtx green);
-  /// The context that owns what is allocated under `context`. One load when no green context exists.
-  CUcontext owner(CUcontext context) const { return has_alias_.load(std::memory_order_acquire) ? find_owner(context) : context; }
-
+  /// The context that owns what is allocated under `context`.
+  CUcontext owner(CUcontext context) const { return facts_of(context).owner; }
   bool has_aliases() const { return has_alias_.load(std::memory_order_acquire); }
 
   void lives(CUcontext context);
   void ended(CUcontext context);  ///< and with a primary the contexts that stand for its green ones
-  /// `context` has ended and was not seen again since; it may still be current in threads that did not end it. One load when none has.
-  bool has_ended(CUcontext context) const { return any_ended_.load(std::memory_order_acquire) && (find_ended(context) || find_ended(owner(context))); }
+  /// `context` has ended and was not seen again since; it may still be current in threads that did not end it.
+  bool has_ended(CUcontext context) const { return facts_of(context).has_ended; }
 
  private:
   static bool is_counted(int device) { return device >= 0 && device < kMostCounted; }
   std::uint32_t& count_of(int device) { return references_[static_cast<std::size_t>(is_counted(device) ? device : kMostCounted)]; }
-  CUcontext find_owner(CUcontext context) const;
-  bool find_ended(CUcontext context) const;
+
+  /// One load while no context has ended and no green one stands for its primary; then without a lock too, where the thread asked last about this context and nothing has changed since.
+  ContextFacts facts_of(CUcontext context) const {
+    if (!has_facts_.load(std::memory_order_acquire)) return {context, false};
+    const KnownContext& known = t_known_context;
+    return known.context == context && known.version == version_.load(std::memory_order_acquire) ? known.facts : look_up(context);
+  }
+  ContextFacts look_up(CUcontext context) const;
+  void note_change();
 
   mutable std::mutex mutex_;
   std::unordered_map<int, CUcontext> primaries_;
@@ -75,7 +93,9 @@ class ContextBook {
   std::unordered_map<CUgreenCtx, CUcontext> green_contexts_;
   std::atomic<bool> has_alias_{false};
   std::unordered_set<CUcontext> ended_;
-  std::atomic<bool> any_ended_{false};
+  std::atomic<bool> has_facts_{false};      ///< aliases_ or ended_ hold anything
+  std::atomic<std::uint64_t> version_{0};   ///< changes with aliases_ and ended_, under the mutex; another book's are others
+  static inline std::atomic<std::uint64_t> last_version_{0};
 };
 
 /// Physical memory of the program's cuMemCreate: held by the references of its handle and by its mappings, and gone

@@ -70,7 +70,10 @@ void DevicePool::make_room_for_steps(ContextPool& home) {
   const Unpinner unpinner(contexts, &home);
   if (home.pooled == nullptr) return;
   Mover mover(movers_, moves_);
-  mover.has_more = home.pooled->grow_ahead(device_, home, bytes).ok();
+  try {
+    mover.has_more = home.pooled->grow_ahead(device_, home, bytes).ok();
+  } catch (const std::bad_alloc&) {  // the free that it is part of is done
+  }
 }
 
 /// Within the limit and by the driver's word, which is asked for again before it is no, with what its pools may take at once.

@@ -3,6 +3,7 @@
 // While a thread is in the driver with memory that it gives back, that memory is on no list: who finds none meanwhile waits for the
 // thread and looks again (movers_, moves_). Natively it would have been there all the time.
 #include <algorithm>
+#include <new>
 #include <limits>
 
 #include "pool/core/bytes.hpp"
@@ -240,7 +241,10 @@ void DevicePool::give_back_surplus(bool may_block) {
   const std::uint64_t surplus_bytes = threshold_bytes && empty_bytes > *threshold_bytes ? empty_bytes - *threshold_bytes : 0;
   if (surplus_bytes == 0 && !natives_wait) return;
   if (!may_block && (device_.services.cannot_record.load(std::memory_order_relaxed) || !quiet())) return;
-  release_free(nullptr, surplus_bytes != 0 ? surplus_bytes : 1);
+  try {
+    release_free(nullptr, surplus_bytes != 0 ? surplus_bytes : 1);
+  } catch (const std::bad_alloc&) {  // with a later free, then: this one is done
+  }
 }
 
 }  // namespace cupool::device

@@ -53,11 +53,16 @@ static inline void fail_host_memory(uint64_t nth, uint64_t times) {
   g_last_to_fail = nth + times - 1;
 }
 
+/* The nth request from now on that is made in this thread. */
+static __thread uint64_t t_until_failure;
+static inline void fail_host_memory_here(uint64_t nth) { t_until_failure = nth; }
+
 static bool host_memory_fails(const void* caller) {
   const uintptr_t address = (uintptr_t)caller;
   if (address < g_code_begin || address >= g_code_end) return false;
   const uint64_t request = __atomic_add_fetch(g_requests, 1, __ATOMIC_RELAXED);
-  if (request < g_first_to_fail || request > g_last_to_fail) return false;
+  const bool fails_here = t_until_failure != 0 && --t_until_failure == 0;
+  if (!fails_here && (request < g_first_to_fail || request > g_last_to_fail)) return false;
   errno = ENOMEM;
   return true;
 }
