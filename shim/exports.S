@@ -62,7 +62,7 @@ cupool_dlsym_2_34:
         .cfi_adjust_cfa_offset -8
         popq    %rdi
         .cfi_adjust_cfa_offset -8
-        testq   %rdx, %rdx
+        testb   %dl, %dl                        /* a bool: the ABI says nothing of the other bits */
         je      .Lpass
         ret
 .Lpass:

@@ -77,7 +77,10 @@ void after_wait(const WaitBegun& begun) {
 
 void begin_call(Process& own) {
   if (own.late_frees.empty()) return;
-  own.late_frees.drain([&own](CUdeviceptr address) { free_pooled(own, address, [&] { return own.pools.free(address); }); });
+  own.late_frees.drain([&own](CUdeviceptr address) {
+    const FreeResult result = free_pooled(own, address, [&] { return own.pools.free(address); });
+    if (result.outcome == FreeOutcome::unknown) free_of_driver(address, 0, [&own](CUdeviceptr at) { return own.api.cuMemFree_v2(at); });  // it only lay near ours
+  });
 }
 
 CUresult answer(Process& own, const Result<CUdeviceptr>& block, CUdeviceptr* out) {

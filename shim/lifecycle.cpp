@@ -99,8 +99,8 @@ bool go_live() {
   Phase reached = Phase::aside;
   try {
     reached = start();
-  } catch (const std::bad_alloc&) {
-    reached = Phase::aside;  // no memory for the books: the program runs as if we were not there
+  } catch (...) {
+    reached = Phase::aside;  // as a rule no memory for the books: the program runs as if we were not there
   }
   if (reached != Phase::live) {
     g_initial_word.store(value_of(reached), std::memory_order_release);

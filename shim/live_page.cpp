@@ -31,6 +31,7 @@ struct DeadPage {
 void remove_old_dead_pages(int folder, const std::string& own) {
   const int copy = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR* entries = copy >= 0 ? fdopendir(copy) : nullptr;
+  if (entries == nullptr && copy >= 0) close(copy);
   if (entries == nullptr) return;
   std::vector<DeadPage> dead;
   std::size_t looked_at = 0;

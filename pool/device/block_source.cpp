@@ -206,7 +206,10 @@ CUresult AsyncBlocks::prime(DeviceState& device, ContextPool& home, std::uint64_
   const RelaxedCaptureMode relaxed(device.driver);
   if (const CUresult code = enter(device, home); code != CUDA_SUCCESS) return code;
   CUdeviceptr address = 0;
-  if (const CUresult code = take_from_pool(device, bytes, &address); code != CUDA_SUCCESS) return code;
+  if (const CUresult code = take_from_pool(device, bytes, &address); code != CUDA_SUCCESS) {
+    if (code == CUDA_ERROR_NOT_READY) sample(device);  // taken, it may be, and on its way back to the pool
+    return code;
+  }
   return give(device, home, address);
 }
 

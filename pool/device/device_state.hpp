@@ -168,7 +168,7 @@ struct DeviceState {
   /// Notes one thing that happened. `thread` 0: the pool itself.
   /// `stream`: identity of the one that a stream-ordered call named; 0: none.
   void note(observe::EventKind kind, std::uint64_t at_ticks, const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream = 0) CUPOOL_REQUIRES(lock) {
-    timeline.record({at_ticks, extent.address, extent.bytes, extent.requested_bytes, extent.site, thread, kind, 0}, stream);
+    timeline.record({at_ticks, extent.address, extent.bytes, extent.requested_bytes, extent.site, thread, kind, static_cast<std::uint8_t>(stream != 0)}, stream);
   }
   /// A free that is complete when it is made.
   void note_freed(const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream = 0) CUPOOL_REQUIRES(lock) {

@@ -189,7 +189,8 @@ Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   if (pool.policy_ == config::Policy::async) pool.give_left(false);
   if (pool.policy_ == config::Policy::async && home.natives.has_waiting()) pool.release_free(&home, kEverything);
   // As natively, where what was freed is the driver's already.
-  const std::uint64_t exchange_bytes = pool.unpooled_ ? 0 : allocator->exchange_bytes(pool.device_, attempt.request.bytes);
+  const bool is_possible = attempt.request.bytes <= pool.device_.total_bytes;
+  const std::uint64_t exchange_bytes = pool.unpooled_ || !is_possible ? 0 : allocator->exchange_bytes(pool.device_, attempt.request.bytes);
   if (exchange_bytes != 0 && pool.may_release()) pool.release_free(&home, exchange_bytes);
   AllocationRequest request = attempt.request;
   request.lane = 0;  // what is new is nobody's; the lane may be another stream's when the driver returns

@@ -182,7 +182,7 @@ struct alignas(128) Magazine {
     word.store(word.load(std::memory_order_relaxed) + delta, std::memory_order_relaxed);
   }
   void note(observe::EventKind kind, std::uint64_t at_ticks, const heap::Extent& extent, std::uint16_t thread) CUPOOL_REQUIRES(lock) {
-    timeline.record({at_ticks, extent.address, extent.bytes, extent.requested_bytes, extent.site, thread, kind, 0});
+    timeline.record({at_ticks, extent.address, extent.bytes, extent.requested_bytes, extent.site, thread, kind, static_cast<std::uint8_t>(mempool_of(extent) != 0)});
   }
   /// Of a block that is this thread's by now: was it the one that was looked for? It may have gone back to the heap and come again as another.
   static bool is_block_at(const heap::Extent& extent, CUdeviceptr address) { return extent.address == address && extent.is_in_table; }

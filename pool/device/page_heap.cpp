@@ -168,11 +168,7 @@ bool PageHeap::outlive(DeviceState& device, LossVisitor& visitor) {
 }
 
 bool PageHeap::holds_blocks() const {
-  bool found = false;
-  heap_.for_each_region([&](const Region& region) {
-    heap_.for_each_extent(region, [&](const Extent& extent) { found = found || (extent.state != ExtentState::free && extent.state != ExtentState::absent); });
-  });
-  return found;
+  return heap_.any_extent([](const Extent& extent) { return extent.state != ExtentState::free && extent.state != ExtentState::absent; });
 }
 
 /// What is mapped, a call for each run of neighbours; when the driver refuses a run, one for each handle, so that one that stays keeps no other.

@@ -67,7 +67,7 @@ class PoolSet::Impl {
   [[gnu::noinline]] void begin_cache() {
     t_cache = ThreadCache{};
     t_cache.set_id = id;
-    t_cache.thread = static_cast<std::uint16_t>(next_thread.fetch_add(1, std::memory_order_relaxed));
+    t_cache.thread = static_cast<std::uint16_t>(std::min<std::uint64_t>(next_thread.fetch_add(1, std::memory_order_relaxed), UINT16_MAX));
   }
 
   DevicePool* pool_of(int ordinal) const {

@@ -92,15 +92,19 @@ void DevicePool::preallocate(ContextPool& home) {
     home.natives.book_idle(device_);
     return code;
   };
-  while (bytes != 0 && take() == CUDA_ERROR_OUT_OF_MEMORY)
+  CUresult code = CUDA_SUCCESS;
+  while (bytes != 0 && (code = take()) == CUDA_ERROR_OUT_OF_MEMORY)
     bytes = align_down(bytes - bytes / 10, kRegionGranularity_bytes);  // "free" was an estimate: other processes, the driver's own needs
+  if (code == CUDA_ERROR_NOT_READY) bytes = std::min(bytes, align_down(device_.idle_bytes, kRegionGranularity_bytes));  // `async`: the driver had not come to it in time
+  else if (code != CUDA_SUCCESS) bytes = 0;
   device_.tell(config::LogLevel::info, [bytes] { return observe::human_bytes(bytes) + " preallocated"; });
   if (bytes == asked_bytes) return;
   const auto mib = [](std::uint64_t value) { return std::to_string(value / kMiB) + " MiB"; };
-  device_.services.warn("CUPOOL_PREALLOCATE: GPU " + std::to_string(device_.ordinal) + " gave " + mib(bytes) + " of " + mib(asked_bytes) +
-                                (device_.limit.limit_bytes() != 0 && device_.limit.limit_bytes() < asked_bytes
-                                     ? " (CUPOOL_LIMIT is " + mib(device_.limit.limit_bytes()) + ")"
-                                     : " (" + mib(free_bytes) + " were free)"));
+  const bool is_limited = device_.limit.limit_bytes() != 0 && device_.limit.limit_bytes() < asked_bytes;
+  const std::string why = code != CUDA_SUCCESS && code != CUDA_ERROR_OUT_OF_MEMORY ? "the driver answered " + std::to_string(code)
+                          : is_limited                                             ? "CUPOOL_LIMIT is " + mib(device_.limit.limit_bytes())
+                                                                                   : mib(free_bytes) + " were free";
+  device_.services.warn("CUPOOL_PREALLOCATE: GPU " + std::to_string(device_.ordinal) + " gave " + mib(bytes) + " of " + mib(asked_bytes) + " (" + why + ")");
 }
 
 }  // namespace cupool::device

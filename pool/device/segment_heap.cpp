@@ -42,7 +42,7 @@ SegmentHeap::~SegmentHeap() {
 }
 
 Extent* SegmentHeap::allocate(DeviceState& device, const AllocationRequest& request) {
-  if (!request.may_strand) growth_.note_request(request.bytes, request.stream.identity == 0);  // once for each miss
+  if (!request.may_strand) growth_.note_request(request.bytes, request.stream.identity == 0);  // once for each time up the ladder
   Extent* block = ExtentAllocator::allocate(device, request);
   if (block == nullptr || request.may_split || request.stream.identity != 0 || !growth_.is_below_a_pool()) return block;
   const Region& region = *block->region;

@@ -149,6 +149,8 @@ class ExtentHeap {
   template <class F> std::uint64_t for_each_lane_run(std::uint64_t least_bytes, F&& visit) const;
   /// visit(const Extent&), in address order; free extents too.
   template <class F> void for_each_extent(const Region& region, F&& visit) const;
+  /// Is there one of which `is_it` is true? O(extents up to the first).
+  template <class F> bool any_extent(F&& is_it) const;
   /// visit(const Extent& first, bytes) for each run of neighbours that would be one hole if every deferred extent were free, in address order.
   template <class F> void for_each_run(const Region& region, F&& visit) const;
   /// The first broken invariant as a sentence, or an empty string. O(extents).
@@ -294,6 +296,14 @@ template <class F> void ExtentHeap::for_each_region(F&& visit) const {
 
 template <class F> void ExtentHeap::for_each_extent(const Region& region, F&& visit) const {
   for (const Extent* extent = region.first; extent != nullptr; extent = extent->next) visit(*extent);
+}
+
+template <class F> bool ExtentHeap::any_extent(F&& is_it) const {
+  bool found = false;
+  for_each_region([&](const Region& region) {
+    for (const Extent* extent = region.first; extent != nullptr && !found; extent = extent->next) found = is_it(*extent);
+  });
+  return found;
 }
 
 template <class F> void ExtentHeap::for_each_run(const Region& region, F&& visit) const {

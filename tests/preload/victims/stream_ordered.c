@@ -1,4 +1,5 @@
 // Stream-ordered calls, legal and illegal, answer as the driver's; the blocks come from the pool.
+//! check {event[-1] for event in d["timeline"]["events"] if event[1] == "allocate"} == {1}
 //! case default
 //! check c["allocations"] == 8 and c["live_blocks"]["current"] == 0
 //! check report["data_quality"]["unpooled_apis_seen"] == []

@@ -49,6 +49,17 @@ TEST_CASE("regions: a small segment does not settle in a region that was made fo
   CHECK(rig.pools().check() == "");
 }
 
+TEST_CASE("regions: what no device could serve costs the pool nothing") {
+  Rig rig(device_of("2GiB"));
+  std::vector<CUdeviceptr> segments;
+  for (int i = 0; i < 20; ++i) segments.push_back(rig.allocate(20 * kMiB));
+  for (const CUdeviceptr address : segments) rig.free(address);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  for (const std::size_t bytes : {4 * kGiB, std::size_t{1} << 44, std::size_t{0} - 2 * kMiB, std::size_t{0} - 512}) CHECK(rig.try_allocate(bytes).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(now(rig.counters().regions_released) == 0);
+  CHECK(rig.pools().check() == "");
+}
+
 TEST_CASE("regions: of sizes that come once and go the pool keeps about half of what was live, beside what lives") {
   Rig rig(device_of("64GiB"));
   std::mt19937 random(7);
