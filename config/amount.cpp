@@ -138,10 +138,8 @@ std::string format_percent(double fraction) {
 std::uint64_t Amount::resolve(std::uint64_t total_bytes) const {
   std::uint64_t least = terms.empty() ? 0 : UINT64_MAX;
   for (const Term& term : terms) {
-    const std::uint64_t steps = steps_of(term.fraction);
-    const auto part = static_cast<std::uint64_t>(Wide{total_bytes} * steps / kWhole);
-    const std::uint64_t least_part = steps != 0 && total_bytes != 0 ? 1 : 0;  // a limit of nothing would be none
-    least = std::min(least, term.is_fraction ? std::max(part, least_part) : term.bytes);
+    const auto part = static_cast<std::uint64_t>(Wide{total_bytes} * steps_of(term.fraction) / kWhole);
+    least = std::min(least, term.is_fraction ? part : term.bytes);
   }
   return least;
 }

@@ -19,7 +19,7 @@ namespace cupool::config {
 struct Amount {
   struct Term { bool is_fraction = false; double fraction = 0; std::uint64_t bytes = 0; };
   std::vector<Term> terms;  ///< the least counts; without any it is "none", as only an entry of DeviceAmounts may be
-  /// Bytes on a device of `total_bytes`; for fractions never more than total_bytes, and one at least but for 0%. 0 without terms, which is no amount.
+  /// Bytes on a device of `total_bytes`; never more than total_bytes for fractions. 0 without terms.
   std::uint64_t resolve(std::uint64_t total_bytes) const;
   std::string to_string() const;
 };

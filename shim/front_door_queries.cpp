@@ -147,7 +147,7 @@ CUresult device_total(const Real<CUresult(std::size_t*, CUdevice)>& real, std::s
   const CUresult result = real(bytes, device);
   if (result != CUDA_SUCCESS || bytes == nullptr) return result;
   const config::Amount* limit = process().options->limit.for_device(device);
-  if (limit != nullptr) *bytes = std::min<std::size_t>(*bytes, limit->resolve(*bytes));
+  if (limit != nullptr) *bytes = std::min<std::size_t>(*bytes, std::max<std::size_t>(limit->resolve(*bytes), 1));
   return result;
 }
 

@@ -1,6 +1,7 @@
 // See device_birth.hpp.
 #include "pool/device/device_birth.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -73,7 +74,7 @@ CUresult describe_device(const Driver& driver, int ordinal, const config::Option
   copy_text(live.backing, policy == config::Policy::platform ? "native" : policy == config::Policy::async ? "driver_pool" : "segments");
   live.total_bytes = total_bytes;
   const config::Amount* limit = options.limit.for_device(ordinal);
-  live.limit_bytes = limit != nullptr ? limit->resolve(total_bytes) : 0;
+  live.limit_bytes = limit != nullptr ? std::max<std::uint64_t>(limit->resolve(total_bytes), 1) : 0;  // 0 is none
   live.ordinal = ordinal;
   live.in_use.store(1, std::memory_order_release);
   return CUDA_SUCCESS;

@@ -54,8 +54,6 @@ TEST_CASE("one with a point is the whole device, one without is a byte", "[amoun
   CHECK(resolved("100%", 80 * kGiB) == 80 * kGiB);
   CHECK(resolved("0.0", 80 * kGiB) == 0);
   CHECK(resolved("0", 80 * kGiB) == 0);
-  CHECK(resolved("0.0000000001%", 80 * kGiB) == 1);
-  CHECK(resolved("0.0000000001%", 0) == 0);
 }
 
 TEST_CASE("a fraction of every total is the exact floor and never more than the total", "[amount]") {
