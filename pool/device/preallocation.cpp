@@ -17,7 +17,8 @@ std::optional<std::uint64_t> DevicePool::sample_driver_free() {
   return free_bytes;
 }
 
-/// Where no context of this device is current either: asked in one that we know, or in the primary one while the program has that. None is begun for it.
+/// Where no context of this device is current either: asked in one that we know. None is begun for it, and no primary one retained: the program's last release would not be the last, and
+/// the context end unseen with ours.
 std::optional<std::uint64_t> DevicePool::ask_driver_free() {
   if (is_current()) return sample_driver_free();
   ContextRegistry& contexts = device_.services.contexts;
@@ -29,24 +30,7 @@ std::optional<std::uint64_t> DevicePool::ask_driver_free() {
     const ScopedContext inside(device_.driver, context);
     if (inside.status().ok()) return sample_driver_free();
   }
-  const Driver& driver = device_.driver;
-  if (!driver.has_cuDevicePrimaryCtxGetState() || !driver.has_cuDevicePrimaryCtxRetain() || !driver.has_cuDevicePrimaryCtxRelease_v2()) return std::nullopt;
-  unsigned flags = 0;
-  int is_active = 0;
-  CUcontext primary = nullptr;
-  {
-    const MutexUnlock unlocked(device_.lock);
-    if (driver.cuDevicePrimaryCtxGetState(device_.ordinal, &flags, &is_active) != CUDA_SUCCESS || is_active == 0) return std::nullopt;
-    if (driver.cuDevicePrimaryCtxRetain(&primary, device_.ordinal) != CUDA_SUCCESS) return std::nullopt;
-  }
-  std::optional<std::uint64_t> free_bytes;
-  {
-    const ScopedContext inside(driver, primary);
-    if (inside.status().ok()) free_bytes = sample_driver_free();
-  }
-  const MutexUnlock unlocked(device_.lock);
-  driver.cuDevicePrimaryCtxRelease_v2(device_.ordinal);
-  return free_bytes;
+  return std::nullopt;
 }
 
 /// The calling thread's current context is of this device, and lives: the last release of a primary context leaves it current.
