@@ -184,10 +184,10 @@ bool is_primary_inactive(const Process& own, CUdevice device) {
 
 void note_context(CUcontext context, int device) {
   Process& own = process();
+  note_device(device);  // first: it needs no host memory, and copies between devices depend on it for good
   own.contexts.lives(context);
   own.pools.context_seen(context, device);
   share_with_new_context(context, device);
-  note_device(device);
   share_driver_pools(own, device, own.peers.devices());
 }
 

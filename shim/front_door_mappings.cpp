@@ -35,7 +35,7 @@ CUresult unmap_physical(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CU
 CUresult retain_physical(const Real<CUresult(CUmemGenericAllocationHandle*, void*)>& real, CUmemGenericAllocationHandle* out, void* address) {
   const CUdeviceptr asked = unless_ours(reinterpret_cast<CUdeviceptr>(address));
   const CUresult result = real(out, reinterpret_cast<void*>(asked));
-  if (result == CUDA_SUCCESS && out != nullptr) process().vmm.retained(*out);
+  if (result == CUDA_SUCCESS && out != nullptr) process().vmm.retained(*out, asked);
   return result;
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <new>
 
 #include "pool/device/fence.hpp"
 #include "shim/front_door.hpp"
@@ -16,7 +17,7 @@ std::uint64_t PoolSet::MempoolFigures::*figure_of(CUmemPool_attribute attribute)
   switch (attribute) {
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: return &PoolSet::MempoolFigures::used_bytes;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: return &PoolSet::MempoolFigures::reserved_high_bytes;
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH: return &PoolSet::MempoolFigures::used_high_bytes;
     default: return nullptr;
   }
@@ -201,7 +202,7 @@ CUresult set_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attri
   const bool is_used = attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
   if (result != CUDA_SUCCESS || (!is_reserved && !is_used)) return result;
   Process& own = process();
-  if (const std::optional<Mempool> mempool = served(own, pool)) own.pools.reset_mempool_high(mempool->device, mempool->index);
+  if (const std::optional<Mempool> mempool = served(own, pool)) own.pools.reset_mempool_high(mempool->device, mempool->index, is_used ? MempoolHigh::used : MempoolHigh::reserved);
   return result;
 }
 
@@ -230,7 +231,11 @@ CUresult set_mempool_access(const Real<CUresult(CUmemoryPool, const CUmemAccessD
     if (one.location.type != CU_MEM_LOCATION_TYPE_DEVICE || one.location.id == mempool->device) continue;
     // Access that is taken away again is kept: it is the same regions that other pools' blocks and plain ones lie in.
     if (one.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) continue;
-    if (const CUresult shared = share(own, mempool->device, one.location.id); shared != CUDA_SUCCESS) return shared;
+    try {
+      if (const CUresult shared = share(own, mempool->device, one.location.id); shared != CUDA_SUCCESS) return shared;
+    } catch (const std::bad_alloc&) {  // the driver's own part has succeeded, and would be the answer
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
   }
   return result;
 }

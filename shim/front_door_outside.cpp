@@ -3,6 +3,7 @@
 // Freed memory is found again by its address or handle, and forgotten before the driver can hand the same one out to
 // another thread. CUDA Driver API 13.0 §6.14–6.16.
 #include <algorithm>
+#include <new>
 
 #include "pool/core/bytes.hpp"
 #include "shim/front_door.hpp"
@@ -24,6 +25,17 @@ std::uint64_t key_of(T* handle) {
   return reinterpret_cast<std::uintptr_t>(handle);
 }
 
+/// Into the books. False where host memory is out: it is as if the program had taken it past us.
+template <class MakeKey>
+bool commit(int device, OutsideKind kind, std::size_t bytes, CUcontext context, MakeKey&& make_key) {
+  try {
+    process().pools.commit_outside(device, kind, make_key(), bytes, context);
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
 /// reserve, call, commit: `make_key` names the memory once the call has succeeded. With `context` it is gone.
 template <class Call, class MakeKey>
 CUresult account(int device, CUcontext context, OutsideKind kind, std::size_t bytes, const char* symbol, Call&& call, MakeKey&& make_key,
@@ -39,8 +51,7 @@ CUresult account(int device, CUcontext context, OutsideKind kind, std::size_t by
     return reserved.code();
   }
   const CUresult result = served();
-  if (result == CUDA_SUCCESS) own.pools.commit_outside(device, kind, make_key(), bytes, context);
-  else own.pools.cancel_outside(device, kind, bytes);
+  if (result != CUDA_SUCCESS || !commit(device, kind, bytes, context, make_key)) own.pools.cancel_outside(device, kind, bytes);
   if (result == CUDA_ERROR_OUT_OF_MEMORY && kind != OutsideKind::host) {
     own.pools.note_refusal(device, bytes, {symbol, kind == OutsideKind::managed});
     own.reporter.after_oom();
@@ -164,8 +175,11 @@ CUresult create_physical(const Real<CUresult(CUmemGenericAllocationHandle*, std:
 }
 
 CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& real, CUmemGenericAllocationHandle handle) {
-  if (const std::uint64_t gone = process().vmm.released(handle)) process().pools.release_outside(OutsideKind::program_vmm, gone);
-  return real(handle);
+  Process& own = process();
+  const VmmLedger::Released released = own.vmm.released(handle);
+  const CUresult result = free_outside(released.is_gone ? own.pools.take_outside(OutsideKind::program_vmm, released.key) : std::nullopt, [&] { return real(handle); });
+  if (result != CUDA_SUCCESS) own.vmm.not_released(handle, released);
+  return result;
 }
 
 CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out, CUstream stream, const MempoolFacts& mempool,

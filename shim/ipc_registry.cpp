@@ -115,7 +115,7 @@ bool IpcRegistry::reopen() {
 
 bool IpcRegistry::grow() {
   chunks_.reserve(chunks_.size() + 1);
-  if (chunks_.empty() ? file_ < 0 && !create() : !is_still_ours() && !reopen()) return false;
+  if (file_ < 0 && chunks_.empty() ? !create() : !is_still_ours() && !reopen()) return false;
   const auto offset = static_cast<off_t>(chunks_.size() * kChunk_bytes);
   {
     const observe::WriteSignals signals;  // RLIMIT_FSIZE: an error, not a SIGXFSZ

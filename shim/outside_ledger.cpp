@@ -1,6 +1,8 @@
 // The bookkeeping of contexts and of the program's own physical memory.
 #include "shim/outside_ledger.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace cupool::shim {
@@ -106,41 +108,58 @@ std::uint64_t VmmLedger::key_of(Handle handle) const {
 
 std::uint64_t VmmLedger::created(Handle handle) {
   const std::lock_guard lock(mutex_);
-  const std::uint64_t key = next_key_++;
+  const std::uint64_t key = next_key_;
+  by_handle_[handle] = 0;  // whatever throws, what had the handle before is known by it no more
   physical_[key] = Physical{1, 0};
   by_handle_[handle] = key;
-  return key;
+  return next_key_++;
 }
 
-void VmmLedger::retained(Handle handle) {
+void VmmLedger::retained(Handle handle, CUdeviceptr address) {
   const std::lock_guard lock(mutex_);
-  if (const std::uint64_t key = key_of(handle)) ++physical_[key].references;
+  std::uint64_t key = key_of(handle);
+  if (key == 0) {  // a handle again of what was released and is still mapped
+    auto mapping = by_address_.upper_bound(address);
+    if (mapping == by_address_.begin() || address - std::prev(mapping)->first >= std::prev(mapping)->second.bytes) return;
+    key = std::prev(mapping)->second.key;
+    by_handle_[handle] = key;
+  }
+  ++physical_[key].references;
 }
 
 void VmmLedger::mapped(Handle handle, CUdeviceptr address, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t key = key_of(handle);
   if (key == 0) return;
-  ++physical_[key].mappings;
   by_address_[address] = Mapping{bytes, key};
+  ++physical_[key].mappings;
 }
 
-std::uint64_t VmmLedger::released(Handle handle) {
+VmmLedger::Released VmmLedger::released(Handle handle) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t key = key_of(handle);
-  if (key == 0) return 0;
+  if (key == 0) return {};
   Physical& physical = physical_[key];
-  if (--physical.references > 0) return 0;
+  if (--physical.references > 0) return {key, false};
   by_handle_.erase(handle);
-  if (physical.mappings > 0) return 0;
+  if (physical.mappings > 0) return {key, false};
   physical_.erase(key);
-  return key;
+  return {key, true};
+}
+
+void VmmLedger::not_released(Handle handle, const Released& what) {
+  if (what.key == 0) return;
+  const std::lock_guard lock(mutex_);
+  by_handle_[handle] = what.key;
+  ++physical_[what.key].references;
 }
 
 std::vector<std::uint64_t> VmmLedger::unmapped(CUdeviceptr address, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   std::vector<std::uint64_t> gone;
-  for (auto mapping = by_address_.lower_bound(address); mapping != by_address_.end() && mapping->first - address < bytes;) {
+  const auto first = by_address_.lower_bound(address);
+  gone.reserve(static_cast<std::size_t>(std::distance(first, by_address_.lower_bound(address + std::max<std::size_t>(bytes, 1)))));  // before anything is changed
+  for (auto mapping = first; mapping != by_address_.end() && mapping->first - address < bytes;) {
     const std::uint64_t key = mapping->second.key;
     mapping = by_address_.erase(mapping);
     Physical& physical = physical_[key];

@@ -106,9 +106,16 @@ class VmmLedger {
   using Handle = CUmemGenericAllocationHandle;
 
   std::uint64_t created(Handle handle);  ///< the key
-  void retained(Handle handle);
+  /// By cuMemRetainAllocationHandle of `address`.
+  void retained(Handle handle, CUdeviceptr address);
   void mapped(Handle handle, CUdeviceptr address, std::size_t bytes);
-  std::uint64_t released(Handle handle);  ///< the key when the memory is gone, else 0
+  struct Released {
+    std::uint64_t key = 0;  ///< 0: not ours to count
+    bool is_gone = false;   ///< with it the memory
+  };
+  /// Before the driver is called, which may give the handle's value to another thread at once.
+  Released released(Handle handle);
+  void not_released(Handle handle, const Released& what);  ///< the driver has refused
   std::vector<std::uint64_t> unmapped(CUdeviceptr address, std::size_t bytes);  ///< the keys of what is gone
 
  private:

@@ -224,11 +224,13 @@ bool AsyncBlocks::trim_pool(DeviceState& device, std::uint64_t keep_bytes) {
   cuuint64_t none = 0;
   if (!driver.has_cuMemPoolGetAttribute() || !driver.has_cuMemPoolSetAttribute() || !driver.has_cuStreamSynchronize()) return false;
   if (!is_made_.load(std::memory_order_acquire)) return false;
+  const MutexLock turn(threshold_mutex_);  // who came in between would read, and set again, what is only for a moment
   if (driver.cuMemPoolGetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes)) != CUDA_SUCCESS) return false;
   driver.cuMemPoolSetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&none));
   for (PrivateStream& stream : streams_)
     if (settle(device, stream) == CUDA_SUCCESS) driver.cuStreamSynchronize(stream.handle.load(std::memory_order_relaxed));
-  driver.cuMemPoolSetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes));
+  for (int attempt = 0; attempt < 2; ++attempt)  // the driver may refuse a call once
+    if (driver.cuMemPoolSetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes)) == CUDA_SUCCESS) break;
   return false;
 }
 

@@ -97,6 +97,7 @@ class AsyncBlocks final : public BlockSource {
   static bool is_told(DeviceState& device, CUmemoryPool mempool, CUmemPool_attribute attribute, cuuint64_t* bytes);
 
   Mutex mutex_;  ///< held while the streams are made
+  Mutex threshold_mutex_;  ///< held while the release threshold is another than it should be
   std::array<PrivateStream, 2> streams_;
   std::atomic<bool> is_made_{false};
   std::atomic<CUmemoryPool> mempool_{nullptr};

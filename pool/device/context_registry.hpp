@@ -25,6 +25,8 @@ struct FencePoint {
   std::uint64_t life = 0;
   CUevent event = nullptr;
   bool done = false;
+  std::uint8_t refusals = 0;  ///< questions in a row, up to kRefused, that the driver answered by an error
+  static constexpr std::uint8_t kRefused = 8;
 };
 
 enum class Pin : std::uint8_t {

@@ -78,7 +78,7 @@ struct Epoch {
   /// By a thread that takes it: its fence is recorded, waitable, and nobody's at the moment.
   bool may_be_awaited() const { return !busy && recorded && waitable != nullptr; }
   /// Natively the program's frees had waited, for the work in their context, and that is not known to be over; or somebody looks at it just now.
-  bool is_overdue() const { return recorded && waitable != nullptr && (busy || !fence.is_over_where_asked()); }
+  bool is_overdue() const { return recorded && waitable != nullptr && (busy || (!fence.is_over_where_asked() && !fence.is_refused_where_asked())); }
 };
 
 class DeferredFrees {

@@ -1,5 +1,6 @@
 // What reports, cuMemGetInfo and the limit are told of one device.
 #include <algorithm>
+#include <new>
 #include <string_view>
 
 #include "pool/device/device_pool.hpp"
@@ -128,6 +129,14 @@ std::uint64_t DevicePool::deferred_in_order_bytes() {
 Error DevicePool::fail(std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, Error refusal) {
   device_.counters().failed_allocations.add();
   if (refusal.code != CUDA_ERROR_OUT_OF_MEMORY) return refusal;
+  try {
+    note_oom(requested_bytes, what, home, refusal);
+  } catch (const std::bad_alloc&) {  // there is no telling of it; it is refused all the same
+  }
+  return refusal;
+}
+
+void DevicePool::note_oom(std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, const Error& refusal) {
   close_magazines();
   if (policy_ == config::Policy::async && may_call_driver()) trim_idle(0, ~std::uint64_t{0});  // what is idle still lies between live blocks
   OomRecord oom;
@@ -189,7 +198,6 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const Refused& what, const
   device_.timeline.record({ticks(), evidence.driver_free_bytes.value_or(0), evidence.request_bytes, requested_bytes, 0, 0, observe::EventKind::oom, 0});
   device_.services.ooms.add(std::move(oom));
   publish_figures();
-  return refusal;
 }
 
 /// Of a limit, and of a size that overflows, the driver knows nothing. Never recorded as out of memory when it has another reason.
@@ -201,7 +209,8 @@ Error DevicePool::reason_of_refusal(Error refusal) {
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
   const CUresult code = device_.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes);
-  return is_of_earlier_work(code) || is_context_gone(code) ? Error{code, "cuMemGetInfo_v2"} : refusal;
+  const bool is_lost = code == CUDA_ERROR_UNKNOWN || code == CUDA_ERROR_DEVICE_UNAVAILABLE;  // the device: every call answers so
+  return is_of_earlier_work(code) || is_context_gone(code) || is_lost ? Error{code, "cuMemGetInfo_v2"} : refusal;
 }
 
 /// Room within the limit for memory outside the pool, charged; false: there is none.

@@ -97,7 +97,7 @@ class DevicePool {
   void stream_ending(std::uint64_t identity);  ///< of whichever context
   void streams_ending(ContextPool* home, CUcontext context);  ///< any of them
   PoolSet::MempoolFigures mempool_figures(std::uint8_t mempool);
-  void reset_mempool_high(std::uint8_t mempool);
+  void reset_mempool_high(std::uint8_t mempool, MempoolHigh which);
   std::uint64_t plain_bytes();
   /// Much that the program has freed has not been seen to be over. Lock-free.
   /// `own`: the calling thread's, of this pool, or null.
@@ -480,6 +480,8 @@ class DevicePool {
   void sample_peak() CUPOOL_REQUIRES(device_.lock);
   void note_peak() CUPOOL_REQUIRES(device_.lock);
   Error fail(std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, Error refusal) CUPOOL_REQUIRES(device_.lock);
+  /// The evidence for its cause. Throws std::bad_alloc.
+  void note_oom(std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, const Error& refusal) CUPOOL_REQUIRES(device_.lock);
   /// What the driver would have said first, where nobody has asked it: an error of the context. Calls it, without the lock.
   Error reason_of_refusal(Error refusal) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t held_outside_bytes() const;

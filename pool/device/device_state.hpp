@@ -147,7 +147,9 @@ class DriverPoolSample {
 /// What the program was served in the name of one memory pool. Written under the device's lock; what magazines have not told yet comes on top.
 struct MempoolUse {
   std::atomic<std::uint64_t> used_bytes{0};
-  std::atomic<std::uint64_t> used_high_bytes{0};
+  std::atomic<std::uint64_t> used_high_bytes{0};      ///< since the program reset that
+  std::atomic<std::uint64_t> reserved_high_bytes{0};  ///< likewise; a pool reserves what it uses
+  std::uint64_t lower_high_bytes() const { return std::min(used_high_bytes.load(std::memory_order_relaxed), reserved_high_bytes.load(std::memory_order_relaxed)); }
 };
 using MempoolUses = std::array<MempoolUse, 64>;  ///< index 0 is unused
 

@@ -228,6 +228,7 @@ FenceResult Fence::poll_point(DeviceState& device, const CaptureGate::Pass& pass
 FenceResult Fence::ask_point(DeviceState& device, const CaptureGate::Pass& pass, FencePoint& point, CUcontext asking) {
   const RelaxedCaptureMode relaxed(device.driver, !pass.allowed());
   const CUresult code = device.driver.cuEventQuery(point.event);
+  point.refusals = code == CUDA_SUCCESS || code == CUDA_ERROR_NOT_READY ? 0 : std::min<std::uint8_t>(static_cast<std::uint8_t>(point.refusals + 1), FencePoint::kRefused);
   if (code == CUDA_ERROR_NOT_READY) return {FenceAnswer::pending, {}};
   if (code != CUDA_SUCCESS) return judge(device, point, code, asking, "cuEventQuery");
   point.done = true;

@@ -84,6 +84,8 @@ class Fence {
   bool is_over() const;
   /// So has what it waits for in the context that asked for it by record().
   bool is_over_where_asked() const { return points_.empty() || !has_asking_ || points_.front().done; }
+  /// The driver has answered neither yes nor no, again and again: the device is lost, it may be, and no wait will end.
+  bool is_refused_where_asked() const { return !is_over_where_asked() && points_.front().refusals >= FencePoint::kRefused; }
 
  private:
   static FenceResult judge(DeviceState& device, FencePoint& point, CUresult code, CUcontext asking, const char* where);

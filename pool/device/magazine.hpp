@@ -243,7 +243,7 @@ inline bool Magazine::may_be_mempool_peak(std::uint64_t bytes) const {
   const std::uint64_t here_bytes = mempool_bytes.load(std::memory_order_relaxed) + bytes;
   if (around.has_several.load(std::memory_order_relaxed) && static_cast<std::int64_t>(here_bytes) > 0) return true;
   const MempoolUse& use = around.mempools[mempool];
-  return use.used_bytes.load(std::memory_order_relaxed) + here_bytes > use.used_high_bytes.load(std::memory_order_relaxed);
+  return use.used_bytes.load(std::memory_order_relaxed) + here_bytes > use.lower_high_bytes();
 }
 
 /// The next one of the rack. Precondition: there is one.

@@ -104,9 +104,13 @@ class PoolSet::Impl {
     home = pool->context_seen(context);
     // A primary context that has ended is a thread's current one still, and its device is told: whoever comes late would have memory that nobody ends. Asked once
     // it is known here, so that an end from now on is met. [?] that a driver says so of one that was released.
-    unsigned version = 0;
-    if (!driver.has_cuCtxGetApiVersion() || !device::is_context_gone(driver.cuCtxGetApiVersion(context, &version))) return home;
-    pool->end_context(home, context, [] { return CUDA_SUCCESS; }, [] { return true; }, PoolBlocks::go);
+    const auto is_gone = [&] {
+      unsigned version = 0;
+      return driver.has_cuCtxGetApiVersion() && device::is_context_gone(driver.cuCtxGetApiVersion(context, &version));
+    };
+    if (!is_gone()) return home;
+    // Asked again where nobody can begin to use it any more: another thread may have begun the next life of the same handle.
+    pool->end_context(home, context, [] { return CUDA_SUCCESS; }, is_gone, PoolBlocks::go);
     return nullptr;
   }
 
@@ -308,9 +312,9 @@ PoolSet::MempoolFigures PoolSet::mempool_figures(int device, std::uint8_t mempoo
   return pool != nullptr && mempool < kMempools ? pool->mempool_figures(mempool) : MempoolFigures{};
 }
 
-void PoolSet::reset_mempool_high(int device, std::uint8_t mempool) {
+void PoolSet::reset_mempool_high(int device, std::uint8_t mempool, MempoolHigh which) {
   DevicePool* pool = impl_->pool_of(device);
-  if (pool != nullptr && mempool < kMempools) pool->reset_mempool_high(mempool);
+  if (pool != nullptr && mempool < kMempools) pool->reset_mempool_high(mempool, which);
 }
 
 std::uint64_t PoolSet::plain_bytes(int device) {

@@ -68,6 +68,9 @@ struct FreeResult {
   Error error{};
 };
 
+/// Which high-water mark of a memory pool is meant.
+enum class MempoolHigh : std::uint8_t { used, reserved, both };
+
 /// Device memory that the program takes outside the pool; what of it counts against CUPOOL_LIMIT is said in options.def.
 enum class OutsideKind : std::uint8_t { array, program_vmm, managed, host, kCount };
 
@@ -144,10 +147,11 @@ class PoolSet {
   /// Some of the streams that lie in `context` are about to end, and nobody knows which: those of a green context.
   void streams_ending(CUcontext context);
 
-  /// What was served in the name of memory pool `mempool` of `device`, as CU_MEMPOOL_ATTR_USED_MEM_{CURRENT,HIGH} say.
-  struct MempoolFigures { std::uint64_t used_bytes, used_high_bytes; };
+  /// What was served in the name of memory pool `mempool` of `device`, as CU_MEMPOOL_ATTR_USED_MEM_{CURRENT,HIGH} and
+  /// CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH say.
+  struct MempoolFigures { std::uint64_t used_bytes, used_high_bytes, reserved_high_bytes; };
   MempoolFigures mempool_figures(int device, std::uint8_t mempool);
-  void reset_mempool_high(int device, std::uint8_t mempool);
+  void reset_mempool_high(int device, std::uint8_t mempool, MempoolHigh which = MempoolHigh::both);
   /// Under `async`: live bytes of plain calls, which lie in the driver's default pool.
   std::uint64_t plain_bytes(int device);
   static constexpr std::uint8_t kMempools = 64;

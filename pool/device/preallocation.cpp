@@ -1,5 +1,6 @@
 // CUPOOL_PREALLOCATE: taken at the device's first pooled allocation; and what the driver says is free.
 #include <algorithm>
+#include <new>
 
 #include "pool/core/bytes.hpp"
 #include "pool/device/device_pool.hpp"
@@ -77,8 +78,14 @@ void DevicePool::preallocate(ContextPool& home) {
     return code;
   };
   CUresult code = CUDA_SUCCESS;
-  while (bytes != 0 && (code = take()) == CUDA_ERROR_OUT_OF_MEMORY)
-    bytes = align_down(bytes - bytes / 10, kRegionGranularity_bytes);  // "free" was an estimate: other processes, the driver's own needs
+  try {
+    while (bytes != 0 && (code = take()) == CUDA_ERROR_OUT_OF_MEMORY)
+      bytes = align_down(bytes - bytes / 10, kRegionGranularity_bytes);  // "free" was an estimate: other processes, the driver's own needs
+  } catch (const std::bad_alloc&) {  // by the next allocation, then
+    preallocated_ = false;
+    preallocated_for_ = nullptr;
+    return;
+  }
   if (code == CUDA_ERROR_NOT_READY) bytes = std::min(bytes, align_down(device_.idle_bytes, kRegionGranularity_bytes));  // `async`: the driver had not come to it in time
   else if (code != CUDA_SUCCESS) bytes = 0;
   device_.tell(config::LogLevel::info, [bytes] { return observe::human_bytes(bytes) + " preallocated"; });

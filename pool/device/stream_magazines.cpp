@@ -165,8 +165,10 @@ std::uint64_t DevicePool::mempool_used_bytes(std::uint8_t mempool) {
 }
 
 void DevicePool::look_for_mempool_peak(std::uint8_t mempool) {
-  std::atomic<std::uint64_t>& high_bytes = device_.mempools[mempool].used_high_bytes;
-  high_bytes.store(std::max(high_bytes.load(std::memory_order_relaxed), mempool_used_bytes(mempool)), std::memory_order_relaxed);
+  MempoolUse& use = device_.mempools[mempool];
+  const std::uint64_t now_bytes = mempool_used_bytes(mempool);
+  for (std::atomic<std::uint64_t>* high_bytes : {&use.used_high_bytes, &use.reserved_high_bytes})
+    high_bytes->store(std::max(high_bytes->load(std::memory_order_relaxed), now_bytes), std::memory_order_relaxed);
 }
 
 /// A stream is about to end: nothing is kept for it any more.
@@ -179,12 +181,16 @@ void DevicePool::close_magazines_of(std::uint64_t identity) {
 PoolSet::MempoolFigures DevicePool::mempool_figures(std::uint8_t mempool) {
   const MutexLock lock(device_.lock);
   look_for_mempool_peak(mempool);
-  return {mempool_used_bytes(mempool), device_.mempools[mempool].used_high_bytes.load(std::memory_order_relaxed)};
+  const MempoolUse& use = device_.mempools[mempool];
+  return {mempool_used_bytes(mempool), use.used_high_bytes.load(std::memory_order_relaxed), use.reserved_high_bytes.load(std::memory_order_relaxed)};
 }
 
-void DevicePool::reset_mempool_high(std::uint8_t mempool) {
+void DevicePool::reset_mempool_high(std::uint8_t mempool, MempoolHigh which) {
   const MutexLock lock(device_.lock);
-  device_.mempools[mempool].used_high_bytes.store(mempool_used_bytes(mempool), std::memory_order_relaxed);
+  MempoolUse& use = device_.mempools[mempool];
+  const std::uint64_t now_bytes = mempool_used_bytes(mempool);
+  if (which != MempoolHigh::reserved) use.used_high_bytes.store(now_bytes, std::memory_order_relaxed);
+  if (which != MempoolHigh::used) use.reserved_high_bytes.store(now_bytes, std::memory_order_relaxed);
 }
 
 std::uint64_t DevicePool::plain_bytes() {

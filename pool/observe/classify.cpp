@@ -44,9 +44,12 @@ class Case {
       case OomCause::driver_refused: return e_.is_managed ? Truth::yes : both(truth(!e_.refused_by_limit && !limit_blocks(e_.releasable_bytes)), driver_gives(0));
       case OomCause::deferred_free: return deferred();
       case OomCause::external_fragmentation: return fragmented(e_.pool_free_bytes);
-      case OomCause::other_process: return both(opposite(driver_gives(e_.releasable_bytes)), others_give());
-      case OomCause::non_pool_memory:
-        return both(opposite(driver_gives(e_.releasable_bytes)), driver_gives(plus(e_.releasable_bytes, e_.own_outside_bytes)));
+      case OomCause::other_process:
+        return both(truth(!limit_blocks(e_.releasable_bytes)), both(opposite(driver_gives(e_.releasable_bytes)), others_give()));
+      case OomCause::non_pool_memory: {  // what goes there may have counted against the limit, too
+        const Bytes all_bytes = plus(e_.releasable_bytes, e_.own_outside_bytes);
+        return both(truth(!limit_blocks(all_bytes)), both(opposite(driver_gives(e_.releasable_bytes)), driver_gives(all_bytes)));
+      }
       case OomCause::true_exhaustion: return truth(exhausted_by() > 0);
     }
     return Truth::no;

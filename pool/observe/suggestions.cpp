@@ -55,7 +55,7 @@ class Rules {
     return at == options_.end() ? nullptr : &*at;
   }
   bool preallocates() const {
-    return value("policy") == "preallocate" || (is_set("preallocate") && value("preallocate") != "none" && value("preallocate") != "0");
+    return value("policy") == "preallocate" || (is_set("preallocate") && value("preallocate") != "none" && value("preallocate") != "0" && value("preallocate") != "0%");
   }
 
   void add(const char* rule, const char* level, const char* message, Numbers numbers) {
@@ -186,7 +186,7 @@ class Rules {
 
   /// A request past the pool: regions with a block in them do not go back, and preallocation makes few and large ones.
   void preallocate_less() {
-    add("preallocate_less", "fix", "what the pool preallocated and has free beside its blocks does not go back to the driver: CUPOOL_POLICY=grow, or a smaller CUPOOL_PREALLOCATE, leaves it to calls outside the pool",
+    add("preallocate_less", "fix", "what the pool preallocated and has free beside its blocks does not go back to the driver: CUPOOL_POLICY=grow without CUPOOL_PREALLOCATE, or a smaller CUPOOL_PREALLOCATE, leaves it to calls outside the pool",
         {{"pool_free_bytes", e_.pool_free_bytes}, {"releasable_bytes", e_.releasable_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
   }
 

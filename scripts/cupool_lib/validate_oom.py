@@ -33,9 +33,9 @@ class _Evidence:
     def cap(self) -> int:
         return min(self.T or _UNKNOWN_REQUEST, self.L or _UNKNOWN_REQUEST)
 
-    def over_limit(self) -> int:
-        """Bytes by which the limit would be exceeded once REL went back; none: it does not block."""
-        return max(0, max(0, self.H - self.REL) + self.R - self.L) if self.L else 0
+    def over_limit(self, more: int = 0) -> int:
+        """Bytes by which the limit would be exceeded once REL (and so much more) went back; none: it does not block."""
+        return max(0, max(0, self.H - self.REL - more) + self.R - self.L) if self.L else 0
 
     def driver_has(self, more: int) -> bool | None:
         """F + more >= R; None: F is unknown."""
@@ -60,7 +60,8 @@ def check(oom: dict, device: dict | None, place: str) -> Iterator[str]:
     rows = oom["counterfactuals"]
     if tuple(row["cause"] for row in rows) != CAUSES:
         yield f"{place}/counterfactuals: are not the eight causes in their order"
-    if any((row["shortfall_bytes"] or 0) > e.R for row in rows):
+    beyond_limit = max(0, e.H - e.L) if e.L else 0  # under `async` the driver may have taken more than was asked for
+    if any((row["shortfall_bytes"] or 0) > e.R + beyond_limit for row in rows):
         yield f"{place}/counterfactuals: more is missing than was asked for"
     if any(row["level"] != "info" for row in oom["suggestions"] if row["already_enabled"]):
         yield f"{place}/suggestions: advises what is on already"
@@ -136,11 +137,15 @@ def _fragmented(_oom: dict, e: _Evidence) -> Iterator[str]:
 
 
 def _others(_oom: dict, e: _Evidence) -> Iterator[str]:
+    if e.over_limit():
+        yield "the limit refuses as well"
     if e.driver_has(e.REL) or (e.U is not None and e.driver_has(e.REL + e.U) is False):
         yield "what other processes hold makes no difference"
 
 
 def _outside(_oom: dict, e: _Evidence) -> Iterator[str]:
+    if e.over_limit(e.N):
+        yield "the limit refuses as well"
     if e.driver_has(e.REL) or e.driver_has(e.REL + e.N) is False:
         yield "what this process holds outside the pool makes no difference"
 

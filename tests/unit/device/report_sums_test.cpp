@@ -323,7 +323,7 @@ TEST_CASE("what the driver has free is asked once where no growth asks: by the f
   for (const observe::DeviceSnapshot& device : rig.snapshot().devices) CHECK((device.driver_free_unix_ns != 0) == (device.ordinal == 0));
 }
 
-TEST_CASE("an out-of-memory of another device than the current one asks that one, in the context that the program has there, and begins none") {
+TEST_CASE("an out-of-memory of another device than the current one asks that one, in a context that the pool knows there, and begins or retains none") {
   RigOptions options;
   options.devices = 2;
   options.memory = "1GiB,2GiB";
@@ -339,7 +339,7 @@ TEST_CASE("an out-of-memory of another device than the current one asks that one
   CHECK_FALSE(rig.pools().reserve_outside(1, OutsideKind::program_vmm, 2 * kMiB, "cuMemCreate").ok());
   CHECK_FALSE(rig.pools().reserve_outside(0, OutsideKind::program_vmm, 2 * kMiB, "cuMemCreate").ok());
   const observe::Snapshot snapshot = rig.snapshot();
-  CHECK(snapshot.ooms.at(0).evidence.driver_free_bytes == (has_context ? std::optional<std::uint64_t>(2 * kGiB) : std::nullopt));
+  CHECK(snapshot.ooms.at(0).evidence.driver_free_bytes == (has_context && is_known ? std::optional<std::uint64_t>(2 * kGiB) : std::nullopt));
   CHECK(snapshot.ooms.at(1).evidence.driver_free_bytes == kGiB);
   CUcontext after = nullptr;
   unsigned flags = 0;

@@ -6,12 +6,20 @@
 using namespace cupool::shim;
 using Keys = std::vector<std::uint64_t>;
 
+namespace {
+/// The key of the memory that is gone with this release; 0: none.
+std::uint64_t gone(VmmLedger& ledger, VmmLedger::Handle handle) {
+  const VmmLedger::Released released = ledger.released(handle);
+  return released.is_gone ? released.key : 0;
+}
+}  // namespace
+
 TEST_CASE("memory that is released while unmapped is gone at once") {
   VmmLedger ledger;
   const std::uint64_t key = ledger.created(10);
   CHECK(key != 0);
-  CHECK(ledger.released(10) == key);
-  CHECK(ledger.released(10) == 0);
+  CHECK(gone(ledger, 10) == key);
+  CHECK(gone(ledger, 10) == 0);
 }
 
 TEST_CASE("memory that is released while mapped is gone with its last mapping") {
@@ -19,7 +27,7 @@ TEST_CASE("memory that is released while mapped is gone with its last mapping") 
   const std::uint64_t key = ledger.created(10);
   ledger.mapped(10, 0x1000, 0x100);
   ledger.mapped(10, 0x2000, 0x100);
-  CHECK(ledger.released(10) == 0);
+  CHECK(gone(ledger, 10) == 0);
   CHECK(ledger.unmapped(0x1000, 0x100).empty());
   CHECK(ledger.unmapped(0x2000, 0x100) == Keys{key});
 }
@@ -29,26 +37,49 @@ TEST_CASE("memory that is unmapped before its release is gone with the release")
   const std::uint64_t key = ledger.created(10);
   ledger.mapped(10, 0x1000, 0x100);
   CHECK(ledger.unmapped(0x1000, 0x100).empty());
-  CHECK(ledger.released(10) == key);
+  CHECK(gone(ledger, 10) == key);
 }
 
 TEST_CASE("every retained reference holds the memory") {
   VmmLedger ledger;
   const std::uint64_t key = ledger.created(10);
-  ledger.retained(10);
-  CHECK(ledger.released(10) == 0);
-  CHECK(ledger.released(10) == key);
+  ledger.retained(10, 0);
+  CHECK(gone(ledger, 10) == 0);
+  CHECK(gone(ledger, 10) == key);
+}
+
+TEST_CASE("what was released while mapped has a handle again by its address") {
+  VmmLedger ledger;
+  const std::uint64_t key = ledger.created(10);
+  ledger.mapped(10, 0x1000, 0x100);
+  CHECK(gone(ledger, 10) == 0);
+  ledger.retained(11, 0x1080);
+  CHECK(ledger.unmapped(0x1000, 0x100).empty());
+  ledger.mapped(11, 0x5000, 0x100);
+  CHECK(gone(ledger, 11) == 0);
+  CHECK(ledger.unmapped(0x5000, 0x100) == Keys{key});
+  ledger.retained(12, 0x5000);
+  CHECK(gone(ledger, 12) == 0);
+}
+
+TEST_CASE("a release that the driver refuses leaves the memory held") {
+  VmmLedger ledger;
+  const std::uint64_t key = ledger.created(10);
+  const VmmLedger::Released released = ledger.released(10);
+  CHECK(released.is_gone);
+  ledger.not_released(10, released);
+  CHECK(gone(ledger, 10) == key);
 }
 
 TEST_CASE("a handle whose value comes again names other memory") {
   VmmLedger ledger;
   const std::uint64_t first = ledger.created(10);
   ledger.mapped(10, 0x1000, 0x100);
-  CHECK(ledger.released(10) == 0);
+  CHECK(gone(ledger, 10) == 0);
   const std::uint64_t second = ledger.created(10);
   CHECK(second != first);
   CHECK(ledger.unmapped(0x1000, 0x100) == Keys{first});
-  CHECK(ledger.released(10) == second);
+  CHECK(gone(ledger, 10) == second);
 }
 
 TEST_CASE("one unmap takes every mapping in its range and none outside") {
@@ -59,7 +90,7 @@ TEST_CASE("one unmap takes every mapping in its range and none outside") {
   ledger.mapped(1, 0x1000, 0x1000);
   ledger.mapped(2, 0x2000, 0x1000);
   ledger.mapped(3, 0x3000, 0x1000);
-  for (const std::uint64_t handle : {1, 2, 3}) CHECK(ledger.released(handle) == 0);
+  for (const std::uint64_t handle : {1, 2, 3}) CHECK(gone(ledger, handle) == 0);
   CHECK(ledger.unmapped(0x1000, 0x2000) == Keys{a, b});
   CHECK(ledger.unmapped(0x3000, 0x1000) == Keys{c});
 }
@@ -67,8 +98,8 @@ TEST_CASE("one unmap takes every mapping in its range and none outside") {
 TEST_CASE("handles that the program did not create are not counted") {
   VmmLedger ledger;
   ledger.mapped(99, 0x1000, 0x1000);
-  ledger.retained(99);
-  CHECK(ledger.released(99) == 0);
+  ledger.retained(99, 0);
+  CHECK(gone(ledger, 99) == 0);
   CHECK(ledger.unmapped(0x1000, 0x1000).empty());
 }
 
