@@ -66,6 +66,12 @@ bool PageHeap::strands(DeviceState& device, const Extent& block) const {
   return !last.is_pinned && last.address >= block.address && last.end() <= free_until && last.end() - end >= page_bytes;
 }
 
+/// Where the handles that move come from. The largest holes leave whole ones to others; but what is taken from them was cut for the next large block of a program that asks for whole
+/// pages, or whose steps repeat themselves: each step would then move more than the one before.
+PageHeap::Holes PageHeap::holes_to_rob(DeviceState& device) const {
+  return (takes_whole_pages() || device.repeats_itself()) && !program_fills(device) ? Holes::small : Holes::large;
+}
+
 /// Empty handles for what is missing: large ones that fit, smaller ones that do, and for what is missing then the smallest of the others, which is to be cracked. Out of those of the largest holes.
 /// For programs that take whole pages, while they do not fill the device, out of the smallest holes, so that the large ones stay: steps that repeat themselves find them again.
 void PageHeap::take_fitting(Supply& supply, Holes first) {

@@ -33,7 +33,8 @@ using vmm::PageTable;
 
 class PageHeap final : public ExtentAllocator {
  public:
-  static constexpr std::uint64_t kShareOfAll = 768;                  ///< a handle is at most this part of all that the heap has or may get,
+  static constexpr std::uint64_t kShareOfAll = 2048;                 ///< a handle is at most this part of all that the heap has or may get,
+  static constexpr std::uint64_t kShareOfAllWhole = 768;             ///< for a program that asks for whole pages: at most this part,
   static constexpr std::uint64_t kHandleShare = 256;                 ///< this part of what is left,
   static constexpr std::uint64_t kLargestGrown_bytes = 64 * kMiB;    ///< so large, and no larger than the block that it is made for
   static constexpr std::uint64_t kPartsOfBlock = 8;                  ///< or, where that is whole pages, than this part of it or what divides it;
@@ -191,6 +192,7 @@ class PageHeap final : public ExtentAllocator {
   Status publish(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
   void bind(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
   void take_empty(std::vector<Run>& runs, std::uint64_t wanted_bytes, bool at_most);
+  Holes holes_to_rob(DeviceState& device) const CUPOOL_REQUIRES(device.lock);
   void take_fitting(Supply& supply, Holes first);
   void take_runs(std::vector<Run>& runs, const std::vector<MappedHandle>& handles);
   void unmap_runs(std::vector<Run>& runs, CUresult* first_error);

@@ -132,7 +132,7 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
       unclaim(supply);
       return Error{CUDA_ERROR_OUT_OF_MEMORY, "room"};
     }
-    if (supply.moves() && supply.missing_bytes() != 0) take_fitting(supply, takes_whole_pages() && !program_fills(device) ? Holes::small : Holes::large);
+    if (supply.moves() && supply.missing_bytes() != 0) take_fitting(supply, holes_to_rob(device));
     const std::size_t most = supply.handles.size() + count_handles(supply.runs) + supply.pieces.size() + supply.wanted_bytes / memory_->granularity_bytes() + 1;
     supply.handles.reserve(most);
     vacant_.reserve(vacant_.size() + 1);
@@ -286,7 +286,7 @@ std::uint64_t PageHeap::fitting_bytes(const Supply& supply) const {
 std::uint64_t PageHeap::next_handle_bytes(const Supply& supply) const {
   std::uint64_t most_bytes = std::max(supply.zone_bytes, supply.missing_bytes());
   if (supply.source != Source::preallocate) {
-    most_bytes = std::min({most_bytes, kLargestGrown_bytes, supply.all_bytes / kShareOfAll, supply.room_bytes / kHandleShare});
+    most_bytes = std::min({most_bytes, kLargestGrown_bytes, supply.all_bytes / (takes_whole_pages() ? kShareOfAllWhole : kShareOfAll), supply.room_bytes / kHandleShare});
     const std::uint64_t fitting_bytes = this->fitting_bytes(supply);
     if (fitting_bytes <= most_bytes) return std::max(fitting_bytes, memory_->granularity_bytes());
   } else if (supply.all_bytes > kFewHandlesFrom_bytes) most_bytes = std::min({most_bytes, kLargestHandle_bytes, supply.room_bytes / kPreallocatedShare});

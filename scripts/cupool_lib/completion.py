@@ -114,33 +114,35 @@ def _complete_page(path: Path, run_id: str, ended: dict[int, int], end_unix_ns: 
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:  # its owner lives in another pid namespace, or somebody else completes it
             return ""
-        line = _complete(page, ended.get(pid), end_unix_ns)
-        path.unlink(missing_ok=True)
+        line, is_done = _complete(page, ended.get(pid), end_unix_ns)
+        if is_done:  # else it is all that is left of the process
+            path.unlink(missing_ok=True)
         return line
     finally:
         os.close(descriptor)
 
 
-def _complete(page: Page, status: int | None, end_unix_ns: int) -> str:
+def _complete(page: Page, status: int | None, end_unix_ns: int) -> tuple[str, bool]:
+    """What to tell the user, and whether the page is needed no more."""
     target = page.facts.get("report_path")
     if page.state == "reported" or not target or not isinstance(target, str) or not any(device.used() for device in page.devices):
-        return ""
+        return "", True
     text = json.dumps(build_report(page, status, end_unix_ns), ensure_ascii=False, separators=(",", ":")) + "\n"
     try:
         if target == "stderr":
             sys.stderr.write(text)
             sys.stderr.flush()
-            return ""
+            return "", True
         write_atomically(Path(target), text)
         _mark_final(page)
     except (OSError, ValueError) as error:
         if page.state == "exiting" and status is not None and os.WIFEXITED(status):
-            return ""  # the library has said so itself
-        return f"no report for process {page.pid}: {target}: {getattr(error, 'strerror', None) or error}"
+            return "", False  # the library has said so itself
+        return f"no report for process {page.pid}: {target}: {getattr(error, 'strerror', None) or error}", False
     quiet = page.facts.get("options", {}).get("log", {})
     if isinstance(quiet, dict) and quiet.get("value") in QUIET:
-        return ""
-    return f"process {page.pid} {_ending(status)}; its report was completed from shared memory: {target}"
+        return "", True
+    return f"process {page.pid} {_ending(status)}; its report was completed from shared memory: {target}", True
 
 
 def _ending(status: int | None) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cupool_lib import doctor_variables, elf, live_page, locate
 from cupool_lib.doctor import FAILURE, OK, WARNING, Finding
-from cupool_lib.output_file import is_replaceable
+from cupool_lib.output_file import is_replaceable, is_too_long
 from cupool_lib.terminal import size
 
 OLDEST_DRIVER = 11040
@@ -166,18 +166,19 @@ def _allocate(path: Path) -> tuple[Finding, str]:
 
 
 # Ranks of a launcher on this machine, as shim/export_hints.cpp reads them: sizes above 1, ranks above 0.
-_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE", "MVP_COMM_WORLD_LOCAL_SIZE",
+_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE", "MVP_COMM_WORLD_LOCAL_SIZE",
                 "PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE", "JSM_NAMESPACE_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE",
                 "SLURM_TASKS_PER_NODE")
-_LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "MVP_COMM_WORLD_LOCAL_RANK",
+_LOCAL_RANKS = ("LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "MVP_COMM_WORLD_LOCAL_RANK",
                 "PALS_LOCAL_RANKID", "PMI_LOCAL_RANK", "PMIX_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_RANK", "SLURM_LOCALID", "FLUX_TASK_LOCAL_ID")
 
 
 def local_ranks() -> str:
     """The variable that tells of other ranks on this machine; empty: none does."""
-    for bound, names in ((1, _LOCAL_SIZES), (0, _LOCAL_RANKS)):
+    is_first_of_some = "LOCAL_RANK" in os.environ and "LOCAL_WORLD_SIZE" not in os.environ
+    for bound, names in ((1, _LOCAL_SIZES), (0, _LOCAL_RANKS), (1, ("WORLD_SIZE",) if is_first_of_some else ())):
         for name in names:
-            numbers = [int(match) for match in re.findall(r"(?:^|,)\s*(\d+)", os.environ.get(name, ""))]
+            numbers = [int(match[:9]) for match in re.findall(r"(?:^|,)\s*(\d+)", os.environ.get(name, ""))]
             if numbers and max(numbers) > bound:
                 return f"{name}={os.environ[name]}"
     return ""
@@ -198,14 +199,14 @@ def _backing(facts: dict, served: str) -> Finding:
 
 
 def _existing_parent(path: Path) -> Path:
-    while not path.exists() and path != path.parent:
+    while not os.path.exists(path) and path != path.parent:  # False, and no exception, where it may not be looked at
         path = path.parent
     return path
 
 
 def _report_folder() -> Finding:
     pattern = os.environ.get("CUPOOL_REPORT") or "cupool-report.%h.%p.json"
-    if pattern in ("none", "stderr"):
+    if pattern.lower() in ("none", "stderr"):
         return Finding("report", OK, f"CUPOOL_REPORT={pattern}")
     fixed = pattern.split("%", 1)[0]
     advice = "set CUPOOL_REPORT (or --report) to a folder that this user may write to"
@@ -217,6 +218,8 @@ def _report_folder() -> Finding:
         folder = Path(fixed if fixed.endswith("/") else os.path.dirname(fixed) or ".").absolute()
     except FileNotFoundError:
         return Finding("report", FAILURE, "the working folder does not exist any more", advice)
+    if is_too_long(folder):
+        return Finding("report", FAILURE, f"reports cannot be written into {folder}: a name in it is too long", advice)
     parent = _existing_parent(folder)
     try:
         with tempfile.TemporaryFile(dir=parent):  # tried, not asked: permissions alone do not tell of read-only mounts

@@ -9,6 +9,7 @@ from pathlib import Path
 from cupool_lib import locate, option_values
 from cupool_lib.doctor import FAILURE, OK, WARNING, Finding
 from cupool_lib.options import INTERNAL, Option, load_options
+from cupool_lib.output_file import is_too_long
 
 
 def check(facts: dict) -> list[Finding]:
@@ -65,16 +66,16 @@ def _log_file() -> list[Finding]:
     path = _file_of("CUPOOL_LOG_FILE")
     if path is None:
         return []
-    if path.is_dir() if "%" in os.environ["CUPOOL_LOG_FILE"] else not path.exists() and path.parent.is_dir():
-        folder = path if path.is_dir() else path.parent
+    if os.path.isdir(path) if "%" in os.environ["CUPOOL_LOG_FILE"] else not os.path.exists(path) and os.path.isdir(path.parent):
+        folder = path if os.path.isdir(path) else path.parent
         reason = "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} is not writable"
-    elif not path.exists():
-        reason = f"the folder {path.parent} does not exist"
-    elif not os.access(path, os.W_OK) or path.is_dir() or path.is_symlink():
+    elif not os.path.exists(path):
+        reason = f"the folder {path.parent} does not exist, or may not be looked into"
+    elif not os.access(path, os.W_OK) or os.path.isdir(path) or os.path.islink(path):
         reason = f"{path} is not a file that this user may write to"
     else:
         facts = path.stat()
-        reason = f"{path} belongs to another user, or has another name too" if path.is_file() and (facts.st_uid != os.geteuid() or facts.st_nlink != 1) else ""
+        reason = f"{path} belongs to another user, or has another name too" if os.path.isfile(path) and (facts.st_uid != os.geteuid() or facts.st_nlink != 1) else ""
     return [Finding("log file", WARNING, f"CUPOOL_LOG_FILE={os.environ['CUPOOL_LOG_FILE']} cannot be opened: {reason}",
                     "messages go to stderr; name a file of your own in a folder that is there")] if reason else []
 
@@ -85,11 +86,13 @@ def _trace() -> list[Finding]:
     if path is None:
         return []
     is_whole = "%" not in os.environ["CUPOOL_TRACE"]
-    if is_whole and (path.exists() or path.is_symlink()):
+    if is_whole and os.path.lexists(path):
         reason = f"{path} is there already, and is not overwritten"
+    elif is_too_long(path):
+        reason = "a name in it is too long"
     else:
         parent = path.parent if is_whole else path
-        while not parent.exists() and parent != parent.parent:
+        while not os.path.exists(parent) and parent != parent.parent:
             parent = parent.parent
-        reason = "" if parent.is_dir() and os.access(parent, os.W_OK | os.X_OK) else f"{parent} is not a folder that this user may write to"
+        reason = "" if os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK) else f"{parent} is not a folder that this user may write to"
     return [Finding("trace", WARNING, f"CUPOOL_TRACE={os.environ['CUPOOL_TRACE']}: no trace would be written: {reason}", "choose another name, with %p say")] if reason else []

@@ -51,7 +51,7 @@ def library(explicit: str | None = None) -> Path:
             path = Path(explicit).absolute()
         except FileNotFoundError:
             raise NotFound(f"--library {explicit}: the working folder does not exist any more") from None
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise NotFound(f"--library {explicit}: no such file")
         return path
     if is_source_tree():
@@ -63,7 +63,7 @@ def library(explicit: str | None = None) -> Path:
         candidates += [path for folder in folders for path in sorted(folder.glob("*/" + LIBRARY_NAME))]
         advice = "the installation is incomplete"
     for candidate in candidates:
-        if candidate.is_file():
+        if os.path.isfile(candidate):
             return candidate
     looked = candidates[0] if candidates else root() / "lib" / LIBRARY_NAME
     raise NotFound(f"{LIBRARY_NAME} not found at {looked}: {advice}, or name it with --library")
@@ -73,7 +73,7 @@ def data_file(name: str) -> Path:
     """A file of config/ (options.json, report.schema.json, profiles/NAME.json); raises NotFound."""
     folder = root() / "config" if is_source_tree() else PACKAGE.parent
     path = folder / name
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise NotFound(f"{name} not found at {path}: the installation is incomplete")
     return path
 

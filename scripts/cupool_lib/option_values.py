@@ -42,6 +42,8 @@ def problem(kind: str, text: str, values: tuple[str, ...] = (), empty: str = "",
             _READERS[kind](text)
     except BadValue as error:
         return str(error)
+    except ValueError:  # more digits than Python reads
+        return "is too long"
     return ""
 
 

@@ -23,6 +23,11 @@ def check_replaceable(target: Path) -> None:
         raise OSError(errno.EEXIST, "not a regular file")
 
 
+def is_too_long(path: Path) -> bool:
+    """A part of it is longer than a name can be on any file system that Linux has."""
+    return any(len(os.fsencode(part)) > 255 for part in path.parts)
+
+
 def is_replaceable(target: Path) -> bool:
     """False: what is there is to be written to."""
     try:

@@ -48,6 +48,16 @@ class RealLibrary(unittest.TestCase):
             self.assertEqual(report["data_quality"]["source"], "live_page")
             self.assertEqual(report["devices"][0]["counters"]["live_bytes"]["current"], 3 << 20)
 
+    def test_where_no_report_can_be_written_the_live_page_stays(self):
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "report.json"
+            ending = f"os.mkdir({str(report)!r}); print(os.getpid(), flush=True); os.kill(os.getpid(), 9)"  # the folder stands where the report would
+            result = support.cupool("run", "--library", support.LIBRARY, "--report", report, "--", sys.executable, "-c", VICTIM + ending, env=support.simulator_environment())
+        pages = [page for page in live_page.page_files(Path(f"/dev/shm/cupool-{os.geteuid()}")) if page.name.startswith(f"{result.stdout.strip()}.")]
+        self.assertIn("no report for process", result.stderr)
+        self.assertEqual(len(pages), 1, result)
+        pages[0].unlink()
+
     def test_what_was_freed_and_waited_for_is_free(self):
         for mib, is_current in ((10, True), (100, False)):  # frees of large blocks are over before the wait, which finds nothing to publish
             program = ("blocks = [ctypes.c_uint64() for _ in range(9)]\n"
