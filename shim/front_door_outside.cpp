@@ -25,6 +25,17 @@ std::uint64_t key_of(T* handle) {
   return reinterpret_cast<std::uintptr_t>(handle);
 }
 
+/// For more than there can be the driver needs no room, but a report: it is what a negative number looks like.
+template <class Call>
+CUresult call_impossible(int device, std::size_t bytes, const Refused& what, Call&& call) {
+  Process& own = process();
+  const CUresult result = call();
+  if (result != CUDA_ERROR_OUT_OF_MEMORY || device == kNoDevice) return result;
+  own.pools.note_refusal(device, bytes, what);
+  own.reporter.after_oom();
+  return result;
+}
+
 /// Into the books. False where host memory is out: it is as if the program had taken it past us.
 template <class MakeKey>
 bool commit(int device, OutsideKind kind, std::size_t bytes, CUcontext context, MakeKey&& make_key) {
@@ -43,7 +54,8 @@ CUresult account(int device, CUcontext context, OutsideKind kind, std::size_t by
   Process& own = process();
   // What the pool keeps for reuse is not gone: natively the driver would have had it. Host memory is not the pool's to give.
   const auto served = [&] { return kind == OutsideKind::host ? call() : call_with_room(call, device, bytes); };
-  if (bytes == 0 || bytes > kSaneBytes) return call();
+  if (bytes == 0) return call();
+  if (bytes > kSaneBytes) return call_impossible(device, bytes, {symbol, kind == OutsideKind::managed}, call);
   if (device == kNoDevice) return served();
   if (kind != OutsideKind::host) own.page.publish();
   if (const Status reserved = own.pools.reserve_outside(device, kind, bytes, symbol, ask); !reserved.ok()) {
@@ -193,7 +205,8 @@ CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out
   const int device = mempool.device.value_or(stream_device);
   if (device != stream_device) owner = nullptr;  // the memory is a pool's of another device, and stays when this context ends
   const auto served = [&] { return call_with_room(call); };
-  if (out == nullptr || bytes == 0 || bytes > kSaneBytes) return call();
+  if (out == nullptr || bytes == 0) return call();
+  if (bytes > kSaneBytes) return call_impossible(device, bytes, {symbol}, call);
   if (device == kNoDevice) return served();
   const DriverServed request{device, owner, owner != nullptr && own.contexts.life_in(owner, device) == BlockLife::context, mempool.is_default(device),
                              StreamBook::identity_of(stream), bytes, symbol, [&] { return mempool.max_bytes(device); }};
