@@ -184,7 +184,7 @@ bool is_primary_inactive(const Process& own, CUdevice device) {
 
 void note_context(CUcontext context, int device) {
   Process& own = process();
-  note_device(device);  // first: it needs no host memory, and copies between devices depend on it for good
+  note_device(device);
   own.contexts.lives(context);
   own.pools.context_seen(context, device);
   share_with_new_context(context, device);
@@ -250,6 +250,7 @@ CUresult retain_primary(const Real<CUresult(CUcontext*, CUdevice)>& real, CUcont
   const CUresult result = with_room_in(turn, device, real, out, device);
   if (result != CUDA_SUCCESS || out == nullptr) return result;
   process().contexts.primary_retained(device);
+  note_device(device);  // before what may need host memory: copies between devices depend on it for good
   process().contexts.set_primary(device, *out);
   note_context(*out, device);
   return result;

@@ -214,8 +214,7 @@ CUdeviceptr destination_of(const Shape* shape) { return shape != nullptr && is_d
 void note_device(int device) {
   Process& own = process();
   if (g_copies_are_watched.load(std::memory_order_relaxed) || is_plain_memory(*own.options)) return;
-  for (const int other : own.peers.devices())
-    if (other != device) g_copies_are_watched.store(true, std::memory_order_relaxed);
+  if (own.peers.has_others(device)) g_copies_are_watched.store(true, std::memory_order_relaxed);
 }
 
 CUresult settle(CUresult result, bool is_per_thread, std::initializer_list<CUdeviceptr> touched) {

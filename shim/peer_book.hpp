@@ -83,6 +83,11 @@ class PeerBook {
     return -1;
   }
 
+  /// Does a context of any other device live? Needs no memory.
+  bool has_others(int device) {
+    const std::lock_guard lock(mutex_);
+    return std::any_of(contexts_.begin(), contexts_.end(), [device](const Context& known) { return known.device != device; });
+  }
   std::vector<int> devices() {
     const std::lock_guard lock(mutex_);
     std::vector<int> found;

@@ -60,7 +60,7 @@ static void* run(void* number) {
 }
 
 int main(void) {
-  uint64_t requests = 0;
+  static uint64_t requests;  // counted at the exit too
   g_context = enter_device(0);
   watch_host_memory("libcupool", &requests);
   pthread_t threads[kThreads];
