@@ -68,13 +68,22 @@ class Rules {
   void impossible() {
     const bool device_could = e_.device_total_bytes == 0 || (e_.request_bytes != 0 && e_.request_bytes <= e_.device_total_bytes);
     if (e_.limit_bytes > 0 && device_could) {
-      add("raise_limit", "fix", "the request alone is larger than CUPOOL_LIMIT: raise the limit, or ask for less",
+      const bool driver_has_it = !e_.driver_free_bytes || e_.request_bytes - std::min(e_.request_bytes, *e_.driver_free_bytes) <= e_.releasable_bytes;
+      add("raise_limit", driver_has_it && !exceeds_own_maximum() ? "fix" : "consider", "the request alone is larger than CUPOOL_LIMIT: raise the limit, or ask for less",
           {{"request_bytes", e_.request_bytes}, {"limit_bytes", e_.limit_bytes}});
+      if (exceeds_own_maximum()) raise_own_maximum();
       return;
     }
     add("request_exceeds_device", "info",
         "the request alone is larger than the device: no setting can help; look for a wrong shape or size, or split it",
         {{"request_bytes", e_.request_bytes}, {"device_total_bytes", e_.device_total_bytes}});
+  }
+
+  /// More than the program's own memory pool may ever have: whatever else refuses, that does.
+  bool exceeds_own_maximum() const { return e_.mempool_max_bytes != 0 && e_.request_bytes > e_.mempool_max_bytes; }
+  void raise_own_maximum() {
+    add("mempool_max", "fix", "the program made this memory pool with a maxSize, which the driver lets it not pass whatever is free: raise it, or free blocks of that pool",
+        {{"mempool_max_bytes", e_.mempool_max_bytes}, {"request_bytes", e_.request_bytes}});
   }
 
   /// What lies in the limit's way may be the pool's own: that costs nothing to clear.
@@ -89,7 +98,8 @@ class Rules {
     // With a higher limit the preallocation takes as much more.
     const bool is_preallocated = e_.is_outside_pool && preallocates() && e_.pool_free_bytes - std::min(e_.releasable_bytes, e_.pool_free_bytes) >= verdict_.shortfall_bytes;
     if (is_preallocated) preallocate_less();
-    add("raise_limit", is_preallocated ? "consider" : "fix",
+    if (exceeds_own_maximum()) raise_own_maximum();
+    add("raise_limit", is_preallocated || exceeds_own_maximum() ? "consider" : "fix",
         "the device has the memory but CUPOOL_LIMIT forbids it: raise the limit by the shortfall or more (with more room the pool takes memory earlier, too), or remove it",
         {{"shortfall_bytes", verdict_.shortfall_bytes}, {"limit_bytes", e_.limit_bytes}, {"held_bytes", e_.held_bytes}});
     if (joined_would_do(e_.pool_free_bytes)) fragmented();
@@ -101,12 +111,7 @@ class Rules {
           "managed memory is bounded by neither CUPOOL_LIMIT nor the device: look at the host's memory (and its cgroup), and in the driver's log", {{"request_bytes", e_.request_bytes}});
       return;
     }
-    if (e_.mempool_max_bytes != 0) {
-      add("mempool_max", "fix",
-          "the program made this memory pool with a maxSize, which the driver lets it not pass whatever is free: raise it, or free blocks of that pool",
-          {{"mempool_max_bytes", e_.mempool_max_bytes}, {"request_bytes", e_.request_bytes}});
-      return;
-    }
+    if (e_.mempool_max_bytes != 0) return raise_own_maximum();
     add("driver_refused", "info",
         "enough memory was free and the driver still refused: look in its log (Xid, MIG or vGPU quotas) and at a neighbour that frees and takes",
         {{"driver_free_bytes", e_.driver_free_bytes.value_or(0)}, {"releasable_bytes", e_.releasable_bytes}, {"request_bytes", e_.request_bytes}});

@@ -64,6 +64,8 @@ TEST_CASE("a request above the limit but not above the device asks for a higher 
   e.limit_bytes = 10;
   CHECK(find(classify(e, default_options()), "raise_limit") == nullptr);
   e.request_bytes = e.device_total_bytes;
+  CHECK(find(classify(e, default_options()), "raise_limit")->level == "consider");  // the device has not so much left
+  e.driver_free_bytes = e.device_total_bytes;
   CHECK(find(classify(e, default_options()), "raise_limit")->level == "fix");
   e.request_bytes = 0;
   CHECK(find(classify(e, default_options()), "raise_limit") == nullptr);
@@ -265,6 +267,26 @@ TEST_CASE("a memory pool of the program's own with a size of its own is named wh
   e.mempool_max_bytes = samples::kGiB;
   CHECK(find(classify(e, default_options()), "mempool_max")->level == "fix");
   CHECK(find(classify(e, default_options()), "driver_refused") == nullptr);
+}
+
+TEST_CASE("a limit is not all that has to be raised where the program's own pool, or the device, has less than the request") {
+  for (const OomCause cause : {OomCause::limit, OomCause::impossible_request}) {
+    OomEvidence e = evidence_of(cause);
+    e.limit_bytes = cause == OomCause::limit ? e.limit_bytes : e.request_bytes / 2;
+    e.device_total_bytes = std::max(e.device_total_bytes, 4 * e.request_bytes);
+    e.driver_free_bytes = 2 * e.request_bytes;
+    REQUIRE(classify(e, default_options()).cause == cause);
+    CHECK(find(classify(e, default_options()), "raise_limit")->level == "fix");
+    e.mempool_max_bytes = e.request_bytes / 2;
+    CHECK(find(classify(e, default_options()), "raise_limit")->level == "consider");
+    CHECK(find(classify(e, default_options()), "mempool_max")->level == "fix");
+  }
+  OomEvidence e = evidence_of(OomCause::impossible_request);
+  e.limit_bytes = e.request_bytes / 2;
+  e.device_total_bytes = 4 * e.request_bytes;
+  e.driver_free_bytes = e.request_bytes / 4;
+  e.releasable_bytes = e.request_bytes / 4;
+  CHECK(find(classify(e, default_options()), "raise_limit")->level == "consider");
 }
 
 TEST_CASE("pages are advised only where they would serve") {
