@@ -36,10 +36,10 @@ class Identity {
 /// Field 22 of /proc/<pid>/stat: when it started, in clock ticks since boot; 0 when there is no such process.
 std::uint64_t start_ticks_of(int pid);
 
-/// The options as the report and the live page show them.
 /// The name as it leads there wherever the program goes: "" and what begins with / as it is.
 std::string in_current_folder(const std::string& path);
 
+/// The options as the report and the live page show them.
 std::vector<observe::OptionFact> option_facts(const config::Options& options);
 
 std::uint64_t unix_now_ns();

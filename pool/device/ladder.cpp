@@ -26,7 +26,8 @@
 //            synchronises: here that could wait for the caller itself
 //   graphs   what the driver keeps for CUDA graphs that do not run goes back to the device, where that is enough; then grow, remap, release
 //   native   the driver's own call for exactly these bytes; in stream order, where cuCtxDestroy may end the context, it is the shim that calls it (kDriversOwn)
-// Each rung is counted (`crack` as `remap`). No rung runs the driver under the lock, and no rung but `better`, `wait` and `poll` waits.
+// Each rung is counted (`crack` as `remap`; `better` and `wait` as `poll`, `own` and `aside` as native, `elsewhere` as `hole`). No rung runs the driver under the lock, and none but `better`, `wait` and
+// `poll` waits for the GPU.
 #include <algorithm>
 #include <optional>
 

@@ -22,7 +22,7 @@ class NativeBlocks final : public DeviceAllocator {
 
   heap::Extent* allocate(DeviceState&, const AllocationRequest&) override { return nullptr; }  // nothing is kept free
   void defer(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;
-  /// Keeps it for the next give_back_waiting(): its free waited for a capture to end.
+  /// Keeps it for the next release(): its free waited for a capture to end.
   void recycle(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) override;
   heap::Extent* find(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) override;
   heap::Extent* find_containing(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) override;

@@ -118,10 +118,10 @@ class PoolSet {
   /// A block of at least `bytes`, aligned to 512, owned by `context` (the caller's current one, not null).
   /// Precondition: bytes > 0 (the driver answers zero itself). `api` is the exported symbol that the program called.
   /// Errors: CUDA_ERROR_OUT_OF_MEMORY (recorded as an OOM, see take_untold_oom), or a sticky error as itself.
-  /// May call the driver; polls deferred frees for at most one second with no lock held.
+  /// May call the driver; polls deferred frees with no lock held, a second, or as long as Patience has it.
   Result<CUdeviceptr> allocate(CUcontext context, std::size_t bytes, const char* api);
 
-  /// Frees the block whose base is `address`. Never blocks under `deferred`. See FreeOutcome.
+  /// Frees the block whose base is `address`. Under `deferred` it waits for the GPU only where too much of what was freed before waits (backlog.cpp). See FreeOutcome.
   FreeResult free(CUdeviceptr address);
 
   /// The same when the process is exiting: host bookkeeping only, no driver call, no wait; try-lock.
