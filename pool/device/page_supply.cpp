@@ -122,6 +122,7 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
   supply.block_bytes = bytes;
   supply.zone = zone;
   supply.all_bytes = mapped_bytes() + loose_bytes_ + room_bytes(device);
+  supply.is_of_whole_pages = takes_whole_pages();
   supply.zone_bytes = zone == 0 ? mapped_bytes() + loose_bytes_ : zone_bytes_[zone];
   claim(supply, window);
   supply.wanted_bytes = std::max(supply.need_bytes, source == Source::create ? ahead_bytes(device, supply) : 0);
@@ -286,7 +287,7 @@ std::uint64_t PageHeap::fitting_bytes(const Supply& supply) const {
 std::uint64_t PageHeap::next_handle_bytes(const Supply& supply) const {
   std::uint64_t most_bytes = std::max(supply.zone_bytes, supply.missing_bytes());
   if (supply.source != Source::preallocate) {
-    most_bytes = std::min({most_bytes, kLargestGrown_bytes, supply.all_bytes / (takes_whole_pages() ? kShareOfAllWhole : kShareOfAll), supply.room_bytes / kHandleShare});
+    most_bytes = std::min({most_bytes, kLargestGrown_bytes, supply.all_bytes / (supply.is_of_whole_pages ? kShareOfAllWhole : kShareOfAll), supply.room_bytes / kHandleShare});
     const std::uint64_t fitting_bytes = this->fitting_bytes(supply);
     if (fitting_bytes <= most_bytes) return std::max(fitting_bytes, memory_->granularity_bytes());
   } else if (supply.all_bytes > kFewHandlesFrom_bytes) most_bytes = std::min({most_bytes, kLargestHandle_bytes, supply.room_bytes / kPreallocatedShare});

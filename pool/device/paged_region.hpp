@@ -55,6 +55,7 @@ struct PageHeap::Supply {
   std::uint64_t handle_bytes = 0;          ///< Σ handles
   std::uint64_t zone_bytes = 0;            ///< what the zone has of the device
   std::uint64_t all_bytes = 0;             ///< what the heap has of it, or may get
+  bool is_of_whole_pages = false;          ///< the program asks for those almost only
   std::uint64_t created_bytes = 0;
   std::uint64_t created_handles = 0;
   std::uint64_t room_bytes = 0;            ///< what the driver is believed to have left
