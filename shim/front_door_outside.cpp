@@ -25,12 +25,10 @@ std::uint64_t key_of(T* handle) {
   return reinterpret_cast<std::uintptr_t>(handle);
 }
 
-/// For more than there can be the driver needs no room, but a report: it is what a negative number looks like.
-template <class Call>
-CUresult call_impossible(int device, std::size_t bytes, const Refused& what, Call&& call) {
-  Process& own = process();
-  const CUresult result = call();
+/// The driver's answer to a call that takes device memory; a refusal goes into a report.
+CUresult noted(CUresult result, int device, std::size_t bytes, const Refused& what) {
   if (result != CUDA_ERROR_OUT_OF_MEMORY || device == kNoDevice) return result;
+  Process& own = process();
   own.pools.note_refusal(device, bytes, what);
   own.reporter.after_oom();
   return result;
@@ -52,23 +50,21 @@ template <class Call, class MakeKey>
 CUresult account(int device, CUcontext context, OutsideKind kind, std::size_t bytes, const char* symbol, Call&& call, MakeKey&& make_key,
                  const PoolSet::AskDriver& ask = {}) {
   Process& own = process();
+  const bool is_of_device = kind != OutsideKind::host;
+  const Refused what{symbol, kind == OutsideKind::managed};
   // What the pool keeps for reuse is not gone: natively the driver would have had it. Host memory is not the pool's to give.
-  const auto served = [&] { return kind == OutsideKind::host ? call() : call_with_room(call, device, bytes); };
+  const auto served = [&] { return is_of_device ? call_with_room(call, device, bytes) : call(); };
   if (bytes == 0) return call();
-  if (bytes > kSaneBytes) return call_impossible(device, bytes, {symbol, kind == OutsideKind::managed}, call);
+  if (bytes > kSaneBytes) return is_of_device ? noted(call(), device, bytes, what) : call();
   if (device == kNoDevice) return served();
-  if (kind != OutsideKind::host) own.page.publish();
+  if (is_of_device) own.page.publish();
   if (const Status reserved = own.pools.reserve_outside(device, kind, bytes, symbol, ask); !reserved.ok()) {
     own.reporter.after_oom();
     return reserved.code();
   }
   const CUresult result = served();
   if (result != CUDA_SUCCESS || !commit(device, kind, bytes, context, make_key)) own.pools.cancel_outside(device, kind, bytes);
-  if (result == CUDA_ERROR_OUT_OF_MEMORY && kind != OutsideKind::host) {
-    own.pools.note_refusal(device, bytes, {symbol, kind == OutsideKind::managed});
-    own.reporter.after_oom();
-  }
-  return result;
+  return is_of_device ? noted(result, device, bytes, what) : result;
 }
 
 template <class Handle, class Call>
@@ -206,7 +202,7 @@ CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out
   if (device != stream_device) owner = nullptr;  // the memory is a pool's of another device, and stays when this context ends
   const auto served = [&] { return call_with_room(call); };
   if (out == nullptr || bytes == 0) return call();
-  if (bytes > kSaneBytes) return call_impossible(device, bytes, {symbol}, call);
+  if (bytes > kSaneBytes) return noted(call(), device, bytes, {symbol});
   if (device == kNoDevice) return served();
   const DriverServed request{device, owner, owner != nullptr && own.contexts.life_in(owner, device) == BlockLife::context, mempool.is_default(device),
                              StreamBook::identity_of(stream), bytes, symbol, [&] { return mempool.max_bytes(device); }};

@@ -22,5 +22,7 @@ int main(void) {
   SAY(cuMemCreate(&handle, bytes, &properties, 0));
   SAY(cuMemAllocManaged(&block, bytes, CU_MEM_ATTACH_GLOBAL));
   SAY(cuMemAllocAsync(&block, bytes, stream));
+  void* host = NULL;
+  SAY(cuMemAllocHost(&host, bytes));  // no memory of the device's, and none of its out-of-memories
   return 0;
 }
