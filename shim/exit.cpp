@@ -36,7 +36,7 @@ constexpr timespec kPollInterval{0, 1'000'000};
 
 constinit std::atomic<ExitFunction> g_next_exit{nullptr};
 constinit std::atomic<ExitFunction> g_next_quick_exit{nullptr};
-constinit std::atomic<bool> g_is_finishing{false};
+constinit std::atomic<pid_t> g_finisher{0};  ///< the thread that writes the report
 constinit std::atomic<bool> g_is_finished{false};
 constinit std::atomic<int> g_exit_code{-1};
 
@@ -52,10 +52,37 @@ void wait_for_writer() {
   for (int i = 0; i < kWatchdog_s * 1000 && !g_is_finished.load(std::memory_order_acquire); ++i) nanosleep(&kPollInterval, nullptr);
 }
 
+/// While it lives, no signal that another thread could take as well, or that could come later, is handled by this one: a handler that ends the process
+/// would cut off the report, and natively the exit had been over by then.
+class SignalsHeld {
+ public:
+  SignalsHeld() {
+    sigset_t held;
+    sigfillset(&held);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) sigdelset(&held, fault);
+    is_held_ = pthread_sigmask(SIG_BLOCK, &held, &before_) == 0;
+  }
+  ~SignalsHeld() {
+    if (is_held_) pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  SignalsHeld(const SignalsHeld&) = delete;
+  SignalsHeld& operator=(const SignalsHeld&) = delete;
+
+ private:
+  sigset_t before_{};
+  bool is_held_ = false;
+};
+
 void finish(std::optional<int> code) {
   if (!lifecycle::begin_exit()) return;
+  const SignalsHeld signals;
   const Unnoticed unnoticed;
-  if (g_is_finishing.exchange(true)) return wait_for_writer();
+  const pid_t self = gettid();
+  pid_t finisher = 0;
+  if (!g_finisher.compare_exchange_strong(finisher, self)) {
+    if (finisher != self) wait_for_writer();  // this very thread: in the handler of a fault, which must not wait for itself
+    return;
+  }
   Process& own = process();
   own.pools.stop_calling_driver();
   own.shared.remove_registry();

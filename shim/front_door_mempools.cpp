@@ -114,6 +114,7 @@ void leave_plain_blocks_out(Process& own, CUmemoryPool pool, CUmemPool_attribute
 void share_with_new_context(CUcontext context, int device) {
   Process& own = process();
   own.peers.context_seen(context, device);
+  note_device(device);  // of two threads with a device each, the second to come here sees both
   for (const PeerBook::Share& share : own.peers.shares()) {
     if (share.peer == device)
       for (CUcontext to : own.peers.contexts_of(share.device)) link(own, context, to);

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <memory>
@@ -37,6 +38,10 @@ std::atomic<std::uint32_t>* make_wiped_word() {
   return new (page) std::atomic<std::uint32_t>(value_of(Phase::wiped));
 }
 
+constexpr int kYields = 1000;
+constexpr timespec kPause{0, 100'000};
+constexpr int kMostPauses = kYields + 100'000;  ///< ten seconds and more
+
 void mark_child() { phase_word.load(std::memory_order_relaxed)->store(value_of(Phase::wiped), std::memory_order_relaxed); }
 
 bool driver_is_initialised(const DriverApi& api) {
@@ -53,24 +58,33 @@ std::string unfit(const DriverApi& api, const std::string& missing, int* version
   return missing.empty() ? missing : "the driver has no " + missing;
 }
 
-/// Everything between cold and live; the phase to be in afterwards.
-Phase start() {
-  if (is_switched_off()) return Phase::aside;
-  if (!real_driver::bind(true)) return Phase::cold;
+/// What starting needs of the loader, whose lock another thread may hold for as long as its dlopen runs constructors, which may call us: so nothing of it
+/// once this thread is the one that starts, and all others wait for it.
+struct Found {
   DriverApi api;
-  const std::string missing = real_driver::fill(api);
-  if (!driver_is_initialised(api)) return Phase::cold;
+  std::string missing;  ///< the first entry that cannot be done without, and is not there
+};
+
+/// False: there is no driver yet, or the program has not called cuInit.
+bool find_driver(Found& found) {
+  if (!real_driver::bind(true)) return false;
+  found.missing = real_driver::fill(found.api);
+  return driver_is_initialised(found.api);
+}
+
+/// Everything between cold and live; the phase to be in afterwards.
+Phase start(const Found& found) {
   std::unique_ptr<config::Options> options = load_options();
   if (options->policy == config::Policy::off) return Phase::aside;
   log::open(*options);
   int version = 0;
-  if (const std::string reason = unfit(api, missing, &version); !reason.empty()) {
+  if (const std::string reason = unfit(found.api, found.missing, &version); !reason.empty()) {
     log::info("not pooling: " + reason);
     return Phase::aside;
   }
   if (!switch_on()) return Phase::aside;
   for (const std::string& warning : options->warnings) log::warn(warning);
-  make_process(api, std::move(options));
+  make_process(found.api, std::move(options));
   const std::string& report = process().report_path;
   log::info("cupool " CUPOOL_VERSION ", driver for CUDA " + text_of_version(version) + (report.empty() ? "; no report" : "; report to " + report));
   g_live_pid.store(getpid(), std::memory_order_relaxed);
@@ -79,13 +93,16 @@ Phase start() {
   return Phase::live;
 }
 
+/// Not without end: who starts needs milliseconds, unless it waits in turn for something that this thread holds. Then the call passes by us, as before cuInit.
 bool wait_for_other_thread() {
-  for (;;) {
+  for (int pauses = 0; pauses < kMostPauses; ++pauses) {
     const std::uint32_t word = phase_word.load(std::memory_order_acquire)->load(std::memory_order_acquire);
     if ((word & kPhaseMask) != value_of(Phase::starting)) return word == value_of(Phase::live);
     if (word != starting_word()) return false;
-    sched_yield();
+    if (pauses < kYields) sched_yield();
+    else nanosleep(&kPause, nullptr);  // it may be of less priority than this thread, on the same core
   }
+  return false;
 }
 
 }  // namespace
@@ -93,17 +110,22 @@ bool wait_for_other_thread() {
 constinit std::atomic<std::atomic<std::uint32_t>*> phase_word{&g_initial_word};
 
 bool go_live() {
-  std::uint32_t expected = value_of(Phase::cold);
-  if (!g_initial_word.compare_exchange_strong(expected, starting_word(), std::memory_order_acq_rel)) return wait_for_other_thread();
   const Unnoticed unnoticed;
+  std::uint32_t expected = value_of(Phase::cold);
   Phase reached = Phase::aside;
   try {
-    reached = start();
+    if (phase() != Phase::cold) return wait_for_other_thread();
+    Found found;
+    const bool is_off = is_switched_off();
+    if (!is_off && !find_driver(found)) return false;
+    if (!g_initial_word.compare_exchange_strong(expected, starting_word(), std::memory_order_acq_rel)) return wait_for_other_thread();
+    expected = starting_word();
+    if (!is_off) reached = start(found);
   } catch (...) {
     reached = Phase::aside;  // as a rule no memory for the books: the program runs as if we were not there
   }
   if (reached != Phase::live) {
-    g_initial_word.store(value_of(reached), std::memory_order_release);
+    g_initial_word.compare_exchange_strong(expected, value_of(reached), std::memory_order_release);  // unless another thread starts by now
     return false;
   }
   std::atomic<std::uint32_t>* word = make_wiped_word();

@@ -63,9 +63,8 @@ class PeerBook {
 
   void context_seen(CUcontext context, int device) {
     const std::lock_guard lock(mutex_);
-    const auto same = [context](const Context& known) { return known.context == context; };
-    std::erase_if(contexts_, same);
-    contexts_.push_back({context, device});
+    contexts_.push_back({context, device});  // before anything is forgotten
+    contexts_.erase(std::remove_if(contexts_.begin(), contexts_.end() - 1, [context](const Context& known) { return known.context == context; }), contexts_.end() - 1);
   }
   std::vector<CUcontext> contexts_of(int device) {
     const std::lock_guard lock(mutex_);

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <ctime>
 #include <string_view>
+#include <utility>
+
 #include <fcntl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -39,6 +41,21 @@ int above_standard(int file) {
   return high;
 }
 
+using TemporaryName = std::array<char, 40>;
+
+/// Not made of the final name: that one may already be as long as a name can be.
+TemporaryName temporary_name() {
+  TemporaryName name{};
+  std::snprintf(name.data(), name.size(), ".cupool-%016llx.tmp", static_cast<unsigned long long>(unpredictable()));
+  return name;
+}
+
+std::array<char, 32> path_of_descriptor(int file) {
+  std::array<char, 32> path{};
+  std::snprintf(path.data(), path.size(), "/proc/self/fd/%d", file);
+  return path;
+}
+
 }  // namespace
 
 int make_folders(const std::string& folder) {
@@ -63,7 +80,7 @@ ReportFile::ReportFile(const std::string& path) {
   }
   error_ = open_folder(slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash));
   if (error_ == 0) error_ = check_replaceable();
-  if (error_ == 0) error_ = create_temporary();
+  if (error_ == 0) error_ = create_nameless() ? 0 : create_named();
 }
 
 ReportFile::~ReportFile() {
@@ -96,15 +113,26 @@ int check_replaceable_at(int folder_fd, const char* name) {
   return ::fstatat(folder_fd, name, &facts, 0) == 0 && !S_ISREG(facts.st_mode) ? EEXIST : 0;
 }
 
-int ReportFile::create_temporary() {
+/// A file without a name (Linux 3.11; not every file system has them), which is nothing when this process is killed before it has one. It is given its name by
+/// way of /proc.
+bool ReportFile::create_nameless() {
+  fd_ = above_standard(::openat(folder_fd_, ".", O_RDWR | O_TMPFILE | O_CLOEXEC, kFileMode));
+  if (fd_ < 0) return false;
+  (void)::fchmod(fd_, kFileMode);
+  std::array<char, 8> target{};
+  if (::readlink(path_of_descriptor(fd_).data(), target.data(), target.size()) > 0) return true;
+  ::close(fd_);
+  fd_ = -1;
+  return false;
+}
+
+int ReportFile::create_named() {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    char name[64];
-    // Not made of the final name: that one may already be as long as a name can be.
-    std::snprintf(name, sizeof name, ".cupool-%016llx.tmp", static_cast<unsigned long long>(unpredictable()));
-    fd_ = above_standard(::openat(folder_fd_, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode));
+    const TemporaryName name = temporary_name();
+    fd_ = above_standard(::openat(folder_fd_, name.data(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode));
     if (fd_ >= 0) {
       (void)::fchmod(fd_, kFileMode);  // whatever the umask is: its owner reads it. Some file systems know no modes
-      temporary_ = name;
+      temporary_ = name.data();
       return 0;
     }
     if (errno != EEXIST && errno != EINTR) return errno;
@@ -112,15 +140,48 @@ int ReportFile::create_temporary() {
   return EEXIST;
 }
 
+/// The nameless file has a name then: its own, or where that is taken a temporary one, to be renamed. 0 or an errno.
+int ReportFile::link_nameless() {
+  const std::array<char, 32> path = path_of_descriptor(fd_);
+  const auto link_as = [&](const char* name) { return ::linkat(AT_FDCWD, path.data(), folder_fd_, name, AT_SYMLINK_FOLLOW) == 0 ? 0 : errno; };
+  int error = link_as(name_.c_str());
+  for (int attempt = 0; attempt < kAttempts && error == EEXIST; ++attempt) {
+    const TemporaryName name = temporary_name();
+    error = link_as(name.data());
+    if (error == 0) temporary_ = name.data();
+  }
+  return error;
+}
+
+/// Where files have no second way to a name, into a file that has had one from the beginning.
+int ReportFile::copy_nameless() {
+  const int from = std::exchange(fd_, -1);
+  int error = create_named();
+  std::array<char, 4096> bytes;  // the thread's stack may be small
+  for (off_t done = 0; error == 0;) {
+    const ssize_t count = ::pread(from, bytes.data(), bytes.size(), done);
+    if (count == 0) break;
+    const ssize_t written = count > 0 ? ::write(fd_, bytes.data(), static_cast<std::size_t>(count)) : count;
+    if (written < 0 && errno != EINTR) error = errno;
+    done += written > 0 ? written : 0;
+  }
+  ::close(from);
+  return error;
+}
+
 int ReportFile::commit() {
   if (error_ != 0) return error_;
+  const bool is_nameless = temporary_.empty();
+  if (is_nameless && link_nameless() != 0) error_ = copy_nameless();
   // EINTR: on Linux the descriptor is closed all the same, and a file on a local disk has lost nothing.
   const int closed = ::close(fd_);
   const int close_error = closed != 0 && errno != EINTR ? errno : 0;
   fd_ = -1;
-  if (close_error != 0) error_ = close_error;
-  else if (::renameat(folder_fd_, temporary_.c_str(), folder_fd_, name_.c_str()) != 0) error_ = errno;
-  else temporary_.clear();
+  if (error_ == 0) error_ = close_error;
+  if (error_ == 0 && !temporary_.empty()) {
+    if (::renameat(folder_fd_, temporary_.c_str(), folder_fd_, name_.c_str()) != 0) error_ = errno;
+    else temporary_.clear();
+  }
   discard();
   return error_;
 }

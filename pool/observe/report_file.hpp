@@ -1,7 +1,7 @@
 // ReportFile: a file that appears under its name complete, or not at all.
 //
-// Owns a temporary file in the folder of the final name; commit() renames it over the file that has that name (a symlink is
-// replaced, never followed; what is neither is an error), the destructor removes it. Folders that are missing are made, 0700.
+// Owns a file in the folder of the final name that has no name yet, or where the file system knows no such files a temporary one; commit() names it, over the
+// file that has that name (a symlink is replaced, never followed; what is neither is an error), the destructor removes it. Folders that are missing are made, 0700.
 // WriteSignals: a write must not kill the host. Thread rule: each owned by one thread.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace cupool::observe {
 
 class ReportFile {
  public:
-  /// Makes the folders and the temporary file (0600, a name that nobody can guess). See error().
+  /// Makes the folders and the file (0600; a temporary name is one that nobody can guess). See error().
   explicit ReportFile(const std::string& path);
   ~ReportFile();
   ReportFile(const ReportFile&) = delete;
@@ -20,17 +20,20 @@ class ReportFile {
 
   int error() const { return error_; }  ///< 0 or the errno of opening
   int fd() const { return fd_; }
-  /// Closes and renames. 0 or errno; after an error the temporary file is gone.
+  /// Closes and names. 0 or errno; after an error the file is gone.
   [[nodiscard]] int commit();
 
  private:
   int open_folder(const std::string& folder);
   int check_replaceable() const;
-  int create_temporary();
+  bool create_nameless();
+  int create_named();
+  int link_nameless();
+  int copy_nameless();
   void discard();
 
   std::string name_;       ///< final name inside the folder
-  std::string temporary_;  ///< empty: there is none (any more)
+  std::string temporary_;  ///< empty: the file has no name, or there is none (any more)
   int folder_fd_ = -1;
   int fd_ = -1;
   int error_ = 0;

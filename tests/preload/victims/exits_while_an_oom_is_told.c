@@ -9,8 +9,12 @@
 //! args _exit
 //! case quickly
 //! args quick_exit
-#include <dirent.h>
+#define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "victim.h"
@@ -27,12 +31,16 @@ static void* refuse(void* unused) {
   return unused;
 }
 
-static int is_being_written(void) {
-  DIR* folder = opendir(".");
-  int found = 0;
-  for (struct dirent* entry = readdir(folder); entry != NULL; entry = readdir(folder)) found |= strstr(entry->d_name, ".tmp") != NULL;
-  closedir(folder);
-  return found;
+static atomic_int is_being_written;
+
+// Before libc's in the order of symbols: the library is about to write a report, into a file without a name or of a temporary one.
+__attribute__((visibility("default"))) int openat(int folder, const char* name, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const unsigned mode = va_arg(rest, unsigned);
+  va_end(rest);
+  if ((flags & O_TMPFILE) == O_TMPFILE || strncmp(name, ".cupool-", 8) == 0) atomic_store(&is_being_written, 1);
+  return (int)syscall(SYS_openat, folder, name, flags, mode);
 }
 
 int main(int argc, char** argv) {
@@ -40,7 +48,7 @@ int main(int argc, char** argv) {
   for (int i = 0; i < BLOCKS; ++i) allocate(512);
   pthread_t thread;
   pthread_create(&thread, NULL, refuse, NULL);
-  while (getenv("LD_PRELOAD") != NULL && !is_being_written()) sched_yield();
+  while (getenv("LD_PRELOAD") != NULL && !atomic_load(&is_being_written)) sched_yield();
   fflush(stdout);
   if (argc > 1 && strcmp(argv[1], "_exit") == 0) _exit(0);
   if (argc > 1 && strcmp(argv[1], "quick_exit") == 0) quick_exit(0);

@@ -3,12 +3,15 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdarg>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +24,17 @@ using cupool::observe::write_report;
 using cupool::observe::write_report_fd;
 
 namespace {
+
+/// What a file system may be unable to do.
+struct FileSystem {
+  bool has_nameless_files = true;
+  bool can_link = true;
+};
+FileSystem g_file_system;
+
+struct Restored {
+  ~Restored() { g_file_system = {}; }
+};
 
 /// A folder that goes away with everything in it.
 struct Folder {
@@ -58,6 +72,27 @@ mode_t mode_of(const fs::path& path) {
 
 }  // namespace
 
+// Before libc's in the order of symbols.
+extern "C" int openat(int folder, const char* name, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, mode_t) : 0;
+  va_end(rest);
+  if ((flags & O_TMPFILE) == O_TMPFILE && !g_file_system.has_nameless_files) {
+    errno = EOPNOTSUPP;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_openat, folder, name, flags, mode));
+}
+
+extern "C" int linkat(int from_folder, const char* from, int to_folder, const char* to, int flags) noexcept {
+  if (!g_file_system.can_link) {
+    errno = EPERM;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_linkat, from_folder, from, to_folder, to, flags));
+}
+
 TEST_CASE("a folder that may not be made is told by that reason, not as missing") {
   const Folder folder;
   REQUIRE(::chmod(folder.path.c_str(), 0555) == 0);
@@ -90,7 +125,9 @@ TEST_CASE("a report is its owner's to read under any umask") {
   CHECK(mode_of(path) == 0600);
 }
 
-TEST_CASE("a report replaces what has its name") {
+TEST_CASE("a report replaces what has its name, whatever the file system can do") {
+  const Restored restored;
+  g_file_system = GENERATE(FileSystem{true, true}, FileSystem{true, false}, FileSystem{false, true}, FileSystem{false, false});
   const Folder folder;
   const fs::path path = folder.path / "report.json";
   std::ofstream(path) << std::string(100000, 'x');
@@ -113,6 +150,8 @@ TEST_CASE("a relative name is written beside the program") {
 }
 
 TEST_CASE("a link at the final name is replaced, its target untouched") {
+  const Restored restored;
+  g_file_system = GENERATE(FileSystem{true, true}, FileSystem{true, false}, FileSystem{false, true});
   const Folder folder;
   const fs::path victim = folder.path / "precious";
   const fs::path path = folder.path / "report.json";
@@ -255,22 +294,56 @@ TEST_CASE("a closed pipe is EPIPE, and the host lives with its own disposition")
   CHECK(write_report_fd(small_input(), -1, 0) == EBADF);
 }
 
-TEST_CASE("a temporary file that is never committed goes away") {
+TEST_CASE("a file that is never committed goes away, and has no name meanwhile where there are such files") {
+  const Restored restored;
+  const bool is_nameless = GENERATE(true, false);
+  g_file_system.has_nameless_files = is_nameless;
   const Folder folder;
   {
     const cupool::observe::ReportFile file((folder.path / "report.json").string());
     REQUIRE(file.error() == 0);
-    CHECK(folder.files() == 1);
+    CHECK(folder.files() == (is_nameless ? 0 : 1));
     CHECK_FALSE(fs::exists(folder.path / "report.json"));
   }
   CHECK(folder.files() == 0);
 }
 
 TEST_CASE("two temporary names are never the same") {
+  const Restored restored;
+  g_file_system.has_nameless_files = false;
   const Folder folder;
   const cupool::observe::ReportFile one((folder.path / "report.json").string());
   const cupool::observe::ReportFile two((folder.path / "report.json").string());
   CHECK(folder.files() == 2);
+}
+
+TEST_CASE("a report that cannot be linked is copied whole, or is an error") {
+  const Restored restored;
+  g_file_system.can_link = false;
+  const Folder folder;
+  cupool::observe::ReportFile file((folder.path / "report.json").string());
+  const std::string text(100'000, 'x');
+  REQUIRE(::write(file.fd(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  SECTION("whole") {
+    CHECK(file.commit() == 0);
+    CHECK(read(folder.path / "report.json") == text);
+    CHECK(mode_of(folder.path / "report.json") == 0600);
+    CHECK(folder.files() == 1);
+  }
+  SECTION("no file may be made any more") {
+    const rlimit before = [] {
+      rlimit now{};
+      ::getrlimit(RLIMIT_FSIZE, &now);
+      return now;
+    }();
+    const cupool::observe::WriteSignals signals;
+    const rlimit small{50'000, before.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+    const int error = file.commit();
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+    CHECK(error == EFBIG);
+    CHECK(folder.files() == 0);
+  }
 }
 
 TEST_CASE("a folder that is moved away while the report is written still gets it") {
