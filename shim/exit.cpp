@@ -39,6 +39,7 @@ constinit std::atomic<ExitFunction> g_next_quick_exit{nullptr};
 constinit std::atomic<pid_t> g_finisher{0};  ///< the thread that writes the report
 constinit std::atomic<bool> g_is_finished{false};
 constinit std::atomic<int> g_exit_code{-1};
+constinit std::atomic<int> g_quick_exit_code{-1};
 
 /// The first exit handler that runs after those of libraries that registered later: from here on no CUDA call.
 void note_exit(int code, void*) {
@@ -52,30 +53,17 @@ void wait_for_writer() {
   for (int i = 0; i < kWatchdog_s * 1000 && !g_is_finished.load(std::memory_order_acquire); ++i) nanosleep(&kPollInterval, nullptr);
 }
 
-/// While it lives, no signal that another thread could take as well, or that could come later, is handled by this one: a handler that ends the process
+/// No signal that another thread could take as well, or that could come later, is handled by this thread from here on: a handler that ends the process
 /// would cut off the report, and natively the exit had been over by then.
-class SignalsHeld {
- public:
-  SignalsHeld() {
-    sigset_t held;
-    sigfillset(&held);
-    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) sigdelset(&held, fault);
-    is_held_ = pthread_sigmask(SIG_BLOCK, &held, &before_) == 0;
-  }
-  ~SignalsHeld() {
-    if (is_held_) pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  SignalsHeld(const SignalsHeld&) = delete;
-  SignalsHeld& operator=(const SignalsHeld&) = delete;
-
- private:
-  sigset_t before_{};
-  bool is_held_ = false;
-};
+bool hold_signals(sigset_t* before) {
+  sigset_t held;
+  sigfillset(&held);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) sigdelset(&held, fault);
+  return pthread_sigmask(SIG_BLOCK, &held, before) == 0;
+}
 
 void finish(std::optional<int> code) {
   if (!lifecycle::begin_exit()) return;
-  const SignalsHeld signals;
   const Unnoticed unnoticed;
   const pid_t self = gettid();
   pid_t finisher = 0;
@@ -108,8 +96,8 @@ bool is_on_alternate_stack() {
 
 int watch(void* argument) {
   const timespec bound{kWatchdog_s, 0};
-  syscall(SYS_nanosleep, &bound, nullptr);
-  if (g_is_finished.load(std::memory_order_acquire)) syscall(SYS_exit, 0);  // at_quick_exit handlers may take their time
+  // Where that is forbidden there is no bound; no signal can be the reason.
+  if (syscall(SYS_nanosleep, &bound, nullptr) != 0 || g_is_finished.load(std::memory_order_acquire)) syscall(SYS_exit, 0);
   exit_group(static_cast<int>(reinterpret_cast<std::intptr_t>(argument)));
 }
 
@@ -134,13 +122,22 @@ void finish_at_once(int status) {
   if (phase != lifecycle::Phase::live && phase != lifecycle::Phase::exiting) return;
   if (!lifecycle::is_own_process() || lifecycle::t_inside || is_on_alternate_stack()) return;
   start_watchdog(status);
+  lifecycle::end_other_threads();
+  hold_signals(nullptr);  // for good: nothing of the program's runs after this
   finish(status & kStatusBits);
+}
+
+/// The last of the handlers that quick_exit runs: those before it, and other threads meanwhile, are served as ever.
+void at_quick_exit_handler() {
+  const int code = g_quick_exit_code.load(std::memory_order_relaxed);
+  if (code >= 0) finish_at_once(code);
 }
 
 /// Looked up at load: a child that calls _exit after fork may not take the loader's lock.
 [[gnu::constructor]] void find_next() {
   g_next_exit.store(reinterpret_cast<ExitFunction>(real_driver::symbol_past_ourselves("_exit")), std::memory_order_relaxed);
   g_next_quick_exit.store(reinterpret_cast<ExitFunction>(real_driver::symbol_past_ourselves("quick_exit")), std::memory_order_relaxed);
+  at_quick_exit(&at_quick_exit_handler);  // before those of the program, so that it runs after them
 }
 
 /// A signal handler may have called exit() on top of malloc, or of a lock of ours: the watchdog ends what never would.
@@ -148,7 +145,10 @@ void finish_at_once(int status) {
   if (!lifecycle::begin_exit()) return;
   const int code = g_exit_code.load(std::memory_order_relaxed);
   if (code >= 0) start_watchdog(code);
+  sigset_t before;
+  const bool is_held = hold_signals(&before);
   finish(code >= 0 ? std::optional<int>(code) : std::nullopt);
+  if (is_held) pthread_sigmask(SIG_SETMASK, &before, nullptr);  // other libraries' destructors may take as long as they like
 }
 
 }  // namespace
@@ -162,7 +162,7 @@ void arm() { on_exit(&note_exit, nullptr); }
 }
 
 [[noreturn]] void leave_quickly(int status) {
-  finish_at_once(status);
+  g_quick_exit_code.store(status & kStatusBits, std::memory_order_relaxed);
   if (ExitFunction next = g_next_quick_exit.load(std::memory_order_relaxed)) next(status);
   exit_group(status);
 }

@@ -59,6 +59,7 @@ struct Hooked<E, CUresult(Args...)> {
             if (result == CUDA_SUCCESS) front_door::after_wait();
           }
           process().upkeep();
+          if (result != CUDA_SUCCESS) [[unlikely]] lifecycle::stop_if_ended();
           return result;
         }
       } catch (...) {
@@ -86,6 +87,7 @@ struct Hooked<E, CUresult(Args...)> {
   }
 
   static CUresult pass(const Real<CUresult(Args...)>& real, Args... args) {
+    if (!lifecycle::t_inside) lifecycle::stop_if_ended();
     if constexpr (Body<E>::kRole == Role::free) {
       if (front_door::keep_from_driver(args...)) return CUDA_SUCCESS;
     }

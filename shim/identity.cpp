@@ -120,7 +120,9 @@ std::string Identity::expand_path(std::string_view pattern) const {
 std::string in_current_folder(const std::string& path) {
   if (path.empty() || path.front() == '/') return path;
   const std::unique_ptr<char, decltype(&std::free)> folder(getcwd(nullptr, 0), &std::free);
-  return folder != nullptr ? std::string(folder.get()) + "/" + path : path;
+  if (folder == nullptr) return path;
+  const std::string start = folder.get();
+  return start == "/" ? start + path : start + "/" + path;
 }
 
 std::vector<observe::OptionFact> option_facts(const config::Options& options) {

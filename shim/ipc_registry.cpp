@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -65,11 +66,11 @@ bool read_at(int file, std::uint64_t offset, T& out) {
 
 }  // namespace
 
-IpcRegistry::IpcRegistry(const ipc::ProcessName& owner, const char* shared_memory)
-    : owner_(owner), shared_memory_(shared_memory), name_(std::string(kPrefix) + process_text(owner)) {}
+IpcRegistry::IpcRegistry(const ipc::ProcessName& owner, const char* shared_memory, const char* elsewhere)
+    : owner_(owner), places_{shared_memory, elsewhere}, name_(std::string(kPrefix) + process_text(owner)) {}
 
-bool IpcRegistry::create() {
-  const File folder(private_folder::open(shared_memory_));
+bool IpcRegistry::create(const std::string& place) {
+  const File folder(private_folder::open(place));
   if (folder.fd < 0) return false;
   constexpr int kFlags = O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC;
   int file = openat(folder.fd, name_.c_str(), kFlags, 0600);
@@ -89,6 +90,7 @@ bool IpcRegistry::create() {
   file_device_ = facts.st_dev;
   file_inode_ = facts.st_ino;
   private_folder::lock_for_life(file_);
+  place_ = &place;
   has_name_.store(true, std::memory_order_release);
   remove_dead_registries(folder.fd, name_);
   return true;
@@ -101,7 +103,7 @@ bool IpcRegistry::is_still_ours() const {
 }
 
 bool IpcRegistry::reopen() {
-  const File folder(private_folder::open_with(shared_memory_, name_));
+  const File folder(private_folder::open_with(*place_, name_));
   file_ = folder.fd >= 0 ? openat(folder.fd, name_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK) : -1;
   if (!is_still_ours()) {
     if (file_ >= 0) close(file_);
@@ -113,14 +115,26 @@ bool IpcRegistry::reopen() {
   return true;
 }
 
+bool IpcRegistry::add_room() {
+  const observe::WriteSignals signals;  // RLIMIT_FSIZE: an error, not a SIGXFSZ
+  return fallocate(file_, 0, static_cast<off_t>(chunks_.size() * kChunk_bytes), static_cast<off_t>(kChunk_bytes)) == 0;
+}
+
+/// With its first chunk, in the first place that has room for it.
+bool IpcRegistry::create_with_room() {
+  for (const std::string& place : places_) {
+    if (create(place) && add_room()) return true;
+    retire();
+    if (is_still_ours()) close(file_);
+    file_ = -1;
+  }
+  return false;
+}
+
 bool IpcRegistry::grow() {
   chunks_.reserve(chunks_.size() + 1);
-  if (file_ < 0 && chunks_.empty() ? !create() : !is_still_ours() && !reopen()) return false;
   const auto offset = static_cast<off_t>(chunks_.size() * kChunk_bytes);
-  {
-    const observe::WriteSignals signals;  // RLIMIT_FSIZE: an error, not a SIGXFSZ
-    if (fallocate(file_, 0, offset, static_cast<off_t>(kChunk_bytes)) != 0) return false;
-  }
+  if (chunks_.empty() ? !create_with_room() : !(is_still_ours() || reopen()) || !add_room()) return false;
   void* chunk = mmap(nullptr, kChunk_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, offset);
   if (chunk == MAP_FAILED) return false;
   chunks_.push_back(static_cast<std::byte*>(chunk));
@@ -145,7 +159,7 @@ ipc::RegistryEntry* IpcRegistry::entry(std::uint32_t index) {
 void IpcRegistry::retire() {
   if (!has_name_.exchange(false, std::memory_order_acq_rel)) return;
   try {
-    const File folder(private_folder::open_with(shared_memory_, name_));
+    const File folder(private_folder::open_with(*place_, name_));
     if (folder.fd >= 0) unlinkat(folder.fd, name_.c_str(), 0);
   } catch (const std::bad_alloc&) {  // as after SIGKILL: the next exporter removes it
   }
@@ -153,9 +167,13 @@ void IpcRegistry::retire() {
 
 bool IpcRegistry::read(const ipc::BlockHandle& handle, ipc::BlockPlace& place) const {
   if (handle.exporter == owner_ || handle.index >= ipc::kEntriesMax) return false;
+  return std::any_of(places_.begin(), places_.end(), [&](const std::string& from) { return read_in(from, handle, place); });
+}
+
+bool IpcRegistry::read_in(const std::string& from, const ipc::BlockHandle& handle, ipc::BlockPlace& place) const {
   const std::string process = process_text(handle.exporter);
   const std::string name = std::string(kPrefix) + process;
-  const File folder(private_folder::open_with(shared_memory_, name));
+  const File folder(private_folder::open_with(from, name));
   if (folder.fd < 0) return false;
   const File file(openat(folder.fd, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   if (file.fd < 0 || !is_private_file(file.fd)) return false;

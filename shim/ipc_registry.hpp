@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -19,8 +20,9 @@ namespace cupool::shim {
 
 class IpcRegistry {
  public:
-  /// Makes no file. `shared_memory`: the folder that holds every user's folder; another one only in tests.
-  explicit IpcRegistry(const ipc::ProcessName& owner, const char* shared_memory = "/dev/shm");
+  /// Makes no file. `shared_memory`: the folder that holds every user's folder; `elsewhere`: the one where that is missing or full, as a container's of 64 MiB may be,
+  /// which loaders of data fill. Others only in tests.
+  explicit IpcRegistry(const ipc::ProcessName& owner, const char* shared_memory = "/dev/shm", const char* elsewhere = "/tmp");
   IpcRegistry(const IpcRegistry&) = delete;
   IpcRegistry& operator=(const IpcRegistry&) = delete;
 
@@ -39,14 +41,18 @@ class IpcRegistry {
   bool read(const ipc::BlockHandle& handle, ipc::BlockPlace& place) const;
 
  private:
-  bool create();
+  bool create(const std::string& place);
+  bool create_with_room();
   bool grow();
+  bool add_room();
+  bool read_in(const std::string& from, const ipc::BlockHandle& handle, ipc::BlockPlace& place) const;
   bool is_still_ours() const;
   bool reopen();
 
   const ipc::ProcessName owner_;
-  const std::string shared_memory_;
+  const std::array<std::string, 2> places_;
   const std::string name_;
+  const std::string* place_ = &places_[0];  ///< where the file lies
   int file_ = -1;
   dev_t file_device_ = 0;
   ino_t file_inode_ = 0;

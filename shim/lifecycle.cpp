@@ -28,6 +28,7 @@ std::uint32_t starting_word() { return value_of(Phase::starting) | (static_cast<
 
 constinit std::atomic<std::uint32_t> g_initial_word{value_of(Phase::cold)};
 constinit std::atomic<pid_t> g_live_pid{0};
+constinit std::atomic<pid_t> g_ending_thread{0};
 
 /// A page that a forked child finds zeroed (Linux 4.14); without one the atfork handler has to do.
 std::atomic<std::uint32_t>* make_wiped_word() {
@@ -62,13 +63,15 @@ std::string unfit(const DriverApi& api, const std::string& missing, int* version
 /// once this thread is the one that starts, and all others wait for it.
 struct Found {
   DriverApi api;
-  std::string missing;  ///< the first entry that cannot be done without, and is not there
+  std::string missing;       ///< the first entry that cannot be done without, and is not there
+  bool stands_before = false;  ///< before us in the order of symbols, so that only what is looked up comes to us
 };
 
 /// False: there is no driver yet, or the program has not called cuInit.
 bool find_driver(Found& found) {
   if (!real_driver::bind(true)) return false;
   found.missing = real_driver::fill(found.api);
+  found.stands_before = real_driver::stands_before_us();
   return driver_is_initialised(found.api);
 }
 
@@ -80,6 +83,10 @@ Phase start(const Found& found) {
   int version = 0;
   if (const std::string reason = unfit(found.api, found.missing, &version); !reason.empty()) {
     log::info("not pooling: " + reason);
+    return Phase::aside;
+  }
+  if (found.stands_before) {  // what one function has allocated another would not know
+    log::warn("not pooling: LD_PRELOAD names libcuda before libcupool.so");
     return Phase::aside;
   }
   if (!switch_on()) return Phase::aside;
@@ -132,6 +139,18 @@ bool go_live() {
   word->store(value_of(Phase::live), std::memory_order_release);
   phase_word.store(word, std::memory_order_release);
   return true;
+}
+
+void end_other_threads() {
+  pid_t none = 0;
+  g_ending_thread.compare_exchange_strong(none, gettid(), std::memory_order_relaxed);
+}
+
+void stop_if_ended() {
+  const pid_t ending = g_ending_thread.load(std::memory_order_relaxed);
+  if (ending == 0 || phase() != Phase::exiting || ending == gettid()) [[likely]] return;
+  const Uncancelled uncancelled;
+  for (;;) nanosleep(&kPause, nullptr);  // a handful of milliseconds as a rule; exit.cpp has the bound
 }
 
 bool is_own_process() { return getpid() == g_live_pid.load(std::memory_order_relaxed); }

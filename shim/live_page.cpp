@@ -20,7 +20,7 @@
 namespace cupool::shim {
 namespace {
 
-constexpr std::size_t kDeadPagesKept = 64;       ///< for a reader after a crash; the oldest beyond that go
+constexpr std::size_t kDeadPagesKept = 16;  ///< for a reader after a crash; the oldest beyond that go: shared memory may be small, and other people's
 
 struct DeadPage {
   timespec created;

@@ -69,10 +69,14 @@ template <class IsWanted> int open_first(const std::string& shared_memory, IsWan
 
 int open(const std::string& shared_memory) {
   const std::string path = shared_memory + "/" + usual_name();
-  mkdir(path.c_str(), 0700);
+  if (mkdir(path.c_str(), 0700) == 0) chmod(path.c_str(), 0700);  // whatever the umask is; nobody else may put something else there, of which it is a sticky folder
   if (const int folder = open_first(shared_memory, [](int) { return true; }); folder >= 0) return folder;
   std::string made = path + ".XXXXXX";
-  return mkdtemp(made.data()) != nullptr ? open_trusted(made) : -1;
+  if (mkdtemp(made.data()) == nullptr) return -1;
+  chmod(made.c_str(), 0700);
+  const int folder = open_trusted(made);
+  if (folder < 0) rmdir(made.c_str());
+  return folder;
 }
 
 int open_with(const std::string& shared_memory, const std::string& file) {
@@ -83,10 +87,11 @@ int open_with(const std::string& shared_memory, const std::string& file) {
 }
 
 int move_high(int file) {
-  const int high = fcntl(file, F_DUPFD_CLOEXEC, 900);
-  if (high < 0) return file;
+  int high = fcntl(file, F_DUPFD_CLOEXEC, 900);
+  if (high < 0) high = fcntl(file, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);  // fewer than that are allowed: away from what the program prints to at least
+  if (high < 0 && file > STDERR_FILENO) return file;
   close(file);
-  return high;
+  return high;  // -1: none but one that the program's standard streams may come to have
 }
 
 void lock_for_life(int file) {

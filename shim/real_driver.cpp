@@ -151,6 +151,11 @@ bool is_given_by_driver(const void* address) {
   return true;
 }
 
+bool stands_before_us() {
+  void* const found = real_dlsym(RTLD_DEFAULT, "cuMemFree_v2");
+  return found != nullptr && is_bound() && find_function(found).has_value();
+}
+
 bool bind_containing(const void* address) {
   if (is_bound()) return true;
   Dl_info info{};

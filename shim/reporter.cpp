@@ -80,8 +80,8 @@ Reporter::Writing::~Writing() {
 void Reporter::await_writers() noexcept {
   constexpr timespec kPause{0, 100'000};
   closed_.store(true);
-  const std::uint64_t until_ns = monotonic_now_ns() + kOomWriteBudget_ns;
-  while (writers_.load() > t_writing && monotonic_now_ns() < until_ns) nanosleep(&kPause, nullptr);
+  // Pauses are counted: the clock may stand still.
+  for (std::uint64_t i = 0; i < kOomWriteBudget_ns / kPause.tv_nsec && writers_.load() > t_writing; ++i) nanosleep(&kPause, nullptr);
 }
 
 observe::ReportInput Reporter::input(observe::ReportEvent event, std::chrono::nanoseconds lock_budget) {
@@ -114,9 +114,17 @@ void Reporter::take_messages() noexcept {
   }
 }
 
+/// The folder that the program ran in, which it has removed since (or left for a chroot): it does not come back for a report that has no folder of its own.
+bool Reporter::is_folder_gone(const std::string& path) const {
+  const std::size_t slash = path.rfind('/');
+  if (options_.report.find('/') != std::string::npos || slash == std::string::npos || slash == 0) return false;
+  return access(path.substr(0, slash).c_str(), F_OK) != 0 && errno == ENOENT;
+}
+
 bool Reporter::write(const observe::ReportInput& input, const std::string& path, std::uint64_t deadline_unix_ns) {
   // What stands beside a device belongs there as little as what replaces it: /dev/null.oom1.
   int error = path != path_ ? observe::check_replaceable_at(AT_FDCWD, path_.c_str()) : 0;
+  if (error == 0 && path != "stderr" && is_folder_gone(path)) error = ENOENT;
   if (error == 0) error = path == "stderr" ? observe::write_report_fd(input, STDERR_FILENO, deadline_unix_ns) : observe::write_report(input, path, deadline_unix_ns);
   if (error != 0) log::warn("no report: " + path + ": " + (error == EEXIST ? "not a regular file (`stderr` and `none` are names of their own)" : strerrordesc_np(error)));
   else if (path != "stderr") log::info("report: " + path);

@@ -61,6 +61,7 @@ class Reporter {
   bool may_replace(std::uint64_t now_ns);
   static void tell_without_memory(const char* what) noexcept;
   observe::ReportInput input(observe::ReportEvent event, std::chrono::nanoseconds lock_budget);
+  bool is_folder_gone(const std::string& path) const;
   bool write(const observe::ReportInput& input, const std::string& path, std::uint64_t deadline_unix_ns);
   void tell(const observe::ReportInput& input, const std::string& path, std::uint64_t k);
 

@@ -38,7 +38,7 @@ CUresult SharedBlocks::export_block(const ExportCall& real, CUipcMemHandle* out,
   place.bytes = block.bytes;
   const CUresult booked = book_export(out, block, place);
   if (booked != CUDA_SUCCESS) {
-    if (!has_warned_.exchange(true)) log::warn(std::string(real.symbol()) + " fails: the list of exported blocks in /dev/shm cannot be written");
+    if (!has_warned_.exchange(true)) log::warn(std::string(real.symbol()) + " fails: the list of exported blocks can be written neither in /dev/shm nor in /tmp");
     return booked;
   }
   BlockView now;  // freed by another thread before it was booked: nobody else would retire it

@@ -7,6 +7,7 @@
 
 #include <ctime>
 
+#include <atomic>
 #include <cstdint>
 
 #include "pool/core/uncancelled.hpp"
@@ -73,12 +74,18 @@ class Clock {
 /// The machine's clock.
 class SystemClock final : public Clock {
  public:
-  std::uint64_t now_ns() const override { return monotonic_now_ns(); }
+  std::uint64_t now_ns() const override { return monotonic_now_ns() + unseen_ns_.load(std::memory_order_relaxed); }
   void pause(std::uint64_t duration_ns) override {
     const timespec duration{static_cast<time_t>(duration_ns / 1'000'000'000u), static_cast<long>(duration_ns % 1'000'000'000u)};
     const Uncancelled uncancelled;
-    ::nanosleep(&duration, nullptr);
+    const std::uint64_t before_ns = monotonic_now_ns();
+    const bool is_whole = ::nanosleep(&duration, nullptr) == 0;
+    if (is_whole && monotonic_now_ns() - before_ns < duration_ns / 2) unseen_ns_.fetch_add(duration_ns, std::memory_order_relaxed);
   }
+
+ private:
+  /// Pauses that the clock knows nothing of, because it stands still (libfaketime, with a fixed time): no wait is without end for that.
+  std::atomic<std::uint64_t> unseen_ns_{0};
 };
 
 }  // namespace cupool

@@ -145,7 +145,9 @@ class Hostile(IpcTest):
         with open(FOLDER / f"ipc.{third.pid}.{ticks}", "wb") as file:
             os.fchmod(file.fileno(), 0o600)
             fcntl.lockf(file, fcntl.LOCK_EX)  # as a namesake in another pid namespace does
-            self.assertEqual(third.export_any(third.alloc(MIB))[0], 2, "CUDA_ERROR_OUT_OF_MEMORY: there is nowhere to note it")
+            code, handle = third.export_any(third.alloc(MIB))
+            self.assertEqual((code, self.there.open(handle)[0]), (0, 0), "it is noted elsewhere, and found there")
+        self.assertEqual(third.registry()[0].stat().st_size, 0, "nothing was written into the other's")
         third.registry()[0].unlink()
 
 

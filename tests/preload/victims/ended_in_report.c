@@ -1,6 +1,6 @@
 // A signal comes while the exit report is written, and its handler ends the process by _exit: sent to the writing thread itself, as a terminal or a job's
-// deadline may. Natively the exit had been over by then. The report is whole, the handler has its say, and nobody waits for himself. A fault's handler is
-// not put off: the process ends at once, and what was written of the report is no report.
+// deadline may. Natively the exit had been over by then. The report is whole, after a return of main the handler has its say, and nobody waits for himself.
+// A fault's handler is not put off: the process ends at once, and what was written of the report is no report.
 //! native skip
 //! seconds 7
 //! exit 3
@@ -8,6 +8,7 @@
 //! args returned
 //! case exits_quickly
 //! args _exit
+//! exit 0
 //! case fault
 //! args returned fault
 //! report absent

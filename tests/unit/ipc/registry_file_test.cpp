@@ -92,6 +92,20 @@ TEST_CASE("a process that is no more has no entries") {
   CHECK_FALSE(opener.read(put(exporter, 0), read));  // the lock is this process's own, so it does not count
 }
 
+TEST_CASE("where shared memory has no folder for it, the file lies elsewhere, and is found there") {
+  const SharedFolder missing;
+  const SharedFolder elsewhere;
+  fs::remove_all(missing.path);
+  IpcRegistry exporter(kOther, missing.path.c_str(), elsewhere.path.c_str());
+  const IpcRegistry opener(kSelf, missing.path.c_str(), elsewhere.path.c_str());
+  REQUIRE(exporter.reserve(5000));
+  ipc::BlockPlace read;
+  CHECK(opener.read(put(exporter, 5000), read));
+  CHECK_FALSE(fs::is_empty(elsewhere.own()));
+  exporter.retire();
+  CHECK(fs::is_empty(elsewhere.own()));
+}
+
 TEST_CASE("there is an end to indices") {
   const SharedFolder shared;
   IpcRegistry registry(kSelf, shared.path.c_str());

@@ -156,7 +156,7 @@ TEST_CASE("of the pages of dead processes the newest stay, and a living one's is
   make("notes.txt", 5000);
   LivePage page(own_identity(), "{}", shared.path.c_str());
   page.publish();
-  CHECK(shared.count() == 64 + 3);
+  CHECK(shared.count() == 16 + 3);
   CHECK(fs::exists(shared.pages() / living));
   CHECK(fs::exists(shared.pages() / "notes.txt"));
   CHECK(fs::exists(shared.pages() / "999991000.7"));
@@ -190,7 +190,7 @@ TEST_CASE("a page whose owner lives in another pid namespace is kept, because it
   LivePage page(own_identity(), "{}", shared.path.c_str());
   page.publish();
   CHECK(fs::exists(shared.pages() / "999999998.1"));
-  CHECK(shared.count() == 64 + 2);
+  CHECK(shared.count() == 16 + 2);
   REQUIRE(write(done[1], &byte, 1) == 1);
   int status = 0;
   REQUIRE(waitpid(child, &status, 0) == child);
