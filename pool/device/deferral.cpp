@@ -76,6 +76,7 @@ Error DevicePool::close_epoch(CUcontext asking, Closing closing, Look* look) {
     return result.error;
   }
   epoch->recorded = true;
+  epoch->recorded_ns = device_.services.clock.now_ns();
   epoch->waitable = closing == Closing::inside_free ? asking : nullptr;
   epoch->freed_by = pthread_self();
   if (closing == Closing::inside_free) deferred_.cover_early();

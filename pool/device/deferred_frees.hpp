@@ -64,6 +64,7 @@ struct Epoch {
   std::uint64_t stream = 0;
   const ContextPool* home = nullptr;
   std::uint64_t number = 0;  ///< how many had been closed, with it
+  std::uint64_t recorded_ns = 0;  ///< when its fence was, by the pool's clock
   bool busy = false;      ///< a thread is in the driver with this fence
   bool waiting = false;   ///< … and waits there without end, as the program's free natively would have
   bool recorded = false;

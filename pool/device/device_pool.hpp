@@ -381,6 +381,15 @@ class DevicePool {
     FenceResult result{};
   };
   Error close_epoch(CUcontext asking, Closing closing, Look* look = nullptr) CUPOOL_REQUIRES(device_.lock);
+
+  // native_terms.cpp
+  static constexpr std::uint64_t kNativeTerms_ns = 200'000'000;  ///< so long what is short of memory waits for other contexts
+  bool close_beside_ending(CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);
+  bool is_free_natively(Epoch& epoch) CUPOOL_REQUIRES(device_.lock);
+  /// Something more is free, or will be, as natively it were. `began_ns`: when the caller began to poll.
+  bool retire_on_native_terms(CUcontext asking, std::uint64_t began_ns, Error* error) CUPOOL_REQUIRES(device_.lock);
+
+  // deferral.cpp, on
   std::uint64_t least_early_bytes() const;
   bool is_bad_moment(std::uint64_t request_bytes) CUPOOL_REQUIRES(device_.lock);
   bool retire_batch_if_idle(CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);

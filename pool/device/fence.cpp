@@ -209,6 +209,17 @@ void Fence::poll_where_asked(DeviceState& device) {
   poll_point(device, pass, points_.front(), nullptr);
 }
 
+bool Fence::is_over_in(DeviceState& device, const ContextPool& home) {
+  const auto point = std::find_if(points_.begin(), points_.end(), [&home](const FencePoint& one) { return one.home == &home; });
+  if (point == points_.end() || point->done) return point != points_.end();
+  const CaptureGate::Pass pass(device.services.gate);
+  return poll_point(device, pass, *point, nullptr).answer == FenceAnswer::done;
+}
+
+bool Fence::covers(const ContextPool& home) const {
+  return std::any_of(points_.begin(), points_.end(), [&home](const FencePoint& point) { return point.home == &home; });
+}
+
 /// Of a context that nobody has pinned yet.
 FenceResult Fence::poll_point(DeviceState& device, const CaptureGate::Pass& pass, FencePoint& point, CUcontext asking) {
   ContextRegistry& contexts = device.services.contexts;

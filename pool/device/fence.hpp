@@ -80,6 +80,9 @@ class Fence {
   /// Gives the events back and forgets the points.
   void clear(ContextRegistry& contexts);
   bool empty() const { return points_.empty(); }
+  /// What it waits for is over in the context of `home`, at least, which is asked. False where it does not cover that one.
+  bool is_over_in(DeviceState& device, const ContextPool& home);
+  bool covers(const ContextPool& home) const;
   /// Everything that it waits for has been seen to be over.
   bool is_over() const;
   /// So has what it waits for in the context that asked for it by record().

@@ -139,6 +139,7 @@ void DevicePool::note_given_back(Mover& mover, std::uint64_t bytes) {
 /// Returns bytes; where it may wait, what another thread gave back meanwhile counts as one, and so does what was given back before and is there only now.
 std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait, std::uint64_t wanted_bytes) {
   const MutexLock lock(device_.lock);
+  const std::uint64_t began_ns = device_.services.clock.now_ns();
   Patience patience(device_.services.clock, until_ns, may_wait ? deferred_.last_number() : 0, 0);
   const std::uint64_t before = device_.services.given_back.load(std::memory_order_relaxed);
   const Climbing climbing(climbing_);  // else what is retired here would go into the depots
@@ -160,6 +161,7 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
     }
     if (may_wait && late_bytes() != 0 && await_late()) return 1;
     if (may_wait && device_.services.given_back.load(std::memory_order_relaxed) != before) return 1;
+    if (Error ignored{}; may_wait && retire_on_native_terms(nullptr, began_ns, &ignored)) continue;
     // What a thread is preallocating is on no list yet.
     const bool hopeful = has_idle || deferred_.oldest() != nullptr || has_stamped() || may_record() || preallocating_ || (may_wait && (movers_ != 0 || late_bytes() != 0));
     if (!hopeful || is_over(patience)) return 0;

@@ -22,7 +22,7 @@
 //   release  whole free regions of this device back to the driver, then grow: only when that is enough and nothing would block
 //   poll     every deferred free, unless all that does not live were too little: events recorded inside this thread's own frees are waited
 //            for (natively the free did that), later ones are polled, one second at most in all, a minute while there are events of other
-//            threads' frees that came before; then release again. So is memory that another thread has taken to the driver. Without events that cover a context what was freed during a capture waits for the next free, which
+//            threads' frees that came before; after 200 ms what natively were free by now, whatever other contexts are at (native_terms.cpp); then release again. So is memory that another thread has taken to the driver. Without events that cover a context what was freed during a capture waits for the next free, which
 //            synchronises: here that could wait for the caller itself
 //   graphs   what the driver keeps for CUDA graphs that do not run goes back to the device, where that is enough; then grow, remap, release
 //   native   the driver's own call for exactly these bytes; in stream order, where cuCtxDestroy may end the context, it is the shim that calls it (kDriversOwn)
@@ -259,7 +259,8 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   if (!pool.could_come(attempt.request.bytes)) return nullptr;
   attempt.request.may_split = true;  // what could go back in its place has gone by now
   Clock& clock = pool.device_.services.clock;
-  Patience patience(clock, clock.now_ns() + DevicePool::kPollBound_ns, pool.deferred_.last_number(), Patience::kLateBound_ns);
+  const std::uint64_t began_ns = clock.now_ns();
+  Patience patience(clock, began_ns + DevicePool::kPollBound_ns, pool.deferred_.last_number(), Patience::kLateBound_ns);
   Error error{};
   for (;;) {
     error = pool.close_epoch(attempt.context, DevicePool::Closing::late);  // again: nothing can be recorded while any context ends
@@ -277,6 +278,8 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     else if (pool.release_free(attempt.home, kEverything) != 0) found = grow(pool, attempt);
     if (found.ok() && found.value() == nullptr && pool.late_bytes() != 0 && pool.await_late()) found = grow(pool, attempt);
     if (!found.ok() || found.value() != nullptr) return found;
+    if (pool.retire_on_native_terms(attempt.context, began_ns, &error)) continue;
+    if (error.code != CUDA_SUCCESS) break;
     const Epoch* oldest = pool.deferred_.oldest();
     const bool others_move = pool.movers_ != 0 || pool.moves_ != attempt.moves;
     const bool hopeful = oldest != nullptr || pool.may_record() || others_move || pool.has_stamped() || pool.late_bytes() != 0 || pool.release_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes));

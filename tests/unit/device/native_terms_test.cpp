@@ -1,0 +1,116 @@
+// When memory is out, other contexts' work keeps nothing that natively were free.
+#include <atomic>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+#include "tests/unit/device/ending.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+constexpr std::uint64_t kMs = 1'000'000;
+constexpr std::uint64_t kSecond = 1'000'000'000;
+
+RigOptions two_devices() {
+  RigOptions options;
+  options.pool.limit.all = config::parse_amount("64MiB");
+  options.devices = 2;
+  return options;
+}
+
+/// Rounds in which a block of most of the limit is used and freed: how many are served.
+int rounds_served(Rig& rig, CUstream stream, int rounds) {
+  int served = 0;
+  for (int i = 0; i < rounds; ++i) {
+    const Result<CUdeviceptr> block = rig.pools().allocate(rig.context(), 40 * kMiB, "cuMemAlloc_v2");
+    if (!block.ok()) break;
+    ++served;
+    REQUIRE(cusim_launch_spin(stream, 2 * kMs) == CUDA_SUCCESS);
+    rig.free(block.value());
+  }
+  return served;
+}
+}  // namespace
+
+TEST_CASE("a kernel without end in another context keeps no memory from an allocation that is short of it") {
+  const int elsewhere = GENERATE(0, 1);
+  Rig rig(two_devices());
+  const CUstream own = new_stream();
+  const CUcontext other = create(rig, elsewhere);
+  volatile std::uint32_t released = 0;
+  REQUIRE(cusim_launch_wait_host(new_stream(), &released) == CUDA_SUCCESS);
+  rig.use(0);
+  CHECK(rounds_served(rig, own, 10) == 10);
+  CHECK(cusim_now_ns() < 3 * kSecond);
+  released = 1;
+  REQUIRE(cuCtxSetCurrent(other) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  rig.use(0);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("a shorter one is waited for: it may be a copy of the block") {
+  Rig rig(two_devices());
+  rig.use(1);
+  REQUIRE(cusim_launch_spin(new_stream(), 100 * kMs) == CUDA_SUCCESS);
+  rig.use(0);
+  rig.free(rig.allocate(40 * kMiB));
+  CHECK(rig.pools().allocate(rig.context(), 40 * kMiB, "cuMemAlloc_v2").ok());
+  CHECK(cusim_now_ns() >= 100 * kMs);
+}
+
+TEST_CASE("where devices are linked natively the free had waited for the other one too: such memory is not free") {
+  Rig rig(two_devices());
+  rig.pools().link_devices();
+  rig.use(1);
+  volatile std::uint32_t released = 0;
+  REQUIRE(cusim_launch_wait_host(new_stream(), &released) == CUDA_SUCCESS);
+  rig.use(0);
+  rig.free(rig.allocate(40 * kMiB));
+  CHECK(rig.pools().allocate(rig.context(), 40 * kMiB, "cuMemAlloc_v2").code() == CUDA_ERROR_OUT_OF_MEMORY);
+  released = 1;
+  rig.use(1);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("the work of its own context keeps a block, whatever else runs") {
+  Rig rig(two_devices());
+  rig.use(1);
+  volatile std::uint32_t released = 0;
+  REQUIRE(cusim_launch_wait_host(new_stream(), &released) == CUDA_SUCCESS);
+  rig.use(0);
+  const CUdeviceptr block = rig.allocate(40 * kMiB);
+  REQUIRE(cusim_launch_spin(new_stream(), 700 * kMs) == CUDA_SUCCESS);
+  rig.free(block);
+  CHECK(rig.pools().allocate(rig.context(), 40 * kMiB, "cuMemAlloc_v2").ok());
+  CHECK(cusim_now_ns() >= 700 * kMs);
+  released = 1;
+  rig.use(1);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("a context whose end takes for ever keeps no memory of others") {
+  const int elsewhere = GENERATE(0, 1);
+  g_may_leave.store(false);
+  Rig rig(two_devices());
+  const CUstream own = new_stream();
+  const CUcontext second = create(rig, elsewhere);
+  int served = 0;
+  std::atomic<bool> is_done{false};
+  const auto end = [&] {
+    std::thread other([&] {
+      cuCtxSetCurrent(rig.context());
+      served = rounds_served(rig, own, 10);
+      is_done.store(true);
+    });
+    while (!is_done.load()) std::this_thread::yield();
+    other.join();
+    return cuCtxDestroy_v2(second);
+  };
+  CHECK(rig.pools().end_context(second, end, [] { return true; }) == CUDA_SUCCESS);
+  CHECK(served == 10);
+  rig.use(0);
+  CHECK(rig.pools().check() == "");
+}
