@@ -151,6 +151,7 @@ struct MempoolFacts {
   std::optional<int> device;                         ///< whose memory it is, where not the stream's device's; kNoDevice: no device's
   std::function<bool(int)> is_default;               ///< it is that of the device that `async` takes from
   std::function<std::uint64_t(int)> max_bytes;       ///< the program's own size for it; 0: none
+  std::function<CUmemoryPool(int)> handle;           ///< null: the driver does not tell
 };
 
 /// Stream-ordered memory that the driver serves itself (PoolSet::allocate_by_driver); its free is free_of_driver's.

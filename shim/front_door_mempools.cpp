@@ -138,6 +138,7 @@ CUresult create_mempool(const Real<CUresult(CUmemoryPool*, const CUmemPoolProps*
   Process& own = process();
   own.mempools.made(*out, *properties);
   const int device = properties->location.id;
+  if (own.mempools.device_of(*out) == device) own.pools.mempool_made(device, *out);
   const auto unused = [&](std::uint8_t index) { return own.pools.mempool_figures(device, index).used_bytes == 0; };
   if (!own.pools.serves_streams() || !own.mempools.created(*out, *properties, unused)) return result;
   if (const std::optional<Mempool> mempool = own.mempools.find(*out)) own.pools.reset_mempool_high(device, mempool->index);
@@ -148,9 +149,12 @@ CUresult destroy_mempool(const Real<CUresult(CUmemoryPool)>& real, CUmemoryPool 
   MempoolBook& mempools = process().mempools;
   const std::optional<Mempool> was = mempools.known(pool);
   const std::optional<MempoolBook::Made> made = mempools.leave(pool);
+  process().pools.mempool_ending(pool);
   const CUresult result = real(pool);
   if (result == CUDA_SUCCESS) mempools.destroyed(pool, was);
   else mempools.kept(pool, made);
+  if (result != CUDA_SUCCESS && made && made->device != MempoolBook::kNoDevice) process().pools.mempool_made(made->device, pool);
+  process().pools.mempools_changed();
   return result;
 }
 
@@ -201,6 +205,7 @@ CUresult set_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attri
   const CUresult result = real(pool, attribute, value);
   const bool is_reserved = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
   const bool is_used = attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+  if (result == CUDA_SUCCESS && attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) process().pools.mempools_changed();
   if (result != CUDA_SUCCESS || (!is_reserved && !is_used)) return result;
   Process& own = process();
   if (const std::optional<Mempool> mempool = served(own, pool)) own.pools.reset_mempool_high(mempool->device, mempool->index, is_used ? MempoolHigh::used : MempoolHigh::reserved);
@@ -211,6 +216,7 @@ CUresult trim_mempool(const Real<CUresult(CUmemoryPool, std::size_t)>& real, CUm
   const CUresult result = real(pool, keep_bytes);
   if (result != CUDA_SUCCESS) return result;
   Process& own = process();
+  own.pools.mempools_changed();
   // What another served pool's blocks were freed from is the default pool's to give.
   // Under `async` plain blocks whose free was put off go into it.
   const bool is_used = own.pools.serves_streams() || own.options->policy == config::Policy::async;

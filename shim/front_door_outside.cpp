@@ -205,7 +205,8 @@ CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out
   if (bytes > kSaneBytes) return noted(call(), device, bytes, {symbol});
   if (device == kNoDevice) return served();
   const DriverServed request{device, owner, owner != nullptr && own.contexts.life_in(owner, device) == BlockLife::context, mempool.is_default(device),
-                             StreamBook::identity_of(stream), bytes, symbol, [&] { return mempool.max_bytes(device); }};
+                             StreamBook::identity_of(stream), bytes, symbol, [&] { return mempool.max_bytes(device); },
+                             [&] { return mempool.handle(device); }, stream};
   const CUresult result = own.pools.allocate_by_driver(request, out, std::cref(served), ask);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) own.reporter.after_oom();
   own.reporter.pass_messages();

@@ -68,6 +68,11 @@ struct CurrentMempool {
   std::uint8_t operator()(int device) const { return process().mempools.current(device); }
   std::optional<int> device() const { return std::nullopt; }  ///< the stream's: a device's current pool is its own
   std::uint64_t max_bytes(int device) const { return process().mempools.max_bytes_of_current(device); }
+  CUmemoryPool handle(int device) const {
+    const Process& own = process();
+    CUmemoryPool pool = nullptr;
+    return own.api.cuDeviceGetMemPool != nullptr && own.api.cuDeviceGetMemPool(&pool, device) == CUDA_SUCCESS ? pool : nullptr;
+  }
 };
 
 /// The one that the program names, which may be of another device than the stream.
@@ -79,6 +84,7 @@ struct NamedMempool {
   }
   std::optional<int> device() const { return process().mempools.device_of(pool); }
   std::uint64_t max_bytes(int) const { return process().mempools.max_bytes(pool); }
+  CUmemoryPool handle(int) const { return pool; }
 };
 
 /// The driver serves it. Under `async` and `platform` that is the policy; else it is said in the report, as the memory of graphs always is.
@@ -96,7 +102,8 @@ CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPool&
   const auto call = [&] { return real(out, args...); };
   const auto ask = [&] { return ask_for_impossible(real, args...); };
   const auto is_of_default_pool = [&](int device) { return policy == config::Policy::async && find_pool(device) == MempoolBook::kDefault; };
-  const MempoolFacts mempool{find_pool.device(), std::cref(is_of_default_pool), [&](int device) { return find_pool.max_bytes(device); }};
+  const MempoolFacts mempool{find_pool.device(), std::cref(is_of_default_pool), [&](int device) { return find_pool.max_bytes(device); },
+                             [&](int device) { return find_pool.handle(device); }};
   const CUresult result = serve_by_driver(bytes, real.symbol(), out, stream, mempool, std::cref(call), std::cref(ask));
   if (result == CUDA_ERROR_OUT_OF_MEMORY) *out = 0;  // also where a limit refuses
   return result;

@@ -76,10 +76,10 @@ void DevicePool::make_room_for_steps(ContextPool& home) {
   }
 }
 
-/// Within the limit and by the driver's word, which is asked for again before it is no, with what its pools may take at once.
+/// Within the limit and by the driver's word, which is asked for again before it is no, with what its pools may take at once; or in what these keep idle, which is nobody else's.
 bool DevicePool::driver_has_room(std::uint64_t bytes) {
   const std::uint64_t need_bytes = bytes + kDriversChunk_bytes;
-  if (room_bytes() >= need_bytes) return true;
+  if (room_bytes() >= need_bytes || device_.live.outside.mempools.load(std::memory_order_relaxed) >= bytes) return true;
   if (device_.limit.headroom_bytes() < need_bytes || capturing() || !may_call_driver()) return false;
   static_cast<void>(sample_driver_free());
   return room_bytes() >= need_bytes;

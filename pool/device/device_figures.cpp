@@ -1,5 +1,6 @@
 // What reports, cuMemGetInfo and the limit are told of one device.
 #include <algorithm>
+#include <limits>
 #include <new>
 #include <string_view>
 
@@ -142,6 +143,7 @@ void DevicePool::note_oom(std::uint64_t requested_bytes, const Refused& what, co
   OomRecord oom;
   if (may_call_driver()) oom.evidence.driver_free_bytes = home != nullptr ? sample_driver_free() : ask_driver_free();
   static_cast<void>(ask_graph_memory());
+  const PoolIdle mempools = ask_mempools();
   oom.time_unix_ns = unix_now_ns();
   oom.device = device_.ordinal;
   oom.api = what.api;
@@ -178,7 +180,8 @@ void DevicePool::note_oom(std::uint64_t requested_bytes, const Refused& what, co
   evidence.pages_available = device_.pages_available;
   evidence.deferred_bytes = device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) + being_freed_bytes_ + late_bytes();
   *evidence.releasable_with_deferred_bytes += late_bytes();
-  evidence.own_outside_bytes = held_outside_bytes();
+  evidence.mempool_idle_bytes = mempools.bytes;
+  evidence.own_outside_bytes = held_outside_bytes() + mempools.bytes;
   evidence.graph_bytes = device_.live.outside.graphs.load(std::memory_order_relaxed);
   evidence.limit_bytes = device_.limit.limit_bytes();
   evidence.held_bytes = device_.limit.held_bytes();
@@ -187,7 +190,9 @@ void DevicePool::note_oom(std::uint64_t requested_bytes, const Refused& what, co
   evidence.deferred_in_order_bytes = deferred_in_order_bytes() + late_bytes();
   if (evidence.driver_free_bytes) {
     // Managed memory is where it was last touched: on this device at most what is left, as in the ledger.
-    const std::uint64_t known_bytes = *evidence.driver_free_bytes + evidence.held_bytes + evidence.graph_bytes;
+    const std::uint64_t booked_idle_bytes = device_.live.outside.mempools.load(std::memory_order_relaxed);  // in what is held
+    const std::uint64_t other_idle_bytes = mempools.bytes - std::min(booked_idle_bytes, mempools.bytes);
+    const std::uint64_t known_bytes = *evidence.driver_free_bytes + evidence.held_bytes + evidence.graph_bytes + other_idle_bytes;
     const std::uint64_t left_bytes = device_.total_bytes - std::min(known_bytes, device_.total_bytes);
     const std::uint64_t managed_bytes = device_.live.outside.managed.load(std::memory_order_relaxed);
     const std::uint64_t elsewhere_bytes = managed_bytes - std::min(managed_bytes, left_bytes);
@@ -234,19 +239,22 @@ bool DevicePool::make_way(std::uint64_t bytes) {
 
 Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api, const PoolSet::AskDriver& ask) {
   if (kind != OutsideKind::host) used_.store(true, std::memory_order_relaxed);
-  return counts_against_limit(kind) ? charge(bytes, bytes, api, ask) : Status{};
+  return counts_against_limit(kind) ? charge(bytes, bytes, api, ask, [&] { return device_.limit.charge(bytes); }) : Status{};
 }
 
 /// `bytes` of the limit, for a call that the driver is to serve: empty pool memory makes way for it.
-Status DevicePool::charge(std::uint64_t bytes, std::uint64_t requested_bytes, const char* api, const PoolSet::AskDriver& ask) {
-  if (device_.limit.charge(bytes) || make_way(bytes)) return {};
+Status DevicePool::charge(std::uint64_t bytes, std::uint64_t requested_bytes, const char* api, const PoolSet::AskDriver& ask,
+                          const std::function<bool()>& take) {
+  if (take() || make_way(bytes)) return {};
   // Natively the frees that still wait had waited; and under `async` it is the driver's pool that keeps idle memory.
   const std::uint64_t until_ns = device_.services.clock.now_ns() + kPollBound_ns;
   constexpr int kMostTries = 100;  // other threads may go on giving back what others take
   bool is_more = bytes <= device_.limit.limit_bytes();
   for (int tries = 0; is_more && tries < kMostTries; ++tries) {
-    is_more = give_back_idle(until_ns, 0, true) != 0;
-    if (device_.limit.charge(bytes)) return {};
+    // Of the driver's pool no more than what is missing: what stays there serves what comes next.
+    const std::uint64_t missing_bytes = bytes - std::min(device_.limit.headroom_bytes(), bytes);
+    is_more = give_back_idle(until_ns, 0, true, policy_ == config::Policy::async ? missing_bytes : std::numeric_limits<std::uint64_t>::max()) != 0;
+    if (take()) return {};
   }
   const MutexLock lock(device_.lock);
   if (!ask) return fail(requested_bytes, {api}, nullptr, reason_of_refusal({CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal}));
@@ -301,8 +309,9 @@ void DevicePool::count_late(std::size_t* free_bytes) {
 }
 
 void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes) {
-  device_.publish_driver_free(*free_bytes);
   if (used()) tell_idle(0, true);  // above a threshold the driver's pool gave it back when the program last waited
+  tell_mempools(true);
+  device_.publish_driver_free(*free_bytes);  // of the same moment
   const MutexLock lock(device_.lock);
   close_magazines();
   count_late(free_bytes);

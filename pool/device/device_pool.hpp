@@ -122,6 +122,9 @@ class DevicePool {
                               const PoolSet::AskDriver& ask) CUPOOL_EXCLUDES(device_.lock);
   std::optional<CUresult> free_by_driver(CUdeviceptr address, std::uint64_t stream, std::uint16_t thread, const std::function<CUresult()>& call)
       CUPOOL_EXCLUDES(device_.lock);
+  /// What memory pools that the driver serves keep idle may have changed. `must_ask`: the driver; else now and then, under a limit always. `covered_bytes`: of a call that is over, and that counted
+  /// them as held by that.
+  void tell_mempools(bool must_ask, std::uint64_t covered_bytes = 0) CUPOOL_EXCLUDES(device_.lock);
   bool has_driver_block(CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
   void forget_driver_block(CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
   void forget_driver_blocks(CUcontext context, std::uint64_t before) CUPOOL_EXCLUDES(device_.lock);
@@ -432,7 +435,16 @@ class DevicePool {
 
   // driver_served.cpp
   void open_driver_pool(const DriverServed& request) CUPOOL_EXCLUDES(device_.lock);
-  void tell_idle(std::int64_t freed_bytes, bool must_ask) CUPOOL_EXCLUDES(device_.lock);
+  struct DriverCharge;
+  bool take_charge(const DriverServed& request, DriverCharge& charge) CUPOOL_EXCLUDES(device_.lock);
+  bool cover_by_our_pool(DriverCharge& charge) CUPOOL_REQUIRES(device_.lock);
+  bool cover_by_named_pool(CUmemoryPool pool, DriverCharge& charge) CUPOOL_REQUIRES(device_.lock);
+  CUresult call_charged(const DriverServed& request, DriverCharge& charge, const std::function<CUresult()>& call) CUPOOL_EXCLUDES(device_.lock);
+  bool is_beyond_limit(const DriverServed& request, const DriverCharge& charge) CUPOOL_EXCLUDES(device_.lock);
+  bool take_back(const DriverServed& request, DriverCharge& charge, CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
+  void trim_served(const DriverServed& request, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device_.lock);
+  bool is_of_our_pool(bool is_of_default_pool) const { return is_of_default_pool && policy_ == config::Policy::async; }
+  void tell_idle(std::int64_t freed_bytes, bool must_ask, std::uint64_t covered_bytes = 0) CUPOOL_EXCLUDES(device_.lock);
   void enter_driver_block(const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream) CUPOOL_REQUIRES(device_.lock);
   void leave_driver_block(const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream) CUPOOL_REQUIRES(device_.lock);
   void lose_driver_block(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
@@ -453,6 +465,13 @@ class DevicePool {
   void note_given_back(Mover& mover, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most = false) CUPOOL_REQUIRES(device_.lock);
   void give_back_surplus(bool may_block = true) CUPOOL_REQUIRES(device_.lock);
+
+  // mempool_idle.cpp
+  bool asks_mempools() const { return has_driver_blocks_.load(std::memory_order_relaxed) && may_call_driver(); }
+  PoolIdle ask_mempools(CUmemoryPool named = nullptr) CUPOOL_REQUIRES(device_.lock);
+  void book_mempools(std::uint64_t covered_bytes = 0) CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t wanted_of_mempools(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t trim_mempools(std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device_.lock);
 
   // graph_memory.cpp
   std::optional<std::uint64_t> ask_graph_memory() CUPOOL_REQUIRES(device_.lock);
@@ -496,7 +515,8 @@ class DevicePool {
   std::uint64_t held_outside_bytes() const;
   std::uint64_t deferred_in_order_bytes() CUPOOL_REQUIRES(device_.lock);
   bool make_way(std::uint64_t bytes) CUPOOL_EXCLUDES(device_.lock);
-  Status charge(std::uint64_t bytes, std::uint64_t requested_bytes, const char* api, const PoolSet::AskDriver& ask) CUPOOL_EXCLUDES(device_.lock);
+  /// `take`: charges it, if it can be.
+  Status charge(std::uint64_t bytes, std::uint64_t requested_bytes, const char* api, const PoolSet::AskDriver& ask, const std::function<bool()>& take) CUPOOL_EXCLUDES(device_.lock);
 
   // device_snapshot.cpp
   bool try_snapshot(bool is_last_try, observe::DeviceSnapshot& out);
@@ -509,6 +529,7 @@ class DevicePool {
   DeferredFrees deferred_ CUPOOL_GUARDED_BY(device_.lock);
   DriverBlocks driver_blocks_ CUPOOL_GUARDED_BY(device_.lock);
   std::atomic<bool> has_driver_blocks_{false};  ///< had one ever
+  std::uint32_t unasked_mempool_calls_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< likewise, of the pools that the driver serves
   std::uint32_t unasked_calls_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< so many more may come before the driver is asked what lies idle
   std::uint64_t being_freed_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of blocks whose free waits in the driver (kBeingFreedFlag)
   std::uint64_t withheld_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< by what is in the open batch and was freed while something captured

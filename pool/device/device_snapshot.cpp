@@ -106,7 +106,7 @@ bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
   out.at_peak = peak_of(live.fragmentation);
   out.outside = {live.outside.arrays.load(std::memory_order_relaxed), live.outside.program_vmm.load(std::memory_order_relaxed),
                  live.outside.managed.load(std::memory_order_relaxed),
-                 live.outside.host.load(std::memory_order_relaxed),    live.outside.graphs.load(std::memory_order_relaxed)};
+                 live.outside.host.load(std::memory_order_relaxed),    live.outside.graphs.load(std::memory_order_relaxed), live.outside.mempools.load(std::memory_order_relaxed)};
   // What the counter says is only a guess at the rows: one that were wrong must not cost the report.
   out.blocks.reserve(std::min(counters.live_blocks.current.load(std::memory_order_relaxed), counters.allocations.value.load(std::memory_order_relaxed)) * 2);
   for (const auto& home : homes_) {

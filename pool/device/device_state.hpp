@@ -17,6 +17,7 @@
 #include "pool/core/mutex.hpp"
 #include "pool/device/capture_gate.hpp"
 #include "pool/device/context_registry.hpp"
+#include "pool/device/driver_pools.hpp"
 #include "pool/device/limit_account.hpp"
 #include "pool/device/message.hpp"
 #include "pool/device/oom_log.hpp"
@@ -78,6 +79,7 @@ struct PoolServices {
   const TickConverter::Moment start = TickConverter::now();
   OwnerMap owners;
   ContextRegistry contexts;
+  DriverPools driver_pools;                     ///< those that the program made
   CaptureGate gate;
   OwnerFences fences;                           ///< of the threads' magazines
   std::atomic<bool> stopped{false};             ///< no driver call from here on
@@ -271,6 +273,11 @@ struct DeviceState {
   std::uint64_t idle_covered_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of them, what threads that are in the driver may be served from, and nobody else
   std::uint64_t idle_kept_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of it, what the last trim left: it lies between live blocks
   const void* idle_owner CUPOOL_GUARDED_BY(lock) = nullptr;
+  /// What the pools from which the driver serves the program itself keep idle. Of that, what threads that are in the driver may be served from, and nobody else.
+  DriverPoolSample mempools_idle;
+  std::uint64_t mempools_covered_bytes CUPOOL_GUARDED_BY(lock) = 0;
+  /// So much a pool of the driver's took beyond the limit for calls that were refused for it, and has not given back, as far as is known.
+  std::uint64_t taken_back_bytes CUPOOL_GUARDED_BY(lock) = 0;
   std::uint64_t leaving_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< held until the driver's free has returned, but reserved no more
   std::uint64_t driver_served_bytes CUPOOL_GUARDED_BY(lock) = 0;
   StepEnds steps;  ///< written under the lock; whoever frees without it may read where the next one is

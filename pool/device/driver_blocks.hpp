@@ -35,10 +35,12 @@ class DriverBlocks {
   bool add(Node&& block) {
     const std::uint64_t bytes = block.mapped().extent.bytes;
     const std::uint64_t rounding = rounding_of(block.mapped());
+    const std::uint64_t requested = block.mapped().extent.requested_bytes;
     block.key() = block.mapped().extent.address;
     if (!blocks_.insert(std::move(block)).inserted) return false;
     bytes_ += bytes;
     rounding_bytes_ += rounding;
+    asked_bytes_ += requested;
     return true;
   }
   /// Empty: there is none.
@@ -47,6 +49,7 @@ class DriverBlocks {
     if (block.empty()) return block;
     bytes_ -= block.mapped().extent.bytes;
     rounding_bytes_ -= rounding_of(block.mapped());
+    asked_bytes_ -= block.mapped().extent.requested_bytes;
     return block;
   }
   /// Does it go with `context`? What was made after `before` is another context's that has its handle.
@@ -57,6 +60,7 @@ class DriverBlocks {
       const bool is_gone = goes_with(one.second, context, before);
       bytes_ -= is_gone ? one.second.extent.bytes : 0;
       rounding_bytes_ -= is_gone ? rounding_of(one.second) : 0;
+      asked_bytes_ -= is_gone ? one.second.extent.requested_bytes : 0;
       return is_gone;
     });
   }
@@ -64,6 +68,8 @@ class DriverBlocks {
   std::uint64_t bytes() const { return bytes_; }
   /// Of the device's own pool: what bytes() has more than was asked for.
   std::uint64_t rounding_bytes() const { return rounding_bytes_; }
+  /// The same of the others, which are the program's pools'.
+  std::uint64_t rounding_elsewhere_bytes() const { return bytes_ - asked_bytes_ - rounding_bytes_; }
   const Blocks& all() const { return blocks_; }
 
  private:
@@ -72,6 +78,7 @@ class DriverBlocks {
   Blocks blocks_;
   std::uint64_t bytes_ = 0;
   std::uint64_t rounding_bytes_ = 0;
+  std::uint64_t asked_bytes_ = 0;
 };
 
 }  // namespace cupool::device

@@ -1,9 +1,11 @@
 // Stream-ordered allocations that the driver serves itself: by the program's own call, held to the limit, and booked as blocks (DriverBlocks).
+// A call takes from the limit what the idle memory of its pool does not cover; that is known for sure only afterwards, and what was too much is taken back.
 // As with NativeBlocks a block leaves the books before the driver's free, because the driver may give the address to another thread at once.
 #include <algorithm>
 #include <utility>
 
 #include "pool/device/device_pool.hpp"
+#include "pool/driver/handles.hpp"
 
 namespace cupool::device {
 
@@ -11,13 +13,46 @@ using heap::Extent;
 using observe::EventKind;
 
 namespace {
-/// What was charged for a call of the driver's, unless that succeeds.
-struct Charged {
-  LimitAccount& limit;
-  std::uint64_t bytes;
-  ~Charged() { limit.refund(bytes); }
-};
+constexpr std::uint64_t kServedPause_ns = 20'000;
+constexpr std::uint32_t kMoversPauses = 50'000;   ///< most, for threads that are in the driver for no longer than a call: a second at least
+constexpr std::uint32_t kTakenBackPauses = 100;   ///< and for a free on a stream that has nothing else to do
 }  // namespace
+
+/// What is held of the limit for a call of the driver's, unless that succeeds. What lies idle in the pool that is to serve it is held already, and covers as much of it.
+struct DevicePool::DriverCharge {
+  DeviceState& device;
+  const std::uint64_t bytes;
+  std::uint64_t passed_bytes = 0;              ///< what was held beyond the limit before
+  std::uint64_t covered_bytes = 0;
+  std::uint64_t* all_covered_bytes = nullptr;  ///< where it stands until it is booked; the device's lock
+  bool was_covered = false;
+  bool is_held = false;
+
+  DriverCharge(DeviceState& of, std::uint64_t rounded_bytes) : device(of), bytes(rounded_bytes) {}
+  DriverCharge(const DriverCharge&) = delete;
+  DriverCharge& operator=(const DriverCharge&) = delete;
+  ~DriverCharge() { refund(); }
+
+  /// Under the device's lock, which guards `all_bytes`.
+  void cover(std::uint64_t by_bytes, std::uint64_t& all_bytes) {
+    covered_bytes = by_bytes;
+    all_covered_bytes = &all_bytes;
+    all_bytes += by_bytes;
+    was_covered = by_bytes != 0;
+    passed_bytes = device.limit.passed_bytes();
+    is_held = true;
+  }
+  /// All of it is held by itself now.
+  void settled() { covered_bytes = 0; }
+  void keep() { is_held = false; }
+  void refund() {
+    if (!std::exchange(is_held, false)) return;
+    device.limit.refund(bytes - covered_bytes);
+    if (covered_bytes == 0) return;
+    const MutexLock lock(device.lock);
+    *all_covered_bytes -= std::exchange(covered_bytes, 0);
+  }
+};
 
 /// The first pooled allocation under `async` may be one of these: the driver's pool is the pool.
 void DevicePool::open_driver_pool(const DriverServed& request) {
@@ -33,12 +68,13 @@ void DevicePool::open_driver_pool(const DriverServed& request) {
 
 /// Under `async`: what lies idle in the driver's pool after a call of the program's that put `freed_bytes` there, or took as much. Two
 /// questions cost 140 ns, the call 340 (H100, driver 580): most answers are reckoned from the last one; under a limit none is, nor where the driver refused something.
-void DevicePool::tell_idle(std::int64_t freed_bytes, bool must_ask) {
-  if (policy_ != config::Policy::async || !may_call_driver()) return;
+/// `covered_bytes`: of a call that is over, and that counted them as held by what lay idle.
+void DevicePool::tell_idle(std::int64_t freed_bytes, bool must_ask, std::uint64_t covered_bytes) {
+  if (policy_ != config::Policy::async || (covered_bytes == 0 && !may_call_driver())) return;
   const MutexLock lock(device_.lock);
   must_ask = must_ask || device_.limit.limit_bytes() != 0 || unasked_calls_-- == 0;
   if (must_ask) unasked_calls_ = kUnaskedCalls;
-  for (std::size_t i = 0; i < homes_.size(); ++i) {  // by index: the list may grow while the lock is let go of
+  for (std::size_t i = 0; i < homes_.size() && may_call_driver(); ++i) {  // by index: the list may grow while the lock is let go of
     ContextPool& home = *homes_[i];
     const CUcontext context = home.context;
     if (context == nullptr || device_.services.contexts.pin(&home, context) != Pin::held) continue;
@@ -49,9 +85,119 @@ void DevicePool::tell_idle(std::int64_t freed_bytes, bool must_ask) {
     } else {
       device_.driver_pool.reckon(freed_bytes);
     }
-    home.natives.book_idle(device_);
+    home.natives.book_idle(device_, covered_bytes);
     return;  // the pool is the device's, whichever context's books tell of it
   }
+  device_.limit.hold(covered_bytes, 0);
+  device_.idle_covered_bytes -= covered_bytes;
+}
+
+/// The same of the other pools from which the driver serves the program.
+void DevicePool::tell_mempools(bool must_ask, std::uint64_t covered_bytes) {
+  if (covered_bytes == 0 && !asks_mempools()) return;
+  const MutexLock lock(device_.lock);
+  must_ask = must_ask || device_.limit.limit_bytes() != 0 || unasked_mempool_calls_-- == 0;
+  if (must_ask) {
+    unasked_mempool_calls_ = kUnaskedCalls;
+    static_cast<void>(ask_mempools());
+  }
+  book_mempools(covered_bytes);
+}
+
+/// Room within the limit for one of these calls: in full, or as much as what lies idle in the pool that is to serve it does not cover. A call that idle memory
+/// serves takes nothing; and who has freed in the order of a stream natively has it again on that stream, whatever runs there.
+bool DevicePool::take_charge(const DriverServed& request, DriverCharge& charge) {
+  charge.is_held = device_.limit.charge(charge.bytes);
+  if (charge.is_held || !may_call_driver()) return charge.is_held;
+  if (!is_of_our_pool(request.is_of_default_pool)) {
+    if (!asks_mempools()) return false;
+    const CUmemoryPool pool = request.mempool ? request.mempool() : nullptr;
+    const MutexLock lock(device_.lock);
+    return cover_by_named_pool(pool, charge);
+  }
+  for (const bool is_asked : {false, true}) {  // what the driver has come to since it was asked last
+    if (is_asked) tell_idle(0, true);
+    const MutexLock lock(device_.lock);
+    if (cover_by_our_pool(charge)) return true;
+  }
+  return false;
+}
+
+bool DevicePool::cover_by_our_pool(DriverCharge& charge) {
+  for (std::size_t i = 0; i < homes_.size(); ++i) {  // by index: the list may grow while the lock is let go of
+    ContextPool& home = *homes_[i];
+    const CUcontext context = home.context;
+    if (context == nullptr || device_.services.contexts.pin(&home, context) != Pin::held) continue;
+    const Unpinner unpinner(device_.services.contexts, &home);
+    const std::optional<std::uint64_t> covered_bytes = home.natives.charge(device_, charge.bytes);
+    if (covered_bytes) charge.cover(*covered_bytes, device_.idle_covered_bytes);
+    return covered_bytes.has_value();
+  }
+  return false;
+}
+
+bool DevicePool::cover_by_named_pool(CUmemoryPool pool, DriverCharge& charge) {
+  if (device_.taken_back_bytes != 0) trim_mempools(device_.taken_back_bytes);
+  device_.taken_back_bytes = std::min(device_.taken_back_bytes, device_.limit.passed_bytes());
+  if (device_.taken_back_bytes != 0) return false;  // it would be served what another was refused for
+  const std::uint64_t idle_bytes = std::min(ask_mempools(pool).named_kept_bytes, device_.live.outside.mempools.load(std::memory_order_relaxed));
+  const std::uint64_t covered_bytes = std::min(idle_bytes - std::min(device_.mempools_covered_bytes, idle_bytes), charge.bytes);
+  if (!device_.limit.charge(charge.bytes - covered_bytes)) return false;
+  charge.cover(covered_bytes, device_.mempools_covered_bytes);
+  return true;
+}
+
+/// The call, and what it has left idle. What was covered is held by itself from then on.
+CUresult DevicePool::call_charged(const DriverServed& request, DriverCharge& charge, const std::function<CUresult()>& call) {
+  const CUresult result = call();
+  const bool is_ours = is_of_our_pool(request.is_of_default_pool);
+  const std::uint64_t used_bytes = device_.driver_pool.counts_asked() ? request.bytes : charge.bytes;
+  tell_idle(result == CUDA_SUCCESS && is_ours ? -static_cast<std::int64_t>(used_bytes) : 0, result != CUDA_SUCCESS, is_ours ? charge.covered_bytes : 0);
+  if (!is_ours) tell_mempools(result != CUDA_SUCCESS, charge.covered_bytes);
+  charge.settled();
+  return result;
+}
+
+void DevicePool::trim_served(const DriverServed& request, std::uint64_t wanted_bytes) {
+  if (is_of_our_pool(request.is_of_default_pool)) trim_idle(0, wanted_bytes);
+  else trim_mempools(wanted_bytes);
+}
+
+/// Idle memory that was to serve the call was in pieces, or another stream's, and the driver took more than the limit has; nothing that goes back makes up for it.
+bool DevicePool::is_beyond_limit(const DriverServed& request, const DriverCharge& charge) {
+  // Until the block is booked, what it is rounded to is idle as well.
+  const std::uint64_t most_bytes = charge.passed_bytes + (charge.bytes - request.bytes);
+  if (device_.limit.passed_bytes() <= most_bytes) return false;
+  const MutexLock lock(device_.lock);
+  const auto others_move = [&]() CUPOOL_REQUIRES(device_.lock) { return (device_.leaving_bytes | device_.idle_covered_bytes | device_.mempools_covered_bytes) != 0; };
+  for (std::uint32_t pauses = 0; pauses < kMoversPauses && others_move() && device_.limit.passed_bytes() > most_bytes; ++pauses) {
+    const MutexUnlock unlocked(device_.lock);
+    device_.services.clock.pause(kServedPause_ns);
+  }
+  if (const std::uint64_t passed_bytes = device_.limit.passed_bytes(); passed_bytes > most_bytes) trim_served(request, passed_bytes - most_bytes);
+  return device_.limit.passed_bytes() > most_bytes;
+}
+
+/// Frees what the driver has just served, in the order of its stream: nobody has seen it. It goes back to the device when the stream has come to it, and until then it
+/// serves nobody (DeviceState::taken_back_bytes). False: the driver keeps it, and the program may have it.
+bool DevicePool::take_back(const DriverServed& request, DriverCharge& charge, CUdeviceptr address) {
+  if (!device_.driver.has_cuMemFreeAsync() || !may_call_driver()) return false;
+  {
+    const RelaxedCaptureMode relaxed(device_.driver);
+    if (device_.driver.cuMemFreeAsync(address, request.handle) != CUDA_SUCCESS) return false;
+  }
+  tell_idle(0, true);
+  tell_mempools(true);
+  charge.refund();
+  const MutexLock lock(device_.lock);
+  const auto beyond_bytes = [&] { return device_.limit.passed_bytes() - std::min(device_.limit.passed_bytes(), charge.passed_bytes); };
+  for (std::uint32_t pauses = 0; pauses < kTakenBackPauses && beyond_bytes() != 0; ++pauses) {
+    trim_served(request, beyond_bytes());
+    const MutexUnlock unlocked(device_.lock);
+    device_.services.clock.pause(kServedPause_ns);
+  }
+  device_.taken_back_bytes = std::max(device_.taken_back_bytes, beyond_bytes());
+  return true;
 }
 
 CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr* out, std::uint16_t thread, const std::function<CUresult()>& call,
@@ -59,16 +205,23 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
   DriverBlocks::Node block = DriverBlocks::place();  // host memory first: once the driver has served it nothing may fail
   const std::uint64_t bytes = round_request(request.bytes);
   if (!used() || policy_ == config::Policy::async) open_driver_pool(request);
-  if (const Status charged = charge(bytes, request.bytes, request.api, ask); !charged.ok()) return charged.code();
-  Charged charged{device_.limit, bytes};
-  const CUresult result = call();
-  const std::uint64_t used_bytes = device_.driver_pool.counts_asked() ? request.bytes : bytes;
-  tell_idle(result == CUDA_SUCCESS && request.is_of_default_pool ? -static_cast<std::int64_t>(used_bytes) : 0, result != CUDA_SUCCESS);
-  if (result != CUDA_SUCCESS) device_.limit.refund(std::exchange(charged.bytes, 0));  // the evidence is of what is held without it
+  DriverCharge held(device_, bytes);
+  const auto take = [&] { return take_charge(request, held); };
+  if (const Status charged = charge(bytes, request.bytes, request.api, ask, std::cref(take)); !charged.ok()) return charged.code();
+  held.is_held = true;
+  CUresult result = call_charged(request, held, call);
+  if (result == CUDA_SUCCESS && held.was_covered && is_beyond_limit(request, held) && take_back(request, held, *out)) {
+    held.was_covered = false;
+    const auto take_all = [&] { return device_.limit.charge(bytes); };
+    if (const Status charged = charge(bytes, request.bytes, request.api, ask, std::cref(take_all)); !charged.ok()) return charged.code();
+    held.is_held = true;
+    result = call_charged(request, held, call);
+  }
+  if (result != CUDA_SUCCESS) held.refund();  // the evidence is of what is held without it
   if (result == CUDA_ERROR_OUT_OF_MEMORY) note_refusal(request.bytes, {request.api, false, request.mempool_max_bytes ? request.mempool_max_bytes() : 0});
   if (result != CUDA_SUCCESS) return result;
   const MutexLock lock(device_.lock);
-  charged.bytes = 0;
+  held.keep();
   Extent& extent = block.mapped().extent;
   extent.address = *out;
   extent.bytes = bytes;
@@ -91,8 +244,9 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
   return result;
 }
 
-/// Under `async`: what lies idle in the driver's pool, after the blocks there have changed.
+/// What lies idle in pools that the driver serves, after the blocks there have changed.
 void DevicePool::book_rounding() {
+  if (device_.mempools_idle.counts_asked()) book_mempools();
   if (policy_ != config::Policy::async || device_.pool_rounding_bytes == driver_blocks_.rounding_bytes()) return;
   device_.pool_rounding_bytes = driver_blocks_.rounding_bytes();
   const auto home = std::find_if(homes_.begin(), homes_.end(), [](const auto& one) { return one->context != nullptr; });
@@ -140,6 +294,7 @@ std::optional<CUresult> DevicePool::free_by_driver(CUdeviceptr address, std::uin
   const std::uint64_t bytes = extent.bytes;
   const std::uint64_t used_bytes = device_.driver_pool.counts_asked() ? extent.requested_bytes : bytes;
   tell_idle(result == CUDA_SUCCESS && block.mapped().is_of_default_pool ? static_cast<std::int64_t>(used_bytes) : 0, result != CUDA_SUCCESS);
+  if (!is_of_our_pool(block.mapped().is_of_default_pool)) tell_mempools(result != CUDA_SUCCESS);
   const MutexLock lock(device_.lock);
   device_.leaving_bytes -= bytes;
   if (result != CUDA_SUCCESS) device_.counters().frees.take_back();

@@ -159,6 +159,7 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
       const std::uint64_t released_bytes = release_free(nullptr, is_all ? reserved_bytes - keep_bytes : wanted_bytes, is_all);
       if (released_bytes != 0) return released_bytes;
     }
+    if (const std::uint64_t mempool_bytes = may_wait ? trim_mempools(wanted_bytes) : 0; mempool_bytes != 0) return mempool_bytes;  // somebody is about to be refused
     if (may_wait && late_bytes() != 0 && await_late()) return 1;
     if (may_wait && device_.services.given_back.load(std::memory_order_relaxed) != before) return 1;
     if (Error ignored{}; may_wait && retire_on_native_terms(nullptr, began_ns, &ignored)) continue;

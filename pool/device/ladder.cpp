@@ -20,6 +20,7 @@
 //   remap    empty pages to addresses where the block fits (backing pages)
 //   aside    the driver's own call, when the thread that brings pages is stalled in the driver: more could be had, but not in time
 //   release  whole free regions of this device back to the driver, then grow: only when that is enough and nothing would block
+//   mempools what memory pools that the driver serves keep idle goes back to the device, where that is enough; then grow, remap, release
 //   poll     every deferred free, unless all that does not live were too little: events recorded inside this thread's own frees are waited
 //            for (natively the free did that), later ones are polled, one second at most in all, a minute while there are events of other
 //            threads' frees that came before; after 200 ms what natively were free by now, whatever other contexts are at (native_terms.cpp); then release again. So is memory that another thread has taken to the driver. Without events that cover a context what was freed during a capture waits for the next free, which
@@ -41,7 +42,7 @@ namespace cupool::device {
 
 using heap::Extent;
 
-const Ladder::Rung Ladder::kRungs[20] = {
+const Ladder::Rung Ladder::kRungs[21] = {
     {"own", &observe::Counters::native_fallbacks, &Ladder::own},
     {"better", &observe::Counters::rung_poll, &Ladder::better},
     {"hole", &observe::Counters::rung_hole, &Ladder::hole},     {"crack", &observe::Counters::rung_remap, &Ladder::crack},
@@ -52,7 +53,8 @@ const Ladder::Rung Ladder::kRungs[20] = {
     {"steal", &observe::Counters::rung_steal, &Ladder::steal},
     {"lanes", &observe::Counters::rung_lanes, &Ladder::lanes},  {"remap", &observe::Counters::rung_remap, &Ladder::remap},
     {"aside", &observe::Counters::native_fallbacks, &Ladder::aside},
-    {"release", &observe::Counters::rung_release, &Ladder::release}, {"poll", &observe::Counters::rung_poll, &Ladder::poll},
+    {"release", &observe::Counters::rung_release, &Ladder::release}, {"mempools", &observe::Counters::rung_mempools, &Ladder::mempools},
+    {"poll", &observe::Counters::rung_poll, &Ladder::poll},
     {"graphs", &observe::Counters::rung_graphs, &Ladder::graphs}, {"native", &observe::Counters::native_fallbacks, &Ladder::native},
 };
 
@@ -291,7 +293,16 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
 }
 
 Climbed Ladder::graphs(DevicePool& pool, Attempt& attempt) {
-  if (!pool.trim_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes)) || pool.trim_graphs() == 0) return nullptr;
+  return pool.trim_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes)) && pool.trim_graphs() != 0 ? after_trim(pool, attempt) : Climbed(nullptr);
+}
+
+Climbed Ladder::mempools(DevicePool& pool, Attempt& attempt) {
+  const std::uint64_t wanted_bytes = pool.wanted_of_mempools(align_up(attempt.request.bytes, kRegionGranularity_bytes));
+  return wanted_bytes != 0 && pool.trim_mempools(wanted_bytes) != 0 ? after_trim(pool, attempt) : Climbed(nullptr);
+}
+
+/// The device has more than when these rungs were climbed.
+Climbed Ladder::after_trim(DevicePool& pool, Attempt& attempt) {
   for (const auto climb : {&Ladder::grow, &Ladder::remap, &Ladder::release}) {
     Climbed climbed = climb(pool, attempt);
     if (!climbed.ok() || climbed.value() != nullptr) return climbed;

@@ -135,8 +135,10 @@ bool NativeBlocks::await_others(DeviceState& device, std::uint32_t* pauses) {
   return true;
 }
 
-/// The bytes of the request that idle memory may serve, and that no other thread counts on; the others are charged. Nothing: the limit refuses them.
 std::optional<std::uint64_t> NativeBlocks::charge(DeviceState& device, std::uint64_t bytes) {
+  if (device.taken_back_bytes != 0) trim(device, device.taken_back_bytes);
+  device.taken_back_bytes = std::min(device.taken_back_bytes, device.limit.passed_bytes());
+  if (device.taken_back_bytes != 0) return std::nullopt;  // it would be served what another was refused for
   std::uint32_t pauses = 0;
   do {
     const std::uint64_t covered_bytes = std::min(device.idle_bytes - std::min(device.idle_bytes, device.idle_covered_bytes), bytes);
@@ -148,11 +150,11 @@ std::optional<std::uint64_t> NativeBlocks::charge(DeviceState& device, std::uint
 Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
   // What lies idle may serve it: it does not count twice. What cannot serve it goes first.
   if (device.idle_bytes != 0 && device.idle_bytes < request.bytes && device.limit.headroom_bytes() < request.bytes) trim(device);
-  // Stream-ordered calls that the driver served may have made its pool grow beyond the limit: what comes of that is no reason to refuse what lies idle there.
-  const std::uint64_t before_bytes = device.limit.passed_bytes();
   std::optional<std::uint64_t> covered = charge(device, request.bytes);
   if (!covered && trim(device) != 0) covered = charge(device, request.bytes);
   if (!covered) return Error{CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal};
+  // Stream-ordered calls that the driver served may have made its pool grow beyond the limit: what comes of that is no reason to refuse what lies idle there.
+  const std::uint64_t before_bytes = device.limit.passed_bytes();
   const std::uint64_t covered_bytes = *covered;
   Nodes made;  // host memory first: after the driver call nothing may fail
   Node* node = nullptr;

@@ -54,6 +54,9 @@ class NativeBlocks final : public DeviceAllocator {
   BlockSource& source() { return *source_; }
   /// The source has more or fewer idle bytes: tells reserved and limit.
   void book_idle(DeviceState& device, std::uint64_t covered_bytes = 0) CUPOOL_REQUIRES(device.lock);
+  /// Charges what idle memory that no other thread counts on does not cover; returns what it covers. Nothing: the limit refuses the rest. Who is served books
+  /// what is covered by book_idle(), and until then it stands in DeviceState::idle_covered_bytes by whoever called.
+  std::optional<std::uint64_t> charge(DeviceState& device, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
   /// The source's idle bytes go back to the device, as many as are wanted, or a little more. Returns them. Calls the driver with the lock let go.
   std::uint64_t trim(DeviceState& device, std::uint64_t wanted_bytes = ~std::uint64_t{0}) CUPOOL_REQUIRES(device.lock);
 
@@ -68,7 +71,6 @@ class NativeBlocks final : public DeviceAllocator {
   using Nodes = std::map<std::uint64_t, Node>;
 
   bool await_others(DeviceState& device, std::uint32_t* pauses) CUPOOL_REQUIRES(device.lock);
-  std::optional<std::uint64_t> charge(DeviceState& device, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
   heap::Extent* insert(Nodes::node_type&& handle);
   bool move_aside(std::uint64_t address, std::uint64_t bytes);
   void lose(DeviceState& device, LossVisitor& visitor, Node& node, bool is_nobodys) CUPOOL_REQUIRES(device.lock);

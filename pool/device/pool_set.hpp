@@ -84,6 +84,8 @@ struct DriverServed {
   std::size_t bytes = 0;           ///< not 0
   const char* api = nullptr;       ///< the exported symbol that the program called
   std::function<std::uint64_t()> mempool_max_bytes = {};  ///< of the memory pool that is to give it, 0: none; asked when the driver refuses
+  std::function<CUmemoryPool()> mempool = {};  ///< that pool; null: not known. Asked where the limit is near
+  CUstream handle = nullptr;       ///< the stream, for a free in its order
 };
 
 /// What a refusal is of.
@@ -161,6 +163,12 @@ class PoolSet {
   /// `ask` (may be empty) makes the call with a size that no device has: what the driver has against its other arguments comes before the limit.
   using AskDriver = std::function<CUresult()>;
   CUresult allocate_by_driver(const DriverServed& request, CUdeviceptr* out, const std::function<CUresult()>& call, const AskDriver& ask);
+  /// The program made a memory pool of `device`, of whatever kind: from now on it may be asked what it keeps idle, and trimmed before a call is refused.
+  void mempool_made(int device, CUmemoryPool handle);
+  /// It is about to be destroyed: nobody asks it any more when this returns. Where the driver then refuses, mempool_made() again.
+  void mempool_ending(CUmemoryPool handle);
+  /// The program has done something to one (trimmed it, destroyed it, set its threshold): what they keep idle may be another.
+  void mempools_changed();
   /// Runs `call`, the driver's free of a block that allocate_by_driver booked; empty, and nothing was called: there is none at `address`.
   /// `stream`: identity of the one that the free names, or 0.
   std::optional<CUresult> free_by_driver(CUdeviceptr address, std::uint64_t stream, const std::function<CUresult()>& call);

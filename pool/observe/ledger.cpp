@@ -1,4 +1,4 @@
-// Order: the pool (exact), the program's other device memory (exact), what the driver keeps for graphs and its free bytes (samples), what may or
+// Order: the pool (exact), the program's other device memory (exact), what the driver keeps in pools and for graphs and its free bytes (samples), what may or
 // may not be resident (managed), other processes (a sample), the rest.
 #include "pool/observe/ledger.hpp"
 
@@ -65,7 +65,8 @@ Ledger ledger_of(const DeviceSnapshot& device) {
   divider.take_exact("metadata", less_or_zero(less_or_zero(less_or_zero(now.reserved_bytes, now.live_bytes), deferred), now.free_bytes));
   divider.take_exact("outside_arrays", device.outside.arrays);
   divider.take_exact("outside_program_vmm", device.outside.program_vmm);
-  divider.take("outside_graphs", device.outside.graphs);  // the driver's word, of a moment
+  divider.take("outside_mempools", device.outside.mempools);  // the driver's word, of a moment; as is the next
+  divider.take("outside_graphs", device.outside.graphs);
   ledger.driver_free_known = device.driver_free_bytes > 0 || device.driver_free_unix_ns > 0;
   if (ledger.driver_free_known) ledger.driver_free_stale = !divider.take("driver_free", device.driver_free_bytes);
   // Managed memory is where it was last touched: on this device at most what is left, and that is no contradiction.

@@ -85,8 +85,9 @@ struct LiveOutside {
   std::atomic<std::uint64_t> managed{0};
   std::atomic<std::uint64_t> host{0};
   std::atomic<std::uint64_t> graphs{0};
+  std::atomic<std::uint64_t> mempools{0};
 };
-inline constexpr std::string_view kLiveOutsideNames = "arrays\nprogram_vmm\nmanaged\nhost\ngraphs\n";
+inline constexpr std::string_view kLiveOutsideNames = "arrays\nprogram_vmm\nmanaged\nhost\ngraphs\nmempools\n";
 
 /// What one thread did that the device's counters do not say yet. Written by that thread alone, and by whoever adds it to them.
 struct alignas(128) LiveShard {

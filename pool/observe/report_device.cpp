@@ -255,6 +255,7 @@ void write_device(JsonWriter& json, const DeviceSnapshot& device, Findings& find
   json.begin_object("outside");
   json.member("arrays", device.outside.arrays);
   json.member("program_vmm", device.outside.program_vmm);
+  json.member("mempools", device.outside.mempools);
   json.member("graphs", device.outside.graphs);
   json.member("managed", device.outside.managed);
   json.member("host", device.outside.host);

@@ -25,6 +25,7 @@ void write_evidence(JsonWriter& json, const OomEvidence& e) {
   json.member("other_process_bytes", e.other_process_bytes);
   json.member("own_outside_bytes", e.own_outside_bytes);
   json.member("graph_bytes", e.graph_bytes);
+  json.member("mempool_idle_bytes", e.mempool_idle_bytes);
   json.key("limit_bytes");
   e.limit_bytes == 0 ? json.null() : json.value(e.limit_bytes);
   json.member("held_bytes", e.held_bytes);

@@ -99,6 +99,7 @@ struct OutsideBytes {
   std::uint64_t managed = 0;
   std::uint64_t host = 0;          ///< not device memory: listed, never in the sum
   std::uint64_t graphs = 0;        ///< what the driver keeps for CUDA graphs, as it said last
+  std::uint64_t mempools = 0;      ///< what memory pools that the driver serves keep idle, as it said last
 };
 
 struct DeviceSnapshot {
@@ -144,6 +145,7 @@ struct OomEvidence {
   std::optional<std::uint64_t> other_process_bytes;    ///< U
   std::uint64_t own_outside_bytes = 0;             ///< N
   std::uint64_t graph_bytes = 0;                   ///< of N, what the driver keeps for CUDA graphs
+  std::uint64_t mempool_idle_bytes = 0;            ///< of N, what memory pools that the driver serves have idle, and did not give back
   std::uint64_t limit_bytes = 0;                   ///< 0: none
   std::uint64_t held_bytes = 0;                    ///< what counts against the limit
   bool refused_by_limit = false;                   ///< it was the limit that said no, whatever the figures of a moment later say

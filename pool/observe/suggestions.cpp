@@ -99,6 +99,7 @@ class Rules {
     const bool is_preallocated = e_.is_outside_pool && preallocates() && e_.pool_free_bytes - std::min(e_.releasable_bytes, e_.pool_free_bytes) >= verdict_.shortfall_bytes;
     if (is_preallocated) preallocate_less();
     if (exceeds_own_maximum()) raise_own_maximum();
+    if (e_.mempool_idle_bytes >= verdict_.shortfall_bytes) mempool_idle();
     add("raise_limit", is_preallocated || exceeds_own_maximum() ? "consider" : "fix",
         "the device has the memory but CUPOOL_LIMIT forbids it: raise the limit by the shortfall or more (with more room the pool takes memory earlier, too), or remove it",
         {{"shortfall_bytes", verdict_.shortfall_bytes}, {"limit_bytes", e_.limit_bytes}, {"held_bytes", e_.held_bytes}});
@@ -232,8 +233,9 @@ class Rules {
 
   void outside() {
     add("non_pool_memory", "fix",
-        "this process holds the missing memory outside the pool (arrays, cuMemCreate, managed memory, CUDA graphs): free it first; the ledger says which kind",
+        "this process holds the missing memory outside the pool (arrays, cuMemCreate, managed memory, memory pools of its own, CUDA graphs): free it first; the ledger says which kind",
         {{"own_outside_bytes", e_.own_outside_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
+    if (e_.mempool_idle_bytes >= verdict_.shortfall_bytes) mempool_idle();
     const Numbers numbers = {{"graph_bytes", e_.graph_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}};
     if (e_.graph_bytes != 0 && value("policy") == "platform")
       add("graph_memory", "consider", "cudaDeviceGraphMemTrim gives back what the driver keeps for CUDA graphs that do not run; CUPOOL_POLICY=grow does so before it refuses", numbers);
@@ -241,6 +243,12 @@ class Rules {
       add("graph_memory", "consider", "nothing that the driver keeps for CUDA graphs is given back while a stream captures: call cudaDeviceGraphMemTrim before", numbers);
     else if (e_.graph_bytes != 0)
       add("graph_memory", "consider", "CUDA graphs that run, or whose memory was not freed, keep it: free what they left live, or end them", numbers);
+  }
+
+  /// It was trimmed before the refusal: what is left is in pieces between live blocks, or behind work that runs.
+  void mempool_idle() {
+    add("mempool_idle", "consider", "memory pools that the driver serves have memory idle that they did not give back when they were trimmed: it lies between their live blocks, or work on "
+        "the GPU may still use it; synchronise first, or free what keeps it", {{"mempool_idle_bytes", e_.mempool_idle_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
   }
 
   void exhausted() {

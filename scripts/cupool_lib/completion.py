@@ -298,7 +298,7 @@ def _ledger(device: Device, gauge: dict, now: dict, warnings: list[str]) -> dict
         nonlocal left
         ledger[name] = min(max(0, wanted), left)
         left -= ledger[name]
-        if wanted > ledger[name] and name not in ("outside_managed", "outside_graphs"):
+        if wanted > ledger[name] and name not in ("outside_managed", "outside_mempools", "outside_graphs"):
             cut.append(name)
 
     live, deferred, reserved = (gauge[name]["current"] for name in ("live_bytes", "deferred_bytes", "reserved_bytes"))
@@ -310,7 +310,7 @@ def _ledger(device: Device, gauge: dict, now: dict, warnings: list[str]) -> dict
     take("free_releasable", now["free_bytes"] - pinned)
     take("free_pinned", pinned)
     take("metadata", reserved - live - deferred - now["free_bytes"])
-    for kind in ("arrays", "program_vmm", "graphs"):
+    for kind in ("arrays", "program_vmm", "mempools", "graphs"):
         take(f"outside_{kind}", device.outside.get(kind, 0))
     if device.driver_free_bytes is not None:
         take("driver_free", device.driver_free_bytes)

@@ -17,7 +17,8 @@ _LEDGER = (
     ("live", "live, as asked for", "green"), ("rounding", "rounding of live blocks", "green"), ("deferred", "freed, waits for the GPU", "cyan"),
     ("free_releasable", "free in the pool, returnable", "blue"), ("free_pinned", "free in the pool, pinned", "magenta"),
     ("metadata", "held by the pool otherwise", "magenta"), ("outside_arrays", "arrays of this process", "yellow"),
-    ("outside_program_vmm", "its own cuMemCreate", "yellow"), ("outside_graphs", "the driver's, for its CUDA graphs", "yellow"),
+    ("outside_program_vmm", "its own cuMemCreate", "yellow"), ("outside_mempools", "idle in memory pools of the driver's", "yellow"),
+    ("outside_graphs", "the driver's, for its CUDA graphs", "yellow"),
     ("outside_managed", "its managed memory", "yellow"), ("other_processes", "other processes", "red"),
     ("unattributed", "contexts and others", "red"), ("unknown", "free or others': nobody asked the driver", "dim"),
     ("driver_free", "free at the driver", "dim"))

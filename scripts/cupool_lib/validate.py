@@ -16,7 +16,7 @@ from cupool_lib.terminal import fail, printable, put, several
 
 _SHOWN_MAX = 20
 _TOLERANCE = 1e-6
-_LIMITED = ("arrays", "program_vmm")  # what counts against the limit
+_LIMITED = ("arrays", "program_vmm", "mempools")  # what counts against the limit
 _IN_LEDGER = (*_LIMITED, "graphs")  # in the ledger's order, before what is free at the driver
 
 

@@ -98,7 +98,7 @@ FRAGMENTATION = ("free_bytes", "largest_free_bytes", "inactive_split_bytes", "at
                  "at_peak_live_bytes", "at_peak_requested_bytes", "at_peak_reserved_bytes", "largest_free_remapped_bytes",
                  "at_peak_largest_free_remapped_bytes", "at_peak_inactive_split_bytes")
 SHARDS = ("allocations", "frees", "live_bytes", "live_blocks")
-OUTSIDE = ("arrays", "program_vmm", "managed", "host", "graphs")
+OUTSIDE = ("arrays", "program_vmm", "managed", "host", "graphs", "mempools")
 MIB = 1 << 20
 
 

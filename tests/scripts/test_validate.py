@@ -142,6 +142,7 @@ class Validate(Files):
             "/shortfall_bytes: 5, by the evidence it is 1073741824": put("external_fragmentation", 5),
             "a part of what is free is more": put("external_fragmentation", gib, pool_free_bytes=1),
             "with deferred frees": put("external_fragmentation", gib, largest_free_with_deferred_bytes=9 * gib),
+            "are more than own_outside_bytes": put("external_fragmentation", gib, own_outside_bytes=gib, mempool_idle_bytes=2 * gib),
             "pinned_free_bytes is above": put("external_fragmentation", gib, pinned_free_bytes=1, stranded_bytes=0),
             "remapped_bytes is below": put("external_fragmentation", gib, largest_free_remapped_bytes=0),
             "rounded by 512 bytes or more": put("external_fragmentation", gib + 512, request_bytes=2 * gib + 512),

@@ -1,5 +1,5 @@
 // Memory that is not pooled, counted while it lives: managed, host, arrays, the program's own physical memory.
-//! check d["outside"] == {"arrays": 16 * MiB, "program_vmm": 32 * MiB, "graphs": 0, "managed": 8 * MiB, "host": 4 * MiB}
+//! check d["outside"] == {"arrays": 16 * MiB, "program_vmm": 32 * MiB, "mempools": 0, "graphs": 0, "managed": 8 * MiB, "host": 4 * MiB}
 //! check c["allocations"] == 0 or c["live_blocks"]["current"] == 0
 //! check sum(d["ledger"].values()) == d["total_bytes"] and d["ledger"]["outside_arrays"] == 16 * MiB and d["ledger"]["outside_program_vmm"] == 32 * MiB
 #include "victim.h"

@@ -1,0 +1,167 @@
+// Under a limit: what pools of the driver's keep idle, as held, and as what serves. pool/device/driver_served.cpp, mempool_idle.cpp.
+#include <catch2/catch.hpp>
+
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+RigOptions under(config::Policy policy, const char* limit) {
+  RigOptions options;
+  options.pool.policy = policy;
+  options.pool.limit.all = config::parse_amount(limit);
+  return options;
+}
+
+/// The program's calls on one stream, as the shim passes them. `pool` null: the device's own.
+struct Program {
+  Rig& rig;
+  CUstream stream = nullptr;
+  CUmemoryPool pool = nullptr;
+
+  CUresult allocate(CUdeviceptr* out, std::size_t bytes) {
+    DriverServed request{0, rig.context(), true, pool == nullptr, 7, bytes, "cuMemAllocAsync"};
+    request.handle = stream;
+    request.mempool = [this] { return pool; };
+    const auto call = [&] { return pool != nullptr ? cuMemAllocFromPoolAsync(out, bytes, pool, stream) : cuMemAllocAsync(out, bytes, stream); };
+    return rig.pools().allocate_by_driver(request, out, std::cref(call), {});
+  }
+  std::optional<CUresult> free(CUdeviceptr address) {
+    const auto call = [&] { return cuMemFreeAsync(address, stream); };
+    return rig.pools().free_by_driver(address, 7, std::cref(call));
+  }
+};
+
+constexpr std::size_t kBlock_bytes = 2 * kMiB;
+
+/// One of several threads, with at most eight blocks at once.
+void take_and_give(Rig& rig, unsigned seed, std::atomic<std::uint64_t>& failures) {
+  cuCtxSetCurrent(rig.context());
+  Program program{rig};
+  cuStreamCreate(&program.stream, CU_STREAM_NON_BLOCKING);
+  std::vector<CUdeviceptr> blocks;
+  std::mt19937 random(seed);
+  for (int step = 0; step < 600; ++step) {
+    if (blocks.size() < 8 && random() % 2 == 0) {
+      blocks.emplace_back();
+      if (program.allocate(&blocks.back(), kBlock_bytes) == CUDA_SUCCESS) continue;
+      failures.fetch_add(1);
+      blocks.pop_back();
+    } else if (!blocks.empty()) {
+      if (program.free(blocks.back()) != CUDA_SUCCESS) failures.fetch_add(1);
+      blocks.pop_back();
+    }
+  }
+}
+}  // namespace
+
+TEST_CASE("async: under a limit idle memory of the driver's pool serves, and what it cannot serve passes the limit for nobody") {
+  Rig rig(under(config::Policy::async, "64MiB"));
+  Program program{rig};
+  std::vector<CUdeviceptr> blocks(32);
+  const auto free_every_other = [&] {
+    for (std::size_t i = 0; i < blocks.size(); i += 2) REQUIRE(program.free(blocks[i]) == CUDA_SUCCESS);
+  };
+  for (CUdeviceptr& block : blocks) REQUIRE(program.allocate(&block, kBlock_bytes) == CUDA_SUCCESS);
+  CUdeviceptr other = 0;
+  CHECK(program.allocate(&other, 512) == CUDA_ERROR_OUT_OF_MEMORY);
+  free_every_other();
+  CHECK(now(rig.counters().reserved_bytes) == 64 * kMiB);
+  const std::uint64_t trims = cusim_calls("cuMemPoolTrimTo");
+  for (std::size_t i = 0; i < blocks.size(); i += 2) REQUIRE(program.allocate(&blocks[i], kBlock_bytes) == CUDA_SUCCESS);
+  CHECK(cusim_calls("cuMemPoolTrimTo") == trims);
+  free_every_other();
+  REQUIRE(program.allocate(&other, 16 * kMiB) == CUDA_SUCCESS);  // not in one piece there: what goes back makes room
+  CHECK(program.allocate(&other, 32 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(now(rig.counters().live_bytes) == 48 * kMiB);
+  CHECK(cusim_used_bytes(0) <= 64 * kMiB);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("async: threads whose blocks are exactly the limit are refused nothing, and do not pass it") {
+  Rig rig(under(config::Policy::async, "64MiB"));
+  std::atomic<std::uint64_t> failures{0};
+  std::vector<std::thread> threads;
+  for (unsigned seed = 1; seed <= 4; ++seed) threads.emplace_back([&rig, seed, &failures] { take_and_give(rig, seed, failures); });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(failures == 0);
+  CHECK(cusim_used_bytes(0) <= 64 * kMiB);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("what a pool of the program's keeps idle is held, serves its next request, and goes back before something else is refused") {
+  for (const config::Policy policy : {config::Policy::platform, config::Policy::async, config::Policy::grow}) {
+    Rig rig(under(policy, "64MiB"));
+    CUmemPoolProps properties{};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.maxSize = 256 * kMiB;
+    CUmemoryPool pool = nullptr;
+    REQUIRE(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
+    rig.pools().mempool_made(0, pool);
+    Program program{rig, nullptr, pool};
+    const auto held_idle = [&] { return rig.live().outside.mempools.load(); };
+    const auto set_threshold = [&](std::uint64_t bytes) {
+      REQUIRE(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &bytes) == CUDA_SUCCESS);
+      rig.pools().mempools_changed();
+    };
+    CUdeviceptr block = 0;
+    REQUIRE(program.allocate(&block, 40 * kMiB) == CUDA_SUCCESS);
+    REQUIRE(program.free(block) == CUDA_SUCCESS);
+    CHECK(held_idle() == 0);  // the next synchronisation takes it
+    set_threshold(32 * kMiB);
+    CHECK(held_idle() == 32 * kMiB);
+    set_threshold(UINT64_MAX);
+    CHECK(held_idle() == 40 * kMiB);
+    REQUIRE(program.allocate(&block, 40 * kMiB) == CUDA_SUCCESS);  // from there
+    CHECK(held_idle() == 0);
+    REQUIRE(program.free(block) == CUDA_SUCCESS);
+    CHECK(rig.pools().check() == "");
+    const CUdeviceptr plain = rig.allocate(40 * kMiB);
+    CHECK(held_idle() == 0);
+    CHECK(now(rig.counters().rung_mempools) == 1);
+    CHECK(cusim_used_bytes(0) <= 64 * kMiB);
+    CHECK(rig.pools().check() == "");
+    rig.free(plain);
+    rig.pools().mempool_ending(pool);
+    REQUIRE(cuMemPoolDestroy(pool) == CUDA_SUCCESS);
+    rig.pools().mempools_changed();
+    CHECK(cusim_violation_count() == 0);
+  }
+}
+
+TEST_CASE("threads: a pool that is destroyed is asked nothing any more, whoever asks about pools meanwhile") {
+  Rig rig(under(config::Policy::platform, "64MiB"));
+  Program first{rig};
+  CUdeviceptr block = 0;
+  REQUIRE(first.allocate(&block, kBlock_bytes) == CUDA_SUCCESS);  // from here on pools are asked about
+  std::atomic<bool> is_over{false};
+  std::thread asker([&] {
+    cuCtxSetCurrent(rig.context());
+    while (!is_over.load()) rig.pools().mempools_changed();
+  });
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  for (int i = 0; i < 300; ++i) {
+    CUmemoryPool pool = nullptr;
+    REQUIRE(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
+    rig.pools().mempool_made(0, pool);
+    rig.pools().mempools_changed();
+    rig.pools().mempool_ending(pool);
+    REQUIRE(cuMemPoolDestroy(pool) == CUDA_SUCCESS);
+  }
+  is_over.store(true);
+  asker.join();
+  CHECK(cusim_violation_count() == 0);
+  CHECK(first.free(block) == CUDA_SUCCESS);
+  CHECK(rig.pools().check() == "");
+}
