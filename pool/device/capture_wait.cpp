@@ -22,13 +22,27 @@ constexpr std::size_t kChunk_bytes = 2 * kMiB;  ///< in pieces of this size the 
 constexpr std::size_t kSmallest_bytes = 512;    ///< may find place in a chunk that the driver has
 constexpr std::size_t kPage_bytes = 64 * kKiB;  ///< of managed memory that nobody touches: none of the device's; its free waits too (H100 and H200, driver 580)
 
+/// Held of the limit for as long as the scope lasts, if there is room for it.
+struct Charged {
+  LimitAccount& limit;
+  const std::uint64_t bytes;
+  const bool is_held;
+  Charged(LimitAccount& of, std::uint64_t wanted_bytes) : limit(of), bytes(wanted_bytes), is_held(of.charge(wanted_bytes)) {}
+  ~Charged() {
+    if (is_held) limit.refund(bytes);
+  }
+  Charged(const Charged&) = delete;
+  Charged& operator=(const Charged&) = delete;
+};
+
 /// The driver's own free in `context`: when it has returned, what was submitted there before is over.
 CUresult free_a_block(DeviceState& device, CUcontext context) {
   const ScopedContext current(device.driver, context);
   if (!current.status().ok()) return current.status().code();
   CUdeviceptr block = 0;
   CUresult code = CUDA_ERROR_OUT_OF_MEMORY;
-  if (device.limit.headroom_bytes() >= kChunk_bytes) code = device.driver.cuMemAlloc_v2(&block, kChunk_bytes);
+  const Charged chunk(device.limit, kChunk_bytes);
+  if (chunk.is_held) code = device.driver.cuMemAlloc_v2(&block, kChunk_bytes);
   if (code == CUDA_ERROR_OUT_OF_MEMORY) code = device.driver.cuMemAlloc_v2(&block, kSmallest_bytes);
   if (code == CUDA_ERROR_OUT_OF_MEMORY && device.driver.has_cuMemAllocManaged()) code = device.driver.cuMemAllocManaged(&block, kPage_bytes, CU_MEM_ATTACH_GLOBAL);
   if (code != CUDA_SUCCESS) return code;
