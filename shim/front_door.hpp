@@ -150,7 +150,7 @@ CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& re
 struct MempoolFacts {
   std::optional<int> device;                         ///< whose memory it is, where not the stream's device's; kNoDevice: no device's
   std::function<bool(int)> is_default;               ///< it is that of the device that `async` takes from
-  std::function<std::uint64_t(int)> max_bytes;       ///< the program's own size for it; 0: none
+  std::function<MempoolBounds(int)> bounds;          ///< the program's own size for it, and what that has room for still
   std::function<CUmemoryPool(int)> handle;           ///< null: the driver does not tell
 };
 
@@ -246,12 +246,14 @@ CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t)>& rea
 CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*)>& real, const char* name, void** function,
                  int version, cuuint64_t flags, CUdriverProcAddressQueryResult* status);
 
-/// The driver frees what the pool does not serve. `stream`: identity of the one that the free names, or 0.
-template <class FreeElsewhere>
-CUresult free_of_driver(CUdeviceptr address, std::uint64_t stream, FreeElsewhere&& free_elsewhere) {
+/// The driver frees what the pool does not serve. `stream`: identity of the one that the free names, or 0. `note_foreign`: called once it has freed what nobody here has booked.
+template <class FreeElsewhere, class NoteForeign = void (*)()>
+CUresult free_of_driver(CUdeviceptr address, std::uint64_t stream, FreeElsewhere&& free_elsewhere, NoteForeign&& note_foreign = [] {}) {
   const auto free_there = [&] { return free_elsewhere(unless_opened(address)); };
   if (const std::optional<CUresult> answer = process().pools.free_by_driver(address, stream, std::cref(free_there))) return *answer;
-  return free_outside(take_outside(address), free_there);
+  const CUresult result = free_outside(take_outside(address), free_there);
+  if (result == CUDA_SUCCESS) note_foreign();
+  return result;
 }
 
 template <class FreeElsewhere>
@@ -306,28 +308,26 @@ CUresult with_room_in(Turn& turn, int device, const Real<CUresult(Args...)>& rea
   return result;
 }
 
-/// One more executable graph. Whether it has allocation nodes is not asked: it may, once the program has made one.
+/// On which devices the graph's allocation nodes take memory, a bit each; PoolSet::kAnyDevice where nobody can tell.
+std::uint64_t devices_of_graph(const Process& own, CUgraph graph) noexcept;
+
+/// One more executable graph. Its nodes are looked at once the program has made one of memory.
 template <class... Args>
-CUresult instantiate_graph(const Real<CUresult(CUgraphExec*, Args...)>& real, CUgraphExec* out, Args... args) {
-  const CUresult result = with_room(real, out, args...);
+CUresult instantiate_graph(const Real<CUresult(CUgraphExec*, CUgraph, Args...)>& real, CUgraphExec* out, CUgraph graph, Args... args) {
+  const CUresult result = with_room(real, out, graph, args...);
   Process& own = process();
-  if (result == CUDA_SUCCESS && out != nullptr && own.pools.expects_graph_memory() && own.graphs.made(*out)) own.pools.note_living_graphs(1);
+  if (result == CUDA_SUCCESS && out != nullptr && own.pools.expects_graph_memory()) own.graphs.made(*out, devices_of_graph(own, graph), current_owner(own));
   return result;
 }
 
-inline CUresult end_graph(const Real<CUresult(CUgraphExec)>& real, CUgraphExec graph) {
-  Process& own = process();
-  const bool was_one = own.graphs.ended(graph);  // before its handle is another's
-  const CUresult result = real(graph);
-  if (was_one && (result == CUDA_SUCCESS || !own.graphs.made(graph))) own.pools.note_living_graphs(-1);
-  return result;
-}
+CUresult end_graph(const Real<CUresult(CUgraphExec)>& real, CUgraphExec graph);
 
 /// A launch or an upload: the first ones of a graph with allocation nodes take memory that stays with the driver.
 template <class... Args>
-CUresult launch_graph(const Real<CUresult(Args...)>& real, Args... args) {
-  const CUresult result = with_room(real, args...);
-  if (result == CUDA_SUCCESS) process().pools.graph_launched();
+CUresult launch_graph(const Real<CUresult(CUgraphExec, Args...)>& real, CUgraphExec graph, Args... args) {
+  const CUresult result = with_room(real, graph, args...);
+  Process& own = process();
+  if (result == CUDA_SUCCESS && own.pools.expects_graph_memory()) own.pools.graph_launched(own.graphs.is_first_launch(graph));
   return result;
 }
 

@@ -40,6 +40,7 @@ CUresult end_context(Process& own, CUcontext context, PoolBlocks pool_blocks, Ca
     if (!*dead) return false;
     own.streams.something_ended();
     own.peers.context_ended(context);
+    own.graphs.context_ended(context);
     try {
       own.contexts.ended(context);
     } catch (const std::bad_alloc&) {  // who still has it current is told by the driver, a call later

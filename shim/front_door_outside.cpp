@@ -6,6 +6,7 @@
 #include <new>
 
 #include "pool/core/bytes.hpp"
+#include "shim/array_bytes.hpp"
 #include "shim/front_door.hpp"
 
 namespace cupool::shim::front_door {
@@ -27,8 +28,12 @@ std::uint64_t key_of(T* handle) {
 
 /// The driver's answer to a call that takes device memory; a refusal goes into a report.
 CUresult noted(CUresult result, int device, std::size_t bytes, const Refused& what) {
-  if (result != CUDA_ERROR_OUT_OF_MEMORY || device == kNoDevice) return result;
+  if (result == CUDA_SUCCESS || device == kNoDevice) return result;
   Process& own = process();
+  if (result != CUDA_ERROR_OUT_OF_MEMORY) {
+    own.pools.note_failure(device);
+    return result;
+  }
   own.pools.note_refusal(device, bytes, what);
   own.reporter.after_oom();
   return result;
@@ -74,40 +79,6 @@ CUresult account_current(OutsideKind kind, std::size_t bytes, const char* symbol
   return account(current_device(process(), owner), owner, kind, bytes, symbol, call, [out] { return key_of(*out); }, ask);
 }
 
-std::size_t bits_of(CUarray_format format) {
-  switch (format) {
-    case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8: return 8;
-    case CU_AD_FORMAT_UNSIGNED_INT16:
-    case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF: return 16;
-    case CU_AD_FORMAT_UNSIGNED_INT32:
-    case CU_AD_FORMAT_SIGNED_INT32:
-    case CU_AD_FORMAT_FLOAT: return 32;
-    default: return 8;  // block-compressed and planar formats: about a byte per element of a channel
-  }
-}
-
-/// What the texels take, without the driver's own padding.
-std::size_t array_bytes(std::size_t width, std::size_t height, std::size_t depth, CUarray_format format, unsigned channels) {
-  std::size_t bytes = std::max<std::size_t>(channels, 1) * bits_of(format) / 8;
-  for (const std::size_t extent : {width, std::max<std::size_t>(height, 1), std::max<std::size_t>(depth, 1)}) {
-    if (__builtin_mul_overflow(bytes, extent, &bytes)) return 0;  // the driver refuses it itself
-  }
-  return bytes;
-}
-
-std::size_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned levels) {
-  constexpr unsigned kLevelsMax = 32;
-  std::size_t bytes = 0;
-  const bool is_layered = (shape.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;  // layers do not shrink
-  for (unsigned level = 0; level < std::min(levels, kLevelsMax); ++level) {
-    const std::size_t depth = is_layered ? shape.Depth : shape.Depth >> level;
-    bytes += array_bytes(std::max<std::size_t>(shape.Width >> level, 1), shape.Height >> level, depth, shape.Format, shape.NumChannels);
-  }
-  return bytes;
-}
-
 }  // namespace
 
 void refused_room(const char* symbol, int device) {
@@ -151,14 +122,13 @@ CUresult create_array(const Real<CUresult(CUarray*, const CUDA_ARRAY_DESCRIPTOR*
 }
 
 CUresult create_array(const Real<CUresult(CUarray*, const CUDA_ARRAY3D_DESCRIPTOR*)>& real, CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
-  // A sparse array has no memory of its own until the program maps some, which cuMemCreate counts.
-  const std::size_t bytes = shape != nullptr && (shape->Flags & CUDA_ARRAY3D_SPARSE) == 0 ? array_bytes(*shape, 1) : 0;
+  const std::size_t bytes = shape != nullptr ? array_bytes(*shape, 1) : 0;
   return account_current(OutsideKind::array, bytes, real.symbol(), out, [&] { return real(out, shape); });
 }
 
 CUresult create_array(const Real<CUresult(CUmipmappedArray*, const CUDA_ARRAY3D_DESCRIPTOR*, unsigned)>& real, CUmipmappedArray* out,
                       const CUDA_ARRAY3D_DESCRIPTOR* shape, unsigned levels) {
-  const std::size_t bytes = shape != nullptr && (shape->Flags & CUDA_ARRAY3D_SPARSE) == 0 ? array_bytes(*shape, levels) : 0;
+  const std::size_t bytes = shape != nullptr ? array_bytes(*shape, levels) : 0;
   return account_current(OutsideKind::array, bytes, real.symbol(), out, [&] { return real(out, shape, levels); });
 }
 
@@ -205,7 +175,7 @@ CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out
   if (bytes > kSaneBytes) return noted(call(), device, bytes, {symbol});
   if (device == kNoDevice) return served();
   const DriverServed request{device, owner, owner != nullptr && own.contexts.life_in(owner, device) == BlockLife::context, mempool.is_default(device),
-                             StreamBook::identity_of(stream), bytes, symbol, [&] { return mempool.max_bytes(device); },
+                             StreamBook::identity_of(stream), bytes, symbol, [&] { return mempool.bounds(device); },
                              [&] { return mempool.handle(device); }, stream};
   const CUresult result = own.pools.allocate_by_driver(request, out, std::cref(served), ask);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) own.reporter.after_oom();

@@ -67,7 +67,7 @@ CUresult ask_for_impossible(const Real<CUresult(CUdeviceptr*, std::size_t, Args.
 struct CurrentMempool {
   std::uint8_t operator()(int device) const { return process().mempools.current(device); }
   std::optional<int> device() const { return std::nullopt; }  ///< the stream's: a device's current pool is its own
-  std::uint64_t max_bytes(int device) const { return process().mempools.max_bytes_of_current(device); }
+  MempoolBounds bounds(int device) const { return process().mempools.bounds_of_current(device); }
   CUmemoryPool handle(int device) const {
     const Process& own = process();
     CUmemoryPool pool = nullptr;
@@ -83,7 +83,7 @@ struct NamedMempool {
     return mempool && mempool->device == device ? mempool->index : std::uint8_t{0};
   }
   std::optional<int> device() const { return process().mempools.device_of(pool); }
-  std::uint64_t max_bytes(int) const { return process().mempools.max_bytes(pool); }
+  MempoolBounds bounds(int) const { return process().mempools.bounds(pool); }
   CUmemoryPool handle(int) const { return pool; }
 };
 
@@ -102,7 +102,7 @@ CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPool&
   const auto call = [&] { return real(out, args...); };
   const auto ask = [&] { return ask_for_impossible(real, args...); };
   const auto is_of_default_pool = [&](int device) { return policy == config::Policy::async && find_pool(device) == MempoolBook::kDefault; };
-  const MempoolFacts mempool{find_pool.device(), std::cref(is_of_default_pool), [&](int device) { return find_pool.max_bytes(device); },
+  const MempoolFacts mempool{find_pool.device(), std::cref(is_of_default_pool), [&](int device) { return find_pool.bounds(device); },
                              [&](int device) { return find_pool.handle(device); }};
   const CUresult result = serve_by_driver(bytes, real.symbol(), out, stream, mempool, std::cref(call), std::cref(ask));
   if (result == CUDA_ERROR_OUT_OF_MEMORY) *out = 0;  // also where a limit refuses
@@ -172,7 +172,13 @@ CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdevicep
   Process& own = process();
   const auto free_elsewhere = [&](CUdeviceptr where) { return real(where, stream); };
   const CUstream handle = plain_handle(stream, real.is_per_thread());
-  if (!own.pools.owns(address)) return free_of_driver(address, StreamBook::identity_of(handle), free_elsewhere);
+  if (!own.pools.owns(address)) {
+    // What the driver served and nobody here has booked, memory of graphs for one; in a capture it is no free yet.
+    const auto free_foreign = [&] {
+      if (!own.pools.capturing()) own.pools.count_foreign_free(address);
+    };
+    return free_of_driver(address, StreamBook::identity_of(handle), free_elsewhere, free_foreign);
+  }
   // In a capture this would become a graph node, which only memory of the graph or of a pool can have.
   if (is_capturing(own, handle, false)) return free_elsewhere(kNowhere);
   begin_call(own);

@@ -91,15 +91,23 @@ void MempoolBook::made(CUmemoryPool handle, const CUmemPoolProps& properties) {
   made_[handle] = {is_of_device ? properties.location.id : kNoDevice, properties.maxSize};
 }
 
-std::uint64_t MempoolBook::max_bytes(CUmemoryPool handle) {
-  const std::lock_guard lock(mutex_);
-  const auto found = made_.find(handle);
-  return found != made_.end() ? found->second.max_bytes : 0;
+MempoolBounds MempoolBook::bounds(CUmemoryPool handle) {
+  MempoolBounds bounds;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = made_.find(handle); found != made_.end()) bounds.max_bytes = found->second.max_bytes;
+  }
+  cuuint64_t used_bytes = 0;
+  const DriverApi& api = api_;
+  const bool is_told = bounds.max_bytes != 0 && api.cuMemPoolGetAttribute != nullptr &&
+                       api.cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used_bytes) == CUDA_SUCCESS;
+  if (is_told) bounds.used_bytes = used_bytes;
+  return bounds;
 }
 
-std::uint64_t MempoolBook::max_bytes_of_current(int device) {
+MempoolBounds MempoolBook::bounds_of_current(int device) {
   CUmemoryPool now = nullptr;
-  return api_.cuDeviceGetMemPool != nullptr && api_.cuDeviceGetMemPool(&now, device) == CUDA_SUCCESS ? max_bytes(now) : 0;
+  return api_.cuDeviceGetMemPool != nullptr && api_.cuDeviceGetMemPool(&now, device) == CUDA_SUCCESS ? bounds(now) : MempoolBounds{};
 }
 
 std::optional<MempoolBook::Made> MempoolBook::leave(CUmemoryPool handle) {

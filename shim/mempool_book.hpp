@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "pool/device/pool_set.hpp"
 #include "pool/driver/driver_api.hpp"
 #include "pool/observe/live_page.hpp"
 
@@ -46,9 +47,9 @@ class MempoolBook {
   std::optional<int> device_of(CUmemoryPool handle);
   static constexpr int kNoDevice = -1;
 
-  /// CUmemPoolProps::maxSize of a pool that the program made, in bytes; 0: none, or nobody here has seen it made.
-  std::uint64_t max_bytes(CUmemoryPool handle);
-  std::uint64_t max_bytes_of_current(int device);
+  /// Of a pool that the program made with a maxSize, whose use the driver is asked for; else, or where nobody here has seen it made, nothing.
+  MempoolBounds bounds(CUmemoryPool handle);
+  MempoolBounds bounds_of_current(int device);
 
   /// What is known of a pool that the program made, of whatever kind.
   struct Made {

@@ -81,6 +81,7 @@ void Process::serve_request() noexcept {
   const auto asked = static_cast<observe::LiveRequest>(word.load(std::memory_order_acquire));
   try {
     if (asked == observe::LiveRequest::trim) pools.trim();
+    if (asked == observe::LiveRequest::report) pools.note_graph_memory();
     if (asked == observe::LiveRequest::report) reporter.write_requested();
   } catch (...) {  // no host memory: nothing was given back
   }

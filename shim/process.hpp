@@ -64,7 +64,7 @@ struct Process {
   StreamBook streams;
   MempoolBook mempools{api};
   PeerBook peers;
-  GraphBook graphs;
+  GraphBook graphs{pools};
   VmmLedger vmm;
 
  private:

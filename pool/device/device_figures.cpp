@@ -153,7 +153,8 @@ void DevicePool::note_oom(std::uint64_t requested_bytes, const Refused& what, co
   observe::OomEvidence& evidence = oom.evidence;
   evidence.request_bytes = round_request(requested_bytes) != 0 ? round_request(requested_bytes) : requested_bytes;
   evidence.is_managed = what.is_managed;
-  evidence.mempool_max_bytes = what.mempool_max_bytes;
+  evidence.mempool_max_bytes = what.mempool.max_bytes;
+  evidence.mempool_used_bytes = what.mempool.used_bytes;
   evidence.device_total_bytes = device_.total_bytes;
   evidence.holes_known = policy_ != config::Policy::async;
   evidence.pool_free_bytes = now.free_bytes;
@@ -183,12 +184,17 @@ void DevicePool::note_oom(std::uint64_t requested_bytes, const Refused& what, co
   evidence.mempool_idle_bytes = mempools.bytes;
   evidence.own_outside_bytes = held_outside_bytes() + mempools.bytes;
   evidence.graph_bytes = device_.live.outside.graphs.load(std::memory_order_relaxed);
+  evidence.living_graphs = living_graphs();
   evidence.limit_bytes = device_.limit.limit_bytes();
   evidence.held_bytes = device_.limit.held_bytes();
   evidence.refused_by_limit = std::string_view(refusal.where) == kLimitRefusal;
   evidence.capturing = capturing();
   evidence.deferred_in_order_bytes = deferred_in_order_bytes() + late_bytes();
   if (evidence.driver_free_bytes) {
+    // While something captures the answer about graphs is an old one.
+    const std::uint64_t stale_bytes = evidence.graph_bytes - std::min(graph_bytes_beside(*evidence.driver_free_bytes + evidence.held_bytes), evidence.graph_bytes);
+    evidence.graph_bytes -= stale_bytes;
+    evidence.own_outside_bytes -= std::min(stale_bytes, evidence.own_outside_bytes);
     // Managed memory is where it was last touched: on this device at most what is left, as in the ledger.
     const std::uint64_t booked_idle_bytes = device_.live.outside.mempools.load(std::memory_order_relaxed);  // in what is held
     const std::uint64_t other_idle_bytes = mempools.bytes - std::min(booked_idle_bytes, mempools.bytes);
@@ -239,11 +245,11 @@ bool DevicePool::make_way(std::uint64_t bytes) {
 
 Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api, const PoolSet::AskDriver& ask) {
   if (kind != OutsideKind::host) used_.store(true, std::memory_order_relaxed);
-  return counts_against_limit(kind) ? charge(bytes, bytes, api, ask, [&] { return device_.limit.charge(bytes); }) : Status{};
+  return counts_against_limit(kind) ? charge(bytes, bytes, [api] { return Refused{api}; }, ask, [&] { return device_.limit.charge(bytes); }) : Status{};
 }
 
 /// `bytes` of the limit, for a call that the driver is to serve: empty pool memory makes way for it.
-Status DevicePool::charge(std::uint64_t bytes, std::uint64_t requested_bytes, const char* api, const PoolSet::AskDriver& ask,
+Status DevicePool::charge(std::uint64_t bytes, std::uint64_t requested_bytes, const std::function<Refused()>& tell, const PoolSet::AskDriver& ask,
                           const std::function<bool()>& take) {
   if (take() || make_way(bytes)) return {};
   // Natively the frees that still wait had waited; and under `async` it is the driver's pool that keeps idle memory.
@@ -256,8 +262,9 @@ Status DevicePool::charge(std::uint64_t bytes, std::uint64_t requested_bytes, co
     is_more = give_back_idle(until_ns, 0, true, policy_ == config::Policy::async ? missing_bytes : std::numeric_limits<std::uint64_t>::max()) != 0;
     if (take()) return {};
   }
+  const Refused what = tell();
   const MutexLock lock(device_.lock);
-  if (!ask) return fail(requested_bytes, {api}, nullptr, reason_of_refusal({CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal}));
+  if (!ask) return fail(requested_bytes, what, nullptr, reason_of_refusal({CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal}));
   CUresult reason = CUDA_ERROR_OUT_OF_MEMORY;
   if (may_call_driver()) {
     const MutexUnlock unlocked(device_.lock);
@@ -265,12 +272,17 @@ Status DevicePool::charge(std::uint64_t bytes, std::uint64_t requested_bytes, co
   }
   // [?] A driver may call the size itself invalid; a program that has reached its limit must hear of memory.
   const bool is_other = reason != CUDA_SUCCESS && reason != CUDA_ERROR_INVALID_VALUE && reason != CUDA_ERROR_OUT_OF_MEMORY;
-  return fail(requested_bytes, {api}, nullptr, {is_other ? reason : CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal});
+  return fail(requested_bytes, what, nullptr, {is_other ? reason : CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal});
 }
 
 void DevicePool::note_refusal(std::uint64_t bytes, const Refused& what) {
   const MutexLock lock(device_.lock);
   fail(bytes, what, nullptr, {CUDA_ERROR_OUT_OF_MEMORY, "the driver"});
+}
+
+void DevicePool::note_failure() {
+  const MutexLock lock(device_.lock);
+  device_.counters().failed_allocations.add();
 }
 
 void DevicePool::warn_of_refusal(const char* api) {
@@ -292,6 +304,7 @@ void DevicePool::book_outside(OutsideKind kind, std::int64_t bytes) {
   gauge.store(gauge.load(std::memory_order_relaxed) + static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
   if (counts_against_limit(kind)) device_.counters().outside_bytes.add(bytes);
   if (bytes > 0 && kind != OutsideKind::host) sample_first(false);
+  if (bytes > 0) notice_taken_from_graphs();
 }
 
 void DevicePool::refund_outside(OutsideKind kind, std::uint64_t bytes) {

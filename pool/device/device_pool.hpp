@@ -131,6 +131,7 @@ class DevicePool {
 
   Status charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api, const PoolSet::AskDriver& ask);
   void note_refusal(std::uint64_t bytes, const Refused& what);
+  void note_failure() CUPOOL_EXCLUDES(device_.lock);
   void warn_of_refusal(const char* api);
   void book_outside(OutsideKind kind, std::int64_t bytes);
   void refund_outside(OutsideKind kind, std::uint64_t bytes);
@@ -475,6 +476,11 @@ class DevicePool {
 
   // graph_memory.cpp
   std::optional<std::uint64_t> ask_graph_memory() CUPOOL_REQUIRES(device_.lock);
+  /// As the driver said last, and no more than can be beside so many bytes that it has free, or this process holds.
+  std::uint64_t graph_bytes_beside(std::uint64_t others_bytes) const CUPOOL_REQUIRES(device_.lock);
+  void notice_taken_from_graphs() CUPOOL_REQUIRES(device_.lock);
+  /// Executable ones with memory on this device: their next launch may need what the driver keeps there.
+  std::uint64_t living_graphs() const;
   bool trim_would_do(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t trim_graphs() CUPOOL_REQUIRES(device_.lock);
 
@@ -515,8 +521,10 @@ class DevicePool {
   std::uint64_t held_outside_bytes() const;
   std::uint64_t deferred_in_order_bytes() CUPOOL_REQUIRES(device_.lock);
   bool make_way(std::uint64_t bytes) CUPOOL_EXCLUDES(device_.lock);
-  /// `take`: charges it, if it can be.
-  Status charge(std::uint64_t bytes, std::uint64_t requested_bytes, const char* api, const PoolSet::AskDriver& ask, const std::function<bool()>& take) CUPOOL_EXCLUDES(device_.lock);
+  /// `take`: charges it, if it can be. `tell`: what is refused, should the limit do so.
+  Status charge(std::uint64_t bytes, std::uint64_t requested_bytes, const std::function<Refused()>& tell, const PoolSet::AskDriver& ask, const std::function<bool()>& take)
+      CUPOOL_EXCLUDES(device_.lock);
+  Refused refusal_of(const DriverServed& request) const CUPOOL_EXCLUDES(device_.lock);
 
   // device_snapshot.cpp
   bool try_snapshot(bool is_last_try, observe::DeviceSnapshot& out);

@@ -92,7 +92,7 @@ struct PoolServices {
   std::atomic<bool> devices_linked{false};      ///< the program enabled peer access somewhere
   std::atomic<bool> graphs_take_memory{false};  ///< the program has made a graph with an allocation node
   std::atomic<std::uint32_t> graph_launches{0}; ///< since then
-  std::atomic<std::int32_t> living_graphs{0};   ///< executable ones that may have such a node
+  std::array<std::atomic<std::int32_t>, observe::kMaxDevices> living_graphs{};  ///< executable ones that may have such a node, of each device
   std::atomic<bool> keeps_to_segments{false};   ///< the program may export blocks: no pages under `auto`
   std::atomic<bool> shares_blocks{false};       ///< and has come to that: no pages for what it asks for from now on either
   std::atomic<bool> exports_ranges{false};      ///< the program may ask for dma-buf descriptors: large blocks begin on host pages
@@ -213,6 +213,11 @@ struct DeviceState {
     sampled_taken_bytes.store(now_bytes, std::memory_order_relaxed);
     live.driver_free_bytes.store(said_bytes - now_bytes, std::memory_order_relaxed);
   }
+  /// More was taken since than the driver said was free: it had something else to give.
+  bool has_given_more_than_free() const {
+    const std::uint64_t said_bytes = live.driver_free_bytes.load(std::memory_order_relaxed) + sampled_taken_bytes.load(std::memory_order_relaxed);
+    return live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0 && taken_bytes() > said_bytes;
+  }
   std::uint64_t taken_bytes() const {
     return live.counters.reserved_bytes.current.load(std::memory_order_relaxed) + live.counters.outside_bytes.current.load(std::memory_order_relaxed);
   }
@@ -257,6 +262,7 @@ struct DeviceState {
   const Driver driver;
   const std::uint64_t total_bytes;
   LimitAccount limit;
+  std::atomic<std::uint64_t> graphs_asked_unix_ns{0};  ///< when the driver last said what it keeps for graphs
   Mutex driver_free_mutex;  ///< a leaf: whoever writes the two that follow from each other
   std::atomic<std::uint64_t> sampled_taken_bytes{0};  ///< taken_bytes() when the driver was last asked
   Mutex memops_lock;

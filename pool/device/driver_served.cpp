@@ -200,25 +200,34 @@ bool DevicePool::take_back(const DriverServed& request, DriverCharge& charge, CU
   return true;
 }
 
+/// The driver is asked, and no lock is held.
+Refused DevicePool::refusal_of(const DriverServed& request) const {
+  if (!request.mempool_bounds || !may_call_driver()) return {request.api};
+  const RelaxedCaptureMode relaxed(device_.driver);
+  return {request.api, false, request.mempool_bounds()};
+}
+
 CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr* out, std::uint16_t thread, const std::function<CUresult()>& call,
                                         const PoolSet::AskDriver& ask) {
   DriverBlocks::Node block = DriverBlocks::place();  // host memory first: once the driver has served it nothing may fail
   const std::uint64_t bytes = round_request(request.bytes);
   if (!used() || policy_ == config::Policy::async) open_driver_pool(request);
   DriverCharge held(device_, bytes);
+  const auto tell = [&] { return refusal_of(request); };
   const auto take = [&] { return take_charge(request, held); };
-  if (const Status charged = charge(bytes, request.bytes, request.api, ask, std::cref(take)); !charged.ok()) return charged.code();
+  if (const Status charged = charge(bytes, request.bytes, tell, ask, std::cref(take)); !charged.ok()) return charged.code();
   held.is_held = true;
   CUresult result = call_charged(request, held, call);
   if (result == CUDA_SUCCESS && held.was_covered && is_beyond_limit(request, held) && take_back(request, held, *out)) {
     held.was_covered = false;
     const auto take_all = [&] { return device_.limit.charge(bytes); };
-    if (const Status charged = charge(bytes, request.bytes, request.api, ask, std::cref(take_all)); !charged.ok()) return charged.code();
+    if (const Status charged = charge(bytes, request.bytes, tell, ask, std::cref(take_all)); !charged.ok()) return charged.code();
     held.is_held = true;
     result = call_charged(request, held, call);
   }
   if (result != CUDA_SUCCESS) held.refund();  // the evidence is of what is held without it
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) note_refusal(request.bytes, {request.api, false, request.mempool_max_bytes ? request.mempool_max_bytes() : 0});
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) note_refusal(request.bytes, refusal_of(request));
+  else if (result != CUDA_SUCCESS) note_failure();
   if (result != CUDA_SUCCESS) return result;
   const MutexLock lock(device_.lock);
   held.keep();
@@ -240,6 +249,7 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
   enter_driver_block(extent, thread, request.stream);
   book_rounding();
   sample_first(false);
+  notice_taken_from_graphs();
   publish_figures();
   return result;
 }

@@ -1,5 +1,7 @@
 // What the driver keeps for CUDA graphs: memory that their allocation nodes took at a launch stays with the device's graphs, also when all of them
 // are gone, until it is trimmed (CUDA Programming Guide 13.0, "Graph Memory Nodes"). Only the driver knows how much that is, and nobody else can have it.
+#include <algorithm>
+
 #include "pool/device/device_pool.hpp"
 #include "pool/driver/handles.hpp"
 
@@ -16,7 +18,18 @@ std::optional<std::uint64_t> DevicePool::ask_graph_memory() {
     if (device_.driver.cuDeviceGetGraphMemAttribute(device_.ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes) != CUDA_SUCCESS) return std::nullopt;
   }
   device_.live.outside.graphs.store(bytes, std::memory_order_relaxed);
+  device_.graphs_asked_unix_ns.store(unix_now_ns(), std::memory_order_relaxed);
   return bytes;
+}
+
+std::uint64_t DevicePool::graph_bytes_beside(std::uint64_t others_bytes) const {
+  return std::min(device_.live.outside.graphs.load(std::memory_order_relaxed), device_.total_bytes - std::min(others_bytes, device_.total_bytes));
+}
+
+/// A call was served by what the driver kept for graphs, which it gives to its own calls: then it keeps less, and has something else free.
+void DevicePool::notice_taken_from_graphs() {
+  if (device_.live.outside.graphs.load(std::memory_order_relaxed) == 0 || !device_.has_given_more_than_free()) return;
+  if (ask_graph_memory() && is_current()) static_cast<void>(sample_driver_free());
 }
 
 void DevicePool::note_graph_memory() {
@@ -27,9 +40,14 @@ void DevicePool::note_graph_memory() {
   if (bytes && *bytes != before_bytes && is_current()) static_cast<void>(sample_driver_free());
 }
 
+std::uint64_t DevicePool::living_graphs() const {
+  const auto ordinal = static_cast<std::size_t>(device_.ordinal);
+  return static_cast<std::uint64_t>(std::max(device_.services.living_graphs[ordinal].load(std::memory_order_relaxed), 0));
+}
+
 /// Would the driver have `bytes` together with what it keeps for graphs, and what the pool can give back?
 bool DevicePool::trim_would_do(std::uint64_t bytes) {
-  if (device_.services.living_graphs.load(std::memory_order_relaxed) > 0) return false;
+  if (living_graphs() != 0) return false;
   const std::optional<std::uint64_t> graph_bytes = ask_graph_memory();
   if (!graph_bytes || *graph_bytes == 0) return false;
   const std::uint64_t idle_bytes = figures().wholly_free_bytes;
@@ -44,7 +62,7 @@ bool DevicePool::trim_would_do(std::uint64_t bytes) {
 /// would be refused otherwise, and not under `platform`, where every answer is the driver's own. Returns bytes. The call waits for nothing.
 std::uint64_t DevicePool::trim_graphs() {
   if (policy_ == config::Policy::platform || !device_.driver.has_cuDeviceGraphMemTrim()) return 0;
-  if (device_.services.living_graphs.load(std::memory_order_relaxed) > 0) return 0;
+  if (living_graphs() != 0) return 0;
   const std::optional<std::uint64_t> before_bytes = ask_graph_memory();
   if (!before_bytes || *before_bytes == 0) return 0;
   Mover mover(movers_, moves_);

@@ -418,6 +418,12 @@ void PoolSet::note_refusal(int device, std::size_t bytes, const Refused& what) {
   if (DevicePool* pool = impl_->pool_of(device)) pool->note_refusal(bytes, what);
 }
 
+void PoolSet::note_failure(int device) {
+  if (DevicePool* pool = impl_->pool_of(device)) pool->note_failure();
+}
+
+void PoolSet::count_foreign_free(CUdeviceptr address) { impl_->count_foreign_free(address); }
+
 void PoolSet::warn_of_refusal(int device, const char* api) {
   if (DevicePool* pool = impl_->pool_for(device)) pool->warn_of_refusal(api);
 }
@@ -589,18 +595,21 @@ void PoolSet::expect_graph_memory() { impl_->services.graphs_take_memory.store(t
 
 bool PoolSet::expects_graph_memory() const { return impl_->services.graphs_take_memory.load(std::memory_order_relaxed); }
 
-void PoolSet::note_living_graphs(int more) { impl_->services.living_graphs.fetch_add(more, std::memory_order_relaxed); }
+void PoolSet::note_living_graphs(std::uint64_t devices, int more) noexcept {
+  for (; devices != 0; devices &= devices - 1)
+    impl_->services.living_graphs[static_cast<std::size_t>(std::countr_zero(devices))].fetch_add(more, std::memory_order_relaxed);
+}
 
 void PoolSet::note_graph_memory() {
   if (!impl_->services.graphs_take_memory.load(std::memory_order_relaxed)) return;
   impl_->for_each_pool([](DevicePool& pool) { pool.note_graph_memory(); });
 }
 
-void PoolSet::graph_launched() {
+void PoolSet::graph_launched(bool is_new) {
   if (!impl_->services.graphs_take_memory.load(std::memory_order_relaxed)) [[likely]] return;
   constexpr std::uint32_t kUnaskedLaunches = 64;
   const std::uint32_t launches = impl_->services.graph_launches.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (std::has_single_bit(launches) || launches % kUnaskedLaunches == 0) note_graph_memory();
+  if (is_new || std::has_single_bit(launches) || launches % kUnaskedLaunches == 0) note_graph_memory();
 }
 
 void PoolSet::link_devices() { impl_->services.devices_linked.store(true, std::memory_order_relaxed); }

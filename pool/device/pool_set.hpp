@@ -74,6 +74,12 @@ enum class MempoolHigh : std::uint8_t { used, reserved, both };
 /// Device memory that the program takes outside the pool; what of it counts against CUPOOL_LIMIT is said in options.def.
 enum class OutsideKind : std::uint8_t { array, program_vmm, managed, host, kCount };
 
+/// What a memory pool of the program's own may have, and has.
+struct MempoolBounds {
+  std::uint64_t max_bytes = 0;   ///< CUmemPoolProps::maxSize, where the program has given one; 0: none
+  std::uint64_t used_bytes = 0;  ///< of it, by blocks; asked only where there is a maxSize
+};
+
 /// A stream-ordered allocation that the driver is to serve itself, as the program asks for it.
 struct DriverServed {
   int device = 0;
@@ -83,7 +89,7 @@ struct DriverServed {
   std::uint64_t stream = 0;        ///< its identity (StreamName)
   std::size_t bytes = 0;           ///< not 0
   const char* api = nullptr;       ///< the exported symbol that the program called
-  std::function<std::uint64_t()> mempool_max_bytes = {};  ///< of the memory pool that is to give it, 0: none; asked when the driver refuses
+  std::function<MempoolBounds()> mempool_bounds = {};  ///< of the memory pool that is to give it; asked when limit or driver refuse
   std::function<CUmemoryPool()> mempool = {};  ///< that pool; null: not known. Asked where the limit is near
   CUstream handle = nullptr;       ///< the stream, for a free in its order
 };
@@ -92,7 +98,7 @@ struct DriverServed {
 struct Refused {
   const char* api = nullptr;           ///< exported symbol
   bool is_managed = false;
-  std::uint64_t mempool_max_bytes = 0; ///< of the program's own memory pool; 0: none
+  MempoolBounds mempool = {};          ///< of the program's own memory pool
 };
 
 /// Tells a PoolSet of the end of threads.
@@ -169,6 +175,8 @@ class PoolSet {
   void mempool_ending(CUmemoryPool handle);
   /// The program has done something to one (trimmed it, destroyed it, set its threshold): what they keep idle may be another.
   void mempools_changed();
+  /// The program frees what nobody here has served.
+  void count_foreign_free(CUdeviceptr address);
   /// Runs `call`, the driver's free of a block that allocate_by_driver booked; empty, and nothing was called: there is none at `address`.
   /// `stream`: identity of the one that the free names, or 0.
   std::optional<CUresult> free_by_driver(CUdeviceptr address, std::uint64_t stream, const std::function<CUresult()>& call);
@@ -212,6 +220,8 @@ class PoolSet {
   void cancel_outside(int device, OutsideKind kind, std::size_t bytes);
   /// The driver had no memory for a call outside the pool, also after the pool had made room: recorded as an OOM.
   void note_refusal(int device, std::size_t bytes, const Refused& what);
+  /// It had another error for it: counted.
+  void note_failure(int device);
   /// The same of a call whose need nobody knows (code, stacks, graphs, contexts): a warning, the first few times.
   void warn_of_refusal(int device, const char* api);
   /// Forgets `key`; false when it is not known.
@@ -298,18 +308,20 @@ class PoolSet {
   bool make_room() { return make_room(times_given_back()); }
   /// How often memory has gone back to the driver: to be asked before a call that may be refused, for another thread may be giving memory back.
   std::uint64_t times_given_back() const;
-  /// What the driver keeps for graphs goes back to the devices, if none lives. True when it was anything.
+  /// What the driver keeps for graphs goes back to the devices where none lives. True when it was anything.
   bool trim_graphs();
   /// The program has made a graph with an allocation node: from now on the driver is asked what it keeps for graphs.
   void expect_graph_memory();
   bool expects_graph_memory() const;
-  /// So many more executable graphs live that may have such nodes (or fewer). What the driver keeps for them is theirs.
-  void note_living_graphs(int more);
+  /// So many more executable graphs live that may have such nodes (or fewer), on `devices`, a bit each. What the driver keeps for them there is theirs.
+  void note_living_graphs(std::uint64_t devices, int more) noexcept;
+  static constexpr std::uint64_t kAnyDevice = ~std::uint64_t{0};
   /// What it keeps for them may have changed: asks, if there are any.
   void note_graph_memory();
   /// The same after a launch of some graph. After most nothing has changed: the driver is asked after the 1st, 2nd, 4th ... 64th, and every 64th.
   /// The question costs 43 ns on an H100.
-  void graph_launched();
+  /// `is_new`: of an executable graph's first launches, each of which may take more; the driver is asked then too.
+  void graph_launched(bool is_new = false);
   /// The program lets contexts of one device reach memory of another: from now on every context may hold work on any block.
   void link_devices();
   /// And those of `device` reach memory of `owner`, which mapped pages need to be told, present and future ones. Error: as the driver gave it;

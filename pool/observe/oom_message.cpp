@@ -36,7 +36,10 @@ std::string pieces(const OomEvidence& e) {
 std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
   const std::string bytes = human_bytes(verdict.shortfall_bytes);
   switch (verdict.cause) {
-    case OomCause::impossible_request: return bytes + " more than this process could ever get";
+    case OomCause::impossible_request:
+      if (e.limit_bytes != 0 && e.request_bytes > e.limit_bytes && e.request_bytes <= e.device_total_bytes)
+        return bytes + " more than CUPOOL_LIMIT alone, " + human_bytes(limit_that_would_do(e) - e.limit_bytes) + " with what is held";
+      return bytes + " more than this process could ever get";
     case OomCause::limit:
       if (verdict.shortfall_bytes == 0) return "CUPOOL_LIMIT was full at that moment; the device has the memory";
       return bytes + " over CUPOOL_LIMIT; the device has the memory";
@@ -51,6 +54,7 @@ std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
     case OomCause::non_pool_memory: return "short by " + bytes + ", which this process holds outside the pool";
     case OomCause::true_exhaustion:
       if (others_may_hold(e, verdict)) return "short by " + bytes + " even fully defragmented, unless other processes hold it";
+      if (only_limit_is_short(e)) return "short by " + bytes + " of CUPOOL_LIMIT even fully defragmented; the device has as much";
       return "short by " + bytes + " even fully defragmented";
   }
   return {};

@@ -25,6 +25,7 @@ void write_evidence(JsonWriter& json, const OomEvidence& e) {
   json.member("other_process_bytes", e.other_process_bytes);
   json.member("own_outside_bytes", e.own_outside_bytes);
   json.member("graph_bytes", e.graph_bytes);
+  json.member("living_graphs", e.living_graphs);
   json.member("mempool_idle_bytes", e.mempool_idle_bytes);
   json.key("limit_bytes");
   e.limit_bytes == 0 ? json.null() : json.value(e.limit_bytes);
@@ -42,6 +43,8 @@ void write_evidence(JsonWriter& json, const OomEvidence& e) {
   json.member("managed", e.is_managed);
   json.key("mempool_max_bytes");
   e.mempool_max_bytes == 0 ? json.null() : json.value(e.mempool_max_bytes);
+  json.key("mempool_used_bytes");
+  e.mempool_max_bytes == 0 ? json.null() : json.value(e.mempool_used_bytes);
   json.member("deferred_in_order_bytes", e.deferred_in_order_bytes);
   json.member("whole_page_bytes", e.whole_page_bytes);
   json.member("region_edge_bytes", e.region_edge_bytes);

@@ -145,6 +145,7 @@ struct OomEvidence {
   std::optional<std::uint64_t> other_process_bytes;    ///< U
   std::uint64_t own_outside_bytes = 0;             ///< N
   std::uint64_t graph_bytes = 0;                   ///< of N, what the driver keeps for CUDA graphs
+  std::uint64_t living_graphs = 0;                 ///< executable graphs that may have memory on the device: while one lives nothing here gives back what is kept for graphs
   std::uint64_t mempool_idle_bytes = 0;            ///< of N, what memory pools that the driver serves have idle, and did not give back
   std::uint64_t limit_bytes = 0;                   ///< 0: none
   std::uint64_t held_bytes = 0;                    ///< what counts against the limit
@@ -158,6 +159,7 @@ struct OomEvidence {
   bool is_outside_pool = false;                    ///< the driver was asked, not the pool: no hole serves it, and LF is what would go back (REL)
   bool is_managed = false;                         ///< managed memory, which neither the limit nor the device's size bounds
   std::uint64_t mempool_max_bytes = 0;             ///< of the program's own memory pool, which the driver serves; 0: none
+  std::uint64_t mempool_used_bytes = 0;            ///< of that, by its blocks
   bool capturing = false;                          ///< some stream of the process did: nothing could be waited for
   bool holes_known = true;                         ///< false: what is free lies in the driver's own pool, which does not say where (LF is no figure then)
   std::optional<std::uint64_t> deferred_in_order_bytes = {};  ///< of PEND, what stream-ordered calls freed: they wait for nothing under any setting

@@ -38,6 +38,7 @@ class Rules {
       case OomCause::non_pool_memory: outside(); break;
       case OomCause::true_exhaustion: exhausted(); break;
     }
+    if (exceeds_own_maximum() && !exceeds_device()) put_own_maximum_first();
     return std::move(out_);
   }
 
@@ -66,12 +67,13 @@ class Rules {
   }
 
   void impossible() {
-    const bool device_could = e_.device_total_bytes == 0 || (e_.request_bytes != 0 && e_.request_bytes <= e_.device_total_bytes);
-    if (e_.limit_bytes > 0 && device_could) {
+    if (e_.limit_bytes > 0 && !exceeds_device()) {
       const bool driver_has_it = !e_.driver_free_bytes || e_.request_bytes - std::min(e_.request_bytes, *e_.driver_free_bytes) <= e_.releasable_bytes;
-      add("raise_limit", driver_has_it && !exceeds_own_maximum() ? "fix" : "consider", "the request alone is larger than CUPOOL_LIMIT: raise the limit, or ask for less",
-          {{"request_bytes", e_.request_bytes}, {"limit_bytes", e_.limit_bytes}});
-      if (exceeds_own_maximum()) raise_own_maximum();
+      const std::uint64_t enough_bytes = limit_that_would_do(e_);
+      add("raise_limit", driver_has_it ? "fix" : "consider",
+          "the request alone is larger than CUPOOL_LIMIT, and what is held counts as well: raise the limit (enough_limit_bytes in the report is what it takes now), or ask for less",
+          {{"request_bytes", e_.request_bytes}, {"limit_bytes", e_.limit_bytes}, {"held_bytes", e_.held_bytes}, {"releasable_bytes", e_.releasable_bytes},
+           {"enough_limit_bytes", enough_bytes}, {"raise_by_bytes", enough_bytes - e_.limit_bytes}});
       return;
     }
     add("request_exceeds_device", "info",
@@ -79,11 +81,26 @@ class Rules {
         {{"request_bytes", e_.request_bytes}, {"device_total_bytes", e_.device_total_bytes}});
   }
 
-  /// More than the program's own memory pool may ever have: whatever else refuses, that does.
-  bool exceeds_own_maximum() const { return e_.mempool_max_bytes != 0 && e_.request_bytes > e_.mempool_max_bytes; }
+  bool exceeds_device() const { return e_.device_total_bytes != 0 && (e_.request_bytes == 0 || e_.request_bytes > e_.device_total_bytes); }
+
+  /// More than the program's own memory pool may still have: whatever else refuses, that does.
+  bool exceeds_own_maximum() const {
+    return e_.mempool_max_bytes != 0 && e_.request_bytes > e_.mempool_max_bytes - std::min(e_.mempool_used_bytes, e_.mempool_max_bytes);
+  }
   void raise_own_maximum() {
-    add("mempool_max", "fix", "the program made this memory pool with a maxSize, which the driver lets it not pass whatever is free: raise it, or free blocks of that pool",
-        {{"mempool_max_bytes", e_.mempool_max_bytes}, {"request_bytes", e_.request_bytes}});
+    add("mempool_max", "fix",
+        e_.request_bytes > e_.mempool_max_bytes
+            ? "the program made this memory pool with a maxSize, and the request alone is more, which the driver refuses whatever is free: raise it, or ask that pool for less"
+            : "the program made this memory pool with a maxSize, which the driver lets it not pass whatever is free: raise it, or free blocks of that pool",
+        {{"mempool_max_bytes", e_.mempool_max_bytes}, {"mempool_used_bytes", e_.mempool_used_bytes}, {"request_bytes", e_.request_bytes}});
+  }
+  /// And then nothing else would do alone.
+  void put_own_maximum_first() {
+    if (verdict_.cause == OomCause::driver_refused) return;
+    for (Suggestion& other : out_)
+      if (other.level == "fix") other.level = "consider";
+    raise_own_maximum();
+    std::rotate(out_.begin(), out_.end() - 1, out_.end());
   }
 
   /// What lies in the limit's way may be the pool's own: that costs nothing to clear.
@@ -98,9 +115,8 @@ class Rules {
     // With a higher limit the preallocation takes as much more.
     const bool is_preallocated = e_.is_outside_pool && preallocates() && e_.pool_free_bytes - std::min(e_.releasable_bytes, e_.pool_free_bytes) >= verdict_.shortfall_bytes;
     if (is_preallocated) preallocate_less();
-    if (exceeds_own_maximum()) raise_own_maximum();
     if (e_.mempool_idle_bytes >= verdict_.shortfall_bytes) mempool_idle();
-    add("raise_limit", is_preallocated || exceeds_own_maximum() ? "consider" : "fix",
+    add("raise_limit", is_preallocated ? "consider" : "fix",
         "the device has the memory but CUPOOL_LIMIT forbids it: raise the limit by the shortfall or more (with more room the pool takes memory earlier, too), or remove it",
         {{"shortfall_bytes", verdict_.shortfall_bytes}, {"limit_bytes", e_.limit_bytes}, {"held_bytes", e_.held_bytes}});
     if (joined_would_do(e_.pool_free_bytes)) fragmented();
@@ -236,8 +252,13 @@ class Rules {
         "this process holds the missing memory outside the pool (arrays, cuMemCreate, managed memory, memory pools of its own, CUDA graphs): free it first; the ledger says which kind",
         {{"own_outside_bytes", e_.own_outside_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
     if (e_.mempool_idle_bytes >= verdict_.shortfall_bytes) mempool_idle();
-    const Numbers numbers = {{"graph_bytes", e_.graph_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}};
-    if (e_.graph_bytes != 0 && value("policy") == "platform")
+    const Numbers numbers = {{"graph_bytes", e_.graph_bytes}, {"living_graphs", e_.living_graphs}, {"shortfall_bytes", verdict_.shortfall_bytes}};
+    if (e_.graph_bytes != 0 && e_.living_graphs != 0 && !e_.capturing)
+      add("graph_memory", "consider",
+          "an executable CUDA graph lives whose next launch may need what the driver keeps for graphs, so that it is left alone: cudaDeviceGraphMemTrim, called by the program, gives back what none "
+          "of them uses just now, and they launch again while there is memory; or destroy the graphs",
+          numbers);
+    else if (e_.graph_bytes != 0 && value("policy") == "platform")
       add("graph_memory", "consider", "cudaDeviceGraphMemTrim gives back what the driver keeps for CUDA graphs that do not run; CUPOOL_POLICY=grow does so before it refuses", numbers);
     else if (e_.graph_bytes != 0 && e_.capturing)
       add("graph_memory", "consider", "nothing that the driver keeps for CUDA graphs is given back while a stream captures: call cudaDeviceGraphMemTrim before", numbers);
@@ -262,6 +283,14 @@ class Rules {
           numbers);
       return;
     }
+    if (only_limit_is_short(e_)) {
+      add("raise_limit", "consider",
+          "driver and pool have the bytes together, though in pieces, and CUPOOL_LIMIT forbids more: with a limit that is higher by the shortfall or more, or none, the pool takes memory otherwise",
+          {{"shortfall_bytes", verdict_.shortfall_bytes}, {"limit_bytes", e_.limit_bytes}, {"held_bytes", e_.held_bytes}});
+      add("reduce_demand", "fix",
+          "of what CUPOOL_LIMIT allows the memory is really in use: the job needs less (smaller batch, recomputation, offloading), more devices, or a leak found (leaks[])", numbers);
+      return;
+    }
     add("reduce_demand", "fix",
         "the memory is really in use: the job needs less (smaller batch, recomputation, offloading), more devices, or a leak found (leaks[])", numbers);
   }
@@ -278,6 +307,20 @@ bool others_may_hold(const OomEvidence& e, const OomVerdict& verdict) {
   const std::uint64_t in_use_bytes = e.held_bytes - std::min(e.held_bytes, e.pool_free_bytes + e.deferred_bytes);
   if (e.limit_bytes != 0 && e.request_bytes > e.limit_bytes - std::min(in_use_bytes, e.limit_bytes)) return false;  // the limit is in the way as well
   return !e.other_process_bytes && e.unattributed_bytes && verdict.shortfall_bytes != 0 && *e.unattributed_bytes >= verdict.shortfall_bytes;
+}
+
+bool only_limit_is_short(const OomEvidence& e) {
+  if (e.limit_bytes == 0 || e.is_managed || !e.driver_free_bytes || e.request_bytes == 0) return false;
+  const std::uint64_t pool_bytes = e.pool_free_bytes + e.deferred_bytes;
+  if (e.request_bytes - std::min(e.request_bytes, pool_bytes) > *e.driver_free_bytes) return false;
+  const std::uint64_t in_use_bytes = e.held_bytes - std::min(e.held_bytes, pool_bytes);
+  return e.request_bytes > e.limit_bytes - std::min(in_use_bytes, e.limit_bytes);
+}
+
+std::uint64_t limit_that_would_do(const OomEvidence& e) {
+  const std::uint64_t piece_bytes = e.is_outside_pool ? 1 : e.page_bytes.value_or(std::uint64_t{2} << 20);  // the pool takes memory in such pieces
+  const std::uint64_t kept_bytes = e.held_bytes - std::min(e.held_bytes, e.releasable_bytes);
+  return kept_bytes + (e.request_bytes + piece_bytes - 1) / piece_bytes * piece_bytes;
 }
 
 std::vector<Suggestion> suggest(const OomVerdict& verdict, const OomEvidence& evidence, const std::vector<OptionFact>& options) {

@@ -77,6 +77,10 @@ def _reserved(page: live_page.Page) -> int:
     return sum(device.gauges.get("reserved_bytes", (0, 0))[0] for device in page.devices)
 
 
+def _for_graphs(page: live_page.Page) -> int:
+    return sum(device.outside.get("graphs", 0) for device in page.devices)
+
+
 def _requested_reports(page: live_page.Page) -> dict[Path, int]:
     """Files that a request of this process may have made, with their change times."""
     name = page.facts.get("report_path")
@@ -122,8 +126,10 @@ def run(word: int, pid: int, seconds: float, folder: Path | None = None) -> int:
             return fail(f"{name}: process {pid} {'has ended without an answer' if ended else refusal}", 1)
         after = _read(descriptor)
         if word == TRIM:
-            given = max(0, _reserved(before) - _reserved(after))
-            put(f"process {pid} gave {size(given)} back and keeps {size(_reserved(after))}\n")
+            graphs = max(0, _for_graphs(before) - _for_graphs(after))
+            given = max(0, _reserved(before) - _reserved(after)) + graphs
+            of_graphs = f" ({size(graphs)} of it the driver's, kept for CUDA graphs)" if graphs else ""
+            put(f"process {pid} gave {size(given)} back{of_graphs} and keeps {size(_reserved(after))}\n")
             return 0
         return _tell_where(after, files)
     except (OSError, live_page.BadPage) as error:

@@ -84,6 +84,10 @@ def _evidence(oom: dict, device: dict | None, place: str) -> Iterator[str]:
             ((pinned or 0) > (stranded or 0), "pinned_free_bytes is above stranded_bytes"),
             (max(evidence["largest_free_with_deferred_bytes"], evidence["releasable_with_deferred_bytes"] or 0) > deferred, "a part of what is free with "
              "deferred frees is more than pool_free_bytes and deferred_bytes"),
+            (evidence.get("graph_bytes", 0) > evidence["own_outside_bytes"], "graph_bytes is above own_outside_bytes, of which it is a part"),
+            (0 < evidence.get("graph_bytes", 0) and evidence["graph_bytes"] + (evidence["driver_free_bytes"] or 0) + evidence["held_bytes"] > (evidence["device_total_bytes"] or _UNKNOWN_REQUEST),
+             "graph_bytes, driver_free_bytes and held_bytes are more than the device has"),
+            ((evidence.get("mempool_max_bytes") is None) and (evidence.get("mempool_used_bytes") is not None), "mempool_used_bytes of no maxSize"),
             (device is not None and evidence["device_total_bytes"] not in (0, device["total_bytes"]), "device_total_bytes is not the device's total_bytes"),
             (device is not None and evidence["limit_bytes"] != device["limit_bytes"], "limit_bytes is not the device's")):
         if is_wrong:

@@ -30,6 +30,17 @@ must(cuda.cuCtxSetCurrent(context))
 must(cuda.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(64 << 20)))
 must(cuda.cuMemFree_v2(block))
 must(cuda.cuCtxSynchronize())
+if sys.argv[1:] == ["graphs"]:
+    stream, graph, executable = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    must(cuda.cuStreamCreate(ctypes.byref(stream), 1))
+    must(cuda.cuStreamBeginCapture_v2(stream, 2))
+    must(cuda.cuMemAllocAsync(ctypes.byref(block), ctypes.c_size_t(32 << 20), stream))
+    must(cuda.cuMemFreeAsync(block, stream))
+    must(cuda.cuStreamEndCapture(stream, ctypes.byref(graph)))
+    must(cuda.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, ctypes.c_ulonglong(0)))
+    must(cuda.cuGraphLaunch(executable, stream))
+    must(cuda.cuCtxSynchronize())
+    must(cuda.cuGraphExecDestroy(executable))
 print("ready", flush=True)
 for line in sys.stdin:
     must(cuda.cuCtxSynchronize() if sys.argv[1:] else cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
@@ -88,6 +99,13 @@ class Asking(unittest.TestCase):
         self.assertRegex(done.stdout, rf"process {child.pid} gave 64.00? MiB back and keeps 0")
         again = self.ask(child, "trim", str(child.pid))
         self.assertIn("gave 0", again.stdout)
+
+    def test_trim_tells_of_what_the_driver_kept_for_graphs(self):
+        child = self.start("graphs")
+        done = self.ask(child, "trim", str(child.pid))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertRegex(done.stdout, r"gave 96.00? MiB back \(32.00? MiB of it the driver's, kept for CUDA graphs\) and keeps 0")
+        self.assertRegex(self.ask(child, "trim", str(child.pid)).stdout, "gave 0 B back and keeps 0 B")
 
     def test_dump_leaves_a_valid_report_and_says_where(self):
         child = self.start()

@@ -10,9 +10,18 @@ namespace {
 std::size_t format_bytes(CUarray_format format) {
   switch (format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
+    case CU_AD_FORMAT_UNORM_INT8X1:
+    case CU_AD_FORMAT_UNORM_INT8X2:
+    case CU_AD_FORMAT_UNORM_INT8X4:
     case CU_AD_FORMAT_SIGNED_INT8: return 1;
     case CU_AD_FORMAT_UNSIGNED_INT16:
     case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_UNORM_INT16X1:
+    case CU_AD_FORMAT_UNORM_INT16X2:
+    case CU_AD_FORMAT_UNORM_INT16X4:
+    case CU_AD_FORMAT_SNORM_INT16X1:
+    case CU_AD_FORMAT_SNORM_INT16X2:
+    case CU_AD_FORMAT_SNORM_INT16X4:
     case CU_AD_FORMAT_HALF: return 2;
     case CU_AD_FORMAT_UNSIGNED_INT32:
     case CU_AD_FORMAT_SIGNED_INT32:
@@ -38,7 +47,9 @@ CUresult create(Call& c, std::uint64_t* out, const CUDA_ARRAY3D_DESCRIPTOR_v2& d
   CUSIM_TRY(c.sim.forbid_while_capturing());
   std::uint64_t total = 0;
   for (unsigned level = 0; level < levels; ++level) total += std::max<std::uint64_t>(bytes >> (2 * level), 1);
-  const std::uint64_t charged = (total + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
+  // [?] Sparse, or mapped later: no memory until the program maps some.
+  const bool is_mapped_later = (descriptor.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0;
+  const std::uint64_t charged = is_mapped_later ? 0 : (total + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
   if (!c.device_of(*context).memory.charge(charged)) return CUDA_ERROR_OUT_OF_MEMORY;
   const std::uint64_t handle = c.sim.new_handle();
   c.sim.arrays.emplace(handle, std::make_unique<Array>(Array{context->device, context, charged, descriptor, levels}));

@@ -96,7 +96,7 @@ TEST_CASE("nothing is taken from a graph that lives: the allocation is refused a
                                                                                               {config::Policy::async, config::Backing::segments}}));
   Rig rig(under(policy, backing));
   Graph graph(rig, 512 * kMiB);
-  rig.pools().note_living_graphs(1);
+  rig.pools().note_living_graphs(1U << 0, 1);
   rig.free(rig.allocate(kMiB));
   REQUIRE(graph.launch() == CUDA_SUCCESS);
   CHECK(rig.try_allocate(768 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
@@ -104,7 +104,8 @@ TEST_CASE("nothing is taken from a graph that lives: the allocation is refused a
   CHECK(trims() == 0);
   CHECK(kept(rig) == 512 * kMiB);
   CHECK(graph.launch() == CUDA_SUCCESS);
-  rig.pools().note_living_graphs(-1);
+  rig.pools().note_living_graphs(1U << 0, -1);
+  rig.pools().note_living_graphs(1U << 1, 1);  // another device's is in nobody's way
   const Result<CUdeviceptr> block = rig.try_allocate(768 * kMiB);
   REQUIRE(block.ok());
   CHECK(kept(rig) == 0);
@@ -209,6 +210,46 @@ TEST_CASE("the driver is asked about graphs after few of their launches, and nev
   REQUIRE(cuDeviceGraphMemTrim(0) == CUDA_SUCCESS);
   rig.pools().note_graph_memory();
   CHECK(kept(rig) == 0);
+  rig.pools().graph_launched(true);  // one that is new
+  CHECK(cusim_calls("cuDeviceGetGraphMemAttribute") == 12);
+}
+
+TEST_CASE("what the driver has given from what it kept for graphs is not told as kept, nor what it calls free since") {
+  Rig rig(under(config::Policy::grow));
+  rig.free(rig.allocate(kMiB));
+  Graph graph(rig, 512 * kMiB);
+  REQUIRE(graph.launch() == CUDA_SUCCESS);
+  const auto figures = [&] {
+    const observe::DeviceSnapshot device = rig.snapshot().devices.at(0);
+    const observe::Ledger ledger = observe::ledger_of(device);
+    CHECK(device.outside.graphs == part(ledger, "outside_graphs"));
+    CHECK_FALSE(ledger.clamped);
+    CHECK_FALSE(ledger.driver_free_stale);
+    return std::pair{part(ledger, "outside_graphs"), part(ledger, "driver_free")};
+  };
+  CHECK(figures().first == 512 * kMiB);
+  SECTION("the program's own physical memory") {
+    REQUIRE(rig.pools().reserve_outside(0, OutsideKind::program_vmm, 768 * kMiB, "cuMemCreate").ok());
+    CUmemGenericAllocationHandle handle{};
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    REQUIRE(cuDeviceGraphMemTrim(0) == CUDA_SUCCESS);  // for graphs that are gone the driver does so itself
+    REQUIRE(cuMemCreate(&handle, 768 * kMiB, &properties, 0) == CUDA_SUCCESS);
+    rig.pools().commit_outside(0, OutsideKind::program_vmm, handle, 768 * kMiB);
+    CHECK(figures() == std::pair{std::uint64_t{0}, std::uint64_t{driver_free()}});
+    REQUIRE(cuMemRelease(handle) == CUDA_SUCCESS);
+    CHECK(rig.pools().release_outside(OutsideKind::program_vmm, handle));
+  }
+  SECTION("a trim that nobody here has seen") {
+    REQUIRE(cuDeviceGraphMemTrim(0) == CUDA_SUCCESS);
+    std::size_t free_bytes = 0, total_bytes = 0;
+    REQUIRE(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS);
+    const std::uint64_t said_bytes = free_bytes;
+    rig.pools().adjust_mem_info(rig.context(), &free_bytes, &total_bytes);
+    CHECK(figures().first <= total_bytes - said_bytes);
+    CHECK(figures().second == said_bytes);
+  }
 }
 
 TEST_CASE("the ledger tells what is kept for graphs apart from contexts and others, and an out of memory counts it as this process's own") {

@@ -1,4 +1,5 @@
 // Advice: never a setting that is on, never one that cannot help.
+// More than 400 lines: a case for each piece of advice, and all of them ask the same two helpers.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -69,6 +70,30 @@ TEST_CASE("a request above the limit but not above the device asks for a higher 
   CHECK(find(classify(e, default_options()), "raise_limit")->level == "fix");
   e.request_bytes = 0;
   CHECK(find(classify(e, default_options()), "raise_limit") == nullptr);
+}
+
+TEST_CASE("for a request above the limit the figure is given with which it would pass, with what is held") {
+  OomEvidence e = evidence_of(OomCause::impossible_request);
+  e.device_total_bytes = 8 * samples::kGiB;
+  e.driver_free_bytes = 6 * samples::kGiB;
+  e.limit_bytes = samples::kGiB;
+  e.request_bytes = samples::kGiB + 512;
+  e.held_bytes = 300 * samples::kMiB;
+  e.releasable_bytes = 100 * samples::kMiB;
+  e.pool_free_bytes = e.releasable_bytes;
+  for (const bool is_outside : {false, true}) {
+    e.is_outside_pool = is_outside;
+    const std::uint64_t enough_bytes = 200 * samples::kMiB + samples::kGiB + (is_outside ? 512 : 2 * samples::kMiB);
+    CHECK(limit_that_would_do(e) == enough_bytes);
+    const OomVerdict verdict = classify(e, default_options());
+    REQUIRE(verdict.cause == OomCause::impossible_request);
+    CHECK(find(verdict, "raise_limit")->evidence.find("enough_limit_bytes=" + std::to_string(enough_bytes)) != std::string::npos);
+    OomEvidence raised = e;
+    raised.limit_bytes = enough_bytes;
+    CHECK(classify(raised, default_options()).cause != OomCause::limit);
+    raised.limit_bytes -= is_outside ? 1 : 2 * samples::kMiB;
+    CHECK(classify(raised, default_options()).cause == OomCause::limit);
+  }
 }
 
 TEST_CASE("memory of graphs: what can be done about it depends on who could have trimmed it") {
@@ -281,6 +306,21 @@ TEST_CASE("a limit is not all that has to be raised where the program's own pool
     CHECK(find(classify(e, default_options()), "raise_limit")->level == "consider");
     CHECK(find(classify(e, default_options()), "mempool_max")->level == "fix");
   }
+  for (const OomCause cause : {OomCause::limit, OomCause::other_process, OomCause::non_pool_memory, OomCause::true_exhaustion}) {
+    OomEvidence used = evidence_of(cause);
+    used.mempool_max_bytes = used.request_bytes + samples::kGiB;
+    used.mempool_used_bytes = samples::kGiB;
+    REQUIRE(classify(used, default_options()).cause == cause);
+    CHECK(find(classify(used, default_options()), "mempool_max") == nullptr);  // it has just the room
+    used.mempool_used_bytes += 512;
+    const OomVerdict verdict = classify(used, default_options());
+    CHECK(verdict.suggestions.front().rule_id == "mempool_max");
+    CHECK(std::count_if(verdict.suggestions.begin(), verdict.suggestions.end(), [](const Suggestion& one) { return one.level == "fix"; }) == 1);  // nothing else does alone
+  }
+  OomEvidence beyond = evidence_of(OomCause::impossible_request);
+  beyond.request_bytes = beyond.device_total_bytes + samples::kGiB;
+  beyond.mempool_max_bytes = samples::kGiB;
+  CHECK(find(classify(beyond, default_options()), "mempool_max") == nullptr);  // no maxSize could help
   OomEvidence e = evidence_of(OomCause::impossible_request);
   e.limit_bytes = e.request_bytes / 2;
   e.device_total_bytes = 4 * e.request_bytes;
@@ -332,4 +372,41 @@ TEST_CASE("no options known: no setting is advised as if it were off") {
       CHECK(s.message.find("CUPOOL_FREE") == std::string::npos);
     }
   }
+}
+
+TEST_CASE("while an executable graph lives the program's own trim is named, and no setting") {
+  for (const char* policy : {"grow", "preallocate", "async", "platform"}) {
+    OomEvidence e = evidence_of(OomCause::non_pool_memory);
+    e.graph_bytes = e.own_outside_bytes;
+    const auto message = [&] { return find(classify(e, with_option(default_options(), "policy", policy)), "graph_memory")->message; };
+    const bool is_platform = std::string(policy) == "platform";
+    CHECK((message().find("CUPOOL_POLICY=grow") != std::string::npos) == is_platform);
+    e.living_graphs = 1;
+    CHECK(message().find("CUPOOL_POLICY") == std::string::npos);
+    CHECK(message().find("cudaDeviceGraphMemTrim, called by the program") != std::string::npos);
+    e.capturing = !is_platform;
+    if (!is_platform) CHECK(message().find("captures") != std::string::npos);
+  }
+}
+
+TEST_CASE("where only the limit is exhausted it is named, and the device is not said to be full") {
+  OomEvidence e = evidence_of(OomCause::true_exhaustion);
+  e.device_total_bytes = samples::kGiB;
+  e.request_bytes = 500 * samples::kMiB;
+  e.driver_free_bytes = 340 * samples::kMiB;
+  e.pool_free_bytes = 470 * samples::kMiB;
+  e.releasable_bytes = e.deferred_bytes = 0;
+  e.releasable_with_deferred_bytes = 0;
+  e.largest_free_bytes = e.largest_free_remapped_bytes = e.largest_free_with_deferred_bytes = 100 * samples::kMiB;
+  e.held_bytes = e.limit_bytes = 600 * samples::kMiB;
+  e.can_remap = false;
+  e.refused_by_limit = true;
+  const OomVerdict verdict = classify(e, default_options());
+  REQUIRE(verdict.cause == OomCause::true_exhaustion);
+  CHECK(verdict.shortfall_bytes == 30 * samples::kMiB);
+  REQUIRE(find(verdict, "raise_limit") != nullptr);
+  CHECK(find(verdict, "raise_limit")->level == "consider");
+  CHECK(find(verdict, "reduce_demand")->message.find("CUPOOL_LIMIT") != std::string::npos);
+  e.driver_free_bytes = 20 * samples::kMiB;  // the device is short as well
+  CHECK(find(classify(e, default_options()), "raise_limit") == nullptr);
 }
