@@ -85,6 +85,12 @@ bool DevicePool::driver_has_room(std::uint64_t bytes) {
   return room_bytes() >= need_bytes;
 }
 
+/// The driver has much more, and yet gave the pool nothing: it is not memory that is out. Nobody is just bringing it, either.
+bool DevicePool::has_room_but_for_us(std::uint64_t bytes) {
+  if (unpooled_ || movers_ != 0 || capturing() || !sample_driver_free()) return false;
+  return room_bytes() >= bytes + kDriversChunk_bytes;
+}
+
 /// So much may wait for the GPU, or lie with streams, where memory is plenty: with more the pool would consist of it.
 std::uint64_t DevicePool::ahead_bytes() {
   return std::max(kLeastAhead_bytes, kAheadOfLive * device_.need_bytes());

@@ -231,6 +231,7 @@ class DevicePool {
   FreeOutcome free_block(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_native(heap::Extent* extent, std::uint16_t thread, Error* answer, const CUstream* stream = nullptr) CUPOOL_REQUIRES(device_.lock);
   bool driver_has_room(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
+  bool has_room_but_for_us(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t room_bytes() const CUPOOL_REQUIRES(device_.lock);
   std::uint64_t spare_bytes() CUPOOL_REQUIRES(device_.lock);
   std::uint64_t epoch_bytes() CUPOOL_REQUIRES(device_.lock);

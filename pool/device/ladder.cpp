@@ -21,13 +21,14 @@
 //   aside    the driver's own call, when the thread that brings pages is stalled in the driver: more could be had, but not in time
 //   release  whole free regions of this device back to the driver, then grow: only when that is enough and nothing would block
 //   mempools what memory pools that the driver serves keep idle goes back to the device, where that is enough; then grow, remap, release
+//   instead  the driver's own call, where it has much and only gives the pool none of it (the kernel's count of mappings may be out)
 //   poll     every deferred free, unless all that does not live were too little: events recorded inside this thread's own frees are waited
 //            for (natively the free did that), later ones are polled, one second at most in all, a minute while there are events of other
 //            threads' frees that came before; after 200 ms what natively were free by now, whatever other contexts are at (native_terms.cpp); then release again. So is memory that another thread has taken to the driver. Without events that cover a context what was freed during a capture waits for the next free, which
 //            synchronises: here that could wait for the caller itself
 //   graphs   what the driver keeps for CUDA graphs that do not run goes back to the device, where that is enough; then grow, remap, release
 //   native   the driver's own call for exactly these bytes; in stream order, where cuCtxDestroy may end the context, it is the shim that calls it (kDriversOwn)
-// Each rung is counted (`crack` as `remap`; `better` and `wait` as `poll`, `own` and `aside` as native, `elsewhere` as `hole`). No rung runs the driver under the lock, and none but `better`, `wait` and
+// Each rung is counted (`crack` as `remap`; `better` and `wait` as `poll`, `own`, `aside` and `instead` as native, `elsewhere` as `hole`). No rung runs the driver under the lock, and none but `better`, `wait` and
 // `poll` waits for the GPU.
 #include <algorithm>
 #include <optional>
@@ -42,7 +43,7 @@ namespace cupool::device {
 
 using heap::Extent;
 
-const Ladder::Rung Ladder::kRungs[21] = {
+const Ladder::Rung Ladder::kRungs[22] = {
     {"own", &observe::Counters::native_fallbacks, &Ladder::own},
     {"better", &observe::Counters::rung_poll, &Ladder::better},
     {"hole", &observe::Counters::rung_hole, &Ladder::hole},     {"crack", &observe::Counters::rung_remap, &Ladder::crack},
@@ -54,7 +55,7 @@ const Ladder::Rung Ladder::kRungs[21] = {
     {"lanes", &observe::Counters::rung_lanes, &Ladder::lanes},  {"remap", &observe::Counters::rung_remap, &Ladder::remap},
     {"aside", &observe::Counters::native_fallbacks, &Ladder::aside},
     {"release", &observe::Counters::rung_release, &Ladder::release}, {"mempools", &observe::Counters::rung_mempools, &Ladder::mempools},
-    {"poll", &observe::Counters::rung_poll, &Ladder::poll},
+    {"instead", &observe::Counters::native_fallbacks, &Ladder::instead}, {"poll", &observe::Counters::rung_poll, &Ladder::poll},
     {"graphs", &observe::Counters::rung_graphs, &Ladder::graphs}, {"native", &observe::Counters::native_fallbacks, &Ladder::native},
 };
 
@@ -254,6 +255,10 @@ Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
     if (!grown.ok() || grown.value() != nullptr) return grown;
   }
   return nullptr;
+}
+
+Climbed Ladder::instead(DevicePool& pool, Attempt& attempt) {
+  return pool.has_room_but_for_us(attempt.request.bytes) ? native(pool, attempt) : Climbed(nullptr);
 }
 
 Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {

@@ -73,6 +73,18 @@ TEST_CASE("opening: where memory is never opened the driver's own calls serve, w
   CHECK(rig.pools().check() == "");
 }
 
+TEST_CASE("opening: where mapping is out of memory and the device is not, the driver's own call serves at once") {
+  const char* call = GENERATE("cuMemSetAccess", "cuMemMap");
+  Rig rig(pages());
+  rig.free(rig.allocate(2 * kMiB));
+  cusim_fail(call, 1, CUDA_ERROR_OUT_OF_MEMORY, 1'000'000);  // as when the kernel lets the process have no more mappings
+  const std::uint64_t began_ns = cusim_now_ns();
+  for (int i = 0; i < 20; ++i) rig.allocate(5 * kMiB);
+  CHECK(now(rig.counters().native_fallbacks) == 20);
+  CHECK(cusim_now_ns() - began_ns < 100'000'000);
+  CHECK(rig.pools().check() == "");
+}
+
 TEST_CASE("opening: one refusal is a chance thing, and memory that was opened once is not doubted") {
   Rig rig(pages());
   const CUdeviceptr first = rig.allocate(kMiB);
