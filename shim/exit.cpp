@@ -101,8 +101,12 @@ int watch(void* argument) {
   exit_group(static_cast<int>(reinterpret_cast<std::intptr_t>(argument)));
 }
 
+/// With nothing to write there is nothing to be bounded.
+bool has_files() { return !process().report_path.empty() || !process().options->trace.empty(); }
+
 /// Ends the process with `status` at the latest after kWatchdog_s. Without it (no memory) there is no bound.
 void start_watchdog(int status) {
+  if (!has_files()) return;
   constexpr std::size_t kStackBytes = 64 * 1024;
   void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
   if (stack == MAP_FAILED) return;
