@@ -142,6 +142,17 @@ TEST_CASE("without shared memory the page lies in the heap and works") {
   page.retire();
 }
 
+TEST_CASE("the user's folder is that user's to enter under any umask") {
+  const SharedFolder shared;
+  const mode_t before = ::umask(GENERATE(0277, 0777));
+  LivePage page(own_identity(), "{}", shared.path.c_str());
+  page.publish();
+  ::umask(before);
+  CHECK(fs::status(shared.pages()).permissions() == fs::perms::owner_all);
+  CHECK(shared.count() == 1);
+  page.retire();
+}
+
 TEST_CASE("of the pages of dead processes the newest stay, and a living one's is never taken") {
   const SharedFolder shared;
   fs::create_directory(shared.pages());
