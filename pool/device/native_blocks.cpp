@@ -256,19 +256,26 @@ std::uint64_t NativeBlocks::waiting_bytes() const {
   return bytes;
 }
 
-/// Every block that waits goes, whatever is wanted: the program has freed it, and nobody can use it again.
+/// Every block that waits goes, whatever is wanted: the program has freed it, and nobody can use it again. One that the driver refuses, because a second free has
+/// reached it past the books, comes last from then on, and keeps no other.
 std::uint64_t NativeBlocks::release(DeviceState& device, ContextPool&, std::uint64_t, bool) {
+  constexpr std::size_t kMostRefused = 8;  // it may be something that each of them would meet
   std::uint64_t released = 0;
-  while (first_waiting_ != nullptr) {
+  std::size_t refused = 0;
+  for (std::size_t left = waiting_; left != 0 && first_waiting_ != nullptr && refused < kMostRefused; --left) {
     Extent* const extent = first_waiting_;
     first_waiting_ = extent->bin_next;
     --waiting_;
     const std::uint64_t bytes = extent->bytes;
-    if (!give_back(device, extent, nullptr, true).ok()) {  // its epoch is over
-      push_waiting(extent);
-      break;
+    if (give_back(device, extent, nullptr, true).ok()) {  // its epoch is over
+      released += bytes;
+      continue;
     }
-    released += bytes;
+    Extent** end = &first_waiting_;
+    while (*end != nullptr) end = &(*end)->bin_next;
+    extent->bin_next = std::exchange(*end, extent);
+    ++waiting_;
+    ++refused;
   }
   return released;
 }

@@ -1,4 +1,5 @@
 // The `async` policy on a driver that gets to a free some time after the call, and what goes back to the device of what lies idle.
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -72,4 +73,22 @@ TEST_CASE("async: a call outside the pool gets as much of what lies idle as it l
   REQUIRE(cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS);
   REQUIRE(rig.pools().make_room_for(0, 4 * kGiB - 64 * kMiB));
   CHECK(now(rig.counters().reserved_bytes) <= 64 * kMiB);
+}
+
+TEST_CASE("async: a block that somebody has freed past the books keeps none of the others from going back") {
+  const std::size_t lost = GENERATE(0, 1, 2);
+  RigOptions options;
+  options.pool.policy = config::Policy::async;
+  Rig rig(options);
+  rig.expect_violations();
+  std::array<CUdeviceptr, 3> blocks{};
+  for (CUdeviceptr& block : blocks) block = rig.allocate(20 * kMiB);
+  REQUIRE(cusim_launch_spin(new_stream(), 5'000'000) == CUDA_SUCCESS);
+  for (const CUdeviceptr block : blocks) rig.free(block);
+  REQUIRE(cuMemFree_v2(blocks[lost]) == CUDA_SUCCESS);  // as a second free that another thread makes at the same moment
+  cusim_advance_ns(10'000'000);
+  static_cast<void>(rig.pools().trim());
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  static_cast<void>(rig.pools().trim());
+  CHECK(cusim_used_bytes(0) == 0);
 }
