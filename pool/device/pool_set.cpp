@@ -4,7 +4,9 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstring>
+#include <limits>
 
 #include "pool/device/device_birth.hpp"
 #include "pool/device/device_pool.hpp"
@@ -596,6 +598,7 @@ void PoolSet::expect_graph_memory() { impl_->services.graphs_take_memory.store(t
 bool PoolSet::expects_graph_memory() const { return impl_->services.graphs_take_memory.load(std::memory_order_relaxed); }
 
 void PoolSet::note_living_graphs(std::uint64_t devices, int more) noexcept {
+  static_assert(observe::kMaxDevices == std::numeric_limits<decltype(devices)>::digits);  // kAnyDevice is all of them
   for (; devices != 0; devices &= devices - 1)
     impl_->services.living_graphs[static_cast<std::size_t>(std::countr_zero(devices))].fetch_add(more, std::memory_order_relaxed);
 }

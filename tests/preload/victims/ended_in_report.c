@@ -14,28 +14,17 @@
 //! report absent
 //! page any
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <sys/syscall.h>
 
+#include "report_file.h"
 #include "victim.h"
 
 static int signal_to_raise;
 
-// Before libc's in the order of symbols: the library is about to write the report, into a file without a name or of a temporary one.
-__attribute__((visibility("default"))) int openat(int folder, const char* name, int flags, ...) {
-  va_list rest;
-  va_start(rest, flags);
-  const unsigned mode = va_arg(rest, unsigned);
-  va_end(rest);
-  const int file = (int)syscall(SYS_openat, folder, name, flags, mode);
-  const int number = (flags & O_TMPFILE) == O_TMPFILE || strncmp(name, ".cupool-", 8) == 0 ? signal_to_raise : 0;
-  if (number != 0) {
-    signal_to_raise = 0;
-    raise(number);
-  }
-  return file;
+static void on_report_opened(void) {
+  const int number = signal_to_raise;
+  signal_to_raise = 0;
+  if (number != 0) raise(number);
 }
 
 static void leave(int unused) {
