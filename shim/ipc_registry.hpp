@@ -1,4 +1,4 @@
-// The file behind a process's exports: ipc.<pid>.<start ticks> in the user's own folder of shared memory, 0600, made at the first export and
+// The file behind a process's exports: ipc.<pid>.<start ticks> in the user's own folder of shared memory (or of /tmp, where that is missing or full), 0600, made at the first export and
 // unlinked at a normal end; and the reading of other processes' files, of which nothing is believed unseen.
 //
 // Its space is reserved before it is written (a full /dev/shm refuses an export, never kills); others' files are read,
