@@ -15,6 +15,7 @@ using heap::ExtentState;
 
 namespace {
 constexpr std::uint64_t kOthersPause_ns = 20'000;
+constexpr char kTake[] = "allocate";
 constexpr std::uint32_t kOthersPauses = 50'000;  ///< most, for others which are in the driver for no longer than a call: a second at least
 }  // namespace
 
@@ -150,66 +151,26 @@ std::optional<std::uint64_t> NativeBlocks::charge(DeviceState& device, std::uint
 Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
   // What lies idle may serve it: it does not count twice. What cannot serve it goes first.
   if (device.idle_bytes != 0 && device.idle_bytes < request.bytes && device.limit.headroom_bytes() < request.bytes) trim(device);
-  std::optional<std::uint64_t> covered = charge(device, request.bytes);
-  if (!covered && trim(device) != 0) covered = charge(device, request.bytes);
-  if (!covered) return Error{CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal};
-  // Stream-ordered calls that the driver served may have made its pool grow beyond the limit: what comes of that is no reason to refuse what lies idle there.
-  const std::uint64_t before_bytes = device.limit.passed_bytes();
-  const std::uint64_t covered_bytes = *covered;
+  std::optional<std::uint64_t> covered_bytes = charge(device, request.bytes);
+  if (!covered_bytes && trim(device) != 0) covered_bytes = charge(device, request.bytes);
+  if (!covered_bytes) return Error{CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal};
   Nodes made;  // host memory first: after the driver call nothing may fail
   Node* node = nullptr;
   try {
     node = &made[0];
   } catch (...) {
-    device.limit.refund(request.bytes - covered_bytes);
+    device.limit.refund(request.bytes - *covered_bytes);
     throw;
   }
-  device.idle_covered_bytes += covered_bytes;
   CUdeviceptr address = 0;
-  CUresult code = CUDA_SUCCESS;
-  const char* where = "allocate";
-  {
-    const MutexUnlock unlocked(device.lock);
-    code = source_->take(device, home, request.requested_bytes, &address, &node->is_of_pool);
-    if (code == CUDA_SUCCESS && !device.services.owners.add(address, request.bytes, device.ordinal)) {
-      source_->give_over(device, home, address);  // nobody has seen it
-      code = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-  }
-  book_idle(device, covered_bytes);
-  std::uint32_t pauses = 0;
-  while (code == CUDA_SUCCESS && device.limit.passed_bytes() > before_bytes && await_others(device, &pauses)) book_idle(device);
-  if (code == CUDA_SUCCESS && device.limit.passed_bytes() > before_bytes) {  // idle memory was in pieces, and the driver took more
-    trim(device);
-    if (device.limit.passed_bytes() > before_bytes) {
-      const MutexUnlock unlocked(device.lock);
-      device.services.owners.remove(address, request.bytes);
-      source_->give_over(device, home, address);
-      source_->trim(device, ~std::uint64_t{0});
-      code = CUDA_ERROR_OUT_OF_MEMORY;
-      where = kLimitRefusal;
-    }
-    book_idle(device);
-  }
-  if (code == CUDA_SUCCESS && !move_aside(address, request.bytes)) {
-    const MutexUnlock unlocked(device.lock);
-    device.services.owners.remove(address, request.bytes);
-    source_->give_over(device, home, address);
-    code = CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  if (code != CUDA_SUCCESS) {
+  Error answer = take(device, home, request, *covered_bytes, &address, &node->is_of_pool);
+  if (answer.code == CUDA_SUCCESS && !move_aside(address, request.bytes)) answer = give_over(device, home, address, request.bytes, kTake);
+  if (answer.code != CUDA_SUCCESS) {
     device.limit.refund(request.bytes);
-    return Error{code, where};
+    return answer;
   }
-  node->region.address = address;
-  node->region.bytes = request.bytes;
-  node->region.first = &node->extent;
-  node->region.owner = &node->info;
+  node->place(address, request.bytes);
   node->info = {&home, this, 0, true, false};
-  node->extent.address = address;
-  node->extent.bytes = request.bytes;
-  node->extent.region = &node->region;
-  node->extent.state = ExtentState::live;
   Nodes::node_type handle = made.extract(made.begin());
   handle.key() = address;
   Extent* extent = insert(std::move(handle));
@@ -217,6 +178,51 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
   device.counters().regions_created.add();
   device.note_region(observe::EventKind::region_create, address, request.bytes);
   return Growth{extent, false};
+}
+
+/// The driver's call, without the lock. What the limit would not have allowed goes back: idle memory was in pieces, and the driver took more.
+Error NativeBlocks::take(DeviceState& device, ContextPool& home, const AllocationRequest& request, std::uint64_t covered_bytes, CUdeviceptr* address, bool* is_of_pool) {
+  // Stream-ordered calls that the driver served may have made its pool grow beyond the limit: what comes of that is no reason to refuse what lies idle there.
+  const std::uint64_t before_bytes = device.limit.passed_bytes();
+  device.idle_covered_bytes += covered_bytes;
+  CUresult code = CUDA_SUCCESS;
+  {
+    const MutexUnlock unlocked(device.lock);
+    code = source_->take(device, home, request.requested_bytes, address, is_of_pool);
+    if (code == CUDA_SUCCESS && !device.services.owners.add(*address, request.bytes, device.ordinal)) {
+      source_->give_over(device, home, *address);  // nobody has seen it
+      code = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+  }
+  book_idle(device, covered_bytes);
+  if (code != CUDA_SUCCESS) return {code, kTake};
+  const auto is_beyond = [&]() CUPOOL_REQUIRES(device.lock) { return device.limit.passed_bytes() > before_bytes; };
+  std::uint32_t pauses = 0;
+  while (is_beyond() && await_others(device, &pauses)) book_idle(device);
+  if (!is_beyond()) return {};
+  trim(device);
+  if (!is_beyond()) return {};
+  const Error refusal = give_over(device, home, *address, request.bytes, kLimitRefusal);
+  book_idle(device);
+  trim(device);
+  return refusal;
+}
+
+/// A block that the program is not to have, to the driver. Returns the refusal.
+Error NativeBlocks::give_over(DeviceState& device, ContextPool& home, CUdeviceptr address, std::uint64_t bytes, const char* why) {
+  const MutexUnlock unlocked(device.lock);
+  device.services.owners.remove(address, bytes);
+  source_->give_over(device, home, address);
+  return {CUDA_ERROR_OUT_OF_MEMORY, why};
+}
+
+void NativeBlocks::Node::place(std::uint64_t address, std::uint64_t bytes) {
+  region.address = extent.address = address;
+  region.bytes = extent.bytes = bytes;
+  region.first = &extent;
+  region.owner = &info;
+  extent.region = &region;
+  extent.state = ExtentState::live;
 }
 
 Status NativeBlocks::give_back(DeviceState& device, Extent* extent, const CUstream* stream, bool is_over) {

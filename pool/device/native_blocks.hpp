@@ -62,6 +62,9 @@ class NativeBlocks final : public DeviceAllocator {
 
  private:
   struct Node {
+    /// It is a live block there: a region of its own. The address is 512-byte aligned, as the driver gives it.
+    void place(std::uint64_t address, std::uint64_t bytes);
+
     heap::Region region;
     heap::Extent extent;
     RegionInfo info;
@@ -71,6 +74,8 @@ class NativeBlocks final : public DeviceAllocator {
   using Nodes = std::map<std::uint64_t, Node>;
 
   bool await_others(DeviceState& device, std::uint32_t* pauses) CUPOOL_REQUIRES(device.lock);
+  Error take(DeviceState& device, ContextPool& home, const AllocationRequest& request, std::uint64_t covered_bytes, CUdeviceptr* address, bool* is_of_pool) CUPOOL_REQUIRES(device.lock);
+  Error give_over(DeviceState& device, ContextPool& home, CUdeviceptr address, std::uint64_t bytes, const char* why) CUPOOL_REQUIRES(device.lock);
   heap::Extent* insert(Nodes::node_type&& handle);
   bool move_aside(std::uint64_t address, std::uint64_t bytes);
   void lose(DeviceState& device, LossVisitor& visitor, Node& node, bool is_nobodys) CUPOOL_REQUIRES(device.lock);
