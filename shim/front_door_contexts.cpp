@@ -383,7 +383,7 @@ CUresult wait_for_event(const Real<CUresult(CUstream, CUevent, unsigned)>& real,
 CUresult destroy_stream(const Real<CUresult(CUstream)>& real, CUstream stream) {
   Process& own = process();
   CUcontext context = nullptr;
-  const bool is_handle = stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+  const bool is_handle = stream != nullptr && !is_default_stream(stream);
   if (is_handle) {
     // The handle must not be used after this, whatever the driver says of its context.
     const bool is_known = own.api.cuStreamGetCtx != nullptr && own.api.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS;

@@ -26,7 +26,7 @@ struct Order {
 
 bool find_order(Process& own, CUstream stream, Order* order) {
   order->stream = stream;
-  const bool is_handle = stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+  const bool is_handle = !is_default_stream(stream);
   if (is_handle && (own.api.cuStreamGetCtx == nullptr || own.api.cuStreamGetCtx(stream, &order->context) != CUDA_SUCCESS)) return false;
   if (!is_handle && (own.api.cuCtxGetCurrent(&order->context) != CUDA_SUCCESS || order->context == nullptr)) return false;
   order->context = own.contexts.owner(order->context);

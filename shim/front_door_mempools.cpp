@@ -75,12 +75,10 @@ CUresult share(Process& own, int device, int peer) {
   return result;
 }
 
-constexpr int kMostDevices = 64;  // as many as CUDA shows to a process
-
 /// Is it access that we gave, because plain blocks lie in this pool? Natively another device's copies reach them whatever pools say.
 bool is_access_of_plain_blocks(Process& own, CUmemoryPool pool, const CUmemAccessDesc& access) {
   if (access.location.type != CU_MEM_LOCATION_TYPE_DEVICE || own.api.cuDeviceGetDefaultMemPool == nullptr) return false;
-  for (int device = 0; device < kMostDevices; ++device) {
+  for (int device = 0; device < int{observe::kMaxDevices}; ++device) {
     CUmemoryPool standard = nullptr;
     if (own.peers.is_granted(access.location.id, device) && own.api.cuDeviceGetDefaultMemPool(&standard, device) == CUDA_SUCCESS && standard == pool) return true;
   }
@@ -91,8 +89,8 @@ bool is_access_of_plain_blocks(Process& own, CUmemoryPool pool, const CUmemAcces
 /// there are devices is wrong, and the driver need not have read it.
 CUresult set_driver_pool_access(Process& own, const Real<CUresult(CUmemoryPool, const CUmemAccessDesc*, std::size_t)>& real, CUmemoryPool pool,
                                 const CUmemAccessDesc* access, std::size_t count) {
-  if (access == nullptr || count == 0 || count > kMostDevices) return real(pool, access, count);
-  std::array<CUmemAccessDesc, kMostDevices> rest;
+  if (access == nullptr || count == 0 || count > observe::kMaxDevices) return real(pool, access, count);
+  std::array<CUmemAccessDesc, observe::kMaxDevices> rest;
   const auto takes = [&](const CUmemAccessDesc& one) { return one.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE && is_access_of_plain_blocks(own, pool, one); };
   const auto end = std::remove_copy_if(access, access + count, rest.begin(), takes);
   return end == rest.begin() ? CUDA_SUCCESS : real(pool, rest.data(), static_cast<std::size_t>(end - rest.begin()));

@@ -164,7 +164,7 @@ CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out
                          const std::function<CUresult()>& call, const PoolSet::AskDriver& ask) {
   Process& own = process();
   CUcontext owner = nullptr;
-  const bool is_handle = stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+  const bool is_handle = stream != nullptr && !is_default_stream(stream);
   const bool is_told = is_handle && own.api.cuStreamGetCtx != nullptr && own.api.cuStreamGetCtx(stream, &owner) == CUDA_SUCCESS;
   owner = is_told ? own.contexts.owner(owner) : current_owner(own);
   const int stream_device = current_device(own, owner);

@@ -137,7 +137,7 @@ CUresult allocate_from(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPo
                        Args... args) {
   Process& own = process();
   const CUstream handle = plain_handle(stream, real.is_per_thread());
-  const bool is_special = handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
+  const bool is_special = is_default_stream(handle);
   CUcontext context = nullptr;
   if (out == nullptr || bytes == 0 || ((context = is_special ? current_owner(own) : living_owner(own)) == nullptr && is_special)) return with_room(real, out, args...);
   if (!own.pools.serves_streams() || is_capturing(own, handle, true)) return pass_async(real, find_pool, out, bytes, handle, args...);
@@ -182,7 +182,7 @@ CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdevicep
   // In a capture this would become a graph node, which only memory of the graph or of a pool can have.
   if (is_capturing(own, handle, false)) return free_elsewhere(kNowhere);
   begin_call(own);
-  const bool is_special = handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
+  const bool is_special = is_default_stream(handle);
   const CUcontext context = is_special ? current_owner(own) : living_owner(own);
   if (context == nullptr && is_special)
     if (const CUresult refused = no_context_error(own); refused != CUDA_SUCCESS) return refused;

@@ -87,8 +87,7 @@ bool IpcRegistry::create(const std::string& place) {
   struct stat facts{};
   if (file < 0 || fstat(file, &facts) != 0) return false;
   file_ = private_folder::move_high(file);
-  file_device_ = facts.st_dev;
-  file_inode_ = facts.st_ino;
+  opened_ = FileIdentity(facts);
   private_folder::lock_for_life(file_);
   place_ = &place;
   has_name_.store(true, std::memory_order_release);
@@ -96,16 +95,10 @@ bool IpcRegistry::create(const std::string& place) {
   return true;
 }
 
-/// The program may have closed what it does not know, and may have got the number for a file of its own.
-bool IpcRegistry::is_still_ours() const {
-  struct stat facts{};
-  return file_ >= 0 && fstat(file_, &facts) == 0 && facts.st_dev == file_device_ && facts.st_ino == file_inode_;
-}
-
 bool IpcRegistry::reopen() {
   const File folder(private_folder::open_with(*place_, name_));
   file_ = folder.fd >= 0 ? openat(folder.fd, name_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK) : -1;
-  if (!is_still_ours()) {
+  if (!opened_.is_of(file_)) {
     if (file_ >= 0) close(file_);
     file_ = -1;
     return false;
@@ -125,7 +118,7 @@ bool IpcRegistry::create_with_room() {
   for (const std::string& place : places_) {
     if (create(place) && add_room()) return true;
     retire();
-    if (is_still_ours()) close(file_);
+    if (opened_.is_of(file_)) close(file_);
     file_ = -1;
   }
   return false;
@@ -134,7 +127,7 @@ bool IpcRegistry::create_with_room() {
 bool IpcRegistry::grow() {
   chunks_.reserve(chunks_.size() + 1);
   const auto offset = static_cast<off_t>(chunks_.size() * kChunk_bytes);
-  if (chunks_.empty() ? !create_with_room() : !(is_still_ours() || reopen()) || !add_room()) return false;
+  if (chunks_.empty() ? !create_with_room() : !(opened_.is_of(file_) || reopen()) || !add_room()) return false;
   void* chunk = mmap(nullptr, kChunk_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, offset);
   if (chunk == MAP_FAILED) return false;
   chunks_.push_back(static_cast<std::byte*>(chunk));

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "pool/ipc/registry_format.hpp"
+#include "shim/file_identity.hpp"
 
 namespace cupool::shim {
 
@@ -46,7 +47,6 @@ class IpcRegistry {
   bool grow();
   bool add_room();
   bool read_in(const std::string& from, const ipc::BlockHandle& handle, ipc::BlockPlace& place) const;
-  bool is_still_ours() const;
   bool reopen();
 
   const ipc::ProcessName owner_;
@@ -54,8 +54,7 @@ class IpcRegistry {
   const std::string name_;
   const std::string* place_ = &places_[0];  ///< where the file lies
   int file_ = -1;
-  dev_t file_device_ = 0;
-  ino_t file_inode_ = 0;
+  FileIdentity opened_;
   std::vector<std::byte*> chunks_;  ///< mappings of the file, one after the other
   std::atomic<bool> has_name_{false};
 };

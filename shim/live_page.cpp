@@ -68,8 +68,7 @@ void* LivePage::map(std::size_t bytes) {
     void* shared = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (shared != MAP_FAILED) {
       file_ = private_folder::move_high(file);
-      file_device_ = facts.st_dev;
-      file_inode_ = facts.st_ino;
+      opened_ = FileIdentity(facts);
       return shared;
     }
   }
@@ -82,10 +81,7 @@ void LivePage::publish_once() {
   if (is_published_.exchange(true)) return;
   const Unnoticed unnoticed;
   const int folder = private_folder::open(shared_memory_);
-  struct stat facts{};
-  // The descriptor may have been closed, and its number reused, by a program that closes all it does not know.
-  const bool is_still_ours = file_ >= 0 && fstat(file_, &facts) == 0 && facts.st_dev == file_device_ && facts.st_ino == file_inode_;
-  if (folder < 0 || !is_still_ours) {
+  if (folder < 0 || !opened_.is_of(file_)) {
     log::debug(std::string("no live page: ") + (folder < 0 ? "no folder of ours in " : "no space in ") + shared_memory_);
     if (folder >= 0) close(folder);
     return;

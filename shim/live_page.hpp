@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "pool/observe/live_page.hpp"
+#include "shim/file_identity.hpp"
 
 namespace cupool::shim {
 
@@ -43,8 +44,7 @@ class LivePage {
   observe::LiveHeader* header_ = nullptr;
   std::string name_;
   int file_ = -1;
-  dev_t file_device_ = 0;
-  ino_t file_inode_ = 0;
+  FileIdentity opened_;
   std::atomic<bool> is_published_{false};
 };
 

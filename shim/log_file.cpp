@@ -42,24 +42,18 @@ LogFile::LogFile(std::string path) : path_(std::move(path)) {
     close(file);
     return;
   }
-  device_ = facts.st_dev;
-  inode_ = facts.st_ino;
+  opened_ = FileIdentity(facts);
   is_open_ = true;
   file_.store(private_folder::move_high(file), std::memory_order_release);
 }
 
-bool LogFile::is_ours(int file) const {
-  struct stat facts{};
-  return file >= 0 && fstat(file, &facts) == 0 && facts.st_dev == device_ && facts.st_ino == inode_;
-}
-
 int LogFile::descriptor() {
   const int file = file_.load(std::memory_order_acquire);
-  if (is_ours(file)) return file;
+  if (opened_.is_of(file)) return file;
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return -1;  // another thread is at it: this line is lost
   const int again = ::open(path_.c_str(), kFlags);
-  const bool is_same = is_ours(again);
+  const bool is_same = opened_.is_of(again);
   if (again >= 0 && !is_same) close(again);
   file_.store(is_same ? private_folder::move_high(again) : -1, std::memory_order_release);
   return file_.load(std::memory_order_relaxed);

@@ -10,6 +10,8 @@
 #include <mutex>
 #include <string>
 
+#include "shim/file_identity.hpp"
+
 namespace cupool::shim::log {
 
 class LogFile {
@@ -28,13 +30,11 @@ class LogFile {
   int descriptor();
 
  private:
-  bool is_ours(int file) const;
 
   const std::string path_;
   bool is_open_ = false;
   const char* reason_ = "";
-  dev_t device_ = 0;
-  ino_t inode_ = 0;
+  FileIdentity opened_;
   std::mutex mutex_;  ///< taken to open again, by try-lock
   std::atomic<int> file_{-1};
 };

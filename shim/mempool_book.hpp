@@ -70,8 +70,6 @@ class MempoolBook {
   void device_reset(int device);
 
  private:
-  static constexpr std::uint8_t kIndices = 64;
-
   static bool is_plain(const CUmemPoolProps& properties);
   void learn(int device);
   std::optional<Mempool> look_up(CUmemoryPool handle);
@@ -90,7 +88,7 @@ template <class Unused> bool MempoolBook::created(CUmemoryPool handle, const CUm
   const int device = properties.location.id;
   if (!is_plain(properties) || device < 0 || static_cast<std::size_t>(device) >= observe::kMaxDevices) return false;
   const std::lock_guard lock(mutex_);
-  for (std::uint8_t index = kDefault + 1; index < kIndices; ++index) {
+  for (std::uint8_t index = kDefault + 1; index < PoolSet::kMempools; ++index) {
     bool taken = !unused(index);
     for (const auto& [other, mempool] : served_) taken = taken || (mempool.device == device && mempool.index == index);
     if (taken) continue;

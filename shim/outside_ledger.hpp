@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "pool/device/block_life.hpp"
+#include "pool/observe/live_page.hpp"
 
 namespace cupool::shim {
 
@@ -85,7 +86,7 @@ class ContextBook {
 
   mutable std::mutex mutex_;
   std::unordered_map<int, CUcontext> primaries_;
-  static constexpr int kMostCounted = 64;                       ///< as many devices as CUDA shows to a process
+  static constexpr int kMostCounted = int{observe::kMaxDevices};
   std::array<std::uint32_t, kMostCounted + 1> references_{};    ///< the last: of devices that are not counted, always 0
   std::array<std::mutex, 16> primary_turns_;  ///< devices share them when there are more
   Greens greens_;

@@ -34,7 +34,7 @@ std::uint64_t StreamBook::identity_of(CUstream stream) {
 
 /// Under a green context the default streams are others than its primary's (CU_GREEN_CTX_DEFAULT_STREAM); [?] how they are ordered among each other.
 StreamBook::KnownStream* StreamBook::find(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context, CUstream stream) const {
-  const bool is_special = stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+  const bool is_special = is_default_stream(stream);
   CUcontext current = nullptr;
   if (is_special && contexts.has_aliases() && (api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != context)) return nullptr;
   const std::uint64_t generation = generation_.load(std::memory_order_acquire);
@@ -61,7 +61,7 @@ std::optional<StreamBook::Named> StreamBook::name(const DriverApi& api, const Co
 }
 
 bool StreamBook::is_non_blocking(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context, CUstream stream) const {
-  if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) return false;
+  if (is_default_stream(stream)) return false;
   KnownStream* known = find(api, contexts, pools, context, stream);
   if (known == nullptr) return false;
   if (known->waits == KnownStream::Waits::unasked) {

@@ -71,10 +71,13 @@ int TraceFile::create() {
   const int file = open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY, 0600);
   if (file < 0) return errno;
   struct stat facts{};
-  if (fstat(file, &facts) != 0) return errno;
+  if (fstat(file, &facts) != 0) {
+    const int error = errno;
+    close(file);
+    return error;
+  }
   file_ = private_folder::move_high(file);
-  file_device_ = facts.st_dev;
-  file_inode_ = facts.st_ino;
+  opened_ = FileIdentity(facts);
   return 0;
 }
 
@@ -118,13 +121,11 @@ int TraceFile::map_header() {
 
 /// The descriptor may have been closed, and its number reused, by a program that closes all it does not know.
 bool TraceFile::has_descriptor() {
-  struct stat facts{};
-  const auto is_ours = [&](int file) { return fstat(file, &facts) == 0 && facts.st_dev == file_device_ && facts.st_ino == file_inode_; };
-  if (file_ >= 0 && is_ours(file_)) return true;
+  if (opened_.is_of(file_)) return true;
   file_ = -1;
   const int file = open(path_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   if (file < 0) return false;
-  if (!is_ours(file)) {
+  if (!opened_.is_of(file)) {
     close(file);
     return false;
   }

@@ -17,6 +17,7 @@
 
 #include "pool/observe/trace_format.hpp"
 #include "pool/observe/trace_sink.hpp"
+#include "shim/file_identity.hpp"
 
 namespace cupool::shim {
 
@@ -70,8 +71,7 @@ class TraceFile {
   std::mutex mutex_;                         ///< guards what follows; never held while a pool's lock is
   observe::TraceHeader* header_ = nullptr;
   int file_ = -1;
-  dev_t file_device_ = 0;
-  ino_t file_inode_ = 0;
+  FileIdentity opened_;
   std::size_t file_bytes_ = 0;
   std::uint32_t chunks_ = 0;
   std::deque<observe::TraceChunk> nodes_;    ///< one per chunk; their addresses are never used twice

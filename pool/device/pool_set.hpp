@@ -162,7 +162,7 @@ class PoolSet {
   void reset_mempool_high(int device, std::uint8_t mempool, MempoolHigh which = MempoolHigh::both);
   /// Under `async`: live bytes of plain calls, which lie in the driver's default pool.
   std::uint64_t plain_bytes(int device);
-  static constexpr std::uint8_t kMempools = 64;
+  static constexpr std::uint8_t kMempools = 64;  ///< so many indices for the memory pools of a device; 0 is those that the driver serves
 
   /// Runs `call`, the program's own, which sets `*out`, and books the block as any other: counted, held to the limit, listed in reports. To every call
   /// and query it stays the driver's. Its answer; CUDA_ERROR_OUT_OF_MEMORY also when the limit forbids it (recorded as an OOM either way).

@@ -12,6 +12,9 @@ struct StreamName {
   std::uint64_t identity = 0;  ///< never 0; a handle, or odd; unique in its context among streams that live, and never again a later thread's
 };
 
+/// One of the two default streams, by its special handle. What 0 means depends on the variant of the entry point: not told here.
+inline bool is_default_stream(CUstream stream) { return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD; }
+
 /// Is the identity a handle, which may come again for another stream? Those of default streams are odd.
 inline bool is_handle(std::uint64_t identity) { return identity != 0 && identity % 2 == 0; }
 

@@ -49,7 +49,7 @@
 
 namespace cupool::observe {
 
-inline constexpr std::size_t kMaxDevices = 64;
+inline constexpr std::size_t kMaxDevices = 64;  ///< as many as CUDA shows to a process
 inline constexpr std::uint64_t kLivePageMagic = 0x3147504c55505543;  // "CUPULPG1", little endian
 inline constexpr std::uint32_t kLivePageVersion = 2;
 inline constexpr std::size_t kUnpooledSlots = 64;
