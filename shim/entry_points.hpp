@@ -13,7 +13,7 @@ namespace cupool::shim {
 
 /// One per row, in the order of the list.
 enum class Entry : std::size_t {
-#define HOOK(name, symbol, since, method) symbol,
+#define HOOK(name, symbol, since, role, method) symbol,
 #include "shim/entry_points.def"
 #undef HOOK
   kCount
@@ -35,27 +35,9 @@ struct EntryPoint {
 constexpr bool is_per_thread_symbol(std::string_view symbol) { return symbol.ends_with("_ptsz") || symbol.ends_with("_ptds"); }
 
 inline constexpr std::array<EntryPoint, kEntryCount> kEntryPoints = {{
-#define CUPOOL_ROW(name, symbol, since, role) {#name, #symbol, since, is_per_thread_symbol(#symbol), role},
-#define HOOK(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::serve)
-#define HOOK_TAKE(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::take)
-#define HOOK_FREE(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::free)
-#define HOOK_COPY(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::copy)
-#define HOOK_WAIT(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::wait)
-#define HOOK_READ(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::read)
-#define HOOK_EXPORT(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::exporting)
-#define HOOK_RANGE(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::ranges)
-#define HOOK_LOOKUP(name, symbol, since, method) CUPOOL_ROW(name, symbol, since, Role::lookup)
+#define HOOK(name, symbol, since, role, method) {#name, #symbol, since, is_per_thread_symbol(#symbol), Role::role},
 #include "shim/entry_points.def"
 #undef HOOK
-#undef HOOK_TAKE
-#undef HOOK_FREE
-#undef HOOK_COPY
-#undef HOOK_WAIT
-#undef HOOK_READ
-#undef HOOK_EXPORT
-#undef HOOK_RANGE
-#undef HOOK_LOOKUP
-#undef CUPOOL_ROW
 }};
 
 /// The trampoline that this library exports for `entry`.

@@ -15,7 +15,7 @@
 
         .text
 
-#define HOOK(name, symbol, since, method)       \
+#define HOOK(name, symbol, since, role, method) \
         .p2align 5;                             \
         .globl symbol;                          \
         .type symbol, @function;                \

@@ -14,7 +14,7 @@ struct Row {
 };
 
 const Row kRows[] = {
-#define HOOK(name, symbol, since, method) {#name, #symbol, since},
+#define HOOK(name, symbol, since, role, method) {#name, #symbol, since},
 #include "shim/entry_points.def"
 #undef HOOK
 };

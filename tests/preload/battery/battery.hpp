@@ -159,7 +159,7 @@ void let_gpu_finish();
 /// The capture status of both streams and the current context, after the call.
 std::string aftermath(const World& world);
 
-#define HOOK(name, symbol, since, method) void cases_##symbol(Cases& cases);
+#define HOOK(name, symbol, since, role, method) void cases_##symbol(Cases& cases);
 #include "shim/entry_points.def"
 #undef HOOK
 

@@ -23,7 +23,7 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-#define HOOK(name, symbol, since, method) {#symbol, &cases_##symbol},
+#define HOOK(name, symbol, since, role, method) {#symbol, &cases_##symbol},
 #include "shim/entry_points.def"
 #undef HOOK
 };

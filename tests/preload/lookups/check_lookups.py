@@ -37,7 +37,7 @@ class Lookup:
 
 
 def hooked_symbols(path: Path) -> set[str]:
-    rows = re.findall(r"^HOOK\w*\(\s*\w+,\s*(\w+),", path.read_text(encoding="utf-8"), re.M)
+    rows = re.findall(r"^HOOK\(\s*\w+,\s*(\w+),", path.read_text(encoding="utf-8"), re.M)
     if not rows:
         sys.exit(f"{path}: no rows found")
     return set(rows)

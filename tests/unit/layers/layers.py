@@ -156,7 +156,7 @@ def check_nlohmann(tree: Tree):
 
 def intercepted_names(entry_points: str) -> set[str]:
     """Looked-up names and exported symbols of every row."""
-    rows = re.findall(r"^HOOK\w*\(\s*(\w+)\s*,\s*(\w+)\s*,", without_comments(entry_points), re.MULTILINE)
+    rows = re.findall(r"^HOOK\(\s*(\w+)\s*,\s*(\w+)\s*,", without_comments(entry_points), re.MULTILINE)
     return {name for row in rows for name in row}
 
 

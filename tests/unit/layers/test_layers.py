@@ -24,7 +24,7 @@ GOOD = {
     "pool/vmm/pages.hpp": '// Pages.\n#include "pool/heap/heap.hpp"\n#include "pool/driver/driver_api.hpp"\n',
     "pool/device/pool_set.hpp": '// All.\n#include "pool/vmm/pages.hpp"\nint printer_of(int);\nint retry_exit_code(int);\n',
     "pool/ipc/registry.hpp": '// What was exported.\n#include "pool/device/pool_set.hpp"\n',
-    "shim/entry_points.def": "// Hooks.\n//   cuNotThere\nHOOK(     cuMemAlloc, cuMemAlloc_v2, 3020, allocate)\nHOOK_FREE(cuMemFree, cuMemFree_v2, 3020, free_plain)\n",
+    "shim/entry_points.def": "// Hooks.\n//   cuNotThere\nHOOK(cuMemAlloc, cuMemAlloc_v2, 3020, take, allocate)\nHOOK(cuMemFree, cuMemFree_v2, 3020, free, free_plain)\n",
     "shim/front_door.cpp": '// cuMemAlloc_v2 in a comment.\n#include "pool/device/pool_set.hpp"\n#include <dlfcn.h>\n'
                            "void f() { own.api.cuMemFree_v2(0); api->cuMemAlloc_v2(0); cuMemAlloc_v3(); }\n",
     "shim/log.cpp": "// The log.\n#include <spdlog/logger.h>\nspdlog::logger* l;\n",

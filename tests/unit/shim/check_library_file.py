@@ -17,7 +17,7 @@ def output_of(*command: str) -> str:
 
 def rows() -> set[str]:
     with open(DEFINITIONS, encoding="utf-8") as text:
-        return set(re.findall(r"^HOOK\w*\(\s*\w+,\s*(\w+),", text.read(), re.M))
+        return set(re.findall(r"^HOOK\(\s*\w+,\s*(\w+),", text.read(), re.M))
 
 
 def problems() -> list[str]:

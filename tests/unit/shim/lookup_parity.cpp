@@ -17,7 +17,7 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-#define HOOK(name, symbol, since, method) {#name, #symbol, since},
+#define HOOK(name, symbol, since, role, method) {#name, #symbol, since},
 #include "shim/entry_points.def"
 #undef HOOK
 };
