@@ -1,7 +1,6 @@
 // Grows by chunks of 64 KiB, each a mapping of its own that never moves.
 #include "shim/ipc_registry.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -34,24 +33,6 @@ struct File {
   File& operator=(const File&) = delete;
   const int fd;
 };
-
-/// Registries of processes that did not end normally: nobody can open anything through them any more.
-void remove_dead_registries(int folder, const std::string& own) {
-  const int copy = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  DIR* entries = copy >= 0 ? fdopendir(copy) : nullptr;
-  if (entries == nullptr) {
-    if (copy >= 0) close(copy);
-    return;
-  }
-  std::size_t looked_at = 0;
-  while (const dirent* entry = readdir(entries)) {
-    const std::string_view name = entry->d_name;
-    if (++looked_at > private_folder::kEntriesLookedAtMax) break;
-    if (!name.starts_with(kPrefix) || name == own) continue;
-    if (private_folder::is_dead(folder, entry->d_name, name.substr(kPrefix.size()))) unlinkat(folder, entry->d_name, 0);
-  }
-  closedir(entries);
-}
 
 /// A regular file of this user that nobody else may touch.
 bool is_private_file(int file) {
@@ -91,7 +72,7 @@ bool IpcRegistry::create(const std::string& place) {
   private_folder::lock_for_life(file_);
   place_ = &place;
   has_name_.store(true, std::memory_order_release);
-  remove_dead_registries(folder.fd, name_);
+  private_folder::remove_dead(folder.fd, kPrefix, name_, 0);  // nobody can open anything through them any more
   return true;
 }
 

@@ -1,16 +1,13 @@
 // Creates, names and removes the live page. Linux: O_TMPFILE and linkat, so that the name appears whole or not at all.
 #include "shim/live_page.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 #include <new>
-#include <vector>
 
 #include "pool/observe/report_file.hpp"
 #include "shim/log.hpp"
@@ -21,33 +18,6 @@ namespace cupool::shim {
 namespace {
 
 constexpr std::size_t kDeadPagesKept = 16;  ///< for a reader after a crash; the oldest beyond that go: shared memory may be small, and other people's
-
-struct DeadPage {
-  timespec created;
-  std::string name;
-};
-
-/// `own` is spared: asking for the lock of one's own file and closing it would drop the lock (POSIX).
-void remove_old_dead_pages(int folder, const std::string& own) {
-  const int copy = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  DIR* entries = copy >= 0 ? fdopendir(copy) : nullptr;
-  if (entries == nullptr && copy >= 0) close(copy);
-  if (entries == nullptr) return;
-  std::vector<DeadPage> dead;
-  std::size_t looked_at = 0;
-  while (const dirent* entry = readdir(entries)) {
-    struct stat facts{};
-    if (++looked_at > private_folder::kEntriesLookedAtMax) break;
-    if (entry->d_name[0] == '.' || own == entry->d_name || !private_folder::is_dead(folder, entry->d_name, entry->d_name)) continue;
-    if (fstatat(folder, entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) == 0) dead.push_back({facts.st_mtim, entry->d_name});
-  }
-  closedir(entries);
-  if (dead.size() <= kDeadPagesKept) return;
-  std::sort(dead.begin(), dead.end(), [](const DeadPage& a, const DeadPage& b) {
-    return std::pair(a.created.tv_sec, a.created.tv_nsec) < std::pair(b.created.tv_sec, b.created.tv_nsec);
-  });
-  for (std::size_t i = 0; i + kDeadPagesKept < dead.size(); ++i) unlinkat(folder, dead[i].name.c_str(), 0);
-}
 
 }  // namespace
 
@@ -89,7 +59,7 @@ void LivePage::publish_once() {
   const std::string source = "/proc/self/fd/" + std::to_string(file_);
   unlinkat(folder, name_.c_str(), 0);  // only a program that this same process was before exec can have left one
   if (linkat(AT_FDCWD, source.c_str(), folder, name_.c_str(), AT_SYMLINK_FOLLOW) == 0) private_folder::lock_for_life(file_);
-  remove_old_dead_pages(folder, name_);
+  private_folder::remove_dead(folder, "", name_, kDeadPagesKept);
   close(folder);
 }
 

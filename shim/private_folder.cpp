@@ -9,6 +9,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <ctime>
+#include <memory>
+#include <new>
+#include <utility>
 #include <vector>
 
 #include "shim/identity.hpp"
@@ -110,6 +114,28 @@ bool is_dead(int folder, const char* name, std::string_view process) {
   const auto [rest, ticks_error] = std::from_chars(dot + 1, end, ticks);
   if (ticks_error != std::errc{} || rest != end) return false;
   return start_ticks_of(pid) != ticks && !is_locked_by_owner(folder, name);
+}
+
+void remove_dead(int folder, std::string_view prefix, const std::string& own, std::size_t kept) noexcept try {
+  constexpr std::size_t kMostLooks = 4096;
+  const int copy = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(copy >= 0 ? fdopendir(copy) : nullptr, &closedir);
+  if (entries == nullptr) {
+    if (copy >= 0) close(copy);
+    return;
+  }
+  std::vector<std::pair<std::pair<std::time_t, long>, std::string>> dead;  // by when they were made
+  std::size_t looks = 0;
+  while (const dirent* entry = readdir(entries.get())) {
+    const std::string_view name = entry->d_name;
+    struct stat facts{};
+    if (++looks > kMostLooks) break;
+    if (!name.starts_with(prefix) || name == own || !is_dead(folder, entry->d_name, name.substr(prefix.size()))) continue;
+    if (fstatat(folder, entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) == 0) dead.push_back({{facts.st_mtim.tv_sec, facts.st_mtim.tv_nsec}, std::string(name)});
+  }
+  std::sort(dead.begin(), dead.end());
+  for (std::size_t i = 0; i + kept < dead.size(); ++i) unlinkat(folder, dead[i].second.c_str(), 0);
+} catch (const std::bad_alloc&) {  // for the next who tidies
 }
 
 }  // namespace cupool::shim::private_folder
