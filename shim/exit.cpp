@@ -53,8 +53,8 @@ void wait_for_writer() {
   for (int i = 0; i < kWatchdog_s * 1000 && !g_is_finished.load(std::memory_order_acquire); ++i) nanosleep(&kPollInterval, nullptr);
 }
 
-/// No signal that another thread could take as well, or that could come later, is handled by this thread from here on: a handler that ends the process
-/// would cut off the report, and natively the exit had been over by then.
+/// No signal that another thread could take as well, or that could come later, is handled by this thread from here on: a handler that ends the
+/// process would cut off the report, and natively the exit had been over by then.
 bool hold_signals(sigset_t* before) {
   sigset_t held;
   sigfillset(&held);

@@ -26,8 +26,8 @@ constexpr std::string_view kRuntimeExport = "cudaIpcGetMemHandle";
 std::atomic<bool> g_looked_up{false};
 std::atomic<bool> g_ranges_looked_up{false};
 
-/// How many processes of the job run on this machine: torchrun and its kin, DeepSpeed, Horovod, Open MPI, MPICH and Intel MPI (Hydra), MVAPICH 2 and 3, Cray PALS and
-/// PMI, IBM jsrun. Slurm's may be a list: "2(x3),1".
+/// How many processes of the job run on this machine: torchrun and its kin, DeepSpeed, Horovod, Open MPI, MPICH and Intel MPI (Hydra), MVAPICH 2 and
+/// 3, Cray PALS and PMI, IBM jsrun. Slurm's may be a list: "2(x3),1".
 constexpr const char* kLocalSizes[] = {"LOCAL_WORLD_SIZE", "LOCAL_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE",
                                        "MVP_COMM_WORLD_LOCAL_SIZE", "PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE", "JSM_NAMESPACE_LOCAL_SIZE",
                                        "SLURM_NTASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"};

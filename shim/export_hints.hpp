@@ -24,7 +24,8 @@ bool program_calls_its_own_export();
 /// May the program ask for descriptors (dma-buf) of ranges: has it looked that function up, by whichever way, or does the main program import it?
 bool may_export_ranges();
 
-/// The program has looked `entry` up by dlsym. (By cuGetProcAddress the runtime looks up all that shares memory with other processes, in every program.)
+/// The program has looked `entry` up by dlsym. (By cuGetProcAddress the runtime looks up all that shares memory with other processes, in every
+/// program.)
 void note_dlsym(Entry entry);
 /// The same of a name that is none of ours: the runtime's (vLLM's all-reduce loads libcudart by ctypes).
 void note_dlsym(const char* name);

@@ -60,7 +60,7 @@ FreeResult free_pooled(Process& own, CUdeviceptr address, FreeInPool&& free_in_p
   if (exported != 0 && result.outcome == FreeOutcome::freed) own.shared.retire(address, exported);
   return result;
 }
-/// The answer to a free that the pool took; `free_elsewhere(address)` when the driver must answer. `stream`: identity of the one that the free names, or 0.
+/// The answer to a free that the pool took; `free_elsewhere(address)` when the driver must answer. `stream`: of the one that the free names, or 0.
 template <class FreeElsewhere>
 CUresult answer_free(const FreeResult& result, CUdeviceptr address, FreeElsewhere&& free_elsewhere, std::uint64_t stream = 0);
 
@@ -246,7 +246,8 @@ CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t)>& rea
 CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*)>& real, const char* name, void** function,
                  int version, cuuint64_t flags, CUdriverProcAddressQueryResult* status);
 
-/// The driver frees what the pool does not serve. `stream`: identity of the one that the free names, or 0. `note_foreign`: called once it has freed what nobody here has booked.
+/// The driver frees what the pool does not serve. `stream`: identity of the one that the free names, or 0. `note_foreign`: called once it has freed
+/// what nobody here has booked.
 template <class FreeElsewhere, class NoteForeign = void (*)()>
 CUresult free_of_driver(CUdeviceptr address, std::uint64_t stream, FreeElsewhere&& free_elsewhere, NoteForeign&& note_foreign = [] {}) {
   const auto free_there = [&] { return free_elsewhere(unless_opened(address)); };
@@ -268,8 +269,8 @@ CUresult answer_free(const FreeResult& result, CUdeviceptr address, FreeElsewher
 }
 
 // --- one body for every variant of a call
-/// `call`, and again as long as the driver has no memory and the pool gives some back: natively that would have been free. `bytes`: what the call is known to take on
-/// `device`, so that the pool first gives back no more than is missing.
+/// `call`, and again as long as the driver has no memory and the pool gives some back: natively that would have been free. `bytes`: what the call is
+/// known to take on `device`, so that the pool first gives back no more than is missing.
 template <class Call>
 CUresult call_with_room(Call&& call, int device = kNoDevice, std::size_t bytes = 0) {
   PoolSet& pools = process().pools;

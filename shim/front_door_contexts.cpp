@@ -34,7 +34,8 @@ template <class Call, class IsDead>
 CUresult end_context(Process& own, CUcontext context, PoolBlocks pool_blocks, Call&& call, IsDead&& is_dead) {
   const SharedBlocks::Moment before = own.shared.mark();
   std::optional<bool> dead;
-  // Here, since from the moment when the pool has booked the end another thread's new context may have the handle (await_end_of). Needs no host memory.
+  // Here, since from the moment when the pool has booked the end another thread's new context may have the handle (await_end_of). Needs no host
+  // memory.
   const auto is_dead_here = [&] {
     dead.emplace(is_dead());
     if (!*dead) return false;

@@ -3,8 +3,8 @@
 // between contexts, each side with its own: of linear device memory by cuMemcpyPeerAsync, everything else by cuMemcpy3DPeerAsync. Both can be
 // captured, and are ordered as the original. CUDA Driver API 13.0 §6.14; DESIGN section 5.
 //
-// And SYNC_MEMOPS of blocks on mapped pages, which the driver does not offer there: "synchronous memory operations initiated on the memory region will
-// always synchronize" (CUDA Driver API 13.0, cuPointerSetAttribute), so they are waited for here.
+// And SYNC_MEMOPS of blocks on mapped pages, which the driver does not offer there: "synchronous memory operations initiated on the memory region
+// will always synchronize" (CUDA Driver API 13.0, cuPointerSetAttribute), so they are waited for here.
 #include <algorithm>
 
 #include "shim/front_door.hpp"
@@ -83,7 +83,8 @@ CUresult run_linear(Process& own, CUdeviceptr to, CUcontext to_context, CUdevice
   return own.api.cuMemcpyPeerAsync(to, to_context, from, from_context, bytes, order.stream);
 }
 
-/// One side of a run of bytes. A null context: it is on the host. There too a context is named, the stream's: only with arrays is it said to be ignored.
+/// One side of a run of bytes. A null context: it is on the host. There too a context is named, the stream's: only with arrays is it said to be
+/// ignored.
 void set_source(CUDA_MEMCPY3D_PEER* shape, CUcontext context, CUdeviceptr address, const Order& order) {
   shape->srcMemoryType = context != nullptr ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
   shape->srcContext = context != nullptr ? context : order.context;

@@ -11,8 +11,9 @@
 namespace cupool::shim::front_door {
 namespace {
 
-/// The stat that `attribute` asks for; null: not one of ours. No pool reserves more than it uses: what is idle is everybody's, and cuMemGetInfo calls it free. Natively
-/// what is reserved is never free, and programs reckon with that (free + reserved - used is what ComfyUI can load, total - free - reserved what vLLM leaves to others).
+/// The stat that `attribute` asks for; null: not one of ours. No pool reserves more than it uses: what is idle is everybody's, and cuMemGetInfo calls
+/// it free. Natively what is reserved is never free, and programs reckon with that (free + reserved - used is what ComfyUI can load, total - free -
+/// reserved what vLLM leaves to others).
 std::uint64_t PoolSet::MempoolFigures::*figure_of(CUmemPool_attribute attribute) {
   switch (attribute) {
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
@@ -96,7 +97,8 @@ CUresult set_driver_pool_access(Process& own, const Real<CUresult(CUmemoryPool, 
   return end == rest.begin() ? CUDA_SUCCESS : real(pool, rest.data(), static_cast<std::size_t>(end - rest.begin()));
 }
 
-/// Under `async` the default pool holds plain blocks too, which natively no pool does, and its idle memory is free to cuMemGetInfo. `*bytes`: the driver's answer.
+/// Under `async` the default pool holds plain blocks too, which natively no pool does, and its idle memory is free to cuMemGetInfo. `*bytes`: the
+/// driver's answer.
 void leave_plain_blocks_out(Process& own, CUmemoryPool pool, CUmemPool_attribute attribute, std::uint64_t* bytes) {
   const bool is_reserved = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
   if (own.options->policy != config::Policy::async || (!is_reserved && attribute != CU_MEMPOOL_ATTR_USED_MEM_CURRENT)) return;

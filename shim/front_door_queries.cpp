@@ -40,7 +40,8 @@ void answer_as_block(const BlockView& block, CUpointer_attribute attribute, void
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return put<CUdeviceptr>(value, block.base);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put<std::size_t>(value, block.bytes);
-    // A driver that does not know these leaves 0 in the plural query: then the block has none either. Of an allocation of its own the driver knows best.
+    // A driver that does not know these leaves 0 in the plural query: then the block has none either. Of an allocation of its own the driver knows
+    // best.
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
       if (!is_own_allocation(block)) put_unless_zero<CUdeviceptr>(value, mapping_begin(block));
       return;

@@ -1,5 +1,5 @@
-// GraphBook: the executable graphs that live and may have allocation nodes, and on which devices. What the driver keeps for them their next launch needs:
-// natively it gives no other that memory. Those that end with the context they were made in are gone. Thread-safe. Never calls the driver.
+// GraphBook: the executable graphs that live and may have allocation nodes, and on which devices. What the driver keeps for them their next launch
+// needs: natively it gives no other that memory. Those that end with the context they were made in are gone. Thread-safe. Never calls the driver.
 #pragma once
 
 #include <cuda.h>

@@ -1,9 +1,10 @@
 // hooked<>: what every entry point does around its body. The only clever code of the shim.
 //
-// Order, and why: (1) the real function, so that whatever happens there is an answer; (2) lookups answer in any
-// phase, and waits are the driver's own, with a look at the pool behind them; (3) may this thread be served now? re-entered, cold, aside, exiting or
-// forked: pass; (4) the body under the guard, then, with no lock held, what the trace and requests from outside need; (5) an exception of ours
-// becomes the real driver's answer, never the program's problem; a cancellation waits until we are done (Uncancelled; of a hit only where it is slow). A pooled address is kept from the driver on every way out (Role::free).
+// Order, and why: (1) the real function, so that whatever happens there is an answer; (2) lookups answer in any phase, and waits are the driver's
+// own, with a look at the pool behind them; (3) may this thread be served now? re-entered, cold, aside, exiting or forked: pass; (4) the body under
+// the guard, then, with no lock held, what the trace and requests from outside need; (5) an exception of ours becomes the real driver's answer, never
+// the program's problem; a cancellation waits until we are done (Uncancelled; of a hit only where it is slow). A pooled address is kept from the
+// driver on every way out (Role::free).
 #pragma once
 
 #include <type_traits>

@@ -1,5 +1,5 @@
-// The file behind a process's exports: ipc.<pid>.<start ticks> in the user's own folder of shared memory (or of /tmp, where that is missing or full), 0600, made at the first export and
-// unlinked at a normal end; and the reading of other processes' files, of which nothing is believed unseen.
+// The file behind a process's exports: ipc.<pid>.<start ticks> in the user's own folder of shared memory (or of /tmp, where that is missing or full),
+// 0600, made at the first export and unlinked at a normal end; and the reading of other processes' files, of which nothing is believed unseen.
 //
 // Its space is reserved before it is written (a full /dev/shm refuses an export, never kills); others' files are read,
 // never mapped. Never calls the driver. Thread rule: guarded by the owner's lock, but for retire() and read().
@@ -21,8 +21,8 @@ namespace cupool::shim {
 
 class IpcRegistry {
  public:
-  /// Makes no file. `shared_memory`: the folder that holds every user's folder; `elsewhere`: the one where that is missing or full, as a container's of 64 MiB may be,
-  /// which loaders of data fill. Others only in tests.
+  /// Makes no file. `shared_memory`: the folder that holds every user's folder; `elsewhere`: the one where that is missing or full, as a container's
+  /// of 64 MiB may be, which loaders of data fill. Others only in tests.
   explicit IpcRegistry(const ipc::ProcessName& owner, const char* shared_memory = "/dev/shm", const char* elsewhere = "/tmp");
   IpcRegistry(const IpcRegistry&) = delete;
   IpcRegistry& operator=(const IpcRegistry&) = delete;

@@ -59,8 +59,8 @@ std::string unfit(const DriverApi& api, const std::string& missing, int* version
   return missing.empty() ? missing : "the driver has no " + missing;
 }
 
-/// What starting needs of the loader, whose lock another thread may hold for as long as its dlopen runs constructors, which may call us: so nothing of it
-/// once this thread is the one that starts, and all others wait for it.
+/// What starting needs of the loader, whose lock another thread may hold for as long as its dlopen runs constructors, which may call us: so nothing
+/// of it once this thread is the one that starts, and all others wait for it.
 struct Found {
   DriverApi api;
   std::string missing;       ///< the first entry that cannot be done without, and is not there
@@ -100,7 +100,8 @@ Phase start(const Found& found) {
   return Phase::live;
 }
 
-/// Not without end: who starts needs milliseconds, unless it waits in turn for something that this thread holds. Then the call passes by us, as before cuInit.
+/// Not without end: who starts needs milliseconds, unless it waits in turn for something that this thread holds. Then the call passes by us, as
+/// before cuInit.
 bool wait_for_other_thread() {
   for (int pauses = 0; pauses < kMostPauses; ++pauses) {
     const std::uint32_t word = phase_word.load(std::memory_order_acquire)->load(std::memory_order_acquire);

@@ -32,8 +32,8 @@ inline bool may_serve() {
 /// every other, which must then do nothing.
 bool begin_exit();
 
-/// The calling thread ends the process by _exit, by which natively the others just stop wherever they are. The pool's memory is out of their reach from here on, so
-/// they are told nothing any more: an error could make one of them end the process in another way.
+/// The calling thread ends the process by _exit, by which natively the others just stop wherever they are. The pool's memory is out of their reach
+/// from here on, so they are told nothing any more: an error could make one of them end the process in another way.
 void end_other_threads();
 
 /// Does not return in a thread that end_other_threads() has ended. Called with no lock held.

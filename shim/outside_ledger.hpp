@@ -36,7 +36,8 @@ class ContextBook {
  public:
   void set_primary(int device, CUcontext context);
   CUcontext primary(int device) const;  ///< nullptr: not seen
-  /// Of memory of pools that is allocated on streams of `context`, which owns memory. A primary that was not seen is taken for one that cuCtxDestroy may end.
+  /// Of memory of pools that is allocated on streams of `context`, which owns memory. A primary that was not seen is taken for one that cuCtxDestroy
+  /// may end.
   BlockLife life_in(CUcontext context, int device) const { return primary(device) == context ? BlockLife::context : BlockLife::pool; }
   /// Held around each call of the program that may begin or end the primary context of `device`, the driver's part included: what such a call
   /// found afterwards would else be another thread's context of the same handle. Natively the driver lets them wait for each other too.
@@ -75,7 +76,8 @@ class ContextBook {
   static bool is_counted(int device) { return device >= 0 && device < kMostCounted; }
   std::uint32_t& count_of(int device) { return references_[static_cast<std::size_t>(is_counted(device) ? device : kMostCounted)]; }
 
-  /// One load while no context has ended and no green one stands for its primary; then without a lock too, where the thread asked last about this context and nothing has changed since.
+  /// One load while no context has ended and no green one stands for its primary; then without a lock too, where the thread asked last about this
+  /// context and nothing has changed since.
   ContextFacts facts_of(CUcontext context) const {
     if (!has_facts_.load(std::memory_order_acquire)) return {context, false};
     const KnownContext& known = t_known_context;

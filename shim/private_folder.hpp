@@ -30,8 +30,8 @@ void lock_for_life(int file);
 /// process may live in a pid namespace that we do not see. Never asked for a file of one's own, whose lock that would drop.
 bool is_dead(int folder, const char* name, std::string_view process);
 
-/// Files "<prefix><pid>.<start ticks>" of processes that are no more go, the oldest first, until `kept` are left. `own` is spared: asking for the lock of
-/// one's own file and closing it would drop the lock (POSIX). Without host memory they stay.
+/// Files "<prefix><pid>.<start ticks>" of processes that are no more go, the oldest first, until `kept` are left. `own` is spared: asking for the
+/// lock of one's own file and closing it would drop the lock (POSIX). Without host memory they stay.
 void remove_dead(int folder, std::string_view prefix, const std::string& own, std::size_t kept) noexcept;
 
 }  // namespace cupool::shim::private_folder

@@ -70,8 +70,8 @@ RangeSearch range_of(const void* address) {
   return search;
 }
 
-/// The toolkit's library for the linker, of which every function returns CUDA_ERROR_STUB_LIBRARY (34) and does nothing else. A library that finds it first gives up; kept
-/// open, it would be what others get by its name. The code is looked at instead of called: a call may load the driver.
+/// The toolkit's library for the linker, of which every function returns CUDA_ERROR_STUB_LIBRARY (34) and does nothing else. A library that finds it
+/// first gives up; kept open, it would be what others get by its name. The code is looked at instead of called: a call may load the driver.
 bool is_stub(void* handle) {
   constexpr unsigned char kLoadsCode[] = {0xb8, static_cast<unsigned char>(CUDA_ERROR_STUB_LIBRARY), 0, 0, 0};  // mov eax, 34
   constexpr std::size_t kLargest_bytes = 32;

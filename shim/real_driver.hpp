@@ -30,8 +30,8 @@ bool is_given_by_driver(const void* address);
 /// Does the linker give a program that is linked to the driver the driver's functions, and not ours?
 bool stands_before_us();
 
-/// Binds to the object that contains `address` (not to the toolkit's stub library), to the libcuda.so.1 that is loaded, or (`may_load`) to one loaded now.
-/// True when bound.
+/// Binds to the object that contains `address` (not to the toolkit's stub library), to the libcuda.so.1 that is loaded, or (`may_load`) to one loaded
+/// now. True when bound.
 bool bind_containing(const void* address);
 bool bind(bool may_load);
 

@@ -22,8 +22,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::uint64_t kOomReportsMax = 8;
-// Of a job that meets one refusal after the other a tenth of its time at most goes into reports that replace the last one, and half a second at once: the
-// one that ends the job often comes just behind another.
+// Of a job that meets one refusal after the other a tenth of its time at most goes into reports that replace the last one, and half a second at once:
+// the one that ends the job often comes just behind another.
 constexpr std::uint64_t kReplaceShare = 10;
 constexpr std::uint64_t kReplaceAhead_ns = 5'000'000'000;
 constexpr std::uint64_t kLeastBetweenLines_ns = 5'000'000'000;
@@ -114,7 +114,8 @@ void Reporter::take_messages() noexcept {
   }
 }
 
-/// The folder that the program ran in, which it has removed since (or left for a chroot): it does not come back for a report that has no folder of its own.
+/// The folder that the program ran in, which it has removed since (or left for a chroot): it does not come back for a report that has no folder of
+/// its own.
 bool Reporter::is_folder_gone(const std::string& path) const {
   const std::size_t slash = path.rfind('/');
   if (options_.report.find('/') != std::string::npos || slash == std::string::npos || slash == 0) return false;

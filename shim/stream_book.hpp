@@ -35,8 +35,8 @@ class StreamBook {
 
   /// `stream` (a plain_handle) as one of `context`, which is current and owns memory; nullopt when it is not: the driver must answer.
   std::optional<Named> name(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context, CUstream stream) const;
-  /// Was `stream`, one of `context`, created with CU_STREAM_NON_BLOCKING? A stream that was not is ordered with the legacy stream only by what is put into it:
-  /// waiting for it need not cover legacy work that a free on it came after. False where the driver does not tell.
+  /// Was `stream`, one of `context`, created with CU_STREAM_NON_BLOCKING? A stream that was not is ordered with the legacy stream only by what is put
+  /// into it: waiting for it need not cover legacy work that a free on it came after. False where the driver does not tell.
   bool is_non_blocking(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context, CUstream stream) const;
   /// A number for the calling thread that no later one gets; not 0.
   static std::uint64_t thread_number();

@@ -140,8 +140,9 @@ DlsymDecision decide_dlsym(void* handle, const char* name, const void* caller) {
 namespace front_door {
 namespace {
 
-/// The row that `found` is, which `ask` gave for (name, version). A driver returns the pointer that dlsym gives (H100 and H200, driver 580); should one not, it is the
-/// row that was asked for, if the driver gives the same for the version of that row. Else it is a later variant, of other arguments.
+/// The row that `found` is, which `ask` gave for (name, version). A driver returns the pointer that dlsym gives (H100 and H200, driver 580); should
+/// one not, it is the row that was asked for, if the driver gives the same for the version of that row. Else it is a later variant, of other
+/// arguments.
 template <class Ask> std::optional<Entry> entry_of(void* found, const char* name, int version, bool per_thread, const Ask& ask) {
   if (const std::optional<Entry> entry = real_driver::find_function(found)) return entry;
   if (!real_driver::is_given_by_driver(found)) return std::nullopt;

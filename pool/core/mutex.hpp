@@ -5,7 +5,8 @@
 //   2. DeviceState::memops_lock (orders SYNC_MEMOPS calls of one device)
 //   3. DeviceState::lock, one per device; two devices' locks are never held together
 //   4. leaves, under which nothing else is taken: ContextRegistry, OutsideMemory, what the driver has free, the OOM list, the warning list
-// No driver call that may block is made under 3 or 4: only what a new device or context is asked once (its size, its granularity). Thread rule: it is the thread rule.
+// No driver call that may block is made under 3 or 4: only what a new device or context is asked once (its size, its granularity). Thread rule: it is
+// the thread rule.
 #pragma once
 
 #include <pthread.h>

@@ -105,10 +105,10 @@ void ExtentHeap::count(Region* region, std::int64_t free_bytes, std::uint32_t la
   if (region->free_bytes == region->bytes) blockless_bytes_ += region->bytes;
 }
 
-/// A hole lies between two blocks that were allocated at different times. The younger one will probably be freed first (lifetimes
-/// in training and inference nest), and then the rest of the hole should touch it, not this block: so the block goes
-/// beside the older one. Small blocks stay at the low end, or they would divide what large ones need. A deferred neighbour is as good as free, so the youngest; a region's edge, and addresses without
-/// memory, never go, so the oldest.
+/// A hole lies between two blocks that were allocated at different times. The younger one will probably be freed first (lifetimes in training and
+/// inference nest), and then the rest of the hole should touch it, not this block: so the block goes beside the older one. Small blocks stay at the
+/// low end, or they would divide what large ones need. A deferred neighbour is as good as free, so the youngest; a region's edge, and addresses
+/// without memory, never go, so the oldest.
 bool ExtentHeap::older_is_behind(const Extent& hole) noexcept {
   if (hole.previous == nullptr) return false;
   if (hole.next == nullptr) return true;

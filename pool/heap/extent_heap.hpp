@@ -1,9 +1,9 @@
 // ExtentHeap: where blocks lie inside regions. Geometry only: addresses are numbers, there is no device behind them.
 //
-// O(1): two-level bitmap bins over free extents (TLSF), host-side boundary tags (neighbour links), coalescing
-// inside a region, never across regions even where two touch. A hole has a lane: lane 0 is everybody's; a hole of another
-// lane is used by that lane only, until the lane is emptied. Holes coalesce within their lane. A region has a zone, so that blocks which would be in each
-// other's way lie apart: allocate looks in the zones that it is told. Owns every Extent; extents come from an arena and are recycled.
+// O(1): two-level bitmap bins over free extents (TLSF), host-side boundary tags (neighbour links), coalescing inside a region, never across regions
+// even where two touch. A hole has a lane: lane 0 is everybody's; a hole of another lane is used by that lane only, until the lane is emptied. Holes
+// coalesce within their lane. A region has a zone, so that blocks which would be in each other's way lie apart: allocate looks in the zones that it
+// is told. Owns every Extent; extents come from an arena and are recycled.
 // Host memory: 128 bytes per extent (+ 6% arena slack), 9.2 bytes per 64 KiB of region, 1 KiB per page in which more than 8
 // extents start, 19 KiB per heap and zone: at most 0.1% of the pool from a mean extent of 160 KiB up.
 // When host memory runs out, add_region and allocate throw std::bad_alloc and have changed nothing; nothing else allocates.
@@ -30,17 +30,17 @@ struct FitPolicy {
   /// From here up a block is cut from the end of a hole that lies beside the older neighbour, below it from the low end.
   /// Best of 64 KiB ... 16 MiB and `always`: 1.025 x peak on average over 31 jobs, against 1.036 for exact best fit.
   std::uint64_t beside_older_from_bytes = 2 << 20;
-  /// Memory that goes in pages stays as long as one block lies on them. So a block of `small_below_bytes` and more does not begin on the page of a smaller one
-  /// right before it, but on the next one, if the hole has room for that; small blocks fill what is left. Pages are counted from the region's beginning. Each level
-  /// above the first has all three sizes eight times as large. 0: blocks begin anywhere.
+  /// Memory that goes in pages stays as long as one block lies on them. So a block of `small_below_bytes` and more does not begin on the page of a
+  /// smaller one right before it, but on the next one, if the hole has room for that; small blocks fill what is left. Pages are counted from the
+  /// region's beginning. Each level above the first has all three sizes eight times as large. 0: blocks begin anywhere.
   std::uint64_t page_bytes = 0;
   std::uint64_t small_below_bytes = 0;
   std::uint64_t wide_bytes = 0;  ///< only in holes of that size and more; the first level minds that only with ZoneOrder::above
   static constexpr unsigned kPageLevelBits = 3;
 };
 
-/// Of a hole of lane 0 the bytes of what goes only whole (physical handles): it depends on the first and the last whole page (FitPolicy::page_bytes) in the
-/// hole alone, and must not change while the hole stays as it is.
+/// Of a hole of lane 0 the bytes of what goes only whole (physical handles): it depends on the first and the last whole page (FitPolicy::page_bytes)
+/// in the hole alone, and must not change while the hole stays as it is.
 using WholeBytes = std::uint64_t (*)(const Extent& hole);
 
 /// Where allocate looks for everybody's holes: in zone `first`, then in those below it down to `last`, then, with `above`, in those above it.
@@ -49,8 +49,8 @@ struct ZoneOrder {
   unsigned last = 0;
   bool above = false;
   unsigned page_levels = 1;  ///< of FitPolicy's
-  /// Blocks of kHostAlignedFrom_bytes and more, in whole host pages, begin on one where the chosen hole has room for that; without `above` a wider hole is chosen
-  /// where it has not, if there is one.
+  /// Blocks of kHostAlignedFrom_bytes and more, in whole host pages, begin on one where the chosen hole has room for that; without `above` a wider
+  /// hole is chosen where it has not, if there is one.
   bool on_host_pages = false;
   static constexpr std::uint64_t kHostAlignedFrom_bytes = 2 << 20;
 };
@@ -75,20 +75,22 @@ class ExtentHeap {
   /// order. `on_extent` may unlink the extent from the owner's lists; it must not call back into the heap.
   template <class F> void abandon_region(Region* region, F&& on_extent);
 
-  /// Every live or deferred extent for which `stays(const Extent&)` is false becomes a hole of lane 0, after `on_extent(Extent&)` as abandon_region's; so do
-  /// the holes of all lanes. O(extents).
+  /// Every live or deferred extent for which `stays(const Extent&)` is false becomes a hole of lane 0, after `on_extent(Extent&)` as
+  /// abandon_region's; so do the holes of all lanes. O(extents).
   template <class Stays, class F> void reclaim(Stays&& stays, F&& on_extent);
 
-  /// A block of exactly round(bytes) carved from the best of a few candidates: the tightest, then the lowest
-  /// address, from `lane`, or from lane 0 when that has a tighter one; nullptr only when no hole of either (of lane 0: in the zones of `order`) fits. State live, owner's
-  /// fields zero on return. O(1). Throws std::bad_alloc. `keeper`: as ExtentArena has it.
+  /// A block of exactly round(bytes) carved from the best of a few candidates: the tightest, then the lowest address, from `lane`, or from lane 0
+  /// when that has a tighter one; nullptr only when no hole of either (of lane 0: in the zones of `order`) fits. State live, owner's fields zero on
+  /// return. O(1). Throws std::bad_alloc. `keeper`: as ExtentArena has it.
   Extent* allocate(std::uint64_t bytes, std::uint32_t lane = 0, std::uint8_t keeper = 0, const ZoneOrder& order = {});
-  /// The hole of lane 0 that allocate() would choose, nullptr: none fits, and where the block would begin unless it goes to the hole's high end. O(1).
+  /// The hole of lane 0 that allocate() would choose, nullptr: none fits, and where the block would begin unless it goes to the hole's high end.
+  /// O(1).
   struct Fit { const Extent* hole; std::uint64_t address; };
   Fit fit(std::uint64_t bytes, const ZoneOrder& order = {}) const noexcept;
   /// The block, as an extent in `keeper`'s pages; the one that it had is gone. Throws std::bad_alloc with nothing changed.
   Extent* rehome(Extent* block, std::uint8_t keeper);
-  /// live, deferred or absent -> free in `lane`, coalesced with free neighbours of that lane and no larger ones of lane 0. Returns the resulting hole. O(1).
+  /// live, deferred or absent -> free in `lane`, coalesced with free neighbours of that lane and no larger ones of lane 0. Returns the resulting
+  /// hole. O(1).
   /// Precondition: the owner has unlinked a deferred extent from its list.
   Extent* free(Extent* extent, std::uint32_t lane = 0) noexcept;
   /// live -> deferred: its bytes stay out of every bin; bin_previous and bin_next are the owner's until free().
@@ -103,8 +105,8 @@ class ExtentHeap {
   void join(Extent* absent) noexcept;
   /// Host memory that tells what lies in an absent extent, between `begin` and `end`, goes back to the system until something does.
   void give_back_index(const Extent& absent, std::uint64_t begin, std::uint64_t end) noexcept;
-  /// visit(Extent*) for holes of lane 0 that have `least_bytes` until it answers true, zone by zone, larger ones first; it must change nothing unless it
-  /// answers true.
+  /// visit(Extent*) for holes of lane 0 that have `least_bytes` until it answers true, zone by zone, larger ones first; it must change nothing unless
+  /// it answers true.
   template <class F> bool any_hole(std::uint64_t least_bytes, F&& visit) const;
   /// The same, smaller ones first.
   template <class F> bool any_small_hole(std::uint64_t least_bytes, F&& visit) const;

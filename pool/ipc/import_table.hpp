@@ -47,10 +47,9 @@ class ImportTable {
   /// The newest open block around `address`.
   const OpenedBlock* find(CUdeviceptr address) const;
 
-  /// Books one more of the driver's opens. A region that is known (at the same base, of the same context) counts it, a new one has no block yet.
-  /// Any other whose addresses it has was of a context that is gone, and is forgotten: the driver has given them again. `is_measured`: `bytes` are what
-  /// the driver says, not only the exporter's file.
-  /// `bytes` 0 never contains anything. Follow with open() or drop_driver_open().
+  /// Books one more of the driver's opens. A region that is known (at the same base, of the same context) counts it, a new one has no block yet. Any
+  /// other whose addresses it has was of a context that is gone, and is forgotten: the driver has given them again. `is_measured`: `bytes` are what
+  /// the driver says, not only the exporter's file. `bytes` 0 never contains anything. Follow with open() or drop_driver_open().
   void add_driver_open(const OpenedRegion& region, bool is_measured = true);
   /// Books the opening of the block at `place` in the region at `region`; its address, or 0: does not fit in the region.
   CUdeviceptr open(CUdeviceptr region, const BlockPlace& place);

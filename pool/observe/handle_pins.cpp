@@ -7,7 +7,8 @@ namespace cupool::observe {
 
 namespace {
 
-/// Blocks that hold more than so many times what they keep are not what is in the way. Not once: of a handle every other block of which was freed they hold half.
+/// Blocks that hold more than so many times what they keep are not what is in the way. Not once: of a handle every other block of which was freed
+/// they hold half.
 constexpr std::uint64_t kBytesPerFree = 4;
 
 /// A handle with free bytes that blocks hold, and the first and last of them as places in the list of blocks.

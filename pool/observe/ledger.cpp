@@ -1,5 +1,5 @@
-// Order: the pool (exact), the program's other device memory (exact), what the driver keeps in pools and for graphs and its free bytes (samples), what may or
-// may not be resident (managed), other processes (a sample), the rest.
+// Order: the pool (exact), the program's other device memory (exact), what the driver keeps in pools and for graphs and its free bytes (samples),
+// what may or may not be resident (managed), other processes (a sample), the rest.
 #include "pool/observe/ledger.hpp"
 
 #include <algorithm>

@@ -55,11 +55,11 @@ inline constexpr std::uint32_t kLivePageVersion = 2;
 inline constexpr std::size_t kUnpooledSlots = 64;
 inline constexpr std::size_t kUnpooledNameBytes = 60;
 
-/// Figures that the pool publishes, so that a report can be completed from the page alone. free, largest_free,
-/// largest_free_remapped and inactive_split are the pool's, of one moment not long ago: now and then (every 64 operations, and after each that was slow) they
-/// are stored anew. What is free now is reserved_bytes - live_bytes - deferred_bytes, which are exact; where that is not free_bytes, the other
-/// three are of another moment too. The at_peak_* were taken at the moment of peak live, at the first free after it.
-/// The order is the published name table's (kLiveFragmentationNames).
+/// Figures that the pool publishes, so that a report can be completed from the page alone. free, largest_free, largest_free_remapped and
+/// inactive_split are the pool's, of one moment not long ago: now and then (every 64 operations, and after each that was slow) they are stored anew.
+/// What is free now is reserved_bytes - live_bytes - deferred_bytes, which are exact; where that is not free_bytes, the other three are of another
+/// moment too. The at_peak_* were taken at the moment of peak live, at the first free after it. The order is the published name table's
+/// (kLiveFragmentationNames).
 struct LiveFragmentation {
   std::atomic<std::uint64_t> free_bytes{0};
   std::atomic<std::uint64_t> largest_free_bytes{0};
@@ -129,8 +129,8 @@ struct LiveUnpooled {
 };
 
 enum class LiveState : std::uint32_t { cold = 0, live = 1, exiting = 2, reported = 3 };
-/// What a reader asks of the process by storing it in `request`; the process stores 0 when it is done. A reader has flock(2) on the page from before it
-/// asks until it has its answer or gives up, and stores nothing over another request.
+/// What a reader asks of the process by storing it in `request`; the process stores 0 when it is done. A reader has flock(2) on the page from before
+/// it asks until it has its answer or gives up, and stores nothing over another request.
 enum class LiveRequest : std::uint32_t { none = 0, report = 1, trim = 2 };
 
 /// Fixed head of the file; name tables, text and devices follow at the offsets given.

@@ -113,8 +113,8 @@ int check_replaceable_at(int folder_fd, const char* name) {
   return ::fstatat(folder_fd, name, &facts, 0) == 0 && !S_ISREG(facts.st_mode) ? EEXIST : 0;
 }
 
-/// A file without a name (Linux 3.11; not every file system has them), which is nothing when this process is killed before it has one. It is given its name by
-/// way of /proc.
+/// A file without a name (Linux 3.11; not every file system has them), which is nothing when this process is killed before it has one. It is given
+/// its name by way of /proc.
 bool ReportFile::create_nameless() {
   fd_ = above_standard(::openat(folder_fd_, ".", O_RDWR | O_TMPFILE | O_CLOEXEC, kFileMode));
   if (fd_ < 0) return false;

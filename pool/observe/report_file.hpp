@@ -1,8 +1,8 @@
 // ReportFile: a file that appears under its name complete, or not at all.
 //
-// Owns a file in the folder of the final name that has no name yet, or where the file system knows no such files a temporary one; commit() names it, over the
-// file that has that name (a symlink is replaced, never followed; what is neither is an error), the destructor removes it. Folders that are missing are made, 0700.
-// WriteSignals: a write must not kill the host. Thread rule: each owned by one thread.
+// Owns a file in the folder of the final name that has no name yet, or where the file system knows no such files a temporary one; commit() names it,
+// over the file that has that name (a symlink is replaced, never followed; what is neither is an error), the destructor removes it. Folders that are
+// missing are made, 0700. WriteSignals: a write must not kill the host. Thread rule: each owned by one thread.
 #pragma once
 
 #include <csignal>
@@ -39,11 +39,12 @@ class ReportFile {
   int error_ = 0;
 };
 
-/// May a report take the place of `name` in that folder? 0, or an errno: EISDIR; EEXIST for what is no file, or a link that leads to a device, a pipe or a
-/// descriptor, as /dev/stdout does, and is everybody's. Any other link may be replaced. AT_FDCWD is a folder, too.
+/// May a report take the place of `name` in that folder? 0, or an errno: EISDIR; EEXIST for what is no file, or a link that leads to a device, a pipe
+/// or a descriptor, as /dev/stdout does, and is everybody's. Any other link may be replaced. AT_FDCWD is a folder, too.
 int check_replaceable_at(int folder_fd, const char* name);
 
-/// mkdir -p, from the left, 0700. What is there already may be anything: opening it afterwards tells. 0, or why the first of those that could not be made was refused.
+/// mkdir -p, from the left, 0700. What is there already may be anything: opening it afterwards tells. 0, or why the first of those that could not be
+/// made was refused.
 int make_folders(const std::string& folder);
 
 /// While it lives, this thread's writes report EFBIG and EPIPE as errors and raise neither SIGXFSZ nor SIGPIPE, whatever

@@ -1,8 +1,8 @@
 // VirtualMemory: the driver's virtual memory management of one device, with the properties that its memory needs.
 //
-// A physical handle is mapped whole and from offset 0, and nothing may touch it before cuMemSetAccess. Handles ask for POSIX
-// descriptors and for GPUDirect RDMA where the device has them: UCX and NCCL fall back to host copies silently without. And for decompression by hardware,
-// as cuMemAlloc memory has it (cuMemBatchDecompressAsync).
+// A physical handle is mapped whole and from offset 0, and nothing may touch it before cuMemSetAccess. Handles ask for POSIX descriptors and for
+// GPUDirect RDMA where the device has them: UCX and NCCL fall back to host copies silently without. And for decompression by hardware, as cuMemAlloc
+// memory has it (cuMemBatchDecompressAsync).
 // Sources: CUDA Driver API 13.0, Virtual Memory Management; design, section 5. Never: locks, books.
 // Thread rule: thread-safe; the calls that may block are made with no lock held.
 #pragma once
@@ -42,8 +42,8 @@ class VirtualMemory {
 
   /// Has anything ever been opened?
   bool has_opened() const { return has_opened_.load(std::memory_order_relaxed); }
-  /// Nothing has, and the driver answered `code` to handles that were created as asked: what is created from now on asks for less than that. False: it is not about
-  /// that, or nothing is left to be given up.
+  /// Nothing has, and the driver answered `code` to handles that were created as asked: what is created from now on asks for less than that. False:
+  /// it is not about that, or nothing is left to be given up.
   bool ask_less(CUresult code);
 
   /// From now on `ordinal` reaches what set_access opens. False: it does already. Throws std::bad_alloc with nothing changed.

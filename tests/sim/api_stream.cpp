@@ -40,8 +40,8 @@ CUresult destroy(Call& c, CUstream handle) {
   return CUDA_SUCCESS;
 }
 
-/// What a wait for the stream covers. Waiting for the legacy stream waits for the blocking streams too; [?] whether waiting for a blocking stream covers legacy
-/// work that nothing in it came after (probe `waits`): here it does not.
+/// What a wait for the stream covers. Waiting for the legacy stream waits for the blocking streams too; [?] whether waiting for a blocking stream
+/// covers legacy work that nothing in it came after (probe `waits`): here it does not.
 std::vector<OperationPtr> awaited(Call& c, Stream& stream) {
   if (stream.legacy) return c.sim.stream_predecessors(stream);
   return {stream.tail, stream.context->gate};

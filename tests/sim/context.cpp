@@ -105,9 +105,9 @@ void Simulator::end_thread(ThreadState& state) {
   }
 }
 
-/// CUDA Driver API 13.0, cuCtxDestroy: "It will not destroy memory allocations by cuMemCreate(), cuMemAllocAsync() and cuMemAllocFromPoolAsync(). These
-/// memory allocations are not associated with any CUDA context". A primary context's reset and last release "destroy all allocations of the device in
-/// the process": so what was allocated on its streams goes here, unless CUSIM_RESET_LEAVES_POOLS has it as an H100 (driver 580).
+/// CUDA Driver API 13.0, cuCtxDestroy: "It will not destroy memory allocations by cuMemCreate(), cuMemAllocAsync() and cuMemAllocFromPoolAsync().
+/// These memory allocations are not associated with any CUDA context". A primary context's reset and last release "destroy all allocations of the
+/// device in the process": so what was allocated on its streams goes here, unless CUSIM_RESET_LEAVES_POOLS has it as an H100 (driver 580).
 void Simulator::leave_pool_memory(Context& context) {
   if (context.primary && !settings.reset_leaves_pools) return;
   for (Allocation* memory = context.memory; memory != nullptr;) {

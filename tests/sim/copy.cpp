@@ -203,8 +203,8 @@ CUresult copy_3d(Call& c, CUstream stream, const CUDA_MEMCPY3D_v2* p, Blocking b
   return copy(c, stream, wanted, blocking);
 }
 
-/// [?] whether a side on the host needs a context: only arrays are said to ignore it, so it is refused here without one; and that a side on the device
-/// has the rights of its own context.
+/// [?] whether a side on the host needs a context: only arrays are said to ignore it, so it is refused here without one; and that a side on the
+/// device has the rights of its own context.
 CUresult copy_3d(Call& c, CUstream stream, const CUDA_MEMCPY3D_PEER* p, Blocking blocking) {
   if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Copy wanted;

@@ -146,7 +146,8 @@ class Simulator {
   /// Gives unused memory back to the device until the pool reserves no more than `keep_bytes`; true when any was.
   bool trim_pool(MemoryPool& pool, std::uint64_t keep_bytes);
   bool trim_pools(int device);
-  /// What the driver does before it refuses memory (an H100, driver 580): takes what pools, and graphs that are gone, do not use; true when there was any.
+  /// What the driver does before it refuses memory (an H100, driver 580): takes what pools, and graphs that are gone, do not use; true when there was
+  /// any.
   bool give_back_unused(int device);
   /// What a synchronisation does: pools keep what their release thresholds say.
   void trim_to_thresholds(int device);
