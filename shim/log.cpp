@@ -23,6 +23,7 @@
 #include "shim/identity.hpp"
 #include "shim/log_file.hpp"
 #include "shim/log_line.hpp"
+#include "shim/standard_error.hpp"
 #include "shim/unnoticed.hpp"
 
 namespace cupool::shim::log {
@@ -55,9 +56,10 @@ std::string_view write_whole(int descriptor, std::string_view text) {
 void write_out(std::string_view text) {
   const Unnoticed unnoticed;  // nor a closed pipe or a full quota
   LogFile* file = g_file.load(std::memory_order_acquire);
-  const int descriptor = file != nullptr ? file->descriptor() : STDERR_FILENO;
+  const int descriptor = file != nullptr ? file->descriptor() : standard_error();
   const std::string_view left = descriptor >= 0 ? write_whole(descriptor, text) : std::string_view();
-  if (!left.empty() && descriptor != STDERR_FILENO) write_whole(STDERR_FILENO, left);
+  if (left.empty() || file == nullptr) return;
+  if (const int instead = standard_error(); instead >= 0) write_whole(instead, left);
 }
 
 /// Formats nothing but the prefix, so that a line is one write and no clock or locale is touched.
@@ -109,9 +111,9 @@ void open(config::Options& options) {
   g_logger.store(logger, std::memory_order_release);
 }
 
-bool is_on() {
+bool says(config::LogLevel level) {
   const spdlog::logger* logger = g_logger.load(std::memory_order_acquire);
-  return logger != nullptr && logger->level() != spdlog::level::off;
+  return logger != nullptr && logger->should_log(spdlog_level(level));
 }
 
 void say(config::LogLevel level, std::string_view line) {
@@ -123,8 +125,8 @@ void debug(std::string_view line) { say(config::LogLevel::debug, line); }
 void info(std::string_view line) { say(config::LogLevel::info, line); }
 void warn(std::string_view line) { say(config::LogLevel::warn, line); }
 
-void block(std::string_view text) {
-  if (is_on()) write_out(text);
+void block(config::LogLevel level, std::string_view text) {
+  if (says(level)) write_out(text);
 }
 
 }  // namespace cupool::shim::log

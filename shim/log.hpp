@@ -13,8 +13,8 @@ namespace cupool::shim::log {
 /// Level and file of `options`, which say so if the file cannot be opened. Called once, while the process goes live.
 void open(config::Options& options);
 
-/// False under CUPOOL_LOG=off: then nothing at all is printed.
-bool is_on();
+/// Is what has this level printed? Under CUPOOL_LOG=off nothing is.
+bool says(config::LogLevel level);
 
 void say(config::LogLevel level, std::string_view line);
 void debug(std::string_view line);
@@ -22,6 +22,6 @@ void info(std::string_view line);
 void warn(std::string_view line);
 
 /// `text` as it is, several lines in one write; for the out-of-memory block, which carries its own prefix.
-void block(std::string_view text);
+void block(config::LogLevel level, std::string_view text);
 
 }  // namespace cupool::shim::log

@@ -14,6 +14,7 @@
 
 #include "pool/observe/report_file.hpp"
 #include "shim/log.hpp"
+#include "shim/standard_error.hpp"
 #include "shim/unnoticed.hpp"
 
 namespace cupool::shim {
@@ -126,7 +127,7 @@ bool Reporter::write(const observe::ReportInput& input, const std::string& path,
   // What stands beside a device belongs there as little as what replaces it: /dev/null.oom1.
   int error = path != path_ ? observe::check_replaceable_at(AT_FDCWD, path_.c_str()) : 0;
   if (error == 0 && path != "stderr" && is_folder_gone(path)) error = ENOENT;
-  if (error == 0) error = path == "stderr" ? observe::write_report_fd(input, STDERR_FILENO, deadline_unix_ns) : observe::write_report(input, path, deadline_unix_ns);
+  if (error == 0) error = path == "stderr" ? observe::write_report_fd(input, standard_error(), deadline_unix_ns) : observe::write_report(input, path, deadline_unix_ns);
   if (error != 0) log::warn("no report: " + path + ": " + (error == EEXIST ? "not a regular file (`stderr` and `none` are names of their own)" : strerrordesc_np(error)));
   else if (path != "stderr") log::info("report: " + path);
   return error == 0;
@@ -134,7 +135,7 @@ bool Reporter::write(const observe::ReportInput& input, const std::string& path,
 
 /// Ten lines about the last OOM of the report; one line from the first report on that replaces another.
 void Reporter::tell(const observe::ReportInput& input, const std::string& path, std::uint64_t k) {
-  if (!log::is_on() || input.snapshot.ooms.empty()) return;
+  if (!log::says(config::LogLevel::warn) || input.snapshot.ooms.empty()) return;
   const observe::OomRecord& oom = input.snapshot.ooms.back();
   const observe::DeviceSnapshot* device = nullptr;
   for (const observe::DeviceSnapshot& candidate : input.snapshot.devices) {
@@ -145,7 +146,7 @@ void Reporter::tell(const observe::ReportInput& input, const std::string& path, 
     text.resize(text.find('\n'));
     text += ", number " + std::to_string(k) + (path.empty() ? "" : ": " + path) + "\n";
   }
-  log::block(text);
+  log::block(config::LogLevel::warn, text);
 }
 
 /// A search for the largest batch meets hundreds; the one that ends the job is the last. So the newest replaces the last file, as long as that
@@ -170,7 +171,7 @@ void Reporter::report_oom() {
       if (replacing != nullptr) replacing->store(false, std::memory_order_release);
     }
   } const end{is_new ? nullptr : &replacing_oom_};
-  if (path_.empty() && (!log::is_on() || (!is_new && began_ns < next_line_ns_.load(std::memory_order_relaxed)))) return;  // for nobody
+  if (path_.empty() && (!log::says(config::LogLevel::warn) || (!is_new && began_ns < next_line_ns_.load(std::memory_order_relaxed)))) return;  // for nobody
   const Writing writing(*this);
   if (!writing) return;
   observe::ReportInput report = input(observe::ReportEvent::oom, kLockBudget);
@@ -194,7 +195,7 @@ void Reporter::report_oom() {
 void Reporter::tell_without_memory(const char* what) noexcept {
   std::array<char, 160> line{};
   const int length = std::snprintf(line.data(), line.size(), "cupool[%d]: %s, and host memory is out: no report\n", getpid(), what);
-  if (length > 0) log::block(std::string_view(line.data(), static_cast<std::size_t>(length)));
+  if (length > 0) log::block(config::LogLevel::error, std::string_view(line.data(), static_cast<std::size_t>(length)));
 }
 
 void Reporter::after_oom() noexcept {

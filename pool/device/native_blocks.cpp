@@ -169,6 +169,7 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
     device.limit.refund(request.bytes);
     return answer;
   }
+  if (source_->keeps_idle() && !node->is_of_pool) device.counters().native_fallbacks.add();
   node->place(address, request.bytes);
   node->info = {&home, this, 0, true, false};
   Nodes::node_type handle = made.extract(made.begin());

@@ -1,14 +1,20 @@
 // Bytes, commas and quoting of the JSON stream. UTF-8 as in Unicode 15 table 3-7 (no surrogates, no overlong forms).
 #include "pool/observe/json_writer.hpp"
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
+#include <ctime>
+
+#include <poll.h>
 #include <unistd.h>
 
 namespace cupool::observe {
 
 namespace {
 
+constexpr int kSlice_ms = 10;
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 bool is_continuation(unsigned char c) { return (c & 0xC0) == 0x80; }
@@ -34,7 +40,7 @@ std::size_t sequence_bytes(std::string_view text) {
 
 }  // namespace
 
-JsonWriter::JsonWriter(int fd) : buffer_(kBufferBytes), fd_(fd) {}
+JsonWriter::JsonWriter(int fd, int patience_ms) : buffer_(kBufferBytes), fd_(fd), patience_ms_(patience_ms) {}
 JsonWriter::JsonWriter(std::string* text) : buffer_(kBufferBytes), text_(text) {}
 
 void JsonWriter::key(std::string_view name) {
@@ -127,6 +133,18 @@ void JsonWriter::put(std::string_view text) {
   used_ += text.size();
 }
 
+/// False: nobody has read for so long. The wait is counted, not timed: the clock may stand still.
+bool JsonWriter::await_reader() {
+  if (patience_ms_ < 0) return true;
+  pollfd asked{fd_, POLLOUT, 0};
+  for (;;) {
+    const int ready = ::poll(&asked, 1, std::min(patience_ms_, kSlice_ms));
+    if (ready > 0 || (ready < 0 && errno != EINTR)) return true;  // what cannot be asked says so when it is written to
+    if (patience_ms_ == 0) return false;
+    spend_patience(ready == 0 ? kSlice_ms : 1);
+  }
+}
+
 void JsonWriter::flush() {
   const char* from = buffer_.data();
   std::size_t left = used_;
@@ -137,8 +155,19 @@ void JsonWriter::flush() {
     return;
   }
   while (left > 0) {
-    const ssize_t written = ::write(fd_, from, left);
+    if (!await_reader()) {
+      error_ = EAGAIN;
+      return;
+    }
+    // What a pipe takes at once without waiting, when it has room: PIPE_BUF.
+    const ssize_t written = ::write(fd_, from, patience_ms_ < 0 ? left : std::min<std::size_t>(left, PIPE_BUF));
     if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EAGAIN && patience_ms_ > 0) {  // another writer was there first, or room for less
+      constexpr timespec kPause{0, kSlice_ms * 1'000'000};
+      nanosleep(&kPause, nullptr);
+      spend_patience(kSlice_ms);
+      continue;
+    }
     if (written <= 0) {
       error_ = written < 0 ? errno : EIO;
       return;

@@ -17,7 +17,8 @@ namespace cupool::observe {
 
 class JsonWriter {
  public:
-  explicit JsonWriter(int fd);
+  /// `patience_ms`: so long it waits in all for whoever reads a pipe, a socket or a terminal that is full, and then gives up with EAGAIN. -1: without end.
+  explicit JsonWriter(int fd, int patience_ms = -1);
   explicit JsonWriter(std::string* text);
   JsonWriter(const JsonWriter&) = delete;
   JsonWriter& operator=(const JsonWriter&) = delete;
@@ -73,11 +74,14 @@ class JsonWriter {
   void put(std::string_view text);
   void reserve(std::size_t bytes) { if (buffer_.size() - used_ < bytes) flush(); }
   void flush();
+  bool await_reader();
+  void spend_patience(int ms) { patience_ms_ -= ms < patience_ms_ ? ms : patience_ms_; }
 
   std::vector<char> buffer_;
   std::size_t used_ = 0;
   std::string* text_ = nullptr;
   int fd_ = -1;
+  int patience_ms_ = -1;
   int error_ = 0;
   bool needs_comma_ = false;
   bool line_pending_ = false;

@@ -1,5 +1,6 @@
 // The block that an OOM leaves on stderr: for a person, so units are human here and only here. Ten lines at most.
 #include <cinttypes>
+#include <climits>
 #include <cstdio>
 
 #include "pool/observe/human_bytes.hpp"
@@ -15,8 +16,8 @@ constexpr std::size_t kMaxSuggestionLines = 3;
 constexpr std::size_t kMaxTextBytes = 400;
 
 /// Text of others (paths, names) stays on its line and within a bound: control characters would break the block.
-std::string one_line(const std::string& text) {
-  std::string out = text.substr(0, kMaxTextBytes);
+std::string one_line(const std::string& text, std::size_t most_bytes = kMaxTextBytes) {
+  std::string out = text.substr(0, most_bytes);
   for (std::size_t i = 0; i < out.size(); ++i) {
     const auto byte = static_cast<unsigned char>(out[i]);
     const auto before = static_cast<unsigned char>(i > 0 ? out[i - 1] : '\0');
@@ -76,10 +77,10 @@ std::string elsewhere_line(const OomEvidence& e) {
   return text;
 }
 
-void add_line(std::string& out, const char* label, const std::string& text) {
+void add_line(std::string& out, const char* label, const std::string& text, std::size_t most_bytes = kMaxTextBytes) {
   char head[16];
   std::snprintf(head, sizeof head, "  %-11s", label);
-  out.append(head).append(one_line(text)).append("\n");
+  out.append(head).append(one_line(text, most_bytes)).append("\n");
 }
 
 }  // namespace
@@ -99,7 +100,7 @@ std::string oom_message(const OomRecord& oom, const OomVerdict& verdict, const P
     add_line(out, lines == 0 ? "try" : "", suggestion.message);
     ++lines;
   }
-  if (!report_path.empty()) add_line(out, "report", report_path);
+  if (!report_path.empty()) add_line(out, "report", report_path, PATH_MAX);  // a path that is cut is none
   return out;
 }
 

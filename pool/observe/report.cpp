@@ -68,6 +68,15 @@ void write_document(JsonWriter& json, const ReportInput& input, std::uint64_t de
   json.end_object();
 }
 
+/// A regular file is never waited for; what is read by somebody else may be, no longer than the report may take.
+int patience_ms(std::uint64_t deadline_unix_ns) {
+  constexpr std::uint64_t kMost_ms = 4000;
+  constexpr std::uint64_t kMillisecond_ns = 1'000'000;
+  if (deadline_unix_ns == 0) return -1;
+  const std::uint64_t left_ns = deadline_unix_ns - std::min(unix_now_ns(), deadline_unix_ns);
+  return static_cast<int>(std::min(left_ns / kMillisecond_ns, kMost_ms));
+}
+
 }  // namespace
 
 int write_report(const ReportInput& input, const std::string& path, std::uint64_t deadline_unix_ns) noexcept try {
@@ -86,7 +95,7 @@ int write_report(const ReportInput& input, const std::string& path, std::uint64_
 
 int write_report_fd(const ReportInput& input, int fd, std::uint64_t deadline_unix_ns) noexcept try {
   const WriteSignals quiet;
-  JsonWriter json(fd);
+  JsonWriter json(fd, patience_ms(deadline_unix_ns));
   write_document(json, input, deadline_unix_ns);
   return json.finish();
 } catch (const std::bad_alloc&) {

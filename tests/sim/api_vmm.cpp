@@ -50,6 +50,7 @@ void drop_if_unused(Simulator& sim, PhysicalMemory& memory) {
   sim.physical.erase(memory.handle);
 }
 
+/// [?] Also in a context that an illegal access has broken, and so do the other calls of virtual memory management.
 CUresult create(Call& c, CUmemGenericAllocationHandle* out, std::size_t bytes, const CUmemAllocationProp* properties,
                 unsigned long long flags) {
   CUSIM_TRY(check_supported(c));

@@ -2,6 +2,7 @@
 // holder of a primary context while another comes. A process of its own: what is broken here may stay broken.
 #include <thread>
 
+#include "tests/gpu/probes/physical.hpp"
 #include "tests/gpu/probes/probe.hpp"
 #include "tests/gpu/probes/streams.hpp"
 #include "tests/gpu/probes/work.hpp"
@@ -100,6 +101,20 @@ void ask_last_release(Session& session) {
   session.context = again;
 }
 
+/// What brings pages in a context that an illegal access has broken: where these calls do not tell, the program is served and hears of it from its next call.
+void ask_mapping(CUdevice device) {
+  constexpr std::size_t kPage_bytes = 2 << 20;
+  const CUmemAllocationProp properties = physical_properties(device);
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr address = 0;
+  std::size_t free_bytes = 0, total_bytes = 0;
+  answer("a broken context: cuMemAddressReserve", CU(cuMemAddressReserve)(&address, kPage_bytes, 0, 0, 0), CUDA_SUCCESS);
+  answer("a broken context: cuMemCreate", CU(cuMemCreate)(&handle, kPage_bytes, &properties, 0), CUDA_SUCCESS);
+  answer("a broken context: cuMemMap", CU(cuMemMap)(address, kPage_bytes, 0, handle, 0), CUDA_SUCCESS);
+  answer("a broken context: cuMemSetAccess", grant(address, kPage_bytes, device), CUDA_SUCCESS);
+  answer("a broken context: cuMemGetInfo", CU(cuMemGetInfo_v2)(&free_bytes, &total_bytes), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
 /// Last: it may take the process along.
 void ask_broken(const Session& session) {
   OtherContext broken(session);
@@ -108,6 +123,7 @@ void ask_broken(const Session& session) {
   break_current(session.device);
   answer("a broken context: cuCtxSynchronize", CU(cuCtxSynchronize)(), CUDA_ERROR_ILLEGAL_ADDRESS);
   answer("a broken context: cuMemAlloc", CU(cuMemAlloc_v2)(&mine, 512), CUDA_ERROR_ILLEGAL_ADDRESS);
+  ask_mapping(session.device);
   prepare(CU(cuCtxSetCurrent)(session.context), "cuCtxSetCurrent");
   answer("another context beside a broken one: cuMemAlloc", CU(cuMemAlloc_v2)(&mine, 512), CUDA_ERROR_ILLEGAL_ADDRESS);
   answer("another context beside a broken one: cuCtxSynchronize", CU(cuCtxSynchronize)(), CUDA_ERROR_ILLEGAL_ADDRESS);

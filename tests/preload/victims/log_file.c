@@ -6,11 +6,14 @@
 //! check "CUPOOL_POLCIY" in (folder / f"log.{pid}.txt").read_text()
 //! check report["options"]["log_file"] == {"value": "log.%p.txt", "source": "env"}
 //! case unwritable
-//! env CUPOOL_LOG_FILE=/nowhere/log.txt
+//! env CUPOOL_LOG_FILE=/proc/nowhere/log.txt
 //! stderr cupool\[<pid>\]: warning: .*CUPOOL_LOG_FILE.*
 //! stderr cupool\[<pid>\]: warning: .*CUPOOL_POLCIY.*
 //! check report["options"]["log_file"] == {"value": "stderr", "source": "default"}
 //! check any("CUPOOL_LOG_FILE" in line for line in warnings)
+//! case folders
+//! env CUPOOL_LOG_FILE=new/deep/log
+//! check "CUPOOL_POLCIY" in (folder / "new/deep/log").read_text()
 //! case appends
 //! env CUPOOL_LOG_FILE=log
 //! setup open(folder / "log", "w").write("before\n")
@@ -54,9 +57,9 @@
 //! stderr cupool\[<pid>\]: warning: .*CUPOOL_POLCIY.*
 //! check (folder / "kept-log").read_text() == "of root\n"
 //! case forged_line
-//! env CUPOOL_LOG_FILE=/nowhere/%q{JOB}
+//! env CUPOOL_LOG_FILE=/proc/nowhere/%q{JOB}
 //! setup env["JOB"] = "\ncupool[1]: error: forged \x1b[2J\u009b2J\udc9b"
-//! stderr cupool\[<pid>\]: warning: cannot open CUPOOL_LOG_FILE /nowhere/[^\x00-\x1f\x7f-\x9f]*: No such file or directory
+//! stderr cupool\[<pid>\]: warning: cannot open CUPOOL_LOG_FILE /proc/nowhere/[^\x00-\x1f\x7f-\x9f]*: No such file or directory
 //! stderr cupool\[<pid>\]: warning: .*CUPOOL_POLCIY.*
 //! case silent
 //! env CUPOOL_LOG=off

@@ -117,7 +117,12 @@ TEST_CASE("paths and names cannot break the block into more lines") {
   CHECK(lines_of(text).size() <= 10);
   CHECK(text.find('\x1b') == std::string::npos);
   CHECK(text.find('\r') == std::string::npos);
-  CHECK(text.size() < 4096);
+  CHECK(text.size() < 4096 + 1024);
+}
+
+TEST_CASE("the report's path is told whole") {
+  const std::string path = "/" + std::string(1000, 'x') + "/report.json";
+  CHECK(message_of(oom_of(OomCause::limit), nullptr, path).find(path) != std::string::npos);
 }
 
 TEST_CASE("sizes are rounded down in their unit") {
