@@ -3,8 +3,9 @@
 The program stays in the caller's process group and session, with the caller's stdin, terminal, signal mask and
 ignored signals. A signal that the terminal sends reaches it directly, so it is not sent again; any other signal is
 handed on. (A signal that another process sends to the whole group therefore arrives twice: the kernel does not say
-to whom a signal was addressed.) When the program stops, the wrapper stops with it, so that job control works; when
-the wrapper is killed by SIGKILL, so is the program. Single-threaded.
+to whom a signal was addressed.) When the program stops, the wrapper stops with it, so that job control works, and goes
+on with it (a process that watches meanwhile continues it); when the wrapper is killed by SIGKILL, so is the program.
+Single-threaded.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import errno
 import os
 import resource
 import signal
+import time
 
 _SI_KERNEL = 0x80
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+_LOOK_SECONDS = 0.05
 # Blocked and taken by sigwaitinfo; SIGKILL and SIGSTOP cannot be, the two below SIGRTMIN belong to glibc.
 _TAKEN = frozenset(range(1, signal.SIGRTMAX + 1)) - {signal.SIGKILL, signal.SIGSTOP, 32, 33}
 
@@ -116,19 +119,21 @@ def _launch_error(name: str, number: int) -> LaunchError:
 
 def wait(pid: int) -> int:
     """Hands signals on until `pid` has ended; returns its wait status. Reaps orphans when this is a container's init."""
+    watchers: set[int] = set()
     while True:
         information = signal.sigwaitinfo(_TAKEN)
         if information.si_signo != signal.SIGCHLD:
-            if information.si_code != _SI_KERNEL:
+            is_own = information.si_signo == signal.SIGCONT and information.si_pid in watchers
+            if information.si_code != _SI_KERNEL and not is_own:
                 with contextlib.suppress(PermissionError):  # a program of other rights (sudo) gets none of ours, as none of the caller's
                     os.kill(pid, information.si_signo)  # not yet reaped, so the pid is still its own
             continue
-        status = _reap(pid)
+        status = _reap(pid, watchers)
         if status is not None:
             return status
 
 
-def _reap(pid: int) -> int | None:
+def _reap(pid: int, watchers: set[int]) -> int | None:
     while True:
         try:
             ended, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
@@ -140,11 +145,44 @@ def _reap(pid: int) -> int | None:
             continue
         if not os.WIFSTOPPED(status):
             return status
+        watcher = _watch(pid)
+        watchers.clear()
+        watchers.add(watcher)
         _stop_as(os.WSTOPSIG(status))
+        if watcher > 0:
+            os.kill(watcher, signal.SIGKILL)
+            os.waitpid(watcher, 0)
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[:1] == ["T"]
+    except OSError:
+        return False
+
+
+def _watch(pid: int) -> int:
+    """A process that continues this one once the program runs or ends: who is stopped cannot see that. Its pid; 0: there is none."""
+    parent = os.getpid()
+    try:
+        watcher = os.fork()
+    except OSError:
+        return 0
+    if watcher == 0:
+        try:
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            while os.getppid() == parent:  # until it is killed: a SIGCONT that comes before the stop is lost
+                if not _is_stopped(pid):
+                    os.kill(parent, signal.SIGCONT)
+                time.sleep(_LOOK_SECONDS)
+        finally:
+            os._exit(0)
+    return watcher
 
 
 def _stop_as(number: int) -> None:
-    """Stops this process as the program was stopped; returns once somebody continues it. The SIGCONT is handed on by wait()."""
+    """Stops this process as the program was stopped; returns once somebody continues it. A SIGCONT that is not the watcher's is handed on by wait()."""
     if number != signal.SIGSTOP:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
