@@ -14,7 +14,7 @@ using heap::Extent;
 using observe::EventKind;
 
 void DevicePool::defer(Extent* extent, std::uint16_t thread) {
-  unbook(*extent);
+  device_.count_free(*extent);
   device_.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
   device_.note(EventKind::free_requested, ticks(), *extent, thread);
   extent->flags = static_cast<std::uint8_t>(extent->flags & ~kBeingFreedFlag);  // a native block has its SYNC_MEMOPS still
@@ -88,28 +88,17 @@ Error DevicePool::close_epoch(CUcontext asking, Closing closing, Look* look) {
 /// Is there something without an event that may get one, if not at this moment?
 bool DevicePool::may_record() { return !deferred_.batch_is_empty() && !device_.services.cannot_record.load(std::memory_order_relaxed) && !capturing(); }
 
-/// Less is not worth an event of its own.
-std::uint64_t DevicePool::least_early_bytes() const {
-  return std::max(kLeastEarly_bytes, device_.live.counters.reserved_bytes.current.load(std::memory_order_relaxed) / kEarlyShare);
-}
-
 bool DevicePool::much_waits(const Magazine* own) const {
   const std::uint64_t own_bytes = own != nullptr ? own->shard.deferred_bytes.load(std::memory_order_relaxed) : 0;
-  return device_.live.counters.deferred_bytes.current.load(std::memory_order_relaxed) + own_bytes >= least_early_bytes() || may_have_surplus();
+  return device_.live.counters.deferred_bytes.current.load(std::memory_order_relaxed) + own_bytes >= device_.least_early_bytes() || may_have_surplus();
 }
 
 /// More than CUPOOL_RELEASE_THRESHOLD is not live, and it is not what a look after an earlier wait has left.
 bool DevicePool::may_have_surplus() const {
   const std::optional<std::uint64_t>& threshold_bytes = device_.services.options.release_threshold_bytes;
   if (!threshold_bytes) return false;
-  const std::uint64_t idle_bytes = not_live_bytes();
+  const std::uint64_t idle_bytes = device_.not_live_bytes();
   return idle_bytes > *threshold_bytes && idle_bytes != surplus_seen_bytes_.load(std::memory_order_relaxed);
-}
-
-std::uint64_t DevicePool::not_live_bytes() const {
-  const observe::Counters& counters = device_.live.counters;
-  const std::uint64_t reserved_bytes = counters.reserved_bytes.current.load(std::memory_order_relaxed);
-  return reserved_bytes - std::min(reserved_bytes, counters.live_bytes.current.load(std::memory_order_relaxed));
 }
 
 /// The program has waited for the GPU by a call of its own: most of what it freed before is over. Seen now, each step of a job that repeats itself
@@ -119,7 +108,7 @@ void DevicePool::after_wait(const ContextPool& home, CUcontext asking) {
   if (capturing()) return;
   visit_own_magazine(home, &DevicePool::send);
   Error ignored{};  // the program's own call has just been told of what there was
-  if (deferred_.batch_bytes() >= least_early_bytes()) ignored = close_epoch(asking, Closing::early);
+  if (deferred_.batch_bytes() >= device_.least_early_bytes()) ignored = close_epoch(asking, Closing::early);
   bool is_more_free = false;
   while (retire_oldest(asking, false, &ignored)) is_more_free = true;
   visit_own_magazine(home, &DevicePool::settle);
@@ -128,7 +117,7 @@ void DevicePool::after_wait(const ContextPool& home, CUcontext asking) {
   // Where the driver's own pools give back what is above their threshold (CUDA Driver API 13.0, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).
   if (!may_have_surplus()) return;
   give_back_surplus_of_lanes(asking);
-  surplus_seen_bytes_.store(not_live_bytes(), std::memory_order_relaxed);
+  surplus_seen_bytes_.store(device_.not_live_bytes(), std::memory_order_relaxed);
 }
 
 /// Looks at the oldest epoch that no other thread is at, and retires it when its fence is done: true. A thread that is stopped while it asks about one
@@ -172,9 +161,9 @@ bool DevicePool::retire_if_over(Epoch* epoch, const FenceResult& result, Error* 
 bool DevicePool::is_bad_moment(std::uint64_t request_bytes) {
   const observe::Counters& counters = device_.counters();
   const std::uint64_t batch_bytes = deferred_.batch_bytes();
-  const bool is_plenty = has_plenty(kAskShare);
+  const bool is_plenty = device_.has_plenty(DeviceState::kAskShare);
   const bool is_small_part = batch_bytes >= request_bytes && batch_bytes <= counters.reserved_bytes.current.load(std::memory_order_relaxed) / kReservedShare;
-  if (is_plenty ? batch_bytes < least_early_bytes() : !is_small_part) return false;
+  if (is_plenty ? batch_bytes < device_.least_early_bytes() : !is_small_part) return false;
   const std::uint64_t allocations = counters.allocations.value.load(std::memory_order_relaxed);
   const std::uint64_t price = is_plenty ? kAskDistance : kShortAskDistance;
   ask_credit_ = std::min(ask_credit_ + (allocations - credited_allocations_), is_plenty ? kMostAsks * price : price);
@@ -272,9 +261,9 @@ bool DevicePool::is_own(const Epoch& epoch) { return epoch.may_be_awaited() && p
 /// blocks that stay: a small block on an empty page keeps all of it, for as long as it lives.
 bool DevicePool::is_better_on_its_way(const ContextPool& home, const AllocationRequest& request) {
   if (deferred_.oldest() == nullptr || request.stream.identity != 0) return false;
-  const std::uint64_t room_bytes = this->room_bytes();
+  const std::uint64_t room_bytes = device_.room_bytes();
   const std::uint64_t everything_bytes = room_bytes + device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
-  if (spare_bytes() >= everything_bytes / kChoosySpareShare || (knows_its_steps() && room_bytes >= kept_bytes())) return false;
+  if (device_.spare_bytes() >= everything_bytes / kChoosySpareShare || (knows_its_steps() && room_bytes >= kept_bytes())) return false;
   const bool is_last = room_bytes < everything_bytes / kChoosyRoomShare && request.bytes >= kChoosyFrom_bytes && !(home.pooled->can_move() && may_scatter());
   const std::uint64_t occupied_bytes = home.pooled->occupies_bytes(device_, request.bytes);
   if (!is_last && occupied_bytes == 0) return false;
@@ -308,7 +297,7 @@ Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
   if (const Epoch* oldest = deferred_.oldest(); look.epoch == nullptr && oldest != nullptr && oldest->busy) ++looks_owed_;
   bool has_ended = look.epoch != nullptr ? retire_if_over(look.epoch, look.result, &query_error) : retire_oldest(asking, false, &query_error);
   if (look.epoch != nullptr) note_idle(has_ended ? size_bytes : 0);
-  while (has_ended && (synchronises() || looks_owed_ != 0)) {
+  while (has_ended && (device_.services.synchronises() || looks_owed_ != 0)) {
     looks_owed_ -= looks_owed_ != 0 ? 1 : 0;
     has_ended = retire_oldest(asking, false, &query_error);
   }

@@ -15,6 +15,7 @@
 #include "pool/core/clock.hpp"
 #include "pool/core/result.hpp"
 #include "pool/core/thread_annotations.hpp"
+#include "pool/device/block_flags.hpp"
 #include "pool/device/block_life.hpp"
 #include "pool/device/device_state.hpp"
 #include "pool/device/stream_name.hpp"
@@ -50,17 +51,6 @@ struct RegionInfo {
   bool is_paged = false;                 ///< the region is reserved addresses with pages mapped under them
   bool is_of_one_block = false;          ///< a region of segments, as large as the block that it was made for (RegionGrowth)
 };
-
-/// Extent::flags of a live or deferred block.
-inline constexpr std::uint8_t kSyncMemopsFlag = 1;   ///< the program set CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
-inline constexpr std::uint8_t kUsedAgainFlag = 2;    ///< deferred: its free was complete for its stream already
-inline constexpr unsigned kMempoolShift = 2;         ///< above: index of the memory pool it came from
-/// Deferred, which has no SYNC_MEMOPS any more: its free still waits in the driver, and until it returns the counters call it live.
-inline constexpr std::uint8_t kBeingFreedFlag = kSyncMemopsFlag;
-inline bool is_counted_live(const heap::Extent& extent) {
-  return extent.state == heap::ExtentState::live || (extent.state == heap::ExtentState::deferred && (extent.flags & kBeingFreedFlag) != 0);
-}
-inline std::uint8_t mempool_of(const heap::Extent& extent) { return static_cast<std::uint8_t>(extent.flags >> kMempoolShift); }
 
 inline RegionInfo& info_of(const heap::Extent& extent) { return *static_cast<RegionInfo*>(extent.region->owner); }
 

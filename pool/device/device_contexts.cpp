@@ -57,7 +57,7 @@ void DevicePool::await_deferred(ContextPool& home) {
   close_magazines();
   std::optional<bool> is_in_vain;
   for (std::uint64_t pause_ns = kPinPause_ns; may_call_driver() && !capturing() && !device_.disabled && deferred_.holds(&home); pause_ns = std::min(2 * pause_ns, kLongestPinPause_ns)) {
-    if (synchronises()) static_cast<void>(synchronise_and_retire(nullptr));
+    if (device_.services.synchronises()) static_cast<void>(synchronise_and_retire(nullptr));
     if (!deferred_.holds(&home)) break;
     const MutexUnlock unlocked(device_.lock);
     Fence fence;
@@ -145,7 +145,7 @@ struct DevicePool::Books final : DeviceAllocator::LossVisitor {
     if (!is_counted_live(extent)) {
       pool.device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(extent.bytes));
     } else {
-      pool.count_live(extent, -1);
+      pool.device_.count_live(extent, -1);
       pool.device_.counters().ended_blocks.add();
       pool.device_.note(EventKind::free_requested, now, extent, 0);
     }

@@ -36,30 +36,13 @@ CUdeviceptr DevicePool::book(Extent* extent, const AllocationRequest& request, s
     if (streams.has_stamps_in_lanes()) streams.use_again(extent->address, extent->bytes, device_.services.contexts);
   }
   if (request.mempool != 0) [[unlikely]] extent->flags = static_cast<std::uint8_t>(request.mempool << kMempoolShift);
-  count_live(*extent, 1);
+  device_.count_live(*extent, 1);
   if (has_several_magazines_.load(std::memory_order_relaxed)) [[unlikely]] keep_promises();
   look_for_peak(extent->bytes);
   if (request.mempool != 0) [[unlikely]] look_for_mempool_peak(request.mempool);
   device_.note(EventKind::allocate, extent->allocated_ticks, *extent, thread, request.stream.identity);
   if ((++operations_ & 63) == 0) publish_figures();
   return extent->address;
-}
-
-void DevicePool::unbook(const Extent& extent) {
-  device_.counters().frees.add();
-  count_live(extent, -1);
-}
-
-/// One more live block, or one less (`sign` -1). The peaks are look_for_peak()'s.
-void DevicePool::count_live(const Extent& extent, std::int64_t sign) {
-  observe::Counters& counters = device_.counters();
-  counters.live_bytes.shift(sign * static_cast<std::int64_t>(extent.bytes));
-  counters.requested_bytes.shift(sign * static_cast<std::int64_t>(extent.requested_bytes));
-  counters.live_blocks.shift(sign);
-  const std::uint8_t mempool = mempool_of(extent);
-  if (mempool == 0) return;
-  std::atomic<std::uint64_t>& used_bytes = device_.mempools[mempool].used_bytes;
-  used_bytes.store(used_bytes.load(std::memory_order_relaxed) + static_cast<std::uint64_t>(sign) * extent.bytes, std::memory_order_relaxed);
 }
 
 CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, MagazineUser user, Error* answer) {
@@ -206,7 +189,7 @@ FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* 
   if (must_wait) return free_unused_in_capture(extent, thread);
   if (is_unused || device_.services.options.free == config::FreeMode::immediate) {
     ContextPool& home = *info_of(*extent).home;
-    unbook(*extent);
+    device_.count_free(*extent);
     device_.note_freed(*extent, thread);
     info_of(*extent).allocator->recycle(device_, extent);
     home.must_empty = home.is_orphan;
@@ -214,34 +197,13 @@ FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* 
     give_back_surplus(!is_unused);
     return FreeOutcome::freed;
   }
-  return synchronises() ? free_synchronously(extent, thread, answer) : free_deferred(extent, thread, answer);
-}
-
-/// What could still be taken from the driver, as far as is known without asking it.
-std::uint64_t DevicePool::room_bytes() const {
-  const std::uint64_t reserved_bytes = device_.live.counters.reserved_bytes.current.load(std::memory_order_relaxed);
-  const bool is_sampled = device_.live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0;
-  const std::uint64_t driver_free_bytes = is_sampled ? device_.driver_free_now() : device_.total_bytes - std::min(reserved_bytes, device_.total_bytes);
-  return std::min(driver_free_bytes, device_.limit.headroom_bytes());
-}
-
-/// The pool has less than one `share`th of what it has or may still get.
-bool DevicePool::has_plenty(std::uint64_t share) const {
-  const std::uint64_t reserved_bytes = device_.live.counters.reserved_bytes.current.load(std::memory_order_relaxed);
-  return reserved_bytes < (room_bytes() + reserved_bytes) / share;
-}
-
-/// What the program has never needed at once so far, of all that it could have: in the pool, or not yet taken from the driver.
-std::uint64_t DevicePool::spare_bytes() {
-  const observe::Counters& counters = device_.counters();
-  const std::uint64_t most_bytes = room_bytes() + counters.reserved_bytes.current.load(std::memory_order_relaxed);
-  return most_bytes - std::min(device_.need_bytes(), most_bytes);
+  return device_.services.synchronises() ? free_synchronously(extent, thread, answer) : free_deferred(extent, thread, answer);
 }
 
 /// Many bytes without an event are many that the next miss cannot wait for; but an event per large block is an event per free. Where one
 /// goes round on an idle GPU nobody waits for what an event would show to be over.
 std::uint64_t DevicePool::epoch_bytes() {
-  const std::uint64_t spare_bytes = this->spare_bytes();
+  const std::uint64_t spare_bytes = device_.spare_bytes();
   const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
   std::uint64_t least_bytes = DeferredFrees::kBatch_bytes;
   if (idle_epochs_ >= kIdleEpochs) least_bytes = std::max(least_bytes, std::min(spare_bytes / kIdleShare, ahead_bytes()));
@@ -269,12 +231,12 @@ FreeOutcome DevicePool::settle_frees(ContextPool& home, bool waits_natively, Err
   if (is_step_end) visit_own_magazine(home, &DevicePool::send);
   const bool pressed = pressure_frees_ != 0;
   if (pressed) --pressure_frees_;
-  const bool is_due = pressed || deferred_.batch_is_due() || (is_step_end && deferred_.batch_bytes() >= least_early_bytes());
+  const bool is_due = pressed || deferred_.batch_is_due() || (is_step_end && deferred_.batch_bytes() >= device_.least_early_bytes());
   Error error{};
   if (waits_natively && capturing() && (is_due || withheld_bytes_ >= kUnrecorded_bytes)) error = wait_in_capture(context);
   else if (is_due) error = upkeep(context, waits_natively);
   // The driver has just said that it covers no context by an event: this free is the first that synchronises, for those before it too.
-  if (is_due && waits_natively && error.code == CUDA_SUCCESS && synchronises() && !capturing()) error = synchronise_and_retire(context).error;
+  if (is_due && waits_natively && error.code == CUDA_SUCCESS && device_.services.synchronises() && !capturing()) error = synchronise_and_retire(context).error;
   if (is_due && !waits_natively) give_back_surplus(false);
   while (is_step_end && error.code == CUDA_SUCCESS && retire_oldest(context, false, &error)) {
   }
@@ -312,7 +274,7 @@ FreeOutcome DevicePool::free_synchronously(Extent* extent, std::uint16_t thread,
     defer(extent, thread);
     return outcome_of(result.answer == FenceAnswer::done ? upkeep(context, true) : wait_in_capture(context), answer);
   }
-  unbook(*extent);
+  device_.count_free(*extent);
   device_.note_freed(*extent, thread);
   allocator.recycle(device_, extent);
   give_back_surplus();
@@ -332,11 +294,11 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
   const bool waits_natively = stream == nullptr && !is_unused;
   const Extent before = *extent;
   device_.note_freed(before, thread);
-  unbook(before);  // as give_back does with what is reserved: what the driver is taking back is listed no more
+  device_.count_free(before);  // as give_back does with what is reserved: what the driver is taking back is listed no more
   const Status status = home->natives.give_back(device_, extent, stream, is_unused);
   contexts.unpin(home);
   if (!status.ok()) {
-    count_live(before, 1);
+    device_.count_live(before, 1);
     if (has_several_magazines_.load(std::memory_order_relaxed)) keep_promises();
     device_.counters().frees.take_back();
   }

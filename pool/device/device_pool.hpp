@@ -103,7 +103,6 @@ class DevicePool {
   /// `own`: the calling thread's, of this pool, or null.
   bool much_waits(const Magazine* own) const;
   bool may_have_surplus() const;
-  std::uint64_t not_live_bytes() const;
   void after_wait(const ContextPool& home, CUcontext asking) CUPOOL_EXCLUDES(device_.lock);
   void open_waited_lanes(ContextPool& home, std::uint64_t identity, std::uint64_t fills) CUPOOL_EXCLUDES(device_.lock);
   bool free_while_exiting(CUdeviceptr address);
@@ -189,7 +188,6 @@ class DevicePool {
   static constexpr std::uint64_t kAskDistance = 64;
   static constexpr std::uint64_t kMostAsks = 16;
   static constexpr std::uint64_t kShortAskDistance = 1024;
-  static constexpr std::uint64_t kAskShare = 8;     ///< of everything: while the pool has less
   static constexpr std::uint64_t kPlentyShare = 2;  ///< of everything: while the pool has less, growing is better than waiting,
   static constexpr std::uint64_t kTrifleShare = 8;  ///< and while what does not live is at most this part of what it may still get
   /// From so many bytes on a block is worth a wait when next to nothing is left: less than the first share of everything is to be had from the driver,
@@ -199,9 +197,6 @@ class DevicePool {
   static constexpr std::uint64_t kChoosyRoomShare = 32;
   static constexpr std::uint64_t kChoosySpareShare = 4;
   static constexpr std::size_t kChoosyLooks = 256;  ///< blocks that wait
-  /// After a wait of the program's own, what was freed has an event when it is as much as this share of what the pool holds.
-  static constexpr std::uint64_t kEarlyShare = 128;
-  static constexpr std::uint64_t kLeastEarly_bytes = 4 * kMiB;
   /// While something captures, a free that would have waited natively waits at the latest when so much is withheld without an event: an
   /// allocation cannot wait, and must not be told that memory is out for what is a block's of 512 bytes in a handle of 256 MiB.
   static constexpr std::uint64_t kUnrecorded_bytes = 2 * kMiB;
@@ -220,8 +215,6 @@ class DevicePool {
   heap::Extent* begin_free(CUdeviceptr address, FreeOutcome* outcome) CUPOOL_REQUIRES(device_.lock);
   static bool claim(heap::Extent& extent);
   CUdeviceptr book(heap::Extent* extent, const AllocationRequest& request, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
-  void unbook(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
-  void count_live(const heap::Extent& extent, std::int64_t sign) CUPOOL_REQUIRES(device_.lock);
   template <class Find> heap::Extent* find_in_homes(Find&& find) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* find_settled(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* find_block(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
@@ -232,15 +225,12 @@ class DevicePool {
   FreeOutcome free_native(heap::Extent* extent, std::uint16_t thread, Error* answer, const CUstream* stream = nullptr) CUPOOL_REQUIRES(device_.lock);
   bool driver_has_room(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   bool has_room_but_for_us(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t room_bytes() const CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t spare_bytes() CUPOOL_REQUIRES(device_.lock);
   std::uint64_t epoch_bytes() CUPOOL_REQUIRES(device_.lock);
   void note_withheld(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
   /// `waits_natively`: the program's call would have synchronised; one in stream order never does.
   FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively = true) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome settle_frees(ContextPool& home, bool waits_natively, Error* answer) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_synchronously(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
-  bool has_plenty(std::uint64_t share) const CUPOOL_REQUIRES(device_.lock);
 
   // magazines.cpp
   bool may_keep() CUPOOL_REQUIRES(device_.lock);
@@ -395,7 +385,6 @@ class DevicePool {
   bool retire_on_native_terms(CUcontext asking, std::uint64_t began_ns, Error* error) CUPOOL_REQUIRES(device_.lock);
 
   // deferral.cpp, on
-  std::uint64_t least_early_bytes() const;
   bool is_bad_moment(std::uint64_t request_bytes) CUPOOL_REQUIRES(device_.lock);
   bool retire_batch_if_idle(CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);
   bool retire_oldest(CUcontext asking, bool may_wait, Error* error) CUPOOL_REQUIRES(device_.lock);
@@ -414,11 +403,6 @@ class DevicePool {
   bool capturing() const { return device_.services.gate.capturing(); }
   /// While something captures only what goes back without waiting.
   bool may_give_back(const ContextPool& home) const { return !capturing() || policy_ == config::Policy::async || (home.pooled != nullptr && home.pooled->releases_in_order(device_)); }
-  /// The free synchronises: asked for, or the driver has no event that covers a context.
-  bool synchronises() const {
-    return device_.services.options.free == config::FreeMode::sync ||
-           (device_.services.options.free == config::FreeMode::deferred && device_.services.cannot_record.load(std::memory_order_relaxed));
-  }
   static FreeOutcome outcome_of(Error late, Error* answer);
 
   // capture_wait.cpp

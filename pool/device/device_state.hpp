@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "config/options.hpp"
+#include "pool/core/bytes.hpp"
 #include "pool/core/clock.hpp"
 #include "pool/core/mutex.hpp"
+#include "pool/device/block_flags.hpp"
 #include "pool/device/capture_gate.hpp"
 #include "pool/device/context_registry.hpp"
 #include "pool/device/driver_pools.hpp"
@@ -99,6 +101,10 @@ struct PoolServices {
   Mailbox<Message> messages{64};
   OomLog ooms{256};
 
+  /// A free synchronises: asked for, or the driver has no event that covers a context.
+  bool synchronises() const {
+    return options.free == config::FreeMode::sync || (options.free == config::FreeMode::deferred && cannot_record.load(std::memory_order_relaxed));
+  }
   /// What the user must know, and finds in the report.
   void warn(std::string text) { messages.add({config::LogLevel::warn, std::move(text)}); }
   /// What the user has asked for by CUPOOL_LOG. `make()` gives the text; it is not called where nobody listens. A line too many is lost, and so is one
@@ -157,6 +163,11 @@ using MempoolUses = std::array<MempoolUse, 64>;  ///< index 0 is unused
 
 /// One per device.
 struct DeviceState {
+  static constexpr std::uint64_t kAskShare = 8;  ///< of everything: while the pool has less, a miss asks for what was freed lately, and magazines may stay open
+  /// After a wait of the program's own, what was freed has an event when it is as much as this share of what the pool holds.
+  static constexpr std::uint64_t kEarlyShare = 128;
+  static constexpr std::uint64_t kLeastEarly_bytes = 4 * kMiB;
+
   DeviceState(PoolServices& pool_services, int device_ordinal, observe::LiveDevice& live_device, std::uint64_t device_total_bytes,
               std::uint64_t limit_bytes)
       : services(pool_services),
@@ -179,6 +190,21 @@ struct DeviceState {
     const std::uint64_t now = ticks();
     note(observe::EventKind::free_requested, now, extent, thread, stream);
     note(observe::EventKind::free_completed, now, extent, thread, stream);
+  }
+  /// One more live block, or one less (`sign` -1). The peaks are not looked at.
+  void count_live(const heap::Extent& extent, std::int64_t sign) CUPOOL_REQUIRES(lock) {
+    live.counters.live_bytes.shift(sign * static_cast<std::int64_t>(extent.bytes));
+    live.counters.requested_bytes.shift(sign * static_cast<std::int64_t>(extent.requested_bytes));
+    live.counters.live_blocks.shift(sign);
+    const std::uint8_t mempool = mempool_of(extent);
+    if (mempool == 0) return;
+    std::atomic<std::uint64_t>& used_bytes = mempools[mempool].used_bytes;
+    used_bytes.store(used_bytes.load(std::memory_order_relaxed) + static_cast<std::uint64_t>(sign) * extent.bytes, std::memory_order_relaxed);
+  }
+  /// The program has freed it.
+  void count_free(const heap::Extent& extent) CUPOOL_REQUIRES(lock) {
+    live.counters.frees.add();
+    count_live(extent, -1);
   }
   void note_region(observe::EventKind kind, std::uint64_t address, std::uint64_t bytes) CUPOOL_REQUIRES(lock) {
     timeline.record({ticks(), address, bytes, bytes, 0, 0, kind, 0});
@@ -232,6 +258,32 @@ struct DeviceState {
 
   /// The most that was ever live.
   std::uint64_t need_bytes() const { return live.counters.live_bytes.peak.load(std::memory_order_relaxed); }
+
+  /// What could still be taken from the driver, as far as is known without asking it.
+  std::uint64_t room_bytes() const CUPOOL_REQUIRES(lock) {
+    const std::uint64_t reserved_bytes = live.counters.reserved_bytes.current.load(std::memory_order_relaxed);
+    const bool is_sampled = live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0;
+    const std::uint64_t driver_free_bytes = is_sampled ? driver_free_now() : total_bytes - std::min(reserved_bytes, total_bytes);
+    return std::min(driver_free_bytes, limit.headroom_bytes());
+  }
+  /// The pool has less than one `share`th of what it has or may still get.
+  bool has_plenty(std::uint64_t share) const CUPOOL_REQUIRES(lock) {
+    const std::uint64_t reserved_bytes = live.counters.reserved_bytes.current.load(std::memory_order_relaxed);
+    return reserved_bytes < (room_bytes() + reserved_bytes) / share;
+  }
+  /// What the program has never needed at once so far, of all that it could have: in the pool, or not yet taken from the driver.
+  std::uint64_t spare_bytes() const CUPOOL_REQUIRES(lock) {
+    const std::uint64_t most_bytes = room_bytes() + live.counters.reserved_bytes.current.load(std::memory_order_relaxed);
+    return most_bytes - std::min(need_bytes(), most_bytes);
+  }
+  std::uint64_t not_live_bytes() const {
+    const std::uint64_t reserved_bytes = live.counters.reserved_bytes.current.load(std::memory_order_relaxed);
+    return reserved_bytes - std::min(reserved_bytes, live.counters.live_bytes.current.load(std::memory_order_relaxed));
+  }
+  /// Less is not worth an event of its own.
+  std::uint64_t least_early_bytes() const {
+    return std::max(kLeastEarly_bytes, live.counters.reserved_bytes.current.load(std::memory_order_relaxed) / kEarlyShare);
+  }
 
   /// Regions go back to the driver in the order of a private stream, so that nothing else is waited for.
   bool frees_in_order() const {

@@ -267,7 +267,7 @@ void DevicePool::book_rounding() {
 void DevicePool::enter_driver_block(const Extent& extent, std::uint16_t thread, std::uint64_t stream) {
   device_.add_driver_served(static_cast<std::int64_t>(extent.bytes));
   device_.note_region(EventKind::region_create, extent.address, extent.bytes);
-  count_live(extent, 1);
+  device_.count_live(extent, 1);
   if (has_several_magazines_.load(std::memory_order_relaxed)) keep_promises();
   look_for_peak();
   device_.note(EventKind::allocate, extent.allocated_ticks, extent, thread, stream);
@@ -277,7 +277,7 @@ void DevicePool::enter_driver_block(const Extent& extent, std::uint16_t thread, 
 void DevicePool::leave_driver_block(const Extent& extent, std::uint16_t thread, std::uint64_t stream) {
   if (peak_is_new_) sample_peak();
   device_.note_freed(extent, thread, stream);
-  count_live(extent, -1);
+  device_.count_live(extent, -1);
   device_.add_driver_served(-static_cast<std::int64_t>(extent.bytes));
   device_.note_region(EventKind::region_release, extent.address, extent.bytes);
 }

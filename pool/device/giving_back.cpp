@@ -47,8 +47,8 @@ bool DevicePool::could_come(std::uint64_t bytes) {
   const observe::LiveOutside& outside = device_.live.outside;
   const std::uint64_t outside_bytes = outside.managed.load(std::memory_order_relaxed) + outside.graphs.load(std::memory_order_relaxed);
   // Managed memory makes way for what cannot.
-  const std::uint64_t coming_bytes = not_live_bytes() + device_.leaving_bytes + late_bytes() + std::min(outside_bytes, device_.limit.headroom_bytes());
-  const auto is_enough = [&]() CUPOOL_REQUIRES(device_.lock) { return bytes <= coming_bytes || bytes - coming_bytes <= room_bytes(); };
+  const std::uint64_t coming_bytes = device_.not_live_bytes() + device_.leaving_bytes + late_bytes() + std::min(outside_bytes, device_.limit.headroom_bytes());
+  const auto is_enough = [&]() CUPOOL_REQUIRES(device_.lock) { return bytes <= coming_bytes || bytes - coming_bytes <= device_.room_bytes(); };
   return is_enough() || !sample_driver_free() || is_enough();
 }
 

@@ -86,13 +86,13 @@ bool DevicePool::open_lane_if_idle(ContextPool& home, std::uint64_t identity, st
 
 /// While little is left, streams scatter less when each keeps what it has; then frees carry events of their own anyway.
 bool DevicePool::may_feed() {
-  const std::uint64_t room_bytes = this->room_bytes();
+  const std::uint64_t room_bytes = device_.room_bytes();
   return room_bytes >= (room_bytes + device_.counters().reserved_bytes.current.load(std::memory_order_relaxed)) / kRoomToFeed;
 }
 
 /// Would so much of what the stream frees, with these `bytes`, have no event of its own that other streams could run out of memory for want of it?
 bool DevicePool::may_be_missed(ContextPool& home, std::uint64_t identity, std::uint64_t bytes) {
-  if (has_plenty(2) || !home.streams.are_several() || !home.pooled->can_move()) return false;
+  if (device_.has_plenty(2) || !home.streams.are_several() || !home.pooled->can_move()) return false;
   const StreamLanes::Entry* const entry = home.streams.entry(identity);
   return entry != nullptr && !is_plenty(home, kMissedShare * (std::min(home.pooled->lane_bytes(entry->lane), entry->unmarked_bytes) + bytes));
 }
@@ -119,7 +119,7 @@ void DevicePool::open_waited_lanes(ContextPool& home, std::uint64_t identity, st
   home.streams.note_waited(identity, fills);
   if (!home.streams.are_several()) return;  // one stream has all of it anyway, until another asks
   if (home.streams.has_stamps_in_lanes()) return;  // memory is short: what was freed has events of its own, by which others get it
-  const std::uint64_t least_bytes = least_early_bytes();
+  const std::uint64_t least_bytes = device_.least_early_bytes();
   bool is_more = false;
   for (const StreamLanes::Entry& entry : home.streams.entries()) {
     const bool is_meant = identity == 0 || entry.identity == identity;

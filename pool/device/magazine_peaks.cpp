@@ -46,7 +46,7 @@ void DevicePool::look_for_peak(std::uint64_t fresh_bytes) {
   const StepEnds::Live now{counters.live_bytes.current.load(std::memory_order_relaxed) + live_bytes, counters.live_blocks.current.load(std::memory_order_relaxed) + live_blocks};
   if (now.bytes >= ~std::uint64_t{0} / 2) return;
   const StepEnds::Live before{now.bytes - fresh_bytes, now.blocks - (fresh_bytes != 0 ? 1 : 0)};
-  device_.steps.note(before, now, device_.need_bytes(), counters.allocations.value.load(std::memory_order_relaxed), least_early_bytes());
+  device_.steps.note(before, now, device_.need_bytes(), counters.allocations.value.load(std::memory_order_relaxed), device_.least_early_bytes());
 }
 
 /// With the free that has just been booked a step of the job has come to its end. What it freed gets an event there, and what is over is free, in each step

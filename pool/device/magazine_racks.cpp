@@ -162,7 +162,7 @@ void DevicePool::leave_table(Extent* extent) {
 }
 
 /// So many bytes of small blocks whose free is complete may be kept for whoever asks for their size next, in one context.
-std::uint64_t DevicePool::depot_limit_bytes() { return may_keep() ? std::min(kLargestDepot_bytes, spare_bytes() / kDepotShare) : 0; }
+std::uint64_t DevicePool::depot_limit_bytes() { return may_keep() ? std::min(kLargestDepot_bytes, device_.spare_bytes() / kDepotShare) : 0; }
 
 /// True when the block is kept, which large ones are not.
 bool DevicePool::keep_in_depot(Extent* extent, std::uint64_t limit_bytes) {

@@ -30,7 +30,7 @@ constexpr std::uint64_t kBufferIds = 1024;  ///< given to a magazine at a time
 bool DevicePool::may_keep() {
   const PoolServices& services = device_.services;
   const bool is_ordinary = services.options.free == config::FreeMode::deferred && !services.options.release_threshold_bytes && services.trace == nullptr && !unpooled_;
-  return is_ordinary && !device_.disabled && may_call_driver() && !synchronises() && !capturing() && climbing_ == 0 && pressure_frees_ == 0;
+  return is_ordinary && !device_.disabled && may_call_driver() && !device_.services.synchronises() && !capturing() && climbing_ == 0 && pressure_frees_ == 0;
 }
 
 /// The magazine of this thread in `home`; null when there is no room for one more.
@@ -95,7 +95,7 @@ bool DevicePool::open(Magazine& magazine, std::uint64_t spare_bytes) {
 Extent* DevicePool::take_kept(ContextPool& home, const AllocationRequest& request, MagazineUser& user) {
   if (request.stream.identity != 0) return take_for_stream(home, request, user);
   if (!may_keep()) return nullptr;
-  const std::uint64_t spare_bytes = this->spare_bytes();
+  const std::uint64_t spare_bytes = device_.spare_bytes();
   if (is_too_large_to_keep(request.bytes, spare_bytes, spare_bytes / kMagazineShare)) return nullptr;
   if (!find_magazine(home, user)) return nullptr;
   Magazine& magazine = *user.magazine;
@@ -278,7 +278,7 @@ bool DevicePool::send_with_own(const ContextPool& home, Extent* extent, std::uin
   if (magazine == nullptr || extent->flags != 0 || !may_keep() || !enter_own(*magazine)) return false;
   const OwnerInside held(magazine->lock);
   tell(*magazine);
-  unbook(*extent);
+  device_.count_free(*extent);
   if (magazines_.size() > 1) use_allowance(*magazine, {-static_cast<std::int64_t>(extent->bytes), -static_cast<std::int64_t>(extent->requested_bytes), -1});
   device_.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
   device_.note(EventKind::free_requested, ticks(), *extent, thread);
@@ -331,7 +331,7 @@ void DevicePool::close(Magazine& magazine) {
 /// threads keep may be what lies between the holes: then they go before the pool grows.
 bool DevicePool::may_leave_magazines(std::uint64_t request_bytes) {
   const bool is_on_its_way = device_.live.counters.deferred_bytes.current.load(std::memory_order_relaxed) >= request_bytes;
-  return is_on_its_way && kept_bytes_ < std::max(request_bytes, least_early_bytes()) && has_plenty(kAskShare) && spare_bytes() >= kLeastSpare_bytes;
+  return is_on_its_way && kept_bytes_ < std::max(request_bytes, device_.least_early_bytes()) && device_.has_plenty(DeviceState::kAskShare) && device_.spare_bytes() >= kLeastSpare_bytes;
 }
 
 bool DevicePool::close_magazines(BusyOwners busy) {

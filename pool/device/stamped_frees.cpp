@@ -27,7 +27,7 @@ bool DevicePool::free_stamped(Extent* extent, ContextPool& home, CUcontext conte
   }
   stamped->identity = stream.identity;
   stamped->busy = true;
-  unbook(*extent);
+  device_.count_free(*extent);
   device_.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
   device_.note(EventKind::free_requested, ticks(), *extent, thread, stream.identity);
   home.pooled->defer(device_, extent);

@@ -40,7 +40,7 @@ StreamRacks* DevicePool::racks_for(Magazine& magazine, StreamName stream) {
 /// A block that is being freed: true when its thread keeps it, and the free is done. `user`: of the block's context.
 bool DevicePool::keep_for_stream(Extent* extent, ContextPool& home, StreamName stream, std::uint16_t thread, MagazineUser& user) {
   if (!may_keep() || !user.may_keep) return false;
-  const std::uint64_t spare_bytes = this->spare_bytes();
+  const std::uint64_t spare_bytes = device_.spare_bytes();
   const std::uint64_t budget_bytes = spare_bytes / Magazine::kKeptShare;
   if (is_too_large_to_keep(extent->bytes, spare_bytes, budget_bytes) || !has_room_to_keep(home, budget_bytes)) return false;
   if (!find_magazine(home, user)) return false;
@@ -76,7 +76,7 @@ bool DevicePool::keep_for_stream(Extent* extent, ContextPool& home, StreamName s
   extent->state = ExtentState::cached;
   extent->birth = kYoungest;
   change_kept(magazine, static_cast<std::int64_t>(extent->bytes));
-  unbook(*extent);
+  device_.count_free(*extent);
   home.streams.see(stream.identity);
   home.streams.count_frees(1);
   device_.note_freed(*extent, thread, stream.identity);

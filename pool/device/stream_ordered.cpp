@@ -39,7 +39,7 @@ CUdeviceptr DevicePool::allocate_on(ContextPool* home, CUcontext context, std::s
 /// A block of a plain call that is freed in stream order, by a program that allocates nothing so: plain calls ask for its like again, and they get nothing out of a lane until memory is short.
 /// An epoch covers the stream as any other.
 bool DevicePool::goes_plain_way(const Extent& extent) const {
-  return mempool_of(extent) == 0 && !info_of(extent).home->streams.has_allocated() && device_.services.options.free == config::FreeMode::deferred && !synchronises() && !capturing();
+  return mempool_of(extent) == 0 && !info_of(extent).home->streams.has_allocated() && device_.services.options.free == config::FreeMode::deferred && !device_.services.synchronises() && !capturing();
 }
 
 FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, MagazineUser* user, Error* answer) {
@@ -93,7 +93,7 @@ FreeOutcome DevicePool::free_behind(Extent* extent, CUcontext context, StreamNam
 /// Could another stream have `bytes` without those that are freed just now? From the driver, or because much is free for everybody. Where memory is
 /// short it may need these very bytes, behind an event.
 bool DevicePool::is_plenty(const ContextPool& home, std::uint64_t bytes) {
-  const std::uint64_t room_bytes = this->room_bytes();
+  const std::uint64_t room_bytes = device_.room_bytes();
   if (room_bytes >= bytes) return true;
   const observe::Counters& counters = device_.counters();
   const auto now = [](const observe::Gauge& gauge) { return gauge.current.load(std::memory_order_relaxed); };
@@ -119,7 +119,7 @@ FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontex
     if (!needs_event || !free_stamped(extent, home, context, stream, thread, StampedPlace::aside)) defer(extent, thread);
     return FreeOutcome::freed;
   }
-  unbook(*extent);
+  device_.count_free(*extent);
   device_.note_freed(*extent, thread, stream.identity);
   home.streams.note_fill(lane, extent->bytes);
   home.pooled->recycle_in_lane(device_, extent, lane);
