@@ -4,6 +4,7 @@
 #include <new>
 #include <string_view>
 
+#include "pool/device/context_lanes.hpp"
 #include "pool/device/device_pool.hpp"
 #include "pool/driver/handles.hpp"
 
@@ -358,7 +359,7 @@ std::string DevicePool::check() {
   std::uint64_t reserved_bytes = driver_blocks_.bytes();
   for (const auto& home : homes_) {
     if (!home->is_in_use()) continue;
-    if (std::string broken = check_stamps(*home); !broken.empty()) return broken;
+    if (std::string broken = lanes::check_stamps(device_, *home); !broken.empty()) return broken;
     for (DeviceAllocator* allocator : {home->pooled.get(), static_cast<DeviceAllocator*>(&home->natives)}) {
       if (allocator == nullptr) continue;
       if (std::string broken = allocator->check(device_); !broken.empty()) return broken;

@@ -306,15 +306,11 @@ class DevicePool {
 
   // stream_ordered.cpp
   bool goes_plain_way(const heap::Extent& extent) const CUPOOL_REQUIRES(device_.lock);
-  bool is_plenty(const ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_in_lane(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread)
       CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_behind(heap::Extent* extent, CUcontext context, StreamName stream, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
   void make_place_for_lane(CUcontext context, StreamName stream) CUPOOL_REQUIRES(device_.lock);
-  std::uint32_t lane_for(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
   void forget_stamps_of(ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
-  void return_holes(ContextPool& home, std::uint32_t lane, const Batch& holes) CUPOOL_REQUIRES(device_.lock);
-  void drain_lane(ContextPool& home, std::uint32_t lane, Batch& batch) CUPOOL_REQUIRES(device_.lock);
   bool needs_context_event(const StreamLanes::Entry& entry) const;
   Epoch* record_lane(ContextPool& home, StreamLanes::Entry& entry, Batch& holes, bool looks, FenceResult* result) CUPOOL_REQUIRES(device_.lock);
   void drain_stream(ContextPool& home, std::uint64_t identity, bool only_own_events) CUPOOL_REQUIRES(device_.lock);
@@ -340,14 +336,7 @@ class DevicePool {
   enum class StampedPlace : std::uint8_t { lane, aside };  ///< where the block is while its event waits
   bool free_stamped(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread, StampedPlace place)
       CUPOOL_REQUIRES(device_.lock);
-  bool keep_in_lane(ContextPool& home, StreamLanes::Stamped::iterator stamped, StreamName stream) CUPOOL_REQUIRES(device_.lock);
-  void complete_in_lane(ContextPool& home, heap::Extent* extent, std::uint32_t lane, std::uint64_t freed_by, bool is_marked = false) CUPOOL_REQUIRES(device_.lock);
-  bool set_aside(ContextPool& home, StreamLanes::Stamped::iterator stamped) CUPOOL_REQUIRES(device_.lock);
-  void set_stamped_aside(ContextPool& home, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
-  std::string check_stamps(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
-  bool take_own_stamped(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
   bool retire_stamped(ContextPool& home, CUcontext asking, std::uint64_t identity, Error* error) CUPOOL_REQUIRES(device_.lock);
-  void end_stamped(ContextPool& home, StreamLanes::Stamped::iterator stamped, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
   bool retire_any_stamped(CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);
   bool has_stamped() CUPOOL_REQUIRES(device_.lock);
   Result<heap::Extent*> steal(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);

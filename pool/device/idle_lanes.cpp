@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "pool/device/context_lanes.hpp"
 #include "pool/device/device_pool.hpp"
 #include "pool/driver/handles.hpp"
 
@@ -61,7 +62,7 @@ bool DevicePool::open_lane_if_idle(ContextPool& home, std::uint64_t identity, st
   FenceResult result;
   Epoch* const epoch = record_lane(home, *entry, holes, true, &result);
   if (epoch == nullptr) {
-    return_holes(home, lane, holes);
+    lanes::return_holes(device_, home, lane, holes);
     return false;
   }
   const bool is_idle = result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS;
@@ -76,7 +77,7 @@ bool DevicePool::open_lane_if_idle(ContextPool& home, std::uint64_t identity, st
   epoch->fence.clear(device_.services.contexts);
   const Batch back = deferred_.finish(epoch);
   if (!is_idle) {
-    return_holes(home, lane, back);
+    lanes::return_holes(device_, home, lane, back);
     return false;
   }
   device_.counters().lanes_drained.add();
@@ -94,7 +95,7 @@ bool DevicePool::may_feed() {
 bool DevicePool::may_be_missed(ContextPool& home, std::uint64_t identity, std::uint64_t bytes) {
   if (device_.has_plenty(2) || !home.streams.are_several() || !home.pooled->can_move()) return false;
   const StreamLanes::Entry* const entry = home.streams.entry(identity);
-  return entry != nullptr && !is_plenty(home, kMissedShare * (std::min(home.pooled->lane_bytes(entry->lane), entry->unmarked_bytes) + bytes));
+  return entry != nullptr && !lanes::is_plenty(device_, home, kept_bytes_, kMissedShare * (std::min(home.pooled->lane_bytes(entry->lane), entry->unmarked_bytes) + bytes));
 }
 
 /// A stream that frees what others allocate, a consumer behind a producer, keeps it from them until they miss, with no event that is over yet: each time the pool would grow by what the stream is behind.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "pool/device/context_lanes.hpp"
 #include "pool/device/device_pool.hpp"
 
 namespace cupool::device {
@@ -39,7 +40,7 @@ bool DevicePool::free_stamped(Extent* extent, ContextPool& home, CUcontext conte
   }
   stamped->busy = false;
   if (result.answer == FenceAnswer::done && stamped->extent != nullptr) {
-    if (place == StampedPlace::lane) keep_in_lane(home, stamped, stream);
+    if (place == StampedPlace::lane) lanes::keep_stamped(device_, home, stamped, stream, deferred_.batch());
     return true;
   }
   Extent* const left = stamped->extent;
@@ -48,68 +49,10 @@ bool DevicePool::free_stamped(Extent* extent, ContextPool& home, CUcontext conte
   if (left == nullptr) return true;
   // Where no event covers a context it would wait for the next plain free.
   const bool may_wait = place == StampedPlace::aside || !device_.services.cannot_record.load(std::memory_order_relaxed);
-  const std::uint32_t lane = may_wait ? 0 : lane_for(home, stream);
-  if (lane != 0) complete_in_lane(home, left, lane, stream.identity);
+  const std::uint32_t lane = may_wait ? 0 : lanes::lane_for(device_, home, stream, deferred_.batch());
+  if (lane != 0) lanes::complete(device_, home, left, lane, stream.identity);
   else deferred_.push(left);
   return true;
-}
-
-/// A block that waited is free, for the users of `lane`; `is_marked`: it keeps its event, for others.
-void DevicePool::complete_in_lane(ContextPool& home, Extent* extent, std::uint32_t lane, std::uint64_t freed_by, bool is_marked) {
-  device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(extent->bytes));
-  if ((extent->flags & kUsedAgainFlag) == 0) device_.note(EventKind::free_completed, ticks(), *extent, 0, freed_by);
-  home.streams.note_fill(lane, extent->bytes, is_marked);
-  home.pooled->recycle_in_lane(device_, extent, lane);
-}
-
-/// The stamped block is its own stream's again; false: there is no lane for it, it stays aside.
-bool DevicePool::keep_in_lane(ContextPool& home, StreamLanes::Stamped::iterator stamped, StreamName stream) {
-  Extent* extent = stamped->extent;
-  const std::uint32_t lane = lane_for(home, stream);
-  if (lane == 0) return false;
-  try {
-    home.streams.follow_into_lane(stamped, lane);
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-  complete_in_lane(home, extent, lane, stamped->identity, true);
-  return true;
-}
-
-/// The bytes of a stamp out of their lane, as a deferred block; false, with the stamp left, where host memory is out.
-bool DevicePool::set_aside(ContextPool& home, StreamLanes::Stamped::iterator stamped) {
-  Extent* extent = nullptr;
-  try {
-    extent = home.pooled->set_aside(stamped->address, stamped->bytes);
-  } catch (const std::bad_alloc&) {
-  }
-  home.streams.leave_lane(stamped);
-  if (extent == nullptr) return false;
-  stamped->extent = extent;
-  device_.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
-  return true;
-}
-
-/// The lane is about to be drained: what has an event of its own needs no later one.
-void DevicePool::set_stamped_aside(ContextPool& home, std::uint32_t lane) {
-  if (!home.streams.has_stamps_in_lanes()) return;
-  StreamLanes::Stamped& list = home.streams.stamped();
-  for (auto next = list.begin(); next != list.end();) {
-    const auto stamped = next++;
-    if (!stamped->is_in_lane() || stamped->lane != lane || set_aside(home, stamped) || stamped->busy) continue;
-    stamped->fence.clear(device_.services.contexts);
-    list.erase(stamped);
-  }
-}
-
-/// The stamped bytes are free, for the users of `lane`.
-void DevicePool::end_stamped(ContextPool& home, StreamLanes::Stamped::iterator stamped, std::uint32_t lane) {
-  if (stamped->is_in_lane()) set_aside(home, stamped);
-  Extent* extent = stamped->extent;
-  const std::uint64_t stamped_identity = stamped->identity;
-  stamped->fence.clear(device_.services.contexts);
-  home.streams.stamped().erase(stamped);
-  if (extent != nullptr) complete_in_lane(home, extent, lane, stamped_identity);
 }
 
 /// Looks at the oldest stamped free of each stream, and makes the first whose event is over everybody's: true. But for what `identity` has in its
@@ -132,7 +75,7 @@ bool DevicePool::retire_stamped(ContextPool& home, CUcontext asking, std::uint64
     }
     stamped->busy = false;
     if (stamped->free_bytes() == 0 || result.answer == FenceAnswer::done) {
-      end_stamped(home, stamped, 0);
+      lanes::end_stamped(device_, home, stamped, 0);
       return true;
     }
     if (result.error.code == CUDA_SUCCESS) continue;
@@ -153,15 +96,6 @@ bool DevicePool::has_stamped() {
   return std::any_of(homes_.begin(), homes_.end(), [](const auto& home) { return !home->streams.stamped().empty(); });
 }
 
-/// What the stream itself freed and is set aside needs no event for it: back into its lane, with the event for others. True when there was any.
-bool DevicePool::take_own_stamped(ContextPool& home, StreamName stream) {
-  StreamLanes::Stamped& list = home.streams.stamped();
-  bool is_more = false;
-  for (auto stamped = list.begin(); stamped != list.end(); ++stamped)
-    if (stamped->identity == stream.identity && stamped->extent != nullptr && !stamped->busy && keep_in_lane(home, stamped, stream)) is_more = true;
-  return is_more;
-}
-
 /// A block for a stream out of what stamped frees hold: its own at once, another stream's behind the event of that free.
 Result<Extent*> DevicePool::steal(Attempt& attempt) {
   ContextPool& home = *attempt.home;
@@ -169,7 +103,7 @@ Result<Extent*> DevicePool::steal(Attempt& attempt) {
   const StreamName stream = attempt.request.stream;
   if (list.empty()) return nullptr;
   make_place_for_lane(attempt.context, stream);
-  attempt.request.lane = lane_for(home, stream);
+  attempt.request.lane = lanes::lane_for(device_, home, stream, deferred_.batch());
   if (attempt.request.lane == 0) return nullptr;
   const auto is_theirs = [stream](const StampedFree& one) {
     return !one.busy && one.free_bytes() != 0 && !(one.is_in_lane() && one.identity == stream.identity);
@@ -195,23 +129,12 @@ Result<Extent*> DevicePool::steal(Attempt& attempt) {
       result = best->fence.wait_on_device(device_, attempt.context, stream.handle);
     }
     const bool is_over = result.error.code == CUDA_SUCCESS && (result.answer == FenceAnswer::done || best->free_bytes() == 0);
-    if (is_over) attempt.request.lane = lane_for(home, stream);  // it may have gone to another stream meanwhile; a busy stamp survives that
+    if (is_over) attempt.request.lane = lanes::lane_for(device_, home, stream, deferred_.batch());  // it may have gone to another stream meanwhile; a busy stamp survives that
     best->busy = false;
     if (result.error.code != CUDA_SUCCESS) return result.error;
     if (!is_over || attempt.request.lane == 0) return nullptr;
-    end_stamped(home, best, attempt.request.lane);
+    lanes::end_stamped(device_, home, best, attempt.request.lane);
   }
-}
-
-/// The first broken rule as a sentence, or an empty string: a stamp in a lane speaks for bytes of one hole of that lane.
-std::string DevicePool::check_stamps(ContextPool& home) {
-  for (const StampedFree& one : home.streams.stamped()) {
-    if (!one.is_in_lane()) continue;
-    const Extent* hole = home.pooled->find_containing(device_, one.address);
-    const bool is_free = hole != nullptr && hole->state == heap::ExtentState::free && hole->lane == one.lane;
-    if (!is_free || one.address + one.bytes > hole->address + hole->bytes) return "a stamp speaks for bytes that are not free in its lane";
-  }
-  return home.streams.check();
 }
 
 }  // namespace cupool::device

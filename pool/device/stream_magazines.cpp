@@ -6,6 +6,7 @@
 // (memory is short, and another stream may need these bytes behind such an event).
 #include <algorithm>
 
+#include "pool/device/context_lanes.hpp"
 #include "pool/device/device_pool.hpp"
 #include "pool/device/magazine.hpp"
 
@@ -16,7 +17,7 @@ using heap::ExtentState;
 
 /// Could another stream do without what is kept, as far as is known?
 bool DevicePool::has_room_to_keep(ContextPool& home, std::uint64_t budget_bytes) {
-  return stamped_frees_ == 0 && (home.streams.is_alone() || is_plenty(home, budget_bytes));
+  return stamped_frees_ == 0 && (home.streams.is_alone() || lanes::is_plenty(device_, home, kept_bytes_, budget_bytes));
 }
 
 /// The thread's racks for a stream. A stream that is new to it gets those that are nobody's; null: there are none. Once in a while the next in turn makes
@@ -121,7 +122,7 @@ void DevicePool::return_to_lane(Magazine& magazine, StreamName stream, Rack& rac
   if (rack.first == nullptr) return;
   ContextPool& home = *magazine.home;
   const StreamLanes::Entry* entry = home.streams.entry(stream.identity);  // to ask for it would be a use
-  const std::uint32_t lane = entry != nullptr ? entry->lane : lane_for(home, stream);
+  const std::uint32_t lane = entry != nullptr ? entry->lane : lanes::lane_for(device_, home, stream, deferred_.batch());
   std::uint64_t bytes = 0;
   while (rack.first != nullptr) {
     Extent* extent = rack.pop();

@@ -7,8 +7,8 @@
 // plain way and waits for the capture's end. What becomes of stamped frees is in stamped_frees.cpp.
 #include <algorithm>
 #include <array>
-#include <utility>
 
+#include "pool/device/context_lanes.hpp"
 #include "pool/device/device_pool.hpp"
 #include "pool/driver/handles.hpp"
 
@@ -18,7 +18,6 @@ using heap::Extent;
 
 namespace {
 constexpr std::uint64_t kHandlePause_ns = 5'000;
-constexpr std::uint64_t kFreeForAllShare = 8;  ///< so large a part of everything, free for everybody, is plenty
 }
 
 CUdeviceptr DevicePool::allocate_on(ContextPool* home, CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, BlockLife life,
@@ -90,30 +89,16 @@ FreeOutcome DevicePool::free_behind(Extent* extent, CUcontext context, StreamNam
   return FreeOutcome::freed;
 }
 
-/// Could another stream have `bytes` without those that are freed just now? From the driver, or because much is free for everybody. Where memory is
-/// short it may need these very bytes, behind an event.
-bool DevicePool::is_plenty(const ContextPool& home, std::uint64_t bytes) {
-  const std::uint64_t room_bytes = device_.room_bytes();
-  if (room_bytes >= bytes) return true;
-  const observe::Counters& counters = device_.counters();
-  const auto now = [](const observe::Gauge& gauge) { return gauge.current.load(std::memory_order_relaxed); };
-  const std::uint64_t reserved_bytes = now(counters.reserved_bytes);
-  std::uint64_t others_bytes = now(counters.live_bytes) + now(counters.deferred_bytes) + kept_bytes_;
-  for (const StreamLanes::Entry& entry : home.streams.entries()) others_bytes += home.pooled->lane_bytes(entry.lane);
-  const std::uint64_t free_bytes = reserved_bytes - std::min(others_bytes, reserved_bytes);
-  return free_bytes >= std::max(bytes, (room_bytes + reserved_bytes) / kFreeForAllShare);
-}
-
 FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread) {
   home.streams.see(stream.identity);
   home.streams.count_frees(1);
-  bool must_stamp = !home.streams.is_alone() && (stamped_frees_ != 0 || !is_plenty(home, extent->bytes));
+  bool must_stamp = !home.streams.is_alone() && (stamped_frees_ != 0 || !lanes::is_plenty(device_, home, kept_bytes_, extent->bytes));
   if (!must_stamp && may_be_missed(home, stream.identity, extent->bytes)) must_stamp = home.streams.fears_miss();
   if (must_stamp) {
     if (stamped_frees_ != 0) --stamped_frees_;
     if (free_stamped(extent, home, context, stream, thread, StampedPlace::lane)) return FreeOutcome::freed;
   }
-  const std::uint32_t lane = lane_for(home, stream);
+  const std::uint32_t lane = lanes::lane_for(device_, home, stream, deferred_.batch());
   if (lane == 0) {
     const bool needs_event = device_.services.cannot_record.load(std::memory_order_relaxed);
     if (!needs_event || !free_stamped(extent, home, context, stream, thread, StampedPlace::aside)) defer(extent, thread);
@@ -137,39 +122,6 @@ void DevicePool::make_place_for_lane(CUcontext context, StreamName stream) {
   ContextPool* const home = found->get();
   if (home->pooled == nullptr || !home->streams.is_full() || home->streams.entry(stream.identity) != nullptr) return;
   drain_stream(*home, home->streams.oldest().identity, true);
-}
-
-/// The lane of a stream, made if it has none; 0 when host memory is out, or (no event covers a context) no lane is empty.
-std::uint32_t DevicePool::lane_for(ContextPool& home, StreamName stream) {
-  if (const std::uint32_t lane = home.streams.find(stream.identity)) return lane;
-  if (home.streams.is_full()) {
-    const StreamLanes::Entry oldest = home.streams.oldest();
-    const bool must_be_empty = device_.services.cannot_record.load(std::memory_order_relaxed);
-    if (oldest.busy || (must_be_empty && home.pooled->lane_bytes(oldest.lane) != 0)) return 0;
-    drain_lane(home, oldest.lane, deferred_.batch());
-    home.streams.remove(oldest.identity);
-    home.pooled->remove_lane(oldest.lane);
-  }
-  std::uint32_t lane = 0;
-  try {
-    lane = home.pooled->add_lane();
-    home.streams.add(stream, lane);
-    device_.services.has_lanes.store(true, std::memory_order_relaxed);
-    return lane;
-  } catch (const std::bad_alloc&) {
-    if (lane != 0) home.pooled->remove_lane(lane);
-    return 0;
-  }
-}
-
-/// What is free in the lane waits with `batch`, but for what has an event of its own already.
-void DevicePool::drain_lane(ContextPool& home, std::uint32_t lane, Batch& batch) {
-  set_stamped_aside(home, lane);
-  const auto bytes = static_cast<std::int64_t>(home.pooled->lane_bytes(lane));
-  if (bytes == 0) return;
-  home.pooled->drain_lane(lane, batch);
-  device_.counters().deferred_bytes.add(bytes);
-  device_.counters().lanes_drained.add();
 }
 
 /// An event on the legacy stream would make blocking streams wait for each other: only where there is no other kind. The event of the whole context covers a
@@ -214,32 +166,26 @@ void DevicePool::drain_stream(ContextPool& home, std::uint64_t identity, bool on
   only_own_events = only_own_events || device_.services.cannot_record.load(std::memory_order_relaxed);
   const bool can_record = !needs_context_event(*entry) && !entry->busy && may_call_driver();
   if (!can_record || device_.services.contexts.pin(&home, home.context) != Pin::held) {  // unpinned it could end, and the stream with it
-    if (!only_own_events && !capturing()) drain_lane(home, entry->lane, deferred_.batch());
+    if (!only_own_events && !capturing()) lanes::drain(device_, home, entry->lane, deferred_.batch());
     return;
   }
   const Unpinner unpinner(device_.services.contexts, &home);
   Batch holes;
   const std::uint32_t lane = entry->lane;
-  drain_lane(home, lane, holes);
+  lanes::drain(device_, home, lane, holes);
   if (holes.first == nullptr) return;  // all of it has events already
   FenceResult result;
   Epoch* const epoch = record_lane(home, *entry, holes, false, &result);
-  if (epoch == nullptr) return only_own_events ? return_holes(home, lane, holes) : deferred_.batch().prepend(holes);
-  if (result.answer != FenceAnswer::done && (only_own_events || capturing())) return return_holes(home, lane, deferred_.finish(epoch));
+  if (epoch == nullptr) return only_own_events ? lanes::return_holes(device_, home, lane, holes) : deferred_.batch().prepend(holes);
+  if (result.answer != FenceAnswer::done && (only_own_events || capturing())) return lanes::return_holes(device_, home, lane, deferred_.finish(epoch));
   if (result.answer != FenceAnswer::done) return deferred_.reopen(epoch);
   epoch->set_lane(home, identity);
-}
-
-/// What was drained is in its lane again.
-void DevicePool::return_holes(ContextPool& home, std::uint32_t lane, const Batch& holes) {
-  device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(holes.bytes));
-  for (Extent* extent = holes.first; extent != nullptr;) home.pooled->recycle_in_lane(device_, std::exchange(extent, extent->bin_next), lane);
 }
 
 /// What a stream freed needs no event for it, wherever it is by now: back into its lane. True when there was any.
 bool DevicePool::take_own(ContextPool& home, StreamName stream) {
   make_place_for_lane(home.context, stream);
-  const bool had_stamped = take_own_stamped(home, stream);
+  const bool had_stamped = lanes::take_own_stamped(device_, home, stream, deferred_.batch());
   return take_own_epochs(home, stream) || had_stamped;
 }
 
@@ -250,11 +196,11 @@ bool DevicePool::take_own_epochs(ContextPool& home, StreamName stream) {
     Epoch* const epoch = next;
     next = epoch->next;
     if (epoch->stream != stream.identity || epoch->home != &home || !epoch->recorded || epoch->busy) continue;
-    const std::uint32_t lane = lane_for(home, stream);
+    const std::uint32_t lane = lanes::lane_for(device_, home, stream, deferred_.batch());
     if (lane == 0) return is_more;
     epoch->fence.clear(device_.services.contexts);
     const Batch holes = deferred_.finish(epoch);
-    return_holes(home, lane, holes);
+    lanes::return_holes(device_, home, lane, holes);
     is_more = is_more || holes.first != nullptr;
   }
   return is_more;
@@ -339,7 +285,7 @@ void DevicePool::stream_ending(ContextPool* home, CUcontext context, std::uint64
   if (home->context != context) return;
   if (const StreamLanes::Entry* entry = home->streams.entry(identity)) {
     const std::uint32_t lane = entry->lane;
-    drain_lane(*home, lane, deferred_.batch());
+    lanes::drain(device_, *home, lane, deferred_.batch());
     home->streams.remove(identity);
     home->pooled->remove_lane(lane);
   }
