@@ -12,9 +12,11 @@ namespace {
 constexpr std::uint64_t kEnterPause_ns = 20'000;
 
 struct EndOfShortage {
-  std::uint32_t& climbing;
+  Shortage& shortage;
   const bool& is_short;
-  ~EndOfShortage() { climbing -= is_short ? 1 : 0; }
+  ~EndOfShortage() {
+    if (is_short) shortage.end();
+  }
 };
 }  // namespace
 
@@ -103,7 +105,7 @@ Result<CUdeviceptr> DevicePool::climb(Attempt& attempt, std::uint16_t thread) {
     return refused;
   }
   const Unpinner unpinner(device_.services.contexts, attempt.home);
-  const EndOfShortage end{climbing_, attempt.is_short};
+  const EndOfShortage end{shortage_, attempt.is_short};
   Climbed climbed = nullptr;
   if (attempt.request.bytes != 0) climbed = climb_rungs(attempt);
   if (climbed.ok() && climbed.value() != nullptr) {

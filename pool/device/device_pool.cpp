@@ -229,8 +229,7 @@ FreeOutcome DevicePool::settle_frees(ContextPool& home, bool waits_natively, Err
   deferred_.set_due_bytes(epoch_bytes());
   const bool is_step_end = ends_step(waits_natively);
   if (is_step_end) visit_own_magazine(home, &DevicePool::send);
-  const bool pressed = pressure_frees_ != 0;
-  if (pressed) --pressure_frees_;
+  const bool pressed = shortage_.count_free();
   const bool is_due = pressed || deferred_.batch_is_due() || (is_step_end && deferred_.batch_bytes() >= device_.least_early_bytes());
   Error error{};
   if (waits_natively && capturing() && (is_due || withheld_bytes_ >= kUnrecorded_bytes)) error = wait_in_capture(context);

@@ -24,6 +24,7 @@
 #include "pool/device/driver_blocks.hpp"
 #include "pool/device/magazine.hpp"
 #include "pool/device/pool_set.hpp"
+#include "pool/device/shortage.hpp"
 
 namespace cupool::device {
 
@@ -153,9 +154,6 @@ class DevicePool {
 
  private:
   friend struct Ladder;
-  /// After limit or driver refused something, so many frees record their own event, so that it may be waited for.
-  static constexpr std::uint32_t kPressureFrees = 64;
-  static constexpr std::uint32_t kStampedFrees = 256;  ///< and so many in stream order
   static constexpr std::uint32_t kUnaskedCalls = 31;
   static constexpr std::uint64_t kDriversChunk_bytes = 32 * kMiB;  ///< so much more the driver's pool may take for it
   static constexpr std::size_t kMostLooks = 4;         ///< streams whose oldest stamped free a miss looks at
@@ -516,8 +514,7 @@ class DevicePool {
   std::uint64_t being_freed_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of blocks whose free waits in the driver (kBeingFreedFlag)
   std::uint64_t withheld_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< by what is in the open batch and was freed while something captured
   std::uint64_t next_buffer_id_ CUPOOL_GUARDED_BY(device_.lock);
-  std::uint32_t pressure_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
-  std::uint32_t stamped_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< so many stream-ordered frees get an event of their own
+  Shortage shortage_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint64_t moved_at_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< the allocations then, of the last one for which pages had to be moved; 0: none
   std::uint32_t movers_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< threads in the driver with memory that is on no list meanwhile
   std::uint64_t moves_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< how often one of them came back with more for all
@@ -540,7 +537,6 @@ class DevicePool {
   const MagazineSurroundings surroundings_;
   std::vector<std::unique_ptr<Magazine>> magazines_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint64_t kept_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< small blocks that are nobody's, in magazines and depots
-  std::uint32_t climbing_ CUPOOL_GUARDED_BY(device_.lock) = 0;    ///< threads for which memory is short, or that give back what is idle: nothing is kept meanwhile
   bool has_asked_ CUPOOL_GUARDED_BY(device_.lock) = false;      ///< the driver what it has free, for the ledger
   bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way
   bool preallocating_ CUPOOL_GUARDED_BY(device_.lock) = false;  ///< on its way: the others wait for it

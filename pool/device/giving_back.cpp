@@ -19,10 +19,10 @@ constexpr std::uint64_t kQuietBound_ns = 500'000;  ///< an event takes 0.6 us to
 constexpr std::uint64_t kAllOfIt = std::numeric_limits<std::uint64_t>::max();
 
 /// Threads keep nothing for themselves.
-struct Climbing {
-  std::uint32_t& climbing;
-  explicit Climbing(std::uint32_t& count) : climbing(count) { ++climbing; }
-  ~Climbing() { --climbing; }
+struct Short {
+  Shortage& shortage;
+  explicit Short(Shortage& of) : shortage(of) { shortage.begin(); }
+  ~Short() { shortage.end(); }
 };
 }  // namespace
 
@@ -142,7 +142,7 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
   const std::uint64_t began_ns = device_.services.clock.now_ns();
   Patience patience(device_.services.clock, until_ns, may_wait ? deferred_.last_number() : 0, 0);
   const std::uint64_t before = device_.services.given_back.load(std::memory_order_relaxed);
-  const Climbing climbing(climbing_);  // else what is retired here would go into the depots
+  const Short is_short(shortage_);  // else what is retired here would go into the depots
   while (may_call_driver()) {
     close_magazines();  // what they keep for streams comes into the lanes
     drain_lanes();

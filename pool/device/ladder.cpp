@@ -149,7 +149,7 @@ Climbed Ladder::magazines(DevicePool& pool, Attempt& attempt) {
 Climbed Ladder::all_magazines(DevicePool& pool, Attempt& attempt) {
   if (attempt.is_short) return nullptr;
   attempt.is_short = true;
-  ++pool.climbing_;
+  pool.shortage_.begin();
   const bool is_more = pool.kept_bytes_ != 0;
   pool.close_magazines();
   if (is_more) {
@@ -203,10 +203,7 @@ Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   const Result<Growth> grown = allocator->grow(pool.device_, home, request);
   if (mover) mover->has_more = grown.ok();
   if (!grown.ok() && grown.code() != CUDA_ERROR_OUT_OF_MEMORY) return grown.error();
-  if (!grown.ok() || grown.value().backed_off) {
-    pool.pressure_frees_ = DevicePool::kPressureFrees;
-    pool.stamped_frees_ = DevicePool::kStampedFrees;
-  }
+  if (!grown.ok() || grown.value().backed_off) pool.shortage_.note_refusal();
   if (!grown.ok()) attempt.refusal = grown.error();
   return grown.value().extent;
 }

@@ -30,7 +30,7 @@ constexpr std::uint64_t kBufferIds = 1024;  ///< given to a magazine at a time
 bool DevicePool::may_keep() {
   const PoolServices& services = device_.services;
   const bool is_ordinary = services.options.free == config::FreeMode::deferred && !services.options.release_threshold_bytes && services.trace == nullptr && !unpooled_;
-  return is_ordinary && !device_.disabled && may_call_driver() && !device_.services.synchronises() && !capturing() && climbing_ == 0 && pressure_frees_ == 0;
+  return is_ordinary && !device_.disabled && may_call_driver() && !device_.services.synchronises() && !capturing() && !shortage_.forbids_keeping();
 }
 
 /// The magazine of this thread in `home`; null when there is no room for one more.

@@ -17,7 +17,7 @@ using heap::ExtentState;
 
 /// Could another stream do without what is kept, as far as is known?
 bool DevicePool::has_room_to_keep(ContextPool& home, std::uint64_t budget_bytes) {
-  return stamped_frees_ == 0 && (home.streams.is_alone() || lanes::is_plenty(device_, home, kept_bytes_, budget_bytes));
+  return !shortage_.stamps_frees() && (home.streams.is_alone() || lanes::is_plenty(device_, home, kept_bytes_, budget_bytes));
 }
 
 /// The thread's racks for a stream. A stream that is new to it gets those that are nobody's; null: there are none. Once in a while the next in turn makes

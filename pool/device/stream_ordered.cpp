@@ -92,10 +92,10 @@ FreeOutcome DevicePool::free_behind(Extent* extent, CUcontext context, StreamNam
 FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread) {
   home.streams.see(stream.identity);
   home.streams.count_frees(1);
-  bool must_stamp = !home.streams.is_alone() && (stamped_frees_ != 0 || !lanes::is_plenty(device_, home, kept_bytes_, extent->bytes));
+  bool must_stamp = !home.streams.is_alone() && (shortage_.stamps_frees() || !lanes::is_plenty(device_, home, kept_bytes_, extent->bytes));
   if (!must_stamp && may_be_missed(home, stream.identity, extent->bytes)) must_stamp = home.streams.fears_miss();
   if (must_stamp) {
-    if (stamped_frees_ != 0) --stamped_frees_;
+    shortage_.count_stamped_free();
     if (free_stamped(extent, home, context, stream, thread, StampedPlace::lane)) return FreeOutcome::freed;
   }
   const std::uint32_t lane = lanes::lane_for(device_, home, stream, deferred_.batch());
