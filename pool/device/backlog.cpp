@@ -51,6 +51,12 @@ bool DevicePool::knows_its_steps() const { return device_.steps.repeats() >= kKn
 /// Its steps are known; or what lives has come down once, and as much as half of that peak can still be had: the third step is to find all that it needs, and to wait for nothing.
 bool DevicePool::makes_steps() { return knows_its_steps() || (device_.steps.has_come_down(device_.need_bytes()) && device_.room_bytes() >= kept_bytes()); }
 
+/// With the free that has just been booked a step of the job has come to its end. What it freed gets an event there, and what is over is free, in each step
+/// at the same place.
+bool DevicePool::ends_step(bool waits_natively) {
+  return waits_natively && device_.steps.below_bytes() != 0 && device_.steps.has_ended(magazines_.live_now(device_).bytes) && !capturing() && may_call_driver();
+}
+
 /// The first step has come again: what the next ones need beside what lives is what waits for the GPU, wherever that lies by then. Brought now, none of
 /// them calls the driver. A little more where that leaves enough: it lies in other places in each step. Once for each peak, in a free that natively had
 /// waited; not where memory is short, or goes back above a threshold.

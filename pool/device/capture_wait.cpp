@@ -167,7 +167,7 @@ FreeOutcome DevicePool::free_unused_in_capture(heap::Extent* extent, std::uint16
 /// A capture is about to begin. What was freed before gets its events now: while it lasts they can be asked, but none be recorded.
 void DevicePool::before_capture() {
   const MutexLock lock(device_.lock);
-  close_magazines();
+  magazines_.close_all(device_);
   static_cast<void>(close_epoch(nullptr, Closing::late));  // whatever error there is, the program's own calls meet it
 }
 

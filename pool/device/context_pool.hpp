@@ -59,4 +59,6 @@ struct ContextPool {
   } registered;
 };
 
+using ContextPools = std::vector<std::unique_ptr<ContextPool>>;  ///< of one device
+
 }  // namespace cupool::device

@@ -31,18 +31,18 @@ FreeOutcome DevicePool::outcome_of(Error late, Error* answer) {
 
 void DevicePool::retire(Batch batch) {
   const std::uint64_t now = ticks();
-  const std::uint64_t depot_bytes = depot_limit_bytes();
+  const std::uint64_t depot_bytes = magazines_.depot_limit_bytes(device_);
   device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(batch.bytes));
   for (Parcel* parcel = batch.parcels; parcel != nullptr;) {
     Parcel* next = parcel->next;
-    deliver(parcel, now, depot_bytes);
+    magazines_.deliver(device_, parcel, now, depot_bytes);
     parcel = next;
   }
   for (Extent* extent = batch.first; extent != nullptr;) {
     Extent* next = extent->bin_next;
     if ((extent->flags & kUsedAgainFlag) == 0) device_.note(EventKind::free_completed, now, *extent, 0);
     RegionInfo& info = info_of(*extent);
-    if (!extent->is_in_table || !keep_in_depot(extent, depot_bytes)) info.allocator->recycle(device_, extent);
+    if (!extent->is_in_table || !magazines_.keep_in_depot(extent, depot_bytes)) info.allocator->recycle(device_, extent);
     if (info.home->is_orphan) [[unlikely]] info.home->must_empty = true;
     extent = next;
   }
@@ -106,12 +106,12 @@ bool DevicePool::may_have_surplus() const {
 void DevicePool::after_wait(const ContextPool& home, CUcontext asking) {
   const MutexLock lock(device_.lock);
   if (capturing()) return;
-  visit_own_magazine(home, &DevicePool::send);
+  magazines_.visit_own(device_, home, &Magazines::send);
   Error ignored{};  // the program's own call has just been told of what there was
   if (deferred_.batch_bytes() >= device_.least_early_bytes()) ignored = close_epoch(asking, Closing::early);
   bool is_more_free = false;
   while (retire_oldest(asking, false, &ignored)) is_more_free = true;
-  visit_own_magazine(home, &DevicePool::settle);
+  magazines_.visit_own(device_, home, &Magazines::settle);
   empty_orphans();
   if (is_more_free) publish_figures();  // the wait was long, and a process that is killed now leaves the page alone
   // Where the driver's own pools give back what is above their threshold (CUDA Driver API 13.0, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).

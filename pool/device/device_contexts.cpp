@@ -54,7 +54,7 @@ void DevicePool::await_deferred(ContextPool& home) {
   if (services.contexts.is_only(&home)) return;
   const MutexLock lock(device_.lock);
   const std::uint64_t until_ns = services.clock.now_ns() + end_bound_ns_;
-  close_magazines();
+  magazines_.close_all(device_);
   std::optional<bool> is_in_vain;
   for (std::uint64_t pause_ns = kPinPause_ns; may_call_driver() && !capturing() && !device_.disabled && deferred_.holds(&home); pause_ns = std::min(2 * pause_ns, kLongestPinPause_ns)) {
     if (device_.services.synchronises()) static_cast<void>(synchronise_and_retire(nullptr));
@@ -82,7 +82,7 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
   {
     const MutexLock lock(device_.lock);
     home->serving = false;
-    close_magazines();
+    magazines_.close_all(device_);
   }
   // Whoever is in the driver with this context leaves first; nobody enters any more.
   while (contexts.pinned(home)) device_.services.clock.pause(kPinPause_ns);
@@ -141,7 +141,7 @@ Status DevicePool::share_pages(ContextPool* home, CUcontext context, int ordinal
 struct DevicePool::Books final : DeviceAllocator::LossVisitor {
   Books(DevicePool& device_pool, std::uint64_t at_ticks) : pool(device_pool), now(at_ticks) {}
   void lost(Extent& extent) override CUPOOL_REQUIRES(pool.device_.lock) {
-    leave_table(&extent);
+    Magazines::leave_table(&extent);
     if (!is_counted_live(extent)) {
       pool.device_.counters().deferred_bytes.add(-static_cast<std::int64_t>(extent.bytes));
     } else {
@@ -151,15 +151,15 @@ struct DevicePool::Books final : DeviceAllocator::LossVisitor {
     }
     if ((extent.flags & kUsedAgainFlag) == 0) pool.device_.note(EventKind::free_completed, now, extent, 0);
   }
-  void stays(Extent& extent) override CUPOOL_REQUIRES(pool.device_.lock) { leave_table(&extent); }
+  void stays(Extent& extent) override CUPOOL_REQUIRES(pool.device_.lock) { Magazines::leave_table(&extent); }
   DevicePool& pool;
   const std::uint64_t now;
 };
 
 /// The context took its memory along: no driver call, only the books. But for blocks of memory pools, where they stay: they are an orphan's then.
 void DevicePool::forget(ContextPool& home, PoolBlocks pool_blocks) {
-  close_magazines();
-  if (peak_is_new_) sample_peak();
+  magazines_.close_all(device_);
+  if (magazines_.is_peak_new()) sample_peak();
   deferred_.forget(&home);
   if (preallocated_for_ == &home) {  // what was preallocated is gone: the next context's first allocation takes it again
     preallocated_ = false;
@@ -184,7 +184,7 @@ void DevicePool::forget(ContextPool& home, PoolBlocks pool_blocks) {
 /// Before anybody meets the block that lies there now.
 void DevicePool::forget_given_again(ContextPool& home) {
   if (!home.natives.has_given_again()) return;
-  if (peak_is_new_) sample_peak();
+  if (magazines_.is_peak_new()) sample_peak();
   Books books(*this, ticks());
   home.natives.lose_given_again(device_, books);
 }

@@ -85,21 +85,21 @@ void DevicePool::publish_figures() {
 void DevicePool::publish(const HeapFigures& now) {
   device_.renew_driver_free();
   observe::LiveFragmentation& live = device_.live.fragmentation;
-  live.free_bytes.store(now.free_bytes + kept_bytes_, std::memory_order_relaxed);
+  live.free_bytes.store(now.free_bytes + magazines_.kept_bytes(), std::memory_order_relaxed);
   live.largest_free_bytes.store(now.largest_free_bytes, std::memory_order_relaxed);
-  live.inactive_split_bytes.store(now.inactive_split_bytes + kept_bytes_, std::memory_order_relaxed);
+  live.inactive_split_bytes.store(now.inactive_split_bytes + magazines_.kept_bytes(), std::memory_order_relaxed);
   live.largest_free_remapped_bytes.store(now.largest_free_remapped_bytes, std::memory_order_relaxed);
 }
 
 /// The moment of peak live, looked at just before the first free after it: until then only allocations happened.
 void DevicePool::sample_peak() {
-  close_magazines();
+  magazines_.close_all(device_);
   note_peak();
 }
 
 /// Precondition: the magazines are closed, but for those that nobody can close.
 void DevicePool::note_peak() {
-  peak_is_new_ = false;
+  magazines_.note_peak();
   const HeapFigures now = figures_of_all_lanes(kLargeHole_bytes);
   observe::LiveFragmentation& live = device_.live.fragmentation;
   const observe::Counters& counters = device_.counters();
@@ -111,6 +111,12 @@ void DevicePool::note_peak() {
   copy(live.at_peak_live_bytes, counters.live_bytes.current.load(std::memory_order_relaxed));
   copy(live.at_peak_requested_bytes, counters.requested_bytes.current.load(std::memory_order_relaxed));
   copy(live.at_peak_reserved_bytes, counters.reserved_bytes.current.load(std::memory_order_relaxed));
+}
+
+std::uint64_t DevicePool::plain_bytes() {
+  const MutexLock lock(device_.lock);
+  const std::uint64_t live_bytes = device_.counters().live_bytes.current.load(std::memory_order_relaxed);
+  return live_bytes - std::min(live_bytes, device_.driver_served_bytes);
 }
 
 std::uint64_t DevicePool::held_outside_bytes() const {
@@ -139,7 +145,7 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const Refused& what, const
 }
 
 void DevicePool::note_oom(std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, const Error& refusal) {
-  close_magazines();
+  magazines_.close_all(device_);
   if (policy_ == config::Policy::async && may_call_driver()) trim_idle(0, ~std::uint64_t{0});  // what is idle still lies between live blocks
   OomRecord oom;
   if (may_call_driver()) oom.evidence.driver_free_bytes = home != nullptr ? sample_driver_free() : ask_driver_free();
@@ -229,7 +235,7 @@ Error DevicePool::reason_of_refusal(Error refusal) {
 bool DevicePool::make_way(std::uint64_t bytes) {
   const MutexLock lock(device_.lock);
   // What was freed and is no longer in use is empty pool memory too.
-  close_magazines();
+  magazines_.close_all(device_);
   drain_lanes();
   static_cast<void>(close_epoch(nullptr, Closing::late));
   retire_all(nullptr, false);
@@ -290,7 +296,7 @@ void DevicePool::warn_of_refusal(const char* api) {
   constexpr std::uint32_t kMostTold = 8;
   const MutexLock lock(device_.lock);
   if (refusals_told_++ >= kMostTold || !may_call_driver()) return;
-  close_magazines();
+  magazines_.close_all(device_);
   const std::optional<std::uint64_t> driver_free_bytes = ask_driver_free();
   const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes / kMiB) + " MiB"; };
   const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
@@ -327,7 +333,7 @@ void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std
   tell_mempools(true);
   device_.publish_driver_free(*free_bytes);  // of the same moment
   const MutexLock lock(device_.lock);
-  close_magazines();
+  magazines_.close_all(device_);
   count_late(free_bytes);
   const auto is_in_use = [](const auto& home) { return home->is_in_use(); };
   if (std::count_if(homes_.begin(), homes_.end(), is_in_use) > 1 && may_call_driver()) {  // what is over in another context's regions lets them go back
@@ -352,10 +358,7 @@ void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std
 
 std::string DevicePool::check() {
   const MutexLock lock(device_.lock);
-  if (std::string broken = check_promises(); !broken.empty()) return broken;
-  close_magazines();
-  if (promised_.bytes != 0 || promised_.requested_bytes != 0 || promised_.blocks != 0) return "closed magazines have allowances";
-  if (kept_bytes_ != 0) return "closed magazines and empty depots keep bytes";
+  if (std::string broken = magazines_.check(device_); !broken.empty()) return broken;
   std::uint64_t reserved_bytes = driver_blocks_.bytes();
   for (const auto& home : homes_) {
     if (!home->is_in_use()) continue;

@@ -11,24 +11,18 @@ using heap::Extent;
 using heap::ExtentState;
 using observe::EventKind;
 
-namespace {
-/// Never one of the driver's, which counts from 1; unique over the devices of a process.
-constexpr std::uint64_t first_buffer_id(int ordinal) { return (std::uint64_t{1} << 63) | (static_cast<std::uint64_t>(ordinal) << 48) | 1; }
-}  // namespace
-
 DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice& live, std::uint64_t total_bytes, std::uint64_t limit_bytes,
                        config::Policy policy)
     : device_(services, ordinal, live, total_bytes, limit_bytes),
       policy_(policy),
       unpooled_(policy == config::Policy::platform || policy == config::Policy::async),
-      next_buffer_id_(first_buffer_id(ordinal)),
-      surroundings_{live.counters, services, peak_is_new_, device_.steps, has_several_magazines_, device_.mempools} {}
+      magazines_(device_, homes_, deferred_, shortage_, unpooled_) {}
 
 DevicePool::~DevicePool() = default;
 
 CUdeviceptr DevicePool::book(Extent* extent, const AllocationRequest& request, std::uint16_t thread) {
   extent->requested_bytes = request.requested_bytes;
-  extent->buffer_id = next_buffer_id_++;
+  extent->buffer_id = magazines_.take_buffer_id();
   extent->allocated_ticks = ticks();
   device_.counters().allocations.add();
   if (request.stream.identity != 0) [[unlikely]] {
@@ -37,9 +31,9 @@ CUdeviceptr DevicePool::book(Extent* extent, const AllocationRequest& request, s
   }
   if (request.mempool != 0) [[unlikely]] extent->flags = static_cast<std::uint8_t>(request.mempool << kMempoolShift);
   device_.count_live(*extent, 1);
-  if (has_several_magazines_.load(std::memory_order_relaxed)) [[unlikely]] keep_promises();
-  look_for_peak(extent->bytes);
-  if (request.mempool != 0) [[unlikely]] look_for_mempool_peak(request.mempool);
+  if (magazines_.are_several()) [[unlikely]] magazines_.keep_promises(device_);
+  magazines_.look_for_peak(device_, extent->bytes);
+  if (request.mempool != 0) [[unlikely]] magazines_.look_for_mempool_peak(device_, request.mempool);
   device_.note(EventKind::allocate, extent->allocated_ticks, *extent, thread, request.stream.identity);
   if ((++operations_ & 63) == 0) publish_figures();
   return extent->address;
@@ -69,8 +63,8 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
   // What waited for a capture to end is handled at the next operation after it: this one may be it.
   const bool must_look = deferred_.batch_is_due() && !capturing();
   if (home->context == context && home->serving && home->pooled != nullptr && !device_.disabled && !must_look && request.bytes != 0 && !wants_own(*home, request)) {
-    if (user != nullptr && has_several_magazines_.load(std::memory_order_relaxed)) spend_allowance(user->magazine, request);
-    Extent* extent = user != nullptr ? take_kept(*home, request, *user) : nullptr;
+    if (user != nullptr && magazines_.are_several()) magazines_.spend_allowance(device_, user->magazine, request);
+    Extent* extent = user != nullptr ? magazines_.take_kept(device_, *home, request, *user) : nullptr;
     if (extent == nullptr && !is_better_on_its_way(*home, request)) extent = home->pooled->allocate(device_, request);
     if (extent != nullptr && extent->bytes == request.bytes) {
       device_.counters().rung_hole.add();
@@ -136,6 +130,11 @@ FreeOutcome DevicePool::free(CUdeviceptr address, std::uint16_t thread, Error* a
   return outcome;
 }
 
+void DevicePool::thread_ending() {
+  const MutexLock lock(device_.lock);
+  magazines_.thread_ending(device_);
+}
+
 /// The live block at `address`, without its SYNC_MEMOPS; or nullptr with `*outcome` set.
 Extent* DevicePool::begin_free(CUdeviceptr address, FreeOutcome* outcome) {
   Extent* extent = find_settled(address);
@@ -144,7 +143,7 @@ Extent* DevicePool::begin_free(CUdeviceptr address, FreeOutcome* outcome) {
     return nullptr;
   }
   if (extent->flags != 0 && !info_of(*extent).is_native) drop_sync_memops(*extent);  // a native region takes its flags along
-  if (peak_is_new_) sample_peak();
+  if (magazines_.is_peak_new()) sample_peak();
   if (!claim(*extent)) {
     *outcome = FreeOutcome::invalid;
     return nullptr;
@@ -164,13 +163,13 @@ FreeOutcome DevicePool::free_locked(CUdeviceptr address, std::uint16_t thread, E
   *must_clear = !memops_to_clear_.empty();
   if (!extent->is_in_table) return free_block(extent, thread, answer);
   ContextPool& home = *info_of(*extent).home;
-  if (send_with_own(home, extent, thread)) {
+  if (magazines_.send_with_own(device_, home, extent, thread)) {
     outcome = settle_frees(home, true, answer);
   } else {
-    visit_own_magazine(home, &DevicePool::send);
+    magazines_.visit_own(device_, home, &Magazines::send);
     outcome = free_block(extent, thread, answer);
   }
-  visit_own_magazine(home, &DevicePool::receive_parcels);  // what it has just retired is there for the next allocations
+  magazines_.visit_own(device_, home, &Magazines::receive_parcels);  // what it has just retired is there for the next allocations
   return outcome;
 }
 
@@ -185,7 +184,7 @@ FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* 
     defer(extent, thread);  // never reused
     return FreeOutcome::freed;
   }
-  if (is_unused || !may_keep()) leave_table(extent);
+  if (is_unused || !magazines_.may_keep(device_)) Magazines::leave_table(extent);
   if (must_wait) return free_unused_in_capture(extent, thread);
   if (is_unused || device_.services.options.free == config::FreeMode::immediate) {
     ContextPool& home = *info_of(*extent).home;
@@ -228,7 +227,7 @@ FreeOutcome DevicePool::settle_frees(ContextPool& home, bool waits_natively, Err
   const CUcontext context = home.context;
   deferred_.set_due_bytes(epoch_bytes());
   const bool is_step_end = ends_step(waits_natively);
-  if (is_step_end) visit_own_magazine(home, &DevicePool::send);
+  if (is_step_end) magazines_.visit_own(device_, home, &Magazines::send);
   const bool pressed = shortage_.count_free();
   const bool is_due = pressed || deferred_.batch_is_due() || (is_step_end && deferred_.batch_bytes() >= device_.least_early_bytes());
   Error error{};
@@ -298,7 +297,7 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
   contexts.unpin(home);
   if (!status.ok()) {
     device_.count_live(before, 1);
-    if (has_several_magazines_.load(std::memory_order_relaxed)) keep_promises();
+    if (magazines_.are_several()) magazines_.keep_promises(device_);
     device_.counters().frees.take_back();
   }
   if (status.code() == CUDA_ERROR_NOT_READY) {  // something captures
@@ -323,8 +322,8 @@ bool DevicePool::free_while_exiting(CUdeviceptr address) {
   Extent* extent = find_block(address);
   const bool ours = extent != nullptr || find_containing(address) != nullptr || is_left(address);
   if (extent != nullptr && extent->state == ExtentState::live && claim(*extent)) {
-    if (peak_is_new_) {
-      close_magazines(BusyOwners::leave_out);  // a thread may be stopped in its own for good
+    if (magazines_.is_peak_new()) {
+      magazines_.close_all(device_, Magazines::BusyOwners::leave_out);  // a thread may be stopped in its own for good
       note_peak();
     }
     defer(extent, 0);

@@ -1,7 +1,7 @@
 // DevicePool: one device's pool. Booking of allocations and frees, deferral, the ladder, contexts, figures.
 //
 // device_pool.cpp has the hot paths, deferral.cpp what happens between a free and reuse (capture_wait.cpp: while something captures; backlog.cpp: how much may wait), ladder.cpp what happens on a miss,
-// device_contexts.cpp births and deaths, device_figures.cpp what a report is told.
+// device_contexts.cpp births and deaths, device_figures.cpp what a report is told. What threads keep for themselves is the Magazines'.
 // Thread rule: thread-safe; one lock (DeviceState::lock), let go of around every driver call.
 // More than 400 lines: what one lock guards, declared in one place, by source file.
 #pragma once
@@ -22,7 +22,7 @@
 #include "pool/device/device_allocator.hpp"
 #include "pool/device/device_state.hpp"
 #include "pool/device/driver_blocks.hpp"
-#include "pool/device/magazine.hpp"
+#include "pool/device/magazines.hpp"
 #include "pool/device/pool_set.hpp"
 #include "pool/device/shortage.hpp"
 
@@ -230,78 +230,6 @@ class DevicePool {
   FreeOutcome settle_frees(ContextPool& home, bool waits_natively, Error* answer) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_synchronously(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
 
-  // magazines.cpp
-  bool may_keep() CUPOOL_REQUIRES(device_.lock);
-  Magazine* own_magazine(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
-  static bool is_too_large_to_keep(std::uint64_t bytes, std::uint64_t spare_bytes, std::uint64_t budget_bytes);
-  bool find_magazine(ContextPool& home, MagazineUser& user) CUPOOL_REQUIRES(device_.lock);
-  bool open(Magazine& magazine, std::uint64_t spare_bytes) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  heap::Extent* take_kept(ContextPool& home, const AllocationRequest& request, MagazineUser& user) CUPOOL_REQUIRES(device_.lock);
-  void change_kept(Magazine& magazine, std::int64_t bytes) CUPOOL_REQUIRES(device_.lock);
-  void tell(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void receive_parcels(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void send_parcel(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void deliver(Parcel* parcel, std::uint64_t now, std::uint64_t depot_bytes) CUPOOL_REQUIRES(device_.lock);
-  void settle(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void send(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  bool send_with_own(const ContextPool& home, heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
-  Magazine* own_open_magazine(const ContextPool& home) CUPOOL_REQUIRES(device_.lock);
-  void visit_own_magazine(const ContextPool& home, void (DevicePool::*visit)(Magazine& magazine)) CUPOOL_REQUIRES(device_.lock);
-  enum class BusyOwners : std::uint8_t { wait_for, leave_out };  ///< threads that are in their magazine just now, or are stopped there for good
-  bool enter_own(Magazine& magazine) CUPOOL_REQUIRES(device_.lock) CUPOOL_TRY_ACQUIRE(true, magazine.lock);
-  bool visit_own(Magazine& magazine, void (DevicePool::*visit)(Magazine& magazine)) CUPOOL_REQUIRES(device_.lock);
-  using MagazineFilter = bool (*)(const Magazine& magazine, std::uint64_t key);
-  static bool is_any(const Magazine&, std::uint64_t) { return true; }
-  bool visit_open_magazines(void (DevicePool::*visit)(Magazine& magazine), const Magazine* except, BusyOwners busy = BusyOwners::wait_for,
-                            MagazineFilter filter = is_any, std::uint64_t key = 0) CUPOOL_REQUIRES(device_.lock);
-  void close(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  bool close_magazines(BusyOwners busy = BusyOwners::wait_for) CUPOOL_REQUIRES(device_.lock);
-  bool may_leave_magazines(std::uint64_t request_bytes) CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t collect_timeline(std::vector<observe::Event>& out) CUPOOL_REQUIRES(device_.lock);
-
-  // magazine_racks.cpp
-  heap::Extent* rehome(Magazine& magazine, ContextPool& home, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void refill(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  Rack* make_rack(Magazine& magazine, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  bool add_from_hole(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void drop(Magazine& magazine, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void age(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void drop_misfits(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  heap::Extent* take_from_own(const Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
-  heap::Extent* take_from_depot(ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
-  void let_go(ContextPool& home, heap::Extent* extent) CUPOOL_REQUIRES(device_.lock);
-  static void leave_table(heap::Extent* extent);
-  std::uint64_t depot_limit_bytes() CUPOOL_REQUIRES(device_.lock);
-  bool keep_in_depot(heap::Extent* extent, std::uint64_t limit_bytes) CUPOOL_REQUIRES(device_.lock);
-
-  // magazine_peaks.cpp
-  bool ends_step(bool waits_natively) CUPOOL_REQUIRES(device_.lock);
-  void make_room_for_steps(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
-  bool counts_run_ahead(const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
-  StepEnds::Live live_now() const CUPOOL_REQUIRES(device_.lock);
-  void look_for_peak(std::uint64_t fresh_bytes = 0) CUPOOL_REQUIRES(device_.lock);
-  LiveSum headroom() const CUPOOL_REQUIRES(device_.lock);
-  void grant(Magazine& magazine, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void spend_allowance(Magazine* magazine, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
-  void use_allowance(Magazine& magazine, const LiveSum& told) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  std::string check_promises() const CUPOOL_REQUIRES(device_.lock);
-  void keep_promises() CUPOOL_REQUIRES(device_.lock);
-  void drop_allowance(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void take_back_allowance(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-
-  // stream_magazines.cpp
-  bool has_room_to_keep(ContextPool& home, std::uint64_t budget_bytes) CUPOOL_REQUIRES(device_.lock);
-  StreamRacks* racks_for(Magazine& magazine, StreamName stream) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  bool keep_for_stream(heap::Extent* extent, ContextPool& home, StreamName stream, std::uint16_t thread, MagazineUser& user) CUPOOL_REQUIRES(device_.lock);
-  bool enter_table(heap::Extent* extent, ContextPool& home) CUPOOL_REQUIRES(device_.lock);
-  heap::Extent* take_for_stream(ContextPool& home, const AllocationRequest& request, MagazineUser& user) CUPOOL_REQUIRES(device_.lock);
-  void return_to_lane(Magazine& magazine, StreamName stream, Rack& rack) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void return_to_lanes(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  void tell_mempool(Magazine& magazine) CUPOOL_REQUIRES(device_.lock, magazine.lock);
-  std::uint64_t mempool_used_bytes(std::uint8_t mempool) CUPOOL_REQUIRES(device_.lock);
-  void look_for_mempool_peak(std::uint8_t mempool) CUPOOL_REQUIRES(device_.lock);
-  void close_magazines_of(std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
-
   // stream_ordered.cpp
   bool goes_plain_way(const heap::Extent& extent) const CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_in_lane(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread)
@@ -344,6 +272,8 @@ class DevicePool {
   void clear_region_memops() CUPOOL_EXCLUDES(device_.lock);
 
   // backlog.cpp
+  bool ends_step(bool waits_natively) CUPOOL_REQUIRES(device_.lock);
+  void make_room_for_steps(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t waiting_share_bytes() CUPOOL_REQUIRES(device_.lock);
   bool may_grow_freely() CUPOOL_REQUIRES(device_.lock);
   bool knows_its_steps() const CUPOOL_REQUIRES(device_.lock);
@@ -505,7 +435,7 @@ class DevicePool {
   const config::Policy policy_;  ///< that really serves here
   const bool unpooled_;          ///< every block is a call of its own to the driver
   std::atomic<bool> used_{false};
-  std::vector<std::unique_ptr<ContextPool>> homes_ CUPOOL_GUARDED_BY(device_.lock);
+  ContextPools homes_ CUPOOL_GUARDED_BY(device_.lock);
   DeferredFrees deferred_ CUPOOL_GUARDED_BY(device_.lock);
   DriverBlocks driver_blocks_ CUPOOL_GUARDED_BY(device_.lock);
   std::atomic<bool> has_driver_blocks_{false};  ///< had one ever
@@ -513,7 +443,6 @@ class DevicePool {
   std::uint32_t unasked_calls_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< so many more may come before the driver is asked what lies idle
   std::uint64_t being_freed_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of blocks whose free waits in the driver (kBeingFreedFlag)
   std::uint64_t withheld_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< by what is in the open batch and was freed while something captured
-  std::uint64_t next_buffer_id_ CUPOOL_GUARDED_BY(device_.lock);
   Shortage shortage_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint64_t moved_at_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< the allocations then, of the last one for which pages had to be moved; 0: none
   std::uint32_t movers_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< threads in the driver with memory that is on no list meanwhile
@@ -531,12 +460,7 @@ class DevicePool {
   std::uint64_t last_miss_ns_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint64_t credited_allocations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of regions
-  std::atomic<bool> peak_is_new_{false};  ///< written under the lock
-  std::atomic<bool> has_several_magazines_{false};
-  LiveSum promised_ CUPOOL_GUARDED_BY(device_.lock);  ///< Σ what the magazines may let live besides; with what lives no more than the peaks
-  const MagazineSurroundings surroundings_;
-  std::vector<std::unique_ptr<Magazine>> magazines_ CUPOOL_GUARDED_BY(device_.lock);
-  std::uint64_t kept_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< small blocks that are nobody's, in magazines and depots
+  Magazines magazines_ CUPOOL_GUARDED_BY(device_.lock);
   bool has_asked_ CUPOOL_GUARDED_BY(device_.lock) = false;      ///< the driver what it has free, for the ledger
   bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way
   bool preallocating_ CUPOOL_GUARDED_BY(device_.lock) = false;  ///< on its way: the others wait for it

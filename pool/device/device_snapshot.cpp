@@ -78,10 +78,10 @@ bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
     return home->is_in_use() && home->context != nullptr && !home->serving && (home->pooled == nullptr || !home->pooled->can_move());
   });
   if (is_ending && !is_last_try) return false;
-  out.complete = close_magazines(BusyOwners::leave_out) && !is_ending;
+  out.complete = magazines_.close_all(device_, Magazines::BusyOwners::leave_out) && !is_ending;
   if (!out.complete && !is_last_try) return false;
   const TickConverter time(device_.services.start, TickConverter::now());
-  if (peak_is_new_) note_peak();
+  if (magazines_.is_peak_new()) note_peak();
   const HeapFigures now = figures_of_all_lanes(1);  // every hole
   publish(now);
   const observe::LiveDevice& live = device_.live;
@@ -96,7 +96,7 @@ bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
   out.driver_free_bytes = live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0 ? device_.driver_free_now() : 0;
   out.driver_free_unix_ns = live.driver_free_unix_ns.load(std::memory_order_relaxed);
   copy_counters(counters, out);
-  for (const auto& magazine : magazines_)
+  for (const auto& magazine : magazines_.all())
     if (magazine->is_open) add_untold(magazine->shard, out);
   if (!out.complete) finish_counting(out);
   for (std::size_t i = 0; i < kDriverCallCount; ++i)
@@ -121,7 +121,7 @@ bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
     out.regions.push_back({address, block.extent.bytes, reinterpret_cast<std::uint64_t>(block.context)});
     append_block(block.extent, region, time, out);
   }
-  out.timeline_dropped = collect_timeline(out.timeline);
+  out.timeline_dropped = magazines_.collect_timeline(device_, out.timeline);
   for (observe::Event& event : out.timeline) event.ticks = time.unix_ns(event.ticks);
   return true;
 }

@@ -268,14 +268,14 @@ void DevicePool::enter_driver_block(const Extent& extent, std::uint16_t thread, 
   device_.add_driver_served(static_cast<std::int64_t>(extent.bytes));
   device_.note_region(EventKind::region_create, extent.address, extent.bytes);
   device_.count_live(extent, 1);
-  if (has_several_magazines_.load(std::memory_order_relaxed)) keep_promises();
-  look_for_peak();
+  if (magazines_.are_several()) magazines_.keep_promises(device_);
+  magazines_.look_for_peak(device_);
   device_.note(EventKind::allocate, extent.allocated_ticks, extent, thread, stream);
 }
 
 /// Before the driver's free of it, or because it is gone without one.
 void DevicePool::leave_driver_block(const Extent& extent, std::uint16_t thread, std::uint64_t stream) {
-  if (peak_is_new_) sample_peak();
+  if (magazines_.is_peak_new()) sample_peak();
   device_.note_freed(extent, thread, stream);
   device_.count_live(extent, -1);
   device_.add_driver_served(-static_cast<std::int64_t>(extent.bytes));

@@ -144,7 +144,7 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
   const std::uint64_t before = device_.services.given_back.load(std::memory_order_relaxed);
   const Short is_short(shortage_);  // else what is retired here would go into the depots
   while (may_call_driver()) {
-    close_magazines();  // what they keep for streams comes into the lanes
+    magazines_.close_all(device_);  // what they keep for streams comes into the lanes
     drain_lanes();
     static_cast<void>(close_epoch(nullptr, Closing::late));
     retire_all(nullptr, may_wait);

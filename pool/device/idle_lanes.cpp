@@ -22,7 +22,7 @@ constexpr std::uint64_t kRoomToFeed = 8;      ///< such a part of everything mus
 bool DevicePool::open_idle_lanes(ContextPool& home, const AllocationRequest& request) {
   home.streams.note_miss();
   if (capturing() || !may_call_driver() || home.streams.has_stamps_in_lanes()) return false;  // stamped: memory is short, and other rungs see to it
-  visit_own_magazine(home, &DevicePool::return_to_lanes);
+  magazines_.visit_own(device_, home, &Magazines::return_to_lanes);
   std::array<std::uint64_t, StreamLanes::kMostLanes> identities{};
   std::size_t count = 0;
   for (const StreamLanes::Entry& entry : home.streams.entries())
@@ -95,7 +95,7 @@ bool DevicePool::may_feed() {
 bool DevicePool::may_be_missed(ContextPool& home, std::uint64_t identity, std::uint64_t bytes) {
   if (device_.has_plenty(2) || !home.streams.are_several() || !home.pooled->can_move()) return false;
   const StreamLanes::Entry* const entry = home.streams.entry(identity);
-  return entry != nullptr && !lanes::is_plenty(device_, home, kept_bytes_, kMissedShare * (std::min(home.pooled->lane_bytes(entry->lane), entry->unmarked_bytes) + bytes));
+  return entry != nullptr && !lanes::is_plenty(device_, home, magazines_.kept_bytes(), kMissedShare * (std::min(home.pooled->lane_bytes(entry->lane), entry->unmarked_bytes) + bytes));
 }
 
 /// A stream that frees what others allocate, a consumer behind a producer, keeps it from them until they miss, with no event that is over yet: each time the pool would grow by what the stream is behind.

@@ -74,8 +74,9 @@ Climbed Ladder::hole(DevicePool& pool, Attempt& attempt) {
   DeviceAllocator& pooled = *attempt.home->pooled;
   // Asked again at every rung: while the lock was let go of the stream's lane may have become another stream's.
   if (attempt.request.stream.identity != 0) attempt.request.lane = attempt.home->streams.find(attempt.request.stream.identity);
-  Extent* found = pool.take_from_own(attempt);
-  if (found == nullptr) found = pool.take_from_depot(*attempt.home, attempt.request.bytes);
+  const bool may_be_own = attempt.user != nullptr && !attempt.is_short && attempt.request.stream.identity == 0;
+  Extent* found = may_be_own ? pool.magazines_.take_from_own(pool.device_, *attempt.home, attempt.request.bytes) : nullptr;
+  if (found == nullptr) found = pool.magazines_.take_from_depot(*attempt.home, attempt.request.bytes);
   if (found == nullptr) found = pooled.allocate(pool.device_, attempt.request);
   if (found == nullptr && attempt.request.lane != 0 && pooled.gather(attempt.request.lane, attempt.request.bytes))
     found = pooled.allocate(pool.device_, attempt.request);
@@ -138,10 +139,10 @@ Climbed Ladder::ask(DevicePool& pool, Attempt& attempt) {
 }
 
 Climbed Ladder::magazines(DevicePool& pool, Attempt& attempt) {
-  pool.visit_own_magazine(*attempt.home, &DevicePool::send);
-  if (!pool.may_leave_magazines(attempt.request.bytes)) return all_magazines(pool, attempt);
+  pool.magazines_.visit_own(pool.device_, *attempt.home, &Magazines::send);
+  if (!pool.magazines_.may_stay_open(pool.device_, attempt.request.bytes)) return all_magazines(pool, attempt);
   const Climbed found = ask(pool, attempt);
-  const bool is_more = found.ok() && found.value() == nullptr && !pool.may_leave_magazines(attempt.request.bytes);  // in another size
+  const bool is_more = found.ok() && found.value() == nullptr && !pool.magazines_.may_stay_open(pool.device_, attempt.request.bytes);  // in another size
   return is_more ? all_magazines(pool, attempt) : found;
 }
 
@@ -150,8 +151,8 @@ Climbed Ladder::all_magazines(DevicePool& pool, Attempt& attempt) {
   if (attempt.is_short) return nullptr;
   attempt.is_short = true;
   pool.shortage_.begin();
-  const bool is_more = pool.kept_bytes_ != 0;
-  pool.close_magazines();
+  const bool is_more = pool.magazines_.kept_bytes() != 0;
+  pool.magazines_.close_all(pool.device_);
   if (is_more) {
     Climbed found = hole(pool, attempt);
     if (found.value() != nullptr) return found;
@@ -173,7 +174,7 @@ Climbed Ladder::wait(DevicePool& pool, Attempt& attempt) {
 
 Climbed Ladder::elsewhere(DevicePool& pool, Attempt& attempt) {
   if (attempt.home->pooled == nullptr || !attempt.home->pooled->can_move()) return nullptr;
-  if (!pool.device_.steps.begins_again(pool.live_now().bytes, pool.device_.need_bytes())) return nullptr;
+  if (!pool.device_.steps.begins_again(pool.magazines_.live_now(pool.device_).bytes, pool.device_.need_bytes())) return nullptr;
   attempt.request.is_anywhere = true;
   const Climbed found = hole(pool, attempt);
   if (found.value() != nullptr) attempt.home->pooled->open_zones();

@@ -6,14 +6,12 @@
 // Source of the idea: O'Neil, The escrow transactional method (1986).
 #include <algorithm>
 
-#include "pool/device/device_pool.hpp"
-#include "pool/device/magazine.hpp"
+#include "pool/device/magazines.hpp"
 
 namespace cupool::device {
 
-/// What lives, with what the counters do not say yet.
-StepEnds::Live DevicePool::live_now() const {
-  const observe::Counters& counters = device_.live.counters;
+StepEnds::Live Magazines::live_now(const DeviceState& device) const {
+  const observe::Counters& counters = device.live.counters;
   StepEnds::Live live{counters.live_bytes.current.load(std::memory_order_relaxed), counters.live_blocks.current.load(std::memory_order_relaxed)};
   for (const auto& magazine : magazines_) {
     live.bytes += magazine->shard.live_bytes.load(std::memory_order_relaxed);
@@ -22,10 +20,8 @@ StepEnds::Live DevicePool::live_now() const {
   return live;
 }
 
-/// The peaks of what is live, with what the counters do not say yet: exact while no other thread is in its magazine. `fresh_bytes`: of the block that has
-/// just been counted; 0: none.
-void DevicePool::look_for_peak(std::uint64_t fresh_bytes) {
-  observe::Counters& counters = device_.counters();
+void Magazines::look_for_peak(DeviceState& device, std::uint64_t fresh_bytes) {
+  observe::Counters& counters = device.counters();
   std::uint64_t live_bytes = 0;
   std::uint64_t requested_bytes = 0;
   std::uint64_t live_blocks = 0;
@@ -46,58 +42,50 @@ void DevicePool::look_for_peak(std::uint64_t fresh_bytes) {
   const StepEnds::Live now{counters.live_bytes.current.load(std::memory_order_relaxed) + live_bytes, counters.live_blocks.current.load(std::memory_order_relaxed) + live_blocks};
   if (now.bytes >= ~std::uint64_t{0} / 2) return;
   const StepEnds::Live before{now.bytes - fresh_bytes, now.blocks - (fresh_bytes != 0 ? 1 : 0)};
-  device_.steps.note(before, now, device_.need_bytes(), counters.allocations.value.load(std::memory_order_relaxed), device_.least_early_bytes());
-}
-
-/// With the free that has just been booked a step of the job has come to its end. What it freed gets an event there, and what is over is free, in each step
-/// at the same place.
-bool DevicePool::ends_step(bool waits_natively) {
-  return waits_natively && device_.steps.below_bytes() != 0 && device_.steps.has_ended(live_now().bytes) && !capturing() && may_call_driver();
+  device.steps.note(before, now, device.need_bytes(), counters.allocations.value.load(std::memory_order_relaxed), device.least_early_bytes());
 }
 
 /// Would this request look like a new peak only because frees of other threads are not told yet? They may be idle for long.
-bool DevicePool::counts_run_ahead(const AllocationRequest& request) {
+bool Magazines::counts_run_ahead(const DeviceState& device, const AllocationRequest& request) const {
   const auto is_above = [](const observe::Gauge& gauge, std::uint64_t more) {
     return gauge.current.load(std::memory_order_relaxed) + more > gauge.peak.load(std::memory_order_relaxed);
   };
-  const observe::Counters& counters = device_.counters();
+  const observe::Counters& counters = device.live.counters;
   return magazines_.size() > 1 && (is_above(counters.live_bytes, request.bytes) || is_above(counters.requested_bytes, request.requested_bytes) || is_above(counters.live_blocks, 1));
 }
 
 /// What more could live, with what is promised already, without a new peak. Below 0: one is near, and what is promised could make it.
-LiveSum DevicePool::headroom() const {
+LiveSum Magazines::headroom(const DeviceState& device) const {
   const auto below_peak = [](const observe::Gauge& gauge) {
     return static_cast<std::int64_t>(gauge.peak.load(std::memory_order_relaxed) - gauge.current.load(std::memory_order_relaxed));
   };
-  const observe::Counters& counters = device_.live.counters;
+  const observe::Counters& counters = device.live.counters;
   return {below_peak(counters.live_bytes) - promised_.bytes, below_peak(counters.requested_bytes) - promised_.requested_bytes,
           below_peak(counters.live_blocks) - promised_.blocks};
 }
 
 /// So many more blocks like this one may live by this magazine from now on that the other half of what is left is for the next that asks.
-void DevicePool::grant(Magazine& magazine, const AllocationRequest& request) {
+void Magazines::grant(DeviceState& device, Magazine& magazine, const AllocationRequest& request) {
   if (magazines_.size() < 2) return;  // it compares with the peaks itself
   drop_allowance(magazine);           // less than one block
-  const LiveSum left = headroom();
+  const LiveSum left = headroom(device);
   const LiveSum one{static_cast<std::int64_t>(request.bytes), static_cast<std::int64_t>(request.requested_bytes), 1};
   const std::int64_t count = std::min({left.bytes / one.bytes, left.requested_bytes / one.requested_bytes, left.blocks});
   const std::int64_t granted = (count - 1) / 2;  // one is for this very request
   if (granted > 0) use_allowance(magazine, {-granted * one.bytes, -granted * one.requested_bytes, -granted});
 }
 
-/// A block that its thread gets under the lock comes out of what was promised to the thread, as far as that goes: else each block that goes round would
-/// look like one more, and everybody's promise would be taken back.
-void DevicePool::spend_allowance(Magazine* magazine, const AllocationRequest& request) {
-  if (magazine == nullptr || !magazine->is_open || !magazine->is_of_this_thread() || !enter_own(*magazine)) return;
+void Magazines::spend_allowance(DeviceState& device, Magazine* magazine, const AllocationRequest& request) {
+  if (magazine == nullptr || !magazine->is_open || !magazine->is_of_this_thread() || !enter_own(device, *magazine)) return;
   const OwnerInside held(magazine->lock);
-  tell(*magazine);
+  tell(device, *magazine);
   const LiveSum& left = magazine->allowance;
   use_allowance(*magazine, {std::min(static_cast<std::int64_t>(request.bytes), left.bytes), std::min(static_cast<std::int64_t>(request.requested_bytes), left.requested_bytes),
                             std::min<std::int64_t>(1, left.blocks)});
 }
 
 /// What lives by the magazine is told, and so much less may besides; or fewer blocks live, which the thread is likely to want again.
-void DevicePool::use_allowance(Magazine& magazine, const LiveSum& told) {
+void Magazines::use_allowance(Magazine& magazine, const LiveSum& told) {
   const auto use = [](std::int64_t& allowed, std::int64_t& promised, std::int64_t used) {
     const std::int64_t less = std::min(used, allowed);
     allowed -= less;
@@ -108,17 +96,16 @@ void DevicePool::use_allowance(Magazine& magazine, const LiveSum& told) {
   use(magazine.allowance.blocks, promised_.blocks, told.blocks);
 }
 
-/// What lives has grown by a block that was not promised to anybody: where a new peak is near, nobody may add to it unseen.
-void DevicePool::keep_promises() {
-  const LiveSum left = headroom();
+void Magazines::keep_promises(DeviceState& device) {
+  const LiveSum left = headroom(device);
   if (left.bytes >= 0 && left.requested_bytes >= 0 && left.blocks >= 0) return;
   const auto has_allowance = [](const Magazine& magazine, std::uint64_t) {
     return magazine.allowance.bytes != 0 || magazine.allowance.requested_bytes != 0 || magazine.allowance.blocks != 0;
   };
-  visit_open_magazines(&DevicePool::take_back_allowance, nullptr, BusyOwners::wait_for, has_allowance);
+  visit_open(device, &Magazines::take_back_allowance, nullptr, BusyOwners::wait_for, has_allowance);
 }
 
-std::string DevicePool::check_promises() const {
+std::string Magazines::check_promises(const DeviceState& device) const {
   LiveSum sum;
   for (const auto& magazine : magazines_) {
     sum.bytes += magazine->allowance.bytes;
@@ -127,15 +114,15 @@ std::string DevicePool::check_promises() const {
   }
   if (sum.bytes != promised_.bytes || sum.requested_bytes != promised_.requested_bytes || sum.blocks != promised_.blocks)
     return "what is promised is not the sum of the magazines' allowances";
-  const LiveSum left = headroom();
+  const LiveSum left = headroom(device);
   const bool is_above = (sum.bytes > 0 && left.bytes < 0) || (sum.requested_bytes > 0 && left.requested_bytes < 0) || (sum.blocks > 0 && left.blocks < 0);
   return is_above ? "what lives and what is promised are above a peak" : "";
 }
 
-void DevicePool::drop_allowance(Magazine& magazine) { use_allowance(magazine, LiveSum{magazine.allowance}); }
+void Magazines::drop_allowance(Magazine& magazine) { use_allowance(magazine, LiveSum{magazine.allowance}); }
 
-void DevicePool::take_back_allowance(Magazine& magazine) {
-  tell(magazine);
+void Magazines::take_back_allowance(DeviceState& device, Magazine& magazine) {
+  tell(device, magazine);
   drop_allowance(magazine);
 }
 

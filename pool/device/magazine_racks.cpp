@@ -2,8 +2,7 @@
 #include <algorithm>
 #include <new>
 
-#include "pool/device/device_pool.hpp"
-#include "pool/device/magazine.hpp"
+#include "pool/device/magazines.hpp"
 
 namespace cupool::device {
 
@@ -19,33 +18,33 @@ constexpr std::uint64_t kOld = 64;  ///< operations of the magazine
 }  // namespace
 
 /// The rack for this size; null: a large one that is asked for for the first time, or in vain.
-Rack* DevicePool::make_rack(Magazine& magazine, std::uint64_t bytes) {
+Rack* Magazines::make_rack(DeviceState& device, Magazine& magazine, std::uint64_t bytes) {
   if (Rack* rack = magazine.rack_of(bytes)) return rack;
   SizedRack& large = magazine.large_racks.at(bytes);
   if (large.rack.batch != 0) {
     --large.rack.batch;
     return nullptr;
   }
-  while (large.rack.first != nullptr) drop(magazine, large.rack.pop());
+  while (large.rack.first != nullptr) drop(device, magazine, large.rack.pop());
   large.bytes = bytes;
   return nullptr;
 }
 
 /// A block that the magazine keeps goes back to the heap.
-void DevicePool::drop(Magazine& magazine, Extent* extent) {
+void Magazines::drop(DeviceState& device, Magazine& magazine, Extent* extent) {
   change_kept(magazine, -static_cast<std::int64_t>(extent->bytes));
-  let_go(*magazine.home, extent);
+  let_go(device, *magazine.home, extent);
 }
 
-void DevicePool::drop_misfits(Magazine& magazine) {
+void Magazines::drop_misfits(DeviceState& device, Magazine& magazine) {
   while (Extent* extent = magazine.misfits) {
     magazine.misfits = extent->bin_next;
-    drop(magazine, extent);
+    drop(device, magazine, extent);
   }
 }
 
 /// Large blocks of sizes that nobody has asked for lately are holes again, before they push others elsewhere. A few racks at each call.
-void DevicePool::age(Magazine& magazine) {
+void Magazines::age(DeviceState& device, Magazine& magazine) {
   ++magazine.operations;
   for (std::size_t look = 0; look < kAgingLooks; ++look) {
     const std::size_t at = magazine.aged++ % (magazine.large_racks.racks.size() * (1 + magazine.streams.size()));
@@ -54,25 +53,25 @@ void DevicePool::age(Magazine& magazine) {
     SizedRack& sized = of_stream == 0 ? magazine.large_racks.racks[place] : magazine.streams[of_stream - 1].sizes.racks[place];
     if (sized.rack.first == nullptr || sized.bytes <= kLargestSmallBlock_bytes || magazine.operations - sized.rack.used < kOld) continue;
     if (of_stream != 0) {
-      return_to_lane(magazine, magazine.streams[of_stream - 1].stream, sized.rack);
+      return_to_lane(device, magazine, magazine.streams[of_stream - 1].stream, sized.rack);
       continue;
     }
-    while (sized.rack.first != nullptr) drop(magazine, sized.rack.pop());
+    while (sized.rack.first != nullptr) drop(device, magazine, sized.rack.pop());
   }
 }
 
 /// From a hole into the rack, for good; false when there is none.
-bool DevicePool::add_from_hole(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) {
+bool Magazines::add_from_hole(DeviceState& device, Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) {
   Extent* extent = nullptr;
   AllocationRequest own_request = request;
   own_request.keeper = magazine.number;
   try {
-    extent = home.pooled->allocate(device_, own_request);
+    extent = home.pooled->allocate(device, own_request);
   } catch (const std::bad_alloc&) {
   }
   if (extent == nullptr) return false;
   if (extent->bytes != request.bytes || !home.kept->table.insert(extent)) {
-    home.pooled->recycle(device_, extent);
+    home.pooled->recycle(device, extent);
     return false;
   }
   extent->is_in_table = true;
@@ -84,7 +83,7 @@ bool DevicePool::add_from_hole(Magazine& magazine, ContextPool& home, const Allo
 }
 
 /// A cached block, from now on an extent with the others of this magazine if that can be.
-Extent* DevicePool::rehome(Magazine& magazine, ContextPool& home, Extent* extent) {
+Extent* Magazines::rehome(Magazine& magazine, ContextPool& home, Extent* extent) {
   if (extent->keeper == magazine.number) return extent;
   home.kept->table.remove(*extent);
   try {
@@ -96,10 +95,10 @@ Extent* DevicePool::rehome(Magazine& magazine, ContextPool& home, Extent* extent
 }
 
 /// From the depot, else from holes; no driver call, and nothing that is not free anyway.
-void DevicePool::refill(Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) {
+void Magazines::refill(DeviceState& device, Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) {
   if (request.bytes > kLargestSmallBlock_bytes) {
     rack.batch = kTurnsAway;
-    add_from_hole(magazine, home, request, rack);
+    add_from_hole(device, magazine, home, request, rack);
     return;
   }
   const std::uint64_t most = std::min({std::uint64_t{Magazine::kMostBatch}, Magazine::kMostBatchBytes / request.bytes, magazine.budget_bytes / kRefillShare / request.bytes});
@@ -108,7 +107,7 @@ void DevicePool::refill(Magazine& magazine, ContextPool& home, const AllocationR
   Rack& depot = home.kept->depot[small_size_index(request.bytes)];
   while (rack.count < batch) {
     if (depot.first == nullptr) {
-      if (!add_from_hole(magazine, home, request, rack)) return;
+      if (!add_from_hole(device, magazine, home, request, rack)) return;
       continue;
     }
     home.kept->bytes -= request.bytes;
@@ -118,15 +117,14 @@ void DevicePool::refill(Magazine& magazine, ContextPool& home, const AllocationR
   }
 }
 
-/// What has come back to the thread's own magazine while it climbs; nullptr: nothing of that size.
-Extent* DevicePool::take_from_own(const Attempt& attempt) {
-  if (attempt.user == nullptr || attempt.is_short || attempt.request.stream.identity != 0 || !may_keep()) return nullptr;
-  Magazine* const magazine = own_open_magazine(*attempt.home);
-  if (magazine == nullptr || !enter_own(*magazine)) return nullptr;
+Extent* Magazines::take_from_own(DeviceState& device, const ContextPool& home, std::uint64_t bytes) {
+  if (!may_keep(device)) return nullptr;
+  Magazine* const magazine = own_open_magazine(home);
+  if (magazine == nullptr || !enter_own(device, *magazine)) return nullptr;
   const OwnerInside held(magazine->lock);
-  Rack* const rack = magazine->rack_of(attempt.request.bytes);
+  Rack* const rack = magazine->rack_of(bytes);
   if (rack == nullptr) return nullptr;
-  receive_parcels(*magazine);
+  receive_parcels(device, *magazine);
   while (rack->first == nullptr && magazine->open_parcel()) {
   }
   if (rack->first == nullptr) return nullptr;
@@ -137,8 +135,7 @@ Extent* DevicePool::take_from_own(const Attempt& attempt) {
   return extent;
 }
 
-/// A live block of exactly `bytes` that was kept for the next refill, or nullptr.
-Extent* DevicePool::take_from_depot(ContextPool& home, std::uint64_t bytes) {
+Extent* Magazines::take_from_depot(ContextPool& home, std::uint64_t bytes) {
   if (home.kept == nullptr || bytes - 1 >= kLargestSmallBlock_bytes) return nullptr;
   Rack& depot = home.kept->depot[small_size_index(bytes)];
   if (depot.first == nullptr) return nullptr;
@@ -150,22 +147,22 @@ Extent* DevicePool::take_from_depot(ContextPool& home, std::uint64_t bytes) {
 }
 
 /// A cached block goes back to the heap.
-void DevicePool::let_go(ContextPool& home, Extent* extent) {
+void Magazines::let_go(DeviceState& device, ContextPool& home, Extent* extent) {
   leave_table(extent);
-  home.pooled->recycle(device_, extent);
+  home.pooled->recycle(device, extent);
 }
 
-void DevicePool::leave_table(Extent* extent) {
+void Magazines::leave_table(Extent* extent) {
   if (!extent->is_in_table) return;
   info_of(*extent).home->kept->table.remove(*extent);
   extent->is_in_table = false;
 }
 
-/// So many bytes of small blocks whose free is complete may be kept for whoever asks for their size next, in one context.
-std::uint64_t DevicePool::depot_limit_bytes() { return may_keep() ? std::min(kLargestDepot_bytes, device_.spare_bytes() / kDepotShare) : 0; }
+std::uint64_t Magazines::depot_limit_bytes(const DeviceState& device) const {
+  return may_keep(device) ? std::min(kLargestDepot_bytes, device.spare_bytes() / kDepotShare) : 0;
+}
 
-/// True when the block is kept, which large ones are not.
-bool DevicePool::keep_in_depot(Extent* extent, std::uint64_t limit_bytes) {
+bool Magazines::keep_in_depot(Extent* extent, std::uint64_t limit_bytes) {
   ContextPool& home = *info_of(*extent).home;
   if (extent->bytes > kLargestSmallBlock_bytes || home.kept->bytes + extent->bytes > limit_bytes) {
     leave_table(extent);

@@ -2,13 +2,12 @@
 //
 // A block that comes here stays a block to the heap (state cached while it is nobody's), and is in its home's table, until nobody may keep it
 // or the magazines are closed. It is kept only where its size was asked for again and again.
-#include "pool/device/magazine.hpp"
+#include "pool/device/magazines.hpp"
 
 #include <algorithm>
 #include <new>
 #include <utility>
 
-#include "pool/device/device_pool.hpp"
 #include "pool/heap/extent_arena.hpp"
 
 namespace cupool::device {
@@ -24,17 +23,27 @@ constexpr std::uint64_t kLeastBudget_bytes = 32 * kKiB;
 constexpr std::uint64_t kFreeShare = 4;  ///< of an epoch. How much lies here differs from step to step of a job, and is on top of what it needs
 constexpr std::uint64_t kLeastSpare_bytes = 4 * kGiB;  ///< without so much, large blocks are the heap's alone: it places them better
 constexpr std::uint64_t kBufferIds = 1024;  ///< given to a magazine at a time
+
+/// Never one of the driver's, which counts from 1; unique over the devices of a process.
+constexpr std::uint64_t first_buffer_id(int ordinal) { return (std::uint64_t{1} << 63) | (static_cast<std::uint64_t>(ordinal) << 48) | 1; }
 }  // namespace
 
-/// Small blocks are kept for reuse only in ordinary times: every other way of a free wants to see each block under the lock.
-bool DevicePool::may_keep() {
-  const PoolServices& services = device_.services;
+Magazines::Magazines(DeviceState& device, const ContextPools& homes, DeferredFrees& deferred, const Shortage& shortage, bool unpooled)
+    : homes_(homes),
+      deferred_(deferred),
+      shortage_(shortage),
+      unpooled_(unpooled),
+      surroundings_{device.live.counters, device.services, peak_is_new_, device.steps, has_several_, device.mempools},
+      next_buffer_id_(first_buffer_id(device.ordinal)) {}
+
+bool Magazines::may_keep(const DeviceState& device) const {
+  const PoolServices& services = device.services;
   const bool is_ordinary = services.options.free == config::FreeMode::deferred && !services.options.release_threshold_bytes && services.trace == nullptr && !unpooled_;
-  return is_ordinary && !device_.disabled && may_call_driver() && !device_.services.synchronises() && !capturing() && !shortage_.forbids_keeping();
+  return is_ordinary && !device.disabled && !services.stopped.load(std::memory_order_relaxed) && !services.synchronises() && !services.gate.capturing() && !shortage_.forbids_keeping();
 }
 
 /// The magazine of this thread in `home`; null when there is no room for one more.
-Magazine* DevicePool::own_magazine(ContextPool& home) {
+Magazine* Magazines::own_magazine(DeviceState& device, ContextPool& home) {
   Magazine* unused = nullptr;
   for (const auto& magazine : magazines_) {
     if (magazine->is_of_this_thread() && magazine->home == &home) return magazine.get();
@@ -42,13 +51,13 @@ Magazine* DevicePool::own_magazine(ContextPool& home) {
   }
   if (unused == nullptr) {
     if (magazines_.size() == observe::kLiveShards) return nullptr;
-    std::byte* const place = device_.live.shards + magazines_.size() * sizeof(observe::LiveShard);
+    std::byte* const place = device.live.shards + magazines_.size() * sizeof(observe::LiveShard);
     const auto number = static_cast<std::uint8_t>(magazines_.size() + 1);
     magazines_.push_back(std::make_unique<Magazine>(surroundings_, *::new (place) observe::LiveShard, number));
     unused = magazines_.back().get();
     if (magazines_.size() == 2) {
-      has_several_magazines_.store(true, std::memory_order_relaxed);
-      visit_open_magazines(&DevicePool::tell, nullptr);  // from here on what one thread has is not known to it alone
+      has_several_.store(true, std::memory_order_relaxed);
+      visit_open(device, &Magazines::tell, nullptr);  // from here on what one thread has is not known to it alone
     }
   }
   if (home.kept == nullptr) home.kept = std::make_unique<KeptBlocks>();
@@ -59,15 +68,15 @@ Magazine* DevicePool::own_magazine(ContextPool& home) {
 }
 
 /// `budget_bytes`: of what a block would be part of, complete and a stream's, or freed and without an event.
-bool DevicePool::is_too_large_to_keep(std::uint64_t bytes, std::uint64_t spare_bytes, std::uint64_t budget_bytes) {
+bool Magazines::is_too_large_to_keep(std::uint64_t bytes, std::uint64_t spare_bytes, std::uint64_t budget_bytes) {
   return bytes > kLargestSmallBlock_bytes && (spare_bytes < kLeastSpare_bytes || bytes > budget_bytes / Magazine::kLeastLarge);
 }
 
 /// The thread knows its magazine in `home` now; false: there is none for it.
-bool DevicePool::find_magazine(ContextPool& home, MagazineUser& user) {
+bool Magazines::find_magazine(DeviceState& device, ContextPool& home, MagazineUser& user) {
   if (user.magazine == nullptr) {
     try {
-      user.magazine = own_magazine(home);
+      user.magazine = own_magazine(device, home);
     } catch (const std::bad_alloc&) {
       return false;
     }
@@ -76,13 +85,13 @@ bool DevicePool::find_magazine(ContextPool& home, MagazineUser& user) {
 }
 
 /// It may keep a share of that from now on; false, and closed, when that is next to nothing.
-bool DevicePool::open(Magazine& magazine, std::uint64_t spare_bytes) {
+bool Magazines::open(DeviceState& device, Magazine& magazine, std::uint64_t spare_bytes) {
   const std::uint64_t budget_bytes = std::min(Magazine::kMost_bytes, spare_bytes / kMagazineShare);
   magazine.budget_bytes = budget_bytes;
   magazine.kept_budget_bytes = spare_bytes / Magazine::kKeptShare;
   magazine.free_budget_bytes = std::min(budget_bytes, deferred_.due_bytes() / kFreeShare);
   if (budget_bytes < kLeastBudget_bytes) {
-    close(magazine);
+    close(device, magazine);
     return false;
   }
   magazine.context = magazine.home->context;
@@ -91,27 +100,26 @@ bool DevicePool::open(Magazine& magazine, std::uint64_t spare_bytes) {
   return true;
 }
 
-/// A block for a thread that asks again: from its magazine, which is filled for the next requests. Null: from the heap.
-Extent* DevicePool::take_kept(ContextPool& home, const AllocationRequest& request, MagazineUser& user) {
-  if (request.stream.identity != 0) return take_for_stream(home, request, user);
-  if (!may_keep()) return nullptr;
-  const std::uint64_t spare_bytes = device_.spare_bytes();
+Extent* Magazines::take_kept(DeviceState& device, ContextPool& home, const AllocationRequest& request, MagazineUser& user) {
+  if (request.stream.identity != 0) return take_for_stream(device, home, request, user);
+  if (!may_keep(device)) return nullptr;
+  const std::uint64_t spare_bytes = device.spare_bytes();
   if (is_too_large_to_keep(request.bytes, spare_bytes, spare_bytes / kMagazineShare)) return nullptr;
-  if (!find_magazine(home, user)) return nullptr;
+  if (!find_magazine(device, home, user)) return nullptr;
   Magazine& magazine = *user.magazine;
-  if (!enter_own(magazine)) return nullptr;
+  if (!enter_own(device, magazine)) return nullptr;
   const OwnerInside held(magazine.lock);
-  tell(magazine);
-  if (counts_run_ahead(request)) visit_open_magazines(&DevicePool::tell, &magazine);
-  if (!open(magazine, spare_bytes)) return nullptr;
-  age(magazine);
-  Rack* const rack_of_size = make_rack(magazine, request.bytes);
+  tell(device, magazine);
+  if (counts_run_ahead(device, request)) visit_open(device, &Magazines::tell, &magazine);
+  if (!open(device, magazine, spare_bytes)) return nullptr;
+  age(device, magazine);
+  Rack* const rack_of_size = make_rack(device, magazine, request.bytes);
   if (rack_of_size == nullptr) return nullptr;
   Rack& rack = *rack_of_size;
   while (rack.first == nullptr && magazine.open_parcel()) {
   }
-  if (rack.first != nullptr) grant(magazine, request);  // it had one, and was not to hand it out
-  if (rack.first == nullptr) refill(magazine, home, request, rack);
+  if (rack.first != nullptr) grant(device, magazine, request);  // it had one, and was not to hand it out
+  if (rack.first == nullptr) refill(device, magazine, home, request, rack);
   if (rack.first == nullptr) return nullptr;
   Extent* extent = rack.pop();
   rack.used = magazine.operations;
@@ -121,14 +129,14 @@ Extent* DevicePool::take_kept(ContextPool& home, const AllocationRequest& reques
 }
 
 /// What the racks hold is free memory in every sum.
-void DevicePool::change_kept(Magazine& magazine, std::int64_t bytes) {
+void Magazines::change_kept(Magazine& magazine, std::int64_t bytes) {
   magazine.kept_bytes += static_cast<std::uint64_t>(bytes);
   kept_bytes_ += static_cast<std::uint64_t>(bytes);
 }
 
 /// Counts of the magazine become the device's.
-void DevicePool::tell(Magazine& magazine) {
-  observe::Counters& counters = device_.counters();
+void Magazines::tell(DeviceState& device, Magazine& magazine) {
+  observe::Counters& counters = device.counters();
   const auto take = [](std::atomic<std::uint64_t>& word) {
     const std::uint64_t value = word.load(std::memory_order_relaxed);
     word.store(0, std::memory_order_relaxed);
@@ -144,22 +152,21 @@ void DevicePool::tell(Magazine& magazine) {
   counters.requested_bytes.shift(told.requested_bytes);
   counters.live_blocks.shift(told.blocks);
   if (magazines_.size() > 1) use_allowance(magazine, told);
-  look_for_peak();
+  look_for_peak(device);
   counters.deferred_bytes.add(static_cast<std::int64_t>(take(shard.deferred_bytes)));
-  tell_mempool(magazine);
+  tell_mempool(device, magazine);
   for (StreamRacks& one : magazine.streams)
     if (one.pairs != 0) magazine.home->streams.count_pairs(one.stream.identity, std::exchange(one.pairs, 0));
   change_kept(magazine, -static_cast<std::int64_t>(magazine.taken_bytes));
   magazine.taken_bytes = 0;
-  drop_misfits(magazine);
-  receive_parcels(magazine);
+  drop_misfits(device, magazine);
+  receive_parcels(device, magazine);
   if (magazine.next_buffer_id != magazine.end_buffer_id) return;
   magazine.next_buffer_id = next_buffer_id_;
   magazine.end_buffer_id = next_buffer_id_ += kBufferIds;
 }
 
-/// What has come back is handed over.
-void DevicePool::receive_parcels(Magazine& magazine) {
+void Magazines::receive_parcels([[maybe_unused]] DeviceState& device, Magazine& magazine) {
   for (Parcel* parcel = magazine.emptied; parcel != nullptr;) {
     Parcel* next = parcel->next;
     Magazine::put(*parcel, magazine.spare);
@@ -175,7 +182,7 @@ void DevicePool::receive_parcels(Magazine& magazine) {
 }
 
 /// What the thread has freed goes on its way.
-void DevicePool::send_parcel(Magazine& magazine) {
+void Magazines::send_parcel(Magazine& magazine) {
   if (magazine.freed == nullptr) return;
   Parcel parcel{magazine.freed, magazine.freed_count, magazine.freed_bytes, &magazine, magazine.home, 0, nullptr};
   magazine.freed = nullptr;
@@ -193,8 +200,7 @@ void DevicePool::send_parcel(Magazine& magazine) {
   deferred_.batch().prepend(blocks);
 }
 
-/// A parcel whose free is complete: to the thread that sent it, or, when it keeps much already or is gone, to where any block goes.
-void DevicePool::deliver(Parcel* parcel, std::uint64_t now, std::uint64_t depot_bytes) {
+void Magazines::deliver(DeviceState& device, Parcel* parcel, std::uint64_t now, std::uint64_t depot_bytes) {
   Magazine& owner = *parcel->owner;
   if (depot_bytes != 0 && owner.is_open && owner.home == parcel->home && owner.kept_bytes + parcel->bytes <= owner.kept_budget_bytes) {
     parcel->completed_ticks = now;
@@ -204,21 +210,21 @@ void DevicePool::deliver(Parcel* parcel, std::uint64_t now, std::uint64_t depot_
   }
   for (Extent* extent = parcel->first; extent != nullptr;) {
     Extent* next = extent->bin_next;
-    device_.note(EventKind::free_completed, now, *extent, 0);
-    if (!keep_in_depot(extent, depot_bytes)) parcel->home->pooled->recycle(device_, extent);
+    device.note(EventKind::free_completed, now, *extent, 0);
+    if (!keep_in_depot(extent, depot_bytes)) parcel->home->pooled->recycle(device, extent);
     extent = next;
   }
   Magazine::put(*parcel, owner.spare);
 }
 
 /// A report that did not wait for this thread has left its magazine closed to it.
-bool DevicePool::enter_own(Magazine& magazine) {
+bool Magazines::enter_own(const DeviceState& device, Magazine& magazine) {
   magazine.lock.forget_wish();
-  return magazine.lock.lock_by_owner(device_.services.fences);
+  return magazine.lock.lock_by_owner(device.services.fences);
 }
 
 /// `visit` for each that is open and passes the filter, but `except`, with its owner outside. One fence for all: it is a system call. False: some were left out.
-bool DevicePool::visit_open_magazines(void (DevicePool::*visit)(Magazine& magazine), const Magazine* except, BusyOwners busy, MagazineFilter filter,
+bool Magazines::visit_open(DeviceState& device, Visit visit, const Magazine* except, BusyOwners busy, Filter filter,
                                       std::uint64_t key) {
   bool must_fence = false;
   for (const auto& magazine : magazines_) {
@@ -226,19 +232,19 @@ bool DevicePool::visit_open_magazines(void (DevicePool::*visit)(Magazine& magazi
     magazine->lock.begin();
     must_fence = true;
   }
-  if (must_fence) device_.services.fences.fence_all();
+  if (must_fence) device.services.fences.fence_all();
   bool are_all = true;
   for (const auto& magazine : magazines_) {
     if (!magazine->is_open || magazine.get() == except || !filter(*magazine, key)) continue;
     if (magazine->is_of_this_thread()) {
-      are_all = visit_own(*magazine, visit) && are_all;
+      are_all = enter_and_visit(device, *magazine, visit) && are_all;
     } else if (busy == BusyOwners::wait_for) {
       magazine->lock.wait();
       const OwnerOutside held(magazine->lock);
-      (this->*visit)(*magazine);
+      (this->*visit)(device, *magazine);
     } else if (magazine->lock.is_out()) {
       const OwnerOutside held(magazine->lock);
-      (this->*visit)(*magazine);
+      (this->*visit)(device, *magazine);
     } else {
       are_all = false;
     }
@@ -247,41 +253,37 @@ bool DevicePool::visit_open_magazines(void (DevicePool::*visit)(Magazine& magazi
 }
 
 /// False: a signal handler has interrupted this thread inside.
-bool DevicePool::visit_own(Magazine& magazine, void (DevicePool::*visit)(Magazine& magazine)) {
-  if (!enter_own(magazine)) return false;
+bool Magazines::enter_and_visit(DeviceState& device, Magazine& magazine, Visit visit) {
+  if (!enter_own(device, magazine)) return false;
   const OwnerInside held(magazine.lock);
-  (this->*visit)(magazine);
+  (this->*visit)(device, magazine);
   return true;
 }
 
-Magazine* DevicePool::own_open_magazine(const ContextPool& home) {
+Magazine* Magazines::own_open_magazine(const ContextPool& home) {
   for (const auto& magazine : magazines_)
     if (magazine->is_open && magazine->is_of_this_thread() && magazine->home == &home) return magazine.get();
   return nullptr;
 }
 
-void DevicePool::visit_own_magazine(const ContextPool& home, void (DevicePool::*visit)(Magazine& magazine)) {
-  if (Magazine* magazine = own_open_magazine(home)) visit_own(*magazine, visit);
+void Magazines::visit_own(DeviceState& device, const ContextPool& home, Visit visit) {
+  if (Magazine* magazine = own_open_magazine(home)) enter_and_visit(device, *magazine, visit);
 }
 
-/// The frees of the thread's magazine go before the one that comes now.
-void DevicePool::send(Magazine& magazine) {
-  tell(magazine);
+void Magazines::send(DeviceState& device, Magazine& magazine) {
+  tell(device, magazine);
   send_parcel(magazine);
 }
 
-/// The block, which nobody has any more, goes on its way as the last of those that its thread freed in its magazine, and comes back to it with them.
-/// Through the depot it could come to another thread. After a while the blocks of all threads would lie mixed, and what the processor fetches
-/// beside the data of one would be another's: two threads were as slow together as one. False: nothing has changed.
-bool DevicePool::send_with_own(const ContextPool& home, Extent* extent, std::uint16_t thread) {
+bool Magazines::send_with_own(DeviceState& device, const ContextPool& home, Extent* extent, std::uint16_t thread) {
   Magazine* const magazine = own_open_magazine(home);
-  if (magazine == nullptr || extent->flags != 0 || !may_keep() || !enter_own(*magazine)) return false;
+  if (magazine == nullptr || extent->flags != 0 || !may_keep(device) || !enter_own(device, *magazine)) return false;
   const OwnerInside held(magazine->lock);
-  tell(*magazine);
-  device_.count_free(*extent);
+  tell(device, *magazine);
+  device.count_free(*extent);
   if (magazines_.size() > 1) use_allowance(*magazine, {-static_cast<std::int64_t>(extent->bytes), -static_cast<std::int64_t>(extent->requested_bytes), -1});
-  device_.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
-  device_.note(EventKind::free_requested, ticks(), *extent, thread);
+  device.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
+  device.note(EventKind::free_requested, ticks(), *extent, thread);
   extent->state = ExtentState::cached;
   extent->bin_next = magazine->freed;
   magazine->freed = extent;
@@ -291,67 +293,61 @@ bool DevicePool::send_with_own(const ContextPool& home, Extent* extent, std::uin
   return true;
 }
 
-/// What the thread has freed goes on its way, and its large blocks are everybody's, as if none had come: how much of them lies here must not differ from
-/// step to step of a job.
-void DevicePool::settle(Magazine& magazine) {
-  send(magazine);
+void Magazines::settle(DeviceState& device, Magazine& magazine) {
+  send(device, magazine);
   while (magazine.open_parcel()) {
   }
   for (SizedRack& large : magazine.large_racks.racks) {
     while (large.rack.first != nullptr) {
       change_kept(magazine, -static_cast<std::int64_t>(large.rack.first->bytes));
-      let_go(*magazine.home, large.rack.pop());
+      let_go(device, *magazine.home, large.rack.pop());
     }
     large = {};
   }
 }
 
 /// Everything in it is where it would be without magazines; it stays closed until its thread asks the device for a small block.
-void DevicePool::close(Magazine& magazine) {
-  send(magazine);
+void Magazines::close(DeviceState& device, Magazine& magazine) {
+  send(device, magazine);
   drop_allowance(magazine);
   while (magazine.open_parcel()) {
   }
   for (Rack& rack : magazine.racks) {
-    while (rack.first != nullptr) let_go(*magazine.home, rack.pop());
+    while (rack.first != nullptr) let_go(device, *magazine.home, rack.pop());
     rack.batch = 0;
   }
   for (SizedRack& large : magazine.large_racks.racks) {
-    while (large.rack.first != nullptr) let_go(*magazine.home, large.rack.pop());
+    while (large.rack.first != nullptr) let_go(device, *magazine.home, large.rack.pop());
     large = {};
   }
-  return_to_lanes(magazine);
-  for (Extent* extent = std::exchange(magazine.misfits, nullptr); extent != nullptr;) let_go(*magazine.home, std::exchange(extent, extent->bin_next));
+  return_to_lanes(device, magazine);
+  for (Extent* extent = std::exchange(magazine.misfits, nullptr); extent != nullptr;) let_go(device, *magazine.home, std::exchange(extent, extent->bin_next));
   change_kept(magazine, -static_cast<std::int64_t>(magazine.kept_bytes));
   magazine.context = nullptr;
   magazine.is_open = false;
 }
 
-/// As many bytes are on their way back, and closing would bring fewer, at the price of what every thread keeps. Where nothing comes back the blocks that
-/// threads keep may be what lies between the holes: then they go before the pool grows.
-bool DevicePool::may_leave_magazines(std::uint64_t request_bytes) {
-  const bool is_on_its_way = device_.live.counters.deferred_bytes.current.load(std::memory_order_relaxed) >= request_bytes;
-  return is_on_its_way && kept_bytes_ < std::max(request_bytes, device_.least_early_bytes()) && device_.has_plenty(DeviceState::kAskShare) && device_.spare_bytes() >= kLeastSpare_bytes;
+bool Magazines::may_stay_open(const DeviceState& device, std::uint64_t request_bytes) const {
+  const bool is_on_its_way = device.live.counters.deferred_bytes.current.load(std::memory_order_relaxed) >= request_bytes;
+  return is_on_its_way && kept_bytes_ < std::max(request_bytes, device.least_early_bytes()) && device.has_plenty(DeviceState::kAskShare) && device.spare_bytes() >= kLeastSpare_bytes;
 }
 
-bool DevicePool::close_magazines(BusyOwners busy) {
-  const bool are_all = visit_open_magazines(&DevicePool::close, nullptr, busy);
+bool Magazines::close_all(DeviceState& device, BusyOwners busy) {
+  const bool are_all = visit_open(device, &Magazines::close, nullptr, busy);
   deferred_.unpack([](Parcel* parcel) { Magazine::put(*parcel, parcel->owner->spare); });
   for (const auto& home : homes_) {
     if (home->kept == nullptr || home->kept->bytes == 0) continue;  // the depot is empty
     for (Rack& rack : home->kept->depot)
-      while (rack.first != nullptr) let_go(*home, rack.pop());
+      while (rack.first != nullptr) let_go(device, *home, rack.pop());
     kept_bytes_ -= home->kept->bytes;
     home->kept->bytes = 0;
   }
   return are_all;
 }
 
-/// The newest events of the device and of what its threads did by themselves, oldest first, in ticks. Returns how many are lost.
-/// Precondition: the magazines are closed, but for those whose threads stand inside: what these did is lost here.
-std::uint64_t DevicePool::collect_timeline(std::vector<observe::Event>& out) {
-  out = device_.timeline.events();
-  std::uint64_t dropped = device_.timeline.dropped();
+std::uint64_t Magazines::collect_timeline(DeviceState& device, std::vector<observe::Event>& out) {
+  out = device.timeline.events();
+  std::uint64_t dropped = device.timeline.dropped();
   for (const auto& magazine : magazines_) {
     if (magazine->is_open) {
       dropped += magazine->shard.allocations.load(std::memory_order_relaxed) + magazine->shard.frees.load(std::memory_order_relaxed);
@@ -362,25 +358,31 @@ std::uint64_t DevicePool::collect_timeline(std::vector<observe::Event>& out) {
     dropped += magazine->timeline.dropped();
   }
   std::stable_sort(out.begin(), out.end(), [](const observe::Event& one, const observe::Event& other) { return one.ticks < other.ticks; });
-  if (out.size() > device_.timeline.capacity_events()) {
-    const std::size_t surplus = out.size() - device_.timeline.capacity_events();
+  if (out.size() > device.timeline.capacity_events()) {
+    const std::size_t surplus = out.size() - device.timeline.capacity_events();
     out.erase(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(surplus));
     dropped += surplus;
   }
   return dropped;
 }
 
-void DevicePool::thread_ending() {
-  const MutexLock lock(device_.lock);
+void Magazines::thread_ending(DeviceState& device) {
   for (const auto& magazine : magazines_) {
-    if (!magazine->is_of_this_thread() || !enter_own(*magazine)) continue;
+    if (!magazine->is_of_this_thread() || !enter_own(device, *magazine)) continue;
     {
       const OwnerInside held(magazine->lock);
-      if (magazine->is_open) close(*magazine);
+      if (magazine->is_open) close(device, *magazine);
     }
     magazine->is_owned = false;
     magazine->home = nullptr;
   }
+}
+
+std::string Magazines::check(DeviceState& device) {
+  if (std::string broken = check_promises(device); !broken.empty()) return broken;
+  close_all(device);
+  if (promised_.bytes != 0 || promised_.requested_bytes != 0 || promised_.blocks != 0) return "closed magazines have allowances";
+  return kept_bytes_ != 0 ? "closed magazines and empty depots keep bytes" : "";
 }
 
 }  // namespace cupool::device

@@ -57,8 +57,8 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
     const bool is_ordinary = is_in_context && !is_plain;
     // On another context's stream; no epoch would ever cover it.
     const bool needs_own_event = is_pooled && !home.is_orphan && context != nullptr && device_.services.cannot_record.load(std::memory_order_relaxed);
-    if (is_ordinary && user != nullptr && keep_for_stream(extent, home, stream, thread, *user)) return FreeOutcome::freed;
-    leave_table(extent);
+    if (is_ordinary && user != nullptr && magazines_.keep_for_stream(device_, extent, home, stream, thread, *user)) return FreeOutcome::freed;
+    Magazines::leave_table(extent);
     if (is_plain) outcome = free_deferred(extent, thread, answer, false);
     else if (is_ordinary && !capturing()) outcome = free_in_lane(extent, home, context, stream, thread);
     else if ((is_ordinary || needs_own_event) && free_stamped(extent, home, context, stream, thread, StampedPlace::aside)) outcome = FreeOutcome::freed;
@@ -92,7 +92,7 @@ FreeOutcome DevicePool::free_behind(Extent* extent, CUcontext context, StreamNam
 FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread) {
   home.streams.see(stream.identity);
   home.streams.count_frees(1);
-  bool must_stamp = !home.streams.is_alone() && (shortage_.stamps_frees() || !lanes::is_plenty(device_, home, kept_bytes_, extent->bytes));
+  bool must_stamp = !home.streams.is_alone() && (shortage_.stamps_frees() || !lanes::is_plenty(device_, home, magazines_.kept_bytes(), extent->bytes));
   if (!must_stamp && may_be_missed(home, stream.identity, extent->bytes)) must_stamp = home.streams.fears_miss();
   if (must_stamp) {
     shortage_.count_stamped_free();
@@ -256,7 +256,7 @@ void DevicePool::forget_stamps_of(ContextPool& home, std::uint64_t identity) {
 void DevicePool::stream_ending(std::uint64_t identity) {
   {
     const MutexLock lock(device_.lock);
-    close_magazines_of(identity);
+    magazines_.close_of(device_, identity);
     deferred_.forget_stream(identity);
   }
   for (std::size_t i = 0;; ++i) {
@@ -275,7 +275,7 @@ void DevicePool::stream_ending(std::uint64_t identity) {
 
 void DevicePool::stream_ending(ContextPool* home, CUcontext context, std::uint64_t identity) {
   const MutexLock lock(device_.lock);
-  close_magazines_of(identity);
+  magazines_.close_of(device_, identity);
   for (const StreamLanes::Entry* entry = home->streams.entry(identity); entry != nullptr && entry->busy; entry = home->streams.entry(identity)) {
     const MutexUnlock unlocked(device_.lock);  // its handle is in the driver's hands for a moment
     device_.services.clock.pause(kHandlePause_ns);
@@ -305,7 +305,7 @@ void DevicePool::streams_ending(ContextPool* home, CUcontext context) {
   {
     const MutexLock lock(device_.lock);
     if (home->context != context) return;
-    close_magazines();
+    magazines_.close_all(device_);
     for (const StreamLanes::Entry& entry : home->streams.entries())
       if (is_handle(entry.identity)) identities[count++] = entry.identity;
   }
@@ -333,6 +333,21 @@ void DevicePool::give_back_surplus_of_lanes(CUcontext asking) {
   }
   retire_all(asking, false);
   give_back_surplus(false);
+}
+
+PoolSet::MempoolFigures DevicePool::mempool_figures(std::uint8_t mempool) {
+  const MutexLock lock(device_.lock);
+  magazines_.look_for_mempool_peak(device_, mempool);
+  const MempoolUse& use = device_.mempools[mempool];
+  return {magazines_.mempool_used_bytes(device_, mempool), use.used_high_bytes.load(std::memory_order_relaxed), use.reserved_high_bytes.load(std::memory_order_relaxed)};
+}
+
+void DevicePool::reset_mempool_high(std::uint8_t mempool, MempoolHigh which) {
+  const MutexLock lock(device_.lock);
+  MempoolUse& use = device_.mempools[mempool];
+  const std::uint64_t now_bytes = magazines_.mempool_used_bytes(device_, mempool);
+  if (which != MempoolHigh::reserved) use.used_high_bytes.store(now_bytes, std::memory_order_relaxed);
+  if (which != MempoolHigh::used) use.reserved_high_bytes.store(now_bytes, std::memory_order_relaxed);
 }
 
 }  // namespace cupool::device
