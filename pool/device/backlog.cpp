@@ -75,7 +75,7 @@ void DevicePool::make_room_for_steps(ContextPool& home) {
   if (home.context == nullptr || contexts.pin(&home, home.context) != Pin::held) return;  // the lock was let go of
   const Unpinner unpinner(contexts, &home);
   if (home.pooled == nullptr) return;
-  Mover mover(movers_, moves_);
+  Mover mover(moves_);
   try {
     mover.has_more = home.pooled->grow_ahead(device_, home, bytes).ok();
   } catch (const std::bad_alloc&) {  // the free that it is part of is done
@@ -93,7 +93,7 @@ bool DevicePool::driver_has_room(std::uint64_t bytes) {
 
 /// The driver has much more, and yet gave the pool nothing: it is not memory that is out. Nobody is just bringing it, either.
 bool DevicePool::has_room_but_for_us(std::uint64_t bytes) {
-  if (unpooled_ || movers_ != 0 || capturing() || !sample_driver_free()) return false;
+  if (unpooled_ || moves_.are_any() || capturing() || !sample_driver_free()) return false;
   return device_.room_bytes() >= bytes + kDriversChunk_bytes;
 }
 

@@ -79,7 +79,7 @@ void DevicePool::tell_rung(const Attempt& attempt, const char* rung) {
 
 Climbed DevicePool::climb_rungs(Attempt& attempt) {
   await_preallocation();
-  attempt.moves = moves_;
+  attempt.moves = moves_.ended();
   if (!preallocated_ && policy_ != config::Policy::platform) preallocate(*attempt.home);
   if (deferred_.batch_is_due()) {
     const Error error = upkeep(attempt.context, false);

@@ -23,6 +23,7 @@
 #include "pool/device/device_state.hpp"
 #include "pool/device/driver_blocks.hpp"
 #include "pool/device/magazines.hpp"
+#include "pool/device/moves.hpp"
 #include "pool/device/pool_set.hpp"
 #include "pool/device/shortage.hpp"
 
@@ -42,21 +43,6 @@ struct Attempt {
   bool has_asked = false;                       ///< the GPU, whether what was freed lately is over
   bool is_short = false;                        ///< it has come so far that threads keep nothing for themselves
   std::uint64_t moves = 0;                      ///< of the pool's, when this attempt asked last for more memory
-};
-
-/// A thread is in the driver with memory that is on no list meanwhile. Made and ended under the device's lock.
-struct Mover {
-  Mover(std::uint32_t& movers, std::uint64_t& moves) : count(movers), ended(moves) { ++count; }
-  ~Mover() {
-    --count;
-    ended += has_more ? 1 : 0;
-  }
-  Mover(const Mover&) = delete;
-  Mover& operator=(const Mover&) = delete;
-
-  std::uint32_t& count;
-  std::uint64_t& ended;
-  bool has_more = false;  ///< it came back, and there is more to be had than before
 };
 
 /// allocate's answer when `home` is not (or no longer) the pool of `context`: look it up again.
@@ -365,7 +351,6 @@ class DevicePool {
   bool quiet() CUPOOL_REQUIRES(device_.lock);
   std::size_t give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait, std::uint64_t wanted_bytes = ~std::uint64_t{0}) CUPOOL_EXCLUDES(device_.lock);
   std::uint64_t trim_idle(std::uint64_t keep_bytes, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device_.lock);
-  void note_given_back(Mover& mover, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most = false) CUPOOL_REQUIRES(device_.lock);
   void give_back_surplus(bool may_block = true) CUPOOL_REQUIRES(device_.lock);
 
@@ -445,8 +430,7 @@ class DevicePool {
   std::uint64_t withheld_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< by what is in the open batch and was freed while something captured
   Shortage shortage_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint64_t moved_at_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< the allocations then, of the last one for which pages had to be moved; 0: none
-  std::uint32_t movers_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< threads in the driver with memory that is on no list meanwhile
-  std::uint64_t moves_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< how often one of them came back with more for all
+  Moves moves_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint64_t publications_to_skip_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of the figures in the live page
   std::uint32_t lane_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;

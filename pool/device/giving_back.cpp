@@ -1,7 +1,7 @@
 // What goes back to the driver: wholly free memory, on a shortage, above a threshold or when it is asked for.
 //
 // While a thread is in the driver with memory that it gives back, that memory is on no list: who finds none meanwhile waits for the
-// thread and looks again (movers_, moves_). Natively it would have been there all the time.
+// thread and looks again (moves.hpp).
 #include <algorithm>
 #include <new>
 #include <limits>
@@ -43,7 +43,7 @@ bool DevicePool::release_would_do(std::uint64_t bytes) {
 
 /// Could `bytes` be had if all came back that does not live? Precondition: the magazines are closed, so that it is known what does. Asks the driver what it has before it says no.
 bool DevicePool::could_come(std::uint64_t bytes) {
-  if (movers_ != 0) return true;
+  if (moves_.are_any()) return true;
   const observe::LiveOutside& outside = device_.live.outside;
   const std::uint64_t outside_bytes = outside.managed.load(std::memory_order_relaxed) + outside.graphs.load(std::memory_order_relaxed);
   // Managed memory makes way for what cannot.
@@ -127,13 +127,6 @@ bool DevicePool::quiet() {
   return result.answer == FenceAnswer::done;
 }
 
-void DevicePool::note_given_back(Mover& mover, std::uint64_t bytes) {
-  mover.has_more = bytes != 0;
-  if (bytes == 0) return;
-  device_.services.given_back.fetch_add(1, std::memory_order_relaxed);
-  device_.tell(config::LogLevel::debug, [bytes] { return observe::human_bytes(bytes) + " went back to the driver"; });
-}
-
 /// What nobody uses goes back to the driver. `until_ns`: so long it polls for deferred frees; `may_wait`: natively they had waited, so longer (Patience).
 /// Nothing goes while that could block: whoever asks natively would not have waited. While something captures, nobody waits for its end.
 /// Returns bytes; where it may wait, what another thread gave back meanwhile counts as one, and so does what was given back before and is there only now.
@@ -164,7 +157,7 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
     if (may_wait && device_.services.given_back.load(std::memory_order_relaxed) != before) return 1;
     if (Error ignored{}; may_wait && retire_on_native_terms(nullptr, began_ns, &ignored)) continue;
     // What a thread is preallocating is on no list yet.
-    const bool hopeful = has_idle || deferred_.oldest() != nullptr || has_stamped() || may_record() || preallocating_ || (may_wait && (movers_ != 0 || late_bytes() != 0));
+    const bool hopeful = has_idle || deferred_.oldest() != nullptr || has_stamped() || may_record() || preallocating_ || (may_wait && (moves_.are_any() || late_bytes() != 0));
     if (!hopeful || is_over(patience)) return 0;
     const MutexUnlock unlocked(device_.lock);
     patience.pause();
@@ -180,9 +173,9 @@ std::uint64_t DevicePool::trim_idle(std::uint64_t keep_bytes, std::uint64_t want
     const CUcontext context = home.context;
     if (context == nullptr || device_.services.contexts.pin(&home, context) != Pin::held) continue;
     const Unpinner unpinner(device_.services.contexts, &home);
-    Mover mover(movers_, moves_);
+    Mover mover(moves_);
     const std::uint64_t trimmed_bytes = home.natives.trim(device_, wanted_bytes - released_bytes);
-    note_given_back(mover, trimmed_bytes);
+    mover.note_given_back(device_, trimmed_bytes);
     released_bytes += trimmed_bytes;
   }
   return released_bytes;
@@ -214,14 +207,14 @@ std::uint64_t DevicePool::release_free(ContextPool* first, std::uint64_t wanted_
     if (context == nullptr || released_bytes >= wanted_bytes || !may_give_back(home)) return;
     if (device_.services.contexts.pin(&home, context) != Pin::held) return;
     const Unpinner unpinner(device_.services.contexts, &home);
-    Mover mover(movers_, moves_);
+    Mover mover(moves_);
     const std::uint64_t before_bytes = released_bytes;
     // By cuMemFree, which waits for all work; where regions go back without that, nobody has seen to it that there is none.
     const bool is_seen_to = unpooled_ || !(capturing() || all_release_in_order());
     if (home.natives.has_waiting() && (is_seen_to || quiet())) released_bytes += home.natives.release(device_, home, wanted_bytes - released_bytes, at_most);
     if (home.pooled != nullptr && released_bytes < wanted_bytes)
       released_bytes += home.pooled->release(device_, home, wanted_bytes - released_bytes, at_most);
-    note_given_back(mover, released_bytes - before_bytes);
+    mover.note_given_back(device_, released_bytes - before_bytes);
   };
   if (first != nullptr) from(*first);
   for (std::size_t i = 0; i < homes_.size(); ++i) from(*homes_[i]);  // by index: the list may grow while the lock is let go of

@@ -65,7 +65,7 @@ std::uint64_t DevicePool::trim_graphs() {
   if (living_graphs() != 0) return 0;
   const std::optional<std::uint64_t> before_bytes = ask_graph_memory();
   if (!before_bytes || *before_bytes == 0) return 0;
-  Mover mover(movers_, moves_);
+  Mover mover(moves_);
   {
     const MutexUnlock unlocked(device_.lock);
     const RelaxedCaptureMode relaxed(device_.driver);
@@ -73,7 +73,7 @@ std::uint64_t DevicePool::trim_graphs() {
   }
   const std::uint64_t after_bytes = ask_graph_memory().value_or(*before_bytes);
   const std::uint64_t trimmed_bytes = *before_bytes - std::min(*before_bytes, after_bytes);
-  note_given_back(mover, trimmed_bytes);
+  mover.note_given_back(device_, trimmed_bytes);
   return trimmed_bytes;
 }
 

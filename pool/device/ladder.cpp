@@ -89,7 +89,7 @@ Climbed Ladder::crack(DevicePool& pool, Attempt& attempt) {
   attempt.request.may_strand = true;
   attempt.has_hole = is_refused;
   if (!is_refused || pool.unpooled_ || pool.capturing() || attempt.request.stream.identity != 0) return nullptr;
-  Mover mover(pool.movers_, pool.moves_);
+  Mover mover(pool.moves_);
   const Result<Growth> grown = attempt.home->pooled->crack(pool.device_, *attempt.home, attempt.request);
   mover.has_more = grown.ok();
   if (!grown.ok() && grown.code() != CUDA_ERROR_OUT_OF_MEMORY) return grown.error();
@@ -200,7 +200,7 @@ Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   AllocationRequest request = attempt.request;
   request.lane = 0;  // what is new is nobody's; the lane may be another stream's when the driver returns
   std::optional<Mover> mover;
-  if (!pool.unpooled_) mover.emplace(pool.movers_, pool.moves_);  // else it brings this one block: nobody need wait for it
+  if (!pool.unpooled_) mover.emplace(pool.moves_);  // else it brings this one block: nobody need wait for it
   const Result<Growth> grown = allocator->grow(pool.device_, home, request);
   if (mover) mover->has_more = grown.ok();
   if (!grown.ok() && grown.code() != CUDA_ERROR_OUT_OF_MEMORY) return grown.error();
@@ -228,7 +228,7 @@ Climbed Ladder::remap(DevicePool& pool, Attempt& attempt) {
   if (attempt.home->pooled == nullptr || pool.device_.disabled || pool.unpooled_) return nullptr;
   AllocationRequest request = attempt.request;
   request.lane = 0;
-  Mover mover(pool.movers_, pool.moves_);
+  Mover mover(pool.moves_);
   const Result<Growth> grown = attempt.home->pooled->remap(pool.device_, *attempt.home, request);
   mover.has_more = grown.ok();
   if (grown.ok()) pool.moved_at_ = pool.device_.counters().allocations.value.load(std::memory_order_relaxed);
@@ -260,7 +260,7 @@ Climbed Ladder::instead(DevicePool& pool, Attempt& attempt) {
 }
 
 Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
-  if (pool.unpooled_ && !pool.has_waiting_frees() && pool.movers_ == 0 && pool.moves_ == attempt.moves) return nullptr;
+  if (pool.unpooled_ && !pool.has_waiting_frees() && !pool.moves_.are_any() && pool.moves_.ended() == attempt.moves) return nullptr;
   if (!pool.could_come(attempt.request.bytes)) return nullptr;
   attempt.request.may_split = true;  // what could go back in its place has gone by now
   Clock& clock = pool.device_.services.clock;
@@ -274,8 +274,8 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     while (pool.retire_oldest(attempt.context, true, &error) || pool.retire_any_stamped(attempt.context, &error)) has_retired = true;
     if (error.code != CUDA_SUCCESS) break;
     Climbed found = hole(pool, attempt);
-    const bool has_moved = pool.moves_ != attempt.moves;
-    attempt.moves = pool.moves_;
+    const bool has_moved = pool.moves_.ended() != attempt.moves;
+    attempt.moves = pool.moves_.ended();
     if (found.value() == nullptr && has_moved) found = grow(pool, attempt);
     if (found.ok() && found.value() == nullptr && (has_retired || has_moved)) found = remap(pool, attempt);
     if (!found.ok() || found.value() != nullptr) return found;
@@ -286,7 +286,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     if (pool.retire_on_native_terms(attempt.context, began_ns, &error)) continue;
     if (error.code != CUDA_SUCCESS) break;
     const Epoch* oldest = pool.deferred_.oldest();
-    const bool others_move = pool.movers_ != 0 || pool.moves_ != attempt.moves;
+    const bool others_move = pool.moves_.are_any() || pool.moves_.ended() != attempt.moves;
     const bool hopeful = oldest != nullptr || pool.may_record() || others_move || pool.has_stamped() || pool.late_bytes() != 0 || pool.release_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes));
     if (!hopeful || pool.is_over(patience)) return nullptr;
     const MutexUnlock unlocked(pool.device_.lock);

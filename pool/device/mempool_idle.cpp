@@ -56,7 +56,7 @@ std::uint64_t DevicePool::wanted_of_mempools(std::uint64_t bytes) {
 /// Returns bytes. Waits for nothing.
 std::uint64_t DevicePool::trim_mempools(std::uint64_t wanted_bytes) {
   if (!asks_mempools() || wanted_bytes == 0) return 0;
-  Mover mover(movers_, moves_);
+  Mover mover(moves_);
   std::uint64_t trimmed_bytes = 0;
   {
     const MutexUnlock unlocked(device_.lock);
@@ -64,7 +64,7 @@ std::uint64_t DevicePool::trim_mempools(std::uint64_t wanted_bytes) {
     trimmed_bytes = device_.services.driver_pools.trim(device_.driver, device_.ordinal, policy_ != config::Policy::async, wanted_bytes);
   }
   if (trimmed_bytes != 0) static_cast<void>(ask_mempools());
-  note_given_back(mover, trimmed_bytes);
+  mover.note_given_back(device_, trimmed_bytes);
   return trimmed_bytes;
 }
 

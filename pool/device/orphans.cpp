@@ -25,12 +25,12 @@ std::uint64_t DevicePool::empty_orphans(bool again) {
     ContextPool& home = *homes_[i];
     if (!home.is_orphan || home.is_emptying) continue;  // who empties it looks again
     if (again && home.pooled->figures(device_).wholly_free_bytes != 0) home.must_empty = true;
-    Mover mover(movers_, moves_);
+    Mover mover(moves_);
     home.is_emptying = true;
     std::uint64_t bytes = 0;
     while (home.is_orphan && home.must_empty && may_call_driver()) bytes += empty_orphan(home);
     home.is_emptying = false;
-    note_given_back(mover, bytes);
+    mover.note_given_back(device_, bytes);
     released_bytes += bytes;
   }
   if (released_bytes != 0) publish_figures();
