@@ -112,7 +112,7 @@ Result<CUdeviceptr> DevicePool::climb(Attempt& attempt, std::uint16_t thread) {
     forget_given_again(*attempt.home);
     const CUdeviceptr address = book(climbed.value(), attempt.request, thread);
     if (unpooled_) sample_first(true);  // else growth asks
-    publish_figures();
+    figures_.publish(device_);
     return address;
   }
   if (climbed.error().where == kDriversOwn.where) return kDriversOwn;

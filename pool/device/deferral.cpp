@@ -113,7 +113,7 @@ void DevicePool::after_wait(const ContextPool& home, CUcontext asking) {
   while (retire_oldest(asking, false, &ignored)) is_more_free = true;
   magazines_.visit_own(device_, home, &Magazines::settle);
   empty_orphans();
-  if (is_more_free) publish_figures();  // the wait was long, and a process that is killed now leaves the page alone
+  if (is_more_free) figures_.publish(device_);  // the wait was long, and a process that is killed now leaves the page alone
   // Where the driver's own pools give back what is above their threshold (CUDA Driver API 13.0, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).
   if (!may_have_surplus()) return;
   give_back_surplus_of_lanes(asking);

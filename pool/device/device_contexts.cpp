@@ -159,7 +159,7 @@ struct DevicePool::Books final : DeviceAllocator::LossVisitor {
 /// The context took its memory along: no driver call, only the books. But for blocks of memory pools, where they stay: they are an orphan's then.
 void DevicePool::forget(ContextPool& home, PoolBlocks pool_blocks) {
   magazines_.close_all(device_);
-  if (magazines_.is_peak_new()) sample_peak();
+  if (magazines_.is_peak_new()) figures_.sample_peak(device_);
   deferred_.forget(&home);
   if (preallocated_for_ == &home) {  // what was preallocated is gone: the next context's first allocation takes it again
     preallocated_ = false;
@@ -178,13 +178,13 @@ void DevicePool::forget(ContextPool& home, PoolBlocks pool_blocks) {
   else home.natives.abandon(device_, books);
   home.context = nullptr;
   home.serving = false;
-  publish_figures();
+  figures_.publish(device_);
 }
 
 /// Before anybody meets the block that lies there now.
 void DevicePool::forget_given_again(ContextPool& home) {
   if (!home.natives.has_given_again()) return;
-  if (magazines_.is_peak_new()) sample_peak();
+  if (magazines_.is_peak_new()) figures_.sample_peak(device_);
   Books books(*this, ticks());
   home.natives.lose_given_again(device_, books);
 }

@@ -27,91 +27,7 @@ std::atomic<std::uint64_t>& outside_of(observe::LiveOutside& outside, OutsideKin
   }
   return outside.host;
 }
-
-/// In the streams' lanes, for what is told often: pages lie in larger ones, and small ones would cost more than they tell.
-constexpr std::uint64_t kLargeHole_bytes = kMiB;
-constexpr std::uint64_t kLooksForPublication = 32;  ///< so many looks take as long as some 64 operations, and as often are the figures told
-
-/// Of both of a context's allocators.
-HeapFigures figures_of(const ContextPool& home, DeviceState& device) CUPOOL_REQUIRES(device.lock) {
-  HeapFigures sum = home.natives.figures(device);
-  if (home.pooled != nullptr) sum.add(home.pooled->figures(device));
-  return sum;
-}
-
-/// The same, with what lies in streams' lanes as everybody's.
-HeapFigures figures_of_all_lanes_of(const ContextPool& home, DeviceState& device, std::uint64_t least_bytes) CUPOOL_REQUIRES(device.lock) {
-  HeapFigures sum = home.natives.figures(device);
-  if (home.pooled != nullptr) sum.add(home.pooled->figures_of_all_lanes(device, least_bytes));
-  return sum;
-}
 }  // namespace
-
-void HeapFigures::add(const HeapFigures& other) {
-  region_bytes += other.region_bytes;
-  free_bytes += other.free_bytes;
-  largest_free_bytes = std::max(largest_free_bytes, other.largest_free_bytes);
-  wholly_free_bytes += other.wholly_free_bytes;
-  inactive_split_bytes += other.inactive_split_bytes;
-  largest_free_remapped_bytes = std::max(largest_free_remapped_bytes, other.largest_free_remapped_bytes);
-  looks += other.looks;
-}
-
-HeapFigures DevicePool::figures() {
-  HeapFigures sum;
-  for (const auto& home : homes_)
-    if (home->is_in_use()) sum.add(figures_of(*home, device_));
-  return sum;
-}
-
-HeapFigures DevicePool::figures_of_all_lanes(std::uint64_t least_bytes) {
-  HeapFigures sum;
-  for (const auto& home : homes_)
-    if (home->is_in_use()) sum.add(figures_of_all_lanes_of(*home, device_, least_bytes));
-  return sum;
-}
-
-/// Seldom where there are many large holes of lanes: then the figures cost more than what they are told after.
-void DevicePool::publish_figures() {
-  if (publications_to_skip_ != 0) {
-    --publications_to_skip_;
-    return;
-  }
-  const HeapFigures now = figures_of_all_lanes(kLargeHole_bytes);
-  publications_to_skip_ = now.looks / kLooksForPublication;
-  publish(now);
-}
-
-void DevicePool::publish(const HeapFigures& now) {
-  device_.renew_driver_free();
-  observe::LiveFragmentation& live = device_.live.fragmentation;
-  live.free_bytes.store(now.free_bytes + magazines_.kept_bytes(), std::memory_order_relaxed);
-  live.largest_free_bytes.store(now.largest_free_bytes, std::memory_order_relaxed);
-  live.inactive_split_bytes.store(now.inactive_split_bytes + magazines_.kept_bytes(), std::memory_order_relaxed);
-  live.largest_free_remapped_bytes.store(now.largest_free_remapped_bytes, std::memory_order_relaxed);
-}
-
-/// The moment of peak live, looked at just before the first free after it: until then only allocations happened.
-void DevicePool::sample_peak() {
-  magazines_.close_all(device_);
-  note_peak();
-}
-
-/// Precondition: the magazines are closed, but for those that nobody can close.
-void DevicePool::note_peak() {
-  magazines_.note_peak();
-  const HeapFigures now = figures_of_all_lanes(kLargeHole_bytes);
-  observe::LiveFragmentation& live = device_.live.fragmentation;
-  const observe::Counters& counters = device_.counters();
-  const auto copy = [](std::atomic<std::uint64_t>& to, std::uint64_t value) { to.store(value, std::memory_order_relaxed); };
-  copy(live.at_peak_free_bytes, now.free_bytes);
-  copy(live.at_peak_largest_free_bytes, now.largest_free_bytes);
-  copy(live.at_peak_largest_free_remapped_bytes, now.largest_free_remapped_bytes);
-  copy(live.at_peak_inactive_split_bytes, now.inactive_split_bytes);
-  copy(live.at_peak_live_bytes, counters.live_bytes.current.load(std::memory_order_relaxed));
-  copy(live.at_peak_requested_bytes, counters.requested_bytes.current.load(std::memory_order_relaxed));
-  copy(live.at_peak_reserved_bytes, counters.reserved_bytes.current.load(std::memory_order_relaxed));
-}
 
 std::uint64_t DevicePool::plain_bytes() {
   const MutexLock lock(device_.lock);
@@ -156,7 +72,7 @@ void DevicePool::note_oom(std::uint64_t requested_bytes, const Refused& what, co
   oom.api = what.api;
   oom.requested_bytes = requested_bytes;
   oom.result = static_cast<int>(refusal.code);
-  const HeapFigures now = figures();
+  const HeapFigures now = figures_.sum(device_);
   observe::OomEvidence& evidence = oom.evidence;
   evidence.request_bytes = round_request(requested_bytes) != 0 ? round_request(requested_bytes) : requested_bytes;
   evidence.is_managed = what.is_managed;
@@ -215,7 +131,7 @@ void DevicePool::note_oom(std::uint64_t requested_bytes, const Refused& what, co
   }
   device_.timeline.record({ticks(), evidence.driver_free_bytes.value_or(0), evidence.request_bytes, requested_bytes, 0, 0, observe::EventKind::oom, 0});
   device_.services.ooms.add(std::move(oom));
-  publish_figures();
+  figures_.publish(device_);
 }
 
 /// Of a limit, and of a size that overflows, the driver knows nothing. Never recorded as out of memory when it has another reason.
@@ -302,7 +218,7 @@ void DevicePool::warn_of_refusal(const char* api) {
   const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
   device_.services.warn(std::string(api) + ": the driver has not enough memory on GPU " + std::to_string(device_.ordinal) + " for it (" +
                                 (driver_free_bytes ? mib(*driver_free_bytes) + " free" : "free: unknown") + "); the pool has " + mib(reserved_bytes) + ", of these " +
-                                mib(figures().free_bytes) + " free beside other blocks");
+                                mib(figures_.sum(device_).free_bytes) + " free beside other blocks");
 }
 
 void DevicePool::book_outside(OutsideKind kind, std::int64_t bytes) {

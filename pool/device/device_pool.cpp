@@ -16,7 +16,8 @@ DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice&
     : device_(services, ordinal, live, total_bytes, limit_bytes),
       policy_(policy),
       unpooled_(policy == config::Policy::platform || policy == config::Policy::async),
-      magazines_(device_, homes_, deferred_, shortage_, unpooled_) {}
+      magazines_(device_, homes_, deferred_, shortage_, unpooled_),
+      figures_(homes_, magazines_) {}
 
 DevicePool::~DevicePool() = default;
 
@@ -35,7 +36,7 @@ CUdeviceptr DevicePool::book(Extent* extent, const AllocationRequest& request, s
   magazines_.look_for_peak(device_, extent->bytes);
   if (request.mempool != 0) [[unlikely]] magazines_.look_for_mempool_peak(device_, request.mempool);
   device_.note(EventKind::allocate, extent->allocated_ticks, *extent, thread, request.stream.identity);
-  if ((++operations_ & 63) == 0) publish_figures();
+  if ((++operations_ & 63) == 0) figures_.publish(device_);
   return extent->address;
 }
 
@@ -143,12 +144,12 @@ Extent* DevicePool::begin_free(CUdeviceptr address, FreeOutcome* outcome) {
     return nullptr;
   }
   if (extent->flags != 0 && !info_of(*extent).is_native) drop_sync_memops(*extent);  // a native region takes its flags along
-  if (magazines_.is_peak_new()) sample_peak();
+  if (magazines_.is_peak_new()) figures_.sample_peak(device_);
   if (!claim(*extent)) {
     *outcome = FreeOutcome::invalid;
     return nullptr;
   }
-  if ((++operations_ & 63) == 0) publish_figures();
+  if ((++operations_ & 63) == 0) figures_.publish(device_);
   return extent;
 }
 
@@ -310,7 +311,7 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
     *answer = status.error();
     return FreeOutcome::failed;
   }
-  publish_figures();
+  figures_.publish(device_);
   if (policy_ == config::Policy::platform || deferred_.batch_is_empty() || capturing()) return FreeOutcome::freed;
   Error late = upkeep(context, waits_natively);  // what was freed during a capture
   if (waits_natively && late.code == CUDA_SUCCESS && device_.services.cannot_record.load(std::memory_order_relaxed)) late = synchronise_and_retire(context).error;
@@ -324,7 +325,7 @@ bool DevicePool::free_while_exiting(CUdeviceptr address) {
   if (extent != nullptr && extent->state == ExtentState::live && claim(*extent)) {
     if (magazines_.is_peak_new()) {
       magazines_.close_all(device_, Magazines::BusyOwners::leave_out);  // a thread may be stopped in its own for good
-      note_peak();
+      figures_.note_peak(device_);
     }
     defer(extent, 0);
   }

@@ -22,6 +22,7 @@
 #include "pool/device/device_allocator.hpp"
 #include "pool/device/device_state.hpp"
 #include "pool/device/driver_blocks.hpp"
+#include "pool/device/live_figures.hpp"
 #include "pool/device/magazines.hpp"
 #include "pool/device/moves.hpp"
 #include "pool/device/pool_set.hpp"
@@ -394,12 +395,6 @@ class DevicePool {
   void give_left(bool is_new) CUPOOL_REQUIRES(device_.lock);
 
   // device_figures.cpp
-  HeapFigures figures() CUPOOL_REQUIRES(device_.lock);
-  HeapFigures figures_of_all_lanes(std::uint64_t least_bytes) CUPOOL_REQUIRES(device_.lock);
-  void publish_figures() CUPOOL_REQUIRES(device_.lock);
-  void publish(const HeapFigures& now) CUPOOL_REQUIRES(device_.lock);
-  void sample_peak() CUPOOL_REQUIRES(device_.lock);
-  void note_peak() CUPOOL_REQUIRES(device_.lock);
   Error fail(std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, Error refusal) CUPOOL_REQUIRES(device_.lock);
   /// The evidence for its cause. Throws std::bad_alloc.
   void note_oom(std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, const Error& refusal) CUPOOL_REQUIRES(device_.lock);
@@ -432,7 +427,6 @@ class DevicePool {
   std::uint64_t moved_at_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< the allocations then, of the last one for which pages had to be moved; 0: none
   Moves moves_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
-  std::uint64_t publications_to_skip_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of the figures in the live page
   std::uint32_t lane_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint64_t end_bound_ns_ CUPOOL_GUARDED_BY(device_.lock) = kEndBound_ns;  ///< shorter after a wait in vain
   std::uint32_t refusals_told_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of calls whose need is not known
@@ -445,6 +439,7 @@ class DevicePool {
   std::uint64_t credited_allocations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of regions
   Magazines magazines_ CUPOOL_GUARDED_BY(device_.lock);
+  LiveFigures figures_ CUPOOL_GUARDED_BY(device_.lock);
   bool has_asked_ CUPOOL_GUARDED_BY(device_.lock) = false;      ///< the driver what it has free, for the ledger
   bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way
   bool preallocating_ CUPOOL_GUARDED_BY(device_.lock) = false;  ///< on its way: the others wait for it

@@ -81,9 +81,9 @@ bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
   out.complete = magazines_.close_all(device_, Magazines::BusyOwners::leave_out) && !is_ending;
   if (!out.complete && !is_last_try) return false;
   const TickConverter time(device_.services.start, TickConverter::now());
-  if (magazines_.is_peak_new()) note_peak();
-  const HeapFigures now = figures_of_all_lanes(1);  // every hole
-  publish(now);
+  if (magazines_.is_peak_new()) figures_.note_peak(device_);
+  const HeapFigures now = figures_.sum_of_all_lanes(device_, 1);  // every hole
+  figures_.publish(device_, now);
   const observe::LiveDevice& live = device_.live;
   const observe::Counters& counters = device_.counters();
   out.ordinal = device_.ordinal;

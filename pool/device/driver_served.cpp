@@ -250,7 +250,7 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
   book_rounding();
   sample_first(false);
   notice_taken_from_graphs();
-  publish_figures();
+  figures_.publish(device_);
   return result;
 }
 
@@ -275,7 +275,7 @@ void DevicePool::enter_driver_block(const Extent& extent, std::uint16_t thread, 
 
 /// Before the driver's free of it, or because it is gone without one.
 void DevicePool::leave_driver_block(const Extent& extent, std::uint16_t thread, std::uint64_t stream) {
-  if (magazines_.is_peak_new()) sample_peak();
+  if (magazines_.is_peak_new()) figures_.sample_peak(device_);
   device_.note_freed(extent, thread, stream);
   device_.count_live(extent, -1);
   device_.add_driver_served(-static_cast<std::int64_t>(extent.bytes));
@@ -317,7 +317,7 @@ std::optional<CUresult> DevicePool::free_by_driver(CUdeviceptr address, std::uin
     enter_driver_block(extent, thread, stream);
   }
   book_rounding();
-  publish_figures();
+  figures_.publish(device_);
   return result;
 }
 
@@ -341,7 +341,7 @@ void DevicePool::forget_driver_blocks(CUcontext context, std::uint64_t before) {
     if (DriverBlocks::goes_with(block, context, before)) lose_driver_block(block.extent);
   driver_blocks_.forget(context, before);
   book_rounding();
-  publish_figures();
+  figures_.publish(device_);
 }
 
 }  // namespace cupool::device

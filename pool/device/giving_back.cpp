@@ -144,7 +144,7 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
     if (policy_ == config::Policy::async) release_free(nullptr, kAllOfIt);
     if (const std::uint64_t idle_bytes = trim_idle(keep_bytes, wanted_bytes); idle_bytes != 0) return idle_bytes;
     // What the driver's own pool still has after a trim lies between live blocks: time will not free it.
-    const bool has_idle = !unpooled_ && figures().wholly_free_bytes != 0;
+    const bool has_idle = !unpooled_ && figures_.sum(device_).wholly_free_bytes != 0;
     if (has_idle && may_release()) {
       const std::uint64_t reserved_bytes = device_.pooled_bytes();
       if (reserved_bytes <= keep_bytes) return 0;
@@ -218,7 +218,7 @@ std::uint64_t DevicePool::release_free(ContextPool* first, std::uint64_t wanted_
   };
   if (first != nullptr) from(*first);
   for (std::size_t i = 0; i < homes_.size(); ++i) from(*homes_[i]);  // by index: the list may grow while the lock is let go of
-  if (released_bytes != 0) publish_figures();
+  if (released_bytes != 0) figures_.publish(device_);
   return released_bytes;
 }
 

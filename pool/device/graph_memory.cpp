@@ -50,7 +50,7 @@ bool DevicePool::trim_would_do(std::uint64_t bytes) {
   if (living_graphs() != 0) return false;
   const std::optional<std::uint64_t> graph_bytes = ask_graph_memory();
   if (!graph_bytes || *graph_bytes == 0) return false;
-  const std::uint64_t idle_bytes = figures().wholly_free_bytes;
+  const std::uint64_t idle_bytes = figures_.sum(device_).wholly_free_bytes;
   const std::uint64_t headroom_bytes = device_.limit.headroom_bytes();
   if (headroom_bytes < bytes && bytes - headroom_bytes > idle_bytes) return false;
   const std::uint64_t free_bytes = sample_driver_free().value_or(device_.total_bytes) + idle_bytes;

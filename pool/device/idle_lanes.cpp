@@ -128,7 +128,7 @@ void DevicePool::open_waited_lanes(ContextPool& home, std::uint64_t identity, st
     open_lane(home, entry.lane);
     is_more = true;
   }
-  if (is_more) publish_figures();
+  if (is_more) figures_.publish(device_);
 }
 
 }  // namespace cupool::device

@@ -43,7 +43,7 @@ void DevicePool::book_mempools(std::uint64_t covered_bytes) {
 std::uint64_t DevicePool::wanted_of_mempools(std::uint64_t bytes) {
   const std::uint64_t idle_bytes = ask_mempools().bytes;
   if (idle_bytes == 0) return 0;
-  const std::uint64_t ours_bytes = figures().wholly_free_bytes;
+  const std::uint64_t ours_bytes = figures_.sum(device_).wholly_free_bytes;
   const auto missing_of = [&](std::uint64_t room_bytes) {
     const std::uint64_t all_bytes = room_bytes > std::numeric_limits<std::uint64_t>::max() - ours_bytes ? room_bytes : room_bytes + ours_bytes;
     return bytes - std::min(all_bytes, bytes);

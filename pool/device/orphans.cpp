@@ -33,7 +33,7 @@ std::uint64_t DevicePool::empty_orphans(bool again) {
     mover.note_given_back(device_, bytes);
     released_bytes += bytes;
   }
-  if (released_bytes != 0) publish_figures();
+  if (released_bytes != 0) figures_.publish(device_);
   return released_bytes;
 }
 

@@ -327,7 +327,7 @@ void DevicePool::retire_all(CUcontext asking, bool may_wait) {
 
 /// CUPOOL_RELEASE_THRESHOLD means also what lies in lanes.
 void DevicePool::give_back_surplus_of_lanes(CUcontext asking) {
-  if (figures().free_bytes > *device_.services.options.release_threshold_bytes) {
+  if (figures_.sum(device_).free_bytes > *device_.services.options.release_threshold_bytes) {
     drain_lanes();
     static_cast<void>(close_epoch(asking, Closing::late));
   }
