@@ -62,11 +62,11 @@ Error DevicePool::fail(std::uint64_t requested_bytes, const Refused& what, const
 
 void DevicePool::note_oom(std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, const Error& refusal) {
   magazines_.close_all(device_);
-  if (policy_ == config::Policy::async && may_call_driver()) trim_idle(0, ~std::uint64_t{0});  // what is idle still lies between live blocks
+  if (policy_ == config::Policy::async && may_call_driver()) idle_pools_.trim_ours(device_, 0, ~std::uint64_t{0});  // what is idle still lies between live blocks
   OomRecord oom;
   if (may_call_driver()) oom.evidence.driver_free_bytes = home != nullptr ? sample_driver_free() : ask_driver_free();
   static_cast<void>(ask_graph_memory());
-  const PoolIdle mempools = ask_mempools();
+  const PoolIdle mempools = idle_pools_.ask_others(device_);
   oom.time_unix_ns = unix_now_ns();
   oom.device = device_.ordinal;
   oom.api = what.api;
@@ -245,8 +245,8 @@ void DevicePool::count_late(std::size_t* free_bytes) {
 }
 
 void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes) {
-  if (used()) tell_idle(0, true);  // above a threshold the driver's pool gave it back when the program last waited
-  tell_mempools(true);
+  if (used()) idle_pools_.tell_ours(device_, 0, true);  // above a threshold the driver's pool gave it back when the program last waited
+  idle_pools_.tell_others(device_, true);
   device_.publish_driver_free(*free_bytes);  // of the same moment
   const MutexLock lock(device_.lock);
   magazines_.close_all(device_);

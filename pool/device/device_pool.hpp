@@ -22,6 +22,7 @@
 #include "pool/device/device_allocator.hpp"
 #include "pool/device/device_state.hpp"
 #include "pool/device/driver_blocks.hpp"
+#include "pool/device/idle_pools.hpp"
 #include "pool/device/live_figures.hpp"
 #include "pool/device/magazines.hpp"
 #include "pool/device/moves.hpp"
@@ -109,9 +110,8 @@ class DevicePool {
                               const PoolSet::AskDriver& ask) CUPOOL_EXCLUDES(device_.lock);
   std::optional<CUresult> free_by_driver(CUdeviceptr address, std::uint64_t stream, std::uint16_t thread, const std::function<CUresult()>& call)
       CUPOOL_EXCLUDES(device_.lock);
-  /// What memory pools that the driver serves keep idle may have changed. `must_ask`: the driver; else now and then, under a limit always. `covered_bytes`: of a call that is over, and that counted
-  /// them as held by that.
-  void tell_mempools(bool must_ask, std::uint64_t covered_bytes = 0) CUPOOL_EXCLUDES(device_.lock);
+  /// What memory pools that the driver serves keep idle may have changed. `must_ask`: the driver; else now and then, under a limit always.
+  void tell_mempools(bool must_ask) CUPOOL_EXCLUDES(device_.lock);
   bool has_driver_block(CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
   void forget_driver_block(CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
   void forget_driver_blocks(CUcontext context, std::uint64_t before) CUPOOL_EXCLUDES(device_.lock);
@@ -141,7 +141,6 @@ class DevicePool {
 
  private:
   friend struct Ladder;
-  static constexpr std::uint32_t kUnaskedCalls = 31;
   static constexpr std::uint64_t kDriversChunk_bytes = 32 * kMiB;  ///< so much more the driver's pool may take for it
   static constexpr std::size_t kMostLooks = 4;         ///< streams whose oldest stamped free a miss looks at
   /// An epoch closes at this share of what is spare at the latest, or earlier at a share of what the pool holds (64 MiB at least; more while a block
@@ -303,7 +302,7 @@ class DevicePool {
   bool is_better_on_its_way(const ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
   void note_idle(std::uint64_t size_bytes) CUPOOL_REQUIRES(device_.lock);
   Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
-  bool may_call_driver() const { return !device_.services.stopped.load(std::memory_order_relaxed); }
+  bool may_call_driver() const { return device_.services.may_call_driver(); }
   bool capturing() const { return device_.services.gate.capturing(); }
   /// While something captures only what goes back without waiting.
   bool may_give_back(const ContextPool& home) const { return !capturing() || policy_ == config::Policy::async || (home.pooled != nullptr && home.pooled->releases_in_order(device_)); }
@@ -327,20 +326,16 @@ class DevicePool {
   void open_driver_pool(const DriverServed& request) CUPOOL_EXCLUDES(device_.lock);
   struct DriverCharge;
   bool take_charge(const DriverServed& request, DriverCharge& charge) CUPOOL_EXCLUDES(device_.lock);
-  bool cover_by_our_pool(DriverCharge& charge) CUPOOL_REQUIRES(device_.lock);
-  bool cover_by_named_pool(CUmemoryPool pool, DriverCharge& charge) CUPOOL_REQUIRES(device_.lock);
   CUresult call_charged(const DriverServed& request, DriverCharge& charge, const std::function<CUresult()>& call) CUPOOL_EXCLUDES(device_.lock);
   bool is_beyond_limit(const DriverServed& request, const DriverCharge& charge) CUPOOL_EXCLUDES(device_.lock);
   bool take_back(const DriverServed& request, DriverCharge& charge, CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
   void trim_served(const DriverServed& request, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device_.lock);
-  bool is_of_our_pool(bool is_of_default_pool) const { return is_of_default_pool && policy_ == config::Policy::async; }
-  void tell_idle(std::int64_t freed_bytes, bool must_ask, std::uint64_t covered_bytes = 0) CUPOOL_EXCLUDES(device_.lock);
   void enter_driver_block(const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream) CUPOOL_REQUIRES(device_.lock);
   void leave_driver_block(const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream) CUPOOL_REQUIRES(device_.lock);
   void lose_driver_block(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
-  void book_rounding() CUPOOL_REQUIRES(device_.lock);
 
   // giving_back.cpp
+  std::uint64_t wanted_of_mempools(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   bool release_would_do(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   bool could_come(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   bool is_over(const Patience& patience) CUPOOL_REQUIRES(device_.lock);
@@ -351,16 +346,8 @@ class DevicePool {
   bool all_release_in_order() const CUPOOL_REQUIRES(device_.lock);
   bool quiet() CUPOOL_REQUIRES(device_.lock);
   std::size_t give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait, std::uint64_t wanted_bytes = ~std::uint64_t{0}) CUPOOL_EXCLUDES(device_.lock);
-  std::uint64_t trim_idle(std::uint64_t keep_bytes, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device_.lock);
   std::uint64_t release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most = false) CUPOOL_REQUIRES(device_.lock);
   void give_back_surplus(bool may_block = true) CUPOOL_REQUIRES(device_.lock);
-
-  // mempool_idle.cpp
-  bool asks_mempools() const { return has_driver_blocks_.load(std::memory_order_relaxed) && may_call_driver(); }
-  PoolIdle ask_mempools(CUmemoryPool named = nullptr) CUPOOL_REQUIRES(device_.lock);
-  void book_mempools(std::uint64_t covered_bytes = 0) CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t wanted_of_mempools(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t trim_mempools(std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device_.lock);
 
   // graph_memory.cpp
   std::optional<std::uint64_t> ask_graph_memory() CUPOOL_REQUIRES(device_.lock);
@@ -418,9 +405,7 @@ class DevicePool {
   ContextPools homes_ CUPOOL_GUARDED_BY(device_.lock);
   DeferredFrees deferred_ CUPOOL_GUARDED_BY(device_.lock);
   DriverBlocks driver_blocks_ CUPOOL_GUARDED_BY(device_.lock);
-  std::atomic<bool> has_driver_blocks_{false};  ///< had one ever
-  std::uint32_t unasked_mempool_calls_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< likewise, of the pools that the driver serves
-  std::uint32_t unasked_calls_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< so many more may come before the driver is asked what lies idle
+  IdlePools idle_pools_;  ///< each of its calls says which lock it needs
   std::uint64_t being_freed_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of blocks whose free waits in the driver (kBeingFreedFlag)
   std::uint64_t withheld_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< by what is in the open batch and was freed while something captured
   Shortage shortage_ CUPOOL_GUARDED_BY(device_.lock);

@@ -101,6 +101,7 @@ struct PoolServices {
   Mailbox<Message> messages{64};
   OomLog ooms{256};
 
+  bool may_call_driver() const { return !stopped.load(std::memory_order_relaxed); }
   /// A free synchronises: asked for, or the driver has no event that covers a context.
   bool synchronises() const {
     return options.free == config::FreeMode::sync || (options.free == config::FreeMode::deferred && cannot_record.load(std::memory_order_relaxed));
@@ -338,6 +339,7 @@ struct DeviceState {
   std::uint64_t taken_back_bytes CUPOOL_GUARDED_BY(lock) = 0;
   std::uint64_t leaving_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< held until the driver's free has returned, but reserved no more
   std::uint64_t driver_served_bytes CUPOOL_GUARDED_BY(lock) = 0;
+  std::atomic<bool> has_driver_blocks{false};  ///< had one ever
   StepEnds steps;  ///< written under the lock; whoever frees without it may read where the next one is
   std::uint64_t need_seen_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< most that was live, when a miss last looked
   std::uint64_t need_seen_at CUPOOL_GUARDED_BY(lock) = 0;     ///< the allocations then, of the first look that saw it

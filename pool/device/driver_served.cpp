@@ -66,101 +66,44 @@ void DevicePool::open_driver_pool(const DriverServed& request) {
   if (!preallocated_) preallocate(*home);
 }
 
-/// Under `async`: what lies idle in the driver's pool after a call of the program's that put `freed_bytes` there, or took as much. Two
-/// questions cost 140 ns, the call 340 (H100, driver 580): most answers are reckoned from the last one; under a limit none is, nor where the driver refused something.
-/// `covered_bytes`: of a call that is over, and that counted them as held by what lay idle.
-void DevicePool::tell_idle(std::int64_t freed_bytes, bool must_ask, std::uint64_t covered_bytes) {
-  if (policy_ != config::Policy::async || (covered_bytes == 0 && !may_call_driver())) return;
-  const MutexLock lock(device_.lock);
-  must_ask = must_ask || device_.limit.limit_bytes() != 0 || unasked_calls_-- == 0;
-  if (must_ask) unasked_calls_ = kUnaskedCalls;
-  for (std::size_t i = 0; i < homes_.size() && may_call_driver(); ++i) {  // by index: the list may grow while the lock is let go of
-    ContextPool& home = *homes_[i];
-    const CUcontext context = home.context;
-    if (context == nullptr || device_.services.contexts.pin(&home, context) != Pin::held) continue;
-    const Unpinner unpinner(device_.services.contexts, &home);
-    if (must_ask) {
-      const MutexUnlock unlocked(device_.lock);
-      home.natives.source().ask_idle(device_);
-    } else {
-      device_.driver_pool.reckon(freed_bytes);
-    }
-    home.natives.book_idle(device_, covered_bytes);
-    return;  // the pool is the device's, whichever context's books tell of it
-  }
-  device_.limit.hold(covered_bytes, 0);
-  device_.idle_covered_bytes -= covered_bytes;
-}
-
-/// The same of the other pools from which the driver serves the program.
-void DevicePool::tell_mempools(bool must_ask, std::uint64_t covered_bytes) {
-  if (covered_bytes == 0 && !asks_mempools()) return;
-  const MutexLock lock(device_.lock);
-  must_ask = must_ask || device_.limit.limit_bytes() != 0 || unasked_mempool_calls_-- == 0;
-  if (must_ask) {
-    unasked_mempool_calls_ = kUnaskedCalls;
-    static_cast<void>(ask_mempools());
-  }
-  book_mempools(covered_bytes);
-}
-
 /// Room within the limit for one of these calls: in full, or as much as what lies idle in the pool that is to serve it does not cover. A call that idle memory
 /// serves takes nothing; and who has freed in the order of a stream natively has it again on that stream, whatever runs there.
 bool DevicePool::take_charge(const DriverServed& request, DriverCharge& charge) {
   charge.is_held = device_.limit.charge(charge.bytes);
   if (charge.is_held || !may_call_driver()) return charge.is_held;
-  if (!is_of_our_pool(request.is_of_default_pool)) {
-    if (!asks_mempools()) return false;
+  if (!idle_pools_.is_ours(request.is_of_default_pool)) {
+    if (!IdlePools::are_others_asked(device_)) return false;
     const CUmemoryPool pool = request.mempool ? request.mempool() : nullptr;
     const MutexLock lock(device_.lock);
-    return cover_by_named_pool(pool, charge);
-  }
-  for (const bool is_asked : {false, true}) {  // what the driver has come to since it was asked last
-    if (is_asked) tell_idle(0, true);
-    const MutexLock lock(device_.lock);
-    if (cover_by_our_pool(charge)) return true;
-  }
-  return false;
-}
-
-bool DevicePool::cover_by_our_pool(DriverCharge& charge) {
-  for (std::size_t i = 0; i < homes_.size(); ++i) {  // by index: the list may grow while the lock is let go of
-    ContextPool& home = *homes_[i];
-    const CUcontext context = home.context;
-    if (context == nullptr || device_.services.contexts.pin(&home, context) != Pin::held) continue;
-    const Unpinner unpinner(device_.services.contexts, &home);
-    const std::optional<std::uint64_t> covered_bytes = home.natives.charge(device_, charge.bytes);
-    if (covered_bytes) charge.cover(*covered_bytes, device_.idle_covered_bytes);
+    const std::optional<std::uint64_t> covered_bytes = idle_pools_.charge_named(device_, pool, charge.bytes);
+    if (covered_bytes) charge.cover(*covered_bytes, device_.mempools_covered_bytes);
     return covered_bytes.has_value();
   }
+  for (const bool is_asked : {false, true}) {  // what the driver has come to since it was asked last
+    if (is_asked) idle_pools_.tell_ours(device_, 0, true);
+    const MutexLock lock(device_.lock);
+    const std::optional<std::uint64_t> covered_bytes = idle_pools_.charge_ours(device_, charge.bytes);
+    if (!covered_bytes) continue;
+    charge.cover(*covered_bytes, device_.idle_covered_bytes);
+    return true;
+  }
   return false;
-}
-
-bool DevicePool::cover_by_named_pool(CUmemoryPool pool, DriverCharge& charge) {
-  if (device_.taken_back_bytes != 0) trim_mempools(device_.taken_back_bytes);
-  device_.taken_back_bytes = std::min(device_.taken_back_bytes, device_.limit.passed_bytes());
-  if (device_.taken_back_bytes != 0) return false;  // it would be served what another was refused for
-  const std::uint64_t idle_bytes = std::min(ask_mempools(pool).named_kept_bytes, device_.live.outside.mempools.load(std::memory_order_relaxed));
-  const std::uint64_t covered_bytes = std::min(idle_bytes - std::min(device_.mempools_covered_bytes, idle_bytes), charge.bytes);
-  if (!device_.limit.charge(charge.bytes - covered_bytes)) return false;
-  charge.cover(covered_bytes, device_.mempools_covered_bytes);
-  return true;
 }
 
 /// The call, and what it has left idle. What was covered is held by itself from then on.
 CUresult DevicePool::call_charged(const DriverServed& request, DriverCharge& charge, const std::function<CUresult()>& call) {
   const CUresult result = call();
-  const bool is_ours = is_of_our_pool(request.is_of_default_pool);
+  const bool is_ours = idle_pools_.is_ours(request.is_of_default_pool);
   const std::uint64_t used_bytes = device_.driver_pool.counts_asked() ? request.bytes : charge.bytes;
-  tell_idle(result == CUDA_SUCCESS && is_ours ? -static_cast<std::int64_t>(used_bytes) : 0, result != CUDA_SUCCESS, is_ours ? charge.covered_bytes : 0);
-  if (!is_ours) tell_mempools(result != CUDA_SUCCESS, charge.covered_bytes);
+  idle_pools_.tell_ours(device_, result == CUDA_SUCCESS && is_ours ? -static_cast<std::int64_t>(used_bytes) : 0, result != CUDA_SUCCESS, is_ours ? charge.covered_bytes : 0);
+  if (!is_ours) idle_pools_.tell_others(device_, result != CUDA_SUCCESS, charge.covered_bytes);
   charge.settled();
   return result;
 }
 
 void DevicePool::trim_served(const DriverServed& request, std::uint64_t wanted_bytes) {
-  if (is_of_our_pool(request.is_of_default_pool)) trim_idle(0, wanted_bytes);
-  else trim_mempools(wanted_bytes);
+  if (idle_pools_.is_ours(request.is_of_default_pool)) idle_pools_.trim_ours(device_, 0, wanted_bytes);
+  else idle_pools_.trim_others(device_, wanted_bytes);
 }
 
 /// Idle memory that was to serve the call was in pieces, or another stream's, and the driver took more than the limit has; nothing that goes back makes up for it.
@@ -186,8 +129,8 @@ bool DevicePool::take_back(const DriverServed& request, DriverCharge& charge, CU
     const RelaxedCaptureMode relaxed(device_.driver);
     if (device_.driver.cuMemFreeAsync(address, request.handle) != CUDA_SUCCESS) return false;
   }
-  tell_idle(0, true);
-  tell_mempools(true);
+  idle_pools_.tell_ours(device_, 0, true);
+  idle_pools_.tell_others(device_, true);
   charge.refund();
   const MutexLock lock(device_.lock);
   const auto beyond_bytes = [&] { return device_.limit.passed_bytes() - std::min(device_.limit.passed_bytes(), charge.passed_bytes); };
@@ -242,25 +185,16 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
   block.mapped().serial = device_.services.driver_blocks_made.fetch_add(1, std::memory_order_relaxed) + 1;
   if (const DriverBlocks::Node before = driver_blocks_.take(*out); !before.empty()) lose_driver_block(before.mapped().extent);  // it ended past us
   driver_blocks_.add(std::move(block));
-  has_driver_blocks_.store(true, std::memory_order_relaxed);
+  device_.has_driver_blocks.store(true, std::memory_order_relaxed);
   device_.counters().allocations.add();
   device_.counters().driver_served.add();
   device_.counters().regions_created.add();
   enter_driver_block(extent, thread, request.stream);
-  book_rounding();
+  idle_pools_.book_rounding(device_);
   sample_first(false);
   notice_taken_from_graphs();
   figures_.publish(device_);
   return result;
-}
-
-/// What lies idle in pools that the driver serves, after the blocks there have changed.
-void DevicePool::book_rounding() {
-  if (device_.mempools_idle.counts_asked()) book_mempools();
-  if (policy_ != config::Policy::async || device_.pool_rounding_bytes == driver_blocks_.rounding_bytes()) return;
-  device_.pool_rounding_bytes = driver_blocks_.rounding_bytes();
-  const auto home = std::find_if(homes_.begin(), homes_.end(), [](const auto& one) { return one->context != nullptr; });
-  if (home != homes_.end()) (*home)->natives.book_idle(device_);
 }
 
 /// At its allocation, or because the driver refused to free it.
@@ -288,8 +222,10 @@ void DevicePool::lose_driver_block(const Extent& extent) {
   device_.limit.refund(extent.bytes);
 }
 
+void DevicePool::tell_mempools(bool must_ask) { idle_pools_.tell_others(device_, must_ask); }
+
 std::optional<CUresult> DevicePool::free_by_driver(CUdeviceptr address, std::uint64_t stream, std::uint16_t thread, const std::function<CUresult()>& call) {
-  if (!has_driver_blocks_.load(std::memory_order_relaxed)) return std::nullopt;
+  if (!device_.has_driver_blocks.load(std::memory_order_relaxed)) return std::nullopt;
   DriverBlocks::Node block;
   {
     const MutexLock lock(device_.lock);
@@ -303,8 +239,8 @@ std::optional<CUresult> DevicePool::free_by_driver(CUdeviceptr address, std::uin
   Extent& extent = block.mapped().extent;
   const std::uint64_t bytes = extent.bytes;
   const std::uint64_t used_bytes = device_.driver_pool.counts_asked() ? extent.requested_bytes : bytes;
-  tell_idle(result == CUDA_SUCCESS && block.mapped().is_of_default_pool ? static_cast<std::int64_t>(used_bytes) : 0, result != CUDA_SUCCESS);
-  if (!is_of_our_pool(block.mapped().is_of_default_pool)) tell_mempools(result != CUDA_SUCCESS);
+  idle_pools_.tell_ours(device_, result == CUDA_SUCCESS && block.mapped().is_of_default_pool ? static_cast<std::int64_t>(used_bytes) : 0, result != CUDA_SUCCESS);
+  if (!idle_pools_.is_ours(block.mapped().is_of_default_pool)) idle_pools_.tell_others(device_, result != CUDA_SUCCESS);
   const MutexLock lock(device_.lock);
   device_.leaving_bytes -= bytes;
   if (result != CUDA_SUCCESS) device_.counters().frees.take_back();
@@ -316,31 +252,31 @@ std::optional<CUresult> DevicePool::free_by_driver(CUdeviceptr address, std::uin
     extent.allocated_ticks = ticks();
     enter_driver_block(extent, thread, stream);
   }
-  book_rounding();
+  idle_pools_.book_rounding(device_);
   figures_.publish(device_);
   return result;
 }
 
 bool DevicePool::has_driver_block(CUdeviceptr address) {
-  if (!has_driver_blocks_.load(std::memory_order_relaxed)) return false;
+  if (!device_.has_driver_blocks.load(std::memory_order_relaxed)) return false;
   const MutexLock lock(device_.lock);
   return driver_blocks_.contains(address);
 }
 
 void DevicePool::forget_driver_block(CUdeviceptr address) {
-  if (!has_driver_blocks_.load(std::memory_order_relaxed)) return;
+  if (!device_.has_driver_blocks.load(std::memory_order_relaxed)) return;
   const MutexLock lock(device_.lock);
   if (const DriverBlocks::Node block = driver_blocks_.take(address); !block.empty()) lose_driver_block(block.mapped().extent);
-  book_rounding();
+  idle_pools_.book_rounding(device_);
 }
 
 void DevicePool::forget_driver_blocks(CUcontext context, std::uint64_t before) {
-  if (!has_driver_blocks_.load(std::memory_order_relaxed)) return;
+  if (!device_.has_driver_blocks.load(std::memory_order_relaxed)) return;
   const MutexLock lock(device_.lock);
   for (const auto& [address, block] : driver_blocks_.all())
     if (DriverBlocks::goes_with(block, context, before)) lose_driver_block(block.extent);
   driver_blocks_.forget(context, before);
-  book_rounding();
+  idle_pools_.book_rounding(device_);
   figures_.publish(device_);
 }
 

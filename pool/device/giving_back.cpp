@@ -41,6 +41,20 @@ bool DevicePool::release_would_do(std::uint64_t bytes) {
   return !driver_free_bytes || *driver_free_bytes >= bytes || bytes - *driver_free_bytes <= free_bytes;
 }
 
+/// What must come back from memory pools that the driver serves so that limit and driver have `bytes` with what the pool can give; 0: nothing is missing, or more than they have idle.
+std::uint64_t DevicePool::wanted_of_mempools(std::uint64_t bytes) {
+  const std::uint64_t idle_bytes = idle_pools_.ask_others(device_).bytes;
+  if (idle_bytes == 0) return 0;
+  const std::uint64_t ours_bytes = figures_.sum(device_).wholly_free_bytes;
+  const auto missing_of = [&](std::uint64_t room_bytes) {
+    const std::uint64_t all_bytes = room_bytes > std::numeric_limits<std::uint64_t>::max() - ours_bytes ? room_bytes : room_bytes + ours_bytes;
+    return bytes - std::min(all_bytes, bytes);
+  };
+  const std::uint64_t driver_free_bytes = sample_driver_free().value_or(device_.total_bytes);
+  const std::uint64_t wanted_bytes = std::max(missing_of(device_.limit.headroom_bytes()), missing_of(driver_free_bytes));
+  return wanted_bytes <= idle_bytes ? wanted_bytes : 0;
+}
+
 /// Could `bytes` be had if all came back that does not live? Precondition: the magazines are closed, so that it is known what does. Asks the driver what it has before it says no.
 bool DevicePool::could_come(std::uint64_t bytes) {
   if (moves_.are_any()) return true;
@@ -142,7 +156,7 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
     static_cast<void>(close_epoch(nullptr, Closing::late));
     retire_all(nullptr, may_wait);
     if (policy_ == config::Policy::async) release_free(nullptr, kAllOfIt);
-    if (const std::uint64_t idle_bytes = trim_idle(keep_bytes, wanted_bytes); idle_bytes != 0) return idle_bytes;
+    if (const std::uint64_t idle_bytes = idle_pools_.trim_ours(device_, keep_bytes, wanted_bytes); idle_bytes != 0) return idle_bytes;
     // What the driver's own pool still has after a trim lies between live blocks: time will not free it.
     const bool has_idle = !unpooled_ && figures_.sum(device_).wholly_free_bytes != 0;
     if (has_idle && may_release()) {
@@ -152,7 +166,7 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
       const std::uint64_t released_bytes = release_free(nullptr, is_all ? reserved_bytes - keep_bytes : wanted_bytes, is_all);
       if (released_bytes != 0) return released_bytes;
     }
-    if (const std::uint64_t mempool_bytes = may_wait ? trim_mempools(wanted_bytes) : 0; mempool_bytes != 0) return mempool_bytes;  // somebody is about to be refused
+    if (const std::uint64_t mempool_bytes = may_wait ? idle_pools_.trim_others(device_, wanted_bytes) : 0; mempool_bytes != 0) return mempool_bytes;  // somebody is about to be refused
     if (may_wait && late_bytes() != 0 && await_late()) return 1;
     if (may_wait && device_.services.given_back.load(std::memory_order_relaxed) != before) return 1;
     if (Error ignored{}; may_wait && retire_on_native_terms(nullptr, began_ns, &ignored)) continue;
@@ -163,22 +177,6 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
     patience.pause();
   }
   return 0;
-}
-
-/// What the driver's own pool keeps under `async`, or as much of it as is wanted.
-std::uint64_t DevicePool::trim_idle(std::uint64_t keep_bytes, std::uint64_t wanted_bytes) {
-  std::uint64_t released_bytes = 0;
-  for (std::size_t i = 0; i < homes_.size() && keep_bytes == 0 && released_bytes < wanted_bytes; ++i) {
-    ContextPool& home = *homes_[i];
-    const CUcontext context = home.context;
-    if (context == nullptr || device_.services.contexts.pin(&home, context) != Pin::held) continue;
-    const Unpinner unpinner(device_.services.contexts, &home);
-    Mover mover(moves_);
-    const std::uint64_t trimmed_bytes = home.natives.trim(device_, wanted_bytes - released_bytes);
-    mover.note_given_back(device_, trimmed_bytes);
-    released_bytes += trimmed_bytes;
-  }
-  return released_bytes;
 }
 
 /// Also after the program has synchronised the device needs a moment to get to the event that says so.

@@ -301,7 +301,7 @@ Climbed Ladder::graphs(DevicePool& pool, Attempt& attempt) {
 
 Climbed Ladder::mempools(DevicePool& pool, Attempt& attempt) {
   const std::uint64_t wanted_bytes = pool.wanted_of_mempools(align_up(attempt.request.bytes, kRegionGranularity_bytes));
-  return wanted_bytes != 0 && pool.trim_mempools(wanted_bytes) != 0 ? after_trim(pool, attempt) : Climbed(nullptr);
+  return wanted_bytes != 0 && pool.idle_pools_.trim_others(pool.device_, wanted_bytes) != 0 ? after_trim(pool, attempt) : Climbed(nullptr);
 }
 
 /// The device has more than when these rungs were climbed.

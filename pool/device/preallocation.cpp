@@ -9,7 +9,7 @@
 namespace cupool::device {
 
 std::optional<std::uint64_t> DevicePool::sample_driver_free() {
-  static_cast<void>(ask_mempools());  // of the same moment: what the driver has given back of that is in what it has free
+  static_cast<void>(idle_pools_.ask_others(device_));  // of the same moment: what the driver has given back of that is in what it has free
   const MutexUnlock unlocked(device_.lock);
   const RelaxedCaptureMode relaxed(device_.driver);
   std::size_t free_bytes = 0;

@@ -1,4 +1,4 @@
-// Under a limit: what pools of the driver's keep idle, as held, and as what serves. pool/device/driver_served.cpp, mempool_idle.cpp.
+// Under a limit: what pools of the driver's keep idle, as held, and as what serves. pool/device/driver_served.cpp, idle_pools.cpp.
 #include <catch2/catch.hpp>
 
 #include <atomic>
