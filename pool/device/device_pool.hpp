@@ -330,9 +330,6 @@ class DevicePool {
   bool is_beyond_limit(const DriverServed& request, const DriverCharge& charge) CUPOOL_EXCLUDES(device_.lock);
   bool take_back(const DriverServed& request, DriverCharge& charge, CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
   void trim_served(const DriverServed& request, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device_.lock);
-  void enter_driver_block(const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream) CUPOOL_REQUIRES(device_.lock);
-  void leave_driver_block(const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream) CUPOOL_REQUIRES(device_.lock);
-  void lose_driver_block(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
 
   // giving_back.cpp
   std::uint64_t wanted_of_mempools(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);

@@ -1,6 +1,5 @@
 // Stream-ordered allocations that the driver serves itself: by the program's own call, held to the limit, and booked as blocks (DriverBlocks).
 // A call takes from the limit what the idle memory of its pool does not cover; that is known for sure only afterwards, and what was too much is taken back.
-// As with NativeBlocks a block leaves the books before the driver's free, because the driver may give the address to another thread at once.
 #include <algorithm>
 #include <utility>
 
@@ -10,7 +9,6 @@
 namespace cupool::device {
 
 using heap::Extent;
-using observe::EventKind;
 
 namespace {
 constexpr std::uint64_t kServedPause_ns = 20'000;
@@ -183,43 +181,12 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
   block.mapped().is_of_default_pool = request.is_of_default_pool;
   block.mapped().context = request.goes_with_context ? request.context : nullptr;
   block.mapped().serial = device_.services.driver_blocks_made.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (const DriverBlocks::Node before = driver_blocks_.take(*out); !before.empty()) lose_driver_block(before.mapped().extent);  // it ended past us
-  driver_blocks_.add(std::move(block));
-  device_.has_driver_blocks.store(true, std::memory_order_relaxed);
-  device_.counters().allocations.add();
-  device_.counters().driver_served.add();
-  device_.counters().regions_created.add();
-  enter_driver_block(extent, thread, request.stream);
+  driver_blocks_.add(device_, std::move(block), thread, request.stream);
   idle_pools_.book_rounding(device_);
   sample_first(false);
   notice_taken_from_graphs();
   figures_.publish(device_);
   return result;
-}
-
-/// At its allocation, or because the driver refused to free it.
-void DevicePool::enter_driver_block(const Extent& extent, std::uint16_t thread, std::uint64_t stream) {
-  device_.add_driver_served(static_cast<std::int64_t>(extent.bytes));
-  device_.note_region(EventKind::region_create, extent.address, extent.bytes);
-  device_.count_live(extent, 1);
-  if (magazines_.are_several()) magazines_.keep_promises(device_);
-  magazines_.look_for_peak(device_);
-  device_.note(EventKind::allocate, extent.allocated_ticks, extent, thread, stream);
-}
-
-/// Before the driver's free of it, or because it is gone without one.
-void DevicePool::leave_driver_block(const Extent& extent, std::uint16_t thread, std::uint64_t stream) {
-  if (magazines_.is_peak_new()) figures_.sample_peak(device_);
-  device_.note_freed(extent, thread, stream);
-  device_.count_live(extent, -1);
-  device_.add_driver_served(-static_cast<std::int64_t>(extent.bytes));
-  device_.note_region(EventKind::region_release, extent.address, extent.bytes);
-}
-
-void DevicePool::lose_driver_block(const Extent& extent) {
-  leave_driver_block(extent, 0, 0);
-  device_.counters().ended_blocks.add();
-  device_.limit.refund(extent.bytes);
 }
 
 void DevicePool::tell_mempools(bool must_ask) { idle_pools_.tell_others(device_, must_ask); }
@@ -229,29 +196,16 @@ std::optional<CUresult> DevicePool::free_by_driver(CUdeviceptr address, std::uin
   DriverBlocks::Node block;
   {
     const MutexLock lock(device_.lock);
-    block = driver_blocks_.take(address);
+    block = driver_blocks_.begin_free(device_, address, thread, stream);
     if (block.empty()) return std::nullopt;
-    leave_driver_block(block.mapped().extent, thread, stream);
-    device_.counters().frees.add();
-    device_.leaving_bytes += block.mapped().extent.bytes;
   }
   const CUresult result = call();
-  Extent& extent = block.mapped().extent;
-  const std::uint64_t bytes = extent.bytes;
-  const std::uint64_t used_bytes = device_.driver_pool.counts_asked() ? extent.requested_bytes : bytes;
+  const Extent& extent = block.mapped().extent;
+  const std::uint64_t used_bytes = device_.driver_pool.counts_asked() ? extent.requested_bytes : extent.bytes;
   idle_pools_.tell_ours(device_, result == CUDA_SUCCESS && block.mapped().is_of_default_pool ? static_cast<std::int64_t>(used_bytes) : 0, result != CUDA_SUCCESS);
   if (!idle_pools_.is_ours(block.mapped().is_of_default_pool)) idle_pools_.tell_others(device_, result != CUDA_SUCCESS);
   const MutexLock lock(device_.lock);
-  device_.leaving_bytes -= bytes;
-  if (result != CUDA_SUCCESS) device_.counters().frees.take_back();
-  if (result == CUDA_SUCCESS || !driver_blocks_.add(std::move(block))) {
-    device_.limit.refund(bytes);
-    device_.counters().regions_released.add();
-    device_.counters().driver_served.add(result == CUDA_SUCCESS ? 1 : 0);
-  } else {
-    extent.allocated_ticks = ticks();
-    enter_driver_block(extent, thread, stream);
-  }
+  driver_blocks_.end_free(device_, std::move(block), result == CUDA_SUCCESS, thread, stream);
   idle_pools_.book_rounding(device_);
   figures_.publish(device_);
   return result;
@@ -266,16 +220,14 @@ bool DevicePool::has_driver_block(CUdeviceptr address) {
 void DevicePool::forget_driver_block(CUdeviceptr address) {
   if (!device_.has_driver_blocks.load(std::memory_order_relaxed)) return;
   const MutexLock lock(device_.lock);
-  if (const DriverBlocks::Node block = driver_blocks_.take(address); !block.empty()) lose_driver_block(block.mapped().extent);
+  driver_blocks_.forget(device_, address);
   idle_pools_.book_rounding(device_);
 }
 
 void DevicePool::forget_driver_blocks(CUcontext context, std::uint64_t before) {
   if (!device_.has_driver_blocks.load(std::memory_order_relaxed)) return;
   const MutexLock lock(device_.lock);
-  for (const auto& [address, block] : driver_blocks_.all())
-    if (DriverBlocks::goes_with(block, context, before)) lose_driver_block(block.extent);
-  driver_blocks_.forget(context, before);
+  driver_blocks_.forget(device_, context, before);
   idle_pools_.book_rounding(device_);
   figures_.publish(device_);
 }
