@@ -324,12 +324,6 @@ class DevicePool {
 
   // driver_served.cpp
   void open_driver_pool(const DriverServed& request) CUPOOL_EXCLUDES(device_.lock);
-  struct DriverCharge;
-  bool take_charge(const DriverServed& request, DriverCharge& charge) CUPOOL_EXCLUDES(device_.lock);
-  CUresult call_charged(const DriverServed& request, DriverCharge& charge, const std::function<CUresult()>& call) CUPOOL_EXCLUDES(device_.lock);
-  bool is_beyond_limit(const DriverServed& request, const DriverCharge& charge) CUPOOL_EXCLUDES(device_.lock);
-  bool take_back(const DriverServed& request, DriverCharge& charge, CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
-  void trim_served(const DriverServed& request, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device_.lock);
 
   // giving_back.cpp
   std::uint64_t wanted_of_mempools(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
