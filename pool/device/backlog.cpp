@@ -70,7 +70,7 @@ void DevicePool::make_room_for_steps(ContextPool& home) {
   const std::uint64_t plenty_bytes = device_.room_bytes() - std::min(device_.room_bytes(), need_bytes / kStepPlentyShare);
   const std::uint64_t wanted_bytes = need_bytes + waited_bytes + std::min({need_bytes / kStepMarginShare, waited_bytes, plenty_bytes});
   const std::uint64_t bytes = std::min({wanted_bytes - std::min(wanted_bytes, reserved_bytes), device_.room_bytes() / 2, spare_bytes});
-  if (bytes < device_.least_early_bytes() || !is_current()) return;
+  if (bytes < device_.least_early_bytes() || !DriverFree::is_current(device_)) return;
   ContextRegistry& contexts = device_.services.contexts;
   if (home.context == nullptr || contexts.pin(&home, home.context) != Pin::held) return;  // the lock was let go of
   const Unpinner unpinner(contexts, &home);
@@ -87,13 +87,13 @@ bool DevicePool::driver_has_room(std::uint64_t bytes) {
   const std::uint64_t need_bytes = bytes + kDriversChunk_bytes;
   if (device_.room_bytes() >= need_bytes || device_.live.outside.mempools.load(std::memory_order_relaxed) >= bytes) return true;
   if (device_.limit.headroom_bytes() < need_bytes || capturing() || !may_call_driver()) return false;
-  static_cast<void>(sample_driver_free());
+  static_cast<void>(driver_free_.sample(device_));
   return device_.room_bytes() >= need_bytes;
 }
 
 /// The driver has much more, and yet gave the pool nothing: it is not memory that is out. Nobody is just bringing it, either.
 bool DevicePool::has_room_but_for_us(std::uint64_t bytes) {
-  if (unpooled_ || moves_.are_any() || capturing() || !sample_driver_free()) return false;
+  if (unpooled_ || moves_.are_any() || capturing() || !driver_free_.sample(device_)) return false;
   return device_.room_bytes() >= bytes + kDriversChunk_bytes;
 }
 

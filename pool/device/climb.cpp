@@ -111,7 +111,7 @@ Result<CUdeviceptr> DevicePool::climb(Attempt& attempt, std::uint16_t thread) {
   if (climbed.ok() && climbed.value() != nullptr) {
     forget_given_again(*attempt.home);
     const CUdeviceptr address = book(climbed.value(), attempt.request, thread);
-    if (unpooled_) sample_first(true);  // else growth asks
+    if (unpooled_) driver_free_.sample_first(device_, true);  // else growth asks
     figures_.publish(device_);
     return address;
   }

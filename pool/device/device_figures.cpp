@@ -64,7 +64,7 @@ void DevicePool::note_oom(std::uint64_t requested_bytes, const Refused& what, co
   magazines_.close_all(device_);
   if (policy_ == config::Policy::async && may_call_driver()) idle_pools_.trim_ours(device_, 0, ~std::uint64_t{0});  // what is idle still lies between live blocks
   OomRecord oom;
-  if (may_call_driver()) oom.evidence.driver_free_bytes = home != nullptr ? sample_driver_free() : ask_driver_free();
+  if (may_call_driver()) oom.evidence.driver_free_bytes = home != nullptr ? driver_free_.sample(device_) : driver_free_.ask(device_);
   static_cast<void>(ask_graph_memory());
   const PoolIdle mempools = idle_pools_.ask_others(device_);
   oom.time_unix_ns = unix_now_ns();
@@ -213,7 +213,7 @@ void DevicePool::warn_of_refusal(const char* api) {
   const MutexLock lock(device_.lock);
   if (refusals_told_++ >= kMostTold || !may_call_driver()) return;
   magazines_.close_all(device_);
-  const std::optional<std::uint64_t> driver_free_bytes = ask_driver_free();
+  const std::optional<std::uint64_t> driver_free_bytes = driver_free_.ask(device_);
   const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes / kMiB) + " MiB"; };
   const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
   device_.services.warn(std::string(api) + ": the driver has not enough memory on GPU " + std::to_string(device_.ordinal) + " for it (" +
@@ -226,7 +226,7 @@ void DevicePool::book_outside(OutsideKind kind, std::int64_t bytes) {
   std::atomic<std::uint64_t>& gauge = outside_of(device_.live.outside, kind);
   gauge.store(gauge.load(std::memory_order_relaxed) + static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
   if (counts_against_limit(kind)) device_.counters().outside_bytes.add(bytes);
-  if (bytes > 0 && kind != OutsideKind::host) sample_first(false);
+  if (bytes > 0 && kind != OutsideKind::host) driver_free_.sample_first(device_, false);
   if (bytes > 0) notice_taken_from_graphs();
 }
 
@@ -239,7 +239,7 @@ void DevicePool::count_late(std::size_t* free_bytes) {
   constexpr int kMostWaits = 25;  // of 2 ms
   if (late_bytes() == 0) return;
   for (int waits = 0; waits < kMostWaits && late_bytes() != 0; ++waits) static_cast<void>(await_late());
-  *free_bytes = sample_driver_free().value_or(*free_bytes);
+  *free_bytes = driver_free_.sample(device_).value_or(*free_bytes);
   const std::uint64_t held_bytes = std::min(device_.limit.held_bytes(), device_.total_bytes);
   *free_bytes = std::max<std::uint64_t>(*free_bytes, std::min(*free_bytes + late_bytes(), device_.total_bytes - held_bytes));
 }

@@ -17,6 +17,7 @@ DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice&
       policy_(policy),
       unpooled_(policy == config::Policy::platform || policy == config::Policy::async),
       driver_blocks_(magazines_, figures_),
+      driver_free_(homes_, idle_pools_),
       idle_pools_(homes_, driver_blocks_, moves_, policy),
       magazines_(device_, homes_, deferred_, shortage_, unpooled_),
       figures_(homes_, magazines_) {}

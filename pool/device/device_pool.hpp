@@ -22,6 +22,7 @@
 #include "pool/device/device_allocator.hpp"
 #include "pool/device/device_state.hpp"
 #include "pool/device/driver_blocks.hpp"
+#include "pool/device/driver_free.hpp"
 #include "pool/device/idle_pools.hpp"
 #include "pool/device/live_figures.hpp"
 #include "pool/device/magazines.hpp"
@@ -352,12 +353,6 @@ class DevicePool {
 
   // preallocation.cpp
   void preallocate(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
-  /// Asks the driver (the caller's current context is on this device) and publishes; nullopt when it does not say.
-  std::optional<std::uint64_t> sample_driver_free() CUPOOL_REQUIRES(device_.lock);
-  std::optional<std::uint64_t> ask_driver_free() CUPOOL_REQUIRES(device_.lock);
-  bool is_current() CUPOOL_REQUIRES(device_.lock);
-  /// The same once, for the ledger, where nothing else asks. Not while something captures.
-  void sample_first(bool is_of_device) CUPOOL_REQUIRES(device_.lock);
 
   // device_contexts.cpp
   std::unique_ptr<DeviceAllocator> make_heap() CUPOOL_REQUIRES(device_.lock);
@@ -396,6 +391,7 @@ class DevicePool {
   ContextPools homes_ CUPOOL_GUARDED_BY(device_.lock);
   DeferredFrees deferred_ CUPOOL_GUARDED_BY(device_.lock);
   DriverBlocks driver_blocks_ CUPOOL_GUARDED_BY(device_.lock);
+  DriverFree driver_free_ CUPOOL_GUARDED_BY(device_.lock);
   IdlePools idle_pools_;  ///< each of its calls says which lock it needs
   std::uint64_t being_freed_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of blocks whose free waits in the driver (kBeingFreedFlag)
   std::uint64_t withheld_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< by what is in the open batch and was freed while something captured
@@ -416,7 +412,6 @@ class DevicePool {
   std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of regions
   Magazines magazines_ CUPOOL_GUARDED_BY(device_.lock);
   LiveFigures figures_ CUPOOL_GUARDED_BY(device_.lock);
-  bool has_asked_ CUPOOL_GUARDED_BY(device_.lock) = false;      ///< the driver what it has free, for the ledger
   bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way
   bool preallocating_ CUPOOL_GUARDED_BY(device_.lock) = false;  ///< on its way: the others wait for it
   const ContextPool* preallocated_for_ CUPOOL_GUARDED_BY(device_.lock) = nullptr;  ///< it dies with this one, and is taken again

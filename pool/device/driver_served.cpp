@@ -15,7 +15,7 @@ void DevicePool::open_driver_pool(const DriverServed& request) {
   ContextPool* const home = request.is_of_default_pool && policy_ == config::Policy::async ? device_.services.contexts.find(request.context) : nullptr;
   const MutexLock lock(device_.lock);
   begin_use();
-  if (home == nullptr || (preallocated_ && !preallocating_) || capturing() || !may_call_driver() || !is_current()) return;
+  if (home == nullptr || (preallocated_ && !preallocating_) || capturing() || !may_call_driver() || !DriverFree::is_current(device_)) return;
   if (home->context != request.context || device_.services.contexts.pin(home, request.context) != Pin::held) return;
   const Unpinner unpinner(device_.services.contexts, home);
   await_preallocation();
@@ -63,7 +63,7 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
   block.mapped().serial = device_.services.driver_blocks_made.fetch_add(1, std::memory_order_relaxed) + 1;
   driver_blocks_.add(device_, std::move(block), thread, request.stream);
   idle_pools_.book_rounding(device_);
-  sample_first(false);
+  driver_free_.sample_first(device_, false);
   notice_taken_from_graphs();
   figures_.publish(device_);
   return result;

@@ -37,7 +37,7 @@ bool DevicePool::release_would_do(std::uint64_t bytes) {
   if (free_bytes == 0) return false;
   const std::uint64_t headroom_bytes = device_.limit.headroom_bytes();
   if (headroom_bytes < bytes && bytes - headroom_bytes > free_bytes) return false;
-  const std::optional<std::uint64_t> driver_free_bytes = sample_driver_free();
+  const std::optional<std::uint64_t> driver_free_bytes = driver_free_.sample(device_);
   return !driver_free_bytes || *driver_free_bytes >= bytes || bytes - *driver_free_bytes <= free_bytes;
 }
 
@@ -50,7 +50,7 @@ std::uint64_t DevicePool::wanted_of_mempools(std::uint64_t bytes) {
     const std::uint64_t all_bytes = room_bytes > std::numeric_limits<std::uint64_t>::max() - ours_bytes ? room_bytes : room_bytes + ours_bytes;
     return bytes - std::min(all_bytes, bytes);
   };
-  const std::uint64_t driver_free_bytes = sample_driver_free().value_or(device_.total_bytes);
+  const std::uint64_t driver_free_bytes = driver_free_.sample(device_).value_or(device_.total_bytes);
   const std::uint64_t wanted_bytes = std::max(missing_of(device_.limit.headroom_bytes()), missing_of(driver_free_bytes));
   return wanted_bytes <= idle_bytes ? wanted_bytes : 0;
 }
@@ -63,7 +63,7 @@ bool DevicePool::could_come(std::uint64_t bytes) {
   // Managed memory makes way for what cannot.
   const std::uint64_t coming_bytes = device_.not_live_bytes() + device_.leaving_bytes + late_bytes() + std::min(outside_bytes, device_.limit.headroom_bytes());
   const auto is_enough = [&]() CUPOOL_REQUIRES(device_.lock) { return bytes <= coming_bytes || bytes - coming_bytes <= device_.room_bytes(); };
-  return is_enough() || !sample_driver_free() || is_enough();
+  return is_enough() || !driver_free_.sample(device_) || is_enough();
 }
 
 /// May the caller give up? Asks the driver, once it is late, whether what natively had been waited for is over: what this thread itself freed had been without
@@ -117,7 +117,7 @@ bool DevicePool::await_late() {
     home.came_bytes = std::max(home.came_bytes, went_bytes);  // another thread may have waited for more
     is_more = true;
   }
-  if (is_more) static_cast<void>(sample_driver_free());
+  if (is_more) static_cast<void>(driver_free_.sample(device_));
   return is_more;
 }
 
@@ -189,7 +189,7 @@ std::size_t DevicePool::make_room_for(std::uint64_t until_ns, std::uint64_t byte
   {
     const MutexLock lock(device_.lock);
     if (!used() || !may_call_driver()) return 0;
-    driver_free_bytes = sample_driver_free();
+    driver_free_bytes = driver_free_.sample(device_);
   }
   if (!driver_free_bytes) return 0;
   // The driver rounds what it takes, and refuses the last bit of what it calls free.

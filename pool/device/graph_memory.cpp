@@ -29,7 +29,7 @@ std::uint64_t DevicePool::graph_bytes_beside(std::uint64_t others_bytes) const {
 /// A call was served by what the driver kept for graphs, which it gives to its own calls: then it keeps less, and has something else free.
 void DevicePool::notice_taken_from_graphs() {
   if (device_.live.outside.graphs.load(std::memory_order_relaxed) == 0 || !device_.has_given_more_than_free()) return;
-  if (ask_graph_memory() && is_current()) static_cast<void>(sample_driver_free());
+  if (ask_graph_memory() && DriverFree::is_current(device_)) static_cast<void>(driver_free_.sample(device_));
 }
 
 void DevicePool::note_graph_memory() {
@@ -37,7 +37,7 @@ void DevicePool::note_graph_memory() {
   const std::uint64_t before_bytes = device_.live.outside.graphs.load(std::memory_order_relaxed);
   const std::optional<std::uint64_t> bytes = ask_graph_memory();
   // What the driver has free is of the same moment then: else the ledger would count what has moved twice, or not at all.
-  if (bytes && *bytes != before_bytes && is_current()) static_cast<void>(sample_driver_free());
+  if (bytes && *bytes != before_bytes && DriverFree::is_current(device_)) static_cast<void>(driver_free_.sample(device_));
 }
 
 std::uint64_t DevicePool::living_graphs() const {
@@ -53,7 +53,7 @@ bool DevicePool::trim_would_do(std::uint64_t bytes) {
   const std::uint64_t idle_bytes = figures_.sum(device_).wholly_free_bytes;
   const std::uint64_t headroom_bytes = device_.limit.headroom_bytes();
   if (headroom_bytes < bytes && bytes - headroom_bytes > idle_bytes) return false;
-  const std::uint64_t free_bytes = sample_driver_free().value_or(device_.total_bytes) + idle_bytes;
+  const std::uint64_t free_bytes = driver_free_.sample(device_).value_or(device_.total_bytes) + idle_bytes;
   return free_bytes >= bytes || bytes - free_bytes <= *graph_bytes;
 }
 

@@ -1,0 +1,52 @@
+// What the driver has free: see driver_free.hpp.
+#include "pool/device/driver_free.hpp"
+
+#include "pool/driver/handles.hpp"
+
+namespace cupool::device {
+
+std::optional<std::uint64_t> DriverFree::sample(DeviceState& device) {
+  static_cast<void>(idle_pools_.ask_others(device));  // of the same moment: what the driver has given back of that is in what it has free
+  const MutexUnlock unlocked(device.lock);
+  const RelaxedCaptureMode relaxed(device.driver);
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  if (device.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes) != CUDA_SUCCESS) return std::nullopt;
+  device.publish_driver_free(free_bytes);
+  return free_bytes;
+}
+
+std::optional<std::uint64_t> DriverFree::ask(DeviceState& device) {
+  if (is_current(device)) return sample(device);
+  ContextRegistry& contexts = device.services.contexts;
+  for (std::size_t i = 0; i < homes_.size(); ++i) {  // by index: the list may grow while the lock is let go of
+    ContextPool& home = *homes_[i];
+    const CUcontext context = home.context;
+    if (context == nullptr || contexts.pin(&home, context) != Pin::held) continue;
+    const Unpinner unpinner(contexts, &home);
+    const ScopedContext inside(device.driver, context);
+    if (inside.status().ok()) return sample(device);
+  }
+  return std::nullopt;
+}
+
+bool DriverFree::is_current(DeviceState& device) {
+  const MutexUnlock unlocked(device.lock);
+  CUcontext context = nullptr;
+  if (device.driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr) return false;
+  if (const ContextPool* home = device.services.contexts.find(context)) return &home->device == &device;
+  CUdevice current = 0;
+  unsigned version = 0;
+  const bool lives = device.driver.has_cuCtxGetApiVersion() && device.driver.cuCtxGetApiVersion(context, &version) == CUDA_SUCCESS;
+  return lives && device.driver.cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device.ordinal;
+}
+
+void DriverFree::sample_first(DeviceState& device, bool is_of_device) {
+  const bool is_known = device.live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0;
+  if (is_known || has_asked_ || device.services.gate.capturing() || !device.services.may_call_driver()) return;
+  if (!is_of_device && !is_current(device)) return;
+  has_asked_ = true;
+  static_cast<void>(sample(device));
+}
+
+}  // namespace cupool::device
