@@ -65,7 +65,7 @@ void DevicePool::note_oom(std::uint64_t requested_bytes, const Refused& what, co
   if (policy_ == config::Policy::async && may_call_driver()) idle_pools_.trim_ours(device_, 0, ~std::uint64_t{0});  // what is idle still lies between live blocks
   OomRecord oom;
   if (may_call_driver()) oom.evidence.driver_free_bytes = home != nullptr ? driver_free_.sample(device_) : driver_free_.ask(device_);
-  static_cast<void>(ask_graph_memory());
+  static_cast<void>(GraphMemory::ask(device_));
   const PoolIdle mempools = idle_pools_.ask_others(device_);
   oom.time_unix_ns = unix_now_ns();
   oom.device = device_.ordinal;
@@ -107,7 +107,7 @@ void DevicePool::note_oom(std::uint64_t requested_bytes, const Refused& what, co
   evidence.mempool_idle_bytes = mempools.bytes;
   evidence.own_outside_bytes = held_outside_bytes() + mempools.bytes;
   evidence.graph_bytes = device_.live.outside.graphs.load(std::memory_order_relaxed);
-  evidence.living_graphs = living_graphs();
+  evidence.living_graphs = GraphMemory::living_graphs(device_);
   evidence.limit_bytes = device_.limit.limit_bytes();
   evidence.held_bytes = device_.limit.held_bytes();
   evidence.refused_by_limit = std::string_view(refusal.where) == kLimitRefusal;
@@ -115,7 +115,7 @@ void DevicePool::note_oom(std::uint64_t requested_bytes, const Refused& what, co
   evidence.deferred_in_order_bytes = deferred_in_order_bytes() + late_bytes();
   if (evidence.driver_free_bytes) {
     // While something captures the answer about graphs is an old one.
-    const std::uint64_t stale_bytes = evidence.graph_bytes - std::min(graph_bytes_beside(*evidence.driver_free_bytes + evidence.held_bytes), evidence.graph_bytes);
+    const std::uint64_t stale_bytes = evidence.graph_bytes - std::min(GraphMemory::bytes_beside(device_, *evidence.driver_free_bytes + evidence.held_bytes), evidence.graph_bytes);
     evidence.graph_bytes -= stale_bytes;
     evidence.own_outside_bytes -= std::min(stale_bytes, evidence.own_outside_bytes);
     // Managed memory is where it was last touched: on this device at most what is left, as in the ledger.
@@ -227,7 +227,7 @@ void DevicePool::book_outside(OutsideKind kind, std::int64_t bytes) {
   gauge.store(gauge.load(std::memory_order_relaxed) + static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
   if (counts_against_limit(kind)) device_.counters().outside_bytes.add(bytes);
   if (bytes > 0 && kind != OutsideKind::host) driver_free_.sample_first(device_, false);
-  if (bytes > 0) notice_taken_from_graphs();
+  if (bytes > 0) graph_memory_.notice_taken(device_);
 }
 
 void DevicePool::refund_outside(OutsideKind kind, std::uint64_t bytes) {

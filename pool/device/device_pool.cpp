@@ -20,7 +20,8 @@ DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice&
       driver_free_(homes_, idle_pools_),
       idle_pools_(homes_, driver_blocks_, moves_, policy),
       magazines_(device_, homes_, deferred_, shortage_, unpooled_),
-      figures_(homes_, magazines_) {}
+      figures_(homes_, magazines_),
+      graph_memory_(driver_free_, figures_, moves_, policy) {}
 
 DevicePool::~DevicePool() = default;
 

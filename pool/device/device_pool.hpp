@@ -23,6 +23,7 @@
 #include "pool/device/device_state.hpp"
 #include "pool/device/driver_blocks.hpp"
 #include "pool/device/driver_free.hpp"
+#include "pool/device/graph_memory.hpp"
 #include "pool/device/idle_pools.hpp"
 #include "pool/device/live_figures.hpp"
 #include "pool/device/magazines.hpp"
@@ -341,16 +342,6 @@ class DevicePool {
   std::uint64_t release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most = false) CUPOOL_REQUIRES(device_.lock);
   void give_back_surplus(bool may_block = true) CUPOOL_REQUIRES(device_.lock);
 
-  // graph_memory.cpp
-  std::optional<std::uint64_t> ask_graph_memory() CUPOOL_REQUIRES(device_.lock);
-  /// As the driver said last, and no more than can be beside so many bytes that it has free, or this process holds.
-  std::uint64_t graph_bytes_beside(std::uint64_t others_bytes) const CUPOOL_REQUIRES(device_.lock);
-  void notice_taken_from_graphs() CUPOOL_REQUIRES(device_.lock);
-  /// Executable ones with memory on this device: their next launch may need what the driver keeps there.
-  std::uint64_t living_graphs() const;
-  bool trim_would_do(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t trim_graphs() CUPOOL_REQUIRES(device_.lock);
-
   // preallocation.cpp
   void preallocate(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
 
@@ -412,6 +403,7 @@ class DevicePool {
   std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of regions
   Magazines magazines_ CUPOOL_GUARDED_BY(device_.lock);
   LiveFigures figures_ CUPOOL_GUARDED_BY(device_.lock);
+  GraphMemory graph_memory_ CUPOOL_GUARDED_BY(device_.lock);
   bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way
   bool preallocating_ CUPOOL_GUARDED_BY(device_.lock) = false;  ///< on its way: the others wait for it
   const ContextPool* preallocated_for_ CUPOOL_GUARDED_BY(device_.lock) = nullptr;  ///< it dies with this one, and is taken again

@@ -108,7 +108,7 @@ bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
                  live.outside.managed.load(std::memory_order_relaxed),
                  live.outside.host.load(std::memory_order_relaxed),    live.outside.graphs.load(std::memory_order_relaxed), live.outside.mempools.load(std::memory_order_relaxed)};
   // What the driver called free after it was asked about graphs is not kept for them any more.
-  if (out.driver_free_unix_ns >= device_.graphs_asked_unix_ns.load(std::memory_order_relaxed)) out.outside.graphs = graph_bytes_beside(out.driver_free_bytes + device_.taken_bytes());
+  if (out.driver_free_unix_ns >= device_.graphs_asked_unix_ns.load(std::memory_order_relaxed)) out.outside.graphs = GraphMemory::bytes_beside(device_, out.driver_free_bytes + device_.taken_bytes());
   // What the counter says is only a guess at the rows: one that were wrong must not cost the report.
   out.blocks.reserve(std::min(counters.live_blocks.current.load(std::memory_order_relaxed), counters.allocations.value.load(std::memory_order_relaxed)) * 2);
   for (const auto& home : homes_) {

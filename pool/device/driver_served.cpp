@@ -64,7 +64,7 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
   driver_blocks_.add(device_, std::move(block), thread, request.stream);
   idle_pools_.book_rounding(device_);
   driver_free_.sample_first(device_, false);
-  notice_taken_from_graphs();
+  graph_memory_.notice_taken(device_);
   figures_.publish(device_);
   return result;
 }

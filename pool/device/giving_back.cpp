@@ -196,6 +196,16 @@ std::size_t DevicePool::make_room_for(std::uint64_t until_ns, std::uint64_t byte
   return give_back_idle(until_ns, 0, true, align_up(bytes, kRegionGranularity_bytes) - std::min(*driver_free_bytes, bytes) + kRegionGranularity_bytes);
 }
 
+void DevicePool::note_graph_memory() {
+  const MutexLock lock(device_.lock);
+  graph_memory_.renew(device_);
+}
+
+std::size_t DevicePool::give_back_graph_memory() {
+  const MutexLock lock(device_.lock);
+  return graph_memory_.trim(device_);
+}
+
 /// Wholly free memory back to the driver, `first`'s before that of the device's other contexts. Returns bytes given back, which are
 /// at least (`at_most`: at most) what is wanted when there is so much.
 std::uint64_t DevicePool::release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most) {

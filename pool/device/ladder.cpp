@@ -296,7 +296,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
 }
 
 Climbed Ladder::graphs(DevicePool& pool, Attempt& attempt) {
-  return pool.trim_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes)) && pool.trim_graphs() != 0 ? after_trim(pool, attempt) : Climbed(nullptr);
+  return pool.graph_memory_.trim_would_do(pool.device_, align_up(attempt.request.bytes, kRegionGranularity_bytes)) && pool.graph_memory_.trim(pool.device_) != 0 ? after_trim(pool, attempt) : Climbed(nullptr);
 }
 
 Climbed Ladder::mempools(DevicePool& pool, Attempt& attempt) {
