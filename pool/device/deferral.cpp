@@ -155,26 +155,6 @@ bool DevicePool::retire_if_over(Epoch* epoch, const FenceResult& result, Error* 
   return true;
 }
 
-/// May the pool have what the program needs, and only the moment is bad? Asking costs an event and, when it is in vain, the look, so the right to ask
-/// comes with time and with allocations: a job that repeats itself is kept as small as its first step; where blocks come and go all the time the pool
-/// is to grow, so that many frees share an event. Once the pool has a good part of the device, only where what has no event yet would do and is a small part of all.
-bool DevicePool::is_bad_moment(std::uint64_t request_bytes) {
-  const observe::Counters& counters = device_.counters();
-  const std::uint64_t batch_bytes = deferred_.batch_bytes();
-  const bool is_plenty = device_.has_plenty(DeviceState::kAskShare);
-  const bool is_small_part = batch_bytes >= request_bytes && batch_bytes <= counters.reserved_bytes.current.load(std::memory_order_relaxed) / kReservedShare;
-  if (is_plenty ? batch_bytes < device_.least_early_bytes() : !is_small_part) return false;
-  const std::uint64_t allocations = counters.allocations.value.load(std::memory_order_relaxed);
-  const std::uint64_t price = is_plenty ? kAskDistance : kShortAskDistance;
-  ask_credit_ = std::min(ask_credit_ + (allocations - credited_allocations_), is_plenty ? kMostAsks * price : price);
-  credited_allocations_ = allocations;
-  const std::uint64_t before_ns = is_plenty ? std::exchange(last_miss_ns_, device_.services.clock.now_ns()) : 0;
-  if (is_plenty && last_miss_ns_ - before_ns >= kAskDistance_ns) return true;
-  if (ask_credit_ < price) return false;
-  ask_credit_ -= price;
-  return true;
-}
-
 /// What was freed since the last epoch, when nothing runs any more: true. One event and one look; the batch stays as it is when there is work.
 bool DevicePool::retire_batch_if_idle(CUcontext asking, Error* error) {
   if (deferred_.batch_is_empty() || capturing() || !may_call_driver() || device_.disabled || unpooled_) return false;
@@ -202,13 +182,13 @@ bool DevicePool::retire_batch_if_idle(CUcontext asking, Error* error) {
 /// `may_be_over`: so may the oldest be, which nobody has just looked at in vain.
 Error DevicePool::catch_up(CUcontext asking, bool may_be_over) {
   if (device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) == 0) return {};
-  const std::uint64_t ahead_bytes = this->ahead_bytes() * (makes_steps() ? kAheadOfSteps : 1);
+  const std::uint64_t ahead_bytes = backlog_.ahead_bytes(device_) * (backlog_.makes_steps(device_) ? Backlog::kAheadOfSteps : 1);
   const auto is_above = [this](std::uint64_t bytes) { return device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) > bytes; };
-  const auto is_too_much = [&]() CUPOOL_REQUIRES(device_.lock) { return is_above(ahead_bytes) || is_above(waiting_share_bytes()); };
+  const auto is_too_much = [&]() CUPOOL_REQUIRES(device_.lock) { return is_above(ahead_bytes) || is_above(backlog_.waiting_share_bytes(device_)); };
   Error error{};
   while (may_be_over && is_too_much()) may_be_over = retire_oldest(asking, false, &error);
   if (error.code != CUDA_SUCCESS || !is_too_much()) return error;
-  const bool is_scarce = is_above(waiting_share_bytes());
+  const bool is_scarce = is_above(backlog_.waiting_share_bytes(device_));
   await_frees(asking, {.left_bytes = is_scarce ? 0 : ahead_bytes / 2, .inside_free = true}, &error);
   return error;
 }
@@ -253,6 +233,30 @@ bool DevicePool::await_frees(CUcontext asking, const Awaited& awaited, Error* er
   return has_retired;
 }
 
+/// With the free that has just been booked a step of the job has come to its end. What it freed gets an event there, and what is over is free, in each step
+/// at the same place.
+bool DevicePool::ends_step(bool waits_natively) {
+  return waits_natively && device_.steps.below_bytes() != 0 && device_.steps.has_ended(magazines_.live_now(device_).bytes) && !capturing() && may_call_driver();
+}
+
+/// The first step has come again: what the next ones need beside what lives is what waits for the GPU, wherever that lies by then. Brought now, none of
+/// them calls the driver. A little more where that leaves enough: it lies in other places in each step. Once for each peak, in a free that natively had
+/// waited; not where memory is short, or goes back above a threshold.
+void DevicePool::make_room_for_steps(ContextPool& home) {
+  if (device_.steps.repeats() != 1 || unpooled_ || device_.disabled || device_.services.options.release_threshold_bytes) return;
+  const std::uint64_t bytes = backlog_.step_room_bytes(device_);
+  if (bytes < device_.least_early_bytes() || !DriverFree::is_current(device_)) return;
+  ContextRegistry& contexts = device_.services.contexts;
+  if (home.context == nullptr || contexts.pin(&home, home.context) != Pin::held) return;  // the lock was let go of
+  const Unpinner unpinner(contexts, &home);
+  if (home.pooled == nullptr) return;
+  Mover mover(moves_);
+  try {
+    mover.has_more = home.pooled->grow_ahead(device_, home, bytes).ok();
+  } catch (const std::bad_alloc&) {  // the free that it is part of is done
+  }
+}
+
 /// It may be waited for, and natively its frees had waited in this very thread.
 bool DevicePool::is_own(const Epoch& epoch) { return epoch.may_be_awaited() && pthread_equal(epoch.freed_by, pthread_self()) != 0; }
 
@@ -263,8 +267,8 @@ bool DevicePool::is_better_on_its_way(const ContextPool& home, const AllocationR
   if (deferred_.oldest() == nullptr || request.stream.identity != 0) return false;
   const std::uint64_t room_bytes = device_.room_bytes();
   const std::uint64_t everything_bytes = room_bytes + device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
-  if (device_.spare_bytes() >= everything_bytes / kChoosySpareShare || (knows_its_steps() && room_bytes >= kept_bytes())) return false;
-  const bool is_last = room_bytes < everything_bytes / kChoosyRoomShare && request.bytes >= kChoosyFrom_bytes && !(home.pooled->can_move() && may_scatter());
+  if (device_.spare_bytes() >= everything_bytes / kChoosySpareShare || (backlog_.knows_its_steps(device_) && room_bytes >= backlog_.kept_bytes(device_))) return false;
+  const bool is_last = room_bytes < everything_bytes / kChoosyRoomShare && request.bytes >= kChoosyFrom_bytes && !(home.pooled->can_move() && backlog_.may_scatter(device_));
   const std::uint64_t occupied_bytes = home.pooled->occupies_bytes(device_, request.bytes);
   if (!is_last && occupied_bytes == 0) return false;
   const std::uint64_t hole_bytes = is_last ? home.pooled->fit_bytes(device_, request.bytes) : 0;
@@ -281,12 +285,6 @@ bool DevicePool::is_better_on_its_way(const ContextPool& home, const AllocationR
   return false;
 }
 
-/// An epoch of blocks of that size was over when it was closed; 0: it was not, or they differ.
-void DevicePool::note_idle(std::uint64_t size_bytes) {
-  const bool is_one_more = size_bytes != 0 && size_bytes == std::exchange(idle_size_bytes_, size_bytes);
-  idle_epochs_ = is_one_more ? std::min(idle_epochs_ + 1, kIdleEpochs) : 0;
-}
-
 /// What a due free does, and the first operation after a capture: one record per context, one query.
 Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
   Look look;
@@ -296,7 +294,7 @@ Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
   // One look for each epoch that is closed. Who finds another thread at the oldest one leaves the look to the next.
   if (const Epoch* oldest = deferred_.oldest(); look.epoch == nullptr && oldest != nullptr && oldest->busy) ++looks_owed_;
   bool has_ended = look.epoch != nullptr ? retire_if_over(look.epoch, look.result, &query_error) : retire_oldest(asking, false, &query_error);
-  if (look.epoch != nullptr) note_idle(has_ended ? size_bytes : 0);
+  if (look.epoch != nullptr) backlog_.note_idle(has_ended ? size_bytes : 0);
   while (has_ended && (device_.services.synchronises() || looks_owed_ != 0)) {
     looks_owed_ -= looks_owed_ != 0 ? 1 : 0;
     has_ended = retire_oldest(asking, false, &query_error);

@@ -16,6 +16,7 @@ DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice&
     : device_(services, ordinal, live, total_bytes, limit_bytes),
       policy_(policy),
       unpooled_(policy == config::Policy::platform || policy == config::Policy::async),
+      backlog_(homes_, unpooled_),
       driver_blocks_(magazines_, figures_),
       driver_free_(homes_, idle_pools_),
       idle_pools_(homes_, driver_blocks_, moves_, policy),
@@ -58,7 +59,7 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
   const MutexLock lock(device_.lock);
   if (request.stream.identity != 0) [[unlikely]] {
     const bool is_drivers = request.life == BlockLife::pool && home->context == context && !home->can_outlive.load(std::memory_order_relaxed);
-    if (is_drivers && driver_has_room(request.bytes)) {
+    if (is_drivers && driver_free_.has_room(device_, request.bytes)) {
       *answer = kDriversOwn;
       return 0;
     }
@@ -204,16 +205,6 @@ FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* 
   return device_.services.synchronises() ? free_synchronously(extent, thread, answer) : free_deferred(extent, thread, answer);
 }
 
-/// Many bytes without an event are many that the next miss cannot wait for; but an event per large block is an event per free. Where one
-/// goes round on an idle GPU nobody waits for what an event would show to be over.
-std::uint64_t DevicePool::epoch_bytes() {
-  const std::uint64_t spare_bytes = device_.spare_bytes();
-  const std::uint64_t reserved_bytes = device_.counters().reserved_bytes.current.load(std::memory_order_relaxed);
-  std::uint64_t least_bytes = DeferredFrees::kBatch_bytes;
-  if (idle_epochs_ >= kIdleEpochs) least_bytes = std::max(least_bytes, std::min(spare_bytes / kIdleShare, ahead_bytes()));
-  return std::min(spare_bytes / kEpochShare, std::max(least_bytes, reserved_bytes / kReservedShare));
-}
-
 /// The block is about to join the open batch while something captures.
 void DevicePool::note_withheld(const Extent& extent) {
   const std::uint64_t before_bytes = deferred_.batch_is_empty() ? 0 : std::max(withheld_bytes_, deferred_.batch_bytes());
@@ -230,7 +221,7 @@ FreeOutcome DevicePool::free_deferred(Extent* extent, std::uint16_t thread, Erro
 /// After a free whose block has joined the open batch.
 FreeOutcome DevicePool::settle_frees(ContextPool& home, bool waits_natively, Error* answer) {
   const CUcontext context = home.context;
-  deferred_.set_due_bytes(epoch_bytes());
+  deferred_.set_due_bytes(backlog_.epoch_bytes(device_));
   const bool is_step_end = ends_step(waits_natively);
   if (is_step_end) magazines_.visit_own(device_, home, &Magazines::send);
   const bool pressed = shortage_.count_free();

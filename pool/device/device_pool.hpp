@@ -1,6 +1,6 @@
 // DevicePool: one device's pool. Booking of allocations and frees, deferral, the ladder, contexts, figures.
 //
-// device_pool.cpp has the hot paths, deferral.cpp what happens between a free and reuse (capture_wait.cpp: while something captures; backlog.cpp: how much may wait), ladder.cpp what happens on a miss,
+// device_pool.cpp has the hot paths, deferral.cpp what happens between a free and reuse (capture_wait.cpp: while something captures; backlog.hpp: how much may wait), ladder.cpp what happens on a miss,
 // device_contexts.cpp births and deaths, device_figures.cpp what a report is told. What threads keep for themselves is the Magazines'.
 // Thread rule: thread-safe; one lock (DeviceState::lock), let go of around every driver call.
 // More than 400 lines: what one lock guards, declared in one place, by source file.
@@ -17,6 +17,7 @@
 
 #include "pool/core/bytes.hpp"
 #include "pool/core/result.hpp"
+#include "pool/device/backlog.hpp"
 #include "pool/device/context_pool.hpp"
 #include "pool/device/deferred_frees.hpp"
 #include "pool/device/device_allocator.hpp"
@@ -143,39 +144,8 @@ class DevicePool {
 
  private:
   friend struct Ladder;
-  static constexpr std::uint64_t kDriversChunk_bytes = 32 * kMiB;  ///< so much more the driver's pool may take for it
   static constexpr std::size_t kMostLooks = 4;         ///< streams whose oldest stamped free a miss looks at
-  /// An epoch closes at this share of what is spare at the latest, or earlier at a share of what the pool holds (64 MiB at least; more while a block
-  /// goes round on an idle GPU: so many epochs of one size in a row were over when they were closed). What waits in all stays below a share of
-  /// what is spare, or where pages move of what is not live, and below so many times what was ever live. Figures: tests/bench/README.md, DECISIONS.md.
-  static constexpr std::uint64_t kEpochShare = 12;
-  static constexpr std::uint64_t kReservedShare = 8;
-  static constexpr std::uint64_t kIdleShare = 64;
-  static constexpr std::uint32_t kIdleEpochs = 8;
   static constexpr std::size_t kEndedStreamEpochs = 16;  ///< so many may wait before the end of a stream looks at the oldest
-  static constexpr std::uint64_t kDeferredShare = 3;
-  static constexpr std::uint64_t kNotLiveShare = 4;
-  /// Pages may be scattered while so much of everything was never needed at once, and none had to be moved for so many allocations.
-  static constexpr std::uint64_t kScatterShare = 20;
-  static constexpr std::uint64_t kLately = 512;
-  /// Kept out of the way of a higher peak: this part of the last one, and less once so many more steps have come near it.
-  static constexpr std::uint64_t kKeptShare = 2;
-  static constexpr std::uint64_t kKnownRepeats = 2;
-  static constexpr std::uint64_t kKeptShareOfKnown = 8;
-  static constexpr std::uint64_t kStepRoomShare = 2;  ///< of what the program has needed: at most so much more for what waits in its steps, when the first has come again
-  static constexpr std::uint64_t kStepMarginShare = 16;  ///< and so much beside it,
-  static constexpr std::uint64_t kStepPlentyShare = 5;   ///< where more than that is left
-  static constexpr std::uint64_t kAheadOfLive = 4;
-  static constexpr std::uint64_t kAheadOfSteps = 2;  ///< times that, for a job that makes steps
-  static constexpr std::uint64_t kLeastAhead_bytes = 1024 * kMiB;
-  /// A miss asks about what was freed lately when the last one is so long ago, or once for so many allocations, with so many asks saved up; and
-  /// so seldom once the pool has a good part of everything.
-  static constexpr std::uint64_t kAskDistance_ns = 50'000;
-  static constexpr std::uint64_t kAskDistance = 64;
-  static constexpr std::uint64_t kMostAsks = 16;
-  static constexpr std::uint64_t kShortAskDistance = 1024;
-  static constexpr std::uint64_t kPlentyShare = 2;  ///< of everything: while the pool has less, growing is better than waiting,
-  static constexpr std::uint64_t kTrifleShare = 8;  ///< and while what does not live is at most this part of what it may still get
   /// From so many bytes on a block is worth a wait when next to nothing is left: less than the first share of everything is to be had from the driver,
   /// and the program has needed all but the second at once; not on pages that may be scattered. On pages any block is, once the program has needed so much, for a
   /// place that leaves a larger handle empty.
@@ -209,9 +179,6 @@ class DevicePool {
   FreeOutcome free_locked(CUdeviceptr address, std::uint16_t thread, Error* answer, bool* must_clear) CUPOOL_EXCLUDES(device_.lock);
   FreeOutcome free_block(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_native(heap::Extent* extent, std::uint16_t thread, Error* answer, const CUstream* stream = nullptr) CUPOOL_REQUIRES(device_.lock);
-  bool driver_has_room(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
-  bool has_room_but_for_us(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t epoch_bytes() CUPOOL_REQUIRES(device_.lock);
   void note_withheld(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
   /// `waits_natively`: the program's call would have synchronised; one in stream order never does.
   FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively = true) CUPOOL_REQUIRES(device_.lock);
@@ -259,17 +226,6 @@ class DevicePool {
   void drop_sync_memops(heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
   void clear_region_memops() CUPOOL_EXCLUDES(device_.lock);
 
-  // backlog.cpp
-  bool ends_step(bool waits_natively) CUPOOL_REQUIRES(device_.lock);
-  void make_room_for_steps(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t waiting_share_bytes() CUPOOL_REQUIRES(device_.lock);
-  bool may_grow_freely() CUPOOL_REQUIRES(device_.lock);
-  bool knows_its_steps() const CUPOOL_REQUIRES(device_.lock);
-  bool makes_steps() CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t kept_bytes() CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t ahead_bytes() CUPOOL_REQUIRES(device_.lock);
-  bool may_scatter() CUPOOL_REQUIRES(device_.lock);
-
   // deferral.cpp
   void defer(heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   bool may_record() CUPOOL_REQUIRES(device_.lock);
@@ -290,7 +246,8 @@ class DevicePool {
   bool retire_on_native_terms(CUcontext asking, std::uint64_t began_ns, Error* error) CUPOOL_REQUIRES(device_.lock);
 
   // deferral.cpp, on
-  bool is_bad_moment(std::uint64_t request_bytes) CUPOOL_REQUIRES(device_.lock);
+  bool ends_step(bool waits_natively) CUPOOL_REQUIRES(device_.lock);
+  void make_room_for_steps(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   bool retire_batch_if_idle(CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);
   bool retire_oldest(CUcontext asking, bool may_wait, Error* error) CUPOOL_REQUIRES(device_.lock);
   bool retire_if_over(Epoch* epoch, const FenceResult& result, Error* error) CUPOOL_REQUIRES(device_.lock);
@@ -302,7 +259,6 @@ class DevicePool {
   bool await_frees(CUcontext asking, const Awaited& awaited, Error* error) CUPOOL_REQUIRES(device_.lock);
   static bool is_own(const Epoch& epoch);
   bool is_better_on_its_way(const ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
-  void note_idle(std::uint64_t size_bytes) CUPOOL_REQUIRES(device_.lock);
   Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
   bool may_call_driver() const { return device_.services.may_call_driver(); }
   bool capturing() const { return device_.services.gate.capturing(); }
@@ -381,13 +337,13 @@ class DevicePool {
   std::atomic<bool> used_{false};
   ContextPools homes_ CUPOOL_GUARDED_BY(device_.lock);
   DeferredFrees deferred_ CUPOOL_GUARDED_BY(device_.lock);
+  Backlog backlog_ CUPOOL_GUARDED_BY(device_.lock);
   DriverBlocks driver_blocks_ CUPOOL_GUARDED_BY(device_.lock);
   DriverFree driver_free_ CUPOOL_GUARDED_BY(device_.lock);
   IdlePools idle_pools_;  ///< each of its calls says which lock it needs
   std::uint64_t being_freed_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of blocks whose free waits in the driver (kBeingFreedFlag)
   std::uint64_t withheld_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< by what is in the open batch and was freed while something captured
   Shortage shortage_ CUPOOL_GUARDED_BY(device_.lock);
-  std::uint64_t moved_at_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< the allocations then, of the last one for which pages had to be moved; 0: none
   Moves moves_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint32_t lane_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
@@ -395,11 +351,6 @@ class DevicePool {
   std::uint32_t refusals_told_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of calls whose need is not known
   std::atomic<std::uint64_t> surplus_seen_bytes_{0};  ///< not live when CUPOOL_RELEASE_THRESHOLD was last looked at after a wait
   std::uint32_t looks_owed_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< at the oldest epoch
-  std::uint32_t idle_epochs_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< the newest, in a row, of blocks of one size, that were over when they were closed
-  std::uint64_t idle_size_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of their blocks
-  std::uint64_t ask_credit_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< in allocations
-  std::uint64_t last_miss_ns_ CUPOOL_GUARDED_BY(device_.lock) = 0;
-  std::uint64_t credited_allocations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of regions
   Magazines magazines_ CUPOOL_GUARDED_BY(device_.lock);
   LiveFigures figures_ CUPOOL_GUARDED_BY(device_.lock);

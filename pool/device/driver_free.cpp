@@ -49,4 +49,17 @@ void DriverFree::sample_first(DeviceState& device, bool is_of_device) {
   static_cast<void>(sample(device));
 }
 
+bool DriverFree::has_room(DeviceState& device, std::uint64_t bytes) {
+  const std::uint64_t need_bytes = bytes + kDriversChunk_bytes;
+  if (device.room_bytes() >= need_bytes || device.live.outside.mempools.load(std::memory_order_relaxed) >= bytes) return true;
+  if (device.limit.headroom_bytes() < need_bytes || device.services.gate.capturing() || !device.services.may_call_driver()) return false;
+  static_cast<void>(sample(device));
+  return device.room_bytes() >= need_bytes;
+}
+
+bool DriverFree::has_much_room(DeviceState& device, std::uint64_t bytes) {
+  if (device.services.gate.capturing() || !sample(device)) return false;
+  return device.room_bytes() >= bytes + kDriversChunk_bytes;
+}
+
 }  // namespace cupool::device

@@ -25,10 +25,16 @@ class DriverFree {
   /// As sample() once, for the ledger, where nothing else asks. Not while something captures.
   /// `is_of_device`: the calling thread's current context is known to be of this device; else it is asked for its own.
   void sample_first(DeviceState& device, bool is_of_device) CUPOOL_REQUIRES(device.lock);
+  /// Within the limit and by the driver's word, which is asked for again before it is no, with what its pools may take at once; or in what these keep idle, which is nobody else's.
+  bool has_room(DeviceState& device, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
+  /// The driver has much more, by its word just now.
+  bool has_much_room(DeviceState& device, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
   /// The calling thread's current context is of this device, and lives: the last release of a primary context leaves it current.
   static bool is_current(DeviceState& device) CUPOOL_REQUIRES(device.lock);
 
  private:
+  static constexpr std::uint64_t kDriversChunk_bytes = 32 * kMiB;  ///< so much more the driver's pool may take for it
+
   const ContextPools& homes_;
   IdlePools& idle_pools_;
   bool has_asked_ = false;  ///< for the ledger

@@ -128,7 +128,7 @@ Climbed Ladder::retire_for_all(DevicePool& pool, Attempt& attempt) {
 
 /// Is what was freed since the last epoch over already? Asked where only the moment is bad, and once on the way up.
 Climbed Ladder::ask(DevicePool& pool, Attempt& attempt) {
-  if (attempt.has_asked || !pool.is_bad_moment(attempt.request.bytes)) return nullptr;
+  if (attempt.has_asked || !pool.backlog_.is_bad_moment(pool.device_, attempt.request.bytes, pool.deferred_.batch_bytes())) return nullptr;
   attempt.has_asked = true;
   Error error{};
   const bool is_over = pool.retire_batch_if_idle(attempt.context, &error);
@@ -165,7 +165,7 @@ Climbed Ladder::all_magazines(DevicePool& pool, Attempt& attempt) {
 Climbed Ladder::wait(DevicePool& pool, Attempt& attempt) {
   const DeviceAllocator* allocator = attempt.home->pooled.get();
   if (allocator == nullptr || !allocator->can_move() || attempt.request.stream.identity != 0 || pool.device_.disabled || pool.unpooled_) return nullptr;
-  if (pool.may_grow_freely()) return nullptr;
+  if (pool.backlog_.may_grow_freely(pool.device_)) return nullptr;
   Error error{};
   const bool is_more = pool.await_frees(attempt.context, {.least_bytes = attempt.request.bytes}, &error);
   if (error.code != CUDA_SUCCESS) return error;
@@ -231,7 +231,7 @@ Climbed Ladder::remap(DevicePool& pool, Attempt& attempt) {
   Mover mover(pool.moves_);
   const Result<Growth> grown = attempt.home->pooled->remap(pool.device_, *attempt.home, request);
   mover.has_more = grown.ok();
-  if (grown.ok()) pool.moved_at_ = pool.device_.counters().allocations.value.load(std::memory_order_relaxed);
+  if (grown.ok()) pool.backlog_.note_move(pool.device_);
   if (!grown.ok() && grown.code() != CUDA_ERROR_OUT_OF_MEMORY) return grown.error();
   return grown.value().extent;
 }
@@ -255,8 +255,10 @@ Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
   return nullptr;
 }
 
+/// The driver has much more, and yet gave the pool nothing: it is not memory that is out. Nobody is just bringing it, either.
 Climbed Ladder::instead(DevicePool& pool, Attempt& attempt) {
-  return pool.has_room_but_for_us(attempt.request.bytes) ? native(pool, attempt) : Climbed(nullptr);
+  if (pool.unpooled_ || pool.moves_.are_any()) return nullptr;
+  return pool.driver_free_.has_much_room(pool.device_, attempt.request.bytes) ? native(pool, attempt) : Climbed(nullptr);
 }
 
 Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {

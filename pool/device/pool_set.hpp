@@ -129,7 +129,7 @@ class PoolSet {
   /// May call the driver; polls deferred frees with no lock held, a second, or as long as Patience has it.
   Result<CUdeviceptr> allocate(CUcontext context, std::size_t bytes, const char* api);
 
-  /// Frees the block whose base is `address`. Under `deferred` it waits for the GPU only where too much of what was freed before waits (backlog.cpp). See FreeOutcome.
+  /// Frees the block whose base is `address`. Under `deferred` it waits for the GPU only where too much of what was freed before waits (backlog.hpp). See FreeOutcome.
   FreeResult free(CUdeviceptr address);
 
   /// The same when the process is exiting: host bookkeeping only, no driver call, no wait; try-lock.

@@ -224,7 +224,7 @@ void DevicePool::drain_stale_lanes(ContextPool& home) {
   const std::uint64_t drained = device_.counters().lanes_drained.value.load(std::memory_order_relaxed);
   std::uint64_t kept_bytes = 0;
   for (const StreamLanes::Entry& entry : home.streams.entries()) kept_bytes += home.pooled->lane_bytes(entry.lane);
-  const bool is_too_much = kept_bytes > ahead_bytes() && !capturing();
+  const bool is_too_much = kept_bytes > backlog_.ahead_bytes(device_) && !capturing();
   drain_streams(home, false, is_too_much ? &is_any_lane : &is_stale_lane);
   if (device_.counters().lanes_drained.value.load(std::memory_order_relaxed) != drained) static_cast<void>(close_epoch(home.context, Closing::late));
 }
