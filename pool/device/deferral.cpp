@@ -112,7 +112,7 @@ void DevicePool::after_wait(const ContextPool& home, CUcontext asking) {
   bool is_more_free = false;
   while (retire_oldest(asking, false, &ignored)) is_more_free = true;
   magazines_.visit_own(device_, home, &Magazines::settle);
-  empty_orphans();
+  orphans_.empty(device_);
   if (is_more_free) figures_.publish(device_);  // the wait was long, and a process that is killed now leaves the page alone
   // Where the driver's own pools give back what is above their threshold (CUDA Driver API 13.0, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).
   if (!may_have_surplus()) return;
@@ -151,7 +151,7 @@ bool DevicePool::retire_if_over(Epoch* epoch, const FenceResult& result, Error* 
   if (result.error.code != CUDA_SUCCESS || result.answer != FenceAnswer::done) return false;
   epoch->fence.clear(device_.services.contexts);
   retire(deferred_.finish(epoch));
-  empty_orphans();
+  orphans_.empty(device_);
   return true;
 }
 
@@ -302,7 +302,7 @@ Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
   if (error.code == CUDA_SUCCESS) error = query_error;
   if (inside_free && error.code == CUDA_SUCCESS) error = catch_up(asking, has_ended);
   if (inside_free) give_back_surplus();
-  empty_orphans();
+  orphans_.empty(device_);
   return error;
 }
 

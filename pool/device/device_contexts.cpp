@@ -42,7 +42,7 @@ ContextPool* DevicePool::context_seen(CUcontext context) {
   unused->context = context;
   unused->serving = true;
   device_.tell(config::LogLevel::debug, [context] { return text_of(context) + " is served"; });
-  give_left(true);
+  orphans_.give_left(device_, true);
   return unused;
 }
 
@@ -93,7 +93,7 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
   else home->serving = true;
   if (gone) device_.tell(config::LogLevel::debug, [&] { return text_of(context) + (home->is_orphan ? " has ended; blocks of memory pools stay" : " has ended"); });
   contexts.finish_end(home, gone);
-  if (gone) give_left(false);
+  if (gone) orphans_.give_left(device_, false);
   if (!gone || home->pooled == nullptr || !may_call_driver()) return result;
   ++home->burials;
   home->pooled->bury(device_);
@@ -102,7 +102,7 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
   if (std::any_of(homes_.begin(), homes_.end(), [](const auto& one) { return one->is_orphan; })) {  // what waits of theirs may have waited for this one
     static_cast<void>(close_epoch(nullptr, Closing::late));
     retire_all(nullptr, false);
-    empty_orphans();
+    orphans_.empty(device_);
   }
   return result;
 }
@@ -134,7 +134,7 @@ Status DevicePool::share_pages(ContextPool* home, CUcontext context, int ordinal
   if (device_.services.contexts.pin(home, context) != Pin::held) return {};
   const Unpinner unpinner(device_.services.contexts, home);
   const Status shared = home->pooled->share(device_, ordinal);
-  return shared.ok() ? share_orphans(ordinal) : shared;
+  return shared.ok() ? orphans_.share(device_, ordinal) : shared;
 }
 
 /// Takes lost blocks out of the books.

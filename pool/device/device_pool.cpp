@@ -22,7 +22,8 @@ DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice&
       idle_pools_(homes_, driver_blocks_, moves_, policy),
       magazines_(device_, homes_, deferred_, shortage_, unpooled_),
       figures_(homes_, magazines_),
-      graph_memory_(driver_free_, figures_, moves_, policy) {}
+      graph_memory_(driver_free_, figures_, moves_, policy),
+      orphans_(homes_, figures_, moves_) {}
 
 DevicePool::~DevicePool() = default;
 
@@ -145,7 +146,7 @@ void DevicePool::thread_ending() {
 Extent* DevicePool::begin_free(CUdeviceptr address, FreeOutcome* outcome) {
   Extent* extent = find_settled(address);
   if (extent == nullptr || extent->address != address || extent->state != ExtentState::live) {
-    *outcome = extent != nullptr || is_left(address) ? FreeOutcome::invalid : FreeOutcome::unknown;
+    *outcome = extent != nullptr || orphans_.is_left(address) ? FreeOutcome::invalid : FreeOutcome::unknown;
     return nullptr;
   }
   if (extent->flags != 0 && !info_of(*extent).is_native) drop_sync_memops(*extent);  // a native region takes its flags along
@@ -198,7 +199,7 @@ FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* 
     device_.note_freed(*extent, thread);
     info_of(*extent).allocator->recycle(device_, extent);
     home.must_empty = home.is_orphan;
-    if (home.is_orphan) [[unlikely]] empty_orphans();
+    if (home.is_orphan) [[unlikely]] orphans_.empty(device_);
     give_back_surplus(!is_unused);
     return FreeOutcome::freed;
   }
@@ -316,7 +317,7 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
 bool DevicePool::free_while_exiting(CUdeviceptr address) {
   if (!device_.lock.try_lock()) return true;  // ours by address; not booked
   Extent* extent = find_block(address);
-  const bool ours = extent != nullptr || find_containing(address) != nullptr || is_left(address);
+  const bool ours = extent != nullptr || find_containing(address) != nullptr || orphans_.is_left(address);
   if (extent != nullptr && extent->state == ExtentState::live && claim(*extent)) {
     if (magazines_.is_peak_new()) {
       magazines_.close_all(device_, Magazines::BusyOwners::leave_out);  // a thread may be stopped in its own for good
@@ -331,7 +332,7 @@ bool DevicePool::free_while_exiting(CUdeviceptr address) {
 Ownership DevicePool::find(CUdeviceptr address, BlockView* block) {
   const MutexLock lock(device_.lock);
   const Extent* extent = find_settled(address);
-  if (extent == nullptr) return is_left(address) ? Ownership::vacant : Ownership::unknown;
+  if (extent == nullptr) return orphans_.is_left(address) ? Ownership::vacant : Ownership::unknown;
   if (extent->state != ExtentState::live || address - extent->address >= extent->requested_bytes) return Ownership::vacant;
   if (block == nullptr) return Ownership::live;
   const RegionInfo& info = info_of(*extent);

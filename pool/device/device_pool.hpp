@@ -29,6 +29,7 @@
 #include "pool/device/live_figures.hpp"
 #include "pool/device/magazines.hpp"
 #include "pool/device/moves.hpp"
+#include "pool/device/orphans.hpp"
 #include "pool/device/pool_set.hpp"
 #include "pool/device/shortage.hpp"
 
@@ -175,7 +176,6 @@ class DevicePool {
   heap::Extent* find_settled(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* find_block(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
   heap::Extent* find_containing(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
-  bool is_left(std::uint64_t address) const CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_locked(CUdeviceptr address, std::uint16_t thread, Error* answer, bool* must_clear) CUPOOL_EXCLUDES(device_.lock);
   FreeOutcome free_block(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_native(heap::Extent* extent, std::uint16_t thread, Error* answer, const CUstream* stream = nullptr) CUPOOL_REQUIRES(device_.lock);
@@ -308,12 +308,6 @@ class DevicePool {
   void forget_given_again(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
   void await_deferred(ContextPool& home) CUPOOL_EXCLUDES(device_.lock);
 
-  // orphans.cpp
-  std::uint64_t empty_orphans(bool again = false) CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t empty_orphan(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
-  Status share_orphans(int ordinal) CUPOOL_REQUIRES(device_.lock);
-  void give_left(bool is_new) CUPOOL_REQUIRES(device_.lock);
-
   // device_figures.cpp
   Error fail(std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, Error refusal) CUPOOL_REQUIRES(device_.lock);
   /// The evidence for its cause. Throws std::bad_alloc.
@@ -355,6 +349,7 @@ class DevicePool {
   Magazines magazines_ CUPOOL_GUARDED_BY(device_.lock);
   LiveFigures figures_ CUPOOL_GUARDED_BY(device_.lock);
   GraphMemory graph_memory_ CUPOOL_GUARDED_BY(device_.lock);
+  Orphans orphans_ CUPOOL_GUARDED_BY(device_.lock);
   bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way
   bool preallocating_ CUPOOL_GUARDED_BY(device_.lock) = false;  ///< on its way: the others wait for it
   const ContextPool* preallocated_for_ CUPOOL_GUARDED_BY(device_.lock) = nullptr;  ///< it dies with this one, and is taken again

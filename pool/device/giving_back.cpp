@@ -209,7 +209,7 @@ std::size_t DevicePool::give_back_graph_memory() {
 /// Wholly free memory back to the driver, `first`'s before that of the device's other contexts. Returns bytes given back, which are
 /// at least (`at_most`: at most) what is wanted when there is so much.
 std::uint64_t DevicePool::release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most) {
-  std::uint64_t released_bytes = empty_orphans(true);
+  std::uint64_t released_bytes = orphans_.empty(device_, true);
   const auto from = [&](ContextPool& home) CUPOOL_REQUIRES(device_.lock) {
     const CUcontext context = home.context;
     if (context == nullptr || released_bytes >= wanted_bytes || !may_give_back(home)) return;

@@ -191,7 +191,7 @@ Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   DeviceAllocator* allocator = home.pooled.get();
   if (pool.unpooled_) allocator = &home.natives;
   if (allocator == nullptr || (pool.device_.disabled && !pool.unpooled_)) return nullptr;
-  if (pool.policy_ == config::Policy::async) pool.give_left(false);
+  if (pool.policy_ == config::Policy::async) pool.orphans_.give_left(pool.device_, false);
   if (pool.policy_ == config::Policy::async && home.natives.has_waiting()) pool.release_free(&home, kEverything);
   // As natively, where what was freed is the driver's already.
   const bool is_possible = attempt.request.bytes <= pool.device_.total_bytes;

@@ -86,7 +86,7 @@ bool DevicePool::retire_on_native_terms(CUcontext asking, std::uint64_t began_ns
     if (!is_free_natively(*epoch) || !may_retire()) continue;
     epoch->fence.clear(services.contexts);
     retire(deferred_.finish(epoch));
-    empty_orphans();
+    orphans_.empty(device_);
     return true;
   }
   return false;

@@ -64,7 +64,7 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
     else if ((is_ordinary || needs_own_event) && free_stamped(extent, home, context, stream, thread, StampedPlace::aside)) outcome = FreeOutcome::freed;
     else if (policy_ == config::Policy::platform && device_.driver.has_cuMemFreeAsync()) outcome = free_native(extent, thread, answer, &stream.handle);
     else outcome = free_behind(extent, context, stream, thread, answer);
-    if (home.is_orphan) empty_orphans();
+    if (home.is_orphan) orphans_.empty(device_);
   }
   if (must_clear) clear_region_memops();
   return outcome;
