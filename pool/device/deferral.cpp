@@ -301,7 +301,7 @@ Error DevicePool::upkeep(CUcontext asking, bool inside_free) {
   }
   if (error.code == CUDA_SUCCESS) error = query_error;
   if (inside_free && error.code == CUDA_SUCCESS) error = catch_up(asking, has_ended);
-  if (inside_free) give_back_surplus();
+  if (inside_free) giving_back_.surplus(device_);
   orphans_.empty(device_);
   return error;
 }

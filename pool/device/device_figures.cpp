@@ -102,8 +102,8 @@ void DevicePool::note_oom(std::uint64_t requested_bytes, const Refused& what, co
     evidence.largest_free_with_deferred_bytes = *evidence.releasable_with_deferred_bytes;
   }
   evidence.pages_available = device_.pages_available;
-  evidence.deferred_bytes = device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) + being_freed_bytes_ + late_bytes();
-  *evidence.releasable_with_deferred_bytes += late_bytes();
+  evidence.deferred_bytes = device_.counters().deferred_bytes.current.load(std::memory_order_relaxed) + being_freed_bytes_ + giving_back_.late_bytes();
+  *evidence.releasable_with_deferred_bytes += giving_back_.late_bytes();
   evidence.mempool_idle_bytes = mempools.bytes;
   evidence.own_outside_bytes = held_outside_bytes() + mempools.bytes;
   evidence.graph_bytes = device_.live.outside.graphs.load(std::memory_order_relaxed);
@@ -112,7 +112,7 @@ void DevicePool::note_oom(std::uint64_t requested_bytes, const Refused& what, co
   evidence.held_bytes = device_.limit.held_bytes();
   evidence.refused_by_limit = std::string_view(refusal.where) == kLimitRefusal;
   evidence.capturing = capturing();
-  evidence.deferred_in_order_bytes = deferred_in_order_bytes() + late_bytes();
+  evidence.deferred_in_order_bytes = deferred_in_order_bytes() + giving_back_.late_bytes();
   if (evidence.driver_free_bytes) {
     // While something captures the answer about graphs is an old one.
     const std::uint64_t stale_bytes = evidence.graph_bytes - std::min(GraphMemory::bytes_beside(device_, *evidence.driver_free_bytes + evidence.held_bytes), evidence.graph_bytes);
@@ -126,7 +126,7 @@ void DevicePool::note_oom(std::uint64_t requested_bytes, const Refused& what, co
     const std::uint64_t managed_bytes = device_.live.outside.managed.load(std::memory_order_relaxed);
     const std::uint64_t elsewhere_bytes = managed_bytes - std::min(managed_bytes, left_bytes);
     evidence.own_outside_bytes -= std::min(elsewhere_bytes, evidence.own_outside_bytes);
-    const std::uint64_t known_left_bytes = managed_bytes + late_bytes();
+    const std::uint64_t known_left_bytes = managed_bytes + giving_back_.late_bytes();
     evidence.unattributed_bytes = left_bytes - std::min(known_left_bytes, left_bytes);
   }
   device_.timeline.record({ticks(), evidence.driver_free_bytes.value_or(0), evidence.request_bytes, requested_bytes, 0, 0, observe::EventKind::oom, 0});
@@ -158,9 +158,9 @@ bool DevicePool::make_way(std::uint64_t bytes) {
   // Empty pool memory counts as held: it goes before the program is refused, unless that could block. The driver may refuse to take it once,
   // or always in the way that is tried first.
   constexpr int kAttempts = 6;
-  for (int attempt = 0; attempt < kAttempts && may_call_driver() && release_would_do(bytes) && may_release(); ++attempt) {
+  for (int attempt = 0; attempt < kAttempts && may_call_driver() && giving_back_.release_would_do(device_, bytes) && giving_back_.may_release(device_); ++attempt) {
     const std::uint64_t headroom_bytes = device_.limit.headroom_bytes();
-    release_free(nullptr, bytes > headroom_bytes ? bytes - headroom_bytes : 1);
+    giving_back_.release(device_, nullptr, bytes > headroom_bytes ? bytes - headroom_bytes : 1);
     if (device_.limit.charge(bytes)) return true;
   }
   return false;
@@ -237,11 +237,11 @@ void DevicePool::refund_outside(OutsideKind kind, std::uint64_t bytes) {
 /// Regions that the driver is still to free are waited for a while; then they count as its free memory, as far as it does not count them already, which nobody can ask.
 void DevicePool::count_late(std::size_t* free_bytes) {
   constexpr int kMostWaits = 25;  // of 2 ms
-  if (late_bytes() == 0) return;
-  for (int waits = 0; waits < kMostWaits && late_bytes() != 0; ++waits) static_cast<void>(await_late());
+  if (giving_back_.late_bytes() == 0) return;
+  for (int waits = 0; waits < kMostWaits && giving_back_.late_bytes() != 0; ++waits) static_cast<void>(giving_back_.await_late(device_));
   *free_bytes = driver_free_.sample(device_).value_or(*free_bytes);
   const std::uint64_t held_bytes = std::min(device_.limit.held_bytes(), device_.total_bytes);
-  *free_bytes = std::max<std::uint64_t>(*free_bytes, std::min(*free_bytes + late_bytes(), device_.total_bytes - held_bytes));
+  *free_bytes = std::max<std::uint64_t>(*free_bytes, std::min(*free_bytes + giving_back_.late_bytes(), device_.total_bytes - held_bytes));
 }
 
 void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes) {

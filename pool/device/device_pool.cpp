@@ -23,7 +23,8 @@ DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice&
       magazines_(device_, homes_, deferred_, shortage_, unpooled_),
       figures_(homes_, magazines_),
       graph_memory_(driver_free_, figures_, moves_, policy),
-      orphans_(homes_, figures_, moves_) {}
+      orphans_(homes_, figures_, moves_),
+      giving_back_(homes_, driver_free_, figures_, moves_, orphans_, policy, unpooled_) {}
 
 DevicePool::~DevicePool() = default;
 
@@ -200,7 +201,7 @@ FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* 
     info_of(*extent).allocator->recycle(device_, extent);
     home.must_empty = home.is_orphan;
     if (home.is_orphan) [[unlikely]] orphans_.empty(device_);
-    give_back_surplus(!is_unused);
+    giving_back_.surplus(device_, !is_unused);
     return FreeOutcome::freed;
   }
   return device_.services.synchronises() ? free_synchronously(extent, thread, answer) : free_deferred(extent, thread, answer);
@@ -232,7 +233,7 @@ FreeOutcome DevicePool::settle_frees(ContextPool& home, bool waits_natively, Err
   else if (is_due) error = upkeep(context, waits_natively);
   // The driver has just said that it covers no context by an event: this free is the first that synchronises, for those before it too.
   if (is_due && waits_natively && error.code == CUDA_SUCCESS && device_.services.synchronises() && !capturing()) error = synchronise_and_retire(context).error;
-  if (is_due && !waits_natively) give_back_surplus(false);
+  if (is_due && !waits_natively) giving_back_.surplus(device_, false);
   while (is_step_end && error.code == CUDA_SUCCESS && retire_oldest(context, false, &error)) {
   }
   if (is_step_end && error.code == CUDA_SUCCESS) make_room_for_steps(home);
@@ -272,7 +273,7 @@ FreeOutcome DevicePool::free_synchronously(Extent* extent, std::uint16_t thread,
   device_.count_free(*extent);
   device_.note_freed(*extent, thread);
   allocator.recycle(device_, extent);
-  give_back_surplus();
+  giving_back_.surplus(device_);
   return FreeOutcome::freed;
 }
 

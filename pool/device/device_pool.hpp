@@ -24,6 +24,7 @@
 #include "pool/device/device_state.hpp"
 #include "pool/device/driver_blocks.hpp"
 #include "pool/device/driver_free.hpp"
+#include "pool/device/giving_back.hpp"
 #include "pool/device/graph_memory.hpp"
 #include "pool/device/idle_pools.hpp"
 #include "pool/device/live_figures.hpp"
@@ -262,8 +263,6 @@ class DevicePool {
   Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
   bool may_call_driver() const { return device_.services.may_call_driver(); }
   bool capturing() const { return device_.services.gate.capturing(); }
-  /// While something captures only what goes back without waiting.
-  bool may_give_back(const ContextPool& home) const { return !capturing() || policy_ == config::Policy::async || (home.pooled != nullptr && home.pooled->releases_in_order(device_)); }
   static FreeOutcome outcome_of(Error late, Error* answer);
 
   // capture_wait.cpp
@@ -283,20 +282,12 @@ class DevicePool {
   // driver_served.cpp
   void open_driver_pool(const DriverServed& request) CUPOOL_EXCLUDES(device_.lock);
 
-  // giving_back.cpp
+  // making_room.cpp
   std::uint64_t wanted_of_mempools(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
-  bool release_would_do(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   bool could_come(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   bool is_over(const Patience& patience) CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t late_bytes() const CUPOOL_REQUIRES(device_.lock);
   void count_late(std::size_t* free_bytes) CUPOOL_REQUIRES(device_.lock);
-  bool await_late() CUPOOL_REQUIRES(device_.lock);
-  bool may_release() CUPOOL_REQUIRES(device_.lock);
-  bool all_release_in_order() const CUPOOL_REQUIRES(device_.lock);
-  bool quiet() CUPOOL_REQUIRES(device_.lock);
   std::size_t give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait, std::uint64_t wanted_bytes = ~std::uint64_t{0}) CUPOOL_EXCLUDES(device_.lock);
-  std::uint64_t release_free(ContextPool* first, std::uint64_t wanted_bytes, bool at_most = false) CUPOOL_REQUIRES(device_.lock);
-  void give_back_surplus(bool may_block = true) CUPOOL_REQUIRES(device_.lock);
 
   // preallocation.cpp
   void preallocate(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
@@ -350,6 +341,7 @@ class DevicePool {
   LiveFigures figures_ CUPOOL_GUARDED_BY(device_.lock);
   GraphMemory graph_memory_ CUPOOL_GUARDED_BY(device_.lock);
   Orphans orphans_ CUPOOL_GUARDED_BY(device_.lock);
+  GivingBack giving_back_ CUPOOL_GUARDED_BY(device_.lock);
   bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way
   bool preallocating_ CUPOOL_GUARDED_BY(device_.lock) = false;  ///< on its way: the others wait for it
   const ContextPool* preallocated_for_ CUPOOL_GUARDED_BY(device_.lock) = nullptr;  ///< it dies with this one, and is taken again

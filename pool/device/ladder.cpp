@@ -192,11 +192,11 @@ Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   if (pool.unpooled_) allocator = &home.natives;
   if (allocator == nullptr || (pool.device_.disabled && !pool.unpooled_)) return nullptr;
   if (pool.policy_ == config::Policy::async) pool.orphans_.give_left(pool.device_, false);
-  if (pool.policy_ == config::Policy::async && home.natives.has_waiting()) pool.release_free(&home, kEverything);
+  if (pool.policy_ == config::Policy::async && home.natives.has_waiting()) pool.giving_back_.release(pool.device_, &home, kEverything);
   // As natively, where what was freed is the driver's already.
   const bool is_possible = attempt.request.bytes <= pool.device_.total_bytes;
   const std::uint64_t exchange_bytes = pool.unpooled_ || !is_possible ? 0 : allocator->exchange_bytes(pool.device_, attempt.request.bytes);
-  if (exchange_bytes != 0 && pool.may_release()) pool.release_free(&home, exchange_bytes);
+  if (exchange_bytes != 0 && pool.giving_back_.may_release(pool.device_)) pool.giving_back_.release(pool.device_, &home, exchange_bytes);
   AllocationRequest request = attempt.request;
   request.lane = 0;  // what is new is nobody's; the lane may be another stream's when the driver returns
   std::optional<Mover> mover;
@@ -243,12 +243,12 @@ Climbed Ladder::aside(DevicePool& pool, Attempt& attempt) {
 
 Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
   const std::uint64_t need_bytes = align_up(attempt.request.bytes, kRegionGranularity_bytes);
-  if (pool.unpooled_ || pool.device_.disabled || !pool.release_would_do(need_bytes) || !pool.may_release()) return nullptr;
+  if (pool.unpooled_ || pool.device_.disabled || !pool.giving_back_.release_would_do(pool.device_, need_bytes) || !pool.giving_back_.may_release(pool.device_)) return nullptr;
   const std::uint64_t driver_free_bytes = pool.device_.live.driver_free_bytes.load(std::memory_order_relaxed);
   const std::uint64_t room_bytes = std::min(driver_free_bytes, pool.device_.limit.headroom_bytes());
   // First only what is missing: what stays needs no call next time. The driver may still refuse; then all of it.
   for (const std::uint64_t wanted_bytes : {need_bytes > room_bytes ? need_bytes - room_bytes : 1, kEverything}) {
-    if (pool.release_free(attempt.home, wanted_bytes) == 0) return nullptr;
+    if (pool.giving_back_.release(pool.device_, attempt.home, wanted_bytes) == 0) return nullptr;
     Climbed grown = grow(pool, attempt);
     if (!grown.ok() || grown.value() != nullptr) return grown;
   }
@@ -282,14 +282,14 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     if (found.ok() && found.value() == nullptr && (has_retired || has_moved)) found = remap(pool, attempt);
     if (!found.ok() || found.value() != nullptr) return found;
     if (!pool.unpooled_) found = release(pool, attempt);
-    else if (pool.release_free(attempt.home, kEverything) != 0) found = grow(pool, attempt);
-    if (found.ok() && found.value() == nullptr && pool.late_bytes() != 0 && pool.await_late()) found = grow(pool, attempt);
+    else if (pool.giving_back_.release(pool.device_, attempt.home, kEverything) != 0) found = grow(pool, attempt);
+    if (found.ok() && found.value() == nullptr && pool.giving_back_.late_bytes() != 0 && pool.giving_back_.await_late(pool.device_)) found = grow(pool, attempt);
     if (!found.ok() || found.value() != nullptr) return found;
     if (pool.retire_on_native_terms(attempt.context, began_ns, &error)) continue;
     if (error.code != CUDA_SUCCESS) break;
     const Epoch* oldest = pool.deferred_.oldest();
     const bool others_move = pool.moves_.are_any() || pool.moves_.ended() != attempt.moves;
-    const bool hopeful = oldest != nullptr || pool.may_record() || others_move || pool.has_stamped() || pool.late_bytes() != 0 || pool.release_would_do(align_up(attempt.request.bytes, kRegionGranularity_bytes));
+    const bool hopeful = oldest != nullptr || pool.may_record() || others_move || pool.has_stamped() || pool.giving_back_.late_bytes() != 0 || pool.giving_back_.release_would_do(pool.device_, align_up(attempt.request.bytes, kRegionGranularity_bytes));
     if (!hopeful || pool.is_over(patience)) return nullptr;
     const MutexUnlock unlocked(pool.device_.lock);
     patience.pause();
@@ -320,7 +320,7 @@ Climbed Ladder::native(DevicePool& pool, Attempt& attempt) {
   if (attempt.request.life == BlockLife::pool) return kDriversOwn;  // by cuMemAlloc it would go with its context
   Result<Growth> made = attempt.home->natives.grow(pool.device_, *attempt.home, attempt.request);
   // `release` speaks of whole regions; a limit or a device that is no multiple of them may have room for exactly this.
-  if (made.code() == CUDA_ERROR_OUT_OF_MEMORY && pool.release_would_do(attempt.request.bytes) && pool.may_release() && pool.release_free(attempt.home, kEverything) != 0)
+  if (made.code() == CUDA_ERROR_OUT_OF_MEMORY && pool.giving_back_.release_would_do(pool.device_, attempt.request.bytes) && pool.giving_back_.may_release(pool.device_) && pool.giving_back_.release(pool.device_, attempt.home, kEverything) != 0)
     made = attempt.home->natives.grow(pool.device_, *attempt.home, attempt.request);
   if (!made.ok() && made.code() != CUDA_ERROR_OUT_OF_MEMORY) return made.error();
   if (!made.ok()) attempt.refusal = made.error();

@@ -332,7 +332,7 @@ void DevicePool::give_back_surplus_of_lanes(CUcontext asking) {
     static_cast<void>(close_epoch(asking, Closing::late));
   }
   retire_all(asking, false);
-  give_back_surplus(false);
+  giving_back_.surplus(device_, false);
 }
 
 PoolSet::MempoolFigures DevicePool::mempool_figures(std::uint8_t mempool) {
