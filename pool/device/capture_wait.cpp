@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "pool/core/bytes.hpp"
-#include "pool/device/device_pool.hpp"
+#include "pool/device/deferral.hpp"
 #include "pool/driver/handles.hpp"
 
 namespace cupool::device {
@@ -66,12 +66,12 @@ FenceResult judge(DeviceState& device, CUcontext context, CUresult code, bool is
 
 /// Waits as the native free of a block of `asking` by this thread would. `done`: all work that was submitted before, in every context, is over
 /// as soon as `others` is.
-FenceResult DevicePool::wait_by_freeing(CUcontext asking, Fence& others) {
-  PoolServices& services = device_.services;
-  const RelaxedCaptureMode relaxed(device_.driver);
+FenceResult Deferral::wait_by_freeing(DeviceState& device, CUcontext asking, Fence& others) {
+  PoolServices& services = device.services;
+  const RelaxedCaptureMode relaxed(device.driver);
   std::array<CUcontext, 2> awaited{asking, nullptr};
-  if (!relaxed.is_on() || services.gate.forbids(relaxed.before()) || device_.driver.cuCtxGetCurrent(&awaited[1]) != CUDA_SUCCESS) return {FenceAnswer::impossible, {}};
-  FenceResult result{others.record(device_, asking, nullptr, awaited).answer, {}};
+  if (!relaxed.is_on() || services.gate.forbids(relaxed.before()) || device.driver.cuCtxGetCurrent(&awaited[1]) != CUDA_SUCCESS) return {FenceAnswer::impossible, {}};
+  FenceResult result{others.record(device, asking, nullptr, awaited).answer, {}};
   std::vector<FencePoint> points;
   if (result.answer == FenceAnswer::done && !services.contexts.pin_all(points)) result.answer = FenceAnswer::impossible;
   const auto is_awaited = [&](const FencePoint& point) { return std::find(awaited.begin(), awaited.end(), point.home->registered.context) != awaited.end(); };
@@ -83,8 +83,8 @@ FenceResult DevicePool::wait_by_freeing(CUcontext asking, Fence& others) {
   points.erase(others_begin, points.end());
   for (std::size_t i = 0; i < points.size() && result.answer == FenceAnswer::done; ++i) {
     const CUcontext context = points[i].home->registered.context;
-    DeviceState& device = points[i].home->device;
-    const FenceResult one = judge(device, context, free_a_block(device, context), context == asking);
+    DeviceState& its_device = points[i].home->device;
+    const FenceResult one = judge(its_device, context, free_a_block(its_device, context), context == asking);
     result.answer = one.answer;
     if (one.error.code != CUDA_SUCCESS) result.error = one.error;
   }
@@ -127,17 +127,15 @@ Status wait_for_context(ContextPool& home, CUcontext context) {
   return current.status().ok() ? Status::from(device.driver.cuCtxSynchronize(), "cuCtxSynchronize") : current.status();
 }
 
-/// In the program's free of a block of `asking`, while something captures: what was freed so far becomes an epoch that is over. Its blocks stay
-/// where they are until somebody needs them: the graph that is being captured may name them.
-Error DevicePool::wait_in_capture(CUcontext asking) {
-  if (deferred_.batch_is_empty() || !capturing() || !may_call_driver() || device_.disabled) return {};
+Error Deferral::wait_in_capture(DeviceState& device, CUcontext asking) {
+  if (deferred_.batch_is_empty() || !device.services.gate.capturing() || !device.services.may_call_driver() || device.disabled) return {};
   Epoch* epoch = deferred_.close();
   if (epoch == nullptr) return {};  // host memory is out: nobody has been asked, the blocks wait for the capture's end
   epoch->waiting = true;
   FenceResult result;
   {
-    const MutexUnlock unlocked(device_.lock);
-    result = wait_by_freeing(asking, epoch->fence);
+    const MutexUnlock unlocked(device.lock);
+    result = wait_by_freeing(device, asking, epoch->fence);
   }
   epoch->busy = epoch->waiting = false;
   if (result.answer == FenceAnswer::done) epoch->recorded = true;
@@ -145,30 +143,22 @@ Error DevicePool::wait_in_capture(CUcontext asking) {
   return result.error;
 }
 
-/// Of memory that nothing uses any more, by a call that does not wait: over, where the driver would have served this thread.
-FreeOutcome DevicePool::free_unused_in_capture(heap::Extent* extent, std::uint16_t thread) {
+FreeOutcome Deferral::free_unused_in_capture(DeviceState& device, heap::Extent* extent, std::uint16_t thread) {
   Batch others = std::exchange(deferred_.batch(), {});
-  defer(extent, thread);
+  defer(device, extent, thread);
   Epoch* const epoch = deferred_.close();
   deferred_.batch().prepend(others);
   if (epoch == nullptr) return FreeOutcome::freed;  // host memory is out: it waits with the others
   bool is_served = false;
   {
-    const MutexUnlock unlocked(device_.lock);
-    const RelaxedCaptureMode relaxed(device_.driver);
-    is_served = relaxed.is_on() && !device_.services.gate.forbids(relaxed.before());
+    const MutexUnlock unlocked(device.lock);
+    const RelaxedCaptureMode relaxed(device.driver);
+    is_served = relaxed.is_on() && !device.services.gate.forbids(relaxed.before());
   }
   epoch->busy = false;
   epoch->recorded = is_served;  // by a fence without events
   if (!is_served) deferred_.reopen(epoch);  // until the capture's end
   return FreeOutcome::freed;
-}
-
-/// A capture is about to begin. What was freed before gets its events now: while it lasts they can be asked, but none be recorded.
-void DevicePool::before_capture() {
-  const MutexLock lock(device_.lock);
-  magazines_.close_all(device_);
-  static_cast<void>(close_epoch(nullptr, Closing::late));  // whatever error there is, the program's own calls meet it
 }
 
 }  // namespace cupool::device

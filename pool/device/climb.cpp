@@ -82,7 +82,7 @@ Climbed DevicePool::climb_rungs(Attempt& attempt) {
   attempt.moves = moves_.ended();
   if (!preallocated_ && policy_ != config::Policy::platform) preallocate(*attempt.home);
   if (deferred_.batch_is_due()) {
-    const Error error = upkeep(attempt.context, false);
+    const Error error = deferral_.upkeep(device_, attempt.context, false);
     if (error.code != CUDA_SUCCESS) return error;
   }
   for (const Ladder::Rung& rung : Ladder::kRungs) {

@@ -57,7 +57,7 @@ void DevicePool::await_deferred(ContextPool& home) {
   magazines_.close_all(device_);
   std::optional<bool> is_in_vain;
   for (std::uint64_t pause_ns = kPinPause_ns; may_call_driver() && !capturing() && !device_.disabled && deferred_.holds(&home); pause_ns = std::min(2 * pause_ns, kLongestPinPause_ns)) {
-    if (device_.services.synchronises()) static_cast<void>(synchronise_and_retire(nullptr));
+    if (device_.services.synchronises()) static_cast<void>(deferral_.synchronise_and_retire(device_, nullptr));
     if (!deferred_.holds(&home)) break;
     const MutexUnlock unlocked(device_.lock);
     Fence fence;
@@ -100,7 +100,7 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
   const bool is_last = --home->burials == 0;  // the next context may have come and gone meanwhile
   if (is_last && !home->is_in_use()) home->pooled.reset();  // the next context may have another kind
   if (std::any_of(homes_.begin(), homes_.end(), [](const auto& one) { return one->is_orphan; })) {  // what waits of theirs may have waited for this one
-    static_cast<void>(close_epoch(nullptr, Closing::late));
+    static_cast<void>(deferral_.close_epoch(device_, nullptr, Deferral::Closing::late));
     retire_all(nullptr, false);
     orphans_.empty(device_);
   }

@@ -153,7 +153,7 @@ bool DevicePool::make_way(std::uint64_t bytes) {
   // What was freed and is no longer in use is empty pool memory too.
   magazines_.close_all(device_);
   drain_lanes();
-  static_cast<void>(close_epoch(nullptr, Closing::late));
+  static_cast<void>(deferral_.close_epoch(device_, nullptr, Deferral::Closing::late));
   retire_all(nullptr, false);
   // Empty pool memory counts as held: it goes before the program is refused, unless that could block. The driver may refuse to take it once,
   // or always in the way that is tried first.
@@ -253,7 +253,7 @@ void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std
   count_late(free_bytes);
   const auto is_in_use = [](const auto& home) { return home->is_in_use(); };
   if (std::count_if(homes_.begin(), homes_.end(), is_in_use) > 1 && may_call_driver()) {  // what is over in another context's regions lets them go back
-    static_cast<void>(close_epoch(nullptr, Closing::late));
+    static_cast<void>(deferral_.close_epoch(device_, nullptr, Deferral::Closing::late));
     retire_all(nullptr, false);
   }
   const std::uint64_t limit_bytes = device_.limit.limit_bytes();

@@ -16,15 +16,16 @@ DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice&
     : device_(services, ordinal, live, total_bytes, limit_bytes),
       policy_(policy),
       unpooled_(policy == config::Policy::platform || policy == config::Policy::async),
-      backlog_(homes_, unpooled_),
-      driver_blocks_(magazines_, figures_),
-      driver_free_(homes_, idle_pools_),
-      idle_pools_(homes_, driver_blocks_, moves_, policy),
       magazines_(device_, homes_, deferred_, shortage_, unpooled_),
       figures_(homes_, magazines_),
+      driver_blocks_(magazines_, figures_),
+      idle_pools_(homes_, driver_blocks_, moves_, policy),
+      driver_free_(homes_, idle_pools_),
       graph_memory_(driver_free_, figures_, moves_, policy),
       orphans_(homes_, figures_, moves_),
-      giving_back_(homes_, driver_free_, figures_, moves_, orphans_, policy, unpooled_) {}
+      giving_back_(homes_, driver_free_, figures_, moves_, orphans_, policy, unpooled_),
+      backlog_(homes_, unpooled_),
+      deferral_(deferred_, backlog_, magazines_, orphans_, giving_back_, unpooled_) {}
 
 DevicePool::~DevicePool() = default;
 
@@ -73,7 +74,7 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
   if (home->context == context && home->serving && home->pooled != nullptr && !device_.disabled && !must_look && request.bytes != 0 && !wants_own(*home, request)) {
     if (user != nullptr && magazines_.are_several()) magazines_.spend_allowance(device_, user->magazine, request);
     Extent* extent = user != nullptr ? magazines_.take_kept(device_, *home, request, *user) : nullptr;
-    if (extent == nullptr && !is_better_on_its_way(*home, request)) extent = home->pooled->allocate(device_, request);
+    if (extent == nullptr && !deferral_.is_better_on_its_way(device_, *home, request)) extent = home->pooled->allocate(device_, request);
     if (extent != nullptr && extent->bytes == request.bytes) {
       device_.counters().rung_hole.add();
       return book(extent, request, thread);
@@ -189,11 +190,11 @@ FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* 
   // Under `async` a block goes back to the driver's pool like any other of the pool to its heap: once nothing touches it.
   if (info_of(*extent).is_native && policy_ != config::Policy::async && !must_wait) return free_native(extent, thread, answer);
   if (device_.disabled || !may_call_driver()) {
-    defer(extent, thread);  // never reused
+    deferral_.defer(device_, extent, thread);  // never reused
     return FreeOutcome::freed;
   }
   if (is_unused || !magazines_.may_keep(device_)) Magazines::leave_table(extent);
-  if (must_wait) return free_unused_in_capture(extent, thread);
+  if (must_wait) return deferral_.free_unused_in_capture(device_, extent, thread);
   if (is_unused || device_.services.options.free == config::FreeMode::immediate) {
     ContextPool& home = *info_of(*extent).home;
     device_.count_free(*extent);
@@ -207,16 +208,10 @@ FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* 
   return device_.services.synchronises() ? free_synchronously(extent, thread, answer) : free_deferred(extent, thread, answer);
 }
 
-/// The block is about to join the open batch while something captures.
-void DevicePool::note_withheld(const Extent& extent) {
-  const std::uint64_t before_bytes = deferred_.batch_is_empty() ? 0 : std::max(withheld_bytes_, deferred_.batch_bytes());
-  withheld_bytes_ = before_bytes + info_of(extent).allocator->withheld_bytes(extent);
-}
-
 FreeOutcome DevicePool::free_deferred(Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively) {
-  if (capturing()) [[unlikely]] note_withheld(*extent);
+  if (capturing()) [[unlikely]] deferral_.note_withheld(*extent);
   ContextPool& home = *info_of(*extent).home;
-  defer(extent, thread);
+  deferral_.defer(device_, extent, thread);
   return settle_frees(home, waits_natively, answer);
 }
 
@@ -229,15 +224,15 @@ FreeOutcome DevicePool::settle_frees(ContextPool& home, bool waits_natively, Err
   const bool pressed = shortage_.count_free();
   const bool is_due = pressed || deferred_.batch_is_due() || (is_step_end && deferred_.batch_bytes() >= device_.least_early_bytes());
   Error error{};
-  if (waits_natively && capturing() && (is_due || withheld_bytes_ >= kUnrecorded_bytes)) error = wait_in_capture(context);
-  else if (is_due) error = upkeep(context, waits_natively);
+  if (waits_natively && capturing() && (is_due || deferral_.withholds_much())) error = deferral_.wait_in_capture(device_, context);
+  else if (is_due) error = deferral_.upkeep(device_, context, waits_natively);
   // The driver has just said that it covers no context by an event: this free is the first that synchronises, for those before it too.
-  if (is_due && waits_natively && error.code == CUDA_SUCCESS && device_.services.synchronises() && !capturing()) error = synchronise_and_retire(context).error;
+  if (is_due && waits_natively && error.code == CUDA_SUCCESS && device_.services.synchronises() && !capturing()) error = deferral_.synchronise_and_retire(device_, context).error;
   if (is_due && !waits_natively) giving_back_.surplus(device_, false);
-  while (is_step_end && error.code == CUDA_SUCCESS && retire_oldest(context, false, &error)) {
+  while (is_step_end && error.code == CUDA_SUCCESS && deferral_.retire_oldest(device_, context, false, &error)) {
   }
   if (is_step_end && error.code == CUDA_SUCCESS) make_room_for_steps(home);
-  return outcome_of(error, answer);
+  return Deferral::outcome_of(error, answer);
 }
 
 /// As the native free does: returns when all work that could touch the block is over.
@@ -246,19 +241,19 @@ FreeOutcome DevicePool::free_synchronously(Extent* extent, std::uint16_t thread,
   const CUcontext context = home->context;
   ContextRegistry& contexts = device_.services.contexts;
   if (capturing() || contexts.pin(home, context) != Pin::held) {
-    defer(extent, thread);
-    return outcome_of(wait_in_capture(context), answer);
+    deferral_.defer(device_, extent, thread);
+    return Deferral::outcome_of(deferral_.wait_in_capture(device_, context), answer);
   }
   DeviceAllocator& allocator = *info_of(*extent).allocator;
   allocator.defer(device_, extent);  // whoever frees it again meanwhile is told that it is not live
   extent->flags = static_cast<std::uint8_t>(extent->flags | kBeingFreedFlag);
   being_freed_bytes_ += extent->bytes;
-  const FenceResult result = synchronise_and_retire(context);
+  const FenceResult result = deferral_.synchronise_and_retire(device_, context);
   being_freed_bytes_ -= extent->bytes;
   extent->flags = static_cast<std::uint8_t>(extent->flags & ~kBeingFreedFlag);
   contexts.unpin(home);
   if (result.error.code == CUDA_ERROR_DEINITIALIZED) {  // nobody will use it again
-    defer(extent, thread);
+    deferral_.defer(device_, extent, thread);
     return FreeOutcome::freed;
   }
   if (result.error.code != CUDA_SUCCESS) {
@@ -266,9 +261,9 @@ FreeOutcome DevicePool::free_synchronously(Extent* extent, std::uint16_t thread,
     *answer = result.error;
     return FreeOutcome::failed;
   }
-  if (result.answer != FenceAnswer::done || others_may_touch()) {
-    defer(extent, thread);
-    return outcome_of(result.answer == FenceAnswer::done ? upkeep(context, true) : wait_in_capture(context), answer);
+  if (result.answer != FenceAnswer::done || Deferral::others_may_touch(device_)) {
+    deferral_.defer(device_, extent, thread);
+    return Deferral::outcome_of(result.answer == FenceAnswer::done ? deferral_.upkeep(device_, context, true) : deferral_.wait_in_capture(device_, context), answer);
   }
   device_.count_free(*extent);
   device_.note_freed(*extent, thread);
@@ -282,7 +277,7 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
   const CUcontext context = home->context;
   ContextRegistry& contexts = device_.services.contexts;
   if (!may_call_driver() || contexts.pin(home, context) != Pin::held) {
-    defer(extent, thread);
+    deferral_.defer(device_, extent, thread);
     return FreeOutcome::freed;
   }
   // Nor does the driver wait for what is freed in stream order, or was allocated so (CUDA Driver API 13.0, cuMemFree).
@@ -300,8 +295,8 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
   }
   if (status.code() == CUDA_ERROR_NOT_READY) {  // something captures
     device_.note(EventKind::allocate, ticks(), before, thread);
-    defer(extent, thread);
-    return stream == nullptr ? outcome_of(wait_in_capture(context), answer) : FreeOutcome::freed;
+    deferral_.defer(device_, extent, thread);
+    return stream == nullptr ? Deferral::outcome_of(deferral_.wait_in_capture(device_, context), answer) : FreeOutcome::freed;
   }
   if (!status.ok()) {
     device_.note(EventKind::allocate, ticks(), before, thread);
@@ -310,9 +305,9 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
   }
   figures_.publish(device_);
   if (policy_ == config::Policy::platform || deferred_.batch_is_empty() || capturing()) return FreeOutcome::freed;
-  Error late = upkeep(context, waits_natively);  // what was freed during a capture
-  if (waits_natively && late.code == CUDA_SUCCESS && device_.services.cannot_record.load(std::memory_order_relaxed)) late = synchronise_and_retire(context).error;
-  return outcome_of(late, answer);
+  Error late = deferral_.upkeep(device_, context, waits_natively);  // what was freed during a capture
+  if (waits_natively && late.code == CUDA_SUCCESS && device_.services.cannot_record.load(std::memory_order_relaxed)) late = deferral_.synchronise_and_retire(device_, context).error;
+  return Deferral::outcome_of(late, answer);
 }
 
 bool DevicePool::free_while_exiting(CUdeviceptr address) {
@@ -324,7 +319,7 @@ bool DevicePool::free_while_exiting(CUdeviceptr address) {
       magazines_.close_all(device_, Magazines::BusyOwners::leave_out);  // a thread may be stopped in its own for good
       figures_.note_peak(device_);
     }
-    defer(extent, 0);
+    deferral_.defer(device_, extent, 0);
   }
   device_.lock.unlock();
   return ours;

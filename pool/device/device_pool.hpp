@@ -1,9 +1,9 @@
-// DevicePool: one device's pool. Booking of allocations and frees, deferral, the ladder, contexts, figures.
+// DevicePool: one device's pool. Booking of allocations and frees, streams, the ladder, contexts, refusals.
 //
-// device_pool.cpp has the hot paths, deferral.cpp what happens between a free and reuse (capture_wait.cpp: while something captures; backlog.hpp: how much may wait), ladder.cpp what happens on a miss,
-// device_contexts.cpp births and deaths, device_figures.cpp what a report is told. What threads keep for themselves is the Magazines'.
+// device_pool.cpp has the hot paths, stream_ordered.cpp those of calls in stream order, ladder.cpp what happens on a miss, device_contexts.cpp births and deaths,
+// device_figures.cpp what a report is told. It owns the parts that know a matter each, and none of which knows it: what threads keep (Magazines), what happens between a free and
+// reuse (Deferral, Backlog), what goes back to the driver (GivingBack, Orphans), what the driver serves and keeps itself (DriverBlocks, IdlePools, GraphMemory).
 // Thread rule: thread-safe; one lock (DeviceState::lock), let go of around every driver call.
-// More than 400 lines: what one lock guards, declared in one place, by source file.
 #pragma once
 
 #include <cuda.h>
@@ -19,6 +19,7 @@
 #include "pool/core/result.hpp"
 #include "pool/device/backlog.hpp"
 #include "pool/device/context_pool.hpp"
+#include "pool/device/deferral.hpp"
 #include "pool/device/deferred_frees.hpp"
 #include "pool/device/device_allocator.hpp"
 #include "pool/device/device_state.hpp"
@@ -148,25 +149,10 @@ class DevicePool {
   friend struct Ladder;
   static constexpr std::size_t kMostLooks = 4;         ///< streams whose oldest stamped free a miss looks at
   static constexpr std::size_t kEndedStreamEpochs = 16;  ///< so many may wait before the end of a stream looks at the oldest
-  /// From so many bytes on a block is worth a wait when next to nothing is left: less than the first share of everything is to be had from the driver,
-  /// and the program has needed all but the second at once; not on pages that may be scattered. On pages any block is, once the program has needed so much, for a
-  /// place that leaves a larger handle empty.
-  static constexpr std::uint64_t kChoosyFrom_bytes = 512 * kKiB;
-  static constexpr std::uint64_t kChoosyRoomShare = 32;
-  static constexpr std::uint64_t kChoosySpareShare = 4;
-  static constexpr std::size_t kChoosyLooks = 256;  ///< blocks that wait
-  /// While something captures, a free that would have waited natively waits at the latest when so much is withheld without an event: an
-  /// allocation cannot wait, and must not be told that memory is out for what is a block's of 512 bytes in a handle of 256 MiB.
-  static constexpr std::uint64_t kUnrecorded_bytes = 2 * kMiB;
-
-  /// A wait for frees: not for less than `least_bytes`, nor for more than leaves `left_bytes` waiting.
-  struct Awaited {
-    std::uint64_t least_bytes = 0;
-    std::uint64_t left_bytes = 0;
-    bool inside_free = false;
-  };
 
   // device_pool.cpp
+  bool may_call_driver() const { return device_.services.may_call_driver(); }
+  bool capturing() const { return device_.services.gate.capturing(); }
   bool wants_own(const ContextPool& home, const AllocationRequest& request) const CUPOOL_REQUIRES(device_.lock);
   CUdeviceptr serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, MagazineUser* user, Error* answer)
       CUPOOL_EXCLUDES(device_.lock);
@@ -180,7 +166,6 @@ class DevicePool {
   FreeOutcome free_locked(CUdeviceptr address, std::uint16_t thread, Error* answer, bool* must_clear) CUPOOL_EXCLUDES(device_.lock);
   FreeOutcome free_block(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_native(heap::Extent* extent, std::uint16_t thread, Error* answer, const CUstream* stream = nullptr) CUPOOL_REQUIRES(device_.lock);
-  void note_withheld(const heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
   /// `waits_natively`: the program's call would have synchronised; one in stream order never does.
   FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively = true) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome settle_frees(ContextPool& home, bool waits_natively, Error* answer) CUPOOL_REQUIRES(device_.lock);
@@ -227,50 +212,11 @@ class DevicePool {
   void drop_sync_memops(heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
   void clear_region_memops() CUPOOL_EXCLUDES(device_.lock);
 
-  // deferral.cpp
-  void defer(heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
-  bool may_record() CUPOOL_REQUIRES(device_.lock);
-  /// In the program's free of a block of the asking context, so that it may be waited for; because memory is short; or before it is due.
-  enum class Closing : std::uint8_t { inside_free, late, early };
-  /// What the driver said about an epoch: the oldest there was. Null: it was not asked.
-  struct Look {
-    Epoch* epoch = nullptr;
-    FenceResult result{};
-  };
-  Error close_epoch(CUcontext asking, Closing closing, Look* look = nullptr) CUPOOL_REQUIRES(device_.lock);
-
-  // native_terms.cpp
-  static constexpr std::uint64_t kNativeTerms_ns = 200'000'000;  ///< so long what is short of memory waits for other contexts
-  bool close_beside_ending(CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);
-  bool is_free_natively(Epoch& epoch) CUPOOL_REQUIRES(device_.lock);
-  /// Something more is free, or will be, as natively it were. `began_ns`: when the caller began to poll.
-  bool retire_on_native_terms(CUcontext asking, std::uint64_t began_ns, Error* error) CUPOOL_REQUIRES(device_.lock);
-
-  // deferral.cpp, on
+  // program_waits.cpp
   bool ends_step(bool waits_natively) CUPOOL_REQUIRES(device_.lock);
   void make_room_for_steps(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
-  bool retire_batch_if_idle(CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);
-  bool retire_oldest(CUcontext asking, bool may_wait, Error* error) CUPOOL_REQUIRES(device_.lock);
-  bool retire_if_over(Epoch* epoch, const FenceResult& result, Error* error) CUPOOL_REQUIRES(device_.lock);
-  void retire(Batch batch) CUPOOL_REQUIRES(device_.lock);
-  FenceResult synchronise_and_retire(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
-  FenceResult synchronise_reachable(CUcontext asking, bool everywhere) CUPOOL_REQUIRES(device_.lock);
-  bool others_may_touch() CUPOOL_REQUIRES(device_.lock);
-  Error catch_up(CUcontext asking, bool may_be_over) CUPOOL_REQUIRES(device_.lock);
-  bool await_frees(CUcontext asking, const Awaited& awaited, Error* error) CUPOOL_REQUIRES(device_.lock);
-  static bool is_own(const Epoch& epoch);
-  bool is_better_on_its_way(const ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
-  Error upkeep(CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device_.lock);
-  bool may_call_driver() const { return device_.services.may_call_driver(); }
-  bool capturing() const { return device_.services.gate.capturing(); }
-  static FreeOutcome outcome_of(Error late, Error* answer);
 
-  // capture_wait.cpp
-  FenceResult wait_by_freeing(CUcontext asking, Fence& others) CUPOOL_EXCLUDES(device_.lock);
-  Error wait_in_capture(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
-  FreeOutcome free_unused_in_capture(heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
-
-  // ladder.cpp
+  // climb.cpp
   Result<CUdeviceptr> climb(Attempt& attempt, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   Result<heap::Extent*> climb_rungs(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   void await_preallocation() CUPOOL_REQUIRES(device_.lock);
@@ -281,6 +227,7 @@ class DevicePool {
 
   // driver_served.cpp
   void open_driver_pool(const DriverServed& request) CUPOOL_EXCLUDES(device_.lock);
+  Refused refusal_of(const DriverServed& request) const CUPOOL_EXCLUDES(device_.lock);
 
   // making_room.cpp
   std::uint64_t wanted_of_mempools(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
@@ -311,7 +258,6 @@ class DevicePool {
   /// `take`: charges it, if it can be. `tell`: what is refused, should the limit do so.
   Status charge(std::uint64_t bytes, std::uint64_t requested_bytes, const std::function<Refused()>& tell, const PoolSet::AskDriver& ask, const std::function<bool()>& take)
       CUPOOL_EXCLUDES(device_.lock);
-  Refused refusal_of(const DriverServed& request) const CUPOOL_EXCLUDES(device_.lock);
 
   // device_snapshot.cpp
   bool try_snapshot(bool is_last_try, observe::DeviceSnapshot& out);
@@ -322,26 +268,26 @@ class DevicePool {
   std::atomic<bool> used_{false};
   ContextPools homes_ CUPOOL_GUARDED_BY(device_.lock);
   DeferredFrees deferred_ CUPOOL_GUARDED_BY(device_.lock);
-  Backlog backlog_ CUPOOL_GUARDED_BY(device_.lock);
-  DriverBlocks driver_blocks_ CUPOOL_GUARDED_BY(device_.lock);
-  DriverFree driver_free_ CUPOOL_GUARDED_BY(device_.lock);
-  IdlePools idle_pools_;  ///< each of its calls says which lock it needs
-  std::uint64_t being_freed_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of blocks whose free waits in the driver (kBeingFreedFlag)
-  std::uint64_t withheld_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< by what is in the open batch and was freed while something captured
   Shortage shortage_ CUPOOL_GUARDED_BY(device_.lock);
   Moves moves_ CUPOOL_GUARDED_BY(device_.lock);
+  // The parts, each behind those that it asks.
+  Magazines magazines_ CUPOOL_GUARDED_BY(device_.lock);
+  LiveFigures figures_ CUPOOL_GUARDED_BY(device_.lock);
+  DriverBlocks driver_blocks_ CUPOOL_GUARDED_BY(device_.lock);
+  IdlePools idle_pools_;  ///< each of its calls says which lock it needs
+  DriverFree driver_free_ CUPOOL_GUARDED_BY(device_.lock);
+  GraphMemory graph_memory_ CUPOOL_GUARDED_BY(device_.lock);
+  Orphans orphans_ CUPOOL_GUARDED_BY(device_.lock);
+  GivingBack giving_back_ CUPOOL_GUARDED_BY(device_.lock);
+  Backlog backlog_ CUPOOL_GUARDED_BY(device_.lock);
+  Deferral deferral_ CUPOOL_GUARDED_BY(device_.lock);
+  std::uint64_t being_freed_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of blocks whose free waits in the driver (kBeingFreedFlag)
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint32_t lane_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint64_t end_bound_ns_ CUPOOL_GUARDED_BY(device_.lock) = kEndBound_ns;  ///< shorter after a wait in vain
   std::uint32_t refusals_told_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of calls whose need is not known
   std::atomic<std::uint64_t> surplus_seen_bytes_{0};  ///< not live when CUPOOL_RELEASE_THRESHOLD was last looked at after a wait
-  std::uint32_t looks_owed_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< at the oldest epoch
   std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of regions
-  Magazines magazines_ CUPOOL_GUARDED_BY(device_.lock);
-  LiveFigures figures_ CUPOOL_GUARDED_BY(device_.lock);
-  GraphMemory graph_memory_ CUPOOL_GUARDED_BY(device_.lock);
-  Orphans orphans_ CUPOOL_GUARDED_BY(device_.lock);
-  GivingBack giving_back_ CUPOOL_GUARDED_BY(device_.lock);
   bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way
   bool preallocating_ CUPOOL_GUARDED_BY(device_.lock) = false;  ///< on its way: the others wait for it
   const ContextPool* preallocated_for_ CUPOOL_GUARDED_BY(device_.lock) = nullptr;  ///< it dies with this one, and is taken again

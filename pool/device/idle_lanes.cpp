@@ -40,7 +40,7 @@ void DevicePool::open_lane(ContextPool& home, std::uint32_t lane) {
   home.pooled->drain_lane(lane, holes);
   device_.counters().deferred_bytes.add(lane_bytes);
   device_.counters().lanes_drained.add();
-  retire(holes);
+  deferral_.retire(device_, holes);
 }
 
 /// An event, not a query of the stream: it covers what was in the lane before, while others go on freeing into it. True: it is everybody's.
@@ -81,7 +81,7 @@ bool DevicePool::open_lane_if_idle(ContextPool& home, std::uint64_t identity, st
     return false;
   }
   device_.counters().lanes_drained.add();
-  retire(back);
+  deferral_.retire(device_, back);
   return true;
 }
 
@@ -108,7 +108,7 @@ void DevicePool::hand_over(ContextPool& home, std::uint64_t identity) {
   const CUcontext context = home.context;
   drain_stream(home, identity, false);
   Error ignored{};  // for the call that meets it
-  for (int looks = 0; looks < 2 && home.context == context && retire_oldest(context, false, &ignored); ++looks) {
+  for (int looks = 0; looks < 2 && home.context == context && deferral_.retire_oldest(device_, context, false, &ignored); ++looks) {
   }
 }
 

@@ -62,9 +62,9 @@ const Ladder::Rung Ladder::kRungs[22] = {
 Climbed Ladder::own(DevicePool& pool, Attempt& attempt) { return pool.wants_own(*attempt.home, attempt.request) ? native(pool, attempt) : Climbed(nullptr); }
 
 Climbed Ladder::better(DevicePool& pool, Attempt& attempt) {
-  if (attempt.home->pooled == nullptr || pool.device_.disabled || !pool.is_better_on_its_way(*attempt.home, attempt.request)) return nullptr;
+  if (attempt.home->pooled == nullptr || pool.device_.disabled || !pool.deferral_.is_better_on_its_way(pool.device_, *attempt.home, attempt.request)) return nullptr;
   Error error{};
-  const bool is_more = pool.await_frees(attempt.context, {.least_bytes = attempt.request.bytes}, &error);
+  const bool is_more = pool.deferral_.await_frees(pool.device_, attempt.context, {.least_bytes = attempt.request.bytes}, &error);
   if (error.code != CUDA_SUCCESS) return error;
   return is_more ? hole(pool, attempt) : Climbed(nullptr);
 }
@@ -107,7 +107,7 @@ Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
     if (found.value() != nullptr) return found;
   }
   pool.drain_stale_lanes(*attempt.home);
-  while (pool.retire_oldest(attempt.context, false, &error) || pool.retire_stamped(*attempt.home, attempt.context, identity, &error)) {
+  while (pool.deferral_.retire_oldest(pool.device_, attempt.context, false, &error) || pool.retire_stamped(*attempt.home, attempt.context, identity, &error)) {
     Climbed found = hole(pool, attempt);
     if (found.value() != nullptr) return found;
   }
@@ -118,7 +118,7 @@ Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
 /// The same, but what the stream itself freed is everybody's too: in its lane it would keep empty regions from going back.
 Climbed Ladder::retire_for_all(DevicePool& pool, Attempt& attempt) {
   Error error{};
-  while (pool.retire_oldest(attempt.context, false, &error) || pool.retire_any_stamped(attempt.context, &error)) {
+  while (pool.deferral_.retire_oldest(pool.device_, attempt.context, false, &error) || pool.retire_any_stamped(attempt.context, &error)) {
     Climbed found = hole(pool, attempt);
     if (found.value() != nullptr) return found;
   }
@@ -131,8 +131,8 @@ Climbed Ladder::ask(DevicePool& pool, Attempt& attempt) {
   if (attempt.has_asked || !pool.backlog_.is_bad_moment(pool.device_, attempt.request.bytes, pool.deferred_.batch_bytes())) return nullptr;
   attempt.has_asked = true;
   Error error{};
-  const bool is_over = pool.retire_batch_if_idle(attempt.context, &error);
-  while (is_over && pool.retire_oldest(attempt.context, false, &error)) {
+  const bool is_over = pool.deferral_.retire_batch_if_idle(pool.device_, attempt.context, &error);
+  while (is_over && pool.deferral_.retire_oldest(pool.device_, attempt.context, false, &error)) {
   }
   if (error.code != CUDA_SUCCESS) return error;
   return is_over ? hole(pool, attempt) : Climbed(nullptr);
@@ -167,7 +167,7 @@ Climbed Ladder::wait(DevicePool& pool, Attempt& attempt) {
   if (allocator == nullptr || !allocator->can_move() || attempt.request.stream.identity != 0 || pool.device_.disabled || pool.unpooled_) return nullptr;
   if (pool.backlog_.may_grow_freely(pool.device_)) return nullptr;
   Error error{};
-  const bool is_more = pool.await_frees(attempt.context, {.least_bytes = attempt.request.bytes}, &error);
+  const bool is_more = pool.deferral_.await_frees(pool.device_, attempt.context, {.least_bytes = attempt.request.bytes}, &error);
   if (error.code != CUDA_SUCCESS) return error;
   return is_more ? hole(pool, attempt) : Climbed(nullptr);
 }
@@ -220,7 +220,7 @@ Climbed Ladder::lanes(DevicePool& pool, Attempt& attempt) {
   // stream-ordered request must not wait.
   const bool ordered = attempt.request.stream.identity != 0;
   pool.drain_lanes(ordered && pool.device_.services.cannot_record.load(std::memory_order_relaxed));
-  if (const Error error = pool.close_epoch(attempt.context, DevicePool::Closing::late); error.code != CUDA_SUCCESS) return error;
+  if (const Error error = pool.deferral_.close_epoch(pool.device_, attempt.context, Deferral::Closing::late); error.code != CUDA_SUCCESS) return error;
   return retire_for_all(pool, attempt);
 }
 
@@ -270,10 +270,10 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   Patience patience(clock, began_ns + DevicePool::kPollBound_ns, pool.deferred_.last_number(), Patience::kLateBound_ns);
   Error error{};
   for (;;) {
-    error = pool.close_epoch(attempt.context, DevicePool::Closing::late);  // again: nothing can be recorded while any context ends
+    error = pool.deferral_.close_epoch(pool.device_, attempt.context, Deferral::Closing::late);  // again: nothing can be recorded while any context ends
     if (error.code != CUDA_SUCCESS) break;
     bool has_retired = false;
-    while (pool.retire_oldest(attempt.context, true, &error) || pool.retire_any_stamped(attempt.context, &error)) has_retired = true;
+    while (pool.deferral_.retire_oldest(pool.device_, attempt.context, true, &error) || pool.retire_any_stamped(attempt.context, &error)) has_retired = true;
     if (error.code != CUDA_SUCCESS) break;
     Climbed found = hole(pool, attempt);
     const bool has_moved = pool.moves_.ended() != attempt.moves;
@@ -285,11 +285,11 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     else if (pool.giving_back_.release(pool.device_, attempt.home, kEverything) != 0) found = grow(pool, attempt);
     if (found.ok() && found.value() == nullptr && pool.giving_back_.late_bytes() != 0 && pool.giving_back_.await_late(pool.device_)) found = grow(pool, attempt);
     if (!found.ok() || found.value() != nullptr) return found;
-    if (pool.retire_on_native_terms(attempt.context, began_ns, &error)) continue;
+    if (pool.deferral_.retire_on_native_terms(pool.device_, attempt.context, began_ns, &error)) continue;
     if (error.code != CUDA_SUCCESS) break;
     const Epoch* oldest = pool.deferred_.oldest();
     const bool others_move = pool.moves_.are_any() || pool.moves_.ended() != attempt.moves;
-    const bool hopeful = oldest != nullptr || pool.may_record() || others_move || pool.has_stamped() || pool.giving_back_.late_bytes() != 0 || pool.giving_back_.release_would_do(pool.device_, align_up(attempt.request.bytes, kRegionGranularity_bytes));
+    const bool hopeful = oldest != nullptr || pool.deferral_.may_record(pool.device_) || others_move || pool.has_stamped() || pool.giving_back_.late_bytes() != 0 || pool.giving_back_.release_would_do(pool.device_, align_up(attempt.request.bytes, kRegionGranularity_bytes));
     if (!hopeful || pool.is_over(patience)) return nullptr;
     const MutexUnlock unlocked(pool.device_.lock);
     patience.pause();

@@ -79,7 +79,7 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
   while (may_call_driver()) {
     magazines_.close_all(device_);  // what they keep for streams comes into the lanes
     drain_lanes();
-    static_cast<void>(close_epoch(nullptr, Closing::late));
+    static_cast<void>(deferral_.close_epoch(device_, nullptr, Deferral::Closing::late));
     retire_all(nullptr, may_wait);
     if (policy_ == config::Policy::async) giving_back_.release(device_, nullptr, kAllOfIt);
     if (const std::uint64_t idle_bytes = idle_pools_.trim_ours(device_, keep_bytes, wanted_bytes); idle_bytes != 0) return idle_bytes;
@@ -95,9 +95,9 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
     if (const std::uint64_t mempool_bytes = may_wait ? idle_pools_.trim_others(device_, wanted_bytes) : 0; mempool_bytes != 0) return mempool_bytes;  // somebody is about to be refused
     if (may_wait && giving_back_.late_bytes() != 0 && giving_back_.await_late(device_)) return 1;
     if (may_wait && device_.services.given_back.load(std::memory_order_relaxed) != before) return 1;
-    if (Error ignored{}; may_wait && retire_on_native_terms(nullptr, began_ns, &ignored)) continue;
+    if (Error ignored{}; may_wait && deferral_.retire_on_native_terms(device_, nullptr, began_ns, &ignored)) continue;
     // What a thread is preallocating is on no list yet.
-    const bool hopeful = has_idle || deferred_.oldest() != nullptr || has_stamped() || may_record() || preallocating_ || (may_wait && (moves_.are_any() || giving_back_.late_bytes() != 0));
+    const bool hopeful = has_idle || deferred_.oldest() != nullptr || has_stamped() || deferral_.may_record(device_) || preallocating_ || (may_wait && (moves_.are_any() || giving_back_.late_bytes() != 0));
     if (!hopeful || is_over(patience)) return 0;
     const MutexUnlock unlocked(device_.lock);
     patience.pause();

@@ -1,4 +1,4 @@
-// DevicePool: when memory is out, what natively were free by now, whatever runs elsewhere.
+// Deferral: when memory is out, what natively were free by now, whatever runs elsewhere.
 //
 // A freed block waits for the work of every context there is, since any may copy it. Natively its free had waited for the work of its own context, and of no other, unless devices
 // are linked (H100 and H200, driver 580: probe `waits`). So a kernel without end in another context, or a context whose end takes long, must not make memory be out. Not at once:
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "pool/device/device_pool.hpp"
+#include "pool/device/deferral.hpp"
 
 namespace cupool::device {
 
@@ -35,58 +35,58 @@ Homes homes_of(const Batch& batch) {
 }  // namespace
 
 /// The open batch gets events in all contexts but those that are ending, unless its blocks are of one of these. True: it has.
-bool DevicePool::close_beside_ending(CUcontext asking, Error* error) {
-  if (deferred_.batch_is_empty() || !device_.services.contexts.has_ending()) return false;
+bool Deferral::close_beside_ending(DeviceState& device, CUcontext asking, Error* error) {
+  if (deferred_.batch_is_empty() || !device.services.contexts.has_ending()) return false;
   Epoch* epoch = deferred_.close();
   if (epoch == nullptr) return false;
   const Homes homes = homes_of(epoch->batch);
   FenceResult result;
   {
-    const MutexUnlock unlocked(device_.lock);
-    result = epoch->fence.record(device_, asking, nullptr, {}, ContextRegistry::Ending::left_out);
+    const MutexUnlock unlocked(device.lock);
+    result = epoch->fence.record(device, asking, nullptr, {}, ContextRegistry::Ending::left_out);
   }
   *error = result.error;
   epoch->busy = false;
   const auto is_covered = [epoch](const ContextPool* home) { return epoch->fence.covers(*home); };
   if (result.answer != FenceAnswer::done || !homes.is_complete || !std::all_of(homes.found.begin(), homes.found.begin() + homes.count, is_covered)) {
-    epoch->fence.clear(device_.services.contexts);
+    epoch->fence.clear(device.services.contexts);
     deferred_.reopen(epoch);
     return false;
   }
   epoch->recorded = true;
   epoch->freed_by = pthread_self();
-  epoch->recorded_ns = device_.services.clock.now_ns();
-  device_.counters().epochs_closed.add();
+  epoch->recorded_ns = device.services.clock.now_ns();
+  device.counters().epochs_closed.add();
   return true;
 }
 
 /// Is the work of its blocks' own contexts over? Precondition: nobody is busy with it.
-bool DevicePool::is_free_natively(Epoch& epoch) {
+bool Deferral::is_free_natively(DeviceState& device, Epoch& epoch) {
   const Homes homes = homes_of(epoch.batch);
   if (!homes.is_complete) return false;
   bool is_over = true;
   epoch.busy = true;
   {
-    const MutexUnlock unlocked(device_.lock);
-    for (std::size_t i = 0; i < homes.count && is_over; ++i) is_over = epoch.fence.is_over_in(device_, *homes.found[i]);
+    const MutexUnlock unlocked(device.lock);
+    for (std::size_t i = 0; i < homes.count && is_over; ++i) is_over = epoch.fence.is_over_in(device, *homes.found[i]);
   }
   epoch.busy = false;
   return is_over;
 }
 
-bool DevicePool::retire_on_native_terms(CUcontext asking, std::uint64_t began_ns, Error* error) {
-  PoolServices& services = device_.services;
+bool Deferral::retire_on_native_terms(DeviceState& device, CUcontext asking, std::uint64_t began_ns, Error* error) {
+  PoolServices& services = device.services;
   const std::uint64_t now_ns = services.clock.now_ns();
-  const auto may_retire = [&] { return !services.devices_linked.load(std::memory_order_relaxed) && !services.cannot_record.load(std::memory_order_relaxed) && !capturing() && may_call_driver(); };
+  const auto may_retire = [&] { return !services.devices_linked.load(std::memory_order_relaxed) && !services.cannot_record.load(std::memory_order_relaxed) && !device.services.gate.capturing() && device.services.may_call_driver(); };
   if (!may_retire()) return false;
-  if (now_ns - began_ns >= kNativeTerms_ns && close_beside_ending(asking, error)) return true;  // it is asked about like any other
+  if (now_ns - began_ns >= kNativeTerms_ns && close_beside_ending(device, asking, error)) return true;  // it is asked about like any other
   for (Epoch* epoch = deferred_.oldest(); epoch != nullptr; epoch = epoch->next) {
     // Behind a stream alone: of everything that its blocks were for, that is in no other context.
     if (epoch->busy || !epoch->recorded || epoch->stream != 0 || now_ns - epoch->recorded_ns < kNativeTerms_ns) continue;
-    if (!is_free_natively(*epoch) || !may_retire()) continue;
+    if (!is_free_natively(device, *epoch) || !may_retire()) continue;
     epoch->fence.clear(services.contexts);
-    retire(deferred_.finish(epoch));
-    orphans_.empty(device_);
+    retire(device, deferred_.finish(epoch));
+    orphans_.empty(device);
     return true;
   }
   return false;

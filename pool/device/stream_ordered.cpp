@@ -75,7 +75,7 @@ FreeOutcome DevicePool::free_behind(Extent* extent, CUcontext context, StreamNam
   const bool needs_own_event = context != nullptr && device_.services.cannot_record.load(std::memory_order_relaxed) && !capturing() && may_call_driver();
   ContextPool* const of_stream = needs_own_event && deferred_.batch_is_empty() ? device_.services.contexts.find(context) : nullptr;
   if (of_stream == nullptr) return free_deferred(extent, thread, answer, false);
-  defer(extent, thread);
+  deferral_.defer(device_, extent, thread);
   Epoch* const epoch = deferred_.close();  // before the lock is let go of: what others free joins the batch
   if (epoch == nullptr) return FreeOutcome::freed;
   FenceResult result;
@@ -101,7 +101,7 @@ FreeOutcome DevicePool::free_in_lane(Extent* extent, ContextPool& home, CUcontex
   const std::uint32_t lane = lanes::lane_for(device_, home, stream, deferred_.batch());
   if (lane == 0) {
     const bool needs_event = device_.services.cannot_record.load(std::memory_order_relaxed);
-    if (!needs_event || !free_stamped(extent, home, context, stream, thread, StampedPlace::aside)) defer(extent, thread);
+    if (!needs_event || !free_stamped(extent, home, context, stream, thread, StampedPlace::aside)) deferral_.defer(device_, extent, thread);
     return FreeOutcome::freed;
   }
   device_.count_free(*extent);
@@ -226,7 +226,7 @@ void DevicePool::drain_stale_lanes(ContextPool& home) {
   for (const StreamLanes::Entry& entry : home.streams.entries()) kept_bytes += home.pooled->lane_bytes(entry.lane);
   const bool is_too_much = kept_bytes > backlog_.ahead_bytes(device_) && !capturing();
   drain_streams(home, false, is_too_much ? &is_any_lane : &is_stale_lane);
-  if (device_.counters().lanes_drained.value.load(std::memory_order_relaxed) != drained) static_cast<void>(close_epoch(home.context, Closing::late));
+  if (device_.counters().lanes_drained.value.load(std::memory_order_relaxed) != drained) static_cast<void>(deferral_.close_epoch(device_, home.context, Deferral::Closing::late));
 }
 
 bool DevicePool::has_lanes() {
@@ -289,12 +289,12 @@ void DevicePool::stream_ending(ContextPool* home, CUcontext context, std::uint64
     home->streams.remove(identity);
     home->pooled->remove_lane(lane);
   }
-  static_cast<void>(close_epoch(context, Closing::late));  // now, while the stream is there to be covered
+  static_cast<void>(deferral_.close_epoch(device_, context, Deferral::Closing::late));  // now, while the stream is there to be covered
   forget_stamps_of(*home, identity);
   deferred_.forget_stream(identity);
   // A program that makes and ends streams without end closes an epoch with each, and perhaps never misses: what is over goes as fast as it comes.
   Error ignored{};  // for the call that meets it
-  for (int looks = 0; looks < 2 && deferred_.epoch_count() > kEndedStreamEpochs && retire_oldest(nullptr, false, &ignored); ++looks) {
+  for (int looks = 0; looks < 2 && deferred_.epoch_count() > kEndedStreamEpochs && deferral_.retire_oldest(device_, nullptr, false, &ignored); ++looks) {
   }
 }
 
@@ -319,7 +319,7 @@ void DevicePool::streams_ending(ContextPool* home, CUcontext context) {
 
 void DevicePool::retire_all(CUcontext asking, bool may_wait) {
   Error ignored{};  // an error of an older epoch is for the call that meets it
-  while (retire_oldest(asking, may_wait, &ignored)) {
+  while (deferral_.retire_oldest(device_, asking, may_wait, &ignored)) {
   }
   while (retire_any_stamped(asking, &ignored)) {
   }
@@ -329,7 +329,7 @@ void DevicePool::retire_all(CUcontext asking, bool may_wait) {
 void DevicePool::give_back_surplus_of_lanes(CUcontext asking) {
   if (figures_.sum(device_).free_bytes > *device_.services.options.release_threshold_bytes) {
     drain_lanes();
-    static_cast<void>(close_epoch(asking, Closing::late));
+    static_cast<void>(deferral_.close_epoch(device_, asking, Deferral::Closing::late));
   }
   retire_all(asking, false);
   giving_back_.surplus(device_, false);
