@@ -1,4 +1,4 @@
-// Lists and queues only; every decision is the Deferral's (deferral.hpp), and for lanes the DevicePool's (stream_ordered.cpp).
+// Lists and queues only; every decision is the Deferral's (deferral.hpp), and for lanes the StreamFrees' (stream_frees.hpp).
 #include "pool/device/deferred_frees.hpp"
 
 #include <utility>

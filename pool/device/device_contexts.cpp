@@ -101,7 +101,7 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
   if (is_last && !home->is_in_use()) home->pooled.reset();  // the next context may have another kind
   if (std::any_of(homes_.begin(), homes_.end(), [](const auto& one) { return one->is_orphan; })) {  // what waits of theirs may have waited for this one
     static_cast<void>(deferral_.close_epoch(device_, nullptr, Deferral::Closing::late));
-    retire_all(nullptr, false);
+    stream_frees_.retire_all(device_, nullptr, false);
     orphans_.empty(device_);
   }
   return result;

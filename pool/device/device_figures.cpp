@@ -152,9 +152,9 @@ bool DevicePool::make_way(std::uint64_t bytes) {
   const MutexLock lock(device_.lock);
   // What was freed and is no longer in use is empty pool memory too.
   magazines_.close_all(device_);
-  drain_lanes();
+  stream_frees_.drain_lanes(device_);
   static_cast<void>(deferral_.close_epoch(device_, nullptr, Deferral::Closing::late));
-  retire_all(nullptr, false);
+  stream_frees_.retire_all(device_, nullptr, false);
   // Empty pool memory counts as held: it goes before the program is refused, unless that could block. The driver may refuse to take it once,
   // or always in the way that is tried first.
   constexpr int kAttempts = 6;
@@ -254,7 +254,7 @@ void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std
   const auto is_in_use = [](const auto& home) { return home->is_in_use(); };
   if (std::count_if(homes_.begin(), homes_.end(), is_in_use) > 1 && may_call_driver()) {  // what is over in another context's regions lets them go back
     static_cast<void>(deferral_.close_epoch(device_, nullptr, Deferral::Closing::late));
-    retire_all(nullptr, false);
+    stream_frees_.retire_all(device_, nullptr, false);
   }
   const std::uint64_t limit_bytes = device_.limit.limit_bytes();
   if (limit_bytes != 0) *total_bytes = std::min<std::size_t>(*total_bytes, limit_bytes);

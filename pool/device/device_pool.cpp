@@ -25,7 +25,8 @@ DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice&
       orphans_(homes_, figures_, moves_),
       giving_back_(homes_, driver_free_, figures_, moves_, orphans_, policy, unpooled_),
       backlog_(homes_, unpooled_),
-      deferral_(deferred_, backlog_, magazines_, orphans_, giving_back_, unpooled_) {}
+      deferral_(deferred_, backlog_, magazines_, orphans_, giving_back_, unpooled_),
+      stream_frees_(homes_, deferred_, shortage_, magazines_, figures_, giving_back_, backlog_, deferral_) {}
 
 DevicePool::~DevicePool() = default;
 

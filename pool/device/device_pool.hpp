@@ -2,7 +2,7 @@
 //
 // device_pool.cpp has the hot paths, stream_ordered.cpp those of calls in stream order, ladder.cpp what happens on a miss, device_contexts.cpp births and deaths,
 // device_figures.cpp what a report is told. It owns the parts that know a matter each, and none of which knows it: what threads keep (Magazines), what happens between a free and
-// reuse (Deferral, Backlog), what goes back to the driver (GivingBack, Orphans), what the driver serves and keeps itself (DriverBlocks, IdlePools, GraphMemory).
+// reuse (Deferral, Backlog), what streams free (StreamFrees), what goes back to the driver (GivingBack, Orphans), what the driver serves and keeps itself (DriverBlocks, IdlePools, GraphMemory).
 // Thread rule: thread-safe; one lock (DeviceState::lock), let go of around every driver call.
 #pragma once
 
@@ -34,6 +34,7 @@
 #include "pool/device/orphans.hpp"
 #include "pool/device/pool_set.hpp"
 #include "pool/device/shortage.hpp"
+#include "pool/device/stream_frees.hpp"
 
 namespace cupool::device {
 
@@ -147,7 +148,6 @@ class DevicePool {
 
  private:
   friend struct Ladder;
-  static constexpr std::size_t kMostLooks = 4;         ///< streams whose oldest stamped free a miss looks at
   static constexpr std::size_t kEndedStreamEpochs = 16;  ///< so many may wait before the end of a stream looks at the oldest
 
   // device_pool.cpp
@@ -173,40 +173,7 @@ class DevicePool {
 
   // stream_ordered.cpp
   bool goes_plain_way(const heap::Extent& extent) const CUPOOL_REQUIRES(device_.lock);
-  FreeOutcome free_in_lane(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread)
-      CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_behind(heap::Extent* extent, CUcontext context, StreamName stream, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
-  void make_place_for_lane(CUcontext context, StreamName stream) CUPOOL_REQUIRES(device_.lock);
-  void forget_stamps_of(ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
-  bool needs_context_event(const StreamLanes::Entry& entry) const;
-  Epoch* record_lane(ContextPool& home, StreamLanes::Entry& entry, Batch& holes, bool looks, FenceResult* result) CUPOOL_REQUIRES(device_.lock);
-  void drain_stream(ContextPool& home, std::uint64_t identity, bool only_own_events) CUPOOL_REQUIRES(device_.lock);
-  void drain_streams(ContextPool& home, bool only_own_events, bool (*is_due)(const StreamLanes& streams, const StreamLanes::Entry& entry)) CUPOOL_REQUIRES(device_.lock);
-  void drain_stale_lanes(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
-  void drain_lanes(bool only_own_events = false) CUPOOL_REQUIRES(device_.lock);
-  bool has_lanes() CUPOOL_REQUIRES(device_.lock);
-  void give_back_surplus_of_lanes(CUcontext asking) CUPOOL_REQUIRES(device_.lock);
-  void retire_all(CUcontext asking, bool may_wait) CUPOOL_REQUIRES(device_.lock);
-  bool take_own(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
-  bool take_own_epochs(ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device_.lock);
-
-  // idle_lanes.cpp
-  static constexpr std::uint64_t kIdleLaneShare = 4;  ///< a lane with less than this part of the request is not asked about
-  bool open_idle_lanes(ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device_.lock);
-  void hand_over(ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device_.lock);
-  bool may_feed() CUPOOL_REQUIRES(device_.lock);
-  bool may_be_missed(ContextPool& home, std::uint64_t identity, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
-  void open_lane(ContextPool& home, std::uint32_t lane) CUPOOL_REQUIRES(device_.lock);
-  bool open_lane_if_idle(ContextPool& home, std::uint64_t identity, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device_.lock);
-
-  // stamped_frees.cpp
-  enum class StampedPlace : std::uint8_t { lane, aside };  ///< where the block is while its event waits
-  bool free_stamped(heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread, StampedPlace place)
-      CUPOOL_REQUIRES(device_.lock);
-  bool retire_stamped(ContextPool& home, CUcontext asking, std::uint64_t identity, Error* error) CUPOOL_REQUIRES(device_.lock);
-  bool retire_any_stamped(CUcontext asking, Error* error) CUPOOL_REQUIRES(device_.lock);
-  bool has_stamped() CUPOOL_REQUIRES(device_.lock);
-  Result<heap::Extent*> steal(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
 
   // memops.cpp
   void drop_sync_memops(heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
@@ -281,9 +248,9 @@ class DevicePool {
   GivingBack giving_back_ CUPOOL_GUARDED_BY(device_.lock);
   Backlog backlog_ CUPOOL_GUARDED_BY(device_.lock);
   Deferral deferral_ CUPOOL_GUARDED_BY(device_.lock);
+  StreamFrees stream_frees_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint64_t being_freed_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of blocks whose free waits in the driver (kBeingFreedFlag)
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
-  std::uint32_t lane_frees_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint64_t end_bound_ns_ CUPOOL_GUARDED_BY(device_.lock) = kEndBound_ns;  ///< shorter after a wait in vain
   std::uint32_t refusals_told_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of calls whose need is not known
   std::atomic<std::uint64_t> surplus_seen_bytes_{0};  ///< not live when CUPOOL_RELEASE_THRESHOLD was last looked at after a wait

@@ -102,12 +102,12 @@ Climbed Ladder::any_hole(DevicePool& pool, Attempt& attempt) { return attempt.ha
 Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
   Error error{};
   const std::uint64_t identity = attempt.request.stream.identity;
-  if (identity != 0 && !pool.unpooled_ && !pool.device_.disabled && pool.take_own(*attempt.home, attempt.request.stream)) {
+  if (identity != 0 && !pool.unpooled_ && !pool.device_.disabled && pool.stream_frees_.take_own(pool.device_, *attempt.home, attempt.request.stream)) {
     Climbed found = hole(pool, attempt);
     if (found.value() != nullptr) return found;
   }
-  pool.drain_stale_lanes(*attempt.home);
-  while (pool.deferral_.retire_oldest(pool.device_, attempt.context, false, &error) || pool.retire_stamped(*attempt.home, attempt.context, identity, &error)) {
+  pool.stream_frees_.drain_stale_lanes(pool.device_, *attempt.home);
+  while (pool.deferral_.retire_oldest(pool.device_, attempt.context, false, &error) || pool.stream_frees_.retire_stamped(pool.device_, *attempt.home, attempt.context, identity, &error)) {
     Climbed found = hole(pool, attempt);
     if (found.value() != nullptr) return found;
   }
@@ -118,7 +118,7 @@ Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
 /// The same, but what the stream itself freed is everybody's too: in its lane it would keep empty regions from going back.
 Climbed Ladder::retire_for_all(DevicePool& pool, Attempt& attempt) {
   Error error{};
-  while (pool.deferral_.retire_oldest(pool.device_, attempt.context, false, &error) || pool.retire_any_stamped(attempt.context, &error)) {
+  while (pool.deferral_.retire_oldest(pool.device_, attempt.context, false, &error) || pool.stream_frees_.retire_any_stamped(pool.device_, attempt.context, &error)) {
     Climbed found = hole(pool, attempt);
     if (found.value() != nullptr) return found;
   }
@@ -156,7 +156,7 @@ Climbed Ladder::all_magazines(DevicePool& pool, Attempt& attempt) {
   if (is_more) {
     Climbed found = hole(pool, attempt);
     if (found.value() != nullptr) return found;
-    pool.drain_stale_lanes(*attempt.home);  // those into which something has come only now
+    pool.stream_frees_.drain_stale_lanes(pool.device_, *attempt.home);  // those into which something has come only now
   }
   return ask(pool, attempt);
 }
@@ -183,7 +183,7 @@ Climbed Ladder::elsewhere(DevicePool& pool, Attempt& attempt) {
 
 Climbed Ladder::idle_lanes(DevicePool& pool, Attempt& attempt) {
   if (attempt.home->pooled == nullptr || pool.unpooled_ || pool.device_.disabled) return nullptr;
-  return pool.open_idle_lanes(*attempt.home, attempt.request) ? hole(pool, attempt) : Climbed(nullptr);
+  return pool.stream_frees_.open_idle_lanes(pool.device_, *attempt.home, attempt.request) ? hole(pool, attempt) : Climbed(nullptr);
 }
 
 Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
@@ -211,15 +211,15 @@ Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
 
 Climbed Ladder::steal(DevicePool& pool, Attempt& attempt) {
   if (attempt.request.stream.identity == 0 || attempt.home->pooled == nullptr || pool.device_.disabled) return nullptr;
-  return pool.steal(attempt);
+  return pool.stream_frees_.steal(pool.device_, *attempt.home, attempt.context, attempt.request);
 }
 
 Climbed Ladder::lanes(DevicePool& pool, Attempt& attempt) {
-  if (pool.device_.disabled || !pool.has_lanes()) return nullptr;
+  if (pool.device_.disabled || !pool.stream_frees_.has_lanes()) return nullptr;
   // Without events that cover a context only a synchronising call could free what is not behind an event of its own stream, and a
   // stream-ordered request must not wait.
   const bool ordered = attempt.request.stream.identity != 0;
-  pool.drain_lanes(ordered && pool.device_.services.cannot_record.load(std::memory_order_relaxed));
+  pool.stream_frees_.drain_lanes(pool.device_, ordered && pool.device_.services.cannot_record.load(std::memory_order_relaxed));
   if (const Error error = pool.deferral_.close_epoch(pool.device_, attempt.context, Deferral::Closing::late); error.code != CUDA_SUCCESS) return error;
   return retire_for_all(pool, attempt);
 }
@@ -273,7 +273,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     error = pool.deferral_.close_epoch(pool.device_, attempt.context, Deferral::Closing::late);  // again: nothing can be recorded while any context ends
     if (error.code != CUDA_SUCCESS) break;
     bool has_retired = false;
-    while (pool.deferral_.retire_oldest(pool.device_, attempt.context, true, &error) || pool.retire_any_stamped(attempt.context, &error)) has_retired = true;
+    while (pool.deferral_.retire_oldest(pool.device_, attempt.context, true, &error) || pool.stream_frees_.retire_any_stamped(pool.device_, attempt.context, &error)) has_retired = true;
     if (error.code != CUDA_SUCCESS) break;
     Climbed found = hole(pool, attempt);
     const bool has_moved = pool.moves_.ended() != attempt.moves;
@@ -289,7 +289,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     if (error.code != CUDA_SUCCESS) break;
     const Epoch* oldest = pool.deferred_.oldest();
     const bool others_move = pool.moves_.are_any() || pool.moves_.ended() != attempt.moves;
-    const bool hopeful = oldest != nullptr || pool.deferral_.may_record(pool.device_) || others_move || pool.has_stamped() || pool.giving_back_.late_bytes() != 0 || pool.giving_back_.release_would_do(pool.device_, align_up(attempt.request.bytes, kRegionGranularity_bytes));
+    const bool hopeful = oldest != nullptr || pool.deferral_.may_record(pool.device_) || others_move || pool.stream_frees_.has_stamped() || pool.giving_back_.late_bytes() != 0 || pool.giving_back_.release_would_do(pool.device_, align_up(attempt.request.bytes, kRegionGranularity_bytes));
     if (!hopeful || pool.is_over(patience)) return nullptr;
     const MutexUnlock unlocked(pool.device_.lock);
     patience.pause();

@@ -78,9 +78,9 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
   const Short is_short(shortage_);  // else what is retired here would go into the depots
   while (may_call_driver()) {
     magazines_.close_all(device_);  // what they keep for streams comes into the lanes
-    drain_lanes();
+    stream_frees_.drain_lanes(device_);
     static_cast<void>(deferral_.close_epoch(device_, nullptr, Deferral::Closing::late));
-    retire_all(nullptr, may_wait);
+    stream_frees_.retire_all(device_, nullptr, may_wait);
     if (policy_ == config::Policy::async) giving_back_.release(device_, nullptr, kAllOfIt);
     if (const std::uint64_t idle_bytes = idle_pools_.trim_ours(device_, keep_bytes, wanted_bytes); idle_bytes != 0) return idle_bytes;
     // What the driver's own pool still has after a trim lies between live blocks: time will not free it.
@@ -97,7 +97,7 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
     if (may_wait && device_.services.given_back.load(std::memory_order_relaxed) != before) return 1;
     if (Error ignored{}; may_wait && deferral_.retire_on_native_terms(device_, nullptr, began_ns, &ignored)) continue;
     // What a thread is preallocating is on no list yet.
-    const bool hopeful = has_idle || deferred_.oldest() != nullptr || has_stamped() || deferral_.may_record(device_) || preallocating_ || (may_wait && (moves_.are_any() || giving_back_.late_bytes() != 0));
+    const bool hopeful = has_idle || deferred_.oldest() != nullptr || stream_frees_.has_stamped() || deferral_.may_record(device_) || preallocating_ || (may_wait && (moves_.are_any() || giving_back_.late_bytes() != 0));
     if (!hopeful || is_over(patience)) return 0;
     const MutexUnlock unlocked(device_.lock);
     patience.pause();

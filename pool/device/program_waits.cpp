@@ -33,7 +33,7 @@ void DevicePool::after_wait(const ContextPool& home, CUcontext asking) {
   if (is_more_free) figures_.publish(device_);  // the wait was long, and a process that is killed now leaves the page alone
   // Where the driver's own pools give back what is above their threshold (CUDA Driver API 13.0, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).
   if (!may_have_surplus()) return;
-  give_back_surplus_of_lanes(asking);
+  stream_frees_.give_back_surplus_of_lanes(device_, asking);
   surplus_seen_bytes_.store(device_.not_live_bytes(), std::memory_order_relaxed);
 }
 

@@ -7,19 +7,18 @@
 #include <array>
 
 #include "pool/device/context_lanes.hpp"
-#include "pool/device/device_pool.hpp"
+#include "pool/device/stream_frees.hpp"
 
 namespace cupool::device {
 
 using heap::Extent;
 using observe::EventKind;
 
-/// The free with an event of its own, recorded on a stream of `context`. False when none could be recorded: nothing has happened then.
-bool DevicePool::free_stamped(Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread, StampedPlace place) {
-  ContextPool* const of_stream = home.context == context ? &home : device_.services.contexts.find(context);
+bool StreamFrees::free_stamped(DeviceState& device, Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread, StampedPlace place) {
+  ContextPool* const of_stream = home.context == context ? &home : device.services.contexts.find(context);
   if (of_stream == nullptr) return false;
   StreamLanes::Stamped& list = home.streams.stamped();
-  if (list.size() >= StreamLanes::kMostStamped && !home.streams.forget_stamp(extent->bytes, device_.services.contexts)) return false;
+  if (list.size() >= StreamLanes::kMostStamped && !home.streams.forget_stamp(extent->bytes, device.services.contexts)) return false;
   StreamLanes::Stamped::iterator stamped;
   try {
     stamped = list.emplace(list.end());
@@ -28,39 +27,37 @@ bool DevicePool::free_stamped(Extent* extent, ContextPool& home, CUcontext conte
   }
   stamped->identity = stream.identity;
   stamped->busy = true;
-  device_.count_free(*extent);
-  device_.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
-  device_.note(EventKind::free_requested, ticks(), *extent, thread, stream.identity);
-  home.pooled->defer(device_, extent);
+  device.count_free(*extent);
+  device.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
+  device.note(EventKind::free_requested, ticks(), *extent, thread, stream.identity);
+  home.pooled->defer(device, extent);
   stamped->extent = extent;
   FenceResult result;
   {
-    const MutexUnlock unlocked(device_.lock);
-    result = stamped->fence.record_on(device_, *of_stream, context, stream.handle);
+    const MutexUnlock unlocked(device.lock);
+    result = stamped->fence.record_on(device, *of_stream, context, stream.handle);
   }
   stamped->busy = false;
   if (result.answer == FenceAnswer::done && stamped->extent != nullptr) {
-    if (place == StampedPlace::lane) lanes::keep_stamped(device_, home, stamped, stream, deferred_.batch());
+    if (place == StampedPlace::lane) lanes::keep_stamped(device, home, stamped, stream, deferred_.batch());
     return true;
   }
   Extent* const left = stamped->extent;
-  stamped->fence.clear(device_.services.contexts);
+  stamped->fence.clear(device.services.contexts);
   list.erase(stamped);
   if (left == nullptr) return true;
   // Where no event covers a context it would wait for the next plain free.
-  const bool may_wait = place == StampedPlace::aside || !device_.services.cannot_record.load(std::memory_order_relaxed);
-  const std::uint32_t lane = may_wait ? 0 : lanes::lane_for(device_, home, stream, deferred_.batch());
-  if (lane != 0) lanes::complete(device_, home, left, lane, stream.identity);
+  const bool may_wait = place == StampedPlace::aside || !device.services.cannot_record.load(std::memory_order_relaxed);
+  const std::uint32_t lane = may_wait ? 0 : lanes::lane_for(device, home, stream, deferred_.batch());
+  if (lane != 0) lanes::complete(device, home, left, lane, stream.identity);
   else deferred_.push(left);
   return true;
 }
 
-/// Looks at the oldest stamped free of each stream, and makes the first whose event is over everybody's: true. But for what `identity` has in its
-/// own lane anyway.
-bool DevicePool::retire_stamped(ContextPool& home, CUcontext asking, std::uint64_t identity, Error* error) {
+bool StreamFrees::retire_stamped(DeviceState& device, ContextPool& home, CUcontext asking, std::uint64_t identity, Error* error) {
   StreamLanes::Stamped& list = home.streams.stamped();
   std::array<std::uint64_t, kMostLooks> looked_at{};
-  for (std::size_t looks = 0; looks < kMostLooks && may_call_driver(); ++looks) {
+  for (std::size_t looks = 0; looks < kMostLooks && device.services.may_call_driver(); ++looks) {
     const auto seen_end = looked_at.begin() + static_cast<std::ptrdiff_t>(looks);
     const auto stamped = std::find_if(list.begin(), list.end(), [&](const StampedFree& one) {
       return !one.busy && !(one.is_in_lane() && one.identity == identity) && std::find(looked_at.begin(), seen_end, one.identity) == seen_end;
@@ -70,12 +67,12 @@ bool DevicePool::retire_stamped(ContextPool& home, CUcontext asking, std::uint64
     stamped->busy = true;
     FenceResult result;
     {
-      const MutexUnlock unlocked(device_.lock);
-      result = stamped->fence.poll(device_, asking);
+      const MutexUnlock unlocked(device.lock);
+      result = stamped->fence.poll(device, asking);
     }
     stamped->busy = false;
     if (stamped->free_bytes() == 0 || result.answer == FenceAnswer::done) {
-      lanes::end_stamped(device_, home, stamped, 0);
+      lanes::end_stamped(device, home, stamped, 0);
       return true;
     }
     if (result.error.code == CUDA_SUCCESS) continue;
@@ -85,55 +82,52 @@ bool DevicePool::retire_stamped(ContextPool& home, CUcontext asking, std::uint64
   return false;
 }
 
-/// The same for all contexts of the device: what one of them gives back the driver has for another.
-bool DevicePool::retire_any_stamped(CUcontext asking, Error* error) {
+bool StreamFrees::retire_any_stamped(DeviceState& device, CUcontext asking, Error* error) {
   for (std::size_t i = 0; i < homes_.size(); ++i)  // by index: the list may grow while the lock is let go of
-    if (retire_stamped(*homes_[i], asking, 0, error)) return true;
+    if (retire_stamped(device, *homes_[i], asking, 0, error)) return true;
   return false;
 }
 
-bool DevicePool::has_stamped() {
+bool StreamFrees::has_stamped() const {
   return std::any_of(homes_.begin(), homes_.end(), [](const auto& home) { return !home->streams.stamped().empty(); });
 }
 
-/// A block for a stream out of what stamped frees hold: its own at once, another stream's behind the event of that free.
-Result<Extent*> DevicePool::steal(Attempt& attempt) {
-  ContextPool& home = *attempt.home;
+Result<Extent*> StreamFrees::steal(DeviceState& device, ContextPool& home, CUcontext context, AllocationRequest& request) {
   StreamLanes::Stamped& list = home.streams.stamped();
-  const StreamName stream = attempt.request.stream;
+  const StreamName stream = request.stream;
   if (list.empty()) return nullptr;
-  make_place_for_lane(attempt.context, stream);
-  attempt.request.lane = lanes::lane_for(device_, home, stream, deferred_.batch());
-  if (attempt.request.lane == 0) return nullptr;
+  make_place_for_lane(device, context, stream);
+  request.lane = lanes::lane_for(device, home, stream, deferred_.batch());
+  if (request.lane == 0) return nullptr;
   const auto is_theirs = [stream](const StampedFree& one) {
     return !one.busy && one.free_bytes() != 0 && !(one.is_in_lane() && one.identity == stream.identity);
   };
   for (;;) {
-    Extent* extent = home.pooled->allocate(device_, attempt.request);
-    if (extent == nullptr && home.pooled->gather(attempt.request.lane, attempt.request.bytes)) extent = home.pooled->allocate(device_, attempt.request);
+    Extent* extent = home.pooled->allocate(device, request);
+    if (extent == nullptr && home.pooled->gather(request.lane, request.bytes)) extent = home.pooled->allocate(device, request);
     if (extent != nullptr) return extent;
     // The tightest that is enough alone; else the oldest, whose event is the likeliest to be over.
     auto best = list.end();
     for (auto stamped = list.begin(); stamped != list.end(); ++stamped) {
-      if (!is_theirs(*stamped) || stamped->free_bytes() < attempt.request.bytes) continue;
+      if (!is_theirs(*stamped) || stamped->free_bytes() < request.bytes) continue;
       if (best == list.end() || stamped->free_bytes() < best->free_bytes()) best = stamped;
     }
     // Together they must be enough: a stream is not made to wait for others in vain.
-    const bool may_be_enough = home.streams.bytes_for(stream.identity) + home.pooled->lane_bytes(attempt.request.lane) >= attempt.request.bytes;
+    const bool may_be_enough = home.streams.bytes_for(stream.identity) + home.pooled->lane_bytes(request.lane) >= request.bytes;
     if (best == list.end() && may_be_enough) best = std::find_if(list.begin(), list.end(), is_theirs);
     if (best == list.end()) return nullptr;
     best->busy = true;
     FenceResult result;
     {
-      const MutexUnlock unlocked(device_.lock);
-      result = best->fence.wait_on_device(device_, attempt.context, stream.handle);
+      const MutexUnlock unlocked(device.lock);
+      result = best->fence.wait_on_device(device, context, stream.handle);
     }
     const bool is_over = result.error.code == CUDA_SUCCESS && (result.answer == FenceAnswer::done || best->free_bytes() == 0);
-    if (is_over) attempt.request.lane = lanes::lane_for(device_, home, stream, deferred_.batch());  // it may have gone to another stream meanwhile; a busy stamp survives that
+    if (is_over) request.lane = lanes::lane_for(device, home, stream, deferred_.batch());  // it may have gone to another stream meanwhile; a busy stamp survives that
     best->busy = false;
     if (result.error.code != CUDA_SUCCESS) return result.error;
-    if (!is_over || attempt.request.lane == 0) return nullptr;
-    lanes::end_stamped(device_, home, best, attempt.request.lane);
+    if (!is_over || request.lane == 0) return nullptr;
+    lanes::end_stamped(device, home, best, request.lane);
   }
 }
 

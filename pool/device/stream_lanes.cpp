@@ -1,4 +1,4 @@
-// Lists only; decisions are in context_lanes.cpp, stream_ordered.cpp and stamped_frees.cpp.
+// Lists only; decisions are in context_lanes.cpp, stream_frees.cpp and stamped_frees.cpp.
 #include "pool/device/stream_lanes.hpp"
 
 #include <algorithm>

@@ -1,0 +1,113 @@
+// StreamFrees: what streams free. What a free leaves in its stream's lane is that stream's at once, without an event.
+//
+// Others get it (a) when the lane is drained: its holes join the deferred frees, whose fence covers the whole context; (b) while
+// memory is short, when a free was stamped with its own event: another stream is made to wait for that on the device. An event
+// recorded later than the free also covers later work, which may itself wait for what the other stream does next, so no
+// stream is ever made to wait for such a one. A free that falls into somebody's capture is stamped too; where no event can be had, it takes the
+// plain way and waits for the capture's end.
+// stream_frees.cpp fills lanes and drains them, idle_lanes.cpp opens those whose work is over, stamped_frees.cpp has frees with an event of their own.
+// Thread rule: the device's lock, let go of around every driver call.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "pool/core/result.hpp"
+#include "pool/device/backlog.hpp"
+#include "pool/device/context_pool.hpp"
+#include "pool/device/deferral.hpp"
+#include "pool/device/deferred_frees.hpp"
+#include "pool/device/device_state.hpp"
+#include "pool/device/giving_back.hpp"
+#include "pool/device/live_figures.hpp"
+#include "pool/device/magazines.hpp"
+#include "pool/device/shortage.hpp"
+#include "pool/device/stream_lanes.hpp"
+
+namespace cupool::device {
+
+class StreamFrees {
+ public:
+  enum class StampedPlace : std::uint8_t { lane, aside };  ///< where the block is while its event waits
+
+  StreamFrees(const ContextPools& homes, DeferredFrees& deferred, Shortage& shortage, Magazines& magazines, LiveFigures& figures, GivingBack& giving_back,
+              const Backlog& backlog, Deferral& deferral)
+      : homes_(homes), deferred_(deferred), shortage_(shortage), magazines_(magazines), figures_(figures), giving_back_(giving_back), backlog_(backlog), deferral_(deferral) {}
+
+  // stream_frees.cpp
+  /// The free of a block of a heap, in the order of a stream of its context, while nothing captures.
+  FreeOutcome free_in_lane(DeviceState& device, heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread)
+      CUPOOL_REQUIRES(device.lock);
+  /// Where no event covers a context, what is in a lane needs one on its own stream before it is anybody's: the lane that a new stream will get is
+  /// emptied while the lock may be let go of.
+  void make_place_for_lane(DeviceState& device, CUcontext context, StreamName stream) CUPOOL_REQUIRES(device.lock);
+  /// What is free in a stream's lane waits for what that stream has been given so far, and for nothing else; where that cannot be recorded it
+  /// waits like any plain free, for the next epoch, or (`only_own_events`) stays.
+  void drain_stream(DeviceState& device, ContextPool& home, std::uint64_t identity, bool only_own_events) CUPOOL_REQUIRES(device.lock);
+  /// On a miss: what no stream has touched for long joins the deferred frees, and the next miss finds it free. All of it where streams keep several
+  /// times what was ever live: then the pool would consist of what each of them keeps for itself.
+  void drain_stale_lanes(DeviceState& device, ContextPool& home) CUPOOL_REQUIRES(device.lock);
+  /// `only_own_events`: a lane whose own stream cannot have an event stays as it is.
+  void drain_lanes(DeviceState& device, bool only_own_events = false) CUPOOL_REQUIRES(device.lock);
+  /// Is anything free in one?
+  bool has_lanes() const;
+  /// What a stream freed needs no event for it, wherever it is by now: back into its lane. True when there was any.
+  bool take_own(DeviceState& device, ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device.lock);
+  /// Their events outlive the stream, and its handle may come again.
+  static void forget_stamps_of(ContextPool& home, std::uint64_t identity);
+  /// What is over, of deferred frees and of stamped ones. `may_wait`: see Deferral::retire_oldest.
+  void retire_all(DeviceState& device, CUcontext asking, bool may_wait) CUPOOL_REQUIRES(device.lock);
+  /// CUPOOL_RELEASE_THRESHOLD means also what lies in lanes.
+  void give_back_surplus_of_lanes(DeviceState& device, CUcontext asking) CUPOOL_REQUIRES(device.lock);
+
+  // idle_lanes.cpp
+  /// Lanes that hold a good part of what the request needs. True when anything has become everybody's.
+  bool open_idle_lanes(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock);
+  /// The program has waited for the stream (0: for all of the context) by a call of its own that began after `fills`: what was in the lane then is over, and
+  /// everybody's from now on, without a driver call. A lane that anything has come into since stays as it is.
+  void open_waited_lanes(DeviceState& device, ContextPool& home, std::uint64_t identity, std::uint64_t fills) CUPOOL_REQUIRES(device.lock);
+
+  // stamped_frees.cpp
+  /// The free with an event of its own, recorded on a stream of `context`. False when none could be recorded: nothing has happened then.
+  bool free_stamped(DeviceState& device, heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread, StampedPlace place)
+      CUPOOL_REQUIRES(device.lock);
+  /// Looks at the oldest stamped free of each stream, and makes the first whose event is over everybody's: true. But for what `identity` has in its
+  /// own lane anyway.
+  bool retire_stamped(DeviceState& device, ContextPool& home, CUcontext asking, std::uint64_t identity, Error* error) CUPOOL_REQUIRES(device.lock);
+  /// The same for all contexts of the device: what one of them gives back the driver has for another.
+  bool retire_any_stamped(DeviceState& device, CUcontext asking, Error* error) CUPOOL_REQUIRES(device.lock);
+  bool has_stamped() const;
+  /// A block for a stream out of what stamped frees hold: its own at once, another stream's behind the event of that free.
+  Result<heap::Extent*> steal(DeviceState& device, ContextPool& home, CUcontext context, AllocationRequest& request) CUPOOL_REQUIRES(device.lock);
+
+ private:
+  static constexpr std::size_t kMostLooks = 4;        ///< streams whose oldest stamped free a miss looks at
+  static constexpr std::uint64_t kIdleLaneShare = 4;  ///< a lane with less than this part of the request is not asked about
+
+  // stream_frees.cpp
+  static bool needs_context_event(const DeviceState& device, const StreamLanes::Entry& entry);
+  Epoch* record_lane(DeviceState& device, ContextPool& home, StreamLanes::Entry& entry, Batch& holes, bool looks, FenceResult* result) CUPOOL_REQUIRES(device.lock);
+  void drain_streams(DeviceState& device, ContextPool& home, bool only_own_events, bool (*is_due)(const StreamLanes& streams, const StreamLanes::Entry& entry))
+      CUPOOL_REQUIRES(device.lock);
+  bool take_own_epochs(DeviceState& device, ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device.lock);
+
+  // idle_lanes.cpp
+  void hand_over(DeviceState& device, ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device.lock);
+  static bool may_feed(DeviceState& device) CUPOOL_REQUIRES(device.lock);
+  bool may_be_missed(DeviceState& device, ContextPool& home, std::uint64_t identity, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
+  void open_lane(DeviceState& device, ContextPool& home, std::uint32_t lane) CUPOOL_REQUIRES(device.lock);
+  bool open_lane_if_idle(DeviceState& device, ContextPool& home, std::uint64_t identity, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device.lock);
+
+  const ContextPools& homes_;
+  DeferredFrees& deferred_;
+  Shortage& shortage_;
+  Magazines& magazines_;
+  LiveFigures& figures_;
+  GivingBack& giving_back_;
+  const Backlog& backlog_;
+  Deferral& deferral_;
+  std::uint32_t lane_frees_ = 0;
+};
+
+}  // namespace cupool::device
