@@ -46,17 +46,6 @@ Error DevicePool::enter(Attempt& attempt) {
   return {};
 }
 
-/// Unless the driver keeps the thread that preallocates: it may wait for work that waits for this one.
-void DevicePool::await_preallocation() {
-  Patience patience(device_.services.clock, Ladder::kEverything, 0, 0);
-  while (preallocating_) {
-    const ContextPool* home = preallocated_for_;
-    if (home != nullptr && home->pooled != nullptr && home->pooled->is_stalled(device_)) return;
-    const MutexUnlock unlocked(device_.lock);
-    patience.pause();
-  }
-}
-
 /// The first time it is told what serves here.
 void DevicePool::begin_use() {
   if (used()) return;
@@ -78,9 +67,9 @@ void DevicePool::tell_rung(const Attempt& attempt, const char* rung) {
 }
 
 Climbed DevicePool::climb_rungs(Attempt& attempt) {
-  await_preallocation();
+  preallocation_.await(device_);
   attempt.moves = moves_.ended();
-  if (!preallocated_ && policy_ != config::Policy::platform) preallocate(*attempt.home);
+  if (!preallocation_.is_done() && policy_ != config::Policy::platform) preallocation_.take(device_, *attempt.home);
   if (deferred_.batch_is_due()) {
     const Error error = deferral_.upkeep(device_, attempt.context, false);
     if (error.code != CUDA_SUCCESS) return error;

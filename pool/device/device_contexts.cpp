@@ -161,10 +161,7 @@ void DevicePool::forget(ContextPool& home, PoolBlocks pool_blocks) {
   magazines_.close_all(device_);
   if (magazines_.is_peak_new()) figures_.sample_peak(device_);
   deferred_.forget(&home);
-  if (preallocated_for_ == &home) {  // what was preallocated is gone: the next context's first allocation takes it again
-    preallocated_ = false;
-    preallocated_for_ = nullptr;
-  }
+  preallocation_.forget(home);
   Books books(*this, ticks());
   if (home.pooled != nullptr) {
     if (pool_blocks == PoolBlocks::stay) home.is_orphan = home.must_empty = home.pooled->outlive(device_, books);

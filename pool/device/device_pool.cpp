@@ -21,6 +21,7 @@ DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice&
       driver_blocks_(magazines_, figures_),
       idle_pools_(homes_, driver_blocks_, moves_, policy),
       driver_free_(homes_, idle_pools_),
+      preallocation_(driver_free_, policy),
       graph_memory_(driver_free_, figures_, moves_, policy),
       orphans_(homes_, figures_, moves_),
       giving_back_(homes_, driver_free_, figures_, moves_, orphans_, policy, unpooled_),

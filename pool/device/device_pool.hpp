@@ -33,6 +33,7 @@
 #include "pool/device/moves.hpp"
 #include "pool/device/orphans.hpp"
 #include "pool/device/pool_set.hpp"
+#include "pool/device/preallocation.hpp"
 #include "pool/device/shortage.hpp"
 #include "pool/device/stream_frees.hpp"
 
@@ -186,7 +187,6 @@ class DevicePool {
   // climb.cpp
   Result<CUdeviceptr> climb(Attempt& attempt, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   Result<heap::Extent*> climb_rungs(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
-  void await_preallocation() CUPOOL_REQUIRES(device_.lock);
   void begin_use() CUPOOL_REQUIRES(device_.lock);
   void tell_rung(const Attempt& attempt, const char* rung) CUPOOL_REQUIRES(device_.lock);
   Error enter(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
@@ -202,9 +202,6 @@ class DevicePool {
   bool is_over(const Patience& patience) CUPOOL_REQUIRES(device_.lock);
   void count_late(std::size_t* free_bytes) CUPOOL_REQUIRES(device_.lock);
   std::size_t give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait, std::uint64_t wanted_bytes = ~std::uint64_t{0}) CUPOOL_EXCLUDES(device_.lock);
-
-  // preallocation.cpp
-  void preallocate(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
 
   // device_contexts.cpp
   std::unique_ptr<DeviceAllocator> make_heap() CUPOOL_REQUIRES(device_.lock);
@@ -243,6 +240,7 @@ class DevicePool {
   DriverBlocks driver_blocks_ CUPOOL_GUARDED_BY(device_.lock);
   IdlePools idle_pools_;  ///< each of its calls says which lock it needs
   DriverFree driver_free_ CUPOOL_GUARDED_BY(device_.lock);
+  Preallocation preallocation_ CUPOOL_GUARDED_BY(device_.lock);
   GraphMemory graph_memory_ CUPOOL_GUARDED_BY(device_.lock);
   Orphans orphans_ CUPOOL_GUARDED_BY(device_.lock);
   GivingBack giving_back_ CUPOOL_GUARDED_BY(device_.lock);
@@ -255,9 +253,6 @@ class DevicePool {
   std::uint32_t refusals_told_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of calls whose need is not known
   std::atomic<std::uint64_t> surplus_seen_bytes_{0};  ///< not live when CUPOOL_RELEASE_THRESHOLD was last looked at after a wait
   std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of regions
-  bool preallocated_ CUPOOL_GUARDED_BY(device_.lock) = false;   ///< done, or on its way
-  bool preallocating_ CUPOOL_GUARDED_BY(device_.lock) = false;  ///< on its way: the others wait for it
-  const ContextPool* preallocated_for_ CUPOOL_GUARDED_BY(device_.lock) = nullptr;  ///< it dies with this one, and is taken again
 };
 
 }  // namespace cupool::device

@@ -15,11 +15,11 @@ void DevicePool::open_driver_pool(const DriverServed& request) {
   ContextPool* const home = request.is_of_default_pool && policy_ == config::Policy::async ? device_.services.contexts.find(request.context) : nullptr;
   const MutexLock lock(device_.lock);
   begin_use();
-  if (home == nullptr || (preallocated_ && !preallocating_) || capturing() || !may_call_driver() || !DriverFree::is_current(device_)) return;
+  if (home == nullptr || (preallocation_.is_done() && !preallocation_.is_under_way()) || capturing() || !may_call_driver() || !DriverFree::is_current(device_)) return;
   if (home->context != request.context || device_.services.contexts.pin(home, request.context) != Pin::held) return;
   const Unpinner unpinner(device_.services.contexts, home);
-  await_preallocation();
-  if (!preallocated_) preallocate(*home);
+  preallocation_.await(device_);
+  if (!preallocation_.is_done()) preallocation_.take(device_, *home);
 }
 
 /// The driver is asked, and no lock is held.

@@ -97,7 +97,7 @@ std::size_t DevicePool::give_back_idle(std::uint64_t until_ns, std::uint64_t kee
     if (may_wait && device_.services.given_back.load(std::memory_order_relaxed) != before) return 1;
     if (Error ignored{}; may_wait && deferral_.retire_on_native_terms(device_, nullptr, began_ns, &ignored)) continue;
     // What a thread is preallocating is on no list yet.
-    const bool hopeful = has_idle || deferred_.oldest() != nullptr || stream_frees_.has_stamped() || deferral_.may_record(device_) || preallocating_ || (may_wait && (moves_.are_any() || giving_back_.late_bytes() != 0));
+    const bool hopeful = has_idle || deferred_.oldest() != nullptr || stream_frees_.has_stamped() || deferral_.may_record(device_) || preallocation_.is_under_way() || (may_wait && (moves_.are_any() || giving_back_.late_bytes() != 0));
     if (!hopeful || is_over(patience)) return 0;
     const MutexUnlock unlocked(device_.lock);
     patience.pause();

@@ -1,0 +1,37 @@
+// Preallocation: CUPOOL_PREALLOCATE, taken at a device's first pooled allocation, for the context that makes it.
+//
+// It dies with that context, and is taken again by the next one's first.
+// Thread rule: the device's lock, let go of around every driver call.
+#pragma once
+
+#include "config/options.hpp"
+#include "pool/device/context_pool.hpp"
+#include "pool/device/device_state.hpp"
+#include "pool/device/driver_free.hpp"
+
+namespace cupool::device {
+
+class Preallocation {
+ public:
+  Preallocation(DriverFree& driver_free, config::Policy policy) : driver_free_(driver_free), policy_(policy) {}
+
+  /// Done, or on its way.
+  bool is_done() const { return is_done_; }
+  /// On its way: the others wait for it.
+  bool is_under_way() const { return is_under_way_; }
+  /// Unless the driver keeps the thread that preallocates: it may wait for work that waits for this one.
+  void await(DeviceState& device) CUPOOL_REQUIRES(device.lock);
+  /// Where nothing is asked for it is done with that. Precondition: `home.context` is current.
+  void take(DeviceState& device, ContextPool& home) CUPOOL_REQUIRES(device.lock);
+  /// The context took it along: the next context's first allocation takes it again.
+  void forget(const ContextPool& home);
+
+ private:
+  DriverFree& driver_free_;
+  const config::Policy policy_;
+  bool is_done_ = false;
+  bool is_under_way_ = false;
+  const ContextPool* home_ = nullptr;
+};
+
+}  // namespace cupool::device
