@@ -12,6 +12,8 @@
 namespace cupool::device {
 
 namespace {
+constexpr int kAttempts = 3;
+
 /// Errors that the program's own call would have met; any other is about the streams that are ours.
 bool is_answer(CUresult code) { return is_of_earlier_work(code) || code == CUDA_ERROR_DEINITIALIZED; }
 }  // namespace
@@ -77,20 +79,21 @@ CUmemoryPool AsyncBlocks::mempool(DeviceState& device) {
   CUmemoryPool mempool = mempool_.load(std::memory_order_relaxed);
   if (mempool != nullptr || !device.driver.has_cuDeviceGetDefaultMemPool()) return mempool;
   if (device.driver.cuDeviceGetDefaultMemPool(&mempool, device.ordinal) != CUDA_SUCCESS) return nullptr;
-  keep_freed_bytes(device, mempool);
-  mempool_.store(mempool, std::memory_order_relaxed);
+  if (keep_freed_bytes(device, mempool)) mempool_.store(mempool, std::memory_order_relaxed);  // else it is told the next time
   return mempool;
 }
 
-void AsyncBlocks::keep_freed_bytes(DeviceState& device, CUmemoryPool mempool) {
-  if (!device.driver.has_cuMemPoolSetAttribute()) return;
+/// False: not now. What the driver never does is not asked again.
+bool AsyncBlocks::keep_freed_bytes(DeviceState& device, CUmemoryPool mempool) {
+  if (!device.driver.has_cuMemPoolSetAttribute()) return true;
   const std::optional<std::uint64_t>& asked_bytes = device.services.options.release_threshold_bytes;
   cuuint64_t threshold_bytes = 0;
   const bool is_known = device.driver.has_cuMemPoolGetAttribute() &&
                         device.driver.cuMemPoolGetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes)) == CUDA_SUCCESS;
-  if (!asked_bytes && is_known && threshold_bytes != 0) return;
+  if (!asked_bytes && is_known && threshold_bytes != 0) return true;
   threshold_bytes = asked_bytes.value_or(UINT64_MAX);
-  device.driver.cuMemPoolSetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes));
+  const CUresult code = device.driver.cuMemPoolSetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes));
+  return code == CUDA_SUCCESS || code == CUDA_ERROR_NOT_SUPPORTED || code == CUDA_ERROR_INVALID_VALUE;
 }
 
 bool AsyncBlocks::is_told(DeviceState& device, CUmemoryPool mempool, CUmemPool_attribute attribute, cuuint64_t* bytes) {
@@ -210,7 +213,14 @@ CUresult AsyncBlocks::prime(DeviceState& device, ContextPool& home, std::uint64_
     if (code == CUDA_ERROR_NOT_READY) sample(device);  // taken, it may be, and on its way back to the pool
     return code;
   }
-  return give(device, home, address);
+  // It is in no book: what the driver does not take now is asked again, by itself in any order, or nobody would ever.
+  CUresult code = give(device, home, address);
+  for (int attempt = 0; attempt < kAttempts && code != CUDA_SUCCESS && !is_answer(code); ++attempt) {
+    code = device.driver.cuMemFreeAsync(address, streams_.front().handle.load(std::memory_order_relaxed));
+    if (code != CUDA_SUCCESS) code = give(device, home, address);
+    else is_going_.store(true, std::memory_order_relaxed);
+  }
+  return code;
 }
 
 /// Down to `keep_bytes`, as far as the driver can. Where the driver does not tell its default pool, blocks come from the current one. What it will not trim it gives back at a synchronisation,

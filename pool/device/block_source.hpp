@@ -86,7 +86,7 @@ class AsyncBlocks final : public BlockSource {
 
   CUresult enter(DeviceState& device, const ContextPool& home);
   CUmemoryPool mempool(DeviceState& device);
-  void keep_freed_bytes(DeviceState& device, CUmemoryPool mempool);
+  bool keep_freed_bytes(DeviceState& device, CUmemoryPool mempool);
   CUresult settle(DeviceState& device, PrivateStream& stream);
   void settle_frees(DeviceState& device, bool also_behind);
   PrivateStream* idle_stream(DeviceState& device);

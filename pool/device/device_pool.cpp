@@ -63,6 +63,10 @@ CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size
 CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, MagazineUser* user, Error* answer) {
   const MutexLock lock(device_.lock);
   if (request.stream.identity != 0) [[unlikely]] {
+    if (device_.opens_no_pages && home->pooled != nullptr && home->pooled->can_move()) {  // natively what is freed in order is the stream's again at once
+      *answer = kDriversOwn;
+      return 0;
+    }
     const bool is_drivers = request.life == BlockLife::pool && home->context == context && !home->can_outlive.load(std::memory_order_relaxed);
     if (is_drivers && driver_free_.has_room(device_, request.bytes)) {
       *answer = kDriversOwn;

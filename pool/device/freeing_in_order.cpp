@@ -9,7 +9,15 @@ namespace cupool::device::in_order {
 
 namespace {
 constexpr std::uint64_t kFreesBound_ns = 2'000'000;  ///< a free takes 0.5 us on an H100
+constexpr std::uint64_t kQuietBound_ns = 500'000;    ///< an event takes 0.6 us to record and to ask for on an idle H100
 constexpr std::uint32_t kRefusals = 4;               ///< so many without a success between them, and the driver is not asked again
+
+/// Whatever its reason is, a driver that goes on refusing must not keep the regions from whoever needs them.
+void note_refusal(PoolServices& services, CUresult code) {
+  const bool is_never_taken = code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_SUPPORTED;
+  if (is_never_taken || services.refused_in_order.fetch_add(1, std::memory_order_relaxed) + 1 >= kRefusals)
+    services.cannot_free_in_order.store(true, std::memory_order_relaxed);
+}
 }  // namespace
 
 /// Gives a region back behind nothing: nobody can touch it, and the stream is private and idle. cuMemFree would wait for all work of
@@ -20,14 +28,11 @@ CUresult free(DeviceState& device, CUstream stream, CUdeviceptr address) {
   const CUresult code = device.driver.cuMemFreeAsync(address, stream);
   if (code == CUDA_SUCCESS) services.refused_in_order.store(0, std::memory_order_relaxed);
   if (code == CUDA_SUCCESS || is_of_earlier_work(code) || is_context_gone(code) || code == CUDA_ERROR_DEINITIALIZED) return code;
-  const bool is_never_taken = code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_SUPPORTED;
-  // Whatever its reason is, a driver that goes on refusing must not keep the regions from whoever needs them.
-  if (is_never_taken || services.refused_in_order.fetch_add(1, std::memory_order_relaxed) + 1 >= kRefusals)
-    services.cannot_free_in_order.store(true, std::memory_order_relaxed);
+  note_refusal(services, code);
   return code;
 }
 
-/// The context has one, or gets it; null: regions go back by cuMemFree.
+/// The context has one, or gets it; null: regions go back by cuMemFree. For want of memory there may be one the next time.
 CUstream stream_of(DeviceState& device, ContextPool& home) {
   if (!device.frees_in_order()) return nullptr;
   CUstream stream = home.release_stream.load(std::memory_order_acquire);
@@ -35,8 +40,8 @@ CUstream stream_of(DeviceState& device, ContextPool& home) {
   // Current may be a green context of this one, and its streams end with it.
   const ScopedContext current(device.driver, home.registered.context);
   if (!current.status().ok()) return nullptr;
-  if (device.driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) {
-    device.services.cannot_free_in_order.store(true, std::memory_order_relaxed);
+  if (const CUresult code = device.driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING); code != CUDA_SUCCESS) {
+    if (code != CUDA_ERROR_OUT_OF_MEMORY) note_refusal(device.services, code);
     return nullptr;
   }
   CUstream other = nullptr;
@@ -53,6 +58,16 @@ bool await(DeviceState& device, ContextPool& home, CUstream stream) {
   if (result.answer == FenceAnswer::done) result = fence.poll_for(device, kFreesBound_ns);
   fence.clear(device.services.contexts);
   return result.answer != FenceAnswer::pending;
+}
+
+bool is_quiet(DeviceState& device) {
+  if (!device.driver.has_cuCtxRecordEvent() || device.services.cannot_record.load(std::memory_order_relaxed)) return true;
+  Fence fence;
+  FenceResult result = fence.record(device, nullptr);
+  // Also on an idle device an event is over only when the device has got to it.
+  if (result.answer == FenceAnswer::done) result = fence.poll_for(device, kQuietBound_ns);
+  fence.clear(device.services.contexts);
+  return result.answer == FenceAnswer::done;
 }
 
 }  // namespace cupool::device::in_order

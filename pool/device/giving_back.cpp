@@ -62,14 +62,8 @@ bool GivingBack::all_release_in_order(const DeviceState& device) const {
 }
 
 bool GivingBack::quiet(DeviceState& device) {
-  if (!device.driver.has_cuCtxRecordEvent() || device.services.cannot_record.load(std::memory_order_relaxed)) return true;
   const MutexUnlock unlocked(device.lock);
-  Fence fence;
-  FenceResult result = fence.record(device, nullptr);
-  // Also on an idle device an event is over only when the device has got to it.
-  if (result.answer == FenceAnswer::done) result = fence.poll_for(device, kQuietBound_ns);
-  fence.clear(device.services.contexts);
-  return result.answer == FenceAnswer::done;
+  return in_order::is_quiet(device);
 }
 
 std::uint64_t GivingBack::release(DeviceState& device, ContextPool* first, std::uint64_t wanted_bytes, bool at_most) {

@@ -51,13 +51,12 @@ bool PageHeap::is_refused_as_ever(const Supply& supply) const {
   return !supply.is_accessible && supply.error != CUDA_SUCCESS && !is_met_natively(supply.error) && !memory_->has_opened();
 }
 
-/// The last ones of the handles. One that the driver does not take back stays with it.
+/// The last ones of the handles. One that the driver does not take back stays with it, and counts as held.
 void PageHeap::drop_created(DeviceState& device, Supply& supply) {
   for (; supply.created_handles != 0; --supply.created_handles) {
     const Handle handle = supply.handles.back();
     supply.handles.pop_back();
-    insist([&] { return memory_->release(handle.id); });
-    device.limit.refund(handle.bytes);
+    if (insist([&] { return memory_->release(handle.id); })) device.limit.refund(handle.bytes);
     supply.handle_bytes -= handle.bytes;
     supply.created_bytes -= handle.bytes;
     supply.zone_bytes -= handle.bytes;

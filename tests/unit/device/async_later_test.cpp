@@ -92,3 +92,16 @@ TEST_CASE("async: a block that somebody has freed past the books keeps none of t
   static_cast<void>(rig.pools().trim());
   CHECK(cusim_used_bytes(0) == 0);
 }
+
+TEST_CASE("async: memory that primes the pool and is not taken back at first is the device's again all the same") {
+  RigOptions options;
+  options.pool.policy = config::Policy::async;
+  options.pool.preallocate = config::parse_amount("64MiB");
+  options.memory = "256MiB";
+  Rig rig(options);
+  cusim_fail("cuMemFreeAsync", 1, CUDA_ERROR_UNKNOWN, 1);
+  cusim_fail("cuMemFree_v2", 1, CUDA_ERROR_UNKNOWN, 1);
+  rig.free(rig.allocate(kMiB));
+  CHECK(rig.try_allocate(240 * kMiB).ok());
+  CHECK(rig.pools().check() == "");
+}

@@ -61,12 +61,30 @@ TEST_CASE("a driver that takes no cuMemAlloc memory in cuMemFreeAsync: the regio
 
 TEST_CASE("a context that gets no stream to release by gives regions back by cuMemFree while nothing runs") {
   Rig rig;
-  cusim_fail("cuStreamCreate", 1, CUDA_ERROR_OUT_OF_MEMORY, 1);
+  cusim_fail("cuStreamCreate", 1, CUDA_ERROR_OUT_OF_MEMORY, 100);
   rig.free(rig.allocate(64 * kMiB));
   CHECK(rig.pools().make_room());
   CHECK(cusim_calls("cuMemFreeAsync") == 0);
   CHECK(cusim_calls("cuMemFree_v2") == 1);
   CHECK(cusim_used_bytes(0) == 0);
+}
+
+TEST_CASE("a stream to release by that was refused once is there the next time, and nobody waits for the GPU") {
+  for (const CUresult code : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN}) {
+    RigOptions options;
+    options.pool.free = config::FreeMode::immediate;
+    Rig rig(options);
+    cusim_fail("cuStreamCreate", 1, code, 1);
+    rig.free(rig.allocate(64 * kMiB));
+    volatile std::uint32_t released = 0;
+    REQUIRE(cusim_launch_wait_host(new_stream(), &released) == CUDA_SUCCESS);
+    CHECK(rig.pools().make_room());
+    CHECK(cusim_calls("cuMemFreeAsync") == 1);
+    CHECK(cusim_calls("cuMemFree_v2") == 0);
+    CHECK(cusim_used_bytes(0) == 0);
+    released = 1;
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  }
 }
 
 TEST_CASE("an error of another context that does not end it proves nothing: the block stays deferred") {
