@@ -69,6 +69,7 @@ CUresult account(int device, CUcontext context, OutsideKind kind, std::size_t by
   }
   const CUresult result = served();
   if (result != CUDA_SUCCESS || !commit(device, kind, bytes, context, make_key)) own.pools.cancel_outside(device, kind, bytes);
+  if (result == CUDA_SUCCESS && is_of_device) own.saw_unpooled(symbol);
   return is_of_device ? noted(result, device, bytes, what) : result;
 }
 

@@ -11,10 +11,12 @@
 //! check "unknown" not in d["ledger"] and d["ledger"]["driver_free"] > 0.9 * d["total_bytes"]
 //! case array
 //! args array
+//! check report["data_quality"]["unpooled_apis_seen"] == ["cuArrayCreate_v2"]
 //! check c["outside_bytes"]["peak"] == 64 * 32 * 8 and c["outside_bytes"]["current"] == 0
 //! check "unknown" not in d["ledger"] and d["ledger"]["driver_free"] > 0.9 * d["total_bytes"]
 //! case mapped_after_release
 //! args mapped_after_release
+//! check report["data_quality"]["unpooled_apis_seen"] == ["cuMemCreate"]
 //! check c["outside_bytes"]["peak"] == 2 * MiB and c["outside_bytes"]["current"] == 2 * MiB
 //! check d["ledger"]["unattributed"] == 0 and d["ledger"]["driver_free"] == d["total_bytes"] - 2 * MiB
 //! case unmapped_after_release
