@@ -125,6 +125,16 @@ std::string in_current_folder(const std::string& path) {
   return start == "/" ? start + path : start + "/" + path;
 }
 
+void settle_patterns(config::Options& options) {
+  const auto settle = [&options](const char* name, const char* shown, const std::string& pattern) {
+    if (pattern.find("%q") == std::string::npos) return;  // any other is known to name one
+    if (config::expand_pattern(pattern, {getpid(), "host", "0"}, &variable)) return;
+    options.fall_back(name, std::string(shown) + "=" + pattern + ": names no file here (is the variable set?)");
+  };
+  settle("report", "CUPOOL_REPORT", options.report);
+  settle("trace", "CUPOOL_TRACE", options.trace);
+}
+
 std::vector<observe::OptionFact> option_facts(const config::Options& options) {
   std::vector<observe::OptionFact> facts;
   facts.reserve(options.facts.size());

@@ -39,6 +39,9 @@ std::uint64_t start_ticks_of(int pid);
 /// The name as it leads there wherever the program goes: "" and what begins with / as it is.
 std::string in_current_folder(const std::string& path);
 
+/// A pattern of a path that names no file, since a variable of it is not set here, falls back as a bad value does.
+void settle_patterns(config::Options& options);
+
 /// The options as the report and the live page show them.
 std::vector<observe::OptionFact> option_facts(const config::Options& options);
 

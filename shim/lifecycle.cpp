@@ -80,6 +80,7 @@ Phase start(const Found& found) {
   std::unique_ptr<config::Options> options = load_options();
   if (options->policy == config::Policy::off) return Phase::aside;
   log::open(*options);
+  settle_patterns(*options);
   int version = 0;
   if (const std::string reason = unfit(found.api, found.missing, &version); !reason.empty()) {
     log::info("not pooling: " + reason);
