@@ -1,11 +1,14 @@
 // Mutex: a pthread mutex that clang's thread-safety analysis knows, and the guards for it.
 //
-// Lock order of the pool, outermost first; whoever holds one may take those below it, never those above:
+// Lock order of the pool, outermost first; whoever holds one may take those below it, never those above (the shim has two turns above these:
+// ARCHITECTURE.md, Lock order; a device is born under PoolSet's birth_lock, above them all):
 //   1. CaptureGate (shared by recorders, exclusive for BeginCapture)
 //   2. DeviceState::memops_lock (orders SYNC_MEMOPS calls of one device)
 //   3. DeviceState::lock, one per device; two devices' locks are never held together
-//   4. leaves, under which nothing else is taken: ContextRegistry, OutsideMemory, what the driver has free, the OOM list, the warning list
-// No driver call that may block is made under 3 or 4: only what a new device or context is asked once (its size, its granularity). Thread rule: it is
+//   4. Magazine::lock, of the thread's own or of others that are closed
+//   5. leaves, under which nothing else is taken: ContextRegistry, OutsideMemory, DriverPools, AsyncBlocks' and VirtualMemory's, what the driver has
+//      free, the OOM list, the warning list
+// No driver call that may block is made under 3 to 5: only what a new device or context is asked once (its size, its granularity). Thread rule: it is
 // the thread rule.
 #pragma once
 

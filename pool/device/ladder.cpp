@@ -24,12 +24,13 @@
 //   instead  the driver's own call, where it has much and only gives the pool none of it (the kernel's count of mappings may be out)
 //   poll     every deferred free, unless all that does not live were too little: events recorded inside this thread's own frees are waited
 //            for (natively the free did that), later ones are polled, one second at most in all, a minute while there are events of other
-//            threads' frees that came before; after 200 ms what natively were free by now, whatever other contexts are at (native_terms.cpp); then release again. So is memory that another thread has taken to the driver. Without events that cover a context what was freed during a capture waits for the next free, which
-//            synchronises: here that could wait for the caller itself
+//            threads' frees that came before; after 200 ms what natively were free by now, whatever other contexts are at (native_terms.cpp); then
+//            release again. Memory that another thread has taken to the driver is waited for likewise. Without events that cover a context what was
+//            freed during a capture waits for the next free, which synchronises: here that could wait for the caller itself
 //   graphs   what the driver keeps for CUDA graphs that do not run goes back to the device, where that is enough; then grow, remap, release
 //   native   the driver's own call for exactly these bytes; in stream order, where cuCtxDestroy may end the context, it is the shim that calls it (kDriversOwn)
-// Each rung is counted (`crack` as `remap`; `better` and `wait` as `poll`, `own`, `aside` and `instead` as native, `elsewhere` as `hole`). No rung runs the driver under the lock, and none but `better`, `wait` and
-// `poll` waits for the GPU.
+// Each rung is counted (`crack` as `remap`; `better` and `wait` as `poll`, `own`, `aside` and `instead` as native, `elsewhere` as `hole`). No rung
+// runs the driver under the lock, and none but `better`, `wait` and `poll` waits for the GPU.
 #include <algorithm>
 #include <optional>
 

@@ -49,7 +49,7 @@ class ImportTable {
 
   /// Books one more of the driver's opens. A region that is known (at the same base, of the same context) counts it, a new one has no block yet. Any
   /// other whose addresses it has was of a context that is gone, and is forgotten: the driver has given them again. `is_measured`: `bytes` are what
-  /// the driver says, not only the exporter's file. `bytes` 0 never contains anything. Follow with open() or drop_driver_open().
+  /// the driver says, not only the exporter's file. `bytes` 0 never contains anything. Follow with open() or take_idle().
   void add_driver_open(const OpenedRegion& region, bool is_measured = true);
   /// Books the opening of the block at `place` in the region at `region`; its address, or 0: does not fit in the region.
   CUdeviceptr open(CUdeviceptr region, const BlockPlace& place);

@@ -45,5 +45,6 @@ def render(findings: list[Finding]) -> str:
         if finding.advice:
             lines.append(f"{'':8} {'':12} {paint('-> ' + printable(finding.advice), 'bold')}")
     counts = {status: sum(finding.status == status for finding in findings) for status in (OK, WARNING, FAILURE)}
-    lines.append(f"{counts[OK]} ok, {counts[WARNING]} warnings, {counts[FAILURE]} failures")
+    plural = {status: "" if counts[status] == 1 else "s" for status in counts}
+    lines.append(f"{counts[OK]} ok, {counts[WARNING]} warning{plural[WARNING]}, {counts[FAILURE]} failure{plural[FAILURE]}")
     return "\n".join(lines) + "\n"

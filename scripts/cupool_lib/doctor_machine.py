@@ -150,7 +150,9 @@ def _allocate(path: Path) -> tuple[Finding, str]:
         return Finding("pool", WARNING, f"not tried: no temporary folder can be made ({error.strerror})", "set TMPDIR to a folder that this user may write to"), ""
     with made as folder:
         report = Path(folder) / "report.json"
-        variables = {"LD_PRELOAD": str(path), "CUPOOL_POLICY": "grow", "CUPOOL_REPORT": str(report), "CUPOOL_LOG": "off"}
+        # The job's own files and memory are not this one's to take.
+        variables = {"LD_PRELOAD": str(path), "CUPOOL_POLICY": "grow", "CUPOOL_REPORT": str(report), "CUPOOL_LOG": "off", "CUPOOL_LOG_FILE": "stderr",
+                     "CUPOOL_TRACE": "none", "CUPOOL_PREALLOCATE": "none"}
         facts = _probe(variables, "--allocate")
         if facts.get("reason"):
             return Finding("pool", FAILURE, f"an allocation under the library failed: {facts['reason']}", "try CUPOOL_POLICY=off; report this"), ""
@@ -162,7 +164,7 @@ def _allocate(path: Path) -> tuple[Finding, str]:
             return Finding("pool", FAILURE, "an allocation under the library left no report", "report this with the output of `cupool doctor --json`"), ""
     if served < 1:
         return Finding("pool", FAILURE, "an allocation under the library was not seen by it", "report this with the output of `cupool doctor --json`"), ""
-    return Finding("pool", OK, f"a test allocation was served by policy {device['policy']}, backing {device['backing']}, and reported"), device["backing"]
+    return Finding("pool", OK, f"a test allocation (with policy {device['policy']}) was served, backing {device['backing']}, and reported"), device["backing"]
 
 
 # Ranks of a launcher on this machine, as shim/export_hints.cpp reads them: sizes above 1, ranks above 0.

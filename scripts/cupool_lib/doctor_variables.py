@@ -61,23 +61,31 @@ def _file_of(variable: str) -> Path | None:
     return Path(fixed if fixed.endswith("/") else os.path.dirname(fixed) or ".").absolute()
 
 
+def _reason_of_folder(parent: Path) -> str:
+    """Why nothing can be made in it, or in the first of its parents that is there; empty: it can."""
+    while not os.path.exists(parent) and parent != parent.parent:
+        parent = parent.parent
+    return "" if os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK) else f"{parent} is not a folder that this user may write to"
+
+
 def _log_file() -> list[Finding]:
-    """Opened as shim/log_file.cpp opens it; no folder is made for it."""
+    """Opened as shim/log_file.cpp opens it; folders are made for it."""
     path = _file_of("CUPOOL_LOG_FILE")
     if path is None:
         return []
-    if os.path.isdir(path) if "%" in os.environ["CUPOOL_LOG_FILE"] else not os.path.exists(path) and os.path.isdir(path.parent):
-        folder = path if os.path.isdir(path) else path.parent
-        reason = "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} is not writable"
-    elif not os.path.exists(path):
-        reason = f"the folder {path.parent} does not exist, or may not be looked into"
+    if is_too_long(path):
+        reason = "a name in it is too long"
+    elif "%" in os.environ["CUPOOL_LOG_FILE"]:
+        reason = _reason_of_folder(path)
+    elif not os.path.lexists(path):
+        reason = _reason_of_folder(path.parent)
     elif not os.access(path, os.W_OK) or os.path.isdir(path) or os.path.islink(path):
         reason = f"{path} is not a file that this user may write to"
     else:
         facts = path.stat()
         reason = f"{path} belongs to another user, or has another name too" if os.path.isfile(path) and (facts.st_uid != os.geteuid() or facts.st_nlink != 1) else ""
     return [Finding("log file", WARNING, f"CUPOOL_LOG_FILE={os.environ['CUPOOL_LOG_FILE']} cannot be opened: {reason}",
-                    "messages go to stderr; name a file of your own in a folder that is there")] if reason else []
+                    "messages go to stderr; name a file of your own")] if reason else []
 
 
 def _trace() -> list[Finding]:
@@ -91,8 +99,5 @@ def _trace() -> list[Finding]:
     elif is_too_long(path):
         reason = "a name in it is too long"
     else:
-        parent = path.parent if is_whole else path
-        while not os.path.exists(parent) and parent != parent.parent:
-            parent = parent.parent
-        reason = "" if os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK) else f"{parent} is not a folder that this user may write to"
+        reason = _reason_of_folder(path.parent if is_whole else path)
     return [Finding("trace", WARNING, f"CUPOOL_TRACE={os.environ['CUPOOL_TRACE']}: no trace would be written: {reason}", "choose another name, with %p say")] if reason else []

@@ -13,7 +13,7 @@ struct Weight {
   std::uint32_t weight;
 };
 
-// Per 10,000. Allocations and frees are drawn by `fill_of`, so that about half of the slots are live.
+// Per 10,000. Those of allocations and frees follow in the constructor, so that about half of the slots are live.
 constexpr Weight kWeights[] = {
     {Kind::write, 1500},       {Kind::read, 1300},         {Kind::copy, 450},          {Kind::ask, 60},           {Kind::info, 20},
     {Kind::record, 350},       {Kind::wait, 350},          {Kind::query, 250},         {Kind::sync_event, 60},    {Kind::query_stream, 120},

@@ -1,5 +1,5 @@
 /* One process of an IPC test: an unmodified program that does what the lines on its stdin say and answers each with one
- * line on stdout. It knows nothing of cupool; test_ipc.py starts it with and without the library.
+ * line on stdout. It knows nothing of cupool; agents.py starts it with and without the library.
  *
  *   alloc BYTES            -> code address           fill ADDRESS BYTES VALUE   -> code
  *   free ADDRESS           -> code                   read ADDRESS BYTES         -> code value|mixed

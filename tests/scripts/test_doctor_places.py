@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 import unittest
 import unittest.mock
 
 import support
-from support import clean_environment, cupool
+from support import clean_environment, cupool, simulator_environment
 from cupool_lib import doctor_machine
 
 NO_NAME = "/tmp/" + "x" * 300 + "/file.json"
@@ -29,6 +30,14 @@ class Places(unittest.TestCase):
     def test_a_number_of_thousands_of_digits_stops_nothing(self):
         result = cupool("run", "--library", support.PRELOAD, "--", "echo", "started", env=clean_environment(CUPOOL_LIMIT="9" * 5000))
         self.assertEqual((result.returncode, result.stdout), (0, "started\n"), result.stderr[-500:])
+
+    @unittest.skipUnless(support.HAS_LIBRARY, "the library or the simulated driver is not built")
+    def test_the_files_and_the_memory_of_the_job_are_left_to_the_job(self):
+        with tempfile.TemporaryDirectory() as folder:
+            wishes = {"CUPOOL_TRACE": f"{folder}/job.trace", "CUPOOL_LOG_FILE": f"{folder}/log", "CUPOOL_REPORT": f"{folder}/%p.json", "CUPOOL_PREALLOCATE": "75%"}
+            result = cupool("doctor", "--library", support.PRELOAD, env=simulator_environment(**wishes), cwd=folder)
+            self.assertEqual((result.returncode, os.listdir(folder)), (0, []), result.stdout)
+            self.assertRegex(result.stdout, r"ok +pool ")
 
     def test_words_of_the_report_in_any_case(self):
         for word in ("NONE", "StdErr"):
