@@ -106,7 +106,8 @@ Result<CUdeviceptr> DevicePool::climb(Attempt& attempt, std::uint16_t thread) {
   }
   if (climbed.error().where == kDriversOwn.where) return kDriversOwn;
   if (climbed.code() == CUDA_ERROR_DEINITIALIZED) device_.services.stopped.store(true, std::memory_order_relaxed);
-  return fail(attempt.request.requested_bytes, {attempt.api}, attempt.home, climbed.ok() ? reason_of_refusal(attempt.refusal) : climbed.error());
+  const Error refusal = climbed.ok() ? Refusals::reason_of(device_, attempt.refusal) : climbed.error();
+  return refusals_.fail(device_, attempt.request.requested_bytes, {attempt.api}, attempt.home, refusal);
 }
 
 }  // namespace cupool::device

@@ -27,7 +27,8 @@ DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice&
       giving_back_(homes_, driver_free_, figures_, moves_, orphans_, policy, unpooled_),
       backlog_(homes_, unpooled_),
       deferral_(deferred_, backlog_, magazines_, orphans_, giving_back_, unpooled_),
-      stream_frees_(homes_, deferred_, shortage_, magazines_, figures_, giving_back_, backlog_, deferral_) {}
+      stream_frees_(homes_, deferred_, shortage_, magazines_, figures_, giving_back_, backlog_, deferral_),
+      refusals_(homes_, deferred_, magazines_, figures_, idle_pools_, driver_free_, giving_back_, policy) {}
 
 DevicePool::~DevicePool() = default;
 
@@ -253,9 +254,9 @@ FreeOutcome DevicePool::free_synchronously(Extent* extent, std::uint16_t thread,
   DeviceAllocator& allocator = *info_of(*extent).allocator;
   allocator.defer(device_, extent);  // whoever frees it again meanwhile is told that it is not live
   extent->flags = static_cast<std::uint8_t>(extent->flags | kBeingFreedFlag);
-  being_freed_bytes_ += extent->bytes;
+  device_.being_freed_bytes += extent->bytes;
   const FenceResult result = deferral_.synchronise_and_retire(device_, context);
-  being_freed_bytes_ -= extent->bytes;
+  device_.being_freed_bytes -= extent->bytes;
   extent->flags = static_cast<std::uint8_t>(extent->flags & ~kBeingFreedFlag);
   contexts.unpin(home);
   if (result.error.code == CUDA_ERROR_DEINITIALIZED) {  // nobody will use it again

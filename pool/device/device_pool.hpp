@@ -2,7 +2,7 @@
 //
 // device_pool.cpp has the hot paths, stream_ordered.cpp those of calls in stream order, ladder.cpp what happens on a miss, device_contexts.cpp births and deaths,
 // device_figures.cpp what a report is told. It owns the parts that know a matter each, and none of which knows it: what threads keep (Magazines), what happens between a free and
-// reuse (Deferral, Backlog), what streams free (StreamFrees), what goes back to the driver (GivingBack, Orphans), what the driver serves and keeps itself (DriverBlocks, IdlePools, GraphMemory).
+// reuse (Deferral, Backlog), what streams free (StreamFrees), what goes back to the driver (GivingBack, Orphans), what is refused (Refusals), what the driver serves and keeps itself (DriverBlocks, IdlePools, GraphMemory).
 // Thread rule: thread-safe; one lock (DeviceState::lock), let go of around every driver call.
 #pragma once
 
@@ -34,6 +34,7 @@
 #include "pool/device/orphans.hpp"
 #include "pool/device/pool_set.hpp"
 #include "pool/device/preallocation.hpp"
+#include "pool/device/refusals.hpp"
 #include "pool/device/shortage.hpp"
 #include "pool/device/stream_frees.hpp"
 
@@ -211,13 +212,6 @@ class DevicePool {
   void await_deferred(ContextPool& home) CUPOOL_EXCLUDES(device_.lock);
 
   // device_figures.cpp
-  Error fail(std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, Error refusal) CUPOOL_REQUIRES(device_.lock);
-  /// The evidence for its cause. Throws std::bad_alloc.
-  void note_oom(std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, const Error& refusal) CUPOOL_REQUIRES(device_.lock);
-  /// What the driver would have said first, where nobody has asked it: an error of the context. Calls it, without the lock.
-  Error reason_of_refusal(Error refusal) CUPOOL_REQUIRES(device_.lock);
-  std::uint64_t held_outside_bytes() const;
-  std::uint64_t deferred_in_order_bytes() CUPOOL_REQUIRES(device_.lock);
   bool make_way(std::uint64_t bytes) CUPOOL_EXCLUDES(device_.lock);
   /// `take`: charges it, if it can be. `tell`: what is refused, should the limit do so.
   Status charge(std::uint64_t bytes, std::uint64_t requested_bytes, const std::function<Refused()>& tell, const PoolSet::AskDriver& ask, const std::function<bool()>& take)
@@ -247,10 +241,9 @@ class DevicePool {
   Backlog backlog_ CUPOOL_GUARDED_BY(device_.lock);
   Deferral deferral_ CUPOOL_GUARDED_BY(device_.lock);
   StreamFrees stream_frees_ CUPOOL_GUARDED_BY(device_.lock);
-  std::uint64_t being_freed_bytes_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of blocks whose free waits in the driver (kBeingFreedFlag)
+  Refusals refusals_ CUPOOL_GUARDED_BY(device_.lock);
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint64_t end_bound_ns_ CUPOOL_GUARDED_BY(device_.lock) = kEndBound_ns;  ///< shorter after a wait in vain
-  std::uint32_t refusals_told_ CUPOOL_GUARDED_BY(device_.lock) = 0;  ///< of calls whose need is not known
   std::atomic<std::uint64_t> surplus_seen_bytes_{0};  ///< not live when CUPOOL_RELEASE_THRESHOLD was last looked at after a wait
   std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of regions
 };

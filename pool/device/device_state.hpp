@@ -338,6 +338,7 @@ struct DeviceState {
   /// So much a pool of the driver's took beyond the limit for calls that were refused for it, and has not given back, as far as is known.
   std::uint64_t taken_back_bytes CUPOOL_GUARDED_BY(lock) = 0;
   std::uint64_t leaving_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< held until the driver's free has returned, but reserved no more
+  std::uint64_t being_freed_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of blocks whose free waits in the driver (kBeingFreedFlag)
   std::uint64_t driver_served_bytes CUPOOL_GUARDED_BY(lock) = 0;
   std::atomic<bool> has_driver_blocks{false};  ///< had one ever
   StepEnds steps;  ///< written under the lock; whoever frees without it may read where the next one is

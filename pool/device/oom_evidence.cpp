@@ -1,0 +1,133 @@
+// The evidence for the cause of an out of memory, by topic: the request, holes, what waits for the GPU, what lies outside the pool. See refusals.hpp.
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "pool/core/bytes.hpp"
+#include "pool/device/graph_memory.hpp"
+#include "pool/device/refusals.hpp"
+
+namespace cupool::device {
+
+using observe::OomEvidence;
+using observe::OomRecord;
+
+namespace {
+void add_request(std::uint64_t requested_bytes, const Refused& what, const Error& refusal, OomEvidence& evidence) {
+  evidence.request_bytes = round_request(requested_bytes) != 0 ? round_request(requested_bytes) : requested_bytes;
+  evidence.is_managed = what.is_managed;
+  evidence.mempool_max_bytes = what.mempool.max_bytes;
+  evidence.mempool_used_bytes = what.mempool.used_bytes;
+  evidence.refused_by_limit = std::string_view(refusal.where) == kLimitRefusal;
+}
+
+void add_device(const DeviceState& device, OomEvidence& evidence) CUPOOL_REQUIRES(device.lock) {
+  evidence.device_total_bytes = device.total_bytes;
+  evidence.pages_available = device.pages_available;
+  evidence.limit_bytes = device.limit.limit_bytes();
+  evidence.held_bytes = device.limit.held_bytes();
+  evidence.capturing = device.services.gate.capturing();
+}
+
+std::uint64_t held_outside_bytes(const observe::LiveOutside& outside) {
+  return outside.arrays.load(std::memory_order_relaxed) + outside.program_vmm.load(std::memory_order_relaxed) + outside.managed.load(std::memory_order_relaxed) +
+         outside.graphs.load(std::memory_order_relaxed);
+}
+
+/// `evidence.mempool_idle_bytes` is known.
+void add_outside(const DeviceState& device, OomEvidence& evidence) {
+  evidence.own_outside_bytes = held_outside_bytes(device.live.outside) + evidence.mempool_idle_bytes;
+  evidence.graph_bytes = device.live.outside.graphs.load(std::memory_order_relaxed);
+  evidence.living_graphs = GraphMemory::living_graphs(device);
+}
+
+/// By what the driver has free: what cannot be on the device is taken off, and what is left is nobody's that we know. `late_bytes`: see GivingBack.
+void attribute_rest(const DeviceState& device, std::uint64_t driver_free_bytes, std::uint64_t late_bytes, OomEvidence& evidence) {
+  // While something captures the answer about graphs is an old one.
+  const std::uint64_t stale_bytes = evidence.graph_bytes - std::min(GraphMemory::bytes_beside(device, driver_free_bytes + evidence.held_bytes), evidence.graph_bytes);
+  evidence.graph_bytes -= stale_bytes;
+  evidence.own_outside_bytes -= std::min(stale_bytes, evidence.own_outside_bytes);
+  // Managed memory is where it was last touched: on this device at most what is left, as in the ledger.
+  const std::uint64_t booked_idle_bytes = device.live.outside.mempools.load(std::memory_order_relaxed);  // in what is held
+  const std::uint64_t other_idle_bytes = evidence.mempool_idle_bytes - std::min(booked_idle_bytes, evidence.mempool_idle_bytes);
+  const std::uint64_t known_bytes = driver_free_bytes + evidence.held_bytes + evidence.graph_bytes + other_idle_bytes;
+  const std::uint64_t left_bytes = device.total_bytes - std::min(known_bytes, device.total_bytes);
+  const std::uint64_t managed_bytes = device.live.outside.managed.load(std::memory_order_relaxed);
+  const std::uint64_t elsewhere_bytes = managed_bytes - std::min(managed_bytes, left_bytes);
+  evidence.own_outside_bytes -= std::min(elsewhere_bytes, evidence.own_outside_bytes);
+  const std::uint64_t known_left_bytes = managed_bytes + late_bytes;
+  evidence.unattributed_bytes = left_bytes - std::min(known_left_bytes, left_bytes);
+}
+}  // namespace
+
+void Refusals::note_oom(DeviceState& device, std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, const Error& refusal) {
+  magazines_.close_all(device);
+  OomRecord oom;
+  OomEvidence& evidence = oom.evidence;
+  ask_driver(device, home, evidence);
+  oom.time_unix_ns = unix_now_ns();
+  oom.device = device.ordinal;
+  oom.api = what.api;
+  oom.requested_bytes = requested_bytes;
+  oom.result = static_cast<int>(refusal.code);
+  add_request(requested_bytes, what, refusal, evidence);
+  add_device(device, evidence);
+  add_holes(device, home, evidence);
+  add_deferred(device, evidence);
+  add_outside(device, evidence);
+  if (evidence.driver_free_bytes) attribute_rest(device, *evidence.driver_free_bytes, giving_back_.late_bytes(), evidence);
+  device.timeline.record({ticks(), evidence.driver_free_bytes.value_or(0), evidence.request_bytes, requested_bytes, 0, 0, observe::EventKind::oom, 0});
+  device.services.ooms.add(std::move(oom));
+  figures_.publish(device);
+}
+
+void Refusals::ask_driver(DeviceState& device, const ContextPool* home, OomEvidence& evidence) {
+  // What is idle after that lies between live blocks.
+  if (policy_ == config::Policy::async && device.services.may_call_driver()) idle_pools_.trim_ours(device, 0, ~std::uint64_t{0});
+  if (device.services.may_call_driver()) evidence.driver_free_bytes = home != nullptr ? driver_free_.sample(device) : driver_free_.ask(device);
+  static_cast<void>(GraphMemory::ask(device));
+  evidence.mempool_idle_bytes = idle_pools_.ask_others(device).bytes;
+}
+
+/// What the pool has free, where, and what it had if every deferred free had completed.
+void Refusals::add_holes(DeviceState& device, const ContextPool* home, OomEvidence& evidence) const {
+  const HeapFigures now = figures_.sum(device);
+  evidence.holes_known = policy_ != config::Policy::async;
+  evidence.pool_free_bytes = now.free_bytes;
+  evidence.releasable_bytes = now.wholly_free_bytes;
+  evidence.releasable_with_deferred_bytes = 0;
+  for (const auto& one : homes_) {
+    if (!one->is_in_use()) continue;
+    *evidence.releasable_with_deferred_bytes += one->natives.survey(device, evidence).wholly_free_bytes;
+    if (one->pooled == nullptr) continue;
+    const HeapFigures projected = one->pooled->survey(device, evidence);
+    *evidence.releasable_with_deferred_bytes += projected.wholly_free_bytes;
+    // A hole of another context's heap is no use to this one, and none is to memory outside the pool: only what would go back to the driver is.
+    if (one.get() != home) continue;
+    const HeapFigures own = one->pooled->figures(device);
+    evidence.largest_free_bytes = std::max(evidence.largest_free_bytes, own.largest_free_bytes);
+    evidence.largest_free_remapped_bytes = std::max(evidence.largest_free_remapped_bytes, own.largest_free_remapped_bytes);
+    evidence.largest_free_with_deferred_bytes = std::max(evidence.largest_free_with_deferred_bytes, projected.largest_free_remapped_bytes);
+  }
+  if (home != nullptr) return;
+  evidence.is_outside_pool = true;
+  if (evidence.holes_known) evidence.largest_free_bytes = evidence.largest_free_remapped_bytes = evidence.releasable_bytes;
+  evidence.largest_free_with_deferred_bytes = *evidence.releasable_with_deferred_bytes;
+}
+
+void Refusals::add_deferred(DeviceState& device, OomEvidence& evidence) const {
+  const std::uint64_t late_bytes = giving_back_.late_bytes();
+  evidence.deferred_bytes = device.counters().deferred_bytes.current.load(std::memory_order_relaxed) + device.being_freed_bytes + late_bytes;
+  *evidence.releasable_with_deferred_bytes += late_bytes;
+  evidence.deferred_in_order_bytes = deferred_in_order_bytes() + late_bytes;
+}
+
+/// Of what waits for the GPU: what stream-ordered calls freed, or blocks of memory pools. CUPOOL_FREE does not change how long that waits.
+std::uint64_t Refusals::deferred_in_order_bytes() const {
+  std::uint64_t bytes = 0;
+  deferred_.for_each([&bytes](const heap::Extent& extent) { bytes += (extent.flags & kUsedAgainFlag) != 0 || mempool_of(extent) != 0 ? extent.bytes : 0; });
+  for (const auto& home : homes_) bytes += home->streams.deferred_bytes();
+  return bytes;
+}
+
+}  // namespace cupool::device

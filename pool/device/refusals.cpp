@@ -1,0 +1,48 @@
+// What the program is told where memory is refused: see refusals.hpp.
+#include "pool/device/refusals.hpp"
+
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "pool/core/bytes.hpp"
+#include "pool/driver/handles.hpp"
+
+namespace cupool::device {
+
+Error Refusals::fail(DeviceState& device, std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, Error refusal) {
+  device.counters().failed_allocations.add();
+  if (refusal.code != CUDA_ERROR_OUT_OF_MEMORY) return refusal;
+  try {
+    note_oom(device, requested_bytes, what, home, refusal);
+  } catch (const std::bad_alloc&) {  // there is no telling of it; it is refused all the same
+  }
+  return refusal;
+}
+
+/// Of a limit, and of a size that overflows, the driver knows nothing. Never recorded as out of memory when it has another reason.
+Error Refusals::reason_of(DeviceState& device, Error refusal) {
+  const std::string_view where = refusal.where;
+  if (refusal.code != CUDA_ERROR_OUT_OF_MEMORY || (!where.empty() && where != kLimitRefusal) || !device.services.may_call_driver()) return refusal;
+  const MutexUnlock unlocked(device.lock);
+  const RelaxedCaptureMode relaxed(device.driver);
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  const CUresult code = device.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes);
+  const bool is_lost = code == CUDA_ERROR_UNKNOWN || code == CUDA_ERROR_DEVICE_UNAVAILABLE;  // the device: every call answers so
+  return is_of_earlier_work(code) || is_context_gone(code) || is_lost ? Error{code, "cuMemGetInfo_v2"} : refusal;
+}
+
+void Refusals::warn(DeviceState& device, const char* api) {
+  if (told_++ >= kMostTold || !device.services.may_call_driver()) return;
+  magazines_.close_all(device);
+  const std::optional<std::uint64_t> driver_free_bytes = driver_free_.ask(device);
+  const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes / kMiB) + " MiB"; };
+  const std::uint64_t reserved_bytes = device.counters().reserved_bytes.current.load(std::memory_order_relaxed);
+  device.services.warn(std::string(api) + ": the driver has not enough memory on GPU " + std::to_string(device.ordinal) + " for it (" +
+                       (driver_free_bytes ? mib(*driver_free_bytes) + " free" : "free: unknown") + "); the pool has " + mib(reserved_bytes) + ", of these " +
+                       mib(figures_.sum(device).free_bytes) + " free beside other blocks");
+}
+
+}  // namespace cupool::device
