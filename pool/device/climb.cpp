@@ -1,4 +1,7 @@
 // The way up the ladder: what comes before its rungs and after them, and what the program is told. See ladder.cpp.
+#include <algorithm>
+#include <limits>
+
 #include "pool/device/device_pool.hpp"
 #include "pool/device/ladder.hpp"
 #include "pool/device/patience.hpp"
@@ -23,6 +26,33 @@ struct EndOfShortage {
 /// Is anything freed that has not gone back to the driver or to a heap yet?
 bool DevicePool::has_waiting_frees() {
   return !deferred_.batch_is_empty() || deferred_.oldest() != nullptr || std::any_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->natives.has_waiting(); });
+}
+
+/// What must come back from memory pools that the driver serves so that limit and driver have `bytes` with what the pool can give;
+/// 0: nothing is missing, or more than they have idle.
+std::uint64_t DevicePool::wanted_of_mempools(std::uint64_t bytes) {
+  const std::uint64_t idle_bytes = idle_pools_.ask_others(device_).bytes;
+  if (idle_bytes == 0) return 0;
+  const std::uint64_t ours_bytes = figures_.sum(device_).wholly_free_bytes;
+  const auto missing_of = [&](std::uint64_t room_bytes) {
+    const std::uint64_t all_bytes = room_bytes > std::numeric_limits<std::uint64_t>::max() - ours_bytes ? room_bytes : room_bytes + ours_bytes;
+    return bytes - std::min(all_bytes, bytes);
+  };
+  const std::uint64_t driver_free_bytes = driver_free_.sample(device_).value_or(device_.total_bytes);
+  const std::uint64_t wanted_bytes = std::max(missing_of(device_.limit.headroom_bytes()), missing_of(driver_free_bytes));
+  return wanted_bytes <= idle_bytes ? wanted_bytes : 0;
+}
+
+/// Could `bytes` be had if all came back that does not live? Precondition: the magazines are closed, so that it is known what does.
+/// Asks the driver what it has before it says no.
+bool DevicePool::could_come(std::uint64_t bytes) {
+  if (moves_.are_any()) return true;
+  const observe::LiveOutside& outside = device_.live.outside;
+  const std::uint64_t outside_bytes = outside.managed.load(std::memory_order_relaxed) + outside.graphs.load(std::memory_order_relaxed);
+  // Managed memory makes way for what cannot.
+  const std::uint64_t coming_bytes = device_.not_live_bytes() + device_.leaving_bytes + giving_back_.late_bytes() + std::min(outside_bytes, device_.limit.headroom_bytes());
+  const auto is_enough = [&]() CUPOOL_REQUIRES(device_.lock) { return bytes <= coming_bytes || bytes - coming_bytes <= device_.room_bytes(); };
+  return is_enough() || !driver_free_.sample(device_) || is_enough();
 }
 
 /// The program has come to share memory with other processes, by handles that there are for cuMemAlloc memory only, and this context's is on pages. Whoever asks for those has them.

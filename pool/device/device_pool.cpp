@@ -28,7 +28,8 @@ DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice&
       backlog_(homes_, unpooled_),
       deferral_(deferred_, backlog_, magazines_, orphans_, giving_back_, unpooled_),
       stream_frees_(homes_, deferred_, shortage_, magazines_, figures_, giving_back_, backlog_, deferral_),
-      refusals_(homes_, deferred_, magazines_, figures_, idle_pools_, driver_free_, giving_back_, policy) {}
+      refusals_(homes_, deferred_, magazines_, figures_, idle_pools_, driver_free_, giving_back_, policy),
+      making_room_(deferred_, shortage_, moves_, magazines_, figures_, idle_pools_, preallocation_, giving_back_, deferral_, stream_frees_, policy, unpooled_) {}
 
 DevicePool::~DevicePool() = default;
 

@@ -1,8 +1,10 @@
-// DevicePool: one device's pool. Booking of allocations and frees, streams, the ladder, contexts, refusals.
+// DevicePool: one device's pool. Booking of allocations and frees, streams, the ladder, contexts.
 //
-// device_pool.cpp has the hot paths, stream_ordered.cpp those of calls in stream order, ladder.cpp what happens on a miss, device_contexts.cpp births and deaths,
-// device_figures.cpp what a report is told. It owns the parts that know a matter each, and none of which knows it: what threads keep (Magazines), what happens between a free and
-// reuse (Deferral, Backlog), what streams free (StreamFrees), what goes back to the driver (GivingBack, Orphans), what is refused (Refusals), what the driver serves and keeps itself (DriverBlocks, IdlePools, GraphMemory).
+// device_pool.cpp has the hot paths, stream_ordered.cpp those of calls in stream order, ladder.cpp what happens on a miss, device_contexts.cpp
+// births and deaths, outside_calls.cpp what the program has outside the pool, device_figures.cpp what a report is told. It owns the parts that know
+// a matter each, and none of which knows it: what threads keep (Magazines), what happens between a free and reuse (Deferral, Backlog), what streams
+// free (StreamFrees), what goes back to the driver (GivingBack, Orphans) and makes room (MakingRoom), what is refused (Refusals), what the driver
+// serves and keeps itself (DriverBlocks, IdlePools, GraphMemory).
 // Thread rule: thread-safe; one lock (DeviceState::lock), let go of around every driver call.
 #pragma once
 
@@ -30,8 +32,10 @@
 #include "pool/device/idle_pools.hpp"
 #include "pool/device/live_figures.hpp"
 #include "pool/device/magazines.hpp"
+#include "pool/device/making_room.hpp"
 #include "pool/device/moves.hpp"
 #include "pool/device/orphans.hpp"
+#include "pool/device/patience.hpp"
 #include "pool/device/pool_set.hpp"
 #include "pool/device/preallocation.hpp"
 #include "pool/device/refusals.hpp"
@@ -39,8 +43,6 @@
 #include "pool/device/stream_frees.hpp"
 
 namespace cupool::device {
-
-class Patience;
 
 /// One allocation on its way up the ladder.
 struct Attempt {
@@ -66,8 +68,7 @@ inline constexpr Error kDriversOwn{CUDA_ERROR_NOT_SUPPORTED, kDriversMark};
 
 class DevicePool {
  public:
-  /// So long a call of the program polls at most for work that natively would have been waited for.
-  static constexpr std::uint64_t kPollBound_ns = 1'000'000'000;
+  static constexpr std::uint64_t kPollBound_ns = Patience::kPollBound_ns;
   static constexpr std::uint64_t kEndBound_ns = 100'000'000;  ///< for the work of others, before a context ends
   static constexpr std::uint64_t kEndPause_ns = 20'000;   ///< between two looks whether a context's end is over
   static constexpr std::uint64_t kTryPause_ns = 100'000;  ///< between two looks of a report whether a lock can be had
@@ -192,17 +193,12 @@ class DevicePool {
   void tell_rung(const Attempt& attempt, const char* rung) CUPOOL_REQUIRES(device_.lock);
   Error enter(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   bool has_waiting_frees() CUPOOL_REQUIRES(device_.lock);
+  std::uint64_t wanted_of_mempools(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
+  bool could_come(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
 
   // driver_served.cpp
   void open_driver_pool(const DriverServed& request) CUPOOL_EXCLUDES(device_.lock);
   Refused refusal_of(const DriverServed& request) const CUPOOL_EXCLUDES(device_.lock);
-
-  // making_room.cpp
-  std::uint64_t wanted_of_mempools(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
-  bool could_come(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
-  bool is_over(const Patience& patience) CUPOOL_REQUIRES(device_.lock);
-  void count_late(std::size_t* free_bytes) CUPOOL_REQUIRES(device_.lock);
-  std::size_t give_back_idle(std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait, std::uint64_t wanted_bytes = ~std::uint64_t{0}) CUPOOL_EXCLUDES(device_.lock);
 
   // device_contexts.cpp
   std::unique_ptr<DeviceAllocator> make_heap() CUPOOL_REQUIRES(device_.lock);
@@ -212,7 +208,9 @@ class DevicePool {
   void await_deferred(ContextPool& home) CUPOOL_EXCLUDES(device_.lock);
 
   // device_figures.cpp
-  bool make_way(std::uint64_t bytes) CUPOOL_EXCLUDES(device_.lock);
+  void count_late(std::size_t* free_bytes) CUPOOL_REQUIRES(device_.lock);
+
+  // outside_calls.cpp
   /// `take`: charges it, if it can be. `tell`: what is refused, should the limit do so.
   Status charge(std::uint64_t bytes, std::uint64_t requested_bytes, const std::function<Refused()>& tell, const PoolSet::AskDriver& ask, const std::function<bool()>& take)
       CUPOOL_EXCLUDES(device_.lock);
@@ -242,6 +240,7 @@ class DevicePool {
   Deferral deferral_ CUPOOL_GUARDED_BY(device_.lock);
   StreamFrees stream_frees_ CUPOOL_GUARDED_BY(device_.lock);
   Refusals refusals_ CUPOOL_GUARDED_BY(device_.lock);
+  MakingRoom making_room_;  ///< each of its calls says which lock it needs
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
   std::uint64_t end_bound_ns_ CUPOOL_GUARDED_BY(device_.lock) = kEndBound_ns;  ///< shorter after a wait in vain
   std::atomic<std::uint64_t> surplus_seen_bytes_{0};  ///< not live when CUPOOL_RELEASE_THRESHOLD was last looked at after a wait

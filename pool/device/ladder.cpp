@@ -291,7 +291,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     const Epoch* oldest = pool.deferred_.oldest();
     const bool others_move = pool.moves_.are_any() || pool.moves_.ended() != attempt.moves;
     const bool hopeful = oldest != nullptr || pool.deferral_.may_record(pool.device_) || others_move || pool.stream_frees_.has_stamped() || pool.giving_back_.late_bytes() != 0 || pool.giving_back_.release_would_do(pool.device_, align_up(attempt.request.bytes, kRegionGranularity_bytes));
-    if (!hopeful || pool.is_over(patience)) return nullptr;
+    if (!hopeful || pool.making_room_.is_over(pool.device_, patience)) return nullptr;
     const MutexUnlock unlocked(pool.device_.lock);
     patience.pause();
   }

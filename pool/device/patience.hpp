@@ -14,6 +14,8 @@ namespace cupool::device {
 
 class Patience {
  public:
+  /// So long a call of the program polls at most for work that natively would have been waited for.
+  static constexpr std::uint64_t kPollBound_ns = 1'000'000'000;
   static constexpr std::uint64_t kLateBound_ns = 4'000'000'000;    ///< from there on; most jobs' queues of work are shorter
   static constexpr std::uint64_t kFreedBound_ns = 60'000'000'000;  ///< from there on; any job's is
 

@@ -34,6 +34,18 @@ Error Refusals::reason_of(DeviceState& device, Error refusal) {
   return is_of_earlier_work(code) || is_context_gone(code) || is_lost ? Error{code, "cuMemGetInfo_v2"} : refusal;
 }
 
+Error Refusals::fail_by_limit(DeviceState& device, std::uint64_t requested_bytes, const Refused& what, const PoolSet::AskDriver& ask) {
+  if (!ask) return fail(device, requested_bytes, what, nullptr, reason_of(device, {CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal}));
+  CUresult reason = CUDA_ERROR_OUT_OF_MEMORY;
+  if (device.services.may_call_driver()) {
+    const MutexUnlock unlocked(device.lock);
+    reason = ask();
+  }
+  // [?] A driver may call the size itself invalid; a program that has reached its limit must hear of memory.
+  const bool is_other = reason != CUDA_SUCCESS && reason != CUDA_ERROR_INVALID_VALUE && reason != CUDA_ERROR_OUT_OF_MEMORY;
+  return fail(device, requested_bytes, what, nullptr, {is_other ? reason : CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal});
+}
+
 void Refusals::warn(DeviceState& device, const char* api) {
   if (told_++ >= kMostTold || !device.services.may_call_driver()) return;
   magazines_.close_all(device);

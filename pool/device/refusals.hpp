@@ -33,6 +33,8 @@ class Refusals {
   Error fail(DeviceState& device, std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, Error refusal) CUPOOL_REQUIRES(device.lock);
   /// What the driver would have said first, where nobody has asked it: an error of the context. Calls it, without the lock.
   static Error reason_of(DeviceState& device, Error refusal) CUPOOL_REQUIRES(device.lock);
+  /// The same where the limit refuses what the driver was to serve. `ask`: what the driver says to the call itself; it is called without the lock.
+  Error fail_by_limit(DeviceState& device, std::uint64_t requested_bytes, const Refused& what, const PoolSet::AskDriver& ask) CUPOOL_REQUIRES(device.lock);
   /// The driver had no memory for a call whose need nobody knows: a warning, the first few times.
   void warn(DeviceState& device, const char* api) CUPOOL_REQUIRES(device.lock);
 
