@@ -217,6 +217,9 @@ class DevicePool {
 
   // device_snapshot.cpp
   bool try_snapshot(bool is_last_try, observe::DeviceSnapshot& out);
+  bool is_any_ending() const CUPOOL_REQUIRES(device_.lock);
+  void copy_counts(observe::DeviceSnapshot& out) CUPOOL_REQUIRES(device_.lock);
+  void copy_blocks(const TickConverter& time, observe::DeviceSnapshot& out) CUPOOL_REQUIRES(device_.lock);
 
   DeviceState device_;
   const config::Policy policy_;  ///< that really serves here

@@ -46,6 +46,39 @@ observe::Fragmentation peak_of(const observe::LiveFragmentation& live) {
           get(live.at_peak_inactive_split_bytes), get(live.at_peak_live_bytes),   get(live.at_peak_requested_bytes),
           get(live.at_peak_reserved_bytes)};
 }
+
+observe::Fragmentation now_of(const HeapFigures& now, const observe::DeviceSnapshot& out) {
+  return {now.free_bytes, now.largest_free_bytes, now.largest_free_remapped_bytes, now.inactive_split_bytes,
+          observe::counter_current(out, "live_bytes"), observe::counter_current(out, "requested_bytes"), observe::counter_current(out, "reserved_bytes")};
+}
+
+void copy_device(const DeviceState& device, observe::DeviceSnapshot& out) {
+  const observe::LiveDevice& live = device.live;
+  out.ordinal = device.ordinal;
+  out.uuid.assign(live.uuid, ::strnlen(live.uuid, sizeof live.uuid));
+  out.name = live.name;
+  out.policy = live.policy;
+  out.backing = live.backing;
+  out.total_bytes = device.total_bytes;
+  out.limit_bytes = device.limit.limit_bytes();
+  out.driver_free_bytes = live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0 ? device.driver_free_now() : 0;
+  out.driver_free_unix_ns = live.driver_free_unix_ns.load(std::memory_order_relaxed);
+}
+
+void copy_driver_calls(const observe::LiveDevice& live, observe::DeviceSnapshot& out) {
+  for (std::size_t i = 0; i < kDriverCallCount; ++i)
+    if (const std::uint64_t count = live.driver_calls[i].load(std::memory_order_relaxed)) out.driver_calls.push_back({kDriverCallNames[i], count});
+}
+
+/// Precondition: copy_device().
+void copy_outside(const DeviceState& device, observe::DeviceSnapshot& out) {
+  const observe::LiveOutside& outside = device.live.outside;
+  const auto get = [](const std::atomic<std::uint64_t>& value) { return value.load(std::memory_order_relaxed); };
+  out.outside = {get(outside.arrays), get(outside.program_vmm), get(outside.managed), get(outside.host), get(outside.graphs), get(outside.mempools)};
+  // What the driver called free after it was asked about graphs is not kept for them any more.
+  if (out.driver_free_unix_ns >= device.graphs_asked_unix_ns.load(std::memory_order_relaxed))
+    out.outside.graphs = GraphMemory::bytes_beside(device, out.driver_free_bytes + device.taken_bytes());
+}
 }  // namespace
 
 void append_block(const heap::Extent& extent, std::uint32_t region, const TickConverter& time, observe::DeviceSnapshot& out) {
@@ -68,15 +101,20 @@ bool DevicePool::snapshot(std::uint64_t deadline_ns, observe::DeviceSnapshot& ou
   }
 }
 
-/// Waits for nobody. `is_last_try`: do without the threads that stand in their magazines, as one that a signal handler keeps there does for ever, and with contexts that
-/// are ending.
+/// Where the driver ends a context it frees its regions before we hear of it, and others may have the addresses by then: not to be told beside
+/// each other.
+bool DevicePool::is_any_ending() const {
+  return std::any_of(homes_.begin(), homes_.end(), [](const auto& home) {
+    return home->is_in_use() && home->context != nullptr && !home->serving && (home->pooled == nullptr || !home->pooled->can_move());
+  });
+}
+
+/// Waits for nobody. `is_last_try`: do without the threads that stand in their magazines, as one that a signal handler keeps there does for ever,
+/// and with contexts that are ending.
 bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
   if (!device_.lock.try_lock()) return false;
   const AdoptedLock lock(device_.lock);
-  // Where the driver ends a context it frees its regions before we hear of it, and others may have the addresses by then: not to be told beside each other.
-  const bool is_ending = std::any_of(homes_.begin(), homes_.end(), [](const auto& home) {
-    return home->is_in_use() && home->context != nullptr && !home->serving && (home->pooled == nullptr || !home->pooled->can_move());
-  });
+  const bool is_ending = is_any_ending();
   if (is_ending && !is_last_try) return false;
   out.complete = magazines_.close_all(device_, Magazines::BusyOwners::leave_out) && !is_ending;
   if (!out.complete && !is_last_try) return false;
@@ -84,32 +122,28 @@ bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
   if (magazines_.is_peak_new()) figures_.note_peak(device_);
   const HeapFigures now = figures_.sum_of_all_lanes(device_, 1);  // every hole
   figures_.publish(device_, now);
-  const observe::LiveDevice& live = device_.live;
-  const observe::Counters& counters = device_.counters();
-  out.ordinal = device_.ordinal;
-  out.uuid.assign(live.uuid, ::strnlen(live.uuid, sizeof live.uuid));
-  out.name = live.name;
-  out.policy = live.policy;
-  out.backing = live.backing;
-  out.total_bytes = device_.total_bytes;
-  out.limit_bytes = device_.limit.limit_bytes();
-  out.driver_free_bytes = live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0 ? device_.driver_free_now() : 0;
-  out.driver_free_unix_ns = live.driver_free_unix_ns.load(std::memory_order_relaxed);
-  copy_counters(counters, out);
+  copy_device(device_, out);
+  copy_counts(out);
+  copy_driver_calls(device_.live, out);
+  out.now = now_of(now, out);
+  out.at_peak = peak_of(device_.live.fragmentation);
+  copy_outside(device_, out);
+  copy_blocks(time, out);
+  out.timeline_dropped = magazines_.collect_timeline(device_, out.timeline);
+  for (observe::Event& event : out.timeline) event.ticks = time.unix_ns(event.ticks);
+  return true;
+}
+
+void DevicePool::copy_counts(observe::DeviceSnapshot& out) {
+  copy_counters(device_.counters(), out);
   for (const auto& magazine : magazines_.all())
     if (magazine->is_open) add_untold(magazine->shard, out);
   if (!out.complete) finish_counting(out);
-  for (std::size_t i = 0; i < kDriverCallCount; ++i)
-    if (const std::uint64_t count = live.driver_calls[i].load(std::memory_order_relaxed)) out.driver_calls.push_back({kDriverCallNames[i], count});
-  out.now = {now.free_bytes, now.largest_free_bytes, now.largest_free_remapped_bytes, now.inactive_split_bytes,
-             observe::counter_current(out, "live_bytes"), observe::counter_current(out, "requested_bytes"), observe::counter_current(out, "reserved_bytes")};
-  out.at_peak = peak_of(live.fragmentation);
-  out.outside = {live.outside.arrays.load(std::memory_order_relaxed), live.outside.program_vmm.load(std::memory_order_relaxed),
-                 live.outside.managed.load(std::memory_order_relaxed),
-                 live.outside.host.load(std::memory_order_relaxed),    live.outside.graphs.load(std::memory_order_relaxed), live.outside.mempools.load(std::memory_order_relaxed)};
-  // What the driver called free after it was asked about graphs is not kept for them any more.
-  if (out.driver_free_unix_ns >= device_.graphs_asked_unix_ns.load(std::memory_order_relaxed)) out.outside.graphs = GraphMemory::bytes_beside(device_, out.driver_free_bytes + device_.taken_bytes());
+}
+
+void DevicePool::copy_blocks(const TickConverter& time, observe::DeviceSnapshot& out) {
   // What the counter says is only a guess at the rows: one that were wrong must not cost the report.
+  const observe::Counters& counters = device_.counters();
   out.blocks.reserve(std::min(counters.live_blocks.current.load(std::memory_order_relaxed), counters.allocations.value.load(std::memory_order_relaxed)) * 2);
   for (const auto& home : homes_) {
     if (!home->is_in_use()) continue;
@@ -121,9 +155,6 @@ bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
     out.regions.push_back({address, block.extent.bytes, reinterpret_cast<std::uint64_t>(block.context)});
     append_block(block.extent, region, time, out);
   }
-  out.timeline_dropped = magazines_.collect_timeline(device_, out.timeline);
-  for (observe::Event& event : out.timeline) event.ticks = time.unix_ns(event.ticks);
-  return true;
 }
 
 }  // namespace cupool::device
