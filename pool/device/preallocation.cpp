@@ -31,19 +31,9 @@ void Preallocation::take(DeviceState& device, ContextPool& home) {
   const std::uint64_t asked_bytes = align_down(amount->resolve(device.total_bytes), kRegionGranularity_bytes);
   const std::uint64_t free_bytes = driver_free_.sample(device).value_or(device.total_bytes);
   std::uint64_t bytes = align_down(std::min({asked_bytes, device.limit.headroom_bytes(), free_bytes}), kRegionGranularity_bytes);
-  const auto reserve = [&]() CUPOOL_REQUIRES(device.lock) {
-    if (policy_ != config::Policy::async) return home.pooled->reserve(device, home, bytes).code();
-    CUresult code = CUDA_SUCCESS;
-    {
-      const MutexUnlock unlocked(device.lock);
-      code = static_cast<AsyncBlocks&>(home.natives.source()).prime(device, home, bytes);
-    }
-    home.natives.book_idle(device);
-    return code;
-  };
   CUresult code = CUDA_SUCCESS;
   try {
-    while (bytes != 0 && (code = reserve()) == CUDA_ERROR_OUT_OF_MEMORY)
+    while (bytes != 0 && (code = reserve(device, home, bytes)) == CUDA_ERROR_OUT_OF_MEMORY)
       bytes = align_down(bytes - bytes / 10, kRegionGranularity_bytes);  // "free" was an estimate: other processes, the driver's own needs
   } catch (const std::bad_alloc&) {  // by the next allocation, then
     is_done_ = false;
@@ -53,13 +43,27 @@ void Preallocation::take(DeviceState& device, ContextPool& home) {
   if (code == CUDA_ERROR_NOT_READY) bytes = std::min(bytes, align_down(device.idle_bytes, kRegionGranularity_bytes));  // `async`: the driver had not come to it in time
   else if (code != CUDA_SUCCESS) bytes = 0;
   device.tell(config::LogLevel::info, [bytes] { return observe::human_bytes(bytes) + " preallocated"; });
-  if (bytes == asked_bytes) return;
+  if (bytes != asked_bytes) warn_of_less(device, {bytes, asked_bytes, free_bytes}, code);
+}
+
+CUresult Preallocation::reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) const {
+  if (policy_ != config::Policy::async) return home.pooled->reserve(device, home, bytes).code();
+  CUresult code = CUDA_SUCCESS;
+  {
+    const MutexUnlock unlocked(device.lock);
+    code = static_cast<AsyncBlocks&>(home.natives.source()).prime(device, home, bytes);
+  }
+  home.natives.book_idle(device);
+  return code;
+}
+
+void Preallocation::warn_of_less(DeviceState& device, const Taken& taken, CUresult code) {
   const auto mib = [](std::uint64_t value) { return std::to_string(value / kMiB) + " MiB"; };
-  const bool is_limited = device.limit.limit_bytes() != 0 && device.limit.limit_bytes() < asked_bytes;
+  const bool is_limited = device.limit.limit_bytes() != 0 && device.limit.limit_bytes() < taken.asked_bytes;
   const std::string why = code != CUDA_SUCCESS && code != CUDA_ERROR_OUT_OF_MEMORY ? "the driver answered " + std::to_string(code)
                           : is_limited                                             ? "CUPOOL_LIMIT is " + mib(device.limit.limit_bytes())
-                                                                                   : mib(free_bytes) + " were free";
-  device.services.warn("CUPOOL_PREALLOCATE: GPU " + std::to_string(device.ordinal) + " gave " + mib(bytes) + " of " + mib(asked_bytes) + " (" + why + ")");
+                                                                                   : mib(taken.free_bytes) + " were free";
+  device.services.warn("CUPOOL_PREALLOCATE: GPU " + std::to_string(device.ordinal) + " gave " + mib(taken.bytes) + " of " + mib(taken.asked_bytes) + " (" + why + ")");
 }
 
 void Preallocation::forget(const ContextPool& home) {
