@@ -157,9 +157,11 @@ class PageHeap final : public ExtentAllocator {
   std::uint64_t ahead_bytes(const DeviceState& device, const Supply& supply) const CUPOOL_REQUIRES(device.lock);
   /// `is_whole`: all of it new.
   Window find_window(std::uint64_t bytes, unsigned zone, bool is_whole = false) const;
+  Result<Window> find_or_add_window(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone, bool is_whole) CUPOOL_REQUIRES(device.lock);
   Status add_addresses(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone) CUPOOL_REQUIRES(device.lock);
   std::uint64_t room_bytes(const DeviceState& device) const;
   void ask_room(DeviceState& device) CUPOOL_REQUIRES(device.lock);
+  bool prepare(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
   bool is_within_reach(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
   void claim(Supply& supply, const Window& window);
   void promise(Supply& supply, std::size_t count);
@@ -196,6 +198,7 @@ class PageHeap final : public ExtentAllocator {
   void take_fitting(Supply& supply, Holes first);
   void take_runs(std::vector<Run>& runs, const std::vector<MappedHandle>& handles);
   void unmap_runs(std::vector<Run>& runs, CUresult* first_error);
+  void give_to_driver(std::vector<Run>& runs, std::vector<Going>& going);
   void book_runs(DeviceState& device, const std::vector<Run>& runs) CUPOOL_REQUIRES(device.lock);
   static std::size_t count_handles(const std::vector<Run>& runs);
   void book_leaving(DeviceState& device, const std::vector<Run>& runs, const std::vector<Going>& loose) CUPOOL_REQUIRES(device.lock);

@@ -186,14 +186,19 @@ std::uint64_t PageHeap::release(DeviceState& device, ContextPool&, std::uint64_t
   {
     const MutexUnlock unlocked(device.lock);
     const RelaxedCaptureMode relaxed(device.driver);
-    CUresult ignored = CUDA_SUCCESS;
-    unmap_runs(runs, &ignored);
-    for (const Run& run : runs)
-      for (const Handle& handle : run.handles) going.push_back({handle, run.unmapped, false});
-    for (Going& one : going) one.is_gone = one.is_unmapped && memory_->release(one.handle.id) == CUDA_SUCCESS;
+    give_to_driver(runs, going);
   }
   --releasing_;
   return book_release(device, runs, going);
+}
+
+/// What the runs are of joins those that are going, for which there is room. Called without the device's lock.
+void PageHeap::give_to_driver(std::vector<Run>& runs, std::vector<Going>& going) {
+  CUresult ignored = CUDA_SUCCESS;
+  unmap_runs(runs, &ignored);
+  for (const Run& run : runs)
+    for (const Handle& handle : run.handles) going.push_back({handle, run.unmapped, false});
+  for (Going& one : going) one.is_gone = one.is_unmapped && memory_->release(one.handle.id) == CUDA_SUCCESS;
 }
 
 /// Out of the books before the driver has it: what another thread gets of it counts once.

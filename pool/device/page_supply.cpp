@@ -111,12 +111,8 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
   // Whoever only creates and cannot need not look for a place.
   if (source == Source::create && room_bytes(device) + loose_bytes_ < memory_->granularity_bytes()) return Error{CUDA_ERROR_OUT_OF_MEMORY, "room"};
   const unsigned zone = given_zone ? *given_zone : zone_of(bytes, room_bytes(device));
-  Window window = find_window(bytes, zone, source == Source::ahead);
-  if (window.vacant == nullptr) {
-    if (const Status added = add_addresses(device, home, bytes, zone); !added.ok()) return added;
-    window = find_window(bytes, zone, source == Source::ahead);
-  }
-  if (window.vacant == nullptr) return Error{CUDA_ERROR_OUT_OF_MEMORY, "addresses"};
+  const Result<Window> window = find_or_add_window(device, home, bytes, zone, source == Source::ahead);
+  if (!window.ok()) return window.error();
   Supply supply;
   supply.source = source;
   supply.block_bytes = bytes;
@@ -124,14 +120,36 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
   supply.all_bytes = mapped_bytes() + loose_bytes_ + room_bytes(device);
   supply.is_of_whole_pages = takes_whole_pages();
   supply.zone_bytes = zone == 0 ? mapped_bytes() + loose_bytes_ : zone_bytes_[zone];
-  claim(supply, window);
+  claim(supply, window.value());
   supply.wanted_bytes = std::max(supply.need_bytes, source == Source::create ? ahead_bytes(device, supply) : 0);
+  if (!prepare(device, supply)) return Error{CUDA_ERROR_OUT_OF_MEMORY, "room"};
+  {
+    const MutexUnlock unlocked(device.lock);
+    const RelaxedCaptureMode relaxed(device.driver);
+    drive(device, supply);
+  }
+  return publish(device, supply);
+}
+
+Result<PageHeap::Window> PageHeap::find_or_add_window(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone, bool is_whole) {
+  Window window = find_window(bytes, zone, is_whole);
+  if (window.vacant == nullptr) {
+    if (const Status added = add_addresses(device, home, bytes, zone); !added.ok()) return added.error();
+    window = find_window(bytes, zone, is_whole);
+  }
+  if (window.vacant == nullptr) return Error{CUDA_ERROR_OUT_OF_MEMORY, "addresses"};
+  return window;
+}
+
+/// The handles that are there, and room in host memory for whatever the driver will do. False: the need is not within reach. Then, and where host
+/// memory is out, it is unclaimed.
+bool PageHeap::prepare(DeviceState& device, Supply& supply) {
   try {
     take_loose(supply);
     promise(supply, supply.handles.size());  // the lock is let go of while the driver is asked
     if (!is_within_reach(device, supply)) {
       unclaim(supply);
-      return Error{CUDA_ERROR_OUT_OF_MEMORY, "room"};
+      return false;
     }
     if (supply.moves() && supply.missing_bytes() != 0) take_fitting(supply, holes_to_rob(device));
     const std::size_t most = supply.handles.size() + count_handles(supply.runs) + supply.pieces.size() + supply.wanted_bytes / memory_->granularity_bytes() + 1;
@@ -143,12 +161,7 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
     unclaim(supply);
     throw;
   }
-  {
-    const MutexUnlock unlocked(device.lock);
-    const RelaxedCaptureMode relaxed(device.driver);
-    drive(device, supply);
-  }
-  return publish(device, supply);
+  return true;
 }
 
 /// What the driver is believed to give: its last word, less what was taken since.
