@@ -149,6 +149,8 @@ class Magazines {
   // stream_magazines.cpp
   bool has_room_to_keep(DeviceState& device, ContextPool& home, std::uint64_t budget_bytes) CUPOOL_REQUIRES(device.lock);
   StreamRacks* racks_for(DeviceState& device, Magazine& magazine, StreamName stream) CUPOOL_REQUIRES(device.lock, magazine.lock);
+  void ask_for_rack(DeviceState& device, Magazine& magazine, StreamName stream, SizedRack& sized, std::uint64_t bytes)
+      CUPOOL_REQUIRES(device.lock, magazine.lock);
   static bool enter_table(heap::Extent* extent, ContextPool& home);
   heap::Extent* take_for_stream(DeviceState& device, ContextPool& home, const AllocationRequest& request, MagazineUser& user) CUPOOL_REQUIRES(device.lock);
   void return_to_lane(DeviceState& device, Magazine& magazine, StreamName stream, Rack& rack) CUPOOL_REQUIRES(device.lock, magazine.lock);

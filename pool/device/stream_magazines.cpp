@@ -37,6 +37,17 @@ StreamRacks* Magazines::racks_for(DeviceState& device, Magazine& magazine, Strea
   return taken;
 }
 
+/// The rack is another size's, and becomes this one's once that has been asked for often enough while there are blocks in it.
+void Magazines::ask_for_rack(DeviceState& device, Magazine& magazine, StreamName stream, SizedRack& sized, std::uint64_t bytes) {
+  if (sized.rack.first != nullptr && sized.rack.batch != 0) {
+    --sized.rack.batch;
+    return;
+  }
+  return_to_lane(device, magazine, stream, sized.rack);
+  sized.bytes = bytes;
+  sized.heat = 0;
+}
+
 bool Magazines::keep_for_stream(DeviceState& device, Extent* extent, ContextPool& home, StreamName stream, std::uint16_t thread, MagazineUser& user) {
   if (!may_keep(device) || !user.may_keep) return false;
   const std::uint64_t spare_bytes = device.spare_bytes();
@@ -53,13 +64,7 @@ bool Magazines::keep_for_stream(DeviceState& device, Extent* extent, ContextPool
   if (racks == nullptr) return false;
   SizedRack& sized = racks->sizes.at(extent->bytes);
   if (sized.bytes != extent->bytes) {
-    if (sized.rack.first != nullptr && sized.rack.batch != 0) {
-      --sized.rack.batch;
-      return false;
-    }
-    return_to_lane(device, magazine, stream, sized.rack);
-    sized.bytes = extent->bytes;
-    sized.heat = 0;
+    ask_for_rack(device, magazine, stream, sized, extent->bytes);
     return false;
   }
   sized.rack.batch = kTurnsAway;
