@@ -130,8 +130,8 @@ CUresult AsyncBlocks::settle(DeviceState& device, PrivateStream& stream) {
   return code;
 }
 
-/// Also on an idle stream a free is done only when the device has got to it; until then the driver may call the block used [?]. `also_behind`: also of a
-/// stream that stands behind work of the program.
+/// Also on an idle stream a free is done only when the device has got to it; until then the driver may call the block used [?]. `also_behind`: also
+/// of a stream that stands behind work of the program.
 void AsyncBlocks::settle_frees(DeviceState& device, bool also_behind) {
   if (!is_made_.load(std::memory_order_acquire)) return;
   is_going_.store(false, std::memory_order_relaxed);
@@ -223,8 +223,8 @@ CUresult AsyncBlocks::prime(DeviceState& device, ContextPool& home, std::uint64_
   return code;
 }
 
-/// Down to `keep_bytes`, as far as the driver can. Where the driver does not tell its default pool, blocks come from the current one. What it will not trim it gives back at a synchronisation,
-/// above the threshold; nothing is waited for. False: there is no use in another number of bytes.
+/// Down to `keep_bytes`, as far as the driver can. Where the driver does not tell its default pool, blocks come from the current one. What it will
+/// not trim it gives back at a synchronisation, above the threshold; nothing is waited for. False: there is no use in another number of bytes.
 bool AsyncBlocks::trim_pool(DeviceState& device, std::uint64_t keep_bytes) {
   const Driver& driver = device.driver;
   CUmemoryPool mempool = this->mempool(device);

@@ -57,10 +57,10 @@ class PlainBlocks final : public BlockSource {
   const bool exact_;
 };
 
-/// Blocks of the driver's pool, allocated and freed on a private stream of the context, which has nothing else to do and so is never
-/// waited for for long. There are two, because one may come to stand behind work of the program: memory that the pool gives before the
-/// program's own free of it is reached, or an event that the whole context waits for (cuCtxWaitEvent); when both do, the
-/// native call serves. A free comes here once nothing touches the block (deferral.cpp). Source: CUDA Driver API 13.0, Stream Ordered Memory Allocator.
+/// Blocks of the driver's pool, allocated and freed on a private stream of the context, which has nothing else to do and so is never waited for for
+/// long. There are two, because one may come to stand behind work of the program: memory that the pool gives before the program's own free of it is
+/// reached, or an event that the whole context waits for (cuCtxWaitEvent); when both do, the native call serves. A free comes here once nothing
+/// touches the block (deferral.cpp). Source: CUDA Driver API 13.0, Stream Ordered Memory Allocator.
 class AsyncBlocks final : public BlockSource {
  public:
   CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) override;

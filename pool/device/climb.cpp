@@ -55,7 +55,8 @@ bool DevicePool::could_come(std::uint64_t bytes) {
   return is_enough() || !driver_free_.sample(device_) || is_enough();
 }
 
-/// The program has come to share memory with other processes, by handles that there are for cuMemAlloc memory only, and this context's is on pages. Whoever asks for those has them.
+/// The program has come to share memory with other processes, by handles that there are for cuMemAlloc memory only, and this context's is on pages.
+/// Whoever asks for those has them.
 bool DevicePool::wants_own(const ContextPool& home, const AllocationRequest& request) const {
   const PoolServices& services = device_.services;
   if (!services.shares_blocks.load(std::memory_order_relaxed)) [[likely]] return false;

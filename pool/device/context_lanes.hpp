@@ -1,5 +1,6 @@
-// What streams of one context have of its heap, as it moves: blocks go into a lane and out of it, with the events that some of them carry (StreamLanes has the
-// lists). Here is what needs no driver call, and the lock is held throughout; what records events or asks about them is in stream_frees.cpp and stamped_frees.cpp.
+// What streams of one context have of its heap, as it moves: blocks go into a lane and out of it, with the events that some of them carry
+// (StreamLanes has the lists). Here is what needs no driver call, and the lock is held throughout; what records events or asks about them is in
+// stream_frees.cpp and stamped_frees.cpp.
 // Thread rule: the device's lock. Precondition of all: `home` is of `device`, and has a heap.
 #pragma once
 

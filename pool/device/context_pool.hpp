@@ -1,8 +1,8 @@
 // ContextPool: what one context of one device holds of the pool. A `cuMemAlloc` region dies with its context, so each
 // context has allocators of its own; counters and limit are the device's.
 //
-// After cuCtxDestroy it may go on as an orphan: without a context, but with live blocks of memory pools, which are no context's (CUDA Driver API 13.0,
-// cuCtxDestroy). Never freed while the PoolSet lives (threads cache the address); a dead one is used again for the device's next context.
+// After cuCtxDestroy it may go on as an orphan: without a context, but with live blocks of memory pools, which are no context's (CUDA Driver API
+// 13.0, cuCtxDestroy). Never freed while the PoolSet lives (threads cache the address); a dead one is used again for the device's next context.
 // Thread rule: `lock` members under the device's lock, `registry` members under ContextRegistry's.
 #pragma once
 

@@ -59,19 +59,20 @@ class Deferral {
   Error close_epoch(DeviceState& device, CUcontext asking, Closing closing, Look* look = nullptr) CUPOOL_REQUIRES(device.lock);
   /// Is there something without an event that may get one, if not at this moment?
   bool may_record(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
-  /// Looks at the oldest epoch that no other thread is at, and retires it when its fence is done: true. A thread that is stopped while it asks about one
-  /// keeps none but that one. `may_wait`: waits without end where that is safe, which is for the first that this thread closed inside a free, unless
-  /// another thread is at the oldest of all. Its events cover the work of the older ones. What another thread freed may be waiting for this one.
+  /// Looks at the oldest epoch that no other thread is at, and retires it when its fence is done: true. A thread that is stopped while it asks about
+  /// one keeps none but that one. `may_wait`: waits without end where that is safe, which is for the first that this thread closed inside a free,
+  /// unless another thread is at the oldest of all. Its events cover the work of the older ones. What another thread freed may be waiting for this
+  /// one.
   bool retire_oldest(DeviceState& device, CUcontext asking, bool may_wait, Error* error) CUPOOL_REQUIRES(device.lock);
   /// What was freed since the last epoch, when nothing runs any more: true. One event and one look; the batch stays as it is when there is work.
   bool retire_batch_if_idle(DeviceState& device, CUcontext asking, Error* error) CUPOOL_REQUIRES(device.lock);
   /// Waits for one epoch that may be waited for, the newest unless enough is over before: its events cover the work of the older ones, so one call is
-  /// enough. True when blocks came back. What this thread freed may, since natively it had waited itself; inside a free so may what others freed in the
-  /// same context, but for the newest of all, which is this very free's. Else another's work may be waiting for this thread.
+  /// enough. True when blocks came back. What this thread freed may, since natively it had waited itself; inside a free so may what others freed in
+  /// the same context, but for the newest of all, which is this very free's. Else another's work may be waiting for this thread.
   bool await_frees(DeviceState& device, CUcontext asking, const Awaited& awaited, Error* error) CUPOOL_REQUIRES(device.lock);
-  /// A hole for the block is there, but something that this thread freed is so much better that a wait pays; natively the free of it had waited. Where nothing
-  /// is left, what fits: what is cut from a larger hole stays in the way of what needs that one, and is not moved again. On pages, earlier, what lies beside
-  /// blocks that stay: a small block on an empty page keeps all of it, for as long as it lives.
+  /// A hole for the block is there, but something that this thread freed is so much better that a wait pays; natively the free of it had waited.
+  /// Where nothing is left, what fits: what is cut from a larger hole stays in the way of what needs that one, and is not moved again. On pages,
+  /// earlier, what lies beside blocks that stay: a small block on an empty page keeps all of it, for as long as it lives.
   bool is_better_on_its_way(DeviceState& device, const ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock);
   /// What a due free does, and the first operation after a capture: one record per context, one query.
   Error upkeep(DeviceState& device, CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device.lock);
@@ -93,9 +94,9 @@ class Deferral {
   FreeOutcome free_unused_in_capture(DeviceState& device, heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device.lock);
 
  private:
-  /// From so many bytes on a block is worth a wait when next to nothing is left: less than the first share of everything is to be had from the driver,
-  /// and the program has needed all but the second at once; not on pages that may be scattered. On pages any block is, once the program has needed so much, for a
-  /// place that leaves a larger handle empty.
+  /// From so many bytes on a block is worth a wait when next to nothing is left: less than the first share of everything is to be had from the
+  /// driver, and the program has needed all but the second at once; not on pages that may be scattered. On pages any block is, once the program has
+  /// needed so much, for a place that leaves a larger handle empty.
   static constexpr std::uint64_t kChoosyFrom_bytes = 512 * kKiB;
   static constexpr std::uint64_t kChoosyRoomShare = 32;
   static constexpr std::uint64_t kChoosySpareShare = 4;

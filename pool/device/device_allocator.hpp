@@ -136,8 +136,8 @@ class DeviceAllocator {
     ~LossVisitor() = default;
   };
   virtual void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) = 0;
-  /// The same, but where memory is no context's live blocks of memory pools stay, with what they lie in: true when there are any. Everything else there
-  /// is free then, and to be released.
+  /// The same, but where memory is no context's live blocks of memory pools stay, with what they lie in: true when there are any. Everything else
+  /// there is free then, and to be released.
   virtual bool outlive(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) {
     abandon(device, visitor);
     return false;

@@ -46,9 +46,10 @@ ContextPool* DevicePool::context_seen(CUcontext context) {
   return unused;
 }
 
-/// Natively a free had waited for what other contexts do with the block; the end of its context waits for that context's work only, and
-/// takes the block along. Work that was submitted after the free may be met here too, so it is polled for, and not for long: contexts end in
-/// programs that never share a block between them, too: a wait in vain makes the next ones shorter. While something captures nothing can be recorded, and nothing is waited for.
+/// Natively a free had waited for what other contexts do with the block; the end of its context waits for that context's work only, and takes the
+/// block along. Work that was submitted after the free may be met here too, so it is polled for, and not for long: contexts end in programs that
+/// never share a block between them, too: a wait in vain makes the next ones shorter. While something captures nothing can be recorded, and nothing
+/// is waited for.
 void DevicePool::await_deferred(ContextPool& home) {
   PoolServices& services = device_.services;
   if (services.contexts.is_only(&home)) return;

@@ -12,7 +12,8 @@ std::uint64_t DevicePool::plain_bytes() {
   return live_bytes - std::min(live_bytes, device_.driver_served_bytes);
 }
 
-/// Regions that the driver is still to free are waited for a while; then they count as its free memory, as far as it does not count them already, which nobody can ask.
+/// Regions that the driver is still to free are waited for a while; then they count as its free memory, as far as it does not count them already,
+/// which nobody can ask.
 void DevicePool::count_late(std::size_t* free_bytes) {
   constexpr int kMostWaits = 25;  // of 2 ms
   if (giving_back_.late_bytes() == 0) return;

@@ -191,8 +191,8 @@ FreeOutcome DevicePool::free_locked(CUdeviceptr address, std::uint16_t thread, E
 }
 
 FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* answer) {
-  // Memory from cuMemAllocAsync: the caller has seen to it that nothing uses it any more, and the call does not wait, be it for unrelated work that waits
-  // for this thread (CUDA Driver API 13.0, cuMemFree). While something captures the driver may have refused it.
+  // Memory from cuMemAllocAsync: the caller has seen to it that nothing uses it any more, and the call does not wait, be it for unrelated work that
+  // waits for this thread (CUDA Driver API 13.0, cuMemFree). While something captures the driver may have refused it.
   const bool is_unused = mempool_of(*extent) != 0;
   const bool must_wait = is_unused && capturing();
   // Under `async` a block goes back to the driver's pool like any other of the pool to its heap: once nothing touches it.

@@ -156,7 +156,6 @@ class DevicePool {
   // device_pool.cpp
   bool may_call_driver() const { return device_.services.may_call_driver(); }
   bool capturing() const { return device_.services.gate.capturing(); }
-  bool wants_own(const ContextPool& home, const AllocationRequest& request) const CUPOOL_REQUIRES(device_.lock);
   CUdeviceptr serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, MagazineUser* user, Error* answer)
       CUPOOL_EXCLUDES(device_.lock);
   heap::Extent* begin_free(CUdeviceptr address, FreeOutcome* outcome) CUPOOL_REQUIRES(device_.lock);
@@ -187,6 +186,7 @@ class DevicePool {
   void make_room_for_steps(ContextPool& home) CUPOOL_REQUIRES(device_.lock);
 
   // climb.cpp
+  bool wants_own(const ContextPool& home, const AllocationRequest& request) const CUPOOL_REQUIRES(device_.lock);
   Result<CUdeviceptr> climb(Attempt& attempt, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   Result<heap::Extent*> climb_rungs(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   void begin_use() CUPOOL_REQUIRES(device_.lock);

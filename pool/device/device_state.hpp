@@ -108,8 +108,8 @@ struct PoolServices {
   }
   /// What the user must know, and finds in the report.
   void warn(std::string text) { messages.add({config::LogLevel::warn, std::move(text)}); }
-  /// What the user has asked for by CUPOOL_LOG. `make()` gives the text; it is not called where nobody listens. A line too many is lost, and so is one
-  /// for which there is no host memory.
+  /// What the user has asked for by CUPOOL_LOG. `make()` gives the text; it is not called where nobody listens. A line too many is lost, and so is
+  /// one for which there is no host memory.
   template <class Make> void tell(config::LogLevel level, Make&& make) noexcept {
     if (options.log > level) [[likely]] return;
     try {
@@ -332,7 +332,8 @@ struct DeviceState {
   std::uint64_t idle_covered_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of them, what threads that are in the driver may be served from, and nobody else
   std::uint64_t idle_kept_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of it, what the last trim left: it lies between live blocks
   const void* idle_owner CUPOOL_GUARDED_BY(lock) = nullptr;
-  /// What the pools from which the driver serves the program itself keep idle. Of that, what threads that are in the driver may be served from, and nobody else.
+  /// What the pools from which the driver serves the program itself keep idle. Of that, what threads that are in the driver may be served from, and
+  /// nobody else.
   DriverPoolSample mempools_idle;
   std::uint64_t mempools_covered_bytes CUPOOL_GUARDED_BY(lock) = 0;
   /// So much a pool of the driver's took beyond the limit for calls that were refused for it, and has not given back, as far as is known.

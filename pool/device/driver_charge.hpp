@@ -1,7 +1,8 @@
-// DriverCharge: what is held of the limit for one stream-ordered allocation that the driver serves, unless that succeeds; and what the driver took beyond it.
+// DriverCharge: what is held of the limit for one stream-ordered allocation that the driver serves, unless that succeeds; and what the driver took
+// beyond it.
 //
-// What lies idle in the pool that is to serve the call is held already, and covers as much of it. A call takes from the limit what idle memory does not cover; that is known for sure
-// only afterwards, and what was too much is taken back.
+// What lies idle in the pool that is to serve the call is held already, and covers as much of it. A call takes from the limit what idle memory does
+// not cover; that is known for sure only afterwards, and what was too much is taken back.
 // Thread rule: one call's, by its thread, with the device's lock not held.
 #pragma once
 
@@ -25,17 +26,18 @@ class DriverCharge {
   DriverCharge& operator=(const DriverCharge&) = delete;
   ~DriverCharge() { refund(); }
 
-  /// Room within the limit for one of these calls: in full, or as much as what lies idle in the pool that is to serve it does not cover. A call that idle memory
-  /// serves takes nothing; and who has freed in the order of a stream natively has it again on that stream, whatever runs there.
+  /// Room within the limit for one of these calls: in full, or as much as what lies idle in the pool that is to serve it does not cover. A call that
+  /// idle memory serves takes nothing; and who has freed in the order of a stream natively has it again on that stream, whatever runs there.
   bool take() CUPOOL_EXCLUDES(device_.lock);
   /// It is held, by take() or by who made room for it.
   void hold() { is_held_ = true; }
   /// The call, and what it has left idle. What was covered is held by itself from then on.
   CUresult run(const std::function<CUresult()>& call) CUPOOL_EXCLUDES(device_.lock);
-  /// Idle memory that was to serve the call was in pieces, or another stream's, and the driver took more than the limit has; nothing that goes back makes up for it.
+  /// Idle memory that was to serve the call was in pieces, or another stream's, and the driver took more than the limit has; nothing that goes back
+  /// makes up for it.
   bool is_beyond_limit() CUPOOL_EXCLUDES(device_.lock);
-  /// Frees what the driver has just served, in the order of its stream: nobody has seen it. It goes back to the device when the stream has come to it, and until then it
-  /// serves nobody (DeviceState::taken_back_bytes). False: the driver keeps it, and the program may have it.
+  /// Frees what the driver has just served, in the order of its stream: nobody has seen it. It goes back to the device when the stream has come to
+  /// it, and until then it serves nobody (DeviceState::taken_back_bytes). False: the driver keeps it, and the program may have it.
   bool take_back(CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
   /// It is the block's.
   void keep() { is_held_ = false; }

@@ -19,13 +19,14 @@ class DriverFree {
 
   /// Asks the driver (the caller's current context is on this device) and publishes; nullopt when it does not say.
   std::optional<std::uint64_t> sample(DeviceState& device) CUPOOL_REQUIRES(device.lock);
-  /// Where no context of this device is current either: asked in one that we know. None is begun for it, and no primary one retained: the program's last release would not be the last, and
-  /// the context end unseen with ours.
+  /// Where no context of this device is current either: asked in one that we know. None is begun for it, and no primary one retained: the program's
+  /// last release would not be the last, and the context end unseen with ours.
   std::optional<std::uint64_t> ask(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   /// As sample() once, for the ledger, where nothing else asks. Not while something captures.
   /// `is_of_device`: the calling thread's current context is known to be of this device; else it is asked for its own.
   void sample_first(DeviceState& device, bool is_of_device) CUPOOL_REQUIRES(device.lock);
-  /// Within the limit and by the driver's word, which is asked for again before it is no, with what its pools may take at once; or in what these keep idle, which is nobody else's.
+  /// Within the limit and by the driver's word, which is asked for again before it is no, with what its pools may take at once; or in what these keep
+  /// idle, which is nobody else's.
   bool has_room(DeviceState& device, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
   /// The driver has much more, by its word just now.
   bool has_much_room(DeviceState& device, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);

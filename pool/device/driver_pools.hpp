@@ -1,8 +1,8 @@
 // DriverPools: the memory pools of the driver from which it serves the program itself, for questions about what they keep and nobody uses.
 //
 // A pool that is about to be destroyed is taken out first, which waits for who asks it just now: no handle reaches the driver after its end. The
-// device's own pool is asked for by the device. Thread-safe; called without the device's lock, and holds none while the driver works. Source: CUDA Driver API
-// 13.0, Stream Ordered Memory Allocator.
+// device's own pool is asked for by the device. Thread-safe; called without the device's lock, and holds none while the driver works. Source: CUDA
+// Driver API 13.0, Stream Ordered Memory Allocator.
 #pragma once
 
 #include <cuda.h>
@@ -34,7 +34,8 @@ class DriverPools {
 
   /// `also_default`: the device's own pool too. `named` (may be null) is one of them.
   PoolIdle ask(const Driver& driver, int device, bool also_default, CUmemoryPool named = nullptr);
-  /// What is idle goes back to the device, pool by pool, until `wanted_bytes` are reached. Returns bytes. Waits for nothing: what work on the GPU may still touch stays.
+  /// What is idle goes back to the device, pool by pool, until `wanted_bytes` are reached. Returns bytes. Waits for nothing: what work on the GPU may
+  /// still touch stays.
   std::uint64_t trim(const Driver& driver, int device, bool also_default, std::uint64_t wanted_bytes);
 
  private:

@@ -1,4 +1,5 @@
-// Stream-ordered allocations that the driver serves itself: by the program's own call, held to the limit (DriverCharge), and booked as blocks (DriverBlocks).
+// Stream-ordered allocations that the driver serves itself: by the program's own call, held to the limit (DriverCharge), and booked as blocks
+// (DriverBlocks).
 #include <algorithm>
 #include <utility>
 

@@ -69,8 +69,8 @@ class Fence {
   void poll_where_asked(DeviceState& device);
   /// poll() until it is done, refused, or `bound_ns` are over; a pause between.
   FenceResult poll_for(DeviceState& device, std::uint64_t bound_ns);
-  /// Blocks until the work of `context` (null: of each one here) is complete, unless something captures. Precondition: the program's own free of a block
-  /// of that context made this fence, so that natively the program would have waited there.
+  /// Blocks until the work of `context` (null: of each one here) is complete, unless something captures. Precondition: the program's own free of a
+  /// block of that context made this fence, so that natively the program would have waited there.
   FenceResult wait(DeviceState& device, CUcontext context, CUcontext asking);
   /// What `newer` has seen to be over in a context is over here too, without a question. Precondition: `newer` was recorded in every context of its
   /// moment, by a thread that knew of everything this one waits for.
@@ -102,8 +102,8 @@ class Fence {
   bool has_asking_ = false;  ///< the first point is in the context that asked, so that it is looked at whatever runs elsewhere
 };
 
-/// Waits for all work of every context by cuCtxSynchronize, for drivers without events that cover a context; not while something captures. `only`: of that
-/// device's contexts and the current one, as the simulated native free does. `done`: it is over. The lock is not held.
+/// Waits for all work of every context by cuCtxSynchronize, for drivers without events that cover a context; not while something captures. `only`: of
+/// that device's contexts and the current one, as the simulated native free does. `done`: it is over. The lock is not held.
 FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const DeviceState* only);
 
 /// Waits for what was submitted to `context` so far, as a driver's call that unmaps memory there would. No error: it is over, or the context is gone.

@@ -19,7 +19,8 @@ CUresult free(DeviceState& device, CUstream stream, CUdeviceptr address);
 /// Until what was freed in `stream` is the device's again; 2 ms at most. False: it may not be yet.
 bool await(DeviceState& device, ContextPool& home, CUstream stream);
 
-/// Does nothing run that cuMemFree would wait for? Asked by an event in every context, for half a millisecond. Where there are none: yes, since nobody can look.
+/// Does nothing run that cuMemFree would wait for? Asked by an event in every context, for half a millisecond. Where there are none: yes, since
+/// nobody can look.
 bool is_quiet(DeviceState& device);
 
 }  // namespace in_order

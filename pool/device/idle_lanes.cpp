@@ -1,7 +1,7 @@
 // Before the pool grows: what other streams keep is everybody's where their work is over at this moment. The driver's own pools reuse a completed
-// free likewise (CUDA Driver API 13.0, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC). One event and one look for each lane, none where the program has waited for
-// all that is in it. Where the stream has work, but frees more than it allocates, that event stays: the stream takes back what it needs without it, others find the rest at a
-// later miss, and from then on it goes to everybody as it comes; so it does from a stream that only frees.
+// free likewise (CUDA Driver API 13.0, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC). One event and one look for each lane, none where the program has
+// waited for all that is in it. Where the stream has work, but frees more than it allocates, that event stays: the stream takes back what it needs
+// without it, others find the rest at a later miss, and from then on it goes to everybody as it comes; so it does from a stream that only frees.
 #include <algorithm>
 #include <array>
 
@@ -97,8 +97,8 @@ bool StreamFrees::may_be_missed(DeviceState& device, ContextPool& home, std::uin
   return entry != nullptr && !lanes::is_plenty(device, home, magazines_.kept_bytes(), kMissedShare * (std::min(home.pooled->lane_bytes(entry->lane), entry->unmarked_bytes) + bytes));
 }
 
-/// A stream that frees what others allocate, a consumer behind a producer, keeps it from them until they miss, with no event that is over yet: each time the pool would grow by what the stream is behind.
-/// So its lane is drained as it fills, and what is over goes to everybody.
+/// A stream that frees what others allocate, a consumer behind a producer, keeps it from them until they miss, with no event that is over yet: each
+/// time the pool would grow by what the stream is behind. So its lane is drained as it fills, and what is over goes to everybody.
 void StreamFrees::hand_over(DeviceState& device, ContextPool& home, std::uint64_t identity) {
   if (device.services.gate.capturing()) return;
   const StreamLanes::Entry* const entry = home.streams.entry(identity);

@@ -1,8 +1,10 @@
-// IdlePools: what memory pools of the driver's keep idle, as the limit knows it, and what of it serves a call of the driver's or goes back to the device.
+// IdlePools: what memory pools of the driver's keep idle, as the limit knows it, and what of it serves a call of the driver's or goes back to the
+// device.
 //
-// *Ours* is the device's own pool under `async`: there it is the pool (native_blocks.cpp). The *others* are those from which the driver serves the program itself: those that the program
-// made, and the device's own where the driver serves that (`platform`, and on segments the streams of contexts that cuCtxDestroy may end). It is the program's to have kept, by a release
-// threshold; to everybody else it is gone. So it counts as held, and goes back to the device before somebody is refused for it.
+// *Ours* is the device's own pool under `async`: there it is the pool (native_blocks.cpp). The *others* are those from which the driver serves the
+// program itself: those that the program made, and the device's own where the driver serves that (`platform`, and on segments the streams of contexts
+// that cuCtxDestroy may end). It is the program's to have kept, by a release threshold; to everybody else it is gone. So it counts as held, and goes
+// back to the device before somebody is refused for it.
 // Thread rule: each call says which lock it needs. Those that call the driver let go of the device's lock meanwhile.
 #pragma once
 
@@ -28,9 +30,9 @@ class IdlePools {
   static bool are_others_asked(const DeviceState& device) { return device.has_driver_blocks.load(std::memory_order_relaxed) && device.services.may_call_driver(); }
   bool is_ours(bool is_of_default_pool) const { return is_of_default_pool && policy_ == config::Policy::async; }
 
-  /// Under `async`: what lies idle in the driver's pool after a call of the program's that put `freed_bytes` there, or took as much. Two
-  /// questions cost 140 ns, the call 340 (H100, driver 580): most answers are reckoned from the last one; under a limit none is, nor where the driver refused something.
-  /// `covered_bytes`: of a call that is over, and that counted them as held by what lay idle.
+  /// Under `async`: what lies idle in the driver's pool after a call of the program's that put `freed_bytes` there, or took as much. Two questions
+  /// cost 140 ns, the call 340 (H100, driver 580): most answers are reckoned from the last one; under a limit none is, nor where the driver refused
+  /// something. `covered_bytes`: of a call that is over, and that counted them as held by what lay idle.
   void tell_ours(DeviceState& device, std::int64_t freed_bytes, bool must_ask, std::uint64_t covered_bytes = 0) CUPOOL_EXCLUDES(device.lock);
   /// The same of the other pools from which the driver serves the program.
   void tell_others(DeviceState& device, bool must_ask, std::uint64_t covered_bytes = 0) CUPOOL_EXCLUDES(device.lock);
@@ -39,8 +41,8 @@ class IdlePools {
   /// What lies idle in pools that the driver serves, after the blocks there have changed.
   void book_rounding(DeviceState& device) CUPOOL_REQUIRES(device.lock);
 
-  /// Charges of `bytes` what idle memory of ours does not cover, see NativeBlocks::charge(). Returns what it covers, which is to be booked by tell_ours(), and is to stand in
-  /// DeviceState::idle_covered_bytes until then.
+  /// Charges of `bytes` what idle memory of ours does not cover, see NativeBlocks::charge(). Returns what it covers, which is to be booked by
+  /// tell_ours(), and is to stand in DeviceState::idle_covered_bytes until then.
   std::optional<std::uint64_t> charge_ours(DeviceState& device, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
   /// The same of another pool, by tell_others() and DeviceState::mempools_covered_bytes.
   std::optional<std::uint64_t> charge_named(DeviceState& device, CUmemoryPool pool, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);

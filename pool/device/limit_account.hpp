@@ -1,7 +1,7 @@
 // LimitAccount: what counts against CUPOOL_LIMIT on one device. Charged before the driver is asked, refunded when it refuses.
 //
-// Held = reserved by the pool + stream-ordered memory that the driver serves + arrays + the program's own cuMemCreate. Thread-safe, lock-free: two threads
-// can never both take the last bytes.
+// Held = reserved by the pool + stream-ordered memory that the driver serves + arrays + the program's own cuMemCreate. Thread-safe, lock-free: two
+// threads can never both take the last bytes.
 #pragma once
 
 #include <algorithm>

@@ -330,7 +330,8 @@ inline bool Magazine::keep(StreamRacks& racks_of_stream, heap::Extent* extent) {
   return true;
 }
 
-/// What is not ordinary is the device's, as in free(), and so is a block of another context or memory pool or of none, and one that no rack has room for.
+/// What is not ordinary is the device's, as in free(), and so is a block of another context or memory pool or of none, and one that no rack has room
+/// for.
 inline bool Magazine::free_on(CUdeviceptr address, CUcontext asking, std::uint64_t identity, std::uint16_t thread) {
   if (!lock.lock_by_owner(around.services.fences)) return false;
   const OwnerInside held(lock);

@@ -1,9 +1,9 @@
 // Magazines and peaks: what lives by several magazines together is never above a peak that nobody has noted; and where it is down at its low again.
 //
 // One magazine alone compares what the device was told with the peaks. Of several each has an allowance: so much more may live by it, and all
-// allowances with what the device was told are no more than the peaks. Who has used up its own asks under the lock, where a block is
-// counted exactly, and gets half of what is left; and what it freed it may allocate again. When a block that was not promised brings a peak near, all allowances are taken back.
-// Source of the idea: O'Neil, The escrow transactional method (1986).
+// allowances with what the device was told are no more than the peaks. Who has used up its own asks under the lock, where a block is counted exactly,
+// and gets half of what is left; and what it freed it may allocate again. When a block that was not promised brings a peak near, all allowances are
+// taken back. Source of the idea: O'Neil, The escrow transactional method (1986).
 #include <algorithm>
 
 #include "pool/device/magazines.hpp"

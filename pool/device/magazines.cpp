@@ -223,7 +223,8 @@ bool Magazines::enter_own(const DeviceState& device, Magazine& magazine) {
   return magazine.lock.lock_by_owner(device.services.fences);
 }
 
-/// `visit` for each that is open and passes the filter, but `except`, with its owner outside. One fence for all: it is a system call. False: some were left out.
+/// `visit` for each that is open and passes the filter, but `except`, with its owner outside. One fence for all: it is a system call. False: some
+/// were left out.
 bool Magazines::visit_open(DeviceState& device, Visit visit, const Magazine* except, BusyOwners busy, Filter filter,
                                       std::uint64_t key) {
   bool must_fence = false;

@@ -1,8 +1,8 @@
 // Magazines: the magazines of one device's threads, what the depots of its contexts keep, and what of it the device is told.
 //
-// Owns who has which magazine, Σ what is kept, the ids of blocks, what several magazines may let live beside what the device knows of (magazine_peaks.cpp), and
-// whether a peak of what lives is new. magazines.cpp opens and closes them, magazine_racks.cpp fills them and empties them, stream_magazines.cpp has what is kept for
-// streams. Never calls the driver, and never lets go of the device's lock.
+// Owns who has which magazine, Σ what is kept, the ids of blocks, what several magazines may let live beside what the device knows of
+// (magazine_peaks.cpp), and whether a peak of what lives is new. magazines.cpp opens and closes them, magazine_racks.cpp fills them and empties them,
+// stream_magazines.cpp has what is kept for streams. Never calls the driver, and never lets go of the device's lock.
 // Thread rule: the device's lock, whose holder is the only one to call anything here; a magazine's own lock beside it, as annotated.
 #pragma once
 
@@ -36,8 +36,8 @@ class Magazines {
   bool may_keep(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
   /// A block for a thread that asks again: from its magazine, which is filled for the next requests. Null: from the heap.
   heap::Extent* take_kept(DeviceState& device, ContextPool& home, const AllocationRequest& request, MagazineUser& user) CUPOOL_REQUIRES(device.lock);
-  /// The block, which nobody has any more, goes on its way as the last of those that its thread freed in its magazine, and comes back to it with them.
-  /// Through the depot it could come to another thread. After a while the blocks of all threads would lie mixed, and what the processor fetches
+  /// The block, which nobody has any more, goes on its way as the last of those that its thread freed in its magazine, and comes back to it with
+  /// them. Through the depot it could come to another thread. After a while the blocks of all threads would lie mixed, and what the processor fetches
   /// beside the data of one would be another's: two threads were as slow together as one. False: nothing has changed.
   bool send_with_own(DeviceState& device, const ContextPool& home, heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device.lock);
   /// A parcel whose free is complete: to the thread that sent it, or, when it keeps much already or is gone, to where any block goes.
@@ -46,15 +46,15 @@ class Magazines {
   void visit_own(DeviceState& device, const ContextPool& home, Visit visit) CUPOOL_REQUIRES(device.lock);
   /// The frees of the thread's magazine go before the one that comes now.
   void send(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
-  /// What the thread has freed goes on its way, and its large blocks are everybody's, as if none had come: how much of them lies here must not differ from
-  /// step to step of a job.
+  /// What the thread has freed goes on its way, and its large blocks are everybody's, as if none had come: how much of them lies here must not differ
+  /// from step to step of a job.
   void settle(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
   /// What has come back is handed over.
   void receive_parcels(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
   /// Everything is where it would be without magazines. False: some were left out.
   bool close_all(DeviceState& device, BusyOwners busy = BusyOwners::wait_for) CUPOOL_REQUIRES(device.lock);
-  /// As many bytes are on their way back, and closing would bring fewer, at the price of what every thread keeps. Where nothing comes back the blocks that
-  /// threads keep may be what lies between the holes: then they go before the pool grows.
+  /// As many bytes are on their way back, and closing would bring fewer, at the price of what every thread keeps. Where nothing comes back the blocks
+  /// that threads keep may be what lies between the holes: then they go before the pool grows.
   bool may_stay_open(const DeviceState& device, std::uint64_t request_bytes) const CUPOOL_REQUIRES(device.lock);
   /// The calling thread keeps nothing for itself any more.
   void thread_ending(DeviceState& device) CUPOOL_REQUIRES(device.lock);
@@ -83,8 +83,8 @@ class Magazines {
   // magazine_peaks.cpp
   /// What lives, with what the counters do not say yet.
   StepEnds::Live live_now(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
-  /// The peaks of what is live, with what the counters do not say yet: exact while no other thread is in its magazine. `fresh_bytes`: of the block that has
-  /// just been counted; 0: none.
+  /// The peaks of what is live, with what the counters do not say yet: exact while no other thread is in its magazine. `fresh_bytes`: of the block
+  /// that has just been counted; 0: none.
   void look_for_peak(DeviceState& device, std::uint64_t fresh_bytes = 0) CUPOOL_REQUIRES(device.lock);
   /// What lives has come to a peak that nobody has looked at.
   bool is_peak_new() const { return peak_is_new_; }
@@ -93,8 +93,8 @@ class Magazines {
   bool are_several() const { return has_several_.load(std::memory_order_relaxed); }
   /// What lives has grown by a block that was not promised to anybody: where a new peak is near, nobody may add to it unseen.
   void keep_promises(DeviceState& device) CUPOOL_REQUIRES(device.lock);
-  /// A block that its thread gets under the lock comes out of what was promised to the thread, as far as that goes: else each block that goes round would
-  /// look like one more, and everybody's promise would be taken back.
+  /// A block that its thread gets under the lock comes out of what was promised to the thread, as far as that goes: else each block that goes round
+  /// would look like one more, and everybody's promise would be taken back.
   void spend_allowance(DeviceState& device, Magazine* magazine, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock);
 
   // stream_magazines.cpp

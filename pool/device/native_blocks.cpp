@@ -77,8 +77,8 @@ Extent* NativeBlocks::insert(Nodes::node_type&& handle) {
   return &node.extent;
 }
 
-/// Blocks of ours where the driver has now given out [address, address + bytes): freed behind our back, by a library that is bound to the driver itself.
-/// False where the program has freed one of them here too, and its free waits: that free would be the new block's.
+/// Blocks of ours where the driver has now given out [address, address + bytes): freed behind our back, by a library that is bound to the driver
+/// itself. False where the program has freed one of them here too, and its free waits: that free would be the new block's.
 bool NativeBlocks::move_aside(std::uint64_t address, std::uint64_t bytes) {
   auto first = nodes_.upper_bound(address);
   if (first != nodes_.begin() && address - std::prev(first)->first < std::prev(first)->second.region.bytes) --first;
@@ -183,7 +183,8 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
 
 /// The driver's call, without the lock. What the limit would not have allowed goes back: idle memory was in pieces, and the driver took more.
 Error NativeBlocks::take(DeviceState& device, ContextPool& home, const AllocationRequest& request, std::uint64_t covered_bytes, CUdeviceptr* address, bool* is_of_pool) {
-  // Stream-ordered calls that the driver served may have made its pool grow beyond the limit: what comes of that is no reason to refuse what lies idle there.
+  // Stream-ordered calls that the driver served may have made its pool grow beyond the limit: what comes of that is no reason to refuse what lies
+  // idle there.
   const std::uint64_t before_bytes = device.limit.passed_bytes();
   device.idle_covered_bytes += covered_bytes;
   CUresult code = CUDA_SUCCESS;
@@ -263,8 +264,8 @@ std::uint64_t NativeBlocks::waiting_bytes() const {
   return bytes;
 }
 
-/// Every block that waits goes, whatever is wanted: the program has freed it, and nobody can use it again. One that the driver refuses, because a second free has
-/// reached it past the books, comes last from then on, and keeps no other.
+/// Every block that waits goes, whatever is wanted: the program has freed it, and nobody can use it again. One that the driver refuses, because a
+/// second free has reached it past the books, comes last from then on, and keeps no other.
 std::uint64_t NativeBlocks::release(DeviceState& device, ContextPool&, std::uint64_t, bool) {
   constexpr std::size_t kMostRefused = 8;  // it may be something that each of them would meet
   std::uint64_t released = 0;
@@ -287,8 +288,8 @@ std::uint64_t NativeBlocks::release(DeviceState& device, ContextPool&, std::uint
   return released;
 }
 
-/// The end of a primary context "destroys all allocations of the device in the process" (CUDA Driver API 13.0, cuDevicePrimaryCtxReset); an H100 (driver
-/// 580) leaves what is in its pools, until it is freed.
+/// The end of a primary context "destroys all allocations of the device in the process" (CUDA Driver API 13.0, cuDevicePrimaryCtxReset); an H100
+/// (driver 580) leaves what is in its pools, until it is freed.
 void NativeBlocks::abandon(DeviceState& device, LossVisitor& visitor) { lose_all(device, visitor, true); }
 
 /// All of them are lost to the program, which got them by plain calls. What lies in the driver's pool is left there until give_left().

@@ -34,10 +34,12 @@ class NativeBlocks final : public DeviceAllocator {
   bool has_given_again() const { return !given_again_.empty(); }
   void lose_given_again(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock);
   bool has_left() const { return !left_.empty(); }
-  /// Is `address` in a block that a context which was destroyed has left in the driver's pool? Natively nothing is there any more; the driver would free it.
+  /// Is `address` in a block that a context which was destroyed has left in the driver's pool? Natively nothing is there any more; the driver would
+  /// free it.
   bool is_left(std::uint64_t address) const;
   /// What a context that was destroyed has left in the driver's pool goes back there, in order of a living one of the device, which is pinned.
-  /// `may_ask`: nothing was allocated since it was left, and nobody is about to be given anything. What its context's end may have taken along is asked for then, and never later.
+  /// `may_ask`: nothing was allocated since it was left, and nobody is about to be given anything. What its context's end may have taken along is
+  /// asked for then, and never later.
   void give_left(DeviceState& device, ContextPool& by, bool may_ask) CUPOOL_REQUIRES(device.lock);
   void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;
   std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
@@ -54,8 +56,8 @@ class NativeBlocks final : public DeviceAllocator {
   BlockSource& source() { return *source_; }
   /// The source has more or fewer idle bytes: tells reserved and limit.
   void book_idle(DeviceState& device, std::uint64_t covered_bytes = 0) CUPOOL_REQUIRES(device.lock);
-  /// Charges what idle memory that no other thread counts on does not cover; returns what it covers. Nothing: the limit refuses the rest. Who is served books
-  /// what is covered by book_idle(), and until then it stands in DeviceState::idle_covered_bytes by whoever called.
+  /// Charges what idle memory that no other thread counts on does not cover; returns what it covers. Nothing: the limit refuses the rest. Who is
+  /// served books what is covered by book_idle(), and until then it stands in DeviceState::idle_covered_bytes by whoever called.
   std::optional<std::uint64_t> charge(DeviceState& device, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
   /// The source's idle bytes go back to the device, as many as are wanted, or a little more. Returns them. Calls the driver with the lock let go.
   std::uint64_t trim(DeviceState& device, std::uint64_t wanted_bytes = ~std::uint64_t{0}) CUPOOL_REQUIRES(device.lock);

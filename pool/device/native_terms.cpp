@@ -1,8 +1,8 @@
 // Deferral: when memory is out, what natively were free by now, whatever runs elsewhere.
 //
-// A freed block waits for the work of every context there is, since any may copy it. Natively its free had waited for the work of its own context, and of no other, unless devices
-// are linked (H100 and H200, driver 580: probe `waits`). So a kernel without end in another context, or a context whose end takes long, must not make memory be out. Not at once:
-// a copy that another context began is over by then.
+// A freed block waits for the work of every context there is, since any may copy it. Natively its free had waited for the work of its own context,
+// and of no other, unless devices are linked (H100 and H200, driver 580: probe `waits`). So a kernel without end in another context, or a context
+// whose end takes long, must not make memory be out. Not at once: a copy that another context began is over by then.
 #include <algorithm>
 #include <array>
 

@@ -1,5 +1,5 @@
-// Orphans: blocks of memory pools whose context was destroyed: natively they are no context's, and the program may use and free them (CUDA Driver API 13.0,
-// cuCtxDestroy). What they lie in is an orphan (ContextPool): nothing is allocated there any more, and what gets empty goes back to the driver.
+// Orphans: blocks of memory pools whose context was destroyed: natively they are no context's, and the program may use and free them (CUDA Driver API
+// 13.0, cuCtxDestroy). What they lie in is an orphan (ContextPool): nothing is allocated there any more, and what gets empty goes back to the driver.
 //
 // And what plain calls under `async` had there. Thread rule: the device's lock, let go of around every driver call.
 #pragma once
@@ -24,9 +24,9 @@ class Orphans {
   Status share(DeviceState& device, int ordinal) CUPOOL_REQUIRES(device.lock);
   /// In the driver's pool, where a context that is no more has left it.
   bool is_left(std::uint64_t address) const;
-  /// Under `async` plain blocks lie in the driver's pool, which cuCtxDestroy leaves: natively they had gone with their context. Nobody can give them back
-  /// before another context of the device lives. What may have gone with a primary context, the driver is asked about when a context is new and alone: another
-  /// thread could else have been given an address between the answer and what is done with it.
+  /// Under `async` plain blocks lie in the driver's pool, which cuCtxDestroy leaves: natively they had gone with their context. Nobody can give them
+  /// back before another context of the device lives. What may have gone with a primary context, the driver is asked about when a context is new and
+  /// alone: another thread could else have been given an address between the answer and what is done with it.
   void give_left(DeviceState& device, bool is_new) CUPOOL_REQUIRES(device.lock);
 
  private:

@@ -46,7 +46,8 @@ class OutsideMemory {
     const MutexLock lock(mutex_);
     return serial_;
   }
-  /// Takes out what died with `context`, of what was there at `before`, a part at a time: how many; fewer than `gone` has room for: all. Needs no memory.
+  /// Takes out what died with `context`, of what was there at `before`, a part at a time: how many; fewer than `gone` has room for: all. Needs no
+  /// memory.
   std::size_t remove_of(CUcontext context, std::uint64_t before, std::span<std::pair<OutsideKind, Entry>> gone) {
     const MutexLock lock(mutex_);
     std::size_t count = 0;

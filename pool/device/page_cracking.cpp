@@ -1,9 +1,11 @@
 // PageHeap: which empty handles a block gets, and what becomes of one that is too large for it. See page_heap.hpp.
 //
-// A handle moves whole or not at all, so what a block does not need of the last one stays beside it for as long as it lives. Where blocks come and go on a full device that is how memory is lost that is free:
-// such a handle is cracked, released and created again in pieces. When pages are moved anyway that costs two calls for each piece and keeps what is free in pieces that move.
-// And where memory pools above this one ask for whole pages, they get no hole that ends within a handle that was empty, once the program has needed an eighth of the device: each of their blocks is a call of the
-// driver's natively, each crack leaves smaller handles, and what they flush when memory is out is everybody's. Blocks of any size would have it too, but jobs that allocate their tensors here pay for each (DECISIONS.md).
+// A handle moves whole or not at all, so what a block does not need of the last one stays beside it for as long as it lives. Where blocks come and go
+// on a full device that is how memory is lost that is free: such a handle is cracked, released and created again in pieces. When pages are moved
+// anyway that costs two calls for each piece and keeps what is free in pieces that move. And where memory pools above this one ask for whole pages,
+// they get no hole that ends within a handle that was empty, once the program has needed an eighth of the device: each of their blocks is a call of
+// the driver's natively, each crack leaves smaller handles, and what they flush when memory is out is everybody's. Blocks of any size would have it
+// too, but jobs that allocate their tensors here pay for each (DECISIONS.md).
 #include <algorithm>
 #include <bit>
 
@@ -17,7 +19,8 @@ using heap::Extent;
 
 namespace {
 
-/// Handles that fit into what is missing, the largest first and of one size in their order; taken ones are left behind with no bytes. There are few sizes: a look at all for each is less than sorting them.
+/// Handles that fit into what is missing, the largest first and of one size in their order; taken ones are left behind with no bytes. There are few
+/// sizes: a look at all for each is less than sorting them.
 std::vector<MappedHandle> take_largest(std::vector<MappedHandle>& handles, std::uint64_t& missing_bytes) {
   std::vector<MappedHandle> taken;
   while (missing_bytes != 0) {
@@ -52,8 +55,9 @@ bool PageHeap::program_fills(DeviceState& device) const {
   return all_bytes - std::min(device.need_bytes(), all_bytes) < all_bytes / kFullShare;
 }
 
-/// Would the block, which was cut from the beginning of a hole just now, end within a handle that is empty but for it, with a page of that or more to spare? For programs that take whole pages, and
-/// not in steps that repeat themselves without a shortage: what one of them cracks the next one lacks elsewhere, for ever.
+/// Would the block, which was cut from the beginning of a hole just now, end within a handle that is empty but for it, with a page of that or more to
+/// spare? For programs that take whole pages, and not in steps that repeat themselves without a shortage: what one of them cracks the next one lacks
+/// elsewhere, for ever.
 bool PageHeap::strands(DeviceState& device, const Extent& block) const {
   const std::uint64_t page_bytes = memory_->granularity_bytes();
   if (block.bytes < page_bytes || !is_aligned(block.bytes, page_bytes) || !takes_whole_pages()) return false;
@@ -66,14 +70,15 @@ bool PageHeap::strands(DeviceState& device, const Extent& block) const {
   return !last.is_pinned && last.address >= block.address && last.end() <= free_until && last.end() - end >= page_bytes;
 }
 
-/// Where the handles that move come from. The largest holes leave whole ones to others; but what is taken from them was cut for the next large block of a program that asks for whole
-/// pages, or whose steps repeat themselves: each step would then move more than the one before.
+/// Where the handles that move come from. The largest holes leave whole ones to others; but what is taken from them was cut for the next large block
+/// of a program that asks for whole pages, or whose steps repeat themselves: each step would then move more than the one before.
 PageHeap::Holes PageHeap::holes_to_rob(DeviceState& device) const {
   return (takes_whole_pages() || device.repeats_itself()) && !program_fills(device) ? Holes::small : Holes::large;
 }
 
-/// Empty handles for what is missing: large ones that fit, smaller ones that do, and for what is missing then the smallest of the others, which is to be cracked. Out of those of the largest holes.
-/// For programs that take whole pages, while they do not fill the device, out of the smallest holes, so that the large ones stay: steps that repeat themselves find them again.
+/// Empty handles for what is missing: large ones that fit, smaller ones that do, and for what is missing then the smallest of the others, which is to
+/// be cracked. Out of those of the largest holes. For programs that take whole pages, while they do not fill the device, out of the smallest holes,
+/// so that the large ones stay: steps that repeat themselves find them again.
 void PageHeap::take_fitting(Supply& supply, Holes first) {
   const std::size_t looks = first == Holes::large ? kCrackLooks : 0;
   std::uint64_t missing_bytes = supply.missing_bytes();
@@ -114,8 +119,8 @@ void PageHeap::plan_pieces(Supply& supply, const Handle& handle, std::uint64_t n
   supply.wanted_bytes += handle.bytes - needed_bytes;
 }
 
-/// The pieces come before the handle goes, where the driver is believed to have room for both; else another process may take what was released, and that is all that can be lost.
-/// What cannot be had in pieces stays whole, unless it is gone.
+/// The pieces come before the handle goes, where the driver is believed to have room for both; else another process may take what was released, and
+/// that is all that can be lost. What cannot be had in pieces stays whole, unless it is gone.
 void PageHeap::crack(DeviceState& device, Supply& supply) {
   if (supply.cracked.bytes == 0) return;
   std::size_t made = 0;

@@ -1,4 +1,5 @@
-// PageHeap: figures, pins, the death of a context, invariants. Supply is in page_supply.cpp, giving back in page_release.cpp, what reports show in page_map.cpp.
+// PageHeap: figures, pins, the death of a context, invariants. Supply is in page_supply.cpp, giving back in page_release.cpp, what reports show in
+// page_map.cpp.
 #include "pool/device/page_heap.hpp"
 
 #include <algorithm>
@@ -70,8 +71,9 @@ std::uint64_t PageHeap::unpinned_empty_bytes() const {
   return bytes;
 }
 
-/// A block that was exported, whose buffer id was read, whose copies synchronise: something outside may know its pages (registration caches). After its free they stay in place as
-/// long as others will do, and no longer: natively they had gone with it, and who has none left is not refused for their sake. False: none was pinned.
+/// A block that was exported, whose buffer id was read, whose copies synchronise: something outside may know its pages (registration caches). After
+/// its free they stay in place as long as others will do, and no longer: natively they had gone with it, and who has none left is not refused for
+/// their sake. False: none was pinned.
 bool PageHeap::unpin_empty() {
   if (pinned_handles_ == 0) return false;
   const std::uint64_t before = pinned_handles_;
@@ -87,9 +89,9 @@ bool PageHeap::unpin_empty() {
   return pinned_handles_ != before;
 }
 
-/// So much comes at once while memory is plenty: one call opens all of it. Nothing where free memory goes back above a threshold. While half of what the program
-/// has needed is left besides, what waits for the GPU comes on top: the next steps find it elsewhere, and need room wherever it is. In steps larger than a
-/// handle, so that a job has some room above its need: with less, identical steps find no hole and grow late.
+/// So much comes at once while memory is plenty: one call opens all of it. Nothing where free memory goes back above a threshold. While half of what
+/// the program has needed is left besides, what waits for the GPU comes on top: the next steps find it elsewhere, and need room wherever it is. In
+/// steps larger than a handle, so that a job has some room above its need: with less, identical steps find no hole and grow late.
 std::uint64_t PageHeap::ahead_bytes(const DeviceState& device, const Supply& supply) const {
   if (device.services.options.release_threshold_bytes) return 0;
   const std::uint64_t room_bytes = this->room_bytes(device);

@@ -1,16 +1,17 @@
 // PageHeap: blocks of one context at addresses of its own, with pages mapped under them that can be moved. Backing `pages`.
 //
-// An ExtentHeap over reserved addresses. Addresses without memory are absent extents: vacant ones get memory, quarantined ones lost
-// theirs and are not bound again before 64 times the device's memory of fresh addresses has been, oldest first (registration caches
-// key on addresses). A page is busy exactly when a block lies on it, so nothing is counted per page: an empty handle lies wholly in
-// one hole. On a miss memory is created while there is plenty (handles of a 256th of what is left and a 768th of everything, at most 64 MiB and the block
-// that asks, an eighth of it or what divides it where it is whole pages, at least the granularity: large ones cost few calls, small ones leave little behind),
-// and moved when there is not: empty handles, from the largest holes first, go behind the free memory that ends where addresses are vacant; the last one is cracked where it is larger than what is missing (page_cracking.cpp). Neighbours share tail pages. As long as large handles are made, blocks that are small beside
-// them have addresses of their own (zones, page_zones.cpp): one of them would keep a whole handle from everybody; and a block does not begin on the page of a much
-// smaller one (heap::FitPolicy). Live bytes never move, nor what waits for the GPU.
-// Figures: DECISIONS.md and build/bench/page_model. Known from: PyTorch's expandable segments, DALI's cuda_vm_resource.
-// Memory of this kind belongs to no context: when one dies its blocks are forgotten at once and bury() gives the memory back. Blocks of memory pools stay
-// where they are after cuCtxDestroy (outlive()); nothing is allocated beside them then, and what gets empty is released.
+// An ExtentHeap over reserved addresses. Addresses without memory are absent extents: vacant ones get memory, quarantined ones lost theirs and are
+// not bound again before 64 times the device's memory of fresh addresses has been, oldest first (registration caches key on addresses). A page is
+// busy exactly when a block lies on it, so nothing is counted per page: an empty handle lies wholly in one hole. On a miss memory is created while
+// there is plenty (handles of a 256th of what is left and a 768th of everything, at most 64 MiB and the block that asks, an eighth of it or what
+// divides it where it is whole pages, at least the granularity: large ones cost few calls, small ones leave little behind), and moved when there is
+// not: empty handles, from the largest holes first, go behind the free memory that ends where addresses are vacant; the last one is cracked where it
+// is larger than what is missing (page_cracking.cpp). Neighbours share tail pages. As long as large handles are made, blocks that are small beside
+// them have addresses of their own (zones, page_zones.cpp): one of them would keep a whole handle from everybody; and a block does not begin on the
+// page of a much smaller one (heap::FitPolicy). Live bytes never move, nor what waits for the GPU.
+// Figures: DECISIONS.md and build/bench/page_model. Known from: PyTorch's expandable segments, DALI's cuda_vm_resource. Memory of this kind belongs
+// to no context: when one dies its blocks are forgotten at once and bury() gives the memory back. Blocks of memory pools stay where they are after
+// cuCtxDestroy (outlive()); nothing is allocated beside them then, and what gets empty is released.
 // Thread rule: as DeviceAllocator. One thread at a time is in the driver for it (supplying_); what it works on is in no bin meanwhile. The
 // driver may wait there for running work (cuMemSetAccess, cuMemUnmap), which may wait for another thread of the program; so nobody waits
 // for that thread without bound: who misses meanwhile goes on up the ladder, to memory of the driver's own.

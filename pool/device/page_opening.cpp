@@ -1,8 +1,8 @@
 // PageHeap: handles are mapped behind each other, and one call opens them. See page_heap.hpp.
 //
-// A driver may refuse that for what a device's attributes promised: under WSL2 they say that mapped memory has GPUDirect RDMA, handles that ask for it are created and mapped, and cuMemSetAccess
-// answers CUDA_ERROR_UNKNOWN (pytorch issue 192330). Until anything was opened, handles then ask for less; where it opens none at all, the context is served by the driver's own calls, and the next
-// ones from segments.
+// A driver may refuse that for what a device's attributes promised: under WSL2 they say that mapped memory has GPUDirect RDMA, handles that ask for
+// it are created and mapped, and cuMemSetAccess answers CUDA_ERROR_UNKNOWN (pytorch issue 192330). Until anything was opened, handles then ask for
+// less; where it opens none at all, the context is served by the driver's own calls, and the next ones from segments.
 #include "pool/device/page_heap.hpp"
 #include "pool/device/paged_region.hpp"
 

@@ -33,7 +33,8 @@ void PageHeap::take_empty(std::vector<Run>& runs, std::uint64_t wanted_bytes, bo
   take_runs(runs, found);
 }
 
-/// Precondition: empty ones. Neighbours lie in one hole, also where reservations follow each other: the last page of one is never mapped (find_window). Throws std::bad_alloc with nothing taken.
+/// Precondition: empty ones. Neighbours lie in one hole, also where reservations follow each other: the last page of one is never mapped
+/// (find_window). Throws std::bad_alloc with nothing taken.
 void PageHeap::take_runs(std::vector<Run>& runs, const std::vector<MappedHandle>& found) {
   try {
     for (std::size_t first = 0; first < found.size();) {
@@ -88,8 +89,8 @@ void PageHeap::book_runs(DeviceState& device, const std::vector<Run>& runs) {
   }
 }
 
-/// Neighbours join, with the age of the youngest: there may be 64 times the device's memory of such addresses, and what tells what lies there costs host memory by
-/// where something begins. The extent may be gone afterwards.
+/// Neighbours join, with the age of the youngest: there may be 64 times the device's memory of such addresses, and what tells what lies there costs
+/// host memory by where something begins. The extent may be gone afterwards.
 void PageHeap::quarantine(DeviceState& device, Extent* extent) {
   const auto is_quarantined = [](const Extent* one) { return one != nullptr && one->state == ExtentState::absent && one->flags == kQuarantinedFlag; };
   const Span piece{extent->address, extent->address + extent->bytes};
@@ -132,8 +133,8 @@ void PageHeap::expire(DeviceState& device, bool early) {
   }
 }
 
-/// Joins vacant neighbours. What is too short for any window waits for its neighbours on no list: there can be tens of thousands of those. Precondition: vacant_ has
-/// room for one more.
+/// Joins vacant neighbours. What is too short for any window waits for its neighbours on no list: there can be tens of thousands of those.
+/// Precondition: vacant_ has room for one more.
 void PageHeap::make_vacant(Extent* extent) noexcept {
   const auto is_vacant = [](const Extent* one) { return one != nullptr && one->state == ExtentState::absent && (one->flags & kVacantFlag) != 0; };
   extent->flags = kVacantFlag;

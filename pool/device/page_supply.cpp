@@ -198,8 +198,8 @@ void PageHeap::claim(Supply& supply, const Window& window) {
   begin_moving(supply.left);
 }
 
-/// As if nothing had been asked. Precondition: vacant_ has the room that claim() made (who has the turn is the only one who changes it), and loose_ that
-/// which take_loose() made, unless it is promised.
+/// As if nothing had been asked. Precondition: vacant_ has the room that claim() made (who has the turn is the only one who changes it), and loose_
+/// that which take_loose() made, unless it is promised.
 void PageHeap::unclaim(Supply& supply) noexcept {
   loose_promised_ -= supply.promised;
   heap_.join(supply.fresh);
@@ -287,9 +287,9 @@ void PageHeap::drive(DeviceState& device, Supply& supply) {
   map_or_ask_less(device, supply);
 }
 
-/// Blocks of whole pages, as memory pools on top of this one ask for, lie behind each other: a handle ends where they end, and is one that divides them or an
-/// eighth of them, since the next one there may be smaller. Others share their last pages: one is a handle of its own, and what lies between two of them another, so that
-/// a freed block takes all along that it does not share, however its neighbours live on.
+/// Blocks of whole pages, as memory pools on top of this one ask for, lie behind each other: a handle ends where they end, and is one that divides
+/// them or an eighth of them, since the next one there may be smaller. Others share their last pages: one is a handle of its own, and what lies
+/// between two of them another, so that a freed block takes all along that it does not share, however its neighbours live on.
 std::uint64_t PageHeap::fitting_bytes(const Supply& supply) const {
   const std::uint64_t page_bytes = memory_->granularity_bytes();
   if (!is_aligned(supply.block_bytes, page_bytes)) return std::max(align_down(supply.next_block_end_bytes(), page_bytes) - supply.handle_bytes, page_bytes);

@@ -1,10 +1,11 @@
 // PageHeap: which addresses a block may have, and where new pages go. See page_heap.hpp.
 //
-// A handle moves whole or not at all, so one small block that stays keeps all of it from everybody. While much is left handles are large, and blocks below an eighth of
-// them (zone 1), a sixty-fourth (zone 2) or 256 KiB (zone 3) get addresses of their own, where handles are no larger than what the zone has: all that such blocks can pin
-// is about what they once needed. With less left handles are smaller, and such blocks may lie among the others; where nothing is left everybody takes any hole.
-// Once handles are single pages small blocks get pages of their own instead (fit_policy), and so they do inside each zone.
-// What the pool has first, a thirty-second of everything, is one zone: each zone on its own grows until it has met the worst moment of a step, and more often late.
+// A handle moves whole or not at all, so one small block that stays keeps all of it from everybody. While much is left handles are large, and blocks
+// below an eighth of them (zone 1), a sixty-fourth (zone 2) or 256 KiB (zone 3) get addresses of their own, where handles are no larger than what the
+// zone has: all that such blocks can pin is about what they once needed. With less left handles are smaller, and such blocks may lie among the
+// others; where nothing is left everybody takes any hole. Once handles are single pages small blocks get pages of their own instead (fit_policy), and
+// so they do inside each zone. What the pool has first, a thirty-second of everything, is one zone: each zone on its own grows until it has met the
+// worst moment of a step, and more often late.
 #include <algorithm>
 
 #include "pool/core/bytes.hpp"
@@ -29,8 +30,8 @@ unsigned PageHeap::zone_of(std::uint64_t bytes, std::uint64_t room_bytes) const 
   return zone;
 }
 
-/// First where it would lie with much left, so that what is there stays apart. In all of them where nothing is left, and for a job that repeats itself, or has
-/// preallocated, which is not to grow for that; and wherever somebody wants any.
+/// First where it would lie with much left, so that what is there stays apart. In all of them where nothing is left, and for a job that repeats
+/// itself, or has preallocated, which is not to grow for that; and wherever somebody wants any.
 heap::ZoneOrder PageHeap::zones_for(DeviceState& device, std::uint64_t bytes, bool wants_any) const {
   unsigned first = kZones - 1;
   while (bytes >= kZoneEnd_bytes[first]) --first;

@@ -1,8 +1,8 @@
 // Patience: how long a call of the program polls for what is on its way back, and in what pauses.
 //
-// A second at most, or what the caller says; longer as long as something waits that was freed before the call. Four seconds more where natively it had been
-// free at once: work that began after the free, or runs elsewhere. A minute more where the free had waited. Not
-// without end, since the work may be waiting for the thread that polls. Thread rule: the device's lock.
+// A second at most, or what the caller says; longer as long as something waits that was freed before the call. Four seconds more where natively it
+// had been free at once: work that began after the free, or runs elsewhere. A minute more where the free had waited. Not without end, since the work
+// may be waiting for the thread that polls. Thread rule: the device's lock.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@ class Patience {
   static constexpr std::uint64_t kLateBound_ns = 4'000'000'000;    ///< from there on; most jobs' queues of work are shorter
   static constexpr std::uint64_t kFreedBound_ns = 60'000'000'000;  ///< from there on; any job's is
 
-  /// `until_ns`: on that clock. `newest`: the number of the last epoch of what was freed before the call; 0: nothing is waited for longer. `late_bound_ns`: so long for
-  /// what natively had been free at once; 0 where it is not known that it would do.
+  /// `until_ns`: on that clock. `newest`: the number of the last epoch of what was freed before the call; 0: nothing is waited for longer.
+  /// `late_bound_ns`: so long for what natively had been free at once; 0 where it is not known that it would do.
   Patience(Clock& clock, std::uint64_t until_ns, std::uint64_t newest, std::uint64_t late_bound_ns)
       : clock_(clock), until_ns_(until_ns), newest_(newest), late_bound_ns_(late_bound_ns) {}
 

@@ -104,8 +104,8 @@ class PoolSet::Impl {
     DevicePool* pool = pool_for(ordinal);
     if (pool == nullptr) return nullptr;
     home = pool->context_seen(context);
-    // A primary context that has ended is a thread's current one still, and its device is told: whoever comes late would have memory that nobody ends. Asked once
-    // it is known here, so that an end from now on is met. [?] that a driver says so of one that was released.
+    // A primary context that has ended is a thread's current one still, and its device is told: whoever comes late would have memory that nobody
+    // ends. Asked once it is known here, so that an end from now on is met. [?] that a driver says so of one that was released.
     const auto is_gone = [&] {
       unsigned version = 0;
       return driver.has_cuCtxGetApiVersion() && device::is_context_gone(driver.cuCtxGetApiVersion(context, &version));

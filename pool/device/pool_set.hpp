@@ -129,7 +129,8 @@ class PoolSet {
   /// May call the driver; polls deferred frees with no lock held, a second, or as long as Patience has it.
   Result<CUdeviceptr> allocate(CUcontext context, std::size_t bytes, const char* api);
 
-  /// Frees the block whose base is `address`. Under `deferred` it waits for the GPU only where too much of what was freed before waits (backlog.hpp). See FreeOutcome.
+  /// Frees the block whose base is `address`. Under `deferred` it waits for the GPU only where too much of what was freed before waits (backlog.hpp).
+  /// See FreeOutcome.
   FreeResult free(CUdeviceptr address);
 
   /// The same when the process is exiting: host bookkeeping only, no driver call, no wait; try-lock.
@@ -164,12 +165,13 @@ class PoolSet {
   std::uint64_t plain_bytes(int device);
   static constexpr std::uint8_t kMempools = 64;  ///< so many indices for the memory pools of a device; 0 is those that the driver serves
 
-  /// Runs `call`, the program's own, which sets `*out`, and books the block as any other: counted, held to the limit, listed in reports. To every call
-  /// and query it stays the driver's. Its answer; CUDA_ERROR_OUT_OF_MEMORY also when the limit forbids it (recorded as an OOM either way).
-  /// `ask` (may be empty) makes the call with a size that no device has: what the driver has against its other arguments comes before the limit.
+  /// Runs `call`, the program's own, which sets `*out`, and books the block as any other: counted, held to the limit, listed in reports. To every
+  /// call and query it stays the driver's. Its answer; CUDA_ERROR_OUT_OF_MEMORY also when the limit forbids it (recorded as an OOM either way). `ask`
+  /// (may be empty) makes the call with a size that no device has: what the driver has against its other arguments comes before the limit.
   using AskDriver = std::function<CUresult()>;
   CUresult allocate_by_driver(const DriverServed& request, CUdeviceptr* out, const std::function<CUresult()>& call, const AskDriver& ask);
-  /// The program made a memory pool of `device`, of whatever kind: from now on it may be asked what it keeps idle, and trimmed before a call is refused.
+  /// The program made a memory pool of `device`, of whatever kind: from now on it may be asked what it keeps idle, and trimmed before a call is
+  /// refused.
   void mempool_made(int device, CUmemoryPool handle);
   /// It is about to be destroyed: nobody asks it any more when this returns. Where the driver then refuses, mempool_made() again.
   void mempool_ending(CUmemoryPool handle);
@@ -198,12 +200,15 @@ class PoolSet {
   /// Somebody outside the pool learns of the memory behind the live block at `address` (a handle, a descriptor, an attribute of the
   /// mapping): its pages stay where they are, after its free as long as others will do. Does nothing for a block that is not paged.
   void pin_pages(CUdeviceptr address);
-  /// Contexts that come from now on get segments under CUPOOL_BACKING=auto: the program may export blocks to other processes, or copies of blocks between devices could not be turned.
+  /// Contexts that come from now on get segments under CUPOOL_BACKING=auto: the program may export blocks to other processes, or copies of blocks
+  /// between devices could not be turned.
   void keep_to_segments();
-  /// The same of a program that is about to do it, or did: from now on contexts whose memory is on pages ask the driver for each plain block, which then can be shared.
+  /// The same of a program that is about to do it, or did: from now on contexts whose memory is on pages ask the driver for each plain block, which
+  /// then can be shared.
   void share_blocks();
-  /// Blocks of 2 MiB and more, in whole host pages, that are made from now on begin on one, as they do natively, unless the only hole for them is too tight: the program may
-  /// ask cuMemGetHandleForAddressRange for dma-buf descriptors of them, which covers host pages. Other programs are spared the gaps.
+  /// Blocks of 2 MiB and more, in whole host pages, that are made from now on begin on one, as they do natively, unless the only hole for them is too
+  /// tight: the program may ask cuMemGetHandleForAddressRange for dma-buf descriptors of them, which covers host pages. Other programs are spared the
+  /// gaps.
   void begin_on_host_pages();
 
   /// Marks or clears SYNC_MEMOPS on the live block at `address` and, through the driver, on its region.
@@ -260,8 +265,9 @@ class PoolSet {
     PoolSet& pools_;
     device::ContextPool* home_;
   };
-  /// Waits until what was submitted to `context` so far is over, as a driver's call that unmaps memory of it would, and answers as it: a sticky error, or
-  /// that a capture forbids the calling thread such calls (it has ended then). CUDA_ERROR_OUT_OF_MEMORY: during a capture there is no way to wait.
+  /// Waits until what was submitted to `context` so far is over, as a driver's call that unmaps memory of it would, and answers as it: a sticky
+  /// error, or that a capture forbids the calling thread such calls (it has ended then). CUDA_ERROR_OUT_OF_MEMORY: during a capture there is no way
+  /// to wait.
   CUresult wait_for_context(CUcontext context);
   /// A mark for forget_captures: those that have begun so far.
   std::uint64_t captures_begun() const;
@@ -292,11 +298,12 @@ class PoolSet {
   bool has_lanes() const;
   /// How often memory of `context` came into the lane of a stream: to be asked before a wait of the program. 0: the context has no pool.
   std::uint64_t lane_fills(CUcontext context) const;
-  /// The program has waited for a stream (by `identity`), or for all streams of the context (0), by a call that began after lane_fills() gave `fills`: what
-  /// was freed in their order before is everybody's. No driver call.
+  /// The program has waited for a stream (by `identity`), or for all streams of the context (0), by a call that began after lane_fills() gave
+  /// `fills`: what was freed in their order before is everybody's. No driver call.
   void after_stream_wait(CUcontext context, std::uint64_t identity, std::uint64_t fills);
 
-  /// Gives every wholly free region back to the driver, and what that keeps for graphs to the device, unless that could block. Returns bytes given back.
+  /// Gives every wholly free region back to the driver, and what that keeps for graphs to the device, unless that could block. Returns bytes given
+  /// back.
   std::size_t trim();
   /// The same for one device, of which at least `keep_bytes` stay reserved.
   std::size_t trim(int device, std::size_t keep_bytes);
@@ -313,7 +320,8 @@ class PoolSet {
   /// The program has made a graph with an allocation node: from now on the driver is asked what it keeps for graphs.
   void expect_graph_memory();
   bool expects_graph_memory() const;
-  /// So many more executable graphs live that may have such nodes (or fewer), on `devices`, a bit each. What the driver keeps for them there is theirs.
+  /// So many more executable graphs live that may have such nodes (or fewer), on `devices`, a bit each. What the driver keeps for them there is
+  /// theirs.
   void note_living_graphs(std::uint64_t devices, int more) noexcept;
   static constexpr std::uint64_t kAnyDevice = ~std::uint64_t{0};
   /// What it keeps for them may have changed: asks, if there are any.

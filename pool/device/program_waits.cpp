@@ -1,4 +1,5 @@
-// Where the program waits for the GPU, ends a step of its job or is about to capture: what it freed before gets its event there, and what is over is free.
+// Where the program waits for the GPU, ends a step of its job or is about to capture: what it freed before gets its event there, and what is over is
+// free.
 #include <new>
 
 #include "pool/device/device_pool.hpp"
@@ -37,15 +38,15 @@ void DevicePool::after_wait(const ContextPool& home, CUcontext asking) {
   surplus_seen_bytes_.store(device_.not_live_bytes(), std::memory_order_relaxed);
 }
 
-/// With the free that has just been booked a step of the job has come to its end. What it freed gets an event there, and what is over is free, in each step
-/// at the same place.
+/// With the free that has just been booked a step of the job has come to its end. What it freed gets an event there, and what is over is free, in
+/// each step at the same place.
 bool DevicePool::ends_step(bool waits_natively) {
   return waits_natively && device_.steps.below_bytes() != 0 && device_.steps.has_ended(magazines_.live_now(device_).bytes) && !capturing() && may_call_driver();
 }
 
-/// The first step has come again: what the next ones need beside what lives is what waits for the GPU, wherever that lies by then. Brought now, none of
-/// them calls the driver. A little more where that leaves enough: it lies in other places in each step. Once for each peak, in a free that natively had
-/// waited; not where memory is short, or goes back above a threshold.
+/// The first step has come again: what the next ones need beside what lives is what waits for the GPU, wherever that lies by then. Brought now, none
+/// of them calls the driver. A little more where that leaves enough: it lies in other places in each step. Once for each peak, in a free that
+/// natively had waited; not where memory is short, or goes back above a threshold.
 void DevicePool::make_room_for_steps(ContextPool& home) {
   if (device_.steps.repeats() != 1 || unpooled_ || device_.disabled || device_.services.options.release_threshold_bytes) return;
   const std::uint64_t bytes = backlog_.step_room_bytes(device_);

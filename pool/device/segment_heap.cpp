@@ -208,7 +208,8 @@ std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::
     const ScopedContext current(device.driver, home.registered.context);
     const bool in_order = device.frees_in_order();
     CUstream stream = current.status().ok() ? in_order::stream_of(device, home) : nullptr;
-    // Whoever came here has not looked whether the driver's free would wait. Where it would the regions stay, and the next who needs them looks again.
+    // Whoever came here has not looked whether the driver's free would wait. Where it would the regions stay, and the next who needs them looks
+    // again.
     const bool may_wait = in_order && stream == nullptr && !(current.status().ok() && in_order::is_quiet(device));
     const CUresult refusal = may_wait ? CUDA_ERROR_NOT_READY : current.status().code();
     for (std::size_t i = 0; i < claims.size(); ++i)

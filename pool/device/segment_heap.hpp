@@ -35,8 +35,8 @@ class RegionGrowth {
     const std::uint64_t bytes = std::max(need_bytes, next_bytes_);
     return need_bytes >= bytes / kFewBlocks ? bytes - bytes % need_bytes : bytes;
   }
-  /// The program asks for `bytes`, by a plain call or in stream order. A pool above this one asks for nothing but multiples of 2 MiB, keeps them, and gives them back to have others in their place: each is a
-  /// region of its own, as natively, or one that stays would hold what was beside it.
+  /// The program asks for `bytes`, by a plain call or in stream order. A pool above this one asks for nothing but multiples of 2 MiB, keeps them, and
+  /// gives them back to have others in their place: each is a region of its own, as natively, or one that stays would hold what was beside it.
   void note_request(std::uint64_t bytes, bool is_plain) { ++(is_plain && is_aligned(bytes, kRegionGranularity_bytes) ? whole_requests_ : other_requests_); }
   bool is_below_a_pool() const { return whole_requests_ >= kWholeOf * other_requests_; }
   /// A region of `bytes` was made where `planned_bytes` were planned.

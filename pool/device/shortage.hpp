@@ -1,6 +1,7 @@
 // Shortage: whether memory is short on a device, as far as threads keep nothing and frees carry events of their own then.
 //
-// It is for as long as a thread is high up the ladder or gives back what is idle, and for a number of frees after limit or driver refused something. Counts only.
+// It is for as long as a thread is high up the ladder or gives back what is idle, and for a number of frees after limit or driver refused something.
+// Counts only.
 // Thread rule: the device's lock.
 #pragma once
 

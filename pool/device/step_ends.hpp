@@ -1,9 +1,9 @@
 // StepEnds: where the steps of a job end, told from what lives.
 //
-// A step brings what lives up near its peak and down again to where it was. When it is down there, everything that the step freed is free or waits for
-// the GPU, as at the end of each other step: an epoch of deferred frees that is closed there ends at the same place of every step, and so do those after it. Where
-// epochs end by a count alone, that place moves on from step to step; blocks find others free each time, and the pool grows long after it knows the job.
-// Bookkeeping only. Thread rule: the device's lock, but below_bytes().
+// A step brings what lives up near its peak and down again to where it was. When it is down there, everything that the step freed is free or waits
+// for the GPU, as at the end of each other step: an epoch of deferred frees that is closed there ends at the same place of every step, and so do
+// those after it. Where epochs end by a count alone, that place moves on from step to step; blocks find others free each time, and the pool grows
+// long after it knows the job. Bookkeeping only. Thread rule: the device's lock, but below_bytes().
 #pragma once
 
 #include <algorithm>
@@ -55,8 +55,8 @@ class StepEnds {
   /// So many steps have come near the peak since it rose the last time.
   std::uint64_t repeats() const { return repeats_; }
 
-  /// It has come down twice, from peaks that were no trifle beside the last one, and since that rose: what it does now it has done before, though nobody knows yet that it
-  /// repeats itself. `live_bytes`: what lives now.
+  /// It has come down twice, from peaks that were no trifle beside the last one, and since that rose: what it does now it has done before, though
+  /// nobody knows yet that it repeats itself. `live_bytes`: what lives now.
   bool begins_again(std::uint64_t live_bytes, std::uint64_t peak_bytes) const {
     const std::uint64_t first_peak_bytes = is_up_ && is_down(live_bytes, peak_bytes) ? last_fall_bytes_ : before_last_fall_bytes_;
     return first_peak_bytes >= peak_bytes / kTrifleShare && (repeats_ != 0 || is_down(std::min(low_.bytes, live_bytes), peak_bytes));

@@ -1,4 +1,5 @@
-// What streams free: see stream_frees.hpp. How others get it where the stream's work is over: idle_lanes.cpp; what carries an event of its own: stamped_frees.cpp.
+// What streams free: see stream_frees.hpp. How others get it where the stream's work is over: idle_lanes.cpp; what carries an event of its own:
+// stamped_frees.cpp.
 #include "pool/device/stream_frees.hpp"
 
 #include <algorithm>
@@ -44,14 +45,14 @@ void StreamFrees::make_place_for_lane(DeviceState& device, CUcontext context, St
   drain_stream(device, *home, home->streams.oldest().identity, true);
 }
 
-/// An event on the legacy stream would make blocking streams wait for each other: only where there is no other kind. The event of the whole context covers a
-/// thread's own default stream too, which is blocking.
+/// An event on the legacy stream would make blocking streams wait for each other: only where there is no other kind. The event of the whole context
+/// covers a thread's own default stream too, which is blocking.
 bool StreamFrees::needs_context_event(const DeviceState& device, const StreamLanes::Entry& entry) {
   return (entry.handle == nullptr || entry.handle == CU_STREAM_LEGACY) && !device.services.cannot_record.load(std::memory_order_relaxed);
 }
 
-/// The holes become an epoch, with an event of their lane's stream, or where it must be one of its whole context; `looks`: and are asked about at once. nullptr,
-/// with nothing changed: host memory is out. Preconditions: the context is pinned, and nobody is busy with the lane.
+/// The holes become an epoch, with an event of their lane's stream, or where it must be one of its whole context; `looks`: and are asked about at
+/// once. nullptr, with nothing changed: host memory is out. Preconditions: the context is pinned, and nobody is busy with the lane.
 Epoch* StreamFrees::record_lane(DeviceState& device, ContextPool& home, StreamLanes::Entry& entry, Batch& holes, bool looks, FenceResult* result) {
   Epoch* const epoch = deferred_.close(holes);
   if (epoch == nullptr) return nullptr;

@@ -1,11 +1,10 @@
 // StreamFrees: what streams free. What a free leaves in its stream's lane is that stream's at once, without an event.
 //
-// Others get it (a) when the lane is drained: its holes join the deferred frees, whose fence covers the whole context; (b) while
-// memory is short, when a free was stamped with its own event: another stream is made to wait for that on the device. An event
-// recorded later than the free also covers later work, which may itself wait for what the other stream does next, so no
-// stream is ever made to wait for such a one. A free that falls into somebody's capture is stamped too; where no event can be had, it takes the
-// plain way and waits for the capture's end.
-// stream_frees.cpp fills lanes and drains them, idle_lanes.cpp opens those whose work is over, stamped_frees.cpp has frees with an event of their own.
+// Others get it (a) when the lane is drained: its holes join the deferred frees, whose fence covers the whole context; (b) while memory is short,
+// when a free was stamped with its own event: another stream is made to wait for that on the device. An event recorded later than the free also
+// covers later work, which may itself wait for what the other stream does next, so no stream is ever made to wait for such a one. A free that falls
+// into somebody's capture is stamped too; where no event can be had, it takes the plain way and waits for the capture's end. stream_frees.cpp fills
+// lanes and drains them, idle_lanes.cpp opens those whose work is over, stamped_frees.cpp has frees with an event of their own.
 // Thread rule: the device's lock, let go of around every driver call.
 #pragma once
 
@@ -64,8 +63,8 @@ class StreamFrees {
   // idle_lanes.cpp
   /// Lanes that hold a good part of what the request needs. True when anything has become everybody's.
   bool open_idle_lanes(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock);
-  /// The program has waited for the stream (0: for all of the context) by a call of its own that began after `fills`: what was in the lane then is over, and
-  /// everybody's from now on, without a driver call. A lane that anything has come into since stays as it is.
+  /// The program has waited for the stream (0: for all of the context) by a call of its own that began after `fills`: what was in the lane then is
+  /// over, and everybody's from now on, without a driver call. A lane that anything has come into since stays as it is.
   void open_waited_lanes(DeviceState& device, ContextPool& home, std::uint64_t identity, std::uint64_t fills) CUPOOL_REQUIRES(device.lock);
 
   // stamped_frees.cpp

@@ -25,8 +25,8 @@
 
 namespace cupool::device {
 
-/// What was freed on a stream, with the event of that free: a deferred block, or bytes in the stream's lane; neither once they are used again, or gone
-/// with their context, while a thread is in the driver with the fence.
+/// What was freed on a stream, with the event of that free: a deferred block, or bytes in the stream's lane; neither once they are used again, or
+/// gone with their context, while a thread is in the driver with the fence.
 struct StampedFree {
   heap::Extent* extent = nullptr;
   std::uint64_t address = 0;
@@ -105,7 +105,8 @@ class StreamLanes {
     for (Entry& entry : entries_)
       if ((identity == 0 || entry.identity == identity) && entry.last_fill <= fills) entry.waited_fill = entry.last_fill;
   }
-  /// How often that was, in all lanes. Lock-free: to be asked before a wait of the program; what comes into a lane later is told from what the wait covers.
+  /// How often that was, in all lanes. Lock-free: to be asked before a wait of the program; what comes into a lane later is told from what the wait
+  /// covers.
   std::uint64_t fills() const { return fills_.load(std::memory_order_acquire); }
   /// The entry of a stream, or nullptr; until the next add() or remove(). Not a use.
   Entry* entry(std::uint64_t identity) {

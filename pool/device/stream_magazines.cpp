@@ -19,8 +19,8 @@ bool Magazines::has_room_to_keep(DeviceState& device, ContextPool& home, std::ui
   return !shortage_.stamps_frees() && (home.streams.is_alone() || lanes::is_plenty(device, home, kept_bytes_, budget_bytes));
 }
 
-/// The thread's racks for a stream. A stream that is new to it gets those that are nobody's; null: there are none. Once in a while the next in turn makes
-/// room, since it may be yesterday's.
+/// The thread's racks for a stream. A stream that is new to it gets those that are nobody's; null: there are none. Once in a while the next in turn
+/// makes room, since it may be yesterday's.
 StreamRacks* Magazines::racks_for(DeviceState& device, Magazine& magazine, StreamName stream) {
   if (StreamRacks* own = magazine.racks_of(stream.identity)) return own;
   StreamRacks* taken = magazine.racks_of(0);

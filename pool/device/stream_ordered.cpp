@@ -28,8 +28,8 @@ CUdeviceptr DevicePool::allocate_on(ContextPool* home, CUcontext context, std::s
   return serve(home, context, request, api, thread, may_be_kept && user.may_keep ? &user : nullptr, answer);
 }
 
-/// A block of a plain call that is freed in stream order, by a program that allocates nothing so: plain calls ask for its like again, and they get nothing out of a lane until memory is short.
-/// An epoch covers the stream as any other.
+/// A block of a plain call that is freed in stream order, by a program that allocates nothing so: plain calls ask for its like again, and they get
+/// nothing out of a lane until memory is short. An epoch covers the stream as any other.
 bool DevicePool::goes_plain_way(const Extent& extent) const {
   return mempool_of(extent) == 0 && !info_of(extent).home->streams.has_allocated() && device_.services.options.free == config::FreeMode::deferred && !device_.services.synchronises() && !capturing();
 }
