@@ -12,7 +12,7 @@
 namespace cupool::device {
 
 namespace {
-constexpr int kAttempts = 3;
+constexpr int kGiveAttempts = 3;
 
 /// Errors that the program's own call would have met; any other is about the streams that are ours.
 bool is_answer(CUresult code) { return is_of_earlier_work(code) || code == CUDA_ERROR_DEINITIALIZED; }
@@ -215,7 +215,7 @@ CUresult AsyncBlocks::prime(DeviceState& device, ContextPool& home, std::uint64_
   }
   // It is in no book: what the driver does not take now is asked again, by itself in any order, or nobody would ever.
   CUresult code = give(device, home, address);
-  for (int attempt = 0; attempt < kAttempts && code != CUDA_SUCCESS && !is_answer(code); ++attempt) {
+  for (int attempt = 0; attempt < kGiveAttempts && code != CUDA_SUCCESS && !is_answer(code); ++attempt) {
     code = device.driver.cuMemFreeAsync(address, streams_.front().handle.load(std::memory_order_relaxed));
     if (code != CUDA_SUCCESS) code = give(device, home, address);
     else is_going_.store(true, std::memory_order_relaxed);

@@ -9,7 +9,6 @@ namespace cupool::device::in_order {
 
 namespace {
 constexpr std::uint64_t kFreesBound_ns = 2'000'000;  ///< a free takes 0.5 us on an H100
-constexpr std::uint64_t kQuietBound_ns = 500'000;    ///< an event takes 0.6 us to record and to ask for on an idle H100
 constexpr std::uint32_t kRefusals = 4;               ///< so many without a success between them, and the driver is not asked again
 
 /// Whatever its reason is, a driver that goes on refusing must not keep the regions from whoever needs them.

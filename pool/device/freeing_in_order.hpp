@@ -12,6 +12,8 @@ struct ContextPool;
 
 namespace in_order {
 
+inline constexpr std::uint64_t kQuietBound_ns = 500'000;  ///< an event takes 0.6 us to record and to ask for on an idle H100
+
 /// The context's stream, made at the first use; null: by cuMemFree.
 CUstream stream_of(DeviceState& device, ContextPool& home);
 /// By cuMemFree where `stream` is null. The driver's answer.
@@ -19,7 +21,7 @@ CUresult free(DeviceState& device, CUstream stream, CUdeviceptr address);
 /// Until what was freed in `stream` is the device's again; 2 ms at most. False: it may not be yet.
 bool await(DeviceState& device, ContextPool& home, CUstream stream);
 
-/// Does nothing run that cuMemFree would wait for? Asked by an event in every context, for half a millisecond. Where there are none: yes, since
+/// Does nothing run that cuMemFree would wait for? Asked by an event in every context, for kQuietBound_ns. Where there are none: yes, since
 /// nobody can look.
 bool is_quiet(DeviceState& device);
 

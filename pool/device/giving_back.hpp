@@ -19,8 +19,6 @@ namespace cupool::device {
 
 class GivingBack {
  public:
-  static constexpr std::uint64_t kQuietBound_ns = 500'000;  ///< an event takes 0.6 us to record and to ask for on an idle H100
-
   /// `unpooled`: every block is a call of its own to the driver.
   GivingBack(const ContextPools& homes, DriverFree& driver_free, LiveFigures& figures, Moves& moves, Orphans& orphans, config::Policy policy, bool unpooled)
       : homes_(homes), driver_free_(driver_free), figures_(figures), moves_(moves), orphans_(orphans), policy_(policy), unpooled_(unpooled) {}

@@ -4,6 +4,7 @@
 
 #include "pool/core/bytes.hpp"
 #include "pool/device/device_pool.hpp"
+#include "pool/device/freeing_in_order.hpp"
 
 namespace cupool::device {
 
@@ -67,7 +68,7 @@ void DevicePool::refund_outside(OutsideKind kind, std::uint64_t bytes) {
 }
 
 /// Also after the program has synchronised the device needs a moment to get to the event that says so.
-std::size_t DevicePool::trim(std::uint64_t keep_bytes) { return making_room_.give_back_idle(device_, device_.services.clock.now_ns() + GivingBack::kQuietBound_ns, keep_bytes, false); }
+std::size_t DevicePool::trim(std::uint64_t keep_bytes) { return making_room_.give_back_idle(device_, device_.services.clock.now_ns() + in_order::kQuietBound_ns, keep_bytes, false); }
 
 std::size_t DevicePool::make_room(std::uint64_t until_ns) { return making_room_.give_back_idle(device_, until_ns, 0, true); }
 

@@ -1,6 +1,6 @@
 // The runtime API as an ordinary program uses it: zero bytes, null, pitch, managed, host, arrays, streams, events, graphs.
 //! misuse
-//! check c["allocations"] == 3 and c["frees"] == 3 and report["data_quality"]["unpooled_apis_seen"] == []
+//! check c["allocations"] == 3 and c["frees"] == 3 and report["data_quality"]["unpooled_apis_seen"] == ["cuMemAllocManaged"]
 #include <cuda_runtime_api.h>
 
 #include "victim.h"
