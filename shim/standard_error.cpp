@@ -2,6 +2,7 @@
 #include "shim/standard_error.hpp"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,19 +14,24 @@
 namespace cupool::shim {
 namespace {
 
-constinit std::optional<FileIdentity> g_at_load;
+constinit pthread_once_t g_once = PTHREAD_ONCE_INIT;
+constinit std::optional<FileIdentity> g_first;  ///< none: it was closed
 
-[[gnu::constructor]] void note_standard_error() {
+void note() {
   struct stat facts{};
-  if (fstat(STDERR_FILENO, &facts) == 0) g_at_load.emplace(facts);
+  if (fstat(STDERR_FILENO, &facts) == 0) g_first.emplace(facts);
 }
 
+/// Libraries that the program is linked with are initialised before this one, and may use CUDA then: whoever comes first notes it.
+[[gnu::constructor]] void note_standard_error() { pthread_once(&g_once, &note); }
+
 bool is_for_printing() {
+  pthread_once(&g_once, &note);
   struct stat facts{};
-  if (g_at_load && g_at_load->is_of(STDERR_FILENO)) return true;
+  if (g_first && g_first->is_of(STDERR_FILENO)) return true;
   if (fstat(STDERR_FILENO, &facts) != 0) return false;
   const int flags = fcntl(STDERR_FILENO, F_GETFL);
-  return S_ISCHR(facts.st_mode) || (flags >= 0 && ((flags & O_APPEND) != 0 || (g_at_load && (flags & O_ACCMODE) == O_WRONLY)));
+  return S_ISCHR(facts.st_mode) || (flags >= 0 && ((flags & O_APPEND) != 0 || (g_first && (flags & O_ACCMODE) == O_WRONLY)));
 }
 
 }  // namespace

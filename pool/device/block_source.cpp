@@ -219,6 +219,7 @@ CUresult AsyncBlocks::prime(DeviceState& device, ContextPool& home, std::uint64_
     code = device.driver.cuMemFreeAsync(address, streams_.front().handle.load(std::memory_order_relaxed));
     if (code != CUDA_SUCCESS) code = give(device, home, address);
     else is_going_.store(true, std::memory_order_relaxed);
+    sample(device);
   }
   return code;
 }

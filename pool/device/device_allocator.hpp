@@ -153,6 +153,8 @@ class DeviceAllocator {
   virtual bool is_stalled([[maybe_unused]] DeviceState& device) const CUPOOL_REQUIRES(device.lock) { return false; }
   /// So much should go back before a block of `bytes` has new memory: what is free would not serve it, and is much.
   virtual std::uint64_t exchange_bytes([[maybe_unused]] DeviceState& device, [[maybe_unused]] std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) { return 0; }
+  /// The driver has never let it use what it mapped, and is not asked again: every block is a call of its own to the driver.
+  virtual bool never_opens() const { return false; }
   /// What is free goes back to the driver without waiting for work that runs.
   virtual bool releases_in_order([[maybe_unused]] const DeviceState& device) const { return false; }
   /// Could remap() ever serve?

@@ -65,7 +65,7 @@ CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size
 CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, MagazineUser* user, Error* answer) {
   const MutexLock lock(device_.lock);
   if (request.stream.identity != 0) [[unlikely]] {
-    if (device_.opens_no_pages && home->pooled != nullptr && home->pooled->can_move()) {  // natively what is freed in order is the stream's again at once
+    if (home->pooled != nullptr && home->pooled->never_opens()) [[unlikely]] {  // natively what is freed in order is the stream's again at once
       *answer = kDriversOwn;
       return 0;
     }

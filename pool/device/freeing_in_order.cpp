@@ -59,8 +59,9 @@ bool await(DeviceState& device, ContextPool& home, CUstream stream) {
   return result.answer != FenceAnswer::pending;
 }
 
+bool can_look(const DeviceState& device) { return device.driver.has_cuCtxRecordEvent() && !device.services.cannot_record.load(std::memory_order_relaxed); }
+
 bool is_quiet(DeviceState& device) {
-  if (!device.driver.has_cuCtxRecordEvent() || device.services.cannot_record.load(std::memory_order_relaxed)) return true;
   Fence fence;
   FenceResult result = fence.record(device, nullptr);
   // Also on an idle device an event is over only when the device has got to it.

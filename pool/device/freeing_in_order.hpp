@@ -21,9 +21,10 @@ CUresult free(DeviceState& device, CUstream stream, CUdeviceptr address);
 /// Until what was freed in `stream` is the device's again; 2 ms at most. False: it may not be yet.
 bool await(DeviceState& device, ContextPool& home, CUstream stream);
 
-/// Does nothing run that cuMemFree would wait for? Asked by an event in every context, for kQuietBound_ns. Where there are none: yes, since
-/// nobody can look.
+/// Does nothing run that cuMemFree would wait for? Asked by an event in every context, for kQuietBound_ns. Precondition: can_look().
 bool is_quiet(DeviceState& device);
+/// Are there events that cover a context?
+bool can_look(const DeviceState& device);
 
 }  // namespace in_order
 }  // namespace cupool::device

@@ -62,6 +62,7 @@ bool GivingBack::all_release_in_order(const DeviceState& device) const {
 }
 
 bool GivingBack::quiet(DeviceState& device) {
+  if (!in_order::can_look(device)) return true;
   const MutexUnlock unlocked(device.lock);
   return in_order::is_quiet(device);
 }

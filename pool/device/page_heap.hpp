@@ -101,6 +101,7 @@ class PageHeap final : public ExtentAllocator {
   Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   Status grow_ahead(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock) override;
   bool can_move() const override { return true; }
+  bool never_opens() const override { return refused_openings_ >= kMostRefusedOpenings; }
   void open_zones() override { anywhere_requests_ = kAnywhereRequests; }
   Result<Growth> crack(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   Result<Growth> remap(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
@@ -185,7 +186,6 @@ class PageHeap final : public ExtentAllocator {
   void plan_pieces(Supply& supply, const Handle& handle, std::uint64_t needed_bytes) const;
   void crack(DeviceState& device, Supply& supply);
   static constexpr unsigned kMostRefusedOpenings = 16;
-  bool never_opens() const { return refused_openings_ >= kMostRefusedOpenings; }
   void map_all(Supply& supply);
   void map_or_ask_less(DeviceState& device, Supply& supply);
   bool is_refused_as_ever(const Supply& supply) const;

@@ -210,7 +210,7 @@ std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::
     CUstream stream = current.status().ok() ? in_order::stream_of(device, home) : nullptr;
     // Whoever came here has not looked whether the driver's free would wait. Where it would the regions stay, and the next who needs them looks
     // again.
-    const bool may_wait = in_order && stream == nullptr && !(current.status().ok() && in_order::is_quiet(device));
+    const bool may_wait = in_order && stream == nullptr && !(current.status().ok() && in_order::can_look(device) && in_order::is_quiet(device));
     const CUresult refusal = may_wait ? CUDA_ERROR_NOT_READY : current.status().code();
     for (std::size_t i = 0; i < claims.size(); ++i)
       codes[i] = refusal == CUDA_SUCCESS ? in_order::free(device, stream, claims[i].address) : refusal;

@@ -94,6 +94,7 @@ int write_report(const ReportInput& input, const std::string& path, std::uint64_
 }
 
 int write_report_fd(const ReportInput& input, int fd, std::uint64_t deadline_unix_ns) noexcept try {
+  if (fd < 0) return EBADF;
   const WriteSignals quiet;
   JsonWriter json(fd, patience_ms(deadline_unix_ns));
   write_document(json, input, deadline_unix_ns);

@@ -147,17 +147,29 @@ def _reap(pid: int, watchers: set[int]) -> int | None:
             return status
         watcher = _watch(pid)
         watchers.clear()
-        watchers.add(watcher)
+        if watcher > 0:
+            watchers.add(watcher)
         _stop_as(os.WSTOPSIG(status))
         if watcher > 0:
             os.kill(watcher, signal.SIGKILL)
             os.waitpid(watcher, 0)
 
 
-def _is_stopped(pid: int) -> bool:
+def _state(path: str) -> str:
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[:1] == ["T"]
+        with open(path + "/stat", encoding="utf-8", errors="replace") as file:
+            return "".join(file.read().rpartition(")")[2].split()[:1])
+    except OSError:
+        return ""
+
+
+def _is_stopped(pid: int) -> bool:
+    """By a signal, or under a tracer; a program whose first thread has ended, if any of the others is."""
+    state = _state(f"/proc/{pid}")
+    if state != "Z":
+        return state in ("T", "t")
+    try:
+        return any(_state(f"/proc/{pid}/task/{thread}") in ("T", "t") for thread in os.listdir(f"/proc/{pid}/task"))
     except OSError:
         return False
 

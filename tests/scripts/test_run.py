@@ -307,16 +307,6 @@ class Signals(unittest.TestCase):
             self.assertEqual(process.stdout.readline(), b"on\n")
             self.assertEqual(process.wait(timeout=30), 0)
 
-    def test_the_wrapper_goes_on_when_only_the_program_is_continued(self):
-        for last, end in ((signal.SIGCONT, 0), (signal.SIGKILL, -signal.SIGKILL)):
-            process = self.start("import os, signal\nprint('ready', flush=True)\nprint(os.getpid(), flush=True)\nos.kill(os.getpid(), signal.SIGSTOP)",
-                                 preexec_fn=os.setpgrp)
-            program = int(process.stdout.readline())
-            _, status = os.waitpid(process.pid, os.WUNTRACED)
-            self.assertTrue(os.WIFSTOPPED(status))
-            os.kill(program, last)
-            self.assertEqual(process.wait(timeout=30), end)
-
     def facts(self, preexec) -> tuple[int, int]:
         result = subprocess.run(run_arguments("/usr/bin/grep", "-E", "SigIgn|SigBlk", "/proc/self/status"), env=clean_environment(), preexec_fn=preexec,
                                 restore_signals=False, capture_output=True, check=True)

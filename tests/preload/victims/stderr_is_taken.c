@@ -23,6 +23,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "victim.h"
@@ -32,7 +33,11 @@ static int use(int file) {
   enter_device(0);
   allocate(MIB);
   CUdeviceptr block = 0;
+  struct timespec before, after;
+  clock_gettime(CLOCK_MONOTONIC, &before);
   if (cuMemAlloc(&block, (size_t)1 << 50) != CUDA_ERROR_OUT_OF_MEMORY) return 3;
+  clock_gettime(CLOCK_MONOTONIC, &after);
+  if (after.tv_sec - before.tv_sec >= 2) return 6;  // nobody is waited for
   return write(file, "MORE", 4) == 4 ? 0 : 4;
 }
 
