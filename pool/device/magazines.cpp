@@ -67,7 +67,7 @@ Magazine* Magazines::own_magazine(DeviceState& device, ContextPool& home) {
   return unused;
 }
 
-/// `budget_bytes`: of what a block would be part of, complete. Of what has no event yet it may be more: then its free goes to the lock, at once.
+/// `budget_bytes`: of what a block would be part of, complete and a stream's, or freed and without an event.
 bool Magazines::is_too_large_to_keep(std::uint64_t bytes, std::uint64_t spare_bytes, std::uint64_t budget_bytes) {
   return bytes > kLargestSmallBlock_bytes && (spare_bytes < kLeastSpare_bytes || bytes > budget_bytes / Magazine::kLeastLarge);
 }
@@ -104,7 +104,7 @@ Extent* Magazines::take_kept(DeviceState& device, ContextPool& home, const Alloc
   if (request.stream.identity != 0) return take_for_stream(device, home, request, user);
   if (!may_keep(device)) return nullptr;
   const std::uint64_t spare_bytes = device.spare_bytes();
-  if (is_too_large_to_keep(request.bytes, spare_bytes, spare_bytes / Magazine::kKeptShare)) return nullptr;
+  if (is_too_large_to_keep(request.bytes, spare_bytes, spare_bytes / kMagazineShare)) return nullptr;
   if (!find_magazine(device, home, user)) return nullptr;
   Magazine& magazine = *user.magazine;
   if (!enter_own(device, magazine)) return nullptr;
