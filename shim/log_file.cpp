@@ -32,8 +32,7 @@ constexpr int kFlags = O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY |
 }  // namespace
 
 LogFile::LogFile(std::string path) : path_(std::move(path)) {
-  const std::size_t slash = path_.rfind('/');
-  if (slash != std::string::npos && slash != 0) static_cast<void>(observe::make_folders(path_.substr(0, slash)));
+  observe::make_parent_folders(path_);
   const int file = ::open(path_.c_str(), kFlags | O_CREAT, 0600);
   struct stat facts{};
   if (file < 0 || fstat(file, &facts) != 0) {

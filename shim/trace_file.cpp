@@ -66,8 +66,7 @@ int TraceFile::make() try {
 }
 
 int TraceFile::create() {
-  const std::size_t slash = path_.rfind('/');
-  if (slash != std::string::npos && slash != 0) static_cast<void>(observe::make_folders(path_.substr(0, slash)));
+  observe::make_parent_folders(path_);
   const int file = open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY, 0600);
   if (file < 0) return errno;
   struct stat facts{};

@@ -67,6 +67,11 @@ int make_folders(const std::string& folder) {
   }
 }
 
+void make_parent_folders(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  if (slash != std::string::npos && slash != 0) static_cast<void>(make_folders(path.substr(0, slash)));
+}
+
 ReportFile::ReportFile(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   name_ = slash == std::string::npos ? path : path.substr(slash + 1);

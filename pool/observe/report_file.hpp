@@ -46,6 +46,8 @@ int check_replaceable_at(int folder_fd, const char* name);
 /// mkdir -p, from the left, 0700. What is there already may be anything: opening it afterwards tells. 0, or why the first of those that could not be
 /// made was refused.
 int make_folders(const std::string& folder);
+/// Those that the file at `path` is to lie in. Whether they could be made, opening the file tells.
+void make_parent_folders(const std::string& path);
 
 /// While it lives, this thread's writes report EFBIG and EPIPE as errors and raise neither SIGXFSZ nor SIGPIPE, whatever
 /// the host's dispositions are; these are not touched.
