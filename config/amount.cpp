@@ -10,7 +10,7 @@ namespace {
 // A device's bytes times 10^12 must fit: the only reason for a wider type.
 __extension__ typedef unsigned __int128 Wide;
 
-constexpr std::uint64_t kWhole = 1'000'000'000'000;      // 1.0 in steps of a fraction; exact in a double
+constexpr std::uint64_t kWhole = 1'000'000'000'000;  // 1.0 in steps of a fraction; exact in a double
 constexpr std::uint64_t kPercent = kWhole / 100;
 constexpr std::size_t kMaxTerms = 8;
 
@@ -21,12 +21,9 @@ std::uint64_t steps_of(double fraction) {
   return static_cast<std::uint64_t>(fraction * static_cast<double>(kWhole) + 0.5);
 }
 
-Amount::Term fraction_of_steps(std::uint64_t steps) {
-  return {true, static_cast<double>(steps) / static_cast<double>(kWhole), 0};
-}
+Amount::Term fraction_of_steps(std::uint64_t steps) { return {true, static_cast<double>(steps) / static_cast<double>(kWhole), 0}; }
 
-template <class T>
-std::optional<T> refuse(Problem& problem, std::string_view part, std::string what) {
+template <class T> std::optional<T> refuse(Problem& problem, std::string_view part, std::string what) {
   problem = Problem{std::move(what), part};
   return std::nullopt;
 }
@@ -199,8 +196,7 @@ std::optional<DeviceAmounts> parse_device_amounts(std::string_view text, Problem
   while (!is_last) {
     if (!add_entry(list, trim(take_entry(rest, is_last)), problem)) return std::nullopt;
   }
-  std::sort(list.by_ordinal.begin(), list.by_ordinal.end(),
-            [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::sort(list.by_ordinal.begin(), list.by_ordinal.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   return list;
 }
 

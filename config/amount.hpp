@@ -17,7 +17,11 @@ namespace cupool::config {
 
 /// A number of bytes that may depend on the device's total: bytes, a fraction, or the least of several.
 struct Amount {
-  struct Term { bool is_fraction = false; double fraction = 0; std::uint64_t bytes = 0; };
+  struct Term {
+    bool is_fraction = false;
+    double fraction = 0;
+    std::uint64_t bytes = 0;
+  };
   std::vector<Term> terms;  ///< the least counts; without any it is "none", as only an entry of DeviceAmounts may be
   /// Bytes on a device of `total_bytes`; never more than total_bytes for fractions. 0 without terms.
   std::uint64_t resolve(std::uint64_t total_bytes) const;
@@ -28,7 +32,7 @@ struct Amount {
 struct DeviceAmounts {
   std::optional<Amount> all;
   std::vector<std::pair<int, Amount>> by_ordinal;  ///< in ascending order of ordinals, each once
-  const Amount* for_device(int ordinal) const;  ///< nullptr: none
+  const Amount* for_device(int ordinal) const;     ///< nullptr: none
   bool empty() const { return !all && by_ordinal.empty(); }
   std::string to_string() const;
 };

@@ -12,20 +12,15 @@ namespace {
 
 constexpr std::size_t kMostTextBytes = 256;
 
-bool asks_for_empty(std::string_view text, RowRules rules) {
-  return !rules.empty.empty() && equals_ignoring_case(text, rules.empty);
-}
+bool asks_for_empty(std::string_view text, RowRules rules) { return !rules.empty.empty() && equals_ignoring_case(text, rules.empty); }
 
-bool is_plain(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
-}
+bool is_plain(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-'; }
 
 /// "grow, preallocate or off", then a guess if there is a near one.
 std::string describe(std::string_view text, std::span<const Choice> choices) {
   std::string list;
   Nearest nearest(text);
-  const auto shown = static_cast<std::size_t>(
-      std::count_if(choices.begin(), choices.end(), [](const Choice& choice) { return !choice.is_alias; }));
+  const auto shown = static_cast<std::size_t>(std::count_if(choices.begin(), choices.end(), [](const Choice& choice) { return !choice.is_alias; }));
   for (std::size_t i = 0; i < shown; ++i) {
     if (i > 0) list += i + 1 == shown ? " or " : ", ";
     list += choices[i].spelling;
@@ -149,9 +144,7 @@ std::string spell(KindTag<Kind::size>, RowRules rules, const std::optional<std::
 
 std::string spell(KindTag<Kind::count>, RowRules, std::uint64_t member) { return format_count(member); }
 
-std::string spell(KindTag<Kind::pattern>, RowRules rules, const std::string& member) {
-  return member.empty() ? std::string(rules.empty) : member;
-}
+std::string spell(KindTag<Kind::pattern>, RowRules rules, const std::string& member) { return member.empty() ? std::string(rules.empty) : member; }
 
 std::string spell(KindTag<Kind::report>, RowRules, const std::string& member) { return member; }
 std::string spell(KindTag<Kind::text>, RowRules, const std::string& member) { return member; }

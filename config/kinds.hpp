@@ -41,8 +41,7 @@ bool read(KindTag<Kind::text>, std::string_view text, RowRules rules, std::strin
 
 /// The value of the choice that `text` spells; nullopt: none, `problem` lists them.
 std::optional<std::uint8_t> read_choice(std::string_view text, std::span<const Choice> choices, Problem& problem);
-template <class Enum>
-bool read(KindTag<Kind::choice>, std::string_view text, RowRules, Enum& member, Problem& problem) {
+template <class Enum> bool read(KindTag<Kind::choice>, std::string_view text, RowRules, Enum& member, Problem& problem) {
   const std::optional<std::uint8_t> value = read_choice(text, choices_of(member), problem);
   if (value) member = static_cast<Enum>(*value);
   return value.has_value();
@@ -56,7 +55,6 @@ std::string spell(KindTag<Kind::count>, RowRules rules, std::uint64_t member);
 std::string spell(KindTag<Kind::pattern>, RowRules rules, const std::string& member);
 std::string spell(KindTag<Kind::report>, RowRules rules, const std::string& member);
 std::string spell(KindTag<Kind::text>, RowRules rules, const std::string& member);
-template <class Enum>
-std::string spell(KindTag<Kind::choice>, RowRules, Enum member) { return name_of(member); }
+template <class Enum> std::string spell(KindTag<Kind::choice>, RowRules, Enum member) { return name_of(member); }
 
 }  // namespace cupool::config

@@ -40,8 +40,6 @@ void Nearest::offer(std::string_view candidate) {
   best_ = candidate;
 }
 
-bool Nearest::is_close() const {
-  return !best_.empty() && distance_ <= std::max<std::size_t>(1, std::max(wanted_.size(), best_.size()) / 3);
-}
+bool Nearest::is_close() const { return !best_.empty() && distance_ <= std::max<std::size_t>(1, std::max(wanted_.size(), best_.size()) / 3); }
 
 }  // namespace cupool::config

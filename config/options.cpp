@@ -32,8 +32,7 @@ struct RowInfo {
 };
 
 constexpr std::array<RowInfo, kRowCount> kRows = {{
-#define OPTION(name, member, kind, Type, initial, empty, shown, unit, range, visibility, doc) \
-  {#name, shown, {range, empty}, Visibility::visibility},
+#define OPTION(name, member, kind, Type, initial, empty, shown, unit, range, visibility, doc) {#name, shown, {range, empty}, Visibility::visibility},
 #include "config/options.def"
 }};
 
@@ -41,9 +40,8 @@ constexpr std::size_t index_of(Row row) { return static_cast<std::size_t>(row); 
 
 /// Whether `name` (what follows CUPOOL_) is the upper-case form of `row_name`.
 bool is_variable_of(std::string_view name, std::string_view row_name) {
-  return name.size() == row_name.size() && std::equal(name.begin(), name.end(), row_name.begin(), [](char a, char b) {
-    return to_lower(a) == b && (a < 'a' || a > 'z');
-  });
+  return name.size() == row_name.size() &&
+         std::equal(name.begin(), name.end(), row_name.begin(), [](char a, char b) { return to_lower(a) == b && (a < 'a' || a > 'z'); });
 }
 
 std::string variable_of(std::string_view row_name) {
@@ -100,8 +98,7 @@ void Loader::read_rows() {
 #include "config/options.def"
 }
 
-template <Kind kKind, class Member>
-void Loader::read_row(Row row, KindTag<kKind> kind, Member& member) {
+template <Kind kKind, class Member> void Loader::read_row(Row row, KindTag<kKind> kind, Member& member) {
   const RowInfo& info = kRows[index_of(row)];
   const std::string_view text = trim(values_[index_of(row)].value_or(std::string_view()));
   OptionFact fact{std::string(info.name), {}, Source::defaulted};

@@ -21,8 +21,8 @@ namespace cupool::config {
 enum class Source : std::uint8_t { defaulted, environment };
 
 struct OptionFact {
-  std::string name;    ///< lower case, no prefix: "policy"
-  std::string value;   ///< the effective value, in the spelling that the variable takes
+  std::string name;                   ///< lower case, no prefix: "policy"
+  std::string value;                  ///< the effective value, in the spelling that the variable takes
   Source source = Source::defaulted;  ///< a bad value has source default: it is the default that counts
 };
 

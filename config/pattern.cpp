@@ -18,14 +18,13 @@ bool names_folder(std::string_view path) {
 bool is_variable_name(std::string_view name) {
   const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  return !name.empty() && !is_digit(name.front()) &&
-         std::all_of(name.begin(), name.end(), [&](char c) { return is_letter(c) || is_digit(c); });
+  return !name.empty() && !is_digit(name.front()) && std::all_of(name.begin(), name.end(), [&](char c) { return is_letter(c) || is_digit(c); });
 }
 
 /// One piece of a pattern: what follows a '%' (kind p h r q %), or plain text (kind 0).
 struct Piece {
   char kind = 0;
-  std::string_view text;         ///< plain text, or the variable of q
+  std::string_view text;  ///< plain text, or the variable of q
   const char* problem = nullptr;
 };
 
@@ -57,7 +56,8 @@ Piece take_piece(std::string_view& rest) {
 /// `value` as a part of one file name: it can neither leave its folder nor garble a terminal.
 std::string as_part_of_name(std::string value) {
   if (value == "." || value == "..") std::replace(value.begin(), value.end(), '.', '_');
-  std::replace_if(value.begin(), value.end(), [](char c) { return c == '/' || is_control(c); }, '_');
+  std::replace_if(
+      value.begin(), value.end(), [](char c) { return c == '/' || is_control(c); }, '_');
   return value;
 }
 

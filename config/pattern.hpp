@@ -9,7 +9,11 @@
 
 namespace cupool::config {
 
-struct PatternFacts { int pid; std::string host; std::string rank; };
+struct PatternFacts {
+  int pid;
+  std::string host;
+  std::string rank;
+};
 
 /// nullptr: `pattern` names a file. Else a phrase that says why not.
 const char* pattern_problem(std::string_view pattern);

@@ -103,18 +103,14 @@ std::optional<Decimal> take_decimal(std::string_view text) {
   return number;
 }
 
-std::optional<std::uint64_t> parse_bytes(std::string_view text, Problem& problem) {
-  return parse_scaled(text, true, problem);
-}
+std::optional<std::uint64_t> parse_bytes(std::string_view text, Problem& problem) { return parse_scaled(text, true, problem); }
 
 std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   Problem ignored;
   return parse_bytes(text, ignored);
 }
 
-std::optional<std::uint64_t> parse_count(std::string_view text, Problem& problem) {
-  return parse_scaled(text, false, problem);
-}
+std::optional<std::uint64_t> parse_count(std::string_view text, Problem& problem) { return parse_scaled(text, false, problem); }
 
 std::string format_bytes(std::uint64_t bytes) { return format_scaled(bytes, "iB"); }
 std::string format_count(std::uint64_t count) { return format_scaled(count, "i"); }

@@ -25,7 +25,7 @@ struct Decimal {
   std::uint64_t whole = 0;
   std::uint64_t fraction_e18 = 0;  ///< digits after the eighteenth are dropped
   bool has_point = false;
-  bool is_too_large = false;       ///< the whole part is over 2^63
+  bool is_too_large = false;  ///< the whole part is over 2^63
   std::string_view rest;
 };
 

@@ -16,8 +16,7 @@ using Bytes = std::span<const std::byte>;
 constexpr int kMostDefinitions = 4;  ///< local functions may share the name
 
 /// `offset` + sizeof(T) must lie within; nothing in a file is aligned for certain.
-template <typename T>
-T read_at(Bytes bytes, std::size_t offset) {
+template <typename T> T read_at(Bytes bytes, std::size_t offset) {
   T value;
   std::memcpy(&value, bytes.data() + offset, sizeof value);
   return value;
@@ -64,7 +63,8 @@ class ElfFile {
 
   /// What of it lies in the file, if all of it does and there is no more than may still be read.
   Bytes content(const Elf64_Shdr& part) {
-    if (part.sh_type == SHT_NOBITS || part.sh_offset > file_.size() || part.sh_size > file_.size() - part.sh_offset || part.sh_size > left_bytes_) return {};
+    if (part.sh_type == SHT_NOBITS || part.sh_offset > file_.size() || part.sh_size > file_.size() - part.sh_offset || part.sh_size > left_bytes_)
+      return {};
     left_bytes_ -= part.sh_size;
     return file_.subspan(part.sh_offset, part.sh_size);
   }
@@ -121,8 +121,8 @@ class ElfFile {
     for (std::size_t at = 0; code.size() - at >= sizeof(std::int32_t); ++at) {
       const auto value = read_at<std::uint32_t>(code, at);
       const std::uint64_t end = address + at + sizeof value;
-      if (value == static_cast<std::uint32_t>(target - end) && end + static_cast<std::uint64_t>(std::int64_t{static_cast<std::int32_t>(value)}) == target &&
-          takes_distance(code, at))
+      if (value == static_cast<std::uint32_t>(target - end) &&
+          end + static_cast<std::uint64_t>(std::int64_t{static_cast<std::int32_t>(value)}) == target && takes_distance(code, at))
         return true;
       if (fixed != 0 && value == fixed && takes_value(code, at)) return true;
     }

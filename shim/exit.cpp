@@ -31,7 +31,7 @@ namespace {
 using ExitFunction = void (*)(int);
 
 constexpr int kStatusBits = 0xFF;  ///< of what exit() is given, what the parent is told (POSIX)
-constexpr long kWatchdog_s = 8;  ///< above the reporter's own budgets
+constexpr long kWatchdog_s = 8;    ///< above the reporter's own budgets
 constexpr timespec kPollInterval{0, 1'000'000};
 
 constinit std::atomic<ExitFunction> g_next_exit{nullptr};

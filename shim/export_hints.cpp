@@ -28,13 +28,32 @@ std::atomic<bool> g_ranges_looked_up{false};
 
 /// How many processes of the job run on this machine: torchrun and its kin, DeepSpeed, Horovod, Open MPI, MPICH and Intel MPI (Hydra), MVAPICH 2 and
 /// 3, Cray PALS and PMI, IBM jsrun. Slurm's may be a list: "2(x3),1".
-constexpr const char* kLocalSizes[] = {"LOCAL_WORLD_SIZE", "LOCAL_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE",
-                                       "MVP_COMM_WORLD_LOCAL_SIZE", "PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE", "JSM_NAMESPACE_LOCAL_SIZE",
-                                       "SLURM_NTASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"};
+constexpr const char* kLocalSizes[] = {"LOCAL_WORLD_SIZE",
+                                       "LOCAL_SIZE",
+                                       "HOROVOD_LOCAL_SIZE",
+                                       "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                       "MPI_LOCALNRANKS",
+                                       "MV2_COMM_WORLD_LOCAL_SIZE",
+                                       "MVP_COMM_WORLD_LOCAL_SIZE",
+                                       "PALS_LOCAL_SIZE",
+                                       "PMI_LOCAL_SIZE",
+                                       "JSM_NAMESPACE_LOCAL_SIZE",
+                                       "SLURM_NTASKS_PER_NODE",
+                                       "SLURM_STEP_TASKS_PER_NODE",
+                                       "SLURM_TASKS_PER_NODE"};
 /// Which of them this one is: any but the first has others beside it.
-constexpr const char* kLocalRanks[] = {"LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK",
-                                       "MVP_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID", "PMI_LOCAL_RANK", "PMIX_LOCAL_RANK",
-                                       "JSM_NAMESPACE_LOCAL_RANK", "SLURM_LOCALID", "FLUX_TASK_LOCAL_ID"};
+constexpr const char* kLocalRanks[] = {"LOCAL_RANK",
+                                       "HOROVOD_LOCAL_RANK",
+                                       "OMPI_COMM_WORLD_LOCAL_RANK",
+                                       "MPI_LOCALRANKID",
+                                       "MV2_COMM_WORLD_LOCAL_RANK",
+                                       "MVP_COMM_WORLD_LOCAL_RANK",
+                                       "PALS_LOCAL_RANKID",
+                                       "PMI_LOCAL_RANK",
+                                       "PMIX_LOCAL_RANK",
+                                       "JSM_NAMESPACE_LOCAL_RANK",
+                                       "SLURM_LOCALID",
+                                       "FLUX_TASK_LOCAL_ID"};
 
 /// The largest number of a list like "2(x3),1"; what stands in parentheses is how often it comes. 0 for anything else.
 long largest_of(const char* text) {
@@ -87,7 +106,7 @@ class Program {
   }
 
  private:
-  void read(const ElfW(Dyn)& entry) {
+  void read(const ElfW(Dyn) & entry) {
     switch (entry.d_tag) {
       case DT_SYMTAB: symbols_ = address_of(entry); break;
       case DT_STRTAB: strings_ = address_of(entry); break;
@@ -101,7 +120,9 @@ class Program {
   }
 
   /// glibc stores addresses back into most programs' tables, musl into none.
-  ElfW(Addr) address_of(const ElfW(Dyn)& entry) const { return entry.d_un.d_ptr >= info_.dlpi_addr ? entry.d_un.d_ptr : entry.d_un.d_ptr + info_.dlpi_addr; }
+  ElfW(Addr) address_of(const ElfW(Dyn) & entry) const {
+    return entry.d_un.d_ptr >= info_.dlpi_addr ? entry.d_un.d_ptr : entry.d_un.d_ptr + info_.dlpi_addr;
+  }
 
   bool is_loaded(ElfW(Addr) begin, std::size_t bytes) const {
     for (int i = 0; i < info_.dlpi_phnum; ++i) {

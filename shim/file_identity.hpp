@@ -15,7 +15,7 @@ class FileIdentity {
 
   /// Is `file` still open, and on this file? Any number may be asked about.
   bool is_of(int file) const {
-    struct stat facts{};
+    struct stat facts {};
     return file >= 0 && fstat(file, &facts) == 0 && facts.st_dev == device_ && facts.st_ino == inode_;
   }
 

@@ -53,8 +53,7 @@ void begin_call(Process& own);
 /// After an allocation: its answer, with the report of a failure and the warnings written.
 CUresult answer(Process& own, const Result<CUdeviceptr>& block, CUdeviceptr* out);
 /// Frees a block by `free_in_pool()`, and with it what other processes may know of it.
-template <class FreeInPool>
-FreeResult free_pooled(Process& own, CUdeviceptr address, FreeInPool&& free_in_pool) {
+template <class FreeInPool> FreeResult free_pooled(Process& own, CUdeviceptr address, FreeInPool&& free_in_pool) {
   const std::uint64_t exported = own.shared.exported_at(address);
   const FreeResult result = free_in_pool();
   if (exported != 0 && result.outcome == FreeOutcome::freed) own.shared.retire(address, exported);
@@ -72,12 +71,12 @@ CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdevicep
 CUresult create_mempool(const Real<CUresult(CUmemoryPool*, const CUmemPoolProps*)>& real, CUmemoryPool* out, const CUmemPoolProps* properties);
 CUresult destroy_mempool(const Real<CUresult(CUmemoryPool)>& real, CUmemoryPool pool);
 CUresult set_mempool(const Real<CUresult(CUdevice, CUmemoryPool)>& real, CUdevice device, CUmemoryPool pool);
-CUresult set_mempool(const Real<CUresult(CUmemLocation*, CUmemAllocationType, CUmemoryPool)>& real, CUmemLocation* location,
-                     CUmemAllocationType type, CUmemoryPool pool);
-CUresult get_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attribute, void*)>& real, CUmemoryPool pool,
-                               CUmemPool_attribute attribute, void* value);
-CUresult set_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attribute, void*)>& real, CUmemoryPool pool,
-                               CUmemPool_attribute attribute, void* value);
+CUresult set_mempool(const Real<CUresult(CUmemLocation*, CUmemAllocationType, CUmemoryPool)>& real, CUmemLocation* location, CUmemAllocationType type,
+                     CUmemoryPool pool);
+CUresult get_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attribute, void*)>& real, CUmemoryPool pool, CUmemPool_attribute attribute,
+                               void* value);
+CUresult set_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attribute, void*)>& real, CUmemoryPool pool, CUmemPool_attribute attribute,
+                               void* value);
 CUresult trim_mempool(const Real<CUresult(CUmemoryPool, std::size_t)>& real, CUmemoryPool pool, std::size_t keep_bytes);
 CUresult set_mempool_access(const Real<CUresult(CUmemoryPool, const CUmemAccessDesc*, std::size_t)>& real, CUmemoryPool pool,
                             const CUmemAccessDesc* access, std::size_t count);
@@ -91,8 +90,10 @@ void share_with_survivor(CUcontext context);
 // --- queries (front_door_queries.cpp)
 CUresult memory_info(const Real<CUresult(std::size_t*, std::size_t*)>& real, std::size_t* free_bytes, std::size_t* total_bytes);
 CUresult device_total(const Real<CUresult(std::size_t*, CUdevice)>& real, std::size_t* bytes, CUdevice device);
-CUresult address_range(const Real<CUresult(CUdeviceptr*, std::size_t*, CUdeviceptr)>& real, CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address);
-CUresult pointer_attribute(const Real<CUresult(void*, CUpointer_attribute, CUdeviceptr)>& real, void* value, CUpointer_attribute attribute, CUdeviceptr address);
+CUresult address_range(const Real<CUresult(CUdeviceptr*, std::size_t*, CUdeviceptr)>& real, CUdeviceptr* base, std::size_t* bytes,
+                       CUdeviceptr address);
+CUresult pointer_attribute(const Real<CUresult(void*, CUpointer_attribute, CUdeviceptr)>& real, void* value, CUpointer_attribute attribute,
+                           CUdeviceptr address);
 CUresult pointer_attributes(const Real<CUresult(unsigned, CUpointer_attribute*, void**, CUdeviceptr)>& real, unsigned count,
                             CUpointer_attribute* attributes, void** values, CUdeviceptr address);
 CUresult set_pointer_attribute(const Real<CUresult(const void*, CUpointer_attribute, CUdeviceptr)>& real, const void* value,
@@ -110,25 +111,31 @@ Ownership find_block(CUdeviceptr address, BlockView* block);
 /// The address to hand on to the driver: what lies in an opened region of ours is not the driver's to free.
 CUdeviceptr unless_opened(CUdeviceptr address);
 
-// --- contexts and captures (front_door_contexts.cpp)
+// --- contexts of other devices (front_door_peers.cpp)
 CUresult enable_peer(const Real<CUresult(CUcontext, unsigned)>& real, CUcontext peer, unsigned flags);
 CUresult disable_peer(const Real<CUresult(CUcontext)>& real, CUcontext peer);
+/// `device` has come into use: under `async` it and `others` get access to each other's pools.
+void share_driver_pools(Process& own, int device, const std::vector<int>& others);
+
+// --- contexts (front_door_contexts.cpp)
 CUresult destroy_context(const Real<CUresult(CUcontext)>& real, CUcontext context);
 CUresult detach_context(const Real<CUresult(CUcontext)>& real, CUcontext context);
 CUresult retain_primary(const Real<CUresult(CUcontext*, CUdevice)>& real, CUcontext* out, CUdevice device);
 CUresult release_primary(const Real<CUresult(CUdevice)>& real, CUdevice device);
 CUresult reset_primary(const Real<CUresult(CUdevice)>& real, CUdevice device);
-CUresult create_green(const Real<CUresult(CUgreenCtx*, CUdevResourceDesc, CUdevice, unsigned)>& real, CUgreenCtx* out,
-                      CUdevResourceDesc description, CUdevice device, unsigned flags);
+CUresult create_green(const Real<CUresult(CUgreenCtx*, CUdevResourceDesc, CUdevice, unsigned)>& real, CUgreenCtx* out, CUdevResourceDesc description,
+                      CUdevice device, unsigned flags);
 CUresult destroy_green(const Real<CUresult(CUgreenCtx)>& real, CUgreenCtx green);
 CUresult context_from_green(const Real<CUresult(CUcontext*, CUgreenCtx)>& real, CUcontext* out, CUgreenCtx green);
+void note_context(CUcontext context, int device);
+
+// --- captures and ends of streams (front_door_captures.cpp)
 CUresult end_capture(const Real<CUresult(CUstream, CUgraph*)>& real, CUstream stream, CUgraph* out);
 CUresult end_capture(const Real<CUresult(CUstream)>& real, CUstream stream);
 CUresult wait_for_event(const Real<CUresult(CUstream, CUevent, unsigned)>& real, CUstream stream, CUevent event, unsigned flags);
 CUresult destroy_stream(const Real<CUresult(CUstream)>& real, CUstream stream);
 /// What a stream argument names: 0 and the special handles mean a stream of the thread or of the context.
 CUstream stream_key(CUstream stream, bool is_per_thread);
-void note_context(CUcontext context, int device);
 
 // --- memory outside the pool (front_door_outside.cpp)
 CUresult allocate_managed(const Real<CUresult(CUdeviceptr*, std::size_t, unsigned)>& real, CUdeviceptr* out, std::size_t bytes, unsigned flags);
@@ -148,10 +155,10 @@ CUresult create_physical(const Real<CUresult(CUmemGenericAllocationHandle*, std:
 CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& real, CUmemGenericAllocationHandle handle);
 /// Of the memory pool that is to give stream-ordered memory; asked of a device.
 struct MempoolFacts {
-  std::optional<int> device;                         ///< whose memory it is, where not the stream's device's; kNoDevice: no device's
-  std::function<bool(int)> is_default;               ///< it is that of the device that `async` takes from
-  std::function<MempoolBounds(int)> bounds;          ///< the program's own size for it, and what that has room for still
-  std::function<CUmemoryPool(int)> handle;           ///< null: the driver does not tell
+  std::optional<int> device;                 ///< whose memory it is, where not the stream's device's; kNoDevice: no device's
+  std::function<bool(int)> is_default;       ///< it is that of the device that `async` takes from
+  std::function<MempoolBounds(int)> bounds;  ///< the program's own size for it, and what that has room for still
+  std::function<CUmemoryPool(int)> handle;   ///< null: the driver does not tell
 };
 
 /// Stream-ordered memory that the driver serves itself (PoolSet::allocate_by_driver); its free is free_of_driver's.
@@ -162,8 +169,7 @@ CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out
 std::optional<PoolSet::OutsideEntry> take_outside(CUdeviceptr address);
 
 /// The driver frees what `entry` tells of; while it refuses, the memory is still held.
-template <class Call>
-CUresult free_outside(const std::optional<PoolSet::OutsideEntry>& entry, Call&& call) {
+template <class Call> CUresult free_outside(const std::optional<PoolSet::OutsideEntry>& entry, Call&& call) {
   const CUresult result = call();
   if (entry) process().pools.end_take(*entry, result == CUDA_SUCCESS);
   return result;
@@ -191,8 +197,7 @@ struct Awaited {
   CUcontext context = nullptr;  ///< null: the current one
 };
 /// By the call's arguments.
-template <class... Args>
-Awaited awaited_by(Args...) { return {}; }
+template <class... Args> Awaited awaited_by(Args...) { return {}; }
 inline Awaited awaited_by(CUstream stream) { return {Awaited::What::stream, stream, nullptr}; }
 inline Awaited awaited_by() { return {Awaited::What::context, nullptr, nullptr}; }
 inline Awaited awaited_by(CUcontext context) { return {Awaited::What::context, nullptr, context}; }
@@ -216,16 +221,17 @@ inline bool can_copy_shapes_to_peers(const DriverApi& api) { return api.cuMemcpy
 /// A context of `device` lives.
 void note_device(int device);
 CUresult copy_unified(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t)>& real, CUdeviceptr to, CUdeviceptr from, std::size_t bytes);
-CUresult copy_unified(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t, CUstream)>& real, CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
-                      CUstream stream);
+CUresult copy_unified(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t, CUstream)>& real, CUdeviceptr to, CUdeviceptr from,
+                      std::size_t bytes, CUstream stream);
 CUresult copy_on_devices(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t)>& real, CUdeviceptr to, CUdeviceptr from, std::size_t bytes);
-CUresult copy_on_devices(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t, CUstream)>& real, CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
-                         CUstream stream);
+CUresult copy_on_devices(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t, CUstream)>& real, CUdeviceptr to, CUdeviceptr from,
+                         std::size_t bytes, CUstream stream);
 CUresult copy_to_host(const Real<CUresult(void*, CUdeviceptr, std::size_t)>& real, void* to, CUdeviceptr from, std::size_t bytes);
-CUresult copy_to_host(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUstream)>& real, void* to, CUdeviceptr from, std::size_t bytes, CUstream stream);
+CUresult copy_to_host(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUstream)>& real, void* to, CUdeviceptr from, std::size_t bytes,
+                      CUstream stream);
 CUresult copy_from_host(const Real<CUresult(CUdeviceptr, const void*, std::size_t)>& real, CUdeviceptr to, const void* from, std::size_t bytes);
-CUresult copy_from_host(const Real<CUresult(CUdeviceptr, const void*, std::size_t, CUstream)>& real, CUdeviceptr to, const void* from, std::size_t bytes,
-                        CUstream stream);
+CUresult copy_from_host(const Real<CUresult(CUdeviceptr, const void*, std::size_t, CUstream)>& real, CUdeviceptr to, const void* from,
+                        std::size_t bytes, CUstream stream);
 CUresult copy_shape(const Real<CUresult(const CUDA_MEMCPY2D*)>& real, const CUDA_MEMCPY2D* shape);
 CUresult copy_shape(const Real<CUresult(const CUDA_MEMCPY2D*, CUstream)>& real, const CUDA_MEMCPY2D* shape, CUstream stream);
 CUresult copy_shape(const Real<CUresult(const CUDA_MEMCPY3D*)>& real, const CUDA_MEMCPY3D* shape);
@@ -236,8 +242,7 @@ CUresult copy_to_peer(const Real<CUresult(CUdeviceptr, CUcontext, CUdeviceptr, C
 CUresult copy_to_peer(const Real<CUresult(const CUDA_MEMCPY3D_PEER*)>& real, const CUDA_MEMCPY3D_PEER* shape);
 /// Waits for what `real` did in its default stream where one of the addresses lies in a block with SYNC_MEMOPS of which the driver does not know.
 CUresult settle(CUresult result, bool is_per_thread, std::initializer_list<CUdeviceptr> touched);
-template <class... Shape>
-CUresult set_memory(const Real<CUresult(CUdeviceptr, Shape...)>& real, CUdeviceptr to, Shape... shape) {
+template <class... Shape> CUresult set_memory(const Real<CUresult(CUdeviceptr, Shape...)>& real, CUdeviceptr to, Shape... shape) {
   return settle(real(to, shape...), real.is_per_thread(), {to});
 }
 
@@ -248,8 +253,8 @@ CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t, CUdri
 
 /// The driver frees what the pool does not serve. `stream`: identity of the one that the free names, or 0. `note_foreign`: called once it has freed
 /// what nobody here has booked.
-template <class FreeElsewhere, class NoteForeign = void (*)()>
-CUresult free_of_driver(CUdeviceptr address, std::uint64_t stream, FreeElsewhere&& free_elsewhere, NoteForeign&& note_foreign = [] {}) {
+template <class FreeElsewhere, class NoteForeign = void (*)()> CUresult free_of_driver(
+    CUdeviceptr address, std::uint64_t stream, FreeElsewhere&& free_elsewhere, NoteForeign&& note_foreign = [] {}) {
   const auto free_there = [&] { return free_elsewhere(unless_opened(address)); };
   if (const std::optional<CUresult> answer = process().pools.free_by_driver(address, stream, std::cref(free_there))) return *answer;
   const CUresult result = free_outside(take_outside(address), free_there);
@@ -271,8 +276,7 @@ CUresult answer_free(const FreeResult& result, CUdeviceptr address, FreeElsewher
 // --- one body for every variant of a call
 /// `call`, and again as long as the driver has no memory and the pool gives some back: natively that would have been free. `bytes`: what the call is
 /// known to take on `device`, so that the pool first gives back no more than is missing.
-template <class Call>
-CUresult call_with_room(Call&& call, int device = kNoDevice, std::size_t bytes = 0) {
+template <class Call> CUresult call_with_room(Call&& call, int device = kNoDevice, std::size_t bytes = 0) {
   PoolSet& pools = process().pools;
   constexpr int kMostTries = 100;  // other threads may go on giving back what others take
   bool has_trimmed = false;        // once: a launch that is refused may leave with the driver what it took, each time
@@ -292,16 +296,15 @@ void refused_room(const char* symbol, int device = -1);
 
 /// A call that takes device memory inside the driver (code, stacks, graphs, contexts): what the pool keeps for reuse natively would
 /// have been free, so it goes back before the program is refused.
-template <class... Args>
-CUresult with_room(const Real<CUresult(Args...)>& real, Args... args) {
+template <class... Args> CUresult with_room(const Real<CUresult(Args...)>& real, Args... args) {
   const CUresult result = call_with_room([&] { return real(args...); });
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) [[unlikely]] refused_room(real.symbol());
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) [[unlikely]]
+    refused_room(real.symbol());
   return result;
 }
 
 /// The same in `turn`, which is over before anything is told.
-template <class Turn, class... Args>
-CUresult with_room_in(Turn& turn, int device, const Real<CUresult(Args...)>& real, Args... args) {
+template <class Turn, class... Args> CUresult with_room_in(Turn& turn, int device, const Real<CUresult(Args...)>& real, Args... args) {
   const CUresult result = call_with_room([&] { return real(args...); });
   if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
   turn.unlock();
@@ -317,15 +320,15 @@ template <class... Args>
 CUresult instantiate_graph(const Real<CUresult(CUgraphExec*, CUgraph, Args...)>& real, CUgraphExec* out, CUgraph graph, Args... args) {
   const CUresult result = with_room(real, out, graph, args...);
   Process& own = process();
-  if (result == CUDA_SUCCESS && out != nullptr && own.pools.expects_graph_memory()) own.graphs.made(*out, devices_of_graph(own, graph), current_owner(own));
+  if (result == CUDA_SUCCESS && out != nullptr && own.pools.expects_graph_memory())
+    own.graphs.made(*out, devices_of_graph(own, graph), current_owner(own));
   return result;
 }
 
 CUresult end_graph(const Real<CUresult(CUgraphExec)>& real, CUgraphExec graph);
 
 /// A launch or an upload: the first ones of a graph with allocation nodes take memory that stays with the driver.
-template <class... Args>
-CUresult launch_graph(const Real<CUresult(CUgraphExec, Args...)>& real, CUgraphExec graph, Args... args) {
+template <class... Args> CUresult launch_graph(const Real<CUresult(CUgraphExec, Args...)>& real, CUgraphExec graph, Args... args) {
   const CUresult result = with_room(real, graph, args...);
   Process& own = process();
   if (result == CUDA_SUCCESS && own.pools.expects_graph_memory()) own.pools.graph_launched(own.graphs.is_first_launch(graph));
@@ -333,11 +336,11 @@ CUresult launch_graph(const Real<CUresult(CUgraphExec, Args...)>& real, CUgraphE
 }
 
 /// cuCtxCreate in its four forms: the device is the last argument.
-template <class... Rest>
-CUresult create_context(const Real<CUresult(CUcontext*, Rest...)>& real, CUcontext* out, Rest... rest) {
+template <class... Rest> CUresult create_context(const Real<CUresult(CUcontext*, Rest...)>& real, CUcontext* out, Rest... rest) {
   const int device = std::get<sizeof...(Rest) - 1>(std::tie(rest...));
   const CUresult result = call_with_room([&] { return real(out, rest...); });
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) [[unlikely]] refused_room(real.symbol(), device);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) [[unlikely]]
+    refused_room(real.symbol(), device);
   if (result != CUDA_SUCCESS || out == nullptr) return result;
   process().pools.await_end_of(*out);
   note_context(*out, device);
@@ -345,9 +348,9 @@ CUresult create_context(const Real<CUresult(CUcontext*, Rest...)>& real, CUconte
 }
 
 /// What a capture forbids other threads: as its arguments say. The oldest form has none and is global; one of a graphics command list is relaxed.
-template <class... Rest>
-CUstreamCaptureMode mode_of(Rest... rest) {
-  CUstreamCaptureMode mode = (std::is_same_v<Rest, CUstreamCigCaptureParams*> || ...) ? CU_STREAM_CAPTURE_MODE_RELAXED : CU_STREAM_CAPTURE_MODE_GLOBAL;
+template <class... Rest> CUstreamCaptureMode mode_of(Rest... rest) {
+  CUstreamCaptureMode mode =
+      (std::is_same_v<Rest, CUstreamCigCaptureParams*> || ...) ? CU_STREAM_CAPTURE_MODE_RELAXED : CU_STREAM_CAPTURE_MODE_GLOBAL;
   [[maybe_unused]] const auto look_at = [&mode](auto argument) {
     if constexpr (std::is_same_v<decltype(argument), CUstreamCaptureMode>) mode = argument;
   };
@@ -355,8 +358,7 @@ CUstreamCaptureMode mode_of(Rest... rest) {
   return mode;
 }
 
-template <class... Rest>
-CUresult begin_capture(const Real<CUresult(CUstream, Rest...)>& real, CUstream stream, Rest... rest) {
+template <class... Rest> CUresult begin_capture(const Real<CUresult(CUstream, Rest...)>& real, CUstream stream, Rest... rest) {
   const bool is_threads_own = plain_handle(stream, real.is_per_thread()) == CU_STREAM_PER_THREAD;
   const std::uint64_t thread = is_threads_own ? StreamBook::thread_number() : 0;
   const auto begin = [&] { return real(stream, rest...); };
@@ -366,32 +368,28 @@ CUresult begin_capture(const Real<CUresult(CUstream, Rest...)>& real, CUstream s
 }
 
 /// Device memory that no part of the pool serves: named in the report's data_quality.
-template <class... Args>
-CUresult pass_unpooled(const Real<CUresult(Args...)>& real, Args... args) {
+template <class... Args> CUresult pass_unpooled(const Real<CUresult(Args...)>& real, Args... args) {
   const CUresult result = real(args...);
   if (result == CUDA_SUCCESS) process().saw_unpooled(real.symbol());
   return result;
 }
 
 /// A node of a graph, of whatever type its parameters, the last argument, say.
-template <class... Args>
-CUresult add_graph_node(const Real<CUresult(Args...)>& real, Args... args) {
+template <class... Args> CUresult add_graph_node(const Real<CUresult(Args...)>& real, Args... args) {
   const CUresult result = real(args...);
   const CUgraphNodeParams* parameters = std::get<sizeof...(Args) - 1>(std::tie(args...));
   if (result == CUDA_SUCCESS && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) process().saw_graph_memory(real.symbol());
   return result;
 }
 /// The same where the call itself says that it is one of memory.
-template <class... Args>
-CUresult add_allocation_node(const Real<CUresult(Args...)>& real, Args... args) {
+template <class... Args> CUresult add_allocation_node(const Real<CUresult(Args...)>& real, Args... args) {
   const CUresult result = real(args...);
   if (result == CUDA_SUCCESS) process().saw_graph_memory(real.symbol());
   return result;
 }
 
 /// The program's own trim of what the driver keeps for graphs.
-template <class... Args>
-CUresult trim_graphs(const Real<CUresult(Args...)>& real, Args... args) {
+template <class... Args> CUresult trim_graphs(const Real<CUresult(Args...)>& real, Args... args) {
   const CUresult result = real(args...);
   if (result == CUDA_SUCCESS) process().pools.note_graph_memory();
   return result;

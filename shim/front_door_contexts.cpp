@@ -1,5 +1,4 @@
-// Contexts, whose death takes their part of the pool with it, and captures, during which nothing is recorded.
-// CUDA Driver API 13.0 §6.7–6.8 (contexts), §6.9 (streams), §6.35 (green contexts).
+// Contexts, whose death takes their part of the pool with it. CUDA Driver API 13.0 §6.7–6.8 (contexts), §6.35 (green contexts).
 #include <array>
 #include <functional>
 #include <new>
@@ -30,8 +29,7 @@ bool is_gone(const Process& own, CUcontext context) {
 bool is_end(CUresult code) { return code == CUDA_SUCCESS || device::is_of_earlier_work(code); }
 
 /// Runs `call`, which may end `context`, and forgets what it held here and what was shared from or into it.
-template <class Call, class IsDead>
-CUresult end_context(Process& own, CUcontext context, PoolBlocks pool_blocks, Call&& call, IsDead&& is_dead) {
+template <class Call, class IsDead> CUresult end_context(Process& own, CUcontext context, PoolBlocks pool_blocks, Call&& call, IsDead&& is_dead) {
   const SharedBlocks::Moment before = own.shared.mark();
   std::optional<bool> dead;
   // Here, since from the moment when the pool has booked the end another thread's new context may have the handle (await_end_of). Needs no host
@@ -75,14 +73,14 @@ CUcontext primary_of(Process& own, CUdevice device) {
   if (CUcontext known = own.contexts.primary(device)) return known;
   unsigned flags = 0;
   int is_active = 0;
-  const bool is_told = own.api.cuDevicePrimaryCtxGetState != nullptr && own.api.cuDevicePrimaryCtxGetState(device, &flags, &is_active) == CUDA_SUCCESS;
+  const bool is_told =
+      own.api.cuDevicePrimaryCtxGetState != nullptr && own.api.cuDevicePrimaryCtxGetState(device, &flags, &is_active) == CUDA_SUCCESS;
   return is_told && is_active != 0 ? learn_primary(own, device) : nullptr;
 }
 
 /// The contexts that stand for green ones, while any stream captures: theirs may end with them, and nobody will end those captures.
 /// `greens` says which. Without host memory none: an end must be seen all the same.
-template <class Greens>
-std::vector<CUcontext> capturing_views(const Process& own, Greens&& greens) {
+template <class Greens> std::vector<CUcontext> capturing_views(const Process& own, Greens&& greens) {
   std::vector<CUcontext> views;
   if (!own.pools.capturing() || own.api.cuCtxFromGreenCtx == nullptr) return views;
   try {
@@ -90,14 +88,12 @@ std::vector<CUcontext> capturing_views(const Process& own, Greens&& greens) {
       CUcontext view = nullptr;
       if (own.api.cuCtxFromGreenCtx(&view, green) == CUDA_SUCCESS) views.push_back(view);
     }
-  } catch (const std::bad_alloc&) {
-  }
+  } catch (const std::bad_alloc&) {}
   return views;
 }
 
 /// Runs `call`, which may end the primary context of `device`.
-template <class Call, class IsDead>
-CUresult end_primary(CUdevice device, Call&& call, IsDead&& is_dead) {
+template <class Call, class IsDead> CUresult end_primary(CUdevice device, Call&& call, IsDead&& is_dead) {
   Process& own = process();
   CUcontext primary = primary_of(own, device);
   if (primary == nullptr) return call();
@@ -111,67 +107,10 @@ CUresult end_primary(CUdevice device, Call&& call, IsDead&& is_dead) {
   return result;
 }
 
-std::uint64_t mix(std::uint64_t value) {
-  value ^= value >> 33;
-  value *= 0xff51'afd7'ed55'8ccdU;
-  return value ^ (value >> 33);
-}
-
-/// Under `async` plain blocks come from the driver's pool, which other devices reach by the pool's own list: not by contexts that are peers,
-/// and, where cuMemAlloc memory can be copied without access, not even by copies. So once a second device is used they get access to each
-/// other's pools; a pair without a link between them is refused, and stays without: copies are turned (front_door_copies.cpp).
-bool shares_driver_pools(const Process& own) {
-  return own.options->policy == config::Policy::async && own.api.cuMemPoolSetAccess != nullptr && own.api.cuDeviceGetDefaultMemPool != nullptr;
-}
-
-/// Lets `from` reach the pool of `to`: true when it does now, or did before.
-bool grant(Process& own, int from, int to) {
-  CUmemAccessDesc access{};
-  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  access.location.id = from;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  bool is_granted = false;
-  for (int attempt = 0; attempt < 2 && !is_granted; ++attempt) {  // an error may be of earlier work: once does not mean never
-    CUmemoryPool pool = nullptr;
-    is_granted = own.api.cuDeviceGetDefaultMemPool(&pool, to) == CUDA_SUCCESS && own.api.cuMemPoolSetAccess(pool, &access, 1) == CUDA_SUCCESS;
-  }
-  try {
-    if (is_granted) own.peers.grants(from, to);
-  } catch (const std::bad_alloc&) {
-    return true;  // given, and asked for again the next time
-  }
-  return is_granted || own.peers.is_granted(from, to);
-}
-
-void share_driver_pools(Process& own, int device, const std::vector<int>& others) {
-  if (!shares_driver_pools(own)) return;
-  for (const int other : others) {
-    if (other == device) continue;
-    grant(own, device, other);
-    grant(own, other, device);
-  }
-}
-
-/// The device of a context, also of one that could not be noted for want of host memory; kNoDevice: the driver does not say.
-int device_of(const Process& own, CUcontext context, bool is_current) {
-  if (const std::optional<int> known = own.pools.device_of(own.contexts.owner(context))) return *known;
-  CUdevice device = kNoDevice;
-  CUcontext popped = nullptr;
-  // Each call twice: an error may be of earlier work, and an answer too few would be taken for access that nobody gave.
-  const auto ask = [&] { return own.api.cuCtxGetDevice(&device) == CUDA_SUCCESS || own.api.cuCtxGetDevice(&device) == CUDA_SUCCESS; };
-  if (is_current) return ask() ? device : kNoDevice;
-  if (own.api.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS && own.api.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return kNoDevice;
-  const bool has_answer = ask();
-  if (own.api.cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS) own.api.cuCtxPopCurrent_v2(&popped);
-  return has_answer ? device : kNoDevice;
-}
-
-/// False: `peer` cannot be reached from the current context, because its device's pool cannot.
-bool can_reach(Process& own, CUcontext peer) {
-  if (!shares_driver_pools(own)) return true;
-  const int from = device_of(own, current_owner(own), true);
-  const int to = device_of(own, peer, false);
-  return from == kNoDevice || to == kNoDevice || from == to || own.peers.is_granted(from, to) || grant(own, from, to);
+/// The primary context of `device` has ended by a call that is over.
+void note_dead_primary(CUdevice device) {
+  const auto over = [] { return CUDA_SUCCESS; };
+  end_primary(device, over, [] { return true; });
 }
 
 }  // namespace
@@ -193,42 +132,6 @@ void note_context(CUcontext context, int device) {
   share_driver_pools(own, device, own.peers.devices());
 }
 
-CUresult enable_peer(const Real<CUresult(CUcontext, unsigned)>& real, CUcontext peer, unsigned flags) {
-  Process& own = process();
-  own.pools.link_devices();  // before the call: from its success on the peer's work may reach our blocks
-  const CUresult result = call_with_room([&] {
-    const std::unique_lock turn = own.peers.turn();  // not while room is made, which may wait for the GPU
-    return real(peer, flags);
-  });
-  if (result == CUDA_SUCCESS && !can_reach(own, peer)) {
-    if (own.api.cuCtxDisablePeerAccess != nullptr) own.api.cuCtxDisablePeerAccess(peer);
-    return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-  }
-  CUdevice device = own.pools.device_of(current_owner(own)).value_or(kNoDevice);
-  const auto knows_device = [&] { return device != kNoDevice || own.api.cuCtxGetDevice(&device) == CUDA_SUCCESS; };
-  if (result == CUDA_SUCCESS && (knows_device() || knows_device())) {  // a question that fails once changes nothing
-    const Status shared = own.pools.share_pages(own.contexts.owner(peer), device);
-    if (!shared.ok() && own.api.cuCtxDisablePeerAccess != nullptr) own.api.cuCtxDisablePeerAccess(peer);
-    if (!shared.ok()) return shared.code();
-  }
-  CUcontext current = nullptr;
-  if (result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED || own.api.cuCtxGetCurrent(&current) != CUDA_SUCCESS) return result;
-  return own.peers.program_enables(current, peer) ? CUDA_SUCCESS : result;
-}
-
-CUresult disable_peer(const Real<CUresult(CUcontext)>& real, CUcontext peer) {
-  Process& own = process();
-  CUcontext current = nullptr;
-  if (own.api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) return real(peer);
-  const std::unique_lock turn = own.peers.turn();
-  switch (own.peers.program_disables(current, peer)) {
-    case PeerBook::Disable::success: return CUDA_SUCCESS;
-    case PeerBook::Disable::not_enabled: return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
-    case PeerBook::Disable::ask_driver: break;
-  }
-  return real(peer);
-}
-
 CUresult destroy_context(const Real<CUresult(CUcontext)>& real, CUcontext context) {
   if (context == nullptr) return real(context);
   Process& own = process();
@@ -244,7 +147,8 @@ CUresult detach_context(const Real<CUresult(CUcontext)>& real, CUcontext context
   const std::optional<int> device = own.pools.device_of(context);
   const bool is_primary = device && own.contexts.life_in(context, *device) == BlockLife::context;
   return end_context(
-      own, context, is_primary ? PoolBlocks::go : PoolBlocks::stay, [&] { return real(context); }, [&] { return (real.result() == CUDA_SUCCESS || device::is_of_earlier_work(real.result())) && is_gone(own, context); });
+      own, context, is_primary ? PoolBlocks::go : PoolBlocks::stay, [&] { return real(context); },
+      [&] { return (real.result() == CUDA_SUCCESS || device::is_of_earlier_work(real.result())) && is_gone(own, context); });
 }
 
 CUresult retain_primary(const Real<CUresult(CUcontext*, CUdevice)>& real, CUcontext* out, CUdevice device) {
@@ -270,7 +174,8 @@ CUresult release_primary(const Real<CUresult(CUdevice)>& real, CUdevice device) 
   if (!own.contexts.primary_has_others(device)) return end_primary(device, release, is_dead);
   // The context survives this, and nobody waits: unless somebody has released it past us.
   const CUresult result = release();
-  return is_dead() ? end_primary(device, [result] { return result; }, [] { return true; }) : result;
+  if (is_dead()) note_dead_primary(device);
+  return result;
 }
 
 CUresult reset_primary(const Real<CUresult(CUdevice)>& real, CUdevice device) {
@@ -283,8 +188,8 @@ CUresult reset_primary(const Real<CUresult(CUdevice)>& real, CUdevice device) {
       [&] { return real.result() == CUDA_SUCCESS || (is_end(real.result()) && is_primary_inactive(own, device)); });
 }
 
-CUresult create_green(const Real<CUresult(CUgreenCtx*, CUdevResourceDesc, CUdevice, unsigned)>& real, CUgreenCtx* out,
-                      CUdevResourceDesc description, CUdevice device, unsigned flags) {
+CUresult create_green(const Real<CUresult(CUgreenCtx*, CUdevResourceDesc, CUdevice, unsigned)>& real, CUgreenCtx* out, CUdevResourceDesc description,
+                      CUdevice device, unsigned flags) {
   Process& own = process();
   std::unique_lock turn = own.contexts.primary_turn(device);
   ContextBook::Greens::node_type place;
@@ -311,8 +216,9 @@ CUresult destroy_green(const Real<CUresult(CUgreenCtx)>& real, CUgreenCtx green)
   // The program's own reference keeps the primary context, and nobody waits: unless somebody has released it past us.
   const bool survives = own.contexts.primary_is_retained(*device);
   const auto is_dead = [&] { return is_end(real.result()) && is_primary_inactive(own, *device); };
-  const CUresult result = survives ? real(green) : end_primary(*device, [&] { return real(green); }, is_dead);
-  if (survives && is_dead()) end_primary(*device, [result] { return result; }, [] { return true; });
+  const auto destroy = [&] { return real(green); };
+  const CUresult result = survives ? destroy() : end_primary(*device, destroy, is_dead);
+  if (survives && is_dead()) note_dead_primary(*device);
   if (result != CUDA_SUCCESS) return result;
   own.streams.something_ended();  // its streams: the driver refuses them from now on
   own.contexts.forget_green(green, *device);
@@ -338,62 +244,6 @@ CUresult context_from_green(const Real<CUresult(CUcontext*, CUgreenCtx)>& real, 
     }
   }
   return result;
-}
-
-CUstream stream_key(CUstream stream, bool is_per_thread) {
-  const bool is_threads_own = stream == CU_STREAM_PER_THREAD || (stream == nullptr && is_per_thread);
-  const bool is_legacy = stream == CU_STREAM_LEGACY || (stream == nullptr && !is_per_thread);
-  if (!is_threads_own && !is_legacy) return stream;
-  CUcontext context = nullptr;
-  process().api.cuCtxGetCurrent(&context);
-  const std::uint64_t thread = is_threads_own ? StreamBook::thread_number() : 0;
-  // Odd, so never the address that a stream handle is. One per context, and per thread where the stream is the thread's.
-  const std::uint64_t key = mix(thread ^ mix(reinterpret_cast<std::uintptr_t>(context))) | 1;
-  return reinterpret_cast<CUstream>(key);
-}
-
-namespace {
-
-/// `real` is an end of a capture that may be refused, and then the capture goes on.
-template <class RealEnd, class... Args>
-CUresult end_capture_by(const RealEnd& real, CUstream stream, Args... args) {
-  Process& own = process();
-  const CUstream named = stream == nullptr && real.is_per_thread() ? CU_STREAM_PER_THREAD : stream;
-  const auto still_capturing = [&] {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    // Also of captures that the driver may not tell of: a thread that may not end one leaves it as it is.
-    if (real.result() == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) return true;
-    return real.result() != CUDA_SUCCESS && own.api.cuStreamIsCapturing != nullptr && own.api.cuStreamIsCapturing(named, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
-  };
-  const auto end = [&] { return real(stream, args...); };
-  // By reference: a call that failed for want of host memory would reach the driver unnoticed.
-  return own.pools.end_capture(stream_key(stream, real.is_per_thread()), std::cref(end), std::cref(still_capturing));
-}
-
-}  // namespace
-
-CUresult end_capture(const Real<CUresult(CUstream, CUgraph*)>& real, CUstream stream, CUgraph* out) { return end_capture_by(real, stream, out); }
-
-CUresult end_capture(const Real<CUresult(CUstream)>& real, CUstream stream) { return end_capture_by(real, stream); }
-
-CUresult wait_for_event(const Real<CUresult(CUstream, CUevent, unsigned)>& real, CUstream stream, CUevent event, unsigned flags) {
-  process().pools.stream_will_wait(plain_handle(stream, real.is_per_thread()));
-  return real(stream, event, flags);
-}
-
-CUresult destroy_stream(const Real<CUresult(CUstream)>& real, CUstream stream) {
-  Process& own = process();
-  CUcontext context = nullptr;
-  const bool is_handle = stream != nullptr && !is_default_stream(stream);
-  if (is_handle) {
-    // The handle must not be used after this, whatever the driver says of its context.
-    const bool is_known = own.api.cuStreamGetCtx != nullptr && own.api.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS;
-    own.pools.stream_ending(is_known ? own.contexts.owner(context) : nullptr, StreamBook::identity_of(stream));
-    own.streams.something_ended();
-  }
-  const auto destroy = [&] { return real(stream); };
-  const auto still_capturing = [&] { return real.result() != CUDA_SUCCESS; };
-  return own.pools.end_capture(stream, std::cref(destroy), std::cref(still_capturing));
 }
 
 }  // namespace cupool::shim::front_door

@@ -35,7 +35,7 @@ bool find_order(Process& own, CUstream stream, Order* order) {
   return order->device >= 0;
 }
 
-/// Under `async` plain blocks lie in the driver's pool, which another device reaches only where it was given access (front_door_contexts.cpp).
+/// Under `async` plain blocks lie in the driver's pool, which another device reaches only where it was given access (front_door_peers.cpp).
 bool is_in_closed_pool(Process& own, const BlockView& block, const Order& order) {
   return own.options->policy == config::Policy::async && block.mempool == 0 && !own.peers.is_granted(order.device, block.device);
 }
@@ -77,8 +77,8 @@ CUresult run(Process& own, const CUDA_MEMCPY3D_PEER& shape, const Order& order, 
   return result == CUDA_SUCCESS && has_host_side ? own.api.cuStreamSynchronize(order.stream) : result;
 }
 
-CUresult run_linear(Process& own, CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, std::size_t bytes, const Order& order,
-                    Waits waits) {
+CUresult run_linear(Process& own, CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, std::size_t bytes,
+                    const Order& order, Waits waits) {
   if (waits == Waits::yes && own.pools.capturing()) return own.api.cuMemcpyPeer(to, to_context, from, from_context, bytes);
   return own.api.cuMemcpyPeerAsync(to, to_context, from, from_context, bytes, order.stream);
 }
@@ -118,8 +118,8 @@ CUresult copy_run(Process& own, CUdeviceptr to, CUcontext to_context, CUdevicept
 enum class Side { device, host, unknown };
 
 /// Any of the one-dimensional forms: `native()` makes the program's own call.
-template <class Native>
-CUresult copy_bytes(CUdeviceptr to, Side to_side, CUdeviceptr from, Side from_side, std::size_t bytes, CUstream stream, Waits waits, Native&& native) {
+template <class Native> CUresult copy_bytes(CUdeviceptr to, Side to_side, CUdeviceptr from, Side from_side, std::size_t bytes, CUstream stream,
+                                            Waits waits, Native&& native) {
   Process& own = process();
   const bool may_be_far = (to_side != Side::host && own.pools.owns(to)) || (from_side != Side::host && own.pools.owns(from));
   Order order;
@@ -139,8 +139,7 @@ CUresult copy_bytes(CUdeviceptr to, Side to_side, CUdeviceptr from, Side from_si
 bool is_device_type(CUmemorytype type) { return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED; }
 
 /// The fields that two- and three-dimensional shapes share. `Shape` is CUDA_MEMCPY2D or CUDA_MEMCPY3D.
-template <class Shape>
-CUDA_MEMCPY3D_PEER between_contexts(Process& own, const Shape& shape, const Order& order) {
+template <class Shape> CUDA_MEMCPY3D_PEER between_contexts(Process& own, const Shape& shape, const Order& order) {
   CUDA_MEMCPY3D_PEER peer{};
   peer.srcXInBytes = shape.srcXInBytes;
   peer.srcY = shape.srcY;
@@ -176,8 +175,7 @@ void add_third_dimension(CUDA_MEMCPY3D_PEER* peer, const CUDA_MEMCPY3D& shape) {
   peer->Depth = shape.Depth;
 }
 
-template <class Shape, class Native>
-CUresult copy_any_shape(const Shape* shape, CUstream stream, Waits waits, Native&& native) {
+template <class Shape, class Native> CUresult copy_any_shape(const Shape* shape, CUstream stream, Waits waits, Native&& native) {
   Process& own = process();
   Order order;
   if (shape == nullptr || !can_copy_shapes_to_peers(own.api)) return native();
@@ -205,10 +203,12 @@ bool is_synchronous(Process& own, CUdeviceptr address) {
 }
 
 /// A side of a shape by its address; 0: it is on the host, or an array.
-template <class Shape>
-CUdeviceptr source_of(const Shape* shape) { return shape != nullptr && is_device_type(shape->srcMemoryType) ? shape->srcDevice : 0; }
-template <class Shape>
-CUdeviceptr destination_of(const Shape* shape) { return shape != nullptr && is_device_type(shape->dstMemoryType) ? shape->dstDevice : 0; }
+template <class Shape> CUdeviceptr source_of(const Shape* shape) {
+  return shape != nullptr && is_device_type(shape->srcMemoryType) ? shape->srcDevice : 0;
+}
+template <class Shape> CUdeviceptr destination_of(const Shape* shape) {
+  return shape != nullptr && is_device_type(shape->dstMemoryType) ? shape->dstDevice : 0;
+}
 
 }  // namespace
 
@@ -220,8 +220,10 @@ void note_device(int device) {
 
 CUresult settle(CUresult result, bool is_per_thread, std::initializer_list<CUdeviceptr> touched) {
   Process& own = process();
-  const bool waits = result == CUDA_SUCCESS && std::any_of(touched.begin(), touched.end(), [&own](CUdeviceptr address) { return is_synchronous(own, address); });
-  return waits && !own.pools.capturing() && own.api.cuStreamSynchronize != nullptr ? own.api.cuStreamSynchronize(plain_handle(nullptr, is_per_thread)) : result;
+  const bool waits =
+      result == CUDA_SUCCESS && std::any_of(touched.begin(), touched.end(), [&own](CUdeviceptr address) { return is_synchronous(own, address); });
+  return waits && !own.pools.capturing() && own.api.cuStreamSynchronize != nullptr ? own.api.cuStreamSynchronize(plain_handle(nullptr, is_per_thread))
+                                                                                   : result;
 }
 
 CUresult copy_unified(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t)>& real, CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
@@ -230,8 +232,8 @@ CUresult copy_unified(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t)
   return settle(result, real.is_per_thread(), {to, from});
 }
 
-CUresult copy_unified(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t, CUstream)>& real, CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
-                      CUstream stream) {
+CUresult copy_unified(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t, CUstream)>& real, CUdeviceptr to, CUdeviceptr from,
+                      std::size_t bytes, CUstream stream) {
   return copy_bytes(to, Side::unknown, from, Side::unknown, bytes, plain_handle(stream, real.is_per_thread()), Waits::no,
                     [&] { return real(to, from, bytes, stream); });
 }
@@ -242,8 +244,8 @@ CUresult copy_on_devices(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size
   return settle(result, real.is_per_thread(), {to, from});
 }
 
-CUresult copy_on_devices(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t, CUstream)>& real, CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
-                         CUstream stream) {
+CUresult copy_on_devices(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t, CUstream)>& real, CUdeviceptr to, CUdeviceptr from,
+                         std::size_t bytes, CUstream stream) {
   return copy_bytes(to, Side::device, from, Side::device, bytes, plain_handle(stream, real.is_per_thread()), Waits::no,
                     [&] { return real(to, from, bytes, stream); });
 }
@@ -254,7 +256,8 @@ CUresult copy_to_host(const Real<CUresult(void*, CUdeviceptr, std::size_t)>& rea
   return settle(result, real.is_per_thread(), {from});
 }
 
-CUresult copy_to_host(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUstream)>& real, void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+CUresult copy_to_host(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUstream)>& real, void* to, CUdeviceptr from, std::size_t bytes,
+                      CUstream stream) {
   return copy_bytes(as_address(to), Side::host, from, Side::device, bytes, plain_handle(stream, real.is_per_thread()), Waits::no,
                     [&] { return real(to, from, bytes, stream); });
 }
@@ -265,8 +268,8 @@ CUresult copy_from_host(const Real<CUresult(CUdeviceptr, const void*, std::size_
   return settle(result, real.is_per_thread(), {to});
 }
 
-CUresult copy_from_host(const Real<CUresult(CUdeviceptr, const void*, std::size_t, CUstream)>& real, CUdeviceptr to, const void* from, std::size_t bytes,
-                        CUstream stream) {
+CUresult copy_from_host(const Real<CUresult(CUdeviceptr, const void*, std::size_t, CUstream)>& real, CUdeviceptr to, const void* from,
+                        std::size_t bytes, CUstream stream) {
   return copy_bytes(to, Side::device, as_address(from), Side::host, bytes, plain_handle(stream, real.is_per_thread()), Waits::no,
                     [&] { return real(to, from, bytes, stream); });
 }

@@ -24,7 +24,8 @@ std::uint64_t device_of_node(const Process& own, CUgraphNode node) {
 }  // namespace
 
 std::uint64_t devices_of_graph(const Process& own, CUgraph graph) noexcept {
-  if (own.api.cuGraphGetNodes == nullptr || own.api.cuGraphNodeGetType == nullptr || own.api.cuGraphMemAllocNodeGetParams == nullptr) return PoolSet::kAnyDevice;
+  if (own.api.cuGraphGetNodes == nullptr || own.api.cuGraphNodeGetType == nullptr || own.api.cuGraphMemAllocNodeGetParams == nullptr)
+    return PoolSet::kAnyDevice;
   std::size_t count = 0;
   if (own.api.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS) return PoolSet::kAnyDevice;
   if (count == 0) return 0;

@@ -21,7 +21,8 @@ CUresult refuse_paged(const Real<CUresult(CUipcMemHandle*, CUdeviceptr)>& real, 
   process().pools.share_blocks();
   try {
     if (!has_warned.exchange(true))
-      log::warn(std::string(real.symbol()) + " is refused for memory on mapped pages: with CUPOOL_BACKING=segments it can be shared with other processes");
+      log::warn(std::string(real.symbol()) +
+                " is refused for memory on mapped pages: with CUPOOL_BACKING=segments it can be shared with other processes");
   } catch (const std::bad_alloc&) {  // no memory for a line: it is lost
   }
   return CUDA_ERROR_NOT_SUPPORTED;
@@ -65,9 +66,7 @@ CUresult open_memory(const Real<CUresult(CUdeviceptr*, CUipcMemHandle, unsigned)
   Process& own = process();
   ipc::BlockHandle handle;
   switch (ipc::decode(raw, handle)) {
-    case ipc::HandleKind::ours:
-      try {
-        return own.shared.open(real, out, handle, flags, current_context(own));
+    case ipc::HandleKind::ours: try { return own.shared.open(real, out, handle, flags, current_context(own));
       } catch (const std::bad_alloc&) {  // the driver would call the handle invalid
         return CUDA_ERROR_OUT_OF_MEMORY;
       }

@@ -79,7 +79,8 @@ void begin_call(Process& own) {
   if (own.late_frees.empty()) return;
   own.late_frees.drain([&own](CUdeviceptr address) {
     const FreeResult result = free_pooled(own, address, [&] { return own.pools.free(address); });
-    if (result.outcome == FreeOutcome::unknown) free_of_driver(address, 0, [&own](CUdeviceptr at) { return own.api.cuMemFree_v2(at); });  // it only lay near ours
+    // It only lay near ours
+    if (result.outcome == FreeOutcome::unknown) free_of_driver(address, 0, [&own](CUdeviceptr at) { return own.api.cuMemFree_v2(at); });
   });
 }
 
@@ -106,8 +107,8 @@ CUresult allocate_pitch(const Real<CUresult(CUdeviceptr*, std::size_t*, std::siz
   const bool is_element_valid = element_bytes == 4 || element_bytes == 8 || element_bytes == 16;
   const std::size_t pitch = add_overflows(width_bytes, kPitchAlignment_bytes - 1) ? 0 : align_up(width_bytes, kPitchAlignment_bytes);
   std::size_t bytes = 0;
-  const bool is_servable = out != nullptr && pitch_bytes != nullptr && is_element_valid && pitch != 0 && height != 0 &&
-                           !__builtin_mul_overflow(pitch, height, &bytes);
+  const bool is_servable =
+      out != nullptr && pitch_bytes != nullptr && is_element_valid && pitch != 0 && height != 0 && !__builtin_mul_overflow(pitch, height, &bytes);
   CUcontext context = nullptr;
   if (!is_servable || (context = current_owner(own)) == nullptr) return with_room(real, out, pitch_bytes, width_bytes, height, element_bytes);
   const CUresult result = serve(own, context, bytes, real.symbol(), out);

@@ -32,9 +32,7 @@ std::optional<CUmemPool_attribute> current_of(CUmemPool_attribute attribute) {
 }
 
 /// The pool behind `handle` when we serve it.
-std::optional<Mempool> served(Process& own, CUmemoryPool handle) {
-  return own.pools.serves_streams() ? own.mempools.find(handle) : std::nullopt;
-}
+std::optional<Mempool> served(Process& own, CUmemoryPool handle) { return own.pools.serves_streams() ? own.mempools.find(handle) : std::nullopt; }
 
 /// Lets a context reach the blocks of another, as the program asked of the memory pool that they are in.
 CUresult link(Process& own, CUcontext from, CUcontext to) {
@@ -81,7 +79,8 @@ bool is_access_of_plain_blocks(Process& own, CUmemoryPool pool, const CUmemAcces
   if (access.location.type != CU_MEM_LOCATION_TYPE_DEVICE || own.api.cuDeviceGetDefaultMemPool == nullptr) return false;
   for (int device = 0; device < int{observe::kMaxDevices}; ++device) {
     CUmemoryPool standard = nullptr;
-    if (own.peers.is_granted(access.location.id, device) && own.api.cuDeviceGetDefaultMemPool(&standard, device) == CUDA_SUCCESS && standard == pool) return true;
+    if (own.peers.is_granted(access.location.id, device) && own.api.cuDeviceGetDefaultMemPool(&standard, device) == CUDA_SUCCESS && standard == pool)
+      return true;
   }
   return false;
 }
@@ -92,7 +91,9 @@ CUresult set_driver_pool_access(Process& own, const Real<CUresult(CUmemoryPool, 
                                 const CUmemAccessDesc* access, std::size_t count) {
   if (access == nullptr || count == 0 || count > observe::kMaxDevices) return real(pool, access, count);
   std::array<CUmemAccessDesc, observe::kMaxDevices> rest;
-  const auto takes = [&](const CUmemAccessDesc& one) { return one.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE && is_access_of_plain_blocks(own, pool, one); };
+  const auto takes = [&](const CUmemAccessDesc& one) {
+    return one.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE && is_access_of_plain_blocks(own, pool, one);
+  };
   const auto end = std::remove_copy_if(access, access + count, rest.begin(), takes);
   return end == rest.begin() ? CUDA_SUCCESS : real(pool, rest.data(), static_cast<std::size_t>(end - rest.begin()));
 }
@@ -164,16 +165,16 @@ CUresult set_mempool(const Real<CUresult(CUdevice, CUmemoryPool)>& real, CUdevic
   return result;
 }
 
-CUresult set_mempool(const Real<CUresult(CUmemLocation*, CUmemAllocationType, CUmemoryPool)>& real, CUmemLocation* location,
-                     CUmemAllocationType type, CUmemoryPool pool) {
+CUresult set_mempool(const Real<CUresult(CUmemLocation*, CUmemAllocationType, CUmemoryPool)>& real, CUmemLocation* location, CUmemAllocationType type,
+                     CUmemoryPool pool) {
   const CUresult result = real(location, type, pool);
   const bool is_device = location != nullptr && location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED;
   if (result == CUDA_SUCCESS && is_device) process().mempools.set_current(location->id, pool);
   return result;
 }
 
-CUresult get_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attribute, void*)>& real, CUmemoryPool pool,
-                               CUmemPool_attribute attribute, void* value) {
+CUresult get_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attribute, void*)>& real, CUmemoryPool pool, CUmemPool_attribute attribute,
+                               void* value) {
   const CUresult result = real(pool, attribute, value);
   const auto figure = figure_of(attribute);
   if (result != CUDA_SUCCESS || figure == nullptr || value == nullptr) return result;
@@ -200,15 +201,16 @@ CUresult get_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attri
   return result;
 }
 
-CUresult set_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attribute, void*)>& real, CUmemoryPool pool,
-                               CUmemPool_attribute attribute, void* value) {
+CUresult set_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attribute, void*)>& real, CUmemoryPool pool, CUmemPool_attribute attribute,
+                               void* value) {
   const CUresult result = real(pool, attribute, value);
   const bool is_reserved = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
   const bool is_used = attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
   if (result == CUDA_SUCCESS && attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) process().pools.mempools_changed();
   if (result != CUDA_SUCCESS || (!is_reserved && !is_used)) return result;
   Process& own = process();
-  if (const std::optional<Mempool> mempool = served(own, pool)) own.pools.reset_mempool_high(mempool->device, mempool->index, is_used ? MempoolHigh::used : MempoolHigh::reserved);
+  if (const std::optional<Mempool> mempool = served(own, pool))
+    own.pools.reset_mempool_high(mempool->device, mempool->index, is_used ? MempoolHigh::used : MempoolHigh::reserved);
   return result;
 }
 

@@ -21,10 +21,7 @@ int current_device(const Process& own, CUcontext owner) {
 }
 
 std::uint64_t key_of(CUdeviceptr address) { return address; }
-template <class T>
-std::uint64_t key_of(T* handle) {
-  return reinterpret_cast<std::uintptr_t>(handle);
-}
+template <class T> std::uint64_t key_of(T* handle) { return reinterpret_cast<std::uintptr_t>(handle); }
 
 /// The driver's answer to a call that takes device memory; a refusal goes into a report.
 CUresult noted(CUresult result, int device, std::size_t bytes, const Refused& what) {
@@ -40,8 +37,7 @@ CUresult noted(CUresult result, int device, std::size_t bytes, const Refused& wh
 }
 
 /// Into the books. False where host memory is out: it is as if the program had taken it past us.
-template <class MakeKey>
-bool commit(int device, OutsideKind kind, std::size_t bytes, CUcontext context, MakeKey&& make_key) {
+template <class MakeKey> bool commit(int device, OutsideKind kind, std::size_t bytes, CUcontext context, MakeKey&& make_key) {
   try {
     process().pools.commit_outside(device, kind, make_key(), bytes, context);
     return true;
@@ -51,9 +47,8 @@ bool commit(int device, OutsideKind kind, std::size_t bytes, CUcontext context, 
 }
 
 /// reserve, call, commit: `make_key` names the memory once the call has succeeded. With `context` it is gone.
-template <class Call, class MakeKey>
-CUresult account(int device, CUcontext context, OutsideKind kind, std::size_t bytes, const char* symbol, Call&& call, MakeKey&& make_key,
-                 const PoolSet::AskDriver& ask = {}) {
+template <class Call, class MakeKey> CUresult account(int device, CUcontext context, OutsideKind kind, std::size_t bytes, const char* symbol,
+                                                      Call&& call, MakeKey&& make_key, const PoolSet::AskDriver& ask = {}) {
   Process& own = process();
   const bool is_of_device = kind != OutsideKind::host;
   const Refused what{symbol, kind == OutsideKind::managed};
@@ -77,7 +72,8 @@ template <class Handle, class Call>
 CUresult account_current(OutsideKind kind, std::size_t bytes, const char* symbol, Handle* out, Call&& call, const PoolSet::AskDriver& ask = {}) {
   if (out == nullptr) return call();
   const CUcontext owner = current_owner(process());
-  return account(current_device(process(), owner), owner, kind, bytes, symbol, call, [out] { return key_of(*out); }, ask);
+  return account(
+      current_device(process(), owner), owner, kind, bytes, symbol, call, [out] { return key_of(*out); }, ask);
 }
 
 }  // namespace
@@ -89,9 +85,7 @@ void refused_room(const char* symbol, int device) {
   own.reporter.pass_messages();
 }
 
-std::optional<PoolSet::OutsideEntry> take_outside(CUdeviceptr address) {
-  return process().pools.take_outside(OutsideKind::managed, key_of(address));
-}
+std::optional<PoolSet::OutsideEntry> take_outside(CUdeviceptr address) { return process().pools.take_outside(OutsideKind::managed, key_of(address)); }
 
 CUresult allocate_managed(const Real<CUresult(CUdeviceptr*, std::size_t, unsigned)>& real, CUdeviceptr* out, std::size_t bytes, unsigned flags) {
   return account_current(OutsideKind::managed, bytes, real.symbol(), out, [&] { return real(out, bytes, flags); });
@@ -149,14 +143,16 @@ CUresult create_physical(const Real<CUresult(CUmemGenericAllocationHandle*, std:
     return real(&nothing, bytes + kImpossible_bytes, properties, flags);
   };
   if (out == nullptr || properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return call();
-  return account(properties->location.id, nullptr, OutsideKind::program_vmm, bytes, real.symbol(), call,
-                 [out] { return process().vmm.created(*out); }, std::cref(ask));
+  return account(
+      properties->location.id, nullptr, OutsideKind::program_vmm, bytes, real.symbol(), call, [out] { return process().vmm.created(*out); },
+      std::cref(ask));
 }
 
 CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& real, CUmemGenericAllocationHandle handle) {
   Process& own = process();
   const VmmLedger::Released released = own.vmm.released(handle);
-  const CUresult result = free_outside(released.is_gone ? own.pools.take_outside(OutsideKind::program_vmm, released.key) : std::nullopt, [&] { return real(handle); });
+  const CUresult result =
+      free_outside(released.is_gone ? own.pools.take_outside(OutsideKind::program_vmm, released.key) : std::nullopt, [&] { return real(handle); });
   if (result != CUDA_SUCCESS) own.vmm.not_released(handle, released);
   return result;
 }
@@ -175,9 +171,16 @@ CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out
   if (out == nullptr || bytes == 0) return call();
   if (bytes > kSaneBytes) return noted(call(), device, bytes, {symbol});
   if (device == kNoDevice) return served();
-  const DriverServed request{device, owner, owner != nullptr && own.contexts.life_in(owner, device) == BlockLife::context, mempool.is_default(device),
-                             StreamBook::identity_of(stream), bytes, symbol, [&] { return mempool.bounds(device); },
-                             [&] { return mempool.handle(device); }, stream};
+  const DriverServed request{device,
+                             owner,
+                             owner != nullptr && own.contexts.life_in(owner, device) == BlockLife::context,
+                             mempool.is_default(device),
+                             StreamBook::identity_of(stream),
+                             bytes,
+                             symbol,
+                             [&] { return mempool.bounds(device); },
+                             [&] { return mempool.handle(device); },
+                             stream};
   const CUresult result = own.pools.allocate_by_driver(request, out, std::cref(served), ask);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) own.reporter.after_oom();
   own.reporter.pass_messages();

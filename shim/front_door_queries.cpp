@@ -10,13 +10,9 @@
 namespace cupool::shim::front_door {
 namespace {
 
-template <class T>
-void put(void* out, T value) {
-  *static_cast<T*>(out) = value;
-}
+template <class T> void put(void* out, T value) { *static_cast<T*>(out) = value; }
 
-template <class T>
-void put_unless_zero(void* out, T value) {
+template <class T> void put_unless_zero(void* out, T value) {
   if (*static_cast<const T*>(out) != 0) put(out, value);
 }
 
@@ -95,7 +91,8 @@ std::size_t answer_bytes(CUpointer_attribute attribute) {
 using AskPlural = Real<CUresult(unsigned, CUpointer_attribute*, void**, CUdeviceptr)>;
 
 /// A refused call may have answered the attributes before the one that it refuses: those too are the block's.
-void repair_refused(const AskPlural& real, unsigned count, CUpointer_attribute* attributes, void** values, CUdeviceptr address, const BlockView& block) {
+void repair_refused(const AskPlural& real, unsigned count, CUpointer_attribute* attributes, void** values, CUdeviceptr address,
+                    const BlockView& block) {
   if (attributes == nullptr || values == nullptr) return;
   for (unsigned i = 0; i < count; ++i) {
     std::uint64_t of_region = 0;
@@ -152,7 +149,8 @@ CUresult device_total(const Real<CUresult(std::size_t*, CUdevice)>& real, std::s
   return result;
 }
 
-CUresult address_range(const Real<CUresult(CUdeviceptr*, std::size_t*, CUdeviceptr)>& real, CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) {
+CUresult address_range(const Real<CUresult(CUdeviceptr*, std::size_t*, CUdeviceptr)>& real, CUdeviceptr* base, std::size_t* bytes,
+                       CUdeviceptr address) {
   BlockView block;
   const Ownership ownership = find_block(address, &block);
   CUresult result = real(base, bytes, visible(ownership, address));
@@ -164,12 +162,14 @@ CUresult address_range(const Real<CUresult(CUdeviceptr*, std::size_t*, CUdevicep
   return result;
 }
 
-CUresult pointer_attribute(const Real<CUresult(void*, CUpointer_attribute, CUdeviceptr)>& real, void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+CUresult pointer_attribute(const Real<CUresult(void*, CUpointer_attribute, CUdeviceptr)>& real, void* value, CUpointer_attribute attribute,
+                           CUdeviceptr address) {
   BlockView block;
   const Ownership ownership = find_block(address, &block);
   CUresult result = real(value, attribute, visible(ownership, address));
   if (ownership != Ownership::live) return result;
-  const bool is_refused = result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED;  // the latter to set SYNC_MEMOPS there (H100, driver 580)
+  // The latter to set SYNC_MEMOPS there (H100, driver 580)
+  const bool is_refused = result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED;
   if (block.is_paged && is_refused && value != nullptr && is_always_known(attribute)) result = CUDA_SUCCESS;
   if (result != CUDA_SUCCESS) return result;
   keep_pages(block, attribute);
@@ -177,8 +177,7 @@ CUresult pointer_attribute(const Real<CUresult(void*, CUpointer_attribute, CUdev
   return result;
 }
 
-CUresult pointer_attributes(const AskPlural& real, unsigned count,
-                            CUpointer_attribute* attributes, void** values, CUdeviceptr address) {
+CUresult pointer_attributes(const AskPlural& real, unsigned count, CUpointer_attribute* attributes, void** values, CUdeviceptr address) {
   BlockView block;
   const Ownership ownership = find_block(address, &block);
   const CUresult result = real(count, attributes, values, visible(ownership, address));
@@ -200,7 +199,8 @@ CUresult set_pointer_attribute(const Real<CUresult(const void*, CUpointer_attrib
   BlockView block;
   const Ownership ownership = pools.find(address, &block);
   if (ownership == Ownership::unknown) return set_opened_attribute(real, value, attribute, address);
-  if (ownership != Ownership::live || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || value == nullptr) return real(value, attribute, visible(ownership, address));
+  if (ownership != Ownership::live || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || value == nullptr)
+    return real(value, attribute, visible(ownership, address));
   const bool on = *static_cast<const unsigned*>(value) != 0;
   const Status status = pools.set_sync_memops(address, on);
   if (status.ok() && block.is_paged) g_copies_are_watched.store(true, std::memory_order_relaxed);

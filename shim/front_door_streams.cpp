@@ -88,8 +88,8 @@ struct NamedMempool {
 };
 
 /// The driver serves it. Under `async` and `platform` that is the policy; else it is said in the report, as the memory of graphs always is.
-template <class FindPool, class... Args>
-CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPool&& find_pool, CUdeviceptr* out, std::size_t bytes, CUstream stream, Args... args) {
+template <class FindPool, class... Args> CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPool&& find_pool,
+                                                             CUdeviceptr* out, std::size_t bytes, CUstream stream, Args... args) {
   Process& own = process();
   const config::Policy policy = own.options->policy;
   const bool is_node = is_capturing(own, stream, true);  // nothing is taken until the graph runs, and then the driver keeps it
@@ -111,9 +111,9 @@ CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPool&
 
 /// `stream` is one of `context`; `find_pool(device)` gives the index of the memory pool, 0 for the driver's. False: the driver is to serve it.
 /// Inline also where it is called twice: a call more is 7 ns of 82 a pair.
-template <class FindPool>
-[[gnu::always_inline]] inline bool allocate_named(Process& own, FindPool&& find_pool, CUdeviceptr* out, std::size_t bytes, CUcontext context,
-                                                  const StreamBook::Named& stream, const char* symbol, CUresult* result) {
+template <class FindPool> [[gnu::always_inline]] inline bool allocate_named(Process& own, FindPool&& find_pool, CUdeviceptr* out, std::size_t bytes,
+                                                                            CUcontext context, const StreamBook::Named& stream, const char* symbol,
+                                                                            CUresult* result) {
   const std::uint8_t mempool = find_pool(stream.device);
   if (mempool == 0) return false;
   begin_call(own);
@@ -125,21 +125,20 @@ template <class FindPool>
   return true;
 }
 
-template <class FindPool>
-[[gnu::noinline]] bool allocate_elsewhere(Process& own, FindPool&& find_pool, CUdeviceptr* out, std::size_t bytes, CUstream handle, const char* symbol,
-                                          CUresult* result) {
+template <class FindPool> [[gnu::noinline]] bool allocate_elsewhere(Process& own, FindPool&& find_pool, CUdeviceptr* out, std::size_t bytes,
+                                                                    CUstream handle, const char* symbol, CUresult* result) {
   const StreamElsewhere elsewhere(own, handle);
   return elsewhere.named() && allocate_named(own, find_pool, out, bytes, elsewhere.context(), *elsewhere.named(), symbol, result);
 }
 
-template <class FindPool, class... Args>
-CUresult allocate_from(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPool&& find_pool, CUdeviceptr* out, std::size_t bytes, CUstream stream,
-                       Args... args) {
+template <class FindPool, class... Args> CUresult allocate_from(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPool&& find_pool,
+                                                                CUdeviceptr* out, std::size_t bytes, CUstream stream, Args... args) {
   Process& own = process();
   const CUstream handle = plain_handle(stream, real.is_per_thread());
   const bool is_special = is_default_stream(handle);
   CUcontext context = nullptr;
-  if (out == nullptr || bytes == 0 || ((context = is_special ? current_owner(own) : living_owner(own)) == nullptr && is_special)) return with_room(real, out, args...);
+  if (out == nullptr || bytes == 0 || ((context = is_special ? current_owner(own) : living_owner(own)) == nullptr && is_special))
+    return with_room(real, out, args...);
   if (!own.pools.serves_streams() || is_capturing(own, handle, true)) return pass_async(real, find_pool, out, bytes, handle, args...);
   std::optional<StreamBook::Named> named;
   if (context != nullptr) named = own.streams.name(own.api, own.contexts, own.pools, context, handle);
@@ -151,8 +150,7 @@ CUresult allocate_from(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPo
 
 /// `free_on(context, name)` for a stream of another context than the current one, which is made current meanwhile. Where that cannot be, or for a
 /// null `handle`: with no context, and the name `otherwise`; then the block waits for an epoch that covers every stream.
-template <class Free>
-[[gnu::noinline]] FreeResult in_context_of(Process& own, CUstream handle, const Free& free_on, StreamName otherwise) {
+template <class Free> [[gnu::noinline]] FreeResult in_context_of(Process& own, CUstream handle, const Free& free_on, StreamName otherwise) {
   const StreamElsewhere elsewhere(own, handle);
   return elsewhere.named() ? free_on(elsewhere.context(), elsewhere.named()->name) : free_on(nullptr, otherwise);
 }
@@ -186,11 +184,15 @@ CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdevicep
   const CUcontext context = is_special ? current_owner(own) : living_owner(own);
   if (context == nullptr && is_special)
     if (const CUresult refused = no_context_error(own); refused != CUDA_SUCCESS) return refused;
-  const std::optional<StreamBook::Named> named = context != nullptr ? own.streams.name(own.api, own.contexts, own.pools, context, handle) : std::nullopt;
+  const std::optional<StreamBook::Named> named =
+      context != nullptr ? own.streams.name(own.api, own.contexts, own.pools, context, handle) : std::nullopt;
   // A stream needs no current context, but the driver must know it.
   if (!named && !is_special && is_no_stream(own, handle)) return free_elsewhere(kNowhere);
-  const auto free_on = [&](CUcontext of_stream, StreamName name) { return free_pooled(own, address, [&] { return own.pools.free_on(address, of_stream, name); }); };
-  const FreeResult result = named ? free_on(context, named->name) : in_context_of(own, is_special ? nullptr : handle, free_on, {handle, StreamBook::identity_of(handle)});
+  const auto free_on = [&](CUcontext of_stream, StreamName name) {
+    return free_pooled(own, address, [&] { return own.pools.free_on(address, of_stream, name); });
+  };
+  const FreeResult result =
+      named ? free_on(context, named->name) : in_context_of(own, is_special ? nullptr : handle, free_on, {handle, StreamBook::identity_of(handle)});
   return answer_free(result, address, free_elsewhere, named ? named->name.identity : 0);
 }
 

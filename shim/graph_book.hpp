@@ -37,8 +37,7 @@ class GraphBook {
     pools_.note_living_graphs(devices, 1);
     try {
       living_.try_emplace(graph, Living{devices, context, 0});
-    } catch (const std::bad_alloc&) {
-    }
+    } catch (const std::bad_alloc&) {}
   }
   /// One of the first, after which it may have memory that it had not: an upload, and a launch.
   bool is_first_launch(CUgraphExec graph) noexcept {
@@ -59,8 +58,7 @@ class GraphBook {
     const std::uint64_t devices = graph.mapped().devices;
     try {
       if (is_gone || !living_.insert(std::move(graph)).inserted) pools_.note_living_graphs(devices, -1);
-    } catch (const std::bad_alloc&) {
-    }
+    } catch (const std::bad_alloc&) {}
   }
   /// With `context` those are that were made in it.
   void context_ended(CUcontext context) noexcept {

@@ -18,14 +18,11 @@
 namespace cupool::shim {
 
 /// Per row, generated in hooks.cpp: Signature, kRole, run(real, args...).
-template <Entry E>
-struct Body;
+template <Entry E> struct Body;
 
-template <Entry E, class Signature = typename Body<E>::Signature>
-struct Hooked;
+template <Entry E, class Signature = typename Body<E>::Signature> struct Hooked;
 
-template <Entry E, class... Args>
-struct Hooked<E, CUresult(Args...)> {
+template <Entry E, class... Args> struct Hooked<E, CUresult(Args...)> {
   static CUresult call(Args... args) {
     constexpr const EntryPoint& kRow = kEntryPoints[static_cast<std::size_t>(E)];
     void* function = real_driver::function(E);
@@ -48,7 +45,8 @@ struct Hooked<E, CUresult(Args...)> {
 
   static CUresult serve(const Real<CUresult(Args...)>& real, Args... args) {
     if constexpr (Body<E>::kRole == Role::copy || Body<E>::kRole == Role::read) {
-      if (!front_door::g_copies_are_watched.load(std::memory_order_relaxed)) [[likely]] return Body<E>::kRole == Role::read ? wait(real, args...) : real.call_plainly(args...);
+      if (!front_door::g_copies_are_watched.load(std::memory_order_relaxed)) [[likely]]
+        return Body<E>::kRole == Role::read ? wait(real, args...) : real.call_plainly(args...);
     }
     if (!lifecycle::t_inside) [[likely]] {
       const lifecycle::Inside guard;
@@ -60,7 +58,8 @@ struct Hooked<E, CUresult(Args...)> {
             if (result == CUDA_SUCCESS) front_door::after_wait();
           }
           process().upkeep();
-          if (result != CUDA_SUCCESS) [[unlikely]] lifecycle::stop_if_ended();
+          if (result != CUDA_SUCCESS) [[unlikely]]
+            lifecycle::stop_if_ended();
           return result;
         }
       } catch (...) {

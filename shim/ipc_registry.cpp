@@ -36,12 +36,11 @@ struct File {
 
 /// A regular file of this user that nobody else may touch.
 bool is_private_file(int file) {
-  struct stat facts{};
+  struct stat facts {};
   return fstat(file, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_uid == geteuid() && (facts.st_mode & 077) == 0;
 }
 
-template <class T>
-bool read_at(int file, std::uint64_t offset, T& out) {
+template <class T> bool read_at(int file, std::uint64_t offset, T& out) {
   return pread(file, &out, sizeof out, static_cast<off_t>(offset)) == static_cast<ssize_t>(sizeof out);
 }
 
@@ -58,14 +57,14 @@ bool IpcRegistry::create(const std::string& place) {
   if (file < 0 && errno == EEXIST) {
     // Left by the program that this same process was before exec; a namesake in another pid namespace holds its lock.
     const File left(openat(folder.fd, name_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-    struct flock lock{};
+    struct flock lock {};
     lock.l_type = F_WRLCK;
     lock.l_whence = SEEK_SET;
     if (left.fd >= 0 && fcntl(left.fd, F_SETLK, &lock) != 0) return false;
     unlinkat(folder.fd, name_.c_str(), 0);
     file = openat(folder.fd, name_.c_str(), kFlags, 0600);
   }
-  struct stat facts{};
+  struct stat facts {};
   if (file < 0 || fstat(file, &facts) != 0) return false;
   file_ = private_folder::move_high(file);
   opened_ = FileIdentity(facts);

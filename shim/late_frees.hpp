@@ -20,13 +20,11 @@ class LateFrees {
     Node* node = new (std::nothrow) Node{address, nullptr};
     if (node == nullptr) return;
     node->next = head_.load(std::memory_order_relaxed);
-    while (!head_.compare_exchange_weak(node->next, node, std::memory_order_release, std::memory_order_relaxed)) {
-    }
+    while (!head_.compare_exchange_weak(node->next, node, std::memory_order_release, std::memory_order_relaxed)) {}
   }
 
   /// Takes everything and calls `free` for each address.
-  template <class F>
-  void drain(F&& free) {
+  template <class F> void drain(F&& free) {
     Node* node = head_.exchange(nullptr, std::memory_order_acquire);
     while (node != nullptr) {
       Node* next = node->next;

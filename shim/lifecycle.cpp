@@ -63,7 +63,7 @@ std::string unfit(const DriverApi& api, const std::string& missing, int* version
 /// of it once this thread is the one that starts, and all others wait for it.
 struct Found {
   DriverApi api;
-  std::string missing;       ///< the first entry that cannot be done without, and is not there
+  std::string missing;         ///< the first entry that cannot be done without, and is not there
   bool stands_before = false;  ///< before us in the order of symbols, so that only what is looked up comes to us
 };
 
@@ -150,7 +150,8 @@ void end_other_threads() {
 
 void stop_if_ended() {
   const pid_t ending = g_ending_thread.load(std::memory_order_relaxed);
-  if (ending == 0 || phase() != Phase::exiting || ending == gettid()) [[likely]] return;
+  if (ending == 0 || phase() != Phase::exiting || ending == gettid()) [[likely]]
+    return;
   const Uncancelled uncancelled;
   for (;;) nanosleep(&kPause, nullptr);  // a handful of milliseconds as a rule; exit.cpp has the bound
 }

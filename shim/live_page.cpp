@@ -32,7 +32,7 @@ LivePage::LivePage(const observe::LiveIdentity& identity, std::string_view proce
 
 void* LivePage::map(std::size_t bytes) {
   const int file = open(shared_memory_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  struct stat facts{};
+  struct stat facts {};
   const observe::WriteSignals signals;  // RLIMIT_FSIZE: an error, not a SIGXFSZ
   if (file >= 0 && fallocate(file, 0, 0, static_cast<off_t>(bytes)) == 0 && fstat(file, &facts) == 0) {
     void* shared = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -63,9 +63,7 @@ void LivePage::publish_once() {
   close(folder);
 }
 
-void LivePage::set_state(observe::LiveState state) {
-  header_->state.store(static_cast<std::uint32_t>(state), std::memory_order_release);
-}
+void LivePage::set_state(observe::LiveState state) { header_->state.store(static_cast<std::uint32_t>(state), std::memory_order_release); }
 
 void LivePage::retire() {
   if (file_ < 0 || !is_published_.load(std::memory_order_relaxed)) return;

@@ -34,7 +34,7 @@ constexpr int kFlags = O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY |
 LogFile::LogFile(std::string path) : path_(std::move(path)) {
   observe::make_parent_folders(path_);
   const int file = ::open(path_.c_str(), kFlags | O_CREAT, 0600);
-  struct stat facts{};
+  struct stat facts {};
   if (file < 0 || fstat(file, &facts) != 0) {
     reason_ = text_of(errno);
     return;

@@ -30,7 +30,6 @@ class LogFile {
   int descriptor();
 
  private:
-
   const std::string path_;
   bool is_open_ = false;
   const char* reason_ = "";

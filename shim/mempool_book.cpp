@@ -16,7 +16,9 @@ constexpr std::size_t kKnownPools = 8;
 thread_local KnownPool t_known_pools[kKnownPools];
 constinit std::atomic<std::uint64_t> g_books{0};
 
-KnownPool& place_of(CUmemoryPool handle) { return t_known_pools[(reinterpret_cast<std::uintptr_t>(handle) * 0x9E3779B97F4A7C15U >> 32) % kKnownPools]; }
+KnownPool& place_of(CUmemoryPool handle) {
+  return t_known_pools[(reinterpret_cast<std::uintptr_t>(handle) * 0x9E3779B97F4A7C15U >> 32) % kKnownPools];
+}
 
 }  // namespace
 
@@ -134,13 +136,15 @@ void MempoolBook::set_current(int device, CUmemoryPool handle) {
   if (device < 0 || static_cast<std::size_t>(device) >= current_.size()) return;
   static_cast<void>(current(device));  // meets the default pool, which may be current again later
   const std::optional<Mempool> served = find(handle);
-  if (!served && current_[static_cast<std::size_t>(device)].load(std::memory_order_acquire) == 0) return;  // it may be the default one, which the driver does not tell
+  // It may be the default one, which the driver does not tell
+  if (!served && current_[static_cast<std::size_t>(device)].load(std::memory_order_acquire) == 0) return;
   const std::uint8_t index = served && served->device == device ? served->index : 0;
   current_[static_cast<std::size_t>(device)].store(static_cast<std::uint8_t>(index + 1), std::memory_order_release);
 }
 
 void MempoolBook::device_reset(int device) {
-  if (device >= 0 && static_cast<std::size_t>(device) < current_.size()) current_[static_cast<std::size_t>(device)].store(0, std::memory_order_release);
+  if (device >= 0 && static_cast<std::size_t>(device) < current_.size())
+    current_[static_cast<std::size_t>(device)].store(0, std::memory_order_release);
 }
 
 std::optional<Mempool> MempoolBook::known(CUmemoryPool handle) {

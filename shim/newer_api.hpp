@@ -25,10 +25,12 @@ typedef enum CUgraphRecaptureStatus_enum {
   CU_GRAPH_RECAPTURE_INELIGIBLE_FOR_UPDATE = 1,
   CU_GRAPH_RECAPTURE_ERROR = 2,
 } CUgraphRecaptureStatus;
-typedef CUresult(CUDA_CB* CUgraphRecaptureCallback)(void* data, CUgraphNode node, const CUgraphNodeParams* original, const CUgraphNodeParams* recaptured,
-                                                    CUgraphRecaptureStatus status);
-CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback, void* data);
-CUresult CUDAAPI cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback, void* data);
+typedef CUresult(CUDA_CB* CUgraphRecaptureCallback)(void* data, CUgraphNode node, const CUgraphNodeParams* original,
+                                                    const CUgraphNodeParams* recaptured, CUgraphRecaptureStatus status);
+CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback,
+                                               void* data);
+CUresult CUDAAPI cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback,
+                                                    void* data);
 #endif
 
 }  // extern "C"

@@ -158,7 +158,8 @@ std::vector<std::uint64_t> VmmLedger::unmapped(CUdeviceptr address, std::size_t 
   const std::lock_guard lock(mutex_);
   std::vector<std::uint64_t> gone;
   const auto first = by_address_.lower_bound(address);
-  gone.reserve(static_cast<std::size_t>(std::distance(first, by_address_.lower_bound(address + std::max<std::size_t>(bytes, 1)))));  // before anything is changed
+  // Before anything is changed
+  gone.reserve(static_cast<std::size_t>(std::distance(first, by_address_.lower_bound(address + std::max<std::size_t>(bytes, 1)))));
   for (auto mapping = first; mapping != by_address_.end() && mapping->first - address < bytes;) {
     const std::uint64_t key = mapping->second.key;
     mapping = by_address_.erase(mapping);

@@ -89,15 +89,15 @@ class ContextBook {
   mutable std::mutex mutex_;
   std::unordered_map<int, CUcontext> primaries_;
   static constexpr int kMostCounted = int{observe::kMaxDevices};
-  std::array<std::uint32_t, kMostCounted + 1> references_{};    ///< the last: of devices that are not counted, always 0
-  std::array<std::mutex, 16> primary_turns_;  ///< devices share them when there are more
+  std::array<std::uint32_t, kMostCounted + 1> references_{};  ///< the last: of devices that are not counted, always 0
+  std::array<std::mutex, 16> primary_turns_;                  ///< devices share them when there are more
   Greens greens_;
   std::unordered_map<CUcontext, CUcontext> aliases_;
   std::unordered_map<CUgreenCtx, CUcontext> green_contexts_;
   std::atomic<bool> has_alias_{false};
   std::unordered_set<CUcontext> ended_;
-  std::atomic<bool> has_facts_{false};      ///< aliases_ or ended_ hold anything
-  std::atomic<std::uint64_t> version_{0};   ///< changes with aliases_ and ended_, under the mutex; another book's are others
+  std::atomic<bool> has_facts_{false};     ///< aliases_ or ended_ hold anything
+  std::atomic<std::uint64_t> version_{0};  ///< changes with aliases_ and ended_, under the mutex; another book's are others
   static inline std::atomic<std::uint64_t> last_version_{0};
 };
 
@@ -118,7 +118,7 @@ class VmmLedger {
   };
   /// Before the driver is called, which may give the handle's value to another thread at once.
   Released released(Handle handle);
-  void not_released(Handle handle, const Released& what);  ///< the driver has refused
+  void not_released(Handle handle, const Released& what);                       ///< the driver has refused
   std::vector<std::uint64_t> unmapped(CUdeviceptr address, std::size_t bytes);  ///< the keys of what is gone
 
  private:

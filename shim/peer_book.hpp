@@ -64,7 +64,8 @@ class PeerBook {
   void context_seen(CUcontext context, int device) {
     const std::lock_guard lock(mutex_);
     contexts_.push_back({context, device});  // before anything is forgotten
-    contexts_.erase(std::remove_if(contexts_.begin(), contexts_.end() - 1, [context](const Context& known) { return known.context == context; }), contexts_.end() - 1);
+    contexts_.erase(std::remove_if(contexts_.begin(), contexts_.end() - 1, [context](const Context& known) { return known.context == context; }),
+                    contexts_.end() - 1);
   }
   std::vector<CUcontext> contexts_of(int device) {
     const std::lock_guard lock(mutex_);
@@ -105,7 +106,10 @@ class PeerBook {
     return granted_.contains({from, to});
   }
 
-  struct Share { int device; int peer; };
+  struct Share {
+    int device;
+    int peer;
+  };
   std::vector<Share> shares() {
     const std::lock_guard lock(mutex_);
     return shares_;
@@ -122,8 +126,15 @@ class PeerBook {
   }
 
  private:
-  struct Link { CUcontext from; CUcontext to; bool program; };
-  struct Context { CUcontext context; int device; };
+  struct Link {
+    CUcontext from;
+    CUcontext to;
+    bool program;
+  };
+  struct Context {
+    CUcontext context;
+    int device;
+  };
   Link* find(CUcontext from, CUcontext to) {
     const auto found = std::find_if(links_.begin(), links_.end(), [&](const Link& link) { return link.from == from && link.to == to; });
     return found != links_.end() ? &*found : nullptr;

@@ -23,7 +23,7 @@ namespace {
 bool is_locked_by_owner(int folder, const char* name) {
   const int file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return true;
-  struct flock lock{};
+  struct flock lock {};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   const bool is_locked = fcntl(file, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
@@ -35,7 +35,7 @@ std::string usual_name() { return "cupool-" + std::to_string(geteuid()); }
 
 int open_trusted(const std::string& path) {
   const int folder = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  struct stat facts{};
+  struct stat facts {};
   if (folder < 0) return -1;
   if (fstat(folder, &facts) == 0 && facts.st_uid == geteuid() && (facts.st_mode & 077) == 0) return folder;
   close(folder);
@@ -73,7 +73,8 @@ template <class IsWanted> int open_first(const std::string& shared_memory, IsWan
 
 int open(const std::string& shared_memory) {
   const std::string path = shared_memory + "/" + usual_name();
-  if (mkdir(path.c_str(), 0700) == 0) chmod(path.c_str(), 0700);  // whatever the umask is; nobody else may put something else there, of which it is a sticky folder
+  // Whatever the umask is; nobody else may put something else there, of which it is a sticky folder
+  if (mkdir(path.c_str(), 0700) == 0) chmod(path.c_str(), 0700);
   if (const int folder = open_first(shared_memory, [](int) { return true; }); folder >= 0) return folder;
   std::string made = path + ".XXXXXX";
   if (mkdtemp(made.data()) == nullptr) return -1;
@@ -85,7 +86,7 @@ int open(const std::string& shared_memory) {
 
 int open_with(const std::string& shared_memory, const std::string& file) {
   return open_first(shared_memory, [&file](int folder) {
-    struct stat facts{};
+    struct stat facts {};
     return fstatat(folder, file.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0;
   });
 }
@@ -99,7 +100,7 @@ int move_high(int file) {
 }
 
 void lock_for_life(int file) {
-  struct flock lock{};
+  struct flock lock {};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   fcntl(file, F_SETLK, &lock);
@@ -128,10 +129,11 @@ void remove_dead(int folder, std::string_view prefix, const std::string& own, st
   std::size_t looks = 0;
   while (const dirent* entry = readdir(entries.get())) {
     const std::string_view name = entry->d_name;
-    struct stat facts{};
+    struct stat facts {};
     if (++looks > kMostLooks) break;
     if (!name.starts_with(prefix) || name == own || !is_dead(folder, entry->d_name, name.substr(prefix.size()))) continue;
-    if (fstatat(folder, entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) == 0) dead.push_back({{facts.st_mtim.tv_sec, facts.st_mtim.tv_nsec}, std::string(name)});
+    if (fstatat(folder, entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) == 0)
+      dead.push_back({{facts.st_mtim.tv_sec, facts.st_mtim.tv_nsec}, std::string(name)});
   }
   std::sort(dead.begin(), dead.end());
   for (std::size_t i = 0; i + kept < dead.size(); ++i) unlinkat(folder, dead[i].second.c_str(), 0);

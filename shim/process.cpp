@@ -45,8 +45,8 @@ ThreadWatch& small_block_watch() {
 /// Copies between devices fail on pages unless they are turned into peer copies (front_door_copies.cpp): there are several devices, and the driver
 /// lacks what that takes.
 bool needs_segments(const DriverApi& api) {
-  const bool can_turn = front_door::can_copy_to_peers(api) && front_door::can_copy_shapes_to_peers(api) &&
-                        api.cuStreamGetCtx != nullptr && api.cuPointerGetAttribute != nullptr;
+  const bool can_turn = front_door::can_copy_to_peers(api) && front_door::can_copy_shapes_to_peers(api) && api.cuStreamGetCtx != nullptr &&
+                        api.cuPointerGetAttribute != nullptr;
   int devices = 0;
   return !can_turn && (api.cuDeviceGetCount == nullptr || api.cuDeviceGetCount(&devices) != CUDA_SUCCESS || devices > 1);
 }

@@ -47,13 +47,14 @@ struct Process {
   /// After each call, with no lock held: what the trace needs, and what somebody asked for from outside.
   void upkeep() {
     trace.upkeep();
-    if (page.header().request.load(std::memory_order_relaxed) != 0) [[unlikely]] serve_request();
+    if (page.header().request.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      serve_request();
   }
 
   DriverApi api;
   std::unique_ptr<config::Options> options;
   Identity identity;
-  std::string report_path;   ///< absolute; "stderr", or empty for none
+  std::string report_path;  ///< absolute; "stderr", or empty for none
   LivePage page;
   TraceFile trace;
   PoolSet pools;

@@ -10,11 +10,9 @@
 
 namespace cupool::shim {
 
-template <class Signature>
-class Real;
+template <class Signature> class Real;
 
-template <class... Args>
-class Real<CUresult(Args...)> {
+template <class... Args> class Real<CUresult(Args...)> {
  public:
   using Function = CUresult (*)(Args...);
 
@@ -30,8 +28,8 @@ class Real<CUresult(Args...)> {
   /// With nothing of ours around it: where the driver lets a thread be cancelled, it is.
   CUresult call_plainly(Args... args) const { return function_(args...); }
 
-  const char* symbol() const { return symbol_; }           ///< a literal: the exported symbol that the program called
-  bool is_per_thread() const { return is_per_thread_; }    ///< stream 0 means this thread's default stream
+  const char* symbol() const { return symbol_; }         ///< a literal: the exported symbol that the program called
+  bool is_per_thread() const { return is_per_thread_; }  ///< stream 0 means this thread's default stream
   bool was_called() const { return was_called_; }
   CUresult result() const { return result_; }
 

@@ -28,7 +28,7 @@ constexpr std::uint64_t kOomReportsMax = 8;
 constexpr std::uint64_t kReplaceShare = 10;
 constexpr std::uint64_t kReplaceAhead_ns = 5'000'000'000;
 constexpr std::uint64_t kLeastBetweenLines_ns = 5'000'000'000;
-constexpr milliseconds kLockBudget{500};          ///< waiting for pools whose lock another thread holds
+constexpr milliseconds kLockBudget{500};  ///< waiting for pools whose lock another thread holds
 constexpr std::uint64_t kWriteBudget_ns = 4'000'000'000;
 constexpr std::uint64_t kOomWriteBudget_ns = 2'000'000'000;
 
@@ -127,8 +127,12 @@ bool Reporter::write(const observe::ReportInput& input, const std::string& path,
   // What stands beside a device belongs there as little as what replaces it: /dev/null.oom1.
   int error = path != path_ ? observe::check_replaceable_at(AT_FDCWD, path_.c_str()) : 0;
   if (error == 0 && path != "stderr" && is_folder_gone(path)) error = ENOENT;
-  if (error == 0) error = path == "stderr" ? observe::write_report_fd(input, standard_error(), deadline_unix_ns) : observe::write_report(input, path, deadline_unix_ns);
-  if (error != 0) log::warn("no report: " + path + ": " + (error == EEXIST ? "not a regular file (`stderr` and `none` are names of their own)" : strerrordesc_np(error)));
+  if (error == 0)
+    error =
+        path == "stderr" ? observe::write_report_fd(input, standard_error(), deadline_unix_ns) : observe::write_report(input, path, deadline_unix_ns);
+  if (error != 0)
+    log::warn("no report: " + path + ": " +
+              (error == EEXIST ? "not a regular file (`stderr` and `none` are names of their own)" : strerrordesc_np(error)));
   else if (path != "stderr") log::info("report: " + path);
   return error == 0;
 }
@@ -160,8 +164,7 @@ void Reporter::report_oom() {
   const std::uint64_t k = pools_.take_untold_oom();
   if (k == 0) return;
   std::uint64_t newest = newest_oom_.load(std::memory_order_relaxed);
-  while (newest < k && !newest_oom_.compare_exchange_weak(newest, k, std::memory_order_relaxed)) {
-  }
+  while (newest < k && !newest_oom_.compare_exchange_weak(newest, k, std::memory_order_relaxed)) {}
   const std::uint64_t began_ns = monotonic_now_ns();
   const bool is_new = k <= kOomReportsMax;
   if (!is_new && (k < newest || !may_replace(began_ns))) return;
@@ -171,7 +174,8 @@ void Reporter::report_oom() {
       if (replacing != nullptr) replacing->store(false, std::memory_order_release);
     }
   } const end{is_new ? nullptr : &replacing_oom_};
-  if (path_.empty() && (!log::says(config::LogLevel::warn) || (!is_new && began_ns < next_line_ns_.load(std::memory_order_relaxed)))) return;  // for nobody
+  // For nobody
+  if (path_.empty() && (!log::says(config::LogLevel::warn) || (!is_new && began_ns < next_line_ns_.load(std::memory_order_relaxed)))) return;
   const Writing writing(*this);
   if (!writing) return;
   observe::ReportInput report = input(observe::ReportEvent::oom, kLockBudget);
@@ -188,7 +192,8 @@ void Reporter::report_oom() {
     next_line_ns_.store(now_ns + kLeastBetweenLines_ns, std::memory_order_relaxed);
   }
   const std::uint64_t earliest_ns = now_ns - std::min(now_ns, kReplaceAhead_ns);
-  next_replace_ns_.store(std::max(next_replace_ns_.load(std::memory_order_relaxed), earliest_ns) + kReplaceShare * (now_ns - began_ns), std::memory_order_relaxed);
+  next_replace_ns_.store(std::max(next_replace_ns_.load(std::memory_order_relaxed), earliest_ns) + kReplaceShare * (now_ns - began_ns),
+                         std::memory_order_relaxed);
 }
 
 /// In as many bytes as are on the stack.

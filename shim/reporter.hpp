@@ -22,13 +22,13 @@ namespace cupool::shim {
 class Reporter {
  public:
   /// The referents outlive the process. `path` is where the exit report goes: "stderr", or empty for none.
-  Reporter(PoolSet& pools, const config::Options& options, const Identity& identity, const std::string& path, TraceFile& trace,
-           LivePage& page)
+  Reporter(PoolSet& pools, const config::Options& options, const Identity& identity, const std::string& path, TraceFile& trace, LivePage& page)
       : pools_(pools), options_(options), identity_(identity), path_(path), trace_(trace), page_(page) {}
 
   /// Tells the user what the pool found worth a line; one load when there is nothing.
   void pass_messages() noexcept {
-    if (pools_.has_messages()) [[unlikely]] take_messages();
+    if (pools_.has_messages()) [[unlikely]]
+      take_messages();
   }
 
   /// After a call that failed: writes what is new since the last time, and tells the user on stderr.
@@ -71,8 +71,8 @@ class Reporter {
   const std::string& path_;
   TraceFile& trace_;
   LivePage& page_;
-  std::atomic<std::uint64_t> newest_oom_{0};  ///< number of the newest one that its thread came to tell
-  std::atomic<bool> replacing_oom_{false};       ///< one thread at a time
+  std::atomic<std::uint64_t> newest_oom_{0};       ///< number of the newest one that its thread came to tell
+  std::atomic<bool> replacing_oom_{false};         ///< one thread at a time
   std::atomic<std::uint64_t> next_replace_ns_{0};  ///< CLOCK_MONOTONIC
   std::atomic<std::uint64_t> next_line_ns_{0};
   std::atomic<int> requested_reports_{0};

@@ -38,7 +38,8 @@ CUresult SharedBlocks::export_block(const ExportCall& real, CUipcMemHandle* out,
   place.bytes = block.bytes;
   const CUresult booked = book_export(out, block, place);
   if (booked != CUDA_SUCCESS) {
-    if (!has_warned_.exchange(true)) log::warn(std::string(real.symbol()) + " fails: the list of exported blocks can be written neither in /dev/shm nor in /tmp");
+    if (!has_warned_.exchange(true))
+      log::warn(std::string(real.symbol()) + " fails: the list of exported blocks can be written neither in /dev/shm nor in /tmp");
     return booked;
   }
   BlockView now;  // freed by another thread before it was booked: nobody else would retire it
@@ -98,7 +99,8 @@ CUresult SharedBlocks::book_open(CUdeviceptr* out, CUdeviceptr region, const ipc
   const DriverApi& api = api_;
   CUdeviceptr base = 0;
   std::size_t bytes = 0;
-  const bool is_measured = api.cuMemGetAddressRange_v2 != nullptr && api.cuMemGetAddressRange_v2(&base, &bytes, region) == CUDA_SUCCESS && base == region;
+  const bool is_measured =
+      api.cuMemGetAddressRange_v2 != nullptr && api.cuMemGetAddressRange_v2(&base, &bytes, region) == CUDA_SUCCESS && base == region;
   if (is_measured) opened.bytes = bytes;  // the truth; the registry's figure is only what the exporter's file says
   CUresult result = CUDA_ERROR_INVALID_VALUE;
   std::optional<ipc::OpenedRegion> idle = opened;
@@ -153,7 +155,8 @@ Ownership SharedBlocks::look_up_opened(CUdeviceptr address, BlockView* view) con
   if (region == nullptr) return Ownership::unknown;
   const ipc::OpenedBlock* block = imports_.find(address);
   if (block == nullptr) return Ownership::vacant;
-  if (view != nullptr) *view = {block->base, block->bytes, region->context, 0, 0, block->buffer_id, region->base, region->bytes, block->sync_memops, false};
+  if (view != nullptr)
+    *view = {block->base, block->bytes, region->context, 0, 0, block->buffer_id, region->base, region->bytes, block->sync_memops, false};
   return Ownership::live;
 }
 

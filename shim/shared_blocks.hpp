@@ -76,9 +76,9 @@ class SharedBlocks {
   const DriverApi& api_;
   PoolSet& pools_;
   mutable std::mutex mutex_;
-  IpcRegistry registry_;       ///< under mutex_, but for read() and retire()
-  ipc::ExportTable exports_;   ///< under mutex_
-  ipc::ImportTable imports_;   ///< under mutex_
+  IpcRegistry registry_;      ///< under mutex_, but for read() and retire()
+  ipc::ExportTable exports_;  ///< under mutex_
+  ipc::ImportTable imports_;  ///< under mutex_
   std::atomic<std::size_t> exports_count_{0};
   std::atomic<std::size_t> opened_count_{0};
   std::atomic<bool> has_warned_{false};

@@ -18,7 +18,7 @@ constinit pthread_once_t g_once = PTHREAD_ONCE_INIT;
 constinit std::optional<FileIdentity> g_first;  ///< none: it was closed
 
 void note() {
-  struct stat facts{};
+  struct stat facts {};
   if (fstat(STDERR_FILENO, &facts) == 0) g_first.emplace(facts);
 }
 
@@ -27,7 +27,7 @@ void note() {
 
 bool is_for_printing() {
   pthread_once(&g_once, &note);
-  struct stat facts{};
+  struct stat facts {};
   if (g_first && g_first->is_of(STDERR_FILENO)) return true;
   if (fstat(STDERR_FILENO, &facts) != 0) return false;
   const int flags = fcntl(STDERR_FILENO, F_GETFL);

@@ -33,7 +33,8 @@ std::uint64_t StreamBook::identity_of(CUstream stream) {
 }
 
 /// Under a green context the default streams are others than its primary's (CU_GREEN_CTX_DEFAULT_STREAM); [?] how they are ordered among each other.
-StreamBook::KnownStream* StreamBook::find(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context, CUstream stream) const {
+StreamBook::KnownStream* StreamBook::find(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context,
+                                          CUstream stream) const {
   const bool is_special = is_default_stream(stream);
   CUcontext current = nullptr;
   if (is_special && contexts.has_aliases() && (api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != context)) return nullptr;
@@ -46,7 +47,8 @@ StreamBook::KnownStream* StreamBook::find(const DriverApi& api, const ContextBoo
   if (!is_it(known)) {
     pair[1] = pair[0];
     CUcontext owner = nullptr;
-    if (!is_special && (api.cuStreamGetCtx == nullptr || api.cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS || contexts.owner(owner) != context)) return nullptr;
+    if (!is_special && (api.cuStreamGetCtx == nullptr || api.cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS || contexts.owner(owner) != context))
+      return nullptr;
     CUdevice device = pools.device_of(context).value_or(-1);
     if (device == -1 && api.cuCtxGetDevice(&device) != CUDA_SUCCESS) return nullptr;
     known = {generation, context, stream, device, contexts.life_in(context, device), KnownStream::Waits::unasked};
@@ -54,7 +56,8 @@ StreamBook::KnownStream* StreamBook::find(const DriverApi& api, const ContextBoo
   return &known;
 }
 
-std::optional<StreamBook::Named> StreamBook::name(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context, CUstream stream) const {
+std::optional<StreamBook::Named> StreamBook::name(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context,
+                                                  CUstream stream) const {
   const KnownStream* known = find(api, contexts, pools, context, stream);
   if (known == nullptr) return std::nullopt;
   return Named{{stream, identity_of(stream)}, known->device, known->life};

@@ -69,7 +69,7 @@ int TraceFile::create() {
   observe::make_parent_folders(path_);
   const int file = open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY, 0600);
   if (file < 0) return errno;
-  struct stat facts{};
+  struct stat facts {};
   if (fstat(file, &facts) != 0) {
     const int error = errno;
     close(file);

@@ -33,11 +33,13 @@ class TraceFile {
 
   /// Before an allocation: makes the file, once; cheap afterwards.
   void begin() noexcept {
-    if (!is_begun_.load(std::memory_order_acquire)) [[unlikely]] begin_once();
+    if (!is_begun_.load(std::memory_order_acquire)) [[unlikely]]
+      begin_once();
   }
   /// After every call, with no lock held: replaces the chunks that were taken. One load when there is nothing to do.
   void upkeep() noexcept {
-    if (sink_.has_work()) [[unlikely]] refill();
+    if (sink_.has_work()) [[unlikely]]
+      refill();
   }
   /// The process ends: gives the unused end of the file back and says so in the file. Events may still come.
   void finish() noexcept;
@@ -68,14 +70,14 @@ class TraceFile {
   const observe::TraceReading first_reading_;
   observe::TraceSink sink_;
   std::atomic<bool> is_begun_;
-  std::mutex mutex_;                         ///< guards what follows; never held while a pool's lock is
+  std::mutex mutex_;  ///< guards what follows; never held while a pool's lock is
   observe::TraceHeader* header_ = nullptr;
   int file_ = -1;
   FileIdentity opened_;
   std::size_t file_bytes_ = 0;
   std::uint32_t chunks_ = 0;
-  std::deque<observe::TraceChunk> nodes_;    ///< one per chunk; their addresses are never used twice
-  bool has_ended_ = false;                   ///< no chunk is added any more
+  std::deque<observe::TraceChunk> nodes_;  ///< one per chunk; their addresses are never used twice
+  bool has_ended_ = false;                 ///< no chunk is added any more
   std::string warning_;
 };
 

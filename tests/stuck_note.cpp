@@ -58,8 +58,7 @@ void ask_the_others() {
       if (thread <= 0 || thread == syscall(SYS_gettid)) continue;
       g_has_answered.store(false);
       if (syscall(SYS_tgkill, getpid(), thread, own_signal()) != 0) continue;
-      for (int i = 0; i < kMostLooks && !g_has_answered.load(); ++i) {
-      }
+      for (int i = 0; i < kMostLooks && !g_has_answered.load(); ++i) {}
     }
   }
   close(folder);

@@ -61,8 +61,7 @@ int main() {
   require(cuCtxSetCurrent(context), "cuCtxSetCurrent");
 
   std::vector<CUdeviceptr> large, small;
-  while (take(large, kLargeBytes) && take(small, kSmallBytes)) {
-  }
+  while (take(large, kLargeBytes) && take(small, kSmallBytes)) {}
   std::printf("took     %zu blocks of 1.5 MiB and %zu of 0.5 MiB, then there was no more\n", large.size(), small.size());
   const std::size_t wanted_bytes = large.size() * kLargeBytes / 4;
   give_back(large);

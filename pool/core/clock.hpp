@@ -38,7 +38,10 @@ inline std::uint64_t ticks() {
 /// Ticks -> unix nanoseconds, by a straight line through two moments.
 class TickConverter {
  public:
-  struct Moment { std::uint64_t ticks = 0; std::uint64_t unix_ns = 0; };
+  struct Moment {
+    std::uint64_t ticks = 0;
+    std::uint64_t unix_ns = 0;
+  };
   static Moment now() { return {cupool::ticks(), unix_now_ns()}; }
 
   TickConverter() = default;

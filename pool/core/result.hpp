@@ -17,8 +17,7 @@ struct Error {
 };
 
 /// A value or an Error. T must be default constructible; `value()` may be read only when `ok()`.
-template <class T>
-class [[nodiscard]] Result {
+template <class T> class [[nodiscard]] Result {
  public:
   Result(T value) : value_(std::move(value)) {}  // NOLINT: implicit on purpose
   Result(Error error) : error_(error) {}         // NOLINT: implicit on purpose

@@ -26,7 +26,8 @@ bool Backlog::may_scatter(const DeviceState& device) const {
 std::uint64_t Backlog::waiting_share_bytes(const DeviceState& device) const {
   const std::uint64_t spare_bytes = device.spare_bytes();
   const std::uint64_t third_bytes = spare_bytes / kDeferredShare;
-  const bool can_move = std::all_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->pooled == nullptr || home->pooled->can_move(); });
+  const bool can_move =
+      std::all_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->pooled == nullptr || home->pooled->can_move(); });
   if (unpooled_ || !can_move) return third_bytes;
   const std::uint64_t most_bytes = spare_bytes - std::min(kept_bytes(device), spare_bytes);
   const std::uint64_t idle_bytes = may_scatter(device) ? device.room_bytes() + device.not_live_bytes() : 0;
@@ -43,15 +44,17 @@ bool Backlog::may_grow_freely(DeviceState& device) const {
   return device.repeats_itself() && device.room_bytes() >= std::max(kept_bytes(device), device.spare_bytes() / kDeferredShare);
 }
 
-std::uint64_t Backlog::kept_bytes(const DeviceState& device) const { return device.need_bytes() / (knows_its_steps(device) ? kKeptShareOfKnown : kKeptShare); }
+std::uint64_t Backlog::kept_bytes(const DeviceState& device) const {
+  return device.need_bytes() / (knows_its_steps(device) ? kKeptShareOfKnown : kKeptShare);
+}
 
 bool Backlog::knows_its_steps(const DeviceState& device) const { return device.steps.repeats() >= kKnownRepeats; }
 
-bool Backlog::makes_steps(const DeviceState& device) const { return knows_its_steps(device) || (device.steps.has_come_down(device.need_bytes()) && device.room_bytes() >= kept_bytes(device)); }
-
-std::uint64_t Backlog::ahead_bytes(const DeviceState& device) const {
-  return std::max(kLeastAhead_bytes, kAheadOfLive * device.need_bytes());
+bool Backlog::makes_steps(const DeviceState& device) const {
+  return knows_its_steps(device) || (device.steps.has_come_down(device.need_bytes()) && device.room_bytes() >= kept_bytes(device));
 }
+
+std::uint64_t Backlog::ahead_bytes(const DeviceState& device) const { return std::max(kLeastAhead_bytes, kAheadOfLive * device.need_bytes()); }
 
 std::uint64_t Backlog::step_room_bytes(const DeviceState& device) const {
   const observe::Counters& counters = device.live.counters;
@@ -67,7 +70,8 @@ std::uint64_t Backlog::step_room_bytes(const DeviceState& device) const {
 bool Backlog::is_bad_moment(DeviceState& device, std::uint64_t request_bytes, std::uint64_t batch_bytes) {
   const observe::Counters& counters = device.live.counters;
   const bool is_plenty = device.has_plenty(DeviceState::kAskShare);
-  const bool is_small_part = batch_bytes >= request_bytes && batch_bytes <= counters.reserved_bytes.current.load(std::memory_order_relaxed) / kReservedShare;
+  const bool is_small_part =
+      batch_bytes >= request_bytes && batch_bytes <= counters.reserved_bytes.current.load(std::memory_order_relaxed) / kReservedShare;
   if (is_plenty ? batch_bytes < device.least_early_bytes() : !is_small_part) return false;
   const std::uint64_t allocations = counters.allocations.value.load(std::memory_order_relaxed);
   const std::uint64_t price = is_plenty ? kAskDistance : kShortAskDistance;

@@ -75,7 +75,8 @@ class Backlog {
   static constexpr std::uint64_t kKeptShare = 2;
   static constexpr std::uint64_t kKnownRepeats = 2;
   static constexpr std::uint64_t kKeptShareOfKnown = 8;
-  static constexpr std::uint64_t kStepRoomShare = 2;  ///< of what the program has needed: at most so much more for what waits in its steps, when the first has come again
+  /// Of what the program has needed: at most so much more for what waits in its steps, when the first has come again
+  static constexpr std::uint64_t kStepRoomShare = 2;
   static constexpr std::uint64_t kStepMarginShare = 16;  ///< and so much beside it,
   static constexpr std::uint64_t kStepPlentyShare = 5;   ///< where more than that is left
   static constexpr std::uint64_t kAheadOfLive = 4;
@@ -91,10 +92,10 @@ class Backlog {
 
   const ContextPools& homes_;
   const bool unpooled_;
-  std::uint64_t moved_at_ = 0;  ///< the allocations then, of the last one for which pages had to be moved; 0: none
-  std::uint32_t idle_epochs_ = 0;  ///< the newest, in a row, of blocks of one size, that were over when they were closed
+  std::uint64_t moved_at_ = 0;         ///< the allocations then, of the last one for which pages had to be moved; 0: none
+  std::uint32_t idle_epochs_ = 0;      ///< the newest, in a row, of blocks of one size, that were over when they were closed
   std::uint64_t idle_size_bytes_ = 0;  ///< of their blocks
-  std::uint64_t ask_credit_ = 0;  ///< in allocations
+  std::uint64_t ask_credit_ = 0;       ///< in allocations
   std::uint64_t last_miss_ns_ = 0;
   std::uint64_t credited_allocations_ = 0;
 };

@@ -88,8 +88,9 @@ bool AsyncBlocks::keep_freed_bytes(DeviceState& device, CUmemoryPool mempool) {
   if (!device.driver.has_cuMemPoolSetAttribute()) return true;
   const std::optional<std::uint64_t>& asked_bytes = device.services.options.release_threshold_bytes;
   cuuint64_t threshold_bytes = 0;
-  const bool is_known = device.driver.has_cuMemPoolGetAttribute() &&
-                        device.driver.cuMemPoolGetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes)) == CUDA_SUCCESS;
+  const bool is_known =
+      device.driver.has_cuMemPoolGetAttribute() &&
+      device.driver.cuMemPoolGetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes)) == CUDA_SUCCESS;
   if (!asked_bytes && is_known && threshold_bytes != 0) return true;
   threshold_bytes = asked_bytes.value_or(UINT64_MAX);
   const CUresult code = device.driver.cuMemPoolSetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes));
@@ -97,7 +98,8 @@ bool AsyncBlocks::keep_freed_bytes(DeviceState& device, CUmemoryPool mempool) {
 }
 
 bool AsyncBlocks::is_told(DeviceState& device, CUmemoryPool mempool, CUmemPool_attribute attribute, cuuint64_t* bytes) {
-  return mempool != nullptr && device.driver.has_cuMemPoolGetAttribute() && device.driver.cuMemPoolGetAttribute(mempool, attribute, static_cast<void*>(bytes)) == CUDA_SUCCESS;
+  return mempool != nullptr && device.driver.has_cuMemPoolGetAttribute() &&
+         device.driver.cuMemPoolGetAttribute(mempool, attribute, static_cast<void*>(bytes)) == CUDA_SUCCESS;
 }
 
 /// What the pool holds and nobody uses. While the driver does not tell, something may.
@@ -156,7 +158,8 @@ CUresult AsyncBlocks::take(DeviceState& device, ContextPool& home, std::size_t b
   if (const CUresult code = enter(device, home); code != CUDA_SUCCESS) return is_answer(code) ? code : take_plain(device, bytes, out);
   CUresult code = take_from_pool(device, bytes, out);
   *is_of_pool = code == CUDA_SUCCESS;
-  if (code != CUDA_SUCCESS && !is_answer(code)) code = take_plain(device, bytes, out);  // not now, or this driver does not serve such calls although it says so
+  // Not now, or this driver does not serve such calls although it says so
+  if (code != CUDA_SUCCESS && !is_answer(code)) code = take_plain(device, bytes, out);
   sample(device);
   return code;
 }
@@ -252,7 +255,8 @@ void AsyncBlocks::ask_idle(DeviceState& device) {
 }
 
 void AsyncBlocks::trim(DeviceState& device, std::uint64_t wanted_bytes) {
-  if (!is_made_.load(std::memory_order_acquire) && mempool_.load(std::memory_order_relaxed) == nullptr) return;  // neither this nor the program has used the pool
+  // Neither this nor the program has used the pool
+  if (!is_made_.load(std::memory_order_acquire) && mempool_.load(std::memory_order_relaxed) == nullptr) return;
   const RelaxedCaptureMode relaxed(device.driver);
   settle_frees(device, true);
   const auto reserved = [&] {

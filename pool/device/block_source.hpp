@@ -75,7 +75,8 @@ class AsyncBlocks final : public BlockSource {
   CUresult prime(DeviceState& device, ContextPool& home, std::uint64_t bytes);
 
  private:
-  static constexpr std::uint64_t kSettleBound_ns = 2'000'000;  ///< an allocation on an idle stream takes 0.34 us on an H100, the first of a process 9 ms
+  /// An allocation on an idle stream takes 0.34 us on an H100, the first of a process 9 ms
+  static constexpr std::uint64_t kSettleBound_ns = 2'000'000;
   static constexpr std::uint64_t kSettlePause_ns = 10'000;
   static constexpr int kSpins = 64;  ///< so often it is asked without a pause
 
@@ -96,7 +97,7 @@ class AsyncBlocks final : public BlockSource {
   bool sample(DeviceState& device);
   static bool is_told(DeviceState& device, CUmemoryPool mempool, CUmemPool_attribute attribute, cuuint64_t* bytes);
 
-  Mutex mutex_;  ///< held while the streams are made
+  Mutex mutex_;            ///< held while the streams are made
   Mutex threshold_mutex_;  ///< held while the release threshold is another than it should be
   std::array<PrivateStream, 2> streams_;
   std::atomic<bool> is_made_{false};

@@ -78,9 +78,13 @@ class BlockTable {
     std::atomic<std::uint64_t> address{0};
     std::atomic<heap::Extent*> extent{nullptr};
   };
-  struct alignas(64) Line { std::array<Large, 4> at; };
+  struct alignas(64) Line {
+    std::array<Large, 4> at;
+  };
   static constexpr unsigned kLines_log2 = 12;
-  static std::size_t line_of(std::uint64_t address) { return static_cast<std::size_t>(((address >> kGranule_log2) * 0x9E3779B97F4A7C15U) >> (64 - kLines_log2)); }
+  static std::size_t line_of(std::uint64_t address) {
+    return static_cast<std::size_t>(((address >> kGranule_log2) * 0x9E3779B97F4A7C15U) >> (64 - kLines_log2));
+  }
   using Branch = std::array<std::atomic<Page*>, kPagesPerBranch>;
 
   [[nodiscard]] bool insert_large(heap::Extent* extent) noexcept;
@@ -90,7 +94,7 @@ class BlockTable {
   std::atomic<Branch*>* top_ = nullptr;  ///< mapped, as the branches are
   std::vector<Branch*> branches_;
   std::vector<std::unique_ptr<Page>> pages_;
-  std::atomic<Line*> large_{nullptr};    ///< mapped at the first large block
+  std::atomic<Line*> large_{nullptr};  ///< mapped at the first large block
   Page* spare_ = nullptr;
   std::size_t size_ = 0;
 };

@@ -79,8 +79,8 @@ class CaptureGate {
   /// Runs `begin` exclusively; on success `stream` of `context` captures. A handle may be in here several times: the
   /// per-thread default stream is one handle and many streams. `thread`: the number of the only thread that can end it, or 0.
   /// `part`: the context that takes part, where it is one that events are recorded in; null: it may be any.
-  template <class Begin>
-  CUresult begin(CUstream stream, Begin&& begin_capture, CUcontext context, CUcontext part, CUstreamCaptureMode mode, std::uint64_t thread, Clock& clock) {
+  template <class Begin> CUresult begin(CUstream stream, Begin&& begin_capture, CUcontext context, CUcontext part, CUstreamCaptureMode mode,
+                                        std::uint64_t thread, Clock& clock) {
     std::unique_lock<std::shared_mutex> lock(mutex_);
     const std::uint64_t until_ns = clock.now_ns() + kSynchronisingBound_ns;
     while (synchronising_.load(std::memory_order_relaxed) != 0 && clock.now_ns() < until_ns) {
@@ -118,7 +118,8 @@ class CaptureGate {
     const CUresult result = end_capture();
     if (!capturing() || still_capturing()) return result;
     const std::lock_guard<std::shared_mutex> lock(mutex_);
-    const auto found = std::find_if(streams_.begin(), streams_.end(), [stream, before](const Capture& capture) { return capture.stream == stream && capture.number <= before; });
+    const auto found = std::find_if(streams_.begin(), streams_.end(),
+                                    [stream, before](const Capture& capture) { return capture.stream == stream && capture.number <= before; });
     if (found != streams_.end()) streams_.erase(found);
     count();
     return result;
@@ -139,7 +140,7 @@ class CaptureGate {
   struct Capture {
     CUstream stream;
     CUcontext context;
-    CUcontext part;       ///< as begin's
+    CUcontext part;  ///< as begin's
     std::uint64_t thread;
     CUstreamCaptureMode mode;
     pthread_t begun_by;  ///< a later thread that has the same is taken for it, and waits for less
@@ -167,19 +168,24 @@ class CaptureGate {
   bool is_outside(CUcontext context) const {
     const auto end = joined_.begin() + joined_count_;
     if (is_everywhere_ || std::any_of(joined_.begin(), end, [context](const Joined& one) { return one.part == context; })) return false;
-    return std::none_of(streams_.begin(), streams_.end(), [context](const Capture& capture) { return capture.part == nullptr || capture.part == context; });
+    return std::none_of(streams_.begin(), streams_.end(),
+                        [context](const Capture& capture) { return capture.part == nullptr || capture.part == context; });
   }
   bool has_joined(CUstream stream) const {
-    return is_everywhere_ || std::any_of(joined_.begin(), joined_.begin() + joined_count_, [stream](const Joined& one) { return one.stream == stream; });
+    return is_everywhere_ ||
+           std::any_of(joined_.begin(), joined_.begin() + joined_count_, [stream](const Joined& one) { return one.stream == stream; });
   }
 
   std::shared_mutex mutex_;
   std::atomic<std::uint32_t> synchronising_{0};  ///< raised under the lock, shared
   std::vector<Capture> streams_;
-  struct Joined { CUstream stream; CUcontext part; };
+  struct Joined {
+    CUstream stream;
+    CUcontext part;
+  };
   std::array<Joined, 32> joined_{};  ///< streams that were made to wait while something captured
   std::ptrdiff_t joined_count_ = 0;
-  bool is_everywhere_ = false;       ///< so was one whose context is not known, or there were too many
+  bool is_everywhere_ = false;  ///< so was one whose context is not known, or there were too many
   std::atomic<std::uint64_t> begun_{0};
   std::atomic<std::size_t> active_{0};
 };

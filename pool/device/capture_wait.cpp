@@ -20,7 +20,8 @@ namespace {
 
 constexpr std::size_t kChunk_bytes = 2 * kMiB;  ///< in pieces of this size the driver gives device memory
 constexpr std::size_t kSmallest_bytes = 512;    ///< may find place in a chunk that the driver has
-constexpr std::size_t kPage_bytes = 64 * kKiB;  ///< of managed memory that nobody touches: none of the device's; its free waits too (H100 and H200, driver 580)
+/// Of managed memory that nobody touches: none of the device's; its free waits too (H100 and H200, driver 580)
+constexpr std::size_t kPage_bytes = 64 * kKiB;
 
 /// Held of the limit for as long as the scope lasts, if there is room for it.
 struct Charged {
@@ -44,7 +45,8 @@ CUresult free_a_block(DeviceState& device, CUcontext context) {
   const Charged chunk(device.limit, kChunk_bytes);
   if (chunk.is_held) code = device.driver.cuMemAlloc_v2(&block, kChunk_bytes);
   if (code == CUDA_ERROR_OUT_OF_MEMORY) code = device.driver.cuMemAlloc_v2(&block, kSmallest_bytes);
-  if (code == CUDA_ERROR_OUT_OF_MEMORY && device.driver.has_cuMemAllocManaged()) code = device.driver.cuMemAllocManaged(&block, kPage_bytes, CU_MEM_ATTACH_GLOBAL);
+  if (code == CUDA_ERROR_OUT_OF_MEMORY && device.driver.has_cuMemAllocManaged())
+    code = device.driver.cuMemAllocManaged(&block, kPage_bytes, CU_MEM_ATTACH_GLOBAL);
   if (code != CUDA_SUCCESS) return code;
   code = device.driver.cuMemFree_v2(block);
   if (code == CUDA_SUCCESS || is_of_earlier_work(code) || is_context_gone(code)) return code;
@@ -70,13 +72,16 @@ FenceResult Deferral::wait_by_freeing(DeviceState& device, CUcontext asking, Fen
   PoolServices& services = device.services;
   const RelaxedCaptureMode relaxed(device.driver);
   std::array<CUcontext, 2> awaited{asking, nullptr};
-  if (!relaxed.is_on() || services.gate.forbids(relaxed.before()) || device.driver.cuCtxGetCurrent(&awaited[1]) != CUDA_SUCCESS) return {FenceAnswer::impossible, {}};
+  if (!relaxed.is_on() || services.gate.forbids(relaxed.before()) || device.driver.cuCtxGetCurrent(&awaited[1]) != CUDA_SUCCESS)
+    return {FenceAnswer::impossible, {}};
   FenceResult result{others.record(device, asking, nullptr, awaited).answer, {}};
   std::vector<FencePoint> points;
   if (result.answer == FenceAnswer::done && !services.contexts.pin_all(points)) result.answer = FenceAnswer::impossible;
-  const auto is_awaited = [&](const FencePoint& point) { return std::find(awaited.begin(), awaited.end(), point.home->registered.context) != awaited.end(); };
+  const auto is_awaited = [&](const FencePoint& point) {
+    return std::find(awaited.begin(), awaited.end(), point.home->registered.context) != awaited.end();
+  };
   const auto others_begin = std::partition(points.begin(), points.end(), is_awaited);  // pinned: what is asked does not change
-  for (auto point = others_begin; point != points.end(); ++point) {  // nobody who ends one of these waits for the awaited work
+  for (auto point = others_begin; point != points.end(); ++point) {                    // nobody who ends one of these waits for the awaited work
     services.contexts.unpin(point->home);
     services.contexts.give_back(*point);
   }
@@ -122,7 +127,8 @@ Status wait_for_context(ContextPool& home, CUcontext context) {
   if (pin == Pin::gone) return {};
   const CaptureGate::Synchronising synchronising(services.gate);
   const Unpinner unpinner(services.contexts, &home);
-  if (!synchronising.allowed()) return Status::from(free_a_block(device, context), "cuMemFree_v2");  // in the thread's own mode: what forbids it forbids this too
+  // In the thread's own mode: what forbids it forbids this too
+  if (!synchronising.allowed()) return Status::from(free_a_block(device, context), "cuMemFree_v2");
   const ScopedContext current(device.driver, context);
   return current.status().ok() ? Status::from(device.driver.cuCtxSynchronize(), "cuCtxSynchronize") : current.status();
 }
@@ -156,7 +162,7 @@ FreeOutcome Deferral::free_unused_in_capture(DeviceState& device, heap::Extent* 
     is_served = relaxed.is_on() && !device.services.gate.forbids(relaxed.before());
   }
   epoch->busy = false;
-  epoch->recorded = is_served;  // by a fence without events
+  epoch->recorded = is_served;              // by a fence without events
   if (!is_served) deferred_.reopen(epoch);  // until the capture's end
   return FreeOutcome::freed;
 }

@@ -25,7 +25,8 @@ struct EndOfShortage {
 
 /// Is anything freed that has not gone back to the driver or to a heap yet?
 bool DevicePool::has_waiting_frees() {
-  return !deferred_.batch_is_empty() || deferred_.oldest() != nullptr || std::any_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->natives.has_waiting(); });
+  return !deferred_.batch_is_empty() || deferred_.oldest() != nullptr ||
+         std::any_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->natives.has_waiting(); });
 }
 
 /// What must come back from memory pools that the driver serves so that limit and driver have `bytes` with what the pool can give;
@@ -50,7 +51,8 @@ bool DevicePool::could_come(std::uint64_t bytes) {
   const observe::LiveOutside& outside = device_.live.outside;
   const std::uint64_t outside_bytes = outside.managed.load(std::memory_order_relaxed) + outside.graphs.load(std::memory_order_relaxed);
   // Managed memory makes way for what cannot.
-  const std::uint64_t coming_bytes = device_.not_live_bytes() + device_.leaving_bytes + giving_back_.late_bytes() + std::min(outside_bytes, device_.limit.headroom_bytes());
+  const std::uint64_t coming_bytes =
+      device_.not_live_bytes() + device_.leaving_bytes + giving_back_.late_bytes() + std::min(outside_bytes, device_.limit.headroom_bytes());
   const auto is_enough = [&]() CUPOOL_REQUIRES(device_.lock) { return bytes <= coming_bytes || bytes - coming_bytes <= device_.room_bytes(); };
   return is_enough() || !driver_free_.sample(device_) || is_enough();
 }
@@ -59,8 +61,10 @@ bool DevicePool::could_come(std::uint64_t bytes) {
 /// Whoever asks for those has them.
 bool DevicePool::wants_own(const ContextPool& home, const AllocationRequest& request) const {
   const PoolServices& services = device_.services;
-  if (!services.shares_blocks.load(std::memory_order_relaxed)) [[likely]] return false;
-  return services.options.backing == config::Backing::automatic && request.stream.identity == 0 && request.bytes != 0 && home.pooled != nullptr && home.pooled->can_move();
+  if (!services.shares_blocks.load(std::memory_order_relaxed)) [[likely]]
+    return false;
+  return services.options.backing == config::Backing::automatic && request.stream.identity == 0 && request.bytes != 0 && home.pooled != nullptr &&
+         home.pooled->can_move();
 }
 
 /// Before the first rung: the context must be alive and ours. Pinned on success only.
@@ -83,8 +87,8 @@ void DevicePool::begin_use() {
   used_.store(true, std::memory_order_relaxed);
   device_.tell(config::LogLevel::info, [this] {
     const std::uint64_t limit_bytes = device_.limit.limit_bytes();
-    return std::string(device_.live.name) + ", " + observe::human_bytes(device_.total_bytes) + ": policy " + device_.live.policy + ", backing " + device_.live.backing +
-           (limit_bytes != 0 ? ", limit " + observe::human_bytes(limit_bytes) : ", no limit");
+    return std::string(device_.live.name) + ", " + observe::human_bytes(device_.total_bytes) + ": policy " + device_.live.policy + ", backing " +
+           device_.live.backing + (limit_bytes != 0 ? ", limit " + observe::human_bytes(limit_bytes) : ", no limit");
   });
 }
 
@@ -92,8 +96,8 @@ void DevicePool::tell_rung(const Attempt& attempt, const char* rung) {
   device_.tell(config::LogLevel::debug, [&] {
     const observe::Counters& counters = device_.counters();
     const auto now = [](const observe::Gauge& gauge) { return observe::human_bytes(gauge.current.load(std::memory_order_relaxed)); };
-    return std::string(attempt.api) + " of " + observe::human_bytes(attempt.request.requested_bytes) + " by rung " + rung + ": " + now(counters.reserved_bytes) +
-           " reserved, " + now(counters.live_bytes) + " live, " + now(counters.deferred_bytes) + " wait for the GPU";
+    return std::string(attempt.api) + " of " + observe::human_bytes(attempt.request.requested_bytes) + " by rung " + rung + ": " +
+           now(counters.reserved_bytes) + " reserved, " + now(counters.live_bytes) + " live, " + now(counters.deferred_bytes) + " wait for the GPU";
   });
 }
 

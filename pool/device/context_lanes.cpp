@@ -18,8 +18,7 @@ bool set_aside(DeviceState& device, ContextPool& home, StreamLanes::Stamped::ite
   Extent* extent = nullptr;
   try {
     extent = home.pooled->set_aside(stamped->address, stamped->bytes);
-  } catch (const std::bad_alloc&) {
-  }
+  } catch (const std::bad_alloc&) {}
   home.streams.leave_lane(stamped);
   if (extent == nullptr) return false;
   stamped->extent = extent;
@@ -100,7 +99,8 @@ bool take_own_stamped(DeviceState& device, ContextPool& home, StreamName stream,
   StreamLanes::Stamped& list = home.streams.stamped();
   bool is_more = false;
   for (auto stamped = list.begin(); stamped != list.end(); ++stamped)
-    if (stamped->identity == stream.identity && stamped->extent != nullptr && !stamped->busy && keep_stamped(device, home, stamped, stream, waiting)) is_more = true;
+    if (stamped->identity == stream.identity && stamped->extent != nullptr && !stamped->busy && keep_stamped(device, home, stamped, stream, waiting))
+      is_more = true;
   return is_more;
 }
 

@@ -22,9 +22,11 @@ void drain(DeviceState& device, ContextPool& home, std::uint32_t lane, Batch& wa
 /// What was drained is in its lane again.
 void return_holes(DeviceState& device, ContextPool& home, std::uint32_t lane, const Batch& holes) CUPOOL_REQUIRES(device.lock);
 /// A block that waited is free, for the users of `lane`; `is_marked`: it keeps its event, for others.
-void complete(DeviceState& device, ContextPool& home, heap::Extent* extent, std::uint32_t lane, std::uint64_t freed_by, bool is_marked = false) CUPOOL_REQUIRES(device.lock);
+void complete(DeviceState& device, ContextPool& home, heap::Extent* extent, std::uint32_t lane, std::uint64_t freed_by, bool is_marked = false)
+    CUPOOL_REQUIRES(device.lock);
 /// The stamped block is its own stream's again; false: there is no lane for it, it stays aside.
-bool keep_stamped(DeviceState& device, ContextPool& home, StreamLanes::Stamped::iterator stamped, StreamName stream, Batch& waiting) CUPOOL_REQUIRES(device.lock);
+bool keep_stamped(DeviceState& device, ContextPool& home, StreamLanes::Stamped::iterator stamped, StreamName stream, Batch& waiting)
+    CUPOOL_REQUIRES(device.lock);
 /// What the stream itself freed and is set aside needs no event for it: back into its lane, with the event for others. True when there was any.
 bool take_own_stamped(DeviceState& device, ContextPool& home, StreamName stream, Batch& waiting) CUPOOL_REQUIRES(device.lock);
 /// The stamped bytes are free, for the users of `lane`.

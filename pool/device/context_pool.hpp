@@ -31,20 +31,21 @@ struct ContextPool {
   DeviceState& device;
 
   // under the device's lock
-  CUcontext context = nullptr;               ///< null: unused
-  bool serving = false;                      ///< false while the context is being ended
-  std::unique_ptr<DeviceAllocator> pooled;   ///< null under `platform`
-  std::uint32_t burials = 0;                 ///< threads in pooled->bury()
-  NativeBlocks natives;                      ///< blocks that are allocations of their own
-  StreamLanes streams;                       ///< of `pooled`
-  std::unique_ptr<KeptBlocks> kept;          ///< of `pooled`; null until a thread keeps blocks
+  CUcontext context = nullptr;                    ///< null: unused
+  bool serving = false;                           ///< false while the context is being ended
+  std::unique_ptr<DeviceAllocator> pooled;        ///< null under `platform`
+  std::uint32_t burials = 0;                      ///< threads in pooled->bury()
+  NativeBlocks natives;                           ///< blocks that are allocations of their own
+  StreamLanes streams;                            ///< of `pooled`
+  std::unique_ptr<KeptBlocks> kept;               ///< of `pooled`; null until a thread keeps blocks
   std::atomic<CUstream> release_stream{nullptr};  ///< private and idle: regions go back in its order
-  std::uint64_t went_bytes = 0;              ///< Σ of those that the device had not got to when they had been waited for
-  std::uint64_t came_bytes = 0;              ///< of went_bytes, what it has got to since
-  std::atomic<bool> can_outlive{false};      ///< blocks of memory pools in `pooled` stay when the context is destroyed; written under the lock
-  bool is_orphan = false;                    ///< its context was destroyed and blocks of memory pools stayed: nothing else uses it until they are freed
-  bool must_empty = false;                   ///< an orphan has free memory that may go back
-  bool is_emptying = false;                  ///< … and a thread gives it back, or is in the driver with it for another reason: it stays
+  std::uint64_t went_bytes = 0;                   ///< Σ of those that the device had not got to when they had been waited for
+  std::uint64_t came_bytes = 0;                   ///< of went_bytes, what it has got to since
+  std::atomic<bool> can_outlive{false};           ///< blocks of memory pools in `pooled` stay when the context is destroyed; written under the lock
+  /// Its context was destroyed and blocks of memory pools stayed: nothing else uses it until they are freed
+  bool is_orphan = false;
+  bool must_empty = false;   ///< an orphan has free memory that may go back
+  bool is_emptying = false;  ///< … and a thread gives it back, or is in the driver with it for another reason: it stays
 
   /// Has anything that figures and reports tell of.
   bool is_in_use() const { return context != nullptr || is_orphan; }

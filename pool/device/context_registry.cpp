@@ -155,7 +155,8 @@ bool ContextRegistry::pinned(ContextPool* home) {
 
 bool ContextRegistry::is_ending(CUcontext context) {
   const MutexLock lock(mutex_);
-  return std::any_of(homes_.begin(), homes_.end(), [context](const ContextPool* home) { return home->registered.context == context && home->registered.ending; });
+  return std::any_of(homes_.begin(), homes_.end(),
+                     [context](const ContextPool* home) { return home->registered.context == context && home->registered.ending; });
 }
 
 void ContextRegistry::finish_end(ContextPool* home, bool gone) {

@@ -30,9 +30,9 @@ struct FencePoint {
 };
 
 enum class Pin : std::uint8_t {
-  held,   ///< pinned: unpin it
-  ending, ///< somebody is ending the context right now
-  gone,   ///< that life is over
+  held,    ///< pinned: unpin it
+  ending,  ///< somebody is ending the context right now
+  gone,    ///< that life is over
 };
 
 class ContextRegistry {
@@ -51,7 +51,8 @@ class ContextRegistry {
   enum class Ending : std::uint8_t { refused, left_out };
   /// Pins every context (`only`: every one of that device, and `also`) and gives each a point with an idle event or null. False, with
   /// nothing pinned, while one of them is ending (`left_out`: those are without a point, and nothing is said), or where host memory is out.
-  bool pin_all(std::vector<FencePoint>& points, const DeviceState* only = nullptr, CUcontext also = nullptr, Ending ending = Ending::refused) noexcept;
+  bool pin_all(std::vector<FencePoint>& points, const DeviceState* only = nullptr, CUcontext also = nullptr,
+               Ending ending = Ending::refused) noexcept;
   /// Is one of the same contexts ending?
   bool has_ending(const DeviceState* only = nullptr, CUcontext also = nullptr);
   /// The same for one context: false also when `home` is not (or no longer) its pool.

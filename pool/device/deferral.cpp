@@ -42,7 +42,8 @@ void Deferral::retire(DeviceState& device, Batch batch) {
     if ((extent->flags & kUsedAgainFlag) == 0) device.note(EventKind::free_completed, now, *extent, 0);
     RegionInfo& info = info_of(*extent);
     if (!extent->is_in_table || !magazines_.keep_in_depot(extent, depot_bytes)) info.allocator->recycle(device, extent);
-    if (info.home->is_orphan) [[unlikely]] info.home->must_empty = true;
+    if (info.home->is_orphan) [[unlikely]]
+      info.home->must_empty = true;
     extent = next;
   }
 }
@@ -86,7 +87,9 @@ Error Deferral::close_epoch(DeviceState& device, CUcontext asking, Closing closi
   return result.error;
 }
 
-bool Deferral::may_record(const DeviceState& device) const { return !deferred_.batch_is_empty() && !device.services.cannot_record.load(std::memory_order_relaxed) && !device.services.gate.capturing(); }
+bool Deferral::may_record(const DeviceState& device) const {
+  return !deferred_.batch_is_empty() && !device.services.cannot_record.load(std::memory_order_relaxed) && !device.services.gate.capturing();
+}
 
 bool Deferral::retire_oldest(DeviceState& device, CUcontext asking, bool may_wait, Error* error) {
   Epoch* const oldest = deferred_.oldest_to_ask();
@@ -121,7 +124,8 @@ bool Deferral::retire_if_over(DeviceState& device, Epoch* epoch, const FenceResu
 }
 
 bool Deferral::retire_batch_if_idle(DeviceState& device, CUcontext asking, Error* error) {
-  if (deferred_.batch_is_empty() || device.services.gate.capturing() || !device.services.may_call_driver() || device.disabled || unpooled_) return false;
+  if (deferred_.batch_is_empty() || device.services.gate.capturing() || !device.services.may_call_driver() || device.disabled || unpooled_)
+    return false;
   if (device.services.cannot_record.load(std::memory_order_relaxed)) return false;
   Epoch* epoch = deferred_.close();
   if (epoch == nullptr) return false;
@@ -201,8 +205,10 @@ bool Deferral::is_better_on_its_way(DeviceState& device, const ContextPool& home
   if (deferred_.oldest() == nullptr || request.stream.identity != 0) return false;
   const std::uint64_t room_bytes = device.room_bytes();
   const std::uint64_t everything_bytes = room_bytes + device.counters().reserved_bytes.current.load(std::memory_order_relaxed);
-  if (device.spare_bytes() >= everything_bytes / kChoosySpareShare || (backlog_.knows_its_steps(device) && room_bytes >= backlog_.kept_bytes(device))) return false;
-  const bool is_last = room_bytes < everything_bytes / kChoosyRoomShare && request.bytes >= kChoosyFrom_bytes && !(home.pooled->can_move() && backlog_.may_scatter(device));
+  if (device.spare_bytes() >= everything_bytes / kChoosySpareShare || (backlog_.knows_its_steps(device) && room_bytes >= backlog_.kept_bytes(device)))
+    return false;
+  const bool is_last = room_bytes < everything_bytes / kChoosyRoomShare && request.bytes >= kChoosyFrom_bytes &&
+                       !(home.pooled->can_move() && backlog_.may_scatter(device));
   const std::uint64_t occupied_bytes = home.pooled->occupies_bytes(device, request.bytes);
   if (!is_last && occupied_bytes == 0) return false;
   const std::uint64_t hole_bytes = is_last ? home.pooled->fit_bytes(device, request.bytes) : 0;
@@ -226,7 +232,8 @@ Error Deferral::upkeep(DeviceState& device, CUcontext asking, bool inside_free) 
   Error query_error{};
   // One look for each epoch that is closed. Who finds another thread at the oldest one leaves the look to the next.
   if (const Epoch* oldest = deferred_.oldest(); look.epoch == nullptr && oldest != nullptr && oldest->busy) ++looks_owed_;
-  bool has_ended = look.epoch != nullptr ? retire_if_over(device, look.epoch, look.result, &query_error) : retire_oldest(device, asking, false, &query_error);
+  bool has_ended =
+      look.epoch != nullptr ? retire_if_over(device, look.epoch, look.result, &query_error) : retire_oldest(device, asking, false, &query_error);
   if (look.epoch != nullptr) backlog_.note_idle(has_ended ? size_bytes : 0);
   while (has_ended && (device.services.synchronises() || looks_owed_ != 0)) {
     looks_owed_ -= looks_owed_ != 0 ? 1 : 0;
@@ -276,8 +283,7 @@ FenceResult Deferral::synchronise_and_retire(DeviceState& device, CUcontext aski
     else deferred_.reopen(earlier);
   }
   Error ignored{};  // an error of an older epoch is for the call that meets it
-  while (result.answer == FenceAnswer::done && retire_oldest(device, asking, false, &ignored)) {
-  }
+  while (result.answer == FenceAnswer::done && retire_oldest(device, asking, false, &ignored)) {}
   return result;
 }
 

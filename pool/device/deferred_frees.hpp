@@ -59,14 +59,14 @@ struct Epoch {
   /// Not null: the fence was recorded inside the program's own free of a block of this context. Natively that free would
   /// have waited for all of it, so waiting for it without end is as safe as the native program; otherwise poll only.
   CUcontext waitable = nullptr;
-  pthread_t freed_by{};   ///< the thread that natively would have waited; of an epoch that is waitable
+  pthread_t freed_by{};  ///< the thread that natively would have waited; of an epoch that is waitable
   /// Not 0: all of it was free for this stream of `home` before, and the fence is on that stream alone.
   std::uint64_t stream = 0;
   const ContextPool* home = nullptr;
-  std::uint64_t number = 0;  ///< how many had been closed, with it
+  std::uint64_t number = 0;       ///< how many had been closed, with it
   std::uint64_t recorded_ns = 0;  ///< when its fence was, by the pool's clock
-  bool busy = false;      ///< a thread is in the driver with this fence
-  bool waiting = false;   ///< … and waits there without end, as the program's free natively would have
+  bool busy = false;              ///< a thread is in the driver with this fence
+  bool waiting = false;           ///< … and waits there without end, as the program's free natively would have
   bool recorded = false;
   Epoch* next = nullptr;  ///< the next younger one
 
@@ -161,7 +161,7 @@ class DeferredFrees {
   Epoch* head_ = nullptr;  ///< oldest
   Epoch* tail_ = nullptr;
   std::uint64_t closed_ = 0;
-  std::uint64_t given_up_ = 0;  ///< the number of the last one, or 0
+  std::uint64_t given_up_ = 0;                  ///< the number of the last one, or 0
   std::vector<std::unique_ptr<Epoch>> epochs_;  ///< all there are, in use or spare
   std::vector<Epoch*> spare_;
 };

@@ -36,10 +36,10 @@ struct AllocationRequest {
   std::uint32_t lane = 0;             ///< of the heap, that the stream may use besides what is everybody's
   std::uint8_t mempool = 0;           ///< index of the memory pool that the program named; 0: none
   BlockLife life = BlockLife::context;
-  std::uint8_t keeper = 0;            ///< number of the magazine that asks for itself; 0: none
-  bool is_anywhere = false;           ///< in any zone (backing pages)
-  bool may_strand = false;            ///< any hole will do, also one whose rest nobody could have elsewhere then
-  bool may_split = false;             ///< and one in a region that was made for another block, which could go back (backing segments)
+  std::uint8_t keeper = 0;   ///< number of the magazine that asks for itself; 0: none
+  bool is_anywhere = false;  ///< in any zone (backing pages)
+  bool may_strand = false;   ///< any hole will do, also one whose rest nobody could have elsewhere then
+  bool may_split = false;    ///< and one in a region that was made for another block, which could go back (backing segments)
 };
 
 /// What hangs on heap::Region::owner for every region of ours.
@@ -87,11 +87,19 @@ class DeviceAllocator {
   /// A live block from memory that is free now, or nullptr. Throws std::bad_alloc.
   virtual heap::Extent* allocate(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) = 0;
   /// Bytes of the hole that allocate() would cut such a block from, where it is in no lane; 0: there is none.
-  virtual std::uint64_t fit_bytes([[maybe_unused]] DeviceState& device, [[maybe_unused]] std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) { return 0; }
+  virtual std::uint64_t fit_bytes([[maybe_unused]] DeviceState& device, [[maybe_unused]] std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) {
+    return 0;
+  }
   /// Memory that moves in pieces larger than the block: Σ the empty pieces that are no longer empty once it lies where allocate() would cut it from;
-  virtual std::uint64_t occupies_bytes([[maybe_unused]] DeviceState& device, [[maybe_unused]] std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) { return 0; }
+  virtual std::uint64_t occupies_bytes([[maybe_unused]] DeviceState& device, [[maybe_unused]] std::uint64_t bytes) const
+      CUPOOL_REQUIRES(device.lock) {
+    return 0;
+  }
   /// and if it lay where `deferred`, of as many bytes or more, begins, and all that is deferred beside it were free.
-  virtual std::uint64_t occupies_bytes([[maybe_unused]] DeviceState& device, const heap::Extent&, [[maybe_unused]] std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) { return 0; }
+  virtual std::uint64_t occupies_bytes([[maybe_unused]] DeviceState& device, const heap::Extent&, [[maybe_unused]] std::uint64_t bytes) const
+      CUPOOL_REQUIRES(device.lock) {
+    return 0;
+  }
   /// The block goes on as another extent, which lies with others of that keeper. Throws std::bad_alloc with nothing changed.
   virtual heap::Extent* rehome(heap::Extent* block, std::uint8_t) { return block; }
   /// live -> deferred.
@@ -147,12 +155,14 @@ class DeviceAllocator {
   /// Is anything live or deferred? O(blocks).
   virtual bool holds_blocks() const { return true; }
   /// Appends this allocator's regions and blocks to the address map.
-  virtual void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const
-      CUPOOL_REQUIRES(device.lock) = 0;
+  virtual void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) = 0;
   /// A thread has been in one call of the driver's for so long that it may be waiting for work which waits for whoever asks.
   virtual bool is_stalled([[maybe_unused]] DeviceState& device) const CUPOOL_REQUIRES(device.lock) { return false; }
   /// So much should go back before a block of `bytes` has new memory: what is free would not serve it, and is much.
-  virtual std::uint64_t exchange_bytes([[maybe_unused]] DeviceState& device, [[maybe_unused]] std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) { return 0; }
+  virtual std::uint64_t exchange_bytes([[maybe_unused]] DeviceState& device, [[maybe_unused]] std::uint64_t bytes) const
+      CUPOOL_REQUIRES(device.lock) {
+    return 0;
+  }
   /// The driver has never let it use what it mapped, and is not asked again: every block is a call of its own to the driver.
   virtual bool never_opens() const { return false; }
   /// What is free goes back to the driver without waiting for work that runs.

@@ -43,7 +43,9 @@ void describe_uuid(const Driver& driver, CUdevice device, int ordinal, const cha
 
 bool has_memory_pools(const Driver& driver, CUdevice device) {
   int supported = 1;
-  if (driver.has_cuDeviceGetAttribute() && driver.cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device) != CUDA_SUCCESS) return false;
+  if (driver.has_cuDeviceGetAttribute() &&
+      driver.cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device) != CUDA_SUCCESS)
+    return false;
   return supported != 0 && driver.has_cuMemAllocAsync() && driver.has_cuMemFreeAsync() && driver.has_cuStreamCreate() && driver.has_cuStreamQuery() &&
          driver.has_cuStreamDestroy_v2();
 }
@@ -53,7 +55,8 @@ void set_backing(observe::LiveDevice& live, const char* backing) { copy_text(liv
 
 config::Policy policy_in_force(const Driver& driver, int ordinal, const config::Options& options) {
   if (options.policy == config::Policy::platform || options.ipc == config::IpcMode::native) return config::Policy::platform;
-  if (options.policy != config::Policy::async) return options.policy == config::Policy::preallocate ? config::Policy::preallocate : config::Policy::grow;
+  if (options.policy != config::Policy::async)
+    return options.policy == config::Policy::preallocate ? config::Policy::preallocate : config::Policy::grow;
   CUdevice device = ordinal;
   if (driver.has_cuDeviceGet() && driver.cuDeviceGet(&device, ordinal) != CUDA_SUCCESS) return config::Policy::grow;
   return has_memory_pools(driver, device) ? config::Policy::async : config::Policy::grow;

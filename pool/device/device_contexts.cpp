@@ -57,7 +57,8 @@ void DevicePool::await_deferred(ContextPool& home) {
   const std::uint64_t until_ns = services.clock.now_ns() + end_bound_ns_;
   magazines_.close_all(device_);
   std::optional<bool> is_in_vain;
-  for (std::uint64_t pause_ns = kPinPause_ns; may_call_driver() && !capturing() && !device_.disabled && deferred_.holds(&home); pause_ns = std::min(2 * pause_ns, kLongestPinPause_ns)) {
+  for (std::uint64_t pause_ns = kPinPause_ns; may_call_driver() && !capturing() && !device_.disabled && deferred_.holds(&home);
+       pause_ns = std::min(2 * pause_ns, kLongestPinPause_ns)) {
     if (device_.services.synchronises()) static_cast<void>(deferral_.synchronise_and_retire(device_, nullptr));
     if (!deferred_.holds(&home)) break;
     const MutexUnlock unlocked(device_.lock);
@@ -74,11 +75,13 @@ void DevicePool::await_deferred(ContextPool& home) {
   if (is_in_vain) end_bound_ns_ = *is_in_vain ? end_bound_ns_ / kShorterEnd : kEndBound_ns;
 }
 
-CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead, PoolBlocks pool_blocks) {
+CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead,
+                                 PoolBlocks pool_blocks) {
   ContextRegistry& contexts = device_.services.contexts;
   await_deferred(*home);
   Pin began = contexts.begin_end(home, context);
-  for (; began == Pin::ending; began = contexts.begin_end(home, context)) device_.services.clock.pause(kPinPause_ns);  // its may not be the last reference
+  // Its may not be the last reference
+  for (; began == Pin::ending; began = contexts.begin_end(home, context)) device_.services.clock.pause(kPinPause_ns);
   if (began == Pin::gone) return destroy();
   {
     const MutexLock lock(device_.lock);
@@ -92,15 +95,18 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
   const MutexLock lock(device_.lock);
   if (gone) forget(*home, pool_blocks);
   else home->serving = true;
-  if (gone) device_.tell(config::LogLevel::debug, [&] { return text_of(context) + (home->is_orphan ? " has ended; blocks of memory pools stay" : " has ended"); });
+  if (gone)
+    device_.tell(config::LogLevel::debug,
+                 [&] { return text_of(context) + (home->is_orphan ? " has ended; blocks of memory pools stay" : " has ended"); });
   contexts.finish_end(home, gone);
   if (gone) orphans_.give_left(device_, false);
   if (!gone || home->pooled == nullptr || !may_call_driver()) return result;
   ++home->burials;
   home->pooled->bury(device_);
-  const bool is_last = --home->burials == 0;  // the next context may have come and gone meanwhile
+  const bool is_last = --home->burials == 0;                // the next context may have come and gone meanwhile
   if (is_last && !home->is_in_use()) home->pooled.reset();  // the next context may have another kind
-  if (std::any_of(homes_.begin(), homes_.end(), [](const auto& one) { return one->is_orphan; })) {  // what waits of theirs may have waited for this one
+  // What waits of theirs may have waited for this one
+  if (std::any_of(homes_.begin(), homes_.end(), [](const auto& one) { return one->is_orphan; })) {
     static_cast<void>(deferral_.close_epoch(device_, nullptr, Deferral::Closing::late));
     stream_frees_.retire_all(device_, nullptr, false);
     orphans_.empty(device_);
@@ -113,8 +119,9 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
 std::unique_ptr<DeviceAllocator> DevicePool::make_heap() {
   const PoolServices& services = device_.services;
   const config::Backing backing = services.options.backing;
-  const bool may_page = backing == config::Backing::pages || (backing == config::Backing::automatic && !services.keeps_to_segments.load(std::memory_order_relaxed) &&
-                                                              !device_.services.contexts.has_others(device_));
+  const bool may_page =
+      backing == config::Backing::pages || (backing == config::Backing::automatic && !services.keeps_to_segments.load(std::memory_order_relaxed) &&
+                                            !device_.services.contexts.has_others(device_));
   auto memory = std::make_unique<vmm::VirtualMemory>(device_.driver, device_.ordinal, device_.services.clock);
   const bool is_available = memory->available() && !device_.opens_no_pages;
   device_.pages_available = is_available && !may_page;
@@ -123,7 +130,8 @@ std::unique_ptr<DeviceAllocator> DevicePool::make_heap() {
     return std::make_unique<PageHeap>(device_.total_bytes, std::move(memory));
   }
   if (backing == config::Backing::pages && !device_.opens_no_pages && may_call_driver())  // while the process exits nobody was asked
-    device_.services.warn("CUPOOL_BACKING=pages: GPU " + std::to_string(device_.ordinal) + " or its driver has no virtual memory management; served from segments");
+    device_.services.warn("CUPOOL_BACKING=pages: GPU " + std::to_string(device_.ordinal) +
+                          " or its driver has no virtual memory management; served from segments");
   set_backing(device_.live, "segments");
   return std::make_unique<SegmentHeap>(device_.total_bytes);
 }

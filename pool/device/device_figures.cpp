@@ -31,7 +31,8 @@ void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std
   magazines_.close_all(device_);
   count_late(free_bytes);
   const auto is_in_use = [](const auto& home) { return home->is_in_use(); };
-  if (std::count_if(homes_.begin(), homes_.end(), is_in_use) > 1 && may_call_driver()) {  // what is over in another context's regions lets them go back
+  // What is over in another context's regions lets them go back
+  if (std::count_if(homes_.begin(), homes_.end(), is_in_use) > 1 && may_call_driver()) {
     static_cast<void>(deferral_.close_epoch(device_, nullptr, Deferral::Closing::late));
     stream_frees_.retire_all(device_, nullptr, false);
   }
@@ -41,7 +42,8 @@ void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std
   for (const auto& home : homes_) {
     if (!home->is_in_use()) continue;
     // Of other contexts what would go back to the driver for this one: lanes are emptied for that.
-    pool_free_bytes += home->context == context ? figures_of(*home, device_).free_bytes : figures_of_all_lanes_of(*home, device_, 1).wholly_free_bytes;
+    pool_free_bytes +=
+        home->context == context ? figures_of(*home, device_).free_bytes : figures_of_all_lanes_of(*home, device_, 1).wholly_free_bytes;
   }
   // Natively the free would have waited, so what waits for the GPU is as good as free.
   pool_free_bytes += device_.counters().deferred_bytes.current.load(std::memory_order_relaxed);
@@ -67,7 +69,8 @@ std::string DevicePool::check() {
   const observe::Counters& counters = device_.counters();
   if (device_.driver_served_bytes != driver_blocks_.bytes()) return "what the driver serves is not the sum of its blocks";
   if (reserved_bytes != counters.reserved_bytes.current.load()) return "reserved_bytes is not the sum of the regions";
-  if (reserved_bytes + device_.leaving_bytes + counters.outside_bytes.current.load() != device_.limit.held_bytes()) return "held bytes are not what is reserved and outside";
+  if (reserved_bytes + device_.leaving_bytes + counters.outside_bytes.current.load() != device_.limit.held_bytes())
+    return "held bytes are not what is reserved and outside";
   std::uint64_t stamped_bytes = 0;
   for (const auto& home : homes_) stamped_bytes += home->streams.deferred_bytes();
   return deferred_.check(counters.deferred_bytes.current.load() - stamped_bytes);

@@ -29,7 +29,8 @@ DevicePool::DevicePool(PoolServices& services, int ordinal, observe::LiveDevice&
       deferral_(deferred_, backlog_, magazines_, orphans_, giving_back_, unpooled_),
       stream_frees_(homes_, deferred_, shortage_, magazines_, figures_, giving_back_, backlog_, deferral_),
       refusals_(homes_, deferred_, magazines_, figures_, idle_pools_, driver_free_, giving_back_, policy),
-      making_room_(deferred_, shortage_, moves_, magazines_, figures_, idle_pools_, preallocation_, giving_back_, deferral_, stream_frees_, policy, unpooled_) {}
+      making_room_(deferred_, shortage_, moves_, magazines_, figures_, idle_pools_, preallocation_, giving_back_, deferral_, stream_frees_, policy,
+                   unpooled_) {}
 
 DevicePool::~DevicePool() = default;
 
@@ -42,17 +43,21 @@ CUdeviceptr DevicePool::book(Extent* extent, const AllocationRequest& request, s
     StreamLanes& streams = info_of(*extent).home->streams;
     if (streams.has_stamps_in_lanes()) streams.use_again(extent->address, extent->bytes, device_.services.contexts);
   }
-  if (request.mempool != 0) [[unlikely]] extent->flags = static_cast<std::uint8_t>(request.mempool << kMempoolShift);
+  if (request.mempool != 0) [[unlikely]]
+    extent->flags = static_cast<std::uint8_t>(request.mempool << kMempoolShift);
   device_.count_live(*extent, 1);
-  if (magazines_.are_several()) [[unlikely]] magazines_.keep_promises(device_);
+  if (magazines_.are_several()) [[unlikely]]
+    magazines_.keep_promises(device_);
   magazines_.look_for_peak(device_, extent->bytes);
-  if (request.mempool != 0) [[unlikely]] magazines_.look_for_mempool_peak(device_, request.mempool);
+  if (request.mempool != 0) [[unlikely]]
+    magazines_.look_for_mempool_peak(device_, request.mempool);
   device_.note(EventKind::allocate, extent->allocated_ticks, *extent, thread, request.stream.identity);
   if ((++operations_ & 63) == 0) figures_.publish(device_);
   return extent->address;
 }
 
-CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, MagazineUser user, Error* answer) {
+CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, MagazineUser user,
+                                 Error* answer) {
   AllocationRequest request;
   request.bytes = round_request(bytes);
   request.requested_bytes = bytes;
@@ -62,7 +67,8 @@ CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size
   return serve(home, context, request, api, thread, may_be_kept && user.may_keep ? &user : nullptr, answer);
 }
 
-CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, MagazineUser* user, Error* answer) {
+CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread,
+                              MagazineUser* user, Error* answer) {
   const MutexLock lock(device_.lock);
   if (request.stream.identity != 0) [[unlikely]] {
     if (home->pooled != nullptr && home->pooled->never_opens()) [[unlikely]] {  // natively what is freed in order is the stream's again at once
@@ -79,7 +85,8 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
   }
   // What waited for a capture to end is handled at the next operation after it: this one may be it.
   const bool must_look = deferred_.batch_is_due() && !capturing();
-  if (home->context == context && home->serving && home->pooled != nullptr && !device_.disabled && !must_look && request.bytes != 0 && !wants_own(*home, request)) {
+  if (home->context == context && home->serving && home->pooled != nullptr && !device_.disabled && !must_look && request.bytes != 0 &&
+      !wants_own(*home, request)) {
     if (user != nullptr && magazines_.are_several()) magazines_.spend_allowance(device_, user->magazine, request);
     Extent* extent = user != nullptr ? magazines_.take_kept(device_, *home, request, *user) : nullptr;
     if (extent == nullptr && !deferral_.is_better_on_its_way(device_, *home, request)) extent = home->pooled->allocate(device_, request);
@@ -102,8 +109,7 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
 
 /// While a context ends the driver may give its addresses again, before our books have forgotten it: those of living contexts come first, and those
 /// that no context has any more.
-template <class Find>
-Extent* DevicePool::find_in_homes(Find&& find) {
+template <class Find> Extent* DevicePool::find_in_homes(Find&& find) {
   for (const bool is_serving : {true, false}) {
     for (const auto& home : homes_) {
       if (!home->is_in_use() || (home->serving || home->is_orphan) != is_serving) continue;
@@ -209,7 +215,8 @@ FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* 
     device_.note_freed(*extent, thread);
     info_of(*extent).allocator->recycle(device_, extent);
     home.must_empty = home.is_orphan;
-    if (home.is_orphan) [[unlikely]] orphans_.empty(device_);
+    if (home.is_orphan) [[unlikely]]
+      orphans_.empty(device_);
     giving_back_.surplus(device_, !is_unused);
     return FreeOutcome::freed;
   }
@@ -217,7 +224,8 @@ FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* 
 }
 
 FreeOutcome DevicePool::free_deferred(Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively) {
-  if (capturing()) [[unlikely]] deferral_.note_withheld(*extent);
+  if (capturing()) [[unlikely]]
+    deferral_.note_withheld(*extent);
   ContextPool& home = *info_of(*extent).home;
   deferral_.defer(device_, extent, thread);
   return settle_frees(home, waits_natively, answer);
@@ -235,10 +243,10 @@ FreeOutcome DevicePool::settle_frees(ContextPool& home, bool waits_natively, Err
   if (waits_natively && capturing() && (is_due || deferral_.withholds_much())) error = deferral_.wait_in_capture(device_, context);
   else if (is_due) error = deferral_.upkeep(device_, context, waits_natively);
   // The driver has just said that it covers no context by an event: this free is the first that synchronises, for those before it too.
-  if (is_due && waits_natively && error.code == CUDA_SUCCESS && device_.services.synchronises() && !capturing()) error = deferral_.synchronise_and_retire(device_, context).error;
+  if (is_due && waits_natively && error.code == CUDA_SUCCESS && device_.services.synchronises() && !capturing())
+    error = deferral_.synchronise_and_retire(device_, context).error;
   if (is_due && !waits_natively) giving_back_.surplus(device_, false);
-  while (is_step_end && error.code == CUDA_SUCCESS && deferral_.retire_oldest(device_, context, false, &error)) {
-  }
+  while (is_step_end && error.code == CUDA_SUCCESS && deferral_.retire_oldest(device_, context, false, &error)) {}
   if (is_step_end && error.code == CUDA_SUCCESS) make_room_for_steps(home);
   return Deferral::outcome_of(error, answer);
 }
@@ -271,7 +279,8 @@ FreeOutcome DevicePool::free_synchronously(Extent* extent, std::uint16_t thread,
   }
   if (result.answer != FenceAnswer::done || Deferral::others_may_touch(device_)) {
     deferral_.defer(device_, extent, thread);
-    return Deferral::outcome_of(result.answer == FenceAnswer::done ? deferral_.upkeep(device_, context, true) : deferral_.wait_in_capture(device_, context), answer);
+    return Deferral::outcome_of(
+        result.answer == FenceAnswer::done ? deferral_.upkeep(device_, context, true) : deferral_.wait_in_capture(device_, context), answer);
   }
   device_.count_free(*extent);
   device_.note_freed(*extent, thread);
@@ -314,7 +323,8 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
   figures_.publish(device_);
   if (policy_ == config::Policy::platform || deferred_.batch_is_empty() || capturing()) return FreeOutcome::freed;
   Error late = deferral_.upkeep(device_, context, waits_natively);  // what was freed during a capture
-  if (waits_natively && late.code == CUDA_SUCCESS && device_.services.cannot_record.load(std::memory_order_relaxed)) late = deferral_.synchronise_and_retire(device_, context).error;
+  if (waits_natively && late.code == CUDA_SUCCESS && device_.services.cannot_record.load(std::memory_order_relaxed))
+    late = deferral_.synchronise_and_retire(device_, context).error;
   return Deferral::outcome_of(late, answer);
 }
 
@@ -340,8 +350,17 @@ Ownership DevicePool::find(CUdeviceptr address, BlockView* block) {
   if (extent->state != ExtentState::live || address - extent->address >= extent->requested_bytes) return Ownership::vacant;
   if (block == nullptr) return Ownership::live;
   const RegionInfo& info = info_of(*extent);
-  *block = BlockView{extent->address, extent->requested_bytes, info.home->context, device_.ordinal, mempool_of(*extent), extent->buffer_id,
-                     extent->region->address, extent->region->bytes, (extent->flags & kSyncMemopsFlag) != 0, info.is_native, info.is_paged};
+  *block = BlockView{extent->address,
+                     extent->requested_bytes,
+                     info.home->context,
+                     device_.ordinal,
+                     mempool_of(*extent),
+                     extent->buffer_id,
+                     extent->region->address,
+                     extent->region->bytes,
+                     (extent->flags & kSyncMemopsFlag) != 0,
+                     info.is_native,
+                     info.is_paged};
   if (info.is_paged) {  // the region is addresses, no allocation
     block->region_base = extent->address;
     block->region_bytes = extent->bytes;

@@ -70,8 +70,8 @@ class DevicePool {
  public:
   static constexpr std::uint64_t kPollBound_ns = Patience::kPollBound_ns;
   static constexpr std::uint64_t kEndBound_ns = 100'000'000;  ///< for the work of others, before a context ends
-  static constexpr std::uint64_t kEndPause_ns = 20'000;   ///< between two looks whether a context's end is over
-  static constexpr std::uint64_t kTryPause_ns = 100'000;  ///< between two looks of a report whether a lock can be had
+  static constexpr std::uint64_t kEndPause_ns = 20'000;       ///< between two looks whether a context's end is over
+  static constexpr std::uint64_t kTryPause_ns = 100'000;      ///< between two looks of a report whether a lock can be had
 
   DevicePool(PoolServices& services, int ordinal, observe::LiveDevice& live, std::uint64_t total_bytes, std::uint64_t limit_bytes,
              config::Policy policy);
@@ -82,18 +82,19 @@ class DevicePool {
   // Scalars in registers, and the error where the caller keeps it: a Result copied right after it was written field by field
   // stalls (two narrow stores cannot be forwarded to one wide load), for longer than a pool hit takes.
   /// 0 with `*answer` set when there is no block.
-  CUdeviceptr allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, MagazineUser user, Error* answer);
+  CUdeviceptr allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, MagazineUser user,
+                       Error* answer);
   /// `*answer` is set when the outcome is `failed`.
   FreeOutcome free(CUdeviceptr address, std::uint16_t thread, Error* answer);
   /// The calling thread keeps nothing for itself any more.
   void thread_ending();
   /// As allocate, for a stream of `context`.
-  CUdeviceptr allocate_on(ContextPool* home, CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, BlockLife life, const char* api,
-                          std::uint16_t thread, MagazineUser user, Error* answer);
+  CUdeviceptr allocate_on(ContextPool* home, CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, BlockLife life,
+                          const char* api, std::uint16_t thread, MagazineUser user, Error* answer);
   /// `user`: of `context`, or null.
   FreeOutcome free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, MagazineUser* user, Error* answer);
   void stream_ending(ContextPool* home, CUcontext context, std::uint64_t identity);
-  void stream_ending(std::uint64_t identity);  ///< of whichever context
+  void stream_ending(std::uint64_t identity);                 ///< of whichever context
   void streams_ending(ContextPool* home, CUcontext context);  ///< any of them
   PoolSet::MempoolFigures mempool_figures(std::uint8_t mempool);
   void reset_mempool_high(std::uint8_t mempool, MempoolHigh which);
@@ -113,7 +114,8 @@ class DevicePool {
   /// The pool of `context`, made if it is new.
   ContextPool* context_seen(CUcontext context);
   /// Runs `destroy` with nobody in the context; forgets what it held when `is_dead()` says that it is gone.
-  CUresult end_context(ContextPool* home, CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead, PoolBlocks pool_blocks);
+  CUresult end_context(ContextPool* home, CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead,
+                       PoolBlocks pool_blocks);
 
   /// See PoolSet::allocate_by_driver and free_by_driver.
   CUresult allocate_by_driver(const DriverServed& request, CUdeviceptr* out, std::uint16_t thread, const std::function<CUresult()>& call,
@@ -156,8 +158,8 @@ class DevicePool {
   // device_pool.cpp
   bool may_call_driver() const { return device_.services.may_call_driver(); }
   bool capturing() const { return device_.services.gate.capturing(); }
-  CUdeviceptr serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, MagazineUser* user, Error* answer)
-      CUPOOL_EXCLUDES(device_.lock);
+  CUdeviceptr serve(ContextPool* home, CUcontext context, AllocationRequest& request, const char* api, std::uint16_t thread, MagazineUser* user,
+                    Error* answer) CUPOOL_EXCLUDES(device_.lock);
   heap::Extent* begin_free(CUdeviceptr address, FreeOutcome* outcome) CUPOOL_REQUIRES(device_.lock);
   static bool claim(heap::Extent& extent);
   CUdeviceptr book(heap::Extent* extent, const AllocationRequest& request, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
@@ -175,7 +177,8 @@ class DevicePool {
 
   // stream_ordered.cpp
   bool goes_plain_way(const heap::Extent& extent) const CUPOOL_REQUIRES(device_.lock);
-  FreeOutcome free_behind(heap::Extent* extent, CUcontext context, StreamName stream, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
+  FreeOutcome free_behind(heap::Extent* extent, CUcontext context, StreamName stream, std::uint16_t thread, Error* answer)
+      CUPOOL_REQUIRES(device_.lock);
 
   // memops.cpp
   void drop_sync_memops(heap::Extent& extent) CUPOOL_REQUIRES(device_.lock);
@@ -212,8 +215,8 @@ class DevicePool {
 
   // outside_calls.cpp
   /// `take`: charges it, if it can be. `tell`: what is refused, should the limit do so.
-  Status charge(std::uint64_t bytes, std::uint64_t requested_bytes, const std::function<Refused()>& tell, const PoolSet::AskDriver& ask, const std::function<bool()>& take)
-      CUPOOL_EXCLUDES(device_.lock);
+  Status charge(std::uint64_t bytes, std::uint64_t requested_bytes, const std::function<Refused()>& tell, const PoolSet::AskDriver& ask,
+                const std::function<bool()>& take) CUPOOL_EXCLUDES(device_.lock);
 
   // device_snapshot.cpp
   bool try_snapshot(bool is_last_try, observe::DeviceSnapshot& out);

@@ -11,7 +11,8 @@ namespace cupool::device {
 
 namespace {
 void copy_counters(const observe::Counters& counters, observe::DeviceSnapshot& out) {
-#define GAUGE(name, unit, doc) out.counters.push_back({#name, true, counters.name.current.load(std::memory_order_relaxed), counters.name.peak.load(std::memory_order_relaxed)});
+#define GAUGE(name, unit, doc) \
+  out.counters.push_back({#name, true, counters.name.current.load(std::memory_order_relaxed), counters.name.peak.load(std::memory_order_relaxed)});
 #define TOTAL(name, unit, doc) out.counters.push_back({#name, false, counters.name.value.load(std::memory_order_relaxed), 0});
 #include "pool/observe/counters.def"
 #undef GAUGE
@@ -24,9 +25,13 @@ observe::CounterValue& row_named(observe::DeviceSnapshot& out, std::string_view 
 
 /// What a thread that stands in its magazine has done since the device was last told.
 void add_untold(const observe::LiveShard& shard, observe::DeviceSnapshot& out) {
-  const std::pair<std::string_view, const std::atomic<std::uint64_t>&> words[] = {
-      {"allocations", shard.allocations},         {"frees", shard.frees},             {"rung_hole", shard.rung_hole},          {"live_bytes", shard.live_bytes},
-      {"requested_bytes", shard.requested_bytes}, {"live_blocks", shard.live_blocks}, {"deferred_bytes", shard.deferred_bytes}};
+  const std::pair<std::string_view, const std::atomic<std::uint64_t>&> words[] = {{"allocations", shard.allocations},
+                                                                                  {"frees", shard.frees},
+                                                                                  {"rung_hole", shard.rung_hole},
+                                                                                  {"live_bytes", shard.live_bytes},
+                                                                                  {"requested_bytes", shard.requested_bytes},
+                                                                                  {"live_blocks", shard.live_blocks},
+                                                                                  {"deferred_bytes", shard.deferred_bytes}};
   for (const auto& [name, word] : words) row_named(out, name).current += word.load(std::memory_order_relaxed);
 }
 
@@ -36,20 +41,26 @@ void finish_counting(observe::DeviceSnapshot& out) {
   observe::CounterValue& requested = row_named(out, "requested_bytes");
   observe::CounterValue& allocations = row_named(out, "allocations");
   live.current = std::max(live.current, requested.current);
-  allocations.current = std::max(allocations.current, row_named(out, "frees").current + row_named(out, "ended_blocks").current + row_named(out, "live_blocks").current);
+  allocations.current =
+      std::max(allocations.current, row_named(out, "frees").current + row_named(out, "ended_blocks").current + row_named(out, "live_blocks").current);
   for (observe::CounterValue& row : out.counters) row.peak = row.is_gauge ? std::max(row.peak, row.current) : row.peak;
 }
 
 observe::Fragmentation peak_of(const observe::LiveFragmentation& live) {
   const auto get = [](const std::atomic<std::uint64_t>& value) { return value.load(std::memory_order_relaxed); };
-  return {get(live.at_peak_free_bytes),     get(live.at_peak_largest_free_bytes), get(live.at_peak_largest_free_remapped_bytes),
-          get(live.at_peak_inactive_split_bytes), get(live.at_peak_live_bytes),   get(live.at_peak_requested_bytes),
+  return {get(live.at_peak_free_bytes),           get(live.at_peak_largest_free_bytes), get(live.at_peak_largest_free_remapped_bytes),
+          get(live.at_peak_inactive_split_bytes), get(live.at_peak_live_bytes),         get(live.at_peak_requested_bytes),
           get(live.at_peak_reserved_bytes)};
 }
 
 observe::Fragmentation now_of(const HeapFigures& now, const observe::DeviceSnapshot& out) {
-  return {now.free_bytes, now.largest_free_bytes, now.largest_free_remapped_bytes, now.inactive_split_bytes,
-          observe::counter_current(out, "live_bytes"), observe::counter_current(out, "requested_bytes"), observe::counter_current(out, "reserved_bytes")};
+  return {now.free_bytes,
+          now.largest_free_bytes,
+          now.largest_free_remapped_bytes,
+          now.inactive_split_bytes,
+          observe::counter_current(out, "live_bytes"),
+          observe::counter_current(out, "requested_bytes"),
+          observe::counter_current(out, "reserved_bytes")};
 }
 
 void copy_device(const DeviceState& device, observe::DeviceSnapshot& out) {
@@ -88,7 +99,8 @@ void append_block(const heap::Extent& extent, std::uint32_t region, const TickCo
   }
   const bool free = extent.state == heap::ExtentState::free || extent.state == heap::ExtentState::absent;  // the latter: on its way elsewhere
   const auto state = free ? observe::BlockState::free : is_counted_live(extent) ? observe::BlockState::live : observe::BlockState::deferred;
-  out.blocks.push_back({extent.address, extent.bytes, free ? 0 : extent.requested_bytes, free ? 0 : time.unix_ns(extent.allocated_ticks), region, free ? 0 : extent.site, state});
+  out.blocks.push_back({extent.address, extent.bytes, free ? 0 : extent.requested_bytes, free ? 0 : time.unix_ns(extent.allocated_ticks), region,
+                        free ? 0 : extent.site, state});
 }
 
 bool DevicePool::snapshot(std::uint64_t deadline_ns, observe::DeviceSnapshot& out) {
@@ -144,7 +156,8 @@ void DevicePool::copy_counts(observe::DeviceSnapshot& out) {
 void DevicePool::copy_blocks(const TickConverter& time, observe::DeviceSnapshot& out) {
   // What the counter says is only a guess at the rows: one that were wrong must not cost the report.
   const observe::Counters& counters = device_.counters();
-  out.blocks.reserve(std::min(counters.live_blocks.current.load(std::memory_order_relaxed), counters.allocations.value.load(std::memory_order_relaxed)) * 2);
+  out.blocks.reserve(
+      std::min(counters.live_blocks.current.load(std::memory_order_relaxed), counters.allocations.value.load(std::memory_order_relaxed)) * 2);
   for (const auto& home : homes_) {
     if (!home->is_in_use()) continue;
     if (home->pooled != nullptr) home->pooled->append_map(device_, time, out);

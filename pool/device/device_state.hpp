@@ -77,27 +77,27 @@ struct PoolServices {
   const DriverApi& api;
   const config::Options options;
   Clock& clock;
-  observe::TraceSink* const trace;              ///< null: nothing is traced
+  observe::TraceSink* const trace;  ///< null: nothing is traced
   const TickConverter::Moment start = TickConverter::now();
   OwnerMap owners;
   ContextRegistry contexts;
-  DriverPools driver_pools;                     ///< those that the program made
+  DriverPools driver_pools;  ///< those that the program made
   CaptureGate gate;
-  OwnerFences fences;                           ///< of the threads' magazines
-  std::atomic<bool> stopped{false};             ///< no driver call from here on
-  std::atomic<bool> cannot_record{false};       ///< the driver has no cuCtxRecordEvent, or says it does not support it
-  std::atomic<bool> cannot_free_in_order{false};  ///< cuMemFreeAsync does not take what cuMemAlloc gave
+  OwnerFences fences;                              ///< of the threads' magazines
+  std::atomic<bool> stopped{false};                ///< no driver call from here on
+  std::atomic<bool> cannot_record{false};          ///< the driver has no cuCtxRecordEvent, or says it does not support it
+  std::atomic<bool> cannot_free_in_order{false};   ///< cuMemFreeAsync does not take what cuMemAlloc gave
   std::atomic<std::uint32_t> refused_in_order{0};  ///< by cuMemFreeAsync, since it last took a region
   std::atomic<std::uint64_t> driver_blocks_made{0};
-  std::atomic<std::uint64_t> given_back{0};     ///< how often memory of some device went back to the driver
-  std::atomic<bool> has_lanes{false};           ///< some context's memory was freed in the order of a stream
-  std::atomic<bool> devices_linked{false};      ///< the program enabled peer access somewhere
-  std::atomic<bool> graphs_take_memory{false};  ///< the program has made a graph with an allocation node
-  std::atomic<std::uint32_t> graph_launches{0}; ///< since then
+  std::atomic<std::uint64_t> given_back{0};                                     ///< how often memory of some device went back to the driver
+  std::atomic<bool> has_lanes{false};                                           ///< some context's memory was freed in the order of a stream
+  std::atomic<bool> devices_linked{false};                                      ///< the program enabled peer access somewhere
+  std::atomic<bool> graphs_take_memory{false};                                  ///< the program has made a graph with an allocation node
+  std::atomic<std::uint32_t> graph_launches{0};                                 ///< since then
   std::array<std::atomic<std::int32_t>, observe::kMaxDevices> living_graphs{};  ///< executable ones that may have such a node, of each device
-  std::atomic<bool> keeps_to_segments{false};   ///< the program may export blocks: no pages under `auto`
-  std::atomic<bool> shares_blocks{false};       ///< and has come to that: no pages for what it asks for from now on either
-  std::atomic<bool> exports_ranges{false};      ///< the program may ask for dma-buf descriptors: large blocks begin on host pages
+  std::atomic<bool> keeps_to_segments{false};                                   ///< the program may export blocks: no pages under `auto`
+  std::atomic<bool> shares_blocks{false};   ///< and has come to that: no pages for what it asks for from now on either
+  std::atomic<bool> exports_ranges{false};  ///< the program may ask for dma-buf descriptors: large blocks begin on host pages
   Mailbox<Message> messages{64};
   OomLog ooms{256};
 
@@ -111,11 +111,11 @@ struct PoolServices {
   /// What the user has asked for by CUPOOL_LOG. `make()` gives the text; it is not called where nobody listens. A line too many is lost, and so is
   /// one for which there is no host memory.
   template <class Make> void tell(config::LogLevel level, Make&& make) noexcept {
-    if (options.log > level) [[likely]] return;
+    if (options.log > level) [[likely]]
+      return;
     try {
       messages.add_while_half_empty({level, make()});
-    } catch (...) {
-    }
+    } catch (...) {}
   }
 };
 
@@ -141,7 +141,8 @@ class DriverPoolSample {
     const MutexLock lock(mutex_);
     const std::uint64_t idle_bytes = idle_bytes_.load(std::memory_order_relaxed);
     const std::uint64_t taken_bytes = bytes < 0 ? static_cast<std::uint64_t>(-bytes) : 0;
-    idle_bytes_.store(bytes < 0 ? idle_bytes - std::min(taken_bytes, idle_bytes) : idle_bytes + static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
+    idle_bytes_.store(bytes < 0 ? idle_bytes - std::min(taken_bytes, idle_bytes) : idle_bytes + static_cast<std::uint64_t>(bytes),
+                      std::memory_order_relaxed);
   }
   std::uint64_t idle_bytes() const { return idle_bytes_.load(std::memory_order_relaxed); }
 
@@ -158,13 +159,16 @@ struct MempoolUse {
   std::atomic<std::uint64_t> used_bytes{0};
   std::atomic<std::uint64_t> used_high_bytes{0};      ///< since the program reset that
   std::atomic<std::uint64_t> reserved_high_bytes{0};  ///< likewise; a pool reserves what it uses
-  std::uint64_t lower_high_bytes() const { return std::min(used_high_bytes.load(std::memory_order_relaxed), reserved_high_bytes.load(std::memory_order_relaxed)); }
+  std::uint64_t lower_high_bytes() const {
+    return std::min(used_high_bytes.load(std::memory_order_relaxed), reserved_high_bytes.load(std::memory_order_relaxed));
+  }
 };
 using MempoolUses = std::array<MempoolUse, 64>;  ///< index 0 is unused
 
 /// One per device.
 struct DeviceState {
-  static constexpr std::uint64_t kAskShare = 8;  ///< of everything: while the pool has less, a miss asks for what was freed lately, and magazines may stay open
+  /// Of everything: while the pool has less, a miss asks for what was freed lately, and magazines may stay open
+  static constexpr std::uint64_t kAskShare = 8;
   /// After a wait of the program's own, what was freed has an event when it is as much as this share of what the pool holds.
   static constexpr std::uint64_t kEarlyShare = 128;
   static constexpr std::uint64_t kLeastEarly_bytes = 4 * kMiB;
@@ -183,8 +187,10 @@ struct DeviceState {
 
   /// Notes one thing that happened. `thread` 0: the pool itself.
   /// `stream`: identity of the one that a stream-ordered call named; 0: none.
-  void note(observe::EventKind kind, std::uint64_t at_ticks, const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream = 0) CUPOOL_REQUIRES(lock) {
-    timeline.record({at_ticks, extent.address, extent.bytes, extent.requested_bytes, extent.site, thread, kind, static_cast<std::uint8_t>(stream != 0)}, stream);
+  void note(observe::EventKind kind, std::uint64_t at_ticks, const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream = 0)
+      CUPOOL_REQUIRES(lock) {
+    timeline.record(
+        {at_ticks, extent.address, extent.bytes, extent.requested_bytes, extent.site, thread, kind, static_cast<std::uint8_t>(stream != 0)}, stream);
   }
   /// A free that is complete when it is made.
   void note_freed(const heap::Extent& extent, std::uint16_t thread, std::uint64_t stream = 0) CUPOOL_REQUIRES(lock) {
@@ -300,7 +306,9 @@ struct DeviceState {
     driver_served_bytes += static_cast<std::uint64_t>(bytes);
   }
   /// Of what is reserved.
-  std::uint64_t pooled_bytes() CUPOOL_REQUIRES(lock) { return counters().reserved_bytes.current.load(std::memory_order_relaxed) - driver_served_bytes; }
+  std::uint64_t pooled_bytes() CUPOOL_REQUIRES(lock) {
+    return counters().reserved_bytes.current.load(std::memory_order_relaxed) - driver_served_bytes;
+  }
 
   /// An always-on check failed: from here on this device pools nothing (what is out stays valid and is never reused).
   void disable(const std::string& why) CUPOOL_REQUIRES(lock) {
@@ -316,8 +324,8 @@ struct DeviceState {
   const std::uint64_t total_bytes;
   LimitAccount limit;
   std::atomic<std::uint64_t> graphs_asked_unix_ns{0};  ///< when the driver last said what it keeps for graphs
-  Mutex driver_free_mutex;  ///< a leaf: whoever writes the two that follow from each other
-  std::atomic<std::uint64_t> sampled_taken_bytes{0};  ///< taken_bytes() when the driver was last asked
+  Mutex driver_free_mutex;                             ///< a leaf: whoever writes the two that follow from each other
+  std::atomic<std::uint64_t> sampled_taken_bytes{0};   ///< taken_bytes() when the driver was last asked
   Mutex memops_lock;
   Mutex lock;
   observe::Timeline timeline CUPOOL_GUARDED_BY(lock);
@@ -330,7 +338,7 @@ struct DeviceState {
   std::uint64_t idle_bytes CUPOOL_GUARDED_BY(lock) = 0;
   std::uint64_t pool_rounding_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of the program's own blocks there
   std::uint64_t idle_covered_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of them, what threads that are in the driver may be served from, and nobody else
-  std::uint64_t idle_kept_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of it, what the last trim left: it lies between live blocks
+  std::uint64_t idle_kept_bytes CUPOOL_GUARDED_BY(lock) = 0;     ///< of it, what the last trim left: it lies between live blocks
   const void* idle_owner CUPOOL_GUARDED_BY(lock) = nullptr;
   /// What the pools from which the driver serves the program itself keep idle. Of that, what threads that are in the driver may be served from, and
   /// nobody else.
@@ -338,11 +346,11 @@ struct DeviceState {
   std::uint64_t mempools_covered_bytes CUPOOL_GUARDED_BY(lock) = 0;
   /// So much a pool of the driver's took beyond the limit for calls that were refused for it, and has not given back, as far as is known.
   std::uint64_t taken_back_bytes CUPOOL_GUARDED_BY(lock) = 0;
-  std::uint64_t leaving_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< held until the driver's free has returned, but reserved no more
+  std::uint64_t leaving_bytes CUPOOL_GUARDED_BY(lock) = 0;      ///< held until the driver's free has returned, but reserved no more
   std::uint64_t being_freed_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of blocks whose free waits in the driver (kBeingFreedFlag)
   std::uint64_t driver_served_bytes CUPOOL_GUARDED_BY(lock) = 0;
-  std::atomic<bool> has_driver_blocks{false};  ///< had one ever
-  StepEnds steps;  ///< written under the lock; whoever frees without it may read where the next one is
+  std::atomic<bool> has_driver_blocks{false};                 ///< had one ever
+  StepEnds steps;                                             ///< written under the lock; whoever frees without it may read where the next one is
   std::uint64_t need_seen_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< most that was live, when a miss last looked
   std::uint64_t need_seen_at CUPOOL_GUARDED_BY(lock) = 0;     ///< the allocations then, of the first look that saw it
 };

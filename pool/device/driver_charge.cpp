@@ -10,8 +10,8 @@ namespace cupool::device {
 
 namespace {
 constexpr std::uint64_t kServedPause_ns = 20'000;
-constexpr std::uint32_t kMoversPauses = 50'000;   ///< most, for threads that are in the driver for no longer than a call: a second at least
-constexpr std::uint32_t kTakenBackPauses = 100;   ///< and for a free on a stream that has nothing else to do
+constexpr std::uint32_t kMoversPauses = 50'000;  ///< most, for threads that are in the driver for no longer than a call: a second at least
+constexpr std::uint32_t kTakenBackPauses = 100;  ///< and for a free on a stream that has nothing else to do
 }  // namespace
 
 bool DriverCharge::take() {
@@ -40,7 +40,8 @@ CUresult DriverCharge::run(const std::function<CUresult()>& call) {
   const CUresult result = call();
   const bool is_ours = idle_pools_.is_ours(request_.is_of_default_pool);
   const std::uint64_t used_bytes = device_.driver_pool.counts_asked() ? request_.bytes : bytes_;
-  idle_pools_.tell_ours(device_, result == CUDA_SUCCESS && is_ours ? -static_cast<std::int64_t>(used_bytes) : 0, result != CUDA_SUCCESS, is_ours ? covered_bytes_ : 0);
+  idle_pools_.tell_ours(device_, result == CUDA_SUCCESS && is_ours ? -static_cast<std::int64_t>(used_bytes) : 0, result != CUDA_SUCCESS,
+                        is_ours ? covered_bytes_ : 0);
   if (!is_ours) idle_pools_.tell_others(device_, result != CUDA_SUCCESS, covered_bytes_);
   covered_bytes_ = 0;
   return result;
@@ -57,7 +58,9 @@ bool DriverCharge::is_beyond_limit() {
   const std::uint64_t most_bytes = passed_bytes_ + (bytes_ - request_.bytes);
   if (device_.limit.passed_bytes() <= most_bytes) return false;
   const MutexLock lock(device_.lock);
-  const auto others_move = [&]() CUPOOL_REQUIRES(device_.lock) { return (device_.leaving_bytes | device_.idle_covered_bytes | device_.mempools_covered_bytes) != 0; };
+  const auto others_move = [&]() CUPOOL_REQUIRES(device_.lock) {
+    return (device_.leaving_bytes | device_.idle_covered_bytes | device_.mempools_covered_bytes) != 0;
+  };
   for (std::uint32_t pauses = 0; pauses < kMoversPauses && others_move() && device_.limit.passed_bytes() > most_bytes; ++pauses) {
     const MutexUnlock unlocked(device_.lock);
     device_.services.clock.pause(kServedPause_ns);

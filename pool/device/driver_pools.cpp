@@ -44,7 +44,8 @@ void DriverPools::remove(CUmemoryPool handle, Clock& clock) {
 /// The next of `device` after `*number`, which becomes its own; null: there is none.
 CUmemoryPool DriverPools::pin_after(std::uint64_t* number, int device) {
   const MutexLock lock(mutex_);
-  const auto next = std::find_if(pools_.begin(), pools_.end(), [&](const Known& one) { return one.number > *number && one.device == device && !one.is_ending; });
+  const auto next =
+      std::find_if(pools_.begin(), pools_.end(), [&](const Known& one) { return one.number > *number && one.device == device && !one.is_ending; });
   if (next == pools_.end()) return nullptr;
   ++next->pins;
   *number = next->number;

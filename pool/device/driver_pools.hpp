@@ -20,9 +20,9 @@ namespace cupool::device {
 /// What pools reserve and do not use.
 struct PoolIdle {
   std::uint64_t bytes = 0;
-  std::uint64_t kept_bytes = 0;      ///< of these, what stays when the program synchronises: CU_MEMPOOL_ATTR_RELEASE_THRESHOLD covers it
+  std::uint64_t kept_bytes = 0;        ///< of these, what stays when the program synchronises: CU_MEMPOOL_ATTR_RELEASE_THRESHOLD covers it
   std::uint64_t named_kept_bytes = 0;  ///< of these, in the pool that was named
-  bool counts_asked = false;         ///< what they use is no multiple of what blocks are rounded to
+  bool counts_asked = false;           ///< what they use is no multiple of what blocks are rounded to
 };
 
 class DriverPools {
@@ -52,7 +52,7 @@ class DriverPools {
   CUmemoryPool pin_after(std::uint64_t* number, int device) CUPOOL_EXCLUDES(mutex_);
   void unpin(std::uint64_t number) CUPOOL_EXCLUDES(mutex_);
 
-  Mutex mutex_;  ///< a leaf
+  Mutex mutex_;                                         ///< a leaf
   std::vector<Known> pools_ CUPOOL_GUARDED_BY(mutex_);  ///< by number
   std::uint64_t added_ CUPOOL_GUARDED_BY(mutex_) = 0;
 };

@@ -13,10 +13,13 @@ using heap::Extent;
 
 /// The first pooled allocation under `async` may be one of these: the driver's pool is the pool.
 void DevicePool::open_driver_pool(const DriverServed& request) {
-  ContextPool* const home = request.is_of_default_pool && policy_ == config::Policy::async ? device_.services.contexts.find(request.context) : nullptr;
+  ContextPool* const home =
+      request.is_of_default_pool && policy_ == config::Policy::async ? device_.services.contexts.find(request.context) : nullptr;
   const MutexLock lock(device_.lock);
   begin_use();
-  if (home == nullptr || (preallocation_.is_done() && !preallocation_.is_under_way()) || capturing() || !may_call_driver() || !DriverFree::is_current(device_)) return;
+  if (home == nullptr || (preallocation_.is_done() && !preallocation_.is_under_way()) || capturing() || !may_call_driver() ||
+      !DriverFree::is_current(device_))
+    return;
   if (home->context != request.context || device_.services.contexts.pin(home, request.context) != Pin::held) return;
   const Unpinner unpinner(device_.services.contexts, home);
   preallocation_.await(device_);
@@ -72,7 +75,8 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
 
 void DevicePool::tell_mempools(bool must_ask) { idle_pools_.tell_others(device_, must_ask); }
 
-std::optional<CUresult> DevicePool::free_by_driver(CUdeviceptr address, std::uint64_t stream, std::uint16_t thread, const std::function<CUresult()>& call) {
+std::optional<CUresult> DevicePool::free_by_driver(CUdeviceptr address, std::uint64_t stream, std::uint16_t thread,
+                                                   const std::function<CUresult()>& call) {
   if (!device_.has_driver_blocks.load(std::memory_order_relaxed)) return std::nullopt;
   DriverBlocks::Node block;
   {
@@ -83,7 +87,8 @@ std::optional<CUresult> DevicePool::free_by_driver(CUdeviceptr address, std::uin
   const CUresult result = call();
   const Extent& extent = block.mapped().extent;
   const std::uint64_t used_bytes = device_.driver_pool.counts_asked() ? extent.requested_bytes : extent.bytes;
-  idle_pools_.tell_ours(device_, result == CUDA_SUCCESS && block.mapped().is_of_default_pool ? static_cast<std::int64_t>(used_bytes) : 0, result != CUDA_SUCCESS);
+  idle_pools_.tell_ours(device_, result == CUDA_SUCCESS && block.mapped().is_of_default_pool ? static_cast<std::int64_t>(used_bytes) : 0,
+                        result != CUDA_SUCCESS);
   if (!idle_pools_.is_ours(block.mapped().is_of_default_pool)) idle_pools_.tell_others(device_, result != CUDA_SUCCESS);
   const MutexLock lock(device_.lock);
   driver_blocks_.end_free(device_, std::move(block), result == CUDA_SUCCESS, thread, stream);

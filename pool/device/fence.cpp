@@ -33,7 +33,8 @@ CUresult Fence::record_point(DeviceState& device, FencePoint& point, const CUstr
 
 FenceResult Fence::record_on(DeviceState& device, ContextPool& home, CUcontext context, CUstream stream, bool is_private) {
   PoolServices& services = device.services;
-  if (!device.driver.has_cuEventRecord() || !device.driver.has_cuEventCreate() || !device.driver.has_cuEventQuery()) return {FenceAnswer::unsupported, {}};
+  if (!device.driver.has_cuEventRecord() || !device.driver.has_cuEventCreate() || !device.driver.has_cuEventQuery())
+    return {FenceAnswer::unsupported, {}};
   const CaptureGate::Pass pass(services.gate);
   if (!pass.allowed() && !is_private && !is_idle_stream(device, pass, stream)) return {FenceAnswer::impossible, {}};
   if (!services.contexts.pin_one(&home, context, points_)) return {FenceAnswer::impossible, {}};
@@ -78,7 +79,8 @@ FenceResult Fence::wait_on_device(DeviceState& device, CUcontext context, CUstre
   return judged;
 }
 
-FenceResult Fence::record(DeviceState& device, CUcontext asking, const DeviceState* only, std::span<const CUcontext> awaited, ContextRegistry::Ending ending) {
+FenceResult Fence::record(DeviceState& device, CUcontext asking, const DeviceState* only, std::span<const CUcontext> awaited,
+                          ContextRegistry::Ending ending) {
   PoolServices& services = device.services;
   const bool cannot_record = services.cannot_record.load(std::memory_order_relaxed);  // the driver may lack the call itself
   if (cannot_record && awaited.empty()) return {FenceAnswer::unsupported, {}};
@@ -111,7 +113,8 @@ std::pair<FenceResult, std::optional<FenceResult>> Fence::record_and_poll(Device
 /// Precondition: the contexts of all points are pinned.
 FenceResult Fence::record_points(DeviceState& device, const CaptureGate::Pass& pass, CUcontext asking, std::span<const CUcontext> awaited) {
   const bool cannot_record = device.services.cannot_record.load(std::memory_order_relaxed);
-  const auto own = std::find_if(points_.begin(), points_.end(), [asking](const FencePoint& point) { return point.home->registered.context == asking; });
+  const auto own =
+      std::find_if(points_.begin(), points_.end(), [asking](const FencePoint& point) { return point.home->registered.context == asking; });
   has_asking_ = own != points_.end();
   if (has_asking_) std::iter_swap(points_.begin(), own);
   FenceResult result{FenceAnswer::done, {}};
@@ -187,7 +190,8 @@ FenceResult Fence::judge(DeviceState& device, FencePoint& point, CUresult code, 
     return {FenceAnswer::pending, {code, where}};
   }
   if (point.home->registered.context == asking) return {FenceAnswer::pending, is_of_earlier_work(code) ? Error{code, where} : Error{}};
-  if (!ends_context(code) || (!is_of_earlier_work(code) && is_alive(device.driver, point.home->registered.context))) return {FenceAnswer::pending, {}};
+  if (!ends_context(code) || (!is_of_earlier_work(code) && is_alive(device.driver, point.home->registered.context)))
+    return {FenceAnswer::pending, {}};
   point.done = true;
   return {FenceAnswer::done, {}};
 }
@@ -239,7 +243,9 @@ FenceResult Fence::poll_point(DeviceState& device, const CaptureGate::Pass& pass
 FenceResult Fence::ask_point(DeviceState& device, const CaptureGate::Pass& pass, FencePoint& point, CUcontext asking) {
   const RelaxedCaptureMode relaxed(device.driver, !pass.allowed());
   const CUresult code = device.driver.cuEventQuery(point.event);
-  point.refusals = code == CUDA_SUCCESS || code == CUDA_ERROR_NOT_READY ? 0 : std::min<std::uint8_t>(static_cast<std::uint8_t>(point.refusals + 1), FencePoint::kRefused);
+  point.refusals = code == CUDA_SUCCESS || code == CUDA_ERROR_NOT_READY
+                       ? 0
+                       : std::min<std::uint8_t>(static_cast<std::uint8_t>(point.refusals + 1), FencePoint::kRefused);
   if (code == CUDA_ERROR_NOT_READY) return {FenceAnswer::pending, {}};
   if (code != CUDA_SUCCESS) return judge(device, point, code, asking, "cuEventQuery");
   point.done = true;
@@ -314,7 +320,9 @@ FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const De
     if (code == CUDA_SUCCESS) continue;
     const bool is_answer = code == CUDA_ERROR_DEINITIALIZED || (context == asking && is_of_earlier_work(code));
     if (is_answer) result.error = {code, "cuCtxSynchronize"};
-    else if (!is_of_earlier_work(code) && result.answer == FenceAnswer::done && !is_really_gone(device.driver, context, code)) result.answer = FenceAnswer::impossible;  // it may still run
+    // It may still run
+    else if (!is_of_earlier_work(code) && result.answer == FenceAnswer::done && !is_really_gone(device.driver, context, code))
+      result.answer = FenceAnswer::impossible;
   }
   for (FencePoint& point : points) services.contexts.give_back(point);
   return result;

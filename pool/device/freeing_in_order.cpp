@@ -59,7 +59,9 @@ bool await(DeviceState& device, ContextPool& home, CUstream stream) {
   return result.answer != FenceAnswer::pending;
 }
 
-bool can_look(const DeviceState& device) { return device.driver.has_cuCtxRecordEvent() && !device.services.cannot_record.load(std::memory_order_relaxed); }
+bool can_look(const DeviceState& device) {
+  return device.driver.has_cuCtxRecordEvent() && !device.services.cannot_record.load(std::memory_order_relaxed);
+}
 
 bool is_quiet(DeviceState& device) {
   Fence fence;

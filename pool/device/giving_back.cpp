@@ -58,7 +58,9 @@ bool GivingBack::await_late(DeviceState& device) {
 bool GivingBack::may_release(DeviceState& device) { return all_release_in_order(device) || quiet(device); }
 
 bool GivingBack::all_release_in_order(const DeviceState& device) const {
-  return !unpooled_ && std::all_of(homes_.begin(), homes_.end(), [&](const auto& home) { return home->context == nullptr || home->pooled == nullptr || home->pooled->releases_in_order(device); });
+  return !unpooled_ && std::all_of(homes_.begin(), homes_.end(), [&](const auto& home) {
+    return home->context == nullptr || home->pooled == nullptr || home->pooled->releases_in_order(device);
+  });
 }
 
 bool GivingBack::quiet(DeviceState& device) {
@@ -78,7 +80,8 @@ std::uint64_t GivingBack::release(DeviceState& device, ContextPool* first, std::
     const std::uint64_t before_bytes = released_bytes;
     // By cuMemFree, which waits for all work; where regions go back without that, nobody has seen to it that there is none.
     const bool is_seen_to = unpooled_ || !(device.services.gate.capturing() || all_release_in_order(device));
-    if (home.natives.has_waiting() && (is_seen_to || quiet(device))) released_bytes += home.natives.release(device, home, wanted_bytes - released_bytes, at_most);
+    if (home.natives.has_waiting() && (is_seen_to || quiet(device)))
+      released_bytes += home.natives.release(device, home, wanted_bytes - released_bytes, at_most);
     if (home.pooled != nullptr && released_bytes < wanted_bytes)
       released_bytes += home.pooled->release(device, home, wanted_bytes - released_bytes, at_most);
     mover.note_given_back(device, released_bytes - before_bytes);

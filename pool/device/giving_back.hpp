@@ -20,7 +20,8 @@ namespace cupool::device {
 class GivingBack {
  public:
   /// `unpooled`: every block is a call of its own to the driver.
-  GivingBack(const ContextPools& homes, DriverFree& driver_free, LiveFigures& figures, Moves& moves, Orphans& orphans, config::Policy policy, bool unpooled)
+  GivingBack(const ContextPools& homes, DriverFree& driver_free, LiveFigures& figures, Moves& moves, Orphans& orphans, config::Policy policy,
+             bool unpooled)
       : homes_(homes), driver_free_(driver_free), figures_(figures), moves_(moves), orphans_(orphans), policy_(policy), unpooled_(unpooled) {}
 
   /// Would giving back everything that is wholly free make room for `bytes`? Asks the driver what it has.
@@ -41,7 +42,8 @@ class GivingBack {
  private:
   /// While something captures only what goes back without waiting.
   bool may_give_back(const DeviceState& device, const ContextPool& home) const {
-    return !device.services.gate.capturing() || policy_ == config::Policy::async || (home.pooled != nullptr && home.pooled->releases_in_order(device));
+    return !device.services.gate.capturing() || policy_ == config::Policy::async ||
+           (home.pooled != nullptr && home.pooled->releases_in_order(device));
   }
   /// Nothing that the device's heaps give back waits for work that runs.
   bool all_release_in_order(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);

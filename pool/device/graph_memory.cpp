@@ -8,13 +8,15 @@
 namespace cupool::device {
 
 std::optional<std::uint64_t> GraphMemory::ask(DeviceState& device) {
-  if (!device.services.graphs_take_memory.load(std::memory_order_relaxed) || device.services.gate.capturing() || !device.services.may_call_driver()) return std::nullopt;
+  if (!device.services.graphs_take_memory.load(std::memory_order_relaxed) || device.services.gate.capturing() || !device.services.may_call_driver())
+    return std::nullopt;
   if (!device.driver.has_cuDeviceGetGraphMemAttribute()) return std::nullopt;
   cuuint64_t bytes = 0;
   {
     const MutexUnlock unlocked(device.lock);
     const RelaxedCaptureMode relaxed(device.driver);  // a capture may begin meanwhile
-    if (device.driver.cuDeviceGetGraphMemAttribute(device.ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes) != CUDA_SUCCESS) return std::nullopt;
+    if (device.driver.cuDeviceGetGraphMemAttribute(device.ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes) != CUDA_SUCCESS)
+      return std::nullopt;
   }
   device.live.outside.graphs.store(bytes, std::memory_order_relaxed);
   device.graphs_asked_unix_ns.store(unix_now_ns(), std::memory_order_relaxed);

@@ -16,11 +16,12 @@ constexpr std::uint64_t kLeastHandOver_bytes = 32 * kMiB;
 constexpr std::uint64_t kHandOverShare = 64;  ///< so large a part of the need is an event worth
 constexpr std::uint64_t kMissedShare = 4;     ///< such a part of what others could have without it
 constexpr std::uint64_t kRoomToFeed = 8;      ///< such a part of everything must be left to the driver
-}
+}  // namespace
 
 bool StreamFrees::open_idle_lanes(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
   home.streams.note_miss();
-  if (device.services.gate.capturing() || !device.services.may_call_driver() || home.streams.has_stamps_in_lanes()) return false;  // stamped: memory is short, and other rungs see to it
+  // Stamped: memory is short, and other rungs see to it
+  if (device.services.gate.capturing() || !device.services.may_call_driver() || home.streams.has_stamps_in_lanes()) return false;
   magazines_.visit_own(device, home, &Magazines::return_to_lanes);
   std::array<std::uint64_t, StreamLanes::kMostLanes> identities{};
   std::size_t count = 0;
@@ -28,7 +29,8 @@ bool StreamFrees::open_idle_lanes(DeviceState& device, ContextPool& home, const 
     if (entry.identity != request.stream.identity && !entry.busy && home.pooled->lane_bytes(entry.lane) >= request.bytes / kIdleLaneShare + 1)
       identities[count++] = entry.identity;
   bool is_more = false;
-  for (std::size_t i = 0; i < count && home.context != nullptr; ++i) is_more = open_lane_if_idle(device, home, identities[i], request.bytes) || is_more;
+  for (std::size_t i = 0; i < count && home.context != nullptr; ++i)
+    is_more = open_lane_if_idle(device, home, identities[i], request.bytes) || is_more;
   return is_more;
 }
 
@@ -94,7 +96,8 @@ bool StreamFrees::may_feed(DeviceState& device) {
 bool StreamFrees::may_be_missed(DeviceState& device, ContextPool& home, std::uint64_t identity, std::uint64_t bytes) {
   if (device.has_plenty(2) || !home.streams.are_several() || !home.pooled->can_move()) return false;
   const StreamLanes::Entry* const entry = home.streams.entry(identity);
-  return entry != nullptr && !lanes::is_plenty(device, home, magazines_.kept_bytes(), kMissedShare * (std::min(home.pooled->lane_bytes(entry->lane), entry->unmarked_bytes) + bytes));
+  return entry != nullptr && !lanes::is_plenty(device, home, magazines_.kept_bytes(),
+                                               kMissedShare * (std::min(home.pooled->lane_bytes(entry->lane), entry->unmarked_bytes) + bytes));
 }
 
 /// A stream that frees what others allocate, a consumer behind a producer, keeps it from them until they miss, with no event that is over yet: each
@@ -107,14 +110,13 @@ void StreamFrees::hand_over(DeviceState& device, ContextPool& home, std::uint64_
   const CUcontext context = home.context;
   drain_stream(device, home, identity, false);
   Error ignored{};  // for the call that meets it
-  for (int looks = 0; looks < 2 && home.context == context && deferral_.retire_oldest(device, context, false, &ignored); ++looks) {
-  }
+  for (int looks = 0; looks < 2 && home.context == context && deferral_.retire_oldest(device, context, false, &ignored); ++looks) {}
 }
 
 void StreamFrees::open_waited_lanes(DeviceState& device, ContextPool& home, std::uint64_t identity, std::uint64_t fills) {
   if (home.pooled == nullptr) return;
   home.streams.note_waited(identity, fills);
-  if (!home.streams.are_several()) return;  // one stream has all of it anyway, until another asks
+  if (!home.streams.are_several()) return;         // one stream has all of it anyway, until another asks
   if (home.streams.has_stamps_in_lanes()) return;  // memory is short: what was freed has events of its own, by which others get it
   const std::uint64_t least_bytes = device.least_early_bytes();
   bool is_more = false;

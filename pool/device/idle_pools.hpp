@@ -24,10 +24,13 @@ namespace cupool::device {
 
 class IdlePools {
  public:
-  IdlePools(const ContextPools& homes, const DriverBlocks& blocks, Moves& moves, config::Policy policy) : homes_(homes), blocks_(blocks), moves_(moves), policy_(policy) {}
+  IdlePools(const ContextPools& homes, const DriverBlocks& blocks, Moves& moves, config::Policy policy)
+      : homes_(homes), blocks_(blocks), moves_(moves), policy_(policy) {}
 
   /// Lock-free: nobody is asked before the driver has served something here.
-  static bool are_others_asked(const DeviceState& device) { return device.has_driver_blocks.load(std::memory_order_relaxed) && device.services.may_call_driver(); }
+  static bool are_others_asked(const DeviceState& device) {
+    return device.has_driver_blocks.load(std::memory_order_relaxed) && device.services.may_call_driver();
+  }
   bool is_ours(bool is_of_default_pool) const { return is_of_default_pool && policy_ == config::Policy::async; }
 
   /// Under `async`: what lies idle in the driver's pool after a call of the program's that put `freed_bytes` there, or took as much. Two questions

@@ -47,23 +47,35 @@ using heap::Extent;
 const Ladder::Rung Ladder::kRungs[22] = {
     {"own", &observe::Counters::native_fallbacks, &Ladder::own},
     {"better", &observe::Counters::rung_poll, &Ladder::better},
-    {"hole", &observe::Counters::rung_hole, &Ladder::hole},     {"crack", &observe::Counters::rung_remap, &Ladder::crack},
-    {"hole", &observe::Counters::rung_hole, &Ladder::any_hole}, {"retire", &observe::Counters::rung_retire, &Ladder::retire},
-    {"magazines", &observe::Counters::rung_magazines, &Ladder::magazines}, {"wait", &observe::Counters::rung_poll, &Ladder::wait},
-    {"hole", &observe::Counters::rung_hole, &Ladder::elsewhere}, {"lanes", &observe::Counters::rung_lanes, &Ladder::idle_lanes},
-    {"grow", &observe::Counters::rung_grow, &Ladder::grow},     {"magazines", &observe::Counters::rung_magazines, &Ladder::all_magazines},
+    {"hole", &observe::Counters::rung_hole, &Ladder::hole},
+    {"crack", &observe::Counters::rung_remap, &Ladder::crack},
+    {"hole", &observe::Counters::rung_hole, &Ladder::any_hole},
+    {"retire", &observe::Counters::rung_retire, &Ladder::retire},
+    {"magazines", &observe::Counters::rung_magazines, &Ladder::magazines},
+    {"wait", &observe::Counters::rung_poll, &Ladder::wait},
+    {"hole", &observe::Counters::rung_hole, &Ladder::elsewhere},
+    {"lanes", &observe::Counters::rung_lanes, &Ladder::idle_lanes},
+    {"grow", &observe::Counters::rung_grow, &Ladder::grow},
+    {"magazines", &observe::Counters::rung_magazines, &Ladder::all_magazines},
     {"steal", &observe::Counters::rung_steal, &Ladder::steal},
-    {"lanes", &observe::Counters::rung_lanes, &Ladder::lanes},  {"remap", &observe::Counters::rung_remap, &Ladder::remap},
+    {"lanes", &observe::Counters::rung_lanes, &Ladder::lanes},
+    {"remap", &observe::Counters::rung_remap, &Ladder::remap},
     {"aside", &observe::Counters::native_fallbacks, &Ladder::aside},
-    {"release", &observe::Counters::rung_release, &Ladder::release}, {"mempools", &observe::Counters::rung_mempools, &Ladder::mempools},
-    {"instead", &observe::Counters::native_fallbacks, &Ladder::instead}, {"poll", &observe::Counters::rung_poll, &Ladder::poll},
-    {"graphs", &observe::Counters::rung_graphs, &Ladder::graphs}, {"native", &observe::Counters::native_fallbacks, &Ladder::native},
+    {"release", &observe::Counters::rung_release, &Ladder::release},
+    {"mempools", &observe::Counters::rung_mempools, &Ladder::mempools},
+    {"instead", &observe::Counters::native_fallbacks, &Ladder::instead},
+    {"poll", &observe::Counters::rung_poll, &Ladder::poll},
+    {"graphs", &observe::Counters::rung_graphs, &Ladder::graphs},
+    {"native", &observe::Counters::native_fallbacks, &Ladder::native},
 };
 
-Climbed Ladder::own(DevicePool& pool, Attempt& attempt) { return pool.wants_own(*attempt.home, attempt.request) ? native(pool, attempt) : Climbed(nullptr); }
+Climbed Ladder::own(DevicePool& pool, Attempt& attempt) {
+  return pool.wants_own(*attempt.home, attempt.request) ? native(pool, attempt) : Climbed(nullptr);
+}
 
 Climbed Ladder::better(DevicePool& pool, Attempt& attempt) {
-  if (attempt.home->pooled == nullptr || pool.device_.disabled || !pool.deferral_.is_better_on_its_way(pool.device_, *attempt.home, attempt.request)) return nullptr;
+  if (attempt.home->pooled == nullptr || pool.device_.disabled || !pool.deferral_.is_better_on_its_way(pool.device_, *attempt.home, attempt.request))
+    return nullptr;
   Error error{};
   const bool is_more = pool.deferral_.await_frees(pool.device_, attempt.context, {.least_bytes = attempt.request.bytes}, &error);
   if (error.code != CUDA_SUCCESS) return error;
@@ -86,7 +98,8 @@ Climbed Ladder::hole(DevicePool& pool, Attempt& attempt) {
 
 Climbed Ladder::crack(DevicePool& pool, Attempt& attempt) {
   const DeviceAllocator* allocator = attempt.home->pooled.get();
-  const bool is_refused = allocator != nullptr && allocator->can_move() && !pool.device_.disabled && allocator->fit_bytes(pool.device_, attempt.request.bytes) != 0;
+  const bool is_refused =
+      allocator != nullptr && allocator->can_move() && !pool.device_.disabled && allocator->fit_bytes(pool.device_, attempt.request.bytes) != 0;
   attempt.request.may_strand = true;
   attempt.has_hole = is_refused;
   if (!is_refused || pool.unpooled_ || pool.capturing() || attempt.request.stream.identity != 0) return nullptr;
@@ -103,12 +116,14 @@ Climbed Ladder::any_hole(DevicePool& pool, Attempt& attempt) { return attempt.ha
 Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
   Error error{};
   const std::uint64_t identity = attempt.request.stream.identity;
-  if (identity != 0 && !pool.unpooled_ && !pool.device_.disabled && pool.stream_frees_.take_own(pool.device_, *attempt.home, attempt.request.stream)) {
+  if (identity != 0 && !pool.unpooled_ && !pool.device_.disabled &&
+      pool.stream_frees_.take_own(pool.device_, *attempt.home, attempt.request.stream)) {
     Climbed found = hole(pool, attempt);
     if (found.value() != nullptr) return found;
   }
   pool.stream_frees_.drain_stale_lanes(pool.device_, *attempt.home);
-  while (pool.deferral_.retire_oldest(pool.device_, attempt.context, false, &error) || pool.stream_frees_.retire_stamped(pool.device_, *attempt.home, attempt.context, identity, &error)) {
+  while (pool.deferral_.retire_oldest(pool.device_, attempt.context, false, &error) ||
+         pool.stream_frees_.retire_stamped(pool.device_, *attempt.home, attempt.context, identity, &error)) {
     Climbed found = hole(pool, attempt);
     if (found.value() != nullptr) return found;
   }
@@ -119,7 +134,8 @@ Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
 /// The same, but what the stream itself freed is everybody's too: in its lane it would keep empty regions from going back.
 Climbed Ladder::retire_for_all(DevicePool& pool, Attempt& attempt) {
   Error error{};
-  while (pool.deferral_.retire_oldest(pool.device_, attempt.context, false, &error) || pool.stream_frees_.retire_any_stamped(pool.device_, attempt.context, &error)) {
+  while (pool.deferral_.retire_oldest(pool.device_, attempt.context, false, &error) ||
+         pool.stream_frees_.retire_any_stamped(pool.device_, attempt.context, &error)) {
     Climbed found = hole(pool, attempt);
     if (found.value() != nullptr) return found;
   }
@@ -133,8 +149,7 @@ Climbed Ladder::ask(DevicePool& pool, Attempt& attempt) {
   attempt.has_asked = true;
   Error error{};
   const bool is_over = pool.deferral_.retire_batch_if_idle(pool.device_, attempt.context, &error);
-  while (is_over && pool.deferral_.retire_oldest(pool.device_, attempt.context, false, &error)) {
-  }
+  while (is_over && pool.deferral_.retire_oldest(pool.device_, attempt.context, false, &error)) {}
   if (error.code != CUDA_SUCCESS) return error;
   return is_over ? hole(pool, attempt) : Climbed(nullptr);
 }
@@ -143,7 +158,8 @@ Climbed Ladder::magazines(DevicePool& pool, Attempt& attempt) {
   pool.magazines_.visit_own(pool.device_, *attempt.home, &Magazines::send);
   if (!pool.magazines_.may_stay_open(pool.device_, attempt.request.bytes)) return all_magazines(pool, attempt);
   const Climbed found = ask(pool, attempt);
-  const bool is_more = found.ok() && found.value() == nullptr && !pool.magazines_.may_stay_open(pool.device_, attempt.request.bytes);  // in another size
+  // In another size
+  const bool is_more = found.ok() && found.value() == nullptr && !pool.magazines_.may_stay_open(pool.device_, attempt.request.bytes);
   return is_more ? all_magazines(pool, attempt) : found;
 }
 
@@ -165,7 +181,8 @@ Climbed Ladder::all_magazines(DevicePool& pool, Attempt& attempt) {
 /// Not for a request in stream order, which natively never waits.
 Climbed Ladder::wait(DevicePool& pool, Attempt& attempt) {
   const DeviceAllocator* allocator = attempt.home->pooled.get();
-  if (allocator == nullptr || !allocator->can_move() || attempt.request.stream.identity != 0 || pool.device_.disabled || pool.unpooled_) return nullptr;
+  if (allocator == nullptr || !allocator->can_move() || attempt.request.stream.identity != 0 || pool.device_.disabled || pool.unpooled_)
+    return nullptr;
   if (pool.backlog_.may_grow_freely(pool.device_)) return nullptr;
   Error error{};
   const bool is_more = pool.deferral_.await_frees(pool.device_, attempt.context, {.least_bytes = attempt.request.bytes}, &error);
@@ -221,7 +238,8 @@ Climbed Ladder::lanes(DevicePool& pool, Attempt& attempt) {
   // stream-ordered request must not wait.
   const bool ordered = attempt.request.stream.identity != 0;
   pool.stream_frees_.drain_lanes(pool.device_, ordered && pool.device_.services.cannot_record.load(std::memory_order_relaxed));
-  if (const Error error = pool.deferral_.close_epoch(pool.device_, attempt.context, Deferral::Closing::late); error.code != CUDA_SUCCESS) return error;
+  if (const Error error = pool.deferral_.close_epoch(pool.device_, attempt.context, Deferral::Closing::late); error.code != CUDA_SUCCESS)
+    return error;
   return retire_for_all(pool, attempt);
 }
 
@@ -244,7 +262,9 @@ Climbed Ladder::aside(DevicePool& pool, Attempt& attempt) {
 
 Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
   const std::uint64_t need_bytes = align_up(attempt.request.bytes, kRegionGranularity_bytes);
-  if (pool.unpooled_ || pool.device_.disabled || !pool.giving_back_.release_would_do(pool.device_, need_bytes) || !pool.giving_back_.may_release(pool.device_)) return nullptr;
+  if (pool.unpooled_ || pool.device_.disabled || !pool.giving_back_.release_would_do(pool.device_, need_bytes) ||
+      !pool.giving_back_.may_release(pool.device_))
+    return nullptr;
   const std::uint64_t driver_free_bytes = pool.device_.live.driver_free_bytes.load(std::memory_order_relaxed);
   const std::uint64_t room_bytes = std::min(driver_free_bytes, pool.device_.limit.headroom_bytes());
   // First only what is missing: what stays needs no call next time. The driver may still refuse; then all of it.
@@ -262,6 +282,13 @@ Climbed Ladder::instead(DevicePool& pool, Attempt& attempt) {
   return pool.driver_free_.has_much_room(pool.device_, attempt.request.bytes) ? native(pool, attempt) : Climbed(nullptr);
 }
 
+/// Is anything on its way that waiting would bring?
+bool Ladder::may_still_come(DevicePool& pool, const Attempt& attempt) {
+  if (pool.deferred_.oldest() != nullptr || pool.deferral_.may_record(pool.device_) || pool.stream_frees_.has_stamped()) return true;
+  if (pool.moves_.are_any() || pool.moves_.ended() != attempt.moves || pool.giving_back_.late_bytes() != 0) return true;
+  return pool.giving_back_.release_would_do(pool.device_, align_up(attempt.request.bytes, kRegionGranularity_bytes));
+}
+
 Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   if (pool.unpooled_ && !pool.has_waiting_frees() && !pool.moves_.are_any() && pool.moves_.ended() == attempt.moves) return nullptr;
   if (!pool.could_come(attempt.request.bytes)) return nullptr;
@@ -271,10 +298,13 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   Patience patience(clock, began_ns + DevicePool::kPollBound_ns, pool.deferred_.last_number(), Patience::kLateBound_ns);
   Error error{};
   for (;;) {
-    error = pool.deferral_.close_epoch(pool.device_, attempt.context, Deferral::Closing::late);  // again: nothing can be recorded while any context ends
+    // Again: nothing can be recorded while any context ends
+    error = pool.deferral_.close_epoch(pool.device_, attempt.context, Deferral::Closing::late);
     if (error.code != CUDA_SUCCESS) break;
     bool has_retired = false;
-    while (pool.deferral_.retire_oldest(pool.device_, attempt.context, true, &error) || pool.stream_frees_.retire_any_stamped(pool.device_, attempt.context, &error)) has_retired = true;
+    while (pool.deferral_.retire_oldest(pool.device_, attempt.context, true, &error) ||
+           pool.stream_frees_.retire_any_stamped(pool.device_, attempt.context, &error))
+      has_retired = true;
     if (error.code != CUDA_SUCCESS) break;
     Climbed found = hole(pool, attempt);
     const bool has_moved = pool.moves_.ended() != attempt.moves;
@@ -284,14 +314,12 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     if (!found.ok() || found.value() != nullptr) return found;
     if (!pool.unpooled_) found = release(pool, attempt);
     else if (pool.giving_back_.release(pool.device_, attempt.home, kEverything) != 0) found = grow(pool, attempt);
-    if (found.ok() && found.value() == nullptr && pool.giving_back_.late_bytes() != 0 && pool.giving_back_.await_late(pool.device_)) found = grow(pool, attempt);
+    if (found.ok() && found.value() == nullptr && pool.giving_back_.late_bytes() != 0 && pool.giving_back_.await_late(pool.device_))
+      found = grow(pool, attempt);
     if (!found.ok() || found.value() != nullptr) return found;
     if (pool.deferral_.retire_on_native_terms(pool.device_, attempt.context, began_ns, &error)) continue;
     if (error.code != CUDA_SUCCESS) break;
-    const Epoch* oldest = pool.deferred_.oldest();
-    const bool others_move = pool.moves_.are_any() || pool.moves_.ended() != attempt.moves;
-    const bool hopeful = oldest != nullptr || pool.deferral_.may_record(pool.device_) || others_move || pool.stream_frees_.has_stamped() || pool.giving_back_.late_bytes() != 0 || pool.giving_back_.release_would_do(pool.device_, align_up(attempt.request.bytes, kRegionGranularity_bytes));
-    if (!hopeful || pool.making_room_.is_over(pool.device_, patience)) return nullptr;
+    if (!may_still_come(pool, attempt) || pool.making_room_.is_over(pool.device_, patience)) return nullptr;
     const MutexUnlock unlocked(pool.device_.lock);
     patience.pause();
   }
@@ -299,7 +327,10 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
 }
 
 Climbed Ladder::graphs(DevicePool& pool, Attempt& attempt) {
-  return pool.graph_memory_.trim_would_do(pool.device_, align_up(attempt.request.bytes, kRegionGranularity_bytes)) && pool.graph_memory_.trim(pool.device_) != 0 ? after_trim(pool, attempt) : Climbed(nullptr);
+  return pool.graph_memory_.trim_would_do(pool.device_, align_up(attempt.request.bytes, kRegionGranularity_bytes)) &&
+                 pool.graph_memory_.trim(pool.device_) != 0
+             ? after_trim(pool, attempt)
+             : Climbed(nullptr);
 }
 
 Climbed Ladder::mempools(DevicePool& pool, Attempt& attempt) {
@@ -321,7 +352,8 @@ Climbed Ladder::native(DevicePool& pool, Attempt& attempt) {
   if (attempt.request.life == BlockLife::pool) return kDriversOwn;  // by cuMemAlloc it would go with its context
   Result<Growth> made = attempt.home->natives.grow(pool.device_, *attempt.home, attempt.request);
   // `release` speaks of whole regions; a limit or a device that is no multiple of them may have room for exactly this.
-  if (made.code() == CUDA_ERROR_OUT_OF_MEMORY && pool.giving_back_.release_would_do(pool.device_, attempt.request.bytes) && pool.giving_back_.may_release(pool.device_) && pool.giving_back_.release(pool.device_, attempt.home, kEverything) != 0)
+  if (made.code() == CUDA_ERROR_OUT_OF_MEMORY && pool.giving_back_.release_would_do(pool.device_, attempt.request.bytes) &&
+      pool.giving_back_.may_release(pool.device_) && pool.giving_back_.release(pool.device_, attempt.home, kEverything) != 0)
     made = attempt.home->natives.grow(pool.device_, *attempt.home, attempt.request);
   if (!made.ok() && made.code() != CUDA_ERROR_OUT_OF_MEMORY) return made.error();
   if (!made.ok()) attempt.refusal = made.error();

@@ -46,6 +46,8 @@ struct Ladder {
   static Climbed graphs(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed native(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
 
+  static bool may_still_come(DevicePool& pool, const Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
+
   static const Rung kRungs[22];
 };
 

@@ -51,7 +51,7 @@ struct MagazineSurroundings {
 
 /// The thread that asks, and the magazine that it remembers for the context it asks in.
 struct MagazineUser {
-  bool may_keep = true;    ///< false: it is about to end
+  bool may_keep = true;  ///< false: it is about to end
   Magazine*& magazine;
 };
 
@@ -70,20 +70,22 @@ struct LiveSum {
 };
 
 struct alignas(128) Magazine {
-  static constexpr std::uint32_t kMostFrees = 255;   ///< with the next one they join the deferred frees
+  static constexpr std::uint32_t kMostFrees = 255;  ///< with the next one they join the deferred frees
   static constexpr std::uint32_t kMostBatch = 256;
   static constexpr std::uint64_t kMost_bytes = kGiB;  ///< freed
   static constexpr std::uint64_t kMostBatchBytes = kMiB;
-  static constexpr std::size_t kStreams = 8;         ///< that one thread keeps blocks for
+  static constexpr std::size_t kStreams = 8;  ///< that one thread keeps blocks for
   static constexpr std::uint32_t kMostFreesWithLarge = 63;
-  static constexpr std::uint64_t kKeptShare = 32;    ///< of what the program has never needed at once: so much a thread may keep
-  static constexpr std::uint64_t kLeastLarge = 2;    ///< so many blocks of a large size must fit into the budget that they count in
-  static constexpr std::uint32_t kHot = 8;           ///< so often in a row a large block is wanted soon after one was freed before streams' blocks of its size are kept
+  static constexpr std::uint64_t kKeptShare = 32;  ///< of what the program has never needed at once: so much a thread may keep
+  static constexpr std::uint64_t kLeastLarge = 2;  ///< so many blocks of a large size must fit into the budget that they count in
+  /// So often in a row a large block is wanted soon after one was freed before streams' blocks of its size are kept
+  static constexpr std::uint32_t kHot = 8;
   static constexpr std::uint64_t kMostOfSize_bytes = 16 * kMiB;  ///< of one small size for one stream: who only frees there keeps it from the others
-  static constexpr std::uint64_t kSoon = 8;          ///< operations of the magazine, for two streams
-  static constexpr std::size_t kParcels = 8;         ///< so many batches of frees may be on their way
+  static constexpr std::uint64_t kSoon = 8;                      ///< operations of the magazine, for two streams
+  static constexpr std::size_t kParcels = 8;                     ///< so many batches of frees may be on their way
 
-  Magazine(const MagazineSurroundings& seen, observe::LiveShard& counts, std::uint8_t number_of_it) : around(seen), shard(counts), number(number_of_it), timeline(seen.services.options.timeline_events) {
+  Magazine(const MagazineSurroundings& seen, observe::LiveShard& counts, std::uint8_t number_of_it)
+      : around(seen), shard(counts), number(number_of_it), timeline(seen.services.options.timeline_events) {
     for (Parcel& parcel : parcels) put(parcel, spare);
   }
 
@@ -92,8 +94,8 @@ struct alignas(128) Magazine {
   /// False: ask the device.
   bool free(CUdeviceptr address, std::uint16_t thread) CUPOOL_EXCLUDES(lock);
   /// As allocate, of what this thread freed on that stream; counted to a memory pool.
-  CUdeviceptr allocate_on(CUcontext asking, std::uint64_t identity, std::uint8_t for_mempool, std::uint64_t requested_bytes, std::uint64_t bytes, std::uint16_t thread)
-      CUPOOL_EXCLUDES(lock);
+  CUdeviceptr allocate_on(CUcontext asking, std::uint64_t identity, std::uint8_t for_mempool, std::uint64_t requested_bytes, std::uint64_t bytes,
+                          std::uint16_t thread) CUPOOL_EXCLUDES(lock);
   /// As free; the stream, which is one of `asking`, may have the block again at once.
   bool free_on(CUdeviceptr address, CUcontext asking, std::uint64_t identity, std::uint16_t thread) CUPOOL_EXCLUDES(lock);
   /// Into the rack of its size; false: there is none, or no room in it.
@@ -113,7 +115,9 @@ struct alignas(128) Magazine {
     return nullptr;
   }
   /// Large blocks that do not come and go are holes at once: kept they would push others elsewhere.
-  static bool is_cold(const SizedRack& sized, std::uint64_t bytes) { return bytes > kLargestSmallBlock_bytes && (sized.bytes != bytes || sized.heat < kHot); }
+  static bool is_cold(const SizedRack& sized, std::uint64_t bytes) {
+    return bytes > kLargestSmallBlock_bytes && (sized.bytes != bytes || sized.heat < kHot);
+  }
   /// One is allocated: is it soon after one was freed?
   void warm(SizedRack& sized) CUPOOL_REQUIRES(lock) { sized.heat = operations - sized.rack.used <= soon ? std::min(sized.heat + 1, kHot) : 0; }
   static void put(Parcel& parcel, Parcel*& list) {
@@ -127,11 +131,11 @@ struct alignas(128) Magazine {
   std::uint64_t operations CUPOOL_GUARDED_BY(lock) = 0;  ///< a clock for its racks: allocations here, and each time that the device was asked
   std::size_t aged CUPOOL_GUARDED_BY(lock) = 0;          ///< racks that were looked at for their age
   const MagazineSurroundings& around;
-  observe::LiveShard& shard;                            ///< what happened here since the device was last told
-  const std::uint8_t number;                            ///< from 1 on; what it takes from holes has it as the keeper
+  observe::LiveShard& shard;  ///< what happened here since the device was last told
+  const std::uint8_t number;  ///< from 1 on; what it takes from holes has it as the keeper
   std::uint64_t next_buffer_id CUPOOL_GUARDED_BY(lock) = 0;
   std::uint64_t end_buffer_id CUPOOL_GUARDED_BY(lock) = 0;
-  std::uint64_t budget_bytes = 0;  ///< as kMost_bytes, or less where memory is short. Written under both locks
+  std::uint64_t budget_bytes = 0;       ///< as kMost_bytes, or less where memory is short. Written under both locks
   std::uint64_t kept_budget_bytes = 0;  ///< for what is kept: complete, or a stream's. Likewise
   std::uint64_t free_budget_bytes = 0;  ///< of it, for frees that have no event yet. Likewise
   /// Where there are several magazines, so much more than the device was told may live by this one: its part of what lies between what lives and
@@ -146,26 +150,26 @@ struct alignas(128) Magazine {
   std::array<Rack, kSmallSizes> racks CUPOOL_GUARDED_BY(lock) = {};
   SizedRacks<32> large_racks CUPOOL_GUARDED_BY(lock) = {};
   heap::Extent* misfits CUPOOL_GUARDED_BY(lock) = nullptr;  ///< complete, and their size has no rack any more; through bin_next
-  std::array<StreamRacks, kStreams> streams = {};  ///< the racks under `lock`; whose they are is written under both locks
-  std::uint64_t soon = kSoon;                        ///< more of them where more streams have racks, since they take turns. Likewise
+  std::array<StreamRacks, kStreams> streams = {};           ///< the racks under `lock`; whose they are is written under both locks
+  std::uint64_t soon = kSoon;                               ///< more of them where more streams have racks, since they take turns. Likewise
   std::uint64_t ordered_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< Σ what is kept for streams
-  std::uint8_t mempool = 0;                          ///< whose blocks are kept for streams. Written under both locks
-  std::atomic<std::uint64_t> mempool_bytes{0};       ///< live in it since the device was last told (or fewer: below 0). Written as a shard's words
+  std::uint8_t mempool = 0;                                 ///< whose blocks are kept for streams. Written under both locks
+  std::atomic<std::uint64_t> mempool_bytes{0};  ///< live in it since the device was last told (or fewer: below 0). Written as a shard's words
   /// As long as the device's, so that the newest events of all are known. Written inside the lock; read under the device's lock while closed.
   observe::Timeline timeline;
 
   // under the device's lock
   bool is_owned = false;
-  pthread_t owner{};               ///< of living threads only one has it
+  pthread_t owner{};  ///< of living threads only one has it
   ContextPool* home = nullptr;
-  bool is_open = false;            ///< `context` is not null
+  bool is_open = false;  ///< `context` is not null
   bool is_of_this_thread() const { return is_owned && pthread_equal(owner, pthread_self()) != 0; }
-  std::uint64_t kept_bytes = 0;    ///< in racks and complete parcels when the device was last told
-  Parcel* returned = nullptr;      ///< complete, and not handed over yet
+  std::uint64_t kept_bytes = 0;  ///< in racks and complete parcels when the device was last told
+  Parcel* returned = nullptr;    ///< complete, and not handed over yet
   Parcel* spare = nullptr;
-  std::uint32_t turned_away = 0;   ///< blocks that streams freed and for which there was no room, since there last was
+  std::uint32_t turned_away = 0;          ///< blocks that streams freed and for which there was no room, since there last was
   std::uint32_t streams_turned_away = 0;  ///< blocks of streams that have no racks here, since one last got some
-  std::size_t next_stream = 0;     ///< whose racks go next to another stream
+  std::size_t next_stream = 0;            ///< whose racks go next to another stream
   std::array<Parcel, kParcels> parcels;
 
  private:
@@ -176,13 +180,15 @@ struct alignas(128) Magazine {
   /// With so much less, by this thread's frees?
   bool would_end_step(std::uint64_t bytes) const {
     const std::uint64_t below_bytes = around.steps.below_bytes();
-    return below_bytes != 0 && around.counters.live_bytes.current.load(std::memory_order_relaxed) + shard.live_bytes.load(std::memory_order_relaxed) < below_bytes + bytes;
+    return below_bytes != 0 && around.counters.live_bytes.current.load(std::memory_order_relaxed) + shard.live_bytes.load(std::memory_order_relaxed) <
+                                   below_bytes + bytes;
   }
   static void add(std::atomic<std::uint64_t>& word, std::uint64_t delta) {
     word.store(word.load(std::memory_order_relaxed) + delta, std::memory_order_relaxed);
   }
   void note(observe::EventKind kind, std::uint64_t at_ticks, const heap::Extent& extent, std::uint16_t thread) CUPOOL_REQUIRES(lock) {
-    timeline.record({at_ticks, extent.address, extent.bytes, extent.requested_bytes, extent.site, thread, kind, static_cast<std::uint8_t>(mempool_of(extent) != 0)});
+    timeline.record({at_ticks, extent.address, extent.bytes, extent.requested_bytes, extent.site, thread, kind,
+                     static_cast<std::uint8_t>(mempool_of(extent) != 0)});
   }
   /// Of a block that is this thread's by now: was it the one that was looked for? It may have gone back to the heap and come again as another.
   static bool is_block_at(const heap::Extent& extent, CUdeviceptr address) { return extent.address == address && extent.is_in_table; }
@@ -218,8 +224,7 @@ inline CUdeviceptr Magazine::allocate(CUcontext asking, std::uint64_t requested_
   Rack* const rack_of_size = rack_of(bytes);
   if (rack_of_size == nullptr) return 0;
   Rack& rack = *rack_of_size;
-  while (rack.first == nullptr && open_parcel()) {
-  }
+  while (rack.first == nullptr && open_parcel()) {}
   if (rack.first == nullptr || next_buffer_id == end_buffer_id) return 0;
   return may_be_peak(requested_bytes, bytes) ? 0 : hand_out(rack, requested_bytes, 0, thread);
 }
@@ -234,8 +239,8 @@ inline bool Magazine::may_be_peak(std::uint64_t requested_bytes, std::uint64_t b
            is_above(shard.live_blocks, 1, allowance.blocks);
   }
   const observe::Counters& counters = around.counters;
-  return would_be_peak(counters.live_bytes, shard.live_bytes, bytes) || would_be_peak(counters.requested_bytes, shard.requested_bytes, requested_bytes) ||
-         would_be_peak(counters.live_blocks, shard.live_blocks, 1);
+  return would_be_peak(counters.live_bytes, shard.live_bytes, bytes) ||
+         would_be_peak(counters.requested_bytes, shard.requested_bytes, requested_bytes) || would_be_peak(counters.live_blocks, shard.live_blocks, 1);
 }
 
 /// Where there are several magazines: would more live in the memory pool than the device knows of?
@@ -281,12 +286,14 @@ inline bool Magazine::free(CUdeviceptr address, std::uint16_t thread) {
   const OwnerInside held(lock);
   if (context == nullptr || freed_count == kMostFrees) return false;
   const PoolServices& services = around.services;
-  if (around.peak_is_new.load(std::memory_order_relaxed) || services.gate.capturing() || services.cannot_record.load(std::memory_order_relaxed)) return false;
+  if (around.peak_is_new.load(std::memory_order_relaxed) || services.gate.capturing() || services.cannot_record.load(std::memory_order_relaxed))
+    return false;
   heap::Extent* extent = table->find(address);
   // Nothing of it is read before it is this thread's: whoever frees a block for the second time may find it in the heap's hands.
   if (extent == nullptr || !extent->state.change(heap::ExtentState::live, heap::ExtentState::cached)) return false;
   const std::uint32_t most_frees = extent->bytes <= kLargestSmallBlock_bytes ? kMostFrees : kMostFreesWithLarge;
-  if (!is_block_at(*extent, address) || extent->flags != 0 || freed_count >= most_frees || freed_bytes + extent->bytes > free_budget_bytes || would_end_step(extent->bytes)) {
+  if (!is_block_at(*extent, address) || extent->flags != 0 || freed_count >= most_frees || freed_bytes + extent->bytes > free_budget_bytes ||
+      would_end_step(extent->bytes)) {
     extent->state = heap::ExtentState::live;
     return false;
   }
@@ -300,8 +307,8 @@ inline bool Magazine::free(CUdeviceptr address, std::uint16_t thread) {
   return true;
 }
 
-inline CUdeviceptr Magazine::allocate_on(CUcontext asking, std::uint64_t identity, std::uint8_t for_mempool, std::uint64_t requested_bytes, std::uint64_t bytes,
-                                         std::uint16_t thread) {
+inline CUdeviceptr Magazine::allocate_on(CUcontext asking, std::uint64_t identity, std::uint8_t for_mempool, std::uint64_t requested_bytes,
+                                         std::uint64_t bytes, std::uint16_t thread) {
   if (!lock.lock_by_owner(around.services.fences)) return 0;
   const OwnerInside held(lock);
   if (context != asking || asking == nullptr || for_mempool != mempool) return 0;

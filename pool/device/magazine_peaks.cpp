@@ -39,7 +39,8 @@ void Magazines::look_for_peak(DeviceState& device, std::uint64_t fresh_bytes) {
   if (raise(counters.live_bytes, live_bytes)) peak_is_new_.store(true, std::memory_order_relaxed);
   raise(counters.requested_bytes, requested_bytes);
   raise(counters.live_blocks, live_blocks);
-  const StepEnds::Live now{counters.live_bytes.current.load(std::memory_order_relaxed) + live_bytes, counters.live_blocks.current.load(std::memory_order_relaxed) + live_blocks};
+  const StepEnds::Live now{counters.live_bytes.current.load(std::memory_order_relaxed) + live_bytes,
+                           counters.live_blocks.current.load(std::memory_order_relaxed) + live_blocks};
   if (now.bytes >= ~std::uint64_t{0} / 2) return;
   const StepEnds::Live before{now.bytes - fresh_bytes, now.blocks - (fresh_bytes != 0 ? 1 : 0)};
   device.steps.note(before, now, device.need_bytes(), counters.allocations.value.load(std::memory_order_relaxed), device.least_early_bytes());
@@ -51,7 +52,8 @@ bool Magazines::counts_run_ahead(const DeviceState& device, const AllocationRequ
     return gauge.current.load(std::memory_order_relaxed) + more > gauge.peak.load(std::memory_order_relaxed);
   };
   const observe::Counters& counters = device.live.counters;
-  return magazines_.size() > 1 && (is_above(counters.live_bytes, request.bytes) || is_above(counters.requested_bytes, request.requested_bytes) || is_above(counters.live_blocks, 1));
+  return magazines_.size() > 1 && (is_above(counters.live_bytes, request.bytes) || is_above(counters.requested_bytes, request.requested_bytes) ||
+                                   is_above(counters.live_blocks, 1));
 }
 
 /// What more could live, with what is promised already, without a new peak. Below 0: one is near, and what is promised could make it.
@@ -80,8 +82,9 @@ void Magazines::spend_allowance(DeviceState& device, Magazine* magazine, const A
   const OwnerInside held(magazine->lock);
   tell(device, *magazine);
   const LiveSum& left = magazine->allowance;
-  use_allowance(*magazine, {std::min(static_cast<std::int64_t>(request.bytes), left.bytes), std::min(static_cast<std::int64_t>(request.requested_bytes), left.requested_bytes),
-                            std::min<std::int64_t>(1, left.blocks)});
+  use_allowance(*magazine,
+                {std::min(static_cast<std::int64_t>(request.bytes), left.bytes),
+                 std::min(static_cast<std::int64_t>(request.requested_bytes), left.requested_bytes), std::min<std::int64_t>(1, left.blocks)});
 }
 
 /// What lives by the magazine is told, and so much less may besides; or fewer blocks live, which the thread is likely to want again.
@@ -115,7 +118,8 @@ std::string Magazines::check_promises(const DeviceState& device) const {
   if (sum.bytes != promised_.bytes || sum.requested_bytes != promised_.requested_bytes || sum.blocks != promised_.blocks)
     return "what is promised is not the sum of the magazines' allowances";
   const LiveSum left = headroom(device);
-  const bool is_above = (sum.bytes > 0 && left.bytes < 0) || (sum.requested_bytes > 0 && left.requested_bytes < 0) || (sum.blocks > 0 && left.blocks < 0);
+  const bool is_above =
+      (sum.bytes > 0 && left.bytes < 0) || (sum.requested_bytes > 0 && left.requested_bytes < 0) || (sum.blocks > 0 && left.blocks < 0);
   return is_above ? "what lives and what is promised are above a peak" : "";
 }
 

@@ -12,7 +12,8 @@ using heap::ExtentState;
 namespace {
 constexpr std::uint64_t kDepotShare = 64;  ///< of what the program has never needed at once: so much a context may keep
 constexpr std::uint64_t kLargestDepot_bytes = 64 * kMiB;
-constexpr std::uint64_t kRefillShare = 64;  ///< of what the thread may have freed without an event: what small blocks are cut from at once is in nobody's way
+/// Of what the thread may have freed without an event: what small blocks are cut from at once is in nobody's way
+constexpr std::uint64_t kRefillShare = 64;
 constexpr std::size_t kAgingLooks = 4;
 constexpr std::uint64_t kOld = 64;  ///< operations of the magazine
 }  // namespace
@@ -67,8 +68,7 @@ bool Magazines::add_from_hole(DeviceState& device, Magazine& magazine, ContextPo
   own_request.keeper = magazine.number;
   try {
     extent = home.pooled->allocate(device, own_request);
-  } catch (const std::bad_alloc&) {
-  }
+  } catch (const std::bad_alloc&) {}
   if (extent == nullptr) return false;
   if (extent->bytes != request.bytes || !home.kept->table.insert(extent)) {
     home.pooled->recycle(device, extent);
@@ -88,8 +88,7 @@ Extent* Magazines::rehome(Magazine& magazine, ContextPool& home, Extent* extent)
   home.kept->table.remove(*extent);
   try {
     extent = home.pooled->rehome(extent, magazine.number);
-  } catch (const std::bad_alloc&) {
-  }
+  } catch (const std::bad_alloc&) {}
   extent->is_in_table = home.kept->table.insert(extent);
   return extent;
 }
@@ -101,7 +100,8 @@ void Magazines::refill(DeviceState& device, Magazine& magazine, ContextPool& hom
     add_from_hole(device, magazine, home, request, rack);
     return;
   }
-  const std::uint64_t most = std::min({std::uint64_t{Magazine::kMostBatch}, Magazine::kMostBatchBytes / request.bytes, magazine.budget_bytes / kRefillShare / request.bytes});
+  const std::uint64_t most = std::min(
+      {std::uint64_t{Magazine::kMostBatch}, Magazine::kMostBatchBytes / request.bytes, magazine.budget_bytes / kRefillShare / request.bytes});
   const std::uint32_t batch = std::min(rack.batch, static_cast<std::uint32_t>(most));
   rack.batch = static_cast<std::uint32_t>(std::min<std::uint64_t>(most, batch == 0 ? 1 : std::uint64_t{batch} * 2));
   Rack& depot = home.kept->depot[small_size_index(request.bytes)];
@@ -125,8 +125,7 @@ Extent* Magazines::take_from_own(DeviceState& device, const ContextPool& home, s
   Rack* const rack = magazine->rack_of(bytes);
   if (rack == nullptr) return nullptr;
   receive_parcels(device, *magazine);
-  while (rack->first == nullptr && magazine->open_parcel()) {
-  }
+  while (rack->first == nullptr && magazine->open_parcel()) {}
   if (rack->first == nullptr) return nullptr;
   Extent* extent = rack->pop();
   rack->used = magazine->operations;

@@ -22,7 +22,7 @@ constexpr std::uint64_t kMagazineShare = 256;  ///< of what the program has neve
 constexpr std::uint64_t kLeastBudget_bytes = 32 * kKiB;
 constexpr std::uint64_t kFreeShare = 4;  ///< of an epoch. How much lies here differs from step to step of a job, and is on top of what it needs
 constexpr std::uint64_t kLeastSpare_bytes = 4 * kGiB;  ///< without so much, large blocks are the heap's alone: it places them better
-constexpr std::uint64_t kBufferIds = 1024;  ///< given to a magazine at a time
+constexpr std::uint64_t kBufferIds = 1024;             ///< given to a magazine at a time
 
 /// Never one of the driver's, which counts from 1; unique over the devices of a process.
 constexpr std::uint64_t first_buffer_id(int ordinal) { return (std::uint64_t{1} << 63) | (static_cast<std::uint64_t>(ordinal) << 48) | 1; }
@@ -38,8 +38,10 @@ Magazines::Magazines(DeviceState& device, const ContextPools& homes, DeferredFre
 
 bool Magazines::may_keep(const DeviceState& device) const {
   const PoolServices& services = device.services;
-  const bool is_ordinary = services.options.free == config::FreeMode::deferred && !services.options.release_threshold_bytes && services.trace == nullptr && !unpooled_;
-  return is_ordinary && !device.disabled && !services.stopped.load(std::memory_order_relaxed) && !services.synchronises() && !services.gate.capturing() && !shortage_.forbids_keeping();
+  const bool is_ordinary =
+      services.options.free == config::FreeMode::deferred && !services.options.release_threshold_bytes && services.trace == nullptr && !unpooled_;
+  return is_ordinary && !device.disabled && !services.stopped.load(std::memory_order_relaxed) && !services.synchronises() &&
+         !services.gate.capturing() && !shortage_.forbids_keeping();
 }
 
 /// The magazine of this thread in `home`; null when there is no room for one more.
@@ -116,8 +118,7 @@ Extent* Magazines::take_kept(DeviceState& device, ContextPool& home, const Alloc
   Rack* const rack_of_size = make_rack(device, magazine, request.bytes);
   if (rack_of_size == nullptr) return nullptr;
   Rack& rack = *rack_of_size;
-  while (rack.first == nullptr && magazine.open_parcel()) {
-  }
+  while (rack.first == nullptr && magazine.open_parcel()) {}
   if (rack.first != nullptr) grant(device, magazine, request);  // it had one, and was not to hand it out
   if (rack.first == nullptr) refill(device, magazine, home, request, rack);
   if (rack.first == nullptr) return nullptr;
@@ -225,8 +226,7 @@ bool Magazines::enter_own(const DeviceState& device, Magazine& magazine) {
 
 /// `visit` for each that is open and passes the filter, but `except`, with its owner outside. One fence for all: it is a system call. False: some
 /// were left out.
-bool Magazines::visit_open(DeviceState& device, Visit visit, const Magazine* except, BusyOwners busy, Filter filter,
-                                      std::uint64_t key) {
+bool Magazines::visit_open(DeviceState& device, Visit visit, const Magazine* except, BusyOwners busy, Filter filter, std::uint64_t key) {
   bool must_fence = false;
   for (const auto& magazine : magazines_) {
     if (!magazine->is_open || magazine.get() == except || magazine->is_of_this_thread() || !filter(*magazine, key)) continue;
@@ -282,7 +282,8 @@ bool Magazines::send_with_own(DeviceState& device, const ContextPool& home, Exte
   const OwnerInside held(magazine->lock);
   tell(device, *magazine);
   device.count_free(*extent);
-  if (magazines_.size() > 1) use_allowance(*magazine, {-static_cast<std::int64_t>(extent->bytes), -static_cast<std::int64_t>(extent->requested_bytes), -1});
+  if (magazines_.size() > 1)
+    use_allowance(*magazine, {-static_cast<std::int64_t>(extent->bytes), -static_cast<std::int64_t>(extent->requested_bytes), -1});
   device.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
   device.note(EventKind::free_requested, ticks(), *extent, thread);
   extent->state = ExtentState::cached;
@@ -296,8 +297,7 @@ bool Magazines::send_with_own(DeviceState& device, const ContextPool& home, Exte
 
 void Magazines::settle(DeviceState& device, Magazine& magazine) {
   send(device, magazine);
-  while (magazine.open_parcel()) {
-  }
+  while (magazine.open_parcel()) {}
   for (SizedRack& large : magazine.large_racks.racks) {
     while (large.rack.first != nullptr) {
       change_kept(magazine, -static_cast<std::int64_t>(large.rack.first->bytes));
@@ -311,8 +311,7 @@ void Magazines::settle(DeviceState& device, Magazine& magazine) {
 void Magazines::close(DeviceState& device, Magazine& magazine) {
   send(device, magazine);
   drop_allowance(magazine);
-  while (magazine.open_parcel()) {
-  }
+  while (magazine.open_parcel()) {}
   for (Rack& rack : magazine.racks) {
     while (rack.first != nullptr) let_go(device, *magazine.home, rack.pop());
     rack.batch = 0;
@@ -322,7 +321,8 @@ void Magazines::close(DeviceState& device, Magazine& magazine) {
     large = {};
   }
   return_to_lanes(device, magazine);
-  for (Extent* extent = std::exchange(magazine.misfits, nullptr); extent != nullptr;) let_go(device, *magazine.home, std::exchange(extent, extent->bin_next));
+  for (Extent* extent = std::exchange(magazine.misfits, nullptr); extent != nullptr;)
+    let_go(device, *magazine.home, std::exchange(extent, extent->bin_next));
   change_kept(magazine, -static_cast<std::int64_t>(magazine.kept_bytes));
   magazine.context = nullptr;
   magazine.is_open = false;
@@ -330,7 +330,8 @@ void Magazines::close(DeviceState& device, Magazine& magazine) {
 
 bool Magazines::may_stay_open(const DeviceState& device, std::uint64_t request_bytes) const {
   const bool is_on_its_way = device.live.counters.deferred_bytes.current.load(std::memory_order_relaxed) >= request_bytes;
-  return is_on_its_way && kept_bytes_ < std::max(request_bytes, device.least_early_bytes()) && device.has_plenty(DeviceState::kAskShare) && device.spare_bytes() >= kLeastSpare_bytes;
+  return is_on_its_way && kept_bytes_ < std::max(request_bytes, device.least_early_bytes()) && device.has_plenty(DeviceState::kAskShare) &&
+         device.spare_bytes() >= kLeastSpare_bytes;
 }
 
 bool Magazines::close_all(DeviceState& device, BusyOwners busy) {

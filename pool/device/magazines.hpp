@@ -123,15 +123,17 @@ class Magazines {
   static bool enter_own(const DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock) CUPOOL_TRY_ACQUIRE(true, magazine.lock);
   bool enter_and_visit(DeviceState& device, Magazine& magazine, Visit visit) CUPOOL_REQUIRES(device.lock);
   Magazine* own_open_magazine(const ContextPool& home);
-  bool visit_open(DeviceState& device, Visit visit, const Magazine* except, BusyOwners busy = BusyOwners::wait_for, Filter filter = is_any, std::uint64_t key = 0)
-      CUPOOL_REQUIRES(device.lock);
+  bool visit_open(DeviceState& device, Visit visit, const Magazine* except, BusyOwners busy = BusyOwners::wait_for, Filter filter = is_any,
+                  std::uint64_t key = 0) CUPOOL_REQUIRES(device.lock);
   void close(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
 
   // magazine_racks.cpp
   static heap::Extent* rehome(Magazine& magazine, ContextPool& home, heap::Extent* extent) CUPOOL_REQUIRES(magazine.lock);
-  void refill(DeviceState& device, Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) CUPOOL_REQUIRES(device.lock, magazine.lock);
+  void refill(DeviceState& device, Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack)
+      CUPOOL_REQUIRES(device.lock, magazine.lock);
   Rack* make_rack(DeviceState& device, Magazine& magazine, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock, magazine.lock);
-  bool add_from_hole(DeviceState& device, Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) CUPOOL_REQUIRES(device.lock, magazine.lock);
+  bool add_from_hole(DeviceState& device, Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack)
+      CUPOOL_REQUIRES(device.lock, magazine.lock);
   void drop(DeviceState& device, Magazine& magazine, heap::Extent* extent) CUPOOL_REQUIRES(device.lock, magazine.lock);
   void age(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
   void drop_misfits(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
@@ -152,7 +154,8 @@ class Magazines {
   void ask_for_rack(DeviceState& device, Magazine& magazine, StreamName stream, SizedRack& sized, std::uint64_t bytes)
       CUPOOL_REQUIRES(device.lock, magazine.lock);
   static bool enter_table(heap::Extent* extent, ContextPool& home);
-  heap::Extent* take_for_stream(DeviceState& device, ContextPool& home, const AllocationRequest& request, MagazineUser& user) CUPOOL_REQUIRES(device.lock);
+  heap::Extent* take_for_stream(DeviceState& device, ContextPool& home, const AllocationRequest& request, MagazineUser& user)
+      CUPOOL_REQUIRES(device.lock);
   void return_to_lane(DeviceState& device, Magazine& magazine, StreamName stream, Rack& rack) CUPOOL_REQUIRES(device.lock, magazine.lock);
   static void tell_mempool(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
 

@@ -22,7 +22,8 @@ struct Short {
 bool MakingRoom::is_over(DeviceState& device, const Patience& patience) {
   if (!patience.is_late()) return false;
   bool is_hopeful = giving_back_.late_bytes() != 0 && !patience.is_over(false);
-  for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && epoch->number <= patience.newest() && device.services.may_call_driver(); epoch = epoch->next) {
+  for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && epoch->number <= patience.newest() && device.services.may_call_driver();
+       epoch = epoch->next) {
     if (!epoch->busy && epoch->is_overdue()) {
       epoch->busy = true;
       {
@@ -39,7 +40,8 @@ bool MakingRoom::is_over(DeviceState& device, const Patience& patience) {
   return true;
 }
 
-std::size_t MakingRoom::give_back_idle(DeviceState& device, std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait, std::uint64_t wanted_bytes) {
+std::size_t MakingRoom::give_back_idle(DeviceState& device, std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait,
+                                       std::uint64_t wanted_bytes) {
   const MutexLock lock(device.lock);
   const std::uint64_t began_ns = device.services.clock.now_ns();
   Patience patience(device.services.clock, until_ns, may_wait ? deferred_.last_number() : 0, 0);
@@ -67,8 +69,8 @@ std::size_t MakingRoom::give_back_idle(DeviceState& device, std::uint64_t until_
     if (may_wait && device.services.given_back.load(std::memory_order_relaxed) != before) return 1;
     if (Error ignored{}; may_wait && deferral_.retire_on_native_terms(device, nullptr, began_ns, &ignored)) continue;
     // What a thread is preallocating is on no list yet.
-    const bool hopeful = has_idle || deferred_.oldest() != nullptr || stream_frees_.has_stamped() || deferral_.may_record(device) || preallocation_.is_under_way() ||
-                         (may_wait && (moves_.are_any() || giving_back_.late_bytes() != 0));
+    const bool hopeful = has_idle || deferred_.oldest() != nullptr || stream_frees_.has_stamped() || deferral_.may_record(device) ||
+                         preallocation_.is_under_way() || (may_wait && (moves_.are_any() || giving_back_.late_bytes() != 0));
     if (!hopeful || is_over(device, patience)) return 0;
     const MutexUnlock unlocked(device.lock);
     patience.pause();
@@ -102,7 +104,9 @@ bool MakingRoom::make_way(DeviceState& device, std::uint64_t bytes) {
   // Empty pool memory counts as held: it goes before the program is refused, unless that could block. The driver may refuse to take it once,
   // or always in the way that is tried first.
   constexpr int kAttempts = 6;
-  for (int attempt = 0; attempt < kAttempts && device.services.may_call_driver() && giving_back_.release_would_do(device, bytes) && giving_back_.may_release(device); ++attempt) {
+  for (int attempt = 0;
+       attempt < kAttempts && device.services.may_call_driver() && giving_back_.release_would_do(device, bytes) && giving_back_.may_release(device);
+       ++attempt) {
     const std::uint64_t headroom_bytes = device.limit.headroom_bytes();
     giving_back_.release(device, nullptr, bytes > headroom_bytes ? bytes - headroom_bytes : 1);
     if (device.limit.charge(bytes)) return true;

@@ -28,7 +28,8 @@ class MakingRoom {
  public:
   /// `unpooled`: every block is a call of its own to the driver.
   MakingRoom(DeferredFrees& deferred, Shortage& shortage, const Moves& moves, Magazines& magazines, const LiveFigures& figures, IdlePools& idle_pools,
-             const Preallocation& preallocation, GivingBack& giving_back, Deferral& deferral, StreamFrees& stream_frees, config::Policy policy, bool unpooled)
+             const Preallocation& preallocation, GivingBack& giving_back, Deferral& deferral, StreamFrees& stream_frees, config::Policy policy,
+             bool unpooled)
       : deferred_(deferred),
         shortage_(shortage),
         moves_(moves),
@@ -47,8 +48,8 @@ class MakingRoom {
   /// Nothing goes while that could block: whoever asks natively would not have waited. While something captures, nobody waits for its end.
   /// Returns bytes; where it may wait, what another thread gave back meanwhile counts as one, and so does what was given back before and is
   /// there only now.
-  std::size_t give_back_idle(DeviceState& device, std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait, std::uint64_t wanted_bytes = ~std::uint64_t{0})
-      CUPOOL_EXCLUDES(device.lock);
+  std::size_t give_back_idle(DeviceState& device, std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait,
+                             std::uint64_t wanted_bytes = ~std::uint64_t{0}) CUPOOL_EXCLUDES(device.lock);
   /// `bytes` of the limit, for a call that the driver is to serve: empty pool memory makes way for it. `take`: charges it, if it can be.
   /// False: there is no room.
   bool within_limit(DeviceState& device, std::uint64_t bytes, const std::function<bool()>& take) CUPOOL_EXCLUDES(device.lock);

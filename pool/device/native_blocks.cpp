@@ -122,7 +122,7 @@ std::uint64_t NativeBlocks::trim(DeviceState& device, std::uint64_t wanted_bytes
   book_idle(device);
   const std::uint64_t released_bytes = before_bytes - std::min(before_bytes, device.idle_bytes);
   if (released_bytes < wanted_bytes) device.idle_kept_bytes = device.idle_bytes;  // more would not go
-  return is_told ? released_bytes : std::max<std::uint64_t>(released_bytes, 1);  // whoever asked looks for himself
+  return is_told ? released_bytes : std::max<std::uint64_t>(released_bytes, 1);   // whoever asked looks for himself
 }
 
 /// While other threads are in the driver their blocks, and the idle memory that these come from or become, may count twice: true after a pause, if
@@ -182,7 +182,8 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
 }
 
 /// The driver's call, without the lock. What the limit would not have allowed goes back: idle memory was in pieces, and the driver took more.
-Error NativeBlocks::take(DeviceState& device, ContextPool& home, const AllocationRequest& request, std::uint64_t covered_bytes, CUdeviceptr* address, bool* is_of_pool) {
+Error NativeBlocks::take(DeviceState& device, ContextPool& home, const AllocationRequest& request, std::uint64_t covered_bytes, CUdeviceptr* address,
+                         bool* is_of_pool) {
   // Stream-ordered calls that the driver served may have made its pool grow beyond the limit: what comes of that is no reason to refuse what lies
   // idle there.
   const std::uint64_t before_bytes = device.limit.passed_bytes();
@@ -260,7 +261,8 @@ Status NativeBlocks::give_back(DeviceState& device, Extent* extent, const CUstre
 
 std::uint64_t NativeBlocks::waiting_bytes() const {
   std::uint64_t bytes = 0;
-  for (const Extent* extent = first_waiting_; extent != nullptr; extent = extent->bin_next) bytes += align_up(extent->bytes, kRegionGranularity_bytes);
+  for (const Extent* extent = first_waiting_; extent != nullptr; extent = extent->bin_next)
+    bytes += align_up(extent->bytes, kRegionGranularity_bytes);
   return bytes;
 }
 
@@ -358,7 +360,8 @@ void NativeBlocks::give_left(DeviceState& device, ContextPool& by, bool may_ask)
       code = by.natives.source().give(device, by, node.key());
     }
     if (code == CUDA_SUCCESS) continue;
-    if (!may_be_gone && !device.services.owners.add(node.key(), bytes, device.ordinal)) may_be_gone = true;  // host memory is out, and nobody is led here
+    // Host memory is out, and nobody is led here
+    if (!may_be_gone && !device.services.owners.add(node.key(), bytes, device.ordinal)) may_be_gone = true;
     left_.insert(std::move(node));
   }
   by.natives.book_idle(device);
@@ -387,7 +390,8 @@ std::string NativeBlocks::check(DeviceState& device) const {
   }
   if (bytes != bytes_) return "native bytes do not add up";
   std::size_t listed = 0;
-  for (const Extent* extent = first_waiting_; extent != nullptr && listed <= waiting; extent = extent->bin_next) listed += extent->state == ExtentState::free ? 1 : 0;
+  for (const Extent* extent = first_waiting_; extent != nullptr && listed <= waiting; extent = extent->bin_next)
+    listed += extent->state == ExtentState::free ? 1 : 0;
   if (listed != waiting) return "native blocks that wait to be given back are not those on the list";
   return waiting == waiting_ ? "" : "native blocks that wait to be given back do not add up";
 }

@@ -76,7 +76,8 @@ class NativeBlocks final : public DeviceAllocator {
   using Nodes = std::map<std::uint64_t, Node>;
 
   bool await_others(DeviceState& device, std::uint32_t* pauses) CUPOOL_REQUIRES(device.lock);
-  Error take(DeviceState& device, ContextPool& home, const AllocationRequest& request, std::uint64_t covered_bytes, CUdeviceptr* address, bool* is_of_pool) CUPOOL_REQUIRES(device.lock);
+  Error take(DeviceState& device, ContextPool& home, const AllocationRequest& request, std::uint64_t covered_bytes, CUdeviceptr* address,
+             bool* is_of_pool) CUPOOL_REQUIRES(device.lock);
   Error give_over(DeviceState& device, ContextPool& home, CUdeviceptr address, std::uint64_t bytes, const char* why) CUPOOL_REQUIRES(device.lock);
   heap::Extent* insert(Nodes::node_type&& handle);
   bool move_aside(std::uint64_t address, std::uint64_t bytes);
@@ -87,7 +88,7 @@ class NativeBlocks final : public DeviceAllocator {
   const std::unique_ptr<BlockSource> source_;
   Nodes nodes_;
   Nodes given_again_;  ///< no longer in nodes_, still booked
-  Nodes left_;  ///< on no list of the program's any more, and still the driver's
+  Nodes left_;         ///< on no list of the program's any more, and still the driver's
   std::uint64_t bytes_ = 0;
   heap::Extent* first_waiting_ = nullptr;  ///< blocks in state free, through bin_next: recycled, not yet given back
   std::size_t waiting_ = 0;                ///< how many

@@ -77,7 +77,10 @@ bool Deferral::is_free_natively(DeviceState& device, Epoch& epoch) {
 bool Deferral::retire_on_native_terms(DeviceState& device, CUcontext asking, std::uint64_t began_ns, Error* error) {
   PoolServices& services = device.services;
   const std::uint64_t now_ns = services.clock.now_ns();
-  const auto may_retire = [&] { return !services.devices_linked.load(std::memory_order_relaxed) && !services.cannot_record.load(std::memory_order_relaxed) && !device.services.gate.capturing() && device.services.may_call_driver(); };
+  const auto may_retire = [&] {
+    return !services.devices_linked.load(std::memory_order_relaxed) && !services.cannot_record.load(std::memory_order_relaxed) &&
+           !device.services.gate.capturing() && device.services.may_call_driver();
+  };
   if (!may_retire()) return false;
   if (now_ns - began_ns >= kNativeTerms_ns && close_beside_ending(device, asking, error)) return true;  // it is asked about like any other
   for (Epoch* epoch = deferred_.oldest(); epoch != nullptr; epoch = epoch->next) {

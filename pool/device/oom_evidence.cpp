@@ -30,8 +30,8 @@ void add_device(const DeviceState& device, OomEvidence& evidence) CUPOOL_REQUIRE
 }
 
 std::uint64_t held_outside_bytes(const observe::LiveOutside& outside) {
-  return outside.arrays.load(std::memory_order_relaxed) + outside.program_vmm.load(std::memory_order_relaxed) + outside.managed.load(std::memory_order_relaxed) +
-         outside.graphs.load(std::memory_order_relaxed);
+  return outside.arrays.load(std::memory_order_relaxed) + outside.program_vmm.load(std::memory_order_relaxed) +
+         outside.managed.load(std::memory_order_relaxed) + outside.graphs.load(std::memory_order_relaxed);
 }
 
 /// `evidence.mempool_idle_bytes` is known.
@@ -44,7 +44,8 @@ void add_outside(const DeviceState& device, OomEvidence& evidence) {
 /// By what the driver has free: what cannot be on the device is taken off, and what is left is nobody's that we know. `late_bytes`: see GivingBack.
 void attribute_rest(const DeviceState& device, std::uint64_t driver_free_bytes, std::uint64_t late_bytes, OomEvidence& evidence) {
   // While something captures the answer about graphs is an old one.
-  const std::uint64_t stale_bytes = evidence.graph_bytes - std::min(GraphMemory::bytes_beside(device, driver_free_bytes + evidence.held_bytes), evidence.graph_bytes);
+  const std::uint64_t stale_bytes =
+      evidence.graph_bytes - std::min(GraphMemory::bytes_beside(device, driver_free_bytes + evidence.held_bytes), evidence.graph_bytes);
   evidence.graph_bytes -= stale_bytes;
   evidence.own_outside_bytes -= std::min(stale_bytes, evidence.own_outside_bytes);
   // Managed memory is where it was last touched: on this device at most what is left, as in the ledger.
@@ -76,7 +77,8 @@ void Refusals::note_oom(DeviceState& device, std::uint64_t requested_bytes, cons
   add_deferred(device, evidence);
   add_outside(device, evidence);
   if (evidence.driver_free_bytes) attribute_rest(device, *evidence.driver_free_bytes, giving_back_.late_bytes(), evidence);
-  device.timeline.record({ticks(), evidence.driver_free_bytes.value_or(0), evidence.request_bytes, requested_bytes, 0, 0, observe::EventKind::oom, 0});
+  device.timeline.record(
+      {ticks(), evidence.driver_free_bytes.value_or(0), evidence.request_bytes, requested_bytes, 0, 0, observe::EventKind::oom, 0});
   device.services.ooms.add(std::move(oom));
   figures_.publish(device);
 }
@@ -125,7 +127,8 @@ void Refusals::add_deferred(DeviceState& device, OomEvidence& evidence) const {
 /// Of what waits for the GPU: what stream-ordered calls freed, or blocks of memory pools. CUPOOL_FREE does not change how long that waits.
 std::uint64_t Refusals::deferred_in_order_bytes() const {
   std::uint64_t bytes = 0;
-  deferred_.for_each([&bytes](const heap::Extent& extent) { bytes += (extent.flags & kUsedAgainFlag) != 0 || mempool_of(extent) != 0 ? extent.bytes : 0; });
+  deferred_.for_each(
+      [&bytes](const heap::Extent& extent) { bytes += (extent.flags & kUsedAgainFlag) != 0 || mempool_of(extent) != 0 ? extent.bytes : 0; });
   for (const auto& home : homes_) bytes += home->streams.deferred_bytes();
   return bytes;
 }

@@ -61,7 +61,8 @@ class OomLog {
   using Entries = std::vector<Entry>;
 
   Entries::iterator untold() CUPOOL_REQUIRES(mutex_) {
-    return std::find_if(records_.begin(), records_.end(), [](const Entry& entry) { return !entry.is_told && pthread_equal(entry.thread, pthread_self()) != 0; });
+    return std::find_if(records_.begin(), records_.end(),
+                        [](const Entry& entry) { return !entry.is_told && pthread_equal(entry.thread, pthread_self()) != 0; });
   }
 
   const std::size_t capacity_;

@@ -9,9 +9,7 @@
 namespace cupool::device {
 
 namespace {
-bool counts_against_limit(OutsideKind kind) {
-  return kind == OutsideKind::array || kind == OutsideKind::program_vmm;
-}
+bool counts_against_limit(OutsideKind kind) { return kind == OutsideKind::array || kind == OutsideKind::program_vmm; }
 
 std::atomic<std::uint64_t>& outside_of(observe::LiveOutside& outside, OutsideKind kind) {
   switch (kind) {
@@ -27,7 +25,10 @@ std::atomic<std::uint64_t>& outside_of(observe::LiveOutside& outside, OutsideKin
 
 Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const char* api, const PoolSet::AskDriver& ask) {
   if (kind != OutsideKind::host) used_.store(true, std::memory_order_relaxed);
-  return counts_against_limit(kind) ? charge(bytes, bytes, [api] { return Refused{api}; }, ask, [&] { return device_.limit.charge(bytes); }) : Status{};
+  if (!counts_against_limit(kind)) return {};
+  const auto take = [&] { return device_.limit.charge(bytes); };
+  const auto tell = [api] { return Refused{api}; };
+  return charge(bytes, bytes, tell, ask, take);
 }
 
 /// `bytes` of the limit, for a call that the driver is to serve: empty pool memory makes way for it.
@@ -68,7 +69,9 @@ void DevicePool::refund_outside(OutsideKind kind, std::uint64_t bytes) {
 }
 
 /// Also after the program has synchronised the device needs a moment to get to the event that says so.
-std::size_t DevicePool::trim(std::uint64_t keep_bytes) { return making_room_.give_back_idle(device_, device_.services.clock.now_ns() + in_order::kQuietBound_ns, keep_bytes, false); }
+std::size_t DevicePool::trim(std::uint64_t keep_bytes) {
+  return making_room_.give_back_idle(device_, device_.services.clock.now_ns() + in_order::kQuietBound_ns, keep_bytes, false);
+}
 
 std::size_t DevicePool::make_room(std::uint64_t until_ns) { return making_room_.give_back_idle(device_, until_ns, 0, true); }
 
@@ -81,7 +84,8 @@ std::size_t DevicePool::make_room_for(std::uint64_t until_ns, std::uint64_t byte
   }
   if (!driver_free_bytes) return 0;
   // The driver rounds what it takes, and refuses the last bit of what it calls free.
-  return making_room_.give_back_idle(device_, until_ns, 0, true, align_up(bytes, kRegionGranularity_bytes) - std::min(*driver_free_bytes, bytes) + kRegionGranularity_bytes);
+  return making_room_.give_back_idle(device_, until_ns, 0, true,
+                                     align_up(bytes, kRegionGranularity_bytes) - std::min(*driver_free_bytes, bytes) + kRegionGranularity_bytes);
 }
 
 void DevicePool::note_graph_memory() {

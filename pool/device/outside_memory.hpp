@@ -19,7 +19,12 @@ namespace cupool::device {
 
 class OutsideMemory {
  public:
-  struct Entry { int device = 0; std::uint64_t bytes = 0; CUcontext context = nullptr; std::uint64_t serial = 0; };
+  struct Entry {
+    int device = 0;
+    std::uint64_t bytes = 0;
+    CUcontext context = nullptr;
+    std::uint64_t serial = 0;
+  };
 
   /// Returns what stood under the same key before: a handle that was released behind our back and came again.
   std::optional<Entry> add(OutsideKind kind, std::uint64_t key, Entry entry) {

@@ -17,7 +17,8 @@ bool membarrier(int command) { return ::syscall(SYS_membarrier, command, 0, 0) =
 }  // namespace
 
 void OwnerFences::prepare() {
-  if (membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) owners_on_their_own_.store(false, std::memory_order_relaxed);
+  if (membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED))
+    owners_on_their_own_.store(false, std::memory_order_relaxed);
 }
 
 void OwnerFences::fence_all() {

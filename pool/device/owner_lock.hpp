@@ -30,14 +30,16 @@ class CUPOOL_CAPABILITY("mutex") OwnerLock {
  public:
   /// False: somebody else is here, or about to be; or the owner itself, whom a signal handler has interrupted.
   bool lock_by_owner(const OwnerFences& fences) CUPOOL_TRY_ACQUIRE(true) {
-    if (is_inside_.load(std::memory_order_relaxed)) [[unlikely]] return false;
+    if (is_inside_.load(std::memory_order_relaxed)) [[unlikely]]
+      return false;
     if (fences.are_owners_on_their_own()) [[unlikely]] {
       is_inside_.exchange(true, std::memory_order_seq_cst);
     } else {
       is_inside_.store(true, std::memory_order_relaxed);
       std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler keeps the order, fence_all() does the rest
     }
-    if (!is_wanted_.load(std::memory_order_seq_cst)) [[likely]] return true;
+    if (!is_wanted_.load(std::memory_order_seq_cst)) [[likely]]
+      return true;
     is_inside_.store(false, std::memory_order_release);
     return false;
   }

@@ -61,7 +61,7 @@ class OwnerMap {
   Leaf* leaf_of(std::uint64_t page);
   template <class F> void for_each_word(std::uint64_t first, std::uint64_t last, F&& visit);
 
-  Entry* top_ = nullptr;  ///< mapped, zero until touched
+  Entry* top_ = nullptr;                                              ///< mapped, zero until touched
   std::array<std::atomic<std::uint64_t>, kTopParts / 64> touched_{};  ///< a bit for each part of it that has had a leaf: what the end looks through
 };
 

@@ -85,11 +85,13 @@ void PageHeap::take_fitting(Supply& supply, Holes first) {
   const auto look = [&] {
     std::uint64_t empty_bytes = 0;
     looked_at_.clear();
-    for_each_empty([&](const MappedHandle& handle) {
-      looked_at_.push_back(handle);
-      empty_bytes += handle.bytes;
-      return looked_at_.size() >= looks && empty_bytes >= missing_bytes;
-    }, first);
+    for_each_empty(
+        [&](const MappedHandle& handle) {
+          looked_at_.push_back(handle);
+          empty_bytes += handle.bytes;
+          return looked_at_.size() >= looks && empty_bytes >= missing_bytes;
+        },
+        first);
     return empty_bytes >= missing_bytes;
   };
   if (!look() && supply.source == Source::move && unpin_empty()) look();

@@ -26,7 +26,9 @@ heap::FitPolicy PageHeap::fit_policy(std::uint64_t page_bytes) {
 }
 
 PageHeap::PageHeap(std::uint64_t device_total_bytes, std::unique_ptr<vmm::VirtualMemory> memory)
-    : ExtentAllocator(fit_policy(memory->granularity_bytes()), kZones, &whole_handle_bytes), total_bytes_(device_total_bytes), memory_(std::move(memory)) {}
+    : ExtentAllocator(fit_policy(memory->granularity_bytes()), kZones, &whole_handle_bytes),
+      total_bytes_(device_total_bytes),
+      memory_(std::move(memory)) {}
 
 /// Frees what belongs to the host: the driver's memory goes with the process.
 PageHeap::~PageHeap() {
@@ -102,9 +104,11 @@ std::uint64_t PageHeap::ahead_bytes(const DeviceState& device, const Supply& sup
     const std::uint64_t slack_bytes = std::min(waiting_bytes, std::max(device.need_bytes() / kSlackShare, kLeastSlack_bytes));
     bytes = std::max(bytes, std::min(room_bytes / kSlackShare, of_reserved_bytes + slack_bytes));
   }
-  const std::uint64_t few_bytes = kAheadBlocks * std::max(supply.block_bytes, memory_->granularity_bytes());  // handles as small as the block are many
+  // Handles as small as the block are many
+  const std::uint64_t few_bytes = kAheadBlocks * std::max(supply.block_bytes, memory_->granularity_bytes());
   bytes = std::min(bytes, few_bytes);
-  const std::uint64_t step_bytes = std::bit_floor(std::min({kGrowthStep_bytes, few_bytes, room_bytes / kHandleShare, std::max(supply.zone_bytes, supply.need_bytes)}));
+  const std::uint64_t step_bytes =
+      std::bit_floor(std::min({kGrowthStep_bytes, few_bytes, room_bytes / kHandleShare, std::max(supply.zone_bytes, supply.need_bytes)}));
   bytes = align_up(std::max(bytes, supply.need_bytes), std::max(step_bytes, memory_->granularity_bytes()));
   return align_down(std::min(bytes, supply.space_bytes() - kLargestHandle_bytes), memory_->granularity_bytes());
 }
@@ -181,7 +185,10 @@ bool PageHeap::unmap_all(const PageTable& table) {
   const auto end_run = [&] {
     if (count == 0 || insist([&] { return memory_->unmap(run.begin, run.end - run.begin); })) return;
     if (count == 1) is_unmapped = false;
-    else table.for_each_inside(run.begin, run.end - run.begin, [&](const MappedHandle& one) { is_unmapped = insist([&] { return memory_->unmap(one.address, one.bytes); }) && is_unmapped; });
+    else
+      table.for_each_inside(run.begin, run.end - run.begin, [&](const MappedHandle& one) {
+        is_unmapped = insist([&] { return memory_->unmap(one.address, one.bytes); }) && is_unmapped;
+      });
   };
   table.for_each([&](const MappedHandle& handle) {
     if (count == 0 || handle.address != run.end) {
@@ -225,11 +232,13 @@ std::string PageHeap::check_region(const Region& region, std::array<std::uint64_
   std::string broken;
   heap_.for_each_extent(region, [&](const Extent& extent) {
     const bool is_absent = extent.state == ExtentState::absent;
-    if (is_absent && (!is_aligned(extent.address, page_bytes) || !is_aligned(extent.bytes, page_bytes))) broken = "addresses without memory do not begin and end with a page";
+    if (is_absent && (!is_aligned(extent.address, page_bytes) || !is_aligned(extent.bytes, page_bytes)))
+      broken = "addresses without memory do not begin and end with a page";
     if (is_absent && (extent.flags & kQuarantinedFlag) != 0) *quarantined_bytes += extent.bytes;
     if (is_absent && (extent.flags & kLostFlag) != 0) return;
     for (std::uint64_t address = align_down(extent.address, page_bytes); address < extent.address + extent.bytes; address += page_bytes)
-      if ((table.at(address).bytes != 0) == is_absent) broken = is_absent ? "a page lies at addresses that should have none" : "a block or a hole lies where no page is mapped";
+      if ((table.at(address).bytes != 0) == is_absent)
+        broken = is_absent ? "a page lies at addresses that should have none" : "a block or a hole lies where no page is mapped";
   });
   return broken;
 }
@@ -263,10 +272,12 @@ std::string PageHeap::check_addresses() const {
     heap_.for_each_extent(region, [&](const Extent& extent) {
       const bool is_absent = extent.state == ExtentState::absent;
       const bool is_vacant = is_absent && (extent.flags & ~kListedFlag) == kVacantFlag;
-      if (is_absent && !is_vacant && extent.flags != kQuarantinedFlag && extent.flags != kLostFlag) broken = "addresses without memory are neither vacant nor quarantined nor lost";
+      if (is_absent && !is_vacant && extent.flags != kQuarantinedFlag && extent.flags != kLostFlag)
+        broken = "addresses without memory are neither vacant nor quarantined nor lost";
       if (is_vacant && follows_vacant) broken = "two vacant ranges lie beside each other";
       vacant += is_vacant && (extent.flags & kListedFlag) != 0 ? 1 : 0;
-      if (is_vacant && is_long(extent) != ((extent.flags & kListedFlag) != 0)) broken = "vacant addresses are listed that are too short for memory, or others are not";
+      if (is_vacant && is_long(extent) != ((extent.flags & kListedFlag) != 0))
+        broken = "vacant addresses are listed that are too short for memory, or others are not";
       quarantined += is_absent && extent.flags == kQuarantinedFlag ? 1 : 0;
       follows_vacant = is_vacant;
     });
@@ -277,7 +288,8 @@ std::string PageHeap::check_addresses() const {
     if (extent->state != ExtentState::absent || extent->flags != (kVacantFlag | kListedFlag)) return "addresses are listed as vacant that are not";
   for (const Extent* extent = quarantined_.first; extent != nullptr; extent = extent->bin_next) {
     if (quarantined-- == 0 || extent->flags != kQuarantinedFlag) return "addresses are listed as quarantined that are not";
-    if (extent->bin_next == nullptr ? extent != quarantined_.last : extent->bin_next->buffer_id < extent->buffer_id) return "quarantined addresses are not listed oldest first";
+    if (extent->bin_next == nullptr ? extent != quarantined_.last : extent->bin_next->buffer_id < extent->buffer_id)
+      return "quarantined addresses are not listed oldest first";
   }
   return quarantined == 0 ? "" : "quarantined addresses are on no list";
 }

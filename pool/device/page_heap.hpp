@@ -34,34 +34,41 @@ using vmm::PageTable;
 
 class PageHeap final : public ExtentAllocator {
  public:
-  static constexpr std::uint64_t kShareOfAll = 2048;                 ///< a handle is at most this part of all that the heap has or may get,
-  static constexpr std::uint64_t kShareOfAllWhole = 768;             ///< for a program that asks for whole pages: at most this part,
-  static constexpr std::uint64_t kHandleShare = 256;                 ///< this part of what is left,
-  static constexpr std::uint64_t kLargestGrown_bytes = 64 * kMiB;    ///< so large, and no larger than the block that it is made for
-  static constexpr std::uint64_t kPartsOfBlock = 8;                  ///< or, where that is whole pages, than this part of it or what divides it;
-  static constexpr std::uint64_t kPreallocatedShareOfAll = 640;      ///< one that is preallocated at most this part of all,
-  static constexpr std::uint64_t kPreallocatedShare = 128;           ///< and this part of what is left;
-  static constexpr std::uint64_t kFewHandlesFrom_bytes = 96 * kGiB;  ///< where all is more than that, not that part of it (105 GiB are to take 1,000 calls), but
+  static constexpr std::uint64_t kShareOfAll = 2048;               ///< a handle is at most this part of all that the heap has or may get,
+  static constexpr std::uint64_t kShareOfAllWhole = 768;           ///< for a program that asks for whole pages: at most this part,
+  static constexpr std::uint64_t kHandleShare = 256;               ///< this part of what is left,
+  static constexpr std::uint64_t kLargestGrown_bytes = 64 * kMiB;  ///< so large, and no larger than the block that it is made for
+  static constexpr std::uint64_t kPartsOfBlock = 8;                ///< or, where that is whole pages, than this part of it or what divides it;
+  static constexpr std::uint64_t kPreallocatedShareOfAll = 640;    ///< one that is preallocated at most this part of all,
+  static constexpr std::uint64_t kPreallocatedShare = 128;         ///< and this part of what is left;
+  /// Where all is more than that, not that part of it (105 GiB are to take 1,000 calls), but
+  static constexpr std::uint64_t kFewHandlesFrom_bytes = 96 * kGiB;
   static constexpr std::uint64_t kLargestHandle_bytes = 256 * kMiB;  ///< so large
-  static constexpr std::uint64_t kAheadShare = 32;          ///< a growth brings at least this part of what is left, or, if that is less,
-  static constexpr std::uint64_t kAheadOfReserved = 8;      ///< this part of what the heap has,
+  static constexpr std::uint64_t kAheadShare = 32;                   ///< a growth brings at least this part of what is left, or, if that is less,
+  static constexpr std::uint64_t kAheadOfReserved = 8;               ///< this part of what the heap has,
   static constexpr std::uint64_t kGrowthStep_bytes = 256 * kMiB;  ///< in steps of so much, or, if that is less, of a handle's part of what is left,
-  static constexpr std::uint64_t kAheadBlocks = 64;        ///< and no more than so many blocks as the one that asks;
-  static constexpr std::uint64_t kSlackShare = 8;           ///< and what waits: at most this part of the most that was live, in all of what is left,
+  static constexpr std::uint64_t kAheadBlocks = 64;               ///< and no more than so many blocks as the one that asks;
+  static constexpr std::uint64_t kSlackShare = 8;  ///< and what waits: at most this part of the most that was live, in all of what is left,
   static constexpr std::uint64_t kLeastSlack_bytes = 256 * kMiB;  ///< or so much
-  static constexpr std::uint64_t kCrackedFromShare = 8;     ///< a hole is refused for what it would strand once the program has needed this part of everything,
-  static constexpr std::uint64_t kWholePagesOf = 15;        ///< and takes whole pages: asks for them so many times as often as for anything else
-  static constexpr std::uint64_t kCrackedAfterMove = 512;   ///< and, where a job repeats itself, fills the device, and had pages moved so many requests ago at most
-  static constexpr std::uint64_t kFullShare = 8;            ///< a program fills the device that has left less than this part of everything at its peak
-  static constexpr std::size_t kCrackLooks = 4096;          ///< at empty handles, for those that fit
-  static constexpr std::uint64_t kAskShare = 4;             ///< asked again after taking this part of what is left
-  static constexpr std::uint64_t kQuarantineTotals = 64;    ///< so many times the device's memory of fresh addresses
+  /// A hole is refused for what it would strand once the program has needed this part of everything,
+  static constexpr std::uint64_t kCrackedFromShare = 8;
+  static constexpr std::uint64_t kWholePagesOf = 15;  ///< and takes whole pages: asks for them so many times as often as for anything else
+  /// And, where a job repeats itself, fills the device, and had pages moved so many requests ago at most
+  static constexpr std::uint64_t kCrackedAfterMove = 512;
+  /// A program fills the device that has left less than this part of everything at its peak
+  static constexpr std::uint64_t kFullShare = 8;
+  static constexpr std::size_t kCrackLooks = 4096;        ///< at empty handles, for those that fit
+  static constexpr std::uint64_t kAskShare = 4;           ///< asked again after taking this part of what is left
+  static constexpr std::uint64_t kQuarantineTotals = 64;  ///< so many times the device's memory of fresh addresses
 
-  static constexpr std::uint64_t kAnywhereRequests = 64;   ///< so many more may lie in any zone once one had to: who climbs for each small block closes all magazines
+  /// So many more may lie in any zone once one had to: who climbs for each small block closes all magazines
+  static constexpr std::uint64_t kAnywhereRequests = 64;
 
   static constexpr unsigned kZones = 4;
-  static constexpr std::array<std::uint64_t, kZones> kZoneEnd_bytes{~std::uint64_t{0}, 32 * kMiB, 4 * kMiB, 256 * kKiB};  ///< larger blocks are never in that zone,
-  static constexpr std::array<std::uint64_t, kZones> kZoneShare{1, 8 * kHandleShare, 64 * kHandleShare, 1};  ///< nor those above this part of what is left
+  /// Larger blocks are never in that zone,
+  static constexpr std::array<std::uint64_t, kZones> kZoneEnd_bytes{~std::uint64_t{0}, 32 * kMiB, 4 * kMiB, 256 * kKiB};
+  /// Nor those above this part of what is left
+  static constexpr std::array<std::uint64_t, kZones> kZoneShare{1, 8 * kHandleShare, 64 * kHandleShare, 1};
   static constexpr std::uint64_t kZonedFromShare = 32;                 ///< one zone while the heap has less than this part of what it has or may get,
   static constexpr std::uint64_t kZonedFrom_pages = 2 * kHandleShare;  ///< and with less left, where handles are single pages
   static constexpr std::uint64_t kPreallocatedZonePart = 64;           ///< of what is preallocated, for each zone of small blocks,
@@ -119,9 +126,16 @@ class PageHeap final : public ExtentAllocator {
   enum class Source : std::uint8_t { create, move, crack, preallocate, ahead };
   struct PagedRegion;
   /// A physical handle that is mapped nowhere.
-  struct Handle { CUmemGenericAllocationHandle id = 0; std::uint64_t bytes = 0; };
+  struct Handle {
+    CUmemGenericAllocationHandle id = 0;
+    std::uint64_t bytes = 0;
+  };
   /// A handle on its way to the driver.
-  struct Going { Handle handle; bool is_unmapped = false; bool is_gone = false; };
+  struct Going {
+    Handle handle;
+    bool is_unmapped = false;
+    bool is_gone = false;
+  };
   /// Neighbouring empty handles whose addresses go.
   struct Run {
     heap::Extent* extent = nullptr;
@@ -134,11 +148,18 @@ class PageHeap final : public ExtentAllocator {
     }
   };
   /// Where a request may go: free memory that ends where vacant addresses begin (or none), and those.
-  struct Window { heap::Extent* left = nullptr; heap::Extent* vacant = nullptr; std::uint64_t need_bytes = 0; };
+  struct Window {
+    heap::Extent* left = nullptr;
+    heap::Extent* vacant = nullptr;
+    std::uint64_t need_bytes = 0;
+  };
   struct Supply;
   enum class Holes { large, small };
   /// Quarantined extents, by their bin links: oldest first, each with the age of its youngest part in buffer_id.
-  struct AbsentList { heap::Extent* first = nullptr; heap::Extent* last = nullptr; };
+  struct AbsentList {
+    heap::Extent* first = nullptr;
+    heap::Extent* last = nullptr;
+  };
 
   static heap::FitPolicy fit_policy(std::uint64_t page_bytes);
   static PagedRegion& paged(const heap::Region& region);
@@ -154,12 +175,15 @@ class PageHeap final : public ExtentAllocator {
   unsigned zone_of(std::uint64_t bytes, std::uint64_t room_bytes) const;
   heap::ZoneOrder zones_for(DeviceState& device, std::uint64_t bytes, bool wants_any = false) const CUPOOL_REQUIRES(device.lock);
   /// No `given_zone`: where such a block belongs.
-  Status supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, std::optional<unsigned> given_zone = {}) CUPOOL_REQUIRES(device.lock);
-  Status supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, std::optional<unsigned> given_zone) CUPOOL_REQUIRES(device.lock);
+  Status supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, std::optional<unsigned> given_zone = {})
+      CUPOOL_REQUIRES(device.lock);
+  Status supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, std::optional<unsigned> given_zone)
+      CUPOOL_REQUIRES(device.lock);
   std::uint64_t ahead_bytes(const DeviceState& device, const Supply& supply) const CUPOOL_REQUIRES(device.lock);
   /// `is_whole`: all of it new.
   Window find_window(std::uint64_t bytes, unsigned zone, bool is_whole = false) const;
-  Result<Window> find_or_add_window(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone, bool is_whole) CUPOOL_REQUIRES(device.lock);
+  Result<Window> find_or_add_window(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone, bool is_whole)
+      CUPOOL_REQUIRES(device.lock);
   Status add_addresses(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone) CUPOOL_REQUIRES(device.lock);
   std::uint64_t room_bytes(const DeviceState& device) const;
   void ask_room(DeviceState& device) CUPOOL_REQUIRES(device.lock);
@@ -231,32 +255,33 @@ class PageHeap final : public ExtentAllocator {
 
   std::uint64_t total_bytes_;
   std::unique_ptr<vmm::VirtualMemory> memory_;
-  std::vector<Handle> loose_;               ///< mapped nowhere
+  std::vector<Handle> loose_;  ///< mapped nowhere
   std::uint64_t loose_bytes_ = 0;
-  std::size_t loose_promised_ = 0;          ///< so many more may come from threads that are in the driver
+  std::size_t loose_promised_ = 0;                  ///< so many more may come from threads that are in the driver
   std::array<std::uint64_t, kZones> zone_bytes_{};  ///< mapped there
-  std::uint64_t moving_mapped_bytes_ = 0;   ///< of what is mapped, what threads that are in the driver took out of the heap
-  std::vector<Handle> moving_loose_;        ///< and of what was loose
+  std::uint64_t moving_mapped_bytes_ = 0;           ///< of what is mapped, what threads that are in the driver took out of the heap
+  std::vector<Handle> moving_loose_;                ///< and of what was loose
   std::uint64_t moving_loose_bytes_ = 0;
-  std::uint64_t leaving_bytes_ = 0;         ///< of moving_mapped_bytes_, what goes back to the driver: others may have it already, so it is in no figure
+  /// Of moving_mapped_bytes_, what goes back to the driver: others may have it already, so it is in no figure
+  std::uint64_t leaving_bytes_ = 0;
   std::uint64_t pinned_handles_ = 0;
-  std::uint64_t whole_page_requests_ = 0;   ///< how often everybody's holes were asked for whole pages (by a miss more than once),
-  std::uint64_t other_requests_ = 0;        ///< and how often anything else;
-  std::uint64_t anywhere_requests_ = 0;     ///< so many of the next may lie in any zone
-  std::uint64_t moved_at_ = 0;              ///< Σ both when a block was last to have memory from elsewhere
+  std::uint64_t whole_page_requests_ = 0;     ///< how often everybody's holes were asked for whole pages (by a miss more than once),
+  std::uint64_t other_requests_ = 0;          ///< and how often anything else;
+  std::uint64_t anywhere_requests_ = 0;       ///< so many of the next may lie in any zone
+  std::uint64_t moved_at_ = 0;                ///< Σ both when a block was last to have memory from elsewhere
   std::vector<vmm::MappedHandle> looked_at_;  ///< take_fitting()'s, kept because it is long
-  std::vector<heap::Extent*> vacant_;       ///< the long ones
+  std::vector<heap::Extent*> vacant_;         ///< the long ones
   AbsentList quarantined_;
   std::uint64_t quarantined_bytes_ = 0;
-  std::uint64_t fresh_bytes_ = 0;           ///< addresses that were bound, ever
-  std::uint64_t created_bytes_ = 0;         ///< since the driver was asked what it has left
-  bool must_ask_ = true;                    ///< what it said is out of date
-  bool is_refused_ = false;                 ///< it had none left, the last time
-  bool is_preallocated_ = false;            ///< reserve() was asked for memory
+  std::uint64_t fresh_bytes_ = 0;    ///< addresses that were bound, ever
+  std::uint64_t created_bytes_ = 0;  ///< since the driver was asked what it has left
+  bool must_ask_ = true;             ///< what it said is out of date
+  bool is_refused_ = false;          ///< it had none left, the last time
+  bool is_preallocated_ = false;     ///< reserve() was asked for memory
   bool supplying_ = false;
-  bool sharing_ = false;                    ///< supplying_ too: and nothing may be given back
-  unsigned refused_openings_ = 0;           ///< in a row, and nothing was ever opened
-  unsigned releasing_ = 0;                  ///< threads that unmap outside of a supply
+  bool sharing_ = false;           ///< supplying_ too: and nothing may be given back
+  unsigned refused_openings_ = 0;  ///< in a row, and nothing was ever opened
+  unsigned releasing_ = 0;         ///< threads that unmap outside of a supply
   std::uint64_t supplying_since_ns_ = 0;
   std::unique_ptr<PagedRegion> dead_;
 };

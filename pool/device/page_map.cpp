@@ -18,7 +18,8 @@ namespace {
 
 /// The tier of that size, made where it belongs.
 HandleTier& tier_of(std::vector<HandleTier>& tiers, std::uint64_t handle_bytes) {
-  const auto at = std::lower_bound(tiers.begin(), tiers.end(), handle_bytes, [](const HandleTier& tier, std::uint64_t bytes) { return tier.handle_bytes < bytes; });
+  const auto at = std::lower_bound(tiers.begin(), tiers.end(), handle_bytes,
+                                   [](const HandleTier& tier, std::uint64_t bytes) { return tier.handle_bytes < bytes; });
   if (at != tiers.end() && at->handle_bytes == handle_bytes) return *at;
   HandleTier tier;
   tier.handle_bytes = handle_bytes;

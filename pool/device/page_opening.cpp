@@ -69,7 +69,8 @@ void PageHeap::note_opening(DeviceState& device, const Supply& supply) {
   if (!never_opens()) return;
   device.opens_no_pages = true;
   device.tell(config::LogLevel::warn, [&] {
-    return "the driver does not open mapped memory (code " + std::to_string(supply.error) + "): what this context asks for is the driver's own, the next ones are served from segments";
+    return "the driver does not open mapped memory (code " + std::to_string(supply.error) +
+           "): what this context asks for is the driver's own, the next ones are served from segments";
   });
 }
 

@@ -1,6 +1,5 @@
 // PageHeap: a miss. Claim under the lock, call the driver without it, publish under it. See page_heap.hpp.
 #include <algorithm>
-#include <bit>
 
 #include "pool/core/bytes.hpp"
 #include "pool/device/context_pool.hpp"
@@ -20,7 +19,9 @@ constexpr int kMostTries = 8;
 
 }  // namespace
 
-Result<Growth> PageHeap::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) { return supply(device, home, request, Source::create); }
+Result<Growth> PageHeap::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
+  return supply(device, home, request, Source::create);
+}
 Result<Growth> PageHeap::remap(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
   moved_at_ = whole_page_requests_ + other_requests_;
   return supply(device, home, request, Source::move);
@@ -72,7 +73,8 @@ Result<Growth> PageHeap::supply(DeviceState& device, ContextPool& home, const Al
 Status PageHeap::reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
   is_preallocated_ = true;
   std::uint64_t part_bytes = bytes >= kZonedPreallocated_pages * memory_->granularity_bytes() ? bytes / kPreallocatedZonePart : 0;
-  part_bytes = align_down(part_bytes, part_bytes < kLargestHandle_bytes ? memory_->granularity_bytes() : std::max(kLargestHandle_bytes, memory_->granularity_bytes()));
+  const std::uint64_t page_bytes = memory_->granularity_bytes();
+  part_bytes = align_down(part_bytes, part_bytes < kLargestHandle_bytes ? page_bytes : std::max(kLargestHandle_bytes, page_bytes));
   for (unsigned zone = 0; zone < kZones; ++zone) {
     const std::uint64_t zone_bytes = zone == 0 ? bytes - (kZones - 1) * part_bytes : part_bytes;
     if (zone_bytes == 0) continue;
@@ -152,7 +154,8 @@ bool PageHeap::prepare(DeviceState& device, Supply& supply) {
       return false;
     }
     if (supply.moves() && supply.missing_bytes() != 0) take_fitting(supply, holes_to_rob(device));
-    const std::size_t most = supply.handles.size() + count_handles(supply.runs) + supply.pieces.size() + supply.wanted_bytes / memory_->granularity_bytes() + 1;
+    const std::size_t most =
+        supply.handles.size() + count_handles(supply.runs) + supply.pieces.size() + supply.wanted_bytes / memory_->granularity_bytes() + 1;
     supply.handles.reserve(most);
     vacant_.reserve(vacant_.size() + 1);
     promise(supply, most);
@@ -287,61 +290,6 @@ void PageHeap::drive(DeviceState& device, Supply& supply) {
   map_or_ask_less(device, supply);
 }
 
-/// Blocks of whole pages, as memory pools on top of this one ask for, lie behind each other: a handle ends where they end, and is one that divides
-/// them or an eighth of them, since the next one there may be smaller. Others share their last pages: one is a handle of its own, and what lies
-/// between two of them another, so that a freed block takes all along that it does not share, however its neighbours live on.
-std::uint64_t PageHeap::fitting_bytes(const Supply& supply) const {
-  const std::uint64_t page_bytes = memory_->granularity_bytes();
-  if (!is_aligned(supply.block_bytes, page_bytes)) return std::max(align_down(supply.next_block_end_bytes(), page_bytes) - supply.handle_bytes, page_bytes);
-  const std::uint64_t divisor_bytes = std::uint64_t{1} << std::countr_zero(supply.block_bytes);
-  return std::bit_floor(std::min(std::max(divisor_bytes, supply.block_bytes / kPartsOfBlock), supply.to_block_end_bytes()));
-}
-
-std::uint64_t PageHeap::next_handle_bytes(const Supply& supply) const {
-  std::uint64_t most_bytes = std::max(supply.zone_bytes, supply.missing_bytes());
-  if (supply.source != Source::preallocate) {
-    most_bytes = std::min({most_bytes, kLargestGrown_bytes, supply.all_bytes / (supply.is_of_whole_pages ? kShareOfAllWhole : kShareOfAll), supply.room_bytes / kHandleShare});
-    const std::uint64_t fitting_bytes = this->fitting_bytes(supply);
-    if (fitting_bytes <= most_bytes) return std::max(fitting_bytes, memory_->granularity_bytes());
-  } else if (supply.all_bytes > kFewHandlesFrom_bytes) most_bytes = std::min({most_bytes, kLargestHandle_bytes, supply.room_bytes / kPreallocatedShare});
-  else most_bytes = std::min({most_bytes, supply.all_bytes / kPreallocatedShareOfAll, supply.room_bytes / kPreallocatedShare});
-  return std::max(std::bit_floor(most_bytes), memory_->granularity_bytes());
-}
-
-/// Charged to the limit. False: limit or driver refused, or supply.error says what else.
-bool PageHeap::create_one(DeviceState& device, Supply& supply, std::uint64_t bytes) {
-  supply.is_charged = device.limit.charge(bytes);
-  CUmemGenericAllocationHandle handle = 0;
-  const CUresult code = supply.is_charged ? memory_->create(bytes, &handle) : CUDA_ERROR_OUT_OF_MEMORY;
-  if (code == CUDA_SUCCESS) {
-    supply.handles.push_back({handle, bytes});
-    supply.handle_bytes += bytes;
-    supply.created_bytes += bytes;
-    ++supply.created_handles;
-    supply.zone_bytes += bytes;
-    supply.room_bytes -= std::min(supply.room_bytes, bytes);
-    return true;
-  }
-  if (supply.is_charged) device.limit.refund(bytes);
-  if (code != CUDA_ERROR_OUT_OF_MEMORY && supply.error == CUDA_SUCCESS) supply.error = code;
-  return false;
-}
-
-void PageHeap::create_missing(DeviceState& device, Supply& supply) {
-  std::uint64_t most_bytes = kLargestHandle_bytes;
-  const std::uint64_t least_bytes = memory_->granularity_bytes();
-  while (supply.missing_bytes() != 0 && supply.handles.size() < supply.handles.capacity()) {
-    const std::uint64_t bytes = std::max(least_bytes, std::min(most_bytes, next_handle_bytes(supply)));
-    if (create_one(device, supply, bytes)) continue;
-    if (supply.error != CUDA_SUCCESS) return;
-    if (bytes == least_bytes) {
-      supply.is_refused = supply.is_charged;
-      return;
-    }
-    most_bytes = bytes / 2;
-  }
-}
-
 /// Nothing here may fail: what could was done before the driver was called.
 Status PageHeap::publish(DeviceState& device, Supply& supply) {
   loose_promised_ -= supply.promised;
@@ -379,12 +327,16 @@ void PageHeap::bind(DeviceState& device, Supply& supply) {
   if (supply.is_stuck) {
     supply.fresh->flags = kLostFlag;
     if (!is_met_natively(supply.error))  // else nothing of that context can be expected to work
-      device.tell(config::LogLevel::warn, [&] { return "the driver neither opened nor unmapped " + observe::human_bytes(supply.mapped_bytes) + " of pages; they stay taken until their context ends"; });
+      device.tell(config::LogLevel::warn, [&] {
+        return "the driver neither opened nor unmapped " + observe::human_bytes(supply.mapped_bytes) +
+               " of pages; they stay taken until their context ends";
+      });
     return;
   }
   device.note_region(observe::EventKind::region_create, supply.fresh->address, supply.mapped_bytes);
   device.counters().remaps.add(supply.runs.empty() ? 0 : 1);
-  for (const Run& run : supply.runs) device.counters().moved_bytes.add(run.unmapped ? run.bytes() : 0);  // what was cracked came to other addresses, too
+  // What was cracked came to other addresses, too
+  for (const Run& run : supply.runs) device.counters().moved_bytes.add(run.unmapped ? run.bytes() : 0);
   heap_.free(supply.fresh);
 }
 

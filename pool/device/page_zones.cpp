@@ -38,7 +38,8 @@ heap::ZoneOrder PageHeap::zones_for(DeviceState& device, std::uint64_t bytes, bo
   const std::uint64_t room_bytes = this->room_bytes(device);
   const bool is_short = room_bytes + loose_bytes_ < std::max(memory_->granularity_bytes(), bytes);
   const bool is_anywhere = wants_any || anywhere_requests_ != 0 || is_preallocated_ || device.repeats_itself() || is_short;
-  return {first, is_anywhere ? 0 : zone_of(bytes, room_bytes), is_anywhere, is_preallocated_ ? kPreallocatedPageLevels : 1, device.services.exports_ranges.load(std::memory_order_relaxed)};
+  return {first, is_anywhere ? 0 : zone_of(bytes, room_bytes), is_anywhere, is_preallocated_ ? kPreallocatedPageLevels : 1,
+          device.services.exports_ranges.load(std::memory_order_relaxed)};
 }
 
 Extent* PageHeap::allocate(DeviceState& device, const AllocationRequest& request) {
@@ -75,11 +76,15 @@ std::uint64_t PageHeap::occupies_bytes(DeviceState& device, std::uint64_t bytes)
 
 std::uint64_t PageHeap::occupies_bytes(DeviceState&, const Extent& deferred, std::uint64_t bytes) const {
   const PageTable& table = table_of(deferred);
-  const auto is_going = [](const Extent* extent) { return extent != nullptr && (extent->state == heap::ExtentState::deferred || extent->state == heap::ExtentState::free); };
+  const auto is_going = [](const Extent* extent) {
+    return extent != nullptr && (extent->state == heap::ExtentState::deferred || extent->state == heap::ExtentState::free);
+  };
   const Span touched{table.at(deferred.address).address, table.at(deferred.address + bytes - 1).end()};
   Span free{deferred.address, deferred.address + deferred.bytes};
-  for (const Extent* extent = deferred.previous; free.begin > touched.begin && is_going(extent); extent = extent->previous) free.begin = extent->address;
-  for (const Extent* extent = deferred.next; free.end < touched.end && is_going(extent); extent = extent->next) free.end = extent->address + extent->bytes;
+  for (const Extent* extent = deferred.previous; free.begin > touched.begin && is_going(extent); extent = extent->previous)
+    free.begin = extent->address;
+  for (const Extent* extent = deferred.next; free.end < touched.end && is_going(extent); extent = extent->next)
+    free.end = extent->address + extent->bytes;
   return occupied_bytes(table, free, deferred.address, bytes);
 }
 
@@ -94,7 +99,8 @@ PageHeap::Window PageHeap::find_window(std::uint64_t bytes, unsigned zone, bool 
     if (left_bytes >= bytes) continue;  // when preallocating only: nothing new would come of it
     const std::uint64_t need_bytes = align_up(bytes - left_bytes, page_bytes);
     if (vacant->bytes < need_bytes + kLargestHandle_bytes) continue;  // a handle may reach beyond what is needed
-    const bool is_better = best.vacant == nullptr || need_bytes < best.need_bytes || (need_bytes == best.need_bytes && vacant->address < best.vacant->address);
+    const bool is_better =
+        best.vacant == nullptr || need_bytes < best.need_bytes || (need_bytes == best.need_bytes && vacant->address < best.vacant->address);
     if (is_better) best = {left, vacant, need_bytes};
   }
   return best;
@@ -102,7 +108,9 @@ PageHeap::Window PageHeap::find_window(std::uint64_t bytes, unsigned zone, bool 
 
 /// One more reservation: as large as the device, for blocks that are small beside its handles an eighth of that.
 Status PageHeap::add_addresses(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone) {
-  const std::uint64_t wanted_bytes = align_up(std::max(zone == 0 ? total_bytes_ : total_bytes_ / kSmallReservationShare, bytes) + 2 * kLargestHandle_bytes, std::max(kLargestHandle_bytes, memory_->granularity_bytes()));
+  const std::uint64_t wanted_bytes =
+      align_up(std::max(zone == 0 ? total_bytes_ : total_bytes_ / kSmallReservationShare, bytes) + 2 * kLargestHandle_bytes,
+               std::max(kLargestHandle_bytes, memory_->granularity_bytes()));
   CUdeviceptr address = 0;
   CUresult code = CUDA_SUCCESS;
   bool is_ours = false;
@@ -110,7 +118,8 @@ Status PageHeap::add_addresses(DeviceState& device, ContextPool& home, std::uint
     const MutexUnlock unlocked(device.lock);
     const RelaxedCaptureMode relaxed(device.driver);
     code = memory_->reserve(wanted_bytes, &address);
-    is_ours = code == CUDA_SUCCESS && is_aligned(address, memory_->granularity_bytes()) && device.services.owners.add(address, wanted_bytes, device.ordinal);
+    is_ours = code == CUDA_SUCCESS && is_aligned(address, memory_->granularity_bytes()) &&
+              device.services.owners.add(address, wanted_bytes, device.ordinal);
     if (code == CUDA_SUCCESS && !is_ours) memory_->free_addresses(address, wanted_bytes);
   }
   if (!is_ours) {  // addresses are out: those that have been used longest ago, then

@@ -18,7 +18,9 @@ inline constexpr std::uint8_t kListedFlag = 16;      ///< vacant, and long enoug
 inline constexpr std::uint8_t kLeavingFlag = 32;     ///< and moving: to the driver, so it is in no figure and in no map
 
 /// Free for whoever asks what is free, although nothing is served from it just now.
-inline bool is_moving(const heap::Extent& extent) { return extent.state == heap::ExtentState::absent && (extent.flags & (kMovingFlag | kLeavingFlag)) == kMovingFlag; }
+inline bool is_moving(const heap::Extent& extent) {
+  return extent.state == heap::ExtentState::absent && (extent.flags & (kMovingFlag | kLeavingFlag)) == kMovingFlag;
+}
 inline bool is_leaving(const heap::Extent& extent) { return extent.state == heap::ExtentState::absent && (extent.flags & kLeavingFlag) != 0; }
 
 struct PageHeap::PagedRegion : RegionInfo {
@@ -27,7 +29,7 @@ struct PageHeap::PagedRegion : RegionInfo {
   PageTable table;
   // what a context left behind: mappings, then their handles, then the reservation
   Span reservation{};
-  std::vector<Handle> loose;               ///< of its heap; with one of its regions
+  std::vector<Handle> loose;  ///< of its heap; with one of its regions
   std::unique_ptr<PagedRegion> next_dead;
 };
 
@@ -44,32 +46,32 @@ inline Error as_answer(CUresult code) {
 struct PageHeap::Supply {
   Source source = Source::create;
   unsigned zone = 0;
-  std::uint64_t block_bytes = 0;           ///< of the block that it is for
-  std::uint64_t need_bytes = 0;            ///< of pages, behind `left`
-  std::uint64_t wanted_bytes = 0;          ///< as many or more: what is taken ahead comes only if the driver gives it
-  heap::Extent* left = nullptr;            ///< free memory that the block will begin in; taken out meanwhile
-  heap::Extent* fresh = nullptr;           ///< absent, need_bytes
-  heap::Extent* rest = nullptr;            ///< the vacant addresses behind it, if any
+  std::uint64_t block_bytes = 0;   ///< of the block that it is for
+  std::uint64_t need_bytes = 0;    ///< of pages, behind `left`
+  std::uint64_t wanted_bytes = 0;  ///< as many or more: what is taken ahead comes only if the driver gives it
+  heap::Extent* left = nullptr;    ///< free memory that the block will begin in; taken out meanwhile
+  heap::Extent* fresh = nullptr;   ///< absent, need_bytes
+  heap::Extent* rest = nullptr;    ///< the vacant addresses behind it, if any
   std::vector<Run> runs;
-  std::vector<Handle> handles;             ///< to be mapped, in this order
-  std::uint64_t handle_bytes = 0;          ///< Σ handles
-  std::uint64_t zone_bytes = 0;            ///< what the zone has of the device
-  std::uint64_t all_bytes = 0;             ///< what the heap has of it, or may get
-  bool is_of_whole_pages = false;          ///< the program asks for those almost only
+  std::vector<Handle> handles;     ///< to be mapped, in this order
+  std::uint64_t handle_bytes = 0;  ///< Σ handles
+  std::uint64_t zone_bytes = 0;    ///< what the zone has of the device
+  std::uint64_t all_bytes = 0;     ///< what the heap has of it, or may get
+  bool is_of_whole_pages = false;  ///< the program asks for those almost only
   std::uint64_t created_bytes = 0;
   std::uint64_t created_handles = 0;
-  std::uint64_t room_bytes = 0;            ///< what the driver is believed to have left
-  std::size_t promised = 0;                ///< handles that may become loose
-  std::size_t mapped_handles = 0;          ///< the first so many of `handles` are mapped
+  std::uint64_t room_bytes = 0;    ///< what the driver is believed to have left
+  std::size_t promised = 0;        ///< handles that may become loose
+  std::size_t mapped_handles = 0;  ///< the first so many of `handles` are mapped
   std::uint64_t mapped_bytes = 0;
-  bool is_charged = false;                 ///< the limit allowed the last handle that was to be created
+  bool is_charged = false;  ///< the limit allowed the last handle that was to be created
   bool is_accessible = false;
-  bool is_stuck = false;                   ///< mapped, not accessible, and the driver would not unmap it
+  bool is_stuck = false;  ///< mapped, not accessible, and the driver would not unmap it
   bool is_refused = false;
-  Handle cracked{};                        ///< out of one of the runs: not to be mapped, but released and created again as `pieces`. No bytes: none
-  std::vector<std::uint64_t> pieces;       ///< bytes of each, in the order in which they are to lie
-  bool is_cracked = false;                 ///< it is released
-  CUresult error = CUDA_SUCCESS;           ///< the first that was not out of memory
+  Handle cracked{};                   ///< out of one of the runs: not to be mapped, but released and created again as `pieces`. No bytes: none
+  std::vector<std::uint64_t> pieces;  ///< bytes of each, in the order in which they are to lie
+  bool is_cracked = false;            ///< it is released
+  CUresult error = CUDA_SUCCESS;      ///< the first that was not out of memory
   bool moves() const { return source == Source::move || source == Source::crack; }
   std::uint64_t missing_bytes() const { return wanted_bytes - std::min(wanted_bytes, handle_bytes); }
   /// From behind the handles so far to where such a block would end, if they came one behind the other.
@@ -85,7 +87,9 @@ struct PageHeap::Supply {
   std::uint64_t space_bytes() const { return fresh->bytes + (rest != nullptr ? rest->bytes : 0); }
 };
 
-inline PageHeap::PagedRegion& PageHeap::paged(const heap::Region& region) { return *static_cast<PagedRegion*>(static_cast<RegionInfo*>(region.owner)); }
+inline PageHeap::PagedRegion& PageHeap::paged(const heap::Region& region) {
+  return *static_cast<PagedRegion*>(static_cast<RegionInfo*>(region.owner));
+}
 inline PageTable& PageHeap::table_of(const heap::Extent& extent) { return paged(*extent.region).table; }
 
 /// Lets others run until `is_done()`: true. False when one of them is stalled, or they take turns for too long.

@@ -63,7 +63,8 @@ class PoolSet::Impl {
   }
 
   ThreadCache& cache() {
-    if (t_cache.set_id != id) [[unlikely]] begin_cache();
+    if (t_cache.set_id != id) [[unlikely]]
+      begin_cache();
     return t_cache;
   }
   [[gnu::noinline]] void begin_cache() {
@@ -112,7 +113,8 @@ class PoolSet::Impl {
     };
     if (!is_gone()) return home;
     // Asked again where nobody can begin to use it any more: another thread may have begun the next life of the same handle.
-    pool->end_context(home, context, [] { return CUDA_SUCCESS; }, is_gone, PoolBlocks::go);
+    pool->end_context(
+        home, context, [] { return CUDA_SUCCESS; }, is_gone, PoolBlocks::go);
     return nullptr;
   }
 
@@ -137,7 +139,8 @@ class PoolSet::Impl {
 
   /// The end of a thread that keeps blocks is to be told.
   void watch(ThreadCache& own) {
-    if (own.is_watched) [[likely]] return;
+    if (own.is_watched) [[likely]]
+      return;
     own.is_watched = true;
     if (threads != nullptr) threads->watch();
   }
@@ -238,7 +241,8 @@ bool PoolSet::serves_streams() const {
   return pools && options.ipc != config::IpcMode::native;
 }
 
-Result<CUdeviceptr> PoolSet::allocate_on(CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, const char* api, BlockLife life) {
+Result<CUdeviceptr> PoolSet::allocate_on(CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, const char* api,
+                                         BlockLife life) {
   ThreadCache& cache = impl_->cache();
   const std::size_t slot = slot_of(context);
   for (int attempt = 0; attempt < 2; ++attempt) {
@@ -470,7 +474,8 @@ void PoolSet::await_end_of(CUcontext context) {
   while (impl_->services.contexts.is_ending(context) && clock.now_ns() < until_ns) clock.pause(DevicePool::kTryPause_ns);
 }
 
-CUresult PoolSet::end_context(CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead, PoolBlocks pool_blocks) {
+CUresult PoolSet::end_context(CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead,
+                              PoolBlocks pool_blocks) {
   ContextPool* home = impl_->services.contexts.find(context);
   const std::uint64_t before = impl_->outside.mark();
   const std::uint64_t blocks_before = impl_->services.driver_blocks_made.load(std::memory_order_relaxed);
@@ -609,7 +614,8 @@ void PoolSet::note_graph_memory() {
 }
 
 void PoolSet::graph_launched(bool is_new) {
-  if (!impl_->services.graphs_take_memory.load(std::memory_order_relaxed)) [[likely]] return;
+  if (!impl_->services.graphs_take_memory.load(std::memory_order_relaxed)) [[likely]]
+    return;
   constexpr std::uint32_t kUnaskedLaunches = 64;
   const std::uint32_t launches = impl_->services.graph_launches.fetch_add(1, std::memory_order_relaxed) + 1;
   if (is_new || std::has_single_bit(launches) || launches % kUnaskedLaunches == 0) note_graph_memory();

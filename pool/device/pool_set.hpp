@@ -37,15 +37,15 @@ struct ContextPool;
 struct BlockView {
   CUdeviceptr base = 0;
   std::size_t bytes = 0;
-  CUcontext context = nullptr;       ///< null: it has outlived its context
+  CUcontext context = nullptr;  ///< null: it has outlived its context
   int device = 0;
-  std::uint8_t mempool = 0;          ///< index of the memory pool that it was allocated from; 0: by a plain call
-  std::uint64_t buffer_id = 0;       ///< unique in the process, never one of the driver's
-  CUdeviceptr region_base = 0;       ///< the cuMemAlloc allocation that holds it
+  std::uint8_t mempool = 0;     ///< index of the memory pool that it was allocated from; 0: by a plain call
+  std::uint64_t buffer_id = 0;  ///< unique in the process, never one of the driver's
+  CUdeviceptr region_base = 0;  ///< the cuMemAlloc allocation that holds it
   std::size_t region_bytes = 0;
   bool sync_memops = false;
-  bool is_native = false;            ///< the block is its own cuMemAlloc (platform, native IPC, fallback)
-  bool is_paged = false;             ///< the block lies on mapped pages (cuMemMap): region_base is no allocation to the driver
+  bool is_native = false;  ///< the block is its own cuMemAlloc (platform, native IPC, fallback)
+  bool is_paged = false;   ///< the block lies on mapped pages (cuMemMap): region_base is no allocation to the driver
 };
 
 /// Who an address belongs to.
@@ -83,22 +83,22 @@ struct MempoolBounds {
 /// A stream-ordered allocation that the driver is to serve itself, as the program asks for it.
 struct DriverServed {
   int device = 0;
-  CUcontext context = nullptr;     ///< the stream's; null: not known
-  bool goes_with_context = false;  ///< the memory dies with it
-  bool is_of_default_pool = false; ///< of the device's own pool, which `async` preallocates
-  std::uint64_t stream = 0;        ///< its identity (StreamName)
-  std::size_t bytes = 0;           ///< not 0
-  const char* api = nullptr;       ///< the exported symbol that the program called
+  CUcontext context = nullptr;                         ///< the stream's; null: not known
+  bool goes_with_context = false;                      ///< the memory dies with it
+  bool is_of_default_pool = false;                     ///< of the device's own pool, which `async` preallocates
+  std::uint64_t stream = 0;                            ///< its identity (StreamName)
+  std::size_t bytes = 0;                               ///< not 0
+  const char* api = nullptr;                           ///< the exported symbol that the program called
   std::function<MempoolBounds()> mempool_bounds = {};  ///< of the memory pool that is to give it; asked when limit or driver refuse
-  std::function<CUmemoryPool()> mempool = {};  ///< that pool; null: not known. Asked where the limit is near
-  CUstream handle = nullptr;       ///< the stream, for a free in its order
+  std::function<CUmemoryPool()> mempool = {};          ///< that pool; null: not known. Asked where the limit is near
+  CUstream handle = nullptr;                           ///< the stream, for a free in its order
 };
 
 /// What a refusal is of.
 struct Refused {
-  const char* api = nullptr;           ///< exported symbol
+  const char* api = nullptr;  ///< exported symbol
   bool is_managed = false;
-  MempoolBounds mempool = {};          ///< of the program's own memory pool
+  MempoolBounds mempool = {};  ///< of the program's own memory pool
 };
 
 /// Tells a PoolSet of the end of threads.
@@ -115,8 +115,8 @@ class PoolSet {
  public:
   /// `api`, `devices`, `clock`, `trace` and `threads` must outlive the set (`clock` null: the machine's; `trace` null: no event is traced;
   /// `threads` null: what a thread keeps at its end stays where it is until memory is short). Makes no driver call.
-  PoolSet(const DriverApi& api, const config::Options& options, observe::LiveDevice* devices, std::size_t device_slots,
-          Clock* clock = nullptr, observe::TraceSink* trace = nullptr, ThreadWatch* threads = nullptr);
+  PoolSet(const DriverApi& api, const config::Options& options, observe::LiveDevice* devices, std::size_t device_slots, Clock* clock = nullptr,
+          observe::TraceSink* trace = nullptr, ThreadWatch* threads = nullptr);
   ~PoolSet();
   PoolSet(const PoolSet&) = delete;
   PoolSet& operator=(const PoolSet&) = delete;
@@ -158,7 +158,9 @@ class PoolSet {
 
   /// What was served in the name of memory pool `mempool` of `device`, as CU_MEMPOOL_ATTR_USED_MEM_{CURRENT,HIGH} and
   /// CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH say.
-  struct MempoolFigures { std::uint64_t used_bytes, used_high_bytes, reserved_high_bytes; };
+  struct MempoolFigures {
+    std::uint64_t used_bytes, used_high_bytes, reserved_high_bytes;
+  };
   MempoolFigures mempool_figures(int device, std::uint8_t mempool);
   void reset_mempool_high(int device, std::uint8_t mempool, MempoolHigh which = MempoolHigh::both);
   /// Under `async`: live bytes of plain calls, which lie in the driver's default pool.
@@ -233,7 +235,13 @@ class PoolSet {
   bool release_outside(OutsideKind kind, std::uint64_t key);
   /// The same in two steps, around the driver's free: from take_outside on another thread may get the same key from the driver;
   /// end_take says whether it was freed.
-  struct OutsideEntry { OutsideKind kind; std::uint64_t key; int device; std::uint64_t bytes; CUcontext context = nullptr; };
+  struct OutsideEntry {
+    OutsideKind kind;
+    std::uint64_t key;
+    int device;
+    std::uint64_t bytes;
+    CUcontext context = nullptr;
+  };
   std::optional<OutsideEntry> take_outside(OutsideKind kind, std::uint64_t key);
   void end_take(const OutsideEntry& entry, bool freed);
   /// A call passed to the driver unpooled, for data_quality. `api` must be a literal.
@@ -280,7 +288,8 @@ class PoolSet {
   /// Runs `begin` (the real cuStreamBeginCapture*) under the gate; on success `stream` counts as capturing.
   /// `thread`: not 0 when only that thread can end it (its own default stream); a number that no later thread gets.
   /// `mode`: what the capture forbids this thread and others.
-  CUresult begin_capture(CUstream stream, const std::function<CUresult()>& begin, CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL, std::uint64_t thread = 0);
+  CUresult begin_capture(CUstream stream, const std::function<CUresult()>& begin, CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL,
+                         std::uint64_t thread = 0);
   /// The program makes `stream` (not null) wait for an event: while something captures the stream may so come to take part in it.
   void stream_will_wait(CUstream stream);
   /// Runs `end` (the real cuStreamEndCapture, or a stream's destruction); afterwards `stream` captures no more

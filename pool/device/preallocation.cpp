@@ -35,12 +35,13 @@ void Preallocation::take(DeviceState& device, ContextPool& home) {
   try {
     while (bytes != 0 && (code = reserve(device, home, bytes)) == CUDA_ERROR_OUT_OF_MEMORY)
       bytes = align_down(bytes - bytes / 10, kRegionGranularity_bytes);  // "free" was an estimate: other processes, the driver's own needs
-  } catch (const std::bad_alloc&) {  // by the next allocation, then
+  } catch (const std::bad_alloc&) {                                      // by the next allocation, then
     is_done_ = false;
     home_ = nullptr;
     return;
   }
-  if (code == CUDA_ERROR_NOT_READY) bytes = std::min(bytes, align_down(device.idle_bytes, kRegionGranularity_bytes));  // `async`: the driver had not come to it in time
+  // `async`: the driver had not come to it in time
+  if (code == CUDA_ERROR_NOT_READY) bytes = std::min(bytes, align_down(device.idle_bytes, kRegionGranularity_bytes));
   else if (code != CUDA_SUCCESS) bytes = 0;
   device.tell(config::LogLevel::info, [bytes] { return observe::human_bytes(bytes) + " preallocated"; });
   if (bytes != asked_bytes) warn_of_less(device, {bytes, asked_bytes, free_bytes}, code);
@@ -63,7 +64,8 @@ void Preallocation::warn_of_less(DeviceState& device, const Taken& taken, CUresu
   const std::string why = code != CUDA_SUCCESS && code != CUDA_ERROR_OUT_OF_MEMORY ? "the driver answered " + std::to_string(code)
                           : is_limited                                             ? "CUPOOL_LIMIT is " + mib(device.limit.limit_bytes())
                                                                                    : mib(taken.free_bytes) + " were free";
-  device.services.warn("CUPOOL_PREALLOCATE: GPU " + std::to_string(device.ordinal) + " gave " + mib(taken.bytes) + " of " + mib(taken.asked_bytes) + " (" + why + ")");
+  device.services.warn("CUPOOL_PREALLOCATE: GPU " + std::to_string(device.ordinal) + " gave " + mib(taken.bytes) + " of " + mib(taken.asked_bytes) +
+                       " (" + why + ")");
 }
 
 void Preallocation::forget(const ContextPool& home) {

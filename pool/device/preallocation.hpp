@@ -28,7 +28,11 @@ class Preallocation {
 
  private:
   /// `free_bytes`: what the driver had, as it said before.
-  struct Taken { std::uint64_t bytes = 0; std::uint64_t asked_bytes = 0; std::uint64_t free_bytes = 0; };
+  struct Taken {
+    std::uint64_t bytes = 0;
+    std::uint64_t asked_bytes = 0;
+    std::uint64_t free_bytes = 0;
+  };
 
   CUresult reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock);
   static void warn_of_less(DeviceState& device, const Taken& taken, CUresult code);

@@ -8,7 +8,8 @@ namespace cupool::device {
 
 bool DevicePool::much_waits(const Magazine* own) const {
   const std::uint64_t own_bytes = own != nullptr ? own->shard.deferred_bytes.load(std::memory_order_relaxed) : 0;
-  return device_.live.counters.deferred_bytes.current.load(std::memory_order_relaxed) + own_bytes >= device_.least_early_bytes() || may_have_surplus();
+  return device_.live.counters.deferred_bytes.current.load(std::memory_order_relaxed) + own_bytes >= device_.least_early_bytes() ||
+         may_have_surplus();
 }
 
 /// More than CUPOOL_RELEASE_THRESHOLD is not live, and it is not what a look after an earlier wait has left.
@@ -41,7 +42,8 @@ void DevicePool::after_wait(const ContextPool& home, CUcontext asking) {
 /// With the free that has just been booked a step of the job has come to its end. What it freed gets an event there, and what is over is free, in
 /// each step at the same place.
 bool DevicePool::ends_step(bool waits_natively) {
-  return waits_natively && device_.steps.below_bytes() != 0 && device_.steps.has_ended(magazines_.live_now(device_).bytes) && !capturing() && may_call_driver();
+  return waits_natively && device_.steps.below_bytes() != 0 && device_.steps.has_ended(magazines_.live_now(device_).bytes) && !capturing() &&
+         may_call_driver();
 }
 
 /// The first step has come again: what the next ones need beside what lives is what waits for the GPU, wherever that lies by then. Brought now, none

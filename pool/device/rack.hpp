@@ -43,8 +43,7 @@ struct SizedRack {
 };
 
 /// One rack for each of many sizes, by a hash.
-template <std::size_t kSizes>
-struct SizedRacks {
+template <std::size_t kSizes> struct SizedRacks {
   std::array<SizedRack, kSizes> racks = {};
 
   /// The only one that may be for this size.

@@ -53,8 +53,8 @@ void Refusals::warn(DeviceState& device, const char* api) {
   const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes / kMiB) + " MiB"; };
   const std::uint64_t reserved_bytes = device.counters().reserved_bytes.current.load(std::memory_order_relaxed);
   device.services.warn(std::string(api) + ": the driver has not enough memory on GPU " + std::to_string(device.ordinal) + " for it (" +
-                       (driver_free_bytes ? mib(*driver_free_bytes) + " free" : "free: unknown") + "); the pool has " + mib(reserved_bytes) + ", of these " +
-                       mib(figures_.sum(device).free_bytes) + " free beside other blocks");
+                       (driver_free_bytes ? mib(*driver_free_bytes) + " free" : "free: unknown") + "); the pool has " + mib(reserved_bytes) +
+                       ", of these " + mib(figures_.sum(device).free_bytes) + " free beside other blocks");
 }
 
 }  // namespace cupool::device

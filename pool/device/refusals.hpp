@@ -23,18 +23,27 @@ namespace cupool::device {
 
 class Refusals {
  public:
-  Refusals(const ContextPools& homes, const DeferredFrees& deferred, Magazines& magazines, LiveFigures& figures, IdlePools& idle_pools, DriverFree& driver_free,
-           const GivingBack& giving_back, config::Policy policy)
-      : homes_(homes), deferred_(deferred), magazines_(magazines), figures_(figures), idle_pools_(idle_pools), driver_free_(driver_free), giving_back_(giving_back), policy_(policy) {}
+  Refusals(const ContextPools& homes, const DeferredFrees& deferred, Magazines& magazines, LiveFigures& figures, IdlePools& idle_pools,
+           DriverFree& driver_free, const GivingBack& giving_back, config::Policy policy)
+      : homes_(homes),
+        deferred_(deferred),
+        magazines_(magazines),
+        figures_(figures),
+        idle_pools_(idle_pools),
+        driver_free_(driver_free),
+        giving_back_(giving_back),
+        policy_(policy) {}
 
   // refusals.cpp
   /// Books a failed allocation; out of memory with the evidence for its cause. `home` is null for memory outside the pool.
   /// Returns what the program is told.
-  Error fail(DeviceState& device, std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, Error refusal) CUPOOL_REQUIRES(device.lock);
+  Error fail(DeviceState& device, std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, Error refusal)
+      CUPOOL_REQUIRES(device.lock);
   /// What the driver would have said first, where nobody has asked it: an error of the context. Calls it, without the lock.
   static Error reason_of(DeviceState& device, Error refusal) CUPOOL_REQUIRES(device.lock);
   /// The same where the limit refuses what the driver was to serve. `ask`: what the driver says to the call itself; it is called without the lock.
-  Error fail_by_limit(DeviceState& device, std::uint64_t requested_bytes, const Refused& what, const PoolSet::AskDriver& ask) CUPOOL_REQUIRES(device.lock);
+  Error fail_by_limit(DeviceState& device, std::uint64_t requested_bytes, const Refused& what, const PoolSet::AskDriver& ask)
+      CUPOOL_REQUIRES(device.lock);
   /// The driver had no memory for a call whose need nobody knows: a warning, the first few times.
   void warn(DeviceState& device, const char* api) CUPOOL_REQUIRES(device.lock);
 
@@ -43,7 +52,8 @@ class Refusals {
 
   // oom_evidence.cpp
   /// Throws std::bad_alloc.
-  void note_oom(DeviceState& device, std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, const Error& refusal) CUPOOL_REQUIRES(device.lock);
+  void note_oom(DeviceState& device, std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, const Error& refusal)
+      CUPOOL_REQUIRES(device.lock);
   void ask_driver(DeviceState& device, const ContextPool* home, observe::OomEvidence& evidence) CUPOOL_REQUIRES(device.lock);
   void add_holes(DeviceState& device, const ContextPool* home, observe::OomEvidence& evidence) const CUPOOL_REQUIRES(device.lock);
   void add_deferred(DeviceState& device, observe::OomEvidence& evidence) const CUPOOL_REQUIRES(device.lock);

@@ -14,9 +14,10 @@ using heap::Extent;
 using heap::Region;
 
 namespace {
-constexpr std::uint64_t kIdleShare = 2;           ///< of the most that was ever live: so much lies idle before some of it is exchanged for what is asked for,
+/// Of the most that was ever live: so much lies idle before some of it is exchanged for what is asked for,
+constexpr std::uint64_t kIdleShare = 2;
 constexpr std::uint64_t kLeastIdle_bytes = 256 * kMiB;  ///< and no less
-constexpr std::uint64_t kSmallShare = 48;  ///< of what is preallocated: the region for small blocks
+constexpr std::uint64_t kSmallShare = 48;               ///< of what is preallocated: the region for small blocks
 constexpr std::uint64_t kSmallMost_bytes = 64 * kMiB;
 
 /// One thread grows, the others wait for it; it may end by an exception.
@@ -46,7 +47,8 @@ Extent* SegmentHeap::allocate(DeviceState& device, const AllocationRequest& requ
   Extent* block = ExtentAllocator::allocate(device, request);
   if (block == nullptr || request.may_split || request.stream.identity != 0 || !growth_.is_below_a_pool()) return block;
   const Region& region = *block->region;
-  const bool would_split = region.free_bytes != 0 && region.free_bytes + block->bytes == region.bytes && static_cast<RegionInfo*>(region.owner)->is_of_one_block;
+  const bool would_split =
+      region.free_bytes != 0 && region.free_bytes + block->bytes == region.bytes && static_cast<RegionInfo*>(region.owner)->is_of_one_block;
   if (!would_split) return block;
   heap_.free(block);
   return nullptr;
@@ -68,7 +70,8 @@ HeapFigures SegmentHeap::figures_of_all_lanes(DeviceState& device, std::uint64_t
   HeapFigures figures = this->figures(device);
   figures.wholly_free_bytes = heap_.blockless_bytes();
   figures.inactive_split_bytes = figures.free_bytes - figures.wholly_free_bytes;
-  figures.looks = heap_.for_each_lane_run(least_bytes, [&](const Extent&, std::uint64_t bytes) { figures.largest_free_bytes = std::max(figures.largest_free_bytes, bytes); });
+  figures.looks = heap_.for_each_lane_run(
+      least_bytes, [&](const Extent&, std::uint64_t bytes) { figures.largest_free_bytes = std::max(figures.largest_free_bytes, bytes); });
   figures.largest_free_remapped_bytes = figures.largest_free_bytes;
   return figures;
 }
@@ -97,7 +100,8 @@ Status SegmentHeap::take_region(DeviceState& device, ContextPool& home, std::uin
     std::size_t free_bytes = 0;
     std::size_t total_bytes = 0;
     if (code == CUDA_SUCCESS) in_order::stream_of(device, home);  // made while there is memory for it
-    if (code == CUDA_SUCCESS && device.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS) device.publish_driver_free(free_bytes, bytes);
+    if (code == CUDA_SUCCESS && device.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS)
+      device.publish_driver_free(free_bytes, bytes);
   }
   bool usable = code == CUDA_SUCCESS && is_aligned(address, kBlockAlignment_bytes);
   if (code == CUDA_SUCCESS && !usable) device.disable("the driver returned an address that is not a multiple of 512");
@@ -129,7 +133,8 @@ Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const A
     const Turn turn(growing_, grown_);
     for (;;) {
       // By halves here too: what is left of the limit is for other contexts and memory outside the pool as well.
-      while (bytes > need_bytes && bytes > device.limit.headroom_bytes()) bytes = std::max(need_bytes, align_down(bytes / 2, kRegionGranularity_bytes));
+      while (bytes > need_bytes && bytes > device.limit.headroom_bytes())
+        bytes = std::max(need_bytes, align_down(bytes / 2, kRegionGranularity_bytes));
       status = take_region(device, home, bytes, bytes == need_bytes && growth_.is_below_a_pool());
       if (status.ok() || status.code() != CUDA_ERROR_OUT_OF_MEMORY || bytes == need_bytes) break;
       bytes = std::max(need_bytes, align_down(bytes / 2, kRegionGranularity_bytes));
@@ -154,7 +159,8 @@ std::uint64_t SegmentHeap::withheld_bytes(const Extent& extent) const {
 std::vector<SegmentHeap::Claim> SegmentHeap::claim_free_regions(DeviceState& device, std::uint64_t wanted_bytes, bool at_most) {
   std::vector<Claim> free_regions;
   heap_.for_each_region([&](const Region& region) {
-    if (heap::ExtentHeap::is_wholly_free(region)) free_regions.push_back({region.address, region.bytes, static_cast<RegionInfo*>(region.owner)->is_of_one_block});
+    if (heap::ExtentHeap::is_wholly_free(region))
+      free_regions.push_back({region.address, region.bytes, static_cast<RegionInfo*>(region.owner)->is_of_one_block});
   });
   std::sort(free_regions.begin(), free_regions.end(), [](const Claim& a, const Claim& b) { return a.bytes > b.bytes; });
   std::vector<Claim> claims;
@@ -212,8 +218,7 @@ std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::
     // again.
     const bool may_wait = in_order && stream == nullptr && !(current.status().ok() && in_order::can_look(device) && in_order::is_quiet(device));
     const CUresult refusal = may_wait ? CUDA_ERROR_NOT_READY : current.status().code();
-    for (std::size_t i = 0; i < claims.size(); ++i)
-      codes[i] = refusal == CUDA_SUCCESS ? in_order::free(device, stream, claims[i].address) : refusal;
+    for (std::size_t i = 0; i < claims.size(); ++i) codes[i] = refusal == CUDA_SUCCESS ? in_order::free(device, stream, claims[i].address) : refusal;
     if (stream != nullptr) is_back = in_order::await(device, home, stream);
   }
   std::uint64_t released_bytes = 0;

@@ -37,7 +37,9 @@ class RegionGrowth {
   }
   /// The program asks for `bytes`, by a plain call or in stream order. A pool above this one asks for nothing but multiples of 2 MiB, keeps them, and
   /// gives them back to have others in their place: each is a region of its own, as natively, or one that stays would hold what was beside it.
-  void note_request(std::uint64_t bytes, bool is_plain) { ++(is_plain && is_aligned(bytes, kRegionGranularity_bytes) ? whole_requests_ : other_requests_); }
+  void note_request(std::uint64_t bytes, bool is_plain) {
+    ++(is_plain && is_aligned(bytes, kRegionGranularity_bytes) ? whole_requests_ : other_requests_);
+  }
   bool is_below_a_pool() const { return whole_requests_ >= kWholeOf * other_requests_; }
   /// A region of `bytes` was made where `planned_bytes` were planned.
   void made(std::uint64_t bytes, std::uint64_t planned_bytes) {
@@ -76,7 +78,11 @@ class SegmentHeap final : public ExtentAllocator {
 
  private:
   Status take_region(DeviceState& device, ContextPool& home, std::uint64_t bytes, bool is_of_one_block = false) CUPOOL_REQUIRES(device.lock);
-  struct Claim { std::uint64_t address = 0; std::uint64_t bytes = 0; bool is_of_one_block = false; };
+  struct Claim {
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+    bool is_of_one_block = false;
+  };
   /// False, with nothing changed, when host memory is out.
   bool adopt(DeviceState& device, ContextPool& home, Claim claim) noexcept CUPOOL_REQUIRES(device.lock);
   static void book_release(DeviceState& device, const Claim& claim, int sign) CUPOOL_REQUIRES(device.lock);

@@ -14,7 +14,8 @@ namespace cupool::device {
 using heap::Extent;
 using observe::EventKind;
 
-bool StreamFrees::free_stamped(DeviceState& device, Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread, StampedPlace place) {
+bool StreamFrees::free_stamped(DeviceState& device, Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread,
+                               StampedPlace place) {
   ContextPool* const of_stream = home.context == context ? &home : device.services.contexts.find(context);
   if (of_stream == nullptr) return false;
   StreamLanes::Stamped& list = home.streams.stamped();
@@ -123,7 +124,8 @@ Result<Extent*> StreamFrees::steal(DeviceState& device, ContextPool& home, CUcon
       result = best->fence.wait_on_device(device, context, stream.handle);
     }
     const bool is_over = result.error.code == CUDA_SUCCESS && (result.answer == FenceAnswer::done || best->free_bytes() == 0);
-    if (is_over) request.lane = lanes::lane_for(device, home, stream, deferred_.batch());  // it may have gone to another stream meanwhile; a busy stamp survives that
+    // It may have gone to another stream meanwhile; a busy stamp survives that
+    if (is_over) request.lane = lanes::lane_for(device, home, stream, deferred_.batch());
     best->busy = false;
     if (result.error.code != CUDA_SUCCESS) return result.error;
     if (!is_over || request.lane == 0) return nullptr;

@@ -15,13 +15,13 @@ namespace cupool::device {
 
 class StepEnds {
  public:
-  static constexpr std::uint64_t kNearPeak = 4;      ///< a height is no more than this part of the rise below the peak, and a low above the last one
+  static constexpr std::uint64_t kNearPeak = 4;  ///< a height is no more than this part of the rise below the peak, and a low above the last one
   static constexpr std::uint64_t kLeastAllocations = 8;  ///< in a step: a block that goes round is none
-  static constexpr std::uint64_t kLeastBlocks = 4;   ///< so many more live at its height
-  static constexpr std::uint64_t kUpShare = 8;       ///< what lives is up when no more than this part is missing to the peak,
-  static constexpr std::uint64_t kDownShare = 4;     ///< and down when this part is
-  static constexpr std::uint64_t kTrifleShare = 16;  ///< less than this part of a peak is a trifle beside it
-  static constexpr std::uint64_t kPatience = 2;      ///< so many times what the last step took until any low is one
+  static constexpr std::uint64_t kLeastBlocks = 4;       ///< so many more live at its height
+  static constexpr std::uint64_t kUpShare = 8;           ///< what lives is up when no more than this part is missing to the peak,
+  static constexpr std::uint64_t kDownShare = 4;         ///< and down when this part is
+  static constexpr std::uint64_t kTrifleShare = 16;      ///< less than this part of a peak is a trifle beside it
+  static constexpr std::uint64_t kPatience = 2;          ///< so many times what the last step took until any low is one
 
   struct Live {
     std::uint64_t bytes = 0;
@@ -84,23 +84,24 @@ class StepEnds {
   bool ends_at_low(const Live& now, std::uint64_t peak_bytes, std::uint64_t allocations, std::uint64_t least_bytes) const {
     const std::uint64_t rise_bytes = peak_bytes - std::min(low_.bytes, peak_bytes);
     const bool is_height = now.bytes + rise_bytes / kNearPeak >= peak_bytes;
-    if (!is_height || rise_bytes < least_bytes || now.blocks < low_.blocks + kLeastBlocks || allocations < begun_at_ + kLeastAllocations) return false;
+    if (!is_height || rise_bytes < least_bytes || now.blocks < low_.blocks + kLeastBlocks || allocations < begun_at_ + kLeastAllocations)
+      return false;
     const std::uint64_t known_rise_bytes = peak_bytes - std::min(known_low_bytes_, peak_bytes);
     const bool is_as_low = known_low_bytes_ == kNone || low_.bytes <= known_low_bytes_ + known_rise_bytes / kNearPeak;
     return is_as_low || allocations - begun_at_ >= kPatience * step_allocations_;
   }
 
-  Live low_{kNone, 0};      ///< since the last height
+  Live low_{kNone, 0};                     ///< since the last height
   std::uint64_t known_low_bytes_ = kNone;  ///< before the last height
-  std::uint64_t begun_at_ = 0;          ///< in allocations: the last height
-  std::uint64_t step_allocations_ = 0;  ///< between the last two
+  std::uint64_t begun_at_ = 0;             ///< in allocations: the last height
+  std::uint64_t step_allocations_ = 0;     ///< between the last two
   std::uint64_t repeated_peak_bytes_ = 0;
   std::uint64_t repeats_ = 0;
-  std::uint64_t last_fall_bytes_ = 0;         ///< the peak when it last came down,
-  std::uint64_t before_last_fall_bytes_ = 0;  ///< and when it did before that; 0: never
-  bool is_up_ = false;                  ///< and has not been down since
-  std::uint64_t up_blocks_ = 0;         ///< most that lived while it was up, the last time
-  std::uint64_t step_fall_bytes_ = 0;   ///< the peak when it last came down by several blocks; 0: never
+  std::uint64_t last_fall_bytes_ = 0;                      ///< the peak when it last came down,
+  std::uint64_t before_last_fall_bytes_ = 0;               ///< and when it did before that; 0: never
+  bool is_up_ = false;                                     ///< and has not been down since
+  std::uint64_t up_blocks_ = 0;                            ///< most that lived while it was up, the last time
+  std::uint64_t step_fall_bytes_ = 0;                      ///< the peak when it last came down by several blocks; 0: never
   alignas(64) std::atomic<std::uint64_t> below_bytes_{0};  ///< threads read it at each free
 };
 

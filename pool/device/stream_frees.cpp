@@ -12,7 +12,8 @@ namespace cupool::device {
 
 using heap::Extent;
 
-FreeOutcome StreamFrees::free_in_lane(DeviceState& device, Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread) {
+FreeOutcome StreamFrees::free_in_lane(DeviceState& device, Extent* extent, ContextPool& home, CUcontext context, StreamName stream,
+                                      std::uint16_t thread) {
   home.streams.see(stream.identity);
   home.streams.count_frees(1);
   bool must_stamp = !home.streams.is_alone() && (shortage_.stamps_frees() || !lanes::is_plenty(device, home, magazines_.kept_bytes(), extent->bytes));
@@ -37,7 +38,8 @@ FreeOutcome StreamFrees::free_in_lane(DeviceState& device, Extent* extent, Conte
 }
 
 void StreamFrees::make_place_for_lane(DeviceState& device, CUcontext context, StreamName stream) {
-  if (!device.services.cannot_record.load(std::memory_order_relaxed)) [[likely]] return;
+  if (!device.services.cannot_record.load(std::memory_order_relaxed)) [[likely]]
+    return;
   const auto found = std::find_if(homes_.begin(), homes_.end(), [context](const auto& home) { return home->context == context; });
   if (found == homes_.end()) return;
   ContextPool* const home = found->get();
@@ -96,7 +98,8 @@ void StreamFrees::drain_stream(DeviceState& device, ContextPool& home, std::uint
   FenceResult result;
   Epoch* const epoch = record_lane(device, home, *entry, holes, false, &result);
   if (epoch == nullptr) return only_own_events ? lanes::return_holes(device, home, lane, holes) : deferred_.batch().prepend(holes);
-  if (result.answer != FenceAnswer::done && (only_own_events || device.services.gate.capturing())) return lanes::return_holes(device, home, lane, deferred_.finish(epoch));
+  if (result.answer != FenceAnswer::done && (only_own_events || device.services.gate.capturing()))
+    return lanes::return_holes(device, home, lane, deferred_.finish(epoch));
   if (result.answer != FenceAnswer::done) return deferred_.reopen(epoch);
   epoch->set_lane(home, identity);
 }
@@ -124,7 +127,8 @@ bool StreamFrees::take_own_epochs(DeviceState& device, ContextPool& home, Stream
   return is_more;
 }
 
-void StreamFrees::drain_streams(DeviceState& device, ContextPool& home, bool only_own_events, bool (*is_due)(const StreamLanes& streams, const StreamLanes::Entry& entry)) {
+void StreamFrees::drain_streams(DeviceState& device, ContextPool& home, bool only_own_events,
+                                bool (*is_due)(const StreamLanes& streams, const StreamLanes::Entry& entry)) {
   std::array<std::uint64_t, StreamLanes::kMostLanes> identities{};
   std::size_t count = 0;
   for (const StreamLanes::Entry& entry : home.streams.entries())
@@ -142,7 +146,8 @@ void StreamFrees::drain_stale_lanes(DeviceState& device, ContextPool& home) {
   for (const StreamLanes::Entry& entry : home.streams.entries()) kept_bytes += home.pooled->lane_bytes(entry.lane);
   const bool is_too_much = kept_bytes > backlog_.ahead_bytes(device) && !device.services.gate.capturing();
   drain_streams(device, home, false, is_too_much ? &is_any_lane : &is_stale_lane);
-  if (device.counters().lanes_drained.value.load(std::memory_order_relaxed) != drained) static_cast<void>(deferral_.close_epoch(device, home.context, Deferral::Closing::late));
+  if (device.counters().lanes_drained.value.load(std::memory_order_relaxed) != drained)
+    static_cast<void>(deferral_.close_epoch(device, home.context, Deferral::Closing::late));
 }
 
 bool StreamFrees::has_lanes() const {
@@ -169,10 +174,8 @@ void StreamFrees::forget_stamps_of(ContextPool& home, std::uint64_t identity) {
 
 void StreamFrees::retire_all(DeviceState& device, CUcontext asking, bool may_wait) {
   Error ignored{};  // an error of an older epoch is for the call that meets it
-  while (deferral_.retire_oldest(device, asking, may_wait, &ignored)) {
-  }
-  while (retire_any_stamped(device, asking, &ignored)) {
-  }
+  while (deferral_.retire_oldest(device, asking, may_wait, &ignored)) {}
+  while (retire_any_stamped(device, asking, &ignored)) {}
 }
 
 void StreamFrees::give_back_surplus_of_lanes(DeviceState& device, CUcontext asking) {

@@ -30,9 +30,16 @@ class StreamFrees {
  public:
   enum class StampedPlace : std::uint8_t { lane, aside };  ///< where the block is while its event waits
 
-  StreamFrees(const ContextPools& homes, DeferredFrees& deferred, Shortage& shortage, Magazines& magazines, LiveFigures& figures, GivingBack& giving_back,
-              const Backlog& backlog, Deferral& deferral)
-      : homes_(homes), deferred_(deferred), shortage_(shortage), magazines_(magazines), figures_(figures), giving_back_(giving_back), backlog_(backlog), deferral_(deferral) {}
+  StreamFrees(const ContextPools& homes, DeferredFrees& deferred, Shortage& shortage, Magazines& magazines, LiveFigures& figures,
+              GivingBack& giving_back, const Backlog& backlog, Deferral& deferral)
+      : homes_(homes),
+        deferred_(deferred),
+        shortage_(shortage),
+        magazines_(magazines),
+        figures_(figures),
+        giving_back_(giving_back),
+        backlog_(backlog),
+        deferral_(deferral) {}
 
   // stream_frees.cpp
   /// The free of a block of a heap, in the order of a stream of its context, while nothing captures.
@@ -69,8 +76,8 @@ class StreamFrees {
 
   // stamped_frees.cpp
   /// The free with an event of its own, recorded on a stream of `context`. False when none could be recorded: nothing has happened then.
-  bool free_stamped(DeviceState& device, heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread, StampedPlace place)
-      CUPOOL_REQUIRES(device.lock);
+  bool free_stamped(DeviceState& device, heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread,
+                    StampedPlace place) CUPOOL_REQUIRES(device.lock);
   /// Looks at the oldest stamped free of each stream, and makes the first whose event is over everybody's: true. But for what `identity` has in its
   /// own lane anyway.
   bool retire_stamped(DeviceState& device, ContextPool& home, CUcontext asking, std::uint64_t identity, Error* error) CUPOOL_REQUIRES(device.lock);
@@ -86,9 +93,10 @@ class StreamFrees {
 
   // stream_frees.cpp
   static bool needs_context_event(const DeviceState& device, const StreamLanes::Entry& entry);
-  Epoch* record_lane(DeviceState& device, ContextPool& home, StreamLanes::Entry& entry, Batch& holes, bool looks, FenceResult* result) CUPOOL_REQUIRES(device.lock);
-  void drain_streams(DeviceState& device, ContextPool& home, bool only_own_events, bool (*is_due)(const StreamLanes& streams, const StreamLanes::Entry& entry))
+  Epoch* record_lane(DeviceState& device, ContextPool& home, StreamLanes::Entry& entry, Batch& holes, bool looks, FenceResult* result)
       CUPOOL_REQUIRES(device.lock);
+  void drain_streams(DeviceState& device, ContextPool& home, bool only_own_events,
+                     bool (*is_due)(const StreamLanes& streams, const StreamLanes::Entry& entry)) CUPOOL_REQUIRES(device.lock);
   bool take_own_epochs(DeviceState& device, ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device.lock);
 
   // idle_lanes.cpp

@@ -38,7 +38,8 @@ void StreamLanes::leave_lane(Stamped::iterator stamped) {
 }
 
 bool StreamLanes::forget_stamp(std::uint64_t most_bytes, ContextRegistry& contexts) {
-  const auto stamped = std::find_if(stamped_.begin(), stamped_.end(), [most_bytes](const StampedFree& one) { return one.is_in_lane() && !one.busy && one.bytes <= most_bytes; });
+  const auto stamped = std::find_if(stamped_.begin(), stamped_.end(),
+                                    [most_bytes](const StampedFree& one) { return one.is_in_lane() && !one.busy && one.bytes <= most_bytes; });
   if (stamped == stamped_.end()) return false;
   drop(stamped, contexts);
   return true;
@@ -90,7 +91,8 @@ std::uint64_t StreamLanes::bytes_for(std::uint64_t identity) const {
 }
 
 std::string StreamLanes::check() const {
-  const auto in_lanes = static_cast<std::size_t>(std::count_if(stamped_.begin(), stamped_.end(), [](const StampedFree& one) { return one.is_in_lane(); }));
+  const auto in_lanes =
+      static_cast<std::size_t>(std::count_if(stamped_.begin(), stamped_.end(), [](const StampedFree& one) { return one.is_in_lane(); }));
   if (in_lanes != in_lanes_.size()) return "the list of the stamps in lanes has other stamps too, or not all";
   std::uint64_t end = 0;
   for (const auto& [address, place] : in_lanes_) {

@@ -30,7 +30,7 @@ namespace cupool::device {
 struct StampedFree {
   heap::Extent* extent = nullptr;
   std::uint64_t address = 0;
-  std::uint64_t bytes = 0;     ///< in the lane; 0: not there
+  std::uint64_t bytes = 0;  ///< in the lane; 0: not there
   std::uint32_t lane = 0;
   std::uint64_t identity = 0;  ///< of the stream
   Fence fence;
@@ -58,13 +58,14 @@ class StreamLanes {
     CUstream handle = nullptr;  ///< null: a thread's own default stream, which no other thread can name
     std::uint32_t lane = 0;
     std::uint64_t last_use = 0;
-    std::uint64_t last_fill = 0;  ///< of fills(), at which anything last came into the lane
-    std::uint64_t waited_fill = 0;  ///< the same, when the program last waited for all of that
-    std::uint32_t fills = 0;      ///< so often anything came into the lane since the stream last allocated
+    std::uint64_t last_fill = 0;       ///< of fills(), at which anything last came into the lane
+    std::uint64_t waited_fill = 0;     ///< the same, when the program last waited for all of that
+    std::uint32_t fills = 0;           ///< so often anything came into the lane since the stream last allocated
     std::uint64_t unmarked_bytes = 0;  ///< came into the lane, without events, since it was last emptied behind one
-    bool feeds = false;           ///< others missed what lies here: it is handed over as it comes, until the stream has had as much for itself
-    std::int64_t gained_bytes = 0;  ///< freed less allocated by the stream, since others last missed what lay here; while it feeds them, and what lay here then
-    bool busy = false;          ///< a thread is in the driver with the handle
+    bool feeds = false;                ///< others missed what lies here: it is handed over as it comes, until the stream has had as much for itself
+    /// Freed less allocated by the stream, since others last missed what lay here; while it feeds them, and what lay here then
+    std::int64_t gained_bytes = 0;
+    bool busy = false;  ///< a thread is in the driver with the handle
   };
   using Stamped = std::list<StampedFree>;
 
@@ -202,9 +203,9 @@ class StreamLanes {
   std::map<std::uint64_t, Stamped::iterator> in_lanes_;  ///< by address; disjoint
   std::uint64_t uses_ = 0;
   std::atomic<std::uint64_t> fills_{ticks()};  ///< so that none of another context's books, which may have had the same handle, was higher
-  std::uint64_t last_seen_ = 0;  ///< identity
-  std::uint32_t frees_ = 0;      ///< up to kLoneFrees
-  std::uint32_t vain_stamps_ = 0;  ///< up to kVainStamps
+  std::uint64_t last_seen_ = 0;                ///< identity
+  std::uint32_t frees_ = 0;                    ///< up to kLoneFrees
+  std::uint32_t vain_stamps_ = 0;              ///< up to kVainStamps
   bool several_ = false;
   bool has_allocated_ = false;
 };

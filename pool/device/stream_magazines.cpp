@@ -32,7 +32,8 @@ StreamRacks* Magazines::racks_for(DeviceState& device, Magazine& magazine, Strea
     *taken = {};
   }
   taken->stream = stream;
-  const auto streams = std::count_if(magazine.streams.begin(), magazine.streams.end(), [](const StreamRacks& one) { return one.stream.identity != 0; });
+  const auto streams =
+      std::count_if(magazine.streams.begin(), magazine.streams.end(), [](const StreamRacks& one) { return one.stream.identity != 0; });
   magazine.soon = Magazine::kSoon * std::max<std::uint64_t>(1, static_cast<std::uint64_t>(streams) / 2);
   return taken;
 }
@@ -156,7 +157,8 @@ void Magazines::return_to_lanes(DeviceState& device, Magazine& magazine) {
 /// What its stream-ordered calls changed becomes the memory pool's.
 void Magazines::tell_mempool(DeviceState& device, Magazine& magazine) {
   MempoolUse& use = device.mempools[magazine.mempool];
-  use.used_bytes.store(use.used_bytes.load(std::memory_order_relaxed) + magazine.mempool_bytes.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  use.used_bytes.store(use.used_bytes.load(std::memory_order_relaxed) + magazine.mempool_bytes.load(std::memory_order_relaxed),
+                       std::memory_order_relaxed);
   magazine.mempool_bytes.store(0, std::memory_order_relaxed);
 }
 
@@ -175,9 +177,12 @@ void Magazines::look_for_mempool_peak(DeviceState& device, std::uint8_t mempool)
 }
 
 void Magazines::close_of(DeviceState& device, std::uint64_t identity) {
-  visit_open(device, &Magazines::close, nullptr, BusyOwners::wait_for, [](const Magazine& magazine, std::uint64_t key) {
-    return std::any_of(magazine.streams.begin(), magazine.streams.end(), [key](const StreamRacks& one) { return one.stream.identity == key; });
-  }, identity);
+  visit_open(
+      device, &Magazines::close, nullptr, BusyOwners::wait_for,
+      [](const Magazine& magazine, std::uint64_t key) {
+        return std::any_of(magazine.streams.begin(), magazine.streams.end(), [key](const StreamRacks& one) { return one.stream.identity == key; });
+      },
+      identity);
 }
 
 }  // namespace cupool::device

@@ -31,7 +31,8 @@ CUdeviceptr DevicePool::allocate_on(ContextPool* home, CUcontext context, std::s
 /// A block of a plain call that is freed in stream order, by a program that allocates nothing so: plain calls ask for its like again, and they get
 /// nothing out of a lane until memory is short. An epoch covers the stream as any other.
 bool DevicePool::goes_plain_way(const Extent& extent) const {
-  return mempool_of(extent) == 0 && !info_of(extent).home->streams.has_allocated() && device_.services.options.free == config::FreeMode::deferred && !device_.services.synchronises() && !capturing();
+  return mempool_of(extent) == 0 && !info_of(extent).home->streams.has_allocated() && device_.services.options.free == config::FreeMode::deferred &&
+         !device_.services.synchronises() && !capturing();
 }
 
 FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, MagazineUser* user, Error* answer) {
@@ -54,8 +55,11 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
     Magazines::leave_table(extent);
     if (is_plain) outcome = free_deferred(extent, thread, answer, false);
     else if (is_ordinary && !capturing()) outcome = stream_frees_.free_in_lane(device_, extent, home, context, stream, thread);
-    else if ((is_ordinary || needs_own_event) && stream_frees_.free_stamped(device_, extent, home, context, stream, thread, StreamFrees::StampedPlace::aside)) outcome = FreeOutcome::freed;
-    else if (policy_ == config::Policy::platform && device_.driver.has_cuMemFreeAsync()) outcome = free_native(extent, thread, answer, &stream.handle);
+    else if ((is_ordinary || needs_own_event) &&
+             stream_frees_.free_stamped(device_, extent, home, context, stream, thread, StreamFrees::StampedPlace::aside))
+      outcome = FreeOutcome::freed;
+    else if (policy_ == config::Policy::platform && device_.driver.has_cuMemFreeAsync())
+      outcome = free_native(extent, thread, answer, &stream.handle);
     else outcome = free_behind(extent, context, stream, thread, answer);
     if (home.is_orphan) orphans_.empty(device_);
   }
@@ -65,7 +69,8 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
 
 /// Deferred: the block's epoch covers every stream; where none can, an event on this one does, of an epoch with nothing else in it.
 FreeOutcome DevicePool::free_behind(Extent* extent, CUcontext context, StreamName stream, std::uint16_t thread, Error* answer) {
-  const bool needs_own_event = context != nullptr && device_.services.cannot_record.load(std::memory_order_relaxed) && !capturing() && may_call_driver();
+  const bool needs_own_event =
+      context != nullptr && device_.services.cannot_record.load(std::memory_order_relaxed) && !capturing() && may_call_driver();
   ContextPool* const of_stream = needs_own_event && deferred_.batch_is_empty() ? device_.services.contexts.find(context) : nullptr;
   if (of_stream == nullptr) return free_deferred(extent, thread, answer, false);
   deferral_.defer(device_, extent, thread);
@@ -123,8 +128,8 @@ void DevicePool::stream_ending(ContextPool* home, CUcontext context, std::uint64
   deferred_.forget_stream(identity);
   // A program that makes and ends streams without end closes an epoch with each, and perhaps never misses: what is over goes as fast as it comes.
   Error ignored{};  // for the call that meets it
-  for (int looks = 0; looks < 2 && deferred_.epoch_count() > kEndedStreamEpochs && deferral_.retire_oldest(device_, nullptr, false, &ignored); ++looks) {
-  }
+  for (int looks = 0; looks < 2 && deferred_.epoch_count() > kEndedStreamEpochs && deferral_.retire_oldest(device_, nullptr, false, &ignored);
+       ++looks) {}
 }
 
 /// What streams have here is everybody's from now on, behind events of those that are named by a handle; a stream that goes on finds a new lane.
@@ -150,7 +155,8 @@ PoolSet::MempoolFigures DevicePool::mempool_figures(std::uint8_t mempool) {
   const MutexLock lock(device_.lock);
   magazines_.look_for_mempool_peak(device_, mempool);
   const MempoolUse& use = device_.mempools[mempool];
-  return {magazines_.mempool_used_bytes(device_, mempool), use.used_high_bytes.load(std::memory_order_relaxed), use.reserved_high_bytes.load(std::memory_order_relaxed)};
+  return {magazines_.mempool_used_bytes(device_, mempool), use.used_high_bytes.load(std::memory_order_relaxed),
+          use.reserved_high_bytes.load(std::memory_order_relaxed)};
 }
 
 void DevicePool::reset_mempool_high(std::uint8_t mempool, MempoolHigh which) {

@@ -48,13 +48,12 @@ class Driver {
  public:
   Driver(const DriverApi& api, DriverCallCounts& counts) : api_(&api), counts_(&counts) {}
 
-#define DRIVER_CALL(symbol, since, need)                                                             \
-  template <class... Args>                                                                           \
-  CUresult symbol(Args... args) const {                                                              \
+#define DRIVER_CALL(symbol, since, need)                                                              \
+  template <class... Args> CUresult symbol(Args... args) const {                                      \
     (*counts_)[static_cast<std::size_t>(DriverCall::symbol)].fetch_add(1, std::memory_order_relaxed); \
-    const Uncancelled uncancelled;                                                                   \
-    return api_->symbol(args...);                                                                    \
-  }                                                                                                  \
+    const Uncancelled uncancelled;                                                                    \
+    return api_->symbol(args...);                                                                     \
+  }                                                                                                   \
   bool has_##symbol() const { return api_->symbol != nullptr; }
 #include "pool/driver/driver_api.def"
 #undef DRIVER_CALL

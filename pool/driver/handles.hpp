@@ -18,7 +18,9 @@ class ScopedContext {
  public:
   /// `current` is what the caller knows to be current already: when it is `context`, no call is made.
   ScopedContext(const Driver& driver, CUcontext context, CUcontext current = nullptr)
-      : driver_(driver), status_(context == current ? CUDA_SUCCESS : driver.cuCtxPushCurrent_v2(context)), pushed_(context != current && status_ == CUDA_SUCCESS) {}
+      : driver_(driver),
+        status_(context == current ? CUDA_SUCCESS : driver.cuCtxPushCurrent_v2(context)),
+        pushed_(context != current && status_ == CUDA_SUCCESS) {}
   ~ScopedContext() {
     CUcontext popped = nullptr;
     // Twice: a program left in another context than its own would not survive it.

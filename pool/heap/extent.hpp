@@ -43,33 +43,33 @@ struct Region;
 struct alignas(128) Extent {
   // What a thread needs that takes the block from its magazine or gives it back: one line.
   std::uint64_t address = 0;
-  std::uint64_t bytes = 0;                 ///< multiple of kBlockAlignment_bytes
-  Extent* bin_next = nullptr;              ///< free: bin list; deferred, absent: the owner's list; cached: the owner's list; spare: the arena's list
-  std::uint64_t requested_bytes = 0;       ///< owner's
-  std::uint64_t buffer_id = 0;             ///< owner's
+  std::uint64_t bytes = 0;            ///< multiple of kBlockAlignment_bytes
+  Extent* bin_next = nullptr;         ///< free: bin list; deferred, absent: the owner's list; cached: the owner's list; spare: the arena's list
+  std::uint64_t requested_bytes = 0;  ///< owner's
+  std::uint64_t buffer_id = 0;        ///< owner's
   union {
-    std::uint64_t allocated_ticks = 0;     ///< owner's
-    std::uint64_t whole_bytes;             ///< free, lane 0: what ExtentHeap counted of it in whole_bytes()
+    std::uint64_t allocated_ticks = 0;  ///< owner's
+    std::uint64_t whole_bytes;          ///< free, lane 0: what ExtentHeap counted of it in whole_bytes()
   };
   Region* region = nullptr;
   union {
-    std::uint32_t site = 0;                ///< live, deferred: owner's
-    std::uint32_t lane;                    ///< free: who may use it; 0 is everybody
+    std::uint32_t site = 0;  ///< live, deferred: owner's
+    std::uint32_t lane;      ///< free: who may use it; 0 is everybody
   };
   SharedState state = ExtentState::free;
-  std::uint8_t flags = 0;                  ///< owner's; 0 on return of allocate
-  bool previous_is_free : 1 = false;       ///< the heap's copy of previous->state == free
+  std::uint8_t flags = 0;             ///< owner's; 0 on return of allocate
+  bool previous_is_free : 1 = false;  ///< the heap's copy of previous->state == free
   bool next_is_free : 1 = false;
-  bool is_in_table = false;                ///< owner's, false for a hole: the block is in a BlockTable
+  bool is_in_table = false;  ///< owner's, false for a hole: the block is in a BlockTable
 
   // What the heap needs besides.
-  Extent* previous = nullptr;              ///< neighbour by address in the same region
+  Extent* previous = nullptr;  ///< neighbour by address in the same region
   Extent* next = nullptr;
   union {
-    Extent* bin_previous = nullptr;        ///< as bin_next, but cached, spare
-    std::uint64_t birth;                   ///< live: the heap's count of allocations when this one was made
+    Extent* bin_previous = nullptr;  ///< as bin_next, but cached, spare
+    std::uint64_t birth;             ///< live: the heap's count of allocations when this one was made
   };
-  std::uint8_t keeper = 0;                 ///< the arena's: whose page this extent lies in
+  std::uint8_t keeper = 0;  ///< the arena's: whose page this extent lies in
 };
 static_assert(sizeof(Extent) == 128, "the metadata budget of 0.1% counts on it");
 
@@ -78,11 +78,11 @@ struct Region {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
   Extent* first = nullptr;
-  std::uint64_t free_bytes = 0;            ///< Σ free extents
-  std::uint64_t lane_bytes = 0;            ///< Σ free extents of lanes above 0; wholly free: free_bytes == bytes, and none of these
-  std::uint32_t index = 0;                 ///< stable while the region lives; reused afterwards
-  std::uint8_t zone = 0;                   ///< whose holes its holes are among
-  void* owner = nullptr;                   ///< the device pool's
+  std::uint64_t free_bytes = 0;  ///< Σ free extents
+  std::uint64_t lane_bytes = 0;  ///< Σ free extents of lanes above 0; wholly free: free_bytes == bytes, and none of these
+  std::uint32_t index = 0;       ///< stable while the region lives; reused afterwards
+  std::uint8_t zone = 0;         ///< whose holes its holes are among
+  void* owner = nullptr;         ///< the device pool's
 };
 
 }  // namespace cupool::heap

@@ -21,8 +21,8 @@ namespace cupool::heap {
 
 class ExtentArena {
  public:
-  static constexpr std::uint8_t kKeepers = 33;               ///< 0: nobody in particular
-  static constexpr std::uint32_t kMostSpare = 1024;          ///< of one keeper, for itself; more are anybody's
+  static constexpr std::uint8_t kKeepers = 33;       ///< 0: nobody in particular
+  static constexpr std::uint32_t kMostSpare = 1024;  ///< of one keeper, for itself; more are anybody's
 
   /// A default-initialised extent. Throws std::bad_alloc and then has changed nothing.
   Extent* take(std::uint8_t keeper = 0) {
@@ -32,7 +32,8 @@ class ExtentArena {
       stock.spare = extent->bin_next;
       --stock.spare_count;
     } else {
-      if (stock.fresh == stock.fresh_end) [[unlikely]] return take_from_anybody(keeper);
+      if (stock.fresh == stock.fresh_end) [[unlikely]]
+        return take_from_anybody(keeper);
       extent = stock.fresh++;
     }
     return begin(extent, keeper);
@@ -57,7 +58,7 @@ class ExtentArena {
   struct Stock {
     Extent* spare = nullptr;
     std::size_t spare_count = 0;
-    Extent* fresh = nullptr;      ///< never used so far, up to fresh_end
+    Extent* fresh = nullptr;  ///< never used so far, up to fresh_end
     Extent* fresh_end = nullptr;
   };
   struct FreeMemory {

@@ -81,7 +81,8 @@ void ExtentHeap::unlist(Extent* hole) noexcept {
 void ExtentHeap::resize(Extent* hole, std::uint64_t address, std::uint64_t bytes) noexcept {
   const std::uint64_t page_bytes = policy_.page_bytes;
   const bool counts = get_whole_bytes_ != nullptr && hole->lane == 0 &&
-                      (align_up(hole->address, page_bytes) != align_up(address, page_bytes) || align_down(hole->address + hole->bytes, page_bytes) != align_down(address + bytes, page_bytes));
+                      (align_up(hole->address, page_bytes) != align_up(address, page_bytes) ||
+                       align_down(hole->address + hole->bytes, page_bytes) != align_down(address + bytes, page_bytes));
   hole->address = address;
   bins_of(hole->region, hole->lane).resize(hole, bytes);
   if (!counts) return;
@@ -183,7 +184,8 @@ Extent* ExtentHeap::rehome(Extent* block, std::uint8_t keeper) { return block->k
 Extent* ExtentHeap::pick(std::uint64_t need, const ZoneOrder& order) const noexcept {
   Extent* hole = nullptr;
   for (unsigned zone = order.first + 1; hole == nullptr && zone-- > order.last;) hole = zones_[zone].pick(need, policy_.candidates);
-  for (unsigned zone = order.first + 1; order.above && hole == nullptr && zone < zones_.size(); ++zone) hole = zones_[zone].pick(need, policy_.candidates);
+  for (unsigned zone = order.first + 1; order.above && hole == nullptr && zone < zones_.size(); ++zone)
+    hole = zones_[zone].pick(need, policy_.candidates);
   return hole;
 }
 

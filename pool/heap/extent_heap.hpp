@@ -85,7 +85,10 @@ class ExtentHeap {
   Extent* allocate(std::uint64_t bytes, std::uint32_t lane = 0, std::uint8_t keeper = 0, const ZoneOrder& order = {});
   /// The hole of lane 0 that allocate() would choose, nullptr: none fits, and where the block would begin unless it goes to the hole's high end.
   /// O(1).
-  struct Fit { const Extent* hole; std::uint64_t address; };
+  struct Fit {
+    const Extent* hole;
+    std::uint64_t address;
+  };
   Fit fit(std::uint64_t bytes, const ZoneOrder& order = {}) const noexcept;
   /// The block, as an extent in `keeper`'s pages; the one that it had is gone. Throws std::bad_alloc with nothing changed.
   Extent* rehome(Extent* block, std::uint8_t keeper);
@@ -133,16 +136,16 @@ class ExtentHeap {
 
   std::uint64_t region_bytes() const { return region_bytes_; }
   std::uint64_t free_bytes() const { return free_bytes_; }
-  std::uint64_t largest_free_bytes() const noexcept;                          ///< exact; of any lane
+  std::uint64_t largest_free_bytes() const noexcept;  ///< exact; of any lane
   static bool is_wholly_free(const Region& region) { return region.free_bytes == region.bytes && region.lane_bytes == 0; }
-  std::uint64_t wholly_free_bytes() const { return wholly_free_bytes_; }      ///< Σ bytes of regions with nothing in them
+  std::uint64_t wholly_free_bytes() const { return wholly_free_bytes_; }                   ///< Σ bytes of regions with nothing in them
   std::uint64_t inactive_split_bytes() const { return free_bytes_ - wholly_free_bytes_; }  ///< free, in regions that hold something
   std::uint64_t whole_bytes() const { return whole_bytes_; }          ///< Σ WholeBytes of the holes of lane 0 that have a page. O(1)
   std::uint64_t blockless_bytes() const { return blockless_bytes_; }  ///< Σ bytes of regions with nothing but holes in them, of whichever lanes
-  Region* first_region() const { return regions_.first(); }  ///< nullptr: none
+  Region* first_region() const { return regions_.first(); }           ///< nullptr: none
   std::size_t region_count() const { return regions_.size(); }
   std::size_t extent_count() const { return arena_.in_use(); }
-  std::uint64_t metadata_bytes() const;         ///< host memory held by this heap. O(regions)
+  std::uint64_t metadata_bytes() const;  ///< host memory held by this heap. O(regions)
   /// visit(const Region&), in address order.
   template <class F> void for_each_region(F&& visit) const;
   /// visit(const Extent& first, bytes) for each run of neighbouring holes, as one lane would have it, in which a lane above 0 has a hole of

@@ -14,15 +14,18 @@ std::string ExtentHeap::check_links(const Region& region, const Extent& extent) 
   if (extent.bytes == 0) return "an extent is empty";
   if (!is_aligned(extent.bytes, kBlockAlignment_bytes)) return "an extent's size is no multiple of 512 bytes";
   if (extent.next != nullptr && extent.next->previous != &extent) return "an extent's next neighbour does not link back to it";
-  if (extent.next != nullptr && extent.next->address != extent.address + extent.bytes) return "an extent does not end where its next neighbour begins";
-  if (extent.next == nullptr && extent.address + extent.bytes != region.address + region.bytes) return "the last extent does not end where its region ends";
+  if (extent.next != nullptr && extent.next->address != extent.address + extent.bytes)
+    return "an extent does not end where its next neighbour begins";
+  if (extent.next == nullptr && extent.address + extent.bytes != region.address + region.bytes)
+    return "the last extent does not end where its region ends";
   if (extent.state == ExtentState::free && same_lane(extent, extent.next)) return "two neighbouring extents are both free in one lane";
   if (extent.previous_is_free != is_free(extent.previous)) return "an extent is wrong about whether its previous neighbour is free";
   if (extent.next_is_free != is_free(extent.next)) return "an extent is wrong about whether its next neighbour is free";
   if (pages(&region).find(extent.address) != &extent) return "the page index does not find an extent by its base";
   if (pages(&region).find_containing(extent.address) != &extent) return "the page index does not find an extent by its first byte";
   if (pages(&region).find_containing(extent.address + extent.bytes - 1) != &extent) return "the page index does not find an extent by its last byte";
-  if (pages(&region).find_containing(extent.address + extent.bytes / 2) != &extent) return "the page index does not find an extent by a byte inside it";
+  if (pages(&region).find_containing(extent.address + extent.bytes / 2) != &extent)
+    return "the page index does not find an extent by a byte inside it";
   return {};
 }
 

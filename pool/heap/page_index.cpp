@@ -112,8 +112,7 @@ std::size_t PageIndex::marked_before(std::size_t page) const noexcept {
     }
   }
   if (level == kLevels) {  // only regions over 1 TiB come here: `page` is now a word of the top level
-    while (marks_[kLevels - 1][--page] == 0) {
-    }
+    while (marks_[kLevels - 1][--page] == 0) {}
     page = page * 64 + highest_bit(marks_[kLevels - 1][page]);
     level = kLevels - 1;
   }

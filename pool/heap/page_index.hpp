@@ -59,9 +59,7 @@ class PageIndex {
 
   static std::size_t table_bytes(std::size_t page_count);
   std::size_t page_of(std::uint64_t address) const { return (address - address_) >> kPage_log2; }
-  unsigned granule_of(std::uint64_t address) const {
-    return static_cast<unsigned>((address - address_) >> kGranule_log2) & (kGranulesPerPage - 1);
-  }
+  unsigned granule_of(std::uint64_t address) const { return static_cast<unsigned>((address - address_) >> kGranule_log2) & (kGranulesPerPage - 1); }
   DensePage* dense(std::size_t page) const noexcept;
   void mark(std::size_t page) noexcept;
   void unmark(std::size_t page) noexcept;
@@ -73,11 +71,11 @@ class PageIndex {
   std::uint64_t address_;
   std::size_t page_count_;
   std::size_t dense_count_ = 0;
-  DensePage* first_dense_ = nullptr;               ///< a list of all: a leak checker does not look into block_
-  ZeroedTable block_;                              ///< entries, bitmaps, counts
-  std::uintptr_t* entries_ = nullptr;              ///< per page: first Extent*, or DensePage* | kDenseTag, or 0
-  std::array<std::uint64_t*, kLevels> marks_{};    ///< level 0: a bit per page; level n: a bit per word of level n-1
-  std::uint8_t* counts_ = nullptr;                 ///< per page: extents that start in it (at most 128)
+  DensePage* first_dense_ = nullptr;             ///< a list of all: a leak checker does not look into block_
+  ZeroedTable block_;                            ///< entries, bitmaps, counts
+  std::uintptr_t* entries_ = nullptr;            ///< per page: first Extent*, or DensePage* | kDenseTag, or 0
+  std::array<std::uint64_t*, kLevels> marks_{};  ///< level 0: a bit per page; level n: a bit per word of level n-1
+  std::uint8_t* counts_ = nullptr;               ///< per page: extents that start in it (at most 128)
 };
 
 }  // namespace cupool::heap

@@ -47,8 +47,7 @@ RegionRecord* RegionTable::insert(std::unique_ptr<RegionRecord> record) {
   const bool was_empty = leaves_.empty();
   const std::size_t position = make_room(record->address);
   Leaf& leaf = *leaves_[position];
-  const auto at = std::upper_bound(leaf.begin(), leaf.end(), record->address,
-                                   [](std::uint64_t a, const Row& row) { return a < row.address; });
+  const auto at = std::upper_bound(leaf.begin(), leaf.end(), record->address, [](std::uint64_t a, const Row& row) { return a < row.address; });
   leaf.insert(was_empty ? leaf.begin() : at, Row{record->address, record.get()});
   if (vacant_.empty()) {
     record->index = static_cast<std::uint32_t>(by_index_.size());
@@ -65,8 +64,7 @@ RegionRecord* RegionTable::insert(std::unique_ptr<RegionRecord> record) {
 void RegionTable::erase(RegionRecord* record) noexcept {
   const std::size_t position = leaf_of(record->address);
   Leaf& leaf = *leaves_[position];
-  const auto at = std::lower_bound(leaf.begin(), leaf.end(), record->address,
-                                   [](const Row& row, std::uint64_t a) { return row.address < a; });
+  const auto at = std::lower_bound(leaf.begin(), leaf.end(), record->address, [](const Row& row, std::uint64_t a) { return row.address < a; });
   leaf.erase(at);
   if (leaf.empty()) leaves_.erase(leaves_.begin() + static_cast<std::ptrdiff_t>(position));
   if (last_found_ == record) last_found_ = nullptr;
@@ -79,8 +77,7 @@ RegionRecord* RegionTable::find(std::uint64_t address) const noexcept {
   if (last_found_ != nullptr && address - last_found_->address < last_found_->bytes) return last_found_;
   if (leaves_.empty()) return nullptr;
   const Leaf& leaf = *leaves_[leaf_of(address)];
-  const auto after = std::upper_bound(leaf.begin(), leaf.end(), address,
-                                      [](std::uint64_t a, const Row& row) { return a < row.address; });
+  const auto after = std::upper_bound(leaf.begin(), leaf.end(), address, [](std::uint64_t a, const Row& row) { return a < row.address; });
   if (after == leaf.begin()) return nullptr;
   RegionRecord* record = (after - 1)->record;
   if (address - record->address >= record->bytes) return nullptr;
@@ -89,8 +86,7 @@ RegionRecord* RegionTable::find(std::uint64_t address) const noexcept {
 }
 
 std::size_t RegionTable::metadata_bytes() const {
-  std::size_t bytes = leaves_.capacity() * sizeof(leaves_[0]) + by_index_.capacity() * sizeof(by_index_[0]) +
-                      vacant_.capacity() * sizeof(vacant_[0]);
+  std::size_t bytes = leaves_.capacity() * sizeof(leaves_[0]) + by_index_.capacity() * sizeof(by_index_[0]) + vacant_.capacity() * sizeof(vacant_[0]);
   for (const auto& leaf : leaves_) bytes += sizeof(Leaf) + leaf->capacity() * sizeof(Row);
   for_each([&](const RegionRecord& record) { bytes += sizeof(RegionRecord) - sizeof(PageIndex) + record.pages.metadata_bytes(); });
   return bytes;

@@ -17,8 +17,7 @@ namespace cupool::heap {
 
 /// What the heap keeps beside the public part of a region. Every Region of a heap is one of these.
 struct RegionRecord : Region {
-  RegionRecord(std::uint64_t region_address, std::uint64_t region_bytes, void* region_owner)
-      : pages(region_address, region_bytes) {
+  RegionRecord(std::uint64_t region_address, std::uint64_t region_bytes, void* region_owner) : pages(region_address, region_bytes) {
     address = region_address;
     bytes = region_bytes;
     owner = region_owner;
@@ -61,7 +60,7 @@ class RegionTable {
 
   std::vector<std::unique_ptr<Leaf>> leaves_;  ///< sorted by the first row's address
   std::vector<std::unique_ptr<RegionRecord>> by_index_;
-  std::vector<std::uint32_t> vacant_;          ///< indices to reuse; capacity for all of them
+  std::vector<std::uint32_t> vacant_;  ///< indices to reuse; capacity for all of them
   mutable RegionRecord* last_found_ = nullptr;
 };
 

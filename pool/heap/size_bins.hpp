@@ -71,9 +71,9 @@ class SizeBins {
   /// The first non-empty bin above `slot`, or nullptr.
   Extent* next_bin(Slot slot) const noexcept;
 
-  std::uint64_t rows_ = 0;                              ///< bit r: row r has a non-empty bin
-  mutable std::array<Known, 2> known_{};                ///< the one asked for last first: a large hole comes and goes above one full bin
-  std::array<std::uint64_t, kRows> columns_{};          ///< bit c: bin (r, c) is not empty
+  std::uint64_t rows_ = 0;                      ///< bit r: row r has a non-empty bin
+  mutable std::array<Known, 2> known_{};        ///< the one asked for last first: a large hole comes and goes above one full bin
+  std::array<std::uint64_t, kRows> columns_{};  ///< bit c: bin (r, c) is not empty
   std::array<std::array<Extent*, kDivisions>, kRows> heads_{};
 };
 
@@ -89,7 +89,8 @@ template <class F> bool SizeBins::any_from(std::uint64_t bytes, F&& visit) const
   const Slot least = slot_of(bytes);
   for (std::uint64_t rows = rows_ & (~std::uint64_t{0} << least.row); rows != 0; rows &= rows - 1) {
     const unsigned row = lowest_bit(rows);
-    for (std::uint64_t columns = columns_[row] & (row == least.row ? ~std::uint64_t{0} << least.column : ~std::uint64_t{0}); columns != 0; columns &= columns - 1)
+    for (std::uint64_t columns = columns_[row] & (row == least.row ? ~std::uint64_t{0} << least.column : ~std::uint64_t{0}); columns != 0;
+         columns &= columns - 1)
       for (Extent* extent = heads_[row][lowest_bit(columns)]; extent != nullptr; extent = extent->bin_next)
         if (visit(extent)) return true;
   }

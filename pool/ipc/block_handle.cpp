@@ -20,7 +20,7 @@ struct Layout {
   std::uint32_t index;
   std::uint32_t reserved;  ///< zero
   std::uint64_t also_reserved;
-  std::uint64_t check;     ///< of everything before it
+  std::uint64_t check;  ///< of everything before it
 };
 static_assert(sizeof(Layout) == sizeof(CUipcMemHandle));
 

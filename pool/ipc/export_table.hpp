@@ -20,8 +20,8 @@ struct Export {
   std::uint64_t buffer_id = 0;
   CUcontext context = nullptr;  ///< that owns the block: the entry dies with it
   Nonce nonce{};
-  std::uint32_t index = 0;      ///< of its registry entry
-  std::uint64_t serial = 0;     ///< when it was exported, in exports and context deaths
+  std::uint32_t index = 0;   ///< of its registry entry
+  std::uint64_t serial = 0;  ///< when it was exported, in exports and context deaths
 };
 
 class ExportTable {

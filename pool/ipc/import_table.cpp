@@ -111,9 +111,8 @@ bool ImportTable::set_sync_memops(CUdeviceptr address, bool on) {
   const OpenedBlock* newest = find(address);
   if (newest == nullptr) return true;
   blocks_.find({newest->base, newest->buffer_id})->second.sync_memops = on;
-  return on || std::none_of(blocks_.begin(), blocks_.end(), [&](const auto& entry) {
-    return entry.second.region == newest->region && entry.second.sync_memops;
-  });
+  return on || std::none_of(blocks_.begin(), blocks_.end(),
+                            [&](const auto& entry) { return entry.second.region == newest->region && entry.second.sync_memops; });
 }
 
 void ImportTable::remove_context(CUcontext context, std::uint64_t serial) {

@@ -20,7 +20,7 @@ namespace cupool::ipc {
 struct OpenedBlock {
   CUdeviceptr base = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t buffer_id = 0;   ///< unique among ours: the region's own id would make two blocks one
+  std::uint64_t buffer_id = 0;  ///< unique among ours: the region's own id would make two blocks one
   CUdeviceptr region = 0;
   Nonce nonce{};
   std::uint32_t references = 0;  ///< opens that are not closed
@@ -80,7 +80,7 @@ class ImportTable {
 
   std::map<CUdeviceptr, OpenedRegion> regions_;
   std::map<Key, OpenedBlock> blocks_;
-  std::uint64_t longest_bytes_ = 0;  ///< no open block is longer
+  std::uint64_t longest_bytes_ = 0;                                                              ///< no open block is longer
   std::uint64_t next_buffer_id_ = (std::uint64_t{1} << 63) | (std::uint64_t{0x7fff} << 48) | 1;  ///< above every device's
   std::uint64_t serial_ = 0;
 };

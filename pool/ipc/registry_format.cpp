@@ -31,8 +31,8 @@ RegistryHeader make_header(const ProcessName& exporter) {
 }
 
 bool is_header_of(const RegistryHeader& header, const ProcessName& exporter) {
-  return header.magic == kMagic && header.version == kRegistryVersion && header.pid == exporter.pid &&
-         header.start_ticks == exporter.start_ticks && header.check == check_of(header);
+  return header.magic == kMagic && header.version == kRegistryVersion && header.pid == exporter.pid && header.start_ticks == exporter.start_ticks &&
+         header.check == check_of(header);
 }
 
 void write_entry(RegistryEntry* entry, const BlockPlace& place) {

@@ -29,11 +29,11 @@ struct RegistryEntry {
   std::uint32_t alive;  ///< 1 while the block is allocated; the only word that changes after the entry was written
   std::uint32_t reserved;
   Nonce nonce;
-  CUipcMemHandle region;        ///< the real driver's handle of the region that holds the block
+  CUipcMemHandle region;  ///< the real driver's handle of the region that holds the block
   std::uint64_t region_bytes;
-  std::uint64_t offset;         ///< of the block in its region
-  std::uint64_t bytes;          ///< as the program asked for
-  std::uint64_t check;          ///< of everything between `alive` and it
+  std::uint64_t offset;  ///< of the block in its region
+  std::uint64_t bytes;   ///< as the program asked for
+  std::uint64_t check;   ///< of everything between `alive` and it
 };
 
 /// Bytes from one entry to the next; the header takes the place of one.

@@ -17,8 +17,7 @@ constexpr std::size_t kBins = 64;
 
 std::size_t bin_of(std::uint64_t bytes) { return bytes == 0 ? 0 : static_cast<std::size_t>(std::bit_width(bytes)) - 1; }
 
-template <class T, class Before>
-void keep_first(std::vector<T>& items, std::size_t limit, Before before) {
+template <class T, class Before> void keep_first(std::vector<T>& items, std::size_t limit, Before before) {
   const std::size_t kept = std::min(limit, items.size());
   std::partial_sort(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(kept), items.end(), before);
   items.resize(kept);
@@ -114,9 +113,8 @@ HoleList largest_holes(const std::vector<BlockRow>& rows, std::size_t limit) {
     list.bytes += row.bytes;
     list.largest.push_back(row);
   }
-  keep_first(list.largest, limit, [](const BlockRow& a, const BlockRow& b) {
-    return a.bytes != b.bytes ? a.bytes > b.bytes : a.address < b.address;
-  });
+  keep_first(list.largest, limit,
+             [](const BlockRow& a, const BlockRow& b) { return a.bytes != b.bytes ? a.bytes > b.bytes : a.address < b.address; });
   return list;
 }
 

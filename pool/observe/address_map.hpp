@@ -37,14 +37,14 @@ HoleList largest_holes(const std::vector<BlockRow>& rows, std::size_t limit);
 /// physical handles (backing pages), the unit is the handle: blocks without which handles would be empty, in one run or in one handle.
 struct Pin {
   std::uint64_t address = 0;
-  std::uint64_t bytes = 0;              ///< of the blocks
+  std::uint64_t bytes = 0;  ///< of the blocks
   std::uint64_t blocks = 0;
   std::uint64_t deferred_bytes = 0;     ///< of `bytes`: leaves by itself when the GPU is done
   std::uint64_t pinned_free_bytes = 0;  ///< the holes beside it; when holds_region, every free byte of the region; of its handles
   std::uint64_t handles = 0;            ///< with free bytes, that would be empty without it; 0 where memory does not lie in handles
   std::uint32_t region = 0;
-  std::uint32_t site = 0;               ///< of its largest block
-  bool holds_region = false;            ///< nothing else keeps the region, or those handles, from being returned
+  std::uint32_t site = 0;     ///< of its largest block
+  bool holds_region = false;  ///< nothing else keeps the region, or those handles, from being returned
 };
 /// The runs that are smaller than what they pin: most pinned bytes first, then the smallest run; at most `limit`. `handles`: PageMap::handles.
 std::vector<Pin> largest_pins(const std::vector<BlockRow>& rows, const std::vector<HandleRow>& handles, std::size_t limit);
@@ -52,7 +52,7 @@ std::vector<Pin> largest_pins(const std::vector<BlockRow>& rows, const std::vect
 /// Live blocks of one call site; where sites were not recorded (site 0), of one power of two of sizes.
 struct LeakGroup {
   std::uint32_t site = 0;
-  std::uint64_t size_class_bytes = 0;         ///< site 0: as HistogramBin::min_bytes; else 0
+  std::uint64_t size_class_bytes = 0;  ///< site 0: as HistogramBin::min_bytes; else 0
   std::uint64_t blocks = 0;
   std::uint64_t bytes = 0;
   std::uint64_t requested_bytes = 0;

@@ -34,14 +34,16 @@ constexpr Truth opposite(Truth a) { return a == Truth::unknown ? a : truth(a == 
 class Case {
  public:
   explicit Case(const OomEvidence& e)
-      : e_(e), request_(e.request_bytes == 0 ? UINT64_MAX : e.request_bytes),
+      : e_(e),
+        request_(e.request_bytes == 0 ? UINT64_MAX : e.request_bytes),
         releasable_with_deferred_(std::max(e.releasable_with_deferred_bytes.value_or(e.releasable_bytes), e.releasable_bytes)) {}
 
   Truth holds(OomCause cause) const {
     switch (cause) {
       case OomCause::impossible_request: return impossible();
       case OomCause::limit: return both(truth(e_.refused_by_limit || limit_blocks(e_.releasable_bytes)), driver_gives(e_.releasable_bytes));
-      case OomCause::driver_refused: return e_.is_managed ? Truth::yes : both(truth(!e_.refused_by_limit && !limit_blocks(e_.releasable_bytes)), driver_gives(0));
+      case OomCause::driver_refused:
+        return e_.is_managed ? Truth::yes : both(truth(!e_.refused_by_limit && !limit_blocks(e_.releasable_bytes)), driver_gives(0));
       case OomCause::deferred_free: return deferred();
       case OomCause::external_fragmentation: return fragmented(e_.pool_free_bytes);
       case OomCause::other_process:
@@ -120,9 +122,7 @@ class Case {
   }
 
   /// The limit forbids R more bytes even after `given_back` went back to the driver.
-  bool limit_blocks(Bytes given_back) const {
-    return has_limit() && plus(minus(e_.held_bytes, given_back), request_) > e_.limit_bytes;
-  }
+  bool limit_blocks(Bytes given_back) const { return has_limit() && plus(minus(e_.held_bytes, given_back), request_) > e_.limit_bytes; }
 
   /// F + extra >= R. Without F: F lies between 0 and what is not ours.
   Truth driver_gives(Bytes extra) const {
@@ -216,7 +216,7 @@ OomVerdict classify(const OomEvidence& evidence, const std::vector<OptionFact>& 
 }
 
 const char* name_of(OomCause cause) {
-  static constexpr std::array<const char*, kCauseCount> kNames = {"impossible_request", "limit",         "driver_refused",  "deferred_free",
+  static constexpr std::array<const char*, kCauseCount> kNames = {"impossible_request",     "limit",         "driver_refused",  "deferred_free",
                                                                   "external_fragmentation", "other_process", "non_pool_memory", "true_exhaustion"};
   return at(cause) < kNames.size() ? kNames[at(cause)] : "unknown";
 }

@@ -52,7 +52,8 @@ HandleIndex::HandleIndex(const std::vector<HandleRow>& handles) : handles_(handl
 }
 
 bool HandleIndex::covers(std::uint64_t address) const {
-  const auto behind = std::upper_bound(handles_.begin(), handles_.end(), address, [](std::uint64_t at, const HandleRow& handle) { return at < handle.address; });
+  const auto behind =
+      std::upper_bound(handles_.begin(), handles_.end(), address, [](std::uint64_t at, const HandleRow& handle) { return at < handle.address; });
   return behind != handles_.begin() && address - std::prev(behind)->address < std::prev(behind)->bytes;
 }
 

@@ -9,7 +9,10 @@
 namespace cupool::observe {
 
 std::string human_bytes(std::uint64_t bytes) {
-  struct Unit { std::uint64_t bytes; const char* name; };
+  struct Unit {
+    std::uint64_t bytes;
+    const char* name;
+  };
   static constexpr Unit kUnits[] = {{kGiB * kKiB, "TiB"}, {kGiB, "GiB"}, {kMiB, "MiB"}, {kKiB, "KiB"}};
   char text[48];
   for (const Unit& unit : kUnits) {

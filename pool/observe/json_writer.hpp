@@ -27,8 +27,14 @@ class JsonWriter {
   void end_object() { close('}'); }
   void begin_array() { open('['); }
   void end_array() { close(']'); }
-  void begin_object(std::string_view name) { key(name); open('{'); }
-  void begin_array(std::string_view name) { key(name); open('['); }
+  void begin_object(std::string_view name) {
+    key(name);
+    open('{');
+  }
+  void begin_array(std::string_view name) {
+    key(name);
+    open('[');
+  }
   void key(std::string_view name);
   /// White space that keeps a large array readable and greppable: the next value begins a line.
   void new_line() { line_pending_ = true; }
@@ -42,11 +48,15 @@ class JsonWriter {
   void value(std::uint32_t number) { integer(number); }
   void value(std::int32_t number) { integer(number); }
   void null() { literal("null"); }
-  template <class T>
-  void value(const std::optional<T>& maybe) { maybe ? value(*maybe) : null(); }
-  template <class T>
-  void member(std::string_view name, const T& what) { key(name); value(what); }
-  void null_member(std::string_view name) { key(name); null(); }
+  template <class T> void value(const std::optional<T>& maybe) { maybe ? value(*maybe) : null(); }
+  template <class T> void member(std::string_view name, const T& what) {
+    key(name);
+    value(what);
+  }
+  void null_member(std::string_view name) {
+    key(name);
+    null();
+  }
   /// numerator / denominator in [0, 1] with nine decimals, rounded to nearest; null when the denominator is 0.
   /// A numerator above the denominator counts as 1.
   void ratio(std::uint64_t numerator, std::uint64_t denominator);
@@ -63,8 +73,7 @@ class JsonWriter {
   void close(char bracket);
   void separate();
   void literal(std::string_view text);
-  template <class T>
-  void integer(T number) {
+  template <class T> void integer(T number) {
     separate();
     reserve(kLongestAtom);
     used_ = static_cast<std::size_t>(std::to_chars(buffer_.data() + used_, buffer_.data() + buffer_.size(), number).ptr - buffer_.data());
@@ -72,7 +81,9 @@ class JsonWriter {
   void quote(std::string_view text);
   void put(char c);
   void put(std::string_view text);
-  void reserve(std::size_t bytes) { if (buffer_.size() - used_ < bytes) flush(); }
+  void reserve(std::size_t bytes) {
+    if (buffer_.size() - used_ < bytes) flush();
+  }
   void flush();
   bool await_reader();
   void spend_patience(int ms) { patience_ms_ -= ms < patience_ms_ ? ms : patience_ms_; }

@@ -18,11 +18,11 @@ struct LedgerPart {
 };
 
 struct Ledger {
-  std::vector<LedgerPart> parts;  ///< in the order in which they were taken; `unattributed` last, or behind it `unknown`
-  bool clamped = false;           ///< some part of the pool or of the program claimed more than the device has left
-  bool driver_free_stale = false; ///< the last sample of the driver's free bytes did not fit any more
-  bool driver_free_known = false; ///< there is a part `driver_free`
-  bool others_known = false;      ///< there is a part `other_processes`
+  std::vector<LedgerPart> parts;   ///< in the order in which they were taken; `unattributed` last, or behind it `unknown`
+  bool clamped = false;            ///< some part of the pool or of the program claimed more than the device has left
+  bool driver_free_stale = false;  ///< the last sample of the driver's free bytes did not fit any more
+  bool driver_free_known = false;  ///< there is a part `driver_free`
+  bool others_known = false;       ///< there is a part `other_processes`
 };
 
 Ledger ledger_of(const DeviceSnapshot& device);

@@ -100,8 +100,8 @@ struct Layout {
   std::size_t text = devices + kMaxDevices * kDeviceStride;
 
   std::size_t end(std::size_t process_json_bytes) const {
-    return text + counter_names.size() + driver_call_names.size() + kLiveFragmentationNames.size() + kLiveOutsideNames.size() + kLiveShardNames.size() +
-           process_json_bytes;
+    return text + counter_names.size() + driver_call_names.size() + kLiveFragmentationNames.size() + kLiveOutsideNames.size() +
+           kLiveShardNames.size() + process_json_bytes;
   }
 };
 

@@ -49,7 +49,7 @@
 
 namespace cupool::observe {
 
-inline constexpr std::size_t kMaxDevices = 64;  ///< as many as CUDA shows to a process
+inline constexpr std::size_t kMaxDevices = 64;                       ///< as many as CUDA shows to a process
 inline constexpr std::uint64_t kLivePageMagic = 0x3147504c55505543;  // "CUPULPG1", little endian
 inline constexpr std::uint32_t kLivePageVersion = 2;
 inline constexpr std::size_t kUnpooledSlots = 64;
@@ -163,11 +163,11 @@ struct LiveHeader {
   std::uint32_t outside_names_bytes = 0;
   std::uint32_t unpooled_offset = 0;
   std::uint32_t unpooled_stride_bytes = 0;
-  std::uint32_t unpooled_count = 0;          ///< slots, kUnpooledSlots
-  std::atomic<std::uint32_t> oom_count{0};   ///< OOM reports written by the process
+  std::uint32_t unpooled_count = 0;         ///< slots, kUnpooledSlots
+  std::atomic<std::uint32_t> oom_count{0};  ///< OOM reports written by the process
   std::uint32_t shards_offset_in_device = 0;
   std::uint32_t shard_stride_bytes = 0;
-  std::uint32_t shard_count = 0;             ///< per device, kLiveShards
+  std::uint32_t shard_count = 0;  ///< per device, kLiveShards
   std::uint32_t shard_names_offset = 0;
   std::uint32_t shard_names_bytes = 0;
   std::uint32_t unused = 0;

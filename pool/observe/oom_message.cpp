@@ -48,7 +48,8 @@ std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
     case OomCause::deferred_free: return "short by " + bytes + " until the GPU finishes with memory that was freed";
     case OomCause::external_fragmentation:
       if (!e.holes_known) return "enough is idle in the driver's own pool but in pieces: what goes back to the device is short by " + bytes;
-      if (e.is_outside_pool) return "the pool has enough that is free, but beside other blocks: what could go back to the driver is short by " + bytes;
+      if (e.is_outside_pool)
+        return "the pool has enough that is free, but beside other blocks: what could go back to the driver is short by " + bytes;
       if (e.can_remap) return "enough is free but in " + pieces(e) + " that hold something else: what can move is short by " + bytes;
       return "enough is free but in pieces: the largest hole is short by " + bytes;
     case OomCause::other_process: return "short by " + bytes + ", which other processes hold";
@@ -65,13 +66,15 @@ std::string holds_line(const DeviceSnapshot& device, const OomEvidence& e) {
   const auto blocks = counter_current(device, "live_blocks");
   return "pool: " + human_bytes(device.now.live_bytes) + " live in " + std::to_string(blocks) + (blocks == 1 ? " block, " : " blocks, ") +
          human_bytes(e.pool_free_bytes) + " free (" + (e.is_outside_pool ? "of which may go back " : "largest hole ") +
-         (e.holes_known ? human_bytes(e.largest_free_bytes) : std::string("unknown")) + "), " + human_bytes(e.deferred_bytes) + " waiting for the GPU";
+         (e.holes_known ? human_bytes(e.largest_free_bytes) : std::string("unknown")) + "), " + human_bytes(e.deferred_bytes) +
+         " waiting for the GPU";
 }
 
 std::string elsewhere_line(const OomEvidence& e) {
   std::string text = "driver free " + (e.driver_free_bytes ? human_bytes(*e.driver_free_bytes) : std::string("unknown"));
   text += ", other processes " + (e.other_process_bytes ? human_bytes(*e.other_process_bytes) : std::string("unknown"));
-  if (!e.other_process_bytes && e.unattributed_bytes.value_or(0) != 0) text += " (with contexts and the driver's rounding " + human_bytes(*e.unattributed_bytes) + ")";
+  if (!e.other_process_bytes && e.unattributed_bytes.value_or(0) != 0)
+    text += " (with contexts and the driver's rounding " + human_bytes(*e.unattributed_bytes) + ")";
   text += ", this process outside the pool " + human_bytes(e.own_outside_bytes);
   if (e.limit_bytes > 0) text += ", limit " + human_bytes(e.limit_bytes) + " of which held " + human_bytes(e.held_bytes);
   return text;
@@ -90,8 +93,9 @@ std::string oom_message(const OomRecord& oom, const OomVerdict& verdict, const P
   std::string out = "cupool[" + std::to_string(process.pid) + "]: out of memory on GPU " + std::to_string(oom.device);
   if (process.rank) out += " (rank " + std::to_string(*process.rank) + ")";
   out += ": wanted " + human_bytes(oom.requested_bytes) + " (" + one_line(oom.api) + ")\n";
-  add_line(out, "cause", std::string(name_of(verdict.cause)) + ": " + explain(verdict, oom.evidence) +
-                             (verdict.confidence == "high" ? "" : " (confidence " + verdict.confidence + ")"));
+  add_line(out, "cause",
+           std::string(name_of(verdict.cause)) + ": " + explain(verdict, oom.evidence) +
+               (verdict.confidence == "high" ? "" : " (confidence " + verdict.confidence + ")"));
   if (device != nullptr) add_line(out, "holds", holds_line(*device, oom.evidence));
   add_line(out, "elsewhere", elsewhere_line(oom.evidence));
   std::size_t lines = 0;

@@ -44,7 +44,8 @@ void write_data_quality(JsonWriter& json, const ReportInput& input, const Findin
   if (input.process.is_command_cut) json.value("process.command is cut: the command line is longer");
   if (!snapshot.complete) json.value("a pool was busy when the report was written: some of its devices or figures are missing");
   if (snapshot.older_ooms != 0)
-    json.value("only the newest " + std::to_string(snapshot.ooms.size()) + " out-of-memory events are listed, of " + std::to_string(snapshot.older_ooms + snapshot.ooms.size()));
+    json.value("only the newest " + std::to_string(snapshot.ooms.size()) + " out-of-memory events are listed, of " +
+               std::to_string(snapshot.older_ooms + snapshot.ooms.size()));
   if (!findings.cut.empty()) json.value("the report ran out of time: the parts named in cut are incomplete");
   json.end_array();
   json.end_object();

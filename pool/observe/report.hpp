@@ -19,15 +19,19 @@ enum class ReportEvent : std::uint8_t { exit, oom, request, checkpoint };
 struct ProcessFacts {
   int pid = 0;
   std::vector<std::string> command;
-  bool is_command_cut = false;    ///< it is longer: data_quality says so
+  bool is_command_cut = false;  ///< it is longer: data_quality says so
   std::string host;
   std::optional<int> rank;
   std::uint64_t start_unix_ns = 0;
   std::uint64_t duration_ns = 0;
-  std::optional<int> exit_code;   ///< `exit: {code}`; null while the process lives
+  std::optional<int> exit_code;  ///< `exit: {code}`; null while the process lives
 };
 
-struct OptionFact { std::string name; std::string value; std::string source; };
+struct OptionFact {
+  std::string name;
+  std::string value;
+  std::string source;
+};
 
 struct ReportInput {
   ReportEvent event = ReportEvent::exit;
@@ -35,7 +39,7 @@ struct ReportInput {
   std::vector<OptionFact> options;
   Snapshot snapshot;
   std::vector<std::string> warnings;
-  bool final_of_series = false;   ///< marks the last OOM report of a process
+  bool final_of_series = false;  ///< marks the last OOM report of a process
 };
 
 /// Writes the report to `path`: temporary name in the same folder (O_CREAT|O_EXCL|O_NOFOLLOW, 0600), fsync-free, rename.
@@ -51,14 +55,17 @@ std::string process_json(const ProcessFacts& process, const std::vector<OptionFa
 
 /// What to do. Level: `fix` would have avoided this failure, `consider` may help the next one, `info` is not an advice.
 /// A setting that is on already only ever comes as `info` with already_enabled.
-struct Suggestion { std::string rule_id, level, message, evidence; bool already_enabled = false; };
+struct Suggestion {
+  std::string rule_id, level, message, evidence;
+  bool already_enabled = false;
+};
 
 /// One OOM judged by the ordered counterfactuals of REPORT.md section 2.
 struct OomVerdict {
   OomCause cause = OomCause::true_exhaustion;
-  std::uint64_t shortfall_bytes = 0;                               ///< what was missing, in the cause's own resource
-  std::string confidence;                                          ///< high | medium | low
-  std::vector<std::string> missing_inputs;                         ///< names in OomEvidence that are unknown
+  std::uint64_t shortfall_bytes = 0;        ///< what was missing, in the cause's own resource
+  std::string confidence;                   ///< high | medium | low
+  std::vector<std::string> missing_inputs;  ///< names in OomEvidence that are unknown
   /// Of each counterfactual in order: bytes that would still be missing if it alone were true; 0: it would have served
   /// the request. One whose input is unknown is absent.
   std::vector<std::pair<OomCause, std::uint64_t>> shortfalls;
@@ -66,7 +73,7 @@ struct OomVerdict {
 };
 /// Every cause in the order in which it is tried.
 inline constexpr OomCause kOomCauses[] = {
-    OomCause::impossible_request, OomCause::limit,         OomCause::driver_refused,  OomCause::deferred_free,
+    OomCause::impossible_request,     OomCause::limit,         OomCause::driver_refused,  OomCause::deferred_free,
     OomCause::external_fragmentation, OomCause::other_process, OomCause::non_pool_memory, OomCause::true_exhaustion};
 /// Pure. A request_bytes of 0 is one that overflowed when it was rounded.
 OomVerdict classify(const OomEvidence& evidence, const std::vector<OptionFact>& options);

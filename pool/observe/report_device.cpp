@@ -92,7 +92,8 @@ void warn_of_age(const DeviceSnapshot& device, const std::string& where, Finding
   const std::uint64_t now_ns = unix_now_ns();
   const std::uint64_t age_ns = now_ns - std::min(device.driver_free_unix_ns, now_ns);
   if (device.driver_free_unix_ns == 0 || age_ns < kOld_ns) return;
-  findings.warnings.push_back(where + "the driver was asked for its free bytes " + std::to_string(age_ns / 1'000'000'000) + " s before; unattributed is as of then");
+  findings.warnings.push_back(where + "the driver was asked for its free bytes " + std::to_string(age_ns / 1'000'000'000) +
+                              " s before; unattributed is as of then");
 }
 
 void write_ledger(JsonWriter& json, const DeviceSnapshot& device, Findings& findings) {
@@ -102,9 +103,12 @@ void write_ledger(JsonWriter& json, const DeviceSnapshot& device, Findings& find
   json.end_object();
   const std::string where = "devices: ledger of device " + std::to_string(device.ordinal) + ": ";
   if (ledger.clamped) findings.warnings.push_back(where + "the parts claimed more than total_bytes and were cut");
-  if (ledger.driver_free_stale) findings.warnings.push_back(where + "the driver's free bytes were sampled before the pool grew; driver_free is an upper bound");
+  if (ledger.driver_free_stale)
+    findings.warnings.push_back(where + "the driver's free bytes were sampled before the pool grew; driver_free is an upper bound");
   if (ledger.driver_free_known) warn_of_age(device, where, findings);
-  if (!ledger.driver_free_known) findings.warnings.push_back(where + "the driver was never asked for its free bytes; they are in unknown, with what other processes and contexts hold");
+  if (!ledger.driver_free_known)
+    findings.warnings.push_back(where +
+                                "the driver was never asked for its free bytes; they are in unknown, with what other processes and contexts hold");
   else if (!ledger.others_known) findings.warnings.push_back(where + "other processes and contexts are in unattributed (no NVML)");
 }
 

@@ -60,7 +60,7 @@ std::array<char, 32> path_of_descriptor(int file) {
 
 int make_folders(const std::string& folder) {
   int error = 0;
-  for (std::size_t end = folder.find('/', 1); ; end = folder.find('/', end + 1)) {
+  for (std::size_t end = folder.find('/', 1);; end = folder.find('/', end + 1)) {
     const std::string part = folder.substr(0, end);
     if (!part.empty() && ::mkdir(part.c_str(), kFolderMode) != 0 && errno != EEXIST && error == 0) error = errno;
     if (end == std::string::npos) return error;
@@ -107,7 +107,7 @@ int ReportFile::open_folder(const std::string& folder) {
 int ReportFile::check_replaceable() const { return check_replaceable_at(folder_fd_, name_.c_str()); }
 
 int check_replaceable_at(int folder_fd, const char* name) {
-  struct stat facts{};
+  struct stat facts {};
   if (::fstatat(folder_fd, name, &facts, AT_SYMLINK_NOFOLLOW) != 0) return 0;
   if (S_ISDIR(facts.st_mode)) return EISDIR;
   if (!S_ISLNK(facts.st_mode)) return S_ISREG(facts.st_mode) ? 0 : EEXIST;

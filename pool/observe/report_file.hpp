@@ -59,7 +59,7 @@ class WriteSignals {
   WriteSignals& operator=(const WriteSignals&) = delete;
 
  private:
-  sigset_t held_{};       ///< those that we blocked and that were not pending before
+  sigset_t held_{};  ///< those that we blocked and that were not pending before
   sigset_t old_mask_{};
   bool blocked_ = false;
 };

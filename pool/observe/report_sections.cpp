@@ -10,6 +10,9 @@ namespace cupool::observe {
 
 namespace {
 
+/// Null where 0 stands for none.
+std::optional<std::uint64_t> unless_zero(std::uint64_t bytes) { return bytes == 0 ? std::nullopt : std::optional(bytes); }
+
 void write_evidence(JsonWriter& json, const OomEvidence& e) {
   json.begin_object("evidence");
   json.member("request_bytes", e.request_bytes);
@@ -27,8 +30,7 @@ void write_evidence(JsonWriter& json, const OomEvidence& e) {
   json.member("graph_bytes", e.graph_bytes);
   json.member("living_graphs", e.living_graphs);
   json.member("mempool_idle_bytes", e.mempool_idle_bytes);
-  json.key("limit_bytes");
-  e.limit_bytes == 0 ? json.null() : json.value(e.limit_bytes);
+  json.member("limit_bytes", unless_zero(e.limit_bytes));
   json.member("held_bytes", e.held_bytes);
   json.member("refused_by_limit", e.refused_by_limit);
   json.member("can_remap", e.can_remap);
@@ -41,10 +43,8 @@ void write_evidence(JsonWriter& json, const OomEvidence& e) {
   json.member("holes_known", e.holes_known);
   json.member("outside_pool", e.is_outside_pool);
   json.member("managed", e.is_managed);
-  json.key("mempool_max_bytes");
-  e.mempool_max_bytes == 0 ? json.null() : json.value(e.mempool_max_bytes);
-  json.key("mempool_used_bytes");
-  e.mempool_max_bytes == 0 ? json.null() : json.value(e.mempool_used_bytes);
+  json.member("mempool_max_bytes", unless_zero(e.mempool_max_bytes));
+  json.member("mempool_used_bytes", e.mempool_max_bytes == 0 ? std::nullopt : std::optional(e.mempool_used_bytes));
   json.member("deferred_in_order_bytes", e.deferred_in_order_bytes);
   json.member("whole_page_bytes", e.whole_page_bytes);
   json.member("region_edge_bytes", e.region_edge_bytes);

@@ -65,9 +65,9 @@ struct ReservationRow {
 /// Backing `pages` only; page_bytes 0: it does not serve.
 struct PageMap {
   std::uint64_t page_bytes = 0;
-  std::vector<HandleTier> tiers;             ///< ascending by handle_bytes
+  std::vector<HandleTier> tiers;  ///< ascending by handle_bytes
   std::vector<ReservationRow> reservations;
-  std::vector<HandleRow> handles;            ///< mapped ones, in address order within a reservation
+  std::vector<HandleRow> handles;  ///< mapped ones, in address order within a reservation
 };
 
 struct Fragmentation {
@@ -97,9 +97,9 @@ struct OutsideBytes {
   std::uint64_t arrays = 0;
   std::uint64_t program_vmm = 0;
   std::uint64_t managed = 0;
-  std::uint64_t host = 0;          ///< not device memory: listed, never in the sum
-  std::uint64_t graphs = 0;        ///< what the driver keeps for CUDA graphs, as it said last
-  std::uint64_t mempools = 0;      ///< what memory pools that the driver serves keep idle, as it said last
+  std::uint64_t host = 0;      ///< not device memory: listed, never in the sum
+  std::uint64_t graphs = 0;    ///< what the driver keeps for CUDA graphs, as it said last
+  std::uint64_t mempools = 0;  ///< what memory pools that the driver serves keep idle, as it said last
 };
 
 struct DeviceSnapshot {
@@ -109,9 +109,9 @@ struct DeviceSnapshot {
   std::string policy;
   std::string backing;
   std::uint64_t total_bytes = 0;
-  std::uint64_t limit_bytes = 0;        ///< 0: none
-  std::uint64_t driver_free_bytes = 0;    ///< last sample
-  std::uint64_t driver_free_unix_ns = 0;  ///< when that was; 0 with 0 bytes: never asked
+  std::uint64_t limit_bytes = 0;                     ///< 0: none
+  std::uint64_t driver_free_bytes = 0;               ///< last sample
+  std::uint64_t driver_free_unix_ns = 0;             ///< when that was; 0 with 0 bytes: never asked
   std::optional<std::uint64_t> other_process_bytes;  ///< nullopt: nobody could tell (no NVML)
   std::vector<CounterValue> counters;
   std::vector<DriverCallValue> driver_calls;  ///< only those made at least once
@@ -121,51 +121,61 @@ struct DeviceSnapshot {
   std::vector<RegionRow> regions;
   std::vector<BlockRow> blocks;
   PageMap pages;
-  std::vector<Event> timeline;          ///< oldest first; ticks already turned into unix nanoseconds
+  std::vector<Event> timeline;  ///< oldest first; ticks already turned into unix nanoseconds
   std::uint64_t timeline_dropped = 0;
   bool complete = true;  ///< false: a thread stood inside its magazine; its events are missing, what it keeps is not told apart
 };
 
 enum class OomCause : std::uint8_t {
-  impossible_request, limit, driver_refused, deferred_free, external_fragmentation, other_process, non_pool_memory, true_exhaustion
+  impossible_request,
+  limit,
+  driver_refused,
+  deferred_free,
+  external_fragmentation,
+  other_process,
+  non_pool_memory,
+  true_exhaustion
 };
 
 /// The inputs of the classifier, in the letters of REPORT.md section 2. An unknown input is nullopt, not 0.
 struct OomEvidence {
-  std::uint64_t request_bytes = 0;                 ///< R, rounded
-  std::uint64_t device_total_bytes = 0;            ///< T
-  std::optional<std::uint64_t> driver_free_bytes;  ///< F
-  std::uint64_t pool_free_bytes = 0;               ///< PF
-  std::uint64_t largest_free_bytes = 0;            ///< LF, the largest hole
-  std::uint64_t largest_free_remapped_bytes = 0;   ///< LF once every page that may move was gathered; 0: as LF
-  std::uint64_t releasable_bytes = 0;              ///< REL
-  std::uint64_t deferred_bytes = 0;                ///< PEND
-  std::uint64_t largest_free_with_deferred_bytes = 0;  ///< largest hole if every deferred free had completed
+  std::uint64_t request_bytes = 0;                              ///< R, rounded
+  std::uint64_t device_total_bytes = 0;                         ///< T
+  std::optional<std::uint64_t> driver_free_bytes;               ///< F
+  std::uint64_t pool_free_bytes = 0;                            ///< PF
+  std::uint64_t largest_free_bytes = 0;                         ///< LF, the largest hole
+  std::uint64_t largest_free_remapped_bytes = 0;                ///< LF once every page that may move was gathered; 0: as LF
+  std::uint64_t releasable_bytes = 0;                           ///< REL
+  std::uint64_t deferred_bytes = 0;                             ///< PEND
+  std::uint64_t largest_free_with_deferred_bytes = 0;           ///< largest hole if every deferred free had completed
   std::optional<std::uint64_t> releasable_with_deferred_bytes;  ///< REL if every deferred free had completed; nullopt: as REL
-  std::optional<std::uint64_t> other_process_bytes;    ///< U
-  std::uint64_t own_outside_bytes = 0;             ///< N
-  std::uint64_t graph_bytes = 0;                   ///< of N, what the driver keeps for CUDA graphs
-  std::uint64_t living_graphs = 0;                 ///< executable graphs that may have memory on the device: while one lives nothing here gives back what is kept for graphs
-  std::uint64_t mempool_idle_bytes = 0;            ///< of N, what memory pools that the driver serves have idle, and did not give back
-  std::uint64_t limit_bytes = 0;                   ///< 0: none
-  std::uint64_t held_bytes = 0;                    ///< what counts against the limit
-  bool refused_by_limit = false;                   ///< it was the limit that said no, whatever the figures of a moment later say
-  bool can_remap = false;                          ///< pages serve: what holds nothing (REL) moves, and joins what the driver has
-  std::optional<std::uint64_t> stranded_bytes = {};     ///< pages: free bytes in handles that hold something else
-  std::optional<std::uint64_t> pinned_free_bytes = {};  ///< of those, in handles that were exported and the like
+  std::optional<std::uint64_t> other_process_bytes;             ///< U
+  std::uint64_t own_outside_bytes = 0;                          ///< N
+  std::uint64_t graph_bytes = 0;                                ///< of N, what the driver keeps for CUDA graphs
+  /// Executable graphs that may have memory on the device: while one lives nothing here gives back what is kept for graphs
+  std::uint64_t living_graphs = 0;
+  std::uint64_t mempool_idle_bytes = 0;                      ///< of N, what memory pools that the driver serves have idle, and did not give back
+  std::uint64_t limit_bytes = 0;                             ///< 0: none
+  std::uint64_t held_bytes = 0;                              ///< what counts against the limit
+  bool refused_by_limit = false;                             ///< it was the limit that said no, whatever the figures of a moment later say
+  bool can_remap = false;                                    ///< pages serve: what holds nothing (REL) moves, and joins what the driver has
+  std::optional<std::uint64_t> stranded_bytes = {};          ///< pages: free bytes in handles that hold something else
+  std::optional<std::uint64_t> pinned_free_bytes = {};       ///< of those, in handles that were exported and the like
   std::optional<std::uint64_t> stranding_handle_bytes = {};  ///< the largest handle with stranded bytes that is not pinned
-  std::optional<std::uint64_t> page_bytes = {};         ///< the smallest handle that the device has
-  bool pages_available = false;                    ///< CUPOOL_BACKING=pages would let the pool remap on this device
-  bool is_outside_pool = false;                    ///< the driver was asked, not the pool: no hole serves it, and LF is what would go back (REL)
-  bool is_managed = false;                         ///< managed memory, which neither the limit nor the device's size bounds
-  std::uint64_t mempool_max_bytes = 0;             ///< of the program's own memory pool, which the driver serves; 0: none
-  std::uint64_t mempool_used_bytes = 0;            ///< of that, by its blocks
-  bool capturing = false;                          ///< some stream of the process did: nothing could be waited for
-  bool holes_known = true;                         ///< false: what is free lies in the driver's own pool, which does not say where (LF is no figure then)
+  std::optional<std::uint64_t> page_bytes = {};              ///< the smallest handle that the device has
+  bool pages_available = false;                              ///< CUPOOL_BACKING=pages would let the pool remap on this device
+  bool is_outside_pool = false;          ///< the driver was asked, not the pool: no hole serves it, and LF is what would go back (REL)
+  bool is_managed = false;               ///< managed memory, which neither the limit nor the device's size bounds
+  std::uint64_t mempool_max_bytes = 0;   ///< of the program's own memory pool, which the driver serves; 0: none
+  std::uint64_t mempool_used_bytes = 0;  ///< of that, by its blocks
+  bool capturing = false;                ///< some stream of the process did: nothing could be waited for
+  /// False: what is free lies in the driver's own pool, which does not say where (LF is no figure then)
+  bool holes_known = true;
   std::optional<std::uint64_t> deferred_in_order_bytes = {};  ///< of PEND, what stream-ordered calls freed: they wait for nothing under any setting
-  std::optional<std::uint64_t> whole_page_bytes = {};   ///< free, in whole pages of the smallest size: what could move if every handle were one page
-  std::optional<std::uint64_t> region_edge_bytes = {};  ///< segments: free at the ends of regions: the most that would lie in one piece if all were one region
-  std::optional<std::uint64_t> unattributed_bytes = {}; ///< T less F, held and managed memory: contexts, the driver's own rounding, other processes
+  std::optional<std::uint64_t> whole_page_bytes = {};  ///< free, in whole pages of the smallest size: what could move if every handle were one page
+  /// Segments: free at the ends of regions: the most that would lie in one piece if all were one region
+  std::optional<std::uint64_t> region_edge_bytes = {};
+  std::optional<std::uint64_t> unattributed_bytes = {};  ///< T less F, held and managed memory: contexts, the driver's own rounding, other processes
 };
 
 struct OomRecord {
@@ -181,7 +191,7 @@ struct OomRecord {
 struct Snapshot {
   std::vector<DeviceSnapshot> devices;
   std::vector<OomRecord> ooms;
-  std::uint64_t older_ooms = 0;                    ///< that are listed no more
+  std::uint64_t older_ooms = 0;  ///< that are listed no more
   std::vector<std::string> unpooled_apis_seen;
   std::uint64_t dropped_events = 0;
   bool complete = true;  ///< false: a lock could not be had in time, some device or figure is missing

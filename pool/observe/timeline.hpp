@@ -50,9 +50,9 @@ class Timeline {
 
   Event* ring_ = nullptr;
   std::size_t capacity_ = 0;
-  std::size_t next_ = 0;         ///< where the next event goes
-  std::uint64_t recorded_ = 0;   ///< events stored since the start
-  std::uint64_t lost_ = 0;       ///< events that came while there was no ring though one was asked for
+  std::size_t next_ = 0;        ///< where the next event goes
+  std::uint64_t recorded_ = 0;  ///< events stored since the start
+  std::uint64_t lost_ = 0;      ///< events that came while there was no ring though one was asked for
   bool mapping_failed_ = false;
   TraceWriter trace_;
 };

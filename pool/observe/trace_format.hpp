@@ -68,7 +68,10 @@ inline constexpr unsigned kTraceThreadShift = 16;
 inline constexpr unsigned kTraceTicksShift = 32;
 
 /// Both clocks at one moment.
-struct TraceReading { std::uint64_t ticks = 0; std::uint64_t unix_ns = 0; };
+struct TraceReading {
+  std::uint64_t ticks = 0;
+  std::uint64_t unix_ns = 0;
+};
 
 /// The head of the file.
 struct TraceHeader {

@@ -22,8 +22,7 @@ TraceChunk* TraceSink::take() noexcept {
 
 void TraceSink::retire(TraceChunk* chunk) noexcept {
   chunk->next = retired_.load(std::memory_order_relaxed);
-  while (!retired_.compare_exchange_weak(chunk->next, chunk, std::memory_order_release, std::memory_order_relaxed)) {
-  }
+  while (!retired_.compare_exchange_weak(chunk->next, chunk, std::memory_order_release, std::memory_order_relaxed)) {}
   has_work_.store(true, std::memory_order_relaxed);
 }
 

@@ -64,7 +64,7 @@ class PageTable {
   std::uint64_t address_;
   std::uint64_t page_bytes_;
   ZeroedTable memory_;
-  std::span<Page> pages_;  ///< all of it
+  std::span<Page> pages_;        ///< all of it
   std::size_t entered_end_ = 0;  ///< no handle was ever entered from this page on: most of a reservation is never read
 };
 
@@ -73,7 +73,8 @@ template <class F> bool PageTable::any_inside(std::uint64_t address, std::uint64
   for (std::size_t page = page_of(first_boundary(address)); page < end;) {
     const std::size_t pages = pages_[page].pages & ~kPinned;
     if (pages == 0 || page + pages > end) return false;
-    if (visit(MappedHandle{address_ + page * page_bytes_, pages * page_bytes_, pages_[page].handle, (pages_[page].pages & kPinned) != 0})) return true;
+    if (visit(MappedHandle{address_ + page * page_bytes_, pages * page_bytes_, pages_[page].handle, (pages_[page].pages & kPinned) != 0}))
+      return true;
     page += pages;
   }
   return false;

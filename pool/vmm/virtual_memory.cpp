@@ -18,13 +18,16 @@ CUmemLocation place_of(int ordinal) {
   return place;
 }
 
-bool is_about_properties(CUresult code) { return code == CUDA_ERROR_NOT_SUPPORTED || code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_PERMITTED; }
+bool is_about_properties(CUresult code) {
+  return code == CUDA_ERROR_NOT_SUPPORTED || code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_PERMITTED;
+}
 
 }  // namespace
 
 bool VirtualMemory::has_calls() const {
-  return driver_.has_cuMemAddressReserve() && driver_.has_cuMemAddressFree() && driver_.has_cuMemCreate() && driver_.has_cuMemRelease() && driver_.has_cuMemMap() &&
-         driver_.has_cuMemUnmap() && driver_.has_cuMemSetAccess() && driver_.has_cuMemGetAllocationGranularity() && driver_.has_cuDeviceGetAttribute();
+  return driver_.has_cuMemAddressReserve() && driver_.has_cuMemAddressFree() && driver_.has_cuMemCreate() && driver_.has_cuMemRelease() &&
+         driver_.has_cuMemMap() && driver_.has_cuMemUnmap() && driver_.has_cuMemSetAccess() && driver_.has_cuMemGetAllocationGranularity() &&
+         driver_.has_cuDeviceGetAttribute();
 }
 
 bool VirtualMemory::has_attribute(CUdevice_attribute attribute) const {

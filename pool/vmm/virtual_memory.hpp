@@ -52,7 +52,9 @@ class VirtualMemory {
   void disallow() noexcept CUPOOL_EXCLUDES(access_lock_);
 
   /// Calls made since the last time, and how long they took.
-  struct Spent { std::uint64_t calls, ns; };
+  struct Spent {
+    std::uint64_t calls, ns;
+  };
   /// When the last call began, of whichever thread: what has gone on since is one call, or none.
   std::uint64_t last_began_ns() const { return last_began_ns_.load(std::memory_order_relaxed); }
   Spent take_spent() { return {calls_.exchange(0, std::memory_order_relaxed), spent_ns_.exchange(0, std::memory_order_relaxed)}; }

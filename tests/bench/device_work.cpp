@@ -51,8 +51,7 @@ struct DeviceWork::Controls {
     find(driver, "cusim_mismatched_bytes", &mismatched_bytes);
     find(driver, "cusim_calls", &calls);
   }
-  template <class Function>
-  static void find(void* driver, const char* name, Function* function) {
+  template <class Function> static void find(void* driver, const char* name, Function* function) {
     *function = reinterpret_cast<Function>(dlsym(driver, name));
     if (*function == nullptr) throw AllocatorFailure("pending work needs the simulated driver: libcuda.so.1 has no " + std::string(name));
   }

@@ -23,8 +23,8 @@ std::optional<DriverCalls> driver_calls() {
   if (count == nullptr) return std::nullopt;
   return DriverCalls{
       .memory = sum(count, {"cuMemAlloc_v2", "cuMemFree_v2", "cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemFreeAsync", "cuMemFreeAsync_ptsz",
-                            "cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemSetAccess",
-                            "cuMemAddressReserve", "cuMemAddressFree", "cuMemPoolTrimTo"}),
+                            "cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap",
+                            "cuMemSetAccess", "cuMemAddressReserve", "cuMemAddressFree", "cuMemPoolTrimTo"}),
       .waits = sum(count, {"cuCtxSynchronize", "cuEventSynchronize", "cuStreamSynchronize", "cuStreamSynchronize_ptsz"}),
       .events = sum(count, {"cuCtxRecordEvent", "cuEventRecord", "cuEventRecord_ptsz", "cuEventQuery", "cuEventCreate", "cuEventDestroy_v2",
                             "cuStreamWaitEvent", "cuStreamWaitEvent_ptsz", "cuCtxWaitEvent", "cuStreamQuery", "cuStreamQuery_ptsz"})};

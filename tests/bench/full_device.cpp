@@ -24,7 +24,8 @@ constexpr std::size_t kWholePageSteps = 20'000;
 
 constexpr const char* kUsage =
     "Usage: full_device [SEED [PERCENT [BEHIND [STREAMS [MOST_MIB]]]]]\n"
-    "3,000 allocations of random blocks, from 4 KiB to an eighth of what is free at the start, as many of each octave. Before each, random blocks are freed until\n"
+    "3,000 allocations of random blocks, from 4 KiB to an eighth of what is free at the start, as many of each octave. Before each, random blocks "
+    "are freed until\n"
     "everything, in pages of 2 MiB, would fit into PERCENT (98) of that.\n"
     "BEHIND (0): kernels look at each block before its free, and so many of them are still to run (on the simulated driver only). 0: none.\n"
     "STREAMS (0): cudaMallocAsync and cudaFreeAsync, on one of so many streams, by chance; 0: cudaMalloc and cudaFree.\n"
@@ -82,7 +83,8 @@ class Walk {
   }
 
   void print() const {
-    std::printf("{\"allocations\": %zu, \"refused\": %zu, \"peak_of_free\": %.4f}\n", steps(), refused_, static_cast<double>(peak_bytes_) / static_cast<double>(free_bytes_));
+    std::printf("{\"allocations\": %zu, \"refused\": %zu, \"peak_of_free\": %.4f}\n", steps(), refused_,
+                static_cast<double>(peak_bytes_) / static_cast<double>(free_bytes_));
   }
 
  private:
@@ -91,7 +93,8 @@ class Walk {
 
   void allocate(std::size_t bytes, std::uint32_t value) {
     Block block{nullptr, bytes, setting_.streams == 0 ? 0 : static_cast<std::uint32_t>(random_() % setting_.streams), value};
-    const cudaError_t code = setting_.streams == 0 ? cudaMalloc(&block.address, bytes) : cudaMallocAsync(&block.address, bytes, handle_of(block.stream));
+    const cudaError_t code =
+        setting_.streams == 0 ? cudaMalloc(&block.address, bytes) : cudaMallocAsync(&block.address, bytes, handle_of(block.stream));
     if (code == cudaErrorMemoryAllocation) {
       ++refused_;
       return;
@@ -128,11 +131,19 @@ class Walk {
 int main(int count, char** arguments) {
   if (count == 2 && (std::strcmp(arguments[1], "--help") == 0 || std::strcmp(arguments[1], "-h") == 0)) return std::fputs(kUsage, stdout) < 0 ? 1 : 0;
   Setting setting;
-  const struct { unsigned long* value; unsigned long most; } places[] = {{&setting.seed, 4'000'000'000}, {&setting.percent, 100}, {&setting.behind, 1'000'000}, {&setting.streams, 1'000}, {&setting.most_mib, 1'000'000}};
+  const struct {
+    unsigned long* value;
+    unsigned long most;
+  } places[] = {{&setting.seed, 4'000'000'000},
+                {&setting.percent, 100},
+                {&setting.behind, 1'000'000},
+                {&setting.streams, 1'000},
+                {&setting.most_mib, 1'000'000}};
   bool is_understood = count <= 6;
   for (int i = 1; is_understood && i < count; ++i) is_understood = read(arguments[i], places[i - 1].most, places[i - 1].value);
   is_understood = is_understood && setting.most_mib != 1;
-  if (!is_understood) return std::fprintf(stderr, "full_device: wanted SEED, PERCENT up to 100, BEHIND, STREAMS up to 1,000, and MOST_MIB, 2 or more: see --help\n"), 2;
+  if (!is_understood)
+    return std::fprintf(stderr, "full_device: wanted SEED, PERCENT up to 100, BEHIND, STREAMS up to 1,000, and MOST_MIB, 2 or more: see --help\n"), 2;
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return std::fprintf(stderr, "full_device: no GPU\n"), 5;
   try {

@@ -52,7 +52,7 @@ std::vector<std::uint64_t> sizes_for(Sizes mode, std::size_t count, std::mt19937
 
 struct Workload {
   ExtentHeap heap;
-  std::vector<std::uint64_t> live;     ///< bases
+  std::vector<std::uint64_t> live;  ///< bases
   std::vector<std::uint64_t> sizes;
   std::vector<std::uint32_t> victims;  ///< drawn beforehand: the generator is not what is measured
   std::size_t next = 0;
@@ -101,9 +101,8 @@ void measure(Order order, Sizes sizes, std::size_t live_count) {
     if (round >= 0) ns.push_back(static_cast<double>(ns_between(start, Clock::now())) / kPairsPerRound);
   }
   std::sort(ns.begin(), ns.end());
-  std::printf("%-7s %-5s %9zu %9.1f %9.1f %9.1f %12.4f\n", name_of(order), name_of(sizes), live_count, ns[kRounds / 2],
-              ns[kRounds / 4], ns[kRounds * 3 / 4],
-              100.0 * static_cast<double>(work.heap.metadata_bytes()) / static_cast<double>(work.heap.region_bytes()));
+  std::printf("%-7s %-5s %9zu %9.1f %9.1f %9.1f %12.4f\n", name_of(order), name_of(sizes), live_count, ns[kRounds / 2], ns[kRounds / 4],
+              ns[kRounds * 3 / 4], 100.0 * static_cast<double>(work.heap.metadata_bytes()) / static_cast<double>(work.heap.region_bytes()));
   std::fflush(stdout);
 }
 

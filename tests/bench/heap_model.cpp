@@ -175,8 +175,7 @@ bool replay(const Trace& job, GrowingPool* pool) {
   return true;
 }
 
-template <class Completes>
-double smallest_ratio(std::uint64_t peak, Completes&& completes) {
+template <class Completes> double smallest_ratio(std::uint64_t peak, Completes&& completes) {
   std::uint64_t low = peak / kBlockAlignment_bytes;
   std::uint64_t high = low * 4;
   if (completes(low * kBlockAlignment_bytes)) return 1.0;

@@ -28,8 +28,7 @@ class Driver {
     check("cuDeviceGet", find<decltype(cuDeviceGet)>("cuDeviceGet")(&device, 0));
     check("cuDevicePrimaryCtxRetain", find<decltype(cuDevicePrimaryCtxRetain)>("cuDevicePrimaryCtxRetain")(&context_, device));
   }
-  template <class Function>
-  Function* find(const char* name) const {
+  template <class Function> Function* find(const char* name) const {
     auto* const function = reinterpret_cast<Function*>(dlsym(library_, name));
     if (function == nullptr) throw AllocatorFailure(std::string(name) + " not found");
     return function;

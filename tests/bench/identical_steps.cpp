@@ -98,8 +98,8 @@ std::uint64_t need_bytes(const Step& step) {
 
 std::uint64_t memory_calls() {
   std::uint64_t calls = 0;
-  for (const char* name : {"cuMemAlloc_v2", "cuMemFree_v2", "cuMemFreeAsync", "cuMemAllocAsync", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemSetAccess",
-                           "cuMemAddressReserve", "cuMemAddressFree"})
+  for (const char* name : {"cuMemAlloc_v2", "cuMemFree_v2", "cuMemFreeAsync", "cuMemAllocAsync", "cuMemCreate", "cuMemRelease", "cuMemMap",
+                           "cuMemUnmap", "cuMemSetAccess", "cuMemAddressReserve", "cuMemAddressFree"})
     calls += cusim_calls(name);
   return calls;
 }
@@ -120,9 +120,9 @@ struct Setting {
 };
 
 struct Outcome {
-  std::uint64_t last_call = 0;  ///< the last step with a call for memory, from 1 on
-  std::uint64_t late_calls = 0; ///< for memory, once the job is known
-  std::uint64_t late_steps = 0; ///< with such a call
+  std::uint64_t last_call = 0;   ///< the last step with a call for memory, from 1 on
+  std::uint64_t late_calls = 0;  ///< for memory, once the job is known
+  std::uint64_t late_steps = 0;  ///< with such a call
   std::uint64_t late_waits = 0;
   std::uint64_t last_wait = 0;
   double pool_of_need = 0;
@@ -134,8 +134,9 @@ class Job {
     fixed_bytes_ = (512 + random_() % 9728) * kMiB;
     step_ = setting.is_layers ? layers(random_) : test::make_step(random_);
     need_bytes_ = fixed_bytes_ + need_bytes(step_);
-    const std::string memory =
-        setting.times != 0 ? std::to_string(static_cast<std::uint64_t>(setting.times * static_cast<double>(need_bytes_)) / kMiB) + "MiB" : setting.memory;
+    const std::string memory = setting.times != 0
+                                   ? std::to_string(static_cast<std::uint64_t>(setting.times * static_cast<double>(need_bytes_)) / kMiB) + "MiB"
+                                   : setting.memory;
     cusim_configure("MEMORY", memory.c_str());
     cusim_reset();
     const DriverApi& api = cusim_driver_api();
@@ -166,8 +167,7 @@ class Job {
       outcome.late_steps += calls_of_step != 0 ? 1 : 0;
       outcome.late_waits += waits_of_step;
     }
-    outcome.pool_of_need =
-        static_cast<double>(live_[0].counters.reserved_bytes.peak.load()) / static_cast<double>(need_bytes_);
+    outcome.pool_of_need = static_cast<double>(live_[0].counters.reserved_bytes.peak.load()) / static_cast<double>(need_bytes_);
     return outcome;
   }
 
@@ -226,7 +226,8 @@ class Job {
 
 constexpr const char* kUsage =
     "Usage: identical_steps [SETTING=VALUE]...\n"
-    "Random jobs that repeat one step for ever, on the simulated driver in-process: how many call the driver for memory, or wait in it, after their second step.\n"
+    "Random jobs that repeat one step for ever, on the simulated driver in-process: how many call the driver for memory, or wait in it, after their "
+    "second step.\n"
     "One line of JSON. Settings, and their defaults:\n"
     "  jobs=120 first=0          how many jobs, and the first one's seed\n"
     "  steps=40                  of each job, at least 3\n"
@@ -306,12 +307,14 @@ int measure(const Setting& setting) {
   std::sort(pools.begin(), pools.end());
   double sum = 0;
   for (const double pool : pools) sum += pool;
-  std::printf("{\"jobs\": %llu, \"failed\": %llu, \"calling_from_step_3\": %llu, \"calling_from_step_21\": %llu, \"steps_with_a_call\": %llu, \"waiting_from_step_3\": %llu, "
-              "\"waiting_from_step_21\": %llu, \"waits\": %llu, \"pool_of_need\": %.4f, \"worst_pool_of_need\": %.4f}\n",
-              static_cast<unsigned long long>(setting.jobs), static_cast<unsigned long long>(failed), static_cast<unsigned long long>(calling),
-              static_cast<unsigned long long>(calling_after_20), static_cast<unsigned long long>(late_steps), static_cast<unsigned long long>(waiting),
-              static_cast<unsigned long long>(waiting_after_20), static_cast<unsigned long long>(late_waits), pools.empty() ? 0 : sum / static_cast<double>(pools.size()),
-              pools.empty() ? 0 : pools.back());
+  std::printf(
+      "{\"jobs\": %llu, \"failed\": %llu, \"calling_from_step_3\": %llu, \"calling_from_step_21\": %llu, \"steps_with_a_call\": %llu, "
+      "\"waiting_from_step_3\": %llu, "
+      "\"waiting_from_step_21\": %llu, \"waits\": %llu, \"pool_of_need\": %.4f, \"worst_pool_of_need\": %.4f}\n",
+      static_cast<unsigned long long>(setting.jobs), static_cast<unsigned long long>(failed), static_cast<unsigned long long>(calling),
+      static_cast<unsigned long long>(calling_after_20), static_cast<unsigned long long>(late_steps), static_cast<unsigned long long>(waiting),
+      static_cast<unsigned long long>(waiting_after_20), static_cast<unsigned long long>(late_waits),
+      pools.empty() ? 0 : sum / static_cast<double>(pools.size()), pools.empty() ? 0 : pools.back());
   return failed == 0 ? 0 : 1;
 }
 

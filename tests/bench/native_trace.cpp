@@ -51,8 +51,7 @@ class Parser {
     throw BadTrace(name_ + ": byte " + std::to_string(offset) + ": " + what);
   }
 
-  template <class T>
-  T at(std::size_t offset) const {
+  template <class T> T at(std::size_t offset) const {
     T value{};
     if (offset > bytes_.size() || bytes_.size() - offset < sizeof value) fail(bytes_.size(), "the file ends here, cut short");
     std::memcpy(&value, bytes_.data() + offset, sizeof value);
@@ -64,10 +63,12 @@ class Parser {
     if (at<std::uint64_t>(0) != kMagic) fail(0, "not a trace: the magic number is wrong");
     if (const auto version = at<std::uint32_t>(8); version != kVersion) fail(8, "version " + std::to_string(version) + " is not known");
     const auto header_bytes = at<std::uint32_t>(12);
-    if (header_bytes < kHeaderBytesMin || header_bytes > kHeaderBytesMax || header_bytes % 8 != 0) fail(12, "a header of " + std::to_string(header_bytes) + " bytes");
+    if (header_bytes < kHeaderBytesMin || header_bytes > kHeaderBytesMax || header_bytes % 8 != 0)
+      fail(12, "a header of " + std::to_string(header_bytes) + " bytes");
     const auto text_offset = at<std::uint32_t>(48);
     const auto text_bytes = at<std::uint32_t>(52);
-    if (text_offset < kHeaderBytesMin || text_offset > header_bytes || text_bytes > header_bytes - text_offset) fail(48, "the process facts lie outside the header");
+    if (text_offset < kHeaderBytesMin || text_offset > header_bytes || text_bytes > header_bytes - text_offset)
+      fail(48, "the process facts lie outside the header");
     if (header_bytes > bytes_.size()) fail(bytes_.size(), "the file ends inside its header");
     result_.metadata.assign(bytes_.begin() + text_offset, bytes_.begin() + text_offset + text_bytes);
     return header_bytes;
@@ -79,10 +80,12 @@ class Parser {
       const auto magic = at<std::uint64_t>(offset);
       if (magic == 0) break;
       const auto chunk_bytes = at<std::uint32_t>(offset + 8);
-      if (magic != kChunkMagic || chunk_bytes < kChunkUnit || chunk_bytes > kChunkBytesMax || chunk_bytes % kChunkUnit != 0) fail(offset, "no chunk begins here");
+      if (magic != kChunkMagic || chunk_bytes < kChunkUnit || chunk_bytes > kChunkBytesMax || chunk_bytes % kChunkUnit != 0)
+        fail(offset, "no chunk begins here");
       if (const auto sequence = at<std::uint64_t>(offset + 40); sequence != 0) {
         const auto chunk_device = at<std::int32_t>(offset + 16);
-        if (device && *device != chunk_device) fail(offset + 16, "events of several devices: choose one with `cupool trace --device`, and replay that");
+        if (device && *device != chunk_device)
+          fail(offset + 16, "events of several devices: choose one with `cupool trace --device`, and replay that");
         device = chunk_device;
         if (bytes_.size() - offset < chunk_bytes) fail(bytes_.size(), "the file ends inside a chunk");
         chunks_.push_back({offset, chunk_bytes, sequence});
@@ -91,7 +94,8 @@ class Parser {
     }
     std::sort(chunks_.begin(), chunks_.end(), [](const Chunk& a, const Chunk& b) { return a.sequence < b.sequence; });
     for (std::size_t i = 0; i < chunks_.size(); ++i) {
-      if (chunks_[i].sequence != i + 1) fail(chunks_[i].offset + 40, "chunk " + std::to_string(chunks_[i].sequence) + " where " + std::to_string(i + 1) + " is expected");
+      if (chunks_[i].sequence != i + 1)
+        fail(chunks_[i].offset + 40, "chunk " + std::to_string(chunks_[i].sequence) + " where " + std::to_string(i + 1) + " is expected");
     }
   }
 

@@ -31,7 +31,8 @@ struct Shape {
   int threads;
   std::size_t standing_blocks;
   std::size_t ring_blocks = 0;  ///< 0: as many as kRingBytes hold, 8 to 256
-  bool is_scattered = false;    ///< nine tenths of them are freed at random, and the others replaced at random: holes of all sizes, and hardly a line in a cache
+  /// Nine tenths of them are freed at random, and the others replaced at random: holes of all sizes, and hardly a line in a cache
+  bool is_scattered = false;
 };
 
 /// How long to look.
@@ -47,7 +48,8 @@ std::vector<Shape> shapes(bool quick) {
     for (const std::size_t bytes : {std::size_t{512}, 4 * kKiB, 32 * kKiB, 256 * kKiB, 2 * kMiB, 16 * kMiB, 128 * kMiB, kGiB})
       result.push_back({bytes, 1, 0, ring_blocks});
   for (const std::size_t bytes : {std::size_t{512}, 32 * kKiB, 2 * kMiB}) result.push_back({bytes, 2, 0});
-  for (const std::size_t standing : {std::size_t{1'000}, std::size_t{10'000}, std::size_t{100'000}, std::size_t{1'000'000}}) result.push_back({4 * kKiB, 1, standing});
+  for (const std::size_t standing : {std::size_t{1'000}, std::size_t{10'000}, std::size_t{100'000}, std::size_t{1'000'000}})
+    result.push_back({4 * kKiB, 1, standing});
   for (const std::size_t bytes : {kKiB, 64 * kKiB})
     for (const std::size_t blocks : {std::size_t{1'000}, std::size_t{10'000}, std::size_t{100'000}, std::size_t{1'000'000}})
       if (bytes * blocks <= kRingBytes) result.push_back({bytes, 1, 0, blocks, true});
@@ -68,8 +70,10 @@ std::optional<Shape> parse_shape(const std::string& text) {
     shape.is_scattered = true;
     rest.resize(rest.size() - kScattered.size());
   }
-  if (!rest.empty() && (std::sscanf(rest.c_str(), ":%20zu%n", &shape.ring_blocks, &end) != 1 || rest.size() != static_cast<std::size_t>(end))) return std::nullopt;
-  const bool is_sane = shape.bytes - 1 < kMostBytes && shape.threads >= 1 && shape.threads <= kMostThreads && shape.standing_blocks <= kMostBlocks && shape.ring_blocks <= kMostBlocks;
+  if (!rest.empty() && (std::sscanf(rest.c_str(), ":%20zu%n", &shape.ring_blocks, &end) != 1 || rest.size() != static_cast<std::size_t>(end)))
+    return std::nullopt;
+  const bool is_sane = shape.bytes - 1 < kMostBytes && shape.threads >= 1 && shape.threads <= kMostThreads && shape.standing_blocks <= kMostBlocks &&
+                       shape.ring_blocks <= kMostBlocks;
   return is_sane ? std::optional(shape) : std::nullopt;
 }
 
@@ -114,7 +118,8 @@ class Ring {
   void scatter() {
     is_scattered_ = true;
     std::shuffle(blocks_.begin(), blocks_.end(), random_);
-    for (const std::size_t left = std::max<std::size_t>(blocks_.size() / 10, 1); blocks_.size() > left; blocks_.pop_back()) allocator_.release(blocks_.back(), bytes_, 0);
+    for (const std::size_t left = std::max<std::size_t>(blocks_.size() / 10, 1); blocks_.size() > left; blocks_.pop_back())
+      allocator_.release(blocks_.back(), bytes_, 0);
   }
   void release_all() {
     for (void* block : blocks_) allocator_.release(block, bytes_, 0);
@@ -239,8 +244,8 @@ int pairs_main(int argc, char** argv, const std::function<std::unique_ptr<Alloca
       } catch (const AllocatorFailure& failure) {
         std::fprintf(stderr, "%s %zu bytes, %zu standing blocks: %s\n", argv[1], shape.bytes, shape.standing_blocks, failure.what());
       }
-      std::printf("{\"bytes\": %zu, \"threads\": %d, \"standing_blocks\": %zu, \"ring_blocks\": %zu, \"scattered\": %s, \"ns_per_pair\": [", shape.bytes, shape.threads,
-                  shape.standing_blocks, shape.ring_blocks, shape.is_scattered ? "true" : "false");
+      std::printf("{\"bytes\": %zu, \"threads\": %d, \"standing_blocks\": %zu, \"ring_blocks\": %zu, \"scattered\": %s, \"ns_per_pair\": [",
+                  shape.bytes, shape.threads, shape.standing_blocks, shape.ring_blocks, shape.is_scattered ? "true" : "false");
       const char* separator = "";
       for (const double value : rounds) std::printf("%s%.2f", std::exchange(separator, ", "), value);
       std::printf("]}\n");

@@ -29,8 +29,10 @@ std::size_t largest_bytes(std::size_t most_bytes) {
 
 constexpr const char* kUsage =
     "Usage: pinned_blocks LARGE_KIB SMALL_KIB\n"
-    "Takes pairs of a large and a small block until nine tenths of what is free are taken, frees the large ones, and looks for the largest block that is to be had.\n"
-    "One line of JSON: free_bytes at the start; live_blocks and live_bytes that stay; largest_bytes that were to be had; missing_bytes, that are neither.\n"
+    "Takes pairs of a large and a small block until nine tenths of what is free are taken, frees the large ones, and looks for the largest block "
+    "that is to be had.\n"
+    "One line of JSON: free_bytes at the start; live_blocks and live_bytes that stay; largest_bytes that were to be had; missing_bytes, that are "
+    "neither.\n"
     "Runs on the driver that it is started with, alone or under the pool:\n"
     "  CUSIM_MEMORY=80GiB LD_LIBRARY_PATH=build/sim LD_PRELOAD=build/libcupool.so build/bench/pinned_blocks 32768 40\n";
 }  // namespace
@@ -52,7 +54,7 @@ int main(int count, char** arguments) {
   }
   for (void* block : large) cudaFree(block);
   const std::size_t found_bytes = largest_bytes(free_bytes);
-  std::printf("{\"free_bytes\": %zu, \"live_blocks\": %zu, \"live_bytes\": %zu, \"largest_bytes\": %zu, \"missing_bytes\": %zu}\n", free_bytes, large.size(), live_bytes, found_bytes,
-              free_bytes - live_bytes - found_bytes);
+  std::printf("{\"free_bytes\": %zu, \"live_blocks\": %zu, \"live_bytes\": %zu, \"largest_bytes\": %zu, \"missing_bytes\": %zu}\n", free_bytes,
+              large.size(), live_bytes, found_bytes, free_bytes - live_bytes - found_bytes);
   return 0;
 }

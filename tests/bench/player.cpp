@@ -81,9 +81,7 @@ class Player {
  private:
   /// The stream that touches the block. Memory that is not stream-ordered is touched on two in turn, so that reuse before the work of
   /// the other one is over shows.
-  void* touching_stream(std::uint32_t slot) {
-    return allocator_.stream_handle(allocator_.is_stream_ordered() ? blocks_[slot].stream : slot % 2);
-  }
+  void* touching_stream(std::uint32_t slot) { return allocator_.stream_handle(allocator_.is_stream_ordered() ? blocks_[slot].stream : slot % 2); }
 
   /// The program's own wait is none of what the steps cost.
   void wait_for_device() {
@@ -112,7 +110,10 @@ class Player {
     Block& block = blocks_[slot];
     if (order_.verify) verify(slot, block);
     if (work_) work_->read(touching_stream(slot), block.address, slot);
-    timed([&] { allocator_.release(block.address, block.bytes, block.stream); return nullptr; });
+    timed([&] {
+      allocator_.release(block.address, block.bytes, block.stream);
+      return nullptr;
+    });
     block.address = nullptr;
   }
 
@@ -131,8 +132,7 @@ class Player {
   }
 
   /// The clock is read around a call only where something else is done between calls.
-  template <class Call>
-  void* timed(Call&& call) {
+  template <class Call> void* timed(Call&& call) {
     if (!work_) return call();
     const auto start = Clock::now();
     void* const result = call();
@@ -190,11 +190,12 @@ void print_outcome(const trace::Trace& trace, const Order& order, const Player& 
   if (order.json) {
     const HostMemory memory = host_memory();
     const double in_calls_ns = order.frees_behind > 0 ? player.nanoseconds_in_calls() : cpu_ns;
-    std::printf("{\"allocations\": %llu, \"frees\": %llu, \"peak_live_bytes\": %llu, \"seconds\": %.6f, \"ns_per_call\": %.2f, "
-                "\"host_peak_bytes\": %llu, \"host_written_bytes\": %llu, \"host_written_before_bytes\": %llu%s}\n",
-                allocations, frees, static_cast<unsigned long long>(trace.peak_live_bytes), seconds,
-                in_calls_ns / static_cast<double>(std::max<std::size_t>(trace.events.size() * order.steps, 1)), static_cast<unsigned long long>(memory.peak),
-                static_cast<unsigned long long>(memory.written), static_cast<unsigned long long>(written_before), steps_json(player).c_str());
+    std::printf(
+        "{\"allocations\": %llu, \"frees\": %llu, \"peak_live_bytes\": %llu, \"seconds\": %.6f, \"ns_per_call\": %.2f, "
+        "\"host_peak_bytes\": %llu, \"host_written_bytes\": %llu, \"host_written_before_bytes\": %llu%s}\n",
+        allocations, frees, static_cast<unsigned long long>(trace.peak_live_bytes), seconds,
+        in_calls_ns / static_cast<double>(std::max<std::size_t>(trace.events.size() * order.steps, 1)), static_cast<unsigned long long>(memory.peak),
+        static_cast<unsigned long long>(memory.written), static_cast<unsigned long long>(written_before), steps_json(player).c_str());
     return;
   }
   std::printf("replay: %llu allocations, %llu frees, peak %.2f GiB requested, %.3f s", allocations, frees,
@@ -268,7 +269,9 @@ int play_main(int argc, char** argv, const char* allocator_names, const std::fun
               const Copies& copies) {
   Order order;
   if (!parse(argc, argv, &order)) {
-    std::fprintf(stderr, "usage: replay [--allocator %s] [--pending FREES] [--steps N] [--wait-each-step] [--verify] [--free-rest] [--json] FILE.trace[.gz]\n", allocator_names);
+    std::fprintf(
+        stderr, "usage: replay [--allocator %s] [--pending FREES] [--steps N] [--wait-each-step] [--verify] [--free-rest] [--json] FILE.trace[.gz]\n",
+        allocator_names);
     return kExitUsage;
   }
   try {

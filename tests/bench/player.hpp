@@ -18,13 +18,13 @@ constexpr int kExitCudaError = 5;
 /// What the program was asked for.
 struct Order {
   std::string path;
-  std::string allocator;             ///< "" where none was named
-  bool verify = false;               ///< stamp every block and check it before its free
-  bool free_rest = false;            ///< free what the job left
+  std::string allocator;   ///< "" where none was named
+  bool verify = false;     ///< stamp every block and check it before its free
+  bool free_rest = false;  ///< free what the job left
   bool json = false;
-  std::uint64_t frees_behind = 0;    ///< see DeviceWork; 0: no work on the device
-  std::uint64_t steps = 1;           ///< the job is played so often; what the first time leaves stays, and is not allocated again
-  bool wait_each_step = false;       ///< for the device, at the end of each
+  std::uint64_t frees_behind = 0;  ///< see DeviceWork; 0: no work on the device
+  std::uint64_t steps = 1;         ///< the job is played so often; what the first time leaves stays, and is not allocated again
+  bool wait_each_step = false;     ///< for the device, at the end of each
 };
 
 /// How --verify reaches a block's bytes.

@@ -14,14 +14,14 @@ namespace trace {
 inline constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 50;  ///< a larger block is not believed
 
 struct Event {
-  std::uint64_t bytes = 0;   ///< of an allocation; 0 for a free
-  std::uint32_t slot = 0;    ///< which block: the index of its allocation, counted from 0
+  std::uint64_t bytes = 0;  ///< of an allocation; 0 for a free
+  std::uint32_t slot = 0;   ///< which block: the index of its allocation, counted from 0
   bool is_free = false;
   std::uint32_t stream = 0;  ///< of an allocation, as numbered in the text; 0 where a format does not say
 };
 
 struct Trace {
-  std::string metadata;      ///< the JSON text of the first line
+  std::string metadata;  ///< the JSON text of the first line
   std::vector<Event> events;
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;

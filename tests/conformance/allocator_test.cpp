@@ -72,7 +72,9 @@ bool is_native(const Setting& setting) {
 }
 
 /// Under `async` a block may be deferred like a pooled one, and is the driver's again when its work is over.
-bool goes_back_at_once(const Setting& setting) { return is_native(setting) && (setting.policy != config::Policy::async || setting.free != config::FreeMode::deferred); }
+bool goes_back_at_once(const Setting& setting) {
+  return is_native(setting) && (setting.policy != config::Policy::async || setting.free != config::FreeMode::deferred);
+}
 /// Other devices' contexts have no access to the driver's pool, nor to mapped memory.
 bool needs_own_device(const Setting& setting) { return setting.policy == config::Policy::async || setting.backing == config::Backing::pages; }
 
@@ -131,7 +133,11 @@ TEST_CASE("live blocks never overlap and keep their data, whatever is allocated 
     CAPTURE_SETTING(setting);
     Rig rig(options_of(setting));
     std::mt19937 random(7);
-    struct Held { std::size_t bytes; unsigned seed; int device; };
+    struct Held {
+      std::size_t bytes;
+      unsigned seed;
+      int device;
+    };
     std::map<CUdeviceptr, Held> held;
     for (unsigned step = 0; step < 400; ++step) {
       const int device = static_cast<int>(random() % static_cast<unsigned>(setting.devices));
@@ -337,7 +343,10 @@ TEST_CASE("a snapshot's address map is contiguous and agrees with the counters")
     CHECK(device.now.live_bytes == live);
     CHECK(device.at_peak.live_bytes == peak(rig.counters().live_bytes));
     const bool native = setting.policy == config::Policy::platform || setting.ipc == config::IpcMode::native;
-    CHECK(device.backing == (native ? "native" : setting.policy == config::Policy::async ? "driver_pool" : setting.backing == config::Backing::pages ? "pages" : "segments"));
+    CHECK(device.backing == (native                                      ? "native"
+                             : setting.policy == config::Policy::async   ? "driver_pool"
+                             : setting.backing == config::Backing::pages ? "pages"
+                                                                         : "segments"));
     CHECK(device.policy == (native ? "platform" : config::name_of(setting.policy)));
   }
 }

@@ -89,7 +89,8 @@ CUstream new_stream() {
 
 std::uint64_t memory_and_sync_calls() {
   std::uint64_t calls = 0;
-  for (const char* symbol : {"cuMemAlloc_v2", "cuMemFree_v2", "cuMemGetInfo_v2", "cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cuMemRelease", "cuCtxSynchronize", "cuEventSynchronize", "cuStreamSynchronize"})
+  for (const char* symbol : {"cuMemAlloc_v2", "cuMemFree_v2", "cuMemGetInfo_v2", "cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemSetAccess",
+                             "cuMemRelease", "cuCtxSynchronize", "cuEventSynchronize", "cuStreamSynchronize"})
     calls += cusim_calls(symbol);
   return calls;
 }

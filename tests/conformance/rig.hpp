@@ -40,7 +40,7 @@ struct RigOptions {
   const char* memory = "1GiB";
   const char* driver_version = nullptr;
   config::Options pool;
-  Clock* clock = nullptr;  ///< null: a SimClock
+  Clock* clock = nullptr;                   ///< null: a SimClock
   void (*patch)(DriverApi& api) = nullptr;  ///< puts functions of the test's own into the table that the pool gets
 };
 

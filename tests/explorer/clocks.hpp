@@ -37,7 +37,7 @@ struct Timeline {
   bool retired = false;   ///< its stream was destroyed; work of it may be in flight
   bool blocking = false;  ///< ordered with the legacy stream of its context
   int context = -1;
-  int legacy = -1;        ///< the timeline of that stream; itself for a legacy stream
+  int legacy = -1;  ///< the timeline of that stream; itself for a legacy stream
   std::uint32_t count = 0;
   Clock clock;
 };
@@ -104,8 +104,7 @@ class Clocks {
   }
 
   /// What waiting for the whole of these contexts waits for.
-  template <class IsMember>
-  Clock of_contexts(IsMember&& is_member) const {
+  template <class IsMember> Clock of_contexts(IsMember&& is_member) const {
     Clock all;
     for (const Timeline& line : lines_)
       if (line.used && is_member(line.context)) all.join(line.clock);

@@ -113,7 +113,9 @@ void Program::forget_context(std::size_t slot) {
 
 bool Program::peer(const Op& op) {
   const std::size_t to = op.args[0];
-  if (settings_.is_unlinked || to >= kContexts || !contexts_[to].live || !contexts_[op.context].live || contexts_[to].green || contexts_[op.context].green) return false;
+  if (settings_.is_unlinked || to >= kContexts || !contexts_[to].live || !contexts_[op.context].live || contexts_[to].green ||
+      contexts_[op.context].green)
+    return false;
   if (contexts_[to].device == contexts_[op.context].device || peers_[op.context][to] || !may_call_unsafe(op.thread)) return false;
   enter(op.context, op.thread);
   must(cuCtxEnablePeerAccess(contexts_[to].handle, 0), "cuCtxEnablePeerAccess");

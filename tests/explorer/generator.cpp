@@ -15,22 +15,53 @@ struct Weight {
 
 // Per 10,000. Those of allocations and frees follow in the constructor, so that about half of the slots are live.
 constexpr Weight kWeights[] = {
-    {Kind::write, 1500},       {Kind::read, 1300},         {Kind::copy, 450},          {Kind::ask, 60},           {Kind::info, 20},
-    {Kind::record, 350},       {Kind::wait, 350},          {Kind::query, 250},         {Kind::sync_event, 60},    {Kind::query_stream, 120},
-    {Kind::sync_stream, 80},   {Kind::sync_context, 20},   {Kind::record_context, 40}, {Kind::wait_context, 20},  {Kind::advance, 700},
-    {Kind::spin, 150},         {Kind::hold, 60},           {Kind::release, 60},        {Kind::stream_create, 70}, {Kind::stream_destroy, 50},
-    {Kind::begin, 90},         {Kind::fork, 80},           {Kind::graph_memory, 40},   {Kind::end, 160},          {Kind::launch, 250},
-    {Kind::graph_destroy, 50}, {Kind::thread_mode, 40},    {Kind::context_create, 30}, {Kind::context_destroy, 3}, {Kind::peer, 60},
-    {Kind::pool_create, 6},    {Kind::pool_destroy, 4},    {Kind::trim, 8},
+    {Kind::write, 1500},
+    {Kind::read, 1300},
+    {Kind::copy, 450},
+    {Kind::ask, 60},
+    {Kind::info, 20},
+    {Kind::record, 350},
+    {Kind::wait, 350},
+    {Kind::query, 250},
+    {Kind::sync_event, 60},
+    {Kind::query_stream, 120},
+    {Kind::sync_stream, 80},
+    {Kind::sync_context, 20},
+    {Kind::record_context, 40},
+    {Kind::wait_context, 20},
+    {Kind::advance, 700},
+    {Kind::spin, 150},
+    {Kind::hold, 60},
+    {Kind::release, 60},
+    {Kind::stream_create, 70},
+    {Kind::stream_destroy, 50},
+    {Kind::begin, 90},
+    {Kind::fork, 80},
+    {Kind::graph_memory, 40},
+    {Kind::end, 160},
+    {Kind::launch, 250},
+    {Kind::graph_destroy, 50},
+    {Kind::thread_mode, 40},
+    {Kind::context_create, 30},
+    {Kind::context_destroy, 3},
+    {Kind::peer, 60},
+    {Kind::pool_create, 6},
+    {Kind::pool_destroy, 4},
+    {Kind::trim, 8},
 };
 
 }  // namespace
 
 Generator::Generator(std::uint64_t seed, Route route, std::size_t devices, std::size_t most_blocks, bool page_sizes, std::uint32_t times)
-    : state_(seed * 0x9e37'79b9'7f4a'7c15ULL + 0x1234'5678'9abc'def1ULL), route_(route), devices_(devices), most_blocks_(most_blocks), page_sizes_(page_sizes), times_(times) {
+    : state_(seed * 0x9e37'79b9'7f4a'7c15ULL + 0x1234'5678'9abc'def1ULL),
+      route_(route),
+      devices_(devices),
+      most_blocks_(most_blocks),
+      page_sizes_(page_sizes),
+      times_(times) {
   const std::uint32_t plain = route == Route::ordered ? 0 : 1, ordered = route == Route::plain ? 0 : 1;
   const std::uint32_t share = plain != 0 && ordered != 0 ? 1 : 2;
-  weights_ = {{Kind::alloc_plain, 650 * plain * share}, {Kind::alloc_pitch, 60 * plain * share}, {Kind::alloc_ordered, 600 * ordered * share},
+  weights_ = {{Kind::alloc_plain, 650 * plain * share},  {Kind::alloc_pitch, 60 * plain * share}, {Kind::alloc_ordered, 600 * ordered * share},
               {Kind::alloc_pool, 100 * ordered * share}, {Kind::free_plain, 600 * plain * share}, {Kind::free_ordered, 600 * ordered * share}};
   for (const Weight& row : kWeights) weights_.emplace_back(row.kind, row.weight);
   for (const auto& row : weights_) total_weight_ += row.second;
@@ -150,7 +181,9 @@ void Generator::fill(const Program& program, Op* op) {
     case Kind::graph_destroy: op->args[0] = below(kGraphs); break;
     case Kind::thread_mode: op->args[0] = chance(600) ? 0 : below(3); break;
     case Kind::context_create:
-    case Kind::context_destroy: op->context = static_cast<std::uint8_t>(chance(150) ? below(kDevices) : kDevices + below(kContexts - kDevices)); break;
+    case Kind::context_destroy:
+      op->context = static_cast<std::uint8_t>(chance(150) ? below(kDevices) : kDevices + below(kContexts - kDevices));
+      break;
     case Kind::peer: op->args[0] = below(kContexts); break;
     case Kind::pool_create:
     case Kind::pool_destroy: op->args[0] = below(kPools); break;

@@ -36,11 +36,11 @@ class Generator {
   Route route_;
   std::size_t devices_;
   std::size_t most_blocks_;
-  bool page_sizes_;                ///< blocks of about a page
-  std::uint32_t times_;            ///< as large
+  bool page_sizes_;      ///< blocks of about a page
+  std::uint32_t times_;  ///< as large
   std::uint8_t thread_ = 0;
-  std::uint32_t touched_ = 0;      ///< the block that a kernel was launched for last
-  std::uint32_t fresh_ = 0;        ///< the block that was asked for last, and where it will be used
+  std::uint32_t touched_ = 0;  ///< the block that a kernel was launched for last
+  std::uint32_t fresh_ = 0;    ///< the block that was asked for last, and where it will be used
   std::uint32_t fresh_stream_ = kStreamNames;
   std::uint8_t fresh_context_ = 0;
   std::uint32_t freed_bytes_ = 0;  ///< of the block that was freed last

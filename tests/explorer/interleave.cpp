@@ -38,14 +38,10 @@ void blocked() {
   switch_to(self == g_child ? g_parent : g_child, self);
 }
 
-template <class Function>
-Function real(const char* name) {
-  return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
-}
+template <class Function> Function real(const char* name) { return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name)); }
 
 /// Takes what `attempt` would take; outside of an interrupted operation nobody else runs, so `wait` does not block long.
-template <class Attempt, class Wait>
-int take(Attempt&& attempt, Wait&& wait) {
+template <class Attempt, class Wait> int take(Attempt&& attempt, Wait&& wait) {
   for (;;) {
     const int result = attempt();
     if (result != EBUSY) {

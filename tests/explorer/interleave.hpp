@@ -35,8 +35,7 @@ void finished();
 bool disarm();
 
 /// A call of the program that others may interrupt.
-template <class Call>
-auto interruptible(Call&& call) {
+template <class Call> auto interruptible(Call&& call) {
   open();
   const auto result = call();
   close();

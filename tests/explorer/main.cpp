@@ -81,7 +81,7 @@ Given read_arguments(int argc, char** argv) {
 /// One run. A global because a crash must still tell what led to it.
 struct Run {
   Given given;
-  std::vector<Op> script;   ///< of --replay
+  std::vector<Op> script;  ///< of --replay
   std::vector<Op> done;
   std::uint64_t step = 0;
 };
@@ -110,7 +110,9 @@ std::uint64_t all_records() { return cusim_calls("cuEventRecord") + cusim_calls(
 struct Costs {
   std::uint64_t frees = 0, records = 0, queries = 0;
 
-  static Costs now(const Totals& totals) { return {totals.frees, all_records() - totals.own_records, cusim_calls("cuEventQuery") - totals.own_queries}; }
+  static Costs now(const Totals& totals) {
+    return {totals.frees, all_records() - totals.own_records, cusim_calls("cuEventQuery") - totals.own_queries};
+  }
   Costs since(const Costs& before) const { return {frees - before.frees, records - before.records, queries - before.queries}; }
 };
 
@@ -132,7 +134,10 @@ void print_totals(const Program& program, double seconds, const Costs& before) {
 /// Operations of one actor until another's turn comes.
 class Stage {
  public:
-  Stage(Run& run, Program& program) : run_(run), program_(program), generator_(run.given.seed, run.given.route, run.given.program.devices, run.given.blocks, run.given.page_sizes, run.given.times) {}
+  Stage(Run& run, Program& program)
+      : run_(run),
+        program_(program),
+        generator_(run.given.seed, run.given.route, run.given.program.devices, run.given.blocks, run.given.page_sizes, run.given.times) {}
 
   std::size_t turn(std::size_t actor) {
     if (interleave::is_inside(actor)) {

@@ -74,7 +74,9 @@ bool Program::alloc_pitch(const Op& op) {
 bool Program::alloc_ordered(const Op& op) {
   const std::size_t slot = op.args[0];
   const View on = view(op.args[2], op);
-  if (slot >= kBlocks || blocks_[slot].live || op.args[1] == 0 || !on.usable || on.capture >= 0 || !contexts_[op.context].live || !may_call_unsafe(op.thread)) return false;
+  if (slot >= kBlocks || blocks_[slot].live || op.args[1] == 0 || !on.usable || on.capture >= 0 || !contexts_[op.context].live ||
+      !may_call_unsafe(op.thread))
+    return false;
   enter(op.context, op.thread);
   CUdeviceptr address = 0;
   const CUresult result = interruptible([&] { return cuMemAllocAsync(&address, op.args[1], on.handle); });
@@ -87,7 +89,9 @@ bool Program::alloc_ordered(const Op& op) {
 bool Program::alloc_pool(const Op& op) {
   const std::size_t slot = op.args[0];
   const View on = view(op.args[2], op);
-  if (slot >= kBlocks || blocks_[slot].live || op.args[1] == 0 || !on.usable || on.capture >= 0 || !contexts_[op.context].live || !may_call_unsafe(op.thread)) return false;
+  if (slot >= kBlocks || blocks_[slot].live || op.args[1] == 0 || !on.usable || on.capture >= 0 || !contexts_[op.context].live ||
+      !may_call_unsafe(op.thread))
+    return false;
   if (op.args[3] >= kPools || pools_[op.args[3]] == nullptr || pool_devices_[op.args[3]] != contexts_[on.context].device) return false;
   enter(op.context, op.thread);
   CUdeviceptr address = 0;
@@ -165,7 +169,9 @@ bool Program::copy(const Op& op) {
   if (!order_all(to, on) || !order(from.write, on)) return false;
   enter(on.context, op.thread);
   if (stays) must(cuMemcpyDtoDAsync(to.address, from.address, to.bytes, on.handle), "cuMemcpyDtoDAsync");
-  else must(cuMemcpyPeerAsync(to.address, contexts_[to.owner].handle, from.address, contexts_[from.owner].handle, to.bytes, on.handle), "cuMemcpyPeerAsync");
+  else
+    must(cuMemcpyPeerAsync(to.address, contexts_[to.owner].handle, from.address, contexts_[from.owner].handle, to.bytes, on.handle),
+         "cuMemcpyPeerAsync");
   say("%s(b%zu, b%zu, s%u)", stays ? "cuMemcpyDtoDAsync" : "cuMemcpyPeerAsync", slot, from_slot, op.args[1]);
   const Access access = clocks_.submit(on.timeline);
   std::erase_if(from.reads, [&](const Access& each) { return each.timeline == access.timeline; });
@@ -213,7 +219,8 @@ bool Program::free_plain(const Op& op) {
 bool Program::free_ordered(const Op& op) {
   const std::size_t slot = op.args[0];
   const View on = view(op.args[1], op);
-  if (slot >= kBlocks || !blocks_[slot].live || !on.usable || on.capture >= 0 || !contexts_[op.context].live || !may_call_unsafe(op.thread)) return false;
+  if (slot >= kBlocks || !blocks_[slot].live || !on.usable || on.capture >= 0 || !contexts_[op.context].live || !may_call_unsafe(op.thread))
+    return false;
   Block& block = blocks_[slot];
   if (!order_all(block, on)) return false;
   enter(op.context, op.thread);

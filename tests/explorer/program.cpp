@@ -48,7 +48,8 @@ bool Program::act(const Op& op) {
 
 void Program::look() {
   if (is_hit()) return;
-  if (const std::uint64_t bytes = cusim_mismatched_bytes(); bytes != 0) hit(std::to_string(bytes) + " bytes were changed by somebody who does not own them");
+  if (const std::uint64_t bytes = cusim_mismatched_bytes(); bytes != 0)
+    hit(std::to_string(bytes) + " bytes were changed by somebody who does not own them");
   if (cusim_violation_count() != 0) hit(std::string("the driver saw: ") + cusim_violation(0));
 }
 

@@ -33,10 +33,10 @@ struct Block {
   std::uint8_t value = 0;
   CUdeviceptr address = 0;
   std::size_t bytes = 0;
-  std::size_t owner = 0;        ///< slot of the context it belongs to
+  std::size_t owner = 0;  ///< slot of the context it belongs to
   std::uint64_t generation = 0;
-  Access write;                 ///< the last one; the allocation is the first
-  std::vector<Access> reads;    ///< since then, one per timeline
+  Access write;               ///< the last one; the allocation is the first
+  std::vector<Access> reads;  ///< since then, one per timeline
 };
 
 struct Stream {
@@ -63,7 +63,7 @@ struct Context {
   CUcontext handle = nullptr;
   CUgreenCtx green_handle = nullptr;
   int legacy = -1;
-  std::uint64_t gate_held = 0;  ///< of the events that the whole context waits for
+  std::uint64_t gate_held = 0;              ///< of the events that the whole context waits for
   std::array<CUevent, kThreads> scratch{};  ///< one per thread that puts work in order
   std::array<Stream, kThreads> threads_own{};
 };
@@ -80,12 +80,12 @@ struct Capture {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::size_t thread = 0;
   std::size_t context = 0;
-  std::uint32_t origin = 0;            ///< name of the stream
-  std::vector<std::size_t> forked;     ///< slots of created streams
+  std::uint32_t origin = 0;         ///< name of the stream
+  std::vector<std::size_t> forked;  ///< slots of created streams
   CUevent event = nullptr;
   bool has_memory = false;
   std::vector<Node> nodes;
-  std::map<std::size_t, int> users;    ///< of each block, the timeline that uses it
+  std::map<std::size_t, int> users;  ///< of each block, the timeline that uses it
 };
 
 struct Graph {
@@ -119,7 +119,8 @@ struct Busy {
   std::uint32_t streams = 0, events = 0, captures = 0, graphs = 0, pools = 0;
 
   bool meets(const Busy& other) const {
-    return ((blocks & other.blocks) | (streams & other.streams) | (events & other.events) | (captures & other.captures) | (graphs & other.graphs) | (pools & other.pools)) != 0;
+    return ((blocks & other.blocks) | (streams & other.streams) | (events & other.events) | (captures & other.captures) | (graphs & other.graphs) |
+            (pools & other.pools)) != 0;
   }
 };
 Busy busy_of(const Op& op);
@@ -128,8 +129,8 @@ struct Settings {
   std::size_t devices = 1;
   int driver_version = 13000;
   bool frees_wait_everywhere = false;  ///< CUPOOL_FREE=sync waits for more contexts than the simulated native free
-  bool is_unlinked = false;  ///< no device reaches another's memory
-  bool may_be_kept = false;  ///< a driver may keep the thread that calls it behind work that waits for the host; nobody else, though
+  bool is_unlinked = false;            ///< no device reaches another's memory
+  bool may_be_kept = false;            ///< a driver may keep the thread that calls it behind work that waits for the host; nobody else, though
   bool print = false;
 };
 
@@ -279,7 +280,7 @@ class Program {
   std::array<CUstreamCaptureMode, kThreads> modes_{};
   std::deque<std::uint32_t> flags_;
   std::vector<Hold> holds_;
-  std::map<CUdeviceptr, std::size_t> ranges_;  ///< live blocks: base to bytes
+  std::map<CUdeviceptr, std::size_t> ranges_;         ///< live blocks: base to bytes
   std::array<std::uint64_t, kDevices> freed_held_{};  ///< of stream-ordered frees: an allocation may be made to wait for those
   std::uint64_t generation_ = 0;
   static thread_local std::size_t actor_;

@@ -94,7 +94,8 @@ class Machine {
       case 8: add_lane(); break;
       case 9: drain(lane, argument % 2 == 1); break;
       case 10: remove(lane); break;
-      case 11: case 12: gather((argument + 1) * 64, lane); break;
+      case 11:
+      case 12: gather((argument + 1) * 64, lane); break;
       default: release(argument, lane); break;
     }
     if (++steps_ % kSteps_per_check == 0) check();
@@ -138,9 +139,8 @@ class Machine {
     if (only_if_free) {
       heap_.remove_region(region);
     } else {
-      heap_.abandon_region(region, [&](Extent& extent) {
-        require(blocks_.erase(extent.address) == 1, "an abandoned region names a block that nobody has");
-      });
+      heap_.abandon_region(region,
+                           [&](Extent& extent) { require(blocks_.erase(extent.address) == 1, "an abandoned region names a block that nobody has"); });
     }
     region = nullptr;
     model_.set(address, kSlot_bytes, Model::kNobody);

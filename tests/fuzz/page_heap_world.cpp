@@ -15,13 +15,15 @@
 namespace cupool::fuzz {
 namespace {
 
-constexpr std::uint64_t kPiece_bytes = 64;  ///< of a stamp: at both ends of a block and of each of its pages
+constexpr std::uint64_t kPiece_bytes = 64;             ///< of a stamp: at both ends of a block and of each of its pages
 constexpr std::uint64_t kDriverPage_bytes = 2 * kMiB;  ///< what the simulator's cuMemAlloc takes whole
 constexpr std::size_t kMostBlocks = 40;
 constexpr std::uint64_t kMs = 1'000'000;
 /// Calls that fail now and then. Not those that tell of work: what they answer is the program's own news.
-constexpr const char* kFailing[] = {"cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuMemGetInfo_v2", "cuMemAlloc_v2"};
-constexpr CUresult kCodes[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_NOT_READY};
+constexpr const char* kFailing[] = {"cuMemAddressReserve", "cuMemCreate",      "cuMemMap",        "cuMemSetAccess", "cuMemUnmap",
+                                    "cuMemRelease",        "cuMemAddressFree", "cuMemGetInfo_v2", "cuMemAlloc_v2"};
+constexpr CUresult kCodes[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN,  CUDA_ERROR_INVALID_VALUE,
+                               CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_NOT_READY};
 
 StreamName name_of(CUstream stream) { return {stream, reinterpret_cast<std::uintptr_t>(stream)}; }
 
@@ -31,13 +33,18 @@ std::uint64_t World::SimClock::now_ns() const { return cusim_now_ns(); }
 void World::SimClock::pause(std::uint64_t duration_ns) { cusim_advance_ns(duration_ns); }
 
 void World::fail(const std::string& what) const {
-  for (const auto& [address, block] : blocks_) say("live %llx %llu c%zu%s", static_cast<unsigned long long>(address), static_cast<unsigned long long>(block.bytes), block.context, block.is_native ? " native" : "");
+  for (const auto& [address, block] : blocks_)
+    say("live %llx %llu c%zu%s", static_cast<unsigned long long>(address), static_cast<unsigned long long>(block.bytes), block.context,
+        block.is_native ? " native" : "");
   for (std::size_t i = 0; i < contexts_.size(); ++i)
     for (const std::uint64_t page : contexts_[i].pinned) say("pinned %llx c%zu", static_cast<unsigned long long>(page * page_bytes_), i);
   const observe::Counters& counters = lives_[0].counters;
-  say("reserved %llu mapped %llu deferred %llu live %llu outside %llu used %llu", static_cast<unsigned long long>(counters.reserved_bytes.current.load()), static_cast<unsigned long long>(counters.mapped_bytes.current.load()),
-      static_cast<unsigned long long>(counters.deferred_bytes.current.load()), static_cast<unsigned long long>(counters.live_bytes.current.load()), static_cast<unsigned long long>(outside_bytes_), static_cast<unsigned long long>(cusim_used_bytes(0)));
-  std::fprintf(stderr, "page_heap_fuzz: seed %llu, operation %llu: %s\n", static_cast<unsigned long long>(seed_), static_cast<unsigned long long>(steps_), what.c_str());
+  say("reserved %llu mapped %llu deferred %llu live %llu outside %llu used %llu",
+      static_cast<unsigned long long>(counters.reserved_bytes.current.load()), static_cast<unsigned long long>(counters.mapped_bytes.current.load()),
+      static_cast<unsigned long long>(counters.deferred_bytes.current.load()), static_cast<unsigned long long>(counters.live_bytes.current.load()),
+      static_cast<unsigned long long>(outside_bytes_), static_cast<unsigned long long>(cusim_used_bytes(0)));
+  std::fprintf(stderr, "page_heap_fuzz: seed %llu, operation %llu: %s\n", static_cast<unsigned long long>(seed_),
+               static_cast<unsigned long long>(steps_), what.c_str());
   std::abort();
 }
 
@@ -69,11 +76,13 @@ World::World(std::uint64_t seed, Tally& tally, bool print) : random_(seed), seed
   limit_bytes_ = chance(400) ? memory_bytes_ / 4 * (1 + below(3)) + below(3) * 700 * kKiB : memory_bytes_;
   if (limit_bytes_ != memory_bytes_) options.limit.all = config::parse_amount(std::to_string(limit_bytes_));
   if (chance(200)) options.release_threshold_bytes = below(3) * 8 * kMiB;
-  if (chance(is_whole_ ? 500 : 150)) options.policy = config::Policy::preallocate, options.preallocate = config::parse_amount(chance(500) ? "50%" : "9MiB");
+  if (chance(is_whole_ ? 500 : 150))
+    options.policy = config::Policy::preallocate, options.preallocate = config::parse_amount(chance(500) ? "50%" : "9MiB");
   lives_ = std::make_unique<observe::LiveDevice[]>(observe::kMaxDevices);
   pools_ = std::make_unique<PoolSet>(cusim_driver_api(), options, lives_.get(), observe::kMaxDevices, &clock_);
   begin_context(0);
-  say("memory %llu, limit %llu, page %llu, faults %d", static_cast<unsigned long long>(memory_bytes_), static_cast<unsigned long long>(limit_bytes_), static_cast<unsigned long long>(page_bytes_), has_faults_);
+  say("memory %llu, limit %llu, page %llu, faults %d", static_cast<unsigned long long>(memory_bytes_), static_cast<unsigned long long>(limit_bytes_),
+      static_cast<unsigned long long>(page_bytes_), has_faults_);
 }
 
 World::~World() {
@@ -99,7 +108,8 @@ std::uint64_t World::draw_bytes() {
 void World::check_disjoint(CUdeviceptr address, std::uint64_t bytes) const {
   const auto after = blocks_.lower_bound(address);
   require(after == blocks_.end() || address + bytes <= after->first, "a block reaches into the next one");
-  require(after == blocks_.begin() || std::prev(after)->first + round_request(std::prev(after)->second.bytes) <= address, "a block begins inside another one");
+  require(after == blocks_.begin() || std::prev(after)->first + round_request(std::prev(after)->second.bytes) <= address,
+          "a block begins inside another one");
 }
 
 /// What whole pages can be had of, when all work is over: the pages without a live byte, and what was never taken.
@@ -108,7 +118,8 @@ std::uint64_t World::available_bytes() const {
   std::uint64_t natives_bytes = 0;
   for (const auto& [address, block] : blocks_) {
     if (block.is_native) natives_bytes += align_up(block.bytes, kDriverPage_bytes);
-    else for (std::uint64_t page = address / page_bytes_; page <= (address + block.bytes - 1) / page_bytes_; ++page) pages.insert(page);
+    else
+      for (std::uint64_t page = address / page_bytes_; page <= (address + block.bytes - 1) / page_bytes_; ++page) pages.insert(page);
   }
   for (const Context& one : contexts_) pages.insert(one.pinned.begin(), one.pinned.end());
   const std::uint64_t most_bytes = std::min(memory_bytes_ - outside_bytes_, limit_bytes_);
@@ -122,10 +133,12 @@ void World::check_refusal(std::uint64_t bytes, CUresult code) {
   require(code == CUDA_ERROR_OUT_OF_MEMORY, "an allocation fails by another error than out of memory");
   if (has_faults_ || capturing()) return;
   if (is_coarse_) {  // a block keeps the whole handle that it lies on, which the model does not know
-    const std::uint64_t untaken_bytes = std::min(memory_bytes_ - std::min(memory_bytes_, cusim_used_bytes(0)), limit_bytes_ - std::min(limit_bytes_, lives_[0].counters.reserved_bytes.current.load()));
+    const std::uint64_t untaken_bytes = std::min(memory_bytes_ - std::min(memory_bytes_, cusim_used_bytes(0)),
+                                                 limit_bytes_ - std::min(limit_bytes_, lives_[0].counters.reserved_bytes.current.load()));
     return require(align_up(bytes, page_bytes_) > untaken_bytes, "out of memory, while the driver has enough");
   }
-  if (align_up(bytes, page_bytes_) <= available_bytes()) fail("out of memory for " + std::to_string(bytes) + " bytes, while whole pages of " + std::to_string(available_bytes()) + " are free");
+  if (align_up(bytes, page_bytes_) <= available_bytes())
+    fail("out of memory for " + std::to_string(bytes) + " bytes, while whole pages of " + std::to_string(available_bytes()) + " are free");
 }
 
 void World::allocate() {
@@ -135,13 +148,16 @@ void World::allocate() {
   const CUstream stream = own.streams[below(static_cast<std::uint32_t>(own.streams.size()))];
   if (stream == own.capturing) return;
   const bool ordered = chance(400);
-  const Result<CUdeviceptr> made = ordered ? pools_->allocate_on(own.handle, bytes, name_of(stream), 1, "cuMemAllocAsync") : pools_->allocate(own.handle, bytes, "cuMemAlloc_v2");
-  say("c%zu %p %s %llu = %d %llx", context_, static_cast<void*>(stream), ordered ? "allocate_on" : "allocate", static_cast<unsigned long long>(bytes), made.code(), made.ok() ? made.value() : 0);
+  const Result<CUdeviceptr> made =
+      ordered ? pools_->allocate_on(own.handle, bytes, name_of(stream), 1, "cuMemAllocAsync") : pools_->allocate(own.handle, bytes, "cuMemAlloc_v2");
+  say("c%zu %p %s %llu = %d %llx", context_, static_cast<void*>(stream), ordered ? "allocate_on" : "allocate", static_cast<unsigned long long>(bytes),
+      made.code(), made.ok() ? made.value() : 0);
   if (!made.ok()) return check_refusal(bytes, made.code());
   ++tally_.allocations;
   check_disjoint(made.value(), round_request(bytes));
   BlockView view;
-  require(pools_->find(made.value(), &view) == Ownership::live && view.context == own.handle && view.bytes == bytes, "a new block is not found, or is another");
+  require(pools_->find(made.value(), &view) == Ownership::live && view.context == own.handle && view.bytes == bytes,
+          "a new block is not found, or is another");
   const Block block{bytes, stream, context_, ++value_, view.is_native, ordered};
   blocks_.emplace(made.value(), block);
   natives_ += block.is_native ? 1 : 0;
@@ -175,7 +191,9 @@ void World::touch(const Block& block, CUdeviceptr address, bool writes) {
     const std::uint64_t page_end = std::min(align_up(at + 1, page_bytes_), end);
     for (const std::uint64_t piece : {at, page_end - std::min(page_end - at, kPiece_bytes)}) {
       const std::size_t bytes = std::min(kPiece_bytes, page_end - piece);
-      must(writes ? cusim_launch_fill(block.stream, piece, bytes, block.value, duration_ns) : cusim_launch_check(block.stream, piece, bytes, block.value, duration_ns), "launch");
+      must(writes ? cusim_launch_fill(block.stream, piece, bytes, block.value, duration_ns)
+                  : cusim_launch_check(block.stream, piece, bytes, block.value, duration_ns),
+           "launch");
       duration_ns = 0;
     }
   }
@@ -197,7 +215,8 @@ void World::pin() {
   say("pin %llx", at->first);
   if (at->second.is_native) return;
   ++tally_.pinned;
-  for (std::uint64_t page = at->first / page_bytes_; page <= (at->first + at->second.bytes - 1) / page_bytes_; ++page) contexts_[at->second.context].pinned.insert(page);
+  for (std::uint64_t page = at->first / page_bytes_; page <= (at->first + at->second.bytes - 1) / page_bytes_; ++page)
+    contexts_[at->second.context].pinned.insert(page);
 }
 
 void World::inject() {
@@ -230,8 +249,14 @@ void World::end_context(std::size_t slot) {
   if (own.handle == nullptr || capturing()) return;
   say("end c%zu", slot);
   ++tally_.deaths;
-  if (slot == 0) must(pools_->end_context(own.handle, [] { return cuDevicePrimaryCtxReset_v2(0); }, [] { return true; }, PoolBlocks::go), "cuDevicePrimaryCtxReset");
-  else must(pools_->end_context(own.handle, [&] { return cuCtxDestroy_v2(own.handle); }, [] { return true; }), "cuCtxDestroy");
+  if (slot == 0)
+    must(pools_->end_context(
+             own.handle, [] { return cuDevicePrimaryCtxReset_v2(0); }, [] { return true; }, PoolBlocks::go),
+         "cuDevicePrimaryCtxReset");
+  else
+    must(pools_->end_context(
+             own.handle, [&] { return cuCtxDestroy_v2(own.handle); }, [] { return true; }),
+         "cuCtxDestroy");
   std::erase_if(blocks_, [&](const auto& entry) {
     if (entry.second.context != slot) return false;
     const bool stays = slot != 0 && entry.second.is_ordered && !entry.second.is_native;  // memory of pools is no context's
@@ -268,7 +293,9 @@ void World::change_capture() {
   CUgraph graph = nullptr;
   if (own.capturing != nullptr) {
     const CUstream stream = own.capturing;
-    must(pools_->end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }), "cuStreamEndCapture");
+    must(pools_->end_capture(
+             stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }),
+         "cuStreamEndCapture");
     must(cuGraphDestroy(graph), "cuGraphDestroy");
     say("capture ends");
     own.capturing = nullptr;
@@ -277,7 +304,9 @@ void World::change_capture() {
   if (capturing()) return;
   const CUstream stream = own.streams[0];
   const auto mode = static_cast<CUstreamCaptureMode>(below(3));
-  must(pools_->begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, mode); }, mode), "cuStreamBeginCapture");
+  must(pools_->begin_capture(
+           stream, [&] { return cuStreamBeginCapture_v2(stream, mode); }, mode),
+       "cuStreamBeginCapture");
   say("capture begins");
   own.capturing = stream;
   ++tally_.captures;
@@ -333,7 +362,8 @@ void World::check() {
   require(reserved_bytes <= limit_bytes_, "the pool holds more than its limit");
   std::uint64_t live_bytes = 0;
   for (const auto& [address, block] : blocks_) live_bytes += round_request(block.bytes);
-  require(counters.live_bytes.current.load() == live_bytes && counters.live_blocks.current.load() == blocks_.size(), "live blocks are not those of the program");
+  require(counters.live_bytes.current.load() == live_bytes && counters.live_blocks.current.load() == blocks_.size(),
+          "live blocks are not those of the program");
   require(cusim_mismatched_bytes() == 0, "bytes of a live block have changed");
   if (cusim_violation_count() != 0) fail(std::string("the driver saw: ") + cusim_violation(0));
 }

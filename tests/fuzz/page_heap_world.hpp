@@ -24,7 +24,8 @@ namespace cupool::fuzz {
 
 /// What all episodes did together.
 struct Tally {
-  std::uint64_t operations = 0, allocations = 0, refused = 0, injected = 0, deaths = 0, pinned = 0, captures = 0, remaps = 0, moved_bytes = 0, natives = 0;
+  std::uint64_t operations = 0, allocations = 0, refused = 0, injected = 0, deaths = 0, pinned = 0, captures = 0, remaps = 0, moved_bytes = 0,
+                natives = 0;
 };
 
 class World {
@@ -62,8 +63,12 @@ class World {
   using Blocks = std::map<CUdeviceptr, Block>;
 
   [[noreturn]] void fail(const std::string& what) const;
-  void require(bool holds, const char* sentence) const { if (!holds) fail(sentence); }
-  void must(CUresult code, const char* call) const { if (code != CUDA_SUCCESS) fail(std::string(call) + ": " + std::to_string(code)); }
+  void require(bool holds, const char* sentence) const {
+    if (!holds) fail(sentence);
+  }
+  void must(CUresult code, const char* call) const {
+    if (code != CUDA_SUCCESS) fail(std::string(call) + ": " + std::to_string(code));
+  }
   void say(const char* format, ...) const __attribute__((format(printf, 2, 3)));
   std::uint32_t below(std::uint32_t limit) { return static_cast<std::uint32_t>(random_() % limit); }
   bool chance(std::uint32_t in_thousand) { return below(1000) < in_thousand; }
@@ -93,7 +98,7 @@ class World {
   bool print_;
   bool has_faults_ = false;
   bool is_coarse_ = false;
-  bool is_whole_ = false;  ///< asks for whole pages only, as memory pools do
+  bool is_whole_ = false;                               ///< asks for whole pages only, as memory pools do
   std::map<std::string, std::uint64_t> failing_until_;  ///< calls of the symbol until the last one fails
   std::uint64_t memory_bytes_ = 0, limit_bytes_ = 0, page_bytes_ = 0;
   SimClock clock_;
@@ -104,7 +109,7 @@ class World {
   Blocks blocks_;
   std::map<CUdeviceptr, std::uint64_t> outside_;
   std::uint64_t outside_bytes_ = 0;
-  std::uint64_t natives_ = 0;        ///< at most so many cuMemAlloc blocks of the pool: what the driver rounds up for each it does not tell
+  std::uint64_t natives_ = 0;  ///< at most so many cuMemAlloc blocks of the pool: what the driver rounds up for each it does not tell
   unsigned char value_ = 0;
   std::uint64_t steps_ = 0;
 };

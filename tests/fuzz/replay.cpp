@@ -21,9 +21,7 @@ namespace {
 constexpr std::size_t kMostBytes = 4096;
 constexpr char kInteresting[] = "\0\n\t%{}(),:=.-+0195KMGTPEib \x7f\xff\x80";
 
-void check(const std::string& input) {
-  LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(input.data()), input.size());
-}
+void check(const std::string& input) { LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(input.data()), input.size()); }
 
 /// One small change: a byte replaced, removed or put in, a piece of `other` put in, or a piece doubled.
 void mutate(std::string& text, const std::string& other, std::mt19937& random) {
@@ -31,7 +29,9 @@ void mutate(std::string& text, const std::string& other, std::mt19937& random) {
   const std::size_t at = below(text.size() + 1);
   const char byte = kInteresting[below(sizeof(kInteresting) - 1)];
   switch (below(5)) {
-    case 0: if (at < text.size()) text[at] = byte; break;
+    case 0:
+      if (at < text.size()) text[at] = byte;
+      break;
     case 1: text.erase(at, 1 + below(4)); break;
     case 2: text.insert(at, 1 + below(20) / 19 * 60, byte); break;
     case 3: text.insert(at, other.substr(below(other.size() + 1), below(40))); break;

@@ -152,7 +152,8 @@ static int do_close_race(const char* hex, size_t bytes) {
   pthread_barrier_init(&g_start, NULL, 2);
   for (int i = 0; i < 300; ++i) {
     pthread_t threads[2];
-    for (int open = 0; open < 2; ++open) failures += cuIpcOpenMemHandle_v2(&g_racing, handle_of(hex), CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS;
+    for (int open = 0; open < 2; ++open)
+      failures += cuIpcOpenMemHandle_v2(&g_racing, handle_of(hex), CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS;
     failures += cusim_launch_fill(NULL, g_racing, bytes, 1, 1000000) != CUDA_SUCCESS;
     for (int thread = 0; thread < 2; ++thread) pthread_create(&threads[thread], NULL, &close_racing, NULL);
     for (int thread = 0; thread < 2; ++thread) {
@@ -181,26 +182,48 @@ static int obey(char* line) {
   size_t bytes = 0;
   sscanf(line, "%31s %159s", word, text);
   sscanf(line, "%*s %" SCNu64 " %" SCNu64 " %" SCNu64, &a, &b, &c);
-  if (strcmp(word, "alloc") == 0) { const CUresult code = cuMemAlloc(&address, a); answer_address(code, address); }
-  else if (strcmp(word, "free") == 0) printf("%d\n", (int)cuMemFree(a));
-  else if (strcmp(word, "fill") == 0) { CUresult code = cuMemsetD8(a, (unsigned char)c, b); if (code == CUDA_SUCCESS) code = cuCtxSynchronize(); printf("%d\n", (int)code); }
-  else if (strcmp(word, "launch") == 0) printf("%d\n", (int)cusim_launch_fill(NULL, a, b, (uint8_t)c, 1000000));
+  if (strcmp(word, "alloc") == 0) {
+    const CUresult code = cuMemAlloc(&address, a);
+    answer_address(code, address);
+  } else if (strcmp(word, "free") == 0) printf("%d\n", (int)cuMemFree(a));
+  else if (strcmp(word, "fill") == 0) {
+    CUresult code = cuMemsetD8(a, (unsigned char)c, b);
+    if (code == CUDA_SUCCESS) code = cuCtxSynchronize();
+    printf("%d\n", (int)code);
+  } else if (strcmp(word, "launch") == 0) printf("%d\n", (int)cusim_launch_fill(NULL, a, b, (uint8_t)c, 1000000));
   else if (strcmp(word, "read") == 0) do_read(a, b);
   else if (strcmp(word, "export") == 0) do_export(a);
-  else if (strncmp(word, "open", 4) == 0) { unsigned flags = 0; sscanf(line, "%*s %*s %u", &flags); do_open(text, flags, word[4] == '1'); }
-  else if (strcmp(word, "close") == 0) printf("%d\n", (int)cuIpcCloseMemHandle(a));
-  else if (strcmp(word, "range") == 0) { const CUresult code = cuMemGetAddressRange(&address, &bytes, a); printf("%d %" PRIu64 " %zu\n", (int)code, (uint64_t)address, bytes); }
-  else if (strcmp(word, "attributes") == 0) do_attributes(a);
-  else if (strcmp(word, "memops") == 0) { unsigned on = (unsigned)b; printf("%d\n", (int)cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, a)); }
-  else if (strcmp(word, "context") == 0) printf("%d\n", (int)do_context(text));
+  else if (strncmp(word, "open", 4) == 0) {
+    unsigned flags = 0;
+    sscanf(line, "%*s %*s %u", &flags);
+    do_open(text, flags, word[4] == '1');
+  } else if (strcmp(word, "close") == 0) printf("%d\n", (int)cuIpcCloseMemHandle(a));
+  else if (strcmp(word, "range") == 0) {
+    const CUresult code = cuMemGetAddressRange(&address, &bytes, a);
+    printf("%d %" PRIu64 " %zu\n", (int)code, (uint64_t)address, bytes);
+  } else if (strcmp(word, "attributes") == 0) do_attributes(a);
+  else if (strcmp(word, "memops") == 0) {
+    unsigned on = (unsigned)b;
+    printf("%d\n", (int)cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, a));
+  } else if (strcmp(word, "context") == 0) printf("%d\n", (int)do_context(text));
   else if (strcmp(word, "capture") == 0) printf("%d\n", (int)do_capture(text));
   else if (strcmp(word, "calls") == 0) printf("%" PRIu64 "\n", cusim_calls(text));
-  else if (strcmp(word, "rounds") == 0) { unsigned value = 0; sscanf(line, "%*s %*s %u", &value); printf("%d\n", do_rounds(text, value)); }
-  else if (strcmp(word, "close_race") == 0) { size_t size = 0; sscanf(line, "%*s %*s %zu", &size); printf("%d\n", do_close_race(text, size)); }
-  else if (strcmp(word, "at_exit") == 0) { g_close_at_exit = a; printf("0\n"); }
-  else if (strcmp(word, "fork_child") == 0) printf("%d\n", do_fork());
-  else if (strcmp(word, "close_files_above_900") == 0) { for (int file = 900; file < 4096; ++file) close(file); printf("0\n"); }
-  else return 0;
+  else if (strcmp(word, "rounds") == 0) {
+    unsigned value = 0;
+    sscanf(line, "%*s %*s %u", &value);
+    printf("%d\n", do_rounds(text, value));
+  } else if (strcmp(word, "close_race") == 0) {
+    size_t size = 0;
+    sscanf(line, "%*s %*s %zu", &size);
+    printf("%d\n", do_close_race(text, size));
+  } else if (strcmp(word, "at_exit") == 0) {
+    g_close_at_exit = a;
+    printf("0\n");
+  } else if (strcmp(word, "fork_child") == 0) printf("%d\n", do_fork());
+  else if (strcmp(word, "close_files_above_900") == 0) {
+    for (int file = 900; file < 4096; ++file) close(file);
+    printf("0\n");
+  } else return 0;
   return 1;
 }
 

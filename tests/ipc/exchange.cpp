@@ -125,7 +125,8 @@ class Partner {
     const CUdeviceptr address = opened + letter->offset;
     verify("read", address, letter->bytes, static_cast<int>(letter->value));
     const std::uint32_t value = static_cast<std::uint32_t>(below(256));
-    if (answered("write", cuMemsetD8(address, static_cast<unsigned char>(value), letter->bytes)) && answered("synchronise", cuCtxSynchronize())) letter->answer = value;
+    if (answered("write", cuMemsetD8(address, static_cast<unsigned char>(value), letter->bytes)) && answered("synchronise", cuCtxSynchronize()))
+      letter->answer = value;
     answered("close", cuIpcCloseMemHandle(opened));
   }
 

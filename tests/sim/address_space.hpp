@@ -20,8 +20,7 @@ class AddressSpace {
       auto range = free_.upper_bound(hint);
       if (range != free_.begin()) {
         --range;
-        if (hint % alignment == 0 && hint - range->first <= range->second &&
-            bytes <= range->second - (hint - range->first)) {
+        if (hint % alignment == 0 && hint - range->first <= range->second && bytes <= range->second - (hint - range->first)) {
           return carve(range, hint, bytes);
         }
       }

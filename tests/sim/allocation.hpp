@@ -44,7 +44,7 @@ struct Allocation {
   std::uint64_t file_offset = 0;
   std::uint64_t buffer_id = 0;
   std::byte* host = nullptr;
-  Context* context = nullptr;  ///< null for mapped memory, and for a pool's whose context has ended
+  Context* context = nullptr;      ///< null for mapped memory, and for a pool's whose context has ended
   Allocation* previous = nullptr;  ///< among the memory of the same context
   Allocation* next = nullptr;
 
@@ -52,12 +52,12 @@ struct Allocation {
   MemoryPool* pool = nullptr;
   Mapping* mapping = nullptr;
   GraphMemory* graph = nullptr;
-  OperationPtr available;  ///< stream-ordered: from here on it may be touched
+  OperationPtr available;     ///< stream-ordered: from here on it may be touched
   OperationPtr reused_after;  ///< stream-ordered: until this is complete, the previous holder's work may touch the bytes
   Allocation* backing = nullptr;
   std::size_t pooled_bytes = 0;  ///< stream-ordered: what it takes of the backing
   bool free_requested = false;
-  std::uint64_t freed_on = 0;  ///< id of the stream of the free
+  std::uint64_t freed_on = 0;        ///< id of the stream of the free
   std::uint32_t export_slot = 0;     ///< 1 + its slot in the table of exports; 0: never exported
   std::uint32_t open_count = 0;      ///< imported: times opened
   std::uint64_t reserved_bytes = 0;  ///< imported, external: the address range it takes

@@ -118,8 +118,7 @@ CUresult cuArrayDestroy(CUarray array) {
   return call(Symbol::cuArrayDestroy, [&](Call& c) { return destroy(c, array, false); });
 }
 
-CUresult cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRIPTOR_v2* descriptor,
-                                unsigned levels) {
+CUresult cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRIPTOR_v2* descriptor, unsigned levels) {
   return call(Symbol::cuMipmappedArrayCreate, [&](Call& c) -> CUresult {
     if (out == nullptr || descriptor == nullptr || levels < 2) return CUDA_ERROR_INVALID_VALUE;
     std::uint64_t handle = 0;

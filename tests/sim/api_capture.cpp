@@ -6,8 +6,7 @@ using namespace cusim;
 
 namespace {
 
-CUresult begin(Call& c, CUstream handle, CUstreamCaptureMode mode, std::shared_ptr<Graph> graph,
-               std::uint64_t graph_handle) {
+CUresult begin(Call& c, CUstream handle, CUstreamCaptureMode mode, std::shared_ptr<Graph> graph, std::uint64_t graph_handle) {
   Stream* stream = nullptr;
   CUSIM_TRY(c.stream(handle, &stream));
   if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
@@ -30,8 +29,8 @@ CUresult begin(Call& c, CUstream handle, CUstreamCaptureMode mode, std::shared_p
   return CUDA_SUCCESS;
 }
 
-CUresult begin_to_graph(Call& c, CUstream handle, CUgraph graph_handle, const CUgraphNode* dependencies,
-                        const CUgraphEdgeData* edges, std::size_t count, CUstreamCaptureMode mode) {
+CUresult begin_to_graph(Call& c, CUstream handle, CUgraph graph_handle, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
+                        std::size_t count, CUstreamCaptureMode mode) {
   const auto found = c.sim.graphs.find(as_number(graph_handle));
   if (found == c.sim.graphs.end()) return CUDA_ERROR_INVALID_VALUE;
   if (count != 0 || dependencies != nullptr || edges != nullptr) {
@@ -148,8 +147,7 @@ struct WantedNodes {
 };
 
 /// With what the next captured node depends on; the lists live until the next such call for the stream.
-CUresult full_info(Symbol symbol, CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                   const WantedNodes& wanted) {
+CUresult full_info(Symbol symbol, CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph, const WantedNodes& wanted) {
   return call(symbol, [&](Call& c) -> CUresult {
     CUSIM_TRY(capture_info(c, handle, status, id, graph));
     if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
@@ -172,30 +170,25 @@ CUresult full_info(Symbol symbol, CUstream handle, CUstreamCaptureStatus* status
 extern "C" {
 
 CUresult cuStreamBeginCapture(CUstream stream) {
-  return call(Symbol::cuStreamBeginCapture,
-              [&](Call& c) { return begin(c, stream, CU_STREAM_CAPTURE_MODE_GLOBAL, nullptr, 0); });
+  return call(Symbol::cuStreamBeginCapture, [&](Call& c) { return begin(c, stream, CU_STREAM_CAPTURE_MODE_GLOBAL, nullptr, 0); });
 }
 CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
-  return call(Symbol::cuStreamBeginCapture_ptsz,
-              [&](Call& c) { return begin(c, per_thread(stream), CU_STREAM_CAPTURE_MODE_GLOBAL, nullptr, 0); });
+  return call(Symbol::cuStreamBeginCapture_ptsz, [&](Call& c) { return begin(c, per_thread(stream), CU_STREAM_CAPTURE_MODE_GLOBAL, nullptr, 0); });
 }
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
   return call(Symbol::cuStreamBeginCapture_v2, [&](Call& c) { return begin(c, stream, mode, nullptr, 0); });
 }
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
-  return call(Symbol::cuStreamBeginCapture_v2_ptsz,
-              [&](Call& c) { return begin(c, per_thread(stream), mode, nullptr, 0); });
+  return call(Symbol::cuStreamBeginCapture_v2_ptsz, [&](Call& c) { return begin(c, per_thread(stream), mode, nullptr, 0); });
 }
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
-                                     const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode) {
-  return call(Symbol::cuStreamBeginCaptureToGraph,
-              [&](Call& c) { return begin_to_graph(c, stream, graph, dependencies, edges, count, mode); });
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
+                                     CUstreamCaptureMode mode) {
+  return call(Symbol::cuStreamBeginCaptureToGraph, [&](Call& c) { return begin_to_graph(c, stream, graph, dependencies, edges, count, mode); });
 }
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
-                                          const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode) {
-  return call(Symbol::cuStreamBeginCaptureToGraph_ptsz, [&](Call& c) {
-    return begin_to_graph(c, per_thread(stream), graph, dependencies, edges, count, mode);
-  });
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
+                                          CUstreamCaptureMode mode) {
+  return call(Symbol::cuStreamBeginCaptureToGraph_ptsz,
+              [&](Call& c) { return begin_to_graph(c, per_thread(stream), graph, dependencies, edges, count, mode); });
 }
 CUresult cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback, void*) {
   return call(Symbol::cuStreamBeginRecaptureToGraph, [&](Call& c) { return begin_recapture(c, stream, mode, graph); });
@@ -219,26 +212,23 @@ CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, 
   return call(Symbol::cuStreamGetCaptureInfo, [&](Call& c) { return capture_info(c, stream, status, id, nullptr); });
 }
 CUresult cuStreamGetCaptureInfo_ptsz(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id) {
-  return call(Symbol::cuStreamGetCaptureInfo_ptsz,
-              [&](Call& c) { return capture_info(c, per_thread(stream), status, id, nullptr); });
+  return call(Symbol::cuStreamGetCaptureInfo_ptsz, [&](Call& c) { return capture_info(c, per_thread(stream), status, id, nullptr); });
 }
-CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                   const CUgraphNode** nodes, size_t* count) {
+CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph, const CUgraphNode** nodes,
+                                   size_t* count) {
   return full_info(Symbol::cuStreamGetCaptureInfo_v2, stream, status, id, graph, {nodes, nullptr, count});
 }
-CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                        const CUgraphNode** nodes, size_t* count) {
-  return full_info(Symbol::cuStreamGetCaptureInfo_v2_ptsz, per_thread(stream), status, id, graph,
-                   {nodes, nullptr, count});
+CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph, const CUgraphNode** nodes,
+                                        size_t* count) {
+  return full_info(Symbol::cuStreamGetCaptureInfo_v2_ptsz, per_thread(stream), status, id, graph, {nodes, nullptr, count});
 }
-CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                   const CUgraphNode** nodes, const CUgraphEdgeData** edges, size_t* count) {
+CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph, const CUgraphNode** nodes,
+                                   const CUgraphEdgeData** edges, size_t* count) {
   return full_info(Symbol::cuStreamGetCaptureInfo_v3, stream, status, id, graph, {nodes, edges, count});
 }
-CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                        const CUgraphNode** nodes, const CUgraphEdgeData** edges, size_t* count) {
-  return full_info(Symbol::cuStreamGetCaptureInfo_v3_ptsz, per_thread(stream), status, id, graph,
-                   {nodes, edges, count});
+CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph, const CUgraphNode** nodes,
+                                        const CUgraphEdgeData** edges, size_t* count) {
+  return full_info(Symbol::cuStreamGetCaptureInfo_v3_ptsz, per_thread(stream), status, id, graph, {nodes, edges, count});
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {

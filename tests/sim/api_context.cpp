@@ -104,12 +104,8 @@ CUresult primary_set_flags(Symbol symbol, CUdevice ordinal, unsigned flags) {
 
 extern "C" {
 
-CUresult cuCtxCreate(CUcontext* out, unsigned flags, CUdevice device) {
-  return create(Symbol::cuCtxCreate, out, flags, device);
-}
-CUresult cuCtxCreate_v2(CUcontext* out, unsigned flags, CUdevice device) {
-  return create(Symbol::cuCtxCreate_v2, out, flags, device);
-}
+CUresult cuCtxCreate(CUcontext* out, unsigned flags, CUdevice device) { return create(Symbol::cuCtxCreate, out, flags, device); }
+CUresult cuCtxCreate_v2(CUcontext* out, unsigned flags, CUdevice device) { return create(Symbol::cuCtxCreate_v2, out, flags, device); }
 CUresult cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam* affinity, int count, unsigned flags, CUdevice device) {
   if (affinity != nullptr || count != 0) return CUDA_ERROR_NOT_SUPPORTED;  // needs MPS
   return create(Symbol::cuCtxCreate_v3, out, flags, device);
@@ -261,19 +257,11 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
   });
 }
 
-CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-  return primary_release(Symbol::cuDevicePrimaryCtxRelease, device);
-}
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-  return primary_release(Symbol::cuDevicePrimaryCtxRelease_v2, device);
-}
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return primary_release(Symbol::cuDevicePrimaryCtxRelease, device); }
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) { return primary_release(Symbol::cuDevicePrimaryCtxRelease_v2, device); }
 CUresult cuDevicePrimaryCtxReset(CUdevice device) { return primary_reset(Symbol::cuDevicePrimaryCtxReset, device); }
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-  return primary_reset(Symbol::cuDevicePrimaryCtxReset_v2, device);
-}
-CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags) {
-  return primary_set_flags(Symbol::cuDevicePrimaryCtxSetFlags, device, flags);
-}
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) { return primary_reset(Symbol::cuDevicePrimaryCtxReset_v2, device); }
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags) { return primary_set_flags(Symbol::cuDevicePrimaryCtxSetFlags, device, flags); }
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags) {
   return primary_set_flags(Symbol::cuDevicePrimaryCtxSetFlags_v2, device, flags);
 }

@@ -90,8 +90,7 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) 
   return call(Symbol::cuEventRecordWithFlags, [&](Call& c) { return record(c, event, stream, flags); });
 }
 CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned flags) {
-  return call(Symbol::cuEventRecordWithFlags_ptsz,
-              [&](Call& c) { return record(c, event, per_thread(stream), flags); });
+  return call(Symbol::cuEventRecordWithFlags_ptsz, [&](Call& c) { return record(c, event, per_thread(stream), flags); });
 }
 
 CUresult cuEventQuery(CUevent handle) {

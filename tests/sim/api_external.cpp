@@ -62,8 +62,7 @@ extern "C" {
 CUresult cuImportExternalMemory(CUexternalMemory* out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC* wanted) {
   return call(Symbol::cuImportExternalMemory, [&](Call& c) { return import_memory(c, out, wanted); });
 }
-CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr* out, CUexternalMemory memory,
-                                         const CUDA_EXTERNAL_MEMORY_BUFFER_DESC* wanted) {
+CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr* out, CUexternalMemory memory, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC* wanted) {
   return call(Symbol::cuExternalMemoryGetMappedBuffer, [&](Call& c) { return map_buffer(c, out, memory, wanted); });
 }
 /// Buffers that are still mapped must be freed all the same.

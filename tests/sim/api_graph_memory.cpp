@@ -24,8 +24,7 @@ Work free_work(const std::shared_ptr<GraphMemory>& memory) {
 }
 
 /// Whether the allocation node of `memory` comes before a node that would depend on `frontier`.
-template <class Indices>
-bool comes_before(const Graph& graph, const GraphMemory& memory, const Indices& frontier) {
+template <class Indices> bool comes_before(const Graph& graph, const GraphMemory& memory, const Indices& frontier) {
   std::set<std::size_t> seen;
   std::vector<std::size_t> open(frontier.begin(), frontier.end());
   while (!open.empty()) {
@@ -40,8 +39,7 @@ bool comes_before(const Graph& graph, const GraphMemory& memory, const Indices& 
 
 /// The rules of cuGraphAddMemFreeNode, which a captured free follows too.
 template <class Indices>
-CUresult admit_free(Call& c, const Graph& graph, CUdeviceptr address, const Indices& frontier,
-                    std::shared_ptr<GraphMemory>* out) {
+CUresult admit_free(Call& c, const Graph& graph, CUdeviceptr address, const Indices& frontier, std::shared_ptr<GraphMemory>* out) {
   const std::shared_ptr<GraphMemory> memory = c.sim.find_graph_memory(address);
   if (memory == nullptr) {
     c.sim.violate(c.name() + ": a free node of memory that no allocation node made");
@@ -64,8 +62,7 @@ CUresult admit_free(Call& c, const Graph& graph, CUdeviceptr address, const Indi
 CUresult resolve(const Graph& graph, const CUgraphNode* handles, std::size_t count, std::vector<std::size_t>* out) {
   if (handles == nullptr && count != 0) return CUDA_ERROR_INVALID_VALUE;
   for (std::size_t i = 0; i < count; ++i) {
-    const auto node = std::find_if(graph.nodes.begin(), graph.nodes.end(),
-                                   [&](const Node& each) { return as_node(each) == handles[i]; });
+    const auto node = std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& each) { return as_node(each) == handles[i]; });
     if (node == graph.nodes.end()) return CUDA_ERROR_INVALID_VALUE;
     const auto index = static_cast<std::size_t>(node - graph.nodes.begin());
     if (std::find(out->begin(), out->end(), index) != out->end()) return CUDA_ERROR_INVALID_VALUE;
@@ -93,8 +90,7 @@ CUgraphNode add(Call& c, Place& place, Work work) {
   return as_node(place.graph->nodes.back());
 }
 
-template <class Parameters>
-CUresult add_allocation(Call& c, CUgraphNode* out, Place& place, Parameters* wanted) {
+template <class Parameters> CUresult add_allocation(Call& c, CUgraphNode* out, Place& place, Parameters* wanted) {
   if (out == nullptr || wanted == nullptr || wanted->bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
   CUSIM_TRY(check_pool_properties(c, wanted->poolProps));
   if (wanted->poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_INVALID_VALUE;
@@ -142,8 +138,7 @@ CUresult add_empty(Call& c, CUgraphNode* out, Place& place) {
   return CUDA_SUCCESS;
 }
 
-CUresult add_node(Call& c, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
-                  CUgraphNodeParams* parameters) {
+CUresult add_node(Call& c, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, std::size_t count, CUgraphNodeParams* parameters) {
   if (parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Place place;
   CUSIM_TRY(find_place(c, graph, dependencies, count, &place));
@@ -203,8 +198,7 @@ CUresult may_free_outside(Call& c, const GraphMemory& memory) {
 void free_graph_memory(Call& c, const std::shared_ptr<GraphMemory>& memory, Stream& stream) {
   memory->live = false;
   std::vector<OperationPtr> before = c.sim.stream_predecessors(stream);
-  const OperationPtr freed =
-      c.sim.submit(*stream.context, free_work(memory), std::move(before), c.lock, &stream.tail);
+  const OperationPtr freed = c.sim.submit(*stream.context, free_work(memory), std::move(before), c.lock, &stream.tail);
   memory->freed = freed;
 }
 
@@ -221,8 +215,7 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const CUgraphNo
   });
 }
 
-CUresult cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
-                               CUdeviceptr address) {
+CUresult cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUdeviceptr address) {
   return call(Symbol::cuGraphAddMemFreeNode, [&](Call& c) -> CUresult {
     Place place;
     CUSIM_TRY(find_place(c, graph, dependencies, count, &place));
@@ -238,14 +231,12 @@ CUresult cuGraphAddEmptyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode*
   });
 }
 
-CUresult cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
-                        CUgraphNodeParams* parameters) {
-  return call(Symbol::cuGraphAddNode,
-              [&](Call& c) { return add_node(c, out, graph, dependencies, count, parameters); });
+CUresult cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraphNodeParams* parameters) {
+  return call(Symbol::cuGraphAddNode, [&](Call& c) { return add_node(c, out, graph, dependencies, count, parameters); });
 }
 
-CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                           const CUgraphEdgeData* edges, size_t count, CUgraphNodeParams* parameters) {
+CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
+                           CUgraphNodeParams* parameters) {
   return call(Symbol::cuGraphAddNode_v2, [&](Call& c) -> CUresult {
     const CUgraphEdgeData plain{};
     for (std::size_t i = 0; edges != nullptr && i < count; ++i) {

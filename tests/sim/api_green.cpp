@@ -129,8 +129,8 @@ CUresult cuDeviceGetDevResource(CUdevice ordinal, CUdevResource* out, CUdevResou
   });
 }
 
-CUresult cuDevSmResourceSplitByCount(CUdevResource* out, unsigned* count, const CUdevResource* input,
-                                     CUdevResource* rest, unsigned, unsigned minimum) {
+CUresult cuDevSmResourceSplitByCount(CUdevResource* out, unsigned* count, const CUdevResource* input, CUdevResource* rest, unsigned,
+                                     unsigned minimum) {
   return call(Symbol::cuDevSmResourceSplitByCount, [&](Call&) -> CUresult {
     CUSIM_TRY(split(out, count, input, rest, minimum));
     for (unsigned i = 0; out != nullptr && i < *count; ++i) {

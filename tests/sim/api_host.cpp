@@ -32,8 +32,7 @@ CUresult map_host(Call& c, std::size_t bytes, unsigned flags, MemoryKind kind, s
 
 CUresult allocate_host(Call& c, void** out, std::size_t bytes, unsigned flags) {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  constexpr unsigned kKnown =
-      CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+  constexpr unsigned kKnown = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
   if ((flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
   std::byte* pages = nullptr;
   CUSIM_TRY(map_host(c, bytes, flags, MemoryKind::host, &pages));
@@ -50,8 +49,7 @@ Allocation* region_at(Call& c, const void* pointer, MemoryKind kind) {
 CUresult register_host(Call& c, void* pointer, std::size_t bytes, unsigned flags) {
   Context* context = nullptr;
   CUSIM_TRY(c.current(&context));
-  constexpr unsigned kKnown = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
-                              CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
+  constexpr unsigned kKnown = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
   if (pointer == nullptr || bytes == 0 || (flags & ~kKnown) != 0 || is_device_address(as_number(pointer))) {
     return CUDA_ERROR_INVALID_VALUE;
   }

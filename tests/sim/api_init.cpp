@@ -11,8 +11,7 @@ namespace {
 
 void deinitialise_at_exit() { Simulator::instance().deinitialised = true; }
 
-template <class Total>
-CUresult total_memory(Symbol symbol, Total* bytes, CUdevice ordinal) {
+template <class Total> CUresult total_memory(Symbol symbol, Total* bytes, CUdevice ordinal) {
   return call(symbol, [&](Call& c) -> CUresult {
     if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
     Device* device = nullptr;
@@ -126,15 +125,14 @@ CUresult cuDeviceGetName(char* name, int length, CUdevice ordinal) {
     if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
     Device* device = nullptr;
     CUSIM_TRY(c.device(ordinal, &device));
-    std::snprintf(name, static_cast<std::size_t>(length), "cupool simulated GPU %d%s", device->setting.physical_index, device->setting.is_mig ? " MIG 1g.10gb" : "");
+    std::snprintf(name, static_cast<std::size_t>(length), "cupool simulated GPU %d%s", device->setting.physical_index,
+                  device->setting.is_mig ? " MIG 1g.10gb" : "");
     return CUDA_SUCCESS;
   });
 }
 
 CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) { return uuid_of(Symbol::cuDeviceGetUuid, uuid, device); }
-CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
-  return uuid_of(Symbol::cuDeviceGetUuid_v2, uuid, device);
-}
+CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) { return uuid_of(Symbol::cuDeviceGetUuid_v2, uuid, device); }
 
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice ordinal) {
   return call(Symbol::cuDeviceGetAttribute, [&](Call& c) -> CUresult {
@@ -146,12 +144,8 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   });
 }
 
-CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
-  return total_memory(Symbol::cuDeviceTotalMem_v2, bytes, device);
-}
-CUresult cuDeviceTotalMem(unsigned int* bytes, CUdevice device) {
-  return total_memory(Symbol::cuDeviceTotalMem, bytes, device);
-}
+CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) { return total_memory(Symbol::cuDeviceTotalMem_v2, bytes, device); }
+CUresult cuDeviceTotalMem(unsigned int* bytes, CUdevice device) { return total_memory(Symbol::cuDeviceTotalMem, bytes, device); }
 
 CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice ordinal) {
   return call(Symbol::cuDeviceComputeCapability, [&](Call& c) -> CUresult {
@@ -180,8 +174,7 @@ CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice ordinal) {
     if (text == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
     Device* device = nullptr;
     CUSIM_TRY(c.device(ordinal, &device));
-    std::snprintf(text, static_cast<std::size_t>(length), "0000:%02x:00.0",
-                  static_cast<unsigned>(0x10 + device->setting.physical_index));
+    std::snprintf(text, static_cast<std::size_t>(length), "0000:%02x:00.0", static_cast<unsigned>(0x10 + device->setting.physical_index));
     return CUDA_SUCCESS;
   });
 }

@@ -48,8 +48,8 @@ CUresult free_memory(Call& c, CUdeviceptr address) {
     return free_of_graph(c, address);
   }
   if (memory == nullptr || memory->base != address || memory->free_requested ||
-      (memory->kind != MemoryKind::device && memory->kind != MemoryKind::managed &&
-       memory->kind != MemoryKind::stream_ordered && memory->kind != MemoryKind::external)) {
+      (memory->kind != MemoryKind::device && memory->kind != MemoryKind::managed && memory->kind != MemoryKind::stream_ordered &&
+       memory->kind != MemoryKind::external)) {
     c.sim.violate(c.name() + (memory == nullptr ? " of an address that is not allocated (double free?)"
                                                 : " of an address that is not the base of device memory"));
     return CUDA_ERROR_INVALID_VALUE;
@@ -61,7 +61,7 @@ CUresult free_memory(Call& c, CUdeviceptr address) {
   }
   Context& owner = *memory->context;
   c.sim.wait_for_context(owner, c.lock);  // not for work of the current one, where that is another: an H100, driver 580
-  memory = c.sim.find_memory(address);  // the lock may have been given up
+  memory = c.sim.find_memory(address);    // the lock may have been given up
   if (memory == nullptr || memory->base != address) {
     c.sim.violate(c.name() + " raced with another free of the same memory");
     return CUDA_ERROR_INVALID_VALUE;
@@ -70,8 +70,7 @@ CUresult free_memory(Call& c, CUdeviceptr address) {
   return owner.broken;
 }
 
-CUresult allocate_pitch(Call& c, CUdeviceptr* out, std::size_t* pitch, std::size_t width, std::size_t height,
-                        unsigned element) {
+CUresult allocate_pitch(Call& c, CUdeviceptr* out, std::size_t* pitch, std::size_t width, std::size_t height, unsigned element) {
   if (pitch == nullptr || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
   if (element != 4 && element != 8 && element != 16) return CUDA_ERROR_INVALID_VALUE;
   const std::size_t row = (width + 511) / 512 * 512;
@@ -119,8 +118,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) {
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_t height, unsigned element) {
-  return call(Symbol::cuMemAllocPitch_v2,
-              [&](Call& c) { return allocate_pitch(c, out, pitch, width, height, element); });
+  return call(Symbol::cuMemAllocPitch_v2, [&](Call& c) { return allocate_pitch(c, out, pitch, width, height, element); });
 }
 
 CUresult cuMemFree_v2(CUdeviceptr address) {
@@ -138,11 +136,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr a
 CUresult cuMemAlloc(CUdeviceptr_v1*, unsigned) { return refuse_legacy(Symbol::cuMemAlloc); }
 CUresult cuMemFree(CUdeviceptr_v1) { return refuse_legacy(Symbol::cuMemFree); }
 CUresult cuMemGetInfo(unsigned*, unsigned*) { return refuse_legacy(Symbol::cuMemGetInfo); }
-CUresult cuMemAllocPitch(CUdeviceptr_v1*, unsigned*, unsigned, unsigned, unsigned) {
-  return refuse_legacy(Symbol::cuMemAllocPitch);
-}
-CUresult cuMemGetAddressRange(CUdeviceptr_v1*, unsigned*, CUdeviceptr_v1) {
-  return refuse_legacy(Symbol::cuMemGetAddressRange);
-}
+CUresult cuMemAllocPitch(CUdeviceptr_v1*, unsigned*, unsigned, unsigned, unsigned) { return refuse_legacy(Symbol::cuMemAllocPitch); }
+CUresult cuMemGetAddressRange(CUdeviceptr_v1*, unsigned*, CUdeviceptr_v1) { return refuse_legacy(Symbol::cuMemGetAddressRange); }
 
 }  // extern "C"

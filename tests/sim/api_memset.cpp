@@ -31,12 +31,10 @@ CUresult cuMemsetD2D8_v2(CUdeviceptr at, size_t pitch, unsigned char value, size
 CUresult cuMemsetD2D8_v2_ptds(CUdeviceptr at, size_t pitch, unsigned char value, size_t width, size_t height) {
   return set(Symbol::cuMemsetD2D8_v2_ptds, CU_STREAM_PER_THREAD, {at, pitch, value, 1, width, height}, Blocking::yes);
 }
-CUresult cuMemsetD2D8Async(CUdeviceptr at, size_t pitch, unsigned char value,
-                           size_t width, size_t height, CUstream stream) {
+CUresult cuMemsetD2D8Async(CUdeviceptr at, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream) {
   return set(Symbol::cuMemsetD2D8Async, stream, {at, pitch, value, 1, width, height}, Blocking::no);
 }
-CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr at, size_t pitch, unsigned char value,
-                                size_t width, size_t height, CUstream stream) {
+CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr at, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream) {
   return set(Symbol::cuMemsetD2D8Async_ptsz, per_thread(stream), {at, pitch, value, 1, width, height}, Blocking::no);
 }
 CUresult cuMemsetD16_v2(CUdeviceptr at, unsigned short value, size_t count) {
@@ -55,15 +53,12 @@ CUresult cuMemsetD2D16_v2(CUdeviceptr at, size_t pitch, unsigned short value, si
   return set(Symbol::cuMemsetD2D16_v2, nullptr, {at, pitch, value, 2, width, height}, Blocking::yes);
 }
 CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr at, size_t pitch, unsigned short value, size_t width, size_t height) {
-  return set(Symbol::cuMemsetD2D16_v2_ptds, CU_STREAM_PER_THREAD, {at, pitch, value, 2, width, height},
-             Blocking::yes);
+  return set(Symbol::cuMemsetD2D16_v2_ptds, CU_STREAM_PER_THREAD, {at, pitch, value, 2, width, height}, Blocking::yes);
 }
-CUresult cuMemsetD2D16Async(CUdeviceptr at, size_t pitch, unsigned short value,
-                            size_t width, size_t height, CUstream stream) {
+CUresult cuMemsetD2D16Async(CUdeviceptr at, size_t pitch, unsigned short value, size_t width, size_t height, CUstream stream) {
   return set(Symbol::cuMemsetD2D16Async, stream, {at, pitch, value, 2, width, height}, Blocking::no);
 }
-CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr at, size_t pitch, unsigned short value,
-                                 size_t width, size_t height, CUstream stream) {
+CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr at, size_t pitch, unsigned short value, size_t width, size_t height, CUstream stream) {
   return set(Symbol::cuMemsetD2D16Async_ptsz, per_thread(stream), {at, pitch, value, 2, width, height}, Blocking::no);
 }
 CUresult cuMemsetD32_v2(CUdeviceptr at, unsigned value, size_t count) {
@@ -82,15 +77,12 @@ CUresult cuMemsetD2D32_v2(CUdeviceptr at, size_t pitch, unsigned value, size_t w
   return set(Symbol::cuMemsetD2D32_v2, nullptr, {at, pitch, value, 4, width, height}, Blocking::yes);
 }
 CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr at, size_t pitch, unsigned value, size_t width, size_t height) {
-  return set(Symbol::cuMemsetD2D32_v2_ptds, CU_STREAM_PER_THREAD, {at, pitch, value, 4, width, height},
-             Blocking::yes);
+  return set(Symbol::cuMemsetD2D32_v2_ptds, CU_STREAM_PER_THREAD, {at, pitch, value, 4, width, height}, Blocking::yes);
 }
-CUresult cuMemsetD2D32Async(CUdeviceptr at, size_t pitch, unsigned value,
-                            size_t width, size_t height, CUstream stream) {
+CUresult cuMemsetD2D32Async(CUdeviceptr at, size_t pitch, unsigned value, size_t width, size_t height, CUstream stream) {
   return set(Symbol::cuMemsetD2D32Async, stream, {at, pitch, value, 4, width, height}, Blocking::no);
 }
-CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr at, size_t pitch, unsigned value,
-                                 size_t width, size_t height, CUstream stream) {
+CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr at, size_t pitch, unsigned value, size_t width, size_t height, CUstream stream) {
   return set(Symbol::cuMemsetD2D32Async_ptsz, per_thread(stream), {at, pitch, value, 4, width, height}, Blocking::no);
 }
 

@@ -9,8 +9,7 @@ using namespace cusim;
 
 namespace {
 
-template <class Handle>
-CUresult load(Call& c, Handle* out, const void* image) {
+template <class Handle> CUresult load(Call& c, Handle* out, const void* image) {
   Context* context = nullptr;
   CUSIM_TRY(c.current(&context));
   if (out == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -22,13 +21,11 @@ CUresult load(Call& c, Handle* out, const void* image) {
   return CUDA_SUCCESS;
 }
 
-template <class Handle>
-CUresult load(Symbol symbol, Handle* out, const void* image) {
+template <class Handle> CUresult load(Symbol symbol, Handle* out, const void* image) {
   return call(symbol, [&](Call& c) { return load(c, out, image); });
 }
 
-template <class Handle>
-CUresult load_file(Symbol symbol, Handle* out, const char* path) {
+template <class Handle> CUresult load_file(Symbol symbol, Handle* out, const char* path) {
   return call(symbol, [&](Call& c) -> CUresult {
     if (path == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (access(path, R_OK) != 0) return CUDA_ERROR_FILE_NOT_FOUND;
@@ -58,18 +55,14 @@ CUresult cuModuleLoadData(CUmodule* out, const void* image) { return load(Symbol
 CUresult cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned, CUjit_option*, void**) {
   return load(Symbol::cuModuleLoadDataEx, out, image);
 }
-CUresult cuModuleLoadFatBinary(CUmodule* out, const void* image) {
-  return load(Symbol::cuModuleLoadFatBinary, out, image);
-}
+CUresult cuModuleLoadFatBinary(CUmodule* out, const void* image) { return load(Symbol::cuModuleLoadFatBinary, out, image); }
 CUresult cuModuleUnload(CUmodule module) { return unload(Symbol::cuModuleUnload, module); }
 
 /// A library is loaded into the contexts that are there [?: here, and at once, into the current one].
-CUresult cuLibraryLoadData(CUlibrary* out, const void* code, CUjit_option*, void**, unsigned, CUlibraryOption*, void**,
-                           unsigned) {
+CUresult cuLibraryLoadData(CUlibrary* out, const void* code, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned) {
   return load(Symbol::cuLibraryLoadData, out, code);
 }
-CUresult cuLibraryLoadFromFile(CUlibrary* out, const char* path, CUjit_option*, void**, unsigned, CUlibraryOption*,
-                               void**, unsigned) {
+CUresult cuLibraryLoadFromFile(CUlibrary* out, const char* path, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned) {
   return load_file(Symbol::cuLibraryLoadFromFile, out, path);
 }
 CUresult cuLibraryUnload(CUlibrary library) { return unload(Symbol::cuLibraryUnload, library); }

@@ -7,15 +7,12 @@ using namespace cusim;
 
 namespace {
 
-template <class T>
-CUresult answer(void* out, T value) {
+template <class T> CUresult answer(void* out, T value) {
   std::memcpy(out, &value, sizeof value);
   return CUDA_SUCCESS;
 }
 
-bool is_device_kind(const Allocation& memory) {
-  return memory.kind != MemoryKind::host && memory.kind != MemoryKind::registered;
-}
+bool is_device_kind(const Allocation& memory) { return memory.kind != MemoryKind::host && memory.kind != MemoryKind::registered; }
 
 std::uint64_t allowed_handle_types(const Allocation& memory) {
   return memory.mapping != nullptr ? memory.mapping->physical->properties.requestedHandleTypes : 0;
@@ -77,8 +74,7 @@ Context* owner_of(const Allocation& memory) { return memory.pool != nullptr || m
 CUresult attribute_of(Call& c, const Allocation& memory, CUdeviceptr address, CUpointer_attribute attribute, void* out) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: return answer(out, as_handle(owner_of(memory)));
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-      return answer<unsigned>(out, is_device_kind(memory) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST);
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: return answer<unsigned>(out, is_device_kind(memory) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return answer(out, address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       if (memory.host == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -87,17 +83,15 @@ CUresult attribute_of(Call& c, const Allocation& memory, CUdeviceptr address, CU
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return answer<unsigned long long>(out, memory.buffer_id);
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: return answer<unsigned>(out, memory.kind == MemoryKind::managed ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return answer<int>(out, memory.device);
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      return answer<unsigned>(out, memory.kind == MemoryKind::device ? 1 : 0);
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return answer<unsigned>(out, memory.kind == MemoryKind::device ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_MAPPED: return answer<unsigned>(out, 1);
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      return answer<unsigned long long>(out, allowed_handle_types(memory));
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return answer<unsigned long long>(out, allowed_handle_types(memory));
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-      return answer<unsigned>(out, memory.kind == MemoryKind::device || (memory.mapping != nullptr &&
-                                       memory.mapping->physical->properties.allocFlags.gpuDirectRDMACapable != 0)
-                                       ? 1 : 0);
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      return answer(out, memory.pool != nullptr ? memory.pool->handle : 0);
+      return answer<unsigned>(out, memory.kind == MemoryKind::device ||
+                                           (memory.mapping != nullptr && memory.mapping->physical->properties.allocFlags.gpuDirectRDMACapable != 0)
+                                       ? 1
+                                       : 0);
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return answer(out, memory.pool != nullptr ? memory.pool->handle : 0);
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return answer<unsigned long long>(out, block_id(memory));
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return access_flags(c, memory, out);
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: return answer<unsigned>(out, is_decompression_capable(c, memory) ? 1 : 0);

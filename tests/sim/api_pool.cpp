@@ -153,8 +153,7 @@ CUresult set_attribute(MemoryPool& pool, CUmemPool_attribute attribute, const vo
   return CUDA_SUCCESS;
 }
 
-template <class Body>
-CUresult with_pool(Symbol symbol, CUmemoryPool handle, Body&& body) {
+template <class Body> CUresult with_pool(Symbol symbol, CUmemoryPool handle, Body&& body) {
   return call(symbol, [&](Call& c) -> CUresult {
     MemoryPool* pool = nullptr;
     CUSIM_TRY(find_pool(c, handle, &pool));
@@ -162,8 +161,7 @@ CUresult with_pool(Symbol symbol, CUmemoryPool handle, Body&& body) {
   });
 }
 
-template <class Body>
-CUresult with_device(Symbol symbol, CUdevice ordinal, Body&& body) {
+template <class Body> CUresult with_device(Symbol symbol, CUdevice ordinal, Body&& body) {
   return call(symbol, [&](Call& c) -> CUresult {
     Device* device = nullptr;
     CUSIM_TRY(c.device(ordinal, &device));
@@ -172,8 +170,7 @@ CUresult with_device(Symbol symbol, CUdevice ordinal, Body&& body) {
 }
 
 /// A place that can have a pool, and its device.
-template <class Body>
-CUresult with_place(Symbol symbol, const CUmemLocation* location, CUmemAllocationType type, Body&& body) {
+template <class Body> CUresult with_place(Symbol symbol, const CUmemLocation* location, CUmemAllocationType type, Body&& body) {
   return call(symbol, [&](Call& c) -> CUresult {
     CUSIM_TRY(check_place(c, location, type));
     Device* device = nullptr;
@@ -198,8 +195,7 @@ CUresult set_access(Call& c, MemoryPool& pool, const CUmemAccessDesc* wanted, st
     const CUmemAccess_flags flags = wanted[i].flags;
     if (wanted[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     CUSIM_TRY(c.device(wanted[i].location.id, &device));
-    if (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
-        flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+    if (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && flags != CU_MEM_ACCESS_FLAGS_PROT_READ && flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (!c.sim.settings.links_devices && wanted[i].location.id != pool.device && flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) {
@@ -231,15 +227,13 @@ CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream stream) {
   return call(Symbol::cuMemAllocAsync, [&](Call& c) { return allocate(c, out, bytes, nullptr, stream); });
 }
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr* out, size_t bytes, CUstream stream) {
-  return call(Symbol::cuMemAllocAsync_ptsz,
-              [&](Call& c) { return allocate(c, out, bytes, nullptr, per_thread(stream)); });
+  return call(Symbol::cuMemAllocAsync_ptsz, [&](Call& c) { return allocate(c, out, bytes, nullptr, per_thread(stream)); });
 }
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
   return call(Symbol::cuMemAllocFromPoolAsync, [&](Call& c) { return allocate_from(c, out, bytes, pool, stream); });
 }
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
-  return call(Symbol::cuMemAllocFromPoolAsync_ptsz,
-              [&](Call& c) { return allocate_from(c, out, bytes, pool, per_thread(stream)); });
+  return call(Symbol::cuMemAllocFromPoolAsync_ptsz, [&](Call& c) { return allocate_from(c, out, bytes, pool, per_thread(stream)); });
 }
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   return call(Symbol::cuMemFreeAsync, [&](Call& c) { return free_async(c, address, stream); });
@@ -263,17 +257,15 @@ CUresult cuDeviceGetMemPool(CUmemoryPool* out, CUdevice device) {
   });
 }
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
-  return with_device(Symbol::cuDeviceSetMemPool, device, [&](Call& c, Device& d, MemoryPool&) -> CUresult {
-    return set_current(c, d, device, handle);
-  });
+  return with_device(Symbol::cuDeviceSetMemPool, device,
+                     [&](Call& c, Device& d, MemoryPool&) -> CUresult { return set_current(c, d, device, handle); });
 }
 CUresult cuMemGetDefaultMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType type) {
-  return with_place(Symbol::cuMemGetDefaultMemPool, location, type,
-                    [&](Call&, Device&, MemoryPool& pool) -> CUresult {
-                      if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                      *out = as_pool(pool);
-                      return CUDA_SUCCESS;
-                    });
+  return with_place(Symbol::cuMemGetDefaultMemPool, location, type, [&](Call&, Device&, MemoryPool& pool) -> CUresult {
+    if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *out = as_pool(pool);
+    return CUDA_SUCCESS;
+  });
 }
 CUresult cuMemGetMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType type) {
   return with_place(Symbol::cuMemGetMemPool, location, type, [&](Call&, Device& d, MemoryPool&) -> CUresult {
@@ -283,9 +275,8 @@ CUresult cuMemGetMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAlloca
   });
 }
 CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool handle) {
-  return with_place(Symbol::cuMemSetMemPool, location, type, [&](Call& c, Device& d, MemoryPool&) {
-    return set_current(c, d, location->id, handle);
-  });
+  return with_place(Symbol::cuMemSetMemPool, location, type,
+                    [&](Call& c, Device& d, MemoryPool&) { return set_current(c, d, location->id, handle); });
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
@@ -339,8 +330,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
   });
 }
 CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* descriptors, size_t count) {
-  return with_pool(Symbol::cuMemPoolSetAccess, handle,
-                   [&](Call& c, MemoryPool& pool) { return set_access(c, pool, descriptors, count); });
+  return with_pool(Symbol::cuMemPoolSetAccess, handle, [&](Call& c, MemoryPool& pool) { return set_access(c, pool, descriptors, count); });
 }
 CUresult cuMemPoolGetAccess(CUmemAccess_flags* out, CUmemoryPool handle, CUmemLocation* location) {
   return with_pool(Symbol::cuMemPoolGetAccess, handle, [&](Call& c, MemoryPool& pool) -> CUresult {
@@ -353,17 +343,15 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags* out, CUmemoryPool handle, CUmemLo
     Device* device = nullptr;
     CUSIM_TRY(c.device(location->id, &device));
     const auto access = pool.access.find(location->id);
-    *out = location->id == pool.device         ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    *out = location->id == pool.device   ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
            : access == pool.access.end() ? CU_MEM_ACCESS_FLAGS_PROT_NONE
                                          : access->second;
     return CUDA_SUCCESS;
   });
 }
 
-
 /// What can be refused is refused; sharing itself is not modelled.
-CUresult cuMemPoolExportToShareableHandle(void* out, CUmemoryPool handle, CUmemAllocationHandleType type,
-                                          unsigned long long flags) {
+CUresult cuMemPoolExportToShareableHandle(void* out, CUmemoryPool handle, CUmemAllocationHandleType type, unsigned long long flags) {
   return with_pool(Symbol::cuMemPoolExportToShareableHandle, handle, [&](Call& c, MemoryPool& pool) -> CUresult {
     if (out == nullptr || flags != 0 || (pool.handle_types & type) == 0) return CUDA_ERROR_INVALID_VALUE;
     return refuse_unmodelled(c, "a shared pool");

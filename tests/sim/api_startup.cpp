@@ -10,8 +10,7 @@ using namespace cusim;
 
 namespace {
 
-template <class Body>
-CUresult with_current(Symbol symbol, Body&& body) {
+template <class Body> CUresult with_current(Symbol symbol, Body&& body) {
   return call(symbol, [&](Call& c) -> CUresult {
     Context* context = nullptr;
     CUSIM_TRY(c.current(&context));
@@ -57,8 +56,7 @@ CUresult check_target(Call& c, const CUmemLocation& location) {
   }
 }
 
-template <class Target>
-CUresult prefetch(Symbol symbol, CUdeviceptr address, std::size_t bytes, Target target, CUstream handle) {
+template <class Target> CUresult prefetch(Symbol symbol, CUdeviceptr address, std::size_t bytes, Target target, CUstream handle) {
   return call(symbol, [&](Call& c) -> CUresult {
     Stream* stream = nullptr;
     CUSIM_TRY(c.stream(handle, &stream));
@@ -70,14 +68,13 @@ CUresult prefetch(Symbol symbol, CUdeviceptr address, std::size_t bytes, Target 
   });
 }
 
-template <class Target>
-CUresult advise(Symbol symbol, CUdeviceptr address, std::size_t bytes, CUmem_advise advice, Target target) {
+template <class Target> CUresult advise(Symbol symbol, CUdeviceptr address, std::size_t bytes, CUmem_advise advice, Target target) {
   return with_current(symbol, [&](Call& c, Context&) -> CUresult {
     CUSIM_TRY(check_managed(c, address, bytes));
     if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY) return CUDA_ERROR_INVALID_VALUE;
     // Who accesses and where to stay name a device; the other hints ignore it.
-    const bool names_device = advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_SET_ACCESSED_BY ||
-                              advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
+    const bool names_device =
+        advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_SET_ACCESSED_BY || advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
     return names_device ? check_target(c, target) : CUDA_SUCCESS;
   });
 }
@@ -115,8 +112,7 @@ CUresult update_dependencies(Symbol symbol, CUstream handle, const CUgraphNode* 
   });
 }
 
-template <class Value>
-CUresult tell(Symbol symbol, Value* out, Value Context::* member) {
+template <class Value> CUresult tell(Symbol symbol, Value* out, Value Context::*member) {
   return with_current(symbol, [&](Call&, Context& context) -> CUresult {
     if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *out = context.*member;
@@ -146,9 +142,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t wanted) {
     return CUDA_SUCCESS;
   });
 }
-CUresult cuCtxGetCacheConfig(CUfunc_cache* out) {
-  return tell(Symbol::cuCtxGetCacheConfig, out, &Context::cache_preference);
-}
+CUresult cuCtxGetCacheConfig(CUfunc_cache* out) { return tell(Symbol::cuCtxGetCacheConfig, out, &Context::cache_preference); }
 CUresult cuCtxSetCacheConfig(CUfunc_cache wanted) {
   return with_current(Symbol::cuCtxSetCacheConfig, [&](Call&, Context& context) -> CUresult {
     if (wanted < CU_FUNC_CACHE_PREFER_NONE || wanted > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
@@ -156,9 +150,7 @@ CUresult cuCtxSetCacheConfig(CUfunc_cache wanted) {
     return CUDA_SUCCESS;
   });
 }
-CUresult cuCtxGetSharedMemConfig(CUsharedconfig* out) {
-  return tell(Symbol::cuCtxGetSharedMemConfig, out, &Context::shared_memory_preference);
-}
+CUresult cuCtxGetSharedMemConfig(CUsharedconfig* out) { return tell(Symbol::cuCtxGetSharedMemConfig, out, &Context::shared_memory_preference); }
 CUresult cuCtxSetSharedMemConfig(CUsharedconfig wanted) {
   return with_current(Symbol::cuCtxSetSharedMemConfig, [&](Call&, Context& context) -> CUresult {
     if (wanted < CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE || wanted > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE) {
@@ -229,10 +221,7 @@ CUresult cuDeviceGetP2PAttribute(int* out, CUdevice_P2PAttribute attribute, CUde
         attribute > CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    *out = attribute == CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK ||
-                   attribute == CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED
-               ? 0
-               : 1;
+    *out = attribute == CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK || attribute == CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED ? 0 : 1;
     return CUDA_SUCCESS;
   });
 }
@@ -266,12 +255,10 @@ CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode* nodes, 
 CUresult cuStreamUpdateCaptureDependencies_ptsz(CUstream stream, CUgraphNode* nodes, size_t count, unsigned flags) {
   return update_dependencies(Symbol::cuStreamUpdateCaptureDependencies_ptsz, per_thread(stream), nodes, count, flags);
 }
-CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode* nodes, const CUgraphEdgeData*, size_t count,
-                                              unsigned flags) {
+CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode* nodes, const CUgraphEdgeData*, size_t count, unsigned flags) {
   return update_dependencies(Symbol::cuStreamUpdateCaptureDependencies_v2, stream, nodes, count, flags);
 }
-CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream stream, CUgraphNode* nodes, const CUgraphEdgeData*,
-                                                   size_t count, unsigned flags) {
+CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream stream, CUgraphNode* nodes, const CUgraphEdgeData*, size_t count, unsigned flags) {
   return update_dependencies(Symbol::cuStreamUpdateCaptureDependencies_v2_ptsz, per_thread(stream), nodes, count, flags);
 }
 
@@ -285,8 +272,7 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation 
   if (flags != 0) target.type = CU_MEM_LOCATION_TYPE_INVALID;
   return prefetch(Symbol::cuMemPrefetchAsync_v2, address, bytes, target, stream);
 }
-CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr address, size_t bytes, CUmemLocation target, unsigned flags,
-                                    CUstream stream) {
+CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr address, size_t bytes, CUmemLocation target, unsigned flags, CUstream stream) {
   if (flags != 0) target.type = CU_MEM_LOCATION_TYPE_INVALID;
   return prefetch(Symbol::cuMemPrefetchAsync_v2_ptsz, address, bytes, target, per_thread(stream));
 }

@@ -107,14 +107,11 @@ CUresult add_callback(Call& c, CUstream handle, CUstreamCallback callback, void*
   }
   Work work;
   work.duration_ns = 1000;
-  work.host_function = [handle, callback, data, context = stream->context] {
-    callback(handle, context->broken, data);
-  };
+  work.host_function = [handle, callback, data, context = stream->context] { callback(handle, context->broken, data); };
   return c.sim.enqueue(*stream, std::move(work), c.lock);
 }
 
-template <class Read>
-CUresult inspect(Symbol symbol, CUstream handle, const void* out, Read&& read) {
+template <class Read> CUresult inspect(Symbol symbol, CUstream handle, const void* out, Read&& read) {
   return call(symbol, [&](Call& c) -> CUresult {
     Stream* stream = nullptr;
     CUSIM_TRY(c.sim.resolve_stream(handle, &stream));
@@ -156,30 +153,26 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   return call(Symbol::cuStreamWaitEvent, [&](Call& c) { return wait_event(c, stream, event, flags); });
 }
 CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags) {
-  return call(Symbol::cuStreamWaitEvent_ptsz,
-              [&](Call& c) { return wait_event(c, per_thread(stream), event, flags); });
+  return call(Symbol::cuStreamWaitEvent_ptsz, [&](Call& c) { return wait_event(c, per_thread(stream), event, flags); });
 }
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
   return call(Symbol::cuLaunchHostFunc, [&](Call& c) { return launch_host(c, stream, function, data); });
 }
 CUresult cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, void* data) {
-  return call(Symbol::cuLaunchHostFunc_ptsz,
-              [&](Call& c) { return launch_host(c, per_thread(stream), function, data); });
+  return call(Symbol::cuLaunchHostFunc_ptsz, [&](Call& c) { return launch_host(c, per_thread(stream), function, data); });
 }
 CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* data, unsigned flags) {
   return call(Symbol::cuStreamAddCallback, [&](Call& c) { return add_callback(c, stream, callback, data, flags); });
 }
 CUresult cuStreamAddCallback_ptsz(CUstream stream, CUstreamCallback callback, void* data, unsigned flags) {
-  return call(Symbol::cuStreamAddCallback_ptsz,
-              [&](Call& c) { return add_callback(c, per_thread(stream), callback, data, flags); });
+  return call(Symbol::cuStreamAddCallback_ptsz, [&](Call& c) { return add_callback(c, per_thread(stream), callback, data, flags); });
 }
 
 CUresult cuStreamGetCtx(CUstream stream, CUcontext* out) {
   return inspect(Symbol::cuStreamGetCtx, stream, out, [&](Stream& s) { *out = as_handle(s.context); });
 }
 CUresult cuStreamGetCtx_ptsz(CUstream stream, CUcontext* out) {
-  return inspect(Symbol::cuStreamGetCtx_ptsz, per_thread(stream), out,
-                 [&](Stream& s) { *out = as_handle(s.context); });
+  return inspect(Symbol::cuStreamGetCtx_ptsz, per_thread(stream), out, [&](Stream& s) { *out = as_handle(s.context); });
 }
 CUresult cuStreamGetFlags(CUstream stream, unsigned* out) {
   return inspect(Symbol::cuStreamGetFlags, stream, out, [&](Stream& s) { *out = s.flags; });
@@ -203,8 +196,7 @@ CUresult cuStreamGetDevice(CUstream stream, CUdevice* out) {
   return inspect(Symbol::cuStreamGetDevice, stream, out, [&](Stream& s) { *out = s.context->device; });
 }
 CUresult cuStreamGetDevice_ptsz(CUstream stream, CUdevice* out) {
-  return inspect(Symbol::cuStreamGetDevice_ptsz, per_thread(stream), out,
-                 [&](Stream& s) { *out = s.context->device; });
+  return inspect(Symbol::cuStreamGetDevice_ptsz, per_thread(stream), out, [&](Stream& s) { *out = s.context->device; });
 }
 
 }  // extern "C"

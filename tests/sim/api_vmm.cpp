@@ -51,8 +51,7 @@ void drop_if_unused(Simulator& sim, PhysicalMemory& memory) {
 }
 
 /// [?] Also in a context that an illegal access has broken, and so do the other calls of virtual memory management.
-CUresult create(Call& c, CUmemGenericAllocationHandle* out, std::size_t bytes, const CUmemAllocationProp* properties,
-                unsigned long long flags) {
+CUresult create(Call& c, CUmemGenericAllocationHandle* out, std::size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags) {
   CUSIM_TRY(check_supported(c));
   if (out == nullptr || bytes == 0 || !is_granular(c, bytes) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   CUSIM_TRY(check_properties(c, properties));
@@ -81,8 +80,7 @@ Reservation* reservation_of(Call& c, CUdeviceptr address, std::size_t bytes) {
   return offset < after->second.bytes && bytes <= after->second.bytes - offset ? &after->second : nullptr;
 }
 
-CUresult map(Call& c, CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle,
-             unsigned long long flags) {
+CUresult map(Call& c, CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
   CUSIM_TRY(check_supported(c));
   if (flags != 0 || bytes == 0 || !is_granular(c, offset) || !is_granular(c, bytes) || !is_granular(c, address)) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -175,8 +173,7 @@ CUresult check_access(Call& c, CUdeviceptr address, std::size_t bytes, const CUm
   return CUDA_SUCCESS;
 }
 
-CUresult set_access(Call& c, CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* descriptors,
-                    std::size_t count) {
+CUresult set_access(Call& c, CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* descriptors, std::size_t count) {
   CUSIM_TRY(check_supported(c));
   if (descriptors == nullptr || count == 0 || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (!covers_whole_mappings(c, address, bytes)) return CUDA_ERROR_INVALID_VALUE;
@@ -202,14 +199,12 @@ CUresult set_access(Call& c, CUdeviceptr address, std::size_t bytes, const CUmem
 
 extern "C" {
 
-CUresult cuMemAddressReserve(CUdeviceptr* out, size_t bytes, size_t alignment, CUdeviceptr hint,
-                             unsigned long long flags) {
+CUresult cuMemAddressReserve(CUdeviceptr* out, size_t bytes, size_t alignment, CUdeviceptr hint, unsigned long long flags) {
   return call(Symbol::cuMemAddressReserve, [&](Call& c) -> CUresult {
     CUSIM_TRY(check_supported(c));
     if (out == nullptr || bytes == 0 || !is_granular(c, bytes) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if ((alignment & (alignment - 1)) != 0) return CUDA_ERROR_INVALID_VALUE;
-    const CUdeviceptr base =
-        c.sim.address_space->take(bytes, std::max<std::uint64_t>(alignment, c.sim.settings.vmm_minimum_bytes), hint);
+    const CUdeviceptr base = c.sim.address_space->take(bytes, std::max<std::uint64_t>(alignment, c.sim.settings.vmm_minimum_bytes), hint);
     if (base == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     c.sim.reservations.emplace(base, Reservation{bytes, 0});
     *out = base;
@@ -235,8 +230,7 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
   });
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t bytes, const CUmemAllocationProp* properties,
-                     unsigned long long flags) {
+CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags) {
   return call(Symbol::cuMemCreate, [&](Call& c) { return create(c, out, bytes, properties, flags); });
 }
 
@@ -250,8 +244,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   });
 }
 
-CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
-                  unsigned long long flags) {
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
   return call(Symbol::cuMemMap, [&](Call& c) { return map(c, address, bytes, offset, handle, flags); });
 }
 
@@ -276,12 +269,10 @@ CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location
   });
 }
 
-CUresult cuMemGetAllocationGranularity(size_t* out, const CUmemAllocationProp* properties,
-                                       CUmemAllocationGranularity_flags option) {
+CUresult cuMemGetAllocationGranularity(size_t* out, const CUmemAllocationProp* properties, CUmemAllocationGranularity_flags option) {
   return call(Symbol::cuMemGetAllocationGranularity, [&](Call& c) -> CUresult {
     CUSIM_TRY(check_supported(c));
-    if (out == nullptr || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
-                           option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)) {
+    if (out == nullptr || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     CUSIM_TRY(check_properties(c, properties));

@@ -62,8 +62,7 @@ CUresult export_range(Call& c, int* out, CUdeviceptr address) {
 
 extern "C" {
 
-CUresult cuMemGetHandleForAddressRange(void* out, CUdeviceptr address, size_t bytes, CUmemRangeHandleType type,
-                                       unsigned long long flags) {
+CUresult cuMemGetHandleForAddressRange(void* out, CUdeviceptr address, size_t bytes, CUmemRangeHandleType type, unsigned long long flags) {
   return call(Symbol::cuMemGetHandleForAddressRange, [&](Call& c) -> CUresult {
     if (out == nullptr || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD) return CUDA_ERROR_INVALID_VALUE;
     if (bytes == 0 || bytes % kHostPageBytes != 0 || address % kHostPageBytes != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -73,8 +72,7 @@ CUresult cuMemGetHandleForAddressRange(void* out, CUdeviceptr address, size_t by
   });
 }
 
-CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
-                                      unsigned long long flags) {
+CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags) {
   return call(Symbol::cuMemExportToShareableHandle, [&](Call& c) -> CUresult {
     if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     PhysicalMemory* memory = find_physical(c, handle);
@@ -90,8 +88,7 @@ CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle ha
   });
 }
 
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void* os_handle,
-                                        CUmemAllocationHandleType type) {
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void* os_handle, CUmemAllocationHandleType type) {
   return call(Symbol::cuMemImportFromShareableHandle, [&](Call& c) -> CUresult {
     if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;

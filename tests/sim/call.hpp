@@ -7,8 +7,8 @@
 
 #include "tests/sim/simulator.hpp"
 
-#define CUSIM_TRY(expression)                                                        \
-  do {                                                                               \
+#define CUSIM_TRY(expression)                                                                    \
+  do {                                                                                           \
     if (const CUresult cusim_code = (expression); cusim_code != CUDA_SUCCESS) return cusim_code; \
   } while (false)
 
@@ -37,8 +37,7 @@ struct Call {
 CUresult admit(Symbol symbol, bool needs_init);
 void run_clock(Simulator& sim, Lock& lock);
 
-template <class Body>
-CUresult call(Symbol symbol, Body&& body, bool needs_init = true) {
+template <class Body> CUresult call(Symbol symbol, Body&& body, bool needs_init = true) {
   CUSIM_TRY(admit(symbol, needs_init));
   Simulator& sim = Simulator::instance();
   Lock lock(sim.mutex);
@@ -50,8 +49,7 @@ CUresult call(Symbol symbol, Body&& body, bool needs_init = true) {
 /// A call about the calling thread's own state and nothing else: it takes no lock, as it takes none in the real driver, so that threads
 /// which only ask what is current are not measured waiting for each other. But the clock moves under the lock, and so does a context
 /// that is made anew in another's place.
-template <class Body>
-CUresult call_about_thread(Symbol symbol, Body&& body) {
+template <class Body> CUresult call_about_thread(Symbol symbol, Body&& body) {
   Simulator& sim = Simulator::instance();
   if (sim.settings.real_clock || sim.settings.reuses_handles) return call(symbol, [&](Call& c) { return body(c.thread); });
   CUSIM_TRY(admit(symbol, true));

@@ -11,8 +11,7 @@ CUresult Simulator::forbid_while_capturing() {
   bool is_forbidden = false;
   for (const auto& capture : captures) {
     const bool own = capture->thread == &self && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-    const bool global = capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
-                        self.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    const bool global = capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL && self.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (!own && !global) continue;
     capture->invalidated = true;
     is_forbidden = true;

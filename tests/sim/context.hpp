@@ -66,7 +66,7 @@ struct Graph {
 struct GraphExec {
   std::vector<Node> nodes;  ///< a copy: changes of the graph do not reach what was instantiated
   unsigned long long flags = 0;
-  OperationPtr last;        ///< of the previous launch: the next one comes after it
+  OperationPtr last;  ///< of the previous launch: the next one comes after it
 };
 
 /// One stream capture, shared by the streams that joined it.
@@ -89,26 +89,26 @@ struct Context {
   bool destroyed = false;  ///< a created context after cuCtxDestroy
   bool ending = false;     ///< a thread is in end_context() with it, which may give up the lock
   unsigned flags = 0;
-  unsigned references = 0;  ///< of a primary
+  unsigned references = 0;   ///< of a primary
   std::uint64_t handle = 0;  ///< a number, not an address: a program that hashes it goes the same way in each run
   std::uint64_t id = 0;
   unsigned api_version = 0;
   CUresult broken = CUDA_SUCCESS;  ///< sticky error
   std::uint64_t charged_bytes = 0;
-  std::size_t pending = 0;         ///< operations that are not complete
-  OperationPtr gate;               ///< cuCtxWaitEvent: everything submitted from then on comes after it
+  std::size_t pending = 0;            ///< operations that are not complete
+  OperationPtr gate;                  ///< cuCtxWaitEvent: everything submitted from then on comes after it
   std::vector<OperationPtr> orphans;  ///< last operations of streams that were destroyed before their work was done
   std::unique_ptr<Stream> legacy;
   std::unordered_map<const ThreadState*, std::unique_ptr<Stream>> per_thread;
-  std::set<Stream*> streams;       ///< created ones
+  std::set<Stream*> streams;  ///< created ones
   std::set<const Context*> peers;
-  Allocation* memory = nullptr;    ///< first of the list
+  Allocation* memory = nullptr;  ///< first of the list
   std::map<CUlimit, std::size_t> limits;
   CUfunc_cache cache_preference = CU_FUNC_CACHE_PREFER_NONE;
   CUsharedconfig shared_memory_preference = CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE;
-  Context* parent = nullptr;       ///< of a green context: the primary one
+  Context* parent = nullptr;  ///< of a green context: the primary one
   std::uint64_t green_handle = 0;
-  std::vector<Context*> green;     ///< of a primary context, its green ones, and some that were
+  std::vector<Context*> green;  ///< of a primary context, its green ones, and some that were
 
   /// A green context allocates in its primary, whose peers are its peers.
   Context* memory_owner() { return parent != nullptr ? parent : this; }
@@ -136,9 +136,9 @@ struct Event {
   Context* context = nullptr;
   unsigned flags = 0;
   bool recorded = false;
-  OperationPtr operation;            ///< of the last record
+  OperationPtr operation;                ///< of the last record
   std::shared_ptr<std::uint64_t> stamp;  ///< when it completed; null without timing
-  std::shared_ptr<Capture> capture;  ///< last recorded while capturing
+  std::shared_ptr<Capture> capture;      ///< last recorded while capturing
   std::set<std::size_t> captured_frontier;
 
   bool complete() const { return operation == nullptr || operation->done; }

@@ -15,8 +15,7 @@ namespace {
 enum class Touch { fill, check };
 
 /// Kernels see the rights and the liveness of memory when they complete: that is when early reuse shows.
-void run_touch(Simulator& sim, Context& context, CUdeviceptr address, std::size_t bytes, std::uint8_t value,
-               Touch touch) {
+void run_touch(Simulator& sim, Context& context, CUdeviceptr address, std::size_t bytes, std::uint8_t value, Touch touch) {
   if (context.broken != CUDA_SUCCESS) return;
   std::string why;
   if (!sim.may_touch(context, address, bytes, touch == Touch::fill, &why)) {
@@ -58,15 +57,12 @@ CUresult launch(CUstream handle, const std::function<Work(Simulator&, Context&)>
   return sim.enqueue(*stream, make(sim, *stream->context), lock);
 }
 
-CUresult launch_touch(CUstream stream, CUdeviceptr address, std::size_t bytes, std::uint8_t value,
-                      std::uint64_t duration_ns, Touch touch) {
+CUresult launch_touch(CUstream stream, CUdeviceptr address, std::size_t bytes, std::uint8_t value, std::uint64_t duration_ns, Touch touch) {
   return launch(stream, [&](Simulator& sim, Context& context) {
     Work work;
     work.duration_ns = duration_ns;
     work.touch(address, bytes);
-    work.action = [&sim, &context, address, bytes, value, touch] {
-      run_touch(sim, context, address, bytes, value, touch);
-    };
+    work.action = [&sim, &context, address, bytes, value, touch] { run_touch(sim, context, address, bytes, value, touch); };
     return work;
   });
 }
@@ -109,8 +105,7 @@ CUresult cusim_launch_fill(CUstream stream, CUdeviceptr address, size_t bytes, u
   return launch_touch(stream, address, bytes, value, duration_ns, Touch::fill);
 }
 
-CUresult cusim_launch_check(CUstream stream, CUdeviceptr address, size_t bytes, uint8_t expected,
-                            uint64_t duration_ns) {
+CUresult cusim_launch_check(CUstream stream, CUdeviceptr address, size_t bytes, uint8_t expected, uint64_t duration_ns) {
   return launch_touch(stream, address, bytes, expected, duration_ns, Touch::check);
 }
 

@@ -29,8 +29,7 @@ CopySide resolve(Simulator& sim, CopySide side) {
   return side;
 }
 
-bool may_reach(Simulator& sim, const CopySide& side, const Context& stream_context, const Copy& copy, bool writes,
-               Moment moment, std::string* why) {
+bool may_reach(Simulator& sim, const CopySide& side, const Context& stream_context, const Copy& copy, bool writes, Moment moment, std::string* why) {
   if (side.kind == CopySide::Kind::host) {
     if (!is_device_address(side.address)) return true;
     *why = "a device address was given as host memory";
@@ -45,8 +44,7 @@ bool may_reach(Simulator& sim, const CopySide& side, const Context& stream_conte
 }
 
 bool may_reach_both(Simulator& sim, const Copy& copy, const Context& context, Moment moment, std::string* why) {
-  return may_reach(sim, copy.to, context, copy, true, moment, why) &&
-         may_reach(sim, copy.from, context, copy, false, moment, why);
+  return may_reach(sim, copy.to, context, copy, true, moment, why) && may_reach(sim, copy.from, context, copy, false, moment, why);
 }
 
 /// What happens at completion. `staged` holds the rows of unpinned host memory that were read at the call.
@@ -88,8 +86,7 @@ CUresult admit_blocking(Call& c, const Stream& stream, Blocking blocking) {
   return c.sim.forbid_while_capturing();
 }
 
-CUresult side_2d(Call& c, CUmemorytype type, const void* host, CUdeviceptr device, std::size_t x, std::size_t y,
-                 std::size_t pitch, CopySide* out) {
+CUresult side_2d(Call& c, CUmemorytype type, const void* host, CUdeviceptr device, std::size_t x, std::size_t y, std::size_t pitch, CopySide* out) {
   switch (type) {
     case CU_MEMORYTYPE_HOST: *out = host_side(host); break;
     case CU_MEMORYTYPE_DEVICE: *out = device_side(device); break;
@@ -142,9 +139,7 @@ CUresult copy(Call& c, CUstream handle, Copy wanted, Blocking blocking) {
     if (!from_host) work.touch(wanted.from.row_address(row, wanted.height), wanted.width_bytes);
     if (!to_host) work.touch(wanted.to.row_address(row, wanted.height), wanted.width_bytes);
   }
-  work.action = [&sim = c.sim, &context, wanted, staged] {
-    run_copy(sim, context, wanted, *staged);
-  };
+  work.action = [&sim = c.sim, &context, wanted, staged] { run_copy(sim, context, wanted, *staged); };
   OperationPtr operation;
   CUSIM_TRY(c.sim.enqueue(*stream, std::move(work), c.lock, &operation));
   const bool has_host_side = is_of_host(c.sim, wanted.from) || is_of_host(c.sim, wanted.to);
@@ -159,13 +154,10 @@ CUresult copy_2d(Call& c, CUstream stream, const CUDA_MEMCPY2D_v2* p, Blocking b
   if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Copy wanted;
   CUSIM_TRY(side_2d(c, p->dstMemoryType, p->dstHost, p->dstDevice, p->dstXInBytes, p->dstY, p->dstPitch, &wanted.to));
-  CUSIM_TRY(
-      side_2d(c, p->srcMemoryType, p->srcHost, p->srcDevice, p->srcXInBytes, p->srcY, p->srcPitch, &wanted.from));
+  CUSIM_TRY(side_2d(c, p->srcMemoryType, p->srcHost, p->srcDevice, p->srcXInBytes, p->srcY, p->srcPitch, &wanted.from));
   wanted.width_bytes = p->WidthInBytes;
   wanted.height = p->Height;
-  const auto overlaps = [&](const CopySide& side, std::size_t x) {
-    return side.pitch_bytes != 0 && side.pitch_bytes < x + p->WidthInBytes;
-  };
+  const auto overlaps = [&](const CopySide& side, std::size_t x) { return side.pitch_bytes != 0 && side.pitch_bytes < x + p->WidthInBytes; };
   if (overlaps(wanted.to, p->dstXInBytes) || overlaps(wanted.from, p->srcXInBytes)) return CUDA_ERROR_INVALID_VALUE;
   if (wanted.to.pitch_bytes == 0) wanted.to.pitch_bytes = p->WidthInBytes;
   if (wanted.from.pitch_bytes == 0) wanted.from.pitch_bytes = p->WidthInBytes;
@@ -175,8 +167,7 @@ CUresult copy_2d(Call& c, CUstream stream, const CUDA_MEMCPY2D_v2* p, Blocking b
 namespace {
 
 /// What both structures of cuda.h have: `P` is CUDA_MEMCPY3D or CUDA_MEMCPY3D_PEER.
-template <class P>
-CUresult sides_3d(Call& c, const P& p, Copy* wanted) {
+template <class P> CUresult sides_3d(Call& c, const P& p, Copy* wanted) {
   CUSIM_TRY(side_2d(c, p.dstMemoryType, p.dstHost, p.dstDevice, p.dstXInBytes, p.dstY, p.dstPitch, &wanted->to));
   CUSIM_TRY(side_2d(c, p.srcMemoryType, p.srcHost, p.srcDevice, p.srcXInBytes, p.srcY, p.srcPitch, &wanted->from));
   if (p.srcLOD != 0 || p.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;

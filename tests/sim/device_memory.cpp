@@ -126,8 +126,7 @@ void DeviceMemory::start(Allocation* allocation, CUdeviceptr base, std::size_t b
 
 void DeviceMemory::release(Allocation* allocation) {
   if (allocation->touched) {
-    fallocate(fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(allocation->file_offset),
-              static_cast<off_t>(allocation->bytes));
+    fallocate(fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(allocation->file_offset), static_cast<off_t>(allocation->bytes));
   }
   allocation->live = false;
   --allocation_count_;

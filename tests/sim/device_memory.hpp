@@ -44,7 +44,7 @@ class DeviceMemory {
   static constexpr std::size_t kClassCount = 80;
 
   struct Chunk {
-    std::uint32_t index = 0;       ///< of its first granule
+    std::uint32_t index = 0;  ///< of its first granule
     std::uint32_t granules = 1;
     std::uint32_t slot_bytes = 0;  ///< 0: one large allocation
     std::uint32_t size_class = 0;
@@ -70,8 +70,8 @@ class DeviceMemory {
   std::uint64_t used_bytes_ = 0;
   std::uint64_t allocation_count_ = 0;
   int fd_ = -1;
-  std::vector<Chunk*> chunk_at_;  ///< by granule
-  std::array<std::vector<Chunk*>, kClassCount> open_;    ///< chunks with a vacant slot and a live one
+  std::vector<Chunk*> chunk_at_;                           ///< by granule
+  std::array<std::vector<Chunk*>, kClassCount> open_;      ///< chunks with a vacant slot and a live one
   std::array<std::unique_ptr<Chunk>, kClassCount> spare_;  ///< one empty chunk per class, not charged
   std::map<std::uint32_t, std::uint32_t> free_runs_;
   std::set<std::pair<std::uint32_t, std::uint32_t>> free_by_size_;

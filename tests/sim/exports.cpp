@@ -24,10 +24,8 @@ Function* resolve(cusim::Symbol symbol) {
 
 extern "C" {
 #define LOUD EXPORT
-#define EXPORT(base, symbol, since, stream)                                  \
-  __attribute__((visibility("hidden"))) Function* cusim_resolve_##symbol() { \
-    return resolve(cusim::Symbol::symbol);                                   \
-  }                                                                          \
+#define EXPORT(base, symbol, since, stream)                                                                           \
+  __attribute__((visibility("hidden"))) Function* cusim_resolve_##symbol() { return resolve(cusim::Symbol::symbol); } \
   __attribute__((visibility("default"), ifunc("cusim_resolve_" #symbol))) void symbol();
 #include "tests/sim/exports.def"
 }

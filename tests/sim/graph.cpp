@@ -15,8 +15,7 @@ CUresult instantiate(Call& c, CUgraphExec* out, CUgraph graph_handle, unsigned l
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Graph> graph;
   CUSIM_TRY(find_graph(c, graph_handle, &graph));
-  constexpr unsigned long long kKnown =
-      kAutoFree | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+  constexpr unsigned long long kKnown = kAutoFree | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
   if ((flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
   if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0) {
     if ((flags & kAutoFree) != 0 || graph->has_memory_nodes()) return CUDA_ERROR_INVALID_VALUE;
@@ -123,8 +122,7 @@ CUresult upload(Call& c, CUgraphExec exec_handle, CUstream stream_handle) {
   return CUDA_SUCCESS;
 }
 
-CUresult instantiate_with(Call& c, CUgraphExec* out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters,
-                          bool per_thread_stream) {
+CUresult instantiate_with(Call& c, CUgraphExec* out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters, bool per_thread_stream) {
   if (parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
   constexpr cuuint64_t kUpload = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
   parameters->hErrNode_out = nullptr;
@@ -141,8 +139,7 @@ CUresult instantiate_with(Call& c, CUgraphExec* out, CUgraph graph, CUDA_GRAPH_I
   return CUDA_SUCCESS;
 }
 
-template <class Map>
-CUresult destroy(Symbol symbol, Map Simulator::* map, const void* handle) {
+template <class Map> CUresult destroy(Symbol symbol, Map Simulator::*map, const void* handle) {
   return call(symbol, [&](Call& c) -> CUresult {
     if ((c.sim.*map).erase(as_number(handle)) == 0) {
       c.sim.violate(c.name() + " of a graph that is destroyed or unknown");
@@ -153,8 +150,7 @@ CUresult destroy(Symbol symbol, Map Simulator::* map, const void* handle) {
   });
 }
 
-CUresult legacy_instantiate(Symbol symbol, CUgraphExec* out, CUgraph graph, CUgraphNode* error_node, char* log,
-                            std::size_t log_bytes) {
+CUresult legacy_instantiate(Symbol symbol, CUgraphExec* out, CUgraph graph, CUgraphNode* error_node, char* log, std::size_t log_bytes) {
   if (error_node != nullptr) *error_node = nullptr;
   if (log != nullptr && log_bytes > 0) *log = '\0';
   return call(symbol, [&](Call& c) { return instantiate(c, out, graph, 0); });
@@ -234,19 +230,15 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, unsigned l
   return call(Symbol::cuGraphInstantiateWithFlags, [&](Call& c) { return instantiate(c, out, graph, flags); });
 }
 CUresult cuGraphInstantiateWithParams(CUgraphExec* out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
-  return call(Symbol::cuGraphInstantiateWithParams,
-              [&](Call& c) { return instantiate_with(c, out, graph, parameters, false); });
+  return call(Symbol::cuGraphInstantiateWithParams, [&](Call& c) { return instantiate_with(c, out, graph, parameters, false); });
 }
-CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* out, CUgraph graph,
-                                           CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
-  return call(Symbol::cuGraphInstantiateWithParams_ptsz,
-              [&](Call& c) { return instantiate_with(c, out, graph, parameters, true); });
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
+  return call(Symbol::cuGraphInstantiateWithParams_ptsz, [&](Call& c) { return instantiate_with(c, out, graph, parameters, true); });
 }
 CUresult cuGraphInstantiate(CUgraphExec* out, CUgraph graph, CUgraphNode* error_node, char* log, size_t log_bytes) {
   return legacy_instantiate(Symbol::cuGraphInstantiate, out, graph, error_node, log, log_bytes);
 }
-CUresult cuGraphInstantiate_v2(CUgraphExec* out, CUgraph graph, CUgraphNode* error_node, char* log,
-                               size_t log_bytes) {
+CUresult cuGraphInstantiate_v2(CUgraphExec* out, CUgraph graph, CUgraphNode* error_node, char* log, size_t log_bytes) {
   return legacy_instantiate(Symbol::cuGraphInstantiate_v2, out, graph, error_node, log, log_bytes);
 }
 
@@ -263,9 +255,7 @@ CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
   return call(Symbol::cuGraphUpload_ptsz, [&](Call& c) { return upload(c, exec, per_thread(stream)); });
 }
 
-CUresult cuGraphExecDestroy(CUgraphExec exec) {
-  return destroy(Symbol::cuGraphExecDestroy, &Simulator::graph_execs, exec);
-}
+CUresult cuGraphExecDestroy(CUgraphExec exec) { return destroy(Symbol::cuGraphExecDestroy, &Simulator::graph_execs, exec); }
 CUresult cuGraphDestroy(CUgraph graph) { return destroy(Symbol::cuGraphDestroy, &Simulator::graphs, graph); }
 
 CUresult cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t* out) {

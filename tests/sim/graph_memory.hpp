@@ -22,7 +22,7 @@ struct GraphMemory {
   std::size_t bytes = 0;
   std::uint64_t reserved_bytes = 0;  ///< of the address range
   int device = 0;
-  Context* context = nullptr;        ///< null once that context has ended
+  Context* context = nullptr;  ///< null once that context has ended
   CUmemPoolProps properties{};
   std::vector<CUmemAccessDesc> descriptors;
   std::map<int, CUmemAccess_flags> access;  ///< of devices other than its own

@@ -73,8 +73,8 @@ CUresult export_memory(Call& c, CUipcMemHandle* out, CUdeviceptr address) {
 
 Allocation* find_open(Call& c, const IpcHandle& handle, const Context& context) {
   for (const auto& [base, memory] : c.sim.regions) {
-    if (memory->kind == MemoryKind::imported && memory->exporter_pid == handle.pid &&
-        memory->exporter_buffer_id == handle.buffer_id && memory->context == &context) {
+    if (memory->kind == MemoryKind::imported && memory->exporter_pid == handle.pid && memory->exporter_buffer_id == handle.buffer_id &&
+        memory->context == &context) {
       return memory.get();
     }
   }
@@ -153,7 +153,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     }
     CUSIM_TRY(c.sim.forbid_while_capturing());
     Context& owner = *found->second->context;
-    c.sim.wait_for_context(owner, c.lock);  // also when it stays open: an H100, driver 580
+    c.sim.wait_for_context(owner, c.lock);            // also when it stays open: an H100, driver 580
     Allocation* memory = c.sim.find_memory(address);  // the lock may have been given up
     if (memory != nullptr && memory->kind == MemoryKind::imported && --memory->open_count == 0) c.sim.release(*memory);
     return owner.broken;

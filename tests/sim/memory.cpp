@@ -53,12 +53,10 @@ bool transfer(Simulator& sim, CUdeviceptr address, void* buffer, std::size_t byt
 /// Who touches: a kernel needs its device's access; the copy engine goes through the host where there is none.
 enum class Toucher { kernel, copy_engine };
 
-template <class Access>
-bool has_access(const Access& granted, int device, bool writes) {
+template <class Access> bool has_access(const Access& granted, int device, bool writes) {
   const auto access = granted.find(device);
   if (access == granted.end()) return false;
-  return writes ? access->second == CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                : access->second != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  return writes ? access->second == CU_MEM_ACCESS_FLAGS_PROT_READWRITE : access->second != CU_MEM_ACCESS_FLAGS_PROT_NONE;
 }
 
 bool device_may_touch(const Context& context, const Allocation& memory, bool writes, Toucher toucher) {
@@ -77,8 +75,8 @@ const char* absent_in_order(const Allocation& memory) {
   return is_early ? " is touched before its stream-ordered allocation" : nullptr;
 }
 
-bool range_may_be_touched(Simulator& sim, const Context& context, CUdeviceptr address, std::size_t bytes, bool writes,
-                          Toucher toucher, Moment moment, std::string* why) {
+bool range_may_be_touched(Simulator& sim, const Context& context, CUdeviceptr address, std::size_t bytes, bool writes, Toucher toucher, Moment moment,
+                          std::string* why) {
   while (bytes > 0) {
     const Allocation* memory = sim.find_memory(address);
     if (memory == nullptr) {
@@ -177,21 +175,17 @@ void Simulator::release(Allocation& allocation) {
   }
 }
 
-bool Simulator::read(CUdeviceptr address, void* out, std::size_t bytes) {
-  return transfer(*this, address, out, bytes, false);
-}
+bool Simulator::read(CUdeviceptr address, void* out, std::size_t bytes) { return transfer(*this, address, out, bytes, false); }
 
 bool Simulator::write(CUdeviceptr address, const void* data, std::size_t bytes) {
   return transfer(*this, address, const_cast<void*>(data), bytes, true);
 }
 
-bool Simulator::may_touch(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes,
-                          std::string* why) {
+bool Simulator::may_touch(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes, std::string* why) {
   return range_may_be_touched(*this, context, address, bytes, writes, Toucher::kernel, Moment::completion, why);
 }
 
-bool Simulator::may_copy(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes, Moment moment,
-                         std::string* why) {
+bool Simulator::may_copy(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes, Moment moment, std::string* why) {
   return range_may_be_touched(*this, context, address, bytes, writes, Toucher::copy_engine, moment, why);
 }
 

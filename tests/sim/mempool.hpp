@@ -21,9 +21,9 @@ struct PooledRange {
   Allocation* backing = nullptr;  ///< the device memory behind it
   std::uint64_t offset = 0;       ///< in that
   std::size_t bytes = 0;
-  OperationPtr freed;             ///< completes when the last holder's stream has passed its free
-  std::uint64_t freed_on = 0;     ///< id of that stream
-  std::size_t count = 1;          ///< so many of them, one behind the other, that nobody ever had
+  OperationPtr freed;          ///< completes when the last holder's stream has passed its free
+  std::uint64_t freed_on = 0;  ///< id of that stream
+  std::size_t count = 1;       ///< so many of them, one behind the other, that nobody ever had
 };
 
 /// The vacant ranges of a pool, and how much of each piece of the device's memory they are: synchronisations ask whether a whole piece could go.

@@ -29,11 +29,10 @@ CUresult check_place(Call& c, const CUmemLocation* location, CUmemAllocationType
 }
 
 CUresult check_pool_properties(Call& c, const CUmemPoolProps& wanted) {
-  constexpr unsigned kHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_WIN32 |
-                                    CU_MEM_HANDLE_TYPE_WIN32_KMT | CU_MEM_HANDLE_TYPE_FABRIC;
+  constexpr unsigned kHandleTypes =
+      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT | CU_MEM_HANDLE_TYPE_FABRIC;
   const unsigned handles = wanted.handleTypes;
-  const bool has_reserved = std::any_of(std::begin(wanted.reserved), std::end(wanted.reserved),
-                                        [](unsigned char byte) { return byte != 0; });
+  const bool has_reserved = std::any_of(std::begin(wanted.reserved), std::end(wanted.reserved), [](unsigned char byte) { return byte != 0; });
   if (has_reserved || wanted.win32SecurityAttributes != nullptr || (handles & ~kHandleTypes) != 0 ||
       (wanted.usage & ~unsigned{CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS}) != 0) {
     return CUDA_ERROR_INVALID_VALUE;

@@ -18,9 +18,7 @@ void Simulator::release_region(Allocation& allocation) {
   const CUdeviceptr base = allocation.base;
   switch (allocation.kind) {
     case MemoryKind::host:
-    case MemoryKind::managed:
-      munmap(allocation.host, allocation.bytes);
-      break;
+    case MemoryKind::managed: munmap(allocation.host, allocation.bytes); break;
     case MemoryKind::imported:
     case MemoryKind::external:
       close(allocation.fd);
@@ -29,13 +27,10 @@ void Simulator::release_region(Allocation& allocation) {
     case MemoryKind::stream_ordered:
       if (!allocation.free_requested) return_to_pool(allocation, nullptr);
       break;
-    case MemoryKind::graph:
-      end_graph_memory(*allocation.graph);
-      break;
+    case MemoryKind::graph: end_graph_memory(*allocation.graph); break;
     case MemoryKind::device:
     case MemoryKind::registered:
-    case MemoryKind::mapped:
-      break;
+    case MemoryKind::mapped: break;
   }
   regions.erase(base);
 }

@@ -49,9 +49,11 @@ std::uint64_t bytes(const std::string& name, const std::string& value) {
   const double amount = std::strtod(value.c_str(), &end);
   if (end == value.c_str() || amount < 0) refuse(name, value);
   const std::string unit = end;
-  static const std::map<std::string, std::uint64_t> kUnits = {
-      {"", 1},       {"B", 1},         {"K", 1ULL << 10},   {"KiB", 1ULL << 10}, {"M", 1ULL << 20},
-      {"MiB", 1ULL << 20}, {"G", 1ULL << 30}, {"GiB", 1ULL << 30}, {"T", 1ULL << 40},   {"TiB", 1ULL << 40}};
+  static const std::map<std::string, std::uint64_t> kUnits = {{"", 1},           {"B", 1},
+                                                              {"K", 1ULL << 10}, {"KiB", 1ULL << 10},
+                                                              {"M", 1ULL << 20}, {"MiB", 1ULL << 20},
+                                                              {"G", 1ULL << 30}, {"GiB", 1ULL << 30},
+                                                              {"T", 1ULL << 40}, {"TiB", 1ULL << 40}};
   const auto scale = kUnits.find(unit);
   if (scale == kUnits.end()) refuse(name, value);
   return static_cast<std::uint64_t>(amount * static_cast<double>(scale->second));
@@ -165,9 +167,7 @@ Settings read_settings() {
     device.memory_bytes = bytes("MEMORY", at < sizes.size() ? sizes[at] : sizes.back());
     read.devices.push_back(device);
   }
-  const auto flag = [](const char* name, const char* fallback) {
-    return number(name, setting(name).value_or(fallback)) != 0;
-  };
+  const auto flag = [](const char* name, const char* fallback) { return number(name, setting(name).value_or(fallback)) != 0; };
   read.reuses_handles = flag("REUSE_HANDLES", "0");
   read.reset_leaves_pools = flag("RESET_LEAVES_POOLS", "0");
   read.end_errors = flag("END_ERRORS", "0");

@@ -37,20 +37,20 @@ struct Settings {
   int driver_version = CUDA_VERSION;
   std::string missing;  ///< base names of functions that this driver lacks, whatever its version
   bool supports_vmm = true;
-  std::uint64_t vmm_minimum_bytes = 0;      ///< granularity of handles and mappings
+  std::uint64_t vmm_minimum_bytes = 0;  ///< granularity of handles and mappings
   std::uint64_t vmm_recommended_bytes = 0;
-  bool vmm_waits = false;                   ///< cuMemUnmap and cuMemSetAccess wait for the work of every context
-  Offer vmm_descriptors = Offer::given;     ///< handles that can be exported as file descriptors
-  Offer vmm_rdma = Offer::given;            ///< handles for GPUDirect RDMA
-  Offer decompression = Offer::absent;      ///< by hardware, and handles for it
-  bool vmm_has_ranges = true;               ///< cuMemGetAddressRange answers a mapping; else NOT_FOUND, as drivers were seen to (nccl #2332)
-  bool links_devices = true;                ///< devices can reach each other's memory
+  bool vmm_waits = false;                ///< cuMemUnmap and cuMemSetAccess wait for the work of every context
+  Offer vmm_descriptors = Offer::given;  ///< handles that can be exported as file descriptors
+  Offer vmm_rdma = Offer::given;         ///< handles for GPUDirect RDMA
+  Offer decompression = Offer::absent;   ///< by hardware, and handles for it
+  bool vmm_has_ranges = true;            ///< cuMemGetAddressRange answers a mapping; else NOT_FOUND, as drivers were seen to (nccl #2332)
+  bool links_devices = true;             ///< devices can reach each other's memory
   bool has_no_device = false;
   bool real_clock = false;
   bool reuses_handles = false;
-  bool reset_leaves_pools = false;   ///< memory of pools stays when a primary context ends, as on an H100 (driver 580)
-  bool end_errors = false;           ///< ending a broken context tells of its error
-  bool thread_streams_stay = true;   ///< a thread's own streams, and their captures, outlive it
+  bool reset_leaves_pools = false;  ///< memory of pools stays when a primary context ends, as on an H100 (driver 580)
+  bool end_errors = false;          ///< ending a broken context tells of its error
+  bool thread_streams_stay = true;  ///< a thread's own streams, and their captures, outlive it
   std::uint64_t context_bytes = 0;
   std::uint64_t copy_ns = 1000;
   std::vector<FaultSetting> faults;

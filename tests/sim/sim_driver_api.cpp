@@ -17,8 +17,7 @@ const cupool::DriverApi& cusim_driver_api() {
   static cupool::DriverApi api;
   cusim::Simulator& sim = cusim::Simulator::instance();
   const std::lock_guard guard(sim.mutex);
-#define DRIVER_CALL(symbol, since, need) \
-  api.symbol = exists(cusim::Symbol::symbol, sim.settings) ? &::symbol : nullptr;
+#define DRIVER_CALL(symbol, since, need) api.symbol = exists(cusim::Symbol::symbol, sim.settings) ? &::symbol : nullptr;
 #include "pool/driver/driver_api.def"
 #undef DRIVER_CALL
   return api;

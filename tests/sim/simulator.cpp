@@ -96,11 +96,9 @@ void Simulator::reset() {
   settings = read_settings();
   ledger.reset();
   for (const FaultSetting& fault : settings.faults) ledger.add_fault(fault);
-  const std::uint64_t area_bytes =
-      kDeviceAreaBytes / (settings.devices.empty() ? 1 : settings.devices.size()) / kGranuleBytes * kGranuleBytes;
+  const std::uint64_t area_bytes = kDeviceAreaBytes / (settings.devices.empty() ? 1 : settings.devices.size()) / kGranuleBytes * kGranuleBytes;
   for (std::size_t i = 0; i < settings.devices.size(); ++i) {
-    devices.push_back(std::make_unique<Device>(static_cast<int>(i), settings.devices[i],
-                                               kDeviceArea + i * area_bytes, area_bytes));
+    devices.push_back(std::make_unique<Device>(static_cast<int>(i), settings.devices[i], kDeviceArea + i * area_bytes, area_bytes));
   }
   if (next_handle_ == 0) next_handle_ = kFirstHandle;
   for (std::size_t i = 0; i < devices.size(); ++i) {

@@ -66,8 +66,7 @@ struct Array {
 enum class Moment { call, completion };
 
 /// A handle never returns: an old one is recognised for ever.
-template <class T>
-using HandleMap = std::unordered_map<std::uint64_t, std::unique_ptr<T>>;
+template <class T> using HandleMap = std::unordered_map<std::uint64_t, std::unique_ptr<T>>;
 
 class Simulator {
  public:
@@ -124,8 +123,7 @@ class Simulator {
   bool may_touch(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes, std::string* why);
 
   /// The same for the copy engine, which reaches cuMemAlloc memory of every device; VMM and pool memory only with access.
-  bool may_copy(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes, Moment moment,
-                std::string* why);
+  bool may_copy(const Context& context, CUdeviceptr address, std::size_t bytes, bool writes, Moment moment, std::string* why);
 
   /// The file that holds its bytes; made if it was not needed before.
   int file_of(const Allocation& memory);
@@ -171,8 +169,7 @@ class Simulator {
   Event* find_event(CUevent handle);
   /// Enqueues `work`, or records it while the stream captures.
   CUresult enqueue(Stream& stream, Work work, Lock& lock, OperationPtr* operation = nullptr);
-  OperationPtr submit(Context& context, const Work& work, std::vector<OperationPtr> predecessors, Lock& lock,
-                      OperationPtr* tail = nullptr);
+  OperationPtr submit(Context& context, const Work& work, std::vector<OperationPtr> predecessors, Lock& lock, OperationPtr* tail = nullptr);
   /// An operation that completes when all work of `context` so far has.
   OperationPtr context_marker(Context& context, Lock& lock);
   void wait_for_context(Context& context, Lock& lock);
@@ -190,7 +187,7 @@ class Simulator {
   /// By value: the streams that hold it let go.
   void forget_capture(std::shared_ptr<Capture> capture);
 
-  alignas(64) std::mutex mutex;   // lines of their own: who waits for the lock does not slow down who only asks
+  alignas(64) std::mutex mutex;  // lines of their own: who waits for the lock does not slow down who only asks
   alignas(64) Settings settings;
   Ledger ledger;
   alignas(64) Timeline timeline;
@@ -237,9 +234,7 @@ inline constexpr std::uint64_t kDeviceAreaBytes = 0x2000'0000'0000;
 inline constexpr CUdeviceptr kReservationArea = kDeviceArea + kDeviceAreaBytes;
 inline constexpr std::uint64_t kReservationAreaBytes = 0x2000'0000'0000;
 
-inline bool is_device_address(std::uint64_t address) {
-  return address >= kDeviceArea && address < kReservationArea + kReservationAreaBytes;
-}
+inline bool is_device_address(std::uint64_t address) { return address >= kDeviceArea && address < kReservationArea + kReservationAreaBytes; }
 
 inline CUstream as_stream(std::uint64_t handle) { return reinterpret_cast<CUstream>(handle); }
 inline std::uint64_t as_number(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle); }

@@ -63,8 +63,7 @@ std::vector<OperationPtr> Simulator::stream_predecessors(Stream& stream) {
   return before;
 }
 
-OperationPtr Simulator::submit(Context& context, const Work& work, std::vector<OperationPtr> predecessors, Lock& lock,
-                               OperationPtr* tail) {
+OperationPtr Simulator::submit(Context& context, const Work& work, std::vector<OperationPtr> predecessors, Lock& lock, OperationPtr* tail) {
   auto operation = std::make_shared<Operation>();
   operation->duration_ns = work.duration_ns;
   operation->action = work.action;

@@ -21,8 +21,7 @@ constexpr bool LEGACY = false;
 constexpr bool PER_THREAD = true;
 
 const SymbolRow kRows[] = {
-#define EXPORT(base, symbol, since, stream) \
-  {#base, #symbol, since, stream, false, reinterpret_cast<void*>(&::symbol)},
+#define EXPORT(base, symbol, since, stream) {#base, #symbol, since, stream, false, reinterpret_cast<void*>(&::symbol)},
 #define LOUD(base, symbol, since, stream) {#base, #symbol, since, stream, true, reinterpret_cast<void*>(&::symbol)},
 #include "tests/sim/exports.def"
 #undef EXPORT
@@ -65,8 +64,7 @@ SearchResult search_symbol(const char* base, int requested, int driver, bool per
     exists = true;
     if (row->since > requested || (row->per_thread && !per_thread)) continue;
     // A per-thread variant wins over a legacy one of any version; within a kind the newest wins.
-    const bool better = best == nullptr || (row->per_thread != best->per_thread ? row->per_thread
-                                                                                : row->since > best->since);
+    const bool better = best == nullptr || (row->per_thread != best->per_thread ? row->per_thread : row->since > best->since);
     if (better) best = row;
   }
   if (best != nullptr) return {SearchStatus::found, best};

@@ -44,8 +44,7 @@ constexpr bool is_missing(const char* list, const char* base) {
     const char* at = base;
     while (*at != '\0' && *list == *at) ++list, ++at;
     if (*at == '\0' && (*list == ',' || *list == '\0')) return true;
-    while (*list != '\0' && *list++ != ',') {
-    }
+    while (*list != '\0' && *list++ != ',') {}
   }
   return false;
 }

@@ -73,8 +73,7 @@ void Timeline::complete(const OperationPtr& operation, Lock& lock) {
 void Timeline::poll_host_flags(Lock& lock) {
   for (std::size_t i = 0; i < host_waits_.size();) {
     const OperationPtr operation = host_waits_[i];
-    const bool is_set =
-        operation->host_flag != nullptr && __atomic_load_n(operation->host_flag, __ATOMIC_ACQUIRE) != 0;
+    const bool is_set = operation->host_flag != nullptr && __atomic_load_n(operation->host_flag, __ATOMIC_ACQUIRE) != 0;
     if (!is_set) {
       ++i;
       continue;

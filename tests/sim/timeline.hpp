@@ -24,10 +24,10 @@ using OperationPtr = std::shared_ptr<Operation>;
 /// One piece of work. The submitter fills the first group; the timeline owns the rest.
 struct Operation {
   std::uint64_t duration_ns = 0;
-  std::function<void()> action;           ///< under the lock, at completion
-  std::function<void()> host_function;    ///< with the lock given up; the operation is not complete before it returns
+  std::function<void()> action;                 ///< under the lock, at completion
+  std::function<void()> host_function;          ///< with the lock given up; the operation is not complete before it returns
   volatile std::uint32_t* host_flag = nullptr;  ///< completes only once this is not 0
-  std::size_t* pending_count = nullptr;   ///< incremented while the operation is incomplete (its context's)
+  std::size_t* pending_count = nullptr;         ///< incremented while the operation is incomplete (its context's)
 
   bool done = false;
   std::uint64_t start_ns = 0;

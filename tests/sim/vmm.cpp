@@ -12,7 +12,7 @@ namespace cusim {
 namespace {
 
 constexpr std::uint64_t kFileBytes = 1ULL << 48;
-constexpr std::uint64_t kRecords = 1ULL << 47;  ///< behind the bytes: one record per 2 MiB, of the handle that starts there
+constexpr std::uint64_t kRecords = 1ULL << 47;               ///< behind the bytes: one record per 2 MiB, of the handle that starts there
 constexpr std::uint64_t kRecordMagic = 0x63757369'6d766d6d;  // "cusimvmm"
 
 struct Record {
@@ -22,9 +22,7 @@ struct Record {
   std::uint64_t unused;
 };
 
-off_t record_offset(std::uint64_t file_offset) {
-  return static_cast<off_t>(kRecords + file_offset / kGranuleBytes * sizeof(Record));
-}
+off_t record_offset(std::uint64_t file_offset) { return static_cast<off_t>(kRecords + file_offset / kGranuleBytes * sizeof(Record)); }
 
 }  // namespace
 
@@ -33,9 +31,7 @@ int PhysicalStore::fd() {
   return fd_;
 }
 
-void PhysicalStore::place(PhysicalMemory& memory) {
-  memory.file_offset = offsets_.take(memory.bytes, kGranuleBytes, 0);
-}
+void PhysicalStore::place(PhysicalMemory& memory) { memory.file_offset = offsets_.take(memory.bytes, kGranuleBytes, 0); }
 
 void PhysicalStore::give_back(PhysicalMemory& memory) {
   if (memory.imported) {
@@ -46,9 +42,7 @@ void PhysicalStore::give_back(PhysicalMemory& memory) {
   if (memory.exported && pwrite(fd_, &gone, sizeof gone, record_offset(memory.file_offset)) < 0) return;
   // Exported bytes outlive the handle here: an importer may still map them. They are not reused either.
   if (memory.exported) return;
-  if (fd_ >= 0)
-    fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(memory.file_offset),
-              static_cast<off_t>(memory.bytes));
+  if (fd_ >= 0) fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(memory.file_offset), static_cast<off_t>(memory.bytes));
   offsets_.give(memory.file_offset, memory.bytes);
 }
 

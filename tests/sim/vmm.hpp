@@ -16,12 +16,12 @@ struct PhysicalMemory {
   int device = 0;
   std::uint64_t bytes = 0;
   CUmemAllocationProp properties{};
-  int fd = -1;                    ///< the bytes, of imported memory; else they are in the store's file
+  int fd = -1;  ///< the bytes, of imported memory; else they are in the store's file
   std::uint64_t file_offset = 0;
-  unsigned references = 1;        ///< cuMemCreate, retains and imports; mappings count apart
+  unsigned references = 1;  ///< cuMemCreate, retains and imports; mappings count apart
   unsigned mappings = 0;
   bool exported = false;
-  bool imported = false;          ///< another process pays for it, and `fd` is ours to close
+  bool imported = false;  ///< another process pays for it, and `fd` is ours to close
 };
 
 struct Mapping {

@@ -11,8 +11,8 @@ namespace page_model {
 
 struct Figures {
   double ratio = 0, calls = 0, later = 0, waits = 0, moved = 0, fresh = 0;
-  bool completes = false;     ///< at 1.05 times the smallest capacity
-  bool over_capacity = false; ///< above 1.02 x peak + 8 MiB
+  bool completes = false;      ///< at 1.05 times the smallest capacity
+  bool over_capacity = false;  ///< above 1.02 x peak + 8 MiB
 };
 
 /// Bisects the capacity, then replays at 1.05 times it. With `check`, throws std::logic_error at the first broken invariant.

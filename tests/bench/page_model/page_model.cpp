@@ -104,8 +104,9 @@ double print_traces(const std::vector<Job>& jobs, const Rule& rule, Json* json) 
     std::printf("\n");
     std::fflush(stdout);
   }
-  std::printf("\nJobs, idle and 256 pending: ratio: mean · worst · above 1.02 + 8 MiB | calls: mean · above 0.1 | later: mean · above 0.1 | waits | "
-              "fresh | minimalloc, worst |\n");
+  std::printf(
+      "\nJobs, idle and 256 pending: ratio: mean · worst · above 1.02 + 8 MiB | calls: mean · above 0.1 | later: mean · above 0.1 | waits | "
+      "fresh | minimalloc, worst |\n");
   for (const Summary& sum : sums) {
     sum.print();
     std::printf("\n");
@@ -114,8 +115,9 @@ double print_traces(const std::vector<Job>& jobs, const Rule& rule, Json* json) 
 }
 
 void print_rules(const std::vector<Job>& jobs, const Rule& best, Json* json) {
-  std::printf("| rule | pending | ratio: mean · worst · above 1.02 + 8 MiB | calls: mean · above 0.1 | later: mean · above 0.1 | waits | fresh | "
-              "minimalloc, worst |\n|---|---|---|---|---|---|---|---|\n");
+  std::printf(
+      "| rule | pending | ratio: mean · worst · above 1.02 + 8 MiB | calls: mean · above 0.1 | later: mean · above 0.1 | waits | fresh | "
+      "minimalloc, worst |\n|---|---|---|---|---|---|---|---|\n");
   for (const Rule& rule : rules_to_compare(best)) {
     for (const std::uint64_t pending : kPending) {
       Summary sum;
@@ -134,14 +136,17 @@ void print_rules(const std::vector<Job>& jobs, const Rule& best, Json* json) {
 
 constexpr const char* kUsage =
     "Usage: page_model [--compare] [--check] [--within RATIO] [--json OUT] [--set FIELD=VALUE]... TRACE.gz...\n"
-    "The rules of a page heap on recorded jobs, without a device. A Markdown table: one row per trace for the best rule, idle and with 256 frees pending.\n"
+    "The rules of a page heap on recorded jobs, without a device. A Markdown table: one row per trace for the best rule, idle and with 256 frees "
+    "pending.\n"
     "  --compare          one row per rule instead: mean and worst over the jobs\n"
     "  --set FIELD=VALUE  changes the best rule: the fields of Rule in page_pool.hpp\n"
     "  --within RATIO     fails when a job needs more, with or without pending work\n"
     "  --check            looks at the model's own invariants at 64 points of each run\n"
     "  --json OUT         writes the figures to this file\n"
-    "ratio: smallest capacity (bisected to 2 MiB or 0.1% of the peak) / peak of the requested bytes. The rest is at 1.05 times that capacity, per allocation.\n"
-    "calls: creates, releases and maps (one per handle), unmaps and set-accesses (one per run), waits; later: without creating handles and mapping them for the\n"
+    "ratio: smallest capacity (bisected to 2 MiB or 0.1% of the peak) / peak of the requested bytes. The rest is at 1.05 times that capacity, per "
+    "allocation.\n"
+    "calls: creates, releases and maps (one per handle), unmaps and set-accesses (one per run), waits; later: without creating handles and mapping "
+    "them for the\n"
     "first time; moved: pages; fresh: addresses bound for the first time / capacity.\n";
 
 bool set_field(Rule* rule, const std::string& text) {

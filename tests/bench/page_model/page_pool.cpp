@@ -22,11 +22,13 @@ std::uint64_t round_to_class(std::uint64_t size) {
 }  // namespace
 
 double* field(Rule* rule, const std::string& name) {
-#define FIELD(member) {#member, &rule->member}
-  const std::map<std::string, double*> fields = {
-      FIELD(candidates), FIELD(bins), FIELD(pages_first), FIELD(both_ends), FIELD(tail_sharing), FIELD(aligned), FIELD(beside_older_from),
-      FIELD(own_zone_below), FIELD(slab_cutoff), FIELD(largest_log2), FIELD(divisor), FIELD(three_tiers), FIELD(crack), FIELD(remap_from),
-      FIELD(quarantine), FIELD(wait_first), FIELD(wait_part), FIELD(defer_part), FIELD(defer_floor), FIELD(defer_keep)};
+#define FIELD(member) \
+  { #member, &rule->member }
+  const std::map<std::string, double*> fields = {FIELD(candidates),   FIELD(bins),         FIELD(pages_first),       FIELD(both_ends),
+                                                 FIELD(tail_sharing), FIELD(aligned),      FIELD(beside_older_from), FIELD(own_zone_below),
+                                                 FIELD(slab_cutoff),  FIELD(largest_log2), FIELD(divisor),           FIELD(three_tiers),
+                                                 FIELD(crack),        FIELD(remap_from),   FIELD(quarantine),        FIELD(wait_first),
+                                                 FIELD(wait_part),    FIELD(defer_part),   FIELD(defer_floor),       FIELD(defer_keep)};
 #undef FIELD
   const auto found = fields.find(name);
   return found == fields.end() ? nullptr : found->second;

@@ -54,9 +54,8 @@ std::vector<PagePool::Window> PagePool::windows(std::uint64_t size, unsigned zon
     if (aligned) start = start / kPageGranules * kPageGranules;
     if (start >= gap.start && start < gap.end() && window_at(start, id, size, &window)) found.push_back(window);
   }
-  std::sort(found.begin(), found.end(), [](const Window& a, const Window& b) {
-    return std::tie(a.newly, a.unmapped, a.start) < std::tie(b.newly, b.unmapped, b.start);
-  });
+  std::sort(found.begin(), found.end(),
+            [](const Window& a, const Window& b) { return std::tie(a.newly, a.unmapped, a.start) < std::tie(b.newly, b.unmapped, b.start); });
   return found;
 }
 

@@ -29,7 +29,7 @@ PageSpace::PageSpace(bool bins) : bins_(bins) {
 /// Each power of two is cut into 64 bins, as in SizeBins.
 std::uint64_t PageSpace::bin_of(std::uint64_t size) {
   const unsigned log2 = 63U - static_cast<unsigned>(std::countl_zero(size | 63));
-  return (std::uint64_t{log2} << 6) + (size >> (log2 - 5)) ;
+  return (std::uint64_t{log2} << 6) + (size >> (log2 - 5));
 }
 
 Page& PageSpace::page_at(std::uint64_t number) {

@@ -15,7 +15,7 @@ namespace page_model {
 inline constexpr std::uint64_t kPageGranules = 4096;  ///< 2 MiB
 inline constexpr std::uint32_t kNone = ~std::uint32_t{0};
 inline constexpr unsigned kZones = 2;
-inline constexpr unsigned kClasses = 16;              ///< handles of 2^n pages
+inline constexpr unsigned kClasses = 16;  ///< handles of 2^n pages
 
 inline std::uint64_t align_up(std::uint64_t value, std::uint64_t step) { return (value + step - 1) / step * step; }
 inline unsigned floor_log2(std::uint64_t value) { return 63U - static_cast<unsigned>(std::countl_zero(value | 1)); }
@@ -29,7 +29,7 @@ struct Extent {
   std::uint32_t next = kNone;
   Kind kind = Kind::spare;
   std::uint64_t birth = 0;
-  std::uint64_t key_size = 0;      ///< as it stands in Holes
+  std::uint64_t key_size = 0;  ///< as it stands in Holes
   std::uint64_t key_order = 0;
   std::uint64_t end() const { return start + size; }
 };
@@ -42,10 +42,10 @@ struct Page {
 };
 
 struct Handle {
-  std::uint64_t first_page = 0;      ///< where it is mapped
+  std::uint64_t first_page = 0;  ///< where it is mapped
   std::uint32_t pages = 0;
-  std::uint32_t busy = 0;            ///< pages with used > 0
-  std::uint32_t colder = kNone;      ///< neighbours in its class's list of empty handles
+  std::uint32_t busy = 0;        ///< pages with used > 0
+  std::uint32_t colder = kNone;  ///< neighbours in its class's list of empty handles
   std::uint32_t warmer = kNone;
   bool mapped = false;
 };

@@ -11,7 +11,8 @@
 int main(int argc, char** argv) {
   using namespace bench;
   if (argc > 1 && std::strcmp(argv[1], "play") == 0) {
-    return play_main(argc - 1, argv + 1, kPeerAllocators, [](const Order& order) { return open_peer(order.allocator); }, cuda_copies());
+    return play_main(
+        argc - 1, argv + 1, kPeerAllocators, [](const Order& order) { return open_peer(order.allocator); }, cuda_copies());
   }
   if (argc > 1 && std::strcmp(argv[1], "pairs") == 0) return pairs_main(argc - 1, argv + 1, &open_peer);
   std::fprintf(stderr, "usage: %s play|pairs ...\n", argv[0]);

@@ -32,8 +32,11 @@ std::pair<std::size_t, std::size_t> available_device_memory() {
   bench::check("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes));
   return {free_bytes, total_bytes};
 }
-std::size_t percent_of_free_device_memory(int percent) { return available_device_memory().first / 100 * static_cast<std::size_t>(percent) / 256 * 256; }
-cuda_set_device_raii::cuda_set_device_raii(cuda_device_id wanted) : old_device_{get_current_cuda_device()}, needs_reset_{wanted.value() >= 0 && old_device_ != wanted} {
+std::size_t percent_of_free_device_memory(int percent) {
+  return available_device_memory().first / 100 * static_cast<std::size_t>(percent) / 256 * 256;
+}
+cuda_set_device_raii::cuda_set_device_raii(cuda_device_id wanted)
+    : old_device_{get_current_cuda_device()}, needs_reset_{wanted.value() >= 0 && old_device_ != wanted} {
   if (needs_reset_) bench::check("cudaSetDevice", cudaSetDevice(wanted.value()));
 }
 cuda_set_device_raii::~cuda_set_device_raii() noexcept {
@@ -49,8 +52,7 @@ namespace {
 
 using namespace bench;
 
-template <class Resource>
-class RmmPool : public Allocator {
+template <class Resource> class RmmPool : public Allocator {
  public:
   explicit RmmPool(std::size_t bytes) : resource_(&upstream_, bytes) {}
   void* allocate(std::size_t bytes, std::uint32_t stream) override {

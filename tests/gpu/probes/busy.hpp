@@ -22,8 +22,7 @@ class Busy {
   void forget() { stream_.forget(); }
 
   /// What `call` did about the work, and how long it took.
-  template <class Call>
-  void ask(const std::string& name, const char* assumed, Call&& call) const {
+  template <class Call> void ask(const std::string& name, const char* assumed, Call&& call) const {
     group(name.c_str(), [&] {
       launch();
       tell(name + " while another stream works", assumed, call);
@@ -31,8 +30,7 @@ class Busy {
   }
 
   /// The same for work that is already there.
-  template <class Call>
-  void tell(const std::string& question, const char* assumed, Call&& call) const {
+  template <class Call> void tell(const std::string& question, const char* assumed, Call&& call) const {
     const std::uint64_t start = now_ns();
     const CUresult code = call();
     const std::uint64_t taken_ns = now_ns() - start;

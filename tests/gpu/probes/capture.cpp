@@ -13,9 +13,8 @@ struct Mode {
   const char* name;
   CUstreamCaptureMode value;
 };
-constexpr Mode kModes[] = {{"global", CU_STREAM_CAPTURE_MODE_GLOBAL},
-                           {"thread local", CU_STREAM_CAPTURE_MODE_THREAD_LOCAL},
-                           {"relaxed", CU_STREAM_CAPTURE_MODE_RELAXED}};
+constexpr Mode kModes[] = {
+    {"global", CU_STREAM_CAPTURE_MODE_GLOBAL}, {"thread local", CU_STREAM_CAPTURE_MODE_THREAD_LOCAL}, {"relaxed", CU_STREAM_CAPTURE_MODE_RELAXED}};
 
 /// A call to make during a capture. `assumed_relaxed`: what the pool relies on when the thread's mode is exchanged to relaxed.
 struct Call {
@@ -144,20 +143,37 @@ CUresult trim_pool(const Session& session) {
   return code == CUDA_SUCCESS ? CU(cuMemPoolTrimTo)(pool, 0) : code;
 }
 
-std::vector<Call> calls(const Rig& rig, std::vector<CUdeviceptr>& kept, std::vector<CUdeviceptr>& spare, std::vector<CUdeviceptr>& ordered, Mapping* mapping) {
+std::vector<Call> calls(const Rig& rig, std::vector<CUdeviceptr>& kept, std::vector<CUdeviceptr>& spare, std::vector<CUdeviceptr>& ordered,
+                        Mapping* mapping) {
   constexpr const char* kServed = "CUDA_SUCCESS, capture lives";
   std::vector<Call> list = {
       {"cuMemAlloc", [&] { return allocate_and_keep(kept); }, kServed},
       {"cuMemFree", [&] { return free_one(spare); }, kServed},
       {"cuEventQuery", [&] { return CU(cuEventQuery)(rig.recorded); }, kServed},
       {"cuEventCreate", make_event, kServed},
-      {"cuMemGetInfo", [] { std::size_t a = 0, b = 0; return CU(cuMemGetInfo_v2)(&a, &b); }, kServed},
-      {"cuPointerGetAttribute", [&] { CUcontext c = nullptr; return CU(cuPointerGetAttribute)(&c, CU_POINTER_ATTRIBUTE_CONTEXT, spare.at(0)); }, kServed},
-      {"cuCtxRecordEvent", [&] { return CU(cuCtxRecordEvent)(rig.session.context, rig.fresh); }, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, capture invalidated"},
+      {"cuMemGetInfo",
+       [] {
+         std::size_t a = 0, b = 0;
+         return CU(cuMemGetInfo_v2)(&a, &b);
+       },
+       kServed},
+      {"cuPointerGetAttribute",
+       [&] {
+         CUcontext c = nullptr;
+         return CU(cuPointerGetAttribute)(&c, CU_POINTER_ATTRIBUTE_CONTEXT, spare.at(0));
+       },
+       kServed},
+      {"cuCtxRecordEvent", [&] { return CU(cuCtxRecordEvent)(rig.session.context, rig.fresh); },
+       "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, capture invalidated"},
       {"cuCtxRecordEvent in another context", [&] { return CU(cuCtxRecordEvent)(rig.beside, rig.fresh_beside); }, kServed},
       {"cuEventRecord on another stream", [&] { return CU(cuEventRecord)(rig.fresh, rig.other); }, kServed},
       {"cuStreamWaitEvent of another stream", [&] { return CU(cuStreamWaitEvent)(rig.other, rig.recorded, 0); }, kServed},
-      {"cuStreamGetCtx of the capturing stream", [&] { CUcontext c = nullptr; return CU(cuStreamGetCtx)(rig.captured, &c); }, kServed},
+      {"cuStreamGetCtx of the capturing stream",
+       [&] {
+         CUcontext c = nullptr;
+         return CU(cuStreamGetCtx)(rig.captured, &c);
+       },
+       kServed},
       {"cuCtxSynchronize", [] { return CU(cuCtxSynchronize)(); }},
       {"cuStreamSynchronize of another stream", [&] { return CU(cuStreamSynchronize)(rig.other); }},
       {"cuMemAllocAsync on another stream", [&] { return allocate_ordered(rig, kept); }},
@@ -182,7 +198,7 @@ void ask_matrix(const Rig& rig, const std::vector<Call>& list) {
       for (const bool in_other_thread : {false, true}) {
         for (const bool exchanged : {false, true}) {
           const std::string question = std::string(call.name) + " during a " + mode.name + " capture, " +
-              (in_other_thread ? "another thread" : "same thread") + (exchanged ? ", its mode exchanged to relaxed" : "");
+                                       (in_other_thread ? "another thread" : "same thread") + (exchanged ? ", its mode exchanged to relaxed" : "");
           const std::string result = ask_once(rig, call, mode.value, in_other_thread, exchanged);
           if (exchanged && call.assumed_relaxed != nullptr) answer(question, result, call.assumed_relaxed);
           else answer(question, result);

@@ -43,8 +43,8 @@ void ask_bad_frees() {
   std::size_t bytes = 0;
   CUcontext context = nullptr;
   answer("cuMemGetAddressRange of a freed address", CU(cuMemGetAddressRange_v2)(&base, &bytes, freed), CUDA_ERROR_NOT_FOUND);
-  answer("cuPointerGetAttribute(CONTEXT) of a freed address",
-         CU(cuPointerGetAttribute)(&context, CU_POINTER_ATTRIBUTE_CONTEXT, freed), CUDA_ERROR_INVALID_VALUE);
+  answer("cuPointerGetAttribute(CONTEXT) of a freed address", CU(cuPointerGetAttribute)(&context, CU_POINTER_ATTRIBUTE_CONTEXT, freed),
+         CUDA_ERROR_INVALID_VALUE);
   unsigned type = 99;
   void* outputs[] = {&type};
   CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
@@ -73,11 +73,12 @@ void ask_sizes() {
     const std::string size = std::to_string(asked);
     answer("size of a block of " + size + " bytes: cuMemGetAddressRange", range, asked);
     answer("size of a block of " + size + " bytes: RANGE_SIZE", attribute, asked);
-    if (code == CUDA_SUCCESS) answer("size of a block of " + size + " bytes: MAPPING_SIZE", mapping, (asked + kGranule_bytes - 1) / kGranule_bytes * kGranule_bytes);
+    if (code == CUDA_SUCCESS)
+      answer("size of a block of " + size + " bytes: MAPPING_SIZE", mapping, (asked + kGranule_bytes - 1) / kGranule_bytes * kGranule_bytes);
     else answer("size of a block of " + size + " bytes: MAPPING_SIZE", code);
     answer("base of a block of " + size + " bytes is its address", base == memory.address(), true);
-    answer("last byte of a block of " + size + " bytes: its range is found",
-           CU(cuMemGetAddressRange_v2)(&base, &range, memory.address() + asked - 1), CUDA_SUCCESS);
+    answer("last byte of a block of " + size + " bytes: its range is found", CU(cuMemGetAddressRange_v2)(&base, &range, memory.address() + asked - 1),
+           CUDA_SUCCESS);
   }
 }
 

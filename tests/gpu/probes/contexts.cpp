@@ -20,8 +20,7 @@ void ask_without_context(Session& session) {
   answer("no current context: cuMemAlloc", CU(cuMemAlloc_v2)(&address, 512), CUDA_ERROR_INVALID_CONTEXT);
   answer("no current context: cuMemGetInfo", CU(cuMemGetInfo_v2)(&bytes, &total), CUDA_ERROR_INVALID_CONTEXT);
   answer("no current context: cuMemGetAddressRange", CU(cuMemGetAddressRange_v2)(&address, &bytes, memory.address()));
-  answer("no current context: cuPointerGetAttribute(CONTEXT)",
-         CU(cuPointerGetAttribute)(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, memory.address()));
+  answer("no current context: cuPointerGetAttribute(CONTEXT)", CU(cuPointerGetAttribute)(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, memory.address()));
   answer("no current context: cuMemFree of 0", CU(cuMemFree_v2)(0));
   answer("no current context: cuMemFree of an unknown address", CU(cuMemFree_v2)(0x1000));
   const CUresult freed = CU(cuMemFree_v2)(memory.address());
@@ -139,7 +138,10 @@ void ask_green(Session& session) {
   prepare(CU(cuMemAlloc_v2)(&address, 1 << 20), "cuMemAlloc");
   prepare(CU(cuPointerGetAttribute)(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, address), "cuPointerGetAttribute");
   answer("a block allocated under a green context: CONTEXT says",
-         owner == session.context ? "the primary" : owner == context ? "the green context" : "another context", "the primary");
+         owner == session.context ? "the primary"
+         : owner == context       ? "the green context"
+                                  : "another context",
+         "the primary");
   CUevent event = nullptr;
   prepare(CU(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
   answer("cuCtxRecordEvent with the green context's handle", CU(cuCtxRecordEvent)(context, event));

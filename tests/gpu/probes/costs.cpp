@@ -45,8 +45,7 @@ void ask_stream_ordered(std::size_t bytes, CUstream stream) {
   answer("cost of cuMemFreeAsync of " + in_units(bytes) + ", memory kept", given.json());
 }
 
-template <class Ask>
-void tell_cost(const char* name, Ask&& ask) {
+template <class Ask> void tell_cost(const char* name, Ask&& ask) {
   Samples asked;
   for (int i = 0; i < 2000; ++i) asked.time(name, ask);
   answer(std::string("cost of ") + name, asked.json());
@@ -59,7 +58,8 @@ void ask_figures(CUdevice device) {
   cuuint64_t bytes = 0;
   prepare(CU(cuDeviceGetDefaultMemPool)(&pool, device), "cuDeviceGetDefaultMemPool");
   tell_cost("cuMemPoolGetAttribute", [&, get = CU(cuMemPoolGetAttribute)] { return get(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &bytes); });
-  tell_cost("cuDeviceGetGraphMemAttribute", [&, get = CU(cuDeviceGetGraphMemAttribute)] { return get(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes); });
+  tell_cost("cuDeviceGetGraphMemAttribute",
+            [&, get = CU(cuDeviceGetGraphMemAttribute)] { return get(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes); });
 }
 
 void ask_events(const Session& session) {

@@ -36,7 +36,8 @@ void break_current(CUdevice device) {
 }
 
 void ask_thread_end(const Session& session) {
-  for (const auto& [mode, name] : {std::pair{CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, "thread-local"}, std::pair{CU_STREAM_CAPTURE_MODE_GLOBAL, "global"}}) {
+  for (const auto& [mode, name] :
+       {std::pair{CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, "thread-local"}, std::pair{CU_STREAM_CAPTURE_MODE_GLOBAL, "global"}}) {
     const std::string words = std::string("a thread ended while its own stream captured, ") + name + ": ";
     std::thread([&session, mode = mode] {
       prepare(CU(cuCtxSetCurrent)(session.context), "cuCtxSetCurrent");
@@ -56,7 +57,8 @@ void ask_thread_end(const Session& session) {
 
 void ask_last_release(Session& session) {
   CUmemoryPool pool_before = nullptr, pool_between = nullptr, pool_after = nullptr;
-  const bool has_pools = find_symbol("cuDeviceGetDefaultMemPool") != nullptr && CU(cuDeviceGetDefaultMemPool)(&pool_before, session.device) == CUDA_SUCCESS;
+  const bool has_pools =
+      find_symbol("cuDeviceGetDefaultMemPool") != nullptr && CU(cuDeviceGetDefaultMemPool)(&pool_before, session.device) == CUDA_SUCCESS;
   CUdeviceptr of_pool = 0;
   if (has_pools) {
     const Stream stream;

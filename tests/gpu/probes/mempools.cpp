@@ -42,7 +42,8 @@ void ask_rounding(CUdevice device) {
   const CUmemoryPool pool = default_pool(device);
   const Stream stream;
   keep_freed_bytes(pool, ~std::uint64_t{0});
-  for (const std::size_t asked : {std::size_t{1}, std::size_t{512}, std::size_t{513}, std::size_t{1000003}, std::size_t{2} << 20, (std::size_t{2} << 20) + 1}) {
+  for (const std::size_t asked :
+       {std::size_t{1}, std::size_t{512}, std::size_t{513}, std::size_t{1000003}, std::size_t{2} << 20, (std::size_t{2} << 20) + 1}) {
     const std::uint64_t before = figure(pool, kUsed);
     const CUdeviceptr block = take_async(asked, stream);
     answer("USED_MEM_CURRENT for a block of " + std::to_string(asked) + " bytes", figure(pool, kUsed) - before);
@@ -70,7 +71,8 @@ void ask_after_free(CUdevice device, const char* kept, std::uint64_t threshold) 
   answer("freed behind running work" + words + ": 64 MiB are still reserved", held >= reserved + (std::uint64_t{64} << 20));
   stream.synchronize();
   answer("the work is done and synchronised" + words + ": of 64 MiB are used", figure(pool, kUsed) - used, 0);
-  answer("the work is done and synchronised" + words + ": 64 MiB are still reserved", figure(pool, kReserved) >= reserved + (std::uint64_t{64} << 20));
+  answer("the work is done and synchronised" + words + ": 64 MiB are still reserved",
+         figure(pool, kReserved) >= reserved + (std::uint64_t{64} << 20));
 }
 
 /// Does a free count when the call returns, or when the device has got to it? On a stream that has nothing else to do.

@@ -140,7 +140,8 @@ void ask_two_devices(const Session& session) {
   prepare(CU(cuCtxSetCurrent)(other), "cuCtxSetCurrent");
   {
     const Memory theirs(1 << 20);
-    copy_between("mapped memory to another device, no peer access", session.context, mapping.address(), other, theirs.address(), CUDA_ERROR_INVALID_VALUE);
+    copy_between("mapped memory to another device, no peer access", session.context, mapping.address(), other, theirs.address(),
+                 CUDA_ERROR_INVALID_VALUE);
     ask_from_elsewhere(session.context, mapping.address());
   }
   prepare(CU(cuCtxSetCurrent)(session.context), "cuCtxSetCurrent");

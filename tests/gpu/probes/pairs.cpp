@@ -25,8 +25,7 @@ class Plain {
   decltype(&cuMemFree_v2) release_ = CU(cuMemFree_v2);
 };
 
-template <bool kSynchronise>
-class Ordered {
+template <bool kSynchronise> class Ordered {
  public:
   explicit Ordered(std::size_t bytes) : bytes_(bytes) {
     static_cast<void>(CU(cuCtxSetCurrent)(g_context));

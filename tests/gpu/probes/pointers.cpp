@@ -7,8 +7,7 @@
 namespace probe {
 namespace {
 
-template <class T>
-Json attribute(CUpointer_attribute name, CUdeviceptr address) {
+template <class T> Json attribute(CUpointer_attribute name, CUdeviceptr address) {
   T value{};
   const CUresult code = CU(cuPointerGetAttribute)(&value, name, address);
   return code == CUDA_SUCCESS ? Json(value) : Json(code);
@@ -23,8 +22,8 @@ void ask_sync_memops() {
   answer("SYNC_MEMOPS inside the block", attribute<unsigned>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, marked.address() + 100), 1);
   answer("SYNC_MEMOPS of the block allocated before it", attribute<unsigned>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, before.address()), 0);
   answer("SYNC_MEMOPS of the block allocated after it", attribute<unsigned>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, after.address()), 0);
-  answer("SYNC_MEMOPS set through an interior address",
-         CU(cuPointerSetAttribute)(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, after.address() + 512), CUDA_SUCCESS);
+  answer("SYNC_MEMOPS set through an interior address", CU(cuPointerSetAttribute)(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, after.address() + 512),
+         CUDA_SUCCESS);
   answer("SYNC_MEMOPS of the whole block then", attribute<unsigned>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, after.address()), 1);
 }
 
@@ -50,8 +49,8 @@ void ask_identity(const Session& session) {
   answer("IS_GPU_DIRECT_RDMA_CAPABLE of cuMemAlloc memory", attribute<unsigned>(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, first.address()));
   answer("IS_HW_DECOMPRESS_CAPABLE of cuMemAlloc memory", attribute<unsigned>(CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE, first.address()));
   CUmemGenericAllocationHandle handle = 0;
-  answer("cuMemRetainAllocationHandle of cuMemAlloc memory",
-         CU(cuMemRetainAllocationHandle)(&handle, reinterpret_cast<void*>(first.address())), CUDA_ERROR_INVALID_VALUE);
+  answer("cuMemRetainAllocationHandle of cuMemAlloc memory", CU(cuMemRetainAllocationHandle)(&handle, reinterpret_cast<void*>(first.address())),
+         CUDA_ERROR_INVALID_VALUE);
 }
 
 void ask_mapping(const Session& session) {
@@ -98,7 +97,8 @@ void ask_dma_buf(const Session& session) {
   answer("dma-buf of memory of a pool", of_pool, CUDA_SUCCESS);
   if (of_pool == CUDA_SUCCESS) close(descriptor);
   static_cast<void>(CU(cuMemFreeAsync)(pooled, nullptr));
-  const CUresult by_pcie = get(&descriptor, plain.address(), 4 << 20, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE);
+  const CUresult by_pcie =
+      get(&descriptor, plain.address(), 4 << 20, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE);
   answer("dma-buf by way of PCIe", by_pcie, CUDA_ERROR_NOT_SUPPORTED);
   if (by_pcie == CUDA_SUCCESS) close(descriptor);
 }
@@ -111,8 +111,10 @@ void ask_access_flags(const Session& session) {
   answer("ACCESS_FLAGS of cuMemAlloc memory", attribute<unsigned>(CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, plain.address()), 3);
   prepare(CU(cuCtxSetCurrent)(nullptr), "cuCtxSetCurrent");
   answer("ACCESS_FLAGS without a context", attribute<unsigned>(CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, plain.address()), 3);
-  answer("CONTEXT without a context", attribute<std::uint64_t>(CU_POINTER_ATTRIBUTE_CONTEXT, plain.address()).text() ==
-         Json(reinterpret_cast<std::uint64_t>(session.context)).text(), true);
+  answer(
+      "CONTEXT without a context",
+      attribute<std::uint64_t>(CU_POINTER_ATTRIBUTE_CONTEXT, plain.address()).text() == Json(reinterpret_cast<std::uint64_t>(session.context)).text(),
+      true);
   prepare(CU(cuCtxSetCurrent)(session.context), "cuCtxSetCurrent");
 }
 

@@ -26,8 +26,7 @@ struct Unprepared : std::runtime_error {
 
 [[nodiscard]] void* find_symbol(const char* name);
 
-template <class Function>
-[[nodiscard]] Function* bind(const char* name) {
+template <class Function> [[nodiscard]] Function* bind(const char* name) {
   void* found = find_symbol(name);
   if (found == nullptr) throw Missing(std::string("the driver has no ") + name);
   return reinterpret_cast<Function*>(found);
@@ -45,10 +44,9 @@ class Json {
   Json(bool value) : text_(value ? "true" : "false") {}
   Json(const char* text) : text_(quoted(text)) {}
   Json(const std::string& text) : text_(quoted(text)) {}
-  template <class Integer, std::enable_if_t<std::is_integral_v<Integer> && !std::is_same_v<Integer, bool>, int> = 0>
-  Json(Integer value) : text_(std::to_string(value)) {}
-  template <class Integer>
-  Json(const std::vector<Integer>& values) : text_("[") {
+  template <class Integer, std::enable_if_t<std::is_integral_v<Integer> && !std::is_same_v<Integer, bool>, int> = 0> Json(Integer value)
+      : text_(std::to_string(value)) {}
+  template <class Integer> Json(const std::vector<Integer>& values) : text_("[") {
     for (const Integer value : values) text_ += (text_.size() > 1 ? ", " : "") + std::to_string(value);
     text_ += "]";
   }
@@ -94,8 +92,7 @@ class Memory {
 };
 
 /// Runs one group of questions; a group that cannot be prepared is left out and the next one runs.
-template <class Group>
-void group(const char* name, Group&& ask) {
+template <class Group> void group(const char* name, Group&& ask) {
   try {
     ask();
   } catch (const std::runtime_error& error) {

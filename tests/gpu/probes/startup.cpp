@@ -12,10 +12,13 @@ void ask_untouched_context(const Session& session) {
   unsigned version = 0;
   prepare(CU(cuCtxGetApiVersion)(session.context, &version), "cuCtxGetApiVersion");
   answer("cuCtxGetApiVersion of the primary", version);
-  constexpr std::pair<CUlimit, const char*> kLimits[] = {
-      {CU_LIMIT_STACK_SIZE, "STACK_SIZE"}, {CU_LIMIT_PRINTF_FIFO_SIZE, "PRINTF_FIFO_SIZE"}, {CU_LIMIT_MALLOC_HEAP_SIZE, "MALLOC_HEAP_SIZE"},
-      {CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH, "DEV_RUNTIME_SYNC_DEPTH"}, {CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, "DEV_RUNTIME_PENDING_LAUNCH_COUNT"},
-      {CU_LIMIT_MAX_L2_FETCH_GRANULARITY, "MAX_L2_FETCH_GRANULARITY"}, {CU_LIMIT_PERSISTING_L2_CACHE_SIZE, "PERSISTING_L2_CACHE_SIZE"}};
+  constexpr std::pair<CUlimit, const char*> kLimits[] = {{CU_LIMIT_STACK_SIZE, "STACK_SIZE"},
+                                                         {CU_LIMIT_PRINTF_FIFO_SIZE, "PRINTF_FIFO_SIZE"},
+                                                         {CU_LIMIT_MALLOC_HEAP_SIZE, "MALLOC_HEAP_SIZE"},
+                                                         {CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH, "DEV_RUNTIME_SYNC_DEPTH"},
+                                                         {CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, "DEV_RUNTIME_PENDING_LAUNCH_COUNT"},
+                                                         {CU_LIMIT_MAX_L2_FETCH_GRANULARITY, "MAX_L2_FETCH_GRANULARITY"},
+                                                         {CU_LIMIT_PERSISTING_L2_CACHE_SIZE, "PERSISTING_L2_CACHE_SIZE"}};
   for (const auto& [limit, name] : kLimits) {
     std::size_t value = 0;
     const CUresult code = CU(cuCtxGetLimit)(&value, limit);

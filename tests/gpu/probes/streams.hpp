@@ -25,9 +25,7 @@ class Stream {
 /// Another context of the device, current in this thread while it lives; `session.context` is current again afterwards.
 class OtherContext {
  public:
-  explicit OtherContext(const Session& session) : back_(session.context) {
-    prepare(CU(cuCtxCreate_v2)(&context_, 0, session.device), "cuCtxCreate");
-  }
+  explicit OtherContext(const Session& session) : back_(session.context) { prepare(CU(cuCtxCreate_v2)(&context_, 0, session.device), "cuCtxCreate"); }
   ~OtherContext() { destroy(); }
   OtherContext(const OtherContext&) = delete;
   OtherContext& operator=(const OtherContext&) = delete;

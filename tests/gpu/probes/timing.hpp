@@ -16,8 +16,7 @@ namespace probe {
 class Samples {
  public:
   /// Times one call; its result goes through prepare, so that only successful calls are measured.
-  template <class Call>
-  void time(const char* step, Call&& call) {
+  template <class Call> void time(const char* step, Call&& call) {
     const std::uint64_t start = now_ns();
     const CUresult code = call();
     const std::uint64_t end = now_ns();

@@ -16,7 +16,7 @@
 namespace pair_cost {
 
 inline constexpr int kRounds = 9;
-inline constexpr int kLive = 64;               // blocks that a thread keeps, replaced in turn
+inline constexpr int kLive = 64;  // blocks that a thread keeps, replaced in turn
 /// PAIR_COST_ROUND_MS: shorter, where only the way is of interest and not the figures.
 inline std::int64_t round_ns() {
   const char* const text = std::getenv("PAIR_COST_ROUND_MS");
@@ -37,13 +37,13 @@ inline std::int64_t now_ns() {
 }
 
 inline std::string question(const std::string& who, const Shape& shape) {
-  return "pair cost: " + who + ", " + std::to_string(shape.bytes >> 10) + " KiB, " + std::to_string(shape.threads) + (shape.threads == 1 ? " thread" : " threads");
+  return "pair cost: " + who + ", " + std::to_string(shape.bytes >> 10) + " KiB, " + std::to_string(shape.threads) +
+         (shape.threads == 1 ? " thread" : " threads");
 }
 
 /// The figures as JSON; "" when an allocation failed. `Worker(shape)` is made in each thread and has exchange(block) ->
 /// the new block (0: failed), take() and give(block), and settle() which is called once per turn of all its blocks.
-template <class Worker>
-std::string measure(const Shape& shape) {
+template <class Worker> std::string measure(const Shape& shape) {
   const std::int64_t limit_ns = round_ns();
   std::atomic<int> ready{0};
   std::atomic<bool> failed{false};
@@ -89,8 +89,7 @@ std::string measure(const Shape& shape) {
 }
 
 /// Every size on every number of threads. `tell(question, json)`; json "" where it failed.
-template <class Worker, class Tell>
-void measure_all(const std::string& who, Tell&& tell) {
+template <class Worker, class Tell> void measure_all(const std::string& who, Tell&& tell) {
   for (const int threads : kThreads) {
     for (const std::size_t bytes : kSizes_bytes) {
       const Shape shape{bytes, threads};

@@ -34,9 +34,11 @@ void plain_calls() {
   void* address = nullptr;
   if (ask("cudaMalloc", cudaMalloc(&address, kBytes), "cuMemAlloc_v2")) ask("cudaFree", cudaFree(address), "cuMemFree_v2");
   size_t pitch = 0;
-  if (ask("cudaMallocPitch", cudaMallocPitch(&address, &pitch, 1000, 64), "cuMemAllocPitch_v2")) ask("cudaFree of a pitched block", cudaFree(address), "cuMemFree_v2");
+  if (ask("cudaMallocPitch", cudaMallocPitch(&address, &pitch, 1000, 64), "cuMemAllocPitch_v2"))
+    ask("cudaFree of a pitched block", cudaFree(address), "cuMemFree_v2");
   cudaPitchedPtr volume{};
-  if (ask("cudaMalloc3D", cudaMalloc3D(&volume, cudaExtent{1000, 16, 4}), "cuMemAllocPitch_v2")) ask("cudaFree of a volume", cudaFree(volume.ptr), "cuMemFree_v2");
+  if (ask("cudaMalloc3D", cudaMalloc3D(&volume, cudaExtent{1000, 16, 4}), "cuMemAllocPitch_v2"))
+    ask("cudaFree of a volume", cudaFree(volume.ptr), "cuMemFree_v2");
   ask("cudaFree of NULL", cudaFree(nullptr), nullptr);
   size_t free_bytes = 0, total_bytes = 0;
   ask("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes), nullptr);
@@ -47,7 +49,8 @@ void stream_ordered_calls() {
   cudaStream_t stream = nullptr;
   if (cudaStreamCreate(&stream) != cudaSuccess) return;
   mark(nullptr, nullptr);
-  if (ask("cudaMallocAsync", cudaMallocAsync(&address, kBytes, stream), "cuMemAllocAsync")) ask("cudaFreeAsync", cudaFreeAsync(address, stream), "cuMemFreeAsync");
+  if (ask("cudaMallocAsync", cudaMallocAsync(&address, kBytes, stream), "cuMemAllocAsync"))
+    ask("cudaFreeAsync", cudaFreeAsync(address, stream), "cuMemFreeAsync");
   if (ask("cudaMallocAsync, per-thread stream", cudaMallocAsync_ptsz(&address, kBytes, stream), "cuMemAllocAsync_ptsz")) {
     ask("cudaFreeAsync, per-thread stream", cudaFreeAsync_ptsz(address, stream), "cuMemFreeAsync_ptsz");
   }
@@ -62,7 +65,8 @@ void stream_ordered_calls() {
 
 void other_memory() {
   void* address = nullptr;
-  if (ask("cudaMallocManaged", cudaMallocManaged(&address, kBytes, cudaMemAttachGlobal), "cuMemAllocManaged")) ask("cudaFree of managed memory", cudaFree(address), "cuMemFree_v2");
+  if (ask("cudaMallocManaged", cudaMallocManaged(&address, kBytes, cudaMemAttachGlobal), "cuMemAllocManaged"))
+    ask("cudaFree of managed memory", cudaFree(address), "cuMemFree_v2");
   if (ask("cudaMallocHost", cudaMallocHost(&address, kBytes), "cuMemHostAlloc")) ask("cudaFreeHost", cudaFreeHost(address), "cuMemFreeHost");
   cudaArray_t array = nullptr;
   const cudaChannelFormatDesc format{32, 0, 0, 0, cudaChannelFormatKindFloat};

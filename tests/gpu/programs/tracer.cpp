@@ -124,7 +124,8 @@ const void* traced_table(const void* table, const CUuuid* id) {
   char label[64];
   for (std::size_t i = 1; i < bytes / 8; ++i) {
     Dl_info info;
-    std::snprintf(label, sizeof label, "table %02x%02x%02x%02x[%zu]", id->bytes[0] & 0xFF, id->bytes[1] & 0xFF, id->bytes[2] & 0xFF, id->bytes[3] & 0xFF, i);
+    std::snprintf(label, sizeof label, "table %02x%02x%02x%02x[%zu]", id->bytes[0] & 0xFF, id->bytes[1] & 0xFF, id->bytes[2] & 0xFF,
+                  id->bytes[3] & 0xFF, i);
     if (copy[i] != nullptr && is_driver_code(copy[i], &info)) copy[i] = counted(copy[i], label);
   }
   const std::lock_guard<std::mutex> guard(tracer().mutex);

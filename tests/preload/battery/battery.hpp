@@ -26,16 +26,16 @@ inline constexpr CUdeviceptr kNeverAllocated = 0x1234;
 
 /// Where a program stands when it makes the call.
 enum class Situation {
-  uninitialised,     ///< before cuInit
-  no_context,        ///< initialised, nothing current
-  primary,           ///< the primary context of device 0
-  created,           ///< a second context of device 0
-  second_device,     ///< the primary context of device 1
-  green,             ///< the context of a green context of device 0
-  busy,              ///< as primary, and a kernel of one virtual millisecond runs in the stream
-  captured_global,   ///< another stream captures, begun by this thread
-  captured_thread,   ///< the same, thread-local
-  captured_relaxed,  ///< the same, relaxed
+  uninitialised,       ///< before cuInit
+  no_context,          ///< initialised, nothing current
+  primary,             ///< the primary context of device 0
+  created,             ///< a second context of device 0
+  second_device,       ///< the primary context of device 1
+  green,               ///< the context of a green context of device 0
+  busy,                ///< as primary, and a kernel of one virtual millisecond runs in the stream
+  captured_global,     ///< another stream captures, begun by this thread
+  captured_thread,     ///< the same, thread-local
+  captured_relaxed,    ///< the same, relaxed
   captured_elsewhere,  ///< another stream captures, global, begun by another thread
   capturing_global,    ///< the stream that the call names captures
   capturing_relaxed,
@@ -48,14 +48,14 @@ const char* name_of(Situation situation);
 /// What a case can use. All of it is made anew for each case.
 struct World {
   Situation situation{};
-  CUcontext current = nullptr;  ///< null: none
-  CUcontext other = nullptr;    ///< a context of the other kind, on device 0
+  CUcontext current = nullptr;    ///< null: none
+  CUcontext other = nullptr;      ///< a context of the other kind, on device 0
   CUcontext elsewhere = nullptr;  ///< the primary context of the other device
   CUcontext dead_context = nullptr;
   CUgreenCtx green = nullptr;
   CUdevice device = 0;
   CUdevice other_device = 1;
-  CUstream stream = nullptr;     ///< of the current context; captures in capturing_*
+  CUstream stream = nullptr;         ///< of the current context; captures in capturing_*
   CUstream second_stream = nullptr;  ///< of the current context; captures in captured_*
   CUstream stream_of_other = nullptr;
   CUstream stream_elsewhere = nullptr;
@@ -76,7 +76,7 @@ struct World {
   CUdeviceptr block_elsewhere = 0;
   CUdeviceptr block_of_dead = 0;  ///< its context is destroyed
   CUdeviceptr managed = 0;
-  CUdeviceptr mapped = 0;  ///< 2 MiB of the program's own virtual memory management
+  CUdeviceptr mapped = 0;    ///< 2 MiB of the program's own virtual memory management
   CUdeviceptr reserved = 0;  ///< 4 MiB of addresses, the first half mapped
   CUmemGenericAllocationHandle physical = 0;
   void* host = nullptr;

@@ -4,8 +4,7 @@
 namespace battery {
 namespace {
 
-template <class Handle>
-Handle garbage() {
+template <class Handle> Handle garbage() {
   // Memory of our own that is no handle: a real driver may look into it.
   static std::uint64_t nothing[512] = {};
   return reinterpret_cast<Handle>(&nothing[8]);
@@ -40,39 +39,36 @@ const std::vector<AddressKind>& address_kinds() {
 }
 
 const std::vector<StreamKind>& stream_kinds() {
-  static const std::vector<StreamKind> kinds = {
-      {"stream", [](const World& w) { return w.stream; }},
-      {"second stream", [](const World& w) { return w.second_stream; }},
-      {"null", [](const World&) -> CUstream { return nullptr; }},
-      {"legacy", [](const World&) { return CU_STREAM_LEGACY; }},
-      {"per thread", [](const World&) { return CU_STREAM_PER_THREAD; }},
-      {"stream of other context", [](const World& w) { return w.stream_of_other; }},
-      {"stream of other device", [](const World& w) { return w.stream_elsewhere; }},
-      {"destroyed stream", [](const World& w) { return w.dead_stream; }},
-      {"no stream", [](const World&) { return garbage<CUstream>(); }}};
+  static const std::vector<StreamKind> kinds = {{"stream", [](const World& w) { return w.stream; }},
+                                                {"second stream", [](const World& w) { return w.second_stream; }},
+                                                {"null", [](const World&) -> CUstream { return nullptr; }},
+                                                {"legacy", [](const World&) { return CU_STREAM_LEGACY; }},
+                                                {"per thread", [](const World&) { return CU_STREAM_PER_THREAD; }},
+                                                {"stream of other context", [](const World& w) { return w.stream_of_other; }},
+                                                {"stream of other device", [](const World& w) { return w.stream_elsewhere; }},
+                                                {"destroyed stream", [](const World& w) { return w.dead_stream; }},
+                                                {"no stream", [](const World&) { return garbage<CUstream>(); }}};
   return kinds;
 }
 
 const std::vector<PoolKind>& pool_kinds() {
-  static const std::vector<PoolKind> kinds = {
-      {"null", [](const World&) -> CUmemoryPool { return nullptr; }},
-      {"default pool", [](const World& w) { return w.default_pool; }},
-      {"plain pool", [](const World& w) { return w.plain_pool; }},
-      {"special pool", [](const World& w) { return w.special_pool; }},
-      {"pool of other device", [](const World& w) { return w.pool_elsewhere; }},
-      {"destroyed pool", [](const World& w) { return w.dead_pool; }},
-      {"no pool", [](const World&) { return garbage<CUmemoryPool>(); }}};
+  static const std::vector<PoolKind> kinds = {{"null", [](const World&) -> CUmemoryPool { return nullptr; }},
+                                              {"default pool", [](const World& w) { return w.default_pool; }},
+                                              {"plain pool", [](const World& w) { return w.plain_pool; }},
+                                              {"special pool", [](const World& w) { return w.special_pool; }},
+                                              {"pool of other device", [](const World& w) { return w.pool_elsewhere; }},
+                                              {"destroyed pool", [](const World& w) { return w.dead_pool; }},
+                                              {"no pool", [](const World&) { return garbage<CUmemoryPool>(); }}};
   return kinds;
 }
 
 const std::vector<ContextKind>& context_kinds() {
-  static const std::vector<ContextKind> kinds = {
-      {"null", [](const World&) -> CUcontext { return nullptr; }},
-      {"current", [](const World& w) { return w.current; }},
-      {"other", [](const World& w) { return w.other; }},
-      {"of other device", [](const World& w) { return w.elsewhere; }},
-      {"destroyed", [](const World& w) { return w.dead_context; }},
-      {"no context", [](const World&) { return garbage<CUcontext>(); }}};
+  static const std::vector<ContextKind> kinds = {{"null", [](const World&) -> CUcontext { return nullptr; }},
+                                                 {"current", [](const World& w) { return w.current; }},
+                                                 {"other", [](const World& w) { return w.other; }},
+                                                 {"of other device", [](const World& w) { return w.elsewhere; }},
+                                                 {"destroyed", [](const World& w) { return w.dead_context; }},
+                                                 {"no context", [](const World&) { return garbage<CUcontext>(); }}};
   return kinds;
 }
 

@@ -55,9 +55,9 @@ std::string World::label(const void* handle) const {
   if (handle == nullptr) return "null";
   if (reinterpret_cast<CUdeviceptr>(handle) == kUntouched) return "untouched";
   const std::pair<const char*, const void*> known[] = {
-      {"current", current},           {"other", other},           {"elsewhere", elsewhere},           {"dead_context", dead_context},
-      {"default_pool", default_pool}, {"plain_pool", plain_pool}, {"special_pool", special_pool},     {"pool_elsewhere", pool_elsewhere},
-      {"dead_pool", dead_pool},       {"stream", stream},         {"second_stream", second_stream},   {"graph", graph}};
+      {"current", current},           {"other", other},           {"elsewhere", elsewhere},         {"dead_context", dead_context},
+      {"default_pool", default_pool}, {"plain_pool", plain_pool}, {"special_pool", special_pool},   {"pool_elsewhere", pool_elsewhere},
+      {"dead_pool", dead_pool},       {"stream", stream},         {"second_stream", second_stream}, {"graph", graph}};
   for (const auto& [name, value] : known) {
     if (value == handle) return name;
   }
@@ -77,12 +77,16 @@ Line& Line::memory(const char* what, CUdeviceptr given) {
   address(what, given);
   if (given == 0 || given == kUntouched) return *this;
   given_.push_back(given);
-  constexpr std::pair<const char*, CUpointer_attribute> kFigures[] = {
-      {"type", CU_POINTER_ATTRIBUTE_MEMORY_TYPE},     {"sync", CU_POINTER_ATTRIBUTE_SYNC_MEMOPS},
-      {"managed", CU_POINTER_ATTRIBUTE_IS_MANAGED},   {"device", CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL},
-      {"ipc", CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE}, {"bytes", CU_POINTER_ATTRIBUTE_RANGE_SIZE},
-      {"mapped", CU_POINTER_ATTRIBUTE_MAPPED},        {"handles", CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES},
-      {"rdma", CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE}, {"access", CU_POINTER_ATTRIBUTE_ACCESS_FLAGS}};
+  constexpr std::pair<const char*, CUpointer_attribute> kFigures[] = {{"type", CU_POINTER_ATTRIBUTE_MEMORY_TYPE},
+                                                                      {"sync", CU_POINTER_ATTRIBUTE_SYNC_MEMOPS},
+                                                                      {"managed", CU_POINTER_ATTRIBUTE_IS_MANAGED},
+                                                                      {"device", CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL},
+                                                                      {"ipc", CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE},
+                                                                      {"bytes", CU_POINTER_ATTRIBUTE_RANGE_SIZE},
+                                                                      {"mapped", CU_POINTER_ATTRIBUTE_MAPPED},
+                                                                      {"handles", CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES},
+                                                                      {"rdma", CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE},
+                                                                      {"access", CU_POINTER_ATTRIBUTE_ACCESS_FLAGS}};
   for (const auto& [name, attribute] : kFigures) {
     std::uint64_t value = 0;
     const CUresult result = cuPointerGetAttribute(&value, attribute, given);
@@ -94,7 +98,8 @@ Line& Line::memory(const char* what, CUdeviceptr given) {
   unsigned long long id = 0;
   if (cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, given) == CUDA_SUCCESS) handle("context", context);
   if (cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, given) == CUDA_SUCCESS) handle("pool", pool);
-  if (cuPointerGetAttribute(&base, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, given) == CUDA_SUCCESS) text("base", base == given ? "itself" : hex(given - base));
+  if (cuPointerGetAttribute(&base, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, given) == CUDA_SUCCESS)
+    text("base", base == given ? "itself" : hex(given - base));
   if (cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, given) == CUDA_SUCCESS) text("id", id != 0 ? "some" : "none");
   return *this;
 }

@@ -15,8 +15,7 @@ void try_context(World& w, Line& line, CUcontext context) {
   line.code(cuCtxDestroy_v2(context)).memory("w.block", w.block);
 }
 
-template <class Call>
-void creation_cases(Cases& cases, Call create) {
+template <class Call> void creation_cases(Cases& cases, Call create) {
   for (CUdevice device : {0, 1, 2, -1}) {
     for (unsigned flags : {0U, static_cast<unsigned>(CU_CTX_SCHED_BLOCKING_SYNC), 0x8000U}) {
       cases.add("device " + std::to_string(device) + ", flags " + std::to_string(flags), [=](World& w, Line& line) {
@@ -40,8 +39,7 @@ void say_memory(World& w, Line& line) {
   line.code(cuMemFree_v2(w.block)).code(cuMemFree_v2(w.block_of_other));
 }
 
-template <class Call>
-void destruction_cases(Cases& cases, Call destroy) {
+template <class Call> void destruction_cases(Cases& cases, Call destroy) {
   for (const ContextKind& kind : context_kinds()) {
     cases.add(kind.name, [=, &kind](World& w, Line& line) {
       line.code(destroy(kind.of(w)));
@@ -51,8 +49,7 @@ void destruction_cases(Cases& cases, Call destroy) {
   }
 }
 
-template <class Call>
-void primary_end_cases(Cases& cases, Call end) {
+template <class Call> void primary_end_cases(Cases& cases, Call end) {
   for (CUdevice device : {0, 1, 2, -1}) {
     cases.add("device " + std::to_string(device), [=](World& w, Line& line) {
       line.code(end(device));
@@ -73,8 +70,7 @@ void primary_end_cases(Cases& cases, Call end) {
   }
 }
 
-template <class Call>
-void peer_cases(Cases& cases, Call change) {
+template <class Call> void peer_cases(Cases& cases, Call change) {
   for (const ContextKind& kind : context_kinds()) {
     cases.add(kind.name, [=, &kind](World& w, Line& line) {
       line.code(change(kind.of(w)));
@@ -91,8 +87,7 @@ constexpr std::pair<const char*, CUstreamCaptureMode> kModes[] = {{"global", CU_
                                                                   {"unknown", static_cast<CUstreamCaptureMode>(9)}};
 
 /// Inside the capture: what is allocated, freed and asked; then its end.
-template <class End>
-void use_capture(World& w, Line& line, CUstream stream, End end) {
+template <class End> void use_capture(World& w, Line& line, CUstream stream, End end) {
   CUdeviceptr in_graph = kUntouched;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   line.code(cuMemAllocAsync(&in_graph, kMiB, stream)).address("in graph", in_graph).code(cuMemFreeAsync(in_graph, stream));
@@ -102,8 +97,7 @@ void use_capture(World& w, Line& line, CUstream stream, End end) {
   static_cast<void>(w);
 }
 
-template <class Begin, class End>
-void capture_cases(Cases& cases, Begin begin, End end) {
+template <class Begin, class End> void capture_cases(Cases& cases, Begin begin, End end) {
   for (const StreamKind& kind : stream_kinds()) {
     for (const auto& [name, mode] : kModes) {
       cases.add(std::string(kind.name) + ", " + name, [=, mode = mode, &kind](World& w, Line& line) {
@@ -122,8 +116,7 @@ void capture_cases(Cases& cases, Begin begin, End end) {
   });
 }
 
-template <class End>
-void end_cases(Cases& cases, End end) {
+template <class End> void end_cases(Cases& cases, End end) {
   for (const StreamKind& kind : stream_kinds()) {
     cases.add(std::string(kind.name) + ", nothing captured", [=, &kind](World& w, Line& line) {
       CUgraph graph = reinterpret_cast<CUgraph>(kUntouched);
@@ -138,8 +131,7 @@ void end_cases(Cases& cases, End end) {
   }
 }
 
-template <class Destroy>
-void stream_end_cases(Cases& cases, Destroy destroy) {
+template <class Destroy> void stream_end_cases(Cases& cases, Destroy destroy) {
   for (const StreamKind& kind : stream_kinds()) {
     cases.add(kind.name, [=, &kind](World& w, Line& line) {
       line.code(destroy(kind.of(w))).memory("stream block", w.stream_block);
@@ -155,8 +147,7 @@ void stream_end_cases(Cases& cases, Destroy destroy) {
 }
 
 /// The stream may come into a capture by it, and a free of then is to end none.
-template <class Wait>
-void event_wait_cases(Cases& cases, Wait wait) {
+template <class Wait> void event_wait_cases(Cases& cases, Wait wait) {
   for (const StreamKind& kind : stream_kinds()) {
     for (const bool is_captured : {false, true}) {
       const std::string name = std::string(kind.name) + (is_captured ? ", for one that captures" : "");
@@ -282,16 +273,17 @@ ROW(cuCtxDisablePeerAccess, peer_cases)
 #define CAPTURE_ROW(begin, end) \
   void cases_##begin(Cases& cases) { capture_cases(cases, &::begin, &::end); }
 void cases_cuStreamBeginCapture(Cases& cases) {  // of CUDA 10.0: no mode
-  capture_cases(cases, [](CUstream stream, CUstreamCaptureMode) { return cuStreamBeginCapture(stream); }, &cuStreamEndCapture);
+  capture_cases(
+      cases, [](CUstream stream, CUstreamCaptureMode) { return cuStreamBeginCapture(stream); }, &cuStreamEndCapture);
 }
 void cases_cuStreamBeginCapture_ptsz(Cases& cases) {
-  capture_cases(cases, [](CUstream stream, CUstreamCaptureMode) { return cuStreamBeginCapture_ptsz(stream); }, &cuStreamEndCapture_ptsz);
+  capture_cases(
+      cases, [](CUstream stream, CUstreamCaptureMode) { return cuStreamBeginCapture_ptsz(stream); }, &cuStreamEndCapture_ptsz);
 }
 CAPTURE_ROW(cuStreamBeginCapture_v2, cuStreamEndCapture)
 CAPTURE_ROW(cuStreamBeginCapture_v2_ptsz, cuStreamEndCapture_ptsz)
 
-template <class BeginToGraph, class End>
-void to_graph_cases(Cases& cases, BeginToGraph begin, End end) {
+template <class BeginToGraph, class End> void to_graph_cases(Cases& cases, BeginToGraph begin, End end) {
   static CUgraph target = nullptr;
   capture_cases(
       cases,
@@ -300,13 +292,13 @@ void to_graph_cases(Cases& cases, BeginToGraph begin, End end) {
         return begin(stream, target, nullptr, nullptr, 0, mode);
       },
       end);
-  cases.add("null graph", [begin](World& w, Line& line) { line.code(begin(w.stream, nullptr, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_RELAXED)); });
+  cases.add("null graph",
+            [begin](World& w, Line& line) { line.code(begin(w.stream, nullptr, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_RELAXED)); });
 }
 void cases_cuStreamBeginCaptureToGraph(Cases& cases) { to_graph_cases(cases, &cuStreamBeginCaptureToGraph, &cuStreamEndCapture); }
 void cases_cuStreamBeginCaptureToGraph_ptsz(Cases& cases) { to_graph_cases(cases, &cuStreamBeginCaptureToGraph_ptsz, &cuStreamEndCapture_ptsz); }
 
-template <class BeginRecapture, class End>
-void recapture_cases(Cases& cases, BeginRecapture begin, End end) {
+template <class BeginRecapture, class End> void recapture_cases(Cases& cases, BeginRecapture begin, End end) {
   static CUgraph target = nullptr;
   capture_cases(
       cases,
@@ -321,12 +313,12 @@ void cases_cuStreamBeginRecaptureToGraph(Cases& cases) { recapture_cases(cases, 
 void cases_cuStreamBeginRecaptureToGraph_ptsz(Cases& cases) { recapture_cases(cases, &cuStreamBeginRecaptureToGraph_ptsz, &cuStreamEndCapture_ptsz); }
 
 /// Captures into a graphics command list are refused where there is no such graphics.
-#define CIG_ROWS(suffix)                                                                                             \
-  void cases_cuStreamBeginCaptureToCig##suffix(Cases& cases) {                                                        \
+#define CIG_ROWS(suffix)                                                                                                       \
+  void cases_cuStreamBeginCaptureToCig##suffix(Cases& cases) {                                                                 \
     cases.add("no parameters", [](World& w, Line& line) { line.code(cuStreamBeginCaptureToCig##suffix(w.stream, nullptr)); }); \
-  }                                                                                                                  \
-  void cases_cuStreamEndCaptureToCig##suffix(Cases& cases) {                                                          \
-    cases.add("not begun", [](World& w, Line& line) { line.code(cuStreamEndCaptureToCig##suffix(w.stream)); });        \
+  }                                                                                                                            \
+  void cases_cuStreamEndCaptureToCig##suffix(Cases& cases) {                                                                   \
+    cases.add("not begun", [](World& w, Line& line) { line.code(cuStreamEndCaptureToCig##suffix(w.stream)); });                \
   }
 CIG_ROWS()
 CIG_ROWS(_ptsz)

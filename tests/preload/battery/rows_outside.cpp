@@ -10,8 +10,7 @@ namespace {
 
 alignas(4096) unsigned char pages[64 * kKiB];
 
-template <class Call>
-void host_allocation_cases(Cases& cases, Call allocate, const std::string& note = "") {
+template <class Call> void host_allocation_cases(Cases& cases, Call allocate, const std::string& note = "") {
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, kMiB, std::size_t{0xffffffff}}) {
     cases.add(std::to_string(bytes) + " bytes" + note, [=](World&, Line& line) {
       void* out = reinterpret_cast<void*>(kUntouched);
@@ -24,8 +23,7 @@ void host_allocation_cases(Cases& cases, Call allocate, const std::string& note 
   cases.add("null output" + note, [=](World&, Line& line) { line.code(allocate(nullptr, kMiB)); });
 }
 
-template <class Call>
-void host_end_cases(Cases& cases, Call end) {
+template <class Call> void host_end_cases(Cases& cases, Call end) {
   for (const AddressKind& kind : address_kinds()) {
     cases.add(kind.name, [=, &kind](World& w, Line& line) {
       void* address = reinterpret_cast<void*>(kind.of(w));
@@ -34,9 +32,9 @@ void host_end_cases(Cases& cases, Call end) {
   }
 }
 
-template <class Call>
-void registration_cases(Cases& cases, Call call) {
-  for (const unsigned flags : {0U, static_cast<unsigned>(CU_MEMHOSTREGISTER_PORTABLE), static_cast<unsigned>(CU_MEMHOSTREGISTER_READ_ONLY), 0x4000U}) {
+template <class Call> void registration_cases(Cases& cases, Call call) {
+  for (const unsigned flags :
+       {0U, static_cast<unsigned>(CU_MEMHOSTREGISTER_PORTABLE), static_cast<unsigned>(CU_MEMHOSTREGISTER_READ_ONLY), 0x4000U}) {
     cases.add("flags " + std::to_string(flags), [=](World&, Line& line) {
       line.code(call(pages, sizeof pages, flags)).memory("page", reinterpret_cast<CUdeviceptr>(pages)).code(call(pages, sizeof pages, flags));
       line.code(cuMemHostUnregister(pages)).code(cuMemHostUnregister(pages));
@@ -53,10 +51,11 @@ struct Shape {
   CUarray_format format;
   unsigned channels;
 };
-constexpr Shape kShapes[] = {{"usual", 64, 64, 0, CU_AD_FORMAT_FLOAT, 4},      {"a line", 100, 0, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1},
-                             {"a cube", 16, 16, 16, CU_AD_FORMAT_HALF, 2},     {"no width", 0, 64, 0, CU_AD_FORMAT_FLOAT, 1},
-                             {"three channels", 64, 64, 0, CU_AD_FORMAT_FLOAT, 3}, {"unknown format", 64, 64, 0, static_cast<CUarray_format>(0x7777), 1},
-                             {"too much", 65536, 65536, 0, CU_AD_FORMAT_FLOAT, 1}};
+constexpr Shape kShapes[] = {
+    {"usual", 64, 64, 0, CU_AD_FORMAT_FLOAT, 4},          {"a line", 100, 0, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1},
+    {"a cube", 16, 16, 16, CU_AD_FORMAT_HALF, 2},         {"no width", 0, 64, 0, CU_AD_FORMAT_FLOAT, 1},
+    {"three channels", 64, 64, 0, CU_AD_FORMAT_FLOAT, 3}, {"unknown format", 64, 64, 0, static_cast<CUarray_format>(0x7777), 1},
+    {"too much", 65536, 65536, 0, CU_AD_FORMAT_FLOAT, 1}};
 
 CUDA_ARRAY3D_DESCRIPTOR describe(const Shape& shape) {
   CUDA_ARRAY3D_DESCRIPTOR description;
@@ -69,8 +68,7 @@ CUDA_ARRAY3D_DESCRIPTOR describe(const Shape& shape) {
   return description;
 }
 
-template <class Create>
-void array_cases(Cases& cases, Create create) {
+template <class Create> void array_cases(Cases& cases, Create create) {
   for (const Shape& shape : kShapes) {
     cases.add(shape.name, [=, &shape](World&, Line& line) {
       CUarray out = reinterpret_cast<CUarray>(kUntouched);
@@ -106,7 +104,8 @@ void add_creation(Cases& cases, const char* name, std::size_t bytes, unsigned lo
 }  // namespace
 
 void cases_cuMemAllocManaged(Cases& cases) {
-  for (const unsigned flags : {0U, static_cast<unsigned>(CU_MEM_ATTACH_GLOBAL), static_cast<unsigned>(CU_MEM_ATTACH_HOST), static_cast<unsigned>(CU_MEM_ATTACH_SINGLE), 99U}) {
+  for (const unsigned flags : {0U, static_cast<unsigned>(CU_MEM_ATTACH_GLOBAL), static_cast<unsigned>(CU_MEM_ATTACH_HOST),
+                               static_cast<unsigned>(CU_MEM_ATTACH_SINGLE), 99U}) {
     for (const std::size_t bytes : {std::size_t{0}, kMiB}) {
       cases.add(std::to_string(bytes) + " bytes, flags " + std::to_string(flags), [=](World&, Line& line) {
         CUdeviceptr out = kUntouched;
@@ -121,7 +120,8 @@ void cases_cuMemAllocManaged(Cases& cases) {
 
 void cases_cuMemHostAlloc(Cases& cases) {
   for (const unsigned flags : {0U, static_cast<unsigned>(CU_MEMHOSTALLOC_PORTABLE), 0x4000U}) {
-    host_allocation_cases(cases, [flags](void** out, std::size_t bytes) { return cuMemHostAlloc(out, bytes, flags); }, ", flags " + std::to_string(flags));
+    host_allocation_cases(
+        cases, [flags](void** out, std::size_t bytes) { return cuMemHostAlloc(out, bytes, flags); }, ", flags " + std::to_string(flags));
   }
 }
 ROW(cuMemAllocHost_v2, host_allocation_cases)
@@ -208,7 +208,8 @@ void cases_cuMemSetAccess(Cases& cases) {
     cases.add(kind.name, [&kind, own](World& w, Line& line) { line.code(cuMemSetAccess(kind.of(w), 2 * kMiB, &own, 1)).memory("block", w.block); });
   }
   for (const std::size_t bytes : {std::size_t{0}, kMiB, 4 * kMiB}) {
-    cases.add("mapped, " + std::to_string(bytes) + " bytes", [bytes, own](World& w, Line& line) { line.code(cuMemSetAccess(w.mapped, bytes, &own, 1)); });
+    cases.add("mapped, " + std::to_string(bytes) + " bytes",
+              [bytes, own](World& w, Line& line) { line.code(cuMemSetAccess(w.mapped, bytes, &own, 1)); });
   }
   cases.add("for the other device", [own](World& w, Line& line) {
     CUmemAccessDesc other = own;
@@ -252,13 +253,13 @@ void cases_cuMemGetHandleForAddressRange(Cases& cases) {
   };
   for (const AddressKind& kind : address_kinds()) {
     for (const std::size_t bytes : {std::size_t{4096}, kMiB, 8 * kMiB}) {
-      cases.add(std::string(kind.name) + ", " + std::to_string(bytes), [&kind, bytes, ask](World& w, Line& line) {
-        ask(line, kind.of(w), bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
-      });
+      cases.add(std::string(kind.name) + ", " + std::to_string(bytes),
+                [&kind, bytes, ask](World& w, Line& line) { ask(line, kind.of(w), bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0); });
     }
   }
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{100}}) {
-    cases.add("block, " + std::to_string(bytes), [bytes, ask](World& w, Line& line) { ask(line, w.block, bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0); });
+    cases.add("block, " + std::to_string(bytes),
+              [bytes, ask](World& w, Line& line) { ask(line, w.block, bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0); });
   }
   cases.add("block, other kinds of handle", [ask](World& w, Line& line) {
     ask(line, w.block, kMiB, 77, 0);
@@ -287,11 +288,12 @@ void cases_cuMemMap(Cases& cases) {
     unsigned long long flags;
   };
   constexpr auto kVacant = [](const World& w) -> CUdeviceptr { return w.reserved + 2 * kMiB; };
-  for (const Where& where : {Where{"usual", kVacant, 2 * kMiB, 0, 0}, Where{"over what is mapped", [](const World& w) { return w.mapped; }, 2 * kMiB, 0, 0},
-                             Where{"0 bytes", kVacant, 0, 0, 0}, Where{"half", kVacant, kMiB, 0, 0}, Where{"offset", kVacant, 2 * kMiB, 2 * kMiB, 0},
-                             Where{"flags", kVacant, 2 * kMiB, 0, 1}, Where{"over the end", kVacant, 4 * kMiB, 0, 0},
-                             Where{"over a block", [](const World& w) { return w.block / (2 * kMiB) * (2 * kMiB); }, 2 * kMiB, 0, 0},
-                             Where{"nowhere", [](const World&) -> CUdeviceptr { return 0; }, 2 * kMiB, 0, 0}}) {
+  for (const Where& where :
+       {Where{"usual", kVacant, 2 * kMiB, 0, 0}, Where{"over what is mapped", [](const World& w) { return w.mapped; }, 2 * kMiB, 0, 0},
+        Where{"0 bytes", kVacant, 0, 0, 0}, Where{"half", kVacant, kMiB, 0, 0}, Where{"offset", kVacant, 2 * kMiB, 2 * kMiB, 0},
+        Where{"flags", kVacant, 2 * kMiB, 0, 1}, Where{"over the end", kVacant, 4 * kMiB, 0, 0},
+        Where{"over a block", [](const World& w) { return w.block / (2 * kMiB) * (2 * kMiB); }, 2 * kMiB, 0, 0},
+        Where{"nowhere", [](const World&) -> CUdeviceptr { return 0; }, 2 * kMiB, 0, 0}}) {
     cases.add(where.name, [where](World& w, Line& line) {
       const CUdeviceptr address = where.address(w);
       const CUresult result = cuMemMap(address, where.bytes, where.offset, w.physical, where.flags);
@@ -312,7 +314,8 @@ void cases_cuMemUnmap(Cases& cases) {
 }
 
 void cases_cuImportExternalMemory(Cases& cases) {
-  for (const auto type : {CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32, static_cast<CUexternalMemoryHandleType>(99)}) {
+  for (const auto type :
+       {CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32, static_cast<CUexternalMemoryHandleType>(99)}) {
     for (const unsigned long long bytes : {0ULL, 1ULL << 20}) {
       cases.add("type " + std::to_string(type) + ", " + std::to_string(bytes) + " bytes", [=](World&, Line& line) {
         CUDA_EXTERNAL_MEMORY_HANDLE_DESC description;
@@ -340,12 +343,15 @@ void cases_cuMemImportFromShareableHandle(Cases& cases) {
     properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     CUmemGenericAllocationHandle handle = 0, out = kUntouched;
     int descriptor = -1;
-    line.code(cuMemCreate(&handle, 2 * kMiB, &properties, 0)).code(cuMemExportToShareableHandle(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    line.code(cuMemImportFromShareableHandle(&out, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    line.code(cuMemCreate(&handle, 2 * kMiB, &properties, 0))
+        .code(cuMemExportToShareableHandle(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    line.code(cuMemImportFromShareableHandle(&out, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
+                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     line.code(cuMemRelease(out)).code(cuMemRelease(handle));
     if (descriptor >= 0) close(descriptor);
   });
-  cases.add("null output", [](World&, Line& line) { line.code(cuMemImportFromShareableHandle(nullptr, nullptr, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)); });
+  cases.add("null output",
+            [](World&, Line& line) { line.code(cuMemImportFromShareableHandle(nullptr, nullptr, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)); });
 }
 
 }  // namespace battery

@@ -6,11 +6,15 @@
 namespace battery {
 namespace {
 
-constexpr std::pair<const char*, CUmemPool_attribute> kAttributes[] = {
-    {"follow", CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES}, {"opportunistic", CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC},
-    {"internal", CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES}, {"threshold", CU_MEMPOOL_ATTR_RELEASE_THRESHOLD},
-    {"reserved", CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT}, {"reserved high", CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH},
-    {"used", CU_MEMPOOL_ATTR_USED_MEM_CURRENT}, {"used high", CU_MEMPOOL_ATTR_USED_MEM_HIGH}, {"unknown", static_cast<CUmemPool_attribute>(99)}};
+constexpr std::pair<const char*, CUmemPool_attribute> kAttributes[] = {{"follow", CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES},
+                                                                       {"opportunistic", CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC},
+                                                                       {"internal", CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES},
+                                                                       {"threshold", CU_MEMPOOL_ATTR_RELEASE_THRESHOLD},
+                                                                       {"reserved", CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT},
+                                                                       {"reserved high", CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH},
+                                                                       {"used", CU_MEMPOOL_ATTR_USED_MEM_CURRENT},
+                                                                       {"used high", CU_MEMPOOL_ATTR_USED_MEM_HIGH},
+                                                                       {"unknown", static_cast<CUmemPool_attribute>(99)}};
 
 bool is_reserved(CUmemPool_attribute attribute) {
   return attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT || attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
@@ -58,8 +62,7 @@ void add_creation(Cases& cases, const char* name, void (*change)(CUmemPoolProps&
 }
 
 /// A pool is made current; what a plain stream-ordered allocation then comes from.
-template <class Set>
-void current_pool_cases(Cases& cases, Set set) {
+template <class Set> void current_pool_cases(Cases& cases, Set set) {
   for (const PoolKind& kind : pool_kinds()) {
     cases.add(kind.name, [set, &kind](World& w, Line& line) {
       line.code(set(w.device, kind.of(w)));
@@ -137,7 +140,10 @@ void cases_cuMemPoolDestroy(Cases& cases) {
   cases.add("twice", [](World& w, Line& line) { line.code(cuMemPoolDestroy(w.plain_pool)).code(cuMemPoolDestroy(w.plain_pool)); });
   cases.add("while current", [](World& w, Line& line) {
     CUmemoryPool now = nullptr;
-    line.code(cuDeviceSetMemPool(w.device, w.plain_pool)).code(cuMemPoolDestroy(w.plain_pool)).code(cuDeviceGetMemPool(&now, w.device)).handle("now", now);
+    line.code(cuDeviceSetMemPool(w.device, w.plain_pool))
+        .code(cuMemPoolDestroy(w.plain_pool))
+        .code(cuDeviceGetMemPool(&now, w.device))
+        .handle("now", now);
   });
   cases.add("while its block lives", [](World& w, Line& line) {
     line.code(cuMemPoolDestroy(w.plain_pool)).memory("block", w.plain_pool_block).code(cuMemFreeAsync(w.plain_pool_block, w.stream));
@@ -168,9 +174,8 @@ void cases_cuMemSetMemPool(Cases& cases) {
 void cases_cuMemPoolGetAttribute(Cases& cases) {
   for (const PoolKind& kind : pool_kinds()) {
     cases.add(kind.name, [&kind](World& w, Line& line) { say_all(line, kind.of(w)); });
-    cases.add(std::string(kind.name) + ", null value", [&kind](World& w, Line& line) {
-      line.code(cuMemPoolGetAttribute(kind.of(w), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, nullptr));
-    });
+    cases.add(std::string(kind.name) + ", null value",
+              [&kind](World& w, Line& line) { line.code(cuMemPoolGetAttribute(kind.of(w), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, nullptr)); });
   }
   cases.add("as blocks come and go", [](World& w, Line& line) {
     CUdeviceptr block = kUntouched;
@@ -188,19 +193,22 @@ void cases_cuMemPoolSetAttribute(Cases& cases) {
     for (const std::uint64_t wanted : {std::uint64_t{0}, std::uint64_t{1}, 5 * kMiB, ~std::uint64_t{0}}) {
       for (const PoolKind& kind : pool_kinds()) {
         if (wanted != 0 && std::strcmp(kind.name, "plain pool") != 0) continue;
-        cases.add(std::string(name) + " to " + std::to_string(wanted) + ", " + kind.name, [=, attribute = attribute, name = name, &kind](World& w, Line& line) {
-          std::uint64_t value = wanted;
-          line.code(cuMemPoolSetAttribute(kind.of(w), attribute, &value));
-          say(line, name, kind.of(w), attribute);
-        });
+        cases.add(std::string(name) + " to " + std::to_string(wanted) + ", " + kind.name,
+                  [=, attribute = attribute, name = name, &kind](World& w, Line& line) {
+                    std::uint64_t value = wanted;
+                    line.code(cuMemPoolSetAttribute(kind.of(w), attribute, &value));
+                    say(line, name, kind.of(w), attribute);
+                  });
       }
     }
-    cases.add(std::string(name) + ", null value", [attribute = attribute](World& w, Line& line) { line.code(cuMemPoolSetAttribute(w.plain_pool, attribute, nullptr)); });
+    cases.add(std::string(name) + ", null value",
+              [attribute = attribute](World& w, Line& line) { line.code(cuMemPoolSetAttribute(w.plain_pool, attribute, nullptr)); });
   }
   cases.add("marks reset after a free", [](World& w, Line& line) {
     std::uint64_t zero = 0;
     line.code(cuMemFreeAsync(w.plain_pool_block, w.stream));
-    line.code(cuMemPoolSetAttribute(w.plain_pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &zero)).code(cuMemPoolSetAttribute(w.plain_pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, &zero));
+    line.code(cuMemPoolSetAttribute(w.plain_pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &zero))
+        .code(cuMemPoolSetAttribute(w.plain_pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, &zero));
     say_all(line, w.plain_pool);
   });
 }

@@ -51,8 +51,7 @@ void all_at_once(World& w, Line& line, CUdeviceptr address) {
   for (std::size_t i = 0; i < wanted.size(); ++i) line.text(std::to_string(wanted[i]).c_str(), plain(w, wanted[i], values[i], address));
 }
 
-template <class Call>
-void lookup_cases(Cases& cases, Call look_up) {
+template <class Call> void lookup_cases(Cases& cases, Call look_up) {
   for (const char* name : {"cuMemAlloc", "cuMemAlloc_v2", "cuMemFreeAsync", "cuInit", "cuGetProcAddress", "cuNoSuchFunction", ""}) {
     for (const int version : {0, 3020, 12000, 99000, -1}) {
       for (const cuuint64_t flags : {0, 1, 2, 3, 64}) {
@@ -73,8 +72,7 @@ void lookup_cases(Cases& cases, Call look_up) {
   cases.add("null output", [=](World&, Line& line) { look_up(line, "cuMemAlloc", nullptr, 12000, 0); });
 }
 
-template <class Call>
-void open_cases(Cases& cases, Call open) {
+template <class Call> void open_cases(Cases& cases, Call open) {
   cases.add("zeros", [open](World&, Line& line) {
     CUdeviceptr out = kUntouched;
     line.code(open(&out, CUipcMemHandle{}, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)).address("out", out);
@@ -132,7 +130,10 @@ void cases_cuMemGetInfo_v2(Cases& cases) {
     CUdeviceptr block = 0;
     std::size_t figures[3] = {}, total = 0;
     line.code(cuMemGetInfo_v2(&figures[0], &total)).code(cuMemAllocAsync(&block, 64 * kMiB, w.stream)).code(cuMemGetInfo_v2(&figures[1], &total));
-    line.code(cuMemFreeAsync(block, w.stream)).code(cuStreamSynchronize(w.stream)).code(cuMemPoolTrimTo(w.default_pool, 0)).code(cuMemGetInfo_v2(&figures[2], &total));
+    line.code(cuMemFreeAsync(block, w.stream))
+        .code(cuStreamSynchronize(w.stream))
+        .code(cuMemPoolTrimTo(w.default_pool, 0))
+        .code(cuMemGetInfo_v2(&figures[2], &total));
     line.number("taken", figures[0] - figures[1]).number("back", figures[2] - figures[1]);
   });
 }
@@ -162,18 +163,21 @@ void cases_cuMemGetAddressRange_v2(Cases& cases) {
       CUdeviceptr base = kUntouched;
       line.code(cuMemGetAddressRange_v2(&base, nullptr, kind.of(w))).address("base", base);
     });
-    cases.add(std::string(kind.name) + ", nulls", [&kind](World& w, Line& line) { line.code(cuMemGetAddressRange_v2(nullptr, nullptr, kind.of(w))); });
+    cases.add(std::string(kind.name) + ", nulls",
+              [&kind](World& w, Line& line) { line.code(cuMemGetAddressRange_v2(nullptr, nullptr, kind.of(w))); });
   }
 }
 
 void cases_cuPointerGetAttribute(Cases& cases) {
   for (const AddressKind& kind : address_kinds()) {
     cases.add(kind.name, [&kind](World& w, Line& line) { one_by_one(w, line, kind.of(w)); });
-    cases.add(std::string(kind.name) + ", null output", [&kind](World& w, Line& line) { line.code(cuPointerGetAttribute(nullptr, CU_POINTER_ATTRIBUTE_CONTEXT, kind.of(w))); });
+    cases.add(std::string(kind.name) + ", null output",
+              [&kind](World& w, Line& line) { line.code(cuPointerGetAttribute(nullptr, CU_POINTER_ATTRIBUTE_CONTEXT, kind.of(w))); });
   }
   cases.add("ids differ", [](World& w, Line& line) {
     std::uint64_t ids[3] = {};
-    line.code(cuPointerGetAttribute(&ids[0], CU_POINTER_ATTRIBUTE_BUFFER_ID, w.block)).code(cuPointerGetAttribute(&ids[1], CU_POINTER_ATTRIBUTE_BUFFER_ID, w.small));
+    line.code(cuPointerGetAttribute(&ids[0], CU_POINTER_ATTRIBUTE_BUFFER_ID, w.block))
+        .code(cuPointerGetAttribute(&ids[1], CU_POINTER_ATTRIBUTE_BUFFER_ID, w.small));
     line.code(cuPointerGetAttribute(&ids[2], CU_POINTER_ATTRIBUTE_BUFFER_ID, w.interior()));
     line.number("same", ids[0] == ids[1]).number("inside", ids[0] == ids[2]);
   });
@@ -206,10 +210,12 @@ void cases_cuPointerSetAttribute(Cases& cases) {
         line.code(cuPointerGetAttribute(&got, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, kind.of(w))).number("sync", got);
       }
     });
-    cases.add(std::string(kind.name) + ", null value", [&kind](World& w, Line& line) { line.code(cuPointerSetAttribute(nullptr, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, kind.of(w))); });
+    cases.add(std::string(kind.name) + ", null value",
+              [&kind](World& w, Line& line) { line.code(cuPointerSetAttribute(nullptr, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, kind.of(w))); });
     cases.add(std::string(kind.name) + ", cannot be set", [&kind](World& w, Line& line) {
       std::uint64_t value = 1;
-      line.code(cuPointerSetAttribute(&value, CU_POINTER_ATTRIBUTE_RANGE_SIZE, kind.of(w))).code(cuPointerSetAttribute(&value, static_cast<CUpointer_attribute>(99), kind.of(w)));
+      line.code(cuPointerSetAttribute(&value, CU_POINTER_ATTRIBUTE_RANGE_SIZE, kind.of(w)))
+          .code(cuPointerSetAttribute(&value, static_cast<CUpointer_attribute>(99), kind.of(w)));
     });
   }
   cases.add("of one block only", [](World& w, Line& line) {
@@ -245,7 +251,8 @@ void cases_cuIpcCloseMemHandle(Cases& cases) {
 }
 
 void cases_cuGetProcAddress(Cases& cases) {
-  lookup_cases(cases, [](Line& line, const char* name, void** out, int version, cuuint64_t flags) { line.code(cuGetProcAddress(name, out, version, flags)); });
+  lookup_cases(
+      cases, [](Line& line, const char* name, void** out, int version, cuuint64_t flags) { line.code(cuGetProcAddress(name, out, version, flags)); });
 }
 
 void cases_cuGetProcAddress_v2(Cases& cases) {

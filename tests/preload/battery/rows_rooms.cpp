@@ -8,23 +8,20 @@ namespace {
 
 constexpr char kThisProgram[] = "/proc/self/exe";
 
-template <class Load>
-void file_cases(Cases& cases, Load load) {
+template <class Load> void file_cases(Cases& cases, Load load) {
   for (const char* path : {kThisProgram, "/nowhere/at/all", ""}) {
     cases.add(path, [=](World& w, Line& line) { load(w, line, path); });
   }
   cases.add("null path", [=](World& w, Line& line) { load(w, line, nullptr); });
 }
 
-template <class Load>
-void image_cases(Cases& cases, Load load) {
+template <class Load> void image_cases(Cases& cases, Load load) {
   cases.add("an image", [=](World& w, Line& line) { load(w, line, "no code"); });
   cases.add("null image", [=](World& w, Line& line) { load(w, line, nullptr); });
 }
 
 /// The device is full but for what cuMemAlloc would find: then the call, and again when `freed` of the blocks are.
-template <class Call>
-void add_when_full(Cases& cases, const char* name, std::size_t freed, Call call) {
+template <class Call> void add_when_full(Cases& cases, const char* name, std::size_t freed, Call call) {
   cases.add(name, [=](World& w, Line& line) {
     std::vector<CUdeviceptr> blocks;
     CUdeviceptr block = 0;
@@ -36,10 +33,7 @@ void add_when_full(Cases& cases, const char* name, std::size_t freed, Call call)
   });
 }
 
-template <class Handle>
-void say_loaded(Line& line, CUresult result, Handle* out) {
-  line.code(result).handle("out", out);
-}
+template <class Handle> void say_loaded(Line& line, CUresult result, Handle* out) { line.code(result).handle("out", out); }
 
 using Launch = CUresult (*)(CUgraphExec, CUstream);
 
@@ -51,8 +45,7 @@ void graph_stream_cases(Cases& cases, Launch call) {
   cases.add("destroyed graph", [=](World& w, Line& line) { line.code(cuGraphExecDestroy(w.executable)).code(call(w.executable, w.stream)); });
 }
 
-template <class Call>
-void instantiation_cases(Cases& cases, Call instantiate) {
+template <class Call> void instantiation_cases(Cases& cases, Call instantiate) {
   for (const unsigned long long flags : {0ULL, 1ULL, 2ULL, 1ULL << 40}) {
     cases.add("flags " + std::to_string(flags), [=](World& w, Line& line) {
       CUgraphExec out = reinterpret_cast<CUgraphExec>(kUntouched);
@@ -68,8 +61,7 @@ void instantiation_cases(Cases& cases, Call instantiate) {
   cases.add("null output", [=](World& w, Line& line) { line.code(instantiate(nullptr, w.graph, 0, w.stream)); });
 }
 
-template <class Call>
-void params_cases(Cases& cases, Call call) {
+template <class Call> void params_cases(Cases& cases, Call call) {
   instantiation_cases(cases, [call](CUgraphExec* out, CUgraph graph, unsigned long long flags, CUstream stream) {
     CUDA_GRAPH_INSTANTIATE_PARAMS parameters;
     std::memset(&parameters, 0, sizeof parameters);
@@ -82,7 +74,8 @@ void params_cases(Cases& cases, Call call) {
 }  // namespace
 
 void cases_cuCtxSetLimit(Cases& cases) {
-  for (const int limit : {static_cast<int>(CU_LIMIT_STACK_SIZE), static_cast<int>(CU_LIMIT_MALLOC_HEAP_SIZE), static_cast<int>(CU_LIMIT_PRINTF_FIFO_SIZE), 99, -1}) {
+  for (const int limit :
+       {static_cast<int>(CU_LIMIT_STACK_SIZE), static_cast<int>(CU_LIMIT_MALLOC_HEAP_SIZE), static_cast<int>(CU_LIMIT_PRINTF_FIFO_SIZE), 99, -1}) {
     for (const std::size_t value : {std::size_t{0}, std::size_t{4096}, kMiB, ~std::size_t{0}}) {
       cases.add(std::to_string(limit) + " to " + std::to_string(value), [=](World&, Line& line) {
         std::size_t got = kUntouched;
@@ -133,7 +126,9 @@ void cases_cuGreenCtxStreamCreate(Cases& cases) {
       line.code(cuMemAllocAsync(&block, kMiB, out)).memory("block", block).code(cuStreamDestroy_v2(out)).code(cuMemFreeAsync(block, w.stream));
     });
   }
-  cases.add("nulls", [](World& w, Line& line) { line.code(cuGreenCtxStreamCreate(nullptr, w.green, 1, 0)).code(cuGreenCtxStreamCreate(nullptr, nullptr, 1, 0)); });
+  cases.add("nulls", [](World& w, Line& line) {
+    line.code(cuGreenCtxStreamCreate(nullptr, w.green, 1, 0)).code(cuGreenCtxStreamCreate(nullptr, nullptr, 1, 0));
+  });
 }
 
 void cases_cuModuleLoad(Cases& cases) {
@@ -144,8 +139,7 @@ void cases_cuModuleLoad(Cases& cases) {
   });
 }
 
-template <class Call>
-void module_image_cases(Cases& cases, Call call) {
+template <class Call> void module_image_cases(Cases& cases, Call call) {
   const auto load = [call](World&, Line& line, const void* image) {
     CUmodule out = reinterpret_cast<CUmodule>(kUntouched);
     say_loaded(line, call(&out, image), out);
@@ -187,7 +181,9 @@ void cases_cuLibraryGetModule(Cases& cases) {
   cases.add("of a library", [](World&, Line& line) {
     CUlibrary library = nullptr;
     CUmodule out = reinterpret_cast<CUmodule>(kUntouched);
-    line.code(cuLibraryLoadData(&library, "no code", nullptr, nullptr, 0, nullptr, nullptr, 0)).code(cuLibraryGetModule(&out, library)).handle("out", out);
+    line.code(cuLibraryLoadData(&library, "no code", nullptr, nullptr, 0, nullptr, nullptr, 0))
+        .code(cuLibraryGetModule(&out, library))
+        .handle("out", out);
   });
   cases.add("nulls", [](World&, Line& line) { line.code(cuLibraryGetModule(nullptr, nullptr)); });
 }
@@ -202,10 +198,12 @@ void cases_cuFuncLoad(Cases& cases) {
 }
 
 void cases_cuGraphInstantiate(Cases& cases) {
-  instantiation_cases(cases, [](CUgraphExec* out, CUgraph graph, unsigned long long, CUstream) { return cuGraphInstantiate(out, graph, nullptr, nullptr, 0); });
+  instantiation_cases(
+      cases, [](CUgraphExec* out, CUgraph graph, unsigned long long, CUstream) { return cuGraphInstantiate(out, graph, nullptr, nullptr, 0); });
 }
 void cases_cuGraphInstantiate_v2(Cases& cases) {
-  instantiation_cases(cases, [](CUgraphExec* out, CUgraph graph, unsigned long long, CUstream) { return cuGraphInstantiate_v2(out, graph, nullptr, nullptr, 0); });
+  instantiation_cases(
+      cases, [](CUgraphExec* out, CUgraph graph, unsigned long long, CUstream) { return cuGraphInstantiate_v2(out, graph, nullptr, nullptr, 0); });
 }
 void cases_cuGraphExecDestroy(Cases& cases) {
   cases.add("of a graph with an allocation", [](World& w, Line& line) {
@@ -218,13 +216,16 @@ void cases_cuGraphExecDestroy(Cases& cases) {
     CUgraphNode node = nullptr;
     CUgraphExec executable = nullptr;
     line.code(cuGraphCreate(&graph, 0)).code(cuGraphAddMemAllocNode(&node, graph, nullptr, 0, &parameters));
-    line.code(cuGraphInstantiateWithFlags(&executable, graph, 0)).code(cuGraphLaunch(executable, w.stream)).code(cuMemFreeAsync(parameters.dptr, w.stream));
+    line.code(cuGraphInstantiateWithFlags(&executable, graph, 0))
+        .code(cuGraphLaunch(executable, w.stream))
+        .code(cuMemFreeAsync(parameters.dptr, w.stream));
     line.code(cuStreamSynchronize(w.stream)).code(cuGraphExecDestroy(executable)).code(cuGraphDestroy(graph)).code(cuDeviceGraphMemTrim(0));
   });
   cases.add("null", [](World&, Line& line) { line.code(cuGraphExecDestroy(nullptr)); });
 }
 void cases_cuGraphInstantiateWithFlags(Cases& cases) {
-  instantiation_cases(cases, [](CUgraphExec* out, CUgraph graph, unsigned long long flags, CUstream) { return cuGraphInstantiateWithFlags(out, graph, flags); });
+  instantiation_cases(
+      cases, [](CUgraphExec* out, CUgraph graph, unsigned long long flags, CUstream) { return cuGraphInstantiateWithFlags(out, graph, flags); });
 }
 ROW(cuGraphInstantiateWithParams, params_cases)
 ROW(cuGraphInstantiateWithParams_ptsz, params_cases)
@@ -247,7 +248,9 @@ void cases_cuGraphAddMemAllocNode(Cases& cases) {
         CUgraphNode node = reinterpret_cast<CUgraphNode>(kUntouched);
         CUgraphExec executable = nullptr;
         line.code(cuGraphCreate(&graph, 0)).code(cuGraphAddMemAllocNode(&node, graph, nullptr, 0, &parameters)).address("address", parameters.dptr);
-        line.code(cuGraphInstantiateWithFlags(&executable, graph, 0)).code(cuGraphLaunch(executable, w.stream)).code(cuMemFreeAsync(parameters.dptr, w.stream));
+        line.code(cuGraphInstantiateWithFlags(&executable, graph, 0))
+            .code(cuGraphLaunch(executable, w.stream))
+            .code(cuMemFreeAsync(parameters.dptr, w.stream));
         line.code(cuGraphLaunch(executable, w.stream)).code(cuMemFree_v2(parameters.dptr)).code(cuMemFree_v2(parameters.dptr));
       });
     }
@@ -257,7 +260,8 @@ void cases_cuGraphAddMemAllocNode(Cases& cases) {
 
 namespace {
 /// One allocation node and one that is empty, by the general form of the call.
-void general_node_cases(Cases& cases, CUresult (*add)(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, std::size_t count, CUgraphNodeParams* parameters)) {
+void general_node_cases(Cases& cases, CUresult (*add)(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, std::size_t count,
+                                                      CUgraphNodeParams* parameters)) {
   for (const std::size_t bytes : {std::size_t{0}, kMiB, std::size_t{2} * kGiB}) {
     cases.add(std::to_string(bytes) + " bytes", [=](World& w, Line& line) {
       CUgraphNodeParams parameters;
@@ -274,7 +278,9 @@ void general_node_cases(Cases& cases, CUresult (*add)(CUgraphNode* out, CUgraph 
       std::memset(&nothing, 0, sizeof nothing);
       nothing.type = CU_GRAPH_NODE_TYPE_EMPTY;
       line.code(add(&empty, graph, nullptr, 0, &nothing));
-      line.code(cuGraphInstantiateWithFlags(&executable, graph, 0)).code(cuGraphLaunch(executable, w.stream)).code(cuMemFreeAsync(parameters.alloc.dptr, w.stream));
+      line.code(cuGraphInstantiateWithFlags(&executable, graph, 0))
+          .code(cuGraphLaunch(executable, w.stream))
+          .code(cuMemFreeAsync(parameters.alloc.dptr, w.stream));
       line.code(cuStreamSynchronize(w.stream)).code(cuGraphExecDestroy(executable)).code(cuGraphDestroy(graph)).code(cuDeviceGraphMemTrim(0));
     });
   }
@@ -282,7 +288,9 @@ void general_node_cases(Cases& cases, CUresult (*add)(CUgraphNode* out, CUgraph 
 }
 }  // namespace
 
-void cases_cuGraphAddNode(Cases& cases) { general_node_cases(cases, [](auto... arguments) { return cuGraphAddNode(arguments...); }); }
+void cases_cuGraphAddNode(Cases& cases) {
+  general_node_cases(cases, [](auto... arguments) { return cuGraphAddNode(arguments...); });
+}
 void cases_cuGraphAddNode_v2(Cases& cases) {
   general_node_cases(cases, [](CUgraphNode* out, CUgraph graph, const CUgraphNode* after, std::size_t count, CUgraphNodeParams* parameters) {
     return cuGraphAddNode_v2(out, graph, after, nullptr, count, parameters);
@@ -290,7 +298,8 @@ void cases_cuGraphAddNode_v2(Cases& cases) {
 }
 
 void cases_cuDeviceGraphMemTrim(Cases& cases) {
-  for (const CUdevice device : {0, 1, 9, -1}) cases.add("device " + std::to_string(device), [=](World&, Line& line) { line.code(cuDeviceGraphMemTrim(device)); });
+  for (const CUdevice device : {0, 1, 9, -1})
+    cases.add("device " + std::to_string(device), [=](World&, Line& line) { line.code(cuDeviceGraphMemTrim(device)); });
 }
 
 }  // namespace battery

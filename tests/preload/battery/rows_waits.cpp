@@ -11,8 +11,7 @@ constexpr std::size_t kMuch_bytes = 64 * kMiB;
 enum class Kind { wait, question };
 
 /// `wait` after frees; then everything goes on as it would.
-template <class Wait>
-void add_wait(Cases& cases, const std::string& name, Wait wait, Kind kind = Kind::wait) {
+template <class Wait> void add_wait(Cases& cases, const std::string& name, Wait wait, Kind kind = Kind::wait) {
   cases.add(name, [=](World& w, Line& line) { line.code(wait(w)); });
   cases.add(name + ", after a large free", [=](World& w, Line& line) {
     CUdeviceptr much = kUntouched;
@@ -27,19 +26,18 @@ void add_wait(Cases& cases, const std::string& name, Wait wait, Kind kind = Kind
   });
 }
 
-template <class Wait>
-void stream_wait_cases(Cases& cases, Wait wait, Kind what = Kind::wait) {
-  for (const StreamKind& kind : stream_kinds()) add_wait(cases, kind.name, [=, &kind](const World& w) { return wait(kind.of(w)); }, what);
+template <class Wait> void stream_wait_cases(Cases& cases, Wait wait, Kind what = Kind::wait) {
+  for (const StreamKind& kind : stream_kinds())
+    add_wait(
+        cases, kind.name, [=, &kind](const World& w) { return wait(kind.of(w)); }, what);
 }
 
-template <class Wait>
-void context_wait_cases(Cases& cases, Wait wait) {
+template <class Wait> void context_wait_cases(Cases& cases, Wait wait) {
   for (const ContextKind& kind : context_kinds()) add_wait(cases, kind.name, [=, &kind](const World& w) { return wait(kind.of(w)); });
 }
 
 /// `wait` for an event recorded in `stream`, or (`is_recorded` false) never.
-template <class Wait>
-CUresult wait_for_event_in(CUstream stream, bool is_recorded, Wait wait) {
+template <class Wait> CUresult wait_for_event_in(CUstream stream, bool is_recorded, Wait wait) {
   CUevent event = nullptr;
   if (const CUresult created = cuEventCreate(&event, CU_EVENT_DISABLE_TIMING); created != CUDA_SUCCESS) return created;
   const CUresult recorded = is_recorded ? cuEventRecord(event, stream) : CUDA_SUCCESS;
@@ -49,12 +47,14 @@ CUresult wait_for_event_in(CUstream stream, bool is_recorded, Wait wait) {
   return waited != CUDA_SUCCESS ? waited : destroyed;
 }
 
-template <class Wait>
-void host_wait_cases(Cases& cases, Wait wait, Kind what = Kind::wait) {
-  add_wait(cases, "null event", [=](const World&) { return wait(nullptr); }, what);
-  add_wait(cases, "never recorded", [=](const World&) { return wait_for_event_in(nullptr, false, wait); }, what);
+template <class Wait> void host_wait_cases(Cases& cases, Wait wait, Kind what = Kind::wait) {
+  add_wait(
+      cases, "null event", [=](const World&) { return wait(nullptr); }, what);
+  add_wait(
+      cases, "never recorded", [=](const World&) { return wait_for_event_in(nullptr, false, wait); }, what);
   for (const StreamKind& kind : stream_kinds()) {
-    add_wait(cases, std::string("in ") + kind.name, [=, &kind](const World& w) { return wait_for_event_in(kind.of(w), true, wait); }, what);
+    add_wait(
+        cases, std::string("in ") + kind.name, [=, &kind](const World& w) { return wait_for_event_in(kind.of(w), true, wait); }, what);
   }
 }
 

@@ -172,8 +172,7 @@ using Advance = void (*)(std::uint64_t);
 using BreakContext = void (*)(CUcontext, CUresult);
 
 /// Functions of the simulated driver; the battery needs them for work that runs and for errors that stick.
-template <class Function>
-Function control(const char* name) {
+template <class Function> Function control(const char* name) {
   void* const function = dlsym(RTLD_DEFAULT, name);
   if (function == nullptr) must(CUDA_ERROR_NOT_FOUND, name, __LINE__);
   return reinterpret_cast<Function>(function);
@@ -223,7 +222,8 @@ bool free_pooled(const World& w, std::vector<CUdeviceptr> given) {
   given.insert(given.end(), {w.stream_block, w.plain_pool_block, w.special_pool_block});
   for (CUdeviceptr address : given) {
     CUmemoryPool pool = nullptr;
-    if (cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) == CUDA_SUCCESS && pool != nullptr) static_cast<void>(cuMemFree_v2(address));
+    if (cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) == CUDA_SUCCESS && pool != nullptr)
+      static_cast<void>(cuMemFree_v2(address));
   }
   static_cast<void>(cuCtxSynchronize());
   MUST(cuCtxPopCurrent_v2(&context));
@@ -234,9 +234,21 @@ bool free_pooled(const World& w, std::vector<CUdeviceptr> given) {
 }  // namespace
 
 const char* name_of(Situation situation) {
-  constexpr const char* kNames[] = {"uninitialised",   "no context",      "primary",          "created",            "second device",
-                                    "green",           "busy",            "captured global",  "captured thread",    "captured relaxed",
-                                    "captured elsewhere", "capturing global", "capturing relaxed", "destroyed",      "broken"};
+  constexpr const char* kNames[] = {"uninitialised",
+                                    "no context",
+                                    "primary",
+                                    "created",
+                                    "second device",
+                                    "green",
+                                    "busy",
+                                    "captured global",
+                                    "captured thread",
+                                    "captured relaxed",
+                                    "captured elsewhere",
+                                    "capturing global",
+                                    "capturing relaxed",
+                                    "destroyed",
+                                    "broken"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(Situation::kCount));
   return kNames[static_cast<std::size_t>(situation)];
 }
@@ -261,8 +273,7 @@ bool leave(World& w, const std::vector<CUdeviceptr>& given) {
   end_captures(w);
   let_gpu_finish();  // what is still in flight finds its memory
   CUcontext popped = nullptr;
-  while (cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS) {
-  }
+  while (cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS) {}
   for (CUmemoryPool pool : {w.plain_pool, w.special_pool}) static_cast<void>(cuMemPoolDestroy(pool));
   for (CUdevice device : {0, 1}) {
     CUmemoryPool standard = nullptr;
@@ -275,8 +286,7 @@ bool leave(World& w, const std::vector<CUdeviceptr>& given) {
   }
   for (CUdevice device : {0, 1}) {
     static_cast<void>(cuDevicePrimaryCtxReset_v2(device));
-    while (cuDevicePrimaryCtxRelease_v2(device) == CUDA_SUCCESS) {
-    }
+    while (cuDevicePrimaryCtxRelease_v2(device) == CUDA_SUCCESS) {}
   }
   const bool goes_on = free_pooled(w, given);
   static_cast<void>(cuMemUnmap(w.reserved, 2 * kMiB));

@@ -113,20 +113,25 @@ bool Actor::use(const Block& block) {
   return result == CUDA_SUCCESS || answered("set current", result);
 }
 
-CUstream Actor::stream_of(const Block& block) const { return block.stream < 0 ? CU_STREAM_PER_THREAD : streams_[static_cast<std::size_t>(block.stream)]; }
+CUstream Actor::stream_of(const Block& block) const {
+  return block.stream < 0 ? CU_STREAM_PER_THREAD : streams_[static_cast<std::size_t>(block.stream)];
+}
 
 /// Stream-ordered memory needs no context but its stream's, if that has a handle: seldom another than its own is current meanwhile, or none.
 CUresult Actor::call_on(CUstream stream, const std::function<CUresult()>& call) {
   CUcontext here = nullptr;
   const bool is_default = stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-  const bool is_elsewhere = !is_default && one_in(4) && cuCtxGetCurrent(&here) == CUDA_SUCCESS && cuCtxSetCurrent(one_in(2) ? nullptr : crowd_.primary(device_)) == CUDA_SUCCESS;
+  const bool is_elsewhere = !is_default && one_in(4) && cuCtxGetCurrent(&here) == CUDA_SUCCESS &&
+                            cuCtxSetCurrent(one_in(2) ? nullptr : crowd_.primary(device_)) == CUDA_SUCCESS;
   const CUresult result = call();
   if (is_elsewhere && cuCtxSetCurrent(here) != CUDA_SUCCESS) say("NOT BACK");
   return result;
 }
 
 bool Actor::allocate_on(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool, CUstream stream) {
-  return answered("", call_on(stream, [&] { return pool == nullptr ? cuMemAllocAsync(address, bytes, stream) : cuMemAllocFromPoolAsync(address, bytes, pool, stream); }));
+  return answered("", call_on(stream, [&] {
+                    return pool == nullptr ? cuMemAllocAsync(address, bytes, stream) : cuMemAllocFromPoolAsync(address, bytes, pool, stream);
+                  }));
 }
 
 void Actor::free_on(CUdeviceptr address, CUstream stream) {
@@ -148,7 +153,8 @@ void Actor::keep(const Block& block) {
 void Actor::fill(Block& block) {
   const int value = static_cast<int>(below(256));
   const std::uint64_t duration_ns = 1 + below(one_in(4) ? 4'000'000 : 200'000);
-  if (answered("fill", fill_kernel()(stream_of(block), block.address, block.bytes, static_cast<std::uint8_t>(value), duration_ns))) block.value = value;
+  if (answered("fill", fill_kernel()(stream_of(block), block.address, block.bytes, static_cast<std::uint8_t>(value), duration_ns)))
+    block.value = value;
 }
 
 void Actor::verify(const Block& block) {

@@ -31,8 +31,8 @@ struct Block {
   CUdeviceptr address = 0;
   std::size_t bytes = 0;
   int device = 0;
-  int stream = -1;  ///< of a stream-ordered one: all work on it goes there; -1: plain
-  int value = -1;   ///< of every byte; -1: never written
+  int stream = -1;          ///< of a stream-ordered one: all work on it goes there; -1: plain
+  int value = -1;           ///< of every byte; -1: never written
   bool is_private = false;  ///< of the thread's own context
 };
 

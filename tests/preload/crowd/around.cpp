@@ -42,7 +42,8 @@ void Actor::use_event() {
   if (block.stream < 0 || !use(block)) return;
   CUevent event = nullptr;
   if (!answered("create", cuEventCreate(&event, CU_EVENT_DISABLE_TIMING))) return;
-  if (answered("record", cuEventRecord(event, stream_of(block))) && answered("wait", cuStreamWaitEvent(streams_[to], event, 0))) block.stream = static_cast<int>(to);
+  if (answered("record", cuEventRecord(event, stream_of(block))) && answered("wait", cuStreamWaitEvent(streams_[to], event, 0)))
+    block.stream = static_cast<int>(to);
   answered("destroy", cuEventDestroy(event));
 }
 
@@ -105,7 +106,9 @@ void Actor::own_stream() {
   answered("set", cuMemsetD8Async(block.address, 9, block.bytes, stream));
   if (one_in(3)) {
     unsigned char last = 0;
-    if (answered("copy", cuMemcpyDtoHAsync(&last, block.address + block.bytes - 1, 1, stream)) && answered("synchronise", cuStreamSynchronize(stream)) && last != 9) say("WRONG");
+    if (answered("copy", cuMemcpyDtoHAsync(&last, block.address + block.bytes - 1, 1, stream)) &&
+        answered("synchronise", cuStreamSynchronize(stream)) && last != 9)
+      say("WRONG");
   }
   free_on(block.address, stream);
 }

@@ -38,7 +38,8 @@ Block Crowd::take(int thread, int step) {
 bool Crowd::enter(const Block& block) {
   const std::lock_guard lock(mutex_);
   const auto next = live_.upper_bound(block.address);
-  const bool is_free = (next == live_.end() || next->first >= block.address + block.bytes) && (next == live_.begin() || std::prev(next)->second <= block.address);
+  const bool is_free =
+      (next == live_.end() || next->first >= block.address + block.bytes) && (next == live_.begin() || std::prev(next)->second <= block.address);
   live_[block.address] = block.address + block.bytes;
   return is_free;
 }
@@ -64,7 +65,8 @@ int main(int count, char** arguments) {
   }
   const auto number = [&](int index) { return std::strtoull(arguments[index], nullptr, 10); };
   if (cuInit(0) != CUDA_SUCCESS) return 3;
-  crowd::Settings settings{number(1), static_cast<int>(number(2)), static_cast<int>(number(3)), static_cast<int>(number(4)), number(5) * crowd::kMiB, number(6) != 0};
+  crowd::Settings settings{
+      number(1), static_cast<int>(number(2)), static_cast<int>(number(3)), static_cast<int>(number(4)), number(5) * crowd::kMiB, number(6) != 0};
   crowd::Crowd crowd(settings);
   std::vector<std::unique_ptr<crowd::Actor>> actors;
   for (int i = 0; i < settings.threads; ++i) actors.push_back(std::make_unique<crowd::Actor>(crowd, i));
@@ -80,7 +82,8 @@ int main(int count, char** arguments) {
   const auto sentence = reinterpret_cast<Sentence>(dlsym(RTLD_DEFAULT, "cusim_violation"));
   const auto used = reinterpret_cast<Used>(dlsym(RTLD_DEFAULT, "cusim_used_bytes"));
   for (std::size_t i = 0; i < violations() && i < 1000; ++i) std::printf("violation: %s\n", sentence(i));
-  for (int device = 0; device < settings.devices; ++device) std::printf("end: device %d used %llu\n", device, static_cast<unsigned long long>(used(device)));
+  for (int device = 0; device < settings.devices; ++device)
+    std::printf("end: device %d used %llu\n", device, static_cast<unsigned long long>(used(device)));
   std::fflush(stdout);
   if (settings.seed % 2 != 0) _exit(0);
   return 0;

@@ -12,9 +12,9 @@
 
 namespace {
 
-constexpr std::uint64_t kOneIn = 1000;      ///< of so many calls
-constexpr std::uint64_t kSleeps = 13;       ///< so many sleep
-constexpr std::uint64_t kYields = 40;       ///< and so many let others run
+constexpr std::uint64_t kOneIn = 1000;  ///< of so many calls
+constexpr std::uint64_t kSleeps = 13;   ///< so many sleep
+constexpr std::uint64_t kYields = 40;   ///< and so many let others run
 constexpr std::uint64_t kLongest_ns = 1'000'000;
 
 thread_local std::uint64_t t_state = 0;

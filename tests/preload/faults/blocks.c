@@ -127,7 +127,8 @@ void give_checked(struct Block block, enum Way way, CUstream stream) {
   if (block.address == 0) return;
   const bool is_uncertain = is_about_earlier_work(first) || (again && is_about_earlier_work(second));
   const bool is_kept = !is_uncertain && again && !OK(second);
-  if (is_uncertain || is_kept) cusim_advance_ns(kLong_ns); /* such a free has waited for nothing: what still looks at the block is this program's to wait for */
+  if (is_uncertain || is_kept)
+    cusim_advance_ns(kLong_ns); /* such a free has waited for nothing: what still looks at the block is this program's to wait for */
   g_outcome->uncertain += is_uncertain;
   g_outcome->kept += is_kept;
   if (!is_kept) lose(block);

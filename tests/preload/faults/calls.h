@@ -14,28 +14,28 @@
 
 enum { kPositions = 4096, kLeftOut = -1, kUnfinished = -2 };
 enum { kLong_ns = 100000000 }; /* by then all work of the workload is over */
-enum { kWritten_ns = 100000 };  /* by then what fills a new block is */
+enum { kWritten_ns = 100000 }; /* by then what fills a new block is */
 
 struct Position {
   const char* symbol;
   int32_t code;
-  bool is_full;         /* DO_FULL */
-  bool reached_driver;  /* the driver saw a call of this very symbol meanwhile */
+  bool is_full;        /* DO_FULL */
+  bool reached_driver; /* the driver saw a call of this very symbol meanwhile */
 };
 
 struct Outcome {
   uint32_t count;
-  int32_t hit;               /* position during which the fault was met first; -1: none */
-  uint64_t overlaps;         /* blocks handed out that another live block lies in */
-  uint64_t mismatched;       /* bytes of live or just freed blocks that somebody else has written */
-  uint64_t unended;          /* contexts that the driver refused to end */
-  uint64_t uncertain;        /* blocks whose free answered with an error of earlier work */
-  uint64_t kept;             /* blocks whose free was refused twice */
-  uint64_t used_freed[2];    /* the driver's ledger when everything is freed and trimmed */
-  uint64_t used_ended[2];    /* and when every context is gone */
-  uint64_t second_life;      /* 1: the device could be used again after that */
-  uint64_t allocated;        /* blocks that the program got */
-  uint64_t host_requests;    /* of the library, for host memory */
+  int32_t hit;            /* position during which the fault was met first; -1: none */
+  uint64_t overlaps;      /* blocks handed out that another live block lies in */
+  uint64_t mismatched;    /* bytes of live or just freed blocks that somebody else has written */
+  uint64_t unended;       /* contexts that the driver refused to end */
+  uint64_t uncertain;     /* blocks whose free answered with an error of earlier work */
+  uint64_t kept;          /* blocks whose free was refused twice */
+  uint64_t used_freed[2]; /* the driver's ledger when everything is freed and trimmed */
+  uint64_t used_ended[2]; /* and when every context is gone */
+  uint64_t second_life;   /* 1: the device could be used again after that */
+  uint64_t allocated;     /* blocks that the program got */
+  uint64_t host_requests; /* of the library, for host memory */
   struct Position positions[kPositions];
 };
 
@@ -52,9 +52,9 @@ CUresult end_call(uint32_t position, CUresult code);
 
 #define NAME_(function) #function
 #define NAME(function) NAME_(function)
-#define DO_AS(is_full, ready, function, ...) \
-  ({ \
-    const uint32_t position_ = begin_call(NAME(function), is_full); \
+#define DO_AS(is_full, ready, function, ...)                                                        \
+  ({                                                                                                \
+    const uint32_t position_ = begin_call(NAME(function), is_full);                                 \
     (ready) ? end_call(position_, function(__VA_ARGS__)) : end_call(position_, (CUresult)kLeftOut); \
   })
 #define DO(ready, function, ...) DO_AS(false, ready, function, __VA_ARGS__)
@@ -79,7 +79,7 @@ struct Block take(bool ready, enum Way way, size_t bytes, CUstream stream, CUmem
 struct Block take_full(bool ready, size_t bytes);
 struct Block take_full_on(bool ready, size_t bytes, CUstream stream);
 void give(struct Block block, enum Way way, CUstream stream);
-void check(struct Block block); /* by a kernel, in the current context */
+void check(struct Block block);                                       /* by a kernel, in the current context */
 void give_checked(struct Block block, enum Way way, CUstream stream); /* give() after check(), which may have run in another context */
 void use(struct Block* block, CUstream stream, uint64_t duration_ns);
 void lose(struct Block block); /* its context is gone */
@@ -108,11 +108,11 @@ void outside_memory(struct World* world);
 void full_device(struct World* world);
 
 /* Ends what `function(argument)` ends; a second time when it is refused. */
-#define END(ready, function, argument) \
-  ({ \
-    bool is_ended_ = OK(DO(ready, function, argument)); \
+#define END(ready, function, argument)                                          \
+  ({                                                                            \
+    bool is_ended_ = OK(DO(ready, function, argument));                         \
     is_ended_ = OK(DO((ready) && !is_ended_, function, argument)) || is_ended_; \
-    !(ready) || is_ended_; \
+    !(ready) || is_ended_;                                                      \
   })
 /* The same for a context. */
 #define END_CONTEXT(ready, function, argument) (g_outcome->unended += !END(ready, function, argument))

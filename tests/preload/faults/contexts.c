@@ -19,7 +19,7 @@ void second_context(struct World* world) {
   DO(has_second, cuMemAlloc, &dies, 1 << 20);
   give(freed_here, kPlain, NULL);
   cusim_advance_ns(kWritten_ns); /* natively the free has waited; a context that breaks from here on must have written as much */
-  check(freed_elsewhere); /* in its own context: the free waits for no other */
+  check(freed_elsewhere);        /* in its own context: the free waits for no other */
   const bool is_popped = OK(DO(has_second, cuCtxPopCurrent, &popped));
   DO(has_second && !is_popped, cuCtxSetCurrent, world->contexts[0]);
   give_checked(freed_elsewhere, kPlain, NULL);

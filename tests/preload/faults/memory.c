@@ -93,7 +93,8 @@ void full_device(struct World* world) {
     for (int i = 0; i < kMost; ++i) use(&blocks[i], i % 2 ? world->other : NULL, 50000);
     for (int i = 0; i < kMost; ++i) give(blocks[i], kPlain, NULL);
     cusim_advance_ns(kLong_ns);
-    big = round == 0 ? take(ready, kPlain, 128 << 20, NULL, NULL) : take(ready && world->blocking != NULL, kOrdered, 128 << 20, world->blocking, NULL);
+    big =
+        round == 0 ? take(ready, kPlain, 128 << 20, NULL, NULL) : take(ready && world->blocking != NULL, kOrdered, 128 << 20, world->blocking, NULL);
     give(big, round == 0 ? kPlain : kOrdered, world->blocking);
   }
   for (int i = 0; i < kMost; ++i) blocks[i] = take_full(ready, 16 << 20);

@@ -117,9 +117,9 @@ static void be_the_child(char* fault) {
 /* status pid hit overlaps mismatched unended uncertain kept allocated second_life host_requests used_freed*2 used_ended*2 | codes | reached the driver */
 static void print_outcome(pid_t child, int status) {
   const struct Outcome* o = g_outcome;
-  printf("%d %d %d %llu %llu %llu %llu %llu %llu %llu %llu", status, (int)child, (int)o->hit, (unsigned long long)o->overlaps, (unsigned long long)o->mismatched,
-         (unsigned long long)o->unended, (unsigned long long)o->uncertain, (unsigned long long)o->kept, (unsigned long long)o->allocated,
-         (unsigned long long)o->second_life, (unsigned long long)o->host_requests);
+  printf("%d %d %d %llu %llu %llu %llu %llu %llu %llu %llu", status, (int)child, (int)o->hit, (unsigned long long)o->overlaps,
+         (unsigned long long)o->mismatched, (unsigned long long)o->unended, (unsigned long long)o->uncertain, (unsigned long long)o->kept,
+         (unsigned long long)o->allocated, (unsigned long long)o->second_life, (unsigned long long)o->host_requests);
   for (int i = 0; i < 2; ++i) printf(" %llu", (unsigned long long)o->used_freed[i]);
   for (int i = 0; i < 2; ++i) printf(" %llu", (unsigned long long)o->used_ended[i]);
   printf(" |");
@@ -130,7 +130,8 @@ static void print_outcome(pid_t child, int status) {
 }
 
 static void print_symbols(void) {
-  for (uint32_t i = 0; i < g_outcome->count; ++i) printf("%s%s%s", i ? " " : "", g_outcome->positions[i].symbol, g_outcome->positions[i].is_full ? "*" : "");
+  for (uint32_t i = 0; i < g_outcome->count; ++i)
+    printf("%s%s%s", i ? " " : "", g_outcome->positions[i].symbol, g_outcome->positions[i].is_full ? "*" : "");
   putchar('\n');
 }
 

@@ -39,8 +39,8 @@ static void write_down(const char* how, const char* name, int version, unsigned 
   const char* object = info.dli_fname != NULL ? strrchr(info.dli_fname, '/') : NULL;
   pthread_mutex_lock(&mutex);
   FILE* file = fopen(getenv("LOOKUPS_LOG"), "a");
-  fprintf(file, "%s %s %d %llu %d %s %s\n", how, *name != '\0' ? name : "\"\"", version, flags, result,
-          object != NULL ? object + 1 : "-", info.dli_sname != NULL ? info.dli_sname : "-");
+  fprintf(file, "%s %s %d %llu %d %s %s\n", how, *name != '\0' ? name : "\"\"", version, flags, result, object != NULL ? object + 1 : "-",
+          info.dli_sname != NULL ? info.dli_sname : "-");
   fclose(file);
   pthread_mutex_unlock(&mutex);
 }
@@ -70,7 +70,7 @@ static int wrapper_v2(const char* name, void** out, int version, unsigned long l
 __attribute__((visibility("default"))) void* dlsym(void* handle, const char* name) {
   void* found = next_dlsym()(handle, name);
   if (strncmp(name, "cu", 2) != 0) return found;
-  const char* refused = getenv("LOOKUPS_WITHOUT");  /* a driver that lacks this one: cudart then falls back to plain dlsym */
+  const char* refused = getenv("LOOKUPS_WITHOUT"); /* a driver that lacks this one: cudart then falls back to plain dlsym */
   if (refused != NULL && strcmp(refused, name) == 0) found = NULL;
   write_down("dlsym", name, 0, 0, found == NULL, found);
   if (found == NULL || strcmp(name, "cuGetProcAddress_v2") != 0) return found;

@@ -18,8 +18,12 @@ int main(void) {
   CUdeviceptr address = 0;
   printf("secure %lu, euid %u\n", getauxval(AT_SECURE), geteuid());
   printf("linked %s, looked up %s\n", object_of((void*)&cuMemAlloc_v2), object_of(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2")));
-  const int codes[] = {cuInit(0), cuDevicePrimaryCtxRetain(&context, 0), cuCtxSetCurrent(context), cuMemAlloc_v2(&address, 1 << 20),
-                       cuMemFree_v2(address), cuMemAlloc_v2(&address, 100)};
+  const int codes[] = {cuInit(0),
+                       cuDevicePrimaryCtxRetain(&context, 0),
+                       cuCtxSetCurrent(context),
+                       cuMemAlloc_v2(&address, 1 << 20),
+                       cuMemFree_v2(address),
+                       cuMemAlloc_v2(&address, 100)};
   for (unsigned i = 0; i < sizeof codes / sizeof *codes; ++i) printf("%d ", codes[i]);
   printf("\n");
   return 5;

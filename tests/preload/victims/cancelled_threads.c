@@ -70,15 +70,15 @@ static CUstream stream;
 static const char* what;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int is_cleaned_up;
-static const char* texts[kMost];  /* printed afterwards: that is a cancellation point itself */
+static const char* texts[kMost]; /* printed afterwards: that is a cancellation point itself */
 static int codes[kMost], errnos[kMost], noted;
 
-#define NOTE(call)                                             \
-  do {                                                         \
-    errno = kErrno;                                            \
-    texts[noted] = #call;                                      \
-    codes[noted] = (int)(call);                                \
-    errnos[noted++] = errno;                                   \
+#define NOTE(call)              \
+  do {                          \
+    errno = kErrno;             \
+    texts[noted] = #call;       \
+    codes[noted] = (int)(call); \
+    errnos[noted++] = errno;    \
   } while (0)
 
 static void clean_up(void* block) {

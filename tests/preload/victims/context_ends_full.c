@@ -52,7 +52,8 @@ static CUmemoryPool fill_context(void) {
   MUST(cuArrayCreate(&array, &shape));
   MUST(cuMemAllocManaged(&address, 8 * MIB, CU_MEM_ATTACH_GLOBAL));
   MUST(cuMemHostAlloc(&host, MIB, 0));
-  for (int i = 0; i < 8; ++i) MUST(i % 2 ? cuMemAllocFromPoolAsync(&ordered[i], MIB, pool, streams[i / 4]) : cuMemAllocAsync(&ordered[i], MIB, streams[i / 4]));
+  for (int i = 0; i < 8; ++i)
+    MUST(i % 2 ? cuMemAllocFromPoolAsync(&ordered[i], MIB, pool, streams[i / 4]) : cuMemAllocAsync(&ordered[i], MIB, streams[i / 4]));
   for (int i = 0; i < 8; ++i) {
     if (i != 1) MUST(cusim_launch_fill(streams[i / 4], ordered[i], MIB, 1, 1000000)); /* 1 is freed without a wait */
   }

@@ -19,7 +19,8 @@
 #ifdef __cplusplus
 extern "C"
 #endif
-CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* affinity, int count, unsigned flags, CUdevice device);
+    CUresult
+    cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* affinity, int count, unsigned flags, CUdevice device);
 
 static CUcontext g_contexts[4];
 static CUdeviceptr g_blocks[4][8];

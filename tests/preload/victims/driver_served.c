@@ -38,7 +38,7 @@ int main(void) {
   MUST(cuDeviceGetDefaultMemPool(&standard, 0));
   printf("in the default pool: %d\n", pool == standard);
   SAY(cuMemFreeAsync(blocks[0], second));
-  SAY(cuMemFreeAsync(blocks[0], second)); /* twice */
+  SAY(cuMemFreeAsync(blocks[0], second));          /* twice */
   SAY(cuMemFreeAsync(blocks[1], (CUstream)&pool)); /* no stream: it stays */
   SAY(cuMemFree(blocks[4]));
   SAY(cuMemFree(stays));

@@ -24,8 +24,7 @@ static CUcontext context;
 static void* refuse(void* unused) {
   cuCtxSetCurrent(context);
   CUdeviceptr address = 0;
-  while (cuMemAlloc(&address, 100 * GIB) == CUDA_ERROR_OUT_OF_MEMORY) {
-  }
+  while (cuMemAlloc(&address, 100 * GIB) == CUDA_ERROR_OUT_OF_MEMORY) {}
   return unused;
 }
 

@@ -17,7 +17,8 @@
 
 enum { ROUNDS = 1000 };
 static CUcontext context;
-static atomic_int busy, frozen; /* `busy`: threads that have begun long ago. Their first calls take the loader's lock, without which no process ends */
+static atomic_int busy,
+    frozen; /* `busy`: threads that have begun long ago. Their first calls take the loader's lock, without which no process ends */
 
 static void freeze(int unused) {
   (void)unused;

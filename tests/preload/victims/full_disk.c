@@ -22,8 +22,7 @@ static int fill_tmpfs(void) {
   char block[4096];
   memset(block, 'x', sizeof block);
   int filler = open("disk/filler", O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-  while (filler >= 0 && write(filler, block, sizeof block) > 0) {
-  }
+  while (filler >= 0 && write(filler, block, sizeof block) > 0) {}
   if (filler >= 0) close(filler);
   return 0;
 }
@@ -40,8 +39,7 @@ static void look_afterwards(void) {
   }
   close(ends[1]);
   char byte;
-  while (read(ends[0], &byte, 1) > 0) {
-  }
+  while (read(ends[0], &byte, 1) > 0) {}
   int left = 0;
   DIR* folder = opendir("disk");
   for (struct dirent* entry = folder ? readdir(folder) : NULL; entry; entry = readdir(folder)) {

@@ -87,7 +87,7 @@
 
 enum { kKept = 128 };
 
-CUresult cuGraphInstantiate_v2(CUgraphExec*, CUgraph, CUgraphNode*, char*, size_t);  /* what programs for CUDA 11 call */
+CUresult cuGraphInstantiate_v2(CUgraphExec*, CUgraph, CUgraphNode*, char*, size_t); /* what programs for CUDA 11 call */
 
 static CUgraph captured(CUstream stream) {
   CUgraph graph = NULL;

@@ -112,7 +112,9 @@ int main(int count, char** names) {
   CUdeviceptr block = 0;
   CUarray array = NULL;
   CUDA_ARRAY_DESCRIPTOR description = {8192, 6144, CU_AD_FORMAT_FLOAT, 1}; /* 192 MiB */
-  int code = strcmp(how, "array") == 0 ? (int)cuArrayCreate(&array, &description) : strcmp(how, "ordered") == 0 ? (int)cuMemAllocAsync(&block, 192 * MIB, 0) : (int)cuMemAlloc(&block, 192 * MIB);
+  int code = strcmp(how, "array") == 0     ? (int)cuArrayCreate(&array, &description)
+             : strcmp(how, "ordered") == 0 ? (int)cuMemAllocAsync(&block, 192 * MIB, 0)
+                                           : (int)cuMemAlloc(&block, 192 * MIB);
   printf("wanted: %d\n", code);
   if (strcmp(what, "advice") == 0) {
     MUST(cuDeviceGraphMemTrim(0));

@@ -23,7 +23,7 @@ int main(void) {
   MUST(fill(stream, inside, MIB, 7, 1000));
   SAY(cuMemFree(inside));
   MUST(cuCtxSetCurrent(primary));
-  CUdeviceptr next = allocate(MIB);  /* natively the free has waited; in a pool this must be another block, or one whose work is over */
+  CUdeviceptr next = allocate(MIB); /* natively the free has waited; in a pool this must be another block, or one whose work is over */
   MUST(cuMemsetD8(next, 1, MIB));
   unsigned char back = 0;
   MUST(cuCtxSynchronize());

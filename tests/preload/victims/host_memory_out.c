@@ -34,12 +34,12 @@
 static uint64_t requests;
 
 /* `call` with its nth request failing. */
-#define SHORT(nth, call) \
-  ({ \
+#define SHORT(nth, call)                   \
+  ({                                       \
     fail_host_memory(requests + (nth), 1); \
-    const CUresult code_ = (call); \
-    fail_host_memory(UINT64_MAX, 1); \
-    code_; \
+    const CUresult code_ = (call);         \
+    fail_host_memory(UINT64_MAX, 1);       \
+    code_;                                 \
   })
 
 static void expect(CUresult code, const char* what, unsigned nth) {

@@ -5,7 +5,8 @@
 #include "resolve_object.h"
 
 int main(void) {
-  const char* names[] = {"cuInit", "cuMemAlloc", "cuMemAlloc_v2", "cuMemAllocAsync_ptsz", "cuGetProcAddress", "cuGetProcAddress_v2", "cuMemcpyPeerAsync"};
+  const char* names[] = {"cuInit",           "cuMemAlloc",          "cuMemAlloc_v2",    "cuMemAllocAsync_ptsz",
+                         "cuGetProcAddress", "cuGetProcAddress_v2", "cuMemcpyPeerAsync"};
   print_place("before: cuInit", dlsym(RTLD_DEFAULT, "cuInit"));
   print_place("before: cuMemAlloc_v2", dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"));
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);

@@ -14,7 +14,8 @@ Allocate cuMemAlloc_v2; /* a pointer, for what is looked up */
 
 int main(void) {
   enter_device(0);
-  printf("own: %d, %d\n", dlsym(RTLD_DEFAULT, "cuMemAlloc_v2") == (void*)&cuMemAlloc_v2, dlsym(dlopen(NULL, RTLD_NOW), "cuMemAlloc_v2") == (void*)&cuMemAlloc_v2);
+  printf("own: %d, %d\n", dlsym(RTLD_DEFAULT, "cuMemAlloc_v2") == (void*)&cuMemAlloc_v2,
+         dlsym(dlopen(NULL, RTLD_NOW), "cuMemAlloc_v2") == (void*)&cuMemAlloc_v2);
   cuMemAlloc_v2 = (Allocate)dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemAlloc_v2");
   CUdeviceptr block = 0;
   SAY(cuMemAlloc_v2(&block, MIB));

@@ -20,13 +20,28 @@ static const struct {
   const char* name;
   int version;
   cuuint64_t flags;
-} kQuestions[] = {
-    {"cuMemAlloc", 3020, 0},         {"cuMemAlloc", 2000, 0},          {"cuMemAlloc", 1000, 0},          {"cuMemAlloc", 13000, 2},
-    {"cuMemAllocAsync", 11020, 0},   {"cuMemAllocAsync", 11020, 1},    {"cuMemAllocAsync", 11020, 2},    {"cuMemAllocAsync", 11010, 2},
-    {"cuMemFreeAsync", 13000, 2},    {"cuMemFree", 3020, 0},           {"cuMemcpyPeerAsync", 7000, 2},        {"cuMemcpyPeerAsync", 4000, 0},
-    {"cuMemAlloc_v2", 13000, 0},     {"cuNoSuchFunction", 13000, 0},   {"", 0, 0},                       {"cuMemFree", 3020, 77},
-    {"cuGetProcAddress", 11030, 0},  {"cuGetProcAddress", 12000, 0},   {"cuGetProcAddress", 11020, 0},   {"cuStreamBeginCapture", 10000, 2},
-    {"cuStreamBeginCapture", 10010, 2}, {"cuInit", 2000, 0}};
+} kQuestions[] = {{"cuMemAlloc", 3020, 0},
+                  {"cuMemAlloc", 2000, 0},
+                  {"cuMemAlloc", 1000, 0},
+                  {"cuMemAlloc", 13000, 2},
+                  {"cuMemAllocAsync", 11020, 0},
+                  {"cuMemAllocAsync", 11020, 1},
+                  {"cuMemAllocAsync", 11020, 2},
+                  {"cuMemAllocAsync", 11010, 2},
+                  {"cuMemFreeAsync", 13000, 2},
+                  {"cuMemFree", 3020, 0},
+                  {"cuMemcpyPeerAsync", 7000, 2},
+                  {"cuMemcpyPeerAsync", 4000, 0},
+                  {"cuMemAlloc_v2", 13000, 0},
+                  {"cuNoSuchFunction", 13000, 0},
+                  {"", 0, 0},
+                  {"cuMemFree", 3020, 77},
+                  {"cuGetProcAddress", 11030, 0},
+                  {"cuGetProcAddress", 12000, 0},
+                  {"cuGetProcAddress", 11020, 0},
+                  {"cuStreamBeginCapture", 10000, 2},
+                  {"cuStreamBeginCapture", 10010, 2},
+                  {"cuInit", 2000, 0}};
 
 static void print_answer(int result, int status, const void* found) {
   printf("  %d, status %d, %s%s%s\n", result, status, symbol_at(found), with_objects ? " at " : "", with_objects ? object_at(found) : "");

@@ -18,9 +18,11 @@
 #include "cusim.h"
 #include "victim.h"
 
-static const char* const kCalls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease", "cuMemAddressReserve", "cuMemAlloc_v2", "cuMemAllocManaged", "cuMemFree_v2",
-                                     "cuMemFreeAsync", "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuStreamCreate", "cuEventCreate", "cuEventRecord", "cuCtxRecordEvent", "cuEventQuery",
-                                     "cuEventSynchronize", "cuStreamWaitEvent", "cuMemGetInfo_v2", "cuStreamQuery", "cuStreamSynchronize", "cuCtxSynchronize", "cuMemPoolTrimTo"};
+static const char* const kCalls[] = {
+    "cuMemCreate",       "cuMemMap",          "cuMemSetAccess", "cuMemUnmap",          "cuMemRelease",     "cuMemAddressReserve",
+    "cuMemAlloc_v2",     "cuMemAllocManaged", "cuMemFree_v2",   "cuMemFreeAsync",      "cuMemAllocAsync",  "cuMemAllocFromPoolAsync",
+    "cuStreamCreate",    "cuEventCreate",     "cuEventRecord",  "cuCtxRecordEvent",    "cuEventQuery",     "cuEventSynchronize",
+    "cuStreamWaitEvent", "cuMemGetInfo_v2",   "cuStreamQuery",  "cuStreamSynchronize", "cuCtxSynchronize", "cuMemPoolTrimTo"};
 enum { kBlocks = 18 };
 
 int main(int argc, char** argv) {

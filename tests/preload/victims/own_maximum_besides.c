@@ -48,7 +48,8 @@
 /* In MiB: the pool's maxSize, what of it is live, what is wanted of it, and what is live elsewhere. */
 int main(int count, char** figures) {
   if (count < 5) return 1;
-  const size_t max = strtoull(figures[1], NULL, 10), live = strtoull(figures[2], NULL, 10), wanted = strtoull(figures[3], NULL, 10), others = strtoull(figures[4], NULL, 10);
+  const size_t max = strtoull(figures[1], NULL, 10), live = strtoull(figures[2], NULL, 10), wanted = strtoull(figures[3], NULL, 10),
+               others = strtoull(figures[4], NULL, 10);
   enter_device(0);
   CUmemPoolProps properties;
   CUmemoryPool pool;

@@ -27,7 +27,6 @@ inline namespace v9 {
 }  // namespace v9
 }  // namespace fmt
 
-
 int main() {
   enter_device(0);
   allocate(MIB);

@@ -18,13 +18,13 @@ static CUmemoryPool pool;
 static pthread_barrier_t meeting;
 static int wrong;
 
-static void expect(CUresult code, CUresult expected, const char *what) {
+static void expect(CUresult code, CUresult expected, const char* what) {
   if (code == expected) return;
   fprintf(stderr, "%s: %d, not %d\n", what, (int)code, (int)expected);
   __atomic_fetch_add(&wrong, 1, __ATOMIC_RELAXED);
 }
 
-static void *share(void *unused) {
+static void* share(void* unused) {
   CUmemAccessDesc access = {0};
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access.location.id = 1;

@@ -16,7 +16,7 @@ static CUcontext home;
 static CUcontext guest;
 static volatile uint32_t may_end;
 
-static void *ask(void *unused) {
+static void* ask(void* unused) {
   MUST(cuCtxSetCurrent(guest));
   while (cusim_calls("cuCtxEnablePeerAccess") == 0) sched_yield();
   while (cusim_calls("cuEventSynchronize") == 0) sched_yield(); /* the other waits for the kernel */

@@ -8,13 +8,12 @@ static void ask(const char* what, CUdeviceptr address, CUdeviceptr block, CUcont
   CUdeviceptr start = 77;
   size_t size = 77;
   CUcontext context = NULL;
-  CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                                 CU_POINTER_ATTRIBUTE_IS_MANAGED,       CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-                                 CU_POINTER_ATTRIBUTE_RANGE_SIZE,       CU_POINTER_ATTRIBUTE_CONTEXT};
+  CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                 CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,     CU_POINTER_ATTRIBUTE_CONTEXT};
   void* values[] = {&type, &ordinal, &managed, &start, &size, &context};
   int code = cuPointerGetAttributes(6, names, values, address);
-  printf("%s: %d, type %u ordinal %d managed %u size %zu own %d start %lld\n", what, code, (unsigned)type, ordinal, managed, size,
-         context == current, start >= block ? (long long)(start - block) : (long long)start);
+  printf("%s: %d, type %u ordinal %d managed %u size %zu own %d start %lld\n", what, code, (unsigned)type, ordinal, managed, size, context == current,
+         start >= block ? (long long)(start - block) : (long long)start);
 }
 
 int main(void) {

@@ -49,6 +49,7 @@ int main(void) {
   struct stat facts;
   char back[sizeof kData] = "";
   if (fstat(mine, &facts) != 0 || pread(mine, back, sizeof back, 0) < 0) return 3;
-  printf("registry found %d, refused %d\n%d bytes, changed %d\n", registry >= 0, (int)refused, (int)facts.st_size, memcmp(back, kData, sizeof kData) != 0);
+  printf("registry found %d, refused %d\n%d bytes, changed %d\n", registry >= 0, (int)refused, (int)facts.st_size,
+         memcmp(back, kData, sizeof kData) != 0);
   return 0;
 }

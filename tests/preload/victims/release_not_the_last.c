@@ -22,13 +22,13 @@ static CUcontext context;
 static CUdeviceptr blocks[BLOCKS];
 static volatile uint32_t may_end;
 
-static void *free_them(void *unused) {
+static void* free_them(void* unused) {
   MUST(cuCtxSetCurrent(context));
   for (int i = 0; i < BLOCKS; ++i) MUST(cuMemFree(blocks[i]));
   return unused;
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
   const int is_green = argc > 1 && strcmp(argv[1], "green") == 0;
   context = enter_device(0);
   CUcontext again = NULL;

@@ -38,8 +38,7 @@ static void read_all(int from, pid_t writer) {
 
 static void fill(int pipe_end) {
   char page[4096] = {0};
-  while (write(pipe_end, page, sizeof page) > 0) {
-  }
+  while (write(pipe_end, page, sizeof page) > 0) {}
 }
 
 int main(int count, char** words) {

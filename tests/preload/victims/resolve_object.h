@@ -23,9 +23,7 @@ static inline const char* object_at(const void* address) {
   return slash != NULL ? slash + 1 : info.dli_fname;
 }
 
-static inline void print_place(const char* what, const void* address) {
-  printf("%s -> %s:%s\n", what, object_at(address), symbol_at(address));
-}
+static inline void print_place(const char* what, const void* address) { printf("%s -> %s:%s\n", what, object_at(address), symbol_at(address)); }
 
 /* Opens one of the libraries that lie beside the victims. */
 static inline void* open_library(const char* name, int flags) {

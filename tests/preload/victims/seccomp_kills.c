@@ -13,7 +13,11 @@
 #define KILLS(number) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (number), 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
 
 int main(void) {
-  struct sock_filter rules[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)), KILLS(SYS_clone), KILLS(SYS_clone3), KILLS(SYS_renameat), KILLS(SYS_linkat),
+  struct sock_filter rules[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+                                KILLS(SYS_clone),
+                                KILLS(SYS_clone3),
+                                KILLS(SYS_renameat),
+                                KILLS(SYS_linkat),
                                 BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
   const struct sock_fprog filter = {sizeof rules / sizeof rules[0], rules};
   enter_device(0);

@@ -16,8 +16,7 @@ int main(void) {
   int ends[2];
   char page[4096] = {0};
   if (pipe(ends) != 0 || fcntl(ends[1], F_SETFL, O_NONBLOCK) != 0) return 2;
-  while (write(ends[1], page, sizeof page) > 0) {
-  }
+  while (write(ends[1], page, sizeof page) > 0) {}
   if (fcntl(ends[1], F_SETFL, 0) != 0 || dup2(ends[1], STDERR_FILENO) < 0) return 2;
   enter_device(0);
   CUdeviceptr block = 0;

@@ -25,12 +25,12 @@ static CUdeviceptr block_of(size_t bytes) {
   return address;
 }
 
-#define ASK(stream, call)                                                                 \
-  do {                                                                                    \
-    MUST(cusim_launch_spin(stream, WORK_NS));                                             \
-    MUST(call);                                                                           \
+#define ASK(stream, call)                                                                     \
+  do {                                                                                        \
+    MUST(cusim_launch_spin(stream, WORK_NS));                                                 \
+    MUST(call);                                                                               \
     printf("%s: %s\n", #call, cuStreamQuery(stream) == CUDA_SUCCESS ? "waited" : "returned"); \
-    MUST(cuStreamSynchronize(stream));                                                    \
+    MUST(cuStreamSynchronize(stream));                                                        \
   } while (0)
 
 int main(void) {
@@ -53,11 +53,26 @@ int main(void) {
   ASK(NULL, cuMemcpyDtoD_v2(plain, plain + MIB, 4096));
   ASK(NULL, cuMemcpy(plain, marked, 4096));
   ASK(NULL, cuMemcpyDtoDAsync_v2(plain, marked, 4096, NULL));
-  CUDA_MEMCPY2D flat = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = marked, .srcPitch = 512, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                        .dstDevice = plain, .dstPitch = 512, .WidthInBytes = 100, .Height = 4};
+  CUDA_MEMCPY2D flat = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                        .srcDevice = marked,
+                        .srcPitch = 512,
+                        .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                        .dstDevice = plain,
+                        .dstPitch = 512,
+                        .WidthInBytes = 100,
+                        .Height = 4};
   ASK(NULL, cuMemcpy2D_v2(&flat));
-  CUDA_MEMCPY3D deep = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = plain, .srcPitch = 512, .srcHeight = 4, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                        .dstDevice = marked, .dstPitch = 512, .dstHeight = 4, .WidthInBytes = 100, .Height = 4, .Depth = 2};
+  CUDA_MEMCPY3D deep = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                        .srcDevice = plain,
+                        .srcPitch = 512,
+                        .srcHeight = 4,
+                        .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                        .dstDevice = marked,
+                        .dstPitch = 512,
+                        .dstHeight = 4,
+                        .WidthInBytes = 100,
+                        .Height = 4,
+                        .Depth = 2};
   ASK(NULL, cuMemcpy3D_v2(&deep));
   CUcontext context = NULL;
   MUST(cuCtxGetCurrent(&context));

@@ -45,7 +45,8 @@ static inline CUcontext enter_device(int device) {
 #ifdef __cplusplus
 extern "C"
 #endif
-CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice device);
+    CUresult
+    cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice device);
 #define create_context cuCtxCreate_v2
 
 /* A green context of device 0, with some of its multiprocessors. */

@@ -66,7 +66,8 @@ void Walk::destroy_context() {
   const int context = draw(contexts_, [](const Context& c) { return c.is_alive && c.kind != Context::primary; });
   if (context == kNone) return;
   for (const auto& stack : current_) {
-    if (std::find(stack.begin(), stack.end(), context) != stack.end() && &stack != &current_[thread_]) return;  // a destroyed context stays current there
+    // A destroyed context stays current there
+    if (std::find(stack.begin(), stack.end(), context) != stack.end() && &stack != &current_[thread_]) return;
   }
   auto& stack = current_[thread_];
   const bool is_top = !stack.empty() && stack.back() == context;
@@ -164,7 +165,8 @@ void Walk::enable_peer() {
     if (!use(from)) return;
   }
   say(named('c', from) + " " + named('c', to));
-  answered(is_end ? "disable" : "enable", on_thread([&] { return is_end ? cuCtxDisablePeerAccess(handle_of(to)) : cuCtxEnablePeerAccess(handle_of(to), 0); }));
+  answered(is_end ? "disable" : "enable",
+           on_thread([&] { return is_end ? cuCtxDisablePeerAccess(handle_of(to)) : cuCtxEnablePeerAccess(handle_of(to), 0); }));
 }
 
 /// A child may not use what its parent has; it is told so, and ends as it likes.
@@ -232,8 +234,7 @@ void Walk::give_all_back() {
   }
   for (thread_ = 0; thread_ < kThreads; ++thread_) {
     CUcontext popped = nullptr;
-    while (on_thread([&] { return cuCtxPopCurrent(&popped); }) == CUDA_SUCCESS) {
-    }
+    while (on_thread([&] { return cuCtxPopCurrent(&popped); }) == CUDA_SUCCESS) {}
   }
   thread_ = 0;
   for (const Context::Kind kind : {Context::green, Context::created}) {

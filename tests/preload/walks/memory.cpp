@@ -38,10 +38,15 @@ void Walk::keep(CUdeviceptr address, std::size_t bytes, Block::Kind kind, int st
 }
 
 void Walk::say_attributes(const Block& block) {
-  constexpr std::pair<const char*, CUpointer_attribute> kFigures[] = {
-      {"type", CU_POINTER_ATTRIBUTE_MEMORY_TYPE}, {"sync", CU_POINTER_ATTRIBUTE_SYNC_MEMOPS}, {"managed", CU_POINTER_ATTRIBUTE_IS_MANAGED},
-      {"device", CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL}, {"ipc", CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE}, {"bytes", CU_POINTER_ATTRIBUTE_RANGE_SIZE},
-      {"mapped", CU_POINTER_ATTRIBUTE_MAPPED}, {"handles", CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES}, {"rdma", CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE}};
+  constexpr std::pair<const char*, CUpointer_attribute> kFigures[] = {{"type", CU_POINTER_ATTRIBUTE_MEMORY_TYPE},
+                                                                      {"sync", CU_POINTER_ATTRIBUTE_SYNC_MEMOPS},
+                                                                      {"managed", CU_POINTER_ATTRIBUTE_IS_MANAGED},
+                                                                      {"device", CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL},
+                                                                      {"ipc", CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE},
+                                                                      {"bytes", CU_POINTER_ATTRIBUTE_RANGE_SIZE},
+                                                                      {"mapped", CU_POINTER_ATTRIBUTE_MAPPED},
+                                                                      {"handles", CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES},
+                                                                      {"rdma", CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE}};
   const CUdeviceptr inside = block.address + (one_in(2) ? below(block.bytes) : 0);
   for (const auto& [name, attribute] : kFigures) {
     std::uint64_t value = 0;
@@ -110,12 +115,15 @@ void Walk::allocate_from_pool() {
   if (index == kNone || pool == kNone) return;
   const Stream& stream = streams_[static_cast<std::size_t>(index)];
   if (stream.handle == CU_STREAM_LEGACY && is_captured(kNone)) return;
-  if (contexts_[static_cast<std::size_t>(stream.context)].device != pools_[static_cast<std::size_t>(pool)].device || !reach(stream, true) || is_forbidden()) return;
+  if (contexts_[static_cast<std::size_t>(stream.context)].device != pools_[static_cast<std::size_t>(pool)].device || !reach(stream, true) ||
+      is_forbidden())
+    return;
   CUdeviceptr address = 0;
   const std::size_t bytes = draw_bytes();
   say(named('s', index) + " " + named('p', pool));
   say("bytes", bytes);
-  if (answered("", on_thread([&] { return cuMemAllocFromPoolAsync(&address, bytes, pools_[static_cast<std::size_t>(pool)].handle, stream.handle); }))) {
+  if (answered("",
+               on_thread([&] { return cuMemAllocFromPoolAsync(&address, bytes, pools_[static_cast<std::size_t>(pool)].handle, stream.handle); }))) {
     keep(address, bytes, Block::ordered, index, pool);
   }
 }
@@ -126,7 +134,8 @@ void Walk::allocate_managed() {
   CUdeviceptr address = 0;
   const std::size_t bytes = draw_bytes();
   say("bytes", bytes);
-  if (answered("", on_thread([&] { return cuMemAllocManaged(&address, bytes, CU_MEM_ATTACH_GLOBAL); }))) keep(address, bytes, Block::managed, kNone, kNone);
+  if (answered("", on_thread([&] { return cuMemAllocManaged(&address, bytes, CU_MEM_ATTACH_GLOBAL); })))
+    keep(address, bytes, Block::managed, kNone, kNone);
 }
 
 /// The program's own virtual memory management.
@@ -138,7 +147,8 @@ void Walk::map_own() {
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = on_device(contexts_[static_cast<std::size_t>(context)].device);
   std::size_t granularity = 0;
-  if (!answered("granularity", on_thread([&] { return cuMemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM); }))) return;
+  if (!answered("granularity", on_thread([&] { return cuMemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM); })))
+    return;
   const std::size_t bytes = granularity * (1 + below(3));
   CUmemAccessDesc access;
   access.location = properties.location;
@@ -166,8 +176,8 @@ void Walk::free_at(int index) {
     return;
   }
   const int home = block.stream;
-  const bool is_in_order = home != kNone && is_usable(streams_[static_cast<std::size_t>(home)]) && streams_[static_cast<std::size_t>(home)].capture == kNone &&
-                           (block.kind == Block::ordered ? !one_in(5) : false);
+  const bool is_in_order = home != kNone && is_usable(streams_[static_cast<std::size_t>(home)]) &&
+                           streams_[static_cast<std::size_t>(home)].capture == kNone && (block.kind == Block::ordered ? !one_in(5) : false);
   if (is_in_order) {
     const Stream& stream = streams_[static_cast<std::size_t>(home)];
     if (stream.handle == CU_STREAM_LEGACY && is_captured(kNone)) return;
@@ -222,7 +232,8 @@ void Walk::destroy_pool() {
   const int index = draw(pools_);
   if (index < devices_ || is_captured(kNone)) return;
   say(named('p', index));
-  if (answered("", on_thread([&] { return cuMemPoolDestroy(pools_[static_cast<std::size_t>(index)].handle); }))) pools_[static_cast<std::size_t>(index)].is_alive = false;
+  if (answered("", on_thread([&] { return cuMemPoolDestroy(pools_[static_cast<std::size_t>(index)].handle); })))
+    pools_[static_cast<std::size_t>(index)].is_alive = false;
 }
 
 void Walk::set_pool() {
@@ -311,7 +322,8 @@ void Walk::array() {
   description.Format = CU_AD_FORMAT_FLOAT;
   description.NumChannels = 1;
   CUarray array = nullptr;
-  if (answered("", on_thread([&] { return cuArray3DCreate(&array, &description); }))) answered("destroy", on_thread([&] { return cuArrayDestroy(array); }));
+  if (answered("", on_thread([&] { return cuArray3DCreate(&array, &description); })))
+    answered("destroy", on_thread([&] { return cuArrayDestroy(array); }));
 }
 
 void Walk::registered_memory() {
@@ -320,7 +332,8 @@ void Walk::registered_memory() {
   registered_.resize(64 * 4096);
   unsigned char* const page = registered_.data() + (4096 - reinterpret_cast<std::uintptr_t>(registered_.data()) % 4096);
   const std::size_t bytes = 4096 * (1 + below(32));
-  if (answered("", on_thread([&] { return cuMemHostRegister(page, bytes, 0); }))) answered("unregister", on_thread([&] { return cuMemHostUnregister(page); }));
+  if (answered("", on_thread([&] { return cuMemHostRegister(page, bytes, 0); })))
+    answered("unregister", on_thread([&] { return cuMemHostUnregister(page); }));
 }
 
 /// Code, which the driver takes device memory for.
@@ -344,14 +357,17 @@ void Walk::mark_synchronous() {
   const unsigned value = static_cast<unsigned>(below(2));
   say(named('b', index));
   say("value", value);
-  answered("", on_thread([&] { return cuPointerSetAttribute(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, blocks_[static_cast<std::size_t>(index)].address); }));
+  answered("", on_thread([&] {
+             return cuPointerSetAttribute(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, blocks_[static_cast<std::size_t>(index)].address);
+           }));
 }
 
 void Walk::host_memory() {
   const int context = draw(contexts_);
   if (is_captured(kNone) || context == kNone || !use(context)) return;
   void* host = nullptr;
-  if (answered("", on_thread([&] { return cuMemHostAlloc(&host, 4096 * (1 + below(64)), 0); }))) answered("free", on_thread([&] { return cuMemFreeHost(host); }));
+  if (answered("", on_thread([&] { return cuMemHostAlloc(&host, 4096 * (1 + below(64)), 0); })))
+    answered("free", on_thread([&] { return cuMemFreeHost(host); }));
 }
 
 }  // namespace walks

@@ -16,8 +16,9 @@ void Walk::create_stream() {
   say("flags", flags);
   const bool is_green = owner.kind == Context::green;
   if (answered("", on_thread([&] {
-        return is_green ? cuGreenCtxStreamCreate(&stream.handle, owner.green_handle, CU_STREAM_NON_BLOCKING, 0) : cuStreamCreate(&stream.handle, flags);
-      }))) {
+                 return is_green ? cuGreenCtxStreamCreate(&stream.handle, owner.green_handle, CU_STREAM_NON_BLOCKING, 0)
+                                 : cuStreamCreate(&stream.handle, flags);
+               }))) {
     streams_.push_back(stream);
   }
 }
@@ -40,7 +41,8 @@ void Walk::create_event() {
   if (context == kNone || !use(context)) return;
   Event event;
   event.context = context;
-  if (answered("", on_thread([&] { return cuEventCreate(&event.handle, one_in(2) ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING); }))) events_.push_back(event);
+  if (answered("", on_thread([&] { return cuEventCreate(&event.handle, one_in(2) ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING); })))
+    events_.push_back(event);
 }
 
 void Walk::destroy_event() {
@@ -143,7 +145,8 @@ void Walk::end_capture() {
   Executable executable;
   executable.stream = capture.stream;
   executable.writes = capture.writes;
-  if (answered("instantiate", on_thread([&] { return cuGraphInstantiateWithFlags(&executable.handle, graph, 0); }))) executables_.push_back(executable);
+  if (answered("instantiate", on_thread([&] { return cuGraphInstantiateWithFlags(&executable.handle, graph, 0); })))
+    executables_.push_back(executable);
   answered("destroy", on_thread([&] { return cuGraphDestroy(graph); }));
 }
 
@@ -154,7 +157,8 @@ void Walk::launch_graph() {
   const Stream& stream = streams_[static_cast<std::size_t>(executable.stream)];
   if (!is_usable(stream) || stream.capture != kNone) return;
   for (const auto& [block, value] : executable.writes) {
-    if (block == kNone || !blocks_[static_cast<std::size_t>(block)].is_alive || blocks_[static_cast<std::size_t>(block)].stream != executable.stream) return;
+    if (block == kNone || !blocks_[static_cast<std::size_t>(block)].is_alive || blocks_[static_cast<std::size_t>(block)].stream != executable.stream)
+      return;
   }
   if (!reach(stream, true)) return;
   say(named('g', index));

@@ -108,8 +108,9 @@ bool Walk::is_forbidden() const {
 }
 
 bool Walk::is_captured(int context) const {
-  return std::any_of(streams_.begin(), streams_.end(),
-                     [context](const Stream& stream) { return stream.is_alive && stream.capture != kNone && (context == kNone || stream.context == context); });
+  return std::any_of(streams_.begin(), streams_.end(), [context](const Stream& stream) {
+    return stream.is_alive && stream.capture != kNone && (context == kNone || stream.context == context);
+  });
 }
 
 bool Walk::use(int context) {
@@ -146,7 +147,8 @@ bool Walk::settle(Block& block) {
 
 /// A block that has outlived its context is used in another one of its device.
 void Walk::adopt(Block& block) {
-  if (block.has_outlived && block.context == kNone) block.context = draw(contexts_, [&](const Context& c) { return c.is_alive && c.device == block.device; });
+  if (block.has_outlived && block.context == kNone)
+    block.context = draw(contexts_, [&](const Context& c) { return c.is_alive && c.device == block.device; });
 }
 
 /// What a context takes with it. Memory of pools only the primary (CUDA Driver API 13.0, cuCtxDestroy), and what was in flight there is over.
@@ -185,7 +187,8 @@ void Walk::step(std::uint64_t number) {
   (this->*chosen->operation)();
   using Figure = std::size_t (*)(int);
   static const Figure used = reinterpret_cast<Figure>(dlsym(RTLD_DEFAULT, "cusim_used_bytes"));
-  for (int device = 0; device < devices_; ++device) peaks_[static_cast<std::size_t>(device)] = std::max(peaks_[static_cast<std::size_t>(device)], used(device));
+  for (int device = 0; device < devices_; ++device)
+    peaks_[static_cast<std::size_t>(device)] = std::max(peaks_[static_cast<std::size_t>(device)], used(device));
   if (!line_.empty()) std::printf("%llu t%d %s:%s\n", static_cast<unsigned long long>(number), thread_, chosen->name, line_.c_str());
 }
 
@@ -206,7 +209,8 @@ int main(int count, char** arguments) {
   walks::Walk walk(number(arguments[1]), static_cast<int>(number(arguments[3])), number(arguments[4]) != 0);
   walk.begin();
   for (std::uint64_t step = 0; step < number(arguments[2]); ++step) {
-    const bool is_out = std::any_of(left_out.begin(), left_out.end(), [step](const auto& range) { return range.first <= step && step <= range.second; });
+    const bool is_out =
+        std::any_of(left_out.begin(), left_out.end(), [step](const auto& range) { return range.first <= step && step <= range.second; });
     if (!is_out) walk.step(step);
   }
   walk.end();

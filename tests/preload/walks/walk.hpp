@@ -87,7 +87,11 @@ class Walk {
  public:
   /// `is_tight`: nothing that keeps memory on purpose, captures and SYNC_MEMOPS.
   Walk(std::uint64_t seed, int devices, bool is_tight)
-      : seed_(seed), devices_(devices), is_tight_(is_tight), holders_(static_cast<std::size_t>(devices), 0), peaks_(static_cast<std::size_t>(devices), 0) {}
+      : seed_(seed),
+        devices_(devices),
+        is_tight_(is_tight),
+        holders_(static_cast<std::size_t>(devices), 0),
+        peaks_(static_cast<std::size_t>(devices), 0) {}
   void begin();
   void step(std::uint64_t number);
   /// Mostly everything is given back, in the order in which it came; else the process ends as it stands, from one thread or another.
@@ -106,17 +110,14 @@ class Walk {
   std::uint64_t below(std::uint64_t bound) { return bound == 0 ? 0 : random_() % bound; }
   bool one_in(std::uint64_t n) { return below(n) == 0; }
   std::size_t draw_bytes();
-  template <class Thing, class Fits>
-  int draw(const std::vector<Thing>& things, Fits fits);
-  template <class Thing>
-  int draw(const std::vector<Thing>& things) {
+  template <class Thing, class Fits> int draw(const std::vector<Thing>& things, Fits fits);
+  template <class Thing> int draw(const std::vector<Thing>& things) {
     return draw(things, [](const Thing& thing) { return thing.is_alive; });
   }
   int draw_idle_stream();
 
   // calling and printing
-  template <class Call>
-  CUresult on_thread(Call call);
+  template <class Call> CUresult on_thread(Call call);
   void say(const std::string& text) { line_ += " " + text; }
   void say(const char* what, std::uint64_t value) { say(std::string(what) + "=" + std::to_string(value)); }
   bool answered(const char* what, CUresult result);
@@ -129,7 +130,7 @@ class Walk {
   bool is_captured(int context) const;
   bool is_usable(const Stream& stream) const { return stream.is_alive && contexts_[static_cast<std::size_t>(stream.context)].is_alive; }
   static bool is_default(const Stream& stream) { return stream.handle == CU_STREAM_LEGACY || stream.handle == CU_STREAM_PER_THREAD; }
-  bool use(int context);  ///< makes it current
+  bool use(int context);                                  ///< makes it current
   bool reach(const Stream& stream, bool always = false);  ///< takes the thread that can name it, and mostly makes its context current
   void add_default_streams(int context);
   bool settle(Block& block);  ///< waits for the work on it
@@ -205,9 +206,9 @@ class Walk {
   std::string line_;
   int thread_ = 0;
   battery::Worker* workers_[kThreads - 1] = {new battery::Worker, new battery::Worker};  ///< beside the main thread; they end with the process
-  std::vector<int> current_[kThreads];  ///< each thread's stack of contexts
-  std::vector<int> holders_;            ///< of each device's primary context
-  std::vector<std::size_t> peaks_;      ///< of the memory that was taken from each device
+  std::vector<int> current_[kThreads];                                                   ///< each thread's stack of contexts
+  std::vector<int> holders_;                                                             ///< of each device's primary context
+  std::vector<std::size_t> peaks_;                                                       ///< of the memory that was taken from each device
   std::vector<Context> contexts_;
   std::vector<Stream> streams_;
   std::vector<Capture> captures_;
@@ -220,8 +221,7 @@ class Walk {
   std::vector<unsigned char> bytes_;
 };
 
-template <class Thing, class Fits>
-int Walk::draw(const std::vector<Thing>& things, Fits fits) {
+template <class Thing, class Fits> int Walk::draw(const std::vector<Thing>& things, Fits fits) {
   if (things.empty()) return kNone;
   const std::size_t first = below(things.size());
   for (std::size_t i = 0; i < things.size(); ++i) {
@@ -231,8 +231,7 @@ int Walk::draw(const std::vector<Thing>& things, Fits fits) {
   return kNone;
 }
 
-template <class Call>
-CUresult Walk::on_thread(Call call) {
+template <class Call> CUresult Walk::on_thread(Call call) {
   if (thread_ == 0) return call();
   CUresult result = CUDA_SUCCESS;
   workers_[thread_ - 1]->run([&] { result = call(); });

@@ -45,7 +45,8 @@ void Walk::fill_now() {
 
 void Walk::copy() {
   const auto is_fit = [&](const Block& b) {
-    return b.is_alive && b.stream != kNone && is_usable(streams_[static_cast<std::size_t>(b.stream)]) && streams_[static_cast<std::size_t>(b.stream)].capture == kNone;
+    return b.is_alive && b.stream != kNone && is_usable(streams_[static_cast<std::size_t>(b.stream)]) &&
+           streams_[static_cast<std::size_t>(b.stream)].capture == kNone;
   };
   const int from = draw(blocks_, [&](const Block& b) { return is_fit(b) && b.value != kNone; });
   if (from == kNone) return;
@@ -57,12 +58,15 @@ void Walk::copy() {
   if (!reach(stream, true)) return;
   Block& target = blocks_[static_cast<std::size_t>(to)];
   say(named('b', from) + " " + named('b', to));
-  if (answered("", on_thread([&] { return cuMemcpyDtoDAsync(target.address, source.address, target.bytes, stream.handle); }))) target.value = source.value;
+  if (answered("", on_thread([&] { return cuMemcpyDtoDAsync(target.address, source.address, target.bytes, stream.handle); })))
+    target.value = source.value;
 }
 
 /// Rows of one block into another of the same context, by the calls with a pitch.
 void Walk::copy_rows() {
-  const auto is_fit = [&](const Block& b) { return b.is_alive && b.context != kNone && contexts_[static_cast<std::size_t>(b.context)].is_alive && b.bytes >= 4096; };
+  const auto is_fit = [&](const Block& b) {
+    return b.is_alive && b.context != kNone && contexts_[static_cast<std::size_t>(b.context)].is_alive && b.bytes >= 4096;
+  };
   const int from = draw(blocks_, [&](const Block& b) { return is_fit(b) && b.value != kNone; });
   if (from == kNone || is_captured(kNone)) return;
   Block& source = blocks_[static_cast<std::size_t>(from)];
@@ -101,7 +105,8 @@ void Walk::copy_rows() {
 /// Between contexts, also of different devices.
 void Walk::copy_between() {
   const auto is_fit = [&](const Block& b) {
-    return b.is_alive && b.kind != Block::managed && b.kind != Block::mapped && b.context != kNone && contexts_[static_cast<std::size_t>(b.context)].is_alive;
+    return b.is_alive && b.kind != Block::managed && b.kind != Block::mapped && b.context != kNone &&
+           contexts_[static_cast<std::size_t>(b.context)].is_alive;
   };
   const int from = draw(blocks_, [&](const Block& b) { return is_fit(b) && b.value != kNone; });
   if (from == kNone || is_captured(kNone)) return;

@@ -31,8 +31,7 @@ cudaError_t copy_async(DefaultStream mode, void* to, const void* from, size_t by
   switch (kind) {
     case cudaMemcpyHostToDevice: return call_in_context(DRIVER_ROW(cuMemcpyHtoDAsync, mode), address_of(to), from, bytes, stream);
     case cudaMemcpyDeviceToHost: return call_in_context(DRIVER_ROW(cuMemcpyDtoHAsync, mode), to, address_of(from), bytes, stream);
-    case cudaMemcpyDeviceToDevice:
-      return call_in_context(DRIVER_ROW(cuMemcpyDtoDAsync, mode), address_of(to), address_of(from), bytes, stream);
+    case cudaMemcpyDeviceToDevice: return call_in_context(DRIVER_ROW(cuMemcpyDtoDAsync, mode), address_of(to), address_of(from), bytes, stream);
     case cudaMemcpyHostToHost:
     case cudaMemcpyDefault: return call_in_context(DRIVER_ROW(cuMemcpyAsync, mode), address_of(to), address_of(from), bytes, stream);
   }
@@ -86,8 +85,7 @@ cudaError_t set_async(DefaultStream mode, void* to, int value, size_t bytes, cud
   return call_in_context(DRIVER_ROW(cuMemsetD8Async, mode), address_of(to), static_cast<unsigned char>(value), bytes, stream);
 }
 
-cudaError_t copy_peer(DefaultStream mode, void* to, int to_device, const void* from, int from_device, size_t bytes, bool async,
-                      cudaStream_t stream) {
+cudaError_t copy_peer(DefaultStream mode, void* to, int to_device, const void* from, int from_device, size_t bytes, bool async, cudaStream_t stream) {
   int here = 0;
   CUcontext contexts[2] = {};
   cudaError_t error = ensure_context();
@@ -101,8 +99,7 @@ cudaError_t copy_peer(DefaultStream mode, void* to, int to_device, const void* f
   if (error != cudaSuccess) {
     return record(error);
   }
-  return async ? call_in_context(DRIVER_ROW(cuMemcpyPeerAsync, mode), address_of(to), contexts[0], address_of(from), contexts[1], bytes,
-                                 stream)
+  return async ? call_in_context(DRIVER_ROW(cuMemcpyPeerAsync, mode), address_of(to), contexts[0], address_of(from), contexts[1], bytes, stream)
                : call_in_context(DRIVER_ROW(cuMemcpyPeer, mode), address_of(to), contexts[0], address_of(from), contexts[1], bytes);
 }
 
@@ -111,29 +108,25 @@ cudaError_t copy_peer(DefaultStream mode, void* to, int to_device, const void* f
 extern "C" {
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) { return copy(kLegacy, to, from, bytes, kind); }
-cudaError_t cudaMemcpy_ptds(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  return copy(kPerThread, to, from, bytes, kind);
-}
+cudaError_t cudaMemcpy_ptds(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) { return copy(kPerThread, to, from, bytes, kind); }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   return copy_async(kLegacy, to, from, bytes, kind, stream);
 }
 cudaError_t cudaMemcpyAsync_ptsz(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   return copy_async(kPerThread, to, from, bytes, kind, stream);
 }
-cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
-                         cudaMemcpyKind kind) {
+cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind kind) {
   return copy_rows(kLegacy, {to, to_pitch, from, from_pitch, width, height}, kind);
 }
-cudaError_t cudaMemcpy2D_ptds(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
-                              cudaMemcpyKind kind) {
+cudaError_t cudaMemcpy2D_ptds(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind kind) {
   return copy_rows(kPerThread, {to, to_pitch, from, from_pitch, width, height}, kind);
 }
-cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
-                              cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind kind,
+                              cudaStream_t stream) {
   return copy_rows_async(kLegacy, {to, to_pitch, from, from_pitch, width, height}, kind, stream);
 }
-cudaError_t cudaMemcpy2DAsync_ptsz(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
-                                   cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpy2DAsync_ptsz(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind kind,
+                                   cudaStream_t stream) {
   return copy_rows_async(kPerThread, {to, to_pitch, from, from_pitch, width, height}, kind, stream);
 }
 cudaError_t cudaMemcpyPeer(void* to, int to_device, const void* from, int from_device, size_t bytes) {
@@ -145,12 +138,8 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int f
 
 cudaError_t cudaMemset(void* to, int value, size_t bytes) { return set(kLegacy, to, value, bytes); }
 cudaError_t cudaMemset_ptds(void* to, int value, size_t bytes) { return set(kPerThread, to, value, bytes); }
-cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
-  return set_async(kLegacy, to, value, bytes, stream);
-}
-cudaError_t cudaMemsetAsync_ptsz(void* to, int value, size_t bytes, cudaStream_t stream) {
-  return set_async(kPerThread, to, value, bytes, stream);
-}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) { return set_async(kLegacy, to, value, bytes, stream); }
+cudaError_t cudaMemsetAsync_ptsz(void* to, int value, size_t bytes, cudaStream_t stream) { return set_async(kPerThread, to, value, bytes, stream); }
 cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height) {
   return call_in_context(DRIVER_ROW(cuMemsetD2D8, kLegacy), address_of(to), pitch, static_cast<unsigned char>(value), width, height);
 }
@@ -158,12 +147,10 @@ cudaError_t cudaMemset2D_ptds(void* to, size_t pitch, int value, size_t width, s
   return call_in_context(DRIVER_ROW(cuMemsetD2D8, kPerThread), address_of(to), pitch, static_cast<unsigned char>(value), width, height);
 }
 cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream) {
-  return call_in_context(DRIVER_ROW(cuMemsetD2D8Async, kLegacy), address_of(to), pitch, static_cast<unsigned char>(value), width, height,
-                         stream);
+  return call_in_context(DRIVER_ROW(cuMemsetD2D8Async, kLegacy), address_of(to), pitch, static_cast<unsigned char>(value), width, height, stream);
 }
 cudaError_t cudaMemset2DAsync_ptsz(void* to, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream) {
-  return call_in_context(DRIVER_ROW(cuMemsetD2D8Async, kPerThread), address_of(to), pitch, static_cast<unsigned char>(value), width,
-                         height, stream);
+  return call_in_context(DRIVER_ROW(cuMemsetD2D8Async, kPerThread), address_of(to), pitch, static_cast<unsigned char>(value), width, height, stream);
 }
 cudaError_t cudaMemPrefetchAsync(const void* pointer, size_t bytes, cudaMemLocation location, unsigned flags, cudaStream_t stream) {
   CUmemLocation where{};

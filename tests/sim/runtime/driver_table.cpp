@@ -32,8 +32,7 @@ void* look_up(const Driver& driver, const Request& request) {
   return result == CUDA_SUCCESS ? found : nullptr;
 }
 
-template <class Function>
-void fill(const Driver& driver, Function& slot, const Request& request) {
+template <class Function> void fill(const Driver& driver, Function& slot, const Request& request) {
   slot = reinterpret_cast<Function>(look_up(driver, request));
 }
 
@@ -58,11 +57,11 @@ void adopt_get_proc_address(Driver& driver, const char* mode) {
 }
 
 void fill_tables(Driver& driver) {
-#define DRIVER_CALL(name, version, symbol)                                     \
-  fill(driver, driver.legacy.name, {#name, #symbol, version, kLegacyFlags});   \
+#define DRIVER_CALL(name, version, symbol)                                   \
+  fill(driver, driver.legacy.name, {#name, #symbol, version, kLegacyFlags}); \
   driver.per_thread.name = driver.legacy.name;
-#define STREAM_CALL(name, version, symbol, ptsz_version, ptsz_symbol)          \
-  fill(driver, driver.legacy.name, {#name, #symbol, version, kLegacyFlags});   \
+#define STREAM_CALL(name, version, symbol, ptsz_version, ptsz_symbol)        \
+  fill(driver, driver.legacy.name, {#name, #symbol, version, kLegacyFlags}); \
   fill(driver, driver.per_thread.name, {#name, #ptsz_symbol, ptsz_version, kPerThreadFlags});
 #include "tests/sim/runtime/driver_calls.def"
 #undef DRIVER_CALL

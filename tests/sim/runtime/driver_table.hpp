@@ -29,7 +29,7 @@ enum class DefaultStream { kLegacy, kPerThread };
 
 struct Driver {
   DriverTable legacy;
-  DriverTable per_thread;  // rows without a per-thread form hold the same pointer as `legacy`
+  DriverTable per_thread;                          // rows without a per-thread form hold the same pointer as `legacy`
   GetProcAddressV2 get_proc_address = nullptr;     // what lookup gave for itself at 12000; null: not used
   GetProcAddressV1 get_proc_address_v1 = nullptr;  // the same at 11030: four arguments
   void* library = nullptr;

@@ -11,7 +11,8 @@ struct ErrorText {
   const char* message;
 };
 
-#define ERROR_TEXT(code, message) {code, #code, message}
+#define ERROR_TEXT(code, message) \
+  { code, #code, message }
 constexpr ErrorText kErrorTexts[] = {
     ERROR_TEXT(cudaSuccess, "no error"),
     ERROR_TEXT(cudaErrorInvalidValue, "invalid argument"),

@@ -24,15 +24,11 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsign
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* out, cudaGraph_t graph, unsigned long long flags) {
   return call_in_context(DRIVER_ROW(cuGraphInstantiateWithFlags, kLegacy), out, graph, flags);
 }
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
-  return call_in_context(DRIVER_ROW(cuGraphLaunch, kLegacy), exec, stream);
-}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) { return call_in_context(DRIVER_ROW(cuGraphLaunch, kLegacy), exec, stream); }
 cudaError_t cudaGraphLaunch_ptsz(cudaGraphExec_t exec, cudaStream_t stream) {
   return call_in_context(DRIVER_ROW(cuGraphLaunch, kPerThread), exec, stream);
 }
-cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) {
-  return call_in_context(DRIVER_ROW(cuGraphUpload, kLegacy), exec, stream);
-}
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) { return call_in_context(DRIVER_ROW(cuGraphUpload, kLegacy), exec, stream); }
 cudaError_t cudaGraphUpload_ptsz(cudaGraphExec_t exec, cudaStream_t stream) {
   return call_in_context(DRIVER_ROW(cuGraphUpload, kPerThread), exec, stream);
 }
@@ -48,16 +44,13 @@ cudaError_t cudaGraphAddMemAllocNode(cudaGraphNode_t* out, cudaGraph_t graph, co
   converted.accessDescs = reinterpret_cast<const CUmemAccessDesc*>(parameters->accessDescs);
   converted.accessDescCount = parameters->accessDescCount;
   converted.bytesize = parameters->bytesize;
-  const cudaError_t error =
-      call_in_context(DRIVER_ROW(cuGraphAddMemAllocNode, kLegacy), out, graph, dependencies, count, &converted);
+  const cudaError_t error = call_in_context(DRIVER_ROW(cuGraphAddMemAllocNode, kLegacy), out, graph, dependencies, count, &converted);
   parameters->dptr = reinterpret_cast<void*>(converted.dptr);
   return error;
 }
 
-cudaError_t cudaGraphAddMemFreeNode(cudaGraphNode_t* out, cudaGraph_t graph, const cudaGraphNode_t* dependencies, size_t count,
-                                    void* pointer) {
-  return call_in_context(DRIVER_ROW(cuGraphAddMemFreeNode, kLegacy), out, graph, dependencies, count,
-                         reinterpret_cast<CUdeviceptr>(pointer));
+cudaError_t cudaGraphAddMemFreeNode(cudaGraphNode_t* out, cudaGraph_t graph, const cudaGraphNode_t* dependencies, size_t count, void* pointer) {
+  return call_in_context(DRIVER_ROW(cuGraphAddMemFreeNode, kLegacy), out, graph, dependencies, count, reinterpret_cast<CUdeviceptr>(pointer));
 }
 
 cudaError_t cudaDeviceGraphMemTrim(int device) { return call_in_context(DRIVER_ROW(cuDeviceGraphMemTrim, kLegacy), device); }

@@ -37,8 +37,7 @@ cudaError_t allocate_async(DefaultStream mode, void** out, size_t bytes, cudaStr
 cudaError_t allocate_from_pool(DefaultStream mode, void** out, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
   bool done = false;
   const cudaError_t early = refuse_or_null(out, bytes, &done);
-  return done ? early
-              : call_in_context(DRIVER_ROW(cuMemAllocFromPoolAsync, mode), reinterpret_cast<CUdeviceptr*>(out), bytes, pool, stream);
+  return done ? early : call_in_context(DRIVER_ROW(cuMemAllocFromPoolAsync, mode), reinterpret_cast<CUdeviceptr*>(out), bytes, pool, stream);
 }
 
 cudaError_t free_async(DefaultStream mode, void* pointer, cudaStream_t stream) {
@@ -52,9 +51,8 @@ cudaError_t describe_pointer(cudaPointerAttributes& out, const void* pointer) {
   CUdeviceptr device_pointer = 0;
   void* host_pointer = nullptr;
   unsigned managed = 0;
-  CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                                 CU_POINTER_ATTRIBUTE_DEVICE_POINTER, CU_POINTER_ATTRIBUTE_HOST_POINTER,
-                                 CU_POINTER_ATTRIBUTE_IS_MANAGED};
+  CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+                                 CU_POINTER_ATTRIBUTE_HOST_POINTER, CU_POINTER_ATTRIBUTE_IS_MANAGED};
   void* values[] = {&type, &ordinal, &device_pointer, &host_pointer, &managed};
   const auto function = driver().legacy.cuPointerGetAttributes;
   if (function == nullptr) {
@@ -64,10 +62,10 @@ cudaError_t describe_pointer(cudaPointerAttributes& out, const void* pointer) {
     return static_cast<cudaError_t>(result);
   }
   out = {};
-  out.type = managed != 0                      ? cudaMemoryTypeManaged
-             : type == CU_MEMORYTYPE_DEVICE    ? cudaMemoryTypeDevice
-             : type == CU_MEMORYTYPE_HOST      ? cudaMemoryTypeHost
-                                               : cudaMemoryTypeUnregistered;
+  out.type = managed != 0                   ? cudaMemoryTypeManaged
+             : type == CU_MEMORYTYPE_DEVICE ? cudaMemoryTypeDevice
+             : type == CU_MEMORYTYPE_HOST   ? cudaMemoryTypeHost
+                                            : cudaMemoryTypeUnregistered;
   out.device = ordinal;
   out.devicePointer = reinterpret_cast<void*>(device_pointer);
   out.hostPointer = host_pointer;
@@ -90,8 +88,7 @@ cudaError_t cudaFree(void* pointer) {
 }
 
 cudaError_t cudaMallocPitch(void** out, size_t* pitch, size_t width, size_t height) {
-  return call_in_context(DRIVER_ROW(cuMemAllocPitch, kLegacy), reinterpret_cast<CUdeviceptr*>(out), pitch, width, height,
-                         kPitchElementBytes);
+  return call_in_context(DRIVER_ROW(cuMemAllocPitch, kLegacy), reinterpret_cast<CUdeviceptr*>(out), pitch, width, height, kPitchElementBytes);
 }
 
 cudaError_t cudaMalloc3D(cudaPitchedPtr* out, cudaExtent extent) {
@@ -107,9 +104,7 @@ cudaError_t cudaMallocManaged(void** out, size_t bytes, unsigned flags) {
 }
 
 cudaError_t cudaMallocAsync(void** out, size_t bytes, cudaStream_t stream) { return allocate_async(kLegacy, out, bytes, stream); }
-cudaError_t cudaMallocAsync_ptsz(void** out, size_t bytes, cudaStream_t stream) {
-  return allocate_async(kPerThread, out, bytes, stream);
-}
+cudaError_t cudaMallocAsync_ptsz(void** out, size_t bytes, cudaStream_t stream) { return allocate_async(kPerThread, out, bytes, stream); }
 cudaError_t cudaMallocFromPoolAsync(void** out, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
   return allocate_from_pool(kLegacy, out, bytes, pool, stream);
 }
@@ -133,9 +128,7 @@ cudaError_t cudaHostUnregister(void* pointer) { return call_in_context(DRIVER_RO
 cudaError_t cudaHostGetDevicePointer(void** out, void* host, unsigned flags) {
   return call_in_context(DRIVER_ROW(cuMemHostGetDevicePointer, kLegacy), reinterpret_cast<CUdeviceptr*>(out), host, flags);
 }
-cudaError_t cudaHostGetFlags(unsigned* flags, void* host) {
-  return call_in_context(DRIVER_ROW(cuMemHostGetFlags, kLegacy), flags, host);
-}
+cudaError_t cudaHostGetFlags(unsigned* flags, void* host) { return call_in_context(DRIVER_ROW(cuMemHostGetFlags, kLegacy), flags, host); }
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   return call_in_context(DRIVER_ROW(cuMemGetInfo, kLegacy), free_bytes, total_bytes);
@@ -158,9 +151,7 @@ cudaError_t cudaIpcOpenMemHandle(void** out, cudaIpcMemHandle_t handle, unsigned
   std::memcpy(&copy, &handle, sizeof copy);
   return call_in_context(DRIVER_ROW(cuIpcOpenMemHandle, kLegacy), reinterpret_cast<CUdeviceptr*>(out), copy, flags);
 }
-cudaError_t cudaIpcCloseMemHandle(void* pointer) {
-  return call_in_context(DRIVER_ROW(cuIpcCloseMemHandle, kLegacy), address_of(pointer));
-}
+cudaError_t cudaIpcCloseMemHandle(void* pointer) { return call_in_context(DRIVER_ROW(cuIpcCloseMemHandle, kLegacy), address_of(pointer)); }
 cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
   return call_in_context(DRIVER_ROW(cuIpcGetEventHandle, kLegacy), reinterpret_cast<CUipcEventHandle*>(handle), event);
 }

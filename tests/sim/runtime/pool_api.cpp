@@ -54,15 +54,9 @@ extern "C" {
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* out, int device) {
   return call_driver(DRIVER_ROW(cuDeviceGetDefaultMemPool, kLegacy), out, device);
 }
-cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* out, int device) {
-  return call_driver(DRIVER_ROW(cuDeviceGetMemPool, kLegacy), out, device);
-}
-cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
-  return call_driver(DRIVER_ROW(cuDeviceSetMemPool, kLegacy), device, pool);
-}
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t bytes) {
-  return call_driver(DRIVER_ROW(cuMemPoolTrimTo, kLegacy), pool, bytes);
-}
+cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* out, int device) { return call_driver(DRIVER_ROW(cuDeviceGetMemPool, kLegacy), out, device); }
+cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool) { return call_driver(DRIVER_ROW(cuDeviceSetMemPool, kLegacy), device, pool); }
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t bytes) { return call_driver(DRIVER_ROW(cuMemPoolTrimTo, kLegacy), pool, bytes); }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr name, void* value) {
   return call_driver(DRIVER_ROW(cuMemPoolSetAttribute, kLegacy), pool, static_cast<CUmemPool_attribute>(name), value);
 }
@@ -91,8 +85,7 @@ cudaError_t cudaMallocArray(cudaArray_t* out, const cudaChannelFormatDesc* chann
   return cudaMalloc3DArray(out, channel, {width, height, 0}, flags);
 }
 cudaError_t cudaFreeArray(cudaArray_t array) {
-  return array == nullptr ? record(ensure_context())
-                          : call_in_context(DRIVER_ROW(cuArrayDestroy, kLegacy), reinterpret_cast<CUarray>(array));
+  return array == nullptr ? record(ensure_context()) : call_in_context(DRIVER_ROW(cuArrayDestroy, kLegacy), reinterpret_cast<CUarray>(array));
 }
 cudaError_t cudaMallocMipmappedArray(cudaMipmappedArray_t* out, const cudaChannelFormatDesc* channel, cudaExtent extent, unsigned levels,
                                      unsigned flags) {
@@ -117,8 +110,7 @@ cudaError_t cudaGetDriverEntryPointByVersion_ptsz(const char* name, void** out, 
 cudaError_t cudaGetDriverEntryPoint(const char* name, void** out, unsigned long long flags, cudaDriverEntryPointQueryResult* status) {
   return find_entry_point(DefaultStream::kLegacy, name, out, CUDART_VERSION, flags, status);
 }
-cudaError_t cudaGetDriverEntryPoint_ptsz(const char* name, void** out, unsigned long long flags,
-                                         cudaDriverEntryPointQueryResult* status) {
+cudaError_t cudaGetDriverEntryPoint_ptsz(const char* name, void** out, unsigned long long flags, cudaDriverEntryPointQueryResult* status) {
   return find_entry_point(DefaultStream::kPerThread, name, out, CUDART_VERSION, flags, status);
 }
 

@@ -52,9 +52,7 @@ cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t, dim3, dim3, void**, size_t, cu
 cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t) { return unsupported("cudaLaunchKernel"); }
 cudaError_t cudaLaunchKernel_ptsz(const void*, dim3, dim3, void**, size_t, cudaStream_t) { return unsupported("cudaLaunchKernel"); }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**) { return unsupported("cudaLaunchKernelExC"); }
-cudaError_t cudaLaunchCooperativeKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t) {
-  return unsupported("cudaLaunchCooperativeKernel");
-}
+cudaError_t cudaLaunchCooperativeKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t) { return unsupported("cudaLaunchCooperativeKernel"); }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) { return unsupported("cudaFuncGetAttributes"); }
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return unsupported("cudaFuncSetAttribute"); }
 cudaError_t cudaGetSymbolAddress(void**, const void*) { return unsupported("cudaGetSymbolAddress"); }

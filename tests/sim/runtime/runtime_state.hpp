@@ -30,15 +30,13 @@ inline cudaError_t record(CUresult result) { return record(static_cast<cudaError
 
 // Calls one driver function under ensure_driver() / ensure_context() and records the outcome. A function that this driver does not have:
 // cudaErrorCallRequiresNewerDriver.
-template <class Function, class... Arguments>
-cudaError_t call_driver(Function function, Arguments... arguments) {
+template <class Function, class... Arguments> cudaError_t call_driver(Function function, Arguments... arguments) {
   if (const cudaError_t error = ensure_driver(); error != cudaSuccess) {
     return record(error);
   }
   return function == nullptr ? record(cudaErrorCallRequiresNewerDriver) : record(function(arguments...));
 }
-template <class Function, class... Arguments>
-cudaError_t call_in_context(Function function, Arguments... arguments) {
+template <class Function, class... Arguments> cudaError_t call_in_context(Function function, Arguments... arguments) {
   if (const cudaError_t error = ensure_context(); error != cudaSuccess) {
     return record(error);
   }

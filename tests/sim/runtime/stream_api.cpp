@@ -7,17 +7,15 @@ namespace {
 constexpr auto kLegacy = DefaultStream::kLegacy;
 
 // A stream call in both its forms: cudaFoo, and cudaFoo_ptsz, in which stream 0 is the thread's own.
-#define STREAM_PAIR(name, parameters, row, ...)                                                                      \
-  cudaError_t name parameters { return call_in_context(DRIVER_ROW(row, DefaultStream::kLegacy), __VA_ARGS__); }      \
+#define STREAM_PAIR(name, parameters, row, ...)                                                                 \
+  cudaError_t name parameters { return call_in_context(DRIVER_ROW(row, DefaultStream::kLegacy), __VA_ARGS__); } \
   cudaError_t name##_ptsz parameters { return call_in_context(DRIVER_ROW(row, DefaultStream::kPerThread), __VA_ARGS__); }
 }  // namespace
 
 extern "C" {
 
 cudaError_t cudaStreamCreate(cudaStream_t* out) { return call_in_context(DRIVER_ROW(cuStreamCreate, kLegacy), out, 0U); }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned flags) {
-  return call_in_context(DRIVER_ROW(cuStreamCreate, kLegacy), out, flags);
-}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned flags) { return call_in_context(DRIVER_ROW(cuStreamCreate, kLegacy), out, flags); }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* out, unsigned flags, int priority) {
   return call_in_context(DRIVER_ROW(cuStreamCreateWithPriority, kLegacy), out, flags, priority);
 }
@@ -30,8 +28,8 @@ STREAM_PAIR(cudaStreamGetFlags, (cudaStream_t stream, unsigned* flags), cuStream
 STREAM_PAIR(cudaStreamGetId, (cudaStream_t stream, unsigned long long* id), cuStreamGetId, stream, id)
 STREAM_PAIR(cudaStreamWaitEvent, (cudaStream_t stream, cudaEvent_t event, unsigned flags), cuStreamWaitEvent, stream, event, flags)
 STREAM_PAIR(cudaLaunchHostFunc, (cudaStream_t stream, cudaHostFn_t function, void* data), cuLaunchHostFunc, stream, function, data)
-STREAM_PAIR(cudaStreamAddCallback, (cudaStream_t stream, cudaStreamCallback_t callback, void* data, unsigned flags),
-            cuStreamAddCallback, stream, reinterpret_cast<CUstreamCallback>(callback), data, flags)
+STREAM_PAIR(cudaStreamAddCallback, (cudaStream_t stream, cudaStreamCallback_t callback, void* data, unsigned flags), cuStreamAddCallback, stream,
+            reinterpret_cast<CUstreamCallback>(callback), data, flags)
 
 STREAM_PAIR(cudaStreamBeginCapture, (cudaStream_t stream, cudaStreamCaptureMode mode), cuStreamBeginCapture, stream,
             static_cast<CUstreamCaptureMode>(mode))
@@ -39,10 +37,10 @@ STREAM_PAIR(cudaStreamEndCapture, (cudaStream_t stream, cudaGraph_t* graph), cuS
 STREAM_PAIR(cudaStreamIsCapturing, (cudaStream_t stream, cudaStreamCaptureStatus* status), cuStreamIsCapturing, stream,
             reinterpret_cast<CUstreamCaptureStatus*>(status))
 STREAM_PAIR(cudaStreamGetCaptureInfo,
-            (cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph,
-             const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges, size_t* count),
-            cuStreamGetCaptureInfo, stream, reinterpret_cast<CUstreamCaptureStatus*>(status),
-            reinterpret_cast<cuuint64_t*>(id), graph, dependencies, reinterpret_cast<const CUgraphEdgeData**>(edges), count)
+            (cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph, const cudaGraphNode_t** dependencies,
+             const cudaGraphEdgeData** edges, size_t* count),
+            cuStreamGetCaptureInfo, stream, reinterpret_cast<CUstreamCaptureStatus*>(status), reinterpret_cast<cuuint64_t*>(id), graph, dependencies,
+            reinterpret_cast<const CUgraphEdgeData**>(edges), count)
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   return call_driver(DRIVER_ROW(cuThreadExchangeStreamCaptureMode, kLegacy), reinterpret_cast<CUstreamCaptureMode*>(mode));

@@ -11,9 +11,7 @@
 
 namespace cupool::config {
 
-inline Options load_from(std::initializer_list<std::string_view> entries) {
-  return load(std::vector<std::string_view>(entries));
-}
+inline Options load_from(std::initializer_list<std::string_view> entries) { return load(std::vector<std::string_view>(entries)); }
 
 inline const OptionFact& fact_of(const Options& options, std::string_view name) {
   for (const OptionFact& fact : options.facts) {

@@ -10,8 +10,7 @@ using namespace cupool::config;
 
 namespace {
 
-template <class Enum>
-void check_every_word() {
+template <class Enum> void check_every_word() {
   int words = 0;
   for (const Choice& choice : choices_of(Enum{})) {
     INFO(choice.spelling);

@@ -12,7 +12,10 @@ namespace {
 
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 
-struct ShownRow { const char* name; const char* initial_as_cpp; };
+struct ShownRow {
+  const char* name;
+  const char* initial_as_cpp;
+};
 constexpr ShownRow kRows[] = {
 #define OPTION(name, member, kind, Type, initial, empty, shown, unit, range, visibility, doc) {#name, #initial},
 #include "config/options.def"
@@ -95,8 +98,14 @@ TEST_CASE("facts spell the effective value as the variable takes it", "[load]") 
 }
 
 TEST_CASE("off is no file name: one warning names the word that is meant, and the default stays", "[load]") {
-  const struct { const char* entry; const char* name; const char* word; const char* value; } rows[] = {
-      {"CUPOOL_REPORT=off", "report", "none", "cupool-report.%h.%p.json"}, {"CUPOOL_TRACE=Off", "trace", "none", "none"}, {"CUPOOL_LOG_FILE=OFF", "log_file", "stderr", "stderr"}};
+  const struct {
+    const char* entry;
+    const char* name;
+    const char* word;
+    const char* value;
+  } rows[] = {{"CUPOOL_REPORT=off", "report", "none", "cupool-report.%h.%p.json"},
+              {"CUPOOL_TRACE=Off", "trace", "none", "none"},
+              {"CUPOOL_LOG_FILE=OFF", "log_file", "stderr", "stderr"}};
   for (const auto& row : rows) {
     const Options options = load_from({row.entry});
     INFO(row.entry);
@@ -108,10 +117,10 @@ TEST_CASE("off is no file name: one warning names the word that is meant, and th
 }
 
 TEST_CASE("every option reaches its member", "[load]") {
-  const Options options = load_from(
-      {"CUPOOL_POLICY=async", "CUPOOL_PREALLOCATE=1GiB", "CUPOOL_LIMIT=2GiB", "CUPOOL_BACKING=pages", "CUPOOL_FREE=immediate",
-       "CUPOOL_RELEASE_THRESHOLD=3GiB", "CUPOOL_REPORT=r", "CUPOOL_STACKS=python", "CUPOOL_STACK_DEPTH=7", "CUPOOL_TIMELINE=9",
-       "CUPOOL_TRACE=t", "CUPOOL_LOG=debug", "CUPOOL_LOG_FILE=l", "CUPOOL_RUN_ID=id"});
+  const Options options =
+      load_from({"CUPOOL_POLICY=async", "CUPOOL_PREALLOCATE=1GiB", "CUPOOL_LIMIT=2GiB", "CUPOOL_BACKING=pages", "CUPOOL_FREE=immediate",
+                 "CUPOOL_RELEASE_THRESHOLD=3GiB", "CUPOOL_REPORT=r", "CUPOOL_STACKS=python", "CUPOOL_STACK_DEPTH=7", "CUPOOL_TIMELINE=9",
+                 "CUPOOL_TRACE=t", "CUPOOL_LOG=debug", "CUPOOL_LOG_FILE=l", "CUPOOL_RUN_ID=id"});
   CHECK(options.warnings.empty());
   CHECK(options.policy == Policy::async);
   CHECK(options.preallocate->resolve(8 * kGiB) == kGiB);
@@ -195,15 +204,13 @@ TEST_CASE("of two entries of one name the first counts, good or bad", "[load]") 
 }
 
 TEST_CASE("what is not an entry of ours is not looked at", "[load]") {
-  const Options options = load_from({"", "=", "PATH=/bin", "CUPOOL", "CUPOOL_POLICY", "CUPOOL_NONSENSE", "cupool_policy=off",
-                                     "XCUPOOL_POLICY=off", " CUPOOL_POLICY=off", "CUPOOLPOLICY=off", "CUDA_VISIBLE_DEVICES=0"});
+  const Options options = load_from({"", "=", "PATH=/bin", "CUPOOL", "CUPOOL_POLICY", "CUPOOL_NONSENSE", "cupool_policy=off", "XCUPOOL_POLICY=off",
+                                     " CUPOOL_POLICY=off", "CUPOOLPOLICY=off", "CUDA_VISIBLE_DEVICES=0"});
   CHECK(options.warnings.empty());
   CHECK(options.policy == Policy::grow);
 }
 
-TEST_CASE("a value may hold an equals sign", "[load]") {
-  CHECK(load_from({"CUPOOL_REPORT=a=b.json"}).report == "a=b.json");
-}
+TEST_CASE("a value may hold an equals sign", "[load]") { CHECK(load_from({"CUPOOL_REPORT=a=b.json"}).report == "a=b.json"); }
 
 TEST_CASE("loading an ordinary environment takes microseconds", "[load][cost]") {
   std::vector<std::string> storage;

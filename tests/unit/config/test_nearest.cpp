@@ -15,9 +15,9 @@ TEST_CASE("the distance counts inserts, deletes, replacements and swaps", "[near
   CHECK(edit_distance("limt", "limit") == 1);
   CHECK(edit_distance("limmit", "limit") == 1);
   CHECK(edit_distance("lamit", "limit") == 1);
-  CHECK(edit_distance("ilmit", "limit") == 1);   // a swap, not two replacements
+  CHECK(edit_distance("ilmit", "limit") == 1);  // a swap, not two replacements
   CHECK(edit_distance("polciy", "policy") == 1);
-  CHECK(edit_distance("ca", "abc") == 3);        // restricted: the swapped pair is not edited again
+  CHECK(edit_distance("ca", "abc") == 3);  // restricted: the swapped pair is not edited again
   CHECK(edit_distance("kitten", "sitting") == 3);
 }
 

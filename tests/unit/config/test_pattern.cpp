@@ -15,9 +15,7 @@ std::optional<std::string> variable(std::string_view name) {
   return std::nullopt;
 }
 
-std::string expanded(std::string_view pattern) {
-  return expand_pattern(pattern, {4711, "h1", "3"}, variable).value_or("refused");
-}
+std::string expanded(std::string_view pattern) { return expand_pattern(pattern, {4711, "h1", "3"}, variable).value_or("refused"); }
 
 std::string problem_of(std::string_view pattern) {
   const char* problem = pattern_problem(pattern);

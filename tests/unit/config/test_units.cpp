@@ -59,8 +59,9 @@ TEST_CASE("a size may have decimals where whole bytes come out or a unit drops t
 }
 
 TEST_CASE("a size is refused when it is not one", "[units]") {
-  for (const char* text : {"", " ", "x", "12x", "K", "GiB", "-1", "+1", "1e9", "1E9", "0x10", "1_000", "1,000", "nan", "NaN", "inf",
-                           "Infinity", "1..5G", "1.2.3", ".", ".G", "8GiBs", "8GG", "8 G B", "8iB", "75%", "1\x01", "٣", "1Ki B", "8Gib8"}) {
+  for (const char* text :
+       {"",    " ",        "x",     "12x",   "K", "GiB", "-1",    "+1",  "1e9",   "1E9", "0x10", "1_000", "1,000", "nan",   "NaN",
+        "inf", "Infinity", "1..5G", "1.2.3", ".", ".G",  "8GiBs", "8GG", "8 G B", "8iB", "75%",  "1\x01", "٣",     "1Ki B", "8Gib8"}) {
     INFO(text);
     CHECK(why_not_bytes(text) == "not a size");
   }

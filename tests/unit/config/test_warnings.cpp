@@ -15,12 +15,10 @@ TEST_CASE("a bad value is one precise line and the default", "[warnings]") {
   CHECK(warning_of("CUPOOL_LIMIT=0") == R"(CUPOOL_LIMIT=0: must be more than 0 ("0"); using the default (no limit))");
   CHECK(warning_of("CUPOOL_LIMIT=1:1G,") == "CUPOOL_LIMIT=1:1G,: an amount is missing; using the default (no limit)");
   CHECK(warning_of("CUPOOL_LIMIT=-1") == R"(CUPOOL_LIMIT=-1: not a size ("-1"); using the default (no limit))");
-  CHECK(warning_of("CUPOOL_PREALLOCATE=-2") ==
-        R"(CUPOOL_PREALLOCATE=-2: not a size ("-2"); using the default (none; 75% under preallocate))");
+  CHECK(warning_of("CUPOOL_PREALLOCATE=-2") == R"(CUPOOL_PREALLOCATE=-2: not a size ("-2"); using the default (none; 75% under preallocate))");
   CHECK(warning_of("CUPOOL_POLICY=gorw") ==
         "CUPOOL_POLICY=gorw: must be grow, preallocate, async, platform or off (did you mean grow?); using the default (grow)");
-  CHECK(warning_of("CUPOOL_RELEASE_THRESHOLD=50%") ==
-        R"(CUPOOL_RELEASE_THRESHOLD=50%: not a size ("50%"); using the default (unlimited))");
+  CHECK(warning_of("CUPOOL_RELEASE_THRESHOLD=50%") == R"(CUPOOL_RELEASE_THRESHOLD=50%: not a size ("50%"); using the default (unlimited))");
   CHECK(warning_of("CUPOOL_RELEASE_THRESHOLD=18446744073709551616") ==
         R"(CUPOOL_RELEASE_THRESHOLD=18446744073709551616: too large ("18446744073709551616"); using the default (unlimited))");
   CHECK(warning_of("CUPOOL_STACK_DEPTH=0") == "CUPOOL_STACK_DEPTH=0: not from 1 to 128; using the default (32)");
@@ -30,18 +28,15 @@ TEST_CASE("a bad value is one precise line and the default", "[warnings]") {
   CHECK(warning_of("CUPOOL_TIMELINE=64KiB") == R"(CUPOOL_TIMELINE=64KiB: not a count ("64KiB"); using the default (64Ki))");
   CHECK(warning_of("CUPOOL_REPORT=%x.json") ==
         "CUPOOL_REPORT=%x.json: a % that starts none of %p %h %r %q{VAR} %%; using the default (cupool-report.%h.%p.json)");
-  CHECK(warning_of("CUPOOL_REPORT=/jobs/") ==
-        "CUPOOL_REPORT=/jobs/: a folder, not a file; using the default (cupool-report.%h.%p.json)");
+  CHECK(warning_of("CUPOOL_REPORT=/jobs/") == "CUPOOL_REPORT=/jobs/: a folder, not a file; using the default (cupool-report.%h.%p.json)");
   CHECK(warning_of("CUPOOL_LOG_FILE=%q") == "CUPOOL_LOG_FILE=%q: %q must be followed by {VARIABLE}; using the default (stderr)");
-  CHECK(warning_of("CUPOOL_TRACE=%") ==
-        "CUPOOL_TRACE=%: a % that starts none of %p %h %r %q{VAR} %%; using the default (none)");
+  CHECK(warning_of("CUPOOL_TRACE=%") == "CUPOOL_TRACE=%: a % that starts none of %p %h %r %q{VAR} %%; using the default (none)");
 }
 
 TEST_CASE("a bad value has source default and the default's value", "[warnings]") {
   for (const char* entry : {"CUPOOL_POLICY=x", "CUPOOL_PREALLOCATE=x", "CUPOOL_LIMIT=x", "CUPOOL_BACKING=x", "CUPOOL_FREE=x",
-                            "CUPOOL_RELEASE_THRESHOLD=x", "CUPOOL_IPC=x", "CUPOOL_REPORT=%x", "CUPOOL_STACKS=x",
-                            "CUPOOL_STACK_DEPTH=x", "CUPOOL_TIMELINE=x", "CUPOOL_TRACE=%x", "CUPOOL_LOG=x", "CUPOOL_LOG_FILE=%x",
-                            "CUPOOL_RUN_ID=a b"}) {
+                            "CUPOOL_RELEASE_THRESHOLD=x", "CUPOOL_IPC=x", "CUPOOL_REPORT=%x", "CUPOOL_STACKS=x", "CUPOOL_STACK_DEPTH=x",
+                            "CUPOOL_TIMELINE=x", "CUPOOL_TRACE=%x", "CUPOOL_LOG=x", "CUPOOL_LOG_FILE=%x", "CUPOOL_RUN_ID=a b"}) {
     const Options options = load_from({entry});
     const Options defaults = load_from({});
     INFO(entry);

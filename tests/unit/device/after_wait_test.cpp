@@ -183,12 +183,14 @@ TEST_CASE("a wait during a capture asks for nothing") {
   const CUstream stream = new_stream();
   rig.free(rig.allocate(16 * kMiB));
   const auto mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  REQUIRE(rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, mode); }, mode) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().begin_capture(
+              stream, [&] { return cuStreamBeginCapture_v2(stream, mode); }, mode) == CUDA_SUCCESS);
   const std::uint64_t calls = cusim_total_calls();
   rig.pools().after_wait(rig.context());
   CHECK(cusim_total_calls() == calls);
   CUgraph graph = nullptr;
-  REQUIRE(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().end_capture(
+              stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
   CHECK(graph != nullptr);
 }
 

@@ -78,7 +78,8 @@ TEST_CASE("async: a free during a capture waits for its end") {
   CHECK(cusim_calls("cuCtxRecordEvent") == 0);
   const CUdeviceptr during = rig.allocate(kMiB);
   CUgraph graph = nullptr;
-  REQUIRE(rig.pools().end_capture(capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().end_capture(
+              capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) == CUDA_SUCCESS);
   CHECK(graph != nullptr);
   rig.free(during);
   for (int i = 0; i < 64; ++i) rig.free(rig.allocate(512));
@@ -336,8 +337,7 @@ TEST_CASE("async: what the driver's pool has in one piece is unknown in every ou
 
 TEST_CASE("async: where the driver takes more for a block than the limit has left, the limit is the cause") {
   Rig rig(async(nullptr, "64MiB"));
-  while (rig.try_allocate(700'000).ok()) {
-  }
+  while (rig.try_allocate(700'000).ok()) {}
   const observe::Snapshot snapshot = rig.snapshot();
   REQUIRE(snapshot.ooms.size() == 1);
   CHECK(snapshot.ooms.front().evidence.refused_by_limit);
@@ -387,7 +387,8 @@ TEST_CASE("async: what a reset or the last release of the primary context leaves
   CHECK(rig.pools().check() == "");
 }
 
-TEST_CASE("async: where the driver does not serve from its pool although it says that it has one, its plain call does, and its answer is the program's") {
+TEST_CASE(
+    "async: where the driver does not serve from its pool although it says that it has one, its plain call does, and its answer is the program's") {
   const CUresult code = GENERATE(CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_INVALID_VALUE);
   Rig rig(async());
   cusim_fail("cuMemAllocFromPoolAsync", 1, code, 1'000'000);

@@ -94,7 +94,7 @@ TEST_CASE("a program that has made a step may have twice as much waiting") {
     blocks[i % blocks.size()] = work_on_another();
   }
   CHECK(cusim_calls("cuEventSynchronize") == 1);
-  CHECK(peak(rig.counters().deferred_bytes) >= 8192 * kMiB);  // of 1 GiB live
+  CHECK(peak(rig.counters().deferred_bytes) >= 8192 * kMiB);           // of 1 GiB live
   CHECK(peak(rig.counters().deferred_bytes) <= (8192 + 1280) * kMiB);  // and an epoch, which is an eighth of the pool
 }
 

@@ -18,7 +18,7 @@ constexpr std::size_t kFitting_bytes = 16 * kMiB;
 
 struct Setting {
   config::Backing backing = config::Backing::pages;
-  std::size_t left_bytes = 8 * kMiB;   ///< never allocated
+  std::size_t left_bytes = 8 * kMiB;  ///< never allocated
   std::size_t fitting_bytes = kFitting_bytes;
   const char* preallocated = nullptr;
 };
@@ -146,10 +146,12 @@ TEST_CASE("empty pages: nobody waits for a block of the driver's own, which leav
   SmallBeside beside(200 * kMiB, false, 90 * kMiB);
   CUstream stream = nullptr;
   REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  REQUIRE(beside.rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL); }) == CUDA_SUCCESS);
+  REQUIRE(beside.rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL); }) ==
+          CUDA_SUCCESS);
   beside.rig.free(beside.native);
   CUgraph graph = nullptr;
-  REQUIRE(beside.rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  REQUIRE(beside.rig.pools().end_capture(
+              stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
   beside.free_behind_work({});
   REQUIRE(beside.rig.pools().find(beside.native, nullptr) != Ownership::unknown);  // it waits with them
   beside.rig.allocate(kQuarterPage_bytes);
@@ -205,7 +207,10 @@ TEST_CASE("full: while a quarter of everything was never needed at once, on page
   const bool is_more = GENERATE(false, true);
   const bool is_paged = GENERATE(false, true);
   const std::size_t left_bytes = is_paged ? (is_more ? 56 * kMiB : 48 * kMiB) : (is_more ? 288 * kMiB : 224 * kMiB);
-  Full full({.backing = is_paged ? config::Backing::pages : config::Backing::segments, .left_bytes = left_bytes, .fitting_bytes = 32 * kMiB, .preallocated = "100%"});
+  Full full({.backing = is_paged ? config::Backing::pages : config::Backing::segments,
+             .left_bytes = left_bytes,
+             .fitting_bytes = 32 * kMiB,
+             .preallocated = "100%"});
   REQUIRE(kGiB - now(full.rig.counters().reserved_bytes) < kGiB / 32);
   full.free_fitting();
   full.rig.allocate(kFitting_bytes);
@@ -274,11 +279,13 @@ TEST_CASE("full: while something captures nobody waits for a better place") {
   full.free_fitting();
   CUstream stream = nullptr;
   REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  REQUIRE(full.rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL); }) == CUDA_SUCCESS);
+  REQUIRE(full.rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL); }) ==
+          CUDA_SUCCESS);
   full.rig.allocate(kFitting_bytes);
   CHECK_FALSE(full.has_waited());
   CUgraph graph = nullptr;
-  CHECK(full.rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  CHECK(full.rig.pools().end_capture(
+            stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
 }
 
 TEST_CASE("full: an error of the work that is waited for is the allocation's, as it had been the free's") {

@@ -24,13 +24,15 @@ CUevent new_event() {
 class CapturingStream {
  public:
   explicit CapturingStream(Rig& rig) : rig_(rig), stream_(new_stream()) {
-    REQUIRE(rig.pools().begin_capture(stream_, [&] { return cuStreamBeginCapture_v2(stream_, kRelaxed); }, kRelaxed) == CUDA_SUCCESS);
+    REQUIRE(rig.pools().begin_capture(
+                stream_, [&] { return cuStreamBeginCapture_v2(stream_, kRelaxed); }, kRelaxed) == CUDA_SUCCESS);
   }
   CUstream stream() const { return stream_; }
   /// What the driver says of it.
   CUresult end() {
     CUgraph graph = nullptr;
-    return rig_.pools().end_capture(stream_, [&] { return cuStreamEndCapture(stream_, &graph); }, [] { return false; });
+    return rig_.pools().end_capture(
+        stream_, [&] { return cuStreamEndCapture(stream_, &graph); }, [] { return false; });
   }
 
  private:

@@ -186,9 +186,11 @@ TEST_CASE("a capture that began in a new stream is not over with the old one of 
   const auto begin = [&] { return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED); };
   const auto never = [] { return false; };
   // What a destroyed stream runs; before it is booked another thread has a new stream of that handle, and captures.
-  rig.pools().end_capture(stream, [&] { return rig.pools().begin_capture(stream, std::cref(begin), CU_STREAM_CAPTURE_MODE_RELAXED); }, never);
+  rig.pools().end_capture(
+      stream, [&] { return rig.pools().begin_capture(stream, std::cref(begin), CU_STREAM_CAPTURE_MODE_RELAXED); }, never);
   CHECK(rig.pools().capturing());
   CUgraph graph = nullptr;
-  CHECK(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, never) == CUDA_SUCCESS);
+  CHECK(rig.pools().end_capture(
+            stream, [&] { return cuStreamEndCapture(stream, &graph); }, never) == CUDA_SUCCESS);
   CHECK_FALSE(rig.pools().capturing());
 }

@@ -23,10 +23,12 @@ class CapturingThread {
     std::future<CUresult> has_begun = began.get_future();
     thread_ = std::thread([this, &rig, mode, began = std::move(began)]() mutable {
       cuCtxSetCurrent(rig.context());
-      began.set_value(rig.pools().begin_capture(stream_, [&] { return cuStreamBeginCapture_v2(stream_, mode); }, mode));
+      began.set_value(rig.pools().begin_capture(
+          stream_, [&] { return cuStreamBeginCapture_v2(stream_, mode); }, mode));
       may_end_.get_future().wait();
       CUgraph graph = nullptr;
-      result_ = rig.pools().end_capture(stream_, [&] { return cuStreamEndCapture(stream_, &graph); }, [] { return false; });
+      result_ = rig.pools().end_capture(
+          stream_, [&] { return cuStreamEndCapture(stream_, &graph); }, [] { return false; });
     });
     REQUIRE(has_begun.get() == CUDA_SUCCESS);
   }
@@ -81,9 +83,9 @@ TEST_CASE("the same in every mode of capture and thread that lets a native free 
     bool waits;
   };
   const Case cases[] = {
-      {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_GLOBAL, false},      {CU_STREAM_CAPTURE_MODE_GLOBAL, kThreadLocal, true},
-      {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED, true},      {kThreadLocal, CU_STREAM_CAPTURE_MODE_GLOBAL, true},
-      {CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_GLOBAL, true},      {kThreadLocal, kThreadLocal, true},
+      {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_GLOBAL, false},  {CU_STREAM_CAPTURE_MODE_GLOBAL, kThreadLocal, true},
+      {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED, true},  {kThreadLocal, CU_STREAM_CAPTURE_MODE_GLOBAL, true},
+      {CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_GLOBAL, true},  {kThreadLocal, kThreadLocal, true},
       {CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED, true},
   };
   for (const Case& one : cases) {
@@ -111,11 +113,13 @@ TEST_CASE("in a capture of its own a thread waits only if that is relaxed") {
     Rig rig(limited());
     const CUdeviceptr block = rig.allocate(40 * kMiB);
     const CUstream stream = new_stream();
-    REQUIRE(rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, mode); }, mode) == CUDA_SUCCESS);
+    REQUIRE(rig.pools().begin_capture(
+                stream, [&] { return cuStreamBeginCapture_v2(stream, mode); }, mode) == CUDA_SUCCESS);
     rig.free(block);
     CHECK(rig.try_allocate(40 * kMiB).ok() == (mode == CU_STREAM_CAPTURE_MODE_RELAXED));
     CUgraph graph = nullptr;
-    CHECK(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+    CHECK(rig.pools().end_capture(
+              stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
   }
 }
 

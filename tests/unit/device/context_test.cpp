@@ -11,7 +11,8 @@ using namespace cupool::test;
 
 namespace {
 CUresult destroy(Rig& rig, CUcontext context) {
-  return rig.pools().end_context(context, [&] { return cuCtxDestroy_v2(context); }, [] { return true; });
+  return rig.pools().end_context(
+      context, [&] { return cuCtxDestroy_v2(context); }, [] { return true; });
 }
 }  // namespace
 
@@ -109,7 +110,8 @@ TEST_CASE("memory outside the pool is held until its context ends, and what belo
 TEST_CASE("a context that survives its release keeps everything") {
   Rig rig;
   const CUdeviceptr block = rig.allocate(kMiB);
-  CHECK(rig.pools().end_context(rig.context(), [] { return CUDA_SUCCESS; }, [] { return false; }) == CUDA_SUCCESS);
+  CHECK(rig.pools().end_context(
+            rig.context(), [] { return CUDA_SUCCESS; }, [] { return false; }) == CUDA_SUCCESS);
   CHECK(rig.pools().find(block, nullptr) == Ownership::live);
   rig.free(block);
   rig.allocate(kMiB);

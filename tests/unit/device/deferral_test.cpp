@@ -103,7 +103,7 @@ TEST_CASE("what one wait has shown to be over is not asked for, epoch by epoch")
   }
   REQUIRE(cusim_calls("cuEventSynchronize") == 1);
   REQUIRE(now(rig.counters().epochs_closed) >= 4);
-  CHECK(cusim_calls("cuEventQuery") == queries + 1);                   // the oldest one, before the wait
+  CHECK(cusim_calls("cuEventQuery") == queries + 1);           // the oldest one, before the wait
   CHECK(now(rig.counters().deferred_bytes) == 3 * 20 * kMiB);  // its own epoch stays
 }
 
@@ -193,7 +193,7 @@ TEST_CASE("work that the program launched after its free and that waits for the 
   Rig rig(limited("126MiB"));  // regions of 2 to 64 MiB fill it exactly: growth never backs off, so there is no pressure
   std::vector<CUdeviceptr> small;
   for (int i = 0; i < 40; ++i) small.push_back(rig.allocate(2 * kMiB - 512));  // no pool above asks for that: regions are shared
-  for (std::size_t i = 0; i < 31; ++i) rig.free(small[i]);  // 62 MiB and 31 frees: no event yet
+  for (std::size_t i = 0; i < 31; ++i) rig.free(small[i]);                     // 62 MiB and 31 frees: no event yet
   volatile std::uint32_t go = 0;
   const CUstream stream = new_stream();
   REQUIRE(cusim_launch_wait_host(stream, &go) == CUDA_SUCCESS);

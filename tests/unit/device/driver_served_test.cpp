@@ -133,7 +133,8 @@ TEST_CASE("it is held to the limit, by its rounded size, and a refusal by the dr
   CHECK(program.allocate(&other, kMiB - 512) == CUDA_SUCCESS);
   CHECK(program.free(other) == CUDA_SUCCESS);
   const auto refuse = [] { return CUDA_ERROR_OUT_OF_MEMORY; };
-  CHECK(rig.pools().allocate_by_driver({0, rig.context(), true, true, 7, kMiB - 512, "cuMemAllocAsync"}, &other, std::cref(refuse), {}) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(rig.pools().allocate_by_driver({0, rig.context(), true, true, 7, kMiB - 512, "cuMemAllocAsync"}, &other, std::cref(refuse), {}) ==
+        CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(rig.pools().take_untold_oom() != 0);
   CHECK(rig.snapshot().ooms.back().evidence.held_bytes == 63 * kMiB + 512);  // without what was refused
   CHECK(rig.pools().check().empty());

@@ -44,7 +44,9 @@ TEST_CASE("ending a context waits for the thread that asks about a stream of it"
   rig.use(0);
   CUstream capturing = nullptr;
   REQUIRE(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  REQUIRE(rig.pools().begin_capture(capturing, [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED); }, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().begin_capture(
+              capturing, [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED); }, CU_STREAM_CAPTURE_MODE_RELAXED) ==
+          CUDA_SUCCESS);
   g_slow_stream = stream;
   std::thread other([&rig] {
     cuCtxSetCurrent(rig.context());
@@ -65,7 +67,8 @@ TEST_CASE("ending a context waits for the thread that asks about a stream of it"
   CHECK(ended == CUDA_SUCCESS);
   CHECK_FALSE(inside_at_end);
   CUgraph graph = nullptr;
-  CHECK(rig.pools().end_capture(capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  CHECK(rig.pools().end_capture(
+            capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) == CUDA_SUCCESS);
   CHECK(rig.pools().check() == "");
 }
 
@@ -130,13 +133,17 @@ TEST_CASE("a capture that begins in the next context of the same handle outlives
     REQUIRE(cuCtxCreate_v2(&next, 0, 0) == CUDA_SUCCESS);
     REQUIRE(next == second);
     REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-    REQUIRE(rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED); }, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+    REQUIRE(rig.pools().begin_capture(
+                stream, [&] { return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED); }, CU_STREAM_CAPTURE_MODE_RELAXED) ==
+            CUDA_SUCCESS);
     return true;
   };
-  CHECK(rig.pools().end_context(second, [&] { return cuCtxDestroy_v2(second); }, is_dead) == CUDA_SUCCESS);
+  CHECK(rig.pools().end_context(
+            second, [&] { return cuCtxDestroy_v2(second); }, is_dead) == CUDA_SUCCESS);
   CHECK(rig.pools().capturing());
   CUgraph graph = nullptr;
-  CHECK(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  CHECK(rig.pools().end_capture(
+            stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
   cusim_configure("REUSE_HANDLES", nullptr);
 }
 
@@ -163,7 +170,8 @@ TEST_CASE("an allocation in a new context that waited for the end of the old one
     while (!g_may_leave.load()) std::this_thread::yield();
     return true;
   };
-  CHECK(rig.pools().end_context(second, [&] { return cuCtxDestroy_v2(second); }, is_dead) == CUDA_SUCCESS);
+  CHECK(rig.pools().end_context(
+            second, [&] { return cuCtxDestroy_v2(second); }, is_dead) == CUDA_SUCCESS);
   other.join();
   CHECK(code == CUDA_SUCCESS);
   cusim_configure("REUSE_HANDLES", nullptr);
@@ -190,7 +198,9 @@ TEST_CASE("who frees in a capture and waits for one context keeps no other from 
   rig.use(0);
   CUstream capturing = nullptr;
   REQUIRE(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  REQUIRE(rig.pools().begin_capture(capturing, [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED); }, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().begin_capture(
+              capturing, [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED); }, CU_STREAM_CAPTURE_MODE_RELAXED) ==
+          CUDA_SUCCESS);
   std::thread other([&] {
     cuCtxSetCurrent(rig.context());
     rig.pools().free(block);
@@ -208,7 +218,8 @@ TEST_CASE("who frees in a capture and waits for one context keeps no other from 
   g_may_leave.store(true);
   other.join();
   CUgraph graph = nullptr;
-  CHECK(rig.pools().end_capture(capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  CHECK(rig.pools().end_capture(
+            capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) == CUDA_SUCCESS);
 }
 
 TEST_CASE("of two threads that give back references of a context, the one with the last ends it here too, whoever was first") {
@@ -222,20 +233,25 @@ TEST_CASE("of two threads that give back references of a context, the one with t
   g_inside = false;
   g_may_leave = false;
   std::thread first([&] {  // its reference was not the last, and it learns so before the other is gone
-    rig.pools().end_context(context, [] { return CUDA_SUCCESS; }, [] {
-      g_inside = true;
-      while (!g_may_leave) std::this_thread::yield();
-      return false;
-    });
+    rig.pools().end_context(
+        context, [] { return CUDA_SUCCESS; },
+        [] {
+          g_inside = true;
+          while (!g_may_leave) std::this_thread::yield();
+          return false;
+        });
   });
   while (!g_inside) std::this_thread::yield();
   bool is_dead = false;
-  CHECK(rig.pools().end_context(context, [&] {
-    const CUresult result = cuCtxDestroy_v2(context);
-    is_dead = result == CUDA_SUCCESS;
-    g_may_leave = true;
-    return result;
-  }, [&] { return is_dead; }) == CUDA_SUCCESS);
+  CHECK(rig.pools().end_context(
+            context,
+            [&] {
+              const CUresult result = cuCtxDestroy_v2(context);
+              is_dead = result == CUDA_SUCCESS;
+              g_may_leave = true;
+              return result;
+            },
+            [&] { return is_dead; }) == CUDA_SUCCESS);
   first.join();
   CHECK(rig.pools().find(block, nullptr) == Ownership::unknown);
 }
@@ -250,8 +266,7 @@ struct NewOwner {
 };
 
 /// Ends a context that holds 14 MiB. In the middle of that another thread has `allocate` bring a block in the primary context, asks about it and frees it.
-template <class Allocate>
-NewOwner free_while_ending(Rig& rig, CUdeviceptr* old, Allocate&& allocate) {
+template <class Allocate> NewOwner free_while_ending(Rig& rig, CUdeviceptr* old, Allocate&& allocate) {
   g_may_leave.store(false);
   const CUcontext second = create(rig, 0);
   *old = rig.pools().allocate(second, 14 * kMiB, "cuMemAlloc_v2").value();
@@ -344,7 +359,8 @@ TEST_CASE("contexts that end one after another beside work that does not end cos
     const Result<CUdeviceptr> block = rig.pools().allocate(second, 1000, "cuMemAlloc_v2");
     REQUIRE(block.ok());
     REQUIRE(rig.pools().free(block.value()).outcome == FreeOutcome::freed);
-    CHECK(rig.pools().end_context(second, [&] { return cuCtxDestroy_v2(second); }, [] { return true; }) == CUDA_SUCCESS);
+    CHECK(rig.pools().end_context(
+              second, [&] { return cuCtxDestroy_v2(second); }, [] { return true; }) == CUDA_SUCCESS);
   }
   CHECK(cusim_now_ns() - before_ns < 200'000'000);  // the first waits 100 ms for what could touch its blocks
   released = 1;

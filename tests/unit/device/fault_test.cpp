@@ -118,19 +118,21 @@ TEST_CASE("a device whose birth fails is served by the driver, and the next call
   Rig rig;
   // The rig has made the devices known; a second set starts cold.
   auto lives = std::make_unique<observe::LiveDevice[]>(2);
-  PoolSet cold(*[] {
-    static DriverApi api;
-    api.cuCtxGetDevice = &cuCtxGetDevice;
-    api.cuMemAlloc_v2 = &cuMemAlloc_v2;
-    api.cuMemFree_v2 = &cuMemFree_v2;
-    api.cuMemGetInfo_v2 = &cuMemGetInfo_v2;
-    api.cuDeviceTotalMem_v2 = &cuDeviceTotalMem_v2;
-    api.cuCtxGetCurrent = &cuCtxGetCurrent;
-    api.cuCtxPushCurrent_v2 = &cuCtxPushCurrent_v2;
-    api.cuCtxPopCurrent_v2 = &cuCtxPopCurrent_v2;
-    api.cuCtxSynchronize = &cuCtxSynchronize;
-    return &api;
-  }(), config::Options{}, lives.get(), 2);
+  PoolSet cold(
+      *[] {
+        static DriverApi api;
+        api.cuCtxGetDevice = &cuCtxGetDevice;
+        api.cuMemAlloc_v2 = &cuMemAlloc_v2;
+        api.cuMemFree_v2 = &cuMemFree_v2;
+        api.cuMemGetInfo_v2 = &cuMemGetInfo_v2;
+        api.cuDeviceTotalMem_v2 = &cuDeviceTotalMem_v2;
+        api.cuCtxGetCurrent = &cuCtxGetCurrent;
+        api.cuCtxPushCurrent_v2 = &cuCtxPushCurrent_v2;
+        api.cuCtxPopCurrent_v2 = &cuCtxPopCurrent_v2;
+        api.cuCtxSynchronize = &cuCtxSynchronize;
+        return &api;
+      }(),
+      config::Options{}, lives.get(), 2);
   cusim_fail("cuCtxGetDevice", 1, CUDA_ERROR_UNKNOWN, 1);
   const Result<CUdeviceptr> drivers = cold.allocate(rig.context(), 4096, "cuMemAlloc_v2");
   REQUIRE(drivers.ok());

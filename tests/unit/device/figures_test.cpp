@@ -87,7 +87,9 @@ TEST_CASE("what streams have freed is free for whoever needs it, and a report ch
   for (int i = 0; i < 20; ++i) blocks.push_back(rig.on(stream, 20 * kMiB));
   for (std::size_t i = 0; i < blocks.size(); ++i) rig.free_on(blocks[i], i % 2 == 0 ? stream : other);
   const bool captures = GENERATE(false, true);
-  if (captures) rig.pools().begin_capture(other, [&] { return cuStreamBeginCapture_v2(other, CU_STREAM_CAPTURE_MODE_GLOBAL); }, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  if (captures)
+    rig.pools().begin_capture(
+        other, [&] { return cuStreamBeginCapture_v2(other, CU_STREAM_CAPTURE_MODE_GLOBAL); }, CU_STREAM_CAPTURE_MODE_GLOBAL);
   const std::uint64_t events = cusim_calls("cuEventRecord");
   const std::uint64_t asked = cusim_calls("cuMemGetInfo_v2");
   const observe::DeviceSnapshot device = rig.snapshot().devices.at(0);
@@ -102,7 +104,9 @@ TEST_CASE("what streams have freed is free for whoever needs it, and a report ch
   CHECK(device.now.largest_free_bytes == holes_bytes);
   CHECK(rig.live().fragmentation.inactive_split_bytes == 0);
   CUgraph graph = nullptr;
-  if (captures) REQUIRE(rig.pools().end_capture(other, [&] { return cuStreamEndCapture(other, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  if (captures)
+    REQUIRE(rig.pools().end_capture(
+                other, [&] { return cuStreamEndCapture(other, &graph); }, [] { return false; }) == CUDA_SUCCESS);
   CHECK(rig.pools().trim() == device.now.free_bytes);
 }
 
@@ -305,7 +309,8 @@ TEST_CASE("a free that the driver refuses leaves every figure as it was") {
   CHECK(rig.pools().check() == "");
 }
 
-TEST_CASE("a snapshot while the driver ends a context waits for its end, and else says that it is incomplete: others may have its regions' addresses") {
+TEST_CASE(
+    "a snapshot while the driver ends a context waits for its end, and else says that it is incomplete: others may have its regions' addresses") {
   const bool is_paged = GENERATE(false, true);
   RigOptions options;
   options.pool.backing = is_paged ? config::Backing::pages : config::Backing::segments;
@@ -313,7 +318,12 @@ TEST_CASE("a snapshot while the driver ends a context waits for its end, and els
   rig.allocate(kMiB);
   std::optional<observe::Snapshot> during;
   const CUresult code = rig.pools().end_context(
-      rig.context(), [&] { during = rig.pools().snapshot(std::chrono::milliseconds(5)); return cuDevicePrimaryCtxReset_v2(0); }, [] { return true; }, PoolBlocks::go);
+      rig.context(),
+      [&] {
+        during = rig.pools().snapshot(std::chrono::milliseconds(5));
+        return cuDevicePrimaryCtxReset_v2(0);
+      },
+      [] { return true; }, PoolBlocks::go);
   CHECK(code == CUDA_SUCCESS);
   REQUIRE(during);
   CHECK(during->complete == is_paged);  // pages are unmapped by the pool, after the end

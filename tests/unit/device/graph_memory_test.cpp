@@ -61,10 +61,11 @@ std::uint64_t part(const observe::Ledger& ledger, const std::string& name) {
 }  // namespace
 
 TEST_CASE("an allocation is served from what the driver keeps for graphs that do not run, under every policy but platform") {
-  const auto [policy, backing] = GENERATE(values<std::pair<config::Policy, config::Backing>>({{config::Policy::grow, config::Backing::pages},
-                                                                                              {config::Policy::grow, config::Backing::segments},
-                                                                                              {config::Policy::async, config::Backing::segments},
-                                                                                              {config::Policy::platform, config::Backing::segments}}));
+  const auto [policy, backing] =
+      GENERATE(values<std::pair<config::Policy, config::Backing>>({{config::Policy::grow, config::Backing::pages},
+                                                                   {config::Policy::grow, config::Backing::segments},
+                                                                   {config::Policy::async, config::Backing::segments},
+                                                                   {config::Policy::platform, config::Backing::segments}}));
   Rig rig(under(policy, backing));
   Graph graph(rig, 512 * kMiB);
   rig.free(rig.allocate(kMiB));  // the device is in use
@@ -154,7 +155,8 @@ TEST_CASE("nothing is taken from graphs where that would not do") {
     REQUIRE(rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL); }) == CUDA_SUCCESS);
     CHECK(rig.try_allocate(768 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(trims() == 0);
-    REQUIRE(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &captured); }, [] { return false; }) == CUDA_SUCCESS);
+    REQUIRE(rig.pools().end_capture(
+                stream, [&] { return cuStreamEndCapture(stream, &captured); }, [] { return false; }) == CUDA_SUCCESS);
     rig.free(rig.allocate(768 * kMiB));
     CHECK(trims() == 1);
   }

@@ -17,10 +17,12 @@ void leave_late_epoch(Rig& rig) {
   CUstream stream = nullptr;
   REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
   const auto mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  REQUIRE(rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, mode); }, mode) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().begin_capture(
+              stream, [&] { return cuStreamBeginCapture_v2(stream, mode); }, mode) == CUDA_SUCCESS);
   for (const CUdeviceptr block : small) rig.free(block);
   CUgraph graph = nullptr;
-  REQUIRE(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().end_capture(
+              stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
   REQUIRE(cusim_launch_spin(stream, 3 * kS) == CUDA_SUCCESS);
   const std::uint64_t closed = now(rig.counters().epochs_closed);
   rig.allocate(64 * kKiB);
@@ -57,7 +59,8 @@ TEST_CASE("frees catch up with what is over natively, also behind an epoch that 
   for (int i = 0; i < 16; ++i) rig.free(rig.allocate(16 * kMiB));
   CHECK(cusim_now_ns() >= 3 * kS);
   if (is_tight) CHECK(peak(rig.counters().deferred_bytes) <= 48 * kMiB);  // a third of what is spare, and an epoch
-  CHECK(peak(rig.counters().deferred_bytes) <= (backing == config::Backing::segments ? 128 : 176) * kMiB);  // a third of what is spare, or two, and an epoch
+  // A third of what is spare, or two, and an epoch
+  CHECK(peak(rig.counters().deferred_bytes) <= (backing == config::Backing::segments ? 128 : 176) * kMiB);
 }
 
 TEST_CASE("make_room waits for what was freed as natively it had been, also behind an epoch that may only be polled") {

@@ -45,8 +45,7 @@ TEST_CASE("late events: an allocation waits for work that began after the free, 
   Late late;
   const bool has_made_room = GENERATE(false, true);
   REQUIRE(cusim_launch_spin(CU_STREAM_PER_THREAD, 4 * kS) == CUDA_SUCCESS);
-  while (has_made_room && late.rig.pools().make_room()) {
-  }
+  while (has_made_room && late.rig.pools().make_room()) {}
   CHECK(late.passed_ns() < 2 * kS);  // that does not know that these frees would do
   CHECK(late.is_served());
   CHECK(late.passed_ns() >= 4 * kS);

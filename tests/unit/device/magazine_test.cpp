@@ -56,7 +56,8 @@ TEST_CASE("magazines: a short timeline has the newest events of all, and says ho
   const std::vector<observe::Event>& events = snapshot.devices.at(0).timeline;
   REQUIRE(events.size() == 1000);
   CHECK(events.back().address == ring[9]);
-  CHECK(std::count_if(events.begin(), events.end(), [&](const observe::Event& event) { return event.address == large && event.requested_bytes == 100 * kKiB; }) == 1);
+  CHECK(std::count_if(events.begin(), events.end(),
+                      [&](const observe::Event& event) { return event.address == large && event.requested_bytes == 100 * kKiB; }) == 1);
   CHECK(snapshot.devices.at(0).timeline_dropped >= 3011 + 2960 - 1000);
   rig.free(large);
 }
@@ -74,7 +75,8 @@ TEST_CASE("magazines: what threads keep is there for whoever needs the bytes") {
       });
     for (std::thread& thread : threads) thread.join();  // nobody has told the pool that they are over
     const CUdeviceptr all = rig.allocate(32 * kMiB);
-    CHECK(now(rig.counters().rung_magazines) + now(rig.counters().rung_poll) + now(rig.counters().rung_remap) + now(rig.counters().rung_release) >= 1);
+    CHECK(now(rig.counters().rung_magazines) + now(rig.counters().rung_poll) + now(rig.counters().rung_remap) + now(rig.counters().rung_release) >=
+          1);
     rig.free(all);
   }
 }
@@ -89,8 +91,7 @@ TEST_CASE("magazines: cuMemGetInfo, a trim and the pool's own figures see what t
   rig.pools().adjust_mem_info(rig.context(), &free_bytes, &total_bytes);
   CHECK(free_bytes == 64 * kMiB);
   REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
-  while (rig.pools().trim() > 0) {
-  }
+  while (rig.pools().trim() > 0) {}
   CHECK(now(rig.counters().reserved_bytes) == 0);
 }
 
@@ -233,7 +234,8 @@ TEST_CASE("magazines: blocks of theirs leave them: freed in stream order, marked
   CUgraph graph = nullptr;
   REQUIRE(rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED); }) == CUDA_SUCCESS);
   for (std::size_t i = 2; i < ring.size(); ++i) rig.free(ring[i]);
-  CHECK(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  CHECK(rig.pools().end_capture(
+            stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
   rig.free(ring[1]);
   CHECK(rig.pools().check() == "");
   CHECK(now(rig.counters().live_blocks) == 0);

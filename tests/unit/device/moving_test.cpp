@@ -13,7 +13,7 @@ using namespace cupool::test;
 
 namespace {
 
-std::atomic<bool> g_holds{false};      ///< the next call that gives memory back, or takes it, is kept in the driver until ...
+std::atomic<bool> g_holds{false};  ///< the next call that gives memory back, or takes it, is kept in the driver until ...
 std::atomic<bool> g_is_inside{false};
 std::atomic<bool> g_may_go_on{false};  ///< ... the other thread pauses, or has been answered
 std::atomic<bool> g_is_done{false};    ///< the thread that was kept has done all it had to do
@@ -59,7 +59,8 @@ CUresult free_slowly(CUdeviceptr address, CUstream stream) {
   return g_free_async(address, stream);
 }
 
-CUresult take_handle_slowly(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags) {
+CUresult take_handle_slowly(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* properties,
+                            unsigned long long flags) {
   const CUresult code = g_take_handle(handle, bytes, properties, flags);
   keep();
   return code;

@@ -15,7 +15,8 @@ constexpr std::uint64_t kMinute = 60'000'000'000;
 CUdeviceptr native_for_stream(Rig& rig) {
   cusim_fail("cuMemAlloc_v2", 1, CUDA_ERROR_OUT_OF_MEMORY, 1);  // no region is left, only less
   const CUstream stream = new_stream();
-  const Result<CUdeviceptr> block = rig.pools().allocate_on(rig.context(), 100 * kKiB, {stream, reinterpret_cast<std::uintptr_t>(stream)}, 1, "cuMemAllocAsync");
+  const Result<CUdeviceptr> block =
+      rig.pools().allocate_on(rig.context(), 100 * kKiB, {stream, reinterpret_cast<std::uintptr_t>(stream)}, 1, "cuMemAllocAsync");
   REQUIRE(block.ok());
   REQUIRE(now(rig.counters().native_fallbacks) == 1);
   return block.value();
@@ -55,7 +56,8 @@ TEST_CASE("a plain free of stream-ordered memory that is the driver's own waits 
   CHECK(cusim_now_ns() < kMinute);
   CHECK(given_back() == 0);
   CUgraph graph = nullptr;
-  CHECK(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  CHECK(rig.pools().end_capture(
+            stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
   cusim_advance_ns(kMinute);
   for (int i = 0; i < 64; ++i) rig.free(rig.allocate(4 * kKiB));
   CHECK(given_back() == 1);
@@ -69,7 +71,8 @@ TEST_CASE("a plain free of stream-ordered memory that is the driver's own lets n
   REQUIRE(rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED); }) == CUDA_SUCCESS);
   rig.free(large);  // has no event yet
   CUgraph graph = nullptr;
-  CHECK(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  CHECK(rig.pools().end_capture(
+            stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
   REQUIRE(cusim_launch_spin(new_stream(), kMinute) == CUDA_SUCCESS);
   rig.free(block);
   static_cast<void>(rig.try_allocate(56 * kMiB));  // wants the large one's memory, whose event came with this free

@@ -28,7 +28,8 @@ struct Beside {
   }
   /// The primary is current then.
   void destroy() {
-    CHECK(rig.pools().end_context(context, [this] { return cuCtxDestroy_v2(context); }, [] { return true; }) == CUDA_SUCCESS);
+    CHECK(rig.pools().end_context(
+              context, [this] { return cuCtxDestroy_v2(context); }, [] { return true; }) == CUDA_SUCCESS);
     rig.use(0);
   }
   Rig& rig;
@@ -95,7 +96,8 @@ TEST_CASE("pages: blocks of memory pools stay when their context is destroyed, a
   rig.free_on(large, new_stream());
   rig.free(small);
   CHECK(rig.pools().free(small).outcome != FreeOutcome::freed);
-  CHECK(rig.pools().end_context(next.context, [&] { return cuCtxDestroy_v2(next.context); }, [] { return true; }) == CUDA_SUCCESS);
+  CHECK(rig.pools().end_context(
+            next.context, [&] { return cuCtxDestroy_v2(next.context); }, [] { return true; }) == CUDA_SUCCESS);
   rig.use(0);
   give_back_all(rig);
 }
@@ -151,12 +153,15 @@ TEST_CASE("pages: a block that has outlived its context is freed while something
   beside.destroy();
   const CUstream capturing = new_stream();
   const CUstream stream = new_stream();
-  REQUIRE(rig.pools().begin_capture(capturing, [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED); }, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().begin_capture(
+              capturing, [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED); }, CU_STREAM_CAPTURE_MODE_RELAXED) ==
+          CUDA_SUCCESS);
   rig.free_on(first, stream);
   rig.free(second);
   CHECK(rig.pools().find(first, nullptr) != Ownership::live);
   CUgraph graph = nullptr;
-  REQUIRE(rig.pools().end_capture(capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().end_capture(
+              capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) == CUDA_SUCCESS);
   give_back_all(rig);
 }
 
@@ -197,7 +202,8 @@ TEST_CASE("pages: contexts that come and go leave their blocks, and the last blo
   std::vector<CUdeviceptr> left;
   for (int round = 0; round < 40; ++round) {
     Beside beside(rig);
-    for (int i = 0; i < 3; ++i) left.push_back(beside.on((1 + (static_cast<std::size_t>(round) * 37 + static_cast<std::size_t>(i)) % 9) * 300 * kKiB));
+    for (int i = 0; i < 3; ++i)
+      left.push_back(beside.on((1 + (static_cast<std::size_t>(round) * 37 + static_cast<std::size_t>(i)) % 9) * 300 * kKiB));
     REQUIRE(cuMemsetD8_v2(left.back(), static_cast<unsigned char>(round), 300 * kKiB) == CUDA_SUCCESS);
     rig.allocate(3 * kMiB);
     beside.destroy();
@@ -235,7 +241,9 @@ TEST_CASE("a block that is to outlive its context is the driver's to serve on se
   StreamRig rig(options);
   const Beside beside(rig);
   const std::size_t bytes = options.pool.backing == config::Backing::pages ? 65 * kMiB : kMiB;
-  const auto allocate_on = [&](BlockLife life) { return rig.pools().allocate_on(beside.context, bytes, name_of(beside.stream), kDefaultPool, "cuMemAllocAsync", life).code(); };
+  const auto allocate_on = [&](BlockLife life) {
+    return rig.pools().allocate_on(beside.context, bytes, name_of(beside.stream), kDefaultPool, "cuMemAllocAsync", life).code();
+  };
   CHECK(allocate_on(BlockLife::pool) == CUDA_ERROR_NOT_SUPPORTED);
   CHECK(now(rig.counters().failed_allocations) == 0);
   CHECK(rig.pools().take_untold_oom() == 0);

@@ -168,7 +168,9 @@ TEST_CASE("others' frees: what this thread freed itself is waited for without en
   REQUIRE(cuCtxSetCurrent(second) == CUDA_SUCCESS);
   REQUIRE(cusim_launch_spin(CU_STREAM_PER_THREAD, 3 * kBound_ns) == CUDA_SUCCESS);
   const std::uint64_t started_ns = cusim_now_ns();
-  clock.each = [&] { if (cusim_now_ns() > started_ns + 2 * kBound_ns) tell(told); };
+  clock.each = [&] {
+    if (cusim_now_ns() > started_ns + 2 * kBound_ns) tell(told);
+  };
   rig.free(own);
   CHECK(rig.try_allocate(kWanted_bytes).ok());
   CHECK(cusim_now_ns() >= started_ns + 2 * kBound_ns);
@@ -223,8 +225,7 @@ TEST_CASE("others' frees: before nobody waits the driver is asked, which may hav
   CUdeviceptr outside = 0;
   REQUIRE(cuMemAlloc_v2(&outside, 128 * kMiB) == CUDA_SUCCESS);
   const CUdeviceptr block = rig.allocate(kFreed_bytes);
-  while (rig.try_allocate(32 * kMiB).ok()) {
-  }
+  while (rig.try_allocate(32 * kMiB).ok()) {}
   REQUIRE(cuMemFree_v2(outside) == CUDA_SUCCESS);
   REQUIRE(cusim_launch_spin(CU_STREAM_PER_THREAD, 50 * kS) == CUDA_SUCCESS);
   std::thread([&] {
@@ -298,7 +299,9 @@ struct TwoContexts {
 };
 }  // namespace
 
-TEST_CASE("others' frees: for the work of contexts that no free waits for natively an allocation waits a fifth of a second, or five where devices are linked") {
+TEST_CASE(
+    "others' frees: for the work of contexts that no free waits for natively an allocation waits a fifth of a second, or five where devices are "
+    "linked") {
   const bool is_linked = GENERATE(false, true);
   const std::uint64_t duration_ns = GENERATE(4, 40) * kS;
   TwoContexts two(duration_ns);

@@ -115,8 +115,8 @@ TEST_CASE("cracking: where the driver has room the pieces come first, and a refu
 
 TEST_CASE("cracking: a program that asks for whole pages is refused nothing that is free, preallocated or not") {
   using Row = std::tuple<const char*, const char*, unsigned, double>;
-  const auto [memory, preallocated, percent, most_mib] =
-      GENERATE(table<const char*, const char*, unsigned, double>({Row{"16GiB", "75%", 97, 64}, Row{"80GiB", "75%", 97, 256}, Row{"80GiB", nullptr, 97, 256}, Row{"16GiB", nullptr, 97, 64}}));
+  const auto [memory, preallocated, percent, most_mib] = GENERATE(table<const char*, const char*, unsigned, double>(
+      {Row{"16GiB", "75%", 97, 64}, Row{"80GiB", "75%", 97, 256}, Row{"80GiB", nullptr, 97, 256}, Row{"16GiB", nullptr, 97, 64}}));
   CAPTURE(memory, percent, most_mib);
   Rig rig(pages_of(memory, preallocated));
   std::mt19937_64 random(1);
@@ -184,9 +184,9 @@ TEST_CASE("cracking: each handle is cracked once, and a step that repeats itself
 
 TEST_CASE("cracking: short steps of whole pages become quiet where the device has much more than they need") {
   using Row = std::tuple<const char*, int, double, unsigned>;
-  const auto [memory, count, most_pages, seed] =
-      GENERATE(table<const char*, int, double, unsigned>({Row{"8GiB", 300, 256, 1}, Row{"8GiB", 300, 256, 2}, Row{"8GiB", 300, 256, 3}, Row{"8GiB", 300, 256, 4},
-                                                          Row{"6GiB", 100, 512, 1}, Row{"6GiB", 100, 512, 2}, Row{"8GiB", 450, 512, 2}}));
+  const auto [memory, count, most_pages, seed] = GENERATE(table<const char*, int, double, unsigned>(
+      {Row{"8GiB", 300, 256, 1}, Row{"8GiB", 300, 256, 2}, Row{"8GiB", 300, 256, 3}, Row{"8GiB", 300, 256, 4}, Row{"6GiB", 100, 512, 1},
+       Row{"6GiB", 100, 512, 2}, Row{"8GiB", 450, 512, 2}}));
   CAPTURE(memory, count, most_pages, seed);
   Rig rig(pages_of(memory));
   const auto step = [&rig, blocks = count, most = most_pages, start = seed] {
@@ -225,7 +225,8 @@ TEST_CASE("cracking: while something captures a hole is taken as it is") {
   rig.allocate(36 * kMiB);
   CHECK(page_calls() == calls);
   CUgraph graph = nullptr;
-  REQUIRE(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().end_capture(
+              stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
   REQUIRE(cuGraphDestroy(graph) == CUDA_SUCCESS);
   rig.allocate(36 * kMiB);
   CHECK(page_calls() > calls);
@@ -233,12 +234,12 @@ TEST_CASE("cracking: while something captures a hole is taken as it is") {
 
 TEST_CASE("cracking: whatever the driver refuses meanwhile, a block that has a hole has it") {
   const auto [symbol, code] = GENERATE(table<const char*, CUresult>({{"cuMemUnmap", CUDA_ERROR_UNKNOWN},
-                                                                      {"cuMemRelease", CUDA_ERROR_UNKNOWN},
-                                                                      {"cuMemCreate", CUDA_ERROR_UNKNOWN},
-                                                                      {"cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY},
-                                                                      {"cuMemAddressReserve", CUDA_ERROR_OUT_OF_MEMORY},
-                                                                      {"cuMemMap", CUDA_ERROR_UNKNOWN},
-                                                                      {"cuMemSetAccess", CUDA_ERROR_UNKNOWN}}));
+                                                                     {"cuMemRelease", CUDA_ERROR_UNKNOWN},
+                                                                     {"cuMemCreate", CUDA_ERROR_UNKNOWN},
+                                                                     {"cuMemCreate", CUDA_ERROR_OUT_OF_MEMORY},
+                                                                     {"cuMemAddressReserve", CUDA_ERROR_OUT_OF_MEMORY},
+                                                                     {"cuMemMap", CUDA_ERROR_UNKNOWN},
+                                                                     {"cuMemSetAccess", CUDA_ERROR_UNKNOWN}}));
   CAPTURE(symbol, code);
   Rig rig(pages_of("16GiB", "75%"));
   for (std::uint64_t bytes = 0; bytes < 4 * kGiB; bytes += 16 * kMiB) rig.allocate(16 * kMiB);

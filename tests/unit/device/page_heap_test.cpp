@@ -230,7 +230,12 @@ TEST_CASE("pages: random blocks on streams at every pressure: no byte has two ow
   std::mt19937 random(seed);
   std::vector<CUstream> streams(3);
   for (CUstream& stream : streams) REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  struct Block { CUdeviceptr address; std::size_t bytes; CUstream stream; unsigned char value; };
+  struct Block {
+    CUdeviceptr address;
+    std::size_t bytes;
+    CUstream stream;
+    unsigned char value;
+  };
   std::vector<Block> live;
   unsigned char value = 0;
   for (int step = 0; step < 400; ++step) {

@@ -60,7 +60,8 @@ void check_pages(const observe::DeviceSnapshot& device, observe::Counters& count
   }
   using Tier = observe::HandleTier;
   CHECK(sum(pages.tiers, &Tier::mapped_bytes) == now(counters.mapped_bytes));
-  CHECK(sum(pages.tiers, &Tier::unmapped_bytes) + sum(pages.tiers, &Tier::empty_bytes) + sum(pages.tiers, &Tier::stranded_bytes) == device.now.free_bytes);
+  CHECK(sum(pages.tiers, &Tier::unmapped_bytes) + sum(pages.tiers, &Tier::empty_bytes) + sum(pages.tiers, &Tier::stranded_bytes) ==
+        device.now.free_bytes);
   CHECK(sum(pages.tiers, &Tier::stranded_bytes) == device.now.inactive_split_bytes);
   std::uint64_t quarantined_bytes = 0;
   std::uint64_t with_memory_bytes = 0;
@@ -312,14 +313,18 @@ TEST_CASE("out of memory on segments: what pages, or one large region, would hav
   const observe::Snapshot snapshot = rig.snapshot();
   const observe::OomEvidence& evidence = snapshot.ooms.back().evidence;
   std::uint64_t page_bytes = 0;
-  struct Ends { std::uint64_t head = 0; std::uint64_t tail = 0; };
+  struct Ends {
+    std::uint64_t head = 0;
+    std::uint64_t tail = 0;
+  };
   std::map<std::uint32_t, Ends> ends;
   std::uint64_t empty_bytes = 0;
   const std::vector<observe::BlockRow>& rows = snapshot.devices.at(0).blocks;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].state != observe::BlockState::free) continue;
     free_bytes += rows[i].bytes;
-    for (std::uint64_t page = align_up(rows[i].address, 2 * kMiB); page + 2 * kMiB <= rows[i].address + rows[i].bytes; page += 2 * kMiB) page_bytes += 2 * kMiB;
+    for (std::uint64_t page = align_up(rows[i].address, 2 * kMiB); page + 2 * kMiB <= rows[i].address + rows[i].bytes; page += 2 * kMiB)
+      page_bytes += 2 * kMiB;
     const bool is_first = i == 0 || rows[i - 1].region != rows[i].region;
     const bool is_last = i + 1 == rows.size() || rows[i + 1].region != rows[i].region;
     if (is_first && is_last) empty_bytes += rows[i].bytes;

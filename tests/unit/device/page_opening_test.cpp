@@ -48,7 +48,8 @@ TEST_CASE("opening: a device whose memory for GPUDirect RDMA is never opened is 
   CHECK(rig.pools().check() == "");
 }
 
-TEST_CASE("opening: where memory is never opened the driver's own calls serve, without looking for more each time, and the next context has segments") {
+TEST_CASE(
+    "opening: where memory is never opened the driver's own calls serve, without looking for more each time, and the next context has segments") {
   const char* call = GENERATE("cuMemSetAccess", "cuMemMap");
   const CUresult code = GENERATE(CUDA_ERROR_UNKNOWN, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
   Rig rig(pages());

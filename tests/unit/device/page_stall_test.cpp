@@ -83,8 +83,7 @@ TEST_CASE("stalled pages: a trim takes what is mapped nowhere and asks nothing o
   Rig rig(waiting_driver());
   rig.free(rig.allocate(64 * kMiB));
   Stalled stalled(rig, 100 * kMiB);
-  while (rig.try_allocate(96 * kMiB).ok() && now(rig.counters().native_fallbacks) == 0) {
-  }  // whoever misses finds out
+  while (rig.try_allocate(96 * kMiB).ok() && now(rig.counters().native_fallbacks) == 0) {}  // whoever misses finds out
   const std::uint64_t unmaps = cusim_calls("cuMemUnmap");
   rig.pools().trim();
   CHECK(cusim_calls("cuMemUnmap") == unmaps);

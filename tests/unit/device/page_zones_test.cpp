@@ -66,7 +66,8 @@ TEST_CASE("pages: small blocks that stay between large ones keep a thirty-second
 }
 
 TEST_CASE("pages: small blocks that stay between blocks of 1 MiB keep little from others, whether handles are pages or larger") {
-  const auto [memory, memory_bytes] = GENERATE(std::pair<const char*, std::uint64_t>{"1GiB", kGiB}, std::pair<const char*, std::uint64_t>{"8GiB", 8 * kGiB});
+  const auto [memory, memory_bytes] =
+      GENERATE(std::pair<const char*, std::uint64_t>{"1GiB", kGiB}, std::pair<const char*, std::uint64_t>{"8GiB", 8 * kGiB});
   const std::size_t small_bytes = GENERATE(4 * kKiB, 40 * kKiB, 128 * kKiB);
   Rig rig(pages_of(memory));
   const Mixed mixed = fill(rig, small_bytes, memory_bytes / 10 * 9, kMiB);
@@ -141,15 +142,13 @@ TEST_CASE("pages: on a device on which handles are single pages small blocks lie
 TEST_CASE("pages: where the driver has nothing left small blocks lie in any hole, and large ones too") {
   Rig rig(pages_of("16GiB"));
   const Mixed mixed = fill(rig, 40 * kKiB, kMemory_bytes - 64 * kMiB);
-  while (rig.try_allocate(2 * kMiB).ok()) {
-  }
+  while (rig.try_allocate(2 * kMiB).ok()) {}
   for (std::size_t i = 0; i < mixed.large.size(); i += 2) rig.free(mixed.large[i]);
   const std::uint64_t calls = cusim_calls("cuMemMap") + cusim_calls("cuMemCreate");
   for (int i = 0; i < 200; ++i) rig.allocate(40 * kKiB);
   CHECK(cusim_calls("cuMemMap") + cusim_calls("cuMemCreate") == calls);
   for (const std::size_t bytes : {kLarge_bytes, 8 * kMiB})
-    while (rig.try_allocate(bytes).ok()) {
-    }
+    while (rig.try_allocate(bytes).ok()) {}
   free_all(rig, mixed.small);
   const std::uint64_t later_calls = cusim_calls("cuMemMap");
   rig.allocate(8 * kMiB);
@@ -191,11 +190,13 @@ TEST_CASE("pages: in a preallocated pool small blocks keep little from large one
 TEST_CASE("pages: of blocks of whole pages that fill a device every other one goes, and what it had is everybody's") {
   using Row = std::tuple<std::uint64_t, const char*, std::size_t>;
   const auto [block_mib, memory, step] = GENERATE(table<std::uint64_t, const char*, std::size_t>(
-      {Row{2, "4GiB", 8}, Row{4, "16GiB", 2}, Row{6, "16GiB", 2}, Row{12, "16GiB", 2}, Row{20, "16GiB", 2}, Row{24, "16GiB", 2}, Row{20, "80GiB", 2}, Row{40, "40GiB", 2}, Row{130, "80GiB", 2}}));
+      {Row{2, "4GiB", 8}, Row{4, "16GiB", 2}, Row{6, "16GiB", 2}, Row{12, "16GiB", 2}, Row{20, "16GiB", 2}, Row{24, "16GiB", 2}, Row{20, "80GiB", 2},
+       Row{40, "40GiB", 2}, Row{130, "80GiB", 2}}));
   CAPTURE(block_mib, memory, step);
   Rig rig(pages_of(memory));
   std::vector<CUdeviceptr> blocks;
-  for (Result<CUdeviceptr> block = rig.try_allocate(block_mib * kMiB); block.ok(); block = rig.try_allocate(block_mib * kMiB)) blocks.push_back(block.value());
+  for (Result<CUdeviceptr> block = rig.try_allocate(block_mib * kMiB); block.ok(); block = rig.try_allocate(block_mib * kMiB))
+    blocks.push_back(block.value());
   std::uint64_t freed_bytes = 0;
   for (std::size_t i = 0; i < blocks.size(); i += step) {
     rig.free(blocks[i]);

@@ -52,7 +52,8 @@ void free_elsewhere_and_end(Rig& rig) {
   rig.use(0);
   REQUIRE(cusim_launch_check(nullptr, block.value(), 4096, 7, 5 * kMs) == CUDA_SUCCESS);
   rig.free(block.value());
-  CHECK(rig.pools().end_context(second, [&] { return cuCtxDestroy_v2(second); }, [] { return true; }) == CUDA_SUCCESS);
+  CHECK(rig.pools().end_context(
+            second, [&] { return cuCtxDestroy_v2(second); }, [] { return true; }) == CUDA_SUCCESS);
   rig.use(0);
   CHECK(cuCtxSynchronize() == CUDA_SUCCESS);  // a kernel whose memory has gone breaks its context
 }
@@ -61,8 +62,7 @@ void free_elsewhere_and_end(Rig& rig) {
 std::uint64_t bytes_after_make_room(Rig& rig) {
   const CUdeviceptr block = rig.allocate(64 * kMiB);
   rig.free(block);
-  for (int attempt = 0; attempt < 20 && rig.pools().make_room(); ++attempt) {
-  }
+  for (int attempt = 0; attempt < 20 && rig.pools().make_room(); ++attempt) {}
   return cusim_used_bytes(0);
 }
 }  // namespace
@@ -126,7 +126,8 @@ TEST_CASE("an end does not wait for ever for work that another context goes on w
   volatile std::uint32_t is_released = 0;
   REQUIRE(cusim_launch_wait_host(nullptr, &is_released) == CUDA_SUCCESS);
   const std::uint64_t begin_ns = cusim_now_ns();
-  CHECK(rig.pools().end_context(second, [&] { return cuCtxDestroy_v2(second); }, [] { return true; }) == CUDA_SUCCESS);
+  CHECK(rig.pools().end_context(
+            second, [&] { return cuCtxDestroy_v2(second); }, [] { return true; }) == CUDA_SUCCESS);
   CHECK(cusim_now_ns() - begin_ns < 200 * kMs);
   is_released = 1;
   rig.use(0);
@@ -155,8 +156,8 @@ TEST_CASE("the free that learns that the driver cannot record is the first that 
 }
 
 TEST_CASE("async: whatever one question or call of ours is answered, idle memory goes back when others need it") {
-  const auto symbol = GENERATE(as<std::string>{}, "cuMemPoolGetAttribute", "cuMemPoolTrimTo", "cuDeviceGetDefaultMemPool", "cuStreamSynchronize", "cuMemFreeAsync",
-                               "cuMemPoolSetAttribute", "cuStreamCreate");
+  const auto symbol = GENERATE(as<std::string>{}, "cuMemPoolGetAttribute", "cuMemPoolTrimTo", "cuDeviceGetDefaultMemPool", "cuStreamSynchronize",
+                               "cuMemFreeAsync", "cuMemPoolSetAttribute", "cuStreamCreate");
   const auto times = GENERATE(std::uint64_t{1}, kForEver);
   for (std::uint64_t nth = 1; nth <= 6; ++nth) {
     INFO(symbol << " from call " << nth << ", " << times << " times");
@@ -176,7 +177,8 @@ TEST_CASE("async: a stream that the driver will not wait for is waited for by an
   cusim_fail("cuStreamSynchronize", 1, kCurious, kForEver);
   const CUdeviceptr block = rig.allocate(kMiB);
   CUgraph graph = nullptr;
-  CHECK(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  CHECK(rig.pools().end_capture(
+            stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
   CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
   rig.free(block);
 }

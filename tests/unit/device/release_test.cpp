@@ -105,7 +105,8 @@ TEST_CASE("an error of another context that does not end it proves nothing: the 
   CHECK(rig.pools().trim() == 64 * kMiB);
 }
 
-TEST_CASE("a driver without events for a context: a stream-ordered allocation waits a second at most for other streams, and only for those it needs") {
+TEST_CASE(
+    "a driver without events for a context: a stream-ordered allocation waits a second at most for other streams, and only for those it needs") {
   RigOptions options = limited("64MiB");
   options.driver_version = "12040";
   Rig rig(options);
@@ -183,7 +184,8 @@ TEST_CASE("pages: they go back by their own calls, whatever runs or captures, on
   volatile std::uint32_t released = 0;
   if (captures) {
     const auto mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    REQUIRE(rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, mode); }, mode) == CUDA_SUCCESS);
+    REQUIRE(rig.pools().begin_capture(
+                stream, [&] { return cuStreamBeginCapture_v2(stream, mode); }, mode) == CUDA_SUCCESS);
   } else {
     REQUIRE(cusim_launch_wait_host(stream, &released) == CUDA_SUCCESS);
   }
@@ -194,7 +196,9 @@ TEST_CASE("pages: they go back by their own calls, whatever runs or captures, on
   rig.pools().cancel_outside(0, OutsideKind::array, 80 * kMiB);
   released = 1;
   CUgraph graph = nullptr;
-  if (captures) CHECK(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  if (captures)
+    CHECK(rig.pools().end_capture(
+              stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
 }
 
 TEST_CASE("regions that the device is slow to take back are waited for before memory is out") {

@@ -37,7 +37,9 @@ void check_sums(const observe::DeviceSnapshot& device) {
   CHECK(device.now.largest_free_bytes <= device.now.free_bytes);
   CHECK(part(device, "metadata") == 0);
   CHECK(device.now.reserved_bytes == device.now.live_bytes + observe::counter_current(device, "deferred_bytes") + device.now.free_bytes);
-  CHECK(observe::counter_current(device, "allocations") - observe::counter_current(device, "frees") - observe::counter_current(device, "ended_blocks") == observe::counter_current(device, "live_blocks"));
+  CHECK(observe::counter_current(device, "allocations") - observe::counter_current(device, "frees") -
+            observe::counter_current(device, "ended_blocks") ==
+        observe::counter_current(device, "live_blocks"));
 }
 
 /// Ends the capture that it has begun.
@@ -45,11 +47,13 @@ class Capture {
  public:
   explicit Capture(Rig& rig, CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL) : rig_(rig) {
     REQUIRE(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-    REQUIRE(rig.pools().begin_capture(stream_, [&] { return cuStreamBeginCapture_v2(stream_, mode); }, mode) == CUDA_SUCCESS);
+    REQUIRE(rig.pools().begin_capture(
+                stream_, [&] { return cuStreamBeginCapture_v2(stream_, mode); }, mode) == CUDA_SUCCESS);
   }
   void end() {
     CUgraph graph = nullptr;
-    REQUIRE(rig_.pools().end_capture(stream_, [&] { return cuStreamEndCapture(stream_, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+    REQUIRE(rig_.pools().end_capture(
+                stream_, [&] { return cuStreamEndCapture(stream_, &graph); }, [] { return false; }) == CUDA_SUCCESS);
   }
 
  private:
@@ -323,7 +327,8 @@ TEST_CASE("what the driver has free is asked once where no growth asks: by the f
   for (const observe::DeviceSnapshot& device : rig.snapshot().devices) CHECK((device.driver_free_unix_ns != 0) == (device.ordinal == 0));
 }
 
-TEST_CASE("an out-of-memory of another device than the current one asks that one, in a context that the pool knows there, and begins or retains none") {
+TEST_CASE(
+    "an out-of-memory of another device than the current one asks that one, in a context that the pool knows there, and begins or retains none") {
   RigOptions options;
   options.devices = 2;
   options.memory = "1GiB,2GiB";
@@ -331,7 +336,9 @@ TEST_CASE("an out-of-memory of another device than the current one asks that one
   Rig rig(options);
   const bool has_context = GENERATE(true, false);
   const bool is_known = GENERATE(true, false);  // to the pool; else it has been begun again past it
-  if (!has_context || !is_known) rig.pools().end_context(rig.context(1), [] { return cuDevicePrimaryCtxRelease_v2(1); }, [] { return true; });
+  if (!has_context || !is_known)
+    rig.pools().end_context(
+        rig.context(1), [] { return cuDevicePrimaryCtxRelease_v2(1); }, [] { return true; });
   CUcontext again = nullptr;
   if (has_context && !is_known) REQUIRE(cuDevicePrimaryCtxRetain(&again, 1) == CUDA_SUCCESS);
   CUcontext before = nullptr;
@@ -377,7 +384,8 @@ TEST_CASE("an out-of-memory beside a free that waits in the driver counts that b
   REQUIRE(ooms.size() == 1);
   const observe::OomEvidence& evidence = ooms.front().evidence;
   CHECK(evidence.deferred_bytes == 10 * kMiB);
-  CHECK(std::max(evidence.largest_free_with_deferred_bytes, *evidence.releasable_with_deferred_bytes) <= evidence.pool_free_bytes + evidence.deferred_bytes);
+  CHECK(std::max(evidence.largest_free_with_deferred_bytes, *evidence.releasable_with_deferred_bytes) <=
+        evidence.pool_free_bytes + evidence.deferred_bytes);
   CHECK(now(rig.counters().deferred_bytes) == 0);
 }
 

@@ -55,7 +55,8 @@ TEST_CASE("regions: what no device could serve costs the pool nothing") {
   for (int i = 0; i < 20; ++i) segments.push_back(rig.allocate(20 * kMiB));
   for (const CUdeviceptr address : segments) rig.free(address);
   REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
-  for (const std::size_t bytes : {4 * kGiB, std::size_t{1} << 44, std::size_t{0} - 2 * kMiB, std::size_t{0} - 512}) CHECK(rig.try_allocate(bytes).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  for (const std::size_t bytes : {4 * kGiB, std::size_t{1} << 44, std::size_t{0} - 2 * kMiB, std::size_t{0} - 512})
+    CHECK(rig.try_allocate(bytes).code() == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(now(rig.counters().regions_released) == 0);
   CHECK(rig.pools().check() == "");
 }
@@ -73,7 +74,8 @@ TEST_CASE("regions: of sizes that come once and go the pool keeps about half of 
       live.pop_back();
     }
     if (step % 50 == 0) REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
-    most_bytes = std::max<std::uint64_t>(most_bytes, now(rig.counters().reserved_bytes) - now(rig.counters().live_bytes) - now(rig.counters().deferred_bytes));
+    most_bytes =
+        std::max<std::uint64_t>(most_bytes, now(rig.counters().reserved_bytes) - now(rig.counters().live_bytes) - now(rig.counters().deferred_bytes));
   }
   CHECK(most_bytes <= peak(rig.counters().live_bytes) * 3 / 4);
   CHECK(rig.pools().check() == "");
@@ -85,7 +87,8 @@ TEST_CASE("regions: of a program that asks for other sizes too they double and a
   const StreamName stream{in_stream_order ? new_stream() : nullptr, in_stream_order ? 77U : 0U};
   for (int i = 0; i < 200; ++i) {
     const std::size_t bytes = in_stream_order || i % 4 != 0 ? 2 * kMiB : 3 * kMiB + 512;
-    const Result<CUdeviceptr> block = in_stream_order ? rig.pools().allocate_on(rig.context(), bytes, stream, 1, "cuMemAllocAsync") : rig.try_allocate(bytes);
+    const Result<CUdeviceptr> block =
+        in_stream_order ? rig.pools().allocate_on(rig.context(), bytes, stream, 1, "cuMemAllocAsync") : rig.try_allocate(bytes);
     REQUIRE(block.ok());
   }
   CHECK(now(rig.counters().regions_created) <= 12);

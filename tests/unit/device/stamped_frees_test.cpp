@@ -140,8 +140,7 @@ TEST_CASE("a large free has its event however many small ones came before it") {
   const CUdeviceptr block = rig.on(first, 100 * kMiB);
   std::vector<CUdeviceptr> small;
   for (std::size_t i = 0; i < 2 * device::StreamLanes::kMostStamped + 8; ++i) small.push_back(rig.on(first, 512));
-  while (rig.try_on(second, kMiB).ok()) {
-  }
+  while (rig.try_on(second, kMiB).ok()) {}
   REQUIRE(cusim_launch_spin(first, 5 * kMs) == CUDA_SUCCESS);
   for (std::size_t i = 0; i < small.size(); i += 2) rig.free_on(small[i], first);
   rig.free_on(block, first);

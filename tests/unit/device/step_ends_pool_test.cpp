@@ -192,12 +192,14 @@ TEST_CASE("a step may end during a capture, and in a context of another thread")
   CHECK(now(rig.counters().deferred_bytes) == 0);
   const CUstream stream = new_stream();
   const auto mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  REQUIRE(rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, mode); }, mode) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().begin_capture(
+              stream, [&] { return cuStreamBeginCapture_v2(stream, mode); }, mode) == CUDA_SUCCESS);
   const std::uint64_t closed = now(rig.counters().epochs_closed);
   go_up_and_down(rig, 12, 5 * kMiB);
   CHECK(now(rig.counters().epochs_closed) == closed);
   CUgraph graph = nullptr;
-  REQUIRE(rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().end_capture(
+              stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
   CHECK(graph != nullptr);
 }
 

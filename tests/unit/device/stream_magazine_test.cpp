@@ -211,7 +211,8 @@ TEST_CASE("stream magazines: plain and stream-ordered calls on the same blocks, 
   rig.free_on(ring.back(), stream);  // the graph may name it
   CHECK(now(rig.counters().deferred_bytes) == deferred_bytes + kPiece_bytes);
   CHECK(rig.on(stream, kPiece_bytes) != ring.back());
-  REQUIRE(rig.pools().end_capture(capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().end_capture(
+              capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) == CUDA_SUCCESS);
   CHECK(rig.pools().check() == "");
 }
 
@@ -226,7 +227,8 @@ TEST_CASE("stream magazines: a trim, a thread that ends and a context that dies 
   std::thread([&rig, stream, &blocks] {
     cuCtxSetCurrent(rig.context());
     std::size_t found = 0;
-    for (int i = 0; i < 30; ++i) found += is_one_of(blocks, rig.pools().allocate_on(rig.context(), kPiece_bytes, name_of(stream), 1, "cuMemAllocAsync").value()) ? 1 : 0;
+    for (int i = 0; i < 30; ++i)
+      found += is_one_of(blocks, rig.pools().allocate_on(rig.context(), kPiece_bytes, name_of(stream), 1, "cuMemAllocAsync").value()) ? 1 : 0;
     rig.pools().thread_ending();
     if (found != 30) throw std::logic_error("what the thread kept is the stream's no more");
   }).join();
@@ -309,7 +311,8 @@ TEST_CASE("stream magazines: threads that share streams, pass blocks on and miss
       const CUstream stream = streams[random() % streams.size()];
       if (live.size() < 60 && random() % 2 == 0) {
         const std::size_t bytes = random() % 64 == 0 ? kMiB + random() % kMiB : 512 << random() % 6;
-        const Result<CUdeviceptr> block = rig.pools().allocate_on(rig.context(), bytes, name_of(stream), random() % 8 == 0 ? std::uint8_t{2} : kDefaultPool, "cuMemAllocAsync");
+        const Result<CUdeviceptr> block =
+            rig.pools().allocate_on(rig.context(), bytes, name_of(stream), random() % 8 == 0 ? std::uint8_t{2} : kDefaultPool, "cuMemAllocAsync");
         if (!block.ok()) continue;
         const auto value = static_cast<std::uint8_t>(random());
         cusim_launch_fill(stream, block.value(), 512, value, random() % 1000);

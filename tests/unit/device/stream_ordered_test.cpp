@@ -105,7 +105,7 @@ TEST_CASE("plain and stream-ordered calls mix in every combination") {
   rig.free_on(plain, stream);  // the stream's at once
   CHECK(now(rig.counters().deferred_bytes) == 0);
   CHECK(rig.on(stream, kMiB) == plain);
-  rig.free(ordered);           // everybody's at once: the caller says that nothing uses it
+  rig.free(ordered);  // everybody's at once: the caller says that nothing uses it
   CHECK(now(rig.counters().deferred_bytes) == 0);
   rig.free(rig.allocate(kMiB));  // waits in an epoch
   CHECK(now(rig.counters().deferred_bytes) == kMiB);
@@ -170,7 +170,8 @@ TEST_CASE("a free during another stream's capture leaves its block where it is w
   CHECK(now(rig.counters().deferred_bytes) == kMiB);
   CHECK(rig.on(stream, kMiB) != block);
   CUgraph graph = nullptr;
-  REQUIRE(rig.pools().end_capture(capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().end_capture(
+              capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) == CUDA_SUCCESS);
   CHECK(graph != nullptr);
   CHECK(cusim_calls("cuCtxRecordEvent") == 0);
 }
@@ -356,7 +357,13 @@ TEST_CASE("random stream-ordered work over four streams: no byte has two owners,
   std::mt19937 random(7);
   std::vector<CUstream> streams;
   for (int i = 0; i < 4; ++i) streams.push_back(new_stream());
-  struct Block { CUdeviceptr address; std::size_t bytes; CUstream stream; std::uint8_t value; bool is_plain; };
+  struct Block {
+    CUdeviceptr address;
+    std::size_t bytes;
+    CUstream stream;
+    std::uint8_t value;
+    bool is_plain;
+  };
   std::vector<Block> live;
   std::uint8_t value = 0;
   std::size_t refused = 0;
@@ -459,7 +466,7 @@ TEST_CASE("no allocation waits without end for a free in stream order, wherever 
   StreamRig rig(limited("256MiB"));
   const CUstream stream = new_stream();
   const CUdeviceptr block = rig.on(stream, 200 * kMiB);
-  REQUIRE(cusim_launch_spin(stream, 60'000 * kMs) == CUDA_SUCCESS);  // it might as well wait for the host
+  REQUIRE(cusim_launch_spin(stream, 60'000 * kMs) == CUDA_SUCCESS);                     // it might as well wait for the host
   const FreeResult freed = rig.pools().free_on(block, nullptr, name_of(new_stream()));  // a stream of another context
   CHECK(freed.outcome == FreeOutcome::freed);
   CHECK(rig.try_allocate(200 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);

@@ -94,7 +94,9 @@ TEST_CASE("threads with streams of their own, plain and stream-ordered calls mix
       const StreamName name{stream, reinterpret_cast<std::uintptr_t>(stream)};
       std::vector<std::pair<CUdeviceptr, bool>> held;  ///< with: is it from cuMemAllocAsync?
       // A plain free of such memory does not wait, and nobody may here.
-      const auto free_one = [&](CUdeviceptr block, bool is_ordered) { return is_ordered ? rig.pools().free_on(block, rig.context(), name) : rig.pools().free(block); };
+      const auto free_one = [&](CUdeviceptr block, bool is_ordered) {
+        return is_ordered ? rig.pools().free_on(block, rig.context(), name) : rig.pools().free(block);
+      };
       for (int step = 0; step < 2 * kSteps; ++step) {
         const bool ordered = policy == config::Policy::grow && random() % 3 != 0;
         if (held.size() < 8 && random() % 2 == 0) {
@@ -127,9 +129,12 @@ TEST_CASE("threads with streams of their own, plain and stream-ordered calls mix
   int invalidated = 0;
   while (working.load() != 0) {
     CUgraph graph = nullptr;
-    if (rig.pools().begin_capture(capturing, [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL); }) != CUDA_SUCCESS) continue;
+    if (rig.pools().begin_capture(capturing, [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL); }) != CUDA_SUCCESS)
+      continue;
     std::this_thread::yield();
-    if (rig.pools().end_capture(capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) != CUDA_SUCCESS) ++invalidated;
+    if (rig.pools().end_capture(
+            capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) != CUDA_SUCCESS)
+      ++invalidated;
     std::this_thread::yield();
   }
   for (std::thread& thread : threads) thread.join();
@@ -161,7 +166,9 @@ TEST_CASE("captures that begin and end beside freeing threads are never invalida
     CUgraph graph = nullptr;
     if (rig.pools().begin_capture(stream, [&] { return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL); }) != CUDA_SUCCESS) continue;
     std::this_thread::yield();
-    if (rig.pools().end_capture(stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) != CUDA_SUCCESS) ++invalidated;
+    if (rig.pools().end_capture(
+            stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) != CUDA_SUCCESS)
+      ++invalidated;
   }
   stop.store(true);
   for (std::thread& thread : threads) thread.join();
@@ -198,12 +205,15 @@ struct PagedWorker {
     const BlockLife life = context == rig.context() ? BlockLife::context : BlockLife::pool;
     const StreamName name{stream, reinterpret_cast<std::uintptr_t>(stream)};
     std::vector<std::pair<CUdeviceptr, bool>> held;  ///< with: is it from cuMemAllocAsync? A plain free of that does not wait
-    const auto free_one = [&](CUdeviceptr block, bool is_ordered) { return is_ordered ? rig.pools().free_on(block, context, name) : rig.pools().free(block); };
+    const auto free_one = [&](CUdeviceptr block, bool is_ordered) {
+      return is_ordered ? rig.pools().free_on(block, context, name) : rig.pools().free(block);
+    };
     for (int step = 0; step < 2 * kSteps; ++step) {
       const bool ordered = random() % 3 == 0;
       if (held.size() < 7 && random() % 2 == 0) {
         const std::size_t bytes = 512 + random() % (7 * kMiB);
-        const Result<CUdeviceptr> block = ordered ? rig.pools().allocate_on(context, bytes, name, 1, "cuMemAllocAsync", life) : rig.pools().allocate(context, bytes, "cuMemAlloc_v2");
+        const Result<CUdeviceptr> block = ordered ? rig.pools().allocate_on(context, bytes, name, 1, "cuMemAllocAsync", life)
+                                                  : rig.pools().allocate(context, bytes, "cuMemAlloc_v2");
         if (!block.ok()) {
           const bool is_drivers_own = ordered && life == BlockLife::pool && block.code() == CUDA_ERROR_NOT_SUPPORTED;
           if (block.code() != CUDA_ERROR_OUT_OF_MEMORY && !is_drivers_own) failures.fetch_add(1);
@@ -245,7 +255,8 @@ struct PagedWorker {
       }
       rig.pools().context_seen(own, 0);
       const std::vector<CUdeviceptr> left = use(own, random);
-      rig.pools().end_context(own, [own] { return cuCtxDestroy_v2(own); }, [] { return true; });
+      rig.pools().end_context(
+          own, [own] { return cuCtxDestroy_v2(own); }, [] { return true; });
       for (const CUdeviceptr block : left)  // natively no context's, and nobody else has it
         if (rig.pools().free(block).outcome != FreeOutcome::freed) failures.fetch_add(1);
     }
@@ -271,9 +282,14 @@ TEST_CASE("threads on pages: misses, moves, releases, contexts that end with blo
   int invalidated = 0;
   while (working.load() != 0) {
     CUgraph graph = nullptr;
-    if (rig.pools().begin_capture(capturing, [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL); }, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) != CUDA_SUCCESS) continue;
+    if (rig.pools().begin_capture(
+            capturing, [&] { return cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL); },
+            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) != CUDA_SUCCESS)
+      continue;
     std::this_thread::yield();
-    if (rig.pools().end_capture(capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) != CUDA_SUCCESS) ++invalidated;
+    if (rig.pools().end_capture(
+            capturing, [&] { return cuStreamEndCapture(capturing, &graph); }, [] { return false; }) != CUDA_SUCCESS)
+      ++invalidated;
     std::this_thread::yield();
   }
   for (std::thread& thread : threads) thread.join();

@@ -54,7 +54,9 @@ TEST_CASE("memory that comes joins the free memory beside it") {
 }
 
 TEST_CASE("memory is taken out of the low end, the high end, the middle and the whole of a hole") {
-  struct Cut { std::uint64_t from, pages; };
+  struct Cut {
+    std::uint64_t from, pages;
+  };
   const Cut cut = GENERATE(Cut{0, 1}, Cut{3, 1}, Cut{1, 2}, Cut{0, 4});
   Addresses one;
   one.heap.cut(one.region->first, 4 * kPage);

@@ -121,9 +121,7 @@ TEST_CASE("apart: with more levels there are larger pages for larger blocks") {
     CHECK(apart.place(64 * kSmall, kLevels) == 64 * kPage);
     CHECK(apart.place(512 * kSmall, kLevels) == 64 * kPage + 64 * kSmall);
   }
-  SECTION("only the first, unless told otherwise") {
-    CHECK(apart.place(64 * kSmall) == kPage + 8 * kSmall - 512);
-  }
+  SECTION("only the first, unless told otherwise") { CHECK(apart.place(64 * kSmall) == kPage + 8 * kSmall - 512); }
 }
 
 TEST_CASE("apart: where the hole is not wide enough for a level, the one below it is minded") {

@@ -29,9 +29,7 @@ void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free
 
 extern "C" void* __real_calloc(std::size_t count, std::size_t bytes);
 extern "C" void* __wrap_calloc(std::size_t count, std::size_t bytes);
-extern "C" void* __wrap_calloc(std::size_t count, std::size_t bytes) {
-  return failing_memory::fails_now() ? nullptr : __real_calloc(count, bytes);
-}
+extern "C" void* __wrap_calloc(std::size_t count, std::size_t bytes) { return failing_memory::fails_now() ? nullptr : __real_calloc(count, bytes); }
 
 extern "C" void* __real_aligned_alloc(std::size_t alignment, std::size_t bytes);
 extern "C" void* __wrap_aligned_alloc(std::size_t alignment, std::size_t bytes);

@@ -74,7 +74,10 @@ std::uint64_t whole_bytes(const Extent& hole) {
 class Run {
  public:
   Run(std::uint64_t seed, FitPolicy policy, unsigned small_bits)
-      : random_(seed), heap_(policy, 1, policy.page_bytes != 0 ? &whole_bytes : nullptr), has_pages_(policy.page_bytes != 0), small_bits_(small_bits) {}
+      : random_(seed),
+        heap_(policy, 1, policy.page_bytes != 0 ? &whole_bytes : nullptr),
+        has_pages_(policy.page_bytes != 0),
+        small_bits_(small_bits) {}
 
   void step() {
     const auto dice = random_() % 100;

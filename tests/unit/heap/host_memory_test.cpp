@@ -17,8 +17,7 @@ namespace {
 constexpr std::uint64_t kBase = std::uint64_t{9} << 40;
 
 /// Calls `action` with the n-th host allocation failing, for n = 0, 1, ... until it passes unharmed. Returns how often it threw.
-template <class Action, class Unchanged>
-int fail_each_allocation(Action&& action, Unchanged&& unchanged) {
+template <class Action, class Unchanged> int fail_each_allocation(Action&& action, Unchanged&& unchanged) {
   for (int n = 0;; ++n) {
     bool threw = false;
     g_fail_in = n;

@@ -20,7 +20,9 @@ constexpr ZoneOrder kOnHostPages{0, 0, false, 1, true};
 
 /// A heap of one region; all its blocks are cut from the low end of holes, unless `beside_older_from_bytes` says otherwise.
 struct HostPages {
-  explicit HostPages(std::uint64_t bytes, std::uint64_t beside_older_from_bytes = FitPolicy::kNever) : heap(policy(beside_older_from_bytes)) { heap.add_region(kBase, bytes, nullptr); }
+  explicit HostPages(std::uint64_t bytes, std::uint64_t beside_older_from_bytes = FitPolicy::kNever) : heap(policy(beside_older_from_bytes)) {
+    heap.add_region(kBase, bytes, nullptr);
+  }
   ~HostPages() { CHECK(heap.check() == ""); }
   static FitPolicy policy(std::uint64_t beside_older_from_bytes) {
     FitPolicy policy;
@@ -40,10 +42,10 @@ struct HostPages {
 TEST_CASE("host pages: a block of 2 MiB and more, in whole host pages, begins on one") {
   HostPages some(64 * kMiB);
   CHECK(some.place(512) == 0);
-  CHECK(some.place(2 * kMiB) == kPage);                    // the least
-  CHECK(some.place(2 * kMiB + 512) == kPage + 2 * kMiB);   // not whole host pages
-  CHECK(some.place(3 * kMiB) == 2 * kPage + 4 * kMiB);     // behind a gap
-  CHECK(some.place(kPage - 512) == 512);                   // the gaps are ordinary holes
+  CHECK(some.place(2 * kMiB) == kPage);                   // the least
+  CHECK(some.place(2 * kMiB + 512) == kPage + 2 * kMiB);  // not whole host pages
+  CHECK(some.place(3 * kMiB) == 2 * kPage + 4 * kMiB);    // behind a gap
+  CHECK(some.place(kPage - 512) == 512);                  // the gaps are ordinary holes
   CHECK(some.place(kPage - 512) == kPage + 4 * kMiB + 512);
   CHECK(some.place(512) == 2 * kPage + 7 * kMiB);
   CHECK(some.place(2 * kMiB - kPage) == 2 * kPage + 7 * kMiB + 512);  // too small to be one
@@ -75,12 +77,8 @@ TEST_CASE("host pages: a hole with room for the block on a page is taken before 
   Extent* tight = some.allocate(kTight_bytes);
   CHECK(some.place(kTight_bytes) == 512 + kTight_bytes);
   some.heap.free(tight);
-  SECTION("there is one") {
-    CHECK(some.place(2 * kMiB) == align_up(512 + 2 * kTight_bytes, kPage));
-  }
-  SECTION("any will do") {
-    CHECK(some.heap.allocate(2 * kMiB, 0, 0, {0, 0, true, 1, true})->address == kBase + 512);
-  }
+  SECTION("there is one") { CHECK(some.place(2 * kMiB) == align_up(512 + 2 * kTight_bytes, kPage)); }
+  SECTION("any will do") { CHECK(some.heap.allocate(2 * kMiB, 0, 0, {0, 0, true, 1, true})->address == kBase + 512); }
   SECTION("there is none") {
     while (some.heap.largest_free_bytes() > kTight_bytes) REQUIRE(some.allocate(some.heap.largest_free_bytes()) != nullptr);
     CHECK(some.place(2 * kMiB) == 512);

@@ -61,7 +61,7 @@ TEST_CASE("extents are found whether they are many to a page or many pages long"
   for (int i = 0; i < 9; ++i) sizes.push_back(7168);
   sizes.push_back(700 * kMiB);  // spans words of the second bitmap level
   sizes.push_back(512);
-  sizes.push_back(40 * kGiB);   // and of the third
+  sizes.push_back(40 * kGiB);  // and of the third
   sizes.push_back(64 * kKiB);
   Row row(sizes);
   PageIndex index(kBase, row.bytes);

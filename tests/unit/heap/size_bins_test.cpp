@@ -97,7 +97,8 @@ TEST_CASE("from a size on, each extent is visited once, smaller bins first, unti
     extent.bytes = (random() % (std::uint64_t{1} << (random() % 24)) + 1) * 512;
     bins.insert(&extent);
   }
-  for (const std::uint64_t least_bytes : {std::uint64_t{512}, std::uint64_t{5120}, std::uint64_t{2} << 20, std::uint64_t{3} << 20, SizeBins::kLargest_bytes}) {
+  for (const std::uint64_t least_bytes :
+       {std::uint64_t{512}, std::uint64_t{5120}, std::uint64_t{2} << 20, std::uint64_t{3} << 20, SizeBins::kLargest_bytes}) {
     const SizeBins::Slot least = SizeBins::slot_of(least_bytes);
     std::vector<const Extent*> seen;
     CHECK_FALSE(bins.any_from(least_bytes, [&](const Extent* extent) {

@@ -49,7 +49,8 @@ std::uint64_t peak_bytes(const trace::Trace& job) {
 }  // namespace
 
 TEST_CASE("a 64 GiB pool full of recorded jobs costs at most 0.1% of it in host memory") {
-  for (const char* name : {"a2_gpt_fixed_real", "c3_resnet50_train_eval_real", "d3_llm_hf_generate_real", "e3_gpt_ckpt_accum_real", "f2_dlrm_sparse_real"}) {
+  for (const char* name :
+       {"a2_gpt_fixed_real", "c3_resnet50_train_eval_real", "d3_llm_hf_generate_real", "e3_gpt_ckpt_accum_real", "f2_dlrm_sparse_real"}) {
     const trace::Trace job = load(name);
     const std::size_t copies = 60 * kGiB / peak_bytes(job);
     ExtentHeap heap;
@@ -91,8 +92,11 @@ TEST_CASE("a pool of blocks of 160 KiB each costs at most 0.1% of it in host mem
 TEST_CASE("recorded jobs complete in an arena no larger than best fit needs, within a percent") {
   // The column BF of the traces' table, + 1%.
   CHECK(completes(load("a2_gpt_fixed_real"), peak_bytes(load("a2_gpt_fixed_real")) * 1021 / 1000));
-  for (const auto& [name, permille] : {std::pair{"b4_gpt2small_varlen_real", 1038}, {"c3_resnet50_train_eval_real", 1021}, {"d3_llm_hf_generate_real", 1145},
-                                       {"e3_gpt_ckpt_accum_real", 1052}, {"f2_dlrm_sparse_real", 1105}}) {
+  for (const auto& [name, permille] : {std::pair{"b4_gpt2small_varlen_real", 1038},
+                                       {"c3_resnet50_train_eval_real", 1021},
+                                       {"d3_llm_hf_generate_real", 1145},
+                                       {"e3_gpt_ckpt_accum_real", 1052},
+                                       {"f2_dlrm_sparse_real", 1105}}) {
     const trace::Trace job = load(name);
     INFO(name);
     CHECK(completes(job, peak_bytes(job) * static_cast<std::uint64_t>(permille) / 1000));

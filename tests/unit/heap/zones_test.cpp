@@ -88,7 +88,9 @@ TEST_CASE("zones: every zone's holes are visited, those that are large enough, u
   ThreeZones three;
   three.heap.allocate(7 * kMiB, 0, 0, {0, 0, false});  // its hole is too small, and does not end the search
   std::vector<unsigned> seen;
-  const auto visit = [&](bool is_right) { return [&seen, &three, is_right](const Extent* hole) { return seen.push_back(three.zone_of(hole)), is_right; }; };
+  const auto visit = [&](bool is_right) {
+    return [&seen, &three, is_right](const Extent* hole) { return seen.push_back(three.zone_of(hole)), is_right; };
+  };
   CHECK_FALSE(three.heap.any_hole(4 * kMiB, visit(false)));
   CHECK(seen == std::vector<unsigned>{1, 2});
   CHECK(three.heap.any_hole(4 * kMiB, visit(true)));

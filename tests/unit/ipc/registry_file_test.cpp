@@ -54,7 +54,7 @@ TEST_CASE("no file before the first entry, one of 0600 afterwards, none after th
   REQUIRE(fs::directory_iterator(shared.own()) != fs::directory_iterator{});
   const fs::path file = *fs::directory_iterator(shared.own());
   CHECK(file.filename() == "ipc." + std::to_string(kSelf.pid) + "." + std::to_string(kSelf.start_ticks));
-  struct stat facts{};
+  struct stat facts {};
   REQUIRE(stat(file.c_str(), &facts) == 0);
   CHECK((facts.st_mode & 07777) == 0600);
   registry.retire();

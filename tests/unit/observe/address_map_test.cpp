@@ -94,7 +94,8 @@ TEST_CASE("a block larger than what it keeps apart is no pin; wholly free and wh
 
 TEST_CASE("pins come most pinned bytes first, then the smallest, and no more than asked for") {
   DeviceSnapshot device = empty_device(kGiB);
-  add_region(device, {{'l', 512}, {'f', 4 * kMiB}, {'l', 2 * kKiB}, {'f', 4 * kMiB}, {'l', kKiB}, {'f', 4 * kMiB}, {'l', 512}, {'f', 9 * kMiB}, {'l', 512}});
+  add_region(device,
+             {{'l', 512}, {'f', 4 * kMiB}, {'l', 2 * kKiB}, {'f', 4 * kMiB}, {'l', kKiB}, {'f', 4 * kMiB}, {'l', 512}, {'f', 9 * kMiB}, {'l', 512}});
   std::vector<Pin> pins = largest_pins(device.blocks, {}, 10);
   REQUIRE(pins.size() == 3);
   CHECK(pins[0].pinned_free_bytes == 13 * kMiB);
@@ -105,7 +106,8 @@ TEST_CASE("pins come most pinned bytes first, then the smallest, and no more tha
 
 TEST_CASE("on pages a small block pins the handle that it lies in, and every handle that it reaches into") {
   DeviceSnapshot device = empty_device(kGiB);
-  add_region(device, {{'f', 2 * kMiB - kKiB}, {'l', 2 * kKiB}, {'f', 2 * kMiB - kKiB}, {'l', 512}, {'d', 512}, {'f', 2 * kMiB - kKiB}, {'f', 2 * kMiB}});
+  add_region(device,
+             {{'f', 2 * kMiB - kKiB}, {'l', 2 * kKiB}, {'f', 2 * kMiB - kKiB}, {'l', 512}, {'d', 512}, {'f', 2 * kMiB - kKiB}, {'f', 2 * kMiB}});
   device.blocks[1].site = 7;
   device.blocks[4].site = 9;
   samples::add_handles(device, {{2 * kMiB}, {2 * kMiB}, {2 * kMiB}, {2 * kMiB}});

@@ -334,10 +334,21 @@ TEST_CASE("no evidence makes the arithmetic wrap, and the cause always follows i
   const auto any = [&] { return interesting[random() % std::size(interesting)]; };
   const auto maybe = [&]() -> std::optional<std::uint64_t> { return random() % 4 == 0 ? std::nullopt : std::optional(any()); };
   for (int round = 0; round < (samples::kTimesCount ? 100000 : 10000); ++round) {
-    const OomEvidence e{.request_bytes = any(), .device_total_bytes = any(), .driver_free_bytes = maybe(), .pool_free_bytes = any(),
-                        .largest_free_bytes = any(), .largest_free_remapped_bytes = any(), .releasable_bytes = any(), .deferred_bytes = any(),
-                        .largest_free_with_deferred_bytes = any(), .releasable_with_deferred_bytes = maybe(), .other_process_bytes = maybe(),
-                        .own_outside_bytes = any(), .limit_bytes = any(), .held_bytes = any(), .can_remap = random() % 2 == 0};
+    const OomEvidence e{.request_bytes = any(),
+                        .device_total_bytes = any(),
+                        .driver_free_bytes = maybe(),
+                        .pool_free_bytes = any(),
+                        .largest_free_bytes = any(),
+                        .largest_free_remapped_bytes = any(),
+                        .releasable_bytes = any(),
+                        .deferred_bytes = any(),
+                        .largest_free_with_deferred_bytes = any(),
+                        .releasable_with_deferred_bytes = maybe(),
+                        .other_process_bytes = maybe(),
+                        .own_outside_bytes = any(),
+                        .limit_bytes = any(),
+                        .held_bytes = any(),
+                        .can_remap = random() % 2 == 0};
     const OomVerdict verdict = judge(e);
     REQUIRE(std::string(name_of(verdict.cause)) != "unknown");
     REQUIRE((verdict.confidence == "high" || verdict.confidence == "medium" || verdict.confidence == "low"));
@@ -346,7 +357,8 @@ TEST_CASE("no evidence makes the arithmetic wrap, and the cause always follows i
                            (e.limit_bytes != 0 && e.request_bytes > e.limit_bytes);
     if (e.device_total_bytes != 0) REQUIRE((verdict.cause == OomCause::impossible_request) == too_large);
     if (verdict.cause == OomCause::true_exhaustion) REQUIRE(verdict.shortfall_bytes > 0);
-    if (verdict.cause == OomCause::external_fragmentation) REQUIRE(std::max(e.largest_free_bytes, e.largest_free_remapped_bytes) < (e.request_bytes == 0 ? UINT64_MAX : e.request_bytes));
+    if (verdict.cause == OomCause::external_fragmentation)
+      REQUIRE(std::max(e.largest_free_bytes, e.largest_free_remapped_bytes) < (e.request_bytes == 0 ? UINT64_MAX : e.request_bytes));
     if (verdict.cause == OomCause::deferred_free) REQUIRE(e.deferred_bytes > 0);
   }
 }

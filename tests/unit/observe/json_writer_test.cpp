@@ -54,8 +54,12 @@ TEST_CASE("nested objects and arrays get their commas") {
   writer.member("maybe", std::optional<int>());
   writer.end_object();
   REQUIRE(writer.finish() == 0);
-  const json expected = {{"empty", json::array()}, {"rows", {{0, "x"}, {1, "x"}, {2, "x"}}}, {"object", {{"nothing", nullptr}, {"yes", true}}},
-                         {"last", 18446744073709551615u}, {"negative", -9}, {"maybe", nullptr}};
+  const json expected = {{"empty", json::array()},
+                         {"rows", {{0, "x"}, {1, "x"}, {2, "x"}}},
+                         {"object", {{"nothing", nullptr}, {"yes", true}}},
+                         {"last", 18446744073709551615u},
+                         {"negative", -9},
+                         {"maybe", nullptr}};
   CHECK(json::parse(out) == expected);
 }
 
@@ -75,10 +79,10 @@ TEST_CASE("valid UTF-8 passes unchanged, up to the ends of each range") {
 TEST_CASE("what is not UTF-8 becomes U+FFFD and the rest stays") {
   const std::string bad = "\xEF\xBF\xBD";
   CHECK(as_json("a\xFFz") == "\"a" + bad + "z\"\n");
-  CHECK(as_json("\xC0\xAF") == "\"" + bad + bad + "\"\n");              // overlong
-  CHECK(as_json("\xED\xA0\x80") == "\"" + bad + bad + bad + "\"\n");    // a surrogate
+  CHECK(as_json("\xC0\xAF") == "\"" + bad + bad + "\"\n");                      // overlong
+  CHECK(as_json("\xED\xA0\x80") == "\"" + bad + bad + bad + "\"\n");            // a surrogate
   CHECK(as_json("\xF4\x90\x80\x80") == "\"" + bad + bad + bad + bad + "\"\n");  // beyond U+10FFFF
-  CHECK(as_json("x\xE2\x82") == "\"x" + bad + bad + "\"\n");            // cut short
+  CHECK(as_json("x\xE2\x82") == "\"x" + bad + bad + "\"\n");                    // cut short
   CHECK(as_json("\xC3") == "\"" + bad + "\"\n");
   // Every pair of bytes, in one document: a writer each would take the sanitizers a minute.
   std::string out;

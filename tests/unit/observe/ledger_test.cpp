@@ -17,7 +17,8 @@ using samples::kMiB;
 namespace {
 
 std::uint64_t sum_of(const Ledger& ledger) {
-  return std::accumulate(ledger.parts.begin(), ledger.parts.end(), std::uint64_t{0}, [](std::uint64_t sum, const LedgerPart& p) { return sum + p.bytes; });
+  return std::accumulate(ledger.parts.begin(), ledger.parts.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const LedgerPart& p) { return sum + p.bytes; });
 }
 
 std::optional<std::uint64_t> part(const Ledger& ledger, const std::string& name) {

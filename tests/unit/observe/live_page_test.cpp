@@ -17,7 +17,9 @@ using cupool::kDriverCallNames;
 
 namespace {
 
-struct Free { void operator()(void* memory) const { std::free(memory); } };
+struct Free {
+  void operator()(void* memory) const { std::free(memory); }
+};
 
 struct Page {
   explicit Page(const std::string& json, std::size_t missing_bytes = 0)
@@ -25,8 +27,7 @@ struct Page {
     std::memset(memory.get(), 0, bytes);
     header = format_live_page(memory.get(), bytes - missing_bytes, {4711, 99, 1700000000000000000, 12345}, json);
   }
-  template <class T>
-  T at(std::size_t offset) const {
+  template <class T> T at(std::size_t offset) const {
     T value;
     std::memcpy(&value, memory.get() + offset, sizeof value);
     return value;

@@ -54,7 +54,15 @@ DeviceSnapshot mixed_device() {
 /// A block that straddles two handles, one beside a hole, a run in a handle of its own, a pinned handle, empty ones, two that are mapped nowhere.
 DeviceSnapshot paged_device() {
   DeviceSnapshot device = samples::empty_device(4 * kGiB);
-  samples::add_region(device, {{'l', 4 * kMiB}, {'f', kMiB}, {'l', 2 * kMiB}, {'f', 9 * kMiB}, {'l', 512}, {'f', 2 * kMiB - 512}, {'l', 512}, {'d', 512}, {'f', 2 * kMiB - 1024}});
+  samples::add_region(device, {{'l', 4 * kMiB},
+                               {'f', kMiB},
+                               {'l', 2 * kMiB},
+                               {'f', 9 * kMiB},
+                               {'l', 512},
+                               {'f', 2 * kMiB - 512},
+                               {'l', 512},
+                               {'d', 512},
+                               {'f', 2 * kMiB - 1024}});
   samples::add_handles(device, {{2 * kMiB}, {2 * kMiB}, {2 * kMiB}, {2 * kMiB}, {8 * kMiB}, {2 * kMiB}, {2 * kMiB}});
   samples::add_region(device, {{'f', 2 * kMiB}, {'f', 2 * kMiB}, {'l', 512}, {'f', 4 * kMiB - 512}});
   samples::add_handles(device, {{2 * kMiB}, {2 * kMiB, 'p'}, {4 * kMiB}});

@@ -82,7 +82,8 @@ TEST_CASE("memory in pieces that cannot move is told by what they are: pages, or
   oom.evidence.page_bytes = oom.evidence.stranding_handle_bytes = std::uint64_t{2} << 20;
   CHECK(message_of(oom, &device, "").find("enough is free but in pages that hold something else: what can move is short by ") != std::string::npos);
   oom.evidence.stranding_handle_bytes = std::uint64_t{16} << 20;
-  CHECK(message_of(oom, &device, "").find("enough is free but in pieces of up to 16.00 MiB that hold something else: what can move is short by ") != std::string::npos);
+  CHECK(message_of(oom, &device, "").find("enough is free but in pieces of up to 16.00 MiB that hold something else: what can move is short by ") !=
+        std::string::npos);
 }
 
 TEST_CASE("memory that may be another process's is said where it would cover the shortfall") {
@@ -91,7 +92,8 @@ TEST_CASE("memory that may be another process's is said where it would cover the
   oom.evidence.unattributed_bytes = 79 * kGiB;
   oom.evidence.held_bytes = 0;
   const std::string text = message_of(oom, nullptr, "");
-  CHECK(text.find("true_exhaustion: short by 1.00 GiB even fully defragmented, unless other processes hold it (confidence medium)") != std::string::npos);
+  CHECK(text.find("true_exhaustion: short by 1.00 GiB even fully defragmented, unless other processes hold it (confidence medium)") !=
+        std::string::npos);
   CHECK(text.find("other processes unknown (with contexts and the driver's rounding 79.00 GiB)") != std::string::npos);
   CHECK(text.find("nvidia-smi") != std::string::npos);
   CHECK(text.find("the memory is really in use") == std::string::npos);

@@ -57,8 +57,13 @@ TEST_CASE("the head of a report says what it is, whose it is and under which opt
   const json report = report_of(input);
   CHECK(report["schema"] == "cupool.report/1");
   CHECK(report["event"] == "exit");
-  const json process = {{"pid", 4711}, {"command", {"python", "train.py"}}, {"host", "node1"}, {"rank", 3},
-                        {"start_unix_ns", 1700000000000000000}, {"duration_ns", 5000000000}, {"exit", {{"code", 0}, {"signal", nullptr}}}};
+  const json process = {{"pid", 4711},
+                        {"command", {"python", "train.py"}},
+                        {"host", "node1"},
+                        {"rank", 3},
+                        {"start_unix_ns", 1700000000000000000},
+                        {"duration_ns", 5000000000},
+                        {"exit", {{"code", 0}, {"signal", nullptr}}}};
   CHECK(report["process"] == process);
   CHECK(report["options"]["policy"] == json({{"value", "grow"}, {"source", "default"}}));
 }
@@ -66,7 +71,8 @@ TEST_CASE("the head of a report says what it is, whose it is and under which opt
 TEST_CASE("each event has its name; a living process has no exit, one of unknown code has one without") {
   ReportInput input = samples::input_of(mixed_device());
   input.process.exit_code.reset();
-  const std::pair<ReportEvent, const char*> events[] = {{ReportEvent::oom, "oom"}, {ReportEvent::request, "request"}, {ReportEvent::checkpoint, "checkpoint"}};
+  const std::pair<ReportEvent, const char*> events[] = {
+      {ReportEvent::oom, "oom"}, {ReportEvent::request, "request"}, {ReportEvent::checkpoint, "checkpoint"}};
   for (const auto& [event, name] : events) {
     input.event = event;
     const json report = report_of(input);
@@ -94,8 +100,13 @@ TEST_CASE("fragmentation follows its formulas, now and at peak") {
   DeviceSnapshot device = mixed_device();
   samples::set_counter(device, "live_bytes", kMiB, 8 * kMiB);
   samples::set_counter(device, "reserved_bytes", 10 * kMiB, 16 * kMiB);
-  device.at_peak = {.free_bytes = 8 * kMiB, .largest_free_bytes = 2 * kMiB, .largest_free_remapped_bytes = 8 * kMiB, .inactive_split_bytes = 8 * kMiB,
-                    .live_bytes = 8 * kMiB, .requested_bytes = 6 * kMiB, .reserved_bytes = 16 * kMiB};
+  device.at_peak = {.free_bytes = 8 * kMiB,
+                    .largest_free_bytes = 2 * kMiB,
+                    .largest_free_remapped_bytes = 8 * kMiB,
+                    .inactive_split_bytes = 8 * kMiB,
+                    .live_bytes = 8 * kMiB,
+                    .requested_bytes = 6 * kMiB,
+                    .reserved_bytes = 16 * kMiB};
   const json f = report_of(samples::input_of(device))["devices"][0]["fragmentation"];
   CHECK(f["external"].get<double>() == Approx(3.0 / 7).margin(1e-9));
   CHECK(f["external_remapped"].get<double>() == Approx(3.0 / 7).margin(1e-9));
@@ -185,8 +196,13 @@ TEST_CASE("sites that were recorded appear with what they hold, and as leaks") {
 TEST_CASE("leaks say on which device, and of which size where no site is known") {
   const json leaks = report_of(samples::input_of(mixed_device()))["leaks"];
   REQUIRE(leaks.size() == 1);
-  CHECK(leaks[0] == json({{"device", 0}, {"site", nullptr}, {"size_class_bytes", kMiB}, {"blocks", 1}, {"bytes", kMiB},
-                          {"requested_bytes", kMiB - 1}, {"first_allocated_unix_ns", 1700000000000000000}}));
+  CHECK(leaks[0] == json({{"device", 0},
+                          {"site", nullptr},
+                          {"size_class_bytes", kMiB},
+                          {"blocks", 1},
+                          {"bytes", kMiB},
+                          {"requested_bytes", kMiB - 1},
+                          {"first_allocated_unix_ns", 1700000000000000000}}));
 }
 
 TEST_CASE("the timeline carries every kind of event, and what it lost is counted once") {
@@ -321,7 +337,8 @@ TEST_CASE("pages are null on segments; on pages their rows are cut when time is 
   CHECK(json::parse(text_of(samples::input_of(device)))["devices"][0]["pages"].is_null());
   samples::add_handles(device, {{2 * kMiB}, {2 * kMiB}});
   const json whole = json::parse(text_of(samples::input_of(device)));
-  CHECK(whole["devices"][0]["pages"]["handles"][1] == json::parse("[" + std::to_string(samples::kBase + 2 * kMiB) + ", 2097152, 2097152, \"empty\"]"));
+  CHECK(whole["devices"][0]["pages"]["handles"][1] ==
+        json::parse("[" + std::to_string(samples::kBase + 2 * kMiB) + ", 2097152, 2097152, \"empty\"]"));
   CHECK(whole["devices"][0]["pages"]["tiers"][0]["empty_bytes"] == 2 * kMiB);
   const json cut = json::parse(text_of(samples::input_of(device), 1));
   CHECK(cut["devices"][0]["pages"]["handles"].empty());
@@ -336,7 +353,8 @@ TEST_CASE("a million live blocks are written in two seconds") {
   PageMap& pages = input.snapshot.devices[0].pages;
   pages.page_bytes = on_pages ? 2 * kMiB : 0;
   for (const RegionRow& region : input.snapshot.devices[0].regions)
-    for (std::uint64_t at = 0; on_pages && at + 2 * kMiB <= region.bytes; at += 2 * kMiB) pages.handles.push_back({region.address + at, 2 * kMiB, kMiB, HandleState::used});
+    for (std::uint64_t at = 0; on_pages && at + 2 * kMiB <= region.bytes; at += 2 * kMiB)
+      pages.handles.push_back({region.address + at, 2 * kMiB, kMiB, HandleState::used});
   const std::string path = (std::filesystem::temp_directory_path() / ("cupool-large-" + std::to_string(::getpid()) + ".json")).string();
   double best_seconds = 1e9;
   for (int attempt = 0; attempt < 3 && best_seconds > 2.0; ++attempt) {  // neighbours on the machine only add

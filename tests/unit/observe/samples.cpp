@@ -152,7 +152,10 @@ DeviceSnapshot large_device(std::size_t blocks) {
 }
 
 std::vector<OptionFact> default_options() {
-  return {{"policy", "grow", "default"}, {"preallocate", "none", "default"}, {"limit", "none", "default"}, {"backing", "auto", "default"},
+  return {{"policy", "grow", "default"},
+          {"preallocate", "none", "default"},
+          {"limit", "none", "default"},
+          {"backing", "auto", "default"},
           {"free", "deferred", "default"}};
 }
 

@@ -42,10 +42,16 @@ void set_counter(DeviceSnapshot& device, const std::string& name, std::uint64_t 
 /// A device of `total_bytes` with nothing on it.
 DeviceSnapshot empty_device(std::uint64_t total_bytes);
 /// Adds a region made of the rows given as (state letter, bytes): l live, d deferred, f free. A live row's request is one byte less.
-struct Piece { char state; std::uint64_t bytes; };
+struct Piece {
+  char state;
+  std::uint64_t bytes;
+};
 void add_region(DeviceSnapshot& device, const std::vector<Piece>& pieces);
 /// Divides the last region into handles of these sizes, whose states follow from the rows; 'p' pins one.
-struct Sheet { std::uint64_t bytes; char state = ' '; };
+struct Sheet {
+  std::uint64_t bytes;
+  char state = ' ';
+};
 void add_handles(DeviceSnapshot& device, const std::vector<Sheet>& sheets);
 /// A handle of `bytes` that is mapped nowhere.
 void add_unmapped(DeviceSnapshot& device, std::uint64_t bytes);

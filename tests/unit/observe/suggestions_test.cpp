@@ -103,7 +103,8 @@ TEST_CASE("memory of graphs: what can be done about it depends on who could have
   CHECK(find(classify(e, default_options()), "graph_memory")->message.find("free what they left live") != std::string::npos);
   e.capturing = true;
   CHECK(find(classify(e, default_options()), "graph_memory")->message.find("while a stream captures") != std::string::npos);
-  CHECK(find(classify(e, with_option(default_options(), "policy", "platform")), "graph_memory")->message.find("CUPOOL_POLICY=grow") != std::string::npos);
+  CHECK(find(classify(e, with_option(default_options(), "policy", "platform")), "graph_memory")->message.find("CUPOOL_POLICY=grow") !=
+        std::string::npos);
 }
 
 TEST_CASE("deferred frees: synchronise; CUPOOL_FREE=sync is advised only to who has deferred") {
@@ -315,7 +316,8 @@ TEST_CASE("a limit is not all that has to be raised where the program's own pool
     used.mempool_used_bytes += 512;
     const OomVerdict verdict = classify(used, default_options());
     CHECK(verdict.suggestions.front().rule_id == "mempool_max");
-    CHECK(std::count_if(verdict.suggestions.begin(), verdict.suggestions.end(), [](const Suggestion& one) { return one.level == "fix"; }) == 1);  // nothing else does alone
+    // Nothing else does alone
+    CHECK(std::count_if(verdict.suggestions.begin(), verdict.suggestions.end(), [](const Suggestion& one) { return one.level == "fix"; }) == 1);
   }
   OomEvidence beyond = evidence_of(OomCause::impossible_request);
   beyond.request_bytes = beyond.device_total_bytes + samples::kGiB;

@@ -82,9 +82,7 @@ TEST_CASE("a ring that cannot be mapped loses its events, counts them, and distu
 #endif
 }
 
-TEST_CASE("a capacity beyond reason is cut") {
-  CHECK(Timeline(SIZE_MAX).capacity_events() == cupool::observe::kMaxTimelineEvents);
-}
+TEST_CASE("a capacity beyond reason is cut") { CHECK(Timeline(SIZE_MAX).capacity_events() == cupool::observe::kMaxTimelineEvents); }
 
 TEST_CASE("recording an event takes at most 20 ns") {
   Timeline timeline(64 * 1024);

@@ -136,9 +136,9 @@ TEST_CASE("every figure of an event reads back") {
   odd.thread = 0xffff;
   note(odd, UINT64_MAX);
   note(event_of(EventKind::allocate, 512, 1, 5001), 0);
-  note(event_of(EventKind::allocate, 1024, 512, 4000), 9);                                   // timed before its turn
-  note(event_of(EventKind::allocate, 2048, 513, 4000 + (std::uint64_t{1} << 32)), 0);         // long after it
-  note(event_of(EventKind::allocate, 4096, 513, 4000 + (std::uint64_t{2} << 32) - 1), 0);     // just within a delta
+  note(event_of(EventKind::allocate, 1024, 512, 4000), 9);                                 // timed before its turn
+  note(event_of(EventKind::allocate, 2048, 513, 4000 + (std::uint64_t{1} << 32)), 0);      // long after it
+  note(event_of(EventKind::allocate, 4096, 513, 4000 + (std::uint64_t{2} << 32) - 1), 0);  // just within a delta
   Event impossible = event_of(EventKind::oom, 77, UINT64_MAX, UINT64_MAX);
   impossible.bytes = 0;
   note(impossible, 0);
@@ -240,7 +240,8 @@ TEST_CASE("wherever SIGKILL cuts a record off, all records before it are read an
     // The words behind a record's first are there already, the first is not, and nothing after it.
     std::vector<unsigned char> killed = bytes;
     std::fill_n(killed.begin() + static_cast<std::ptrdiff_t>(starts[cut]), 8, static_cast<unsigned char>(0));
-    if (cut + 1 < starts.size()) std::fill(killed.begin() + static_cast<std::ptrdiff_t>(starts[cut + 1]), killed.end(), static_cast<unsigned char>(0));
+    if (cut + 1 < starts.size())
+      std::fill(killed.begin() + static_cast<std::ptrdiff_t>(starts[cut + 1]), killed.end(), static_cast<unsigned char>(0));
     CHECK(trace::parse_native("killed", killed).events.size() == cut);
   }
 }
@@ -290,7 +291,9 @@ TEST_CASE("devices that write at once lose nothing but what is counted") {
   constexpr int kPairs = 20000;
   constexpr int kPairsAtOnce = 40;
   constexpr std::size_t kBytes = 4096;
-  struct Memory { alignas(64) std::byte bytes[kBytes]; };
+  struct Memory {
+    alignas(64) std::byte bytes[kBytes];
+  };
   std::vector<std::unique_ptr<Memory>> memories;
   std::vector<std::unique_ptr<TraceChunk>> chunks;
   TraceSink sink;

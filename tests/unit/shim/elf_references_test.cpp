@@ -46,8 +46,7 @@ std::vector<std::byte> bytes_of(std::initializer_list<unsigned> values) {
   return bytes;
 }
 
-template <typename T>
-void append(std::vector<std::byte>& bytes, const T& value) {
+template <typename T> void append(std::vector<std::byte>& bytes, const T& value) {
   bytes.resize(bytes.size() + sizeof value);
   std::memcpy(bytes.data() + bytes.size() - sizeof value, &value, sizeof value);
 }
@@ -246,10 +245,23 @@ TEST_CASE("nothing behind the end of a cut or damaged file is read", "[elf]") {
   const std::vector<std::byte> whole = image.build();
   const std::span<const std::byte> all(whole);
   CHECK(refers_to_own_function(guarded.put(all), kName));
-  for (std::size_t bytes = 0; bytes < all.size() - sizeof(Elf64_Shdr); ++bytes) CHECK_FALSE(refers_to_own_function(guarded.put(all.first(bytes)), kName));
+  for (std::size_t bytes = 0; bytes < all.size() - sizeof(Elf64_Shdr); ++bytes)
+    CHECK_FALSE(refers_to_own_function(guarded.put(all.first(bytes)), kName));
 
-  const std::uint64_t hostile[] = {0, 1, 23, all.size() - 1, all.size(), all.size() + 1, 0x7fff, 0xffff,
-                                   INT32_MAX, UINT32_MAX, INT64_MAX, std::uint64_t{1} << 63, ~std::uint64_t{0} - 7, ~std::uint64_t{0}};
+  const std::uint64_t hostile[] = {0,
+                                   1,
+                                   23,
+                                   all.size() - 1,
+                                   all.size(),
+                                   all.size() + 1,
+                                   0x7fff,
+                                   0xffff,
+                                   INT32_MAX,
+                                   UINT32_MAX,
+                                   INT64_MAX,
+                                   std::uint64_t{1} << 63,
+                                   ~std::uint64_t{0} - 7,
+                                   ~std::uint64_t{0}};
   std::minstd_rand random(1);
   for (std::size_t at = 0; at + 8 <= all.size(); ++at) {
     for (const std::uint64_t value : hostile) {

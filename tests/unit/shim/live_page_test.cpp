@@ -63,7 +63,7 @@ TEST_CASE("a page has no name before it is published and none after it is retire
   page.publish();
   const fs::path file = shared.pages() / (std::to_string(getpid()) + "." + std::to_string(shim::start_ticks_of(getpid())));
   REQUIRE(fs::exists(file));
-  struct stat facts{};
+  struct stat facts {};
   REQUIRE(stat(file.c_str(), &facts) == 0);
   CHECK((facts.st_mode & 07777) == 0600);
   REQUIRE(stat(shared.pages().c_str(), &facts) == 0);
@@ -96,7 +96,7 @@ TEST_CASE("a folder that others may enter is not used") {
   CHECK(shared.count() == 0);
   REQUIRE(shared.stand_ins().size() == 1);
   const fs::path stand_in = shared.stand_ins()[0];
-  struct stat facts{};
+  struct stat facts {};
   REQUIRE(stat(stand_in.c_str(), &facts) == 0);
   CHECK((facts.st_mode & 07777) == 0700);
   CHECK(std::distance(fs::directory_iterator(stand_in), fs::directory_iterator{}) == 1);

@@ -38,7 +38,8 @@ std::string contents(const fs::path& path) {
 
 TEST_CASE("control characters are shown, not obeyed") {
   CHECK(one_line("a\nb\r\x1b[2J\x7f") == "a\\x0ab\\x0d\\x1b[2J\\x7f");
-  CHECK(one_line("\xC2\x9B" "2J") == "\\x9b2J");
+  CHECK(one_line("\xC2\x9B"
+                 "2J") == "\\x9b2J");
   CHECK(one_line(std::string("a\0b", 3)) == "a\\x00b");
 }
 

@@ -111,7 +111,7 @@ TEST_CASE("the file is made at the first allocation, with its folders, for its o
   TraceFile idle(path.string(), kIdentity, "{}");
   CHECK_FALSE(fs::exists(path.parent_path()));
   Traced traced(path);
-  struct stat facts{};
+  struct stat facts {};
   REQUIRE(stat(path.c_str(), &facts) == 0);
   CHECK((facts.st_mode & 0777) == 0600);
   CHECK(static_cast<std::size_t>(facts.st_blocks) * 512 >= fs::file_size(path));  // the space is there: no SIGBUS

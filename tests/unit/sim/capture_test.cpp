@@ -20,9 +20,7 @@ struct Capturing : Simulated {
     cuStreamIsCapturing(captured, &now);
     return now;
   }
-  CUresult end() {
-    return cuStreamEndCapture(captured, &graph);
-  }
+  CUresult end() { return cuStreamEndCapture(captured, &graph); }
 
   CUstream captured;
   CUevent idle_event;
@@ -80,17 +78,14 @@ TEST_CASE("unsafe calls under a global capture fail in every thread, and kill it
   CUdeviceptr address = 0;
   SECTION("allocation") { CHECK(cuMemAlloc_v2(&address, 1) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); }
   SECTION("event query") { CHECK(cuEventQuery(sim.idle_event) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); }
-  SECTION("stream synchronisation") {
-    CHECK(cuStreamSynchronize(Simulated::stream()) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-  }
+  SECTION("stream synchronisation") { CHECK(cuStreamSynchronize(Simulated::stream()) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); }
   SECTION("context synchronisation") { CHECK(cuCtxSynchronize() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); }
   SECTION("pinned memory") {
     void* pinned = nullptr;
     CHECK(cuMemHostAlloc(&pinned, 1, 0) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
   SECTION("from another thread") {
-    CHECK(in_another_thread(sim.context, [&] { return cuMemAlloc_v2(&address, 1); }) ==
-          CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CHECK(in_another_thread(sim.context, [&] { return cuMemAlloc_v2(&address, 1); }) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
   CHECK(address == 0);
   CHECK(sim.status() == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
@@ -112,18 +107,26 @@ TEST_CASE("stream-ordered calls beside the capture, trims of pools and instantia
   REQUIRE(cuDeviceGetDefaultMemPool(&pool, 0) == CUDA_SUCCESS);
   REQUIRE(cuGraphCreate(&empty, 0) == CUDA_SUCCESS);
   REQUIRE(in_another_thread(sim.context, [&] {
-    CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
-    cuThreadExchangeStreamCaptureMode(&relaxed);
-    return cuMemAllocAsync(&beside, 1, other);
-  }) == CUDA_SUCCESS);
+            CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+            cuThreadExchangeStreamCaptureMode(&relaxed);
+            return cuMemAllocAsync(&beside, 1, other);
+          }) == CUDA_SUCCESS);
   CHECK(cuMemAllocAsync(&address, 1, sim.captured) == CUDA_SUCCESS);  // a node
   CHECK(sim.status() == CU_STREAM_CAPTURE_STATUS_ACTIVE);
   std::function<CUresult()> unsafe;
   CUresult answer = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  SECTION("an allocation") { unsafe = [&] { return cuMemAllocAsync(&address, 1, other); }; }
-  SECTION("a free") { unsafe = [&] { return cuMemFreeAsync(beside, other); }; }
-  SECTION("a trim") { unsafe = [&] { return cuMemPoolTrimTo(pool, 0); }; }
-  SECTION("instantiating") { unsafe = [&] { return cuGraphInstantiateWithFlags(&exec, empty, 0); }; }
+  SECTION("an allocation") {
+    unsafe = [&] { return cuMemAllocAsync(&address, 1, other); };
+  }
+  SECTION("a free") {
+    unsafe = [&] { return cuMemFreeAsync(beside, other); };
+  }
+  SECTION("a trim") {
+    unsafe = [&] { return cuMemPoolTrimTo(pool, 0); };
+  }
+  SECTION("instantiating") {
+    unsafe = [&] { return cuGraphInstantiateWithFlags(&exec, empty, 0); };
+  }
   SECTION("a module") {
     unsafe = [&] { return cuModuleLoadData(&module, "an image"); };
     answer = CUDA_SUCCESS;
@@ -198,10 +201,10 @@ TEST_CASE("a thread's exchanged mode decides what it may do") {
   CHECK(sim.status() == CU_STREAM_CAPTURE_STATUS_ACTIVE);
   // THREAD_LOCAL ignores the captures of other threads, not one's own.
   CHECK(in_another_thread(sim.context, [&] {
-    CUstreamCaptureMode local = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-    cuThreadExchangeStreamCaptureMode(&local);
-    return cuMemAlloc_v2(&address, 1);
-  }) == CUDA_SUCCESS);
+          CUstreamCaptureMode local = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+          cuThreadExchangeStreamCaptureMode(&local);
+          return cuMemAlloc_v2(&address, 1);
+        }) == CUDA_SUCCESS);
   CHECK(sim.end() == CUDA_SUCCESS);
   mode = static_cast<CUstreamCaptureMode>(3);  // the one value that the type holds and the driver does not know
   CHECK(cuThreadExchangeStreamCaptureMode(&mode) == CUDA_ERROR_INVALID_VALUE);
@@ -343,8 +346,7 @@ TEST_CASE("capture information names the capture and its graph, and work can go 
   CHECK(sim.graph == early);
   CUgraph made = nullptr;
   REQUIRE(cuGraphCreate(&made, 0) == CUDA_SUCCESS);
-  REQUIRE(cuStreamBeginCaptureToGraph(sim.captured, made, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL) ==
-          CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCaptureToGraph(sim.captured, made, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
   REQUIRE(cusim_launch_spin(sim.captured, 10) == CUDA_SUCCESS);
   REQUIRE(sim.end() == CUDA_SUCCESS);
   CHECK(sim.graph == made);

@@ -9,8 +9,7 @@ using sim_test::Simulated;
 namespace {
 
 struct Graphs : Simulated {
-  explicit Graphs(std::initializer_list<std::pair<const char*, const char*>> values = {})
-      : Simulated(values), line(stream()) {}
+  explicit Graphs(std::initializer_list<std::pair<const char*, const char*>> values = {}) : Simulated(values), line(stream()) {}
 
   void begin() const { REQUIRE(cuStreamBeginCapture_v2(line, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS); }
   CUgraph end() const {

@@ -14,8 +14,7 @@ namespace {
 /// A second process, forked before this one initialises its driver; both talk over two pipes.
 class Peer {
  public:
-  template <class Body>
-  explicit Peer(Body&& body) {
+  template <class Body> explicit Peer(Body&& body) {
     cusim_reset();
     if (pipe(to_child_) != 0 || pipe(to_parent_) != 0) throw std::runtime_error("pipe");
     child_ = fork();
@@ -29,12 +28,10 @@ class Peer {
   ~Peer() {
     for (const int fd : {to_child_[0], to_child_[1], to_parent_[0], to_parent_[1]}) close(fd);
   }
-  template <class T>
-  void tell(const T& value) {
+  template <class T> void tell(const T& value) {
     if (write(to_child_[1], &value, sizeof value) != ssize_t{sizeof value}) throw std::runtime_error("write");
   }
-  template <class T>
-  static T hear(int fd) {
+  template <class T> static T hear(int fd) {
     T value{};
     if (read(fd, &value, sizeof value) != ssize_t{sizeof value}) _exit(2);
     return value;
@@ -71,8 +68,7 @@ TEST_CASE("another process opens the allocation at its base and shares its bytes
     const bool still = cuMemcpyDtoH_v2(seen + 1, first + 3 * kMiB - 1, 1) == CUDA_SUCCESS;
     const bool twice = cuIpcCloseMemHandle(first) == CUDA_SUCCESS;
     const bool gone = cuIpcCloseMemHandle(first) == CUDA_ERROR_INVALID_VALUE && cusim_violation_count() == 1;
-    return opened && first == second && base == first && bytes == 3 * kMiB && seen[0] == 9 && seen[1] == 9 && once &&
-           still && twice && gone;
+    return opened && first == second && base == first && bytes == 3 * kMiB && seen[0] == 9 && seen[1] == 9 && once && still && twice && gone;
   });
   const Simulated sim;
   Simulated::allocate(5 * kMiB);

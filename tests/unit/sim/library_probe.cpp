@@ -15,12 +15,12 @@
 
 namespace {
 
-#define EXPECT(condition)                                                \
-  do {                                                                   \
-    if (!(condition)) {                                                  \
-      std::fprintf(stderr, "%d: not so: %s\n", __LINE__, #condition);    \
-      std::exit(1);                                                      \
-    }                                                                    \
+#define EXPECT(condition)                                             \
+  do {                                                                \
+    if (!(condition)) {                                               \
+      std::fprintf(stderr, "%d: not so: %s\n", __LINE__, #condition); \
+      std::exit(1);                                                   \
+    }                                                                 \
   } while (false)
 
 void* library() {

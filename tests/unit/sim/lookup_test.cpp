@@ -9,10 +9,7 @@ using sim_test::Settings;
 
 namespace {
 
-template <class F>
-void* address_of(F* function) {
-  return reinterpret_cast<void*>(function);
-}
+template <class F> void* address_of(F* function) { return reinterpret_cast<void*>(function); }
 
 struct Found {
   void* entry;

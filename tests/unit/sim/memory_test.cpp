@@ -170,8 +170,7 @@ TEST_CASE("without a context memory is freed and its rights are told, but nothin
 
 TEST_CASE("the plural form succeeds for unknown pointers with default values") {
   const Simulated sim;
-  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                                      CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
   unsigned type = 5;
   int ordinal = 5;
   std::size_t size = 5;

@@ -218,14 +218,15 @@ TEST_CASE("host functions run at completion, in order, and may not call the driv
   } seen;
   const CUstream stream = Simulated::stream();
   REQUIRE(cusim_launch_spin(stream, 100) == CUDA_SUCCESS);
-  REQUIRE(cuLaunchHostFunc(stream,
-                           [](void* data) {
-                             auto* state = static_cast<Seen*>(data);
-                             ++state->runs;
-                             CUdeviceptr address = 0;
-                             state->inner = cuMemAlloc_v2(&address, 1);
-                           },
-                           &seen) == CUDA_SUCCESS);
+  REQUIRE(cuLaunchHostFunc(
+              stream,
+              [](void* data) {
+                auto* state = static_cast<Seen*>(data);
+                ++state->runs;
+                CUdeviceptr address = 0;
+                state->inner = cuMemAlloc_v2(&address, 1);
+              },
+              &seen) == CUDA_SUCCESS);
   CHECK(seen.runs == 0);
   REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
   CHECK(seen.runs == 1);

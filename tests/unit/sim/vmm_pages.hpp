@@ -27,8 +27,7 @@ inline CUdeviceptr reserve(std::size_t bytes) {
   return cuMemAddressReserve(&base, bytes, 0, 0, 0) == CUDA_SUCCESS ? base : 0;
 }
 
-inline CUresult allow(CUdeviceptr address, std::size_t bytes, int device = 0,
-               CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+inline CUresult allow(CUdeviceptr address, std::size_t bytes, int device = 0, CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
   CUmemAccessDesc access{};
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access.location.id = device;

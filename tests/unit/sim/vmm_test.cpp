@@ -162,15 +162,13 @@ TEST_CASE("an exported descriptor brings the same bytes back, if the handle was 
   const Simulated sim;
   const unsigned kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   int descriptor = -1;
-  CHECK(cuMemExportToShareableHandle(&descriptor, create(kPage), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) ==
-        CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemExportToShareableHandle(&descriptor, create(kPage), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_ERROR_INVALID_VALUE);
   create(3 * kPage);  // so that the next one does not stand at the beginning of the file
   const CUmemGenericAllocationHandle handle = create(kPage, kFd);
-  REQUIRE(cuMemExportToShareableHandle(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) ==
-          CUDA_SUCCESS);
+  REQUIRE(cuMemExportToShareableHandle(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
   CUmemGenericAllocationHandle imported = 0;
-  REQUIRE(cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(std::intptr_t{descriptor}),
-                                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_SUCCESS);
+  REQUIRE(cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(std::intptr_t{descriptor}), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ==
+          CUDA_SUCCESS);
   close(descriptor);
   const std::uint64_t used = cusim_used_bytes(0);
   const CUdeviceptr base = reserve(2 * kPage);
@@ -182,8 +180,7 @@ TEST_CASE("an exported descriptor brings the same bytes back, if the handle was 
   REQUIRE(cusim_launch_check(nullptr, base + kPage, kPage, 42, 1) == CUDA_SUCCESS);
   REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
   CHECK(cusim_mismatched_bytes() == 0);
-  CHECK(cuMemImportFromShareableHandle(&imported, nullptr, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ==
-        CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemImportFromShareableHandle(&imported, nullptr, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_CASE("copies between devices fail on VMM memory without access, unlike on cuMemAlloc memory") {

@@ -64,7 +64,9 @@ struct Case {
   std::function<void(World&, Line&)> body;
 };
 std::vector<Case> g_cases;
-void add(const char* function, std::string name, std::function<void(World&, Line&)> body) { g_cases.push_back({function, std::move(name), std::move(body)}); }
+void add(const char* function, std::string name, std::function<void(World&, Line&)> body) {
+  g_cases.push_back({function, std::move(name), std::move(body)});
+}
 
 struct Address {
   const char* name;
@@ -77,7 +79,8 @@ const Address kAddresses[] = {{"null", [](const World&) -> void* { return nullpt
                               {"stream block", [](const World& w) { return w.stream_block; }},
                               {"freed", [](const World& w) { return w.freed; }},
                               {"host", [](const World& w) { return w.host; }}};
-constexpr std::pair<const char*, std::size_t> kSizes[] = {{"0 bytes", 0}, {"1 byte", 1}, {"1 MiB", kMiB}, {"too much", std::size_t{1} << 40}, {"all ones", ~std::size_t{0}}};
+constexpr std::pair<const char*, std::size_t> kSizes[] = {
+    {"0 bytes", 0}, {"1 byte", 1}, {"1 MiB", kMiB}, {"too much", std::size_t{1} << 40}, {"all ones", ~std::size_t{0}}};
 
 void add_allocations() {
   for (const auto& [name, bytes] : kSizes) {
@@ -162,7 +165,10 @@ void add_queries_and_pools() {
     int device = 0;
     line.code(cudaGetDevice(&device));
     for (int peer : {1 - device, device, 9}) {
-      line.code(cudaDeviceEnablePeerAccess(peer, 0)).code(cudaDeviceEnablePeerAccess(peer, 0)).code(cudaDeviceDisablePeerAccess(peer)).code(cudaDeviceDisablePeerAccess(peer));
+      line.code(cudaDeviceEnablePeerAccess(peer, 0))
+          .code(cudaDeviceEnablePeerAccess(peer, 0))
+          .code(cudaDeviceDisablePeerAccess(peer))
+          .code(cudaDeviceDisablePeerAccess(peer));
     }
   });
   add("cudaStreamCreate", "and destroy", [](World&, Line& line) {
@@ -234,9 +240,10 @@ void run(const Case& one, Situation situation) {
   const std::size_t noted = violations() - before;
   cudaStreamCaptureStatus statuses[2] = {};
   const cudaError_t last = cudaGetLastError();
-  for (int i = 0; i < 2 && world.stream != nullptr; ++i) static_cast<void>(cudaStreamIsCapturing(i == 0 ? world.stream : world.second_stream, &statuses[i]));
-  std::printf("%s | %s | %s | %s | last=%d captures=%d,%d, | %zu\n", one.function, kSituations[static_cast<int>(situation)], one.name.c_str(), line.str().c_str(),
-              last, statuses[0], statuses[1], noted);
+  for (int i = 0; i < 2 && world.stream != nullptr; ++i)
+    static_cast<void>(cudaStreamIsCapturing(i == 0 ? world.stream : world.second_stream, &statuses[i]));
+  std::printf("%s | %s | %s | %s | last=%d captures=%d,%d, | %zu\n", one.function, kSituations[static_cast<int>(situation)], one.name.c_str(),
+              line.str().c_str(), last, statuses[0], statuses[1], noted);
   leave(world);
 }
 

@@ -26,11 +26,13 @@ __attribute__((visibility("hidden"), used)) void fill_slots(void) {
 #undef EXPORT
 }
 
-#define EXPORT(base, symbol, since, stream)                                                          \
-  __asm__(".text\n.globl " #symbol "\n.type " #symbol ",@function\n" #symbol ":\n"                   \
-          "mov slot_" #symbol "(%rip), %r11\ntest %r11, %r11\njne 1f\n"                              \
-          "push %rdi\npush %rsi\npush %rdx\npush %rcx\npush %r8\npush %r9\npush %rax\n"              \
-          "call fill_slots\n"                                                                        \
-          "pop %rax\npop %r9\npop %r8\npop %rcx\npop %rdx\npop %rsi\npop %rdi\n"                     \
+#define EXPORT(base, symbol, since, stream)                                             \
+  __asm__(".text\n.globl " #symbol "\n.type " #symbol ",@function\n" #symbol            \
+          ":\n"                                                                         \
+          "mov slot_" #symbol                                                           \
+          "(%rip), %r11\ntest %r11, %r11\njne 1f\n"                                     \
+          "push %rdi\npush %rsi\npush %rdx\npush %rcx\npush %r8\npush %r9\npush %rax\n" \
+          "call fill_slots\n"                                                           \
+          "pop %rax\npop %r9\npop %r8\npop %rcx\npop %rdx\npop %rsi\npop %rdi\n"        \
           "mov slot_" #symbol "(%rip), %r11\n1: jmp *%r11\n.size " #symbol ", . - " #symbol "\n");
 #include "tests/sim/exports.def"

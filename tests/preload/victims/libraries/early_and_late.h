@@ -9,7 +9,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-CUdeviceptr early_block(void);                                  /* allocated before main */
+CUdeviceptr early_block(void);                                      /* allocated before main */
 void late_block(CUdeviceptr by_handler, CUdeviceptr by_destructor); /* freed after it */
 #ifdef __cplusplus
 }

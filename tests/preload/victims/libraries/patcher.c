@@ -61,14 +61,14 @@ static size_t movable_length(const uint8_t* code, int is_loose) {
   const uint8_t rex = (code[0] & 0xF0) == 0x40 ? code[0] : 0;
   const uint8_t* at = code + (rex != 0);
   const uint8_t opcode = *at++;
-  if ((rex == 0 || rex == 0x41) && (opcode & 0xF0) == 0x50) return (size_t)(at - code);      /* push, pop */
-  if (rex == 0x48 && opcode == 0x81 && *at == 0xEC) return (size_t)(at + 5 - code);          /* sub $imm32, %rsp */
-  if (rex == 0x48 && opcode == 0x89 && *at == 0xE5) return (size_t)(at + 1 - code);          /* mov %rsp, %rbp */
-  if (rex == 0 && (opcode & 0xF8) == 0xB8) return (size_t)(at + 4 - code);                   /* mov $imm32, %reg */
+  if ((rex == 0 || rex == 0x41) && (opcode & 0xF0) == 0x50) return (size_t)(at - code); /* push, pop */
+  if (rex == 0x48 && opcode == 0x81 && *at == 0xEC) return (size_t)(at + 5 - code);     /* sub $imm32, %rsp */
+  if (rex == 0x48 && opcode == 0x89 && *at == 0xE5) return (size_t)(at + 1 - code);     /* mov %rsp, %rbp */
+  if (rex == 0 && (opcode & 0xF8) == 0xB8) return (size_t)(at + 4 - code);              /* mov $imm32, %reg */
   if (!is_loose) return 0;
-  if (rex == 0x48 && opcode == 0x83 && *at == 0xEC) return (size_t)(at + 2 - code);          /* sub $imm8, %rsp */
-  if ((opcode == 0x89 || opcode == 0x31) && *at >= 0xC0) return (size_t)(at + 1 - code);     /* mov, xor between registers */
-  if (rex == 0 && opcode == 0xF3 && memcmp(at, "\x0F\x1E\xFA", 3) == 0) return 4;            /* endbr64 */
+  if (rex == 0x48 && opcode == 0x83 && *at == 0xEC) return (size_t)(at + 2 - code);      /* sub $imm8, %rsp */
+  if ((opcode == 0x89 || opcode == 0x31) && *at >= 0xC0) return (size_t)(at + 1 - code); /* mov, xor between registers */
+  if (rex == 0 && opcode == 0xF3 && memcmp(at, "\x0F\x1E\xFA", 3) == 0) return 4;        /* endbr64 */
   return 0;
 }
 
