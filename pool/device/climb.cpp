@@ -142,6 +142,7 @@ Result<CUdeviceptr> DevicePool::climb(Attempt& attempt, std::uint16_t thread) {
   if (climbed.error().where == kDriversOwn.where) return kDriversOwn;
   if (climbed.code() == CUDA_ERROR_DEINITIALIZED) device_.services.stopped.store(true, std::memory_order_relaxed);
   const Error refusal = climbed.ok() ? Refusals::reason_of(device_, attempt.refusal) : climbed.error();
+  giving_back_.return_unused(device_, *attempt.home);
   return refusals_.fail(device_, attempt.request.requested_bytes, {attempt.api}, attempt.home, refusal);
 }
 

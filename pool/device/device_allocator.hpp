@@ -198,6 +198,10 @@ class DeviceAllocator {
   /// Gives wholly free memory back until at least `wanted_bytes` (`at_most`: no more than that) went or none is left; returns what went. The driver
   /// synchronises the device for it: never while anything captures.
   virtual std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock) = 0;
+  /// Is anything there that was taken from the driver for a request which then could not be served, and that nothing has used since?
+  virtual bool has_unused() const { return false; }
+  /// Gives that back; returns what went. Calls the driver.
+  virtual std::uint64_t release_unused([[maybe_unused]] DeviceState& device) CUPOOL_REQUIRES(device.lock) { return 0; }
 };
 
 }  // namespace cupool::device

@@ -92,6 +92,17 @@ std::uint64_t GivingBack::release(DeviceState& device, ContextPool* first, std::
   return released_bytes;
 }
 
+void GivingBack::return_unused(DeviceState& device, ContextPool& home) {
+  if (home.pooled == nullptr || !home.pooled->has_unused() || !device.services.may_call_driver()) return;
+  try {
+    Mover mover(moves_);
+    const std::uint64_t released_bytes = home.pooled->release_unused(device);
+    mover.note_given_back(device, released_bytes);
+    if (released_bytes != 0) figures_.publish(device);
+  } catch (const std::bad_alloc&) {  // after the next refusal, then
+  }
+}
+
 void GivingBack::surplus(DeviceState& device, bool may_block) {
   if (device.services.gate.capturing() || !device.services.may_call_driver()) return;
   const std::optional<std::uint64_t>& threshold_bytes = device.services.options.release_threshold_bytes;

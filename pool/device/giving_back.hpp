@@ -31,6 +31,8 @@ class GivingBack {
   /// Wholly free memory back to the driver, `first`'s before that of the device's other contexts. Returns bytes given back, which are
   /// at least (`at_most`: at most) what is wanted when there is so much.
   std::uint64_t release(DeviceState& device, ContextPool* first, std::uint64_t wanted_bytes, bool at_most = false) CUPOOL_REQUIRES(device.lock);
+  /// After a refusal: what was taken from the driver for the request in vain, since others had taken part of what it was believed to have.
+  void return_unused(DeviceState& device, ContextPool& home) CUPOOL_REQUIRES(device.lock);
   /// After a free: what CUPOOL_RELEASE_THRESHOLD says is too much, and native blocks whose free waited for a capture.
   /// A native free would have synchronised here, so the driver's free of a region may; one in stream order (`may_block` false) never does.
   void surplus(DeviceState& device, bool may_block = true) CUPOOL_REQUIRES(device.lock);

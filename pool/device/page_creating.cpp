@@ -38,7 +38,7 @@ bool PageHeap::create_one(DeviceState& device, Supply& supply, std::uint64_t byt
   CUmemGenericAllocationHandle handle = 0;
   const CUresult code = supply.is_charged ? memory_->create(bytes, &handle) : CUDA_ERROR_OUT_OF_MEMORY;
   if (code == CUDA_SUCCESS) {
-    supply.handles.push_back({handle, bytes});
+    supply.handles.push_back({handle, bytes, true});
     supply.handle_bytes += bytes;
     supply.created_bytes += bytes;
     ++supply.created_handles;

@@ -114,6 +114,8 @@ class PageHeap final : public ExtentAllocator {
   Result<Growth> remap(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   Status reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock) override;
   std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock) override;
+  bool has_unused() const override;
+  std::uint64_t release_unused(DeviceState& device) CUPOOL_REQUIRES(device.lock) override;
 
  private:
   /// Nobody would ever ask again: what the driver refuses now and then is asked for once more. True: done.
@@ -129,6 +131,7 @@ class PageHeap final : public ExtentAllocator {
   struct Handle {
     CUmemGenericAllocationHandle id = 0;
     std::uint64_t bytes = 0;
+    bool is_unused = false;  ///< created for a request that could not be served, and never mapped since
   };
   /// A handle on its way to the driver.
   struct Going {
@@ -218,6 +221,7 @@ class PageHeap final : public ExtentAllocator {
   void charge(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   Status publish(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
   void bind(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
+  std::uint64_t send(DeviceState& device, std::vector<Run>& runs, std::size_t first_going) CUPOOL_REQUIRES(device.lock);
   void take_empty(std::vector<Run>& runs, std::uint64_t wanted_bytes, bool at_most);
   Holes holes_to_rob(DeviceState& device) const CUPOOL_REQUIRES(device.lock);
   void take_fitting(Supply& supply, Holes first);

@@ -165,9 +165,24 @@ std::uint64_t PageHeap::release(DeviceState& device, ContextPool&, std::uint64_t
     return false;
   };
   const auto first_going = std::partition(loose_.begin(), loose_.end(), std::ref(stays)) - loose_.begin();
-  const auto was_loose = loose_.size() - static_cast<std::size_t>(first_going);
   std::vector<Run> runs;
   if (left_bytes != 0 && may_unmap) take_empty(runs, left_bytes, at_most);
+  return send(device, runs, static_cast<std::size_t>(first_going));
+}
+
+bool PageHeap::has_unused() const {
+  return std::any_of(loose_.begin(), loose_.end(), [](const Handle& handle) { return handle.is_unused; });
+}
+
+std::uint64_t PageHeap::release_unused(DeviceState& device) {
+  const auto first_going = std::partition(loose_.begin(), loose_.end(), [](const Handle& handle) { return !handle.is_unused; });
+  std::vector<Run> none;
+  return send(device, none, static_cast<std::size_t>(first_going - loose_.begin()));
+}
+
+/// The runs, and what is loose from `first_going` on, to the driver.
+std::uint64_t PageHeap::send(DeviceState& device, std::vector<Run>& runs, std::size_t first_going) {
+  const std::size_t was_loose = loose_.size() - first_going;
   std::vector<Going> going;
   const std::size_t count = was_loose + count_handles(runs);
   try {  // from here on nothing may fail
@@ -177,7 +192,7 @@ std::uint64_t PageHeap::release(DeviceState& device, ContextPool&, std::uint64_t
     for (const Run& run : runs) give_back(run);
     throw;
   }
-  for (; loose_.size() > static_cast<std::size_t>(first_going); loose_.pop_back()) {
+  for (; loose_.size() > first_going; loose_.pop_back()) {
     going.push_back({loose_.back(), true, false});
     loose_bytes_ -= loose_.back().bytes;
   }
