@@ -1,6 +1,7 @@
 // A request that the device has no room for any more, since another process (here a context of the program's own, past the pool) has taken some since the pool asked: it is
 // refused, and what the pool had taken for it by then is the device's again. Natively a refusal takes nothing.
 //! native same
+//! ooms 1
 //! stderr* (cupool\[<pid>\]: out of memory on GPU 0.*|  (cause|holds|elsewhere|try|report| ) .*)
 //! env CUSIM_MEMORY=1GiB
 //! env CUSIM_CONTEXT_BYTES=50MiB
