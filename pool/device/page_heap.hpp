@@ -156,6 +156,8 @@ class PageHeap final : public ExtentAllocator {
     heap::Extent* vacant = nullptr;
     std::uint64_t need_bytes = 0;
   };
+  /// Where in a window the request is to begin: in free memory before its vacant addresses, there on a page, or with those addresses.
+  enum class Beginning : std::uint8_t { anywhere, on_page, fresh };
   struct Supply;
   enum class Holes { large, small };
   /// Quarantined extents, by their bin links: oldest first, each with the age of its youngest part in buffer_id.
@@ -184,7 +186,7 @@ class PageHeap final : public ExtentAllocator {
       CUPOOL_REQUIRES(device.lock);
   std::uint64_t ahead_bytes(const DeviceState& device, const Supply& supply) const CUPOOL_REQUIRES(device.lock);
   /// `is_whole`: all of it new.
-  Window find_window(std::uint64_t bytes, unsigned zone, bool is_whole = false) const;
+  Window find_window(std::uint64_t bytes, unsigned zone, Beginning beginning) const;
   Result<Window> find_or_add_window(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone, bool is_whole)
       CUPOOL_REQUIRES(device.lock);
   Status add_addresses(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone) CUPOOL_REQUIRES(device.lock);

@@ -134,10 +134,14 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
 }
 
 Result<PageHeap::Window> PageHeap::find_or_add_window(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone, bool is_whole) {
-  Window window = find_window(bytes, zone, is_whole);
+  const std::uint64_t page_bytes = memory_->granularity_bytes();
+  // A block of whole pages: where one page more could not be had it begins anywhere.
+  const bool has_room = room_bytes(device) + loose_bytes_ + empty_bytes() >= bytes + page_bytes;
+  const Beginning beginning = is_whole ? Beginning::fresh : is_aligned(bytes, page_bytes) && has_room ? Beginning::on_page : Beginning::anywhere;
+  Window window = find_window(bytes, zone, beginning);
   if (window.vacant == nullptr) {
     if (const Status added = add_addresses(device, home, bytes, zone); !added.ok()) return added.error();
-    window = find_window(bytes, zone, is_whole);
+    window = find_window(bytes, zone, beginning);
   }
   if (window.vacant == nullptr) return Error{CUDA_ERROR_OUT_OF_MEMORY, "addresses"};
   return window;

@@ -89,13 +89,15 @@ std::uint64_t PageHeap::occupies_bytes(DeviceState&, const Extent& deferred, std
 }
 
 /// The window that needs the fewest new pages: behind free memory that ends where vacant addresses begin, or at their beginning.
-PageHeap::Window PageHeap::find_window(std::uint64_t bytes, unsigned zone, bool is_whole) const {
+PageHeap::Window PageHeap::find_window(std::uint64_t bytes, unsigned zone, Beginning beginning) const {
   Window best;
   const std::uint64_t page_bytes = memory_->granularity_bytes();
   for (Extent* vacant : vacant_) {
     if (vacant->region->zone != zone) continue;
-    Extent* left = !is_whole && vacant->previous_is_free && vacant->previous->lane == 0 ? vacant->previous : nullptr;
-    const std::uint64_t left_bytes = left != nullptr ? left->bytes : 0;
+    const bool is_behind_hole = beginning != Beginning::fresh && vacant->previous_is_free && vacant->previous->lane == 0;
+    Extent* left = is_behind_hole ? vacant->previous : nullptr;
+    const std::uint64_t whole_bytes = left != nullptr ? left->bytes : 0;  // it ends on a page
+    const std::uint64_t left_bytes = beginning == Beginning::on_page ? align_down(whole_bytes, page_bytes) : whole_bytes;
     if (left_bytes >= bytes) continue;  // when preallocating only: nothing new would come of it
     const std::uint64_t need_bytes = align_up(bytes - left_bytes, page_bytes);
     if (vacant->bytes < need_bytes + kLargestHandle_bytes) continue;  // a handle may reach beyond what is needed
@@ -124,7 +126,7 @@ Status PageHeap::add_addresses(DeviceState& device, ContextPool& home, std::uint
   }
   if (!is_ours) {  // addresses are out: those that have been used longest ago, then
     const bool has_old = quarantined_.first != nullptr;
-    while (quarantined_.first != nullptr && find_window(bytes, zone).vacant == nullptr) expire(device, true);
+    while (quarantined_.first != nullptr && find_window(bytes, zone, Beginning::anywhere).vacant == nullptr) expire(device, true);
     return has_old ? Status{} : Status{as_answer(code)};
   }
   try {

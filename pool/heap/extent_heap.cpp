@@ -210,6 +210,11 @@ Extent* ExtentHeap::cut_off(Extent* hole, std::uint64_t address, std::uint64_t b
 std::uint64_t ExtentHeap::begin_in(const Extent& hole, std::uint64_t need, const ZoneOrder& order) const noexcept {
   if (hole.bytes == need) return hole.address;
   if (const std::uint64_t gap_bytes = hole.lane == 0 ? gap_before(hole, need, order) : 0; gap_bytes != 0) return hole.address + gap_bytes;
+  if (hole.lane == 0 && is_of_whole_pages(need)) {
+    const std::uint64_t begin_bytes = hole.address - hole.region->address;
+    const std::uint64_t gap_bytes = align_up(begin_bytes, policy_.page_bytes) - begin_bytes;
+    if (gap_bytes + need <= hole.bytes) return hole.address + gap_bytes;
+  }
   const std::uint64_t lowest = hole.address;
   const std::uint64_t highest = hole.address + hole.bytes - need;
   const bool at_high_end = need >= policy_.beside_older_from_bytes && older_is_behind(hole);
@@ -275,7 +280,7 @@ ExtentHeap::Fit ExtentHeap::fit(std::uint64_t bytes, const ZoneOrder& order) con
   const std::uint64_t need = round_request(bytes);
   const Extent* hole = pick(need, order);
   if (hole == nullptr) return {nullptr, 0};
-  return {hole, hole->address + gap_before(*hole, need, order)};
+  return {hole, begin_in(*hole, need, order)};
 }
 
 /// The hole behind `extent` dissolves into it.

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "pool/core/bytes.hpp"
 #include "pool/heap/extent.hpp"
 #include "pool/heap/extent_arena.hpp"
 #include "pool/heap/region_table.hpp"
@@ -33,6 +34,7 @@ struct FitPolicy {
   /// Memory that goes in pages stays as long as one block lies on them. So a block of `small_below_bytes` and more does not begin on the page of a
   /// smaller one right before it, but on the next one, if the hole has room for that; small blocks fill what is left. Pages are counted from the
   /// region's beginning. Each level above the first has all three sizes eight times as large. 0: blocks begin anywhere.
+  /// A block of whole pages begins on one if the hole has room for that: else a small block freed beside it would leave its page behind for good.
   std::uint64_t page_bytes = 0;
   std::uint64_t small_below_bytes = 0;
   std::uint64_t wide_bytes = 0;  ///< only in holes of that size and more; the first level minds that only with ZoneOrder::above
@@ -185,6 +187,7 @@ class ExtentHeap {
   Extent* cut_off(Extent* hole, std::uint64_t address, std::uint64_t bytes, std::uint8_t keeper);
   Extent* cut_out(Extent* hole, std::uint64_t address, std::uint64_t bytes, std::uint8_t keeper = 0);
   std::uint64_t gap_before(const Extent& hole, std::uint64_t need, const ZoneOrder& order) const noexcept;
+  bool is_of_whole_pages(std::uint64_t need) const { return policy_.page_bytes != 0 && is_aligned(need, policy_.page_bytes); }
   std::uint64_t begin_in(const Extent& hole, std::uint64_t need, const ZoneOrder& order) const noexcept;
   void link_behind(Extent* extent, Extent* rest, std::uint64_t bytes) noexcept;
   void absorb_next(Extent* extent) noexcept;

@@ -121,7 +121,7 @@ TEST_CASE("apart: with more levels there are larger pages for larger blocks") {
     CHECK(apart.place(64 * kSmall, kLevels) == 64 * kPage);
     CHECK(apart.place(512 * kSmall, kLevels) == 64 * kPage + 64 * kSmall);
   }
-  SECTION("only the first, unless told otherwise") { CHECK(apart.place(64 * kSmall) == kPage + 8 * kSmall - 512); }
+  SECTION("only the first, unless told otherwise") { CHECK(apart.place(64 * kSmall + 512) == kPage + 8 * kSmall - 512); }
 }
 
 TEST_CASE("apart: where the hole is not wide enough for a level, the one below it is minded") {
@@ -131,6 +131,24 @@ TEST_CASE("apart: where the hole is not wide enough for a level, the one below i
   Apart apart(4 * kKiB + times * 16 * kMiB - short_of);
   CHECK(apart.place(4 * kKiB) == 0);
   CHECK(apart.place(times * 256 * kKiB, kLevels) == (short_of == 0 ? times : times / 8) * kPage);
+}
+
+TEST_CASE("apart: a block of whole pages begins on one, if the hole has room for that") {
+  Apart apart(10 * kPage);
+  CHECK(apart.place(kMiB) == 0);
+  CHECK(apart.place(2 * kPage) == kPage);
+  CHECK(apart.place(2 * kPage + 512) == 3 * kPage);
+  CHECK(apart.place(kPage) == 6 * kPage);
+  CHECK(apart.place(3 * kPage - 512) == 7 * kPage);
+  CHECK(apart.place(512) == 10 * kPage - 512);
+  CHECK(apart.place(kPage - 512) == 5 * kPage + 512);  // the gap before the second one
+  CHECK(apart.place(kMiB) == kMiB);                    // and that before the first
+}
+
+TEST_CASE("apart: a block of whole pages begins anywhere where the hole is no wider") {
+  Apart apart(2 * kPage + kMiB);
+  CHECK(apart.place(kMiB) == 0);
+  CHECK(apart.place(2 * kPage) == kMiB);
 }
 
 TEST_CASE("apart: pages are counted from where the region begins") {
