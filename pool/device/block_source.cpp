@@ -208,6 +208,12 @@ CUresult AsyncBlocks::give(DeviceState& device, ContextPool& home, CUdeviceptr a
   return code;
 }
 
+CUresult AsyncBlocks::give_on(DeviceState& device, ContextPool&, CUdeviceptr address, CUstream stream) {
+  const CUresult code = device.driver.cuMemFreeAsync(address, stream);
+  sample(device);
+  return code == CUDA_SUCCESS || is_answer(code) ? code : CUDA_ERROR_NOT_READY;
+}
+
 CUresult AsyncBlocks::prime(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
   const RelaxedCaptureMode relaxed(device.driver);
   if (const CUresult code = enter(device, home); code != CUDA_SUCCESS) return code;

@@ -65,6 +65,8 @@ class AsyncBlocks final : public BlockSource {
  public:
   CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) override;
   CUresult give(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
+  /// CUDA_ERROR_NOT_READY: the driver takes it in no order, so that it has to be deferred.
+  CUresult give_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream stream) override;
   bool keeps_idle() const override { return true; }
   bool may_hold_more() const override { return may_hold_more_.load(std::memory_order_relaxed) || is_going_.load(std::memory_order_relaxed); }
   void ask_idle(DeviceState& device) override;

@@ -177,6 +177,8 @@ class DevicePool {
 
   // stream_ordered.cpp
   bool goes_plain_way(const heap::Extent& extent) const CUPOOL_REQUIRES(device_.lock);
+  bool is_worth_an_event(const heap::Extent& extent) const CUPOOL_REQUIRES(device_.lock);
+  bool frees_in_order(const heap::Extent& extent) const CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_behind(heap::Extent* extent, CUcontext context, StreamName stream, std::uint16_t thread, Error* answer)
       CUPOOL_REQUIRES(device_.lock);
 

@@ -11,7 +11,8 @@ using heap::Extent;
 
 namespace {
 constexpr std::uint64_t kHandlePause_ns = 5'000;
-}
+constexpr std::uint64_t kOwnEventShare = 16;  ///< of an epoch, or of what is spare
+}  // namespace
 
 CUdeviceptr DevicePool::allocate_on(ContextPool* home, CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, BlockLife life,
                                     const char* api, std::uint16_t thread, MagazineUser user, Error* answer) {
@@ -35,6 +36,18 @@ bool DevicePool::goes_plain_way(const Extent& extent) const {
          !device_.services.synchronises() && !capturing();
 }
 
+/// The driver can be told to free the block in the order of a stream.
+bool DevicePool::frees_in_order(const Extent& extent) const {
+  if (!device_.driver.has_cuMemFreeAsync()) return false;
+  return policy_ == config::Policy::platform || (policy_ == config::Policy::async && info_of(extent).is_native && !capturing());
+}
+
+/// The block is large beside an epoch, which waits for what other streams are at as well; or much waits already, perhaps for them.
+bool DevicePool::is_worth_an_event(const Extent& extent) const {
+  if (extent.bytes >= backlog_.epoch_bytes(device_) / kOwnEventShare) return true;
+  return device_.live.counters.deferred_bytes.current.load(std::memory_order_relaxed) >= device_.spare_bytes() / kOwnEventShare;
+}
+
 FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, MagazineUser* user, Error* answer) {
   FreeOutcome outcome = FreeOutcome::unknown;
   bool must_clear = false;
@@ -51,15 +64,14 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
     const bool is_ordinary = is_in_context && !is_plain;
     // On another context's stream; no epoch would ever cover it.
     const bool needs_own_event = is_pooled && !home.is_orphan && context != nullptr && device_.services.cannot_record.load(std::memory_order_relaxed);
+    const bool has_own_event = is_plain ? is_worth_an_event(*extent) : is_ordinary || needs_own_event;
     if (is_ordinary && user != nullptr && magazines_.keep_for_stream(device_, extent, home, stream, thread, *user)) return FreeOutcome::freed;
     Magazines::leave_table(extent);
-    if (is_plain) outcome = free_deferred(extent, thread, answer, false);
-    else if (is_ordinary && !capturing()) outcome = stream_frees_.free_in_lane(device_, extent, home, context, stream, thread);
-    else if ((is_ordinary || needs_own_event) &&
-             stream_frees_.free_stamped(device_, extent, home, context, stream, thread, StreamFrees::StampedPlace::aside))
+    if (is_ordinary && !capturing()) outcome = stream_frees_.free_in_lane(device_, extent, home, context, stream, thread);
+    else if (has_own_event && stream_frees_.free_stamped(device_, extent, home, context, stream, thread, StreamFrees::StampedPlace::aside))
       outcome = FreeOutcome::freed;
-    else if (policy_ == config::Policy::platform && device_.driver.has_cuMemFreeAsync())
-      outcome = free_native(extent, thread, answer, &stream.handle);
+    else if (is_plain) outcome = free_deferred(extent, thread, answer, false);
+    else if (frees_in_order(*extent)) outcome = free_native(extent, thread, answer, &stream.handle);
     else outcome = free_behind(extent, context, stream, thread, answer);
     if (home.is_orphan) orphans_.empty(device_);
   }
