@@ -11,7 +11,7 @@ using heap::Extent;
 
 namespace {
 constexpr std::uint64_t kHandlePause_ns = 5'000;
-constexpr std::uint64_t kOwnEventShare = 16;  ///< of an epoch, or of what is spare
+constexpr std::uint64_t kWaitingShare = 16;  ///< of what is spare
 }  // namespace
 
 CUdeviceptr DevicePool::allocate_on(ContextPool* home, CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, BlockLife life,
@@ -42,10 +42,10 @@ bool DevicePool::frees_in_order(const Extent& extent) const {
   return policy_ == config::Policy::platform || (policy_ == config::Policy::async && info_of(extent).is_native && !capturing());
 }
 
-/// The block is large beside an epoch, which waits for what other streams are at as well; or much waits already, perhaps for them.
+/// An epoch waits for what other streams are at as well. The block would be one, which takes an event too; or much waits already, perhaps for them.
 bool DevicePool::is_worth_an_event(const Extent& extent) const {
-  if (extent.bytes >= backlog_.epoch_bytes(device_) / kOwnEventShare) return true;
-  return device_.live.counters.deferred_bytes.current.load(std::memory_order_relaxed) >= device_.spare_bytes() / kOwnEventShare;
+  if (extent.bytes >= backlog_.epoch_bytes(device_)) return true;
+  return device_.live.counters.deferred_bytes.current.load(std::memory_order_relaxed) >= device_.spare_bytes() / kWaitingShare;
 }
 
 FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, MagazineUser* user, Error* answer) {
