@@ -20,7 +20,9 @@ std::uint64_t PageHeap::fitting_bytes(const Supply& supply) const {
 }
 
 std::uint64_t PageHeap::next_handle_bytes(const Supply& supply) const {
-  std::uint64_t most_bytes = std::max(supply.zone_bytes, supply.missing_bytes());
+  // What small blocks get of what is preallocated begins with small ones: few of them keep little
+  std::uint64_t most_bytes = supply.source == Source::preallocate && supply.zone != 0 ? std::max(supply.zone_bytes, memory_->granularity_bytes())
+                                                                                      : std::max(supply.zone_bytes, supply.missing_bytes());
   if (supply.source != Source::preallocate) {
     most_bytes = std::min({most_bytes, kLargestGrown_bytes, supply.all_bytes / (supply.is_of_whole_pages ? kShareOfAllWhole : kShareOfAll),
                            supply.room_bytes / kHandleShare});

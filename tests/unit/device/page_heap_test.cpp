@@ -57,19 +57,6 @@ TEST_CASE("pages: memory in pieces is gathered for a block that no hole has, and
   CHECK(rig.pools().check() == "");
 }
 
-TEST_CASE("pages: all of the device is there in equal parts, whatever small block came and went before") {
-  const std::uint64_t parts = GENERATE(std::uint64_t{2}, std::uint64_t{4}, std::uint64_t{64});
-  const bool is_freed_first = GENERATE(true, false);
-  Rig rig(pages("256MiB"));
-  const CUdeviceptr small = rig.allocate(kMiB);
-  if (is_freed_first) rig.free(small);
-  rig.allocate(256 * kMiB / parts);
-  if (!is_freed_first) rig.free(small);
-  for (std::uint64_t i = 1; i < parts; ++i) rig.allocate(256 * kMiB / parts);
-  CHECK(now(rig.counters().live_bytes) == 256 * kMiB);
-  CHECK(rig.pools().check() == "");
-}
-
 TEST_CASE("pages: what waits for the GPU is not moved before its work is over") {
   Rig rig(pages_with_limit("64MiB"));
   CUstream stream = nullptr;

@@ -1,0 +1,41 @@
+// All of a device in parts of whole pages, beside a small block that comes and goes or stays.
+#include <catch2/catch.hpp>
+
+#include "tests/conformance/rig.hpp"
+
+using namespace cupool;
+using namespace cupool::test;
+
+namespace {
+
+RigOptions pages(const char* memory) {
+  RigOptions options;
+  options.memory = memory;
+  options.pool.backing = config::Backing::pages;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("pages: all of the device is there in equal parts, whatever small block came and went before") {
+  const std::uint64_t parts = GENERATE(std::uint64_t{2}, std::uint64_t{4}, std::uint64_t{64});
+  const bool is_freed_first = GENERATE(true, false);
+  Rig rig(pages("256MiB"));
+  const CUdeviceptr small = rig.allocate(kMiB);
+  if (is_freed_first) rig.free(small);
+  rig.allocate(256 * kMiB / parts);
+  if (!is_freed_first) rig.free(small);
+  for (std::uint64_t i = 1; i < parts; ++i) rig.allocate(256 * kMiB / parts);
+  CHECK(now(rig.counters().live_bytes) == 256 * kMiB);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("pages: a small block keeps one page of what is preallocated") {
+  RigOptions options = pages("16GiB");
+  options.pool.policy = config::Policy::preallocate;
+  Rig rig(options);
+  rig.allocate(4 * kKiB);
+  for (int i = 0; i < 2; ++i) rig.allocate(8 * kGiB - 2 * kMiB);
+  CHECK(now(rig.counters().live_blocks) == 3);
+  CHECK(rig.pools().check() == "");
+}
