@@ -8,7 +8,8 @@
 
 namespace cupool::observe {
 
-std::string human_bytes(std::uint64_t bytes) {
+namespace {
+std::string text_of(std::uint64_t bytes, bool is_up) {
   struct Unit {
     std::uint64_t bytes;
     const char* name;
@@ -17,13 +18,19 @@ std::string human_bytes(std::uint64_t bytes) {
   char text[48];
   for (const Unit& unit : kUnits) {
     if (bytes < unit.bytes) continue;
-    const std::uint64_t hundredths = bytes / unit.bytes * 100 + bytes % unit.bytes * 100 / unit.bytes;
+    const std::uint64_t rest = bytes % unit.bytes * 100;
+    const std::uint64_t hundredths = bytes / unit.bytes * 100 + (rest + (is_up ? unit.bytes - 1 : 0)) / unit.bytes;
     std::snprintf(text, sizeof text, "%" PRIu64 ".%02" PRIu64 " %s", hundredths / 100, hundredths % 100, unit.name);
     return text;
   }
   std::snprintf(text, sizeof text, "%" PRIu64 " bytes", bytes);
   return text;
 }
+}  // namespace
+
+std::string human_bytes(std::uint64_t bytes) { return text_of(bytes, false); }
+
+std::string human_bytes_up(std::uint64_t bytes) { return text_of(bytes, true); }
 
 std::string human_address(std::uint64_t address) {
   char text[2 + 16 + 1];

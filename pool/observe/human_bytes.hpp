@@ -6,8 +6,10 @@
 
 namespace cupool::observe {
 
-/// "1.50 GiB": rounded down, so that "short by" is never more than it is; exact below 1 KiB.
+/// "1.50 GiB": rounded down, so that nobody has less than is said; exact below 1 KiB.
 std::string human_bytes(std::uint64_t bytes);
+/// The same rounded up: what is missing, so that whoever adds as much has enough.
+std::string human_bytes_up(std::uint64_t bytes);
 
 /// "0x7f12a0000000": a device address or a handle.
 std::string human_address(std::uint64_t address);

@@ -35,11 +35,11 @@ std::string pieces(const OomEvidence& e) {
 }
 
 std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
-  const std::string bytes = human_bytes(verdict.shortfall_bytes);
+  const std::string bytes = human_bytes_up(verdict.shortfall_bytes);
   switch (verdict.cause) {
     case OomCause::impossible_request:
       if (e.limit_bytes != 0 && e.request_bytes > e.limit_bytes && e.request_bytes <= e.device_total_bytes)
-        return bytes + " more than CUPOOL_LIMIT alone, " + human_bytes(limit_that_would_do(e) - e.limit_bytes) + " with what is held";
+        return bytes + " more than CUPOOL_LIMIT alone, " + human_bytes_up(limit_that_would_do(e) - e.limit_bytes) + " with what is held";
       return bytes + " more than this process could ever get";
     case OomCause::limit:
       if (verdict.shortfall_bytes == 0) return "CUPOOL_LIMIT was full at that moment; the device has the memory";

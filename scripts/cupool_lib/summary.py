@@ -8,7 +8,7 @@ import textwrap
 
 from cupool_lib import explain
 from cupool_lib.report_file import BadReport, Fields
-from cupool_lib.terminal import Paint, count, duration, percent, printable, several, size
+from cupool_lib.terminal import Paint, count, duration, percent, printable, several, size, size_up
 
 # Of our calls, those that take, map or give back device memory; the others ask or order.
 _ALLOCATION_CALLS = ("cuMemAlloc_v2", "cuMemAllocAsync", "cuMemAllocPitch_v2", "cuMemFree_v2", "cuMemFreeAsync", "cuMemCreate", "cuMemRelease",
@@ -73,7 +73,7 @@ def _ooms(root: Fields, paint: Paint) -> list[str]:
         cause = printable(oom.text("cause", "unknown"))
         short = oom.integer("shortfall_bytes")
         lines += ["", paint(f"OUT OF MEMORY on GPU {oom.integer('device')}: {cause}", "red", "bold")
-                  + (f", short by {size(short)}" if short else "") + f" (confidence {printable(oom.text('confidence', 'unknown'))})",
+                  + (f", short by {size_up(short)}" if short else "") + f" (confidence {printable(oom.text('confidence', 'unknown'))})",
                   f"  wanted {size(oom.integer('requested_bytes'))} through {printable(oom.text('api'))}"]
         meaning, first_to_do = explain.about_cause(cause)
         lines += _wrap(meaning, "  ", paint)

@@ -99,6 +99,15 @@ def size(amount: int | None) -> str:
     return f"{amount} B" if unit == 0 else f"{value:.2f} {_UNITS[unit]}"
 
 
+def size_up(amount: int) -> str:
+    """1537 -> '1.51 KiB': what is missing, so that whoever adds as much has enough."""
+    unit = 0
+    while amount >> 10 * (unit + 1) and unit < len(_UNITS) - 1:
+        unit += 1
+    hundredths = -(-amount * 100 >> 10 * unit)
+    return f"{amount} B" if unit == 0 else f"{hundredths // 100}.{hundredths % 100:02} {_UNITS[unit]}"
+
+
 def percent(fraction: float | None) -> str:
     return "none free" if fraction is None else f"{100 * fraction:.1f}%"
 

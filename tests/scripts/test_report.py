@@ -27,6 +27,13 @@ class Summary(Files):
             self.assertIn(words, text)
         self.assertNotIn("nothing to do", text)  # an info is no advice
 
+    def test_what_is_missing_is_rounded_up(self):
+        for missing, text in ((67980800, "64.84 MiB"), (1025, "1.01 KiB"), (512, "512 B"), (2**30, "1.00 GiB")):  # the first is 64.8315
+            self.assertEqual(terminal.size_up(missing), text)
+        report = sample_report()
+        report["ooms"][0]["shortfall_bytes"] += 1
+        self.assertIn("short by 1.01 GiB", cupool("report", self.put(report)).stdout)
+
     def test_where_no_setting_helps_the_first_thing_to_do_is_said(self):
         report = sample_report()
         report["ooms"][0].update(cause="impossible_request", suggestions=[dict(report["ooms"][0]["suggestions"][0], level="info", message="no setting can help")])

@@ -127,6 +127,22 @@ TEST_CASE("the report's path is told whole") {
   CHECK(message_of(oom_of(OomCause::limit), nullptr, path).find(path) != std::string::npos);
 }
 
+TEST_CASE("what is missing is rounded up in its unit: who adds what is said has enough") {
+  const auto short_by = [](std::uint64_t bytes) {
+    OomRecord oom = oom_of(OomCause::true_exhaustion);
+    oom.evidence.request_bytes = oom.evidence.driver_free_bytes.value() + bytes;
+    const std::string text = message_of(oom, nullptr, "");
+    const std::size_t start = text.find("short by ") + 9;
+    return text.substr(start, text.find(" even", start) - start);
+  };
+  CHECK(short_by(512) == "512 bytes");
+  CHECK(short_by(1024) == "1.00 KiB");
+  CHECK(short_by(1025) == "1.01 KiB");
+  CHECK(short_by(67980800) == "64.84 MiB");  // 64.8315
+  CHECK(short_by(kGiB / 2 * 3) == "1.50 GiB");
+  CHECK(short_by(kGiB - 512) == "1024.00 MiB");
+}
+
 TEST_CASE("sizes are rounded down in their unit") {
   const auto wanted = [](std::uint64_t bytes) {
     OomRecord oom = oom_of(OomCause::true_exhaustion);
