@@ -1,0 +1,95 @@
+// What is free in pieces: see rules.hpp.
+#include <algorithm>
+
+#include "pool/observe/rules.hpp"
+
+namespace cupool::observe {
+
+std::uint64_t Rules::in_use_bytes() const { return e_.held_bytes - std::min(e_.held_bytes, e_.pool_free_bytes + e_.deferred_bytes); }
+
+/// What is free in pieces is little beside what is not: a job that goes on growing ends here all the same.
+void Rules::nearly_all_in_use() {
+  constexpr std::uint64_t kLittle = 32;
+  if (e_.pool_free_bytes > in_use_bytes() / kLittle) return;
+  add("reduce_demand", "fix",
+      "nearly all of the memory is really in use, and what is free in pieces is little beside it: the job needs less (smaller batch, "
+      "recomputation, offloading), more devices, or a leak found (leaks[])",
+      {{"pool_free_bytes", e_.pool_free_bytes}, {"held_bytes", e_.held_bytes}});
+}
+
+/// The one region that `preallocate` takes by default, three quarters of what there is, could have the request beside all that is in use.
+bool Rules::one_region_would_do() const {
+  const std::uint64_t there_bytes = e_.limit_bytes == 0 ? e_.device_total_bytes : std::min(e_.device_total_bytes, e_.limit_bytes);
+  return in_use_bytes() <= there_bytes / 4 * 3 && e_.request_bytes <= there_bytes / 4 * 3 - in_use_bytes();
+}
+
+/// So much free memory, if it were in one piece, with what driver and limit still give.
+bool Rules::joined_would_do(std::uint64_t bytes) const {
+  if (e_.request_bytes == 0) return false;
+  const std::uint64_t headroom_bytes = e_.limit_bytes == 0 ? UINT64_MAX : e_.limit_bytes - std::min(e_.held_bytes, e_.limit_bytes);
+  const std::uint64_t more_bytes = std::min(e_.driver_free_bytes.value_or(0), headroom_bytes);
+  return bytes >= e_.request_bytes - std::min(more_bytes, e_.request_bytes);
+}
+
+void Rules::fragmented() {
+  nearly_all_in_use();
+  if (e_.can_remap) return fragmented_pages();
+  if (!e_.holes_known) return fragmented_driver_pool();
+  const Numbers numbers = {{"pool_free_bytes", e_.pool_free_bytes}, {"largest_free_bytes", e_.largest_free_bytes}};
+  if (e_.pages_available && value("backing") == "pages") {
+    add_already("backing_pages", "CUPOOL_BACKING=pages is on already", numbers);
+  } else if (e_.pages_available && joined_would_do(e_.whole_page_bytes.value_or(0))) {
+    add("backing_pages", "fix",
+        "CUPOOL_BACKING=pages joins free memory that lies apart, where its pages hold nothing else; not for programs that share memory by "
+        "cudaIpcGetMemHandle, which refuses blocks on pages",
+        numbers);
+  }
+  if (e_.is_outside_pool) {
+    if (preallocates()) preallocate_less();
+  } else if (preallocates()) {
+    add_already("preallocate", "the pool is preallocated already; what lies between its holes is in pinned_by", numbers);
+  } else if (value("policy") == "grow" && one_region_would_do() && joined_would_do(e_.region_edge_bytes.value_or(0))) {
+    add("preallocate", "consider",
+        "CUPOOL_POLICY=preallocate takes one large region at the start: holes of one region can join, those of many cannot", numbers);
+  }
+  add("pinned_by", "info", "where small blocks keep free memory apart, they stand in devices[].pinned_by: allocate them first, or free them",
+      numbers);
+}
+
+/// A request past the pool: regions with a block in them do not go back, and preallocation makes few and large ones.
+void Rules::preallocate_less() {
+  add("preallocate_less", "fix",
+      "what the pool preallocated and has free beside its blocks does not go back to the driver: CUPOOL_POLICY=grow without CUPOOL_PREALLOCATE, or "
+      "a smaller CUPOOL_PREALLOCATE, leaves it to calls outside the pool",
+      {{"pool_free_bytes", e_.pool_free_bytes}, {"releasable_bytes", e_.releasable_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
+}
+
+/// `async`: where its memory lies is the driver's to know, so nothing here names who keeps it apart.
+void Rules::fragmented_driver_pool() {
+  const Numbers numbers = {{"pool_free_bytes", e_.pool_free_bytes}, {"request_bytes", e_.request_bytes}};
+  add("driver_pool_pieces", "info",
+      "the driver's own pool has the free memory in pieces, between live blocks, and does not say where: allocate what lives long first, or free "
+      "it",
+      numbers);
+  if (value("policy") == "async")
+    add("pool_of_ours", "consider", "CUPOOL_POLICY=grow serves from cupool's own pool, whose reports name what keeps memory apart", numbers);
+}
+
+/// What is free and did not move lies in handles that hold something else.
+void Rules::fragmented_pages() {
+  const std::uint64_t stranded_bytes = e_.stranded_bytes.value_or(0);
+  const Numbers numbers = {
+      {"stranded_bytes", stranded_bytes}, {"releasable_bytes", e_.releasable_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}};
+  add_already("backing_pages", "pages serve already, and all that hold nothing were gathered; what else is free lies in pages that hold something",
+              numbers);
+  if (stranded_bytes != 0)
+    add("pinned_by", "fix", "where small blocks hold whole pages, they stand in devices[].pinned_by: allocate what lives long first, or free it",
+        {{"stranded_bytes", stranded_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
+  const std::uint64_t handle_bytes = e_.stranding_handle_bytes.value_or(0);
+  if (preallocates() && handle_bytes > e_.page_bytes.value_or(handle_bytes) && joined_would_do(e_.whole_page_bytes.value_or(0)))
+    add("smaller_pages", "consider",
+        "preallocated memory comes in large pieces, and one small block keeps all of one from moving: CUPOOL_POLICY=grow takes smaller ones",
+        {{"stranding_handle_bytes", handle_bytes}, {"page_bytes", e_.page_bytes.value_or(0)}});
+}
+
+}  // namespace cupool::observe

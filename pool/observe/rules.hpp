@@ -1,0 +1,68 @@
+// Rules: one method per cause, and what they share. Internal to the suggestions; see suggestions.hpp.
+//
+// suggestions.cpp chooses and has the causes that need few words, advice_on_limit.cpp what a limit refuses, advice_on_pieces.cpp what is free in
+// pieces. Messages carry no numbers: those stand in `evidence` as name=integer, for whoever formats them.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "pool/observe/suggestions.hpp"
+
+namespace cupool::observe {
+
+/// What is in force, and the list under construction.
+class Rules {
+ public:
+  using Numbers = std::initializer_list<std::pair<std::string_view, std::uint64_t>>;
+
+  Rules(const OomVerdict& verdict, const OomEvidence& evidence, const std::vector<OptionFact>& options)
+      : verdict_(verdict), e_(evidence), options_(options) {}
+
+  std::vector<Suggestion> apply();
+
+ private:
+  // suggestions.cpp
+  std::string_view value(std::string_view option) const;
+  bool is_set(std::string_view option) const;
+  const OptionFact* find(std::string_view option) const;
+  bool preallocates() const;
+  Suggestion& add(const char* rule, const char* level, const char* message, Numbers numbers);
+  void add_already(const char* rule, const char* message, Numbers numbers);
+  bool exceeds_device() const;
+  bool exceeds_own_maximum() const;
+  void raise_own_maximum();
+  void put_own_maximum_first();
+  void refused();
+  void deferred();
+  void others();
+  void outside();
+  void mempool_idle();
+  void exhausted();
+
+  // advice_on_limit.cpp
+  void impossible();
+  void limit();
+  bool deferred_would_do() const;
+
+  // advice_on_pieces.cpp
+  void fragmented();
+  void fragmented_driver_pool();
+  void fragmented_pages();
+  void nearly_all_in_use();
+  void preallocate_less();
+  std::uint64_t in_use_bytes() const;
+  bool one_region_would_do() const;
+  bool joined_would_do(std::uint64_t bytes) const;
+
+  const OomVerdict& verdict_;
+  const OomEvidence& e_;
+  const std::vector<OptionFact>& options_;
+  std::vector<Suggestion> out_;
+};
+
+}  // namespace cupool::observe
