@@ -27,6 +27,7 @@ void add_device(const DeviceState& device, OomEvidence& evidence) CUPOOL_REQUIRE
   evidence.limit_bytes = device.limit.limit_bytes();
   evidence.held_bytes = device.limit.held_bytes();
   evidence.capturing = device.services.gate.capturing();
+  if (const auto& amount = device.services.options.preallocate) evidence.preallocate_bytes = amount->resolve(device.total_bytes);
 }
 
 std::uint64_t held_outside_bytes(const observe::LiveOutside& outside) {
@@ -73,6 +74,7 @@ void Refusals::note_oom(DeviceState& device, std::uint64_t requested_bytes, cons
   oom.result = static_cast<int>(refusal.code);
   add_request(requested_bytes, what, refusal, evidence);
   add_device(device, evidence);
+  evidence.live_peak_bytes = device.counters().live_bytes.peak.load(std::memory_order_relaxed);
   add_holes(device, home, evidence);
   add_deferred(device, evidence);
   add_outside(device, evidence);

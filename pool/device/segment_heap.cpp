@@ -305,6 +305,7 @@ HeapFigures SegmentHeap::survey(DeviceState& device, observe::OomEvidence& evide
   figures.wholly_free_bytes = wholly_free_bytes;
   figures.largest_free_remapped_bytes = figures.largest_free_bytes;
   evidence.whole_page_bytes = evidence.whole_page_bytes.value_or(0) + whole_page_bytes;
+  evidence.region_slack_bytes = evidence.region_slack_bytes.value_or(0) + growth_.slack_bytes(heap_.region_bytes());
   evidence.region_edge_bytes = std::max(evidence.region_edge_bytes.value_or(0), edges.bytes());  // contexts share no region
   return figures;
 }

@@ -45,6 +45,8 @@ class RegionGrowth {
   void made(std::uint64_t bytes, std::uint64_t planned_bytes) {
     if (bytes >= planned_bytes) next_bytes_ = std::min(2 * next_bytes_, cap_bytes_);
   }
+  /// What one more region may have beyond the block that it is made for, under another limit too, where the heap has `region_bytes`.
+  std::uint64_t slack_bytes(std::uint64_t region_bytes) const { return is_below_a_pool() ? 0 : std::min(cap_bytes_, region_bytes); }
   /// A region went back: what came back unused would soon go the same way.
   void gave_back() { next_bytes_ = std::max(next_bytes_ / 2, kFirst_bytes); }
 

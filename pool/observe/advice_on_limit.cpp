@@ -1,6 +1,7 @@
 // What CUPOOL_LIMIT refuses: see rules.hpp.
 #include <algorithm>
 
+#include "pool/observe/enough_limit.hpp"
 #include "pool/observe/rules.hpp"
 
 namespace cupool::observe {
@@ -12,45 +13,69 @@ bool Rules::deferred_would_do() const {
 }
 
 void Rules::impossible() {
-  if (e_.limit_bytes > 0 && !exceeds_device()) {
-    const bool driver_has_it = !e_.driver_free_bytes || e_.request_bytes - std::min(e_.request_bytes, *e_.driver_free_bytes) <= e_.releasable_bytes;
-    const std::uint64_t enough_bytes = limit_that_would_do(e_);
-    add("raise_limit", driver_has_it ? "fix" : "consider",
-        "the request alone is larger than CUPOOL_LIMIT, and what is held counts as well: raise the limit (enough_limit_bytes in the report is what "
-        "it takes now), or ask for less",
-        {{"request_bytes", e_.request_bytes},
-         {"limit_bytes", e_.limit_bytes},
-         {"held_bytes", e_.held_bytes},
-         {"releasable_bytes", e_.releasable_bytes},
-         {"enough_limit_bytes", enough_bytes},
-         {"raise_by_bytes", enough_bytes - e_.limit_bytes}});
+  if (e_.limit_bytes == 0 || exceeds_device()) {
+    add("request_exceeds_device", "info",
+        "the request alone is larger than the device: no setting can help; look for a wrong shape or size, or split it",
+        {{"request_bytes", e_.request_bytes}, {"device_total_bytes", e_.device_total_bytes}});
     return;
   }
-  add("request_exceeds_device", "info",
-      "the request alone is larger than the device: no setting can help; look for a wrong shape or size, or split it",
-      {{"request_bytes", e_.request_bytes}, {"device_total_bytes", e_.device_total_bytes}});
+  if (!enough_limit_bytes(e_)) pages_under_limit();
+  raise_limit();
 }
 
 /// What lies in the limit's way may be the pool's own: that costs nothing to clear.
 void Rules::limit() {
   if (deferred_would_do()) deferred();
-  if (verdict_.shortfall_bytes == 0) {
-    add("raise_limit", "info",
-        "CUPOOL_LIMIT refused it, though there was room a moment later: another thread has freed meanwhile, or the driver takes more for a block "
-        "than its bytes; raise the limit, or remove it",
-        {{"limit_bytes", e_.limit_bytes}, {"held_bytes", e_.held_bytes}});
+  const std::uint64_t kept_free_bytes = e_.pool_free_bytes - std::min(e_.releasable_bytes, e_.pool_free_bytes);
+  if (verdict_.shortfall_bytes != 0 && e_.is_outside_pool && preallocates() && kept_free_bytes >= verdict_.shortfall_bytes) preallocate_less();
+  if (verdict_.shortfall_bytes != 0 && e_.mempool_idle_bytes >= verdict_.shortfall_bytes) mempool_idle();
+  if (!e_.can_remap && e_.holes_known && pages_surely_join()) pages_would_join();
+  else if (!enough_limit_bytes(e_)) pages_under_limit();
+  raise_limit();
+  if (verdict_.shortfall_bytes != 0 && joined_would_do(e_.pool_free_bytes)) fragmented();
+}
+
+/// A number where one is known to do. Where the pool takes memory in regions, and with more room in others, it may be known of none.
+void Rules::raise_limit() {
+  if (const std::optional<std::uint64_t> enough_bytes = enough_limit_bytes(e_)) {
+    add("raise_limit", "fix",
+        verdict_.cause == OomCause::impossible_request
+            ? "the request alone is larger than CUPOOL_LIMIT, and what is held counts as well: ask for less, or raise the limit to what it takes"
+            : "the device has the memory but CUPOOL_LIMIT forbids it: raise it (with more room the pool takes memory earlier, too: the shortfall "
+              "alone may not do)",
+        {{"shortfall_bytes", verdict_.shortfall_bytes},
+         {"request_bytes", e_.request_bytes},
+         {"limit_bytes", e_.limit_bytes},
+         {"held_bytes", e_.held_bytes},
+         {"releasable_bytes", e_.releasable_bytes},
+         {"enough_limit_bytes", *enough_bytes},
+         {"raise_by_bytes", *enough_bytes - e_.limit_bytes}})
+        .enough_limit_bytes = *enough_bytes;
     return;
   }
-  // With a higher limit the preallocation takes as much more.
-  const bool is_preallocated =
-      e_.is_outside_pool && preallocates() && e_.pool_free_bytes - std::min(e_.releasable_bytes, e_.pool_free_bytes) >= verdict_.shortfall_bytes;
-  if (is_preallocated) preallocate_less();
-  if (e_.mempool_idle_bytes >= verdict_.shortfall_bytes) mempool_idle();
-  add("raise_limit", is_preallocated ? "consider" : "fix",
-      "the device has the memory but CUPOOL_LIMIT forbids it: raise the limit by the shortfall or more (with more room the pool takes memory "
-      "earlier, too), or remove it",
+  const bool device_lacks = e_.driver_free_bytes && e_.request_bytes - std::min(e_.request_bytes, *e_.driver_free_bytes) > e_.releasable_bytes;
+  const char* message =
+      device_lacks ? "a higher CUPOOL_LIMIT alone does not do: the device has not so much left beside what is held; ask for less, or free first"
+      : verdict_.shortfall_bytes == 0 && e_.holes_known
+          ? "CUPOOL_LIMIT refused it, though there was room a moment later: another thread has freed meanwhile; raise the limit, or remove it"
+          : "CUPOOL_LIMIT is in the way, but so are pieces: with a higher one, or none, the pool takes memory otherwise, and whether that would be "
+            "enough nobody can tell";
+  add("raise_limit", "info", message,
       {{"shortfall_bytes", verdict_.shortfall_bytes}, {"limit_bytes", e_.limit_bytes}, {"held_bytes", e_.held_bytes}});
-  if (joined_would_do(e_.pool_free_bytes)) fragmented();
+}
+
+/// On pages a number is known, where regions have none.
+void Rules::pages_under_limit() {
+  const std::optional<std::uint64_t> enough_bytes = enough_limit_on_pages_bytes(e_);
+  if (!enough_bytes || value("backing") == "pages" || has("backing_pages")) return;
+  add("backing_pages", "fix",
+      "free memory lies in pieces and CUPOOL_LIMIT is short as well: CUPOOL_BACKING=pages joins it, together with a higher limit; not for programs "
+      "that share memory by cudaIpcGetMemHandle, which refuses blocks on pages",
+      {{"whole_page_bytes", e_.whole_page_bytes.value_or(0)},
+       {"limit_bytes", e_.limit_bytes},
+       {"held_bytes", e_.held_bytes},
+       {"enough_limit_bytes", *enough_bytes}})
+      .enough_limit_bytes = *enough_bytes;
 }
 
 }  // namespace cupool::observe

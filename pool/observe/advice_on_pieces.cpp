@@ -1,6 +1,7 @@
 // What is free in pieces: see rules.hpp.
 #include <algorithm>
 
+#include "pool/observe/enough_limit.hpp"
 #include "pool/observe/rules.hpp"
 
 namespace cupool::observe {
@@ -31,36 +32,66 @@ bool Rules::joined_would_do(std::uint64_t bytes) const {
   return bytes >= e_.request_bytes - std::min(more_bytes, e_.request_bytes);
 }
 
-void Rules::fragmented() {
-  nearly_all_in_use();
-  if (e_.can_remap) return fragmented_pages();
-  if (!e_.holes_known) return fragmented_driver_pool();
+/// Memory for the pool itself, with what may lie otherwise on pages.
+bool Rules::pages_surely_join() const {
+  const std::uint64_t whole_bytes = e_.whole_page_bytes.value_or(0);
+  return !e_.is_outside_pool && joined_would_do(whole_bytes - std::min(whole_bytes, page_allowance_bytes(e_)));
+}
+
+void Rules::pages_would_join() {
+  if (!e_.pages_available || has("backing_pages")) return;
   const Numbers numbers = {{"pool_free_bytes", e_.pool_free_bytes}, {"largest_free_bytes", e_.largest_free_bytes}};
-  if (e_.pages_available && value("backing") == "pages") {
+  if (value("backing") == "pages") {
     add_already("backing_pages", "CUPOOL_BACKING=pages is on already", numbers);
-  } else if (e_.pages_available && joined_would_do(e_.whole_page_bytes.value_or(0))) {
+  } else if (pages_surely_join()) {
     add("backing_pages", "fix",
         "CUPOOL_BACKING=pages joins free memory that lies apart, where its pages hold nothing else; not for programs that share memory by "
         "cudaIpcGetMemHandle, which refuses blocks on pages",
         numbers);
+  } else if (joined_would_do(e_.whole_page_bytes.value_or(0))) {
+    add("backing_pages", "info",
+        "CUPOOL_BACKING=pages joins free memory that lies apart, where its pages hold nothing else: it may just do; not for programs that share "
+        "memory by cudaIpcGetMemHandle",
+        numbers);
   }
+}
+
+void Rules::fragmented() {
+  nearly_all_in_use();
+  if (e_.can_remap) return fragmented_pages();
+  if (!e_.holes_known) return fragmented_driver_pool();
+  pages_would_join();
+  const Numbers numbers = {{"pool_free_bytes", e_.pool_free_bytes}, {"largest_free_bytes", e_.largest_free_bytes}};
   if (e_.is_outside_pool) {
     if (preallocates()) preallocate_less();
   } else if (preallocates()) {
     add_already("preallocate", "the pool is preallocated already; what lies between its holes is in pinned_by", numbers);
   } else if (value("policy") == "grow" && one_region_would_do() && joined_would_do(e_.region_edge_bytes.value_or(0))) {
-    add("preallocate", "consider",
-        "CUPOOL_POLICY=preallocate takes one large region at the start: holes of one region can join, those of many cannot", numbers);
+    add("preallocate", "info",
+        "CUPOOL_POLICY=preallocate takes one large region at the start: holes of one region can join, those of many cannot; whether they would have "
+        "joined here nobody can tell",
+        numbers);
   }
   add("pinned_by", "info", "where small blocks keep free memory apart, they stand in devices[].pinned_by: allocate them first, or free them",
       numbers);
 }
 
-/// A request past the pool: regions with a block in them do not go back, and preallocation makes few and large ones.
+/// A request past the pool: regions with a block in them do not go back, and preallocation makes few and large ones. What was never in use is
+/// the driver's without it; what is free between blocks may stay as it is.
 void Rules::preallocate_less() {
-  add("preallocate_less", "fix",
-      "what the pool preallocated and has free beside its blocks does not go back to the driver: CUPOOL_POLICY=grow without CUPOOL_PREALLOCATE, or "
-      "a smaller CUPOOL_PREALLOCATE, leaves it to calls outside the pool",
+  if (has("preallocate_less")) return;
+  const std::uint64_t peak_bytes = e_.live_peak_bytes.value_or(e_.held_bytes);
+  const std::uint64_t device_bytes = e_.held_bytes + e_.driver_free_bytes.value_or(0);
+  const std::uint64_t there_bytes = e_.limit_bytes == 0 ? device_bytes : std::min(device_bytes, e_.limit_bytes);
+  const auto fits = [&](std::uint64_t beside_bytes) { return beside_bytes <= there_bytes && e_.request_bytes <= there_bytes - beside_bytes; };
+  const bool is_sure = fits(2 * peak_bytes);  // regions double, and each may keep a block
+  if (!is_sure && !fits(in_use_bytes())) return;
+  add("preallocate_less", is_sure ? "fix" : "info",
+      is_sure
+          ? "what the pool preallocated and has free beside its blocks does not go back to the driver: CUPOOL_POLICY=grow without "
+            "CUPOOL_PREALLOCATE leaves it to calls outside the pool"
+          : "what the pool preallocated and has free beside its blocks does not go back to the driver; without preallocation it may, where no small "
+            "blocks keep it apart",
       {{"pool_free_bytes", e_.pool_free_bytes}, {"releasable_bytes", e_.releasable_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
 }
 
@@ -72,7 +103,7 @@ void Rules::fragmented_driver_pool() {
       "it",
       numbers);
   if (value("policy") == "async")
-    add("pool_of_ours", "consider", "CUPOOL_POLICY=grow serves from cupool's own pool, whose reports name what keeps memory apart", numbers);
+    add("pool_of_ours", "info", "CUPOOL_POLICY=grow serves from cupool's own pool, whose reports name what keeps memory apart", numbers);
 }
 
 /// What is free and did not move lies in handles that hold something else.
@@ -82,8 +113,10 @@ void Rules::fragmented_pages() {
       {"stranded_bytes", stranded_bytes}, {"releasable_bytes", e_.releasable_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}};
   add_already("backing_pages", "pages serve already, and all that hold nothing were gathered; what else is free lies in pages that hold something",
               numbers);
+  const std::uint64_t joined_bytes = e_.pool_free_bytes - std::min(e_.pool_free_bytes, page_allowance_bytes(e_));
   if (stranded_bytes != 0)
-    add("pinned_by", "fix", "where small blocks hold whole pages, they stand in devices[].pinned_by: allocate what lives long first, or free it",
+    add("pinned_by", joined_would_do(joined_bytes) ? "fix" : "info",
+        "where small blocks hold whole pages, they stand in devices[].pinned_by: allocate what lives long first, or free it",
         {{"stranded_bytes", stranded_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
   const std::uint64_t handle_bytes = e_.stranding_handle_bytes.value_or(0);
   if (preallocates() && handle_bytes > e_.page_bytes.value_or(handle_bytes) && joined_would_do(e_.whole_page_bytes.value_or(0)))

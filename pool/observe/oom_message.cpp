@@ -3,6 +3,8 @@
 #include <climits>
 #include <cstdio>
 
+#include "pool/core/bytes.hpp"
+#include "pool/observe/enough_limit.hpp"
 #include "pool/observe/human_bytes.hpp"
 #include "pool/observe/ledger.hpp"
 #include "pool/observe/report.hpp"
@@ -34,16 +36,23 @@ std::string pieces(const OomEvidence& e) {
   return is_large ? "pieces of up to " + human_bytes(*e.stranding_handle_bytes) : "pages";
 }
 
+/// Where the pool may take memory otherwise the shortfall alone is not enough.
+std::string enough_text(const OomEvidence& e) {
+  const std::optional<std::uint64_t> enough_bytes = enough_limit_bytes(e);
+  return enough_bytes ? ", " + human_bytes_up(*enough_bytes - e.limit_bytes) + " more are enough" : std::string();
+}
+
 std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
   const std::string bytes = human_bytes_up(verdict.shortfall_bytes);
   switch (verdict.cause) {
     case OomCause::impossible_request:
       if (e.limit_bytes != 0 && e.request_bytes > e.limit_bytes && e.request_bytes <= e.device_total_bytes)
-        return bytes + " more than CUPOOL_LIMIT alone, " + human_bytes_up(limit_that_would_do(e) - e.limit_bytes) + " with what is held";
+        return bytes + " more than CUPOOL_LIMIT alone, " + human_bytes_up(enough_limit_bytes(e).value_or(least_limit_bytes(e)) - e.limit_bytes) +
+               " with what is held";
       return bytes + " more than this process could ever get";
     case OomCause::limit:
-      if (verdict.shortfall_bytes == 0) return "CUPOOL_LIMIT was full at that moment; the device has the memory";
-      return bytes + " over CUPOOL_LIMIT; the device has the memory";
+      if (verdict.shortfall_bytes == 0) return "CUPOOL_LIMIT was full at that moment" + enough_text(e) + "; the device has the memory";
+      return bytes + " over CUPOOL_LIMIT as memory lies now" + enough_text(e) + "; the device has the memory";
     case OomCause::driver_refused: return e.is_managed ? "the driver refused managed memory" : "the driver refused though enough was free";
     case OomCause::deferred_free: return "short by " + bytes + " until the GPU finishes with memory that was freed";
     case OomCause::external_fragmentation:
@@ -60,6 +69,12 @@ std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
       return "short by " + bytes + " even fully defragmented";
   }
   return {};
+}
+
+/// What somebody can type.
+std::string setting(const Suggestion& suggestion) {
+  const std::uint64_t mib = suggestion.enough_limit_bytes / kMiB + (suggestion.enough_limit_bytes % kMiB != 0);
+  return mib == 0 ? std::string() : ": CUPOOL_LIMIT=" + std::to_string(mib) + "MiB";
 }
 
 std::string holds_line(const DeviceSnapshot& device, const OomEvidence& e) {
@@ -101,7 +116,7 @@ std::string oom_message(const OomRecord& oom, const OomVerdict& verdict, const P
   std::size_t lines = 0;
   for (const Suggestion& suggestion : verdict.suggestions) {
     if (suggestion.already_enabled || lines == kMaxSuggestionLines) continue;
-    add_line(out, lines == 0 ? "try" : "", suggestion.message);
+    add_line(out, lines == 0 ? "try" : "", suggestion.message + setting(suggestion));
     ++lines;
   }
   if (!report_path.empty()) add_line(out, "report", report_path, PATH_MAX);  // a path that is cut is none

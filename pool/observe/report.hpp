@@ -57,6 +57,7 @@ std::string process_json(const ProcessFacts& process, const std::vector<OptionFa
 /// A setting that is on already only ever comes as `info` with already_enabled.
 struct Suggestion {
   std::string rule_id, level, message, evidence;
+  std::uint64_t enough_limit_bytes = 0;  ///< CUPOOL_LIMIT that it asks for, in `evidence` too; 0: none
   bool already_enabled = false;
 };
 

@@ -48,6 +48,9 @@ void write_evidence(JsonWriter& json, const OomEvidence& e) {
   json.member("deferred_in_order_bytes", e.deferred_in_order_bytes);
   json.member("whole_page_bytes", e.whole_page_bytes);
   json.member("region_edge_bytes", e.region_edge_bytes);
+  json.member("region_slack_bytes", e.region_slack_bytes);
+  json.member("live_peak_bytes", e.live_peak_bytes);
+  json.member("preallocate_bytes", e.preallocate_bytes);
   json.member("unattributed_bytes", e.unattributed_bytes);
   json.end_object();
 }

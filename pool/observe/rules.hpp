@@ -1,7 +1,8 @@
 // Rules: one method per cause, and what they share. Internal to the suggestions; see suggestions.hpp.
 //
 // suggestions.cpp chooses and has the causes that need few words, advice_on_limit.cpp what a limit refuses, advice_on_pieces.cpp what is free in
-// pieces. Messages carry no numbers: those stand in `evidence` as name=integer, for whoever formats them.
+// pieces. Messages carry no numbers: those stand in `evidence` as name=integer, for whoever formats them. What is named as `fix` makes the job
+// complete when it is followed; where only pieces decide, nothing but a hint (`info`) can be given.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +32,7 @@ class Rules {
   bool is_set(std::string_view option) const;
   const OptionFact* find(std::string_view option) const;
   bool preallocates() const;
+  bool has(std::string_view rule) const;
   Suggestion& add(const char* rule, const char* level, const char* message, Numbers numbers);
   void add_already(const char* rule, const char* message, Numbers numbers);
   bool exceeds_device() const;
@@ -48,11 +50,15 @@ class Rules {
   void impossible();
   void limit();
   bool deferred_would_do() const;
+  void raise_limit();
+  void pages_under_limit();
 
   // advice_on_pieces.cpp
   void fragmented();
   void fragmented_driver_pool();
   void fragmented_pages();
+  void pages_would_join();
+  bool pages_surely_join() const;
   void nearly_all_in_use();
   void preallocate_less();
   std::uint64_t in_use_bytes() const;

@@ -175,6 +175,10 @@ struct OomEvidence {
   std::optional<std::uint64_t> whole_page_bytes = {};  ///< free, in whole pages of the smallest size: what could move if every handle were one page
   /// Segments: free at the ends of regions: the most that would lie in one piece if all were one region
   std::optional<std::uint64_t> region_edge_bytes = {};
+  /// Segments: what the next region may have beyond the block that it is made for; nullopt: there are no regions
+  std::optional<std::uint64_t> region_slack_bytes = {};
+  std::optional<std::uint64_t> live_peak_bytes = {};     ///< the most that was ever live of the pool's blocks
+  std::optional<std::uint64_t> preallocate_bytes = {};   ///< CUPOOL_PREALLOCATE on this device, whatever limit and driver leave of it
   std::optional<std::uint64_t> unattributed_bytes = {};  ///< T less F, held and managed memory: contexts, the driver's own rounding, other processes
 };
 

@@ -55,12 +55,16 @@ bool Rules::preallocates() const {
          (is_set("preallocate") && value("preallocate") != "none" && value("preallocate") != "0" && value("preallocate") != "0%");
 }
 
+bool Rules::has(std::string_view rule) const {
+  return std::any_of(out_.begin(), out_.end(), [&](const Suggestion& one) { return one.rule_id == rule; });
+}
+
 Suggestion& Rules::add(const char* rule, const char* level, const char* message, Numbers numbers) {
-  return out_.emplace_back(Suggestion{rule, level, message, evidence_text(numbers), false});
+  return out_.emplace_back(Suggestion{rule, level, message, evidence_text(numbers), 0, false});
 }
 
 void Rules::add_already(const char* rule, const char* message, Numbers numbers) {
-  out_.push_back({rule, "info", message, evidence_text(numbers), true});
+  out_.push_back({rule, "info", message, evidence_text(numbers), 0, true});
 }
 
 bool Rules::exceeds_device() const { return e_.device_total_bytes != 0 && (e_.request_bytes == 0 || e_.request_bytes > e_.device_total_bytes); }
@@ -177,10 +181,7 @@ void Rules::exhausted() {
     return;
   }
   if (only_limit_is_short(e_)) {
-    add("raise_limit", "consider",
-        "driver and pool have the bytes together, though in pieces, and CUPOOL_LIMIT forbids more: with a limit that is higher by the shortfall or "
-        "more, or none, the pool takes memory otherwise",
-        {{"shortfall_bytes", verdict_.shortfall_bytes}, {"limit_bytes", e_.limit_bytes}, {"held_bytes", e_.held_bytes}});
+    pages_under_limit();
     add("reduce_demand", "fix",
         "of what CUPOOL_LIMIT allows the memory is really in use: the job needs less (smaller batch, recomputation, offloading), more devices, or "
         "a leak found (leaks[])",
@@ -203,12 +204,6 @@ bool only_limit_is_short(const OomEvidence& e) {
   if (e.request_bytes - std::min(e.request_bytes, pool_bytes) > *e.driver_free_bytes) return false;
   const std::uint64_t in_use_bytes = e.held_bytes - std::min(e.held_bytes, pool_bytes);
   return e.request_bytes > e.limit_bytes - std::min(in_use_bytes, e.limit_bytes);
-}
-
-std::uint64_t limit_that_would_do(const OomEvidence& e) {
-  const std::uint64_t piece_bytes = e.is_outside_pool ? 1 : e.page_bytes.value_or(std::uint64_t{2} << 20);  // the pool takes memory in such pieces
-  const std::uint64_t kept_bytes = e.held_bytes - std::min(e.held_bytes, e.releasable_bytes);
-  return kept_bytes + (e.request_bytes + piece_bytes - 1) / piece_bytes * piece_bytes;
 }
 
 std::vector<Suggestion> suggest(const OomVerdict& verdict, const OomEvidence& evidence, const std::vector<OptionFact>& options) {

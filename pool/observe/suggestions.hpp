@@ -18,7 +18,4 @@ bool others_may_hold(const OomEvidence& evidence, const OomVerdict& verdict);
 /// The limit is exceeded even if all that is free were one piece, and the device is not.
 bool only_limit_is_short(const OomEvidence& evidence);
 
-/// The least limit with which the request would not be refused for it, as things stand. Precondition: the device has so much (R <= T).
-std::uint64_t limit_that_would_do(const OomEvidence& evidence);
-
 }  // namespace cupool::observe

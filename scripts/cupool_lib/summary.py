@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import textwrap
 
@@ -77,13 +78,19 @@ def _ooms(root: Fields, paint: Paint) -> list[str]:
                   f"  wanted {size(oom.integer('requested_bytes'))} through {printable(oom.text('api'))}"]
         meaning, first_to_do = explain.about_cause(cause)
         lines += _wrap(meaning, "  ", paint)
-        advice = [f"{'try' if suggestion.text('level') == 'fix' else 'consider'}: {printable(suggestion.text('message'))}"
+        advice = [f"{'try' if suggestion.text('level') == 'fix' else 'consider'}: {printable(suggestion.text('message'))}{_setting(suggestion)}"
                   for suggestion in oom.items("suggestions") if suggestion.text("level") != "info"]
         for text in advice or ([f"try: {first_to_do}"] if first_to_do else []):  # no setting helps: what does
             lines += _wrap(text, "  ", paint, hanging="    ")
     if len(ooms) > _OOMS_SHOWN:
         lines.append(f"  and {several(len(ooms) - _OOMS_SHOWN, 'earlier one')} in the JSON")
     return lines
+
+
+def _setting(suggestion: Fields) -> str:
+    """What somebody can type, where a number is known that is enough."""
+    found = re.search(r"(?:^| )enough_limit_bytes=(\d{1,20})(?: |$)", suggestion.text("evidence"))
+    return f": CUPOOL_LIMIT={-(-int(found[1]) // 2**20)}MiB" if found and int(found[1]) else ""
 
 
 def _wrap(text: str, indent: str, paint: Paint, hanging: str | None = None) -> list[str]:

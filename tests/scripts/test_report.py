@@ -34,6 +34,16 @@ class Summary(Files):
         report["ooms"][0]["shortfall_bytes"] += 1
         self.assertIn("short by 1.01 GiB", cupool("report", self.put(report)).stdout)
 
+    def test_a_limit_that_is_enough_is_told_as_it_can_be_typed(self):
+        report = sample_report()
+        for evidence, told in (("shortfall_bytes=5 enough_limit_bytes=1048577 raise_by_bytes=6", ": CUPOOL_LIMIT=2MiB"), ("enough_limit_bytes=1048576", ": CUPOOL_LIMIT=1MiB"),
+                               ("not_enough_limit_bytes=5", None), ("enough_limit_bytes=0", None)):
+            report["ooms"][0]["suggestions"] = [dict(report["ooms"][0]["suggestions"][0], level="fix", evidence=evidence, message="raise it")]
+            text = cupool("report", self.put(report)).stdout
+            self.assertEqual("CUPOOL_LIMIT=" in text, told is not None, evidence)
+            if told:
+                self.assertIn(f"raise it{told}\n", text)
+
     def test_where_no_setting_helps_the_first_thing_to_do_is_said(self):
         report = sample_report()
         report["ooms"][0].update(cause="impossible_request", suggestions=[dict(report["ooms"][0]["suggestions"][0], level="info", message="no setting can help")])
