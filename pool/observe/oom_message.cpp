@@ -64,6 +64,8 @@ std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
     case OomCause::other_process: return "short by " + bytes + ", which other processes hold";
     case OomCause::non_pool_memory: return "short by " + bytes + ", which this process holds outside the pool";
     case OomCause::true_exhaustion:
+      if (exceeds_reach(e))
+        return "short by " + human_bytes_up(e.request_bytes - *reachable_bytes(e)) + " even with nothing of this process's on the device";
       if (others_may_hold(e, verdict)) return "short by " + bytes + " even fully defragmented, unless other processes hold it";
       if (only_limit_is_short(e)) return "short by " + bytes + " of CUPOOL_LIMIT even fully defragmented; the device has as much";
       return "short by " + bytes + " even fully defragmented";

@@ -45,6 +45,7 @@ class Rules {
   void outside();
   void mempool_idle();
   void exhausted();
+  void ask_for_less();
 
   // advice_on_limit.cpp
   void impossible();

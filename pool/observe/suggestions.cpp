@@ -167,6 +167,14 @@ void Rules::mempool_idle() {
       {{"mempool_idle_bytes", e_.mempool_idle_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
 }
 
+/// No free of this process's helps, so that there is no leak to look for.
+void Rules::ask_for_less() {
+  add("request_exceeds_reach", "fix",
+      "the request would not fit even if all that this process holds were freed: it has to be smaller (a smaller batch, or in parts), or what others "
+      "hold on the device has to go",
+      {{"request_bytes", e_.request_bytes}, {"reachable_bytes", *reachable_bytes(e_)}});
+}
+
 void Rules::exhausted() {
   const Numbers numbers = {{"shortfall_bytes", verdict_.shortfall_bytes}, {"held_bytes", e_.held_bytes}};
   if (others_may_hold(e_, verdict_)) {
@@ -175,11 +183,13 @@ void Rules::exhausted() {
         "other processes (nvidia-smi names "
         "them): end or move those, or give each a CUPOOL_LIMIT",
         {{"unattributed_bytes", *e_.unattributed_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}, {"held_bytes", e_.held_bytes}});
+    if (exceeds_reach(e_)) return ask_for_less();
     add("reduce_demand", "consider",
         "where no other process holds it, the job needs less (smaller batch, recomputation, offloading), more devices, or a leak found (leaks[])",
         numbers);
     return;
   }
+  if (exceeds_reach(e_)) return ask_for_less();
   if (only_limit_is_short(e_)) {
     pages_under_limit();
     add("reduce_demand", "fix",
@@ -196,6 +206,16 @@ bool others_may_hold(const OomEvidence& e, const OomVerdict& verdict) {
   const std::uint64_t in_use_bytes = e.held_bytes - std::min(e.held_bytes, e.pool_free_bytes + e.deferred_bytes);
   if (e.limit_bytes != 0 && e.request_bytes > e.limit_bytes - std::min(in_use_bytes, e.limit_bytes)) return false;  // the limit is in the way as well
   return !e.other_process_bytes && e.unattributed_bytes && verdict.shortfall_bytes != 0 && *e.unattributed_bytes >= verdict.shortfall_bytes;
+}
+
+std::optional<std::uint64_t> reachable_bytes(const OomEvidence& e) {
+  if (!e.driver_free_bytes || e.is_managed) return std::nullopt;
+  return *e.driver_free_bytes + e.held_bytes + e.own_outside_bytes;  // some of the last is held, too: at most so much
+}
+
+bool exceeds_reach(const OomEvidence& e) {
+  const std::optional<std::uint64_t> most_bytes = reachable_bytes(e);
+  return most_bytes && e.request_bytes > *most_bytes;
 }
 
 bool only_limit_is_short(const OomEvidence& e) {

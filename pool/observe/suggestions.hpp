@@ -15,6 +15,11 @@ std::vector<Suggestion> suggest(const OomVerdict& verdict, const OomEvidence& ev
 /// Nobody knows whose memory is missing: what is neither this process's nor free would cover it, and no limit stands in the way of that.
 bool others_may_hold(const OomEvidence& evidence, const OomVerdict& verdict);
 
+/// What the request could have if this process held nothing; nullopt: nobody knows what the driver has.
+std::optional<std::uint64_t> reachable_bytes(const OomEvidence& evidence);
+/// And it is more than that.
+bool exceeds_reach(const OomEvidence& evidence);
+
 /// The limit is exceeded even if all that is free were one piece, and the device is not.
 bool only_limit_is_short(const OomEvidence& evidence);
 

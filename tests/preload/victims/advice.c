@@ -41,7 +41,7 @@
 //! case others
 //! args others
 //! env CUSIM_CONTEXT_BYTES=900MiB
-//! check ooms[0]["ooms"][0]["cause"] == "true_exhaustion" and ooms[0]["ooms"][0]["confidence"] == "medium" and [s["rule_id"] for s in ooms[0]["ooms"][0]["suggestions"]] == ["look_elsewhere", "reduce_demand"]
+//! check ooms[0]["ooms"][0]["cause"] == "true_exhaustion" and ooms[0]["ooms"][0]["confidence"] == "medium" and [s["rule_id"] for s in ooms[0]["ooms"][0]["suggestions"]] == ["look_elsewhere", "request_exceeds_reach"]
 //! check ooms[0]["ooms"][0]["evidence"]["unattributed_bytes"] == 900 * MiB and ooms[0]["ooms"][0]["counterfactuals"][1] == {"cause": "limit", "shortfall_bytes": None}
 //! check "900.00 MiB" in err and "nvidia-smi" in err
 #include "victim.h"

@@ -90,7 +90,7 @@ TEST_CASE("memory that may be another process's is said where it would cover the
   OomRecord oom = oom_of(OomCause::true_exhaustion);
   oom.evidence.other_process_bytes.reset();
   oom.evidence.unattributed_bytes = 79 * kGiB;
-  oom.evidence.held_bytes = 0;
+  oom.evidence.held_bytes = kGiB;
   const std::string text = message_of(oom, nullptr, "");
   CHECK(text.find("true_exhaustion: short by 1.00 GiB even fully defragmented, unless other processes hold it (confidence medium)") !=
         std::string::npos);
@@ -101,6 +101,15 @@ TEST_CASE("memory that may be another process's is said where it would cover the
   CHECK(message_of(oom, nullptr, "").find("unless") == std::string::npos);
   oom.evidence.unattributed_bytes = 0;
   CHECK(message_of(oom, nullptr, "").find("other processes unknown, this process") != std::string::npos);
+}
+
+TEST_CASE("what is missing even with nothing of this process's own there is what is said to be missing") {
+  OomRecord oom = oom_of(OomCause::true_exhaustion);
+  oom.evidence.held_bytes = 10 * kGiB;
+  oom.evidence.request_bytes = 12 * kGiB;
+  CHECK(message_of(oom, nullptr, "").find("true_exhaustion: short by 1.00 GiB even with nothing of this process's on the device") !=
+        std::string::npos);
+  CHECK(message_of(oom, nullptr, "").find("leak") == std::string::npos);
 }
 
 TEST_CASE("a largest hole that nobody knows is said to be unknown") {

@@ -259,6 +259,28 @@ TEST_CASE("what nobody can attribute is spoken of where it would cover the short
   CHECK(find(classify(e, default_options()), "look_elsewhere") == nullptr);
 }
 
+TEST_CASE("a request that does not fit beside what others hold has to be smaller: no leak is looked for") {
+  OomEvidence e = evidence_of(OomCause::true_exhaustion);
+  e.request_bytes = 70 * samples::kGiB;
+  e.held_bytes = 20 * samples::kGiB;
+  e.own_outside_bytes = samples::kGiB;
+  e.driver_free_bytes = 49 * samples::kGiB;
+  for (const bool is_known : {false, true}) {  // what others have
+    e.other_process_bytes = is_known ? std::optional<std::uint64_t>(0) : std::nullopt;
+    e.unattributed_bytes = 11 * samples::kGiB;
+    REQUIRE(classify(e, default_options()).cause == OomCause::true_exhaustion);
+    CHECK(find(classify(e, default_options()), "request_exceeds_reach") == nullptr);
+    CHECK(find(classify(e, default_options()), "reduce_demand") != nullptr);
+    e.request_bytes += 512;
+    CHECK(find(classify(e, default_options()), "request_exceeds_reach")->level == "fix");
+    CHECK(find(classify(e, default_options()), "reduce_demand") == nullptr);
+    e.request_bytes -= 512;
+  }
+  e.request_bytes += 512;
+  e.driver_free_bytes.reset();
+  CHECK(find(classify(e, default_options()), "request_exceeds_reach") == nullptr);
+}
+
 TEST_CASE("preallocation counts as on by its policy or by its own variable, not when that says none") {
   OomEvidence e = evidence_of(OomCause::external_fragmentation);
   e.held_bytes = e.device_total_bytes / 2;
