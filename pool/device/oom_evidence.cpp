@@ -71,6 +71,7 @@ void Refusals::note_oom(DeviceState& device, std::uint64_t requested_bytes, cons
   oom.device = device.ordinal;
   oom.api = what.api;
   oom.requested_bytes = requested_bytes;
+  oom.allocations_before = device.counters().allocations.value.load(std::memory_order_relaxed);
   oom.result = static_cast<int>(refusal.code);
   add_request(requested_bytes, what, refusal, evidence);
   add_device(device, evidence);

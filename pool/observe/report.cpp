@@ -63,7 +63,7 @@ void write_document(JsonWriter& json, const ReportInput& input, std::uint64_t de
   json.begin_array("devices");
   for (const DeviceSnapshot& device : input.snapshot.devices) write_device(json, device, findings);
   json.end_array();
-  write_ooms(json, input.snapshot.ooms, input.options);
+  write_ooms(json, input.snapshot, input.options);
   write_leaks(json, input.snapshot.devices, findings);
   write_data_quality(json, input, findings);
   json.end_object();

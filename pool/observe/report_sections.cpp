@@ -5,6 +5,7 @@
 
 #include "pool/core/clock.hpp"
 #include "pool/observe/address_map.hpp"
+#include "pool/observe/aftermath.hpp"
 
 namespace cupool::observe {
 
@@ -133,9 +134,11 @@ void write_options(JsonWriter& json, const std::vector<OptionFact>& options) {
   json.end_object();
 }
 
-void write_ooms(JsonWriter& json, const std::vector<OomRecord>& ooms, const std::vector<OptionFact>& options) {
+void write_ooms(JsonWriter& json, const Snapshot& snapshot, const std::vector<OptionFact>& options) {
+  const std::vector<std::optional<bool>> served = served_since(snapshot);
   json.begin_array("ooms");
-  for (const OomRecord& oom : ooms) {
+  for (std::size_t i = 0; i < snapshot.ooms.size(); ++i) {
+    const OomRecord& oom = snapshot.ooms[i];
     const OomVerdict verdict = classify(oom.evidence, options);
     json.begin_object();
     json.member("time_unix_ns", oom.time_unix_ns);
@@ -143,6 +146,9 @@ void write_ooms(JsonWriter& json, const std::vector<OomRecord>& ooms, const std:
     json.member("api", oom.api);
     json.member("requested_bytes", oom.requested_bytes);
     json.member("result", oom.result);
+    json.member("allocations_before", oom.allocations_before);
+    json.key("served_since");
+    served[i] ? json.value(*served[i]) : json.null();
     json.member("cause", name_of(verdict.cause));
     json.member("shortfall_bytes", verdict.shortfall_bytes);
     json.member("confidence", verdict.confidence);

@@ -40,7 +40,7 @@ void write_options(JsonWriter& json, const std::vector<OptionFact>& options);
 void write_device(JsonWriter& json, const DeviceSnapshot& device, Findings& findings);
 /// `pages`: null where the backing is another.
 void write_pages(JsonWriter& json, const DeviceSnapshot& device, Findings& findings);
-void write_ooms(JsonWriter& json, const std::vector<OomRecord>& ooms, const std::vector<OptionFact>& options);
+void write_ooms(JsonWriter& json, const Snapshot& snapshot, const std::vector<OptionFact>& options);
 void write_leaks(JsonWriter& json, const std::vector<DeviceSnapshot>& devices, Findings& findings);
 
 }  // namespace cupool::observe

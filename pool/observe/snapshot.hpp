@@ -187,8 +187,9 @@ struct OomRecord {
   int device = 0;
   std::string api;  ///< exported driver symbol that was called
   std::uint64_t requested_bytes = 0;
-  int result = 2;            ///< the CUresult that the program got
-  std::uint64_t number = 0;  ///< from 1 on, of the process; 0: the call failed once more, and that is what is told of it
+  std::uint64_t allocations_before = 0;  ///< of the device, ever: what it has counted since came after
+  int result = 2;                        ///< the CUresult that the program got
+  std::uint64_t number = 0;              ///< from 1 on, of the process; 0: the call failed once more, and that is what is told of it
   OomEvidence evidence;
 };
 

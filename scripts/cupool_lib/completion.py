@@ -215,7 +215,11 @@ def _ooms(page: Page, warnings: list[str]) -> list:
     """The page only counts them; the last report about one has them all."""
     path, report = _last_oom(page)
     if not path or report:
-        return report.get("ooms", [])
+        ooms = report.get("ooms", [])
+        for oom in ooms:  # what came after that report nobody has listed
+            if isinstance(oom, dict) and oom.get("served_since") is False:
+                oom["served_since"] = None
+        return ooms
     warnings.append(f"memory ran out {page.oom_count} times, and {path} cannot be read")
     return []
 

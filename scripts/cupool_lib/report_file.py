@@ -140,6 +140,12 @@ class Fields:
             raise BadReport(f"{self.file}: {self.place}/{key}: the number is too large")
         return value
 
+    def flag(self, key: str) -> bool | None:
+        value = self.value.get(key)
+        if value is not None and not isinstance(value, bool):
+            self._wrong(f"{self.place}/{key}", value, "boolean or null")
+        return value
+
     def text(self, key: str, default: str = "") -> str:
         return self._get(key, (str,), "string", default)
 

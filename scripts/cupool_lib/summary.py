@@ -70,12 +70,13 @@ def _process(root: Fields, paint: Paint) -> list[str]:
 def _ooms(root: Fields, paint: Paint) -> list[str]:
     ooms = root.items("ooms")
     lines = []
-    for oom in ooms[-_OOMS_SHOWN:]:
+    for oom in ooms[:-_OOMS_SHOWN - 1:-1]:  # what ended the program, if one did, is the newest
         cause = printable(oom.text("cause", "unknown"))
         short = oom.integer("shortfall_bytes")
         lines += ["", paint(f"OUT OF MEMORY on GPU {oom.integer('device')}: {cause}", "red", "bold")
                   + (f", short by {size_up(short)}" if short else "") + f" (confidence {printable(oom.text('confidence', 'unknown'))})",
-                  f"  wanted {size(oom.integer('requested_bytes'))} through {printable(oom.text('api'))}"]
+                  f"  wanted {size(oom.integer('requested_bytes'))} through {printable(oom.text('api'))}{_age(root, oom)}"]
+        lines += _wrap(_aftermath(root, oom), "  ", paint)
         meaning, first_to_do = explain.about_cause(cause)
         lines += _wrap(meaning, "  ", paint)
         advice = [f"{'try' if suggestion.text('level') == 'fix' else 'consider'}: {printable(suggestion.text('message'))}{_setting(suggestion)}"
@@ -85,6 +86,25 @@ def _ooms(root: Fields, paint: Paint) -> list[str]:
     if len(ooms) > _OOMS_SHOWN:
         lines.append(f"  and {several(len(ooms) - _OOMS_SHOWN, 'earlier one')} in the JSON")
     return lines
+
+
+def _age(root: Fields, oom: Fields) -> str:
+    then, now = oom.integer("time_unix_ns"), root.integer("written_unix_ns")
+    return f", {duration(now - then)} before this report" if 0 < then <= now else ""
+
+
+def _aftermath(root: Fields, oom: Fields) -> str:
+    """Programs catch an out-of-memory and go on: it was not the end of them then."""
+    before = oom.integer("allocations_before", None)
+    devices = [device for device in root.items("devices") if device.integer("ordinal") == oom.integer("device")]
+    if before is None or not devices:
+        return ""
+    since = devices[0].mapping("counters").integer("allocations") - before
+    if since <= 0:
+        return "nothing was allocated on this GPU since"
+    served = oom.flag("served_since")
+    size_text = {True: ", at least one of its size or larger", False: ", none of its size"}.get(served, "")
+    return f"the program went on: {several(since, 'allocation')} since{size_text}"
 
 
 def _setting(suggestion: Fields) -> str:

@@ -51,6 +51,7 @@ def check(oom: dict, device: dict | None, place: str) -> Iterator[str]:
     """`device`: that of the report, when it is there and complete."""
     yield from _evidence(oom, device, f"{place}/evidence")
     yield from _missing_inputs(oom, f"{place}/missing_inputs")
+    yield from _aftermath(oom, device, place)
     e = _Evidence(oom["evidence"])
     for sentence in _cause(oom, e):
         yield f"{place}/cause: {oom['cause']}, though {sentence}"
@@ -65,6 +66,16 @@ def check(oom: dict, device: dict | None, place: str) -> Iterator[str]:
         yield f"{place}/counterfactuals: more is missing than was asked for"
     if any(row["level"] != "info" for row in oom["suggestions"] if row["already_enabled"]):
         yield f"{place}/suggestions: advises what is on already"
+
+
+def _aftermath(oom: dict, device: dict | None, place: str) -> Iterator[str]:
+    if device is None or "allocations_before" not in oom:
+        return
+    before, now = oom["allocations_before"], device["counters"]["allocations"]
+    if before > now:
+        yield f"{place}/allocations_before: {before}, and the device counts {now} at the end"
+    elif before == now and oom.get("served_since"):
+        yield f"{place}/served_since: true, and nothing was allocated since"
 
 
 def _evidence(oom: dict, device: dict | None, place: str) -> Iterator[str]:

@@ -34,6 +34,24 @@ class Summary(Files):
         report["ooms"][0]["shortfall_bytes"] += 1
         self.assertIn("short by 1.01 GiB", cupool("report", self.put(report)).stdout)
 
+    def test_what_came_after_an_oom_is_told_and_the_newest_comes_first(self):
+        report = sample_report()
+        first = report["ooms"][0]
+        written = report["written_unix_ns"]
+        report["ooms"] = [dict(first, requested_bytes=first["requested_bytes"] - n, time_unix_ns=written - n * 10**9, **after)
+                          for n, after in ((50, {}), (40, {"allocations_before": 990, "served_since": True}), (30, {"allocations_before": 999, "served_since": False}),
+                                           (20, {"allocations_before": 1000, "served_since": False}))]
+        text = cupool("report", self.put(report)).stdout
+        told = ["20.0 s before this report", "nothing was allocated on this GPU since", "30.0 s before", "the program went on: 1 allocation since, none of its size", "40.0 s before",
+                "the program went on: 10 allocations since, at least one of its size or larger", "and 1 earlier one in the JSON"]
+        places = [text.find(words) for words in told]
+        self.assertNotIn(-1, places, text)
+        self.assertEqual(places, sorted(places))
+        self.assertNotIn("50.0 s", text)
+        report["ooms"] = [dict(first, allocations_before=1, served_since=None)]
+        self.assertIn("went on: 999 allocations since\n", cupool("report", self.put(report)).stdout)
+        self.assertNotIn("since", cupool("report", self.put(sample_report())).stdout)  # of an older version's
+
     def test_a_limit_that_is_enough_is_told_as_it_can_be_typed(self):
         report = sample_report()
         for evidence, told in (("shortfall_bytes=5 enough_limit_bytes=1048577 raise_by_bytes=6", ": CUPOOL_LIMIT=2MiB"), ("enough_limit_bytes=1048576", ": CUPOOL_LIMIT=1MiB"),

@@ -153,6 +153,8 @@ class Validate(Files):
             "/missing_inputs: other_process_bytes": put("external_fragmentation", gib, other_process_bytes=5),
             "eight causes in their order": lambda r: r["ooms"][0]["counterfactuals"].reverse(),
             "more is missing than": lambda r: r["ooms"][0]["counterfactuals"][0].update(shortfall_bytes=9 * gib),
+            "device counts 1000 at the end": lambda r: r["ooms"][0].update(allocations_before=1001),
+            "nothing was allocated since": lambda r: r["ooms"][0].update(allocations_before=1000, served_since=True),
             "advises what is on": lambda r: r["ooms"][0]["suggestions"][0].update(already_enabled=True),
         }
         self.check_each(changes, sample_report)
