@@ -7,6 +7,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "pool/observe/frequent_size.hpp"
 #include "pool/observe/handle_pins.hpp"
 
 namespace cupool::observe {
@@ -134,22 +135,43 @@ std::vector<Pin> largest_pins(const std::vector<BlockRow>& rows, const std::vect
   return pins;
 }
 
+namespace {
+/// Of what a group is: its site, or its size where that is not recorded. The site in the high half, the size class in the low.
+std::uint64_t group_key(const BlockRow& row) { return std::uint64_t{row.site} << 32 | (row.site == 0 ? bin_of(row.bytes) : 0); }
+
+void add_to(LeakGroup& group, const BlockRow& row) {
+  group.smallest_bytes = group.blocks == 0 ? row.requested_bytes : std::min(group.smallest_bytes, row.requested_bytes);
+  group.largest_bytes = std::max(group.largest_bytes, row.requested_bytes);
+  ++group.blocks;
+  group.bytes += row.bytes;
+  group.requested_bytes += row.requested_bytes;
+  if (row.allocated_unix_ns != 0 && (group.first_allocated_unix_ns == 0 || row.allocated_unix_ns < group.first_allocated_unix_ns))
+    group.first_allocated_unix_ns = row.allocated_unix_ns;
+}
+}  // namespace
+
 std::vector<LeakGroup> leak_groups(const std::vector<BlockRow>& rows) {
   std::vector<LeakGroup> groups;
-  std::unordered_map<std::uint64_t, std::size_t> index;  // site in the high half, size class in the low
+  std::vector<Majority> sizes;
+  std::unordered_map<std::uint64_t, std::size_t> index;
   for (const BlockRow& row : rows) {
     if (row.state != BlockState::live) continue;
-    const std::uint64_t size_class = row.site == 0 ? bin_of(row.bytes) : 0;
-    const auto [at, is_new] = index.try_emplace(std::uint64_t{row.site} << 32 | size_class, groups.size());
-    if (is_new) groups.push_back({.site = row.site, .size_class_bytes = row.site == 0 ? std::uint64_t{1} << size_class : 0});
-    LeakGroup& group = groups[at->second];
-    ++group.blocks;
-    group.bytes += row.bytes;
-    group.requested_bytes += row.requested_bytes;
-    if (row.allocated_unix_ns != 0 && (group.first_allocated_unix_ns == 0 || row.allocated_unix_ns < group.first_allocated_unix_ns)) {
-      group.first_allocated_unix_ns = row.allocated_unix_ns;
+    const auto [at, is_new] = index.try_emplace(group_key(row), groups.size());
+    if (is_new) {
+      groups.push_back({.site = row.site, .size_class_bytes = row.site == 0 ? std::uint64_t{1} << bin_of(row.bytes) : 0});
+      sizes.emplace_back();
     }
+    add_to(groups[at->second], row);
+    sizes[at->second].show(row.requested_bytes);
   }
+  for (std::size_t i = 0; i < groups.size(); ++i) groups[i].common_bytes = sizes[i].candidate();
+  for (const BlockRow& row : rows) {
+    if (row.state != BlockState::live) continue;
+    LeakGroup& group = groups[index.at(group_key(row))];
+    group.common_blocks += row.requested_bytes == group.common_bytes ? 1 : 0;
+  }
+  for (LeakGroup& group : groups)
+    if (2 * group.common_blocks <= group.blocks) group.common_bytes = group.common_blocks = 0;
   std::sort(groups.begin(), groups.end(), [](const LeakGroup& a, const LeakGroup& b) {
     return std::tuple(b.bytes, a.site, a.size_class_bytes) < std::tuple(a.bytes, b.site, b.size_class_bytes);
   });

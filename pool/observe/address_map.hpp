@@ -57,6 +57,10 @@ struct LeakGroup {
   std::uint64_t bytes = 0;
   std::uint64_t requested_bytes = 0;
   std::uint64_t first_allocated_unix_ns = 0;  ///< 0: unknown
+  std::uint64_t smallest_bytes = 0;           ///< as asked for
+  std::uint64_t largest_bytes = 0;
+  std::uint64_t common_bytes = 0;   ///< the size of more than half of the blocks; with common_blocks 0 there is none
+  std::uint64_t common_blocks = 0;  ///< have it
 };
 /// Most bytes first.
 std::vector<LeakGroup> leak_groups(const std::vector<BlockRow>& rows);

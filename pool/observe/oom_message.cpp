@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "pool/core/bytes.hpp"
+#include "pool/observe/frequent_size.hpp"
 #include "pool/observe/enough_limit.hpp"
 #include "pool/observe/human_bytes.hpp"
 #include "pool/observe/ledger.hpp"
@@ -87,6 +88,14 @@ std::string holds_line(const DeviceSnapshot& device, const OomEvidence& e) {
          " waiting for the GPU";
 }
 
+/// One size that holds a quarter or more of what is live: nothing where there is but one block.
+std::string most_line(const DeviceSnapshot& device) {
+  const HeaviestSize most = heaviest_size(device.blocks);
+  if (most.blocks == 0 || counter_current(device, "live_blocks") <= 1) return {};
+  return std::to_string(most.blocks) + (most.blocks == 1 ? " block of " : " blocks of ") + human_bytes(most.requested_bytes) + ", " +
+         human_bytes(most.bytes);
+}
+
 std::string elsewhere_line(const OomEvidence& e) {
   std::string text = "driver free " + (e.driver_free_bytes ? human_bytes(*e.driver_free_bytes) : std::string("unknown"));
   text += ", other processes " + (e.other_process_bytes ? human_bytes(*e.other_process_bytes) : std::string("unknown"));
@@ -113,7 +122,10 @@ std::string oom_message(const OomRecord& oom, const OomVerdict& verdict, const P
   add_line(out, "cause",
            std::string(name_of(verdict.cause)) + ": " + explain(verdict, oom.evidence) +
                (verdict.confidence == "high" ? "" : " (confidence " + verdict.confidence + ")"));
-  if (device != nullptr) add_line(out, "holds", holds_line(*device, oom.evidence));
+  if (device != nullptr) {
+    add_line(out, "holds", holds_line(*device, oom.evidence));
+    if (const std::string most = most_line(*device); !most.empty()) add_line(out, "holds most", most);
+  }
   add_line(out, "elsewhere", elsewhere_line(oom.evidence));
   std::size_t lines = 0;
   for (const Suggestion& suggestion : verdict.suggestions) {

@@ -93,6 +93,11 @@ void write_leak(JsonWriter& json, int device, const LeakGroup& group) {
   json.member("blocks", group.blocks);
   json.member("bytes", group.bytes);
   json.member("requested_bytes", group.requested_bytes);
+  json.member("smallest_requested_bytes", group.smallest_bytes);
+  json.member("largest_requested_bytes", group.largest_bytes);
+  json.key("common_requested_bytes");
+  group.common_blocks == 0 ? json.null() : json.value(group.common_bytes);
+  json.member("common_blocks", group.common_blocks);
   json.key("first_allocated_unix_ns");
   group.first_allocated_unix_ns == 0 ? json.null() : json.value(group.first_allocated_unix_ns);
   json.end_object();

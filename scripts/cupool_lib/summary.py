@@ -227,6 +227,17 @@ def _pins(device: Fields) -> list[str]:
     return lines
 
 
+def _sizes(leak: Fields) -> str:
+    """As they were asked for: one, the most frequent of several, or from where to where."""
+    smallest, largest, common = (leak.integer(f"{name}_requested_bytes", None) for name in ("smallest", "largest", "common"))
+    if smallest is None or largest is None:
+        return ""
+    if smallest == largest:
+        return f"of {size(smallest)}"
+    most = f", {count(leak.integer('common_blocks'))} of them of {size(common)}" if common is not None else ""
+    return f"of {size(smallest)} to {size(largest)}{most}"
+
+
 def _leaks(root: Fields, paint: Paint) -> list[str]:
     leaks = sorted(root.items("leaks"), key=lambda leak: -leak.integer("bytes"))
     if not leaks:
@@ -236,8 +247,8 @@ def _leaks(root: Fields, paint: Paint) -> list[str]:
     lines = ["", f"{paint(title, 'bold')}  {size(total)} in {several(sum(leak.integer('blocks') for leak in leaks), 'block')}"]
     for leak in leaks[:_LEAKS_SHOWN]:
         size_class = leak.integer("size_class_bytes")
-        what = f"of {size(size_class)} and more" if size_class else f"site {leak.integer('site')}"
-        lines.append(f"    {size(leak.integer('bytes')):>12} in {several(leak.integer('blocks'), 'block')} {what}, GPU {leak.integer('device')}")
+        what = ("" if size_class else f"site {leak.integer('site')} ") + (_sizes(leak) or (f"of {size(size_class)} and more" if size_class else ""))
+        lines.append(f"    {size(leak.integer('bytes')):>12} in {several(leak.integer('blocks'), 'block')} {what.strip()}, GPU {leak.integer('device')}")
     return lines + ([f"    and {several(len(leaks) - _LEAKS_SHOWN, 'smaller group')}"] if len(leaks) > _LEAKS_SHOWN else [])
 
 

@@ -193,5 +193,17 @@ def check_leaks(report: dict, tables: dict[int, Map]) -> Iterator[str]:
             wanted = found.get((leak["site"], leak["size_class_bytes"]))
             if wanted != [leak["blocks"], leak["bytes"], leak["requested_bytes"], leak["first_allocated_unix_ns"] or 0]:
                 yield f"/leaks: of device {ordinal}, site {leak['site']}, size class {leak['size_class_bytes']}: {leak['blocks']} blocks of {leak['bytes']} bytes, the live rows are {wanted}"
+            yield from _leak_sizes(leak, f"/leaks: of device {ordinal}, site {leak['site']}, size class {leak['size_class_bytes']}")
         if any(map(operator.lt, (leak["bytes"] for leak in told), (leak["bytes"] for leak in told[1:]))):
             yield f"/leaks: those of device {ordinal} are not most bytes first"
+
+
+def _leak_sizes(leak: dict, place: str) -> Iterator[str]:
+    smallest, largest, common = (leak.get(f"{name}_requested_bytes") for name in ("smallest", "largest", "common"))
+    blocks = leak["blocks"]
+    if smallest is None or largest is None:
+        return
+    if not smallest * blocks <= leak["requested_bytes"] <= largest * blocks:
+        yield f"{place}: {blocks} blocks of {smallest} to {largest} bytes, which asked for {leak['requested_bytes']} together"
+    if common is not None and not (smallest <= common <= largest and blocks < 2 * leak.get("common_blocks", 0) <= 2 * blocks):
+        yield f"{place}: {common} bytes are no size of more than half of the blocks"

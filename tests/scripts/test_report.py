@@ -34,6 +34,16 @@ class Summary(Files):
         report["ooms"][0]["shortfall_bytes"] += 1
         self.assertIn("short by 1.01 GiB", cupool("report", self.put(report)).stdout)
 
+    def test_groups_of_live_blocks_have_their_exact_sizes(self):
+        report = sample_report()
+        leak = report["leaks"][0]
+        for change, told in (({"smallest_requested_bytes": 3 << 20, "largest_requested_bytes": 3 << 20, "common_requested_bytes": 3 << 20, "common_blocks": 2}, "site 7 of 3.00 MiB, GPU 0"),
+                             ({"smallest_requested_bytes": 1024, "common_requested_bytes": None, "common_blocks": 0}, "site 7 of 1.00 KiB to 3.00 MiB, GPU 0"),
+                             ({"blocks": 3, "common_requested_bytes": 2048, "common_blocks": 2}, "in 3 blocks site 7 of 1.00 KiB to 3.00 MiB, 2 of them of 2.00 KiB, GPU 0"),
+                             ({"site": None, "size_class_bytes": 1024}, "in 3 blocks of 1.00 KiB to 3.00 MiB, 2 of them")):
+            leak.update(change)
+            self.assertIn(told, cupool("report", self.put(report)).stdout)
+
     def test_what_came_after_an_oom_is_told_and_the_newest_comes_first(self):
         report = sample_report()
         first = report["ooms"][0]

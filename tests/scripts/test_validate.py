@@ -70,6 +70,8 @@ class Validate(Files):
             "are not 1 bytes in the map": lambda r: device(r)["pinned_by"][0].update(bytes=1),
             "free beside it": lambda r: device(r)["pinned_by"][0].update(pinned_free_bytes=1 << 30),
             "/leaks: 0 groups": lambda r: r["leaks"].clear(),
+            "which asked for": lambda r: r["leaks"][0].update(smallest_requested_bytes=1, largest_requested_bytes=2),
+            "no size of more than half": lambda r: r["leaks"][0].update(smallest_requested_bytes=1, largest_requested_bytes=2**40, common_requested_bytes=2, common_blocks=1),
             "/leaks: of device 0": lambda r: r["leaks"][0].update(blocks=3),
             "asked for as more": lambda r: device(r)["blocks"][1].__setitem__(2, 1),
             "/final_of_series": lambda r: r.update(event="exit", final_of_series=True),

@@ -7,8 +7,9 @@
 //! ooms 1
 //! stderr cupool\[<pid>\]: out of memory on GPU 0: wanted 301.00 MiB .*
 //! stderr .*cause      impossible_request: 1.00 MiB more than CUPOOL_LIMIT alone, 210.00 MiB with what is held
-//! stderr \s+(holds|elsewhere) .*
-//! stderr \s+(holds|elsewhere) .*
+//! stderr \s+holds .*
+//! stderr \s+holds most 2 blocks of 100.00 MiB, 200.00 MiB
+//! stderr \s+elsewhere .*
 //! stderr \s+try .*: CUPOOL_LIMIT=510MiB
 //! stderr \s+report .*
 //! check "wanted: 2" in out and f"enough_limit_bytes={510 << 20}" in ooms[0]["ooms"][0]["suggestions"][0]["evidence"].split()

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "pool/observe/address_map.hpp"
+#include "pool/observe/frequent_size.hpp"
 #include "samples.hpp"
 
 using namespace cupool::observe;
@@ -186,4 +187,53 @@ TEST_CASE("leaks are grouped by site, and by size where no site is known") {
   CHECK(groups[2].size_class_bytes == kKiB);
   CHECK(groups[2].blocks == 2);
   CHECK(groups[2].first_allocated_unix_ns == device.blocks[1].allocated_unix_ns);
+}
+
+namespace {
+std::vector<BlockRow> live_rows(const std::vector<std::pair<std::uint64_t, int>>& sizes) {
+  std::vector<BlockRow> rows;
+  for (int round = 0, is_left = 1; is_left != 0; ++round) {  // in turn, not one size after the other
+    is_left = 0;
+    for (const auto& [bytes, blocks] : sizes) {
+      if (round >= blocks) continue;
+      is_left = 1;
+      BlockRow row;
+      row.requested_bytes = bytes;
+      row.bytes = (bytes + 511) / 512 * 512;
+      rows.push_back(row);
+    }
+  }
+  return rows;
+}
+}  // namespace
+
+TEST_CASE("a group of leaks has its exact sizes: smallest, largest, and the one of more than half of its blocks") {
+  std::vector<LeakGroup> groups = leak_groups(live_rows({{3 * kMiB, 4}, {2 * kMiB + 1, 2}, {4 * kMiB - 512, 1}}));
+  REQUIRE(groups.size() == 1);
+  CHECK(groups[0].smallest_bytes == 2 * kMiB + 1);
+  CHECK(groups[0].largest_bytes == 4 * kMiB - 512);
+  CHECK(groups[0].common_bytes == 3 * kMiB);
+  CHECK(groups[0].common_blocks == 4);
+  groups = leak_groups(live_rows({{3 * kMiB, 3}, {2 * kMiB + 1, 2}, {4 * kMiB - 512, 1}}));  // a half is no more than a half
+  CHECK(groups[0].common_bytes == 0);
+  CHECK(groups[0].common_blocks == 0);
+  groups = leak_groups(live_rows({{100, 5}}));
+  CHECK(groups[0].smallest_bytes == 100);
+  CHECK(groups[0].largest_bytes == 100);
+  CHECK(groups[0].common_blocks == 5);
+}
+
+TEST_CASE("the size that holds most is told if it is a quarter of what is live, however many others there are") {
+  std::vector<std::pair<std::uint64_t, int>> sizes = {{3 * kMiB, 22}};
+  for (std::uint64_t i = 1; i <= 90; ++i) sizes.emplace_back(kMiB + 512 * i, 2);
+  std::vector<BlockRow> rows = live_rows(sizes);
+  CHECK(heaviest_size(rows).requested_bytes == 3 * kMiB);
+  CHECK(heaviest_size(rows).blocks == 22);
+  CHECK(heaviest_size(rows).bytes == 66 * kMiB);
+  sizes.front().second = 15;  // 45 of more than 225
+  CHECK(heaviest_size(live_rows(sizes)).blocks == 0);
+  CHECK(heaviest_size({}).blocks == 0);
+  for (BlockRow& row : rows)
+    if (row.bytes != 3 * kMiB) row.state = BlockState::free;
+  CHECK(heaviest_size(rows).bytes == 66 * kMiB);
 }

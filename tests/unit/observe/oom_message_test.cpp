@@ -64,6 +64,17 @@ TEST_CASE("the wording of one block") {
         "  report     r.json\n");
 }
 
+TEST_CASE("a size that holds a quarter of what is live has a line, and the block still has ten at most") {
+  DeviceSnapshot device = samples::empty_device(80 * kGiB);
+  samples::add_region(device, std::vector<samples::Piece>(200, {'l', 3 << 20}));
+  samples::settle(device);
+  for (const OomCause cause : kOomCauses) {
+    const std::string text = message_of(oom_of(cause), &device, "r.json");
+    CHECK(text.find("\n  holds most 200 blocks of 2.99 MiB, 600.00 MiB\n") != std::string::npos);  // a sample's request is a byte less
+    CHECK(lines_of(text).size() <= 10);
+  }
+}
+
 TEST_CASE("unknown is said to be unknown, doubt is said, and absent parts have no line") {
   OomRecord oom = oom_of(OomCause::true_exhaustion);
   oom.evidence.driver_free_bytes.reset();

@@ -202,6 +202,10 @@ TEST_CASE("leaks say on which device, and of which size where no site is known")
                           {"blocks", 1},
                           {"bytes", kMiB},
                           {"requested_bytes", kMiB - 1},
+                          {"smallest_requested_bytes", kMiB - 1},
+                          {"largest_requested_bytes", kMiB - 1},
+                          {"common_requested_bytes", kMiB - 1},
+                          {"common_blocks", 1},
                           {"first_allocated_unix_ns", 1700000000000000000}}));
 }
 
