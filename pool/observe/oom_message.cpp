@@ -1,4 +1,5 @@
 // The block that an OOM leaves on stderr: for a person, so units are human here and only here. Ten lines at most.
+#include <algorithm>
 #include <cinttypes>
 #include <climits>
 #include <cstdio>
@@ -43,6 +44,14 @@ std::string enough_text(const OomEvidence& e) {
   return enough_bytes ? ", " + human_bytes_up(*enough_bytes - e.limit_bytes) + " more are enough" : std::string();
 }
 
+/// The driver refuses what passes the maxSize that the program gave its own memory pool.
+std::string own_maximum_text(const OomEvidence& e) {
+  const std::uint64_t left_bytes = e.mempool_max_bytes - std::min(e.mempool_used_bytes, e.mempool_max_bytes);
+  const std::string pool = "the program's memory pool has a maxSize of " + human_bytes(e.mempool_max_bytes) + ", " +
+                           human_bytes_up(std::min(e.mempool_used_bytes, e.mempool_max_bytes)) + " of it used";
+  return e.request_bytes <= left_bytes ? pool + "; the device has enough" : pool + ": short by " + human_bytes_up(e.request_bytes - left_bytes);
+}
+
 std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
   const std::string bytes = human_bytes_up(verdict.shortfall_bytes);
   switch (verdict.cause) {
@@ -54,7 +63,9 @@ std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
     case OomCause::limit:
       if (verdict.shortfall_bytes == 0) return "CUPOOL_LIMIT was full at that moment" + enough_text(e) + "; the device has the memory";
       return bytes + " over CUPOOL_LIMIT as memory lies now" + enough_text(e) + "; the device has the memory";
-    case OomCause::driver_refused: return e.is_managed ? "the driver refused managed memory" : "the driver refused though enough was free";
+    case OomCause::driver_refused:
+      if (e.is_managed) return "the driver refused managed memory";
+      return e.mempool_max_bytes != 0 ? own_maximum_text(e) : "the driver refused though enough was free";
     case OomCause::deferred_free: return "short by " + bytes + " until the GPU finishes with memory that was freed";
     case OomCause::external_fragmentation:
       if (!e.holes_known) return "enough is idle in the driver's own pool but in pieces: what goes back to the device is short by " + bytes;
@@ -80,12 +91,18 @@ std::string setting(const Suggestion& suggestion) {
   return mib == 0 ? std::string() : ": CUPOOL_LIMIT=" + std::to_string(mib) + "MiB";
 }
 
+/// What of it a request could have in one piece: pages that hold nothing are gathered for it.
+std::string piece_text(const OomEvidence& e) {
+  if (!e.holes_known) return "largest hole unknown";
+  if (e.is_outside_pool) return "of which may go back " + human_bytes(e.largest_free_bytes);
+  if (e.can_remap) return "of which can be gathered " + human_bytes(std::max(e.largest_free_bytes, e.largest_free_remapped_bytes));
+  return "largest hole " + human_bytes(e.largest_free_bytes);
+}
+
 std::string holds_line(const DeviceSnapshot& device, const OomEvidence& e) {
   const auto blocks = counter_current(device, "live_blocks");
   return "pool: " + human_bytes(device.now.live_bytes) + " live in " + std::to_string(blocks) + (blocks == 1 ? " block, " : " blocks, ") +
-         human_bytes(e.pool_free_bytes) + " free (" + (e.is_outside_pool ? "of which may go back " : "largest hole ") +
-         (e.holes_known ? human_bytes(e.largest_free_bytes) : std::string("unknown")) + "), " + human_bytes(e.deferred_bytes) +
-         " waiting for the GPU";
+         human_bytes(e.pool_free_bytes) + " free (" + piece_text(e) + "), " + human_bytes(e.deferred_bytes) + " waiting for the GPU";
 }
 
 /// One size that holds a quarter or more of what is live: nothing where there is but one block.

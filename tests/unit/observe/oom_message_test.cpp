@@ -132,6 +132,27 @@ TEST_CASE("a largest hole that nobody knows is said to be unknown") {
   CHECK(text.find("in the driver's own pool but in pieces") != std::string::npos);
 }
 
+TEST_CASE("on pages what can be gathered is told, not the largest hole") {
+  DeviceSnapshot device = samples::empty_device(80 * kGiB);
+  OomRecord oom = oom_of(OomCause::external_fragmentation);
+  oom.evidence.can_remap = true;
+  oom.evidence.largest_free_bytes = 0;
+  oom.evidence.largest_free_remapped_bytes = kGiB;
+  CHECK(message_of(oom, &device, "").find("5.00 GiB free (of which can be gathered 1.00 GiB)") != std::string::npos);
+  oom.evidence.can_remap = false;
+  CHECK(message_of(oom, &device, "").find("(largest hole 0 bytes)") != std::string::npos);
+}
+
+TEST_CASE("a memory pool with a maxSize is named where that is what the driver refused by") {
+  OomRecord oom = oom_of(OomCause::driver_refused);
+  oom.evidence.mempool_max_bytes = 3 * kGiB;
+  oom.evidence.mempool_used_bytes = 2 * kGiB;
+  CHECK(message_of(oom, nullptr, "").find("maxSize of 3.00 GiB, 2.00 GiB of it used: short by 1.00 GiB") != std::string::npos);
+  oom.evidence.mempool_used_bytes = kGiB;
+  CHECK(message_of(oom, nullptr, "").find("maxSize of 3.00 GiB, 1.00 GiB of it used; the device has enough") != std::string::npos);
+  CHECK(message_of(oom_of(OomCause::driver_refused), nullptr, "").find("the driver refused though enough was free") != std::string::npos);
+}
+
 TEST_CASE("paths and names cannot break the block into more lines") {
   OomRecord oom = oom_of(OomCause::limit);
   oom.api = "cu\nMem\x1b[31m";
