@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -77,7 +78,8 @@ struct PoolServices {
   const DriverApi& api;
   const config::Options options;
   Clock& clock;
-  observe::TraceSink* const trace;  ///< null: nothing is traced
+  observe::TraceSink* const trace;             ///< null: nothing is traced
+  std::span<const observe::LiveDevice> lives;  ///< of all devices that the process uses, those that are in_use
   const TickConverter::Moment start = TickConverter::now();
   OwnerMap owners;
   ContextRegistry contexts;

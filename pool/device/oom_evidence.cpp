@@ -42,6 +42,28 @@ void add_outside(const DeviceState& device, OomEvidence& evidence) {
   evidence.living_graphs = GraphMemory::living_graphs(device);
 }
 
+/// What is free there at the driver and in the pool, as far as has been heard of it. No lock of that device's.
+std::uint64_t free_bytes_of(const observe::LiveDevice& live) {
+  const auto now = [](const observe::Gauge& gauge) { return gauge.current.load(std::memory_order_relaxed); };
+  const std::uint64_t reserved_bytes = now(live.counters.reserved_bytes);
+  const std::uint64_t used_bytes = now(live.counters.live_bytes) + now(live.counters.deferred_bytes);
+  const std::uint64_t pool_bytes = reserved_bytes - std::min(used_bytes, reserved_bytes);
+  const std::uint64_t held_bytes = reserved_bytes + now(live.counters.outside_bytes);
+  const std::uint64_t headroom_bytes = live.limit_bytes == 0 ? ~std::uint64_t{0} : live.limit_bytes - std::min(held_bytes, live.limit_bytes);
+  return pool_bytes + std::min(live.driver_free_bytes.load(std::memory_order_relaxed), headroom_bytes);
+}
+
+void add_other_devices(const DeviceState& device, OomEvidence& evidence) {
+  for (const observe::LiveDevice& live : device.services.lives) {
+    if (live.in_use.load(std::memory_order_acquire) == 0 || live.ordinal < 0 || live.ordinal == device.ordinal) continue;
+    if (live.driver_free_unix_ns.load(std::memory_order_relaxed) == 0) continue;
+    const std::uint64_t free_bytes = free_bytes_of(live);
+    if (evidence.other_device && free_bytes <= evidence.other_device_free_bytes) continue;
+    evidence.other_device = static_cast<std::uint64_t>(live.ordinal);
+    evidence.other_device_free_bytes = free_bytes;
+  }
+}
+
 /// By what the driver has free: what cannot be on the device is taken off, and what is left is nobody's that we know. `late_bytes`: see GivingBack.
 void attribute_rest(const DeviceState& device, std::uint64_t driver_free_bytes, std::uint64_t late_bytes, OomEvidence& evidence) {
   // While something captures the answer about graphs is an old one.
@@ -76,6 +98,7 @@ void Refusals::note_oom(DeviceState& device, std::uint64_t requested_bytes, cons
   add_request(requested_bytes, what, refusal, evidence);
   add_device(device, evidence);
   evidence.live_peak_bytes = device.counters().live_bytes.peak.load(std::memory_order_relaxed);
+  add_other_devices(device, evidence);
   add_holes(device, home, evidence);
   add_deferred(device, evidence);
   add_outside(device, evidence);

@@ -52,6 +52,7 @@ class PoolSet::Impl {
         lives(devices),
         slots(std::min(device_slots, pools.size())),
         driver(api, uncounted) {
+    services.lives = {lives, slots};
     if (api.cuCtxRecordEvent == nullptr || api.cuEventCreate == nullptr || api.cuEventQuery == nullptr || api.cuEventSynchronize == nullptr) {
       services.cannot_record.store(true);
       if (options.free == config::FreeMode::deferred && options.policy != config::Policy::platform)

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -33,7 +34,7 @@ class Rules {
   const OptionFact* find(std::string_view option) const;
   bool preallocates() const;
   bool has(std::string_view rule) const;
-  Suggestion& add(const char* rule, const char* level, const char* message, Numbers numbers);
+  Suggestion& add(const char* rule, const char* level, std::string message, Numbers numbers);
   void add_already(const char* rule, const char* message, Numbers numbers);
   bool exceeds_device() const;
   bool exceeds_own_maximum() const;
@@ -46,6 +47,7 @@ class Rules {
   void mempool_idle();
   void exhausted();
   void ask_for_less();
+  void other_devices();
 
   // advice_on_limit.cpp
   void impossible();

@@ -177,6 +177,8 @@ struct OomEvidence {
   std::optional<std::uint64_t> region_edge_bytes = {};
   /// Segments: what the next region may have beyond the block that it is made for; nullopt: there are no regions
   std::optional<std::uint64_t> region_slack_bytes = {};
+  std::optional<std::uint64_t> other_device = {};        ///< of this process's other devices that with most free, by what the live page says
+  std::uint64_t other_device_free_bytes = 0;             ///< there, within its limit
   std::optional<std::uint64_t> live_peak_bytes = {};     ///< the most that was ever live of the pool's blocks
   std::optional<std::uint64_t> preallocate_bytes = {};   ///< CUPOOL_PREALLOCATE on this device, whatever limit and driver leave of it
   std::optional<std::uint64_t> unattributed_bytes = {};  ///< T less F, held and managed memory: contexts, the driver's own rounding, other processes

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "pool/observe/enough_limit.hpp"
 #include "pool/observe/rules.hpp"
 
 namespace cupool::observe {
@@ -32,6 +33,7 @@ std::vector<Suggestion> Rules::apply() {
     case OomCause::true_exhaustion: exhausted(); break;
   }
   if (exceeds_own_maximum() && !exceeds_device()) put_own_maximum_first();
+  else other_devices();
   return std::move(out_);
 }
 
@@ -59,8 +61,20 @@ bool Rules::has(std::string_view rule) const {
   return std::any_of(out_.begin(), out_.end(), [&](const Suggestion& one) { return one.rule_id == rule; });
 }
 
-Suggestion& Rules::add(const char* rule, const char* level, const char* message, Numbers numbers) {
-  return out_.emplace_back(Suggestion{rule, level, message, evidence_text(numbers), 0, false});
+/// For what is missing here, not for what no device would give, nor for what waits.
+void Rules::other_devices() {
+  const bool is_short = verdict_.cause == OomCause::limit || verdict_.cause == OomCause::external_fragmentation ||
+                        verdict_.cause == OomCause::other_process || verdict_.cause == OomCause::non_pool_memory ||
+                        verdict_.cause == OomCause::true_exhaustion;
+  const std::uint64_t free_bytes = e_.other_device_free_bytes - std::min(e_.other_device_free_bytes, page_allowance_bytes(e_));
+  if (!is_short || !e_.other_device || e_.request_bytes == 0 || e_.request_bytes > free_bytes) return;
+  add("other_devices", "consider",
+      "GPU " + std::to_string(*e_.other_device) + ", which this process uses too, had room for the request when last heard of: place it there",
+      {{"other_device", *e_.other_device}, {"other_device_free_bytes", e_.other_device_free_bytes}, {"request_bytes", e_.request_bytes}});
+}
+
+Suggestion& Rules::add(const char* rule, const char* level, std::string message, Numbers numbers) {
+  return out_.emplace_back(Suggestion{rule, level, std::move(message), evidence_text(numbers), 0, false});
 }
 
 void Rules::add_already(const char* rule, const char* message, Numbers numbers) {

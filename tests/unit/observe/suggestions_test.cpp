@@ -281,6 +281,24 @@ TEST_CASE("a request that does not fit beside what others hold has to be smaller
   CHECK(find(classify(e, default_options()), "request_exceeds_reach") == nullptr);
 }
 
+TEST_CASE("another device of this process's with room for the request is named, last, and not where memory only waits or nothing would do") {
+  for (const OomCause cause : kOomCauses) {
+    OomEvidence e = evidence_of(cause);
+    CHECK(find(classify(e, default_options()), "other_devices") == nullptr);
+    e.other_device = 3;
+    e.other_device_free_bytes = e.request_bytes + page_allowance_bytes(e);
+    const OomVerdict verdict = classify(e, default_options());
+    const bool is_short = cause != OomCause::impossible_request && cause != OomCause::driver_refused && cause != OomCause::deferred_free;
+    REQUIRE((find(verdict, "other_devices") != nullptr) == is_short);
+    e.other_device_free_bytes -= 1;
+    CHECK(find(classify(e, default_options()), "other_devices") == nullptr);
+    if (!is_short) continue;
+    CHECK(verdict.suggestions.back().rule_id == "other_devices");
+    CHECK(verdict.suggestions.back().level == "consider");
+    CHECK(verdict.suggestions.back().message.find("GPU 3") == 0);
+  }
+}
+
 TEST_CASE("preallocation counts as on by its policy or by its own variable, not when that says none") {
   OomEvidence e = evidence_of(OomCause::external_fragmentation);
   e.held_bytes = e.device_total_bytes / 2;
