@@ -131,8 +131,9 @@ void Refusals::add_holes(DeviceState& device, const ContextPool* home, OomEviden
     const HeapFigures projected = one->pooled->survey(device, evidence);
     *evidence.releasable_with_deferred_bytes += projected.wholly_free_bytes;
     // A hole of another context's heap is no use to this one, and none is to memory outside the pool: only what would go back to the driver is.
-    if (one.get() != home) continue;
     const HeapFigures own = one->pooled->figures(device);
+    if (home != nullptr && one.get() != home) evidence.other_context_free_bytes += own.free_bytes;
+    if (one.get() != home) continue;
     evidence.largest_free_bytes = std::max(evidence.largest_free_bytes, own.largest_free_bytes);
     evidence.largest_free_remapped_bytes = std::max(evidence.largest_free_remapped_bytes, own.largest_free_remapped_bytes);
     evidence.largest_free_with_deferred_bytes = std::max(evidence.largest_free_with_deferred_bytes, projected.largest_free_remapped_bytes);

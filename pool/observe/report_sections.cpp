@@ -50,6 +50,7 @@ void write_evidence(JsonWriter& json, const OomEvidence& e) {
   json.member("whole_page_bytes", e.whole_page_bytes);
   json.member("region_edge_bytes", e.region_edge_bytes);
   json.member("region_slack_bytes", e.region_slack_bytes);
+  json.member("other_context_free_bytes", e.other_context_free_bytes);
   json.member("other_device", e.other_device);
   json.member("other_device_free_bytes", e.other_device ? std::optional(e.other_device_free_bytes) : std::nullopt);
   json.member("live_peak_bytes", e.live_peak_bytes);

@@ -48,6 +48,8 @@ class Rules {
   void exhausted();
   void ask_for_less();
   void other_devices();
+  void other_contexts();
+  void put_before_hints();
 
   // advice_on_limit.cpp
   void impossible();

@@ -177,6 +177,7 @@ struct OomEvidence {
   std::optional<std::uint64_t> region_edge_bytes = {};
   /// Segments: what the next region may have beyond the block that it is made for; nullopt: there are no regions
   std::optional<std::uint64_t> region_slack_bytes = {};
+  std::uint64_t other_context_free_bytes = 0;            ///< of PF, in the parts of other contexts
   std::optional<std::uint64_t> other_device = {};        ///< of this process's other devices that with most free, by what the live page says
   std::uint64_t other_device_free_bytes = 0;             ///< there, within its limit
   std::optional<std::uint64_t> live_peak_bytes = {};     ///< the most that was ever live of the pool's blocks

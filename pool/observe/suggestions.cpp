@@ -32,6 +32,7 @@ std::vector<Suggestion> Rules::apply() {
     case OomCause::non_pool_memory: outside(); break;
     case OomCause::true_exhaustion: exhausted(); break;
   }
+  other_contexts();
   if (exceeds_own_maximum() && !exceeds_device()) put_own_maximum_first();
   else other_devices();
   return std::move(out_);
@@ -61,6 +62,25 @@ bool Rules::has(std::string_view rule) const {
   return std::any_of(out_.begin(), out_.end(), [&](const Suggestion& one) { return one.rule_id == rule; });
 }
 
+/// The last one goes before what is no advice: few lines are printed.
+void Rules::put_before_hints() {
+  const auto hint = std::find_if(out_.begin(), out_.end(), [](const Suggestion& one) { return one.level == "info"; });
+  if (hint != out_.end()) std::rotate(hint, out_.end() - 1, out_.end());
+}
+
+/// Regions are one context's: what lies free in another's goes back to the driver only when whole ones hold nothing.
+void Rules::other_contexts() {
+  const bool is_of_free = verdict_.cause == OomCause::limit || verdict_.cause == OomCause::external_fragmentation ||
+                          verdict_.cause == OomCause::true_exhaustion || verdict_.cause == OomCause::other_process;
+  if (!is_of_free || e_.can_remap || e_.is_outside_pool || e_.other_context_free_bytes <= e_.pool_free_bytes / 2) return;
+  add("other_contexts", "info",
+      "most of what is free in the pool lies in another context's part of it, which only that context can use: allocate there, or use one context",
+      {{"other_context_free_bytes", e_.other_context_free_bytes},
+       {"pool_free_bytes", e_.pool_free_bytes},
+       {"releasable_bytes", e_.releasable_bytes}});
+  put_before_hints();
+}
+
 /// For what is missing here, not for what no device would give, nor for what waits.
 void Rules::other_devices() {
   const bool is_short = verdict_.cause == OomCause::limit || verdict_.cause == OomCause::external_fragmentation ||
@@ -71,6 +91,7 @@ void Rules::other_devices() {
   add("other_devices", "consider",
       "GPU " + std::to_string(*e_.other_device) + ", which this process uses too, had room for the request when last heard of: place it there",
       {{"other_device", *e_.other_device}, {"other_device_free_bytes", e_.other_device_free_bytes}, {"request_bytes", e_.request_bytes}});
+  put_before_hints();
 }
 
 Suggestion& Rules::add(const char* rule, const char* level, std::string message, Numbers numbers) {

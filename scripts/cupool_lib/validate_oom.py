@@ -90,7 +90,7 @@ def _evidence(oom: dict, device: dict | None, place: str) -> Iterator[str]:
     deferred = pool + evidence["deferred_bytes"]
     for is_wrong, sentence in (
             (remapped < evidence["largest_free_bytes"], "largest_free_remapped_bytes is below largest_free_bytes"),
-            (max(remapped, evidence["releasable_bytes"], stranded or 0) > pool, "a part of what is free is more than pool_free_bytes"),
+            (max(remapped, evidence["releasable_bytes"], stranded or 0, evidence.get("other_context_free_bytes", 0)) > pool, "a part of what is free is more than pool_free_bytes"),
             (evidence.get("graph_bytes", 0) + evidence.get("mempool_idle_bytes", 0) > evidence["own_outside_bytes"], "graph_bytes and mempool_idle_bytes are more than own_outside_bytes"),
             ((pinned or 0) > (stranded or 0), "pinned_free_bytes is above stranded_bytes"),
             (max(evidence["largest_free_with_deferred_bytes"], evidence["releasable_with_deferred_bytes"] or 0) > deferred, "a part of what is free with "

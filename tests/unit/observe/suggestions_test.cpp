@@ -281,7 +281,19 @@ TEST_CASE("a request that does not fit beside what others hold has to be smaller
   CHECK(find(classify(e, default_options()), "request_exceeds_reach") == nullptr);
 }
 
-TEST_CASE("another device of this process's with room for the request is named, last, and not where memory only waits or nothing would do") {
+TEST_CASE("on segments it is said where most of what is free is another context's") {
+  OomEvidence e = evidence_of(OomCause::external_fragmentation);
+  e.other_context_free_bytes = e.pool_free_bytes / 2;
+  CHECK(find(classify(e, default_options()), "other_contexts") == nullptr);
+  e.other_context_free_bytes += 512;
+  REQUIRE(find(classify(e, default_options()), "other_contexts") != nullptr);
+  CHECK(find(classify(e, default_options()), "other_contexts")->level == "info");
+  e.can_remap = true;
+  CHECK(find(classify(e, default_options()), "other_contexts") == nullptr);
+}
+
+TEST_CASE(
+    "another device of this process's with room for the request is named before the hints, and not where memory only waits or nothing would do") {
   for (const OomCause cause : kOomCauses) {
     OomEvidence e = evidence_of(cause);
     CHECK(find(classify(e, default_options()), "other_devices") == nullptr);
@@ -293,9 +305,10 @@ TEST_CASE("another device of this process's with room for the request is named, 
     e.other_device_free_bytes -= 1;
     CHECK(find(classify(e, default_options()), "other_devices") == nullptr);
     if (!is_short) continue;
-    CHECK(verdict.suggestions.back().rule_id == "other_devices");
-    CHECK(verdict.suggestions.back().level == "consider");
-    CHECK(verdict.suggestions.back().message.find("GPU 3") == 0);
+    CHECK(find(verdict, "other_devices")->level == "consider");
+    CHECK(find(verdict, "other_devices")->message.find("GPU 3") == 0);
+    for (const Suggestion* after = find(verdict, "other_devices") + 1; after != &verdict.suggestions.back() + 1; ++after)
+      CHECK(after->level == "info");
   }
 }
 
