@@ -117,7 +117,7 @@ Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
   Error error{};
   const std::uint64_t identity = attempt.request.stream.identity;
   if (identity != 0 && !pool.unpooled_ && !pool.device_.disabled &&
-      pool.stream_frees_.take_own(pool.device_, *attempt.home, attempt.request.stream)) {
+      pool.stream_frees_.take_own(pool.device_, *attempt.home, attempt.request.stream, attempt.request.bytes)) {
     Climbed found = hole(pool, attempt);
     if (found.value() != nullptr) return found;
   }

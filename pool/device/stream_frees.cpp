@@ -104,19 +104,24 @@ void StreamFrees::drain_stream(DeviceState& device, ContextPool& home, std::uint
   epoch->set_lane(home, identity);
 }
 
-bool StreamFrees::take_own(DeviceState& device, ContextPool& home, StreamName stream) {
+bool StreamFrees::take_own(DeviceState& device, ContextPool& home, StreamName stream, std::uint64_t wanted_bytes) {
   make_place_for_lane(device, home.context, stream);
   const bool had_stamped = lanes::take_own_stamped(device, home, stream, deferred_.batch());
-  return take_own_epochs(device, home, stream) || had_stamped;
+  return take_own_epochs(device, home, stream, wanted_bytes) || had_stamped;
 }
 
-/// What was drained from the stream's own lane needs no event for it: back there. True when there was any.
-bool StreamFrees::take_own_epochs(DeviceState& device, ContextPool& home, StreamName stream) {
+/// What was drained from the stream's own lane needs no event for it: back there. True when there was any. From a stream that feeds others not for
+/// a request that is small beside it: they would never have what it hands over.
+bool StreamFrees::take_own_epochs(DeviceState& device, ContextPool& home, StreamName stream, std::uint64_t wanted_bytes) {
+  constexpr std::uint64_t kSmallShare = 16;
+  const StreamLanes::Entry* const entry = home.streams.entry(stream.identity);
+  const bool is_for_others = entry != nullptr && home.streams.is_for_others(*entry);
   bool is_more = false;
   for (Epoch* next = deferred_.oldest(); next != nullptr;) {
     Epoch* const epoch = next;
     next = epoch->next;
     if (epoch->stream != stream.identity || epoch->home != &home || !epoch->recorded || epoch->busy) continue;
+    if (is_for_others && wanted_bytes < epoch->batch.bytes / kSmallShare) continue;
     const std::uint32_t lane = lanes::lane_for(device, home, stream, deferred_.batch());
     if (lane == 0) return is_more;
     epoch->fence.clear(device.services.contexts);

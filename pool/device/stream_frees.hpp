@@ -59,7 +59,7 @@ class StreamFrees {
   /// Is anything free in one?
   bool has_lanes() const;
   /// What a stream freed needs no event for it, wherever it is by now: back into its lane. True when there was any.
-  bool take_own(DeviceState& device, ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device.lock);
+  bool take_own(DeviceState& device, ContextPool& home, StreamName stream, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device.lock);
   /// Their events outlive the stream, and its handle may come again.
   static void forget_stamps_of(ContextPool& home, std::uint64_t identity);
   /// What is over, of deferred frees and of stamped ones. `may_wait`: see Deferral::retire_oldest.
@@ -97,7 +97,7 @@ class StreamFrees {
       CUPOOL_REQUIRES(device.lock);
   void drain_streams(DeviceState& device, ContextPool& home, bool only_own_events,
                      bool (*is_due)(const StreamLanes& streams, const StreamLanes::Entry& entry)) CUPOOL_REQUIRES(device.lock);
-  bool take_own_epochs(DeviceState& device, ContextPool& home, StreamName stream) CUPOOL_REQUIRES(device.lock);
+  bool take_own_epochs(DeviceState& device, ContextPool& home, StreamName stream, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device.lock);
 
   // idle_lanes.cpp
   void hand_over(DeviceState& device, ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device.lock);
