@@ -20,9 +20,10 @@ std::uint64_t PageHeap::fitting_bytes(const Supply& supply) const {
 }
 
 std::uint64_t PageHeap::next_handle_bytes(const Supply& supply) const {
-  // What small blocks get of what is preallocated begins with small ones: few of them keep little
-  std::uint64_t most_bytes = supply.source == Source::preallocate && supply.zone != 0 ? std::max(supply.zone_bytes, memory_->granularity_bytes())
-                                                                                      : std::max(supply.zone_bytes, supply.missing_bytes());
+  // Of what is preallocated the first small blocks get a page: few of them keep little
+  if (supply.source == Source::preallocate && supply.zone != 0 && supply.zone_bytes == 0) return memory_->granularity_bytes();
+  // What is preallocated is what was asked for, and no handle more
+  std::uint64_t most_bytes = std::max(supply.source == Source::preallocate ? 0 : supply.zone_bytes, supply.missing_bytes());
   if (supply.source != Source::preallocate) {
     most_bytes = std::min({most_bytes, kLargestGrown_bytes, supply.all_bytes / (supply.is_of_whole_pages ? kShareOfAllWhole : kShareOfAll),
                            supply.room_bytes / kHandleShare});

@@ -75,6 +75,7 @@ Status PageHeap::reserve(DeviceState& device, ContextPool& home, std::uint64_t b
   std::uint64_t part_bytes = bytes >= kZonedPreallocated_pages * memory_->granularity_bytes() ? bytes / kPreallocatedZonePart : 0;
   const std::uint64_t page_bytes = memory_->granularity_bytes();
   part_bytes = align_down(part_bytes, part_bytes < kLargestHandle_bytes ? page_bytes : std::max(kLargestHandle_bytes, page_bytes));
+  if (part_bytes != 0) part_bytes += page_bytes;  // the first handle there
   for (unsigned zone = 0; zone < kZones; ++zone) {
     const std::uint64_t zone_bytes = zone == 0 ? bytes - (kZones - 1) * part_bytes : part_bytes;
     if (zone_bytes == 0) continue;

@@ -26,7 +26,8 @@ bool StreamFrees::free_stamped(DeviceState& device, Extent* extent, ContextPool&
   } catch (const std::bad_alloc&) {
     return false;
   }
-  stamped->identity = stream.identity;
+  // A default stream goes by one name in every context: that of another one is not the stream that asks here.
+  stamped->identity = of_stream == &home || is_handle(stream.identity) ? stream.identity : 0;
   stamped->busy = true;
   device.count_free(*extent);
   device.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
