@@ -321,7 +321,7 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
     return FreeOutcome::failed;
   }
   figures_.publish(device_);
-  if (policy_ == config::Policy::platform || deferred_.batch_is_empty() || capturing()) return FreeOutcome::freed;
+  if (stream != nullptr || policy_ == config::Policy::platform || deferred_.batch_is_empty() || capturing()) return FreeOutcome::freed;
   Error late = deferral_.upkeep(device_, context, waits_natively);  // what was freed during a capture
   if (waits_natively && late.code == CUDA_SUCCESS && device_.services.cannot_record.load(std::memory_order_relaxed))
     late = deferral_.synchronise_and_retire(device_, context).error;
