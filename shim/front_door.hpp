@@ -73,6 +73,8 @@ CUresult destroy_mempool(const Real<CUresult(CUmemoryPool)>& real, CUmemoryPool 
 CUresult set_mempool(const Real<CUresult(CUdevice, CUmemoryPool)>& real, CUdevice device, CUmemoryPool pool);
 CUresult set_mempool(const Real<CUresult(CUmemLocation*, CUmemAllocationType, CUmemoryPool)>& real, CUmemLocation* location, CUmemAllocationType type,
                      CUmemoryPool pool);
+CUresult get_mempool(const Real<CUresult(CUmemoryPool*, CUmemLocation*, CUmemAllocationType)>& real, CUmemoryPool* out, CUmemLocation* location,
+                     CUmemAllocationType type);
 CUresult get_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attribute, void*)>& real, CUmemoryPool pool, CUmemPool_attribute attribute,
                                void* value);
 CUresult set_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attribute, void*)>& real, CUmemoryPool pool, CUmemPool_attribute attribute,
@@ -155,7 +157,7 @@ CUresult create_physical(const Real<CUresult(CUmemGenericAllocationHandle*, std:
 CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& real, CUmemGenericAllocationHandle handle);
 /// Of the memory pool that is to give stream-ordered memory; asked of a device.
 struct MempoolFacts {
-  std::optional<int> device;                 ///< whose memory it is, where not the stream's device's; kNoDevice: no device's
+  std::optional<MempoolBook::Made> made;     ///< what is known of it; else the memory is the stream's device's
   std::function<bool(int)> is_default;       ///< it is that of the device that `async` takes from
   std::function<MempoolBounds(int)> bounds;  ///< the program's own size for it, and what that has room for still
   std::function<CUmemoryPool(int)> handle;   ///< null: the driver does not tell

@@ -138,8 +138,10 @@ CUresult create_mempool(const Real<CUresult(CUmemoryPool*, const CUmemPoolProps*
   if (result != CUDA_SUCCESS || out == nullptr || properties == nullptr) return result;
   Process& own = process();
   own.mempools.made(*out, *properties);
-  const int device = properties->location.id;
-  if (own.mempools.device_of(*out) == device) own.pools.mempool_made(device, *out);
+  const std::optional<MempoolBook::Made> made = own.mempools.facts_of(*out);
+  if (!made || made->device == kNoDevice) return result;
+  const int device = made->device;
+  own.pools.mempool_made(device, *out);
   const auto unused = [&](std::uint8_t index) { return own.pools.mempool_figures(device, index).used_bytes == 0; };
   if (!own.pools.serves_streams() || !own.mempools.created(*out, *properties, unused)) return result;
   if (const std::optional<Mempool> mempool = own.mempools.find(*out)) own.pools.reset_mempool_high(device, mempool->index);
@@ -170,6 +172,13 @@ CUresult set_mempool(const Real<CUresult(CUmemLocation*, CUmemAllocationType, CU
   const CUresult result = real(location, type, pool);
   const bool is_device = location != nullptr && location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED;
   if (result == CUDA_SUCCESS && is_device) process().mempools.set_current(location->id, pool);
+  return result;
+}
+
+CUresult get_mempool(const Real<CUresult(CUmemoryPool*, CUmemLocation*, CUmemAllocationType)>& real, CUmemoryPool* out, CUmemLocation* location,
+                     CUmemAllocationType type) {
+  const CUresult result = real(out, location, type);
+  if (result == CUDA_SUCCESS && out != nullptr && location != nullptr) process().mempools.given(*out, *location, type);
   return result;
 }
 

@@ -85,7 +85,11 @@ void refused_room(const char* symbol, int device) {
   own.reporter.pass_messages();
 }
 
-std::optional<PoolSet::OutsideEntry> take_outside(CUdeviceptr address) { return process().pools.take_outside(OutsideKind::managed, key_of(address)); }
+std::optional<PoolSet::OutsideEntry> take_outside(CUdeviceptr address) {
+  PoolSet& pools = process().pools;
+  const std::optional<PoolSet::OutsideEntry> managed = pools.take_outside(OutsideKind::managed, key_of(address));
+  return managed ? managed : pools.take_outside(OutsideKind::host, key_of(address));
+}
 
 CUresult allocate_managed(const Real<CUresult(CUdeviceptr*, std::size_t, unsigned)>& real, CUdeviceptr* out, std::size_t bytes, unsigned flags) {
   return account_current(OutsideKind::managed, bytes, real.symbol(), out, [&] { return real(out, bytes, flags); });
@@ -165,7 +169,12 @@ CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out
   const bool is_told = is_handle && own.api.cuStreamGetCtx != nullptr && own.api.cuStreamGetCtx(stream, &owner) == CUDA_SUCCESS;
   owner = is_told ? own.contexts.owner(owner) : current_owner(own);
   const int stream_device = current_device(own, owner);
-  const int device = mempool.device.value_or(stream_device);
+  if (out != nullptr && mempool.made && mempool.made->memory != MempoolMemory::device) {
+    // Of pools, as of cuMemHostAlloc and cuMemAllocManaged; but no context takes it along.
+    const OutsideKind kind = mempool.made->memory == MempoolMemory::host ? OutsideKind::host : OutsideKind::managed;
+    return account(stream_device, nullptr, kind, bytes, symbol, call, [out] { return key_of(*out); });
+  }
+  const int device = mempool.made ? mempool.made->device : stream_device;
   if (device != stream_device) owner = nullptr;  // the memory is a pool's of another device, and stays when this context ends
   const auto served = [&] { return call_with_room(call); };
   if (out == nullptr || bytes == 0) return call();

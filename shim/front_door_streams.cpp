@@ -66,7 +66,7 @@ CUresult ask_for_impossible(const Real<CUresult(CUdeviceptr*, std::size_t, Args.
 /// The pool that a device's cuMemAllocAsync takes from: the index on `device`, 0 for the driver's.
 struct CurrentMempool {
   std::uint8_t operator()(int device) const { return process().mempools.current(device); }
-  std::optional<int> device() const { return std::nullopt; }  ///< the stream's: a device's current pool is its own
+  std::optional<MempoolBook::Made> made() const { return std::nullopt; }  ///< the stream's device's: a device's current pool is its own
   MempoolBounds bounds(int device) const { return process().mempools.bounds_of_current(device); }
   CUmemoryPool handle(int device) const {
     const Process& own = process();
@@ -82,7 +82,9 @@ struct NamedMempool {
     const std::optional<Mempool> mempool = process().mempools.find(pool);
     return mempool && mempool->device == device ? mempool->index : std::uint8_t{0};
   }
-  std::optional<int> device() const { return process().mempools.device_of(pool); }
+  /// Of a pool that nobody here has seen made or given: nothing, and its memory counts as the stream's device's. A limit that is passed unseen takes
+  /// memory from others; and since whoever names memory of the host, or managed, had it from a call that we see, next to none is left.
+  std::optional<MempoolBook::Made> made() const { return process().mempools.facts_of(pool); }
   MempoolBounds bounds(int) const { return process().mempools.bounds(pool); }
   CUmemoryPool handle(int) const { return pool; }
 };
@@ -97,12 +99,14 @@ template <class FindPool, class... Args> CUresult pass_async(const Real<CUresult
     own.saw_graph_memory(real.symbol());
     return real(out, args...);
   }
-  if (policy != config::Policy::async && policy != config::Policy::platform) own.saw_unpooled(real.symbol());
+  const std::optional<MempoolBook::Made> made = find_pool.made();
+  const bool is_of_device = !made || made->memory == MempoolMemory::device;
+  if (is_of_device && policy != config::Policy::async && policy != config::Policy::platform) own.saw_unpooled(real.symbol());
   own.before_allocation();
   const auto call = [&] { return real(out, args...); };
   const auto ask = [&] { return ask_for_impossible(real, args...); };
   const auto is_of_default_pool = [&](int device) { return policy == config::Policy::async && find_pool(device) == MempoolBook::kDefault; };
-  const MempoolFacts mempool{find_pool.device(), std::cref(is_of_default_pool), [&](int device) { return find_pool.bounds(device); },
+  const MempoolFacts mempool{made, std::cref(is_of_default_pool), [&](int device) { return find_pool.bounds(device); },
                              [&](int device) { return find_pool.handle(device); }};
   const CUresult result = serve_by_driver(bytes, real.symbol(), out, stream, mempool, std::cref(call), std::cref(ask));
   if (result == CUDA_ERROR_OUT_OF_MEMORY) *out = 0;  // also where a limit refuses

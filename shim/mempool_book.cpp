@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "shim/newer_api.hpp"
+
 namespace cupool::shim {
 namespace {
 
@@ -15,6 +17,12 @@ struct KnownPool {
 constexpr std::size_t kKnownPools = 8;
 thread_local KnownPool t_known_pools[kKnownPools];
 constinit std::atomic<std::uint64_t> g_books{0};
+
+MempoolBook::Made facts(const CUmemLocation& location, CUmemAllocationType type, std::uint64_t max_bytes) {
+  if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return {MempoolMemory::managed, MempoolBook::kNoDevice, max_bytes};
+  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return {MempoolMemory::host, MempoolBook::kNoDevice, max_bytes};
+  return {MempoolMemory::device, location.id, max_bytes};
+}
 
 KnownPool& place_of(CUmemoryPool handle) {
   return t_known_pools[(reinterpret_cast<std::uintptr_t>(handle) * 0x9E3779B97F4A7C15U >> 32) % kKnownPools];
@@ -44,6 +52,7 @@ void MempoolBook::learn(int device) {
   if (knows) {
     std::erase_if(served_, [&](const auto& one) { return one.second.device == device && one.second.index == kDefault; });
     served_[standard] = {device, kDefault};
+    made_.erase(standard);  // a pool that the driver ended itself had this handle
     changed();
   }
   const auto found = knows ? served_.find(now) : served_.end();
@@ -78,19 +87,24 @@ std::optional<Mempool> MempoolBook::look_up(CUmemoryPool handle) {
   return found->second;
 }
 
-std::optional<int> MempoolBook::device_of(CUmemoryPool handle) {
+std::optional<MempoolBook::Made> MempoolBook::facts_of(CUmemoryPool handle) {
   {
     const std::lock_guard lock(mutex_);
-    if (const auto found = made_.find(handle); found != made_.end()) return found->second.device;
+    if (const auto found = made_.find(handle); found != made_.end()) return found->second;
   }
   const std::optional<Mempool> mempool = find(handle);  // a device's default one
-  return mempool ? std::optional(mempool->device) : std::nullopt;
+  return mempool ? std::optional(Made{MempoolMemory::device, mempool->device, 0}) : std::nullopt;
 }
 
 void MempoolBook::made(CUmemoryPool handle, const CUmemPoolProps& properties) {
   const std::lock_guard lock(mutex_);
-  const bool is_of_device = properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties.allocType == CU_MEM_ALLOCATION_TYPE_PINNED;
-  made_[handle] = {is_of_device ? properties.location.id : kNoDevice, properties.maxSize};
+  made_[handle] = facts(properties.location, properties.allocType, properties.maxSize);
+}
+
+void MempoolBook::given(CUmemoryPool handle, const CUmemLocation& location, CUmemAllocationType type) {
+  const Made known = facts(location, type, 0);
+  const std::lock_guard lock(mutex_);
+  if (known.memory != MempoolMemory::device) made_.try_emplace(handle, known);
 }
 
 MempoolBounds MempoolBook::bounds(CUmemoryPool handle) {

@@ -22,6 +22,9 @@
 
 namespace cupool::shim {
 
+/// What a pool's memory is. Only a device's is held to the limit; of the others nothing is served.
+enum class MempoolMemory : std::uint8_t { device, host, managed };
+
 /// A served pool: the index under which PoolSet counts what was served in its name.
 struct Mempool {
   int device = -1;
@@ -43,20 +46,23 @@ class MempoolBook {
 
   /// `handle` is what cuMemAllocAsync takes from on `device` from now on.
   void set_current(int device, CUmemoryPool handle);
-  /// Whose memory a pool gives, served or not; kNoDevice: no device's. nullopt: nobody here has seen it made.
-  std::optional<int> device_of(CUmemoryPool handle);
   static constexpr int kNoDevice = -1;
+  /// What is known of a pool, of whatever kind.
+  struct Made {
+    MempoolMemory memory = MempoolMemory::device;
+    int device = kNoDevice;  ///< whose memory it gives; kNoDevice: no device's
+    std::uint64_t max_bytes = 0;
+  };
+  /// Served or not. nullopt: nobody here has seen it made, nor given.
+  std::optional<Made> facts_of(CUmemoryPool handle);
 
   /// Of a pool that the program made with a maxSize, whose use the driver is asked for; else, or where nobody here has seen it made, nothing.
   MempoolBounds bounds(CUmemoryPool handle);
   MempoolBounds bounds_of_current(int device);
 
-  /// What is known of a pool that the program made, of whatever kind.
-  struct Made {
-    int device = kNoDevice;
-    std::uint64_t max_bytes = 0;
-  };
   void made(CUmemoryPool handle, const CUmemPoolProps& properties);
+  /// The driver has told that `handle` is a pool of `location` (cuMemGetDefaultMemPool): of what is no device's nobody else tells.
+  void given(CUmemoryPool handle, const CUmemLocation& location, CUmemAllocationType type);
   /// It is about to be destroyed; the answer is for kept(), should the driver refuse.
   std::optional<Made> leave(CUmemoryPool handle);
   void kept(CUmemoryPool handle, const std::optional<Made>& made);

@@ -7,7 +7,10 @@
 extern "C" {
 
 #if CUDA_VERSION < 13000
+inline constexpr auto CU_MEM_ALLOCATION_TYPE_MANAGED = static_cast<CUmemAllocationType>(0x2);
 CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext context);
+CUresult CUDAAPI cuMemGetDefaultMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType type);
+CUresult CUDAAPI cuMemGetMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType type);
 CUresult CUDAAPI cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool);
 #endif
 

@@ -92,7 +92,9 @@ CUgraphNode add(Call& c, Place& place, Work work) {
 
 template <class Parameters> CUresult add_allocation(Call& c, CUgraphNode* out, Place& place, Parameters* wanted) {
   if (out == nullptr || wanted == nullptr || wanted->bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
-  CUSIM_TRY(check_pool_properties(c, wanted->poolProps));
+  PoolPlace kind;
+  CUSIM_TRY(check_pool_properties(c, wanted->poolProps, &kind));
+  if (kind.is_of_host()) return refuse_unmodelled(c, "an allocation node of the host, or of managed memory");
   if (wanted->poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_INVALID_VALUE;
   if (wanted->accessDescCount > c.sim.devices.size()) return CUDA_ERROR_INVALID_VALUE;
   if (wanted->accessDescs == nullptr && wanted->accessDescCount != 0) return CUDA_ERROR_INVALID_VALUE;

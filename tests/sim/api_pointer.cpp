@@ -12,7 +12,11 @@ template <class T> CUresult answer(void* out, T value) {
   return CUDA_SUCCESS;
 }
 
-bool is_device_kind(const Allocation& memory) { return memory.kind != MemoryKind::host && memory.kind != MemoryKind::registered; }
+bool is_managed(const Allocation& memory) {
+  return memory.kind == MemoryKind::managed || (memory.pool != nullptr && memory.pool->place.is_managed());
+}
+
+bool is_device_kind(const Allocation& memory) { return memory.host == nullptr || is_managed(memory); }
 
 std::uint64_t allowed_handle_types(const Allocation& memory) {
   return memory.mapping != nullptr ? memory.mapping->physical->properties.requestedHandleTypes : 0;
@@ -26,7 +30,7 @@ struct Piece {
 /// What the driver took of the device at once: the granules that hold a block, the piece of a pool; else the memory itself. (An H100, driver 580,
 /// whose pools grow by 32 MiB.)
 Piece piece_of(const Allocation& memory) {
-  if (memory.kind == MemoryKind::stream_ordered) return {memory.backing->base, memory.backing->bytes};
+  if (memory.backing != nullptr && memory.kind == MemoryKind::stream_ordered) return {memory.backing->base, memory.backing->bytes};
   if (memory.kind != MemoryKind::device) return {memory.base, memory.bytes};
   const CUdeviceptr base = memory.base / kGranuleBytes * kGranuleBytes;
   return {base, (memory.base + memory.bytes - base + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes};
@@ -34,7 +38,7 @@ Piece piece_of(const Allocation& memory) {
 
 /// Small blocks of one granule have the same (an H100, driver 580). No buffer id is as large as an address.
 unsigned long long block_id(const Allocation& memory) {
-  const bool shares = memory.kind == MemoryKind::device || memory.kind == MemoryKind::stream_ordered;
+  const bool shares = memory.host == nullptr && (memory.kind == MemoryKind::device || memory.kind == MemoryKind::stream_ordered);
   return shares ? piece_of(memory).base : memory.buffer_id;
 }
 
@@ -81,7 +85,7 @@ CUresult attribute_of(Call& c, const Allocation& memory, CUdeviceptr address, CU
       return answer(out, memory.host + (address - memory.base));
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return answer<unsigned>(out, memory.sync_memops ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return answer<unsigned long long>(out, memory.buffer_id);
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return answer<unsigned>(out, memory.kind == MemoryKind::managed ? 1 : 0);
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return answer<unsigned>(out, is_managed(memory) ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return answer<int>(out, memory.device);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return answer<unsigned>(out, memory.kind == MemoryKind::device ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_MAPPED: return answer<unsigned>(out, 1);

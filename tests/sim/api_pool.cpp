@@ -28,12 +28,14 @@ CUresult allocate(Call& c, CUdeviceptr* out, std::size_t bytes, MemoryPool* pool
     c.sim.default_pool(stream->context->device);
     pool = c.sim.devices[static_cast<std::size_t>(stream->context->device)]->current_pool;
   }
+  if (stream->capture != nullptr && pool->place.is_of_host()) return refuse_unmodelled(c, "an allocation node of the host, or of managed memory");
   if (stream->capture != nullptr) return capture_allocation(c, out, bytes, *pool, *stream);
   CUSIM_TRY(c.sim.forbid_while_capturing());
   if (bytes == 0) {  // taken, as by an H100 (driver 580)
     *out = 0;
     return CUDA_SUCCESS;
   }
+  if (pool->place.is_of_host()) return allocate_on_host(c, out, bytes, *pool, *stream);
   const auto range = c.sim.take_pooled(*pool, bytes, *stream);
   if (!range) {
     *out = 0;  // an H200, driver 580
@@ -169,21 +171,33 @@ template <class Body> CUresult with_device(Symbol symbol, CUdevice ordinal, Body
   });
 }
 
-/// A place that can have a pool, and its device.
+/// What lets the pools of one place be asked for and changed; of a device they are those of the calls that name it.
+struct PoolsOf {
+  MemoryPool& standard;
+  MemoryPool*& current;
+};
+
+/// A place that can have pools.
 template <class Body> CUresult with_place(Symbol symbol, const CUmemLocation* location, CUmemAllocationType type, Body&& body) {
   return call(symbol, [&](Call& c) -> CUresult {
-    CUSIM_TRY(check_place(c, location, type));
+    PoolPlace place;
+    CUSIM_TRY(check_place(location, type, &place));
     Device* device = nullptr;
-    CUSIM_TRY(c.device(location->id, &device));
-    return body(c, *device, c.sim.default_pool(location->id));
+    if (place.where == CU_MEM_LOCATION_TYPE_DEVICE) CUSIM_TRY(c.device(place.id, &device));
+    if (place.is_of_host()) {
+      PlacePools& pools = c.sim.host_pools(place);
+      return body(c, PoolsOf{*pools.standard, pools.current});
+    }
+    MemoryPool& standard = c.sim.default_pool(place.id);
+    return body(c, PoolsOf{standard, device->current_pool});
   });
 }
 
-CUresult set_current(Call& c, Device& device, int ordinal, CUmemoryPool handle) {
+CUresult set_current(Call& c, const PoolsOf& pools, CUmemoryPool handle) {
   MemoryPool* pool = nullptr;
   CUSIM_TRY(find_pool(c, handle, &pool));
-  if (pool->device != ordinal) return CUDA_ERROR_INVALID_VALUE;
-  device.current_pool = pool;
+  if (pool->place != pools.standard.place) return CUDA_ERROR_INVALID_VALUE;
+  pools.current = pool;
   return CUDA_SUCCESS;
 }
 
@@ -198,7 +212,7 @@ CUresult set_access(Call& c, MemoryPool& pool, const CUmemAccessDesc* wanted, st
     if (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && flags != CU_MEM_ACCESS_FLAGS_PROT_READ && flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!c.sim.settings.links_devices && wanted[i].location.id != pool.device && flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+    if (!c.sim.settings.links_devices && !pool.place.is_of_host() && wanted[i].location.id != pool.device && flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) {
       return CUDA_ERROR_INVALID_DEVICE;  // [?] the code
     }
     // Its own device always reads and writes; the codes are an H100's, driver 580.
@@ -257,35 +271,37 @@ CUresult cuDeviceGetMemPool(CUmemoryPool* out, CUdevice device) {
   });
 }
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
-  return with_device(Symbol::cuDeviceSetMemPool, device,
-                     [&](Call& c, Device& d, MemoryPool&) -> CUresult { return set_current(c, d, device, handle); });
+  return with_device(Symbol::cuDeviceSetMemPool, device, [&](Call& c, Device& d, MemoryPool& standard) -> CUresult {
+    return set_current(c, {standard, d.current_pool}, handle);
+  });
 }
 CUresult cuMemGetDefaultMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType type) {
-  return with_place(Symbol::cuMemGetDefaultMemPool, location, type, [&](Call&, Device&, MemoryPool& pool) -> CUresult {
+  return with_place(Symbol::cuMemGetDefaultMemPool, location, type, [&](Call&, const PoolsOf& pools) -> CUresult {
     if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *out = as_pool(pool);
+    *out = as_pool(pools.standard);
     return CUDA_SUCCESS;
   });
 }
 CUresult cuMemGetMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType type) {
-  return with_place(Symbol::cuMemGetMemPool, location, type, [&](Call&, Device& d, MemoryPool&) -> CUresult {
+  return with_place(Symbol::cuMemGetMemPool, location, type, [&](Call&, const PoolsOf& pools) -> CUresult {
     if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *out = as_pool(*d.current_pool);
+    *out = as_pool(*pools.current);
     return CUDA_SUCCESS;
   });
 }
 CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool handle) {
-  return with_place(Symbol::cuMemSetMemPool, location, type,
-                    [&](Call& c, Device& d, MemoryPool&) { return set_current(c, d, location->id, handle); });
+  return with_place(Symbol::cuMemSetMemPool, location, type, [&](Call& c, const PoolsOf& pools) { return set_current(c, pools, handle); });
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
   return call(Symbol::cuMemPoolCreate, [&](Call& c) -> CUresult {
     if (out == nullptr || properties == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    CUSIM_TRY(check_pool_properties(c, *properties));
+    PoolPlace place;
+    CUSIM_TRY(check_pool_properties(c, *properties, &place));
     auto pool = std::make_unique<MemoryPool>();
     pool->handle = c.sim.new_handle();
-    pool->device = properties->location.id;
+    pool->place = place;
+    pool->device = place.is_of_host() ? -1 : place.id;
     pool->max_bytes = properties->maxSize;
     pool->handle_types = properties->handleTypes;
     pool->usage = properties->usage;
@@ -297,8 +313,9 @@ CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
 CUresult cuMemPoolDestroy(CUmemoryPool handle) {
   return with_pool(Symbol::cuMemPoolDestroy, handle, [&](Call& c, MemoryPool& pool) -> CUresult {
     if (pool.is_default) return CUDA_ERROR_INVALID_VALUE;
-    Device& device = *c.sim.devices[static_cast<std::size_t>(pool.device)];
-    if (device.current_pool == &pool) device.current_pool = &c.sim.default_pool(pool.device);
+    MemoryPool*& current =
+        pool.place.is_of_host() ? c.sim.host_pools(pool.place).current : c.sim.devices[static_cast<std::size_t>(pool.device)]->current_pool;
+    if (current == &pool) current = pool.place.is_of_host() ? c.sim.host_pools(pool.place).standard : &c.sim.default_pool(pool.device);
     pool.destroyed = true;
     c.sim.trim_to_thresholds(pool.device);
     return CUDA_SUCCESS;
@@ -335,17 +352,16 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* descript
 CUresult cuMemPoolGetAccess(CUmemAccess_flags* out, CUmemoryPool handle, CUmemLocation* location) {
   return with_pool(Symbol::cuMemPoolGetAccess, handle, [&](Call& c, MemoryPool& pool) -> CUresult {
     if (out == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if (location->type == CU_MEM_LOCATION_TYPE_HOST) {  // asked, and answered none, as by an H100 (driver 580)
-      *out = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    if (location->type == CU_MEM_LOCATION_TYPE_HOST) {  // of a device's pool none: an H100, driver 580
+      *out = pool.place.is_of_host() ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
       return CUDA_SUCCESS;
     }
     if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     Device* device = nullptr;
     CUSIM_TRY(c.device(location->id, &device));
     const auto access = pool.access.find(location->id);
-    *out = location->id == pool.device   ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-           : access == pool.access.end() ? CU_MEM_ACCESS_FLAGS_PROT_NONE
-                                         : access->second;
+    const bool is_its_own = location->id == pool.device || pool.place.is_managed();
+    *out = is_its_own ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : access == pool.access.end() ? CU_MEM_ACCESS_FLAGS_PROT_NONE : access->second;
     return CUDA_SUCCESS;
   });
 }

@@ -31,7 +31,7 @@ constexpr std::size_t kHostPageBytes = 4096;
 /// a hole, on one device, of handles with the same properties.
 bool is_one_buffer(Call& c, CUdeviceptr address, std::size_t bytes) {
   const Allocation* first = c.sim.find_memory(address);
-  if (first == nullptr) return false;
+  if (first == nullptr || first->host != nullptr) return false;
   if (first->kind == MemoryKind::device || first->kind == MemoryKind::stream_ordered) {
     const CUdeviceptr end = (first->base + first->bytes + kHostPageBytes - 1) / kHostPageBytes * kHostPageBytes;
     return bytes <= end - address;

@@ -19,11 +19,14 @@ CUresult may_free_outside(Call& c, const GraphMemory& memory);
 /// Frees it in the order of `stream`.
 void free_graph_memory(Call& c, const std::shared_ptr<GraphMemory>& memory, Stream& stream);
 
-/// What a pool (or an allocation node) can be asked for; `loud` for what is legal but not modelled.
-CUresult check_pool_properties(Call& c, const CUmemPoolProps& properties);
+/// What a pool (or an allocation node) can be asked for, and the place of its memory.
+CUresult check_pool_properties(Call& c, const CUmemPoolProps& properties, PoolPlace* place);
 
-/// The place of a pool, for the forms of CUDA 13 that name one: only pinned memory of a device is modelled.
-CUresult check_place(Call& c, const CUmemLocation* location, CUmemAllocationType type);
+/// The place of a pool, for the forms of CUDA 13 that name one. Whether there is such a device is not looked at.
+CUresult check_place(const CUmemLocation* location, CUmemAllocationType type, PoolPlace* out);
+
+/// Stream-ordered memory from a pool of pages of the host (api_pool_host.cpp).
+CUresult allocate_on_host(Call& c, CUdeviceptr* out, std::size_t bytes, MemoryPool& pool, Stream& stream);
 
 /// One line on stderr, a violation, CUDA_ERROR_NOT_SUPPORTED.
 CUresult refuse_unmodelled(Call& c, const char* what);

@@ -60,7 +60,9 @@ template <class Access> bool has_access(const Access& granted, int device, bool 
 }
 
 bool device_may_touch(const Context& context, const Allocation& memory, bool writes, Toucher toucher) {
-  if (memory.host != nullptr) return true;
+  // A pool on the host is the host's alone until a device gets access; [?] that copies need none.
+  const bool is_open = memory.pool == nullptr || memory.pool->place.is_managed() || toucher == Toucher::copy_engine;
+  if (memory.host != nullptr) return is_open || has_access(memory.pool->access, context.device, writes);
   if (memory.kind == MemoryKind::mapped) return has_access(memory.mapping->access, context.device, writes);
   if (memory.device == context.device) return true;
   if (memory.kind == MemoryKind::stream_ordered) return has_access(memory.pool->access, context.device, writes);

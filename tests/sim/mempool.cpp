@@ -49,12 +49,27 @@ MemoryPool& Simulator::default_pool(int ordinal) {
     auto pool = std::make_unique<MemoryPool>();
     pool->handle = new_handle();
     pool->device = ordinal;
+    pool->place.id = ordinal;
     pool->is_default = true;
     device.default_pool = pool.get();
     device.current_pool = pool.get();
     pools.emplace(pool->handle, std::move(pool));
   }
   return *device.default_pool;
+}
+
+PlacePools& Simulator::host_pools(const PoolPlace& place) {
+  PlacePools& found = pools_of_hosts[place];
+  if (found.standard == nullptr) {
+    auto pool = std::make_unique<MemoryPool>();
+    pool->handle = new_handle();
+    pool->device = -1;
+    pool->place = place;
+    pool->is_default = true;
+    found = {pool.get(), pool.get()};
+    pools.emplace(pool->handle, std::move(pool));
+  }
+  return found;
 }
 
 std::optional<PooledRange> Simulator::take_pooled(MemoryPool& pool, std::size_t bytes, const Stream& stream) {
@@ -88,6 +103,7 @@ std::optional<PooledRange> Simulator::take_pooled(MemoryPool& pool, std::size_t 
 void Simulator::return_to_pool(Allocation& allocation, const OperationPtr& freed) {
   MemoryPool& pool = *allocation.pool;
   pool.used -= allocation.bytes;
+  if (allocation.host != nullptr) return;  // nothing is kept, see api_pool_host.cpp
   const std::size_t bytes = allocation.pooled_bytes;
   // Of slots, the last that was freed is the first to be looked at.
   const auto before = is_slot(bytes) ? pool.vacant.lower_bound(bytes) : pool.vacant.upper_bound(bytes);

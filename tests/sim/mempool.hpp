@@ -8,6 +8,7 @@
 
 #include <cuda.h>
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <unordered_map>
@@ -75,9 +76,21 @@ class VacantRanges {
   std::size_t whole_pieces_ = 0;
 };
 
+/// Of what kind a pool's memory is, and where.
+struct PoolPlace {
+  CUmemAllocationType type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  CUmemLocationType where = CU_MEM_LOCATION_TYPE_DEVICE;
+  int id = 0;  ///< 0 where the location has none
+  auto operator<=>(const PoolPlace&) const = default;
+  bool is_managed() const { return type == CU_MEM_ALLOCATION_TYPE_MANAGED; }
+  /// Pages of the host, which no device is charged for.
+  bool is_of_host() const { return is_managed() || where != CU_MEM_LOCATION_TYPE_DEVICE; }
+};
+
 struct MemoryPool {
   std::uint64_t handle = 0;
-  int device = 0;
+  int device = 0;  ///< -1: pages of the host
+  PoolPlace place;
   bool is_default = false;
   bool destroyed = false;  ///< lives until its last allocation is freed
   std::uint64_t release_threshold = 0;
@@ -89,7 +102,13 @@ struct MemoryPool {
   int allow_internal_dependencies = 1;
   std::uint64_t used = 0, used_high = 0, reserved = 0, reserved_high = 0;
   std::map<int, CUmemAccess_flags> access;  ///< of devices other than its own
-  VacantRanges vacant;
+  VacantRanges vacant;                      ///< never of pages of the host
+};
+
+/// The pools of one place.
+struct PlacePools {
+  MemoryPool* standard = nullptr;
+  MemoryPool* current = nullptr;
 };
 
 }  // namespace cusim

@@ -1,4 +1,4 @@
-// What a pool can be asked for, and what of it is not modelled. Source: CUDA Driver API 13.0, "Stream Ordered Memory Allocator".
+// What a pool can be asked for, and where it can be. Source: CUDA Driver API 13.0, "Stream Ordered Memory Allocator".
 #include <algorithm>
 
 #include "tests/sim/graph_nodes.hpp"
@@ -11,24 +11,31 @@ CUresult refuse_unmodelled(Call& c, const char* what) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/// The pool's place for the forms of CUDA 13 that name one: only pinned memory of a device is modelled.
-CUresult check_place(Call& c, const CUmemLocation* location, CUmemAllocationType type) {
-  if (location == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const bool is_managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
-  if (type != CU_MEM_ALLOCATION_TYPE_PINNED && !is_managed) return CUDA_ERROR_INVALID_VALUE;
-  switch (location->type) {
-    case CU_MEM_LOCATION_TYPE_DEVICE: break;
-    case CU_MEM_LOCATION_TYPE_NONE:
-      if (!is_managed) return CUDA_ERROR_INVALID_VALUE;
-      return refuse_unmodelled(c, "a pool of managed memory");
-    case CU_MEM_LOCATION_TYPE_HOST:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA: return refuse_unmodelled(c, "a pool of the host");
+namespace {
+
+CUresult check_host_place(const CUmemLocation& location, PoolPlace* out) {
+  constexpr int kNodes = 1;
+  switch (location.type) {
+    case CU_MEM_LOCATION_TYPE_NONE: return out->is_managed() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    case CU_MEM_LOCATION_TYPE_HOST: return CUDA_SUCCESS;
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+      out->id = location.id;
+      return location.id >= 0 && location.id < kNodes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     default: return CUDA_ERROR_INVALID_VALUE;
   }
-  return is_managed ? refuse_unmodelled(c, "a pool of managed memory") : CUDA_SUCCESS;
 }
 
-CUresult check_pool_properties(Call& c, const CUmemPoolProps& wanted) {
+}  // namespace
+
+CUresult check_place(const CUmemLocation* location, CUmemAllocationType type, PoolPlace* out) {
+  if (location == nullptr || (type != CU_MEM_ALLOCATION_TYPE_PINNED && type != CU_MEM_ALLOCATION_TYPE_MANAGED)) return CUDA_ERROR_INVALID_VALUE;
+  *out = {type, location->type, 0};
+  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return check_host_place(*location, out);
+  out->id = location->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult check_pool_properties(Call& c, const CUmemPoolProps& wanted, PoolPlace* place) {
   constexpr unsigned kHandleTypes =
       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT | CU_MEM_HANDLE_TYPE_FABRIC;
   const unsigned handles = wanted.handleTypes;
@@ -37,11 +44,13 @@ CUresult check_pool_properties(Call& c, const CUmemPoolProps& wanted) {
       (wanted.usage & ~unsigned{CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS}) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // A pool of host memory without a NUMA node is never shared.
-  if (wanted.location.type == CU_MEM_LOCATION_TYPE_HOST && handles != 0) return CUDA_ERROR_INVALID_VALUE;
-  CUSIM_TRY(check_place(c, &wanted.location, wanted.allocType));
-  const bool is_device = wanted.location.id >= 0 && static_cast<std::size_t>(wanted.location.id) < c.sim.devices.size();
-  if (!is_device) return CUDA_ERROR_INVALID_VALUE;
+  CUSIM_TRY(check_place(&wanted.location, wanted.allocType, place));
+  const bool is_managed = place->is_managed();
+  if (is_managed && (wanted.maxSize != 0 || wanted.usage != 0)) return CUDA_ERROR_INVALID_VALUE;
+  // A pool of host memory without a NUMA node is never shared, nor is a managed one.
+  if ((is_managed || place->where == CU_MEM_LOCATION_TYPE_HOST) && handles != 0) return CUDA_ERROR_INVALID_VALUE;
+  const bool is_of_device = place->where == CU_MEM_LOCATION_TYPE_DEVICE;
+  if (is_of_device && (place->id < 0 || static_cast<std::size_t>(place->id) >= c.sim.devices.size())) return CUDA_ERROR_INVALID_VALUE;
   if (wanted.usage != 0 && c.sim.settings.decompression != Offer::given) return CUDA_ERROR_NOT_SUPPORTED;  // [?] that, and the code
   // What Linux cannot share; FABRIC is taken without an IMEX channel too (an H100, driver 580).
   return (handles & (CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT)) != 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;

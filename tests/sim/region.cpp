@@ -5,10 +5,20 @@
 #include "tests/sim/simulator.hpp"
 
 namespace cusim {
+namespace {
+
+/// Pages of the host that a pool gave; of a device's it keeps the bytes.
+void unmap_of_pool(Allocation& allocation) {
+  if (allocation.host == nullptr) return;
+  munmap(allocation.host, allocation.bytes);
+  allocation.pool->reserved -= allocation.bytes;
+}
+
+}  // namespace
 
 void Simulator::release_all_regions() {
   for (const auto& [base, memory] : regions) {
-    if (memory->kind == MemoryKind::host || memory->kind == MemoryKind::managed) munmap(memory->host, memory->bytes);
+    if (memory->host != nullptr && memory->kind != MemoryKind::registered) munmap(memory->host, memory->bytes);
     if (memory->kind == MemoryKind::imported || memory->kind == MemoryKind::external) close(memory->fd);
   }
   regions.clear();
@@ -26,6 +36,7 @@ void Simulator::release_region(Allocation& allocation) {
       break;
     case MemoryKind::stream_ordered:
       if (!allocation.free_requested) return_to_pool(allocation, nullptr);
+      unmap_of_pool(allocation);
       break;
     case MemoryKind::graph: end_graph_memory(*allocation.graph); break;
     case MemoryKind::device:
@@ -39,6 +50,7 @@ void Simulator::drop_stream_ordered(CUdeviceptr base) {
   const auto found = regions.find(base);
   if (found == regions.end() || found->second->kind != MemoryKind::stream_ordered) return;
   disown(*found->second);
+  unmap_of_pool(*found->second);
   regions.erase(found);
 }
 

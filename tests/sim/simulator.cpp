@@ -89,6 +89,7 @@ void Simulator::reset() {
   physical.clear();
   physical_store.clear();
   exports.clear();
+  pools_of_hosts.clear();
   pools.clear();
   contexts.clear();
   contexts_by_handle.clear();

@@ -135,6 +135,8 @@ class Simulator {
   // Memory pools (mempool.cpp)
   /// The device's default pool, created on first use.
   MemoryPool& default_pool(int ordinal);
+  /// The pools of a place on the host, created on first use.
+  PlacePools& host_pools(const PoolPlace& place);
   /// Device memory for `bytes` in stream order, from the pool or fresh; nullopt when there is none.
   std::optional<PooledRange> take_pooled(MemoryPool& pool, std::size_t bytes, const Stream& stream);
   /// Puts a stream-ordered allocation's bytes back; nothing touches them any more once `freed` completes.
@@ -206,6 +208,7 @@ class Simulator {
   std::unordered_map<std::uint64_t, std::shared_ptr<GraphExec>> graph_execs;
   std::vector<std::shared_ptr<GraphMemory>> graph_memory;
   HandleMap<MemoryPool> pools;
+  std::map<PoolPlace, PlacePools> pools_of_hosts;
   std::map<std::uint64_t, std::unique_ptr<PhysicalMemory>> physical;
   std::map<CUdeviceptr, Reservation> reservations;
   std::map<CUdeviceptr, std::unique_ptr<Allocation>> regions;  ///< all memory that is not cuMemAlloc's, by base

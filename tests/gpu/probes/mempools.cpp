@@ -235,6 +235,57 @@ void ask_current_pool(CUdevice device) {
   answer("cuDeviceSetMemPool of NULL", CU(cuDeviceSetMemPool)(device, nullptr));
 }
 
+/// Pools of the host and of managed memory: which there are, what is said of their memory, and that it is no device's.
+void ask_place(CUdevice device, const char* name, CUmemLocation place, CUmemAllocationType type) {
+  const std::string words = std::string(name) + ": ";
+  CUmemoryPool pool = nullptr;
+  const CUresult found = CU(cuMemGetDefaultMemPool)(&pool, &place, type);
+  answer(words + "cuMemGetDefaultMemPool", found);
+  if (found != CUDA_SUCCESS) return;
+  const Stream stream;
+  std::size_t before = 0, after = 0, total = 0;
+  prepare(CU(cuMemGetInfo_v2)(&before, &total), "cuMemGetInfo");
+  CUdeviceptr block = 0;
+  const CUresult taken = CU(cuMemAllocFromPoolAsync)(&block, std::size_t{64} << 20, pool, stream);
+  answer(words + "64 MiB", taken, CUDA_SUCCESS);
+  if (taken != CUDA_SUCCESS) return;
+  prepare(CU(cuMemGetInfo_v2)(&after, &total), "cuMemGetInfo");
+  answer(words + "cuMemGetInfo has 64 MiB less", after + (std::size_t{64} << 20) <= before, false);
+  unsigned kind = 0, is_managed = 0;
+  CUcontext context = nullptr;
+  int ordinal = -3;
+  answer(words + "MEMORY_TYPE can be asked", CU(cuPointerGetAttribute)(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, block), CUDA_SUCCESS);
+  const bool wants_managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+  answer(words + "MEMORY_TYPE", kind, wants_managed ? unsigned{CU_MEMORYTYPE_DEVICE} : unsigned{CU_MEMORYTYPE_HOST});
+  static_cast<void>(CU(cuPointerGetAttribute)(&is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, block));
+  answer(words + "IS_MANAGED", is_managed, wants_managed ? 1u : 0u);
+  static_cast<void>(CU(cuPointerGetAttribute)(&context, CU_POINTER_ATTRIBUTE_CONTEXT, block));
+  answer(words + "CONTEXT is null", context == nullptr, true);
+  static_cast<void>(CU(cuPointerGetAttribute)(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, block));
+  answer(words + "DEVICE_ORDINAL is the stream's device", ordinal == device, true);
+  CUmemAccess_flags flags{};
+  CUmemLocation where{CU_MEM_LOCATION_TYPE_DEVICE, device};
+  answer(words + "cuMemPoolGetAccess of the device", CU(cuMemPoolGetAccess)(&flags, pool, &where), CUDA_SUCCESS);
+  answer(words + "access of the device", flags);
+  const CUdeviceptr beside = take_async(1 << 20, stream);
+  answer(words + "a copy from a device that has no access", CU(cuMemcpyDtoDAsync_v2)(block, beside, 1 << 20, stream), CUDA_SUCCESS);
+  prepare(CU(cuMemFreeAsync)(beside, stream), "cuMemFreeAsync");
+  answer(words + "cuMemFreeAsync", CU(cuMemFreeAsync)(block, stream), CUDA_SUCCESS);
+  stream.synchronize();
+  answer(words + "cuMemPoolDestroy of the default pool", CU(cuMemPoolDestroy)(pool), CUDA_ERROR_INVALID_VALUE);
+}
+
+void ask_places(CUdevice device) {
+  ask_place(device, "pool of the host", {CU_MEM_LOCATION_TYPE_HOST, 0}, CU_MEM_ALLOCATION_TYPE_PINNED);
+  ask_place(device, "pool of a node of the host", {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0}, CU_MEM_ALLOCATION_TYPE_PINNED);
+  ask_place(device, "managed pool of the device", {CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ALLOCATION_TYPE_MANAGED);
+  ask_place(device, "managed pool of no place", {CU_MEM_LOCATION_TYPE_INVALID, 0}, CU_MEM_ALLOCATION_TYPE_MANAGED);
+  CUmemLocation node{CU_MEM_LOCATION_TYPE_HOST_NUMA, 99};
+  CUmemoryPool pool = nullptr;
+  answer("cuMemGetDefaultMemPool of a NUMA node that is not there", CU(cuMemGetDefaultMemPool)(&pool, &node, CU_MEM_ALLOCATION_TYPE_PINNED),
+         CUDA_ERROR_INVALID_VALUE);
+}
+
 }  // namespace
 
 void ask_mempools(Session& session) {
@@ -250,6 +301,7 @@ void ask_mempools(Session& session) {
   group("handle types", [&] { ask_handle_types(device); });
   group("size limit", [&] { ask_limit(device); });
   group("current pool", [&] { ask_current_pool(device); });
+  group("places", [&] { ask_places(device); });
   group("under pressure", [&] { ask_pressure(device); });
 }
 

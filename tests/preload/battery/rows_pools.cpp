@@ -104,6 +104,8 @@ void cases_cuMemPoolCreate(Cases& cases) {
   add_creation(cases, "of no type", [](CUmemPoolProps& p) { p.allocType = CU_MEM_ALLOCATION_TYPE_INVALID; });
   add_creation(cases, "nowhere", [](CUmemPoolProps& p) { p.location.type = CU_MEM_LOCATION_TYPE_INVALID; });
   add_creation(cases, "on the host", [](CUmemPoolProps& p) { p.location.type = CU_MEM_LOCATION_TYPE_HOST; });
+  add_creation(cases, "on a node of the host", [](CUmemPoolProps& p) { p.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA; });
+  add_creation(cases, "managed", [](CUmemPoolProps& p) { p.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED; });
   add_creation(cases, "on device -1", [](CUmemPoolProps& p) { p.location.id = -1; });
   add_creation(cases, "on device 9", [](CUmemPoolProps& p) { p.location.id = 9; });
   add_creation(cases, "on the other device", [](CUmemPoolProps& p) { p.location.id = 1 - p.location.id; });
@@ -170,6 +172,52 @@ void cases_cuMemSetMemPool(Cases& cases) {
     line.code(cuMemSetMemPool(&location, CU_MEM_ALLOCATION_TYPE_INVALID, w.default_pool));
   });
 }
+
+/// The pool of each place; what comes from it where nobody made it (of a device's own the other rows tell).
+template <class Get> void place_cases(Cases& cases, Get get) {
+  struct Place {
+    const char* name;
+    CUmemLocationType where;
+    int id;
+  };
+  constexpr Place kPlaces[] = {{"a device", CU_MEM_LOCATION_TYPE_DEVICE, 0},
+                               {"device 9", CU_MEM_LOCATION_TYPE_DEVICE, 9},
+                               {"the host", CU_MEM_LOCATION_TYPE_HOST, 0},
+                               {"a node of the host", CU_MEM_LOCATION_TYPE_HOST_NUMA, 0},
+                               {"no node", CU_MEM_LOCATION_TYPE_HOST_NUMA, 9},
+                               {"nowhere", CU_MEM_LOCATION_TYPE_INVALID, 0},
+                               {"the thread's node", CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0}};
+  for (const auto& [kind, type] : {std::pair{"", CU_MEM_ALLOCATION_TYPE_PINNED}, std::pair{", managed", CU_MEM_ALLOCATION_TYPE_MANAGED},
+                                   std::pair{", of no type", CU_MEM_ALLOCATION_TYPE_INVALID}}) {
+    for (const Place& place : kPlaces) {
+      cases.add(std::string(place.name) + kind, [get, place, type = type](World& w, Line& line) {
+        CUmemLocation location;
+        location.type = place.where;
+        location.id = place.id;
+        CUmemoryPool out = reinterpret_cast<CUmemoryPool>(kUntouched);
+        const CUresult result = get(&out, &location, type);
+        line.code(result).handle("out", out);
+        if (result != CUDA_SUCCESS || (place.where == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED)) return;
+        CUdeviceptr block = kUntouched;
+        line.code(cuMemAllocFromPoolAsync(&block, kMiB, out, w.stream)).memory("block", block);
+        say(line, "used", out, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+        line.code(cuMemFreeAsync(block, w.stream)).code(cuMemPoolDestroy(out));
+      });
+    }
+  }
+  cases.add("null location", [get](World&, Line& line) {
+    CUmemoryPool out = reinterpret_cast<CUmemoryPool>(kUntouched);
+    line.code(get(&out, nullptr, CU_MEM_ALLOCATION_TYPE_PINNED)).handle("out", out);
+  });
+  cases.add("null output", [get](World&, Line& line) {
+    CUmemLocation location;
+    location.type = CU_MEM_LOCATION_TYPE_HOST;
+    location.id = 0;
+    line.code(get(nullptr, &location, CU_MEM_ALLOCATION_TYPE_PINNED));
+  });
+}
+ROW(cuMemGetDefaultMemPool, place_cases)
+ROW(cuMemGetMemPool, place_cases)
 
 void cases_cuMemPoolGetAttribute(Cases& cases) {
   for (const PoolKind& kind : pool_kinds()) {

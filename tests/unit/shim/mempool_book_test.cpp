@@ -49,6 +49,12 @@ bool none_in_use(std::uint8_t) { return true; }
 
 bool is(const std::optional<Mempool>& found, int device, std::uint8_t index) { return found && found->device == device && found->index == index; }
 
+/// -2: nobody knows the pool.
+int device_of(MempoolBook& book, CUmemoryPool handle) {
+  const std::optional<MempoolBook::Made> made = book.facts_of(handle);
+  return made ? made->device : -2;
+}
+
 }  // namespace
 
 TEST_CASE("a default pool is met at its first use, and then known without the driver") {
@@ -96,6 +102,46 @@ TEST_CASE("after the reset of a device its old default pool is forgotten with th
   CHECK(book.current(0) == MempoolBook::kDefault);
   CHECK(is(book.find(pool(11)), 0, MempoolBook::kDefault));
   CHECK_FALSE(book.find(pool(1)));
+}
+
+TEST_CASE("a pool of the host is known as soon as the driver has told of it, and no device's") {
+  using cupool::shim::MempoolMemory;
+  const DriverApi api = driver();
+  MempoolBook book(api);
+  CHECK_FALSE(book.facts_of(pool(8)));
+  book.given(pool(8), {CU_MEM_LOCATION_TYPE_HOST, 0}, CU_MEM_ALLOCATION_TYPE_PINNED);
+  book.given(pool(9), {CU_MEM_LOCATION_TYPE_DEVICE, 1}, CU_MEM_ALLOCATION_TYPE_MANAGED);
+  book.given(pool(2), {CU_MEM_LOCATION_TYPE_DEVICE, 1}, CU_MEM_ALLOCATION_TYPE_PINNED);
+  REQUIRE(book.facts_of(pool(8)));
+  CHECK(book.facts_of(pool(8))->memory == MempoolMemory::host);
+  CHECK(device_of(book, pool(8)) == MempoolBook::kNoDevice);
+  CHECK(book.facts_of(pool(9))->memory == MempoolMemory::managed);
+  CHECK(device_of(book, pool(9)) == MempoolBook::kNoDevice);
+  CHECK(is(book.find(pool(2)), 1, MempoolBook::kDefault));
+  CHECK(device_of(book, pool(2)) == 1);
+}
+
+TEST_CASE("what the program has made of a pool is not forgotten when the driver tells of it as the current one") {
+  const DriverApi api = driver();
+  MempoolBook book(api);
+  CUmemPoolProps sized = plain_on(0);
+  sized.location = {CU_MEM_LOCATION_TYPE_HOST, 0};
+  sized.maxSize = 5;
+  book.made(pool(8), sized);
+  book.given(pool(8), sized.location, CU_MEM_ALLOCATION_TYPE_PINNED);
+  REQUIRE(book.facts_of(pool(8)));
+  CHECK(book.facts_of(pool(8))->max_bytes == 5);
+}
+
+TEST_CASE("a device's new default pool is no pool of the host that had its handle") {
+  const DriverApi api = driver();
+  MempoolBook book(api);
+  book.given(pool(11), {CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ALLOCATION_TYPE_MANAGED);
+  CHECK(is(book.find(pool(1)), 0, MempoolBook::kDefault));
+  book.device_reset(0);
+  g_renewed = true;
+  CHECK(book.current(0) == MempoolBook::kDefault);
+  CHECK(device_of(book, pool(11)) == 0);
 }
 
 TEST_CASE("what is remembered of one book is not another's") {
@@ -148,13 +194,13 @@ TEST_CASE("whose memory a pool of the program's is: a device's only where it is 
   const DriverApi api = driver();
   MempoolBook book(api);
   book.made(pool(3), plain_on(1));
-  CHECK(book.device_of(pool(3)) == 1);
+  CHECK(device_of(book, pool(3)) == 1);
   CUmemPoolProps of_host = plain_on(0);
   of_host.location.type = CU_MEM_LOCATION_TYPE_HOST;
   book.made(pool(4), of_host);
-  CHECK(book.device_of(pool(4)) == MempoolBook::kNoDevice);
+  CHECK(device_of(book, pool(4)) == MempoolBook::kNoDevice);
   CUmemPoolProps managed = plain_on(1);
   managed.allocType = static_cast<CUmemAllocationType>(2);  // CU_MEM_ALLOCATION_TYPE_MANAGED, since CUDA 13.0
   book.made(pool(5), managed);
-  CHECK(book.device_of(pool(5)) == MempoolBook::kNoDevice);
+  CHECK(device_of(book, pool(5)) == MempoolBook::kNoDevice);
 }
