@@ -1,5 +1,5 @@
 // Entry points that are newer than the oldest <cuda.h> that we build with (12.8), declared as the header that brought them declares them: every
-// library stands in for the same functions. Types that only pass through are left incomplete. Source: cuda.h 13.0, 13.2, 13.3.
+// library stands in for the same functions. Types that only pass through are left incomplete. Source: cuda.h 13.0, 13.2, 13.3, 13.5.
 #pragma once
 
 #include <cuda.h>
@@ -34,6 +34,11 @@ CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureM
                                                void* data);
 CUresult CUDAAPI cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback,
                                                     void* data);
+#endif
+
+#if CUDA_VERSION < 13040
+CUresult CUDAAPI cuGraphAddNode_v3(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
+                                   CUgraphNodeParams* parameters);
 #endif
 
 }  // extern "C"

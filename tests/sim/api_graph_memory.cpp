@@ -152,6 +152,15 @@ CUresult add_node(Call& c, CUgraphNode* out, CUgraph graph, const CUgraphNode* d
   }
 }
 
+CUresult add_node(Call& c, CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, std::size_t count,
+                  CUgraphNodeParams* parameters) {
+  const CUgraphEdgeData plain{};
+  for (std::size_t i = 0; edges != nullptr && i < count; ++i) {
+    if (std::memcmp(&edges[i], &plain, sizeof plain) != 0) return refuse_unmodelled(c, "an edge with data");
+  }
+  return add_node(c, out, graph, dependencies, count, parameters);
+}
+
 }  // namespace
 
 namespace cusim {
@@ -239,13 +248,11 @@ CUresult cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* depe
 
 CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
                            CUgraphNodeParams* parameters) {
-  return call(Symbol::cuGraphAddNode_v2, [&](Call& c) -> CUresult {
-    const CUgraphEdgeData plain{};
-    for (std::size_t i = 0; edges != nullptr && i < count; ++i) {
-      if (std::memcmp(&edges[i], &plain, sizeof plain) != 0) return refuse_unmodelled(c, "an edge with data");
-    }
-    return add_node(c, out, graph, dependencies, count, parameters);
-  });
+  return call(Symbol::cuGraphAddNode_v2, [&](Call& c) { return add_node(c, out, graph, dependencies, edges, count, parameters); });
+}
+CUresult cuGraphAddNode_v3(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
+                           CUgraphNodeParams* parameters) {
+  return call(Symbol::cuGraphAddNode_v3, [&](Call& c) { return add_node(c, out, graph, dependencies, edges, count, parameters); });
 }
 
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS* out) {

@@ -60,16 +60,17 @@ void ask_unknown() {
   answer("cuGetProcAddress_v2 with too low a version: status (2: not sufficient)", static_cast<int>(status), 2);
 }
 
-/// A variant that no row knows: who asks for this driver's own version gets it, and it must stay the driver's.
+/// The newest variant of all rows, which no driver that was asked had: from which version on it is given.
 void ask_later_variant(int driver_version) {
-  void* const variant = find_symbol("cuGraphAddNode_v3");
+  constexpr int kSince = 13040;
+  void* const variant = driver_version >= kSince ? find_symbol("cuGraphAddNode_v3") : nullptr;
   if (variant == nullptr) return leave_out("cuGraphAddNode_v3", "this driver has none");
   int since = 0;
   for (int version = 12030; version <= driver_version && since == 0; version += 10) {
     void* found = nullptr;
     if (CU(cuGetProcAddress)("cuGraphAddNode", &found, version, 0) == CUDA_SUCCESS && found == variant) since = version;
   }
-  answer("cuGraphAddNode_v3 is what cuGetProcAddress gives from version", since);
+  answer("cuGraphAddNode_v3 is what cuGetProcAddress gives from version", since, kSince);
 }
 
 }  // namespace

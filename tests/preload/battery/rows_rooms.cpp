@@ -297,6 +297,12 @@ void cases_cuGraphAddNode_v2(Cases& cases) {
   });
 }
 
+void cases_cuGraphAddNode_v3(Cases& cases) {
+  general_node_cases(cases, [](CUgraphNode* out, CUgraph graph, const CUgraphNode* after, std::size_t count, CUgraphNodeParams* parameters) {
+    return cuGraphAddNode_v3(out, graph, after, nullptr, count, parameters);
+  });
+}
+
 void cases_cuDeviceGraphMemTrim(Cases& cases) {
   for (const CUdevice device : {0, 1, 9, -1})
     cases.add("device " + std::to_string(device), [=](World&, Line& line) { line.code(cuDeviceGraphMemTrim(device)); });

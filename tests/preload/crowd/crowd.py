@@ -26,7 +26,7 @@ import reports  # noqa: E402
 LIMIT_S = 120
 SANITIZER_EXIT = 66
 SIMULATED = {"GRANULARITY": ["2MiB", "4MiB"], "PEERS": ["0"], "NOTE_SYNC": ["1"], "REUSE_HANDLES": ["1"], "COPY_NS": ["0", "50000"], "THREAD_STREAMS": ["end"], "VMM": ["0"]}
-VERSIONS = ["13030", "13030", "13000", "12080", "12050", "12040", "12000", "11080"]
+VERSIONS = ["13040", "13030", "13000", "12080", "12050", "12040", "12000", "11080"]
 SETTINGS = {"BACKING": ["pages", "segments"], "FREE": ["sync"], "RELEASE_THRESHOLD": ["0", "1MiB", "64MiB"], "TIMELINE": ["0", "100"], "IPC": ["native"]}
 POLICIES = ["grow", "grow", "grow", "preallocate", "limit", "async", "platform", "off"]
 

@@ -17,6 +17,10 @@
 //! case told_of_a_node_by_its_general_form
 //! args general
 //! check d["outside"]["graphs"] == 128 * MiB and report["data_quality"]["unpooled_apis_seen"] == ["cuGraphAddNode_v2"]
+//! case told_of_a_node_by_its_newest_form
+//! env CUSIM_DRIVER_VERSION=13040
+//! args newest
+//! check d["outside"]["graphs"] == 128 * MiB and report["data_quality"]["unpooled_apis_seen"] == ["cuGraphAddNode_v3"]
 //! case trimmed_by_the_program
 //! args trimmed
 //! check d["outside"]["graphs"] == 0 and "outside_graphs" in d["ledger"]
@@ -37,6 +41,14 @@
 //! stderr cupool\[<pid>\]: out of memory on GPU 0: wanted .*
 //! stderr* (  (cause|holds|elsewhere|try|report| ) .*)
 //! check "wanted: 2" in out and "launched again: 0" in out and c["rung_graphs"] == 0
+//! case wanted_of_a_living_graph_of_the_newest_node
+//! native same
+//! env CUSIM_DRIVER_VERSION=13040
+//! args newest living
+//! ooms 1
+//! stderr cupool\[<pid>\]: out of memory on GPU 0: wanted .*
+//! stderr* (  (cause|holds|elsewhere|try|report| ) .*)
+//! check "wanted: 2" in out and "launched again: 0" in out
 //! case wanted_on_segments
 //! native same
 //! env CUPOOL_BACKING=segments
@@ -87,21 +99,22 @@
 
 enum { kKept = 128 };
 
+typedef CUresult (*AddNode)(CUgraphNode*, CUgraph, const CUgraphNode*, const CUgraphEdgeData*, size_t, CUgraphNodeParams*);
 CUresult cuGraphInstantiate_v2(CUgraphExec*, CUgraph, CUgraphNode*, char*, size_t); /* what programs for CUDA 11 call */
 
-static CUgraph captured(CUstream stream) {
+static CUgraph captured(CUstream stream, size_t bytes) {
   CUgraph graph = NULL;
   CUdeviceptr address = 0;
   MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-  MUST(cuMemAllocAsync(&address, kKept * MIB, stream));
-  MUST(cuMemsetD8Async(address, 1, kKept * MIB, stream));
+  MUST(cuMemAllocAsync(&address, bytes, stream));
+  MUST(cuMemsetD8Async(address, 1, bytes, stream));
   MUST(cuMemFreeAsync(address, stream));
   MUST(cuStreamEndCapture(stream, &graph));
   return graph;
 }
 
-/* The same made by hand; `general`: by cuGraphAddNode. */
-static CUgraph by_hand(int general) {
+/* The same made by hand; `general`: by cuGraphAddNode, as programs for driver `version` find it. */
+static CUgraph by_hand(int general, int version) {
   CUgraph graph = NULL;
   CUgraphNode allocation, end;
   CUgraphNodeParams parameters;
@@ -115,7 +128,9 @@ static CUgraph by_hand(int general) {
   old.poolProps = parameters.alloc.poolProps;
   old.bytesize = kKept * MIB;
   MUST(cuGraphCreate(&graph, 0));
-  if (general) MUST(cuGraphAddNode(&allocation, graph, NULL, NULL, 0, &parameters));
+  AddNode add = NULL;
+  MUST(cuGetProcAddress("cuGraphAddNode", (void**)&add, version, 0, NULL));
+  if (general) MUST(add(&allocation, graph, NULL, NULL, 0, &parameters));
   else MUST(cuGraphAddMemAllocNode(&allocation, graph, NULL, 0, &old));
   MUST(cuGraphAddMemFreeNode(&end, graph, &allocation, 1, general ? parameters.alloc.dptr : old.dptr));
   return graph;
@@ -128,13 +143,24 @@ int main(int argc, char** argv) {
   CUgraphExec exec = NULL;
   MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   MUST(cuMemFree(allocate(MIB)));
-  CUgraph graph = strcmp(what, "node") == 0 ? by_hand(0) : strcmp(what, "general") == 0 ? by_hand(1) : captured(stream);
+  const int by_general_form = strcmp(what, "general") == 0 || strcmp(what, "newest") == 0;
+  CUgraph graph = by_general_form || strcmp(what, "node") == 0 ? by_hand(by_general_form, strcmp(what, "newest") == 0 ? 13040 : 12030)
+                                                               : captured(stream, kKept * MIB);
   const int is_older = strcmp(what, "older") == 0;
   if (is_older) MUST(cuGraphInstantiate_v2(&exec, graph, NULL, NULL, 0));
   else MUST(cuGraphInstantiateWithFlags(&exec, graph, 0));
   MUST(cuGraphLaunch(exec, stream));
   MUST(cuStreamSynchronize(stream));
-  const int lives = is_older || strcmp(what, "living") == 0;
+  if (argc > 2) { /* another one, which is gone */
+    CUgraph other = captured(stream, 2 * MIB);
+    CUgraphExec once = NULL;
+    MUST(cuGraphInstantiateWithFlags(&once, other, 0));
+    MUST(cuGraphLaunch(once, stream));
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuGraphExecDestroy(once));
+    MUST(cuGraphDestroy(other));
+  }
+  const int lives = is_older || strcmp(argc > 2 ? argv[2] : what, "living") == 0;
   if (!lives) MUST(cuGraphExecDestroy(exec));
   MUST(cuGraphDestroy(graph));
   if (strcmp(what, "trimmed") == 0) MUST(cuDeviceGraphMemTrim(0));

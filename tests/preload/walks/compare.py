@@ -28,7 +28,7 @@ LIMIT_S = 120
 CONTEXT_LINES = 12
 SIMULATED = {"GRANULARITY": ["2MiB", "4MiB", "2MiB,4MiB"], "VMM_FD": ["0", "refused"], "VMM_RDMA": ["0", "refused"], "VMM_RANGE": ["0"], "PEERS": ["0"],
              "NOTE_SYNC": ["1"], "REUSE_HANDLES": ["1"], "COPY_NS": ["0", "50000"], "CONTEXT_BYTES": ["4MiB"], "THREAD_STREAMS": ["end"], "VMM": ["0"]}
-VERSIONS = ["13030", "13030", "13000", "12080", "12050", "12040", "12000", "11080"]
+VERSIONS = ["13040", "13030", "13000", "12080", "12050", "12040", "12000", "11080"]
 SETTINGS = {"BACKING": ["pages", "segments"], "FREE": ["sync"], "RELEASE_THRESHOLD": ["1MiB", "64MiB"], "TIMELINE": ["0", "100"], "IPC": ["native"],
             "STACKS": ["off"]}
 POLICIES = ["grow", "grow", "grow", "preallocate", "limit", "async", "platform", "off"]
