@@ -28,6 +28,7 @@ enum class MemoryKind : std::uint8_t {
   mapped,          ///< cuMemMap
   imported,        ///< cuIpcOpenMemHandle
   graph,           ///< of an allocation node
+  variable,        ///< __device__, of a module
   external,        ///< cuExternalMemoryGetMappedBuffer
 };
 

@@ -135,7 +135,7 @@ CUresult Simulator::end_context(Context& context, Lock& lock) {
     return true;
   });
   std::erase_if(modules, [&](const auto& entry) {
-    if (entry.second != &context) return false;
+    if (entry.second.context != &context) return false;
     devices[static_cast<std::size_t>(context.device)]->memory.uncharge(kGranuleBytes);
     return true;
   });

@@ -170,7 +170,7 @@ void Simulator::disown(Allocation& allocation) {
 void Simulator::release(Allocation& allocation) {
   disown(allocation);
   if (allocation.export_slot != 0) exports.remove(allocation.export_slot - 1);
-  if (allocation.kind == MemoryKind::device) {
+  if (allocation.kind == MemoryKind::device || allocation.kind == MemoryKind::variable) {
     devices[static_cast<std::size_t>(allocation.device)]->memory.release(&allocation);
   } else {
     release_region(allocation);

@@ -40,6 +40,7 @@ void Simulator::release_region(Allocation& allocation) {
       break;
     case MemoryKind::graph: end_graph_memory(*allocation.graph); break;
     case MemoryKind::device:
+    case MemoryKind::variable:
     case MemoryKind::registered:
     case MemoryKind::mapped: break;
   }

@@ -185,6 +185,7 @@ Settings read_settings() {
   read.vmm_has_ranges = flag("VMM_RANGE", "1");
   read.links_devices = flag("PEERS", "1");
   read.has_no_device = flag("NO_DEVICE", "0");
+  read.variable_bytes = bytes("VARIABLE_BYTES", setting("VARIABLE_BYTES").value_or("0"));
   read.context_bytes = bytes("CONTEXT_BYTES", setting("CONTEXT_BYTES").value_or("0"));
   read.copy_ns = number("COPY_NS", setting("COPY_NS").value_or("1000"));
   const std::string clock = setting("CLOCK").value_or("virtual");

@@ -62,6 +62,12 @@ struct Array {
   unsigned levels = 1;
 };
 
+/// A module or a library.
+struct Module {
+  Context* context = nullptr;
+  Allocation* variable = nullptr;  ///< null until it is asked for; gone with the context
+};
+
 /// When an access is judged: what memory is in stream order is known when the access runs, not when it is asked for.
 enum class Moment { call, completion };
 
@@ -200,7 +206,7 @@ class Simulator {
   HandleMap<Event> events;
   std::unordered_map<std::uint64_t, const Context*> events_of_primaries;  ///< gone with them
   HandleMap<Array> arrays;
-  std::unordered_map<std::uint64_t, Context*> modules;
+  std::unordered_map<std::uint64_t, Module> modules;
   std::unordered_map<std::uint64_t, ExternalMemory> external;
   std::vector<std::uint64_t> given_back_streams;
   std::vector<std::uint64_t> given_back_events;

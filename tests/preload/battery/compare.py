@@ -36,7 +36,7 @@ Key = tuple[str, str, str]
 
 def environment(build: Path, policy: str, library: Path | None) -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith(("CUPOOL_", "CUSIM_", "CUDA_"))}
-    env.update(LD_LIBRARY_PATH=str(build / "sim"), CUSIM_DEVICES="2", CUSIM_MEMORY="1GiB", CUSIM_DRIVER_VERSION="13040")  # the newest row
+    env.update(LD_LIBRARY_PATH=str(build / "sim"), CUSIM_DEVICES="2", CUSIM_MEMORY="1GiB", CUSIM_DRIVER_VERSION="13040", CUSIM_VARIABLE_BYTES="3MiB")  # the newest row
     if library is not None:
         env.update(POLICIES[policy], LD_PRELOAD=str(library), CUPOOL_REPORT="none", CUPOOL_LOG="off")
     return env

@@ -165,6 +165,30 @@ void cases_cuModuleGetFunction(Cases& cases) {
   cases.add("nulls", [](World&, Line& line) { line.code(cuModuleGetFunction(nullptr, nullptr, nullptr)); });
 }
 
+namespace {
+/// Variables of what was loaded, and of nothing.
+template <class Handle, class Address, class Size>
+void variable_cases(Cases& cases, CUresult (*load)(Handle*), CUresult (*find)(Address*, Size*, Handle, const char*)) {
+  for (const char* name : {"variable", static_cast<const char*>(nullptr)}) {
+    cases.add(name != nullptr ? "by name" : "without a name", [=](World&, Line& line) {
+      Handle handle = nullptr;
+      Address out = 0;
+      Size bytes = 0;
+      line.code(load(&handle)).code(find(&out, &bytes, handle, name)).number("found", out != 0 ? 1 : 0).number("bytes", bytes);
+      line.code(find(nullptr, nullptr, handle, name));
+    });
+  }
+  cases.add("nulls", [=](World&, Line& line) { line.code(find(nullptr, nullptr, nullptr, nullptr)); });
+}
+CUresult load_module(CUmodule* out) { return cuModuleLoadData(out, "no code"); }
+CUresult load_library(CUlibrary* out) { return cuLibraryLoadData(out, "no code", nullptr, nullptr, 0, nullptr, nullptr, 0); }
+}  // namespace
+
+void cases_cuModuleGetGlobal(Cases& cases) { variable_cases(cases, &load_module, &::cuModuleGetGlobal); }
+void cases_cuModuleGetGlobal_v2(Cases& cases) { variable_cases(cases, &load_module, &::cuModuleGetGlobal_v2); }
+void cases_cuLibraryGetGlobal(Cases& cases) { variable_cases(cases, &load_library, &::cuLibraryGetGlobal); }
+void cases_cuLibraryGetManaged(Cases& cases) { variable_cases(cases, &load_library, &::cuLibraryGetManaged); }
+
 void cases_cuLibraryLoadData(Cases& cases) {
   image_cases(cases, [](World&, Line& line, const void* code) {
     CUlibrary out = reinterpret_cast<CUlibrary>(kUntouched);

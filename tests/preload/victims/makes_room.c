@@ -35,6 +35,12 @@
 //! env CUSIM_FAIL=cuStreamCreate:1:2
 //! args stream
 //! check "cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING): 0" in out and calls("cuStreamCreate") >= 2
+//! case variable_of_a_module
+//! env CUSIM_VARIABLE_BYTES=30MiB
+//! args variable
+//! case variable_of_a_library
+//! env CUSIM_VARIABLE_BYTES=30MiB
+//! args variable library
 //! case nothing_to_give
 //! args full
 //! stderr cupool\[<pid>\]: warning: cuModuleLoadData: the driver has not enough memory on GPU 0 for it \(0 MiB free\); the pool has 60 MiB, .*
@@ -110,6 +116,19 @@ int main(int argc, char** argv) {
     for (int i = 0; i < 20; ++i) SAY(cuModuleLoadData(&module, "image"));
     SAY(cuStreamEndCapture(stream, &graph));
     SAY(cuGraphDestroy(graph));
+    return 0;
+  }
+  if (strcmp(what, "variable") == 0) { /* loaded while there was room; its variables take their memory when they are asked for */
+    CUlibrary library = NULL;
+    CUdeviceptr variable = 0;
+    size_t bytes = 0;
+    MUST(cuModuleLoadData(&module, "image"));
+    MUST(cuLibraryLoadData(&library, "image", NULL, NULL, 0, NULL, NULL, 0));
+    fill_and_free(0);
+    if (argc > 2) SAY(cuLibraryGetGlobal(&variable, &bytes, library, "weights"));
+    else SAY(cuModuleGetGlobal(&variable, &bytes, module, "weights"));
+    printf("%zu MiB\n", bytes / MIB);
+    SAY(cuMemsetD8(variable, 1, bytes));
     return 0;
   }
   fill_and_free(strcmp(what, "full") == 0 ? kBlocks : 0);

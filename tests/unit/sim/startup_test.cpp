@@ -102,3 +102,42 @@ TEST_CASE("the dependencies of a capture can be replaced and added to") {
   CHECK(cuStreamUpdateCaptureDependencies(Simulated::stream(), &first, 1, 0) == CUDA_ERROR_ILLEGAL_STATE);
   CHECK(cuStreamEndCapture(line, &graph) == CUDA_SUCCESS);
 }
+
+TEST_CASE("a variable is found in its module or library, takes its memory once, and goes with it") {
+  const Simulated sim{{"VARIABLE_BYTES", "3MiB"}};
+  CUmodule module = nullptr;
+  CUlibrary library = nullptr;
+  REQUIRE(cuModuleLoadData(&module, "image") == CUDA_SUCCESS);
+  REQUIRE(cuLibraryLoadData(&library, "image", nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+  const std::uint64_t loaded_bytes = cusim_used_bytes(0);
+  CUdeviceptr one = 0, again = 0, other = 0;
+  std::size_t bytes = 0;
+  REQUIRE(cuModuleGetGlobal_v2(&one, &bytes, module, "x") == CUDA_SUCCESS);
+  CHECK(bytes == 3 * kMiB);
+  REQUIRE(cuModuleGetGlobal_v2(&again, nullptr, module, "x") == CUDA_SUCCESS);
+  CHECK(again == one);
+  REQUIRE(cuLibraryGetGlobal(&other, nullptr, library, "x") == CUDA_SUCCESS);
+  CHECK(other != one);
+  CHECK(cusim_used_bytes(0) == loaded_bytes + 8 * kMiB);
+  REQUIRE(cuMemsetD8_v2(one, 1, 3 * kMiB) == CUDA_SUCCESS);
+  CHECK(cuLibraryGetManaged(&other, nullptr, library, "x") == CUDA_ERROR_NOT_FOUND);
+  CHECK(cuLibraryGetGlobal(&other, nullptr, library, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cusim_violation_count() == 0);
+  CHECK(cuMemFree_v2(one) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuModuleGetGlobal_v2(&one, nullptr, nullptr, "x") == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cusim_violation_count() == 2);
+  REQUIRE(cuModuleUnload(module) == CUDA_SUCCESS);
+  REQUIRE(cuLibraryUnload(library) == CUDA_SUCCESS);
+  CHECK(cusim_used_bytes(0) + 2 * 2 * kMiB == loaded_bytes);
+}
+
+TEST_CASE("a variable that the device has no room for is out of memory until there is") {
+  const Simulated sim{{"MEMORY", "16MiB"}, {"VARIABLE_BYTES", "12MiB"}};
+  CUmodule module = nullptr;
+  CUdeviceptr address = 0;
+  REQUIRE(cuModuleLoadData(&module, "image") == CUDA_SUCCESS);
+  const CUdeviceptr block = Simulated::allocate(4 * kMiB);
+  CHECK(cuModuleGetGlobal_v2(&address, nullptr, module, "x") == CUDA_ERROR_OUT_OF_MEMORY);
+  REQUIRE(cuMemFree_v2(block) == CUDA_SUCCESS);
+  CHECK(cuModuleGetGlobal_v2(&address, nullptr, module, "x") == CUDA_SUCCESS);
+}
