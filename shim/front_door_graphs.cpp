@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "shim/front_door.hpp"
+#include "shim/memory_location.hpp"
 
 namespace cupool::shim::front_door {
 namespace {
@@ -16,9 +17,9 @@ std::uint64_t device_of_node(const Process& own, CUgraphNode node) {
   if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) return 0;
   CUDA_MEM_ALLOC_NODE_PARAMS parameters{};
   if (own.api.cuGraphMemAllocNodeGetParams(node, &parameters) != CUDA_SUCCESS) return PoolSet::kAnyDevice;
-  const CUmemLocation& location = parameters.poolProps.location;
-  const bool is_told = location.type == CU_MEM_LOCATION_TYPE_DEVICE && location.id >= 0 && location.id < static_cast<int>(observe::kMaxDevices);
-  return is_told ? std::uint64_t{1} << location.id : PoolSet::kAnyDevice;
+  const std::optional<int> device = device_of(parameters.poolProps.location);
+  const bool is_told = device && *device >= 0 && *device < static_cast<int>(observe::kMaxDevices);
+  return is_told ? std::uint64_t{1} << *device : PoolSet::kAnyDevice;
 }
 
 }  // namespace

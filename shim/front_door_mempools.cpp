@@ -7,6 +7,7 @@
 #include "pool/device/fence.hpp"
 #include "shim/front_door.hpp"
 #include "shim/in_context.hpp"
+#include "shim/memory_location.hpp"
 
 namespace cupool::shim::front_door {
 namespace {
@@ -172,6 +173,9 @@ CUresult set_mempool(const Real<CUresult(CUmemLocation*, CUmemAllocationType, CU
   const CUresult result = real(location, type, pool);
   const bool is_device = location != nullptr && location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED;
   if (result == CUDA_SUCCESS && is_device) process().mempools.set_current(location->id, pool);
+  if (result != CUDA_SUCCESS || is_device || location == nullptr) return result;
+  // A locality domain may be all that its device has: what is current there is asked for again.
+  if (const std::optional<int> device = device_of(*location)) process().mempools.device_reset(*device);
   return result;
 }
 

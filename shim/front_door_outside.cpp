@@ -8,6 +8,7 @@
 #include "pool/core/bytes.hpp"
 #include "shim/array_bytes.hpp"
 #include "shim/front_door.hpp"
+#include "shim/memory_location.hpp"
 
 namespace cupool::shim::front_door {
 namespace {
@@ -146,10 +147,10 @@ CUresult create_physical(const Real<CUresult(CUmemGenericAllocationHandle*, std:
     CUmemGenericAllocationHandle nothing{};
     return real(&nothing, bytes + kImpossible_bytes, properties, flags);
   };
-  if (out == nullptr || properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return call();
+  const std::optional<int> device = properties != nullptr ? device_of(properties->location) : std::nullopt;
+  if (out == nullptr || !device) return call();
   return account(
-      properties->location.id, nullptr, OutsideKind::program_vmm, bytes, real.symbol(), call, [out] { return process().vmm.created(*out); },
-      std::cref(ask));
+      *device, nullptr, OutsideKind::program_vmm, bytes, real.symbol(), call, [out] { return process().vmm.created(*out); }, std::cref(ask));
 }
 
 CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& real, CUmemGenericAllocationHandle handle) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "shim/memory_location.hpp"
 #include "shim/newer_api.hpp"
 
 namespace cupool::shim {
@@ -20,8 +21,9 @@ constinit std::atomic<std::uint64_t> g_books{0};
 
 MempoolBook::Made facts(const CUmemLocation& location, CUmemAllocationType type, std::uint64_t max_bytes) {
   if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return {MempoolMemory::managed, MempoolBook::kNoDevice, max_bytes};
-  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return {MempoolMemory::host, MempoolBook::kNoDevice, max_bytes};
-  return {MempoolMemory::device, location.id, max_bytes};
+  const std::optional<int> device = device_of(location);
+  if (!device) return {MempoolMemory::host, MempoolBook::kNoDevice, max_bytes};
+  return {MempoolMemory::device, *device, max_bytes};
 }
 
 KnownPool& place_of(CUmemoryPool handle) {
@@ -103,8 +105,9 @@ void MempoolBook::made(CUmemoryPool handle, const CUmemPoolProps& properties) {
 
 void MempoolBook::given(CUmemoryPool handle, const CUmemLocation& location, CUmemAllocationType type) {
   const Made known = facts(location, type, 0);
+  if (known.memory == MempoolMemory::device && location.type == CU_MEM_LOCATION_TYPE_DEVICE) return;
   const std::lock_guard lock(mutex_);
-  if (known.memory != MempoolMemory::device) made_.try_emplace(handle, known);
+  if (served_.find(handle) == served_.end()) made_.try_emplace(handle, known);
 }
 
 MempoolBounds MempoolBook::bounds(CUmemoryPool handle) {

@@ -61,7 +61,7 @@ class MempoolBook {
   MempoolBounds bounds_of_current(int device);
 
   void made(CUmemoryPool handle, const CUmemPoolProps& properties);
-  /// The driver has told that `handle` is a pool of `location` (cuMemGetDefaultMemPool): of what is no device's nobody else tells.
+  /// The driver has told that `handle` is a pool of `location` (cuMemGetDefaultMemPool): of what is not all of a device's nobody else tells.
   void given(CUmemoryPool handle, const CUmemLocation& location, CUmemAllocationType type);
   /// It is about to be destroyed; the answer is for kept(), should the driver refuse.
   std::optional<Made> leave(CUmemoryPool handle);

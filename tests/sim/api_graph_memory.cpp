@@ -98,7 +98,7 @@ template <class Parameters> CUresult add_allocation(Call& c, CUgraphNode* out, P
   if (wanted->poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_INVALID_VALUE;
   if (wanted->accessDescCount > c.sim.devices.size()) return CUDA_ERROR_INVALID_VALUE;
   if (wanted->accessDescs == nullptr && wanted->accessDescCount != 0) return CUDA_ERROR_INVALID_VALUE;
-  const int ordinal = wanted->poolProps.location.id;
+  const int ordinal = kind.id;
   Device& device = *c.sim.devices[static_cast<std::size_t>(ordinal)];
   for (std::size_t i = 0; i < wanted->accessDescCount; ++i) {
     Device* peer = nullptr;

@@ -181,7 +181,7 @@ struct PoolsOf {
 template <class Body> CUresult with_place(Symbol symbol, const CUmemLocation* location, CUmemAllocationType type, Body&& body) {
   return call(symbol, [&](Call& c) -> CUresult {
     PoolPlace place;
-    CUSIM_TRY(check_place(location, type, &place));
+    CUSIM_TRY(check_place(c, location, type, &place));
     Device* device = nullptr;
     if (place.where == CU_MEM_LOCATION_TYPE_DEVICE) CUSIM_TRY(c.device(place.id, &device));
     if (place.is_of_host()) {

@@ -11,13 +11,14 @@ CUresult check_supported(Call& c) { return c.sim.settings.supports_vmm ? CUDA_SU
 
 CUresult check_properties(Call& c, const CUmemAllocationProp* properties) {
   if (properties == nullptr || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
-  if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+  const CUmemLocation location = without_domain(c.sim, properties->location);
+  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
     c.sim.violate(c.name() + ": only device memory is modelled");
     std::fprintf(stderr, "cusim: %s: only device memory is modelled\n", c.name().c_str());
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   Device* device = nullptr;
-  return c.device(properties->location.id, &device);
+  return c.device(location.id, &device);
 }
 
 /// [?] the codes; and that they come from cuMemCreate alone.
@@ -56,13 +57,14 @@ CUresult create(Call& c, CUmemGenericAllocationHandle* out, std::size_t bytes, c
   if (out == nullptr || bytes == 0 || !is_granular(c, bytes) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   CUSIM_TRY(check_properties(c, properties));
   CUSIM_TRY(check_offers(c, *properties));
-  Device& device = *c.sim.devices[static_cast<std::size_t>(properties->location.id)];
-  if (!device.memory.charge(bytes) && !(c.sim.give_back_unused(properties->location.id) && device.memory.charge(bytes))) {
+  const int ordinal = without_domain(c.sim, properties->location).id;
+  Device& device = *c.sim.devices[static_cast<std::size_t>(ordinal)];
+  if (!device.memory.charge(bytes) && !(c.sim.give_back_unused(ordinal) && device.memory.charge(bytes))) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   auto memory = std::make_unique<PhysicalMemory>();
   memory->handle = c.sim.new_handle();
-  memory->device = properties->location.id;
+  memory->device = ordinal;
   memory->bytes = bytes;
   memory->properties = *properties;
   c.sim.physical_store.place(*memory);

@@ -56,6 +56,16 @@ template <class Body> CUresult call_about_thread(Symbol symbol, Body&& body) {
   return body(sim.thread());
 }
 
+/// Since CUDA 13.5 memory can be asked for in a locality domain, a part of a device. The devices here have one, which is all of it: as if the device had
+/// been asked for (CUDA Driver API 13.5, cuMemPoolCreate).
+inline CUmemLocation without_domain(const Simulator& sim, const CUmemLocation& asked) {
+  constexpr auto kLocalityDomain = static_cast<CUmemLocationType>(6);
+  constexpr int kSince = 13050;
+  constexpr int kOneByte = 256;  // of the device; then that of the domain
+  if (asked.type != kLocalityDomain || sim.settings.driver_version < kSince || asked.id < 0 || asked.id >= kOneByte) return asked;
+  return {CU_MEM_LOCATION_TYPE_DEVICE, asked.id};
+}
+
 /// The handle that a null stream means in a _ptsz or _ptds variant.
 inline CUstream per_thread(CUstream handle) { return handle == nullptr ? CU_STREAM_PER_THREAD : handle; }
 

@@ -23,7 +23,7 @@ void free_graph_memory(Call& c, const std::shared_ptr<GraphMemory>& memory, Stre
 CUresult check_pool_properties(Call& c, const CUmemPoolProps& properties, PoolPlace* place);
 
 /// The place of a pool, for the forms of CUDA 13 that name one. Whether there is such a device is not looked at.
-CUresult check_place(const CUmemLocation* location, CUmemAllocationType type, PoolPlace* out);
+CUresult check_place(Call& c, const CUmemLocation* location, CUmemAllocationType type, PoolPlace* out);
 
 /// Stream-ordered memory from a pool of pages of the host (api_pool_host.cpp).
 CUresult allocate_on_host(Call& c, CUdeviceptr* out, std::size_t bytes, MemoryPool& pool, Stream& stream);

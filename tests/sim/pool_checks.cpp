@@ -27,11 +27,12 @@ CUresult check_host_place(const CUmemLocation& location, PoolPlace* out) {
 
 }  // namespace
 
-CUresult check_place(const CUmemLocation* location, CUmemAllocationType type, PoolPlace* out) {
-  if (location == nullptr || (type != CU_MEM_ALLOCATION_TYPE_PINNED && type != CU_MEM_ALLOCATION_TYPE_MANAGED)) return CUDA_ERROR_INVALID_VALUE;
-  *out = {type, location->type, 0};
-  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return check_host_place(*location, out);
-  out->id = location->id;
+CUresult check_place(Call& c, const CUmemLocation* asked, CUmemAllocationType type, PoolPlace* out) {
+  if (asked == nullptr || (type != CU_MEM_ALLOCATION_TYPE_PINNED && type != CU_MEM_ALLOCATION_TYPE_MANAGED)) return CUDA_ERROR_INVALID_VALUE;
+  const CUmemLocation location = type == CU_MEM_ALLOCATION_TYPE_PINNED ? without_domain(c.sim, *asked) : *asked;
+  *out = {type, location.type, 0};
+  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return check_host_place(location, out);
+  out->id = location.id;
   return CUDA_SUCCESS;
 }
 
@@ -44,7 +45,7 @@ CUresult check_pool_properties(Call& c, const CUmemPoolProps& wanted, PoolPlace*
       (wanted.usage & ~unsigned{CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS}) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  CUSIM_TRY(check_place(&wanted.location, wanted.allocType, place));
+  CUSIM_TRY(check_place(c, &wanted.location, wanted.allocType, place));
   const bool is_managed = place->is_managed();
   if (is_managed && (wanted.maxSize != 0 || wanted.usage != 0)) return CUDA_ERROR_INVALID_VALUE;
   // A pool of host memory without a NUMA node is never shared, nor is a managed one.

@@ -121,6 +121,19 @@ TEST_CASE("a pool of the host is known as soon as the driver has told of it, and
   CHECK(device_of(book, pool(2)) == 1);
 }
 
+TEST_CASE("a pool of a device's locality domain gives that device's memory, and is not served") {
+  const DriverApi api = driver();
+  MempoolBook book(api);
+  const CUmemLocation domain{static_cast<CUmemLocationType>(6), 1 + 256 * 3};  // device 1, domain 3
+  book.given(pool(8), domain, CU_MEM_ALLOCATION_TYPE_PINNED);
+  CHECK(device_of(book, pool(8)) == 1);
+  CUmemPoolProps properties = plain_on(0);
+  properties.location = domain;
+  book.made(pool(9), properties);
+  CHECK(device_of(book, pool(9)) == 1);
+  CHECK_FALSE(book.created(pool(9), properties, none_in_use));
+}
+
 TEST_CASE("what the program has made of a pool is not forgotten when the driver tells of it as the current one") {
   const DriverApi api = driver();
   MempoolBook book(api);

@@ -175,3 +175,30 @@ TEST_CASE("a destroyed pool lives on in its allocations, and no longer") {
   CHECK(cusim_violation_count() == 0);
   CHECK(cuMemAllocFromPoolAsync(&address, 1, pool, stream) == CUDA_ERROR_INVALID_VALUE);
 }
+
+TEST_CASE("a driver of CUDA 13.5 takes the one locality domain of a device for the device") {
+  CUmemLocation domain{static_cast<CUmemLocationType>(6), 1};
+  CUmemPoolProps properties = plain_properties();
+  properties.location = domain;
+  CUmemAllocationProp physical{};
+  physical.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  physical.location = domain;
+  CUmemoryPool pool = nullptr;
+  CUmemGenericAllocationHandle handle = 0;
+  {
+    const Simulated sim{{"DEVICES", "2"}};
+    CHECK(cuMemPoolCreate(&pool, &properties) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuMemGetDefaultMemPool(&pool, &domain, CU_MEM_ALLOCATION_TYPE_PINNED) == CUDA_ERROR_INVALID_VALUE);
+  }
+  const Simulated sim{{"DEVICES", "2"}, {"DRIVER_VERSION", "13050"}};
+  REQUIRE(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
+  CUdeviceptr block = 0;
+  const std::uint64_t before = cusim_used_bytes(1);
+  REQUIRE(cuMemAllocFromPoolAsync(&block, 4 * kMiB, pool, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemCreate(&handle, 2 * kMiB, &physical, 0) == CUDA_SUCCESS);
+  CHECK(cusim_used_bytes(1) == before + 6 * kMiB);
+  CHECK(cuMemGetDefaultMemPool(&pool, &domain, CU_MEM_ALLOCATION_TYPE_MANAGED) == CUDA_ERROR_INVALID_VALUE);
+  properties.location.id = physical.location.id = 256;  // a second domain of device 0
+  CHECK(cuMemPoolCreate(&pool, &properties) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cusim_violation_count() == 0);
+}
