@@ -180,6 +180,10 @@ template <class Call> CUresult free_outside(const std::optional<PoolSet::Outside
 // --- mappings (front_door_mappings.cpp)
 CUresult map_physical(const Real<CUresult(CUdeviceptr, std::size_t, std::size_t, CUmemGenericAllocationHandle, unsigned long long)>& real,
                       CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
+/// Memory that the program maps into the tiles of a sparse array, or unmaps from them. In stream order: what is unmapped counts as gone at once.
+CUresult map_array(const Real<CUresult(CUarrayMapInfo*, unsigned, CUstream)>& real, CUarrayMapInfo* changes, unsigned count, CUstream stream);
+/// What was mapped into arrays of contexts that have ended is gone.
+void forget_mapped_arrays();
 CUresult unmap_physical(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CUdeviceptr address, std::size_t bytes);
 CUresult retain_physical(const Real<CUresult(CUmemGenericAllocationHandle*, void*)>& real, CUmemGenericAllocationHandle* out, void* address);
 CUresult set_access(const Real<CUresult(CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t)>& real, CUdeviceptr address, std::size_t bytes,
@@ -314,29 +318,6 @@ template <class Turn, class... Args> CUresult with_room_in(Turn& turn, int devic
   return result;
 }
 
-/// On which devices the graph's allocation nodes take memory, a bit each; PoolSet::kAnyDevice where nobody can tell.
-std::uint64_t devices_of_graph(const Process& own, CUgraph graph) noexcept;
-
-/// One more executable graph. Its nodes are looked at once the program has made one of memory.
-template <class... Args>
-CUresult instantiate_graph(const Real<CUresult(CUgraphExec*, CUgraph, Args...)>& real, CUgraphExec* out, CUgraph graph, Args... args) {
-  const CUresult result = with_room(real, out, graph, args...);
-  Process& own = process();
-  if (result == CUDA_SUCCESS && out != nullptr && own.pools.expects_graph_memory())
-    own.graphs.made(*out, devices_of_graph(own, graph), current_owner(own));
-  return result;
-}
-
-CUresult end_graph(const Real<CUresult(CUgraphExec)>& real, CUgraphExec graph);
-
-/// A launch or an upload: the first ones of a graph with allocation nodes take memory that stays with the driver.
-template <class... Args> CUresult launch_graph(const Real<CUresult(CUgraphExec, Args...)>& real, CUgraphExec graph, Args... args) {
-  const CUresult result = with_room(real, graph, args...);
-  Process& own = process();
-  if (result == CUDA_SUCCESS && own.pools.expects_graph_memory()) own.pools.graph_launched(own.graphs.is_first_launch(graph));
-  return result;
-}
-
 /// cuCtxCreate in its four forms: the device is the last argument.
 template <class... Rest> CUresult create_context(const Real<CUresult(CUcontext*, Rest...)>& real, CUcontext* out, Rest... rest) {
   const int device = std::get<sizeof...(Rest) - 1>(std::tie(rest...));
@@ -373,27 +354,6 @@ template <class... Rest> CUresult begin_capture(const Real<CUresult(CUstream, Re
 template <class... Args> CUresult pass_unpooled(const Real<CUresult(Args...)>& real, Args... args) {
   const CUresult result = real(args...);
   if (result == CUDA_SUCCESS) process().saw_unpooled(real.symbol());
-  return result;
-}
-
-/// A node of a graph, of whatever type its parameters, the last argument, say.
-template <class... Args> CUresult add_graph_node(const Real<CUresult(Args...)>& real, Args... args) {
-  const CUresult result = real(args...);
-  const CUgraphNodeParams* parameters = std::get<sizeof...(Args) - 1>(std::tie(args...));
-  if (result == CUDA_SUCCESS && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) process().saw_graph_memory(real.symbol());
-  return result;
-}
-/// The same where the call itself says that it is one of memory.
-template <class... Args> CUresult add_allocation_node(const Real<CUresult(Args...)>& real, Args... args) {
-  const CUresult result = real(args...);
-  if (result == CUDA_SUCCESS) process().saw_graph_memory(real.symbol());
-  return result;
-}
-
-/// The program's own trim of what the driver keeps for graphs.
-template <class... Args> CUresult trim_graphs(const Real<CUresult(Args...)>& real, Args... args) {
-  const CUresult result = real(args...);
-  if (result == CUDA_SUCCESS) process().pools.note_graph_memory();
   return result;
 }
 

@@ -40,6 +40,7 @@ template <class Call, class IsDead> CUresult end_context(Process& own, CUcontext
     own.streams.something_ended();
     own.peers.context_ended(context);
     own.graphs.context_ended(context);
+    own.vmm.context_ended(context);
     try {
       own.contexts.ended(context);
     } catch (const std::bad_alloc&) {  // who still has it current is told by the driver, a call later
@@ -47,8 +48,12 @@ template <class Call, class IsDead> CUresult end_context(Process& own, CUcontext
     return true;
   };
   const CUresult result = own.pools.end_context(context, std::cref(call), std::cref(is_dead_here), pool_blocks);
-  if (dead ? *dead : is_dead_here()) own.shared.context_ended(context, before);
-  else share_with_survivor(context);
+  if (dead ? *dead : is_dead_here()) {
+    own.shared.context_ended(context, before);
+    forget_mapped_arrays();
+  } else {
+    share_with_survivor(context);
+  }
   return result;
 }
 

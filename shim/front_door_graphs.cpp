@@ -1,9 +1,10 @@
 // Executable graphs: of which devices the memory is that their allocation nodes take, and their end. CUDA Driver API 13.0, Graph Management.
+#include "shim/front_door_graphs.hpp"
+
 #include <new>
 #include <utility>
 #include <vector>
 
-#include "shim/front_door.hpp"
 #include "shim/memory_location.hpp"
 
 namespace cupool::shim::front_door {

@@ -32,6 +32,21 @@ CUresult unmap_physical(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CU
   return result;
 }
 
+void forget_mapped_arrays() {
+  Process& own = process();
+  while (const std::uint64_t key = own.vmm.next_gone()) own.pools.release_outside(OutsideKind::program_vmm, key);
+}
+
+CUresult map_array(const Real<CUresult(CUarrayMapInfo*, unsigned, CUstream)>& real, CUarrayMapInfo* changes, unsigned count, CUstream stream) {
+  const CUresult result = real(changes, count, stream);
+  if (result != CUDA_SUCCESS || changes == nullptr) return result;
+  Process& own = process();
+  const CUcontext owner = current_owner(own);
+  for (unsigned i = 0; i < count; ++i)
+    for (const std::uint64_t key : own.vmm.changed(changes[i], owner)) own.pools.release_outside(OutsideKind::program_vmm, key);
+  return result;
+}
+
 CUresult retain_physical(const Real<CUresult(CUmemGenericAllocationHandle*, void*)>& real, CUmemGenericAllocationHandle* out, void* address) {
   const CUdeviceptr asked = unless_ours(reinterpret_cast<CUdeviceptr>(address));
   const CUresult result = real(out, reinterpret_cast<void*>(asked));

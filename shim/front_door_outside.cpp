@@ -121,24 +121,45 @@ CUresult create_array(const Real<CUresult(CUarray*, const CUDA_ARRAY_DESCRIPTOR*
   return account_current(OutsideKind::array, bytes, real.symbol(), out, [&] { return real(out, shape); });
 }
 
+namespace {
+
+/// Before the driver could hand a destroyed array's handle out again.
+template <class Array> CUresult destroy_any_array(const Real<CUresult(Array)>& real, Array array) {
+  Process& own = process();
+  VmmLedger::Arrays::node_type parts = own.vmm.take_array(array);
+  const CUresult result = free_outside(own.pools.take_outside(OutsideKind::array, key_of(array)), [&] { return real(array); });
+  if (result != CUDA_SUCCESS) own.vmm.not_destroyed(std::move(parts));
+  else
+    while (const std::uint64_t key = own.vmm.next_gone(parts)) own.pools.release_outside(OutsideKind::program_vmm, key);
+  return result;
+}
+
+/// `shape`'s array, made by `call`: of `levels`.
+template <class Array, class Call>
+CUresult create_any_array(const char* symbol, Array* out, const CUDA_ARRAY3D_DESCRIPTOR* shape, unsigned levels, Call&& call) {
+  const std::size_t bytes = shape != nullptr ? array_bytes(*shape, levels) : 0;
+  const CUresult result = account_current(OutsideKind::array, bytes, symbol, out, call);
+  const bool is_mapped_later = shape != nullptr && (shape->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0;
+  if (result != CUDA_SUCCESS || out == nullptr || !is_mapped_later) return result;
+  process().vmm.array_made(*out, (shape->Flags & CUDA_ARRAY3D_DEFERRED_MAPPING) != 0, current_owner(process()));
+  forget_mapped_arrays();
+  return result;
+}
+
+}  // namespace
+
 CUresult create_array(const Real<CUresult(CUarray*, const CUDA_ARRAY3D_DESCRIPTOR*)>& real, CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
-  const std::size_t bytes = shape != nullptr ? array_bytes(*shape, 1) : 0;
-  return account_current(OutsideKind::array, bytes, real.symbol(), out, [&] { return real(out, shape); });
+  return create_any_array(real.symbol(), out, shape, 1, [&] { return real(out, shape); });
 }
 
 CUresult create_array(const Real<CUresult(CUmipmappedArray*, const CUDA_ARRAY3D_DESCRIPTOR*, unsigned)>& real, CUmipmappedArray* out,
                       const CUDA_ARRAY3D_DESCRIPTOR* shape, unsigned levels) {
-  const std::size_t bytes = shape != nullptr ? array_bytes(*shape, levels) : 0;
-  return account_current(OutsideKind::array, bytes, real.symbol(), out, [&] { return real(out, shape, levels); });
+  return create_any_array(real.symbol(), out, shape, levels, [&] { return real(out, shape, levels); });
 }
 
-CUresult destroy_array(const Real<CUresult(CUarray)>& real, CUarray array) {
-  return free_outside(process().pools.take_outside(OutsideKind::array, key_of(array)), [&] { return real(array); });
-}
+CUresult destroy_array(const Real<CUresult(CUarray)>& real, CUarray array) { return destroy_any_array(real, array); }
 
-CUresult destroy_array(const Real<CUresult(CUmipmappedArray)>& real, CUmipmappedArray array) {
-  return free_outside(process().pools.take_outside(OutsideKind::array, key_of(array)), [&] { return real(array); });
-}
+CUresult destroy_array(const Real<CUresult(CUmipmappedArray)>& real, CUmipmappedArray array) { return destroy_any_array(real, array); }
 
 CUresult create_physical(const Real<CUresult(CUmemGenericAllocationHandle*, std::size_t, const CUmemAllocationProp*, unsigned long long)>& real,
                          CUmemGenericAllocationHandle* out, std::size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags) {

@@ -12,6 +12,7 @@
 #include "pool/core/uncancelled.hpp"
 #include "shim/entry_points.hpp"
 #include "shim/front_door.hpp"
+#include "shim/front_door_graphs.hpp"
 #include "shim/lifecycle.hpp"
 #include "shim/real_driver.hpp"
 

@@ -17,6 +17,7 @@
 
 #include "pool/device/block_life.hpp"
 #include "pool/observe/live_page.hpp"
+#include "shim/array_parts.hpp"
 
 namespace cupool::shim {
 
@@ -101,7 +102,7 @@ class ContextBook {
   static inline std::atomic<std::uint64_t> last_version_{0};
 };
 
-/// Physical memory of the program's cuMemCreate: held by the references of its handle and by its mappings, and gone
+/// Physical memory of the program's cuMemCreate: held by the references of its handle and by its mappings, at addresses and in sparse arrays, and gone
 /// when both are (cuMemRelease alone does not free what is mapped). Each memory gets a key of its own, because the
 /// driver may use a handle's value again while the old memory is still mapped.
 class VmmLedger {
@@ -121,6 +122,19 @@ class VmmLedger {
   void not_released(Handle handle, const Released& what);                       ///< the driver has refused
   std::vector<std::uint64_t> unmapped(CUdeviceptr address, std::size_t bytes);  ///< the keys of what is gone
 
+  using Arrays = std::multimap<const void*, ArrayParts>;  ///< by handle
+  /// The driver has made an array into which memory may be mapped.
+  void array_made(const void* array, bool is_whole, CUcontext context);
+  /// The driver has mapped memory into an array, or unmapped some. `context`: the array's, where it was not seen made. The keys of what is gone.
+  std::vector<std::uint64_t> changed(const CUarrayMapInfo& change, CUcontext context);
+  /// The array is about to be destroyed: what is mapped into it; for not_destroyed() or, until it is 0, next_gone(). Needs no memory.
+  Arrays::node_type take_array(const void* array) noexcept;
+  void not_destroyed(Arrays::node_type parts) noexcept;
+  std::uint64_t next_gone(Arrays::node_type& parts) noexcept;  ///< a key
+  /// The arrays of `context` are gone. Needs no memory. Then next_gone() of all such contexts, until it is 0.
+  void context_ended(CUcontext context) noexcept;
+  std::uint64_t next_gone() noexcept;
+
  private:
   struct Physical {
     std::size_t references = 0;
@@ -132,11 +146,14 @@ class VmmLedger {
   };
 
   std::uint64_t key_of(Handle handle) const;  ///< 0: imported, host, or not ours to count
+  bool loses_mapping(std::uint64_t key);      ///< with it the memory is gone
 
   std::mutex mutex_;
   std::unordered_map<std::uint64_t, Physical> physical_;  ///< by key
   std::unordered_map<Handle, std::uint64_t> by_handle_;   ///< -> key, while the handle has references
   std::map<CUdeviceptr, Mapping> by_address_;
+  Arrays arrays_;
+  Arrays ended_;  ///< arrays of contexts that have ended
   std::uint64_t next_key_ = 1;
 };
 

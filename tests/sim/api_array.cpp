@@ -52,7 +52,7 @@ CUresult create(Call& c, std::uint64_t* out, const CUDA_ARRAY3D_DESCRIPTOR_v2& d
   const std::uint64_t charged = is_mapped_later ? 0 : (total + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
   if (!c.device_of(*context).memory.charge(charged)) return CUDA_ERROR_OUT_OF_MEMORY;
   const std::uint64_t handle = c.sim.new_handle();
-  c.sim.arrays.emplace(handle, std::make_unique<Array>(Array{context->device, context, charged, descriptor, levels}));
+  c.sim.arrays.emplace(handle, std::make_unique<Array>(Array{context->device, context, charged, descriptor, levels, {}}));
   *out = handle;
   return CUDA_SUCCESS;
 }
@@ -70,7 +70,7 @@ CUresult destroy(Call& c, const void* handle, bool mipmapped) {
   c.sim.wait_for_context(owner, c.lock);
   const auto again = c.sim.arrays.find(as_number(handle));
   if (again == c.sim.arrays.end()) return CUDA_ERROR_INVALID_HANDLE;
-  c.device_of(owner).memory.uncharge(again->second->charged_bytes);
+  c.sim.empty_array(*again->second);
   c.sim.arrays.erase(again);
   return owner.broken;
 }

@@ -43,14 +43,6 @@ void wait_as_noted(Call& c) {
   }
 }
 
-/// The bytes go when neither a handle nor a mapping refers to them.
-void drop_if_unused(Simulator& sim, PhysicalMemory& memory) {
-  if (memory.references != 0 || memory.mappings != 0) return;
-  if (!memory.imported) sim.devices[static_cast<std::size_t>(memory.device)]->memory.uncharge(memory.bytes);
-  sim.physical_store.give_back(memory);
-  sim.physical.erase(memory.handle);
-}
-
 /// [?] Also in a context that an illegal access has broken, and so do the other calls of virtual memory management.
 CUresult create(Call& c, CUmemGenericAllocationHandle* out, std::size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags) {
   CUSIM_TRY(check_supported(c));
@@ -155,7 +147,7 @@ CUresult unmap(Call& c, CUdeviceptr address, std::size_t bytes) {
     c.sim.mappings.erase(found->first);
     c.sim.regions.erase(found);
     --physical.mappings;
-    drop_if_unused(c.sim, physical);
+    c.sim.drop_if_unused(physical);
   }
   return CUDA_SUCCESS;
 }
@@ -241,7 +233,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     PhysicalMemory* memory = find_physical(c, handle);
     if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
     --memory->references;
-    drop_if_unused(c.sim, *memory);
+    c.sim.drop_if_unused(*memory);
     return CUDA_SUCCESS;
   });
 }

@@ -131,7 +131,7 @@ CUresult Simulator::end_context(Context& context, Lock& lock) {
   while (context.memory != nullptr) release(*context.memory);
   std::erase_if(arrays, [&](const auto& entry) {
     if (entry.second->context != &context) return false;
-    devices[static_cast<std::size_t>(context.device)]->memory.uncharge(entry.second->charged_bytes);
+    empty_array(*entry.second);
     return true;
   });
   std::erase_if(modules, [&](const auto& entry) {

@@ -55,4 +55,21 @@ void Simulator::drop_stream_ordered(CUdeviceptr base) {
   regions.erase(found);
 }
 
+void Simulator::drop_if_unused(PhysicalMemory& memory) {
+  if (memory.references != 0 || memory.mappings != 0) return;
+  if (!memory.imported) devices[static_cast<std::size_t>(memory.device)]->memory.uncharge(memory.bytes);
+  physical_store.give_back(memory);
+  physical.erase(memory.handle);
+}
+
+void Simulator::empty_array(Array& array) {
+  devices[static_cast<std::size_t>(array.device)]->memory.uncharge(array.charged_bytes);
+  array.charged_bytes = 0;
+  for (const auto& [part, memory] : array.parts) {
+    --memory->mappings;
+    drop_if_unused(*memory);
+  }
+  array.parts.clear();
+}
+
 }  // namespace cusim

@@ -7,6 +7,7 @@
 
 #include <cuda.h>
 
+#include <array>
 #include <atomic>
 #include <initializer_list>
 #include <map>
@@ -54,12 +55,16 @@ struct ExternalMemory {
   std::uint64_t bytes = 0;
 };
 
+/// A part of a sparse array, by what cuMemMapArrayAsync names it: kind, level, layer, offsets, extents.
+using ArrayPart = std::array<std::uint64_t, 9>;
+
 struct Array {
   int device = 0;
   Context* context = nullptr;
   std::uint64_t charged_bytes = 0;
   CUDA_ARRAY3D_DESCRIPTOR_v2 descriptor{};
   unsigned levels = 1;
+  std::map<ArrayPart, PhysicalMemory*> parts;  ///< what is mapped into it
 };
 
 /// A module or a library.
@@ -137,6 +142,11 @@ class Simulator {
   CUmemAccess_flags kernel_access(const Context& context, const Allocation& memory) const;
   /// Tells mappings apart: another one under the same addresses gives another stamp. nullopt: not all of it is mapped by cuMemMap.
   std::optional<std::uint64_t> mapping_stamp(const std::vector<Touched>& ranges) const;
+
+  /// The bytes go when neither a handle nor a mapping refers to them.
+  void drop_if_unused(PhysicalMemory& memory);
+  /// Gives back what the array holds, before it goes.
+  void empty_array(Array& array);
 
   // Memory pools (mempool.cpp)
   /// The device's default pool, created on first use.

@@ -354,4 +354,34 @@ void cases_cuMemImportFromShareableHandle(Cases& cases) {
             [](World&, Line& line) { line.code(cuMemImportFromShareableHandle(nullptr, nullptr, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)); });
 }
 
+namespace {
+/// A tile pool is mapped into a sparse array and, after its release, unmapped.
+template <class Map> void array_mapping_cases(Cases& cases, Map map) {
+  for (const unsigned flags : {unsigned{CUDA_ARRAY3D_SPARSE}, unsigned{CUDA_ARRAY3D_DEFERRED_MAPPING}, 0U}) {
+    cases.add("array with flags " + std::to_string(flags), [=](World& w, Line& line) {
+      CUmemAllocationProp properties = usual_properties(w);
+      properties.allocFlags.usage = CU_MEM_CREATE_USAGE_TILE_POOL;
+      CUDA_ARRAY3D_DESCRIPTOR shape = describe(kShapes[0]);
+      shape.Flags = flags;
+      CUarrayMapInfo change;
+      std::memset(&change, 0, sizeof change);
+      change.resourceType = CU_RESOURCE_TYPE_ARRAY;
+      change.subresource.sparseLevel.extentWidth = change.subresource.sparseLevel.extentHeight = 64;
+      change.subresource.sparseLevel.extentDepth = 1;
+      change.memOperationType = CU_MEM_OPERATION_TYPE_MAP;
+      change.deviceBitMask = 1U << w.device;
+      line.code(cuArray3DCreate_v2(&change.resource.array, &shape));
+      line.code(cuMemCreate(&change.memHandle.memHandle, 2 * kMiB, &properties, 0));
+      line.code(map(&change, 1, w.stream)).code(cuMemRelease(change.memHandle.memHandle));
+      change.memOperationType = CU_MEM_OPERATION_TYPE_UNMAP;
+      change.memHandle.memHandle = 0;
+      line.code(map(&change, 1, w.stream)).code(cuArrayDestroy(change.resource.array)).code(map(&change, 1, w.stream));
+    });
+  }
+  cases.add("nulls", [=](World&, Line& line) { line.code(map(nullptr, 0, nullptr)).code(map(nullptr, 1, nullptr)); });
+}
+}  // namespace
+ROW(cuMemMapArrayAsync, array_mapping_cases)
+ROW(cuMemMapArrayAsync_ptsz, array_mapping_cases)
+
 }  // namespace battery

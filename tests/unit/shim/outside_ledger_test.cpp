@@ -1,7 +1,11 @@
 // When physical memory of the program's own is really gone, and which context owns what.
 #include "shim/outside_ledger.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdint>
+#include <utility>
+#include <vector>
 
 using namespace cupool::shim;
 using Keys = std::vector<std::uint64_t>;
@@ -101,6 +105,121 @@ TEST_CASE("handles that the program did not create are not counted") {
   ledger.retained(99, 0);
   CHECK(gone(ledger, 99) == 0);
   CHECK(ledger.unmapped(0x1000, 0x1000).empty());
+}
+
+namespace {
+constexpr std::uintptr_t kArray = 0x700;
+
+CUcontext context_of(std::uintptr_t value) { return reinterpret_cast<CUcontext>(value); }
+const void* array_at(std::uintptr_t value) { return reinterpret_cast<const void*>(value); }
+
+/// A box of one array; handle 0 unmaps.
+CUarrayMapInfo box(VmmLedger::Handle handle, unsigned x, unsigned width, unsigned layer = 0, std::uintptr_t array = kArray) {
+  CUarrayMapInfo change{};
+  change.resourceType = CU_RESOURCE_TYPE_ARRAY;
+  change.resource.array = reinterpret_cast<CUarray>(array);
+  change.subresource.sparseLevel = {0, layer, x, 0, 0, width, 64, 1};
+  change.memOperationType = handle != 0 ? CU_MEM_OPERATION_TYPE_MAP : CU_MEM_OPERATION_TYPE_UNMAP;
+  change.memHandle.memHandle = handle;
+  return change;
+}
+
+/// The keys of what is gone with the array.
+Keys destroyed(VmmLedger& ledger, std::uintptr_t array) {
+  VmmLedger::Arrays::node_type parts = ledger.take_array(array_at(array));
+  Keys keys;
+  while (const std::uint64_t key = ledger.next_gone(parts)) keys.push_back(key);
+  return keys;
+}
+}  // namespace
+
+TEST_CASE("memory that is mapped into an array lives until it is unmapped there or replaced") {
+  VmmLedger ledger;
+  const CUcontext context = context_of(0x10);
+  const std::uint64_t first = ledger.created(10), second = ledger.created(11);
+  ledger.array_made(array_at(kArray), false, context);
+  CHECK(ledger.changed(box(10, 0, 64), context).empty());
+  CHECK(ledger.changed(box(10, 64, 64), context).empty());
+  CHECK(ledger.changed(box(11, 0, 64, 1), context).empty());
+  CHECK(gone(ledger, 10) == 0);
+  CHECK(gone(ledger, 11) == 0);
+  CHECK(ledger.changed(box(0, 0, 32), context).empty());  // not all of it
+  CHECK(ledger.changed(box(0, 0, 64), context).empty());
+  CHECK(ledger.changed(box(0, 64, 64), context) == Keys{first});
+  ledger.created(12);
+  CHECK(ledger.changed(box(12, 0, 128, 1), context) == Keys{second});
+}
+
+TEST_CASE("one unmap of many parts, and memory that is mapped again where it is") {
+  VmmLedger ledger;
+  const CUcontext context = context_of(0x10);
+  const std::uint64_t first = ledger.created(10), second = ledger.created(11);
+  ledger.array_made(array_at(kArray), false, context);
+  ledger.changed(box(10, 0, 64), context);
+  ledger.changed(box(11, 64, 64), context);
+  CHECK(gone(ledger, 11) == 0);
+  CHECK(ledger.changed(box(10, 0, 64), context).empty());
+  CHECK(gone(ledger, 10) == 0);
+  Keys keys = ledger.changed(box(0, 0, 128), context);
+  std::sort(keys.begin(), keys.end());
+  CHECK(keys == Keys{first, second});
+}
+
+TEST_CASE("memory in an array is gone with the array, or with its context") {
+  VmmLedger ledger;
+  const std::uint64_t first = ledger.created(10), second = ledger.created(11), third = ledger.created(12);
+  ledger.array_made(array_at(kArray), false, context_of(0x10));
+  ledger.array_made(array_at(kArray + 8), true, context_of(0x20));
+  ledger.changed(box(10, 0, 64), context_of(0x10));
+  ledger.changed(box(11, 0, 64, 0, kArray + 8), context_of(0x20));
+  ledger.changed(box(12, 0, 64), context_of(0x10));  // in the place of the first
+  CHECK(gone(ledger, 10) == first);
+  CHECK(gone(ledger, 11) == 0);
+  CHECK(gone(ledger, 12) == 0);
+  VmmLedger::Arrays::node_type refused = ledger.take_array(array_at(kArray));
+  ledger.not_destroyed(std::move(refused));
+  CHECK(destroyed(ledger, kArray) == Keys{third});
+  CHECK(destroyed(ledger, kArray).empty());
+  ledger.context_ended(context_of(0x10));
+  CHECK(ledger.next_gone() == 0);
+  ledger.context_ended(context_of(0x20));
+  CHECK(ledger.next_gone() == second);
+  CHECK(ledger.next_gone() == 0);
+}
+
+TEST_CASE("an array that is mapped as a whole is unmapped whatever part is named, and one whose handle comes again has lost its memory") {
+  VmmLedger ledger;
+  const CUcontext context = context_of(0x10);
+  const std::uint64_t first = ledger.created(10), second = ledger.created(11);
+  ledger.array_made(array_at(kArray), true, context);
+  ledger.changed(box(10, 7, 1, 3), context);
+  CHECK(gone(ledger, 10) == 0);
+  CHECK(ledger.changed(box(0, 0, 0), context) == Keys{first});
+  ledger.changed(box(11, 0, 64), context);
+  CHECK(gone(ledger, 11) == 0);
+  ledger.array_made(array_at(kArray), false, context);
+  CHECK(ledger.next_gone() == second);
+}
+
+TEST_CASE("of more parts than are kept apart the memory counts until the array goes") {
+  VmmLedger ledger;
+  const CUcontext context = context_of(0x10);
+  const std::uint64_t first = ledger.created(10), second = ledger.created(11);
+  for (unsigned i = 0; i < ArrayParts::kMost; ++i) ledger.changed(box(10, 64 * i, 64), context);
+  for (unsigned i = 0; i < 10; ++i) ledger.changed(box(11, 64 * i, 64, 1), context);
+  CHECK(gone(ledger, 10) == 0);
+  CHECK(gone(ledger, 11) == 0);
+  CHECK(ledger.changed(box(0, 0, 1 << 20), context) == Keys{first});
+  CHECK(ledger.changed(box(0, 0, 1 << 20, 1), context).empty());
+  CHECK(destroyed(ledger, kArray) == Keys{second});
+}
+
+TEST_CASE("memory that is not counted, and arrays into which nothing is mapped, leave nothing behind") {
+  VmmLedger ledger;
+  const CUcontext context = context_of(0x10);
+  CHECK(ledger.changed(box(99, 0, 64), context).empty());
+  CHECK(ledger.changed(box(0, 0, 64), context).empty());
+  CHECK(destroyed(ledger, kArray).empty());
 }
 
 TEST_CASE("memory under a green context belongs to the primary") {
