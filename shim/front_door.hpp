@@ -318,9 +318,19 @@ template <class Turn, class... Args> CUresult with_room_in(Turn& turn, int devic
   return result;
 }
 
-/// cuCtxCreate in its four forms: the device is the last argument.
+/// The device that a context is created for: the last argument of its type.
+template <class... Rest> int device_among(Rest... rest) {
+  int device = kNoDevice;
+  [[maybe_unused]] const auto look_at = [&device](auto argument) {
+    if constexpr (std::is_same_v<decltype(argument), CUdevice>) device = argument;
+  };
+  (look_at(rest), ...);
+  return device;
+}
+
+/// cuCtxCreate in its four forms, and those of graphics libraries.
 template <class... Rest> CUresult create_context(const Real<CUresult(CUcontext*, Rest...)>& real, CUcontext* out, Rest... rest) {
-  const int device = std::get<sizeof...(Rest) - 1>(std::tie(rest...));
+  const int device = device_among(rest...);
   const CUresult result = call_with_room([&] { return real(out, rest...); });
   if (result == CUDA_ERROR_OUT_OF_MEMORY) [[unlikely]]
     refused_room(real.symbol(), device);

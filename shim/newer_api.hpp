@@ -1,4 +1,4 @@
-// Entry points that are newer than the oldest <cuda.h> that we build with (12.8), declared as the header that brought them declares them: every
+// Entry points that are newer than the oldest <cuda.h> that we build with (12.8), or that it does not declare: declared as the header that brought them declares them: every
 // library stands in for the same functions. Types that only pass through are left incomplete. Source: cuda.h 13.0, 13.2, 13.3, 13.5.
 #pragma once
 
@@ -40,5 +40,11 @@ CUresult CUDAAPI cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCap
 CUresult CUDAAPI cuGraphAddNode_v3(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
                                    CUgraphNodeParams* parameters);
 #endif
+
+// In every toolkit, but in headers (cudaGL.h, cudaVDPAU.h) that want those of other libraries.
+CUresult CUDAAPI cuGLCtxCreate(CUcontext* out, unsigned flags, CUdevice device);
+CUresult CUDAAPI cuGLCtxCreate_v2(CUcontext* out, unsigned flags, CUdevice device);
+CUresult CUDAAPI cuVDPAUCtxCreate(CUcontext* out, unsigned flags, CUdevice device, unsigned vdp_device, void* find_vdp_function);
+CUresult CUDAAPI cuVDPAUCtxCreate_v2(CUcontext* out, unsigned flags, CUdevice device, unsigned vdp_device, void* find_vdp_function);
 
 }  // extern "C"

@@ -1,4 +1,5 @@
 // Primary and created contexts, the stack of current ones, peer access, limits.
+#include "shim/newer_api.hpp"
 #include "tests/sim/call.hpp"
 
 using namespace cusim;
@@ -106,6 +107,15 @@ extern "C" {
 
 CUresult cuCtxCreate(CUcontext* out, unsigned flags, CUdevice device) { return create(Symbol::cuCtxCreate, out, flags, device); }
 CUresult cuCtxCreate_v2(CUcontext* out, unsigned flags, CUdevice device) { return create(Symbol::cuCtxCreate_v2, out, flags, device); }
+/// As if OpenGL, or VDPAU, were there.
+CUresult cuGLCtxCreate(CUcontext* out, unsigned flags, CUdevice device) { return create(Symbol::cuGLCtxCreate, out, flags, device); }
+CUresult cuGLCtxCreate_v2(CUcontext* out, unsigned flags, CUdevice device) { return create(Symbol::cuGLCtxCreate_v2, out, flags, device); }
+CUresult cuVDPAUCtxCreate(CUcontext* out, unsigned flags, CUdevice device, unsigned, void*) {
+  return create(Symbol::cuVDPAUCtxCreate, out, flags, device);
+}
+CUresult cuVDPAUCtxCreate_v2(CUcontext* out, unsigned flags, CUdevice device, unsigned, void*) {
+  return create(Symbol::cuVDPAUCtxCreate_v2, out, flags, device);
+}
 CUresult cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam* affinity, int count, unsigned flags, CUdevice device) {
   if (affinity != nullptr || count != 0) return CUDA_ERROR_NOT_SUPPORTED;  // needs MPS
   return create(Symbol::cuCtxCreate_v3, out, flags, device);

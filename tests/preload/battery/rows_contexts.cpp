@@ -186,6 +186,14 @@ void use_green(World& w, Line& line, CUgreenCtx green) {
 
 ROW(cuCtxCreate, creation_cases)
 ROW(cuCtxCreate_v2, creation_cases)
+ROW(cuGLCtxCreate, creation_cases)
+ROW(cuGLCtxCreate_v2, creation_cases)
+void cases_cuVDPAUCtxCreate(Cases& cases) {
+  creation_cases(cases, [](CUcontext* out, unsigned flags, CUdevice device) { return cuVDPAUCtxCreate(out, flags, device, 1, nullptr); });
+}
+void cases_cuVDPAUCtxCreate_v2(Cases& cases) {
+  creation_cases(cases, [](CUcontext* out, unsigned flags, CUdevice device) { return cuVDPAUCtxCreate_v2(out, flags, device, 1, nullptr); });
+}
 void cases_cuCtxCreate_v3(Cases& cases) {
   creation_cases(cases, [](CUcontext* out, unsigned flags, CUdevice device) { return cuCtxCreate_v3(out, nullptr, 0, flags, device); });
 }

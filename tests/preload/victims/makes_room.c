@@ -11,6 +11,10 @@
 //! args library
 //! case context
 //! args context
+//! case context_of_opengl
+//! args opengl
+//! case context_of_vdpau
+//! args vdpau
 //! case context_on_another_thread
 //! args thread
 //! case graph_launch
@@ -50,6 +54,10 @@
 #include <pthread.h>
 
 #include "victim.h"
+
+/* As cudaGL.h and cudaVDPAU.h declare them, which want other headers. */
+CUresult cuGLCtxCreate_v2(CUcontext*, unsigned, CUdevice);
+CUresult cuVDPAUCtxCreate_v2(CUcontext*, unsigned, CUdevice, unsigned, void*);
 
 typedef CUresult (*Spin)(CUstream, unsigned long long);
 enum { kBlocks = 14 };
@@ -151,6 +159,16 @@ int main(int argc, char** argv) {
   } else if (strcmp(what, "context") == 0) {
     CUcontext created = NULL;
     for (int i = 0; i < 5; ++i) SAY(create_context(&created, 0, 0));
+    MUST(cuCtxSetCurrent(primary));
+  } else if (strcmp(what, "opengl") == 0 || strcmp(what, "vdpau") == 0) {
+    CUcontext created[5];
+    CUdeviceptr block = 0;
+    for (int i = 0; i < 5; ++i) {
+      if (strcmp(what, "opengl") == 0) SAY(cuGLCtxCreate_v2(&created[i], 0, 0));
+      else SAY(cuVDPAUCtxCreate_v2(&created[i], 0, 0, 1, NULL));
+      SAY(cuMemAlloc(&block, 4 * MIB));
+    }
+    for (int i = 0; i < 5; ++i) SAY(cuCtxDestroy(created[i]));
     MUST(cuCtxSetCurrent(primary));
   } else if (strcmp(what, "thread") == 0) {
     pthread_t thread;
