@@ -37,6 +37,19 @@ class Header(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout)
         self.assertIn(", 0 unknown", result.stdout)
 
+    def test_the_headers_of_graphics_libraries_are_read_too(self):
+        for name in ("cudaGL", "cudaEGL", "cudaVDPAU"):
+            result = check_api(HEADER.with_name(f"{name}.h"))
+            self.assertEqual(result.returncode, 0, result.stdout)
+            self.assertRegex(result.stdout, rf"^{name}: [1-9]\d* functions, .*, 0 unknown")
+        new = "CUresult CUDAAPI cuGLMapShiny(CUdeviceptr *dptr);\n"
+        (self.folder / "cudaGL.h").write_text(new, encoding="utf-8")
+        self.assertIn("UNKNOWN in cudaGL: CUresult cuGLMapShiny(CUdeviceptr *dptr);", check_api(self.folder / "cudaGL.h").stdout)
+
+    def test_a_prototype_whose_line_breaks_before_its_name_is_one(self):
+        new = "CUresult CUDAAPI\ncuMemAllocShiny(CUdeviceptr *dptr);\n"
+        self.assertIn("cuMemAllocShiny(", check_api(self.doctored("CUresult CUDAAPI cuMemFree(", new + "CUresult CUDAAPI cuMemFree(")).stdout)
+
     def test_a_new_function_is_named_with_its_prototype(self):
         new = "CUresult CUDAAPI cuMemAllocShiny(CUdeviceptr *dptr,\n    size_t bytesize);\n"
         result = check_api(self.doctored("CUresult CUDAAPI cuMemFree(", new + "CUresult CUDAAPI cuMemFree("))
