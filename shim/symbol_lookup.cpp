@@ -101,6 +101,14 @@ DlsymDecision decide_next(Entry entry, const void* caller) {
   return DlsymDecision{exported_address(entry), true};
 }
 
+/// What the program looks up may be a sign of what it will do. What the driver looks up of its own, as a loader does that only passes calls on (WSL's), is
+/// all that there is, and no sign.
+void note_lookup(Entry entry, const void* caller) {
+  const Role role = kEntryPoints[static_cast<std::size_t>(entry)].role;
+  if ((role == Role::exporting || role == Role::ranges) && !is_switched_off() && !real_driver::is_driver_code(caller))
+    export_hints::note_dlsym(entry);
+}
+
 }  // namespace
 
 bool is_switched_off() {
@@ -123,7 +131,7 @@ DlsymDecision decide_dlsym(void* handle, const char* name, const void* caller) {
     export_hints::note_dlsym(name);
     return kAskTheRealOne;
   }
-  if (!is_switched_off()) export_hints::note_dlsym(*entry);
+  note_lookup(*entry, caller);
   if (handle == RTLD_NEXT) return decide_next(*entry, caller);
   void* const ours = exported_address(*entry);
   void* found = real_driver::real_dlsym(handle, name);

@@ -2,6 +2,8 @@
 // way frees what others allocate by name.
 //! setup env["LD_LIBRARY_PATH"] = env["VICTIM_LIBRARIES"] + "/loader"
 //! check c["allocations"] == 3 and c["frees"] == 3
+//! case by_itself
+//! check d["backing"] == "pages"
 //! case pages
 //! env CUPOOL_BACKING=pages
 //! case segments
