@@ -42,6 +42,7 @@ template <class Body> CUresult call(Symbol symbol, Body&& body, bool needs_init 
   Simulator& sim = Simulator::instance();
   Lock lock(sim.mutex);
   if (sim.settings.real_clock) run_clock(sim, lock);
+  if (!sim.held_elsewhere.empty()) sim.drop_what_is_let_go();
   Call context{sim, lock, sim.thread(), symbol};
   return body(context);
 }

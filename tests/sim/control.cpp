@@ -161,6 +161,7 @@ const char* cusim_violation(size_t index) { return Simulator::instance().ledger.
 uint64_t cusim_used_bytes(int device) {
   Simulator& sim = Simulator::instance();
   const std::lock_guard guard(sim.mutex);
+  sim.drop_what_is_let_go();
   const auto at = static_cast<std::size_t>(device);
   return at < sim.devices.size() ? sim.devices[at]->memory.used_bytes() : 0;
 }

@@ -2,6 +2,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "tests/sim/simulator.hpp"
 
 namespace cusim {
@@ -57,9 +59,17 @@ void Simulator::drop_stream_ordered(CUdeviceptr base) {
 
 void Simulator::drop_if_unused(PhysicalMemory& memory) {
   if (memory.references != 0 || memory.mappings != 0) return;
+  if (physical_store.is_held_elsewhere(memory)) {
+    held_elsewhere.push_back(memory.handle);
+    return;
+  }
   if (!memory.imported) devices[static_cast<std::size_t>(memory.device)]->memory.uncharge(memory.bytes);
   physical_store.give_back(memory);
   physical.erase(memory.handle);
+}
+
+void Simulator::drop_what_is_let_go() {
+  for (const std::uint64_t handle : std::exchange(held_elsewhere, {})) drop_if_unused(*physical.at(handle));
 }
 
 void Simulator::empty_array(Array& array) {

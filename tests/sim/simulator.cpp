@@ -87,6 +87,7 @@ void Simulator::reset() {
   mappings.clear();
   for (auto& [handle, memory] : physical) physical_store.give_back(*memory);
   physical.clear();
+  held_elsewhere.clear();
   physical_store.clear();
   exports.clear();
   pools_of_hosts.clear();

@@ -143,8 +143,10 @@ class Simulator {
   /// Tells mappings apart: another one under the same addresses gives another stamp. nullopt: not all of it is mapped by cuMemMap.
   std::optional<std::uint64_t> mapping_stamp(const std::vector<Touched>& ranges) const;
 
-  /// The bytes go when neither a handle nor a mapping refers to them.
+  /// The bytes go when neither a handle nor a mapping refers to them, nor a descriptor by which they were shared ("its shareable counterparts").
   void drop_if_unused(PhysicalMemory& memory);
+  /// Of those that only descriptors held, the ones that are closed by now.
+  void drop_what_is_let_go();
   /// Gives back what the array holds, before it goes.
   void empty_array(Array& array);
 
@@ -226,6 +228,7 @@ class Simulator {
   HandleMap<MemoryPool> pools;
   std::map<PoolPlace, PlacePools> pools_of_hosts;
   std::map<std::uint64_t, std::unique_ptr<PhysicalMemory>> physical;
+  std::vector<std::uint64_t> held_elsewhere;  ///< handles of memory that only descriptors hold
   std::map<CUdeviceptr, Reservation> reservations;
   std::map<CUdeviceptr, std::unique_ptr<Allocation>> regions;  ///< all memory that is not cuMemAlloc's, by base
   std::vector<std::shared_ptr<Capture>> captures;              ///< in progress

@@ -22,6 +22,16 @@ struct Record {
   std::uint64_t unused;
 };
 
+/// The bytes of a handle, as a lock of an open file: whoever has a descriptor of it, in whatever process, holds it.
+struct flock shared_lock(const PhysicalMemory& memory, short type) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = static_cast<off_t>(memory.file_offset);
+  lock.l_len = static_cast<off_t>(memory.bytes);
+  return lock;
+}
+
 off_t record_offset(std::uint64_t file_offset) { return static_cast<off_t>(kRecords + file_offset / kGranuleBytes * sizeof(Record)); }
 
 }  // namespace
@@ -40,8 +50,6 @@ void PhysicalStore::give_back(PhysicalMemory& memory) {
   }
   const Record gone{};
   if (memory.exported && pwrite(fd_, &gone, sizeof gone, record_offset(memory.file_offset)) < 0) return;
-  // Exported bytes outlive the handle here: an importer may still map them. They are not reused either.
-  if (memory.exported) return;
   if (fd_ >= 0) fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(memory.file_offset), static_cast<off_t>(memory.bytes));
   offsets_.give(memory.file_offset, memory.bytes);
 }
@@ -52,8 +60,16 @@ int PhysicalStore::export_descriptor(const PhysicalMemory& memory) {
   if (pwrite(file, &record, sizeof record, record_offset(memory.file_offset)) < 0) return -1;
   const std::string path = "/proc/self/fd/" + std::to_string(file);
   const int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (descriptor >= 0) lseek(descriptor, static_cast<off_t>(memory.file_offset), SEEK_SET);
-  return descriptor;
+  if (descriptor < 0) return descriptor;
+  struct flock lock = shared_lock(memory, F_RDLCK);
+  if (lseek(descriptor, static_cast<off_t>(memory.file_offset), SEEK_SET) >= 0 && fcntl(descriptor, F_OFD_SETLK, &lock) == 0) return descriptor;
+  close(descriptor);
+  return -1;
+}
+
+bool PhysicalStore::is_held_elsewhere(const PhysicalMemory& memory) const {
+  struct flock lock = shared_lock(memory, F_WRLCK);
+  return memory.exported && !memory.imported && fcntl(fd_, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
 bool PhysicalStore::import_descriptor(int descriptor, PhysicalMemory& memory) {

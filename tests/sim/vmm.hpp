@@ -35,7 +35,7 @@ struct Reservation {
 };
 
 /// One memfd that holds the bytes of every handle of this process: tens of thousands of handles cost one descriptor.
-/// An exported descriptor is the same file opened again, with its position at the handle's bytes.
+/// An exported descriptor is the same file opened again, with its position at the handle's bytes, and a lock on them that goes with the last copy.
 class PhysicalStore {
  public:
   ~PhysicalStore() { clear(); }
@@ -46,6 +46,8 @@ class PhysicalStore {
   void give_back(PhysicalMemory& memory);
   /// A new descriptor for `memory`, or -1.
   int export_descriptor(const PhysicalMemory& memory);
+  /// A descriptor of it is open somewhere, here or where it was imported.
+  bool is_held_elsewhere(const PhysicalMemory& memory) const;
   /// Fills `memory` from an exported descriptor; false when it is not one.
   static bool import_descriptor(int descriptor, PhysicalMemory& memory);
   void clear();

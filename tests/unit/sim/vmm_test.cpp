@@ -183,6 +183,29 @@ TEST_CASE("an exported descriptor brings the same bytes back, if the handle was 
   CHECK(cuMemImportFromShareableHandle(&imported, nullptr, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_CASE("memory that was exported is held until every descriptor of it is closed and what was imported is released") {
+  const Simulated sim;
+  const std::uint64_t before = cusim_used_bytes(0);
+  const CUmemGenericAllocationHandle handle = create(kPage, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  int descriptor = -1;
+  REQUIRE(cuMemExportToShareableHandle(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemRelease(handle) == CUDA_SUCCESS);
+  CHECK(cusim_used_bytes(0) == before + kPage);
+  CUmemGenericAllocationHandle imported = 0;
+  REQUIRE(cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(std::intptr_t{descriptor}), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ==
+          CUDA_SUCCESS);
+  close(descriptor);
+  CHECK(cusim_used_bytes(0) == before + kPage);
+  const CUdeviceptr base = reserve(kPage);
+  REQUIRE(cuMemMap(base, kPage, 0, imported, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemRelease(imported) == CUDA_SUCCESS);
+  CHECK(cusim_used_bytes(0) == before + kPage);
+  REQUIRE(cuMemUnmap(base, kPage) == CUDA_SUCCESS);
+  CHECK(cusim_used_bytes(0) == before);
+  CHECK(cusim_violation_count() == 0);
+  CHECK(cuMemRelease(handle) == CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_CASE("copies between devices fail on VMM memory without access, unlike on cuMemAlloc memory") {
   const Simulated sim{{"DEVICES", "2"}};
   const CUmemGenericAllocationHandle handle = create(kPage);
