@@ -50,8 +50,30 @@ struct Node {
 
 struct GraphExec;
 
+/// What a program hands over to be destroyed when nothing needs it any more: neither the program, nor a graph, nor a launch that is not over.
+class UserObject {
+ public:
+  UserObject(void* object, CUhostFn destroy) : object_(object), destroy_(destroy) {}
+  ~UserObject();
+  UserObject(const UserObject&) = delete;
+  UserObject& operator=(const UserObject&) = delete;
+  void forget() { destroy_ = nullptr; }  ///< the process ends, or begins anew: nobody destroys it
+
+ private:
+  void* object_;
+  CUhostFn destroy_;
+};
+
+/// References, by the object's handle.
+struct HeldObject {
+  std::shared_ptr<UserObject> object;
+  std::uint64_t count = 0;
+};
+using HeldObjects = std::map<std::uint64_t, HeldObject>;
+
 struct Graph {
   std::uint64_t id = 0;
+  HeldObjects objects;
   std::vector<Node> nodes;
   std::weak_ptr<GraphExec> exec;  ///< the last instantiation
 
@@ -64,6 +86,7 @@ struct Graph {
 };
 
 struct GraphExec {
+  HeldObjects objects;      ///< the graph's, when it was instantiated
   std::vector<Node> nodes;  ///< a copy: changes of the graph do not reach what was instantiated
   unsigned long long flags = 0;
   OperationPtr last;  ///< of the previous launch: the next one comes after it

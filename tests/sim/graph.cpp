@@ -25,6 +25,7 @@ CUresult instantiate(Call& c, CUgraphExec* out, CUgraph graph_handle, unsigned l
   if (graph->has_memory_nodes() && !graph->exec.expired()) return CUDA_ERROR_NOT_SUPPORTED;
   CUSIM_TRY(c.sim.forbid_while_capturing());
   auto exec = std::make_shared<GraphExec>();
+  exec->objects = graph->objects;
   exec->nodes = graph->nodes;
   exec->flags = flags;
   graph->exec = exec;
@@ -102,6 +103,11 @@ CUresult launch(Call& c, CUgraphExec exec_handle, CUstream stream_handle) {
     const OperationPtr done = c.sim.submit(*stream->context, node.work, std::move(before), c.lock, &stream->tail);
     if (node.frees != nullptr) node.frees->freed = done;
     exec->last = done;
+  }
+  if (!exec->objects.empty()) {  // until the launch is over, also when the graph is destroyed before
+    Work held;
+    held.action = [objects = exec->objects]() mutable { objects.clear(); };
+    exec->last = c.sim.submit(*stream->context, held, {exec->last}, c.lock, &stream->tail);
   }
   for (const Node& node : exec->nodes) {
     if (node.allocates != nullptr) node.allocates->last_use = exec->last;
@@ -218,6 +224,7 @@ CUresult cuGraphClone(CUgraph* out, CUgraph original_handle) {
     auto clone = std::make_shared<Graph>();
     clone->id = c.sim.next_id();
     clone->nodes = original->nodes;
+    clone->objects = original->objects;
     for (Node& node : clone->nodes) node.handle = c.sim.new_handle();
     const std::uint64_t handle = c.sim.new_handle();
     c.sim.graphs.emplace(handle, std::move(clone));

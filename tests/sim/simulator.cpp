@@ -78,6 +78,10 @@ void Simulator::reset() {
   streams.clear();
   arrays.clear();
   modules.clear();
+  for (const auto& [handle, known] : known_objects)
+    if (const std::shared_ptr<UserObject> object = known.lock()) object->forget();
+  known_objects.clear();
+  user_objects.clear();
   for (const auto& [handle, memory] : external) close(memory.fd);
   external.clear();
   given_back_streams.clear();

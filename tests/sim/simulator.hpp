@@ -222,6 +222,8 @@ class Simulator {
   std::unordered_map<std::uint64_t, ExternalMemory> external;
   std::vector<std::uint64_t> given_back_streams;
   std::vector<std::uint64_t> given_back_events;
+  HeldObjects user_objects;  ///< the program's own references
+  std::unordered_map<std::uint64_t, std::weak_ptr<UserObject>> known_objects;
   std::unordered_map<std::uint64_t, std::shared_ptr<Graph>> graphs;
   std::unordered_map<std::uint64_t, std::shared_ptr<GraphExec>> graph_execs;
   std::vector<std::shared_ptr<GraphMemory>> graph_memory;
