@@ -113,16 +113,28 @@ void StreamFrees::hand_over(DeviceState& device, ContextPool& home, std::uint64_
   for (int looks = 0; looks < 2 && home.context == context && deferral_.retire_oldest(device, context, false, &ignored); ++looks) {}
 }
 
+/// Their work is over: everybody's, but for those that another thread is at.
+void StreamFrees::end_stamps_in(DeviceState& device, ContextPool& home, std::uint32_t lane) {
+  StreamLanes::Stamped& list = home.streams.stamped();
+  for (auto next = list.begin(); next != list.end();) {
+    const auto stamped = next++;
+    if (stamped->is_in_lane() && stamped->lane == lane && !stamped->busy) lanes::end_stamped(device, home, stamped, 0);
+  }
+}
+
 void StreamFrees::open_waited_lanes(DeviceState& device, ContextPool& home, std::uint64_t identity, std::uint64_t fills) {
   if (home.pooled == nullptr) return;
   home.streams.note_waited(identity, fills);
-  if (!home.streams.are_several()) return;         // one stream has all of it anyway, until another asks
-  if (home.streams.has_stamps_in_lanes()) return;  // memory is short: what was freed has events of its own, by which others get it
-  const std::uint64_t least_bytes = device.least_early_bytes();
+  // Memory is short, and nothing runs: what streams keep apart would be cut up by whoever comes first.
+  const bool joins_all = identity == 0 && !may_feed(device);
+  if (!joins_all && !home.streams.are_several()) return;         // one stream has all of it anyway, until another asks
+  if (!joins_all && home.streams.has_stamps_in_lanes()) return;  // what was freed has events of its own, by which others get it
+  const std::uint64_t least_bytes = joins_all ? 1 : device.least_early_bytes();
   bool is_more = false;
   for (const StreamLanes::Entry& entry : home.streams.entries()) {
     const bool is_meant = identity == 0 || entry.identity == identity;
     if (!is_meant || entry.busy || entry.last_fill > fills || home.pooled->lane_bytes(entry.lane) < least_bytes) continue;
+    if (joins_all) end_stamps_in(device, home, entry.lane);
     open_lane(device, home, entry.lane);
     is_more = true;
   }

@@ -101,6 +101,7 @@ class StreamFrees {
 
   // idle_lanes.cpp
   void hand_over(DeviceState& device, ContextPool& home, std::uint64_t identity) CUPOOL_REQUIRES(device.lock);
+  void end_stamps_in(DeviceState& device, ContextPool& home, std::uint32_t lane) CUPOOL_REQUIRES(device.lock);
   static bool may_feed(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   bool may_be_missed(DeviceState& device, ContextPool& home, std::uint64_t identity, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
   void open_lane(DeviceState& device, ContextPool& home, std::uint32_t lane) CUPOOL_REQUIRES(device.lock);
