@@ -113,7 +113,7 @@ bool StreamFrees::take_own(DeviceState& device, ContextPool& home, StreamName st
 /// What was drained from the stream's own lane needs no event for it: back there. True when there was any. From a stream that feeds others not for
 /// a request that is small beside it: they would never have what it hands over.
 bool StreamFrees::take_own_epochs(DeviceState& device, ContextPool& home, StreamName stream, std::uint64_t wanted_bytes) {
-  constexpr std::uint64_t kSmallShare = 16;
+  constexpr std::uint64_t kTrifleOfLane = 16;
   const StreamLanes::Entry* const entry = home.streams.entry(stream.identity);
   const bool is_for_others = entry != nullptr && home.streams.is_for_others(*entry);
   bool is_more = false;
@@ -121,7 +121,7 @@ bool StreamFrees::take_own_epochs(DeviceState& device, ContextPool& home, Stream
     Epoch* const epoch = next;
     next = epoch->next;
     if (epoch->stream != stream.identity || epoch->home != &home || !epoch->recorded || epoch->busy) continue;
-    if (is_for_others && wanted_bytes < epoch->batch.bytes / kSmallShare) continue;
+    if (is_for_others && wanted_bytes < epoch->batch.bytes / kTrifleOfLane) continue;
     const std::uint32_t lane = lanes::lane_for(device, home, stream, deferred_.batch());
     if (lane == 0) return is_more;
     epoch->fence.clear(device.services.contexts);
