@@ -1,4 +1,5 @@
 // A device full of small blocks of two streams, all of which are freed, and the program waits for the context: what follows finds all of it in one piece.
+//! native skip
 //! env CUSIM_MEMORY=256MiB
 //! check out.split() == ["128"] * 3 and ooms == []
 //! case pages
