@@ -1,7 +1,7 @@
 // What of the program's physical memory is mapped into sparse arrays (cuMemMapArrayAsync): parts of an array, each with the key of its memory.
 //
-// Parts are compared as boxes: what is mapped or unmapped ends the parts that it covers wholly. An array has so many parts at most; what is mapped beyond
-// that counts until the array goes. Knows no memory and no lock: VmmLedger has both. Source: cuda.h 13.0, CUarrayMapInfo.
+// Parts are compared as boxes: what is mapped or unmapped ends the parts that it covers wholly. An array has so many parts at most; what is mapped
+// beyond that counts until the array goes. Knows no memory and no lock: VmmLedger has both. Source: cuda.h 13.0, CUarrayMapInfo.
 #pragma once
 
 #include <cuda.h>

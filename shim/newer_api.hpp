@@ -1,4 +1,4 @@
-// Entry points that are newer than the oldest <cuda.h> that we build with (12.8), or that it does not declare: declared as the header that brought them declares them: every
+// Entry points that the oldest <cuda.h> that we build with (12.8) lacks, declared as the header that brought them declares them: every
 // library stands in for the same functions. Types that only pass through are left incomplete. Source: cuda.h 13.0, 13.2, 13.3, 13.5.
 #pragma once
 

@@ -102,9 +102,9 @@ class ContextBook {
   static inline std::atomic<std::uint64_t> last_version_{0};
 };
 
-/// Physical memory of the program's cuMemCreate: held by the references of its handle and by its mappings, at addresses and in sparse arrays, and gone
-/// when both are (cuMemRelease alone does not free what is mapped). Each memory gets a key of its own, because the
-/// driver may use a handle's value again while the old memory is still mapped.
+/// Physical memory of the program's cuMemCreate: held by the references of its handle and by its mappings, at addresses and in sparse arrays, and
+/// gone when both are (cuMemRelease alone does not free what is mapped). Each memory gets a key of its own, because the driver may use a handle's
+/// value again while the old memory is still mapped.
 class VmmLedger {
  public:
   using Handle = CUmemGenericAllocationHandle;

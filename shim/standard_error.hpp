@@ -6,8 +6,8 @@
 
 namespace cupool::shim {
 
-/// 2; -1: it is closed, or something else by now. Something else may stand there on purpose, for whoever prints: a terminal or another device, what is
-/// appended to, and where there was a standard error at load what can only be written (freopen, a pipe that captures it).
+/// 2; -1: it is closed, or something else by now. Something else may stand there on purpose, for whoever prints: a terminal or another device, what
+/// is appended to, and where there was a standard error at load what can only be written (freopen, a pipe that captures it).
 int standard_error();
 
 }  // namespace cupool::shim

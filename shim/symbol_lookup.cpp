@@ -101,8 +101,8 @@ DlsymDecision decide_next(Entry entry, const void* caller) {
   return DlsymDecision{exported_address(entry), true};
 }
 
-/// What the program looks up may be a sign of what it will do. What the driver looks up of its own, as a loader does that only passes calls on (WSL's), is
-/// all that there is, and no sign.
+/// What the program looks up may be a sign of what it will do. What the driver looks up of its own, as a loader does that only passes calls on
+/// (WSL's), is all that there is, and no sign.
 void note_lookup(Entry entry, const void* caller) {
   const Role role = kEntryPoints[static_cast<std::size_t>(entry)].role;
   if ((role == Role::exporting || role == Role::ranges) && !is_switched_off() && !real_driver::is_driver_code(caller))

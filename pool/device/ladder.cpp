@@ -1,16 +1,18 @@
 // The ladder: what an allocation tries, in this order, before the program is told that memory is out.
 //
 //   own      the driver's own call, once the program shares memory with other processes after all: what lies on pages it cannot
-//   better   once next to nothing is left: what this thread freed is waited for, if it fits better than the hole that is free now; on pages, once most of the device
-//            was needed, also if it lies beside blocks that stay and the hole in empty pages, which a small block would keep from others
+//   better   once next to nothing is left: what this thread freed is waited for, if it fits better than the hole that is free now; on pages, once
+//            most of the device was needed, also if it lies beside blocks that stay and the hole in empty pages, which a small block would keep from
+//            others
 //   hole     memory that is free now
-//   crack    where the hole lies in a handle (backing pages) whose rest nobody could have elsewhere then, that memory comes to other addresses, in smaller handles; or any hole will do
+//   crack    where the hole lies in a handle (backing pages) whose rest nobody could have elsewhere then, that memory comes to other addresses, in
+//            smaller handles; or any hole will do
 //   retire   deferred frees whose work is over (a query, no wait), and what streams have kept for long, or too much of
-//   magazines  blocks that threads keep for themselves are everybody's again; what was freed since the last epoch too, if nothing runs
-//              any more: how much that is depends on the moment, and a job that repeats itself must not need more in its hundredth step. Where memory
-//              is plenty and what would do is on its way back this comes first, and the magazines stay open: what the thread freed is its own again
-//   wait     on pages, once half of the device is taken: what this thread freed is waited for, if it would do; natively its frees had waited.
-//            What grows now stays, and what is scattered takes more calls to move than one wait. Not while what does not live is a trifle beside what is
+//   magazines  blocks that threads keep for themselves are everybody's again; what was freed since the last epoch too, if nothing runs any more: how
+//            much that is depends on the moment, and a job that repeats itself must not need more in its hundredth step. Where memory is plenty and
+//            what would do is on its way back this comes first, and the magazines stay open: what the thread freed is its own again
+//   wait     on pages, once half of the device is taken: what this thread freed is waited for, if it would do; natively its frees had waited. What
+//            grows now stays, and what is scattered takes more calls to move than one wait. Not while what does not live is a trifle beside what is
 //            left, nor where a job makes steps or repeats itself and enough is left: it would wait in each of its steps
 //   elsewhere  a hole among blocks of other sizes (backing pages), before a job that comes down and begins again has more memory for that
 //   lanes    what other streams keep, where their work is over at this moment (idle_lanes.cpp)
@@ -22,13 +24,14 @@
 //   release  whole free regions of this device back to the driver, then grow: only when that is enough and nothing would block
 //   mempools what memory pools that the driver serves keep idle goes back to the device, where that is enough; then grow, remap, release
 //   instead  the driver's own call, where it has much and only gives the pool none of it (the kernel's count of mappings may be out)
-//   poll     every deferred free, unless all that does not live were too little: events recorded inside this thread's own frees are waited
-//            for (natively the free did that), later ones are polled, one second at most in all, a minute while there are events of other
-//            threads' frees that came before; after 200 ms what natively were free by now, whatever other contexts are at (native_terms.cpp); then
-//            release again. Memory that another thread has taken to the driver is waited for likewise. Without events that cover a context what was
-//            freed during a capture waits for the next free, which synchronises: here that could wait for the caller itself
+//   poll     every deferred free, unless all that does not live were too little: events recorded inside this thread's own frees are waited for
+//            (natively the free did that), later ones are polled, one second at most in all, a minute while there are events of other threads' frees
+//            that came before; after 200 ms what natively were free by now, whatever other contexts are at (native_terms.cpp); then release again.
+//            Memory that another thread has taken to the driver is waited for likewise. Without events that cover a context what was freed during a
+//            capture waits for the next free, which synchronises: here that could wait for the caller itself
 //   graphs   what the driver keeps for CUDA graphs that do not run goes back to the device, where that is enough; then grow, remap, release
-//   native   the driver's own call for exactly these bytes; in stream order, where cuCtxDestroy may end the context, it is the shim that calls it (kDriversOwn)
+//   native   the driver's own call for exactly these bytes; in stream order, where cuCtxDestroy may end the context, it is the shim that calls it
+//            (kDriversOwn)
 // Each rung is counted (`crack` as `remap`; `better` and `wait` as `poll`, `own`, `aside` and `instead` as native, `elsewhere` as `hole`). No rung
 // runs the driver under the lock, and none but `better`, `wait` and `poll` waits for the GPU.
 #include <algorithm>

@@ -96,8 +96,8 @@ PageHeap::Window PageHeap::find_window(std::uint64_t bytes, unsigned zone, Begin
     if (vacant->region->zone != zone) continue;
     const bool is_behind_hole = beginning != Beginning::fresh && vacant->previous_is_free && vacant->previous->lane == 0;
     Extent* left = is_behind_hole ? vacant->previous : nullptr;
-    const std::uint64_t whole_bytes = left != nullptr ? left->bytes : 0;  // it ends on a page
-    const std::uint64_t left_bytes = beginning == Beginning::on_page ? align_down(whole_bytes, page_bytes) : whole_bytes;
+    const std::uint64_t hole_bytes = left != nullptr ? left->bytes : 0;  // it ends on a page
+    const std::uint64_t left_bytes = beginning == Beginning::on_page ? align_down(hole_bytes, page_bytes) : hole_bytes;
     if (left_bytes >= bytes) continue;  // when preallocating only: nothing new would come of it
     const std::uint64_t need_bytes = align_up(bytes - left_bytes, page_bytes);
     if (vacant->bytes < need_bytes + kLargestHandle_bytes) continue;  // a handle may reach beyond what is needed

@@ -14,8 +14,8 @@ namespace cupool::observe {
 /// Enough for the request, all else being as it is. nullopt: there is no limit, or nobody knows one that the device has room for.
 std::optional<std::uint64_t> enough_limit_bytes(const OomEvidence& evidence);
 
-/// Enough once CUPOOL_BACKING=pages serves, where segments do: at least the limit as it is. nullopt: likewise, or there are no pages to be had, or the
-/// request goes past the pool (of pages no more than whole handles would go back, and how large they were nobody knows).
+/// Enough once CUPOOL_BACKING=pages serves, where segments do: at least the limit as it is. nullopt: likewise, or there are no pages to be had, or
+/// the request goes past the pool (of pages no more than whole handles would go back, and how large they were nobody knows).
 std::optional<std::uint64_t> enough_limit_on_pages_bytes(const OomEvidence& evidence);
 
 /// What is held and cannot go back, with the request: the least that could do. UINT64_MAX: beyond all numbers.

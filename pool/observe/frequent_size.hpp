@@ -1,7 +1,7 @@
 // Which size most blocks have, and which holds most bytes: exact sizes, in as few cells as there are candidates, without a table of all sizes.
 //
-// First pass: whoever has more than its share is among the candidates (Boyer and Moore for a half, Misra and Gries for less). Second pass: how much it
-// really has. Thread rule: each object one thread's.
+// First pass: whoever has more than its share is among the candidates (Boyer and Moore for a half, Misra and Gries for less). Second pass: how much
+// it really has. Thread rule: each object one thread's.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,8 @@ namespace cupool::observe {
 
 class JsonWriter {
  public:
-  /// `patience_ms`: so long it waits in all for whoever reads a pipe, a socket or a terminal that is full, and then gives up with EAGAIN. -1: without end.
+  /// `patience_ms`: so long it waits in all for whoever reads a pipe, a socket or a terminal that is full, and then gives up with EAGAIN. -1: without
+  /// end.
   explicit JsonWriter(int fd, int patience_ms = -1);
   explicit JsonWriter(std::string* text);
   JsonWriter(const JsonWriter&) = delete;

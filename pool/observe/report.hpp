@@ -47,8 +47,8 @@ struct ReportInput {
 /// 0: no deadline. Returns 0 or errno; on error nothing is left behind. Never throws; raises no signal in the host
 /// (a full quota or a closed pipe would: SIGXFSZ, SIGPIPE).
 [[nodiscard]] int write_report(const ReportInput& input, const std::string& path, std::uint64_t deadline_unix_ns) noexcept;
-/// The same to an open descriptor (CUPOOL_REPORT=stderr); on error part of it may have been written. Whoever reads the other end is waited for until the
-/// deadline, four seconds at most (EAGAIN).
+/// The same to an open descriptor (CUPOOL_REPORT=stderr); on error part of it may have been written. Whoever reads the other end is waited for until
+/// the deadline, four seconds at most (EAGAIN).
 [[nodiscard]] int write_report_fd(const ReportInput& input, int fd, std::uint64_t deadline_unix_ns) noexcept;
 /// {"process": …, "options": …, "report_path": …} as the report has them: the live page's text.
 std::string process_json(const ProcessFacts& process, const std::vector<OptionFact>& options, const std::string& report_path);

@@ -1,6 +1,6 @@
-// hot_path: what one free and one allocation cost (pairs.hpp). An ordinary program on the driver API: it takes whichever driver
-// libcuda.so.1 is, with or without a preload. ALLOCATOR: driver (cuMemAlloc), driver-async (cuMemAllocAsync, a stream per
-// thread), driver-pool (cuMemAllocFromPoolAsync from the default pool), or a yardstick: glibc, mimalloc. The script hot_path.py runs all of them in turn.
+// hot_path: what one free and one allocation cost (pairs.hpp). An ordinary program on the driver API: it takes whichever driver libcuda.so.1 is, with
+// or without a preload. ALLOCATOR: driver (cuMemAlloc), driver-async (cuMemAllocAsync, a stream per thread), driver-pool (cuMemAllocFromPoolAsync
+// from the default pool), or a yardstick: glibc, mimalloc. The script hot_path.py runs all of them in turn.
 #include <cuda.h>
 #include <dlfcn.h>
 

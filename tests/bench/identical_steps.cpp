@@ -1,5 +1,6 @@
-// identical_steps: random jobs that repeat one step for ever, in the library itself, on the simulated driver in-process. How many of them call the driver for memory, or wait
-// in it, once they are known? A step is the same blocks in the same order; where an epoch of deferred frees ends in it is not, so what the step needs differs.
+// identical_steps: random jobs that repeat one step for ever, in the library itself, on the simulated driver in-process. How many of them call the
+// driver for memory, or wait in it, once they are known? A step is the same blocks in the same order; where an epoch of deferred frees ends in it is
+// not, so what the step needs differs.
 //
 // There is a kernel for each allocation and each free. Time is the simulator's (kernel_ns=0 with behind=0: none passes). --help has the settings.
 #include <cuda.h>

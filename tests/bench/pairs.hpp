@@ -13,9 +13,9 @@
 
 namespace bench {
 
-/// Arguments: NAME [--quick]. Prints one line of JSON per shape: bytes, threads, standing blocks, blocks of the ring (0: by their size), whether nine tenths of
-/// the ring were freed at random before, and the nanoseconds per pair of each round;
-/// no rounds where the allocator could not hold that many blocks. `open` returns null for a name that it does not know.
+/// Arguments: NAME [--quick]. Prints one line of JSON per shape: bytes, threads, standing blocks, blocks of the ring (0: by their size), whether nine
+/// tenths of the ring were freed at random before, and the nanoseconds per pair of each round; no rounds where the allocator could not hold that many
+/// blocks. `open` returns null for a name that it does not know.
 int pairs_main(int argc, char** argv, const std::function<std::unique_ptr<Allocator>(const std::string& name)>& open);
 
 }  // namespace bench

@@ -1,6 +1,6 @@
-// What small blocks that stay keep from large ones: pairs of a large and a small block until nine tenths of what is free are taken, then the large ones are
-// freed, and the largest block that is to be had is looked for. An ordinary CUDA program.
-// pinned_blocks --help says how it is called and what it prints.
+// What small blocks that stay keep from large ones: pairs of a large and a small block until nine tenths of what is free are taken, then the large
+// ones are freed, and the largest block that is to be had is looked for. An ordinary CUDA program. pinned_blocks --help says how it is called and
+// what it prints.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>

@@ -13,8 +13,8 @@
 
 namespace explorer {
 
-/// Waits in the kernel at once. What libstdc++ makes of std::atomic::wait and of its semaphores yields the processor first, which on a busy machine costs a
-/// slice of whatever else runs: milliseconds, and a schedule in which two threads poll hands over a hundred thousand times.
+/// Waits in the kernel at once. What libstdc++ makes of std::atomic::wait and of its semaphores yields the processor first, which on a busy machine
+/// costs a slice of whatever else runs: milliseconds, and a schedule in which two threads poll hands over a hundred thousand times.
 class Signal {
  public:
   Signal() { check(sem_init(&semaphore_, 0, 0)); }

@@ -106,7 +106,8 @@ void on_signal(int number) {
 
 std::uint64_t all_records() { return cusim_calls("cuEventRecord") + cusim_calls("cuEventRecord_ptsz") + cusim_calls("cuCtxRecordEvent"); }
 
-/// What frees cost in event calls that are not the program's own, from a moment on: under the steady route from the middle, where nothing is new any more.
+/// What frees cost in event calls that are not the program's own, from a moment on: under the steady route from the middle, where nothing is new any
+/// more.
 struct Costs {
   std::uint64_t frees = 0, records = 0, queries = 0;
 

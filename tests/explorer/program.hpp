@@ -1,9 +1,9 @@
 // Program: a CUDA program that is correct whatever operations it is given, and finds out when its driver is not.
 //
 // It knows by vector clocks (clocks.hpp) which of its work is ordered before which. An operation that a correct program may not do now is made legal
-// first (an event, a wait) or left out. Every live block is stamped by ordered fills and looked at by ordered checks; a byte that somebody else changed,
-// an address that two live blocks share, an error that the native driver would not give, a capture that died, a violation in the driver: a hit.
-// It knows nothing of cupool. Thread rule: one thread at a time, the holder of the baton (actors.hpp).
+// first (an event, a wait) or left out. Every live block is stamped by ordered fills and looked at by ordered checks; a byte that somebody else
+// changed, an address that two live blocks share, an error that the native driver would not give, a capture that died, a violation in the driver: a
+// hit. It knows nothing of cupool. Thread rule: one thread at a time, the holder of the baton (actors.hpp).
 #pragma once
 
 #include <cuda.h>

@@ -1,5 +1,5 @@
-// Processes that hand blocks round in a ring, several threads in each: allocate, fill, export, and the next process opens, verifies, writes and closes.
-// What each thread is answered follows from its seed alone, so natively and under the library every process prints the same.
+// Processes that hand blocks round in a ring, several threads in each: allocate, fill, export, and the next process opens, verifies, writes and
+// closes. What each thread is answered follows from its seed alone, so natively and under the library every process prints the same.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <sys/socket.h>

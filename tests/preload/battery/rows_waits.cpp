@@ -1,4 +1,5 @@
-// Waits of the program, and questions whether the GPU is done: its own call must answer as it does alone, and whatever is done behind it must end no capture and lose no error.
+// Waits of the program, and questions whether the GPU is done: its own call must answer as it does alone, and whatever is done behind it must end no
+// capture and lose no error.
 #include "battery.hpp"
 
 namespace battery {
