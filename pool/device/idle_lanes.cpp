@@ -34,13 +34,10 @@ bool StreamFrees::open_idle_lanes(DeviceState& device, ContextPool& home, const 
   return is_more;
 }
 
-/// Everybody's from now on, without a driver call: all work that could touch it is over.
+/// Everybody's from now on, without a driver call: all work that could touch it is over. But for what another thread is asking about.
 void StreamFrees::open_lane(DeviceState& device, ContextPool& home, std::uint32_t lane) {
   Batch holes;
-  const auto lane_bytes = static_cast<std::int64_t>(home.pooled->lane_bytes(lane));
-  home.pooled->drain_lane(lane, holes);
-  device.counters().deferred_bytes.add(lane_bytes);
-  device.counters().lanes_drained.add();
+  lanes::drain(device, home, lane, holes);
   deferral_.retire(device, holes);
 }
 

@@ -2,6 +2,9 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/unit/device/stream_rig.hpp"
@@ -12,7 +15,7 @@ using namespace cupool::test;
 namespace {
 /// Two streams in 64 MiB, for which memory is short from the first free on.
 struct ShortRig : StreamRig {
-  ShortRig() : StreamRig(limited("64MiB")), first(new_stream()), second(new_stream()) {
+  explicit ShortRig(const RigOptions& options = limited("64MiB")) : StreamRig(options), first(new_stream()), second(new_stream()) {
     free_on(on(second, 512), second);
     CHECK(try_on(second, 80 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
     REQUIRE(cusim_calls("cuStreamWaitEvent") == 0);
@@ -30,6 +33,12 @@ struct ShortRig : StreamRig {
   CUstream first;
   CUstream second;
 };
+std::function<void()> g_while_asking;
+
+CUresult ask_meanwhile(CUevent event) {
+  if (const std::function<void()> meanwhile = std::exchange(g_while_asking, nullptr)) meanwhile();
+  return cuEventQuery(event);
+}
 }  // namespace
 
 TEST_CASE("a stamped block is its own stream's again without a wait") {
@@ -158,4 +167,26 @@ TEST_CASE("a context that dies takes stamps in lanes along") {
   rig.reset_device();
   CHECK(now(rig.counters().reserved_bytes) == 0);
   CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("a wait for the context joins what streams keep, but for what a thread is asking about") {
+  RigOptions options = limited("64MiB");
+  options.patch = [](DriverApi& api) { api.cuEventQuery = &ask_meanwhile; };
+  ShortRig rig(options);
+  const CUdeviceptr left = rig.on(rig.first, 30 * kMiB);
+  const CUdeviceptr right = rig.on(rig.first, 30 * kMiB);
+  REQUIRE(cusim_launch_spin(rig.first, 1 * kMs) == CUDA_SUCCESS);
+  rig.free_on(left, rig.first);
+  rig.free_on(right, rig.first);
+  const std::uint64_t fills = rig.pools().lane_fills(rig.context());
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  std::string broken = "nobody asked";
+  g_while_asking = [&] {
+    rig.pools().after_stream_wait(rig.context(), 0, fills);
+    broken = rig.pools().check();
+  };
+  CHECK(rig.on(rig.second, 58 * kMiB) != 0);
+  CHECK(broken == "");
+  CHECK(rig.pools().check() == "");
+  CHECK(cusim_calls("cuStreamWaitEvent") == 0);
 }
