@@ -7,7 +7,8 @@ readonly REQUIRED_PACKAGES=(
   "command cmake=cmake" "command ninja=ninja-build" "command g++=g++" "command python3=python3"
   "header nlohmann/json.hpp=nlohmann-json3-dev" "header spdlog/spdlog.h=libspdlog-dev" "header fmt/format.h=libfmt-dev"
   "header catch2=catch2" "header zlib.h=zlib1g-dev" "header mimalloc-2.0/mimalloc.h|mimalloc-2.1/mimalloc.h|mimalloc.h=libmimalloc-dev"
-  "command shellcheck=shellcheck" "command clang++=clang" "command clang-format=clang-format" "module jsonschema=python3-jsonschema" "module yaml=python3-yaml"
+  "command shellcheck=shellcheck" "command mypy=mypy" "command clang++=clang" "command clang-format=clang-format"
+  "module jsonschema=python3-jsonschema" "module yaml=python3-yaml"
   "header jemalloc/jemalloc.h=libjemalloc-dev"
 )
 

@@ -1,6 +1,6 @@
 """Entry point, started by scripts/cupool. Parses under any Python 3, so that an old one gets a sentence."""
 
-import _signal  # what `signal` is made of, without the milliseconds that enum takes
+import _signal  # type: ignore  # what `signal` is made of, without the milliseconds that enum takes
 
 # A Ctrl-C while modules are still loaded ends it quietly; cli.main takes it from there. Ignored stays ignored.
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:

@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Callable, NoReturn
+from typing import Any, Callable, NoReturn
 
 from cupool_lib import live_page, locate
 from cupool_lib.live_page import BadPage, Device, Page
@@ -159,7 +159,7 @@ def _ending(status: int | None) -> str:
 
 def build_report(page: Page, status: int | None, end_unix_ns: int) -> dict:
     """`status` None: nobody knows how the process ended."""
-    process = {"pid": page.pid, "command": [], "host": "", "rank": None, "start_unix_ns": page.start_unix_ns, **page.facts.get("process", {})}
+    process: dict[str, Any] = {"pid": page.pid, "command": [], "host": "", "rank": None, "start_unix_ns": page.start_unix_ns, **page.facts.get("process", {})}
     process["duration_ns"] = max(0, end_unix_ns - page.start_unix_ns)
     process["exit"] = {"code": None, "signal": None}
     if status is not None and os.WIFSIGNALED(status):
@@ -236,8 +236,8 @@ def _figures(free: int, largest: int, remapped: int, split: int, live: int, requ
 
 def _counters(device: Device, warnings: list[str]) -> dict:
     """The device's counters, made to fit together: a process may die between the stores of one update."""
-    counters = {name: {"current": current, "peak": max(current, peak)} for name, (current, peak) in device.gauges.items()}
-    counters.update(device.totals)
+    gauges = {name: {"current": current, "peak": max(current, peak)} for name, (current, peak) in device.gauges.items()}
+    counters: dict[str, Any] = {**gauges, **device.totals}
     as_found = json.dumps(counters)
     for least, most in (("requested_bytes", "live_bytes"), ("live_bytes", "reserved_bytes")):
         for moment in ("current", "peak") if least in counters and most in counters else ():

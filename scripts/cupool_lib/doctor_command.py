@@ -189,7 +189,7 @@ def _outcome(command: list[Finding], machine: list[Finding], plan: Plan) -> Find
     if any(finding.detail.endswith(_STARTS_OTHERS) for finding in command):
         return Finding("outcome", WARNING, "what the command starts would not get the library, or not everywhere", "see the warning above")
     planned = [change.value for change in plan.changes if change.variable == "CUPOOL_POLICY"]
-    policy = (planned or [os.environ.get("CUPOOL_POLICY") or "grow"])[0]
+    policy = (planned[0] if planned else os.environ.get("CUPOOL_POLICY")) or "grow"
     if policy.strip().lower() == "platform":
         return Finding("outcome", OK, "under `cupool run` its CUDA calls stay native, and are counted and reported (policy platform). Not caught: libraries that it opens with RTLD_DEEPBIND")
     return Finding("outcome", OK, f"under `cupool run` its CUDA memory comes from the pool (policy {policy}). Not caught: libraries that it opens with RTLD_DEEPBIND")

@@ -184,8 +184,8 @@ def _hints(program: Program | None, text: str) -> list[Finding]:
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if not line.lstrip().startswith("#")]
     findings = []
     for hint in HINTS:
-        found = {(number, *filter(None, match.groupdict().values())) for number, line in lines for match in re.finditer(hint.pattern, line)}
-        found = sorted(found | _updates(lines) if hint.check == "settings" else found)
+        matches = {(number, *filter(None, match.groupdict().values())) for number, line in lines for match in re.finditer(hint.pattern, line)}
+        found = sorted(matches | _updates(lines) if hint.check == "settings" else matches)
         findings += [Finding(hint.check, WARNING, f"{where}:{number} {hint.detail.format(*names)}", hint.advice) for number, *names in found[:_LINES_SHOWN]]
         if len(found) > _LINES_SHOWN:
             findings.append(Finding(hint.check, WARNING, f"{where}: and {len(found) - _LINES_SHOWN} more such lines", hint.advice))

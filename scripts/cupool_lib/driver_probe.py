@@ -10,13 +10,14 @@ import ctypes
 import json
 import os
 import sys
+from typing import Any
 
 _VMM_ATTRIBUTE, _MAJOR_ATTRIBUTE, _MINOR_ATTRIBUTE, _INTEGRATED_ATTRIBUTE = 102, 75, 76, 18
 
 
 def _file_of(library: ctypes.CDLL) -> str:
     """The file that the loader chose for libcuda.so.1."""
-    address = ctypes.cast(library.cuInit, ctypes.c_void_p).value
+    address = ctypes.cast(library.cuInit, ctypes.c_void_p).value or 0
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         for line in maps:
             bounds, _, rest = line.partition(" ")
@@ -79,7 +80,7 @@ def probe(allocate: bool) -> dict:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         return {"usable": False, "found": False, "reason": f"libcuda.so.1 cannot be loaded ({error})"}
-    facts = {"usable": False, "found": True, "path": _file_of(library), "devices": [], "simulated": hasattr(library, "cusim_reset")}
+    facts: dict[str, Any] = {"usable": False, "found": True, "path": _file_of(library), "devices": [], "simulated": hasattr(library, "cusim_reset")}
     version = ctypes.c_int()
     if library.cuDriverGetVersion(ctypes.byref(version)) == 0:
         facts["version"] = version.value

@@ -79,7 +79,8 @@ class Device:
             self._driver = ctypes.CDLL("libcuda.so.1")
         except OSError as error:
             raise DriverError(f"libcuda.so.1 cannot be loaded ({error})") from None
-        self.ordinal, self.blocks = ordinal, []
+        self.ordinal = ordinal
+        self.blocks: list[tuple[int, int]] = []  # address and bytes
         self._call("cuInit", ctypes.c_uint(0))
         number, context = ctypes.c_int(), ctypes.c_void_p()
         self._call("cuDeviceGetCount", ctypes.byref(number))
@@ -100,8 +101,8 @@ class Device:
 
     def _error_name(self, code: int) -> str:
         text = ctypes.c_char_p()
-        known = self._driver.cuGetErrorName(ctypes.c_int(code), ctypes.byref(text)) == 0 and text.value
-        return f"{text.value.decode()} ({code})" if known else f"error {code}"
+        known = text.value if self._driver.cuGetErrorName(ctypes.c_int(code), ctypes.byref(text)) == 0 else None
+        return f"{known.decode()} ({code})" if known else f"error {code}"
 
     def name(self) -> str:
         text = ctypes.create_string_buffer(256)
@@ -143,7 +144,7 @@ class Device:
 
 def run(target: Target, step: int, ordinal: int, hold_seconds: float | None) -> int:
     """The exit code; a signal ends this process instead."""
-    waited = {number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN}
+    waited: set[int] = {number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN}
     signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     device, ending, status = None, None, 1
     try:

@@ -173,10 +173,10 @@ class _Translation:
         return found[0] if found else None
 
     def _policy(self, stated: _Reading | None, wants: _Reading | None, implies: _Reading | None) -> str:
-        no = bool(wants) and wants.effects["preallocation"] == "no"
+        no = wants is not None and wants.effects["preallocation"] == "no"
         if self.explicit_policy:
             # JAX's platform allocator on top of the pool is a route of its own (ROUTES).
-            is_route = bool(stated) and (stated.effects["policy"], self.explicit_policy) == ("platform", "grow")
+            is_route = stated is not None and (stated.effects["policy"], self.explicit_policy) == ("platform", "grow")
             if stated and stated.effects["policy"] != self.explicit_policy and not is_route:
                 self._lose(stated, self.explicit["policy"].source)
             if wants and (self.explicit_policy == "preallocate" if no else self.explicit_policy == "grow"):

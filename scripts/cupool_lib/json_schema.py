@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from operator import itemgetter
-from typing import Iterator
+from typing import Any, Iterator
 
 from cupool_lib.report_file import kind_of
 
@@ -40,7 +40,7 @@ def _is_type(value: object, name: str) -> bool:
 def _resolve(reference: str, root: dict) -> dict:
     if not reference.startswith("#/"):
         raise BadSchema(f"$ref {reference}: only references into the same file are supported")
-    node: object = root
+    node: Any = root
     for part in reference[2:].split("/"):
         part = part.replace("~1", "/").replace("~0", "~")
         if not isinstance(node, dict) or part not in node:

@@ -79,7 +79,7 @@ def _become(command: list[str], environment: dict[str, str], mask: set, ignored:
             signal.signal(number, wanted)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         error = _exec(command, environment)
-        os.write(pipe, b"%d" % error.errno)
+        os.write(pipe, b"%d" % (error.errno or errno.EINVAL))
         code = 127 if error.errno == errno.ENOENT else 126
     finally:
         os._exit(code)

@@ -203,7 +203,8 @@ class _DeviceLayout:
         offset = self.offsets["counters"]
         for counter, kind, *_ in self.counters:
             if kind == "gauge":
-                device.gauges[counter] = struct.unpack_from("<QQ", raw, offset)
+                current, peak = struct.unpack_from("<QQ", raw, offset)
+                device.gauges[counter] = current, peak
             else:
                 device.totals[counter] = struct.unpack_from("<Q", raw, offset)[0]
             offset += 16 if kind == "gauge" else 8

@@ -51,7 +51,7 @@ def _scaled(text: str, of_bytes: bool) -> int:
     what = "size such as 512MiB" if of_bytes else "count such as 64Ki"
     match = _NUMBER.fullmatch(text)
     unit = _multiplier(match[2].lower(), of_bytes) if match else 0
-    if not unit:
+    if not match or not unit:
         raise BadValue(f"is no {what}")
     if unit == 1 and "." in match[1]:
         raise BadValue("is not a whole number")
@@ -105,8 +105,8 @@ def _amount(text: str) -> bool:
 def _device_amounts(text: str) -> None:
     seen = set()
     for entry in _split(text):
-        ordinal, colon, amount = entry.partition(":")
-        ordinal = ordinal.strip() if colon else None
+        before, colon, amount = entry.partition(":")
+        ordinal = before.strip() if colon else None
         if ordinal is not None and (not re.fullmatch(r"\d+", ordinal, re.ASCII) or int(ordinal) > _MOST_ORDINAL):
             raise BadValue(f"'{ordinal}' is no device ordinal from 0 to {_MOST_ORDINAL}")
         value = amount if colon else entry

@@ -6,10 +6,12 @@ looked. The meanings are those of config/report.schema.json.
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import re
 import stat
+from typing import Any, NoReturn, overload
 
 SCHEMA_NAME = "cupool.report/1"
 _MAX_BYTES = 4 << 30
@@ -31,13 +33,12 @@ class BadReport(Exception):
 def _no_duplicates(pairs: list) -> dict:
     result = dict(pairs)
     if len(result) != len(pairs):
-        seen: set = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        (twice, _), = collections.Counter(key for key, _ in pairs).most_common(1)
         raise _NotAllowed(f"the key '{twice}' appears twice in one object")
     return result
 
 
-def _no_constants(name: str):
+def _no_constants(name: str) -> NoReturn:
     raise _NotAllowed(f"{name} is not JSON")
 
 
@@ -108,11 +109,12 @@ class Fields:
     """Typed access to a piece of a report: a wrong type raises BadReport with the place, a missing one gives the default."""
 
     def __init__(self, value: object, place: str, file: str):
-        self.value, self.place, self.file = value, place, file
+        self.place, self.file = place, file
         if not isinstance(value, dict):
             self._wrong(place, value, "object")
+        self.value: dict[str, Any] = value
 
-    def _wrong(self, place: str, value: object, expected: str):
+    def _wrong(self, place: str, value: object, expected: str) -> NoReturn:
         raise BadReport(f"{self.file}: {place or '/'}: expected {expected}, found {kind_of(value)}")
 
     def _get(self, key: str, types: tuple, expected: str, default):
@@ -122,6 +124,12 @@ class Fields:
         if not isinstance(value, types) or isinstance(value, bool):
             self._wrong(f"{self.place}/{key}", value, expected)
         return value
+
+    @overload
+    def integer(self, key: str, default: int = 0) -> int: ...
+
+    @overload
+    def integer(self, key: str, default: None) -> int | None: ...
 
     def integer(self, key: str, default: int | None = 0) -> int | None:
         """1.0 is one too, as in JSON Schema."""

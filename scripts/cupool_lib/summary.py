@@ -103,7 +103,7 @@ def _aftermath(root: Fields, oom: Fields) -> str:
     if since <= 0:
         return "nothing was allocated on this GPU since"
     served = oom.flag("served_since")
-    size_text = {True: ", at least one of its size or larger", False: ", none of its size"}.get(served, "")
+    size_text = "" if served is None else ", at least one of its size or larger" if served else ", none of its size"
     return f"the program went on: {several(since, 'allocation')} since{size_text}"
 
 

@@ -10,6 +10,7 @@ import io
 import os
 import shutil
 import sys
+from typing import TextIO, cast
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36"}
 _LINE_MAX = 900
@@ -27,9 +28,13 @@ class _Closed(io.TextIOBase):
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
+def _closed() -> TextIO:
+    return cast(TextIO, _Closed())
+
+
 def open_streams() -> None:
     """Before anything is printed: a stream that the caller has closed refuses what it gets."""
-    sys.stdout, sys.stderr = sys.stdout or _Closed(), sys.stderr or _Closed()
+    sys.stdout, sys.stderr = sys.stdout or _closed(), sys.stderr or _closed()
 
 
 def put(text: str, at_once: bool = True) -> None:
@@ -40,7 +45,7 @@ def put(text: str, at_once: bool = True) -> None:
         if at_once:
             sys.stdout.flush()
     except OSError as error:
-        sys.stdout = _Closed()
+        sys.stdout = _closed()
         raise OutputFailed(f"stdout: {error.strerror or error}") from None
 
 
@@ -50,7 +55,7 @@ def tell(line: str) -> None:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
     except OSError:
-        sys.stderr = _Closed()
+        sys.stderr = _closed()
 
 
 class Paint:

@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 from pathlib import Path
-from typing import Callable, Iterator, TextIO
+from typing import Callable, Iterator, TextIO, cast
 
 from cupool_lib.output_file import is_replaceable
 from cupool_lib.terminal import fail, printable, put
@@ -102,14 +102,14 @@ class _Stdout(io.TextIOBase):
 
 
 def _opened(path: str, name: str, mode: str) -> TextIO:
-    return gzip.open(path, mode, encoding="utf-8") if name.endswith(".gz") else open(path, mode, encoding="utf-8")
+    return cast(TextIO, gzip.open(path, mode, encoding="utf-8") if name.endswith(".gz") else open(path, mode, encoding="utf-8"))
 
 
 @contextlib.contextmanager
 def _output(path: str | None) -> Iterator[TextIO]:
     """stdout, or a file that appears under its name when it is whole; compressed when the name says so. What is there and no file (/dev/null, a pipe) is written to."""
     if path is None:
-        yield _Stdout()
+        yield cast(TextIO, _Stdout())
         put("")  # now, not when this process ends
         return
     if not is_replaceable(Path(path)):

@@ -13,7 +13,7 @@ import os
 import stat
 import struct
 import zlib
-from typing import BinaryIO, Iterator, NamedTuple
+from typing import BinaryIO, Iterator, NamedTuple, cast
 
 MAGIC = int.from_bytes(b"CUPLTRC1", "little")
 CHUNK_MAGIC = int.from_bytes(b"CUPLCHK1", "little")
@@ -77,7 +77,7 @@ class Trace:
             file = open(self.path, "rb")
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
-            return gzip.open(file) if packed else file
+            return cast(BinaryIO, gzip.open(file)) if packed else file
         except OSError as error:
             raise BadTrace(f"{self.path}: {error.strerror}") from None
 
@@ -153,7 +153,7 @@ class Trace:
 
     def events(self) -> Iterator[Event]:
         """Those of all devices, by time."""
-        return heapq.merge(*(self.events_of(device) for device in self.devices), key=lambda event: event.ticks)
+        yield from heapq.merge(*(self.events_of(device) for device in self.devices), key=lambda event: event.ticks)
 
     def _events_in(self, chunk: _Chunk, device: int) -> Iterator[Event]:
         raw = self._read(chunk.offset, chunk.length)
