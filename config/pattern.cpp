@@ -76,6 +76,7 @@ const char* pattern_problem(std::string_view pattern) {
 std::optional<std::string> expand_pattern(std::string_view pattern, const PatternFacts& facts,
                                           std::optional<std::string> (*lookup)(std::string_view variable)) {
   if (pattern_problem(pattern) != nullptr) return std::nullopt;
+  bool begins_with_nothing = false;
   std::string path;
   while (!pattern.empty()) {
     const Piece piece = take_piece(pattern);
@@ -83,12 +84,19 @@ std::optional<std::string> expand_pattern(std::string_view pattern, const Patter
       case 'p': path += std::to_string(facts.pid); break;
       case 'h': path += as_part_of_name(facts.host); break;
       case 'r': path += as_part_of_name(facts.rank); break;
-      case 'q': path += as_part_of_name(lookup(piece.text).value_or(std::string())); break;
+      case 'q': {
+        const std::string value = as_part_of_name(lookup(piece.text).value_or(std::string()));
+        begins_with_nothing = begins_with_nothing || (value.empty() && (path.empty() || path.back() == '/'));
+        path += value;
+        break;
+      }
       case '%': path += '%'; break;
       default: path += piece.text; break;
     }
   }
-  if (names_folder(path)) return std::nullopt;
+  // Nor ".json", of which a variable was to be the name
+  const std::string_view name = std::string_view(path).substr(path.rfind('/') + 1);
+  if (names_folder(path) || (name.starts_with('.') && begins_with_nothing)) return std::nullopt;
   return path;
 }
 

@@ -56,13 +56,22 @@ std::array<char, 32> path_of_descriptor(int file) {
   return path;
 }
 
+/// Whatever the umask is: its owner finds what is in it.
+int make_folder(const std::string& path) {
+  if (::mkdir(path.c_str(), kFolderMode) != 0) return -1;
+  struct stat facts {};
+  if (::lstat(path.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode) && (facts.st_mode & kFolderMode) != kFolderMode)
+    (void)::chmod(path.c_str(), (facts.st_mode & 07777) | kFolderMode);
+  return 0;
+}
+
 }  // namespace
 
 int make_folders(const std::string& folder) {
   int error = 0;
   for (std::size_t end = folder.find('/', 1);; end = folder.find('/', end + 1)) {
     const std::string part = folder.substr(0, end);
-    if (!part.empty() && ::mkdir(part.c_str(), kFolderMode) != 0 && errno != EEXIST && error == 0) error = errno;
+    if (!part.empty() && make_folder(part) != 0 && errno != EEXIST && error == 0) error = errno;
     if (end == std::string::npos) return error;
   }
 }

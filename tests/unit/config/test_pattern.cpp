@@ -43,6 +43,9 @@ TEST_CASE("a variable that is not set puts in nothing, and a name of nothing is 
   CHECK(expanded("r%q{UNSET}.json") == "r.json");
   CHECK(expanded("%q{UNSET}") == "refused");
   CHECK(expanded("jobs/%q{UNSET}") == "refused");
+  CHECK(expanded("%q{UNSET}.json") == "refused");
+  CHECK(expanded("jobs/%q{UNSET}.%p.json") == "refused");
+  CHECK(expanded("jobs/.%q{UNSET}r.json") == "jobs/.r.json");
 }
 
 TEST_CASE("a bad pattern is refused with the reason, and never expanded", "[pattern]") {

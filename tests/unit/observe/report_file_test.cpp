@@ -117,12 +117,14 @@ TEST_CASE("a report is written 0600, missing folders 0700, and nothing else stay
 
 TEST_CASE("a report is its owner's to read under any umask") {
   const Folder folder;
-  const fs::path path = folder.path / "report.json";
-  const mode_t before = ::umask(0777);
+  const fs::path path = folder.path / "a" / "b" / "report.json";
+  const mode_t before = ::umask(GENERATE(0277, 0777));
   const int error = write_report(small_input(), path, 0);
   ::umask(before);
   REQUIRE(error == 0);
   CHECK(mode_of(path) == 0600);
+  CHECK(mode_of(folder.path / "a") == 0700);
+  CHECK(mode_of(folder.path / "a" / "b") == 0700);
 }
 
 TEST_CASE("a report replaces what has its name, whatever the file system can do") {
