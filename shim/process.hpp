@@ -40,6 +40,7 @@ struct Process {
 
   /// The same of a node whose memory the driver keeps with its graphs.
   void saw_graph_memory(const char* symbol) {
+    before_allocation();
     saw_unpooled(symbol);
     pools.expect_graph_memory();
   }

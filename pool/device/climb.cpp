@@ -136,6 +136,7 @@ Result<CUdeviceptr> DevicePool::climb(Attempt& attempt, std::uint16_t thread) {
     forget_given_again(*attempt.home);
     const CUdeviceptr address = book(climbed.value(), attempt.request, thread);
     if (unpooled_) driver_free_.sample_first(device_, true);  // else growth asks
+    graph_memory_.notice_taken(device_);
     figures_.publish(device_);
     return address;
   }

@@ -28,8 +28,11 @@ std::uint64_t GraphMemory::bytes_beside(const DeviceState& device, std::uint64_t
 }
 
 void GraphMemory::notice_taken(DeviceState& device) {
-  if (device.live.outside.graphs.load(std::memory_order_relaxed) == 0 || !device.has_given_more_than_free()) return;
-  if (ask(device) && DriverFree::is_current(device)) static_cast<void>(driver_free_.sample(device));
+  const bool has_graphs = device.live.outside.graphs.load(std::memory_order_relaxed) != 0;
+  const bool has_idle = device.live.outside.mempools.load(std::memory_order_relaxed) != 0;
+  if ((!has_graphs && !has_idle) || !device.has_given_more_than_free()) return;
+  const bool is_asked = has_graphs ? ask(device).has_value() : device.services.may_call_driver() && !device.services.gate.capturing();
+  if (is_asked && DriverFree::is_current(device)) static_cast<void>(driver_free_.sample(device));
 }
 
 void GraphMemory::renew(DeviceState& device) {

@@ -91,6 +91,7 @@ std::size_t DevicePool::make_room_for(std::uint64_t until_ns, std::uint64_t byte
 void DevicePool::note_graph_memory() {
   const MutexLock lock(device_.lock);
   graph_memory_.renew(device_);
+  if (device_.live.outside.graphs.load(std::memory_order_relaxed) != 0) begin_use();
 }
 
 std::size_t DevicePool::give_back_graph_memory() {
