@@ -210,8 +210,10 @@ inline Awaited awaited_by(CUcontext context) { return {Awaited::What::context, n
 /// A wait of the program that is about to begin: what is freed later is not known to be covered by it. Lock-free where one stream is all there is.
 struct WaitBegun {
   CUcontext owner = nullptr;
-  std::uint64_t identity = 0;    ///< of the stream; 0: all of the owner's
-  std::uint64_t lane_fills = 0;  ///< 0: nothing to say
+  std::uint64_t identity = 0;         ///< of the stream; 0: all of the owner's
+  std::uint64_t lane_fills = 0;       ///< 0: nothing to say
+  std::uint64_t at_driver = 0;        ///< identity of the stream whose frees at the driver it covers; 0: of all of the owner's
+  std::uint64_t freed_at_driver = 0;  ///< 0: nothing to say
 };
 WaitBegun before_wait(const Awaited& awaited);
 /// The program has waited for the GPU by a call of its own.

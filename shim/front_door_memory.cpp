@@ -30,6 +30,14 @@ bool lives_again(const Process& own, CUcontext current) {
 /// More than any device has is out of memory without a driver call; but the driver may have another reason, which comes first.
 bool is_refused_unasked(CUresult result, std::size_t bytes) { return result == CUDA_ERROR_OUT_OF_MEMORY && bytes > (std::size_t{1} << 60); }
 
+/// What was freed at the driver in the order of a stream is over when that is.
+void note_frees_at_driver(const Awaited& awaited, WaitBegun& begun) {
+  const bool is_of_one = awaited.what == Awaited::What::stream;
+  if (is_of_one && (awaited.stream == nullptr || is_default_stream(awaited.stream))) return;  // whose it is is not told here
+  begun.freed_at_driver = process().pools.freed_at_driver();
+  if (is_of_one) begun.at_driver = StreamBook::identity_of(awaited.stream);
+}
+
 }  // namespace
 
 CUcontext current_owner(const Process& own) {
@@ -53,15 +61,17 @@ CUresult no_context_error(const Process& own) {
 
 WaitBegun before_wait(const Awaited& awaited) {
   Process& own = process();
-  if (awaited.what == Awaited::What::unknown || !own.pools.has_lanes()) return {};
+  if (awaited.what == Awaited::What::unknown || (own.pools.freed_at_driver() == 0 && !own.pools.has_lanes())) return {};
   const CUcontext context = awaited.context != nullptr ? awaited.context : thread_context(own);
   if (context == nullptr || own.contexts.has_ended(context)) return {};
   WaitBegun begun;
   begun.owner = own.contexts.owner(context);
   if (awaited.what == Awaited::What::context && begun.owner != context) return {};  // a green context's part is not all of its primary's
+  note_frees_at_driver(awaited, begun);
+  if (!own.pools.has_lanes()) return begun;
   if (awaited.what == Awaited::What::stream) {
     // Neither the legacy stream nor one that is ordered with it: what a free on it came after need not be in it.
-    if (awaited.stream == nullptr || !own.streams.is_non_blocking(own.api, own.contexts, own.pools, begun.owner, awaited.stream)) return {};
+    if (awaited.stream == nullptr || !own.streams.is_non_blocking(own.api, own.contexts, own.pools, begun.owner, awaited.stream)) return begun;
     begun.identity = StreamBook::identity_of(awaited.stream);
   }
   begun.lane_fills = own.pools.lane_fills(begun.owner);
@@ -71,6 +81,7 @@ WaitBegun before_wait(const Awaited& awaited) {
 void after_wait(const WaitBegun& begun) {
   Process& own = process();
   if (begun.lane_fills != 0) own.pools.after_stream_wait(begun.owner, begun.identity, begun.lane_fills);
+  if (begun.freed_at_driver != 0) own.pools.after_wait_at_driver(begun.owner, begun.at_driver, begun.freed_at_driver);
   const CUcontext context = living_owner(own);
   if (context != nullptr && own.pools.much_waits(context)) own.pools.after_wait(context);
 }

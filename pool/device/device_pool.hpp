@@ -124,6 +124,9 @@ class DevicePool {
       CUPOOL_EXCLUDES(device_.lock);
   /// What memory pools that the driver serves keep idle may have changed. `must_ask`: the driver; else now and then, under a limit always.
   void tell_mempools(bool must_ask) CUPOOL_EXCLUDES(device_.lock);
+  /// The program has waited for a stream (by its identity), or for all of a context (0), by a call that began when PoolServices::freed_at_driver was
+  /// `freed`.
+  void after_wait_at_driver(std::uint64_t identity, std::uint64_t freed) CUPOOL_EXCLUDES(device_.lock);
   bool has_driver_block(CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
   void forget_driver_block(CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
   void forget_driver_blocks(CUcontext context, std::uint64_t before) CUPOOL_EXCLUDES(device_.lock);
@@ -169,6 +172,7 @@ class DevicePool {
   heap::Extent* find_containing(std::uint64_t address) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_locked(CUdeviceptr address, std::uint16_t thread, Error* answer, bool* must_clear) CUPOOL_EXCLUDES(device_.lock);
   FreeOutcome free_block(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
+  void note_backlog(std::uint64_t identity, const DriverBacklog::Sums& bytes) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_native(heap::Extent* extent, std::uint16_t thread, Error* answer, const CUstream* stream = nullptr) CUPOOL_REQUIRES(device_.lock);
   /// `waits_natively`: the program's call would have synchronised; one in stream order never does.
   FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively = true) CUPOOL_REQUIRES(device_.lock);

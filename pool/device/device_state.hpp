@@ -20,6 +20,7 @@
 #include "pool/device/block_flags.hpp"
 #include "pool/device/capture_gate.hpp"
 #include "pool/device/context_registry.hpp"
+#include "pool/device/driver_backlog.hpp"
 #include "pool/device/driver_pools.hpp"
 #include "pool/device/limit_account.hpp"
 #include "pool/device/message.hpp"
@@ -91,6 +92,7 @@ struct PoolServices {
   std::atomic<bool> cannot_free_in_order{false};   ///< cuMemFreeAsync does not take what cuMemAlloc gave
   std::atomic<std::uint32_t> refused_in_order{0};  ///< by cuMemFreeAsync, since it last took a region
   std::atomic<std::uint64_t> driver_blocks_made{0};
+  std::atomic<std::uint64_t> freed_at_driver{0};                                ///< frees in the order of streams that DriverBacklogs know, ever
   std::atomic<std::uint64_t> given_back{0};                                     ///< how often memory of some device went back to the driver
   std::atomic<bool> has_lanes{false};                                           ///< some context's memory was freed in the order of a stream
   std::atomic<bool> devices_linked{false};                                      ///< the program enabled peer access somewhere
@@ -351,6 +353,7 @@ struct DeviceState {
   std::uint64_t leaving_bytes CUPOOL_GUARDED_BY(lock) = 0;      ///< held until the driver's free has returned, but reserved no more
   std::uint64_t being_freed_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< of blocks whose free waits in the driver (kBeingFreedFlag)
   std::uint64_t driver_served_bytes CUPOOL_GUARDED_BY(lock) = 0;
+  DriverBacklog backlog_at_driver CUPOOL_GUARDED_BY(lock);
   std::atomic<bool> has_driver_blocks{false};                 ///< had one ever
   StepEnds steps;                                             ///< written under the lock; whoever frees without it may read where the next one is
   std::uint64_t need_seen_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< most that was live, when a miss last looked

@@ -91,10 +91,23 @@ std::optional<CUresult> DevicePool::free_by_driver(CUdeviceptr address, std::uin
                         result != CUDA_SUCCESS);
   if (!idle_pools_.is_ours(block.mapped().is_of_default_pool)) idle_pools_.tell_others(device_, result != CUDA_SUCCESS);
   const MutexLock lock(device_.lock);
+  if (result == CUDA_SUCCESS && stream != 0) note_backlog(stream, {block.mapped().extent.bytes, 0});
   driver_blocks_.end_free(device_, std::move(block), result == CUDA_SUCCESS, thread, stream);
   idle_pools_.book_rounding(device_);
   figures_.publish(device_);
   return result;
+}
+
+void DevicePool::note_backlog(std::uint64_t identity, const DriverBacklog::Sums& bytes) {
+  device_.backlog_at_driver.add(identity, bytes, device_.services.freed_at_driver.fetch_add(1, std::memory_order_relaxed) + 1);
+}
+
+void DevicePool::after_wait_at_driver(std::uint64_t identity, std::uint64_t freed) {
+  const MutexLock lock(device_.lock);
+  if (identity != 0) return device_.backlog_at_driver.waited_for(identity, freed);
+  // Of a context alone it is not known whose streams are its own.
+  const auto is_in_use = [](const auto& home) { return home->is_in_use(); };
+  if (std::count_if(homes_.begin(), homes_.end(), is_in_use) <= 1) device_.backlog_at_driver.is_over(freed);
 }
 
 bool DevicePool::has_driver_block(CUdeviceptr address) {

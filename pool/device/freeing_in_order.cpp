@@ -63,9 +63,9 @@ bool can_look(const DeviceState& device) {
   return device.driver.has_cuCtxRecordEvent() && !device.services.cannot_record.load(std::memory_order_relaxed);
 }
 
-bool is_quiet(DeviceState& device) {
+bool is_quiet(DeviceState& device, const DeviceState* only) {
   Fence fence;
-  FenceResult result = fence.record(device, nullptr);
+  FenceResult result = fence.record(device, nullptr, only);
   // Also on an idle device an event is over only when the device has got to it.
   if (result.answer == FenceAnswer::done) result = fence.poll_for(device, kQuietBound_ns);
   fence.clear(device.services.contexts);

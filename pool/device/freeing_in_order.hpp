@@ -21,8 +21,9 @@ CUresult free(DeviceState& device, CUstream stream, CUdeviceptr address);
 /// Until what was freed in `stream` is the device's again; 2 ms at most. False: it may not be yet.
 bool await(DeviceState& device, ContextPool& home, CUstream stream);
 
-/// Does nothing run that cuMemFree would wait for? Asked by an event in every context, for kQuietBound_ns. Precondition: can_look().
-bool is_quiet(DeviceState& device);
+/// Does nothing run that cuMemFree would wait for? Asked by an event in every context (`only`: of that device), for kQuietBound_ns. Precondition:
+/// can_look().
+bool is_quiet(DeviceState& device, const DeviceState* only = nullptr);
 /// Are there events that cover a context?
 bool can_look(const DeviceState& device);
 

@@ -72,7 +72,7 @@ HeapFigures NativeBlocks::survey(DeviceState& device, observe::OomEvidence&) con
 /// Its key is in no node of `nodes_`: see move_aside.
 Extent* NativeBlocks::insert(Nodes::node_type&& handle) {
   Node& node = handle.mapped();
-  bytes_ += node.region.bytes;
+  count(node, 1);
   nodes_.insert(std::move(handle));
   return &node.extent;
 }
@@ -91,7 +91,7 @@ bool NativeBlocks::move_aside(std::uint64_t address, std::uint64_t bytes) {
 
 void NativeBlocks::lose_given_again(DeviceState& device, LossVisitor& visitor) {
   for (auto& [address, node] : given_again_) {
-    bytes_ -= node.region.bytes;
+    count(node, -1);
     lose(device, visitor, node, true);
   }
   given_again_.clear();
@@ -234,7 +234,7 @@ Status NativeBlocks::give_back(DeviceState& device, Extent* extent, const CUstre
   const std::uint64_t address = extent->address;
   const std::uint64_t bytes = extent->bytes;
   ContextPool& home = *info_of(*extent).home;
-  bytes_ -= bytes;
+  count(handle.mapped(), -1);
   device.services.owners.remove(address, bytes);
   device.add_reserved(-static_cast<std::int64_t>(bytes));
   device.note_region(observe::EventKind::region_release, address, bytes);
@@ -322,7 +322,7 @@ void NativeBlocks::lose_all(DeviceState& device, LossVisitor& visitor, bool may_
     book_idle(device);
     device.idle_owner = nullptr;
   }
-  bytes_ = 0;
+  bytes_ = rounding_bytes_ = 0;
   waiting_ = 0;
   first_waiting_ = nullptr;
 }

@@ -62,6 +62,9 @@ class NativeBlocks final : public DeviceAllocator {
   /// The source's idle bytes go back to the device, as many as are wanted, or a little more. Returns them. Calls the driver with the lock let go.
   std::uint64_t trim(DeviceState& device, std::uint64_t wanted_bytes = ~std::uint64_t{0}) CUPOOL_REQUIRES(device.lock);
 
+  /// The most that the driver makes of them beyond what they are: it gives out its memory in pieces of 2 MiB, which only small blocks share.
+  std::uint64_t rounding_bytes() const { return rounding_bytes_; }
+
  private:
   struct Node {
     /// It is a live block there: a region of its own. The address is 512-byte aligned, as the driver gives it.
@@ -84,12 +87,19 @@ class NativeBlocks final : public DeviceAllocator {
   void lose(DeviceState& device, LossVisitor& visitor, Node& node, bool is_nobodys) CUPOOL_REQUIRES(device.lock);
   void lose_all(DeviceState& device, LossVisitor& visitor, bool may_be_gone) CUPOOL_REQUIRES(device.lock);
   void push_waiting(heap::Extent* extent);
+  void count(const Node& node, std::int64_t sign) {
+    const std::uint64_t bytes = node.region.bytes;
+    const bool is_whole = !node.is_of_pool && bytes > kRegionGranularity_bytes / 2;
+    bytes_ += static_cast<std::uint64_t>(sign) * bytes;
+    if (is_whole) rounding_bytes_ += static_cast<std::uint64_t>(sign) * (align_up(bytes, kRegionGranularity_bytes) - bytes);
+  }
 
   const std::unique_ptr<BlockSource> source_;
   Nodes nodes_;
   Nodes given_again_;  ///< no longer in nodes_, still booked
   Nodes left_;         ///< on no list of the program's any more, and still the driver's
   std::uint64_t bytes_ = 0;
+  std::uint64_t rounding_bytes_ = 0;       ///< see rounding_bytes()
   heap::Extent* first_waiting_ = nullptr;  ///< blocks in state free, through bin_next: recycled, not yet given back
   std::size_t waiting_ = 0;                ///< how many
 };

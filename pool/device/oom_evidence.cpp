@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "pool/core/bytes.hpp"
+#include "pool/device/freeing_in_order.hpp"
 #include "pool/device/graph_memory.hpp"
 #include "pool/device/refusals.hpp"
 
@@ -82,12 +83,33 @@ void attribute_rest(const DeviceState& device, std::uint64_t driver_free_bytes, 
   const std::uint64_t known_left_bytes = managed_bytes + late_bytes;
   evidence.unattributed_bytes = left_bytes - std::min(known_left_bytes, left_bytes);
 }
+/// What the driver calls idle, or nobody's, and streams may still keep busy: out of there, and of what waits for the GPU.
+void add_backlog_at_driver(const DeviceState& device, DriverBacklog::Sums backlog, OomEvidence& evidence) {
+  const auto take = [](std::uint64_t& from_bytes, std::uint64_t& backlog_bytes) {
+    const std::uint64_t bytes = std::min(from_bytes, backlog_bytes);
+    from_bytes -= bytes;
+    backlog_bytes -= bytes;
+    return bytes;
+  };
+  const std::uint64_t ours_bytes = evidence.holes_known ? 0 : take(evidence.pool_free_bytes, backlog.pooled_bytes);
+  const std::uint64_t others_bytes = take(evidence.mempool_idle_bytes, backlog.pooled_bytes);
+  evidence.own_outside_bytes -= std::min(others_bytes, evidence.own_outside_bytes);
+  const std::uint64_t plain_bytes = evidence.unattributed_bytes ? take(*evidence.unattributed_bytes, backlog.plain_bytes) : 0;
+  const std::uint64_t all_bytes = ours_bytes + others_bytes + plain_bytes;
+  evidence.other_context_free_bytes = std::min(evidence.other_context_free_bytes, evidence.pool_free_bytes);
+  evidence.deferred_at_driver_bytes = all_bytes;
+  evidence.deferred_unheld_bytes = others_bytes - std::min(others_bytes, device.live.outside.mempools.load(std::memory_order_relaxed)) + plain_bytes;
+  evidence.deferred_bytes += all_bytes;
+  *evidence.deferred_in_order_bytes += all_bytes;
+  *evidence.releasable_with_deferred_bytes += all_bytes;
+}
 }  // namespace
 
 void Refusals::note_oom(DeviceState& device, std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, const Error& refusal) {
   magazines_.close_all(device);
   OomRecord oom;
   OomEvidence& evidence = oom.evidence;
+  const DriverBacklog::Sums backlog = ask_backlog(device);
   ask_driver(device, home, evidence);
   oom.time_unix_ns = unix_now_ns();
   oom.device = device.ordinal;
@@ -103,10 +125,26 @@ void Refusals::note_oom(DeviceState& device, std::uint64_t requested_bytes, cons
   add_deferred(device, evidence);
   add_outside(device, evidence);
   if (evidence.driver_free_bytes) attribute_rest(device, *evidence.driver_free_bytes, giving_back_.late_bytes(), evidence);
+  add_backlog_at_driver(device, backlog, evidence);
+  evidence.native_rounding_bytes = std::min(evidence.native_rounding_bytes, evidence.unattributed_bytes.value_or(0));
   device.timeline.record(
       {ticks(), evidence.driver_free_bytes.value_or(0), evidence.request_bytes, requested_bytes, 0, 0, observe::EventKind::oom, 0});
   device.services.ooms.add(std::move(oom));
   figures_.publish(device);
+}
+
+/// What of the frees that the driver got may still be under way; nothing where the device is idle.
+DriverBacklog::Sums Refusals::ask_backlog(DeviceState& device) {
+  const DriverBacklog::Sums sums = device.backlog_at_driver.sums();
+  if (sums.pooled_bytes + sums.plain_bytes == 0 || !device.services.may_call_driver() || !in_order::can_look(device)) return sums;
+  const std::uint64_t newest = device.backlog_at_driver.newest();
+  bool is_quiet = false;
+  {
+    const MutexUnlock unlocked(device.lock);
+    is_quiet = in_order::is_quiet(device, &device);
+  }
+  if (is_quiet) device.backlog_at_driver.is_over(newest);
+  return device.backlog_at_driver.sums();
 }
 
 void Refusals::ask_driver(DeviceState& device, const ContextPool* home, OomEvidence& evidence) {
@@ -127,6 +165,7 @@ void Refusals::add_holes(DeviceState& device, const ContextPool* home, OomEviden
   for (const auto& one : homes_) {
     if (!one->is_in_use()) continue;
     *evidence.releasable_with_deferred_bytes += one->natives.survey(device, evidence).wholly_free_bytes;
+    evidence.native_rounding_bytes += one->natives.rounding_bytes();
     if (one->pooled == nullptr) continue;
     const HeapFigures projected = one->pooled->survey(device, evidence);
     *evidence.releasable_with_deferred_bytes += projected.wholly_free_bytes;

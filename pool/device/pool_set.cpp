@@ -566,6 +566,12 @@ void PoolSet::after_stream_wait(CUcontext context, std::uint64_t identity, std::
   if (ContextPool* home = impl_->services.contexts.find(context)) home->pool.open_waited_lanes(*home, identity, fills);
 }
 
+std::uint64_t PoolSet::freed_at_driver() const { return impl_->services.freed_at_driver.load(std::memory_order_relaxed); }
+
+void PoolSet::after_wait_at_driver(CUcontext context, std::uint64_t identity, std::uint64_t freed) {
+  if (ContextPool* home = impl_->services.contexts.find(context)) home->pool.after_wait_at_driver(identity, freed);
+}
+
 std::size_t PoolSet::trim() {
   std::size_t released_bytes = 0;
   impl_->for_each_pool([&](DevicePool& pool) { released_bytes += pool.trim() + pool.give_back_graph_memory(); });

@@ -311,6 +311,12 @@ class PoolSet {
   /// `fills`: what was freed in their order before is everybody's. No driver call.
   void after_stream_wait(CUcontext context, std::uint64_t identity, std::uint64_t fills);
 
+  /// How many frees the driver got in the order of streams, as far as that matters to a diagnosis; lock-free. To be asked before a wait of the
+  /// program. 0: none.
+  std::uint64_t freed_at_driver() const;
+  /// The program has waited for a stream (by `identity`), or for all of `context` (0), by a call that began after freed_at_driver() gave `freed`.
+  void after_wait_at_driver(CUcontext context, std::uint64_t identity, std::uint64_t freed);
+
   /// Gives every wholly free region back to the driver, and what that keeps for graphs to the device, unless that could block. Returns bytes given
   /// back.
   std::size_t trim();

@@ -54,6 +54,7 @@ class Refusals {
   /// Throws std::bad_alloc.
   void note_oom(DeviceState& device, std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, const Error& refusal)
       CUPOOL_REQUIRES(device.lock);
+  static DriverBacklog::Sums ask_backlog(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   void ask_driver(DeviceState& device, const ContextPool* home, observe::OomEvidence& evidence) CUPOOL_REQUIRES(device.lock);
   void add_holes(DeviceState& device, const ContextPool* home, observe::OomEvidence& evidence) const CUPOOL_REQUIRES(device.lock);
   void add_deferred(DeviceState& device, observe::OomEvidence& evidence) const CUPOOL_REQUIRES(device.lock);

@@ -103,6 +103,7 @@ void DevicePool::stream_ending(std::uint64_t identity) {
   {
     const MutexLock lock(device_.lock);
     magazines_.close_of(device_, identity);
+    device_.backlog_at_driver.stream_ending(identity);
     deferred_.forget_stream(identity);
   }
   for (std::size_t i = 0;; ++i) {
@@ -122,6 +123,7 @@ void DevicePool::stream_ending(std::uint64_t identity) {
 void DevicePool::stream_ending(ContextPool* home, CUcontext context, std::uint64_t identity) {
   const MutexLock lock(device_.lock);
   magazines_.close_of(device_, identity);
+  device_.backlog_at_driver.stream_ending(identity);
   for (const StreamLanes::Entry* entry = home->streams.entry(identity); entry != nullptr && entry->busy; entry = home->streams.entry(identity)) {
     const MutexUnlock unlocked(device_.lock);  // its handle is in the driver's hands for a moment
     device_.services.clock.pause(kHandlePause_ns);

@@ -9,7 +9,9 @@ namespace cupool::observe {
 /// Under the limit, once the GPU is done with what was freed.
 bool Rules::deferred_would_do() const {
   if (e_.deferred_bytes == 0 || e_.largest_free_bytes >= e_.request_bytes) return false;
-  return e_.largest_free_with_deferred_bytes >= e_.request_bytes || joined_would_do(e_.releasable_with_deferred_bytes.value_or(e_.releasable_bytes));
+  const std::uint64_t with_deferred_bytes = e_.releasable_with_deferred_bytes.value_or(e_.releasable_bytes);
+  return e_.largest_free_with_deferred_bytes >= e_.request_bytes ||
+         joined_would_do(with_deferred_bytes - std::min(e_.deferred_unheld_bytes, with_deferred_bytes));
 }
 
 void Rules::impossible() {

@@ -6,7 +6,7 @@
 
 namespace cupool::observe {
 
-std::uint64_t Rules::in_use_bytes() const { return e_.held_bytes - std::min(e_.held_bytes, e_.pool_free_bytes + e_.deferred_bytes); }
+std::uint64_t Rules::in_use_bytes() const { return e_.held_bytes - std::min(e_.held_bytes, e_.pool_free_bytes + deferred_held_bytes(e_)); }
 
 /// What is free in pieces is little beside what is not: a job that goes on growing ends here all the same.
 void Rules::nearly_all_in_use() {
@@ -102,8 +102,15 @@ void Rules::fragmented_driver_pool() {
       "the driver's own pool has the free memory in pieces, between live blocks, and does not say where: allocate what lives long first, or free "
       "it",
       numbers);
-  if (value("policy") == "async")
-    add("pool_of_ours", "info", "CUPOOL_POLICY=grow serves from cupool's own pool, whose reports name what keeps memory apart", numbers);
+  if (value("policy") == "async") pool_of_ours();
+}
+
+/// How its memory would lie there nobody can tell.
+void Rules::pool_of_ours() {
+  add("pool_of_ours", "info",
+      "CUPOOL_POLICY=grow serves such calls from cupool's own pool: on pages what is free in pieces is joined where its pages hold nothing else, and "
+      "reports name what keeps the rest apart",
+      {{"pool_free_bytes", e_.pool_free_bytes}, {"mempool_idle_bytes", e_.mempool_idle_bytes}, {"request_bytes", e_.request_bytes}});
 }
 
 /// What is free and did not move lies in handles that hold something else.

@@ -105,7 +105,7 @@ class Case {
   Bytes largest_free() const { return std::max(e_.largest_free_bytes, e_.largest_free_remapped_bytes); }
   /// What one block could have had: a hole, or on pages all that moves, behind what driver and limit give.
   Bytes in_one_piece() const {
-    if (!e_.can_remap && e_.holes_known && !e_.is_outside_pool) return largest_free();
+    if (!e_.can_remap && e_.holes_known && !e_.is_outside_pool && e_.deferred_at_driver_bytes == 0) return largest_free();
     const Bytes allowed = has_limit() ? minus(e_.limit_bytes, minus(e_.held_bytes, e_.releasable_bytes)) : UINT64_MAX;
     return std::max(largest_free(), std::min(plus(driver_free(), e_.releasable_bytes), allowed));
   }
@@ -145,7 +145,8 @@ class Case {
     if (e_.deferred_bytes == 0 || largest_free() >= request_) return Truth::no;
     if (e_.largest_free_with_deferred_bytes >= request_) return Truth::yes;
     const Truth without = both(truth(!limit_blocks(e_.releasable_bytes)), driver_gives(e_.releasable_bytes));
-    const Truth with = both(truth(!limit_blocks(releasable_with_deferred_)), driver_gives(releasable_with_deferred_));
+    const Bytes held_bytes = minus(releasable_with_deferred_, e_.deferred_unheld_bytes);
+    const Truth with = both(truth(!limit_blocks(held_bytes)), driver_gives(releasable_with_deferred_));
     return both(opposite(without), with);
   }
   Truth fragmented(Bytes pool_free) const {
@@ -157,8 +158,9 @@ class Case {
   Bytes exhausted_by() const {
     const Bytes pool = plus(e_.pool_free_bytes, e_.deferred_bytes);
     const Bytes device = minus(request_, plus(driver_free(), pool));
-    const Bytes limit = has_limit() ? minus(plus(minus(e_.held_bytes, pool), request_), e_.limit_bytes) : 0;
-    return pool >= request_ ? 0 : std::max(device, limit);
+    const Bytes held = plus(e_.pool_free_bytes, deferred_held_bytes(e_));
+    const Bytes limit = has_limit() ? minus(plus(minus(e_.held_bytes, held), request_), e_.limit_bytes) : 0;
+    return held >= request_ ? 0 : std::max(device, limit);
   }
 
   /// R minus the better of `hole` and F + extra.
@@ -202,6 +204,8 @@ OomVerdict classify(const OomEvidence& evidence, const std::vector<OptionFact>& 
     found = answer == Truth::yes || (answer == Truth::unknown && assumed_when_unknown(cause));
     if (found) verdict.cause = cause;
   }
+  // Of what the driver has been given back it is known what may be in use, not what is, nor that it lies in one piece.
+  doubtful |= found && verdict.cause == OomCause::deferred_free && evidence.deferred_at_driver_bytes != 0;
   verdict.confidence = doubtful ? "medium" : "high";
   if (!found) {
     // Enough bytes, and yet it failed. In pieces, or the driver would not: the evidence cannot tell more.

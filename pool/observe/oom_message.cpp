@@ -74,10 +74,12 @@ std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
       if (e.can_remap) return "enough is free but in " + pieces(e) + " that hold something else: what can move is short by " + bytes;
       return "enough is free but in pieces: the largest hole is short by " + bytes;
     case OomCause::other_process: return "short by " + bytes + ", which other processes hold";
-    case OomCause::non_pool_memory: return "short by " + bytes + ", which this process holds outside the pool";
+    case OomCause::non_pool_memory:
+      if (only_idle_is_outside(e, verdict)) return "short by " + bytes + ", which lies idle, but in pieces, in memory pools that the driver serves";
+      return "short by " + bytes + ", which this process holds outside the pool";
     case OomCause::true_exhaustion:
       if (exceeds_reach(e))
-        return "short by " + human_bytes_up(e.request_bytes - *reachable_bytes(e)) + " even with nothing of this process's on the device";
+        return "short by " + human_bytes_up(e.request_bytes - *reachable_bytes(e)) + " even with all freed that this process has allocated";
       if (others_may_hold(e, verdict)) return "short by " + bytes + " even fully defragmented, unless other processes hold it";
       if (only_limit_is_short(e)) return "short by " + bytes + " of CUPOOL_LIMIT even fully defragmented; the device has as much";
       return "short by " + bytes + " even fully defragmented";
@@ -117,7 +119,8 @@ std::string elsewhere_line(const OomEvidence& e) {
   std::string text = "driver free " + (e.driver_free_bytes ? human_bytes(*e.driver_free_bytes) : std::string("unknown"));
   text += ", other processes " + (e.other_process_bytes ? human_bytes(*e.other_process_bytes) : std::string("unknown"));
   if (!e.other_process_bytes && e.unattributed_bytes.value_or(0) != 0)
-    text += " (with contexts and the driver's rounding " + human_bytes(*e.unattributed_bytes) + ")";
+    text += " (with contexts and the driver's rounding " + human_bytes(*e.unattributed_bytes) +
+            (e.native_rounding_bytes != 0 ? ", of that rounding up to " + human_bytes(e.native_rounding_bytes) : std::string()) + ")";
   text += ", this process outside the pool " + human_bytes(e.own_outside_bytes);
   if (e.limit_bytes > 0) text += ", limit " + human_bytes(e.limit_bytes) + " of which held " + human_bytes(e.held_bytes);
   return text;

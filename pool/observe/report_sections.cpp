@@ -47,6 +47,8 @@ void write_evidence(JsonWriter& json, const OomEvidence& e) {
   json.member("mempool_max_bytes", unless_zero(e.mempool_max_bytes));
   json.member("mempool_used_bytes", e.mempool_max_bytes == 0 ? std::nullopt : std::optional(e.mempool_used_bytes));
   json.member("deferred_in_order_bytes", e.deferred_in_order_bytes);
+  json.member("deferred_at_driver_bytes", e.deferred_at_driver_bytes);
+  json.member("deferred_unheld_bytes", e.deferred_unheld_bytes);
   json.member("whole_page_bytes", e.whole_page_bytes);
   json.member("region_edge_bytes", e.region_edge_bytes);
   json.member("region_slack_bytes", e.region_slack_bytes);
@@ -55,6 +57,7 @@ void write_evidence(JsonWriter& json, const OomEvidence& e) {
   json.member("other_device_free_bytes", e.other_device ? std::optional(e.other_device_free_bytes) : std::nullopt);
   json.member("live_peak_bytes", e.live_peak_bytes);
   json.member("preallocate_bytes", e.preallocate_bytes);
+  json.member("native_rounding_bytes", e.native_rounding_bytes);
   json.member("unattributed_bytes", e.unattributed_bytes);
   json.end_object();
 }

@@ -46,6 +46,8 @@ class Rules {
   void outside();
   void mempool_idle();
   void exhausted();
+  void native_rounding();
+  void pool_of_ours();
   void ask_for_less();
   void other_devices();
   void other_contexts();

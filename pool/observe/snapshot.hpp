@@ -172,6 +172,9 @@ struct OomEvidence {
   /// False: what is free lies in the driver's own pool, which does not say where (LF is no figure then)
   bool holes_known = true;
   std::optional<std::uint64_t> deferred_in_order_bytes = {};  ///< of PEND, what stream-ordered calls freed: they wait for nothing under any setting
+  /// Of PEND, the most that streams still keep busy of what the driver has been given back: nothing is recorded for such a free
+  std::uint64_t deferred_at_driver_bytes = 0;
+  std::uint64_t deferred_unheld_bytes = 0;             ///< of those, what is not held: it is free to the limit already
   std::optional<std::uint64_t> whole_page_bytes = {};  ///< free, in whole pages of the smallest size: what could move if every handle were one page
   /// Segments: free at the ends of regions: the most that would lie in one piece if all were one region
   std::optional<std::uint64_t> region_edge_bytes = {};
@@ -182,8 +185,14 @@ struct OomEvidence {
   std::uint64_t other_device_free_bytes = 0;             ///< there, within its limit
   std::optional<std::uint64_t> live_peak_bytes = {};     ///< the most that was ever live of the pool's blocks
   std::optional<std::uint64_t> preallocate_bytes = {};   ///< CUPOOL_PREALLOCATE on this device, whatever limit and driver leave of it
+  std::uint64_t native_rounding_bytes = 0;               ///< of the next, the most that blocks which are a driver call of their own are rounded up by
   std::optional<std::uint64_t> unattributed_bytes = {};  ///< T less F, held and managed memory: contexts, the driver's own rounding, other processes
 };
+
+/// Of PEND, what counts against the limit.
+inline std::uint64_t deferred_held_bytes(const OomEvidence& e) {
+  return e.deferred_bytes - (e.deferred_unheld_bytes < e.deferred_bytes ? e.deferred_unheld_bytes : e.deferred_bytes);
+}
 
 struct OomRecord {
   std::uint64_t time_unix_ns = 0;

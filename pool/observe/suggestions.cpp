@@ -148,7 +148,13 @@ void Rules::deferred() {
         numbers);
     return;
   }
-  add("synchronize_first", "fix", "freed memory was still in use by the GPU: synchronise the device before this allocation", numbers);
+  if (e_.deferred_at_driver_bytes != 0)
+    add("synchronize_first", "consider",
+        "memory that was freed in the order of a stream may still be in use by the GPU, and the driver gives it to nobody else until then: "
+        "synchronise "
+        "that stream, or the device, before this allocation",
+        {{"deferred_bytes", e_.deferred_bytes}, {"deferred_at_driver_bytes", e_.deferred_at_driver_bytes}, {"request_bytes", e_.request_bytes}});
+  else add("synchronize_first", "fix", "freed memory was still in use by the GPU: synchronise the device before this allocation", numbers);
   if (e_.deferred_in_order_bytes.value_or(0) != 0) return;  // such frees wait for nothing, whatever CUPOOL_FREE says
   if (value("free") == "sync") {
     add_already("free_sync", "CUPOOL_FREE=sync is on already", {{"deferred_bytes", e_.deferred_bytes}});
@@ -170,6 +176,7 @@ void Rules::others() {
 }
 
 void Rules::outside() {
+  if (only_idle_is_outside(e_, verdict_)) return mempool_idle();
   add("non_pool_memory", "fix",
       "this process holds the missing memory outside the pool (arrays, cuMemCreate, managed memory, memory pools of its own, CUDA graphs): free it "
       "first; the ledger says which kind",
@@ -193,13 +200,13 @@ void Rules::outside() {
     add("graph_memory", "consider", "CUDA graphs that run, or whose memory was not freed, keep it: free what they left live, or end them", numbers);
 }
 
-/// It was trimmed before the refusal: what is left is in pieces between live blocks, or behind work that runs.
+/// It was trimmed before the refusal: what is left is in pieces between live blocks. What may wait for work that runs is not in it.
 void Rules::mempool_idle() {
   add("mempool_idle", "consider",
-      "memory pools that the driver serves have memory idle that they did not give back when they were trimmed: it lies between their live blocks, "
-      "or work on "
-      "the GPU may still use it; synchronise first, or free what keeps it",
+      "memory pools that the driver serves have memory idle that they did not give back when they were trimmed: it lies between their live blocks; "
+      "allocate what lives long first, or free what keeps it",
       {{"mempool_idle_bytes", e_.mempool_idle_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
+  if (value("policy") == "platform") pool_of_ours();
 }
 
 /// No free of this process's helps, so that there is no leak to look for.
@@ -210,13 +217,32 @@ void Rules::ask_for_less() {
       {{"request_bytes", e_.request_bytes}, {"reachable_bytes", *reachable_bytes(e_)}});
 }
 
+/// Blocks of ours share pages.
+void Rules::native_rounding() {
+  if (e_.native_rounding_bytes < verdict_.shortfall_bytes || e_.native_rounding_bytes == 0) return;
+  const Numbers numbers = {{"native_rounding_bytes", e_.native_rounding_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}};
+  if (value("policy") == "platform")
+    add("native_rounding", "consider",
+        "each block is a driver call of its own and takes whole pieces of 2 MiB, which may be all that is missing: under CUPOOL_POLICY=grow blocks "
+        "share them",
+        numbers);
+  else if (value("ipc") == "native")
+    add("native_rounding", "consider",
+        "under CUPOOL_IPC=native each block is a driver call of its own and takes whole pieces of 2 MiB, which may be all that is missing: by "
+        "default "
+        "blocks share them",
+        numbers);
+}
+
 void Rules::exhausted() {
   const Numbers numbers = {{"shortfall_bytes", verdict_.shortfall_bytes}, {"held_bytes", e_.held_bytes}};
   if (others_may_hold(e_, verdict_)) {
+    native_rounding();
     add("look_elsewhere", "consider",
-        "memory that nobody allocated here would cover the shortfall: contexts and modules (this process's too), the driver's own rounding, or "
-        "other processes (nvidia-smi names "
-        "them): end or move those, or give each a CUPOOL_LIMIT",
+        "memory that is in none of the books here would cover the shortfall: contexts and modules (this process's too), the driver's own rounding, "
+        "memory that was exported and whose descriptors are still open, or other processes (nvidia-smi names them): end or move those, or give each "
+        "a "
+        "CUPOOL_LIMIT",
         {{"unattributed_bytes", *e_.unattributed_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}, {"held_bytes", e_.held_bytes}});
     if (exceeds_reach(e_)) return ask_for_less();
     add("reduce_demand", "consider",
@@ -238,14 +264,19 @@ void Rules::exhausted() {
 }
 
 bool others_may_hold(const OomEvidence& e, const OomVerdict& verdict) {
-  const std::uint64_t in_use_bytes = e.held_bytes - std::min(e.held_bytes, e.pool_free_bytes + e.deferred_bytes);
+  const std::uint64_t in_use_bytes = e.held_bytes - std::min(e.held_bytes, e.pool_free_bytes + deferred_held_bytes(e));
   if (e.limit_bytes != 0 && e.request_bytes > e.limit_bytes - std::min(in_use_bytes, e.limit_bytes)) return false;  // the limit is in the way as well
   return !e.other_process_bytes && e.unattributed_bytes && verdict.shortfall_bytes != 0 && *e.unattributed_bytes >= verdict.shortfall_bytes;
 }
 
+bool only_idle_is_outside(const OomEvidence& e, const OomVerdict& verdict) {
+  return e.mempool_idle_bytes >= verdict.shortfall_bytes &&
+         e.own_outside_bytes - std::min(e.mempool_idle_bytes, e.own_outside_bytes) < verdict.shortfall_bytes;
+}
+
 std::optional<std::uint64_t> reachable_bytes(const OomEvidence& e) {
   if (!e.driver_free_bytes || e.is_managed) return std::nullopt;
-  return *e.driver_free_bytes + e.held_bytes + e.own_outside_bytes;  // some of the last is held, too: at most so much
+  return *e.driver_free_bytes + e.held_bytes + e.own_outside_bytes + e.deferred_unheld_bytes;  // some of the last is held, too: at most so much
 }
 
 bool exceeds_reach(const OomEvidence& e) {
@@ -257,7 +288,7 @@ bool only_limit_is_short(const OomEvidence& e) {
   if (e.limit_bytes == 0 || e.is_managed || !e.driver_free_bytes || e.request_bytes == 0) return false;
   const std::uint64_t pool_bytes = e.pool_free_bytes + e.deferred_bytes;
   if (e.request_bytes - std::min(e.request_bytes, pool_bytes) > *e.driver_free_bytes) return false;
-  const std::uint64_t in_use_bytes = e.held_bytes - std::min(e.held_bytes, pool_bytes);
+  const std::uint64_t in_use_bytes = e.held_bytes - std::min(e.held_bytes, e.pool_free_bytes + deferred_held_bytes(e));
   return e.request_bytes > e.limit_bytes - std::min(in_use_bytes, e.limit_bytes);
 }
 

@@ -15,6 +15,9 @@ std::vector<Suggestion> suggest(const OomVerdict& verdict, const OomEvidence& ev
 /// Nobody knows whose memory is missing: what is neither this process's nor free would cover it, and no limit stands in the way of that.
 bool others_may_hold(const OomEvidence& evidence, const OomVerdict& verdict);
 
+/// What is outside the pool is not in use but idle in pools of the driver's, in pieces: nothing that could be freed would do without that.
+bool only_idle_is_outside(const OomEvidence& evidence, const OomVerdict& verdict);
+
 /// What the request could have if this process held nothing; nullopt: nobody knows what the driver has.
 std::optional<std::uint64_t> reachable_bytes(const OomEvidence& evidence);
 /// And it is more than that.

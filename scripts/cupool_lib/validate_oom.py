@@ -24,11 +24,12 @@ class _Evidence:
         self.LF = max(evidence["largest_free_bytes"], evidence.get("largest_free_remapped_bytes", 0))
         self.REL, self.PEND, self.U, self.N = evidence["releasable_bytes"], evidence["deferred_bytes"], evidence["other_process_bytes"], evidence["own_outside_bytes"]
         self.L, self.H = evidence["limit_bytes"], evidence["held_bytes"]
+        self.unheld = min(evidence.get("deferred_unheld_bytes", 0), self.PEND)  # of PEND, what the limit does not count
         self.is_managed = evidence.get("managed", False)
         if self.is_managed:  # neither bounds it
             self.T = self.L = None
         self.limit_said_no = evidence.get("refused_by_limit", False)
-        self.needs_hole = not evidence["can_remap"] and evidence.get("holes_known", True) and not evidence.get("outside_pool", False)  # else what goes back to the driver does as well
+        self.needs_hole = not evidence["can_remap"] and evidence.get("holes_known", True) and not evidence.get("outside_pool", False) and not evidence.get("deferred_at_driver_bytes", 0)  # else what goes back to the driver does as well
 
     def cap(self) -> int:
         return min(self.T or _UNKNOWN_REQUEST, self.L or _UNKNOWN_REQUEST)
@@ -42,9 +43,9 @@ class _Evidence:
         return None if self.F is None else self.F + more >= self.R
 
     def exhausted_by(self) -> int:
-        pool = self.PF + self.PEND
-        limit = max(0, max(0, self.H - pool) + self.R - self.L) if self.L else 0
-        return 0 if pool >= self.R else max(self.R - (self.F or 0) - pool, limit, 0)
+        pool, held = self.PF + self.PEND, self.PF + self.PEND - self.unheld
+        limit = max(0, max(0, self.H - held) + self.R - self.L) if self.L else 0
+        return 0 if held >= self.R else max(self.R - (self.F or 0) - pool, limit, 0)
 
 
 def check(oom: dict, device: dict | None, place: str) -> Iterator[str]:
@@ -98,6 +99,8 @@ def _evidence(oom: dict, device: dict | None, place: str) -> Iterator[str]:
             (evidence.get("graph_bytes", 0) > evidence["own_outside_bytes"], "graph_bytes is above own_outside_bytes, of which it is a part"),
             (0 < evidence.get("graph_bytes", 0) and evidence["graph_bytes"] + (evidence["driver_free_bytes"] or 0) + evidence["held_bytes"] > (evidence["device_total_bytes"] or _UNKNOWN_REQUEST),
              "graph_bytes, driver_free_bytes and held_bytes are more than the device has"),
+            (not evidence.get("deferred_unheld_bytes", 0) <= evidence.get("deferred_at_driver_bytes", 0) <= evidence["deferred_bytes"],
+             "deferred_unheld_bytes, deferred_at_driver_bytes and deferred_bytes: not each within the next"),
             ((evidence.get("mempool_max_bytes") is None) and (evidence.get("mempool_used_bytes") is not None), "mempool_used_bytes of no maxSize"),
             (device is not None and evidence["device_total_bytes"] not in (0, device["total_bytes"]), "device_total_bytes is not the device's total_bytes"),
             (device is not None and evidence["limit_bytes"] != device["limit_bytes"], "limit_bytes is not the device's")):

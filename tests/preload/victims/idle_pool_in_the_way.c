@@ -12,8 +12,8 @@
 //! args busy
 //! ooms 1
 //! stderr* .*
-//! check "array: 2" in out and ooms[0]["ooms"][0]["cause"] == "non_pool_memory" and ooms[0]["ooms"][0]["evidence"]["mempool_idle_bytes"] == 600 * MiB
-//! check "mempool_idle" in [s["rule_id"] for s in ooms[0]["ooms"][0]["suggestions"]] and ooms[0]["devices"][0]["ledger"]["outside_mempools"] == 600 * MiB
+//! check "array: 2" in out and ooms[0]["ooms"][0]["cause"] == "deferred_free" and ooms[0]["ooms"][0]["evidence"]["deferred_at_driver_bytes"] == 600 * MiB
+//! check "synchronize_first" in [s["rule_id"] for s in ooms[0]["ooms"][0]["suggestions"]] and ooms[0]["devices"][0]["ledger"]["outside_mempools"] == 600 * MiB
 #include "cusim.h"
 #include "victim.h"
 

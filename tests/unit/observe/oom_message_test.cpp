@@ -118,7 +118,7 @@ TEST_CASE("what is missing even with nothing of this process's own there is what
   OomRecord oom = oom_of(OomCause::true_exhaustion);
   oom.evidence.held_bytes = 10 * kGiB;
   oom.evidence.request_bytes = 12 * kGiB;
-  CHECK(message_of(oom, nullptr, "").find("true_exhaustion: short by 1.00 GiB even with nothing of this process's on the device") !=
+  CHECK(message_of(oom, nullptr, "").find("true_exhaustion: short by 1.00 GiB even with all freed that this process has allocated") !=
         std::string::npos);
   CHECK(message_of(oom, nullptr, "").find("leak") == std::string::npos);
 }

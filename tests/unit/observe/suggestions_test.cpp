@@ -452,3 +452,55 @@ TEST_CASE("while an executable graph lives the program's own trim is named, and 
     if (!is_platform) CHECK(message().find("captures") != std::string::npos);
   }
 }
+
+TEST_CASE("what the driver was given back behind work: a wait may cure it, which is no promise, and the limit does not count it twice") {
+  OomEvidence e = evidence_of(OomCause::true_exhaustion);
+  const std::uint64_t missing_bytes = classify(e, default_options()).shortfall_bytes;
+  e.deferred_bytes = e.deferred_at_driver_bytes = e.deferred_unheld_bytes = missing_bytes + e.deferred_bytes;
+  e.deferred_in_order_bytes = e.deferred_bytes;
+  e.releasable_with_deferred_bytes = e.releasable_bytes + e.request_bytes;
+  OomVerdict verdict = classify(e, default_options());
+  REQUIRE(verdict.cause == OomCause::deferred_free);
+  CHECK(verdict.confidence == "medium");
+  CHECK(verdict.suggestions.at(0).rule_id == "synchronize_first");
+  CHECK(verdict.suggestions.at(0).level == "consider");
+  CHECK(find(verdict, "free_sync") == nullptr);
+  e.limit_bytes = e.held_bytes;  // which is really in use: no wait makes room there
+  e.deferred_unheld_bytes = e.deferred_at_driver_bytes = e.deferred_bytes = e.request_bytes;
+  e.releasable_bytes = e.pool_free_bytes = 0;
+  e.releasable_with_deferred_bytes = e.request_bytes;
+  verdict = classify(e, default_options());
+  CHECK(verdict.cause != OomCause::deferred_free);
+  CHECK(find(verdict, "synchronize_first") == nullptr);
+}
+
+TEST_CASE("blocks that are driver calls of their own: what they are rounded up to is named only where it would do, and where something else serves") {
+  OomEvidence e = evidence_of(OomCause::true_exhaustion);
+  e.other_process_bytes.reset();
+  e.unattributed_bytes = classify(e, default_options()).shortfall_bytes;
+  e.native_rounding_bytes = *e.unattributed_bytes;
+  const auto rounding = [&](const char* option, const char* value) {
+    return find(classify(e, with_option(default_options(), option, value)), "native_rounding") != nullptr;
+  };
+  CHECK(rounding("policy", "platform"));
+  std::vector<OptionFact> by_the_driver = default_options();
+  by_the_driver.push_back({"ipc", "native", "env"});
+  CHECK(find(classify(e, by_the_driver), "native_rounding") != nullptr);
+  CHECK_FALSE(rounding("policy", "grow"));
+  e.native_rounding_bytes -= 1;
+  CHECK_FALSE(rounding("policy", "platform"));
+}
+
+TEST_CASE("memory pools that keep idle memory in pieces hold nothing that could be freed: only what keeps the pieces apart is named") {
+  OomEvidence e = evidence_of(OomCause::non_pool_memory);
+  const std::uint64_t missing_bytes = classify(e, default_options()).shortfall_bytes;
+  e.own_outside_bytes = e.mempool_idle_bytes = missing_bytes;
+  const OomVerdict verdict = classify(e, with_option(default_options(), "policy", "platform"));
+  REQUIRE(verdict.cause == OomCause::non_pool_memory);
+  CHECK(find(verdict, "non_pool_memory") == nullptr);
+  CHECK(verdict.suggestions.at(0).rule_id == "mempool_idle");
+  CHECK(find(verdict, "pool_of_ours")->level == "info");
+  CHECK(find(classify(e, default_options()), "pool_of_ours") == nullptr);
+  e.own_outside_bytes += missing_bytes;  // arrays, say
+  CHECK(find(classify(e, default_options()), "non_pool_memory")->level == "fix");
+}
