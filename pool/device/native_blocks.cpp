@@ -64,6 +64,7 @@ HeapFigures NativeBlocks::figures(DeviceState& device) const {
 
 HeapFigures NativeBlocks::survey(DeviceState& device, observe::OomEvidence&) const {
   HeapFigures figures = this->figures(device);
+  if (device.counters().deferred_bytes.current.load(std::memory_order_relaxed) == 0) return figures;
   for (const auto& [address, node] : nodes_)
     if (node.extent.state == ExtentState::deferred) figures.add(as_free(node.extent.bytes));
   return figures;
