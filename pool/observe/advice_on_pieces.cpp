@@ -99,8 +99,7 @@ void Rules::preallocate_less() {
 void Rules::fragmented_driver_pool() {
   const Numbers numbers = {{"pool_free_bytes", e_.pool_free_bytes}, {"request_bytes", e_.request_bytes}};
   add("driver_pool_pieces", "info",
-      "the driver's own pool has the free memory in pieces, between live blocks, and does not say where: allocate what lives long first, or free "
-      "it",
+      "the driver's own pool has the free memory in pieces, between live blocks, and does not say where: allocate what lives long first, or free it",
       numbers);
   if (value("policy") == "async") pool_of_ours();
 }

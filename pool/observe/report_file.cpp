@@ -56,12 +56,12 @@ std::array<char, 32> path_of_descriptor(int file) {
   return path;
 }
 
-/// Whatever the umask is: its owner finds what is in it.
+/// Whatever the umask is: its owner finds what is in it. Never through a link that stands there by now.
 int make_folder(const std::string& path) {
   if (::mkdir(path.c_str(), kFolderMode) != 0) return -1;
   struct stat facts {};
   if (::lstat(path.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode) && (facts.st_mode & kFolderMode) != kFolderMode)
-    (void)::chmod(path.c_str(), (facts.st_mode & 07777) | kFolderMode);
+    (void)::fchmodat(AT_FDCWD, path.c_str(), (facts.st_mode & 07777) | kFolderMode, AT_SYMLINK_NOFOLLOW);
   return 0;
 }
 

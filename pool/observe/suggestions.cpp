@@ -151,8 +151,7 @@ void Rules::deferred() {
   if (e_.deferred_at_driver_bytes != 0)
     add("synchronize_first", "consider",
         "memory that was freed in the order of a stream may still be in use by the GPU, and the driver gives it to nobody else until then: "
-        "synchronise "
-        "that stream, or the device, before this allocation",
+        "synchronise that stream, or the device, before this allocation",
         {{"deferred_bytes", e_.deferred_bytes}, {"deferred_at_driver_bytes", e_.deferred_at_driver_bytes}, {"request_bytes", e_.request_bytes}});
   else add("synchronize_first", "fix", "freed memory was still in use by the GPU: synchronise the device before this allocation", numbers);
   if (e_.deferred_in_order_bytes.value_or(0) != 0) return;  // such frees wait for nothing, whatever CUPOOL_FREE says
@@ -229,8 +228,7 @@ void Rules::native_rounding() {
   else if (value("ipc") == "native")
     add("native_rounding", "consider",
         "under CUPOOL_IPC=native each block is a driver call of its own and takes whole pieces of 2 MiB, which may be all that is missing: by "
-        "default "
-        "blocks share them",
+        "default blocks share them",
         numbers);
 }
 
@@ -241,8 +239,7 @@ void Rules::exhausted() {
     add("look_elsewhere", "consider",
         "memory that is in none of the books here would cover the shortfall: contexts and modules (this process's too), the driver's own rounding, "
         "memory that was exported and whose descriptors are still open, or other processes (nvidia-smi names them): end or move those, or give each "
-        "a "
-        "CUPOOL_LIMIT",
+        "a CUPOOL_LIMIT",
         {{"unattributed_bytes", *e_.unattributed_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}, {"held_bytes", e_.held_bytes}});
     if (exceeds_reach(e_)) return ask_for_less();
     add("reduce_demand", "consider",
