@@ -18,6 +18,7 @@
 #pragma once
 
 #include <array>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -159,6 +160,7 @@ class PageHeap final : public ExtentAllocator {
   /// Where in a window the request is to begin: in free memory before its vacant addresses, there on a page, or with those addresses.
   enum class Beginning : std::uint8_t { anywhere, on_page, fresh };
   struct Supply;
+  struct Addresses;
   enum class Holes { large, small };
   /// Quarantined extents, by their bin links: oldest first, each with the age of its youngest part in buffer_id.
   struct AbsentList {
@@ -190,6 +192,7 @@ class PageHeap final : public ExtentAllocator {
   Result<Window> find_or_add_window(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone, bool is_whole)
       CUPOOL_REQUIRES(device.lock);
   Status add_addresses(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone) CUPOOL_REQUIRES(device.lock);
+  Addresses reserve_addresses(DeviceState& device, std::uint64_t bytes, unsigned zone) CUPOOL_REQUIRES(device.lock);
   std::uint64_t room_bytes(const DeviceState& device) const;
   void ask_room(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   bool prepare(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
@@ -220,6 +223,8 @@ class PageHeap final : public ExtentAllocator {
   bool is_refused_as_ever(const Supply& supply) const;
   void drop_created(DeviceState& device, Supply& supply);
   void note_opening(DeviceState& device, const Supply& supply) CUPOOL_REQUIRES(device.lock);
+  void note_no_addresses(DeviceState& device, const Addresses& refused) CUPOOL_REQUIRES(device.lock);
+  void tell_never_opens(DeviceState& device, const char* what, CUresult code) CUPOOL_REQUIRES(device.lock);
   void charge(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   Status publish(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
   void bind(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
@@ -285,9 +290,10 @@ class PageHeap final : public ExtentAllocator {
   bool is_refused_ = false;          ///< it had none left, the last time
   bool is_preallocated_ = false;     ///< reserve() was asked for memory
   bool supplying_ = false;
-  bool sharing_ = false;           ///< supplying_ too: and nothing may be given back
-  unsigned refused_openings_ = 0;  ///< in a row, and nothing was ever opened
-  unsigned releasing_ = 0;         ///< threads that unmap outside of a supply
+  bool sharing_ = false;                                                            ///< supplying_ too: and nothing may be given back
+  unsigned refused_openings_ = 0;                                                   ///< in a row, and nothing was ever opened
+  std::uint64_t most_addresses_bytes_ = std::numeric_limits<std::uint64_t>::max();  ///< in one piece: of more the driver has refused some
+  unsigned releasing_ = 0;                                                          ///< threads that unmap outside of a supply
   std::uint64_t supplying_since_ns_ = 0;
   std::unique_ptr<PagedRegion> dead_;
 };

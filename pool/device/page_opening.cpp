@@ -2,7 +2,7 @@
 //
 // A driver may refuse that for what a device's attributes promised: under WSL2 they say that mapped memory has GPUDirect RDMA, handles that ask for
 // it are created and mapped, and cuMemSetAccess answers CUDA_ERROR_UNKNOWN (pytorch issue 192330). Until anything was opened, handles then ask for
-// less; where it opens none at all, the context is served by the driver's own calls, and the next ones from segments.
+// less; where it opens none at all, or reserves no addresses, the context is served by the driver's own calls, and the next ones from segments.
 #include "pool/device/page_heap.hpp"
 #include "pool/device/paged_region.hpp"
 
@@ -66,10 +66,20 @@ void PageHeap::drop_created(DeviceState& device, Supply& supply) {
 
 void PageHeap::note_opening(DeviceState& device, const Supply& supply) {
   refused_openings_ = is_refused_as_ever(supply) ? refused_openings_ + 1 : 0;
-  if (!never_opens()) return;
+  if (never_opens()) tell_never_opens(device, "the driver does not open mapped memory", supply.error);
+}
+
+/// Not even as many as a small block wants, and there were none before. A large block may just want too many.
+void PageHeap::note_no_addresses(DeviceState& device, const Addresses& refused) {
+  if (!refused.is_refused || is_met_natively(refused.code) || refused.bytes > 2 * kLargestHandle_bytes || memory_->has_opened()) return;
+  ++refused_openings_;
+  if (never_opens()) tell_never_opens(device, "the driver reserves no addresses", refused.code);
+}
+
+void PageHeap::tell_never_opens(DeviceState& device, const char* what, CUresult code) {
   device.opens_no_pages = true;
   device.tell(config::LogLevel::warn, [&] {
-    return "the driver does not open mapped memory (code " + std::to_string(supply.error) +
+    return std::string(what) + " (code " + std::to_string(code) +
            "): what this context asks for is the driver's own, the next ones are served from segments";
   });
 }

@@ -94,7 +94,7 @@ Status PageHeap::grow_ahead(DeviceState& device, ContextPool& home, std::uint64_
 
 Status PageHeap::supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, std::optional<unsigned> given_zone) {
   if (bytes > total_bytes_) return Error{CUDA_ERROR_OUT_OF_MEMORY, "size"};
-  if (never_opens()) return Error{CUDA_ERROR_OUT_OF_MEMORY, "cuMemSetAccess"};
+  if (never_opens()) return Error{CUDA_ERROR_OUT_OF_MEMORY, "pages"};
   begin_turn(device);
   Status status{};
   try {
@@ -113,8 +113,12 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
   if (must_ask_ || created_bytes_ > room_bytes(device) / kAskShare) ask_room(device);
   // Whoever only creates and cannot need not look for a place.
   if (source == Source::create && room_bytes(device) + loose_bytes_ < memory_->granularity_bytes()) return Error{CUDA_ERROR_OUT_OF_MEMORY, "room"};
-  const unsigned zone = given_zone ? *given_zone : zone_of(bytes, room_bytes(device));
-  const Result<Window> window = find_or_add_window(device, home, bytes, zone, source == Source::ahead);
+  unsigned zone = given_zone ? *given_zone : zone_of(bytes, room_bytes(device));
+  Result<Window> window = find_or_add_window(device, home, bytes, zone, source == Source::ahead);
+  if (!window.ok() && !given_zone && zone != 0 && zone_of(bytes, room_bytes(device)) == 0) {  // addresses are so few that there are no zones
+    zone = 0;
+    window = find_or_add_window(device, home, bytes, zone, source == Source::ahead);
+  }
   if (!window.ok()) return window.error();
   Supply supply;
   supply.source = source;

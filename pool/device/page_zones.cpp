@@ -24,6 +24,7 @@ constexpr std::uint64_t kSmallReservationShare = 8;
 /// Where new pages for it are mapped.
 unsigned PageHeap::zone_of(std::uint64_t bytes, std::uint64_t room_bytes) const {
   const bool is_plenty = mapped_bytes() < (room_bytes + mapped_bytes()) / kZonedFromShare;
+  if (most_addresses_bytes_ < total_bytes_ / kSmallReservationShare) return 0;  // each zone would want some of its own
   if (is_plenty || room_bytes < kZonedFrom_pages * memory_->granularity_bytes()) return 0;
   unsigned zone = kZones - 1;
   while (zone != 0 && (bytes >= kZoneEnd_bytes[zone] || bytes * kZoneShare[zone] >= room_bytes)) --zone;
@@ -108,37 +109,51 @@ PageHeap::Window PageHeap::find_window(std::uint64_t bytes, unsigned zone, Begin
   return best;
 }
 
-/// One more reservation: as large as the device, for blocks that are small beside its handles an eighth of that.
-Status PageHeap::add_addresses(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone) {
+/// As large as the device, for blocks that are small beside its handles an eighth of that. Where the driver has fewer (the address space of a
+/// process may be limited) half of it, and so on, down to what find_window() wants.
+PageHeap::Addresses PageHeap::reserve_addresses(DeviceState& device, std::uint64_t bytes, unsigned zone) {
+  const std::uint64_t unit_bytes = std::max(kLargestHandle_bytes, memory_->granularity_bytes());
   const std::uint64_t wanted_bytes =
-      align_up(std::max(zone == 0 ? total_bytes_ : total_bytes_ / kSmallReservationShare, bytes) + 2 * kLargestHandle_bytes,
-               std::max(kLargestHandle_bytes, memory_->granularity_bytes()));
-  CUdeviceptr address = 0;
-  CUresult code = CUDA_SUCCESS;
-  bool is_ours = false;
-  {
-    const MutexUnlock unlocked(device.lock);
-    const RelaxedCaptureMode relaxed(device.driver);
-    code = memory_->reserve(wanted_bytes, &address);
-    is_ours = code == CUDA_SUCCESS && is_aligned(address, memory_->granularity_bytes()) &&
-              device.services.owners.add(address, wanted_bytes, device.ordinal);
-    if (code == CUDA_SUCCESS && !is_ours) memory_->free_addresses(address, wanted_bytes);
+      align_up(std::max(zone == 0 ? total_bytes_ : total_bytes_ / kSmallReservationShare, bytes) + 2 * kLargestHandle_bytes, unit_bytes);
+  const std::uint64_t least_bytes = align_up(bytes + kLargestHandle_bytes, memory_->granularity_bytes());
+  Addresses got;
+  got.bytes = std::max(std::min(wanted_bytes, most_addresses_bytes_), least_bytes);
+  const MutexUnlock unlocked(device.lock);
+  const RelaxedCaptureMode relaxed(device.driver);
+  for (;;) {
+    got.code = memory_->reserve(got.bytes, &got.address);
+    if (got.code == CUDA_SUCCESS || is_met_natively(got.code)) break;
+    got.is_refused = true;
+    if (got.bytes == least_bytes) break;
+    got.bytes = std::max(align_down(got.bytes / 2, memory_->granularity_bytes()), least_bytes);
   }
-  if (!is_ours) {  // addresses are out: those that have been used longest ago, then
+  got.is_ours = got.code == CUDA_SUCCESS && is_aligned(got.address, memory_->granularity_bytes()) &&
+                device.services.owners.add(got.address, got.bytes, device.ordinal);
+  if (got.code == CUDA_SUCCESS && !got.is_ours) memory_->free_addresses(got.address, got.bytes);
+  return got;
+}
+
+/// One more reservation.
+Status PageHeap::add_addresses(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone) {
+  const Addresses got = reserve_addresses(device, bytes, zone);
+  if (got.is_refused) most_addresses_bytes_ = std::min(most_addresses_bytes_, got.bytes);
+  if (!got.is_ours) {  // addresses are out: those that have been used longest ago, then
     const bool has_old = quarantined_.first != nullptr;
     while (quarantined_.first != nullptr && find_window(bytes, zone, Beginning::anywhere).vacant == nullptr) expire(device, true);
-    return has_old ? Status{} : Status{as_answer(code)};
+    if (has_old) return {};
+    note_no_addresses(device, got);
+    return as_answer(got.code);
   }
   try {
     vacant_.reserve(vacant_.size() + 1);
-    auto region = std::make_unique<PagedRegion>(&home, this, address, wanted_bytes, memory_->granularity_bytes());
-    Extent* all = heap_.add_empty_region(address, wanted_bytes, static_cast<RegionInfo*>(region.get()), zone)->first;
+    auto region = std::make_unique<PagedRegion>(&home, this, got.address, got.bytes, memory_->granularity_bytes());
+    Extent* all = heap_.add_empty_region(got.address, got.bytes, static_cast<RegionInfo*>(region.get()), zone)->first;
     static_cast<void>(region.release());  // the region's from here on; deleted with it
     make_vacant(all);
   } catch (const std::bad_alloc&) {
-    device.services.owners.remove(address, wanted_bytes);
+    device.services.owners.remove(got.address, got.bytes);
     const MutexUnlock unlocked(device.lock);
-    memory_->free_addresses(address, wanted_bytes);
+    memory_->free_addresses(got.address, got.bytes);
     return Error{CUDA_ERROR_OUT_OF_MEMORY, "host memory"};
   }
   return {};

@@ -42,6 +42,15 @@ inline Error as_answer(CUresult code) {
   return {CUDA_ERROR_OUT_OF_MEMORY, "cuMemCreate"};
 }
 
+/// Of one more reservation.
+struct PageHeap::Addresses {
+  CUresult code = CUDA_SUCCESS;  ///< the driver's last answer
+  CUdeviceptr address = 0;
+  std::uint64_t bytes = 0;  ///< that the driver was last asked for
+  bool is_refused = false;  ///< it did not give as many as it was first asked for
+  bool is_ours = false;
+};
+
 /// One miss: what it needs, and what has been gathered for it.
 struct PageHeap::Supply {
   Source source = Source::create;

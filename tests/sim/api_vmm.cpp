@@ -189,6 +189,13 @@ CUresult set_access(Call& c, CUdeviceptr address, std::size_t bytes, const CUmem
   return CUDA_SUCCESS;
 }
 
+bool is_beyond_bound(const Call& c, std::uint64_t bytes) {
+  const std::uint64_t most_bytes = c.sim.settings.address_bytes;
+  std::uint64_t held_bytes = 0;
+  for (const auto& [base, reservation] : c.sim.reservations) held_bytes += reservation.bytes;
+  return most_bytes != 0 && (held_bytes > most_bytes || bytes > most_bytes - held_bytes);
+}
+
 }  // namespace
 
 extern "C" {
@@ -198,6 +205,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* out, size_t bytes, size_t alignment, C
     CUSIM_TRY(check_supported(c));
     if (out == nullptr || bytes == 0 || !is_granular(c, bytes) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if ((alignment & (alignment - 1)) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (is_beyond_bound(c, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     const CUdeviceptr base = c.sim.address_space->take(bytes, std::max<std::uint64_t>(alignment, c.sim.settings.vmm_minimum_bytes), hint);
     if (base == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     c.sim.reservations.emplace(base, Reservation{bytes, 0});

@@ -12,6 +12,7 @@
  *   CUSIM_VMM_FD=1|0|refused     handles with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; 0: the attribute says no, refused: it says yes; cuMemCreate refuses
  *   CUSIM_VMM_RDMA=1|0|refused|unopened  the same for CUmemAllocationProp::allocFlags.gpuDirectRDMACapable; unopened: cuMemSetAccess answers UNKNOWN, as under WSL2 (pytorch issue 192330)
  *   CUSIM_DECOMPRESSION=0|1|refused  a device that decompresses (CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK), and handles and pools that ask for it [?]
+ *   CUSIM_ADDRESSES=0            most that cuMemAddressReserve gives in all (an address space may be limited: RLIMIT_AS); 0: no bound
  *   CUSIM_VMM_RANGE=1|0          cuMemGetAddressRange of mapped memory: the mapping, or CUDA_ERROR_NOT_FOUND
  *   CUSIM_PEERS=1|0              0: no device can reach another's memory (copies through the host still work)
  *   CUSIM_CONTEXT_BYTES=0        device memory that each context costs
