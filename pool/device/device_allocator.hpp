@@ -165,6 +165,8 @@ class DeviceAllocator {
   }
   /// The driver has never let it use what it mapped, and is not asked again: every block is a call of its own to the driver.
   virtual bool never_opens() const { return false; }
+  /// The last time there was memory, and the driver did not map or open it (the kernel's count of mappings may be out).
+  virtual bool is_out_of_mappings() const { return false; }
   /// What is free goes back to the driver without waiting for work that runs.
   virtual bool releases_in_order([[maybe_unused]] const DeviceState& device) const { return false; }
   /// Could remap() ever serve?

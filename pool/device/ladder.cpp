@@ -279,9 +279,11 @@ Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
   return nullptr;
 }
 
-/// The driver has much more, and yet gave the pool nothing: it is not memory that is out. Nobody is just bringing it, either.
+/// The driver has much more, and yet gave the pool nothing: it is not memory that is out. Nobody is just bringing it, either: where it is mappings that
+/// are out, whoever else tries brings none.
 Climbed Ladder::instead(DevicePool& pool, Attempt& attempt) {
-  if (pool.unpooled_ || pool.moves_.are_any()) return nullptr;
+  const bool can_bring = attempt.home->pooled == nullptr || !attempt.home->pooled->is_out_of_mappings();
+  if (pool.unpooled_ || (can_bring && pool.moves_.are_any())) return nullptr;
   return pool.driver_free_.has_much_room(pool.device_, attempt.request.bytes) ? native(pool, attempt) : Climbed(nullptr);
 }
 

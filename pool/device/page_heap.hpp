@@ -110,6 +110,7 @@ class PageHeap final : public ExtentAllocator {
   Status grow_ahead(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock) override;
   bool can_move() const override { return true; }
   bool never_opens() const override { return refused_openings_ >= kMostRefusedOpenings; }
+  bool is_out_of_mappings() const override { return is_out_of_mappings_; }
   void open_zones() override { anywhere_requests_ = kAnywhereRequests; }
   Result<Growth> crack(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   Result<Growth> remap(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
@@ -289,6 +290,7 @@ class PageHeap final : public ExtentAllocator {
   bool must_ask_ = true;             ///< what it said is out of date
   bool is_refused_ = false;          ///< it had none left, the last time
   bool is_preallocated_ = false;     ///< reserve() was asked for memory
+  bool is_out_of_mappings_ = false;  ///< handles were enough, the last time, and nothing could be made of them
   bool supplying_ = false;
   bool sharing_ = false;                                                            ///< supplying_ too: and nothing may be given back
   unsigned refused_openings_ = 0;                                                   ///< in a row, and nothing was ever opened

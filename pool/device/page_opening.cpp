@@ -66,6 +66,7 @@ void PageHeap::drop_created(DeviceState& device, Supply& supply) {
 
 void PageHeap::note_opening(DeviceState& device, const Supply& supply) {
   refused_openings_ = is_refused_as_ever(supply) ? refused_openings_ + 1 : 0;
+  is_out_of_mappings_ = !supply.is_accessible && supply.is_enough(supply.handle_bytes);
   if (never_opens()) tell_never_opens(device, "the driver does not open mapped memory", supply.error);
 }
 
