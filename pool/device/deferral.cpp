@@ -87,6 +87,14 @@ Error Deferral::close_epoch(DeviceState& device, CUcontext asking, Closing closi
   return result.error;
 }
 
+/// For who is short of memory. Where the driver turns out to cover no context by an event, this waits as those frees had.
+Error Deferral::close_epoch_or_synchronise(DeviceState& device, CUcontext asking) {
+  const bool could_record = !device.services.cannot_record.load(std::memory_order_relaxed);
+  const Error error = close_epoch(device, asking, Closing::late);
+  if (error.code != CUDA_SUCCESS || !could_record || !device.services.cannot_record.load(std::memory_order_relaxed)) return error;
+  return device.services.gate.capturing() ? error : synchronise_and_retire(device, asking).error;
+}
+
 bool Deferral::may_record(const DeviceState& device) const {
   return !deferred_.batch_is_empty() && !device.services.cannot_record.load(std::memory_order_relaxed) && !device.services.gate.capturing();
 }

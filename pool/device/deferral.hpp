@@ -57,6 +57,7 @@ class Deferral {
   /// While something captures, or when nothing can be recorded, the batch stays open.
   /// With `look`: the driver is asked about the oldest epoch that no other thread is at, on the same way.
   Error close_epoch(DeviceState& device, CUcontext asking, Closing closing, Look* look = nullptr) CUPOOL_REQUIRES(device.lock);
+  Error close_epoch_or_synchronise(DeviceState& device, CUcontext asking) CUPOOL_REQUIRES(device.lock);
   /// Is there something without an event that may get one, if not at this moment?
   bool may_record(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
   /// Looks at the oldest epoch that no other thread is at, and retires it when its fence is done: true. A thread that is stopped while it asks about

@@ -89,6 +89,7 @@ struct PoolServices {
   OwnerFences fences;                              ///< of the threads' magazines
   std::atomic<bool> stopped{false};                ///< no driver call from here on
   std::atomic<bool> cannot_record{false};          ///< the driver has no cuCtxRecordEvent, or says it does not support it
+  std::atomic<std::uint32_t> refused_events{0};    ///< of those that cover a context, in a row, for no reason that is known to pass
   std::atomic<bool> cannot_free_in_order{false};   ///< cuMemFreeAsync does not take what cuMemAlloc gave
   std::atomic<std::uint32_t> refused_in_order{0};  ///< by cuMemFreeAsync, since it last took a region
   std::atomic<std::uint64_t> driver_blocks_made{0};

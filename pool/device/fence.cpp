@@ -16,6 +16,17 @@ bool is_idle_stream(const DeviceState& device, const CaptureGate::Pass& pass, CU
   return pass.allows_on(stream) && device.driver.has_cuStreamIsCapturing() && device.driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
          status == CU_STREAM_CAPTURE_STATUS_NONE;
 }
+
+/// A driver that says so in other words than NOT_SUPPORTED: without events nothing that is freed would ever be free. Want of memory may pass.
+FenceAnswer note_refused_event(PoolServices& services, CUresult code) {
+  constexpr std::uint32_t kMostRefused = 64;
+  constexpr std::uint32_t kMostRefusedForMemory = 256;
+  if (code == CUDA_ERROR_NOT_SUPPORTED) return FenceAnswer::unsupported;
+  if (code == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || is_context_gone(code)) return FenceAnswer::impossible;
+  const std::uint32_t refused = services.refused_events.fetch_add(1, std::memory_order_relaxed) + 1;
+  const std::uint32_t most = code == CUDA_ERROR_OUT_OF_MEMORY ? kMostRefusedForMemory : kMostRefused;
+  return refused < most ? FenceAnswer::impossible : FenceAnswer::unsupported;
+}
 }  // namespace
 
 /// `stream`: behind that stream of the current context instead of behind everything in the point's.
@@ -130,19 +141,20 @@ FenceResult Fence::record_points(DeviceState& device, const CaptureGate::Pass& p
     if (code == CUDA_SUCCESS) continue;
     if (code == CUDA_ERROR_NOT_SUPPORTED || code == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || code == CUDA_ERROR_OUT_OF_MEMORY) {
       // No event means no proof: the blocks stay deferred. (A capture that we were not told of ends up here too.)
-      result.answer = code == CUDA_ERROR_NOT_SUPPORTED ? FenceAnswer::unsupported : FenceAnswer::impossible;
+      result.answer = note_refused_event(device.services, code);
       break;
     }
     const FenceResult judged = judge(device, point, code, asking, "cuCtxRecordEvent");
     if (judged.answer == FenceAnswer::pending && judged.error.code == CUDA_SUCCESS) {
       if (code == CUDA_ERROR_INVALID_HANDLE) point.event = nullptr;  // whatever it is, it is not used again
-      result.answer = FenceAnswer::impossible;
+      result.answer = note_refused_event(device.services, code);
       break;
     }
     if (judged.error.code == CUDA_SUCCESS) continue;
     result.error = judged.error;
     point.done = true;
   }
+  if (result.answer == FenceAnswer::done) device.services.refused_events.store(0, std::memory_order_relaxed);
   return result;
 }
 

@@ -304,7 +304,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   Error error{};
   for (;;) {
     // Again: nothing can be recorded while any context ends
-    error = pool.deferral_.close_epoch(pool.device_, attempt.context, Deferral::Closing::late);
+    error = pool.deferral_.close_epoch_or_synchronise(pool.device_, attempt.context);
     if (error.code != CUDA_SUCCESS) break;
     bool has_retired = false;
     while (pool.deferral_.retire_oldest(pool.device_, attempt.context, true, &error) ||

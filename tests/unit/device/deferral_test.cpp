@@ -353,6 +353,37 @@ TEST_CASE("a driver that says it cannot record: from then on a free synchronises
   CHECK(rig.allocate(64 * kMiB) == block);
 }
 
+TEST_CASE("a driver that never records, whatever it says: what was freed comes back, and nothing is refused for want of an event") {
+  const char* call = GENERATE("cuCtxRecordEvent", "cuEventCreate");
+  const CUresult code = GENERATE(CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_UNKNOWN, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY);
+  RigOptions options = device_of("1GiB");
+  options.pool.backing = GENERATE(config::Backing::segments, config::Backing::pages);
+  options.pool.policy = GENERATE(config::Policy::grow, config::Policy::async);
+  Rig rig(options);
+  cusim_fail(call, 1, code, 100'000'000);
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 300; ++i) {
+    blocks.push_back(rig.allocate(50 * kMiB + static_cast<std::size_t>(i) * 512));
+    REQUIRE(cusim_launch_fill(nullptr, blocks.back(), 4096, 1, kMs) == CUDA_SUCCESS);
+    if (blocks.size() < 15) continue;
+    rig.free(blocks.front());
+    blocks.erase(blocks.begin());
+  }
+  CHECK(now(rig.counters().failed_allocations) == 0);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("a driver that records again before long is believed again") {
+  Rig rig(device_of("1GiB"));
+  cusim_fail("cuCtxRecordEvent", 1, CUDA_ERROR_UNKNOWN, 40);
+  for (int i = 0; i < 3'000; ++i) rig.free(rig.allocate(64 * kMiB / 64));
+  CHECK(rig.pools().take_messages().empty());
+  REQUIRE(cusim_launch_spin(nullptr, kMs) == CUDA_SUCCESS);
+  const std::uint64_t before_ns = cusim_now_ns();
+  rig.free(rig.allocate(4096));
+  CHECK(cusim_now_ns() == before_ns);
+}
+
 TEST_CASE("a block that nothing could record for stays deferred and comes back when something can") {
   Rig rig;
   cusim_fail("cuCtxRecordEvent", 1, CUDA_ERROR_OUT_OF_MEMORY, 3);
