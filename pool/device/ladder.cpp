@@ -279,8 +279,8 @@ Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
   return nullptr;
 }
 
-/// The driver has much more, and yet gave the pool nothing: it is not memory that is out. Nobody is just bringing it, either: where it is mappings that
-/// are out, whoever else tries brings none.
+/// The driver has much more, and yet gave the pool nothing: it is not memory that is out. Nobody is just bringing it, either: where mappings are out,
+/// whoever else tries brings none.
 Climbed Ladder::instead(DevicePool& pool, Attempt& attempt) {
   const bool can_bring = attempt.home->pooled == nullptr || !attempt.home->pooled->is_out_of_mappings();
   if (pool.unpooled_ || (can_bring && pool.moves_.are_any())) return nullptr;
