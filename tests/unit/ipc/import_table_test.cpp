@@ -186,6 +186,14 @@ TEST_CASE("two exports of one address are open at once: queries see the newer, c
   CHECK(table.close(kRegion).has_value());
 }
 
+TEST_CASE("of two blocks at one address the newer is seen, also where it begins before the older") {
+  Table table;
+  table.open(kRegion, place(0x4000, 512, 1));
+  table.open(kRegion, place(0, 0x8000, 2));
+  CHECK(table.find(kRegion + 0x4100)->nonce == Nonce{2, 0});
+  CHECK(table.find(kRegion + 0x3fff)->nonce == Nonce{2, 0});
+}
+
 TEST_CASE("the region needs SYNC_MEMOPS while one of its blocks does") {
   Table table;
   table.open(kRegion, place(0, 512, 1));

@@ -151,6 +151,30 @@ TEST_CASE("a file that is gone takes no further entries") {
   CHECK(registry.entry(0) != nullptr);
 }
 
+TEST_CASE("nor does another file that has its name since") {
+  const SharedFolder shared;
+  IpcRegistry registry(kSelf, shared.path.c_str());
+  REQUIRE(registry.reserve(0));
+  const fs::path file = *fs::directory_iterator(shared.own());
+  fs::rename(file, shared.path / "first");
+  std::ofstream(file) << "theirs";
+  for (int number = 900; number < 1000; ++number) close(number);
+  CHECK_FALSE(registry.reserve(5000));
+  CHECK(fs::file_size(file) == 6);
+}
+
+TEST_CASE("a file that others may read is no exporter's") {
+  const SharedFolder shared;
+  IpcRegistry exporter(kOther, shared.path.c_str());
+  const IpcRegistry opener(kSelf, shared.path.c_str());
+  REQUIRE(exporter.reserve(0));
+  const ipc::BlockHandle handle = put(exporter, 0);
+  ipc::BlockPlace read;
+  CHECK(opener.read(handle, read));
+  fs::permissions(*fs::directory_iterator(shared.own()), fs::perms::group_read, fs::perm_options::add);
+  CHECK_FALSE(opener.read(handle, read));
+}
+
 TEST_CASE("a folder that is a link or open to others is not used: another stands in for it, and openers find it") {
   const SharedFolder shared;
   fs::create_directory(shared.path / "elsewhere");

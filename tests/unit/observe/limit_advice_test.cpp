@@ -90,6 +90,24 @@ TEST_CASE("a limit that is enough is never more than the device has") {
   CHECK(enough_limit_bytes(regions) == kGiB);
 }
 
+TEST_CASE("a limit that is enough on pages: what is allowed for pages that hold something is whole pages") {
+  OomEvidence e = full_limit();
+  e.can_remap = true;
+  e.page_bytes = 2 * kMiB;
+  e.device_total_bytes = 3 * kGiB + 200 * kMiB;  // a 128th of it is 25.6 MiB
+  e.driver_free_bytes = 2 * kGiB;
+  CHECK(page_allowance_bytes(e) == 24 * kMiB);
+  CHECK(enough_limit_bytes(e) == 724 * kMiB);
+}
+
+TEST_CASE("a limit that is enough on pages instead of segments is never below the one that there is") {
+  OomEvidence e = on_segments();
+  e.pages_available = true;
+  e.whole_page_bytes = 590 * kMiB;
+  e.request_bytes = 8 * kMiB;
+  CHECK(enough_limit_on_pages_bytes(e) == e.limit_bytes);
+}
+
 TEST_CASE("a limit that is enough: a preallocated region grows at its free end, and what goes past the pool comes behind all of it") {
   OomEvidence e = on_segments();
   e.held_bytes = e.limit_bytes = 500 * kMiB;

@@ -81,6 +81,34 @@ TEST_CASE("a pool that was destroyed is not remembered, and its handle may be an
   CHECK(is(book.find(pool(5)), 1, 2));
 }
 
+TEST_CASE("a pool with a size or a use of its own stays the driver's") {
+  const DriverApi api = driver();
+  MempoolBook book(api);
+  CUmemPoolProps properties = plain_on(0);
+  properties.maxSize = 1;
+  CHECK_FALSE(book.created(pool(6), properties, none_in_use));
+  properties = plain_on(0);
+  properties.usage = 1;
+  CHECK_FALSE(book.created(pool(6), properties, none_in_use));
+  properties = plain_on(0);
+  properties.reserved[sizeof properties.reserved - 1] = 1;
+  CHECK_FALSE(book.created(pool(6), properties, none_in_use));
+}
+
+TEST_CASE("where the current pool is destroyed the device's default one is current again") {
+  const DriverApi api = driver();
+  MempoolBook book(api);
+  REQUIRE(book.created(pool(5), plain_on(0), none_in_use));
+  book.set_current(0, pool(5));
+  CHECK(book.current(0) == 2);
+  book.destroyed(pool(5), book.known(pool(5)));
+  CHECK(book.current(0) == MempoolBook::kDefault);
+  book.set_current(0, pool(6));  // one of the driver's
+  CHECK(book.current(0) == 0);
+  book.destroyed(pool(6), book.known(pool(6)));
+  CHECK(book.current(0) == MempoolBook::kDefault);
+}
+
 TEST_CASE("a pool that was the driver's is found when it is made again as one that is served") {
   const DriverApi api = driver();
   MempoolBook book(api);

@@ -66,6 +66,15 @@ TEST_CASE("what was released while mapped has a handle again by its address") {
   CHECK(gone(ledger, 12) == 0);
 }
 
+TEST_CASE("a handle by an address behind the mapping is not that memory's") {
+  VmmLedger ledger;
+  const std::uint64_t key = ledger.created(10);
+  ledger.mapped(10, 0x1000, 0x100);
+  CHECK(gone(ledger, 10) == 0);
+  ledger.retained(11, 0x1100);
+  CHECK(ledger.unmapped(0x1000, 0x100) == Keys{key});
+}
+
 TEST_CASE("a release that the driver refuses leaves the memory held") {
   VmmLedger ledger;
   const std::uint64_t key = ledger.created(10);
@@ -259,6 +268,11 @@ TEST_CASE("with a primary context end the contexts that stand for its green ones
   CHECK(book.has_ended(context(1)));
   book.set_alias(context(1), context(0), green);  // the handle of a new green context
   CHECK_FALSE(book.has_ended(context(1)));
+  book.forget_green(green, 0);
+  CHECK(book.has_ended(context(1)));
+  book.lives(context(1));  // a context of its own has the handle
+  CHECK_FALSE(book.has_ended(context(1)));
+  CHECK(book.owner(context(1)) == context(1));
 }
 
 TEST_CASE("one thread at a time begins or ends the primary context of a device") {
