@@ -4,8 +4,10 @@
 #include <future>
 #include <optional>
 #include <thread>
+#include <vector>
 
-#include "tests/conformance/rig.hpp"
+#include "tests/unit/device/churn.hpp"
+#include "tests/unit/device/ending.hpp"
 
 using namespace cupool;
 using namespace cupool::test;
@@ -329,4 +331,39 @@ TEST_CASE("waiting for a context tells what keeps it from being known") {
     CHECK(rig.pools().wait_for_context(rig.context()) == CUDA_SUCCESS);
     CHECK(cusim_now_ns() >= 5 * kMs);
   }
+}
+
+TEST_CASE("what was freed before a capture begins has its events by then, what a thread keeps included") {
+  Rig rig;
+  std::vector<CUdeviceptr> ring(40, 0);
+  churn(rig, ring, 4096, 2000);
+  REQUIRE(untold_deferred_bytes(rig) != 0);
+  const std::uint64_t closed = now(rig.counters().epochs_closed);
+  CapturingThread capturing(rig, kThreadLocal);
+  CHECK(untold_deferred_bytes(rig) == 0);
+  CHECK(now(rig.counters().epochs_closed) == closed + 1);
+  CHECK(now(rig.counters().deferred_bytes) != 0);
+  rig.pools().after_wait(rig.context());
+  CHECK(capturing.end() == CUDA_SUCCESS);
+}
+
+TEST_CASE("frees that wait during a capture leave nothing behind: no events, and no block where the driver refuses the first free of it") {
+  Rig rig;
+  const CUcontext second = create(rig, 0);
+  rig.use(0);
+  CUdeviceptr block = rig.allocate(4 * kMiB);
+  CapturingThread capturing(rig, kThreadLocal);
+  const std::uint64_t used_bytes = cusim_used_bytes(0);
+  cusim_fail("cuMemFree_v2", 1, CUDA_ERROR_UNKNOWN, 1);
+  rig.free(block);
+  CHECK(cusim_calls("cuMemFree_v2") == 2);
+  CHECK(cusim_used_bytes(0) == used_bytes);
+  const std::uint64_t events = cusim_calls("cuEventCreate");
+  for (int i = 0; i < 20; ++i) {
+    block = rig.allocate(4 * kMiB);
+    rig.free(block);
+  }
+  CHECK(cusim_calls("cuEventCreate") <= events + 1);
+  CHECK(capturing.end() == CUDA_SUCCESS);
+  CHECK(second != nullptr);
 }

@@ -1,6 +1,8 @@
 // Contexts that come, die with memory in them, and come back under the same handle.
+#include <algorithm>
 #include <atomic>
 #include <thread>
+#include <vector>
 
 #include <catch2/catch.hpp>
 
@@ -114,7 +116,11 @@ TEST_CASE("a context that survives its release keeps everything") {
             rig.context(), [] { return CUDA_SUCCESS; }, [] { return false; }) == CUDA_SUCCESS);
   CHECK(rig.pools().find(block, nullptr) == Ownership::live);
   rig.free(block);
-  rig.allocate(kMiB);
+  const CUdeviceptr next = rig.allocate(kMiB);
+  const observe::Snapshot snapshot = rig.snapshot();
+  CHECK(snapshot.complete);  // a context that is being ended is not told
+  const std::vector<observe::BlockRow>& blocks = snapshot.devices.at(0).blocks;
+  CHECK(std::any_of(blocks.begin(), blocks.end(), [next](const observe::BlockRow& row) { return row.address == next; }));
 }
 
 namespace {

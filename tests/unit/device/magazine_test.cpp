@@ -11,6 +11,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/unit/device/churn.hpp"
+#include "tests/unit/device/ending.hpp"
 
 using namespace cupool;
 using namespace cupool::test;
@@ -123,6 +124,47 @@ TEST_CASE("magazines: a thread that ends gives back what it keeps, and keeps not
     }).join();
   CHECK(served == observe::kLiveShards + 4);
   CHECK(now(rig.counters().live_blocks) == 0);
+}
+
+TEST_CASE("magazines: what a thread that ends has freed is nobody else's who gets its place, in another context least of all") {
+  Rig rig;
+  const CUcontext second = create(rig, 0);
+  const bool is_taken = GENERATE(false, true);      // the place, by this thread
+  if (is_taken) rig.free(rig.allocate(64 * kMiB));  // from which it is served then: a miss would collect what others have freed
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  rig.pools().after_wait(second);
+  rig.use(0);
+  volatile std::uint32_t released = 0;
+  std::thread([&] {
+    cuCtxSetCurrent(rig.context());
+    std::vector<CUdeviceptr> ring(3000, 0);
+    churn(rig, ring, 4096, 9000);
+    cusim_launch_wait_host(new_stream(), &released);
+    free_them(rig, ring);
+    rig.pools().thread_ending();
+  }).join();
+  std::vector<CUdeviceptr> ring(900, 0);
+  if (is_taken) {
+    REQUIRE(cuCtxSetCurrent(second) == CUDA_SUCCESS);
+    churn(rig, ring, 4096, 1000);
+    CHECK(untold_allocations(rig) != 0);
+  }
+  released = 1;
+  rig.use(0);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  rig.pools().after_wait(rig.context());
+  CHECK(now(rig.counters().deferred_bytes) < kMiB);  // of 12: the parcels are over
+  if (is_taken) {
+    REQUIRE(cuCtxSetCurrent(second) == CUDA_SUCCESS);
+    churn(rig, ring, 4096, 2000);
+    for (const CUdeviceptr block : ring) {
+      BlockView view;
+      REQUIRE(rig.pools().find(block, &view) == Ownership::live);
+      REQUIRE(view.context == second);
+    }
+  }
+  CHECK(rig.pools().check() == "");
+  rig.use(0);
 }
 
 TEST_CASE("magazines: a second free and an address inside a block are refused as ever") {

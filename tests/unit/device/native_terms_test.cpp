@@ -1,6 +1,7 @@
 // When memory is out, other contexts' work keeps nothing that natively were free.
 #include <atomic>
 #include <thread>
+#include <vector>
 
 #include <catch2/catch.hpp>
 
@@ -19,6 +20,12 @@ RigOptions two_devices() {
   options.devices = 2;
   return options;
 }
+
+/// Waits cost nothing: for one thread alone.
+struct NobodysClock final : Clock {
+  std::uint64_t now_ns() const override { return cusim_now_ns(); }
+  void pause(std::uint64_t duration_ns) override { cusim_advance_ns(duration_ns); }
+};
 
 /// Rounds in which a block of most of the limit is used and freed: how many are served.
 int rounds_served(Rig& rig, CUstream stream, int rounds) {
@@ -89,6 +96,62 @@ TEST_CASE("the work of its own context keeps a block, whatever else runs") {
   released = 1;
   rig.use(1);
   REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("of what was freed together by several contexts the work of each must be over") {
+  const int contexts = GENERATE(2, 10);
+  RigOptions options;
+  options.pool.limit.all = config::parse_amount("128MiB");
+  Rig rig(options);
+  const CUdeviceptr large = rig.allocate(80 * kMiB);
+  std::vector<CUdeviceptr> small{rig.allocate(4096)};
+  volatile std::uint32_t released = 0;
+  for (int i = 1; i < contexts; ++i) {
+    const CUcontext other = create(rig, 0);
+    small.push_back(rig.pools().allocate(other, 4096, "cuMemAlloc_v2").value());
+    if (i + 1 == contexts) REQUIRE(cusim_launch_wait_host(new_stream(), &released) == CUDA_SUCCESS);
+  }
+  for (const CUdeviceptr block : small) rig.free(block);
+  rig.use(0);
+  rig.free(large);
+  CHECK(now(rig.counters().epochs_closed) == 1);
+  CHECK(rig.try_allocate(80 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(now(rig.counters().deferred_bytes) >= 80 * kMiB);
+  released = 1;
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("while a context ends nothing is free that its work may touch: not what others free meanwhile, and never its own blocks") {
+  NobodysClock clock;
+  RigOptions options = two_devices();
+  options.clock = &clock;
+  Rig rig(options);
+  const CUdeviceptr block = rig.allocate(8 * kMiB);
+  const CUcontext second = create(rig, 0);
+  const CUdeviceptr of_second = rig.pools().allocate(second, 64 * kKiB, "cuMemAlloc_v2").value();
+  volatile std::uint32_t released = 0;
+  REQUIRE(cusim_launch_wait_host(new_stream(), &released) == CUDA_SUCCESS);
+  rig.free(of_second);
+  rig.use(0);
+  std::uint64_t closed = 0;
+  std::uint64_t deferred_bytes = 0;
+  CUresult code = CUDA_SUCCESS;
+  const auto end = [&] {
+    cuCtxSetCurrent(rig.context());
+    closed = now(rig.counters().epochs_closed);
+    rig.pools().free(block);
+    closed = now(rig.counters().epochs_closed) - closed;
+    code = rig.pools().allocate(rig.context(), 60 * kMiB, "cuMemAlloc_v2").code();
+    deferred_bytes = now(rig.counters().deferred_bytes);
+    released = 1;
+    return cuCtxDestroy_v2(second);
+  };
+  CHECK(rig.pools().end_context(second, end, [] { return true; }) == CUDA_SUCCESS);
+  CHECK(closed == 0);
+  CHECK(code == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(deferred_bytes == 8 * kMiB + 64 * kKiB);
+  rig.use(0);
+  CHECK(rig.pools().check() == "");
 }
 
 TEST_CASE("a context whose end takes for ever keeps no memory of others") {

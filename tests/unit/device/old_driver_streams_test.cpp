@@ -116,3 +116,37 @@ TEST_CASE("old driver: a wait that fails for no reason of the GPU's is tried aga
   rig.free(block);
   CHECK(now(rig.counters().deferred_bytes) == 0);
 }
+
+namespace {
+const StreamName kLegacy{CU_STREAM_LEGACY, 1};  // in each context by this name
+
+/// A block of `context`, freed on the legacy stream of `freeing` behind work that does not end.
+CUdeviceptr freed_on_legacy(StreamRig& rig, CUcontext context, CUcontext freeing, volatile std::uint32_t* released) {
+  const Result<CUdeviceptr> block = rig.pools().allocate_on(context, 40 * kMiB, kLegacy, kDefaultPool, "cuMemAllocAsync");
+  REQUIRE(block.ok());
+  REQUIRE(cuCtxSetCurrent(freeing) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_wait_host(CU_STREAM_LEGACY, released) == CUDA_SUCCESS);
+  REQUIRE(rig.pools().free_on(block.value(), freeing, kLegacy).outcome == FreeOutcome::freed);
+  rig.use(0);
+  return block.value();
+}
+}  // namespace
+
+TEST_CASE("old driver: what another context's default stream freed is not this one's, though both have one name") {
+  StreamRig rig(old_driver("64MiB"));
+  const CUcontext other = create(rig, 0);
+  rig.use(0);
+  const bool is_of_other = GENERATE(false, true);
+  volatile std::uint32_t released = 0;
+  freed_on_legacy(rig, is_of_other ? other : rig.context(), other, &released);
+  for (int i = 0; i < 2; ++i) {
+    const CUresult code = rig.pools().allocate_on(rig.context(), 40 * kMiB, kLegacy, kDefaultPool, "cuMemAllocAsync").code();
+    CHECK(code == (is_of_other || i == 1 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS));
+  }
+  CHECK(cusim_calls("cuStreamWaitEvent") == (is_of_other ? 0 : 1));  // on the device, behind the free
+  released = 1;
+  REQUIRE(cuCtxSetCurrent(other) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  rig.use(0);
+  CHECK(rig.pools().check() == "");
+}

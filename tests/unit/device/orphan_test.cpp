@@ -121,6 +121,25 @@ TEST_CASE("pages: what is empty beside blocks that outlive their context goes ba
   give_back_all(rig);
 }
 
+TEST_CASE("pages: what lay in a stream's lane when its context ended goes back, and so does what is freed later, beside a block that stays") {
+  StreamRig rig(on_pages());
+  Beside beside(rig);
+  const CUdeviceptr kept = beside.on(2 * kMiB);
+  const CUdeviceptr later = beside.on(32 * kMiB);
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(beside.on(16 * kMiB));
+  for (const CUdeviceptr block : blocks) rig.pools().free_on(block, beside.context, name_of(beside.stream));
+  beside.destroy();
+  CHECK(now(rig.counters().reserved_bytes) <= 48 * kMiB);
+  rig.free(later);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  rig.pools().after_wait(rig.context());
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+  CHECK(now(rig.counters().reserved_bytes) <= 16 * kMiB);
+  rig.free(kept);
+  give_back_all(rig);
+}
+
 TEST_CASE("pages: a block that has outlived its context is freed behind the work of all that live") {
   RigOptions options = on_pages();
   SECTION("deferred") {}

@@ -296,6 +296,21 @@ TEST_CASE("pages: what the driver will not take back stays the pool's, whatever 
   CHECK(cusim_used_bytes(0) <= 64 * kMiB);
 }
 
+TEST_CASE("pages: what the driver will not unmap stays where it is, and is not released") {
+  Rig rig(pages("64MiB"));
+  rig.free(rig.allocate(16 * kMiB));
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  const std::uint64_t held_bytes = cusim_used_bytes(0);
+  cusim_fail("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN, 100);
+  rig.pools().trim();
+  CHECK(cusim_calls("cuMemRelease") == 0);
+  CHECK(cusim_used_bytes(0) == held_bytes);
+  CHECK(now(rig.counters().reserved_bytes) == held_bytes);
+  CHECK(rig.pools().check() == "");
+  rig.free(rig.allocate(16 * kMiB));  // and serves again
+  CHECK(cusim_used_bytes(0) == held_bytes);
+}
+
 TEST_CASE("pages: what the driver neither opens nor unmaps is told, counts until its context ends, and is served to nobody") {
   Rig rig(pages_with_limit("64MiB"));
   const CUdeviceptr before = rig.allocate(4 * kMiB);

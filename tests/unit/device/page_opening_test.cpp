@@ -98,3 +98,18 @@ TEST_CASE("opening: one refusal is a chance thing, and memory that was opened on
   for (const CUdeviceptr address : {first, second, third}) rig.free(address);
   CHECK(rig.pools().check() == "");
 }
+
+TEST_CASE("opening: memory that was opened once is not doubted however often the driver refuses it later") {
+  Rig rig(pages());
+  const CUdeviceptr first = rig.allocate(kMiB);
+  for (int i = 0; i < 5; ++i) {
+    cusim_fail("cuMemSetAccess", 1, CUDA_ERROR_UNKNOWN, 2);
+    static_cast<void>(rig.try_allocate(50 * kMiB));
+  }
+  cusim_fail("cuMemSetAccess", 1, CUDA_ERROR_UNKNOWN, 0);
+  const CUdeviceptr last = rig.allocate(200 * kMiB);
+  CHECK(attribute(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, first) == 1);
+  CHECK(attribute(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, last) == 1);
+  CHECK(now(rig.counters().mapped_bytes) > 200 * kMiB);
+  CHECK(rig.pools().check() == "");
+}

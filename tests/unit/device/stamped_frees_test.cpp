@@ -82,6 +82,33 @@ TEST_CASE("a stamp is worth nothing for bytes that its stream has used again") {
   rig.check_work();
 }
 
+TEST_CASE("a stream that the driver does not make wait for the event of a free gets nothing of it") {
+  ShortRig rig;
+  const CUdeviceptr block = rig.on(rig.first, 40 * kMiB);
+  volatile std::uint32_t released = 0;
+  REQUIRE(cusim_launch_wait_host(rig.first, &released) == CUDA_SUCCESS);
+  rig.free_on(block, rig.first);
+  cusim_fail("cuStreamWaitEvent", 1, CUDA_ERROR_UNKNOWN, 1000);
+  CHECK(rig.try_on(rig.second, 40 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cusim_calls("cuStreamWaitEvent") >= 1);
+  released = 1;
+  rig.check_work();
+}
+
+TEST_CASE("what a stream that ends had freed behind events of its own is not a new stream's with the same handle") {
+  ShortRig rig;
+  const CUdeviceptr block = rig.on(rig.first, 40 * kMiB);
+  volatile std::uint32_t released = 0;
+  REQUIRE(cusim_launch_wait_host(rig.first, &released) == CUDA_SUCCESS);
+  rig.free_on(block, rig.first);
+  rig.pools().stream_ending(rig.context(), name_of(rig.first).identity);
+  const std::uint64_t waits = cusim_calls("cuStreamWaitEvent");
+  static_cast<void>(rig.try_on(rig.first, 40 * kMiB));
+  CHECK(cusim_calls("cuStreamWaitEvent") == waits + 1);
+  released = 1;
+  rig.check_work();
+}
+
 TEST_CASE("what is left beside a block that a stream took back is another's still, behind the same event") {
   ShortRig rig;
   const CUdeviceptr block = rig.on(rig.first, 48 * kMiB);
