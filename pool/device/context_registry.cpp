@@ -163,7 +163,6 @@ void ContextRegistry::finish_end(ContextPool* home, bool gone) {
   const MutexLock lock(mutex_);
   home->registered.ending = false;
   if (!gone) return;
-  ++home->registered.life;
   home->registered.context = nullptr;
   home->registered.idle_events.clear();  // the context took its events along
   homes_.erase(std::find(homes_.begin(), homes_.end(), home));

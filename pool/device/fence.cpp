@@ -21,7 +21,6 @@ bool is_idle_stream(const DeviceState& device, const CaptureGate::Pass& pass, CU
 FenceAnswer note_refused_event(PoolServices& services, CUresult code) {
   constexpr std::uint32_t kMostRefused = 64;
   constexpr std::uint32_t kMostRefusedForMemory = 256;
-  if (code == CUDA_ERROR_NOT_SUPPORTED) return FenceAnswer::unsupported;
   if (code == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || is_context_gone(code)) return FenceAnswer::impossible;
   const std::uint32_t refused = services.refused_events.fetch_add(1, std::memory_order_relaxed) + 1;
   const std::uint32_t most = code == CUDA_ERROR_OUT_OF_MEMORY ? kMostRefusedForMemory : kMostRefused;
@@ -139,13 +138,13 @@ FenceResult Fence::record_points(DeviceState& device, const CaptureGate::Pass& p
     }
     const CUresult code = record_point(device, point);
     if (code == CUDA_SUCCESS) continue;
-    if (code == CUDA_ERROR_NOT_SUPPORTED || code == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || code == CUDA_ERROR_OUT_OF_MEMORY) {
-      // No event means no proof: the blocks stay deferred. (A capture that we were not told of ends up here too.)
-      result.answer = note_refused_event(device.services, code);
+    if (code == CUDA_ERROR_NOT_SUPPORTED) {
+      result.answer = FenceAnswer::unsupported;
       break;
     }
     const FenceResult judged = judge(device, point, code, asking, "cuCtxRecordEvent");
     if (judged.answer == FenceAnswer::pending && judged.error.code == CUDA_SUCCESS) {
+      // No event means no proof: the blocks stay deferred. (A capture that we were not told of ends up here too.)
       if (code == CUDA_ERROR_INVALID_HANDLE) point.event = nullptr;  // whatever it is, it is not used again
       result.answer = note_refused_event(device.services, code);
       break;
