@@ -35,7 +35,7 @@ using vmm::PageTable;
 
 class PageHeap final : public ExtentAllocator {
  public:
-  static constexpr std::uint64_t kShareOfAll = 2048;               ///< a handle is at most this part of all that the heap has or may get,
+  static constexpr std::uint64_t kShareOfAll = 4096;               ///< a handle is at most this part of all that the heap has or may get,
   static constexpr std::uint64_t kShareOfAllWhole = 768;           ///< for a program that asks for whole pages: at most this part,
   static constexpr std::uint64_t kHandleShare = 256;               ///< this part of what is left,
   static constexpr std::uint64_t kLargestGrown_bytes = 64 * kMiB;  ///< so large, and no larger than the block that it is made for
@@ -77,6 +77,7 @@ class PageHeap final : public ExtentAllocator {
 
   static constexpr std::uint64_t kSmallShare = 8;   ///< blocks below this part of a page share pages with each other rather than with larger ones,
   static constexpr std::uint64_t kWide_pages = 16;  ///< where any hole is taken only in holes of so many,
+  static constexpr std::uint64_t kGapsFrom_pages = 4096;  ///< on a device of so many, blocks of whole pages begin on one where that leaves little
   static constexpr unsigned kPreallocatedPageLevels = 3;  ///< and in what is preallocated pages of 8 and 64 are minded, too
 
   static constexpr std::uint64_t kStall_ns = 100'000'000;       ///< one call of the driver's takes microseconds, 256 MiB at once some milliseconds
@@ -179,6 +180,9 @@ class PageHeap final : public ExtentAllocator {
   void begin_turn(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   bool strands(DeviceState& device, const heap::Extent& block) const CUPOOL_REQUIRES(device.lock);
   bool program_fills(DeviceState& device) const CUPOOL_REQUIRES(device.lock);
+  /// Where other blocks end within pages, what lies free before each block of whole ones adds up. Not where handles are pages: what two blocks share
+  /// then goes with neither.
+  bool begins_on_pages() const { return takes_whole_pages() || total_bytes_ < kGapsFrom_pages * memory_->granularity_bytes(); }
   bool takes_whole_pages() const { return whole_page_requests_ >= kWholePagesOf * other_requests_; }
   unsigned zone_of(std::uint64_t bytes, std::uint64_t room_bytes) const;
   heap::ZoneOrder zones_for(DeviceState& device, std::uint64_t bytes, bool wants_any = false) const CUPOOL_REQUIRES(device.lock);

@@ -39,8 +39,12 @@ heap::ZoneOrder PageHeap::zones_for(DeviceState& device, std::uint64_t bytes, bo
   const std::uint64_t room_bytes = this->room_bytes(device);
   const bool is_short = room_bytes + loose_bytes_ < std::max(memory_->granularity_bytes(), bytes);
   const bool is_anywhere = wants_any || anywhere_requests_ != 0 || is_preallocated_ || device.repeats_itself() || is_short;
-  return {first, is_anywhere ? 0 : zone_of(bytes, room_bytes), is_anywhere, is_preallocated_ ? kPreallocatedPageLevels : 1,
-          device.services.exports_ranges.load(std::memory_order_relaxed)};
+  return {first,
+          is_anywhere ? 0 : zone_of(bytes, room_bytes),
+          is_anywhere,
+          is_preallocated_ ? kPreallocatedPageLevels : 1,
+          device.services.exports_ranges.load(std::memory_order_relaxed),
+          begins_on_pages()};
 }
 
 Extent* PageHeap::allocate(DeviceState& device, const AllocationRequest& request) {
@@ -98,7 +102,8 @@ PageHeap::Window PageHeap::find_window(std::uint64_t bytes, unsigned zone, Begin
     const bool is_behind_hole = beginning != Beginning::fresh && vacant->previous_is_free && vacant->previous->lane == 0;
     Extent* left = is_behind_hole ? vacant->previous : nullptr;
     const std::uint64_t hole_bytes = left != nullptr ? left->bytes : 0;  // it ends on a page
-    const std::uint64_t left_bytes = beginning == Beginning::on_page ? align_down(hole_bytes, page_bytes) : hole_bytes;
+    const bool is_on_page = beginning == Beginning::on_page && (begins_on_pages() || hole_bytes % page_bytes <= bytes / heap::ZoneOrder::kGapShare);
+    const std::uint64_t left_bytes = is_on_page ? align_down(hole_bytes, page_bytes) : hole_bytes;
     if (left_bytes >= bytes) continue;  // when preallocating only: nothing new would come of it
     const std::uint64_t need_bytes = align_up(bytes - left_bytes, page_bytes);
     if (vacant->bytes < need_bytes + kLargestHandle_bytes) continue;  // a handle may reach beyond what is needed

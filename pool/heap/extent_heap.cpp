@@ -214,7 +214,8 @@ std::uint64_t ExtentHeap::begin_in(const Extent& hole, std::uint64_t need, const
   if (hole.lane == 0 && is_of_whole_pages(need)) {
     const std::uint64_t begin_bytes = hole.address - hole.region->address;
     const std::uint64_t gap_bytes = align_up(begin_bytes, policy_.page_bytes) - begin_bytes;
-    if (gap_bytes + need <= hole.bytes) return hole.address + gap_bytes;
+    const bool is_worth_it = order.begins_on_pages || gap_bytes <= need / ZoneOrder::kGapShare;
+    if (is_worth_it && gap_bytes + need <= hole.bytes) return hole.address + gap_bytes;
   }
   const std::uint64_t lowest = hole.address;
   const std::uint64_t highest = hole.address + hole.bytes - need;

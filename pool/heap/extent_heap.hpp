@@ -34,7 +34,8 @@ struct FitPolicy {
   /// Memory that goes in pages stays as long as one block lies on them. So a block of `small_below_bytes` and more does not begin on the page of a
   /// smaller one right before it, but on the next one, if the hole has room for that; small blocks fill what is left. Pages are counted from the
   /// region's beginning. Each level above the first has all three sizes eight times as large. 0: blocks begin anywhere.
-  /// A block of whole pages begins on one if the hole has room for that: else a small block freed beside it would leave its page behind for good.
+  /// A block of whole pages begins on one if the hole has room for that, and what is left before it is at most a 32nd of it (or ZoneOrder says that
+  /// it is worth more): else a small block freed beside it would leave its page behind for good.
   std::uint64_t page_bytes = 0;
   std::uint64_t small_below_bytes = 0;
   std::uint64_t wide_bytes = 0;  ///< only in holes of that size and more; the first level minds that only with ZoneOrder::above
@@ -54,7 +55,9 @@ struct ZoneOrder {
   /// Blocks of kHostAlignedFrom_bytes and more, in whole host pages, begin on one where the chosen hole has room for that; without `above` a wider
   /// hole is chosen where it has not, if there is one.
   bool on_host_pages = false;
+  bool begins_on_pages = false;  ///< blocks of whole pages always begin on one (FitPolicy)
   static constexpr std::uint64_t kHostAlignedFrom_bytes = 2 << 20;
+  static constexpr std::uint64_t kGapShare = 32;  ///< so small a part of a block is what it may leave before it
 };
 
 class ExtentHeap {

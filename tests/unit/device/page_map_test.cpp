@@ -93,12 +93,12 @@ std::vector<CUdeviceptr> riddled(Rig& rig) {
 
 TEST_CASE("pages in the report: handles, tiers, blocks and counters agree after every step") {
   const unsigned seed = GENERATE(1U, 2U);
-  Rig rig(pages_of("9GiB"));  // handles of 4 MiB while there is most of it, of 2 MiB then
+  Rig rig(pages_of("18GiB"));  // handles of 4 MiB while there is most of it, of 2 MiB then
   std::mt19937 random(seed);
   std::vector<CUdeviceptr> live;
   for (int step = 0; step < 300; ++step) {
     if (random() % 5 < 3) {
-      const Result<CUdeviceptr> block = rig.try_allocate(random() % 3 == 0 ? 1 + random() % (1800 * kMiB) : 1 + random() % (3 * kMiB));
+      const Result<CUdeviceptr> block = rig.try_allocate(random() % 3 == 0 ? 1 + random() % (3600 * kMiB) : 1 + random() % (3 * kMiB));
       if (block.ok()) live.push_back(block.value());
     } else if (!live.empty()) {
       std::swap(live[random() % live.size()], live.back());

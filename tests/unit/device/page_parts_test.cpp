@@ -39,3 +39,10 @@ TEST_CASE("pages: a small block keeps one page of what is preallocated") {
   CHECK(now(rig.counters().live_blocks) == 3);
   CHECK(rig.pools().check() == "");
 }
+
+TEST_CASE("blocks of half and of whole pages in turn fill a large device") {
+  Rig rig(pages("8GiB"));
+  std::uint64_t live_bytes = 0;
+  for (std::uint64_t bytes = 11 * kMiB; rig.try_allocate(bytes).ok(); bytes = bytes == 11 * kMiB ? 22 * kMiB : 11 * kMiB) live_bytes += bytes;
+  CHECK(live_bytes >= 8 * kGiB - 24 * kMiB);
+}

@@ -17,6 +17,7 @@ constexpr std::uint64_t kMiB = 1 << 20;
 constexpr std::uint64_t kPage = 2 * kMiB;
 constexpr ZoneOrder kAnyHole{0, 0, true};
 constexpr ZoneOrder kLevels{0, 0, false, 3};
+constexpr ZoneOrder kOnPages{.begins_on_pages = true};
 
 FitPolicy apart() {
   FitPolicy policy;
@@ -135,14 +136,21 @@ TEST_CASE("apart: where the hole is not wide enough for a level, the one below i
 
 TEST_CASE("apart: a block of whole pages begins on one, if the hole has room for that") {
   Apart apart(10 * kPage);
+  CHECK(apart.place(kMiB, kOnPages) == 0);
+  CHECK(apart.place(2 * kPage, kOnPages) == kPage);
+  CHECK(apart.place(2 * kPage + 512, kOnPages) == 3 * kPage);
+  CHECK(apart.place(kPage, kOnPages) == 6 * kPage);
+  CHECK(apart.place(3 * kPage - 512, kOnPages) == 7 * kPage);
+  CHECK(apart.place(512, kOnPages) == 10 * kPage - 512);
+  CHECK(apart.place(kPage - 512, kOnPages) == 5 * kPage + 512);  // the gap before the second one
+  CHECK(apart.place(kMiB, kOnPages) == kMiB);                    // and that before the first
+}
+
+TEST_CASE("apart: a block of whole pages begins on one where that leaves little of its size") {
+  const std::uint64_t pages = GENERATE(std::uint64_t{15}, std::uint64_t{16});
+  Apart apart;
   CHECK(apart.place(kMiB) == 0);
-  CHECK(apart.place(2 * kPage) == kPage);
-  CHECK(apart.place(2 * kPage + 512) == 3 * kPage);
-  CHECK(apart.place(kPage) == 6 * kPage);
-  CHECK(apart.place(3 * kPage - 512) == 7 * kPage);
-  CHECK(apart.place(512) == 10 * kPage - 512);
-  CHECK(apart.place(kPage - 512) == 5 * kPage + 512);  // the gap before the second one
-  CHECK(apart.place(kMiB) == kMiB);                    // and that before the first
+  CHECK(apart.place(pages * kPage) == (pages == 16 ? kPage : kMiB));
 }
 
 TEST_CASE("apart: a block of whole pages begins anywhere where the hole is no wider") {
