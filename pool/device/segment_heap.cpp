@@ -16,11 +16,8 @@ using heap::Region;
 namespace {
 /// Of the most that was ever live: so much lies idle before some of it is exchanged for what is asked for,
 constexpr std::uint64_t kIdleShare = 2;
-constexpr std::uint64_t kLeftShare = 32;                ///< a region of its own serves a block that leaves less than this share of itself
 constexpr std::uint64_t kLeastIdle_bytes = 256 * kMiB;  ///< and no less
-constexpr std::uint64_t kPlentyShare = 12;              ///< nobody is short while the pool has less than this share of what it may have
-constexpr unsigned kSharedZone = 0, kOwnZone = 1;
-constexpr std::uint64_t kSmallShare = 48;  ///< of what is preallocated: the region for small blocks
+constexpr std::uint64_t kSmallShare = 48;               ///< of what is preallocated: the region for small blocks
 constexpr std::uint64_t kSmallMost_bytes = 64 * kMiB;
 
 /// One thread grows, the others wait for it; it may end by an exception.
@@ -45,57 +42,22 @@ SegmentHeap::~SegmentHeap() {
   heap_.for_each_region([](const Region& region) { delete static_cast<RegionInfo*>(region.owner); });
 }
 
-/// A region of its own, as natively: what is large then leaves all of it, and another size can have it. Not in the first part of the device, which is
-/// shared by all: steps that repeat themselves find holes there for what waits for the GPU, and nobody is short. Nor in stream order: what a stream
-/// keeps in its lane does not go back.
-bool SegmentHeap::gets_own(const DeviceState& device, std::uint64_t bytes) const {
-  return growth_.is_below_a_pool() || (growth_.is_large(bytes) && !device.has_plenty(kPlentyShare));
-}
-
-/// Large blocks look in regions of one block first; others do only where the driver has nothing left for them, or everybody has plenty.
-heap::ZoneOrder SegmentHeap::zones_for(DeviceState& device, std::uint64_t bytes) const {
-  heap::ZoneOrder order;
-  order.first = growth_.is_below_a_pool() || RegionGrowth::is_large(bytes) ? kOwnZone : kSharedZone;
-  order.above = device.has_plenty(kPlentyShare) ||
-                std::min(device.driver_free_now(), device.limit.headroom_bytes()) < align_up(bytes, kRegionGranularity_bytes);
-  order.on_host_pages = device.services.exports_ranges.load(std::memory_order_relaxed);
-  return order;
-}
-
-std::uint64_t SegmentHeap::fit_bytes(DeviceState& device, std::uint64_t bytes) const {
-  const Extent* hole = heap_.fit(bytes, zones_for(device, bytes)).hole;
-  return hole != nullptr ? hole->bytes : 0;
-}
-
-/// Would the block, which was cut from a hole just now, keep from others a region that was made for a larger one and could go back?
-bool SegmentHeap::splits(DeviceState& device, const Extent& block) const {
-  const Region& region = *block.region;
-  if (!static_cast<RegionInfo*>(region.owner)->is_of_one_block || region.free_bytes + block.bytes != region.bytes) return false;
-  if (growth_.is_below_a_pool()) return region.free_bytes != 0;
-  if (device.has_plenty(kPlentyShare) || region.free_bytes < std::max(kRegionGranularity_bytes, block.bytes / kLeftShare)) return false;
-  const bool is_lavish = heap_.wholly_free_bytes() + region.bytes >= most_idle_bytes(device) && device.room_bytes() >= device.need_bytes();
-  return !is_lavish || !RegionGrowth::is_large(block.bytes);
-}
-
 Extent* SegmentHeap::allocate(DeviceState& device, const AllocationRequest& request) {
-  const bool is_plain = request.stream.identity == 0;
-  if (!request.may_strand) growth_.note_request(request.bytes, is_plain);  // once for each time up the ladder
-  heap::ZoneOrder order = zones_for(device, request.bytes);
-  order.above = order.above || request.may_split || !is_plain;
-  Extent* block = heap_.allocate(request.bytes, request.lane, request.keeper, order);
-  const bool may_split = request.may_split || !is_plain;
-  if (block == nullptr || may_split || !splits(device, *block)) return block;
+  if (!request.may_strand) growth_.note_request(request.bytes, request.stream.identity == 0);  // once for each time up the ladder
+  Extent* block = ExtentAllocator::allocate(device, request);
+  if (block == nullptr || request.may_split || request.stream.identity != 0 || !growth_.is_below_a_pool()) return block;
+  const Region& region = *block->region;
+  const bool would_split =
+      region.free_bytes != 0 && region.free_bytes + block->bytes == region.bytes && static_cast<RegionInfo*>(region.owner)->is_of_one_block;
+  if (!would_split) return block;
   heap_.free(block);
-  order.above = false;
-  return order.first == kSharedZone ? nullptr : heap_.allocate(request.bytes, 0, request.keeper, {.on_host_pages = order.on_host_pages});
+  return nullptr;
 }
-
-std::uint64_t SegmentHeap::most_idle_bytes(DeviceState& device) { return std::max(device.need_bytes() / kIdleShare, kLeastIdle_bytes); }
 
 /// A pool above this one, whose blocks no others may split, would else have a region for each size that it ever asked for.
 std::uint64_t SegmentHeap::exchange_bytes(DeviceState& device, std::uint64_t bytes) const {
   const std::uint64_t idle_bytes = heap_.wholly_free_bytes();
-  const std::uint64_t most_bytes = most_idle_bytes(device);
+  const std::uint64_t most_bytes = std::max(device.need_bytes() / kIdleShare, kLeastIdle_bytes);
   return growth_.is_below_a_pool() && idle_bytes >= most_bytes ? idle_bytes - most_bytes + align_up(bytes, kRegionGranularity_bytes) : 0;
 }
 
@@ -118,7 +80,7 @@ bool SegmentHeap::adopt(DeviceState& device, ContextPool& home, Claim claim) noe
   if (!device.services.owners.add(claim.address, claim.bytes, device.ordinal)) return false;
   try {
     auto info = std::make_unique<RegionInfo>(RegionInfo{&home, this, 0, false, false, claim.is_of_one_block});
-    heap_.add_region(claim.address, claim.bytes, info.get(), claim.is_of_one_block ? kOwnZone : kSharedZone);
+    heap_.add_region(claim.address, claim.bytes, info.get());
     static_cast<void>(info.release());  // the region's from here on; deleted with it
   } catch (const std::bad_alloc&) {
     device.services.owners.remove(claim.address, claim.bytes);
@@ -164,10 +126,7 @@ Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const A
   }
   const std::uint64_t need_bytes = align_up(request.bytes, kRegionGranularity_bytes);
   if (need_bytes < request.bytes) return Error{CUDA_ERROR_OUT_OF_MEMORY, "size"};
-  const bool is_plain = request.stream.identity == 0;
-  const bool is_own = growth_.is_below_a_pool() || (is_plain && gets_own(device, request.bytes));
-  const bool is_for_one = is_own || (is_plain && RegionGrowth::is_large(request.bytes));  // if it becomes no larger
-  const std::uint64_t planned_bytes = is_own ? need_bytes : growth_.plan(need_bytes);
+  const std::uint64_t planned_bytes = growth_.plan(need_bytes);
   Status status{Error{CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal}};
   std::uint64_t bytes = planned_bytes;
   {
@@ -176,13 +135,13 @@ Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const A
       // By halves here too: what is left of the limit is for other contexts and memory outside the pool as well.
       while (bytes > need_bytes && bytes > device.limit.headroom_bytes())
         bytes = std::max(need_bytes, align_down(bytes / 2, kRegionGranularity_bytes));
-      status = take_region(device, home, bytes, bytes == need_bytes && is_for_one);
+      status = take_region(device, home, bytes, bytes == need_bytes && growth_.is_below_a_pool());
       if (status.ok() || status.code() != CUDA_ERROR_OUT_OF_MEMORY || bytes == need_bytes) break;
       bytes = std::max(need_bytes, align_down(bytes / 2, kRegionGranularity_bytes));
     }
   }
   if (!status.ok()) return status.error();
-  if (growth_.is_below_a_pool() || !is_own) growth_.made(bytes, planned_bytes);
+  growth_.made(bytes, planned_bytes);
   Extent* extent = allocate(device, request);
   if (extent == nullptr) return Error{CUDA_ERROR_OUT_OF_MEMORY, "region taken by another thread"};
   return Growth{extent, bytes < planned_bytes};

@@ -1,8 +1,7 @@
 // SegmentHeap: blocks of one context inside regions of device memory, each a cuMemAlloc of its own.
 //
 // Regions are multiples of 2 MiB that double in size up to a cap and back off when limit or driver refuse; a wholly free
-// region can go back. Blocks of 8 MiB and more have regions of their own size (zone 1 of the heap), which no small block settles in while the driver
-// has others. Geometry is heap::ExtentHeap's. Known from XLA's BFC. Serves `grow` and `preallocate`, backing `segments`.
+// region can go back. Geometry is heap::ExtentHeap's. Known from XLA's BFC. Serves `grow` and `preallocate`, backing `segments`.
 // Thread rule: as DeviceAllocator; the device's lock.
 #pragma once
 
@@ -24,8 +23,6 @@ class RegionGrowth {
   static constexpr std::uint64_t kFirst_bytes = 2 * kMiB;
   static constexpr std::uint64_t kFewBlocks = 16;
   static constexpr std::uint64_t kLeastCap_bytes = 256 * kMiB;
-  static constexpr std::uint64_t kLarge_bytes = 8 * kMiB;
-  static constexpr std::uint64_t kRoundedShare = 16;
   static constexpr std::uint64_t kWholeOf = 15;  ///< so many times as often as for anything else
 
   explicit RegionGrowth(std::uint64_t device_total_bytes)
@@ -34,6 +31,7 @@ class RegionGrowth {
   /// At least `need_bytes`, which is a multiple of 2 MiB. Where few of them fill a region it holds a whole number of them: what is
   /// over would serve nobody who asks for the same again.
   std::uint64_t plan(std::uint64_t need_bytes) const {
+    if (is_below_a_pool()) return need_bytes;
     const std::uint64_t bytes = std::max(need_bytes, next_bytes_);
     return need_bytes >= bytes / kFewBlocks ? bytes - bytes % need_bytes : bytes;
   }
@@ -41,10 +39,6 @@ class RegionGrowth {
   /// gives them back to have others in their place: each is a region of its own, as natively, or one that stays would hold what was beside it.
   void note_request(std::uint64_t bytes, bool is_plain) {
     ++(is_plain && is_aligned(bytes, kRegionGranularity_bytes) ? whole_requests_ : other_requests_);
-  }
-  /// Large, and rounding up to a whole region costs little.
-  static bool is_large(std::uint64_t bytes) {
-    return bytes >= kLarge_bytes && align_up(bytes, kRegionGranularity_bytes) - bytes <= bytes / kRoundedShare;
   }
   bool is_below_a_pool() const { return whole_requests_ >= kWholeOf * other_requests_; }
   /// A region of `bytes` was made where `planned_bytes` were planned.
@@ -65,11 +59,10 @@ class RegionGrowth {
 
 class SegmentHeap final : public ExtentAllocator {
  public:
-  explicit SegmentHeap(std::uint64_t device_total_bytes) : ExtentAllocator(heap::FitPolicy{}, 2, nullptr), growth_(device_total_bytes) {}
+  explicit SegmentHeap(std::uint64_t device_total_bytes) : growth_(device_total_bytes) {}
   ~SegmentHeap() override;
 
   heap::Extent* allocate(DeviceState& device, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
-  std::uint64_t fit_bytes(DeviceState& device, std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) override;
   std::uint64_t exchange_bytes(DeviceState& device, std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) override;
   std::uint64_t withheld_bytes(const heap::Extent& extent) const override;
   HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
@@ -86,10 +79,6 @@ class SegmentHeap final : public ExtentAllocator {
   Status reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock) override;
 
  private:
-  static std::uint64_t most_idle_bytes(DeviceState& device) CUPOOL_REQUIRES(device.lock);
-  bool splits(DeviceState& device, const heap::Extent& block) const CUPOOL_REQUIRES(device.lock);
-  bool gets_own(const DeviceState& device, std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock);
-  heap::ZoneOrder zones_for(DeviceState& device, std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock);
   Status take_region(DeviceState& device, ContextPool& home, std::uint64_t bytes, bool is_of_one_block = false) CUPOOL_REQUIRES(device.lock);
   struct Claim {
     std::uint64_t address = 0;

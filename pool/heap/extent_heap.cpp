@@ -40,9 +40,8 @@ RegionRecord* ExtentHeap::insert_region(std::uint64_t address, std::uint64_t byt
   return region;
 }
 
-Region* ExtentHeap::add_region(std::uint64_t address, std::uint64_t bytes, void* owner, unsigned zone) {
+Region* ExtentHeap::add_region(std::uint64_t address, std::uint64_t bytes, void* owner) {
   RegionRecord* region = insert_region(address, bytes, owner, ExtentState::free);
-  region->zone = static_cast<std::uint8_t>(zone);
   count(region, static_cast<std::int64_t>(bytes), 0);
   list(region->first);
   return region;

@@ -71,7 +71,7 @@ class ExtentHeap {
 
   /// Adds [address, address + bytes) as one free extent. Preconditions: 512-aligned, disjoint from every other region.
   /// Throws std::bad_alloc.
-  Region* add_region(std::uint64_t address, std::uint64_t bytes, void* owner, unsigned zone = 0);
+  Region* add_region(std::uint64_t address, std::uint64_t bytes, void* owner);
   /// The same as one absent extent: addresses that have no memory yet. Throws std::bad_alloc.
   Region* add_empty_region(std::uint64_t address, std::uint64_t bytes, void* owner, unsigned zone = 0);
   /// Forgets a wholly free region. Precondition: is_wholly_free(*region).

@@ -196,7 +196,7 @@ TEST_CASE("full: on segments small blocks wait for no place") {
 }
 
 TEST_CASE("full: while the driver has a thirty-second of everything, nobody waits for a better place") {
-  Full full({.backing = config::Backing::segments, .left_bytes = 104 * kMiB});
+  Full full({.backing = config::Backing::segments, .left_bytes = 72 * kMiB});
   REQUIRE(kGiB - now(full.rig.counters().reserved_bytes) >= kGiB / 32);
   full.free_fitting();
   full.rig.allocate(kFitting_bytes);

@@ -142,18 +142,18 @@ TEST_CASE("pages: a small block that is freed while something captures keeps no 
 }
 
 TEST_CASE("a small block that is freed while something captures keeps no holes apart, and no region from another context") {
-  Rig rig(with_memory("8MiB", config::Backing::segments));
+  Rig rig(with_memory("64MiB", config::Backing::segments));
   rig.ask_for_odd_sizes();
-  const CUdeviceptr whole = rig.allocate(6 * kMiB);
+  const CUdeviceptr whole = rig.allocate(60 * kMiB);
   rig.free(whole);
-  const CUdeviceptr before = rig.allocate(2816 * kKiB);
+  const CUdeviceptr before = rig.allocate(28 * kMiB);
   const CUdeviceptr small = rig.allocate(512);
   rig.free(before);
-  rig.free(rig.allocate(kMiB));
+  rig.free(rig.allocate(10 * kMiB));
   {
     CapturingStream capture(rig);
     rig.free(small);
-    CHECK(rig.allocate(6 * kMiB) == whole);
+    CHECK(rig.allocate(60 * kMiB) == whole);
     CHECK(capture.end() == CUDA_SUCCESS);
   }
   rig.free(whole);
@@ -166,7 +166,7 @@ TEST_CASE("a small block that is freed while something captures keeps no holes a
   CapturingStream capture(rig);
   rig.free(last);
   REQUIRE(cuCtxSetCurrent(other) == CUDA_SUCCESS);
-  CHECK(rig.pools().allocate(other, 5 * kMiB, "cuMemAlloc_v2").ok());
+  CHECK(rig.pools().allocate(other, 58 * kMiB, "cuMemAlloc_v2").ok());
   rig.use(0);
   CHECK(capture.end() == CUDA_SUCCESS);
 }
