@@ -47,8 +47,9 @@ Extent* SegmentHeap::allocate(DeviceState& device, const AllocationRequest& requ
   Extent* block = ExtentAllocator::allocate(device, request);
   if (block == nullptr || request.may_split || request.stream.identity != 0 || !growth_.is_below_a_pool()) return block;
   const Region& region = *block->region;
-  const bool would_split =
-      region.free_bytes != 0 && region.free_bytes + block->bytes == region.bytes && static_cast<RegionInfo*>(region.owner)->is_of_one_block;
+  // Less is what rounding up leaves of any region.
+  const bool would_split = region.free_bytes >= kRegionGranularity_bytes && region.free_bytes + block->bytes == region.bytes &&
+                           static_cast<RegionInfo*>(region.owner)->is_of_one_block;
   if (!would_split) return block;
   heap_.free(block);
   return nullptr;
@@ -142,7 +143,9 @@ Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const A
   }
   if (!status.ok()) return status.error();
   growth_.made(bytes, planned_bytes);
-  Extent* extent = allocate(device, request);
+  AllocationRequest for_this = request;
+  for_this.may_split = true;  // it was made for this one, whatever others have asked for meanwhile
+  Extent* extent = allocate(device, for_this);
   if (extent == nullptr) return Error{CUDA_ERROR_OUT_OF_MEMORY, "region taken by another thread"};
   return Growth{extent, bytes < planned_bytes};
 }

@@ -94,3 +94,13 @@ TEST_CASE("regions: of a program that asks for other sizes too they double and a
   CHECK(now(rig.counters().regions_created) <= 12);
   CHECK(rig.pools().check() == "");
 }
+
+TEST_CASE("regions: below a pool a block of another size has the region that was made for it") {
+  Rig rig(device_of("8GiB"));
+  for (int i = 0; i < 100; ++i) rig.allocate(4 * kMiB);
+  for (const std::size_t bytes : {kMiB, std::size_t{3 * kMiB + 512}, std::size_t{48 * kKiB}}) rig.allocate(bytes);
+  CHECK(now(rig.counters().native_fallbacks) == 0);
+  CHECK(now(rig.counters().regions_created) <= 103);
+  CHECK(now(rig.counters().regions_released) == 0);
+  CHECK(rig.pools().check() == "");
+}
