@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/unit/device/churn.hpp"
 #include "tests/unit/device/stream_rig.hpp"
 
 using namespace cupool;

@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/unit/device/churn.hpp"
 #include "tests/unit/device/ending.hpp"
 
 using namespace cupool;
