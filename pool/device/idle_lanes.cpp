@@ -130,7 +130,7 @@ void StreamFrees::open_waited_lanes(DeviceState& device, ContextPool& home, std:
   bool is_more = false;
   for (const StreamLanes::Entry& entry : home.streams.entries()) {
     const bool is_meant = identity == 0 || entry.identity == identity;
-    if (!is_meant || entry.busy || entry.last_fill > fills || home.pooled->lane_bytes(entry.lane) < least_bytes) continue;
+    if (!is_meant || entry.last_fill > fills || home.pooled->lane_bytes(entry.lane) < least_bytes) continue;
     if (joins_all) end_stamps_in(device, home, entry.lane);
     open_lane(device, home, entry.lane);
     is_more = true;
