@@ -226,3 +226,22 @@ TEST_CASE("what a stream freed before a capture is others' while that lasts, unl
   CHECK(capture.end() == CUDA_SUCCESS);
   CHECK(rig.allocate(40 * kMiB) == block);
 }
+
+TEST_CASE("a driver that cannot record waits everywhere for what was freed while something captured") {
+  RigOptions options;
+  options.devices = 2;
+  options.driver_version = "12040";
+  Rig rig(options);
+  const CUdeviceptr first = rig.allocate(kMiB);
+  const CUdeviceptr second = rig.allocate(kMiB);
+  rig.use(1);
+  REQUIRE(cusim_launch_spin(new_stream(), 7 * kMs) == CUDA_SUCCESS);
+  rig.use(0);
+  CapturingStream capturing(rig);
+  rig.free(first);
+  CHECK(now(rig.counters().deferred_bytes) == kMiB);
+  REQUIRE(capturing.end() == CUDA_SUCCESS);
+  rig.free(second);
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+  CHECK(cusim_now_ns() >= 7 * kMs);
+}

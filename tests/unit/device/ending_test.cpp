@@ -100,7 +100,7 @@ TEST_CASE("while a context ends an allocation in another waits for what was just
   CHECK(rig.pools().check() == "");
 }
 
-TEST_CASE("a synchronising free waits for its own context's work also while another context ends") {
+TEST_CASE("a synchronising free waits for its own context's work also while another context ends, whose own keeps the block") {
   const char* version = GENERATE("13000", "12000");  // with events that cover a context, and without
   RigOptions options;
   options.pool.free = config::FreeMode::sync;
@@ -111,15 +111,24 @@ TEST_CASE("a synchronising free waits for its own context's work also while anot
   REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
   REQUIRE(cusim_launch_spin(stream, 5'000'000) == CUDA_SUCCESS);
   const CUcontext second = create(rig, 0);
+  volatile std::uint32_t released = 0;
+  REQUIRE(cusim_launch_wait_host(new_stream(), &released) == CUDA_SUCCESS);  // it may copy the block
   std::uint64_t after_ns = 0;
+  CUdeviceptr next = 0;
   const auto end = [&] {
     rig.use(0);
     rig.free(block);
     after_ns = cusim_now_ns();
+    next = rig.allocate(4 * kMiB);
+    released = 1;
     return cuCtxDestroy_v2(second);
   };
   CHECK(rig.pools().end_context(second, end, [] { return true; }) == CUDA_SUCCESS);
   CHECK(after_ns >= 5'000'000);
+  CHECK(next != block);
+  rig.use(0);
+  rig.free(next);
+  CHECK(now(rig.counters().deferred_bytes) == 0);
   CHECK(rig.pools().check() == "");
 }
 

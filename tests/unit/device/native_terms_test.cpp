@@ -154,6 +154,36 @@ TEST_CASE("while a context ends nothing is free that its work may touch: not wha
   CHECK(rig.pools().check() == "");
 }
 
+TEST_CASE("while a context ends its blocks are not free, of however many contexts others were freed with them") {
+  NobodysClock clock;
+  RigOptions options = two_devices();
+  options.clock = &clock;
+  Rig rig(options);
+  std::vector<CUcontext> contexts{rig.context()};
+  while (contexts.size() < 10) contexts.push_back(create(rig, 0));
+  volatile std::uint32_t released = 0;
+  REQUIRE(cusim_launch_wait_host(new_stream(), &released) == CUDA_SUCCESS);  // in the last
+  std::vector<CUdeviceptr> blocks;
+  const auto allocate_in = [&](CUcontext context) { blocks.push_back(rig.pools().allocate(context, 4096, "cuMemAlloc_v2").value()); };
+  for (std::size_t i = 0; i < 9; ++i) allocate_in(contexts[i]);
+  allocate_in(contexts[9]);
+  for (std::size_t i = 9; i-- > 0;) allocate_in(contexts[i]);  // it is the tenth from either side
+  for (const CUdeviceptr block : blocks) rig.free(block);
+  rig.use(0);
+  std::uint64_t deferred_bytes = 0;
+  const auto end = [&] {
+    cuCtxSetCurrent(rig.context());
+    static_cast<void>(rig.pools().allocate(rig.context(), 63 * kMiB, "cuMemAlloc_v2"));
+    deferred_bytes = now(rig.counters().deferred_bytes);
+    released = 1;
+    return cuCtxDestroy_v2(contexts[9]);
+  };
+  CHECK(rig.pools().end_context(contexts[9], end, [] { return true; }) == CUDA_SUCCESS);
+  CHECK(deferred_bytes == blocks.size() * 4096);
+  rig.use(0);
+  CHECK(rig.pools().check() == "");
+}
+
 TEST_CASE("a context whose end takes for ever keeps no memory of others") {
   const int elsewhere = GENERATE(0, 1);
   g_may_leave.store(false);
@@ -174,6 +204,33 @@ TEST_CASE("a context whose end takes for ever keeps no memory of others") {
   };
   CHECK(rig.pools().end_context(second, end, [] { return true; }) == CUDA_SUCCESS);
   CHECK(served == 10);
+  rig.use(0);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("a synchronising free beside a context that ends waits for no unlinked device, whatever was freed before it") {
+  RigOptions options;
+  options.pool.free = config::FreeMode::sync;
+  options.devices = 2;
+  Rig rig(options);
+  const CUdeviceptr first = rig.allocate(4 * kMiB);
+  const CUdeviceptr second = rig.allocate(4 * kMiB);
+  rig.use(1);
+  REQUIRE(cusim_launch_spin(new_stream(), 5 * kMs) == CUDA_SUCCESS);
+  const CUcontext ending = create(rig, 0);
+  std::uint64_t after_ns = 0;
+  std::uint64_t deferred_bytes = 0;
+  const auto end = [&] {
+    rig.use(0);
+    rig.free(first);
+    rig.free(second);
+    after_ns = cusim_now_ns();
+    deferred_bytes = now(rig.counters().deferred_bytes);
+    return cuCtxDestroy_v2(ending);
+  };
+  CHECK(rig.pools().end_context(ending, end, [] { return true; }) == CUDA_SUCCESS);
+  CHECK(after_ns < 5 * kMs);
+  CHECK(deferred_bytes == 8 * kMiB);
   rig.use(0);
   CHECK(rig.pools().check() == "");
 }

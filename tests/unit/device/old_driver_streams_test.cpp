@@ -97,6 +97,24 @@ TEST_CASE("old driver: a block that is freed on a stream of another context come
   check_nobody_waited();
 }
 
+TEST_CASE("old driver: what a default stream freed is not the default stream's of another context") {
+  StreamRig rig(old_driver("64MiB"));
+  const CUstream stream = CU_STREAM_LEGACY;
+  volatile std::uint32_t released = 0;
+  for (std::uint32_t i = 0; i < device::StreamLanes::kLoneFrees; ++i) rig.free_on(rig.on(stream, 512), stream);
+  const CUdeviceptr block = rig.on(stream, 40 * kMiB);
+  REQUIRE(cusim_launch_wait_host(stream, &released) == CUDA_SUCCESS);
+  rig.free_on(block, stream);
+  CHECK_FALSE(rig.try_allocate(40 * kMiB).ok());  // from here on it waits behind an event of its stream
+  CHECK(now(rig.counters().deferred_bytes) >= 40 * kMiB);
+  const CUcontext second = create(rig, 0);
+  CHECK_FALSE(rig.pools().allocate_on(second, 40 * kMiB, name_of(stream), kDefaultPool, "cuMemAllocAsync").ok());
+  rig.use(0);
+  CHECK(rig.pools().check() == "");
+  CHECK(rig.on(stream, 40 * kMiB) == block);
+  released = 1;
+}
+
 TEST_CASE("old driver: a block of the driver's own comes back behind the stream that freed it") {
   StreamRig rig(old_driver("41MiB"));
   const CUstream stream = new_stream();

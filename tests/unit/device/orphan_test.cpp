@@ -1,5 +1,8 @@
 // Blocks of memory pools whose context was destroyed: natively they are no context's (CUDA Driver API 13.0, cuCtxDestroy).
 #include <algorithm>
+#include <functional>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <catch2/catch.hpp>
@@ -138,6 +141,73 @@ TEST_CASE("pages: what lay in a stream's lane when its context ended goes back, 
   CHECK(now(rig.counters().reserved_bytes) <= 16 * kMiB);
   rig.free(kept);
   give_back_all(rig);
+}
+
+TEST_CASE("pages: a block that has outlived its context goes when an allocation finds that its work is over") {
+  RigOptions options = on_pages();
+  options.memory = "8GiB";
+  StreamRig rig(options);
+  Beside beside(rig);
+  const CUdeviceptr kept = beside.on(2 * kMiB);
+  const CUdeviceptr later = beside.on(128 * kMiB);
+  beside.destroy();
+  const CUstream stream = new_stream();
+  REQUIRE(cusim_launch_spin(stream, kMs) == CUDA_SUCCESS);
+  rig.free_on(later, stream);
+  REQUIRE(now(rig.counters().deferred_bytes) == 128 * kMiB);
+  cusim_advance_ns(2 * kMs);
+  rig.allocate(kMiB);
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+  CHECK(now(rig.counters().reserved_bytes) < 128 * kMiB);
+  rig.free(kept);
+}
+
+TEST_CASE("pages: what the driver does not take of an orphan at first goes when the pool gives back what is empty") {
+  StreamRig rig(on_pages());
+  Beside beside(rig);
+  const CUdeviceptr kept = beside.on(2 * kMiB);
+  const CUdeviceptr later = beside.on(128 * kMiB);
+  cusim_fail("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN, 1);
+  beside.destroy();
+  rig.free(later);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  rig.allocate(kMiB);
+  REQUIRE(now(rig.counters().deferred_bytes) == 0);
+  CHECK(now(rig.counters().reserved_bytes) > 128 * kMiB);
+  rig.pools().trim();
+  CHECK(now(rig.counters().reserved_bytes) < 128 * kMiB);
+  rig.free(kept);
+}
+
+namespace {
+std::function<void()> g_while_sharing;
+
+CUresult share_late(CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* access, std::size_t count) {
+  if (const std::function<void()> meanwhile = std::exchange(g_while_sharing, nullptr)) std::thread(meanwhile).join();
+  return cuMemSetAccess(address, bytes, access, count);
+}
+}  // namespace
+
+TEST_CASE("pages: what is freed while another device is let reach an orphan goes after that") {
+  RigOptions options = on_pages();
+  options.devices = 2;
+  options.patch = [](DriverApi& api) { api.cuMemSetAccess = &share_late; };
+  StreamRig rig(options);
+  Beside beside(rig);
+  const CUdeviceptr kept = beside.on(2 * kMiB);
+  const CUdeviceptr later = beside.on(128 * kMiB);
+  beside.destroy();
+  bool has_come = false;
+  g_while_sharing = [&] {
+    rig.use(0);
+    has_come = rig.pools().free(later).outcome == FreeOutcome::freed;
+    rig.pools().after_wait(rig.context());
+  };
+  REQUIRE(rig.pools().share_pages(rig.context(0), 1).ok());
+  CHECK(has_come);
+  CHECK(now(rig.counters().deferred_bytes) == 0);
+  CHECK(now(rig.counters().reserved_bytes) < 128 * kMiB);
+  rig.free(kept);
 }
 
 TEST_CASE("pages: a block that has outlived its context is freed behind the work of all that live") {

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/conformance/rig.hpp"
@@ -80,5 +81,20 @@ TEST_CASE("addresses: a block that wants too many, and one refusal, condemn noth
   rig.free(rig.allocate(kMiB));
   CHECK(now(rig.counters().native_fallbacks) == 40);
   CHECK(std::string(rig.live().backing) == "pages");
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("addresses: once they are out those that were used longest ago come again, and no others") {
+  const AddressSetting few("6GiB");
+  Rig rig(pages_of("1GiB"));
+  std::uint64_t before_bytes = 0;
+  std::uint64_t after_bytes = 0;
+  for (int i = 0; i < 100 && after_bytes >= before_bytes; ++i) {
+    rig.free(rig.allocate(200 * kMiB));
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    before_bytes = std::exchange(after_bytes, (rig.pools().trim(), now(rig.counters().quarantined_bytes)));
+  }
+  CHECK(after_bytes < before_bytes);
+  CHECK(after_bytes > before_bytes / 2);
   CHECK(rig.pools().check() == "");
 }
