@@ -91,17 +91,12 @@ bool DriverCharge::take_back(CUdeviceptr address) {
 }
 
 void DriverCharge::refund() {
-  if (!std::exchange(is_held_, false)) return;
-  device_.limit.refund(bytes_ - covered_bytes_);
-  if (covered_bytes_ == 0) return;
-  const MutexLock lock(device_.lock);
-  *all_covered_bytes_ -= std::exchange(covered_bytes_, 0);
+  if (std::exchange(is_held_, false)) device_.limit.refund(bytes_);
 }
 
 /// `all_bytes`: under the device's lock.
 void DriverCharge::cover(std::uint64_t by_bytes, std::uint64_t& all_bytes) {
   covered_bytes_ = by_bytes;
-  all_covered_bytes_ = &all_bytes;
   all_bytes += by_bytes;
   was_covered_ = by_bytes != 0;
   passed_bytes_ = device_.limit.passed_bytes();

@@ -41,7 +41,8 @@ class DriverCharge {
   bool take_back(CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
   /// It is the block's.
   void keep() { is_held_ = false; }
-  void refund() CUPOOL_EXCLUDES(device_.lock);
+  /// Precondition: what was covered is booked: run() was called, or take() was not, or in vain.
+  void refund();
 
  private:
   void cover(std::uint64_t by_bytes, std::uint64_t& all_bytes) CUPOOL_REQUIRES(device_.lock);
@@ -51,9 +52,8 @@ class DriverCharge {
   IdlePools& idle_pools_;
   const DriverServed& request_;
   const std::uint64_t bytes_;
-  std::uint64_t passed_bytes_ = 0;  ///< what was held beyond the limit before
-  std::uint64_t covered_bytes_ = 0;
-  std::uint64_t* all_covered_bytes_ = nullptr;  ///< where it stands until it is booked; the device's lock
+  std::uint64_t passed_bytes_ = 0;   ///< what was held beyond the limit before
+  std::uint64_t covered_bytes_ = 0;  ///< until the call has been made, and books it
   bool was_covered_ = false;
   bool is_held_ = false;
 };

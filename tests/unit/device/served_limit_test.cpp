@@ -26,12 +26,17 @@ struct Program {
   Rig& rig;
   CUstream stream = nullptr;
   CUmemoryPool pool = nullptr;
+  CUresult fails_with = CUDA_SUCCESS;  ///< what the driver says instead of serving
 
   CUresult allocate(CUdeviceptr* out, std::size_t bytes) {
     DriverServed request{0, rig.context(), true, pool == nullptr, 7, bytes, "cuMemAllocAsync"};
     request.handle = stream;
     request.mempool = [this] { return pool; };
-    const auto call = [&] { return pool != nullptr ? cuMemAllocFromPoolAsync(out, bytes, pool, stream) : cuMemAllocAsync(out, bytes, stream); };
+    const auto call = [&] {
+      return fails_with != CUDA_SUCCESS ? fails_with
+             : pool != nullptr          ? cuMemAllocFromPoolAsync(out, bytes, pool, stream)
+                                        : cuMemAllocAsync(out, bytes, stream);
+    };
     return rig.pools().allocate_by_driver(request, out, std::cref(call), {});
   }
   std::optional<CUresult> free(CUdeviceptr address) {
@@ -82,6 +87,59 @@ TEST_CASE("async: under a limit idle memory of the driver's pool serves, and wha
   REQUIRE(program.allocate(&other, 16 * kMiB) == CUDA_SUCCESS);  // not in one piece there: what goes back makes room
   CHECK(program.allocate(&other, 32 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(now(rig.counters().live_bytes) == 48 * kMiB);
+  CHECK(cusim_used_bytes(0) <= 64 * kMiB);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("a call that idle memory was to serve and that the driver refuses costs nothing") {
+  const bool is_named = GENERATE(false, true);
+  Rig rig(under(is_named ? config::Policy::platform : config::Policy::async, "64MiB"));
+  Program program{rig};
+  if (is_named) {
+    CUmemPoolProps properties{};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    REQUIRE(cuMemPoolCreate(&program.pool, &properties) == CUDA_SUCCESS);
+    std::uint64_t kept_bytes = UINT64_MAX;
+    REQUIRE(cuMemPoolSetAttribute(program.pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &kept_bytes) == CUDA_SUCCESS);
+    rig.pools().mempool_made(0, program.pool);
+  }
+  CUdeviceptr block = 0;
+  REQUIRE(program.allocate(&block, 40 * kMiB) == CUDA_SUCCESS);
+  REQUIRE(program.free(block) == CUDA_SUCCESS);
+  program.fails_with = CUDA_ERROR_INVALID_VALUE;
+  for (int i = 0; i < 3; ++i) {
+    CHECK(program.allocate(&block, 40 * kMiB) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(rig.pools().check() == "");
+  }
+  program.fails_with = CUDA_SUCCESS;
+  const std::uint64_t trims = cusim_calls("cuMemPoolTrimTo");
+  CUdeviceptr other = 0;
+  REQUIRE(program.allocate(&block, 40 * kMiB) == CUDA_SUCCESS);
+  REQUIRE(program.allocate(&other, 24 * kMiB) == CUDA_SUCCESS);
+  CHECK(cusim_calls("cuMemPoolTrimTo") == trims);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("async: what the driver took beyond the limit and has not back yet serves nobody, and then everybody") {
+  Rig rig(under(config::Policy::async, "64MiB"));
+  Program first{rig, new_stream()};
+  Program second{rig, new_stream()};
+  CUdeviceptr block = 0;
+  REQUIRE(first.allocate(&block, 40 * kMiB) == CUDA_SUCCESS);
+  volatile std::uint32_t released = 0;
+  for (const Program* program : {&first, &second}) REQUIRE(cusim_launch_wait_host(program->stream, &released) == CUDA_SUCCESS);
+  REQUIRE(first.free(block) == CUDA_SUCCESS);  // idle, and of no use to another stream
+  CHECK(second.allocate(&block, 40 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cusim_calls("cuMemFreeAsync") == 2);  // it was served by fresh memory, beyond the limit
+  const std::uint64_t calls = cusim_calls("cuMemAllocAsync");
+  CHECK(second.allocate(&block, 40 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(first.allocate(&block, 40 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cusim_calls("cuMemAllocAsync") == calls);
+  CHECK(rig.pools().check() == "");
+  released = 1;
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  REQUIRE(second.allocate(&block, 64 * kMiB) == CUDA_SUCCESS);
   CHECK(cusim_used_bytes(0) <= 64 * kMiB);
   CHECK(rig.pools().check() == "");
 }
