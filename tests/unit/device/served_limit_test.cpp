@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <random>
@@ -142,6 +143,92 @@ TEST_CASE("async: what the driver took beyond the limit and has not back yet ser
   REQUIRE(second.allocate(&block, 64 * kMiB) == CUDA_SUCCESS);
   CHECK(cusim_used_bytes(0) <= 64 * kMiB);
   CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("async: what the driver took beyond the limit, and gives back in time, is held once") {
+  Rig rig(under(config::Policy::async, "64MiB"));
+  Program first{rig, new_stream()};
+  Program second{rig, new_stream()};
+  CUdeviceptr block = 0;
+  REQUIRE(first.allocate(&block, 40 * kMiB) == CUDA_SUCCESS);
+  for (const Program* program : {&first, &second}) REQUIRE(cusim_launch_spin(program->stream, 10'000) == CUDA_SUCCESS);
+  REQUIRE(first.free(block) == CUDA_SUCCESS);
+  REQUIRE(second.allocate(&block, 40 * kMiB) == CUDA_SUCCESS);
+  CHECK(cusim_calls("cuMemFreeAsync") == 2);  // the first time it was served by fresh memory
+  CHECK(rig.pools().check() == "");
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CUdeviceptr other = 0;
+  REQUIRE(first.allocate(&other, 24 * kMiB) == CUDA_SUCCESS);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("async: idle memory in pieces makes way for what it does not serve, and nothing is taken back") {
+  Rig rig(under(config::Policy::async, "64MiB"));
+  Program program{rig, new_stream()};
+  std::vector<CUdeviceptr> blocks(3);
+  for (CUdeviceptr& block : blocks) REQUIRE(program.allocate(&block, 20 * kMiB) == CUDA_SUCCESS);
+  for (const std::size_t i : {0, 2}) REQUIRE(program.free(blocks[i]) == CUDA_SUCCESS);
+  CUdeviceptr large = 0;
+  REQUIRE(program.allocate(&large, 40 * kMiB) == CUDA_SUCCESS);
+  CHECK(cusim_calls("cuMemFreeAsync") == 2);
+  CHECK(cusim_used_bytes(0) <= 64 * kMiB);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("async: what blocks are rounded to is nothing that was taken beyond the limit") {
+  Rig rig(under(config::Policy::async, "64MiB"));
+  Program program{rig, new_stream()};
+  std::vector<CUdeviceptr> blocks(32);
+  for (CUdeviceptr& block : blocks) REQUIRE(program.allocate(&block, kBlock_bytes - 500) == CUDA_SUCCESS);
+  const std::uint64_t trims = cusim_calls("cuMemPoolTrimTo");
+  for (int i = 1; i <= 100; ++i) {
+    CUdeviceptr& block = blocks[static_cast<std::size_t>(i * 7 % 32)];
+    REQUIRE(program.free(block) == CUDA_SUCCESS);
+    REQUIRE(program.allocate(&block, kBlock_bytes - 500) == CUDA_SUCCESS);
+    REQUIRE(cusim_calls("cuMemFreeAsync") == static_cast<std::uint64_t>(i));
+  }
+  CHECK(cusim_calls("cuMemPoolTrimTo") == trims);
+  CHECK(rig.pools().check() == "");
+}
+
+TEST_CASE("async: memory that another thread is just giving to the driver makes up for what was taken beyond the limit") {
+  Rig rig(under(config::Policy::async, "64MiB"));
+  Program busy{rig, new_stream()};
+  Program idle{rig, new_stream()};
+  CUdeviceptr pending = 0;
+  CUdeviceptr leaving = 0;
+  REQUIRE(busy.allocate(&pending, 20 * kMiB) == CUDA_SUCCESS);
+  REQUIRE(idle.allocate(&leaving, 24 * kMiB) == CUDA_SUCCESS);
+  volatile std::uint32_t released = 0;
+  REQUIRE(cusim_launch_wait_host(busy.stream, &released) == CUDA_SUCCESS);
+  REQUIRE(busy.free(pending) == CUDA_SUCCESS);
+  CUresult code = CUDA_ERROR_UNKNOWN;
+  std::atomic<bool> is_served{false};
+  std::thread other;
+  const auto free_slowly = [&] {
+    other = std::thread([&] {
+      cuCtxSetCurrent(rig.context());
+      CUdeviceptr block = 0;
+      const CUstream stream = new_stream();
+      DriverServed request{0, rig.context(), true, true, 7, 40 * kMiB, "cuMemAllocAsync"};
+      request.handle = stream;
+      const auto call = [&] {
+        const CUresult served = cuMemAllocAsync(&block, 40 * kMiB, stream);
+        is_served.store(true);
+        return served;
+      };
+      code = rig.pools().allocate_by_driver(request, &block, std::cref(call), {});
+    });
+    while (!is_served.load()) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return cuMemFreeAsync(leaving, idle.stream);
+  };
+  CHECK(rig.pools().free_by_driver(leaving, 7, std::cref(free_slowly)) == CUDA_SUCCESS);
+  other.join();
+  CHECK(code == CUDA_SUCCESS);
+  CHECK(cusim_calls("cuMemFreeAsync") == 2);
+  CHECK(rig.pools().check() == "");
+  released = 1;
 }
 
 TEST_CASE("async: threads whose blocks are exactly the limit are refused nothing, and do not pass it") {

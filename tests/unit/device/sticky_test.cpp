@@ -68,6 +68,31 @@ TEST_CASE("sync: a synchronise that fails is the free's answer, and the block st
   CHECK(rig.pools().find(block, nullptr) == Ownership::live);
 }
 
+TEST_CASE("sync: a sticky error that a free meets says nothing of another context's work: what was freed before waits for that") {
+  RigOptions options;
+  options.pool.free = config::FreeMode::sync;
+  Rig rig(options);
+  const CUdeviceptr block = rig.allocate(4096);
+  const CUstream stream = new_stream();
+  CUcontext other = nullptr;
+  REQUIRE(cuCtxCreate_v2(&other, 0, 0) == CUDA_SUCCESS);
+  const CUdeviceptr of_other = rig.pools().allocate(other, 4096, "cuMemAlloc_v2").value();
+  volatile std::uint32_t released = 0;
+  REQUIRE(cusim_launch_wait_host(new_stream(), &released) == CUDA_SUCCESS);
+  rig.use(0);
+  constexpr auto kGlobal = CU_STREAM_CAPTURE_MODE_GLOBAL;  // this thread may wait for nothing then
+  REQUIRE(rig.pools().begin_capture(
+              stream, [&] { return cuStreamBeginCapture_v2(stream, kGlobal); }, kGlobal) == CUDA_SUCCESS);
+  rig.free(of_other);
+  CUgraph graph = nullptr;
+  REQUIRE(rig.pools().end_capture(
+              stream, [&] { return cuStreamEndCapture(stream, &graph); }, [] { return false; }) == CUDA_SUCCESS);
+  cusim_break_context(rig.context(), CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(rig.pools().free(block).error.code == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(now(rig.counters().deferred_bytes) == 4096);
+  released = 1;
+}
+
 TEST_CASE("a due free meets the sticky error and returns it") {
   Rig rig;
   const CUdeviceptr block = rig.allocate(64 * kMiB);
