@@ -144,3 +144,45 @@ TEST_CASE("magazines: one that was alone for long has been promised nothing when
   free_them(rig, many);
   CHECK(rig.pools().check() == "");
 }
+
+TEST_CASE("magazines: what the first thread has and has not told counts when a second one comes near the peak") {
+  Rig rig;
+  std::vector<CUdeviceptr> most(900, 0);
+  churn(rig, most, 4096, 900);
+  free_them(rig, most);
+  std::vector<CUdeviceptr> few(10, 0);
+  churn(rig, few, 4096, 2000);
+  std::vector<CUdeviceptr> many(800, 0);
+  churn(rig, many, 4096, 800);
+  const auto untold_blocks = [&rig] {
+    return static_cast<std::int64_t>(std::launder(reinterpret_cast<observe::LiveShard*>(rig.live().shards))->live_blocks.load());
+  };
+  for (int i = 0; i < 1000 && untold_blocks() < 20; ++i) {  // its magazine hands out what it has kept
+    const std::size_t half = many.size() / 20;
+    if (i % 2 == 0) {
+      free_them(rig, {many.end() - static_cast<std::ptrdiff_t>(half), many.end()});
+      many.resize(many.size() - half);
+    } else {
+      while (many.size() < 800 && untold_blocks() < 20) many.push_back(rig.allocate(4096));
+    }
+  }
+  REQUIRE(untold_blocks() == 20);
+  const std::uint64_t live = few.size() + many.size();
+  REQUIRE(live < 880);
+  std::vector<std::uint64_t> wrong;
+  std::thread second([&] {
+    cuCtxSetCurrent(rig.context());
+    std::vector<CUdeviceptr> own;
+    for (std::uint64_t total = live + 1; total <= 1000; ++total) {
+      own.push_back(rig.pools().allocate(rig.context(), 4096, "cuMemAlloc_v2").value());
+      if (rig.counters().live_blocks.peak.load() != std::max<std::uint64_t>(900, total)) wrong.push_back(total);
+    }
+    free_them(rig, own);
+    rig.pools().thread_ending();
+  });
+  second.join();
+  CHECK(wrong.empty());
+  CHECK(rig.pools().check() == "");
+  free_them(rig, few);
+  free_them(rig, many);
+}
