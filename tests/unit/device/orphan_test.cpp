@@ -338,3 +338,16 @@ TEST_CASE("a block that is to outlive its context is the driver's to serve on se
   CHECK(rig.pools().take_untold_oom() == 0);
   CHECK(allocate_on(BlockLife::context) == (bytes == kMiB ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY));
 }
+
+TEST_CASE("async: what a context that ended has left in the driver's pool goes back by one that lives") {
+  RigOptions options;
+  options.pool.policy = config::Policy::async;
+  StreamRig rig(options);
+  rig.free(rig.allocate(kMiB));
+  const CUcontext beside = create(rig, 0);
+  REQUIRE(rig.pools().allocate(beside, 32 * kMiB, "cuMemAlloc_v2").ok());
+  CHECK(rig.pools().end_context(
+            beside, [&] { return cuCtxDestroy_v2(beside); }, [] { return true; }) == CUDA_SUCCESS);
+  rig.use(0);
+  give_back_all(rig);
+}
