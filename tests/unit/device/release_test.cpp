@@ -275,3 +275,16 @@ TEST_CASE("on pages a call outside the pool that lacks a little gets a little of
   CHECK_FALSE(rig.pools().make_room_for(7, kMiB));  // no such device
   CHECK(rig.pools().check() == "");
 }
+
+TEST_CASE("pages: a trim that is to keep so much keeps no less, whatever handles there are") {
+  RigOptions options;
+  options.pool.backing = config::Backing::pages;
+  Rig rig(options);
+  for (const std::uint64_t keep_bytes : {99 * kMiB, 70 * kMiB, 33 * kMiB, 3 * kMiB}) {
+    rig.free(rig.allocate(100 * kMiB));
+    REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+    rig.pools().trim(0, keep_bytes);
+    CHECK(now(rig.counters().deferred_bytes) == 0);
+    CHECK(now(rig.counters().reserved_bytes) >= keep_bytes);
+  }
+}
