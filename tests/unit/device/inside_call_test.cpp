@@ -1,6 +1,7 @@
 // Another thread is served while this one is in a driver call, without the lock: what that call is about is left alone meanwhile.
 #include <atomic>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -21,23 +22,30 @@ std::function<void(CUstream)> g_at_record;  ///< after the driver has recorded a
 std::function<void()> g_meanwhile;          ///< once, by another thread, while the driver records an event or is asked about one
 std::function<void()> g_at_wait;            ///< the same, while it makes a stream wait
 
-void let_another_in() {
-  if (const std::function<void()> meanwhile = std::exchange(g_meanwhile, nullptr)) std::thread(meanwhile).join();
+std::mutex g_lock;
+
+void let_another_in(std::function<void()>& meanwhile) {
+  std::function<void()> call;
+  {
+    const std::lock_guard lock(g_lock);
+    call = std::exchange(meanwhile, nullptr);
+  }
+  if (call) std::thread(call).join();
 }
 CUresult CUDAAPI record_late(CUevent event, CUstream stream) {
   const CUresult code = cuEventRecord(event, stream);
   if (g_at_record) g_at_record(stream);
-  let_another_in();
+  let_another_in(g_meanwhile);
   return code;
 }
 CUresult CUDAAPI query_late(CUevent event) {
   const CUresult code = cuEventQuery(event);
-  let_another_in();
+  let_another_in(g_meanwhile);
   return code;
 }
 CUresult CUDAAPI wait_late(CUstream stream, CUevent event, unsigned int flags) {
   const CUresult code = cuStreamWaitEvent(stream, event, flags);
-  if (const std::function<void()> meanwhile = std::exchange(g_at_wait, nullptr)) std::thread(meanwhile).join();
+  let_another_in(g_at_wait);
   return code;
 }
 
