@@ -321,11 +321,7 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
     return FreeOutcome::failed;
   }
   figures_.publish(device_);
-  if (stream != nullptr) {
-    const bool is_pooled = policy_ == config::Policy::async;
-    const std::uint64_t identity = is_default_stream(*stream) ? 0 : reinterpret_cast<std::uint64_t>(*stream);
-    note_backlog(identity, {is_pooled ? before.bytes : 0, is_pooled ? 0 : before.bytes});
-  }
+  if (stream != nullptr) note_backlog(*stream, before.bytes);
   if (stream != nullptr || policy_ == config::Policy::platform || deferred_.batch_is_empty() || capturing()) return FreeOutcome::freed;
   Error late = deferral_.upkeep(device_, context, waits_natively);  // what was freed during a capture
   if (waits_natively && late.code == CUDA_SUCCESS && device_.services.cannot_record.load(std::memory_order_relaxed))

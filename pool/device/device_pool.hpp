@@ -173,6 +173,7 @@ class DevicePool {
   FreeOutcome free_locked(CUdeviceptr address, std::uint16_t thread, Error* answer, bool* must_clear) CUPOOL_EXCLUDES(device_.lock);
   FreeOutcome free_block(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
   void note_backlog(std::uint64_t identity, const DriverBacklog::Sums& bytes) CUPOOL_REQUIRES(device_.lock);
+  void note_backlog(CUstream stream, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_native(heap::Extent* extent, std::uint16_t thread, Error* answer, const CUstream* stream = nullptr) CUPOOL_REQUIRES(device_.lock);
   /// `waits_natively`: the program's call would have synchronised; one in stream order never does.
   FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively = true) CUPOOL_REQUIRES(device_.lock);

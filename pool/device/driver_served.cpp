@@ -102,6 +102,13 @@ void DevicePool::note_backlog(std::uint64_t identity, const DriverBacklog::Sums&
   device_.backlog_at_driver.add(identity, bytes, device_.services.freed_at_driver.fetch_add(1, std::memory_order_relaxed) + 1);
 }
 
+/// Of a block of its own, freed by the driver in the order of `stream`.
+void DevicePool::note_backlog(CUstream stream, std::uint64_t bytes) {
+  const bool is_pooled = policy_ == config::Policy::async;
+  const std::uint64_t identity = is_default_stream(stream) ? 0 : reinterpret_cast<std::uint64_t>(stream);
+  note_backlog(identity, {is_pooled ? bytes : 0, is_pooled ? 0 : bytes});
+}
+
 void DevicePool::after_wait_at_driver(std::uint64_t identity, std::uint64_t freed) {
   const MutexLock lock(device_.lock);
   if (identity != 0) return device_.backlog_at_driver.waited_for(identity, freed);
