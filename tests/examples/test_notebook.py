@@ -59,7 +59,7 @@ class Notebook(unittest.TestCase):
             self.assertEqual(size > 0, f"\n{part} " in text or text.startswith(f"{part} "), part)
         self.assertIn("cupool report", text)
         (counted,) = re.findall(r"; ([\d,]+) calls of the driver to serve them", text)
-        self.assertIn(f"driver calls   {counted} to allocate and free", text)
+        self.assertIn(f"driver calls   {int(counted.replace(',', '')):,} to allocate and free", text)
 
     def test_its_pictures_are_whole_and_hold_every_event_and_extent(self):
         (timeline,), (extents,) = [shown for shown in map(pictures, self.outputs) if shown]
