@@ -63,7 +63,9 @@ std::uint64_t Backlog::step_room_bytes(const DeviceState& device) const {
   const std::uint64_t reserved_bytes = counters.reserved_bytes.current.load(std::memory_order_relaxed);
   const std::uint64_t spare_bytes = device.room_bytes() - std::min(device.room_bytes(), need_bytes / kKeptShareOfKnown);
   const std::uint64_t plenty_bytes = device.room_bytes() - std::min(device.room_bytes(), need_bytes / kStepPlentyShare);
-  const std::uint64_t wanted_bytes = need_bytes + waited_bytes + std::min({need_bytes / kStepMarginShare, waited_bytes, plenty_bytes});
+  std::uint64_t wanted_bytes = need_bytes + waited_bytes + std::min({need_bytes / kStepMarginShare, waited_bytes, plenty_bytes});
+  if (device.steps.has_fallen_once_at_most())
+    wanted_bytes = std::max(wanted_bytes, reserved_bytes + std::min({need_bytes / kSecondStepShare, waited_bytes, plenty_bytes / kSecondStepPart}));
   return std::min({wanted_bytes - std::min(wanted_bytes, reserved_bytes), device.room_bytes() / 2, spare_bytes});
 }
 

@@ -46,7 +46,8 @@ class Backlog {
   /// several calls where a wait is one.
   bool may_scatter(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
   /// The first step has come again: so much more the next ones need beside what the pool has, for what lives and for what waits. A little more where
-  /// that leaves enough: it lies in other places in each step.
+  /// that leaves enough: it lies in other places in each step. After the very second step also beside what the pool already holds; a job whose first
+  /// steps differ is told from its third one on only, and that is to call for nothing.
   std::uint64_t step_room_bytes(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
   /// May the pool have what the program needs, and only the moment is bad? Asking costs an event and, when it is in vain, the look, so the right to
   /// ask comes with time and with allocations: a job that repeats itself is kept as small as its first step; where blocks come and go all the time
@@ -79,6 +80,9 @@ class Backlog {
   static constexpr std::uint64_t kStepRoomShare = 2;
   static constexpr std::uint64_t kStepMarginShare = 16;  ///< and so much beside it,
   static constexpr std::uint64_t kStepPlentyShare = 5;   ///< where more than that is left
+  /// After the second step of all: so much of the need more than the pool holds, if that is at most this part of what is left beyond the share above.
+  static constexpr std::uint64_t kSecondStepShare = 8;
+  static constexpr std::uint64_t kSecondStepPart = 8;
   static constexpr std::uint64_t kAheadOfLive = 4;
   static constexpr std::uint64_t kLeastAhead_bytes = 1024 * kMiB;
   /// A miss asks about what was freed lately when the last one is so long ago, or once for so many allocations, with so many asks saved up; and

@@ -62,6 +62,9 @@ class StepEnds {
     return first_peak_bytes >= peak_bytes / kTrifleShare && (repeats_ != 0 || is_down(std::min(low_.bytes, live_bytes), peak_bytes));
   }
 
+  /// Since the process began it was seen to come down from near a peak once or never, before what lives now: it is in its second step at most.
+  bool has_fallen_once_at_most() const { return before_last_fall_bytes_ == 0; }
+
   /// It has come down, by several blocks, from a peak that was no trifle beside the last one.
   bool has_come_down(std::uint64_t peak_bytes) const { return step_fall_bytes_ != 0 && step_fall_bytes_ >= peak_bytes / kTrifleShare; }
 

@@ -132,6 +132,17 @@ TEST_CASE("step ends: a job begins again once it has come down twice") {
   CHECK(program.begins_again());
 }
 
+TEST_CASE("step ends: a job is in its second step until what lives is seen to have come down again") {
+  Program program;
+  program.allocate(64 * kMiB);
+  CHECK(program.ends.has_fallen_once_at_most());
+  program.step(12, 16 * kMiB);
+  program.step(12, 16 * kMiB);
+  CHECK(program.ends.has_fallen_once_at_most());
+  program.allocate(kMiB);
+  CHECK_FALSE(program.ends.has_fallen_once_at_most());
+}
+
 TEST_CASE("step ends: while the peak rises a job does not begin again, nor where what lives goes down by a fifth only") {
   Program program;
   for (int i = 0; i < 4; ++i) program.step(12, 16 * kMiB);
