@@ -3,6 +3,9 @@
 #include <cinttypes>
 #include <climits>
 #include <cstdio>
+#include <iterator>
+#include <string_view>
+#include <utility>
 
 #include "pool/core/bytes.hpp"
 #include "pool/observe/frequent_size.hpp"
@@ -44,6 +47,9 @@ std::string enough_text(const OomEvidence& e) {
   return enough_bytes ? ", " + human_bytes_up(*enough_bytes - e.limit_bytes) + " more are enough" : std::string();
 }
 
+/// What is held and cannot go back.
+bool holds_for_good(const OomEvidence& e) { return e.held_bytes > e.releasable_bytes; }
+
 /// The driver refuses what passes the maxSize that the program gave its own memory pool.
 std::string own_maximum_text(const OomEvidence& e) {
   const std::uint64_t left_bytes = e.mempool_max_bytes - std::min(e.mempool_used_bytes, e.mempool_max_bytes);
@@ -57,8 +63,9 @@ std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
   switch (verdict.cause) {
     case OomCause::impossible_request:
       if (e.limit_bytes != 0 && e.request_bytes > e.limit_bytes && e.request_bytes <= e.device_total_bytes)
-        return bytes + " more than CUPOOL_LIMIT alone, " + human_bytes_up(enough_limit_bytes(e).value_or(least_limit_bytes(e)) - e.limit_bytes) +
-               " with what is held";
+        return bytes + " more than CUPOOL_LIMIT alone" +
+               (holds_for_good(e) ? ", " + human_bytes_up(enough_limit_bytes(e).value_or(least_limit_bytes(e)) - e.limit_bytes) + " with what is held"
+                                  : enough_text(e));
       return bytes + " more than this process could ever get";
     case OomCause::limit:
       if (verdict.shortfall_bytes == 0) return "CUPOOL_LIMIT was full at that moment" + enough_text(e) + "; the device has the memory";
@@ -115,13 +122,31 @@ std::string most_line(const DeviceSnapshot& device) {
          human_bytes(most.bytes);
 }
 
-std::string elsewhere_line(const OomEvidence& e) {
+/// The kinds of what this process holds outside the pool, by the same rules as in the ledger.
+std::string outside_kinds(const DeviceSnapshot& device) {
+  constexpr std::pair<std::string_view, const char*> kKinds[] = {{"outside_arrays", "arrays"},
+                                                                 {"outside_program_vmm", "cuMemCreate"},
+                                                                 {"outside_mempools", "idle in the driver's memory pools"},
+                                                                 {"outside_graphs", "CUDA graphs"},
+                                                                 {"outside_managed", "managed memory"}};
+  std::string text;
+  const Ledger ledger = ledger_of(device);
+  for (const LedgerPart& part : ledger.parts) {
+    const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const auto& one) { return one.first == part.name; });
+    if (kind == std::end(kKinds) || part.bytes == 0) continue;
+    text.append(text.empty() ? " (" : ", ").append(kind->second).append(" ").append(human_bytes(part.bytes));
+  }
+  return text.empty() ? text : text + ")";
+}
+
+std::string elsewhere_line(const OomEvidence& e, const DeviceSnapshot* device) {
   std::string text = "driver free " + (e.driver_free_bytes ? human_bytes(*e.driver_free_bytes) : std::string("unknown"));
   text += ", other processes " + (e.other_process_bytes ? human_bytes(*e.other_process_bytes) : std::string("unknown"));
   if (!e.other_process_bytes && e.unattributed_bytes.value_or(0) != 0)
     text += " (with contexts and the driver's rounding " + human_bytes(*e.unattributed_bytes) +
             (e.native_rounding_bytes != 0 ? ", of that rounding up to " + human_bytes(e.native_rounding_bytes) : std::string()) + ")";
   text += ", this process outside the pool " + human_bytes(e.own_outside_bytes);
+  if (device != nullptr && e.own_outside_bytes != 0) text += outside_kinds(*device);
   if (e.limit_bytes > 0) text += ", limit " + human_bytes(e.limit_bytes) + " of which held " + human_bytes(e.held_bytes);
   return text;
 }
@@ -146,7 +171,7 @@ std::string oom_message(const OomRecord& oom, const OomVerdict& verdict, const P
     add_line(out, "holds", holds_line(*device, oom.evidence));
     if (const std::string most = most_line(*device); !most.empty()) add_line(out, "holds most", most);
   }
-  add_line(out, "elsewhere", elsewhere_line(oom.evidence));
+  add_line(out, "elsewhere", elsewhere_line(oom.evidence, device));
   std::size_t lines = 0;
   for (const Suggestion& suggestion : verdict.suggestions) {
     if (suggestion.already_enabled || lines == kMaxSuggestionLines) continue;

@@ -123,6 +123,31 @@ TEST_CASE("what is missing even with nothing of this process's own there is what
   CHECK(message_of(oom, nullptr, "").find("leak") == std::string::npos);
 }
 
+TEST_CASE("what this process holds outside the pool is told by its kinds") {
+  DeviceSnapshot device = samples::empty_device(80 * kGiB);
+  OomRecord oom = oom_of(OomCause::non_pool_memory);
+  device.outside.program_vmm = 7 * kGiB;
+  oom.evidence.own_outside_bytes = 7 * kGiB;
+  CHECK(message_of(oom, &device, "").find("this process outside the pool 7.00 GiB (cuMemCreate 7.00 GiB)") != std::string::npos);
+  device.outside.arrays = kGiB;
+  device.outside.host = kGiB;  // of the device it is nothing
+  oom.evidence.own_outside_bytes = 8 * kGiB;
+  CHECK(message_of(oom, &device, "").find("this process outside the pool 8.00 GiB (arrays 1.00 GiB, cuMemCreate 7.00 GiB)") != std::string::npos);
+  CHECK(message_of(oom, nullptr, "").find("this process outside the pool 8.00 GiB\n") != std::string::npos);
+}
+
+TEST_CASE("where nothing is held a request above the limit is not said to lack anything with what is held") {
+  OomRecord oom = oom_of(OomCause::impossible_request);
+  oom.evidence.device_total_bytes = 80 * kGiB;
+  oom.evidence.driver_free_bytes = 80 * kGiB;
+  oom.evidence.request_bytes = 3 * kGiB;
+  oom.evidence.limit_bytes = 2 * kGiB;
+  oom.evidence.held_bytes = oom.evidence.releasable_bytes = 0;
+  CHECK(message_of(oom, nullptr, "").find("1.00 GiB more than CUPOOL_LIMIT alone, 1.00 GiB more are enough\n") != std::string::npos);
+  oom.evidence.held_bytes = kGiB;
+  CHECK(message_of(oom, nullptr, "").find("1.00 GiB more than CUPOOL_LIMIT alone, 2.00 GiB with what is held\n") != std::string::npos);
+}
+
 TEST_CASE("a largest hole that nobody knows is said to be unknown") {
   DeviceSnapshot device = samples::empty_device(80 * kGiB);
   OomRecord oom = oom_of(OomCause::external_fragmentation);
