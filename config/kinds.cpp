@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 
 #include "config/nearest.hpp"
 #include "config/pattern.hpp"
@@ -15,6 +16,12 @@ constexpr std::size_t kMostTextBytes = 256;
 bool asks_for_empty(std::string_view text, RowRules rules) { return !rules.empty.empty() && equals_ignoring_case(text, rules.empty); }
 
 bool is_plain(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-'; }
+
+/// What turns something on or off, or names a stream, elsewhere. As a file name it would be a surprise in the working folder.
+bool is_switch(std::string_view text) {
+  constexpr std::string_view kSwitches[] = {"off", "on", "none", "true", "false", "yes", "no", "0", "1", "stdout", "stderr"};
+  return std::any_of(std::begin(kSwitches), std::end(kSwitches), [&](std::string_view word) { return equals_ignoring_case(text, word); });
+}
 
 /// "grow, preallocate or off", then a guess if there is a near one.
 std::string describe(std::string_view text, std::span<const Choice> choices) {
@@ -100,8 +107,10 @@ bool read(KindTag<Kind::pattern>, std::string_view text, RowRules rules, std::st
     member.clear();
     return true;
   }
-  if (equals_ignoring_case(text, "off")) {  // as for other options: whoever says it means no file
-    problem = {"the word here is " + std::string(rules.empty.empty() ? "none" : rules.empty) + ", a file of that name ./off", {}};
+  if (is_switch(text)) {  // as for other options: whoever says it means no file
+    problem = {
+        "no file name: the word here is " + std::string(rules.empty.empty() ? "none" : rules.empty) + ", a file of that name ./" + std::string(text),
+        {}};
     return false;
   }
   if (const char* what = pattern_problem(text); what != nullptr) {

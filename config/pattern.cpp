@@ -66,6 +66,7 @@ std::string as_part_of_name(std::string value) {
 const char* pattern_problem(std::string_view pattern) {
   if (pattern.empty()) return "empty";
   if (names_folder(pattern)) return "a folder, not a file";
+  if (pattern.starts_with("~/")) return "~ is for shells to expand, which did not happen: write the folder out";
   if (std::any_of(pattern.begin(), pattern.end(), is_control)) return "a control character in a file name";
   while (!pattern.empty()) {
     if (const Piece piece = take_piece(pattern); piece.problem != nullptr) return piece.problem;

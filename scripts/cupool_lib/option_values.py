@@ -13,6 +13,7 @@ from fractions import Fraction
 _PREFIXES = "kmgtpe"
 _MOST = 1 << 63
 _MOST_TERMS, _MOST_ORDINAL, _MOST_TEXT = 8, 63, 256
+_SWITCHES = ("off", "on", "none", "true", "false", "yes", "no", "0", "1", "stdout", "stderr")
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)\s*(.*)", re.ASCII | re.DOTALL)
 _PIECE = re.compile(r"[^%]|%[phr%]|%q\{[A-Za-z_]\w*\}", re.ASCII | re.DOTALL)
 
@@ -34,9 +35,9 @@ def problem(kind: str, text: str, values: tuple[str, ...] = (), empty: str = "",
             _count(text, span)
         elif kind == "text" and not re.fullmatch(r"[A-Za-z0-9._-]{0,%d}" % _MOST_TEXT, text):
             raise BadValue("is not up to 256 of A-Z a-z 0-9 . _ -")
-        elif kind in ("pattern", "report") and text.lower() == "off":
-            raise BadValue(f"the word here is {empty or 'none'}, a file of that name ./off")
         elif kind == "pattern" or (kind == "report" and text.lower() not in ("none", "stderr")):
+            if text.lower() in _SWITCHES:
+                raise BadValue(f"is no file name: the word here is {empty or 'none'}, a file of that name ./{text}")
             _pattern(text)
         elif kind in _READERS and not (kind == "amount" and text == "-1"):
             _READERS[kind](text)
@@ -138,6 +139,8 @@ def _split(text: str) -> list[str]:
 def _pattern(text: str) -> None:
     if text.endswith("/") or os.path.basename(text) in (".", ".."):
         raise BadValue("is a folder, not a file")
+    if text.startswith("~/"):
+        raise BadValue("begins with ~, which is for shells to expand, and did not happen: write the folder out")
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
         raise BadValue("has a control character in a file name")
     if not re.fullmatch(f"(?:{_PIECE.pattern})+", text, re.ASCII | re.DOTALL):

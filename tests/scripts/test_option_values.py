@@ -22,7 +22,7 @@ AMOUNTS = (*SIZES, "75%", "75 %", "0.75", "1.0", "1.1", "100%", "100.5%", "2000%
 LIMITS = (*AMOUNTS, "0:40GiB", "0:40GiB,1:50%", "40GiB,1:50%", "1:50%,40GiB", "0:1G,0:2G", "1G,2G", "63:1G", "64:1G", "x:1G", ":1G", "0:", "0:1G,", " 0 : 1G , 1 : 0.5 ", "-1:1G",
           "0:min(1G,50%),1G", "0:0", "0.0000000000001", "00:1G", "0:none", "1G,0:NONE", "0: none ,1:1G", "none,0:1G", "none,1G", "0:none,0:1G", "0:min(none,1G)")
 COUNTS = ("0", "1", "128", "129", "64Ki", "64K", "64KiB", "16Mi", "17Mi", "16777216", "16777217", "0.5Ki", "1.5", "-1", "abc", "1e3", " 5 ", "20 K")
-PATTERNS = ("none", "NONE", "a.trace", "%p.%h.%r.%%", "%q{HOME}", "%q{}", "%q{1A}", "%q", "%x", "50%", "a/", "tab\there", "plain name", "%q{A", "stderr", "off", " OFF ", "./off", "offset")
+PATTERNS = ("none", "NONE", "a.trace", "%p.%h.%r.%%", "%q{HOME}", "%q{}", "%q{1A}", "%q", "%x", "50%", "a/", "tab\there", "plain name", "%q{A", "stderr", "off", " OFF ", "./off", "offset", "1", "True", "stdout", "./1", "~/x", "~x")
 CHOICES = ("grow", "GROW", " grow ", "greedy", "off", "warn", "warning", "critical", "sync", "auto", "trace")
 
 # Allocates once, so that there is a report.

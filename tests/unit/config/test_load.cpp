@@ -97,7 +97,7 @@ TEST_CASE("facts spell the effective value as the variable takes it", "[load]") 
   check_fact("CUPOOL_RUN_ID=0a1b.2c3d", "run_id", "0a1b.2c3d");
 }
 
-TEST_CASE("off is no file name: one warning names the word that is meant, and the default stays", "[load]") {
+TEST_CASE("off is no file name, nor is any other switch: one warning names the word that is meant, and the default stays", "[load]") {
   const struct {
     const char* entry;
     const char* name;
@@ -105,7 +105,13 @@ TEST_CASE("off is no file name: one warning names the word that is meant, and th
     const char* value;
   } rows[] = {{"CUPOOL_REPORT=off", "report", "none", "cupool-report.%h.%p.json"},
               {"CUPOOL_TRACE=Off", "trace", "none", "none"},
-              {"CUPOOL_LOG_FILE=OFF", "log_file", "stderr", "stderr"}};
+              {"CUPOOL_LOG_FILE=OFF", "log_file", "stderr", "stderr"},
+              {"CUPOOL_REPORT=0", "report", "none", "cupool-report.%h.%p.json"},
+              {"CUPOOL_REPORT=stdout", "report", "none", "cupool-report.%h.%p.json"},
+              {"CUPOOL_TRACE=1", "trace", "none", "none"},
+              {"CUPOOL_TRACE=true", "trace", "none", "none"},
+              {"CUPOOL_LOG_FILE=none", "log_file", "stderr", "stderr"},
+              {"CUPOOL_LOG_FILE=stdout", "log_file", "stderr", "stderr"}};
   for (const auto& row : rows) {
     const Options options = load_from({row.entry});
     INFO(row.entry);
@@ -114,6 +120,16 @@ TEST_CASE("off is no file name: one warning names the word that is meant, and th
     CHECK(fact_of(options, row.name).value == row.value);
   }
   CHECK(load_from({"CUPOOL_REPORT=./off"}).report == "./off");
+  CHECK(load_from({"CUPOOL_REPORT=10"}).report == "10");
+}
+
+TEST_CASE("a ~ that no shell has expanded makes no folder of that name", "[load]") {
+  const Options options = load_from({"CUPOOL_REPORT=~/reports/%p.json"});
+  REQUIRE(options.warnings.size() == 1);
+  CHECK_THAT(options.warnings.front(), Catch::Contains("write the folder out"));
+  CHECK(fact_of(options, "report").value == "cupool-report.%h.%p.json");
+  CHECK(load_from({"CUPOOL_REPORT=./~/r.json"}).report == "./~/r.json");
+  CHECK(load_from({"CUPOOL_REPORT=~x.json"}).report == "~x.json");
 }
 
 TEST_CASE("every option reaches its member", "[load]") {
