@@ -47,8 +47,9 @@ std::optional<Amount::Term> parse_term(std::string_view text, Problem& problem) 
     return fraction_of_steps(number->whole * kWhole + number->fraction_e18 / (kE18 / kWhole));
   }
   const std::optional<std::uint64_t> bytes = parse_bytes(text, problem);
-  if (!bytes) return std::nullopt;
-  return Amount::Term{false, 0, *bytes};
+  if (bytes) return Amount::Term{false, 0, *bytes};
+  if (problem.what.starts_with("not a size")) problem.what += " or 75%";
+  return std::nullopt;
 }
 
 /// What stands between the parentheses of "min(...)"; nullopt: the text is not of that form.

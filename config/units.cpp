@@ -41,7 +41,7 @@ std::optional<std::uint64_t> refuse(Problem& problem, std::string_view part, con
 }
 
 std::optional<std::uint64_t> parse_scaled(std::string_view text, bool of_bytes, Problem& problem) {
-  const char* const malformed = of_bytes ? "not a size" : "not a count";
+  const char* const malformed = of_bytes ? "not a size such as 8GiB" : "not a count such as 64Ki";
   text = trim(text);
   const std::optional<Decimal> number = take_decimal(text);
   if (!number) return refuse(problem, text, malformed);

@@ -85,19 +85,19 @@ TEST_CASE("amounts that make no sense are refused with the part that is to blame
   CHECK(why_not("1.5") == "a fraction above 1.0, and no unit (1.5)");
   CHECK(why_not("2.0") == "a fraction above 1.0, and no unit (2.0)");
   CHECK(why_not("1.000000001") == "a fraction above 1.0, and no unit (1.000000001)");
-  CHECK(why_not("-5%") == "not a size (-5%)");
-  CHECK(why_not("-1") == "not a size (-1)");
-  CHECK(why_not("nan") == "not a size (nan)");
-  CHECK(why_not("inf%") == "not a size (inf%)");
-  CHECK(why_not("75%%") == "not a size (75%%)");
+  CHECK(why_not("-5%") == "not a size such as 8GiB or 75% (-5%)");
+  CHECK(why_not("-1") == "not a size such as 8GiB or 75% (-1)");
+  CHECK(why_not("nan") == "not a size such as 8GiB or 75% (nan)");
+  CHECK(why_not("inf%") == "not a size such as 8GiB or 75% (inf%)");
+  CHECK(why_not("75%%") == "not a size such as 8GiB or 75% (75%%)");
   CHECK(why_not("") == "an amount is missing ()");
-  CHECK(why_not("min(75%,8GB") == "not a size (min(75%,8GB)");
+  CHECK(why_not("min(75%,8GB") == "not a size such as 8GiB or 75% (min(75%,8GB)");
   CHECK(why_not("min()") == "an amount is missing ()");
   CHECK(why_not("min(75%,)") == "an amount is missing ()");
-  CHECK(why_not("min(75%,8x)") == "not a size (8x)");
-  CHECK(why_not("min(min(1G,2G),3G)") == "not a size (min(1G,2G))");
-  CHECK(why_not("max(1G,2G)") == "not a size (max(1G,2G))");
-  CHECK(why_not("75%,8GiB") == "not a size (75%,8GiB)");
+  CHECK(why_not("min(75%,8x)") == "not a size such as 8GiB or 75% (8x)");
+  CHECK(why_not("min(min(1G,2G),3G)") == "not a size such as 8GiB or 75% (min(1G,2G))");
+  CHECK(why_not("max(1G,2G)") == "not a size such as 8GiB or 75% (max(1G,2G))");
+  CHECK(why_not("75%,8GiB") == "not a size such as 8GiB or 75% (75%,8GiB)");
   CHECK(why_not("min(1,2,3,4,5,6,7,8)") == "accepted");
   CHECK(why_not("min(1,2,3,4,5,6,7,8,9)") == "more than 8 amounts in min() (min(1,2,3,4,5,6,7,8,9))");
 }
@@ -188,14 +188,14 @@ TEST_CASE("lists that contradict themselves or name no device are refused", "[am
   CHECK(why_not_list("GPU0:1G") == "not a device ordinal from 0 to 63 (GPU0)");
   CHECK(why_not_list(":1G") == "not a device ordinal from 0 to 63 ()");
   CHECK(why_not_list("1.0:1G") == "not a device ordinal from 0 to 63 (1.0)");
-  CHECK(why_not_list("0:1:1G") == "not a size (1:1G)");
+  CHECK(why_not_list("0:1:1G") == "not a size such as 8GiB or 75% (1:1G)");
   CHECK(why_not_list("0:") == "an amount is missing ()");
   CHECK(why_not_list("0:1G,") == "an amount is missing ()");
   CHECK(why_not_list(",") == "an amount is missing ()");
-  CHECK(why_not_list("0:1G;1:2G") == "not a size (1G;1:2G)");
-  CHECK(why_not_list("0:12x,1:5GiB") == "not a size (12x)");
+  CHECK(why_not_list("0:1G;1:2G") == "not a size such as 8GiB or 75% (1G;1:2G)");
+  CHECK(why_not_list("0:12x,1:5GiB") == "not a size such as 8GiB or 75% (12x)");
   CHECK(why_not_list("0:101%") == "more than 100% (101%)");
-  CHECK(why_not_list("min(1G,2G)),1:3G") == "not a size (2G))");
+  CHECK(why_not_list("min(1G,2G)),1:3G") == "not a size such as 8GiB or 75% (2G))");
 }
 
 TEST_CASE("a limit of nothing is refused, since every allocation would fail", "[amount]") {

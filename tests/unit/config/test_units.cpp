@@ -63,9 +63,9 @@ TEST_CASE("a size is refused when it is not one", "[units]") {
        {"",    " ",        "x",     "12x",   "K", "GiB", "-1",    "+1",  "1e9",   "1E9", "0x10", "1_000", "1,000", "nan",   "NaN",
         "inf", "Infinity", "1..5G", "1.2.3", ".", ".G",  "8GiBs", "8GG", "8 G B", "8iB", "75%",  "1\x01", "٣",     "1Ki B", "8Gib8"}) {
     INFO(text);
-    CHECK(why_not_bytes(text) == "not a size");
+    CHECK(why_not_bytes(text) == "not a size such as 8GiB");
   }
-  CHECK(why_not_bytes(std::string_view("8\0G", 3)) == "not a size");
+  CHECK(why_not_bytes(std::string_view("8\0G", 3)) == "not a size such as 8GiB");
   CHECK(why_not_bytes("1.5") == "not a whole number of bytes");
   CHECK(why_not_bytes("1.5B") == "not a whole number of bytes");
 }
@@ -93,10 +93,10 @@ TEST_CASE("a count takes binary prefixes but no bytes", "[units]") {
   CHECK(parse_count("64K", problem) == 65536U);
   CHECK(parse_count("1.5k", problem) == 1536U);
   CHECK(parse_count("32", problem) == 32U);
-  CHECK(why_not_count("64KiB") == "not a count");
-  CHECK(why_not_count("64KB") == "not a count");
-  CHECK(why_not_count("64B") == "not a count");
-  CHECK(why_not_count("-1") == "not a count");
+  CHECK(why_not_count("64KiB") == "not a count such as 64Ki");
+  CHECK(why_not_count("64KB") == "not a count such as 64Ki");
+  CHECK(why_not_count("64B") == "not a count such as 64Ki");
+  CHECK(why_not_count("-1") == "not a count such as 64Ki");
   CHECK(why_not_count("1.5") == "not a whole number");
   CHECK(why_not_count("99999999999999999999") == "too large");
 }

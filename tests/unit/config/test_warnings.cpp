@@ -9,23 +9,26 @@
 using namespace cupool::config;
 
 TEST_CASE("a bad value is one precise line and the default", "[warnings]") {
-  CHECK(warning_of("CUPOOL_LIMIT=12x") == R"(CUPOOL_LIMIT=12x: not a size ("12x"); using the default (no limit))");
-  CHECK(warning_of("CUPOOL_LIMIT=0:12x,1:5GiB") == R"(CUPOOL_LIMIT=0:12x,1:5GiB: not a size ("12x"); using the default (no limit))");
+  CHECK(warning_of("CUPOOL_LIMIT=12x") == R"(CUPOOL_LIMIT=12x: not a size such as 8GiB or 75% ("12x"); using the default (no limit))");
+  CHECK(warning_of("CUPOOL_LIMIT=0:12x,1:5GiB") ==
+        R"(CUPOOL_LIMIT=0:12x,1:5GiB: not a size such as 8GiB or 75% ("12x"); using the default (no limit))");
   CHECK(warning_of("CUPOOL_LIMIT=120%") == R"(CUPOOL_LIMIT=120%: more than 100% ("120%"); using the default (no limit))");
   CHECK(warning_of("CUPOOL_LIMIT=0") == R"(CUPOOL_LIMIT=0: must be more than 0 ("0"); using the default (no limit))");
   CHECK(warning_of("CUPOOL_LIMIT=1:1G,") == "CUPOOL_LIMIT=1:1G,: an amount is missing; using the default (no limit)");
-  CHECK(warning_of("CUPOOL_LIMIT=-1") == R"(CUPOOL_LIMIT=-1: not a size ("-1"); using the default (no limit))");
-  CHECK(warning_of("CUPOOL_PREALLOCATE=-2") == R"(CUPOOL_PREALLOCATE=-2: not a size ("-2"); using the default (none; 75% under preallocate))");
+  CHECK(warning_of("CUPOOL_LIMIT=-1") == R"(CUPOOL_LIMIT=-1: not a size such as 8GiB or 75% ("-1"); using the default (no limit))");
+  CHECK(warning_of("CUPOOL_PREALLOCATE=-2") ==
+        R"(CUPOOL_PREALLOCATE=-2: not a size such as 8GiB or 75% ("-2"); using the default (none; 75% under preallocate))");
   CHECK(warning_of("CUPOOL_POLICY=gorw") ==
         "CUPOOL_POLICY=gorw: must be grow, preallocate, async, platform or off (did you mean grow?); using the default (grow)");
-  CHECK(warning_of("CUPOOL_RELEASE_THRESHOLD=50%") == R"(CUPOOL_RELEASE_THRESHOLD=50%: not a size ("50%"); using the default (unlimited))");
+  CHECK(warning_of("CUPOOL_RELEASE_THRESHOLD=50%") ==
+        R"(CUPOOL_RELEASE_THRESHOLD=50%: not a size such as 8GiB ("50%"); using the default (unlimited))");
   CHECK(warning_of("CUPOOL_RELEASE_THRESHOLD=18446744073709551616") ==
         R"(CUPOOL_RELEASE_THRESHOLD=18446744073709551616: too large ("18446744073709551616"); using the default (unlimited))");
   CHECK(warning_of("CUPOOL_STACK_DEPTH=0") == "CUPOOL_STACK_DEPTH=0: not from 1 to 128; using the default (32)");
   CHECK(warning_of("CUPOOL_STACK_DEPTH=129") == "CUPOOL_STACK_DEPTH=129: not from 1 to 128; using the default (32)");
   CHECK(warning_of("CUPOOL_STACK_DEPTH=4294967297") == "CUPOOL_STACK_DEPTH=4294967297: not from 1 to 128; using the default (32)");
   CHECK(warning_of("CUPOOL_TIMELINE=17Mi") == "CUPOOL_TIMELINE=17Mi: not from 0 to 16Mi; using the default (64Ki)");
-  CHECK(warning_of("CUPOOL_TIMELINE=64KiB") == R"(CUPOOL_TIMELINE=64KiB: not a count ("64KiB"); using the default (64Ki))");
+  CHECK(warning_of("CUPOOL_TIMELINE=64KiB") == R"(CUPOOL_TIMELINE=64KiB: not a count such as 64Ki ("64KiB"); using the default (64Ki))");
   CHECK(warning_of("CUPOOL_REPORT=%x.json") ==
         "CUPOOL_REPORT=%x.json: a % that starts none of %p %h %r %q{VAR} %%; using the default (cupool-report.%h.%p.json)");
   CHECK(warning_of("CUPOOL_REPORT=/jobs/") == "CUPOOL_REPORT=/jobs/: a folder, not a file; using the default (cupool-report.%h.%p.json)");
