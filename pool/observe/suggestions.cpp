@@ -256,6 +256,13 @@ void Rules::exhausted() {
         numbers);
     return;
   }
+  if (e_.request_bytes > in_use_bytes()) {  // a leak is then not what to look for first
+    add("reduce_demand", "fix",
+        "the request is larger than all that is in use, and the two do not fit together: ask for less (a smaller batch, or in parts), or free first "
+        "what is not needed beside it",
+        {{"shortfall_bytes", verdict_.shortfall_bytes}, {"request_bytes", e_.request_bytes}, {"held_bytes", e_.held_bytes}});
+    return;
+  }
   add("reduce_demand", "fix",
       "the memory is really in use: the job needs less (smaller batch, recomputation, offloading), more devices, or a leak found (leaks[])", numbers);
 }

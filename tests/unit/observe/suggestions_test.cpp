@@ -259,6 +259,22 @@ TEST_CASE("what nobody can attribute is spoken of where it would cover the short
   CHECK(find(classify(e, default_options()), "look_elsewhere") == nullptr);
 }
 
+TEST_CASE("a request larger than all that is in use is told to shrink, and a leak is not looked for") {
+  const auto advice = [](std::uint64_t free_gib) {
+    OomEvidence e = evidence_of(OomCause::true_exhaustion);
+    e.device_total_bytes = e.held_bytes = 10 * samples::kGiB;
+    e.driver_free_bytes = 0;
+    e.deferred_bytes = 0;
+    e.pool_free_bytes = e.largest_free_bytes = e.largest_free_with_deferred_bytes = e.releasable_bytes = free_gib * samples::kGiB;
+    e.releasable_with_deferred_bytes = e.releasable_bytes;
+    e.request_bytes = e.pool_free_bytes + 512;
+    return find(classify(e, default_options()), "reduce_demand")->message;
+  };
+  CHECK(advice(9).find("larger than all that is in use") != std::string::npos);
+  CHECK(advice(9).find("leak") == std::string::npos);
+  CHECK(advice(1).find("leak") != std::string::npos);
+}
+
 TEST_CASE("a request that does not fit beside what others hold has to be smaller: no leak is looked for") {
   OomEvidence e = evidence_of(OomCause::true_exhaustion);
   e.request_bytes = 70 * samples::kGiB;
