@@ -59,7 +59,7 @@ void write_out(std::string_view text) {
   const int descriptor = file != nullptr ? file->descriptor() : standard_error();
   const std::string_view left = descriptor >= 0 ? write_whole(descriptor, text) : std::string_view();
   if (left.empty() || file == nullptr) return;
-  if (const int instead = standard_error(); instead >= 0) write_whole(instead, left);
+  if (const int instead = standard_error(); instead >= 0) write_whole(instead, text);  // with its prefix, also where the file has a part of it
 }
 
 /// Formats nothing but the prefix, so that a line is one write and no clock or locale is touched.

@@ -44,6 +44,11 @@
 //! case full
 //! env CUPOOL_LOG_FILE=/dev/full
 //! stderr cupool\[<pid>\]: warning: .*CUPOOL_POLCIY.*
+//! case full_in_a_line
+//! args 30
+//! env CUPOOL_LOG_FILE=log
+//! stderr cupool\[<pid>\]: warning: CUPOOL_POLCIY: .*
+//! check len((folder / "log").read_text()) == 30
 //! case folder
 //! env CUPOOL_LOG_FILE=log
 //! setup (folder / "log").mkdir()
@@ -64,10 +69,17 @@
 //! case silent
 //! env CUPOOL_LOG=off
 //! check len(warnings) == 1
+#include <sys/resource.h>
+
 #include "victim.h"
 
-int main(void) {
+/* With an argument: the most bytes that a file may have while the library goes live. */
+int main(int count, char** arguments) {
+  struct rlimit most = {count > 1 ? (rlim_t)atoi(arguments[1]) : RLIM_INFINITY, RLIM_INFINITY};
+  MUST(setrlimit(RLIMIT_FSIZE, &most));
   enter_device(0);
   allocate(MIB);
+  most.rlim_cur = RLIM_INFINITY;
+  MUST(setrlimit(RLIMIT_FSIZE, &most));
   return 0;
 }
