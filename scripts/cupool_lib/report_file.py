@@ -68,6 +68,8 @@ def _damage(path: str, text: str, error: json.JSONDecodeError) -> BadReport:
     rest = _CUT_ESCAPE if error.msg.startswith("Invalid \\u") else _CUT
     if error.msg.startswith("Unterminated string") or rest.fullmatch(whole[error.pos:]):
         return BadReport(f"{path}:{whole.count(chr(10)) + 1}:{len(whole) - whole.rfind(chr(10))}: the file ends here: it was cut short")
+    if not text[: error.pos].strip():
+        return BadReport(f"{path}:{error.lineno}:{error.colno}: not JSON, which a report is")
     return BadReport(f"{path}:{error.lineno}:{error.colno}: {error.msg}")
 
 

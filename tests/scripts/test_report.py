@@ -198,6 +198,7 @@ class Malformed(Files):
             self.refused('{"a": 1, "a": 2}', "twice", command)
             self.refused('{"schema": NaN}', "NaN", command)
             self.refused("\ufeff{}", ":1:1: a byte order mark", command)
+            self.refused("# cupool\n", ":1:1: not JSON, which a report is", command)
             self.refused(f'{{"a": {"9" * 5000}}}', "too large" if hasattr(sys, "set_int_max_str_digits") else "/schema", command)
 
     def test_every_truncation_is_one_line_that_says_so(self):
