@@ -72,7 +72,8 @@ void Rules::fragmented() {
         "joined here nobody can tell",
         numbers);
   }
-  add("pinned_by", "info", "where small blocks keep free memory apart, they stand in devices[].pinned_by: allocate them first, or free them",
+  add("pinned_by", "info",
+      "blocks that live on keep free memory apart: allocate what lives long first, or free it (devices[].pinned_by lists those that keep most)",
       numbers);
 }
 
@@ -122,7 +123,7 @@ void Rules::fragmented_pages() {
   const std::uint64_t joined_bytes = e_.pool_free_bytes - std::min(e_.pool_free_bytes, page_allowance_bytes(e_));
   if (stranded_bytes != 0)
     add("pinned_by", joined_would_do(joined_bytes) ? "fix" : "info",
-        "where small blocks hold whole pages, they stand in devices[].pinned_by: allocate what lives long first, or free it",
+        "blocks that live on keep whole pages: allocate what lives long first, or free it (devices[].pinned_by lists those that keep most)",
         {{"stranded_bytes", stranded_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
   const std::uint64_t handle_bytes = e_.stranding_handle_bytes.value_or(0);
   if (preallocates() && handle_bytes > e_.page_bytes.value_or(handle_bytes) && joined_would_do(e_.whole_page_bytes.value_or(0)))

@@ -6,7 +6,7 @@
 //! native skip
 //! stderr cupool\[<pid>\]: out of memory on GPU 0.*
 //! stderr \s+cause +external_fragmentation.*
-//! stderr* \s+(holds|elsewhere|try|report|where small blocks) .*
+//! stderr* \s+(holds|elsewhere|try|report|blocks that live on) .*
 //! check ooms[0]["ooms"][0]["cause"] == "external_fragmentation"
 //! check ooms[0]["devices"][0]["fragmentation"]["external"] > 0.5 and ooms[0]["devices"][0]["pinned_by"]
 #include "victim.h"
