@@ -80,6 +80,8 @@ class Docker(Containers):
         self.assertEqual((origin, source, target), (BUILD_STAGE.name, install[0], install[0]))
         for _, sources, _ in others:
             self.assertTrue(all((ROOT / path).is_file() for path in sources))
+        for name in ("LICENSE", "NOTICE"):  # whoever hands the image on hands these on
+            self.assertEqual((prefix / "share" / "doc" / "cupool" / name).read_bytes(), (ROOT / name).read_bytes())
         environment = FINAL_STAGE.environment()
         self.assertEqual(environment["PATH"], f"{target}/bin:$PATH")
         entry = json.loads(FINAL_STAGE.all_of("ENTRYPOINT")[0])
