@@ -293,7 +293,7 @@ class Explain(unittest.TestCase):
         self.assertEqual(used, set(letters))
 
     def test_what_people_read_is_explained(self):
-        table = (support.ROOT / "README.md").read_text(encoding="utf-8").partition("## Reading the report")[2].partition("| word | meaning |")[2]
+        table = (support.ROOT / "README.md").read_text(encoding="utf-8").partition("## Reading the report")[2].partition("\n## ")[0].partition("| word | meaning |")[2]
         rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")]
         words = [word for row in rows for word in (row.split(", ") if row == "live, requested" else [row])]
         self.assertIn("utilization", words)
