@@ -75,7 +75,8 @@ std::uint64_t start_ticks_of(int pid) {
 std::uint64_t unix_now_ns() { return clock_ns(CLOCK_REALTIME); }
 std::uint64_t monotonic_now_ns() { return clock_ns(CLOCK_MONOTONIC); }
 
-Identity::Identity() : rank_(rank_of_environment()) {
+Identity::Identity(const char* cupool_version, int driver_version)
+    : cupool_version_(cupool_version), driver_version_(driver_version), rank_(rank_of_environment()) {
   std::string command = read_file("/proc/self/cmdline", kCommandBytesMax + 1);
   is_command_cut_ = command.size() > kCommandBytesMax;
   if (is_command_cut_) command.resize(kCommandBytesMax);
@@ -100,6 +101,8 @@ observe::ProcessFacts Identity::facts() const {
   facts.is_command_cut = is_command_cut_;
   facts.host = host_;
   facts.rank = parse_rank(rank_);
+  facts.cupool_version = cupool_version_;
+  facts.driver_version = driver_version_;
   facts.start_unix_ns = live_.start_unix_ns;
   facts.duration_ns = clock_ns(CLOCK_MONOTONIC) - live_.start_monotonic_ns;
   return facts;

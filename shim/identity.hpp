@@ -14,7 +14,8 @@ namespace cupool::shim {
 
 class Identity {
  public:
-  Identity();
+  /// `cupool_version` lives as long as the process. `driver_version` as the driver tells it; 0: nobody has asked.
+  explicit Identity(const char* cupool_version = "", int driver_version = 0);
 
   int pid() const { return live_.pid; }
   const observe::LiveIdentity& live_identity() const { return live_; }
@@ -27,6 +28,8 @@ class Identity {
 
  private:
   observe::LiveIdentity live_;
+  const char* const cupool_version_;
+  const int driver_version_;
   std::string host_;
   std::string rank_;  ///< as the launcher says it; empty: none
   std::vector<std::string> command_;

@@ -92,7 +92,7 @@ Phase start(const Found& found) {
   }
   if (!switch_on()) return Phase::aside;
   for (const std::string& warning : options->warnings) log::warn(warning);
-  make_process(found.api, std::move(options));
+  make_process(found.api, version, std::move(options));
   const std::string& report = process().report_path;
   log::info("cupool " CUPOOL_VERSION ", driver for CUDA " + text_of_version(version) + (report.empty() ? "; no report" : "; report to " + report));
   g_live_pid.store(getpid(), std::memory_order_relaxed);

@@ -57,9 +57,10 @@ observe::TraceIdentity trace_identity(const observe::LiveIdentity& identity) {
 
 }  // namespace
 
-Process::Process(const DriverApi& driver_api, std::unique_ptr<config::Options> loaded)
+Process::Process(const DriverApi& driver_api, int driver_version, std::unique_ptr<config::Options> loaded)
     : api(driver_api),
       options(std::move(loaded)),
+      identity(CUPOOL_VERSION, driver_version),
       report_path(expand_report_path(*options, identity)),
       page(identity.live_identity(), page_text(*options, identity, report_path)),
       trace(options->trace.empty() ? std::string() : identity.expand_path(options->trace), trace_identity(identity.live_identity()),
@@ -97,8 +98,8 @@ std::unique_ptr<config::Options> load_options() {
   return std::make_unique<config::Options>(config::load(environment));
 }
 
-void make_process(const DriverApi& api, std::unique_ptr<config::Options> options) {
-  g_process.store(new (g_storage) Process(api, std::move(options)), std::memory_order_release);
+void make_process(const DriverApi& api, int driver_version, std::unique_ptr<config::Options> options) {
+  g_process.store(new (g_storage) Process(api, driver_version, std::move(options)), std::memory_order_release);
 }
 
 }  // namespace cupool::shim

@@ -25,7 +25,7 @@
 namespace cupool::shim {
 
 struct Process {
-  Process(const DriverApi& driver_api, std::unique_ptr<config::Options> loaded);
+  Process(const DriverApi& driver_api, int driver_version, std::unique_ptr<config::Options> loaded);
 
   /// The program asks for device memory: from now on there is a live page and a trace.
   void before_allocation() {
@@ -79,7 +79,7 @@ struct Process {
 std::unique_ptr<config::Options> load_options();
 
 /// Builds the process's state. Called once, by lifecycle.
-void make_process(const DriverApi& api, std::unique_ptr<config::Options> options);
+void make_process(const DriverApi& api, int driver_version, std::unique_ptr<config::Options> options);
 
 /// Set by make_process and never again. For find_process() only, which every call asks several times.
 inline constinit std::atomic<Process*> g_process{nullptr};

@@ -25,6 +25,8 @@ struct ProcessFacts {
   std::uint64_t start_unix_ns = 0;
   std::uint64_t duration_ns = 0;
   std::optional<int> exit_code;  ///< `exit: {code}`; null while the process lives
+  std::string cupool_version;    ///< empty: not said
+  int driver_version = 0;        ///< as cuDriverGetVersion tells it, 13000 is CUDA 13.0; 0: not said
 };
 
 struct OptionFact {

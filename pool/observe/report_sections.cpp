@@ -123,6 +123,8 @@ void write_process(JsonWriter& json, const ProcessFacts& process, ReportEvent ev
   json.member("rank", process.rank);
   json.member("start_unix_ns", process.start_unix_ns);
   json.member("duration_ns", process.duration_ns);
+  if (!process.cupool_version.empty()) json.member("cupool_version", process.cupool_version);
+  if (process.driver_version != 0) json.member("driver_version", process.driver_version);
   if (event == ReportEvent::exit || process.exit_code) {
     json.begin_object("exit");
     json.member("code", process.exit_code);  // an exit handler is not told the code everywhere

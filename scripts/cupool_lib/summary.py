@@ -64,7 +64,14 @@ def _process(root: Fields, paint: Paint) -> list[str]:
     who = f"pid {process.integer('pid')} on {printable(process.text('host', 'unknown host'))}" + (f", rank {rank}" if isinstance(rank, int) else "")
     room = paint.width - 16
     head = f"{paint('cupool report', 'bold')}  {command if len(command) <= room else command[:room - 4] + ' ...'}"
-    return [head, f"{'':15}{who}; ran {duration(process.integer('duration_ns'))}; {_ending(process, root.text('event'))}"]
+    return [head, f"{'':15}{who}; ran {duration(process.integer('duration_ns'))}; {_ending(process, root.text('event'))}{_versions(process)}"]
+
+
+def _versions(process: Fields) -> str:
+    """As far as they are said: older reports say none."""
+    driver = process.value.get("driver_version")
+    return "".join((f"; cupool {printable(process.text('cupool_version'))}" if process.value.get("cupool_version") else "",
+                    f", driver for CUDA {driver // 1000}.{driver % 1000 // 10}" if isinstance(driver, int) and driver else ""))
 
 
 def _ooms(root: Fields, paint: Paint) -> list[str]:

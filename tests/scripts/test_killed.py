@@ -14,7 +14,7 @@ from pathlib import Path
 
 import support
 from support import MIB
-from cupool_lib import live_page, report_file
+from cupool_lib import VERSION, live_page, report_file
 
 VICTIM = """
 import ctypes, os, signal, sys
@@ -45,6 +45,7 @@ class RealLibrary(unittest.TestCase):
             result, report = self.run_victim(f"os.kill(os.getpid(), {int(number)})")
             self.assertEqual(result.returncode, -number, result.stderr)
             self.assertEqual(report["process"]["exit"], {"code": None, "signal": int(number)})
+            self.assertEqual((report["process"]["cupool_version"], report["process"]["driver_version"]), (VERSION, 13000))
             self.assertEqual(report["data_quality"]["source"], "live_page")
             self.assertEqual(report["devices"][0]["counters"]["live_bytes"]["current"], 3 << 20)
 

@@ -62,6 +62,12 @@ class Summary(Files):
         self.assertIn("went on: 999 allocations since\n", cupool("report", self.put(report)).stdout)
         self.assertNotIn("since", cupool("report", self.put(sample_report())).stdout)  # of an older version's
 
+    def test_versions_are_shown_where_the_report_says_them(self):
+        report = sample_report()
+        self.assertNotIn("driver for CUDA", cupool("report", self.put(report)).stdout)  # of an older version's
+        report["process"].update(cupool_version="0.1.0", driver_version=12080)
+        self.assertIn("; cupool 0.1.0, driver for CUDA 12.8\n", cupool("report", self.put(report)).stdout)
+
     def test_a_limit_that_is_enough_is_told_as_it_can_be_typed(self):
         report = sample_report()
         for evidence, told in (("shortfall_bytes=5 enough_limit_bytes=1048577 raise_by_bytes=6", ": CUPOOL_LIMIT=2MiB"), ("enough_limit_bytes=1048576", ": CUPOOL_LIMIT=1MiB"),

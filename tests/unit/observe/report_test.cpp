@@ -54,6 +54,8 @@ bool warned(const json& report, const std::string& words) {
 TEST_CASE("the head of a report says what it is, whose it is and under which options") {
   ReportInput input = samples::input_of(mixed_device());
   input.process.rank = 3;
+  input.process.cupool_version = "0.1.0";
+  input.process.driver_version = 13000;
   const json report = report_of(input);
   CHECK(report["schema"] == "cupool.report/1");
   CHECK(report["event"] == "exit");
@@ -63,6 +65,8 @@ TEST_CASE("the head of a report says what it is, whose it is and under which opt
                         {"rank", 3},
                         {"start_unix_ns", 1700000000000000000},
                         {"duration_ns", 5000000000},
+                        {"cupool_version", "0.1.0"},
+                        {"driver_version", 13000},
                         {"exit", {{"code", 0}, {"signal", nullptr}}}};
   CHECK(report["process"] == process);
   CHECK(report["options"]["policy"] == json({{"value", "grow"}, {"source", "default"}}));
