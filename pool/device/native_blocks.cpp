@@ -6,7 +6,6 @@
 #include <new>
 
 #include "pool/device/context_pool.hpp"
-#include "pool/driver/handles.hpp"
 
 namespace cupool::device {
 
@@ -326,46 +325,6 @@ void NativeBlocks::lose_all(DeviceState& device, LossVisitor& visitor, bool may_
   bytes_ = rounding_bytes_ = 0;
   waiting_ = 0;
   first_waiting_ = nullptr;
-}
-
-namespace {
-/// A range that does not begin where the block did is another's.
-bool is_still_there(DeviceState& device, const ContextPool& by, CUdeviceptr address) {
-  const ScopedContext current(device.driver, by.registered.context);
-  CUdeviceptr base = 0;
-  std::size_t bytes = 0;
-  return current.status().ok() && device.driver.has_cuMemGetAddressRange_v2() &&
-         device.driver.cuMemGetAddressRange_v2(&base, &bytes, address) == CUDA_SUCCESS && base == address;
-}
-}  // namespace
-
-bool NativeBlocks::is_left(std::uint64_t address) const {
-  auto after = left_.upper_bound(address);
-  if (after == left_.begin()) return false;
-  const Node& node = (--after)->second;
-  return !node.may_be_gone && address - node.region.address < node.region.bytes;
-}
-
-/// A refusal is met again by whoever comes next.
-void NativeBlocks::give_left(DeviceState& device, ContextPool& by, bool may_ask) {
-  CUresult code = CUDA_SUCCESS;
-  while (!left_.empty() && code == CUDA_SUCCESS) {
-    Nodes::node_type node = left_.extract(left_.begin());
-    bool& may_be_gone = node.mapped().may_be_gone;
-    if (may_be_gone && (!may_ask || by.natives.nodes_.contains(node.key()))) continue;  // lost rather than another block's
-    const std::uint64_t bytes = node.mapped().region.bytes;
-    if (!may_be_gone) device.services.owners.remove(node.key(), bytes);
-    {
-      const MutexUnlock unlocked(device.lock);
-      if (may_be_gone && !is_still_there(device, by, node.key())) continue;
-      code = by.natives.source().give(device, by, node.key());
-    }
-    if (code == CUDA_SUCCESS) continue;
-    // Host memory is out, and nobody is led here
-    if (!may_be_gone && !device.services.owners.add(node.key(), bytes, device.ordinal)) may_be_gone = true;
-    left_.insert(std::move(node));
-  }
-  by.natives.book_idle(device);
 }
 
 void NativeBlocks::append_map(DeviceState&, const TickConverter& time, observe::DeviceSnapshot& out) const {

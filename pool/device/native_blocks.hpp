@@ -37,10 +37,11 @@ class NativeBlocks final : public DeviceAllocator {
   /// Is `address` in a block that a context which was destroyed has left in the driver's pool? Natively nothing is there any more; the driver would
   /// free it.
   bool is_left(std::uint64_t address) const;
-  /// What a context that was destroyed has left in the driver's pool goes back there, in order of a living one of the device, which is pinned.
-  /// `may_ask`: nothing was allocated since it was left, and nobody is about to be given anything. What its context's end may have taken along is
-  /// asked for then, and never later.
-  void give_left(DeviceState& device, ContextPool& by, bool may_ask) CUPOOL_REQUIRES(device.lock);
+  /// What its context's end may have taken along: is it still in the driver's pool? A question, under the lock, before anything is allocated in `by`,
+  /// which is pinned and the device's only context. What is not asked for then never is.
+  void ask_for_left(DeviceState& device, const ContextPool& by) CUPOOL_REQUIRES(device.lock);
+  /// What a context that ended has left in the driver's pool goes back there, in order of a living one of the device, which is pinned.
+  void give_left(DeviceState& device, ContextPool& by) CUPOOL_REQUIRES(device.lock);
   void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;
   std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;

@@ -5,6 +5,9 @@
 #include <limits>
 #include <new>
 
+#include "pool/device/fence.hpp"
+#include "pool/driver/handles.hpp"
+
 namespace cupool::device {
 
 namespace {
@@ -15,6 +18,14 @@ struct NothingLost final : DeviceAllocator::LossVisitor {
   void lost(heap::Extent&) override {}
   void stays(heap::Extent&) override {}
 };
+
+/// A primary context that has ended is seen once more where it is current in a thread that comes late: nothing is given back by way of it, and asked
+/// through it nothing would be there.
+bool is_alive(DeviceState& device, CUcontext context) {
+  unsigned version = 0;
+  if (device.driver.has_cuCtxGetApiVersion() && is_context_gone(device.driver.cuCtxGetApiVersion(context, &version))) return false;
+  return ScopedContext(device.driver, context).status().ok();
+}
 }  // namespace
 
 std::uint64_t Orphans::empty(DeviceState& device, bool again) {
@@ -79,8 +90,11 @@ void Orphans::give_left(DeviceState& device, bool is_new) {
     const CUcontext context = living.context;
     if (context == nullptr || device.services.contexts.pin(&living, context) != Pin::held) continue;
     const Unpinner unpinner(device.services.contexts, &living);
+    if (!is_alive(device, context)) continue;
+    if (may_ask)
+      for (const auto& home : homes_) home->natives.ask_for_left(device, living);
     for (std::size_t i = 0; i < homes_.size(); ++i)
-      if (homes_[i]->natives.has_left()) homes_[i]->natives.give_left(device, living, may_ask);
+      if (homes_[i]->natives.has_left()) homes_[i]->natives.give_left(device, living);
     return;
   }
 }

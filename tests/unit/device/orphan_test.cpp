@@ -351,3 +351,39 @@ TEST_CASE("async: what a context that ended has left in the driver's pool goes b
   rig.use(0);
   give_back_all(rig);
 }
+
+TEST_CASE("async: what the end of a primary context left goes back whoever comes late, or allocates in the next one meanwhile") {
+  static std::function<void()> meanwhile;
+  struct Setting {
+    Setting() { cusim_configure("RESET_LEAVES_POOLS", "1"); }
+    ~Setting() {
+      cusim_configure("RESET_LEAVES_POOLS", nullptr);
+      meanwhile = nullptr;
+    }
+  } const setting;
+  RigOptions options;
+  options.pool.policy = config::Policy::async;
+  options.patch = [](DriverApi& api) {
+    api.cuMemFreeAsync = [](CUdeviceptr address, CUstream stream) {
+      if (const auto call = std::exchange(meanwhile, nullptr)) std::thread(call).join();
+      return cuMemFreeAsync(address, stream);
+    };
+  };
+  StreamRig rig(options);
+  for (int i = 0; i < 8; ++i) rig.allocate(32 * kMiB);
+  rig.reset_device(0);
+  CUcontext context = nullptr;
+  rig.expect_violations();
+  // A thread that comes late has the ended one current still.
+  if (GENERATE(true, false)) CHECK(rig.try_allocate(kMiB).code() == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  CUdeviceptr others = 0;
+  meanwhile = [&] {
+    if (cuCtxSetCurrent(context) == CUDA_SUCCESS) others = rig.pools().allocate(context, kMiB, "cuMemAlloc_v2").value();
+  };
+  rig.pools().context_seen(context, 0);
+  CHECK(others != 0);
+  rig.free(others);
+  give_back_all(rig);
+}
