@@ -12,7 +12,8 @@ inline constexpr std::size_t kGiB = std::size_t{1} << 30;
 
 /// Every block is rounded to and aligned on this: what cuMemAlloc guarantees on every current device
 /// (CUDA C Programming Guide, "at least 256 bytes"; 512 measured).
-inline constexpr std::size_t kBlockAlignment_bytes = 512;
+inline constexpr unsigned kBlockAlignment_log2 = 9;
+inline constexpr std::size_t kBlockAlignment_bytes = std::size_t{1} << kBlockAlignment_log2;
 inline constexpr std::size_t kHostPage_bytes = 4096;  ///< what cuMemGetHandleForAddressRange counts in, on x86-64
 
 /// The driver's own granularity for device memory; a region is a multiple of it.
@@ -23,6 +24,11 @@ constexpr std::size_t align_up(std::size_t bytes, std::size_t alignment) { retur
 constexpr std::size_t align_down(std::size_t bytes, std::size_t alignment) { return bytes & ~(alignment - 1); }
 constexpr bool is_aligned(std::size_t bytes, std::size_t alignment) { return (bytes & (alignment - 1)) == 0; }
 constexpr bool add_overflows(std::size_t a, std::size_t b) { return a + b < a; }
+
+/// a - b, or 0 where that would be less.
+constexpr std::uint64_t saturating_sub(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0; }
+/// a + b, or the largest number where that would be more.
+constexpr std::uint64_t saturating_add(std::uint64_t a, std::uint64_t b) { return add_overflows(a, b) ? ~std::uint64_t{0} : a + b; }
 
 /// Bytes of the whole pages inside [address, address + bytes).
 constexpr std::size_t whole_pages(std::size_t address, std::size_t bytes, std::size_t page_bytes) {

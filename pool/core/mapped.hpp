@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "pool/core/bytes.hpp"
+
 namespace cupool {
 
 /// nullptr when the system has none. Give back with munmap.
@@ -36,16 +38,15 @@ class ZeroedTable {
 
   /// [from, to) is all zero and not soon written: its pages are the system's until then.
   void give_back(void* from, void* to) const noexcept {
-    constexpr std::uintptr_t kPage = 4096;
-    const std::uintptr_t first = (reinterpret_cast<std::uintptr_t>(from) + kPage - 1) / kPage * kPage;
-    const std::uintptr_t last = reinterpret_cast<std::uintptr_t>(to) / kPage * kPage;
+    const std::uintptr_t first = align_up(reinterpret_cast<std::uintptr_t>(from), kHostPage_bytes);
+    const std::uintptr_t last = align_down(reinterpret_cast<std::uintptr_t>(to), kHostPage_bytes);
     if (is_mapped() && first < last) static_cast<void>(::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED));
   }
   void* get() const { return memory_; }
   std::size_t bytes() const { return bytes_; }
 
  private:
-  static constexpr std::size_t kMapFrom_bytes = 128 << 10;  ///< below, a page fault costs more than the zeroes
+  static constexpr std::size_t kMapFrom_bytes = 128 * kKiB;  ///< below, a page fault costs more than the zeroes
   bool is_mapped() const { return bytes_ >= kMapFrom_bytes; }
 
   std::size_t bytes_;

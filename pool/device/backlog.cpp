@@ -11,7 +11,7 @@ namespace cupool::device {
 
 std::uint64_t Backlog::epoch_bytes(const DeviceState& device) const {
   const std::uint64_t spare_bytes = device.spare_bytes();
-  const std::uint64_t reserved_bytes = device.live.counters.reserved_bytes.current.load(std::memory_order_relaxed);
+  const std::uint64_t reserved_bytes = device.live.counters.reserved_bytes.now();
   std::uint64_t least_bytes = DeferredFrees::kBatch_bytes;
   if (idle_epochs_ >= kIdleEpochs) least_bytes = std::max(least_bytes, std::min(spare_bytes / kIdleShare, ahead_bytes(device)));
   return std::min(spare_bytes / kEpochShare, std::max(least_bytes, reserved_bytes / kReservedShare));
@@ -19,8 +19,8 @@ std::uint64_t Backlog::epoch_bytes(const DeviceState& device) const {
 
 bool Backlog::may_scatter(const DeviceState& device) const {
   const observe::Counters& counters = device.live.counters;
-  if (moved_at_ != 0 && counters.allocations.value.load(std::memory_order_relaxed) < moved_at_ + kLately) return false;
-  return device.spare_bytes() >= (device.room_bytes() + counters.reserved_bytes.current.load(std::memory_order_relaxed)) / kScatterShare;
+  if (moved_at_ != 0 && counters.allocations.count() < moved_at_ + kLately) return false;
+  return device.spare_bytes() >= (device.room_bytes() + counters.reserved_bytes.now()) / kScatterShare;
 }
 
 std::uint64_t Backlog::waiting_share_bytes(const DeviceState& device) const {
@@ -29,12 +29,12 @@ std::uint64_t Backlog::waiting_share_bytes(const DeviceState& device) const {
   const bool can_move =
       std::all_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->pooled == nullptr || home->pooled->can_move(); });
   if (unpooled_ || !can_move) return third_bytes;
-  const std::uint64_t most_bytes = spare_bytes - std::min(kept_bytes(device), spare_bytes);
+  const std::uint64_t most_bytes = saturating_sub(spare_bytes, kept_bytes(device));
   const std::uint64_t idle_bytes = may_scatter(device) ? device.room_bytes() + device.not_live_bytes() : 0;
   const std::uint64_t quarter_bytes = idle_bytes / kNotLiveShare;
   if (!knows_its_steps(device)) return std::max({third_bytes, quarter_bytes, std::min(most_bytes, spare_bytes - third_bytes)});
   const std::uint64_t rest_bytes = idle_bytes - quarter_bytes;
-  return std::max({third_bytes, most_bytes, rest_bytes - std::min(kept_bytes(device), rest_bytes)});
+  return std::max({third_bytes, most_bytes, saturating_sub(rest_bytes, kept_bytes(device))});
 }
 
 bool Backlog::may_grow_freely(DeviceState& device) const {
@@ -59,23 +59,22 @@ std::uint64_t Backlog::ahead_bytes(const DeviceState& device) const { return std
 std::uint64_t Backlog::step_room_bytes(const DeviceState& device) const {
   const observe::Counters& counters = device.live.counters;
   const std::uint64_t need_bytes = device.need_bytes();
-  const std::uint64_t waited_bytes = std::min(counters.deferred_bytes.peak.load(std::memory_order_relaxed), need_bytes / kStepRoomShare);
-  const std::uint64_t reserved_bytes = counters.reserved_bytes.current.load(std::memory_order_relaxed);
-  const std::uint64_t spare_bytes = device.room_bytes() - std::min(device.room_bytes(), need_bytes / kKeptShareOfKnown);
-  const std::uint64_t plenty_bytes = device.room_bytes() - std::min(device.room_bytes(), need_bytes / kStepPlentyShare);
+  const std::uint64_t waited_bytes = std::min(counters.deferred_bytes.highest(), need_bytes / kStepRoomShare);
+  const std::uint64_t reserved_bytes = counters.reserved_bytes.now();
+  const std::uint64_t spare_bytes = saturating_sub(device.room_bytes(), need_bytes / kKeptShareOfKnown);
+  const std::uint64_t plenty_bytes = saturating_sub(device.room_bytes(), need_bytes / kStepPlentyShare);
   std::uint64_t wanted_bytes = need_bytes + waited_bytes + std::min({need_bytes / kStepMarginShare, waited_bytes, plenty_bytes});
   if (device.steps.has_fallen_once_at_most())
     wanted_bytes = std::max(wanted_bytes, reserved_bytes + std::min({need_bytes / kSecondStepShare, waited_bytes, plenty_bytes / kSecondStepPart}));
-  return std::min({wanted_bytes - std::min(wanted_bytes, reserved_bytes), device.room_bytes() / 2, spare_bytes});
+  return std::min({saturating_sub(wanted_bytes, reserved_bytes), device.room_bytes() / 2, spare_bytes});
 }
 
 bool Backlog::is_bad_moment(DeviceState& device, std::uint64_t request_bytes, std::uint64_t batch_bytes) {
   const observe::Counters& counters = device.live.counters;
   const bool is_plenty = device.has_plenty(DeviceState::kAskShare);
-  const bool is_small_part =
-      batch_bytes >= request_bytes && batch_bytes <= counters.reserved_bytes.current.load(std::memory_order_relaxed) / kReservedShare;
+  const bool is_small_part = batch_bytes >= request_bytes && batch_bytes <= counters.reserved_bytes.now() / kReservedShare;
   if (is_plenty ? batch_bytes < device.least_early_bytes() : !is_small_part) return false;
-  const std::uint64_t allocations = counters.allocations.value.load(std::memory_order_relaxed);
+  const std::uint64_t allocations = counters.allocations.count();
   const std::uint64_t price = is_plenty ? kAskDistance : kShortAskDistance;
   ask_credit_ = std::min(ask_credit_ + (allocations - credited_allocations_), is_plenty ? kMostAsks * price : price);
   credited_allocations_ = allocations;
@@ -91,6 +90,6 @@ void Backlog::note_idle(std::uint64_t size_bytes) {
   idle_epochs_ = is_one_more ? std::min(idle_epochs_ + 1, kIdleEpochs) : 0;
 }
 
-void Backlog::note_move(const DeviceState& device) { moved_at_ = device.live.counters.allocations.value.load(std::memory_order_relaxed); }
+void Backlog::note_move(const DeviceState& device) { moved_at_ = device.live.counters.allocations.count(); }
 
 }  // namespace cupool::device

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "pool/core/bytes.hpp"
 #include "pool/device/context_pool.hpp"
 #include "pool/device/fence.hpp"
 #include "pool/device/freeing_in_order.hpp"
@@ -112,7 +113,7 @@ bool AsyncBlocks::sample(DeviceState& device) {
                         is_told(device, mempool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used_bytes);
   may_hold_more_.store(!is_known, std::memory_order_relaxed);
   if (is_known) device.driver_pool.note_used(used_bytes);
-  if (is_known) device.driver_pool.tell(ticket, reserved_bytes - std::min(used_bytes, reserved_bytes));
+  if (is_known) device.driver_pool.tell(ticket, saturating_sub(reserved_bytes, used_bytes));
   return is_known;
 }
 
@@ -273,7 +274,7 @@ void AsyncBlocks::trim(DeviceState& device, std::uint64_t wanted_bytes) {
   const std::uint64_t before_bytes = reserved();
   std::uint64_t offered_bytes = std::min(wanted_bytes, before_bytes);
   bool is_trimmed = trim_pool(device, before_bytes - offered_bytes);
-  while (is_trimmed && offered_bytes < before_bytes && before_bytes - std::min<std::uint64_t>(reserved(), before_bytes) < wanted_bytes) {
+  while (is_trimmed && offered_bytes < before_bytes && saturating_sub(before_bytes, reserved()) < wanted_bytes) {
     offered_bytes += std::min(offered_bytes, before_bytes - offered_bytes);
     is_trimmed = trim_pool(device, before_bytes - offered_bytes);
   }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "pool/core/bytes.hpp"
+#include "pool/core/hash.hpp"
 #include "pool/heap/extent.hpp"
 
 namespace cupool::device {
@@ -61,7 +62,7 @@ class BlockTable {
     return nullptr;
   }
 
-  static constexpr unsigned kGranule_log2 = 9;
+  static constexpr unsigned kGranule_log2 = kBlockAlignment_log2;
   static constexpr unsigned kPage_log2 = 16;
   static constexpr unsigned kBranch_log2 = 34;
   static constexpr std::uint64_t kEnd = std::uint64_t{1} << 52;
@@ -82,9 +83,7 @@ class BlockTable {
     std::array<Large, 4> at;
   };
   static constexpr unsigned kLines_log2 = 12;
-  static std::size_t line_of(std::uint64_t address) {
-    return static_cast<std::size_t>(((address >> kGranule_log2) * 0x9E3779B97F4A7C15U) >> (64 - kLines_log2));
-  }
+  static std::size_t line_of(std::uint64_t address) { return multiplicative_hash(address >> kGranule_log2, kLines_log2); }
   using Branch = std::array<std::atomic<Page*>, kPagesPerBranch>;
 
   [[nodiscard]] bool insert_large(heap::Extent* extent) noexcept;

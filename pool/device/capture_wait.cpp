@@ -107,8 +107,8 @@ FenceResult wait_by_event(ContextPool& home, CUcontext context) {
   DeviceState& device = home.device;
   Fence fence;
   FenceResult result = fence.record_in(device, home, context);
-  if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) result = fence.wait(device, context, context);
-  while (result.answer == FenceAnswer::pending && result.error.code == CUDA_SUCCESS && device.services.gate.capturing()) {
+  if (result.is_done()) result = fence.wait(device, context, context);
+  while (result.is_pending() && device.services.gate.capturing()) {
     device.services.clock.pause(kWaitPause_ns);
     result = fence.wait(device, context, context);
   }

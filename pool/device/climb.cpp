@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "pool/core/bytes.hpp"
 #include "pool/device/device_pool.hpp"
 #include "pool/device/ladder.hpp"
 #include "pool/device/patience.hpp"
@@ -37,7 +38,7 @@ std::uint64_t DevicePool::wanted_of_mempools(std::uint64_t bytes) {
   const std::uint64_t ours_bytes = figures_.sum(device_).wholly_free_bytes;
   const auto missing_of = [&](std::uint64_t room_bytes) {
     const std::uint64_t all_bytes = room_bytes > std::numeric_limits<std::uint64_t>::max() - ours_bytes ? room_bytes : room_bytes + ours_bytes;
-    return bytes - std::min(all_bytes, bytes);
+    return saturating_sub(bytes, all_bytes);
   };
   const std::uint64_t driver_free_bytes = driver_free_.sample(device_).value_or(device_.total_bytes);
   const std::uint64_t wanted_bytes = std::max(missing_of(device_.limit.headroom_bytes()), missing_of(driver_free_bytes));
@@ -95,7 +96,7 @@ void DevicePool::begin_use() {
 void DevicePool::tell_rung(const Attempt& attempt, const char* rung) {
   device_.tell(config::LogLevel::debug, [&] {
     const observe::Counters& counters = device_.counters();
-    const auto now = [](const observe::Gauge& gauge) { return observe::human_bytes(gauge.current.load(std::memory_order_relaxed)); };
+    const auto now = [](const observe::Gauge& gauge) { return observe::human_bytes(gauge.now()); };
     return std::string(attempt.api) + " of " + observe::human_bytes(attempt.request.requested_bytes) + " by rung " + rung + ": " +
            now(counters.reserved_bytes) + " reserved, " + now(counters.live_bytes) + " live, " + now(counters.deferred_bytes) + " wait for the GPU";
   });

@@ -114,7 +114,7 @@ bool Deferral::retire_oldest(DeviceState& device, CUcontext asking, bool may_wai
   }
   epoch->busy = false;
   epoch->waiting = false;
-  if (epoch != oldest && result.error.code == CUDA_SUCCESS && result.answer == FenceAnswer::done) {
+  if (epoch != oldest && result.is_done()) {
     epoch->waitable = nullptr;  // it is over: whoever asks is told at once
     return retire_oldest(device, asking, false, error);
   }
@@ -124,7 +124,7 @@ bool Deferral::retire_oldest(DeviceState& device, CUcontext asking, bool may_wai
 /// What was answered about the epoch.
 bool Deferral::retire_if_over(DeviceState& device, Epoch* epoch, const FenceResult& result, Error* error) {
   if (result.error.code != CUDA_SUCCESS) *error = result.error;
-  if (result.error.code != CUDA_SUCCESS || result.answer != FenceAnswer::done) return false;
+  if (!result.is_done()) return false;
   epoch->fence.clear(device.services.contexts);
   retire(device, deferred_.finish(epoch));
   orphans_.empty(device);
@@ -141,10 +141,10 @@ bool Deferral::retire_batch_if_idle(DeviceState& device, CUcontext asking, Error
   {
     const MutexUnlock unlocked(device.lock);
     result = epoch->fence.record(device, asking);
-    if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) result = epoch->fence.poll(device, asking);
+    if (result.is_done()) result = epoch->fence.poll(device, asking);
   }
   epoch->fence.clear(device.services.contexts);
-  if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) {
+  if (result.is_done()) {
     retire(device, deferred_.finish(epoch));
     return true;
   }
@@ -157,9 +157,9 @@ bool Deferral::retire_batch_if_idle(DeviceState& device, CUcontext asking, Error
 /// blocks would be pushed into fresh memory and scattered over it, where they stay; else for as much as leaves the GPU half of what it may have.
 /// `may_be_over`: so may the oldest be, which nobody has just looked at in vain.
 Error Deferral::catch_up(DeviceState& device, CUcontext asking, bool may_be_over) {
-  if (device.counters().deferred_bytes.current.load(std::memory_order_relaxed) == 0) return {};
+  if (device.counters().deferred_bytes.now() == 0) return {};
   const std::uint64_t ahead_bytes = backlog_.ahead_bytes(device) * (backlog_.makes_steps(device) ? Backlog::kAheadOfSteps : 1);
-  const auto is_above = [&](std::uint64_t bytes) { return device.counters().deferred_bytes.current.load(std::memory_order_relaxed) > bytes; };
+  const auto is_above = [&](std::uint64_t bytes) { return device.counters().deferred_bytes.now() > bytes; };
   const auto is_too_much = [&]() CUPOOL_REQUIRES(device.lock) { return is_above(ahead_bytes) || is_above(backlog_.waiting_share_bytes(device)); };
   Error error{};
   while (may_be_over && is_too_much()) may_be_over = retire_oldest(device, asking, false, &error);
@@ -170,7 +170,7 @@ Error Deferral::catch_up(DeviceState& device, CUcontext asking, bool may_be_over
 }
 
 bool Deferral::await_frees(DeviceState& device, CUcontext asking, const Awaited& awaited, Error* error) {
-  const std::uint64_t all_bytes = device.counters().deferred_bytes.current.load(std::memory_order_relaxed);
+  const std::uint64_t all_bytes = device.counters().deferred_bytes.now();
   Epoch* target = nullptr;
   std::uint64_t target_bytes = 0;
   std::uint64_t bytes = 0;
@@ -212,7 +212,7 @@ bool Deferral::is_own(const Epoch& epoch) { return epoch.may_be_awaited() && pth
 bool Deferral::is_better_on_its_way(DeviceState& device, const ContextPool& home, const AllocationRequest& request) {
   if (deferred_.oldest() == nullptr || request.stream.identity != 0) return false;
   const std::uint64_t room_bytes = device.room_bytes();
-  const std::uint64_t everything_bytes = room_bytes + device.counters().reserved_bytes.current.load(std::memory_order_relaxed);
+  const std::uint64_t everything_bytes = room_bytes + device.counters().reserved_bytes.now();
   if (device.spare_bytes() >= everything_bytes / kChoosySpareShare || (backlog_.knows_its_steps(device) && room_bytes >= backlog_.kept_bytes(device)))
     return false;
   const bool is_last = room_bytes < everything_bytes / kChoosyRoomShare && request.bytes >= kChoosyFrom_bytes &&
@@ -268,7 +268,7 @@ FenceResult Deferral::synchronise_reachable(DeviceState& device, CUcontext askin
     // the reason was: asked for it, the end might be over by now.
     const bool is_partial = result.answer == FenceAnswer::impossible && result.error.code == CUDA_SUCCESS;
     if (is_partial) result = fence.record(device, asking, only, {}, ContextRegistry::Ending::left_out);
-    if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) result = fence.wait(device, nullptr, asking);
+    if (result.is_done()) result = fence.wait(device, nullptr, asking);
     fence.clear(device.services.contexts);
     if (is_partial && result.answer == FenceAnswer::done) result.answer = FenceAnswer::impossible;
     if (result.answer != FenceAnswer::unsupported) return result;
@@ -287,7 +287,7 @@ FenceResult Deferral::synchronise_and_retire(DeviceState& device, CUcontext aski
   // Without events these were freed while something captured, and the contexts that were current then, whose copies may touch them, are not known.
   const FenceResult result = synchronise_reachable(device, asking, earlier != nullptr);
   if (earlier != nullptr) {
-    if (result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS) retire(device, deferred_.finish(earlier));
+    if (result.is_done()) retire(device, deferred_.finish(earlier));
     else deferred_.reopen(earlier);
   }
   Error ignored{};  // an error of an older epoch is for the call that meets it

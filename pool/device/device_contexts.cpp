@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "pool/core/bytes.hpp"
 #include "pool/device/device_birth.hpp"
 #include "pool/device/device_pool.hpp"
 #include "pool/device/fence.hpp"
@@ -66,7 +67,7 @@ void DevicePool::await_deferred(ContextPool& home) {
     FenceResult result = fence.record(device_, nullptr);
     fence.leave_out(home);  // its end waits for its own work
     const std::uint64_t now_ns = services.clock.now_ns();
-    if (result.answer == FenceAnswer::done) result = fence.poll_for(device_, until_ns - std::min(now_ns, until_ns));
+    if (result.answer == FenceAnswer::done) result = fence.poll_for(device_, saturating_sub(until_ns, now_ns));
     fence.clear(services.contexts);
     is_in_vain = result.answer != FenceAnswer::done;
     if (!*is_in_vain || now_ns >= until_ns) break;

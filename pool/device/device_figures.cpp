@@ -1,6 +1,7 @@
 // What reports and cuMemGetInfo are told of one device, and whether its books agree.
 #include <algorithm>
 
+#include "pool/core/bytes.hpp"
 #include "pool/device/context_lanes.hpp"
 #include "pool/device/device_pool.hpp"
 
@@ -8,8 +9,8 @@ namespace cupool::device {
 
 std::uint64_t DevicePool::plain_bytes() {
   const MutexLock lock(device_.lock);
-  const std::uint64_t live_bytes = device_.counters().live_bytes.current.load(std::memory_order_relaxed);
-  return live_bytes - std::min(live_bytes, device_.driver_served_bytes);
+  const std::uint64_t live_bytes = device_.counters().live_bytes.now();
+  return saturating_sub(live_bytes, device_.driver_served_bytes);
 }
 
 /// Regions that the driver is still to free are waited for a while; then they count as its free memory, as far as it does not count them already,
@@ -46,7 +47,7 @@ void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std
         home->context == context ? figures_of(*home, device_).free_bytes : figures_of_all_lanes_of(*home, device_, 1).wholly_free_bytes;
   }
   // Natively the free would have waited, so what waits for the GPU is as good as free.
-  pool_free_bytes += device_.counters().deferred_bytes.current.load(std::memory_order_relaxed);
+  pool_free_bytes += device_.counters().deferred_bytes.now();
   // Whole blocks only: what is promised here must be had by one allocation, which is rounded up.
   const std::uint64_t headroom_bytes = align_down(device_.limit.headroom_bytes(), kBlockAlignment_bytes);
   const std::uint64_t from_driver_bytes = std::min<std::uint64_t>(*free_bytes, headroom_bytes);
@@ -68,12 +69,12 @@ std::string DevicePool::check() {
   }
   const observe::Counters& counters = device_.counters();
   if (device_.driver_served_bytes != driver_blocks_.bytes()) return "what the driver serves is not the sum of its blocks";
-  if (reserved_bytes != counters.reserved_bytes.current.load()) return "reserved_bytes is not the sum of the regions";
-  if (reserved_bytes + device_.leaving_bytes + counters.outside_bytes.current.load() != device_.limit.held_bytes())
+  if (reserved_bytes != counters.reserved_bytes.now()) return "reserved_bytes is not the sum of the regions";
+  if (reserved_bytes + device_.leaving_bytes + counters.outside_bytes.now() != device_.limit.held_bytes())
     return "held bytes are not what is reserved and outside";
   std::uint64_t stamped_bytes = 0;
   for (const auto& home : homes_) stamped_bytes += home->streams.deferred_bytes();
-  return deferred_.check(counters.deferred_bytes.current.load() - stamped_bytes);
+  return deferred_.check(counters.deferred_bytes.now() - stamped_bytes);
 }
 
 }  // namespace cupool::device

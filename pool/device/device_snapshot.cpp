@@ -11,9 +11,8 @@ namespace cupool::device {
 
 namespace {
 void copy_counters(const observe::Counters& counters, observe::DeviceSnapshot& out) {
-#define GAUGE(name, unit, doc) \
-  out.counters.push_back({#name, true, counters.name.current.load(std::memory_order_relaxed), counters.name.peak.load(std::memory_order_relaxed)});
-#define TOTAL(name, unit, doc) out.counters.push_back({#name, false, counters.name.value.load(std::memory_order_relaxed), 0});
+#define GAUGE(name, unit, doc) out.counters.push_back({#name, true, counters.name.now(), counters.name.highest()});
+#define TOTAL(name, unit, doc) out.counters.push_back({#name, false, counters.name.count(), 0});
 #include "pool/observe/counters.def"
 #undef GAUGE
 #undef TOTAL
@@ -156,8 +155,7 @@ void DevicePool::copy_counts(observe::DeviceSnapshot& out) {
 void DevicePool::copy_blocks(const TickConverter& time, observe::DeviceSnapshot& out) {
   // What the counter says is only a guess at the rows: one that were wrong must not cost the report.
   const observe::Counters& counters = device_.counters();
-  out.blocks.reserve(
-      std::min(counters.live_blocks.current.load(std::memory_order_relaxed), counters.allocations.value.load(std::memory_order_relaxed)) * 2);
+  out.blocks.reserve(std::min(counters.live_blocks.now(), counters.allocations.count()) * 2);
   for (const auto& home : homes_) {
     if (!home->is_in_use()) continue;
     if (home->pooled != nullptr) home->pooled->append_map(device_, time, out);

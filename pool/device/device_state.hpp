@@ -146,7 +146,7 @@ class DriverPoolSample {
     const MutexLock lock(mutex_);
     const std::uint64_t idle_bytes = idle_bytes_.load(std::memory_order_relaxed);
     const std::uint64_t taken_bytes = bytes < 0 ? static_cast<std::uint64_t>(-bytes) : 0;
-    idle_bytes_.store(bytes < 0 ? idle_bytes - std::min(taken_bytes, idle_bytes) : idle_bytes + static_cast<std::uint64_t>(bytes),
+    idle_bytes_.store(bytes < 0 ? saturating_sub(idle_bytes, taken_bytes) : idle_bytes + static_cast<std::uint64_t>(bytes),
                       std::memory_order_relaxed);
   }
   std::uint64_t idle_bytes() const { return idle_bytes_.load(std::memory_order_relaxed); }
@@ -238,7 +238,7 @@ struct DeviceState {
   /// What it has now, as far as is known here: its last answer, less what this process took since then, or with what it gave back.
   std::uint64_t driver_free_now() const {
     const std::uint64_t said_bytes = live.driver_free_bytes.load(std::memory_order_relaxed) + sampled_taken_bytes.load(std::memory_order_relaxed);
-    return std::min(said_bytes - std::min(taken_bytes(), said_bytes), total_bytes);
+    return std::min(saturating_sub(said_bytes, taken_bytes()), total_bytes);
   }
   /// For who reads the live page and does not know what was taken since: the same answer, as of now.
   void renew_driver_free() {
@@ -256,46 +256,42 @@ struct DeviceState {
     const std::uint64_t said_bytes = live.driver_free_bytes.load(std::memory_order_relaxed) + sampled_taken_bytes.load(std::memory_order_relaxed);
     return live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0 && taken_bytes() > said_bytes;
   }
-  std::uint64_t taken_bytes() const {
-    return live.counters.reserved_bytes.current.load(std::memory_order_relaxed) + live.counters.outside_bytes.current.load(std::memory_order_relaxed);
-  }
+  std::uint64_t taken_bytes() const { return live.counters.reserved_bytes.now() + live.counters.outside_bytes.now(); }
 
   /// The most that was ever live is what it was as many allocations ago as came before it. Asked by misses.
   bool repeats_itself() CUPOOL_REQUIRES(lock) {
-    const std::uint64_t allocations = counters().allocations.value.load(std::memory_order_relaxed);
+    const std::uint64_t allocations = counters().allocations.count();
     const std::uint64_t now_bytes = need_bytes();
     if (std::exchange(need_seen_bytes, now_bytes) != now_bytes) need_seen_at = allocations;
     return allocations / 2 >= need_seen_at;
   }
 
   /// The most that was ever live.
-  std::uint64_t need_bytes() const { return live.counters.live_bytes.peak.load(std::memory_order_relaxed); }
+  std::uint64_t need_bytes() const { return live.counters.live_bytes.highest(); }
 
   /// What could still be taken from the driver, as far as is known without asking it.
   std::uint64_t room_bytes() const CUPOOL_REQUIRES(lock) {
-    const std::uint64_t reserved_bytes = live.counters.reserved_bytes.current.load(std::memory_order_relaxed);
+    const std::uint64_t reserved_bytes = live.counters.reserved_bytes.now();
     const bool is_sampled = live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0;
-    const std::uint64_t driver_free_bytes = is_sampled ? driver_free_now() : total_bytes - std::min(reserved_bytes, total_bytes);
+    const std::uint64_t driver_free_bytes = is_sampled ? driver_free_now() : saturating_sub(total_bytes, reserved_bytes);
     return std::min(driver_free_bytes, limit.headroom_bytes());
   }
   /// The pool has less than one `share`th of what it has or may still get.
   bool has_plenty(std::uint64_t share) const CUPOOL_REQUIRES(lock) {
-    const std::uint64_t reserved_bytes = live.counters.reserved_bytes.current.load(std::memory_order_relaxed);
+    const std::uint64_t reserved_bytes = live.counters.reserved_bytes.now();
     return reserved_bytes < (room_bytes() + reserved_bytes) / share;
   }
   /// What the program has never needed at once so far, of all that it could have: in the pool, or not yet taken from the driver.
   std::uint64_t spare_bytes() const CUPOOL_REQUIRES(lock) {
-    const std::uint64_t most_bytes = room_bytes() + live.counters.reserved_bytes.current.load(std::memory_order_relaxed);
-    return most_bytes - std::min(need_bytes(), most_bytes);
+    const std::uint64_t most_bytes = room_bytes() + live.counters.reserved_bytes.now();
+    return saturating_sub(most_bytes, need_bytes());
   }
   std::uint64_t not_live_bytes() const {
-    const std::uint64_t reserved_bytes = live.counters.reserved_bytes.current.load(std::memory_order_relaxed);
-    return reserved_bytes - std::min(reserved_bytes, live.counters.live_bytes.current.load(std::memory_order_relaxed));
+    const std::uint64_t reserved_bytes = live.counters.reserved_bytes.now();
+    return saturating_sub(reserved_bytes, live.counters.live_bytes.now());
   }
   /// Less is not worth an event of its own.
-  std::uint64_t least_early_bytes() const {
-    return std::max(kLeastEarly_bytes, live.counters.reserved_bytes.current.load(std::memory_order_relaxed) / kEarlyShare);
-  }
+  std::uint64_t least_early_bytes() const { return std::max(kLeastEarly_bytes, live.counters.reserved_bytes.now() / kEarlyShare); }
 
   /// Regions go back to the driver in the order of a private stream, so that nothing else is waited for.
   bool frees_in_order() const {
@@ -311,9 +307,7 @@ struct DeviceState {
     driver_served_bytes += static_cast<std::uint64_t>(bytes);
   }
   /// Of what is reserved.
-  std::uint64_t pooled_bytes() CUPOOL_REQUIRES(lock) {
-    return counters().reserved_bytes.current.load(std::memory_order_relaxed) - driver_served_bytes;
-  }
+  std::uint64_t pooled_bytes() CUPOOL_REQUIRES(lock) { return counters().reserved_bytes.now() - driver_served_bytes; }
 
   /// An always-on check failed: from here on this device pools nothing (what is out stays valid and is never reused).
   void disable(const std::string& why) CUPOOL_REQUIRES(lock) {

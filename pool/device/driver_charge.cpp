@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "pool/core/bytes.hpp"
 #include "pool/driver/handles.hpp"
 
 namespace cupool::device {
@@ -80,7 +81,7 @@ bool DriverCharge::take_back(CUdeviceptr address) {
   refund();
   was_covered_ = false;
   const MutexLock lock(device_.lock);
-  const auto beyond_bytes = [&] { return device_.limit.passed_bytes() - std::min(device_.limit.passed_bytes(), passed_bytes_); };
+  const auto beyond_bytes = [&] { return saturating_sub(device_.limit.passed_bytes(), passed_bytes_); };
   for (std::uint32_t pauses = 0; pauses < kTakenBackPauses && beyond_bytes() != 0; ++pauses) {
     trim(beyond_bytes());
     const MutexUnlock unlocked(device_.lock);

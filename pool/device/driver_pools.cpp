@@ -94,7 +94,7 @@ std::uint64_t DriverPools::trim(const Driver& driver, int device, bool also_defa
     const std::optional<std::uint64_t> used = told(driver, handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
     if (!before || !used || *before <= *used || driver.cuMemPoolTrimTo(handle, 0) != CUDA_SUCCESS) return;
     const std::uint64_t after_bytes = told(driver, handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT).value_or(*before);
-    trimmed_bytes += *before - std::min(*before, after_bytes);
+    trimmed_bytes += saturating_sub(*before, after_bytes);
   });
   return trimmed_bytes;
 }

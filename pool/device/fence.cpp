@@ -143,7 +143,7 @@ FenceResult Fence::record_points(DeviceState& device, const CaptureGate::Pass& p
       break;
     }
     const FenceResult judged = judge(device, point, code, asking, "cuCtxRecordEvent");
-    if (judged.answer == FenceAnswer::pending && judged.error.code == CUDA_SUCCESS) {
+    if (judged.is_pending()) {
       // No event means no proof: the blocks stay deferred. (A capture that we were not told of ends up here too.)
       if (code == CUDA_ERROR_INVALID_HANDLE) point.event = nullptr;  // whatever it is, it is not used again
       result.answer = note_refused_event(device.services, code);
@@ -272,7 +272,7 @@ FenceResult Fence::poll_for(DeviceState& device, std::uint64_t bound_ns) {
   Clock& clock = device.services.clock;
   const std::uint64_t until_ns = clock.now_ns() + bound_ns;
   FenceResult result = poll(device, nullptr);
-  while (result.answer == FenceAnswer::pending && result.error.code == CUDA_SUCCESS && clock.now_ns() < until_ns) {
+  while (result.is_pending() && clock.now_ns() < until_ns) {
     clock.pause(kPause_ns);
     result = poll(device, nullptr);
   }

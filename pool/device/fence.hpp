@@ -44,6 +44,10 @@ enum class FenceAnswer : std::uint8_t {
 struct FenceResult {
   FenceAnswer answer = FenceAnswer::pending;
   Error error{};
+
+  /// The answer alone, with no error beside it.
+  bool is_done() const { return answer == FenceAnswer::done && error.code == CUDA_SUCCESS; }
+  bool is_pending() const { return answer == FenceAnswer::pending && error.code == CUDA_SUCCESS; }
 };
 
 class Fence {

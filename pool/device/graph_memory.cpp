@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "pool/core/bytes.hpp"
 #include "pool/driver/handles.hpp"
 
 namespace cupool::device {
@@ -24,7 +25,7 @@ std::optional<std::uint64_t> GraphMemory::ask(DeviceState& device) {
 }
 
 std::uint64_t GraphMemory::bytes_beside(const DeviceState& device, std::uint64_t others_bytes) {
-  return std::min(device.live.outside.graphs.load(std::memory_order_relaxed), device.total_bytes - std::min(others_bytes, device.total_bytes));
+  return std::min(device.live.outside.graphs.load(std::memory_order_relaxed), saturating_sub(device.total_bytes, others_bytes));
 }
 
 void GraphMemory::notice_taken(DeviceState& device) {
@@ -70,7 +71,7 @@ std::uint64_t GraphMemory::trim(DeviceState& device) {
     if (device.driver.cuDeviceGraphMemTrim(device.ordinal) != CUDA_SUCCESS) return 0;
   }
   const std::uint64_t after_bytes = ask(device).value_or(*before_bytes);
-  const std::uint64_t trimmed_bytes = *before_bytes - std::min(*before_bytes, after_bytes);
+  const std::uint64_t trimmed_bytes = saturating_sub(*before_bytes, after_bytes);
   mover.note_given_back(device, trimmed_bytes);
   return trimmed_bytes;
 }

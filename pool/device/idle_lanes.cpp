@@ -63,8 +63,8 @@ bool StreamFrees::open_lane_if_idle(DeviceState& device, ContextPool& home, std:
     lanes::return_holes(device, home, lane, holes);
     return false;
   }
-  const bool is_idle = result.answer == FenceAnswer::done && result.error.code == CUDA_SUCCESS;
-  const bool is_running = result.answer == FenceAnswer::pending && result.error.code == CUDA_SUCCESS;
+  const bool is_idle = result.is_done();
+  const bool is_running = result.is_pending();
   const bool may_stay = lane_bytes >= wanted_bytes && may_feed(device) && !device.services.cannot_record.load(std::memory_order_relaxed);
   StreamLanes::Entry* const left = home.streams.entry(identity);
   if (is_running && may_stay && left != nullptr && StreamLanes::feeds_others(*left, lane_bytes)) {
@@ -86,7 +86,7 @@ bool StreamFrees::open_lane_if_idle(DeviceState& device, ContextPool& home, std:
 /// While little is left, streams scatter less when each keeps what it has; then frees carry events of their own anyway.
 bool StreamFrees::may_feed(DeviceState& device) {
   const std::uint64_t room_bytes = device.room_bytes();
-  return room_bytes >= (room_bytes + device.counters().reserved_bytes.current.load(std::memory_order_relaxed)) / kRoomToFeed;
+  return room_bytes >= (room_bytes + device.counters().reserved_bytes.now()) / kRoomToFeed;
 }
 
 /// Would so much of what the stream frees, with these `bytes`, have no event of its own that other streams could run out of memory for want of it?

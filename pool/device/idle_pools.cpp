@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "pool/core/bytes.hpp"
 #include "pool/driver/handles.hpp"
 
 namespace cupool::device {
@@ -92,7 +93,7 @@ std::optional<std::uint64_t> IdlePools::charge_named(DeviceState& device, CUmemo
   device.taken_back_bytes = std::min(device.taken_back_bytes, device.limit.passed_bytes());
   if (device.taken_back_bytes != 0) return std::nullopt;  // it would be served what another was refused for
   const std::uint64_t idle_bytes = std::min(ask_others(device, pool).named_kept_bytes, device.live.outside.mempools.load(std::memory_order_relaxed));
-  const std::uint64_t covered_bytes = std::min(idle_bytes - std::min(device.mempools_covered_bytes, idle_bytes), bytes);
+  const std::uint64_t covered_bytes = std::min(saturating_sub(idle_bytes, device.mempools_covered_bytes), bytes);
   if (!device.limit.charge(bytes - covered_bytes)) return std::nullopt;
   return covered_bytes;
 }

@@ -4,10 +4,11 @@
 // threads can never both take the last bytes.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <limits>
+
+#include "pool/core/bytes.hpp"
 
 namespace cupool::device {
 
@@ -34,12 +35,12 @@ class LimitAccount {
   void hold(std::uint64_t now_bytes, std::uint64_t before_bytes) { held_bytes_.fetch_add(now_bytes - before_bytes, std::memory_order_relaxed); }
 
   /// So far is what is held beyond it.
-  std::uint64_t passed_bytes() const { return held_bytes() - std::min(held_bytes(), ceiling()); }
+  std::uint64_t passed_bytes() const { return saturating_sub(held_bytes(), ceiling()); }
 
   std::uint64_t limit_bytes() const { return limit_bytes_; }
   std::uint64_t held_bytes() const { return held_bytes_.load(std::memory_order_relaxed); }
   /// What may still be charged; the largest number when there is no limit.
-  std::uint64_t headroom_bytes() const { return ceiling() - std::min(held_bytes(), ceiling()); }
+  std::uint64_t headroom_bytes() const { return saturating_sub(ceiling(), held_bytes()); }
 
  private:
   std::uint64_t ceiling() const { return limit_bytes_ != 0 ? limit_bytes_ : std::numeric_limits<std::uint64_t>::max(); }

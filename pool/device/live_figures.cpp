@@ -81,9 +81,9 @@ void LiveFigures::note_peak(DeviceState& device) {
   copy(live.at_peak_largest_free_bytes, now.largest_free_bytes);
   copy(live.at_peak_largest_free_remapped_bytes, now.largest_free_remapped_bytes);
   copy(live.at_peak_inactive_split_bytes, now.inactive_split_bytes);
-  copy(live.at_peak_live_bytes, counters.live_bytes.current.load(std::memory_order_relaxed));
-  copy(live.at_peak_requested_bytes, counters.requested_bytes.current.load(std::memory_order_relaxed));
-  copy(live.at_peak_reserved_bytes, counters.reserved_bytes.current.load(std::memory_order_relaxed));
+  copy(live.at_peak_live_bytes, counters.live_bytes.now());
+  copy(live.at_peak_requested_bytes, counters.requested_bytes.now());
+  copy(live.at_peak_reserved_bytes, counters.reserved_bytes.now());
 }
 
 }  // namespace cupool::device

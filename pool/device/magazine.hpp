@@ -174,14 +174,13 @@ struct alignas(128) Magazine {
 
  private:
   bool would_be_peak(const observe::Gauge& gauge, const std::atomic<std::uint64_t>& here, std::uint64_t more) const {
-    const std::uint64_t now = gauge.current.load(std::memory_order_relaxed) + here.load(std::memory_order_relaxed) + more;
-    return now > gauge.peak.load(std::memory_order_relaxed);
+    const std::uint64_t now = gauge.now() + here.load(std::memory_order_relaxed) + more;
+    return now > gauge.highest();
   }
   /// With so much less, by this thread's frees?
   bool would_end_step(std::uint64_t bytes) const {
     const std::uint64_t below_bytes = around.steps.below_bytes();
-    return below_bytes != 0 && around.counters.live_bytes.current.load(std::memory_order_relaxed) + shard.live_bytes.load(std::memory_order_relaxed) <
-                                   below_bytes + bytes;
+    return below_bytes != 0 && around.counters.live_bytes.now() + shard.live_bytes.load(std::memory_order_relaxed) < below_bytes + bytes;
   }
   static void add(std::atomic<std::uint64_t>& word, std::uint64_t delta) {
     word.store(word.load(std::memory_order_relaxed) + delta, std::memory_order_relaxed);

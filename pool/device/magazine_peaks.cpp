@@ -12,7 +12,7 @@ namespace cupool::device {
 
 StepEnds::Live Magazines::live_now(const DeviceState& device) const {
   const observe::Counters& counters = device.live.counters;
-  StepEnds::Live live{counters.live_bytes.current.load(std::memory_order_relaxed), counters.live_blocks.current.load(std::memory_order_relaxed)};
+  StepEnds::Live live{counters.live_bytes.now(), counters.live_blocks.now()};
   for (const auto& magazine : magazines_) {
     live.bytes += magazine->shard.live_bytes.load(std::memory_order_relaxed);
     live.blocks += magazine->shard.live_blocks.load(std::memory_order_relaxed);
@@ -31,26 +31,23 @@ void Magazines::look_for_peak(DeviceState& device, std::uint64_t fresh_bytes) {
     live_blocks += magazine->shard.live_blocks.load(std::memory_order_relaxed);
   }
   const auto raise = [](observe::Gauge& gauge, std::uint64_t more) {
-    const std::uint64_t now = gauge.current.load(std::memory_order_relaxed) + more;
-    const bool is_new = now > gauge.peak.load(std::memory_order_relaxed) && now < ~std::uint64_t{0} / 2;  // below 0: another thread is in between
+    const std::uint64_t now = gauge.now() + more;
+    const bool is_new = now > gauge.highest() && now < ~std::uint64_t{0} / 2;  // below 0: another thread is in between
     if (is_new) gauge.peak.store(now, std::memory_order_relaxed);
     return is_new;
   };
   if (raise(counters.live_bytes, live_bytes)) peak_is_new_.store(true, std::memory_order_relaxed);
   raise(counters.requested_bytes, requested_bytes);
   raise(counters.live_blocks, live_blocks);
-  const StepEnds::Live now{counters.live_bytes.current.load(std::memory_order_relaxed) + live_bytes,
-                           counters.live_blocks.current.load(std::memory_order_relaxed) + live_blocks};
+  const StepEnds::Live now{counters.live_bytes.now() + live_bytes, counters.live_blocks.now() + live_blocks};
   if (now.bytes >= ~std::uint64_t{0} / 2) return;
   const StepEnds::Live before{now.bytes - fresh_bytes, now.blocks - (fresh_bytes != 0 ? 1 : 0)};
-  device.steps.note(before, now, device.need_bytes(), counters.allocations.value.load(std::memory_order_relaxed), device.least_early_bytes());
+  device.steps.note(before, now, device.need_bytes(), counters.allocations.count(), device.least_early_bytes());
 }
 
 /// Would this request look like a new peak only because frees of other threads are not told yet? They may be idle for long.
 bool Magazines::counts_run_ahead(const DeviceState& device, const AllocationRequest& request) const {
-  const auto is_above = [](const observe::Gauge& gauge, std::uint64_t more) {
-    return gauge.current.load(std::memory_order_relaxed) + more > gauge.peak.load(std::memory_order_relaxed);
-  };
+  const auto is_above = [](const observe::Gauge& gauge, std::uint64_t more) { return gauge.now() + more > gauge.highest(); };
   const observe::Counters& counters = device.live.counters;
   return magazines_.size() > 1 && (is_above(counters.live_bytes, request.bytes) || is_above(counters.requested_bytes, request.requested_bytes) ||
                                    is_above(counters.live_blocks, 1));
@@ -58,9 +55,7 @@ bool Magazines::counts_run_ahead(const DeviceState& device, const AllocationRequ
 
 /// What more could live, with what is promised already, without a new peak. Below 0: one is near, and what is promised could make it.
 LiveSum Magazines::headroom(const DeviceState& device) const {
-  const auto below_peak = [](const observe::Gauge& gauge) {
-    return static_cast<std::int64_t>(gauge.peak.load(std::memory_order_relaxed) - gauge.current.load(std::memory_order_relaxed));
-  };
+  const auto below_peak = [](const observe::Gauge& gauge) { return static_cast<std::int64_t>(gauge.highest() - gauge.now()); };
   const observe::Counters& counters = device.live.counters;
   return {below_peak(counters.live_bytes) - promised_.bytes, below_peak(counters.requested_bytes) - promised_.requested_bytes,
           below_peak(counters.live_blocks) - promised_.blocks};

@@ -329,7 +329,7 @@ void Magazines::close(DeviceState& device, Magazine& magazine) {
 }
 
 bool Magazines::may_stay_open(const DeviceState& device, std::uint64_t request_bytes) const {
-  const bool is_on_its_way = device.live.counters.deferred_bytes.current.load(std::memory_order_relaxed) >= request_bytes;
+  const bool is_on_its_way = device.live.counters.deferred_bytes.now() >= request_bytes;
   return is_on_its_way && kept_bytes_ < std::max(request_bytes, device.least_early_bytes()) && device.has_plenty(DeviceState::kAskShare) &&
          device.spare_bytes() >= kLeastSpare_bytes;
 }

@@ -3,8 +3,9 @@
 
 #include <pthread.h>
 
-#include <algorithm>
 #include <limits>
+
+#include "pool/core/bytes.hpp"
 
 namespace cupool::device {
 
@@ -86,7 +87,7 @@ bool MakingRoom::within_limit(DeviceState& device, std::uint64_t bytes, const st
   bool is_more = bytes <= device.limit.limit_bytes();
   for (int tries = 0; is_more && tries < kMostTries; ++tries) {
     // Of the driver's pool no more than what is missing: what stays there serves what comes next.
-    const std::uint64_t missing_bytes = bytes - std::min(device.limit.headroom_bytes(), bytes);
+    const std::uint64_t missing_bytes = saturating_sub(bytes, device.limit.headroom_bytes());
     is_more = give_back_idle(device, until_ns, 0, true, policy_ == config::Policy::async ? missing_bytes : kAllOfIt) != 0;
     if (take()) return true;
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <new>
 
+#include "pool/core/bytes.hpp"
 #include "pool/device/context_pool.hpp"
 
 namespace cupool::device {
@@ -63,7 +64,7 @@ HeapFigures NativeBlocks::figures(DeviceState& device) const {
 
 HeapFigures NativeBlocks::survey(DeviceState& device, observe::OomEvidence&) const {
   HeapFigures figures = this->figures(device);
-  if (device.counters().deferred_bytes.current.load(std::memory_order_relaxed) == 0) return figures;
+  if (device.counters().deferred_bytes.now() == 0) return figures;
   for (const auto& [address, node] : nodes_)
     if (node.extent.state == ExtentState::deferred) figures.add(as_free(node.extent.bytes));
   return figures;
@@ -120,7 +121,7 @@ std::uint64_t NativeBlocks::trim(DeviceState& device, std::uint64_t wanted_bytes
     source_->trim(device, wanted_bytes);
   }
   book_idle(device);
-  const std::uint64_t released_bytes = before_bytes - std::min(before_bytes, device.idle_bytes);
+  const std::uint64_t released_bytes = saturating_sub(before_bytes, device.idle_bytes);
   if (released_bytes < wanted_bytes) device.idle_kept_bytes = device.idle_bytes;  // more would not go
   return is_told ? released_bytes : std::max<std::uint64_t>(released_bytes, 1);   // whoever asked looks for himself
 }
@@ -142,7 +143,7 @@ std::optional<std::uint64_t> NativeBlocks::charge(DeviceState& device, std::uint
   if (device.taken_back_bytes != 0) return std::nullopt;  // it would be served what another was refused for
   std::uint32_t pauses = 0;
   do {
-    const std::uint64_t covered_bytes = std::min(device.idle_bytes - std::min(device.idle_bytes, device.idle_covered_bytes), bytes);
+    const std::uint64_t covered_bytes = std::min(saturating_sub(device.idle_bytes, device.idle_covered_bytes), bytes);
     if (device.limit.charge(bytes - covered_bytes)) return covered_bytes;
   } while (await_others(device, &pauses));
   return std::nullopt;

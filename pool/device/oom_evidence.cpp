@@ -45,12 +45,12 @@ void add_outside(const DeviceState& device, OomEvidence& evidence) {
 
 /// What is free there at the driver and in the pool, as far as has been heard of it. No lock of that device's.
 std::uint64_t free_bytes_of(const observe::LiveDevice& live) {
-  const auto now = [](const observe::Gauge& gauge) { return gauge.current.load(std::memory_order_relaxed); };
+  const auto now = [](const observe::Gauge& gauge) { return gauge.now(); };
   const std::uint64_t reserved_bytes = now(live.counters.reserved_bytes);
   const std::uint64_t used_bytes = now(live.counters.live_bytes) + now(live.counters.deferred_bytes);
-  const std::uint64_t pool_bytes = reserved_bytes - std::min(used_bytes, reserved_bytes);
+  const std::uint64_t pool_bytes = saturating_sub(reserved_bytes, used_bytes);
   const std::uint64_t held_bytes = reserved_bytes + now(live.counters.outside_bytes);
-  const std::uint64_t headroom_bytes = live.limit_bytes == 0 ? ~std::uint64_t{0} : live.limit_bytes - std::min(held_bytes, live.limit_bytes);
+  const std::uint64_t headroom_bytes = live.limit_bytes == 0 ? ~std::uint64_t{0} : saturating_sub(live.limit_bytes, held_bytes);
   return pool_bytes + std::min(live.driver_free_bytes.load(std::memory_order_relaxed), headroom_bytes);
 }
 
@@ -68,20 +68,19 @@ void add_other_devices(const DeviceState& device, OomEvidence& evidence) {
 /// By what the driver has free: what cannot be on the device is taken off, and what is left is nobody's that we know. `late_bytes`: see GivingBack.
 void attribute_rest(const DeviceState& device, std::uint64_t driver_free_bytes, std::uint64_t late_bytes, OomEvidence& evidence) {
   // While something captures the answer about graphs is an old one.
-  const std::uint64_t stale_bytes =
-      evidence.graph_bytes - std::min(GraphMemory::bytes_beside(device, driver_free_bytes + evidence.held_bytes), evidence.graph_bytes);
+  const std::uint64_t stale_bytes = saturating_sub(evidence.graph_bytes, GraphMemory::bytes_beside(device, driver_free_bytes + evidence.held_bytes));
   evidence.graph_bytes -= stale_bytes;
   evidence.own_outside_bytes -= std::min(stale_bytes, evidence.own_outside_bytes);
   // Managed memory is where it was last touched: on this device at most what is left, as in the ledger.
   const std::uint64_t booked_idle_bytes = device.live.outside.mempools.load(std::memory_order_relaxed);  // in what is held
-  const std::uint64_t other_idle_bytes = evidence.mempool_idle_bytes - std::min(booked_idle_bytes, evidence.mempool_idle_bytes);
+  const std::uint64_t other_idle_bytes = saturating_sub(evidence.mempool_idle_bytes, booked_idle_bytes);
   const std::uint64_t known_bytes = driver_free_bytes + evidence.held_bytes + evidence.graph_bytes + other_idle_bytes;
-  const std::uint64_t left_bytes = device.total_bytes - std::min(known_bytes, device.total_bytes);
+  const std::uint64_t left_bytes = saturating_sub(device.total_bytes, known_bytes);
   const std::uint64_t managed_bytes = device.live.outside.managed.load(std::memory_order_relaxed);
-  const std::uint64_t elsewhere_bytes = managed_bytes - std::min(managed_bytes, left_bytes);
+  const std::uint64_t elsewhere_bytes = saturating_sub(managed_bytes, left_bytes);
   evidence.own_outside_bytes -= std::min(elsewhere_bytes, evidence.own_outside_bytes);
   const std::uint64_t known_left_bytes = managed_bytes + late_bytes;
-  evidence.unattributed_bytes = left_bytes - std::min(known_left_bytes, left_bytes);
+  evidence.unattributed_bytes = saturating_sub(left_bytes, known_left_bytes);
 }
 /// What the driver calls idle, or nobody's, and streams may still keep busy: out of there, and of what waits for the GPU.
 void add_backlog_at_driver(const DeviceState& device, DriverBacklog::Sums backlog, OomEvidence& evidence) {
@@ -98,7 +97,7 @@ void add_backlog_at_driver(const DeviceState& device, DriverBacklog::Sums backlo
   const std::uint64_t all_bytes = ours_bytes + others_bytes + plain_bytes;
   evidence.other_context_free_bytes = std::min(evidence.other_context_free_bytes, evidence.pool_free_bytes);
   evidence.deferred_at_driver_bytes = all_bytes;
-  evidence.deferred_unheld_bytes = others_bytes - std::min(others_bytes, device.live.outside.mempools.load(std::memory_order_relaxed)) + plain_bytes;
+  evidence.deferred_unheld_bytes = saturating_sub(others_bytes, device.live.outside.mempools.load(std::memory_order_relaxed)) + plain_bytes;
   evidence.deferred_bytes += all_bytes;
   *evidence.deferred_in_order_bytes += all_bytes;
   *evidence.releasable_with_deferred_bytes += all_bytes;
@@ -115,11 +114,11 @@ void Refusals::note_oom(DeviceState& device, std::uint64_t requested_bytes, cons
   oom.device = device.ordinal;
   oom.api = what.api;
   oom.requested_bytes = requested_bytes;
-  oom.allocations_before = device.counters().allocations.value.load(std::memory_order_relaxed);
+  oom.allocations_before = device.counters().allocations.count();
   oom.result = static_cast<int>(refusal.code);
   add_request(requested_bytes, what, refusal, evidence);
   add_device(device, evidence);
-  evidence.live_peak_bytes = device.counters().live_bytes.peak.load(std::memory_order_relaxed);
+  evidence.live_peak_bytes = device.counters().live_bytes.highest();
   add_other_devices(device, evidence);
   add_holes(device, home, evidence);
   add_deferred(device, evidence);
@@ -185,7 +184,7 @@ void Refusals::add_holes(DeviceState& device, const ContextPool* home, OomEviden
 
 void Refusals::add_deferred(DeviceState& device, OomEvidence& evidence) const {
   const std::uint64_t late_bytes = giving_back_.late_bytes();
-  evidence.deferred_bytes = device.counters().deferred_bytes.current.load(std::memory_order_relaxed) + device.being_freed_bytes + late_bytes;
+  evidence.deferred_bytes = device.counters().deferred_bytes.now() + device.being_freed_bytes + late_bytes;
   *evidence.releasable_with_deferred_bytes += late_bytes;
   evidence.deferred_in_order_bytes = deferred_in_order_bytes() + late_bytes;
 }

@@ -52,7 +52,7 @@ MappedHandle smallest_left(const std::vector<MappedHandle>& handles) {
 /// Does the program need most of what there is?
 bool PageHeap::program_fills(DeviceState& device) const {
   const std::uint64_t all_bytes = mapped_bytes() + loose_bytes_ + room_bytes(device);
-  return all_bytes - std::min(device.need_bytes(), all_bytes) < all_bytes / kFullShare;
+  return saturating_sub(all_bytes, device.need_bytes()) < all_bytes / kFullShare;
 }
 
 /// Would the block, which was cut from the beginning of a hole just now, end within a handle that is empty but for it, with a page of that or more to

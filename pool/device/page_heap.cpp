@@ -100,7 +100,7 @@ std::uint64_t PageHeap::ahead_bytes(const DeviceState& device, const Supply& sup
   const std::uint64_t of_reserved_bytes = supply.zone_bytes / kAheadOfReserved;
   std::uint64_t bytes = std::min(room_bytes / kAheadShare, of_reserved_bytes);
   if (supply.zone + 1 != kZones && room_bytes > device.need_bytes() / 2) {
-    const std::uint64_t waiting_bytes = device.live.counters.deferred_bytes.current.load(std::memory_order_relaxed);
+    const std::uint64_t waiting_bytes = device.live.counters.deferred_bytes.now();
     const std::uint64_t slack_bytes = std::min(waiting_bytes, std::max(device.need_bytes() / kSlackShare, kLeastSlack_bytes));
     bytes = std::max(bytes, std::min(room_bytes / kSlackShare, of_reserved_bytes + slack_bytes));
   }

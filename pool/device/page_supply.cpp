@@ -307,7 +307,7 @@ Status PageHeap::publish(DeviceState& device, Supply& supply) {
   device.add_reserved(static_cast<std::int64_t>(supply.created_bytes) - static_cast<std::int64_t>(cracked_bytes));
   device.counters().handles_created.add(supply.created_handles);
   device.counters().handles_released.add(supply.is_cracked ? 1 : 0);
-  created_bytes_ += supply.created_bytes - std::min(supply.created_bytes, cracked_bytes);
+  created_bytes_ += saturating_sub(supply.created_bytes, cracked_bytes);
   is_refused_ = is_refused_ || supply.is_refused;
   note_opening(device, supply);
   for (const Handle& handle : supply.handles) end_moving(handle);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "pool/core/bytes.hpp"
 #include "pool/device/device_allocator.hpp"
 #include "pool/device/fence.hpp"
 #include "pool/device/page_heap.hpp"
@@ -82,7 +83,7 @@ struct PageHeap::Supply {
   bool is_cracked = false;            ///< it is released
   CUresult error = CUDA_SUCCESS;      ///< the first that was not out of memory
   bool moves() const { return source == Source::move || source == Source::crack; }
-  std::uint64_t missing_bytes() const { return wanted_bytes - std::min(wanted_bytes, handle_bytes); }
+  std::uint64_t missing_bytes() const { return saturating_sub(wanted_bytes, handle_bytes); }
   /// From behind the handles so far to where such a block would end, if they came one behind the other.
   std::uint64_t to_block_end_bytes() const {
     return handle_bytes < need_bytes ? need_bytes - handle_bytes : block_bytes - (handle_bytes - need_bytes) % block_bytes;

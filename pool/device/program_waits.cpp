@@ -8,8 +8,7 @@ namespace cupool::device {
 
 bool DevicePool::much_waits(const Magazine* own) const {
   const std::uint64_t own_bytes = own != nullptr ? own->shard.deferred_bytes.load(std::memory_order_relaxed) : 0;
-  return device_.live.counters.deferred_bytes.current.load(std::memory_order_relaxed) + own_bytes >= device_.least_early_bytes() ||
-         may_have_surplus();
+  return device_.live.counters.deferred_bytes.now() + own_bytes >= device_.least_early_bytes() || may_have_surplus();
 }
 
 /// More than CUPOOL_RELEASE_THRESHOLD is not live, and it is not what a look after an earlier wait has left.

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "pool/core/bytes.hpp"
+#include "pool/core/hash.hpp"
 #include "pool/device/stream_name.hpp"
 #include "pool/heap/extent.hpp"
 
@@ -48,8 +49,8 @@ template <std::size_t kSizes> struct SizedRacks {
 
   /// The only one that may be for this size.
   SizedRack& at(std::uint64_t bytes) {
-    constexpr unsigned kShift = 64 - std::countr_zero(kSizes);
-    return racks[static_cast<std::size_t>((bytes / kBlockAlignment_bytes * 0x9E3779B97F4A7C15U) >> kShift)];
+    static_assert(std::has_single_bit(kSizes));
+    return racks[multiplicative_hash(bytes / kBlockAlignment_bytes, std::countr_zero(kSizes))];
   }
 };
 

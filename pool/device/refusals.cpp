@@ -51,7 +51,7 @@ void Refusals::warn(DeviceState& device, const char* api) {
   magazines_.close_all(device);
   const std::optional<std::uint64_t> driver_free_bytes = driver_free_.ask(device);
   const auto mib = [](std::uint64_t bytes) { return std::to_string(bytes / kMiB) + " MiB"; };
-  const std::uint64_t reserved_bytes = device.counters().reserved_bytes.current.load(std::memory_order_relaxed);
+  const std::uint64_t reserved_bytes = device.counters().reserved_bytes.now();
   device.services.warn(std::string(api) + ": the driver has not enough memory on GPU " + std::to_string(device.ordinal) + " for it (" +
                        (driver_free_bytes ? mib(*driver_free_bytes) + " free" : "free: unknown") + "); the pool has " + mib(reserved_bytes) +
                        ", of these " + mib(figures_.sum(device).free_bytes) + " free beside other blocks");

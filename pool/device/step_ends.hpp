@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "pool/core/bytes.hpp"
+
 namespace cupool::device {
 
 class StepEnds {
@@ -85,11 +87,11 @@ class StepEnds {
 
   /// What lives is near its peak: was it down at the end of a step before?
   bool ends_at_low(const Live& now, std::uint64_t peak_bytes, std::uint64_t allocations, std::uint64_t least_bytes) const {
-    const std::uint64_t rise_bytes = peak_bytes - std::min(low_.bytes, peak_bytes);
+    const std::uint64_t rise_bytes = saturating_sub(peak_bytes, low_.bytes);
     const bool is_height = now.bytes + rise_bytes / kNearPeak >= peak_bytes;
     if (!is_height || rise_bytes < least_bytes || now.blocks < low_.blocks + kLeastBlocks || allocations < begun_at_ + kLeastAllocations)
       return false;
-    const std::uint64_t known_rise_bytes = peak_bytes - std::min(known_low_bytes_, peak_bytes);
+    const std::uint64_t known_rise_bytes = saturating_sub(peak_bytes, known_low_bytes_);
     const bool is_as_low = known_low_bytes_ == kNone || low_.bytes <= known_low_bytes_ + known_rise_bytes / kNearPeak;
     return is_as_low || allocations - begun_at_ >= kPatience * step_allocations_;
   }

@@ -73,7 +73,7 @@ Epoch* StreamFrees::record_lane(DeviceState& device, ContextPool& home, StreamLa
       const ScopedContext current(device.driver, context);
       if (current.status().ok()) *result = epoch->fence.record_on(device, home, context, handle);
     }
-    if (looks && result->answer == FenceAnswer::done && result->error.code == CUDA_SUCCESS) *result = epoch->fence.poll(device, context);
+    if (looks && result->is_done()) *result = epoch->fence.poll(device, context);
   }
   if (StreamLanes::Entry* left = home.streams.entry(identity)) left->busy = false;
   epoch->busy = false;
@@ -146,13 +146,12 @@ static bool is_stale_lane(const StreamLanes& streams, const StreamLanes::Entry& 
 
 void StreamFrees::drain_stale_lanes(DeviceState& device, ContextPool& home) {
   if (home.pooled == nullptr) return;
-  const std::uint64_t drained = device.counters().lanes_drained.value.load(std::memory_order_relaxed);
+  const std::uint64_t drained = device.counters().lanes_drained.count();
   std::uint64_t kept_bytes = 0;
   for (const StreamLanes::Entry& entry : home.streams.entries()) kept_bytes += home.pooled->lane_bytes(entry.lane);
   const bool is_too_much = kept_bytes > backlog_.ahead_bytes(device) && !device.services.gate.capturing();
   drain_streams(device, home, false, is_too_much ? &is_any_lane : &is_stale_lane);
-  if (device.counters().lanes_drained.value.load(std::memory_order_relaxed) != drained)
-    static_cast<void>(deferral_.close_epoch(device, home.context, Deferral::Closing::late));
+  if (device.counters().lanes_drained.count() != drained) static_cast<void>(deferral_.close_epoch(device, home.context, Deferral::Closing::late));
 }
 
 bool StreamFrees::has_lanes() const {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "pool/core/bytes.hpp"
+
 namespace cupool::device {
 
 const StreamLanes::Entry& StreamLanes::oldest() const {
@@ -54,8 +56,8 @@ void StreamLanes::use_again(std::uint64_t address, std::uint64_t bytes, ContextR
     ++next;
     const std::uint64_t stamped_end = stamped->address + stamped->bytes;
     if (stamped_end <= address) continue;
-    const std::uint64_t before_bytes = address - std::min(stamped->address, address);
-    const std::uint64_t behind_bytes = stamped_end - std::min(end, stamped_end);
+    const std::uint64_t before_bytes = saturating_sub(address, stamped->address);
+    const std::uint64_t behind_bytes = saturating_sub(stamped_end, end);
     if (before_bytes == 0 && behind_bytes == 0) drop(stamped, contexts);
     else narrow(stamped, before_bytes >= behind_bytes ? stamped->address : end, std::max(before_bytes, behind_bytes));
   }

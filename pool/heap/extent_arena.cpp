@@ -14,8 +14,7 @@ namespace {
 // A sixteenth of what exists already, so that unused extents stay a small part of the whole.
 constexpr std::size_t kFirstChunk_bytes = 4 * kKiB;
 constexpr std::size_t kHugePage_bytes = 2 * kMiB;
-constexpr std::size_t kPage_bytes = 4 * kKiB;  ///< of the processor: it does not look ahead beyond
-constexpr std::size_t kPerPage = kPage_bytes / sizeof(Extent);
+constexpr std::size_t kExtentsPerPage = kHostPage_bytes / sizeof(Extent);
 }  // namespace
 
 void ExtentArena::FreeMemory::operator()(void* memory) const noexcept { std::free(memory); }
@@ -31,16 +30,16 @@ Extent* ExtentArena::take_from_anybody(std::uint8_t keeper) {
     --shared.spare_count;
     return begin(extent, keeper);
   }
-  if (static_cast<std::size_t>(shared.fresh_end - shared.fresh) < kPerPage) grow();
+  if (static_cast<std::size_t>(shared.fresh_end - shared.fresh) < kExtentsPerPage) grow();
   Stock& own = stocks_[keeper];
   own.fresh_end = shared.fresh_end;  // chunks end where a page ends
-  own.fresh = shared.fresh_end -= kPerPage;
+  own.fresh = shared.fresh_end -= kExtentsPerPage;
   return begin(own.fresh++, keeper);
 }
 
 void ExtentArena::grow() {
-  const std::size_t bytes = std::clamp(align_down(chunk_bytes_ / 16, kPage_bytes), kFirstChunk_bytes, kHugePage_bytes);
-  const std::size_t alignment = bytes == kHugePage_bytes ? kHugePage_bytes : kPage_bytes;
+  const std::size_t bytes = std::clamp(align_down(chunk_bytes_ / 16, kHostPage_bytes), kFirstChunk_bytes, kHugePage_bytes);
+  const std::size_t alignment = bytes == kHugePage_bytes ? kHugePage_bytes : kHostPage_bytes;
   if (chunks_.size() == chunks_.capacity()) chunks_.reserve(std::max<std::size_t>(8, chunks_.capacity() * 2));
   Chunk chunk(std::aligned_alloc(alignment, bytes));
   if (chunk == nullptr) throw std::bad_alloc();

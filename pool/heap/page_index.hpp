@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <string>
 
+#include "pool/core/bytes.hpp"
 #include "pool/core/mapped.hpp"
 #include "pool/heap/extent.hpp"
 
@@ -20,7 +21,7 @@ namespace cupool::heap {
 class PageIndex {
  public:
   static constexpr unsigned kPage_log2 = 16;
-  static constexpr unsigned kGranule_log2 = 9;
+  static constexpr unsigned kGranule_log2 = kBlockAlignment_log2;
   static constexpr unsigned kGranulesPerPage = 1U << (kPage_log2 - kGranule_log2);
   /// Starts in a page above which it becomes dense, and at which it is sparse again.
   static constexpr unsigned kDenseAbove_count = 8;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <string>
 
+#include "pool/core/bytes.hpp"
 #include "pool/heap/bits.hpp"
 #include "pool/heap/extent.hpp"
 
@@ -20,7 +21,7 @@ class SizeBins {
  public:
   static constexpr unsigned kDivisions_log2 = 6;
   static constexpr unsigned kDivisions = 1U << kDivisions_log2;
-  static constexpr unsigned kGranule_log2 = 9;
+  static constexpr unsigned kGranule_log2 = kBlockAlignment_log2;
   /// The longest extent: 2^48 bytes is more than any GPU's address space.
   static constexpr std::uint64_t kLargest_bytes = std::uint64_t{1} << 48;
   /// One linear row, then one per power of two from 2^15 to 2^48 bytes.

@@ -1,6 +1,6 @@
 // What CUPOOL_LIMIT refuses: see rules.hpp.
-#include <algorithm>
 
+#include "pool/core/bytes.hpp"
 #include "pool/observe/enough_limit.hpp"
 #include "pool/observe/rules.hpp"
 
@@ -10,8 +10,7 @@ namespace cupool::observe {
 bool Rules::deferred_would_do() const {
   if (e_.deferred_bytes == 0 || e_.largest_free_bytes >= e_.request_bytes) return false;
   const std::uint64_t with_deferred_bytes = e_.releasable_with_deferred_bytes.value_or(e_.releasable_bytes);
-  return e_.largest_free_with_deferred_bytes >= e_.request_bytes ||
-         joined_would_do(with_deferred_bytes - std::min(e_.deferred_unheld_bytes, with_deferred_bytes));
+  return e_.largest_free_with_deferred_bytes >= e_.request_bytes || joined_would_do(saturating_sub(with_deferred_bytes, e_.deferred_unheld_bytes));
 }
 
 void Rules::impossible() {
@@ -28,7 +27,7 @@ void Rules::impossible() {
 /// What lies in the limit's way may be the pool's own: that costs nothing to clear.
 void Rules::limit() {
   if (deferred_would_do()) deferred();
-  const std::uint64_t kept_free_bytes = e_.pool_free_bytes - std::min(e_.releasable_bytes, e_.pool_free_bytes);
+  const std::uint64_t kept_free_bytes = saturating_sub(e_.pool_free_bytes, e_.releasable_bytes);
   if (verdict_.shortfall_bytes != 0 && e_.is_outside_pool && preallocates() && kept_free_bytes >= verdict_.shortfall_bytes) preallocate_less();
   if (verdict_.shortfall_bytes != 0 && e_.mempool_idle_bytes >= verdict_.shortfall_bytes) mempool_idle();
   if (!e_.can_remap && e_.holes_known && pages_surely_join()) pages_would_join();
@@ -55,7 +54,7 @@ void Rules::raise_limit() {
         .enough_limit_bytes = *enough_bytes;
     return;
   }
-  const bool device_lacks = e_.driver_free_bytes && e_.request_bytes - std::min(e_.request_bytes, *e_.driver_free_bytes) > e_.releasable_bytes;
+  const bool device_lacks = e_.driver_free_bytes && saturating_sub(e_.request_bytes, *e_.driver_free_bytes) > e_.releasable_bytes;
   const char* message =
       device_lacks ? "a higher CUPOOL_LIMIT alone does not do: the device has not so much left beside what is held; ask for less, or free first"
       : verdict_.shortfall_bytes == 0 && e_.holes_known

@@ -1,17 +1,16 @@
 // What is free in pieces: see rules.hpp.
 #include <algorithm>
 
+#include "pool/core/bytes.hpp"
 #include "pool/observe/enough_limit.hpp"
 #include "pool/observe/rules.hpp"
 
 namespace cupool::observe {
 
-std::uint64_t Rules::in_use_bytes() const { return e_.held_bytes - std::min(e_.held_bytes, e_.pool_free_bytes + deferred_held_bytes(e_)); }
-
 /// What is free in pieces is little beside what is not: a job that goes on growing ends here all the same.
 void Rules::nearly_all_in_use() {
   constexpr std::uint64_t kLittle = 32;
-  if (e_.pool_free_bytes > in_use_bytes() / kLittle) return;
+  if (e_.pool_free_bytes > in_use_bytes(e_) / kLittle) return;
   add("reduce_demand", "fix",
       "nearly all of the memory is really in use, and what is free in pieces is little beside it: the job needs less (smaller batch, "
       "recomputation, offloading), more devices, or a leak found (leaks[])",
@@ -21,21 +20,21 @@ void Rules::nearly_all_in_use() {
 /// The one region that `preallocate` takes by default, three quarters of what there is, could have the request beside all that is in use.
 bool Rules::one_region_would_do() const {
   const std::uint64_t there_bytes = e_.limit_bytes == 0 ? e_.device_total_bytes : std::min(e_.device_total_bytes, e_.limit_bytes);
-  return in_use_bytes() <= there_bytes / 4 * 3 && e_.request_bytes <= there_bytes / 4 * 3 - in_use_bytes();
+  return in_use_bytes(e_) <= there_bytes / 4 * 3 && e_.request_bytes <= there_bytes / 4 * 3 - in_use_bytes(e_);
 }
 
 /// So much free memory, if it were in one piece, with what driver and limit still give.
 bool Rules::joined_would_do(std::uint64_t bytes) const {
   if (e_.request_bytes == 0) return false;
-  const std::uint64_t headroom_bytes = e_.limit_bytes == 0 ? UINT64_MAX : e_.limit_bytes - std::min(e_.held_bytes, e_.limit_bytes);
+  const std::uint64_t headroom_bytes = e_.limit_bytes == 0 ? UINT64_MAX : saturating_sub(e_.limit_bytes, e_.held_bytes);
   const std::uint64_t more_bytes = std::min(e_.driver_free_bytes.value_or(0), headroom_bytes);
-  return bytes >= e_.request_bytes - std::min(more_bytes, e_.request_bytes);
+  return bytes >= saturating_sub(e_.request_bytes, more_bytes);
 }
 
 /// Memory for the pool itself, with what may lie otherwise on pages.
 bool Rules::pages_surely_join() const {
   const std::uint64_t whole_bytes = e_.whole_page_bytes.value_or(0);
-  return !e_.is_outside_pool && joined_would_do(whole_bytes - std::min(whole_bytes, page_allowance_bytes(e_)));
+  return !e_.is_outside_pool && joined_would_do(saturating_sub(whole_bytes, page_allowance_bytes(e_)));
 }
 
 void Rules::pages_would_join() {
@@ -86,7 +85,7 @@ void Rules::preallocate_less() {
   const std::uint64_t there_bytes = e_.limit_bytes == 0 ? device_bytes : std::min(device_bytes, e_.limit_bytes);
   const auto fits = [&](std::uint64_t beside_bytes) { return beside_bytes <= there_bytes && e_.request_bytes <= there_bytes - beside_bytes; };
   const bool is_sure = fits(2 * peak_bytes);  // regions double, and each may keep a block
-  if (!is_sure && !fits(in_use_bytes())) return;
+  if (!is_sure && !fits(in_use_bytes(e_))) return;
   add("preallocate_less", is_sure ? "fix" : "info",
       is_sure
           ? "what the pool preallocated and has free beside its blocks does not go back to the driver: CUPOOL_POLICY=grow without "
@@ -120,7 +119,7 @@ void Rules::fragmented_pages() {
       {"stranded_bytes", stranded_bytes}, {"releasable_bytes", e_.releasable_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}};
   add_already("backing_pages", "pages serve already, and all that hold nothing were gathered; what else is free lies in pages that hold something",
               numbers);
-  const std::uint64_t joined_bytes = e_.pool_free_bytes - std::min(e_.pool_free_bytes, page_allowance_bytes(e_));
+  const std::uint64_t joined_bytes = saturating_sub(e_.pool_free_bytes, page_allowance_bytes(e_));
   if (stranded_bytes != 0)
     add("pinned_by", joined_would_do(joined_bytes) ? "fix" : "info",
         "blocks that live on keep whole pages: allocate what lives long first, or free it (devices[].pinned_by lists those that keep most)",

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 
+#include "pool/core/bytes.hpp"
 #include "pool/observe/report.hpp"
 #include "pool/observe/suggestions.hpp"
 
@@ -21,8 +22,6 @@ enum class Truth : std::uint8_t { no, yes, unknown };
 
 constexpr std::size_t kCauseCount = std::size(kOomCauses);
 constexpr std::size_t at(OomCause cause) { return static_cast<std::size_t>(cause); }
-constexpr Bytes minus(Bytes a, Bytes b) { return a > b ? a - b : 0; }
-constexpr Bytes plus(Bytes a, Bytes b) { return a + b < a ? UINT64_MAX : a + b; }
 constexpr Truth truth(bool is) { return is ? Truth::yes : Truth::no; }
 constexpr Truth both(Truth a, Truth b) {
   if (a == Truth::no || b == Truth::no) return Truth::no;
@@ -49,7 +48,7 @@ class Case {
       case OomCause::other_process:
         return both(truth(!limit_blocks(e_.releasable_bytes)), both(opposite(driver_gives(e_.releasable_bytes)), others_give()));
       case OomCause::non_pool_memory: {  // what goes there may have counted against the limit, too
-        const Bytes all_bytes = plus(e_.releasable_bytes, e_.own_outside_bytes);
+        const Bytes all_bytes = saturating_add(e_.releasable_bytes, e_.own_outside_bytes);
         return both(truth(!limit_blocks(all_bytes)), both(opposite(driver_gives(e_.releasable_bytes)), driver_gives(all_bytes)));
       }
       case OomCause::true_exhaustion: return truth(exhausted_by() > 0);
@@ -61,18 +60,18 @@ class Case {
   bool scattered() const { return fragmented(UINT64_MAX) != Truth::no; }
 
   /// On pages what the driver has joins the pool's, so that nothing but the pieces stood in the way.
-  bool only_scattered() const { return e_.can_remap && e_.driver_free_bytes && plus(driver_free(), e_.pool_free_bytes) >= request_; }
+  bool only_scattered() const { return e_.can_remap && e_.driver_free_bytes && saturating_add(driver_free(), e_.pool_free_bytes) >= request_; }
 
   /// What was missing, in the cause's own resource.
   Bytes shortfall(OomCause cause) const {
     switch (cause) {
-      case OomCause::impossible_request: return minus(request_, cap());
-      case OomCause::limit: return minus(plus(minus(e_.held_bytes, e_.releasable_bytes), request_), e_.limit_bytes);
+      case OomCause::impossible_request: return saturating_sub(request_, cap());
+      case OomCause::limit: return saturating_sub(saturating_add(saturating_sub(e_.held_bytes, e_.releasable_bytes), request_), e_.limit_bytes);
       case OomCause::driver_refused: return 0;
       case OomCause::deferred_free:
-      case OomCause::external_fragmentation: return minus(request_, in_one_piece());
+      case OomCause::external_fragmentation: return saturating_sub(request_, in_one_piece());
       case OomCause::other_process:
-      case OomCause::non_pool_memory: return minus(request_, plus(driver_free(), e_.releasable_bytes));
+      case OomCause::non_pool_memory: return saturating_sub(request_, saturating_add(driver_free(), e_.releasable_bytes));
       case OomCause::true_exhaustion: return exhausted_by();
     }
     return 0;
@@ -81,15 +80,15 @@ class Case {
   /// What would still be missing if this alone were different; nullopt when an input that decides it is unknown.
   std::optional<Bytes> remaining(OomCause cause) const {
     switch (cause) {
-      case OomCause::impossible_request: return cap() == UINT64_MAX ? std::nullopt : std::optional(minus(request_, cap()));
+      case OomCause::impossible_request: return cap() == UINT64_MAX ? std::nullopt : std::optional(saturating_sub(request_, cap()));
       case OomCause::limit: return has_limit() ? missing_from_driver(0, e_.releasable_bytes) : std::nullopt;
       case OomCause::driver_refused: return missing_from_driver(0, 0);
       case OomCause::deferred_free: return missing_from_driver(e_.largest_free_with_deferred_bytes, releasable_with_deferred_);
       case OomCause::external_fragmentation: return missing_from_driver(e_.pool_free_bytes, e_.can_remap ? e_.pool_free_bytes : e_.releasable_bytes);
       case OomCause::other_process:
         if (!e_.other_process_bytes) return std::nullopt;
-        return missing_from_driver(0, plus(e_.releasable_bytes, *e_.other_process_bytes));
-      case OomCause::non_pool_memory: return missing_from_driver(0, plus(e_.releasable_bytes, e_.own_outside_bytes));
+        return missing_from_driver(0, saturating_add(e_.releasable_bytes, *e_.other_process_bytes));
+      case OomCause::non_pool_memory: return missing_from_driver(0, saturating_add(e_.releasable_bytes, e_.own_outside_bytes));
       case OomCause::true_exhaustion: return e_.driver_free_bytes ? std::optional(exhausted_by()) : std::nullopt;
     }
     return std::nullopt;
@@ -106,8 +105,8 @@ class Case {
   /// What one block could have had: a hole, or on pages all that moves, behind what driver and limit give.
   Bytes in_one_piece() const {
     if (!e_.can_remap && e_.holes_known && !e_.is_outside_pool && e_.deferred_at_driver_bytes == 0) return largest_free();
-    const Bytes allowed = has_limit() ? minus(e_.limit_bytes, minus(e_.held_bytes, e_.releasable_bytes)) : UINT64_MAX;
-    return std::max(largest_free(), std::min(plus(driver_free(), e_.releasable_bytes), allowed));
+    const Bytes allowed = has_limit() ? saturating_sub(e_.limit_bytes, saturating_sub(e_.held_bytes, e_.releasable_bytes)) : UINT64_MAX;
+    return std::max(largest_free(), std::min(saturating_add(driver_free(), e_.releasable_bytes), allowed));
   }
   bool has_limit() const { return e_.limit_bytes > 0 && !e_.is_managed; }
   /// The most that one request could ever get; UINT64_MAX when neither total nor limit is known.
@@ -122,30 +121,32 @@ class Case {
   }
 
   /// The limit forbids R more bytes even after `given_back` went back to the driver.
-  bool limit_blocks(Bytes given_back) const { return has_limit() && plus(minus(e_.held_bytes, given_back), request_) > e_.limit_bytes; }
+  bool limit_blocks(Bytes given_back) const {
+    return has_limit() && saturating_add(saturating_sub(e_.held_bytes, given_back), request_) > e_.limit_bytes;
+  }
 
   /// F + extra >= R. Without F: F lies between 0 and what is not ours.
   Truth driver_gives(Bytes extra) const {
-    if (e_.driver_free_bytes) return truth(plus(driver_free(), extra) >= request_);
+    if (e_.driver_free_bytes) return truth(saturating_add(driver_free(), extra) >= request_);
     if (extra >= request_) return Truth::yes;
-    if (e_.device_total_bytes != 0 && plus(not_ours(), extra) < request_) return Truth::no;
+    if (e_.device_total_bytes != 0 && saturating_add(not_ours(), extra) < request_) return Truth::no;
     return Truth::unknown;
   }
 
   /// F + REL + U >= R. Without U: F + U is at most what is not ours.
   Truth others_give() const {
-    if (e_.other_process_bytes) return driver_gives(plus(e_.releasable_bytes, *e_.other_process_bytes));
-    if (e_.device_total_bytes != 0 && plus(not_ours(), e_.releasable_bytes) < request_) return Truth::no;
+    if (e_.other_process_bytes) return driver_gives(saturating_add(e_.releasable_bytes, *e_.other_process_bytes));
+    if (e_.device_total_bytes != 0 && saturating_add(not_ours(), e_.releasable_bytes) < request_) return Truth::no;
     return Truth::unknown;
   }
-  Bytes not_ours() const { return minus(e_.device_total_bytes, e_.held_bytes); }
+  Bytes not_ours() const { return saturating_sub(e_.device_total_bytes, e_.held_bytes); }
 
   /// PEND makes the difference: the request fits with it, and did not without.
   Truth deferred() const {
     if (e_.deferred_bytes == 0 || largest_free() >= request_) return Truth::no;
     if (e_.largest_free_with_deferred_bytes >= request_) return Truth::yes;
     const Truth without = both(truth(!limit_blocks(e_.releasable_bytes)), driver_gives(e_.releasable_bytes));
-    const Bytes held_bytes = minus(releasable_with_deferred_, e_.deferred_unheld_bytes);
+    const Bytes held_bytes = saturating_sub(releasable_with_deferred_, e_.deferred_unheld_bytes);
     const Truth with = both(truth(!limit_blocks(held_bytes)), driver_gives(releasable_with_deferred_));
     return both(opposite(without), with);
   }
@@ -156,18 +157,18 @@ class Case {
 
   /// Bytes missing when everything free were one piece and nothing waited for the GPU; under the limit too.
   Bytes exhausted_by() const {
-    const Bytes pool = plus(e_.pool_free_bytes, e_.deferred_bytes);
-    const Bytes device = minus(request_, plus(driver_free(), pool));
-    const Bytes held = plus(e_.pool_free_bytes, deferred_held_bytes(e_));
-    const Bytes limit = has_limit() ? minus(plus(minus(e_.held_bytes, held), request_), e_.limit_bytes) : 0;
+    const Bytes pool = saturating_add(e_.pool_free_bytes, e_.deferred_bytes);
+    const Bytes device = saturating_sub(request_, saturating_add(driver_free(), pool));
+    const Bytes held = saturating_add(e_.pool_free_bytes, deferred_held_bytes(e_));
+    const Bytes limit = has_limit() ? saturating_sub(saturating_add(saturating_sub(e_.held_bytes, held), request_), e_.limit_bytes) : 0;
     return held >= request_ ? 0 : std::max(device, limit);
   }
 
   /// R minus the better of `hole` and F + extra.
   std::optional<Bytes> missing_from_driver(Bytes hole, Bytes extra) const {
-    const Bytes known = std::max(hole, plus(driver_free(), extra));
+    const Bytes known = std::max(hole, saturating_add(driver_free(), extra));
     if (!e_.driver_free_bytes && known < request_) return std::nullopt;
-    return minus(request_, known);
+    return saturating_sub(request_, known);
   }
 
   const OomEvidence& e_;

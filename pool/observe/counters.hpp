@@ -16,26 +16,33 @@ struct Gauge {
   std::atomic<std::uint64_t> current{0};
   std::atomic<std::uint64_t> peak{0};
 
+  /// Read by anyone at any time.
+  std::uint64_t now() const { return current.load(std::memory_order_relaxed); }
+  std::uint64_t highest() const { return peak.load(std::memory_order_relaxed); }
+
   /// As add, but the caller looks after the peak. Returns the new value.
   std::uint64_t shift(std::int64_t delta) {
-    const std::uint64_t now = current.load(std::memory_order_relaxed) + static_cast<std::uint64_t>(delta);
-    current.store(now, std::memory_order_relaxed);
-    return now;
+    const std::uint64_t changed = now() + static_cast<std::uint64_t>(delta);
+    current.store(changed, std::memory_order_relaxed);
+    return changed;
   }
   /// Adds `delta` (may be negative). Precondition: the writer holds the lock that owns this gauge.
   void add(std::int64_t delta) {
-    const std::uint64_t now = shift(delta);
-    if (now > peak.load(std::memory_order_relaxed)) peak.store(now, std::memory_order_relaxed);
+    const std::uint64_t changed = shift(delta);
+    if (changed > highest()) peak.store(changed, std::memory_order_relaxed);
   }
 };
 
 /// A number that only grows.
 struct Total {
   std::atomic<std::uint64_t> value{0};
+
+  /// Read by anyone at any time.
+  std::uint64_t count() const { return value.load(std::memory_order_relaxed); }
   /// Precondition: the writer holds the lock that owns this total.
-  void add(std::uint64_t delta = 1) { value.store(value.load(std::memory_order_relaxed) + delta, std::memory_order_relaxed); }
-  /// What was counted while it was on its way has failed. As add.
-  void take_back() { value.store(value.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed); }
+  void add(std::uint64_t delta = 1) { value.store(count() + delta, std::memory_order_relaxed); }
+  /// One that was counted before its call returned has failed. Precondition: as add.
+  void take_back() { value.store(count() - 1, std::memory_order_relaxed); }
 };
 
 struct Counters {

@@ -15,42 +15,44 @@ constexpr std::uint64_t kAllowedShare = 128;             ///< of the device: the
 constexpr std::uint64_t kOtherwiseAllowed = 4;           ///< times that, where blocks will lie otherwise than they do
 constexpr std::uint64_t kDriverPiece_bytes = 32 * kMiB;  ///< the driver's own pool grows by such
 
-constexpr std::uint64_t less(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0; }
-constexpr std::uint64_t more(std::uint64_t a, std::uint64_t b) { return a + b < a ? UINT64_MAX : a + b; }
-
 std::uint64_t request_in_pieces(const OomEvidence& e) {
   const std::uint64_t piece_bytes = e.is_outside_pool ? 1 : e.page_bytes.value_or(kPage_bytes);
   const std::uint64_t over_bytes = e.request_bytes % piece_bytes;
-  return over_bytes == 0 ? e.request_bytes : more(e.request_bytes, piece_bytes - over_bytes);
+  return over_bytes == 0 ? e.request_bytes : saturating_add(e.request_bytes, piece_bytes - over_bytes);
 }
 
 /// All that the device could give to this process as things stand.
 std::uint64_t room_bytes(const OomEvidence& e) {
   const std::uint64_t total_bytes = e.device_total_bytes == 0 ? UINT64_MAX : e.device_total_bytes;
-  return e.driver_free_bytes ? std::min(more(e.held_bytes, *e.driver_free_bytes), total_bytes) : total_bytes;
+  return e.driver_free_bytes ? std::min(saturating_add(e.held_bytes, *e.driver_free_bytes), total_bytes) : total_bytes;
 }
 
 /// The driver's own pool: no more than the call itself, unless what that pool has idle is in pieces, which nobody can foresee.
 std::optional<std::uint64_t> enough_for_driver_pool(const OomEvidence& e) {
-  const bool is_in_pieces = e.pool_free_bytes != 0 && more(e.pool_free_bytes, less(e.limit_bytes, e.held_bytes)) >= e.request_bytes;
+  const bool is_in_pieces =
+      e.pool_free_bytes != 0 && saturating_add(e.pool_free_bytes, saturating_sub(e.limit_bytes, e.held_bytes)) >= e.request_bytes;
   if (is_in_pieces) return std::nullopt;
-  return std::min(more(least_limit_bytes(e), kDriverPiece_bytes), room_bytes(e));
+  return std::min(saturating_add(least_limit_bytes(e), kDriverPiece_bytes), room_bytes(e));
 }
 
 /// Regions: all that is in use stays in place, and one more may be larger than what it is made for.
 std::optional<std::uint64_t> enough_on_segments(const OomEvidence& e) {
   const std::uint64_t preallocated_bytes = e.preallocate_bytes.value_or(0);
   // The one region is as large as the limit lets it be: the free end of it becomes longer.
-  const std::uint64_t one_region_bytes = more(less(e.held_bytes, e.region_edge_bytes.value_or(0)), request_in_pieces(e) + kPage_bytes);
+  const std::uint64_t one_region_bytes =
+      saturating_add(saturating_sub(e.held_bytes, e.region_edge_bytes.value_or(0)), request_in_pieces(e) + kPage_bytes);
   if (!e.is_outside_pool && one_region_bytes <= std::min(preallocated_bytes, room_bytes(e))) return one_region_bytes;
-  const std::uint64_t taken_first_bytes = e.is_outside_pool ? less(preallocated_bytes, less(e.held_bytes, e.releasable_bytes)) : 0;
-  const std::uint64_t enough_bytes = more(least_limit_bytes(e), *e.region_slack_bytes + taken_first_bytes);
+  const std::uint64_t taken_first_bytes =
+      e.is_outside_pool ? saturating_sub(preallocated_bytes, saturating_sub(e.held_bytes, e.releasable_bytes)) : 0;
+  const std::uint64_t enough_bytes = saturating_add(least_limit_bytes(e), *e.region_slack_bytes + taken_first_bytes);
   return enough_bytes <= room_bytes(e) ? std::optional(enough_bytes) : std::nullopt;
 }
 
 }  // namespace
 
-std::uint64_t least_limit_bytes(const OomEvidence& e) { return more(less(e.held_bytes, e.releasable_bytes), request_in_pieces(e)); }
+std::uint64_t least_limit_bytes(const OomEvidence& e) {
+  return saturating_add(saturating_sub(e.held_bytes, e.releasable_bytes), request_in_pieces(e));
+}
 
 std::uint64_t page_allowance_bytes(const OomEvidence& e) {
   const std::uint64_t page_bytes = std::max<std::uint64_t>(e.page_bytes.value_or(kPage_bytes), 1);
@@ -64,7 +66,7 @@ std::optional<std::uint64_t> enough_limit_bytes(const OomEvidence& e) {
   std::optional<std::uint64_t> enough_bytes;
   if (!e.can_remap && e.holes_known && e.region_slack_bytes) enough_bytes = enough_on_segments(e);
   else if (least_bytes > room_bytes(e)) enough_bytes = std::nullopt;
-  else if (e.can_remap) enough_bytes = std::min(more(least_bytes, page_allowance_bytes(e)), room_bytes(e));
+  else if (e.can_remap) enough_bytes = std::min(saturating_add(least_bytes, page_allowance_bytes(e)), room_bytes(e));
   else if (!e.holes_known) enough_bytes = enough_for_driver_pool(e);
   else enough_bytes = least_bytes;  // the driver serves each block itself
   return enough_bytes && *enough_bytes > e.limit_bytes ? enough_bytes : std::nullopt;
@@ -73,9 +75,9 @@ std::optional<std::uint64_t> enough_limit_bytes(const OomEvidence& e) {
 std::optional<std::uint64_t> enough_limit_on_pages_bytes(const OomEvidence& e) {
   if (e.limit_bytes == 0 || e.is_managed || e.request_bytes == 0 || e.can_remap || e.is_outside_pool || !e.pages_available || !e.region_slack_bytes)
     return std::nullopt;
-  const std::uint64_t kept_bytes = less(e.held_bytes, std::max(e.whole_page_bytes.value_or(0), e.releasable_bytes));
+  const std::uint64_t kept_bytes = saturating_sub(e.held_bytes, std::max(e.whole_page_bytes.value_or(0), e.releasable_bytes));
   const std::uint64_t allowed_bytes = kOtherwiseAllowed * page_allowance_bytes(e);
-  const std::uint64_t enough_bytes = std::max(more(kept_bytes, more(request_in_pieces(e), allowed_bytes)), e.limit_bytes);
+  const std::uint64_t enough_bytes = std::max(saturating_add(kept_bytes, saturating_add(request_in_pieces(e), allowed_bytes)), e.limit_bytes);
   return enough_bytes <= room_bytes(e) ? std::optional(enough_bytes) : std::nullopt;
 }
 

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <string_view>
 
+#include "pool/core/bytes.hpp"
+
 namespace cupool::observe {
 
 namespace {
-
-std::uint64_t less_or_zero(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0; }
 
 /// Hands out a device's bytes until there are none left.
 class Divider {
@@ -62,7 +62,7 @@ Ledger ledger_of(const DeviceSnapshot& device) {
   divider.take_exact("free_releasable", now.free_bytes - pinned);
   divider.take_exact("free_pinned", pinned);
   // Held by the pool and none of the above: the driver's own rounding of a region, pages of slabs.
-  divider.take_exact("metadata", less_or_zero(less_or_zero(less_or_zero(now.reserved_bytes, now.live_bytes), deferred), now.free_bytes));
+  divider.take_exact("metadata", saturating_sub(saturating_sub(saturating_sub(now.reserved_bytes, now.live_bytes), deferred), now.free_bytes));
   divider.take_exact("outside_arrays", device.outside.arrays);
   divider.take_exact("outside_program_vmm", device.outside.program_vmm);
   divider.take("outside_mempools", device.outside.mempools);  // the driver's word, of a moment; as is the next

@@ -12,7 +12,6 @@ namespace cupool::observe {
 
 namespace {
 
-constexpr std::size_t kPageBytes = 4 * kKiB;
 constexpr std::size_t kAlignment = 128;  // a device's counters share no cache line with another's
 
 static_assert(sizeof(std::atomic<std::uint64_t>) == 8 && std::atomic<std::uint64_t>::is_always_lock_free);
@@ -143,7 +142,7 @@ LiveUnpooled* unpooled_slots(LiveHeader* page) {
 
 }  // namespace
 
-std::size_t live_page_bytes(std::size_t process_json_bytes) { return align_up(Layout{}.end(process_json_bytes), kPageBytes); }
+std::size_t live_page_bytes(std::size_t process_json_bytes) { return align_up(Layout{}.end(process_json_bytes), kHostPage_bytes); }
 
 LiveHeader* format_live_page(void* memory, std::size_t bytes, const LiveIdentity& identity, std::string_view process_json) {
   const Layout layout;

@@ -52,7 +52,7 @@ bool holds_for_good(const OomEvidence& e) { return e.held_bytes > e.releasable_b
 
 /// The driver refuses what passes the maxSize that the program gave its own memory pool.
 std::string own_maximum_text(const OomEvidence& e) {
-  const std::uint64_t left_bytes = e.mempool_max_bytes - std::min(e.mempool_used_bytes, e.mempool_max_bytes);
+  const std::uint64_t left_bytes = saturating_sub(e.mempool_max_bytes, e.mempool_used_bytes);
   const std::string pool = "the program's memory pool has a maxSize of " + human_bytes(e.mempool_max_bytes) + ", " +
                            human_bytes_up(std::min(e.mempool_used_bytes, e.mempool_max_bytes)) + " of it used";
   return e.request_bytes <= left_bytes ? pool + "; the device has enough" : pool + ": short by " + human_bytes_up(e.request_bytes - left_bytes);

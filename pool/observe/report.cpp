@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 
+#include "pool/core/bytes.hpp"
 #include "pool/core/clock.hpp"
 #include "pool/observe/report_file.hpp"
 #include "pool/observe/report_sections.hpp"
@@ -74,7 +75,7 @@ int patience_ms(std::uint64_t deadline_unix_ns) {
   constexpr std::uint64_t kMost_ms = 4000;
   constexpr std::uint64_t kMillisecond_ns = 1'000'000;
   if (deadline_unix_ns == 0) return -1;
-  const std::uint64_t left_ns = deadline_unix_ns - std::min(unix_now_ns(), deadline_unix_ns);
+  const std::uint64_t left_ns = saturating_sub(deadline_unix_ns, unix_now_ns());
   return static_cast<int>(std::min(left_ns / kMillisecond_ns, kMost_ms));
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "pool/core/bytes.hpp"
 #include "pool/core/clock.hpp"
 #include "pool/observe/address_map.hpp"
 #include "pool/observe/ledger.hpp"
@@ -62,13 +63,13 @@ void write_counters(JsonWriter& json, const DeviceSnapshot& device) {
 /// `live` and `reserved` are what utilization relates: the peaks now, both of the one moment at peak. `knows_pieces`: of what is free.
 void write_figures(JsonWriter& json, const Fragmentation& f, std::uint64_t live_bytes, std::uint64_t reserved_bytes, bool knows_pieces) {
   const std::uint64_t known_bytes = knows_pieces ? f.free_bytes : 0;  // a ratio to nothing is null
-  const auto split = [&](std::uint64_t largest_bytes) { return f.free_bytes - std::min(largest_bytes, f.free_bytes); };
+  const auto split = [&](std::uint64_t largest_bytes) { return saturating_sub(f.free_bytes, largest_bytes); };
   json.key("external");
   json.ratio(split(f.largest_free_bytes), known_bytes);
   json.key("external_remapped");
   json.ratio(split(std::max(f.largest_free_bytes, f.largest_free_remapped_bytes)), known_bytes);
   json.key("internal");
-  json.ratio(f.live_bytes - std::min(f.requested_bytes, f.live_bytes), f.live_bytes);
+  json.ratio(saturating_sub(f.live_bytes, f.requested_bytes), f.live_bytes);
   json.key("utilization");
   json.ratio(live_bytes, reserved_bytes);
   json.member("free_bytes", f.free_bytes);
@@ -90,7 +91,7 @@ void write_fragmentation(JsonWriter& json, const DeviceSnapshot& device) {
 void warn_of_age(const DeviceSnapshot& device, const std::string& where, Findings& findings) {
   constexpr std::uint64_t kOld_ns = 60'000'000'000;
   const std::uint64_t now_ns = unix_now_ns();
-  const std::uint64_t age_ns = now_ns - std::min(device.driver_free_unix_ns, now_ns);
+  const std::uint64_t age_ns = saturating_sub(now_ns, device.driver_free_unix_ns);
   if (device.driver_free_unix_ns == 0 || age_ns < kOld_ns) return;
   findings.warnings.push_back(where + "the driver was asked for its free bytes " + std::to_string(age_ns / 1'000'000'000) +
                               " s before; unattributed is as of then");

@@ -68,7 +68,6 @@ class Rules {
   bool pages_surely_join() const;
   void nearly_all_in_use();
   void preallocate_less();
-  std::uint64_t in_use_bytes() const;
   bool one_region_would_do() const;
   bool joined_would_do(std::uint64_t bytes) const;
 

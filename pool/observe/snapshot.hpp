@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "pool/core/bytes.hpp"
 #include "pool/observe/event.hpp"
 
 namespace cupool::observe {
@@ -190,9 +191,9 @@ struct OomEvidence {
 };
 
 /// Of PEND, what counts against the limit.
-inline std::uint64_t deferred_held_bytes(const OomEvidence& e) {
-  return e.deferred_bytes - (e.deferred_unheld_bytes < e.deferred_bytes ? e.deferred_unheld_bytes : e.deferred_bytes);
-}
+inline std::uint64_t deferred_held_bytes(const OomEvidence& e) { return saturating_sub(e.deferred_bytes, e.deferred_unheld_bytes); }
+/// Of what counts against the limit, what is really in use: neither free in the pool nor waiting for the GPU.
+inline std::uint64_t in_use_bytes(const OomEvidence& e) { return saturating_sub(e.held_bytes, e.pool_free_bytes + deferred_held_bytes(e)); }
 
 struct OomRecord {
   std::uint64_t time_unix_ns = 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "pool/core/bytes.hpp"
 #include "pool/observe/enough_limit.hpp"
 #include "pool/observe/rules.hpp"
 
@@ -86,7 +87,7 @@ void Rules::other_devices() {
   const bool is_short = verdict_.cause == OomCause::limit || verdict_.cause == OomCause::external_fragmentation ||
                         verdict_.cause == OomCause::other_process || verdict_.cause == OomCause::non_pool_memory ||
                         verdict_.cause == OomCause::true_exhaustion;
-  const std::uint64_t free_bytes = e_.other_device_free_bytes - std::min(e_.other_device_free_bytes, page_allowance_bytes(e_));
+  const std::uint64_t free_bytes = saturating_sub(e_.other_device_free_bytes, page_allowance_bytes(e_));
   if (!is_short || !e_.other_device || e_.request_bytes == 0 || e_.request_bytes > free_bytes) return;
   add("other_devices", "consider",
       "GPU " + std::to_string(*e_.other_device) + ", which this process uses too, had room for the request when last heard of: place it there",
@@ -106,7 +107,7 @@ bool Rules::exceeds_device() const { return e_.device_total_bytes != 0 && (e_.re
 
 /// More than the program's own memory pool may still have: whatever else refuses, that does.
 bool Rules::exceeds_own_maximum() const {
-  return e_.mempool_max_bytes != 0 && e_.request_bytes > e_.mempool_max_bytes - std::min(e_.mempool_used_bytes, e_.mempool_max_bytes);
+  return e_.mempool_max_bytes != 0 && e_.request_bytes > saturating_sub(e_.mempool_max_bytes, e_.mempool_used_bytes);
 }
 
 void Rules::raise_own_maximum() {
@@ -256,7 +257,7 @@ void Rules::exhausted() {
         numbers);
     return;
   }
-  if (e_.request_bytes > in_use_bytes()) {  // a leak is then not what to look for first
+  if (e_.request_bytes > in_use_bytes(e_)) {  // a leak is then not what to look for first
     add("reduce_demand", "fix",
         "the request is larger than all that is in use, and the two do not fit together: ask for less (a smaller batch, or in parts), or free first "
         "what is not needed beside it",
@@ -268,14 +269,12 @@ void Rules::exhausted() {
 }
 
 bool others_may_hold(const OomEvidence& e, const OomVerdict& verdict) {
-  const std::uint64_t in_use_bytes = e.held_bytes - std::min(e.held_bytes, e.pool_free_bytes + deferred_held_bytes(e));
-  if (e.limit_bytes != 0 && e.request_bytes > e.limit_bytes - std::min(in_use_bytes, e.limit_bytes)) return false;  // the limit is in the way as well
+  if (e.limit_bytes != 0 && e.request_bytes > saturating_sub(e.limit_bytes, in_use_bytes(e))) return false;  // the limit is in the way as well
   return !e.other_process_bytes && e.unattributed_bytes && verdict.shortfall_bytes != 0 && *e.unattributed_bytes >= verdict.shortfall_bytes;
 }
 
 bool only_idle_is_outside(const OomEvidence& e, const OomVerdict& verdict) {
-  return e.mempool_idle_bytes >= verdict.shortfall_bytes &&
-         e.own_outside_bytes - std::min(e.mempool_idle_bytes, e.own_outside_bytes) < verdict.shortfall_bytes;
+  return e.mempool_idle_bytes >= verdict.shortfall_bytes && saturating_sub(e.own_outside_bytes, e.mempool_idle_bytes) < verdict.shortfall_bytes;
 }
 
 std::optional<std::uint64_t> reachable_bytes(const OomEvidence& e) {
@@ -291,9 +290,8 @@ bool exceeds_reach(const OomEvidence& e) {
 bool only_limit_is_short(const OomEvidence& e) {
   if (e.limit_bytes == 0 || e.is_managed || !e.driver_free_bytes || e.request_bytes == 0) return false;
   const std::uint64_t pool_bytes = e.pool_free_bytes + e.deferred_bytes;
-  if (e.request_bytes - std::min(e.request_bytes, pool_bytes) > *e.driver_free_bytes) return false;
-  const std::uint64_t in_use_bytes = e.held_bytes - std::min(e.held_bytes, e.pool_free_bytes + deferred_held_bytes(e));
-  return e.request_bytes > e.limit_bytes - std::min(in_use_bytes, e.limit_bytes);
+  if (saturating_sub(e.request_bytes, pool_bytes) > *e.driver_free_bytes) return false;
+  return e.request_bytes > saturating_sub(e.limit_bytes, in_use_bytes(e));
 }
 
 std::vector<Suggestion> suggest(const OomVerdict& verdict, const OomEvidence& evidence, const std::vector<OptionFact>& options) {

@@ -1,10 +1,10 @@
 // The timeline's memory: one anonymous mapping, so that the host program's malloc is not involved.
 #include "pool/observe/timeline.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <type_traits>
+
+#include "pool/core/mapped.hpp"
 
 namespace cupool::observe {
 
@@ -24,13 +24,13 @@ bool Timeline::map_ring() noexcept {
     ++lost_;
     return false;
   }
-  void* memory = ::mmap(nullptr, capacity_ * sizeof(Event), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) {
+  void* memory = map_zeroed(capacity_ * sizeof(Event));
+  if (memory == nullptr) {
     mapping_failed_ = true;
     ++lost_;
     return false;
   }
-  // Anonymous memory is zero, which is a valid Event; nothing is read before it was written.
+  // Zeroes are a valid Event; nothing is read before it was written.
   ring_ = static_cast<Event*>(memory);
   return true;
 }
