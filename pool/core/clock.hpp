@@ -74,6 +74,9 @@ class Clock {
   ~Clock() = default;  // trivial: the library's own is used until the process is gone
 };
 
+/// Between two looks whether another thread has left the driver, or has ended something there: most calls take microseconds.
+inline constexpr std::uint64_t kDriverCallPause_ns = 20'000;
+
 /// The machine's clock.
 class SystemClock final : public Clock {
  public:

@@ -85,7 +85,7 @@ class CaptureGate {
     const std::uint64_t until_ns = clock.now_ns() + kSynchronisingBound_ns;
     while (synchronising_.load(std::memory_order_relaxed) != 0 && clock.now_ns() < until_ns) {
       lock.unlock();
-      clock.pause(kSynchronisingPause_ns);
+      clock.pause(kDriverCallPause_ns);
       lock.lock();
     }
     try {
@@ -148,8 +148,6 @@ class CaptureGate {
   };
 
   static constexpr std::uint64_t kSynchronisingBound_ns = 1'000'000'000;
-  static constexpr std::uint64_t kSynchronisingPause_ns = 20'000;
-
   template <class Over> void forget_if(Over&& is_over) {
     if (!capturing()) return;
     const std::lock_guard<std::shared_mutex> lock(mutex_);

@@ -13,7 +13,6 @@ namespace cupool::device {
 using heap::Extent;
 
 namespace {
-constexpr std::uint64_t kEnterPause_ns = 20'000;
 
 struct EndOfShortage {
   Shortage& shortage;
@@ -76,7 +75,7 @@ Error DevicePool::enter(Attempt& attempt) {
   while (home->context == attempt.context && device_.services.contexts.pin(home, attempt.context) != Pin::held) {
     if (clock.now_ns() >= until_ns) return {CUDA_ERROR_CONTEXT_IS_DESTROYED, "context is being ended"};
     const MutexUnlock unlocked(device_.lock);
-    clock.pause(kEnterPause_ns);
+    clock.pause(kDriverCallPause_ns);
   }
   if (home->context != attempt.context) return kStaleContext;
   return {};

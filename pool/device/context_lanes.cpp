@@ -45,7 +45,7 @@ std::uint32_t lane_for(DeviceState& device, ContextPool& home, StreamName stream
   if (const std::uint32_t lane = home.streams.find(stream.identity)) return lane;
   if (home.streams.is_full()) {
     const StreamLanes::Entry oldest = home.streams.oldest();
-    const bool must_be_empty = device.services.cannot_record.load(std::memory_order_relaxed);
+    const bool must_be_empty = !device.services.has_context_events();
     if (oldest.busy || (must_be_empty && home.pooled->lane_bytes(oldest.lane) != 0)) return 0;
     drain(device, home, oldest.lane, waiting);
     home.streams.remove(oldest.identity);

@@ -85,7 +85,25 @@ class ContextRegistry {
   std::vector<ContextPool*> homes_ CUPOOL_GUARDED_BY(mutex_);
 };
 
-/// Unpins at the end of a scope, however it ends.
+/// Keeps a context pinned for a scope. False, with nothing pinned: `home` is not (or no longer) the pool of `context`, or that is ending.
+class PinnedContext {
+ public:
+  /// `context` null: nothing is pinned.
+  PinnedContext(ContextRegistry& contexts, ContextPool* home, CUcontext context)
+      : contexts_(contexts), home_(context != nullptr && contexts.pin(home, context) == Pin::held ? home : nullptr) {}
+  ~PinnedContext() {
+    if (home_ != nullptr) contexts_.unpin(home_);
+  }
+  PinnedContext(const PinnedContext&) = delete;
+  PinnedContext& operator=(const PinnedContext&) = delete;
+  explicit operator bool() const { return home_ != nullptr; }
+
+ private:
+  ContextRegistry& contexts_;
+  ContextPool* const home_;
+};
+
+/// Unpins at the end of a scope, however it ends, what was pinned before.
 class Unpinner {
  public:
   Unpinner(ContextRegistry& contexts, ContextPool* home) : contexts_(contexts), home_(home) {}

@@ -55,7 +55,7 @@ void Deferral::note_withheld(const Extent& extent) {
 
 Error Deferral::close_epoch(DeviceState& device, CUcontext asking, Closing closing, Look* look) {
   if (deferred_.batch_is_empty() || device.services.gate.capturing() || !device.services.may_call_driver() || device.disabled) return {};
-  if (device.services.cannot_record.load(std::memory_order_relaxed)) return {};
+  if (!device.services.has_context_events()) return {};
   Epoch* epoch = deferred_.close();
   if (epoch == nullptr) return {};  // host memory is out: the blocks wait for better times, as where nothing can be recorded
   Epoch* const older = look != nullptr ? deferred_.oldest_to_ask() : nullptr;
@@ -73,7 +73,7 @@ Error Deferral::close_epoch(DeviceState& device, CUcontext asking, Closing closi
   if (answer) *look = {asked, *answer};
   if (result.answer != FenceAnswer::done) {
     deferred_.reopen(epoch);
-    if (result.answer == FenceAnswer::unsupported && !device.services.cannot_record.exchange(true))
+    if (result.answer == FenceAnswer::unsupported && !device.services.no_context_events.exchange(true))
       device.services.warn("the driver does not support cuCtxRecordEvent: every free synchronises, as CUPOOL_FREE=sync");
     return result.error;
   }
@@ -89,14 +89,14 @@ Error Deferral::close_epoch(DeviceState& device, CUcontext asking, Closing closi
 
 /// For who is short of memory. Where the driver turns out to cover no context by an event, this waits as those frees had.
 Error Deferral::close_epoch_or_synchronise(DeviceState& device, CUcontext asking) {
-  const bool could_record = !device.services.cannot_record.load(std::memory_order_relaxed);
+  const bool could_record = device.services.has_context_events();
   const Error error = close_epoch(device, asking, Closing::late);
-  if (error.code != CUDA_SUCCESS || !could_record || !device.services.cannot_record.load(std::memory_order_relaxed)) return error;
+  if (error.code != CUDA_SUCCESS || !could_record || device.services.has_context_events()) return error;
   return device.services.gate.capturing() ? error : synchronise_and_retire(device, asking).error;
 }
 
 bool Deferral::may_record(const DeviceState& device) const {
-  return !deferred_.batch_is_empty() && !device.services.cannot_record.load(std::memory_order_relaxed) && !device.services.gate.capturing();
+  return !deferred_.batch_is_empty() && device.services.has_context_events() && !device.services.gate.capturing();
 }
 
 bool Deferral::retire_oldest(DeviceState& device, CUcontext asking, bool may_wait, Error* error) {
@@ -134,7 +134,7 @@ bool Deferral::retire_if_over(DeviceState& device, Epoch* epoch, const FenceResu
 bool Deferral::retire_batch_if_idle(DeviceState& device, CUcontext asking, Error* error) {
   if (deferred_.batch_is_empty() || device.services.gate.capturing() || !device.services.may_call_driver() || device.disabled || unpooled_)
     return false;
-  if (device.services.cannot_record.load(std::memory_order_relaxed)) return false;
+  if (!device.services.has_context_events()) return false;
   Epoch* epoch = deferred_.close();
   if (epoch == nullptr) return false;
   FenceResult result;
@@ -278,7 +278,7 @@ FenceResult Deferral::synchronise_reachable(DeviceState& device, CUcontext askin
 
 bool Deferral::others_may_touch(DeviceState& device) {
   const PoolServices& services = device.services;
-  if (services.devices_linked.load(std::memory_order_relaxed) || services.cannot_record.load(std::memory_order_relaxed)) return false;
+  if (services.devices_linked.load(std::memory_order_relaxed) || !services.has_context_events()) return false;
   return device.services.contexts.has_others(device);
 }
 

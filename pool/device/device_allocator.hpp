@@ -9,6 +9,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "pool/core/bytes.hpp"
@@ -53,6 +54,9 @@ struct RegionInfo {
 };
 
 inline RegionInfo& info_of(const heap::Extent& extent) { return *static_cast<RegionInfo*>(extent.region->owner); }
+
+/// What is wanted of release() and trim() when all that there is may go.
+inline constexpr std::uint64_t kEverything_bytes = std::numeric_limits<std::uint64_t>::max();
 
 /// One row of the address map, free ones too. `region`: its index there.
 void append_block(const heap::Extent& extent, std::uint32_t region, const TickConverter& time, observe::DeviceSnapshot& out);

@@ -16,7 +16,6 @@ using heap::Extent;
 using observe::EventKind;
 
 namespace {
-constexpr std::uint64_t kPinPause_ns = 20'000;
 constexpr std::uint64_t kShorterEnd = 4;
 constexpr std::uint64_t kLongestPinPause_ns = 2'000'000;
 
@@ -58,7 +57,7 @@ void DevicePool::await_deferred(ContextPool& home) {
   const std::uint64_t until_ns = services.clock.now_ns() + end_bound_ns_;
   magazines_.close_all(device_);
   std::optional<bool> is_in_vain;
-  for (std::uint64_t pause_ns = kPinPause_ns; may_call_driver() && !capturing() && !device_.disabled && deferred_.holds(&home);
+  for (std::uint64_t pause_ns = kDriverCallPause_ns; may_call_driver() && !capturing() && !device_.disabled && deferred_.holds(&home);
        pause_ns = std::min(2 * pause_ns, kLongestPinPause_ns)) {
     if (device_.services.synchronises()) static_cast<void>(deferral_.synchronise_and_retire(device_, nullptr));
     if (!deferred_.holds(&home)) break;
@@ -82,7 +81,7 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
   await_deferred(*home);
   Pin began = contexts.begin_end(home, context);
   // Its may not be the last reference
-  for (; began == Pin::ending; began = contexts.begin_end(home, context)) device_.services.clock.pause(kPinPause_ns);
+  for (; began == Pin::ending; began = contexts.begin_end(home, context)) device_.services.clock.pause(kDriverCallPause_ns);
   if (began == Pin::gone) return destroy();
   {
     const MutexLock lock(device_.lock);
@@ -90,7 +89,7 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
     magazines_.close_all(device_);
   }
   // Whoever is in the driver with this context leaves first; nobody enters any more.
-  while (contexts.pinned(home)) device_.services.clock.pause(kPinPause_ns);
+  while (contexts.pinned(home)) device_.services.clock.pause(kDriverCallPause_ns);
   const CUresult result = destroy();
   const bool gone = is_dead();
   const MutexLock lock(device_.lock);
@@ -141,8 +140,8 @@ std::unique_ptr<DeviceAllocator> DevicePool::make_heap() {
 Status DevicePool::share_pages(ContextPool* home, CUcontext context, int ordinal) {
   const MutexLock lock(device_.lock);
   if (home->context != context || home->pooled == nullptr || ordinal == device_.ordinal) return {};
-  if (device_.services.contexts.pin(home, context) != Pin::held) return {};
-  const Unpinner unpinner(device_.services.contexts, home);
+  const PinnedContext pinned(device_.services.contexts, home, context);
+  if (!pinned) return {};
   const Status shared = home->pooled->share(device_, ordinal);
   return shared.ok() ? orphans_.share(device_, ordinal) : shared;
 }

@@ -142,7 +142,7 @@ Extent* DevicePool::find_settled(std::uint64_t address) {
     if (until_ns == 0) until_ns = now_ns + kPollBound_ns;
     if (now_ns >= until_ns) return extent;
     const MutexUnlock unlocked(device_.lock);
-    clock.pause(kEndPause_ns);
+    clock.pause(kDriverCallPause_ns);
   }
 }
 
@@ -324,7 +324,7 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
   if (stream != nullptr) note_backlog(*stream, before.bytes);
   if (stream != nullptr || policy_ == config::Policy::platform || deferred_.batch_is_empty() || capturing()) return FreeOutcome::freed;
   Error late = deferral_.upkeep(device_, context, waits_natively);  // what was freed during a capture
-  if (waits_natively && late.code == CUDA_SUCCESS && device_.services.cannot_record.load(std::memory_order_relaxed))
+  if (waits_natively && late.code == CUDA_SUCCESS && !device_.services.has_context_events())
     late = deferral_.synchronise_and_retire(device_, context).error;
   return Deferral::outcome_of(late, answer);
 }

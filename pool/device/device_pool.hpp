@@ -70,7 +70,6 @@ class DevicePool {
  public:
   static constexpr std::uint64_t kPollBound_ns = Patience::kPollBound_ns;
   static constexpr std::uint64_t kEndBound_ns = 100'000'000;  ///< for the work of others, before a context ends
-  static constexpr std::uint64_t kEndPause_ns = 20'000;       ///< between two looks whether a context's end is over
   static constexpr std::uint64_t kTryPause_ns = 100'000;      ///< between two looks of a report whether a lock can be had
 
   DevicePool(PoolServices& services, int ordinal, observe::LiveDevice& live, std::uint64_t total_bytes, std::uint64_t limit_bytes,

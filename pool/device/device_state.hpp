@@ -88,7 +88,7 @@ struct PoolServices {
   CaptureGate gate;
   OwnerFences fences;                              ///< of the threads' magazines
   std::atomic<bool> stopped{false};                ///< no driver call from here on
-  std::atomic<bool> cannot_record{false};          ///< the driver has no cuCtxRecordEvent, or says it does not support it
+  std::atomic<bool> no_context_events{false};      ///< the driver has no cuCtxRecordEvent, or says that it does not support it
   std::atomic<std::uint32_t> refused_events{0};    ///< of those that cover a context, in a row, for no reason that is known to pass
   std::atomic<bool> cannot_free_in_order{false};   ///< cuMemFreeAsync does not take what cuMemAlloc gave
   std::atomic<std::uint32_t> refused_in_order{0};  ///< by cuMemFreeAsync, since it last took a region
@@ -107,9 +107,11 @@ struct PoolServices {
   OomLog ooms{256};
 
   bool may_call_driver() const { return !stopped.load(std::memory_order_relaxed); }
+  /// Does the driver have events that cover a whole context (cuCtxRecordEvent, CUDA 12.5), as far as is known?
+  bool has_context_events() const { return !no_context_events.load(std::memory_order_relaxed); }
   /// A free synchronises: asked for, or the driver has no event that covers a context.
   bool synchronises() const {
-    return options.free == config::FreeMode::sync || (options.free == config::FreeMode::deferred && cannot_record.load(std::memory_order_relaxed));
+    return options.free == config::FreeMode::sync || (options.free == config::FreeMode::deferred && !has_context_events());
   }
   /// What the user must know, and finds in the report.
   void warn(std::string text) { messages.add({config::LogLevel::warn, std::move(text)}); }

@@ -10,8 +10,6 @@
 namespace cupool::device {
 
 namespace {
-constexpr std::uint64_t kServedPause_ns = 20'000;
-constexpr std::uint32_t kMoversPauses = 50'000;  ///< most, for threads that are in the driver for no longer than a call: a second at least
 constexpr std::uint32_t kTakenBackPauses = 100;  ///< and for a free on a stream that has nothing else to do
 }  // namespace
 
@@ -62,9 +60,9 @@ bool DriverCharge::is_beyond_limit() {
   const auto others_move = [&]() CUPOOL_REQUIRES(device_.lock) {
     return (device_.leaving_bytes | device_.idle_covered_bytes | device_.mempools_covered_bytes) != 0;
   };
-  for (std::uint32_t pauses = 0; pauses < kMoversPauses && others_move() && device_.limit.passed_bytes() > most_bytes; ++pauses) {
+  for (std::uint32_t pauses = 0; pauses < NativeBlocks::kMostPauses && others_move() && device_.limit.passed_bytes() > most_bytes; ++pauses) {
     const MutexUnlock unlocked(device_.lock);
-    device_.services.clock.pause(kServedPause_ns);
+    device_.services.clock.pause(kDriverCallPause_ns);
   }
   if (const std::uint64_t passed_bytes = device_.limit.passed_bytes(); passed_bytes > most_bytes) trim(passed_bytes - most_bytes);
   return device_.limit.passed_bytes() > most_bytes;
@@ -85,7 +83,7 @@ bool DriverCharge::take_back(CUdeviceptr address) {
   for (std::uint32_t pauses = 0; pauses < kTakenBackPauses && beyond_bytes() != 0; ++pauses) {
     trim(beyond_bytes());
     const MutexUnlock unlocked(device_.lock);
-    device_.services.clock.pause(kServedPause_ns);
+    device_.services.clock.pause(kDriverCallPause_ns);
   }
   device_.taken_back_bytes = std::max(device_.taken_back_bytes, beyond_bytes());
   return true;

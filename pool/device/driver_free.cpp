@@ -18,12 +18,11 @@ std::optional<std::uint64_t> DriverFree::sample(DeviceState& device) {
 
 std::optional<std::uint64_t> DriverFree::ask(DeviceState& device) {
   if (is_current(device)) return sample(device);
-  ContextRegistry& contexts = device.services.contexts;
   for (std::size_t i = 0; i < homes_.size(); ++i) {  // by index: the list may grow while the lock is let go of
     ContextPool& home = *homes_[i];
     const CUcontext context = home.context;
-    if (context == nullptr || contexts.pin(&home, context) != Pin::held) continue;
-    const Unpinner unpinner(contexts, &home);
+    const PinnedContext pinned(device.services.contexts, &home, context);
+    if (!pinned) continue;
     const ScopedContext inside(device.driver, context);
     if (inside.status().ok()) return sample(device);
   }

@@ -37,7 +37,7 @@ void DriverPools::remove(CUmemoryPool handle, Clock& clock) {
         return;
       }
     }
-    clock.pause(kPause_ns);
+    clock.pause(kDriverCallPause_ns);
   }
 }
 

@@ -39,8 +39,6 @@ class DriverPools {
   std::uint64_t trim(const Driver& driver, int device, bool also_default, std::uint64_t wanted_bytes);
 
  private:
-  static constexpr std::uint64_t kPause_ns = 20'000;
-
   struct Known {
     CUmemoryPool handle = nullptr;
     int device = 0;

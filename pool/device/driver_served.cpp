@@ -20,8 +20,9 @@ void DevicePool::open_driver_pool(const DriverServed& request) {
   if (home == nullptr || (preallocation_.is_done() && !preallocation_.is_under_way()) || capturing() || !may_call_driver() ||
       !DriverFree::is_current(device_))
     return;
-  if (home->context != request.context || device_.services.contexts.pin(home, request.context) != Pin::held) return;
-  const Unpinner unpinner(device_.services.contexts, home);
+  if (home->context != request.context) return;
+  const PinnedContext pinned(device_.services.contexts, home, request.context);
+  if (!pinned) return;
   preallocation_.await(device_);
   if (!preallocation_.is_done()) preallocation_.take(device_, *home);
 }

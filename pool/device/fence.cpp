@@ -60,7 +60,7 @@ FenceResult Fence::record_on(DeviceState& device, ContextPool& home, CUcontext c
 
 FenceResult Fence::record_in(DeviceState& device, ContextPool& home, CUcontext context) {
   PoolServices& services = device.services;
-  if (services.cannot_record.load(std::memory_order_relaxed)) return {FenceAnswer::unsupported, {}};
+  if (!services.has_context_events()) return {FenceAnswer::unsupported, {}};
   const CaptureGate::Pass pass(services.gate);
   if (!pass.allowed() || !services.contexts.pin_one(&home, context, points_)) return {FenceAnswer::impossible, {}};
   const CUresult code = record_point(device, points_.front());
@@ -92,8 +92,7 @@ FenceResult Fence::wait_on_device(DeviceState& device, CUcontext context, CUstre
 FenceResult Fence::record(DeviceState& device, CUcontext asking, const DeviceState* only, std::span<const CUcontext> awaited,
                           ContextRegistry::Ending ending) {
   PoolServices& services = device.services;
-  const bool cannot_record = services.cannot_record.load(std::memory_order_relaxed);  // the driver may lack the call itself
-  if (cannot_record && awaited.empty()) return {FenceAnswer::unsupported, {}};
+  if (!services.has_context_events() && awaited.empty()) return {FenceAnswer::unsupported, {}};
   const CaptureGate::Pass pass(services.gate);
   if ((!pass.allowed() && awaited.empty()) || !services.contexts.pin_all(points_, only, nullptr, ending)) return {FenceAnswer::impossible, {}};
   const FenceResult result = record_points(device, pass, asking, awaited);
@@ -104,7 +103,7 @@ FenceResult Fence::record(DeviceState& device, CUcontext asking, const DeviceSta
 
 std::pair<FenceResult, std::optional<FenceResult>> Fence::record_and_poll(DeviceState& device, CUcontext asking, Fence& older) {
   PoolServices& services = device.services;
-  if (services.cannot_record.load(std::memory_order_relaxed)) return {{FenceAnswer::unsupported, {}}, {}};
+  if (!services.has_context_events()) return {{FenceAnswer::unsupported, {}}, {}};
   const CaptureGate::Pass pass(services.gate);
   if (!pass.allowed() || !services.contexts.pin_all(points_)) return {{FenceAnswer::impossible, {}}, {}};
   const FenceResult recorded = record_points(device, pass, asking, {});
@@ -122,7 +121,6 @@ std::pair<FenceResult, std::optional<FenceResult>> Fence::record_and_poll(Device
 
 /// Precondition: the contexts of all points are pinned.
 FenceResult Fence::record_points(DeviceState& device, const CaptureGate::Pass& pass, CUcontext asking, std::span<const CUcontext> awaited) {
-  const bool cannot_record = device.services.cannot_record.load(std::memory_order_relaxed);
   const auto own =
       std::find_if(points_.begin(), points_.end(), [asking](const FencePoint& point) { return point.home->registered.context == asking; });
   has_asking_ = own != points_.end();
@@ -132,7 +130,7 @@ FenceResult Fence::record_points(DeviceState& device, const CaptureGate::Pass& p
     const CUcontext context = point.home->registered.context;  // pinned: it does not change
     point.done = std::find(awaited.begin(), awaited.end(), context) != awaited.end();
     if (point.done) continue;
-    if (cannot_record || !pass.allows(context)) {
+    if (!device.services.has_context_events() || !pass.allows(context)) {  // the driver may lack the call itself
       result.answer = FenceAnswer::impossible;
       break;
     }

@@ -59,9 +59,7 @@ bool await(DeviceState& device, ContextPool& home, CUstream stream) {
   return result.answer != FenceAnswer::pending;
 }
 
-bool can_look(const DeviceState& device) {
-  return device.driver.has_cuCtxRecordEvent() && !device.services.cannot_record.load(std::memory_order_relaxed);
-}
+bool can_look(const DeviceState& device) { return device.driver.has_cuCtxRecordEvent() && device.services.has_context_events(); }
 
 bool is_quiet(DeviceState& device, const DeviceState* only) {
   Fence fence;

@@ -37,9 +37,9 @@ bool GivingBack::await_late(DeviceState& device) {
     const CUcontext context = home.context;
     const CUstream stream = home.release_stream.load(std::memory_order_acquire);
     const std::uint64_t went_bytes = home.went_bytes;
-    if (went_bytes == home.came_bytes || context == nullptr || stream == nullptr || !device.services.may_call_driver()) continue;
-    if (device.services.contexts.pin(&home, context) != Pin::held) continue;
-    const Unpinner unpinner(device.services.contexts, &home);
+    if (went_bytes == home.came_bytes || stream == nullptr || !device.services.may_call_driver()) continue;
+    const PinnedContext pinned(device.services.contexts, &home, context);
+    if (!pinned) continue;
     bool is_back = false;
     {
       const MutexUnlock unlocked(device.lock);
@@ -72,10 +72,9 @@ bool GivingBack::quiet(DeviceState& device) {
 std::uint64_t GivingBack::release(DeviceState& device, ContextPool* first, std::uint64_t wanted_bytes, bool at_most) {
   std::uint64_t released_bytes = orphans_.empty(device, true);
   const auto from = [&](ContextPool& home) CUPOOL_REQUIRES(device.lock) {
-    const CUcontext context = home.context;
-    if (context == nullptr || released_bytes >= wanted_bytes || !may_give_back(device, home)) return;
-    if (device.services.contexts.pin(&home, context) != Pin::held) return;
-    const Unpinner unpinner(device.services.contexts, &home);
+    if (released_bytes >= wanted_bytes || !may_give_back(device, home)) return;
+    const PinnedContext pinned(device.services.contexts, &home, home.context);
+    if (!pinned) return;
     Mover mover(moves_);
     const std::uint64_t before_bytes = released_bytes;
     // By cuMemFree, which waits for all work; where regions go back without that, nobody has seen to it that there is none.
@@ -115,7 +114,7 @@ void GivingBack::surplus(DeviceState& device, bool may_block) {
   }
   const std::uint64_t surplus_bytes = threshold_bytes && empty_bytes > *threshold_bytes ? empty_bytes - *threshold_bytes : 0;
   if (surplus_bytes == 0 && !natives_wait) return;
-  if (!may_block && (device.services.cannot_record.load(std::memory_order_relaxed) || !quiet(device))) return;
+  if (!may_block && (!device.services.has_context_events() || !quiet(device))) return;
   try {
     release(device, nullptr, surplus_bytes != 0 ? surplus_bytes : 1);
   } catch (const std::bad_alloc&) {  // with a later free, then: this one is done

@@ -52,8 +52,8 @@ bool StreamFrees::open_lane_if_idle(DeviceState& device, ContextPool& home, std:
     open_lane(device, home, lane);
     return true;
   }
-  if (device.services.contexts.pin(&home, home.context) != Pin::held) return false;
-  const Unpinner unpinner(device.services.contexts, &home);
+  const PinnedContext pinned(device.services.contexts, &home, home.context);
+  if (!pinned) return false;
   Batch holes;
   home.pooled->drain_lane(lane, holes);
   device.counters().deferred_bytes.add(static_cast<std::int64_t>(lane_bytes));
@@ -65,7 +65,7 @@ bool StreamFrees::open_lane_if_idle(DeviceState& device, ContextPool& home, std:
   }
   const bool is_idle = result.is_done();
   const bool is_running = result.is_pending();
-  const bool may_stay = lane_bytes >= wanted_bytes && may_feed(device) && !device.services.cannot_record.load(std::memory_order_relaxed);
+  const bool may_stay = lane_bytes >= wanted_bytes && may_feed(device) && device.services.has_context_events();
   StreamLanes::Entry* const left = home.streams.entry(identity);
   if (is_running && may_stay && left != nullptr && StreamLanes::feeds_others(*left, lane_bytes)) {
     epoch->set_lane(home, identity);

@@ -15,9 +15,8 @@ void IdlePools::tell_ours(DeviceState& device, std::int64_t freed_bytes, bool mu
   if (must_ask) unasked_of_ours_ = kUnaskedCalls;
   for (std::size_t i = 0; i < homes_.size() && device.services.may_call_driver(); ++i) {  // by index: the list may grow while the lock is let go of
     ContextPool& home = *homes_[i];
-    const CUcontext context = home.context;
-    if (context == nullptr || device.services.contexts.pin(&home, context) != Pin::held) continue;
-    const Unpinner unpinner(device.services.contexts, &home);
+    const PinnedContext pinned(device.services.contexts, &home, home.context);
+    if (!pinned) continue;
     if (must_ask) {
       const MutexUnlock unlocked(device.lock);
       home.natives.source().ask_idle(device);
@@ -80,9 +79,8 @@ void IdlePools::book_rounding(DeviceState& device) {
 std::optional<std::uint64_t> IdlePools::charge_ours(DeviceState& device, std::uint64_t bytes) {
   for (std::size_t i = 0; i < homes_.size(); ++i) {  // by index: the list may grow while the lock is let go of
     ContextPool& home = *homes_[i];
-    const CUcontext context = home.context;
-    if (context == nullptr || device.services.contexts.pin(&home, context) != Pin::held) continue;
-    const Unpinner unpinner(device.services.contexts, &home);
+    const PinnedContext pinned(device.services.contexts, &home, home.context);
+    if (!pinned) continue;
     return home.natives.charge(device, bytes);
   }
   return std::nullopt;
@@ -102,9 +100,8 @@ std::uint64_t IdlePools::trim_ours(DeviceState& device, std::uint64_t keep_bytes
   std::uint64_t released_bytes = 0;
   for (std::size_t i = 0; i < homes_.size() && keep_bytes == 0 && released_bytes < wanted_bytes; ++i) {
     ContextPool& home = *homes_[i];
-    const CUcontext context = home.context;
-    if (context == nullptr || device.services.contexts.pin(&home, context) != Pin::held) continue;
-    const Unpinner unpinner(device.services.contexts, &home);
+    const PinnedContext pinned(device.services.contexts, &home, home.context);
+    if (!pinned) continue;
     Mover mover(moves_);
     const std::uint64_t trimmed_bytes = home.natives.trim(device, wanted_bytes - released_bytes);
     mover.note_given_back(device, trimmed_bytes);

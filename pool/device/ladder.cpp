@@ -213,7 +213,7 @@ Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   if (pool.unpooled_) allocator = &home.natives;
   if (allocator == nullptr || (pool.device_.disabled && !pool.unpooled_)) return nullptr;
   if (pool.policy_ == config::Policy::async) pool.orphans_.give_left(pool.device_, false);
-  if (pool.policy_ == config::Policy::async && home.natives.has_waiting()) pool.giving_back_.release(pool.device_, &home, kEverything);
+  if (pool.policy_ == config::Policy::async && home.natives.has_waiting()) pool.giving_back_.release(pool.device_, &home, kEverything_bytes);
   // As natively, where what was freed is the driver's already.
   const bool is_possible = attempt.request.bytes <= pool.device_.total_bytes;
   const std::uint64_t exchange_bytes = pool.unpooled_ || !is_possible ? 0 : allocator->exchange_bytes(pool.device_, attempt.request.bytes);
@@ -240,7 +240,7 @@ Climbed Ladder::lanes(DevicePool& pool, Attempt& attempt) {
   // Without events that cover a context only a synchronising call could free what is not behind an event of its own stream, and a
   // stream-ordered request must not wait.
   const bool ordered = attempt.request.stream.identity != 0;
-  pool.stream_frees_.drain_lanes(pool.device_, ordered && pool.device_.services.cannot_record.load(std::memory_order_relaxed));
+  pool.stream_frees_.drain_lanes(pool.device_, ordered && !pool.device_.services.has_context_events());
   if (const Error error = pool.deferral_.close_epoch(pool.device_, attempt.context, Deferral::Closing::late); error.code != CUDA_SUCCESS)
     return error;
   return retire_for_all(pool, attempt);
@@ -271,7 +271,7 @@ Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
   const std::uint64_t driver_free_bytes = pool.device_.live.driver_free_bytes.load(std::memory_order_relaxed);
   const std::uint64_t room_bytes = std::min(driver_free_bytes, pool.device_.limit.headroom_bytes());
   // First only what is missing: what stays needs no call next time. The driver may still refuse; then all of it.
-  for (const std::uint64_t wanted_bytes : {need_bytes > room_bytes ? need_bytes - room_bytes : 1, kEverything}) {
+  for (const std::uint64_t wanted_bytes : {need_bytes > room_bytes ? need_bytes - room_bytes : 1, kEverything_bytes}) {
     if (pool.giving_back_.release(pool.device_, attempt.home, wanted_bytes) == 0) return nullptr;
     Climbed grown = grow(pool, attempt);
     if (!grown.ok() || grown.value() != nullptr) return grown;
@@ -318,7 +318,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
     if (found.ok() && found.value() == nullptr && (has_retired || has_moved)) found = remap(pool, attempt);
     if (!found.ok() || found.value() != nullptr) return found;
     if (!pool.unpooled_) found = release(pool, attempt);
-    else if (pool.giving_back_.release(pool.device_, attempt.home, kEverything) != 0) found = grow(pool, attempt);
+    else if (pool.giving_back_.release(pool.device_, attempt.home, kEverything_bytes) != 0) found = grow(pool, attempt);
     if (found.ok() && found.value() == nullptr && pool.giving_back_.late_bytes() != 0 && pool.giving_back_.await_late(pool.device_))
       found = grow(pool, attempt);
     if (!found.ok() || found.value() != nullptr) return found;
@@ -358,7 +358,7 @@ Climbed Ladder::native(DevicePool& pool, Attempt& attempt) {
   Result<Growth> made = attempt.home->natives.grow(pool.device_, *attempt.home, attempt.request);
   // `release` speaks of whole regions; a limit or a device that is no multiple of them may have room for exactly this.
   if (made.code() == CUDA_ERROR_OUT_OF_MEMORY && pool.giving_back_.release_would_do(pool.device_, attempt.request.bytes) &&
-      pool.giving_back_.may_release(pool.device_) && pool.giving_back_.release(pool.device_, attempt.home, kEverything) != 0)
+      pool.giving_back_.may_release(pool.device_) && pool.giving_back_.release(pool.device_, attempt.home, kEverything_bytes) != 0)
     made = attempt.home->natives.grow(pool.device_, *attempt.home, attempt.request);
   if (!made.ok() && made.code() != CUDA_ERROR_OUT_OF_MEMORY) return made.error();
   if (!made.ok()) attempt.refusal = made.error();

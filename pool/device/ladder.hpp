@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 
 #include "pool/device/device_pool.hpp"
 
@@ -12,8 +11,6 @@ namespace cupool::device {
 using Climbed = Result<heap::Extent*>;
 
 struct Ladder {
-  static constexpr std::uint64_t kEverything = std::numeric_limits<std::uint64_t>::max();
-
   struct Rung {
     const char* name;
     observe::Total observe::Counters::*served;

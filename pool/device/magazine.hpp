@@ -285,8 +285,7 @@ inline bool Magazine::free(CUdeviceptr address, std::uint16_t thread) {
   const OwnerInside held(lock);
   if (context == nullptr || freed_count == kMostFrees) return false;
   const PoolServices& services = around.services;
-  if (around.peak_is_new.load(std::memory_order_relaxed) || services.gate.capturing() || services.cannot_record.load(std::memory_order_relaxed))
-    return false;
+  if (around.peak_is_new.load(std::memory_order_relaxed) || services.gate.capturing() || !services.has_context_events()) return false;
   heap::Extent* extent = table->find(address);
   // Nothing of it is read before it is this thread's: whoever frees a block for the second time may find it in the heap's hands.
   if (extent == nullptr || !extent->state.change(heap::ExtentState::live, heap::ExtentState::cached)) return false;

@@ -3,15 +3,11 @@
 
 #include <pthread.h>
 
-#include <limits>
-
 #include "pool/core/bytes.hpp"
 
 namespace cupool::device {
 
 namespace {
-constexpr std::uint64_t kAllOfIt = std::numeric_limits<std::uint64_t>::max();
-
 /// Threads keep nothing for themselves.
 struct Short {
   Shortage& shortage;
@@ -53,7 +49,7 @@ std::size_t MakingRoom::give_back_idle(DeviceState& device, std::uint64_t until_
     stream_frees_.drain_lanes(device);
     static_cast<void>(deferral_.close_epoch(device, nullptr, Deferral::Closing::late));
     stream_frees_.retire_all(device, nullptr, may_wait);
-    if (policy_ == config::Policy::async) giving_back_.release(device, nullptr, kAllOfIt);
+    if (policy_ == config::Policy::async) giving_back_.release(device, nullptr, kEverything_bytes);
     if (const std::uint64_t idle_bytes = idle_pools_.trim_ours(device, keep_bytes, wanted_bytes); idle_bytes != 0) return idle_bytes;
     // What the driver's own pool still has after a trim lies between live blocks: time will not free it.
     const bool has_idle = !unpooled_ && figures_.sum(device).wholly_free_bytes != 0;
@@ -88,7 +84,7 @@ bool MakingRoom::within_limit(DeviceState& device, std::uint64_t bytes, const st
   for (int tries = 0; is_more && tries < kMostTries; ++tries) {
     // Of the driver's pool no more than what is missing: what stays there serves what comes next.
     const std::uint64_t missing_bytes = saturating_sub(bytes, device.limit.headroom_bytes());
-    is_more = give_back_idle(device, until_ns, 0, true, policy_ == config::Policy::async ? missing_bytes : kAllOfIt) != 0;
+    is_more = give_back_idle(device, until_ns, 0, true, policy_ == config::Policy::async ? missing_bytes : kEverything_bytes) != 0;
     if (take()) return true;
   }
   return false;

@@ -49,7 +49,7 @@ class MakingRoom {
   /// Returns bytes; where it may wait, what another thread gave back meanwhile counts as one, and so does what was given back before and is
   /// there only now.
   std::size_t give_back_idle(DeviceState& device, std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait,
-                             std::uint64_t wanted_bytes = ~std::uint64_t{0}) CUPOOL_EXCLUDES(device.lock);
+                             std::uint64_t wanted_bytes = kEverything_bytes) CUPOOL_EXCLUDES(device.lock);
   /// `bytes` of the limit, for a call that the driver is to serve: empty pool memory makes way for it. `take`: charges it, if it can be.
   /// False: there is no room.
   bool within_limit(DeviceState& device, std::uint64_t bytes, const std::function<bool()>& take) CUPOOL_EXCLUDES(device.lock);

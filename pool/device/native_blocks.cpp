@@ -14,9 +14,7 @@ using heap::Extent;
 using heap::ExtentState;
 
 namespace {
-constexpr std::uint64_t kOthersPause_ns = 20'000;
 constexpr char kTake[] = "allocate";
-constexpr std::uint32_t kOthersPauses = 50'000;  ///< most, for others which are in the driver for no longer than a call: a second at least
 }  // namespace
 
 void NativeBlocks::defer(DeviceState&, Extent* extent) {
@@ -127,13 +125,13 @@ std::uint64_t NativeBlocks::trim(DeviceState& device, std::uint64_t wanted_bytes
 }
 
 /// While other threads are in the driver their blocks, and the idle memory that these come from or become, may count twice: true after a pause, if
-/// there is such a thread, and fewer than kOthersPauses were made.
+/// there is such a thread, and fewer than kMostPauses were made.
 bool NativeBlocks::await_others(DeviceState& device, std::uint32_t* pauses) {
   const bool is_moving = source_->keeps_idle() && (device.leaving_bytes != 0 || device.idle_covered_bytes != 0);
-  if (!is_moving || *pauses == kOthersPauses) return false;
+  if (!is_moving || *pauses == kMostPauses) return false;
   ++*pauses;
   const MutexUnlock unlocked(device.lock);
-  device.services.clock.pause(kOthersPause_ns);
+  device.services.clock.pause(kDriverCallPause_ns);
   return true;
 }
 

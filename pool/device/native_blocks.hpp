@@ -18,6 +18,9 @@ namespace cupool::device {
 
 class NativeBlocks final : public DeviceAllocator {
  public:
+  /// So often a call waits (kDriverCallPause_ns) for threads that are in the driver for no longer than a call: a second at least.
+  static constexpr std::uint32_t kMostPauses = 50'000;
+
   explicit NativeBlocks(std::unique_ptr<BlockSource> source) : source_(std::move(source)) {}
 
   heap::Extent* allocate(DeviceState&, const AllocationRequest&) override { return nullptr; }  // nothing is kept free
@@ -61,7 +64,7 @@ class NativeBlocks final : public DeviceAllocator {
   /// served books what is covered by book_idle(), and until then it stands in DeviceState::idle_covered_bytes by whoever called.
   std::optional<std::uint64_t> charge(DeviceState& device, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
   /// The source's idle bytes go back to the device, as many as are wanted, or a little more. Returns them. Calls the driver with the lock let go.
-  std::uint64_t trim(DeviceState& device, std::uint64_t wanted_bytes = ~std::uint64_t{0}) CUPOOL_REQUIRES(device.lock);
+  std::uint64_t trim(DeviceState& device, std::uint64_t wanted_bytes = kEverything_bytes) CUPOOL_REQUIRES(device.lock);
 
   /// The most that the driver makes of them beyond what they are: it gives out its memory in pieces of 2 MiB, which only small blocks share.
   std::uint64_t rounding_bytes() const { return rounding_bytes_; }

@@ -78,8 +78,8 @@ bool Deferral::retire_on_native_terms(DeviceState& device, CUcontext asking, std
   PoolServices& services = device.services;
   const std::uint64_t now_ns = services.clock.now_ns();
   const auto may_retire = [&] {
-    return !services.devices_linked.load(std::memory_order_relaxed) && !services.cannot_record.load(std::memory_order_relaxed) &&
-           !device.services.gate.capturing() && device.services.may_call_driver();
+    return !services.devices_linked.load(std::memory_order_relaxed) && services.has_context_events() && !device.services.gate.capturing() &&
+           device.services.may_call_driver();
   };
   if (!may_retire()) return false;
   if (now_ns - began_ns >= kNativeTerms_ns && close_beside_ending(device, asking, error)) return true;  // it is asked about like any other

@@ -148,7 +148,7 @@ DriverBacklog::Sums Refusals::ask_backlog(DeviceState& device) {
 
 void Refusals::ask_driver(DeviceState& device, const ContextPool* home, OomEvidence& evidence) {
   // What is idle after that lies between live blocks.
-  if (policy_ == config::Policy::async && device.services.may_call_driver()) idle_pools_.trim_ours(device, 0, ~std::uint64_t{0});
+  if (policy_ == config::Policy::async && device.services.may_call_driver()) idle_pools_.trim_ours(device, 0, kEverything_bytes);
   if (device.services.may_call_driver()) evidence.driver_free_bytes = home != nullptr ? driver_free_.sample(device) : driver_free_.ask(device);
   static_cast<void>(GraphMemory::ask(device));
   evidence.mempool_idle_bytes = idle_pools_.ask_others(device).bytes;

@@ -2,7 +2,6 @@
 #include "pool/device/orphans.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <new>
 
 #include "pool/device/fence.hpp"
@@ -11,8 +10,6 @@
 namespace cupool::device {
 
 namespace {
-constexpr std::uint64_t kAllThatIsEmpty = std::numeric_limits<std::uint64_t>::max();
-
 /// Of a heap without blocks.
 struct NothingLost final : DeviceAllocator::LossVisitor {
   void lost(heap::Extent&) override {}
@@ -50,7 +47,7 @@ std::uint64_t Orphans::empty_one(DeviceState& device, ContextPool& home) {
   home.must_empty = false;
   if (home.pooled->holds_blocks()) {
     try {
-      return home.pooled->release(device, home, kAllThatIsEmpty, false);
+      return home.pooled->release(device, home, kEverything_bytes, false);
     } catch (const std::bad_alloc&) {  // when the next block goes, then
       return 0;
     }
@@ -87,10 +84,8 @@ void Orphans::give_left(DeviceState& device, bool is_new) {
   const bool may_ask = is_new && std::count_if(homes_.begin(), homes_.end(), [](const auto& home) { return home->context != nullptr; }) == 1;
   for (std::size_t by = 0; by < homes_.size(); ++by) {  // by index: the list may grow while the lock is let go of
     ContextPool& living = *homes_[by];
-    const CUcontext context = living.context;
-    if (context == nullptr || device.services.contexts.pin(&living, context) != Pin::held) continue;
-    const Unpinner unpinner(device.services.contexts, &living);
-    if (!is_alive(device, context)) continue;
+    const PinnedContext pinned(device.services.contexts, &living, living.context);
+    if (!pinned || !is_alive(device, living.context)) continue;
     if (may_ask)
       for (const auto& home : homes_) home->natives.ask_for_left(device, living);
     for (std::size_t i = 0; i < homes_.size(); ++i)

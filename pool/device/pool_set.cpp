@@ -54,7 +54,7 @@ class PoolSet::Impl {
         driver(api, uncounted) {
     services.lives = {lives, slots};
     if (api.cuCtxRecordEvent == nullptr || api.cuEventCreate == nullptr || api.cuEventQuery == nullptr || api.cuEventSynchronize == nullptr) {
-      services.cannot_record.store(true);
+      services.no_context_events.store(true);
       if (options.free == config::FreeMode::deferred && options.policy != config::Policy::platform)
         services.warn("the driver has no cuCtxRecordEvent (CUDA 12.5): every free synchronises, as CUPOOL_FREE=sync");
     }

@@ -52,10 +52,8 @@ void DevicePool::make_room_for_steps(ContextPool& home) {
   if (device_.steps.repeats() != 1 || unpooled_ || device_.disabled || device_.services.options.release_threshold_bytes) return;
   const std::uint64_t bytes = backlog_.step_room_bytes(device_);
   if (bytes < device_.least_early_bytes() || !DriverFree::is_current(device_)) return;
-  ContextRegistry& contexts = device_.services.contexts;
-  if (home.context == nullptr || contexts.pin(&home, home.context) != Pin::held) return;  // the lock was let go of
-  const Unpinner unpinner(contexts, &home);
-  if (home.pooled == nullptr) return;
+  const PinnedContext pinned(device_.services.contexts, &home, home.context);  // the lock was let go of: it may have ended
+  if (!pinned || home.pooled == nullptr) return;
   Mover mover(moves_);
   try {
     mover.has_more = home.pooled->grow_ahead(device_, home, bytes).ok();

@@ -49,7 +49,7 @@ bool StreamFrees::free_stamped(DeviceState& device, Extent* extent, ContextPool&
   list.erase(stamped);
   if (left == nullptr) return true;
   // Where no event covers a context it would wait for the next plain free.
-  const bool may_wait = place == StampedPlace::aside || !device.services.cannot_record.load(std::memory_order_relaxed);
+  const bool may_wait = place == StampedPlace::aside || device.services.has_context_events();
   const std::uint32_t lane = may_wait ? 0 : lanes::lane_for(device, home, stream, deferred_.batch());
   if (lane != 0) lanes::complete(device, home, left, lane, stream.identity);
   else deferred_.push(left);

@@ -24,7 +24,7 @@ FreeOutcome StreamFrees::free_in_lane(DeviceState& device, Extent* extent, Conte
   }
   const std::uint32_t lane = lanes::lane_for(device, home, stream, deferred_.batch());
   if (lane == 0) {
-    const bool needs_event = device.services.cannot_record.load(std::memory_order_relaxed);
+    const bool needs_event = !device.services.has_context_events();
     if (!needs_event || !free_stamped(device, extent, home, context, stream, thread, StampedPlace::aside)) deferral_.defer(device, extent, thread);
     return FreeOutcome::freed;
   }
@@ -38,7 +38,7 @@ FreeOutcome StreamFrees::free_in_lane(DeviceState& device, Extent* extent, Conte
 }
 
 void StreamFrees::make_place_for_lane(DeviceState& device, CUcontext context, StreamName stream) {
-  if (!device.services.cannot_record.load(std::memory_order_relaxed)) [[likely]]
+  if (device.services.has_context_events()) [[likely]]
     return;
   const auto found = std::find_if(homes_.begin(), homes_.end(), [context](const auto& home) { return home->context == context; });
   if (found == homes_.end()) return;
@@ -50,7 +50,7 @@ void StreamFrees::make_place_for_lane(DeviceState& device, CUcontext context, St
 /// An event on the legacy stream would make blocking streams wait for each other: only where there is no other kind. The event of the whole context
 /// covers a thread's own default stream too, which is blocking.
 bool StreamFrees::needs_context_event(const DeviceState& device, const StreamLanes::Entry& entry) {
-  return (entry.handle == nullptr || entry.handle == CU_STREAM_LEGACY) && !device.services.cannot_record.load(std::memory_order_relaxed);
+  return (entry.handle == nullptr || entry.handle == CU_STREAM_LEGACY) && device.services.has_context_events();
 }
 
 /// The holes become an epoch, with an event of their lane's stream, or where it must be one of its whole context; `looks`: and are asked about at
@@ -84,13 +84,13 @@ void StreamFrees::drain_stream(DeviceState& device, ContextPool& home, std::uint
   StreamLanes::Entry* entry = home.streams.entry(identity);
   if (entry == nullptr || home.pooled->lane_bytes(entry->lane) == 0) return;
   // What waits without an event there would wait for the next plain free.
-  only_own_events = only_own_events || device.services.cannot_record.load(std::memory_order_relaxed);
+  only_own_events = only_own_events || !device.services.has_context_events();
   const bool can_record = !needs_context_event(device, *entry) && !entry->busy && device.services.may_call_driver();
-  if (!can_record || device.services.contexts.pin(&home, home.context) != Pin::held) {  // unpinned it could end, and the stream with it
+  const PinnedContext pinned(device.services.contexts, &home, can_record ? home.context : nullptr);  // else it could end, and the stream with it
+  if (!pinned) {
     if (!only_own_events && !device.services.gate.capturing()) lanes::drain(device, home, entry->lane, deferred_.batch());
     return;
   }
-  const Unpinner unpinner(device.services.contexts, &home);
   Batch holes;
   const std::uint32_t lane = entry->lane;
   lanes::drain(device, home, lane, holes);

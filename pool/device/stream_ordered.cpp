@@ -63,7 +63,7 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
     const bool is_plain = is_in_context && goes_plain_way(*extent);
     const bool is_ordinary = is_in_context && !is_plain;
     // On another context's stream; no epoch would ever cover it.
-    const bool needs_own_event = is_pooled && !home.is_orphan && context != nullptr && device_.services.cannot_record.load(std::memory_order_relaxed);
+    const bool needs_own_event = is_pooled && !home.is_orphan && context != nullptr && !device_.services.has_context_events();
     const bool has_own_event = is_plain ? is_worth_an_event(*extent) : is_ordinary || needs_own_event;
     if (is_ordinary && user != nullptr && magazines_.keep_for_stream(device_, extent, home, stream, thread, *user)) return FreeOutcome::freed;
     Magazines::leave_table(extent);
@@ -81,8 +81,7 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
 
 /// Deferred: the block's epoch covers every stream; where none can, an event on this one does, of an epoch with nothing else in it.
 FreeOutcome DevicePool::free_behind(Extent* extent, CUcontext context, StreamName stream, std::uint16_t thread, Error* answer) {
-  const bool needs_own_event =
-      context != nullptr && device_.services.cannot_record.load(std::memory_order_relaxed) && !capturing() && may_call_driver();
+  const bool needs_own_event = context != nullptr && !device_.services.has_context_events() && !capturing() && may_call_driver();
   ContextPool* const of_stream = needs_own_event && deferred_.batch_is_empty() ? device_.services.contexts.find(context) : nullptr;
   if (of_stream == nullptr) return free_deferred(extent, thread, answer, false);
   deferral_.defer(device_, extent, thread);
