@@ -31,7 +31,7 @@ constexpr std::uint64_t saturating_sub(std::uint64_t a, std::uint64_t b) { retur
 constexpr std::uint64_t saturating_add(std::uint64_t a, std::uint64_t b) { return add_overflows(a, b) ? ~std::uint64_t{0} : a + b; }
 
 /// Bytes of the whole pages inside [address, address + bytes).
-constexpr std::size_t whole_pages(std::size_t address, std::size_t bytes, std::size_t page_bytes) {
+constexpr std::size_t bytes_in_whole_pages(std::size_t address, std::size_t bytes, std::size_t page_bytes) {
   const std::size_t first = align_up(address, page_bytes);
   const std::size_t end = align_down(address + bytes, page_bytes);
   return end > first ? end - first : 0;

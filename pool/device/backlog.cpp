@@ -45,20 +45,20 @@ bool Backlog::may_grow_freely(DeviceState& device) const {
 }
 
 std::uint64_t Backlog::kept_bytes(const DeviceState& device) const {
-  return device.need_bytes() / (knows_its_steps(device) ? kKeptShareOfKnown : kKeptShare);
+  return device.peak_live_bytes() / (knows_its_steps(device) ? kKeptShareOfKnown : kKeptShare);
 }
 
 bool Backlog::knows_its_steps(const DeviceState& device) const { return device.steps.repeats() >= kKnownRepeats; }
 
 bool Backlog::makes_steps(const DeviceState& device) const {
-  return knows_its_steps(device) || (device.steps.has_come_down(device.need_bytes()) && device.room_bytes() >= kept_bytes(device));
+  return knows_its_steps(device) || (device.steps.has_come_down(device.peak_live_bytes()) && device.room_bytes() >= kept_bytes(device));
 }
 
-std::uint64_t Backlog::ahead_bytes(const DeviceState& device) const { return std::max(kLeastAhead_bytes, kAheadOfLive * device.need_bytes()); }
+std::uint64_t Backlog::ahead_bytes(const DeviceState& device) const { return std::max(kLeastAhead_bytes, kAheadOfLive * device.peak_live_bytes()); }
 
 std::uint64_t Backlog::step_room_bytes(const DeviceState& device) const {
   const observe::Counters& counters = device.live.counters;
-  const std::uint64_t need_bytes = device.need_bytes();
+  const std::uint64_t need_bytes = device.peak_live_bytes();
   const std::uint64_t waited_bytes = std::min(counters.deferred_bytes.highest(), need_bytes / kStepRoomShare);
   const std::uint64_t reserved_bytes = counters.reserved_bytes.now();
   const std::uint64_t spare_bytes = saturating_sub(device.room_bytes(), need_bytes / kKeptShareOfKnown);

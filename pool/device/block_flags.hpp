@@ -10,9 +10,9 @@
 namespace cupool::device {
 
 /// Extent::flags of a live or deferred block.
-inline constexpr std::uint8_t kSyncMemopsFlag = 1;  ///< the program set CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
-inline constexpr std::uint8_t kUsedAgainFlag = 2;   ///< deferred: its free was complete for its stream already
-inline constexpr unsigned kMempoolShift = 2;        ///< above: index of the memory pool it came from
+inline constexpr std::uint8_t kSyncMemopsFlag = 1;    ///< the program set CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+inline constexpr std::uint8_t kFreedInOrderFlag = 2;  ///< deferred: its free was complete for its stream already
+inline constexpr unsigned kMempoolShift = 2;          ///< above: index of the memory pool it came from
 /// Deferred, which has no SYNC_MEMOPS any more: its free still waits in the driver, and until it returns the counters call it live.
 inline constexpr std::uint8_t kBeingFreedFlag = kSyncMemopsFlag;
 inline bool is_counted_live(const heap::Extent& extent) {

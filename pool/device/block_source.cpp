@@ -19,20 +19,20 @@ constexpr int kGiveAttempts = 3;
 bool is_answer(CUresult code) { return is_of_earlier_work(code) || code == CUDA_ERROR_DEINITIALIZED; }
 }  // namespace
 
-CUresult PlainBlocks::take(DeviceState& device, ContextPool&, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) {
+CUresult PlainBlocks::allocate(DeviceState& device, ContextPool&, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) {
   *is_of_pool = false;
   const RelaxedCaptureMode relaxed(device.driver, !exact_);
   return device.driver.cuMemAlloc_v2(out, bytes);
 }
 
-CUresult PlainBlocks::give(DeviceState& device, ContextPool&, CUdeviceptr address) {
+CUresult PlainBlocks::free(DeviceState& device, ContextPool&, CUdeviceptr address) {
   const RelaxedCaptureMode relaxed(device.driver, !exact_);
   // Where the program's own free had been refused, and had ended a capture, the block waits for the end of that.
   if (!exact_ && device.services.gate.forbids(relaxed.before())) return CUDA_ERROR_NOT_READY;
   return device.driver.cuMemFree_v2(address);
 }
 
-CUresult PlainBlocks::give_over(DeviceState& device, ContextPool& home, CUdeviceptr address) {
+CUresult PlainBlocks::free_unused(DeviceState& device, ContextPool& home, CUdeviceptr address) {
   const RelaxedCaptureMode relaxed(device.driver, !exact_);
   // The driver's free would wait for work that may wait for this very thread.
   if (!exact_) {
@@ -46,12 +46,12 @@ CUresult PlainBlocks::give_over(DeviceState& device, ContextPool& home, CUdevice
   return device.driver.cuMemFree_v2(address);
 }
 
-CUresult PlainBlocks::give_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream stream) {
-  return device.driver.has_cuMemFreeAsync() ? device.driver.cuMemFreeAsync(address, stream) : give(device, home, address);
+CUresult PlainBlocks::free_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream stream) {
+  return device.driver.has_cuMemFreeAsync() ? device.driver.cuMemFreeAsync(address, stream) : free(device, home, address);
 }
 
 /// The streams of the context, made at the first use.
-CUresult AsyncBlocks::enter(DeviceState& device, const ContextPool& home) {
+CUresult AsyncBlocks::make_streams(DeviceState& device, const ContextPool& home) {
   if (is_made_.load(std::memory_order_acquire)) return CUDA_SUCCESS;
   const MutexLock lock(mutex_);
   if (is_made_.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
@@ -98,7 +98,7 @@ bool AsyncBlocks::keep_freed_bytes(DeviceState& device, CUmemoryPool mempool) {
   return code == CUDA_SUCCESS || code == CUDA_ERROR_NOT_SUPPORTED || code == CUDA_ERROR_INVALID_VALUE;
 }
 
-bool AsyncBlocks::is_told(DeviceState& device, CUmemoryPool mempool, CUmemPool_attribute attribute, cuuint64_t* bytes) {
+bool AsyncBlocks::ask_attribute(DeviceState& device, CUmemoryPool mempool, CUmemPool_attribute attribute, cuuint64_t* bytes) {
   return mempool != nullptr && device.driver.has_cuMemPoolGetAttribute() &&
          device.driver.cuMemPoolGetAttribute(mempool, attribute, static_cast<void*>(bytes)) == CUDA_SUCCESS;
 }
@@ -109,11 +109,11 @@ bool AsyncBlocks::sample(DeviceState& device) {
   const CUmemoryPool mempool = this->mempool(device);
   cuuint64_t reserved_bytes = 0;
   cuuint64_t used_bytes = 0;
-  const bool is_known = is_told(device, mempool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved_bytes) &&
-                        is_told(device, mempool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used_bytes);
+  const bool is_known = ask_attribute(device, mempool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved_bytes) &&
+                        ask_attribute(device, mempool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used_bytes);
   may_hold_more_.store(!is_known, std::memory_order_relaxed);
   if (is_known) device.driver_pool.note_used(used_bytes);
-  if (is_known) device.driver_pool.tell(ticket, saturating_sub(reserved_bytes, used_bytes));
+  if (is_known) device.driver_pool.update(ticket, saturating_sub(reserved_bytes, used_bytes));
   return is_known;
 }
 
@@ -153,20 +153,20 @@ AsyncBlocks::PrivateStream* AsyncBlocks::idle_stream(DeviceState& device) {
   return nullptr;
 }
 
-CUresult AsyncBlocks::take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) {
+CUresult AsyncBlocks::allocate(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) {
   *is_of_pool = false;
   const RelaxedCaptureMode relaxed(device.driver);
-  if (const CUresult code = enter(device, home); code != CUDA_SUCCESS) return is_answer(code) ? code : take_plain(device, bytes, out);
-  CUresult code = take_from_pool(device, bytes, out);
+  if (const CUresult code = make_streams(device, home); code != CUDA_SUCCESS) return is_answer(code) ? code : allocate_plain(device, bytes, out);
+  CUresult code = allocate_from_pool(device, bytes, out);
   *is_of_pool = code == CUDA_SUCCESS;
   // Not now, or this driver does not serve such calls although it says so
-  if (code != CUDA_SUCCESS && !is_answer(code)) code = take_plain(device, bytes, out);
+  if (code != CUDA_SUCCESS && !is_answer(code)) code = allocate_plain(device, bytes, out);
   sample(device);
   return code;
 }
 
 /// CUDA_ERROR_NOT_READY: not so that it could be used now. Natively an allocation waits for nothing.
-CUresult AsyncBlocks::take_from_pool(DeviceState& device, std::size_t bytes, CUdeviceptr* out) {
+CUresult AsyncBlocks::allocate_from_pool(DeviceState& device, std::size_t bytes, CUdeviceptr* out) {
   PrivateStream* const stream = idle_stream(device);
   if (stream == nullptr) return CUDA_ERROR_NOT_READY;
   const CUstream handle = stream->handle.load(std::memory_order_relaxed);
@@ -183,7 +183,7 @@ CUresult AsyncBlocks::take_from_pool(DeviceState& device, std::size_t bytes, CUd
 }
 
 /// The native call, which waits for nothing either, once what the pool has idle is the device's again.
-CUresult AsyncBlocks::take_plain(DeviceState& device, std::size_t bytes, CUdeviceptr* out) {
+CUresult AsyncBlocks::allocate_plain(DeviceState& device, std::size_t bytes, CUdeviceptr* out) {
   const CUresult code = device.driver.cuMemAlloc_v2(out, bytes);
   if (code != CUDA_ERROR_OUT_OF_MEMORY || !is_made_.load(std::memory_order_acquire)) return code;
   trim_pool(device, 0);
@@ -191,10 +191,10 @@ CUresult AsyncBlocks::take_plain(DeviceState& device, std::size_t bytes, CUdevic
 }
 
 /// Nothing touches the block any more (the deferred frees saw to that), so no stream has to be waited for.
-CUresult AsyncBlocks::give(DeviceState& device, ContextPool& home, CUdeviceptr address) {
+CUresult AsyncBlocks::free(DeviceState& device, ContextPool& home, CUdeviceptr address) {
   const ScopedContext current(device.driver, home.registered.context);
   if (!current.status().ok()) return current.status().code();
-  const CUresult entered = enter(device, home);
+  const CUresult entered = make_streams(device, home);
   if (is_answer(entered)) return entered;
   const RelaxedCaptureMode relaxed(device.driver);
   CUresult code = CUDA_ERROR_NOT_SUPPORTED;
@@ -203,13 +203,13 @@ CUresult AsyncBlocks::give(DeviceState& device, ContextPool& home, CUdeviceptr a
     code = device.driver.cuMemFreeAsync(address, (idle != nullptr ? *idle : streams_.front()).handle.load(std::memory_order_relaxed));
     if (code == CUDA_SUCCESS) is_going_.store(true, std::memory_order_relaxed);
   }
-  // Of take_plain; or the driver takes nothing in order just now.
+  // Of allocate_plain; or the driver takes nothing in order just now.
   if (code != CUDA_SUCCESS && !is_answer(code)) code = device.driver.cuMemFree_v2(address);
   sample(device);
   return code;
 }
 
-CUresult AsyncBlocks::give_on(DeviceState& device, ContextPool&, CUdeviceptr address, CUstream stream) {
+CUresult AsyncBlocks::free_on(DeviceState& device, ContextPool&, CUdeviceptr address, CUstream stream) {
   const CUresult code = device.driver.cuMemFreeAsync(address, stream);
   sample(device);
   return code == CUDA_SUCCESS || is_answer(code) ? code : CUDA_ERROR_NOT_READY;
@@ -217,17 +217,17 @@ CUresult AsyncBlocks::give_on(DeviceState& device, ContextPool&, CUdeviceptr add
 
 CUresult AsyncBlocks::prime(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
   const RelaxedCaptureMode relaxed(device.driver);
-  if (const CUresult code = enter(device, home); code != CUDA_SUCCESS) return code;
+  if (const CUresult code = make_streams(device, home); code != CUDA_SUCCESS) return code;
   CUdeviceptr address = 0;
-  if (const CUresult code = take_from_pool(device, bytes, &address); code != CUDA_SUCCESS) {
+  if (const CUresult code = allocate_from_pool(device, bytes, &address); code != CUDA_SUCCESS) {
     if (code == CUDA_ERROR_NOT_READY) sample(device);  // taken, it may be, and on its way back to the pool
     return code;
   }
   // It is in no book: what the driver does not take now is asked again, by itself in any order, or nobody would ever.
-  CUresult code = give(device, home, address);
+  CUresult code = free(device, home, address);
   for (int attempt = 0; attempt < kGiveAttempts && code != CUDA_SUCCESS && !is_answer(code); ++attempt) {
     code = device.driver.cuMemFreeAsync(address, streams_.front().handle.load(std::memory_order_relaxed));
-    if (code != CUDA_SUCCESS) code = give(device, home, address);
+    if (code != CUDA_SUCCESS) code = free(device, home, address);
     else is_going_.store(true, std::memory_order_relaxed);
     sample(device);
   }
@@ -268,7 +268,7 @@ void AsyncBlocks::trim(DeviceState& device, std::uint64_t wanted_bytes) {
   settle_frees(device, true);
   const auto reserved = [&] {
     cuuint64_t bytes = 0;
-    return is_told(device, mempool(device), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes) ? bytes : 0;
+    return ask_attribute(device, mempool(device), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes) ? bytes : 0;
   };
   // Whole pieces go, never below what is to be kept, and large ones may be all there are: more and more of it, until it is enough.
   const std::uint64_t before_bytes = reserved();
@@ -279,7 +279,7 @@ void AsyncBlocks::trim(DeviceState& device, std::uint64_t wanted_bytes) {
     is_trimmed = trim_pool(device, before_bytes - offered_bytes);
   }
   if (sample(device)) return;
-  device.driver_pool.tell(device.driver_pool.ticket(), 0);  // this was all that can be done
+  device.driver_pool.update(device.driver_pool.ticket(), 0);  // this was all that can be done
   may_hold_more_.store(false, std::memory_order_relaxed);
 }
 

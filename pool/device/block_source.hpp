@@ -25,13 +25,13 @@ class BlockSource {
   BlockSource& operator=(const BlockSource&) = delete;
 
   /// Memory that may be used on any stream. `is_of_pool`: cuCtxDestroy does not take it along.
-  virtual CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) = 0;
-  /// Gives back what take() gave. CUDA_ERROR_NOT_READY: not while something captures that this thread would disturb.
-  virtual CUresult give(DeviceState& device, ContextPool& home, CUdeviceptr address) = 0;
+  virtual CUresult allocate(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) = 0;
+  /// Gives back what allocate() gave. CUDA_ERROR_NOT_READY: not while something captures that this thread would disturb.
+  virtual CUresult free(DeviceState& device, ContextPool& home, CUdeviceptr address) = 0;
   /// The same for a block that nothing touches any more: waits for nothing and makes nothing wait, where that can be.
-  virtual CUresult give_over(DeviceState& device, ContextPool& home, CUdeviceptr address) { return give(device, home, address); }
-  /// The same in the order of `stream`, where that can be; else give().
-  virtual CUresult give_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream) { return give(device, home, address); }
+  virtual CUresult free_unused(DeviceState& device, ContextPool& home, CUdeviceptr address) { return free(device, home, address); }
+  /// The same in the order of `stream`, where that can be; else free().
+  virtual CUresult free_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream) { return free(device, home, address); }
   /// What it gives back lies idle in the driver, which does not wait for anything meanwhile.
   virtual bool keeps_idle() const { return false; }
   /// The driver did not tell what lies idle, and nobody has trimmed since.
@@ -48,10 +48,10 @@ class PlainBlocks final : public BlockSource {
  public:
   /// `exact`: the program asked for native behaviour, so our calls run in its own capture mode.
   explicit PlainBlocks(bool exact) : exact_(exact) {}
-  CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) override;
-  CUresult give(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
-  CUresult give_over(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
-  CUresult give_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream stream) override;
+  CUresult allocate(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) override;
+  CUresult free(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
+  CUresult free_unused(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
+  CUresult free_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream stream) override;
 
  private:
   const bool exact_;
@@ -63,10 +63,10 @@ class PlainBlocks final : public BlockSource {
 /// touches the block (deferral.cpp). Source: CUDA Driver API 13.0, Stream Ordered Memory Allocator.
 class AsyncBlocks final : public BlockSource {
  public:
-  CUresult take(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) override;
-  CUresult give(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
+  CUresult allocate(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) override;
+  CUresult free(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
   /// CUDA_ERROR_NOT_READY: the driver takes it in no order, so that it has to be deferred.
-  CUresult give_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream stream) override;
+  CUresult free_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream stream) override;
   bool keeps_idle() const override { return true; }
   bool may_hold_more() const override { return may_hold_more_.load(std::memory_order_relaxed) || is_going_.load(std::memory_order_relaxed); }
   void ask_idle(DeviceState& device) override;
@@ -87,17 +87,17 @@ class AsyncBlocks final : public BlockSource {
     std::atomic<bool> is_behind{false};  ///< behind work of the program, when last asked
   };
 
-  CUresult enter(DeviceState& device, const ContextPool& home);
+  CUresult make_streams(DeviceState& device, const ContextPool& home);
   CUmemoryPool mempool(DeviceState& device);
   bool keep_freed_bytes(DeviceState& device, CUmemoryPool mempool);
   CUresult settle(DeviceState& device, PrivateStream& stream);
   void settle_frees(DeviceState& device, bool also_behind);
   PrivateStream* idle_stream(DeviceState& device);
-  CUresult take_from_pool(DeviceState& device, std::size_t bytes, CUdeviceptr* out);
-  CUresult take_plain(DeviceState& device, std::size_t bytes, CUdeviceptr* out);
+  CUresult allocate_from_pool(DeviceState& device, std::size_t bytes, CUdeviceptr* out);
+  CUresult allocate_plain(DeviceState& device, std::size_t bytes, CUdeviceptr* out);
   bool trim_pool(DeviceState& device, std::uint64_t keep_bytes);
   bool sample(DeviceState& device);
-  static bool is_told(DeviceState& device, CUmemoryPool mempool, CUmemPool_attribute attribute, cuuint64_t* bytes);
+  static bool ask_attribute(DeviceState& device, CUmemoryPool mempool, CUmemPool_attribute attribute, cuuint64_t* bytes);
 
   Mutex mutex_;            ///< held while the streams are made
   Mutex threshold_mutex_;  ///< held while the release threshold is another than it should be

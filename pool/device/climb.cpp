@@ -85,15 +85,15 @@ Error DevicePool::enter(Attempt& attempt) {
 void DevicePool::begin_use() {
   if (used()) return;
   used_.store(true, std::memory_order_relaxed);
-  device_.tell(config::LogLevel::info, [this] {
+  device_.log(config::LogLevel::info, [this] {
     const std::uint64_t limit_bytes = device_.limit.limit_bytes();
     return std::string(device_.live.name) + ", " + observe::human_bytes(device_.total_bytes) + ": policy " + device_.live.policy + ", backing " +
            device_.live.backing + (limit_bytes != 0 ? ", limit " + observe::human_bytes(limit_bytes) : ", no limit");
   });
 }
 
-void DevicePool::tell_rung(const Attempt& attempt, const char* rung) {
-  device_.tell(config::LogLevel::debug, [&] {
+void DevicePool::log_rung(const Attempt& attempt, const char* rung) {
+  device_.log(config::LogLevel::debug, [&] {
     const observe::Counters& counters = device_.counters();
     const auto now = [](const observe::Gauge& gauge) { return observe::human_bytes(gauge.now()); };
     return std::string(attempt.api) + " of " + observe::human_bytes(attempt.request.requested_bytes) + " by rung " + rung + ": " +
@@ -114,7 +114,7 @@ Climbed DevicePool::climb_rungs(Attempt& attempt) {
     if (!climbed.ok()) return climbed;
     if (climbed.value() == nullptr) continue;
     (device_.counters().*rung.served).add();
-    if (rung.served != &observe::Counters::rung_hole) tell_rung(attempt, rung.name);
+    if (rung.served != &observe::Counters::rung_hole) log_rung(attempt, rung.name);
     return climbed;
   }
   return nullptr;

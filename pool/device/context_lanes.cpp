@@ -79,7 +79,7 @@ void return_holes(DeviceState& device, ContextPool& home, std::uint32_t lane, co
 
 void complete(DeviceState& device, ContextPool& home, Extent* extent, std::uint32_t lane, std::uint64_t freed_by, bool is_marked) {
   device.counters().deferred_bytes.add(-static_cast<std::int64_t>(extent->bytes));
-  if ((extent->flags & kUsedAgainFlag) == 0) device.note(EventKind::free_completed, ticks(), *extent, 0, freed_by);
+  if ((extent->flags & kFreedInOrderFlag) == 0) device.note(EventKind::free_completed, ticks(), *extent, 0, freed_by);
   home.streams.note_fill(lane, extent->bytes, is_marked);
   home.pooled->recycle_in_lane(device, extent, lane);
 }

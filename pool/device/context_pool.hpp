@@ -34,13 +34,13 @@ struct ContextPool {
   CUcontext context = nullptr;                    ///< null: unused
   bool serving = false;                           ///< false while the context is being ended
   std::unique_ptr<DeviceAllocator> pooled;        ///< null under `platform`
-  std::uint32_t burials = 0;                      ///< threads in pooled->bury()
+  std::uint32_t releasing_abandoned = 0;          ///< threads in pooled->release_abandoned()
   NativeBlocks natives;                           ///< blocks that are allocations of their own
   StreamLanes streams;                            ///< of `pooled`
   std::unique_ptr<KeptBlocks> kept;               ///< of `pooled`; null until a thread keeps blocks
   std::atomic<CUstream> release_stream{nullptr};  ///< private and idle: regions go back in its order
-  std::uint64_t went_bytes = 0;                   ///< Σ of those that the device had not got to when they had been waited for
-  std::uint64_t came_bytes = 0;                   ///< of went_bytes, what it has got to since
+  std::uint64_t late_given_bytes = 0;             ///< Σ of those that the device had not got to when they had been waited for
+  std::uint64_t late_arrived_bytes = 0;           ///< of late_given_bytes, what it has got to since
   std::atomic<bool> can_outlive{false};           ///< blocks of memory pools in `pooled` stay when the context is destroyed; written under the lock
   /// Its context was destroyed and blocks of memory pools stayed: nothing else uses it until they are freed
   bool is_orphan = false;

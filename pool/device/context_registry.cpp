@@ -148,7 +148,7 @@ Pin ContextRegistry::begin_end(ContextPool* home, CUcontext context) {
   return Pin::held;
 }
 
-bool ContextRegistry::pinned(ContextPool* home) {
+bool ContextRegistry::is_pinned(ContextPool* home) {
   const MutexLock lock(mutex_);
   return home->registered.pins != 0;
 }

@@ -71,7 +71,7 @@ class ContextRegistry {
 
   /// `held`: nobody can pin `home` any more, until finish_end(). `ending`: somebody else is ending it. `gone`: `context` is not its context.
   Pin begin_end(ContextPool* home, CUcontext context);
-  bool pinned(ContextPool* home);
+  bool is_pinned(ContextPool* home);
   bool is_ending(CUcontext context);
   /// The context is gone (forget it) or survived.
   void finish_end(ContextPool* home, bool gone);

@@ -39,7 +39,7 @@ void Deferral::retire(DeviceState& device, Batch batch) {
   }
   for (Extent* extent = batch.first; extent != nullptr;) {
     Extent* next = extent->bin_next;
-    if ((extent->flags & kUsedAgainFlag) == 0) device.note(EventKind::free_completed, now, *extent, 0);
+    if ((extent->flags & kFreedInOrderFlag) == 0) device.note(EventKind::free_completed, now, *extent, 0);
     RegionInfo& info = info_of(*extent);
     if (!extent->is_in_table || !magazines_.keep_in_depot(extent, depot_bytes)) info.allocator->recycle(device, extent);
     if (info.home->is_orphan) [[unlikely]]

@@ -198,7 +198,7 @@ class DeviceAllocator {
     return Error{CUDA_ERROR_NOT_SUPPORTED, "reserve"};
   }
   /// What abandon() has left behind goes back to the driver.
-  virtual void bury([[maybe_unused]] DeviceState& device) CUPOOL_REQUIRES(device.lock) {}
+  virtual void release_abandoned([[maybe_unused]] DeviceState& device) CUPOOL_REQUIRES(device.lock) {}
   /// Work of device `ordinal` may reach every block from now on, those to come as well. cuMemAlloc memory needs nothing for it.
   virtual Status share([[maybe_unused]] DeviceState& device, int) CUPOOL_REQUIRES(device.lock) { return {}; }
   /// Gives wholly free memory back until at least `wanted_bytes` (`at_most`: no more than that) went or none is left; returns what went. The driver

@@ -41,8 +41,8 @@ ContextPool* DevicePool::context_seen(CUcontext context) {
   device_.services.contexts.add(unused, context);
   unused->context = context;
   unused->serving = true;
-  device_.tell(config::LogLevel::debug, [context] { return text_of(context) + " is served"; });
-  orphans_.give_left(device_, true);
+  device_.log(config::LogLevel::debug, [context] { return text_of(context) + " is served"; });
+  orphans_.free_left(device_, true);
   return unused;
 }
 
@@ -89,21 +89,21 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
     magazines_.close_all(device_);
   }
   // Whoever is in the driver with this context leaves first; nobody enters any more.
-  while (contexts.pinned(home)) device_.services.clock.pause(kDriverCallPause_ns);
+  while (contexts.is_pinned(home)) device_.services.clock.pause(kDriverCallPause_ns);
   const CUresult result = destroy();
   const bool gone = is_dead();
   const MutexLock lock(device_.lock);
   if (gone) forget(*home, pool_blocks);
   else home->serving = true;
   if (gone)
-    device_.tell(config::LogLevel::debug,
-                 [&] { return text_of(context) + (home->is_orphan ? " has ended; blocks of memory pools stay" : " has ended"); });
+    device_.log(config::LogLevel::debug,
+                [&] { return text_of(context) + (home->is_orphan ? " has ended; blocks of memory pools stay" : " has ended"); });
   contexts.finish_end(home, gone);
-  if (gone) orphans_.give_left(device_, false);
+  if (gone) orphans_.free_left(device_, false);
   if (!gone || home->pooled == nullptr || !may_call_driver()) return result;
-  ++home->burials;
-  home->pooled->bury(device_);
-  const bool is_last = --home->burials == 0;                // the next context may have come and gone meanwhile
+  ++home->releasing_abandoned;
+  home->pooled->release_abandoned(device_);
+  const bool is_last = --home->releasing_abandoned == 0;    // the next context may have come and gone meanwhile
   if (is_last && !home->is_in_use()) home->pooled.reset();  // the next context may have another kind
   // What waits of theirs may have waited for this one
   if (std::any_of(homes_.begin(), homes_.end(), [](const auto& one) { return one->is_orphan; })) {
@@ -158,7 +158,7 @@ struct DevicePool::Books final : DeviceAllocator::LossVisitor {
       pool.device_.counters().ended_blocks.add();
       pool.device_.note(EventKind::free_requested, now, extent, 0);
     }
-    if ((extent.flags & kUsedAgainFlag) == 0) pool.device_.note(EventKind::free_completed, now, extent, 0);
+    if ((extent.flags & kFreedInOrderFlag) == 0) pool.device_.note(EventKind::free_completed, now, extent, 0);
   }
   void stays(Extent& extent) override CUPOOL_REQUIRES(pool.device_.lock) { Magazines::leave_table(&extent); }
   DevicePool& pool;
@@ -179,7 +179,7 @@ void DevicePool::forget(ContextPool& home, PoolBlocks pool_blocks) {
   }
   home.streams.forget();
   home.release_stream.store(nullptr, std::memory_order_relaxed);
-  home.went_bytes = home.came_bytes = 0;
+  home.late_given_bytes = home.late_arrived_bytes = 0;
   if (pool_blocks == PoolBlocks::stay) home.natives.outlive(device_, books);
   else home.natives.abandon(device_, books);
   home.context = nullptr;

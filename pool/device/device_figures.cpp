@@ -25,8 +25,8 @@ void DevicePool::count_late(std::size_t* free_bytes) {
 }
 
 void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes) {
-  if (used()) idle_pools_.tell_ours(device_, 0, true);  // above a threshold the driver's pool gave it back when the program last waited
-  idle_pools_.tell_others(device_, true);
+  if (used()) idle_pools_.update_ours(device_, 0, true);  // above a threshold the driver's pool gave it back when the program last waited
+  idle_pools_.update_others(device_, true);
   device_.publish_driver_free(*free_bytes);  // of the same moment
   const MutexLock lock(device_.lock);
   magazines_.close_all(device_);

@@ -122,7 +122,7 @@ class DevicePool {
   std::optional<CUresult> free_by_driver(CUdeviceptr address, std::uint64_t stream, std::uint16_t thread, const std::function<CUresult()>& call)
       CUPOOL_EXCLUDES(device_.lock);
   /// What memory pools that the driver serves keep idle may have changed. `must_ask`: the driver; else now and then, under a limit always.
-  void tell_mempools(bool must_ask) CUPOOL_EXCLUDES(device_.lock);
+  void update_mempools(bool must_ask) CUPOOL_EXCLUDES(device_.lock);
   /// The program has waited for a stream (by its identity), or for all of a context (0), by a call that began when PoolServices::freed_at_driver was
   /// `freed`.
   void after_wait_at_driver(std::uint64_t identity, std::uint64_t freed) CUPOOL_EXCLUDES(device_.lock);
@@ -199,7 +199,7 @@ class DevicePool {
   Result<CUdeviceptr> climb(Attempt& attempt, std::uint16_t thread) CUPOOL_REQUIRES(device_.lock);
   Result<heap::Extent*> climb_rungs(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   void begin_use() CUPOOL_REQUIRES(device_.lock);
-  void tell_rung(const Attempt& attempt, const char* rung) CUPOOL_REQUIRES(device_.lock);
+  void log_rung(const Attempt& attempt, const char* rung) CUPOOL_REQUIRES(device_.lock);
   Error enter(Attempt& attempt) CUPOOL_REQUIRES(device_.lock);
   bool has_waiting_frees() CUPOOL_REQUIRES(device_.lock);
   std::uint64_t wanted_of_mempools(std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);

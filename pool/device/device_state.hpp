@@ -117,7 +117,7 @@ struct PoolServices {
   void warn(std::string text) { messages.add({config::LogLevel::warn, std::move(text)}); }
   /// What the user has asked for by CUPOOL_LOG. `make()` gives the text; it is not called where nobody listens. A line too many is lost, and so is
   /// one for which there is no host memory.
-  template <class Make> void tell(config::LogLevel level, Make&& make) noexcept {
+  template <class Make> void log(config::LogLevel level, Make&& make) noexcept {
     if (options.log > level) [[likely]]
       return;
     try {
@@ -132,7 +132,7 @@ class DriverPoolSample {
  public:
   /// To be had before the driver is asked.
   std::uint64_t ticket() { return tickets_.fetch_add(1, std::memory_order_acq_rel) + 1; }
-  void tell(std::uint64_t ticket, std::uint64_t idle_bytes) {
+  void update(std::uint64_t ticket, std::uint64_t idle_bytes) {
     const MutexLock lock(mutex_);
     if (ticket < newest_) return;
     newest_ = ticket;
@@ -223,11 +223,11 @@ struct DeviceState {
   void note_region(observe::EventKind kind, std::uint64_t address, std::uint64_t bytes) CUPOOL_REQUIRES(lock) {
     timeline.record({ticks(), address, bytes, bytes, 0, 0, kind, 0});
     const char* const what = kind == observe::EventKind::region_create ? " came" : " went";
-    tell(config::LogLevel::trace, [&] { return observe::human_bytes(bytes) + " at " + observe::human_address(address) + what; });
+    log(config::LogLevel::trace, [&] { return observe::human_bytes(bytes) + " at " + observe::human_address(address) + what; });
   }
-  /// As PoolServices::tell, about this device.
-  template <class Make> void tell(config::LogLevel level, Make&& make) noexcept {
-    services.tell(level, [&] { return "GPU " + std::to_string(ordinal) + ": " + make(); });
+  /// As PoolServices::log, about this device.
+  template <class Make> void log(config::LogLevel level, Make&& make) noexcept {
+    services.log(level, [&] { return "GPU " + std::to_string(ordinal) + ": " + make(); });
   }
 
   /// What the driver said is free just now: for the ledger and the live page. `unbooked_bytes`: taken before it was asked, and in the books later.
@@ -263,13 +263,13 @@ struct DeviceState {
   /// The most that was ever live is what it was as many allocations ago as came before it. Asked by misses.
   bool repeats_itself() CUPOOL_REQUIRES(lock) {
     const std::uint64_t allocations = counters().allocations.count();
-    const std::uint64_t now_bytes = need_bytes();
-    if (std::exchange(need_seen_bytes, now_bytes) != now_bytes) need_seen_at = allocations;
-    return allocations / 2 >= need_seen_at;
+    const std::uint64_t now_bytes = peak_live_bytes();
+    if (std::exchange(peak_seen_bytes, now_bytes) != now_bytes) peak_seen_at = allocations;
+    return allocations / 2 >= peak_seen_at;
   }
 
   /// The most that was ever live.
-  std::uint64_t need_bytes() const { return live.counters.live_bytes.highest(); }
+  std::uint64_t peak_live_bytes() const { return live.counters.live_bytes.highest(); }
 
   /// What could still be taken from the driver, as far as is known without asking it.
   std::uint64_t room_bytes() const CUPOOL_REQUIRES(lock) {
@@ -286,7 +286,7 @@ struct DeviceState {
   /// What the program has never needed at once so far, of all that it could have: in the pool, or not yet taken from the driver.
   std::uint64_t spare_bytes() const CUPOOL_REQUIRES(lock) {
     const std::uint64_t most_bytes = room_bytes() + live.counters.reserved_bytes.now();
-    return saturating_sub(most_bytes, need_bytes());
+    return saturating_sub(most_bytes, peak_live_bytes());
   }
   std::uint64_t not_live_bytes() const {
     const std::uint64_t reserved_bytes = live.counters.reserved_bytes.now();
@@ -353,8 +353,8 @@ struct DeviceState {
   DriverBacklog backlog_at_driver CUPOOL_GUARDED_BY(lock);
   std::atomic<bool> has_driver_blocks{false};                 ///< had one ever
   StepEnds steps;                                             ///< written under the lock; whoever frees without it may read where the next one is
-  std::uint64_t need_seen_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< most that was live, when a miss last looked
-  std::uint64_t need_seen_at CUPOOL_GUARDED_BY(lock) = 0;     ///< the allocations then, of the first look that saw it
+  std::uint64_t peak_seen_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< most that was live, when a miss last looked
+  std::uint64_t peak_seen_at CUPOOL_GUARDED_BY(lock) = 0;     ///< the allocations then, of the first look that saw it
 };
 
 }  // namespace cupool::device

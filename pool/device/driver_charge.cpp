@@ -25,7 +25,7 @@ bool DriverCharge::take() {
     return covered_bytes.has_value();
   }
   for (const bool is_asked : {false, true}) {  // what the driver has come to since it was asked last
-    if (is_asked) idle_pools_.tell_ours(device_, 0, true);
+    if (is_asked) idle_pools_.update_ours(device_, 0, true);
     const MutexLock lock(device_.lock);
     const std::optional<std::uint64_t> covered_bytes = idle_pools_.charge_ours(device_, bytes_);
     if (!covered_bytes) continue;
@@ -39,9 +39,9 @@ CUresult DriverCharge::run(const std::function<CUresult()>& call) {
   const CUresult result = call();
   const bool is_ours = idle_pools_.is_ours(request_.is_of_default_pool);
   const std::uint64_t used_bytes = device_.driver_pool.counts_asked() ? request_.bytes : bytes_;
-  idle_pools_.tell_ours(device_, result == CUDA_SUCCESS && is_ours ? -static_cast<std::int64_t>(used_bytes) : 0, result != CUDA_SUCCESS,
-                        is_ours ? covered_bytes_ : 0);
-  if (!is_ours) idle_pools_.tell_others(device_, result != CUDA_SUCCESS, covered_bytes_);
+  idle_pools_.update_ours(device_, result == CUDA_SUCCESS && is_ours ? -static_cast<std::int64_t>(used_bytes) : 0, result != CUDA_SUCCESS,
+                          is_ours ? covered_bytes_ : 0);
+  if (!is_ours) idle_pools_.update_others(device_, result != CUDA_SUCCESS, covered_bytes_);
   covered_bytes_ = 0;
   return result;
 }
@@ -74,8 +74,8 @@ bool DriverCharge::take_back(CUdeviceptr address) {
     const RelaxedCaptureMode relaxed(device_.driver);
     if (device_.driver.cuMemFreeAsync(address, request_.handle) != CUDA_SUCCESS) return false;
   }
-  idle_pools_.tell_ours(device_, 0, true);
-  idle_pools_.tell_others(device_, true);
+  idle_pools_.update_ours(device_, 0, true);
+  idle_pools_.update_others(device_, true);
   refund();
   was_covered_ = false;
   const MutexLock lock(device_.lock);

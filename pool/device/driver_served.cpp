@@ -74,7 +74,7 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
   return result;
 }
 
-void DevicePool::tell_mempools(bool must_ask) { idle_pools_.tell_others(device_, must_ask); }
+void DevicePool::update_mempools(bool must_ask) { idle_pools_.update_others(device_, must_ask); }
 
 std::optional<CUresult> DevicePool::free_by_driver(CUdeviceptr address, std::uint64_t stream, std::uint16_t thread,
                                                    const std::function<CUresult()>& call) {
@@ -88,9 +88,9 @@ std::optional<CUresult> DevicePool::free_by_driver(CUdeviceptr address, std::uin
   const CUresult result = call();
   const Extent& extent = block.mapped().extent;
   const std::uint64_t used_bytes = device_.driver_pool.counts_asked() ? extent.requested_bytes : extent.bytes;
-  idle_pools_.tell_ours(device_, result == CUDA_SUCCESS && block.mapped().is_of_default_pool ? static_cast<std::int64_t>(used_bytes) : 0,
-                        result != CUDA_SUCCESS);
-  if (!idle_pools_.is_ours(block.mapped().is_of_default_pool)) idle_pools_.tell_others(device_, result != CUDA_SUCCESS);
+  idle_pools_.update_ours(device_, result == CUDA_SUCCESS && block.mapped().is_of_default_pool ? static_cast<std::int64_t>(used_bytes) : 0,
+                          result != CUDA_SUCCESS);
+  if (!idle_pools_.is_ours(block.mapped().is_of_default_pool)) idle_pools_.update_others(device_, result != CUDA_SUCCESS);
   const MutexLock lock(device_.lock);
   if (result == CUDA_SUCCESS && stream != 0) note_backlog(stream, {block.mapped().extent.bytes, 0});
   driver_blocks_.end_free(device_, std::move(block), result == CUDA_SUCCESS, thread, stream);

@@ -18,7 +18,7 @@ Extent* ExtentAllocator::find_containing(DeviceState&, std::uint64_t address) { 
 
 void ExtentAllocator::drain_lane(std::uint32_t lane, Batch& batch) {
   heap_.drain_lane(lane, [&batch](Extent* extent) {
-    extent->flags = kUsedAgainFlag;
+    extent->flags = kFreedInOrderFlag;
     extent->allocated_ticks = 0;
     batch.push(extent);
   });
@@ -27,7 +27,7 @@ void ExtentAllocator::drain_lane(std::uint32_t lane, Batch& batch) {
 Extent* ExtentAllocator::set_aside(std::uint64_t address, std::uint64_t bytes) {
   Extent* extent = heap_.set_aside(address, bytes);
   if (extent == nullptr) return nullptr;
-  extent->flags = kUsedAgainFlag;
+  extent->flags = kFreedInOrderFlag;
   extent->allocated_ticks = 0;
   return extent;
 }

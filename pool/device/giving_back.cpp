@@ -26,7 +26,7 @@ bool GivingBack::release_would_do(DeviceState& device, std::uint64_t bytes) {
 
 std::uint64_t GivingBack::late_bytes() const {
   std::uint64_t bytes = 0;
-  for (const auto& home : homes_) bytes += home->went_bytes - home->came_bytes;
+  for (const auto& home : homes_) bytes += home->late_given_bytes - home->late_arrived_bytes;
   return bytes;
 }
 
@@ -36,8 +36,8 @@ bool GivingBack::await_late(DeviceState& device) {
     ContextPool& home = *homes_[i];
     const CUcontext context = home.context;
     const CUstream stream = home.release_stream.load(std::memory_order_acquire);
-    const std::uint64_t went_bytes = home.went_bytes;
-    if (went_bytes == home.came_bytes || stream == nullptr || !device.services.may_call_driver()) continue;
+    const std::uint64_t late_given_bytes = home.late_given_bytes;
+    if (late_given_bytes == home.late_arrived_bytes || stream == nullptr || !device.services.may_call_driver()) continue;
     const PinnedContext pinned(device.services.contexts, &home, context);
     if (!pinned) continue;
     bool is_back = false;
@@ -48,14 +48,14 @@ bool GivingBack::await_late(DeviceState& device) {
       is_back = current.status().ok() && in_order::await(device, home, stream);
     }
     if (!is_back || home.context != context) continue;
-    home.came_bytes = std::max(home.came_bytes, went_bytes);  // another thread may have waited for more
+    home.late_arrived_bytes = std::max(home.late_arrived_bytes, late_given_bytes);  // another thread may have waited for more
     is_more = true;
   }
   if (is_more) static_cast<void>(driver_free_.sample(device));
   return is_more;
 }
 
-bool GivingBack::may_release(DeviceState& device) { return all_release_in_order(device) || quiet(device); }
+bool GivingBack::may_release(DeviceState& device) { return all_release_in_order(device) || is_quiet(device); }
 
 bool GivingBack::all_release_in_order(const DeviceState& device) const {
   return !unpooled_ && std::all_of(homes_.begin(), homes_.end(), [&](const auto& home) {
@@ -63,7 +63,7 @@ bool GivingBack::all_release_in_order(const DeviceState& device) const {
   });
 }
 
-bool GivingBack::quiet(DeviceState& device) {
+bool GivingBack::is_quiet(DeviceState& device) {
   if (!in_order::can_look(device)) return true;
   const MutexUnlock unlocked(device.lock);
   return in_order::is_quiet(device);
@@ -79,7 +79,7 @@ std::uint64_t GivingBack::release(DeviceState& device, ContextPool* first, std::
     const std::uint64_t before_bytes = released_bytes;
     // By cuMemFree, which waits for all work; where regions go back without that, nobody has seen to it that there is none.
     const bool is_seen_to = unpooled_ || !(device.services.gate.capturing() || all_release_in_order(device));
-    if (home.natives.has_waiting() && (is_seen_to || quiet(device)))
+    if (home.natives.has_waiting() && (is_seen_to || is_quiet(device)))
       released_bytes += home.natives.release(device, home, wanted_bytes - released_bytes, at_most);
     if (home.pooled != nullptr && released_bytes < wanted_bytes)
       released_bytes += home.pooled->release(device, home, wanted_bytes - released_bytes, at_most);
@@ -114,7 +114,7 @@ void GivingBack::surplus(DeviceState& device, bool may_block) {
   }
   const std::uint64_t surplus_bytes = threshold_bytes && empty_bytes > *threshold_bytes ? empty_bytes - *threshold_bytes : 0;
   if (surplus_bytes == 0 && !natives_wait) return;
-  if (!may_block && (!device.services.has_context_events() || !quiet(device))) return;
+  if (!may_block && (!device.services.has_context_events() || !is_quiet(device))) return;
   try {
     release(device, nullptr, surplus_bytes != 0 ? surplus_bytes : 1);
   } catch (const std::bad_alloc&) {  // with a later free, then: this one is done

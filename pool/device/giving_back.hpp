@@ -51,7 +51,7 @@ class GivingBack {
   bool all_release_in_order(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
   /// True when nothing is running that could make the driver's free of a region block: an allocation does not wait natively,
   /// and what runs may itself wait for the thread that allocates.
-  static bool quiet(DeviceState& device) CUPOOL_REQUIRES(device.lock);
+  static bool is_quiet(DeviceState& device) CUPOOL_REQUIRES(device.lock);
 
   const ContextPools& homes_;
   DriverFree& driver_free_;

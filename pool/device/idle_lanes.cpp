@@ -103,7 +103,7 @@ void StreamFrees::hand_over(DeviceState& device, ContextPool& home, std::uint64_
   if (device.services.gate.capturing()) return;
   const StreamLanes::Entry* const entry = home.streams.entry(identity);
   if (entry == nullptr || !home.streams.is_for_others(*entry) || (entry->feeds && !may_feed(device))) return;
-  if (home.pooled->lane_bytes(entry->lane) < std::max(kLeastHandOver_bytes, device.need_bytes() / kHandOverShare)) return;
+  if (home.pooled->lane_bytes(entry->lane) < std::max(kLeastHandOver_bytes, device.peak_live_bytes() / kHandOverShare)) return;
   const CUcontext context = home.context;
   drain_stream(device, home, identity, false);
   Error ignored{};  // for the call that meets it

@@ -8,7 +8,7 @@
 
 namespace cupool::device {
 
-void IdlePools::tell_ours(DeviceState& device, std::int64_t freed_bytes, bool must_ask, std::uint64_t covered_bytes) {
+void IdlePools::update_ours(DeviceState& device, std::int64_t freed_bytes, bool must_ask, std::uint64_t covered_bytes) {
   if (policy_ != config::Policy::async || (covered_bytes == 0 && !device.services.may_call_driver())) return;
   const MutexLock lock(device.lock);
   must_ask = must_ask || device.limit.limit_bytes() != 0 || unasked_of_ours_-- == 0;
@@ -30,7 +30,7 @@ void IdlePools::tell_ours(DeviceState& device, std::int64_t freed_bytes, bool mu
   device.idle_covered_bytes -= covered_bytes;
 }
 
-void IdlePools::tell_others(DeviceState& device, bool must_ask, std::uint64_t covered_bytes) {
+void IdlePools::update_others(DeviceState& device, bool must_ask, std::uint64_t covered_bytes) {
   if (covered_bytes == 0 && !are_others_asked(device)) return;
   const MutexLock lock(device.lock);
   must_ask = must_ask || device.limit.limit_bytes() != 0 || unasked_of_others_-- == 0;
@@ -51,7 +51,7 @@ PoolIdle IdlePools::ask_others(DeviceState& device, CUmemoryPool named) {
     idle = device.services.driver_pools.ask(device.driver, device.ordinal, policy_ != config::Policy::async, named);
   }
   if (idle.counts_asked) device.mempools_idle.note_used(1);
-  device.mempools_idle.tell(ticket, idle.kept_bytes);
+  device.mempools_idle.update(ticket, idle.kept_bytes);
   book_others(device);
   return idle;
 }

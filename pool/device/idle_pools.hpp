@@ -36,18 +36,18 @@ class IdlePools {
   /// Under `async`: what lies idle in the driver's pool after a call of the program's that put `freed_bytes` there, or took as much. Two questions
   /// cost 140 ns, the call 340 (H100, driver 580): most answers are reckoned from the last one; under a limit none is, nor where the driver refused
   /// something. `covered_bytes`: of a call that is over, and that counted them as held by what lay idle.
-  void tell_ours(DeviceState& device, std::int64_t freed_bytes, bool must_ask, std::uint64_t covered_bytes = 0) CUPOOL_EXCLUDES(device.lock);
+  void update_ours(DeviceState& device, std::int64_t freed_bytes, bool must_ask, std::uint64_t covered_bytes = 0) CUPOOL_EXCLUDES(device.lock);
   /// The same of the other pools from which the driver serves the program.
-  void tell_others(DeviceState& device, bool must_ask, std::uint64_t covered_bytes = 0) CUPOOL_EXCLUDES(device.lock);
+  void update_others(DeviceState& device, bool must_ask, std::uint64_t covered_bytes = 0) CUPOOL_EXCLUDES(device.lock);
   /// Asks and books; nothing, and no question, before the driver has served something here. `named`: a pool about which the caller wants to know.
   PoolIdle ask_others(DeviceState& device, CUmemoryPool named = nullptr) CUPOOL_REQUIRES(device.lock);
   /// What lies idle in pools that the driver serves, after the blocks there have changed.
   void book_rounding(DeviceState& device) CUPOOL_REQUIRES(device.lock);
 
   /// Charges of `bytes` what idle memory of ours does not cover, see NativeBlocks::charge(). Returns what it covers, which is to be booked by
-  /// tell_ours(), and is to stand in DeviceState::idle_covered_bytes until then.
+  /// update_ours(), and is to stand in DeviceState::idle_covered_bytes until then.
   std::optional<std::uint64_t> charge_ours(DeviceState& device, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
-  /// The same of another pool, by tell_others() and DeviceState::mempools_covered_bytes.
+  /// The same of another pool, by update_others() and DeviceState::mempools_covered_bytes.
   std::optional<std::uint64_t> charge_named(DeviceState& device, CUmemoryPool pool, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
 
   /// What the driver's own pool keeps under `async`, or as much of it as is wanted. Returns bytes.

@@ -52,7 +52,7 @@ const Ladder::Rung Ladder::kRungs[22] = {
     {"better", &observe::Counters::rung_poll, &Ladder::better},
     {"hole", &observe::Counters::rung_hole, &Ladder::hole},
     {"crack", &observe::Counters::rung_remap, &Ladder::crack},
-    {"hole", &observe::Counters::rung_hole, &Ladder::any_hole},
+    {"hole", &observe::Counters::rung_hole, &Ladder::any_hole_largest_first},
     {"retire", &observe::Counters::rung_retire, &Ladder::retire},
     {"magazines", &observe::Counters::rung_magazines, &Ladder::magazines},
     {"wait", &observe::Counters::rung_poll, &Ladder::wait},
@@ -114,7 +114,7 @@ Climbed Ladder::crack(DevicePool& pool, Attempt& attempt) {
 }
 
 /// The one that `hole` has refused.
-Climbed Ladder::any_hole(DevicePool& pool, Attempt& attempt) { return attempt.has_hole ? hole(pool, attempt) : Climbed(nullptr); }
+Climbed Ladder::any_hole_largest_first(DevicePool& pool, Attempt& attempt) { return attempt.has_hole ? hole(pool, attempt) : Climbed(nullptr); }
 
 Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
   Error error{};
@@ -195,7 +195,7 @@ Climbed Ladder::wait(DevicePool& pool, Attempt& attempt) {
 
 Climbed Ladder::elsewhere(DevicePool& pool, Attempt& attempt) {
   if (attempt.home->pooled == nullptr || !attempt.home->pooled->can_move()) return nullptr;
-  if (!pool.device_.steps.begins_again(pool.magazines_.live_now(pool.device_).bytes, pool.device_.need_bytes())) return nullptr;
+  if (!pool.device_.steps.begins_again(pool.magazines_.live_now(pool.device_).bytes, pool.device_.peak_live_bytes())) return nullptr;
   attempt.request.is_anywhere = true;
   const Climbed found = hole(pool, attempt);
   if (found.value() != nullptr) attempt.home->pooled->open_zones();
@@ -212,7 +212,7 @@ Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   DeviceAllocator* allocator = home.pooled.get();
   if (pool.unpooled_) allocator = &home.natives;
   if (allocator == nullptr || (pool.device_.disabled && !pool.unpooled_)) return nullptr;
-  if (pool.policy_ == config::Policy::async) pool.orphans_.give_left(pool.device_, false);
+  if (pool.policy_ == config::Policy::async) pool.orphans_.free_left(pool.device_, false);
   if (pool.policy_ == config::Policy::async && home.natives.has_waiting()) pool.giving_back_.release(pool.device_, &home, kEverything_bytes);
   // As natively, where what was freed is the driver's already.
   const bool is_possible = attempt.request.bytes <= pool.device_.total_bytes;

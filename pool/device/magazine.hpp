@@ -73,7 +73,7 @@ struct alignas(128) Magazine {
   static constexpr std::uint32_t kMostFrees = 255;  ///< with the next one they join the deferred frees
   static constexpr std::uint32_t kMostBatch = 256;
   static constexpr std::uint64_t kMost_bytes = kGiB;  ///< freed
-  static constexpr std::uint64_t kMostBatchBytes = kMiB;
+  static constexpr std::uint64_t kMostBatch_bytes = kMiB;
   static constexpr std::size_t kStreams = 8;  ///< that one thread keeps blocks for
   static constexpr std::uint32_t kMostFreesWithLarge = 63;
   static constexpr std::uint64_t kKeptShare = 32;  ///< of what the program has never needed at once: so much a thread may keep

@@ -42,7 +42,7 @@ void Magazines::look_for_peak(DeviceState& device, std::uint64_t fresh_bytes) {
   const StepEnds::Live now{counters.live_bytes.now() + live_bytes, counters.live_blocks.now() + live_blocks};
   if (now.bytes >= ~std::uint64_t{0} / 2) return;
   const StepEnds::Live before{now.bytes - fresh_bytes, now.blocks - (fresh_bytes != 0 ? 1 : 0)};
-  device.steps.note(before, now, device.need_bytes(), counters.allocations.count(), device.least_early_bytes());
+  device.steps.note(before, now, device.peak_live_bytes(), counters.allocations.count(), device.least_early_bytes());
 }
 
 /// Would this request look like a new peak only because frees of other threads are not told yet? They may be idle for long.
@@ -75,7 +75,7 @@ void Magazines::grant(DeviceState& device, Magazine& magazine, const AllocationR
 void Magazines::spend_allowance(DeviceState& device, Magazine* magazine, const AllocationRequest& request) {
   if (magazine == nullptr || !magazine->is_open || !magazine->is_of_this_thread() || !enter_own(device, *magazine)) return;
   const OwnerInside held(magazine->lock);
-  tell(device, *magazine);
+  flush_counts(device, *magazine);
   const LiveSum& left = magazine->allowance;
   use_allowance(*magazine,
                 {std::min(static_cast<std::int64_t>(request.bytes), left.bytes),
@@ -121,7 +121,7 @@ std::string Magazines::check_promises(const DeviceState& device) const {
 void Magazines::drop_allowance(Magazine& magazine) { use_allowance(magazine, LiveSum{magazine.allowance}); }
 
 void Magazines::take_back_allowance(DeviceState& device, Magazine& magazine) {
-  tell(device, magazine);
+  flush_counts(device, magazine);
   drop_allowance(magazine);
 }
 

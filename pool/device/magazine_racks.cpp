@@ -101,7 +101,7 @@ void Magazines::refill(DeviceState& device, Magazine& magazine, ContextPool& hom
     return;
   }
   const std::uint64_t most = std::min(
-      {std::uint64_t{Magazine::kMostBatch}, Magazine::kMostBatchBytes / request.bytes, magazine.budget_bytes / kRefillShare / request.bytes});
+      {std::uint64_t{Magazine::kMostBatch}, Magazine::kMostBatch_bytes / request.bytes, magazine.budget_bytes / kRefillShare / request.bytes});
   const std::uint32_t batch = std::min(rack.batch, static_cast<std::uint32_t>(most));
   rack.batch = static_cast<std::uint32_t>(std::min<std::uint64_t>(most, batch == 0 ? 1 : std::uint64_t{batch} * 2));
   Rack& depot = home.kept->depot[small_size_index(request.bytes)];

@@ -59,7 +59,7 @@ Magazine* Magazines::own_magazine(DeviceState& device, ContextPool& home) {
     unused = magazines_.back().get();
     if (magazines_.size() == 2) {
       has_several_.store(true, std::memory_order_relaxed);
-      visit_open(device, &Magazines::tell, nullptr);  // from here on what one thread has is not known to it alone
+      visit_open(device, &Magazines::flush_counts, nullptr);  // from here on what one thread has is not known to it alone
     }
   }
   if (home.kept == nullptr) home.kept = std::make_unique<KeptBlocks>();
@@ -111,8 +111,8 @@ Extent* Magazines::take_kept(DeviceState& device, ContextPool& home, const Alloc
   Magazine& magazine = *user.magazine;
   if (!enter_own(device, magazine)) return nullptr;
   const OwnerInside held(magazine.lock);
-  tell(device, magazine);
-  if (counts_run_ahead(device, request)) visit_open(device, &Magazines::tell, &magazine);
+  flush_counts(device, magazine);
+  if (counts_run_ahead(device, request)) visit_open(device, &Magazines::flush_counts, &magazine);
   if (!open(device, magazine, spare_bytes)) return nullptr;
   age(device, magazine);
   Rack* const rack_of_size = make_rack(device, magazine, request.bytes);
@@ -136,7 +136,7 @@ void Magazines::change_kept(Magazine& magazine, std::int64_t bytes) {
 }
 
 /// Counts of the magazine become the device's.
-void Magazines::tell(DeviceState& device, Magazine& magazine) {
+void Magazines::flush_counts(DeviceState& device, Magazine& magazine) {
   observe::Counters& counters = device.counters();
   const auto take = [](std::atomic<std::uint64_t>& word) {
     const std::uint64_t value = word.load(std::memory_order_relaxed);
@@ -155,7 +155,7 @@ void Magazines::tell(DeviceState& device, Magazine& magazine) {
   if (magazines_.size() > 1) use_allowance(magazine, told);
   look_for_peak(device);
   counters.deferred_bytes.add(static_cast<std::int64_t>(take(shard.deferred_bytes)));
-  tell_mempool(device, magazine);
+  flush_mempool(device, magazine);
   for (StreamRacks& one : magazine.streams)
     if (one.pairs != 0) magazine.home->streams.count_pairs(one.stream.identity, std::exchange(one.pairs, 0));
   change_kept(magazine, -static_cast<std::int64_t>(magazine.taken_bytes));
@@ -272,7 +272,7 @@ void Magazines::visit_own(DeviceState& device, const ContextPool& home, Visit vi
 }
 
 void Magazines::send(DeviceState& device, Magazine& magazine) {
-  tell(device, magazine);
+  flush_counts(device, magazine);
   send_parcel(magazine);
 }
 
@@ -280,7 +280,7 @@ bool Magazines::send_with_own(DeviceState& device, const ContextPool& home, Exte
   Magazine* const magazine = own_open_magazine(home);
   if (magazine == nullptr || extent->flags != 0 || !may_keep(device) || !enter_own(device, *magazine)) return false;
   const OwnerInside held(magazine->lock);
-  tell(device, *magazine);
+  flush_counts(device, *magazine);
   device.count_free(*extent);
   if (magazines_.size() > 1)
     use_allowance(*magazine, {-static_cast<std::int64_t>(extent->bytes), -static_cast<std::int64_t>(extent->requested_bytes), -1});

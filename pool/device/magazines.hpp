@@ -118,7 +118,7 @@ class Magazines {
   bool find_magazine(DeviceState& device, ContextPool& home, MagazineUser& user) CUPOOL_REQUIRES(device.lock);
   bool open(DeviceState& device, Magazine& magazine, std::uint64_t spare_bytes) CUPOOL_REQUIRES(device.lock, magazine.lock);
   void change_kept(Magazine& magazine, std::int64_t bytes);
-  void tell(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
+  void flush_counts(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
   void send_parcel(Magazine& magazine) CUPOOL_REQUIRES(magazine.lock);
   static bool enter_own(const DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock) CUPOOL_TRY_ACQUIRE(true, magazine.lock);
   bool enter_and_visit(DeviceState& device, Magazine& magazine, Visit visit) CUPOOL_REQUIRES(device.lock);
@@ -157,7 +157,7 @@ class Magazines {
   heap::Extent* take_for_stream(DeviceState& device, ContextPool& home, const AllocationRequest& request, MagazineUser& user)
       CUPOOL_REQUIRES(device.lock);
   void return_to_lane(DeviceState& device, Magazine& magazine, StreamName stream, Rack& rack) CUPOOL_REQUIRES(device.lock, magazine.lock);
-  static void tell_mempool(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
+  static void flush_mempool(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
 
   const ContextPools& homes_;
   DeferredFrees& deferred_;

@@ -40,7 +40,7 @@ class Mover {
     has_more = bytes != 0;
     if (bytes == 0) return;
     device.services.given_back.fetch_add(1, std::memory_order_relaxed);
-    device.tell(config::LogLevel::debug, [bytes] { return observe::human_bytes(bytes) + " went back to the driver"; });
+    device.log(config::LogLevel::debug, [bytes] { return observe::human_bytes(bytes) + " went back to the driver"; });
   }
 
   bool has_more = false;  ///< it came back, and there is more to be had than before

@@ -14,7 +14,7 @@ using heap::Extent;
 using heap::ExtentState;
 
 namespace {
-constexpr char kTake[] = "allocate";
+constexpr char kAllocate[] = "allocate";
 }  // namespace
 
 void NativeBlocks::defer(DeviceState&, Extent* extent) {
@@ -162,8 +162,8 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
     throw;
   }
   CUdeviceptr address = 0;
-  Error answer = take(device, home, request, *covered_bytes, &address, &node->is_of_pool);
-  if (answer.code == CUDA_SUCCESS && !move_aside(address, request.bytes)) answer = give_over(device, home, address, request.bytes, kTake);
+  Error answer = allocate_within_limit(device, home, request, *covered_bytes, &address, &node->is_of_pool);
+  if (answer.code == CUDA_SUCCESS && !move_aside(address, request.bytes)) answer = free_unseen(device, home, address, request.bytes, kAllocate);
   if (answer.code != CUDA_SUCCESS) {
     device.limit.refund(request.bytes);
     return answer;
@@ -181,8 +181,8 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
 }
 
 /// The driver's call, without the lock. What the limit would not have allowed goes back: idle memory was in pieces, and the driver took more.
-Error NativeBlocks::take(DeviceState& device, ContextPool& home, const AllocationRequest& request, std::uint64_t covered_bytes, CUdeviceptr* address,
-                         bool* is_of_pool) {
+Error NativeBlocks::allocate_within_limit(DeviceState& device, ContextPool& home, const AllocationRequest& request, std::uint64_t covered_bytes,
+                                          CUdeviceptr* address, bool* is_of_pool) {
   // Stream-ordered calls that the driver served may have made its pool grow beyond the limit: what comes of that is no reason to refuse what lies
   // idle there.
   const std::uint64_t before_bytes = device.limit.passed_bytes();
@@ -190,31 +190,31 @@ Error NativeBlocks::take(DeviceState& device, ContextPool& home, const Allocatio
   CUresult code = CUDA_SUCCESS;
   {
     const MutexUnlock unlocked(device.lock);
-    code = source_->take(device, home, request.requested_bytes, address, is_of_pool);
+    code = source_->allocate(device, home, request.requested_bytes, address, is_of_pool);
     if (code == CUDA_SUCCESS && !device.services.owners.add(*address, request.bytes, device.ordinal)) {
-      source_->give_over(device, home, *address);  // nobody has seen it
+      source_->free_unused(device, home, *address);  // nobody has seen it
       code = CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
   book_idle(device, covered_bytes);
-  if (code != CUDA_SUCCESS) return {code, kTake};
+  if (code != CUDA_SUCCESS) return {code, kAllocate};
   const auto is_beyond = [&]() CUPOOL_REQUIRES(device.lock) { return device.limit.passed_bytes() > before_bytes; };
   std::uint32_t pauses = 0;
   while (is_beyond() && await_others(device, &pauses)) book_idle(device);
   if (!is_beyond()) return {};
   trim(device);
   if (!is_beyond()) return {};
-  const Error refusal = give_over(device, home, *address, request.bytes, kLimitRefusal);
+  const Error refusal = free_unseen(device, home, *address, request.bytes, kLimitRefusal);
   book_idle(device);
   trim(device);
   return refusal;
 }
 
 /// A block that the program is not to have, to the driver. Returns the refusal.
-Error NativeBlocks::give_over(DeviceState& device, ContextPool& home, CUdeviceptr address, std::uint64_t bytes, const char* why) {
+Error NativeBlocks::free_unseen(DeviceState& device, ContextPool& home, CUdeviceptr address, std::uint64_t bytes, const char* why) {
   const MutexUnlock unlocked(device.lock);
   device.services.owners.remove(address, bytes);
-  source_->give_over(device, home, address);
+  source_->free_unused(device, home, address);
   return {CUDA_ERROR_OUT_OF_MEMORY, why};
 }
 
@@ -241,9 +241,9 @@ Status NativeBlocks::give_back(DeviceState& device, Extent* extent, const CUstre
   CUresult code = CUDA_SUCCESS;
   {
     const MutexUnlock unlocked(device.lock);
-    code = stream != nullptr ? source_->give_on(device, home, address, *stream)
-           : is_over         ? source_->give_over(device, home, address)
-                             : source_->give(device, home, address);
+    code = stream != nullptr ? source_->free_on(device, home, address, *stream)
+           : is_over         ? source_->free_unused(device, home, address)
+                             : source_->free(device, home, address);
   }
   book_idle(device);
   device.leaving_bytes -= bytes;
@@ -293,7 +293,7 @@ std::uint64_t NativeBlocks::release(DeviceState& device, ContextPool&, std::uint
 /// (driver 580) leaves what is in its pools, until it is freed.
 void NativeBlocks::abandon(DeviceState& device, LossVisitor& visitor) { lose_all(device, visitor, true); }
 
-/// All of them are lost to the program, which got them by plain calls. What lies in the driver's pool is left there until give_left().
+/// All of them are lost to the program, which got them by plain calls. What lies in the driver's pool is left there until free_left().
 bool NativeBlocks::outlive(DeviceState& device, LossVisitor& visitor) {
   lose_all(device, visitor, false);
   return false;
@@ -317,7 +317,7 @@ void NativeBlocks::lose_all(DeviceState& device, LossVisitor& visitor, bool may_
   }
   source_->forget();
   if (device.idle_owner == this) {  // whoever asks the driver next tells of it
-    device.driver_pool.tell(device.driver_pool.ticket(), 0);
+    device.driver_pool.update(device.driver_pool.ticket(), 0);
     book_idle(device);
     device.idle_owner = nullptr;
   }

@@ -44,7 +44,7 @@ class NativeBlocks final : public DeviceAllocator {
   /// which is pinned and the device's only context. What is not asked for then never is.
   void ask_for_left(DeviceState& device, const ContextPool& by) CUPOOL_REQUIRES(device.lock);
   /// What a context that ended has left in the driver's pool goes back there, in order of a living one of the device, which is pinned.
-  void give_left(DeviceState& device, ContextPool& by) CUPOOL_REQUIRES(device.lock);
+  void free_left(DeviceState& device, ContextPool& by) CUPOOL_REQUIRES(device.lock);
   void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;
   std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
@@ -83,9 +83,9 @@ class NativeBlocks final : public DeviceAllocator {
   using Nodes = std::map<std::uint64_t, Node>;
 
   bool await_others(DeviceState& device, std::uint32_t* pauses) CUPOOL_REQUIRES(device.lock);
-  Error take(DeviceState& device, ContextPool& home, const AllocationRequest& request, std::uint64_t covered_bytes, CUdeviceptr* address,
-             bool* is_of_pool) CUPOOL_REQUIRES(device.lock);
-  Error give_over(DeviceState& device, ContextPool& home, CUdeviceptr address, std::uint64_t bytes, const char* why) CUPOOL_REQUIRES(device.lock);
+  Error allocate_within_limit(DeviceState& device, ContextPool& home, const AllocationRequest& request, std::uint64_t covered_bytes,
+                              CUdeviceptr* address, bool* is_of_pool) CUPOOL_REQUIRES(device.lock);
+  Error free_unseen(DeviceState& device, ContextPool& home, CUdeviceptr address, std::uint64_t bytes, const char* why) CUPOOL_REQUIRES(device.lock);
   heap::Extent* insert(Nodes::node_type&& handle);
   bool move_aside(std::uint64_t address, std::uint64_t bytes);
   void lose(DeviceState& device, LossVisitor& visitor, Node& node, bool is_nobodys) CUPOOL_REQUIRES(device.lock);

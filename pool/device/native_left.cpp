@@ -34,7 +34,7 @@ void NativeBlocks::ask_for_left(DeviceState& device, const ContextPool& by) {
 }
 
 /// A refusal is met again by whoever comes next.
-void NativeBlocks::give_left(DeviceState& device, ContextPool& by) {
+void NativeBlocks::free_left(DeviceState& device, ContextPool& by) {
   CUresult code = CUDA_SUCCESS;
   while (!left_.empty() && code == CUDA_SUCCESS) {
     Nodes::node_type node = left_.extract(left_.begin());
@@ -43,7 +43,7 @@ void NativeBlocks::give_left(DeviceState& device, ContextPool& by) {
     device.services.owners.remove(node.key(), bytes);
     {
       const MutexUnlock unlocked(device.lock);
-      code = by.natives.source().give(device, by, node.key());
+      code = by.natives.source().free(device, by, node.key());
     }
     if (code == CUDA_SUCCESS) continue;
     // Host memory is out, and nobody is led here

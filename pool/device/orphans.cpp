@@ -55,9 +55,9 @@ std::uint64_t Orphans::empty_one(DeviceState& device, ContextPool& home) {
   const std::uint64_t bytes = home.pooled->figures(device).region_bytes;
   NothingLost nothing;
   home.pooled->abandon(device, nothing);
-  home.pooled->bury(device);
+  home.pooled->release_abandoned(device);
   home.is_orphan = false;
-  if (home.burials == 0) home.pooled.reset();  // the next context may have another kind
+  if (home.releasing_abandoned == 0) home.pooled.reset();  // the next context may have another kind
   return bytes;
 }
 
@@ -78,7 +78,7 @@ bool Orphans::is_left(std::uint64_t address) const {
   return std::any_of(homes_.begin(), homes_.end(), [address](const auto& home) { return home->natives.is_left(address); });
 }
 
-void Orphans::give_left(DeviceState& device, bool is_new) {
+void Orphans::free_left(DeviceState& device, bool is_new) {
   const auto has_left = [](const auto& home) { return home->natives.has_left(); };
   if (!device.services.may_call_driver() || std::none_of(homes_.begin(), homes_.end(), has_left)) return;
   const bool may_ask = is_new && std::count_if(homes_.begin(), homes_.end(), [](const auto& home) { return home->context != nullptr; }) == 1;
@@ -89,7 +89,7 @@ void Orphans::give_left(DeviceState& device, bool is_new) {
     if (may_ask)
       for (const auto& home : homes_) home->natives.ask_for_left(device, living);
     for (std::size_t i = 0; i < homes_.size(); ++i)
-      if (homes_[i]->natives.has_left()) homes_[i]->natives.give_left(device, living);
+      if (homes_[i]->natives.has_left()) homes_[i]->natives.free_left(device, living);
     return;
   }
 }

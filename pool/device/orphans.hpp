@@ -27,7 +27,7 @@ class Orphans {
   /// Under `async` plain blocks lie in the driver's pool, which cuCtxDestroy leaves: natively they had gone with their context. Nobody can give them
   /// back before another context of the device lives. What may have gone with a primary context, the driver is asked about when a context is new and
   /// alone: another thread could else have been given an address between the answer and what is done with it.
-  void give_left(DeviceState& device, bool is_new) CUPOOL_REQUIRES(device.lock);
+  void free_left(DeviceState& device, bool is_new) CUPOOL_REQUIRES(device.lock);
 
  private:
   static std::uint64_t empty_one(DeviceState& device, ContextPool& home) CUPOOL_REQUIRES(device.lock);

@@ -52,7 +52,7 @@ MappedHandle smallest_left(const std::vector<MappedHandle>& handles) {
 /// Does the program need most of what there is?
 bool PageHeap::program_fills(DeviceState& device) const {
   const std::uint64_t all_bytes = mapped_bytes() + loose_bytes_ + room_bytes(device);
-  return saturating_sub(all_bytes, device.need_bytes()) < all_bytes / kFullShare;
+  return saturating_sub(all_bytes, device.peak_live_bytes()) < all_bytes / kFullShare;
 }
 
 /// Would the block, which was cut from the beginning of a hole just now, end within a handle that is empty but for it, with a page of that or more to
@@ -61,7 +61,7 @@ bool PageHeap::program_fills(DeviceState& device) const {
 bool PageHeap::strands(DeviceState& device, const Extent& block) const {
   const std::uint64_t page_bytes = memory_->granularity_bytes();
   if (block.bytes < page_bytes || !is_aligned(block.bytes, page_bytes) || !takes_whole_pages()) return false;
-  if (device.need_bytes() * kCrackedFromShare < mapped_bytes() + loose_bytes_ + room_bytes(device)) return false;
+  if (device.peak_live_bytes() * kCrackedFromShare < mapped_bytes() + loose_bytes_ + room_bytes(device)) return false;
   const bool has_moved = whole_page_requests_ + other_requests_ < moved_at_ + kCrackedAfterMove;
   if (device.repeats_itself() && !(has_moved && program_fills(device))) return false;
   const std::uint64_t end = block.address + block.bytes;

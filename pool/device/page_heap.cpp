@@ -79,7 +79,7 @@ std::uint64_t PageHeap::unpinned_empty_bytes() const {
 bool PageHeap::unpin_empty() {
   if (pinned_handles_ == 0) return false;
   const std::uint64_t before = pinned_handles_;
-  heap_.any_hole(memory_->granularity_bytes(), [&](Extent* hole) {
+  heap_.any_hole_largest_first(memory_->granularity_bytes(), [&](Extent* hole) {
     PageTable& table = table_of(*hole);
     table.for_each_inside(hole->address, hole->bytes, [&](const MappedHandle& handle) {
       if (!handle.is_pinned) return;
@@ -99,9 +99,9 @@ std::uint64_t PageHeap::ahead_bytes(const DeviceState& device, const Supply& sup
   const std::uint64_t room_bytes = this->room_bytes(device);
   const std::uint64_t of_reserved_bytes = supply.zone_bytes / kAheadOfReserved;
   std::uint64_t bytes = std::min(room_bytes / kAheadShare, of_reserved_bytes);
-  if (supply.zone + 1 != kZones && room_bytes > device.need_bytes() / 2) {
+  if (supply.zone + 1 != kZones && room_bytes > device.peak_live_bytes() / 2) {
     const std::uint64_t waiting_bytes = device.live.counters.deferred_bytes.now();
-    const std::uint64_t slack_bytes = std::min(waiting_bytes, std::max(device.need_bytes() / kSlackShare, kLeastSlack_bytes));
+    const std::uint64_t slack_bytes = std::min(waiting_bytes, std::max(device.peak_live_bytes() / kSlackShare, kLeastSlack_bytes));
     bytes = std::max(bytes, std::min(room_bytes / kSlackShare, of_reserved_bytes + slack_bytes));
   }
   // Handles as small as the block are many
@@ -204,7 +204,7 @@ bool PageHeap::unmap_all(const PageTable& table) {
 }
 
 /// Natively the memory had gone with its context. [?] whether the reset of a primary context unmaps it: errors are no news. Needs no host memory.
-void PageHeap::bury(DeviceState& device) {
+void PageHeap::release_abandoned(DeviceState& device) {
   std::unique_ptr<PagedRegion> dead = std::move(dead_);
   if (dead == nullptr) return;
   std::uint64_t released = 0;

@@ -10,7 +10,7 @@
 // them have addresses of their own (zones, page_zones.cpp): one of them would keep a whole handle from everybody; and a block does not begin on the
 // page of a much smaller one (heap::FitPolicy). Live bytes never move, nor what waits for the GPU.
 // Figures: DECISIONS.md and build/bench/page_model. Known from: PyTorch's expandable segments, DALI's cuda_vm_resource. Memory of this kind belongs
-// to no context: when one dies its blocks are forgotten at once and bury() gives the memory back. Blocks of memory pools stay where they are after
+// to no context: when one dies its blocks are forgotten at once and release_abandoned() gives the memory back. Blocks of memory pools stay where they are after
 // cuCtxDestroy (outlive()); nothing is allocated beside them then, and what gets empty is released.
 // Thread rule: as DeviceAllocator. One thread at a time is in the driver for it (supplying_); what it works on is in no bin meanwhile. The
 // driver may wait there for running work (cuMemSetAccess, cuMemUnmap), which may wait for another thread of the program; so nobody waits
@@ -101,7 +101,7 @@ class PageHeap final : public ExtentAllocator {
   bool outlive(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) override;
   bool can_outlive() const override { return true; }
   bool holds_blocks() const override;
-  void bury(DeviceState& device) CUPOOL_REQUIRES(device.lock) override;
+  void release_abandoned(DeviceState& device) CUPOOL_REQUIRES(device.lock) override;
   void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;
   bool is_stalled(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
   bool releases_in_order(const DeviceState&) const override { return true; }  // by calls of virtual memory management: empty pages are nobody's
@@ -146,7 +146,7 @@ class PageHeap final : public ExtentAllocator {
   struct Run {
     heap::Extent* extent = nullptr;
     std::vector<Handle> handles;
-    bool unmapped = false;
+    bool is_unmapped = false;
     std::uint64_t bytes() const {
       std::uint64_t sum = 0;
       for (const Handle& handle : handles) sum += handle.bytes;
@@ -229,7 +229,7 @@ class PageHeap final : public ExtentAllocator {
   void drop_created(DeviceState& device, Supply& supply);
   void note_opening(DeviceState& device, const Supply& supply) CUPOOL_REQUIRES(device.lock);
   void note_no_addresses(DeviceState& device, const Addresses& refused) CUPOOL_REQUIRES(device.lock);
-  void tell_never_opens(DeviceState& device, const char* what, CUresult code) CUPOOL_REQUIRES(device.lock);
+  void log_never_opens(DeviceState& device, const char* what, CUresult code) CUPOOL_REQUIRES(device.lock);
   void charge(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   Status publish(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);
   void bind(DeviceState& device, Supply& supply) CUPOOL_REQUIRES(device.lock);

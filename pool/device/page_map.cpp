@@ -114,7 +114,7 @@ class Stranded {
 
   /// Handles that a hole of everybody's covers are nobody's; whoever has failed has emptied the lanes of streams as far as he could.
   void take(const Extent& hole, const PageTable& table) {
-    whole_page_bytes_ += whole_pages(hole.address, hole.bytes, page_bytes_);
+    whole_page_bytes_ += bytes_in_whole_pages(hole.address, hole.bytes, page_bytes_);
     const std::uint64_t end = hole.address + hole.bytes;
     const auto take_part = [&](const MappedHandle& handle) {
       const std::uint64_t part_bytes = std::min(handle.end(), end) - std::max(handle.address, hole.address);

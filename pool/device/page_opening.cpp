@@ -67,19 +67,19 @@ void PageHeap::drop_created(DeviceState& device, Supply& supply) {
 void PageHeap::note_opening(DeviceState& device, const Supply& supply) {
   refused_openings_ = is_refused_as_ever(supply) ? refused_openings_ + 1 : 0;
   is_out_of_mappings_ = !supply.is_accessible && supply.is_enough(supply.handle_bytes);
-  if (never_opens()) tell_never_opens(device, "the driver does not open mapped memory", supply.error);
+  if (never_opens()) log_never_opens(device, "the driver does not open mapped memory", supply.error);
 }
 
 /// Not even as many as a small block wants, and there were none before. A large block may just want too many.
 void PageHeap::note_no_addresses(DeviceState& device, const Addresses& refused) {
   if (!refused.is_refused || is_met_natively(refused.code) || refused.bytes > 2 * kLargestHandle_bytes || memory_->has_opened()) return;
   ++refused_openings_;
-  if (never_opens()) tell_never_opens(device, "the driver reserves no addresses", refused.code);
+  if (never_opens()) log_never_opens(device, "the driver reserves no addresses", refused.code);
 }
 
-void PageHeap::tell_never_opens(DeviceState& device, const char* what, CUresult code) {
+void PageHeap::log_never_opens(DeviceState& device, const char* what, CUresult code) {
   device.opens_no_pages = true;
-  device.tell(config::LogLevel::warn, [&] {
+  device.log(config::LogLevel::warn, [&] {
     return std::string(what) + " (code " + std::to_string(code) +
            "): what this context asks for is the driver's own, the next ones are served from segments";
   });

@@ -65,8 +65,8 @@ void PageHeap::give_back(const Run& run) noexcept {
 void PageHeap::unmap_runs(std::vector<Run>& runs, CUresult* first_error) {
   for (Run& run : runs) {
     const CUresult code = memory_->unmap(run.extent->address, run.extent->bytes);
-    run.unmapped = code == CUDA_SUCCESS;
-    if (!run.unmapped && *first_error == CUDA_SUCCESS) *first_error = code;
+    run.is_unmapped = code == CUDA_SUCCESS;
+    if (!run.is_unmapped && *first_error == CUDA_SUCCESS) *first_error = code;
   }
 }
 
@@ -76,8 +76,8 @@ void PageHeap::book_runs(DeviceState& device, const std::vector<Run>& runs) {
     const bool was_leaving = is_leaving(*run.extent);
     const auto bytes = static_cast<std::int64_t>(run.extent->bytes);
     if (was_leaving) leaving_bytes_ -= run.extent->bytes;
-    device.counters().mapped_bytes.add((was_leaving ? bytes : 0) - (run.unmapped ? bytes : 0));
-    if (!run.unmapped) {
+    device.counters().mapped_bytes.add((was_leaving ? bytes : 0) - (run.is_unmapped ? bytes : 0));
+    if (!run.is_unmapped) {
       give_back(run);
       continue;
     }
@@ -213,7 +213,7 @@ void PageHeap::give_to_driver(std::vector<Run>& runs, std::vector<Going>& going)
   CUresult ignored = CUDA_SUCCESS;
   unmap_runs(runs, &ignored);
   for (const Run& run : runs)
-    for (const Handle& handle : run.handles) going.push_back({handle, run.unmapped, false});
+    for (const Handle& handle : run.handles) going.push_back({handle, run.is_unmapped, false});
   for (Going& one : going) one.is_gone = one.is_unmapped && memory_->release(one.handle.id) == CUDA_SUCCESS;
 }
 

@@ -288,8 +288,8 @@ void PageHeap::drive(DeviceState& device, Supply& supply) {
   for (const Run& run : supply.runs) {
     for (const Handle& handle : run.handles) {
       const bool is_to_crack = supply.cracked.bytes != 0 && handle.id == supply.cracked.id;
-      if (is_to_crack && !run.unmapped) supply.cracked = {};
-      if (is_to_crack || !run.unmapped) continue;
+      if (is_to_crack && !run.is_unmapped) supply.cracked = {};
+      if (is_to_crack || !run.is_unmapped) continue;
       supply.handles.push_back(handle);
       supply.handle_bytes += handle.bytes;
     }
@@ -336,7 +336,7 @@ void PageHeap::bind(DeviceState& device, Supply& supply) {
   if (supply.is_stuck) {
     supply.fresh->flags = kLostFlag;
     if (!is_met_natively(supply.error))  // else nothing of that context can be expected to work
-      device.tell(config::LogLevel::warn, [&] {
+      device.log(config::LogLevel::warn, [&] {
         return "the driver neither opened nor unmapped " + observe::human_bytes(supply.mapped_bytes) +
                " of pages; they stay taken until their context ends";
       });
@@ -345,7 +345,7 @@ void PageHeap::bind(DeviceState& device, Supply& supply) {
   device.note_region(observe::EventKind::region_create, supply.fresh->address, supply.mapped_bytes);
   device.counters().remaps.add(supply.runs.empty() ? 0 : 1);
   // What was cracked came to other addresses, too
-  for (const Run& run : supply.runs) device.counters().moved_bytes.add(run.unmapped ? run.bytes() : 0);
+  for (const Run& run : supply.runs) device.counters().moved_bytes.add(run.is_unmapped ? run.bytes() : 0);
   heap_.free(supply.fresh);
 }
 

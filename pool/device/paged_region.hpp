@@ -132,8 +132,8 @@ template <class F> void PageHeap::for_each_empty(F&& visit, Holes first) const {
   const auto visit_inside = [&](heap::Extent* hole) {
     return table_of(*hole).any_inside(hole->address, hole->bytes, [&](const MappedHandle& handle) { return !handle.is_pinned && visit(handle); });
   };
-  if (first == Holes::large) heap_.any_hole(page_bytes, visit_inside);
-  else heap_.any_small_hole(page_bytes, visit_inside);
+  if (first == Holes::large) heap_.any_hole_largest_first(page_bytes, visit_inside);
+  else heap_.any_hole_smallest_first(page_bytes, visit_inside);
 }
 
 }  // namespace cupool::device

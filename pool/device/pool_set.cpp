@@ -300,7 +300,7 @@ CUresult PoolSet::allocate_by_driver(const DriverServed& request, CUdeviceptr* o
 void PoolSet::mempool_made(int device, CUmemoryPool handle) { impl_->services.driver_pools.add(handle, device); }
 void PoolSet::mempool_ending(CUmemoryPool handle) { impl_->services.driver_pools.remove(handle, impl_->services.clock); }
 void PoolSet::mempools_changed() {
-  impl_->for_each_pool([](DevicePool& pool) { pool.tell_mempools(true); });
+  impl_->for_each_pool([](DevicePool& pool) { pool.update_mempools(true); });
 }
 
 std::optional<CUresult> PoolSet::free_by_driver(CUdeviceptr address, std::uint64_t stream, const std::function<CUresult()>& call) {

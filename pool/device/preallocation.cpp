@@ -43,7 +43,7 @@ void Preallocation::take(DeviceState& device, ContextPool& home) {
   // `async`: the driver had not come to it in time
   if (code == CUDA_ERROR_NOT_READY) bytes = std::min(bytes, align_down(device.idle_bytes, kRegionGranularity_bytes));
   else if (code != CUDA_SUCCESS) bytes = 0;
-  device.tell(config::LogLevel::info, [bytes] { return observe::human_bytes(bytes) + " preallocated"; });
+  device.log(config::LogLevel::info, [bytes] { return observe::human_bytes(bytes) + " preallocated"; });
   if (bytes != asked_bytes) warn_of_less(device, {bytes, asked_bytes, free_bytes}, code);
 }
 

@@ -58,7 +58,7 @@ Extent* SegmentHeap::allocate(DeviceState& device, const AllocationRequest& requ
 /// A pool above this one, whose blocks no others may split, would else have a region for each size that it ever asked for.
 std::uint64_t SegmentHeap::exchange_bytes(DeviceState& device, std::uint64_t bytes) const {
   const std::uint64_t idle_bytes = heap_.wholly_free_bytes();
-  const std::uint64_t most_bytes = std::max(device.need_bytes() / kIdleShare, kLeastIdle_bytes);
+  const std::uint64_t most_bytes = std::max(device.peak_live_bytes() / kIdleShare, kLeastIdle_bytes);
   return growth_.is_below_a_pool() && idle_bytes >= most_bytes ? idle_bytes - most_bytes + align_up(bytes, kRegionGranularity_bytes) : 0;
 }
 
@@ -237,7 +237,7 @@ std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::
     device.limit.refund(claim.bytes);
     device.counters().regions_released.add();
   }
-  if (!is_back) home.went_bytes += released_bytes;
+  if (!is_back) home.late_given_bytes += released_bytes;
   return released_bytes;
 }
 
@@ -292,7 +292,7 @@ HeapFigures SegmentHeap::survey(DeviceState& device, observe::OomEvidence& evide
     std::uint64_t head_bytes = 0;
     std::uint64_t tail_bytes = 0;
     const auto take_hole = [&](const Extent& hole) {
-      whole_page_bytes += whole_pages(hole.address, hole.bytes, kRegionGranularity_bytes);
+      whole_page_bytes += bytes_in_whole_pages(hole.address, hole.bytes, kRegionGranularity_bytes);
       if (hole.previous == nullptr && hole.next == nullptr) return edges.add_empty(hole.bytes);
       if (hole.previous == nullptr) head_bytes = hole.bytes;
       if (hole.next == nullptr) tail_bytes = hole.bytes;

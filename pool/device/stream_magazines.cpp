@@ -58,7 +58,7 @@ bool Magazines::keep_for_stream(DeviceState& device, Extent* extent, ContextPool
   Magazine& magazine = *user.magazine;
   if (!enter_own(device, magazine)) return false;
   const OwnerInside held(magazine.lock);
-  tell(device, magazine);
+  flush_counts(device, magazine);
   if (!open(device, magazine, spare_bytes)) return false;
   age(device, magazine);
   StreamRacks* const racks = racks_for(device, magazine, stream);
@@ -101,8 +101,8 @@ Extent* Magazines::take_for_stream(DeviceState& device, ContextPool& home, const
   Magazine& magazine = *user.magazine;
   if (!enter_own(device, magazine)) return nullptr;
   const OwnerInside held(magazine.lock);
-  tell(device, magazine);
-  if (counts_run_ahead(device, request)) visit_open(device, &Magazines::tell, &magazine);
+  flush_counts(device, magazine);
+  if (counts_run_ahead(device, request)) visit_open(device, &Magazines::flush_counts, &magazine);
   magazine.mempool = request.mempool;  // what was told was the other's
   age(device, magazine);
   StreamRacks* const own = magazine.is_open ? magazine.racks_of(request.stream.identity) : nullptr;
@@ -138,7 +138,7 @@ void Magazines::return_to_lane(DeviceState& device, Magazine& magazine, StreamNa
       home.pooled->recycle_in_lane(device, extent, lane);
       continue;
     }
-    extent->flags = kUsedAgainFlag;
+    extent->flags = kFreedInOrderFlag;
     device.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
     home.pooled->defer(device, extent);
     deferred_.push(extent);
@@ -155,7 +155,7 @@ void Magazines::return_to_lanes(DeviceState& device, Magazine& magazine) {
 }
 
 /// What its stream-ordered calls changed becomes the memory pool's.
-void Magazines::tell_mempool(DeviceState& device, Magazine& magazine) {
+void Magazines::flush_mempool(DeviceState& device, Magazine& magazine) {
   MempoolUse& use = device.mempools[magazine.mempool];
   use.used_bytes.store(use.used_bytes.load(std::memory_order_relaxed) + magazine.mempool_bytes.load(std::memory_order_relaxed),
                        std::memory_order_relaxed);

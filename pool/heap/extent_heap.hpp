@@ -115,9 +115,9 @@ class ExtentHeap {
   void give_back_index(const Extent& absent, std::uint64_t begin, std::uint64_t end) noexcept;
   /// visit(Extent*) for holes of lane 0 that have `least_bytes` until it answers true, zone by zone, larger ones first; it must change nothing unless
   /// it answers true.
-  template <class F> bool any_hole(std::uint64_t least_bytes, F&& visit) const;
+  template <class F> bool any_hole_largest_first(std::uint64_t least_bytes, F&& visit) const;
   /// The same, smaller ones first.
-  template <class F> bool any_small_hole(std::uint64_t least_bytes, F&& visit) const;
+  template <class F> bool any_hole_smallest_first(std::uint64_t least_bytes, F&& visit) const;
 
   /// A lane above 0 with no hole in it. Throws std::bad_alloc.
   std::uint32_t add_lane();
@@ -237,7 +237,7 @@ template <class F> void ExtentHeap::abandon_region(Region* region, F&& on_extent
 
 template <class F> void ExtentHeap::drain_lane(std::uint32_t lane, F&& on_extent) {
   SizeBins& bins = lanes_[lane - 1]->bins;
-  while (Extent* hole = bins.any()) {
+  while (Extent* hole = bins.one_of_largest()) {
     bins.remove(hole);
     count(hole->region, -static_cast<std::int64_t>(hole->bytes), lane);
     if (hole->previous != nullptr) hole->previous->next_is_free = false;
@@ -249,10 +249,10 @@ template <class F> void ExtentHeap::drain_lane(std::uint32_t lane, F&& on_extent
   }
 }
 
-template <class F> bool ExtentHeap::any_hole(std::uint64_t least_bytes, F&& visit) const {
+template <class F> bool ExtentHeap::any_hole_largest_first(std::uint64_t least_bytes, F&& visit) const {
   for (const SizeBins& zone : zones_) {
     bool is_found = false;
-    zone.any_of([&](Extent* hole) {
+    zone.any_largest_first([&](Extent* hole) {
       is_found = hole->bytes >= least_bytes && visit(hole);
       return is_found || hole->bytes < least_bytes / 2;  // bins go from large to small
     });
@@ -261,9 +261,9 @@ template <class F> bool ExtentHeap::any_hole(std::uint64_t least_bytes, F&& visi
   return false;
 }
 
-template <class F> bool ExtentHeap::any_small_hole(std::uint64_t least_bytes, F&& visit) const {
+template <class F> bool ExtentHeap::any_hole_smallest_first(std::uint64_t least_bytes, F&& visit) const {
   for (const SizeBins& zone : zones_)
-    if (zone.any_from(least_bytes, [&](Extent* hole) { return hole->bytes >= least_bytes && visit(hole); })) return true;
+    if (zone.any_smallest_first(least_bytes, [&](Extent* hole) { return hole->bytes >= least_bytes && visit(hole); })) return true;
   return false;
 }
 
@@ -272,7 +272,7 @@ template <class F> std::uint64_t ExtentHeap::for_each_lane_run(std::uint64_t lea
   const auto begins_search = [least_bytes](const Extent* hole) { return hole->lane != 0 && hole->bytes >= least_bytes; };
   for (const auto& lane : lanes_) {
     if (lane->bytes == 0 || lane->bytes < least_bytes) continue;
-    lane->bins.any_of([&](const Extent* hole) {
+    lane->bins.any_largest_first([&](const Extent* hole) {
       ++looks;
       if (!begins_search(hole)) return hole->bytes < least_bytes / 2;  // bins go from large to small
       const Extent* first = hole;

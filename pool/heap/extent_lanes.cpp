@@ -72,7 +72,7 @@ Extent* ExtentHeap::set_aside(std::uint64_t address, std::uint64_t bytes) {
 bool ExtentHeap::gather(std::uint32_t lane, std::uint64_t bytes) noexcept {
   const std::uint64_t need = round_request(bytes);
   const auto usable = [lane](bool is_free, const Extent* extent) { return is_free && (extent->lane == 0 || extent->lane == lane); };
-  return lanes_[lane - 1]->bins.any_of([&](Extent* hole) {
+  return lanes_[lane - 1]->bins.any_largest_first([&](Extent* hole) {
     Extent* first = hole;
     while (usable(first->previous_is_free, first->previous)) first = first->previous;
     std::uint64_t run_bytes = first->bytes;

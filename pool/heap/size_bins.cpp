@@ -64,7 +64,7 @@ Extent* SizeBins::pick(std::uint64_t bytes, unsigned candidates) const noexcept 
   return best;
 }
 
-Extent* SizeBins::any() const noexcept {
+Extent* SizeBins::one_of_largest() const noexcept {
   if (rows_ == 0) return nullptr;
   const unsigned row = highest_bit(rows_);
   return heads_[row][highest_bit(columns_[row])];

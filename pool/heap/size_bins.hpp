@@ -48,11 +48,11 @@ class SizeBins {
   std::uint64_t largest_bytes() const noexcept;
 
   /// One of the largest extents there are, or nullptr.
-  Extent* any() const noexcept;
+  Extent* one_of_largest() const noexcept;
   /// visit(Extent*) until it answers true, larger extents first. `visit` must not change the bins unless it answers true.
-  template <class F> bool any_of(F&& visit) const;
+  template <class F> bool any_largest_first(F&& visit) const;
   /// The same, smaller ones first: those of `bytes` and more, and a few that are a little smaller.
-  template <class F> bool any_from(std::uint64_t bytes, F&& visit) const;
+  template <class F> bool any_smallest_first(std::uint64_t bytes, F&& visit) const;
 
   /// The head of a bin, for check().
   const Extent* head(Slot slot) const { return heads_[slot.row][slot.column]; }
@@ -86,7 +86,7 @@ inline SizeBins::Slot SizeBins::slot_of(std::uint64_t bytes) {
   return {row, static_cast<unsigned>(granules >> shift) & (kDivisions - 1)};
 }
 
-template <class F> bool SizeBins::any_from(std::uint64_t bytes, F&& visit) const {
+template <class F> bool SizeBins::any_smallest_first(std::uint64_t bytes, F&& visit) const {
   const Slot least = slot_of(bytes);
   for (std::uint64_t rows = rows_ & (~std::uint64_t{0} << least.row); rows != 0; rows &= rows - 1) {
     const unsigned row = lowest_bit(rows);
@@ -98,7 +98,7 @@ template <class F> bool SizeBins::any_from(std::uint64_t bytes, F&& visit) const
   return false;
 }
 
-template <class F> bool SizeBins::any_of(F&& visit) const {
+template <class F> bool SizeBins::any_largest_first(F&& visit) const {
   for (std::uint64_t rows = rows_; rows != 0;) {
     const unsigned row = highest_bit(rows);
     rows ^= std::uint64_t{1} << row;

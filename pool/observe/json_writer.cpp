@@ -40,8 +40,8 @@ std::size_t sequence_bytes(std::string_view text) {
 
 }  // namespace
 
-JsonWriter::JsonWriter(int fd, int patience_ms) : buffer_(kBufferBytes), fd_(fd), patience_ms_(patience_ms) {}
-JsonWriter::JsonWriter(std::string* text) : buffer_(kBufferBytes), text_(text) {}
+JsonWriter::JsonWriter(int fd, int patience_ms) : buffer_(kBuffer_bytes), fd_(fd), patience_ms_(patience_ms) {}
+JsonWriter::JsonWriter(std::string* text) : buffer_(kBuffer_bytes), text_(text) {}
 
 void JsonWriter::key(std::string_view name) {
   separate();

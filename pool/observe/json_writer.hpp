@@ -67,7 +67,7 @@ class JsonWriter {
   int error() const { return error_; }
 
  private:
-  static constexpr std::size_t kBufferBytes = 256 * 1024;
+  static constexpr std::size_t kBuffer_bytes = 256 * 1024;
   static constexpr std::size_t kLongestAtom = 32;
 
   void open(char bracket);

@@ -177,7 +177,7 @@ LiveDevice* live_devices(LiveHeader* page) {
 }
 
 bool note_unpooled(LiveHeader* page, std::string_view symbol) {
-  symbol = symbol.substr(0, kUnpooledNameBytes - 1);
+  symbol = symbol.substr(0, kUnpooledName_bytes - 1);
   LiveUnpooled* const slots = unpooled_slots(page);
   for (std::size_t i = 0; i < kUnpooledSlots; ++i) {
     LiveUnpooled& slot = slots[i];

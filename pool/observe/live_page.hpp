@@ -53,7 +53,7 @@ inline constexpr std::size_t kMaxDevices = 64;                       ///< as man
 inline constexpr std::uint64_t kLivePageMagic = 0x3147504c55505543;  // "CUPULPG1", little endian
 inline constexpr std::uint32_t kLivePageVersion = 2;
 inline constexpr std::size_t kUnpooledSlots = 64;
-inline constexpr std::size_t kUnpooledNameBytes = 60;
+inline constexpr std::size_t kUnpooledName_bytes = 60;
 
 /// Figures that the pool publishes, so that a report can be completed from the page alone. free, largest_free, largest_free_remapped and
 /// inactive_split are the pool's, of one moment not long ago: now and then (every 64 operations, and after each that was slow) they are stored anew.
@@ -125,7 +125,7 @@ struct alignas(128) LiveDevice {
 /// One exported symbol that passed to the driver unpooled.
 struct LiveUnpooled {
   std::atomic<std::uint32_t> state{0};  ///< 0: empty, 1: being written, 2: valid
-  char name[kUnpooledNameBytes] = {};   ///< NUL terminated
+  char name[kUnpooledName_bytes] = {};  ///< NUL terminated
 };
 
 enum class LiveState : std::uint32_t { cold = 0, live = 1, exiting = 2, reported = 3 };

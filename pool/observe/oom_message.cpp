@@ -20,10 +20,10 @@ namespace cupool::observe {
 namespace {
 
 constexpr std::size_t kMaxSuggestionLines = 3;
-constexpr std::size_t kMaxTextBytes = 400;
+constexpr std::size_t kMostText_bytes = 400;
 
 /// Text of others (paths, names) stays on its line and within a bound: control characters would break the block.
-std::string one_line(const std::string& text, std::size_t most_bytes = kMaxTextBytes) {
+std::string one_line(const std::string& text, std::size_t most_bytes = kMostText_bytes) {
   std::string out = text.substr(0, most_bytes);
   for (std::size_t i = 0; i < out.size(); ++i) {
     const auto byte = static_cast<unsigned char>(out[i]);
@@ -151,7 +151,7 @@ std::string elsewhere_line(const OomEvidence& e, const DeviceSnapshot* device) {
   return text;
 }
 
-void add_line(std::string& out, const char* label, const std::string& text, std::size_t most_bytes = kMaxTextBytes) {
+void add_line(std::string& out, const char* label, const std::string& text, std::size_t most_bytes = kMostText_bytes) {
   char head[16];
   std::snprintf(head, sizeof head, "  %-11s", label);
   out.append(head).append(one_line(text, most_bytes)).append("\n");

@@ -101,7 +101,7 @@ TEST_CASE("from a size on, each extent is visited once, smaller bins first, unti
        {std::uint64_t{512}, std::uint64_t{5120}, std::uint64_t{2} << 20, std::uint64_t{3} << 20, SizeBins::kLargest_bytes}) {
     const SizeBins::Slot least = SizeBins::slot_of(least_bytes);
     std::vector<const Extent*> seen;
-    CHECK_FALSE(bins.any_from(least_bytes, [&](const Extent* extent) {
+    CHECK_FALSE(bins.any_smallest_first(least_bytes, [&](const Extent* extent) {
       const SizeBins::Slot slot = SizeBins::slot_of(extent->bytes);
       const SizeBins::Slot last = seen.empty() ? least : SizeBins::slot_of(seen.back()->bytes);
       CHECK((slot.row > last.row || (slot.row == last.row && slot.column >= last.column)));
@@ -117,6 +117,6 @@ TEST_CASE("from a size on, each extent is visited once, smaller bins first, unti
     CHECK(std::adjacent_find(seen.begin(), seen.end()) == seen.end());
   }
   std::size_t visits = 0;
-  CHECK(bins.any_from(512, [&](const Extent*) { return ++visits == 3; }));
+  CHECK(bins.any_smallest_first(512, [&](const Extent*) { return ++visits == 3; }));
   CHECK(visits == 3);
 }

@@ -91,11 +91,11 @@ TEST_CASE("zones: every zone's holes are visited, those that are large enough, u
   const auto visit = [&](bool is_right) {
     return [&seen, &three, is_right](const Extent* hole) { return seen.push_back(three.zone_of(hole)), is_right; };
   };
-  CHECK_FALSE(three.heap.any_hole(4 * kMiB, visit(false)));
+  CHECK_FALSE(three.heap.any_hole_largest_first(4 * kMiB, visit(false)));
   CHECK(seen == std::vector<unsigned>{1, 2});
-  CHECK(three.heap.any_hole(4 * kMiB, visit(true)));
+  CHECK(three.heap.any_hole_largest_first(4 * kMiB, visit(true)));
   CHECK(seen == std::vector<unsigned>{1, 2, 1});
   seen.clear();
-  CHECK_FALSE(three.heap.any_hole(512, visit(false)));
+  CHECK_FALSE(three.heap.any_hole_largest_first(512, visit(false)));
   CHECK(seen == std::vector<unsigned>{0, 1, 2});
 }
