@@ -179,7 +179,7 @@ CUresult AsyncBlocks::allocate_from_pool(DeviceState& device, std::size_t bytes,
   if (code == CUDA_SUCCESS) return code;
   // The pool gave what a free of the program's has not reached yet, or the whole context waits for an event.
   if (device.driver.cuMemFreeAsync(*out, handle) != CUDA_SUCCESS) device.driver.cuMemFree_v2(*out);
-  return is_of_earlier_work(code) || code == CUDA_ERROR_DEINITIALIZED ? code : CUDA_ERROR_NOT_READY;
+  return is_answer(code) ? code : CUDA_ERROR_NOT_READY;
 }
 
 /// The native call, which waits for nothing either, once what the pool has idle is the device's again.

@@ -76,11 +76,18 @@ class CaptureGate {
     });
   }
 
-  /// Runs `begin` exclusively; on success `stream` of `context` captures. A handle may be in here several times: the
-  /// per-thread default stream is one handle and many streams. `thread`: the number of the only thread that can end it, or 0.
-  /// `part`: the context that takes part, where it is one that events are recorded in; null: it may be any.
-  template <class Begin> CUresult begin(CUstream stream, Begin&& begin_capture, CUcontext context, CUcontext part, CUstreamCaptureMode mode,
-                                        std::uint64_t thread, Clock& clock) {
+  /// Which stream captures, as BeginCapture was told.
+  struct Origin {
+    CUstream stream;
+    CUcontext context;
+    CUcontext part;        ///< the context that takes part, where it is one that events are recorded in; null: it may be any
+    std::uint64_t thread;  ///< the number of the only thread that can end it, or 0
+    CUstreamCaptureMode mode;
+  };
+
+  /// Runs `begin_capture` exclusively; on success `origin.stream` captures. A handle may be in here several times: the per-thread default stream is one
+  /// handle and many streams. Returns its answer, or CUDA_ERROR_OUT_OF_MEMORY, with nothing run, where host memory is out.
+  template <class Begin> CUresult begin(const Origin& origin, Begin&& begin_capture, Clock& clock) {
     std::unique_lock<std::shared_mutex> lock(mutex_);
     const std::uint64_t until_ns = clock.now_ns() + kSynchronisingBound_ns;
     while (synchronising_.load(std::memory_order_relaxed) != 0 && clock.now_ns() < until_ns) {
@@ -95,7 +102,7 @@ class CaptureGate {
     }
     const CUresult result = begin_capture();
     if (result == CUDA_SUCCESS) {
-      streams_.push_back({stream, context, part, thread, mode, pthread_self(), begun_.fetch_add(1, std::memory_order_release) + 1});
+      streams_.push_back({origin, pthread_self(), begun_.fetch_add(1, std::memory_order_release) + 1});
       active_.store(streams_.size(), std::memory_order_release);
     }
     return result;
@@ -121,7 +128,7 @@ class CaptureGate {
     const auto found = std::find_if(streams_.begin(), streams_.end(),
                                     [stream, before](const Capture& capture) { return capture.stream == stream && capture.number <= before; });
     if (found != streams_.end()) streams_.erase(found);
-    count();
+    count_active();
     return result;
   }
 
@@ -137,13 +144,8 @@ class CaptureGate {
   }
 
  private:
-  struct Capture {
-    CUstream stream;
-    CUcontext context;
-    CUcontext part;  ///< as begin's
-    std::uint64_t thread;
-    CUstreamCaptureMode mode;
-    pthread_t begun_by;  ///< a later thread that has the same is taken for it, and waits for less
+  struct Capture : Origin {
+    pthread_t begun_by;  ///< a later thread that gets the same pthread_t is taken for it, and waits for less
     std::uint64_t number;
   };
 
@@ -152,13 +154,15 @@ class CaptureGate {
     if (!capturing()) return;
     const std::lock_guard<std::shared_mutex> lock(mutex_);
     std::erase_if(streams_, is_over);
-    count();
+    count_active();
   }
 
   /// Precondition: the lock is held, exclusively.
-  void count() {
-    if (streams_.empty()) joined_count_ = 0;
-    if (streams_.empty()) is_everywhere_ = false;
+  void count_active() {
+    if (streams_.empty()) {
+      joined_count_ = 0;
+      is_everywhere_ = false;
+    }
     active_.store(streams_.size(), std::memory_order_release);
   }
 

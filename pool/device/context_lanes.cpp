@@ -119,9 +119,8 @@ bool is_plenty(DeviceState& device, const ContextPool& home, std::uint64_t kept_
   const std::uint64_t room_bytes = device.room_bytes();
   if (room_bytes >= bytes) return true;
   const observe::Counters& counters = device.counters();
-  const auto now = [](const observe::Gauge& gauge) { return gauge.now(); };
-  const std::uint64_t reserved_bytes = now(counters.reserved_bytes);
-  std::uint64_t others_bytes = now(counters.live_bytes) + now(counters.deferred_bytes) + kept_bytes;
+  const std::uint64_t reserved_bytes = counters.reserved_bytes.now();
+  std::uint64_t others_bytes = counters.live_bytes.now() + counters.deferred_bytes.now() + kept_bytes;
   for (const StreamLanes::Entry& entry : home.streams.entries()) others_bytes += home.pooled->lane_bytes(entry.lane);
   const std::uint64_t free_bytes = saturating_sub(reserved_bytes, others_bytes);
   return free_bytes >= std::max(bytes, (room_bytes + reserved_bytes) / kFreeForAllShare);

@@ -26,14 +26,16 @@ void ContextRegistry::add(ContextPool* home, CUcontext context) {
 Pin ContextRegistry::pin(ContextPool* home, std::uint64_t life) {
   const MutexLock lock(mutex_);
   if (home->registered.life != life || home->registered.context == nullptr) return Pin::gone;
-  if (home->registered.ending) return Pin::ending;
-  ++home->registered.pins;
-  return Pin::held;
+  return pin_unless_ending(home);
 }
 
 Pin ContextRegistry::pin(ContextPool* home, CUcontext context) {
   const MutexLock lock(mutex_);
   if (home->registered.context != context) return Pin::gone;
+  return pin_unless_ending(home);
+}
+
+Pin ContextRegistry::pin_unless_ending(ContextPool* home) {
   if (home->registered.ending) return Pin::ending;
   ++home->registered.pins;
   return Pin::held;

@@ -78,6 +78,7 @@ class ContextRegistry {
 
  private:
   static bool is_wanted(const ContextPool& home, const DeviceState* only, CUcontext also);
+  static Pin pin_unless_ending(ContextPool* home);
   FencePoint pinned_point(ContextPool* home) CUPOOL_REQUIRES(mutex_);
   void keep_event(FencePoint& point) noexcept CUPOOL_REQUIRES(mutex_);
 

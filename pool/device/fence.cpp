@@ -296,6 +296,19 @@ FenceResult Fence::wait(DeviceState& device, CUcontext context, CUcontext asking
   return poll(device, asking);
 }
 
+namespace {
+/// Asked twice where the first answer says nothing of the work: nothing else will tell, before the next free, that what was freed is over.
+CUresult synchronise_context(const Driver& driver, CUcontext context) {
+  const RelaxedCaptureMode relaxed(driver);
+  const auto synchronise = [&] {
+    const ScopedContext current(driver, context);
+    return current.status().ok() ? driver.cuCtxSynchronize() : current.status().code();
+  };
+  const CUresult code = synchronise();
+  return code == CUDA_SUCCESS || code == CUDA_ERROR_DEINITIALIZED || is_of_earlier_work(code) ? code : synchronise();
+}
+}  // namespace
+
 FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const DeviceState* only) {
   PoolServices& services = device.services;
   std::vector<FencePoint> points;
@@ -316,14 +329,7 @@ FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const De
     if (pin != Pin::held) continue;
     const Unpinner unpinner(services.contexts, point.home);
     const CUcontext context = point.home->registered.context;  // pinned: it does not change
-    const RelaxedCaptureMode relaxed(device.driver);
-    const auto synchronise = [&] {
-      const ScopedContext current(device.driver, context);
-      return current.status().ok() ? device.driver.cuCtxSynchronize() : current.status().code();
-    };
-    CUresult code = synchronise();
-    // Once more: nothing else will say that what was freed is over, before the next free.
-    if (code != CUDA_SUCCESS && code != CUDA_ERROR_DEINITIALIZED && !is_of_earlier_work(code)) code = synchronise();
+    const CUresult code = synchronise_context(device.driver, context);
     if (code == CUDA_ERROR_DEINITIALIZED) services.stopped.store(true, std::memory_order_relaxed);
     // Another context's sticky error means that its work has ended; this context's is the answer to the program's call.
     if (code == CUDA_SUCCESS) continue;

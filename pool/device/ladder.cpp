@@ -294,6 +294,21 @@ bool Ladder::may_still_come(DevicePool& pool, const Attempt& attempt) {
   return pool.giving_back_.release_would_do(pool.device_, align_up(attempt.request.bytes, kRegionGranularity_bytes));
 }
 
+/// Whatever can serve now: what was retired or what another thread has brought, what can go back to the driver, what the driver had still to free.
+Climbed Ladder::take_what_came(DevicePool& pool, Attempt& attempt, bool has_retired) {
+  Climbed found = hole(pool, attempt);
+  const bool has_moved = pool.moves_.ended() != attempt.moves;
+  attempt.moves = pool.moves_.ended();
+  if (found.value() == nullptr && has_moved) found = grow(pool, attempt);
+  if (found.ok() && found.value() == nullptr && (has_retired || has_moved)) found = remap(pool, attempt);
+  if (!found.ok() || found.value() != nullptr) return found;
+  if (!pool.unpooled_) found = release(pool, attempt);
+  else if (pool.giving_back_.release(pool.device_, attempt.home, kEverything_bytes) != 0) found = grow(pool, attempt);
+  if (found.ok() && found.value() == nullptr && pool.giving_back_.late_bytes() != 0 && pool.giving_back_.await_late(pool.device_))
+    found = grow(pool, attempt);
+  return found;
+}
+
 Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   if (pool.unpooled_ && !pool.has_waiting_frees() && !pool.moves_.are_any() && pool.moves_.ended() == attempt.moves) return nullptr;
   if (!pool.could_come(attempt.request.bytes)) return nullptr;
@@ -311,16 +326,7 @@ Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
            pool.stream_frees_.retire_any_stamped(pool.device_, attempt.context, &error))
       has_retired = true;
     if (error.code != CUDA_SUCCESS) break;
-    Climbed found = hole(pool, attempt);
-    const bool has_moved = pool.moves_.ended() != attempt.moves;
-    attempt.moves = pool.moves_.ended();
-    if (found.value() == nullptr && has_moved) found = grow(pool, attempt);
-    if (found.ok() && found.value() == nullptr && (has_retired || has_moved)) found = remap(pool, attempt);
-    if (!found.ok() || found.value() != nullptr) return found;
-    if (!pool.unpooled_) found = release(pool, attempt);
-    else if (pool.giving_back_.release(pool.device_, attempt.home, kEverything_bytes) != 0) found = grow(pool, attempt);
-    if (found.ok() && found.value() == nullptr && pool.giving_back_.late_bytes() != 0 && pool.giving_back_.await_late(pool.device_))
-      found = grow(pool, attempt);
+    Climbed found = take_what_came(pool, attempt, has_retired);
     if (!found.ok() || found.value() != nullptr) return found;
     if (pool.deferral_.retire_on_native_terms(pool.device_, attempt.context, began_ns, &error)) continue;
     if (error.code != CUDA_SUCCESS) break;

@@ -43,6 +43,7 @@ struct Ladder {
   static Climbed graphs(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
   static Climbed native(DevicePool& pool, Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
 
+  static Climbed take_what_came(DevicePool& pool, Attempt& attempt, bool has_retired) CUPOOL_REQUIRES(pool.device_.lock);
   static bool may_still_come(DevicePool& pool, const Attempt& attempt) CUPOOL_REQUIRES(pool.device_.lock);
 
   static const Rung kRungs[22];

@@ -26,7 +26,7 @@ Rack* Magazines::make_rack(DeviceState& device, Magazine& magazine, std::uint64_
     --large.rack.batch;
     return nullptr;
   }
-  while (large.rack.first != nullptr) drop(device, magazine, large.rack.pop());
+  drop_rack(device, magazine, large.rack);
   large.bytes = bytes;
   return nullptr;
 }
@@ -35,6 +35,10 @@ Rack* Magazines::make_rack(DeviceState& device, Magazine& magazine, std::uint64_
 void Magazines::drop(DeviceState& device, Magazine& magazine, Extent* extent) {
   change_kept(magazine, -static_cast<std::int64_t>(extent->bytes));
   let_go(device, *magazine.home, extent);
+}
+
+void Magazines::drop_rack(DeviceState& device, Magazine& magazine, Rack& rack) {
+  while (rack.first != nullptr) drop(device, magazine, rack.pop());
 }
 
 void Magazines::drop_misfits(DeviceState& device, Magazine& magazine) {
@@ -57,7 +61,7 @@ void Magazines::age(DeviceState& device, Magazine& magazine) {
       return_to_lane(device, magazine, magazine.streams[of_stream - 1].stream, sized.rack);
       continue;
     }
-    while (sized.rack.first != nullptr) drop(device, magazine, sized.rack.pop());
+    drop_rack(device, magazine, sized.rack);
   }
 }
 

@@ -299,10 +299,7 @@ void Magazines::settle(DeviceState& device, Magazine& magazine) {
   send(device, magazine);
   while (magazine.open_parcel()) {}
   for (SizedRack& large : magazine.large_racks.racks) {
-    while (large.rack.first != nullptr) {
-      change_kept(magazine, -static_cast<std::int64_t>(large.rack.first->bytes));
-      let_go(device, *magazine.home, large.rack.pop());
-    }
+    drop_rack(device, magazine, large.rack);
     large = {};
   }
 }

@@ -136,6 +136,7 @@ class Magazines {
       CUPOOL_REQUIRES(device.lock, magazine.lock);
   void drop(DeviceState& device, Magazine& magazine, heap::Extent* extent) CUPOOL_REQUIRES(device.lock, magazine.lock);
   void age(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
+  void drop_rack(DeviceState& device, Magazine& magazine, Rack& rack) CUPOOL_REQUIRES(device.lock, magazine.lock);
   void drop_misfits(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
   static void let_go(DeviceState& device, ContextPool& home, heap::Extent* extent) CUPOOL_REQUIRES(device.lock);
 

@@ -45,11 +45,10 @@ void add_outside(const DeviceState& device, OomEvidence& evidence) {
 
 /// What is free there at the driver and in the pool, as far as has been heard of it. No lock of that device's.
 std::uint64_t free_bytes_of(const observe::LiveDevice& live) {
-  const auto now = [](const observe::Gauge& gauge) { return gauge.now(); };
-  const std::uint64_t reserved_bytes = now(live.counters.reserved_bytes);
-  const std::uint64_t used_bytes = now(live.counters.live_bytes) + now(live.counters.deferred_bytes);
+  const std::uint64_t reserved_bytes = live.counters.reserved_bytes.now();
+  const std::uint64_t used_bytes = live.counters.live_bytes.now() + live.counters.deferred_bytes.now();
   const std::uint64_t pool_bytes = saturating_sub(reserved_bytes, used_bytes);
-  const std::uint64_t held_bytes = reserved_bytes + now(live.counters.outside_bytes);
+  const std::uint64_t held_bytes = reserved_bytes + live.counters.outside_bytes.now();
   const std::uint64_t headroom_bytes = live.limit_bytes == 0 ? ~std::uint64_t{0} : saturating_sub(live.limit_bytes, held_bytes);
   return pool_bytes + std::min(live.driver_free_bytes.load(std::memory_order_relaxed), headroom_bytes);
 }
@@ -82,6 +81,7 @@ void attribute_rest(const DeviceState& device, std::uint64_t driver_free_bytes, 
   const std::uint64_t known_left_bytes = managed_bytes + late_bytes;
   evidence.unattributed_bytes = saturating_sub(left_bytes, known_left_bytes);
 }
+
 /// What the driver calls idle, or nobody's, and streams may still keep busy: out of there, and of what waits for the GPU.
 void add_backlog_at_driver(const DeviceState& device, DriverBacklog::Sums backlog, OomEvidence& evidence) {
   const auto take = [](std::uint64_t& from_bytes, std::uint64_t& backlog_bytes) {

@@ -19,20 +19,22 @@ std::uint64_t PageHeap::fitting_bytes(const Supply& supply) const {
   return std::bit_floor(std::min(std::max(divisor_bytes, supply.block_bytes / kPartsOfBlock), supply.to_block_end_bytes()));
 }
 
-std::uint64_t PageHeap::next_handle_bytes(const Supply& supply) const {
-  // Of what is preallocated the first small blocks get a page: few of them keep little
-  if (supply.source == Source::preallocate && supply.zone != 0 && supply.zone_bytes == 0) return memory_->granularity_bytes();
-  // What is preallocated is what was asked for, and no handle more
-  std::uint64_t most_bytes = std::max(supply.source == Source::preallocate ? 0 : supply.zone_bytes, supply.missing_bytes());
-  if (supply.source != Source::preallocate) {
-    most_bytes = std::min({most_bytes, kLargestGrown_bytes, supply.all_bytes / (supply.is_of_whole_pages ? kShareOfAllWhole : kShareOfAll),
-                           supply.room_bytes / kHandleShare});
-    const std::uint64_t fitting_bytes = this->fitting_bytes(supply);
-    if (fitting_bytes <= most_bytes) return std::max(fitting_bytes, memory_->granularity_bytes());
-  } else if (supply.all_bytes > kFewHandlesFrom_bytes)
-    most_bytes = std::min({most_bytes, kLargestHandle_bytes, supply.room_bytes / kPreallocatedShare});
-  else most_bytes = std::min({most_bytes, supply.all_bytes / kPreallocatedShareOfAll, supply.room_bytes / kPreallocatedShare});
-  return std::max(std::bit_floor(most_bytes), memory_->granularity_bytes());
+/// No handle more than was asked for.
+std::uint64_t PageHeap::preallocated_handle_bytes(const Supply& supply) const {
+  const std::uint64_t page_bytes = memory_->granularity_bytes();
+  if (supply.zone != 0 && supply.zone_bytes == 0) return page_bytes;  // the first small blocks get a page of their own: few of them keep little
+  const std::uint64_t of_all_bytes = supply.all_bytes > kFewHandlesFrom_bytes ? kLargestHandle_bytes : supply.all_bytes / kPreallocatedShareOfAll;
+  const std::uint64_t most_bytes = std::min({supply.missing_bytes(), of_all_bytes, supply.room_bytes / kPreallocatedShare});
+  return std::max(std::bit_floor(most_bytes), page_bytes);
+}
+
+std::uint64_t PageHeap::grown_handle_bytes(const Supply& supply) const {
+  const std::uint64_t page_bytes = memory_->granularity_bytes();
+  const std::uint64_t of_all_bytes = supply.all_bytes / (supply.is_of_whole_pages ? kShareOfAllWhole : kShareOfAll);
+  const std::uint64_t most_bytes =
+      std::min({std::max(supply.zone_bytes, supply.missing_bytes()), kLargestGrown_bytes, of_all_bytes, supply.room_bytes / kHandleShare});
+  const std::uint64_t fitting_bytes = this->fitting_bytes(supply);
+  return std::max(fitting_bytes <= most_bytes ? fitting_bytes : std::bit_floor(most_bytes), page_bytes);
 }
 
 /// Charged to the limit. False: limit or driver refused, or supply.error says what else.
@@ -58,7 +60,8 @@ void PageHeap::create_missing(DeviceState& device, Supply& supply) {
   std::uint64_t most_bytes = kLargestHandle_bytes;
   const std::uint64_t least_bytes = memory_->granularity_bytes();
   while (supply.missing_bytes() != 0 && supply.handles.size() < supply.handles.capacity()) {
-    const std::uint64_t bytes = std::max(least_bytes, std::min(most_bytes, next_handle_bytes(supply)));
+    const std::uint64_t next_bytes = supply.source == Source::preallocate ? preallocated_handle_bytes(supply) : grown_handle_bytes(supply);
+    const std::uint64_t bytes = std::max(least_bytes, std::min(most_bytes, next_bytes));
     if (create_one(device, supply, bytes)) continue;
     if (supply.error != CUDA_SUCCESS) return;
     if (bytes == least_bytes) {

@@ -217,7 +217,8 @@ class PageHeap final : public ExtentAllocator {
   void take_loose(Supply& supply);
   void drive(DeviceState& device, Supply& supply);
   std::uint64_t fitting_bytes(const Supply& supply) const;
-  std::uint64_t next_handle_bytes(const Supply& supply) const;
+  std::uint64_t preallocated_handle_bytes(const Supply& supply) const;
+  std::uint64_t grown_handle_bytes(const Supply& supply) const;
   bool create_one(DeviceState& device, Supply& supply, std::uint64_t bytes);
   void create_missing(DeviceState& device, Supply& supply);
   void plan_pieces(Supply& supply, const Handle& handle, std::uint64_t needed_bytes) const;

@@ -525,7 +525,7 @@ CUresult PoolSet::begin_capture(CUstream stream, const std::function<CUresult()>
   if (!known && impl_->driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS) context = nullptr;
   impl_->for_each_pool([](DevicePool& pool) { pool.before_capture(); });
   CUcontext part = impl_->services.contexts.find(context) != nullptr ? context : nullptr;  // a green one's events cover another
-  return impl_->services.gate.begin(stream, begin, context, part, mode, thread, impl_->services.clock);
+  return impl_->services.gate.begin({stream, context, part, thread, mode}, begin, impl_->services.clock);
 }
 
 void PoolSet::stream_will_wait(CUstream stream) {

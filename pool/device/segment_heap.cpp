@@ -128,17 +128,17 @@ Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const A
   const std::uint64_t need_bytes = align_up(request.bytes, kRegionGranularity_bytes);
   if (need_bytes < request.bytes) return Error{CUDA_ERROR_OUT_OF_MEMORY, "size"};
   const std::uint64_t planned_bytes = growth_.plan(need_bytes);
+  const auto half_of = [need_bytes](std::uint64_t bytes) { return std::max(need_bytes, align_down(bytes / 2, kRegionGranularity_bytes)); };
   Status status{Error{CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal}};
   std::uint64_t bytes = planned_bytes;
   {
     const Turn turn(growing_, grown_);
     for (;;) {
       // By halves here too: what is left of the limit is for other contexts and memory outside the pool as well.
-      while (bytes > need_bytes && bytes > device.limit.headroom_bytes())
-        bytes = std::max(need_bytes, align_down(bytes / 2, kRegionGranularity_bytes));
+      while (bytes > need_bytes && bytes > device.limit.headroom_bytes()) bytes = half_of(bytes);
       status = take_region(device, home, bytes, bytes == need_bytes && growth_.is_below_a_pool());
       if (status.ok() || status.code() != CUDA_ERROR_OUT_OF_MEMORY || bytes == need_bytes) break;
-      bytes = std::max(need_bytes, align_down(bytes / 2, kRegionGranularity_bytes));
+      bytes = half_of(bytes);
     }
   }
   if (!status.ok()) return status.error();

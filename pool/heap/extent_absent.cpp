@@ -27,8 +27,7 @@ Extent* ExtentHeap::cut_out(Extent* hole, std::uint64_t address, std::uint64_t b
   }
   if (out == hole) {
     unlist(hole);
-    if (hole->previous != nullptr) hole->previous->next_is_free = false;
-    if (hole->next != nullptr) hole->next->previous_is_free = false;
+    note_to_neighbours(*hole, false);
   }
   count(out->region, -static_cast<std::int64_t>(out->bytes), lane);
   out->bin_previous = nullptr;
@@ -37,8 +36,7 @@ Extent* ExtentHeap::cut_out(Extent* hole, std::uint64_t address, std::uint64_t b
   link_behind(out, rest, bytes);
   rest->state = ExtentState::free;
   rest->lane = lane;
-  out->next_is_free = true;
-  if (rest->next != nullptr) rest->next->previous_is_free = true;
+  note_to_neighbours(*rest, true);
   count(rest->region, static_cast<std::int64_t>(rest->bytes), lane);
   list(rest);
   return out;

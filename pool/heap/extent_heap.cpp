@@ -199,8 +199,7 @@ Extent* ExtentHeap::cut_off(Extent* hole, std::uint64_t address, std::uint64_t b
     Extent* own = keeper != 0 && hole->keeper != keeper ? arena_.take(keeper) : nullptr;
     unlist(hole);
     if (own != nullptr) block = move(hole, own);
-    if (block->previous != nullptr) block->previous->next_is_free = false;
-    if (block->next != nullptr) block->next->previous_is_free = false;
+    note_to_neighbours(*block, false);
   }
   count(block->region, -static_cast<std::int64_t>(bytes), lane);
   return block;
@@ -209,12 +208,9 @@ Extent* ExtentHeap::cut_off(Extent* hole, std::uint64_t address, std::uint64_t b
 /// Where in the hole the block begins.
 std::uint64_t ExtentHeap::begin_in(const Extent& hole, std::uint64_t need, const ZoneOrder& order) const noexcept {
   if (hole.bytes == need) return hole.address;
-  if (const std::uint64_t gap_bytes = hole.lane == 0 ? gap_before(hole, need, order) : 0; gap_bytes != 0) return hole.address + gap_bytes;
-  if (hole.lane == 0 && is_of_whole_pages(need)) {
-    const std::uint64_t begin_bytes = hole.address - hole.region->address;
-    const std::uint64_t gap_bytes = align_up(begin_bytes, policy_.page_bytes) - begin_bytes;
-    const bool is_worth_it = order.begins_on_pages || gap_bytes <= need / ZoneOrder::kGapShare;
-    if (is_worth_it && gap_bytes + need <= hole.bytes) return hole.address + gap_bytes;
+  if (hole.lane == 0) {
+    if (const std::uint64_t gap_bytes = gap_before(hole, need, order); gap_bytes != 0) return hole.address + gap_bytes;
+    if (const std::optional<std::uint64_t> address = begin_on_page(hole, need, order)) return *address;
   }
   const std::uint64_t lowest = hole.address;
   const std::uint64_t highest = hole.address + hole.bytes - need;
@@ -226,7 +222,17 @@ std::uint64_t ExtentHeap::begin_in(const Extent& hole, std::uint64_t need, const
   return at_high_end ? highest : lowest;
 }
 
-/// So much of the hole stays free before the block.
+/// Where a block of whole pages begins on one. nullopt: it is no such block, the hole has no room for that, or what would stay free before it is too much.
+std::optional<std::uint64_t> ExtentHeap::begin_on_page(const Extent& hole, std::uint64_t need, const ZoneOrder& order) const noexcept {
+  if (!is_of_whole_pages(need)) return std::nullopt;
+  const std::uint64_t begin_bytes = hole.address - hole.region->address;
+  const std::uint64_t gap_bytes = align_up(begin_bytes, policy_.page_bytes) - begin_bytes;
+  const bool is_worth_it = order.begins_on_pages || gap_bytes <= need / ZoneOrder::kGapShare;
+  if (!is_worth_it || gap_bytes + need > hole.bytes) return std::nullopt;
+  return hole.address + gap_bytes;
+}
+
+/// What stays free of the hole before the block, so that it does not begin on the page of a smaller one (FitPolicy::small_below_bytes).
 std::uint64_t ExtentHeap::gap_before(const Extent& hole, std::uint64_t need, const ZoneOrder& order) const noexcept {
   if (policy_.page_bytes == 0 || need < policy_.small_below_bytes) return 0;  // the neighbour may be far from any cache
   const Extent* before = hole.previous;
@@ -340,8 +346,7 @@ Extent* ExtentHeap::free(Extent* extent, std::uint32_t lane) noexcept {
   if (joins_next) return absorb_into_next(extent);
   extent->state = ExtentState::free;
   extent->lane = lane;
-  if (extent->previous != nullptr) extent->previous->next_is_free = true;
-  if (extent->next != nullptr) extent->next->previous_is_free = true;
+  note_to_neighbours(*extent, true);
   list(extent);
   return extent;
 }

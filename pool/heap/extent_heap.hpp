@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -167,6 +168,8 @@ class ExtentHeap {
   std::string check() const;
 
  private:
+  static constexpr std::uint64_t kLooseShare = 8;  ///< a hole of a lane is loose when more than this share of the block would be left of it
+
   /// What check() adds up over the regions.
   struct Tally {
     std::uint64_t regions, extents, region_bytes, free_bytes, wholly_free_bytes, blockless_bytes, whole_bytes;
@@ -189,7 +192,12 @@ class ExtentHeap {
   static bool older_is_behind(const Extent& hole) noexcept;
   Extent* cut_off(Extent* hole, std::uint64_t address, std::uint64_t bytes, std::uint8_t keeper);
   Extent* cut_out(Extent* hole, std::uint64_t address, std::uint64_t bytes, std::uint8_t keeper = 0);
+  static void note_to_neighbours(const Extent& extent, bool is_free) noexcept {
+    if (extent.previous != nullptr) extent.previous->next_is_free = is_free;
+    if (extent.next != nullptr) extent.next->previous_is_free = is_free;
+  }
   std::uint64_t gap_before(const Extent& hole, std::uint64_t need, const ZoneOrder& order) const noexcept;
+  std::optional<std::uint64_t> begin_on_page(const Extent& hole, std::uint64_t need, const ZoneOrder& order) const noexcept;
   bool is_of_whole_pages(std::uint64_t need) const { return policy_.page_bytes != 0 && is_aligned(need, policy_.page_bytes); }
   std::uint64_t begin_in(const Extent& hole, std::uint64_t need, const ZoneOrder& order) const noexcept;
   void link_behind(Extent* extent, Extent* rest, std::uint64_t bytes) noexcept;
@@ -203,7 +211,6 @@ class ExtentHeap {
   std::uint64_t whole_bytes_of(const Extent& hole) const noexcept { return hole.bytes >= policy_.page_bytes ? get_whole_bytes_(hole) : 0; }
   Extent* pick(std::uint64_t need, const ZoneOrder& order) const noexcept;
   void count(Region* region, std::int64_t free_bytes, std::uint32_t lane) noexcept;
-  static constexpr std::uint64_t kLooseShare = 8;  ///< a hole of a lane is loose when more than this share of the block would be left of it
   void take_neighbours(const Extent& extent, std::uint32_t lane) noexcept;
   void join_next(Extent* hole) noexcept;
   void move_to_lane(Extent* hole, std::uint32_t lane) noexcept;
@@ -240,8 +247,7 @@ template <class F> void ExtentHeap::drain_lane(std::uint32_t lane, F&& on_extent
   while (Extent* hole = bins.one_of_largest()) {
     bins.remove(hole);
     count(hole->region, -static_cast<std::int64_t>(hole->bytes), lane);
-    if (hole->previous != nullptr) hole->previous->next_is_free = false;
-    if (hole->next != nullptr) hole->next->previous_is_free = false;
+    note_to_neighbours(*hole, false);
     hole->site = 0;
     hole->requested_bytes = 0;
     defer(hole);
