@@ -45,7 +45,7 @@ class TickConverter {
   static Moment now() { return {cupool::ticks(), unix_now_ns()}; }
 
   TickConverter() = default;
-  /// `begin` before `end`. Two moments at the same tick make every tick that moment.
+  /// `begin` comes before `end`. When both have the same tick, every tick is taken for that moment.
   TickConverter(Moment begin, Moment end) : begin_(begin) {
     if (end.ticks > begin.ticks && end.unix_ns > begin.unix_ns)
       ns_per_tick_ = static_cast<double>(end.unix_ns - begin.unix_ns) / static_cast<double>(end.ticks - begin.ticks);
@@ -63,15 +63,15 @@ class TickConverter {
   double ns_per_tick_ = 0;
 };
 
-/// What a bounded wait needs of time. Tests give one whose pause moves the simulated GPU instead of sleeping.
+/// The time that bounded waits go by. Tests inject one whose pause moves the simulated GPU on instead of sleeping.
 class Clock {
  public:
   virtual std::uint64_t now_ns() const = 0;
-  /// Lets others run for about `duration_ns`. Never called with a lock held.
+  /// Sleeps for about `duration_ns`, so that others run. Never called with a lock held.
   virtual void pause(std::uint64_t duration_ns) = 0;
 
  protected:
-  ~Clock() = default;  // trivial: the library's own is used until the process is gone
+  ~Clock() = default;  // trivial: the library's own clock is used until the process is gone
 };
 
 /// Between two looks whether another thread has left the driver, or has ended something there: most calls take microseconds.
@@ -90,7 +90,8 @@ class SystemClock final : public Clock {
   }
 
  private:
-  /// Pauses that the clock knows nothing of, because it stands still (libfaketime, with a fixed time): no wait is without end for that.
+  /// The pauses during which CLOCK_MONOTONIC did not advance (libfaketime with a fixed time makes it stand still). They are added to it, so that bounded
+  /// waits end all the same.
   std::atomic<std::uint64_t> unseen_ns_{0};
 };
 

@@ -1,4 +1,4 @@
-// Host memory for large, thinly used tables: zeroed pages of the system that cost nothing until they are touched.
+// Host memory for large, sparsely used tables: zeroed pages from the system, which cost nothing until they are touched.
 #pragma once
 
 #include <sys/mman.h>
@@ -12,14 +12,14 @@
 
 namespace cupool {
 
-/// nullptr when the system has none. Give back with munmap.
+/// `bytes` of zeroes, from a host page on; nullptr when the system has no memory. To be given back by munmap.
 inline void* map_zeroed(std::size_t bytes) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
-/// A table of zeroes, given back with the object. A large one costs nothing until it is touched, whatever the process freed before: calloc
-/// hands out again what was used, once as much was freed, and writes all of it first.
+/// A table that begins as zeroes and is freed with the object. A large one is mapped, so that it costs nothing until it is touched. (calloc would reuse
+/// memory that the process has freed, and then has to write all of it.)
 class ZeroedTable {
  public:
   /// Throws std::bad_alloc.
@@ -36,7 +36,7 @@ class ZeroedTable {
   ZeroedTable(const ZeroedTable&) = delete;
   ZeroedTable& operator=(const ZeroedTable&) = delete;
 
-  /// [from, to) is all zero and not soon written: its pages are the system's until then.
+  /// Gives the pages of [from, to) back to the system until they are written again. Precondition: all of it is zero.
   void give_back(void* from, void* to) const noexcept {
     const std::uintptr_t first = align_up(reinterpret_cast<std::uintptr_t>(from), kHostPage_bytes);
     const std::uintptr_t last = align_down(reinterpret_cast<std::uintptr_t>(to), kHostPage_bytes);
@@ -46,7 +46,7 @@ class ZeroedTable {
   std::size_t bytes() const { return bytes_; }
 
  private:
-  static constexpr std::size_t kMapFrom_bytes = 128 * kKiB;  ///< below, a page fault costs more than the zeroes
+  static constexpr std::size_t kMapFrom_bytes = 128 * kKiB;  ///< below this a page fault costs more than writing the zeroes
   bool is_mapped() const { return bytes_ >= kMapFrom_bytes; }
 
   std::size_t bytes_;

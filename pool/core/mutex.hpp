@@ -1,15 +1,14 @@
 // Mutex: a pthread mutex that clang's thread-safety analysis knows, and the guards for it.
 //
-// Lock order of the pool, outermost first; whoever holds one may take those below it, never those above (the shim has two turns above these:
-// ARCHITECTURE.md, Lock order; a device is born under PoolSet's birth_lock, above them all):
+// Lock order of the pool, outermost first: whoever holds one may take those below it, never those above. (The shim has two locks above these, see
+// ARCHITECTURE.md, "Lock order"; and a device is created under PoolSet's birth_lock, which is above them all.)
 //   1. CaptureGate (shared by recorders, exclusive for BeginCapture)
 //   2. DeviceState::memops_lock (orders SYNC_MEMOPS calls of one device)
 //   3. DeviceState::lock, one per device; two devices' locks are never held together
-//   4. Magazine::lock, of the thread's own or of others that are closed
-//   5. leaves, under which nothing else is taken: ContextRegistry, OutsideMemory, DriverPools, AsyncBlocks' and VirtualMemory's, what the driver has
-//      free, the OOM list, the warning list
-// No driver call that may block is made under 3 to 5: only what a new device or context is asked once (its size, its granularity). Thread rule: it is
-// the thread rule.
+//   4. Magazine::lock: that of the calling thread's own magazine, or those of other threads' magazines that it closes
+//   5. leaves, under which nothing else is taken: those of ContextRegistry, OutsideMemory, DriverPools, AsyncBlocks and VirtualMemory,
+//      DeviceState::driver_free_mutex, the list of OOMs and that of messages
+// No driver call that may block is made under 3 to 5; a new device or context is asked its size and granularity there, which does not block.
 #pragma once
 
 #include <pthread.h>
@@ -25,7 +24,7 @@ class CUPOOL_CAPABILITY("mutex") Mutex {
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
 
-  // A default pthread mutex cannot fail here: it is neither recursive nor robust, and never destroyed while in use.
+  // These calls cannot fail: the mutex is neither error-checking nor robust, and is never destroyed while in use.
   void lock() CUPOOL_ACQUIRE() { pthread_mutex_lock(&native_); }
   void unlock() CUPOOL_RELEASE() { pthread_mutex_unlock(&native_); }
   bool try_lock() CUPOOL_TRY_ACQUIRE(true) { return pthread_mutex_trylock(&native_) == 0; }
@@ -35,7 +34,7 @@ class CUPOOL_CAPABILITY("mutex") Mutex {
   pthread_mutex_t native_ = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
 };
 
-/// Holds a Mutex for a scope; may let go of it in between (unlock, then lock again).
+/// Holds a Mutex for a scope; may release it in between (unlock, then lock again).
 class CUPOOL_SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) CUPOOL_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
@@ -59,7 +58,7 @@ class CUPOOL_SCOPED_CAPABILITY MutexLock {
   bool held_ = true;
 };
 
-/// Unlocks at the end of a scope a Mutex that was locked by try_lock.
+/// Unlocks a Mutex, which try_lock has locked, at the end of a scope.
 class CUPOOL_SCOPED_CAPABILITY AdoptedLock {
  public:
   explicit AdoptedLock(Mutex& mutex) CUPOOL_REQUIRES(mutex) : mutex_(mutex) {}
@@ -71,11 +70,11 @@ class CUPOOL_SCOPED_CAPABILITY AdoptedLock {
   Mutex& mutex_;
 };
 
-/// Lets go of a Mutex that the caller's caller holds, for a scope: around a driver call.
+/// Releases a Mutex that the caller holds and takes it again at the end of the scope: for the time of a driver call.
 class CUPOOL_SCOPED_CAPABILITY MutexUnlock {
  public:
   explicit MutexUnlock(Mutex& mutex) CUPOOL_RELEASE(mutex) : mutex_(mutex) { mutex_.unlock(); }
-  ~MutexUnlock() CUPOOL_RELEASE() { mutex_.lock(); }  // clang: the scope ends, what it let go of is held again
+  ~MutexUnlock() CUPOOL_RELEASE() { mutex_.lock(); }  // to clang the scope ends here: what it released is held again
   MutexUnlock(const MutexUnlock&) = delete;
   MutexUnlock& operator=(const MutexUnlock&) = delete;
 

@@ -1,6 +1,6 @@
 // Result<T>: a value, or the CUresult that a driver call returned and where.
 //
-// Errors keep the driver's own code; nothing here translates one into another.
+// Errors keep the driver's own code: nothing here translates one into another.
 // Thread rule: a plain value, owned by one thread.
 #pragma once
 

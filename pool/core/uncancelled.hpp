@@ -1,9 +1,9 @@
-// Uncancelled: while it lives, a pthread_cancel of this thread waits.
+// Uncancelled: while it lives, a pthread_cancel of the calling thread is delayed.
 //
-// An unwinding of the C library's must not meet our frames: it would leave the pool's books half written, and the unwinder that is linked into this
-// library takes no state of another's. Everything of ours that may be a cancellation point (POSIX.1-2017 2.9.5: files, pauses, conditions, and
-// whatever the driver does) is inside one; a hit of the pool is not, since two calls of pthread_setcancelstate cost as much as the hit. Thread rule:
-// lives on the stack of one thread.
+// Cancellation unwinds the stack, and must not unwind our frames: the pool's books would be left half written, and the unwinder that is linked into this
+// library cannot work on the C library's state. So whatever may be a cancellation point (POSIX.1-2017 2.9.5: files, pauses, conditions, and anything
+// that the driver does) runs inside one of these. A pool hit does not: it has no cancellation point, and two calls of pthread_setcancelstate cost as
+// much as the hit itself. Thread rule: lives on the stack of one thread.
 #pragma once
 
 #include <pthread.h>

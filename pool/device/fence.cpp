@@ -299,7 +299,6 @@ FenceResult Fence::wait(DeviceState& device, CUcontext context, CUcontext asking
 namespace {
 /// Asked twice where the first answer says nothing of the work: nothing else will tell, before the next free, that what was freed is over.
 CUresult synchronise_context(const Driver& driver, CUcontext context) {
-  const RelaxedCaptureMode relaxed(driver);
   const auto synchronise = [&] {
     const ScopedContext current(driver, context);
     return current.status().ok() ? driver.cuCtxSynchronize() : current.status().code();
@@ -329,6 +328,7 @@ FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const De
     if (pin != Pin::held) continue;
     const Unpinner unpinner(services.contexts, point.home);
     const CUcontext context = point.home->registered.context;  // pinned: it does not change
+    const RelaxedCaptureMode relaxed(device.driver);
     const CUresult code = synchronise_context(device.driver, context);
     if (code == CUDA_ERROR_DEINITIALIZED) services.stopped.store(true, std::memory_order_relaxed);
     // Another context's sticky error means that its work has ended; this context's is the answer to the program's call.

@@ -1,8 +1,8 @@
 // DriverApi: the only way from the pool to CUDA. A struct of function pointers, one per row of
 // driver_api.def, filled by shim/real_driver (the real libcuda) or by tests/sim (the simulated one).
 //
-// Driver: a DriverApi and the counters of one device. Each call through it adds one to that device's
-// driver_calls; that is how the report tells our calls from the program's.
+// Driver: a DriverApi together with the counters of one device. Each call through it adds one to that device's
+// driver_calls, by which the report tells our calls from the program's.
 // Never: links libcuda, looks up symbols. Thread rule: read-only after construction; counts are atomic.
 #pragma once
 
@@ -39,11 +39,11 @@ inline constexpr std::array<const char*, kDriverCallCount> kDriverCallNames = {
 #undef DRIVER_CALL
 };
 
-/// Number of calls made, by DriverCall. Lives in the live page when there is one, so it is plain storage.
+/// Number of calls made, by DriverCall. Plain storage, because it lies in the live page where there is one.
 using DriverCallCounts = std::array<std::atomic<std::uint64_t>, kDriverCallCount>;
 
-/// Counted calls: `driver.cuMemAlloc_v2(&p, n)` calls the function and counts it. Both referents must outlive it.
-/// Calling a function that is null is a bug of the caller: ask `driver.has_<symbol>()` for OPTIONAL rows.
+/// Counted calls: `driver.cuMemAlloc_v2(&p, n)` counts the call and makes it. Both `api` and `counts` must outlive it.
+/// Precondition of each call: the function is not null. For OPTIONAL rows ask `driver.has_<symbol>()` first.
 class Driver {
  public:
   Driver(const DriverApi& api, DriverCallCounts& counts) : api_(&api), counts_(&counts) {}

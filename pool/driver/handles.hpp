@@ -13,17 +13,17 @@
 
 namespace cupool {
 
-/// Makes `context` current for a scope. `status()` says whether that worked; nothing is popped when it did not.
+/// Makes `context` current for a scope. `status()` says whether that worked; when it did not, nothing is popped at the end.
 class ScopedContext {
  public:
-  /// `current` is what the caller knows to be current already: when it is `context`, no call is made.
+  /// `current`: the context that the caller knows to be current already, or null. When it is `context`, no call is made.
   ScopedContext(const Driver& driver, CUcontext context, CUcontext current = nullptr)
       : driver_(driver),
         status_(context == current ? CUDA_SUCCESS : driver.cuCtxPushCurrent_v2(context)),
         pushed_(context != current && status_ == CUDA_SUCCESS) {}
   ~ScopedContext() {
     CUcontext popped = nullptr;
-    // Twice: a program left in another context than its own would not survive it.
+    // Tried twice: a program that is left in another context than its own is broken.
     if (pushed_ && driver_.cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS) driver_.cuCtxPopCurrent_v2(&popped);
   }
   ScopedContext(const ScopedContext&) = delete;
@@ -36,19 +36,21 @@ class ScopedContext {
   bool pushed_;
 };
 
-/// Puts the calling thread into relaxed capture mode for a scope, so that our own calls never invalidate a capture
-/// (cuMemAlloc and cuEventQuery are "potentially unsafe" calls while any thread captures in global mode).
+/// Puts the calling thread into relaxed capture mode for a scope, so that our own calls never invalidate a capture:
+/// cuMemAlloc and cuEventQuery are "potentially unsafe" calls while any thread captures in global mode
+/// (CUDA Driver API 13.0, cuThreadExchangeStreamCaptureMode).
 class RelaxedCaptureMode {
  public:
-  /// Does nothing when not `needed` or when the driver has no such call (then it has no captures either).
+  /// Does nothing when not `needed`, or when the driver has no such call (then it has no captures either).
   explicit RelaxedCaptureMode(const Driver& driver, bool needed = true)
       : driver_(driver),
         exchanged_(needed && driver.has_cuThreadExchangeStreamCaptureMode() && driver.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS) {}
   ~RelaxedCaptureMode() {
+    // Tried twice, as in ScopedContext.
     if (exchanged_ && driver_.cuThreadExchangeStreamCaptureMode(&mode_) != CUDA_SUCCESS) driver_.cuThreadExchangeStreamCaptureMode(&mode_);
   }
   bool is_on() const { return exchanged_; }
-  /// The mode that the thread had. Without such a call: the strictest.
+  /// The mode that the thread had before. Where that is not known: the strictest.
   CUstreamCaptureMode before() const { return exchanged_ ? mode_ : CU_STREAM_CAPTURE_MODE_GLOBAL; }
   RelaxedCaptureMode(const RelaxedCaptureMode&) = delete;
   RelaxedCaptureMode& operator=(const RelaxedCaptureMode&) = delete;
@@ -59,7 +61,7 @@ class RelaxedCaptureMode {
   bool exchanged_;
 };
 
-/// An event without timing. Move-only; destroyed with the object unless abandoned (its context died and took it along).
+/// An event without timing. Move-only. Destroyed with the object, unless it was abandoned.
 class Event {
  public:
   Event() = default;
@@ -83,7 +85,7 @@ class Event {
 
   explicit operator bool() const { return handle_ != nullptr; }
   CUevent get() const { return handle_; }
-  /// Forgets the handle without a driver call.
+  /// Gives up ownership of the handle, without a driver call: somebody else keeps it, or its context has ended and taken it along.
   CUevent abandon() { return std::exchange(handle_, nullptr); }
 
  private:

@@ -1,4 +1,4 @@
-// Bit positions in a 64-bit word, for the bitmaps of this room. Preconditions: the word is not 0.
+// Positions of set bits in a 64-bit word, for the bitmaps of this room. Precondition of both: the word is not 0.
 #pragma once
 
 #include <bit>

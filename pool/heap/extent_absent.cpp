@@ -1,4 +1,4 @@
-// ExtentHeap: parts of holes; memory that comes and goes under addresses that stay. See extent_heap.hpp.
+// ExtentHeap: cutting a part out of a hole, and absent extents, whose addresses stay while their memory comes and goes. See extent_heap.hpp.
 #include <algorithm>
 
 #include "pool/heap/extent_heap.hpp"
@@ -11,7 +11,7 @@ Region* ExtentHeap::add_empty_region(std::uint64_t address, std::uint64_t bytes,
   return region;
 }
 
-/// [address, address + bytes) of a hole, in no bin and no sum any more; what is left of the hole stays free in its lane.
+/// Takes [address, address + bytes) out of a hole: an extent in no bin and no sum. What is left of the hole stays free in its lane.
 Extent* ExtentHeap::cut_out(Extent* hole, std::uint64_t address, std::uint64_t bytes, std::uint8_t keeper) {
   const std::uint32_t lane = hole->lane;
   const std::uint64_t behind_bytes = hole->address + hole->bytes - address - bytes;
@@ -48,7 +48,7 @@ Extent* ExtentHeap::take_out(Extent* hole, std::uint64_t address, std::uint64_t 
   return out;
 }
 
-/// `rest`, which is new, becomes what `extent` has beyond `bytes`: of the same state, in no bin.
+/// `extent` keeps its low `bytes`; `rest`, a fresh extent, becomes what it had beyond them: of the same state, in no bin.
 void ExtentHeap::link_behind(Extent* extent, Extent* rest, std::uint64_t bytes) noexcept {
   rest->address = extent->address + bytes;
   rest->bytes = extent->bytes - bytes;

@@ -11,15 +11,16 @@
 namespace cupool::heap {
 
 namespace {
-// A sixteenth of what exists already, so that unused extents stay a small part of the whole.
+constexpr std::size_t kGrowthShare = 16;  ///< the next chunk is this part of what exists, so that unused extents stay a small part of the whole:
 constexpr std::size_t kFirstChunk_bytes = 4 * kKiB;
-constexpr std::size_t kHugePage_bytes = 2 * kMiB;
+constexpr std::size_t kHugePage_bytes = 2 * kMiB;  ///< and no more than one of these
 constexpr std::size_t kExtentsPerPage = kHostPage_bytes / sizeof(Extent);
 }  // namespace
 
 void ExtentArena::FreeMemory::operator()(void* memory) const noexcept { std::free(memory); }
 
-/// For a keeper that has none left: of what is anybody's where there is much of it, else a page of its own.
+/// For a keeper that has no extent left: one of those that are anybody's, where there are many, else the first of a fresh page for this keeper. Nobody in
+/// particular (keeper 0) gets any.
 Extent* ExtentArena::take_from_anybody(std::uint8_t keeper) {
   Stock& shared = stocks_[0];
   if (keeper == 0 || shared.spare_count > kMostSpare) {
@@ -38,14 +39,14 @@ Extent* ExtentArena::take_from_anybody(std::uint8_t keeper) {
 }
 
 void ExtentArena::grow() {
-  const std::size_t bytes = std::clamp(align_down(chunk_bytes_ / 16, kHostPage_bytes), kFirstChunk_bytes, kHugePage_bytes);
+  const std::size_t bytes = std::clamp(align_down(chunk_bytes_ / kGrowthShare, kHostPage_bytes), kFirstChunk_bytes, kHugePage_bytes);
   const std::size_t alignment = bytes == kHugePage_bytes ? kHugePage_bytes : kHostPage_bytes;
   if (chunks_.size() == chunks_.capacity()) chunks_.reserve(std::max<std::size_t>(8, chunks_.capacity() * 2));
   Chunk chunk(std::aligned_alloc(alignment, bytes));
   if (chunk == nullptr) throw std::bad_alloc();
-  if (bytes == kHugePage_bytes) (void)::madvise(chunk.get(), bytes, MADV_HUGEPAGE);  // a wish: nothing depends on it
+  if (bytes == kHugePage_bytes) (void)::madvise(chunk.get(), bytes, MADV_HUGEPAGE);  // a hint: nothing depends on it
   Stock& shared = stocks_[0];
-  while (shared.fresh != shared.fresh_end) {  // less than a page: it was too little for a keeper
+  while (shared.fresh != shared.fresh_end) {  // less than a page is left: too little for a keeper
     Extent* rest = ::new (shared.fresh++) Extent{};
     rest->bin_next = shared.spare;
     shared.spare = rest;

@@ -1,11 +1,11 @@
-// ExtentArena: where Extents live. Chunks of host memory, a LIFO list of spare extents, no per-extent header.
+// ExtentArena: the host memory of Extents. Chunks, a LIFO list of spare extents, no header per extent.
 //
-// A spare extent is reused before fresh memory is touched, newest first, because it is still in the cache. Chunks grow with the
-// arena up to 2 MiB, which are then aligned for huge pages: with a million blocks most of the cost is address translation.
-// Chunks go back only all together, when nothing is in use. Thread rule: the device pool's lock, as for the heap.
+// A spare extent is reused before fresh memory is touched, the newest first, because it is still in the cache. Chunks grow with the
+// arena up to 2 MiB, and are then aligned for huge pages: with a million blocks most of the cost is address translation.
+// Chunks are freed only all together, when no extent is in use. Thread rule: the device pool's lock, as for the heap.
 //
-// A thread that keeps blocks (a keeper) uses their extents without a lock, and processors fetch what lies beside a line that they need. So
-// each keeper's extents lie in pages of their own: two threads whose extents lay mixed took 1.4 times as long for each block.
+// A thread that keeps blocks in a magazine (a keeper) uses their extents without a lock, and processors prefetch the lines beside the one that they
+// need. So each keeper's extents lie in pages of their own: two threads whose extents lay mixed took 1.4 times as long for each block.
 #pragma once
 
 #include <array>
@@ -21,8 +21,8 @@ namespace cupool::heap {
 
 class ExtentArena {
  public:
-  static constexpr std::uint8_t kKeepers = 33;       ///< 0: nobody in particular
-  static constexpr std::uint32_t kMostSpare = 1024;  ///< of one keeper, for itself; more are anybody's
+  static constexpr std::uint8_t kKeepers = 33;       ///< nobody in particular (0), and one for each magazine of a device
+  static constexpr std::uint32_t kMostSpare = 1024;  ///< spare extents that one keeper has for itself (128 KiB); more are anybody's
 
   /// A default-initialised extent. Throws std::bad_alloc and then has changed nothing.
   Extent* take(std::uint8_t keeper = 0) {
@@ -58,13 +58,14 @@ class ExtentArena {
   struct Stock {
     Extent* spare = nullptr;
     std::size_t spare_count = 0;
-    Extent* fresh = nullptr;  ///< never used so far, up to fresh_end
+    Extent* fresh = nullptr;  ///< up to fresh_end: never used so far
     Extent* fresh_end = nullptr;
   };
   struct FreeMemory {
     void operator()(void* memory) const noexcept;
   };
   using Chunk = std::unique_ptr<void, FreeMemory>;
+  /// Begins the life of an extent in that place.
   Extent* begin(Extent* extent, std::uint8_t keeper) {
     ++in_use_;
     ::new (extent) Extent{};

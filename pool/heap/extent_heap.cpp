@@ -16,10 +16,11 @@ bool wants_host_pages(std::uint64_t need, const ZoneOrder& order) {
 }  // namespace
 
 ExtentHeap::ExtentHeap() : ExtentHeap(FitPolicy{}) {}
-ExtentHeap::ExtentHeap(const FitPolicy& policy, unsigned zones, WholeBytes of) : policy_(policy), get_whole_bytes_(of), zones_(zones) {}
+ExtentHeap::ExtentHeap(const FitPolicy& policy, unsigned zones, WholeBytes whole_bytes_of_hole)
+    : policy_(policy), get_whole_bytes_(whole_bytes_of_hole), zones_(zones) {}
 ExtentHeap::~ExtentHeap() = default;
 
-/// A region that is one extent of `state`, in no bin yet.
+/// Enters a region that is one extent of `state`, in no bin yet. Throws std::bad_alloc with nothing changed.
 RegionRecord* ExtentHeap::insert_region(std::uint64_t address, std::uint64_t bytes, void* owner, ExtentState state) {
   auto record = std::make_unique<RegionRecord>(address, bytes, owner);
   Extent* whole = arena_.take();
@@ -64,7 +65,7 @@ void ExtentHeap::forget_region(Region* region) noexcept {
   arena_.release_if_empty();
 }
 
-/// A hole goes into the bin of its size.
+/// Puts a hole into the bin of its size.
 void ExtentHeap::list(Extent* hole) noexcept {
   bins_of(hole->region, hole->lane).insert(hole);
   if (get_whole_bytes_ == nullptr || hole->lane != 0) return;
@@ -77,21 +78,21 @@ void ExtentHeap::unlist(Extent* hole) noexcept {
   if (get_whole_bytes_ != nullptr && hole->lane == 0) whole_bytes_ -= hole->whole_bytes;
 }
 
-/// A listed hole becomes [address, address + bytes).
+/// Makes a listed hole [address, address + bytes), and lists it in the bin of its new size.
 void ExtentHeap::resize(Extent* hole, std::uint64_t address, std::uint64_t bytes) noexcept {
   const std::uint64_t page_bytes = policy_.page_bytes;
-  const bool counts = get_whole_bytes_ != nullptr && hole->lane == 0 &&
-                      (align_up(hole->address, page_bytes) != align_up(address, page_bytes) ||
-                       align_down(hole->address + hole->bytes, page_bytes) != align_down(address + bytes, page_bytes));
+  const bool is_counted = get_whole_bytes_ != nullptr && hole->lane == 0;
+  const bool has_other_pages = is_counted && (align_up(hole->address, page_bytes) != align_up(address, page_bytes) ||
+                                              align_down(hole->address + hole->bytes, page_bytes) != align_down(address + bytes, page_bytes));
   hole->address = address;
   bins_of(hole->region, hole->lane).resize(hole, bytes);
-  if (!counts) return;
+  if (!has_other_pages) return;
   whole_bytes_ -= hole->whole_bytes;
   hole->whole_bytes = whole_bytes_of(*hole);
   whole_bytes_ += hole->whole_bytes;
 }
 
-/// `free_bytes` more (or fewer) are free in `lane`.
+/// `free_bytes` more (or fewer, if negative) of the region are free in `lane`: changes every sum that knows of it.
 void ExtentHeap::count(Region* region, std::int64_t free_bytes, std::uint32_t lane) noexcept {
   const auto bytes = static_cast<std::uint64_t>(free_bytes);  // modulo 2^64, as the sums are
   if (is_wholly_free(*region)) wholly_free_bytes_ -= region->bytes;
@@ -106,10 +107,10 @@ void ExtentHeap::count(Region* region, std::int64_t free_bytes, std::uint32_t la
   if (region->free_bytes == region->bytes) blockless_bytes_ += region->bytes;
 }
 
-/// A hole lies between two blocks that were allocated at different times. The younger one will probably be freed first (lifetimes in training and
-/// inference nest), and then the rest of the hole should touch it, not this block: so the block goes beside the older one. Small blocks stay at the
-/// low end, or they would divide what large ones need. A deferred neighbour is as good as free, so the youngest; a region's edge, and addresses
-/// without memory, never go, so the oldest.
+/// Is the older of the hole's two neighbours the one behind it? The younger one will probably be freed first (lifetimes in training and inference nest),
+/// and then what is left of the hole should lie beside it and join it. So a block is cut from the hole's end beside the older neighbour. (Small blocks
+/// stay at the low end: FitPolicy::beside_older_from_bytes.) A deferred neighbour is as good as free and counts as the youngest. The region's edge and
+/// addresses without memory stay for ever and count as the oldest.
 bool ExtentHeap::older_is_behind(const Extent& hole) noexcept {
   if (hole.previous == nullptr) return false;
   if (hole.next == nullptr) return true;
@@ -120,7 +121,7 @@ bool ExtentHeap::older_is_behind(const Extent& hole) noexcept {
   return birth(hole.next) < birth(hole.previous);
 }
 
-/// The block is the hole's low end; the hole begins behind it.
+/// Cuts the low end of the hole off as a new extent, which it returns; the hole begins behind it.
 Extent* ExtentHeap::split_low(Extent* hole, std::uint64_t bytes, std::uint8_t keeper) {
   Extent* block = arena_.take(keeper);
   block->address = hole->address;
@@ -144,7 +145,7 @@ Extent* ExtentHeap::split_low(Extent* hole, std::uint64_t bytes, std::uint8_t ke
   return block;
 }
 
-/// The block is the hole's high end; the hole ends before it.
+/// Cuts the high end of the hole off as a new extent, which it returns; the hole ends before it.
 Extent* ExtentHeap::split_high(Extent* hole, std::uint64_t bytes, std::uint8_t keeper) {
   Extent* block = arena_.take(keeper);
   block->address = hole->address + hole->bytes - bytes;
@@ -165,7 +166,7 @@ Extent* ExtentHeap::split_high(Extent* hole, std::uint64_t bytes, std::uint8_t k
   return block;
 }
 
-/// `fresh` stands where `extent` stood, which is in no bin.
+/// Puts the record `fresh` in the place of `extent`, which is in no bin and goes back to the arena. Returns `fresh`.
 Extent* ExtentHeap::move(Extent* extent, Extent* fresh) noexcept {
   const std::uint8_t keeper = fresh->keeper;
   *fresh = *extent;
@@ -189,7 +190,7 @@ Extent* ExtentHeap::pick(std::uint64_t need, const ZoneOrder& order) const noexc
   return hole;
 }
 
-/// An end of the hole, or all of it: in no bin and no sum any more.
+/// Takes an end of the hole, or all of it, out of the bins and sums. Precondition: [address, address + bytes) is such a part.
 Extent* ExtentHeap::cut_off(Extent* hole, std::uint64_t address, std::uint64_t bytes, std::uint8_t keeper) {
   const std::uint32_t lane = hole->lane;
   Extent* block = hole;
@@ -205,7 +206,7 @@ Extent* ExtentHeap::cut_off(Extent* hole, std::uint64_t address, std::uint64_t b
   return block;
 }
 
-/// Where in the hole the block begins.
+/// Where in the hole a block of `need` bytes is to begin. Precondition: it fits.
 std::uint64_t ExtentHeap::begin_in(const Extent& hole, std::uint64_t need, const ZoneOrder& order) const noexcept {
   if (hole.bytes == need) return hole.address;
   if (hole.lane == 0) {
@@ -234,7 +235,7 @@ std::optional<std::uint64_t> ExtentHeap::begin_on_page(const Extent& hole, std::
 
 /// What stays free of the hole before the block, so that it does not begin on the page of a smaller one (FitPolicy::small_below_bytes).
 std::uint64_t ExtentHeap::gap_before(const Extent& hole, std::uint64_t need, const ZoneOrder& order) const noexcept {
-  if (policy_.page_bytes == 0 || need < policy_.small_below_bytes) return 0;  // the neighbour may be far from any cache
+  if (policy_.page_bytes == 0 || need < policy_.small_below_bytes) return 0;  // before the neighbour is read, which may be in no cache
   const Extent* before = hole.previous;
   const bool is_behind_block = before != nullptr && !hole.previous_is_free && before->state != ExtentState::absent;
   if (!is_behind_block) return 0;
@@ -255,7 +256,7 @@ Extent* ExtentHeap::allocate(std::uint64_t bytes, std::uint32_t lane, std::uint8
   const std::uint64_t need = round_request(bytes);
   if (need == 0) return nullptr;
   Extent* block = lane == 0 ? nullptr : lanes_[lane - 1]->bins.pick(need, policy_.candidates);
-  if (block == nullptr || block->bytes - need > need / kLooseShare) {  // everybody's hole is better than a loose one of the lane
+  if (block == nullptr || block->bytes - need > need / kLooseShare) {  // a tighter hole of everybody's is better than a loose one of the lane
     Extent* shared = pick(need, order);
     if (block == nullptr || (shared != nullptr && shared->bytes < block->bytes)) {
       block = shared;
@@ -290,7 +291,7 @@ ExtentHeap::Fit ExtentHeap::fit(std::uint64_t bytes, const ZoneOrder& order) con
   return {hole, begin_in(*hole, need, order)};
 }
 
-/// The hole behind `extent` dissolves into it.
+/// `extent` takes in the hole behind it. In whichever bin `extent` is, it is to be listed anew.
 void ExtentHeap::absorb_next(Extent* extent) noexcept {
   Extent* gone = extent->next;
   unlist(gone);
@@ -302,7 +303,7 @@ void ExtentHeap::absorb_next(Extent* extent) noexcept {
   arena_.give_back(gone);
 }
 
-/// `extent`, in no bin, dissolves into the hole before it, which it returns.
+/// The hole before `extent`, which is in no bin, takes it in. Returns the hole.
 Extent* ExtentHeap::absorb_into_previous(Extent* extent) noexcept {
   Extent* hole = extent->previous;
   pages(extent->region).remove(extent);
@@ -317,7 +318,7 @@ Extent* ExtentHeap::absorb_into_previous(Extent* extent) noexcept {
   return hole;
 }
 
-/// `extent`, in no bin, dissolves into the hole behind it, which it returns.
+/// The hole behind `extent`, which is in no bin, takes it in. Returns the hole.
 Extent* ExtentHeap::absorb_into_next(Extent* extent) noexcept {
   Extent* hole = extent->next;
   pages(extent->region).remove(hole);

@@ -1,9 +1,9 @@
 // ExtentHeap: where blocks lie inside regions. Geometry only: addresses are numbers, there is no device behind them.
 //
-// O(1): two-level bitmap bins over free extents (TLSF), host-side boundary tags (neighbour links), coalescing inside a region, never across regions
-// even where two touch. A hole has a lane: lane 0 is everybody's; a hole of another lane is used by that lane only, until the lane is emptied. Holes
-// coalesce within their lane. A region has a zone, so that blocks which would be in each other's way lie apart: allocate looks in the zones that it
-// is told. Owns every Extent; extents come from an arena and are recycled.
+// O(1): two-level bitmap bins over free extents (TLSF), host-side boundary tags (neighbour links), coalescing inside a region, and never across regions
+// even where two touch. Each hole (free extent) has a lane: holes of lane 0 are everybody's, those of another lane may be used by that lane only, until
+// it is drained. Holes coalesce within their lane. Each region has a zone, so that blocks which would be in each other's way can lie apart: allocate
+// looks in the zones that it is told. Owns every Extent; extents come from an arena and are recycled.
 // Host memory: 128 bytes per extent (+ 6% arena slack), 9.2 bytes per 64 KiB of region, 1 KiB per page in which more than 8
 // extents start, 19 KiB per heap and zone: at most 0.1% of the pool from a mean extent of 160 KiB up.
 // When host memory runs out, add_region and allocate throw std::bad_alloc and have changed nothing; nothing else allocates.
@@ -25,47 +25,50 @@
 
 namespace cupool::heap {
 
-/// How allocate chooses. The defaults are what the traces said (tests/bench/heap_model.cpp prints the table).
+/// How allocate chooses a hole and a place in it. The defaults were found by replaying recorded jobs (tests/bench/heap_model.cpp prints the table).
 struct FitPolicy {
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
-  unsigned candidates = 2;  ///< holes looked at in one bin; more cost cache misses and saved nothing on any trace
-  /// From here up a block is cut from the end of a hole that lies beside the older neighbour, below it from the low end.
+  unsigned candidates = 2;  ///< holes that are looked at in one bin; more cost cache misses and saved nothing on any trace
+  /// A block of this size or more is cut from that end of the hole which lies beside the older neighbour; a smaller one from the low end.
   /// Best of 64 KiB ... 16 MiB and `always`: 1.025 x peak on average over 31 jobs, against 1.036 for exact best fit.
   std::uint64_t beside_older_from_bytes = 2 << 20;
-  /// Memory that goes in pages stays as long as one block lies on them. So a block of `small_below_bytes` and more does not begin on the page of a
-  /// smaller one right before it, but on the next one, if the hole has room for that; small blocks fill what is left. Pages are counted from the
-  /// region's beginning. Each level above the first has all three sizes eight times as large. 0: blocks begin anywhere.
-  /// A block of whole pages begins on one if the hole has room for that, and what is left before it is at most a 32nd of it (or ZoneOrder says that
-  /// it is worth more): else a small block freed beside it would leave its page behind for good.
+  /// Where memory goes in pages, a page stays as long as one block lies on it. Two rules keep small blocks from holding the pages of large ones:
+  /// (1) A block of `small_below_bytes` or more does not begin on the page of a smaller block that lies right before it, but on the next page, if the
+  /// hole has room for that and at least `wide_bytes`; small blocks fill what is left. This is done at several levels: each has all three sizes 2^3 times
+  /// those of the level before. The first level minds `wide_bytes` only with ZoneOrder::above.
+  /// (2) A block of whole pages begins on a page, if the hole has room for that and what stays free before the block is at most a 32nd of it (always,
+  /// if ZoneOrder says so). Else a small block that is freed beside it would leave its page behind for good.
+  /// Pages are counted from the region's beginning. `page_bytes` 0: neither rule.
   std::uint64_t page_bytes = 0;
   std::uint64_t small_below_bytes = 0;
-  std::uint64_t wide_bytes = 0;  ///< only in holes of that size and more; the first level minds that only with ZoneOrder::above
+  std::uint64_t wide_bytes = 0;
   static constexpr unsigned kPageLevelBits = 3;
 };
 
-/// Of a hole of lane 0 the bytes of what goes only whole (physical handles): it depends on the first and the last whole page (FitPolicy::page_bytes)
-/// in the hole alone, and must not change while the hole stays as it is.
+/// How many bytes of a hole of lane 0 lie in units that move only whole (physical handles) and are wholly inside the hole. The answer must depend on
+/// nothing but the first and the last whole page (FitPolicy::page_bytes) of the hole, and must not change while the hole stays as it is.
 using WholeBytes = std::uint64_t (*)(const Extent& hole);
 
-/// Where allocate looks for everybody's holes: in zone `first`, then in those below it down to `last`, then, with `above`, in those above it.
+/// In which zones allocate looks for holes of lane 0, and in what order: in `first`, then in those below it down to `last`, then, with `above`, in
+/// those above `first`. And where in a hole a block may begin.
 struct ZoneOrder {
   unsigned first = 0;
   unsigned last = 0;
   bool above = false;
-  unsigned page_levels = 1;  ///< of FitPolicy's
-  /// Blocks of kHostAlignedFrom_bytes and more, in whole host pages, begin on one where the chosen hole has room for that; without `above` a wider
-  /// hole is chosen where it has not, if there is one.
+  unsigned page_levels = 1;  ///< how many levels of FitPolicy's first rule apply
+  /// Blocks of kHostAlignedFrom_bytes or more whose size is a multiple of a host page begin on one, where the chosen hole has room for that. Where it
+  /// has not, a wider hole is taken if there is one, but not with `above`.
   bool on_host_pages = false;
-  bool begins_on_pages = false;  ///< blocks of whole pages always begin on one (FitPolicy)
+  bool begins_on_pages = false;  ///< blocks of whole pages begin on one whatever stays free before them (FitPolicy's second rule)
   static constexpr std::uint64_t kHostAlignedFrom_bytes = 2 << 20;
-  static constexpr std::uint64_t kGapShare = 32;  ///< so small a part of a block is what it may leave before it
+  static constexpr std::uint64_t kGapShare = 32;  ///< FitPolicy's second rule: the part of the block that may stay free before it
 };
 
 class ExtentHeap {
  public:
   ExtentHeap();
-  /// `zones`: how many there are, from 0. `of`: what whole_bytes() sums; nullptr: nothing.
-  explicit ExtentHeap(const FitPolicy& policy, unsigned zones = 1, WholeBytes of = nullptr);
+  /// `zones`: how many there are, numbered from 0. `whole_bytes_of_hole`: what whole_bytes() sums; nullptr: nothing.
+  explicit ExtentHeap(const FitPolicy& policy, unsigned zones = 1, WholeBytes whole_bytes_of_hole = nullptr);
   ~ExtentHeap();
   ExtentHeap(const ExtentHeap&) = delete;
   ExtentHeap& operator=(const ExtentHeap&) = delete;
@@ -73,64 +76,64 @@ class ExtentHeap {
   /// Adds [address, address + bytes) as one free extent. Preconditions: 512-aligned, disjoint from every other region.
   /// Throws std::bad_alloc.
   Region* add_region(std::uint64_t address, std::uint64_t bytes, void* owner);
-  /// The same as one absent extent: addresses that have no memory yet. Throws std::bad_alloc.
+  /// Adds the range as one absent extent of `zone`: addresses that have no memory yet. Preconditions and exception as add_region's.
   Region* add_empty_region(std::uint64_t address, std::uint64_t bytes, void* owner, unsigned zone = 0);
   /// Forgets a wholly free region. Precondition: is_wholly_free(*region).
   void remove_region(Region* region) noexcept;
-  /// Forgets a region whatever it holds, calling `on_extent(Extent&)` for each live or deferred extent first (not for absent ones), in address
-  /// order. `on_extent` may unlink the extent from the owner's lists; it must not call back into the heap.
+  /// Forgets a region whatever it holds. Before that, `on_extent(Extent&)` is called for each live or deferred extent, in address order. It may unlink the
+  /// extent from the owner's lists; it must not call back into the heap.
   template <class F> void abandon_region(Region* region, F&& on_extent);
 
-  /// Every live or deferred extent for which `stays(const Extent&)` is false becomes a hole of lane 0, after `on_extent(Extent&)` as
-  /// abandon_region's; so do the holes of all lanes. O(extents).
+  /// Every live or deferred extent for which `stays(const Extent&)` is false becomes a hole of lane 0, after a call of `on_extent(Extent&)` (see
+  /// abandon_region). The holes of all lanes become holes of lane 0 too. O(extents).
   template <class Stays, class F> void reclaim(Stays&& stays, F&& on_extent);
 
-  /// A block of exactly round(bytes) carved from the best of a few candidates: the tightest, then the lowest address, from `lane`, or from lane 0
-  /// when that has a tighter one; nullptr only when no hole of either (of lane 0: in the zones of `order`) fits. State live, owner's fields zero on
-  /// return. O(1). Throws std::bad_alloc. `keeper`: as ExtentArena has it.
+  /// A block of exactly round_request(bytes), cut from the best of a few candidates: the tightest hole, then the one with the lowest address, of `lane`,
+  /// or of lane 0 when that has a tighter one. nullptr only when no hole of either fits (of lane 0: in the zones of `order`). On return its state is
+  /// live and the owner's fields are zero. `keeper`: whose pages its extent shall lie in (ExtentArena). O(1). Throws std::bad_alloc.
   Extent* allocate(std::uint64_t bytes, std::uint32_t lane = 0, std::uint8_t keeper = 0, const ZoneOrder& order = {});
-  /// The hole of lane 0 that allocate() would choose, nullptr: none fits, and where the block would begin unless it goes to the hole's high end.
-  /// O(1).
+  /// The hole of lane 0 that allocate() would choose (nullptr: none fits), and where the block would begin in it. O(1).
   struct Fit {
     const Extent* hole;
     std::uint64_t address;
   };
   Fit fit(std::uint64_t bytes, const ZoneOrder& order = {}) const noexcept;
-  /// The block, as an extent in `keeper`'s pages; the one that it had is gone. Throws std::bad_alloc with nothing changed.
+  /// Gives the block another Extent, in `keeper`'s pages of the arena, which it returns; the one that it had is gone. Throws std::bad_alloc with nothing
+  /// changed.
   Extent* rehome(Extent* block, std::uint8_t keeper);
-  /// live, deferred or absent -> free in `lane`, coalesced with free neighbours of that lane and no larger ones of lane 0. Returns the resulting
-  /// hole. O(1).
-  /// Precondition: the owner has unlinked a deferred extent from its list.
+  /// live, deferred or absent -> free in `lane`, coalesced with free neighbours of that lane, and with those of lane 0 that are no larger than it. Returns
+  /// the resulting hole. O(1). Precondition: the owner has unlinked a deferred or absent extent from its lists.
   Extent* free(Extent* extent, std::uint32_t lane = 0) noexcept;
   /// live -> deferred: its bytes stay out of every bin; bin_previous and bin_next are the owner's until free().
   void defer(Extent* extent) noexcept;
 
-  // --- memory that comes and goes under addresses that stay
-  /// [address, address + bytes) of a hole of lane 0 becomes absent; what is left of the hole stays free. Throws std::bad_alloc.
+  // --- absent extents: addresses that stay while their memory comes and goes
+  /// Makes [address, address + bytes) of a hole of lane 0 absent; what is left of the hole stays free. Throws std::bad_alloc with nothing changed.
   Extent* take_out(Extent* hole, std::uint64_t address, std::uint64_t bytes);
   /// An absent extent keeps its low `bytes`; the rest becomes the absent extent behind it. Throws std::bad_alloc.
   void cut(Extent* absent, std::uint64_t bytes);
   /// An absent extent takes in the absent one behind it.
   void join(Extent* absent) noexcept;
-  /// Host memory that tells what lies in an absent extent, between `begin` and `end`, goes back to the system until something does.
+  /// Gives the host memory of the index for [begin, end), as far as that is inside the absent extent, back to the system until something begins there.
   void give_back_index(const Extent& absent, std::uint64_t begin, std::uint64_t end) noexcept;
-  /// visit(Extent*) for holes of lane 0 that have `least_bytes` until it answers true, zone by zone, larger ones first; it must change nothing unless
-  /// it answers true.
+  /// Calls visit(Extent*) for the holes of lane 0 of at least `least_bytes`, zone by zone and in each about from large to small, until it answers true;
+  /// then returns true. `visit` must change nothing unless it answers true.
   template <class F> bool any_hole_largest_first(std::uint64_t least_bytes, F&& visit) const;
-  /// The same, smaller ones first.
+  /// The same, about from small to large.
   template <class F> bool any_hole_smallest_first(std::uint64_t least_bytes, F&& visit) const;
 
   /// A lane above 0 with no hole in it. Throws std::bad_alloc.
   std::uint32_t add_lane();
-  /// The lane may be handed out again. Precondition: it has no hole.
+  /// Gives the number of a lane back, for the next add_lane(). Precondition: the lane has no hole.
   void remove_lane(std::uint32_t lane) noexcept;
   std::uint64_t lane_bytes(std::uint32_t lane) const noexcept { return lanes_[lane - 1]->bytes; }  ///< Σ its holes
-  /// Joins holes of `lane` with holes of lane 0 beside them until one has `bytes`: true. O(holes of the lane).
+  /// Looks for a run of neighbouring holes of `lane` and lane 0 that has `bytes` together, and joins it into one hole of `lane`. False: there is none.
+  /// O(holes of the lane).
   bool gather(std::uint32_t lane, std::uint64_t bytes) noexcept;
-  /// [address, address + bytes) of a hole becomes deferred; what is left of the hole stays in its lane. nullptr where that is no part of one hole.
-  /// Throws std::bad_alloc. O(log64 region).
+  /// Makes [address, address + bytes) of a hole a deferred extent; what is left of the hole stays in its lane. nullptr where that range is not part of one
+  /// hole. O(log64 region). Throws std::bad_alloc with nothing changed.
   Extent* set_aside(std::uint64_t address, std::uint64_t bytes);
-  /// Every hole of `lane` becomes deferred, by `on_extent(Extent*)`, which may link it. O(holes of the lane).
+  /// Makes every hole of `lane` deferred, and calls `on_extent(Extent*)` for each, which may link it. O(holes of the lane).
   template <class F> void drain_lane(std::uint32_t lane, F&& on_extent);
 
   /// The block that begins at `address` (live or deferred), or nullptr. O(1).
@@ -144,25 +147,24 @@ class ExtentHeap {
   std::uint64_t free_bytes() const { return free_bytes_; }
   std::uint64_t largest_free_bytes() const noexcept;  ///< exact; of any lane
   static bool is_wholly_free(const Region& region) { return region.free_bytes == region.bytes && region.lane_bytes == 0; }
-  std::uint64_t wholly_free_bytes() const { return wholly_free_bytes_; }                   ///< Σ bytes of regions with nothing in them
-  std::uint64_t inactive_split_bytes() const { return free_bytes_ - wholly_free_bytes_; }  ///< free, in regions that hold something
-  std::uint64_t whole_bytes() const { return whole_bytes_; }          ///< Σ WholeBytes of the holes of lane 0 that have a page. O(1)
-  std::uint64_t blockless_bytes() const { return blockless_bytes_; }  ///< Σ bytes of regions with nothing but holes in them, of whichever lanes
+  std::uint64_t wholly_free_bytes() const { return wholly_free_bytes_; }                   ///< Σ bytes of regions that are one hole of lane 0
+  std::uint64_t inactive_split_bytes() const { return free_bytes_ - wholly_free_bytes_; }  ///< free, in all other regions
+  std::uint64_t whole_bytes() const { return whole_bytes_; }                               ///< Σ WholeBytes over the holes of lane 0. O(1)
+  std::uint64_t blockless_bytes() const { return blockless_bytes_; }  ///< Σ bytes of regions with nothing but holes in them, of whatever lanes
   Region* first_region() const { return regions_.first(); }           ///< nullptr: none
   std::size_t region_count() const { return regions_.size(); }
   std::size_t extent_count() const { return arena_.in_use(); }
   std::uint64_t metadata_bytes() const;  ///< host memory held by this heap. O(regions)
-  /// visit(const Region&), in address order.
+  /// Calls visit(const Region&), in address order.
   template <class F> void for_each_region(F&& visit) const;
-  /// visit(const Extent& first, bytes) for each run of neighbouring holes, as one lane would have it, in which a lane above 0 has a hole of
-  /// `least_bytes`. O(holes of those lanes, from half of that on).
-  /// Returns how many holes it looked at.
+  /// Calls visit(const Extent& first, bytes) for each run of neighbouring holes of whatever lanes in which a lane above 0 has a hole of at least
+  /// `least_bytes`. Returns how many holes it looked at: those of lanes above 0 that have half of `least_bytes` or more.
   template <class F> std::uint64_t for_each_lane_run(std::uint64_t least_bytes, F&& visit) const;
-  /// visit(const Extent&), in address order; free extents too.
+  /// Calls visit(const Extent&) for extents of every state, in address order.
   template <class F> void for_each_extent(const Region& region, F&& visit) const;
-  /// Is there one of which `is_it` is true? O(extents up to the first).
+  /// Is there an extent for which `is_it(const Extent&)` is true? O(extents up to the first one).
   template <class F> bool any_extent(F&& is_it) const;
-  /// visit(const Extent& first, bytes) for each run of neighbours that would be one hole if every deferred extent were free, in address order.
+  /// Calls visit(const Extent& first, bytes) for each run of neighbours that would be one hole if every deferred extent were free, in address order.
   template <class F> void for_each_run(const Region& region, F&& visit) const;
   /// The first broken invariant as a sentence, or an empty string. O(extents).
   std::string check() const;
@@ -176,7 +178,7 @@ class ExtentHeap {
     std::vector<std::uint64_t> holes, lane_bytes;  ///< by lane
     std::vector<std::uint64_t> zone_holes;         ///< of lane 0, by zone
   };
-  /// What one lane above 0 has.
+  /// One lane above 0.
   struct Lane {
     SizeBins bins;
     std::uint64_t bytes = 0;
@@ -229,7 +231,7 @@ class ExtentHeap {
   std::uint64_t births_ = 0;
   ExtentArena arena_;
   RegionTable regions_;
-  std::vector<SizeBins> zones_;               ///< of lane 0
+  std::vector<SizeBins> zones_;               ///< of lane 0, by zone
   std::vector<std::unique_ptr<Lane>> lanes_;  ///< lane n is at n - 1
 };
 
@@ -260,7 +262,7 @@ template <class F> bool ExtentHeap::any_hole_largest_first(std::uint64_t least_b
     bool is_found = false;
     zone.any_largest_first([&](Extent* hole) {
       is_found = hole->bytes >= least_bytes && visit(hole);
-      return is_found || hole->bytes < least_bytes / 2;  // bins go from large to small
+      return is_found || hole->bytes < least_bytes / 2;  // bins come from large to small: no hole after this one is large enough
     });
     if (is_found) return true;
   }
@@ -280,11 +282,11 @@ template <class F> std::uint64_t ExtentHeap::for_each_lane_run(std::uint64_t lea
     if (lane->bytes == 0 || lane->bytes < least_bytes) continue;
     lane->bins.any_largest_first([&](const Extent* hole) {
       ++looks;
-      if (!begins_search(hole)) return hole->bytes < least_bytes / 2;  // bins go from large to small
+      if (!begins_search(hole)) return hole->bytes < least_bytes / 2;  // bins come from large to small: no hole after this one is large enough
       const Extent* first = hole;
       while (first->previous_is_free) {
         first = first->previous;
-        if (begins_search(first)) return false;  // the run is, or will be, visited for that one
+        if (begins_search(first)) return false;  // the run is visited for that hole, once
       }
       std::uint64_t bytes = first->bytes;
       for (const Extent* last = first; last->next_is_free; last = last->next) bytes += last->next->bytes;

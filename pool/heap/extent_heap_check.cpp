@@ -1,4 +1,4 @@
-// ExtentHeap::check: every invariant of the heap, as the sentence that is true when it is broken.
+// ExtentHeap::check: every invariant of the heap, each as a sentence that is true when it is broken.
 #include "pool/core/bytes.hpp"
 #include "pool/heap/extent_heap.hpp"
 

@@ -24,7 +24,7 @@ std::uint64_t ExtentHeap::largest_free_bytes() const noexcept {
   return largest_bytes;
 }
 
-/// A hole of lane 0 becomes one of `lane`; its neighbours stay as they are.
+/// Makes a hole of lane 0 one of `lane`, without joining it with its neighbours.
 void ExtentHeap::move_to_lane(Extent* hole, std::uint32_t lane) noexcept {
   const auto bytes = static_cast<std::int64_t>(hole->bytes);
   unlist(hole);
@@ -34,8 +34,8 @@ void ExtentHeap::move_to_lane(Extent* hole, std::uint32_t lane) noexcept {
   count(hole->region, bytes, lane);
 }
 
-/// Everybody's holes beside `extent` that are no larger come into its lane, so that they join. A large one stays everybody's: who
-/// allocates for no stream would have to grow.
+/// Brings the holes of lane 0 beside `extent` that are no larger than it into `lane`, so that they will join it. A larger one stays everybody's: without
+/// it, allocations for no stream would have to grow the pool.
 void ExtentHeap::take_neighbours(const Extent& extent, std::uint32_t lane) noexcept {
   const auto is_due = [&](bool is_free, const Extent* hole) { return is_free && hole->lane == 0 && hole->bytes <= extent.bytes; };
   if (is_due(extent.previous_is_free, extent.previous)) {
@@ -49,10 +49,10 @@ void ExtentHeap::take_neighbours(const Extent& extent, std::uint32_t lane) noexc
   }
 }
 
-/// A hole and the one behind it, of the same lane, become one.
+/// Joins a hole with the one behind it, which is of the same lane.
 void ExtentHeap::join_next(Extent* hole) noexcept {
   const std::uint64_t before_bytes = hole->bytes;
-  absorb_next(hole);  // adds to its bytes, which its bin must learn
+  absorb_next(hole);  // it has more bytes now, but is still in the bin of its old size
   const std::uint64_t joined_bytes = hole->bytes;
   hole->bytes = before_bytes;
   resize(hole, hole->address, joined_bytes);

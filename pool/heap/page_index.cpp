@@ -71,7 +71,7 @@ PageIndex::~PageIndex() {
 
 void PageIndex::give_back(std::uint64_t from, std::uint64_t to) noexcept {
   const std::size_t first = page_of(from) + 1;
-  const std::size_t last = page_of(to - 1);  // something may start in the same page behind `to`
+  const std::size_t last = page_of(to - 1);  // its entry stays: something may start in the same page behind `to`
   if (first >= last) return;
   block_.give_back(&entries_[first], &entries_[last]);
   block_.give_back(&counts_[first], &counts_[last]);
@@ -158,7 +158,7 @@ void PageIndex::replace(const Extent* old, Extent* fresh) noexcept {
   }
 }
 
-/// Without host memory the page stays sparse: lookups walk longer, and the next insert tries again.
+/// Where host memory is out the page stays sparse: lookups there walk further, and the next insert tries again.
 void PageIndex::make_dense(std::size_t page) noexcept {
   auto* table = new (std::nothrow) DensePage;
   if (table == nullptr) return;
@@ -220,7 +220,7 @@ std::string PageIndex::check() const {
   std::size_t dense_count = 0;
   const std::array<std::uintptr_t, 64> nothing{};
   for (std::size_t page = 0; page < page_count_; ++page) {
-    // Where nothing starts in 64 pages, which is nearly everywhere, all 64 at once.
+    // Nearly everywhere nothing starts in 64 pages in a row: they are checked together.
     if (page % 64 == 0 && page + 64 <= page_count_ && marks_[0][page / 64] == 0 && std::memcmp(counts_ + page, nothing.data(), 64) == 0 &&
         std::memcmp(entries_ + page, nothing.data(), sizeof nothing) == 0) {
       page += 63;

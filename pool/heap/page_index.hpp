@@ -1,10 +1,9 @@
 // PageIndex: from any address of one region to the extent that holds it.
 //
-// One entry per 64 KiB page: the first extent that starts in it. A page in which many extents start gets a table with one
-// entry per 512-byte granule, so no lookup walks further than a few neighbours. A hierarchical bitmap of the pages in which
-// something starts finds the extent that reaches into a page from before. Costs 9 bytes per page (0.014%), plus 1 KiB per dense
-// page; memory that is never written stays untouched. Nothing is ever rehashed or moved: the worst update is one dense
-// table filled. Thread rule: none of its own; the device pool's lock protects it.
+// One entry per 64 KiB page: the first extent that starts in it. A page in which many extents start is dense: it gets a table with one entry per
+// 512-byte granule, so that no lookup walks further than a few neighbours. A hierarchical bitmap of the pages in which something starts finds the extent
+// that reaches into a page from before. Costs 9 bytes per page (0.014%), and 1 KiB per dense page; what is never written costs no memory. Nothing is
+// ever rehashed or moved: the worst update fills one dense table. Thread rule: none of its own; the device pool's lock protects it.
 #pragma once
 
 #include <array>
@@ -23,11 +22,11 @@ class PageIndex {
   static constexpr unsigned kPage_log2 = 16;
   static constexpr unsigned kGranule_log2 = kBlockAlignment_log2;
   static constexpr unsigned kGranulesPerPage = 1U << (kPage_log2 - kGranule_log2);
-  /// Starts in a page above which it becomes dense, and at which it is sparse again.
+  /// A page becomes dense when more extents than this start in it, and sparse again when only so many do.
   static constexpr unsigned kDenseAbove_count = 8;
   static constexpr unsigned kSparseAt_count = 3;
 
-  /// Throws std::bad_alloc. Memory comes zeroed from the system and costs nothing until written.
+  /// For the region [address, address + bytes). Throws std::bad_alloc. Its memory comes zeroed from the system and costs nothing until written.
   PageIndex(std::uint64_t address, std::uint64_t bytes);
   ~PageIndex();
   PageIndex(const PageIndex&) = delete;
@@ -38,10 +37,10 @@ class PageIndex {
   /// Removes an extent whose `next` is still linked.
   void remove(const Extent* extent) noexcept;
 
-  /// Host memory for [from, to) goes back to the system until something starts there. Precondition: nothing does, but at `from`.
+  /// Gives the host memory for [from, to) back to the system until something starts there. Precondition: nothing does, except at `from`.
   void give_back(std::uint64_t from, std::uint64_t to) noexcept;
 
-  /// Puts `fresh` in the place of `old` at old->address; neither is asked for its links.
+  /// Puts `fresh` in the place of `old`, at old->address. The links of neither are used.
   void replace(const Extent* old, Extent* fresh) noexcept;
 
   /// The extent that begins at `address`, in whatever state, or nullptr. Precondition: inside the region.
@@ -50,7 +49,7 @@ class PageIndex {
   Extent* find_containing(std::uint64_t address) const noexcept;
 
   std::size_t metadata_bytes() const;
-  /// Entries against counts and bitmaps; the first contradiction as a sentence. O(pages).
+  /// Compares entries, counts and bitmaps: the first contradiction as a sentence, or an empty string. O(pages).
   std::string check() const;
 
  private:
@@ -72,7 +71,7 @@ class PageIndex {
   std::uint64_t address_;
   std::size_t page_count_;
   std::size_t dense_count_ = 0;
-  DensePage* first_dense_ = nullptr;             ///< a list of all: a leak checker does not look into block_
+  DensePage* first_dense_ = nullptr;             ///< the list of all of them, for the destructor
   ZeroedTable block_;                            ///< entries, bitmaps, counts
   std::uintptr_t* entries_ = nullptr;            ///< per page: first Extent*, or DensePage* | kDenseTag, or 0
   std::array<std::uint64_t*, kLevels> marks_{};  ///< level 0: a bit per page; level n: a bit per word of level n-1

@@ -5,14 +5,14 @@
 
 namespace cupool::heap {
 
-/// The leaf in whose span `address` lies: the last that begins at or before it, else the first.
+/// The leaf to which `address` belongs: the last one that begins at or before it, else the first.
 std::size_t RegionTable::leaf_of(std::uint64_t address) const noexcept {
   const auto after = std::upper_bound(leaves_.begin(), leaves_.end(), address,
                                       [](std::uint64_t a, const std::unique_ptr<Leaf>& leaf) { return a < leaf->front().address; });
   return after == leaves_.begin() ? 0 : static_cast<std::size_t>(after - leaves_.begin()) - 1;
 }
 
-/// A leaf for `address` with capacity for one more row. Throws before it changes anything visible.
+/// A leaf for `address` with room for one more row. Throws std::bad_alloc with nothing visible changed.
 std::size_t RegionTable::make_room(std::uint64_t address) {
   if (leaves_.empty()) {
     auto leaf = std::make_unique<Leaf>();

@@ -1,7 +1,7 @@
 // RegionTable: the regions of one heap, by address and by index.
 //
-// A sorted array cut into leaves of at most 256 rows, so that ten regions are one binary search and 100,000 (every block its own
-// cuMemAlloc) still insert in a few microseconds. Owns the records. Thread rule: the device pool's lock, as for the heap.
+// A sorted array in leaves of at most 256 rows: a lookup among ten regions is one binary search, and among 100,000 (every block its own
+// cuMemAlloc) an insertion still takes a few microseconds. Owns the records. Thread rule: the device pool's lock, as for the heap.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace cupool::heap {
 
-/// What the heap keeps beside the public part of a region. Every Region of a heap is one of these.
+/// A region with what only the heap needs. Every Region of a heap is one of these.
 struct RegionRecord : Region {
   RegionRecord(std::uint64_t region_address, std::uint64_t region_bytes, void* region_owner) : pages(region_address, region_bytes) {
     address = region_address;
@@ -27,7 +27,7 @@ struct RegionRecord : Region {
 
 class RegionTable {
  public:
-  /// Enters a record and gives it an index. Throws std::bad_alloc and then has changed nothing.
+  /// Enters a record and gives it an index. Throws std::bad_alloc with nothing changed.
   RegionRecord* insert(std::unique_ptr<RegionRecord> record);
   /// Destroys the record.
   void erase(RegionRecord* record) noexcept;
@@ -39,6 +39,7 @@ class RegionTable {
   std::size_t size() const { return by_index_.size() - vacant_.size(); }
   /// Host memory of the table and of every record with its page index. O(regions).
   std::size_t metadata_bytes() const;
+  /// The first broken invariant as a sentence, or an empty string. O(regions).
   std::string check() const;
 
   template <class F> void for_each(F&& visit) const {
@@ -60,8 +61,8 @@ class RegionTable {
 
   std::vector<std::unique_ptr<Leaf>> leaves_;  ///< sorted by the first row's address
   std::vector<std::unique_ptr<RegionRecord>> by_index_;
-  std::vector<std::uint32_t> vacant_;  ///< indices to reuse; capacity for all of them
-  mutable RegionRecord* last_found_ = nullptr;
+  std::vector<std::uint32_t> vacant_;           ///< indices to reuse; capacity for all of them
+  mutable RegionRecord* last_found_ = nullptr;  ///< looked at first by find()
 };
 
 }  // namespace cupool::heap

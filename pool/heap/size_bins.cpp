@@ -52,7 +52,7 @@ Extent* SizeBins::pick(std::uint64_t bytes, unsigned candidates) const noexcept 
   }
   if (best != nullptr) return best;
   Extent* larger = next_bin(slot);
-  if (larger == nullptr) {  // the rest of the exact bin is the last chance: growing costs more than looking
+  if (larger == nullptr) {  // the rest of the exact bin is the last chance, and a look at all of it costs less than growing the pool
     for (; extent != nullptr; extent = extent->bin_next) {
       if (extent->bytes >= bytes && is_better(extent, best)) best = extent;
     }

@@ -1,8 +1,8 @@
 // SizeBins: the free extents, by size, behind a two-level bitmap (TLSF: Masmano et al., 2004).
 //
 // Sizes are counted in 512-byte granules. Below 64 granules (32 KiB) a bin holds one size; above, each power of two is cut
-// into 64 bins, so that a bin's sizes differ by at most 1/64. insert, remove and pick are O(1): two find-first-set
-// and a bounded scan; pick leaves that bound only to avoid a false miss. Thread rule: the device pool's lock.
+// into 64 bins, so that the sizes in one bin differ by at most 1/64. insert, remove and pick are O(1): two find-first-set
+// and a bounded scan, which pick exceeds only where it would miss otherwise. Thread rule: the device pool's lock.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ class SizeBins {
   static constexpr unsigned kDivisions_log2 = 6;
   static constexpr unsigned kDivisions = 1U << kDivisions_log2;
   static constexpr unsigned kGranule_log2 = kBlockAlignment_log2;
-  /// The longest extent: 2^48 bytes is more than any GPU's address space.
+  /// The longest extent: more than the address space of any GPU.
   static constexpr std::uint64_t kLargest_bytes = std::uint64_t{1} << 48;
   /// One linear row, then one per power of two from 2^15 to 2^48 bytes.
   static constexpr unsigned kRows = 48 - kGranule_log2 - kDivisions_log2 + 2;
@@ -37,34 +37,35 @@ class SizeBins {
 
   void insert(Extent* extent) noexcept;
   void remove(Extent* extent) noexcept;
-  /// Gives a listed extent another size; mostly it stays in its bin and no list is touched.
+  /// Gives a listed extent another size; mostly it stays in its bin, and no list changes.
   void resize(Extent* extent, std::uint64_t bytes) noexcept;
 
-  /// The tightest of at most `candidates` extents of the best bin, the lowest address among equals; nullptr only when no
-  /// extent has `bytes`.
+  /// The tightest of at most `candidates` extents of the first bin that has one of at least `bytes`; among equals the one with the lowest address.
+  /// nullptr only when no extent is that large.
   Extent* pick(std::uint64_t bytes, unsigned candidates) const noexcept;
 
-  /// Bytes of the largest extent, 0 when there is none. O(1) until the last of a bin's largest leaves, then that bin's length.
+  /// Bytes of the largest extent, or 0. O(1), or O(extents in the bin) after the last one of the largest size has left it.
   std::uint64_t largest_bytes() const noexcept;
 
-  /// One of the largest extents there are, or nullptr.
+  /// An extent of the bin with the largest sizes, or nullptr.
   Extent* one_of_largest() const noexcept;
-  /// visit(Extent*) until it answers true, larger extents first. `visit` must not change the bins unless it answers true.
+  /// Calls visit(Extent*), bin by bin from large to small, until it answers true; then returns true. `visit` must not change the bins unless it answers
+  /// true.
   template <class F> bool any_largest_first(F&& visit) const;
-  /// The same, smaller ones first: those of `bytes` and more, and a few that are a little smaller.
+  /// The same from small to large, beginning with the bin of `bytes` (in which a few may be a little smaller).
   template <class F> bool any_smallest_first(std::uint64_t bytes, F&& visit) const;
 
   /// The head of a bin, for check().
   const Extent* head(Slot slot) const { return heads_[slot.row][slot.column]; }
-  /// Bitmaps against lists; the first contradiction as a sentence. O(bins).
+  /// Compares bitmaps and lists: the first contradiction as a sentence, or an empty string. O(bins).
   std::string check() const;
 
  private:
-  /// What largest_bytes() has found in a bin, and what has come and gone there since.
+  /// What largest_bytes() has found in a bin, kept up to date since.
   struct Known {
     std::uint32_t bin = 0;
     std::uint64_t bytes = 0;
-    std::uint64_t count = 0;  ///< so many have that size; 0: the largest is not known
+    std::uint64_t count = 0;  ///< how many extents have that size; 0: the largest is not known
   };
   static constexpr std::uint32_t bin_of(Slot slot) { return slot.row * kDivisions + slot.column; }
   void note_coming(std::uint32_t bin, std::uint64_t bytes) noexcept;
@@ -72,15 +73,15 @@ class SizeBins {
   /// The first non-empty bin above `slot`, or nullptr.
   Extent* next_bin(Slot slot) const noexcept;
 
-  std::uint64_t rows_ = 0;                      ///< bit r: row r has a non-empty bin
-  mutable std::array<Known, 2> known_{};        ///< the one asked for last first: a large hole comes and goes above one full bin
+  std::uint64_t rows_ = 0;                ///< bit r: row r has a non-empty bin
+  mutable std::array<Known, 2> known_{};  ///< the bin asked about last comes first. Two, because often a large hole comes and goes above one full bin
   std::array<std::uint64_t, kRows> columns_{};  ///< bit c: bin (r, c) is not empty
   std::array<std::array<Extent*, kDivisions>, kRows> heads_{};
 };
 
 inline SizeBins::Slot SizeBins::slot_of(std::uint64_t bytes) {
   const std::uint64_t granules = bytes >> kGranule_log2;
-  // Without a branch, because sizes are mixed: bit 5 stands in for the logarithm of everything in the linear row.
+  // Branchless, because small and large sizes come mixed: the mask makes every size of the linear row have the same logarithm.
   const unsigned row = 63U - static_cast<unsigned>(std::countl_zero(granules | (kDivisions - 1))) - (kDivisions_log2 - 1);
   const unsigned shift = row - static_cast<unsigned>(row != 0);
   return {row, static_cast<unsigned>(granules >> shift) & (kDivisions - 1)};

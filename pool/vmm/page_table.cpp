@@ -1,4 +1,4 @@
-// See page_table.hpp.
+// PageTable: see page_table.hpp.
 #include "pool/vmm/page_table.hpp"
 
 #include <algorithm>
@@ -40,13 +40,13 @@ MappedHandle PageTable::at(std::uint64_t address) const {
   return {address_ + first * page_bytes_, (page.pages & ~kPinned) * page_bytes_, page.handle, (page.pages & kPinned) != 0};
 }
 
-/// Where the first handle begins that begins at `address` or behind it, when all from there is mapped.
+/// The beginning of the first handle that begins at `address` or behind it. Precondition: what lies at `address` and behind it is mapped.
 std::uint64_t PageTable::first_boundary(std::uint64_t address) const {
   const MappedHandle handle = at(address);
   return handle.address == address ? address : handle.end();
 }
 
-/// Where the last handle ends that ends at `address` or before it, when all up to there is mapped.
+/// The end of the last handle that ends at `address` or before it. Precondition: what lies before `address` is mapped.
 std::uint64_t PageTable::last_boundary(std::uint64_t address) const {
   const MappedHandle handle = at(address - 1);
   return handle.end() == address ? address : handle.address;

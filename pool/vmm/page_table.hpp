@@ -1,7 +1,7 @@
-// PageTable: which physical handle lies behind each page of one reservation. 16 bytes a page (of the device's granularity).
+// PageTable: which physical handle lies behind each page of one reservation. 16 bytes for each page (of the device's granularity).
 //
-// A handle is mapped whole, so it is described at its first page; its other pages say how far back that is. A page whose handle is
-// pinned keeps it as long as there are others. Numbers only, no driver. Thread rule: the device pool's lock.
+// A handle is mapped whole, so it is described at its first page; its other pages say how far back that is. A pinned handle is one whose
+// place something outside may know: it is moved last (pool/device/page_heap.hpp). Numbers only, no driver. Thread rule: the device pool's lock.
 #pragma once
 
 #include <cuda.h>
@@ -14,7 +14,7 @@
 
 namespace cupool::vmm {
 
-/// A handle and where it is.
+/// A physical handle and the addresses where it is mapped.
 struct MappedHandle {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
@@ -25,35 +25,38 @@ struct MappedHandle {
 
 class PageTable {
  public:
-  /// Throws std::bad_alloc.
+  /// For the reservation [address, address + bytes), of which nothing is mapped yet. Throws std::bad_alloc.
   PageTable(std::uint64_t address, std::uint64_t bytes, std::uint64_t page_bytes);
 
   std::uint64_t address() const { return address_; }
   std::uint64_t bytes() const { return pages_.size() * page_bytes_; }
 
+  /// Preconditions: inside the reservation, in whole pages, and nothing is mapped there (enter), or such handles are (remove).
   void enter(const MappedHandle& handle);
   void remove(const MappedHandle& handle);
+  /// Of the handle that lies at `address`.
   void pin(std::uint64_t address);
   void unpin(std::uint64_t address);
-  /// What is mapped at `address`; bytes 0: nothing. Precondition: inside.
+  /// The handle that lies at `address`; bytes 0: none. Precondition: `address` is inside the reservation.
   MappedHandle at(std::uint64_t address) const;
-  /// visit(MappedHandle) for each handle that lies wholly inside [address, address + bytes), in address order.
+  /// Calls visit(MappedHandle) for each handle that lies wholly inside [address, address + bytes), in address order.
   /// Precondition: all of the range is mapped.
   template <class F> void for_each_inside(std::uint64_t address, std::uint64_t bytes, F&& visit) const;
-  /// The same until `visit` answers true: then true.
+  /// The same until `visit` answers true; then returns true.
   template <class F> bool any_inside(std::uint64_t address, std::uint64_t bytes, F&& visit) const;
-  /// visit(MappedHandle) for each handle of the table.
+  /// Calls visit(MappedHandle) for each handle of the table, in address order.
   template <class F> void for_each(F&& visit) const;
   /// Bytes of the handles that for_each_inside would visit. O(1).
   std::uint64_t bytes_inside(std::uint64_t address, std::uint64_t bytes) const;
+  /// The first broken invariant as a sentence, or an empty string. O(pages).
   std::string check() const;
 
  private:
   static constexpr std::uint32_t kPinned = 1U << 31;
   struct Page {
     CUmemGenericAllocationHandle handle = 0;
-    std::uint32_t pages = 0;  ///< of the handle, 0: nothing is mapped; and kPinned. At its first page only
-    std::uint32_t back = 0;   ///< pages back to the handle's first one
+    std::uint32_t pages = 0;  ///< at the handle's first page: how many it has, with kPinned; 0: another page of it, or nothing is mapped
+    std::uint32_t back = 0;   ///< how many pages before this one the handle begins
   };
   static_assert(sizeof(Page) == 16);
 
@@ -64,8 +67,8 @@ class PageTable {
   std::uint64_t address_;
   std::uint64_t page_bytes_;
   ZeroedTable memory_;
-  std::span<Page> pages_;        ///< all of it
-  std::size_t entered_end_ = 0;  ///< no handle was ever entered from this page on: most of a reservation is never read
+  std::span<Page> pages_;        ///< in memory_
+  std::size_t entered_end_ = 0;  ///< from this page on no handle was ever entered: most of a reservation is never read
 };
 
 template <class F> bool PageTable::any_inside(std::uint64_t address, std::uint64_t bytes, F&& visit) const {

@@ -1,4 +1,4 @@
-// One function per driver call, each counted and timed. See virtual_memory.hpp.
+// VirtualMemory: one function per driver call, each counted and timed. See virtual_memory.hpp.
 #include "pool/vmm/virtual_memory.hpp"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace cupool::vmm {
 namespace {
 
-/// Field by field: later headers have a union inside the location.
+/// Assigned field by field: in later headers the location has a union inside.
 CUmemLocation place_of(int ordinal) {
   CUmemLocation place{};
   place.type = CU_MEM_LOCATION_TYPE_DEVICE;
@@ -86,7 +86,8 @@ CUresult VirtualMemory::create(std::uint64_t bytes, CUmemGenericAllocationHandle
   }
 }
 
-/// Which of them was refused is not said: RDMA goes last, because nobody tells a program that it is gone. False: nothing was asked for.
+/// From now on handles ask for fewer properties than `asked`. The driver does not say which one it refused; RDMA is given up last, because a program is
+/// not told that it is missing. False: nothing was asked for.
 bool VirtualMemory::ask_less_than(unsigned asked) {
   if (asked == 0) return false;
   unsigned fewer = asked - 1;

@@ -1,9 +1,9 @@
 // VirtualMemory: the driver's virtual memory management of one device, with the properties that its memory needs.
 //
-// A physical handle is mapped whole and from offset 0, and nothing may touch it before cuMemSetAccess. Handles ask for POSIX descriptors and for
-// GPUDirect RDMA where the device has them: UCX and NCCL fall back to host copies silently without. And for decompression by hardware, as cuMemAlloc
-// memory has it (cuMemBatchDecompressAsync).
-// Sources: CUDA Driver API 13.0, Virtual Memory Management; design, section 5. Never: locks, books.
+// A physical handle is mapped whole, from offset 0, and nothing may touch it before cuMemSetAccess. Handles ask for POSIX descriptors, for GPUDirect
+// RDMA (without it UCX and NCCL silently fall back to copies through the host) and for hardware decompression (cuMemBatchDecompressAsync), each where
+// the device has it: what comes from cuMemAlloc has them all.
+// Source: CUDA Driver API 13.0, Virtual Memory Management. Never: keeps books of what is where, takes the pool's locks.
 // Thread rule: thread-safe; the calls that may block are made with no lock held.
 #pragma once
 
@@ -22,40 +22,41 @@ namespace cupool::vmm {
 
 class VirtualMemory {
  public:
-  /// Asks the device. Calls that do not block: also under the lock.
+  /// Asks the device what it has, by calls that do not block: also under the device's lock.
   VirtualMemory(const Driver& driver, int ordinal, Clock& clock);
 
-  /// False: the device or its driver has none, or a granularity that blocks cannot share.
+  /// False: the device or its driver has no virtual memory management, or a granularity that is not a power of two or smaller than a block.
   bool available() const { return granularity_bytes_ != 0; }
-  /// What sizes and addresses are multiples of; a power of two.
+  /// Sizes and addresses must be multiples of this; a power of two, 2 MiB on today's devices.
   std::uint64_t granularity_bytes() const { return granularity_bytes_; }
 
+  // Each of the following calls the driver, which may block in unmap() and set_access(), and returns its answer.
   CUresult reserve(std::uint64_t bytes, CUdeviceptr* address);
   CUresult free_addresses(CUdeviceptr address, std::uint64_t bytes);
-  /// One physical handle. Properties that the driver turns out to refuse are given up: decompression first, then descriptors, then RDMA.
+  /// One physical handle. Properties that the driver turns out to refuse are given up for good: decompression first, then descriptors, then RDMA.
   CUresult create(std::uint64_t bytes, CUmemGenericAllocationHandle* handle);
   CUresult release(CUmemGenericAllocationHandle handle);
   CUresult map(CUdeviceptr address, std::uint64_t bytes, CUmemGenericAllocationHandle handle);
   CUresult unmap(CUdeviceptr address, std::uint64_t bytes);
-  /// Reading and writing for this device and for every one that allow() named.
+  /// Opens the range for reading and writing: for this device, and for every one that allow() named.
   CUresult set_access(CUdeviceptr address, std::uint64_t bytes);
 
-  /// Has anything ever been opened?
+  /// Has set_access() ever succeeded?
   bool has_opened() const { return has_opened_.load(std::memory_order_relaxed); }
-  /// Nothing has, and the driver answered `code` to handles that were created as asked: what is created from now on asks for less than that. False:
-  /// it is not about that, or nothing is left to be given up.
+  /// The driver has answered `code` when handles that had been created were to be opened. Where nothing has ever been opened, and `code` may be about
+  /// their properties, handles ask for fewer from now on: true. False: it is about something else, or there is nothing left to give up.
   bool ask_less(CUresult code);
 
-  /// From now on `ordinal` reaches what set_access opens. False: it does already. Throws std::bad_alloc with nothing changed.
+  /// From now on set_access() opens memory for device `ordinal` too. False: it does so already. Throws std::bad_alloc with nothing changed.
   bool allow(int ordinal) CUPOOL_EXCLUDES(access_lock_);
-  /// As if the last allow() that was true had not been; what is open stays so.
+  /// Takes back the last allow() that returned true; what is open already stays open.
   void disallow() noexcept CUPOOL_EXCLUDES(access_lock_);
 
-  /// Calls made since the last time, and how long they took.
+  /// The calls made since the last take_spent(), and the time that they took.
   struct Spent {
     std::uint64_t calls, ns;
   };
-  /// When the last call began, of whichever thread: what has gone on since is one call, or none.
+  /// When the last call of any thread began (Clock): since then there has been at most one.
   std::uint64_t last_began_ns() const { return last_began_ns_.load(std::memory_order_relaxed); }
   Spent take_spent() { return {calls_.exchange(0, std::memory_order_relaxed), spent_ns_.exchange(0, std::memory_order_relaxed)}; }
 
@@ -64,7 +65,7 @@ class VirtualMemory {
   bool has_calls() const;
   bool has_attribute(CUdevice_attribute attribute) const;
 
-  /// What handles ask for beyond memory. Fewer are tried in the order of the number.
+  /// Properties that handles ask for, as bits. The set that is tried next is the next smaller number.
   static constexpr unsigned kDecompression = 1, kDescriptors = 2, kRdma = 4;
   CUmemAllocationProp properties_with(unsigned extras) const;
   bool ask_less_than(unsigned asked);
@@ -73,12 +74,12 @@ class VirtualMemory {
   const int ordinal_;
   Clock& clock_;
   CUmemAllocationProp properties_{};
-  unsigned offered_ = 0;  ///< by the device
-  std::atomic<unsigned> asked_{0};
+  unsigned offered_ = 0;            ///< what the device has
+  std::atomic<unsigned> asked_{0};  ///< what handles ask for now
   std::atomic<bool> has_opened_{false};
   std::uint64_t granularity_bytes_ = 0;
   Mutex access_lock_;
-  /// Never changed, but replaced: whoever is in the driver with it needs no copy, for which host memory might be out.
+  /// Immutable, replaced as a whole: whoever is in the driver with one needs no copy of it, for which host memory might be out.
   using Access = std::shared_ptr<const std::vector<CUmemAccessDesc>>;
   Access access_ CUPOOL_GUARDED_BY(access_lock_);
   Access access_before_ CUPOOL_GUARDED_BY(access_lock_);
