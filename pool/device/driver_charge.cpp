@@ -38,7 +38,7 @@ bool DriverCharge::take() {
 CUresult DriverCharge::run(const std::function<CUresult()>& call) {
   const CUresult result = call();
   const bool is_ours = idle_pools_.is_ours(request_.is_of_default_pool);
-  const std::uint64_t used_bytes = device_.driver_pool.counts_asked() ? request_.bytes : bytes_;
+  const std::uint64_t used_bytes = device_.driver_pool.counts_requested() ? request_.bytes : bytes_;
   idle_pools_.update_ours(device_, result == CUDA_SUCCESS && is_ours ? -static_cast<std::int64_t>(used_bytes) : 0, result != CUDA_SUCCESS,
                           is_ours ? covered_bytes_ : 0);
   if (!is_ours) idle_pools_.update_others(device_, result != CUDA_SUCCESS, covered_bytes_);

@@ -80,7 +80,7 @@ PoolIdle DriverPools::ask(const Driver& driver, int device, bool also_default, C
     sum.bytes += *reserved - *used;
     sum.kept_bytes += kept_bytes;
     if (handle == named) sum.named_kept_bytes += kept_bytes;
-    sum.counts_asked = sum.counts_asked || *used % kBlockAlignment_bytes != 0;
+    sum.counts_requested = sum.counts_requested || *used % kBlockAlignment_bytes != 0;
   });
   return sum;
 }

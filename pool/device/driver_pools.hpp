@@ -22,7 +22,7 @@ struct PoolIdle {
   std::uint64_t bytes = 0;
   std::uint64_t kept_bytes = 0;        ///< of these, what stays when the program synchronises: CU_MEMPOOL_ATTR_RELEASE_THRESHOLD covers it
   std::uint64_t named_kept_bytes = 0;  ///< of these, in the pool that was named
-  bool counts_asked = false;           ///< what they use is no multiple of what blocks are rounded to
+  bool counts_requested = false;       ///< what they use is no multiple of what blocks are rounded to
 };
 
 class DriverPools {

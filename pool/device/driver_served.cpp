@@ -87,7 +87,7 @@ std::optional<CUresult> DevicePool::free_by_driver(CUdeviceptr address, std::uin
   }
   const CUresult result = call();
   const Extent& extent = block.mapped().extent;
-  const std::uint64_t used_bytes = device_.driver_pool.counts_asked() ? extent.requested_bytes : extent.bytes;
+  const std::uint64_t used_bytes = device_.driver_pool.counts_requested() ? extent.requested_bytes : extent.bytes;
   idle_pools_.update_ours(device_, result == CUDA_SUCCESS && block.mapped().is_of_default_pool ? static_cast<std::int64_t>(used_bytes) : 0,
                           result != CUDA_SUCCESS);
   if (!idle_pools_.is_ours(block.mapped().is_of_default_pool)) idle_pools_.update_others(device_, result != CUDA_SUCCESS);

@@ -50,7 +50,7 @@ PoolIdle IdlePools::ask_others(DeviceState& device, CUmemoryPool named) {
     const RelaxedCaptureMode relaxed(device.driver);
     idle = device.services.driver_pools.ask(device.driver, device.ordinal, policy_ != config::Policy::async, named);
   }
-  if (idle.counts_asked) device.mempools_idle.note_used(1);
+  if (idle.counts_requested) device.mempools_idle.note_used(1);
   device.mempools_idle.update(ticket, idle.kept_bytes);
   book_others(device);
   return idle;
@@ -59,7 +59,7 @@ PoolIdle IdlePools::ask_others(DeviceState& device, CUmemoryPool named) {
 void IdlePools::book_others(DeviceState& device, std::uint64_t covered_bytes) {
   std::uint64_t now_bytes = device.mempools_idle.idle_bytes();
   // What blocks are rounded to is in their bytes; a driver that counts what was asked for calls it idle.
-  if (device.mempools_idle.counts_asked()) now_bytes -= std::min(now_bytes, blocks_.rounding_elsewhere_bytes());
+  if (device.mempools_idle.counts_requested()) now_bytes -= std::min(now_bytes, blocks_.rounding_elsewhere_bytes());
   std::atomic<std::uint64_t>& gauge = device.live.outside.mempools;
   const std::uint64_t before_bytes = gauge.load(std::memory_order_relaxed);
   gauge.store(now_bytes, std::memory_order_relaxed);
@@ -69,7 +69,7 @@ void IdlePools::book_others(DeviceState& device, std::uint64_t covered_bytes) {
 }
 
 void IdlePools::book_rounding(DeviceState& device) {
-  if (device.mempools_idle.counts_asked()) book_others(device);
+  if (device.mempools_idle.counts_requested()) book_others(device);
   if (policy_ != config::Policy::async || device.pool_rounding_bytes == blocks_.rounding_bytes()) return;
   device.pool_rounding_bytes = blocks_.rounding_bytes();
   const auto home = std::find_if(homes_.begin(), homes_.end(), [](const auto& one) { return one->context != nullptr; });

@@ -102,7 +102,7 @@ void NativeBlocks::book_idle(DeviceState& device, std::uint64_t covered_bytes) {
   if (device.idle_owner == nullptr) device.idle_owner = this;
   std::uint64_t now_bytes = device.driver_pool.idle_bytes();
   // What the program's own blocks are rounded to is in their bytes; a driver that counts what was asked for calls it idle.
-  if (device.driver_pool.counts_asked()) now_bytes -= std::min(now_bytes, device.pool_rounding_bytes);
+  if (device.driver_pool.counts_requested()) now_bytes -= std::min(now_bytes, device.pool_rounding_bytes);
   device.add_reserved(static_cast<std::int64_t>(now_bytes - device.idle_bytes));
   device.limit.hold(now_bytes + covered_bytes, device.idle_bytes);
   device.idle_covered_bytes -= covered_bytes;

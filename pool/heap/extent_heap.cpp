@@ -291,7 +291,7 @@ ExtentHeap::Fit ExtentHeap::fit(std::uint64_t bytes, const ZoneOrder& order) con
   return {hole, begin_in(*hole, need, order)};
 }
 
-/// `extent` takes in the hole behind it. In whichever bin `extent` is, it is to be listed anew.
+/// `extent` takes in the hole behind it. Where `extent` is in a bin, the caller lists it anew under its new size.
 void ExtentHeap::absorb_next(Extent* extent) noexcept {
   Extent* gone = extent->next;
   unlist(gone);
