@@ -37,12 +37,13 @@ constexpr std::size_t bytes_in_whole_pages(std::size_t address, std::size_t byte
   return end > first ? end - first : 0;
 }
 
-/// More than any device has, and a multiple of every granularity. A call with this size is made to hear what the driver has against its other arguments:
-/// a driver that has nothing against them answers that memory is out, or that the size is invalid, and neither of these counts as a reason.
+/// More than any device has, and a multiple of every granularity. A call with this size is made to hear what the driver has against its other
+/// arguments: a driver that has nothing against them answers that memory is out, or that the size is invalid, and neither of these counts as a
+/// reason.
 inline constexpr std::uint64_t kImpossible_bytes = std::uint64_t{1} << 50;
 
-/// A request rounded up to whole blocks. 0 where it is more than any device has (kImpossible_bytes): so whatever is rounded can be rounded up once more
-/// without overflow.
+/// A request rounded up to whole blocks. 0 where it is more than any device has (kImpossible_bytes): so whatever is rounded can be rounded up once
+/// more without overflow.
 constexpr std::size_t round_request(std::size_t bytes) { return bytes > kImpossible_bytes ? 0 : align_up(bytes, kBlockAlignment_bytes); }
 
 }  // namespace cupool

@@ -90,8 +90,8 @@ class SystemClock final : public Clock {
   }
 
  private:
-  /// The pauses during which CLOCK_MONOTONIC did not advance (libfaketime with a fixed time makes it stand still). They are added to it, so that bounded
-  /// waits end all the same.
+  /// The pauses during which CLOCK_MONOTONIC did not advance (libfaketime with a fixed time makes it stand still). They are added to it, so that
+  /// bounded waits end all the same.
   std::atomic<std::uint64_t> unseen_ns_{0};
 };
 

@@ -18,8 +18,8 @@ inline void* map_zeroed(std::size_t bytes) {
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
-/// A table that begins as zeroes and is freed with the object. A large one is mapped, so that it costs nothing until it is touched. (calloc would reuse
-/// memory that the process has freed, and then has to write all of it.)
+/// A table that begins as zeroes and is freed with the object. A large one is mapped, so that it costs nothing until it is touched. (calloc would
+/// reuse memory that the process has freed, and then has to write all of it.)
 class ZeroedTable {
  public:
   /// Throws std::bad_alloc.

@@ -1,4 +1,4 @@
-// How much may wait for the GPU, and how much of the device stays out of its way: see backlog.hpp.
+// Backlog: see backlog.hpp.
 #include "pool/device/backlog.hpp"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ std::uint64_t Backlog::epoch_bytes(const DeviceState& device) const {
 
 bool Backlog::may_scatter(const DeviceState& device) const {
   const observe::Counters& counters = device.live.counters;
-  if (moved_at_ != 0 && counters.allocations.count() < moved_at_ + kLately) return false;
+  if (moved_at_ != 0 && counters.allocations.count() < moved_at_ + kUnmovedAllocations) return false;
   return device.spare_bytes() >= (device.room_bytes() + counters.reserved_bytes.now()) / kScatterShare;
 }
 
@@ -30,10 +30,10 @@ std::uint64_t Backlog::waiting_share_bytes(const DeviceState& device) const {
       std::all_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->pooled == nullptr || home->pooled->can_move(); });
   if (unpooled_ || !can_move) return third_bytes;
   const std::uint64_t most_bytes = saturating_sub(spare_bytes, kept_bytes(device));
-  const std::uint64_t idle_bytes = may_scatter(device) ? device.room_bytes() + device.not_live_bytes() : 0;
-  const std::uint64_t quarter_bytes = idle_bytes / kNotLiveShare;
+  const std::uint64_t not_live_bytes = may_scatter(device) ? device.room_bytes() + device.not_live_bytes() : 0;
+  const std::uint64_t quarter_bytes = not_live_bytes / kNotLiveShare;
   if (!knows_its_steps(device)) return std::max({third_bytes, quarter_bytes, std::min(most_bytes, spare_bytes - third_bytes)});
-  const std::uint64_t rest_bytes = idle_bytes - quarter_bytes;
+  const std::uint64_t rest_bytes = not_live_bytes - quarter_bytes;
   return std::max({third_bytes, most_bytes, saturating_sub(rest_bytes, kept_bytes(device))});
 }
 
@@ -58,22 +58,22 @@ std::uint64_t Backlog::ahead_bytes(const DeviceState& device) const { return std
 
 std::uint64_t Backlog::step_room_bytes(const DeviceState& device) const {
   const observe::Counters& counters = device.live.counters;
-  const std::uint64_t need_bytes = device.peak_live_bytes();
-  const std::uint64_t waited_bytes = std::min(counters.deferred_bytes.highest(), need_bytes / kStepRoomShare);
+  const std::uint64_t peak_bytes = device.peak_live_bytes();
+  const std::uint64_t waited_bytes = std::min(counters.deferred_bytes.highest(), peak_bytes / kStepRoomShare);
   const std::uint64_t reserved_bytes = counters.reserved_bytes.now();
-  const std::uint64_t spare_bytes = saturating_sub(device.room_bytes(), need_bytes / kKeptShareOfKnown);
-  const std::uint64_t plenty_bytes = saturating_sub(device.room_bytes(), need_bytes / kStepPlentyShare);
-  std::uint64_t wanted_bytes = need_bytes + waited_bytes + std::min({need_bytes / kStepMarginShare, waited_bytes, plenty_bytes});
+  const std::uint64_t spare_bytes = saturating_sub(device.room_bytes(), peak_bytes / kKeptShareOfKnown);
+  const std::uint64_t plenty_bytes = saturating_sub(device.room_bytes(), peak_bytes / kStepPlentyShare);
+  std::uint64_t wanted_bytes = peak_bytes + waited_bytes + std::min({peak_bytes / kStepMarginShare, waited_bytes, plenty_bytes});
   if (device.steps.has_fallen_once_at_most())
-    wanted_bytes = std::max(wanted_bytes, reserved_bytes + std::min({need_bytes / kSecondStepShare, waited_bytes, plenty_bytes / kSecondStepPart}));
+    wanted_bytes = std::max(wanted_bytes, reserved_bytes + std::min({peak_bytes / kSecondStepShare, waited_bytes, plenty_bytes / kSecondStepPart}));
   return std::min({saturating_sub(wanted_bytes, reserved_bytes), device.room_bytes() / 2, spare_bytes});
 }
 
 bool Backlog::is_bad_moment(DeviceState& device, std::uint64_t request_bytes, std::uint64_t batch_bytes) {
   const observe::Counters& counters = device.live.counters;
   const bool is_plenty = device.has_plenty(DeviceState::kAskShare);
-  const bool is_small_part = batch_bytes >= request_bytes && batch_bytes <= counters.reserved_bytes.now() / kReservedShare;
-  if (is_plenty ? batch_bytes < device.least_early_bytes() : !is_small_part) return false;
+  const bool would_do_and_is_small = batch_bytes >= request_bytes && batch_bytes <= counters.reserved_bytes.now() / kReservedShare;
+  if (is_plenty ? batch_bytes < device.least_early_bytes() : !would_do_and_is_small) return false;
   const std::uint64_t allocations = counters.allocations.count();
   const std::uint64_t price = is_plenty ? kAskDistance : kShortAskDistance;
   ask_credit_ = std::min(ask_credit_ + (allocations - credited_allocations_), is_plenty ? kMostAsks * price : price);

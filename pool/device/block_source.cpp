@@ -1,4 +1,4 @@
-// The driver's own calls. See block_source.hpp.
+// PlainBlocks and AsyncBlocks: see block_source.hpp.
 #include "pool/device/block_source.hpp"
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 namespace cupool::device {
 
 namespace {
-constexpr int kGiveAttempts = 3;
+constexpr int kFreeAttempts = 3;
 
-/// Errors that the program's own call would have met; any other is about the streams that are ours.
+/// Is the error one that the program's own call would have met? Any other comes of the streams that are ours.
 bool is_answer(CUresult code) { return is_of_earlier_work(code) || code == CUDA_ERROR_DEINITIALIZED; }
 }  // namespace
 
@@ -27,14 +27,14 @@ CUresult PlainBlocks::allocate(DeviceState& device, ContextPool&, std::size_t by
 
 CUresult PlainBlocks::free(DeviceState& device, ContextPool&, CUdeviceptr address) {
   const RelaxedCaptureMode relaxed(device.driver, !exact_);
-  // Where the program's own free had been refused, and had ended a capture, the block waits for the end of that.
+  // Natively the driver would refuse the program's free, and end the capture. Here the block waits for the capture's end.
   if (!exact_ && device.services.gate.forbids(relaxed.before())) return CUDA_ERROR_NOT_READY;
   return device.driver.cuMemFree_v2(address);
 }
 
 CUresult PlainBlocks::free_unused(DeviceState& device, ContextPool& home, CUdeviceptr address) {
   const RelaxedCaptureMode relaxed(device.driver, !exact_);
-  // The driver's free would wait for work that may wait for this very thread.
+  // cuMemFree would wait for running work, which may itself wait for this very thread.
   if (!exact_) {
     const ScopedContext current(device.driver, home.registered.context);
     if (CUstream stream = current.status().ok() ? in_order::stream_of(device, home) : nullptr) {
@@ -50,13 +50,13 @@ CUresult PlainBlocks::free_on(DeviceState& device, ContextPool& home, CUdevicept
   return device.driver.has_cuMemFreeAsync() ? device.driver.cuMemFreeAsync(address, stream) : free(device, home, address);
 }
 
-/// The streams of the context, made at the first use.
+/// Makes the two private streams, at the first use.
 CUresult AsyncBlocks::make_streams(DeviceState& device, const ContextPool& home) {
   if (is_made_.load(std::memory_order_acquire)) return CUDA_SUCCESS;
   const MutexLock lock(mutex_);
   if (is_made_.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   const Driver& driver = device.driver;
-  // Current may be a green context of this one, and its streams end with it.
+  // A green context of this one may be current, and streams that are made there end with it.
   const ScopedContext current(driver, home.registered.context);
   if (!current.status().ok()) return current.status().code();
   CUstream made[2] = {};
@@ -74,17 +74,17 @@ CUresult AsyncBlocks::make_streams(DeviceState& device, const ContextPool& home)
   return CUDA_SUCCESS;
 }
 
-/// Told to keep what it has, unless the program told it already, when it is first known. The default pool: the current one may be the
-/// program's own, with a size of its own, and be destroyed. Null while the driver does not tell it.
+/// The device's default pool; null as long as the driver does not tell it. (Not the current pool: that may be the program's own, with a size limit,
+/// and be destroyed.) When it is first known it is told to keep what is freed, unless the program has set its threshold already.
 CUmemoryPool AsyncBlocks::mempool(DeviceState& device) {
   CUmemoryPool mempool = mempool_.load(std::memory_order_relaxed);
   if (mempool != nullptr || !device.driver.has_cuDeviceGetDefaultMemPool()) return mempool;
   if (device.driver.cuDeviceGetDefaultMemPool(&mempool, device.ordinal) != CUDA_SUCCESS) return nullptr;
-  if (keep_freed_bytes(device, mempool)) mempool_.store(mempool, std::memory_order_relaxed);  // else it is told the next time
+  if (keep_freed_bytes(device, mempool)) mempool_.store(mempool, std::memory_order_relaxed);  // else tried again the next time
   return mempool;
 }
 
-/// False: not now. What the driver never does is not asked again.
+/// Sets the pool's release threshold. False: it was refused for a reason that may pass.
 bool AsyncBlocks::keep_freed_bytes(DeviceState& device, CUmemoryPool mempool) {
   if (!device.driver.has_cuMemPoolSetAttribute()) return true;
   const std::optional<std::uint64_t>& asked_bytes = device.services.options.release_threshold_bytes;
@@ -103,7 +103,7 @@ bool AsyncBlocks::ask_attribute(DeviceState& device, CUmemoryPool mempool, CUmem
          device.driver.cuMemPoolGetAttribute(mempool, attribute, static_cast<void*>(bytes)) == CUDA_SUCCESS;
 }
 
-/// What the pool holds and nobody uses. While the driver does not tell, something may.
+/// Asks the driver what its pool holds that nobody uses, and keeps the answer in DeviceState::driver_pool. False: it did not say.
 bool AsyncBlocks::sample(DeviceState& device) {
   const std::uint64_t ticket = device.driver_pool.ticket();
   const CUmemoryPool mempool = this->mempool(device);
@@ -117,8 +117,8 @@ bool AsyncBlocks::sample(DeviceState& device) {
   return is_known;
 }
 
-/// Has the stream come to its end? Asked for a short while: it has nothing to do but what we gave it, so a stream that has not stands behind
-/// something of the program's, which may wait for the very thread that allocates.
+/// Waits until the stream has done all that it was given: CUDA_SUCCESS. For a short while only: the stream has nothing to do but what we gave it, so
+/// if it is not done it stands behind work of the program, which may wait for the very thread that allocates here. Then CUDA_ERROR_NOT_READY.
 CUresult AsyncBlocks::settle(DeviceState& device, PrivateStream& stream) {
   Clock& clock = device.services.clock;
   const std::uint64_t until_ns = clock.now_ns() + kSettleBound_ns;
@@ -133,8 +133,8 @@ CUresult AsyncBlocks::settle(DeviceState& device, PrivateStream& stream) {
   return code;
 }
 
-/// Also on an idle stream a free is done only when the device has got to it; until then the driver may call the block used [?]. `also_behind`: also
-/// of a stream that stands behind work of the program.
+/// Waits for our frees. Even on an idle stream a free takes effect only when the device gets to it, and until then the driver may still count the
+/// block as used [?]. `also_behind`: also on a stream that stands behind work of the program.
 void AsyncBlocks::settle_frees(DeviceState& device, bool also_behind) {
   if (!is_made_.load(std::memory_order_acquire)) return;
   is_going_.store(false, std::memory_order_relaxed);
@@ -142,7 +142,7 @@ void AsyncBlocks::settle_frees(DeviceState& device, bool also_behind) {
     if (also_behind || !stream.is_behind.load(std::memory_order_relaxed)) settle(device, stream);
 }
 
-/// A private stream that is not known to stand behind the program's work; null: both do.
+/// A private stream that does not stand behind work of the program, as far as is known; null: both do.
 AsyncBlocks::PrivateStream* AsyncBlocks::idle_stream(DeviceState& device) {
   for (PrivateStream& stream : streams_) {
     if (!stream.is_behind.load(std::memory_order_relaxed)) return &stream;
@@ -159,30 +159,30 @@ CUresult AsyncBlocks::allocate(DeviceState& device, ContextPool& home, std::size
   if (const CUresult code = make_streams(device, home); code != CUDA_SUCCESS) return is_answer(code) ? code : allocate_plain(device, bytes, out);
   CUresult code = allocate_from_pool(device, bytes, out);
   *is_of_pool = code == CUDA_SUCCESS;
-  // Not now, or this driver does not serve such calls although it says so
+  // The pool could not serve it just now, or this driver does not serve such calls although it says that it does.
   if (code != CUDA_SUCCESS && !is_answer(code)) code = allocate_plain(device, bytes, out);
   sample(device);
   return code;
 }
 
-/// CUDA_ERROR_NOT_READY: not so that it could be used now. Natively an allocation waits for nothing.
+/// CUDA_ERROR_NOT_READY: the pool has no memory that could be used without waiting; natively an allocation waits for nothing.
 CUresult AsyncBlocks::allocate_from_pool(DeviceState& device, std::size_t bytes, CUdeviceptr* out) {
   PrivateStream* const stream = idle_stream(device);
   if (stream == nullptr) return CUDA_ERROR_NOT_READY;
   const CUstream handle = stream->handle.load(std::memory_order_relaxed);
   const CUmemoryPool mempool = this->mempool(device);
   const bool is_named = mempool != nullptr && device.driver.has_cuMemAllocFromPoolAsync();
-  bytes = align_up(bytes, kBlockAlignment_bytes);  // what its used bytes count is what the block has
+  bytes = align_up(bytes, kBlockAlignment_bytes);  // so that the pool's used bytes are the sum of what blocks are rounded to
   CUresult code = is_named ? device.driver.cuMemAllocFromPoolAsync(out, bytes, mempool, handle) : device.driver.cuMemAllocAsync(out, bytes, handle);
   if (code != CUDA_SUCCESS) return code;
   code = settle(device, *stream);
   if (code == CUDA_SUCCESS) return code;
-  // The pool gave what a free of the program's has not reached yet, or the whole context waits for an event.
+  // The pool gave memory whose free by the program has not been reached yet, or the whole context waits for an event (cuCtxWaitEvent).
   if (device.driver.cuMemFreeAsync(*out, handle) != CUDA_SUCCESS) device.driver.cuMemFree_v2(*out);
   return is_answer(code) ? code : CUDA_ERROR_NOT_READY;
 }
 
-/// The native call, which waits for nothing either, once what the pool has idle is the device's again.
+/// By cuMemAlloc, which waits for nothing either. Where memory is out, once more after what the pool has idle went back to the device.
 CUresult AsyncBlocks::allocate_plain(DeviceState& device, std::size_t bytes, CUdeviceptr* out) {
   const CUresult code = device.driver.cuMemAlloc_v2(out, bytes);
   if (code != CUDA_ERROR_OUT_OF_MEMORY || !is_made_.load(std::memory_order_acquire)) return code;
@@ -190,7 +190,7 @@ CUresult AsyncBlocks::allocate_plain(DeviceState& device, std::size_t bytes, CUd
   return device.driver.cuMemAlloc_v2(out, bytes);
 }
 
-/// Nothing touches the block any more (the deferred frees saw to that), so no stream has to be waited for.
+/// Nothing touches the block any more (the deferred frees saw to that), so that it may be freed in the order of any stream.
 CUresult AsyncBlocks::free(DeviceState& device, ContextPool& home, CUdeviceptr address) {
   const ScopedContext current(device.driver, home.registered.context);
   if (!current.status().ok()) return current.status().code();
@@ -203,7 +203,7 @@ CUresult AsyncBlocks::free(DeviceState& device, ContextPool& home, CUdeviceptr a
     code = device.driver.cuMemFreeAsync(address, (idle != nullptr ? *idle : streams_.front()).handle.load(std::memory_order_relaxed));
     if (code == CUDA_SUCCESS) is_going_.store(true, std::memory_order_relaxed);
   }
-  // Of allocate_plain; or the driver takes nothing in order just now.
+  // The block came from allocate_plain(), or the driver frees nothing in stream order just now.
   if (code != CUDA_SUCCESS && !is_answer(code)) code = device.driver.cuMemFree_v2(address);
   sample(device);
   return code;
@@ -220,12 +220,12 @@ CUresult AsyncBlocks::prime(DeviceState& device, ContextPool& home, std::uint64_
   if (const CUresult code = make_streams(device, home); code != CUDA_SUCCESS) return code;
   CUdeviceptr address = 0;
   if (const CUresult code = allocate_from_pool(device, bytes, &address); code != CUDA_SUCCESS) {
-    if (code == CUDA_ERROR_NOT_READY) sample(device);  // taken, it may be, and on its way back to the pool
+    if (code == CUDA_ERROR_NOT_READY) sample(device);  // the pool may have grown all the same, and have the memory back soon
     return code;
   }
-  // It is in no book: what the driver does not take now is asked again, by itself in any order, or nobody would ever.
+  // This block is in no book: if it is not freed now, nobody ever will. So what the driver refuses is tried again, on either stream.
   CUresult code = free(device, home, address);
-  for (int attempt = 0; attempt < kGiveAttempts && code != CUDA_SUCCESS && !is_answer(code); ++attempt) {
+  for (int attempt = 0; attempt < kFreeAttempts && code != CUDA_SUCCESS && !is_answer(code); ++attempt) {
     code = device.driver.cuMemFreeAsync(address, streams_.front().handle.load(std::memory_order_relaxed));
     if (code != CUDA_SUCCESS) code = free(device, home, address);
     else is_going_.store(true, std::memory_order_relaxed);
@@ -234,8 +234,9 @@ CUresult AsyncBlocks::prime(DeviceState& device, ContextPool& home, std::uint64_
   return code;
 }
 
-/// Down to `keep_bytes`, as far as the driver can. Where the driver does not tell its default pool, blocks come from the current one. What it will
-/// not trim it gives back at a synchronisation, above the threshold; nothing is waited for. False: there is no use in another number of bytes.
+/// Trims the pool down to `keep_bytes`, as far as the driver can, without waiting for running work. (Where the driver does not tell its default pool,
+/// blocks come from the current one.) A driver that refuses cuMemPoolTrimTo gives back what is above the release threshold at a synchronisation: so
+/// the threshold is 0 for a moment. False: calling again with another number would change nothing.
 bool AsyncBlocks::trim_pool(DeviceState& device, std::uint64_t keep_bytes) {
   const Driver& driver = device.driver;
   CUmemoryPool mempool = this->mempool(device);
@@ -245,7 +246,7 @@ bool AsyncBlocks::trim_pool(DeviceState& device, std::uint64_t keep_bytes) {
   cuuint64_t none = 0;
   if (!driver.has_cuMemPoolGetAttribute() || !driver.has_cuMemPoolSetAttribute() || !driver.has_cuStreamSynchronize()) return false;
   if (!is_made_.load(std::memory_order_acquire)) return false;
-  const MutexLock turn(threshold_mutex_);  // who came in between would read, and set again, what is only for a moment
+  const MutexLock turn(threshold_mutex_);  // another thread would read the 0 that stands there for a moment, and set it again
   if (driver.cuMemPoolGetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&threshold_bytes)) != CUDA_SUCCESS) return false;
   driver.cuMemPoolSetAttribute(mempool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, static_cast<void*>(&none));
   for (PrivateStream& stream : streams_)
@@ -262,7 +263,7 @@ void AsyncBlocks::ask_idle(DeviceState& device) {
 }
 
 void AsyncBlocks::trim(DeviceState& device, std::uint64_t wanted_bytes) {
-  // Neither this nor the program has used the pool
+  // Nobody has used the pool.
   if (!is_made_.load(std::memory_order_acquire) && mempool_.load(std::memory_order_relaxed) == nullptr) return;
   const RelaxedCaptureMode relaxed(device.driver);
   settle_frees(device, true);
@@ -270,7 +271,8 @@ void AsyncBlocks::trim(DeviceState& device, std::uint64_t wanted_bytes) {
     cuuint64_t bytes = 0;
     return ask_attribute(device, mempool(device), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes) ? bytes : 0;
   };
-  // Whole pieces go, never below what is to be kept, and large ones may be all there are: more and more of it, until it is enough.
+  // The driver gives back whole pieces, and never goes below what is to be kept; where it has only large pieces nothing may go. So it may keep less
+  // and less, until what went is enough.
   const std::uint64_t before_bytes = reserved();
   std::uint64_t offered_bytes = std::min(wanted_bytes, before_bytes);
   bool is_trimmed = trim_pool(device, before_bytes - offered_bytes);
@@ -279,7 +281,7 @@ void AsyncBlocks::trim(DeviceState& device, std::uint64_t wanted_bytes) {
     is_trimmed = trim_pool(device, before_bytes - offered_bytes);
   }
   if (sample(device)) return;
-  device.driver_pool.update(device.driver_pool.ticket(), 0);  // this was all that can be done
+  device.driver_pool.update(device.driver_pool.ticket(), 0);  // the driver does not tell, and this was all that can be done
   may_hold_more_.store(false, std::memory_order_relaxed);
 }
 

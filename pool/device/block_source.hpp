@@ -1,7 +1,8 @@
-// BlockSource: the driver calls that make a block of its own and take it back. PlainBlocks: cuMemAlloc and cuMemFree. AsyncBlocks
-// (`async` policy): the driver's stream-ordered pool, for callers that name no stream.
+// BlockSource: the driver calls by which a block is allocated and freed that is an allocation of its own. PlainBlocks: cuMemAlloc and cuMemFree.
+// AsyncBlocks (policy `async`): the driver's stream-ordered pool, for callers that name no stream.
 //
-// Called without the device's lock, by a thread that has pinned the context, which is current. Thread-safe.
+// Every answer is the driver's own CUresult, but for those that are said. Thread-safe. Called without the device's lock, by a thread that has pinned
+// the context, which is current.
 #pragma once
 
 #include <cuda.h>
@@ -24,29 +25,30 @@ class BlockSource {
   BlockSource(const BlockSource&) = delete;
   BlockSource& operator=(const BlockSource&) = delete;
 
-  /// Memory that may be used on any stream. `is_of_pool`: cuCtxDestroy does not take it along.
+  /// At least `bytes` of memory that may be used on any stream from now on. `*is_of_pool`: it comes from a memory pool, so that cuCtxDestroy leaves
+  /// it.
   virtual CUresult allocate(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) = 0;
-  /// Gives back what allocate() gave. CUDA_ERROR_NOT_READY: not while something captures that this thread would disturb.
+  /// Frees what allocate() gave. CUDA_ERROR_NOT_READY: not now, because something captures that this call would disturb. May block.
   virtual CUresult free(DeviceState& device, ContextPool& home, CUdeviceptr address) = 0;
-  /// The same for a block that nothing touches any more: waits for nothing and makes nothing wait, where that can be.
+  /// The same for a block that nothing touches any more: without blocking, where the driver can do that.
   virtual CUresult free_unused(DeviceState& device, ContextPool& home, CUdeviceptr address) { return free(device, home, address); }
-  /// The same in the order of `stream`, where that can be; else free().
+  /// The same in the order of `stream`, where the driver can do that; else as free().
   virtual CUresult free_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream) { return free(device, home, address); }
-  /// What it gives back lies idle in the driver, which does not wait for anything meanwhile.
+  /// Does what it frees stay idle in a pool of the driver's?
   virtual bool keeps_idle() const { return false; }
-  /// The driver did not tell what lies idle, and nobody has trimmed since.
+  /// May more lie idle than is known? (The driver did not say, and nobody has trimmed since; or frees are still on their way.)
   virtual bool may_hold_more() const { return false; }
-  /// Asks the driver what lies idle; NativeBlocks::book_idle() tells it.
+  /// Asks the driver what lies idle (DeviceState::driver_pool); NativeBlocks::book_idle() books it.
   virtual void ask_idle(DeviceState&) {}
-  /// Gives idle bytes back to the device: as many as are wanted, or a little more.
+  /// Gives idle bytes back to the device: `wanted_bytes`, or a little more, or all there are.
   virtual void trim(DeviceState&, std::uint64_t /*wanted_bytes*/) {}
-  /// The context is gone, and with it what this made there.
+  /// The context has ended, and with it what this has made there.
   virtual void forget() {}
 };
 
 class PlainBlocks final : public BlockSource {
  public:
-  /// `exact`: the program asked for native behaviour, so our calls run in its own capture mode.
+  /// `exact`: the program is to see native behaviour, so that calls run in its own capture mode.
   explicit PlainBlocks(bool exact) : exact_(exact) {}
   CUresult allocate(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) override;
   CUresult free(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
@@ -57,15 +59,15 @@ class PlainBlocks final : public BlockSource {
   const bool exact_;
 };
 
-/// Blocks of the driver's pool, allocated and freed on a private stream of the context, which has nothing else to do and so is never waited for for
-/// long. There are two, because one may come to stand behind work of the program: memory that the pool gives before the program's own free of it is
-/// reached, or an event that the whole context waits for (cuCtxWaitEvent); when both do, the native call serves. A free comes here once nothing
-/// touches the block (deferral.cpp). Source: CUDA Driver API 13.0, Stream Ordered Memory Allocator.
+/// Blocks of the driver's pool, allocated and freed on private streams of the context, which have nothing else to do, so that they need not be waited
+/// for for long. There are two, because one may come to stand behind work of the program: when the pool gives memory before the program's free of it
+/// has been reached, or when the whole context waits for an event (cuCtxWaitEvent). When both do, cuMemAlloc serves. A block is freed here once
+/// nothing touches it (deferral.cpp). Source: CUDA Driver API 13.0, Stream Ordered Memory Allocator.
 class AsyncBlocks final : public BlockSource {
  public:
   CUresult allocate(DeviceState& device, ContextPool& home, std::size_t bytes, CUdeviceptr* out, bool* is_of_pool) override;
   CUresult free(DeviceState& device, ContextPool& home, CUdeviceptr address) override;
-  /// CUDA_ERROR_NOT_READY: the driver takes it in no order, so that it has to be deferred.
+  /// CUDA_ERROR_NOT_READY: the driver does not free it in stream order, so that the free has to be deferred.
   CUresult free_on(DeviceState& device, ContextPool& home, CUdeviceptr address, CUstream stream) override;
   bool keeps_idle() const override { return true; }
   bool may_hold_more() const override { return may_hold_more_.load(std::memory_order_relaxed) || is_going_.load(std::memory_order_relaxed); }
@@ -73,18 +75,18 @@ class AsyncBlocks final : public BlockSource {
   void trim(DeviceState& device, std::uint64_t wanted_bytes) override;
   void forget() override;
 
-  /// Makes the driver's pool hold `bytes`; CUDA_ERROR_OUT_OF_MEMORY when it cannot.
+  /// Makes the driver's pool hold `bytes` more; CUDA_ERROR_OUT_OF_MEMORY when it cannot.
   CUresult prime(DeviceState& device, ContextPool& home, std::uint64_t bytes);
 
  private:
-  /// An allocation on an idle stream takes 0.34 us on an H100, the first of a process 9 ms
+  /// How long settle() waits. An allocation on an idle stream takes 0.34 us on an H100 (the first one of a process 9 ms, which is not waited for).
   static constexpr std::uint64_t kSettleBound_ns = 2'000'000;
   static constexpr std::uint64_t kSettlePause_ns = 10'000;
-  static constexpr int kSpins = 64;  ///< so often it is asked without a pause
+  static constexpr int kSpins = 64;  ///< how often the stream is asked before the first pause
 
   struct PrivateStream {
     std::atomic<CUstream> handle{nullptr};
-    std::atomic<bool> is_behind{false};  ///< behind work of the program, when last asked
+    std::atomic<bool> is_behind{false};  ///< it stood behind work of the program when it was last asked
   };
 
   CUresult make_streams(DeviceState& device, const ContextPool& home);
@@ -100,12 +102,12 @@ class AsyncBlocks final : public BlockSource {
   static bool ask_attribute(DeviceState& device, CUmemoryPool mempool, CUmemPool_attribute attribute, cuuint64_t* bytes);
 
   Mutex mutex_;            ///< held while the streams are made
-  Mutex threshold_mutex_;  ///< held while the release threshold is another than it should be
+  Mutex threshold_mutex_;  ///< held while trim_pool() has changed the release threshold
   std::array<PrivateStream, 2> streams_;
-  std::atomic<bool> is_made_{false};
-  std::atomic<CUmemoryPool> mempool_{nullptr};
+  std::atomic<bool> is_made_{false};            ///< the streams are there
+  std::atomic<CUmemoryPool> mempool_{nullptr};  ///< see mempool(); null: not known yet
   std::atomic<bool> may_hold_more_{false};
-  std::atomic<bool> is_going_{false};  ///< a block was freed in order of a stream that has not come to its end since, as far as is known
+  std::atomic<bool> is_going_{false};  ///< a block was freed, and that free has not been seen to take effect
 };
 
 }  // namespace cupool::device

@@ -1,4 +1,4 @@
-// See block_table.hpp. A branch is 2 MiB of addresses, of which 4 KiB are touched for every 32 MiB that hold small blocks.
+// BlockTable: see block_table.hpp. A branch is mapped as 2 MiB, of which one host page is touched for every 32 MiB in which small blocks lie.
 #include "pool/device/block_table.hpp"
 
 #include <new>

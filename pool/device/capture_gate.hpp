@@ -1,10 +1,9 @@
-// CaptureGate: nothing is recorded or synchronised while any stream of the process captures.
+// CaptureGate: keeps our own events and synchronisations out of the program's stream captures.
 //
-// cuCtxRecordEvent in a capturing context returns an error and invalidates the program's capture (CUDA Driver API
-// 13.0), and "nobody captures" can change between a look and a call. So BeginCapture runs under the gate exclusively and
-// every recording of ours under it shared. A capture spreads to streams of other contexts by event waits: who is made to wait while there is
-// one takes part in it from then on, as far as the pool is concerned.
-// Thread-safe. Outermost lock of the pool (core/mutex.hpp).
+// cuCtxRecordEvent in a capturing context returns an error and invalidates the program's capture (CUDA Driver API 13.0), and "nobody captures" can
+// change between a look and a call. So cuStreamBeginCapture runs under the gate exclusively, and every recording of ours under it shared. A capture
+// spreads to streams of other contexts by event waits: a stream that is made to wait while something captures counts as part of the capture from then
+// on. Thread-safe. The outermost lock of the pool (core/mutex.hpp).
 #pragma once
 
 #include <cuda.h>
@@ -26,14 +25,15 @@ namespace cupool::device {
 
 class CaptureGate {
  public:
-  /// While one of these lives no capture begins. `allowed()`: none is active either, so events may be recorded.
+  /// While one of these lives no capture begins.
   class Pass {
    public:
     explicit Pass(CaptureGate& gate) : lock_(gate.mutex_), gate_(gate), allowed_(!gate.capturing()) {}
+    /// No capture is active, so that events may be recorded anywhere.
     bool allowed() const { return allowed_; }
-    /// Or none in which a stream of `context` takes part, so that events may be recorded there.
+    /// Events may be recorded in `context`: no capture is active in which a stream of it takes part.
     bool allows(CUcontext context) const { return allowed_ || gate_.is_outside(context); }
-    /// Can `stream`, which does not capture now, come to take part in one?
+    /// The same for `stream`, which does not capture now: it has not been made to wait while something captured.
     bool allows_on(CUstream stream) const { return allowed_ || !gate_.has_joined(stream); }
 
    private:
@@ -42,8 +42,8 @@ class CaptureGate {
     bool allowed_;
   };
 
-  /// As a Pass for a call that waits for the GPU, and so must not keep the lock: a capture that is about to begin waits for it, a second at
-  /// most, for what the call waits for may itself wait for the thread that captures.
+  /// A Pass for a call that waits for the GPU. It does not hold the lock: a capture that is about to begin waits for it for a second at most, because
+  /// the work that the call waits for may itself wait for the thread that wants to capture.
   class Synchronising {
    public:
     explicit Synchronising(CaptureGate& gate) : gate_(gate) {
@@ -63,10 +63,11 @@ class CaptureGate {
     bool allowed_;
   };
 
+  /// Does any stream of the process capture? Lock-free.
   bool capturing() const { return active_.load(std::memory_order_acquire) != 0; }
 
-  /// Would the driver refuse this thread, whose own mode is `mode`, a call that is potentially unsafe during a capture, such as cuMemFree?
-  /// CUDA Driver API 13.0, cuThreadExchangeStreamCaptureMode.
+  /// Would the driver refuse the calling thread, whose own mode is `mode`, a call that is potentially unsafe during a capture, such as cuMemFree?
+  /// (CUDA Driver API 13.0, cuThreadExchangeStreamCaptureMode.)
   bool forbids(CUstreamCaptureMode mode) {
     if (!capturing() || mode == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
     const std::shared_lock<std::shared_mutex> lock(mutex_);
@@ -85,8 +86,8 @@ class CaptureGate {
     CUstreamCaptureMode mode;
   };
 
-  /// Runs `begin_capture` exclusively; on success `origin.stream` captures. A handle may be in here several times: the per-thread default stream is one
-  /// handle and many streams. Returns its answer, or CUDA_ERROR_OUT_OF_MEMORY, with nothing run, where host memory is out.
+  /// Runs `begin_capture` exclusively; on success `origin.stream` captures. A handle may be in here several times: the per-thread default stream is
+  /// one handle and many streams. Returns its answer, or CUDA_ERROR_OUT_OF_MEMORY, with nothing run, where host memory is out.
   template <class Begin> CUresult begin(const Origin& origin, Begin&& begin_capture, Clock& clock) {
     std::unique_lock<std::shared_mutex> lock(mutex_);
     const std::uint64_t until_ns = clock.now_ns() + kSynchronisingBound_ns;
@@ -98,7 +99,7 @@ class CaptureGate {
     try {
       streams_.reserve(streams_.size() + 1);
     } catch (const std::bad_alloc&) {
-      return CUDA_ERROR_OUT_OF_MEMORY;  // one that nobody here knows of would be ended by an event of ours
+      return CUDA_ERROR_OUT_OF_MEMORY;  // a capture that the gate does not know of would be invalidated by our events
     }
     const CUresult result = begin_capture();
     if (result == CUDA_SUCCESS) {
@@ -108,7 +109,7 @@ class CaptureGate {
     return result;
   }
 
-  /// `stream`, one of `part` (null: of any context), is about to be made to wait for an event, and may so come to take part in what captures.
+  /// `stream`, one of context `part` (null: not known which), is about to be made to wait for an event, and may so become part of a capture.
   void join(CUstream stream, CUcontext part) {
     if (!capturing()) return;
     const std::lock_guard<std::shared_mutex> lock(mutex_);
@@ -118,8 +119,8 @@ class CaptureGate {
     else joined_[static_cast<std::size_t>(joined_count_++)] = {stream, part};
   }
 
-  /// Runs `end`; afterwards `stream` captures no more unless `still_capturing()`. Not exclusive while the driver works.
-  /// Neither does one of a stream that has come meanwhile under the same handle, where `end` destroyed this one.
+  /// Runs `end_capture`, not exclusively; afterwards `stream` does not capture any more, unless `still_capturing()`. Where `end_capture` destroyed
+  /// the stream, another one may have got its handle meanwhile and begun a capture: that one is left alone. Returns the answer of `end_capture`.
   template <class End, class Still> CUresult end(CUstream stream, End&& end_capture, Still&& still_capturing) {
     const std::uint64_t before = mark();
     const CUresult result = end_capture();
@@ -132,13 +133,13 @@ class CaptureGate {
     return result;
   }
 
-  /// The captures that have begun so far.
+  /// How many captures have begun so far: a mark for forget().
   std::uint64_t mark() const { return begun_.load(std::memory_order_acquire); }
-  /// The context has died, and its captures with it: nobody will end them. `before`: the mark() before it did; its handle may have come again.
+  /// The context has ended, and its captures with it. `before`: the mark() of before it ended, since another context may have got its handle.
   void forget(CUcontext context, std::uint64_t before) {
     if (context != nullptr) forget_if([context, before](const Capture& capture) { return capture.context == context && capture.number <= before; });
   }
-  /// The thread is over, and the default streams that were its own.
+  /// The thread has ended, and its own default streams with it.
   void forget_thread(std::uint64_t thread) {
     if (thread != 0) forget_if([thread](const Capture& capture) { return capture.thread == thread; });
   }
@@ -149,7 +150,7 @@ class CaptureGate {
     std::uint64_t number;
   };
 
-  static constexpr std::uint64_t kSynchronisingBound_ns = 1'000'000'000;
+  static constexpr std::uint64_t kSynchronisingBound_ns = 1'000'000'000;  ///< for how long a capture that is to begin waits for Synchronising
   template <class Over> void forget_if(Over&& is_over) {
     if (!capturing()) return;
     const std::lock_guard<std::shared_mutex> lock(mutex_);
@@ -166,30 +167,31 @@ class CaptureGate {
     active_.store(streams_.size(), std::memory_order_release);
   }
 
-  /// Precondition of both: the lock is held.
+  /// No stream of `context` takes part in a capture. Precondition: the lock is held.
   bool is_outside(CUcontext context) const {
     const auto end = joined_.begin() + joined_count_;
     if (is_everywhere_ || std::any_of(joined_.begin(), end, [context](const Joined& one) { return one.part == context; })) return false;
     return std::none_of(streams_.begin(), streams_.end(),
                         [context](const Capture& capture) { return capture.part == nullptr || capture.part == context; });
   }
+  /// `stream` was made to wait while something captured. Precondition: the lock is held.
   bool has_joined(CUstream stream) const {
     return is_everywhere_ ||
            std::any_of(joined_.begin(), joined_.begin() + joined_count_, [stream](const Joined& one) { return one.stream == stream; });
   }
 
   std::shared_mutex mutex_;
-  std::atomic<std::uint32_t> synchronising_{0};  ///< raised under the lock, shared
-  std::vector<Capture> streams_;
+  std::atomic<std::uint32_t> synchronising_{0};  ///< how many Synchronising there are; raised under the lock, shared
+  std::vector<Capture> streams_;                 ///< that capture
   struct Joined {
     CUstream stream;
     CUcontext part;
   };
-  std::array<Joined, 32> joined_{};  ///< streams that were made to wait while something captured
+  std::array<Joined, 32> joined_{};  ///< streams that were made to wait while something captured; the first joined_count_ of them
   std::ptrdiff_t joined_count_ = 0;
-  bool is_everywhere_ = false;  ///< so was one whose context is not known, or there were too many
-  std::atomic<std::uint64_t> begun_{0};
-  std::atomic<std::size_t> active_{0};
+  bool is_everywhere_ = false;           ///< one of them was of an unknown context, or there were too many: any stream may be part of a capture
+  std::atomic<std::uint64_t> begun_{0};  ///< captures, ever
+  std::atomic<std::size_t> active_{0};   ///< streams_.size()
 };
 
 }  // namespace cupool::device

@@ -1,10 +1,10 @@
-// A plain free while something captures. No event may be recorded then, but where the driver would have served the free it had
-// waited for the work, and so does this one, by the same call: the driver's own free, of a block made for it.
+// Deferral: a plain free while something captures. No event may be recorded then. But where the driver would have served the free, it would have
+// waited for running work; so this waits too, by the same call: the driver's own free, of a block that is allocated for that.
 //
-// cuMemFree is potentially unsafe during a capture and ends none when the thread's mode is relaxed (CUDA Driver API 13.0,
-// cuThreadExchangeStreamCaptureMode). Where the driver would have refused the program's free nothing is waited for. In contexts whose work a
-// native free does not wait for events are recorded, if they take no part in the capture; if one does, the block waits for the capture's end.
-// The same call waits where another process's memory is closed and the driver's own close would have waited.
+// cuMemFree is potentially unsafe during a capture, but does not end one while the thread's mode is relaxed (CUDA Driver API 13.0,
+// cuThreadExchangeStreamCaptureMode). Where the driver would have refused the program's free, nothing is waited for. In contexts whose work a native
+// free does not wait for, events are recorded if the context takes no part in the capture; if one does, the block waits for the capture's end.
+// wait_for_context() uses the same call: for closing another process's memory, where the driver's own close would have waited.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -18,12 +18,12 @@ namespace cupool::device {
 
 namespace {
 
-constexpr std::size_t kChunk_bytes = 2 * kMiB;  ///< in pieces of this size the driver gives device memory
-constexpr std::size_t kSmallest_bytes = 512;    ///< may find place in a chunk that the driver has
-/// Of managed memory that nobody touches: none of the device's; its free waits too (H100 and H200, driver 580)
-constexpr std::size_t kPage_bytes = 64 * kKiB;
+constexpr std::size_t kChunk_bytes = 2 * kMiB;  ///< the driver takes device memory in pieces of this size
+constexpr std::size_t kSmallest_bytes = 512;    ///< may fit into a piece that the driver has already
+/// Of managed memory, which takes nothing of the device before it is touched; its free waits too (H100 and H200, driver 580).
+constexpr std::size_t kManaged_bytes = 64 * kKiB;
 
-/// Held of the limit for as long as the scope lasts, if there is room for it.
+/// Bytes of the limit that are held for a scope, if there is room for them.
 struct Charged {
   LimitAccount& limit;
   const std::uint64_t bytes;
@@ -36,7 +36,8 @@ struct Charged {
   Charged& operator=(const Charged&) = delete;
 };
 
-/// The driver's own free in `context`: when it has returned, what was submitted there before is over.
+/// Allocates a block in `context` and frees it by cuMemFree: when that has returned, what was submitted there before is over. The driver's answer;
+/// CUDA_ERROR_OUT_OF_MEMORY: there was no memory for the block.
 CUresult free_a_block(DeviceState& device, CUcontext context) {
   const ScopedContext current(device.driver, context);
   if (!current.status().ok()) return current.status().code();
@@ -46,14 +47,14 @@ CUresult free_a_block(DeviceState& device, CUcontext context) {
   if (chunk.is_held) code = device.driver.cuMemAlloc_v2(&block, kChunk_bytes);
   if (code == CUDA_ERROR_OUT_OF_MEMORY) code = device.driver.cuMemAlloc_v2(&block, kSmallest_bytes);
   if (code == CUDA_ERROR_OUT_OF_MEMORY && device.driver.has_cuMemAllocManaged())
-    code = device.driver.cuMemAllocManaged(&block, kPage_bytes, CU_MEM_ATTACH_GLOBAL);
+    code = device.driver.cuMemAllocManaged(&block, kManaged_bytes, CU_MEM_ATTACH_GLOBAL);
   if (code != CUDA_SUCCESS) return code;
   code = device.driver.cuMemFree_v2(block);
   if (code == CUDA_SUCCESS || is_of_earlier_work(code) || is_context_gone(code)) return code;
-  return device.driver.cuMemFree_v2(block);  // as in ScopedContext: what we took does not stay
+  return device.driver.cuMemFree_v2(block);  // tried twice, or it would stay for good
 }
 
-/// What the answer of one context's driver says of its work.
+/// What the answer `code` of free_a_block() says of the context's work. `is_asking`: an error of that work is for the caller to hear.
 FenceResult judge(DeviceState& device, CUcontext context, CUresult code, bool is_asking) {
   if (code == CUDA_SUCCESS || is_really_gone(device.driver, context, code)) return {FenceAnswer::done, {}};
   if (code == CUDA_ERROR_DEINITIALIZED) {
@@ -66,8 +67,8 @@ FenceResult judge(DeviceState& device, CUcontext context, CUresult code, bool is
 
 }  // namespace
 
-/// Waits as the native free of a block of `asking` by this thread would. `done`: all work that was submitted before, in every context, is over
-/// as soon as `others` is.
+/// Waits as the native free of a block of `asking` by this thread would. `done`: the work that a native free waits for is over; all other work that
+/// was submitted before, in every context, is over as soon as the fence `others` is.
 FenceResult Deferral::wait_by_freeing(DeviceState& device, CUcontext asking, Fence& others) {
   PoolServices& services = device.services;
   const RelaxedCaptureMode relaxed(device.driver);
@@ -80,8 +81,8 @@ FenceResult Deferral::wait_by_freeing(DeviceState& device, CUcontext asking, Fen
   const auto is_awaited = [&](const FencePoint& point) {
     return std::find(awaited.begin(), awaited.end(), point.home->registered.context) != awaited.end();
   };
-  const auto others_begin = std::partition(points.begin(), points.end(), is_awaited);  // pinned: what is asked does not change
-  for (auto point = others_begin; point != points.end(); ++point) {                    // nobody who ends one of these waits for the awaited work
+  const auto others_begin = std::partition(points.begin(), points.end(), is_awaited);  // they are pinned, so that their contexts do not change
+  for (auto point = others_begin; point != points.end(); ++point) {  // so that nobody who ends one of these waits for the awaited work
     services.contexts.unpin(point->home);
     services.contexts.give_back(*point);
   }
@@ -102,7 +103,7 @@ FenceResult Deferral::wait_by_freeing(DeviceState& device, CUcontext asking, Fen
 namespace {
 constexpr std::uint64_t kWaitPause_ns = 10'000;
 
-/// By an event, which ends no capture that another thread begins meanwhile. Not `done`: nobody knows whether it is over.
+/// Waits by an event: a capture that another thread begins meanwhile is not ended by it. Not `done`: it is not known whether the work is over.
 FenceResult wait_by_event(ContextPool& home, CUcontext context) {
   DeviceState& device = home.device;
   Fence fence;
@@ -123,11 +124,11 @@ Status wait_for_context(ContextPool& home, CUcontext context) {
   const FenceResult by_event = wait_by_event(home, context);
   if (by_event.error.code != CUDA_SUCCESS || by_event.answer == FenceAnswer::done) return Status::from(by_event.error.code, by_event.error.where);
   Pin pin = services.contexts.pin(&home, context);
-  for (; pin == Pin::ending; pin = services.contexts.pin(&home, context)) services.clock.pause(kWaitPause_ns);  // it may survive
+  for (; pin == Pin::ending; pin = services.contexts.pin(&home, context)) services.clock.pause(kWaitPause_ns);  // the context may survive
   if (pin == Pin::gone) return {};
   const CaptureGate::Synchronising synchronising(services.gate);
   const Unpinner unpinner(services.contexts, &home);
-  // In the thread's own mode: what forbids it forbids this too
+  // Something captures. In the thread's own capture mode: what forbids the program's call forbids this one too.
   if (!synchronising.allowed()) return Status::from(free_a_block(device, context), "cuMemFree_v2");
   const ScopedContext current(device.driver, context);
   return current.status().ok() ? Status::from(device.driver.cuCtxSynchronize(), "cuCtxSynchronize") : current.status();
@@ -136,7 +137,7 @@ Status wait_for_context(ContextPool& home, CUcontext context) {
 Error Deferral::wait_in_capture(DeviceState& device, CUcontext asking) {
   if (deferred_.batch_is_empty() || !device.services.gate.capturing() || !device.services.may_call_driver() || device.disabled) return {};
   Epoch* epoch = deferred_.close();
-  if (epoch == nullptr) return {};  // host memory is out: nobody has been asked, the blocks wait for the capture's end
+  if (epoch == nullptr) return {};  // host memory is out: the blocks wait for the capture's end
   epoch->waiting = true;
   FenceResult result;
   {
@@ -162,8 +163,8 @@ FreeOutcome Deferral::free_unused_in_capture(DeviceState& device, heap::Extent* 
     is_served = relaxed.is_on() && !device.services.gate.forbids(relaxed.before());
   }
   epoch->busy = false;
-  epoch->recorded = is_served;              // by a fence without events
-  if (!is_served) deferred_.reopen(epoch);  // until the capture's end
+  epoch->recorded = is_served;              // its fence has no events: it is over
+  if (!is_served) deferred_.reopen(epoch);  // it waits for the capture's end
   return FreeOutcome::freed;
 }
 

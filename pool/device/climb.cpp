@@ -1,4 +1,4 @@
-// The way up the ladder: what comes before its rungs and after them, and what the program is told. See ladder.cpp.
+// DevicePool: what comes before and after the rungs of the ladder, and what the program is told in the end. See ladder.cpp.
 #include <algorithm>
 #include <limits>
 
@@ -23,14 +23,14 @@ struct EndOfShortage {
 };
 }  // namespace
 
-/// Is anything freed that has not gone back to the driver or to a heap yet?
+/// Has anything been freed that has not yet gone back to the driver or to a heap?
 bool DevicePool::has_waiting_frees() {
   return !deferred_.batch_is_empty() || deferred_.oldest() != nullptr ||
          std::any_of(homes_.begin(), homes_.end(), [](const auto& home) { return home->natives.has_waiting(); });
 }
 
-/// What must come back from memory pools that the driver serves so that limit and driver have `bytes` with what the pool can give;
-/// 0: nothing is missing, or more than they have idle.
+/// How much must come back from memory pools that the driver serves, so that limit and driver have `bytes` together with what the pool can give back.
+/// 0: nothing is missing, or more than these have idle.
 std::uint64_t DevicePool::wanted_of_mempools(std::uint64_t bytes) {
   const std::uint64_t idle_bytes = idle_pools_.ask_others(device_).bytes;
   if (idle_bytes == 0) return 0;
@@ -44,21 +44,21 @@ std::uint64_t DevicePool::wanted_of_mempools(std::uint64_t bytes) {
   return wanted_bytes <= idle_bytes ? wanted_bytes : 0;
 }
 
-/// Could `bytes` be had if all came back that does not live? Precondition: the magazines are closed, so that it is known what does.
-/// Asks the driver what it has before it says no.
+/// Could `bytes` be had if all came back that is not live? Asks the driver what it has free before it says no. Precondition: the magazines are
+/// closed, so that it is known what is live.
 bool DevicePool::could_come(std::uint64_t bytes) {
   if (moves_.are_any()) return true;
   const observe::LiveOutside& outside = device_.live.outside;
   const std::uint64_t outside_bytes = outside.managed.load(std::memory_order_relaxed) + outside.graphs.load(std::memory_order_relaxed);
-  // Managed memory makes way for what cannot.
+  // The driver moves managed memory to the host where device memory is needed.
   const std::uint64_t coming_bytes =
       device_.not_live_bytes() + device_.leaving_bytes + giving_back_.late_bytes() + std::min(outside_bytes, device_.limit.headroom_bytes());
   const auto is_enough = [&]() CUPOOL_REQUIRES(device_.lock) { return bytes <= coming_bytes || bytes - coming_bytes <= device_.room_bytes(); };
   return is_enough() || !driver_free_.sample(device_) || is_enough();
 }
 
-/// The program has come to share memory with other processes, by handles that there are for cuMemAlloc memory only, and this context's is on pages.
-/// Whoever asks for those has them.
+/// Must the block be an allocation of its own? The program has come to share memory with other processes by handles that exist for cuMemAlloc memory
+/// only, and this context's memory is on pages. (With CUPOOL_BACKING=pages the user has asked for that.)
 bool DevicePool::wants_own(const ContextPool& home, const AllocationRequest& request) const {
   const PoolServices& services = device_.services;
   if (!services.shares_blocks.load(std::memory_order_relaxed)) [[likely]]
@@ -67,7 +67,7 @@ bool DevicePool::wants_own(const ContextPool& home, const AllocationRequest& req
          home.pooled->can_move();
 }
 
-/// Before the first rung: the context must be alive and ours. Pinned on success only.
+/// Pins the attempt's context, before the first rung. An error, and nothing pinned: kStaleContext, or the context is still being ended after a while.
 Error DevicePool::enter(Attempt& attempt) {
   ContextPool* home = attempt.home;
   Clock& clock = device_.services.clock;
@@ -81,7 +81,7 @@ Error DevicePool::enter(Attempt& attempt) {
   return {};
 }
 
-/// The first time it is told what serves here.
+/// At the first use of the device: logs what serves here.
 void DevicePool::begin_use() {
   if (used()) return;
   used_.store(true, std::memory_order_relaxed);
@@ -135,7 +135,7 @@ Result<CUdeviceptr> DevicePool::climb(Attempt& attempt, std::uint16_t thread) {
   if (climbed.ok() && climbed.value() != nullptr) {
     forget_given_again(*attempt.home);
     const CUdeviceptr address = book(climbed.value(), attempt.request, thread);
-    if (unpooled_) driver_free_.sample_first(device_, true);  // else growth asks
+    if (unpooled_) driver_free_.sample_first(device_, true);  // a heap asks when it grows
     graph_memory_.notice_taken(device_);
     figures_.publish(device_);
     return address;

@@ -1,4 +1,4 @@
-// Lanes of one context: see context_lanes.hpp.
+// The lanes of one context's streams: see context_lanes.hpp.
 #include "pool/device/context_lanes.hpp"
 
 #include <algorithm>
@@ -13,9 +13,10 @@ using heap::Extent;
 using observe::EventKind;
 
 namespace {
-constexpr std::uint64_t kFreeForAllShare = 8;  ///< so large a part of everything, free for everybody, is plenty
+constexpr std::uint64_t kFreeForAllShare = 8;  ///< is_plenty(): this part of everything is free for everybody
 
-/// The bytes of a stamp out of their lane, as a deferred block; false, with the stamp left, where host memory is out.
+/// Takes the bytes of a stamp out of their lane and makes them a deferred block of it. False where host memory is out: the bytes stay in the lane,
+/// and the stamp has none any more.
 bool set_aside(DeviceState& device, ContextPool& home, StreamLanes::Stamped::iterator stamped) CUPOOL_REQUIRES(device.lock) {
   Extent* extent = nullptr;
   try {
@@ -28,7 +29,7 @@ bool set_aside(DeviceState& device, ContextPool& home, StreamLanes::Stamped::ite
   return true;
 }
 
-/// The lane is about to be drained: what has an event of its own needs no later one.
+/// The lane is about to be drained: sets aside what has an event of its own, since that needs no later one.
 void set_stamped_aside(DeviceState& device, ContextPool& home, std::uint32_t lane) CUPOOL_REQUIRES(device.lock) {
   if (!home.streams.has_stamps_in_lanes()) return;
   StreamLanes::Stamped& list = home.streams.stamped();

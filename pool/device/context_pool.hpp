@@ -1,9 +1,9 @@
-// ContextPool: what one context of one device holds of the pool. A `cuMemAlloc` region dies with its context, so each
-// context has allocators of its own; counters and limit are the device's.
+// ContextPool: what one context of one device holds of the pool. (Variables call it `home`: the pool in which a block lies.)
 //
-// After cuCtxDestroy it may go on as an orphan: without a context, but with live blocks of memory pools, which are no context's (CUDA Driver API
-// 13.0, cuCtxDestroy). Never freed while the PoolSet lives (threads cache the address); a dead one is used again for the device's next context.
-// Thread rule: `lock` members under the device's lock, `registry` members under ContextRegistry's.
+// A cuMemAlloc region dies with its context, so each context has allocators of its own; counters and limit are the device's. After cuCtxDestroy a
+// ContextPool may go on as an orphan: without a context, but with live blocks of memory pools, which belong to no context (CUDA Driver API 13.0,
+// cuCtxDestroy). It is never freed while the PoolSet lives, because threads cache its address; one that is empty serves the device's next context.
+// Thread rule: as the two groups of members say.
 #pragma once
 
 #include <cuda.h>
@@ -33,30 +33,29 @@ struct ContextPool {
   // under the device's lock
   CUcontext context = nullptr;                    ///< null: unused
   bool serving = false;                           ///< false while the context is being ended
-  std::unique_ptr<DeviceAllocator> pooled;        ///< null under `platform`
-  std::uint32_t releasing_abandoned = 0;          ///< threads in pooled->release_abandoned()
+  std::unique_ptr<DeviceAllocator> pooled;        ///< the heap; null under `platform` and `async`
+  std::uint32_t releasing_abandoned = 0;          ///< how many threads are in pooled->release_abandoned()
   NativeBlocks natives;                           ///< blocks that are allocations of their own
-  StreamLanes streams;                            ///< of `pooled`
-  std::unique_ptr<KeptBlocks> kept;               ///< of `pooled`; null until a thread keeps blocks
-  std::atomic<CUstream> release_stream{nullptr};  ///< private and idle: regions go back in its order
-  std::uint64_t late_given_bytes = 0;             ///< Σ of those that the device had not got to when they had been waited for
-  std::uint64_t late_arrived_bytes = 0;           ///< of late_given_bytes, what it has got to since
-  std::atomic<bool> can_outlive{false};           ///< blocks of memory pools in `pooled` stay when the context is destroyed; written under the lock
-  /// Its context was destroyed and blocks of memory pools stayed: nothing else uses it until they are freed
-  bool is_orphan = false;
-  bool must_empty = false;   ///< an orphan has free memory that may go back
-  bool is_emptying = false;  ///< … and a thread gives it back, or is in the driver with it for another reason: it stays
+  StreamLanes streams;                            ///< whose lanes are in `pooled`
+  std::unique_ptr<KeptBlocks> kept;               ///< what magazines keep of `pooled`; null until a thread keeps blocks
+  std::atomic<CUstream> release_stream{nullptr};  ///< private and idle: regions go back to the driver in its order (freeing_in_order.hpp)
+  std::uint64_t late_given_bytes = 0;             ///< Σ regions that went back so and were not yet the device's when their wait ended,
+  std::uint64_t late_arrived_bytes = 0;           ///< and of these, what has become the device's since
+  std::atomic<bool> can_outlive{false};  ///< blocks of memory pools in `pooled` can stay when the context is destroyed; read without the lock
+  bool is_orphan = false;                ///< its context was destroyed and blocks of memory pools stayed: no context gets it until they are freed
+  bool must_empty = false;               ///< an orphan: it has free memory that may go back
+  bool is_emptying = false;  ///< an orphan: a thread gives that back, or is in the driver with it for another reason, so that it must stay
 
-  /// Has anything that figures and reports tell of.
+  /// Does it hold anything that figures and reports tell of?
   bool is_in_use() const { return context != nullptr || is_orphan; }
 
   // under the registry's lock
   struct Registered {
     CUcontext context = nullptr;
-    std::uint64_t life = 0;
-    std::uint32_t pins = 0;
-    bool ending = false;
-    std::vector<CUevent> idle_events;
+    std::uint64_t life = 0;            ///< the number of the context among those that this has served
+    std::uint32_t pins = 0;            ///< how many threads may be in the driver with the context
+    bool ending = false;               ///< a thread is ending the context
+    std::vector<CUevent> idle_events;  ///< of the context, to be recorded again
   } registered;
 };
 

@@ -1,4 +1,4 @@
-// Contexts are few (one per device, usually): a vector is scanned.
+// ContextRegistry: see context_registry.hpp. Contexts are few (usually one per device), so a vector is searched.
 #include "pool/device/context_registry.hpp"
 
 #include <algorithm>
@@ -85,7 +85,7 @@ bool ContextRegistry::pin_one(ContextPool* home, CUcontext context, std::vector<
   return true;
 }
 
-/// Pins `home`, and takes an event of its that is idle, if there is one.
+/// Pins `home`, and takes one of its idle events, if there is one.
 FencePoint ContextRegistry::pinned_point(ContextPool* home) {
   ContextPool::Registered& registered = home->registered;
   ++registered.pins;
@@ -137,7 +137,7 @@ void ContextRegistry::keep_event(FencePoint& point) noexcept {
   try {
     if (registered.life == point.life && registered.context != nullptr) registered.idle_events.push_back(point.event);
   } catch (const std::bad_alloc&) {
-    // An event without a place to wait in is lost; the driver takes it back with its context.
+    // Host memory is out: the event is not used again, and is freed with its context.
   }
   point.event = nullptr;
 }

@@ -1,10 +1,9 @@
 // ContextRegistry: which contexts live, and who is using them right now.
 //
-// A driver call on a context's memory, streams or events is made only while the context is pinned; a context ends only
-// when nobody has it pinned, and from then on it cannot be pinned. `life` tells one context from the next that gets
-// the same handle (a primary context after a reset). Every context of the process is in here, pooled from or not: work
-// in any of them may touch any block (peer copies need no peer access).
-// Thread-safe; a leaf lock.
+// A driver call on a context's memory, streams or events is made only while the context is pinned; a context is ended only when nobody has it pinned,
+// and from then on it cannot be pinned. A context's `life`, a number, tells it from the next one with the same handle (a primary context after a
+// reset). Every context of the process is in here, whether it allocates or not: work in any of them may touch any block (peer copies need no peer
+// access). Thread-safe; a leaf lock.
 #pragma once
 
 #include <cuda.h>
@@ -19,61 +18,62 @@ namespace cupool::device {
 struct ContextPool;
 struct DeviceState;
 
-/// One context at one moment of a fence. `done`: its work of then is over.
+/// The part of a Fence in one context: an event, and whether the work before it is over.
 struct FencePoint {
   ContextPool* home = nullptr;
   std::uint64_t life = 0;
   CUevent event = nullptr;
-  bool done = false;
-  std::uint8_t refusals = 0;  ///< questions in a row, up to kRefused, that the driver answered by an error
+  bool done = false;          ///< the work is over
+  std::uint8_t refusals = 0;  ///< how many questions in a row the driver has answered by an error, up to kRefused
   static constexpr std::uint8_t kRefused = 8;
 };
 
 enum class Pin : std::uint8_t {
   held,    ///< pinned: unpin it
   ending,  ///< somebody is ending the context right now
-  gone,    ///< that life is over
+  gone,    ///< the context has ended
 };
 
 class ContextRegistry {
  public:
   /// The pool of a living (or ending) context, or nullptr.
   ContextPool* find(CUcontext context);
-  /// `home` lives from now on, as the pool of `context`. Throws std::bad_alloc with nothing changed.
+  /// From now on `home` is the pool of the living context `context`. Throws std::bad_alloc with nothing changed.
   void add(ContextPool* home, CUcontext context);
 
-  /// Pins `home` if it still is what it was at `life`.
+  /// Pins `home` if its context still is the one of that `life`.
   Pin pin(ContextPool* home, std::uint64_t life);
   /// Pins `home` if `context` is its context now.
   Pin pin(ContextPool* home, CUcontext context);
   void unpin(ContextPool* home);
 
   enum class Ending : std::uint8_t { refused, left_out };
-  /// Pins every context (`only`: every one of that device, and `also`) and gives each a point with an idle event or null. False, with
-  /// nothing pinned, while one of them is ending (`left_out`: those are without a point, and nothing is said), or where host memory is out.
+  /// Pins every context (with `only`: every one of that device, and `also`), and fills `points` with a point for each, with an idle event or null.
+  /// False, with nothing pinned, where host memory is out, or while one of them is ending; with Ending::left_out those get no point instead.
   bool pin_all(std::vector<FencePoint>& points, const DeviceState* only = nullptr, CUcontext also = nullptr,
                Ending ending = Ending::refused) noexcept;
-  /// Is one of the same contexts ending?
+  /// Is one of those contexts ending?
   bool has_ending(const DeviceState* only = nullptr, CUcontext also = nullptr);
-  /// The same for one context: false also when `home` is not (or no longer) its pool.
+  /// pin_all() for one context. False also when `home` is not (or no longer) its pool.
   bool pin_one(ContextPool* home, CUcontext context, std::vector<FencePoint>& points) noexcept;
   void unpin_all(const std::vector<FencePoint>& points);
-  /// Unpins the point's context. Is the point done, its event may be recorded again.
+  /// Unpins the point's context; gives its event back if the point is done.
   void unpin(FencePoint& point);
-  /// unpin_all() of `pinned`, and give_back() for each point of `asked` that is done.
+  /// Unpins the contexts of `pinned`, and gives back the events of those points of `asked` that are done.
   void unpin_all(const std::vector<FencePoint>& pinned, std::vector<FencePoint>& asked);
-  /// True when a context of another device lives.
+  /// Does a context of another device live?
   bool has_others(const DeviceState& device);
-  /// True when `home` is the only one that lives.
+  /// Is `home` the only one that lives?
   bool is_only(const ContextPool* home);
-  /// The event may be recorded again; forgotten when its context's life is over.
+  /// Takes the point's event, to be recorded again; where its context has ended the event is gone with it.
   void give_back(FencePoint& point);
 
-  /// `held`: nobody can pin `home` any more, until finish_end(). `ending`: somebody else is ending it. `gone`: `context` is not its context.
+  /// Begins the end of a context. `held`: from now on nobody can pin `home`, until finish_end(). `ending`: another thread is ending it. `gone`:
+  /// `context` is not its context.
   Pin begin_end(ContextPool* home, CUcontext context);
   bool is_pinned(ContextPool* home);
   bool is_ending(CUcontext context);
-  /// The context is gone (forget it) or survived.
+  /// The context has ended (`gone`) and is forgotten, or has survived.
   void finish_end(ContextPool* home, bool gone);
 
  private:

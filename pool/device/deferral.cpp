@@ -1,4 +1,4 @@
-// Between a free and reuse: epochs are closed, queried, waited for and retired here.
+// The ordinary course of deferred frees: see deferral.hpp.
 #include <algorithm>
 #include <optional>
 #include <tuple>
@@ -17,7 +17,7 @@ void Deferral::defer(DeviceState& device, Extent* extent, std::uint16_t thread) 
   device.count_free(*extent);
   device.counters().deferred_bytes.add(static_cast<std::int64_t>(extent->bytes));
   device.note(EventKind::free_requested, ticks(), *extent, thread);
-  extent->flags = static_cast<std::uint8_t>(extent->flags & ~kBeingFreedFlag);  // a native block has its SYNC_MEMOPS still
+  extent->flags = static_cast<std::uint8_t>(extent->flags & ~kBeingFreedFlag);  // a native block still has its SYNC_MEMOPS flag
   info_of(*extent).allocator->defer(device, extent);
   deferred_.push(extent);
 }
@@ -57,7 +57,7 @@ Error Deferral::close_epoch(DeviceState& device, CUcontext asking, Closing closi
   if (deferred_.batch_is_empty() || device.services.gate.capturing() || !device.services.may_call_driver() || device.disabled) return {};
   if (!device.services.has_context_events()) return {};
   Epoch* epoch = deferred_.close();
-  if (epoch == nullptr) return {};  // host memory is out: the blocks wait for better times, as where nothing can be recorded
+  if (epoch == nullptr) return {};  // host memory is out: the blocks stay in the open batch
   Epoch* const older = look != nullptr ? deferred_.oldest_to_ask() : nullptr;
   Epoch* const asked = look != nullptr && older == nullptr ? epoch : older;
   if (asked != nullptr) asked->busy = true;
@@ -87,7 +87,7 @@ Error Deferral::close_epoch(DeviceState& device, CUcontext asking, Closing closi
   return result.error;
 }
 
-/// For who is short of memory. Where the driver turns out to cover no context by an event, this waits as those frees had.
+/// For a caller that is short of memory. If the driver turns out not to have events that cover a context, this synchronises instead.
 Error Deferral::close_epoch_or_synchronise(DeviceState& device, CUcontext asking) {
   const bool could_record = device.services.has_context_events();
   const Error error = close_epoch(device, asking, Closing::late);
@@ -115,13 +115,13 @@ bool Deferral::retire_oldest(DeviceState& device, CUcontext asking, bool may_wai
   epoch->busy = false;
   epoch->waiting = false;
   if (epoch != oldest && result.is_done()) {
-    epoch->waitable = nullptr;  // it is over: whoever asks is told at once
+    epoch->waitable = nullptr;  // it is over: nobody has to wait for it any more
     return retire_oldest(device, asking, false, error);
   }
   return retire_if_over(device, epoch, result, error);
 }
 
-/// What was answered about the epoch.
+/// Retires the epoch if `result`, the answer about its fence, says that it is over.
 bool Deferral::retire_if_over(DeviceState& device, Epoch* epoch, const FenceResult& result, Error* error) {
   if (result.error.code != CUDA_SUCCESS) *error = result.error;
   if (!result.is_done()) return false;
@@ -153,9 +153,10 @@ bool Deferral::retire_batch_if_idle(DeviceState& device, CUcontext asking, Error
   return false;
 }
 
-/// Natively the frees had waited. Where too much waits now, this one does: for all that came before it when that is more than is to spare, since new
-/// blocks would be pushed into fresh memory and scattered over it, where they stay; else for as much as leaves the GPU half of what it may have.
-/// `may_be_over`: so may the oldest be, which nobody has just looked at in vain.
+/// Natively each of these frees would have waited. Where too much waits, this one does. It waits for all that came before it when more waits than is
+/// to spare, since new blocks would be placed in fresh memory, scattered over it, and stay there; else for as much as leaves the GPU half of what may
+/// wait.
+/// `may_be_over`: the oldest epoch may be over (nobody has just asked about it in vain).
 Error Deferral::catch_up(DeviceState& device, CUcontext asking, bool may_be_over) {
   if (device.counters().deferred_bytes.now() == 0) return {};
   const std::uint64_t ahead_bytes = backlog_.ahead_bytes(device) * (backlog_.makes_steps(device) ? Backlog::kAheadOfSteps : 1);
@@ -175,7 +176,7 @@ bool Deferral::await_frees(DeviceState& device, CUcontext asking, const Awaited&
   std::uint64_t target_bytes = 0;
   std::uint64_t bytes = 0;
   std::size_t count = 0;
-  std::size_t looks = 0;  // at those that the wait is for
+  std::size_t looks = 0;  // at the epochs that the wait is for
   for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && !(awaited.inside_free && epoch->next == nullptr); epoch = epoch->next) {
     bytes += epoch->batch.bytes;
     ++count;
@@ -198,7 +199,7 @@ bool Deferral::await_frees(DeviceState& device, CUcontext asking, const Awaited&
   *error = result.error;
   bool has_retired = false;
   while (error->code == CUDA_SUCCESS && looks-- != 0 && retire_oldest(device, asking, false, error)) has_retired = true;
-  while (Epoch* over = deferred_.first_over()) {  // behind one that another thread is still asking about
+  while (Epoch* over = deferred_.first_over()) {  // it may stand behind one that another thread is still asking about
     over->fence.clear(device.services.contexts);
     retire(device, deferred_.finish(over));
     has_retired = true;
@@ -206,7 +207,7 @@ bool Deferral::await_frees(DeviceState& device, CUcontext asking, const Awaited&
   return has_retired;
 }
 
-/// It may be waited for, and natively its frees had waited in this very thread.
+/// It may be waited for, and natively its frees would have waited in this very thread.
 bool Deferral::is_own(const Epoch& epoch) { return epoch.may_be_awaited() && pthread_equal(epoch.freed_by, pthread_self()) != 0; }
 
 bool Deferral::is_better_on_its_way(DeviceState& device, const ContextPool& home, const AllocationRequest& request) {
@@ -225,7 +226,7 @@ bool Deferral::is_better_on_its_way(DeviceState& device, const ContextPool& home
     if (!is_own(*epoch)) continue;
     for (const Extent* extent = epoch->batch.first; extent != nullptr; extent = extent->bin_next) {
       if (++looks > kChoosyLooks) return false;
-      if (extent->bytes < request.bytes || info_of(*extent).allocator != home.pooled.get()) continue;  // the driver's own leaves no hole
+      if (extent->bytes < request.bytes || info_of(*extent).allocator != home.pooled.get()) continue;  // a block of the driver leaves no hole
       if (is_last && extent->bytes <= hole_bytes - hole_bytes / 4) return true;
       if (occupied_bytes != 0 && home.pooled->occupies_bytes(device, *extent, request.bytes) < occupied_bytes) return true;
     }
@@ -238,7 +239,7 @@ Error Deferral::upkeep(DeviceState& device, CUcontext asking, bool inside_free) 
   const std::uint64_t size_bytes = deferred_.oldest() == nullptr ? deferred_.batch_size_bytes() : 0;
   Error error = close_epoch(device, asking, inside_free ? Closing::inside_free : Closing::late, &look);
   Error query_error{};
-  // One look for each epoch that is closed. Who finds another thread at the oldest one leaves the look to the next.
+  // One look per closed epoch. A thread that finds another one at the oldest epoch leaves its look to the next free.
   if (const Epoch* oldest = deferred_.oldest(); look.epoch == nullptr && oldest != nullptr && oldest->busy) ++looks_owed_;
   bool has_ended =
       look.epoch != nullptr ? retire_if_over(device, look.epoch, look.result, &query_error) : retire_oldest(device, asking, false, &query_error);
@@ -254,18 +255,18 @@ Error Deferral::upkeep(DeviceState& device, CUcontext asking, bool inside_free) 
   return error;
 }
 
-/// Waits until everything submitted so far is over in every context of this device, and, once the program has linked devices,
-/// in every context there is, also `everywhere`. The lock is not held meanwhile. A kernel of an unlinked device may be waiting for this very thread,
-/// and natively a free does not wait for it: it waits for the work of its block's context alone (H100, driver 580).
+/// Waits until everything submitted so far is over in every context of this device; with `everywhere`, or once the program has linked devices by peer
+/// access, in every context of the process. The lock is not held meanwhile. Work of an unlinked device is not waited for otherwise: a kernel there
+/// may be waiting for this very thread, and a native free waits for the work of its block's context alone (seen on an H100, driver 580).
 FenceResult Deferral::synchronise_reachable(DeviceState& device, CUcontext asking, bool everywhere) {
   const MutexUnlock unlocked(device.lock);
   const DeviceState* const only = everywhere || device.services.devices_linked.load(std::memory_order_relaxed) ? nullptr : &device;
   if (device.driver.has_cuCtxRecordEvent() && device.driver.has_cuEventSynchronize()) {
-    // Not cuCtxSynchronize: it ends a capture that another thread begins meanwhile. Events are recorded under the gate.
+    // Not cuCtxSynchronize, which would end a capture that another thread begins meanwhile. Events are recorded under the capture gate.
     Fence fence;
     FenceResult result = fence.record(device, asking, only);
-    // While a context ends nobody knows of its work, but the others' is waited for all the same: the program may look at its results. Tried whatever
-    // the reason was: asked for it, the end might be over by now.
+    // The work of a context that is ending cannot be waited for, but the other contexts' is: the program may look at its results. This is tried
+    // whatever made the first attempt impossible, since the end may be over by now.
     const bool is_partial = result.answer == FenceAnswer::impossible && result.error.code == CUDA_SUCCESS;
     if (is_partial) result = fence.record(device, asking, only, {}, ContextRegistry::Ending::left_out);
     if (result.is_done()) result = fence.wait(device, nullptr, asking);
@@ -284,13 +285,14 @@ bool Deferral::others_may_touch(DeviceState& device) {
 
 FenceResult Deferral::synchronise_and_retire(DeviceState& device, CUcontext asking) {
   Epoch* earlier = deferred_.batch_is_empty() || others_may_touch(device) ? nullptr : deferred_.close();
-  // Without events these were freed while something captured, and the contexts that were current then, whose copies may touch them, are not known.
+  // The blocks of these epochs were freed without events while something captured; the contexts that were current then, whose copies may touch the
+  // blocks, are not known.
   const FenceResult result = synchronise_reachable(device, asking, earlier != nullptr);
   if (earlier != nullptr) {
     if (result.is_done()) retire(device, deferred_.finish(earlier));
     else deferred_.reopen(earlier);
   }
-  Error ignored{};  // an error of an older epoch is for the call that meets it
+  Error ignored{};  // an error of an older epoch is reported by the call that meets it
   while (result.answer == FenceAnswer::done && retire_oldest(device, asking, false, &ignored)) {}
   return result;
 }

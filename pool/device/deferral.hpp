@@ -1,8 +1,9 @@
-// Deferral: what happens between a free and reuse: epochs of deferred frees are closed, queried, waited for and retired.
+// Deferral: what happens to a block between its free and its reuse. Epochs of deferred frees are closed, queried, waited for and retired here.
 //
-// The lists are DeferredFrees'; how much may wait is the Backlog's to say. native_terms.cpp: what natively were free by now, when memory is out;
-// capture_wait.cpp: a plain free while something captures.
-// Thread rule: the device's lock, let go of around every driver call and every wait.
+// The lists themselves are DeferredFrees'; how much may wait is the Backlog's decision. deferral.cpp has the ordinary course, native_terms.cpp what
+// an allocation that is short of memory may reuse because the native driver would have it free by now, capture_wait.cpp a plain free while something
+// captures.
+// Thread rule: the device's lock, which every driver call and every wait lets go of.
 #pragma once
 
 #include <cuda.h>
@@ -24,88 +25,97 @@ namespace cupool::device {
 
 class Deferral {
  public:
-  /// In the program's free of a block of the asking context, so that it may be waited for; because memory is short; or before it is due.
+  /// Why an epoch is closed. `inside_free`: within the program's own free of a block of the asking context, so it may be waited for without end.
+  /// `late`: memory is short. `early`: before the batch is due. The last two may only be polled.
   enum class Closing : std::uint8_t { inside_free, late, early };
-  /// What the driver said about an epoch: the oldest there was. Null: it was not asked.
+  /// The driver's answer about the oldest epoch. `epoch` is null where the driver was not asked.
   struct Look {
     Epoch* epoch = nullptr;
     FenceResult result{};
   };
-  /// A wait for frees: not for less than `least_bytes`, nor for more than leaves `left_bytes` waiting.
+  /// What a wait for frees must bring: at least `least_bytes`; it ends when no more than `left_bytes` are still waiting.
   struct Awaited {
     std::uint64_t least_bytes = 0;
     std::uint64_t left_bytes = 0;
     bool inside_free = false;
   };
 
-  /// `unpooled`: every block is a call of its own to the driver.
+  /// `unpooled`: no block is cut from a pooled heap; each is a call of its own to the driver.
   Deferral(DeferredFrees& deferred, Backlog& backlog, Magazines& magazines, Orphans& orphans, GivingBack& giving_back, bool unpooled)
       : deferred_(deferred), backlog_(backlog), magazines_(magazines), orphans_(orphans), giving_back_(giving_back), unpooled_(unpooled) {}
 
   // deferral.cpp
-  /// The program has freed it: it joins the open batch.
+  /// The program has freed this block: it joins the open batch.
   void defer(DeviceState& device, heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device.lock);
-  /// Of a free whose block is deferred: an error of earlier work is the program's to hear.
+  /// The outcome of a free whose block is deferred. `late` is an error of earlier GPU work, which the program must hear of: it is stored in
+  /// `*answer`. A driver that is shutting down is no error.
   static FreeOutcome outcome_of(Error late, Error* answer);
-  /// What waited is free.
+  /// The blocks of a batch whose fence is done become free, or go back to the magazine that freed them.
   void retire(DeviceState& device, Batch batch) CUPOOL_REQUIRES(device.lock);
-  /// The block is about to join the open batch while something captures.
+  /// Counts a block that is about to join the open batch while something captures.
   void note_withheld(const heap::Extent& extent);
-  /// So much is withheld that a free waits.
+  /// So much is withheld that a free must wait (see kUnrecorded_bytes).
   bool withholds_much() const { return withheld_bytes_ >= kUnrecorded_bytes; }
-  /// Closes the open batch with a fence recorded now.
-  /// While something captures, or when nothing can be recorded, the batch stays open.
-  /// With `look`: the driver is asked about the oldest epoch that no other thread is at, on the same way.
+  /// Closes the open batch and records its fence now. While something captures, or where no event can be recorded, the batch stays open.
+  /// With `look`, the same visit to the driver also asks about the oldest epoch that no other thread is asking about.
   Error close_epoch(DeviceState& device, CUcontext asking, Closing closing, Look* look = nullptr) CUPOOL_REQUIRES(device.lock);
   Error close_epoch_or_synchronise(DeviceState& device, CUcontext asking) CUPOOL_REQUIRES(device.lock);
-  /// Is there something without an event that may get one, if not at this moment?
+  /// Are there deferred blocks without an event that could have one, if not at this moment?
   bool may_record(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
-  /// Looks at the oldest epoch that no other thread is at, and retires it when its fence is done: true. A thread that is stopped while it asks about
-  /// one keeps none but that one. `may_wait`: waits without end where that is safe, which is for the first that this thread closed inside a free,
-  /// unless another thread is at the oldest of all. Its events cover the work of the older ones. What another thread freed may be waiting for this
-  /// one.
+  /// Polls the oldest epoch that no other thread is asking about, and retires it when its fence is done; returns whether it did. A thread that is
+  /// stopped while it asks thus holds up that one epoch only.
+  /// `may_wait`: instead of polling, waits without end for the oldest epoch that this thread closed inside a free (natively that free would have
+  /// waited), unless another thread is asking about the oldest of all. The epoch's events cover the work of all older ones. What another thread freed
+  /// may depend on this thread, so it is never waited for here.
   bool retire_oldest(DeviceState& device, CUcontext asking, bool may_wait, Error* error) CUPOOL_REQUIRES(device.lock);
-  /// What was freed since the last epoch, when nothing runs any more: true. One event and one look; the batch stays as it is when there is work.
+  /// Retires the open batch if the GPU is idle, at the cost of one event and one query; returns whether it did. Where work is running the batch stays
+  /// open.
   bool retire_batch_if_idle(DeviceState& device, CUcontext asking, Error* error) CUPOOL_REQUIRES(device.lock);
-  /// Waits for one epoch that may be waited for, the newest unless enough is over before: its events cover the work of the older ones, so one call is
-  /// enough. True when blocks came back. What this thread freed may, since natively it had waited itself; inside a free so may what others freed in
-  /// the same context, but for the newest of all, which is this very free's. Else another's work may be waiting for this thread.
+  /// Waits without end for one epoch that may be waited for: the newest, unless an older one frees enough. Its events cover the work of all older
+  /// epochs, so one call suffices. Returns whether blocks came back.
+  /// What this thread freed may be waited for, since natively it would have waited itself. Inside a free the same holds for what other threads freed
+  /// in the same context, except for the newest epoch, which is this very free's. Anything else may depend on work that this thread is still to
+  /// submit.
   bool await_frees(DeviceState& device, CUcontext asking, const Awaited& awaited, Error* error) CUPOOL_REQUIRES(device.lock);
-  /// A hole for the block is there, but something that this thread freed is so much better that a wait pays; natively the free of it had waited.
-  /// Where nothing is left, what fits: what is cut from a larger hole stays in the way of what needs that one, and is not moved again. On pages,
-  /// earlier, what lies beside blocks that stay: a small block on an empty page keeps all of it, for as long as it lives.
+  /// There is a hole for the block, but one that this thread has freed and that is still deferred fits so much better that it pays to wait for it
+  /// (natively the free would have waited). That matters where next to nothing is left: a block cut from a larger hole stays in the way of whatever
+  /// needs that hole, and is not moved again. On pages it matters earlier: a small block on an empty page keeps the whole page for as long as it
+  /// lives. See kChoosyFrom_bytes.
   bool is_better_on_its_way(DeviceState& device, const ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock);
-  /// What a due free does, and the first operation after a capture: one record per context, one query.
+  /// What a free does when the batch is due, and the first operation after a capture: one event per context is recorded, and one epoch is queried.
   Error upkeep(DeviceState& device, CUcontext asking, bool inside_free) CUPOOL_REQUIRES(device.lock);
-  /// Synchronises, and retires what was freed before that. `done`: everything submitted before the call is over.
+  /// Synchronises, and retires all that was freed before the call. `done`: all work submitted before the call is over.
   FenceResult synchronise_and_retire(DeviceState& device, CUcontext asking) CUPOOL_REQUIRES(device.lock);
-  /// Peer copies need no link between devices, so other devices' work may touch a block although a free does not wait for it. Where
-  /// the driver has events that cover a context, such a block is deferred until they say that it is over.
+  /// May other devices' work touch a block of this device although the native free would not wait for it? Copies between devices need no peer access.
+  /// Where the driver has events that cover a context, such a block is deferred until they say that this work is over.
   static bool others_may_touch(DeviceState& device) CUPOOL_REQUIRES(device.lock);
 
   // native_terms.cpp
-  /// Something more is free, or will be, as natively it were. `began_ns`: when the caller began to poll.
+  /// Frees what the native driver would have free by now; returns whether anything more is free, or will be. `began_ns`: when the caller began to
+  /// poll.
   bool retire_on_native_terms(DeviceState& device, CUcontext asking, std::uint64_t began_ns, Error* error) CUPOOL_REQUIRES(device.lock);
 
   // capture_wait.cpp
-  /// In the program's free of a block of `asking`, while something captures: what was freed so far becomes an epoch that is over. Its blocks stay
-  /// where they are until somebody needs them: the graph that is being captured may name them.
+  /// A plain free of a block of `asking` while something captures: natively it waits, so all that was freed so far becomes an epoch that is over. Its
+  /// blocks stay allocated until somebody needs them, because the graph being captured may name their addresses.
   Error wait_in_capture(DeviceState& device, CUcontext asking) CUPOOL_REQUIRES(device.lock);
-  /// Of memory that nothing uses any more, by a call that does not wait: over, where the driver would have served this thread.
+  /// Frees a block that no work uses any more, for a call that does not wait natively: it is over at once where the driver would have served this
+  /// thread during the capture.
   FreeOutcome free_unused_in_capture(DeviceState& device, heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device.lock);
 
  private:
-  /// From so many bytes on a block is worth a wait when next to nothing is left: less than the first share of everything is to be had from the
-  /// driver, and the program has needed all but the second at once; not on pages that may be scattered. On pages any block is, once the program has
-  /// needed so much, for a place that leaves a larger handle empty.
+  /// When is_better_on_its_way() may choose to wait. From kChoosyFrom_bytes on a block is worth a wait when next to nothing is left: the driver and
+  /// the limit have less than 1/kChoosyRoomShare of everything to give, and the program's peak of live bytes leaves less than 1/kChoosySpareShare
+  /// unused. On pages any size is worth it once the peak is that high, if the place leaves a larger handle empty. Figures: DECISIONS.md, "Deferred
+  /// frees".
   static constexpr std::uint64_t kChoosyFrom_bytes = 512 * kKiB;
   static constexpr std::uint64_t kChoosyRoomShare = 32;
   static constexpr std::uint64_t kChoosySpareShare = 4;
-  static constexpr std::size_t kChoosyLooks = 256;  ///< blocks that wait
-  /// While something captures, a free that would have waited natively waits at the latest when so much is withheld without an event: an
-  /// allocation cannot wait, and must not be told that memory is out for what is a block's of 512 bytes in a handle of 256 MiB.
+  static constexpr std::size_t kChoosyLooks = 256;  ///< deferred blocks looked at for one decision
+  /// While something captures, a plain free waits at the latest when this much is withheld without an event: an allocation cannot wait then, and must
+  /// not fail because a block of 512 bytes keeps a handle of 256 MiB.
   static constexpr std::uint64_t kUnrecorded_bytes = 2 * kMiB;
-  static constexpr std::uint64_t kNativeTerms_ns = 200'000'000;  ///< so long what is short of memory waits for other contexts
+  static constexpr std::uint64_t kNativeTerms_ns = 200'000'000;  ///< how long an allocation that is short of memory waits for other contexts
 
   // deferral.cpp
   bool retire_if_over(DeviceState& device, Epoch* epoch, const FenceResult& result, Error* error) CUPOOL_REQUIRES(device.lock);
@@ -126,8 +136,8 @@ class Deferral {
   Orphans& orphans_;
   GivingBack& giving_back_;
   const bool unpooled_;
-  std::uint64_t withheld_bytes_ = 0;  ///< by what is in the open batch and was freed while something captured
-  std::uint32_t looks_owed_ = 0;      ///< at the oldest epoch
+  std::uint64_t withheld_bytes_ = 0;  ///< by blocks in the open batch that were freed while something captured
+  std::uint32_t looks_owed_ = 0;      ///< looks at the oldest epoch that upkeep() still has to make
 };
 
 }  // namespace cupool::device

@@ -1,4 +1,4 @@
-// Lists and queues only; every decision is the Deferral's (deferral.hpp), and for lanes the StreamFrees' (stream_frees.hpp).
+// Lists and queues only. Decisions are made by the Deferral, for lanes by the StreamFrees.
 #include "pool/device/deferred_frees.hpp"
 
 #include <utility>
@@ -64,7 +64,7 @@ bool Batch::holds(const ContextPool* home) const {
   return false;
 }
 
-/// There is one, or one is made.
+/// Makes sure that a spare epoch exists; false when host memory is out.
 bool DeferredFrees::has_spare() noexcept {
   if (!spare_.empty()) return true;
   try {

@@ -1,10 +1,10 @@
-// DeferredFrees: blocks of one device that the program has freed and the GPU may still touch.
+// DeferredFrees: the blocks of one device that the program has freed and that the GPU may still touch.
 //
-// A free joins the open batch; the batch becomes an epoch when it is due (64 frees, or so many bytes) or memory is wanted, with a
-// fence recorded at that moment; the epoch's blocks are free when the fence is done. Epochs stand in the order in which they were
-// closed. A look is at the oldest; a wait may be for a younger one, and what it has shown to be over ends wherever it
-// stands (first_over()). Bookkeeping only: no driver call. Blocks are linked through Extent::bin_*.
-// Thread rule: the device's lock, except an epoch's fence, which belongs to the thread that set `busy`.
+// A free joins the open batch. When the batch is due (64 frees, or so many bytes), or memory is wanted, it becomes an epoch: a fence is recorded at
+// that moment, and the blocks are free when the fence is done. Epochs are queued in the order in which they were closed. A query is about the oldest
+// one; a wait may be for a younger one, and whatever it has shown to be over is retired wherever it stands (first_over()).
+// Bookkeeping only: no driver call. Blocks are linked through Extent::bin_*.
+// Thread rule: the device's lock, except for an epoch's fence, which belongs to the thread that set `busy`.
 #pragma once
 
 #include <pthread.h>
@@ -23,7 +23,7 @@ namespace cupool::device {
 
 struct Magazine;
 
-/// Small blocks that one thread freed one after the other. They go back to it together, and nobody looks at them on the way.
+/// Small blocks that one thread freed in a row. They go back to it together, and nobody looks at them on the way.
 struct Parcel {
   heap::Extent* first = nullptr;  ///< in state cached, through bin_next
   std::uint32_t count = 0;
@@ -34,7 +34,7 @@ struct Parcel {
   Parcel* next = nullptr;
 };
 
-/// A list of extents through their bin links, and of parcels.
+/// A list of extents, linked through their bin links, and a list of parcels.
 struct Batch {
   heap::Extent* first = nullptr;
   heap::Extent* last = nullptr;
@@ -44,10 +44,10 @@ struct Batch {
 
   void push(heap::Extent* extent);
   void push(Parcel* parcel);
-  /// The blocks of every parcel become deferred and part of the list; `on_empty(Parcel*)` for each.
+  /// The blocks of every parcel become deferred and join the list; `on_empty(Parcel*)` is called for each parcel.
   template <class F> void unpack(F&& on_empty);
   void remove(heap::Extent* extent);
-  /// Takes everything of `other`, in front of what is here.
+  /// Moves everything from `other` to the front of this batch.
   void prepend(Batch& other);
   void remove_of(const ContextPool* home);
   bool holds(const ContextPool* home) const;
@@ -56,29 +56,29 @@ struct Batch {
 struct Epoch {
   Batch batch;
   Fence fence;
-  /// Not null: the fence was recorded inside the program's own free of a block of this context. Natively that free would
-  /// have waited for all of it, so waiting for it without end is as safe as the native program; otherwise poll only.
+  /// Not null: the fence was recorded inside the program's own free of a block of this context. Natively that free would have waited for all of it,
+  /// so waiting for it without end is as safe as in the native program. Null: poll only.
   CUcontext waitable = nullptr;
-  pthread_t freed_by{};  ///< the thread that natively would have waited; of an epoch that is waitable
-  /// Not 0: all of it was free for this stream of `home` before, and the fence is on that stream alone.
+  pthread_t freed_by{};  ///< the thread that natively would have waited; valid while `waitable` is set
+  /// Not 0: all its blocks were free for this stream of `home` already, and the fence is recorded on that stream alone.
   std::uint64_t stream = 0;
   const ContextPool* home = nullptr;
-  std::uint64_t number = 0;       ///< how many had been closed, with it
-  std::uint64_t recorded_ns = 0;  ///< when its fence was, by the pool's clock
+  std::uint64_t number = 0;       ///< counts closed epochs, from 1
+  std::uint64_t recorded_ns = 0;  ///< when its fence was recorded, by the pool's clock
   bool busy = false;              ///< a thread is in the driver with this fence
-  bool waiting = false;           ///< … and waits there without end, as the program's free natively would have
+  bool waiting = false;           ///< that thread waits without end, as the program's free natively had
   bool recorded = false;
   Epoch* next = nullptr;  ///< the next younger one
 
-  /// What lay in the lane of a stream: its fence was recorded on that stream.
+  /// Its blocks lay in the lane of a stream, and its fence is recorded on that stream.
   void set_lane(const ContextPool& of, std::uint64_t identity) {
     recorded = true;
     stream = identity;
     home = &of;
   }
-  /// By a thread that takes it: its fence is recorded, waitable, and nobody's at the moment.
+  /// A thread may take it and wait: it is recorded, waitable, and no other thread is busy with it.
   bool may_be_awaited() const { return !busy && recorded && waitable != nullptr; }
-  /// Natively the program's frees had waited, for the work in their context, and that is not known to be over; or somebody looks at it just now.
+  /// Natively the program's frees would have waited for this work, and it is not known to be over, or another thread is asking just now.
   bool is_overdue() const { return recorded && waitable != nullptr && (busy || (!fence.is_over_where_asked() && !fence.is_refused_where_asked())); }
 };
 
@@ -88,67 +88,68 @@ class DeferredFrees {
   static constexpr std::uint64_t kBatch_bytes = 64 * kMiB;  ///< unless set_due_bytes() says otherwise
 
   void push(heap::Extent* extent) { batch_.push(extent); }
-  Batch& batch() { return batch_; }  ///< the open one, to push many
-  /// Of the newest epoch, or what the open batch will have.
+  Batch& batch() { return batch_; }  ///< the open one, for pushing many blocks
+  /// The number of the newest epoch, or the one that the open batch will have.
   std::uint64_t last_number() const { return closed_ + (batch_is_empty() ? 0 : 1); }
-  /// A call has waited as long as it may for the epochs up to that number.
+  /// A call has waited as long as it may for the epochs up to this number.
   void give_up(std::uint64_t number) { given_up_ = std::max(given_up_, number); }
   bool is_given_up(const Epoch& epoch) const { return epoch.number <= given_up_; }
-  /// A thread waits for one of them.
+  /// Is a thread waiting for one of the epochs?
   bool is_awaited() const;
   bool batch_is_due() const { return batch_.count >= kBatchFrees || batch_.bytes >= due_bytes_ || (uncovered_ != nullptr && batch_.count != 0); }
-  /// The epoch was closed before it was due, and may only be polled. The next free's own event will cover it: what cannot be waited for is never
-  /// more than the open batch would be.
+  /// The epoch was closed before it was due, so it may only be polled. The event of the next plain free will cover it: what cannot be waited for is
+  /// never more than the open batch would be.
   void note_early(const Epoch* epoch) { uncovered_ = epoch; }
-  /// An epoch that may be waited for was closed: it covers all before it.
+  /// An epoch that may be waited for was closed: it covers all earlier ones.
   void cover_early() { uncovered_ = nullptr; }
   void set_due_bytes(std::uint64_t bytes) { due_bytes_ = bytes; }
   std::uint64_t due_bytes() const { return due_bytes_; }
   std::uint64_t batch_bytes() const { return batch_.bytes; }
   bool batch_is_empty() const { return batch_.count == 0; }
-  /// Of each block in the open batch; 0 where they differ, or there is none.
+  /// The size of the blocks in the open batch where all are equal; else, and where it is empty, 0.
   std::uint64_t batch_size_bytes() const {
     const heap::Extent* const one = batch_.parcels != nullptr ? batch_.parcels->first : batch_.first;
     return one != nullptr && one->bytes * batch_.count == batch_.bytes ? one->bytes : 0;
   }
 
-  /// Closes the batch into a busy, unrecorded epoch at the queue's end. Null, with nothing changed, when host memory is out.
+  /// Closes the open batch into a busy, unrecorded epoch at the queue's end. Null, with nothing changed, when host memory is out.
   Epoch* close() noexcept { return close(batch_); }
-  /// As close(), of the blocks in `batch`, which it empties.
+  /// As close(), for the blocks in `batch`, which it empties.
   Epoch* close(Batch& batch) noexcept;
-  /// It could not be recorded: its blocks go back into the batch. Precondition: its fence is cleared.
+  /// The epoch could not be recorded: its blocks go back to the open batch. Precondition: its fence is cleared.
   void reopen(Epoch* epoch);
   /// The oldest epoch, or nullptr.
   Epoch* oldest() { return head_; }
-  /// The oldest that may be asked about: recorded, and no thread is in the driver with its fence, where it may be stopped for long; or nullptr.
+  /// The oldest epoch that may be asked about, or nullptr: recorded, and no other thread is in the driver with its fence (where it may be stopped for
+  /// long).
   Epoch* oldest_to_ask() {
     Epoch* epoch = head_;
     while (epoch != nullptr && (epoch->busy || !epoch->recorded)) epoch = epoch->next;
     return epoch;
   }
   std::size_t epoch_count() const { return epochs_.size() - spare_.size(); }
-  /// What the events of `over` have shown to be over is so for every older epoch: their blocks were freed before these events were recorded.
-  /// Precondition: they are events of whole contexts.
+  /// What the events of `over` have shown to be over is over for every older epoch too: their blocks were freed before these events were recorded.
+  /// Precondition: the events cover whole contexts.
   void follow(const Epoch& over);
-  /// The oldest that is known to be over and that nobody is busy with, wherever it stands; or nullptr.
+  /// The oldest epoch that is known to be over and that no thread is busy with, wherever it stands; or nullptr.
   Epoch* first_over() const;
-  /// The stream has ended: what comes with its handle is another.
+  /// The stream has ended: one that comes with the same handle later is another.
   void forget_stream(std::uint64_t identity);
-  void forget_streams();  ///< any of them has
-  /// Takes the epoch's blocks out; the epoch is gone. Precondition: its fence is cleared.
+  void forget_streams();  ///< any stream may have ended
+  /// Removes the epoch and returns its blocks. Precondition: its fence is cleared.
   Batch finish(Epoch* epoch);
 
-  /// Batch::unpack for all of them.
+  /// Batch::unpack for the open batch and every epoch.
   template <class F> void unpack(F&& on_empty);
 
-  /// visit(const Extent&) for each block that waits, but for those in parcels.
+  /// Calls `visit(const Extent&)` for each deferred block that is in no parcel.
   template <class F> void for_each(F&& visit) const;
 
-  /// Does any block of `home` wait?
+  /// Is any block of `home` deferred?
   bool holds(const ContextPool* home) const;
-  /// The context of `home` died: its blocks leave every list.
+  /// The context of `home` has died: its blocks leave every list.
   void forget(const ContextPool* home);
-  /// The first broken invariant as a sentence, or an empty string. `bytes`: what should be in here.
+  /// The first broken invariant as a sentence, or an empty string. `bytes`: what all blocks in here should add up to.
   std::string check(std::uint64_t bytes) const;
 
  private:
@@ -156,13 +157,13 @@ class DeferredFrees {
   void unlink(Epoch* epoch);
 
   Batch batch_;
-  const Epoch* uncovered_ = nullptr;  ///< the newest that was closed early and is not covered; those before it are over when it is
+  const Epoch* uncovered_ = nullptr;  ///< the newest epoch that was closed early and is not covered; older ones are over when it is
   std::uint64_t due_bytes_ = kBatch_bytes;
   Epoch* head_ = nullptr;  ///< oldest
   Epoch* tail_ = nullptr;
   std::uint64_t closed_ = 0;
-  std::uint64_t given_up_ = 0;                  ///< the number of the last one, or 0
-  std::vector<std::unique_ptr<Epoch>> epochs_;  ///< all there are, in use or spare
+  std::uint64_t given_up_ = 0;                  ///< number of the newest such epoch, or 0
+  std::vector<std::unique_ptr<Epoch>> epochs_;  ///< all of them, in use and spare
   std::vector<Epoch*> spare_;
 };
 

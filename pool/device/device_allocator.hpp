@@ -1,9 +1,9 @@
-// DeviceAllocator: where the blocks of one (device, context) come from. The interface that every policy is behind.
+// DeviceAllocator: the interface to whatever the blocks of one (device, context) come from.
 //
-// Page heap and segment heap (grow, preallocate) and native blocks (platform, async, CUPOOL_IPC=native, the ladder's last rung)
-// implement it. What it does not know: deferred frees, captures, the ladder.
-// Thread rule: every call is made with the device's lock held. Calls that are said to call the driver let go of the lock
-// while they do and hold it again on return; their caller has pinned the context (ContextRegistry), so it cannot die.
+// PageHeap and SegmentHeap (policies grow and preallocate) and NativeBlocks (platform, async, CUPOOL_IPC=native, the ladder's last rung) implement
+// it. It knows nothing of deferred frees, captures or the ladder.
+// Thread rule: every call is made with the device's lock held. Calls that may call the driver let go of the lock while they do and hold it again on
+// return; their caller has pinned the context (ContextRegistry), so it cannot die meanwhile.
 #pragma once
 
 #include <cuda.h>
@@ -32,22 +32,22 @@ class DeviceAllocator;
 /// What one allocation asks for.
 struct AllocationRequest {
   std::uint64_t bytes = 0;            ///< rounded to kBlockAlignment_bytes
-  std::uint64_t requested_bytes = 0;  ///< what the program said
-  StreamName stream;                  ///< of a stream-ordered call; identity 0: a plain one
-  std::uint32_t lane = 0;             ///< of the heap, that the stream may use besides what is everybody's
+  std::uint64_t requested_bytes = 0;  ///< what the program asked for
+  StreamName stream;                  ///< of a stream-ordered call; identity 0: a plain call
+  std::uint32_t lane = 0;             ///< the lane that the stream may use besides what is free for everybody; 0: none
   std::uint8_t mempool = 0;           ///< index of the memory pool that the program named; 0: none
   BlockLife life = BlockLife::context;
   std::uint8_t keeper = 0;   ///< number of the magazine that asks for itself; 0: none
-  bool is_anywhere = false;  ///< in any zone (backing pages)
-  bool may_strand = false;   ///< any hole will do, also one whose rest nobody could have elsewhere then
-  bool may_split = false;    ///< and one in a region that was made for another block, which could go back (backing segments)
+  bool is_anywhere = false;  ///< may lie in any zone (backing pages)
+  bool may_strand = false;   ///< may leave the rest of its hole unusable for everybody else
+  bool may_split = false;    ///< may split a free region that was made for another block and could be returned whole (backing segments)
 };
 
-/// What hangs on heap::Region::owner for every region of ours.
+/// What heap::Region::owner points to, for every region of the pool.
 struct RegionInfo {
   ContextPool* home = nullptr;
   DeviceAllocator* allocator = nullptr;
-  std::uint32_t sync_memops_blocks = 0;  ///< live blocks with SYNC_MEMOPS; the driver's flag is on while > 0
+  std::uint32_t sync_memops_blocks = 0;  ///< live blocks with SYNC_MEMOPS; the driver's flag is set while there are any
   bool is_native = false;                ///< the region is one block: the driver knows it as an allocation of its own
   bool is_paged = false;                 ///< the region is reserved addresses with pages mapped under them
   bool is_of_one_block = false;          ///< a region of segments, as large as the block that it was made for (RegionGrowth)
@@ -55,13 +55,13 @@ struct RegionInfo {
 
 inline RegionInfo& info_of(const heap::Extent& extent) { return *static_cast<RegionInfo*>(extent.region->owner); }
 
-/// What is wanted of release() and trim() when all that there is may go.
+/// The amount to ask release() and trim() for when everything may go.
 inline constexpr std::uint64_t kEverything_bytes = std::numeric_limits<std::uint64_t>::max();
 
-/// One row of the address map, free ones too. `region`: its index there.
+/// Appends one block, or one hole, to the address map. `region`: its index in `out`.
 void append_block(const heap::Extent& extent, std::uint32_t region, const TickConverter& time, observe::DeviceSnapshot& out);
 
-/// Sums over one allocator, all exact; or over several.
+/// Sums over one allocator or several. In bytes, all exact.
 struct HeapFigures {
   std::uint64_t region_bytes = 0;
   std::uint64_t free_bytes = 0;
@@ -69,12 +69,12 @@ struct HeapFigures {
   std::uint64_t wholly_free_bytes = 0;
   std::uint64_t inactive_split_bytes = 0;
   std::uint64_t largest_free_remapped_bytes = 0;  ///< equals largest_free_bytes where nothing can be remapped
-  std::uint64_t looks = 0;                        ///< so many holes were looked at for this
+  std::uint64_t looks = 0;                        ///< holes that were looked at for these figures
 
   void add(const HeapFigures& other);
 };
 
-/// A block that had to be made, and whether the allocator got less memory than it would have liked.
+/// A block in new memory, and whether the allocator got less memory than it asked for first.
 struct Growth {
   heap::Extent* extent = nullptr;
   bool backed_off = false;
@@ -94,119 +94,121 @@ class DeviceAllocator {
   virtual std::uint64_t fit_bytes([[maybe_unused]] DeviceState& device, [[maybe_unused]] std::uint64_t bytes) const CUPOOL_REQUIRES(device.lock) {
     return 0;
   }
-  /// Memory that moves in pieces larger than the block: Σ the empty pieces that are no longer empty once it lies where allocate() would cut it from;
+  /// Where memory moves in pieces larger than the block (pages): the bytes of empty pieces that a block of `bytes` would occupy where allocate()
+  /// would place it.
   virtual std::uint64_t occupies_bytes([[maybe_unused]] DeviceState& device, [[maybe_unused]] std::uint64_t bytes) const
       CUPOOL_REQUIRES(device.lock) {
     return 0;
   }
-  /// and if it lay where `deferred`, of as many bytes or more, begins, and all that is deferred beside it were free.
+  /// The same if the block lay where the given deferred block, of as many bytes or more, begins, and everything deferred beside that were free.
   virtual std::uint64_t occupies_bytes([[maybe_unused]] DeviceState& device, const heap::Extent&, [[maybe_unused]] std::uint64_t bytes) const
       CUPOOL_REQUIRES(device.lock) {
     return 0;
   }
-  /// The block goes on as another extent, which lies with others of that keeper. Throws std::bad_alloc with nothing changed.
+  /// The block becomes another extent that lies with others of that magazine (`keeper`). Throws std::bad_alloc with nothing changed.
   virtual heap::Extent* rehome(heap::Extent* block, std::uint8_t) { return block; }
   /// live -> deferred.
   virtual void defer(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) = 0;
-  /// live or deferred -> free: nothing on the GPU can touch it any more.
+  /// live or deferred -> free. Precondition: no GPU work can touch it any more.
   virtual void recycle(DeviceState& device, heap::Extent* extent) CUPOOL_REQUIRES(device.lock) = 0;
   /// The live or deferred block that begins at `address`.
   virtual heap::Extent* find(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) = 0;
   /// The extent, free ones too, that contains `address`.
   virtual heap::Extent* find_containing(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock) = 0;
-  /// live or deferred -> free, for the users of `lane` only.
+  /// live or deferred -> free, for the users of `lane` only: later work of its stream may still follow work on it.
   virtual void recycle_in_lane(DeviceState& device, heap::Extent* extent, std::uint32_t) CUPOOL_REQUIRES(device.lock) { recycle(device, extent); }
-  /// A lane (see heap/extent_heap.hpp), or 0 where there are none. Throws std::bad_alloc.
+  /// Makes a lane (see heap/extent_heap.hpp); 0 where the allocator has none. Throws std::bad_alloc.
   virtual std::uint32_t add_lane() { return 0; }
   virtual void remove_lane(std::uint32_t) {}
   virtual std::uint64_t lane_bytes(std::uint32_t) const { return 0; }
-  /// Makes a hole of `bytes` in the lane out of what it and everybody have side by side: true when there is one now.
+  /// Joins what is free in the lane and what is free for everybody side by side, until the lane has a hole of `bytes`; returns whether it has one
+  /// now.
   virtual bool gather(std::uint32_t, std::uint64_t) { return false; }
-  /// What is free in the lane becomes deferred, and is pushed on `batch`.
+  /// What is free in the lane becomes deferred and is pushed on the batch.
   virtual void drain_lane(std::uint32_t, Batch&) {}
-  /// These bytes, free and part of one hole, become a deferred block of their own; nullptr where they are not. Throws std::bad_alloc.
+  /// The range (address, bytes), which lies in one hole, becomes a deferred block; nullptr where it is not free. Throws std::bad_alloc.
   virtual heap::Extent* set_aside(std::uint64_t, std::uint64_t) { return nullptr; }
-  /// The memory behind the live block `extent` keeps its address, also after its free, as long as other memory will do.
+  /// The memory behind the live block must keep its address after the free too, as long as other memory will do for the next blocks.
   virtual void pin([[maybe_unused]] DeviceState& device, const heap::Extent&) CUPOOL_REQUIRES(device.lock) {}
-  /// What nobody can have as one piece, or as memory of another context, as long as the live block `extent` is not free: more than its own bytes
-  /// where it alone keeps free memory apart.
+  /// Bytes that nobody can have as one piece, or for another context, as long as this live block is not free: more than its own where it alone keeps
+  /// free memory apart.
   virtual std::uint64_t withheld_bytes(const heap::Extent& extent) const { return extent.bytes; }
   virtual HeapFigures figures(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
-  /// figures() with what streams keep for themselves as everybody's, which it is for a request that needs it: what reports show. Exact where
-  /// `least_bytes` is 1; else what is in smaller holes stays theirs.
+  /// figures() that count what is in lanes as free for everybody, as it is to a request that needs it; reports show these. Exact where `least_bytes`
+  /// is 1; otherwise smaller holes in lanes are not joined with their neighbours.
   virtual HeapFigures figures_of_all_lanes(DeviceState& device, [[maybe_unused]] std::uint64_t least_bytes) const CUPOOL_REQUIRES(device.lock) {
     return figures(device);
   }
-  /// figures() if every deferred free had completed; adds to `evidence` what keeps free memory in pieces. One pass over all blocks: O(blocks).
+  /// figures() as if every deferred free had completed; adds to `evidence` what keeps free memory in pieces. O(blocks).
   virtual HeapFigures survey(DeviceState& device, observe::OomEvidence& evidence) const CUPOOL_REQUIRES(device.lock) = 0;
-  /// The context is gone: forgets every region, with `visitor.lost(extent)` for each block, and unbooks them.
+  /// The context is gone: forgets every region and takes it off the limit, with `visitor.lost(extent)` for each block.
   struct LossVisitor {
     virtual void lost(heap::Extent& extent) = 0;
-    virtual void stays(heap::Extent& extent) = 0;  ///< of outlive()
+    virtual void stays(heap::Extent& extent) = 0;  ///< called by outlive() for a block that stays
 
    protected:
     ~LossVisitor() = default;
   };
   virtual void abandon(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) = 0;
-  /// The same, but where memory is no context's live blocks of memory pools stay, with what they lie in: true when there are any. Everything else
-  /// there is free then, and to be released.
+  /// As abandon(), but where memory does not belong to a context, live blocks of memory pools stay together with the memory they lie in; returns
+  /// whether there are any. All the rest is free then, and is to be released.
   virtual bool outlive(DeviceState& device, LossVisitor& visitor) CUPOOL_REQUIRES(device.lock) {
     abandon(device, visitor);
     return false;
   }
-  /// Would outlive() let blocks stay?
+  /// Can outlive() keep blocks?
   virtual bool can_outlive() const { return false; }
-  /// Is anything live or deferred? O(blocks).
+  /// Is any block live or deferred? O(blocks).
   virtual bool holds_blocks() const { return true; }
   /// Appends this allocator's regions and blocks to the address map.
   virtual void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) = 0;
-  /// A thread has been in one call of the driver's for so long that it may be waiting for work which waits for whoever asks.
+  /// Has a thread been in one driver call for so long that the call may be waiting for work that waits for the asking thread?
   virtual bool is_stalled([[maybe_unused]] DeviceState& device) const CUPOOL_REQUIRES(device.lock) { return false; }
-  /// So much should go back before a block of `bytes` has new memory: what is free would not serve it, and is much.
+  /// Bytes that should go back to the driver before a block of `bytes` gets new memory: much is free, and would not serve it.
   virtual std::uint64_t exchange_bytes([[maybe_unused]] DeviceState& device, [[maybe_unused]] std::uint64_t bytes) const
       CUPOOL_REQUIRES(device.lock) {
     return 0;
   }
-  /// The driver has never let it use what it mapped, and is not asked again: every block is a call of its own to the driver.
+  /// The driver has never granted access to mapped memory, and is not asked again: every block is a driver call of its own.
   virtual bool never_opens() const { return false; }
-  /// The last time there was memory, and the driver did not map or open it (the kernel's count of mappings may be out).
+  /// At the last attempt there was memory, but the driver could not map it or open it (the kernel may be out of mappings).
   virtual bool is_out_of_mappings() const { return false; }
-  /// What is free goes back to the driver without waiting for work that runs.
+  /// Does free memory go back to the driver without waiting for running work?
   virtual bool releases_in_order([[maybe_unused]] const DeviceState& device) const { return false; }
-  /// Could remap() ever serve?
+  /// Can remap() ever serve?
   virtual bool can_move() const { return false; }
-  /// A block had to lie among blocks of other sizes: so may the next ones.
+  /// A block had to lie among blocks of other sizes: the next ones may, too.
   virtual void open_zones() {}
   virtual std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) = 0;
 
   // --- may call the driver; the lock is not held meanwhile ----------------------------------------------
-  /// A block of `request` in memory new from the driver, charged to the limit. CUDA_ERROR_OUT_OF_MEMORY when limit or
-  /// driver refuse; any other error as the driver gave it. Precondition: `home.context` is current.
+  /// A block for `request` in memory new from the driver, charged to the limit. CUDA_ERROR_OUT_OF_MEMORY when the limit or the driver refuses; any
+  /// other error as the driver gave it. Precondition: `home.context` is current.
   virtual Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) = 0;
-  /// So much more memory, about, for blocks to come; not where another thread brings some. Preconditions as grow()'s.
+  /// About so many bytes of new memory for blocks to come; does nothing where another thread is bringing some. Preconditions as for grow().
   virtual Status grow_ahead([[maybe_unused]] DeviceState& device, ContextPool&, std::uint64_t) CUPOOL_REQUIRES(device.lock) { return {}; }
-  /// The same by moving memory that nobody uses to other addresses, without taking more than is needed besides.
+  /// As grow(), but by moving free memory to other addresses; takes only what is missing from the driver.
   virtual Result<Growth> remap([[maybe_unused]] DeviceState& device, ContextPool&, const AllocationRequest&) CUPOOL_REQUIRES(device.lock) {
     return Error{CUDA_ERROR_OUT_OF_MEMORY, "remap"};
   }
-  /// The same for a block that has a hole which allocate() refused for what it would strand: elsewhere, with nothing stranded.
+  /// As remap(), for a block whose hole allocate() refused because it would strand the rest: the block is placed elsewhere, and nothing is stranded.
   virtual Result<Growth> crack([[maybe_unused]] DeviceState& device, ContextPool&, const AllocationRequest&) CUPOOL_REQUIRES(device.lock) {
     return Error{CUDA_ERROR_OUT_OF_MEMORY, "crack"};
   }
-  /// `bytes` (a multiple of 2 MiB) of free memory, new from the driver and charged to the limit. Precondition: as grow's.
+  /// Brings `bytes` (a multiple of 2 MiB) of free memory, new from the driver and charged to the limit. Precondition: as for grow().
   virtual Status reserve([[maybe_unused]] DeviceState& device, ContextPool&, std::uint64_t) CUPOOL_REQUIRES(device.lock) {
     return Error{CUDA_ERROR_NOT_SUPPORTED, "reserve"};
   }
-  /// What abandon() has left behind goes back to the driver.
+  /// Returns to the driver what abandon() has left behind.
   virtual void release_abandoned([[maybe_unused]] DeviceState& device) CUPOOL_REQUIRES(device.lock) {}
-  /// Work of device `ordinal` may reach every block from now on, those to come as well. cuMemAlloc memory needs nothing for it.
+  /// Work of device `ordinal` may reach every block from now on, also those to come. cuMemAlloc memory needs nothing for it.
   virtual Status share([[maybe_unused]] DeviceState& device, int) CUPOOL_REQUIRES(device.lock) { return {}; }
-  /// Gives wholly free memory back until at least `wanted_bytes` (`at_most`: no more than that) went or none is left; returns what went. The driver
-  /// synchronises the device for it: never while anything captures.
+  /// Gives wholly free memory back until at least `wanted_bytes` went (with `at_most`: no more than that), or none is left; returns the bytes that
+  /// went. The driver synchronises the device for it: never while something captures.
   virtual std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock) = 0;
-  /// Is anything there that was taken from the driver for a request which then could not be served, and that nothing has used since?
+  /// Is there memory that was taken from the driver for a request that then could not be served, and that nothing has used since?
   virtual bool has_unused() const { return false; }
-  /// Gives that back; returns what went. Calls the driver.
+  /// Gives that memory back; returns the bytes that went. Calls the driver.
   virtual std::uint64_t release_unused([[maybe_unused]] DeviceState& device) CUPOOL_REQUIRES(device.lock) { return 0; }
 };
 

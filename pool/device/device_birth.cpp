@@ -15,15 +15,16 @@ template <std::size_t N> void copy_text(char (&to)[N], const char* from) {
   std::memset(to + length, 0, N - length);
 }
 
-/// A MIG instance has an identity of its own: the second form of the call tells it, the first tells the GPU's that it is a part of (cuda.h 13.0).
-/// Where a driver has only one of them, its name does ("NVIDIA A100-SXM4-40GB MIG 1g.5gb"). [?] that both hold on every driver.
+/// Is the device a MIG instance? It has a UUID of its own, which the second form of the call returns, while the first form returns that of the GPU
+/// that it is a part of (cuda.h 13.0). Where a driver has only one of the forms, the device's name shows it ("NVIDIA A100-SXM4-40GB MIG 1g.5gb"). [?]
+/// that both hold on every driver.
 bool is_mig_instance(const Driver& driver, CUdevice device, const CUuuid& uuid, const char* name) {
   CUuuid of_gpu{};
   const bool has_both = driver.has_cuDeviceGetUuid() && driver.has_cuDeviceGetUuid_v2() && driver.cuDeviceGetUuid(&of_gpu, device) == CUDA_SUCCESS;
   return (has_both && std::memcmp(&of_gpu, &uuid, sizeof uuid) != 0) || std::strstr(name, " MIG ") != nullptr;
 }
 
-/// As nvidia-smi -L and CUDA_VISIBLE_DEVICES name it.
+/// Writes the UUID as nvidia-smi -L and CUDA_VISIBLE_DEVICES spell it.
 void describe_uuid(const Driver& driver, CUdevice device, int ordinal, const char* name, observe::LiveDevice& live) {
   CUuuid uuid{};
   CUresult code = CUDA_ERROR_NOT_SUPPORTED;

@@ -1,4 +1,4 @@
-// Contexts of one device: born when first seen, and gone with everything in them.
+// The contexts of one device: a ContextPool is made when a context is first seen, and its books end with the context.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -46,10 +46,10 @@ ContextPool* DevicePool::context_seen(CUcontext context) {
   return unused;
 }
 
-/// Natively a free had waited for what other contexts do with the block; the end of its context waits for that context's work only, and takes the
-/// block along. Work that was submitted after the free may be met here too, so it is polled for, and not for long: contexts end in programs that
-/// never share a block between them, too: a wait in vain makes the next ones shorter. While something captures nothing can be recorded, and nothing
-/// is waited for.
+/// Before a context ends: waits for other contexts' work on its deferred blocks. Natively a free would have waited for that work, while the end of
+/// the context waits for the context's own work only and takes the block along. The wait is short (end_bound_ns_) and polls, since it may also meet
+/// work that was submitted after the free; and most contexts end in programs that never share a block between contexts, so a wait in vain makes the
+/// next ones shorter. While something captures nothing can be recorded, and nothing is waited for.
 void DevicePool::await_deferred(ContextPool& home) {
   PoolServices& services = device_.services;
   if (services.contexts.is_only(&home)) return;
@@ -64,7 +64,7 @@ void DevicePool::await_deferred(ContextPool& home) {
     const MutexUnlock unlocked(device_.lock);
     Fence fence;
     FenceResult result = fence.record(device_, nullptr);
-    fence.leave_out(home);  // its end waits for its own work
+    fence.leave_out(home);  // the context's end waits for its own work
     const std::uint64_t now_ns = services.clock.now_ns();
     if (result.answer == FenceAnswer::done) result = fence.poll_for(device_, saturating_sub(until_ns, now_ns));
     fence.clear(services.contexts);
@@ -80,7 +80,7 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
   ContextRegistry& contexts = device_.services.contexts;
   await_deferred(*home);
   Pin began = contexts.begin_end(home, context);
-  // Its may not be the last reference
+  // Another thread is ending the context, and may fail to.
   for (; began == Pin::ending; began = contexts.begin_end(home, context)) device_.services.clock.pause(kDriverCallPause_ns);
   if (began == Pin::gone) return destroy();
   {
@@ -88,7 +88,7 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
     home->serving = false;
     magazines_.close_all(device_);
   }
-  // Whoever is in the driver with this context leaves first; nobody enters any more.
+  // Threads that are in the driver with this context leave first; no thread enters any more.
   while (contexts.is_pinned(home)) device_.services.clock.pause(kDriverCallPause_ns);
   const CUresult result = destroy();
   const bool gone = is_dead();
@@ -104,8 +104,8 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
   ++home->releasing_abandoned;
   home->pooled->release_abandoned(device_);
   const bool is_last = --home->releasing_abandoned == 0;    // the next context may have come and gone meanwhile
-  if (is_last && !home->is_in_use()) home->pooled.reset();  // the next context may have another kind
-  // What waits of theirs may have waited for this one
+  if (is_last && !home->is_in_use()) home->pooled.reset();  // the next context may need a heap of the other kind
+  // Blocks that outlived their contexts may have waited for this context.
   if (std::any_of(homes_.begin(), homes_.end(), [](const auto& one) { return one->is_orphan; })) {
     static_cast<void>(deferral_.close_epoch(device_, nullptr, Deferral::Closing::late));
     stream_frees_.retire_all(device_, nullptr, false);
@@ -114,8 +114,8 @@ CUresult DevicePool::end_context(ContextPool* home, CUcontext context, const std
   return result;
 }
 
-/// The backing is chosen for each context when it is first seen. Under `auto` pages serve only while no other device is in use: copies between
-/// devices without peer access fail on such memory where they work on cuMemAlloc's.
+/// The backing is chosen for each context when it is first seen. Under `auto`, pages serve only while no other device is in use: copies between
+/// devices without peer access fail on mapped memory where they work on cuMemAlloc memory.
 std::unique_ptr<DeviceAllocator> DevicePool::make_heap() {
   const PoolServices& services = device_.services;
   const config::Backing backing = services.options.backing;
@@ -129,14 +129,14 @@ std::unique_ptr<DeviceAllocator> DevicePool::make_heap() {
     set_backing(device_.live, "pages");
     return std::make_unique<PageHeap>(device_.total_bytes, std::move(memory));
   }
-  if (backing == config::Backing::pages && !device_.opens_no_pages && may_call_driver())  // while the process exits nobody was asked
+  if (backing == config::Backing::pages && !device_.opens_no_pages && may_call_driver())  // while the process exits the driver was not asked
     device_.services.warn("CUPOOL_BACKING=pages: GPU " + std::to_string(device_.ordinal) +
                           " or its driver has no virtual memory management; served from segments");
   set_backing(device_.live, "segments");
   return std::make_unique<SegmentHeap>(device_.total_bytes);
 }
 
-/// A context that is being ended needs no new reach.
+/// A context that is being ended needs no access for another device any more.
 Status DevicePool::share_pages(ContextPool* home, CUcontext context, int ordinal) {
   const MutexLock lock(device_.lock);
   if (home->context != context || home->pooled == nullptr || ordinal == device_.ordinal) return {};
@@ -165,7 +165,8 @@ struct DevicePool::Books final : DeviceAllocator::LossVisitor {
   const std::uint64_t now;
 };
 
-/// The context took its memory along: no driver call, only the books. But for blocks of memory pools, where they stay: they are an orphan's then.
+/// The context took its memory along: no driver call, only the books. With PoolBlocks::stay, blocks of memory pools live on; the ContextPool is an
+/// orphan then.
 void DevicePool::forget(ContextPool& home, PoolBlocks pool_blocks) {
   magazines_.close_all(device_);
   if (magazines_.is_peak_new()) figures_.sample_peak(device_);
@@ -187,7 +188,7 @@ void DevicePool::forget(ContextPool& home, PoolBlocks pool_blocks) {
   figures_.publish(device_);
 }
 
-/// Before anybody meets the block that lies there now.
+/// The driver has given the address of a native block again, so that block is gone: it leaves the books before a look-up can meet it.
 void DevicePool::forget_given_again(ContextPool& home) {
   if (!home.natives.has_given_again()) return;
   if (magazines_.is_peak_new()) figures_.sample_peak(device_);

@@ -1,4 +1,4 @@
-// What reports and cuMemGetInfo are told of one device, and whether its books agree.
+// What a report and cuMemGetInfo say of one device, and whether its books agree.
 #include <algorithm>
 
 #include "pool/core/bytes.hpp"
@@ -13,10 +13,10 @@ std::uint64_t DevicePool::plain_bytes() {
   return saturating_sub(live_bytes, device_.driver_served_bytes);
 }
 
-/// Regions that the driver is still to free are waited for a while; then they count as its free memory, as far as it does not count them already,
-/// which nobody can ask.
+/// Regions that were freed in stream order and that the driver has not got to yet are waited for, up to 50 ms; then they count as its free memory.
+/// Whether it counts some of them already cannot be asked.
 void DevicePool::count_late(std::size_t* free_bytes) {
-  constexpr int kMostWaits = 25;  // of 2 ms
+  constexpr int kMostWaits = 25;  // of 2 ms each
   if (giving_back_.late_bytes() == 0) return;
   for (int waits = 0; waits < kMostWaits && giving_back_.late_bytes() != 0; ++waits) static_cast<void>(giving_back_.await_late(device_));
   *free_bytes = driver_free_.sample(device_).value_or(*free_bytes);
@@ -25,14 +25,15 @@ void DevicePool::count_late(std::size_t* free_bytes) {
 }
 
 void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes) {
-  if (used()) idle_pools_.update_ours(device_, 0, true);  // above a threshold the driver's pool gave it back when the program last waited
+  // Above its release threshold the driver's pool gave memory back when the program last waited.
+  if (used()) idle_pools_.update_ours(device_, 0, true);
   idle_pools_.update_others(device_, true);
   device_.publish_driver_free(*free_bytes);  // of the same moment
   const MutexLock lock(device_.lock);
   magazines_.close_all(device_);
   count_late(free_bytes);
   const auto is_in_use = [](const auto& home) { return home->is_in_use(); };
-  // What is over in another context's regions lets them go back
+  // Retiring frees in another context lets its regions go back.
   if (std::count_if(homes_.begin(), homes_.end(), is_in_use) > 1 && may_call_driver()) {
     static_cast<void>(deferral_.close_epoch(device_, nullptr, Deferral::Closing::late));
     stream_frees_.retire_all(device_, nullptr, false);
@@ -42,13 +43,13 @@ void DevicePool::adjust_mem_info(CUcontext context, std::size_t* free_bytes, std
   std::uint64_t pool_free_bytes = 0;
   for (const auto& home : homes_) {
     if (!home->is_in_use()) continue;
-    // Of other contexts what would go back to the driver for this one: lanes are emptied for that.
+    // Of other contexts, what would go back to the driver for an allocation of this one; their lanes would be emptied for that.
     pool_free_bytes +=
         home->context == context ? figures_of(*home, device_).free_bytes : figures_of_all_lanes_of(*home, device_, 1).wholly_free_bytes;
   }
-  // Natively the free would have waited, so what waits for the GPU is as good as free.
+  // Natively these frees would have waited, so what is deferred is as good as free.
   pool_free_bytes += device_.counters().deferred_bytes.now();
-  // Whole blocks only: what is promised here must be had by one allocation, which is rounded up.
+  // Whole blocks only: what is promised here must be available to one allocation, whose size is rounded up.
   const std::uint64_t headroom_bytes = align_down(device_.limit.headroom_bytes(), kBlockAlignment_bytes);
   const std::uint64_t from_driver_bytes = std::min<std::uint64_t>(*free_bytes, headroom_bytes);
   *free_bytes = std::min<std::size_t>(*total_bytes, from_driver_bytes + pool_free_bytes);

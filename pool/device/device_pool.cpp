@@ -1,4 +1,4 @@
-// The hot paths: a hole on allocate, a batch on free. Everything slower is elsewhere.
+// The hot paths: a hole on allocation, a place in the batch on free. All that is slower is in other files.
 #include "pool/device/device_pool.hpp"
 
 #include <algorithm>
@@ -61,7 +61,7 @@ CUdeviceptr DevicePool::allocate(ContextPool* home, CUcontext context, std::size
   AllocationRequest request;
   request.bytes = round_request(bytes);
   request.requested_bytes = bytes;
-  const bool may_be_kept = request.bytes - 1 < kLargestKept_bytes;  // nor 0: a size that overflows
+  const bool may_be_kept = request.bytes - 1 < kLargestKept_bytes;  // excludes 0, a size that overflowed
   if (may_be_kept && user.magazine != nullptr)
     if (const CUdeviceptr address = user.magazine->allocate(context, bytes, request.bytes, thread)) return address;
   return serve(home, context, request, api, thread, may_be_kept && user.may_keep ? &user : nullptr, answer);
@@ -71,7 +71,8 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
                               MagazineUser* user, Error* answer) {
   const MutexLock lock(device_.lock);
   if (request.stream.identity != 0) [[unlikely]] {
-    if (home->pooled != nullptr && home->pooled->never_opens()) [[unlikely]] {  // natively what is freed in order is the stream's again at once
+    // Natively, memory freed in stream order is the stream's again at once.
+    if (home->pooled != nullptr && home->pooled->never_opens()) [[unlikely]] {
       *answer = kDriversOwn;
       return 0;
     }
@@ -80,10 +81,10 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
       *answer = kDriversOwn;
       return 0;
     }
-    if (is_drivers) request.life = BlockLife::context;  // it would go with a cuCtxDestroy, and is not refused
+    if (is_drivers) request.life = BlockLife::context;  // the block would end with a cuCtxDestroy, which is better than a refusal
     request.lane = home->streams.see_allocation(request.stream.identity, request.bytes);
   }
-  // What waited for a capture to end is handled at the next operation after it: this one may be it.
+  // What had to wait for a capture to end is handled by the next operation after it, which may be this one.
   const bool must_look = deferred_.batch_is_due() && !capturing();
   if (home->context == context && home->serving && home->pooled != nullptr && !device_.disabled && !must_look && request.bytes != 0 &&
       !wants_own(*home, request)) {
@@ -94,7 +95,7 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
       device_.counters().rung_hole.add();
       return book(extent, request, thread);
     }
-    if (extent != nullptr) device_.disable("the heap returned a block of the wrong size");  // the block is lost, on purpose
+    if (extent != nullptr) device_.disable("the heap returned a block of the wrong size");  // the block is not freed, on purpose
   }
   Attempt attempt;
   attempt.home = home;
@@ -107,8 +108,8 @@ CUdeviceptr DevicePool::serve(ContextPool* home, CUcontext context, AllocationRe
   return climbed.value();
 }
 
-/// While a context ends the driver may give its addresses again, before our books have forgotten it: those of living contexts come first, and those
-/// that no context has any more.
+/// While a context ends the driver may give its addresses to others before our books have forgotten it. So living contexts, and memory that outlived
+/// its context, are searched first.
 template <class Find> Extent* DevicePool::find_in_homes(Find&& find) {
   for (const bool is_serving : {true, false}) {
     for (const auto& home : homes_) {
@@ -129,8 +130,8 @@ Extent* DevicePool::find_containing(std::uint64_t address) {
   return find_in_homes([&](auto& allocator) CUPOOL_REQUIRES(device_.lock) { return allocator.find_containing(device_, address); });
 }
 
-/// The extent that the program names by an address: a block's, or what it lies in. What a context holds that is being ended may be somebody else's at
-/// the driver: its end is waited for.
+/// The extent at or around an address that the program names. If it is in a context that is ending, the driver may have given the address to another
+/// context: the end is waited for, up to kPollBound_ns.
 Extent* DevicePool::find_settled(std::uint64_t address) {
   std::uint64_t until_ns = 0;
   for (;;) {
@@ -158,14 +159,14 @@ void DevicePool::thread_ending() {
   magazines_.thread_ending(device_);
 }
 
-/// The live block at `address`, without its SYNC_MEMOPS; or nullptr with `*outcome` set.
+/// Claims the live block at `address` for a free, and clears its SYNC_MEMOPS; or returns nullptr with `*outcome` set.
 Extent* DevicePool::begin_free(CUdeviceptr address, FreeOutcome* outcome) {
   Extent* extent = find_settled(address);
   if (extent == nullptr || extent->address != address || extent->state != ExtentState::live) {
     *outcome = extent != nullptr || orphans_.is_left(address) ? FreeOutcome::invalid : FreeOutcome::unknown;
     return nullptr;
   }
-  if (extent->flags != 0 && !info_of(*extent).is_native) drop_sync_memops(*extent);  // a native region takes its flags along
+  if (extent->flags != 0 && !info_of(*extent).is_native) drop_sync_memops(*extent);  // the flags of a native region end with it
   if (magazines_.is_peak_new()) figures_.sample_peak(device_);
   if (!claim(*extent)) {
     *outcome = FreeOutcome::invalid;
@@ -175,7 +176,7 @@ Extent* DevicePool::begin_free(CUdeviceptr address, FreeOutcome* outcome) {
   return extent;
 }
 
-/// A small block may be freed by another thread at this moment, in its magazine: one of the two has it, and the other freed it twice.
+/// Another thread may be freeing a small block at this moment, in its magazine. One of the two gets it; the other one is a double free.
 bool DevicePool::claim(Extent& extent) { return !extent.is_in_table || extent.state.change(ExtentState::live, ExtentState::deferred); }
 
 FreeOutcome DevicePool::free_locked(CUdeviceptr address, std::uint16_t thread, Error* answer, bool* must_clear) {
@@ -192,16 +193,16 @@ FreeOutcome DevicePool::free_locked(CUdeviceptr address, std::uint16_t thread, E
     magazines_.visit_own(device_, home, &Magazines::send);
     outcome = free_block(extent, thread, answer);
   }
-  magazines_.visit_own(device_, home, &Magazines::receive_parcels);  // what it has just retired is there for the next allocations
+  magazines_.visit_own(device_, home, &Magazines::receive_parcels);  // what was just retired serves the next allocations
   return outcome;
 }
 
 FreeOutcome DevicePool::free_block(Extent* extent, std::uint16_t thread, Error* answer) {
-  // Memory from cuMemAllocAsync: the caller has seen to it that nothing uses it any more, and the call does not wait, be it for unrelated work that
-  // waits for this thread (CUDA Driver API 13.0, cuMemFree). While something captures the driver may have refused it.
+  // Memory from cuMemAllocAsync: the caller must make sure that nothing uses it any more, and the call does not wait for anything (CUDA Driver API
+  // 13.0, cuMemFree). While something captures the driver might have refused the call.
   const bool is_unused = mempool_of(*extent) != 0;
   const bool must_wait = is_unused && capturing();
-  // Under `async` a block goes back to the driver's pool like any other of the pool to its heap: once nothing touches it.
+  // Under `async` a block is returned to the driver's pool as other blocks are to a heap: once nothing touches it.
   if (info_of(*extent).is_native && policy_ != config::Policy::async && !must_wait) return free_native(extent, thread, answer);
   if (device_.disabled || !may_call_driver()) {
     deferral_.defer(device_, extent, thread);  // never reused
@@ -231,7 +232,7 @@ FreeOutcome DevicePool::free_deferred(Extent* extent, std::uint16_t thread, Erro
   return settle_frees(home, waits_natively, answer);
 }
 
-/// After a free whose block has joined the open batch.
+/// What a free still does once its block has joined the open batch.
 FreeOutcome DevicePool::settle_frees(ContextPool& home, bool waits_natively, Error* answer) {
   const CUcontext context = home.context;
   deferred_.set_due_bytes(backlog_.epoch_bytes(device_));
@@ -242,7 +243,7 @@ FreeOutcome DevicePool::settle_frees(ContextPool& home, bool waits_natively, Err
   Error error{};
   if (waits_natively && capturing() && (is_due || deferral_.withholds_much())) error = deferral_.wait_in_capture(device_, context);
   else if (is_due) error = deferral_.upkeep(device_, context, waits_natively);
-  // The driver has just said that it covers no context by an event: this free is the first that synchronises, for those before it too.
+  // The driver has just turned out to have no events that cover a context: this free is the first to synchronise, for those before it too.
   if (is_due && waits_natively && error.code == CUDA_SUCCESS && device_.services.synchronises() && !capturing())
     error = deferral_.synchronise_and_retire(device_, context).error;
   if (is_due && !waits_natively) giving_back_.surplus(device_, false);
@@ -251,7 +252,7 @@ FreeOutcome DevicePool::settle_frees(ContextPool& home, bool waits_natively, Err
   return Deferral::outcome_of(error, answer);
 }
 
-/// As the native free does: returns when all work that could touch the block is over.
+/// As the native free: returns when all work that could touch the block is over.
 FreeOutcome DevicePool::free_synchronously(Extent* extent, std::uint16_t thread, Error* answer) {
   ContextPool* home = info_of(*extent).home;
   const CUcontext context = home->context;
@@ -261,14 +262,14 @@ FreeOutcome DevicePool::free_synchronously(Extent* extent, std::uint16_t thread,
     return Deferral::outcome_of(deferral_.wait_in_capture(device_, context), answer);
   }
   DeviceAllocator& allocator = *info_of(*extent).allocator;
-  allocator.defer(device_, extent);  // whoever frees it again meanwhile is told that it is not live
+  allocator.defer(device_, extent);  // so that a second free of it meanwhile is refused
   extent->flags = static_cast<std::uint8_t>(extent->flags | kBeingFreedFlag);
   device_.being_freed_bytes += extent->bytes;
   const FenceResult result = deferral_.synchronise_and_retire(device_, context);
   device_.being_freed_bytes -= extent->bytes;
   extent->flags = static_cast<std::uint8_t>(extent->flags & ~kBeingFreedFlag);
   contexts.unpin(home);
-  if (result.error.code == CUDA_ERROR_DEINITIALIZED) {  // nobody will use it again
+  if (result.error.code == CUDA_ERROR_DEINITIALIZED) {  // the driver is shutting down: the block is never reused
     deferral_.defer(device_, extent, thread);
     return FreeOutcome::freed;
   }
@@ -297,12 +298,13 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
     deferral_.defer(device_, extent, thread);
     return FreeOutcome::freed;
   }
-  // Nor does the driver wait for what is freed in stream order, or was allocated so (CUDA Driver API 13.0, cuMemFree).
+  // The driver does not wait either for what is freed in stream order, or was allocated so (CUDA Driver API 13.0, cuMemFree).
   const bool is_unused = mempool_of(*extent) != 0 && stream == nullptr;
   const bool waits_natively = stream == nullptr && !is_unused;
   const Extent before = *extent;
   device_.note_freed(before, thread);
-  device_.count_free(before);  // as give_back does with what is reserved: what the driver is taking back is listed no more
+  // Give_back likewise uncounts the reserved bytes before the call: what the driver is taking back is not listed any more.
+  device_.count_free(before);
   const Status status = home->natives.give_back(device_, extent, stream, is_unused);
   contexts.unpin(home);
   if (!status.ok()) {
@@ -310,7 +312,7 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
     if (magazines_.are_several()) magazines_.keep_promises(device_);
     device_.counters().frees.take_back();
   }
-  if (status.code() == CUDA_ERROR_NOT_READY) {  // something captures
+  if (status.code() == CUDA_ERROR_NOT_READY) {  // refused because something captures
     device_.note(EventKind::allocate, ticks(), before, thread);
     deferral_.defer(device_, extent, thread);
     return stream == nullptr ? Deferral::outcome_of(deferral_.wait_in_capture(device_, context), answer) : FreeOutcome::freed;
@@ -330,12 +332,12 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
 }
 
 bool DevicePool::free_while_exiting(CUdeviceptr address) {
-  if (!device_.lock.try_lock()) return true;  // ours by address; not booked
+  if (!device_.lock.try_lock()) return true;  // the address is the pool's; the free is not booked
   Extent* extent = find_block(address);
   const bool ours = extent != nullptr || find_containing(address) != nullptr || orphans_.is_left(address);
   if (extent != nullptr && extent->state == ExtentState::live && claim(*extent)) {
     if (magazines_.is_peak_new()) {
-      magazines_.close_all(device_, Magazines::BusyOwners::leave_out);  // a thread may be stopped in its own for good
+      magazines_.close_all(device_, Magazines::BusyOwners::leave_out);  // a thread may be stopped inside its magazine for good
       figures_.note_peak(device_);
     }
     deferral_.defer(device_, extent, 0);
@@ -362,7 +364,7 @@ Ownership DevicePool::find(CUdeviceptr address, BlockView* block) {
                      (extent->flags & kSyncMemopsFlag) != 0,
                      info.is_native,
                      info.is_paged};
-  if (info.is_paged) {  // the region is addresses, no allocation
+  if (info.is_paged) {  // a paged region is reserved addresses, not an allocation
     block->region_base = extent->address;
     block->region_bytes = extent->bytes;
   }

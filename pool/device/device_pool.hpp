@@ -1,10 +1,11 @@
-// DevicePool: one device's pool. Booking of allocations and frees, streams, the ladder, contexts.
+// DevicePool: one device's pool: it books allocations and frees, and owns the parts that know a matter each. Methods without a comment here are those
+// of PoolSet with the same name (pool_set.hpp), for one device.
 //
-// device_pool.cpp has the hot paths, stream_ordered.cpp those of calls in stream order, ladder.cpp what happens on a miss, device_contexts.cpp
-// births and deaths, outside_calls.cpp what the program has outside the pool, device_figures.cpp what a report is told. It owns the parts that know
-// a matter each, and none of which knows it: what threads keep (Magazines), what happens between a free and reuse (Deferral, Backlog), what streams
-// free (StreamFrees), what goes back to the driver (GivingBack, Orphans) and makes room (MakingRoom), what is refused (Refusals), what the driver
-// serves and keeps itself (DriverBlocks, IdlePools, GraphMemory).
+// device_pool.cpp has the hot paths, stream_ordered.cpp the calls in stream order, ladder.cpp what happens on a miss, device_contexts.cpp births and
+// ends of contexts, outside_calls.cpp what the program has outside the pool, device_figures.cpp what a report is told. The parts, none of which knows
+// this class: what threads keep (Magazines), what happens between a free and reuse (Deferral, Backlog), frees in stream order (StreamFrees), what
+// goes back to the driver (GivingBack, Orphans), what makes room (MakingRoom), what is refused (Refusals), and what the driver serves and keeps
+// itself (DriverBlocks, IdlePools, GraphMemory).
 // Thread rule: thread-safe; one lock (DeviceState::lock), let go of around every driver call.
 #pragma once
 
@@ -50,27 +51,27 @@ struct Attempt {
   CUcontext context = nullptr;
   AllocationRequest request;
   const char* api = "";
-  MagazineUser* user = nullptr;                 ///< null: nothing is kept for such a request
-  Error refusal{CUDA_ERROR_OUT_OF_MEMORY, ""};  ///< what limit or driver said last
-  bool has_hole = false;                        ///< it was refused one, for what it would strand
-  bool has_asked = false;                       ///< the GPU, whether what was freed lately is over
-  bool is_short = false;                        ///< it has come so far that threads keep nothing for themselves
-  std::uint64_t moves = 0;                      ///< of the pool's, when this attempt asked last for more memory
+  MagazineUser* user = nullptr;                 ///< no magazine keeps blocks for such a request
+  Error refusal{CUDA_ERROR_OUT_OF_MEMORY, ""};  ///< the latest refusal, by the limit or the driver
+  bool has_hole = false;                        ///< a hole was refused because its rest would be stranded
+  bool has_asked = false;                       ///< the GPU was asked whether the latest frees are over
+  bool is_short = false;                        ///< memory is so short that threads keep nothing for themselves
+  std::uint64_t moves = 0;                      ///< count of Moves when this attempt last asked for more memory
 };
 
-/// allocate's answer when `home` is not (or no longer) the pool of `context`: look it up again.
-/// Known by its address, so it is an object: equal literals of two files need not be one.
+/// allocate()'s error when `home` is not, or no longer, the pool of `context`: look it up again. Compared by address, so it is one object: equal
+/// literals in two files need not be.
 inline constexpr char kStaleMark[] = "context is not (or no longer) known";
 inline constexpr Error kStaleContext{CUDA_ERROR_CONTEXT_IS_DESTROYED, kStaleMark};
-/// allocate_on's answer when the block would not outlive its context: the driver is to serve it.
+/// allocate_on()'s error when the block would not outlive its context as it must: the driver is to serve the call.
 inline constexpr char kDriversMark[] = "memory that outlives its context";
 inline constexpr Error kDriversOwn{CUDA_ERROR_NOT_SUPPORTED, kDriversMark};
 
 class DevicePool {
  public:
   static constexpr std::uint64_t kPollBound_ns = Patience::kPollBound_ns;
-  static constexpr std::uint64_t kEndBound_ns = 100'000'000;  ///< for the work of others, before a context ends
-  static constexpr std::uint64_t kTryPause_ns = 100'000;      ///< between two looks of a report whether a lock can be had
+  static constexpr std::uint64_t kEndBound_ns = 100'000'000;  ///< how long other contexts' work is waited for before a context ends
+  static constexpr std::uint64_t kTryPause_ns = 100'000;      ///< between two attempts of a report to take a lock
 
   DevicePool(PoolServices& services, int ordinal, observe::LiveDevice& live, std::uint64_t total_bytes, std::uint64_t limit_bytes,
              config::Policy policy);
@@ -78,28 +79,27 @@ class DevicePool {
   DevicePool(const DevicePool&) = delete;
   DevicePool& operator=(const DevicePool&) = delete;
 
-  // Scalars in registers, and the error where the caller keeps it: a Result copied right after it was written field by field
-  // stalls (two narrow stores cannot be forwarded to one wide load), for longer than a pool hit takes.
-  /// 0 with `*answer` set when there is no block.
+  // Arguments in registers, and the error in the caller's object: a Result that is copied right after it was written field by field stalls (two
+  // narrow stores cannot be forwarded to one wide load) for longer than a pool hit takes.
+  /// Returns 0 with `*answer` set when there is no block.
   CUdeviceptr allocate(ContextPool* home, CUcontext context, std::size_t bytes, const char* api, std::uint16_t thread, MagazineUser user,
                        Error* answer);
-  /// `*answer` is set when the outcome is `failed`.
+  /// `*answer` is set where the outcome is `failed`.
   FreeOutcome free(CUdeviceptr address, std::uint16_t thread, Error* answer);
-  /// The calling thread keeps nothing for itself any more.
+  /// The calling thread ends: it keeps nothing for itself any more.
   void thread_ending();
-  /// As allocate, for a stream of `context`.
+  /// As allocate(), for a stream of `context`.
   CUdeviceptr allocate_on(ContextPool* home, CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, BlockLife life,
                           const char* api, std::uint16_t thread, MagazineUser user, Error* answer);
-  /// `user`: of `context`, or null.
+  /// `user`: the calling thread's for `context`, or null.
   FreeOutcome free_on(CUdeviceptr address, CUcontext context, StreamName stream, std::uint16_t thread, MagazineUser* user, Error* answer);
   void stream_ending(ContextPool* home, CUcontext context, std::uint64_t identity);
-  void stream_ending(std::uint64_t identity);                 ///< of whichever context
-  void streams_ending(ContextPool* home, CUcontext context);  ///< any of them
+  void stream_ending(std::uint64_t identity);                 ///< of any context
+  void streams_ending(ContextPool* home, CUcontext context);  ///< any stream of the context may have ended
   PoolSet::MempoolFigures mempool_figures(std::uint8_t mempool);
   void reset_mempool_high(std::uint8_t mempool, MempoolHigh which);
   std::uint64_t plain_bytes();
-  /// Much that the program has freed has not been seen to be over. Lock-free.
-  /// `own`: the calling thread's, of this pool, or null.
+  /// Has the program freed much that is not known to be over? Lock-free. `own`: the calling thread's magazine in this pool, or null.
   bool much_waits(const Magazine* own) const;
   bool may_have_surplus() const;
   void after_wait(const ContextPool& home, CUcontext asking) CUPOOL_EXCLUDES(device_.lock);
@@ -110,20 +110,21 @@ class DevicePool {
   Status set_sync_memops(CUdeviceptr address, bool on);
   void before_capture();
 
-  /// The pool of `context`, made if it is new.
+  /// The pool of `context`, which is made if the context is new.
   ContextPool* context_seen(CUcontext context);
-  /// Runs `destroy` with nobody in the context; forgets what it held when `is_dead()` says that it is gone.
+  /// Runs `destroy` while no other thread is in the driver with the context; forgets what the context held when `is_dead()` says that it is gone.
+  /// Returns what `destroy` returned.
   CUresult end_context(ContextPool* home, CUcontext context, const std::function<CUresult()>& destroy, const std::function<bool()>& is_dead,
                        PoolBlocks pool_blocks);
 
-  /// See PoolSet::allocate_by_driver and free_by_driver.
+  /// See PoolSet::allocate_by_driver and PoolSet::free_by_driver.
   CUresult allocate_by_driver(const DriverServed& request, CUdeviceptr* out, std::uint16_t thread, const std::function<CUresult()>& call,
                               const PoolSet::AskDriver& ask) CUPOOL_EXCLUDES(device_.lock);
   std::optional<CUresult> free_by_driver(CUdeviceptr address, std::uint64_t stream, std::uint16_t thread, const std::function<CUresult()>& call)
       CUPOOL_EXCLUDES(device_.lock);
-  /// What memory pools that the driver serves keep idle may have changed. `must_ask`: the driver; else now and then, under a limit always.
+  /// What the driver's memory pools keep idle may have changed. `must_ask`: asks the driver now; otherwise now and then, under a limit always.
   void update_mempools(bool must_ask) CUPOOL_EXCLUDES(device_.lock);
-  /// The program has waited for a stream (by its identity), or for all of a context (0), by a call that began when PoolServices::freed_at_driver was
+  /// The program has waited for a stream (`identity`), or for a whole context (0), by a call that began when PoolServices::freed_at_driver was
   /// `freed`.
   void after_wait_at_driver(std::uint64_t identity, std::uint64_t freed) CUPOOL_EXCLUDES(device_.lock);
   bool has_driver_block(CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
@@ -139,15 +140,15 @@ class DevicePool {
   void adjust_mem_info(CUcontext context, std::size_t* free_bytes, std::size_t* total_bytes);
   std::size_t trim(std::uint64_t keep_bytes = 0);
   std::size_t make_room(std::uint64_t until_ns);
-  /// The same, no more than what the driver lacks for `bytes`.
+  /// As above, but gives back no more than the driver lacks for `bytes`.
   std::size_t make_room_for(std::uint64_t until_ns, std::uint64_t bytes);
   /// See PoolSet::note_graph_memory.
   void note_graph_memory() CUPOOL_EXCLUDES(device_.lock);
-  /// What the driver keeps for graphs that do not run. Returns bytes.
+  /// Trims what the driver keeps for graphs that do not run. Returns bytes.
   std::size_t give_back_graph_memory() CUPOOL_EXCLUDES(device_.lock);
   /// See PoolSet::share_pages.
   Status share_pages(ContextPool* home, CUcontext context, int ordinal) CUPOOL_EXCLUDES(device_.lock);
-  /// False when the lock could not be had until `deadline_ns`.
+  /// False when the lock could not be taken before `deadline_ns`.
   bool snapshot(std::uint64_t deadline_ns, observe::DeviceSnapshot& out);
   std::string check();
   DeviceState& state() { return device_; }
@@ -155,7 +156,7 @@ class DevicePool {
 
  private:
   friend struct Ladder;
-  static constexpr std::size_t kEndedStreamEpochs = 16;  ///< so many may wait before the end of a stream looks at the oldest
+  static constexpr std::size_t kEndedStreamEpochs = 16;  ///< so many epochs may wait before the end of a stream polls the oldest
 
   // device_pool.cpp
   bool may_call_driver() const { return device_.services.may_call_driver(); }
@@ -174,7 +175,7 @@ class DevicePool {
   void note_backlog(std::uint64_t identity, const DriverBacklog::Sums& bytes) CUPOOL_REQUIRES(device_.lock);
   void note_backlog(CUstream stream, std::uint64_t bytes) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_native(heap::Extent* extent, std::uint16_t thread, Error* answer, const CUstream* stream = nullptr) CUPOOL_REQUIRES(device_.lock);
-  /// `waits_natively`: the program's call would have synchronised; one in stream order never does.
+  /// `waits_natively`: the program's call would have synchronised; a call in stream order never does.
   FreeOutcome free_deferred(heap::Extent* extent, std::uint16_t thread, Error* answer, bool waits_natively = true) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome settle_frees(ContextPool& home, bool waits_natively, Error* answer) CUPOOL_REQUIRES(device_.lock);
   FreeOutcome free_synchronously(heap::Extent* extent, std::uint16_t thread, Error* answer) CUPOOL_REQUIRES(device_.lock);
@@ -220,7 +221,7 @@ class DevicePool {
   void count_late(std::size_t* free_bytes) CUPOOL_REQUIRES(device_.lock);
 
   // outside_calls.cpp
-  /// `take`: charges it, if it can be. `tell`: what is refused, should the limit do so.
+  /// `take`: charges the limit, if it can be charged. `tell`: describes the call, should the limit refuse it.
   Status charge(std::uint64_t bytes, std::uint64_t requested_bytes, const std::function<Refused()>& tell, const PoolSet::AskDriver& ask,
                 const std::function<bool()>& take) CUPOOL_EXCLUDES(device_.lock);
 
@@ -231,14 +232,14 @@ class DevicePool {
   void copy_blocks(const TickConverter& time, observe::DeviceSnapshot& out) CUPOOL_REQUIRES(device_.lock);
 
   DeviceState device_;
-  const config::Policy policy_;  ///< that really serves here
-  const bool unpooled_;          ///< every block is a call of its own to the driver
+  const config::Policy policy_;  ///< the policy in force on this device
+  const bool unpooled_;          ///< every block is a driver call of its own
   std::atomic<bool> used_{false};
   ContextPools homes_ CUPOOL_GUARDED_BY(device_.lock);
   DeferredFrees deferred_ CUPOOL_GUARDED_BY(device_.lock);
   Shortage shortage_ CUPOOL_GUARDED_BY(device_.lock);
   Moves moves_ CUPOOL_GUARDED_BY(device_.lock);
-  // The parts, each behind those that it asks.
+  // The parts. Each is declared after those that it refers to.
   Magazines magazines_ CUPOOL_GUARDED_BY(device_.lock);
   LiveFigures figures_ CUPOOL_GUARDED_BY(device_.lock);
   DriverBlocks driver_blocks_ CUPOOL_GUARDED_BY(device_.lock);
@@ -254,9 +255,9 @@ class DevicePool {
   Refusals refusals_ CUPOOL_GUARDED_BY(device_.lock);
   MakingRoom making_room_;  ///< each of its calls says which lock it needs
   std::uint32_t operations_ CUPOOL_GUARDED_BY(device_.lock) = 0;
-  std::uint64_t end_bound_ns_ CUPOOL_GUARDED_BY(device_.lock) = kEndBound_ns;  ///< shorter after a wait in vain
-  std::atomic<std::uint64_t> surplus_seen_bytes_{0};  ///< not live when CUPOOL_RELEASE_THRESHOLD was last looked at after a wait
-  std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of regions
+  std::uint64_t end_bound_ns_ CUPOOL_GUARDED_BY(device_.lock) = kEndBound_ns;  ///< shortened after each wait in vain
+  std::atomic<std::uint64_t> surplus_seen_bytes_{0};  ///< free bytes when CUPOOL_RELEASE_THRESHOLD was last checked after a wait
+  std::vector<std::uint64_t> memops_to_clear_ CUPOOL_GUARDED_BY(device_.lock);  ///< addresses of regions whose flag is to be cleared
 };
 
 }  // namespace cupool::device

@@ -1,4 +1,4 @@
-// One device's part of a Snapshot: copied under the lock, with a bound on how long the lock is waited for.
+// One device's part of a Snapshot, copied under its lock, with a bound on how long the lock is waited for.
 #include <algorithm>
 #include <cstring>
 #include <string_view>
@@ -22,7 +22,7 @@ observe::CounterValue& row_named(observe::DeviceSnapshot& out, std::string_view 
   return *std::find_if(out.counters.begin(), out.counters.end(), [name](const observe::CounterValue& row) { return row.name == name; });
 }
 
-/// What a thread that stands in its magazine has done since the device was last told.
+/// Adds what a thread that is inside its magazine has done since its counts were last flushed to the device.
 void add_untold(const observe::LiveShard& shard, observe::DeviceSnapshot& out) {
   const std::pair<std::string_view, const std::atomic<std::uint64_t>&> words[] = {{"allocations", shard.allocations},
                                                                                   {"frees", shard.frees},
@@ -34,7 +34,7 @@ void add_untold(const observe::LiveShard& shard, observe::DeviceSnapshot& out) {
   for (const auto& [name, word] : words) row_named(out, name).current += word.load(std::memory_order_relaxed);
 }
 
-/// It may stand in the middle of counting an operation: whatever was not counted yet is, so that the sums hold.
+/// That thread may be in the middle of counting an operation: what is missing is added, so that the sums agree.
 void finish_counting(observe::DeviceSnapshot& out) {
   observe::CounterValue& live = row_named(out, "live_bytes");
   observe::CounterValue& requested = row_named(out, "requested_bytes");
@@ -71,7 +71,7 @@ void copy_device(const DeviceState& device, observe::DeviceSnapshot& out) {
   out.backing = live.backing;
   out.total_bytes = device.total_bytes;
   out.limit_bytes = device.limit.limit_bytes();
-  out.driver_free_bytes = live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0 ? device.driver_free_now() : 0;
+  out.driver_free_bytes = device.is_driver_sampled() ? device.driver_free_now() : 0;
   out.driver_free_unix_ns = live.driver_free_unix_ns.load(std::memory_order_relaxed);
 }
 
@@ -80,23 +80,24 @@ void copy_driver_calls(const observe::LiveDevice& live, observe::DeviceSnapshot&
     if (const std::uint64_t count = live.driver_calls[i].load(std::memory_order_relaxed)) out.driver_calls.push_back({kDriverCallNames[i], count});
 }
 
-/// Precondition: copy_device().
+/// Copies what the program has outside the pool. Precondition: copy_device() has run.
 void copy_outside(const DeviceState& device, observe::DeviceSnapshot& out) {
   const observe::LiveOutside& outside = device.live.outside;
   const auto get = [](const std::atomic<std::uint64_t>& value) { return value.load(std::memory_order_relaxed); };
   out.outside = {get(outside.arrays), get(outside.program_vmm), get(outside.managed), get(outside.host), get(outside.graphs), get(outside.mempools)};
-  // What the driver called free after it was asked about graphs is not kept for them any more.
+  // What the driver reports as free after it was asked about graphs is not kept for graphs any more.
   if (out.driver_free_unix_ns >= device.graphs_asked_unix_ns.load(std::memory_order_relaxed))
     out.outside.graphs = GraphMemory::bytes_beside(device, out.driver_free_bytes + device.taken_bytes());
 }
 }  // namespace
 
 void append_block(const heap::Extent& extent, std::uint32_t region, const TickConverter& time, observe::DeviceSnapshot& out) {
-  if (extent.state == heap::ExtentState::free && extent.previous_is_free) {  // of another lane: one hole to a request that needs it
+  if (extent.state == heap::ExtentState::free && extent.previous_is_free) {  // holes of two lanes side by side: one hole to a request that needs both
     out.blocks.back().bytes += extent.bytes;
     return;
   }
-  const bool free = extent.state == heap::ExtentState::free || extent.state == heap::ExtentState::absent;  // the latter: on its way elsewhere
+  // `absent`: its pages are being moved elsewhere.
+  const bool free = extent.state == heap::ExtentState::free || extent.state == heap::ExtentState::absent;
   const auto state = free ? observe::BlockState::free : is_counted_live(extent) ? observe::BlockState::live : observe::BlockState::deferred;
   out.blocks.push_back({extent.address, extent.bytes, free ? 0 : extent.requested_bytes, free ? 0 : time.unix_ns(extent.allocated_ticks), region,
                         free ? 0 : extent.site, state});
@@ -112,16 +113,16 @@ bool DevicePool::snapshot(std::uint64_t deadline_ns, observe::DeviceSnapshot& ou
   }
 }
 
-/// Where the driver ends a context it frees its regions before we hear of it, and others may have the addresses by then: not to be told beside
-/// each other.
+/// When a context ends, the driver frees its regions before we know, and other contexts may have the addresses by then: the two must not appear side
+/// by side in one report.
 bool DevicePool::is_any_ending() const {
   return std::any_of(homes_.begin(), homes_.end(), [](const auto& home) {
     return home->is_in_use() && home->context != nullptr && !home->serving && (home->pooled == nullptr || !home->pooled->can_move());
   });
 }
 
-/// Waits for nobody. `is_last_try`: do without the threads that stand in their magazines, as one that a signal handler keeps there does for ever,
-/// and with contexts that are ending.
+/// Takes the snapshot without waiting. `is_last_try`: leaves out threads that are inside their magazines (a signal handler may keep one there for
+/// ever), and accepts contexts that are ending.
 bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
   if (!device_.lock.try_lock()) return false;
   const AdoptedLock lock(device_.lock);
@@ -131,7 +132,7 @@ bool DevicePool::try_snapshot(bool is_last_try, observe::DeviceSnapshot& out) {
   if (!out.complete && !is_last_try) return false;
   const TickConverter time(device_.services.start, TickConverter::now());
   if (magazines_.is_peak_new()) figures_.note_peak(device_);
-  const HeapFigures now = figures_.sum_of_all_lanes(device_, 1);  // every hole
+  const HeapFigures now = figures_.sum_of_all_lanes(device_, 1);  // counts every hole
   figures_.publish(device_, now);
   copy_device(device_, out);
   copy_counts(out);
@@ -153,7 +154,7 @@ void DevicePool::copy_counts(observe::DeviceSnapshot& out) {
 }
 
 void DevicePool::copy_blocks(const TickConverter& time, observe::DeviceSnapshot& out) {
-  // What the counter says is only a guess at the rows: one that were wrong must not cost the report.
+  // The counters only help to guess the number of rows: a wrong one must not cost the report.
   const observe::Counters& counters = device_.counters();
   out.blocks.reserve(std::min(counters.live_blocks.now(), counters.allocations.count()) * 2);
   for (const auto& home : homes_) {

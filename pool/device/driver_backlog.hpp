@@ -1,8 +1,8 @@
-// DriverBacklog: what the program has given back to the driver in the order of streams, and nobody has seen the end of.
+// DriverBacklog: memory that the program has returned to the driver in stream order, and whose stream nobody has seen pass the free yet.
 //
-// Such a free is the driver's at once, and what the block holds is not: another stream, or a plain call, gets it when the stream has come to the free.
-// Nothing is recorded for it: it is known which bytes were freed on which stream, and forgotten when the program waits for that. So these are the most
-// that may still be in use. Streams beyond a number are told together, and forgotten together.
+// Such a free is the driver's at once, but the memory reaches another stream, or a plain call, only when the stream has come to the free. Nothing is
+// recorded for it: what is known is how many bytes were freed on which stream, and they are forgotten when the program waits for that stream. So the
+// sums are the most that may still be in use. Beyond a fixed number of streams the rest is counted, and forgotten, together.
 // Thread rule: the device's lock. No driver call, no host memory.
 #pragma once
 
@@ -15,11 +15,11 @@ namespace cupool::device {
 class DriverBacklog {
  public:
   struct Sums {
-    std::uint64_t pooled_bytes = 0;  ///< of the driver's pools, which call it idle
-    std::uint64_t plain_bytes = 0;   ///< of plain calls, of which the driver says nothing
+    std::uint64_t pooled_bytes = 0;  ///< freed to the driver's pools, which report it as idle
+    std::uint64_t plain_bytes = 0;   ///< freed by plain calls, of which the driver says nothing
   };
 
-  /// `identity`: of the stream; 0: one that nobody can name later. `serial`: of the free, ascending.
+  /// `identity`: of the stream; 0: one that cannot be named later. `serial`: a number of the free, ascending.
   void add(std::uint64_t identity, const Sums& bytes, std::uint64_t serial) {
     Row& row = identity == 0 ? rest_ : row_of(identity);
     row.identity = identity;
@@ -33,13 +33,13 @@ class DriverBacklog {
     for (Row& row : rows_)
       if (row.identity == identity && row.serial <= serial) row = {};
   }
-  /// Everything is over that was freed up to `serial`.
+  /// Everything that was freed up to `serial` is over.
   void is_over(std::uint64_t serial) {
     for (Row& row : rows_)
       if (row.serial <= serial) row = {};
     if (rest_.serial <= serial) rest_ = {};
   }
-  /// The stream ends, and its identity may come again.
+  /// The stream ends; its identity may come again.
   void stream_ending(std::uint64_t identity) {
     for (Row& row : rows_)
       if (identity != 0 && row.identity == identity) move_to_rest(row);
@@ -58,7 +58,7 @@ class DriverBacklog {
   static constexpr std::size_t kRows = 32;
 
   struct Row {
-    std::uint64_t identity = 0;  ///< 0: nothing is here
+    std::uint64_t identity = 0;  ///< unused entry
     Sums bytes;
     std::uint64_t serial = 0;  ///< of its newest free
   };

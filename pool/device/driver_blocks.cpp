@@ -1,4 +1,4 @@
-// Blocks that the driver serves, in the books: see driver_blocks.hpp.
+// The books of blocks that the driver serves itself: see driver_blocks.hpp.
 #include "pool/device/driver_blocks.hpp"
 
 #include <utility>
@@ -10,7 +10,7 @@ using observe::EventKind;
 
 void DriverBlocks::add(DeviceState& device, Node&& block, std::uint16_t thread, std::uint64_t stream) {
   const Extent& extent = block.mapped().extent;
-  if (const Node before = take(extent.address); !before.empty()) lose(device, before.mapped().extent);  // it ended past us
+  if (const Node before = take(extent.address); !before.empty()) lose(device, before.mapped().extent);  // it was freed without our hearing of it
   insert(std::move(block));
   device.has_driver_blocks.store(true, std::memory_order_relaxed);
   device.counters().allocations.add();
@@ -58,7 +58,7 @@ void DriverBlocks::forget(DeviceState& device, CUcontext context, std::uint64_t 
   });
 }
 
-/// False: its address has another since.
+/// False: another block has its address by now.
 bool DriverBlocks::insert(Node&& block) {
   const std::uint64_t bytes = block.mapped().extent.bytes;
   const std::uint64_t rounding = rounding_of(block.mapped());
@@ -71,7 +71,7 @@ bool DriverBlocks::insert(Node&& block) {
   return true;
 }
 
-/// Empty: there is none.
+/// Removes the block at `address`; empty where there is none.
 DriverBlocks::Node DriverBlocks::take(std::uint64_t address) {
   Node block = blocks_.extract(address);
   if (!block.empty()) uncount(block.mapped());
@@ -84,7 +84,7 @@ void DriverBlocks::uncount(const Block& block) {
   asked_bytes_ -= block.extent.requested_bytes;
 }
 
-/// At its allocation, or because the driver refused to free it.
+/// Counts a block: at its allocation, or because the driver refused to free it.
 void DriverBlocks::enter(DeviceState& device, const Extent& extent, std::uint16_t thread, std::uint64_t stream) {
   device.add_driver_served(static_cast<std::int64_t>(extent.bytes));
   device.note_region(EventKind::region_create, extent.address, extent.bytes);
@@ -94,7 +94,7 @@ void DriverBlocks::enter(DeviceState& device, const Extent& extent, std::uint16_
   device.note(EventKind::allocate, extent.allocated_ticks, extent, thread, stream);
 }
 
-/// Before the driver's free of it, or because it is gone without one.
+/// Uncounts a block: before the driver's free of it, or because it is gone without one.
 void DriverBlocks::leave(DeviceState& device, const Extent& extent, std::uint16_t thread, std::uint64_t stream) {
   if (magazines_.is_peak_new()) figures_.sample_peak(device);
   device.note_freed(extent, thread, stream);

@@ -1,4 +1,4 @@
-// The limit, for calls that the driver serves: see driver_charge.hpp.
+// The limit's account for calls that the driver serves: see driver_charge.hpp.
 #include "pool/device/driver_charge.hpp"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace cupool::device {
 
 namespace {
-constexpr std::uint32_t kTakenBackPauses = 100;  ///< and for a free on a stream that has nothing else to do
+constexpr std::uint32_t kTakenBackPauses = 100;  ///< how often a free on a stream with nothing else to do is polled for
 }  // namespace
 
 bool DriverCharge::take() {
@@ -24,7 +24,7 @@ bool DriverCharge::take() {
     if (covered_bytes) cover(*covered_bytes, device_.mempools_covered_bytes);
     return covered_bytes.has_value();
   }
-  for (const bool is_asked : {false, true}) {  // what the driver has come to since it was asked last
+  for (const bool is_asked : {false, true}) {  // second pass: with the frees that the driver has completed since it was last asked
     if (is_asked) idle_pools_.update_ours(device_, 0, true);
     const MutexLock lock(device_.lock);
     const std::optional<std::uint64_t> covered_bytes = idle_pools_.charge_ours(device_, bytes_);
@@ -53,7 +53,7 @@ void DriverCharge::trim(std::uint64_t wanted_bytes) {
 
 bool DriverCharge::is_beyond_limit() {
   if (!was_covered_) return false;
-  // Until the block is booked, what it is rounded to is idle as well.
+  // Until the block is booked, its rounding counts as idle as well.
   const std::uint64_t most_bytes = passed_bytes_ + (bytes_ - request_.bytes);
   if (device_.limit.passed_bytes() <= most_bytes) return false;
   const MutexLock lock(device_.lock);
@@ -93,7 +93,7 @@ void DriverCharge::refund() {
   if (std::exchange(is_held_, false)) device_.limit.refund(bytes_);
 }
 
-/// `all_bytes`: under the device's lock.
+/// `all_bytes`: a sum that is guarded by the device's lock.
 void DriverCharge::cover(std::uint64_t by_bytes, std::uint64_t& all_bytes) {
   covered_bytes_ = by_bytes;
   all_bytes += by_bytes;

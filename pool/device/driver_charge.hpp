@@ -1,9 +1,9 @@
-// DriverCharge: what is held of the limit for one stream-ordered allocation that the driver serves, unless that succeeds; and what the driver took
-// beyond it.
+// DriverCharge: the part of the limit that is held for one stream-ordered allocation by the driver until it has succeeded or failed, and what the
+// driver took beyond it.
 //
-// What lies idle in the pool that is to serve the call is held already, and covers as much of it. A call takes from the limit what idle memory does
-// not cover; that is known for sure only afterwards, and what was too much is taken back.
-// Thread rule: one call's, by its thread, with the device's lock not held.
+// Memory that lies idle in the pool that is to serve the call is charged already, and covers as many bytes of it. The call charges what idle memory
+// does not cover; how much that is turns out only afterwards, and the excess is refunded.
+// Thread rule: used by one call in its own thread, with the device's lock not held.
 #pragma once
 
 #include <cuda.h>
@@ -19,29 +19,31 @@ namespace cupool::device {
 
 class DriverCharge {
  public:
-  /// `rounded_bytes`: of the block.
+  /// `rounded_bytes`: the size of the block as the driver rounds it.
   DriverCharge(DeviceState& device, IdlePools& idle_pools, const DriverServed& request, std::uint64_t rounded_bytes)
       : device_(device), idle_pools_(idle_pools), request_(request), bytes_(rounded_bytes) {}
   DriverCharge(const DriverCharge&) = delete;
   DriverCharge& operator=(const DriverCharge&) = delete;
   ~DriverCharge() { refund(); }
 
-  /// Room within the limit for one of these calls: in full, or as much as what lies idle in the pool that is to serve it does not cover. A call that
-  /// idle memory serves takes nothing; and who has freed in the order of a stream natively has it again on that stream, whatever runs there.
+  /// Charges the limit for the call: in full, or only what idle memory of the serving pool does not cover. A call that idle memory serves completely
+  /// charges nothing. A thread that has freed in stream order natively gets that memory again on the same stream, whatever runs there. False: the
+  /// limit refuses.
   bool take() CUPOOL_EXCLUDES(device_.lock);
-  /// It is held, by take() or by who made room for it.
+  /// The bytes are charged: by take(), or by whoever made room for the call.
   void hold() { is_held_ = true; }
-  /// The call, and what it has left idle. What was covered is held by itself from then on.
+  /// Makes the call, then asks what it has left idle. What was covered is charged in its own right from then on.
   CUresult run(const std::function<CUresult()>& call) CUPOOL_EXCLUDES(device_.lock);
-  /// Idle memory that was to serve the call was in pieces, or another stream's, and the driver took more than the limit has; nothing that goes back
-  /// makes up for it.
+  /// Did the driver take more than the limit allows, because the idle memory was in pieces or another stream's, and can nothing be given back to make
+  /// up for it?
   bool is_beyond_limit() CUPOOL_EXCLUDES(device_.lock);
-  /// Frees what the driver has just served, in the order of its stream: nobody has seen it. It goes back to the device when the stream has come to
-  /// it, and until then it serves nobody (DeviceState::taken_back_bytes). False: the driver keeps it, and the program may have it.
+  /// Frees what the driver has just served, in the order of its stream; the program has not seen it. It goes back to the device when the stream has
+  /// come to the free, and serves nobody until then (DeviceState::taken_back_bytes). False: the driver refuses the free, and the program may have the
+  /// block.
   bool take_back(CUdeviceptr address) CUPOOL_EXCLUDES(device_.lock);
-  /// It is the block's.
+  /// The charge belongs to the block from now on.
   void keep() { is_held_ = false; }
-  /// Precondition: what was covered is booked: run() was called, or take() was not, or in vain.
+  /// Returns the charge. Precondition: run() was called, or take() was not or has failed, so nothing counts as covered.
   void refund();
 
  private:
@@ -52,8 +54,8 @@ class DriverCharge {
   IdlePools& idle_pools_;
   const DriverServed& request_;
   const std::uint64_t bytes_;
-  std::uint64_t passed_bytes_ = 0;   ///< what was held beyond the limit before
-  std::uint64_t covered_bytes_ = 0;  ///< until the call has been made, and books it
+  std::uint64_t passed_bytes_ = 0;   ///< how far the limit was passed already before this call
+  std::uint64_t covered_bytes_ = 0;  ///< bytes that idle memory covers, until the call is over and books them
   bool was_covered_ = false;
   bool is_held_ = false;
 };

@@ -1,4 +1,4 @@
-// What the driver has free: see driver_free.hpp.
+// Questions to the driver about its free memory: see driver_free.hpp.
 #include "pool/device/driver_free.hpp"
 
 #include "pool/driver/handles.hpp"
@@ -6,7 +6,7 @@
 namespace cupool::device {
 
 std::optional<std::uint64_t> DriverFree::sample(DeviceState& device) {
-  static_cast<void>(idle_pools_.ask_others(device));  // of the same moment: what the driver has given back of that is in what it has free
+  static_cast<void>(idle_pools_.ask_others(device));  // at the same moment: memory that the pools have given back is part of the driver's free memory
   const MutexUnlock unlocked(device.lock);
   const RelaxedCaptureMode relaxed(device.driver);
   std::size_t free_bytes = 0;
@@ -41,8 +41,7 @@ bool DriverFree::is_current(DeviceState& device) {
 }
 
 void DriverFree::sample_first(DeviceState& device, bool is_of_device) {
-  const bool is_known = device.live.driver_free_unix_ns.load(std::memory_order_relaxed) != 0;
-  if (is_known || has_asked_ || device.services.gate.capturing() || !device.services.may_call_driver()) return;
+  if (device.is_driver_sampled() || has_asked_ || device.services.gate.capturing() || !device.services.may_call_driver()) return;
   if (!is_of_device && !is_current(device)) return;
   has_asked_ = true;
   static_cast<void>(sample(device));

@@ -1,4 +1,4 @@
-// The questions and the trim. See driver_pools.hpp.
+// Questions to the driver's memory pools, and trims of them: see driver_pools.hpp.
 #include "pool/device/driver_pools.hpp"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ void DriverPools::add(CUmemoryPool handle, int device) {
   const MutexLock lock(mutex_);
   try {
     pools_.push_back({handle, device, ++added_});
-  } catch (const std::bad_alloc&) {  // the program's own call has succeeded
+  } catch (const std::bad_alloc&) {  // the program's own call has succeeded already: the pool is just not asked
   }
 }
 
@@ -41,7 +41,7 @@ void DriverPools::remove(CUmemoryPool handle, Clock& clock) {
   }
 }
 
-/// The next of `device` after `*number`, which becomes its own; null: there is none.
+/// Pins the next pool of `device` after `*number`, which becomes its number; null: there is none.
 CUmemoryPool DriverPools::pin_after(std::uint64_t* number, int device) {
   const MutexLock lock(mutex_);
   const auto next =

@@ -1,4 +1,4 @@
-// Stream-ordered allocations that the driver serves itself: by the program's own call, held to the limit (DriverCharge), and booked as blocks
+// Stream-ordered allocations that the driver serves itself: the program's own call is made, held to the limit (DriverCharge), and its block is booked
 // (DriverBlocks).
 #include <algorithm>
 #include <utility>
@@ -11,7 +11,7 @@ namespace cupool::device {
 
 using heap::Extent;
 
-/// The first pooled allocation under `async` may be one of these: the driver's pool is the pool.
+/// Under `async` the first allocation may be one of these: the driver's pool is configured then, because it is the pool.
 void DevicePool::open_driver_pool(const DriverServed& request) {
   ContextPool* const home =
       request.is_of_default_pool && policy_ == config::Policy::async ? device_.services.contexts.find(request.context) : nullptr;
@@ -27,7 +27,7 @@ void DevicePool::open_driver_pool(const DriverServed& request) {
   if (!preallocation_.is_done()) preallocation_.take(device_, *home);
 }
 
-/// The driver is asked, and no lock is held.
+/// Why the call was refused. Asks the driver; no lock is held.
 Refused DevicePool::refusal_of(const DriverServed& request) const {
   if (!request.mempool_bounds || !may_call_driver()) return {request.api};
   const RelaxedCaptureMode relaxed(device_.driver);
@@ -36,7 +36,7 @@ Refused DevicePool::refusal_of(const DriverServed& request) const {
 
 CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr* out, std::uint16_t thread, const std::function<CUresult()>& call,
                                         const PoolSet::AskDriver& ask) {
-  DriverBlocks::Node block = DriverBlocks::place();  // host memory first: once the driver has served it nothing may fail
+  DriverBlocks::Node block = DriverBlocks::place();  // host memory first: once the driver has served the call nothing may fail
   const std::uint64_t bytes = round_request(request.bytes);
   if (!used() || policy_ == config::Policy::async) open_driver_pool(request);
   DriverCharge held(device_, idle_pools_, request, bytes);
@@ -51,7 +51,7 @@ CUresult DevicePool::allocate_by_driver(const DriverServed& request, CUdeviceptr
     held.hold();
     result = held.run(call);
   }
-  if (result != CUDA_SUCCESS) held.refund();  // the evidence is of what is held without it
+  if (result != CUDA_SUCCESS) held.refund();  // before the evidence is collected, which must not count the charge
   if (result == CUDA_ERROR_OUT_OF_MEMORY) note_refusal(request.bytes, refusal_of(request));
   else if (result != CUDA_SUCCESS) note_failure();
   if (result != CUDA_SUCCESS) return result;
@@ -103,7 +103,7 @@ void DevicePool::note_backlog(std::uint64_t identity, const DriverBacklog::Sums&
   device_.backlog_at_driver.add(identity, bytes, device_.services.freed_at_driver.fetch_add(1, std::memory_order_relaxed) + 1);
 }
 
-/// Of a block of its own, freed by the driver in the order of `stream`.
+/// Notes a block that the driver has freed in the order of `stream`.
 void DevicePool::note_backlog(CUstream stream, std::uint64_t bytes) {
   const bool is_pooled = policy_ == config::Policy::async;
   const std::uint64_t identity = is_default_stream(stream) ? 0 : reinterpret_cast<std::uint64_t>(stream);
@@ -113,7 +113,7 @@ void DevicePool::note_backlog(CUstream stream, std::uint64_t bytes) {
 void DevicePool::after_wait_at_driver(std::uint64_t identity, std::uint64_t freed) {
   const MutexLock lock(device_.lock);
   if (identity != 0) return device_.backlog_at_driver.waited_for(identity, freed);
-  // Of a context alone it is not known whose streams are its own.
+  // A wait for a whole context does not say which streams it covers, unless it is the only context.
   const auto is_in_use = [](const auto& home) { return home->is_in_use(); };
   if (std::count_if(homes_.begin(), homes_.end(), is_in_use) <= 1) device_.backlog_at_driver.is_over(freed);
 }

@@ -1,5 +1,5 @@
-// ExtentAllocator: what every allocator does whose blocks are extents of one ExtentHeap. What is left to the derived class is where
-// memory comes from and goes to. Thread rule: as DeviceAllocator.
+// ExtentAllocator: the common part of allocators whose blocks are extents of one ExtentHeap. Derived classes say where memory comes from and goes to.
+// Thread rule: as DeviceAllocator.
 #pragma once
 
 #include "pool/device/deferred_frees.hpp"

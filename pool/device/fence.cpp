@@ -1,4 +1,4 @@
-// Recording, querying and waiting, with what each error means. See fence.hpp.
+// Recording, querying and waiting, and what each error means. See fence.hpp.
 #include "pool/device/fence.hpp"
 
 #include <algorithm>
@@ -9,15 +9,16 @@
 namespace cupool::device {
 
 namespace {
-/// While something captures: is `stream`, of the context that is current, no part of it? An event on such a stream, or in a context beside,
-/// ends no capture (H100 and H200, driver 580). Precondition: the gate is held.
+/// While something captures: is `stream`, of the current context, no part of it? An event on such a stream, or in a context that takes no part, does
+/// not end the capture (seen on H100 and H200, driver 580). Precondition: the gate is held.
 bool is_idle_stream(const DeviceState& device, const CaptureGate::Pass& pass, CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
   return pass.allows_on(stream) && device.driver.has_cuStreamIsCapturing() && device.driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
          status == CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/// A driver that says so in other words than NOT_SUPPORTED: without events nothing that is freed would ever be free. Want of memory may pass.
+/// Judges a refusal to record. A driver may lack these events and say so with another code than NOT_SUPPORTED; without the distinction nothing freed
+/// would ever become free. Lack of memory, however, may pass.
 FenceAnswer note_refused_event(PoolServices& services, CUresult code) {
   constexpr std::uint32_t kMostRefused = 64;
   constexpr std::uint32_t kMostRefusedForMemory = 256;
@@ -28,7 +29,7 @@ FenceAnswer note_refused_event(PoolServices& services, CUresult code) {
 }
 }  // namespace
 
-/// `stream`: behind that stream of the current context instead of behind everything in the point's.
+/// `stream`: record behind that stream of the current context; null: behind all work of the point's context.
 CUresult Fence::record_point(DeviceState& device, FencePoint& point, const CUstream* stream) {
   const CUcontext context = point.home->registered.context;  // pinned: it does not change
   if (point.event == nullptr) {
@@ -52,7 +53,7 @@ FenceResult Fence::record_on(DeviceState& device, ContextPool& home, CUcontext c
   const CUresult code = record_point(device, points_.front(), &stream);
   services.contexts.unpin_all(points_);
   if (code == CUDA_SUCCESS) return {FenceAnswer::done, {}};
-  // Whatever it was: without an event the block waits for one that covers the context, and that one meets what is sticky.
+  // Whatever the error was: without an event the block waits for one that covers the context, and a sticky error is met there.
   if (code == CUDA_ERROR_DEINITIALIZED) services.stopped.store(true, std::memory_order_relaxed);
   clear(services.contexts);
   return {FenceAnswer::impossible, {}};
@@ -142,7 +143,7 @@ FenceResult Fence::record_points(DeviceState& device, const CaptureGate::Pass& p
     }
     const FenceResult judged = judge(device, point, code, asking, "cuCtxRecordEvent");
     if (judged.is_pending()) {
-      // No event means no proof: the blocks stay deferred. (A capture that we were not told of ends up here too.)
+      // No event, no proof: the blocks stay deferred. (A capture that we were not told of ends up here too.)
       if (code == CUDA_ERROR_INVALID_HANDLE) point.event = nullptr;  // whatever it is, it is not used again
       result.answer = note_refused_event(device.services, code);
       break;
@@ -192,7 +193,7 @@ bool is_alive(const Driver& driver, CUcontext context) {
 
 bool is_really_gone(const Driver& driver, CUcontext context, CUresult code) { return is_context_gone(code) && !is_alive(driver, context); }
 
-/// The driver refused to tell about one context: if it is broken or gone, nothing of it runs any more; else nobody knows yet.
+/// The driver refused to answer about one context. If it is broken or gone, nothing of it runs any more; otherwise nothing is known yet.
 FenceResult Fence::judge(DeviceState& device, FencePoint& point, CUresult code, CUcontext asking, const char* where) {
   if (code == CUDA_ERROR_DEINITIALIZED) {
     device.services.stopped.store(true, std::memory_order_relaxed);
@@ -233,7 +234,7 @@ bool Fence::covers(const ContextPool& home) const {
   return std::any_of(points_.begin(), points_.end(), [&home](const FencePoint& point) { return point.home == &home; });
 }
 
-/// Of a context that nobody has pinned yet.
+/// Polls a point whose context is not pinned yet.
 FenceResult Fence::poll_point(DeviceState& device, const CaptureGate::Pass& pass, FencePoint& point, CUcontext asking) {
   ContextRegistry& contexts = device.services.contexts;
   const Pin pin = contexts.pin(point.home, point.life);
@@ -248,7 +249,7 @@ FenceResult Fence::poll_point(DeviceState& device, const CaptureGate::Pass& pass
   return answer;
 }
 
-/// Precondition: the point's context is pinned. `done`: so is the point.
+/// Precondition: the point's context is pinned. Where the answer is `done`, so is the point.
 FenceResult Fence::ask_point(DeviceState& device, const CaptureGate::Pass& pass, FencePoint& point, CUcontext asking) {
   const RelaxedCaptureMode relaxed(device.driver, !pass.allowed());
   const CUresult code = device.driver.cuEventQuery(point.event);
@@ -281,7 +282,7 @@ FenceResult Fence::wait(DeviceState& device, CUcontext context, CUcontext asking
   PoolServices& services = device.services;
   for (FencePoint& point : points_) {
     if (point.done) continue;
-    if (services.contexts.pin(point.home, point.life) != Pin::held) continue;  // poll() says what became of it
+    if (services.contexts.pin(point.home, point.life) != Pin::held) continue;  // poll() finds out what became of the context
     FenceResult judged{FenceAnswer::done, {}};
     if ((context == nullptr || point.home->registered.context == context) && !services.gate.capturing()) {
       const RelaxedCaptureMode relaxed(device.driver);
@@ -297,7 +298,7 @@ FenceResult Fence::wait(DeviceState& device, CUcontext context, CUcontext asking
 }
 
 namespace {
-/// Asked twice where the first answer says nothing of the work: nothing else will tell, before the next free, that what was freed is over.
+/// Synchronises twice where the first answer says nothing about the work: before the next free nothing else would tell that what was freed is over.
 CUresult synchronise_context(const Driver& driver, CUcontext context) {
   const auto synchronise = [&] {
     const ScopedContext current(driver, context);
@@ -315,11 +316,12 @@ FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const De
   if (only != nullptr && device.driver.cuCtxGetCurrent(&calling) != CUDA_SUCCESS) calling = nullptr;
   const CaptureGate::Synchronising synchronising(services.gate);
   const auto pin_all = [&] { return services.contexts.pin_all(points, only, calling, ContextRegistry::Ending::left_out); };
-  if (!synchronising.allowed() || (!pin_all() && !pin_all())) return {FenceAnswer::impossible, {}};  // host memory may be out for one request
-  services.contexts.unpin_all(points);  // each is pinned at its turn: nobody who ends another waits for this one's work
+  // Tried twice: one request for host memory may fail.
+  if (!synchronising.allowed() || (!pin_all() && !pin_all())) return {FenceAnswer::impossible, {}};
+  services.contexts.unpin_all(points);  // each is pinned in its turn, so that a thread that ends another context does not wait for this one's work
   FenceResult result{services.contexts.has_ending(only, calling) ? FenceAnswer::impossible : FenceAnswer::done, {}};
   for (FencePoint& point : points) {
-    if (services.gate.capturing()) {  // a capture waits for us to begin, but not without end
+    if (services.gate.capturing()) {  // a capture that begins waits for this thread, but not without end
       result.answer = FenceAnswer::impossible;
       break;
     }
@@ -335,7 +337,7 @@ FenceResult synchronise_contexts(DeviceState& device, CUcontext asking, const De
     if (code == CUDA_SUCCESS) continue;
     const bool is_answer = code == CUDA_ERROR_DEINITIALIZED || (context == asking && is_of_earlier_work(code));
     if (is_answer) result.error = {code, "cuCtxSynchronize"};
-    // It may still run
+    // Its work may still run.
     else if (!is_of_earlier_work(code) && result.answer == FenceAnswer::done && !is_really_gone(device.driver, context, code))
       result.answer = FenceAnswer::impossible;
   }

@@ -1,4 +1,4 @@
-// Memory back to the driver in the order of a private stream. See freeing_in_order.hpp.
+// Returning memory to the driver in the order of a private stream. See freeing_in_order.hpp.
 #include "pool/device/freeing_in_order.hpp"
 
 #include "pool/device/context_pool.hpp"
@@ -9,9 +9,9 @@ namespace cupool::device::in_order {
 
 namespace {
 constexpr std::uint64_t kFreesBound_ns = 2'000'000;  ///< a free takes 0.5 us on an H100
-constexpr std::uint32_t kRefusals = 4;               ///< so many without a success between them, and the driver is not asked again
+constexpr std::uint32_t kRefusals = 4;               ///< so many refusals without a success between them, and the driver is not asked again
 
-/// Whatever its reason is, a driver that goes on refusing must not keep the regions from whoever needs them.
+/// Counts a refusal. Whatever the reason, a driver that goes on refusing must not keep regions from being returned by cuMemFree.
 void note_refusal(PoolServices& services, CUresult code) {
   const bool is_never_taken = code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_SUPPORTED;
   if (is_never_taken || services.refused_in_order.fetch_add(1, std::memory_order_relaxed) + 1 >= kRefusals)
@@ -19,8 +19,8 @@ void note_refusal(PoolServices& services, CUresult code) {
 }
 }  // namespace
 
-/// Gives a region back behind nothing: nobody can touch it, and the stream is private and idle. cuMemFree would wait for all work of
-/// the device, which may wait for this very thread. A driver's cuMemFreeAsync of cuMemAlloc memory does not (H100 and H200, driver 580).
+/// Returns a region in the order of the private, idle stream, that is behind nothing; no work can touch it. cuMemFree would wait for all work of the
+/// device, which may itself wait for this thread. cuMemFreeAsync of cuMemAlloc memory does not (seen on H100 and H200, driver 580).
 CUresult free(DeviceState& device, CUstream stream, CUdeviceptr address) {
   if (stream == nullptr) return device.driver.cuMemFree_v2(address);
   PoolServices& services = device.services;
@@ -31,12 +31,12 @@ CUresult free(DeviceState& device, CUstream stream, CUdeviceptr address) {
   return code;
 }
 
-/// The context has one, or gets it; null: regions go back by cuMemFree. For want of memory there may be one the next time.
+/// The private stream of the context, made at need; null: regions go back by cuMemFree. Where memory was out the next call tries again.
 CUstream stream_of(DeviceState& device, ContextPool& home) {
   if (!device.frees_in_order()) return nullptr;
   CUstream stream = home.release_stream.load(std::memory_order_acquire);
   if (stream != nullptr) return stream;
-  // Current may be a green context of this one, and its streams end with it.
+  // The current context may be a green context of this one, and streams made there would end with it.
   const ScopedContext current(device.driver, home.registered.context);
   if (!current.status().ok()) return nullptr;
   if (const CUresult code = device.driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING); code != CUDA_SUCCESS) {
@@ -49,8 +49,8 @@ CUstream stream_of(DeviceState& device, ContextPool& home) {
   return other;
 }
 
-/// The stream's own few frees: after them the memory is the device's again. Bounded: the program may have made the whole context wait for an event
-/// (cuCtxWaitEvent), and so this stream too, for work that itself waits for the calling thread.
+/// Waits for the stream's own few frees, after which the memory is the device's again. Bounded: the program may have made the whole context wait for
+/// an event (cuCtxWaitEvent), and so this stream too, for work that itself waits for the calling thread.
 bool await(DeviceState& device, ContextPool& home, CUstream stream) {
   Fence fence;
   FenceResult result = fence.record_on(device, home, home.registered.context, stream, true);
@@ -64,7 +64,7 @@ bool can_look(const DeviceState& device) { return device.driver.has_cuCtxRecordE
 bool is_quiet(DeviceState& device, const DeviceState* only) {
   Fence fence;
   FenceResult result = fence.record(device, nullptr, only);
-  // Also on an idle device an event is over only when the device has got to it.
+  // Even on an idle device an event takes a moment to complete.
   if (result.answer == FenceAnswer::done) result = fence.poll_for(device, kQuietBound_ns);
   fence.clear(device.services.contexts);
   return result.answer == FenceAnswer::done;

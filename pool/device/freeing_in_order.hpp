@@ -1,5 +1,6 @@
-// Memory that nothing touches any more goes back to the driver in the order of a private, idle stream of its context (cuMemFreeAsync): cuMemFree
-// waits for all work of the device. Each call: the context is pinned, the device's lock is not held.
+// Memory that no work touches any more goes back to the driver in the order of a private, idle stream of its context (cuMemFreeAsync), since
+// cuMemFree waits for all work of the device.
+// Thread rule: for each call the context is pinned and the device's lock is not held.
 #pragma once
 
 #include <cuda.h>
@@ -12,19 +13,19 @@ struct ContextPool;
 
 namespace in_order {
 
-inline constexpr std::uint64_t kQuietBound_ns = 500'000;  ///< an event takes 0.6 us to record and to ask for on an idle H100
+inline constexpr std::uint64_t kQuietBound_ns = 500'000;  ///< an event takes 0.6 us to record and to query on an idle H100
 
-/// The context's stream, made at the first use; null: by cuMemFree.
+/// The context's private stream, made at its first use; null: use cuMemFree.
 CUstream stream_of(DeviceState& device, ContextPool& home);
-/// By cuMemFree where `stream` is null. The driver's answer.
+/// Frees the region in the order of `stream`, or by cuMemFree where it is null. Returns the driver's answer.
 CUresult free(DeviceState& device, CUstream stream, CUdeviceptr address);
-/// Until what was freed in `stream` is the device's again; 2 ms at most. False: it may not be yet.
+/// Waits, at most 2 ms, until what was freed in `stream` is the device's again. False: it may not be yet.
 bool await(DeviceState& device, ContextPool& home, CUstream stream);
 
-/// Does nothing run that cuMemFree would wait for? Asked by an event in every context (`only`: of that device), for kQuietBound_ns. Precondition:
-/// can_look().
+/// Is no work running that cuMemFree would wait for? Records an event in every context (`only`: of that device) and polls for up to kQuietBound_ns.
+/// Precondition: can_look().
 bool is_quiet(DeviceState& device, const DeviceState* only = nullptr);
-/// Are there events that cover a context?
+/// Does the driver have events that cover a context?
 bool can_look(const DeviceState& device);
 
 }  // namespace in_order

@@ -1,4 +1,4 @@
-// What goes back to the driver: see giving_back.hpp.
+// Returning memory to the driver: see giving_back.hpp.
 #include "pool/device/giving_back.hpp"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ bool GivingBack::release_would_do(DeviceState& device, std::uint64_t bytes) {
   for (const auto& home : homes_) {
     if (!home->is_in_use() || !may_give_back(device, *home)) continue;
     if (home->pooled != nullptr && !home->pooled->is_stalled(device)) free_bytes += home->pooled->figures(device).wholly_free_bytes;
-    free_bytes += home->natives.waiting_bytes();  // freed during a capture
+    free_bytes += home->natives.waiting_bytes();  // blocks that were freed during a capture
   }
   if (free_bytes == 0) return false;
   const std::uint64_t headroom_bytes = device.limit.headroom_bytes();
@@ -77,7 +77,7 @@ std::uint64_t GivingBack::release(DeviceState& device, ContextPool* first, std::
     if (!pinned) return;
     Mover mover(moves_);
     const std::uint64_t before_bytes = released_bytes;
-    // By cuMemFree, which waits for all work; where regions go back without that, nobody has seen to it that there is none.
+    // Regions would go back by cuMemFree, which waits for all work. Where they go back without waiting, nobody has made sure that no work is running.
     const bool is_seen_to = unpooled_ || !(device.services.gate.capturing() || all_release_in_order(device));
     if (home.natives.has_waiting() && (is_seen_to || is_quiet(device)))
       released_bytes += home.natives.release(device, home, wanted_bytes - released_bytes, at_most);
@@ -98,7 +98,7 @@ void GivingBack::return_unused(DeviceState& device, ContextPool& home) {
     const std::uint64_t released_bytes = home.pooled->release_unused(device);
     mover.note_given_back(device, released_bytes);
     if (released_bytes != 0) figures_.publish(device);
-  } catch (const std::bad_alloc&) {  // after the next refusal, then
+  } catch (const std::bad_alloc&) {  // host memory is out: the next refusal tries again
   }
 }
 
@@ -117,7 +117,7 @@ void GivingBack::surplus(DeviceState& device, bool may_block) {
   if (!may_block && (!device.services.has_context_events() || !is_quiet(device))) return;
   try {
     release(device, nullptr, surplus_bytes != 0 ? surplus_bytes : 1);
-  } catch (const std::bad_alloc&) {  // with a later free, then: this one is done
+  } catch (const std::bad_alloc&) {  // host memory is out: a later free does it; this free is done
   }
 }
 

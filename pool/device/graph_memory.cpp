@@ -1,4 +1,4 @@
-// What the driver keeps for CUDA graphs: see graph_memory.hpp.
+// Memory that the driver keeps for CUDA graphs: see graph_memory.hpp.
 #include "pool/device/graph_memory.hpp"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ void GraphMemory::notice_taken(DeviceState& device) {
 void GraphMemory::renew(DeviceState& device) {
   const std::uint64_t before_bytes = device.live.outside.graphs.load(std::memory_order_relaxed);
   const std::optional<std::uint64_t> bytes = ask(device);
-  // What the driver has free is of the same moment then: else the ledger would count what has moved twice, or not at all.
+  // The driver's free memory is asked for at the same moment: otherwise the ledger would count what has moved twice, or not at all.
   if (bytes && *bytes != before_bytes && DriverFree::is_current(device)) static_cast<void>(driver_free_.sample(device));
 }
 

@@ -1,7 +1,8 @@
-// Before the pool grows: what other streams keep is everybody's where their work is over at this moment. The driver's own pools reuse a completed
-// free likewise (CUDA Driver API 13.0, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC). One event and one look for each lane, none where the program has
-// waited for all that is in it. Where the stream has work, but frees more than it allocates, that event stays: the stream takes back what it needs
-// without it, others find the rest at a later miss, and from then on it goes to everybody as it comes; so it does from a stream that only frees.
+// Before the pool grows: what other streams keep in their lanes becomes free for everybody where its work is over at this moment. The driver's own
+// pools reuse a completed free likewise (CUDA Driver API 13.0, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC). The price is one event and one query per
+// lane, and none where the program has waited for everything in it.
+// Where the stream has work, but frees more than it allocates, the event stays pending: the stream can take back what it needs without it, other
+// streams find the rest at a later miss, and from then on its frees are handed over as they come. The same holds for a stream that only frees.
 #include <algorithm>
 #include <array>
 
@@ -13,14 +14,14 @@ namespace cupool::device {
 
 namespace {
 constexpr std::uint64_t kLeastHandOver_bytes = 32 * kMiB;
-constexpr std::uint64_t kHandOverShare = 64;  ///< so large a part of the need is an event worth
-constexpr std::uint64_t kMissedShare = 4;     ///< such a part of what others could have without it
-constexpr std::uint64_t kRoomToFeed = 8;      ///< such a part of everything must be left to the driver
+constexpr std::uint64_t kHandOverShare = 64;  ///< a lane that holds this part of the need is worth an event
+constexpr std::uint64_t kMissedShare = 4;     ///< a lane is missed when it is this part of what others could have without it
+constexpr std::uint64_t kRoomToFeed = 8;      ///< lanes are handed over only while the driver has this part of everything left
 }  // namespace
 
 bool StreamFrees::open_idle_lanes(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
   home.streams.note_miss();
-  // Stamped: memory is short, and other rungs see to it
+  // Stamped frees mean that memory is short: other rungs see to them.
   if (device.services.gate.capturing() || !device.services.may_call_driver() || home.streams.has_stamps_in_lanes()) return false;
   magazines_.visit_own(device, home, &Magazines::return_to_lanes);
   std::array<std::uint64_t, StreamLanes::kMostLanes> identities{};
@@ -34,14 +35,16 @@ bool StreamFrees::open_idle_lanes(DeviceState& device, ContextPool& home, const 
   return is_more;
 }
 
-/// Everybody's from now on, without a driver call: all work that could touch it is over. But for what another thread is asking about.
+/// What is in the lane is free for everybody from now on, without a driver call: all work that could touch it is over. Skips what another thread is
+/// asking about.
 void StreamFrees::open_lane(DeviceState& device, ContextPool& home, std::uint32_t lane) {
   Batch holes;
   lanes::drain(device, home, lane, holes);
   deferral_.retire(device, holes);
 }
 
-/// An event, not a query of the stream: it covers what was in the lane before, while others go on freeing into it. True: it is everybody's.
+/// Asks with an event rather than by querying the stream: the event covers what was in the lane before, while other threads go on freeing into it.
+/// True: the lane is free for everybody.
 bool StreamFrees::open_lane_if_idle(DeviceState& device, ContextPool& home, std::uint64_t identity, std::uint64_t wanted_bytes) {
   StreamLanes::Entry* entry = home.streams.entry(identity);
   if (entry == nullptr || entry->busy || device.services.gate.capturing()) return false;
@@ -83,13 +86,13 @@ bool StreamFrees::open_lane_if_idle(DeviceState& device, ContextPool& home, std:
   return true;
 }
 
-/// While little is left, streams scatter less when each keeps what it has; then frees carry events of their own anyway.
+/// While little memory is left, streams scatter less when each keeps what it has; frees carry events of their own then anyway.
 bool StreamFrees::may_feed(DeviceState& device) {
   const std::uint64_t room_bytes = device.room_bytes();
   return room_bytes >= (room_bytes + device.counters().reserved_bytes.now()) / kRoomToFeed;
 }
 
-/// Would so much of what the stream frees, with these `bytes`, have no event of its own that other streams could run out of memory for want of it?
+/// Would so much of what the stream frees, counting these `bytes`, lack an event of its own that other streams could run out of memory?
 bool StreamFrees::may_be_missed(DeviceState& device, ContextPool& home, std::uint64_t identity, std::uint64_t bytes) {
   if (device.has_plenty(2) || !home.streams.are_several() || !home.pooled->can_move()) return false;
   const StreamLanes::Entry* const entry = home.streams.entry(identity);
@@ -97,8 +100,8 @@ bool StreamFrees::may_be_missed(DeviceState& device, ContextPool& home, std::uin
                                                kMissedShare * (std::min(home.pooled->lane_bytes(entry->lane), entry->unmarked_bytes) + bytes));
 }
 
-/// A stream that frees what others allocate, a consumer behind a producer, keeps it from them until they miss, with no event that is over yet: each
-/// time the pool would grow by what the stream is behind. So its lane is drained as it fills, and what is over goes to everybody.
+/// A stream that frees what others allocate (a consumer behind a producer) keeps it from them until they miss, and then no event is over yet: each
+/// time the pool would grow by what the stream is behind. So its lane is drained as it fills, and what is over becomes free for everybody.
 void StreamFrees::hand_over(DeviceState& device, ContextPool& home, std::uint64_t identity) {
   if (device.services.gate.capturing()) return;
   const StreamLanes::Entry* const entry = home.streams.entry(identity);
@@ -106,11 +109,11 @@ void StreamFrees::hand_over(DeviceState& device, ContextPool& home, std::uint64_
   if (home.pooled->lane_bytes(entry->lane) < std::max(kLeastHandOver_bytes, device.peak_live_bytes() / kHandOverShare)) return;
   const CUcontext context = home.context;
   drain_stream(device, home, identity, false);
-  Error ignored{};  // for the call that meets it
+  Error ignored{};  // an error is reported by the call that meets it
   for (int looks = 0; looks < 2 && home.context == context && deferral_.retire_oldest(device, context, false, &ignored); ++looks) {}
 }
 
-/// Their work is over: everybody's, but for those that another thread is at.
+/// The work on these blocks is over: they become free for everybody, except those that another thread is asking about.
 void StreamFrees::end_stamps_in(DeviceState& device, ContextPool& home, std::uint32_t lane) {
   StreamLanes::Stamped& list = home.streams.stamped();
   for (auto next = list.begin(); next != list.end();) {
@@ -122,10 +125,10 @@ void StreamFrees::end_stamps_in(DeviceState& device, ContextPool& home, std::uin
 void StreamFrees::open_waited_lanes(DeviceState& device, ContextPool& home, std::uint64_t identity, std::uint64_t fills) {
   if (home.pooled == nullptr) return;
   home.streams.note_waited(identity, fills);
-  // Memory is short, and nothing runs: what streams keep apart would be cut up by whoever comes first.
+  // Memory is short and nothing runs: what streams keep apart would be cut up by whichever allocates first.
   const bool joins_all = identity == 0 && !may_feed(device);
-  if (!joins_all && !home.streams.are_several()) return;         // one stream has all of it anyway, until another asks
-  if (!joins_all && home.streams.has_stamps_in_lanes()) return;  // what was freed has events of its own, by which others get it
+  if (!joins_all && !home.streams.are_several()) return;         // a single stream has all of it anyway, until another asks
+  if (!joins_all && home.streams.has_stamps_in_lanes()) return;  // what was freed has events of its own, which let others have it
   const std::uint64_t least_bytes = joins_all ? 1 : device.least_early_bytes();
   bool is_more = false;
   for (const StreamLanes::Entry& entry : home.streams.entries()) {

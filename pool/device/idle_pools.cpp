@@ -1,4 +1,4 @@
-// What lies idle in pools of the driver's: see idle_pools.hpp.
+// Idle memory in the driver's memory pools: see idle_pools.hpp.
 #include "pool/device/idle_pools.hpp"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ void IdlePools::update_ours(DeviceState& device, std::int64_t freed_bytes, bool 
       device.driver_pool.reckon(freed_bytes);
     }
     home.natives.book_idle(device, covered_bytes);
-    return;  // the pool is the device's, whichever context's books tell of it
+    return;  // the pool belongs to the device, whichever context's books show it
   }
   device.limit.hold(covered_bytes, 0);
   device.idle_covered_bytes -= covered_bytes;
@@ -58,7 +58,7 @@ PoolIdle IdlePools::ask_others(DeviceState& device, CUmemoryPool named) {
 
 void IdlePools::book_others(DeviceState& device, std::uint64_t covered_bytes) {
   std::uint64_t now_bytes = device.mempools_idle.idle_bytes();
-  // What blocks are rounded to is in their bytes; a driver that counts what was asked for calls it idle.
+  // The books count the rounding of blocks as theirs; a driver that counts requested sizes reports it as idle.
   if (device.mempools_idle.counts_requested()) now_bytes -= std::min(now_bytes, blocks_.rounding_elsewhere_bytes());
   std::atomic<std::uint64_t>& gauge = device.live.outside.mempools;
   const std::uint64_t before_bytes = gauge.load(std::memory_order_relaxed);
@@ -89,7 +89,7 @@ std::optional<std::uint64_t> IdlePools::charge_ours(DeviceState& device, std::ui
 std::optional<std::uint64_t> IdlePools::charge_named(DeviceState& device, CUmemoryPool pool, std::uint64_t bytes) {
   if (device.taken_back_bytes != 0) trim_others(device, device.taken_back_bytes);
   device.taken_back_bytes = std::min(device.taken_back_bytes, device.limit.passed_bytes());
-  if (device.taken_back_bytes != 0) return std::nullopt;  // it would be served what another was refused for
+  if (device.taken_back_bytes != 0) return std::nullopt;  // what was taken back would serve the next request, after another was refused for it
   const std::uint64_t idle_bytes = std::min(ask_others(device, pool).named_kept_bytes, device.live.outside.mempools.load(std::memory_order_relaxed));
   const std::uint64_t covered_bytes = std::min(saturating_sub(idle_bytes, device.mempools_covered_bytes), bytes);
   if (!device.limit.charge(bytes - covered_bytes)) return std::nullopt;

@@ -1,39 +1,43 @@
 // The ladder: what an allocation tries, in this order, before the program is told that memory is out.
 //
-//   own      the driver's own call, once the program shares memory with other processes after all: what lies on pages it cannot
-//   better   once next to nothing is left: what this thread freed is waited for, if it fits better than the hole that is free now; on pages, once
-//            most of the device was needed, also if it lies beside blocks that stay and the hole in empty pages, which a small block would keep from
-//            others
-//   hole     memory that is free now
-//   crack    where the hole lies in a handle (backing pages) whose rest nobody could have elsewhere then, that memory comes to other addresses, in
-//            smaller handles; or any hole will do
-//   retire   deferred frees whose work is over (a query, no wait), and what streams have kept for long, or too much of
-//   magazines  blocks that threads keep for themselves are everybody's again; what was freed since the last epoch too, if nothing runs any more: how
-//            much that is depends on the moment, and a job that repeats itself must not need more in its hundredth step. Where memory is plenty and
-//            what would do is on its way back this comes first, and the magazines stay open: what the thread freed is its own again
-//   wait     on pages, once half of the device is taken: what this thread freed is waited for, if it would do; natively its frees had waited. What
-//            grows now stays, and what is scattered takes more calls to move than one wait. Not while what does not live is a trifle beside what is
-//            left, nor where a job makes steps or repeats itself and enough is left: it would wait in each of its steps
-//   elsewhere  a hole among blocks of other sizes (backing pages), before a job that comes down and begins again has more memory for that
-//   lanes    what other streams keep, where their work is over at this moment (idle_lanes.cpp)
-//   grow     more memory from the driver; backs off to the exact need. Where that fails no magazine stays open
-//   steal    for a stream: what other streams freed, behind the events of those frees, on the device
-//   lanes    what streams keep for themselves becomes everybody's when its work is over
-//   remap    empty pages to addresses where the block fits (backing pages)
-//   aside    the driver's own call, when the thread that brings pages is stalled in the driver: more could be had, but not in time
-//   release  whole free regions of this device back to the driver, then grow: only when that is enough and nothing would block
-//   mempools what memory pools that the driver serves keep idle goes back to the device, where that is enough; then grow, remap, release
-//   instead  the driver's own call, where it has much and only gives the pool none of it (the kernel's count of mappings may be out)
-//   poll     every deferred free, unless all that does not live were too little: events recorded inside this thread's own frees are waited for
-//            (natively the free did that), later ones are polled, one second at most in all, a minute while there are events of other threads' frees
-//            that came before; after 200 ms what natively were free by now, whatever other contexts are at (native_terms.cpp); then release again.
-//            Memory that another thread has taken to the driver is waited for likewise. Without events that cover a context what was freed during a
-//            capture waits for the next free, which synchronises: here that could wait for the caller itself
-//   graphs   what the driver keeps for CUDA graphs that do not run goes back to the device, where that is enough; then grow, remap, release
-//   native   the driver's own call for exactly these bytes; in stream order, where cuCtxDestroy may end the context, it is the shim that calls it
-//            (kDriversOwn)
-// Each rung is counted (`crack` as `remap`; `better` and `wait` as `poll`, `own`, `aside` and `instead` as native, `elsewhere` as `hole`). No rung
-// runs the driver under the lock, and none but `better`, `wait` and `poll` waits for the GPU.
+//   own        the driver's own call, for a program that has shared memory with other processes after all: blocks on pages cannot be shared
+//   better     when next to nothing is left: waits for a block that this thread freed, if it fits better than the hole that is free now. On pages,
+//              once most of the device has been needed, also if the freed block lies beside blocks that stay while the hole is in empty pages, which
+//              a small block would keep from others
+//   hole       memory that is free now
+//   crack      where the rest of a handle (backing pages) would be stranded if the block went into the hole: moves that memory to other addresses, in
+//              smaller handles; failing that, any hole will do
+//   retire     deferred frees whose work is over (a query, no wait), and what streams have kept for long, or too much of
+//   magazines  blocks that threads keep for themselves become free for everybody, and the open batch too if nothing runs any more. How much that
+//              brings depends on the moment, and a job that repeats itself must not need more memory in its hundredth step. Where memory is plenty
+//              and what would serve is on its way back, the open batch comes first and the magazines stay open: what a thread freed is its own again
+//   wait       on pages, once half of the device is taken: waits for what this thread freed, if it would serve; natively these frees would have
+//              waited. What the heap grows by now stays, and scattered pages take more calls to move than one wait. Not while free and deferred
+//              memory is a trifle beside what is left, nor in a job that makes steps or repeats itself while enough is left: it would wait in each
+//              step
+//   elsewhere  a hole among blocks of other sizes (backing pages), for a job that has come down from its peak and begins again, before it gets more
+//              memory
+//   lanes      what other streams keep, where their work is over at this moment (idle_lanes.cpp)
+//   grow       more memory from the driver; backs off to the exact need. Where that fails no magazine stays open
+//   steal      for a stream: what other streams freed, behind the events of those frees, on the device
+//   lanes      what streams keep for themselves becomes free for everybody when its work is over
+//   remap      empty pages move to addresses where the block fits (backing pages)
+//   aside      the driver's own call, when the thread that brings pages is stalled in the driver: there is more, but not in time
+//   release    whole free regions of this device go back to the driver, then grow: only where that is enough and nothing would block
+//   mempools   idle memory of the memory pools that the driver serves goes back to the device, where that is enough; then grow, remap, release
+//   instead    the driver's own call, where it has much memory but gives the pool none (the kernel may be out of mappings)
+//   poll       every deferred free, unless all free and deferred memory together would be too little. Events recorded inside this thread's own frees
+//              are waited for (natively the free did that). Later events are polled, for a second at most in all, or a minute while there are events
+//              of other threads' frees that came before the request. After 200 ms: what would be free natively by now, whatever other contexts are
+//              doing (native_terms.cpp); then release again. Memory that another thread has taken to the driver is waited for likewise. Without
+//              events that cover a context, what was freed during a capture waits for the next free, which synchronises: here that could wait for the
+//              caller itself
+//   graphs     what the driver keeps for CUDA graphs that do not run goes back to the device, where that is enough; then grow, remap, release
+//   native     the driver's own call for exactly these bytes; for a call in stream order where cuCtxDestroy may end the context, the shim makes it
+//              (kDriversOwn)
+//
+// Each rung has a counter (`crack` counts as `remap`; `better` and `wait` as `poll`; `own`, `aside` and `instead` as native; `elsewhere` as `hole`).
+// No rung calls the driver under the lock, and only `better`, `wait` and `poll` wait for the GPU.
 #include <algorithm>
 #include <optional>
 
@@ -88,7 +92,7 @@ Climbed Ladder::better(DevicePool& pool, Attempt& attempt) {
 Climbed Ladder::hole(DevicePool& pool, Attempt& attempt) {
   if (attempt.home->pooled == nullptr || pool.device_.disabled) return nullptr;
   DeviceAllocator& pooled = *attempt.home->pooled;
-  // Asked again at every rung: while the lock was let go of the stream's lane may have become another stream's.
+  // Looked up again at every rung: while the lock was let go of, the stream's lane may have become another stream's.
   if (attempt.request.stream.identity != 0) attempt.request.lane = attempt.home->streams.find(attempt.request.stream.identity);
   const bool may_be_own = attempt.user != nullptr && !attempt.is_short && attempt.request.stream.identity == 0;
   Extent* found = may_be_own ? pool.magazines_.take_from_own(pool.device_, *attempt.home, attempt.request.bytes) : nullptr;
@@ -113,7 +117,7 @@ Climbed Ladder::crack(DevicePool& pool, Attempt& attempt) {
   return grown.value().extent;
 }
 
-/// The one that `hole` has refused.
+/// The hole that `hole` has refused.
 Climbed Ladder::any_hole_largest_first(DevicePool& pool, Attempt& attempt) { return attempt.has_hole ? hole(pool, attempt) : Climbed(nullptr); }
 
 Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
@@ -134,7 +138,7 @@ Climbed Ladder::retire(DevicePool& pool, Attempt& attempt) {
   return nullptr;
 }
 
-/// The same, but what the stream itself freed is everybody's too: in its lane it would keep empty regions from going back.
+/// As retire(), but what the stream itself freed becomes free for everybody too: in its lane it would keep empty regions from going back.
 Climbed Ladder::retire_for_all(DevicePool& pool, Attempt& attempt) {
   Error error{};
   while (pool.deferral_.retire_oldest(pool.device_, attempt.context, false, &error) ||
@@ -146,7 +150,7 @@ Climbed Ladder::retire_for_all(DevicePool& pool, Attempt& attempt) {
   return nullptr;
 }
 
-/// Is what was freed since the last epoch over already? Asked where only the moment is bad, and once on the way up.
+/// Is what was freed since the last epoch over already? Asked once on the way up, and where only the moment is bad.
 Climbed Ladder::ask(DevicePool& pool, Attempt& attempt) {
   if (attempt.has_asked || !pool.backlog_.is_bad_moment(pool.device_, attempt.request.bytes, pool.deferred_.batch_bytes())) return nullptr;
   attempt.has_asked = true;
@@ -161,12 +165,12 @@ Climbed Ladder::magazines(DevicePool& pool, Attempt& attempt) {
   pool.magazines_.visit_own(pool.device_, *attempt.home, &Magazines::send);
   if (!pool.magazines_.may_stay_open(pool.device_, attempt.request.bytes)) return all_magazines(pool, attempt);
   const Climbed found = ask(pool, attempt);
-  // In another size
+  // Something was retired, but no block of this size.
   const bool is_more = found.ok() && found.value() == nullptr && !pool.magazines_.may_stay_open(pool.device_, attempt.request.bytes);
   return is_more ? all_magazines(pool, attempt) : found;
 }
 
-/// From here on nothing is kept until the attempt is over.
+/// From here on threads keep nothing until the attempt is over.
 Climbed Ladder::all_magazines(DevicePool& pool, Attempt& attempt) {
   if (attempt.is_short) return nullptr;
   attempt.is_short = true;
@@ -176,7 +180,7 @@ Climbed Ladder::all_magazines(DevicePool& pool, Attempt& attempt) {
   if (is_more) {
     Climbed found = hole(pool, attempt);
     if (found.value() != nullptr) return found;
-    pool.stream_frees_.drain_stale_lanes(pool.device_, *attempt.home);  // those into which something has come only now
+    pool.stream_frees_.drain_stale_lanes(pool.device_, *attempt.home);  // lanes that have been filled only now
   }
   return ask(pool, attempt);
 }
@@ -219,9 +223,9 @@ Climbed Ladder::grow(DevicePool& pool, Attempt& attempt) {
   const std::uint64_t exchange_bytes = pool.unpooled_ || !is_possible ? 0 : allocator->exchange_bytes(pool.device_, attempt.request.bytes);
   if (exchange_bytes != 0 && pool.giving_back_.may_release(pool.device_)) pool.giving_back_.release(pool.device_, &home, exchange_bytes);
   AllocationRequest request = attempt.request;
-  request.lane = 0;  // what is new is nobody's; the lane may be another stream's when the driver returns
+  request.lane = 0;  // new memory is in no lane, and the lane may be another stream's when the driver returns
   std::optional<Mover> mover;
-  if (!pool.unpooled_) mover.emplace(pool.moves_);  // else it brings this one block: nobody need wait for it
+  if (!pool.unpooled_) mover.emplace(pool.moves_);  // an unpooled grow brings this one block: nobody need wait for it
   const Result<Growth> grown = allocator->grow(pool.device_, home, request);
   if (mover) mover->has_more = grown.ok();
   if (!grown.ok() && grown.code() != CUDA_ERROR_OUT_OF_MEMORY) return grown.error();
@@ -237,8 +241,8 @@ Climbed Ladder::steal(DevicePool& pool, Attempt& attempt) {
 
 Climbed Ladder::lanes(DevicePool& pool, Attempt& attempt) {
   if (pool.device_.disabled || !pool.stream_frees_.has_lanes()) return nullptr;
-  // Without events that cover a context only a synchronising call could free what is not behind an event of its own stream, and a
-  // stream-ordered request must not wait.
+  // Without events that cover a context, only a synchronising call could free what is not behind an event of its own stream, and a stream-ordered
+  // request must not wait.
   const bool ordered = attempt.request.stream.identity != 0;
   pool.stream_frees_.drain_lanes(pool.device_, ordered && !pool.device_.services.has_context_events());
   if (const Error error = pool.deferral_.close_epoch(pool.device_, attempt.context, Deferral::Closing::late); error.code != CUDA_SUCCESS)
@@ -270,7 +274,7 @@ Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
     return nullptr;
   const std::uint64_t driver_free_bytes = pool.device_.live.driver_free_bytes.load(std::memory_order_relaxed);
   const std::uint64_t room_bytes = std::min(driver_free_bytes, pool.device_.limit.headroom_bytes());
-  // First only what is missing: what stays needs no call next time. The driver may still refuse; then all of it.
+  // First only what is missing: what stays needs no call next time. The driver may still refuse; then everything.
   for (const std::uint64_t wanted_bytes : {need_bytes > room_bytes ? need_bytes - room_bytes : 1, kEverything_bytes}) {
     if (pool.giving_back_.release(pool.device_, attempt.home, wanted_bytes) == 0) return nullptr;
     Climbed grown = grow(pool, attempt);
@@ -279,22 +283,23 @@ Climbed Ladder::release(DevicePool& pool, Attempt& attempt) {
   return nullptr;
 }
 
-/// The driver has much more, and yet gave the pool nothing: it is not memory that is out. Nobody is just bringing it, either: where mappings are out,
-/// whoever else tries brings none.
+/// Where the driver has much more memory and yet gave the pool nothing, it is not memory that is out. Nor is another thread just bringing it: where
+/// mappings are out, no thread can.
 Climbed Ladder::instead(DevicePool& pool, Attempt& attempt) {
   const bool can_bring = attempt.home->pooled == nullptr || !attempt.home->pooled->is_out_of_mappings();
   if (pool.unpooled_ || (can_bring && pool.moves_.are_any())) return nullptr;
   return pool.driver_free_.has_much_room(pool.device_, attempt.request.bytes) ? native(pool, attempt) : Climbed(nullptr);
 }
 
-/// Is anything on its way that waiting would bring?
+/// Is anything on its way back that waiting would bring?
 bool Ladder::may_still_come(DevicePool& pool, const Attempt& attempt) {
   if (pool.deferred_.oldest() != nullptr || pool.deferral_.may_record(pool.device_) || pool.stream_frees_.has_stamped()) return true;
   if (pool.moves_.are_any() || pool.moves_.ended() != attempt.moves || pool.giving_back_.late_bytes() != 0) return true;
   return pool.giving_back_.release_would_do(pool.device_, align_up(attempt.request.bytes, kRegionGranularity_bytes));
 }
 
-/// Whatever can serve now: what was retired or what another thread has brought, what can go back to the driver, what the driver had still to free.
+/// Takes whatever can serve now: what was retired, what another thread has brought, what can go back to the driver, or what the driver has freed
+/// since.
 Climbed Ladder::take_what_came(DevicePool& pool, Attempt& attempt, bool has_retired) {
   Climbed found = hole(pool, attempt);
   const bool has_moved = pool.moves_.ended() != attempt.moves;
@@ -312,13 +317,13 @@ Climbed Ladder::take_what_came(DevicePool& pool, Attempt& attempt, bool has_reti
 Climbed Ladder::poll(DevicePool& pool, Attempt& attempt) {
   if (pool.unpooled_ && !pool.has_waiting_frees() && !pool.moves_.are_any() && pool.moves_.ended() == attempt.moves) return nullptr;
   if (!pool.could_come(attempt.request.bytes)) return nullptr;
-  attempt.request.may_split = true;  // what could go back in its place has gone by now
+  attempt.request.may_split = true;  // by now everything that could go back in its place has gone
   Clock& clock = pool.device_.services.clock;
   const std::uint64_t began_ns = clock.now_ns();
   Patience patience(clock, began_ns + DevicePool::kPollBound_ns, pool.deferred_.last_number(), Patience::kLateBound_ns);
   Error error{};
   for (;;) {
-    // Again: nothing can be recorded while any context ends
+    // Once more, since nothing can be recorded while any context is ending.
     error = pool.deferral_.close_epoch_or_synchronise(pool.device_, attempt.context);
     if (error.code != CUDA_SUCCESS) break;
     bool has_retired = false;
@@ -349,7 +354,7 @@ Climbed Ladder::mempools(DevicePool& pool, Attempt& attempt) {
   return wanted_bytes != 0 && pool.idle_pools_.trim_others(pool.device_, wanted_bytes) != 0 ? after_trim(pool, attempt) : Climbed(nullptr);
 }
 
-/// The device has more than when these rungs were climbed.
+/// The rungs that a trim makes worth another try: the device has more memory than when they were climbed.
 Climbed Ladder::after_trim(DevicePool& pool, Attempt& attempt) {
   for (const auto climb : {&Ladder::grow, &Ladder::remap, &Ladder::release}) {
     Climbed climbed = climb(pool, attempt);
@@ -360,9 +365,9 @@ Climbed Ladder::after_trim(DevicePool& pool, Attempt& attempt) {
 
 Climbed Ladder::native(DevicePool& pool, Attempt& attempt) {
   if (pool.unpooled_) return nullptr;
-  if (attempt.request.life == BlockLife::pool) return kDriversOwn;  // by cuMemAlloc it would go with its context
+  if (attempt.request.life == BlockLife::pool) return kDriversOwn;  // a block from cuMemAlloc would end with its context
   Result<Growth> made = attempt.home->natives.grow(pool.device_, *attempt.home, attempt.request);
-  // `release` speaks of whole regions; a limit or a device that is no multiple of them may have room for exactly this.
+  // `release` deals in whole regions; a limit or a device that is no multiple of them may have room for exactly this block.
   if (made.code() == CUDA_ERROR_OUT_OF_MEMORY && pool.giving_back_.release_would_do(pool.device_, attempt.request.bytes) &&
       pool.giving_back_.may_release(pool.device_) && pool.giving_back_.release(pool.device_, attempt.home, kEverything_bytes) != 0)
     made = attempt.home->natives.grow(pool.device_, *attempt.home, attempt.request);

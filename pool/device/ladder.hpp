@@ -1,4 +1,4 @@
-// Ladder: the rungs that an allocation climbs; ladder.cpp says what each tries, climb.cpp how they are climbed. For DevicePool only.
+// Ladder: the rungs that an allocation climbs. ladder.cpp says what each tries, climb.cpp climbs them. For DevicePool only.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace cupool::device {
 
-/// A rung's answer: a block; nothing (the next rung); or an error that the program's own call would have met natively.
+/// A rung's answer: a block; nullptr (try the next rung); or an error that the program's own call would have met natively.
 using Climbed = Result<heap::Extent*>;
 
 struct Ladder {

@@ -1,7 +1,7 @@
-// LimitAccount: what counts against CUPOOL_LIMIT on one device. Charged before the driver is asked, refunded when it refuses.
+// LimitAccount: what counts against CUPOOL_LIMIT on one device, in bytes. Charged before the driver is asked, refunded when it refuses.
 //
-// Held = reserved by the pool + stream-ordered memory that the driver serves + arrays + the program's own cuMemCreate. Thread-safe, lock-free: two
-// threads can never both take the last bytes.
+// Held = reserved by the pool + stream-ordered memory that the driver serves + arrays + the program's own cuMemCreate.
+// Thread rule: thread-safe, lock-free; two threads can never both take the last bytes.
 #pragma once
 
 #include <atomic>
@@ -12,15 +12,15 @@
 
 namespace cupool::device {
 
-/// Error::where of a refusal that the driver knows nothing of.
+/// Error::where of a refusal by the limit, of which the driver knows nothing.
 inline constexpr char kLimitRefusal[] = "CUPOOL_LIMIT";
 
 class LimitAccount {
  public:
-  /// 0: no limit (held is still counted). Set once, before use.
+  /// `limit_bytes`: 0 means no limit (what is held is still counted).
   explicit LimitAccount(std::uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
-  /// Nothing is never refused: who needs no more is not refused for what a pool of the driver's has grown beyond the limit.
+  /// False: the limit refuses. A charge of 0 bytes always succeeds, even where a pool of the driver has grown beyond the limit.
   [[nodiscard]] bool charge(std::uint64_t bytes) {
     if (bytes == 0) return true;
     std::uint64_t held = held_bytes_.load(std::memory_order_relaxed);
@@ -31,15 +31,15 @@ class LimitAccount {
   }
   void refund(std::uint64_t bytes) { held_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
 
-  /// `now_bytes` are held for something that had `before_bytes`; never refused.
+  /// Something that held `before_bytes` holds `now_bytes` now; never refused.
   void hold(std::uint64_t now_bytes, std::uint64_t before_bytes) { held_bytes_.fetch_add(now_bytes - before_bytes, std::memory_order_relaxed); }
 
-  /// So far is what is held beyond it.
+  /// By how much the limit is exceeded.
   std::uint64_t passed_bytes() const { return saturating_sub(held_bytes(), ceiling()); }
 
   std::uint64_t limit_bytes() const { return limit_bytes_; }
   std::uint64_t held_bytes() const { return held_bytes_.load(std::memory_order_relaxed); }
-  /// What may still be charged; the largest number when there is no limit.
+  /// What may still be charged; the largest number where there is no limit.
   std::uint64_t headroom_bytes() const { return saturating_sub(ceiling(), held_bytes()); }
 
  private:

@@ -1,4 +1,4 @@
-// Figures of one device's heaps: see live_figures.hpp.
+// The figures of one device's heaps: see live_figures.hpp.
 #include "pool/device/live_figures.hpp"
 
 #include <algorithm>
@@ -6,9 +6,10 @@
 namespace cupool::device {
 
 namespace {
-/// In the streams' lanes, for what is told often: pages lie in larger ones, and small ones would cost more than they tell.
+/// Smaller holes in streams' lanes are not joined for figures that are published often: pages lie in larger holes, and small ones would cost more
+/// time than they tell.
 constexpr std::uint64_t kLargeHole_bytes = kMiB;
-constexpr std::uint64_t kLooksForPublication = 32;  ///< so many looks take as long as some 64 operations, and as often are the figures told
+constexpr std::uint64_t kLooksForPublication = 32;  ///< this many looked-at holes take as long as some 64 operations, the interval of publication
 }  // namespace
 
 HeapFigures figures_of(const ContextPool& home, DeviceState& device) {

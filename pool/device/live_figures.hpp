@@ -1,6 +1,7 @@
-// LiveFigures: Σ over the heaps of a device's contexts, and what the live page is told of them: now and then, and at the peak of what lives.
+// LiveFigures: sums over the heaps of a device's contexts, and what the live page shows of them: published now and then, and at the peak of live
+// bytes.
 //
-// Of the pieces of free memory the page has figures of a moment not long ago. No driver call.
+// How free memory is fragmented is therefore known for a recent moment, not for this one. No driver call.
 // Thread rule: the device's lock.
 #pragma once
 
@@ -13,9 +14,9 @@
 
 namespace cupool::device {
 
-/// Of both of a context's allocators.
+/// The sum over both allocators of a context.
 HeapFigures figures_of(const ContextPool& home, DeviceState& device) CUPOOL_REQUIRES(device.lock);
-/// The same, with what lies in streams' lanes as everybody's.
+/// The same, counting what lies in streams' lanes as free for everybody.
 HeapFigures figures_of_all_lanes_of(const ContextPool& home, DeviceState& device, std::uint64_t least_bytes) CUPOOL_REQUIRES(device.lock);
 
 class LiveFigures {
@@ -24,18 +25,19 @@ class LiveFigures {
 
   HeapFigures sum(DeviceState& device) const CUPOOL_REQUIRES(device.lock);
   HeapFigures sum_of_all_lanes(DeviceState& device, std::uint64_t least_bytes) const CUPOOL_REQUIRES(device.lock);
-  /// Seldom where there are many large holes of lanes: then the figures cost more than what they are told after.
+  /// Writes the figures to the live page. Skipped at times where lanes have many large holes, since summing them would cost too much.
   void publish(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   void publish(DeviceState& device, const HeapFigures& now) const CUPOOL_REQUIRES(device.lock);
-  /// The moment of peak live, looked at just before the first free after it: until then only allocations happened. Closes the magazines.
+  /// Records the figures at the peak of live bytes: called just before the first free after it, until which only allocations happened. Closes the
+  /// magazines.
   void sample_peak(DeviceState& device) CUPOOL_REQUIRES(device.lock);
-  /// Precondition: the magazines are closed, but for those that nobody can close.
+  /// As sample_peak(), without closing. Precondition: the magazines are closed, except those that nobody can close.
   void note_peak(DeviceState& device) CUPOOL_REQUIRES(device.lock);
 
  private:
   const ContextPools& homes_;
   Magazines& magazines_;
-  std::uint64_t publications_to_skip_ = 0;  ///< of the figures in the live page
+  std::uint64_t publications_to_skip_ = 0;  ///< publications still to be skipped
 };
 
 }  // namespace cupool::device

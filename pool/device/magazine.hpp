@@ -1,10 +1,9 @@
-// Magazine: one thread's free blocks of one context, small ones and those of a few larger sizes, and the blocks that it has freed lately.
+// Magazine: one thread's free blocks of one context (small ones, and those of a few larger sizes), and the blocks that it has freed lately.
 //
-// A hit takes no lock that other threads take, but to close the magazine (owner_lock.hpp). What the thread frees is not
-// reused from here: it goes through an epoch of deferred frees like every block, in batches. Magazines hold addresses, and never
-// memory that is short: a miss anywhere on the device closes all of them, unless what it wants is on its way back, and then everything is where it
-// would be without them.
-// An operation that would set a new peak, and whatever is not ordinary, is left to the device's lock, so that what reports say stays exact.
+// A hit takes no lock that other threads take, except to close the magazine (owner_lock.hpp). What the thread frees is not reused from here: it
+// passes through an epoch of deferred frees like every block, in batches. Magazines hold addresses, and never memory that is short: a miss anywhere
+// on the device closes all of them, unless what it wants is on its way back; then everything is where it would be without them.
+// An operation that would set a new peak, and anything out of the ordinary, is left to the device's lock, so that reports stay exact.
 // Lock order: the device's lock, then a magazine's. Source of the idea: Bonwick and Adams, Magazines and Vmem (2001).
 #pragma once
 
@@ -39,30 +38,30 @@ inline std::size_t small_size_index(std::uint64_t bytes) { return static_cast<st
 
 inline constexpr std::uint64_t kLargestKept_bytes = 4 * kGiB;
 
-/// What the magazines of a device look at and do not change.
+/// The state of the device that its magazines read and do not change.
 struct MagazineSurroundings {
   const observe::Counters& counters;
   const PoolServices& services;
   const std::atomic<bool>& peak_is_new;
   const StepEnds& steps;
-  const std::atomic<bool>& has_several;  ///< more than one magazine
+  const std::atomic<bool>& has_several;  ///< the device has more than one magazine
   const MempoolUses& mempools;
 };
 
-/// The thread that asks, and the magazine that it remembers for the context it asks in.
+/// The asking thread, and its magazine for the context in which it asks.
 struct MagazineUser {
-  bool may_keep = true;  ///< false: it is about to end
+  bool may_keep = true;  ///< false: the thread is about to end
   Magazine*& magazine;
 };
 
 /// What the magazines of one context share.
 struct KeptBlocks {
   BlockTable table;
-  std::array<Rack, kSmallSizes> depot;  ///< freed, complete, and nobody's: for the next refill
+  std::array<Rack, kSmallSizes> depot;  ///< blocks whose free is complete and that no thread keeps, for the next refill
   std::uint64_t bytes = 0;              ///< Σ depot
 };
 
-/// Of the three gauges of what lives whose peaks are exact: bytes, requested bytes, blocks.
+/// The three gauges of live blocks whose peaks are exact.
 struct LiveSum {
   std::int64_t bytes = 0;
   std::int64_t requested_bytes = 0;
@@ -70,39 +69,40 @@ struct LiveSum {
 };
 
 struct alignas(128) Magazine {
-  static constexpr std::uint32_t kMostFrees = 255;  ///< with the next one they join the deferred frees
+  static constexpr std::uint32_t kMostFrees = 255;  ///< frees kept here; with the next one they join the deferred frees
   static constexpr std::uint32_t kMostBatch = 256;
-  static constexpr std::uint64_t kMost_bytes = kGiB;  ///< freed
+  static constexpr std::uint64_t kMost_bytes = kGiB;  ///< bytes of frees kept here
   static constexpr std::uint64_t kMostBatch_bytes = kMiB;
-  static constexpr std::size_t kStreams = 8;  ///< that one thread keeps blocks for
+  static constexpr std::size_t kStreams = 8;  ///< streams that one thread keeps blocks for
   static constexpr std::uint32_t kMostFreesWithLarge = 63;
-  static constexpr std::uint64_t kKeptShare = 32;  ///< of what the program has never needed at once: so much a thread may keep
-  static constexpr std::uint64_t kLeastLarge = 2;  ///< so many blocks of a large size must fit into the budget that they count in
-  /// So often in a row a large block is wanted soon after one was freed before streams' blocks of its size are kept
+  static constexpr std::uint64_t kKeptShare = 32;  ///< a thread may keep this part of the memory that the program has never needed
+  static constexpr std::uint64_t kLeastLarge = 2;  ///< a large size is kept only if this many of its blocks fit into the budget
+  /// A stream's blocks of a large size are kept once one was wanted soon after a free this many times in a row.
   static constexpr std::uint32_t kHot = 8;
-  static constexpr std::uint64_t kMostOfSize_bytes = 16 * kMiB;  ///< of one small size for one stream: who only frees there keeps it from the others
-  static constexpr std::uint64_t kSoon = 8;                      ///< operations of the magazine, for two streams
-  static constexpr std::size_t kParcels = 8;                     ///< so many batches of frees may be on their way
+  /// Of one small size for one stream: a stream that only frees would keep more from the others.
+  static constexpr std::uint64_t kMostOfSize_bytes = 16 * kMiB;
+  static constexpr std::uint64_t kSoon = 8;   ///< "soon", in operations of the magazine, with up to two streams
+  static constexpr std::size_t kParcels = 8;  ///< batches of frees that may be under way at once
 
   Magazine(const MagazineSurroundings& seen, observe::LiveShard& counts, std::uint8_t number_of_it)
       : around(seen), shard(counts), number(number_of_it), timeline(seen.services.options.timeline_events) {
     for (Parcel& parcel : parcels) put(parcel, spare);
   }
 
-  /// A block of `bytes` (rounded, at most kLargestKept_bytes) for `requested_bytes`; 0: ask the device.
+  /// A block of `bytes` (rounded, at most kLargestKept_bytes) for a request of `requested_bytes`; 0: ask the device.
   CUdeviceptr allocate(CUcontext asking, std::uint64_t requested_bytes, std::uint64_t bytes, std::uint16_t thread) CUPOOL_EXCLUDES(lock);
-  /// False: ask the device.
+  /// Keeps the block for the next batch of frees. False: nothing was done, ask the device.
   bool free(CUdeviceptr address, std::uint16_t thread) CUPOOL_EXCLUDES(lock);
-  /// As allocate, of what this thread freed on that stream; counted to a memory pool.
+  /// As allocate(), from what this thread freed on that stream; counted to a memory pool.
   CUdeviceptr allocate_on(CUcontext asking, std::uint64_t identity, std::uint8_t for_mempool, std::uint64_t requested_bytes, std::uint64_t bytes,
                           std::uint16_t thread) CUPOOL_EXCLUDES(lock);
-  /// As free; the stream, which is one of `asking`, may have the block again at once.
+  /// As free(), in the order of a stream of `asking`, which may have the block again at once.
   bool free_on(CUdeviceptr address, CUcontext asking, std::uint64_t identity, std::uint16_t thread) CUPOOL_EXCLUDES(lock);
-  /// Into the rack of its size; false: there is none, or no room in it.
+  /// Puts the block into the rack of its size; false: there is none, or no room in it.
   bool keep(StreamRacks& racks_of_stream, heap::Extent* extent) CUPOOL_REQUIRES(lock);
-  /// One of the batches of frees that are complete goes to the racks. False: there is none.
+  /// Moves one completed batch of frees into the racks. False: there is none.
   bool open_parcel() CUPOOL_REQUIRES(lock);
-  /// The rack for a size; null: a large one that has none.
+  /// The rack for a size; null for a large size that has none.
   Rack* rack_of(std::uint64_t bytes) CUPOOL_REQUIRES(lock) {
     if (bytes <= kLargestSmallBlock_bytes) return &racks[small_size_index(bytes)];
     SizedRack& large = large_racks.at(bytes);
@@ -114,11 +114,11 @@ struct alignas(128) Magazine {
       if (one.stream.identity == identity) return &one;
     return nullptr;
   }
-  /// Large blocks that do not come and go are holes at once: kept they would push others elsewhere.
+  /// A large block whose size does not come and go becomes a hole at once: kept, it would push other blocks elsewhere.
   static bool is_cold(const SizedRack& sized, std::uint64_t bytes) {
     return bytes > kLargestSmallBlock_bytes && (sized.bytes != bytes || sized.heat < kHot);
   }
-  /// One is allocated: is it soon after one was freed?
+  /// A block is allocated: did that come soon after a free?
   void warm(SizedRack& sized) CUPOOL_REQUIRES(lock) { sized.heat = operations - sized.rack.used <= soon ? std::min(sized.heat + 1, kHot) : 0; }
   static void put(Parcel& parcel, Parcel*& list) {
     parcel.next = list;
@@ -128,20 +128,20 @@ struct alignas(128) Magazine {
   OwnerLock lock;
   CUcontext context CUPOOL_GUARDED_BY(lock) = nullptr;  ///< null: closed
   const BlockTable* table CUPOOL_GUARDED_BY(lock) = nullptr;
-  std::uint64_t operations CUPOOL_GUARDED_BY(lock) = 0;  ///< a clock for its racks: allocations here, and each time that the device was asked
-  std::size_t aged CUPOOL_GUARDED_BY(lock) = 0;          ///< racks that were looked at for their age
+  std::uint64_t operations CUPOOL_GUARDED_BY(lock) = 0;  ///< the clock of its racks: allocations here, and calls that asked the device
+  std::size_t aged CUPOOL_GUARDED_BY(lock) = 0;          ///< racks whose age was checked
   const MagazineSurroundings& around;
-  observe::LiveShard& shard;  ///< what happened here since the device was last told
-  const std::uint8_t number;  ///< from 1 on; what it takes from holes has it as the keeper
+  observe::LiveShard& shard;  ///< what happened here since its counts were last flushed to the device
+  const std::uint8_t number;  ///< from 1; the keeper number of the blocks that it takes from holes
   std::uint64_t next_buffer_id CUPOOL_GUARDED_BY(lock) = 0;
   std::uint64_t end_buffer_id CUPOOL_GUARDED_BY(lock) = 0;
-  std::uint64_t budget_bytes = 0;       ///< as kMost_bytes, or less where memory is short. Written under both locks
-  std::uint64_t kept_budget_bytes = 0;  ///< for what is kept: complete, or a stream's. Likewise
-  std::uint64_t free_budget_bytes = 0;  ///< of it, for frees that have no event yet. Likewise
-  /// Where there are several magazines, so much more than the device was told may live by this one: its part of what lies between what lives and
-  /// the peaks. Without, two of them could reach a peak together which neither sees. Written under both locks.
+  std::uint64_t budget_bytes = 0;       ///< at most kMost_bytes, less where memory is short. Written under both locks
+  std::uint64_t kept_budget_bytes = 0;  ///< for what is kept: completed frees and streams' blocks. Likewise
+  std::uint64_t free_budget_bytes = 0;  ///< the part of budget_bytes for frees that have no event yet. Likewise
+  /// Where there are several magazines: how much more than the device knows may be live through this one, its part of the distance between what is
+  /// live and the peaks. Without it two magazines could together reach a peak that neither sees. Written under both locks.
   LiveSum allowance;
-  std::uint64_t taken_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< out of the racks since the device was last told, less what streams put in
+  std::uint64_t taken_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< taken out of the racks since the last flush, less what streams put in
   std::uint64_t freed_bytes CUPOOL_GUARDED_BY(lock) = 0;
   heap::Extent* freed CUPOOL_GUARDED_BY(lock) = nullptr;  ///< through bin_next, newest first
   std::uint32_t freed_count CUPOOL_GUARDED_BY(lock) = 0;
@@ -149,27 +149,29 @@ struct alignas(128) Magazine {
   Parcel* emptied CUPOOL_GUARDED_BY(lock) = nullptr;
   std::array<Rack, kSmallSizes> racks CUPOOL_GUARDED_BY(lock) = {};
   SizedRacks<32> large_racks CUPOOL_GUARDED_BY(lock) = {};
-  heap::Extent* misfits CUPOOL_GUARDED_BY(lock) = nullptr;  ///< complete, and their size has no rack any more; through bin_next
-  std::array<StreamRacks, kStreams> streams = {};           ///< the racks under `lock`; whose they are is written under both locks
-  std::uint64_t soon = kSoon;                               ///< more of them where more streams have racks, since they take turns. Likewise
+  heap::Extent* misfits CUPOOL_GUARDED_BY(lock) = nullptr;  ///< completed frees whose size has no rack any more; through bin_next
+  std::array<StreamRacks, kStreams> streams = {};  ///< the racks are guarded by `lock`; which stream they are for is written under both locks
+  std::uint64_t soon = kSoon;                      ///< kSoon, or more where more streams have racks, since they take turns. Likewise
   std::uint64_t ordered_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< Σ what is kept for streams
-  std::uint8_t mempool = 0;                                 ///< whose blocks are kept for streams. Written under both locks
-  std::atomic<std::uint64_t> mempool_bytes{0};  ///< live in it since the device was last told (or fewer: below 0). Written as a shard's words
-  /// As long as the device's, so that the newest events of all are known. Written inside the lock; read under the device's lock while closed.
+  std::uint8_t mempool = 0;                                 ///< the memory pool whose blocks are kept for streams. Written under both locks
+  /// Change of live bytes in that pool since the last flush (may be below 0). Written as a shard's words.
+  std::atomic<std::uint64_t> mempool_bytes{0};
+  /// As long as the device's timeline, so that the newest events of all are known. Written inside the lock; read under the device's lock while
+  /// closed.
   observe::Timeline timeline;
 
-  // under the device's lock
+  // The rest is guarded by the device's lock.
   bool is_owned = false;
-  pthread_t owner{};  ///< of living threads only one has it
+  pthread_t owner{};  ///< the owning thread; no other living thread has this handle
   ContextPool* home = nullptr;
   bool is_open = false;  ///< `context` is not null
   bool is_of_this_thread() const { return is_owned && pthread_equal(owner, pthread_self()) != 0; }
-  std::uint64_t kept_bytes = 0;  ///< in racks and complete parcels when the device was last told
-  Parcel* returned = nullptr;    ///< complete, and not handed over yet
+  std::uint64_t kept_bytes = 0;  ///< in racks and completed parcels at the last flush
+  Parcel* returned = nullptr;    ///< completed, and not handed over yet
   Parcel* spare = nullptr;
-  std::uint32_t turned_away = 0;          ///< blocks that streams freed and for which there was no room, since there last was
-  std::uint32_t streams_turned_away = 0;  ///< blocks of streams that have no racks here, since one last got some
-  std::size_t next_stream = 0;            ///< whose racks go next to another stream
+  std::uint32_t turned_away = 0;          ///< streams' blocks that found no room since there last was some
+  std::uint32_t streams_turned_away = 0;  ///< blocks of streams without racks here, since a stream last got some
+  std::size_t next_stream = 0;            ///< index of the stream whose racks another stream gets next
   std::array<Parcel, kParcels> parcels;
 
  private:
@@ -177,7 +179,7 @@ struct alignas(128) Magazine {
     const std::uint64_t now = gauge.now() + here.load(std::memory_order_relaxed) + more;
     return now > gauge.highest();
   }
-  /// With so much less, by this thread's frees?
+  /// Would this free of `bytes` end a step of the job?
   bool would_end_step(std::uint64_t bytes) const {
     const std::uint64_t below_bytes = around.steps.below_bytes();
     return below_bytes != 0 && around.counters.live_bytes.now() + shard.live_bytes.load(std::memory_order_relaxed) < below_bytes + bytes;
@@ -189,7 +191,8 @@ struct alignas(128) Magazine {
     timeline.record({at_ticks, extent.address, extent.bytes, extent.requested_bytes, extent.site, thread, kind,
                      static_cast<std::uint8_t>(mempool_of(extent) != 0)});
   }
-  /// Of a block that is this thread's by now: was it the one that was looked for? It may have gone back to the heap and come again as another.
+  /// For a block that this thread has just claimed: is it still the block that was looked up? It may have gone back to the heap and come again as
+  /// another.
   static bool is_block_at(const heap::Extent& extent, CUdeviceptr address) { return extent.address == address && extent.is_in_table; }
   bool may_be_peak(std::uint64_t requested_bytes, std::uint64_t bytes) const;
   bool may_be_mempool_peak(std::uint64_t bytes) const;
@@ -228,7 +231,7 @@ inline CUdeviceptr Magazine::allocate(CUcontext asking, std::uint64_t requested_
   return may_be_peak(requested_bytes, bytes) ? 0 : hand_out(rack, requested_bytes, 0, thread);
 }
 
-/// Could a block more be a new peak, together with what other magazines do?
+/// Could one more block be a new peak, together with what other magazines do?
 inline bool Magazine::may_be_peak(std::uint64_t requested_bytes, std::uint64_t bytes) const {
   if (around.has_several.load(std::memory_order_relaxed)) {
     const auto is_above = [](const std::atomic<std::uint64_t>& here, std::uint64_t more, std::int64_t allowed) {
@@ -242,7 +245,7 @@ inline bool Magazine::may_be_peak(std::uint64_t requested_bytes, std::uint64_t b
          would_be_peak(counters.requested_bytes, shard.requested_bytes, requested_bytes) || would_be_peak(counters.live_blocks, shard.live_blocks, 1);
 }
 
-/// Where there are several magazines: would more live in the memory pool than the device knows of?
+/// Where there are several magazines: would more be live in the memory pool than the device knows of?
 inline bool Magazine::may_be_mempool_peak(std::uint64_t bytes) const {
   const std::uint64_t here_bytes = mempool_bytes.load(std::memory_order_relaxed) + bytes;
   if (around.has_several.load(std::memory_order_relaxed) && static_cast<std::int64_t>(here_bytes) > 0) return true;
@@ -250,7 +253,7 @@ inline bool Magazine::may_be_mempool_peak(std::uint64_t bytes) const {
   return use.used_bytes.load(std::memory_order_relaxed) + here_bytes > use.lower_high_bytes();
 }
 
-/// The next one of the rack. Precondition: there is one.
+/// Hands out the next block of the rack. Precondition: there is one.
 inline CUdeviceptr Magazine::hand_out(Rack& rack, std::uint64_t requested_bytes, std::uint8_t flags, std::uint16_t thread) {
   heap::Extent* extent = rack.pop();
   rack.used = ++operations;
@@ -278,8 +281,8 @@ inline void Magazine::count_free(const heap::Extent& extent) {
   add(counts.live_blocks, ~std::uint64_t{0});
 }
 
-/// The double free, the foreign address and the block with a property of its own are the device's to answer, and so are frees while
-/// something captures, the first after a peak, which is looked at then, and the one that ends a step.
+/// Left to the device: a double free, a foreign address, a block with properties of its own, any free while something captures, the first free after
+/// a peak (which is sampled then), and the one that ends a step.
 inline bool Magazine::free(CUdeviceptr address, std::uint16_t thread) {
   if (!lock.lock_by_owner(around.services.fences)) return false;
   const OwnerInside held(lock);
@@ -287,7 +290,7 @@ inline bool Magazine::free(CUdeviceptr address, std::uint16_t thread) {
   const PoolServices& services = around.services;
   if (around.peak_is_new.load(std::memory_order_relaxed) || services.gate.capturing() || !services.has_context_events()) return false;
   heap::Extent* extent = table->find(address);
-  // Nothing of it is read before it is this thread's: whoever frees a block for the second time may find it in the heap's hands.
+  // Nothing of the block is read before this thread has claimed it: in a double free the heap may be at work on it.
   if (extent == nullptr || !extent->state.change(heap::ExtentState::live, heap::ExtentState::cached)) return false;
   const std::uint32_t most_frees = extent->bytes <= kLargestSmallBlock_bytes ? kMostFrees : kMostFreesWithLarge;
   if (!is_block_at(*extent, address) || extent->flags != 0 || freed_count >= most_frees || freed_bytes + extent->bytes > free_budget_bytes ||
@@ -335,8 +338,7 @@ inline bool Magazine::keep(StreamRacks& racks_of_stream, heap::Extent* extent) {
   return true;
 }
 
-/// What is not ordinary is the device's, as in free(), and so is a block of another context or memory pool or of none, and one that no rack has room
-/// for.
+/// Left to the device: as for free(), and a block of another context, of another memory pool or of none, and one that no rack has room for.
 inline bool Magazine::free_on(CUdeviceptr address, CUcontext asking, std::uint64_t identity, std::uint16_t thread) {
   if (!lock.lock_by_owner(around.services.fences)) return false;
   const OwnerInside held(lock);

@@ -1,9 +1,10 @@
-// Magazines and peaks: what lives by several magazines together is never above a peak that nobody has noted; and where it is down at its low again.
+// Magazines and peaks: what is live through several magazines together never exceeds a peak unnoticed; and whether what is live is down at its low
+// again.
 //
-// One magazine alone compares what the device was told with the peaks. Of several each has an allowance: so much more may live by it, and all
-// allowances with what the device was told are no more than the peaks. Who has used up its own asks under the lock, where a block is counted exactly,
-// and gets half of what is left; and what it freed it may allocate again. When a block that was not promised brings a peak near, all allowances are
-// taken back. Source of the idea: O'Neil, The escrow transactional method (1986).
+// A single magazine compares what the device knows with the peaks. Each of several has an allowance: so much more may be live through it. All
+// allowances, added to what the device knows, are no more than the peaks. A magazine that has used up its own asks under the lock, where blocks are
+// counted exactly, and gets half of what is left; what its thread frees it may allocate again. When a block that was not promised brings a peak near,
+// all allowances are taken back. Source of the idea: O'Neil, The escrow transactional method (1986).
 #include <algorithm>
 
 #include "pool/device/magazines.hpp"
@@ -32,7 +33,7 @@ void Magazines::look_for_peak(DeviceState& device, std::uint64_t fresh_bytes) {
   }
   const auto raise = [](observe::Gauge& gauge, std::uint64_t more) {
     const std::uint64_t now = gauge.now() + more;
-    const bool is_new = now > gauge.highest() && now < ~std::uint64_t{0} / 2;  // below 0: another thread is in between
+    const bool is_new = now > gauge.highest() && now < ~std::uint64_t{0} / 2;  // a "negative" value: another thread is between two updates
     if (is_new) gauge.peak.store(now, std::memory_order_relaxed);
     return is_new;
   };
@@ -45,7 +46,7 @@ void Magazines::look_for_peak(DeviceState& device, std::uint64_t fresh_bytes) {
   device.steps.note(before, now, device.peak_live_bytes(), counters.allocations.count(), device.least_early_bytes());
 }
 
-/// Would this request look like a new peak only because frees of other threads are not told yet? They may be idle for long.
+/// Would this request look like a new peak only because other threads have not flushed their frees yet? They may be idle for long.
 bool Magazines::counts_run_ahead(const DeviceState& device, const AllocationRequest& request) const {
   const auto is_above = [](const observe::Gauge& gauge, std::uint64_t more) { return gauge.now() + more > gauge.highest(); };
   const observe::Counters& counters = device.live.counters;
@@ -53,7 +54,7 @@ bool Magazines::counts_run_ahead(const DeviceState& device, const AllocationRequ
                                    is_above(counters.live_blocks, 1));
 }
 
-/// What more could live, with what is promised already, without a new peak. Below 0: one is near, and what is promised could make it.
+/// What more could become live, on top of what is promised, without a new peak. Below 0: a peak is near, and what is promised could make it.
 LiveSum Magazines::headroom(const DeviceState& device) const {
   const auto below_peak = [](const observe::Gauge& gauge) { return static_cast<std::int64_t>(gauge.highest() - gauge.now()); };
   const observe::Counters& counters = device.live.counters;
@@ -61,14 +62,14 @@ LiveSum Magazines::headroom(const DeviceState& device) const {
           below_peak(counters.live_blocks) - promised_.blocks};
 }
 
-/// So many more blocks like this one may live by this magazine from now on that the other half of what is left is for the next that asks.
+/// Grants the magazine an allowance of as many blocks like this one as leave the other half of what is left for the next that asks.
 void Magazines::grant(DeviceState& device, Magazine& magazine, const AllocationRequest& request) {
-  if (magazines_.size() < 2) return;  // it compares with the peaks itself
-  drop_allowance(magazine);           // less than one block
+  if (magazines_.size() < 2) return;  // a single magazine compares with the peaks itself
+  drop_allowance(magazine);           // what is left of it is less than one block
   const LiveSum left = headroom(device);
   const LiveSum one{static_cast<std::int64_t>(request.bytes), static_cast<std::int64_t>(request.requested_bytes), 1};
   const std::int64_t count = std::min({left.bytes / one.bytes, left.requested_bytes / one.requested_bytes, left.blocks});
-  const std::int64_t granted = (count - 1) / 2;  // one is for this very request
+  const std::int64_t granted = (count - 1) / 2;  // one of them is for this very request
   if (granted > 0) use_allowance(magazine, {-granted * one.bytes, -granted * one.requested_bytes, -granted});
 }
 
@@ -82,7 +83,8 @@ void Magazines::spend_allowance(DeviceState& device, Magazine* magazine, const A
                  std::min(static_cast<std::int64_t>(request.requested_bytes), left.requested_bytes), std::min<std::int64_t>(1, left.blocks)});
 }
 
-/// What lives by the magazine is told, and so much less may besides; or fewer blocks live, which the thread is likely to want again.
+/// The magazine's counts were flushed: what has become live is deducted from its allowance, and what was freed is added, since the thread is likely
+/// to want it again.
 void Magazines::use_allowance(Magazine& magazine, const LiveSum& told) {
   const auto use = [](std::int64_t& allowed, std::int64_t& promised, std::int64_t used) {
     const std::int64_t less = std::min(used, allowed);

@@ -1,4 +1,4 @@
-// Magazines: where their blocks come from and go to. Racks are filled from the depot and from holes; what nobody may keep is the heap's again.
+// Magazines: where their blocks come from and go to. Racks are filled from the depot and from holes; what no thread may keep goes back to the heap.
 #include <algorithm>
 #include <new>
 
@@ -10,15 +10,15 @@ using heap::Extent;
 using heap::ExtentState;
 
 namespace {
-constexpr std::uint64_t kDepotShare = 64;  ///< of what the program has never needed at once: so much a context may keep
+constexpr std::uint64_t kDepotShare = 64;  ///< a context's depot may keep this part of the memory that the program has never needed
 constexpr std::uint64_t kLargestDepot_bytes = 64 * kMiB;
-/// Of what the thread may have freed without an event: what small blocks are cut from at once is in nobody's way
+/// A refill takes at most this part of what the thread may have freed without an event; small blocks cut in one go are in nobody's way.
 constexpr std::uint64_t kRefillShare = 64;
 constexpr std::size_t kAgingLooks = 4;
-constexpr std::uint64_t kOld = 64;  ///< operations of the magazine
+constexpr std::uint64_t kOld = 64;  ///< an unused rack is old after this many operations of the magazine
 }  // namespace
 
-/// The rack for this size; null: a large one that is asked for for the first time, or in vain.
+/// The rack for this size; null for a large size that is asked for for the first time, or in vain.
 Rack* Magazines::make_rack(DeviceState& device, Magazine& magazine, std::uint64_t bytes) {
   if (Rack* rack = magazine.rack_of(bytes)) return rack;
   SizedRack& large = magazine.large_racks.at(bytes);
@@ -48,7 +48,7 @@ void Magazines::drop_misfits(DeviceState& device, Magazine& magazine) {
   }
 }
 
-/// Large blocks of sizes that nobody has asked for lately are holes again, before they push others elsewhere. A few racks at each call.
+/// Large blocks of sizes that were not asked for lately become holes again, before they push others elsewhere. Checks a few racks at each call.
 void Magazines::age(DeviceState& device, Magazine& magazine) {
   ++magazine.operations;
   for (std::size_t look = 0; look < kAgingLooks; ++look) {
@@ -65,7 +65,7 @@ void Magazines::age(DeviceState& device, Magazine& magazine) {
   }
 }
 
-/// From a hole into the rack, for good; false when there is none.
+/// Cuts a block from a hole and puts it into the rack; false when there is none.
 bool Magazines::add_from_hole(DeviceState& device, Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) {
   Extent* extent = nullptr;
   AllocationRequest own_request = request;
@@ -86,7 +86,7 @@ bool Magazines::add_from_hole(DeviceState& device, Magazine& magazine, ContextPo
   return true;
 }
 
-/// A cached block, from now on an extent with the others of this magazine if that can be.
+/// Makes a cached block an extent that lies with the others of this magazine, if that can be.
 Extent* Magazines::rehome(Magazine& magazine, ContextPool& home, Extent* extent) {
   if (extent->keeper == magazine.number) return extent;
   home.kept->table.remove(*extent);
@@ -97,7 +97,7 @@ Extent* Magazines::rehome(Magazine& magazine, ContextPool& home, Extent* extent)
   return extent;
 }
 
-/// From the depot, else from holes; no driver call, and nothing that is not free anyway.
+/// Fills a rack from the depot, else from holes. No driver call, and nothing that is not free anyway.
 void Magazines::refill(DeviceState& device, Magazine& magazine, ContextPool& home, const AllocationRequest& request, Rack& rack) {
   if (request.bytes > kLargestSmallBlock_bytes) {
     rack.batch = kTurnsAway;

@@ -1,7 +1,7 @@
-// Magazines: how they get blocks, what the device learns of what happened in them, and how they are closed.
+// Magazines: how they get blocks, how the device learns what happened in them, and how they are closed.
 //
-// A block that comes here stays a block to the heap (state cached while it is nobody's), and is in its home's table, until nobody may keep it
-// or the magazines are closed. It is kept only where its size was asked for again and again.
+// To the heap a block that comes here stays allocated (its state is `cached` while no one has it), and it stays in its home's table, until no thread
+// may keep it or the magazines are closed. It is kept only where its size was asked for again and again.
 #include "pool/device/magazines.hpp"
 
 #include <algorithm>
@@ -18,13 +18,14 @@ using observe::EventKind;
 
 namespace {
 static_assert(observe::kLiveShards < heap::ExtentArena::kKeepers, "each magazine is a keeper");
-constexpr std::uint64_t kMagazineShare = 256;  ///< of what the program has never needed at once: so much of a thread's frees may be without an event
+constexpr std::uint64_t kMagazineShare = 256;  ///< a thread's frees without an event may be this part of the memory that the program has never needed
 constexpr std::uint64_t kLeastBudget_bytes = 32 * kKiB;
-constexpr std::uint64_t kFreeShare = 4;  ///< of an epoch. How much lies here differs from step to step of a job, and is on top of what it needs
-constexpr std::uint64_t kLeastSpare_bytes = 4 * kGiB;  ///< without so much, large blocks are the heap's alone: it places them better
-constexpr std::uint64_t kBufferIds = 1024;             ///< given to a magazine at a time
+/// And this part of an epoch: how much lies here differs from step to step of a job, and is on top of its need.
+constexpr std::uint64_t kFreeShare = 4;
+constexpr std::uint64_t kLeastSpare_bytes = 4 * kGiB;  ///< with less to spare, large blocks are left to the heap, which places them better
+constexpr std::uint64_t kBufferIds = 1024;             ///< buffer ids that a magazine gets at a time
 
-/// Never one of the driver's, which counts from 1; unique over the devices of a process.
+/// Never an id of the driver, which counts from 1; unique over the devices of a process.
 constexpr std::uint64_t first_buffer_id(int ordinal) { return (std::uint64_t{1} << 63) | (static_cast<std::uint64_t>(ordinal) << 48) | 1; }
 }  // namespace
 
@@ -44,7 +45,7 @@ bool Magazines::may_keep(const DeviceState& device) const {
          !services.gate.capturing() && !shortage_.forbids_keeping();
 }
 
-/// The magazine of this thread in `home`; null when there is no room for one more.
+/// The magazine of this thread in `home`; null when there is no room for another one.
 Magazine* Magazines::own_magazine(DeviceState& device, ContextPool& home) {
   Magazine* unused = nullptr;
   for (const auto& magazine : magazines_) {
@@ -59,7 +60,7 @@ Magazine* Magazines::own_magazine(DeviceState& device, ContextPool& home) {
     unused = magazines_.back().get();
     if (magazines_.size() == 2) {
       has_several_.store(true, std::memory_order_relaxed);
-      visit_open(device, &Magazines::flush_counts, nullptr);  // from here on what one thread has is not known to it alone
+      visit_open(device, &Magazines::flush_counts, nullptr);  // from here on each thread's counts must be known to the others
     }
   }
   if (home.kept == nullptr) home.kept = std::make_unique<KeptBlocks>();
@@ -69,12 +70,12 @@ Magazine* Magazines::own_magazine(DeviceState& device, ContextPool& home) {
   return unused;
 }
 
-/// `budget_bytes`: of what a block would be part of, complete and a stream's, or freed and without an event.
+/// `budget_bytes`: the budget of what the block would be part of: what is kept, or frees without an event.
 bool Magazines::is_too_large_to_keep(std::uint64_t bytes, std::uint64_t spare_bytes, std::uint64_t budget_bytes) {
   return bytes > kLargestSmallBlock_bytes && (spare_bytes < kLeastSpare_bytes || bytes > budget_bytes / Magazine::kLeastLarge);
 }
 
-/// The thread knows its magazine in `home` now; false: there is none for it.
+/// Stores the thread's magazine in `home` in `user`; false: there is none for it.
 bool Magazines::find_magazine(DeviceState& device, ContextPool& home, MagazineUser& user) {
   if (user.magazine == nullptr) {
     try {
@@ -83,10 +84,10 @@ bool Magazines::find_magazine(DeviceState& device, ContextPool& home, MagazineUs
       return false;
     }
   }
-  return user.magazine != nullptr && user.magazine->home == &home && user.magazine->is_of_this_thread();  // else given up meanwhile
+  return user.magazine != nullptr && user.magazine->home == &home && user.magazine->is_of_this_thread();  // otherwise it was given up meanwhile
 }
 
-/// It may keep a share of that from now on; false, and closed, when that is next to nothing.
+/// Opens the magazine with a share of `spare_bytes`; false, and closed, when that is next to nothing.
 bool Magazines::open(DeviceState& device, Magazine& magazine, std::uint64_t spare_bytes) {
   const std::uint64_t budget_bytes = std::min(Magazine::kMost_bytes, spare_bytes / kMagazineShare);
   magazine.budget_bytes = budget_bytes;
@@ -119,7 +120,7 @@ Extent* Magazines::take_kept(DeviceState& device, ContextPool& home, const Alloc
   if (rack_of_size == nullptr) return nullptr;
   Rack& rack = *rack_of_size;
   while (rack.first == nullptr && magazine.open_parcel()) {}
-  if (rack.first != nullptr) grant(device, magazine, request);  // it had one, and was not to hand it out
+  if (rack.first != nullptr) grant(device, magazine, request);  // it had a block, but no allowance to hand it out
   if (rack.first == nullptr) refill(device, magazine, home, request, rack);
   if (rack.first == nullptr) return nullptr;
   Extent* extent = rack.pop();
@@ -129,13 +130,13 @@ Extent* Magazines::take_kept(DeviceState& device, ContextPool& home, const Alloc
   return extent;
 }
 
-/// What the racks hold is free memory in every sum.
+/// What the racks hold counts as free memory in every sum.
 void Magazines::change_kept(Magazine& magazine, std::int64_t bytes) {
   magazine.kept_bytes += static_cast<std::uint64_t>(bytes);
   kept_bytes_ += static_cast<std::uint64_t>(bytes);
 }
 
-/// Counts of the magazine become the device's.
+/// Adds the magazine's counts to the device's.
 void Magazines::flush_counts(DeviceState& device, Magazine& magazine) {
   observe::Counters& counters = device.counters();
   const auto take = [](std::atomic<std::uint64_t>& word) {
@@ -182,7 +183,7 @@ void Magazines::receive_parcels([[maybe_unused]] DeviceState& device, Magazine& 
   magazine.returned = nullptr;
 }
 
-/// What the thread has freed goes on its way.
+/// Sends what the thread has freed to the deferred frees.
 void Magazines::send_parcel(Magazine& magazine) {
   if (magazine.freed == nullptr) return;
   Parcel parcel{magazine.freed, magazine.freed_count, magazine.freed_bytes, &magazine, magazine.home, 0, nullptr};
@@ -218,14 +219,14 @@ void Magazines::deliver(DeviceState& device, Parcel* parcel, std::uint64_t now, 
   Magazine::put(*parcel, owner.spare);
 }
 
-/// A report that did not wait for this thread has left its magazine closed to it.
+/// Enters the calling thread's own magazine. A report that did not wait for this thread has left it closed to it.
 bool Magazines::enter_own(const DeviceState& device, Magazine& magazine) {
   magazine.lock.forget_wish();
   return magazine.lock.lock_by_owner(device.services.fences);
 }
 
-/// `visit` for each that is open and passes the filter, but `except`, with its owner outside. One fence for all: it is a system call. False: some
-/// were left out.
+/// Calls `visit` for each open magazine except `except`, with its owner outside. One fence serves all: it is a system call. False: some were left
+/// out.
 bool Magazines::visit_open(DeviceState& device, Visit visit, const Magazine* except, BusyOwners busy, Filter filter, std::uint64_t key) {
   bool must_fence = false;
   for (const auto& magazine : magazines_) {
@@ -253,7 +254,7 @@ bool Magazines::visit_open(DeviceState& device, Visit visit, const Magazine* exc
   return are_all;
 }
 
-/// False: a signal handler has interrupted this thread inside.
+/// False: this thread is inside the magazine, interrupted by a signal handler.
 bool Magazines::enter_and_visit(DeviceState& device, Magazine& magazine, Visit visit) {
   if (!enter_own(device, magazine)) return false;
   const OwnerInside held(magazine.lock);
@@ -304,7 +305,7 @@ void Magazines::settle(DeviceState& device, Magazine& magazine) {
   }
 }
 
-/// Everything in it is where it would be without magazines; it stays closed until its thread asks the device for a small block.
+/// Puts everything where it would be without magazines. The magazine stays closed until its thread asks the device for a small block.
 void Magazines::close(DeviceState& device, Magazine& magazine) {
   send(device, magazine);
   drop_allowance(magazine);

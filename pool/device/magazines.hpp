@@ -1,9 +1,9 @@
-// Magazines: the magazines of one device's threads, what the depots of its contexts keep, and what of it the device is told.
+// Magazines: the magazines of one device's threads, the depots of its contexts, and what the device learns of them.
 //
-// Owns who has which magazine, Σ what is kept, the ids of blocks, what several magazines may let live beside what the device knows of
-// (magazine_peaks.cpp), and whether a peak of what lives is new. magazines.cpp opens and closes them, magazine_racks.cpp fills them and empties them,
-// stream_magazines.cpp has what is kept for streams. Never calls the driver, and never lets go of the device's lock.
-// Thread rule: the device's lock, whose holder is the only one to call anything here; a magazine's own lock beside it, as annotated.
+// It owns which thread has which magazine, the sum of what is kept, the ids of blocks, what several magazines may let become live beyond what the
+// device knows (magazine_peaks.cpp), and whether a peak of live bytes is new. magazines.cpp opens and closes them, magazine_racks.cpp fills and
+// empties them, stream_magazines.cpp has what is kept for streams. Never calls the driver, and never lets go of the device's lock.
+// Thread rule: the device's lock for every call; a magazine's own lock besides, as annotated.
 #pragma once
 
 #include <atomic>
@@ -24,87 +24,90 @@ namespace cupool::device {
 
 class Magazines {
  public:
-  enum class BusyOwners : std::uint8_t { wait_for, leave_out };  ///< threads that are in their magazine just now, or are stopped there for good
+  /// What to do about threads that are inside their magazine, or were stopped there for good.
+  enum class BusyOwners : std::uint8_t { wait_for, leave_out };
   /// What is done with a magazine while its thread is outside.
   using Visit = void (Magazines::*)(DeviceState& device, Magazine& magazine);
 
-  /// `unpooled`: every block is a call of its own to the driver, and nothing is kept.
+  /// `unpooled`: every block is a driver call of its own, and nothing is kept.
   Magazines(DeviceState& device, const ContextPools& homes, DeferredFrees& deferred, const Shortage& shortage, bool unpooled);
 
   // magazines.cpp
-  /// Small blocks are kept for reuse only in ordinary times: every other way of a free wants to see each block under the lock.
+  /// Small blocks are kept for reuse only in ordinary times: every other kind of free must see each block under the lock.
   bool may_keep(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
-  /// A block for a thread that asks again: from its magazine, which is filled for the next requests. Null: from the heap.
+  /// A block for a thread that asks again: from its magazine, which is refilled for the next requests. Null: take it from the heap.
   heap::Extent* take_kept(DeviceState& device, ContextPool& home, const AllocationRequest& request, MagazineUser& user) CUPOOL_REQUIRES(device.lock);
-  /// The block, which nobody has any more, goes on its way as the last of those that its thread freed in its magazine, and comes back to it with
-  /// them. Through the depot it could come to another thread. After a while the blocks of all threads would lie mixed, and what the processor fetches
-  /// beside the data of one would be another's: two threads were as slow together as one. False: nothing has changed.
+  /// The freed block joins those that its thread freed in its magazine, and comes back to the thread with them. False: nothing has changed.
+  /// Through the depot it could come to another thread. After a while the blocks of all threads would lie mixed, and what the processor fetches
+  /// beside the data of one would be another's: measured, two threads together were as slow as one.
   bool send_with_own(DeviceState& device, const ContextPool& home, heap::Extent* extent, std::uint16_t thread) CUPOOL_REQUIRES(device.lock);
-  /// A parcel whose free is complete: to the thread that sent it, or, when it keeps much already or is gone, to where any block goes.
+  /// Delivers a parcel whose free is complete: to the thread that sent it, or, when that keeps much already or has ended, to where any block goes.
   void deliver(DeviceState& device, Parcel* parcel, std::uint64_t now, std::uint64_t depot_bytes) CUPOOL_REQUIRES(device.lock);
-  /// The calling thread's magazine in `home`, if it is open.
+  /// Calls `visit` for the calling thread's magazine in `home`, if it is open.
   void visit_own(DeviceState& device, const ContextPool& home, Visit visit) CUPOOL_REQUIRES(device.lock);
-  /// The frees of the thread's magazine go before the one that comes now.
+  /// Sends the frees of the magazine on, before the free that is just coming.
   void send(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
-  /// What the thread has freed goes on its way, and its large blocks are everybody's, as if none had come: how much of them lies here must not differ
-  /// from step to step of a job.
+  /// As send(), and the thread's large blocks become free for everybody, as at the start: how much of them lies here must not differ from step to
+  /// step of a job.
   void settle(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
-  /// What has come back is handed over.
+  /// Hands completed parcels over to the thread.
   void receive_parcels(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
-  /// Everything is where it would be without magazines. False: some were left out.
+  /// Puts everything where it would be without magazines. False: some magazines were left out.
   bool close_all(DeviceState& device, BusyOwners busy = BusyOwners::wait_for) CUPOOL_REQUIRES(device.lock);
-  /// As many bytes are on their way back, and closing would bring fewer, at the price of what every thread keeps. Where nothing comes back the blocks
-  /// that threads keep may be what lies between the holes: then they go before the pool grows.
+  /// May the magazines stay open on a miss? Yes where as many bytes are on their way back, and closing would bring fewer, at the price of what every
+  /// thread keeps. Where nothing comes back, the blocks that threads keep may be what separates the holes: then they are closed before the pool
+  /// grows.
   bool may_stay_open(const DeviceState& device, std::uint64_t request_bytes) const CUPOOL_REQUIRES(device.lock);
-  /// The calling thread keeps nothing for itself any more.
+  /// The calling thread ends: it keeps nothing for itself any more.
   void thread_ending(DeviceState& device) CUPOOL_REQUIRES(device.lock);
-  /// The newest events of the device and of what its threads did by themselves, oldest first, in ticks. Returns how many are lost.
-  /// Precondition: the magazines are closed, but for those whose threads stand inside: what these did is lost here.
+  /// The newest events of the device and of its threads' magazines, oldest first, with times in ticks. Returns how many events are lost.
+  /// Precondition: the magazines are closed, except those whose threads are inside: their events are lost here.
   std::uint64_t collect_timeline(DeviceState& device, std::vector<observe::Event>& out) CUPOOL_REQUIRES(device.lock);
   const std::vector<std::unique_ptr<Magazine>>& all() const { return magazines_; }
-  /// Small blocks that are nobody's, in magazines and depots.
+  /// Bytes of small blocks that no one has, in magazines and depots.
   std::uint64_t kept_bytes() const { return kept_bytes_; }
-  /// Of a block that the device's lock serves.
+  /// The id of a block that is served under the device's lock.
   std::uint64_t take_buffer_id() { return next_buffer_id_++; }
-  /// The first broken invariant as a sentence, or an empty string. Closes all.
+  /// The first broken invariant as a sentence, or an empty string. Closes all magazines.
   std::string check(DeviceState& device) CUPOOL_REQUIRES(device.lock);
 
   // magazine_racks.cpp
-  /// What has come back to the thread's own magazine meanwhile; nullptr: nothing of that size.
+  /// A block of that size that has come back to the thread's own magazine meanwhile; nullptr: none.
   heap::Extent* take_from_own(DeviceState& device, const ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock);
-  /// A live block of exactly `bytes` that was kept for the next refill, or nullptr.
+  /// A live block of exactly `bytes` from the depot, or nullptr.
   heap::Extent* take_from_depot(ContextPool& home, std::uint64_t bytes);
   static void leave_table(heap::Extent* extent);
-  /// So many bytes of small blocks whose free is complete may be kept for whoever asks for their size next, in one context.
+  /// How many bytes of small blocks with completed frees one context may keep for whichever thread asks for their size next.
   std::uint64_t depot_limit_bytes(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
-  /// True when the block is kept, which large ones are not.
+  /// Keeps the block in the depot; false where it is full, and for large blocks.
   bool keep_in_depot(heap::Extent* extent, std::uint64_t limit_bytes);
 
   // magazine_peaks.cpp
-  /// What lives, with what the counters do not say yet.
+  /// What is live, with what the counters do not show yet.
   StepEnds::Live live_now(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
-  /// The peaks of what is live, with what the counters do not say yet: exact while no other thread is in its magazine. `fresh_bytes`: of the block
-  /// that has just been counted; 0: none.
+  /// Updates the peaks of what is live, with what the counters do not show yet; exact while no other thread is inside its magazine. `fresh_bytes`: of
+  /// the block that has just been counted; 0: none.
   void look_for_peak(DeviceState& device, std::uint64_t fresh_bytes = 0) CUPOOL_REQUIRES(device.lock);
-  /// What lives has come to a peak that nobody has looked at.
+  /// Has what is live come to a peak that was not sampled yet?
   bool is_peak_new() const { return peak_is_new_; }
   void note_peak() { peak_is_new_ = false; }
-  /// Of a device with one magazine nothing is promised.
+  /// Are there several magazines? With a single one nothing is promised.
   bool are_several() const { return has_several_.load(std::memory_order_relaxed); }
-  /// What lives has grown by a block that was not promised to anybody: where a new peak is near, nobody may add to it unseen.
+  /// What is live has grown by a block that was not promised to anybody: where a new peak is near, allowances are taken back.
   void keep_promises(DeviceState& device) CUPOOL_REQUIRES(device.lock);
-  /// A block that its thread gets under the lock comes out of what was promised to the thread, as far as that goes: else each block that goes round
-  /// would look like one more, and everybody's promise would be taken back.
+  /// A block that a thread gets under the lock is deducted from the thread's allowance, as far as that goes: otherwise each block that goes round
+  /// would look like one more, and all allowances would be taken back.
   void spend_allowance(DeviceState& device, Magazine* magazine, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock);
 
   // stream_magazines.cpp
-  /// A block that is being freed: true when its thread keeps it, and the free is done. `user`: of the block's context.
+  /// Offers a block that is being freed to its thread's magazine; true: it is kept, and the free is done. `user`: the thread's, for the block's
+  /// context.
   bool keep_for_stream(DeviceState& device, heap::Extent* extent, ContextPool& home, StreamName stream, std::uint16_t thread, MagazineUser& user)
       CUPOOL_REQUIRES(device.lock);
   void return_to_lanes(DeviceState& device, Magazine& magazine) CUPOOL_REQUIRES(device.lock, magazine.lock);
   /// A stream is about to end: nothing is kept for it any more.
   void close_of(DeviceState& device, std::uint64_t identity) CUPOOL_REQUIRES(device.lock);
-  /// With what magazines have not told yet.
+  /// Live bytes of a memory pool, with what magazines have not flushed yet.
   std::uint64_t mempool_used_bytes(const DeviceState& device, std::uint8_t mempool) const CUPOOL_REQUIRES(device.lock);
   void look_for_mempool_peak(DeviceState& device, std::uint8_t mempool) CUPOOL_REQUIRES(device.lock);
 
@@ -166,7 +169,7 @@ class Magazines {
   const bool unpooled_;
   std::atomic<bool> peak_is_new_{false};  ///< written under the device's lock
   std::atomic<bool> has_several_{false};
-  LiveSum promised_;  ///< Σ what the magazines may let live besides; with what lives no more than the peaks
+  LiveSum promised_;  ///< sum of the allowances; with what is live no more than the peaks
   const MagazineSurroundings surroundings_;
   std::vector<std::unique_ptr<Magazine>> magazines_;
   std::uint64_t kept_bytes_ = 0;

@@ -1,7 +1,7 @@
-// MakingRoom: what is given back so that the program, its calls or a limit have room: waits for deferred frees included.
+// MakingRoom: gives memory back so that the program, its calls or a limit have room, and waits for deferred frees for that.
 //
-// What goes back, and how, is GivingBack's; what an allocation tries before it is refused is the ladder's.
-// Thread rule: each call says which lock it needs. The device's is let go of around every driver call and every wait.
+// What goes back and how is up to GivingBack; what an allocation tries before it is refused, to the ladder.
+// Thread rule: each call says which lock it needs. The device's lock is let go of around every driver call and every wait.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ namespace cupool::device {
 
 class MakingRoom {
  public:
-  /// `unpooled`: every block is a call of its own to the driver.
+  /// `unpooled`: every block is a driver call of its own.
   MakingRoom(DeferredFrees& deferred, Shortage& shortage, const Moves& moves, Magazines& magazines, const LiveFigures& figures, IdlePools& idle_pools,
              const Preallocation& preallocation, GivingBack& giving_back, Deferral& deferral, StreamFrees& stream_frees, config::Policy policy,
              bool unpooled)
@@ -43,18 +43,19 @@ class MakingRoom {
         policy_(policy),
         unpooled_(unpooled) {}
 
-  /// What nobody uses goes back to the driver. `until_ns`: so long it polls for deferred frees; `may_wait`: natively they had waited, so longer
-  /// (Patience).
-  /// Nothing goes while that could block: whoever asks natively would not have waited. While something captures, nobody waits for its end.
-  /// Returns bytes; where it may wait, what another thread gave back meanwhile counts as one, and so does what was given back before and is
-  /// there only now.
+  /// Returns idle memory to the driver. Polls for deferred frees until `until_ns`; with `may_wait` (natively they would have waited) for longer, see
+  /// Patience.
+  /// Nothing goes while that could block, since the program's call would not have waited natively; while something captures, its end is not waited
+  /// for.
+  /// Returns the bytes that went. With `may_wait`, what another thread returned meanwhile counts as one byte, and so does what was returned before
+  /// and is available only now.
   std::size_t give_back_idle(DeviceState& device, std::uint64_t until_ns, std::uint64_t keep_bytes, bool may_wait,
                              std::uint64_t wanted_bytes = kEverything_bytes) CUPOOL_EXCLUDES(device.lock);
-  /// `bytes` of the limit, for a call that the driver is to serve: empty pool memory makes way for it. `take`: charges it, if it can be.
-  /// False: there is no room.
+  /// Makes room for `bytes` within the limit, for a call that the driver is to serve: empty pool memory goes. `take`: charges the limit, if it can be
+  /// charged. False: there is no room.
   bool within_limit(DeviceState& device, std::uint64_t bytes, const std::function<bool()>& take) CUPOOL_EXCLUDES(device.lock);
-  /// May the caller give up? Asks the driver, once it is late, whether what natively had been waited for is over: what this thread itself freed
-  /// had been without end. Whatever else was freed before the call is waited for once.
+  /// May the caller give up waiting? Once it is late the driver is asked whether what would have been waited for natively is over. What this thread
+  /// itself freed would have been waited for without end; whatever else was freed before the call is waited for once.
   bool is_over(DeviceState& device, const Patience& patience) CUPOOL_REQUIRES(device.lock);
 
  private:

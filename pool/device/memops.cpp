@@ -1,9 +1,9 @@
-// SYNC_MEMOPS: of cuMemAlloc memory the driver knows it per allocation, which is our region; the program set it on a block. Of mapped memory the
-// driver has none (NOT_SUPPORTED on an H100, driver 580): there the block alone has it, its pages stay, and the shim waits after a synchronous copy
-// or memset that touches it (shim/front_door_copies.cpp).
+// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: the program sets it on a block; the driver knows it per allocation, which for cuMemAlloc memory is our region.
+// For mapped memory the driver has no such attribute (NOT_SUPPORTED on an H100, driver 580): there only the block has it, its pages stay in place,
+// and the shim waits after a synchronous copy or memset that touches it (shim/front_door_copies.cpp).
 //
-// The region's flag is on while any live block of it has it (synchronising too much is correct, too little is not). The
-// calls of one device are ordered by memops_lock, so that a late "off" cannot undo a newer "on".
+// The region's flag is on while any live block of it has the attribute (synchronising too much is correct, too little is not). The calls of one
+// device are ordered by memops_lock, so that a late "off" cannot undo a newer "on".
 #include "pool/device/device_pool.hpp"
 
 namespace cupool::device {
@@ -42,7 +42,7 @@ Status DevicePool::set_sync_memops(CUdeviceptr address, bool on) {
     lock.lock();
     if (code != CUDA_SUCCESS) return Error{code, "cuPointerSetAttribute"};
     extent = find_containing(address);
-    if (extent == nullptr || extent->state != ExtentState::live || extent->buffer_id != buffer_id) return {};  // freed meanwhile
+    if (extent == nullptr || extent->state != ExtentState::live || extent->buffer_id != buffer_id) return {};  // the block was freed meanwhile
   }
   set_flag(*extent, on);
   std::uint32_t& blocks = info_of(*extent).sync_memops_blocks;
@@ -50,7 +50,7 @@ Status DevicePool::set_sync_memops(CUdeviceptr address, bool on) {
   return {};
 }
 
-/// The block is being freed: its successor at this address must not inherit the flag.
+/// The block is being freed: the next block at this address must not inherit the flag.
 void DevicePool::drop_sync_memops(Extent& extent) {
   if ((extent.flags & kSyncMemopsFlag) == 0) return;
   set_flag(extent, false);

@@ -1,7 +1,8 @@
-// Moves: threads that are in the driver with memory of a device that is on no list meanwhile.
+// Moves: counts the threads that are in the driver with memory of a device; that memory is on no list meanwhile.
 //
-// Who finds none waits for such a thread and looks again: natively it would have been there all the time. A Mover is one such stay. Counts only.
-// Thread rule: the device's lock; a Mover is made and ended under it, and let go of it in between.
+// A thread that finds no memory waits for such a thread and looks again: natively the memory would have been there all the time. A Mover is one such
+// stay.
+// Thread rule: the device's lock; a Mover is made and ended under it, with the lock let go of in between.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ namespace cupool::device {
 class Moves {
  public:
   bool are_any() const { return movers_ != 0; }
-  /// How often a thread came back with more for all.
+  /// How often a thread has come back with more memory for everybody.
   std::uint64_t ended() const { return ended_; }
 
   void begin() { ++movers_; }
@@ -35,7 +36,7 @@ class Mover {
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
 
-  /// So much of the device's memory went back to the driver.
+  /// `bytes` of the device's memory went back to the driver.
   void note_given_back(DeviceState& device, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock) {
     has_more = bytes != 0;
     if (bytes == 0) return;
@@ -43,7 +44,7 @@ class Mover {
     device.log(config::LogLevel::debug, [bytes] { return observe::human_bytes(bytes) + " went back to the driver"; });
   }
 
-  bool has_more = false;  ///< it came back, and there is more to be had than before
+  bool has_more = false;  ///< set before it ends: there is more memory to be had than before
 
  private:
   Moves& moves_;

@@ -1,5 +1,5 @@
-// The order in give_back and grow matters: the driver may hand an address to another thread the moment cuMemFree returns, and a report
-// that is written while the driver works must list what the counters count.
+// The order of steps in give_back and grow matters: the driver may hand an address to another thread the moment cuMemFree returns, and a report that
+// is written while the driver works must list what the counters count.
 #include "pool/device/native_blocks.hpp"
 
 #include <algorithm>
@@ -49,12 +49,12 @@ namespace {
 HeapFigures as_free(std::uint64_t bytes) { return {0, bytes, bytes, bytes, 0, bytes}; }
 }  // namespace
 
-/// A block that waits to be given back is free like a region without blocks, although nothing is served from it.
+/// A block that waits to be given back counts as free, like a region without blocks, although nothing is served from it.
 HeapFigures NativeBlocks::figures(DeviceState& device) const {
   const bool is_owner = device.idle_owner == this;
   const std::uint64_t idle_bytes = is_owner ? device.idle_bytes : 0;
   const std::uint64_t kept_bytes = is_owner ? device.idle_kept_bytes : 0;
-  const std::uint64_t whole_bytes = idle_bytes - kept_bytes;  // as far as is known: the driver does not tell pieces
+  const std::uint64_t whole_bytes = idle_bytes - kept_bytes;  // as far as is known: the driver does not say how idle memory is divided
   HeapFigures figures{bytes_ + idle_bytes, idle_bytes, whole_bytes, whole_bytes, kept_bytes, whole_bytes};
   for (const Extent* extent = first_waiting_; extent != nullptr; extent = extent->bin_next) figures.add(as_free(extent->bytes));
   return figures;
@@ -68,7 +68,7 @@ HeapFigures NativeBlocks::survey(DeviceState& device, observe::OomEvidence&) con
   return figures;
 }
 
-/// Its key is in no node of `nodes_`: see move_aside.
+/// Books a block. Precondition: its address is not in `nodes_` (see move_aside).
 Extent* NativeBlocks::insert(Nodes::node_type&& handle) {
   Node& node = handle.mapped();
   count(node, 1);
@@ -76,8 +76,8 @@ Extent* NativeBlocks::insert(Nodes::node_type&& handle) {
   return &node.extent;
 }
 
-/// Blocks of ours where the driver has now given out [address, address + bytes): freed behind our back, by a library that is bound to the driver
-/// itself. False where the program has freed one of them here too, and its free waits: that free would be the new block's.
+/// Moves aside blocks of ours where the driver has now given out [address, address + bytes): they were freed behind our back, by a library that is
+/// bound to the driver itself. False where the program has freed one of them here as well and that free is still waiting: it would hit the new block.
 bool NativeBlocks::move_aside(std::uint64_t address, std::uint64_t bytes) {
   auto first = nodes_.upper_bound(address);
   if (first != nodes_.begin() && address - std::prev(first)->first < std::prev(first)->second.region.bytes) --first;
@@ -96,12 +96,12 @@ void NativeBlocks::lose_given_again(DeviceState& device, LossVisitor& visitor) {
   given_again_.clear();
 }
 
-/// The driver's pool is the device's, whichever context has asked it last: its idle bytes are told once, by one of them.
-/// `covered_bytes`: of a thread that has been served, or not, and that counted them as held by what lay idle.
+/// The driver's pool is the device's, whichever context asked it last: its idle bytes are booked once, by one of the contexts. `covered_bytes`: what
+/// a thread counted as covered by idle memory, and that has now been served, or not.
 void NativeBlocks::book_idle(DeviceState& device, std::uint64_t covered_bytes) {
   if (device.idle_owner == nullptr) device.idle_owner = this;
   std::uint64_t now_bytes = device.driver_pool.idle_bytes();
-  // What the program's own blocks are rounded to is in their bytes; a driver that counts what was asked for calls it idle.
+  // The books count the rounding of the program's own blocks as theirs; a driver that counts requested sizes reports it as idle.
   if (device.driver_pool.counts_requested()) now_bytes -= std::min(now_bytes, device.pool_rounding_bytes);
   device.add_reserved(static_cast<std::int64_t>(now_bytes - device.idle_bytes));
   device.limit.hold(now_bytes + covered_bytes, device.idle_bytes);
@@ -120,12 +120,12 @@ std::uint64_t NativeBlocks::trim(DeviceState& device, std::uint64_t wanted_bytes
   }
   book_idle(device);
   const std::uint64_t released_bytes = saturating_sub(before_bytes, device.idle_bytes);
-  if (released_bytes < wanted_bytes) device.idle_kept_bytes = device.idle_bytes;  // more would not go
-  return is_told ? released_bytes : std::max<std::uint64_t>(released_bytes, 1);   // whoever asked looks for himself
+  if (released_bytes < wanted_bytes) device.idle_kept_bytes = device.idle_bytes;  // the driver keeps the rest
+  return is_told ? released_bytes : std::max<std::uint64_t>(released_bytes, 1);   // at least 1, so that the caller looks for itself
 }
 
-/// While other threads are in the driver their blocks, and the idle memory that these come from or become, may count twice: true after a pause, if
-/// there is such a thread, and fewer than kMostPauses were made.
+/// While other threads are in the driver, their blocks and the idle memory that these come from, or become, may count twice. True after a pause, if
+/// there is such a thread and fewer than kMostPauses were made.
 bool NativeBlocks::await_others(DeviceState& device, std::uint32_t* pauses) {
   const bool is_moving = source_->keeps_idle() && (device.leaving_bytes != 0 || device.idle_covered_bytes != 0);
   if (!is_moving || *pauses == kMostPauses) return false;
@@ -138,7 +138,7 @@ bool NativeBlocks::await_others(DeviceState& device, std::uint32_t* pauses) {
 std::optional<std::uint64_t> NativeBlocks::charge(DeviceState& device, std::uint64_t bytes) {
   if (device.taken_back_bytes != 0) trim(device, device.taken_back_bytes);
   device.taken_back_bytes = std::min(device.taken_back_bytes, device.limit.passed_bytes());
-  if (device.taken_back_bytes != 0) return std::nullopt;  // it would be served what another was refused for
+  if (device.taken_back_bytes != 0) return std::nullopt;  // what was taken back would serve the next request, after another was refused for it
   std::uint32_t pauses = 0;
   do {
     const std::uint64_t covered_bytes = std::min(saturating_sub(device.idle_bytes, device.idle_covered_bytes), bytes);
@@ -148,7 +148,7 @@ std::optional<std::uint64_t> NativeBlocks::charge(DeviceState& device, std::uint
 }
 
 Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) {
-  // What lies idle may serve it: it does not count twice. What cannot serve it goes first.
+  // Idle memory may serve the request, and must not count twice. What cannot serve it is returned first.
   if (device.idle_bytes != 0 && device.idle_bytes < request.bytes && device.limit.headroom_bytes() < request.bytes) trim(device);
   std::optional<std::uint64_t> covered_bytes = charge(device, request.bytes);
   if (!covered_bytes && trim(device) != 0) covered_bytes = charge(device, request.bytes);
@@ -180,11 +180,10 @@ Result<Growth> NativeBlocks::grow(DeviceState& device, ContextPool& home, const 
   return Growth{extent, false};
 }
 
-/// The driver's call, without the lock. What the limit would not have allowed goes back: idle memory was in pieces, and the driver took more.
+/// Makes the driver's call, without the lock. Returns the block if the driver took more than the limit allows, because idle memory was in pieces.
 Error NativeBlocks::allocate_within_limit(DeviceState& device, ContextPool& home, const AllocationRequest& request, std::uint64_t covered_bytes,
                                           CUdeviceptr* address, bool* is_of_pool) {
-  // Stream-ordered calls that the driver served may have made its pool grow beyond the limit: what comes of that is no reason to refuse what lies
-  // idle there.
+  // Stream-ordered calls that the driver served may have made its pool exceed the limit: that is no reason to refuse what lies idle there.
   const std::uint64_t before_bytes = device.limit.passed_bytes();
   device.idle_covered_bytes += covered_bytes;
   CUresult code = CUDA_SUCCESS;
@@ -192,7 +191,7 @@ Error NativeBlocks::allocate_within_limit(DeviceState& device, ContextPool& home
     const MutexUnlock unlocked(device.lock);
     code = source_->allocate(device, home, request.requested_bytes, address, is_of_pool);
     if (code == CUDA_SUCCESS && !device.services.owners.add(*address, request.bytes, device.ordinal)) {
-      source_->free_unused(device, home, *address);  // nobody has seen it
+      source_->free_unused(device, home, *address);  // the program has not seen the block
       code = CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
@@ -210,7 +209,7 @@ Error NativeBlocks::allocate_within_limit(DeviceState& device, ContextPool& home
   return refusal;
 }
 
-/// A block that the program is not to have, to the driver. Returns the refusal.
+/// Returns to the driver a block that the program is not to have. Returns the refusal for the request.
 Error NativeBlocks::free_unseen(DeviceState& device, ContextPool& home, CUdeviceptr address, std::uint64_t bytes, const char* why) {
   const MutexUnlock unlocked(device.lock);
   device.services.owners.remove(address, bytes);
@@ -228,7 +227,7 @@ void NativeBlocks::Node::place(std::uint64_t address, std::uint64_t bytes) {
 }
 
 Status NativeBlocks::give_back(DeviceState& device, Extent* extent, const CUstream* stream, bool is_over) {
-  // Out of our books before the call: while the driver works, the address is the driver's to answer for.
+  // Out of our books before the call: while the driver works, the address belongs to the driver.
   Nodes::node_type handle = nodes_.extract(extent->address);
   const std::uint64_t address = extent->address;
   const std::uint64_t bytes = extent->bytes;
@@ -265,10 +264,10 @@ std::uint64_t NativeBlocks::waiting_bytes() const {
   return bytes;
 }
 
-/// Every block that waits goes, whatever is wanted: the program has freed it, and nobody can use it again. One that the driver refuses, because a
-/// second free has reached it past the books, comes last from then on, and keeps no other.
+/// Returns every waiting block, whatever is wanted: the program has freed it, and nobody can use it again. One that the driver refuses (a second free
+/// reached it past our books) is moved to the end and holds up no other.
 std::uint64_t NativeBlocks::release(DeviceState& device, ContextPool&, std::uint64_t, bool) {
-  constexpr std::size_t kMostRefused = 8;  // it may be something that each of them would meet
+  constexpr std::size_t kMostRefused = 8;  // all of them may be refused for the same reason
   std::uint64_t released = 0;
   std::size_t refused = 0;
   for (std::size_t left = waiting_; left != 0 && first_waiting_ != nullptr && refused < kMostRefused; --left) {
@@ -293,7 +292,7 @@ std::uint64_t NativeBlocks::release(DeviceState& device, ContextPool&, std::uint
 /// (driver 580) leaves what is in its pools, until it is freed.
 void NativeBlocks::abandon(DeviceState& device, LossVisitor& visitor) { lose_all(device, visitor, true); }
 
-/// All of them are lost to the program, which got them by plain calls. What lies in the driver's pool is left there until free_left().
+/// To the program all of them are lost, since they came from plain calls. What lies in the driver's pool is left there until free_left().
 bool NativeBlocks::outlive(DeviceState& device, LossVisitor& visitor) {
   lose_all(device, visitor, false);
   return false;
@@ -316,7 +315,7 @@ void NativeBlocks::lose_all(DeviceState& device, LossVisitor& visitor, bool may_
     left_.insert(std::move(node));
   }
   source_->forget();
-  if (device.idle_owner == this) {  // whoever asks the driver next tells of it
+  if (device.idle_owner == this) {  // the next context that asks the driver books its idle memory
     device.driver_pool.update(device.driver_pool.ticket(), 0);
     book_idle(device);
     device.idle_owner = nullptr;

@@ -8,7 +8,7 @@
 namespace cupool::device {
 
 namespace {
-/// A range that does not begin where the block did is another's.
+/// A range that does not begin at the block's address is another block's.
 bool is_still_there(DeviceState& device, const ContextPool& by, CUdeviceptr address) {
   const ScopedContext current(device.driver, by.registered.context);
   CUdeviceptr base = 0;
@@ -33,12 +33,12 @@ void NativeBlocks::ask_for_left(DeviceState& device, const ContextPool& by) {
   }
 }
 
-/// A refusal is met again by whoever comes next.
+/// A refusal is left to the next caller.
 void NativeBlocks::free_left(DeviceState& device, ContextPool& by) {
   CUresult code = CUDA_SUCCESS;
   while (!left_.empty() && code == CUDA_SUCCESS) {
     Nodes::node_type node = left_.extract(left_.begin());
-    if (node.mapped().may_be_gone) continue;  // lost rather than another block's
+    if (node.mapped().may_be_gone) continue;  // better lost than freeing another block
     const std::uint64_t bytes = node.mapped().region.bytes;
     device.services.owners.remove(node.key(), bytes);
     {
@@ -46,7 +46,7 @@ void NativeBlocks::free_left(DeviceState& device, ContextPool& by) {
       code = by.natives.source().free(device, by, node.key());
     }
     if (code == CUDA_SUCCESS) continue;
-    // Host memory is out, and nobody is led here
+    // Without host memory for the entry no look-up would find the address.
     if (!device.services.owners.add(node.key(), bytes, device.ordinal)) node.mapped().may_be_gone = true;
     left_.insert(std::move(node));
   }

@@ -1,8 +1,8 @@
-// Deferral: when memory is out, what natively were free by now, whatever runs elsewhere.
+// Deferral: when memory is short, what the native driver would have free by now, whatever runs elsewhere.
 //
-// A freed block waits for the work of every context there is, since any may copy it. Natively its free had waited for the work of its own context,
-// and of no other, unless devices are linked (H100 and H200, driver 580: probe `waits`). So a kernel without end in another context, or a context
-// whose end takes long, must not make memory be out. Not at once: a copy that another context began is over by then.
+// A freed block waits for the work of every context, since any may copy it. The native free waits for the work of its own context and of no other,
+// unless devices are linked by peer access (seen on H100 and H200, driver 580; probe `waits`). So an endless kernel in another context, or a context
+// that takes long to end, must not make memory run out. But not at once: a copy that another context has begun is over by then.
 #include <algorithm>
 #include <array>
 
@@ -12,7 +12,7 @@ namespace cupool::device {
 
 namespace {
 
-/// The pools of the contexts that a batch's blocks are of.
+/// The contexts that a batch's blocks belong to.
 struct Homes {
   std::array<ContextPool*, 8> found{};
   std::size_t count = 0;
@@ -34,7 +34,7 @@ Homes homes_of(const Batch& batch) {
 
 }  // namespace
 
-/// The open batch gets events in all contexts but those that are ending, unless its blocks are of one of these. True: it has.
+/// Closes the open batch with events in all contexts except those that are ending, unless its blocks are of one of these. True: it was closed.
 bool Deferral::close_beside_ending(DeviceState& device, CUcontext asking, Error* error) {
   if (deferred_.batch_is_empty() || !device.services.contexts.has_ending()) return false;
   Epoch* epoch = deferred_.close();
@@ -60,7 +60,7 @@ bool Deferral::close_beside_ending(DeviceState& device, CUcontext asking, Error*
   return true;
 }
 
-/// Is the work of its blocks' own contexts over? Precondition: nobody is busy with it.
+/// Is the work of its blocks' own contexts over? Precondition: no thread is busy with the epoch.
 bool Deferral::is_free_natively(DeviceState& device, Epoch& epoch) {
   const Homes homes = homes_of(epoch.batch);
   if (!homes.is_complete) return false;
@@ -82,9 +82,10 @@ bool Deferral::retire_on_native_terms(DeviceState& device, CUcontext asking, std
            device.services.may_call_driver();
   };
   if (!may_retire()) return false;
-  if (now_ns - began_ns >= kNativeTerms_ns && close_beside_ending(device, asking, error)) return true;  // it is asked about like any other
+  // A new epoch: it is asked about like any other.
+  if (now_ns - began_ns >= kNativeTerms_ns && close_beside_ending(device, asking, error)) return true;
   for (Epoch* epoch = deferred_.oldest(); epoch != nullptr; epoch = epoch->next) {
-    // Behind a stream alone: of everything that its blocks were for, that is in no other context.
+    // An epoch of a lane (stream != 0) is behind a stream alone: it covers all work on its blocks, and waits for no other context.
     if (epoch->busy || !epoch->recorded || epoch->stream != 0 || now_ns - epoch->recorded_ns < kNativeTerms_ns) continue;
     if (!is_free_natively(device, *epoch) || !may_retire()) continue;
     epoch->fence.clear(services.contexts);

@@ -1,4 +1,4 @@
-// The evidence for the cause of an out of memory, by topic: the request, holes, what waits for the GPU, what lies outside the pool. See refusals.hpp.
+// Evidence for the cause of an out of memory, by topic: the request, the holes, what waits for the GPU, what lies outside the pool. See refusals.hpp.
 #include <algorithm>
 #include <string_view>
 #include <utility>
@@ -36,14 +36,14 @@ std::uint64_t held_outside_bytes(const observe::LiveOutside& outside) {
          outside.managed.load(std::memory_order_relaxed) + outside.graphs.load(std::memory_order_relaxed);
 }
 
-/// `evidence.mempool_idle_bytes` is known.
+/// Adds what lies outside the pool. Precondition: `evidence.mempool_idle_bytes` is set.
 void add_outside(const DeviceState& device, OomEvidence& evidence) {
   evidence.own_outside_bytes = held_outside_bytes(device.live.outside) + evidence.mempool_idle_bytes;
   evidence.graph_bytes = device.live.outside.graphs.load(std::memory_order_relaxed);
   evidence.living_graphs = GraphMemory::living_graphs(device);
 }
 
-/// What is free there at the driver and in the pool, as far as has been heard of it. No lock of that device's.
+/// Free bytes of another device, at the driver and in the pool, as far as is known. Takes no lock of that device.
 std::uint64_t free_bytes_of(const observe::LiveDevice& live) {
   const std::uint64_t reserved_bytes = live.counters.reserved_bytes.now();
   const std::uint64_t used_bytes = live.counters.live_bytes.now() + live.counters.deferred_bytes.now();
@@ -64,14 +64,15 @@ void add_other_devices(const DeviceState& device, OomEvidence& evidence) {
   }
 }
 
-/// By what the driver has free: what cannot be on the device is taken off, and what is left is nobody's that we know. `late_bytes`: see GivingBack.
+/// Attributes what remains of the device beside the driver's free memory: figures that cannot all be on the device are reduced, and the rest belongs
+/// to no one known. `late_bytes`: see GivingBack.
 void attribute_rest(const DeviceState& device, std::uint64_t driver_free_bytes, std::uint64_t late_bytes, OomEvidence& evidence) {
-  // While something captures the answer about graphs is an old one.
+  // While something captures, the answer about graphs is an old one.
   const std::uint64_t stale_bytes = saturating_sub(evidence.graph_bytes, GraphMemory::bytes_beside(device, driver_free_bytes + evidence.held_bytes));
   evidence.graph_bytes -= stale_bytes;
   evidence.own_outside_bytes -= std::min(stale_bytes, evidence.own_outside_bytes);
-  // Managed memory is where it was last touched: on this device at most what is left, as in the ledger.
-  const std::uint64_t booked_idle_bytes = device.live.outside.mempools.load(std::memory_order_relaxed);  // in what is held
+  // Managed memory lies where it was last touched: at most what is left is on this device, as in the ledger.
+  const std::uint64_t booked_idle_bytes = device.live.outside.mempools.load(std::memory_order_relaxed);  // part of what is held
   const std::uint64_t other_idle_bytes = saturating_sub(evidence.mempool_idle_bytes, booked_idle_bytes);
   const std::uint64_t known_bytes = driver_free_bytes + evidence.held_bytes + evidence.graph_bytes + other_idle_bytes;
   const std::uint64_t left_bytes = saturating_sub(device.total_bytes, known_bytes);
@@ -82,7 +83,7 @@ void attribute_rest(const DeviceState& device, std::uint64_t driver_free_bytes, 
   evidence.unattributed_bytes = saturating_sub(left_bytes, known_left_bytes);
 }
 
-/// What the driver calls idle, or nobody's, and streams may still keep busy: out of there, and of what waits for the GPU.
+/// Moves what the driver reports as idle, or as no one's, but streams may still use, to what waits for the GPU.
 void add_backlog_at_driver(const DeviceState& device, DriverBacklog::Sums backlog, OomEvidence& evidence) {
   const auto take = [](std::uint64_t& from_bytes, std::uint64_t& backlog_bytes) {
     const std::uint64_t bytes = std::min(from_bytes, backlog_bytes);
@@ -132,7 +133,7 @@ void Refusals::note_oom(DeviceState& device, std::uint64_t requested_bytes, cons
   figures_.publish(device);
 }
 
-/// What of the frees that the driver got may still be under way; nothing where the device is idle.
+/// What may still be under way of the frees that went to the driver; nothing where the device is idle.
 DriverBacklog::Sums Refusals::ask_backlog(DeviceState& device) {
   const DriverBacklog::Sums sums = device.backlog_at_driver.sums();
   if (sums.pooled_bytes + sums.plain_bytes == 0 || !device.services.may_call_driver() || !in_order::can_look(device)) return sums;
@@ -154,7 +155,7 @@ void Refusals::ask_driver(DeviceState& device, const ContextPool* home, OomEvide
   evidence.mempool_idle_bytes = idle_pools_.ask_others(device).bytes;
 }
 
-/// What the pool has free, where, and what it had if every deferred free had completed.
+/// Adds what the pool has free and where, and what it would have if every deferred free had completed.
 void Refusals::add_holes(DeviceState& device, const ContextPool* home, OomEvidence& evidence) const {
   const HeapFigures now = figures_.sum(device);
   evidence.holes_known = policy_ != config::Policy::async;
@@ -168,7 +169,8 @@ void Refusals::add_holes(DeviceState& device, const ContextPool* home, OomEviden
     if (one->pooled == nullptr) continue;
     const HeapFigures projected = one->pooled->survey(device, evidence);
     *evidence.releasable_with_deferred_bytes += projected.wholly_free_bytes;
-    // A hole of another context's heap is no use to this one, and none is to memory outside the pool: only what would go back to the driver is.
+    // A hole in another context's heap cannot serve this context, and none can serve memory outside the pool: only what would go back to the driver
+    // counts.
     const HeapFigures own = one->pooled->figures(device);
     if (home != nullptr && one.get() != home) evidence.other_context_free_bytes += own.free_bytes;
     if (one.get() != home) continue;
@@ -189,7 +191,7 @@ void Refusals::add_deferred(DeviceState& device, OomEvidence& evidence) const {
   evidence.deferred_in_order_bytes = deferred_in_order_bytes() + late_bytes;
 }
 
-/// Of what waits for the GPU: what stream-ordered calls freed, or blocks of memory pools. CUPOOL_FREE does not change how long that waits.
+/// The part of what waits for the GPU that was freed in stream order, or belongs to memory pools: CUPOOL_FREE does not change how long that waits.
 std::uint64_t Refusals::deferred_in_order_bytes() const {
   std::uint64_t bytes = 0;
   deferred_.for_each(

@@ -1,6 +1,6 @@
-// OomLog: the out-of-memory events of a process, the newest of them, and which are still to be told.
+// OomLog: the newest out-of-memory events of a process, and which of them are still to be logged.
 //
-// A failed call is told by the thread that made it, after it has left the pool: threads that fail at the same moment each tell their own.
+// A failed call is logged by the thread that made it, after it has left the pool: threads that fail at the same moment each log their own.
 // Thread rule: thread-safe.
 #pragma once
 
@@ -21,7 +21,7 @@ class OomLog {
  public:
   explicit OomLog(std::size_t capacity) : capacity_(capacity) {}
 
-  /// Of the calling thread. What it has not told yet it never will: the call that failed twice is told once, by this one.
+  /// Adds an event of the calling thread. An older one of this thread that was not logged yet never will be: a call that fails twice is logged once.
   void add(observe::OomRecord record) {
     const MutexLock lock(mutex_);
     const auto before = untold();
@@ -34,7 +34,7 @@ class OomLog {
     records_.push_back({std::move(record), pthread_self(), false});
   }
 
-  /// The number of the calling thread's newest one that it has not told yet, once; 0: there is none.
+  /// The number of the calling thread's newest unlogged event, which counts as logged from then on; 0: there is none.
   std::uint64_t take_untold() {
     const MutexLock lock(mutex_);
     const auto found = untold();
@@ -43,7 +43,7 @@ class OomLog {
     return found->number;
   }
 
-  /// False: another thread is at it. `pushed_out`: so many older ones there were.
+  /// False: another thread holds the lock. `pushed_out`: the number of older events that are gone.
   bool copy(std::vector<observe::OomRecord>& out, std::uint64_t& pushed_out) {
     if (!mutex_.try_lock()) return false;
     const AdoptedLock lock(mutex_);
@@ -69,7 +69,7 @@ class OomLog {
   Mutex mutex_;
   Entries records_ CUPOOL_GUARDED_BY(mutex_);
   std::uint64_t numbers_ CUPOOL_GUARDED_BY(mutex_) = 0;
-  std::uint64_t pushed_out_ CUPOOL_GUARDED_BY(mutex_) = 0;  ///< older records, ever
+  std::uint64_t pushed_out_ CUPOOL_GUARDED_BY(mutex_) = 0;  ///< older records that were dropped, ever
 };
 
 }  // namespace cupool::device

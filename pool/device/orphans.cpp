@@ -10,7 +10,7 @@
 namespace cupool::device {
 
 namespace {
-/// Of a heap without blocks.
+/// For a heap without blocks.
 struct NothingLost final : DeviceAllocator::LossVisitor {
   void lost(heap::Extent&) override {}
   void stays(heap::Extent&) override {}
@@ -29,7 +29,7 @@ std::uint64_t Orphans::empty(DeviceState& device, bool again) {
   std::uint64_t released_bytes = 0;
   for (std::size_t i = 0; i < homes_.size() && device.services.may_call_driver(); ++i) {  // by index: the list may grow while the lock is let go of
     ContextPool& home = *homes_[i];
-    if (!home.is_orphan || home.is_emptying) continue;  // who empties it looks again
+    if (!home.is_orphan || home.is_emptying) continue;  // the thread that is emptying it looks again
     if (again && home.pooled->figures(device).wholly_free_bytes != 0) home.must_empty = true;
     Mover mover(moves_);
     home.is_emptying = true;
@@ -48,7 +48,7 @@ std::uint64_t Orphans::empty_one(DeviceState& device, ContextPool& home) {
   if (home.pooled->holds_blocks()) {
     try {
       return home.pooled->release(device, home, kEverything_bytes, false);
-    } catch (const std::bad_alloc&) {  // when the next block goes, then
+    } catch (const std::bad_alloc&) {  // host memory is out: it is tried again when the next block goes
       return 0;
     }
   }
@@ -57,7 +57,7 @@ std::uint64_t Orphans::empty_one(DeviceState& device, ContextPool& home) {
   home.pooled->abandon(device, nothing);
   home.pooled->release_abandoned(device);
   home.is_orphan = false;
-  if (home.releasing_abandoned == 0) home.pooled.reset();  // the next context may have another kind
+  if (home.releasing_abandoned == 0) home.pooled.reset();  // the next context may need a heap of the other kind
   return bytes;
 }
 

@@ -1,7 +1,9 @@
-// Orphans: blocks of memory pools whose context was destroyed: natively they are no context's, and the program may use and free them (CUDA Driver API
-// 13.0, cuCtxDestroy). What they lie in is an orphan (ContextPool): nothing is allocated there any more, and what gets empty goes back to the driver.
+// Orphans: blocks of memory pools whose context was destroyed. Natively they belong to no context, and the program may go on using and freeing them
+// (CUDA Driver API 13.0, cuCtxDestroy). The ContextPool that they lie in is an orphan: nothing is allocated there any more, and what becomes empty
+// goes back to the driver.
 //
-// And what plain calls under `async` had there. Thread rule: the device's lock, let go of around every driver call.
+// Also what plain calls under `async` had there (free_left).
+// Thread rule: the device's lock, let go of around every driver call.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +20,15 @@ class Orphans {
  public:
   Orphans(const ContextPools& homes, LiveFigures& figures, Moves& moves) : homes_(homes), figures_(figures), moves_(moves) {}
 
-  /// What is empty in orphans goes back to the driver; `again`: also what that has refused before. Returns bytes.
+  /// Returns empty memory of orphans to the driver; `again`: also what the driver has refused before. Returns the bytes that went.
   std::uint64_t empty(DeviceState& device, bool again = false) CUPOOL_REQUIRES(device.lock);
-  /// Access to a device's memory pools is access to what has outlived its context too.
+  /// The program gives device `ordinal` access to a memory pool of this device: it must reach blocks that outlived their context too.
   Status share(DeviceState& device, int ordinal) CUPOOL_REQUIRES(device.lock);
-  /// In the driver's pool, where a context that is no more has left it.
+  /// Is `address` in a block that a destroyed context has left in the driver's pool?
   bool is_left(std::uint64_t address) const;
-  /// Under `async` plain blocks lie in the driver's pool, which cuCtxDestroy leaves: natively they had gone with their context. Nobody can give them
-  /// back before another context of the device lives. What may have gone with a primary context, the driver is asked about when a context is new and
-  /// alone: another thread could else have been given an address between the answer and what is done with it.
+  /// Under `async` plain blocks lie in the driver's pool, which cuCtxDestroy leaves as it is; natively they would have ended with their context.
+  /// Nobody can return them before another context of the device lives. Whether blocks went with a primary context is asked only while a context is
+  /// new and alone: otherwise another thread could be given such an address between the answer and what is done with it.
   void free_left(DeviceState& device, bool is_new) CUPOOL_REQUIRES(device.lock);
 
  private:

@@ -1,4 +1,5 @@
-// What the program has outside the pool: charged to the limit, booked and refused; and what the pool gives back for it, or when it is asked to.
+// What the program has outside the pool: it is charged to the limit, booked and refused here; and what the pool gives back for it, or when it is
+// asked to.
 #include <algorithm>
 #include <optional>
 
@@ -31,7 +32,7 @@ Status DevicePool::charge_outside(OutsideKind kind, std::uint64_t bytes, const c
   return charge(bytes, bytes, tell, ask, take);
 }
 
-/// `bytes` of the limit, for a call that the driver is to serve: empty pool memory makes way for it.
+/// Charges `bytes` to the limit for a call that the driver is to serve: empty pool memory makes room for it.
 Status DevicePool::charge(std::uint64_t bytes, std::uint64_t requested_bytes, const std::function<Refused()>& tell, const PoolSet::AskDriver& ask,
                           const std::function<bool()>& take) {
   if (making_room_.within_limit(device_, bytes, take)) return {};
@@ -68,7 +69,7 @@ void DevicePool::refund_outside(OutsideKind kind, std::uint64_t bytes) {
   if (counts_against_limit(kind)) device_.limit.refund(bytes);
 }
 
-/// Also after the program has synchronised the device needs a moment to get to the event that says so.
+/// Even after the program has synchronised, the device needs a moment to complete the event that says so.
 std::size_t DevicePool::trim(std::uint64_t keep_bytes) {
   return making_room_.give_back_idle(device_, device_.services.clock.now_ns() + in_order::kQuietBound_ns, keep_bytes, false);
 }
@@ -83,7 +84,7 @@ std::size_t DevicePool::make_room_for(std::uint64_t until_ns, std::uint64_t byte
     driver_free_bytes = driver_free_.sample(device_);
   }
   if (!driver_free_bytes) return 0;
-  // The driver rounds what it takes, and refuses the last bit of what it calls free.
+  // The driver rounds what it takes, and refuses the last bit of what it reports as free.
   return making_room_.give_back_idle(device_, until_ns, 0, true,
                                      align_up(bytes, kRegionGranularity_bytes) - std::min(*driver_free_bytes, bytes) + kRegionGranularity_bytes);
 }

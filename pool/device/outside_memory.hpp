@@ -1,6 +1,7 @@
 // OutsideMemory: which handles of the program hold device memory that the pool did not serve.
 //
-// Keys are handles or addresses; sums and limits are the device pool's. Thread-safe; a leaf lock.
+// Keys are handles or addresses; sums and limits are kept by the device pool.
+// Thread rule: thread-safe; a leaf lock.
 #pragma once
 
 #include <cuda.h>
@@ -26,7 +27,7 @@ class OutsideMemory {
     std::uint64_t serial = 0;
   };
 
-  /// Returns what stood under the same key before: a handle that was released behind our back and came again.
+  /// Returns what was listed under the same key before: a handle that was released behind our back and came again.
   std::optional<Entry> add(OutsideKind kind, std::uint64_t key, Entry entry) {
     const MutexLock lock(mutex_);
     entry.serial = ++serial_;
@@ -46,13 +47,13 @@ class OutsideMemory {
     return entry;
   }
 
-  /// A moment: what is added later is another life's, should the context's handle come again.
+  /// A mark in time: what is added later belongs to a later context, should the handle of a context come again.
   std::uint64_t mark() {
     const MutexLock lock(mutex_);
     return serial_;
   }
-  /// Takes out what died with `context`, of what was there at `before`, a part at a time: how many; fewer than `gone` has room for: all. Needs no
-  /// memory.
+  /// Takes out what ended with `context`, of what existed at `before`, in parts: returns how many were written to `gone`; fewer than fit means all.
+  /// Needs no host memory.
   std::size_t remove_of(CUcontext context, std::uint64_t before, std::span<std::pair<OutsideKind, Entry>> gone) {
     const MutexLock lock(mutex_);
     std::size_t count = 0;

@@ -23,7 +23,8 @@ void OwnerFences::prepare() {
 
 void OwnerFences::fence_all() {
   if (are_owners_on_their_own() || membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return;
-  // Taken away meanwhile (a seccomp filter): from now on owners fence; whoever is between its store and its load has long passed them then.
+  // The call was taken away meanwhile (a seccomp filter): from now on owners fence themselves; an owner that is between its store and its load has
+  // long passed them by then.
   owners_on_their_own_.store(true, std::memory_order_seq_cst);
   const timespec moment{0, 2'000'000};
   const Uncancelled uncancelled;

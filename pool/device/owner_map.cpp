@@ -1,4 +1,4 @@
-// The table's memory is mapped, not allocated: the top is 8 MiB of which a process touches a page or two.
+// The table's memory is mapped rather than allocated: the top level is 8 MiB of which a process touches a page or two.
 #include "pool/device/owner_map.hpp"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ OwnerMap::Leaf* OwnerMap::leaf_of(std::uint64_t page) {
   return leaf;
 }
 
-/// visit(word) of every page from `first` to `last`, of whole leaves once. Precondition: the other leaves are there.
+/// Calls `visit(word)` for every page from `first` to `last`, once for whole leaves. Precondition: the other leaves exist.
 template <class F> void OwnerMap::for_each_word(std::uint64_t first, std::uint64_t last, F&& visit) {
   for (std::uint64_t page = first; page <= last;) {
     Entry& entry = top_[page >> kLeafShift];

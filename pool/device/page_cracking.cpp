@@ -1,11 +1,12 @@
 // PageHeap: which empty handles a block gets, and what becomes of one that is too large for it. See page_heap.hpp.
 //
-// A handle moves whole or not at all, so what a block does not need of the last one stays beside it for as long as it lives. Where blocks come and go
-// on a full device that is how memory is lost that is free: such a handle is cracked, released and created again in pieces. When pages are moved
-// anyway that costs two calls for each piece and keeps what is free in pieces that move. And where memory pools above this one ask for whole pages,
-// they get no hole that ends within a handle that was empty, once the program has needed an eighth of the device: each of their blocks is a call of
-// the driver's natively, each crack leaves smaller handles, and what they flush when memory is out is everybody's. Blocks of any size would have it
-// too, but jobs that allocate their tensors here pay for each (DECISIONS.md).
+// A handle moves whole or not at all, so the part of the last one that a block does not need stays beside the block for as long as it lives. That is
+// how free memory is lost on a full device where blocks come and go. So such a handle is cracked: released, and created again in pieces. When pages
+// are moved anyway this costs two calls per piece, and keeps free memory in pieces that can move.
+// Where memory pools above this one ask for whole pages, they also get no hole that ends within a handle that was empty, once the program has needed
+// an eighth of the device. Natively each of their blocks is a driver call, each crack leaves smaller handles, and what they flush when memory is out
+// is free for everybody. Blocks of all sizes would gain by it too, but jobs that allocate their tensors here directly would pay for each block
+// (DECISIONS.md, "Regions and pages").
 #include <algorithm>
 #include <bit>
 
@@ -19,8 +20,8 @@ using heap::Extent;
 
 namespace {
 
-/// Handles that fit into what is missing, the largest first and of one size in their order; taken ones are left behind with no bytes. There are few
-/// sizes: a look at all for each is less than sorting them.
+/// Takes handles that fit into what is missing, the largest first, and those of one size in their order; taken ones are left in the list with no
+/// bytes. There are few sizes: a pass for each is cheaper than sorting.
 std::vector<MappedHandle> take_largest(std::vector<MappedHandle>& handles, std::uint64_t& missing_bytes) {
   std::vector<MappedHandle> taken;
   while (missing_bytes != 0) {
@@ -39,7 +40,7 @@ std::vector<MappedHandle> take_largest(std::vector<MappedHandle>& handles, std::
   return taken;
 }
 
-/// The last of the smallest; bytes 0: none is left.
+/// The last of the smallest handles; one of 0 bytes if none is left.
 MappedHandle smallest_left(const std::vector<MappedHandle>& handles) {
   MappedHandle smallest{};
   for (const MappedHandle& handle : handles)
@@ -49,14 +50,14 @@ MappedHandle smallest_left(const std::vector<MappedHandle>& handles) {
 
 }  // namespace
 
-/// Does the program need most of what there is?
+/// Does the program need most of the device?
 bool PageHeap::program_fills(DeviceState& device) const {
   const std::uint64_t all_bytes = mapped_bytes() + loose_bytes_ + room_bytes(device);
   return saturating_sub(all_bytes, device.peak_live_bytes()) < all_bytes / kFullShare;
 }
 
-/// Would the block, which was cut from the beginning of a hole just now, end within a handle that is empty but for it, with a page of that or more to
-/// spare? For programs that take whole pages, and not in steps that repeat themselves without a shortage: what one of them cracks the next one lacks
+/// Would the block, which was just cut from the beginning of a hole, end within an otherwise empty handle that has a page or more to spare? Asked for
+/// programs that take whole pages; not in jobs whose steps repeat themselves without a shortage, where what one step cracks the next one lacks
 /// elsewhere, for ever.
 bool PageHeap::strands(DeviceState& device, const Extent& block) const {
   const std::uint64_t page_bytes = memory_->granularity_bytes();
@@ -70,15 +71,16 @@ bool PageHeap::strands(DeviceState& device, const Extent& block) const {
   return !last.is_pinned && last.address >= block.address && last.end() <= free_until && last.end() - end >= page_bytes;
 }
 
-/// Where the handles that move come from. The largest holes leave whole ones to others; but what is taken from them was cut for the next large block
-/// of a program that asks for whole pages, or whose steps repeat themselves: each step would then move more than the one before.
+/// Which holes the handles to be moved are taken from. Taking them from the largest holes leaves whole holes to others; but in a program that asks
+/// for whole pages, or whose steps repeat themselves, those holes were cut for the next large block, and each step would move more than the one
+/// before.
 PageHeap::Holes PageHeap::holes_to_rob(DeviceState& device) const {
   return (takes_whole_pages() || device.repeats_itself()) && !program_fills(device) ? Holes::small : Holes::large;
 }
 
-/// Empty handles for what is missing: large ones that fit, smaller ones that do, and for what is missing then the smallest of the others, which is to
-/// be cracked. Out of those of the largest holes. For programs that take whole pages, while they do not fill the device, out of the smallest holes,
-/// so that the large ones stay: steps that repeat themselves find them again.
+/// Takes empty handles for what is missing: large ones that fit, then smaller ones, and for the remainder the smallest of the others, which is to be
+/// cracked. They come from the largest holes; for programs that take whole pages, while they do not fill the device, from the smallest holes, so that
+/// the large ones stay and steps that repeat themselves find them again.
 void PageHeap::take_fitting(Supply& supply, Holes first) {
   const std::size_t looks = first == Holes::large ? kCrackLooks : 0;
   std::uint64_t missing_bytes = supply.missing_bytes();
@@ -105,7 +107,8 @@ void PageHeap::take_fitting(Supply& supply, Holes first) {
   take_runs(supply.runs, found);
 }
 
-/// As a growth for that block would have made them, then what is left, the smallest first: the next one that is small begins there.
+/// Plans the pieces: first as a growth for that block would have made them, then what is left, the smallest first, where the next small block will
+/// begin.
 void PageHeap::plan_pieces(Supply& supply, const Handle& handle, std::uint64_t needed_bytes) const {
   const std::uint64_t page_bytes = memory_->granularity_bytes();
   const std::uint64_t most_bytes = std::min(std::max(fitting_bytes(supply), page_bytes), handle.bytes / 2);
@@ -121,8 +124,8 @@ void PageHeap::plan_pieces(Supply& supply, const Handle& handle, std::uint64_t n
   supply.wanted_bytes += handle.bytes - needed_bytes;
 }
 
-/// The pieces come before the handle goes, where the driver is believed to have room for both; else another process may take what was released, and
-/// that is all that can be lost. What cannot be had in pieces stays whole, unless it is gone.
+/// Creates the pieces before the handle is released if the driver seems to have room for both; otherwise another process may take what was released,
+/// and that is all that can be lost. What cannot be had in pieces stays whole, unless it is gone.
 void PageHeap::crack(DeviceState& device, Supply& supply) {
   if (supply.cracked.bytes == 0) return;
   std::size_t made = 0;
@@ -137,7 +140,7 @@ void PageHeap::crack(DeviceState& device, Supply& supply) {
     device.limit.refund(supply.cracked.bytes);
     if (!has_room) make(supply.pieces.size());
   } else {
-    supply.handles.push_back(supply.cracked);  // behind the pieces, if there are any
+    supply.handles.push_back(supply.cracked);  // after the pieces, if there are any
     supply.handle_bytes += supply.cracked.bytes;
   }
 }

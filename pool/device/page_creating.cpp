@@ -1,4 +1,4 @@
-// PageHeap: new handles, and how large they are. See page_heap.hpp.
+// PageHeap: creating handles, and how large they are. See page_heap.hpp.
 #include <algorithm>
 #include <bit>
 
@@ -8,9 +8,10 @@
 
 namespace cupool::device {
 
-/// Blocks of whole pages, as memory pools on top of this one ask for, lie behind each other: a handle ends where they end, and is one that divides
-/// them or an eighth of them, since the next one there may be smaller. Others share their last pages: one is a handle of its own, and what lies
-/// between two of them another, so that a freed block takes all along that it does not share, however its neighbours live on.
+/// Blocks of whole pages, as memory pools on top of this one ask for them, lie one behind the other: a handle ends where a block ends, and is as
+/// large as a divisor of the block, or an eighth of it, since the next block there may be smaller. Other blocks share their last pages: a shared page
+/// is a handle of its own, and what lies between two of them is another, so that a freed block takes everything along that it does not share, however
+/// its neighbours live on.
 std::uint64_t PageHeap::fitting_bytes(const Supply& supply) const {
   const std::uint64_t page_bytes = memory_->granularity_bytes();
   if (!is_aligned(supply.block_bytes, page_bytes))
@@ -19,10 +20,10 @@ std::uint64_t PageHeap::fitting_bytes(const Supply& supply) const {
   return std::bit_floor(std::min(std::max(divisor_bytes, supply.block_bytes / kPartsOfBlock), supply.to_block_end_bytes()));
 }
 
-/// No handle more than was asked for.
+/// As many handles as cover what was asked for, and no more.
 std::uint64_t PageHeap::preallocated_handle_bytes(const Supply& supply) const {
   const std::uint64_t page_bytes = memory_->granularity_bytes();
-  if (supply.zone != 0 && supply.zone_bytes == 0) return page_bytes;  // the first small blocks get a page of their own: few of them keep little
+  if (supply.zone != 0 && supply.zone_bytes == 0) return page_bytes;  // the first small blocks get a page of their own, since few of them keep little
   const std::uint64_t of_all_bytes = supply.all_bytes > kFewHandlesFrom_bytes ? kLargestHandle_bytes : supply.all_bytes / kPreallocatedShareOfAll;
   const std::uint64_t most_bytes = std::min({supply.missing_bytes(), of_all_bytes, supply.room_bytes / kPreallocatedShare});
   return std::max(std::bit_floor(most_bytes), page_bytes);
@@ -37,7 +38,7 @@ std::uint64_t PageHeap::grown_handle_bytes(const Supply& supply) const {
   return std::max(fitting_bytes <= most_bytes ? fitting_bytes : std::bit_floor(most_bytes), page_bytes);
 }
 
-/// Charged to the limit. False: limit or driver refused, or supply.error says what else.
+/// Creates one handle, charged to the limit. False: the limit or the driver refused, or supply.error says what else.
 bool PageHeap::create_one(DeviceState& device, Supply& supply, std::uint64_t bytes) {
   supply.is_charged = device.limit.charge(bytes);
   CUmemGenericAllocationHandle handle = 0;

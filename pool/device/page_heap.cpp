@@ -1,4 +1,4 @@
-// PageHeap: figures, pins, the death of a context, invariants. Supply is in page_supply.cpp, giving back in page_release.cpp, what reports show in
+// PageHeap: figures, pins, the end of a context, invariants. Supply is in page_supply.cpp, release in page_release.cpp, what reports show in
 // page_map.cpp.
 #include "pool/device/page_heap.hpp"
 
@@ -30,12 +30,12 @@ PageHeap::PageHeap(std::uint64_t device_total_bytes, std::unique_ptr<vmm::Virtua
       total_bytes_(device_total_bytes),
       memory_(std::move(memory)) {}
 
-/// Frees what belongs to the host: the driver's memory goes with the process.
+/// Frees host memory only: the driver's memory ends with the process.
 PageHeap::~PageHeap() {
   heap_.for_each_region([](const Region& region) { delete &paged(region); });
 }
 
-/// Books the driver calls made since the last time.
+/// Counts the driver calls made since the last time.
 void PageHeap::charge(DeviceState& device) {
   const vmm::VirtualMemory::Spent spent = memory_->take_spent();
   device.counters().vmm_calls.add(spent.calls);
@@ -52,7 +52,7 @@ void PageHeap::pin(DeviceState&, const Extent& extent) {
   }
 }
 
-/// What lies free beside it in the handles that it touches.
+/// Includes what lies free beside the block in the handles that it touches.
 std::uint64_t PageHeap::withheld_bytes(const Extent& extent) const {
   const PageTable& table = table_of(extent);
   const std::uint64_t begin = extent.previous_is_free ? extent.previous->address : extent.address;
@@ -73,9 +73,9 @@ std::uint64_t PageHeap::unpinned_empty_bytes() const {
   return bytes;
 }
 
-/// A block that was exported, whose buffer id was read, whose copies synchronise: something outside may know its pages (registration caches). After
-/// its free they stay in place as long as others will do, and no longer: natively they had gone with it, and who has none left is not refused for
-/// their sake. False: none was pinned.
+/// Unpins empty pages. The pages of a block that was exported, whose buffer id was read, or whose copies synchronise are pinned, because something
+/// outside may know them (registration caches). After the free of the block they stay in place only as long as other pages will do: natively they
+/// would have gone with it, and no request is refused for their sake. False: none was pinned.
 bool PageHeap::unpin_empty() {
   if (pinned_handles_ == 0) return false;
   const std::uint64_t before = pinned_handles_;
@@ -91,9 +91,10 @@ bool PageHeap::unpin_empty() {
   return pinned_handles_ != before;
 }
 
-/// So much comes at once while memory is plenty: one call opens all of it. Nothing where free memory goes back above a threshold. While half of what
-/// the program has needed is left besides, what waits for the GPU comes on top: the next steps find it elsewhere, and need room wherever it is. In
-/// steps larger than a handle, so that a job has some room above its need: with less, identical steps find no hole and grow late.
+/// How much one growth brings. While memory is plenty it brings more than the block needs, since one call opens all of it; nothing more where free
+/// memory goes back above a threshold. While half of the program's peak is left besides, what waits for the GPU is added: the next steps find it in
+/// other places, and need room wherever it is. Rounded to steps larger than a handle, so that a job has some room above its need: with less,
+/// identical steps find no hole and grow late.
 std::uint64_t PageHeap::ahead_bytes(const DeviceState& device, const Supply& supply) const {
   if (device.services.options.release_threshold_bytes) return 0;
   const std::uint64_t room_bytes = this->room_bytes(device);
@@ -104,7 +105,7 @@ std::uint64_t PageHeap::ahead_bytes(const DeviceState& device, const Supply& sup
     const std::uint64_t slack_bytes = std::min(waiting_bytes, std::max(device.peak_live_bytes() / kSlackShare, kLeastSlack_bytes));
     bytes = std::max(bytes, std::min(room_bytes / kSlackShare, of_reserved_bytes + slack_bytes));
   }
-  // Handles as small as the block are many
+  // Handles as small as the block would be many.
   const std::uint64_t few_bytes = kAheadBlocks * std::max(supply.block_bytes, memory_->granularity_bytes());
   bytes = std::min(bytes, few_bytes);
   const std::uint64_t step_bytes =
@@ -142,7 +143,7 @@ void PageHeap::abandon(DeviceState& device, LossVisitor& visitor) {
   while (Region* region = heap_.first_region()) {
     std::unique_ptr<PagedRegion> info(&paged(*region));
     info->next_dead = std::move(dead_);
-    info->loose = std::exchange(loose_, {});  // handles come after addresses: where there are any there is a region
+    info->loose = std::exchange(loose_, {});  // addresses come before handles: where there are any there is a region
     info->reservation = {region->address, region->address + region->bytes};
     dead_ = std::move(info);
     device.note_region(observe::EventKind::region_release, region->address, region->bytes);
@@ -177,7 +178,7 @@ bool PageHeap::holds_blocks() const {
   return heap_.any_extent([](const Extent& extent) { return extent.state != ExtentState::free && extent.state != ExtentState::absent; });
 }
 
-/// What is mapped, a call for each run of neighbours; when the driver refuses a run, one for each handle, so that one that stays keeps no other.
+/// Unmaps each run of neighbours with one call; where the driver refuses a run, handle by handle, so that one that stays holds up no other.
 bool PageHeap::unmap_all(const PageTable& table) {
   bool is_unmapped = true;
   Span run{};
@@ -203,7 +204,8 @@ bool PageHeap::unmap_all(const PageTable& table) {
   return is_unmapped;
 }
 
-/// Natively the memory had gone with its context. [?] whether the reset of a primary context unmaps it: errors are no news. Needs no host memory.
+/// Natively the memory would have gone with its context. [?] whether the reset of a primary context unmaps it: so errors here mean nothing. Needs no
+/// host memory.
 void PageHeap::release_abandoned(DeviceState& device) {
   std::unique_ptr<PagedRegion> dead = std::move(dead_);
   if (dead == nullptr) return;
@@ -245,7 +247,7 @@ std::string PageHeap::check_region(const Region& region, std::array<std::uint64_
 
 std::string PageHeap::check(DeviceState& device) const {
   std::string broken = heap_.check();
-  if (supplying_ || releasing_ != 0) return broken;  // what a thread is in the driver with is on no list
+  if (supplying_ || releasing_ != 0) return broken;  // what a thread has in the driver is on no list
   std::array<std::uint64_t, kZones> mapped_bytes{};
   std::uint64_t quarantined_bytes = 0;
   heap_.for_each_region([&](const Region& region) {
@@ -262,7 +264,7 @@ std::string PageHeap::check(DeviceState& device) const {
   return check_handles();
 }
 
-/// Addresses without memory are of one kind each, and on its list.
+/// Each range of addresses without memory is of one kind, and on the list of that kind.
 std::string PageHeap::check_addresses() const {
   std::string broken;
   std::size_t vacant = 0;
@@ -294,7 +296,7 @@ std::string PageHeap::check_addresses() const {
   return quarantined == 0 ? "" : "quarantined addresses are on no list";
 }
 
-/// A physical handle is in one place.
+/// Each physical handle is in one place.
 std::string PageHeap::check_handles() const {
   std::vector<CUmemGenericAllocationHandle> ids;
   std::uint64_t pinned = 0;

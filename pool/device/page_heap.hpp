@@ -1,20 +1,19 @@
-// PageHeap: blocks of one context at addresses of its own, with pages mapped under them that can be moved. Backing `pages`.
+// PageHeap: blocks of one context at addresses of its own, with physical pages mapped under them that can be moved. Backing `pages`.
 //
-// An ExtentHeap over reserved addresses. Addresses without memory are absent extents: vacant ones get memory, quarantined ones lost theirs and are
-// not bound again before 64 times the device's memory of fresh addresses has been, oldest first (registration caches key on addresses). A page is
-// busy exactly when a block lies on it, so nothing is counted per page: an empty handle lies wholly in one hole. On a miss memory is created while
-// there is plenty (handles of a 256th of what is left and a 768th of everything, at most 64 MiB and the block that asks, an eighth of it or what
-// divides it where it is whole pages, at least the granularity: large ones cost few calls, small ones leave little behind), and moved when there is
-// not: empty handles, from the largest holes first, go behind the free memory that ends where addresses are vacant; the last one is cracked where it
-// is larger than what is missing (page_cracking.cpp). Neighbours share tail pages. As long as large handles are made, blocks that are small beside
-// them have addresses of their own (zones, page_zones.cpp): one of them would keep a whole handle from everybody; and a block does not begin on the
-// page of a much smaller one (heap::FitPolicy). Live bytes never move, nor what waits for the GPU.
-// Figures: DECISIONS.md and build/bench/page_model. Known from: PyTorch's expandable segments, DALI's cuda_vm_resource. Memory of this kind belongs
-// to no context: when one dies its blocks are forgotten at once and release_abandoned() gives the memory back. Blocks of memory pools stay where they are after
-// cuCtxDestroy (outlive()); nothing is allocated beside them then, and what gets empty is released.
-// Thread rule: as DeviceAllocator. One thread at a time is in the driver for it (supplying_); what it works on is in no bin meanwhile. The
-// driver may wait there for running work (cuMemSetAccess, cuMemUnmap), which may wait for another thread of the program; so nobody waits
-// for that thread without bound: who misses meanwhile goes on up the ladder, to memory of the driver's own.
+// An ExtentHeap over reserved addresses. Addresses without memory are absent extents: vacant ones may get memory; quarantined ones have lost theirs,
+// and are bound again, oldest first, only after 64 times the device's memory of fresh addresses was bound (registration caches key on addresses). A
+// page is busy exactly when a block lies on it, so nothing is counted per page: an empty handle lies wholly in one hole.
+// On a miss memory is created while there is plenty, in handles whose size depends on what is left (large ones cost few calls, small ones leave
+// little behind). When there is not, it is moved: empty handles, from the largest holes first, are mapped behind the free memory that ends where
+// addresses are vacant; the last one is cracked where it is larger than what is missing (page_cracking.cpp). Neighbours share tail pages. As long as
+// large handles are made, blocks that are small beside them have addresses of their own (zones, page_zones.cpp), since one of them would keep a whole
+// handle from everybody; and a block does not begin on the page of a much smaller one (heap::FitPolicy). Live and deferred blocks never move.
+// This memory belongs to no context: when one ends its blocks are forgotten at once, and release_abandoned() gives the memory back. Blocks of memory
+// pools stay where they are after cuCtxDestroy (outlive()); nothing is allocated beside them then, and what becomes empty is released.
+// Figures: DECISIONS.md and build/bench/page_model. Known from: PyTorch's expandable segments, DALI's cuda_vm_resource.
+// Thread rule: as DeviceAllocator. One thread at a time is in the driver for it (supplying_); what it works on is in no bin meanwhile. The driver may
+// wait there for running work (cuMemSetAccess, cuMemUnmap), which may itself wait for another thread of the program. So nobody waits for that thread
+// without a bound: a thread that misses meanwhile goes on up the ladder, to a driver call of its own.
 #pragma once
 
 #include <array>
@@ -35,53 +34,57 @@ using vmm::PageTable;
 
 class PageHeap final : public ExtentAllocator {
  public:
-  static constexpr std::uint64_t kShareOfAll = 4096;               ///< a handle is at most this part of all that the heap has or may get,
-  static constexpr std::uint64_t kShareOfAllWhole = 768;           ///< for a program that asks for whole pages: at most this part,
-  static constexpr std::uint64_t kHandleShare = 256;               ///< this part of what is left,
-  static constexpr std::uint64_t kLargestGrown_bytes = 64 * kMiB;  ///< so large, and no larger than the block that it is made for
-  static constexpr std::uint64_t kPartsOfBlock = 8;                ///< or, where that is whole pages, than this part of it or what divides it;
-  static constexpr std::uint64_t kPreallocatedShareOfAll = 640;    ///< one that is preallocated at most this part of all,
-  static constexpr std::uint64_t kPreallocatedShare = 128;         ///< and this part of what is left;
-  /// Where all is more than that, not that part of it (105 GiB are to take 1,000 calls), but
-  static constexpr std::uint64_t kFewHandlesFrom_bytes = 96 * kGiB;
-  static constexpr std::uint64_t kLargestHandle_bytes = 256 * kMiB;  ///< so large
-  static constexpr std::uint64_t kAheadShare = 32;                   ///< a growth brings at least this part of what is left, or, if that is less,
-  static constexpr std::uint64_t kAheadOfReserved = 8;               ///< this part of what the heap has,
-  static constexpr std::uint64_t kGrowthStep_bytes = 256 * kMiB;  ///< in steps of so much, or, if that is less, of a handle's part of what is left,
-  static constexpr std::uint64_t kAheadBlocks = 64;               ///< and no more than so many blocks as the one that asks;
-  static constexpr std::uint64_t kSlackShare = 8;  ///< and what waits: at most this part of the most that was live, in all of what is left,
-  static constexpr std::uint64_t kLeastSlack_bytes = 256 * kMiB;  ///< or so much
-  /// A hole is refused for what it would strand once the program has needed this part of everything,
-  static constexpr std::uint64_t kCrackedFromShare = 8;
-  static constexpr std::uint64_t kWholePagesOf = 15;  ///< and takes whole pages: asks for them so many times as often as for anything else
-  /// And, where a job repeats itself, fills the device, and had pages moved so many requests ago at most
-  static constexpr std::uint64_t kCrackedAfterMove = 512;
-  /// A program fills the device that has left less than this part of everything at its peak
-  static constexpr std::uint64_t kFullShare = 8;
-  static constexpr std::size_t kCrackLooks = 4096;        ///< at empty handles, for those that fit
-  static constexpr std::uint64_t kAskShare = 4;           ///< asked again after taking this part of what is left
-  static constexpr std::uint64_t kQuarantineTotals = 64;  ///< so many times the device's memory of fresh addresses
+  // The figures behind these values are in DECISIONS.md, "Regions and pages". A "share" n stands for the n-th part.
 
-  /// So many more may lie in any zone once one had to: who climbs for each small block closes all magazines
+  // Sizes of new handles. "Everything" is what the heap has or may get of the device, "the rest" what the driver has left.
+  static constexpr std::uint64_t kShareOfAll = 4096;               ///< a handle is at most this share of everything,
+  static constexpr std::uint64_t kShareOfAllWhole = 768;           ///< or this one for a program that asks for whole pages;
+  static constexpr std::uint64_t kHandleShare = 256;               ///< at most this share of the rest;
+  static constexpr std::uint64_t kLargestGrown_bytes = 64 * kMiB;  ///< at most this, and no larger than the block that it is made for,
+  static constexpr std::uint64_t kPartsOfBlock = 8;                ///< or than this part of a block of whole pages, or what divides it
+  static constexpr std::uint64_t kPreallocatedShareOfAll = 640;    ///< a preallocated handle is at most this share of everything,
+  static constexpr std::uint64_t kPreallocatedShare = 128;         ///< and this one of the rest
+  /// Where everything is more than this, kLargestHandle_bytes stands for the first of these shares: 105 GiB are to take about 1,000 calls.
+  static constexpr std::uint64_t kFewHandlesFrom_bytes = 96 * kGiB;
+  static constexpr std::uint64_t kLargestHandle_bytes = 256 * kMiB;
+
+  // How much more than the block one growth brings (ahead_bytes).
+  static constexpr std::uint64_t kAheadShare = 32;                ///< at least this share of the rest or, if less,
+  static constexpr std::uint64_t kAheadOfReserved = 8;            ///< this share of what the heap has;
+  static constexpr std::uint64_t kGrowthStep_bytes = 256 * kMiB;  ///< in multiples of this or, if less, of a handle's share of the rest;
+  static constexpr std::uint64_t kAheadBlocks = 64;               ///< at most this many times the block
+  static constexpr std::uint64_t kSlackShare = 8;                 ///< and as much as waits for the GPU: at most this share of the peak of live bytes
+  static constexpr std::uint64_t kLeastSlack_bytes = 256 * kMiB;  ///< or this, and never more than kSlackShare of the rest
+
+  // When a hole is refused for the memory that it would strand (strands).
+  static constexpr std::uint64_t kCrackedFromShare = 8;    ///< once the program has needed this share of everything
+  static constexpr std::uint64_t kWholePagesOf = 15;       ///< and asks this many times as often for whole pages as for anything else;
+  static constexpr std::uint64_t kCrackedAfterMove = 512;  ///< in a job that repeats itself: on a full device, this long after a move, in requests
+  static constexpr std::uint64_t kFullShare = 8;           ///< the device is full when the peak has left less than this share of everything
+  static constexpr std::size_t kCrackLooks = 4096;         ///< empty handles that are looked at for ones that fit
+
+  static constexpr std::uint64_t kAskShare = 4;           ///< the driver is asked again once this share of the rest was taken
+  static constexpr std::uint64_t kQuarantineTotals = 64;  ///< fresh addresses, in times the device's memory, before old ones are bound again
+  /// Requests that may lie in any zone once one had to: a climb for each small block would close all magazines each time.
   static constexpr std::uint64_t kAnywhereRequests = 64;
 
+  // Zones: blocks that are small beside the handles get addresses of their own (page_zones.cpp).
   static constexpr unsigned kZones = 4;
-  /// Larger blocks are never in that zone,
-  static constexpr std::array<std::uint64_t, kZones> kZoneEnd_bytes{~std::uint64_t{0}, 32 * kMiB, 4 * kMiB, 256 * kKiB};
-  /// Nor those above this part of what is left
-  static constexpr std::array<std::uint64_t, kZones> kZoneShare{1, 8 * kHandleShare, 64 * kHandleShare, 1};
-  static constexpr std::uint64_t kZonedFromShare = 32;                 ///< one zone while the heap has less than this part of what it has or may get,
-  static constexpr std::uint64_t kZonedFrom_pages = 2 * kHandleShare;  ///< and with less left, where handles are single pages
-  static constexpr std::uint64_t kPreallocatedZonePart = 64;           ///< of what is preallocated, for each zone of small blocks,
-  static constexpr std::uint64_t kZonedPreallocated_pages = 4 * kZonedFrom_pages;  ///< if it is so much
+  static constexpr std::array<std::uint64_t, kZones> kZoneEnd_bytes{~std::uint64_t{0}, 32 * kMiB, 4 * kMiB, 256 * kKiB};  ///< blocks are smaller
+  static constexpr std::array<std::uint64_t, kZones> kZoneShare{1, 8 * kHandleShare, 64 * kHandleShare, 1};  ///< and below this share of the rest
+  static constexpr std::uint64_t kZonedFromShare = 32;                 ///< one zone while the heap has less than this share of everything,
+  static constexpr std::uint64_t kZonedFrom_pages = 2 * kHandleShare;  ///< and where less is left than this, as handles are single pages then
+  static constexpr std::uint64_t kPreallocatedZonePart = 64;           ///< the part of what is preallocated for each zone of small blocks,
+  static constexpr std::uint64_t kZonedPreallocated_pages = 4 * kZonedFrom_pages;  ///< if it is this much
 
-  static constexpr std::uint64_t kSmallShare = 8;   ///< blocks below this part of a page share pages with each other rather than with larger ones,
-  static constexpr std::uint64_t kWide_pages = 16;  ///< where any hole is taken only in holes of so many,
-  static constexpr std::uint64_t kGapsFrom_pages = 4096;  ///< on a device of so many, blocks of whole pages begin on one where that leaves little
-  static constexpr unsigned kPreallocatedPageLevels = 3;  ///< and in what is preallocated pages of 8 and 64 are minded, too
+  // Where a block begins (heap::FitPolicy).
+  static constexpr std::uint64_t kSmallShare = 8;   ///< blocks below this share of a page share pages with each other rather than with larger ones
+  static constexpr std::uint64_t kWide_pages = 16;  ///< where any zone will do: only in holes of at least this many pages
+  static constexpr std::uint64_t kGapsFrom_pages = 4096;  ///< on smaller devices blocks of whole pages always begin on a page
+  static constexpr unsigned kPreallocatedPageLevels = 3;  ///< in preallocated memory this also holds for units of 8 and of 64 pages
 
-  static constexpr std::uint64_t kStall_ns = 100'000'000;       ///< one call of the driver's takes microseconds, 256 MiB at once some milliseconds
-  static constexpr std::uint64_t kPatience_ns = 1'000'000'000;  ///< for others who take turns
+  static constexpr std::uint64_t kStall_ns = 100'000'000;       ///< a driver call this long is stalled: most take microseconds, 256 MiB some ms
+  static constexpr std::uint64_t kPatience_ns = 1'000'000'000;  ///< how long a thread waits for others that take turns
 
   /// Precondition: memory->available().
   PageHeap(std::uint64_t device_total_bytes, std::unique_ptr<vmm::VirtualMemory> memory);
@@ -104,9 +107,9 @@ class PageHeap final : public ExtentAllocator {
   void release_abandoned(DeviceState& device) CUPOOL_REQUIRES(device.lock) override;
   void append_map(DeviceState& device, const TickConverter& time, observe::DeviceSnapshot& out) const CUPOOL_REQUIRES(device.lock) override;
   bool is_stalled(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
-  bool releases_in_order(const DeviceState&) const override { return true; }  // by calls of virtual memory management: empty pages are nobody's
+  bool releases_in_order(const DeviceState&) const override { return true; }  // unmapping does not wait for work, and no work uses empty pages
   std::string check(DeviceState& device) const CUPOOL_REQUIRES(device.lock) override;
-  /// By creating only; out of memory as soon as the device is known to have too little left.
+  /// By creating handles only; out of memory as soon as the device is known to have too little left.
   Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   Status grow_ahead(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock) override;
   bool can_move() const override { return true; }
@@ -121,7 +124,7 @@ class PageHeap final : public ExtentAllocator {
   std::uint64_t release_unused(DeviceState& device) CUPOOL_REQUIRES(device.lock) override;
 
  private:
-  /// Nobody would ever ask again: what the driver refuses now and then is asked for once more. True: done.
+  /// Repeats a driver call that may be refused now and then where no later call would repeat it. True: done.
   template <class Call> static bool insist(Call&& call) {
     constexpr int kAttempts = 3;
     for (int i = 0; i < kAttempts; ++i)
@@ -136,13 +139,13 @@ class PageHeap final : public ExtentAllocator {
     std::uint64_t bytes = 0;
     bool is_unused = false;  ///< created for a request that could not be served, and never mapped since
   };
-  /// A handle on its way to the driver.
+  /// A handle that is going back to the driver.
   struct Going {
     Handle handle;
     bool is_unmapped = false;
     bool is_gone = false;
   };
-  /// Neighbouring empty handles whose addresses go.
+  /// Neighbouring empty handles that are to be unmapped.
   struct Run {
     heap::Extent* extent = nullptr;
     std::vector<Handle> handles;
@@ -153,18 +156,18 @@ class PageHeap final : public ExtentAllocator {
       return sum;
     }
   };
-  /// Where a request may go: free memory that ends where vacant addresses begin (or none), and those.
+  /// Where new pages for a request may be mapped: at vacant addresses, behind free memory (`left`, may be null) that ends there.
   struct Window {
     heap::Extent* left = nullptr;
     heap::Extent* vacant = nullptr;
     std::uint64_t need_bytes = 0;
   };
-  /// Where in a window the request is to begin: in free memory before its vacant addresses, there on a page, or with those addresses.
+  /// Where in a window the request is to begin: anywhere in the free memory before its vacant addresses, there on a page, or at those addresses.
   enum class Beginning : std::uint8_t { anywhere, on_page, fresh };
   struct Supply;
   struct Addresses;
   enum class Holes { large, small };
-  /// Quarantined extents, by their bin links: oldest first, each with the age of its youngest part in buffer_id.
+  /// A list of quarantined extents through their bin links, oldest first, each with the age of its youngest part in buffer_id.
   struct AbsentList {
     heap::Extent* first = nullptr;
     heap::Extent* last = nullptr;
@@ -180,19 +183,19 @@ class PageHeap final : public ExtentAllocator {
   void begin_turn(DeviceState& device) CUPOOL_REQUIRES(device.lock);
   bool strands(DeviceState& device, const heap::Extent& block) const CUPOOL_REQUIRES(device.lock);
   bool program_fills(DeviceState& device) const CUPOOL_REQUIRES(device.lock);
-  /// Where other blocks end within pages, what lies free before each block of whole ones adds up. Not where handles are pages: what two blocks share
-  /// then goes with neither.
+  /// Do blocks of whole pages always begin on a page? Where other blocks end within pages, the free bytes before each such block add up. On small
+  /// devices handles are single pages, and a page that two blocks share would go back with neither.
   bool begins_on_pages() const { return takes_whole_pages() || total_bytes_ < kGapsFrom_pages * memory_->granularity_bytes(); }
   bool takes_whole_pages() const { return whole_page_requests_ >= kWholePagesOf * other_requests_; }
   unsigned zone_of(std::uint64_t bytes, std::uint64_t room_bytes) const;
   heap::ZoneOrder zones_for(DeviceState& device, std::uint64_t bytes, bool wants_any = false) const CUPOOL_REQUIRES(device.lock);
-  /// No `given_zone`: where such a block belongs.
+  /// Without `given_zone`: in the zone where such a block belongs.
   Status supply_bytes(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, std::optional<unsigned> given_zone = {})
       CUPOOL_REQUIRES(device.lock);
   Status supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, std::optional<unsigned> given_zone)
       CUPOOL_REQUIRES(device.lock);
   std::uint64_t ahead_bytes(const DeviceState& device, const Supply& supply) const CUPOOL_REQUIRES(device.lock);
-  /// `is_whole`: all of it new.
+  /// `is_whole`: all the memory is to be new.
   Window find_window(std::uint64_t bytes, unsigned zone, Beginning beginning) const;
   Result<Window> find_or_add_window(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone, bool is_whole)
       CUPOOL_REQUIRES(device.lock);
@@ -264,7 +267,7 @@ class PageHeap final : public ExtentAllocator {
   void expire(DeviceState& device, bool early) CUPOOL_REQUIRES(device.lock);
   void make_vacant(heap::Extent* extent) noexcept;
   void forget_vacant(const heap::Extent* extent) noexcept;
-  /// Could such addresses be a window's (find_window)?
+  /// Are these addresses long enough to be a window (find_window)?
   bool is_long(const heap::Extent& vacant) const { return vacant.bytes >= memory_->granularity_bytes() + kLargestHandle_bytes; }
   std::string check_addresses() const;
   std::string check_handles() const;
@@ -272,35 +275,36 @@ class PageHeap final : public ExtentAllocator {
 
   std::uint64_t total_bytes_;
   std::unique_ptr<vmm::VirtualMemory> memory_;
-  std::vector<Handle> loose_;  ///< mapped nowhere
+  std::vector<Handle> loose_;  ///< handles that are mapped nowhere
   std::uint64_t loose_bytes_ = 0;
-  std::size_t loose_promised_ = 0;                  ///< so many more may come from threads that are in the driver
-  std::array<std::uint64_t, kZones> zone_bytes_{};  ///< mapped there
-  std::uint64_t moving_mapped_bytes_ = 0;           ///< of what is mapped, what threads that are in the driver took out of the heap
-  std::vector<Handle> moving_loose_;                ///< and of what was loose
+  std::size_t loose_promised_ = 0;                  ///< handles that threads in the driver may still add
+  std::array<std::uint64_t, kZones> zone_bytes_{};  ///< bytes mapped in each zone
+  std::uint64_t moving_mapped_bytes_ = 0;           ///< mapped bytes that threads in the driver have taken out of the heap
+  std::vector<Handle> moving_loose_;                ///< loose handles that they have taken
   std::uint64_t moving_loose_bytes_ = 0;
-  /// Of moving_mapped_bytes_, what goes back to the driver: others may have it already, so it is in no figure
+  /// The part of moving_mapped_bytes_ that goes back to the driver: others may have it already, so it is in no figure.
   std::uint64_t leaving_bytes_ = 0;
   std::uint64_t pinned_handles_ = 0;
-  std::uint64_t whole_page_requests_ = 0;     ///< how often everybody's holes were asked for whole pages (by a miss more than once),
-  std::uint64_t other_requests_ = 0;          ///< and how often anything else;
-  std::uint64_t anywhere_requests_ = 0;       ///< so many of the next may lie in any zone
-  std::uint64_t moved_at_ = 0;                ///< Σ both when a block was last to have memory from elsewhere
-  std::vector<vmm::MappedHandle> looked_at_;  ///< take_fitting()'s, kept because it is long
-  std::vector<heap::Extent*> vacant_;         ///< the long ones
+  std::uint64_t whole_page_requests_ = 0;     ///< how often lane 0 was asked for whole pages (a miss asks more than once),
+  std::uint64_t other_requests_ = 0;          ///< and for anything else
+  std::uint64_t anywhere_requests_ = 0;       ///< how many of the next requests may lie in any zone
+  std::uint64_t moved_at_ = 0;                ///< sum of both counts when a block last had memory moved to it
+  std::vector<vmm::MappedHandle> looked_at_;  ///< scratch space of take_fitting(), kept because it is long
+  std::vector<heap::Extent*> vacant_;         ///< vacant extents that are long enough (is_long)
   AbsentList quarantined_;
   std::uint64_t quarantined_bytes_ = 0;
-  std::uint64_t fresh_bytes_ = 0;    ///< addresses that were bound, ever
-  std::uint64_t created_bytes_ = 0;  ///< since the driver was asked what it has left
-  bool must_ask_ = true;             ///< what it said is out of date
-  bool is_refused_ = false;          ///< it had none left, the last time
+  std::uint64_t fresh_bytes_ = 0;    ///< bytes of addresses that were ever bound
+  std::uint64_t created_bytes_ = 0;  ///< bytes created since the driver was asked what it has left
+  bool must_ask_ = true;             ///< its last answer is out of date
+  bool is_refused_ = false;          ///< it refused the last handle
   bool is_preallocated_ = false;     ///< reserve() was asked for memory
-  bool is_out_of_mappings_ = false;  ///< handles were enough, the last time, and nothing could be made of them
+  bool is_out_of_mappings_ = false;  ///< at the last attempt there were enough handles, but they could not be mapped or opened
   bool supplying_ = false;
-  bool sharing_ = false;                                                            ///< supplying_ too: and nothing may be given back
-  unsigned refused_openings_ = 0;                                                   ///< in a row, and nothing was ever opened
-  std::uint64_t most_addresses_bytes_ = std::numeric_limits<std::uint64_t>::max();  ///< in one piece: of more the driver has refused some
-  unsigned releasing_ = 0;                                                          ///< threads that unmap outside of a supply
+  bool sharing_ = false;           ///< as supplying_, and nothing may be given back either
+  unsigned refused_openings_ = 0;  ///< refusals in a row while nothing was ever opened
+  /// The most addresses in one piece that the driver has not refused.
+  std::uint64_t most_addresses_bytes_ = std::numeric_limits<std::uint64_t>::max();
+  unsigned releasing_ = 0;  ///< threads that unmap outside of a supply
   std::uint64_t supplying_since_ns_ = 0;
   std::unique_ptr<PagedRegion> dead_;
 };

@@ -1,4 +1,4 @@
-// PageHeap: the address map, and what lies in each physical handle. See page_heap.hpp.
+// PageHeap: the address map, and what lies in each physical handle, for reports. See page_heap.hpp.
 #include <algorithm>
 
 #include "pool/device/context_pool.hpp"
@@ -16,7 +16,7 @@ using observe::HandleTier;
 
 namespace {
 
-/// The tier of that size, made where it belongs.
+/// The tier of that handle size, inserted in order at need.
 HandleTier& tier_of(std::vector<HandleTier>& tiers, std::uint64_t handle_bytes) {
   const auto at = std::lower_bound(tiers.begin(), tiers.end(), handle_bytes,
                                    [](const HandleTier& tier, std::uint64_t bytes) { return tier.handle_bytes < bytes; });
@@ -35,7 +35,7 @@ void count(std::vector<HandleTier>& tiers, const HandleRow& row) {
   if (row.state == HandleState::pinned) tier.pinned_bytes += row.bytes;
 }
 
-/// Of a handle that lies wholly in one extent that is no hole.
+/// The state of a handle that lies wholly in one extent that is no hole.
 HandleState state_in(const Extent& extent) {
   if (extent.state != ExtentState::absent) return HandleState::used;
   return (extent.flags & kLostFlag) != 0 ? HandleState::lost : HandleState::moving;
@@ -43,7 +43,7 @@ HandleState state_in(const Extent& extent) {
 
 }  // namespace
 
-/// `first`: the extent that holds the handle's first byte.
+/// `first`: the extent that contains the handle's first byte.
 HandleRow PageHeap::row_of(const MappedHandle& handle, const Extent* first) {
   HandleRow row{handle.address, handle.bytes, 0, HandleState::used};
   bool is_hole = true;
@@ -107,12 +107,13 @@ void PageHeap::append_map(DeviceState&, const TickConverter& time, observe::Devi
 
 namespace {
 
-/// What is free in handles that hold something else as well: of the smallest pages that may move, what is whole, and what stays where it is.
+/// Sums free bytes in handles that hold something else as well: in the smallest pages that may move, which of these are whole, and what must stay
+/// where it is.
 class Stranded {
  public:
   explicit Stranded(std::uint64_t page_bytes) : page_bytes_(page_bytes) {}
 
-  /// Handles that a hole of everybody's covers are nobody's; whoever has failed has emptied the lanes of streams as far as he could.
+  /// Handles that a hole of lane 0 covers wholly are not stranded; the failed request has emptied the lanes of streams as far as it could.
   void take(const Extent& hole, const PageTable& table) {
     whole_page_bytes_ += bytes_in_whole_pages(hole.address, hole.bytes, page_bytes_);
     const std::uint64_t end = hole.address + hole.bytes;

@@ -1,14 +1,15 @@
-// PageHeap: handles are mapped behind each other, and one call opens them. See page_heap.hpp.
+// PageHeap: maps handles one behind the other, and opens them with one call. See page_heap.hpp.
 //
-// A driver may refuse that for what a device's attributes promised: under WSL2 they say that mapped memory has GPUDirect RDMA, handles that ask for
-// it are created and mapped, and cuMemSetAccess answers CUDA_ERROR_UNKNOWN (pytorch issue 192330). Until anything was opened, handles then ask for
-// less; where it opens none at all, or reserves no addresses, the context is served by the driver's own calls, and the next ones from segments.
+// A driver may refuse that although a device's attributes promised it: under WSL2 they say that mapped memory supports GPUDirect RDMA; handles that
+// ask for it are created and mapped, and cuMemSetAccess then answers CUDA_ERROR_UNKNOWN (pytorch issue 192330). So until anything was opened, handles
+// are tried with fewer properties. Where the driver opens none at all, or reserves no addresses, the context is served by the driver's own calls, and
+// later contexts from segments.
 #include "pool/device/page_heap.hpp"
 #include "pool/device/paged_region.hpp"
 
 namespace cupool::device {
 
-/// All handles behind each other, then one call that opens them. On any error nothing stays mapped, if the driver agrees.
+/// Maps all handles one behind the other, then opens them with one call. On any error nothing stays mapped, if the driver agrees.
 void PageHeap::map_all(Supply& supply) {
   const std::uint64_t address = supply.fresh->address;
   CUresult code = CUDA_SUCCESS;
@@ -43,15 +44,15 @@ void PageHeap::map_or_ask_less(DeviceState& device, Supply& supply) {
     create_missing(device, supply);
     if (supply.is_enough(supply.handle_bytes)) map_all(supply);
   }
-  if (can_drop()) drop_created(device, supply);  // they would be in the way of what asks for less
+  if (can_drop()) drop_created(device, supply);  // they would stand in for handles with fewer properties
 }
 
-/// The driver refused to open it, for a reason that the program's own call had not met, and has opened nothing before.
+/// Did the driver refuse to open the handles for a reason that the program's own call would not have met, on a device where nothing was ever opened?
 bool PageHeap::is_refused_as_ever(const Supply& supply) const {
   return !supply.is_accessible && supply.error != CUDA_SUCCESS && !is_met_natively(supply.error) && !memory_->has_opened();
 }
 
-/// The last ones of the handles. One that the driver does not take back stays with it, and counts as held.
+/// Drops the handles that were created last. One that the driver does not take back stays with it, and counts as held.
 void PageHeap::drop_created(DeviceState& device, Supply& supply) {
   for (; supply.created_handles != 0; --supply.created_handles) {
     const Handle handle = supply.handles.back();
@@ -70,7 +71,7 @@ void PageHeap::note_opening(DeviceState& device, const Supply& supply) {
   if (never_opens()) log_never_opens(device, "the driver does not open mapped memory", supply.error);
 }
 
-/// Not even as many as a small block wants, and there were none before. A large block may just want too many.
+/// The driver refuses even the addresses that a small block wants, and has never given any. A large block may simply want too many.
 void PageHeap::note_no_addresses(DeviceState& device, const Addresses& refused) {
   if (!refused.is_refused || is_met_natively(refused.code) || refused.bytes > 2 * kLargestHandle_bytes || memory_->has_opened()) return;
   ++refused_openings_;

@@ -1,4 +1,4 @@
-// PageHeap: empty pages back to the driver, and the quarantine of their addresses. See page_heap.hpp.
+// PageHeap: returning empty pages to the driver, and the quarantine of their addresses. See page_heap.hpp.
 #include <algorithm>
 #include <functional>
 
@@ -12,7 +12,7 @@ namespace cupool::device {
 using heap::Extent;
 using heap::ExtentState;
 
-/// Empty handles out of the holes, in runs of neighbours: at least `wanted_bytes` (`at_most`: at most), or all there are.
+/// Takes empty handles out of the holes, as runs of neighbours: at least `wanted_bytes` (`at_most`: at most), or all there are.
 void PageHeap::take_empty(std::vector<Run>& runs, std::uint64_t wanted_bytes, bool at_most) {
   std::uint64_t seen_bytes = 0;
   std::vector<MappedHandle> found;
@@ -33,8 +33,8 @@ void PageHeap::take_empty(std::vector<Run>& runs, std::uint64_t wanted_bytes, bo
   take_runs(runs, found);
 }
 
-/// Precondition: empty ones. Neighbours lie in one hole, also where reservations follow each other: the last page of one is never mapped
-/// (find_window). Throws std::bad_alloc with nothing taken.
+/// Precondition: `found` are empty handles. Neighbours lie in one hole even where reservations adjoin, because the last page of a reservation is
+/// never mapped (find_window). Throws std::bad_alloc with nothing taken.
 void PageHeap::take_runs(std::vector<Run>& runs, const std::vector<MappedHandle>& found) {
   try {
     for (std::size_t first = 0; first < found.size();) {
@@ -56,7 +56,7 @@ void PageHeap::take_runs(std::vector<Run>& runs, const std::vector<MappedHandle>
   }
 }
 
-/// As if it had not been taken.
+/// Undoes the taking of a run.
 void PageHeap::give_back(const Run& run) noexcept {
   end_moving(run.extent);
   heap_.free(run.extent);
@@ -70,7 +70,7 @@ void PageHeap::unmap_runs(std::vector<Run>& runs, CUresult* first_error) {
   }
 }
 
-/// What was unmapped is quarantined; what the driver kept is free again where it was.
+/// Unmapped addresses are quarantined; what the driver kept is free again where it was.
 void PageHeap::book_runs(DeviceState& device, const std::vector<Run>& runs) {
   for (const Run& run : runs) {
     const bool was_leaving = is_leaving(*run.extent);
@@ -89,8 +89,8 @@ void PageHeap::book_runs(DeviceState& device, const std::vector<Run>& runs) {
   }
 }
 
-/// Neighbours join, with the age of the youngest: there may be 64 times the device's memory of such addresses, and what tells what lies there costs
-/// host memory by where something begins. The extent may be gone afterwards.
+/// Quarantines an extent, joined with its neighbours at the age of the youngest: there may be 64 times the device's memory of such addresses, and the
+/// index of extents costs host memory for each place where one begins. The extent may be gone afterwards.
 void PageHeap::quarantine(DeviceState& device, Extent* extent) {
   const auto is_quarantined = [](const Extent* one) { return one != nullptr && one->state == ExtentState::absent && one->flags == kQuarantinedFlag; };
   const Span piece{extent->address, extent->address + extent->bytes};
@@ -111,7 +111,7 @@ void PageHeap::quarantine(DeviceState& device, Extent* extent) {
   extent->bin_previous = quarantined_.last;
   (quarantined_.last != nullptr ? quarantined_.last->bin_next : quarantined_.first) = extent;
   quarantined_.last = extent;
-  constexpr std::uint64_t kBeside_bytes = 256 * kMiB;  // so much does one page of the host's tell of
+  constexpr std::uint64_t kBeside_bytes = 256 * kMiB;  // what one page of the index's host memory covers
   heap_.give_back_index(*extent, piece.begin - kBeside_bytes, piece.end + kBeside_bytes);
 }
 
@@ -120,7 +120,7 @@ void PageHeap::leave_quarantine(const Extent* extent) noexcept {
   (extent->bin_next != nullptr ? extent->bin_next->bin_previous : quarantined_.last) = extent->bin_previous;
 }
 
-/// Addresses whose time has come may be bound again; `early`: the oldest ones whatever their time.
+/// Ends the quarantine of addresses whose time has come; `early`: of the oldest ones, whatever their time.
 void PageHeap::expire(DeviceState& device, bool early) {
   while (Extent* oldest = quarantined_.first) {
     if (!early && fresh_bytes_ - oldest->buffer_id < kQuarantineTotals * total_bytes_) return;
@@ -133,8 +133,8 @@ void PageHeap::expire(DeviceState& device, bool early) {
   }
 }
 
-/// Joins vacant neighbours. What is too short for any window waits for its neighbours on no list: there can be tens of thousands of those.
-/// Precondition: vacant_ has room for one more.
+/// Makes the extent vacant, joined with vacant neighbours. What is too short for any window is on no list, where it waits for its neighbours: there
+/// can be tens of thousands of those. Precondition: vacant_ has room for one more.
 void PageHeap::make_vacant(Extent* extent) noexcept {
   const auto is_vacant = [](const Extent* one) { return one != nullptr && one->state == ExtentState::absent && (one->flags & kVacantFlag) != 0; };
   extent->flags = kVacantFlag;
@@ -156,7 +156,7 @@ void PageHeap::forget_vacant(const Extent* extent) noexcept {
 }
 
 std::uint64_t PageHeap::release(DeviceState& device, ContextPool&, std::uint64_t wanted_bytes, bool at_most) {
-  // Behind a thread that the driver may keep for as long as work runs, this one would be kept too: only what is mapped nowhere goes.
+  // A thread that the driver keeps for as long as work runs would keep this one too: only handles that are mapped nowhere go then.
   const bool may_unmap = await(device, [this] { return !sharing_; }) && !is_stalled(device);
   std::uint64_t left_bytes = wanted_bytes;
   const auto stays = [&](const Handle& handle) {
@@ -180,12 +180,12 @@ std::uint64_t PageHeap::release_unused(DeviceState& device) {
   return send(device, none, static_cast<std::size_t>(first_going - loose_.begin()));
 }
 
-/// The runs, and what is loose from `first_going` on, to the driver.
+/// Sends the runs, and the loose handles from `first_going` on, to the driver.
 std::uint64_t PageHeap::send(DeviceState& device, std::vector<Run>& runs, std::size_t first_going) {
   const std::size_t was_loose = loose_.size() - first_going;
   std::vector<Going> going;
   const std::size_t count = was_loose + count_handles(runs);
-  try {  // from here on nothing may fail
+  try {  // after this nothing may fail
     going.reserve(count);
     promise_loose(count);
   } catch (...) {
@@ -208,7 +208,7 @@ std::uint64_t PageHeap::send(DeviceState& device, std::vector<Run>& runs, std::s
   return book_release(device, runs, going);
 }
 
-/// What the runs are of joins those that are going, for which there is room. Called without the device's lock.
+/// Unmaps the runs; their handles join `going`, which has room for them. Called without the device's lock.
 void PageHeap::give_to_driver(std::vector<Run>& runs, std::vector<Going>& going) {
   CUresult ignored = CUDA_SUCCESS;
   unmap_runs(runs, &ignored);
@@ -217,7 +217,7 @@ void PageHeap::give_to_driver(std::vector<Run>& runs, std::vector<Going>& going)
   for (Going& one : going) one.is_gone = one.is_unmapped && memory_->release(one.handle.id) == CUDA_SUCCESS;
 }
 
-/// Out of the books before the driver has it: what another thread gets of it counts once.
+/// Takes memory out of the books before the driver gets it, so that what another thread gets of it counts once.
 void PageHeap::book_leaving(DeviceState& device, const std::vector<Run>& runs, const std::vector<Going>& loose) {
   std::uint64_t mapped_bytes = 0;
   std::uint64_t bytes = 0;
@@ -233,19 +233,19 @@ void PageHeap::book_leaving(DeviceState& device, const std::vector<Run>& runs, c
   device.counters().mapped_bytes.add(-static_cast<std::int64_t>(mapped_bytes));
 }
 
-/// Until loose_promised_ is taken back `count` handles may become loose without any call that could fail. Throws std::bad_alloc.
+/// Until loose_promised_ is reduced again, `count` more handles can become loose without any call that could fail. Throws std::bad_alloc.
 void PageHeap::promise_loose(std::size_t count) {
   loose_.reserve(loose_.size() + loose_promised_ + count);
   loose_promised_ += count;
 }
 
-/// `count` handles of the supply may become loose without any call that could fail, or an exception and as before.
+/// Reserves room so that `count` handles of the supply can become loose without any call that could fail. Throws std::bad_alloc with nothing changed.
 void PageHeap::promise(Supply& supply, std::size_t count) {
   promise_loose(count - supply.promised);
   supply.promised = count;
 }
 
-/// Precondition: promised, or taken from there just now.
+/// Precondition: there is room, by promise() or because the handle was just taken from there.
 void PageHeap::keep_loose(const Handle& handle) noexcept {
   loose_.push_back(handle);
   loose_bytes_ += handle.bytes;
@@ -257,7 +257,7 @@ std::size_t PageHeap::count_handles(const std::vector<Run>& runs) {
   return count;
 }
 
-/// What the driver kept, so do we.
+/// What the driver kept, the heap keeps too.
 std::uint64_t PageHeap::book_release(DeviceState& device, const std::vector<Run>& runs, const std::vector<Going>& going) {
   book_runs(device, runs);
   loose_promised_ -= going.size();

@@ -1,4 +1,4 @@
-// PageHeap: other devices reach its memory, which cuMemAlloc memory lets them by cuCtxEnablePeerAccess alone. See page_heap.hpp.
+// PageHeap: access for other devices, which cuMemAlloc memory gives by cuCtxEnablePeerAccess alone. See page_heap.hpp.
 #include <new>
 #include <vector>
 
@@ -9,7 +9,7 @@
 
 namespace cupool::device {
 
-/// Neighbouring handles as one: access is set for each run with one call.
+/// The mapped runs of neighbouring handles: access is set for each run with one call.
 std::vector<PageHeap::Span> PageHeap::mapped_runs() const {
   std::vector<Span> runs;
   for_each_mapped([&](const MappedHandle& handle) {

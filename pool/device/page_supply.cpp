@@ -1,4 +1,4 @@
-// PageHeap: a miss. Claim under the lock, call the driver without it, publish under it. See page_heap.hpp.
+// PageHeap: serving a miss. Claim under the lock, call the driver without it, publish under it. See page_heap.hpp.
 #include <algorithm>
 
 #include "pool/core/bytes.hpp"
@@ -48,7 +48,7 @@ void PageHeap::begin_turn(DeviceState& device) {
   supplying_since_ns_ = device.services.clock.now_ns();
 }
 
-/// A hole that may have come while the lock was let go of, here or by whoever asks; none, when it is the caller's turn to bring one.
+/// Waits for a hole that another thread may bring while the lock is let go of; none when it is the caller's turn to bring one.
 Result<Growth> PageHeap::await_hole(DeviceState& device, const AllocationRequest& request) {
   Extent* extent = nullptr;
   const heap::ZoneOrder order = zones_for(device, request.bytes);
@@ -57,7 +57,7 @@ Result<Growth> PageHeap::await_hole(DeviceState& device, const AllocationRequest
     return extent != nullptr || !supplying_;
   });
   if (!has_turn) return Error{CUDA_ERROR_OUT_OF_MEMORY, "another thread is in the driver"};
-  return Growth{extent != nullptr ? extent : allocate(device, request), false};  // the order may be another by now
+  return Growth{extent != nullptr ? extent : allocate(device, request), false};  // the order of zones may have changed by now
 }
 
 Result<Growth> PageHeap::supply(DeviceState& device, ContextPool& home, const AllocationRequest& request, Source source) {
@@ -65,7 +65,8 @@ Result<Growth> PageHeap::supply(DeviceState& device, ContextPool& home, const Al
     if (const Result<Growth> hole = await_hole(device, request); !hole.ok() || hole.value().extent != nullptr) return hole;
     const Status status = supply_bytes(device, home, request.bytes, source);
     if (!status.ok()) return status.error();
-    if (Extent* extent = allocate(device, request)) return Growth{extent, false};  // else the hole before the new pages was taken
+    // Otherwise the hole before the new pages was taken by another thread.
+    if (Extent* extent = allocate(device, request)) return Growth{extent, false};
   }
   return Error{CUDA_ERROR_OUT_OF_MEMORY, "memory taken by other threads"};
 }
@@ -75,7 +76,7 @@ Status PageHeap::reserve(DeviceState& device, ContextPool& home, std::uint64_t b
   std::uint64_t part_bytes = bytes >= kZonedPreallocated_pages * memory_->granularity_bytes() ? bytes / kPreallocatedZonePart : 0;
   const std::uint64_t page_bytes = memory_->granularity_bytes();
   part_bytes = align_down(part_bytes, part_bytes < kLargestHandle_bytes ? page_bytes : std::max(kLargestHandle_bytes, page_bytes));
-  if (part_bytes != 0) part_bytes += page_bytes;  // the first handle there
+  if (part_bytes != 0) part_bytes += page_bytes;  // for the first handle of the zone
   for (unsigned zone = 0; zone < kZones; ++zone) {
     const std::uint64_t zone_bytes = zone == 0 ? bytes - (kZones - 1) * part_bytes : part_bytes;
     if (zone_bytes == 0) continue;
@@ -86,7 +87,7 @@ Status PageHeap::reserve(DeviceState& device, ContextPool& home, std::uint64_t b
   return {};
 }
 
-/// For blocks of whichever size: in zone 0, as one window of its own.
+/// For blocks of any size: in zone 0, as one window of its own.
 Status PageHeap::grow_ahead(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
   if (supplying_) return {};
   return supply_bytes(device, home, align_up(bytes, memory_->granularity_bytes()), Source::ahead, 0);
@@ -111,11 +112,11 @@ Status PageHeap::supply_bytes(DeviceState& device, ContextPool& home, std::uint6
 Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint64_t bytes, Source source, std::optional<unsigned> given_zone) {
   expire(device, false);
   if (must_ask_ || created_bytes_ > room_bytes(device) / kAskShare) ask_room(device);
-  // Whoever only creates and cannot need not look for a place.
+  // A caller that only creates, and cannot, need not look for a place.
   if (source == Source::create && room_bytes(device) + loose_bytes_ < memory_->granularity_bytes()) return Error{CUDA_ERROR_OUT_OF_MEMORY, "room"};
   unsigned zone = given_zone ? *given_zone : zone_of(bytes, room_bytes(device));
   Result<Window> window = find_or_add_window(device, home, bytes, zone, source == Source::ahead);
-  if (!window.ok() && !given_zone && zone != 0 && zone_of(bytes, room_bytes(device)) == 0) {  // addresses are so few that there are no zones
+  if (!window.ok() && !given_zone && zone != 0 && zone_of(bytes, room_bytes(device)) == 0) {  // addresses are so scarce that there are no zones
     zone = 0;
     window = find_or_add_window(device, home, bytes, zone, source == Source::ahead);
   }
@@ -140,7 +141,7 @@ Status PageHeap::supply_alone(DeviceState& device, ContextPool& home, std::uint6
 
 Result<PageHeap::Window> PageHeap::find_or_add_window(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone, bool is_whole) {
   const std::uint64_t page_bytes = memory_->granularity_bytes();
-  // A block of whole pages: where one page more could not be had it begins anywhere.
+  // A block of whole pages begins anywhere where not even one page more is to be had.
   const bool has_room = room_bytes(device) + loose_bytes_ + empty_bytes() >= bytes + page_bytes;
   const Beginning beginning = is_whole ? Beginning::fresh : is_aligned(bytes, page_bytes) && has_room ? Beginning::on_page : Beginning::anywhere;
   Window window = find_window(bytes, zone, beginning);
@@ -152,12 +153,12 @@ Result<PageHeap::Window> PageHeap::find_or_add_window(DeviceState& device, Conte
   return window;
 }
 
-/// The handles that are there, and room in host memory for whatever the driver will do. False: the need is not within reach. Then, and where host
-/// memory is out, it is unclaimed.
+/// Gathers the handles that exist, and host memory for whatever the driver will do. False: the need is out of reach; then, and where host memory is
+/// out, the claim is undone.
 bool PageHeap::prepare(DeviceState& device, Supply& supply) {
   try {
     take_loose(supply);
-    promise(supply, supply.handles.size());  // the lock is let go of while the driver is asked
+    promise(supply, supply.handles.size());  // before the lock is let go of for a question to the driver
     if (!is_within_reach(device, supply)) {
       unclaim(supply);
       return false;
@@ -176,7 +177,7 @@ bool PageHeap::prepare(DeviceState& device, Supply& supply) {
   return true;
 }
 
-/// What the driver is believed to give: its last word, less what was taken since.
+/// What the driver is believed to have left: its last answer, less what was taken since.
 std::uint64_t PageHeap::room_bytes(const DeviceState& device) const {
   if (is_refused_) return 0;
   return align_down(std::min(device.driver_free_now(), device.limit.headroom_bytes()), memory_->granularity_bytes());
@@ -203,15 +204,15 @@ void PageHeap::claim(Supply& supply, const Window& window) {
   forget_vacant(window.vacant);
   supply.need_bytes = window.need_bytes;
   supply.fresh = window.vacant;
-  supply.rest = window.vacant->next;  // there is one: find_window leaves room
+  supply.rest = window.vacant->next;  // exists: find_window leaves room
   supply.fresh->flags = supply.rest->flags = 0;
   if (window.left == nullptr) return;
-  supply.left = heap_.take_out(window.left, window.left->address, window.left->bytes);  // all of it: cannot throw
+  supply.left = heap_.take_out(window.left, window.left->address, window.left->bytes);  // the whole extent, so it cannot throw
   begin_moving(supply.left);
 }
 
-/// As if nothing had been asked. Precondition: vacant_ has the room that claim() made (who has the turn is the only one who changes it), and loose_
-/// that which take_loose() made, unless it is promised.
+/// Undoes a claim. Precondition: vacant_ still has the room that claim() made (only the thread whose turn it is changes it), and loose_ that of
+/// take_loose(), unless it is promised.
 void PageHeap::unclaim(Supply& supply) noexcept {
   loose_promised_ -= supply.promised;
   heap_.join(supply.fresh);
@@ -229,7 +230,7 @@ void PageHeap::give_back_left(Supply& supply) noexcept {
   heap_.free(supply.left);
 }
 
-/// What a thread has in its hands while it is in the driver is still the heap's, and free: it is told as such.
+/// Memory that a thread has in its hands while it is in the driver still belongs to the heap and is free, and is reported as such.
 void PageHeap::begin_moving(Extent* extent) noexcept {
   extent->flags = kMovingFlag;
   moving_mapped_bytes_ += extent->bytes;
@@ -246,7 +247,7 @@ void PageHeap::begin_moving(const Handle& handle) {
   moving_loose_bytes_ += handle.bytes;
 }
 
-/// Nothing happens for a handle that is none of them: new, or from a run.
+/// Does nothing for any other handle: a new one, or one from a run.
 void PageHeap::end_moving(const Handle& handle) noexcept {
   const auto found = std::find_if(moving_loose_.begin(), moving_loose_.end(), [&](const Handle& one) { return one.id == handle.id; });
   if (found == moving_loose_.end()) return;
@@ -254,7 +255,7 @@ void PageHeap::end_moving(const Handle& handle) noexcept {
   moving_loose_.erase(found);
 }
 
-/// The largest that fit, then the smallest that does.
+/// Takes loose handles: the largest that fit, then the smallest that suffices.
 void PageHeap::take_loose(Supply& supply) {
   std::sort(loose_.begin(), loose_.end(), [](const Handle& a, const Handle& b) { return a.bytes < b.bytes; });
   supply.handles.reserve(loose_.size());
@@ -270,7 +271,7 @@ void PageHeap::take_loose(Supply& supply) {
   if (!loose_.empty() && supply.missing_bytes() != 0) take(0);
 }
 
-/// Is there enough, to create or to move? Asks the driver once more before it says no to the last one who asks.
+/// Is there enough memory, to create or to move? Before the answer is no the driver is asked once more.
 bool PageHeap::is_within_reach(DeviceState& device, Supply& supply) {
   const std::uint64_t empty = supply.source == Source::crack ? unpinned_empty_bytes() : supply.moves() ? empty_bytes() : 0;
   const auto is_enough = [&] {
@@ -299,7 +300,7 @@ void PageHeap::drive(DeviceState& device, Supply& supply) {
   map_or_ask_less(device, supply);
 }
 
-/// Nothing here may fail: what could was done before the driver was called.
+/// Nothing here may fail: whatever could was done before the driver was called.
 Status PageHeap::publish(DeviceState& device, Supply& supply) {
   loose_promised_ -= supply.promised;
   book_runs(device, supply.runs);
@@ -320,10 +321,10 @@ Status PageHeap::publish(DeviceState& device, Supply& supply) {
   return supply.error != CUDA_SUCCESS ? as_answer(supply.error) : Error{CUDA_ERROR_OUT_OF_MEMORY, "cuMemCreate"};
 }
 
-/// The first handles are at supply.fresh, which has all its addresses again.
+/// The handles are mapped from supply.fresh on, which has all its addresses again.
 void PageHeap::bind(DeviceState& device, Supply& supply) {
   const bool has_rest = supply.fresh->bytes != supply.mapped_bytes;
-  heap_.cut(supply.fresh, supply.mapped_bytes);  // the extent that join() gave back is there
+  heap_.cut(supply.fresh, supply.mapped_bytes);  // reuses the extent that join() has released, so it cannot fail
   if (has_rest) make_vacant(supply.fresh->next);
   std::uint64_t address = supply.fresh->address;
   for (std::size_t i = 0; i < supply.mapped_handles; ++i) {
@@ -335,7 +336,7 @@ void PageHeap::bind(DeviceState& device, Supply& supply) {
   device.counters().mapped_bytes.add(static_cast<std::int64_t>(supply.mapped_bytes));
   if (supply.is_stuck) {
     supply.fresh->flags = kLostFlag;
-    if (!is_met_natively(supply.error))  // else nothing of that context can be expected to work
+    if (!is_met_natively(supply.error))  // otherwise nothing in that context can be expected to work
       device.log(config::LogLevel::warn, [&] {
         return "the driver neither opened nor unmapped " + observe::human_bytes(supply.mapped_bytes) +
                " of pages; they stay taken until their context ends";
@@ -344,7 +345,7 @@ void PageHeap::bind(DeviceState& device, Supply& supply) {
   }
   device.note_region(observe::EventKind::region_create, supply.fresh->address, supply.mapped_bytes);
   device.counters().remaps.add(supply.runs.empty() ? 0 : 1);
-  // What was cracked came to other addresses, too
+  // A cracked handle was moved to other addresses, too.
   for (const Run& run : supply.runs) device.counters().moved_bytes.add(run.is_unmapped ? run.bytes() : 0);
   heap_.free(supply.fresh);
 }

@@ -1,11 +1,11 @@
 // PageHeap: which addresses a block may have, and where new pages go. See page_heap.hpp.
 //
 // A handle moves whole or not at all, so one small block that stays keeps all of it from everybody. While much is left handles are large, and blocks
-// below an eighth of them (zone 1), a sixty-fourth (zone 2) or 256 KiB (zone 3) get addresses of their own, where handles are no larger than what the
-// zone has: all that such blocks can pin is about what they once needed. With less left handles are smaller, and such blocks may lie among the
-// others; where nothing is left everybody takes any hole. Once handles are single pages small blocks get pages of their own instead (fit_policy), and
-// so they do inside each zone. What the pool has first, a thirty-second of everything, is one zone: each zone on its own grows until it has met the
-// worst moment of a step, and more often late.
+// below certain parts of what is left (kZoneShare), and of certain sizes (kZoneEnd_bytes), get addresses of their own, where handles are no larger
+// than what the zone has: all that such blocks can pin is about what they once needed. With less left, handles are smaller, and such blocks may lie
+// among the others; where nothing is left everybody takes any hole. Once handles are single pages, small blocks get pages of their own instead
+// (fit_policy), as they do inside each zone. The first thirty-second of everything that the pool takes is one zone: each zone by itself grows until
+// it has met the worst moment of a step, and more often late.
 #include <algorithm>
 
 #include "pool/core/bytes.hpp"
@@ -21,18 +21,18 @@ namespace {
 constexpr std::uint64_t kSmallReservationShare = 8;
 }  // namespace
 
-/// Where new pages for it are mapped.
+/// The zone where new pages for such a block are mapped.
 unsigned PageHeap::zone_of(std::uint64_t bytes, std::uint64_t room_bytes) const {
   const bool is_plenty = mapped_bytes() < (room_bytes + mapped_bytes()) / kZonedFromShare;
-  if (most_addresses_bytes_ < total_bytes_ / kSmallReservationShare) return 0;  // each zone would want some of its own
+  if (most_addresses_bytes_ < total_bytes_ / kSmallReservationShare) return 0;  // each zone would need addresses of its own
   if (is_plenty || room_bytes < kZonedFrom_pages * memory_->granularity_bytes()) return 0;
   unsigned zone = kZones - 1;
   while (zone != 0 && (bytes >= kZoneEnd_bytes[zone] || bytes * kZoneShare[zone] >= room_bytes)) --zone;
   return zone;
 }
 
-/// First where it would lie with much left, so that what is there stays apart. In all of them where nothing is left, and for a job that repeats
-/// itself, or has preallocated, which is not to grow for that; and wherever somebody wants any.
+/// The zones to look in: first where the block would lie if much were left, so that what is there stays apart. All of them where nothing is left, for
+/// a job that repeats itself or has preallocated (it should not grow for this), and where the caller accepts any.
 heap::ZoneOrder PageHeap::zones_for(DeviceState& device, std::uint64_t bytes, bool wants_any) const {
   unsigned first = kZones - 1;
   while (bytes >= kZoneEnd_bytes[first]) --first;
@@ -62,7 +62,7 @@ std::uint64_t PageHeap::fit_bytes(DeviceState& device, std::uint64_t bytes) cons
   return hole != nullptr ? hole->bytes : 0;
 }
 
-/// Of the handles that [address, address + bytes) touches, and that are larger than that, those that lie wholly in `free`.
+/// Bytes of the handles that [address, address + bytes) touches, that are larger than the range, and that lie wholly in `free`.
 std::uint64_t PageHeap::occupied_bytes(const PageTable& table, Span free, std::uint64_t address, std::uint64_t bytes) {
   std::uint64_t sum = 0;
   for (std::uint64_t at = address; at < address + bytes;) {
@@ -93,7 +93,7 @@ std::uint64_t PageHeap::occupies_bytes(DeviceState&, const Extent& deferred, std
   return occupied_bytes(table, free, deferred.address, bytes);
 }
 
-/// The window that needs the fewest new pages: behind free memory that ends where vacant addresses begin, or at their beginning.
+/// The window that needs the fewest new pages: behind free memory that ends where vacant addresses begin, or at the beginning of vacant addresses.
 PageHeap::Window PageHeap::find_window(std::uint64_t bytes, unsigned zone, Beginning beginning) const {
   Window best;
   const std::uint64_t page_bytes = memory_->granularity_bytes();
@@ -101,10 +101,10 @@ PageHeap::Window PageHeap::find_window(std::uint64_t bytes, unsigned zone, Begin
     if (vacant->region->zone != zone) continue;
     const bool is_behind_hole = beginning != Beginning::fresh && vacant->previous_is_free && vacant->previous->lane == 0;
     Extent* left = is_behind_hole ? vacant->previous : nullptr;
-    const std::uint64_t hole_bytes = left != nullptr ? left->bytes : 0;  // it ends on a page
+    const std::uint64_t hole_bytes = left != nullptr ? left->bytes : 0;  // a hole before vacant addresses ends on a page
     const bool is_on_page = beginning == Beginning::on_page && (begins_on_pages() || hole_bytes % page_bytes <= bytes / heap::ZoneOrder::kGapShare);
     const std::uint64_t left_bytes = is_on_page ? align_down(hole_bytes, page_bytes) : hole_bytes;
-    if (left_bytes >= bytes) continue;  // when preallocating only: nothing new would come of it
+    if (left_bytes >= bytes) continue;  // possible only when preallocating: it would bring nothing new
     const std::uint64_t need_bytes = align_up(bytes - left_bytes, page_bytes);
     if (vacant->bytes < need_bytes + kLargestHandle_bytes) continue;  // a handle may reach beyond what is needed
     const bool is_better =
@@ -114,8 +114,8 @@ PageHeap::Window PageHeap::find_window(std::uint64_t bytes, unsigned zone, Begin
   return best;
 }
 
-/// As large as the device, for blocks that are small beside its handles an eighth of that. Where the driver has fewer (the address space of a
-/// process may be limited) half of it, and so on, down to what find_window() wants.
+/// Reserves as many addresses as the device has memory, for zones of small blocks an eighth of that. Where the driver has fewer (the address space of
+/// a process may be limited) half of it, and so on, down to what find_window() needs.
 PageHeap::Addresses PageHeap::reserve_addresses(DeviceState& device, std::uint64_t bytes, unsigned zone) {
   const std::uint64_t unit_bytes = std::max(kLargestHandle_bytes, memory_->granularity_bytes());
   const std::uint64_t wanted_bytes =
@@ -138,11 +138,11 @@ PageHeap::Addresses PageHeap::reserve_addresses(DeviceState& device, std::uint64
   return got;
 }
 
-/// One more reservation.
+/// Adds one reservation.
 Status PageHeap::add_addresses(DeviceState& device, ContextPool& home, std::uint64_t bytes, unsigned zone) {
   const Addresses got = reserve_addresses(device, bytes, zone);
   if (got.is_refused) most_addresses_bytes_ = std::min(most_addresses_bytes_, got.bytes);
-  if (!got.is_ours) {  // addresses are out: those that have been used longest ago, then
+  if (!got.is_ours) {  // addresses are out: reuse those that were quarantined longest ago
     const bool has_old = quarantined_.first != nullptr;
     while (quarantined_.first != nullptr && find_window(bytes, zone, Beginning::anywhere).vacant == nullptr) expire(device, true);
     if (has_old) return {};
@@ -153,7 +153,7 @@ Status PageHeap::add_addresses(DeviceState& device, ContextPool& home, std::uint
     vacant_.reserve(vacant_.size() + 1);
     auto region = std::make_unique<PagedRegion>(&home, this, got.address, got.bytes, memory_->granularity_bytes());
     Extent* all = heap_.add_empty_region(got.address, got.bytes, static_cast<RegionInfo*>(region.get()), zone)->first;
-    static_cast<void>(region.release());  // the region's from here on; deleted with it
+    static_cast<void>(region.release());  // owned by the region from here on, and deleted with it
     make_vacant(all);
   } catch (const std::bad_alloc&) {
     device.services.owners.remove(got.address, got.bytes);

@@ -1,4 +1,4 @@
-// PoolSet: finds the device and the context of a call and passes it on. No policy here.
+// PoolSet: finds the device and the context of a call and passes the call on. No policy here.
 // More than 400 lines: a few for each operation of the boundary, all of them on the one Impl.
 #include "pool/device/pool_set.hpp"
 
@@ -22,10 +22,11 @@ using device::OwnerMap;
 namespace {
 constexpr std::size_t kCachedContexts = 4;
 constexpr std::size_t kUnpooledNames = 64;
+static_assert(std::tuple_size_v<device::MempoolUses> == PoolSet::kMempools);
 
-/// What a thread remembers between calls. Trivial, so that it needs no destructor: libraries free memory after ours have run.
+/// What a thread remembers between calls. Trivially destructible, because libraries free memory after thread-local destructors have run.
 struct ThreadCache {
-  std::uint64_t set_id;  ///< of the PoolSet that filled it; ticks of its birth, so never another's
+  std::uint64_t set_id;  ///< the PoolSet that filled it; the ticks of its birth, so never another's
   std::uint16_t thread;
   bool is_watched;
   bool is_ending;
@@ -38,7 +39,7 @@ thread_local ThreadCache t_cache;
 std::size_t slot_of(CUcontext context) { return (reinterpret_cast<std::uintptr_t>(context) >> 6) % kCachedContexts; }
 
 SystemClock& system_clock() {
-  static SystemClock clock;  // without state
+  static SystemClock clock;  // has no state
   return clock;
 }
 }  // namespace
@@ -58,7 +59,7 @@ class PoolSet::Impl {
       if (options.free == config::FreeMode::deferred && options.policy != config::Policy::platform)
         services.warn("the driver has no cuCtxRecordEvent (CUDA 12.5): every free synchronises, as CUPOOL_FREE=sync");
     }
-    // While the process has few threads, perhaps one; nobody else has a reason to ask the kernel for it.
+    // Now, while the process has few threads, perhaps one, which makes it cheap; only deferred frees with pooled blocks need it.
     if (options.free == config::FreeMode::deferred && options.policy != config::Policy::platform) services.fences.prepare();
     if (options.stacks != config::StackMode::off) services.warn("CUPOOL_STACKS is not served yet: the report has no call sites");
   }
@@ -96,30 +97,30 @@ class PoolSet::Impl {
     return owned[slot].get();
   }
 
-  /// The pool of `context`; a context that nobody told us of is the caller's current one, so the driver knows its device.
+  /// The pool of `context`. A context that we were not told of is the caller's current one, so the driver knows its device.
   Result<ContextPool*> home_of(CUcontext context) {
     ContextPool* home = services.contexts.find(context);
     if (home != nullptr) return home;
     if (services.stopped.load(std::memory_order_relaxed)) return Error{CUDA_ERROR_DEINITIALIZED, "exit"};
     CUdevice ordinal = -1;
-    if (driver.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS) return nullptr;  // whatever it is, the driver says it to the program's call too
+    if (driver.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS) return nullptr;  // whatever the error is, the program's own call meets it too
     DevicePool* pool = pool_for(ordinal);
     if (pool == nullptr) return nullptr;
     home = pool->context_seen(context);
-    // A primary context that has ended is a thread's current one still, and its device is told: whoever comes late would have memory that nobody
-    // ends. Asked once it is known here, so that an end from now on is met. [?] that a driver says so of one that was released.
+    // A primary context that has ended can still be a thread's current one, and the driver still tells its device: a late thread would get memory
+    // that nobody ends. Asked once the context is known here, so that an end from now on is met. [?] that a driver reports a released one as gone.
     const auto is_gone = [&] {
       unsigned version = 0;
       return driver.has_cuCtxGetApiVersion() && device::is_context_gone(driver.cuCtxGetApiVersion(context, &version));
     };
     if (!is_gone()) return home;
-    // Asked again where nobody can begin to use it any more: another thread may have begun the next life of the same handle.
+    // Asked again where no thread can begin to use it any more: another thread may have begun the next life of the same handle.
     pool->end_context(
         home, context, [] { return CUDA_SUCCESS; }, is_gone, PoolBlocks::go);
     return nullptr;
   }
 
-  /// Asks every device's pool whose region may hold `address`; `ask` says whether it was the right one.
+  /// Asks every device's pool whose region may hold `address`; `ask` returns whether it was the right one.
   template <class Ask> bool ask_owner(CUdeviceptr address, Ask&& ask) {
     const int owner = services.owners.find(address);
     if (owner == OwnerMap::kNobody) return false;
@@ -138,7 +139,7 @@ class PoolSet::Impl {
     return address;
   }
 
-  /// The end of a thread that keeps blocks is to be told.
+  /// Asks to be told of the end of this thread, because it keeps blocks.
   void watch(ThreadCache& own) {
     if (own.is_watched) [[likely]]
       return;
@@ -147,7 +148,7 @@ class PoolSet::Impl {
   }
 
   /// An allocation in a context that the calling thread does not remember.
-  /// Twice: the pool that was found may have been that of a context which ended meanwhile, and whose handle this one has.
+  /// Tried twice: the pool that was found may be that of a context which ended meanwhile, and whose handle the new one has.
   Result<CUdeviceptr> allocate_first(CUcontext context, std::size_t bytes, const char* symbol) {
     const Result<CUdeviceptr> block = allocate_found(context, bytes, symbol);
     return !block.ok() && block.error().where == device::kStaleContext.where ? allocate_found(context, bytes, symbol) : block;
@@ -156,7 +157,7 @@ class PoolSet::Impl {
   Result<CUdeviceptr> allocate_found(CUcontext context, std::size_t bytes, const char* symbol) {
     const Result<ContextPool*> home = home_of(context);
     if (!home.ok()) return home.error();
-    if (home.value() == nullptr) {  // a device that we have no room for: the driver serves it, and its frees are foreign
+    if (home.value() == nullptr) {  // a device that we have no slot for: the driver serves it, and its frees are foreign
       CUdeviceptr address = 0;
       const CUresult code = driver.cuMemAlloc_v2(&address, bytes);
       if (code != CUDA_SUCCESS) return Error{code, "cuMemAlloc_v2"};
@@ -172,7 +173,7 @@ class PoolSet::Impl {
     return address;
   }
 
-  /// A free of an address in a page that several devices share, or that is nobody's.
+  /// A free of an address in a page that several devices share, or that is no device's.
   void free_shared(CUdeviceptr address, FreeResult* result) {
     ask_owner(address, [&](DevicePool& pool) {
       result->outcome = pool.free(address, cache().thread, &result->error);
@@ -180,9 +181,9 @@ class PoolSet::Impl {
     });
   }
 
-  /// No device is known for a foreign pointer: the lowest that is in use counts it.
+  /// The device of a foreign pointer is not known: the lowest one in use counts it.
   void count_foreign_free(CUdeviceptr address) {
-    bool is_known = address == 0;  // nobody's: a free of nothing
+    bool is_known = address == 0;  // a free of a null pointer
     for_each_pool([&](DevicePool& pool) { is_known = is_known || pool.has_driver_block(address); });
     if (is_known) return;
     for (std::size_t slot = 0; slot < slots; ++slot) {
@@ -193,7 +194,7 @@ class PoolSet::Impl {
     }
   }
 
-  /// What was committed is gone: from the books and from the limit.
+  /// Takes committed outside memory out of the books and off the limit.
   void forget_outside(OutsideKind kind, const device::OutsideMemory::Entry& entry) {
     DevicePool* pool = pool_of(entry.device);
     pool->book_outside(kind, -static_cast<std::int64_t>(entry.bytes));
@@ -292,7 +293,7 @@ CUresult PoolSet::allocate_by_driver(const DriverServed& request, CUdeviceptr* o
   const CUresult result = pool->allocate_by_driver(request, out, impl_->cache().thread, call, ask);
   if (result != CUDA_SUCCESS) return result;
   impl_->for_each_pool([&](DevicePool& other) {
-    if (&other != pool) other.forget_driver_block(*out);  // of a context that ended past us
+    if (&other != pool) other.forget_driver_block(*out);  // it was of a context whose end we did not see
   });
   return result;
 }
@@ -412,7 +413,7 @@ Status PoolSet::reserve_outside(int device, OutsideKind kind, std::size_t bytes,
 void PoolSet::commit_outside(int device, OutsideKind kind, std::uint64_t key, std::size_t bytes, CUcontext context) {
   DevicePool* pool = impl_->pool_of(device);
   if (pool == nullptr) return;
-  // A key that is still here was released behind our back (with its context, say) and has come again.
+  // A key that is still listed was released behind our back (with its context, say) and has come again.
   if (const auto before = impl_->outside.add(kind, key, {device, bytes, context})) impl_->forget_outside(kind, *before);
   pool->book_outside(kind, static_cast<std::int64_t>(bytes));
 }
@@ -508,7 +509,7 @@ PoolSet::ContextHold::~ContextHold() {
 CUresult PoolSet::wait_for_context(CUcontext context) {
   ContextPool* home = impl_->services.contexts.find(context);
   if (home != nullptr) return device::wait_for_context(*home, context).code();
-  const ScopedContext current(impl_->driver, context);  // none that we were told of, or gone
+  const ScopedContext current(impl_->driver, context);  // a context that we were not told of, or that is gone
   return current.status().ok() ? impl_->driver.cuCtxSynchronize() : current.status().code();
 }
 
@@ -524,7 +525,7 @@ CUresult PoolSet::begin_capture(CUstream stream, const std::function<CUresult()>
   const bool known = is_handle && impl_->driver.has_cuStreamGetCtx() && impl_->driver.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS;
   if (!known && impl_->driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS) context = nullptr;
   impl_->for_each_pool([](DevicePool& pool) { pool.before_capture(); });
-  CUcontext part = impl_->services.contexts.find(context) != nullptr ? context : nullptr;  // a green one's events cover another
+  CUcontext part = impl_->services.contexts.find(context) != nullptr ? context : nullptr;  // events of a green context cover another part
   return impl_->services.gate.begin({stream, context, part, thread, mode}, begin, impl_->services.clock);
 }
 
@@ -532,7 +533,7 @@ void PoolSet::stream_will_wait(CUstream stream) {
   if (!capturing()) return;
   CUcontext context = nullptr;
   CUresult code = CUDA_ERROR_NOT_SUPPORTED;
-  // The question ends no capture of the stream's (H100 and H200, driver 580).
+  // The question does not end a capture of the stream (seen on H100 and H200, driver 580).
   if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) code = impl_->driver.cuCtxGetCurrent(&context);
   else if (impl_->driver.has_cuStreamGetCtx()) code = impl_->driver.cuStreamGetCtx(stream, &context);
   const bool is_known = code == CUDA_SUCCESS && impl_->services.contexts.find(context) != nullptr;

@@ -26,7 +26,7 @@ void Preallocation::take(DeviceState& device, ContextPool& home) {
   if (!amount) return;
   struct Going {
     bool& is_going;
-    ~Going() { is_going = false; }  // also where host memory is out: whoever waits for it would wait for ever
+    ~Going() { is_going = false; }  // also on an exception: waiting threads would wait for ever
   } const going{is_under_way_ = true};
   const std::uint64_t asked_bytes = align_down(amount->resolve(device.total_bytes), kRegionGranularity_bytes);
   const std::uint64_t free_bytes = driver_free_.sample(device).value_or(device.total_bytes);
@@ -34,13 +34,14 @@ void Preallocation::take(DeviceState& device, ContextPool& home) {
   CUresult code = CUDA_SUCCESS;
   try {
     while (bytes != 0 && (code = reserve(device, home, bytes)) == CUDA_ERROR_OUT_OF_MEMORY)
-      bytes = align_down(bytes - bytes / 10, kRegionGranularity_bytes);  // "free" was an estimate: other processes, the driver's own needs
-  } catch (const std::bad_alloc&) {                                      // by the next allocation, then
+      // What was reported free was an estimate: other processes and the driver itself need some.
+      bytes = align_down(bytes - bytes / 10, kRegionGranularity_bytes);
+  } catch (const std::bad_alloc&) {  // host memory is out: the next allocation tries again
     is_done_ = false;
     home_ = nullptr;
     return;
   }
-  // `async`: the driver had not come to it in time
+  // `async`: the driver had not completed the free in time.
   if (code == CUDA_ERROR_NOT_READY) bytes = std::min(bytes, align_down(device.idle_bytes, kRegionGranularity_bytes));
   else if (code != CUDA_SUCCESS) bytes = 0;
   device.log(config::LogLevel::info, [bytes] { return observe::human_bytes(bytes) + " preallocated"; });

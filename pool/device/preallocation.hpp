@@ -1,6 +1,6 @@
-// Preallocation: CUPOOL_PREALLOCATE, taken at a device's first pooled allocation, for the context that makes it.
+// Preallocation: takes CUPOOL_PREALLOCATE at a device's first pooled allocation, for the context that makes it.
 //
-// It dies with that context, and is taken again by the next one's first.
+// The memory ends with that context, and is taken again by the first allocation of the next one.
 // Thread rule: the device's lock, let go of around every driver call.
 #pragma once
 
@@ -15,19 +15,19 @@ class Preallocation {
  public:
   Preallocation(DriverFree& driver_free, config::Policy policy) : driver_free_(driver_free), policy_(policy) {}
 
-  /// Done, or on its way.
+  /// Was it taken, or is a thread taking it?
   bool is_done() const { return is_done_; }
-  /// On its way: the others wait for it.
+  /// A thread is taking it; the others wait for it.
   bool is_under_way() const { return is_under_way_; }
-  /// Unless the driver keeps the thread that preallocates: it may wait for work that waits for this one.
+  /// Waits for that thread, unless the driver keeps it: it may wait for work that waits for this thread.
   void await(DeviceState& device) CUPOOL_REQUIRES(device.lock);
-  /// Where nothing is asked for it is done with that. Precondition: `home.context` is current.
+  /// Takes it; done at once where nothing is asked for. Precondition: `home.context` is current.
   void take(DeviceState& device, ContextPool& home) CUPOOL_REQUIRES(device.lock);
-  /// The context took it along: the next context's first allocation takes it again.
+  /// The context took it along: the first allocation of the next context takes it again.
   void forget(const ContextPool& home);
 
  private:
-  /// `free_bytes`: what the driver had, as it said before.
+  /// `free_bytes`: what the driver had reported as free before.
   struct Taken {
     std::uint64_t bytes = 0;
     std::uint64_t asked_bytes = 0;

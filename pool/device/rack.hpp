@@ -1,4 +1,4 @@
-// Racks: the blocks of one size that a thread keeps for itself. Plain records; see magazine.hpp for who may touch them.
+// Racks: the blocks of one size that a thread keeps for itself. Plain records; magazine.hpp says who may touch them.
 #pragma once
 
 #include <array>
@@ -13,15 +13,15 @@
 
 namespace cupool::device {
 
-inline constexpr std::uint64_t kYoungest = ~std::uint64_t{0};  ///< the birth of what is kept: the heap takes it for one that comes and goes
-inline constexpr std::uint32_t kTurnsAway = 16;                ///< a size that was wanted yesterday makes room for today's
+inline constexpr std::uint64_t kYoungest = ~std::uint64_t{0};  ///< the birth given to kept blocks: the heap takes them for blocks that come and go
+inline constexpr std::uint32_t kTurnsAway = 16;                ///< blocks of other sizes that a rack turns away before it makes room for one of them
 
-/// Cached blocks of one size, through their bin links; the newest first, because it is still in the cache.
+/// Cached blocks of one size, linked through their bin links; the newest first, because it is still in the processor's cache.
 struct Rack {
   heap::Extent* first = nullptr;
   std::uint32_t count = 0;
-  std::uint32_t batch = 0;  ///< of a magazine: so many came the last time; doubles with every refill
-  std::uint64_t used = 0;   ///< when one was taken or kept, in operations of the magazine
+  std::uint32_t batch = 0;  ///< of a magazine: how many the last refill brought; doubles with every refill
+  std::uint64_t used = 0;   ///< when a block was last taken or kept, in operations of the magazine
 
   void push(heap::Extent* extent) {
     extent->bin_next = first;
@@ -36,28 +36,28 @@ struct Rack {
   }
 };
 
-/// A rack for whichever size was asked for again and again.
+/// A rack for any size that was asked for again and again.
 struct SizedRack {
-  std::uint64_t bytes = 0;  ///< 0: no size's
-  Rack rack;                ///< `batch`: so many blocks of other sizes are turned away before this one makes room
-  std::uint32_t heat = 0;   ///< of a stream's: so often in a row one was allocated soon after one was freed
+  std::uint64_t bytes = 0;  ///< the size; 0: unused
+  Rack rack;                ///< here `batch` counts down the blocks of other sizes that are turned away before this rack makes room
+  std::uint32_t heat = 0;   ///< of a stream's rack: how many times in a row a block was allocated soon after one was freed
 };
 
-/// One rack for each of many sizes, by a hash.
+/// Racks for many sizes, each at a place given by a hash of the size.
 template <std::size_t kSizes> struct SizedRacks {
   std::array<SizedRack, kSizes> racks = {};
 
-  /// The only one that may be for this size.
+  /// The only place that may be for this size.
   SizedRack& at(std::uint64_t bytes) {
     static_assert(std::has_single_bit(kSizes));
     return racks[multiplicative_hash(bytes / kBlockAlignment_bytes, std::countr_zero(kSizes))];
   }
 };
 
-/// What one thread freed on one stream, and may have again on that stream at once: no event stands between.
+/// What one thread freed on one stream, and may have again on that stream at once: no event is needed.
 struct StreamRacks {
-  StreamName stream;        ///< identity 0: no stream's
-  std::uint32_t pairs = 0;  ///< of an allocation and a free, since the device was last told
+  StreamName stream;        ///< identity 0: unused
+  std::uint32_t pairs = 0;  ///< pairs of an allocation and a free since the last flush
   SizedRacks<32> sizes;
 };
 

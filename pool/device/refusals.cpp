@@ -1,4 +1,4 @@
-// What the program is told where memory is refused: see refusals.hpp.
+// What the program is told when memory is refused: see refusals.hpp.
 #include "pool/device/refusals.hpp"
 
 #include <new>
@@ -21,7 +21,8 @@ Error Refusals::fail(DeviceState& device, std::uint64_t requested_bytes, const R
   return refusal;
 }
 
-/// Of a limit, and of a size that overflows, the driver knows nothing. Never recorded as out of memory when it has another reason.
+/// The driver knows nothing of a limit, or of a size that overflows; it is asked whether it has another reason to refuse. If so the failure is not
+/// recorded as out of memory.
 Error Refusals::reason_of(DeviceState& device, Error refusal) {
   const std::string_view where = refusal.where;
   if (refusal.code != CUDA_ERROR_OUT_OF_MEMORY || (!where.empty() && where != kLimitRefusal) || !device.services.may_call_driver()) return refusal;
@@ -30,7 +31,7 @@ Error Refusals::reason_of(DeviceState& device, Error refusal) {
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
   const CUresult code = device.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes);
-  const bool is_lost = code == CUDA_ERROR_UNKNOWN || code == CUDA_ERROR_DEVICE_UNAVAILABLE;  // the device: every call answers so
+  const bool is_lost = code == CUDA_ERROR_UNKNOWN || code == CUDA_ERROR_DEVICE_UNAVAILABLE;  // the device is lost: every call answers so
   return is_of_earlier_work(code) || is_context_gone(code) || is_lost ? Error{code, "cuMemGetInfo_v2"} : refusal;
 }
 
@@ -41,7 +42,7 @@ Error Refusals::fail_by_limit(DeviceState& device, std::uint64_t requested_bytes
     const MutexUnlock unlocked(device.lock);
     reason = ask();
   }
-  // [?] A driver may call the size itself invalid; a program that has reached its limit must hear of memory.
+  // [?] A driver may call the size itself invalid; a program that has reached its limit must be told of memory.
   const bool is_other = reason != CUDA_SUCCESS && reason != CUDA_ERROR_INVALID_VALUE && reason != CUDA_ERROR_OUT_OF_MEMORY;
   return fail(device, requested_bytes, what, nullptr, {is_other ? reason : CUDA_ERROR_OUT_OF_MEMORY, kLimitRefusal});
 }

@@ -1,6 +1,7 @@
-// Refusals: an allocation, or memory outside the pool, is refused: what the program is told, and the evidence for its cause, which reports classify.
+// Refusals: what the program is told when an allocation, or memory outside the pool, is refused, and the evidence for the cause, which reports
+// classify.
 //
-// refusals.cpp says what the program is told, oom_evidence.cpp collects the evidence. Whoever refuses has tried to make room before.
+// refusals.cpp says what the program is told, oom_evidence.cpp collects the evidence. The caller has tried to make room before.
 // Thread rule: the device's lock, let go of around every driver call.
 #pragma once
 
@@ -35,16 +36,17 @@ class Refusals {
         policy_(policy) {}
 
   // refusals.cpp
-  /// Books a failed allocation; out of memory with the evidence for its cause. `home` is null for memory outside the pool.
-  /// Returns what the program is told.
+  /// Books a failed allocation; an out of memory with the evidence for its cause. `home` is null for memory outside the pool. Returns what the
+  /// program is told.
   Error fail(DeviceState& device, std::uint64_t requested_bytes, const Refused& what, const ContextPool* home, Error refusal)
       CUPOOL_REQUIRES(device.lock);
-  /// What the driver would have said first, where nobody has asked it: an error of the context. Calls it, without the lock.
+  /// What the driver would have said first, where it was not asked: an error of the context. Calls the driver, without the lock.
   static Error reason_of(DeviceState& device, Error refusal) CUPOOL_REQUIRES(device.lock);
-  /// The same where the limit refuses what the driver was to serve. `ask`: what the driver says to the call itself; it is called without the lock.
+  /// As fail(), where the limit refuses a call that the driver was to serve. `ask`: asks the driver what it says to the call itself; called without
+  /// the lock.
   Error fail_by_limit(DeviceState& device, std::uint64_t requested_bytes, const Refused& what, const PoolSet::AskDriver& ask)
       CUPOOL_REQUIRES(device.lock);
-  /// The driver had no memory for a call whose need nobody knows: a warning, the first few times.
+  /// The driver had no memory for a call whose need is not known: logs a warning, the first few times.
   void warn(DeviceState& device, const char* api) CUPOOL_REQUIRES(device.lock);
 
  private:
@@ -68,7 +70,7 @@ class Refusals {
   DriverFree& driver_free_;
   const GivingBack& giving_back_;
   const config::Policy policy_;
-  std::uint32_t told_ = 0;  ///< warnings
+  std::uint32_t told_ = 0;  ///< warnings logged so far
 };
 
 }  // namespace cupool::device

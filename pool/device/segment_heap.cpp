@@ -1,4 +1,4 @@
-// Growth and release around the driver calls: claim under the lock, call without it, publish under it.
+// SegmentHeap: growth and release around the driver calls. Claim under the lock, call without it, publish under it.
 #include "pool/device/segment_heap.hpp"
 
 #include <algorithm>
@@ -14,13 +14,13 @@ using heap::Extent;
 using heap::Region;
 
 namespace {
-/// Of the most that was ever live: so much lies idle before some of it is exchanged for what is asked for,
+/// Regions are exchanged for what is asked for once this part of the peak of live bytes lies idle,
 constexpr std::uint64_t kIdleShare = 2;
-constexpr std::uint64_t kLeastIdle_bytes = 256 * kMiB;  ///< and no less
-constexpr std::uint64_t kSmallShare = 48;               ///< of what is preallocated: the region for small blocks
+constexpr std::uint64_t kLeastIdle_bytes = 256 * kMiB;  ///< and at least this much
+constexpr std::uint64_t kSmallShare = 48;               ///< the part of what is preallocated that is a region for small blocks
 constexpr std::uint64_t kSmallMost_bytes = 64 * kMiB;
 
-/// One thread grows, the others wait for it; it may end by an exception.
+/// One thread grows, the others wait for it; ends with the scope, also by an exception.
 class Turn {
  public:
   Turn(bool& is_taken, Condition& over) : is_taken_(is_taken), over_(over) { is_taken_ = true; }
@@ -37,17 +37,17 @@ class Turn {
 };
 }  // namespace
 
-/// Frees what belongs to the host: the driver's memory goes with its context, or with the process.
+/// Frees host memory only: the driver's memory ends with its context, or with the process.
 SegmentHeap::~SegmentHeap() {
   heap_.for_each_region([](const Region& region) { delete static_cast<RegionInfo*>(region.owner); });
 }
 
 Extent* SegmentHeap::allocate(DeviceState& device, const AllocationRequest& request) {
-  if (!request.may_strand) growth_.note_request(request.bytes, request.stream.identity == 0);  // once for each time up the ladder
+  if (!request.may_strand) growth_.note_request(request.bytes, request.stream.identity == 0);  // once for each climb
   Extent* block = ExtentAllocator::allocate(device, request);
   if (block == nullptr || request.may_split || request.stream.identity != 0 || !growth_.is_below_a_pool()) return block;
   const Region& region = *block->region;
-  // Less is what rounding up leaves of any region.
+  // Less than that is what rounding up leaves of any region.
   const bool would_split = region.free_bytes >= kRegionGranularity_bytes && region.free_bytes + block->bytes == region.bytes &&
                            static_cast<RegionInfo*>(region.owner)->is_of_one_block;
   if (!would_split) return block;
@@ -55,7 +55,7 @@ Extent* SegmentHeap::allocate(DeviceState& device, const AllocationRequest& requ
   return nullptr;
 }
 
-/// A pool above this one, whose blocks no others may split, would else have a region for each size that it ever asked for.
+/// A pool above this one whose blocks nobody else may split would otherwise have a region for each size that it ever asked for.
 std::uint64_t SegmentHeap::exchange_bytes(DeviceState& device, std::uint64_t bytes) const {
   const std::uint64_t idle_bytes = heap_.wholly_free_bytes();
   const std::uint64_t most_bytes = std::max(device.peak_live_bytes() / kIdleShare, kLeastIdle_bytes);
@@ -82,7 +82,7 @@ bool SegmentHeap::adopt(DeviceState& device, ContextPool& home, Claim claim) noe
   try {
     auto info = std::make_unique<RegionInfo>(RegionInfo{&home, this, 0, false, false, claim.is_of_one_block});
     heap_.add_region(claim.address, claim.bytes, info.get());
-    static_cast<void>(info.release());  // the region's from here on; deleted with it
+    static_cast<void>(info.release());  // owned by the region from here on, and deleted with it
   } catch (const std::bad_alloc&) {
     device.services.owners.remove(claim.address, claim.bytes);
     return false;
@@ -100,7 +100,7 @@ Status SegmentHeap::take_region(DeviceState& device, ContextPool& home, std::uin
     code = device.driver.cuMemAlloc_v2(&address, bytes);
     std::size_t free_bytes = 0;
     std::size_t total_bytes = 0;
-    if (code == CUDA_SUCCESS) in_order::stream_of(device, home);  // made while there is memory for it
+    if (code == CUDA_SUCCESS) in_order::stream_of(device, home);  // made while there is still memory for it
     if (code == CUDA_SUCCESS && device.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS)
       device.publish_driver_free(free_bytes, bytes);
   }
@@ -134,7 +134,7 @@ Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const A
   {
     const Turn turn(growing_, grown_);
     for (;;) {
-      // By halves here too: what is left of the limit is for other contexts and memory outside the pool as well.
+      // By halves here too: what is left of the limit is for other contexts and for memory outside the pool as well.
       while (bytes > need_bytes && bytes > device.limit.headroom_bytes()) bytes = half_of(bytes);
       status = take_region(device, home, bytes, bytes == need_bytes && growth_.is_below_a_pool());
       if (status.ok() || status.code() != CUDA_ERROR_OUT_OF_MEMORY || bytes == need_bytes) break;
@@ -144,13 +144,13 @@ Result<Growth> SegmentHeap::grow(DeviceState& device, ContextPool& home, const A
   if (!status.ok()) return status.error();
   growth_.made(bytes, planned_bytes);
   AllocationRequest for_this = request;
-  for_this.may_split = true;  // it was made for this one, whatever others have asked for meanwhile
+  for_this.may_split = true;  // the region was made for this request, whatever others have asked for meanwhile
   Extent* extent = allocate(device, for_this);
   if (extent == nullptr) return Error{CUDA_ERROR_OUT_OF_MEMORY, "region taken by another thread"};
   return Growth{extent, bytes < planned_bytes};
 }
 
-/// A region that is empty but for it could go to another context; else the smaller of the holes beside it could join the larger.
+/// A region that holds nothing but this block could go to another context; otherwise the smaller of the holes beside it could join the larger.
 std::uint64_t SegmentHeap::withheld_bytes(const Extent& extent) const {
   if (extent.region->free_bytes + extent.bytes == extent.region->bytes) return extent.region->bytes;
   const std::uint64_t before_bytes = extent.previous_is_free ? extent.previous->bytes : 0;
@@ -158,7 +158,7 @@ std::uint64_t SegmentHeap::withheld_bytes(const Extent& extent) const {
   return extent.bytes + std::min(before_bytes, behind_bytes);
 }
 
-/// Wholly free regions out of the heap: the smallest that is enough, else the largest ones until it is.
+/// Takes wholly free regions out of the heap: the smallest that is enough, else the largest ones until they are.
 std::vector<SegmentHeap::Claim> SegmentHeap::claim_free_regions(DeviceState& device, std::uint64_t wanted_bytes, bool at_most) {
   std::vector<Claim> free_regions;
   heap_.for_each_region([&](const Region& region) {
@@ -185,18 +185,19 @@ std::vector<SegmentHeap::Claim> SegmentHeap::claim_free_regions(DeviceState& dev
   return claims;
 }
 
-/// One small block in a single region would keep all of it from whoever needs more than it has. Where more than the small region is left outside, a
-/// request that the large one cannot serve beside it gets what is outside and the large one; where less is left, one region serves more.
+/// A single small block in a single region would keep all of it from any request that needs more than the rest. Where more than the small region is
+/// left outside, a request that the large region cannot serve beside the block gets what is outside and the large region; where less is left, a
+/// single region serves more.
 Status SegmentHeap::reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) {
   const std::uint64_t room_bytes = std::min(device.driver_free_now(), device.limit.headroom_bytes());
   const std::uint64_t small_bytes = align_down(std::min(bytes / kSmallShare, kSmallMost_bytes), kRegionGranularity_bytes);
   if (small_bytes == 0 || room_bytes < bytes + small_bytes) return take_region(device, home, bytes);
   const Status taken = take_region(device, home, bytes - small_bytes);
-  if (taken.ok()) static_cast<void>(take_region(device, home, small_bytes));  // another process may have it by now
+  if (taken.ok()) static_cast<void>(take_region(device, home, small_bytes));  // may fail: another process may have it by now
   return taken;
 }
 
-/// The region is on its way to the driver (`sign` 1), or has come back.
+/// The region is on its way to the driver (`sign` 1), or has come back (-1).
 void SegmentHeap::book_release(DeviceState& device, const Claim& claim, int sign) {
   const std::int64_t bytes = sign * static_cast<std::int64_t>(claim.bytes);
   device.add_reserved(-bytes);
@@ -208,7 +209,7 @@ std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::
   std::vector<CUresult> codes(heap_.region_count(), CUDA_SUCCESS);  // from the claim on nothing may fail for want of host memory
   const std::vector<Claim> claims = claim_free_regions(device, wanted_bytes, at_most);
   if (claims.empty()) return 0;
-  // Out of the books before the calls: a report that is written while the driver works lists them no more.
+  // Out of the books before the calls: a report that is written while the driver works does not list them any more.
   for (const Claim& claim : claims) book_release(device, claim, 1);
   bool is_back = true;
   {
@@ -217,7 +218,7 @@ std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::
     const ScopedContext current(device.driver, home.registered.context);
     const bool in_order = device.frees_in_order();
     CUstream stream = current.status().ok() ? in_order::stream_of(device, home) : nullptr;
-    // Whoever came here has not looked whether the driver's free would wait. Where it would the regions stay, and the next who needs them looks
+    // The caller has not checked whether the driver's free would wait. Where it would the regions stay, and the next caller that needs them checks
     // again.
     const bool may_wait = in_order && stream == nullptr && !(current.status().ok() && in_order::can_look(device) && in_order::is_quiet(device));
     const CUresult refusal = may_wait ? CUDA_ERROR_NOT_READY : current.status().code();
@@ -227,7 +228,7 @@ std::uint64_t SegmentHeap::release(DeviceState& device, ContextPool& home, std::
   std::uint64_t released_bytes = 0;
   for (std::size_t i = 0; i < claims.size(); ++i) {
     const Claim& claim = claims[i];
-    if (codes[i] != CUDA_SUCCESS && adopt(device, home, claim)) {  // the driver kept it: so do we
+    if (codes[i] != CUDA_SUCCESS && adopt(device, home, claim)) {  // the driver kept the region, so the heap does too
       book_release(device, claim, -1);
       continue;
     }
@@ -264,7 +265,7 @@ void SegmentHeap::append_map(DeviceState&, const TickConverter& time, observe::D
 }
 
 namespace {
-/// Of regions that stood in one row, in the best order: the end of one, those without a block, the beginning of another.
+/// The largest piece if regions stood in one row in the best order: the end of one, those without a block, the beginning of another.
 class Edges {
  public:
   void add(std::uint64_t head_bytes, std::uint64_t tail_bytes) {
@@ -276,13 +277,13 @@ class Edges {
   std::uint64_t bytes() const { return empty_bytes_ + std::max({joined_bytes_, head_bytes_, tail_bytes_}); }
 
  private:
-  std::uint64_t head_bytes_ = 0, tail_bytes_ = 0;  ///< the largest so far
-  std::uint64_t joined_bytes_ = 0;                 ///< of two different regions
+  std::uint64_t head_bytes_ = 0, tail_bytes_ = 0;  ///< the largest free beginning and end so far
+  std::uint64_t joined_bytes_ = 0;                 ///< the largest sum of an end and a beginning of two different regions
   std::uint64_t empty_bytes_ = 0;
 };
 }  // namespace
 
-/// The evidence: what pages, or one large region, would have made of the holes as they lie.
+/// Evidence: what pages, or one large region, would have made of the holes as they lie.
 HeapFigures SegmentHeap::survey(DeviceState& device, observe::OomEvidence& evidence) const {
   HeapFigures figures = this->figures(device);
   std::uint64_t whole_page_bytes = 0;
@@ -309,7 +310,7 @@ HeapFigures SegmentHeap::survey(DeviceState& device, observe::OomEvidence& evide
   figures.largest_free_remapped_bytes = figures.largest_free_bytes;
   evidence.whole_page_bytes = evidence.whole_page_bytes.value_or(0) + whole_page_bytes;
   evidence.region_slack_bytes = evidence.region_slack_bytes.value_or(0) + growth_.slack_bytes(heap_.region_bytes());
-  evidence.region_edge_bytes = std::max(evidence.region_edge_bytes.value_or(0), edges.bytes());  // contexts share no region
+  evidence.region_edge_bytes = std::max(evidence.region_edge_bytes.value_or(0), edges.bytes());  // the largest over contexts, which share no region
   return figures;
 }
 

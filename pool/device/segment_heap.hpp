@@ -1,7 +1,7 @@
-// SegmentHeap: blocks of one context inside regions of device memory, each a cuMemAlloc of its own.
+// SegmentHeap: blocks of one context inside regions of device memory, each a cuMemAlloc of its own. Backing `segments`.
 //
-// Regions are multiples of 2 MiB that double in size up to a cap and back off when limit or driver refuse; a wholly free
-// region can go back. Geometry is heap::ExtentHeap's. Known from XLA's BFC. Serves `grow` and `preallocate`, backing `segments`.
+// Regions are multiples of 2 MiB that double in size up to a cap, and are halved when the limit or the driver refuses (region_growth.hpp); a wholly
+// free region can go back. The geometry is heap::ExtentHeap's. Known from XLA's BFC allocator.
 // Thread rule: as DeviceAllocator; the device's lock.
 #pragma once
 
@@ -30,7 +30,8 @@ class SegmentHeap final : public ExtentAllocator {
   Result<Growth> grow(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock) override;
   std::uint64_t release(DeviceState& device, ContextPool& home, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock) override;
 
-  /// One region, or nearly all of `bytes` in one and a small one, which small blocks find first: so the large one stays whole, and can go back.
+  /// Takes one region; or one with nearly all of `bytes` and a small one that small blocks find first, so that the large one stays whole and can go
+  /// back.
   Status reserve(DeviceState& device, ContextPool& home, std::uint64_t bytes) CUPOOL_REQUIRES(device.lock) override;
 
  private:
@@ -40,7 +41,7 @@ class SegmentHeap final : public ExtentAllocator {
     std::uint64_t bytes = 0;
     bool is_of_one_block = false;
   };
-  /// False, with nothing changed, when host memory is out.
+  /// Puts a region into the heap. False, with nothing changed, when host memory is out.
   bool adopt(DeviceState& device, ContextPool& home, Claim claim) noexcept CUPOOL_REQUIRES(device.lock);
   static void book_release(DeviceState& device, const Claim& claim, int sign) CUPOOL_REQUIRES(device.lock);
   std::vector<Claim> claim_free_regions(DeviceState& device, std::uint64_t wanted_bytes, bool at_most) CUPOOL_REQUIRES(device.lock);

@@ -1,7 +1,7 @@
-// Shortage: whether memory is short on a device, as far as threads keep nothing and frees carry events of their own then.
+// Shortage: whether memory is short on a device, so that threads keep nothing for themselves and frees record events of their own.
 //
-// It is for as long as a thread is high up the ladder or gives back what is idle, and for a number of frees after limit or driver refused something.
-// Counts only.
+// It is short while a thread is high up the ladder or gives back idle memory, and for a number of frees after the limit or the driver has refused
+// something. Counts only.
 // Thread rule: the device's lock.
 #pragma once
 
@@ -14,23 +14,24 @@ class Shortage {
   static constexpr std::uint32_t kPressedFrees = 64;
   static constexpr std::uint32_t kStampedFrees = 256;
 
-  /// Between these two nothing is kept: memory is short for a thread, or it gives back what is idle.
+  /// Between begin() and end() memory is short for one thread, or it gives back idle memory.
   void begin() { ++threads_; }
   void end() { --threads_; }
-  /// Limit or driver refused something: so many frees record their own event, so that it may be waited for, and so many in stream order.
+  /// The limit or the driver has refused something: a number of frees record their own event, so that it may be waited for, and a number of
+  /// stream-ordered ones likewise.
   void note_refusal() {
     pressed_frees_ = kPressedFrees;
     stamped_frees_ = kStampedFrees;
   }
-  /// Threads keep nothing for themselves.
+  /// Must threads keep nothing for themselves?
   bool forbids_keeping() const { return threads_ != 0 || pressed_frees_ != 0; }
-  /// A free: is it one of those that record their own event?
+  /// Counts a free: is it one of those that record their own event?
   bool count_free() {
     if (pressed_frees_ == 0) return false;
     --pressed_frees_;
     return true;
   }
-  /// The next stream-ordered free gets an event of its own; one more has.
+  /// Does the next stream-ordered free get an event of its own?
   bool stamps_frees() const { return stamped_frees_ != 0; }
   void count_stamped_free() { stamped_frees_ -= stamped_frees_ != 0 ? 1 : 0; }
 

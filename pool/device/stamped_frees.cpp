@@ -1,8 +1,8 @@
-// Stamped frees: what a stream frees with an event of that free. See stream_lanes.hpp.
+// Stamped frees: blocks that a stream frees while memory is short, each with an event (stamp) of that free. See stream_lanes.hpp.
 //
-// While memory is short the bytes are their own stream's at once, in its lane, and whoever else gets them has waited for the event: the device for
-// another stream (steal), nobody for all others, who get them once a look says that it is over (retire_stamped). A free that falls into somebody's
-// capture leaves its block set aside, so that it is used again only where no other hole will do: the graph may name it.
+// Their bytes are their own stream's at once, in its lane. Anybody else must wait for the event first: another stream waits on the device (steal);
+// all others get the bytes once a query says that the event is over (retire_stamped), without waiting. A free that falls into another thread's
+// capture sets its block aside, to be reused only where no other hole will do, because the graph may name its address.
 #include <algorithm>
 #include <array>
 
@@ -26,7 +26,7 @@ bool StreamFrees::free_stamped(DeviceState& device, Extent* extent, ContextPool&
   } catch (const std::bad_alloc&) {
     return false;
   }
-  // A default stream goes by one name in every context: that of another one is not the stream that asks here.
+  // A default stream has the same handle in every context: that of another context is not the stream that asks here.
   stamped->identity = of_stream == &home || is_handle(stream.identity) ? stream.identity : 0;
   stamped->busy = true;
   device.count_free(*extent);
@@ -48,7 +48,7 @@ bool StreamFrees::free_stamped(DeviceState& device, Extent* extent, ContextPool&
   stamped->fence.clear(device.services.contexts);
   list.erase(stamped);
   if (left == nullptr) return true;
-  // Where no event covers a context it would wait for the next plain free.
+  // Without events that cover a context this would wait for the next plain free.
   const bool may_wait = place == StampedPlace::aside || device.services.has_context_events();
   const std::uint32_t lane = may_wait ? 0 : lanes::lane_for(device, home, stream, deferred_.batch());
   if (lane != 0) lanes::complete(device, home, left, lane, stream.identity);
@@ -108,7 +108,7 @@ Result<Extent*> StreamFrees::steal(DeviceState& device, ContextPool& home, CUcon
     Extent* extent = home.pooled->allocate(device, request);
     if (extent == nullptr && home.pooled->gather(request.lane, request.bytes)) extent = home.pooled->allocate(device, request);
     if (extent != nullptr) return extent;
-    // The tightest that is enough alone; else the oldest, whose event is the likeliest to be over.
+    // The tightest fit that is enough alone; else the oldest, whose event is the likeliest to be over.
     auto best = list.end();
     for (auto stamped = list.begin(); stamped != list.end(); ++stamped) {
       if (!is_theirs(*stamped) || stamped->free_bytes() < request.bytes) continue;
@@ -125,7 +125,7 @@ Result<Extent*> StreamFrees::steal(DeviceState& device, ContextPool& home, CUcon
       result = best->fence.wait_on_device(device, context, stream.handle);
     }
     const bool is_over = result.error.code == CUDA_SUCCESS && (result.answer == FenceAnswer::done || best->free_bytes() == 0);
-    // It may have gone to another stream meanwhile; a busy stamp survives that
+    // The lane may have become another stream's meanwhile; a busy stamp survives that.
     if (is_over) request.lane = lanes::lane_for(device, home, stream, deferred_.batch());
     best->busy = false;
     if (result.error.code != CUDA_SUCCESS) return result.error;

@@ -1,9 +1,11 @@
-// StepEnds: where the steps of a job end, told from what lives.
+// StepEnds: finds out where the steps of a job end, from the number of live bytes.
 //
-// A step brings what lives up near its peak and down again to where it was. When it is down there, everything that the step freed is free or waits
-// for the GPU, as at the end of each other step: an epoch of deferred frees that is closed there ends at the same place of every step, and so do
-// those after it. Where epochs end by a count alone, that place moves on from step to step; blocks find others free each time, and the pool grows
-// long after it knows the job. Bookkeeping only. Thread rule: the device's lock, but below_bytes().
+// A step brings what is live up near its peak and down again to where it was. When it is down, everything that the step freed is free or waits for
+// the GPU, as at the end of every other step: an epoch of deferred frees that is closed there ends at the same place in every step, and so do those
+// after it. Where epochs end by a count alone, that place moves from step to step; blocks find other holes each time, and the pool grows long after
+// it has seen the whole job.
+// Bookkeeping only.
+// Thread rule: the device's lock, except below_bytes().
 #pragma once
 
 #include <algorithm>
@@ -17,20 +19,20 @@ namespace cupool::device {
 
 class StepEnds {
  public:
-  static constexpr std::uint64_t kNearPeak = 4;  ///< a height is no more than this part of the rise below the peak, and a low above the last one
-  static constexpr std::uint64_t kLeastAllocations = 8;  ///< in a step: a block that goes round is none
-  static constexpr std::uint64_t kLeastBlocks = 4;       ///< so many more live at its height
-  static constexpr std::uint64_t kUpShare = 8;           ///< what lives is up when no more than this part is missing to the peak,
-  static constexpr std::uint64_t kDownShare = 4;         ///< and down when this part is
+  static constexpr std::uint64_t kNearPeak = 4;  ///< a height is within this part of the rise below the peak, and a low within it above the last low
+  static constexpr std::uint64_t kLeastAllocations = 8;  ///< allocations in a step: a single block that comes and goes makes none
+  static constexpr std::uint64_t kLeastBlocks = 4;       ///< blocks that are live at its height beyond those at its low
+  static constexpr std::uint64_t kUpShare = 8;           ///< what is live is up when no more than this part is missing to the peak,
+  static constexpr std::uint64_t kDownShare = 4;         ///< and down when at least this part is missing
   static constexpr std::uint64_t kTrifleShare = 16;      ///< less than this part of a peak is a trifle beside it
-  static constexpr std::uint64_t kPatience = 2;          ///< so many times what the last step took until any low is one
+  static constexpr std::uint64_t kPatience = 2;          ///< after this many times the allocations of the last step any low ends one
 
   struct Live {
     std::uint64_t bytes = 0;
     std::uint64_t blocks = 0;
   };
 
-  /// What lived before an allocation that the device sees, and with it. `least_bytes`: a lower rise is no step.
+  /// Notes an allocation that the device sees: what was live before it, and with it. `least_bytes`: a rise by less is no step.
   void note(const Live& before, const Live& now, std::uint64_t peak_bytes, std::uint64_t allocations, std::uint64_t least_bytes) {
     if (before.bytes <= low_.bytes) low_ = before;
     if (is_up_ && is_down(before.bytes, repeated_peak_bytes_)) {
@@ -51,29 +53,29 @@ class StepEnds {
       known_low_bytes_ = low_.bytes;
       below_bytes_.store(known_low_bytes_ + 1, std::memory_order_relaxed);
     }
-    if (is_low || now.bytes >= peak_bytes) low_ = now;  // above all that was: what lives has not come down since
+    if (is_low || now.bytes >= peak_bytes) low_ = now;  // above all before: it has not come down since
   }
 
-  /// So many steps have come near the peak since it rose the last time.
+  /// How many steps have come near the peak since it last rose.
   std::uint64_t repeats() const { return repeats_; }
 
-  /// It has come down twice, from peaks that were no trifle beside the last one, and since that rose: what it does now it has done before, though
-  /// nobody knows yet that it repeats itself. `live_bytes`: what lives now.
+  /// What is live has come down twice from peaks that were no trifle beside the last one, and has risen since: the job does what it did before,
+  /// though it is not known yet that it repeats itself. `live_bytes`: what is live now.
   bool begins_again(std::uint64_t live_bytes, std::uint64_t peak_bytes) const {
     const std::uint64_t first_peak_bytes = is_up_ && is_down(live_bytes, peak_bytes) ? last_fall_bytes_ : before_last_fall_bytes_;
     return first_peak_bytes >= peak_bytes / kTrifleShare && (repeats_ != 0 || is_down(std::min(low_.bytes, live_bytes), peak_bytes));
   }
 
-  /// Since the process began it was seen to come down from near a peak once or never, before what lives now: it is in its second step at most.
+  /// Is the job in its second step at most? Since the process began what is live has come down from near a peak at most once.
   bool has_fallen_once_at_most() const { return before_last_fall_bytes_ == 0; }
 
-  /// It has come down, by several blocks, from a peak that was no trifle beside the last one.
+  /// What is live has come down, by several blocks, from a peak that was no trifle beside the last one.
   bool has_come_down(std::uint64_t peak_bytes) const { return step_fall_bytes_ != 0 && step_fall_bytes_ >= peak_bytes / kTrifleShare; }
 
-  /// A step ends when less than this lives; 0: none is under way. Read by everybody.
+  /// A step ends when less than this is live; 0: none is under way. Readable by every thread.
   std::uint64_t below_bytes() const { return below_bytes_.load(std::memory_order_relaxed); }
 
-  /// After a free: has a step ended with it?
+  /// Call after a free: has it ended a step?
   bool has_ended(std::uint64_t live_bytes) {
     if (live_bytes >= below_bytes()) return false;
     below_bytes_.store(0, std::memory_order_relaxed);
@@ -85,7 +87,7 @@ class StepEnds {
 
   static bool is_down(std::uint64_t bytes, std::uint64_t peak_bytes) { return bytes <= peak_bytes - peak_bytes / kDownShare; }
 
-  /// What lives is near its peak: was it down at the end of a step before?
+  /// What is live is near its peak: was it down before, at the end of a step?
   bool ends_at_low(const Live& now, std::uint64_t peak_bytes, std::uint64_t allocations, std::uint64_t least_bytes) const {
     const std::uint64_t rise_bytes = saturating_sub(peak_bytes, low_.bytes);
     const bool is_height = now.bytes + rise_bytes / kNearPeak >= peak_bytes;
@@ -96,16 +98,16 @@ class StepEnds {
     return is_as_low || allocations - begun_at_ >= kPatience * step_allocations_;
   }
 
-  Live low_{kNone, 0};                     ///< since the last height
-  std::uint64_t known_low_bytes_ = kNone;  ///< before the last height
-  std::uint64_t begun_at_ = 0;             ///< in allocations: the last height
-  std::uint64_t step_allocations_ = 0;     ///< between the last two
+  Live low_{kNone, 0};                     ///< the lowest since the last height
+  std::uint64_t known_low_bytes_ = kNone;  ///< the lowest before the last height
+  std::uint64_t begun_at_ = 0;             ///< when the last height was, in allocations
+  std::uint64_t step_allocations_ = 0;     ///< allocations between the last two heights
   std::uint64_t repeated_peak_bytes_ = 0;
   std::uint64_t repeats_ = 0;
   std::uint64_t last_fall_bytes_ = 0;                      ///< the peak when it last came down,
-  std::uint64_t before_last_fall_bytes_ = 0;               ///< and when it did before that; 0: never
-  bool is_up_ = false;                                     ///< and has not been down since
-  std::uint64_t up_blocks_ = 0;                            ///< most that lived while it was up, the last time
+  std::uint64_t before_last_fall_bytes_ = 0;               ///< and the time before; 0: never
+  bool is_up_ = false;                                     ///< what is live has been up, and not down since
+  std::uint64_t up_blocks_ = 0;                            ///< the most live blocks the last time it was up
   std::uint64_t step_fall_bytes_ = 0;                      ///< the peak when it last came down by several blocks; 0: never
   alignas(64) std::atomic<std::uint64_t> below_bytes_{0};  ///< threads read it at each free
 };

@@ -1,5 +1,5 @@
-// What streams free: see stream_frees.hpp. How others get it where the stream's work is over: idle_lanes.cpp; what carries an event of its own:
-// stamped_frees.cpp.
+// What streams free: see stream_frees.hpp. idle_lanes.cpp has how others get it once the stream's work is over, stamped_frees.cpp what carries an
+// event of its own.
 #include "pool/device/stream_frees.hpp"
 
 #include <algorithm>
@@ -47,14 +47,15 @@ void StreamFrees::make_place_for_lane(DeviceState& device, CUcontext context, St
   drain_stream(device, *home, home->streams.oldest().identity, true);
 }
 
-/// An event on the legacy stream would make blocking streams wait for each other: only where there is no other kind. The event of the whole context
-/// covers a thread's own default stream too, which is blocking.
+/// An event on the legacy stream would make blocking streams wait for each other: such a stream uses an event of the whole context where there is
+/// one. That event also covers a thread's own default stream, which is blocking.
 bool StreamFrees::needs_context_event(const DeviceState& device, const StreamLanes::Entry& entry) {
   return (entry.handle == nullptr || entry.handle == CU_STREAM_LEGACY) && device.services.has_context_events();
 }
 
-/// The holes become an epoch, with an event of their lane's stream, or where it must be one of its whole context; `looks`: and are asked about at
-/// once. nullptr, with nothing changed: host memory is out. Preconditions: the context is pinned, and nobody is busy with the lane.
+/// The holes of the lane become an epoch, with an event of the lane's stream, or of its whole context where it must be; `looks`: the event is also
+/// polled at once. Returns nullptr, with nothing changed, when host memory is out. Preconditions: the context is pinned, and no thread is busy with
+/// the lane.
 Epoch* StreamFrees::record_lane(DeviceState& device, ContextPool& home, StreamLanes::Entry& entry, Batch& holes, bool looks, FenceResult* result) {
   Epoch* const epoch = deferred_.close(holes);
   if (epoch == nullptr) return nullptr;
@@ -83,10 +84,11 @@ Epoch* StreamFrees::record_lane(DeviceState& device, ContextPool& home, StreamLa
 void StreamFrees::drain_stream(DeviceState& device, ContextPool& home, std::uint64_t identity, bool only_own_events) {
   StreamLanes::Entry* entry = home.streams.entry(identity);
   if (entry == nullptr || home.pooled->lane_bytes(entry->lane) == 0) return;
-  // What waits without an event there would wait for the next plain free.
+  // There, what waits without an event would wait for the next plain free.
   only_own_events = only_own_events || !device.services.has_context_events();
   const bool can_record = !needs_context_event(device, *entry) && !entry->busy && device.services.may_call_driver();
-  const PinnedContext pinned(device.services.contexts, &home, can_record ? home.context : nullptr);  // else it could end, and the stream with it
+  // Otherwise the context could end, and the stream with it.
+  const PinnedContext pinned(device.services.contexts, &home, can_record ? home.context : nullptr);
   if (!pinned) {
     if (!only_own_events && !device.services.gate.capturing()) lanes::drain(device, home, entry->lane, deferred_.batch());
     return;
@@ -94,7 +96,7 @@ void StreamFrees::drain_stream(DeviceState& device, ContextPool& home, std::uint
   Batch holes;
   const std::uint32_t lane = entry->lane;
   lanes::drain(device, home, lane, holes);
-  if (holes.first == nullptr) return;  // all of it has events already
+  if (holes.first == nullptr) return;  // everything in the lane has an event already
   FenceResult result;
   Epoch* const epoch = record_lane(device, home, *entry, holes, false, &result);
   if (epoch == nullptr) return only_own_events ? lanes::return_holes(device, home, lane, holes) : deferred_.batch().prepend(holes);
@@ -110,8 +112,8 @@ bool StreamFrees::take_own(DeviceState& device, ContextPool& home, StreamName st
   return take_own_epochs(device, home, stream, wanted_bytes) || had_stamped;
 }
 
-/// What was drained from the stream's own lane needs no event for it: back there. True when there was any. From a stream that feeds others not for
-/// a request that is small beside it: they would never have what it hands over.
+/// What was drained from the stream's own lane needs no event for that stream: it goes back into the lane. True when there was any. In a stream that
+/// feeds others this is not done for a request that is small beside it: they would never get what it hands over.
 bool StreamFrees::take_own_epochs(DeviceState& device, ContextPool& home, StreamName stream, std::uint64_t wanted_bytes) {
   constexpr std::uint64_t kTrifleOfLane = 16;
   const StreamLanes::Entry* const entry = home.streams.entry(stream.identity);
@@ -177,7 +179,7 @@ void StreamFrees::forget_stamps_of(ContextPool& home, std::uint64_t identity) {
 }
 
 void StreamFrees::retire_all(DeviceState& device, CUcontext asking, bool may_wait) {
-  Error ignored{};  // an error of an older epoch is for the call that meets it
+  Error ignored{};  // an error of an older epoch is reported by the call that meets it
   while (deferral_.retire_oldest(device, asking, may_wait, &ignored)) {}
   while (retire_any_stamped(device, asking, &ignored)) {}
 }

@@ -1,10 +1,10 @@
 // StreamFrees: what streams free. What a free leaves in its stream's lane is that stream's at once, without an event.
 //
 // Others get it (a) when the lane is drained: its holes join the deferred frees, whose fence covers the whole context; (b) while memory is short,
-// when a free was stamped with its own event: another stream is made to wait for that on the device. An event recorded later than the free also
-// covers later work, which may itself wait for what the other stream does next, so no stream is ever made to wait for such a one. A free that falls
-// into somebody's capture is stamped too; where no event can be had, it takes the plain way and waits for the capture's end. stream_frees.cpp fills
-// lanes and drains them, idle_lanes.cpp opens those whose work is over, stamped_frees.cpp has frees with an event of their own.
+// when the free was stamped with its own event: another stream is made to wait for that event on the device. An event that is recorded later than the
+// free also covers later work, which may itself wait for what the other stream does next, so no stream is ever made to wait for such an event. A free
+// that falls into another thread's capture is stamped too; where no event can be had, it takes the plain way and waits for the end of the capture.
+// stream_frees.cpp fills and drains lanes, idle_lanes.cpp opens those whose work is over, stamped_frees.cpp has frees with an event of their own.
 // Thread rule: the device's lock, let go of around every driver call.
 #pragma once
 
@@ -28,7 +28,7 @@ namespace cupool::device {
 
 class StreamFrees {
  public:
-  enum class StampedPlace : std::uint8_t { lane, aside };  ///< where the block is while its event waits
+  enum class StampedPlace : std::uint8_t { lane, aside };  ///< where the block is while its event is pending
 
   StreamFrees(const ContextPools& homes, DeferredFrees& deferred, Shortage& shortage, Magazines& magazines, LiveFigures& figures,
               GivingBack& giving_back, const Backlog& backlog, Deferral& deferral)
@@ -42,53 +42,53 @@ class StreamFrees {
         deferral_(deferral) {}
 
   // stream_frees.cpp
-  /// The free of a block of a heap, in the order of a stream of its context, while nothing captures.
+  /// Frees a block of a heap in the order of a stream of its context, while nothing captures.
   FreeOutcome free_in_lane(DeviceState& device, heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread)
       CUPOOL_REQUIRES(device.lock);
-  /// Where no event covers a context, what is in a lane needs one on its own stream before it is anybody's: the lane that a new stream will get is
-  /// emptied while the lock may be let go of.
+  /// Where no event covers a context, what is in a lane needs an event on its own stream before others may have it: so the lane that a new stream is
+  /// about to get is emptied here, where the lock may be let go of.
   void make_place_for_lane(DeviceState& device, CUcontext context, StreamName stream) CUPOOL_REQUIRES(device.lock);
-  /// What is free in a stream's lane waits for what that stream has been given so far, and for nothing else; where that cannot be recorded it
-  /// waits like any plain free, for the next epoch, or (`only_own_events`) stays.
+  /// Drains a stream's lane: its holes wait for what that stream has been given so far, and for nothing else. Where that cannot be recorded they wait
+  /// like any plain free, for the next epoch, or (`only_own_events`) stay in the lane.
   void drain_stream(DeviceState& device, ContextPool& home, std::uint64_t identity, bool only_own_events) CUPOOL_REQUIRES(device.lock);
-  /// On a miss: what no stream has touched for long joins the deferred frees, and the next miss finds it free. All of it where streams keep several
-  /// times what was ever live: then the pool would consist of what each of them keeps for itself.
+  /// On a miss: the lanes that their streams have not used for long join the deferred frees, and the next miss finds them free. All lanes where
+  /// streams keep several times what was ever live: otherwise the pool would consist of what each of them keeps for itself.
   void drain_stale_lanes(DeviceState& device, ContextPool& home) CUPOOL_REQUIRES(device.lock);
-  /// `only_own_events`: a lane whose own stream cannot have an event stays as it is.
+  /// Drains all lanes. `only_own_events`: a lane whose own stream cannot have an event stays as it is.
   void drain_lanes(DeviceState& device, bool only_own_events = false) CUPOOL_REQUIRES(device.lock);
-  /// Is anything free in one?
+  /// Is anything free in a lane?
   bool has_lanes() const;
-  /// What a stream freed needs no event for it, wherever it is by now: back into its lane. True when there was any.
+  /// What a stream itself freed needs no event for it, wherever it is by now: it goes back into the stream's lane. True when there was any.
   bool take_own(DeviceState& device, ContextPool& home, StreamName stream, std::uint64_t wanted_bytes) CUPOOL_REQUIRES(device.lock);
-  /// Their events outlive the stream, and its handle may come again.
+  /// Forgets whose the stamps are: their events outlive the stream, and its handle may come again.
   static void forget_stamps_of(ContextPool& home, std::uint64_t identity);
-  /// What is over, of deferred frees and of stamped ones. `may_wait`: see Deferral::retire_oldest.
+  /// Retires what is over of deferred and stamped frees. `may_wait`: see Deferral::retire_oldest.
   void retire_all(DeviceState& device, CUcontext asking, bool may_wait) CUPOOL_REQUIRES(device.lock);
-  /// CUPOOL_RELEASE_THRESHOLD means also what lies in lanes.
+  /// CUPOOL_RELEASE_THRESHOLD applies to what lies in lanes too.
   void give_back_surplus_of_lanes(DeviceState& device, CUcontext asking) CUPOOL_REQUIRES(device.lock);
 
   // idle_lanes.cpp
-  /// Lanes that hold a good part of what the request needs. True when anything has become everybody's.
+  /// Opens lanes that hold a good part of what the request needs and whose work is over. True when anything has become free for everybody.
   bool open_idle_lanes(DeviceState& device, ContextPool& home, const AllocationRequest& request) CUPOOL_REQUIRES(device.lock);
-  /// The program has waited for the stream (0: for all of the context) by a call of its own that began after `fills`: what was in the lane then is
-  /// over, and everybody's from now on, without a driver call. A lane that anything has come into since stays as it is.
+  /// The program has waited for the stream (0: for the whole context) by a call of its own that began after `fills`: what was in the lane then is
+  /// over, and free for everybody from now on, without a driver call. A lane that was filled since stays as it is.
   void open_waited_lanes(DeviceState& device, ContextPool& home, std::uint64_t identity, std::uint64_t fills) CUPOOL_REQUIRES(device.lock);
 
   // stamped_frees.cpp
-  /// The free with an event of its own, recorded on a stream of `context`. False when none could be recorded: nothing has happened then.
+  /// Frees a block with an event of its own, recorded on a stream of `context`. False where none could be recorded: nothing has happened then.
   bool free_stamped(DeviceState& device, heap::Extent* extent, ContextPool& home, CUcontext context, StreamName stream, std::uint16_t thread,
                     StampedPlace place) CUPOOL_REQUIRES(device.lock);
-  /// Looks at the oldest stamped free of each stream, and makes the first whose event is over everybody's: true. But for what `identity` has in its
-  /// own lane anyway.
+  /// Polls the oldest stamped free of each stream, and makes the first whose event is over free for everybody: true. Leaves out what `identity` has
+  /// in its own lane anyway.
   bool retire_stamped(DeviceState& device, ContextPool& home, CUcontext asking, std::uint64_t identity, Error* error) CUPOOL_REQUIRES(device.lock);
-  /// The same for all contexts of the device: what one of them gives back the driver has for another.
+  /// As retire_stamped(), for all contexts of the device: what one of them gives back the driver has for another.
   bool retire_any_stamped(DeviceState& device, CUcontext asking, Error* error) CUPOOL_REQUIRES(device.lock);
   bool has_stamped() const;
   /// A block for a stream out of what stamped frees hold: its own at once, another stream's behind the event of that free.
   Result<heap::Extent*> steal(DeviceState& device, ContextPool& home, CUcontext context, AllocationRequest& request) CUPOOL_REQUIRES(device.lock);
 
  private:
-  static constexpr std::size_t kMostLooks = 4;        ///< streams whose oldest stamped free a miss looks at
+  static constexpr std::size_t kMostLooks = 4;        ///< streams whose oldest stamped free a miss polls
   static constexpr std::uint64_t kIdleLaneShare = 4;  ///< a lane with less than this part of the request is not asked about
 
   // stream_frees.cpp

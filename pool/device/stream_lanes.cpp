@@ -1,4 +1,4 @@
-// Lists only; decisions are in context_lanes.cpp, stream_frees.cpp and stamped_frees.cpp.
+// Lists only; decisions are made in context_lanes.cpp, stream_frees.cpp and stamped_frees.cpp.
 #include "pool/device/stream_lanes.hpp"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ bool StreamLanes::forget_stamp(std::uint64_t most_bytes, ContextRegistry& contex
 void StreamLanes::use_again(std::uint64_t address, std::uint64_t bytes, ContextRegistry& contexts) {
   const std::uint64_t end = address + bytes;
   auto next = in_lanes_.upper_bound(address);
-  if (next != in_lanes_.begin()) --next;  // may reach into it
+  if (next != in_lanes_.begin()) --next;  // the one before may reach into the range
   while (next != in_lanes_.end() && next->first < end) {
     const Stamped::iterator stamped = next->second;
     ++next;
@@ -65,7 +65,7 @@ void StreamLanes::use_again(std::uint64_t address, std::uint64_t bytes, ContextR
 
 void StreamLanes::drop(Stamped::iterator stamped, ContextRegistry& contexts) {
   leave_lane(stamped);
-  if (stamped->busy) return;  // whoever is in the driver with it ends it
+  if (stamped->busy) return;  // the thread that is in the driver with it ends it
   stamped->fence.clear(contexts);
   stamped_.erase(stamped);
 }

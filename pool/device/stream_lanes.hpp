@@ -1,12 +1,13 @@
-// StreamLanes: what one context's streams have of its heap, and frees that carry an event of their own.
+// StreamLanes: what each stream of one context has of its heap, and the frees that carry an event of their own.
 //
-// A block that a stream-ordered call freed may be used again at once by the same stream, without any event: it goes into the
-// stream's lane (heap/extent_heap.hpp). Others get it when the lane is drained into the deferred frees. While memory is
-// short each such free is stamped as well with an event recorded at the free itself: behind that event, and only behind such a
-// one, another stream may be made to wait on the device. CUDA Driver API 13.0, Stream Ordered Memory Allocator.
-// A stamp holds for what still lies free in that lane of its bytes, in one piece: the stream itself goes on using them as if there were none, or
-// what it allocates while memory is short would be pushed into holes elsewhere and scattered over all regions.
-// Bookkeeping only: no driver call. Thread rule: the device's lock; a stamped free's fence belongs to the thread that set `busy`.
+// A block that a stream-ordered call freed may be used again at once by the same stream, without any event: it goes into the stream's lane
+// (heap/extent_heap.hpp). Others get it when the lane is drained into the deferred frees. While memory is short each such free is also stamped with
+// an event that is recorded at the free itself: behind that event, and only behind such a one, another stream may be made to wait on the device (CUDA
+// Driver API 13.0, Stream Ordered Memory Allocator).
+// A stamp holds for those of its bytes that still lie free in the lane, in one piece. The stream itself goes on using them as if there were no stamp;
+// otherwise what it allocates while memory is short would be pushed into holes elsewhere and scattered over all regions.
+// Bookkeeping only: no driver call.
+// Thread rule: the device's lock; a stamped free's fence belongs to the thread that set `busy`.
 #pragma once
 
 #include <cuda.h>
@@ -25,12 +26,12 @@
 
 namespace cupool::device {
 
-/// What was freed on a stream, with the event of that free: a deferred block, or bytes in the stream's lane; neither once they are used again, or
-/// gone with their context, while a thread is in the driver with the fence.
+/// What was freed on a stream, with the event of that free. It stands for a deferred block, or for bytes in the stream's lane; for neither once they
+/// are used again, or gone with their context, while a thread is in the driver with the fence.
 struct StampedFree {
   heap::Extent* extent = nullptr;
   std::uint64_t address = 0;
-  std::uint64_t bytes = 0;  ///< in the lane; 0: not there
+  std::uint64_t bytes = 0;  ///< bytes in the lane; 0: not there
   std::uint32_t lane = 0;
   std::uint64_t identity = 0;  ///< of the stream
   Fence fence;
@@ -42,15 +43,15 @@ struct StampedFree {
 
 class StreamLanes {
  public:
-  /// More streams than this share: the one that has not been used for longest gives its lane up.
+  /// With more streams than this, the stream that was not used for longest gives its lane up.
   static constexpr std::size_t kMostLanes = 64;
   static constexpr std::size_t kMostStamped = 1024;
-  /// A lane that so many calls on streams have passed by is stale: its thread may be gone, for nobody tells us of that.
+  /// A lane is stale after this many calls on other streams: its thread may be gone, which nobody tells us.
   static constexpr std::uint64_t kStaleUses = 1024;
   static constexpr std::uint32_t kLoneFrees = 256;
-  /// So many frees had an event of their own for fear that others miss them, and nobody missed anything.
+  /// After this many frees with an event of their own, recorded for fear that others miss them, without a miss, no more are recorded.
   static constexpr std::uint32_t kVainStamps = 1024;
-  /// So much came into the lane of a stream that allocated nothing meanwhile: it is for others.
+  /// A stream that fills its lane this often without allocating frees for others.
   static constexpr std::uint32_t kOnlyFrees = 32;
 
   struct Entry {
@@ -58,12 +59,12 @@ class StreamLanes {
     CUstream handle = nullptr;  ///< null: a thread's own default stream, which no other thread can name
     std::uint32_t lane = 0;
     std::uint64_t last_use = 0;
-    std::uint64_t last_fill = 0;       ///< of fills(), at which anything last came into the lane
-    std::uint64_t waited_fill = 0;     ///< the same, when the program last waited for all of that
-    std::uint32_t fills = 0;           ///< so often anything came into the lane since the stream last allocated
-    std::uint64_t unmarked_bytes = 0;  ///< came into the lane, without events, since it was last emptied behind one
-    bool feeds = false;                ///< others missed what lies here: it is handed over as it comes, until the stream has had as much for itself
-    /// Freed less allocated by the stream, since others last missed what lay here; while it feeds them, and what lay here then
+    std::uint64_t last_fill = 0;       ///< the value of fills() when anything last came into the lane
+    std::uint64_t waited_fill = 0;     ///< that value when the program last waited for all of it
+    std::uint32_t fills = 0;           ///< how often the lane was filled since the stream last allocated
+    std::uint64_t unmarked_bytes = 0;  ///< bytes that came into the lane without events since it was last emptied behind one
+    bool feeds = false;                ///< others missed what lay here: it is handed over as it comes, until the stream has taken as much for itself
+    /// Bytes freed less bytes allocated by the stream since others last missed what lay here; while it feeds them, including what lay here then.
     std::int64_t gained_bytes = 0;
     bool busy = false;  ///< a thread is in the driver with the handle
   };
@@ -82,8 +83,7 @@ class StreamLanes {
   void add(StreamName stream, std::uint32_t lane) {
     entries_.push_back({stream.identity, stream.handle == CU_STREAM_PER_THREAD ? nullptr : stream.handle, lane, ++uses_, fill()});
   }
-  /// So much has come into the lane: freed on its stream, or on another for which its stream waits.
-  /// `is_marked`: with an event of that free.
+  /// Bytes have come into the lane: freed on its stream, or on another for which its stream waits. `is_marked`: with an event of that free.
   void note_fill(std::uint32_t lane, std::uint64_t bytes, bool is_marked = false) {
     for (Entry& entry : entries_) {
       if (entry.lane != lane) continue;
@@ -93,7 +93,7 @@ class StreamLanes {
       entry.gained_bytes += static_cast<std::int64_t>(bytes);
     }
   }
-  /// Others miss what lies in the lane, `bytes`. Has the stream come to free so much more than it allocates that it feeds them?
+  /// Others miss the `bytes` in the lane. Has the stream freed so much more than it allocated that it feeds them?
   static bool feeds_others(Entry& entry, std::uint64_t bytes) {
     const auto lies_bytes = static_cast<std::int64_t>(bytes);
     if (entry.feeds) return true;
@@ -106,10 +106,10 @@ class StreamLanes {
     for (Entry& entry : entries_)
       if ((identity == 0 || entry.identity == identity) && entry.last_fill <= fills) entry.waited_fill = entry.last_fill;
   }
-  /// How often that was, in all lanes. Lock-free: to be asked before a wait of the program; what comes into a lane later is told from what the wait
+  /// How often any lane was filled. Lock-free; asked before a wait of the program, so that what comes into a lane later is told from what the wait
   /// covers.
   std::uint64_t fills() const { return fills_.load(std::memory_order_acquire); }
-  /// The entry of a stream, or nullptr; until the next add() or remove(). Not a use.
+  /// The entry of a stream, or nullptr; valid until the next add() or remove(). Does not count as a use.
   Entry* entry(std::uint64_t identity) {
     for (Entry& entry : entries_)
       if (entry.identity == identity) return &entry;
@@ -119,24 +119,24 @@ class StreamLanes {
     std::erase_if(entries_, [identity](const Entry& entry) { return entry.identity == identity; });
   }
   bool is_full() const { return entries_.size() >= kMostLanes; }
-  /// The entry that has not been used for longest. Precondition: there is one.
+  /// The entry that was not used for longest. Precondition: there is one.
   const Entry& oldest() const;
   const std::vector<Entry>& entries() const { return entries_; }
   bool is_stale(const Entry& entry) const { return uses_ - entry.last_use > kStaleUses; }
-  /// The program has waited for all that is in the lane.
+  /// The program has waited for everything that is in the lane.
   static bool is_waited_for(const Entry& entry) { return entry.waited_fill == entry.last_fill; }
-  /// What comes into the lane is for others.
+  /// Is what comes into the lane for others?
   bool is_for_others(const Entry& entry) const { return entry.feeds || (several_ && entry.fills >= kOnlyFrees); }
   Stamped& stamped() { return stamped_; }
-  /// The stamped block goes into `lane`, and the stamp with it. Throws std::bad_alloc with nothing changed.
+  /// The stamped block goes into `lane`, and its stamp with it. Throws std::bad_alloc with nothing changed.
   void follow_into_lane(Stamped::iterator stamped, std::uint32_t lane);
   /// The bytes of a stamp leave its lane.
   void leave_lane(Stamped::iterator stamped);
-  /// The oldest stamp in a lane that speaks of no more than `most_bytes` is no more: its bytes are free there as if they had never had one. False
-  /// when there is none.
+  /// Removes the oldest stamp in a lane that stands for at most `most_bytes`: its bytes are free there as if they had never had one. False when there
+  /// is none.
   bool forget_stamp(std::uint64_t most_bytes, ContextRegistry& contexts);
   bool has_stamps_in_lanes() const { return !in_lanes_.empty(); }
-  /// [address, address + bytes) is a block again: no stamp speaks for any of it any more, but for what is left beside it.
+  /// [address, address + bytes) is a block again: stamps do not stand for these bytes any more, but still for what is left beside them.
   void use_again(std::uint64_t address, std::uint64_t bytes, ContextRegistry& contexts);
   /// A stream-ordered call named this stream.
   void see(std::uint64_t identity) {
@@ -144,7 +144,7 @@ class StreamLanes {
     several_ = several_ || last_seen_ != 0;
     last_seen_ = identity;
   }
-  /// The same, for an allocation. The stream's lane, or 0.
+  /// As see(), for an allocation. Returns the stream's lane, or 0.
   std::uint32_t see_allocation(std::uint64_t identity, std::uint64_t bytes) {
     see(identity);
     has_allocated_ = true;
@@ -156,9 +156,9 @@ class StreamLanes {
     own.feeds = own.feeds && own.gained_bytes > 0;
     return lane;
   }
-  /// Somebody missed what might lie in a lane.
+  /// A request missed what might lie in a lane.
   void note_miss() { vain_stamps_ = 0; }
-  /// One more free that others could miss: shall it have an event of its own? No more of them until somebody misses anything.
+  /// One more free that others could miss: should it have an event of its own? Not after kVainStamps of them without a miss.
   bool fears_miss() {
     if (vain_stamps_ == kVainStamps) return false;
     ++vain_stamps_;
@@ -166,7 +166,7 @@ class StreamLanes {
   }
   bool has_allocated() const { return has_allocated_; }
   void count_frees(std::uint32_t frees) { frees_ = frees < kLoneFrees - frees_ ? frees_ + frees : kLoneFrees; }
-  /// So many allocations and frees on a stream met nobody here.
+  /// `pairs` allocations and frees on a stream were served by a magazine, without coming here.
   void count_pairs(std::uint64_t identity, std::uint32_t pairs) {
     count_frees(pairs);
     uses_ += 2 * std::uint64_t{pairs};
@@ -175,17 +175,17 @@ class StreamLanes {
       used->fills = 0;
     }
   }
-  /// So many frees, and all calls named one stream: nobody else is expected to want what it frees.
+  /// All calls so far named one stream, and there were enough frees: no other stream is expected to want what it frees.
   bool is_alone() const { return !several_ && frees_ >= kLoneFrees; }
   bool are_several() const { return several_; }
 
-  /// The context died: nothing of this is left but what a thread is busy with.
+  /// The context has ended: forgets everything except what a thread is busy with.
   void forget();
   /// Σ bytes of the stamped blocks that are deferred.
   std::uint64_t deferred_bytes() const;
-  /// Σ bytes that `identity` could have behind stamps of others.
+  /// Σ bytes that `identity` could have behind stamps of other streams.
   std::uint64_t bytes_for(std::uint64_t identity) const;
-  /// The first broken rule as a sentence, or an empty string.
+  /// The first broken invariant as a sentence, or an empty string.
   std::string check() const;
 
  private:
@@ -202,10 +202,11 @@ class StreamLanes {
   Stamped stamped_;
   std::map<std::uint64_t, Stamped::iterator> in_lanes_;  ///< by address; disjoint
   std::uint64_t uses_ = 0;
-  std::atomic<std::uint64_t> fills_{ticks()};  ///< so that none of another context's books, which may have had the same handle, was higher
-  std::uint64_t last_seen_ = 0;                ///< identity
-  std::uint32_t frees_ = 0;                    ///< up to kLoneFrees
-  std::uint32_t vain_stamps_ = 0;              ///< up to kVainStamps
+  /// Starts at the time, so that it exceeds the values of earlier books, whose context may have had the same handle.
+  std::atomic<std::uint64_t> fills_{ticks()};
+  std::uint64_t last_seen_ = 0;    ///< identity
+  std::uint32_t frees_ = 0;        ///< up to kLoneFrees
+  std::uint32_t vain_stamps_ = 0;  ///< up to kVainStamps
   bool several_ = false;
   bool has_allocated_ = false;
 };

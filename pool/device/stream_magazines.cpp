@@ -1,9 +1,9 @@
-// Magazines and streams: what a thread freed on a stream stays with it for its next allocations on that stream, without an event and without
-// the device's lock. As with everything that magazines keep, whoever misses gets it: closing one puts each block into its stream's lane, where it
-// would be without magazines, and so does the end of the stream.
+// Magazines and streams: what a thread freed on a stream stays with it for its next allocations on that stream, without an event and without the
+// device's lock. As with everything that magazines keep, a request that misses gets it: closing a magazine puts each block into its stream's lane,
+// where it would be without magazines, and so does the end of the stream.
 //
-// A block is kept when its size is freed for the second time on the stream. Nothing is kept while frees are to have events of their own
-// (memory is short, and another stream may need these bytes behind such an event).
+// A block is kept when its size is freed for the second time on the stream. Nothing is kept while frees are to have events of their own (memory is
+// short, and another stream may need these bytes behind such an event).
 #include <algorithm>
 
 #include "pool/device/context_lanes.hpp"
@@ -19,8 +19,8 @@ bool Magazines::has_room_to_keep(DeviceState& device, ContextPool& home, std::ui
   return !shortage_.stamps_frees() && (home.streams.is_alone() || lanes::is_plenty(device, home, kept_bytes_, budget_bytes));
 }
 
-/// The thread's racks for a stream. A stream that is new to it gets those that are nobody's; null: there are none. Once in a while the next in turn
-/// makes room, since it may be yesterday's.
+/// The thread's racks for a stream. A stream that is new to it gets unused racks; null: there are none. Once in a while the next stream in turn gives
+/// its racks up, since it may not be in use any more.
 StreamRacks* Magazines::racks_for(DeviceState& device, Magazine& magazine, StreamName stream) {
   if (StreamRacks* own = magazine.racks_of(stream.identity)) return own;
   StreamRacks* taken = magazine.racks_of(0);
@@ -38,7 +38,7 @@ StreamRacks* Magazines::racks_for(DeviceState& device, Magazine& magazine, Strea
   return taken;
 }
 
-/// The rack is another size's, and becomes this one's once that has been asked for often enough while there are blocks in it.
+/// The rack is another size's, and becomes this size's once that was asked for often enough while there were blocks in it.
 void Magazines::ask_for_rack(DeviceState& device, Magazine& magazine, StreamName stream, SizedRack& sized, std::uint64_t bytes) {
   if (sized.rack.first != nullptr && sized.rack.batch != 0) {
     --sized.rack.batch;
@@ -70,11 +70,11 @@ bool Magazines::keep_for_stream(DeviceState& device, Extent* extent, ContextPool
   }
   sized.rack.batch = kTurnsAway;
   sized.rack.used = magazine.operations;
-  if (Magazine::is_cold(sized, extent->bytes)) return false;  // not for want of room
+  if (Magazine::is_cold(sized, extent->bytes)) return false;  // turned away, but not for want of room
   if (!enter_table(extent, home)) return false;
   if (!magazine.keep(*racks, extent)) {
     if (++magazine.turned_away < kTurnsAway) return false;
-    return_to_lanes(device, magazine);  // full of what was wanted yesterday, perhaps on other streams: what is wanted today comes back
+    return_to_lanes(device, magazine);  // full of blocks that are not wanted any more, perhaps of other streams: makes room for the current ones
     magazine.turned_away = 0;
     return false;
   }
@@ -88,14 +88,14 @@ bool Magazines::keep_for_stream(DeviceState& device, Extent* extent, ContextPool
   return true;
 }
 
-/// Nobody finds it there as one that lives.
+/// Puts the block into the table in a state in which no look-up takes it for a live block.
 bool Magazines::enter_table(Extent* extent, ContextPool& home) {
   extent->state = ExtentState::deferred;
   if (!extent->is_in_table) extent->is_in_table = home.kept->table.insert(extent);
   return extent->is_in_table;
 }
 
-/// A block that the thread keeps for the stream although the magazine would not hand it out by itself: there may be a new peak.
+/// Takes a block that the thread keeps for the stream although the magazine would not hand it out by itself: there may be a new peak.
 Extent* Magazines::take_for_stream(DeviceState& device, ContextPool& home, const AllocationRequest& request, MagazineUser& user) {
   if (user.magazine == nullptr || !may_keep(device) || !find_magazine(device, home, user)) return nullptr;
   Magazine& magazine = *user.magazine;
@@ -103,7 +103,7 @@ Extent* Magazines::take_for_stream(DeviceState& device, ContextPool& home, const
   const OwnerInside held(magazine.lock);
   flush_counts(device, magazine);
   if (counts_run_ahead(device, request)) visit_open(device, &Magazines::flush_counts, &magazine);
-  magazine.mempool = request.mempool;  // what was told was the other's
+  magazine.mempool = request.mempool;  // the counts so far, now flushed, were of the other pool
   age(device, magazine);
   StreamRacks* const own = magazine.is_open ? magazine.racks_of(request.stream.identity) : nullptr;
   if (own == nullptr) return nullptr;
@@ -121,11 +121,11 @@ Extent* Magazines::take_for_stream(DeviceState& device, ContextPool& home, const
   return extent;
 }
 
-/// What is kept for a stream in one rack goes where the stream's other holes are.
+/// Moves what is kept for a stream in one rack to the stream's other holes.
 void Magazines::return_to_lane(DeviceState& device, Magazine& magazine, StreamName stream, Rack& rack) {
   if (rack.first == nullptr) return;
   ContextPool& home = *magazine.home;
-  const StreamLanes::Entry* entry = home.streams.entry(stream.identity);  // to ask for it would be a use
+  const StreamLanes::Entry* entry = home.streams.entry(stream.identity);  // find() would count as a use
   const std::uint32_t lane = entry != nullptr ? entry->lane : lanes::lane_for(device, home, stream, deferred_.batch());
   std::uint64_t bytes = 0;
   while (rack.first != nullptr) {
@@ -154,7 +154,7 @@ void Magazines::return_to_lanes(DeviceState& device, Magazine& magazine) {
   magazine.soon = Magazine::kSoon;
 }
 
-/// What its stream-ordered calls changed becomes the memory pool's.
+/// Adds what the magazine's stream-ordered calls changed to the memory pool's counts.
 void Magazines::flush_mempool(DeviceState& device, Magazine& magazine) {
   MempoolUse& use = device.mempools[magazine.mempool];
   use.used_bytes.store(use.used_bytes.load(std::memory_order_relaxed) + magazine.mempool_bytes.load(std::memory_order_relaxed),
@@ -166,7 +166,7 @@ std::uint64_t Magazines::mempool_used_bytes(const DeviceState& device, std::uint
   std::uint64_t used_bytes = device.mempools[mempool].used_bytes.load(std::memory_order_relaxed);
   for (const auto& magazine : magazines_)
     if (magazine->mempool == mempool) used_bytes += magazine->mempool_bytes.load(std::memory_order_relaxed);
-  return used_bytes < ~std::uint64_t{0} / 2 ? used_bytes : 0;  // below 0: another thread is in between
+  return used_bytes < ~std::uint64_t{0} / 2 ? used_bytes : 0;  // a "negative" value: another thread is between two updates
 }
 
 void Magazines::look_for_mempool_peak(DeviceState& device, std::uint8_t mempool) {

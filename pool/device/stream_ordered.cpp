@@ -11,7 +11,7 @@ using heap::Extent;
 
 namespace {
 constexpr std::uint64_t kHandlePause_ns = 5'000;
-constexpr std::uint64_t kWaitingShare = 16;  ///< of what is spare
+constexpr std::uint64_t kWaitingShare = 16;  ///< the part of the spare memory that may wait
 }  // namespace
 
 CUdeviceptr DevicePool::allocate_on(ContextPool* home, CUcontext context, std::size_t bytes, StreamName stream, std::uint8_t mempool, BlockLife life,
@@ -23,26 +23,27 @@ CUdeviceptr DevicePool::allocate_on(ContextPool* home, CUcontext context, std::s
   request.mempool = mempool;
   request.life = life;
   const bool is_served = life == BlockLife::context || home->can_outlive.load(std::memory_order_relaxed);
-  const bool may_be_kept = is_served && request.bytes - 1 < kLargestKept_bytes;  // nor 0: a size that overflows
+  const bool may_be_kept = is_served && request.bytes - 1 < kLargestKept_bytes;  // excludes 0, a size that overflowed
   if (may_be_kept && user.magazine != nullptr)
     if (const CUdeviceptr address = user.magazine->allocate_on(context, stream.identity, mempool, bytes, request.bytes, thread)) return address;
   return serve(home, context, request, api, thread, may_be_kept && user.may_keep ? &user : nullptr, answer);
 }
 
-/// A block of a plain call that is freed in stream order, by a program that allocates nothing so: plain calls ask for its like again, and they get
-/// nothing out of a lane until memory is short. An epoch covers the stream as any other.
+/// A block of a plain call that is freed in stream order, in a program that allocates nothing in stream order: plain calls will ask for such blocks
+/// again, and get nothing out of a lane until memory is short. An epoch covers the stream as it covers any other.
 bool DevicePool::goes_plain_way(const Extent& extent) const {
   return mempool_of(extent) == 0 && !info_of(extent).home->streams.has_allocated() && device_.services.options.free == config::FreeMode::deferred &&
          !device_.services.synchronises() && !capturing();
 }
 
-/// The driver can be told to free the block in the order of a stream.
+/// Can the driver free the block in the order of a stream?
 bool DevicePool::frees_in_order(const Extent& extent) const {
   if (!device_.driver.has_cuMemFreeAsync()) return false;
   return policy_ == config::Policy::platform || (policy_ == config::Policy::async && info_of(extent).is_native && !capturing());
 }
 
-/// An epoch waits for what other streams are at as well. The block would be one, which takes an event too; or much waits already, perhaps for them.
+/// An epoch waits for other streams too. Is the block as large as a whole epoch, which takes an event anyway, or is much waiting already, perhaps for
+/// other streams?
 bool DevicePool::is_worth_an_event(const Extent& extent) const {
   if (extent.bytes >= backlog_.epoch_bytes(device_)) return true;
   return device_.live.counters.deferred_bytes.now() >= device_.spare_bytes() / kWaitingShare;
@@ -53,7 +54,7 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
   bool must_clear = false;
   {
     const MutexLock lock(device_.lock);
-    if (context != nullptr) stream_frees_.make_place_for_lane(device_, context, stream);  // before the block is anybody's
+    if (context != nullptr) stream_frees_.make_place_for_lane(device_, context, stream);  // before anybody can have the block
     Extent* extent = begin_free(address, &outcome);
     if (extent == nullptr) return outcome;
     must_clear = !memops_to_clear_.empty();
@@ -62,7 +63,7 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
     const bool is_in_context = is_pooled && context != nullptr && home.context == context;
     const bool is_plain = is_in_context && goes_plain_way(*extent);
     const bool is_ordinary = is_in_context && !is_plain;
-    // On another context's stream; no epoch would ever cover it.
+    // The stream is of another context, and no epoch would ever cover it.
     const bool needs_own_event = is_pooled && !home.is_orphan && context != nullptr && !device_.services.has_context_events();
     const bool has_own_event = is_plain ? is_worth_an_event(*extent) : is_ordinary || needs_own_event;
     if (is_ordinary && user != nullptr && magazines_.keep_for_stream(device_, extent, home, stream, thread, *user)) return FreeOutcome::freed;
@@ -79,13 +80,13 @@ FreeOutcome DevicePool::free_on(CUdeviceptr address, CUcontext context, StreamNa
   return outcome;
 }
 
-/// Deferred: the block's epoch covers every stream; where none can, an event on this one does, of an epoch with nothing else in it.
+/// Defers the block: its epoch covers every stream. Where no epoch can, an event on this stream does, for an epoch with nothing else in it.
 FreeOutcome DevicePool::free_behind(Extent* extent, CUcontext context, StreamName stream, std::uint16_t thread, Error* answer) {
   const bool needs_own_event = context != nullptr && !device_.services.has_context_events() && !capturing() && may_call_driver();
   ContextPool* const of_stream = needs_own_event && deferred_.batch_is_empty() ? device_.services.contexts.find(context) : nullptr;
   if (of_stream == nullptr) return free_deferred(extent, thread, answer, false);
   deferral_.defer(device_, extent, thread);
-  Epoch* const epoch = deferred_.close();  // before the lock is let go of: what others free joins the batch
+  Epoch* const epoch = deferred_.close();  // closed before the lock is let go of: what others free joins the open batch
   if (epoch == nullptr) return FreeOutcome::freed;
   FenceResult result;
   {
@@ -113,7 +114,7 @@ void DevicePool::stream_ending(std::uint64_t identity) {
       if (i >= homes_.size()) return;
       home = homes_[i].get();
       if (home->streams.entry(identity) != nullptr) context = home->context;
-      else StreamFrees::forget_stamps_of(*home, identity);  // a free in somebody's capture needs no lane
+      else StreamFrees::forget_stamps_of(*home, identity);  // a free in another thread's capture has a stamp without a lane
     }
     if (context != nullptr) stream_ending(home, context, identity);
   }
@@ -124,7 +125,7 @@ void DevicePool::stream_ending(ContextPool* home, CUcontext context, std::uint64
   magazines_.close_of(device_, identity);
   device_.backlog_at_driver.stream_ending(identity);
   for (const StreamLanes::Entry* entry = home->streams.entry(identity); entry != nullptr && entry->busy; entry = home->streams.entry(identity)) {
-    const MutexUnlock unlocked(device_.lock);  // its handle is in the driver's hands for a moment
+    const MutexUnlock unlocked(device_.lock);  // the handle is in the driver's hands for a moment
     device_.services.clock.pause(kHandlePause_ns);
   }
   if (home->context != context || home->pooled == nullptr) return;
@@ -136,16 +137,16 @@ void DevicePool::stream_ending(ContextPool* home, CUcontext context, std::uint64
     home->streams.remove(identity);
     home->pooled->remove_lane(lane);
   }
-  static_cast<void>(deferral_.close_epoch(device_, context, Deferral::Closing::late));  // now, while the stream is there to be covered
+  static_cast<void>(deferral_.close_epoch(device_, context, Deferral::Closing::late));  // now, while an event still covers the stream
   StreamFrees::forget_stamps_of(*home, identity);
   deferred_.forget_stream(identity);
-  // A program that makes and ends streams without end closes an epoch with each, and perhaps never misses: what is over goes as fast as it comes.
+  // A program that goes on making and ending streams closes an epoch with each, and may never miss: what is over is retired as fast as it comes.
   Error ignored{};  // for the call that meets it
   for (int looks = 0; looks < 2 && deferred_.epoch_count() > kEndedStreamEpochs && deferral_.retire_oldest(device_, nullptr, false, &ignored);
        ++looks) {}
 }
 
-/// What streams have here is everybody's from now on, behind events of those that are named by a handle; a stream that goes on finds a new lane.
+/// What streams have here becomes free for everybody, behind events of those that are named by a handle; a stream that goes on gets a new lane.
 void DevicePool::streams_ending(ContextPool* home, CUcontext context) {
   std::array<std::uint64_t, StreamLanes::kMostLanes> identities{};
   std::size_t count = 0;

@@ -1,8 +1,8 @@
 // Extent and Region: the boundary tags of the heap, kept on the host because device memory cannot be touched.
 //
-// Plain records without behaviour. The heap owns the links and the geometry. Fields marked "owner's" are for the heap's owner, the device pool: the heap
-// never reads them. The first 64 bytes of an Extent are all that allocate and free look at, and each extent has a copy of whether its neighbours are
-// free, so that a free between two live blocks reads no other extent.
+// Plain records without behaviour. The heap owns the links and the geometry. Fields marked "owner's" are for the heap's owner, the device pool: the
+// heap never reads them. The first 64 bytes of an Extent are all that allocate and free look at, and each extent has a copy of whether its neighbours
+// are free, so that a free between two live blocks reads no other extent.
 #pragma once
 
 #include <atomic>
@@ -18,8 +18,8 @@ enum class ExtentState : std::uint8_t {
   cached   ///< a block like a live one to the heap, but no program has it: the owner keeps it for the next allocation of its size
 };
 
-/// The state of an extent. The owner may turn a block from live to cached and back without the lock that protects the heap; all other changes are made
-/// under it.
+/// The state of an extent. The owner may turn a block from live to cached and back without the lock that protects the heap; all other changes are
+/// made under it.
 class SharedState {
  public:
   SharedState(ExtentState state = ExtentState::free) : state_(state) {}

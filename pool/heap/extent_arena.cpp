@@ -19,8 +19,8 @@ constexpr std::size_t kExtentsPerPage = kHostPage_bytes / sizeof(Extent);
 
 void ExtentArena::FreeMemory::operator()(void* memory) const noexcept { std::free(memory); }
 
-/// For a keeper that has no extent left: one of those that are anybody's, where there are many, else the first of a fresh page for this keeper. Nobody in
-/// particular (keeper 0) gets any.
+/// For a keeper that has no extent left: one of those that are anybody's, where there are many, else the first of a fresh page for this keeper.
+/// Nobody in particular (keeper 0) gets any.
 Extent* ExtentArena::take_from_anybody(std::uint8_t keeper) {
   Stock& shared = stocks_[0];
   if (keeper == 0 || shared.spare_count > kMostSpare) {

@@ -107,10 +107,10 @@ void ExtentHeap::count(Region* region, std::int64_t free_bytes, std::uint32_t la
   if (region->free_bytes == region->bytes) blockless_bytes_ += region->bytes;
 }
 
-/// Is the older of the hole's two neighbours the one behind it? The younger one will probably be freed first (lifetimes in training and inference nest),
-/// and then what is left of the hole should lie beside it and join it. So a block is cut from the hole's end beside the older neighbour. (Small blocks
-/// stay at the low end: FitPolicy::beside_older_from_bytes.) A deferred neighbour is as good as free and counts as the youngest. The region's edge and
-/// addresses without memory stay for ever and count as the oldest.
+/// Is the older of the hole's two neighbours the one behind it? The younger one will probably be freed first (lifetimes in training and inference
+/// nest), and then what is left of the hole should lie beside it and join it. So a block is cut from the hole's end beside the older neighbour.
+/// (Small blocks stay at the low end: FitPolicy::beside_older_from_bytes.) A deferred neighbour is as good as free and counts as the youngest. The
+/// region's edge and addresses without memory stay for ever and count as the oldest.
 bool ExtentHeap::older_is_behind(const Extent& hole) noexcept {
   if (hole.previous == nullptr) return false;
   if (hole.next == nullptr) return true;
@@ -223,7 +223,8 @@ std::uint64_t ExtentHeap::begin_in(const Extent& hole, std::uint64_t need, const
   return at_high_end ? highest : lowest;
 }
 
-/// Where a block of whole pages begins on one. nullopt: it is no such block, the hole has no room for that, or what would stay free before it is too much.
+/// Where a block of whole pages begins on one. nullopt: it is no such block, the hole has no room for that, or what would stay free before it is too
+/// much.
 std::optional<std::uint64_t> ExtentHeap::begin_on_page(const Extent& hole, std::uint64_t need, const ZoneOrder& order) const noexcept {
   if (!is_of_whole_pages(need)) return std::nullopt;
   const std::uint64_t begin_bytes = hole.address - hole.region->address;

@@ -1,9 +1,9 @@
 // ExtentHeap: where blocks lie inside regions. Geometry only: addresses are numbers, there is no device behind them.
 //
-// O(1): two-level bitmap bins over free extents (TLSF), host-side boundary tags (neighbour links), coalescing inside a region, and never across regions
-// even where two touch. Each hole (free extent) has a lane: holes of lane 0 are everybody's, those of another lane may be used by that lane only, until
-// it is drained. Holes coalesce within their lane. Each region has a zone, so that blocks which would be in each other's way can lie apart: allocate
-// looks in the zones that it is told. Owns every Extent; extents come from an arena and are recycled.
+// O(1): two-level bitmap bins over free extents (TLSF), host-side boundary tags (neighbour links), coalescing inside a region, and never across
+// regions even where two touch. Each hole (free extent) has a lane: holes of lane 0 are everybody's, those of another lane may be used by that lane
+// only, until it is drained. Holes coalesce within their lane. Each region has a zone, so that blocks which would be in each other's way can lie
+// apart: allocate looks in the zones that it is told. Owns every Extent; extents come from an arena and are recycled.
 // Host memory: 128 bytes per extent (+ 6% arena slack), 9.2 bytes per 64 KiB of region, 1 KiB per page in which more than 8
 // extents start, 19 KiB per heap and zone: at most 0.1% of the pool from a mean extent of 160 KiB up.
 // When host memory runs out, add_region and allocate throw std::bad_alloc and have changed nothing; nothing else allocates.
@@ -34,8 +34,8 @@ struct FitPolicy {
   std::uint64_t beside_older_from_bytes = 2 << 20;
   /// Where memory goes in pages, a page stays as long as one block lies on it. Two rules keep small blocks from holding the pages of large ones:
   /// (1) A block of `small_below_bytes` or more does not begin on the page of a smaller block that lies right before it, but on the next page, if the
-  /// hole has room for that and at least `wide_bytes`; small blocks fill what is left. This is done at several levels: each has all three sizes 2^3 times
-  /// those of the level before. The first level minds `wide_bytes` only with ZoneOrder::above.
+  /// hole has room for that and at least `wide_bytes`; small blocks fill what is left. This is done at several levels: each has all three sizes 2^3
+  /// times those of the level before. The first level minds `wide_bytes` only with ZoneOrder::above.
   /// (2) A block of whole pages begins on a page, if the hole has room for that and what stays free before the block is at most a 32nd of it (always,
   /// if ZoneOrder says so). Else a small block that is freed beside it would leave its page behind for good.
   /// Pages are counted from the region's beginning. `page_bytes` 0: neither rule.
@@ -80,17 +80,17 @@ class ExtentHeap {
   Region* add_empty_region(std::uint64_t address, std::uint64_t bytes, void* owner, unsigned zone = 0);
   /// Forgets a wholly free region. Precondition: is_wholly_free(*region).
   void remove_region(Region* region) noexcept;
-  /// Forgets a region whatever it holds. Before that, `on_extent(Extent&)` is called for each live or deferred extent, in address order. It may unlink the
-  /// extent from the owner's lists; it must not call back into the heap.
+  /// Forgets a region whatever it holds. Before that, `on_extent(Extent&)` is called for each live or deferred extent, in address order. It may
+  /// unlink the extent from the owner's lists; it must not call back into the heap.
   template <class F> void abandon_region(Region* region, F&& on_extent);
 
   /// Every live or deferred extent for which `stays(const Extent&)` is false becomes a hole of lane 0, after a call of `on_extent(Extent&)` (see
   /// abandon_region). The holes of all lanes become holes of lane 0 too. O(extents).
   template <class Stays, class F> void reclaim(Stays&& stays, F&& on_extent);
 
-  /// A block of exactly round_request(bytes), cut from the best of a few candidates: the tightest hole, then the one with the lowest address, of `lane`,
-  /// or of lane 0 when that has a tighter one. nullptr only when no hole of either fits (of lane 0: in the zones of `order`). On return its state is
-  /// live and the owner's fields are zero. `keeper`: whose pages its extent shall lie in (ExtentArena). O(1). Throws std::bad_alloc.
+  /// A block of exactly round_request(bytes), cut from the best of a few candidates: the tightest hole, then the one with the lowest address, of
+  /// `lane`, or of lane 0 when that has a tighter one. nullptr only when no hole of either fits (of lane 0: in the zones of `order`). On return its
+  /// state is live and the owner's fields are zero. `keeper`: whose pages its extent shall lie in (ExtentArena). O(1). Throws std::bad_alloc.
   Extent* allocate(std::uint64_t bytes, std::uint32_t lane = 0, std::uint8_t keeper = 0, const ZoneOrder& order = {});
   /// The hole of lane 0 that allocate() would choose (nullptr: none fits), and where the block would begin in it. O(1).
   struct Fit {
@@ -98,11 +98,11 @@ class ExtentHeap {
     std::uint64_t address;
   };
   Fit fit(std::uint64_t bytes, const ZoneOrder& order = {}) const noexcept;
-  /// Gives the block another Extent, in `keeper`'s pages of the arena, which it returns; the one that it had is gone. Throws std::bad_alloc with nothing
-  /// changed.
+  /// Gives the block another Extent, in `keeper`'s pages of the arena, which it returns; the one that it had is gone. Throws std::bad_alloc with
+  /// nothing changed.
   Extent* rehome(Extent* block, std::uint8_t keeper);
-  /// live, deferred or absent -> free in `lane`, coalesced with free neighbours of that lane, and with those of lane 0 that are no larger than it. Returns
-  /// the resulting hole. O(1). Precondition: the owner has unlinked a deferred or absent extent from its lists.
+  /// live, deferred or absent -> free in `lane`, coalesced with free neighbours of that lane, and with those of lane 0 that are no larger than it.
+  /// Returns the resulting hole. O(1). Precondition: the owner has unlinked a deferred or absent extent from its lists.
   Extent* free(Extent* extent, std::uint32_t lane = 0) noexcept;
   /// live -> deferred: its bytes stay out of every bin; bin_previous and bin_next are the owner's until free().
   void defer(Extent* extent) noexcept;
@@ -114,10 +114,11 @@ class ExtentHeap {
   void cut(Extent* absent, std::uint64_t bytes);
   /// An absent extent takes in the absent one behind it.
   void join(Extent* absent) noexcept;
-  /// Gives the host memory of the index for [begin, end), as far as that is inside the absent extent, back to the system until something begins there.
+  /// Gives the host memory of the index for [begin, end), as far as that is inside the absent extent, back to the system until something begins
+  /// there.
   void give_back_index(const Extent& absent, std::uint64_t begin, std::uint64_t end) noexcept;
-  /// Calls visit(Extent*) for the holes of lane 0 of at least `least_bytes`, zone by zone and in each about from large to small, until it answers true;
-  /// then returns true. `visit` must change nothing unless it answers true.
+  /// Calls visit(Extent*) for the holes of lane 0 of at least `least_bytes`, zone by zone and in each about from large to small, until it answers
+  /// true; then returns true. `visit` must change nothing unless it answers true.
   template <class F> bool any_hole_largest_first(std::uint64_t least_bytes, F&& visit) const;
   /// The same, about from small to large.
   template <class F> bool any_hole_smallest_first(std::uint64_t least_bytes, F&& visit) const;
@@ -127,11 +128,11 @@ class ExtentHeap {
   /// Gives the number of a lane back, for the next add_lane(). Precondition: the lane has no hole.
   void remove_lane(std::uint32_t lane) noexcept;
   std::uint64_t lane_bytes(std::uint32_t lane) const noexcept { return lanes_[lane - 1]->bytes; }  ///< Σ its holes
-  /// Looks for a run of neighbouring holes of `lane` and lane 0 that has `bytes` together, and joins it into one hole of `lane`. False: there is none.
-  /// O(holes of the lane).
+  /// Looks for a run of neighbouring holes of `lane` and lane 0 that has `bytes` together, and joins it into one hole of `lane`. False: there is
+  /// none. O(holes of the lane).
   bool gather(std::uint32_t lane, std::uint64_t bytes) noexcept;
-  /// Makes [address, address + bytes) of a hole a deferred extent; what is left of the hole stays in its lane. nullptr where that range is not part of one
-  /// hole. O(log64 region). Throws std::bad_alloc with nothing changed.
+  /// Makes [address, address + bytes) of a hole a deferred extent; what is left of the hole stays in its lane. nullptr where that range is not part
+  /// of one hole. O(log64 region). Throws std::bad_alloc with nothing changed.
   Extent* set_aside(std::uint64_t address, std::uint64_t bytes);
   /// Makes every hole of `lane` deferred, and calls `on_extent(Extent*)` for each, which may link it. O(holes of the lane).
   template <class F> void drain_lane(std::uint32_t lane, F&& on_extent);

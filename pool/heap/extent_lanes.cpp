@@ -34,8 +34,8 @@ void ExtentHeap::move_to_lane(Extent* hole, std::uint32_t lane) noexcept {
   count(hole->region, bytes, lane);
 }
 
-/// Brings the holes of lane 0 beside `extent` that are no larger than it into `lane`, so that they will join it. A larger one stays everybody's: without
-/// it, allocations for no stream would have to grow the pool.
+/// Brings the holes of lane 0 beside `extent` that are no larger than it into `lane`, so that they will join it. A larger one stays everybody's:
+/// without it, allocations for no stream would have to grow the pool.
 void ExtentHeap::take_neighbours(const Extent& extent, std::uint32_t lane) noexcept {
   const auto is_due = [&](bool is_free, const Extent* hole) { return is_free && hole->lane == 0 && hole->bytes <= extent.bytes; };
   if (is_due(extent.previous_is_free, extent.previous)) {

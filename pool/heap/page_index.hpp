@@ -1,9 +1,9 @@
 // PageIndex: from any address of one region to the extent that holds it.
 //
 // One entry per 64 KiB page: the first extent that starts in it. A page in which many extents start is dense: it gets a table with one entry per
-// 512-byte granule, so that no lookup walks further than a few neighbours. A hierarchical bitmap of the pages in which something starts finds the extent
-// that reaches into a page from before. Costs 9 bytes per page (0.014%), and 1 KiB per dense page; what is never written costs no memory. Nothing is
-// ever rehashed or moved: the worst update fills one dense table. Thread rule: none of its own; the device pool's lock protects it.
+// 512-byte granule, so that no lookup walks further than a few neighbours. A hierarchical bitmap of the pages in which something starts finds the
+// extent that reaches into a page from before. Costs 9 bytes per page (0.014%), and 1 KiB per dense page; what is never written costs no memory.
+// Nothing is ever rehashed or moved: the worst update fills one dense table. Thread rule: none of its own; the device pool's lock protects it.
 #pragma once
 
 #include <array>

@@ -49,8 +49,8 @@ class SizeBins {
 
   /// An extent of the bin with the largest sizes, or nullptr.
   Extent* one_of_largest() const noexcept;
-  /// Calls visit(Extent*), bin by bin from large to small, until it answers true; then returns true. `visit` must not change the bins unless it answers
-  /// true.
+  /// Calls visit(Extent*), bin by bin from large to small, until it answers true; then returns true. `visit` must not change the bins unless it
+  /// answers true.
   template <class F> bool any_largest_first(F&& visit) const;
   /// The same from small to large, beginning with the bin of `bytes` (in which a few may be a little smaller).
   template <class F> bool any_smallest_first(std::uint64_t bytes, F&& visit) const;

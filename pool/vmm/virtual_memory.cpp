@@ -86,8 +86,8 @@ CUresult VirtualMemory::create(std::uint64_t bytes, CUmemGenericAllocationHandle
   }
 }
 
-/// From now on handles ask for fewer properties than `asked`. The driver does not say which one it refused; RDMA is given up last, because a program is
-/// not told that it is missing. False: nothing was asked for.
+/// From now on handles ask for fewer properties than `asked`. The driver does not say which one it refused; RDMA is given up last, because a program
+/// is not told that it is missing. False: nothing was asked for.
 bool VirtualMemory::ask_less_than(unsigned asked) {
   if (asked == 0) return false;
   unsigned fewer = asked - 1;

@@ -1,8 +1,8 @@
 // VirtualMemory: the driver's virtual memory management of one device, with the properties that its memory needs.
 //
 // A physical handle is mapped whole, from offset 0, and nothing may touch it before cuMemSetAccess. Handles ask for what the device has of these
-// properties: POSIX descriptors; GPUDirect RDMA, without which UCX and NCCL silently fall back to copies through the host; hardware decompression, which
-// cuMemAlloc memory has (cuMemBatchDecompressAsync).
+// properties: POSIX descriptors; GPUDirect RDMA, without which UCX and NCCL silently fall back to copies through the host; hardware decompression,
+// which cuMemAlloc memory has (cuMemBatchDecompressAsync).
 // Source: CUDA Driver API 13.0, Virtual Memory Management. Never: keeps books of what is where, takes the pool's locks.
 // Thread rule: thread-safe; the calls that may block are made with no lock held.
 #pragma once
