@@ -1,4 +1,4 @@
-// The layout of the 64 bytes. Both sides are one machine: native byte order.
+// The layout of the 64 bytes of a BlockHandle. Both sides are on one machine: native byte order.
 #include "pool/ipc/block_handle.hpp"
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 namespace cupool::ipc {
 namespace {
 
-// No driver's handle begins like this: theirs hold a device's and a process's numbers (e004f912… on an H100).
+// No handle of the driver begins like this: theirs hold a device's and a process's numbers (e004f912… on an H100).
 constexpr std::uint64_t kHandleMagic = 0x6c6f'6f70'7563'b10cU;
 constexpr std::uint32_t kVersion = 1;
 

@@ -1,7 +1,8 @@
-// BlockHandle: the 64 bytes that cuIpcGetMemHandle gives for a pooled block, and that another process under cupool opens.
+// BlockHandle: the 64 bytes that cuIpcGetMemHandle returns for a pooled block, and that another process under cupool opens.
 //
-// Names an entry of the exporter's registry (registry_format.hpp); the nonce says which export it was. Passed on by the
-// program in whatever way it likes, so what comes back is untrusted. Never calls the driver. Thread rule: plain values.
+// It names an entry of the exporter's registry (registry_format.hpp); the nonce says which export it was. The program passes it on in any way it
+// likes, so what comes back is untrusted. Makes no driver call.
+// Thread rule: plain values.
 #pragma once
 
 #include <cuda.h>
@@ -12,7 +13,7 @@
 
 namespace cupool::ipc {
 
-/// Random, one per export: a handle kept after its block was freed never fits the next user of the entry.
+/// Random, one per export: a handle that is kept after its block was freed never fits the next user of the entry.
 using Nonce = std::array<std::uint64_t, 2>;
 
 /// A process among all that have run on this machine since it was started.
@@ -25,7 +26,7 @@ struct ProcessName {
 struct BlockHandle {
   ProcessName exporter;
   Nonce nonce{};
-  std::uint32_t index = 0;  ///< of the entry in the exporter's registry
+  std::uint32_t index = 0;  ///< index of the entry in the exporter's registry
   bool operator==(const BlockHandle&) const = default;
 };
 

@@ -1,4 +1,4 @@
-// Indices are used again newest first, so that a registry grows no longer than the most blocks exported at once.
+// ExportTable: see export_table.hpp. Indices are used again newest first, so that a registry grows no longer than the most blocks exported at once.
 #include "pool/ipc/export_table.hpp"
 
 #include <algorithm>

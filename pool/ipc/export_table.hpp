@@ -18,9 +18,9 @@ namespace cupool::ipc {
 
 struct Export {
   std::uint64_t buffer_id = 0;
-  CUcontext context = nullptr;  ///< that owns the block: the entry dies with it
+  CUcontext context = nullptr;  ///< owns the block: the entry ends with it
   Nonce nonce{};
-  std::uint32_t index = 0;   ///< of its registry entry
+  std::uint32_t index = 0;   ///< index of its registry entry
   std::uint64_t serial = 0;  ///< when it was exported, in exports and context deaths
 };
 

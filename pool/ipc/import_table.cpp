@@ -1,4 +1,5 @@
-// Lookups walk back from the address by at most the longest block that is open: queries of opened memory are rare.
+// ImportTable: see import_table.hpp. Look-ups walk back from the address by at most the longest block that is open: queries of opened memory are
+// rare.
 #include "pool/ipc/import_table.hpp"
 
 #include <algorithm>

@@ -23,8 +23,8 @@ struct OpenedBlock {
   std::uint64_t buffer_id = 0;  ///< unique among ours: the region's own id would make two blocks one
   CUdeviceptr region = 0;
   Nonce nonce{};
-  std::uint32_t references = 0;  ///< opens that are not closed
-  std::uint64_t opens = 0;       ///< ever
+  std::uint32_t references = 0;  ///< opens that were not closed yet
+  std::uint64_t opens = 0;       ///< how often it was opened, ever
   bool sync_memops = false;
 };
 
@@ -33,7 +33,7 @@ struct OpenedRegion {
   std::uint64_t bytes = 0;
   CUcontext context = nullptr;
   CUipcMemHandle handle{};         ///< the driver's
-  std::uint32_t driver_opens = 0;  ///< the driver counts too: as many closes as opens
+  std::uint32_t driver_opens = 0;  ///< opens by the driver, which counts them: it needs as many closes
   std::uint32_t blocks = 0;
   std::uint64_t serial = 0;
 };
@@ -47,18 +47,18 @@ class ImportTable {
   /// The newest open block around `address`.
   const OpenedBlock* find(CUdeviceptr address) const;
 
-  /// Books one more of the driver's opens. A region that is known (at the same base, of the same context) counts it, a new one has no block yet. Any
-  /// other whose addresses it has was of a context that is gone, and is forgotten: the driver has given them again. `is_measured`: `bytes` are what
-  /// the driver says, not only the exporter's file. `bytes` 0 never contains anything. Follow with open() or take_idle().
+  /// Books one more open by the driver. A region that is known (same base, same context) counts it; a new one has no block yet. Any other region at
+  /// these addresses was of a context that is gone, and is forgotten: the driver has given them again. `is_measured`: `bytes` are what the driver
+  /// says, not only the exporter's file. A region of 0 bytes contains no address. Follow with open() or take_idle().
   void add_driver_open(const OpenedRegion& region, bool is_measured = true);
-  /// Books the opening of the block at `place` in the region at `region`; its address, or 0: does not fit in the region.
+  /// Books the opening of the block at `place` in the region at `region`; returns its address, or 0 where it does not fit into the region.
   CUdeviceptr open(CUdeviceptr region, const BlockPlace& place);
 
   /// What closing `base` would need; `block` gets the one that it would close.
   enum class Close { unknown, counted, last_of_block, last_of_region };
   Close peek_close(CUdeviceptr base, OpenedBlock& block) const;
-  /// Drops one reference. When it was the region's last, the region is forgotten and returned: close it in the driver as
-  /// often as it says, or put it back.
+  /// Drops one reference. If it was the region's last, the region is forgotten and returned: close it in the driver as often as it says, or put it
+  /// back.
   std::optional<OpenedRegion> close(CUdeviceptr base);
   /// Forgets the region at `base` if it has no block.
   std::optional<OpenedRegion> take_idle(CUdeviceptr base);

@@ -1,4 +1,5 @@
-// Order of the stores: a reader that sees `alive` sees the body; one that reads in between finds a wrong checksum.
+// The registry's entries: see registry_format.hpp. Order of the stores: a reader that sees `alive` sees the body; one that reads in between finds a
+// wrong checksum.
 #include "pool/ipc/registry_format.hpp"
 
 #include <atomic>

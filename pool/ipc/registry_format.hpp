@@ -39,7 +39,7 @@ struct RegistryEntry {
 /// Bytes from one entry to the next; the header takes the place of one.
 inline constexpr std::size_t kEntryStride_bytes = 128;
 static_assert(sizeof(RegistryEntry) <= kEntryStride_bytes && sizeof(RegistryHeader) <= kEntryStride_bytes);
-/// Where no registry reaches: 128 MiB of entries.
+/// No registry has more entries: 128 MiB of them.
 inline constexpr std::uint32_t kEntriesMax = (std::uint32_t{1} << 20) - 1;
 
 constexpr std::uint64_t entry_offset(std::uint32_t index) { return (std::uint64_t{index} + 1) * kEntryStride_bytes; }
@@ -58,7 +58,7 @@ struct BlockPlace {
 
 /// Writes a dead entry's body and makes it alive. `entry` lies in the shared mapping.
 void write_entry(RegistryEntry* entry, const BlockPlace& place);
-/// The block is gone: no reader that looks from now on finds it.
+/// The block is gone: no later reader finds it.
 void retire_entry(RegistryEntry* entry);
 /// True, and `place` filled, when the copy `entry` is whole, alive, the export that `nonce` names, and inside its region.
 bool judge(const RegistryEntry& entry, const Nonce& nonce, BlockPlace& place);

@@ -53,7 +53,7 @@ class PinFinder {
 
   void end_region() {
     close_run(0);
-    // The only run of its region pins all that is free there, on whichever side.
+    // A region's only run pins everything that is free there, on either side of it.
     if (runs_ == 1 && region_free_ > only_run_.bytes) {
       only_run_.pinned_free_bytes = region_free_;
       only_run_.holds_region = true;
@@ -136,7 +136,7 @@ std::vector<Pin> largest_pins(const std::vector<BlockRow>& rows, const std::vect
 }
 
 namespace {
-/// Of what a group is: its site, or its size where that is not recorded. The site in the high half, the size class in the low.
+/// The key of a group: its call site in the high half, or where that is not recorded its size class in the low half.
 std::uint64_t group_key(const BlockRow& row) { return std::uint64_t{row.site} << 32 | (row.site == 0 ? bin_of(row.bytes) : 0); }
 
 void add_to(LeakGroup& group, const BlockRow& row) {

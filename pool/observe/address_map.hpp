@@ -28,22 +28,22 @@ std::vector<HistogramBin> histogram_of(const std::vector<BlockRow>& rows);
 
 struct HoleList {
   std::vector<BlockRow> largest;  ///< descending by size, then ascending by address; at most `limit`
-  std::uint64_t count = 0;        ///< of all
-  std::uint64_t bytes = 0;        ///< of all
+  std::uint64_t count = 0;        ///< of all holes
+  std::uint64_t bytes = 0;        ///< of all holes
 };
 HoleList largest_holes(const std::vector<BlockRow>& rows, std::size_t limit);
 
-/// A run of blocks without a hole in it, that keeps free bytes apart or a region from going back to the driver. Where memory lies in
-/// physical handles (backing pages), the unit is the handle: blocks without which handles would be empty, in one run or in one handle.
+/// A run of blocks without a hole in it that keeps free bytes apart, or a region from going back to the driver. Where memory lies in physical handles
+/// (backing pages) the unit is the handle: blocks, in one run or in one handle, without which handles would be empty.
 struct Pin {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;  ///< of the blocks
   std::uint64_t blocks = 0;
-  std::uint64_t deferred_bytes = 0;     ///< of `bytes`: leaves by itself when the GPU is done
-  std::uint64_t pinned_free_bytes = 0;  ///< the holes beside it; when holds_region, every free byte of the region; of its handles
-  std::uint64_t handles = 0;            ///< with free bytes, that would be empty without it; 0 where memory does not lie in handles
+  std::uint64_t deferred_bytes = 0;     ///< of `bytes`: goes by itself when the GPU is done
+  std::uint64_t pinned_free_bytes = 0;  ///< free bytes beside it; of the whole region if holds_region; on pages those of its handles
+  std::uint64_t handles = 0;            ///< handles with free bytes that would be empty without it; 0 where memory does not lie in handles
   std::uint32_t region = 0;
-  std::uint32_t site = 0;     ///< of its largest block
+  std::uint32_t site = 0;     ///< call site of its largest block
   bool holds_region = false;  ///< nothing else keeps the region, or those handles, from being returned
 };
 /// The runs that are smaller than what they pin: most pinned bytes first, then the smallest run; at most `limit`. `handles`: PageMap::handles.
@@ -59,8 +59,8 @@ struct LeakGroup {
   std::uint64_t first_allocated_unix_ns = 0;  ///< 0: unknown
   std::uint64_t smallest_bytes = 0;           ///< as asked for
   std::uint64_t largest_bytes = 0;
-  std::uint64_t common_bytes = 0;   ///< the size of more than half of the blocks; with common_blocks 0 there is none
-  std::uint64_t common_blocks = 0;  ///< have it
+  std::uint64_t common_bytes = 0;   ///< the size of more than half of the blocks; there is none where common_blocks is 0
+  std::uint64_t common_blocks = 0;  ///< blocks of that size
 };
 /// Most bytes first.
 std::vector<LeakGroup> leak_groups(const std::vector<BlockRow>& rows);

@@ -1,4 +1,4 @@
-// What CUPOOL_LIMIT refuses: see rules.hpp.
+// Suggestions where CUPOOL_LIMIT refuses: see rules.hpp.
 
 #include "pool/core/bytes.hpp"
 #include "pool/observe/enough_limit.hpp"
@@ -6,7 +6,7 @@
 
 namespace cupool::observe {
 
-/// Under the limit, once the GPU is done with what was freed.
+/// Would the request fit under the limit once the GPU is done with what was freed?
 bool Rules::deferred_would_do() const {
   if (e_.deferred_bytes == 0 || e_.largest_free_bytes >= e_.request_bytes) return false;
   const std::uint64_t with_deferred_bytes = e_.releasable_with_deferred_bytes.value_or(e_.releasable_bytes);
@@ -24,7 +24,7 @@ void Rules::impossible() {
   raise_limit();
 }
 
-/// What lies in the limit's way may be the pool's own: that costs nothing to clear.
+/// What uses up the limit may be the pool's own free memory, which costs nothing to give back.
 void Rules::limit() {
   if (deferred_would_do()) deferred();
   const std::uint64_t kept_free_bytes = saturating_sub(e_.pool_free_bytes, e_.releasable_bytes);
@@ -36,7 +36,7 @@ void Rules::limit() {
   if (verdict_.shortfall_bytes != 0 && joined_would_do(e_.pool_free_bytes)) fragmented();
 }
 
-/// A number where one is known to do. Where the pool takes memory in regions, and with more room in others, it may be known of none.
+/// Names a limit where one is known to be enough. Where the pool takes memory in regions, and takes more with more room, there may be none.
 void Rules::raise_limit() {
   if (const std::optional<std::uint64_t> enough_bytes = enough_limit_bytes(e_)) {
     add("raise_limit", "fix",
@@ -65,7 +65,7 @@ void Rules::raise_limit() {
       {{"shortfall_bytes", verdict_.shortfall_bytes}, {"limit_bytes", e_.limit_bytes}, {"held_bytes", e_.held_bytes}});
 }
 
-/// On pages a number is known, where regions have none.
+/// On pages a sufficient limit is known where none is known for regions.
 void Rules::pages_under_limit() {
   const std::optional<std::uint64_t> enough_bytes = enough_limit_on_pages_bytes(e_);
   if (!enough_bytes || value("backing") == "pages" || has("backing_pages")) return;

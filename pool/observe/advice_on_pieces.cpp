@@ -1,4 +1,4 @@
-// What is free in pieces: see rules.hpp.
+// Suggestions where what is free is in pieces: see rules.hpp.
 #include <algorithm>
 
 #include "pool/core/bytes.hpp"
@@ -7,7 +7,7 @@
 
 namespace cupool::observe {
 
-/// What is free in pieces is little beside what is not: a job that goes on growing ends here all the same.
+/// What is free in pieces is little beside what is in use: a job that goes on growing runs out all the same.
 void Rules::nearly_all_in_use() {
   constexpr std::uint64_t kLittle = 32;
   if (e_.pool_free_bytes > in_use_bytes(e_) / kLittle) return;
@@ -17,13 +17,14 @@ void Rules::nearly_all_in_use() {
       {{"pool_free_bytes", e_.pool_free_bytes}, {"held_bytes", e_.held_bytes}});
 }
 
-/// The one region that `preallocate` takes by default, three quarters of what there is, could have the request beside all that is in use.
+/// Would the one region that `preallocate` takes by default, three quarters of the device, have room for the request beside everything in use?
 bool Rules::one_region_would_do() const {
   const std::uint64_t there_bytes = e_.limit_bytes == 0 ? e_.device_total_bytes : std::min(e_.device_total_bytes, e_.limit_bytes);
-  return in_use_bytes(e_) <= there_bytes / 4 * 3 && e_.request_bytes <= there_bytes / 4 * 3 - in_use_bytes(e_);
+  const std::uint64_t region_bytes = there_bytes / 4 * 3;  // the default of CUPOOL_PREALLOCATE
+  return saturating_add(in_use_bytes(e_), e_.request_bytes) <= region_bytes;
 }
 
-/// So much free memory, if it were in one piece, with what driver and limit still give.
+/// Would the free memory be enough if it were in one piece, together with what the driver and the limit still give?
 bool Rules::joined_would_do(std::uint64_t bytes) const {
   if (e_.request_bytes == 0) return false;
   const std::uint64_t headroom_bytes = e_.limit_bytes == 0 ? UINT64_MAX : saturating_sub(e_.limit_bytes, e_.held_bytes);
@@ -31,7 +32,8 @@ bool Rules::joined_would_do(std::uint64_t bytes) const {
   return bytes >= saturating_sub(e_.request_bytes, more_bytes);
 }
 
-/// Memory for the pool itself, with what may lie otherwise on pages.
+/// Is it certain that pages would join the free memory? Only for a request of the pool itself, allowing for memory that would lie differently on
+/// pages.
 bool Rules::pages_surely_join() const {
   const std::uint64_t whole_bytes = e_.whole_page_bytes.value_or(0);
   return !e_.is_outside_pool && joined_would_do(saturating_sub(whole_bytes, page_allowance_bytes(e_)));
@@ -76,8 +78,8 @@ void Rules::fragmented() {
       numbers);
 }
 
-/// A request past the pool: regions with a block in them do not go back, and preallocation makes few and large ones. What was never in use is
-/// the driver's without it; what is free between blocks may stay as it is.
+/// A request that goes past the pool: regions with a block in them do not go back, and preallocation makes few and large ones. What was never in use
+/// stays with the driver without it; what is free between blocks may stay as it is.
 void Rules::preallocate_less() {
   if (has("preallocate_less")) return;
   const std::uint64_t peak_bytes = e_.live_peak_bytes.value_or(e_.held_bytes);
@@ -95,7 +97,7 @@ void Rules::preallocate_less() {
       {{"pool_free_bytes", e_.pool_free_bytes}, {"releasable_bytes", e_.releasable_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}});
 }
 
-/// `async`: where its memory lies is the driver's to know, so nothing here names who keeps it apart.
+/// `async`: only the driver knows where its memory lies, so nothing here names what keeps it apart.
 void Rules::fragmented_driver_pool() {
   const Numbers numbers = {{"pool_free_bytes", e_.pool_free_bytes}, {"request_bytes", e_.request_bytes}};
   add("driver_pool_pieces", "info",
@@ -104,7 +106,7 @@ void Rules::fragmented_driver_pool() {
   if (value("policy") == "async") pool_of_ours();
 }
 
-/// How its memory would lie there nobody can tell.
+/// How memory would lie in a pool of ours cannot be told.
 void Rules::pool_of_ours() {
   add("pool_of_ours", "info",
       "CUPOOL_POLICY=grow serves such calls from cupool's own pool: on pages what is free in pieces is joined where its pages hold nothing else, and "

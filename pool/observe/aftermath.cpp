@@ -1,4 +1,5 @@
-// The timeline is read from its end: its OOMs are the records' in the same order, with those missing that it has lost.
+// Finds what came after an OOM: see aftermath.hpp. The timeline is read from its end: its OOMs are those of the records in the same order, without
+// those that it has lost.
 #include "pool/observe/aftermath.hpp"
 
 #include <algorithm>
@@ -24,10 +25,10 @@ void judge(const DeviceSnapshot& device, const std::vector<OomRecord>& ooms, std
     const OomRecord& newest = ooms[own.back()];
     if (event->kind != EventKind::oom || !is_of(*event, newest)) continue;
     const bool is_served = newest.evidence.request_bytes != 0 && largest_bytes >= newest.evidence.request_bytes;
-    if (is_served || !newest.evidence.is_outside_pool) out[own.back()] = is_served;  // what goes past the pool is no event
+    if (is_served || !newest.evidence.is_outside_pool) out[own.back()] = is_served;  // memory outside the pool is no event of the timeline
     own.pop_back();
   }
-  for (const std::size_t i : own) {  // older than the timeline: all of it came after them
+  for (const std::size_t i : own) {  // these OOMs are older than the timeline: all of it came after them
     const std::uint64_t request_bytes = ooms[i].evidence.request_bytes;
     if (request_bytes != 0 && largest_bytes >= request_bytes) out[i] = true;
     else if (counter_current(device, "allocations") == ooms[i].allocations_before && !ooms[i].evidence.is_outside_pool) out[i] = false;

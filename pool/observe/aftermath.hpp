@@ -1,4 +1,4 @@
-// What came after an OOM, as far as the timeline still has it: a program that catches one and goes on did not end by it.
+// What came after an OOM, as far as the timeline still has it: a program that catches one and goes on was not ended by it.
 //
 // Pure; one pass over each device's timeline.
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace cupool::observe {
 
-/// For each of the snapshot's OOMs: whether a block of at least its size was allocated on its device since. nullopt: nobody knows.
+/// For each of the snapshot's OOMs: was a block of at least its size allocated on its device since? nullopt: not known.
 std::vector<std::optional<bool>> served_since(const Snapshot& snapshot);
 
 }  // namespace cupool::observe

@@ -1,11 +1,11 @@
-// The ordered counterfactuals of REPORT.md section 2. Letters as there: R request, T total, F driver free, PF pool free,
-// LF largest free, REL releasable, PEND deferred, U other processes, N own bytes outside the pool, L limit, H held.
+// The ordered counterfactuals of config/causes.json: which single difference would have served the request? Letters: R request, T total, F driver
+// free, PF pool free, LF largest free, REL releasable, PEND deferred, U other processes, N own bytes outside the pool, L limit, H held.
 //
-// REL is what holds nothing: regions, or on pages the physical handles. There they are moved instead of returned, which the limit and
-// F + REL >= R see alike; what is free beside something else in its handle (PF - REL) stays in pieces on either backing.
+// REL is what holds no block: regions, or on pages the physical handles. There they are moved instead of returned, which makes no difference to the
+// limit and to F + REL >= R; what is free beside something else in its handle (PF - REL) stays in pieces on either backing.
 //
-// Each is judged yes, no or unknown. An input that nobody could give is not zero: bounds that follow from the others are used
-// (F + U <= T - H), and what stays open lowers the confidence. The first yes is the cause.
+// Each counterfactual is judged yes, no or unknown. An unknown input is not zero: bounds that follow from the others are used (F + U <= T - H), and
+// what stays open lowers the confidence. The first yes is the cause.
 #include <algorithm>
 #include <array>
 
@@ -47,7 +47,7 @@ class Case {
       case OomCause::external_fragmentation: return fragmented(e_.pool_free_bytes);
       case OomCause::other_process:
         return both(truth(!limit_blocks(e_.releasable_bytes)), both(opposite(driver_gives(e_.releasable_bytes)), others_give()));
-      case OomCause::non_pool_memory: {  // what goes there may have counted against the limit, too
+      case OomCause::non_pool_memory: {  // memory outside the pool may have counted against the limit, too
         const Bytes all_bytes = saturating_add(e_.releasable_bytes, e_.own_outside_bytes);
         return both(truth(!limit_blocks(all_bytes)), both(opposite(driver_gives(e_.releasable_bytes)), driver_gives(all_bytes)));
       }
@@ -56,13 +56,13 @@ class Case {
     return Truth::no;
   }
 
-  /// Free bytes in pieces, counting what waits for the GPU and what the driver holds: no piece of REPORT's list says it.
+  /// Are there enough free bytes, but in pieces, counting what waits for the GPU and what the driver has? No cause of its own says that.
   bool scattered() const { return fragmented(UINT64_MAX) != Truth::no; }
 
-  /// On pages what the driver has joins the pool's, so that nothing but the pieces stood in the way.
+  /// On pages the driver's free memory joins the pool's, so nothing but the pieces stood in the way.
   bool only_scattered() const { return e_.can_remap && e_.driver_free_bytes && saturating_add(driver_free(), e_.pool_free_bytes) >= request_; }
 
-  /// What was missing, in the cause's own resource.
+  /// Bytes that were missing, in the cause's own resource.
   Bytes shortfall(OomCause cause) const {
     switch (cause) {
       case OomCause::impossible_request: return saturating_sub(request_, cap());
@@ -95,14 +95,14 @@ class Case {
   }
 
  private:
-  /// F, of which a block on pages can have whole pages only.
+  /// F; on pages a block can have whole pages of it only.
   Bytes driver_free() const {
     const Bytes bytes = e_.driver_free_bytes.value_or(0);
     return e_.can_remap && e_.page_bytes.value_or(0) != 0 ? bytes - bytes % *e_.page_bytes : bytes;
   }
   /// LF, with and without remapping.
   Bytes largest_free() const { return std::max(e_.largest_free_bytes, e_.largest_free_remapped_bytes); }
-  /// What one block could have had: a hole, or on pages all that moves, behind what driver and limit give.
+  /// What one block could have had: a hole, or on pages everything that moves, with what the driver and the limit still give.
   Bytes in_one_piece() const {
     if (!e_.can_remap && e_.holes_known && !e_.is_outside_pool && e_.deferred_at_driver_bytes == 0) return largest_free();
     const Bytes allowed = has_limit() ? saturating_sub(e_.limit_bytes, saturating_sub(e_.held_bytes, e_.releasable_bytes)) : UINT64_MAX;
@@ -155,7 +155,7 @@ class Case {
     return both(opposite(driver_gives(e_.releasable_bytes)), e_.holes_known ? Truth::yes : Truth::unknown);
   }
 
-  /// Bytes missing when everything free were one piece and nothing waited for the GPU; under the limit too.
+  /// Bytes still missing if everything free were one piece and nothing waited for the GPU; under the limit too.
   Bytes exhausted_by() const {
     const Bytes pool = saturating_add(e_.pool_free_bytes, e_.deferred_bytes);
     const Bytes device = saturating_sub(request_, saturating_add(driver_free(), pool));
@@ -176,7 +176,7 @@ class Case {
   Bytes releasable_with_deferred_;
 };
 
-/// Where the failure itself answers what is unknown: the limit does block; had the driver had the bytes, it would have been asked.
+/// Where an unknown is answered by the failure itself: the limit does block; and had the driver had the bytes, it would have been asked.
 bool assumed_when_unknown(OomCause cause) { return cause == OomCause::limit || cause == OomCause::external_fragmentation; }
 
 std::vector<std::string> missing_inputs(const OomEvidence& e) {
@@ -205,11 +205,11 @@ OomVerdict classify(const OomEvidence& evidence, const std::vector<OptionFact>& 
     found = answer == Truth::yes || (answer == Truth::unknown && assumed_when_unknown(cause));
     if (found) verdict.cause = cause;
   }
-  // Of what the driver has been given back it is known what may be in use, not what is, nor that it lies in one piece.
+  // Of memory that went back to the driver only the most that may still be in use is known, and not whether it lies in one piece.
   doubtful |= found && verdict.cause == OomCause::deferred_free && evidence.deferred_at_driver_bytes != 0;
   verdict.confidence = doubtful ? "medium" : "high";
   if (!found) {
-    // Enough bytes, and yet it failed. In pieces, or the driver would not: the evidence cannot tell more.
+    // There were enough bytes, and yet it failed: either they are in pieces, or the driver refused. The evidence cannot tell more.
     verdict.cause = judged.scattered() ? OomCause::external_fragmentation : OomCause::driver_refused;
     verdict.confidence = verdict.cause == OomCause::driver_refused || doubtful ? "low" : judged.only_scattered() ? "high" : "medium";
   } else if (verdict.cause == OomCause::true_exhaustion && !evidence.driver_free_bytes) {

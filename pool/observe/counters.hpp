@@ -1,7 +1,7 @@
-// The numbers of one device, as plain atomics that can live in shared memory.
+// The counters of one device, as plain atomics that can live in shared memory. Their names are in counters.def.
 //
-// Written under the device pool's lock by one thread at a time (so: relaxed load and store, no locked
-// instruction), read by anyone at any time. Source of the names: counters.def.
+// Thread rule: written by one thread at a time, under the device pool's lock (hence relaxed loads and stores, no locked instruction); read by any
+// thread at any time.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ struct Gauge {
   std::uint64_t now() const { return current.load(std::memory_order_relaxed); }
   std::uint64_t highest() const { return peak.load(std::memory_order_relaxed); }
 
-  /// As add, but the caller looks after the peak. Returns the new value.
+  /// As add(), but the caller looks after the peak. Returns the new value.
   std::uint64_t shift(std::int64_t delta) {
     const std::uint64_t changed = now() + static_cast<std::uint64_t>(delta);
     current.store(changed, std::memory_order_relaxed);
@@ -41,7 +41,7 @@ struct Total {
   std::uint64_t count() const { return value.load(std::memory_order_relaxed); }
   /// Precondition: the writer holds the lock that owns this total.
   void add(std::uint64_t delta = 1) { value.store(count() + delta, std::memory_order_relaxed); }
-  /// One that was counted before its call returned has failed. Precondition: as add.
+  /// Takes back one that was counted before its call failed. Precondition: as add().
   void take_back() { value.store(count() - 1, std::memory_order_relaxed); }
 };
 

@@ -11,9 +11,9 @@ namespace {
 
 constexpr std::uint64_t kPage_bytes = 2 * kMiB;
 constexpr std::uint64_t kAllowedPages = 4;
-constexpr std::uint64_t kAllowedShare = 128;             ///< of the device: the pages that hold something grow with what there is
-constexpr std::uint64_t kOtherwiseAllowed = 4;           ///< times that, where blocks will lie otherwise than they do
-constexpr std::uint64_t kDriverPiece_bytes = 32 * kMiB;  ///< the driver's own pool grows by such
+constexpr std::uint64_t kAllowedShare = 128;             ///< of the device: pages that hold something grow in number with the memory there is
+constexpr std::uint64_t kOtherwiseAllowed = 4;           ///< times that, where blocks will lie differently
+constexpr std::uint64_t kDriverPiece_bytes = 32 * kMiB;  ///< the driver's own pool grows in such pieces
 
 std::uint64_t request_in_pieces(const OomEvidence& e) {
   const std::uint64_t piece_bytes = e.is_outside_pool ? 1 : e.page_bytes.value_or(kPage_bytes);
@@ -27,7 +27,7 @@ std::uint64_t room_bytes(const OomEvidence& e) {
   return e.driver_free_bytes ? std::min(saturating_add(e.held_bytes, *e.driver_free_bytes), total_bytes) : total_bytes;
 }
 
-/// The driver's own pool: no more than the call itself, unless what that pool has idle is in pieces, which nobody can foresee.
+/// For the driver's own pool: no more than the call itself, unless that pool's idle memory is in pieces, which cannot be foreseen.
 std::optional<std::uint64_t> enough_for_driver_pool(const OomEvidence& e) {
   const bool is_in_pieces =
       e.pool_free_bytes != 0 && saturating_add(e.pool_free_bytes, saturating_sub(e.limit_bytes, e.held_bytes)) >= e.request_bytes;
@@ -35,10 +35,10 @@ std::optional<std::uint64_t> enough_for_driver_pool(const OomEvidence& e) {
   return std::min(saturating_add(least_limit_bytes(e), kDriverPiece_bytes), room_bytes(e));
 }
 
-/// Regions: all that is in use stays in place, and one more may be larger than what it is made for.
+/// For regions: everything in use stays in place, and one more region may be larger than what it is made for.
 std::optional<std::uint64_t> enough_on_segments(const OomEvidence& e) {
   const std::uint64_t preallocated_bytes = e.preallocate_bytes.value_or(0);
-  // The one region is as large as the limit lets it be: the free end of it becomes longer.
+  // A single region is as large as the limit lets it be, so a higher limit lengthens its free end.
   const std::uint64_t one_region_bytes =
       saturating_add(saturating_sub(e.held_bytes, e.region_edge_bytes.value_or(0)), request_in_pieces(e) + kPage_bytes);
   if (!e.is_outside_pool && one_region_bytes <= std::min(preallocated_bytes, room_bytes(e))) return one_region_bytes;

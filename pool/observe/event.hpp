@@ -18,13 +18,13 @@ enum class EventKind : std::uint8_t {
 struct Event {
   std::uint64_t ticks = 0;
   std::uint64_t address = 0;
-  std::uint64_t bytes = 0;  ///< rounded
+  std::uint64_t bytes = 0;  ///< rounded to kBlockAlignment_bytes
   std::uint64_t requested_bytes = 0;
   std::uint32_t site = 0;  ///< call site, 0: not recorded
   /// A small number per thread, in order of first use; 0: the pool itself, 65535: the 65,535th thread and all later ones
   std::uint16_t thread = 0;
   EventKind kind = EventKind::allocate;
-  std::uint8_t stream_class = 0;  ///< 1: of a call in stream order (cuMemAllocAsync, cuMemFreeAsync), 0: of any other, or the pool's own
+  std::uint8_t stream_class = 0;  ///< 1: of a call in stream order (cuMemAllocAsync, cuMemFreeAsync); 0: of any other, or of the pool itself
 };
 
 }  // namespace cupool::observe

@@ -8,7 +8,7 @@ namespace cupool::observe {
 
 namespace {
 
-constexpr std::size_t kCells = 4;  ///< whatever is more than a fifth is in one of them
+constexpr std::size_t kCells = 4;  ///< any size with more than a fifth of the bytes is in one of them
 constexpr std::uint64_t kShare = 4;
 
 struct Cell {

@@ -1,7 +1,8 @@
-// Which size most blocks have, and which holds most bytes: exact sizes, in as few cells as there are candidates, without a table of all sizes.
+// The size that most blocks have, and the one that holds most bytes: exact sizes, without a table of all sizes.
 //
-// First pass: whoever has more than its share is among the candidates (Boyer and Moore for a half, Misra and Gries for less). Second pass: how much
-// it really has. Thread rule: each object one thread's.
+// First pass: every value with more than its share ends up among a few candidates (Boyer and Moore for a half, Misra and Gries for less). Second
+// pass: how much each candidate really has.
+// Thread rule: each object belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace cupool::observe {
 
-/// The only value that can be more than half of those it was shown.
+/// The only value that can be more than half of those that were added.
 class Majority {
  public:
   void show(std::uint64_t value) {
@@ -29,9 +30,9 @@ class Majority {
 struct HeaviestSize {
   std::uint64_t requested_bytes = 0;
   std::uint64_t blocks = 0;
-  std::uint64_t bytes = 0;  ///< of the blocks
+  std::uint64_t bytes = 0;  ///< Σ bytes of the blocks
 };
-/// The one that holds most, if it is a quarter or more of all that is live.
+/// The size that holds most, if it holds a quarter or more of all that is live.
 HeaviestSize heaviest_size(const std::vector<BlockRow>& rows);
 
 }  // namespace cupool::observe

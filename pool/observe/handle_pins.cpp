@@ -7,11 +7,11 @@ namespace cupool::observe {
 
 namespace {
 
-/// Blocks that hold more than so many times what they keep are not what is in the way. Not once: of a handle every other block of which was freed
-/// they hold half.
+/// Blocks whose bytes are more than this many times the free bytes that they keep are not what is in the way. Not 1: in a handle where every other
+/// block was freed, the blocks hold half of it.
 constexpr std::uint64_t kBytesPerFree = 4;
 
-/// A handle with free bytes that blocks hold, and the first and last of them as places in the list of blocks.
+/// A handle with free bytes that blocks hold, with its first and last block as indices into the list of blocks.
 struct Held {
   const HandleRow* handle = nullptr;
   std::size_t first = 0;
@@ -29,7 +29,7 @@ std::vector<const BlockRow*> used_by_address(const std::vector<BlockRow>& rows) 
   return used;
 }
 
-/// Those that nothing but blocks keeps from being empty.
+/// The handles that nothing but blocks keeps from being empty.
 std::vector<Held> held_by_blocks(const std::vector<const BlockRow*>& used, const std::vector<HandleRow>& handles) {
   std::vector<Held> held;
   std::size_t block = 0;
@@ -39,7 +39,7 @@ std::vector<Held> held_by_blocks(const std::vector<const BlockRow*>& used, const
     std::size_t end = block;
     while (end < used.size() && used[end]->address < handle.address + handle.bytes) ++end;
     if (end != block) held.push_back({&handle, block, end - 1});
-    if (end > block) block = end - 1;  // it may reach into the next one
+    if (end > block) block = end - 1;  // the last block may reach into the next handle
   }
   return held;
 }
@@ -61,7 +61,7 @@ void add_handle_pins(const std::vector<BlockRow>& rows, const HandleIndex& handl
   const std::vector<const BlockRow*> used = used_by_address(rows);
   const std::vector<Held> held = held_by_blocks(used, handles.sorted());
   for (std::size_t i = 0; i < held.size(); ++i) {
-    if (i > 0 && held[i].first == held[i - 1].first && held[i].last == held[i - 1].last) continue;  // the same blocks: told already
+    if (i > 0 && held[i].first == held[i - 1].first && held[i].last == held[i - 1].last) continue;  // the same blocks were listed already
     Pin pin;
     pin.address = used[held[i].first]->address;
     pin.region = used[held[i].first]->region;

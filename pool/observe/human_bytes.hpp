@@ -1,4 +1,4 @@
-// human_bytes, human_address: memory for a person. Only in what is printed: reports have integers.
+// human_bytes, human_address: amounts and addresses as text for people. Only for what is printed: reports have integers.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,9 @@
 
 namespace cupool::observe {
 
-/// "1.50 GiB": rounded down, so that nobody has less than is said; exact below 1 KiB.
+/// "1.50 GiB": rounded down, so that no more is promised than there is; exact below 1 KiB.
 std::string human_bytes(std::uint64_t bytes);
-/// The same rounded up: what is missing, so that whoever adds as much has enough.
+/// As human_bytes(), rounded up: for what is missing, so that adding as much is enough.
 std::string human_bytes_up(std::uint64_t bytes);
 
 /// "0x7f12a0000000": a device address or a handle.

@@ -19,7 +19,7 @@ constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 bool is_continuation(unsigned char c) { return (c & 0xC0) == 0x80; }
 
-/// Bytes of the valid sequence at the start of `text`, 0 when there is none. Precondition: not empty.
+/// Length in bytes of the valid UTF-8 sequence at the start of `text`, 0 when there is none. Precondition: not empty.
 std::size_t sequence_bytes(std::string_view text) {
   const auto at = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : static_cast<unsigned char>(0); };
   const unsigned char lead = at(0);
@@ -133,13 +133,13 @@ void JsonWriter::put(std::string_view text) {
   used_ += text.size();
 }
 
-/// False: nobody has read for so long. The wait is counted, not timed: the clock may stand still.
+/// Waits for the reader; false: nobody has read for as long as may be waited. The wait is counted, not timed: the clock may stand still.
 bool JsonWriter::await_reader() {
   if (patience_ms_ < 0) return true;
   pollfd asked{fd_, POLLOUT, 0};
   for (;;) {
     const int ready = ::poll(&asked, 1, std::min(patience_ms_, kSlice_ms));
-    if (ready > 0 || (ready < 0 && errno != EINTR)) return true;  // what cannot be asked says so when it is written to
+    if (ready > 0 || (ready < 0 && errno != EINTR)) return true;  // a descriptor that cannot be polled reports its error when it is written to
     if (patience_ms_ == 0) return false;
     spend_patience(ready == 0 ? kSlice_ms : 1);
   }
@@ -159,10 +159,10 @@ void JsonWriter::flush() {
       error_ = EAGAIN;
       return;
     }
-    // What a pipe takes at once without waiting, when it has room: PIPE_BUF.
+    // PIPE_BUF is what a pipe with room takes at once, without waiting.
     const ssize_t written = ::write(fd_, from, patience_ms_ < 0 ? left : std::min<std::size_t>(left, PIPE_BUF));
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0 && errno == EAGAIN && patience_ms_ > 0) {  // another writer was there first, or room for less
+    if (written < 0 && errno == EAGAIN && patience_ms_ > 0) {  // another writer was faster, or there is room for less
       constexpr timespec kPause{0, kSlice_ms * 1'000'000};
       nanosleep(&kPause, nullptr);
       spend_patience(kSlice_ms);

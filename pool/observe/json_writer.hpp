@@ -1,7 +1,7 @@
 // JsonWriter: streams one JSON document to a descriptor or a string, through a buffer of its own.
 //
-// Always valid JSON as long as begin/end are paired: commas are kept track of, text that is not UTF-8 becomes U+FFFD,
-// there are no floating point values (ratios are fixed point). After the first error nothing more is written.
+// The output is valid JSON as long as begin and end calls are paired: commas are kept track of, text that is not UTF-8 becomes U+FFFD, and there are
+// no floating point values (ratios are fixed point). After the first error nothing more is written.
 // Thread rule: owned by one thread. Allocates its buffer once.
 #pragma once
 
@@ -17,8 +17,7 @@ namespace cupool::observe {
 
 class JsonWriter {
  public:
-  /// `patience_ms`: so long it waits in all for whoever reads a pipe, a socket or a terminal that is full, and then gives up with EAGAIN. -1: without
-  /// end.
+  /// `patience_ms`: how long it waits in all for the reader of a full pipe, socket or terminal, before it gives up with EAGAIN. -1: without end.
   explicit JsonWriter(int fd, int patience_ms = -1);
   explicit JsonWriter(std::string* text);
   JsonWriter(const JsonWriter&) = delete;
@@ -62,7 +61,7 @@ class JsonWriter {
   /// A numerator above the denominator counts as 1.
   void ratio(std::uint64_t numerator, std::uint64_t denominator);
 
-  /// Everything out. 0, or the errno of the first write that failed.
+  /// Writes everything out. Returns 0, or the errno of the first write that failed.
   int finish();
   int error() const { return error_; }
 

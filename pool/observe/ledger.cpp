@@ -1,5 +1,5 @@
-// Order: the pool (exact), the program's other device memory (exact), what the driver keeps in pools and for graphs and its free bytes (samples),
-// what may or may not be resident (managed), other processes (a sample), the rest.
+// Divides a device's memory among its owners, in this order: the pool (exact), the program's other device memory (exact), what the driver keeps in
+// pools and for graphs and its free bytes (samples), what may or may not be resident (managed), other processes (a sample), the rest.
 #include "pool/observe/ledger.hpp"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace cupool::observe {
 
 namespace {
 
-/// Hands out a device's bytes until there are none left.
+/// Hands out a device's bytes until none are left.
 class Divider {
  public:
   Divider(std::uint64_t total_bytes, Ledger& ledger) : left_(total_bytes), ledger_(ledger) {}
@@ -61,19 +61,19 @@ Ledger ledger_of(const DeviceSnapshot& device) {
   divider.take_exact("deferred", deferred);
   divider.take_exact("free_releasable", now.free_bytes - pinned);
   divider.take_exact("free_pinned", pinned);
-  // Held by the pool and none of the above: the driver's own rounding of a region, pages of slabs.
+  // Held by the pool, and none of the above: the driver's own rounding of a region, pages of slabs.
   divider.take_exact("metadata", saturating_sub(saturating_sub(saturating_sub(now.reserved_bytes, now.live_bytes), deferred), now.free_bytes));
   divider.take_exact("outside_arrays", device.outside.arrays);
   divider.take_exact("outside_program_vmm", device.outside.program_vmm);
-  divider.take("outside_mempools", device.outside.mempools);  // the driver's word, of a moment; as is the next
+  divider.take("outside_mempools", device.outside.mempools);  // as the driver last said; so is the next
   divider.take("outside_graphs", device.outside.graphs);
   ledger.driver_free_known = device.driver_free_bytes > 0 || device.driver_free_unix_ns > 0;
   if (ledger.driver_free_known) ledger.driver_free_stale = !divider.take("driver_free", device.driver_free_bytes);
-  // Managed memory is where it was last touched: on this device at most what is left, and that is no contradiction.
+  // Managed memory lies where it was last touched: at most what is left is on this device, which is no contradiction.
   divider.take("outside_managed", device.outside.managed);
   ledger.others_known = device.other_process_bytes.has_value();
   if (ledger.others_known) divider.take("other_processes", *device.other_process_bytes);
-  // What the driver has left is somewhere in the rest, when nobody has asked it: then that is not known to be in use.
+  // Where the driver was never asked, its free memory is part of the rest, which is then not known to be in use.
   divider.take("unattributed", ledger.driver_free_known ? divider.left() : 0);
   if (!ledger.driver_free_known) divider.take("unknown", divider.left());
   return ledger;

@@ -1,8 +1,8 @@
 // The ledger: who holds a device's memory. Its parts sum to total_bytes, whatever the inputs are.
 //
-// Pure. What we know exactly comes first, samples and estimates after it; each part takes at most what is left, and
-// what nobody claims is `unattributed` (contexts, the driver's own rounding, and other processes where NVML is absent), or `unknown` where the
-// driver was never asked what it has free.
+// Pure. What is known exactly comes first, samples and estimates after it; each part takes at most what is left. What no part claims is
+// `unattributed` (contexts, the driver's own rounding, and other processes where NVML is absent), or `unknown` where the driver was never asked what
+// it has free.
 #pragma once
 
 #include <cstdint>

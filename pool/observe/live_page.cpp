@@ -90,7 +90,7 @@ std::string driver_call_names() {
   return text;
 }
 
-/// Where everything stands in a page with so much text.
+/// Where everything stands in a page with that much text.
 struct Layout {
   std::string counter_names = observe::counter_names();
   std::string driver_call_names = observe::driver_call_names();
@@ -104,7 +104,7 @@ struct Layout {
   }
 };
 
-/// Copies texts one behind the other and tells where each went.
+/// Copies texts one behind the other, and returns where each went.
 class TextWriter {
  public:
   TextWriter(char* page, std::size_t offset) : page_(page), offset_(offset) {}

@@ -2,7 +2,7 @@
 //
 // The counters are not copied here, they live here: pool/device writes them in place. shim/live_page creates and
 // maps the file; without one (no shared memory) the same structs sit in the heap. Everything that a report needs
-// (DESIGN section 2) can be completed from the page, but for what grows with the number of blocks: the histogram,
+// can be completed from the page, but for what grows with the number of blocks: the histogram,
 // holes, address map, timeline and leaks by site.
 //
 // FORMAT, version 2. Little endian, 64-bit. Offsets count from the page's start unless said otherwise.
@@ -55,10 +55,10 @@ inline constexpr std::uint32_t kLivePageVersion = 2;
 inline constexpr std::size_t kUnpooledSlots = 64;
 inline constexpr std::size_t kUnpooledName_bytes = 60;
 
-/// Figures that the pool publishes, so that a report can be completed from the page alone. free, largest_free, largest_free_remapped and
-/// inactive_split are the pool's, of one moment not long ago: now and then (every 64 operations, and after each that was slow) they are stored anew.
-/// What is free now is reserved_bytes - live_bytes - deferred_bytes, which are exact; where that is not free_bytes, the other three are of another
-/// moment too. The at_peak_* were taken at the moment of peak live, at the first free after it. The order is the published name table's
+/// Figures that the pool publishes so that a report can be completed from the page alone. free, largest_free, largest_free_remapped and
+/// inactive_split belong to one recent moment: they are stored anew every 64 operations, and after each slow one. The bytes that are free now are
+/// reserved_bytes - live_bytes - deferred_bytes, which are exact; where that differs from free_bytes, the other three are out of date as well. The
+/// at_peak_* were taken at the peak of live bytes, at the first free after it. The order is that of the published name table
 /// (kLiveFragmentationNames).
 struct LiveFragmentation {
   std::atomic<std::uint64_t> free_bytes{0};
@@ -89,7 +89,7 @@ struct LiveOutside {
 };
 inline constexpr std::string_view kLiveOutsideNames = "arrays\nprogram_vmm\nmanaged\nhost\ngraphs\nmempools\n";
 
-/// What one thread did that the device's counters do not say yet. Written by that thread alone, and by whoever adds it to them.
+/// What one thread did that the device's counters do not include yet. Written by that thread alone, and by whichever thread adds it to them.
 struct alignas(128) LiveShard {
   std::atomic<std::uint64_t> allocations{0};
   std::atomic<std::uint64_t> frees{0};
@@ -112,13 +112,13 @@ struct alignas(128) LiveDevice {
   char backing[16] = {};
   std::uint64_t total_bytes = 0;
   std::uint64_t limit_bytes = 0;                      ///< 0: no limit
-  std::atomic<std::uint64_t> driver_free_bytes{0};    ///< as the driver last told us, less what was taken since
+  std::atomic<std::uint64_t> driver_free_bytes{0};    ///< the driver's last answer, less what was taken since
   std::atomic<std::uint64_t> driver_free_unix_ns{0};  ///< when that was; 0: never
   Counters counters;
   DriverCallCounts driver_calls{};
   LiveFragmentation fragmentation;
   LiveOutside outside;
-  /// kLiveShards of them, which begin to live when they are used: a page that nobody uses stays untouched. Zero before.
+  /// Space for kLiveShards shards, which are constructed when they are first used, so that an unused page of memory stays untouched. Zero before.
   alignas(128) std::byte shards[kLiveShards * sizeof(LiveShard)];
 };
 
@@ -129,8 +129,8 @@ struct LiveUnpooled {
 };
 
 enum class LiveState : std::uint32_t { cold = 0, live = 1, exiting = 2, reported = 3 };
-/// What a reader asks of the process by storing it in `request`; the process stores 0 when it is done. A reader has flock(2) on the page from before
-/// it asks until it has its answer or gives up, and stores nothing over another request.
+/// What a reader asks of the process by storing it in `request`; the process stores 0 when it is done. A reader holds flock(2) on the page from
+/// before it asks until it has its answer or gives up, and never overwrites another request.
 enum class LiveRequest : std::uint32_t { none = 0, report = 1, trim = 2 };
 
 /// Fixed head of the file; name tables, text and devices follow at the offsets given.
@@ -173,7 +173,7 @@ struct LiveHeader {
   std::uint32_t unused = 0;
 };
 
-/// Who the page is about; see LiveHeader for the meanings.
+/// Whom the page is about; see LiveHeader for the meanings.
 struct LiveIdentity {
   std::int32_t pid = 0;
   std::uint64_t process_start_ticks = 0;
@@ -192,8 +192,8 @@ LiveHeader* format_live_page(void* memory, std::size_t bytes, const LiveIdentity
 /// The kMaxDevices slots of a page that format_live_page made: what PoolSet takes.
 LiveDevice* live_devices(LiveHeader* page);
 
-/// Adds an exported symbol to the page's list of calls that passed unpooled; a name that is there stays alone (two
-/// threads at the same instant may both add it). Lock-free, so callable from any hook. False when the list is full.
+/// Adds an exported symbol to the page's list of calls that passed unpooled, once (two threads at the same instant may both add it). Lock-free, so
+/// callable from any hook. False when the list is full.
 bool note_unpooled(LiveHeader* page, std::string_view symbol);
 
 }  // namespace cupool::observe

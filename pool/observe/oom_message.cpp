@@ -1,4 +1,4 @@
-// The block that an OOM leaves on stderr: for a person, so units are human here and only here. Ten lines at most.
+// The lines that an OOM leaves on stderr: for people, so units are human here and only here. Ten lines at most.
 #include <algorithm>
 #include <cinttypes>
 #include <climits>
@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t kMaxSuggestionLines = 3;
 constexpr std::size_t kMostText_bytes = 400;
 
-/// Text of others (paths, names) stays on its line and within a bound: control characters would break the block.
+/// Foreign text (paths, names) is kept on its line and within a bound: control characters would break the layout.
 std::string one_line(const std::string& text, std::size_t most_bytes = kMostText_bytes) {
   std::string out = text.substr(0, most_bytes);
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -35,13 +35,13 @@ std::string one_line(const std::string& text, std::size_t most_bytes = kMostText
   return out;
 }
 
-/// What moves whole or not at all.
+/// The unit that moves or goes back as a whole.
 std::string pieces(const OomEvidence& e) {
   const bool is_large = e.page_bytes && e.stranding_handle_bytes && *e.stranding_handle_bytes > *e.page_bytes;
   return is_large ? "pieces of up to " + human_bytes(*e.stranding_handle_bytes) : "pages";
 }
 
-/// Where the pool may take memory otherwise the shortfall alone is not enough.
+/// Where the pool may take memory in other pieces, adding the shortfall alone is not enough.
 std::string enough_text(const OomEvidence& e) {
   const std::optional<std::uint64_t> enough_bytes = enough_limit_bytes(e);
   return enough_bytes ? ", " + human_bytes_up(*enough_bytes - e.limit_bytes) + " more are enough" : std::string();
@@ -50,7 +50,7 @@ std::string enough_text(const OomEvidence& e) {
 /// What is held and cannot go back.
 bool holds_for_good(const OomEvidence& e) { return e.held_bytes > e.releasable_bytes; }
 
-/// The driver refuses what passes the maxSize that the program gave its own memory pool.
+/// The driver refuses what exceeds the maxSize that the program set for its own memory pool.
 std::string own_maximum_text(const OomEvidence& e) {
   const std::uint64_t left_bytes = saturating_sub(e.mempool_max_bytes, e.mempool_used_bytes);
   const std::string pool = "the program's memory pool has a maxSize of " + human_bytes(e.mempool_max_bytes) + ", " +
@@ -94,13 +94,13 @@ std::string explain(const OomVerdict& verdict, const OomEvidence& e) {
   return {};
 }
 
-/// What somebody can type.
+/// The setting as it can be typed.
 std::string setting(const Suggestion& suggestion) {
   const std::uint64_t mib = suggestion.enough_limit_bytes / kMiB + (suggestion.enough_limit_bytes % kMiB != 0);
   return mib == 0 ? std::string() : ": CUPOOL_LIMIT=" + std::to_string(mib) + "MiB";
 }
 
-/// What of it a request could have in one piece: pages that hold nothing are gathered for it.
+/// How much of it a request could have in one piece: empty pages are gathered for it.
 std::string piece_text(const OomEvidence& e) {
   if (!e.holes_known) return "largest hole unknown";
   if (e.is_outside_pool) return "of which may go back " + human_bytes(e.largest_free_bytes);
@@ -114,7 +114,7 @@ std::string holds_line(const DeviceSnapshot& device, const OomEvidence& e) {
          human_bytes(e.pool_free_bytes) + " free (" + piece_text(e) + "), " + human_bytes(e.deferred_bytes) + " waiting for the GPU";
 }
 
-/// One size that holds a quarter or more of what is live: nothing where there is but one block.
+/// Names the one size that holds a quarter or more of what is live; nothing where there is only one block.
 std::string most_line(const DeviceSnapshot& device) {
   const HeaviestSize most = heaviest_size(device.blocks);
   if (most.blocks == 0 || counter_current(device, "live_blocks") <= 1) return {};
@@ -178,7 +178,7 @@ std::string oom_message(const OomRecord& oom, const OomVerdict& verdict, const P
     add_line(out, lines == 0 ? "try" : "", suggestion.message + setting(suggestion));
     ++lines;
   }
-  if (!report_path.empty()) add_line(out, "report", report_path, PATH_MAX);  // a path that is cut is none
+  if (!report_path.empty()) add_line(out, "report", report_path, PATH_MAX);  // a path that was cut would name another file
   return out;
 }
 

@@ -1,4 +1,4 @@
-// The report's document: the order of its members, and where it goes. The large arrays are streamed row by row.
+// The report's document: the order of its members, and where it is written. Large arrays are streamed row by row.
 #include "pool/observe/report.hpp"
 
 #include <algorithm>
@@ -70,7 +70,7 @@ void write_document(JsonWriter& json, const ReportInput& input, std::uint64_t de
   json.end_object();
 }
 
-/// A regular file is never waited for; what is read by somebody else may be, no longer than the report may take.
+/// How long to wait for the reader: not at all for a regular file, and otherwise no longer than the report may take.
 int patience_ms(std::uint64_t deadline_unix_ns) {
   constexpr std::uint64_t kMost_ms = 4000;
   constexpr std::uint64_t kMillisecond_ns = 1'000'000;

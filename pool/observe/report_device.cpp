@@ -60,9 +60,9 @@ void write_counters(JsonWriter& json, const DeviceSnapshot& device) {
   json.end_object();
 }
 
-/// `live` and `reserved` are what utilization relates: the peaks now, both of the one moment at peak. `knows_pieces`: of what is free.
+/// `live_bytes` and `reserved_bytes` give the utilization: both now, or both at the peak. `knows_pieces`: it is known how free memory is divided.
 void write_figures(JsonWriter& json, const Fragmentation& f, std::uint64_t live_bytes, std::uint64_t reserved_bytes, bool knows_pieces) {
-  const std::uint64_t known_bytes = knows_pieces ? f.free_bytes : 0;  // a ratio to nothing is null
+  const std::uint64_t known_bytes = knows_pieces ? f.free_bytes : 0;  // with 0 the ratios become null
   const auto split = [&](std::uint64_t largest_bytes) { return saturating_sub(f.free_bytes, largest_bytes); };
   json.key("external");
   json.ratio(split(f.largest_free_bytes), known_bytes);
@@ -78,7 +78,7 @@ void write_figures(JsonWriter& json, const Fragmentation& f, std::uint64_t live_
 }
 
 void write_fragmentation(JsonWriter& json, const DeviceSnapshot& device) {
-  const bool knows_pieces = device.policy != "async";  // the driver does not tell those of its pool
+  const bool knows_pieces = device.policy != "async";  // the driver does not say how its pool's memory is divided
   json.begin_object("fragmentation");
   write_figures(json, device.now, counter_peak(device, "live_bytes"), counter_peak(device, "reserved_bytes"), knows_pieces);
   json.begin_object("at_peak");
@@ -87,7 +87,7 @@ void write_fragmentation(JsonWriter& json, const DeviceSnapshot& device) {
   json.end_object();
 }
 
-/// What others took or gave back since then is not in the ledger; what this process did is.
+/// What other processes took or gave back since then is missing in the ledger; what this process did is not.
 void warn_of_age(const DeviceSnapshot& device, const std::string& where, Findings& findings) {
   constexpr std::uint64_t kOld_ns = 60'000'000'000;
   const std::uint64_t now_ns = unix_now_ns();
@@ -162,7 +162,7 @@ void write_pins(JsonWriter& json, const DeviceSnapshot& device) {
   json.end_array();
 }
 
-/// Call sites that hold live blocks. `frames` is filled by whoever recorded the stacks; without stacks there is no site.
+/// Call sites that hold live blocks. `frames` is filled by the recorder of stacks; without stacks there is no site.
 void write_sites(JsonWriter& json, const DeviceSnapshot& device) {
   json.begin_array("sites");
   for (const LeakGroup& group : leak_groups(device.blocks)) {

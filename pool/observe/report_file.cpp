@@ -1,4 +1,4 @@
-// Everything happens relative to a descriptor of the folder, so that a folder that is swapped underneath changes nothing.
+// ReportFile: see report_file.hpp. Everything happens relative to a descriptor of the folder, so that swapping the folder underneath changes nothing.
 #include "pool/observe/report_file.hpp"
 
 #include <array>
@@ -22,7 +22,7 @@ constexpr int kAttempts = 16;
 constexpr mode_t kFolderMode = 0700;
 constexpr mode_t kFileMode = 0600;
 
-/// 64 bits that another user cannot foresee; where the kernel has none yet, O_EXCL still keeps the file ours.
+/// 64 bits that another user cannot foresee; where the kernel has no random bytes yet, O_EXCL still keeps the file ours.
 std::uint64_t unpredictable() {
   std::uint64_t bits = 0;
   if (::getrandom(&bits, sizeof bits, GRND_NONBLOCK) == static_cast<ssize_t>(sizeof bits)) return bits;
@@ -32,7 +32,7 @@ std::uint64_t unpredictable() {
          reinterpret_cast<std::uintptr_t>(&bits);
 }
 
-/// A daemon has no stdin, stdout or stderr: what anybody prints there must not end up in the report.
+/// Moves the file to a descriptor above 2. A daemon may have no stdin, stdout or stderr, and what is printed there must not end up in the report.
 int above_standard(int file) {
   if (file < 0 || file > STDERR_FILENO) return file;
   const int high = ::fcntl(file, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -43,7 +43,7 @@ int above_standard(int file) {
 
 using TemporaryName = std::array<char, 40>;
 
-/// Not made of the final name: that one may already be as long as a name can be.
+/// Not derived from the final name, which may already be as long as a name can be.
 TemporaryName temporary_name() {
   TemporaryName name{};
   std::snprintf(name.data(), name.size(), ".cupool-%016llx.tmp", static_cast<unsigned long long>(unpredictable()));
@@ -56,7 +56,7 @@ std::array<char, 32> path_of_descriptor(int file) {
   return path;
 }
 
-/// Whatever the umask is: its owner finds what is in it. Never through a link that stands there by now.
+/// Makes a folder that its owner can use whatever the umask is. Does not follow a link that stands there by now.
 int make_folder(const std::string& path) {
   if (::mkdir(path.c_str(), kFolderMode) != 0) return -1;
   struct stat facts {};
@@ -127,8 +127,8 @@ int check_replaceable_at(int folder_fd, const char* name) {
   return ::fstatat(folder_fd, name, &facts, 0) == 0 && !S_ISREG(facts.st_mode) ? EEXIST : 0;
 }
 
-/// A file without a name (Linux 3.11; not every file system has them), which is nothing when this process is killed before it has one. It is given
-/// its name by way of /proc.
+/// Creates a file without a name (Linux 3.11; not every file system can), which vanishes if this process is killed before it is named. It gets its
+/// name by way of /proc.
 bool ReportFile::create_nameless() {
   fd_ = above_standard(::openat(folder_fd_, ".", O_RDWR | O_TMPFILE | O_CLOEXEC, kFileMode));
   if (fd_ < 0) return false;
@@ -145,7 +145,7 @@ int ReportFile::create_named() {
     const TemporaryName name = temporary_name();
     fd_ = above_standard(::openat(folder_fd_, name.data(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode));
     if (fd_ >= 0) {
-      (void)::fchmod(fd_, kFileMode);  // whatever the umask is: its owner reads it. Some file systems know no modes
+      (void)::fchmod(fd_, kFileMode);  // readable by its owner whatever the umask is. Some file systems have no modes
       temporary_ = name.data();
       return 0;
     }
@@ -154,7 +154,7 @@ int ReportFile::create_named() {
   return EEXIST;
 }
 
-/// The nameless file has a name then: its own, or where that is taken a temporary one, to be renamed. 0 or an errno.
+/// Gives the nameless file its own name, or, where that is taken, a temporary one that is to be renamed. 0 or an errno.
 int ReportFile::link_nameless() {
   const std::array<char, 32> path = path_of_descriptor(fd_);
   const auto link_as = [&](const char* name) { return ::linkat(AT_FDCWD, path.data(), folder_fd_, name, AT_SYMLINK_FOLLOW) == 0 ? 0 : errno; };
@@ -167,7 +167,7 @@ int ReportFile::link_nameless() {
   return error;
 }
 
-/// Where files have no second way to a name, into a file that has had one from the beginning.
+/// Where files cannot get a name later, copies it into a file that has a name from the beginning.
 int ReportFile::copy_nameless() {
   const int from = std::exchange(fd_, -1);
   int error = create_named();
@@ -187,7 +187,7 @@ int ReportFile::commit() {
   if (error_ != 0) return error_;
   const bool is_nameless = temporary_.empty();
   if (is_nameless && link_nameless() != 0) error_ = copy_nameless();
-  // EINTR: on Linux the descriptor is closed all the same, and a file on a local disk has lost nothing.
+  // On EINTR Linux has closed the descriptor all the same, and a file on a local disk has lost nothing.
   const int closed = ::close(fd_);
   const int close_error = closed != 0 && errno != EINTR ? errno : 0;
   fd_ = -1;
@@ -224,7 +224,7 @@ WriteSignals::WriteSignals() {
 
 WriteSignals::~WriteSignals() {
   if (!blocked_) return;
-  // A failed write raises its signal in this very thread: take it back before the host can see it.
+  // A failed write raises its signal in this very thread: it is taken back before the host program can see it.
   const timespec at_once{};
   while (::sigtimedwait(&held_, nullptr, &at_once) > 0) {}
   ::pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);

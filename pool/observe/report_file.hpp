@@ -1,8 +1,10 @@
 // ReportFile: a file that appears under its name complete, or not at all.
 //
-// Owns a file in the folder of the final name that has no name yet, or where the file system knows no such files a temporary one; commit() names it,
-// over the file that has that name (a symlink is replaced, never followed; what is neither is an error), the destructor removes it. Folders that are
-// missing are made, 0700. WriteSignals: a write must not kill the host. Thread rule: each owned by one thread.
+// Owns a file in the folder of the final name that has no name yet, or, where the file system knows no such files, a temporary name. commit() gives
+// it its name, in place of the file that has that name (a symlink is replaced, never followed; anything that is neither is an error); the destructor
+// removes it. Missing folders are made, with mode 0700.
+// WriteSignals: a write must not kill the host program.
+// Thread rule: each object is owned by one thread.
 #pragma once
 
 #include <csignal>
@@ -12,7 +14,7 @@ namespace cupool::observe {
 
 class ReportFile {
  public:
-  /// Makes the folders and the file (0600; a temporary name is one that nobody can guess). See error().
+  /// Makes the folders and the file (mode 0600; a temporary name cannot be guessed). See error().
   explicit ReportFile(const std::string& path);
   ~ReportFile();
   ReportFile(const ReportFile&) = delete;
@@ -20,7 +22,7 @@ class ReportFile {
 
   int error() const { return error_; }  ///< 0 or the errno of opening
   int fd() const { return fd_; }
-  /// Closes and names. 0 or errno; after an error the file is gone.
+  /// Closes and names the file. 0 or errno; after an error the file is gone.
   [[nodiscard]] int commit();
 
  private:
@@ -33,20 +35,20 @@ class ReportFile {
   void discard();
 
   std::string name_;       ///< final name inside the folder
-  std::string temporary_;  ///< empty: the file has no name, or there is none (any more)
+  std::string temporary_;  ///< empty: the file has no name, or there is no file any more
   int folder_fd_ = -1;
   int fd_ = -1;
   int error_ = 0;
 };
 
-/// May a report take the place of `name` in that folder? 0, or an errno: EISDIR; EEXIST for what is no file, or a link that leads to a device, a pipe
-/// or a descriptor, as /dev/stdout does, and is everybody's. Any other link may be replaced. AT_FDCWD is a folder, too.
+/// May a report replace `name` in that folder? 0, or an errno: EISDIR; EEXIST for anything but a file, and for a link that leads to a device, a pipe
+/// or a descriptor (as /dev/stdout does), which others use too. Any other link may be replaced. AT_FDCWD is a valid folder.
 int check_replaceable_at(int folder_fd, const char* name);
 
-/// mkdir -p, from the left, 0700. What is there already may be anything: opening it afterwards tells. 0, or why the first of those that could not be
-/// made was refused.
+/// As mkdir -p, mode 0700. What exists already may be anything: opening it afterwards tells. 0, or the errno of the first folder that could not be
+/// made.
 int make_folders(const std::string& folder);
-/// Those that the file at `path` is to lie in. Whether they could be made, opening the file tells.
+/// Makes the folders that the file at `path` is to lie in. Whether that worked shows when the file is opened.
 void make_parent_folders(const std::string& path);
 
 /// While it lives, this thread's writes report EFBIG and EPIPE as errors and raise neither SIGXFSZ nor SIGPIPE, whatever
@@ -59,7 +61,7 @@ class WriteSignals {
   WriteSignals& operator=(const WriteSignals&) = delete;
 
  private:
-  sigset_t held_{};  ///< those that we blocked and that were not pending before
+  sigset_t held_{};  ///< the signals that we blocked and that were not pending before
   sigset_t old_mask_{};
   bool blocked_ = false;
 };

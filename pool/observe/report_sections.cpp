@@ -127,7 +127,7 @@ void write_process(JsonWriter& json, const ProcessFacts& process, ReportEvent ev
   if (process.driver_version != 0) json.member("driver_version", process.driver_version);
   if (event == ReportEvent::exit || process.exit_code) {
     json.begin_object("exit");
-    json.member("code", process.exit_code);  // an exit handler is not told the code everywhere
+    json.member("code", process.exit_code);  // not every exit handler is given the code
     json.null_member("signal");              // set by `cupool run` when it completes a report
     json.end_object();
   } else {

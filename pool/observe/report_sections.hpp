@@ -1,6 +1,6 @@
-// The parts of the report's document: each writes one member of the object that is open. Internal to the report.
+// The parts of the report's document: each function writes one member of the object that is open. Internal to the report.
 //
-// Thread rule: each call owned by one thread.
+// Thread rule: each call is owned by one thread.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace cupool::observe {
 
-/// Says whether the report's time is over. Looks at the clock once per kStride questions; once over, always over.
+/// Is the report's time over? Reads the clock once per kStride questions; once over, always over.
 class Deadline {
  public:
   explicit Deadline(std::uint64_t unix_ns) : unix_ns_(unix_ns) {}
-  /// For each row of a large array.
+  /// To be asked for each row of a large array.
   bool passed() { return passed_ || (unix_ns_ != 0 && questions_++ % kStride == 0 && look()); }
 
  private:
@@ -28,11 +28,11 @@ class Deadline {
   bool passed_ = false;
 };
 
-/// What turned out while the report was written; ends up in data_quality.
+/// Findings while the report was written, for data_quality.
 struct Findings {
   Deadline deadline;
   std::vector<std::string> warnings;
-  std::vector<std::string> cut;  ///< what was left out for want of time: "devices[0].blocks"
+  std::vector<std::string> cut;  ///< what was left out for lack of time: "devices[0].blocks"
 };
 
 void write_process(JsonWriter& json, const ProcessFacts& process, ReportEvent event);

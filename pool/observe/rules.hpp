@@ -1,8 +1,8 @@
-// Rules: one method per cause, and what they share. Internal to the suggestions; see suggestions.hpp.
+// Rules: one method for each cause, and what they share. Internal to the suggestions; see suggestions.hpp.
 //
-// suggestions.cpp chooses and has the causes that need few words, advice_on_limit.cpp what a limit refuses, advice_on_pieces.cpp what is free in
-// pieces. Messages carry no numbers: those stand in `evidence` as name=integer, for whoever formats them. What is named as `fix` makes the job
-// complete when it is followed; where only pieces decide, nothing but a hint (`info`) can be given.
+// suggestions.cpp chooses the rules and has those that need few words, advice_on_limit.cpp has what a limit refuses, advice_on_pieces.cpp what is
+// free in pieces. Messages carry no numbers: those are in `evidence` as name=integer, for the code that formats them. What is named a `fix` makes the
+// job complete when it is followed; where only the pieces decide, nothing but a hint (`info`) can be given.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace cupool::observe {
 
-/// What is in force, and the list under construction.
+/// The settings in force, and the list under construction.
 class Rules {
  public:
   using Numbers = std::initializer_list<std::pair<std::string_view, std::uint64_t>>;

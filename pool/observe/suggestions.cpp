@@ -1,4 +1,4 @@
-// Which rules apply, and those of the causes that need few words. See rules.hpp.
+// Chooses the rules that apply, and has those that need few words. See rules.hpp.
 #include "pool/observe/suggestions.hpp"
 
 #include <algorithm>
@@ -63,13 +63,13 @@ bool Rules::has(std::string_view rule) const {
   return std::any_of(out_.begin(), out_.end(), [&](const Suggestion& one) { return one.rule_id == rule; });
 }
 
-/// The last one goes before what is no advice: few lines are printed.
+/// Moves the last suggestion before those that are no advice: only a few lines are printed.
 void Rules::put_before_hints() {
   const auto hint = std::find_if(out_.begin(), out_.end(), [](const Suggestion& one) { return one.level == "info"; });
   if (hint != out_.end()) std::rotate(hint, out_.end() - 1, out_.end());
 }
 
-/// Regions are one context's: what lies free in another's goes back to the driver only when whole ones hold nothing.
+/// A region belongs to one context: what is free in another context goes back to the driver only where whole regions hold no block.
 void Rules::other_contexts() {
   const bool is_of_free = verdict_.cause == OomCause::limit || verdict_.cause == OomCause::external_fragmentation ||
                           verdict_.cause == OomCause::true_exhaustion || verdict_.cause == OomCause::other_process;
@@ -82,7 +82,7 @@ void Rules::other_contexts() {
   put_before_hints();
 }
 
-/// For what is missing here, not for what no device would give, nor for what waits.
+/// For what is missing on this device; not for what no device would give, nor for what is waiting.
 void Rules::other_devices() {
   const bool is_short = verdict_.cause == OomCause::limit || verdict_.cause == OomCause::external_fragmentation ||
                         verdict_.cause == OomCause::other_process || verdict_.cause == OomCause::non_pool_memory ||
@@ -105,7 +105,7 @@ void Rules::add_already(const char* rule, const char* message, Numbers numbers) 
 
 bool Rules::exceeds_device() const { return e_.device_total_bytes != 0 && (e_.request_bytes == 0 || e_.request_bytes > e_.device_total_bytes); }
 
-/// More than the program's own memory pool may still have: whatever else refuses, that does.
+/// Does the request exceed what the program's own memory pool may still have? Then that refuses it, whatever else does.
 bool Rules::exceeds_own_maximum() const {
   return e_.mempool_max_bytes != 0 && e_.request_bytes > saturating_sub(e_.mempool_max_bytes, e_.mempool_used_bytes);
 }
@@ -119,7 +119,7 @@ void Rules::raise_own_maximum() {
       {{"mempool_max_bytes", e_.mempool_max_bytes}, {"mempool_used_bytes", e_.mempool_used_bytes}, {"request_bytes", e_.request_bytes}});
 }
 
-/// And then nothing else would do alone.
+/// If so nothing else would suffice alone.
 void Rules::put_own_maximum_first() {
   if (verdict_.cause == OomCause::driver_refused) return;
   for (Suggestion& other : out_)
@@ -143,7 +143,7 @@ void Rules::refused() {
 
 void Rules::deferred() {
   const Numbers numbers = {{"deferred_bytes", e_.deferred_bytes}, {"request_bytes", e_.request_bytes}};
-  if (e_.capturing) {  // no setting helps, and to synchronise now would end the capture
+  if (e_.capturing) {  // no setting helps, and synchronising now would end the capture
     add("before_capture", "fix",
         "freed memory cannot be waited for while a stream captures: make this allocation, or free and synchronise, before the capture begins",
         numbers);
@@ -155,7 +155,7 @@ void Rules::deferred() {
         "synchronise that stream, or the device, before this allocation",
         {{"deferred_bytes", e_.deferred_bytes}, {"deferred_at_driver_bytes", e_.deferred_at_driver_bytes}, {"request_bytes", e_.request_bytes}});
   else add("synchronize_first", "fix", "freed memory was still in use by the GPU: synchronise the device before this allocation", numbers);
-  if (e_.deferred_in_order_bytes.value_or(0) != 0) return;  // such frees wait for nothing, whatever CUPOOL_FREE says
+  if (e_.deferred_in_order_bytes.value_or(0) != 0) return;  // no setting of CUPOOL_FREE makes such frees wait
   if (value("free") == "sync") {
     add_already("free_sync", "CUPOOL_FREE=sync is on already", {{"deferred_bytes", e_.deferred_bytes}});
   } else if (value("free") == "deferred") {
@@ -200,7 +200,7 @@ void Rules::outside() {
     add("graph_memory", "consider", "CUDA graphs that run, or whose memory was not freed, keep it: free what they left live, or end them", numbers);
 }
 
-/// It was trimmed before the refusal: what is left is in pieces between live blocks. What may wait for work that runs is not in it.
+/// The memory pool was trimmed before the refusal: what is left is in pieces between live blocks. What may wait for running work is not included.
 void Rules::mempool_idle() {
   add("mempool_idle", "consider",
       "memory pools that the driver serves have memory idle that they did not give back when they were trimmed: it lies between their live blocks; "
@@ -209,7 +209,7 @@ void Rules::mempool_idle() {
   if (value("policy") == "platform") pool_of_ours();
 }
 
-/// No free of this process's helps, so that there is no leak to look for.
+/// Nothing that this process could free would help, so there is no leak to look for.
 void Rules::ask_for_less() {
   add("request_exceeds_reach", "fix",
       "the request would not fit even if all that this process holds were freed: it has to be smaller (a smaller batch, or in parts), or what others "
@@ -217,7 +217,7 @@ void Rules::ask_for_less() {
       {{"request_bytes", e_.request_bytes}, {"reachable_bytes", *reachable_bytes(e_)}});
 }
 
-/// Blocks of ours share pages.
+/// Blocks of the pool share pages.
 void Rules::native_rounding() {
   if (e_.native_rounding_bytes < verdict_.shortfall_bytes || e_.native_rounding_bytes == 0) return;
   const Numbers numbers = {{"native_rounding_bytes", e_.native_rounding_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}};
@@ -279,7 +279,8 @@ bool only_idle_is_outside(const OomEvidence& e, const OomVerdict& verdict) {
 
 std::optional<std::uint64_t> reachable_bytes(const OomEvidence& e) {
   if (!e.driver_free_bytes || e.is_managed) return std::nullopt;
-  return *e.driver_free_bytes + e.held_bytes + e.own_outside_bytes + e.deferred_unheld_bytes;  // some of the last is held, too: at most so much
+  // An upper bound: some of the last term is held as well.
+  return *e.driver_free_bytes + e.held_bytes + e.own_outside_bytes + e.deferred_unheld_bytes;
 }
 
 bool exceeds_reach(const OomEvidence& e) {

@@ -14,7 +14,7 @@
 
 namespace cupool::observe {
 
-/// More than this is taken for a mistake: 10 GiB of host memory per device.
+/// A larger ring is taken for a mistake: this is 10 GiB of host memory per device.
 inline constexpr std::size_t kMaxTimelineEvents = std::size_t{1} << 28;
 
 class Timeline {
@@ -30,7 +30,7 @@ class Timeline {
   /// stream-ordered call named, for the trace; 0: none.
   void record(const Event& event, std::uint64_t stream = 0) noexcept {
     if (trace_.is_on()) [[unlikely]] {
-      const Event copy = event;  // so that only here the event has an address: elsewhere it goes from registers into the ring
+      const Event copy = event;  // a copy, so that only here the event has an address: elsewhere it goes from registers into the ring
       trace_.record(copy, stream);
     }
     if (ring_ == nullptr && !map_ring()) return;

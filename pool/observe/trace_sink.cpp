@@ -1,4 +1,4 @@
-// See trace_sink.hpp. A chunk's pointer never comes back once it was taken, so a compare-exchange cannot be fooled.
+// See trace_sink.hpp. The pointer of a chunk that was taken never comes back, so a compare-exchange cannot be fooled.
 #include "pool/observe/trace_sink.hpp"
 
 namespace cupool::observe {

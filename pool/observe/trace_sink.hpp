@@ -22,7 +22,7 @@ struct TraceChunk {
 
 class TraceSink {
  public:
-  /// Chunks that wait, so that a device finds one although the thread that would make it has not run yet.
+  /// Chunks kept ready, so that a device finds one even if the thread that makes them has not run yet.
   static constexpr std::size_t kSpares = 2;
 
   // --- the writers
@@ -30,13 +30,13 @@ class TraceSink {
   TraceChunk* take() noexcept;
   /// `chunk` is full: nobody writes into it any more.
   void retire(TraceChunk* chunk) noexcept;
-  /// One event found no room. Counted once there is a file.
+  /// Counts an event that found no room, once there is a file.
   void lose() noexcept {
     if (std::atomic<std::uint64_t>* dropped = dropped_.load(std::memory_order_acquire)) dropped->fetch_add(1, std::memory_order_relaxed);
   }
 
   // --- the owner
-  /// Something was taken or retired since the last clear_work(): asked after every call.
+  /// Was something taken or retired since the last clear_work()? Asked after every call.
   bool has_work() const noexcept { return has_work_.load(std::memory_order_relaxed); }
   void clear_work() noexcept { has_work_.store(false, std::memory_order_relaxed); }
   bool has_room() const noexcept;
@@ -45,7 +45,7 @@ class TraceSink {
   TraceChunk* take_retired() noexcept { return retired_.exchange(nullptr, std::memory_order_acquire); }
   /// A spare that no writer has taken, and none can take any more; nullptr when there is none.
   TraceChunk* withdraw() noexcept;
-  /// Where lose() counts: the header of a file that exists from now on.
+  /// Tells lose() where to count: the header of a file that exists from now on.
   void count_in(std::atomic<std::uint64_t>& dropped) noexcept { dropped_.store(&dropped, std::memory_order_release); }
   std::uint64_t dropped() const noexcept {
     const std::atomic<std::uint64_t>* dropped = dropped_.load(std::memory_order_acquire);

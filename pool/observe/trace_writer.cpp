@@ -1,5 +1,5 @@
-// See trace_writer.hpp. A process that is killed keeps what it has stored in program order, so the release store of the
-// first word is enough: a first word that is there has all of its record.
+// See trace_writer.hpp. A process that is killed keeps what it has stored, in program order, so the release store of the first word is enough: where
+// the first word is there, all of its record is.
 #include "pool/observe/trace_writer.hpp"
 
 #include "pool/core/bytes.hpp"
@@ -51,7 +51,7 @@ void TraceWriter::record(const Event& event, std::uint64_t stream) noexcept {
   if ((fields & kTraceRequestedBytes) != 0 && event.bytes != round_request(event.requested_bytes)) fields |= kTraceBytes;
   if (stream != 0) fields |= kTraceStream;
   if (event.site != 0) fields |= kTraceOrigin;
-  std::uint64_t elapsed = event.ticks - last_ticks_;  // an event that was timed before its turn wraps around
+  std::uint64_t elapsed = event.ticks - last_ticks_;  // wraps around for an event that was timed before its turn
   if (elapsed >> 32 != 0) {
     fields |= kTraceTicks;
     elapsed = 0;

@@ -30,7 +30,7 @@ class TraceWriter {
   std::uint64_t* cursor_ = nullptr;  ///< where the next record goes
   std::uint64_t* end_ = nullptr;
   std::uint64_t last_ticks_ = 0;
-  std::uint64_t lost_ = 0;  ///< since the chunk began
+  std::uint64_t lost_ = 0;  ///< events lost since the chunk began
   std::uint64_t sequence_ = 0;
   int device_;
 };
