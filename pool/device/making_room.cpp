@@ -16,7 +16,11 @@ struct NothingKept {
 };
 }  // namespace
 
-bool MakingRoom::is_over(DeviceState& device, const Patience& patience) {
+bool MakingRoom::is_over(DeviceState& device, Patience& patience) {
+  if (patience.is_question_due() && device.services.may_call_driver()) {
+    const MutexUnlock unlocked(device.lock);
+    if (is_broken(device.driver)) return true;
+  }
   if (!patience.is_late()) return false;
   bool is_hopeful = giving_back_.late_bytes() != 0 && !patience.is_over(false);
   for (Epoch* epoch = deferred_.oldest(); epoch != nullptr && epoch->number <= patience.newest() && device.services.may_call_driver();

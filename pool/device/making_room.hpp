@@ -55,8 +55,9 @@ class MakingRoom {
   /// charged. False: there is no room.
   bool within_limit(DeviceState& device, std::uint64_t bytes, const std::function<bool()>& take) CUPOOL_EXCLUDES(device.lock);
   /// May the caller give up waiting? Once it is late the driver is asked whether what would have been waited for natively is over. What this thread
-  /// itself freed would have been waited for without end; whatever else was freed before the call is waited for once.
-  bool is_over(DeviceState& device, const Patience& patience) CUPOOL_REQUIRES(device.lock);
+  /// itself freed would have been waited for without end; whatever else was freed before the call is waited for once. Where every call answers with
+  /// an error nothing comes any more.
+  bool is_over(DeviceState& device, Patience& patience) CUPOOL_REQUIRES(device.lock);
 
  private:
   bool make_way(DeviceState& device, std::uint64_t bytes) CUPOOL_EXCLUDES(device.lock);

@@ -23,7 +23,7 @@ class Patience {
   /// `until_ns`: a time of that clock. `newest`: the number of the last epoch that was freed before the call; 0: nothing is waited for longer.
   /// `late_bound_ns`: how much longer to wait for what natively would have been free at once; 0 where it is not known to suffice.
   Patience(Clock& clock, std::uint64_t until_ns, std::uint64_t newest, std::uint64_t late_bound_ns)
-      : clock_(clock), until_ns_(until_ns), newest_(newest), late_bound_ns_(late_bound_ns) {}
+      : clock_(clock), until_ns_(until_ns), newest_(newest), late_bound_ns_(late_bound_ns), question_ns_(clock.now_ns() + kFirstQuestion_ns) {}
 
   /// The ordinary time is over: only epochs up to newest() are waited for.
   bool is_late() const { return clock_.now_ns() >= until_ns_; }
@@ -32,6 +32,13 @@ class Patience {
   /// So much time was spent that the next call should not wait for the same work.
   bool is_spent() const { return clock_.now_ns() >= until_ns_ + kLateBound_ns; }
   std::uint64_t newest() const { return newest_; }
+  /// It has waited in vain for so long that the driver is to be asked whether there is anything to wait for at all. Seldom true.
+  bool is_question_due() {
+    const std::uint64_t now_ns = clock_.now_ns();
+    if (now_ns < question_ns_) return false;
+    question_ns_ = now_ns + kNextQuestion_ns;
+    return true;
+  }
   /// Pauses, a little longer each time. Precondition: the device's lock is let go of meanwhile.
   void pause() {
     clock_.pause(pause_ns_);
@@ -42,11 +49,14 @@ class Patience {
   static constexpr std::uint64_t kFirstPause_ns = 20'000;
   static constexpr std::uint64_t kLongestPause_ns = 2'000'000;
   static constexpr std::uint64_t kLongestLatePause_ns = 50'000'000;
+  static constexpr std::uint64_t kFirstQuestion_ns = 5'000'000;
+  static constexpr std::uint64_t kNextQuestion_ns = 50'000'000;
 
   Clock& clock_;
   std::uint64_t until_ns_;
   std::uint64_t newest_;
   std::uint64_t late_bound_ns_;
+  std::uint64_t question_ns_;
   std::uint64_t pause_ns_ = kFirstPause_ns;
 };
 

@@ -97,6 +97,16 @@ TEST_CASE("a broken context is no lack of memory, whatever the size") {
   CHECK(rig.pools().take_untold_oom() == 0);
 }
 
+TEST_CASE("in a broken context nobody waits for memory that the driver does not take back: the limit's refusal comes at once") {
+  Rig rig(limited("64MiB"));
+  rig.free(rig.allocate(48 * kMiB));
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  cusim_break_context(rig.context(), CUDA_ERROR_ILLEGAL_ADDRESS);
+  const auto ask = [] { return CUDA_ERROR_ILLEGAL_ADDRESS; };
+  CHECK(rig.pools().reserve_outside(0, OutsideKind::array, 40 * kMiB, "cuArrayCreate_v2", ask).code() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cusim_now_ns() < 100'000'000);
+}
+
 TEST_CASE("memory that the driver refuses to free is still held") {
   Rig rig(limited("100MiB"));
   PoolSet& pools = rig.pools();
