@@ -9,6 +9,7 @@ namespace cupool::device::in_order {
 
 namespace {
 constexpr std::uint64_t kFreesBound_ns = 2'000'000;  ///< a free takes 0.5 us on an H100
+constexpr std::uint64_t kPause_ns = 10'000;
 constexpr std::uint32_t kRefusals = 4;               ///< so many refusals without a success between them, and the driver is not asked again
 
 /// Counts a refusal. Whatever the reason, a driver that goes on refusing must not keep regions from being returned by cuMemFree.
@@ -16,6 +17,20 @@ void note_refusal(PoolServices& services, CUresult code) {
   const bool is_never_taken = code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_SUPPORTED;
   if (is_never_taken || services.refused_in_order.fetch_add(1, std::memory_order_relaxed) + 1 >= kRefusals)
     services.cannot_free_in_order.store(true, std::memory_order_relaxed);
+}
+
+/// No event could be recorded behind the frees: the stream, which holds nothing else, is asked itself.
+bool await_stream(DeviceState& device, CUstream stream) {
+  if (!device.driver.has_cuStreamQuery()) return true;
+  Clock& clock = device.services.clock;
+  const std::uint64_t until_ns = clock.now_ns() + kFreesBound_ns;
+  const RelaxedCaptureMode relaxed(device.driver);
+  CUresult code = device.driver.cuStreamQuery(stream);
+  while (code == CUDA_ERROR_NOT_READY && clock.now_ns() < until_ns) {
+    clock.pause(kPause_ns);
+    code = device.driver.cuStreamQuery(stream);
+  }
+  return code != CUDA_ERROR_NOT_READY;
 }
 }  // namespace
 
@@ -56,7 +71,8 @@ bool await(DeviceState& device, ContextPool& home, CUstream stream) {
   FenceResult result = fence.record_on(device, home, home.registered.context, stream, true);
   if (result.answer == FenceAnswer::done) result = fence.poll_for(device, kFreesBound_ns);
   fence.clear(device.services.contexts);
-  return result.answer != FenceAnswer::pending;
+  const bool has_event = result.answer == FenceAnswer::done || result.answer == FenceAnswer::pending;
+  return has_event ? result.answer == FenceAnswer::done : await_stream(device, stream);
 }
 
 bool can_look(const DeviceState& device) { return device.driver.has_cuCtxRecordEvent() && device.services.has_context_events(); }

@@ -213,6 +213,19 @@ TEST_CASE("regions that the device is slow to take back are waited for before me
   rig.free(large);
 }
 
+TEST_CASE("regions that the device is slow to take back are waited for also where the driver gives no event for that") {
+  Rig rig(late<&free_late>());
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 7; ++i) blocks.push_back(rig.allocate(64 * kMiB));
+  for (const CUdeviceptr block : blocks) rig.free(block);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  cusim_fail("cuEventRecord", 1, CUDA_ERROR_UNKNOWN, GENERATE(1u, 1000u));
+  const CUdeviceptr large = rig.allocate(400 * kMiB);
+  CHECK(cusim_now_ns() >= 100 * kMs);
+  CHECK(rig.pools().check() == "");
+  rig.free(large);
+}
+
 TEST_CASE("regions that the device is slow to take back are free memory to cuMemGetInfo, once") {
   Rig rig(late<&free_late>());
   std::size_t before_bytes = 0;
