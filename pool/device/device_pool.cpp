@@ -313,12 +313,12 @@ FreeOutcome DevicePool::free_native(Extent* extent, std::uint16_t thread, Error*
     device_.counters().frees.take_back();
   }
   if (status.code() == CUDA_ERROR_NOT_READY) {  // refused because something captures
-    device_.note(EventKind::allocate, ticks(), before, thread);
+    device_.note(EventKind::allocate, ticks(), before, observe::kPoolItself);
     deferral_.defer(device_, extent, thread);
     return stream == nullptr ? Deferral::outcome_of(deferral_.wait_in_capture(device_, context), answer) : FreeOutcome::freed;
   }
   if (!status.ok()) {
-    device_.note(EventKind::allocate, ticks(), before, thread);
+    device_.note(EventKind::allocate, ticks(), before, observe::kPoolItself);
     *answer = status.error();
     return FreeOutcome::failed;
   }

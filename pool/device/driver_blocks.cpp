@@ -28,7 +28,7 @@ DriverBlocks::Node DriverBlocks::begin_free(DeviceState& device, std::uint64_t a
   return block;
 }
 
-void DriverBlocks::end_free(DeviceState& device, Node&& block, bool is_freed, std::uint16_t thread, std::uint64_t stream) {
+void DriverBlocks::end_free(DeviceState& device, Node&& block, bool is_freed, std::uint64_t stream) {
   Extent& extent = block.mapped().extent;
   const std::uint64_t bytes = extent.bytes;
   device.leaving_bytes -= bytes;
@@ -39,7 +39,7 @@ void DriverBlocks::end_free(DeviceState& device, Node&& block, bool is_freed, st
     device.counters().driver_served.add(is_freed ? 1 : 0);
   } else {
     extent.allocated_ticks = ticks();
-    enter(device, extent, thread, stream);
+    enter(device, extent, observe::kPoolItself, stream);
   }
 }
 

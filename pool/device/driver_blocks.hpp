@@ -42,7 +42,7 @@ class DriverBlocks {
   /// Call before the driver's free: takes the block out of the books. Empty: there is none at `address`.
   Node begin_free(DeviceState& device, std::uint64_t address, std::uint16_t thread, std::uint64_t stream) CUPOOL_REQUIRES(device.lock);
   /// Call after the driver's free. A block that the driver refused to free is booked again, unless its address is another's by now.
-  void end_free(DeviceState& device, Node&& block, bool is_freed, std::uint16_t thread, std::uint64_t stream) CUPOOL_REQUIRES(device.lock);
+  void end_free(DeviceState& device, Node&& block, bool is_freed, std::uint64_t stream) CUPOOL_REQUIRES(device.lock);
   /// Forgets the block at `address`, if there is one: it is gone without a free.
   void forget(DeviceState& device, std::uint64_t address) CUPOOL_REQUIRES(device.lock);
   /// Forgets the blocks that ended with `context`. Those made after `before` are of a newer context with the same handle. Needs no host memory.

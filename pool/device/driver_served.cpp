@@ -93,7 +93,7 @@ std::optional<CUresult> DevicePool::free_by_driver(CUdeviceptr address, std::uin
   if (!idle_pools_.is_ours(block.mapped().is_of_default_pool)) idle_pools_.update_others(device_, result != CUDA_SUCCESS);
   const MutexLock lock(device_.lock);
   if (result == CUDA_SUCCESS && stream != 0) note_backlog(stream, {block.mapped().extent.bytes, 0});
-  driver_blocks_.end_free(device_, std::move(block), result == CUDA_SUCCESS, thread, stream);
+  driver_blocks_.end_free(device_, std::move(block), result == CUDA_SUCCESS, stream);
   idle_pools_.book_rounding(device_);
   figures_.publish(device_);
   return result;

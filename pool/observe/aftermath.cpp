@@ -21,7 +21,7 @@ void judge(const DeviceSnapshot& device, const std::vector<OomRecord>& ooms, std
     if (ooms[i].device == device.ordinal) own.push_back(i);
   std::uint64_t largest_bytes = 0;
   for (auto event = device.timeline.rbegin(); event != device.timeline.rend() && !own.empty(); ++event) {
-    if (event->kind == EventKind::allocate) largest_bytes = std::max(largest_bytes, event->bytes);
+    if (event->kind == EventKind::allocate && event->thread != kPoolItself) largest_bytes = std::max(largest_bytes, event->bytes);
     const OomRecord& newest = ooms[own.back()];
     if (event->kind != EventKind::oom || !is_of(*event, newest)) continue;
     const bool is_served = newest.evidence.request_bytes != 0 && largest_bytes >= newest.evidence.request_bytes;

@@ -6,13 +6,15 @@
 namespace cupool::observe {
 
 enum class EventKind : std::uint8_t {
-  allocate,        ///< a block became live
+  allocate,        ///< a block became live; by the pool itself: it lives on, as the driver has refused to free it
   free_requested,  ///< the program freed it; it waits for the GPU
   free_completed,  ///< its bytes may be reused
   region_create,   ///< the pool took memory from the driver
   region_release,  ///< the pool gave memory back
   oom,             ///< an allocation failed; address is the driver's free bytes then
 };
+
+inline constexpr std::uint16_t kPoolItself = 0;  ///< as the thread of an event
 
 /// 40 bytes. `ticks` is raw (see core/clock.hpp), turned into nanoseconds when the report is written.
 struct Event {

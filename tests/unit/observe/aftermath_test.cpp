@@ -21,6 +21,7 @@ Event event(EventKind kind, std::uint64_t bytes, std::uint64_t address = 0) {
   made.kind = kind;
   made.bytes = made.requested_bytes = bytes;
   made.address = address;
+  made.thread = 1;
   return made;
 }
 
@@ -40,6 +41,18 @@ TEST_CASE("an OOM was survived if a block of its size came after it, before the 
   CHECK(served_since(snapshot) == Answers{true, false, false});
   device.timeline.push_back(event(EventKind::allocate, 5000));
   CHECK(served_since(snapshot) == Answers{true, true, true});
+}
+
+TEST_CASE("a block that the driver refused to free is none that was allocated since") {
+  Snapshot snapshot;
+  snapshot.devices.push_back(samples::empty_device(samples::kGiB));
+  DeviceSnapshot& device = snapshot.devices.front();
+  samples::set_counter(device, "allocations", 3, 3);
+  snapshot.ooms = {refused(1000, 1, 3)};
+  device.timeline = {event(EventKind::oom, 1000, 1), event(EventKind::free_requested, 2000), event(EventKind::free_completed, 2000),
+                     event(EventKind::allocate, 2000)};
+  device.timeline.back().thread = kPoolItself;
+  CHECK(served_since(snapshot) == Answers{false});
 }
 
 TEST_CASE("of an OOM that is older than the timeline a yes is known, and a no only if nothing was allocated since") {
