@@ -193,14 +193,17 @@ bool is_alive(const Driver& driver, CUcontext context) {
 
 bool is_really_gone(const Driver& driver, CUcontext context, CUresult code) { return is_context_gone(code) && !is_alive(driver, context); }
 
+bool is_lost(const Driver& driver, CUresult code) {
+  const bool may_be_lost = code == CUDA_ERROR_UNKNOWN || code == CUDA_ERROR_DEVICE_UNAVAILABLE;
+  return may_be_lost && driver.has_cuEventCreate() && Event::create(driver).code() == code;
+}
+
 bool is_broken(const Driver& driver) {
   const RelaxedCaptureMode relaxed(driver);
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
   const CUresult code = driver.cuMemGetInfo_v2(&free_bytes, &total_bytes);
-  if (is_of_earlier_work(code)) return true;
-  const bool may_be_lost = code == CUDA_ERROR_UNKNOWN || code == CUDA_ERROR_DEVICE_UNAVAILABLE;
-  return may_be_lost && driver.has_cuEventCreate() && Event::create(driver).code() == code;
+  return is_of_earlier_work(code) || is_lost(driver, code);
 }
 
 /// The driver refused to answer about one context. If it is broken or gone, nothing of it runs any more; otherwise nothing is known yet.

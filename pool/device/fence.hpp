@@ -38,8 +38,9 @@ enum class FenceAnswer : std::uint8_t {
 [[nodiscard]] bool is_context_gone(CUresult code);
 /// Does `code` say that the context is gone, and does a second question confirm it? One such answer is no proof that nothing of it runs.
 [[nodiscard]] bool is_really_gone(const Driver& driver, CUcontext context, CUresult code);
-/// Does every call in the context that is current answer by an error of earlier work, or because the device is lost? Of a loss two calls must
-/// tell: a driver may refuse one and do the rest.
+/// A call in the context that is current answered `code` because the device is lost. Another must say so too: a driver may refuse one and do the rest.
+[[nodiscard]] bool is_lost(const Driver& driver, CUresult code);
+/// Does every call in the context that is current answer by an error of earlier work, or because the device is lost?
 [[nodiscard]] bool is_broken(const Driver& driver);
 
 /// `error` is set when the driver said something that the program's own call would have returned natively: a sticky error of `asking`, or that the

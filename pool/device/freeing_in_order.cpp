@@ -10,7 +10,7 @@ namespace cupool::device::in_order {
 namespace {
 constexpr std::uint64_t kFreesBound_ns = 2'000'000;  ///< a free takes 0.5 us on an H100
 constexpr std::uint64_t kPause_ns = 10'000;
-constexpr std::uint32_t kRefusals = 4;               ///< so many refusals without a success between them, and the driver is not asked again
+constexpr std::uint32_t kRefusals = 4;  ///< so many refusals without a success between them, and the driver is not asked again
 
 /// Counts a refusal. Whatever the reason, a driver that goes on refusing must not keep regions from being returned by cuMemFree.
 void note_refusal(PoolServices& services, CUresult code) {

@@ -31,8 +31,7 @@ Error Refusals::reason_of(DeviceState& device, Error refusal) {
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
   const CUresult code = device.driver.cuMemGetInfo_v2(&free_bytes, &total_bytes);
-  const bool is_lost = code == CUDA_ERROR_UNKNOWN || code == CUDA_ERROR_DEVICE_UNAVAILABLE;  // the device is lost: every call answers so
-  return is_of_earlier_work(code) || is_context_gone(code) || is_lost ? Error{code, "cuMemGetInfo_v2"} : refusal;
+  return is_of_earlier_work(code) || is_context_gone(code) || is_lost(device.driver, code) ? Error{code, "cuMemGetInfo_v2"} : refusal;
 }
 
 Error Refusals::fail_by_limit(DeviceState& device, std::uint64_t requested_bytes, const Refused& what, const PoolSet::AskDriver& ask) {

@@ -107,6 +107,13 @@ TEST_CASE("in a broken context nobody waits for memory that the driver does not 
   CHECK(cusim_now_ns() < 100'000'000);
 }
 
+TEST_CASE("a driver that does not tell what it has free is no lost device: a limit's refusal is out of memory") {
+  Rig rig(limited("64MiB"));
+  rig.free(rig.allocate(kMiB));
+  cusim_fail("cuMemGetInfo_v2", 1, CUDA_ERROR_UNKNOWN, 1'000'000);
+  CHECK(rig.try_allocate(100 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
+}
+
 TEST_CASE("memory that the driver refuses to free is still held") {
   Rig rig(limited("100MiB"));
   PoolSet& pools = rig.pools();
