@@ -33,7 +33,7 @@ std::size_t format_bytes(CUarray_format format) {
 /// Bytes of level 0, before rounding to granules; 0 for a descriptor that makes no sense.
 std::uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR_v2& d) {
   const bool channels_ok = d.NumChannels == 1 || d.NumChannels == 2 || d.NumChannels == 4;
-  if (!channels_ok || d.Width == 0) return 0;
+  if (!channels_ok) return 0;
   const std::size_t height = d.Height == 0 ? 1 : d.Height;
   const std::size_t depth = d.Depth == 0 ? 1 : d.Depth;
   return d.Width * height * depth * d.NumChannels * format_bytes(d.Format);

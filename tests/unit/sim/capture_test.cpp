@@ -230,6 +230,8 @@ TEST_CASE("the legacy stream may not be used while a blocking stream captures") 
   Capturing sim(CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_DEFAULT);
   SECTION("work") { CHECK(cusim_launch_spin(nullptr, 1) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT); }
   SECTION("query") { CHECK(cuStreamQuery(nullptr) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT); }
+  SECTION("wait") { CHECK(cuStreamSynchronize(nullptr) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT); }
+  SECTION("free in its order") { CHECK(cuMemFreeAsync(Simulated::allocate(kMiB), nullptr) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT); }
   SECTION("synchronous copy") {
     char byte = 0;
     CHECK(cuMemcpyHtoD_v2(4096, &byte, 1) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
@@ -300,7 +302,29 @@ TEST_CASE("streams join a capture through events, and must come back") {
 TEST_CASE("an event of a capture cannot be asked from outside") {
   Capturing sim(CU_STREAM_CAPTURE_MODE_RELAXED);
   REQUIRE(cuEventRecord(sim.idle_event, sim.captured) == CUDA_SUCCESS);
-  CHECK(cuEventQuery(sim.idle_event) == CUDA_ERROR_CAPTURED_EVENT);
+  SECTION("by a query") { CHECK(cuEventQuery(sim.idle_event) == CUDA_ERROR_CAPTURED_EVENT); }
+  SECTION("by a wait") { CHECK(cuEventSynchronize(sim.idle_event) == CUDA_ERROR_CAPTURED_EVENT); }
+  SECTION("nor its stream be given a callback") {
+    const CUstreamCallback callback = [](CUstream, CUresult, void*) {};
+    CHECK(cuStreamAddCallback(sim.captured, callback, nullptr, 0) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  }
+  CHECK(sim.end() == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+TEST_CASE("an event of a capture that is recorded outside of it is the capture's no more") {
+  Capturing sim(CU_STREAM_CAPTURE_MODE_RELAXED);
+  REQUIRE(cuEventRecord(sim.idle_event, sim.captured) == CUDA_SUCCESS);
+  REQUIRE(cuEventRecord(sim.idle_event, Simulated::stream()) == CUDA_SUCCESS);
+  CHECK(cuEventQuery(sim.idle_event) == CUDA_SUCCESS);
+  CHECK(sim.end() == CUDA_SUCCESS);
+}
+
+TEST_CASE("nothing joins a capture that has become invalid") {
+  Capturing sim(CU_STREAM_CAPTURE_MODE_RELAXED);
+  REQUIRE(cuEventRecord(sim.idle_event, sim.captured) == CUDA_SUCCESS);
+  REQUIRE(cuEventQuery(sim.idle_event) == CUDA_ERROR_CAPTURED_EVENT);
+  CHECK(cuEventRecord(Simulated::event(), sim.captured) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(cuStreamWaitEvent(Simulated::stream(), sim.idle_event, 0) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   CHECK(sim.end() == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 

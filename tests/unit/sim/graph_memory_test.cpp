@@ -1,4 +1,5 @@
 // Memory nodes of graphs: fixed addresses, the two lives of an allocation, who may free it, what the device keeps.
+// More than 400 lines: all rules of one kind of memory, and one helper that captures the graphs.
 #include <catch2/catch.hpp>
 
 #include "sim_fixture.hpp"
@@ -102,6 +103,24 @@ TEST_CASE("a captured allocation and free become nodes; the bytes come with the 
   CHECK(cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH, &value) == CUDA_SUCCESS);
   CHECK(Graphs::attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) == 0);
   CHECK(cusim_violation_count() == 0);
+}
+
+TEST_CASE("graph memory shares no bytes with what lives beside it, and the marks of its pool are reset one by one") {
+  const Graphs sim;
+  const CUdeviceptr plain = Simulated::allocate(3 * kMiB);
+  REQUIRE(cuMemsetD8_v2(plain, 0x55, 3 * kMiB) == CUDA_SUCCESS);
+  CUdeviceptr address = 0;
+  const CUgraphExec exec = Graphs::instantiate(sim.filling(3 * kMiB, true, &address));
+  REQUIRE(cuGraphLaunch(exec, sim.line) == CUDA_SUCCESS);
+  REQUIRE(cuStreamSynchronize(sim.line) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_check(nullptr, plain, 3 * kMiB, 0x55, 1) == CUDA_SUCCESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(cusim_mismatched_bytes() == 0);
+  REQUIRE(cuGraphExecDestroy(exec) == CUDA_SUCCESS);
+  REQUIRE(cuDeviceGraphMemTrim(0) == CUDA_SUCCESS);
+  std::uint64_t value = 0;
+  REQUIRE(cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &value) == CUDA_SUCCESS);
+  CHECK(Graphs::attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) == 4 * kMiB);
 }
 
 TEST_CASE("graph memory that outlives its graph is freed outside, once, and only after a launch") {

@@ -211,7 +211,12 @@ TEST_CASE("host memory is pinned, found by address, and freed by its own call") 
   CHECK(type == CU_MEMORYTYPE_HOST);
   CHECK(cuMemFree_v2(address) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemFreeHost(static_cast<char*>(pinned) + 1) == CUDA_ERROR_INVALID_VALUE);
+  unsigned flags = 0;
+  CHECK(cuMemHostGetFlags(&flags, pinned) == CUDA_SUCCESS);
+  CHECK(flags == (CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+  REQUIRE(cusim_launch_spin(nullptr, 1000) == CUDA_SUCCESS);
   CHECK(cuMemFreeHost(pinned) == CUDA_SUCCESS);
+  CHECK(cusim_now_ns() == 1000);  // as with memory of the device
   CHECK(cuMemFreeHost(pinned) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemHostAlloc(&pinned, 0, 0) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemHostAlloc(&pinned, 1, 64) == CUDA_ERROR_INVALID_VALUE);

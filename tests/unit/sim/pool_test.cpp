@@ -38,6 +38,7 @@ TEST_CASE("another stream does not get bytes that are still in use, while there 
   const CUdeviceptr first = allocate_async(kMiB, one);
   REQUIRE(cusim_launch_spin(one, 1000) == CUDA_SUCCESS);
   REQUIRE(cuMemFreeAsync(first, one) == CUDA_SUCCESS);
+  if (GENERATE(false, true)) REQUIRE(cusim_launch_spin(two, 1000) == CUDA_SUCCESS);  // work that waits for nothing of the other
   const CUdeviceptr second = allocate_async(kMiB, two);
   CHECK(second != first);
   REQUIRE(cuMemFreeAsync(second, two) == CUDA_SUCCESS);
@@ -134,6 +135,8 @@ TEST_CASE("a pool keeps what its threshold says, and counts") {
   CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &threshold) == CUDA_ERROR_INVALID_VALUE);
   threshold = 0;
   CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &threshold) == CUDA_SUCCESS);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH) == 0);
+  CHECK(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) == 4 * kMiB);
   CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &threshold) == CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -177,9 +180,14 @@ TEST_CASE("created pools have a size, belong to a device, and are found in the p
   CHECK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) == CUDA_SUCCESS);
   CHECK(owner == pool);
   CHECK(allocate_async(4 * kMiB, stream) == 0);
+  CUmemoryPool current = nullptr;
+  CUmemoryPool beside = nullptr;
+  REQUIRE(cuMemPoolCreate(&beside, &properties) == CUDA_SUCCESS);
+  REQUIRE(cuMemPoolDestroy(beside) == CUDA_SUCCESS);
+  CHECK(cuDeviceGetMemPool(&current, 0) == CUDA_SUCCESS);
+  CHECK(current == pool);
   REQUIRE(cuMemPoolDestroy(pool) == CUDA_SUCCESS);
   CHECK(cuMemPoolDestroy(pool) == CUDA_ERROR_INVALID_VALUE);
-  CUmemoryPool current = nullptr;
   CHECK(cuDeviceGetMemPool(&current, 0) == CUDA_SUCCESS);
   CHECK(current == default_pool());
   CHECK(cuMemPoolDestroy(current) == CUDA_ERROR_INVALID_VALUE);
@@ -271,6 +279,8 @@ TEST_CASE("small stream-ordered memory shares what the device gives in granules,
   std::sort(blocks.begin(), blocks.end());
   for (std::size_t i = 1; i < blocks.size(); ++i) REQUIRE(blocks[i] - blocks[i - 1] == 512);
   for (std::size_t i = 1; i < blocks.size(); ++i) REQUIRE(cuMemFreeAsync(blocks[i], stream) == CUDA_SUCCESS);
+  REQUIRE(cuMemFreeAsync(allocate_async(4 * kMiB, stream), stream) == CUDA_SUCCESS);  // idle as a whole
+  CHECK(reserved_bytes() == 6 * kMiB);
   REQUIRE(cuMemPoolTrimTo(default_pool(), 0) == CUDA_SUCCESS);
   CHECK(reserved_bytes() == 2 * kMiB);
   REQUIRE(cuMemFreeAsync(blocks[0], stream) == CUDA_SUCCESS);

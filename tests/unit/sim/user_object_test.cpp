@@ -71,6 +71,19 @@ TEST_CASE("a graph, its clones, what was instantiated from it and launches that 
   CHECK(cusim_violation_count() == 0);
 }
 
+TEST_CASE("a clone holds the objects of its graph without it") {
+  const Simulated sim;
+  const CUuserObject object = object_of(1);
+  const CUgraph original = graph();
+  CUgraph clone = nullptr;
+  REQUIRE(cuGraphRetainUserObject(original, object, 1, CU_GRAPH_USER_OBJECT_MOVE) == CUDA_SUCCESS);
+  REQUIRE(cuGraphClone(&clone, original) == CUDA_SUCCESS);
+  REQUIRE(cuGraphDestroy(original) == CUDA_SUCCESS);
+  CHECK(g_destroyed == 0);
+  REQUIRE(cuGraphDestroy(clone) == CUDA_SUCCESS);
+  CHECK(g_destroyed == 1);
+}
+
 TEST_CASE("a graph lets go of an object when it is told to, and of no more than it holds") {
   const Simulated sim;
   const CUuserObject object = object_of(1);
