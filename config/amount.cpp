@@ -54,7 +54,7 @@ std::optional<Amount::Term> parse_term(std::string_view text, Problem& problem) 
 
 /// What stands between the parentheses of "min(...)"; nullopt: the text is not of that form.
 std::optional<std::string_view> inside_min(std::string_view text) {
-  if (text.size() < 3 || !equals_ignoring_case(text.substr(0, 3), "min")) return std::nullopt;
+  if (!equals_ignoring_case(text.substr(0, 3), "min")) return std::nullopt;
   const std::string_view tail = trim(text.substr(3));
   if (tail.size() < 2 || tail.front() != '(' || tail.back() != ')') return std::nullopt;
   return tail.substr(1, tail.size() - 2);

@@ -37,7 +37,7 @@ Piece take_piece(std::string_view& rest) {
     return piece;
   }
   piece.kind = rest.size() > 1 ? rest[1] : '\0';
-  if (piece.kind == '\0' || std::string_view("phrq%").find(piece.kind) == std::string_view::npos) {
+  if (std::string_view("phrq%").find(piece.kind) == std::string_view::npos) {
     piece.problem = "a % that starts none of %p %h %r %q{VAR} %%";
     return piece;
   }

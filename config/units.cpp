@@ -88,7 +88,7 @@ std::optional<Decimal> take_decimal(std::string_view text) {
   for (; at < text.size() && is_digit(text[at]); ++at, ++digits) {
     const auto digit = static_cast<std::uint64_t>(text[at] - '0');
     number.is_too_large = number.is_too_large || number.whole > (kMost - digit) / 10;
-    if (!number.is_too_large) number.whole = number.whole * 10 + digit;
+    number.whole = number.whole * 10 + digit;
   }
   if (at < text.size() && text[at] == '.') {
     number.has_point = true;

@@ -22,7 +22,7 @@ constexpr std::uint64_t kE18 = 1'000'000'000'000'000'000U;  ///< what a fraction
 
 /// A decimal number at the start of a text, as read: whole + fraction_e18 / 10^18, then `rest` (trimmed).
 struct Decimal {
-  std::uint64_t whole = 0;
+  std::uint64_t whole = 0;         ///< of no meaning where it is too large
   std::uint64_t fraction_e18 = 0;  ///< digits after the eighteenth are dropped
   bool has_point = false;
   bool is_too_large = false;  ///< the whole part is over 2^63

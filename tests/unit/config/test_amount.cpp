@@ -73,7 +73,7 @@ TEST_CASE("bytes are taken as they are, whatever the device holds", "[amount]") 
 TEST_CASE("min() takes the least of its amounts", "[amount]") {
   CHECK(resolved("min(75%,8GiB)", 80 * kGiB) == 8 * kGiB);
   CHECK(resolved("min(75%,8GiB)", 8 * kGiB) == 6 * kGiB);
-  CHECK(resolved("MIN ( 0.75 , 8 GiB )", 8 * kGiB) == 6 * kGiB);
+  CHECK(resolved(" MIN ( 0.75 , 8 GiB ) ", 8 * kGiB) == 6 * kGiB);
   CHECK(resolved("min(75%)", 8 * kGiB) == 6 * kGiB);
   CHECK(resolved("min(50%,3GiB,40%)", 8 * kGiB) == 3 * kGiB);
 }
@@ -82,6 +82,8 @@ TEST_CASE("amounts that make no sense are refused with the part that is to blame
   CHECK(why_not("101%") == "more than 100% (101%)");
   CHECK(why_not("100.0000001%") == "more than 100% (100.0000001%)");
   CHECK(why_not("99999999999999999999999%") == "more than 100% (99999999999999999999999%)");
+  CHECK(why_not("18446744073709551666%") == "more than 100% (18446744073709551666%)");  // 2^64 + 50
+  CHECK(why_not("18446744073709551616.5") == "a fraction above 1.0, and no unit (18446744073709551616.5)");
   CHECK(why_not("1.5") == "a fraction above 1.0, and no unit (1.5)");
   CHECK(why_not("2.0") == "a fraction above 1.0, and no unit (2.0)");
   CHECK(why_not("1.000000001") == "a fraction above 1.0, and no unit (1.000000001)");
@@ -92,6 +94,7 @@ TEST_CASE("amounts that make no sense are refused with the part that is to blame
   CHECK(why_not("75%%") == "not a size such as 8GiB or 75% (75%%)");
   CHECK(why_not("") == "an amount is missing ()");
   CHECK(why_not("min(75%,8GB") == "not a size such as 8GiB or 75% (min(75%,8GB)");
+  CHECK(why_not("min75%)") == "not a size such as 8GiB or 75% (min75%))");
   CHECK(why_not("min()") == "an amount is missing ()");
   CHECK(why_not("min(75%,)") == "an amount is missing ()");
   CHECK(why_not("min(75%,8x)") == "not a size such as 8GiB or 75% (8x)");
@@ -149,6 +152,7 @@ TEST_CASE("a list names its devices, in any order, and leaves the others alone",
   CHECK(list.for_device(1)->resolve(20 * kGiB) == 10 * kGiB);
   CHECK(list.for_device(2)->resolve(20 * kGiB) == 3 * kGiB / 2);
   CHECK(list.for_device(3) == nullptr);
+  CHECK(list_of("63:1G").for_device(63)->resolve(20 * kGiB) == kGiB);  // the last ordinal there is
   CHECK(list.to_string() == "0:min(50%,40GiB),1:50%,2:1536MiB");
 }
 

@@ -95,6 +95,7 @@ TEST_CASE("facts spell the effective value as the variable takes it", "[load]") 
   check_fact("CUPOOL_LOG_FILE=cupool.%p.log", "log_file", "cupool.%p.log");
   check_fact("CUPOOL_LOG_FILE=stderr", "log_file", "stderr");
   check_fact("CUPOOL_RUN_ID=0a1b.2c3d", "run_id", "0a1b.2c3d");
+  check_fact("CUPOOL_RUN_ID=" + std::string(256, 'a'), "run_id", std::string(256, 'a'));
 }
 
 TEST_CASE("off is no file name, nor is any other switch: one warning names the word that is meant, and the default stays", "[load]") {

@@ -33,6 +33,7 @@ TEST_CASE("a bad value is one precise line and the default", "[warnings]") {
         "CUPOOL_REPORT=%x.json: a % that starts none of %p %h %r %q{VAR} %%; using the default (cupool-report.%h.%p.json)");
   CHECK(warning_of("CUPOOL_REPORT=/jobs/") == "CUPOOL_REPORT=/jobs/: a folder, not a file; using the default (cupool-report.%h.%p.json)");
   CHECK(warning_of("CUPOOL_LOG_FILE=%q") == "CUPOOL_LOG_FILE=%q: %q must be followed by {VARIABLE}; using the default (stderr)");
+  CHECK(warning_of("CUPOOL_RUN_ID=" + std::string(257, 'a')).ends_with(": not up to 256 of A-Z a-z 0-9 . _ -; using the default ()"));
   CHECK(warning_of("CUPOOL_TRACE=%") == "CUPOOL_TRACE=%: a % that starts none of %p %h %r %q{VAR} %%; using the default (none)");
 }
 
