@@ -61,7 +61,6 @@ class PinFinder {
       out_.push_back(only_run_);
     }
     runs_ = region_free_ = left_free_ = 0;
-    only_run_kept_ = false;
   }
 
  private:
@@ -124,7 +123,7 @@ std::vector<Pin> largest_pins(const std::vector<BlockRow>& rows, const std::vect
   PinFinder finder(pins);
   const HandleIndex index(handles);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (!handles.empty() && index.covers(rows[i].address)) continue;
+    if (index.covers(rows[i].address)) continue;
     finder.add(rows[i]);
     if (i + 1 == rows.size() || rows[i + 1].region != rows[i].region) finder.end_region();
   }

@@ -39,7 +39,6 @@ std::vector<Held> held_by_blocks(const std::vector<const BlockRow*>& used, const
     std::size_t end = block;
     while (end < used.size() && used[end]->address < handle.address + handle.bytes) ++end;
     if (end != block) held.push_back({&handle, block, end - 1});
-    if (end > block) block = end - 1;  // the last block may reach into the next handle
   }
   return held;
 }

@@ -219,7 +219,7 @@ void Rules::ask_for_less() {
 
 /// Blocks of the pool share pages.
 void Rules::native_rounding() {
-  if (e_.native_rounding_bytes < verdict_.shortfall_bytes || e_.native_rounding_bytes == 0) return;
+  if (e_.native_rounding_bytes < verdict_.shortfall_bytes) return;
   const Numbers numbers = {{"native_rounding_bytes", e_.native_rounding_bytes}, {"shortfall_bytes", verdict_.shortfall_bytes}};
   if (value("policy") == "platform")
     add("native_rounding", "consider",
@@ -289,7 +289,7 @@ bool exceeds_reach(const OomEvidence& e) {
 }
 
 bool only_limit_is_short(const OomEvidence& e) {
-  if (e.limit_bytes == 0 || e.is_managed || !e.driver_free_bytes || e.request_bytes == 0) return false;
+  if (e.limit_bytes == 0 || e.is_managed || !e.driver_free_bytes) return false;
   const std::uint64_t pool_bytes = e.pool_free_bytes + e.deferred_bytes;
   if (saturating_sub(e.request_bytes, pool_bytes) > *e.driver_free_bytes) return false;
   return e.request_bytes > saturating_sub(e.limit_bytes, in_use_bytes(e));

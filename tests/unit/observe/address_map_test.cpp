@@ -1,6 +1,8 @@
 // What an address map says, on maps that can be judged by eye.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+
 #include "pool/observe/address_map.hpp"
 #include "pool/observe/frequent_size.hpp"
 #include "samples.hpp"
@@ -78,6 +80,17 @@ TEST_CASE("the only run of a region keeps all of it from being returned, whereve
   }
 }
 
+TEST_CASE("each region has an only run of its own") {
+  DeviceSnapshot device = empty_device(kGiB);
+  add_region(device, {{'l', kMiB}, {'f', 8 * kMiB}});
+  add_region(device, {{'l', kMiB}, {'f', 4 * kMiB}});
+  const std::vector<Pin> pins = largest_pins(device.blocks, {}, 10);
+  REQUIRE(pins.size() == 2);
+  CHECK((pins[0].holds_region && pins[1].holds_region));
+  CHECK(pins[0].pinned_free_bytes == 8 * kMiB);
+  CHECK(pins[1].pinned_free_bytes == 4 * kMiB);
+}
+
 TEST_CASE("holes of different regions do not join, nor do runs") {
   DeviceSnapshot device = empty_device(kGiB);
   add_region(device, {{'l', 4 * kMiB}, {'f', kMiB}});
@@ -124,6 +137,19 @@ TEST_CASE("on pages a small block pins the handle that it lies in, and every han
   CHECK(pins[1].deferred_bytes == 512);
   CHECK(pins[1].handles == 1);
   CHECK(pins[1].pinned_free_bytes == 2 * kMiB - kKiB);
+}
+
+TEST_CASE("on pages a handle without a hole is not one of those that are kept, and the largest block has the site") {
+  DeviceSnapshot device = empty_device(kGiB);
+  add_region(device, {{'l', 2 * kMiB + kKiB}, {'l', 512}, {'f', 2 * kMiB - kKiB - 512}});
+  device.blocks[0].site = 7;
+  device.blocks[1].site = 9;
+  samples::add_handles(device, {{2 * kMiB}, {2 * kMiB}});
+  const std::vector<Pin> pins = largest_pins(device.blocks, device.pages.handles, 10);
+  REQUIRE(pins.size() == 1);
+  CHECK(pins[0].blocks == 2);
+  CHECK(pins[0].handles == 1);
+  CHECK(pins[0].site == 7);
 }
 
 TEST_CASE("on pages a block that holds four times what it pins is none, nor what lies in pinned handles") {
@@ -230,6 +256,10 @@ TEST_CASE("the size that holds most is told if it is a quarter of what is live, 
   CHECK(heaviest_size(rows).requested_bytes == 3 * kMiB);
   CHECK(heaviest_size(rows).blocks == 22);
   CHECK(heaviest_size(rows).bytes == 66 * kMiB);
+  for (const bool comes_first : {true, false}) {  // all of it before the others, or behind them
+    std::stable_partition(rows.begin(), rows.end(), [&](const BlockRow& row) { return (row.bytes == 3 * kMiB) == comes_first; });
+    CHECK(heaviest_size(rows).bytes == 66 * kMiB);
+  }
   sizes.front().second = 15;  // 45 of more than 225
   CHECK(heaviest_size(live_rows(sizes)).blocks == 0);
   CHECK(heaviest_size({}).blocks == 0);

@@ -97,6 +97,15 @@ TEST_CASE("memory in pieces that cannot move is told by what they are: pages, or
         std::string::npos);
 }
 
+TEST_CASE("memory in pieces is told otherwise to who needs it outside the pool, where only what goes back to the driver counts") {
+  const DeviceSnapshot device = samples::empty_device(80 * kGiB);
+  OomRecord oom = oom_of(OomCause::external_fragmentation);
+  oom.evidence.is_outside_pool = true;
+  const std::string text = message_of(oom, &device, "");
+  CHECK(text.find("free, but beside other blocks: what could go back to the driver is short by ") != std::string::npos);
+  CHECK(text.find("the largest hole is short") == std::string::npos);
+}
+
 TEST_CASE("memory that may be another process's is said where it would cover the shortfall") {
   OomRecord oom = oom_of(OomCause::true_exhaustion);
   oom.evidence.other_process_bytes.reset();

@@ -296,6 +296,21 @@ TEST_CASE("a closed pipe is EPIPE, and the host lives with its own disposition")
   CHECK(write_report_fd(small_input(), -1, 0) == EBADF);
 }
 
+TEST_CASE("a signal that waited for the host before a report is still the host's") {
+  sigset_t pipe_signal;
+  sigset_t before;
+  sigset_t pending;
+  sigemptyset(&pipe_signal);
+  sigaddset(&pipe_signal, SIGPIPE);
+  REQUIRE(::pthread_sigmask(SIG_BLOCK, &pipe_signal, &before) == 0);
+  ::raise(SIGPIPE);
+  { const cupool::observe::WriteSignals quiet; }
+  CHECK((::sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1));
+  const timespec at_once{};
+  CHECK(::sigtimedwait(&pipe_signal, nullptr, &at_once) == SIGPIPE);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
 TEST_CASE("a file that is never committed goes away, and has no name meanwhile where there are such files") {
   const Restored restored;
   const bool is_nameless = GENERATE(true, false);

@@ -160,6 +160,7 @@ TEST_CASE("a figure of the driver's that is old is said to be") {
 TEST_CASE("doubts about the ledger stand in data_quality") {
   DeviceSnapshot device = mixed_device();
   CHECK(warned(report_of(samples::input_of(device)), "no NVML"));
+  CHECK_FALSE(warned(report_of(samples::input_of(device)), "sampled before"));
   device.other_process_bytes = 5;
   CHECK_FALSE(warned(report_of(samples::input_of(device)), "no NVML"));
   device.driver_free_bytes = kGiB;

@@ -100,7 +100,10 @@ TEST_CASE("for a request above the limit the figure is given with which it would
 
 TEST_CASE("memory of graphs: what can be done about it depends on who could have trimmed it") {
   OomEvidence e = evidence_of(OomCause::non_pool_memory);
+  e.living_graphs = 1;
   CHECK(find(classify(e, default_options()), "graph_memory") == nullptr);
+  e.living_graphs = 0;
+  CHECK(find(classify(e, with_option(default_options(), "policy", "platform")), "graph_memory") == nullptr);
   e.graph_bytes = e.own_outside_bytes;
   CHECK(find(classify(e, default_options()), "graph_memory")->message.find("free what they left live") != std::string::npos);
   e.capturing = true;
@@ -288,6 +291,10 @@ TEST_CASE("a request that does not fit beside what others hold has to be smaller
     CHECK(find(classify(e, default_options()), "request_exceeds_reach") == nullptr);
     CHECK(find(classify(e, default_options()), "reduce_demand") != nullptr);
     e.request_bytes += 512;
+    CHECK(find(classify(e, default_options()), "request_exceeds_reach")->level == "fix");
+    CHECK(find(classify(e, default_options()), "reduce_demand") == nullptr);
+    e.unattributed_bytes = 30 * samples::kGiB;  // would cover the shortfall: those are to look at, too
+    CHECK((find(classify(e, default_options()), "look_elsewhere") != nullptr) == !is_known);
     CHECK(find(classify(e, default_options()), "request_exceeds_reach")->level == "fix");
     CHECK(find(classify(e, default_options()), "reduce_demand") == nullptr);
     e.request_bytes -= 512;
@@ -515,8 +522,13 @@ TEST_CASE("memory pools that keep idle memory in pieces hold nothing that could 
   REQUIRE(verdict.cause == OomCause::non_pool_memory);
   CHECK(find(verdict, "non_pool_memory") == nullptr);
   CHECK(verdict.suggestions.at(0).rule_id == "mempool_idle");
+  const std::string missing = std::to_string(missing_bytes);
+  CHECK(verdict.suggestions.at(0).evidence == "mempool_idle_bytes=" + missing + " shortfall_bytes=" + missing);
   CHECK(find(verdict, "pool_of_ours")->level == "info");
   CHECK(find(classify(e, default_options()), "pool_of_ours") == nullptr);
   e.own_outside_bytes += missing_bytes;  // arrays, say
   CHECK(find(classify(e, default_options()), "non_pool_memory")->level == "fix");
+  CHECK(find(classify(e, default_options()), "mempool_idle") != nullptr);
+  e.mempool_idle_bytes -= 1;  // not enough by itself
+  CHECK(find(classify(e, default_options()), "mempool_idle") == nullptr);
 }
