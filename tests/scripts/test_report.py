@@ -26,6 +26,7 @@ class Summary(Files):
                       "rank 3", str(self.path)):
             self.assertIn(words, text)
         self.assertNotIn("nothing to do", text)  # an info is no advice
+        self.assertIn("small blocks that keep free memory apart:\n        2.00 GiB beside 3.00 GiB in 1 block at 0x7f00c0000000\n", text)
 
     def test_what_is_missing_is_rounded_up(self):
         for missing, text in ((67980800, "64.84 MiB"), (1025, "1.01 KiB"), (512, "512 B"), (2**30, "1.00 GiB")):  # the first is 64.8315

@@ -134,7 +134,8 @@ class OwnFailures(unittest.TestCase):
     def test_bad_profiles(self):
         with tempfile.TemporaryDirectory() as folder:
             profile = Path(folder) / "p.json"
-            for text, words in (("{\n oops", "p.json:2:2"), ('{"polciy": "grow"}', "polciy"), ("[1]", "expected an object"), ('{"policy": [1]}', "policy")):
+            for text, words in (("{\n oops", "p.json:2:2"), ('{"polciy": "grow"}', "polciy"), ("[1]", "expected an object"),
+                                ('{"policy": [1]}', "policy"), ('{"timeline": true}', "must be a string or a number")):
                 profile.write_text(text)
                 self.assertIn(words, self.failure(125, "--profile", profile, "--", "true"))
 

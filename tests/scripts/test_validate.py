@@ -104,6 +104,7 @@ class Validate(Files):
             "bytes are free in them": lambda r: pages(r)["tiers"][1].update(stranded_bytes=1 << 30),
             "contradicts itself": lambda r: pages(r)["handles"][0].__setitem__(3, "empty"),
             "its handles sum to": lambda r: pages(r)["handles"].pop(),
+            "its address": lambda r: pages(r)["handles"][0].__setitem__(0, pages(r)["handles"][0][0] + 512),
             "are mapped nowhere": unmap,
             "smallest first": lambda r: pages(r)["tiers"].reverse(),
             "/stranded_bytes: ": lambda r: pages(r)["tiers"][2].update(stranded_bytes=0),
