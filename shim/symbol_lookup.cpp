@@ -7,12 +7,12 @@
 #include <dlfcn.h>
 #include <link.h>
 
-#include <strings.h>
 #include <sys/auxv.h>
 
 #include <atomic>
 #include <cstdlib>
 
+#include "config/units.hpp"
 #include "shim/export_hints.hpp"
 #include "shim/front_door.hpp"
 #include "shim/real_driver.hpp"
@@ -115,7 +115,8 @@ bool is_switched_off() {
   Switch is = g_switch.load(std::memory_order_relaxed);
   if (is != Switch::unread) return is == Switch::off;
   const char* policy = getenv("CUPOOL_POLICY");
-  if (getauxval(AT_SECURE) == 0 && (policy == nullptr || strcasecmp(policy, "off") != 0)) return false;
+  const bool says_off = policy != nullptr && config::equals_ignoring_case(config::trim(policy), "off");  // as it is read later
+  if (getauxval(AT_SECURE) == 0 && !says_off) return false;
   return g_switch.compare_exchange_strong(is, Switch::off, std::memory_order_relaxed) || is == Switch::off;
 }
 

@@ -158,6 +158,15 @@ static void shapes(int caller, int to, int from) {
   current(caller);
   SAY(cuMemcpy3D(&deep));
   g_wrong += g_host[0] != mark || g_host[599] != mark || g_host[600] != 0;
+  memset(g_host, mark + 1, kBytes);
+  flat.srcMemoryType = CU_MEMORYTYPE_HOST;
+  flat.srcHost = g_host;
+  flat.srcPitch = kWidth;
+  SAY(cuMemcpy2D(&flat));
+  current(to);
+  MUST(cuMemcpyDtoH(row, g_blocks[to] + kRows * kPitch, sizeof row));
+  g_wrong += row[0] != before || row[1] != (unsigned char)(mark + 1) || row[kWidth] != (unsigned char)(mark + 1) || row[kWidth + 1] != before;
+  current(caller);
   flat.srcPitch = 10; /* less than a row */
   SAY(cuMemcpy2D(&flat));
 }

@@ -31,6 +31,13 @@ int main(void) {
   SAY(cuPointerGetAttributes(0, &good, values, block));
   SAY(cuPointerGetAttributes(1, NULL, values, block));
   SAY(cuPointerGetAttributes(1, &good, NULL, block));
+  /* What comes before the refused one has been answered, and of the block. */
+  CUdeviceptr start = 0;
+  size_t size = 0;
+  CUpointer_attribute ends_badly[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE, bad};
+  void* answers[] = {&start, &size, &value};
+  SAY(cuPointerGetAttributes(3, ends_badly, answers, block + 1000));
+  printf("told before the refusal: own %d size %zu\n", start == block, size);
   MUST(cuMemFree(block));
   ask("freed", block, block, current);
   return 0;

@@ -5,6 +5,8 @@
 //! env CUPOOL_POLICY=off
 //! case off_in_capitals
 //! env CUPOOL_POLICY=OFF
+//! case off_with_a_blank
+//! setup env["CUPOOL_POLICY"] = " off\t"
 //! case off_with_garbage_elsewhere
 //! env CUPOOL_POLICY=off
 //! env CUPOOL_LIMIT=banana
