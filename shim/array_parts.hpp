@@ -1,7 +1,7 @@
-// What of the program's physical memory is mapped into sparse arrays (cuMemMapArrayAsync): parts of an array, each with the key of its memory.
+// ArrayParts: into which parts of a sparse array the program has mapped physical memory (cuMemMapArrayAsync), each with the key of its memory.
 //
-// Parts are compared as boxes: what is mapped or unmapped ends the parts that it covers wholly. An array has so many parts at most; what is mapped
-// beyond that counts until the array goes. Knows no memory and no lock: VmmLedger has both. Source: cuda.h 13.0, CUarrayMapInfo.
+// Parts are compared as boxes: mapping or unmapping a box ends the parts that it covers wholly. At most kMost parts of an array are kept apart; memory
+// that is mapped beyond them counts until the array is destroyed. Plain data, guarded by VmmLedger's lock. Source: cuda.h 13.0, CUarrayMapInfo.
 #pragma once
 
 #include <cuda.h>
@@ -60,14 +60,14 @@ struct ArrayParts {
   struct Mapped {
     ArrayPart part;
     std::uint64_t key = 0;
-    bool stays = false;  ///< until the array goes: there are too many
+    bool stays = false;  ///< one of too many parts: it counts until the array goes
   };
 
-  CUcontext context = nullptr;  ///< it goes with the array
-  bool is_whole = false;        ///< CUDA_ARRAY3D_DEFERRED_MAPPING: all of it at once, whatever part a change names
+  CUcontext context = nullptr;  ///< the array's: the array ends with it
+  bool is_whole = false;        ///< CUDA_ARRAY3D_DEFERRED_MAPPING: mapped all at once, whatever part a change names
   std::vector<Mapped> mapped;
 
-  /// Takes out what `part` covers, one at a time: its key, 0: nothing is left.
+  /// Takes out one of the parts that `part` covers and returns the key of its memory; 0: none is left.
   std::uint64_t take_covered(const ArrayPart& part) {
     const auto found = std::find_if(mapped.begin(), mapped.end(), [&](const Mapped& one) { return !one.stays && part.covers(one.part); });
     if (found == mapped.end()) return 0;
@@ -77,7 +77,7 @@ struct ArrayParts {
     return key;
   }
 
-  /// False: it is one that stays, and is known already.
+  /// False: nothing was added, because the memory is already among the parts that stay.
   bool add(const ArrayPart& part, std::uint64_t key) {
     const bool stays = mapped.size() >= kMost;
     if (stays && std::any_of(mapped.begin(), mapped.end(), [&](const Mapped& one) { return one.stays && one.key == key; })) return false;

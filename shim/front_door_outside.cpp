@@ -134,13 +134,12 @@ template <class Array> CUresult destroy_any_array(const Real<CUresult(Array)>& r
   return result;
 }
 
-/// `shape`'s array, made by `call`: of `levels`.
+/// An array of `shape` with so many `levels`, which `call` creates.
 template <class Array, class Call>
 CUresult create_any_array(const char* symbol, Array* out, const CUDA_ARRAY3D_DESCRIPTOR* shape, unsigned levels, Call&& call) {
   const std::size_t bytes = shape != nullptr ? array_bytes(*shape, levels) : 0;
   const CUresult result = account_current(OutsideKind::array, bytes, symbol, out, call);
-  const bool is_mapped_later = shape != nullptr && (shape->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0;
-  if (result != CUDA_SUCCESS || out == nullptr || !is_mapped_later) return result;
+  if (result != CUDA_SUCCESS || out == nullptr || shape == nullptr || !is_mapped_later(*shape)) return result;
   process().vmm.array_made(*out, (shape->Flags & CUDA_ARRAY3D_DEFERRED_MAPPING) != 0, current_owner(process()));
   forget_mapped_arrays();
   return result;

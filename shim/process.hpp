@@ -10,17 +10,18 @@
 #include "config/options.hpp"
 #include "pool/device/pool_set.hpp"
 #include "pool/driver/driver_api.hpp"
+#include "shim/context_book.hpp"
 #include "shim/graph_book.hpp"
 #include "shim/identity.hpp"
 #include "shim/late_frees.hpp"
+#include "shim/live_page.hpp"
 #include "shim/mempool_book.hpp"
 #include "shim/peer_book.hpp"
-#include "shim/stream_book.hpp"
-#include "shim/live_page.hpp"
-#include "shim/outside_ledger.hpp"
 #include "shim/reporter.hpp"
 #include "shim/shared_blocks.hpp"
+#include "shim/stream_book.hpp"
 #include "shim/trace_file.hpp"
+#include "shim/vmm_ledger.hpp"
 
 namespace cupool::shim {
 

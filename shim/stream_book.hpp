@@ -14,7 +14,7 @@
 #include "pool/device/pool_set.hpp"
 #include "pool/device/stream_name.hpp"
 #include "pool/driver/driver_api.hpp"
-#include "shim/outside_ledger.hpp"
+#include "shim/context_book.hpp"
 
 namespace cupool::shim {
 
