@@ -40,6 +40,11 @@ CUresult allocate_pitch(const Real<CUresult(CUdeviceptr*, std::size_t*, std::siz
                         std::size_t* pitch_bytes, std::size_t width_bytes, std::size_t height, unsigned element_bytes);
 CUresult free_plain(const Real<CUresult(CUdeviceptr)>& real, CUdeviceptr address);
 
+/// What cuCtxGetCurrent says in this thread; nullptr: there is none, or the driver does not answer.
+inline CUcontext current_context(const Process& own) {
+  CUcontext current = nullptr;
+  return own.api.cuCtxGetCurrent(&current) == CUDA_SUCCESS ? current : nullptr;
+}
 /// The context that would own what this thread allocates now; nullptr: none, and the driver answers itself.
 CUcontext current_owner(const Process& own);
 /// As current_owner, for a call that needs no current context: the driver is not asked about one that has ended.
@@ -136,7 +141,9 @@ CUresult end_capture(const Real<CUresult(CUstream, CUgraph*)>& real, CUstream st
 CUresult end_capture(const Real<CUresult(CUstream)>& real, CUstream stream);
 CUresult wait_for_event(const Real<CUresult(CUstream, CUevent, unsigned)>& real, CUstream stream, CUevent event, unsigned flags);
 CUresult destroy_stream(const Real<CUresult(CUstream)>& real, CUstream stream);
-/// What a stream argument names: 0 and the special handles mean a stream of the thread or of the context.
+/// The context that owns what is allocated on a created stream (no default one); nullptr: the driver does not say.
+CUcontext owner_of_stream(const Process& own, CUstream stream);
+/// A key that tells streams apart in the capture gate: the handle, or for a default stream a number of its context and, where it has one, its thread.
 CUstream stream_key(CUstream stream, bool is_per_thread);
 
 // --- memory outside the pool (front_door_outside.cpp)

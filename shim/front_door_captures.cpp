@@ -30,15 +30,19 @@ template <class RealEnd, class... Args> CUresult end_capture_by(const RealEnd& r
 
 }  // namespace
 
+CUcontext owner_of_stream(const Process& own, CUstream stream) {
+  CUcontext context = nullptr;
+  const bool is_told = own.api.cuStreamGetCtx != nullptr && own.api.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS;
+  return is_told ? own.contexts.owner(context) : nullptr;
+}
+
 CUstream stream_key(CUstream stream, bool is_per_thread) {
   const bool is_threads_own = stream == CU_STREAM_PER_THREAD || (stream == nullptr && is_per_thread);
   const bool is_legacy = stream == CU_STREAM_LEGACY || (stream == nullptr && !is_per_thread);
   if (!is_threads_own && !is_legacy) return stream;
-  CUcontext context = nullptr;
-  process().api.cuCtxGetCurrent(&context);
   const std::uint64_t thread = is_threads_own ? StreamBook::thread_number() : 0;
-  // Odd, so never the address that a stream handle is. One per context, and per thread where the stream is the thread's.
-  const std::uint64_t key = mix(thread ^ mix(reinterpret_cast<std::uintptr_t>(context))) | 1;
+  // Odd, so that it is never the address that a stream handle is.
+  const std::uint64_t key = mix(thread ^ mix(reinterpret_cast<std::uintptr_t>(current_context(process())))) | 1;
   return reinterpret_cast<CUstream>(key);
 }
 
@@ -53,12 +57,10 @@ CUresult wait_for_event(const Real<CUresult(CUstream, CUevent, unsigned)>& real,
 
 CUresult destroy_stream(const Real<CUresult(CUstream)>& real, CUstream stream) {
   Process& own = process();
-  CUcontext context = nullptr;
   const bool is_handle = stream != nullptr && !is_default_stream(stream);
   if (is_handle) {
-    // The handle must not be used after this, whatever the driver says of its context.
-    const bool is_known = own.api.cuStreamGetCtx != nullptr && own.api.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS;
-    own.pools.stream_ending(is_known ? own.contexts.owner(context) : nullptr, StreamBook::identity_of(stream));
+    // Also where its context is not known: the pool must not use the handle after this.
+    own.pools.stream_ending(owner_of_stream(own, stream), StreamBook::identity_of(stream));
     own.streams.something_ended();
   }
   const auto destroy = [&] { return real(stream); };

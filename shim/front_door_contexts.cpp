@@ -153,7 +153,7 @@ CUresult detach_context(const Real<CUresult(CUcontext)>& real, CUcontext context
   const bool is_primary = device && own.contexts.life_in(context, *device) == BlockLife::context;
   return end_context(
       own, context, is_primary ? PoolBlocks::go : PoolBlocks::stay, [&] { return real(context); },
-      [&] { return (real.result() == CUDA_SUCCESS || device::is_of_earlier_work(real.result())) && is_gone(own, context); });
+      [&] { return is_end(real.result()) && is_gone(own, context); });
 }
 
 CUresult retain_primary(const Real<CUresult(CUcontext*, CUdevice)>& real, CUcontext* out, CUdevice device) {

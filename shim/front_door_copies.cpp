@@ -27,9 +27,8 @@ struct Order {
 bool find_order(Process& own, CUstream stream, Order* order) {
   order->stream = stream;
   const bool is_handle = !is_default_stream(stream);
-  if (is_handle && (own.api.cuStreamGetCtx == nullptr || own.api.cuStreamGetCtx(stream, &order->context) != CUDA_SUCCESS)) return false;
-  if (!is_handle && (own.api.cuCtxGetCurrent(&order->context) != CUDA_SUCCESS || order->context == nullptr)) return false;
-  order->context = own.contexts.owner(order->context);
+  order->context = is_handle ? owner_of_stream(own, stream) : own.contexts.owner(current_context(own));
+  if (order->context == nullptr) return false;
   order->device = own.peers.device_of(order->context);
   if (order->device < 0 && !is_handle && own.api.cuCtxGetDevice(&order->device) != CUDA_SUCCESS) return false;
   return order->device >= 0;

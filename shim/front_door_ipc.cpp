@@ -28,11 +28,6 @@ CUresult refuse_paged(const Real<CUresult(CUipcMemHandle*, CUdeviceptr)>& real, 
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-CUcontext current_context(const Process& own) {
-  CUcontext current = nullptr;
-  return own.api.cuCtxGetCurrent(&current) == CUDA_SUCCESS ? own.contexts.owner(current) : nullptr;
-}
-
 }  // namespace
 
 Ownership find_block(CUdeviceptr address, BlockView* block) {
@@ -66,7 +61,7 @@ CUresult open_memory(const Real<CUresult(CUdeviceptr*, CUipcMemHandle, unsigned)
   Process& own = process();
   ipc::BlockHandle handle;
   switch (ipc::decode(raw, handle)) {
-    case ipc::HandleKind::ours: try { return own.shared.open(real, out, handle, flags, current_context(own));
+    case ipc::HandleKind::ours: try { return own.shared.open(real, out, handle, flags, own.contexts.owner(current_context(own)));
       } catch (const std::bad_alloc&) {  // the driver would call the handle invalid
         return CUDA_ERROR_OUT_OF_MEMORY;
       }

@@ -15,11 +15,6 @@ CUresult serve(Process& own, CUcontext context, std::size_t bytes, const char* s
   return answer(own, own.pools.allocate(context, bytes, symbol), out);
 }
 
-CUcontext thread_context(const Process& own) {
-  CUcontext current = nullptr;
-  return own.api.cuCtxGetCurrent(&current) == CUDA_SUCCESS ? current : nullptr;
-}
-
 /// An ended context of this thread, begun again past us. The driver may tell the device of a primary that was reset and not retained since.
 bool lives_again(const Process& own, CUcontext current) {
   CUdevice device = 0;
@@ -41,20 +36,20 @@ void note_frees_at_driver(const Awaited& awaited, WaitBegun& begun) {
 }  // namespace
 
 CUcontext current_owner(const Process& own) {
-  const CUcontext current = thread_context(own);
+  const CUcontext current = current_context(own);
   if (own.contexts.has_ended(current) && !lives_again(own, own.contexts.owner(current))) return nullptr;
   return own.contexts.owner(current);
 }
 
 CUcontext living_owner(const Process& own) {
-  const CUcontext current = thread_context(own);
+  const CUcontext current = current_context(own);
   return own.contexts.has_ended(current) ? nullptr : own.contexts.owner(current);
 }
 
 CUresult no_context_error(const Process& own) {
   CUdevice device = 0;
   const CUresult code = own.api.cuCtxGetDevice(&device);
-  const CUcontext current = thread_context(own);
+  const CUcontext current = current_context(own);
   const bool is_gone = code == CUDA_SUCCESS && own.contexts.has_ended(current) && !lives_again(own, own.contexts.owner(current));
   return is_gone ? CUDA_ERROR_CONTEXT_IS_DESTROYED : code;
 }
@@ -62,7 +57,7 @@ CUresult no_context_error(const Process& own) {
 WaitBegun before_wait(const Awaited& awaited) {
   Process& own = process();
   if (awaited.what == Awaited::What::unknown || (own.pools.freed_at_driver() == 0 && !own.pools.has_lanes())) return {};
-  const CUcontext context = awaited.context != nullptr ? awaited.context : thread_context(own);
+  const CUcontext context = awaited.context != nullptr ? awaited.context : current_context(own);
   if (context == nullptr || own.contexts.has_ended(context)) return {};
   WaitBegun begun;
   begun.owner = own.contexts.owner(context);
@@ -71,7 +66,7 @@ WaitBegun before_wait(const Awaited& awaited) {
   if (!own.pools.has_lanes()) return begun;
   if (awaited.what == Awaited::What::stream) {
     // Neither the legacy stream nor one that is ordered with it: what a free on it came after need not be in it.
-    if (awaited.stream == nullptr || !own.streams.is_non_blocking(own.api, own.contexts, own.pools, begun.owner, awaited.stream)) return begun;
+    if (awaited.stream == nullptr || !own.streams.is_non_blocking(begun.owner, awaited.stream)) return begun;
     begun.identity = StreamBook::identity_of(awaited.stream);
   }
   begun.lane_fills = own.pools.lane_fills(begun.owner);
@@ -135,7 +130,7 @@ CUresult free_plain(const Real<CUresult(CUdeviceptr)>& real, CUdeviceptr address
   if (current_owner(own) == nullptr) {
     if (!own.pools.owns(address)) return free_of_driver(address, 0, real);
     // A live block is freed without a current context too; not with one that has ended (H100, driver 580).
-    const CUresult refused = thread_context(own) != nullptr ? no_context_error(own) : CUDA_SUCCESS;
+    const CUresult refused = current_context(own) != nullptr ? no_context_error(own) : CUDA_SUCCESS;
     if (refused != CUDA_SUCCESS) return refused;
   }
   return answer_free(free_pooled(own, address, [&] { return own.pools.free(address); }), address, real);

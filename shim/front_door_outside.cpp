@@ -185,10 +185,9 @@ CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& re
 CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out, CUstream stream, const MempoolFacts& mempool,
                          const std::function<CUresult()>& call, const PoolSet::AskDriver& ask) {
   Process& own = process();
-  CUcontext owner = nullptr;
   const bool is_handle = stream != nullptr && !is_default_stream(stream);
-  const bool is_told = is_handle && own.api.cuStreamGetCtx != nullptr && own.api.cuStreamGetCtx(stream, &owner) == CUDA_SUCCESS;
-  owner = is_told ? own.contexts.owner(owner) : current_owner(own);
+  CUcontext owner = is_handle ? owner_of_stream(own, stream) : nullptr;
+  if (owner == nullptr) owner = current_owner(own);
   const int stream_device = current_device(own, owner);
   if (out != nullptr && mempool.made && mempool.made->memory != MempoolMemory::device) {
     // Of pools, as of cuMemHostAlloc and cuMemAllocManaged; but no context takes it along.

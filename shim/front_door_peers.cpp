@@ -85,15 +85,14 @@ CUresult enable_peer(const Real<CUresult(CUcontext, unsigned)>& real, CUcontext 
     if (!shared.ok() && own.api.cuCtxDisablePeerAccess != nullptr) own.api.cuCtxDisablePeerAccess(peer);
     if (!shared.ok()) return shared.code();
   }
-  CUcontext current = nullptr;
-  if (result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED || own.api.cuCtxGetCurrent(&current) != CUDA_SUCCESS) return result;
-  return own.peers.program_enables(current, peer) ? CUDA_SUCCESS : result;
+  if (result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) return result;
+  return own.peers.program_enables(current_context(own), peer) ? CUDA_SUCCESS : result;
 }
 
 CUresult disable_peer(const Real<CUresult(CUcontext)>& real, CUcontext peer) {
   Process& own = process();
-  CUcontext current = nullptr;
-  if (own.api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) return real(peer);
+  const CUcontext current = current_context(own);
+  if (current == nullptr) return real(peer);
   const std::unique_lock turn = own.peers.turn();
   switch (own.peers.program_disables(current, peer)) {
     case PeerBook::Disable::success: return CUDA_SUCCESS;

@@ -25,11 +25,6 @@ std::uint64_t mapping_bytes(const BlockView& block) { return align_up(block.base
 /// The block is a cuMemAlloc of the driver's, and not a piece of its memory pool.
 bool is_own_allocation(const BlockView& block) { return block.is_native && process().options->policy != config::Policy::async; }
 
-bool has_current_context() {
-  CUcontext context = nullptr;
-  return process().api.cuCtxGetCurrent(&context) == CUDA_SUCCESS && context != nullptr;
-}
-
 /// Replaces the driver's answer, which is about the region, by the block's.
 void answer_as_block(const BlockView& block, CUpointer_attribute attribute, void* value) {
   if (value == nullptr) return;
@@ -59,7 +54,7 @@ void answer_as_block(const BlockView& block, CUpointer_attribute attribute, void
     case CU_POINTER_ATTRIBUTE_CONTEXT:  // mapped memory has none, and memory of a pool neither, the program's too (H100, driver 580)
       return put<CUcontext>(value, block.mempool != 0 ? nullptr : block.context);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:  // of mapped memory there are none without a current context; of other memory there are
-      if (block.is_paged && !has_current_context()) put<unsigned>(value, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
+      if (block.is_paged && current_context(process()) == nullptr) put<unsigned>(value, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
       return;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:  // those of the mapping are not the program's
       if (block.is_paged) put<unsigned long long>(value, 0);
@@ -129,10 +124,10 @@ CUresult memory_info(const Real<CUresult(std::size_t*, std::size_t*)>& real, std
   const CUresult result = real(free_bytes, total_bytes);
   if (result != CUDA_SUCCESS || (free_bytes == nullptr && total_bytes == nullptr)) return result;
   Process& own = process();
-  CUcontext context = nullptr;
   std::size_t adjusted_free = free_bytes != nullptr ? *free_bytes : 0;
   std::size_t adjusted_total = total_bytes != nullptr ? *total_bytes : 0;
-  if (own.api.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr) return result;
+  const CUcontext context = current_context(own);
+  if (context == nullptr) return result;
   const bool is_half = free_bytes == nullptr || total_bytes == nullptr;  // a driver that takes NULL: both are needed here
   if (is_half && own.api.cuMemGetInfo_v2(&adjusted_free, &adjusted_total) != CUDA_SUCCESS) return result;
   own.pools.adjust_mem_info(own.contexts.owner(context), &adjusted_free, &adjusted_total);

@@ -39,13 +39,13 @@ bool is_no_stream(const Process& own, CUstream stream) {
 class StreamElsewhere {
  public:
   StreamElsewhere(Process& own, CUstream handle) {
-    if (handle == nullptr || own.api.cuStreamGetCtx == nullptr || own.api.cuStreamGetCtx(handle, &context_) != CUDA_SUCCESS) return;
-    context_ = own.contexts.owner(context_);
+    if (handle != nullptr) context_ = owner_of_stream(own, handle);
+    if (context_ == nullptr) return;
     {
       const PoolSet::ContextHold hold(own.pools, context_);  // not for longer: the call may have to wait for the end of this very context
       if (hold.held()) inside_.emplace(own.api, context_);
     }
-    if (inside_ && inside_->ok()) named_ = own.streams.name(own.api, own.contexts, own.pools, context_, handle);
+    if (inside_ && inside_->ok()) named_ = own.streams.name(context_, handle);
   }
   CUcontext context() const { return context_; }
   const std::optional<StreamBook::Named>& named() const { return named_; }  ///< empty: its context cannot be had, and the other one is current
@@ -145,7 +145,7 @@ template <class FindPool, class... Args> CUresult allocate_from(const Real<CUres
     return with_room(real, out, args...);
   if (!own.pools.serves_streams() || is_capturing(own, handle, true)) return pass_async(real, find_pool, out, bytes, handle, args...);
   std::optional<StreamBook::Named> named;
-  if (context != nullptr) named = own.streams.name(own.api, own.contexts, own.pools, context, handle);
+  if (context != nullptr) named = own.streams.name(context, handle);
   CUresult result = CUDA_SUCCESS;
   const bool is_served = named ? allocate_named(own, find_pool, out, bytes, context, *named, real.symbol(), &result)
                                : !is_special && allocate_elsewhere(own, find_pool, out, bytes, handle, real.symbol(), &result);
@@ -188,8 +188,7 @@ CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdevicep
   const CUcontext context = is_special ? current_owner(own) : living_owner(own);
   if (context == nullptr && is_special)
     if (const CUresult refused = no_context_error(own); refused != CUDA_SUCCESS) return refused;
-  const std::optional<StreamBook::Named> named =
-      context != nullptr ? own.streams.name(own.api, own.contexts, own.pools, context, handle) : std::nullopt;
+  const std::optional<StreamBook::Named> named = context != nullptr ? own.streams.name(context, handle) : std::nullopt;
   // A stream needs no current context, but the driver must know it.
   if (!named && !is_special && is_no_stream(own, handle)) return free_elsewhere(kNowhere);
   const auto free_on = [&](CUcontext of_stream, StreamName name) {

@@ -38,7 +38,7 @@ std::vector<std::string> words_of(const std::string& raw) {
 
 std::string rank_of_environment() {
   for (const char* variable : {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"}) {
-    if (const char* value = getenv(variable); value != nullptr && *value != '\0') return value;
+    if (const char* value = secure_getenv(variable); value != nullptr && *value != '\0') return value;
   }
   return "";
 }
@@ -50,7 +50,7 @@ std::uint64_t clock_ns(clockid_t clock) {
 }
 
 std::optional<std::string> variable(std::string_view name) {
-  const char* value = getenv(std::string(name).c_str());
+  const char* value = secure_getenv(std::string(name).c_str());
   return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
 }
 

@@ -63,15 +63,15 @@ std::string unfit(const DriverApi& api, const std::string& missing, int* version
 /// of it once this thread is the one that starts, and all others wait for it.
 struct Found {
   DriverApi api;
-  std::string missing;         ///< the first entry that cannot be done without, and is not there
-  bool stands_before = false;  ///< before us in the order of symbols, so that only what is looked up comes to us
+  std::string missing;  ///< the first entry that cannot be done without, and is not there
+  bool driver_precedes_us = false;
 };
 
 /// False: there is no driver yet, or the program has not called cuInit.
 bool find_driver(Found& found) {
   if (!real_driver::bind(true)) return false;
   found.missing = real_driver::fill(found.api);
-  found.stands_before = real_driver::stands_before_us();
+  found.driver_precedes_us = real_driver::driver_precedes_us();
   return driver_is_initialised(found.api);
 }
 
@@ -86,7 +86,7 @@ Phase start(const Found& found) {
     log::info("not pooling: " + reason);
     return Phase::aside;
   }
-  if (found.stands_before) {  // what one function has allocated another would not know
+  if (found.driver_precedes_us) {  // blocks that looked-up functions serve would be freed past us
     log::warn("not pooling: LD_PRELOAD names libcuda before libcupool.so");
     return Phase::aside;
   }

@@ -64,7 +64,7 @@ struct Process {
   Reporter reporter;
   LateFrees late_frees;
   ContextBook contexts;
-  StreamBook streams;
+  StreamBook streams{api, contexts, pools};
   MempoolBook mempools{api};
   PeerBook peers;
   GraphBook graphs{pools};

@@ -151,7 +151,7 @@ bool is_given_by_driver(const void* address) {
   return true;
 }
 
-bool stands_before_us() {
+bool driver_precedes_us() {
   void* const found = real_dlsym(RTLD_DEFAULT, kEntryPoints[0].symbol);  // any that is ours would do
   return found != nullptr && is_bound() && find_function(found).has_value();
 }

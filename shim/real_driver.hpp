@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <optional>
 #include <string>
 
 #include "pool/driver/driver_api.hpp"
@@ -27,8 +28,9 @@ bool is_driver_code(const void* address);
 /// The same of what the driver's own lookup gave. Where the bound object is only a loader (WSL), that lies in one that it has loaded.
 bool is_given_by_driver(const void* address);
 
-/// Does the linker give a program that is linked to the driver the driver's functions, and not ours?
-bool stands_before_us();
+/// Does libcuda come before this library in the global search order (LD_PRELOAD names it first)? Then a program that links the driver directly gets
+/// the driver's functions, and only what is looked up comes to us.
+bool driver_precedes_us();
 
 /// Binds to the object that contains `address` (not to the toolkit's stub library), to the libcuda.so.1 that is loaded, or (`may_load`) to one loaded
 /// now. True when bound.

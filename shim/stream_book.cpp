@@ -1,4 +1,4 @@
-// Identities: a handle is its own (even); the legacy stream is 1; a thread's own is odd and above, by a number that no later thread gets.
+// See stream_book.hpp.
 #include "shim/stream_book.hpp"
 
 namespace cupool::shim {
@@ -32,14 +32,14 @@ std::uint64_t StreamBook::identity_of(CUstream stream) {
   return reinterpret_cast<std::uintptr_t>(stream);
 }
 
-/// Under a green context the default streams are others than its primary's (CU_GREEN_CTX_DEFAULT_STREAM); [?] how they are ordered among each other.
-StreamBook::KnownStream* StreamBook::find(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context,
-                                          CUstream stream) const {
+/// What this thread knows of `stream`; nullptr: it is none of `context`'s. A green context has default streams of its own, which are not its primary's
+/// (CU_GREEN_CTX_DEFAULT_STREAM); [?] how those are ordered among each other.
+StreamBook::KnownStream* StreamBook::find(CUcontext context, CUstream stream) const {
   const bool is_special = is_default_stream(stream);
   CUcontext current = nullptr;
-  if (is_special && contexts.has_aliases() && (api.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != context)) return nullptr;
+  if (is_special && contexts_.has_aliases() && (api_.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != context)) return nullptr;
   const std::uint64_t generation = generation_.load(std::memory_order_acquire);
-  // Two places each, the one used last in front: a program's few streams must not push each other out.
+  // A stream has two places, of which the first is the one used last: two streams with the same hash do not push each other out.
   const std::uint64_t mixed = (reinterpret_cast<std::uintptr_t>(stream) ^ reinterpret_cast<std::uintptr_t>(context) << 1) * 0x9E3779B97F4A7C15U;
   KnownStream* const pair = &t_known_streams[(mixed >> 32) % (kKnownStreams / 2) * 2];
   const auto is_it = [&](const KnownStream& one) { return one.generation == generation && one.context == context && one.stream == stream; };
@@ -47,29 +47,28 @@ StreamBook::KnownStream* StreamBook::find(const DriverApi& api, const ContextBoo
   if (!is_it(known)) {
     pair[1] = pair[0];
     CUcontext owner = nullptr;
-    if (!is_special && (api.cuStreamGetCtx == nullptr || api.cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS || contexts.owner(owner) != context))
+    if (!is_special && (api_.cuStreamGetCtx == nullptr || api_.cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS || contexts_.owner(owner) != context))
       return nullptr;
-    CUdevice device = pools.device_of(context).value_or(-1);
-    if (device == -1 && api.cuCtxGetDevice(&device) != CUDA_SUCCESS) return nullptr;
-    known = {generation, context, stream, device, contexts.life_in(context, device), KnownStream::Waits::unasked};
+    CUdevice device = pools_.device_of(context).value_or(-1);
+    if (device == -1 && api_.cuCtxGetDevice(&device) != CUDA_SUCCESS) return nullptr;
+    known = {generation, context, stream, device, contexts_.life_in(context, device), KnownStream::Waits::unasked};
   }
   return &known;
 }
 
-std::optional<StreamBook::Named> StreamBook::name(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context,
-                                                  CUstream stream) const {
-  const KnownStream* known = find(api, contexts, pools, context, stream);
+std::optional<StreamBook::Named> StreamBook::name(CUcontext context, CUstream stream) const {
+  const KnownStream* known = find(context, stream);
   if (known == nullptr) return std::nullopt;
   return Named{{stream, identity_of(stream)}, known->device, known->life};
 }
 
-bool StreamBook::is_non_blocking(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools, CUcontext context, CUstream stream) const {
+bool StreamBook::is_non_blocking(CUcontext context, CUstream stream) const {
   if (is_default_stream(stream)) return false;
-  KnownStream* known = find(api, contexts, pools, context, stream);
+  KnownStream* known = find(context, stream);
   if (known == nullptr) return false;
   if (known->waits == KnownStream::Waits::unasked) {
     unsigned flags = 0;
-    const bool is_told = api.cuStreamGetFlags != nullptr && api.cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS;
+    const bool is_told = api_.cuStreamGetFlags != nullptr && api_.cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS;
     known->waits = is_told && (flags & CU_STREAM_NON_BLOCKING) != 0 ? KnownStream::Waits::for_nobody : KnownStream::Waits::for_legacy;
   }
   return known->waits == KnownStream::Waits::for_nobody;

@@ -114,7 +114,7 @@ void note_lookup(Entry entry, const void* caller) {
 bool is_switched_off() {
   Switch is = g_switch.load(std::memory_order_relaxed);
   if (is != Switch::unread) return is == Switch::off;
-  const char* policy = getenv("CUPOOL_POLICY");
+  const char* policy = secure_getenv("CUPOOL_POLICY");
   const bool says_off = policy != nullptr && config::equals_ignoring_case(config::trim(policy), "off");  // as it is read later
   if (getauxval(AT_SECURE) == 0 && !says_off) return false;
   return g_switch.compare_exchange_strong(is, Switch::off, std::memory_order_relaxed) || is == Switch::off;
