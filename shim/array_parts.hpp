@@ -1,7 +1,8 @@
 // ArrayParts: into which parts of a sparse array the program has mapped physical memory (cuMemMapArrayAsync), each with the key of its memory.
 //
-// Parts are compared as boxes: mapping or unmapping a box ends the parts that it covers wholly. At most kMost parts of an array are kept apart; memory
-// that is mapped beyond them counts until the array is destroyed. Plain data, guarded by VmmLedger's lock. Source: cuda.h 13.0, CUarrayMapInfo.
+// Parts are compared as boxes: mapping or unmapping a box ends the parts that it covers wholly. At most kMost parts of an array are kept apart;
+// memory that is mapped beyond them counts until the array is destroyed. Plain data, guarded by VmmLedger's lock. Source: cuda.h 13.0,
+// CUarrayMapInfo.
 #pragma once
 
 #include <cuda.h>

@@ -13,7 +13,7 @@ namespace {
 
 using Bytes = std::span<const std::byte>;
 
-constexpr int kMostDefinitions = 4;  ///< local functions may share the name
+constexpr int kMostDefinitions = 4;  ///< symbols of the name that are looked at: local functions of several files may share it
 
 /// `offset` + sizeof(T) must lie within; nothing in a file is aligned for certain.
 template <typename T> T read_at(Bytes bytes, std::size_t offset) {
@@ -61,7 +61,7 @@ class ElfFile {
  private:
   Elf64_Shdr section(std::size_t index) const { return read_at<Elf64_Shdr>(file_, header_.e_shoff + index * sizeof(Elf64_Shdr)); }
 
-  /// What of it lies in the file, if all of it does and there is no more than may still be read.
+  /// The part's bytes; empty where they do not lie wholly in the file, or are more than may still be read.
   Bytes content(const Elf64_Shdr& part) {
     if (part.sh_type == SHT_NOBITS || part.sh_offset > file_.size() || part.sh_size > file_.size() - part.sh_offset || part.sh_size > left_bytes_)
       return {};
@@ -100,8 +100,8 @@ class ElfFile {
     return false;
   }
 
-  /// Relocations name the address to be stored, or it stands where it is needed. Constants hold addresses only where these are fixed; other
-  /// read-only sections are left out: device code is full of small numbers.
+  /// An address stands in the relocation that stores it, or in the data where it is needed. Read-only data holds addresses only in programs at fixed
+  /// addresses, and of that only .rodata is looked at: device code, which is read-only too, is full of small numbers.
   bool may_hold_addresses(const Elf64_Shdr& part) {
     if (part.sh_type == SHT_RELA) return true;
     if (part.sh_type != SHT_PROGBITS && part.sh_type != SHT_INIT_ARRAY && part.sh_type != SHT_FINI_ARRAY) return false;

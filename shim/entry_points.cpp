@@ -1,5 +1,5 @@
-// Searches over the rows of entry_points.def. Some 170 rows: a linear scan of short names costs less
-// than one dladdr, and needs nothing built at start.
+// Searches over the rows of entry_points.def. There are so few that a linear scan of their short names costs less than one dladdr, and it needs
+// nothing that would have to be built at start.
 #include "shim/entry_points.hpp"
 
 namespace cupool::shim {

@@ -23,14 +23,14 @@
 #include "shim/real_driver.hpp"
 #include "shim/unnoticed.hpp"
 
-extern "C" int __clone(int (*function)(void*), void* stack, int flags, void* argument, ...);  // of libc, under a name that nobody stands in for
+extern "C" int __clone(int (*function)(void*), void* stack, int flags, void* argument, ...);  // libc's clone, by a name that no interposer has
 
 namespace cupool::shim::exit_hooks {
 namespace {
 
 using ExitFunction = void (*)(int);
 
-constexpr int kStatusBits = 0xFF;  ///< of what exit() is given, what the parent is told (POSIX)
+constexpr int kStatusBits = 0xFF;  ///< the part of exit()'s argument that the parent is told (POSIX)
 constexpr long kWatchdog_s = 8;    ///< above the reporter's own budgets
 constexpr timespec kPollInterval{0, 1'000'000};
 
@@ -41,20 +41,20 @@ constinit std::atomic<bool> g_is_finished{false};
 constinit std::atomic<int> g_exit_code{-1};
 constinit std::atomic<int> g_quick_exit_code{-1};
 
-/// The first exit handler that runs after those of libraries that registered later: from here on no CUDA call.
+/// Our exit handler. Those that were registered later have run by now and may have called CUDA; from here on we make no CUDA call.
 void note_exit(int code, void*) {
   if (!lifecycle::begin_exit()) return;
   g_exit_code.store(code & kStatusBits, std::memory_order_relaxed);
   process().pools.stop_calling_driver();
 }
 
-/// Another thread writes the report: it must not be cut off in the middle, nor waited for without end.
+/// Another thread is writing the report: waits until it is whole, but not without end.
 void wait_for_writer() {
   for (int i = 0; i < kWatchdog_s * 1000 && !g_is_finished.load(std::memory_order_acquire); ++i) nanosleep(&kPollInterval, nullptr);
 }
 
-/// No signal that another thread could take as well, or that could come later, is handled by this thread from here on: a handler that ends the
-/// process would cut off the report, and natively the exit had been over by then.
+/// Blocks all signals but those of faults in this thread: a handler that ends the process would cut off the report, and natively the process would
+/// have been gone by then. `before` receives the old mask, unless it is nullptr.
 bool hold_signals(sigset_t* before) {
   sigset_t held;
   sigfillset(&held);
@@ -62,13 +62,15 @@ bool hold_signals(sigset_t* before) {
   return pthread_sigmask(SIG_BLOCK, &held, before) == 0;
 }
 
+/// Writes the exit report and closes the trace, the registry of exports and the live page: once, whichever thread comes first. `code`: the exit code,
+/// where it is known.
 void finish(std::optional<int> code) {
   if (!lifecycle::begin_exit()) return;
   const Unnoticed unnoticed;
   const pid_t self = gettid();
   pid_t finisher = 0;
   if (!g_finisher.compare_exchange_strong(finisher, self)) {
-    if (finisher != self) wait_for_writer();  // this very thread: in the handler of a fault, which must not wait for itself
+    if (finisher != self) wait_for_writer();  // else a fault has interrupted the writing itself, and must not wait for it
     return;
   }
   Process& own = process();
@@ -80,7 +82,7 @@ void finish(std::optional<int> code) {
     own.page.set_state(observe::LiveState::reported);
     own.page.retire();
   } else if (own.options->run_id.empty()) {
-    own.page.retire();  // nobody would complete it
+    own.page.retire();  // there is no `cupool run` that would complete the report
   }
   g_is_finished.store(true, std::memory_order_release);
 }
@@ -96,12 +98,12 @@ bool is_on_alternate_stack() {
 
 int watch(void* argument) {
   const timespec bound{kWatchdog_s, 0};
-  // Where that is forbidden there is no bound; no signal can be the reason.
+  // All signals are blocked, so that this fails only where seccomp forbids the call: then there is no bound.
   if (syscall(SYS_nanosleep, &bound, nullptr) != 0 || g_is_finished.load(std::memory_order_acquire)) syscall(SYS_exit, 0);
   exit_group(static_cast<int>(reinterpret_cast<std::intptr_t>(argument)));
 }
 
-/// With nothing to write there is nothing to be bounded.
+/// Is there anything to write at the end, for which the watchdog sets a bound?
 bool has_files() { return !process().report_path.empty() || !process().options->trace.empty(); }
 
 /// Ends the process with `status` at the latest after kWatchdog_s. Without it (no memory) there is no bound.
@@ -120,7 +122,7 @@ void start_watchdog(int status) {
   sigprocmask(SIG_SETMASK, &before, nullptr);
 }
 
-/// Before `_exit` and its kin: the report, if this process owes one and can write it here.
+/// What _exit and its kin do first: write the report, if this process owes one and this is a place where it can be written.
 void finish_at_once(int status) {
   const lifecycle::Phase phase = lifecycle::phase();
   if (phase != lifecycle::Phase::live && phase != lifecycle::Phase::exiting) return;
@@ -131,7 +133,7 @@ void finish_at_once(int status) {
   finish(status & kStatusBits);
 }
 
-/// The last of the handlers that quick_exit runs: those before it, and other threads meanwhile, are served as ever.
+/// The last handler that quick_exit runs. While the others run, they and other threads are served as ever.
 void at_quick_exit_handler() {
   const int code = g_quick_exit_code.load(std::memory_order_relaxed);
   if (code >= 0) finish_at_once(code);
@@ -144,7 +146,8 @@ void at_quick_exit_handler() {
   at_quick_exit(&at_quick_exit_handler);  // before those of the program, so that it runs after them
 }
 
-/// A signal handler may have called exit() on top of malloc, or of a lock of ours: the watchdog ends what never would.
+/// The library's destructor, after our exit handler. A signal handler may have called exit() in the middle of malloc or under a lock of ours, where
+/// writing would never end: the watchdog bounds it.
 [[gnu::destructor]] void at_unload() {
   if (!lifecycle::begin_exit()) return;
   const int code = g_exit_code.load(std::memory_order_relaxed);
@@ -152,7 +155,7 @@ void at_quick_exit_handler() {
   sigset_t before;
   const bool is_held = hold_signals(&before);
   finish(code >= 0 ? std::optional<int>(code) : std::nullopt);
-  if (is_held) pthread_sigmask(SIG_SETMASK, &before, nullptr);  // other libraries' destructors may take as long as they like
+  if (is_held) pthread_sigmask(SIG_SETMASK, &before, nullptr);  // the destructors of other libraries run as they would without us
 }
 
 }  // namespace

@@ -119,7 +119,7 @@ class Program {
     }
   }
 
-  /// glibc stores addresses back into most programs' tables, musl into none.
+  /// The address that an entry names: glibc has made it absolute in most programs, musl in none.
   ElfW(Addr) address_of(const ElfW(Dyn) & entry) const {
     return entry.d_un.d_ptr >= info_.dlpi_addr ? entry.d_un.d_ptr : entry.d_un.d_ptr + info_.dlpi_addr;
   }
@@ -133,7 +133,7 @@ class Program {
     return false;
   }
 
-  /// Imported functions are those that a relocation names; relative ones, most of them, name symbol 0.
+  /// Does a relocation of the table name a wanted function? Every imported function has one. Most relocations are relative and name symbol 0.
   bool refers_to(ElfW(Addr) table, std::size_t bytes, IsWanted is_wanted) const {
     if (table == 0 || bytes == 0 || !is_loaded(table, bytes)) return false;
     const auto* relocation = reinterpret_cast<const ElfW(Rela)*>(table);
@@ -168,7 +168,7 @@ struct Search {
   bool found = false;
 };
 
-/// The main program comes first.
+/// The main program is the first object that dl_iterate_phdr visits; returning 1 ends the walk there.
 int visit_main(dl_phdr_info* info, std::size_t, void* search) {
   static_cast<Search*>(search)->found = Program(*info).imports(static_cast<Search*>(search)->is_wanted);
   return 1;
@@ -180,7 +180,8 @@ bool program_imports(Program::IsWanted is_wanted) {
   return search.found;
 }
 
-/// The file that the program was started from, even if its name is gone; nobody can shorten it while it runs. Empty if it cannot be had.
+/// The file that the program was started from, mapped, also where its name is gone. Nobody can shorten it while it runs. Empty where it cannot be
+/// read.
 class ProgramFile {
  public:
   ProgramFile() {
@@ -205,7 +206,7 @@ class ProgramFile {
   std::span<const std::byte> bytes_;
 };
 
-/// `follow`: what a pool that serves already makes of it.
+/// The program has looked a function up that shares memory. `follow`: what a pool that already serves does about it.
 void note_export_lookup(void (PoolSet::*follow)()) {
   g_looked_up.store(true, std::memory_order_relaxed);
   if (Process* own = find_process(); own != nullptr && own->options->ipc == config::IpcMode::automatic) (own->pools.*follow)();
@@ -218,7 +219,7 @@ bool has_local_ranks() {
     if (says_more_than(name, 1)) return true;
   for (const char* name : kLocalRanks)
     if (says_more_than(name, 0)) return true;
-  // Lightning's first rank knows no more than that there are others, somewhere.
+  // The first rank of PyTorch Lightning is told only that there are others, on whatever machine.
   return secure_getenv("LOCAL_RANK") != nullptr && secure_getenv("LOCAL_WORLD_SIZE") == nullptr && says_more_than("WORLD_SIZE", 1);
 }
 
@@ -245,7 +246,7 @@ void note_proc_address(Entry entry) {
 }
 
 void note_dlsym(const char* name) {
-  // Nobody looks up all functions of the runtime, as some do the driver's: who asks for this one shares a block next.
+  // Some programs look all functions of the driver up, but nobody all of the runtime's: who asks for this one will share a block next.
   if (name == kRuntimeExport) note_export_lookup(&PoolSet::share_blocks);
 }
 

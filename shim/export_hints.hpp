@@ -1,19 +1,18 @@
-// Will this process hand memory to other processes? Legacy handles exist for cuMemAlloc memory only, so that under CUPOOL_BACKING=auto
-// such a process keeps to segments. Or ranges of it to other devices (dma-buf)? Those are whole host pages, so that its large blocks begin on one.
-// Asked once before the first context is served; a lookup of such a function may tell it later.
+// Guesses what the process will do with its memory. If it may hand memory to other processes, it keeps to segments under CUPOOL_BACKING=auto, because
+// only cuMemAlloc memory has legacy IPC handles. If it may hand ranges to other devices (dma-buf), which are whole host pages, its large blocks begin
+// on a host page. Asked once before the first context is served; a lookup of such a function may change the answer later.
 //
-// Guesses from what is cheap to see: the launcher's variables, what the program itself imports, and whether it calls the exporting function of
-// a runtime that was linked into it. Not seen: the same in a program without a symbol table (stripped) or in one of its libraries.
-// Thread-safe; never calls the driver.
+// The guess is made from what is cheap to see: the launcher's variables, what the program itself imports, and whether it calls the exporting function
+// of a runtime that was linked into it. Not seen is such a call in a stripped program or in a library. Thread-safe; never calls the driver.
 #pragma once
 
 #include "shim/entry_points.hpp"
 
 namespace cupool::shim::export_hints {
 
-/// Why this process may export memory, as the middle of a sentence; nullptr: nothing says so.
+/// Why this process may export memory, as part of a sentence for the log; nullptr: nothing says so.
 const char* reason();
-/// Several ranks of a launcher on this machine?
+/// Has a launcher started several ranks on this machine, as its variables tell?
 bool has_local_ranks();
 /// Does the main program import a function that exports memory, of the driver or of the runtime?
 bool program_imports_export();
@@ -24,10 +23,10 @@ bool program_calls_its_own_export();
 /// May the program ask for descriptors (dma-buf) of ranges: has it looked that function up, by whichever way, or does the main program import it?
 bool may_export_ranges();
 
-/// The program has looked `entry` up by dlsym. (By cuGetProcAddress the runtime looks up all that shares memory with other processes, in every
-/// program.)
+/// The program has looked `entry` up by dlsym, which is a hint. (A lookup by cuGetProcAddress is none: in every program the runtime looks up all
+/// functions that share memory with other processes.)
 void note_dlsym(Entry entry);
-/// The same of a name that is none of ours: the runtime's (vLLM's all-reduce loads libcudart by ctypes).
+/// The same for a name that is no entry of ours: one of the runtime's may be a hint (vLLM's all-reduce loads libcudart by ctypes).
 void note_dlsym(const char* name);
 /// The program has looked `entry` up by cuGetProcAddress.
 void note_proc_address(Entry entry);

@@ -69,7 +69,7 @@ cupool_dlsym_2_34:
         movq    cupool_next_dlsym(%rip), %rax
         testq   %rax, %rax
         je      .Lresolve
-        movq    (%rsp), %rdx                    /* from the next one itself: it took us for the real one, and must not go in circles */
+        movq    (%rsp), %rdx                    /* does the next dlsym itself ask us? It took us for the real one: no circles */
         cmpq    cupool_next_begin(%rip), %rdx
         jb      .Lnext
         cmpq    cupool_next_end(%rip), %rdx

@@ -1,7 +1,7 @@
 // FileIdentity: which file a descriptor of ours was opened on.
 //
-// A program may close what it does not know (closefrom, daemons) and get the same number for a file of its own: who keeps a descriptor
-// asks before each use that could write into that. Thread rule: assigned once, then read-only.
+// A program may close descriptors that it does not know (closefrom, daemons) and get the same number for a file of its own. So whoever keeps a
+// descriptor asks is_of() before each use that could write into such a file. Thread rule: assigned once, then read-only.
 #pragma once
 
 #include <sys/stat.h>

@@ -1,9 +1,9 @@
-// ABI arguments <-> pool requests: the bodies behind entry_points.def, one function per row's last column.
+// The bodies behind entry_points.def, one function per name in the list's last column: they turn arguments of the ABI into requests to the pool.
 //
-// Bad arguments, no current context, addresses that are not ours: the real driver answers itself. A pooled address
-// never reaches the driver as something to free; where the driver must answer for an address of ours that is no live
-// block, it is asked about kNowhere. Every body runs in a live process under the thread's guard. Thread-safe.
-// Bodies that only differ in the variant of the call they stand for are templates, at the end.
+// Where arguments are bad, there is no current context or an address is not ours, the real driver answers itself. A pooled address never reaches
+// the driver as something to free; where the driver must answer for an address of ours that is no live block, it is asked about kNowhere instead.
+// Every body runs in a live process under the thread's guard (lifecycle::Inside). Thread-safe. Bodies that are the same for several variants of a
+// call are templates, at the end.
 #pragma once
 
 #include <cuda.h>
@@ -23,14 +23,17 @@
 
 namespace cupool::shim::front_door {
 
-/// No driver hands this address out: it is not canonical.
+/// An address that the driver cannot know, because it is not canonical.
 inline constexpr CUdeviceptr kNowhere = 0xdead'0000'0000'0200;
 
-/// No device has this number: the driver did not say.
+/// No device has more memory than this: the driver refuses a larger request, and nothing needs to be tried or reserved for it.
+inline constexpr std::size_t kMostDevice_bytes = std::size_t{1} << 60;
+
+/// The number of no device: the driver did not tell which it is.
 inline constexpr int kNoDevice = MempoolBook::kNoDevice;
 
-/// A free that cannot be served now (re-entered, exiting, after an exception of ours): true when the address is
-/// pooled and the free has been noted; the driver must then not see it.
+/// For a free that cannot be served now (re-entered, exiting, or after an exception of ours). True: the address is ours and the free is noted, so
+/// that the driver must not see it.
 bool keep_from_driver(CUdeviceptr address);
 inline bool keep_from_driver(CUdeviceptr address, CUstream) { return keep_from_driver(address); }
 
@@ -47,24 +50,26 @@ inline CUcontext current_context(const Process& own) {
 }
 /// The context that would own what this thread allocates now; nullptr: none, and the driver answers itself.
 CUcontext current_owner(const Process& own);
-/// As current_owner, for a call that needs no current context: the driver is not asked about one that has ended.
+/// As current_owner, but for calls that need no current context: one that has ended counts as none, and the driver is not asked whether it has begun
+/// again past us.
 CUcontext living_owner(const Process& own);
-/// The device has no primary context now: a handle that was one may still be current, and answer some calls (front_door_contexts.cpp).
+/// True: the device has no primary context now. A handle that was one may still be current, and some calls succeed under it.
 bool is_primary_inactive(const Process& own, CUdevice device);
-/// What the driver says to a call of this thread that needs a context; CUDA_SUCCESS when there is one although we could not learn which.
+/// What the driver says to a call of this thread that needs a context. CUDA_SUCCESS: there is one, although we could not learn which.
 CUresult no_context_error(const Process& own);
-/// Before an allocation or free: frees that could not be booked when they were made.
+/// Before an allocation or free: books the frees that could not be booked when they were made (LateFrees).
 void begin_call(Process& own);
-/// After an allocation: its answer, with the report of a failure and the warnings written.
+/// After an allocation: writes `*out`, or the report of the failure, and pending warnings. Returns what the program is told.
 CUresult answer(Process& own, const Result<CUdeviceptr>& block, CUdeviceptr* out);
-/// Frees a block by `free_in_pool()`, and with it what other processes may know of it.
+/// Frees a block by `free_in_pool()`, and retires its export to other processes, if there is one.
 template <class FreeInPool> FreeResult free_pooled(Process& own, CUdeviceptr address, FreeInPool&& free_in_pool) {
   const std::uint64_t exported = own.shared.exported_at(address);
   const FreeResult result = free_in_pool();
   if (exported != 0 && result.outcome == FreeOutcome::freed) own.shared.retire(address, exported);
   return result;
 }
-/// The answer to a free that the pool took; `free_elsewhere(address)` when the driver must answer. `stream`: of the one that the free names, or 0.
+/// What a free is answered, by what the pool made of it; `free_elsewhere(address)` has the driver answer. `stream`: the identity of the stream that
+/// the free names, 0: none.
 template <class FreeElsewhere>
 CUresult answer_free(const FreeResult& result, CUdeviceptr address, FreeElsewhere&& free_elsewhere, std::uint64_t stream = 0);
 
@@ -89,9 +94,9 @@ CUresult set_mempool_access(const Real<CUresult(CUmemoryPool, const CUmemAccessD
                             const CUmemAccessDesc* access, std::size_t count);
 CUresult export_mempool_pointer(const Real<CUresult(CUmemPoolPtrExportData*, CUdeviceptr)>& real, CUmemPoolPtrExportData* out, CUdeviceptr address);
 
-/// A context lives now: it gets the access that the program gave its device to memory pools of others, and the other way round.
+/// `context` of `device` has begun. Where the program gave devices access to each other's memory pools, the contexts that this concerns are linked.
 void share_with_new_context(CUcontext context, int device);
-/// The same after a call that might have ended it: what another thread shared meanwhile left it out.
+/// The same for a context that a call was to end and that lives on: what another thread shared during the call has left it out.
 void share_with_survivor(CUcontext context);
 
 // --- queries (front_door_queries.cpp)
@@ -113,15 +118,15 @@ CUresult close_memory(const Real<CUresult(CUdeviceptr)>& real, CUdeviceptr addre
 /// cuPointerSetAttribute on an address that is not pooled.
 CUresult set_opened_attribute(const Real<CUresult(const void*, CUpointer_attribute, CUdeviceptr)>& real, const void* value,
                               CUpointer_attribute attribute, CUdeviceptr address);
-/// Who owns `address`: a pooled block or one that another process exported to us.
+/// Whose `address` is, blocks included that another process has exported to us. Fills `*block` where it is in a live one.
 Ownership find_block(CUdeviceptr address, BlockView* block);
-/// The address to hand on to the driver: what lies in an opened region of ours is not the driver's to free.
+/// `address`, or kNowhere where it lies in a region that is open for a block of another process: the driver must not free or close that.
 CUdeviceptr unless_opened(CUdeviceptr address);
 
 // --- contexts of other devices (front_door_peers.cpp)
 CUresult enable_peer(const Real<CUresult(CUcontext, unsigned)>& real, CUcontext peer, unsigned flags);
 CUresult disable_peer(const Real<CUresult(CUcontext)>& real, CUcontext peer);
-/// `device` has come into use: under `async` it and `others` get access to each other's pools.
+/// `device` has come into use: under the policy `async` it and each of `others` get access to the other's default pool.
 void share_driver_pools(Process& own, int device, const std::vector<int>& others);
 
 // --- contexts (front_door_contexts.cpp)
@@ -134,6 +139,7 @@ CUresult create_green(const Real<CUresult(CUgreenCtx*, CUdevResourceDesc, CUdevi
                       CUdevice device, unsigned flags);
 CUresult destroy_green(const Real<CUresult(CUgreenCtx)>& real, CUgreenCtx green);
 CUresult context_from_green(const Real<CUresult(CUcontext*, CUgreenCtx)>& real, CUcontext* out, CUgreenCtx green);
+/// `context` of `device` lives: registers it with the pool and the books.
 void note_context(CUcontext context, int device);
 
 // --- captures and ends of streams (front_door_captures.cpp)
@@ -162,22 +168,23 @@ CUresult destroy_array(const Real<CUresult(CUmipmappedArray)>& real, CUmipmapped
 CUresult create_physical(const Real<CUresult(CUmemGenericAllocationHandle*, std::size_t, const CUmemAllocationProp*, unsigned long long)>& real,
                          CUmemGenericAllocationHandle* out, std::size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags);
 CUresult release_physical(const Real<CUresult(CUmemGenericAllocationHandle)>& real, CUmemGenericAllocationHandle handle);
-/// Of the memory pool that is to give stream-ordered memory; asked of a device.
+/// What is known of the memory pool that stream-ordered memory is asked from. The functions take the device of the allocation.
 struct MempoolFacts {
-  std::optional<MempoolBook::Made> made;     ///< what is known of it; else the memory is the stream's device's
-  std::function<bool(int)> is_default;       ///< it is that of the device that `async` takes from
-  std::function<MempoolBounds(int)> bounds;  ///< the program's own size for it, and what that has room for still
-  std::function<CUmemoryPool(int)> handle;   ///< null: the driver does not tell
+  std::optional<MempoolBook::Made> made;     ///< nullopt: nothing is known, and its memory counts as the stream's device's
+  std::function<bool(int)> is_default;       ///< is it the default pool from which the policy `async` takes plain blocks?
+  std::function<MempoolBounds(int)> bounds;  ///< the size that the program has set for it, and how much of that is used
+  std::function<CUmemoryPool(int)> handle;   ///< nullptr: the driver does not tell
 };
 
 /// Stream-ordered memory that the driver serves itself (PoolSet::allocate_by_driver); its free is free_of_driver's.
-/// `stream`: a plain_handle; with its context the memory is gone only if that is the device's primary one.
+/// `call` makes the program's call, `ask` one that the driver must refuse for its size, to learn another reason. `stream`: a plain_handle. The memory
+/// ends with the stream's context only where that is the device's primary one.
 CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out, CUstream stream, const MempoolFacts& mempool,
                          const std::function<CUresult()>& call, const PoolSet::AskDriver& ask);
-/// What the program took from the driver at `address`, if anything; for free_outside.
+/// The entry of what the program took from the driver at `address` outside the pool, if anything; for free_outside.
 std::optional<PoolSet::OutsideEntry> take_outside(CUdeviceptr address);
 
-/// The driver frees what `entry` tells of; while it refuses, the memory is still held.
+/// `call` has the driver free the memory of `entry`, which is booked as gone if that succeeds.
 template <class Call> CUresult free_outside(const std::optional<PoolSet::OutsideEntry>& entry, Call&& call) {
   const CUresult result = call();
   if (entry) process().pools.end_take(*entry, result == CUDA_SUCCESS);
@@ -187,9 +194,10 @@ template <class Call> CUresult free_outside(const std::optional<PoolSet::Outside
 // --- mappings (front_door_mappings.cpp)
 CUresult map_physical(const Real<CUresult(CUdeviceptr, std::size_t, std::size_t, CUmemGenericAllocationHandle, unsigned long long)>& real,
                       CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
-/// Memory that the program maps into the tiles of a sparse array, or unmaps from them. In stream order: what is unmapped counts as gone at once.
+/// The program maps memory into parts of a sparse array, or unmaps some. The driver does so in stream order, but what is unmapped counts as gone at
+/// once.
 CUresult map_array(const Real<CUresult(CUarrayMapInfo*, unsigned, CUstream)>& real, CUarrayMapInfo* changes, unsigned count, CUstream stream);
-/// What was mapped into arrays of contexts that have ended is gone.
+/// Books what was mapped into arrays of ended contexts as gone.
 void forget_mapped_arrays();
 CUresult unmap_physical(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CUdeviceptr address, std::size_t bytes);
 CUresult retain_physical(const Real<CUresult(CUmemGenericAllocationHandle*, void*)>& real, CUmemGenericAllocationHandle* out, void* address);
@@ -198,42 +206,43 @@ CUresult set_access(const Real<CUresult(CUdeviceptr, std::size_t, const CUmemAcc
 CUresult get_access(const Real<CUresult(unsigned long long*, const CUmemLocation*, CUdeviceptr)>& real, unsigned long long* flags,
                     const CUmemLocation* location, CUdeviceptr address);
 CUresult free_addresses(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CUdeviceptr address, std::size_t bytes);
-/// A descriptor of the block's memory for other devices (dma-buf): its pages stay from now on.
+/// A descriptor of a range of a block for other devices (dma-buf): the block's pages are not moved from then on.
 CUresult range_handle(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUmemRangeHandleType, unsigned long long)>& real, void* out,
                       CUdeviceptr address, std::size_t bytes, CUmemRangeHandleType type, unsigned long long flags);
 
 // --- waits of the program (front_door_memory.cpp)
-/// What the driver has done all of when such a call of the program succeeds.
+/// Whose work is over when a call of role `wait` succeeds.
 struct Awaited {
   enum class What : std::uint8_t { unknown, stream, context } what = What::unknown;
   CUstream stream = nullptr;
   CUcontext context = nullptr;  ///< null: the current one
 };
-/// By the call's arguments.
+/// The arguments tell; those of an event do not.
 template <class... Args> Awaited awaited_by(Args...) { return {}; }
 inline Awaited awaited_by(CUstream stream) { return {Awaited::What::stream, stream, nullptr}; }
 inline Awaited awaited_by() { return {Awaited::What::context, nullptr, nullptr}; }
 inline Awaited awaited_by(CUcontext context) { return {Awaited::What::context, nullptr, context}; }
-/// A wait of the program that is about to begin: what is freed later is not known to be covered by it. Lock-free where one stream is all there is.
+/// What had been freed when a wait of the program began. Only that is known to be covered by the wait, not what is freed during it.
 struct WaitBegun {
   CUcontext owner = nullptr;
-  std::uint64_t identity = 0;         ///< of the stream; 0: all of the owner's
-  std::uint64_t lane_fills = 0;       ///< 0: nothing to say
-  std::uint64_t at_driver = 0;        ///< identity of the stream whose frees at the driver it covers; 0: of all of the owner's
-  std::uint64_t freed_at_driver = 0;  ///< 0: nothing to say
+  std::uint64_t identity = 0;         ///< of the stream that is waited for; 0: all streams of the owner
+  std::uint64_t lane_fills = 0;       ///< PoolSet::lane_fills(); 0: no lane is covered
+  std::uint64_t at_driver = 0;        ///< identity of the stream whose frees at the driver are covered; 0: those on all streams of the owner
+  std::uint64_t freed_at_driver = 0;  ///< PoolSet::freed_at_driver(); 0: none is covered
 };
+/// Takes no lock in a program with one stream.
 WaitBegun before_wait(const Awaited& awaited);
-/// The program has waited for the GPU by a call of its own.
+/// The program's wait has succeeded: the pool retires what is over.
 void after_wait(const WaitBegun& begun = {});
 
 // --- copies (front_door_copies.cpp)
-/// Set for good once contexts of two devices live in a process whose blocks may lie on mapped pages or in the driver's own pool, or a block on mapped
-/// pages has had SYNC_MEMOPS.
+/// Set for good once copies may need help: contexts of two devices live while blocks may lie on mapped pages or in the driver's own pool, or
+/// SYNC_MEMOPS was set on a block on mapped pages.
 inline constinit std::atomic<bool> g_copies_are_watched{false};
-/// The driver has what copies between devices are turned into there.
+/// Does the driver have the calls that copies between devices are turned into?
 inline bool can_copy_to_peers(const DriverApi& api) { return api.cuMemcpyPeer != nullptr && api.cuMemcpyPeerAsync != nullptr; }
 inline bool can_copy_shapes_to_peers(const DriverApi& api) { return api.cuMemcpy3DPeer != nullptr && api.cuMemcpy3DPeerAsync != nullptr; }
-/// A context of `device` lives.
+/// A context of `device` lives: from the second device on copies are watched.
 void note_device(int device);
 CUresult copy_unified(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t)>& real, CUdeviceptr to, CUdeviceptr from, std::size_t bytes);
 CUresult copy_unified(const Real<CUresult(CUdeviceptr, CUdeviceptr, std::size_t, CUstream)>& real, CUdeviceptr to, CUdeviceptr from,
@@ -251,11 +260,12 @@ CUresult copy_shape(const Real<CUresult(const CUDA_MEMCPY2D*)>& real, const CUDA
 CUresult copy_shape(const Real<CUresult(const CUDA_MEMCPY2D*, CUstream)>& real, const CUDA_MEMCPY2D* shape, CUstream stream);
 CUresult copy_shape(const Real<CUresult(const CUDA_MEMCPY3D*)>& real, const CUDA_MEMCPY3D* shape);
 CUresult copy_shape(const Real<CUresult(const CUDA_MEMCPY3D*, CUstream)>& real, const CUDA_MEMCPY3D* shape, CUstream stream);
-/// The synchronous forms that are never turned into others: the driver's, and on memory with SYNC_MEMOPS a wait behind them.
+/// Synchronous copies that are always the driver's own; on memory with SYNC_MEMOPS they are waited for.
 CUresult copy_to_peer(const Real<CUresult(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, std::size_t)>& real, CUdeviceptr to, CUcontext to_context,
                       CUdeviceptr from, CUcontext from_context, std::size_t bytes);
 CUresult copy_to_peer(const Real<CUresult(const CUDA_MEMCPY3D_PEER*)>& real, const CUDA_MEMCPY3D_PEER* shape);
-/// Waits for what `real` did in its default stream where one of the addresses lies in a block with SYNC_MEMOPS of which the driver does not know.
+/// After a synchronous call that returned `result`: where one of the addresses lies in a block on mapped pages with SYNC_MEMOPS, which the driver
+/// does not know of, waits for the default stream. Returns what the program is told.
 CUresult settle(CUresult result, bool is_per_thread, std::initializer_list<CUdeviceptr> touched);
 template <class... Shape> CUresult set_memory(const Real<CUresult(CUdeviceptr, Shape...)>& real, CUdeviceptr to, Shape... shape) {
   return settle(real(to, shape...), real.is_per_thread(), {to});
@@ -266,8 +276,8 @@ CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t)>& rea
 CUresult look_up(const Real<CUresult(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*)>& real, const char* name, void** function,
                  int version, cuuint64_t flags, CUdriverProcAddressQueryResult* status);
 
-/// The driver frees what the pool does not serve. `stream`: identity of the one that the free names, or 0. `note_foreign`: called once it has freed
-/// what nobody here has booked.
+/// The driver frees what the pool does not serve. `stream`: identity of the stream that the free names, 0: none. `note_foreign` is called if the
+/// driver has freed what is in no book of ours.
 template <class FreeElsewhere, class NoteForeign = void (*)()> CUresult free_of_driver(
     CUdeviceptr address, std::uint64_t stream, FreeElsewhere&& free_elsewhere, NoteForeign&& note_foreign = [] {}) {
   const auto free_there = [&] { return free_elsewhere(unless_opened(address)); };
@@ -289,12 +299,12 @@ CUresult answer_free(const FreeResult& result, CUdeviceptr address, FreeElsewher
 }
 
 // --- one body for every variant of a call
-/// `call`, and again as long as the driver has no memory and the pool gives some back: natively that would have been free. `bytes`: what the call is
-/// known to take on `device`, so that the pool first gives back no more than is missing.
+/// Makes `call`, and again as long as it is out of memory and the pool gives some back to the driver, since natively that would have been free.
+/// `bytes`: what the call is known to take of `device`, so that the pool first gives back no more than is missing; 0: unknown.
 template <class Call> CUresult call_with_room(Call&& call, int device = kNoDevice, std::size_t bytes = 0) {
   PoolSet& pools = process().pools;
   constexpr int kMostTries = 100;  // other threads may go on giving back what others take
-  bool has_trimmed = false;        // once: a launch that is refused may leave with the driver what it took, each time
+  bool has_trimmed = false;        // graph memory is trimmed once: each launch that is refused may leave memory with the driver again
   for (int tries = 1;; ++tries) {
     const std::uint64_t before = pools.times_given_back();
     const CUresult result = call();
@@ -306,11 +316,11 @@ template <class Call> CUresult call_with_room(Call&& call, int device = kNoDevic
   }
 }
 
-/// Tells the user of a call that the driver has no memory for: how much it needs nobody knows. `device` -1: the current one's.
-void refused_room(const char* symbol, int device = -1);
+/// Warns the user that the driver has no memory for a call of which nobody knows how much it needs. `device` kNoDevice: the current context's.
+void refused_room(const char* symbol, int device = kNoDevice);
 
-/// A call that takes device memory inside the driver (code, stacks, graphs, contexts): what the pool keeps for reuse natively would
-/// have been free, so it goes back before the program is refused.
+/// A call that takes device memory inside the driver (for code, stacks, graphs, contexts): before it is refused, the pool gives back what it keeps
+/// for reuse, which natively would have been free.
 template <class... Args> CUresult with_room(const Real<CUresult(Args...)>& real, Args... args) {
   const CUresult result = call_with_room([&] { return real(args...); });
   if (result == CUDA_ERROR_OUT_OF_MEMORY) [[unlikely]]
@@ -318,7 +328,7 @@ template <class... Args> CUresult with_room(const Real<CUresult(Args...)>& real,
   return result;
 }
 
-/// The same in `turn`, which is over before anything is told.
+/// The same for a call that is made under `turn`, which is let go before the user is warned.
 template <class Turn, class... Args> CUresult with_room_in(Turn& turn, int device, const Real<CUresult(Args...)>& real, Args... args) {
   const CUresult result = call_with_room([&] { return real(args...); });
   if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
@@ -349,7 +359,7 @@ template <class... Rest> CUresult create_context(const Real<CUresult(CUcontext*,
   return result;
 }
 
-/// What a capture forbids other threads: as its arguments say. The oldest form has none and is global; one of a graphics command list is relaxed.
+/// The mode of a capture, as its arguments say. The oldest form has no such argument and is global; one into a graphics command list is relaxed.
 template <class... Rest> CUstreamCaptureMode mode_of(Rest... rest) {
   CUstreamCaptureMode mode =
       (std::is_same_v<Rest, CUstreamCigCaptureParams*> || ...) ? CU_STREAM_CAPTURE_MODE_RELAXED : CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -369,7 +379,7 @@ template <class... Rest> CUresult begin_capture(const Real<CUresult(CUstream, Re
   return result;
 }
 
-/// Device memory that no part of the pool serves: named in the report's data_quality.
+/// Passes a call on that takes device memory which no part of the pool serves: the report names it under data_quality.
 template <class... Args> CUresult pass_unpooled(const Real<CUresult(Args...)>& real, Args... args) {
   const CUresult result = real(args...);
   if (result == CUDA_SUCCESS) process().saw_unpooled(real.symbol());

@@ -1,4 +1,4 @@
-// Streams that capture, during which nothing is recorded, and streams that end. CUDA Driver API 13.0 §6.9 (streams).
+// Streams that begin and end captures, during which we record no event, and streams that end. CUDA Driver API 13.0 §6.9 (streams).
 #include <functional>
 
 #include "shim/front_door.hpp"
@@ -12,19 +12,19 @@ std::uint64_t mix(std::uint64_t value) {
   return value ^ (value >> 33);
 }
 
-/// `real` is an end of a capture that may be refused, and then the capture goes on.
+/// `real` ends a capture, unless the driver refuses; then the capture goes on.
 template <class RealEnd, class... Args> CUresult end_capture_by(const RealEnd& real, CUstream stream, Args... args) {
   Process& own = process();
   const CUstream named = stream == nullptr && real.is_per_thread() ? CU_STREAM_PER_THREAD : stream;
   const auto still_capturing = [&] {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    // Also of captures that the driver may not tell of: a thread that may not end one leaves it as it is.
+    // A thread that may not end the capture leaves it as it is, and might not be told its status either.
     if (real.result() == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) return true;
     return real.result() != CUDA_SUCCESS && own.api.cuStreamIsCapturing != nullptr && own.api.cuStreamIsCapturing(named, &status) == CUDA_SUCCESS &&
            status != CU_STREAM_CAPTURE_STATUS_NONE;
   };
   const auto end = [&] { return real(stream, args...); };
-  // By reference: a call that failed for want of host memory would reach the driver unnoticed.
+  // By reference, so that std::function allocates nothing: a failure to copy `end` would leave the capture's end to the driver, unseen by the gate.
   return own.pools.end_capture(stream_key(stream, real.is_per_thread()), std::cref(end), std::cref(still_capturing));
 }
 

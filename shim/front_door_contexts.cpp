@@ -1,4 +1,4 @@
-// Contexts, whose death takes their part of the pool with it. CUDA Driver API 13.0 §6.7–6.8 (contexts), §6.35 (green contexts).
+// Contexts, with whose end their part of the pool ends. CUDA Driver API 13.0 §6.7–6.8 (contexts), §6.35 (green contexts).
 #include <array>
 #include <functional>
 #include <new>
@@ -11,13 +11,13 @@
 namespace cupool::shim::front_door {
 namespace {
 
-/// For a driver that lacks the question: a context that is gone cannot be made current.
+/// Whether the context can be made current, which one that is gone cannot: for drivers that lack cuCtxGetApiVersion.
 bool can_be_current(const Process& own, CUcontext context) {
   CUcontext popped = nullptr;
   return own.api.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS && own.api.cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS;
 }
 
-/// Whether the context is gone after a call that may have ended it. A broken one that lives may tell of its error instead.
+/// Whether the context is gone after a call that may have ended it. One that is broken but lives may answer with its error.
 bool is_gone(const Process& own, CUcontext context) {
   if (own.api.cuCtxGetApiVersion == nullptr) return !can_be_current(own, context);
   unsigned version = 0;
@@ -25,14 +25,15 @@ bool is_gone(const Process& own, CUcontext context) {
   return code != CUDA_SUCCESS && !device::is_of_earlier_work(code);
 }
 
-/// Did a call that ends something do so? It may tell of an error of earlier work as well; then the driver is asked.
+/// May a call that ends something have done so? It may report an error of earlier work and have succeeded all the same; then the caller asks the
+/// driver.
 bool is_end(CUresult code) { return code == CUDA_SUCCESS || device::is_of_earlier_work(code); }
 
-/// Runs `call`, which may end `context`, and forgets what it held here and what was shared from or into it.
+/// Runs `call`, which may end `context`. If `is_dead()` then, forgets what the context held here and what was exported from it or opened in it.
 template <class Call, class IsDead> CUresult end_context(Process& own, CUcontext context, PoolBlocks pool_blocks, Call&& call, IsDead&& is_dead) {
   const SharedBlocks::Moment before = own.shared.mark();
   std::optional<bool> dead;
-  // Here, since from the moment when the pool has booked the end another thread's new context may have the handle (await_end_of). Needs no host
+  // Called by the pool just before it books the end: after that another thread's new context may have the handle (await_end_of). Needs no host
   // memory.
   const auto is_dead_here = [&] {
     dead.emplace(is_dead());
@@ -43,7 +44,7 @@ template <class Call, class IsDead> CUresult end_context(Process& own, CUcontext
     own.vmm.context_ended(context);
     try {
       own.contexts.ended(context);
-    } catch (const std::bad_alloc&) {  // who still has it current is told by the driver, a call later
+    } catch (const std::bad_alloc&) {  // threads that still have it current are told by the driver then
     }
     return true;
   };
@@ -57,8 +58,8 @@ template <class Call, class IsDead> CUresult end_context(Process& own, CUcontext
   return result;
 }
 
-/// The primary context that a green context of `device` holds. Where we do not know it, it is retained and released to learn its handle: a
-/// release that fails may have taken place or not, and a reference too many keeps the context, one too few ends it.
+/// The primary context that a green context of `device` holds. Where we do not know its handle, it is learned by retaining and releasing it. Such a
+/// release is not repeated where it fails: it may have taken place, and one reference too few would end the context.
 CUcontext learn_primary(Process& own, CUdevice device) {
   CUcontext primary = own.contexts.primary(device);
   if (primary != nullptr && !own.contexts.has_ended(primary)) {
@@ -83,8 +84,8 @@ CUcontext primary_of(Process& own, CUdevice device) {
   return is_told && is_active != 0 ? learn_primary(own, device) : nullptr;
 }
 
-/// The contexts that stand for green ones, while any stream captures: theirs may end with them, and nobody will end those captures.
-/// `greens` says which. Without host memory none: an end must be seen all the same.
+/// While any stream captures, the contexts that stand for the green contexts `greens()`: captures in them may end with these contexts, without a call
+/// that we would see. Empty where host memory is out.
 template <class Greens> std::vector<CUcontext> capturing_views(const Process& own, Greens&& greens) {
   std::vector<CUcontext> views;
   if (!own.pools.capturing() || own.api.cuCtxFromGreenCtx == nullptr) return views;
@@ -112,7 +113,7 @@ template <class Call, class IsDead> CUresult end_primary(CUdevice device, Call&&
   return result;
 }
 
-/// The primary context of `device` has ended by a call that is over.
+/// Books the end of the primary context of `device` after the call that ended it.
 void note_dead_primary(CUdevice device) {
   const auto over = [] { return CUDA_SUCCESS; };
   end_primary(device, over, [] { return true; });

@@ -1,10 +1,10 @@
-// Copies that reach a block on mapped pages, or in the driver's own pool, from another device. The driver copies cuMemAlloc memory of any device by
-// its unified address, with peer access or without; such memory only where the device of the copy's stream has access. So such a copy becomes one
-// between contexts, each side with its own: of linear device memory by cuMemcpyPeerAsync, everything else by cuMemcpy3DPeerAsync. Both can be
-// captured, and are ordered as the original. CUDA Driver API 13.0 §6.14; DESIGN section 5.
+// Copies between devices. By its unified address the driver copies cuMemAlloc memory of any device, with peer access or without, but memory on mapped
+// pages or in its own pool only where the device of the copy's stream has access. So a copy that reaches a block of the latter kinds from another
+// device is turned into one between contexts, each side with its own: of linear device memory by cuMemcpyPeerAsync, of everything else by
+// cuMemcpy3DPeerAsync. Both can be captured and are ordered as the original. CUDA Driver API 13.0 §6.14; DESIGN section 5.
 //
-// And SYNC_MEMOPS of blocks on mapped pages, which the driver does not offer there: "synchronous memory operations initiated on the memory region
-// will always synchronize" (CUDA Driver API 13.0, cuPointerSetAttribute), so they are waited for here.
+// Also SYNC_MEMOPS of blocks on mapped pages, which the driver does not offer there: "synchronous memory operations initiated on the memory region
+// will always synchronize" (CUDA Driver API 13.0, cuPointerSetAttribute), so such calls are waited for here.
 #include <algorithm>
 
 #include "shim/front_door.hpp"
@@ -12,12 +12,12 @@
 namespace cupool::shim::front_door {
 namespace {
 
-/// A width that every device takes (CU_DEVICE_ATTRIBUTE_MAX_PITCH is 2 GiB): longer runs with a side on the host go in pieces.
+/// Longer runs with a side on the host are copied in pieces of this width, which every device takes (CU_DEVICE_ATTRIBUTE_MAX_PITCH is 2 GiB).
 constexpr std::size_t kPiece_bytes = std::size_t{1} << 30;
 
 enum class Waits { no, yes };
 
-/// In whose order a copy runs: the stream that was named, its context, and that one's device.
+/// Where a copy runs: the stream that the call names, the context that owns it, and that context's device.
 struct Order {
   CUstream stream = nullptr;
   CUcontext context = nullptr;
@@ -39,7 +39,7 @@ bool is_in_closed_pool(Process& own, const BlockView& block, const Order& order)
   return own.options->policy == config::Policy::async && block.mempool == 0 && !own.peers.is_granted(order.device, block.device);
 }
 
-/// Memory that the device of `order` cannot reach although it natively could.
+/// Does `address` lie in a live block, which `*block` then describes, that the device of `order` cannot reach although natively it could?
 bool is_far(Process& own, CUdeviceptr address, const Order& order, BlockView* block) {
   if (!own.pools.owns(address) || own.pools.find(address, block) != Ownership::live || block->device == order.device) return false;
   return block->is_paged || is_in_closed_pool(own, *block, order);
@@ -55,19 +55,19 @@ CUcontext context_of(Process& own, CUdeviceptr address, const Order& order) {
   BlockView block;
   if (own.pools.owns(address) && own.pools.find(address, &block) == Ownership::live) {
     if (block.context != nullptr) return block.context;
-    const std::vector<CUcontext> contexts = own.peers.contexts_of(block.device);  // it has outlived its own: any of its device reaches it
+    const std::vector<CUcontext> contexts = own.peers.contexts_of(block.device);  // the block's own has ended: any other of its device will do
     return contexts.empty() ? order.context : contexts.front();
   }
   if (own.api.cuPointerGetAttribute == nullptr) return order.context;
   unsigned type = 0;
   if (own.api.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != CUDA_SUCCESS || type != CU_MEMORYTYPE_DEVICE) return nullptr;
-  CUcontext context = nullptr;  // mapped by the program itself: of no context, and reached with the rights of the stream's
+  CUcontext context = nullptr;  // what the program has mapped itself has no context, and is reached with the rights of the stream's
   const CUresult result = own.api.cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, address);
   return result == CUDA_SUCCESS && context != nullptr ? context : order.context;
 }
 
-/// The copy of `shape`. A synchronous one that natively runs on behind the call is not waited for either; while anything captures, the
-/// driver's own synchronous form says what it has against that.
+/// Makes the copy of `shape`. A synchronous one is waited for only where it natively is, with a side on the host. While anything captures, the
+/// driver's own synchronous form gives the error.
 CUresult run(Process& own, const CUDA_MEMCPY3D_PEER& shape, const Order& order, Waits waits) {
   if (waits == Waits::no) return own.api.cuMemcpy3DPeerAsync(&shape, order.stream);
   if (own.pools.capturing() || own.api.cuStreamSynchronize == nullptr) return own.api.cuMemcpy3DPeer(&shape);
@@ -82,8 +82,8 @@ CUresult run_linear(Process& own, CUdeviceptr to, CUcontext to_context, CUdevice
   return own.api.cuMemcpyPeerAsync(to, to_context, from, from_context, bytes, order.stream);
 }
 
-/// One side of a run of bytes. A null context: it is on the host. There too a context is named, the stream's: only with arrays is it said to be
-/// ignored.
+/// Sets one side of a copy of linear memory; a null `context`: the side is on the host. There the stream's context is named, since a context is
+/// documented to be ignored for arrays only.
 void set_source(CUDA_MEMCPY3D_PEER* shape, CUcontext context, CUdeviceptr address, const Order& order) {
   shape->srcMemoryType = context != nullptr ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
   shape->srcContext = context != nullptr ? context : order.context;
@@ -98,7 +98,7 @@ void set_destination(CUDA_MEMCPY3D_PEER* shape, CUcontext context, CUdeviceptr a
   shape->dstHost = reinterpret_cast<void*>(address);
 }
 
-/// A null context: that side is on the host.
+/// Copies `bytes` of linear memory; a null context: that side is on the host.
 CUresult copy_run(Process& own, CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, std::size_t bytes, const Order& order,
                   Waits waits) {
   if (to_context != nullptr && from_context != nullptr) return run_linear(own, to, to_context, from, from_context, bytes, order, waits);
@@ -116,7 +116,7 @@ CUresult copy_run(Process& own, CUdeviceptr to, CUcontext to_context, CUdevicept
 
 enum class Side { device, host, unknown };
 
-/// Any of the one-dimensional forms: `native()` makes the program's own call.
+/// The body of all one-dimensional copies. `native()` makes the program's own call.
 template <class Native> CUresult copy_bytes(CUdeviceptr to, Side to_side, CUdeviceptr from, Side from_side, std::size_t bytes, CUstream stream,
                                             Waits waits, Native&& native) {
   Process& own = process();
@@ -134,7 +134,7 @@ template <class Native> CUresult copy_bytes(CUdeviceptr to, Side to_side, CUdevi
   return copy_run(own, to, to_context, from, from_context, bytes, order, waits);
 }
 
-/// A side of a shape: device, or unified, which may be either.
+/// May a side of this type be device memory? Unified memory may be the host's as well.
 bool is_device_type(CUmemorytype type) { return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED; }
 
 /// The fields that two- and three-dimensional shapes share. `Shape` is CUDA_MEMCPY2D or CUDA_MEMCPY3D.
@@ -189,7 +189,7 @@ template <class Shape, class Native> CUresult copy_any_shape(const Shape* shape,
   return run(own, peer, order, waits);
 }
 
-/// Every block is part of a cuMemAlloc allocation.
+/// True: every block is part of a cuMemAlloc allocation, which the driver copies from any device.
 bool is_plain_memory(const config::Options& options) {
   return options.backing == config::Backing::segments && options.policy != config::Policy::async;
 }
@@ -201,7 +201,7 @@ bool is_synchronous(Process& own, CUdeviceptr address) {
   return own.pools.owns(address) && own.pools.find(address, &block) == Ownership::live && block.is_paged && block.sync_memops;
 }
 
-/// A side of a shape by its address; 0: it is on the host, or an array.
+/// The device address of a side of a shape; 0: the side is on the host, or an array.
 template <class Shape> CUdeviceptr source_of(const Shape* shape) {
   return shape != nullptr && is_device_type(shape->srcMemoryType) ? shape->srcDevice : 0;
 }

@@ -1,4 +1,4 @@
-// Executable graphs: of which devices the memory is that their allocation nodes take, and their end. CUDA Driver API 13.0, Graph Management.
+// Executable graphs: on which devices their allocation nodes take memory, and their end. CUDA Driver API 13.0, Graph Management.
 #include "shim/front_door_graphs.hpp"
 
 #include <new>
@@ -10,7 +10,7 @@
 namespace cupool::shim::front_door {
 namespace {
 
-/// The device of one node, as a bit; 0: it takes none. Graphs within a graph are not looked into: they may take any.
+/// The bit of the device on which the node takes memory; 0: it takes none. Graphs within a graph are not looked into and count as any device.
 std::uint64_t device_of_node(const Process& own, CUgraphNode node) {
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   if (own.api.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) return PoolSet::kAnyDevice;

@@ -1,4 +1,4 @@
-// The bodies of calls that make, launch and end graphs, of which some take memory: each for every variant of its call.
+// The bodies of calls that make, launch and end graphs, some of which take memory. Each serves every variant of its call. Thread-safe.
 #pragma once
 
 #include <cuda.h>
@@ -10,10 +10,10 @@
 
 namespace cupool::shim::front_door {
 
-/// On which devices the graph's allocation nodes take memory, a bit each; PoolSet::kAnyDevice where nobody can tell.
+/// On which devices the graph's allocation nodes take memory, one bit per device; PoolSet::kAnyDevice where that cannot be told. Asks the driver.
 std::uint64_t devices_of_graph(const Process& own, CUgraph graph) noexcept;
 
-/// One more executable graph. Its nodes are looked at once the program has made one of memory.
+/// One more executable graph. Its nodes are looked at only if the program has made a memory node before.
 template <class... Args>
 CUresult instantiate_graph(const Real<CUresult(CUgraphExec*, CUgraph, Args...)>& real, CUgraphExec* out, CUgraph graph, Args... args) {
   const CUresult result = with_room(real, out, graph, args...);
@@ -25,7 +25,7 @@ CUresult instantiate_graph(const Real<CUresult(CUgraphExec*, CUgraph, Args...)>&
 
 CUresult end_graph(const Real<CUresult(CUgraphExec)>& real, CUgraphExec graph);
 
-/// A launch or an upload: the first ones of a graph with allocation nodes take memory that stays with the driver.
+/// A launch or an upload. The first ones of a graph with allocation nodes take memory that stays with the driver.
 template <class... Args> CUresult launch_graph(const Real<CUresult(CUgraphExec, Args...)>& real, CUgraphExec graph, Args... args) {
   const CUresult result = with_room(real, graph, args...);
   Process& own = process();
@@ -33,14 +33,14 @@ template <class... Args> CUresult launch_graph(const Real<CUresult(CUgraphExec, 
   return result;
 }
 
-/// A node of a graph, of whatever type its parameters, the last argument, say.
+/// A node of a graph, of the type that its parameters say, which are the last argument.
 template <class... Args> CUresult add_graph_node(const Real<CUresult(Args...)>& real, Args... args) {
   const CUresult result = real(args...);
   const CUgraphNodeParams* parameters = std::get<sizeof...(Args) - 1>(std::tie(args...));
   if (result == CUDA_SUCCESS && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) process().saw_graph_memory(real.symbol());
   return result;
 }
-/// The same where the call itself says that it is one of memory.
+/// A call that adds memory nodes only.
 template <class... Args> CUresult add_allocation_node(const Real<CUresult(Args...)>& real, Args... args) {
   const CUresult result = real(args...);
   if (result == CUDA_SUCCESS) process().saw_graph_memory(real.symbol());

@@ -12,7 +12,8 @@ namespace {
 
 bool is_opened(const Process& own, CUdeviceptr address) { return own.shared.find_opened(address, nullptr) != Ownership::unknown; }
 
-/// Mapped memory has no legacy handle, and the block cannot move. What the driver has against the call besides comes first.
+/// Memory on mapped pages has no legacy handle, and the block cannot be moved. If the driver has another reason to refuse the call, that one is
+/// given.
 CUresult refuse_paged(const Real<CUresult(CUipcMemHandle*, CUdeviceptr)>& real, CUipcMemHandle* out, CUdeviceptr address) {
   static std::atomic<bool> has_warned{false};
   CUipcMemHandle unused{};
@@ -48,13 +49,13 @@ CUresult export_memory(const Real<CUresult(CUipcMemHandle*, CUdeviceptr)>& real,
       if (block.is_native) return real(out, address);
       try {
         return own.shared.export_block(real, out, block);
-      } catch (const std::bad_alloc&) {  // the driver has been asked for its own handle, which is not the program's
+      } catch (const std::bad_alloc&) {  // the barrier would hand out the driver's handle, which is the region's
         return CUDA_ERROR_OUT_OF_MEMORY;
       }
     case Ownership::vacant: return real(out, kNowhere);
     case Ownership::unknown: break;
   }
-  return real(out, unless_opened(address));  // natively nobody exports what is another's (H100 and H200, driver 580)
+  return real(out, unless_opened(address));  // natively memory of another process cannot be exported again (H100 and H200, driver 580)
 }
 
 CUresult open_memory(const Real<CUresult(CUdeviceptr*, CUipcMemHandle, unsigned)>& real, CUdeviceptr* out, CUipcMemHandle raw, unsigned flags) {
@@ -62,7 +63,7 @@ CUresult open_memory(const Real<CUresult(CUdeviceptr*, CUipcMemHandle, unsigned)
   ipc::BlockHandle handle;
   switch (ipc::decode(raw, handle)) {
     case ipc::HandleKind::ours: try { return own.shared.open(real, out, handle, flags, own.contexts.owner(current_context(own)));
-      } catch (const std::bad_alloc&) {  // the driver would call the handle invalid
+      } catch (const std::bad_alloc&) {  // the barrier would ask the driver about our handle, which it calls invalid
         return CUDA_ERROR_OUT_OF_MEMORY;
       }
     case ipc::HandleKind::damaged: return real(out, CUipcMemHandle{}, flags);
@@ -86,7 +87,7 @@ CUresult set_opened_attribute(const Real<CUresult(const void*, CUpointer_attribu
   if (ownership != Ownership::live) return real(value, attribute, ownership == Ownership::vacant ? kNowhere : address);
   if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || value == nullptr) return real(value, attribute, address);
   const unsigned on = *static_cast<const unsigned*>(value) != 0 ? 1 : 0;
-  const unsigned region_on = own.shared.set_sync_memops(address, on != 0) ? on : 1;  // another block of the region needs it
+  const unsigned region_on = own.shared.set_sync_memops(address, on != 0) ? on : 1;  // it stays on while another block of the region needs it
   return real(&region_on, attribute, address);
 }
 

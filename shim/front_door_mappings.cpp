@@ -1,6 +1,6 @@
-// What a program asks of, or does to, the mapping behind an address (cuMemMap and its like). Pooled memory natively is cuMemAlloc's,
-// which no such call knows: what lies on mapped pages of ours must not be seen, changed or ended through them, so the driver is asked
-// about an address that it cannot know. The program's own mappings pass, and are counted. CUDA Driver API 13.0 §6.14, §6.15.
+// Calls of virtual memory management on an address (cuMemMap and its kin). Natively a pooled block is cuMemAlloc memory, which none of these calls
+// knows. So our mapped pages must not be seen, changed or ended through them: about an address of ours the driver is asked as kNowhere. The program's
+// own mappings pass, and are counted. CUDA Driver API 13.0 §6.14, §6.15.
 #include "pool/core/bytes.hpp"
 #include "shim/export_hints.hpp"
 #include "shim/front_door.hpp"
@@ -8,7 +8,7 @@
 namespace cupool::shim::front_door {
 namespace {
 
-/// The driver may look at [address, +bytes) unless it touches memory of ours; then kNowhere.
+/// `address`, or kNowhere where [address, +bytes) begins or ends in memory of ours.
 CUdeviceptr unless_ours(CUdeviceptr address, std::size_t bytes = 1) {
   const PoolSet& pools = process().pools;
   if (pools.owns(address)) return kNowhere;
@@ -69,13 +69,14 @@ CUresult free_addresses(const Real<CUresult(CUdeviceptr, std::size_t)>& real, CU
 }
 
 namespace {
-/// To the end of the last host page, as programs round to those. Memory of a pool has one too (H100, driver 580).
+/// Does the range end within the block, or on the host page on which the block ends? Programs round up to those, and natively even memory of a pool
+/// has its last one whole (H100, driver 580).
 bool is_within(const BlockView& block, CUdeviceptr address, std::size_t bytes) {
   return bytes <= (block.base + block.bytes + kHostPage_bytes - 1) / kHostPage_bytes * kHostPage_bytes - address;
 }
 
-/// The block that begins behind `address` on the same host page, for who rounds down to those: natively nothing else lies there. Who asks for more
-/// than a block has, and means that one, may have what lies beside it.
+/// Finds the block that begins behind `address` on the same host page, for programs that round down to those: natively nothing else lies on that
+/// page. A block that does not have all of the range is passed over, since the program may mean the one beside it.
 bool find_on_page(CUdeviceptr address, std::size_t bytes, BlockView* block) {
   if (address % kHostPage_bytes != 0) return false;
   for (CUdeviceptr begin = address + kBlockAlignment_bytes; begin < address + kHostPage_bytes; begin += kBlockAlignment_bytes)
@@ -91,7 +92,7 @@ CUresult range_handle(const Real<CUresult(void*, CUdeviceptr, std::size_t, CUmem
   const Ownership ownership = find_block(address, &block);
   if (ownership == Ownership::unknown) return real(out, address, bytes, type, flags);
   const bool is_found = (ownership == Ownership::live && is_within(block, address, bytes)) || find_on_page(address, bytes, &block);
-  // As far into a page as the program's address: the driver may refuse that first.
+  // At the same offset in a host page as the program's address: for a bad offset the driver may have an error of its own, which comes first.
   if (!is_found) return real(out, kNowhere - kNowhere % kHostPage_bytes + address % kHostPage_bytes, bytes, type, flags);
   process().pools.pin_pages(block.base);  // before the call: from its success on a device may hold these very pages
   return real(out, address, bytes, type, flags);

@@ -6,7 +6,7 @@
 namespace cupool::shim::front_door {
 namespace {
 
-/// What cuMemAllocPitch rounds a row to: 1 to 1,000,000 bytes, every element, on an H100 and an H200 (driver 580).
+/// What cuMemAllocPitch rounds a row up to. Tried for rows of 1 to 1,000,000 bytes and every element size, on an H100 and an H200 (driver 580).
 constexpr std::size_t kPitchAlignment_bytes = 512;
 
 CUresult serve(Process& own, CUcontext context, std::size_t bytes, const char* symbol, CUdeviceptr* out) {
@@ -15,20 +15,21 @@ CUresult serve(Process& own, CUcontext context, std::size_t bytes, const char* s
   return answer(own, own.pools.allocate(context, bytes, symbol), out);
 }
 
-/// An ended context of this thread, begun again past us. The driver may tell the device of a primary that was reset and not retained since.
+/// Whether the thread's current context, which has ended, has begun again past us. (The driver also tells the device of a primary context that was
+/// reset and not retained since.)
 bool lives_again(const Process& own, CUcontext current) {
   CUdevice device = 0;
   if (own.api.cuCtxGetDevice(&device) != CUDA_SUCCESS) return false;
   return own.contexts.primary(device) != current || !is_primary_inactive(own, device);
 }
 
-/// More than any device has is out of memory without a driver call; but the driver may have another reason, which comes first.
-bool is_refused_unasked(CUresult result, std::size_t bytes) { return result == CUDA_ERROR_OUT_OF_MEMORY && bytes > (std::size_t{1} << 60); }
+/// The pool refuses more than any device has without a driver call; but the driver may have another reason, which must be the answer.
+bool is_refused_unasked(CUresult result, std::size_t bytes) { return result == CUDA_ERROR_OUT_OF_MEMORY && bytes > kMostDevice_bytes; }
 
-/// What was freed at the driver in the order of a stream is over when that is.
+/// Notes which stream-ordered frees that the driver served a wait covers: those on the stream or in the context that is waited for.
 void note_frees_at_driver(const Awaited& awaited, WaitBegun& begun) {
   const bool is_of_one = awaited.what == Awaited::What::stream;
-  if (is_of_one && (awaited.stream == nullptr || is_default_stream(awaited.stream))) return;  // whose it is is not told here
+  if (is_of_one && (awaited.stream == nullptr || is_default_stream(awaited.stream))) return;  // which default stream it is cannot be told here
   begun.freed_at_driver = process().pools.freed_at_driver();
   if (is_of_one) begun.at_driver = StreamBook::identity_of(awaited.stream);
 }
@@ -61,11 +62,11 @@ WaitBegun before_wait(const Awaited& awaited) {
   if (context == nullptr || own.contexts.has_ended(context)) return {};
   WaitBegun begun;
   begun.owner = own.contexts.owner(context);
-  if (awaited.what == Awaited::What::context && begun.owner != context) return {};  // a green context's part is not all of its primary's
+  if (awaited.what == Awaited::What::context && begun.owner != context) return {};  // a green context's work is not all of its primary's
   note_frees_at_driver(awaited, begun);
   if (!own.pools.has_lanes()) return begun;
   if (awaited.what == Awaited::What::stream) {
-    // Neither the legacy stream nor one that is ordered with it: what a free on it came after need not be in it.
+    // Not of the legacy stream, nor of one that is ordered with it: the wait need not cover the legacy work before a free (is_non_blocking).
     if (awaited.stream == nullptr || !own.streams.is_non_blocking(begun.owner, awaited.stream)) return begun;
     begun.identity = StreamBook::identity_of(awaited.stream);
   }
@@ -85,7 +86,7 @@ void begin_call(Process& own) {
   if (own.late_frees.empty()) return;
   own.late_frees.drain([&own](CUdeviceptr address) {
     const FreeResult result = free_pooled(own, address, [&] { return own.pools.free(address); });
-    // It only lay near ours
+    // The address only looked like one of ours.
     if (result.outcome == FreeOutcome::unknown) free_of_driver(address, 0, [&own](CUdeviceptr at) { return own.api.cuMemFree_v2(at); });
   });
 }
@@ -129,7 +130,7 @@ CUresult free_plain(const Real<CUresult(CUdeviceptr)>& real, CUdeviceptr address
   begin_call(own);
   if (current_owner(own) == nullptr) {
     if (!own.pools.owns(address)) return free_of_driver(address, 0, real);
-    // A live block is freed without a current context too; not with one that has ended (H100, driver 580).
+    // Natively a live block is freed without a current context, too, but not while one that has ended is current (H100, driver 580).
     const CUresult refused = current_context(own) != nullptr ? no_context_error(own) : CUDA_SUCCESS;
     if (refused != CUDA_SUCCESS) return refused;
   }
@@ -145,7 +146,7 @@ bool keep_from_driver(CUdeviceptr address) {
       if (!own->pools.owns(address)) return unless_opened(address) != address;
       own->late_frees.push(address);
       return true;
-    default: return false;  // a child: the driver refuses every call there
+    default: return false;  // a forked child, in which the driver refuses every call
   }
 }
 

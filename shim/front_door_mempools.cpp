@@ -1,4 +1,5 @@
-// Memory pools: what programs make of them, ask of them, and whom they let reach their blocks. CUDA Driver API 13.0, Stream Ordered Memory Allocator.
+// Memory pools: their creation and end, their attributes, and which devices may reach their blocks.
+// CUDA Driver API 13.0, Stream Ordered Memory Allocator.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -12,9 +13,9 @@
 namespace cupool::shim::front_door {
 namespace {
 
-/// The stat that `attribute` asks for; null: not one of ours. No pool reserves more than it uses: what is idle is everybody's, and cuMemGetInfo calls
-/// it free. Natively what is reserved is never free, and programs reckon with that (free + reserved - used is what ComfyUI can load, total - free -
-/// reserved what vLLM leaves to others).
+/// The figure that answers `attribute`; nullptr: the driver's answer stands. A served pool never reserves more than it uses: what is idle is
+/// everybody's, and cuMemGetInfo calls it free. Programs rely on reserved memory not being free, as it natively is (ComfyUI loads up to free +
+/// reserved - used, vLLM leaves total - free - reserved to others).
 std::uint64_t PoolSet::MempoolFigures::*figure_of(CUmemPool_attribute attribute) {
   switch (attribute) {
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
@@ -25,37 +26,38 @@ std::uint64_t PoolSet::MempoolFigures::*figure_of(CUmemPool_attribute attribute)
   }
 }
 
-/// Of what `attribute` is the high-water mark; empty: it is none.
+/// The attribute whose high-water mark `attribute` is; nullopt: it is no mark.
 std::optional<CUmemPool_attribute> current_of(CUmemPool_attribute attribute) {
   if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) return CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
   if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH) return CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
   return std::nullopt;
 }
 
-/// The pool behind `handle` when we serve it.
+/// The pool behind `handle`, if we serve it.
 std::optional<Mempool> served(Process& own, CUmemoryPool handle) { return own.pools.serves_streams() ? own.mempools.find(handle) : std::nullopt; }
 
-/// Lets a context reach the blocks of another, as the program asked of the memory pool that they are in.
+/// Lets context `from` reach the blocks of context `to`, because the program gave it access to the memory pool that they are in.
 CUresult link(Process& own, CUcontext from, CUcontext to) {
   if (from == to || own.api.cuCtxEnablePeerAccess == nullptr) return CUDA_SUCCESS;
   const std::unique_lock turn = own.peers.turn();
   const PoolSet::ContextHold from_hold(own.pools, from);
-  const PoolSet::ContextHold to_hold(own.pools, to);  // until it is booked: the end of either forgets what is
+  const PoolSet::ContextHold to_hold(own.pools, to);  // neither may end before the link is booked, since its end forgets booked links
   if (!from_hold.held() || !to_hold.held()) return CUDA_SUCCESS;
   const InContext inside(own.api, from);
   if (!inside.ok()) return CUDA_SUCCESS;
-  // The program's call is none that a capture forbids; this one may be.
+  // A capture may forbid this call, but does not forbid the program's, which it serves.
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   const bool relaxed = own.api.cuThreadExchangeStreamCaptureMode != nullptr && own.api.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
   const CUresult result = own.api.cuCtxEnablePeerAccess(to, 0);
   if (relaxed) own.api.cuThreadExchangeStreamCaptureMode(&mode);
   if (result == CUDA_SUCCESS) own.peers.enabled_by_us(from, to);
   if (result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) own.peers.enabled_by_program(from, to);
-  // The driver's own pools need no context for it; in one that is broken or gone nothing runs that could use it.
+  // Natively access to a pool needs no context, so a context's failure is not the program's: in one that is broken or gone nothing runs anyway.
   const bool is_moot = result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED || device::is_of_earlier_work(result) || device::is_context_gone(result);
   return is_moot ? CUDA_SUCCESS : result;
 }
 
+/// Lets every context of `peer` reach the blocks of every context of `device`.
 CUresult link_all(Process& own, int device, int peer) {
   for (CUcontext from : own.peers.contexts_of(peer))
     for (CUcontext to : own.peers.contexts_of(device))
@@ -65,7 +67,8 @@ CUresult link_all(Process& own, int device, int peer) {
   return CUDA_SUCCESS;
 }
 
-/// Booked first: a context that another thread creates meanwhile is then linked by that thread.
+/// Blocks of `device` are for `peer` from now on. Booked before contexts are linked, so that one that another thread creates meanwhile is linked
+/// there.
 CUresult share(Process& own, int device, int peer) {
   own.pools.link_devices();
   const bool is_new = !own.peers.is_shared(device, peer);
@@ -75,7 +78,8 @@ CUresult share(Process& own, int device, int peer) {
   return result;
 }
 
-/// Is it access that we gave, because plain blocks lie in this pool? Natively another device's copies reach them whatever pools say.
+/// Is this access that we gave ourselves, because plain blocks lie in the pool? Natively copies of another device reach plain blocks, whatever access
+/// the program gives to pools.
 bool is_access_of_plain_blocks(Process& own, CUmemoryPool pool, const CUmemAccessDesc& access) {
   if (access.location.type != CU_MEM_LOCATION_TYPE_DEVICE || own.api.cuDeviceGetDefaultMemPool == nullptr) return false;
   for (int device = 0; device < int{observe::kMaxDevices}; ++device) {
@@ -86,8 +90,8 @@ bool is_access_of_plain_blocks(Process& own, CUmemoryPool pool, const CUmemAcces
   return false;
 }
 
-/// Under `async`: the program's list without what would take access from plain blocks. What is left out is answered with success. A list longer than
-/// there are devices is wrong, and the driver need not have read it.
+/// Under the policy `async`: hands the program's list to the driver without the entries that would take access from plain blocks; those are answered
+/// with success. A list that is longer than there are devices goes to the driver unread.
 CUresult set_driver_pool_access(Process& own, const Real<CUresult(CUmemoryPool, const CUmemAccessDesc*, std::size_t)>& real, CUmemoryPool pool,
                                 const CUmemAccessDesc* access, std::size_t count) {
   if (access == nullptr || count == 0 || count > observe::kMaxDevices) return real(pool, access, count);
@@ -99,8 +103,8 @@ CUresult set_driver_pool_access(Process& own, const Real<CUresult(CUmemoryPool, 
   return end == rest.begin() ? CUDA_SUCCESS : real(pool, rest.data(), static_cast<std::size_t>(end - rest.begin()));
 }
 
-/// Under `async` the default pool holds plain blocks too, which natively no pool does, and its idle memory is free to cuMemGetInfo. `*bytes`: the
-/// driver's answer.
+/// Corrects the driver's answer `*bytes` under the policy `async`, where the default pool holds plain blocks as well, which natively no pool does,
+/// and where cuMemGetInfo calls its idle memory free.
 void leave_plain_blocks_out(Process& own, CUmemoryPool pool, CUmemPool_attribute attribute, std::uint64_t* bytes) {
   const bool is_reserved = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
   if (own.options->policy != config::Policy::async || (!is_reserved && attribute != CU_MEMPOOL_ATTR_USED_MEM_CURRENT)) return;
@@ -122,7 +126,7 @@ void share_with_new_context(CUcontext context, int device) {
       for (CUcontext to : own.peers.contexts_of(share.device)) link(own, context, to);
     if (share.device != device) continue;
     for (CUcontext from : own.peers.contexts_of(share.peer)) link(own, from, context);
-    static_cast<void>(own.pools.share_pages(context, share.peer));  // there is no call of the program's that a refusal could answer
+    static_cast<void>(own.pools.share_pages(context, share.peer));  // no call of the program is there to be told of a refusal
   }
 }
 
@@ -130,7 +134,7 @@ void share_with_survivor(CUcontext context) {
   const std::optional<int> device = process().pools.device_of(context);
   try {
     if (device) share_with_new_context(context, *device);
-  } catch (const std::bad_alloc&) {  // there is no call of the program's that this could answer
+  } catch (const std::bad_alloc&) {  // no call of the program is there to be told
   }
 }
 
@@ -174,7 +178,7 @@ CUresult set_mempool(const Real<CUresult(CUmemLocation*, CUmemAllocationType, CU
   const bool is_device = location != nullptr && location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED;
   if (result == CUDA_SUCCESS && is_device) process().mempools.set_current(location->id, pool);
   if (result != CUDA_SUCCESS || is_device || location == nullptr) return result;
-  // A locality domain may be all that its device has: what is current there is asked for again.
+  // A locality domain may be all of its device: the device's current pool is asked for again.
   if (const std::optional<int> device = device_of(*location)) process().mempools.device_reset(*device);
   return result;
 }
@@ -204,7 +208,7 @@ CUresult get_mempool_attribute(const Real<CUresult(CUmemoryPool, CUmemPool_attri
   const std::optional<CUmemPool_attribute> current = current_of(attribute);
   std::uint64_t now_bytes = bytes;
   if (current && own.api.cuMemPoolGetAttribute != nullptr) {
-    // Its high and ours need not be of one moment: what it surely was.
+    // The driver's mark and ours need not be of one moment, so their sum may be too much: the highest sum that certainly was reached.
     if (own.api.cuMemPoolGetAttribute(pool, *current, static_cast<void*>(&now_bytes)) != CUDA_SUCCESS) now_bytes = 0;
     bytes = std::max({bytes, ours.*figure, now_bytes + ours.*figure_of(*current)});
   } else {
@@ -232,8 +236,8 @@ CUresult trim_mempool(const Real<CUresult(CUmemoryPool, std::size_t)>& real, CUm
   if (result != CUDA_SUCCESS) return result;
   Process& own = process();
   own.pools.mempools_changed();
-  // What another served pool's blocks were freed from is the default pool's to give.
-  // Under `async` plain blocks whose free was put off go into it.
+  // Memory that any served pool's blocks were freed from is given back by a trim of the default pool. Under `async` that pool also gets the plain
+  // blocks whose frees were put off.
   const bool is_used = own.pools.serves_streams() || own.options->policy == config::Policy::async;
   const std::optional<Mempool> mempool = is_used ? own.mempools.find(pool) : std::nullopt;
   if (mempool && mempool->index == MempoolBook::kDefault) own.pools.trim(mempool->device, keep_bytes);
@@ -251,7 +255,7 @@ CUresult set_mempool_access(const Real<CUresult(CUmemoryPool, const CUmemAccessD
   for (std::size_t i = 0; i < count; ++i) {
     const CUmemAccessDesc& one = access[i];
     if (one.location.type != CU_MEM_LOCATION_TYPE_DEVICE || one.location.id == mempool->device) continue;
-    // Access that is taken away again is kept: it is the same regions that other pools' blocks and plain ones lie in.
+    // Access is not taken away again: blocks of other pools and plain ones lie in the same regions.
     if (one.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) continue;
     try {
       if (const CUresult shared = share(own, mempool->device, one.location.id); shared != CUDA_SUCCESS) return shared;
@@ -263,7 +267,7 @@ CUresult set_mempool_access(const Real<CUresult(CUmemoryPool, const CUmemAccessD
 }
 
 CUresult export_mempool_pointer(const Real<CUresult(CUmemPoolPtrExportData*, CUdeviceptr)>& real, CUmemPoolPtrExportData* out, CUdeviceptr address) {
-  // Only memory of a pool that was made to be exported can be, and those stay the driver's.
+  // Memory can be exported only from a pool that was created for it, and such pools are the driver's.
   return real(out, process().pools.owns(address) ? kNowhere : address);
 }
 

@@ -1,7 +1,7 @@
-// Memory that the program takes outside the pool: passed to the driver, counted, and held to CUPOOL_LIMIT where the
-// limit covers it (PoolSet::reserve_outside knows). A breach is out of memory, unless the driver has another reason.
-// Freed memory is found again by its address or handle, and forgotten before the driver can hand the same one out to
-// another thread. CUDA Driver API 13.0 §6.14–6.16.
+// Memory that the program takes outside the pool. The calls go to the driver, and what they take is counted and held to CUPOOL_LIMIT where the limit
+// covers it (PoolSet::reserve_outside knows). A call that would exceed the limit is out of memory, unless the driver has another reason to refuse it.
+// Freed memory is found by its address or handle, and taken out of the books before the driver can give the same one to another thread.
+// CUDA Driver API 13.0 §6.14–6.16.
 #include <algorithm>
 #include <new>
 
@@ -13,8 +13,7 @@
 namespace cupool::shim::front_door {
 namespace {
 
-constexpr std::size_t kSaneBytes = std::size_t{1} << 60;  ///< no device has more: the driver refuses it itself
-
+/// The device of `owner`, or of the current context where that is null; kNoDevice: the driver does not say.
 int current_device(const Process& own, CUcontext owner) {
   if (const std::optional<int> known = owner != nullptr ? own.pools.device_of(owner) : std::nullopt) return *known;
   CUdevice device = 0;
@@ -24,7 +23,7 @@ int current_device(const Process& own, CUcontext owner) {
 std::uint64_t key_of(CUdeviceptr address) { return address; }
 template <class T> std::uint64_t key_of(T* handle) { return reinterpret_cast<std::uintptr_t>(handle); }
 
-/// The driver's answer to a call that takes device memory; a refusal goes into a report.
+/// Passes the driver's answer to a call that takes device memory on; a refusal for lack of memory goes into a report.
 CUresult noted(CUresult result, int device, std::size_t bytes, const Refused& what) {
   if (result == CUDA_SUCCESS || device == kNoDevice) return result;
   Process& own = process();
@@ -37,7 +36,7 @@ CUresult noted(CUresult result, int device, std::size_t bytes, const Refused& wh
   return result;
 }
 
-/// Into the books. False where host memory is out: it is as if the program had taken it past us.
+/// Books memory that the driver has given. False where host memory is out: then it is as if the program had taken it past us.
 template <class MakeKey> bool commit(int device, OutsideKind kind, std::size_t bytes, CUcontext context, MakeKey&& make_key) {
   try {
     process().pools.commit_outside(device, kind, make_key(), bytes, context);
@@ -47,16 +46,17 @@ template <class MakeKey> bool commit(int device, OutsideKind kind, std::size_t b
   }
 }
 
-/// reserve, call, commit: `make_key` names the memory once the call has succeeded. With `context` it is gone.
+/// Reserves `bytes` against the limit, makes `call`, and books the memory. `make_key()` names the memory once the call has succeeded. The memory ends
+/// with `context`; nullptr: with none. `ask`: a call that the driver must refuse, to learn whether it has another reason than the limit.
 template <class Call, class MakeKey> CUresult account(int device, CUcontext context, OutsideKind kind, std::size_t bytes, const char* symbol,
                                                       Call&& call, MakeKey&& make_key, const PoolSet::AskDriver& ask = {}) {
   Process& own = process();
   const bool is_of_device = kind != OutsideKind::host;
   const Refused what{symbol, kind == OutsideKind::managed};
-  // What the pool keeps for reuse is not gone: natively the driver would have had it. Host memory is not the pool's to give.
+  // The pool first gives back what it keeps for reuse, which the driver natively would have had. It has no host memory to give.
   const auto served = [&] { return is_of_device ? call_with_room(call, device, bytes) : call(); };
   if (bytes == 0) return call();
-  if (bytes > kSaneBytes) return is_of_device ? noted(call(), device, bytes, what) : call();
+  if (bytes > kMostDevice_bytes) return is_of_device ? noted(call(), device, bytes, what) : call();
   if (device == kNoDevice) return served();
   if (is_of_device) own.page.publish();
   if (const Status reserved = own.pools.reserve_outside(device, kind, bytes, symbol, ask); !reserved.ok()) {
@@ -123,7 +123,7 @@ CUresult create_array(const Real<CUresult(CUarray*, const CUDA_ARRAY_DESCRIPTOR*
 
 namespace {
 
-/// Before the driver could hand a destroyed array's handle out again.
+/// The array's entries are taken out before the call, after which the driver may give the same handle to another thread.
 template <class Array> CUresult destroy_any_array(const Real<CUresult(Array)>& real, Array array) {
   Process& own = process();
   VmmLedger::Arrays::node_type parts = own.vmm.take_array(array);
@@ -190,15 +190,15 @@ CUresult serve_by_driver(std::size_t bytes, const char* symbol, CUdeviceptr* out
   if (owner == nullptr) owner = current_owner(own);
   const int stream_device = current_device(own, owner);
   if (out != nullptr && mempool.made && mempool.made->memory != MempoolMemory::device) {
-    // Of pools, as of cuMemHostAlloc and cuMemAllocManaged; but no context takes it along.
+    // Memory of such a pool counts as that of cuMemHostAlloc or cuMemAllocManaged does, but it ends with no context.
     const OutsideKind kind = mempool.made->memory == MempoolMemory::host ? OutsideKind::host : OutsideKind::managed;
     return account(stream_device, nullptr, kind, bytes, symbol, call, [out] { return key_of(*out); });
   }
   const int device = mempool.made ? mempool.made->device : stream_device;
-  if (device != stream_device) owner = nullptr;  // the memory is a pool's of another device, and stays when this context ends
+  if (device != stream_device) owner = nullptr;  // the pool is another device's, so that its memory outlives this context
   const auto served = [&] { return call_with_room(call); };
   if (out == nullptr || bytes == 0) return call();
-  if (bytes > kSaneBytes) return noted(call(), device, bytes, {symbol});
+  if (bytes > kMostDevice_bytes) return noted(call(), device, bytes, {symbol});
   if (device == kNoDevice) return served();
   const DriverServed request{device,
                              owner,

@@ -1,6 +1,6 @@
-// What a program asks about memory: a pooled block answers every query as cuMemAlloc memory does. The driver is asked
-// first with the program's own arguments, so that its checks (context, NULL, sticky errors) come from it; then what
-// would show the region, or the mapping, instead of the block is replaced. CUDA Driver API 13.0 §6.14, §6.17 (unified addressing).
+// Queries about memory, which a pooled block answers as cuMemAlloc memory does. The driver is asked first, with the program's own arguments, so that
+// errors (context, NULL, sticky ones) come from it. Then what its answer would show of our region or mapping is replaced by what is true of the
+// block. CUDA Driver API 13.0 §6.14, §6.17 (unified addressing).
 #include <algorithm>
 #include <cstring>
 
@@ -16,13 +16,13 @@ template <class T> void put_unless_zero(void* out, T value) {
   if (*static_cast<const T*>(out) != 0) put(out, value);
 }
 
-/// What the driver maps at once for cuMemAlloc memory; small blocks share such a piece (H100, driver 580).
+/// The driver maps cuMemAlloc memory in pieces of this size, which small blocks share (H100, driver 580).
 constexpr std::uint64_t kMapped_bytes = 2 * kMiB;
 
 std::uint64_t mapping_begin(const BlockView& block) { return align_down(block.base, kMapped_bytes); }
 std::uint64_t mapping_bytes(const BlockView& block) { return align_up(block.base + block.bytes, kMapped_bytes) - mapping_begin(block); }
 
-/// The block is a cuMemAlloc of the driver's, and not a piece of its memory pool.
+/// Is the block a cuMemAlloc allocation of the driver's? (Under `async` it is a piece of the driver's memory pool.)
 bool is_own_allocation(const BlockView& block) { return block.is_native && process().options->policy != config::Policy::async; }
 
 /// Replaces the driver's answer, which is about the region, by the block's.
@@ -31,8 +31,7 @@ void answer_as_block(const BlockView& block, CUpointer_attribute attribute, void
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return put<CUdeviceptr>(value, block.base);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put<std::size_t>(value, block.bytes);
-    // A driver that does not know these leaves 0 in the plural query: then the block has none either. Of an allocation of its own the driver knows
-    // best.
+    // A driver that does not know these two leaves 0 in the plural query, and 0 stays. For an allocation of its own the driver's answer stands.
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
       if (!is_own_allocation(block)) put_unless_zero<CUdeviceptr>(value, mapping_begin(block));
       return;
@@ -43,7 +42,7 @@ void answer_as_block(const BlockView& block, CUpointer_attribute attribute, void
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return put<unsigned long long>(value, block.buffer_id);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return put<unsigned>(value, block.sync_memops ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      // Under `async` the driver's pool is where we keep it, not where the program asked for it.
+      // Under `async` a plain block lies in the driver's pool, but the program did not ask for it there.
       return put<CUmemoryPool>(value, block.mempool != 0 ? process().mempools.handle({block.device, block.mempool}) : nullptr);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       if (block.mempool != 0 || block.is_paged) put<bool>(value, block.mempool == 0);
@@ -51,19 +50,19 @@ void answer_as_block(const BlockView& block, CUpointer_attribute attribute, void
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:  // memory of a pool is not (H100, driver 580)
       if (block.mempool != 0) put<bool>(value, false);
       return;
-    case CU_POINTER_ATTRIBUTE_CONTEXT:  // mapped memory has none, and memory of a pool neither, the program's too (H100, driver 580)
+    case CU_POINTER_ATTRIBUTE_CONTEXT:  // the driver names none for mapped memory; memory of any pool has none (H100, driver 580)
       return put<CUcontext>(value, block.mempool != 0 ? nullptr : block.context);
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:  // of mapped memory there are none without a current context; of other memory there are
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:  // without a current context the driver has none for mapped memory, but for other memory
       if (block.is_paged && current_context(process()) == nullptr) put<unsigned>(value, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
       return;
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:  // those of the mapping are not the program's
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:  // our mapping can be exported, cuMemAlloc memory cannot
       if (block.is_paged) put<unsigned long long>(value, 0);
       return;
     default: return;  // device, memory type: as the region
   }
 }
 
-/// The bytes that answer_as_block writes.
+/// How many bytes answer_as_block writes for the attribute; 0: none.
 std::size_t answer_bytes(CUpointer_attribute attribute) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
@@ -85,7 +84,8 @@ std::size_t answer_bytes(CUpointer_attribute attribute) {
 
 using AskPlural = Real<CUresult(unsigned, CUpointer_attribute*, void**, CUdeviceptr)>;
 
-/// A refused call may have answered the attributes before the one that it refuses: those too are the block's.
+/// A plural query that is refused may have answered the attributes before the one that it refuses: those answers are replaced, too. An output that
+/// does not hold the region's answer was not written, and is left as it is.
 void repair_refused(const AskPlural& real, unsigned count, CUpointer_attribute* attributes, void** values, CUdeviceptr address,
                     const BlockView& block) {
   if (attributes == nullptr || values == nullptr) return;
@@ -97,7 +97,7 @@ void repair_refused(const AskPlural& real, unsigned count, CUpointer_attribute* 
   }
 }
 
-/// Attributes that every driver has for cuMemAlloc memory, and that a driver may not tell of mapped memory.
+/// Attributes that every driver tells of cuMemAlloc memory, but need not tell of mapped memory.
 bool is_always_known(CUpointer_attribute attribute) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -110,12 +110,12 @@ bool is_always_known(CUpointer_attribute attribute) {
   }
 }
 
-/// The identity of a block has been told: what keys on it may hold the pages behind it (registration caches, NCCL's graph buffers).
+/// The block's buffer id was told: whoever remembers memory by it may hold its very pages (registration caches, NCCL's graph buffers), so they stay.
 void keep_pages(const BlockView& block, CUpointer_attribute attribute) {
   if (block.is_paged && attribute == CU_POINTER_ATTRIBUTE_BUFFER_ID) process().pools.pin_pages(block.base);
 }
 
-/// The address to ask the driver about: what lies between live blocks is unknown to it.
+/// The address to ask the driver about: natively it would not know one that lies between live blocks.
 CUdeviceptr visible(Ownership ownership, CUdeviceptr address) { return ownership == Ownership::vacant ? kNowhere : address; }
 
 }  // namespace
@@ -128,7 +128,7 @@ CUresult memory_info(const Real<CUresult(std::size_t*, std::size_t*)>& real, std
   std::size_t adjusted_total = total_bytes != nullptr ? *total_bytes : 0;
   const CUcontext context = current_context(own);
   if (context == nullptr) return result;
-  const bool is_half = free_bytes == nullptr || total_bytes == nullptr;  // a driver that takes NULL: both are needed here
+  const bool is_half = free_bytes == nullptr || total_bytes == nullptr;  // the driver took a NULL, but both figures are needed here
   if (is_half && own.api.cuMemGetInfo_v2(&adjusted_free, &adjusted_total) != CUDA_SUCCESS) return result;
   own.pools.adjust_mem_info(own.contexts.owner(context), &adjusted_free, &adjusted_total);
   if (free_bytes != nullptr) *free_bytes = adjusted_free;
@@ -163,7 +163,7 @@ CUresult pointer_attribute(const Real<CUresult(void*, CUpointer_attribute, CUdev
   const Ownership ownership = find_block(address, &block);
   CUresult result = real(value, attribute, visible(ownership, address));
   if (ownership != Ownership::live) return result;
-  // The latter to set SYNC_MEMOPS there (H100, driver 580)
+  // NOT_SUPPORTED is what the driver says about SYNC_MEMOPS of mapped memory (H100, driver 580).
   const bool is_refused = result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED;
   if (block.is_paged && is_refused && value != nullptr && is_always_known(attribute)) result = CUDA_SUCCESS;
   if (result != CUDA_SUCCESS) return result;

@@ -1,8 +1,8 @@
 // Stream-ordered memory. CUDA Driver API 13.0, Stream Ordered Memory Allocator.
 //
-// Served from the pool are calls on a stream that does not capture, whatever context is current, out of a memory pool that we serve
-// (mempool_book.hpp). Everything else is the driver's: graph memory nodes, pools with special properties, policies that do not pool, and on segments,
-// which go with their context, streams of contexts that cuCtxDestroy may end: natively that leaves memory of pools (pool/device/block_life.hpp).
+// The pool serves calls on a stream that does not capture, whatever context is current, if they name a memory pool that we serve (mempool_book.hpp).
+// Everything else is the driver's: memory nodes of graphs, pools with special properties, policies that do not pool. So are, on segments, streams of
+// contexts that cuCtxDestroy may end: natively memory of pools outlives those, but a segment ends with its context (pool/device/block_life.hpp).
 #include "pool/core/bytes.hpp"
 #include "pool/device/fence.hpp"
 #include "shim/front_door.hpp"
@@ -11,8 +11,8 @@
 namespace cupool::shim::front_door {
 namespace {
 
-/// Does `stream` capture? A capture reaches other streams by event waits, but begins through us: without any, nobody is asked.
-/// `if_unknown`: when something captures and the driver does not say what.
+/// Does `stream` capture? Every capture begins through us, so that the driver is asked only while there is one; it may have reached this stream by an
+/// event. `if_unknown`: the answer where the driver does not say.
 bool is_capturing(Process& own, CUstream stream, bool if_unknown) {
   if (!own.pools.capturing()) return false;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -20,14 +20,14 @@ bool is_capturing(Process& own, CUstream stream, bool if_unknown) {
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/// An answer of cuStreamGetCtx that the free would get as well; any other (not permitted, not supported) only keeps the stream's context from us.
+/// Is `code`, from cuStreamGetCtx, an error that the free itself would get? Any other one (not permitted, not supported) only means that we are not
+/// told.
 bool refuses_stream(CUresult code) {
   const bool is_no_stream = code == CUDA_ERROR_INVALID_HANDLE || code == CUDA_ERROR_INVALID_VALUE;
   return is_no_stream || device::is_context_gone(code) || device::is_of_earlier_work(code);
 }
 
-/// Would the free be refused for its stream? Two questions must agree: one that fails for a reason of its own is no reason to hand a pooled
-/// block's free to the driver.
+/// Would the driver refuse a free for its stream? Two questions must both fail for that, because one may fail for a reason of its own.
 bool is_no_stream(const Process& own, CUstream stream) {
   CUcontext context = nullptr;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -35,20 +35,20 @@ bool is_no_stream(const Process& own, CUstream stream) {
   return own.api.cuStreamIsCapturing == nullptr || refuses_stream(own.api.cuStreamIsCapturing(stream, &status));
 }
 
-/// A stream of another context than the current one, by its name there; that context is current as long as this lives.
+/// A stream of a context that is not current: makes that context current as long as this lives, and names the stream there.
 class StreamElsewhere {
  public:
   StreamElsewhere(Process& own, CUstream handle) {
     if (handle != nullptr) context_ = owner_of_stream(own, handle);
     if (context_ == nullptr) return;
     {
-      const PoolSet::ContextHold hold(own.pools, context_);  // not for longer: the call may have to wait for the end of this very context
+      const PoolSet::ContextHold hold(own.pools, context_);  // let go at once: the call may wait for the end of this very context
       if (hold.held()) inside_.emplace(own.api, context_);
     }
     if (inside_ && inside_->ok()) named_ = own.streams.name(context_, handle);
   }
   CUcontext context() const { return context_; }
-  const std::optional<StreamBook::Named>& named() const { return named_; }  ///< empty: its context cannot be had, and the other one is current
+  const std::optional<StreamBook::Named>& named() const { return named_; }  ///< nullopt: its context could not be made current
 
  private:
   CUcontext context_ = nullptr;
@@ -56,17 +56,17 @@ class StreamElsewhere {
   std::optional<StreamBook::Named> named_;
 };
 
-/// The call with a size that the driver must refuse.
+/// Makes the call with a size that the driver must refuse, to learn whether it would give another reason.
 template <class... Args>
 CUresult ask_for_impossible(const Real<CUresult(CUdeviceptr*, std::size_t, Args...)>& real, std::size_t bytes, Args... args) {
   CUdeviceptr nothing = 0;
   return real(&nothing, bytes + kImpossible_bytes, args...);
 }
 
-/// The pool that a device's cuMemAllocAsync takes from: the index on `device`, 0 for the driver's.
+/// The pool that cuMemAllocAsync takes from. As a function: its index on `device`, 0: the driver serves it.
 struct CurrentMempool {
   std::uint8_t operator()(int device) const { return process().mempools.current(device); }
-  std::optional<MempoolBook::Made> made() const { return std::nullopt; }  ///< the stream's device's: a device's current pool is its own
+  std::optional<MempoolBook::Made> made() const { return std::nullopt; }  ///< not needed: a device's current pool has that device's memory
   MempoolBounds bounds(int device) const { return process().mempools.bounds_of_current(device); }
   CUmemoryPool handle(int device) const {
     const Process& own = process();
@@ -75,21 +75,22 @@ struct CurrentMempool {
   }
 };
 
-/// The one that the program names, which may be of another device than the stream.
+/// The pool that the program names, which may be another device's than the stream's.
 struct NamedMempool {
   CUmemoryPool pool;
   std::uint8_t operator()(int device) const {
     const std::optional<Mempool> mempool = process().mempools.find(pool);
     return mempool && mempool->device == device ? mempool->index : std::uint8_t{0};
   }
-  /// Of a pool that nobody here has seen made or given: nothing, and its memory counts as the stream's device's. A limit that is passed unseen takes
-  /// memory from others; and since whoever names memory of the host, or managed, had it from a call that we see, next to none is left.
+  /// nullopt for a pool whose creation was not seen: its memory counts as the stream's device's, because a limit that is exceeded unseen would take
+  /// memory from others. Few such pools have host or managed memory, since the calls that make or name those are seen.
   std::optional<MempoolBook::Made> made() const { return process().mempools.facts_of(pool); }
   MempoolBounds bounds(int) const { return process().mempools.bounds(pool); }
   CUmemoryPool handle(int) const { return pool; }
 };
 
-/// The driver serves it. Under `async` and `platform` that is the policy; else it is said in the report, as the memory of graphs always is.
+/// The driver serves the allocation. Unless the policy (`async`, `platform`) has it so, the report says that it was not pooled; of memory of graphs
+/// it always says so.
 template <class FindPool, class... Args> CUresult pass_async(const Real<CUresult(CUdeviceptr*, Args...)>& real, FindPool&& find_pool,
                                                              CUdeviceptr* out, std::size_t bytes, CUstream stream, Args... args) {
   Process& own = process();
@@ -113,8 +114,8 @@ template <class FindPool, class... Args> CUresult pass_async(const Real<CUresult
   return result;
 }
 
-/// `stream` is one of `context`; `find_pool(device)` gives the index of the memory pool, 0 for the driver's. False: the driver is to serve it.
-/// Inline also where it is called twice: a call more is 7 ns of 82 a pair.
+/// Allocates on `stream`, which is one of `context`. `find_pool(device)` gives the index of the memory pool, 0: the driver's. False: the driver must
+/// serve the call. Always inlined, because a call costs 7 of the 82 ns that an allocation and its free take.
 template <class FindPool> [[gnu::always_inline]] inline bool allocate_named(Process& own, FindPool&& find_pool, CUdeviceptr* out, std::size_t bytes,
                                                                             CUcontext context, const StreamBook::Named& stream, const char* symbol,
                                                                             CUresult* result) {
@@ -123,7 +124,7 @@ template <class FindPool> [[gnu::always_inline]] inline bool allocate_named(Proc
   begin_call(own);
   own.before_allocation();
   const Result<CUdeviceptr> block = own.pools.allocate_on(context, bytes, stream.name, mempool, symbol, stream.life);
-  if (block.code() == CUDA_ERROR_NOT_SUPPORTED) return false;  // a device without a pool, or whose pool would go with the stream's context
+  if (block.code() == CUDA_ERROR_NOT_SUPPORTED) return false;  // the device has no pool, or its blocks would end with the stream's context
   *result = answer(own, block, out);
   if (*result == CUDA_ERROR_OUT_OF_MEMORY) *out = 0;  // as an H200 does, driver 580
   return true;
@@ -152,8 +153,8 @@ template <class FindPool, class... Args> CUresult allocate_from(const Real<CUres
   return is_served ? result : pass_async(real, find_pool, out, bytes, handle, args...);
 }
 
-/// `free_on(context, name)` for a stream of another context than the current one, which is made current meanwhile. Where that cannot be, or for a
-/// null `handle`: with no context, and the name `otherwise`; then the block waits for an epoch that covers every stream.
+/// Calls `free_on(context, name)` for a stream of a context that is not current, with that context made current. Where that is not possible, or
+/// `handle` is null, it is called with a null context and the name `otherwise`: then the block waits for an epoch that covers every stream.
 template <class Free> [[gnu::noinline]] FreeResult in_context_of(Process& own, CUstream handle, const Free& free_on, StreamName otherwise) {
   const StreamElsewhere elsewhere(own, handle);
   return elsewhere.named() ? free_on(elsewhere.context(), elsewhere.named()->name) : free_on(nullptr, otherwise);
@@ -175,13 +176,13 @@ CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdevicep
   const auto free_elsewhere = [&](CUdeviceptr where) { return real(where, stream); };
   const CUstream handle = plain_handle(stream, real.is_per_thread());
   if (!own.pools.owns(address)) {
-    // What the driver served and nobody here has booked, memory of graphs for one; in a capture it is no free yet.
+    // The driver served it and it is in no book of ours (memory of graphs, for example). In a capture this is not a free yet.
     const auto free_foreign = [&] {
       if (!own.pools.capturing()) own.pools.count_foreign_free(address);
     };
     return free_of_driver(address, StreamBook::identity_of(handle), free_elsewhere, free_foreign);
   }
-  // In a capture this would become a graph node, which only memory of the graph or of a pool can have.
+  // In a capture this would become a free node of the graph, which the driver refuses for a plain block.
   if (is_capturing(own, handle, false)) return free_elsewhere(kNowhere);
   begin_call(own);
   const bool is_special = is_default_stream(handle);
@@ -189,7 +190,7 @@ CUresult free_async(const Real<CUresult(CUdeviceptr, CUstream)>& real, CUdevicep
   if (context == nullptr && is_special)
     if (const CUresult refused = no_context_error(own); refused != CUDA_SUCCESS) return refused;
   const std::optional<StreamBook::Named> named = context != nullptr ? own.streams.name(context, handle) : std::nullopt;
-  // A stream needs no current context, but the driver must know it.
+  // The call needs no current context, but a stream that the driver knows.
   if (!named && !is_special && is_no_stream(own, handle)) return free_elsewhere(kNowhere);
   const auto free_on = [&](CUcontext of_stream, StreamName name) {
     return free_pooled(own, address, [&] { return own.pools.free_on(address, of_stream, name); });

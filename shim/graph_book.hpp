@@ -1,5 +1,6 @@
-// GraphBook: the executable graphs that live and may have allocation nodes, and on which devices. What the driver keeps for them their next launch
-// needs: natively it gives no other that memory. Those that end with the context they were made in are gone. Thread-safe. Never calls the driver.
+// GraphBook: the executable graphs that live and may have allocation nodes, and the devices of those nodes. The memory that the driver keeps for such
+// a graph is needed by its next launch, so that it must not be trimmed away. A graph ends with the context that it was made in. Thread-safe. Never
+// calls the driver.
 #pragma once
 
 #include <cuda.h>
@@ -15,9 +16,9 @@ namespace cupool::shim {
 
 class GraphBook {
   struct Living {
-    std::uint64_t devices = 0;  ///< a bit each
+    std::uint64_t devices = 0;  ///< one bit per device
     CUcontext context = nullptr;
-    unsigned launches = 0;  ///< no more than are of interest
+    unsigned launches = 0;  ///< counted up to the first kFirst
   };
   using Graphs = std::unordered_map<CUgraphExec, Living>;
 
@@ -26,7 +27,8 @@ class GraphBook {
 
   explicit GraphBook(PoolSet& pools) : pools_(pools) {}
 
-  /// `devices`: where it has allocation nodes, a bit each; 0: it has none, and is of no interest. Without host memory it counts for good.
+  /// An executable graph was made. `devices`: those of its allocation nodes, one bit per device; 0: it has none and is not kept. Without host memory
+  /// for an entry it counts as living for good.
   void made(CUgraphExec graph, std::uint64_t devices, CUcontext context) noexcept {
     const std::lock_guard lock(mutex_);
     if (const auto before = living_.find(graph); before != living_.end()) {  // it ended unseen
@@ -39,19 +41,19 @@ class GraphBook {
       living_.try_emplace(graph, Living{devices, context, 0});
     } catch (const std::bad_alloc&) {}
   }
-  /// One of the first, after which it may have memory that it had not: an upload, and a launch.
+  /// Is this launch or upload one of the graph's first two, which may each take memory?
   bool is_first_launch(CUgraphExec graph) noexcept {
     constexpr unsigned kFirst = 2;
     const std::lock_guard lock(mutex_);
     const auto found = living_.find(graph);
     return found != living_.end() && found->second.launches < kFirst && ++found->second.launches != 0;
   }
-  /// It is about to be destroyed, from when on its handle may be another's; empty: it is of no interest. Counts until it is over().
+  /// The graph is about to be destroyed, after which its handle may come again: takes its entry out (empty: it has none). It counts until over().
   Taken take(CUgraphExec graph) noexcept {
     const std::lock_guard lock(mutex_);
     return living_.extract(graph);
   }
-  /// `is_gone` false: the driver has refused.
+  /// The call that was to destroy it is over. `is_gone` false: the driver has refused, and the entry is put back.
   void over(Taken&& graph, bool is_gone) noexcept {
     if (graph.empty()) return;
     const std::lock_guard lock(mutex_);
@@ -60,7 +62,7 @@ class GraphBook {
       if (is_gone || !living_.insert(std::move(graph)).inserted) pools_.note_living_graphs(devices, -1);
     } catch (const std::bad_alloc&) {}
   }
-  /// With `context` those are that were made in it.
+  /// `context` has ended, and with it the graphs that were made in it.
   void context_ended(CUcontext context) noexcept {
     const std::lock_guard lock(mutex_);
     std::erase_if(living_, [&](const auto& one) {

@@ -1,10 +1,10 @@
-// hooked<>: what every entry point does around its body. The only clever code of the shim.
+// Hooked<>: what every entry point does around its body. The only clever code of the shim.
 //
-// Order, and why: (1) the real function, so that whatever happens there is an answer; (2) lookups answer in any phase, and waits are the driver's
-// own, with a look at the pool behind them; (3) may this thread be served now? re-entered, cold, aside, exiting or forked: pass; (4) the body under
-// the guard, then, with no lock held, what the trace and requests from outside need; (5) an exception of ours becomes the real driver's answer, never
-// the program's problem; a cancellation waits until we are done (Uncancelled; of a hit only where it is slow). A pooled address is kept from the
-// driver on every way out (Role::free).
+// The order, and why: (1) find the real function, so that there is an answer whatever happens; (2) lookups are answered in any phase, and waits are
+// the driver's own calls, followed by a look at the pool; (3) may this thread be served now? If it is re-entered, or the process is cold, aside,
+// exiting or forked, the call passes; (4) run the body under the guard, then, with no lock held, what the trace and requests from outside need;
+// (5) an exception of ours becomes the real driver's answer and never reaches the program. Thread cancellation waits until we are done (Uncancelled;
+// of quick roles only in their slow paths). A pooled address is kept from the driver on every way out (Role::free).
 #pragma once
 
 #include <type_traits>
@@ -18,7 +18,7 @@
 
 namespace cupool::shim {
 
-/// Per row, generated in hooks.cpp: Signature, kRole, run(real, args...).
+/// One row's Signature, kRole and run(real, args...), generated in hooks.cpp.
 template <Entry E> struct Body;
 
 template <Entry E, class Signature = typename Body<E>::Signature> struct Hooked;
@@ -42,7 +42,7 @@ template <Entry E, class... Args> struct Hooked<E, CUresult(Args...)> {
 
  private:
   static constexpr bool kIsQuick = Body<E>::kRole == Role::take || Body<E>::kRole == Role::free;
-  struct NoCare {};
+  struct NoCare {};  ///< in the place of Uncancelled
 
   static CUresult serve(const Real<CUresult(Args...)>& real, Args... args) {
     if constexpr (Body<E>::kRole == Role::copy || Body<E>::kRole == Role::read) {
@@ -70,7 +70,7 @@ template <Entry E, class... Args> struct Hooked<E, CUresult(Args...)> {
     return pass(real, args...);
   }
 
-  /// The program's own call first, with nothing of ours around it but a look at what it will have covered.
+  /// The program's own call, with nothing of ours around it but a note of what it will have covered; then the pool looks at what is over.
   static CUresult wait(const Real<CUresult(Args...)>& real, Args... args) {
     front_door::WaitBegun begun;
     if constexpr (Body<E>::kRole == Role::wait) {
@@ -82,7 +82,7 @@ template <Entry E, class... Args> struct Hooked<E, CUresult(Args...)> {
     try {
       front_door::after_wait(begun);
       process().upkeep();
-    } catch (...) {  // it has its answer
+    } catch (...) {  // the program has its answer already
     }
     return result;
   }

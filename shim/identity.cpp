@@ -1,4 +1,4 @@
-// Reads /proc/self and the launcher's variables.
+// See identity.hpp. Sources: proc(5).
 #include "shim/identity.hpp"
 
 #include <fcntl.h>
@@ -13,8 +13,9 @@
 namespace cupool::shim {
 namespace {
 
-constexpr std::size_t kCommandBytesMax = 64 * 1024;
+constexpr std::size_t kCommandBytesMax = 64 * 1024;  ///< of the command line, that are kept for the report
 
+/// Up to `bytes_max` bytes of a file, or a little more: it is read by whole chunks. Empty where it cannot be opened.
 std::string read_file(const char* path, std::size_t bytes_max) {
   std::string text;
   const int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -26,6 +27,7 @@ std::string read_file(const char* path, std::size_t bytes_max) {
   return text;
 }
 
+/// The arguments in /proc/<pid>/cmdline, each of which ends with a NUL.
 std::vector<std::string> words_of(const std::string& raw) {
   std::vector<std::string> command;
   for (std::size_t begin = 0; begin < raw.size();) {
@@ -64,7 +66,7 @@ std::optional<int> parse_rank(const std::string& text) {
 
 std::uint64_t start_ticks_of(int pid) {
   const std::string text = read_file(("/proc/" + std::to_string(pid) + "/stat").c_str(), 4096);
-  std::size_t at = text.rfind(')');  // the name may hold anything; field 3 begins behind its last ')'
+  std::size_t at = text.rfind(')');  // field 2 is the name in parentheses, which may hold anything; field 3 begins behind the last ')'
   for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
   if (at == std::string::npos) return 0;
   std::uint64_t ticks = 0;
@@ -130,7 +132,7 @@ std::string in_current_folder(const std::string& path) {
 
 void settle_patterns(config::Options& options) {
   const auto settle = [&options](const char* name, const char* shown, const std::string& pattern) {
-    if (pattern.find("%q") == std::string::npos) return;  // any other is known to name one
+    if (pattern.find("%q") == std::string::npos) return;  // without a variable it names a file, as was checked when it was read
     if (config::expand_pattern(pattern, {getpid(), "host", "0"}, &variable)) return;
     options.fall_back(name, std::string(shown) + "=" + pattern + ": names no file here (is the variable set?)");
   };

@@ -1,4 +1,4 @@
-// InContext: a context that is current for a scope. Thread rule: lives on the stack of one thread.
+// InContext: makes a context current for a scope. Calls the driver. Thread rule: lives on the stack of one thread.
 #pragma once
 
 #include "pool/driver/driver_api.hpp"
@@ -14,7 +14,7 @@ class InContext {
   }
   InContext(const InContext&) = delete;
   InContext& operator=(const InContext&) = delete;
-  bool ok() const { return is_inside_; }
+  bool ok() const { return is_inside_; }  ///< false: the driver has refused, and another context is current
 
  private:
   const DriverApi& api_;

@@ -1,4 +1,4 @@
-// Grows by chunks of 64 KiB, each a mapping of its own that never moves.
+// See ipc_registry.hpp. The file grows by chunks of 64 KiB, each of which is a mapping of its own that never moves.
 #include "shim/ipc_registry.hpp"
 
 #include <fcntl.h>
@@ -55,7 +55,8 @@ bool IpcRegistry::create(const std::string& place) {
   constexpr int kFlags = O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC;
   int file = openat(folder.fd, name_.c_str(), kFlags, 0600);
   if (file < 0 && errno == EEXIST) {
-    // Left by the program that this same process was before exec; a namesake in another pid namespace holds its lock.
+    // Left by the program that this same process was before exec; unless its lock is held: then it belongs to a process of the same pid and start in
+    // another pid namespace.
     const File left(openat(folder.fd, name_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
     struct flock lock {};
     lock.l_type = F_WRLCK;
@@ -75,6 +76,7 @@ bool IpcRegistry::create(const std::string& place) {
   return true;
 }
 
+/// Opens the file again after the program has closed the descriptor.
 bool IpcRegistry::reopen() {
   const File folder(private_folder::open_with(*place_, name_));
   file_ = folder.fd >= 0 ? openat(folder.fd, name_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK) : -1;
@@ -93,7 +95,7 @@ bool IpcRegistry::add_room() {
   return fallocate(file_, 0, static_cast<off_t>(chunks_.size() * kChunk_bytes), static_cast<off_t>(kChunk_bytes)) == 0;
 }
 
-/// With its first chunk, in the first place that has room for it.
+/// Creates the file with its first chunk, in the first place that has room for it.
 bool IpcRegistry::create_with_room() {
   for (const std::string& place : places_) {
     if (create(place) && add_room()) return true;

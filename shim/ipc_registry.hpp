@@ -1,8 +1,9 @@
-// The file behind a process's exports: ipc.<pid>.<start ticks> in the user's own folder of shared memory (or of /tmp, where that is missing or full),
-// 0600, made at the first export and unlinked at a normal end; and the reading of other processes' files, of which nothing is believed unseen.
+// IpcRegistry: the file behind a process's exports, and the reading of other processes' files. A file is named ipc.<pid>.<start ticks>, lies in the
+// user's own folder in shared memory (or in /tmp, where that is missing or full), has mode 0600, is made at the first export and unlinked at a normal
+// end.
 //
-// Its space is reserved before it is written (a full /dev/shm refuses an export, never kills); others' files are read,
-// never mapped. Never calls the driver. Thread rule: guarded by the owner's lock, but for retire() and read().
+// Space is reserved before it is written, so that a full /dev/shm makes an export fail and never kills the process. Files of others are read with
+// pread, never mapped, and what they say is checked. Never calls the driver. Thread rule: guarded by the owner's lock, except retire() and read().
 #pragma once
 
 #include <sys/types.h>
@@ -21,8 +22,8 @@ namespace cupool::shim {
 
 class IpcRegistry {
  public:
-  /// Makes no file. `shared_memory`: the folder that holds every user's folder; `elsewhere`: the one where that is missing or full, as a container's
-  /// of 64 MiB may be, which loaders of data fill. Others only in tests.
+  /// Makes no file yet. `shared_memory`: the folder that holds every user's folder. `elsewhere`: used where that is missing or full, as the 64 MiB of
+  /// a container are once data loaders have filled them. Only tests pass other folders.
   explicit IpcRegistry(const ipc::ProcessName& owner, const char* shared_memory = "/dev/shm", const char* elsewhere = "/tmp");
   IpcRegistry(const IpcRegistry&) = delete;
   IpcRegistry& operator=(const IpcRegistry&) = delete;
@@ -31,14 +32,14 @@ class IpcRegistry {
 
   /// Room for the entry `index` and all before it. False: no space, no trusted folder, or the name is another's.
   bool reserve(std::uint32_t index);
-  /// In the mapping that others read; nullptr when there was never room for it.
+  /// The entry in the mapped file, which other processes read; nullptr: it was never reserved.
   ipc::RegistryEntry* entry(std::uint32_t index);
 
-  /// The name goes; who has the file open keeps it. Callable without the lock.
+  /// Unlinks the file; processes that have it open keep it. Callable without the lock.
   void retire();
 
-  /// The block that `handle` names in the registry of its exporter, another process of this user. False: it is gone, the
-  /// export was another, or the file is not to be believed.
+  /// Finds the block that `handle` names in the registry of its exporter, another process of this user. False: the block is gone, the entry is
+  /// another export's, or the file cannot be trusted. Callable without the lock.
   bool read(const ipc::BlockHandle& handle, ipc::BlockPlace& place) const;
 
  private:

@@ -1,8 +1,8 @@
-// Frees of pooled blocks that cannot be booked now, because this thread is already inside the library (a patched driver
-// calls back, as UCX arranges) or because an exception of ours interrupted the free. Booked at the next operation.
+// LateFrees: frees of pooled blocks that cannot be booked when they are made, because the thread is already inside the library (UCX patches the
+// driver so that it calls back) or because an exception of ours interrupted the free. They are booked at the next allocation or free.
 //
-// A lock-free stack of addresses. Thread-safe. When there is no memory for a node the block leaks: better than a
-// free that never returns.
+// A lock-free stack of addresses. Thread-safe. Where there is no host memory for a node the block leaks, which is better than a free that never
+// returns.
 #pragma once
 
 #include <cuda.h>

@@ -1,4 +1,4 @@
-// How a process becomes live, and what fork does to it. Everything else about its end stands in exit.cpp.
+// How a process becomes live, and what fork does to it. How it ends stands in exit.cpp.
 #include "shim/lifecycle.hpp"
 
 #include <pthread.h>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::uint32_t value_of(Phase phase) { return static_cast<std::uint32_t>(phase); }
 
-/// While starting, the word also names the process that starts: a child forked in that moment must not wait for it.
+/// While starting, the word also holds the pid of the starting process: a child that is forked in that moment must not wait for a thread it lacks.
 constexpr unsigned kPidShift = 8;
 constexpr std::uint32_t kPhaseMask = (1U << kPidShift) - 1;
 std::uint32_t starting_word() { return value_of(Phase::starting) | (static_cast<std::uint32_t>(getpid()) << kPidShift); }
@@ -30,7 +30,7 @@ constinit std::atomic<std::uint32_t> g_initial_word{value_of(Phase::cold)};
 constinit std::atomic<pid_t> g_live_pid{0};
 constinit std::atomic<pid_t> g_ending_thread{0};
 
-/// A page that a forked child finds zeroed (Linux 4.14); without one the atfork handler has to do.
+/// A word in a page that a forked child finds zeroed (Linux 4.14). Where there is none, the atfork handler has to do.
 std::atomic<std::uint32_t>* make_wiped_word() {
   const long page_bytes = sysconf(_SC_PAGESIZE);
   void* page = mmap(nullptr, static_cast<std::size_t>(page_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -41,7 +41,7 @@ std::atomic<std::uint32_t>* make_wiped_word() {
 
 constexpr int kYields = 1000;
 constexpr timespec kPause{0, 100'000};
-constexpr int kMostPauses = kYields + 100'000;  ///< ten seconds and more
+constexpr int kMostPauses = kYields + 100'000;  ///< at least ten seconds
 
 void mark_child() { phase_word.load(std::memory_order_relaxed)->store(value_of(Phase::wiped), std::memory_order_relaxed); }
 
@@ -59,11 +59,11 @@ std::string unfit(const DriverApi& api, const std::string& missing, int* version
   return missing.empty() ? missing : "the driver has no " + missing;
 }
 
-/// What starting needs of the loader, whose lock another thread may hold for as long as its dlopen runs constructors, which may call us: so nothing
-/// of it once this thread is the one that starts, and all others wait for it.
+/// What starting needs from the loader. All of it is gathered before this thread becomes the one that starts and that all others wait for: another
+/// thread may hold the loader's lock while its dlopen runs constructors, and those may call us.
 struct Found {
   DriverApi api;
-  std::string missing;  ///< the first entry that cannot be done without, and is not there
+  std::string missing;  ///< the first required entry point that the driver lacks
   bool driver_precedes_us = false;
 };
 
@@ -75,7 +75,7 @@ bool find_driver(Found& found) {
   return driver_is_initialised(found.api);
 }
 
-/// Everything between cold and live; the phase to be in afterwards.
+/// Takes the process from cold to live; returns the phase that it is in then.
 Phase start(const Found& found) {
   std::unique_ptr<config::Options> options = load_options();
   if (options->policy == config::Policy::off) return Phase::aside;
@@ -101,15 +101,15 @@ Phase start(const Found& found) {
   return Phase::live;
 }
 
-/// Not without end: who starts needs milliseconds, unless it waits in turn for something that this thread holds. Then the call passes by us, as
-/// before cuInit.
+/// Waits until another thread has started the process, which takes milliseconds; true: it is live. The wait has an end, because that thread may wait
+/// in turn for something that this one holds. Then the call passes to the driver, as before cuInit.
 bool wait_for_other_thread() {
   for (int pauses = 0; pauses < kMostPauses; ++pauses) {
     const std::uint32_t word = phase_word.load(std::memory_order_acquire)->load(std::memory_order_acquire);
     if ((word & kPhaseMask) != value_of(Phase::starting)) return word == value_of(Phase::live);
     if (word != starting_word()) return false;
     if (pauses < kYields) sched_yield();
-    else nanosleep(&kPause, nullptr);  // it may be of less priority than this thread, on the same core
+    else nanosleep(&kPause, nullptr);  // yielding alone does not help where that thread has a lower priority on the same core
   }
   return false;
 }
@@ -131,7 +131,7 @@ bool go_live() {
     expected = starting_word();
     if (!is_off) reached = start(found);
   } catch (...) {
-    reached = Phase::aside;  // as a rule no memory for the books: the program runs as if we were not there
+    reached = Phase::aside;  // most likely host memory is out: the program runs as if we were not there
   }
   if (reached != Phase::live) {
     g_initial_word.compare_exchange_strong(expected, value_of(reached), std::memory_order_release);  // unless another thread starts by now
@@ -153,7 +153,7 @@ void stop_if_ended() {
   if (ending == 0 || phase() != Phase::exiting || ending == gettid()) [[likely]]
     return;
   const Uncancelled uncancelled;
-  for (;;) nanosleep(&kPause, nullptr);  // a handful of milliseconds as a rule; exit.cpp has the bound
+  for (;;) nanosleep(&kPause, nullptr);  // some milliseconds, until the process is gone; the watchdog of exit.cpp bounds it
 }
 
 bool is_own_process() { return getpid() == g_live_pid.load(std::memory_order_relaxed); }

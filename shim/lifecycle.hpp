@@ -32,20 +32,21 @@ inline bool may_serve() {
 /// every other, which must then do nothing.
 bool begin_exit();
 
-/// The calling thread ends the process by _exit, by which natively the others just stop wherever they are. The pool's memory is out of their reach
-/// from here on, so they are told nothing any more: an error could make one of them end the process in another way.
+/// The calling thread ends the process by _exit, natively by which all other threads stop wherever they are. From here on they cannot be served, and
+/// a failed call could make one of them end the process in another way; so they get no answer any more (stop_if_ended).
 void end_other_threads();
 
-/// Does not return in a thread that end_other_threads() has ended. Called with no lock held.
+/// Does not return in a thread that end_other_threads() has stopped. Called with no lock held.
 void stop_if_ended();
 
 /// True in the process that went live, false in children of any kind that share or copied its memory.
 bool is_own_process();
 
-/// One thread's depth in our code: set while a hook runs, so that what the driver calls back passes through.
-/// Initial-exec and trivially destructible: libraries free memory after our destructors have run.
+/// True while this thread runs a hook, so that calls which the driver makes back into us pass through. Trivially destructible, because libraries free
+/// memory after our destructors have run.
 inline thread_local bool t_inside = false;
 
+/// Sets t_inside for a scope.
 class Inside {
  public:
   Inside() { t_inside = true; }

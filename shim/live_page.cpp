@@ -1,4 +1,4 @@
-// Creates, names and removes the live page. Linux: O_TMPFILE and linkat, so that the name appears whole or not at all.
+// Creates, names and removes the live page. By O_TMPFILE and linkat (Linux), the page is complete before it has a name.
 #include "shim/live_page.hpp"
 
 #include <fcntl.h>
@@ -17,7 +17,9 @@
 namespace cupool::shim {
 namespace {
 
-constexpr std::size_t kDeadPagesKept = 16;  ///< for a reader after a crash; the oldest beyond that go: shared memory may be small, and other people's
+/// Pages of dead processes that are kept for a reader after a crash. The oldest beyond that are removed: shared memory may be small, and is
+/// everybody's.
+constexpr std::size_t kDeadPagesKept = 16;
 
 }  // namespace
 
@@ -57,7 +59,7 @@ void LivePage::publish_once() {
     return;
   }
   const std::string source = "/proc/self/fd/" + std::to_string(file_);
-  unlinkat(folder, name_.c_str(), 0);  // only a program that this same process was before exec can have left one
+  unlinkat(folder, name_.c_str(), 0);  // if there is one, the program that this same process was before exec has left it
   if (linkat(AT_FDCWD, source.c_str(), folder, name_.c_str(), AT_SYMLINK_FOLLOW) == 0) private_folder::lock_for_life(file_);
   private_folder::remove_dead(folder, "", name_, kDeadPagesKept);
   close(folder);
@@ -70,7 +72,7 @@ void LivePage::retire() {
   int folder = -1;
   try {
     folder = private_folder::open_with(shared_memory_, name_);
-  } catch (const std::bad_alloc&) {  // as after SIGKILL: the next process removes it
+  } catch (const std::bad_alloc&) {  // it stays, as after SIGKILL, and a later process removes it
   }
   if (folder < 0) return;
   unlinkat(folder, name_.c_str(), 0);

@@ -1,9 +1,9 @@
-// The file behind the live page: <pid>.<start ticks> in the user's own folder of shared memory, readable after SIGKILL.
+// LivePage: the file behind the live page, <pid>.<start ticks> in the user's own folder in shared memory, which can be read after SIGKILL.
 //
-// Mapped when the process goes live, given its name only when device memory is first asked for (publish), taken away
-// at a normal end (retire). Its space is reserved up front: a full /dev/shm means heap memory and no file, never
-// SIGBUS. The file is locked while its owner lives, so that nobody takes it for a dead one's in another pid
-// namespace. Never calls the driver. Thread rule: publish and retire may be called by any thread.
+// It is mapped when the process goes live, gets its name only when device memory is first asked for (publish), and loses it at a normal end (retire).
+// Its space is reserved up front: where /dev/shm is full the page is anonymous memory without a file, and there is never a SIGBUS. The file is locked
+// while its owner lives, so that nobody in another pid namespace takes it for a dead process's. Never calls the driver. Thread rule: publish and
+// retire may be called by any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -20,7 +20,7 @@ namespace cupool::shim {
 
 class LivePage {
  public:
-  /// `shared_memory`: the folder that holds every user's folder of pages; another one only in tests.
+  /// `shared_memory`: the folder that holds every user's folder of pages; only tests pass another one. Throws std::bad_alloc.
   LivePage(const observe::LiveIdentity& identity, std::string_view process_json, const char* shared_memory = "/dev/shm");
   LivePage(const LivePage&) = delete;
   LivePage& operator=(const LivePage&) = delete;

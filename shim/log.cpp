@@ -1,4 +1,4 @@
-// spdlog without its registry, threads, pattern formatter or destructors: one logger in place, one sink of ours.
+// spdlog without its registry, threads, pattern formatter and destructors: one logger that is built in place and never destroyed, with our own sink.
 #include "shim/log.hpp"
 
 #ifndef SPDLOG_FMT_EXTERNAL
@@ -32,16 +32,16 @@ namespace {
 alignas(LogFile) std::byte g_file_storage[sizeof(LogFile)];
 constinit std::atomic<LogFile*> g_file{nullptr};  ///< nullptr: stderr
 
-/// A pipe that is full, because nobody reads it, must not hold up an allocation.
+/// Waits a moment until `descriptor` takes bytes. A pipe that stays full because nobody reads it must not hold up an allocation.
 bool takes_more(int descriptor) {
   constexpr int kPatience_ms = 100;
   pollfd asked{descriptor, POLLOUT, 0};
   int ready = ::poll(&asked, 1, kPatience_ms);
   if (ready < 0 && errno == EINTR) ready = ::poll(&asked, 1, 0);
-  return ready != 0;  // what cannot be asked says so when it is written to
+  return ready != 0;  // where poll fails, the write will tell
 }
 
-/// What could not be written.
+/// Writes `text`; returns the rest that could not be written.
 std::string_view write_whole(int descriptor, std::string_view text) {
   while (!text.empty() && takes_more(descriptor)) {
     const ssize_t written = ::write(descriptor, text.data(), std::min<std::size_t>(text.size(), PIPE_BUF));
@@ -52,9 +52,9 @@ std::string_view write_whole(int descriptor, std::string_view text) {
   return text;
 }
 
-/// A file that takes no more (a full disk) must not swallow what the user is to know.
+/// Writes to the log file or stderr. What a file does not take any more (a full disk) goes to stderr: the user is to know it.
 void write_out(std::string_view text) {
-  const Unnoticed unnoticed;  // nor a closed pipe or a full quota
+  const Unnoticed unnoticed;  // a closed pipe or a full quota must not raise a signal
   LogFile* file = g_file.load(std::memory_order_acquire);
   const int descriptor = file != nullptr ? file->descriptor() : standard_error();
   const std::string_view left = descriptor >= 0 ? write_whole(descriptor, text) : std::string_view();

@@ -1,4 +1,4 @@
-// See log_file.hpp.
+// See log_file.hpp. Source: open(2).
 #include "shim/log_file.hpp"
 
 #include <fcntl.h>
@@ -14,7 +14,8 @@
 namespace cupool::shim::log {
 namespace {
 
-/// Why lines must not be appended to what was opened; nullptr: they may.
+/// Why lines must not be appended to what was opened; nullptr: they may be. In a folder that others can write to, they may have linked our name to a
+/// file of another user, or of ours that is no log.
 const char* objection(const struct stat& facts) {
   if (!S_ISREG(facts.st_mode)) return nullptr;
   if (facts.st_uid != geteuid()) return "the file belongs to another user";

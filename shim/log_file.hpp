@@ -1,7 +1,8 @@
-// The file behind CUPOOL_LOG_FILE: opened for appending, and found again when the program has closed what it does not know.
+// LogFile: the file behind CUPOOL_LOG_FILE. It is opened for appending, and opened again when the program has closed its descriptor.
 //
-// Only a file of this user with no second name is appended to, or what is no file (a terminal, a pipe that somebody reads); no link is
-// followed and no open or write waits. A descriptor that now belongs to a file of the program's is never written to. Thread-safe.
+// Lines are appended only to a regular file of this user that has no second name, or to what is no regular file (a terminal, a pipe that somebody
+// reads). No symbolic link is followed, and no open or write waits. A descriptor that belongs to a file of the program's by now is never written to.
+// Thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -16,17 +17,17 @@ namespace cupool::shim::log {
 
 class LogFile {
  public:
-  /// Opens `path`, absolute or relative to the folder of now.
+  /// Opens or makes `path` (0600), which may be relative to the current folder.
   explicit LogFile(std::string path);
   LogFile(const LogFile&) = delete;
   LogFile& operator=(const LogFile&) = delete;
 
   bool is_open() const { return is_open_; }
-  /// Why it is not open.
+  /// Why it is not open; "" where it is.
   const char* reason() const { return reason_; }
   const std::string& path() const { return path_; }
 
-  /// What to write to now; -1: the file is gone, or just being opened again.
+  /// The descriptor to write to; -1: the file is gone, or another thread is just opening it again.
   int descriptor();
 
  private:

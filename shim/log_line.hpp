@@ -1,7 +1,7 @@
-// Text of others (paths, names, values) inside a line of ours: it stays on that line, and no terminal obeys it.
+// Makes text of others (paths, names, values) fit for a line of ours: it can neither end the line nor control the terminal.
 //
-// Control characters become \xhh, C0 and DEL as bytes, C1 in its UTF-8 form (U+009B is an escape sequence's start too);
-// everything else is left as it is. Pure.
+// Control characters become \xhh: C0 and DEL as bytes, C1 in its UTF-8 form, since U+009B begins an escape sequence, too. Everything else is left as
+// it is. Pure.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace cupool::shim::log {
 
-/// `text` as one line; a very long one is cut, because a line is one write.
+/// `text` as one line. One that is longer than kMostBytes is cut and ends in "...", because a line is one write.
 inline std::string one_line(std::string_view text) {
   constexpr std::size_t kMostBytes = 8192;
   constexpr char kHex[] = "0123456789abcdef";

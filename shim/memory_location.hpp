@@ -1,4 +1,4 @@
-// Of which device the memory is that a program asks for by a location. Source: cuda.h 13.5, CUmemLocation.
+// Which device a memory location names. Pure. Source: cuda.h 13.5, CUmemLocation.
 #pragma once
 
 #include <cuda.h>
@@ -8,8 +8,8 @@
 
 namespace cupool::shim {
 
-/// Empty: memory of no device. A locality domain (CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN, CUDA 13.5) is a part of a device's memory; older
-/// headers have neither the name nor the two bytes, device and domain, that stand where the id does.
+/// The device whose memory `location` is; nullopt: no device's. A locality domain (CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN, CUDA 13.5) is a part
+/// of a device's memory. Older headers do not declare it: in the place of the id it has two bytes, the device and the domain.
 inline std::optional<int> device_of(const CUmemLocation& location) {
   if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) return location.id;
   constexpr auto kLocalityDomain = static_cast<CUmemLocationType>(6);

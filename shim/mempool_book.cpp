@@ -1,4 +1,4 @@
-// The driver is asked for a device's default and current pool once, when the device is first met.
+// See mempool_book.hpp. The driver is asked for the default and the current pool of a device once, when the book first meets the device.
 #include "shim/mempool_book.hpp"
 
 #include <algorithm>
@@ -19,6 +19,7 @@ constexpr std::size_t kKnownPools = 8;
 thread_local KnownPool t_known_pools[kKnownPools];
 constinit std::atomic<std::uint64_t> g_books{0};
 
+/// What the properties of a pool say of its memory.
 MempoolBook::Made facts(const CUmemLocation& location, CUmemAllocationType type, std::uint64_t max_bytes) {
   if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return {MempoolMemory::managed, MempoolBook::kNoDevice, max_bytes};
   const std::optional<int> device = device_of(location);
@@ -46,7 +47,7 @@ void MempoolBook::learn(int device) {
   CUmemoryPool now = nullptr;
   const bool is_told = api_.cuDeviceGetDefaultMemPool != nullptr;
   const bool knows = is_told && api_.cuDeviceGetDefaultMemPool(&standard, device) == CUDA_SUCCESS;
-  if (is_told && !knows) return;  // asked again at the next call: until then the driver serves
+  if (is_told && !knows) return;  // asked again at the next call; until then the driver serves the device's pools
   if (api_.cuDeviceGetMemPool == nullptr || api_.cuDeviceGetMemPool(&now, device) != CUDA_SUCCESS) now = standard;
   const std::lock_guard lock(mutex_);
   std::atomic<std::uint8_t>& current = current_[static_cast<std::size_t>(device)];
@@ -54,7 +55,7 @@ void MempoolBook::learn(int device) {
   if (knows) {
     std::erase_if(served_, [&](const auto& one) { return one.second.device == device && one.second.index == kDefault; });
     served_[standard] = {device, kDefault};
-    made_.erase(standard);  // a pool that the driver ended itself had this handle
+    made_.erase(standard);  // the entry was of an earlier pool with this handle, which the driver ended itself
     changed();
   }
   const auto found = knows ? served_.find(now) : served_.end();
@@ -77,7 +78,7 @@ std::optional<Mempool> MempoolBook::find(CUmemoryPool handle) {
   if (const std::optional<Mempool> found = look_up(handle)) return found;
   int devices = 0;
   if (api_.cuDeviceGetCount == nullptr || api_.cuDeviceGetCount(&devices) != CUDA_SUCCESS) return std::nullopt;
-  for (int device = 0; device < devices; ++device) current(device);  // a default pool that we have not met
+  for (int device = 0; device < devices; ++device) current(device);  // it may be the default pool of a device that the book has not met
   return look_up(handle);
 }
 
@@ -94,7 +95,7 @@ std::optional<MempoolBook::Made> MempoolBook::facts_of(CUmemoryPool handle) {
     const std::lock_guard lock(mutex_);
     if (const auto found = made_.find(handle); found != made_.end()) return found->second;
   }
-  const std::optional<Mempool> mempool = find(handle);  // a device's default one
+  const std::optional<Mempool> mempool = find(handle);  // it may be a device's default pool, which nobody creates
   return mempool ? std::optional(Made{MempoolMemory::device, mempool->device, 0}) : std::nullopt;
 }
 
@@ -183,7 +184,7 @@ void MempoolBook::destroyed(CUmemoryPool handle, std::optional<Mempool> was) {
     changed();
     return;
   }
-  // One of the driver's: it may have been a current one.
+  // It was the driver's, and may have been the current pool of any device: the driver is asked again.
   for (std::atomic<std::uint8_t>& current : current_)
     if (current.load(std::memory_order_relaxed) == 1) current.store(0, std::memory_order_release);
 }

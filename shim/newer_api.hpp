@@ -1,5 +1,5 @@
-// Entry points that the oldest <cuda.h> that we build with (12.8) lacks, declared as the header that brought them declares them: every
-// library stands in for the same functions. Types that only pass through are left incomplete. Source: cuda.h 13.0, 13.2, 13.3, 13.5.
+// Entry points that older versions of <cuda.h>, from 12.8 on, lack, declared as the header that brought them does: so the library stands in for the
+// same functions whichever header it was built with. Types that only pass through are left incomplete. Source: cuda.h 13.0, 13.2, 13.3, 13.5.
 #pragma once
 
 #include <cuda.h>
@@ -41,7 +41,7 @@ CUresult CUDAAPI cuGraphAddNode_v3(CUgraphNode* out, CUgraph graph, const CUgrap
                                    CUgraphNodeParams* parameters);
 #endif
 
-// In every toolkit, but in headers (cudaGL.h, cudaVDPAU.h) that want those of other libraries.
+// These are in every toolkit, but in headers (cudaGL.h, cudaVDPAU.h) that include those of other libraries.
 CUresult CUDAAPI cuGLCtxCreate(CUcontext* out, unsigned flags, CUdevice device);
 CUresult CUDAAPI cuGLCtxCreate_v2(CUcontext* out, unsigned flags, CUdevice device);
 CUresult CUDAAPI cuVDPAUCtxCreate(CUcontext* out, unsigned flags, CUdevice device, unsigned vdp_device, void* find_vdp_function);

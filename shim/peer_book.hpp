@@ -1,8 +1,9 @@
-// PeerBook: access between contexts that cupool enabled itself, because the program gave a peer access to a memory pool that we
-// serve: its blocks lie in cuMemAlloc memory, which a peer reaches only through cuCtxEnablePeerAccess.
+// PeerBook: peer access that cupool has enabled itself, and what it needs to know for that. Where the program gives a device access to a memory pool
+// that we serve, the pool's blocks lie in memory that a peer reaches only through cuCtxEnablePeerAccess.
 //
-// The program's own view of cuCtxEnable/DisablePeerAccess stays as if we had done nothing. Thread-safe. Never calls the driver.
-// Links of contexts are written by who has the turn() only, which is kept over the driver's part: what it answers depends on who was first.
+// To the program, cuCtxEnablePeerAccess and cuCtxDisablePeerAccess answer as if we had enabled nothing. Thread-safe. Never calls the driver. Links
+// between contexts are written only by the thread that holds turn(), which includes the driver's part of the call: its answer depends on who is
+// first.
 #pragma once
 
 #include <cuda.h>
@@ -17,8 +18,8 @@ namespace cupool::shim {
 
 class PeerBook {
  public:
-  /// Held around each call that opens or closes a context's access to another, and the booking of what came of it. Before every other lock but a
-  /// primary context's turn.
+  /// Held around each driver call that enables or disables peer access, and around booking its result. Taken before every other lock except a primary
+  /// context's turn.
   [[nodiscard]] std::unique_lock<std::mutex> turn() { return std::unique_lock(turn_); }
 
   /// We enabled access of `from` to memory of `to`.
@@ -26,12 +27,12 @@ class PeerBook {
     const std::lock_guard lock(mutex_);
     if (find(from, to) == nullptr) links_.push_back({from, to, false});
   }
-  /// The program had enabled it before us: from now on a memory pool needs it as well.
+  /// The program had enabled it before us: from now on a memory pool needs it, too, so that the program's disable must not end it.
   void enabled_by_program(CUcontext from, CUcontext to) {
     const std::lock_guard lock(mutex_);
     if (find(from, to) == nullptr) links_.push_back({from, to, true});
   }
-  /// The program enables what only we had enabled: true, and it is its own too from now on.
+  /// The program enables access. True: only we had enabled it, and the program is told success; from now on it is the program's as well.
   bool program_enables(CUcontext from, CUcontext to) {
     const std::lock_guard lock(mutex_);
     Link* link = find(from, to);
@@ -40,7 +41,7 @@ class PeerBook {
     return true;
   }
   enum class Disable { ask_driver, success, not_enabled };
-  /// What the program's disable is answered; access itself stays while a memory pool needs it.
+  /// What the program's disable is answered. Access that is linked here stays enabled, because a memory pool needs it.
   Disable program_disables(CUcontext from, CUcontext to) {
     const std::lock_guard lock(mutex_);
     Link* link = find(from, to);
@@ -75,7 +76,7 @@ class PeerBook {
     return found;
   }
 
-  /// -1: a context that was not seen.
+  /// The device of a context; -1: it was not seen.
   int device_of(CUcontext context) {
     const std::lock_guard lock(mutex_);
     for (const Context& known : contexts_)
@@ -83,11 +84,12 @@ class PeerBook {
     return -1;
   }
 
-  /// Does a context of any other device live? Needs no memory.
+  /// Does a context of any other device live? Needs no host memory.
   bool has_others(int device) {
     const std::lock_guard lock(mutex_);
     return std::any_of(contexts_.begin(), contexts_.end(), [device](const Context& known) { return known.device != device; });
   }
+  /// Devices with a live context, each once.
   std::vector<int> devices() {
     const std::lock_guard lock(mutex_);
     std::vector<int> found;
@@ -96,7 +98,7 @@ class PeerBook {
     return found;
   }
 
-  /// Under `async`: work of device `from` reaches the driver's pool of `to`.
+  /// Under the policy `async`: work of device `from` has access to the driver's default pool of `to`.
   void grants(int from, int to) {
     const std::lock_guard lock(mutex_);
     granted_.emplace(from, to);
@@ -106,6 +108,7 @@ class PeerBook {
     return granted_.contains({from, to});
   }
 
+  /// The program has given `peer` access to a memory pool of `device`.
   struct Share {
     int device;
     int peer;
@@ -118,7 +121,7 @@ class PeerBook {
     const std::lock_guard lock(mutex_);
     return std::any_of(shares_.begin(), shares_.end(), [&](const Share& share) { return share.device == device && share.peer == peer; });
   }
-  /// Blocks of `device` are for `peer` too, now and later.
+  /// `peer` may use all blocks of `device`, those to come included; `on` false: no longer.
   void share(int device, int peer, bool on) {
     const std::lock_guard lock(mutex_);
     std::erase_if(shares_, [&](const Share& share) { return share.device == device && share.peer == peer; });
@@ -129,7 +132,7 @@ class PeerBook {
   struct Link {
     CUcontext from;
     CUcontext to;
-    bool program;
+    bool program;  ///< the program has enabled it itself
   };
   struct Context {
     CUcontext context;

@@ -1,4 +1,4 @@
-// Every open refuses links and does not wait: what lies in the folder may be anything.
+// Every open refuses symbolic links and does not wait, because what lies in the folder may be anything. Source: fcntl(2), open(2), mkdtemp(3).
 #include "shim/private_folder.hpp"
 
 #include <dirent.h>
@@ -42,7 +42,7 @@ int open_trusted(const std::string& path) {
   return -1;
 }
 
-/// Paths of what may stand in for the usual folder, in an order that all processes agree on.
+/// The paths that may stand in for the usual folder, in an order that is the same for all processes.
 std::vector<std::string> stand_ins(const std::string& shared_memory) {
   std::vector<std::string> found;
   DIR* entries = opendir(shared_memory.c_str());
@@ -55,7 +55,8 @@ std::vector<std::string> stand_ins(const std::string& shared_memory) {
   return found;
 }
 
-/// The first of our folders that is wanted, a descriptor; -1: none is. The stand-ins are looked for only where the usual one will not do.
+/// A descriptor of the first trusted folder for which `is_wanted(descriptor)`; -1: there is none. Stand-ins are looked for only where the usual one
+/// will not do.
 template <class IsWanted> int open_first(const std::string& shared_memory, IsWanted&& is_wanted) {
   const auto open_wanted = [&is_wanted](const std::string& path) {
     const int folder = open_trusted(path);
@@ -73,7 +74,7 @@ template <class IsWanted> int open_first(const std::string& shared_memory, IsWan
 
 int open(const std::string& shared_memory) {
   const std::string path = shared_memory + "/" + usual_name();
-  // Whatever the umask is; nobody else may put something else there, of which it is a sticky folder
+  // chmod, because of the umask. Nobody else can have replaced the folder in between, since the one that holds it is sticky.
   if (mkdir(path.c_str(), 0700) == 0) chmod(path.c_str(), 0700);
   if (const int folder = open_first(shared_memory, [](int) { return true; }); folder >= 0) return folder;
   std::string made = path + ".XXXXXX";
@@ -92,11 +93,12 @@ int open_with(const std::string& shared_memory, const std::string& file) {
 }
 
 int move_high(int file) {
-  int high = fcntl(file, F_DUPFD_CLOEXEC, 900);
-  if (high < 0) high = fcntl(file, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);  // fewer than that are allowed: away from what the program prints to at least
+  constexpr int kLowest = 900;  // below the usual limit of 1024, above what programs are likely to use
+  int high = fcntl(file, F_DUPFD_CLOEXEC, kLowest);
+  if (high < 0) high = fcntl(file, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);  // RLIMIT_NOFILE is lower: away from the standard streams at least
   if (high < 0 && file > STDERR_FILENO) return file;
   close(file);
-  return high;  // -1: none but one that the program's standard streams may come to have
+  return high;  // -1: only a number of a standard stream was left
 }
 
 void lock_for_life(int file) {
@@ -137,7 +139,7 @@ void remove_dead(int folder, std::string_view prefix, const std::string& own, st
   }
   std::sort(dead.begin(), dead.end());
   for (std::size_t i = 0; i + kept < dead.size(); ++i) unlinkat(folder, dead[i].second.c_str(), 0);
-} catch (const std::bad_alloc&) {  // for the next who tidies
+} catch (const std::bad_alloc&) {  // the next process that tidies up removes them
 }
 
 }  // namespace cupool::shim::private_folder

@@ -1,10 +1,9 @@
-// The user's own folder in shared memory and what its files have in common: named after a process, locked while that process
-// lives, trusted only when nobody else could have put them there.
+// The user's own folder in shared memory, and what its files have in common: each is named after a process and locked while that process lives, and
+// is trusted only where nobody else can have put it there.
 //
-// The folder is /dev/shm/cupool-<uid>. Everybody may make folders there, so that somebody else may have that name, by accident or on
-// purpose: then it is /dev/shm/cupool-<uid>.XXXXXX, a name that nobody knows beforehand, and found by its owner. Readers look into all.
-//
-// Never calls the driver. Thread rule: functions without state.
+// The folder is /dev/shm/cupool-<uid>. Everybody may make folders in /dev/shm, so that somebody else may have taken that name, by accident or on
+// purpose: then /dev/shm/cupool-<uid>.XXXXXX stands in for it, whose name nobody can know beforehand. Readers look into every such folder that
+// belongs to the user. Never calls the driver. Thread rule: functions without state; they throw std::bad_alloc unless they are noexcept.
 #pragma once
 
 #include <cstddef>
@@ -14,24 +13,25 @@
 
 namespace cupool::shim::private_folder {
 
-/// A descriptor of the folder: 0700, a real directory, ours; made where there is none. -1: it cannot be.
+/// A descriptor of the user's folder in `shared_memory`, which is a real directory, the user's, 0700; makes it where there is none. -1: that failed.
 int open(const std::string& shared_memory);
 
-/// Of that one of our folders which has a file of this name; -1: none has.
+/// A descriptor of the first of the user's folders that has an entry named `file`; -1: none has.
 int open_with(const std::string& shared_memory, const std::string& file);
 
-/// Away from the low numbers that programs expect to get; close-on-exec.
+/// Moves a descriptor away from the low numbers that programs expect to get; it is close-on-exec then. Returns the new one; -1: there is no number
+/// that would do, and the file is closed.
 int move_high(int file);
 
-/// Locked until the process ends or closes any descriptor of the file (POSIX).
+/// Locks the file until the process ends, or closes any descriptor of it (POSIX record lock).
 void lock_for_life(int file);
 
-/// "<pid>.<start ticks>" names a process that is no more (or has become another), and nobody holds `name`'s lock: the
-/// process may live in a pid namespace that we do not see. Never asked for a file of one's own, whose lock that would drop.
+/// Does `process`, "<pid>.<start ticks>", name a process that is gone, and does nobody hold the lock of its file `name`? A process in another pid
+/// namespace is not seen here, but holds its lock. Must not be asked about a file of one's own, whose lock closing it again would drop.
 bool is_dead(int folder, const char* name, std::string_view process);
 
-/// Files "<prefix><pid>.<start ticks>" of processes that are no more go, the oldest first, until `kept` are left. `own` is spared: asking for the
-/// lock of one's own file and closing it would drop the lock (POSIX). Without host memory they stay.
+/// Removes files "<prefix><pid>.<start ticks>" of processes that are gone, the oldest first, until `kept` of them are left. `own`, the caller's file,
+/// is passed over (see is_dead). Where host memory is out, they stay.
 void remove_dead(int folder, std::string_view prefix, const std::string& own, std::size_t kept) noexcept;
 
 }  // namespace cupool::shim::private_folder

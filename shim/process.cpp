@@ -1,4 +1,4 @@
-// Builds the state of a live process, in storage that outlives every destructor.
+// Builds the state of a live process, in static storage that is never destroyed.
 #include "shim/process.hpp"
 
 #include <unistd.h>
@@ -31,19 +31,19 @@ std::string page_text(const config::Options& options, const Identity& identity, 
   return observe::process_json(identity.facts(), option_facts(options), report_path);
 }
 
-/// Threads that keep small blocks.
+/// Tells the pool of the end of threads that keep small blocks for themselves.
 class SmallBlockWatch final : public ThreadWatch {
  public:
   void watch() override { thread_end::watch(0); }
 };
 
 ThreadWatch& small_block_watch() {
-  static SmallBlockWatch watch;  // without state
+  static SmallBlockWatch watch;  // it has no state
   return watch;
 }
 
-/// Copies between devices fail on pages unless they are turned into peer copies (front_door_copies.cpp): there are several devices, and the driver
-/// lacks what that takes.
+/// Are there several devices, and does the driver lack the calls that copies between them are turned into (front_door_copies.cpp)? Then blocks must
+/// not lie on pages, where the program's own copies between devices would fail.
 bool needs_segments(const DriverApi& api) {
   const bool can_turn = front_door::can_copy_to_peers(api) && front_door::can_copy_shapes_to_peers(api) && api.cuStreamGetCtx != nullptr &&
                         api.cuPointerGetAttribute != nullptr;
@@ -74,7 +74,7 @@ Process::Process(const DriverApi& driver_api, int driver_version, std::unique_pt
   if (export_hints::may_export_ranges()) pools.begin_on_host_pages();
 }
 
-/// One thread serves it; the word goes back to 0 when it is done.
+/// Serves the request in the live page's word, one thread at a time, and sets the word to 0 when it is done.
 void Process::serve_request() noexcept {
   if (serving_request_.exchange(true, std::memory_order_acquire)) return;
   const Unnoticed unnoticed;
@@ -82,9 +82,11 @@ void Process::serve_request() noexcept {
   const auto asked = static_cast<observe::LiveRequest>(word.load(std::memory_order_acquire));
   try {
     if (asked == observe::LiveRequest::trim) pools.trim();
-    if (asked == observe::LiveRequest::report) pools.note_graph_memory();
-    if (asked == observe::LiveRequest::report) reporter.write_requested();
-  } catch (...) {  // no host memory: nothing was given back
+    if (asked == observe::LiveRequest::report) {
+      pools.note_graph_memory();
+      reporter.write_requested();
+    }
+  } catch (...) {  // host memory is out: the request is dropped
   }
   word.store(0, std::memory_order_release);
   serving_request_.store(false, std::memory_order_release);

@@ -1,7 +1,7 @@
-// What a live process of ours owns: the driver's functions, the options, the live page, the pools, the reporter.
+// Process: all that the library holds while the process is live: the driver's functions, options, live page, pools, books and reporter.
 //
-// Built once, in place, when the process goes live; never destroyed, because libraries free memory after our
-// destructors have run. Thread rule: read-only but for what its members allow.
+// Built once, in place, when the process goes live; never destroyed, because libraries free memory after our destructors have run. Thread rule:
+// read-only, except for what its members allow.
 #pragma once
 
 #include <atomic>
@@ -28,25 +28,25 @@ namespace cupool::shim {
 struct Process {
   Process(const DriverApi& driver_api, int driver_version, std::unique_ptr<config::Options> loaded);
 
-  /// The program asks for device memory: from now on there is a live page and a trace.
+  /// The program asks for device memory: names the live page and makes the trace file, if that has not happened yet.
   void before_allocation() {
     page.publish();
     trace.begin();
   }
 
-  /// A call that no part of the pool serves; a literal.
+  /// A call was seen that no part of the pool serves, for the report. `symbol`: a literal.
   void saw_unpooled(const char* symbol) {
     if (pools.saw_unpooled(symbol)) observe::note_unpooled(&page.header(), symbol);
   }
 
-  /// The same of a node whose memory the driver keeps with its graphs.
+  /// The same for a node of a graph, whose memory the driver keeps: from now on graphs are watched.
   void saw_graph_memory(const char* symbol) {
     before_allocation();
     saw_unpooled(symbol);
     pools.expect_graph_memory();
   }
 
-  /// After each call, with no lock held: what the trace needs, and what somebody asked for from outside.
+  /// After each call, with no lock held: refills the trace, and serves what `cupool trim` or `cupool dump` has asked for.
   void upkeep() {
     trace.upkeep();
     if (page.header().request.load(std::memory_order_relaxed) != 0) [[unlikely]]
@@ -82,7 +82,7 @@ std::unique_ptr<config::Options> load_options();
 /// Builds the process's state. Called once, by lifecycle.
 void make_process(const DriverApi& api, int driver_version, std::unique_ptr<config::Options> options);
 
-/// Set by make_process and never again. For find_process() only, which every call asks several times.
+/// Set by make_process and never again. Only for find_process(), which every call uses several times.
 inline constinit std::atomic<Process*> g_process{nullptr};
 /// nullptr until the process has been live.
 inline Process* find_process() { return g_process.load(std::memory_order_acquire); }

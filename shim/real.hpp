@@ -1,6 +1,6 @@
-// Real<Signature>: the real driver function behind one hook, and what a body needs to know of the hook itself.
+// Real<Signature>: the real driver function behind one hook, and what a body needs to know of the hook.
 //
-// Remembers its result, so that the exception barrier never makes a call with side effects twice.
+// Remembers its result, so that the exception barrier (hooked.hpp) never makes a call with side effects twice.
 // Thread rule: lives on the stack of one hooked call.
 #pragma once
 
@@ -18,6 +18,7 @@ template <class... Args> class Real<CUresult(Args...)> {
 
   Real(Function function, const char* symbol, bool is_per_thread) : function_(function), symbol_(symbol), is_per_thread_(is_per_thread) {}
 
+  /// Calls the driver, with thread cancellation held off.
   CUresult operator()(Args... args) const {
     const Uncancelled uncancelled;
     result_ = function_(args...);
@@ -25,7 +26,7 @@ template <class... Args> class Real<CUresult(Args...)> {
     return result_;
   }
 
-  /// With nothing of ours around it: where the driver lets a thread be cancelled, it is.
+  /// Calls the driver with nothing of ours around it: the thread can be cancelled where the driver lets it. The result is not remembered.
   CUresult call_plainly(Args... args) const { return function_(args...); }
 
   const char* symbol() const { return symbol_; }         ///< a literal: the exported symbol that the program called

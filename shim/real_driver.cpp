@@ -1,5 +1,4 @@
-// Finding the real driver. dladdr is most of what a substituted lookup would cost, so the address range of the bound
-// object is kept and asked first.
+// See real_driver.hpp. The address range of the bound driver is kept, because dladdr would be most of what a substituted lookup costs.
 #include "shim/real_driver.hpp"
 
 #include <dlfcn.h>
@@ -11,8 +10,8 @@
 
 using DlsymFunction = void* (*)(void*, const char*);
 
-// Read by the assembly of dlsym. The next dlsym is whose turn it is after ours: glibc's, or that of another library which stands in for it
-// (begin and end are then where its code lies). What we look up ourselves we ask glibc's.
+// Read by the assembly of dlsym (exports.S). The next dlsym is the one behind ours: glibc's, or that of another library which stands in for it, whose
+// code then lies from begin to end. The real one is glibc's, which we ask ourselves.
 extern "C" {
 [[gnu::visibility("hidden")]] extern std::atomic<DlsymFunction> cupool_real_dlsym;
 [[gnu::visibility("hidden")]] extern std::atomic<DlsymFunction> cupool_next_dlsym;
@@ -31,7 +30,7 @@ namespace {
 constinit std::atomic<void*> g_handle{nullptr};
 constinit std::atomic<std::uintptr_t> g_code_begin{0};
 constinit std::atomic<std::uintptr_t> g_code_end{0};
-/// Of the object that the bound one loads, where that is only a loader.
+/// Where the code of the object lies that the bound one has loaded, if that is only a loader (is_given_by_driver).
 constinit std::atomic<std::uintptr_t> g_loaded_begin{0};
 constinit std::atomic<std::uintptr_t> g_loaded_end{0};
 
@@ -47,6 +46,7 @@ struct RangeSearch {
   std::uintptr_t end;
 };
 
+/// Ends the walk at the object that holds search.address, and fills in where it lies.
 int match_object(dl_phdr_info* info, std::size_t, void* argument) {
   auto& search = *static_cast<RangeSearch*>(argument);
   std::uintptr_t begin = UINTPTR_MAX;
@@ -63,15 +63,16 @@ int match_object(dl_phdr_info* info, std::size_t, void* argument) {
   return 1;
 }
 
-/// Where the code of the object lies that holds `address`.
+/// Where the object lies that holds `address`; from 0 to 0 if there is none.
 RangeSearch range_of(const void* address) {
   RangeSearch search{reinterpret_cast<std::uintptr_t>(address), 0, 0};
   dl_iterate_phdr(&match_object, &search);
   return search;
 }
 
-/// The toolkit's library for the linker, of which every function returns CUDA_ERROR_STUB_LIBRARY (34) and does nothing else. A library that finds it
-/// first gives up; kept open, it would be what others get by its name. The code is looked at instead of called: a call may load the driver.
+/// Is this the toolkit's stub library, which is meant for the linker alone? Each of its functions does nothing but return CUDA_ERROR_STUB_LIBRARY
+/// (34). It is never adopted, and not kept open, because others would then get it by the driver's name. Its code is looked at, not called: a call
+/// into a real one may load the driver.
 bool is_stub(void* handle) {
   constexpr unsigned char kLoadsCode[] = {0xb8, static_cast<unsigned char>(CUDA_ERROR_STUB_LIBRARY), 0, 0, 0};  // mov eax, 34
   constexpr std::size_t kLargest_bytes = 32;
@@ -84,7 +85,7 @@ bool is_stub(void* handle) {
   return code.find(std::string_view(reinterpret_cast<const char*>(kLoadsCode), sizeof kLoadsCode)) != std::string_view::npos;
 }
 
-/// `handle` is a loaded libcuda: remember its functions. Stores the handle last, so that a reader who sees it sees all.
+/// Remembers the functions of `handle`, a loaded libcuda; false: it is none. Stores the handle last, so that whoever sees it sees the rest.
 bool adopt(void* handle) {
   for (std::size_t i = 0; i < kEntryCount; ++i) {
     void* found = real_dlsym(handle, kEntryPoints[i].symbol);
@@ -113,7 +114,7 @@ void* real_dlsym(void* handle, const char* name) {
   return real != nullptr ? real(handle, name) : nullptr;
 }
 
-/// By version: passes by the dlsym of libraries behind us that stand in for it, as these have no version. Safe before constructors.
+/// glibc's dlsym. Asked for by its version, which other libraries that stand in for dlsym do not have. Safe before constructors have run.
 DlsymFunction find_libc_dlsym() {
   void* found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
   if (found == nullptr) found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
@@ -132,7 +133,7 @@ std::optional<Entry> find_function(const void* address) {
 
 bool is_driver_code(const void* address) {
   const auto value = reinterpret_cast<std::uintptr_t>(address);
-  // The end first: who sees it sees the beginning.
+  // The end is read first, because it is stored last.
   const auto is_in = [value](const std::atomic<std::uintptr_t>& begin, const std::atomic<std::uintptr_t>& end) {
     return value < end.load(std::memory_order_acquire) && value >= begin.load(std::memory_order_relaxed);
   };
@@ -152,7 +153,7 @@ bool is_given_by_driver(const void* address) {
 }
 
 bool driver_precedes_us() {
-  void* const found = real_dlsym(RTLD_DEFAULT, kEntryPoints[0].symbol);  // any that is ours would do
+  void* const found = real_dlsym(RTLD_DEFAULT, kEntryPoints[0].symbol);  // any of our symbols would do
   return found != nullptr && is_bound() && find_function(found).has_value();
 }
 
@@ -197,7 +198,7 @@ DlsymFunction cupool_resolve_dlsym() {
   using namespace cupool::shim::real_driver;
   const DlsymFunction real = find_libc_dlsym();
   if (real == nullptr) return nullptr;
-  void* const found = real(RTLD_NEXT, "dlsym");  // asked in this library's name
+  void* const found = real(RTLD_NEXT, "dlsym");  // the next one behind this library
   const auto next = found != nullptr ? reinterpret_cast<DlsymFunction>(found) : real;
   if (next != real) {
     const auto [address, begin, end] = range_of(found);

@@ -1,4 +1,4 @@
-// Report writing: snapshot, then JSON, then one line to the user if it could not be written.
+// See reporter.hpp. A report is a snapshot, then a JSON file, then a line to the user.
 #include "shim/reporter.hpp"
 
 #include <fcntl.h>
@@ -23,18 +23,19 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::uint64_t kOomReportsMax = 8;
-// Of a job that meets one refusal after the other a tenth of its time at most goes into reports that replace the last one, and half a second at once:
-// the one that ends the job often comes just behind another.
+// A job that runs out of memory again and again spends at most a tenth of its time on reports that replace the last one. Of that it may use half a
+// second at once, because the failure that ends the job often comes right behind another.
 constexpr std::uint64_t kReplaceShare = 10;
 constexpr std::uint64_t kReplaceAhead_ns = 5'000'000'000;
 constexpr std::uint64_t kLeastBetweenLines_ns = 5'000'000'000;
-constexpr milliseconds kLockBudget{500};  ///< waiting for pools whose lock another thread holds
+constexpr milliseconds kLockBudget{500};  ///< most that a report waits for locks which other threads hold
 constexpr std::uint64_t kWriteBudget_ns = 4'000'000'000;
 constexpr std::uint64_t kOomWriteBudget_ns = 2'000'000'000;
 
-thread_local int t_writing = 0;  ///< reports under way in this thread: more than none where a signal handler ends the process
+thread_local int t_writing = 0;  ///< reports that this thread is writing: not 0 at the exit only where a signal handler ends the process
 
-/// Not by a timed mutex: what libstdc++ makes of it (pthread_mutex_clocklock) is unknown to older sanitizers, which then complain of the unlock.
+/// Takes `lock` within `budget`; false: it was not free. std::timed_mutex is not used, because older sanitizers do not know the function that
+/// libstdc++ makes of it (pthread_mutex_clocklock) and then complain about the unlock.
 bool lock_within(std::unique_lock<std::mutex>& lock, std::chrono::nanoseconds budget) {
   constexpr timespec kPause{0, 100'000};
   const auto until = std::chrono::steady_clock::now() + budget;
@@ -45,7 +46,8 @@ bool lock_within(std::unique_lock<std::mutex>& lock, std::chrono::nanoseconds bu
   return true;
 }
 
-/// The last OOM report of a process says so. Same length, so that the file is never half written: "false" -> "true ".
+/// Sets final_of_series in the last OOM report of the process. In place and with the same length ("false" -> "true "), so that the file is never half
+/// written.
 void mark_final(const std::string& path) {
   const observe::WriteSignals signals;
   const int file = open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
@@ -77,11 +79,11 @@ Reporter::Writing::~Writing() {
   reporter_.writers_.fetch_sub(1, std::memory_order_release);
 }
 
-/// The end of the process would leave the file of a thread that is writing in pieces.
+/// At the exit: lets no report begin any more, and waits a bounded time for other threads that are writing one, whose file would be cut off.
 void Reporter::await_writers() noexcept {
   constexpr timespec kPause{0, 100'000};
   closed_.store(true);
-  // Pauses are counted: the clock may stand still.
+  // Pauses are counted, because the program's clock may stand still.
   for (std::uint64_t i = 0; i < kOomWriteBudget_ns / kPause.tv_nsec && writers_.load() > t_writing; ++i) nanosleep(&kPause, nullptr);
 }
 
@@ -115,8 +117,7 @@ void Reporter::take_messages() noexcept {
   }
 }
 
-/// The folder that the program ran in, which it has removed since (or left for a chroot): it does not come back for a report that has no folder of
-/// its own.
+/// Has the program removed the folder that it ran in (or left it by chroot)? It is not made again for a report whose pattern names no folder.
 bool Reporter::is_folder_gone(const std::string& path) const {
   const std::size_t slash = path.rfind('/');
   if (options_.report.find('/') != std::string::npos || slash == std::string::npos || slash == 0) return false;
@@ -124,7 +125,7 @@ bool Reporter::is_folder_gone(const std::string& path) const {
 }
 
 bool Reporter::write(const observe::ReportInput& input, const std::string& path, std::uint64_t deadline_unix_ns) {
-  // What stands beside a device belongs there as little as what replaces it: /dev/null.oom1.
+  // If the exit report would go to a device, no file is made beside it either: no /dev/null.oom1.
   int error = path != path_ ? observe::check_replaceable_at(AT_FDCWD, path_.c_str()) : 0;
   if (error == 0 && path != "stderr" && is_folder_gone(path)) error = ENOENT;
   if (error == 0)
@@ -137,7 +138,7 @@ bool Reporter::write(const observe::ReportInput& input, const std::string& path,
   return error == 0;
 }
 
-/// Ten lines about the last OOM of the report; one line from the first report on that replaces another.
+/// Tells the user about the report's last OOM: some ten lines, or only the first of them once reports replace each other.
 void Reporter::tell(const observe::ReportInput& input, const std::string& path, std::uint64_t k) {
   if (!log::says(config::LogLevel::warn) || input.snapshot.ooms.empty()) return;
   const observe::OomRecord& oom = input.snapshot.ooms.back();
@@ -153,13 +154,13 @@ void Reporter::tell(const observe::ReportInput& input, const std::string& path, 
   log::block(config::LogLevel::warn, text);
 }
 
-/// A search for the largest batch meets hundreds; the one that ends the job is the last. So the newest replaces the last file, as long as that
-/// does not cost more than it may.
+/// May this OOM's report replace the last one? A search for the largest batch meets hundreds of OOMs, and the one that ends a job is the last: so the
+/// newest replaces the last file, within the time that this may cost, by one thread at a time.
 bool Reporter::may_replace(std::uint64_t now_ns) {
   return now_ns >= next_replace_ns_.load(std::memory_order_relaxed) && !replacing_oom_.exchange(true, std::memory_order_acquire);
 }
 
-/// Of the calling thread's own failure: other threads may have failed before it and since.
+/// Reports the calling thread's own failure, if it has not been told yet. Other threads may have failed before it and since.
 void Reporter::report_oom() {
   const std::uint64_t k = pools_.take_untold_oom();
   if (k == 0) return;
@@ -174,14 +175,14 @@ void Reporter::report_oom() {
       if (replacing != nullptr) replacing->store(false, std::memory_order_release);
     }
   } const end{is_new ? nullptr : &replacing_oom_};
-  // For nobody
+  // Nobody would read it.
   if (path_.empty() && (!log::says(config::LogLevel::warn) || (!is_new && began_ns < next_line_ns_.load(std::memory_order_relaxed)))) return;
   const Writing writing(*this);
   if (!writing) return;
   observe::ReportInput report = input(observe::ReportEvent::oom, kLockBudget);
   std::vector<observe::OomRecord>& ooms = report.snapshot.ooms;
   const auto own = std::find_if(ooms.begin(), ooms.end(), [k](const observe::OomRecord& oom) { return oom.number == k; });
-  if (own != ooms.end()) ooms.erase(own + 1, ooms.end());  // the last one is what the report is of
+  if (own != ooms.end()) ooms.erase(own + 1, ooms.end());  // the report is about the last one in it
   std::string path = path_.empty() || path_ == "stderr" ? path_ : config::oom_name(path_, static_cast<int>(std::min(k, kOomReportsMax)));
   if (path == "stderr" && !is_new) path.clear();
   if (!path.empty() && !write(report, path, unix_now_ns() + kOomWriteBudget_ns)) path.clear();
@@ -196,7 +197,7 @@ void Reporter::report_oom() {
                          std::memory_order_relaxed);
 }
 
-/// In as many bytes as are on the stack.
+/// A line that needs no host memory.
 void Reporter::tell_without_memory(const char* what) noexcept {
   std::array<char, 160> line{};
   const int length = std::snprintf(line.data(), line.size(), "cupool[%d]: %s, and host memory is out: no report\n", getpid(), what);
@@ -220,7 +221,7 @@ void Reporter::write_requested() noexcept {
     const int k = requested_reports_.fetch_add(1, std::memory_order_relaxed) + 1;
     const std::string path = path_.empty() || path_ == "stderr" ? path_ : config::numbered_name(path_, "request", k);
     if (!path.empty()) write(input(observe::ReportEvent::request, kLockBudget), path, unix_now_ns() + kOomWriteBudget_ns);
-  } catch (...) {  // host memory is short: whoever asked will see that nothing came
+  } catch (...) {  // host memory is out: whoever asked sees that no report has come
   }
 }
 

@@ -1,7 +1,7 @@
-// Writes the reports of this process: one per out-of-memory (capped; then the newest replaces the last one), one at exit.
+// Reporter: writes the reports of this process, one for each out-of-memory (after the eighth the newest replaces the last one) and one at the exit.
 //
-// From host state only, bounded in time, never under a pool's lock, never throwing into the program. Thread rule:
-// after_oom by any thread, write_exit once.
+// Reads host state only, takes a bounded time, never runs under a pool's lock and never throws into the program. Thread rule: any thread may call
+// anything but write_exit, which is called once.
 #pragma once
 
 #include <atomic>
@@ -25,23 +25,23 @@ class Reporter {
   Reporter(PoolSet& pools, const config::Options& options, const Identity& identity, const std::string& path, TraceFile& trace, LivePage& page)
       : pools_(pools), options_(options), identity_(identity), path_(path), trace_(trace), page_(page) {}
 
-  /// Tells the user what the pool found worth a line; one load when there is nothing.
+  /// Logs the messages that the pool has left for the user; one load where there are none.
   void pass_messages() noexcept {
     if (pools_.has_messages()) [[unlikely]]
       take_messages();
   }
 
-  /// After a call that failed: writes what is new since the last time, and tells the user on stderr.
+  /// After a call of this thread that ran out of memory: writes its report, and tells the user in the log.
   void after_oom() noexcept;
 
-  /// A report that somebody asked for from outside, to the name with `.request<k>` before the extension.
+  /// Writes the report that `cupool dump` has asked for, under the exit report's name with `.request<k>` before the extension.
   void write_requested() noexcept;
 
-  /// The exit report; `exit_code` where it is known. True when there was nothing to write or it was written.
+  /// Writes the exit report; `exit_code` where it is known. True: it was written, or there was nothing to write.
   bool write_exit(std::optional<int> exit_code) noexcept;
 
  private:
-  /// A report under way in this thread, which the exit waits for; none begins once that has.
+  /// A report that this thread is writing, for which the exit waits. False as a bool: the exit has begun, and no report may begin.
   class Writing {
    public:
     explicit Writing(Reporter& reporter);
@@ -71,15 +71,15 @@ class Reporter {
   const std::string& path_;
   TraceFile& trace_;
   LivePage& page_;
-  std::atomic<std::uint64_t> newest_oom_{0};       ///< number of the newest one that its thread came to tell
-  std::atomic<bool> replacing_oom_{false};         ///< one thread at a time
+  std::atomic<std::uint64_t> newest_oom_{0};       ///< number of the newest OOM that a thread has come here with
+  std::atomic<bool> replacing_oom_{false};         ///< a thread is replacing the last OOM report
   std::atomic<std::uint64_t> next_replace_ns_{0};  ///< CLOCK_MONOTONIC
   std::atomic<std::uint64_t> next_line_ns_{0};
   std::atomic<int> requested_reports_{0};
   std::atomic<int> writers_{0};
   std::atomic<bool> closed_{false};
   std::mutex warnings_mutex_;
-  std::vector<std::string> warnings_;  ///< the pool's, told already, for the reports
+  std::vector<std::string> warnings_;  ///< of the pool, already logged; each report lists them
 };
 
 }  // namespace cupool::shim

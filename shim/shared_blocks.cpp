@@ -1,4 +1,4 @@
-// The order in close and open matters: what another thread may find in the table, the driver still has open.
+// See shared_blocks.hpp. In open and close the order matters: a region that another thread can find in the table is still open in the driver.
 #include "shim/shared_blocks.hpp"
 
 #include <sys/random.h>
@@ -15,13 +15,13 @@ namespace {
 
 using Lock = std::lock_guard<std::mutex>;
 
-/// Refused while a stream captures: nothing has happened. Every other error of a close leaves the memory closed.
+/// Is it a refusal because a stream captures, after which nothing has changed? After any other error of a close the memory is closed.
 bool is_refusal(CUresult code) { return code >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && code <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD; }
 
 ipc::Nonce make_nonce() {
   ipc::Nonce nonce{};
   if (getrandom(nonce.data(), sizeof nonce, GRND_NONBLOCK) == static_cast<ssize_t>(sizeof nonce)) return nonce;
-  return {ticks(), unix_now_ns()};  // no secret either way: it keeps exports apart
+  return {ticks(), unix_now_ns()};  // good enough: a nonce is no secret, it only tells exports apart
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ CUresult SharedBlocks::export_block(const ExportCall& real, CUipcMemHandle* out,
       log::warn(std::string(real.symbol()) + " fails: the list of exported blocks can be written neither in /dev/shm nor in /tmp");
     return booked;
   }
-  BlockView now;  // freed by another thread before it was booked: nobody else would retire it
+  BlockView now;  // if another thread has freed the block before it was booked, nobody else retires the export
   if (pools_.find(block.base, &now) != Ownership::live || now.buffer_id != block.buffer_id) retire(block.base, block.buffer_id);
   return CUDA_SUCCESS;
 }
@@ -86,14 +86,14 @@ bool SharedBlocks::look_up(const ipc::BlockHandle& handle, ipc::BlockPlace& plac
   return entry != nullptr && ipc::judge(*entry, handle.nonce, place);
 }
 
-/// One more block of a region that is open: its address, or 0.
+/// Opens one more block of a region that is already open; returns its address, 0: the region is not open.
 CUdeviceptr SharedBlocks::open_again(const ipc::BlockPlace& place, CUcontext context) {
   const Lock lock(mutex_);
   const ipc::OpenedRegion* region = imports_.find_region(place.region, context);
   return region != nullptr ? imports_.open(region->base, place) : 0;
 }
 
-/// Books what the driver has just opened at `region`. On an error it is closed again.
+/// Books what the driver has just opened at `region`, and the block in it. On an error the region is closed again, unless other blocks use it.
 CUresult SharedBlocks::book_open(CUdeviceptr* out, CUdeviceptr region, const ipc::BlockPlace& place, CUcontext context) {
   ipc::OpenedRegion opened{region, place.region_bytes, context, place.region, 1, 0, 0};
   const DriverApi& api = api_;
@@ -101,7 +101,7 @@ CUresult SharedBlocks::book_open(CUdeviceptr* out, CUdeviceptr region, const ipc
   std::size_t bytes = 0;
   const bool is_measured =
       api.cuMemGetAddressRange_v2 != nullptr && api.cuMemGetAddressRange_v2(&base, &bytes, region) == CUDA_SUCCESS && base == region;
-  if (is_measured) opened.bytes = bytes;  // the truth; the registry's figure is only what the exporter's file says
+  if (is_measured) opened.bytes = bytes;  // what the driver says is true; the registry's figure is the exporter's word
   CUresult result = CUDA_ERROR_INVALID_VALUE;
   std::optional<ipc::OpenedRegion> idle = opened;
   try {
@@ -139,7 +139,7 @@ CUresult SharedBlocks::open(const OpenCall& real, CUdeviceptr* out, const ipc::B
   CUdeviceptr region = 0;
   const CUresult result = real(out != nullptr ? &region : nullptr, place.region, flags);
   if (result != CUDA_SUCCESS) {
-    // Drivers that open memory only once: another thread may have been faster.
+    // Some drivers open memory only once, and another thread may have been faster.
     const CUdeviceptr address = may_share ? open_again(place, context) : 0;
     if (address == 0) return result;
     *out = address;
@@ -182,8 +182,8 @@ CUresult SharedBlocks::close_region(const CloseCall& real, const ipc::OpenedRegi
   return result;
 }
 
-/// Closes the block at `address` in the table, if it is open there and needs no wait, or only for what was submitted when `waited` was seen.
-/// Else `context` is what to wait for, or null: nothing is open.
+/// Closes the block at `address` in the table, if it is open there and its close needs no wait, or the wait was made for this very opening, `waited`.
+/// False: closing.context is the context to wait for, or nullptr where nothing is open.
 bool SharedBlocks::close_known(CUdeviceptr address, const ipc::OpenedBlock& waited, Closing& closing) {
   const Lock lock(mutex_);
   const ipc::ImportTable::Close kind = imports_.peek_close(address, closing.block);
@@ -205,8 +205,8 @@ CUresult SharedBlocks::close(const CloseCall& real, CUdeviceptr address) {
   CUresult result = CUDA_SUCCESS;
   while (!close_known(address, waited, closing)) {
     if (closing.context == nullptr) return real(front_door::kNowhere);
-    // The region stays open: what the driver's close waits for, also the close of one opening of several (H100, driver 580), is waited for
-    // here, because the exporter may use the bytes for something else as soon as it hears of the close.
+    // The region stays open, so that the driver does not close it. Its close would wait for the context's work, even if only one opening of several
+    // is closed (H100, driver 580): so that wait is made here, because the exporter may use the bytes for something else once it hears of the close.
     result = pools_.wait_for_context(closing.context);
     if (is_refusal(result) || result == CUDA_ERROR_OUT_OF_MEMORY) return result;
     waited = closing.block;

@@ -15,16 +15,18 @@ namespace cupool::shim {
 namespace {
 
 constinit pthread_once_t g_once = PTHREAD_ONCE_INIT;
-constinit std::optional<FileIdentity> g_first;  ///< none: it was closed
+constinit std::optional<FileIdentity> g_first;  ///< what descriptor 2 was at load; nullopt: closed
 
 void note() {
   struct stat facts {};
   if (fstat(STDERR_FILENO, &facts) == 0) g_first.emplace(facts);
 }
 
-/// Libraries that the program is linked with are initialised before this one, and may use CUDA then: whoever comes first notes it.
+/// Libraries that the program is linked with are initialised before this one and may use CUDA then. So the first log line notes it, if that comes
+/// first.
 [[gnu::constructor]] void note_standard_error() { pthread_once(&g_once, &note); }
 
+/// By what descriptor 2 is now; see the header.
 bool is_for_printing() {
   pthread_once(&g_once, &note);
   struct stat facts {};

@@ -32,8 +32,8 @@ std::uint64_t StreamBook::identity_of(CUstream stream) {
   return reinterpret_cast<std::uintptr_t>(stream);
 }
 
-/// What this thread knows of `stream`; nullptr: it is none of `context`'s. A green context has default streams of its own, which are not its primary's
-/// (CU_GREEN_CTX_DEFAULT_STREAM); [?] how those are ordered among each other.
+/// What this thread knows of `stream`; nullptr: it is none of `context`'s. A green context has default streams of its own, which are not its
+/// primary's (CU_GREEN_CTX_DEFAULT_STREAM); [?] how those are ordered among each other.
 StreamBook::KnownStream* StreamBook::find(CUcontext context, CUstream stream) const {
   const bool is_special = is_default_stream(stream);
   CUcontext current = nullptr;

@@ -36,11 +36,12 @@ class StreamBook {
   /// The referents outlive the book.
   StreamBook(const DriverApi& api, const ContextBook& contexts, const PoolSet& pools) : api_(api), contexts_(contexts), pools_(pools) {}
 
-  /// `stream` (a plain_handle) as a stream of `context`, which is current and owns memory. nullopt: it is none of that context's, or the driver does not
-  /// say; then the driver must answer the call.
+  /// `stream` (a plain_handle) as a stream of `context`, which is current and owns memory. nullopt: it is none of that context's, or the driver does
+  /// not say; then the driver must answer the call.
   std::optional<Named> name(CUcontext context, CUstream stream) const;
   /// Was `stream`, one of `context`, created with CU_STREAM_NON_BLOCKING? False where the driver does not tell. Any other stream is ordered with the
-  /// legacy stream, but only by work that is put into it, and a free of ours puts none: a wait for it need not cover the legacy work before such a free.
+  /// legacy stream, but only by work that is put into it, and a free of ours puts none: a wait for it need not cover the legacy work before such a
+  /// free.
   bool is_non_blocking(CUcontext context, CUstream stream) const;
   /// A number for the calling thread, from 1, that no other thread of the process ever gets.
   static std::uint64_t thread_number();

@@ -1,6 +1,6 @@
-// What a program gets when it looks a driver function up: dlsym (the half behind the assembly in exports.S) and
-// cuGetProcAddress in both forms. Hands out the trampoline of exactly the symbol that the real lookup found, so that
-// versions and per-thread variants never mix. Source: CUDA_FACTS section 1; CUDA Driver API 13.0 §6.35.
+// What a program gets when it looks a driver function up: by dlsym (the part behind the assembly in exports.S) and by both forms of cuGetProcAddress.
+// The answer is the trampoline of exactly the symbol that the real lookup found, so that versions and per-thread variants never mix.
+// Source: CUDA_FACTS section 1; CUDA Driver API 13.0 §6.35.
 #include "shim/symbol_lookup.hpp"
 
 #include <cuda.h>
@@ -20,10 +20,12 @@
 namespace cupool::shim {
 namespace {
 
-/// What a program sets for its children says nothing about itself: functions of both kinds in one process would free each other's memory.
+/// Whether lookups are left untouched, decided once. A program may set CUPOOL_POLICY for its children later, which must not change it here: with
+/// functions of both kinds in one process, blocks that one kind allocates would be freed by the other.
 enum class Switch : unsigned char { unread, on, off };
 constinit std::atomic<Switch> g_switch{Switch::unread};
 
+/// The loaded object that holds `address`; nullptr: none.
 link_map* object_of(const void* address) {
   Dl_info info{};
   link_map* object = nullptr;
@@ -35,8 +37,8 @@ link_map* own_object() {
   return object_of(&kOurs);
 }
 
-/// What the caller's own scope holds: the libraries that it was linked with, for a plugin that was opened RTLD_LOCAL.
-/// The program itself has no scope but the global one.
+/// `symbol` in the caller's own scope, which has the libraries that it was linked with: for a plugin that was opened RTLD_LOCAL. The program itself
+/// has only the global scope.
 void* find_in_scope_of(const void* caller, const char* symbol) {
   const link_map* object = object_of(caller);
   if (object == nullptr || *object->l_name == '\0') return nullptr;
@@ -47,16 +49,17 @@ void* find_in_scope_of(const void* caller, const char* symbol) {
   return found;
 }
 
-/// RTLD_DEFAULT and dlopen(NULL) handles find our own export first. What would the program have found without us?
-/// A driver in the global search order, or one that only the caller's own scope has.
+/// What a program would have found without us where RTLD_DEFAULT or a dlopen(NULL) handle finds our own export: a driver in the global search order,
+/// or one that only the caller's own scope has.
 void* find_behind_export(Entry entry, const void* caller) {
   const char* symbol = kEntryPoints[static_cast<std::size_t>(entry)].symbol;
   if (void* next = real_driver::symbol_past_ourselves(symbol)) return next;
   return find_in_scope_of(caller, symbol);
 }
 
-/// Is the object of `caller` the program, or loaded before us? Its RTLD_NEXT finds our export, or that of an interposer between.
-bool stands_before_us(const void* caller) {
+/// Does the object of `caller` come before this library in the loader's order, as the program does? Then its RTLD_NEXT finds our export, or that of
+/// an interposer between the two.
+bool precedes_us(const void* caller) {
   const link_map* asking = object_of(caller);
   const link_map* own = own_object();
   if (asking == nullptr || own == nullptr) return true;
@@ -64,7 +67,7 @@ bool stands_before_us(const void* caller) {
   return own != nullptr;
 }
 
-/// Has an object between that of `caller` and us the symbol? Its dependencies do not count.
+/// Does an object between the caller's and this library define the symbol itself?
 bool stands_between(const char* symbol, const void* caller) {
   const link_map* asking = object_of(caller);
   const link_map* own = own_object();
@@ -79,18 +82,18 @@ bool stands_between(const char* symbol, const void* caller) {
   return false;
 }
 
-/// Is `found` the very function that stands behind our export, for a caller that is not the driver itself?
+/// Is `found` the driver's function that our export stands for, and the caller not the driver itself?
 bool is_to_be_replaced(Entry entry, void* found, const void* caller) {
   if (real_driver::find_function(found) != entry && !real_driver::bind_containing(found)) return false;
   return real_driver::function(entry) == found && !real_driver::is_driver_code(caller) && !is_switched_off();
 }
 
-/// RTLD_NEXT of a library behind us finds the driver itself. UCX takes the address that it patches this way: it gets ours, or it would
-/// never learn of a pooled block's free. An interposer's own next is left to glibc, which knows the order.
+/// A lookup by RTLD_NEXT. From a library behind us it finds the driver itself. UCX gets the address that it patches in this way: it is given ours, or
+/// it would never learn that a pooled block is freed. What an interposer before us gets is left to glibc, which knows the order.
 DlsymDecision decide_next(Entry entry, const void* caller) {
   constexpr DlsymDecision kAskTheRealOne{nullptr, false};
-  if (stands_before_us(caller)) {
-    // Behind us nobody has it, as long as the driver is opened RTLD_LOCAL: our export must not stand for it.
+  if (precedes_us(caller)) {
+    // The next one is our export, but nobody behind us has the symbol (the driver was opened RTLD_LOCAL): natively nothing would be found.
     const char* symbol = kEntryPoints[static_cast<std::size_t>(entry)].symbol;
     if (stands_between(symbol, caller) || real_driver::symbol_past_ourselves(symbol) != nullptr) return kAskTheRealOne;
     return DlsymDecision{nullptr, true};
@@ -101,8 +104,7 @@ DlsymDecision decide_next(Entry entry, const void* caller) {
   return DlsymDecision{exported_address(entry), true};
 }
 
-/// What the program looks up may be a sign of what it will do. What the driver looks up of its own, as a loader does that only passes calls on
-/// (WSL's), is all that there is, and no sign.
+/// A lookup by the program may be a hint at what it will do. A driver that is only a loader (WSL's) looks up all of its own functions: that is none.
 void note_lookup(Entry entry, const void* caller) {
   const Role role = kEntryPoints[static_cast<std::size_t>(entry)].role;
   if ((role == Role::exporting || role == Role::ranges) && !is_switched_off() && !real_driver::is_driver_code(caller))
@@ -139,19 +141,19 @@ DlsymDecision decide_dlsym(void* handle, const char* name, const void* caller) {
   if (found == nullptr) return kAskTheRealOne;
   if (found == ours) found = find_behind_export(*entry, caller);
   if (found == nullptr) {
-    real_driver::symbol_past_ourselves(name);  // fails once more, so that dlerror() tells of it as the program expects
+    real_driver::symbol_past_ourselves(name);  // fails again, so that dlerror() says what the program expects
     return DlsymDecision{nullptr, true};
   }
-  dlerror();  // what a successful dlsym leaves: nothing
+  dlerror();  // clears the errors of our own lookups: a successful dlsym leaves none
   return DlsymDecision{is_to_be_replaced(*entry, found, caller) ? ours : found, true};
 }
 
 namespace front_door {
 namespace {
 
-/// The row that `found` is, which `ask` gave for (name, version). A driver returns the pointer that dlsym gives (H100 and H200, driver 580); should
-/// one not, it is the row that was asked for, if the driver gives the same for the version of that row. Else it is a later variant, of other
-/// arguments.
+/// The entry whose function is `found`, which the driver gave for (name, version). Drivers give the same pointers as dlsym (H100 and H200, driver
+/// 580). Where one does not, it is the entry that was asked for, provided that `ask(&pointer, version)` gives the same pointer for that entry's
+/// version. Otherwise `found` is a later variant, with other arguments.
 template <class Ask> std::optional<Entry> entry_of(void* found, const char* name, int version, bool per_thread, const Ask& ask) {
   if (const std::optional<Entry> entry = real_driver::find_function(found)) return entry;
   if (!real_driver::is_given_by_driver(found)) return std::nullopt;
@@ -162,7 +164,7 @@ template <class Ask> std::optional<Entry> entry_of(void* found, const char* name
   return is_same ? entry : std::nullopt;
 }
 
-/// Our trampoline in the place of what `ask` found.
+/// Puts our trampoline in the place of what the driver found.
 template <class Ask> void replace_in(void** function, const char* name, int version, cuuint64_t flags, const Ask& ask) {
   if (function == nullptr || *function == nullptr || name == nullptr || is_switched_off()) return;
   const std::optional<Entry> entry = entry_of(*function, name, version, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0, ask);

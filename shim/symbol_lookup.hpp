@@ -1,8 +1,8 @@
-// Decides what dlsym answers for a name of ours. Called from the assembly in exports.S, in any phase of the process,
-// possibly before constructors. Never goes live, never prints. Thread-safe.
+// Decides what dlsym answers for a name of ours. Called from the assembly in exports.S, in any phase of the process, possibly before constructors
+// have run. Never goes live, never prints. Thread-safe.
 //
-// Not caught, on purpose: a library loaded with RTLD_DEEPBIND (its own libc's dlsym comes first; overriding dlopen to
-// strip the flag would break its callers' RUNPATH), dlsym taken from a libc handle, the RTLD_NEXT of interposers.
+// Not caught, on purpose: lookups of a library that was loaded with RTLD_DEEPBIND (its libc's dlsym comes first; overriding dlopen to strip the flag
+// would break its callers' RUNPATH), by a dlsym that was taken from a libc handle, and by RTLD_NEXT of interposers.
 #pragma once
 
 namespace cupool::shim {
@@ -13,11 +13,13 @@ struct DlsymDecision {
   bool decided;
 };
 
+/// What dlsym(`handle`, `name`) answers to a caller at the return address `caller`. Leaves dlerror() as the real dlsym would.
 DlsymDecision decide_dlsym(void* handle, const char* name, const void* caller);
 
-/// CUPOOL_POLICY=off, or a privileged (AT_SECURE) program that somebody preloads us into: lookups stay untouched. Once it was so it stays so.
+/// Are lookups left untouched? Under CUPOOL_POLICY=off, and in a privileged program (AT_SECURE) that somebody preloads us into. Once true, it stays
+/// so.
 bool is_switched_off();
-/// From now on it is not off, whatever the program makes of its environment. False: it is already.
+/// From now on it is not switched off, however the program changes its environment. False: it already is.
 bool switch_on();
 
 }  // namespace cupool::shim

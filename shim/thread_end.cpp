@@ -1,4 +1,4 @@
-// The key's value is the thread's number for captures (0: none has begun) and how often its destructor shall still ask to be called again.
+// See thread_end.hpp. The key's value holds the thread's number (0: it has begun no capture) and how many more rounds its destructor is to wait.
 #include "shim/thread_end.hpp"
 
 #include <limits.h>
@@ -11,15 +11,15 @@ namespace cupool::shim::thread_end {
 namespace {
 
 constexpr std::uint64_t kRounds = PTHREAD_DESTRUCTOR_ITERATIONS;
-/// Late, for other destructors free device memory too; but in the last round the sanitizers end their part of the thread, and a mutex that is
-/// locked after that ends the program.
+/// The destructor acts in the last but one round: late, because destructors of others free device memory, but not in the last, in which sanitizers
+/// end their part of the thread and a mutex that is locked after that ends the program.
 constexpr std::uint64_t kAsksAgain = kRounds - 2;
 
 pthread_key_t g_key;
 bool g_has_key = false;
 pthread_once_t g_once = PTHREAD_ONCE_INIT;
 
-/// Never null, for which no destructor is called.
+/// The key's value, which is never null: then no destructor would be called.
 void* value_of(std::uint64_t thread, std::uint64_t rounds) { return reinterpret_cast<void*>((2 * thread + 1) * kRounds + rounds); }
 
 void at_end(void* value) {

@@ -1,4 +1,4 @@
-// See trace_file.hpp. What happens here happens once per chunk, so that it may cost system calls.
+// See trace_file.hpp. All of it happens once per chunk at most, so that system calls are affordable.
 #include "shim/trace_file.hpp"
 
 #include <fcntl.h>
@@ -21,8 +21,8 @@
 namespace cupool::shim {
 namespace {
 
-constexpr std::size_t kFirstChunkBytes = 64 * kKiB;  ///< a short run leaves a small file; each chunk doubles, up to
-constexpr std::size_t kChunkBytesMax = kMiB;         ///< some 18,000 blocks' lives
+constexpr std::size_t kFirstChunkBytes = 64 * kKiB;  ///< small, so that a short run leaves a small file; each chunk is twice as large as the last
+constexpr std::size_t kChunkBytesMax = kMiB;         ///< the events of some 18,000 blocks
 constexpr unsigned kDoublings = 4;
 constexpr int kInterruptionsMax = 100;
 
@@ -57,7 +57,7 @@ int TraceFile::make() try {
   }
   if (header_ != nullptr) munmap(header_, file_bytes_);
   header_ = nullptr;
-  unlink(path_.c_str());  // ours: it was not there before create()
+  unlink(path_.c_str());  // it was not there before create(), which made it
   close(file_);
   file_ = -1;
   return error;
@@ -80,12 +80,12 @@ int TraceFile::create() {
   return 0;
 }
 
-/// Space on the disk up to `end_bytes`, or the error.
+/// Reserves space on the disk up to `end_bytes` of the file; returns 0 or the error.
 int TraceFile::reserve(std::size_t end_bytes) {
   int error = EINTR;
   for (int i = 0; error == EINTR && i < kInterruptionsMax; ++i)
     error = posix_fallocate(file_, static_cast<off_t>(file_bytes_), static_cast<off_t>(end_bytes - file_bytes_));
-  if (error != 0 && ftruncate(file_, static_cast<off_t>(file_bytes_)) != 0) return error;  // nobody maps what lies behind
+  if (error != 0 && ftruncate(file_, static_cast<off_t>(file_bytes_)) != 0) return error;  // what was reserved is given back: nothing of it is mapped
   return error;
 }
 
@@ -118,7 +118,7 @@ int TraceFile::map_header() {
   return 0;
 }
 
-/// The descriptor may have been closed, and its number reused, by a program that closes all it does not know.
+/// Is file_ the trace, if need be opened again? A program that closes all descriptors it does not know may have closed it and reused its number.
 bool TraceFile::has_descriptor() {
   if (opened_.is_of(file_)) return true;
   file_ = -1;
@@ -161,7 +161,7 @@ void TraceFile::fill_spares() {
 void TraceFile::give_up(const char* what, int error) {
   has_ended_ = true;
   try {
-    const bool is_taken = error == EEXIST;  // another process's trace, a link: nothing of it is touched
+    const bool is_taken = error == EEXIST;  // another process's trace, or a link: it is not touched
     const char* why = is_taken ? "there is such a file; with %p in CUPOOL_TRACE each process writes its own" : strerrordesc_np(error);
     warning_ = std::string(what) + ": " + path_ + ": " + (why != nullptr ? why : "unknown error");
     log::warn(warning_);
@@ -175,14 +175,14 @@ void TraceFile::refill() noexcept {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock() || header_ == nullptr) return;  // another thread is at it
   const Unnoticed unnoticed;
-  sink_.clear_work();  // before looking: what is taken from now on calls again
+  sink_.clear_work();  // before looking, so that chunks which are taken from now on call for another refill
   for (observe::TraceChunk* chunk = sink_.take_retired(); chunk != nullptr; chunk = chunk->next) munmap(chunk->memory, chunk->bytes);
   if (has_ended_) return;
   read_clocks();
   fill_spares();
 }
 
-/// Shortens the file by its unused end. What a writer may have mapped is never cut: a store there would be SIGBUS.
+/// Cuts the unused chunks at the file's end off. A chunk that a writer may have taken is never cut, because a store there would be a SIGBUS.
 void TraceFile::give_spares_back() {
   std::size_t bytes = 0;
   std::uint32_t count = 0;

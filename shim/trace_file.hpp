@@ -1,9 +1,8 @@
-// The file behind CUPOOL_TRACE: makes it, maps its chunks for the pool's writers and unmaps the full ones.
+// TraceFile: the file behind CUPOOL_TRACE. Makes it, maps its chunks for the pool's writers and unmaps the full ones.
 //
-// Made when the process first asks for device memory; 0600, never over a file or link that is there. Space is reserved before
-// it is mapped: a full disk ends the trace with one warning line, never with SIGBUS. A forked child does not inherit the
-// mappings. Never calls the driver, never under a pool's lock, no thread. Format: pool/observe/trace_format.hpp.
-// Thread rule: any thread, but finish once.
+// It is made when the process first asks for device memory, with mode 0600, and never in the place of a file or link that is there. Space is reserved
+// before it is mapped, so that a full disk ends the trace with one warning, never with a SIGBUS. A forked child does not inherit the mappings. Never
+// calls the driver, never runs under a pool's lock, starts no thread. Format: pool/observe/trace_format.hpp. Thread rule: any thread; finish once.
 #pragma once
 
 #include <sys/types.h>
@@ -23,7 +22,7 @@ namespace cupool::shim {
 
 class TraceFile {
  public:
-  /// `path` absolute, empty: no trace, and everything below does nothing. `process_json`: the live page's text.
+  /// `path`: absolute; empty: no trace, and everything below does nothing. `process_json`: the same text as in the live page.
   TraceFile(std::string path, const observe::TraceIdentity& identity, std::string process_json);
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
@@ -31,17 +30,18 @@ class TraceFile {
   /// What the pool writes to; nullptr without a trace.
   observe::TraceSink* sink() { return path_.empty() ? nullptr : &sink_; }
 
-  /// Before an allocation: makes the file, once; cheap afterwards.
+  /// Called before every allocation: makes the file the first time, and is one load afterwards.
   void begin() noexcept {
     if (!is_begun_.load(std::memory_order_acquire)) [[unlikely]]
       begin_once();
   }
-  /// After every call, with no lock held: replaces the chunks that were taken. One load when there is nothing to do.
+  /// Called after every call, with no lock held: maps new chunks in the place of those that writers have taken. One load where there is nothing to
+  /// do.
   void upkeep() noexcept {
     if (sink_.has_work()) [[unlikely]]
       refill();
   }
-  /// The process ends: gives the unused end of the file back and says so in the file. Events may still come.
+  /// The process ends: cuts the unused end of the file off and marks the trace as closed. Events may still come.
   void finish() noexcept;
 
   /// Events that found no room.
@@ -76,8 +76,8 @@ class TraceFile {
   FileIdentity opened_;
   std::size_t file_bytes_ = 0;
   std::uint32_t chunks_ = 0;
-  std::deque<observe::TraceChunk> nodes_;  ///< one per chunk; their addresses are never used twice
-  bool has_ended_ = false;                 ///< no chunk is added any more
+  std::deque<observe::TraceChunk> nodes_;  ///< one per chunk; a deque, because writers hold their addresses
+  bool has_ended_ = false;                 ///< no more chunks are added
   std::string warning_;
 };
 

@@ -1,4 +1,5 @@
-// Unnoticed: while it lives, the program does not notice our system calls: not by errno, a signal, nor a cancellation that unwinds through us.
+// Unnoticed: while it lives, the program does not notice the system calls that we make: neither by errno, nor by a signal, nor by a cancellation that
+// would unwind through us.
 // Thread rule: lives on the stack of one thread.
 #pragma once
 
@@ -15,7 +16,7 @@ class Unnoticed {
     const int value = errno;
     ~KeptErrno() { errno = value; }
   };
-  KeptErrno kept_errno_;  // first, so that it is given back last
+  KeptErrno kept_errno_;  // the first member, so that errno is restored last
   Uncancelled uncancelled_;
   observe::WriteSignals signals_;  // RLIMIT_FSIZE: an error, not a SIGXFSZ
 };

@@ -1,7 +1,7 @@
 // Finds an object's unwind tables for the libgcc unwinder that is linked into this library.
 //
-// libgcc of GCC 12 and later calls _dl_find_object, which only glibc 2.35 has; with this definition the library keeps its
-// floor at glibc 2.34. Hidden: nobody else's unwinder gets here. Slower than glibc's, and only on a throw.
+// libgcc of GCC 12 and later calls _dl_find_object, which only glibc 2.35 and later have; this definition keeps the library loadable on
+// glibc 2.34. It is hidden, so that no other unwinder gets here. It is slower than glibc's, but runs only where an exception is thrown.
 #include <dlfcn.h>
 #include <link.h>
 
