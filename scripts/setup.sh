@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# The steps that scripts/build, test, check and demo share: packages, CUDA headers, configure, build.
+# The steps that scripts/build, demo, fuzz and test share: packages, CUDA headers, configure, build.
 # Sourced, with the source tree as the working directory. Prints only what it changes.
 
-# What the build and the tests need: "a thing to look for" = "the Debian/Ubuntu package that brings it".
+# What the build and the tests need: "what to look for=the Debian or Ubuntu package that brings it" (has_thing).
 readonly REQUIRED_PACKAGES=(
   "command cmake=cmake" "command ninja=ninja-build" "command g++=g++" "command python3=python3"
   "header nlohmann/json.hpp=nlohmann-json3-dev" "header spdlog/spdlog.h=libspdlog-dev" "header fmt/format.h=libfmt-dev"
@@ -14,13 +14,13 @@ readonly REQUIRED_PACKAGES=(
 
 note() { echo "scripts: $*"; }
 die() { echo "scripts: $*" >&2; exit 1; }
-# The value behind flag $1, which is the next argument.
+# Prints $2, the value of the flag $1; ends the script where there is none.
 value_of() {
   if [ $# -ge 2 ]; then printf '%s' "$2"; return; fi
   echo "${0#"$PWD/"}: $1 needs a value (see --help)" >&2
   exit 2
 }
-# Refuses what is no number of parallel jobs; empty means the default.
+# Ends the script unless $1 is a number of parallel jobs, or empty, which means the default.
 check_jobs() {
   [[ ${1:-1} =~ ^[1-9][0-9]{0,3}$ ]] && return
   echo "${0#"$PWD/"}: --jobs $1: not a number from 1 to 9999 (see --help)" >&2

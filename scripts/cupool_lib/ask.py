@@ -1,7 +1,7 @@
 """`cupool trim` and `cupool dump`: asks a running process through the request word of its live page (pool/observe/live_page.hpp).
 
-The process answers at its next CUDA call that the library looks at; it has no thread of ours that could answer earlier. There is one word: who asks has
-a lock on the page until the answer is there, and what an earlier one asked for and did not wait for comes first.
+The process answers at its next CUDA call that the library looks at, since it has no thread of ours that could answer earlier. There is one word for all
+requests: whoever asks holds a lock on the page until the answer is there, and a request that nobody waits for any more is served first.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Callable
 from cupool_lib import live_page, locate
 from cupool_lib.terminal import fail, printable, put, size
 
-REPORT, TRIM = 1, 2
-_NAMES = {REPORT: "dump", TRIM: "trim"}
+WORDS = {"dump": 1, "trim": 2}  # by subcommand: LiveRequest of live_page.hpp
 _SILENT = "has made no CUDA call that has to do with memory or waits for the GPU (launching kernels does not)"
 _REQUEST_OFFSET = 96
 _PAUSE_S = 0.02
@@ -36,12 +35,12 @@ def _find(pid: int, folder: Path) -> Path:
 
 
 def _pending(descriptor: int) -> int:
-    """What the process was asked for and has not done yet; 0: nothing."""
+    """The request that the process has not served yet; 0: none."""
     return struct.unpack("<I", os.pread(descriptor, 4, _REQUEST_OFFSET))[0]
 
 
 def _is_ours(descriptor: int) -> bool:
-    """Takes the turn of asking, which ends with the descriptor. (Its owner has it locked too, by fcntl, which is another lock.)"""
+    """Takes the lock of those who ask, which is held until the descriptor is closed. (The process itself holds a lock of another kind, by fcntl.)"""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -58,13 +57,13 @@ def _wait_for(what: Callable[[], bool], until: float) -> bool:
 
 
 def _ask(descriptor: int, word: int, seconds: float) -> str:
-    """Empty when the process has done it within `seconds`, else why not. What somebody else has asked for is done first, never replaced."""
+    """Writes the request and waits for it; empty: it was served within `seconds`, else why not. An earlier request is waited for, never replaced."""
     until = time.monotonic() + seconds
     if not _wait_for(lambda: _is_ours(descriptor), until):
         return f"is still to do what another cupool command has asked for; after {seconds:g} s this was not asked for"
     earlier = _pending(descriptor)
     if earlier not in (0, word) and not _wait_for(lambda: _pending(descriptor) == 0, until):
-        return f"{_SILENT} for {seconds:g} s; it is still to do an earlier {_NAMES.get(earlier, 'request')}, and this was not asked for"
+        return f"{_SILENT} for {seconds:g} s; it is still to do an earlier {_name_of(earlier)}, and this was not asked for"
     os.pwrite(descriptor, struct.pack("<I", word), _REQUEST_OFFSET)
     return "" if _wait_for(lambda: _pending(descriptor) == 0, until) else f"{_SILENT} for {seconds:g} s; it will do it at its next one"
 
@@ -98,7 +97,7 @@ def _escaped(text: str) -> str:
 
 
 def _tell_where(page: live_page.Page, before: dict[Path, int]) -> int:
-    """The report that was not among those of `before`; the exit code."""
+    """Prints where the new report is, which is not in `before`; returns the exit code."""
     target = page.facts.get("report_path")
     if target == "stderr":
         put(f"process {page.pid} has written its report to its stderr\n")
@@ -111,8 +110,12 @@ def _tell_where(page: live_page.Page, before: dict[Path, int]) -> int:
     return fail(f"dump: process {page.pid} has answered, but left no report: {reason}", 1)
 
 
-def run(word: int, pid: int, seconds: float, folder: Path | None = None) -> int:
-    name = _NAMES[word]
+def _name_of(word: int) -> str:
+    return next((name for name, known in WORDS.items() if known == word), "request")
+
+
+def run(name: str, pid: int, seconds: float, folder: Path | None = None) -> int:
+    """`name`: the subcommand, "dump" or "trim". Returns the exit code."""
     try:
         path = _find(pid, locate.live_page_folder() if folder is None else folder)
         descriptor = live_page.open_page(path)
@@ -121,11 +124,11 @@ def run(word: int, pid: int, seconds: float, folder: Path | None = None) -> int:
     try:
         before = _read(descriptor)
         files = _requested_reports(before)
-        if refusal := _ask(descriptor, word, seconds):
+        if refusal := _ask(descriptor, WORDS[name], seconds):
             ended = not live_page.is_alive(pid, int(path.name.partition(".")[2]))
             return fail(f"{name}: process {pid} {'has ended without an answer' if ended else refusal}", 1)
         after = _read(descriptor)
-        if word == TRIM:
+        if name == "trim":
             graphs = max(0, _for_graphs(before) - _for_graphs(after))
             given = max(0, _reserved(before) - _reserved(after)) + graphs
             of_graphs = f" ({size(graphs)} of it the driver's, kept for CUDA graphs)" if graphs else ""

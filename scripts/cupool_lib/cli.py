@@ -179,7 +179,7 @@ def _trace(arguments: list[str]) -> int:
     return trace.run(flags.file, flags.format, flags.device, flags.output)
 
 
-def _ask(name: str, word: int, what: str, arguments: list[str]) -> int:
+def _ask(name: str, what: str, arguments: list[str]) -> int:
     from cupool_lib import ask
     parser = _Parser(prog=f"cupool {name}", description=f"{what} The process answers at its next CUDA call about memory, or when it has waited for the GPU; "
                      "launching kernels is neither. What another such command has asked for is done first. Only for processes of the same user "
@@ -187,15 +187,15 @@ def _ask(name: str, word: int, what: str, arguments: list[str]) -> int:
     parser.add_argument("pid", metavar="PID", type=int)
     parser.add_argument("--wait", metavar="SECONDS", type=_reader(_bounded_seconds), default=10.0, help="how long to wait for the answer (default 10)")
     flags = parser.parse_args(arguments)
-    return ask.run(word, flags.pid, flags.wait)
+    return ask.run(name, flags.pid, flags.wait)
 
 
 def _trim(arguments: list[str]) -> int:
-    return _ask("trim", 2, "Asks a process to give back the device memory that its pool keeps and nobody uses.", arguments)
+    return _ask("trim", "Asks a process to give back the device memory that its pool keeps and nobody uses.", arguments)
 
 
 def _dump(arguments: list[str]) -> int:
-    return _ask("dump", 1, "Asks a process for a report now, and prints where it lies: the report's name with .request<k> before the extension.", arguments)
+    return _ask("dump", "Asks a process for a report now, and prints where it lies: the report's name with .request<k> before the extension.", arguments)
 
 
 def _fill(arguments: list[str]) -> int:
@@ -215,6 +215,7 @@ def _fill(arguments: list[str]) -> int:
 
 
 def _seconds(text: str) -> float:
+    """A number of seconds, or UNTIL_SIGNAL. Raises ValueError."""
     from cupool_lib.fill import UNTIL_SIGNAL
     if text.strip().lower() in ("until-signal", "until signal", "signal"):
         return UNTIL_SIGNAL
@@ -228,6 +229,7 @@ def _seconds(text: str) -> float:
 
 
 def _bounded_seconds(text: str) -> float:
+    """A number of seconds, not a word. Raises ValueError."""
     if (seconds := _seconds(text)) < 0:
         raise ValueError(f"'{text}' is no number of seconds")
     return seconds

@@ -1,9 +1,9 @@
 """Completes the reports of processes that died before they could write one, from their live pages.
 
-A page has the counters, not the blocks: histogram, holes, address map, timeline and leaks stay empty, and
-data_quality says so. The figures are computed as pool/observe/report_device.cpp and ledger.cpp compute them; what is free
-follows from the counters, which are exact, the pieces are those that the pool published last. A page
-belongs to one completer at a time (its file is locked) and goes once its report is written.
+A page has the counters, not the blocks: histogram, holes, address map, timeline and leaks stay empty, and data_quality says so. The figures are
+computed as pool/observe/report_device.cpp and ledger.cpp compute them. How much is free follows from the counters, which are exact; into what pieces
+it is divided is what the pool published last. Only one process at a time completes a page (it locks the file), and removes it once the report is
+written.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def complete_run(run_id: str, ended: dict[int, int], end_unix_ns: int, folder: P
         try:
             line = _complete_page(path, run_id, ended, end_unix_ns)
         except (BadPage, OSError, RecursionError) as error:
-            # Somebody else's page, gone meanwhile or unreadable, is none of this run's business; the program's own is. An older process of
-            # the same pid may have left one, of another version perhaps.
+            # Only a page of the program itself is this run's business, not one of others that is gone meanwhile or cannot be read. An older process
+            # of the same pid may have left one as well, perhaps of another version: its start is before ours.
             pid, start_ticks = map(int, path.name.split("."))
             line = f"live page {path} cannot be used: {error}" if pid in ended and start_ticks >= live_page.own_start_ticks() else ""
         if line:
@@ -49,8 +49,8 @@ def complete_run(run_id: str, ended: dict[int, int], end_unix_ns: int, folder: P
 
 
 def complete_for_others(run_id: str, ended: dict[int, int], end_unix_ns: int) -> list[str]:
-    """What complete_run does, for processes of root's run that have become other users' (gosu, su, setpriv), by a child that becomes them too: what a page
-    says is that user's word, and so is where its report goes."""
+    """complete_run for processes of root's run that have become another user's (gosu, su, setpriv). A child that becomes that user does it: a page is only as
+    trustworthy as its owner, who says where its report goes."""
     lines: list[str] = []
     for uid, gid in sorted(live_page.other_owners().items()) if os.geteuid() == 0 else ():
         reader, writer = os.pipe()
@@ -115,7 +115,7 @@ def _complete_page(path: Path, run_id: str, ended: dict[int, int], end_unix_ns: 
         except OSError:  # its owner lives in another pid namespace, or somebody else completes it
             return ""
         line, is_done = _complete(page, ended.get(pid), end_unix_ns)
-        if is_done:  # else it is all that is left of the process
+        if is_done:  # else the page stays, as all that is left of the process
             path.unlink(missing_ok=True)
         return line
     finally:
@@ -137,7 +137,7 @@ def _complete(page: Page, status: int | None, end_unix_ns: int) -> tuple[str, bo
         _mark_final(page)
     except (OSError, ValueError) as error:
         if page.state == "exiting" and status is not None and os.WIFEXITED(status):
-            return "", False  # the library has said so itself
+            return "", False  # the library has told the user already
         return f"no report for process {page.pid}: {target}: {getattr(error, 'strerror', None) or error}", False
     quiet = page.facts.get("options", {}).get("log", {})
     if isinstance(quiet, dict) and quiet.get("value") in QUIET:

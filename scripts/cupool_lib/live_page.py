@@ -1,7 +1,7 @@
 """Reads live pages: a process's counters in shared memory. The format is published in pool/observe/live_page.hpp.
 
-The bytes are another program's, perhaps cut by SIGKILL in the middle of a store, perhaps not a page at all: every
-offset and length is checked against the file before it is used, and only our own regular files are opened.
+The bytes are another program's: it may have been killed in the middle of a store, and the file may be no page at all. So every offset and length is
+checked against the file's size before it is used, and only regular files of this user are opened.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def _rows(data: bytes, header: dict, table: str, words: int) -> list[list[str]]:
     return rows
 
 
-def _finite(text: str) -> float:
+def finite(text: str) -> float:
+    """A number as JSON has it, which Python's reader does not insist on. Raises ValueError for NaN and infinities."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text[:60]} is no number of JSON")  # the completed report could not hold it
@@ -109,7 +110,7 @@ def _finite(text: str) -> float:
 
 def _facts(raw: bytes) -> dict:
     try:
-        facts = json.loads(raw.rstrip(b"\0").decode("utf-8", "replace"), parse_float=_finite, parse_constant=_finite)
+        facts = json.loads(raw.rstrip(b"\0").decode("utf-8", "replace"), parse_float=finite, parse_constant=finite)
     except (ValueError, RecursionError) as error:
         raise BadPage(f"process facts are not JSON: {error}") from None
     if not isinstance(facts, dict) or not all(isinstance(facts.get(key, {}), dict) for key in ("process", "options")):

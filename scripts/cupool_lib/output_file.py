@@ -10,7 +10,8 @@ from pathlib import Path
 
 
 def check_replaceable(target: Path) -> None:
-    """As check_replaceable_at in pool/observe/report_file.hpp: a device, a pipe, or a link that leads to one is everybody's. Raises OSError."""
+    """Raises OSError where a new file must not take the place of `target`: a folder, a device, a pipe, or a link that leads to one. The rule is that of
+    check_replaceable_at in pool/observe/report_file.hpp."""
     try:
         mode = target.lstat().st_mode
         if stat.S_ISDIR(mode):
@@ -24,12 +25,12 @@ def check_replaceable(target: Path) -> None:
 
 
 def is_too_long(path: Path) -> bool:
-    """A part of it is longer than a name can be on any file system that Linux has."""
+    """Whether a part of the path is longer than any Linux file system allows a name to be."""
     return any(len(os.fsencode(part)) > 255 for part in path.parts)
 
 
 def is_replaceable(target: Path) -> bool:
-    """False: what is there is to be written to."""
+    """False: what is there (a device, a pipe) is to be written to, not replaced."""
     try:
         check_replaceable(target)
     except OSError as error:

@@ -22,7 +22,7 @@ class OutputFailed(Exception):
 
 
 class _Closed(io.TextIOBase):
-    """What a stream is that the caller has closed, or that has failed: Python has None, and tries again at its end."""
+    """Stands in for a stream that the caller has closed (for which Python has None) or that has failed (which Python would flush again at its end)."""
 
     def write(self, _text: str) -> int:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -33,12 +33,12 @@ def _closed() -> TextIO:
 
 
 def open_streams() -> None:
-    """Before anything is printed: a stream that the caller has closed refuses what it gets."""
+    """To be called before anything is printed: puts streams that raise OSError in the place of those that the caller has closed."""
     sys.stdout, sys.stderr = sys.stdout or _closed(), sys.stderr or _closed()
 
 
 def put(text: str, at_once: bool = True) -> None:
-    """`text` to stdout, which is given up when it fails: Python would try again at its end, and change the exit code. Raises OutputFailed."""
+    """Writes `text` to stdout. Where that fails it is given up, since Python would try again at its end and change the exit code. Raises OutputFailed."""
     try:
         if text:
             sys.stdout.write(text)
@@ -105,7 +105,7 @@ def size(amount: int | None) -> str:
 
 
 def size_up(amount: int) -> str:
-    """1537 -> '1.51 KiB': what is missing, so that whoever adds as much has enough."""
+    """1537 -> '1.51 KiB', rounded up: for what is missing, so that whoever adds as much has enough."""
     unit = 0
     while amount >> 10 * (unit + 1) and unit < len(_UNITS) - 1:
         unit += 1

@@ -15,6 +15,8 @@ import struct
 import zlib
 from typing import BinaryIO, Iterator, NamedTuple, cast
 
+from cupool_lib.live_page import finite
+
 MAGIC = int.from_bytes(b"CUPLTRC1", "little")
 CHUNK_MAGIC = int.from_bytes(b"CUPLCHK1", "little")
 VERSION = 1
@@ -113,7 +115,7 @@ class Trace:
         if offset < HEADER.size or offset + length > header_bytes:
             raise self.fail(48, f"the process facts lie outside the header ({offset}+{length} of {header_bytes} bytes)")
         try:
-            facts = json.loads(self._read(offset, length).decode("utf-8", "replace"))
+            facts = json.loads(self._read(offset, length).decode("utf-8", "replace"), parse_float=finite, parse_constant=finite)
         except (ValueError, RecursionError) as error:
             raise self.fail(offset, f"the process facts are not JSON: {error}") from None
         if not isinstance(facts, dict) or not isinstance(facts.get("process", {}), dict):

@@ -146,7 +146,7 @@ class Asking(unittest.TestCase):
         refused = cupool("trim", child.pid, "--wait", "0")
         self.assertEqual(refused.returncode, 1)
         self.assertIn("still to do an earlier dump, and this was not asked for", refused.stderr)
-        self.assertEqual(self.asked_for(child), ask.REPORT)
+        self.assertEqual(self.asked_for(child), ask.WORDS["dump"])
         done = self.ask(child, "trim", str(child.pid))
         self.assertRegex(done.stdout, "gave 64.00? MiB back")
         self.assertTrue((self.folder / f"r.{child.pid}.request1.json").exists())
@@ -182,7 +182,7 @@ class Asking(unittest.TestCase):
         folder.mkdir(mode=0o700)
         (folder / name).write_bytes(page)
         with unittest.mock.patch.object(live_page, "is_alive", side_effect=(True, False)), unittest.mock.patch.object(ask, "fail", lambda text, code: (text, code)):
-            self.assertEqual(ask.run(ask.TRIM, child.pid, 0, folder), (f"trim: process {child.pid} has ended without an answer", 1))
+            self.assertEqual(ask.run("trim", child.pid, 0, folder), (f"trim: process {child.pid} has ended without an answer", 1))
 
     def test_a_process_that_is_not_there(self):
         done = cupool("trim", str(os.getpid()))

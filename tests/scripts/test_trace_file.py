@@ -155,6 +155,7 @@ class BadFiles(WithFile):
         for data, offset, words in (
                 (b"", 0, "magic"), (b"hello" * 100, 0, "magic"), (header(magic=b"\0" * 8), 0, "magic"), (header(version=2), 8, "version 2"),
                 (header(header_bytes=1 << 30), 12, "header of"), (header(pid=0), 16, "pid"), (header(facts=[]), 128, "not an object"),
+                (header(facts={"process": {"rank": float("nan")}}), 128, "not JSON: NaN"),
                 (header(state=7), 16, "state"), (whole + chunk(record("allocate", A, 1), magic=b"CUPLXXXX"), body, "no chunk"),
                 (whole + chunk(record("allocate", A, 1), length=100), body, "no chunk"),
                 (whole + chunk(record("allocate", A, 1), sequence=2), body + 40, "chunk 2"),
