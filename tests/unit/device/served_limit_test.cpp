@@ -220,6 +220,7 @@ TEST_CASE("async: memory that another thread is just giving to the driver makes 
       code = rig.pools().allocate_by_driver(request, &block, std::cref(call), {});
     });
     while (!is_served.load()) std::this_thread::yield();
+    // The other thread is to be waiting for room by then, which nothing outside the pool can see.
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     return cuMemFreeAsync(leaving, idle.stream);
   };
