@@ -49,7 +49,7 @@ CUresult create(Call& c, std::uint64_t* out, const CUDA_ARRAY3D_DESCRIPTOR_v2& d
   for (unsigned level = 0; level < levels; ++level) total += std::max<std::uint64_t>(bytes >> (2 * level), 1);
   // [?] Sparse, or mapped later: no memory until the program maps some.
   const bool is_mapped_later = (descriptor.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0;
-  const std::uint64_t charged = is_mapped_later ? 0 : (total + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
+  const std::uint64_t charged = is_mapped_later ? 0 : whole_granules(total);
   if (!c.device_of(*context).memory.charge(charged)) return CUDA_ERROR_OUT_OF_MEMORY;
   const std::uint64_t handle = c.sim.new_handle();
   c.sim.arrays.emplace(handle, std::make_unique<Array>(Array{context->device, context, charged, descriptor, levels, {}}));

@@ -34,9 +34,7 @@ CUresult begin_to_graph(Call& c, CUstream handle, CUgraph graph_handle, const CU
   const auto found = c.sim.graphs.find(as_number(graph_handle));
   if (found == c.sim.graphs.end()) return CUDA_ERROR_INVALID_VALUE;
   if (count != 0 || dependencies != nullptr || edges != nullptr) {
-    c.sim.violate("cuStreamBeginCaptureToGraph: dependencies on existing nodes are not modelled");
-    std::fprintf(stderr, "cusim: cuStreamBeginCaptureToGraph with dependencies is not modelled\n");
-    return CUDA_ERROR_NOT_SUPPORTED;
+    return c.refuse_unmodelled("a dependency on existing nodes");
   }
   return begin(c, handle, mode, found->second, found->first);
 }
@@ -82,7 +80,7 @@ CUresult end(Call& c, CUstream handle, CUgraph* out) {
   const bool invalidated = capture->invalidated;
   if (!invalidated && capture->recaptured_nodes && *capture->recaptured_nodes != capture->graph->nodes.size()) {
     c.sim.forget_capture(capture);
-    return refuse_unmodelled(c, "a recapture of another shape");
+    return c.refuse_unmodelled("a recapture of another shape");
   }
   const bool unjoined = !invalidated && has_unjoined_work(*capture);
   c.sim.forget_capture(capture);

@@ -184,13 +184,7 @@ CUresult cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
   return call(Symbol::cuCtxGetApiVersion, [&](Call& c) -> CUresult {
     if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
     Context* context = nullptr;
-    if (handle == nullptr) {
-      CUSIM_TRY(c.current(&context));
-    } else {
-      context = c.sim.find_context(handle);
-    }
-    if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-    if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    CUSIM_TRY(c.named_or_current(handle, &context));
     *version = context->api_version;
     return CUDA_SUCCESS;
   });
@@ -200,13 +194,7 @@ CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
   return call(Symbol::cuCtxGetId, [&](Call& c) -> CUresult {
     if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
     Context* context = nullptr;
-    if (handle == nullptr) {
-      CUSIM_TRY(c.current(&context));
-    } else {
-      context = c.sim.find_context(handle);
-    }
-    if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-    if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    CUSIM_TRY(c.named_or_current(handle, &context));
     *id = context->id;
     return CUDA_SUCCESS;
   });

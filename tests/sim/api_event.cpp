@@ -133,10 +133,8 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) 
 
 CUresult cuCtxRecordEvent(CUcontext handle, CUevent event_handle) {
   return call(Symbol::cuCtxRecordEvent, [&](Call& c) -> CUresult {
-    Context* context = handle != nullptr ? c.sim.find_context(handle) : nullptr;
-    if (handle == nullptr) CUSIM_TRY(c.current(&context));
-    if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-    if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    Context* context = nullptr;
+    CUSIM_TRY(c.named_or_current(handle, &context));
     if (context->broken != CUDA_SUCCESS) return context->broken;
     Event* event = c.sim.find_event(event_handle);
     if (event == nullptr || event->context->memory_owner() != context->memory_owner()) return CUDA_ERROR_INVALID_HANDLE;
@@ -153,14 +151,12 @@ CUresult cuCtxRecordEvent(CUcontext handle, CUevent event_handle) {
 
 CUresult cuCtxWaitEvent(CUcontext handle, CUevent event_handle) {
   return call(Symbol::cuCtxWaitEvent, [&](Call& c) -> CUresult {
-    Context* context = handle != nullptr ? c.sim.find_context(handle) : nullptr;
-    if (handle == nullptr) CUSIM_TRY(c.current(&context));
-    if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-    if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    Context* context = nullptr;
+    CUSIM_TRY(c.named_or_current(handle, &context));
     if (context->broken != CUDA_SUCCESS) return context->broken;
     Event* event = c.sim.find_event(event_handle);
     if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    if (event->capture != nullptr && event->capture->origin != nullptr) {
+    if (is_captured(*event)) {
       event->capture->invalidated = true;
       return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }

@@ -1,10 +1,10 @@
-// External memory by file descriptor: buffers of another API's memory, which cuMemFree gives back.
-// Any file that is large enough stands for that memory. Its bytes are not the device's: nothing is charged [?].
+// External memory: buffers in another API's memory, which comes as a file descriptor; cuMemFree gives a buffer back.
+// Any file that is large enough stands for such memory. Its bytes are not the device's, so nothing is charged [?].
 // Source: CUDA Driver API 13.0, "External Resource Interoperability". Mipmapped arrays and semaphores are loud.
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/sim/graph_nodes.hpp"
+#include "tests/sim/call.hpp"
 
 using namespace cusim;
 
@@ -14,7 +14,7 @@ CUresult import_memory(Call& c, CUexternalMemory* out, const CUDA_EXTERNAL_MEMOR
   Context* context = nullptr;
   CUSIM_TRY(c.current(&context));
   if (out == nullptr || wanted == nullptr || wanted->size == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (wanted->type != CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD) return refuse_unmodelled(c, "this type of external memory");
+  if (wanted->type != CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD) return c.refuse_unmodelled("this type of external memory");
   if ((wanted->flags & ~unsigned{CUDA_EXTERNAL_MEMORY_DEDICATED}) != 0) return CUDA_ERROR_INVALID_VALUE;
   struct stat status {};
   if (fstat(wanted->handle.fd, &status) != 0) return CUDA_ERROR_OPERATING_SYSTEM;
@@ -36,7 +36,7 @@ CUresult map_buffer(Call& c, CUdeviceptr* out, CUexternalMemory handle, const CU
     return CUDA_ERROR_INVALID_VALUE;
   }
   CUSIM_TRY(c.sim.forbid_while_capturing());
-  const std::uint64_t reserved = (wanted->size + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
+  const std::uint64_t reserved = whole_granules(wanted->size);
   const CUdeviceptr base = c.sim.address_space->take(reserved, kGranuleBytes, 0);
   if (base == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   auto memory = std::make_unique<Allocation>();

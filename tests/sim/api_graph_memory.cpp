@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tests/sim/graph_nodes.hpp"
+#include "tests/sim/pool_calls.hpp"
 
 using namespace cusim;
 
@@ -94,7 +95,7 @@ template <class Parameters> CUresult add_allocation(Call& c, CUgraphNode* out, P
   if (out == nullptr || wanted == nullptr || wanted->bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
   PoolPlace kind;
   CUSIM_TRY(check_pool_properties(c, wanted->poolProps, &kind));
-  if (kind.is_of_host()) return refuse_unmodelled(c, "an allocation node of the host, or of managed memory");
+  if (kind.is_of_host()) return c.refuse_unmodelled("an allocation node of the host, or of managed memory");
   if (wanted->poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_INVALID_VALUE;
   if (wanted->accessDescCount > c.sim.devices.size()) return CUDA_ERROR_INVALID_VALUE;
   if (wanted->accessDescs == nullptr && wanted->accessDescCount != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -148,7 +149,7 @@ CUresult add_node(Call& c, CUgraphNode* out, CUgraph graph, const CUgraphNode* d
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return add_allocation(c, out, place, &parameters->alloc);
     case CU_GRAPH_NODE_TYPE_MEM_FREE: return add_free(c, out, place, parameters->free.dptr);
     case CU_GRAPH_NODE_TYPE_EMPTY: return add_empty(c, out, place);
-    default: return refuse_unmodelled(c, "a node that is not of memory");
+    default: return c.refuse_unmodelled("a node that is not of memory");
   }
 }
 
@@ -156,7 +157,7 @@ CUresult add_node(Call& c, CUgraphNode* out, CUgraph graph, const CUgraphNode* d
                   CUgraphNodeParams* parameters) {
   const CUgraphEdgeData plain{};
   for (std::size_t i = 0; edges != nullptr && i < count; ++i) {
-    if (std::memcmp(&edges[i], &plain, sizeof plain) != 0) return refuse_unmodelled(c, "an edge with data");
+    if (std::memcmp(&edges[i], &plain, sizeof plain) != 0) return c.refuse_unmodelled("an edge with data");
   }
   return add_node(c, out, graph, dependencies, count, parameters);
 }

@@ -102,11 +102,7 @@ CUresult address_range(Call& c, CUdeviceptr* base, std::size_t* bytes, CUdevicep
 
 /// The 32-bit forms of CUDA 2.0 cannot name this device's addresses.
 CUresult refuse_legacy(Symbol symbol) {
-  return call(symbol, [&](Call& c) -> CUresult {
-    c.sim.violate(c.name() + ": the 32-bit form is not modelled");
-    std::fprintf(stderr, "cusim: %s (32-bit addresses) is not modelled\n", c.name().c_str());
-    return CUDA_ERROR_NOT_SUPPORTED;
-  });
+  return call(symbol, [&](Call& c) { return c.refuse_unmodelled("an address of 32 bits"); });
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ Piece piece_of(const Allocation& memory) {
   if (memory.backing != nullptr && memory.kind == MemoryKind::stream_ordered) return {memory.backing->base, memory.backing->bytes};
   if (memory.kind != MemoryKind::device) return {memory.base, memory.bytes};
   const CUdeviceptr base = memory.base / kGranuleBytes * kGranuleBytes;
-  return {base, (memory.base + memory.bytes - base + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes};
+  return {base, whole_granules(memory.base + memory.bytes - base)};
 }
 
 /// Small blocks of one granule have the same (an H100, driver 580). No buffer id is as large as an address.

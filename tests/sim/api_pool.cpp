@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tests/sim/graph_nodes.hpp"
+#include "tests/sim/pool_calls.hpp"
 
 using namespace cusim;
 
@@ -28,7 +29,7 @@ CUresult allocate(Call& c, CUdeviceptr* out, std::size_t bytes, MemoryPool* pool
     c.sim.default_pool(stream->context->device);
     pool = c.sim.devices[static_cast<std::size_t>(stream->context->device)]->current_pool;
   }
-  if (stream->capture != nullptr && pool->place.is_of_host()) return refuse_unmodelled(c, "an allocation node of the host, or of managed memory");
+  if (stream->capture != nullptr && pool->place.is_of_host()) return c.refuse_unmodelled("an allocation node of the host, or of managed memory");
   if (stream->capture != nullptr) return capture_allocation(c, out, bytes, *pool, *stream);
   CUSIM_TRY(c.sim.forbid_while_capturing());
   if (bytes == 0) {  // taken, as by an H100 (driver 580)
@@ -370,7 +371,7 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags* out, CUmemoryPool handle, CUmemLo
 CUresult cuMemPoolExportToShareableHandle(void* out, CUmemoryPool handle, CUmemAllocationHandleType type, unsigned long long flags) {
   return with_pool(Symbol::cuMemPoolExportToShareableHandle, handle, [&](Call& c, MemoryPool& pool) -> CUresult {
     if (out == nullptr || flags != 0 || (pool.handle_types & type) == 0) return CUDA_ERROR_INVALID_VALUE;
-    return refuse_unmodelled(c, "a shared pool");
+    return c.refuse_unmodelled("a shared pool");
   });
 }
 CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* out, CUdeviceptr address) {
@@ -379,7 +380,7 @@ CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* out, CUdeviceptr address
     if (out == nullptr || memory == nullptr || memory->pool == nullptr || memory->pool->handle_types == 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    return refuse_unmodelled(c, "a shared pool");
+    return c.refuse_unmodelled("a shared pool");
   });
 }
 

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "tests/sim/graph_nodes.hpp"
+#include "tests/sim/pool_calls.hpp"
 
 namespace cusim {
 

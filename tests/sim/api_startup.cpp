@@ -1,5 +1,5 @@
-// What frameworks ask and set when they start, and that a memory shim must only let through: limits, cache preferences, links between
-// devices, loading mode, hints for managed memory, the profiler's switch. Values are kept and told back; none has an effect here.
+// Calls that frameworks make when they start and that a memory shim only has to let through: limits, cache preferences, links between devices,
+// loading mode, hints for managed memory, the profiler's switch. Values are kept and told back; none has an effect here.
 // Source: CUDA Driver API 13.0.
 #include <cstdlib>
 #include <cstring>
@@ -16,14 +16,6 @@ template <class Body> CUresult with_current(Symbol symbol, Body&& body) {
     CUSIM_TRY(c.current(&context));
     return body(c, *context);
   });
-}
-
-/// A context that was named, or the current one.
-CUresult choose(Call& c, CUcontext handle, Context** out) {
-  if (handle == nullptr) return c.current(out);
-  *out = c.sim.find_context(handle);
-  if (*out == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  return (*out)->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 /// What an untouched context of an H100 answers (driver 580); null for a limit that it does not have.
@@ -174,7 +166,7 @@ CUresult cuCtxResetPersistingL2Cache(void) {
 CUresult cuCtxGetDevice_v2(CUdevice* out, CUcontext handle) {
   return call(Symbol::cuCtxGetDevice_v2, [&](Call& c) -> CUresult {
     Context* context = nullptr;
-    CUSIM_TRY(choose(c, handle, &context));
+    CUSIM_TRY(c.named_or_current(handle, &context));
     if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *out = context->device;
     return CUDA_SUCCESS;
@@ -183,7 +175,7 @@ CUresult cuCtxGetDevice_v2(CUdevice* out, CUcontext handle) {
 CUresult cuCtxSynchronize_v2(CUcontext handle) {
   return call(Symbol::cuCtxSynchronize_v2, [&](Call& c) -> CUresult {
     Context* context = nullptr;
-    CUSIM_TRY(choose(c, handle, &context));
+    CUSIM_TRY(c.named_or_current(handle, &context));
     if (context->broken != CUDA_SUCCESS) return context->broken;
     CUSIM_TRY(c.sim.conflict_with_captures(*context));
     CUSIM_TRY(c.sim.forbid_while_capturing());

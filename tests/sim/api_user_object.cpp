@@ -1,5 +1,5 @@
-// User objects: what graphs keep alive. The destroy function runs when the last reference goes, in the thread that lets go of it, as a host function: it
-// makes no call. Source: CUDA Driver API 13.0, Graph Management.
+// User objects: what graphs keep alive. The destroy function runs when the last reference goes, in the thread that lets go of it, as a host function:
+// it makes no call. Source: CUDA Driver API 13.0, Graph Management.
 #include <climits>
 #include <utility>
 

@@ -12,11 +12,7 @@ CUresult check_supported(Call& c) { return c.sim.settings.supports_vmm ? CUDA_SU
 CUresult check_properties(Call& c, const CUmemAllocationProp* properties) {
   if (properties == nullptr || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
   const CUmemLocation location = without_domain(c.sim, properties->location);
-  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
-    c.sim.violate(c.name() + ": only device memory is modelled");
-    std::fprintf(stderr, "cusim: %s: only device memory is modelled\n", c.name().c_str());
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
+  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return c.refuse_unmodelled("memory of the host");
   Device* device = nullptr;
   return c.device(location.id, &device);
 }

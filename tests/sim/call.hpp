@@ -1,8 +1,7 @@
-// call(): what every exported function does first, in the order the real driver answers.
+// call(): what every exported function does first, in the order in which the real driver answers: count the call, injected fault, deinitialised,
+// forked child, not initialised, called from a host function. Then it runs the body under the lock (call_about_thread: without).
 //
-// Count, injected fault, deinitialised, forked child, not initialised, called from a host function; then the body under the lock
-// (call_about_thread: without).
-// `Call` is what a body gets. A body returns the CUresult. Nothing throws out of an exported function.
+// `Call` is what a body gets; the body returns the CUresult. Nothing throws out of an exported function.
 #pragma once
 
 #include "tests/sim/simulator.hpp"
@@ -23,18 +22,23 @@ struct Call {
   std::string name() const { return symbol_row(symbol).symbol; }
   /// The current context if it can serve: INVALID_CONTEXT without one, CONTEXT_IS_DESTROYED, or its sticky error.
   CUresult current(Context** out);
+  /// The live context that a call names (broken or not), or what current() says where it names none.
+  CUresult named_or_current(CUcontext handle, Context** out);
   CUresult device(CUdevice ordinal, Device** out) {
     if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= sim.devices.size()) return CUDA_ERROR_INVALID_DEVICE;
     *out = sim.devices[static_cast<std::size_t>(ordinal)].get();
     return CUDA_SUCCESS;
   }
   Device& device_of(const Context& context) { return *sim.devices[static_cast<std::size_t>(context.device)]; }
-  /// A stream, usable from here.
+  /// The stream that `handle` means in this thread; the sticky error of its context.
   CUresult stream(CUstream handle, Stream** out);
+  /// The answer to a request that is not modelled: one line on stderr, a violation, CUDA_ERROR_NOT_SUPPORTED.
+  CUresult refuse_unmodelled(const char* what);
 };
 
-/// Success, or what a call must answer before its body is looked at.
+/// CUDA_SUCCESS, or what the call answers without its body being run.
 CUresult admit(Symbol symbol, bool needs_init);
+/// Under CUSIM_CLOCK=real: moves the virtual clock to real time.
 void run_clock(Simulator& sim, Lock& lock);
 
 template <class Body> CUresult call(Symbol symbol, Body&& body, bool needs_init = true) {
@@ -57,8 +61,8 @@ template <class Body> CUresult call_about_thread(Symbol symbol, Body&& body) {
   return body(sim.thread());
 }
 
-/// Since CUDA 13.5 memory can be asked for in a locality domain, a part of a device. The devices here have one, which is all of it: as if the device had
-/// been asked for (CUDA Driver API 13.5, cuMemPoolCreate).
+/// Since CUDA 13.5 memory can be asked for in a locality domain, which is a part of a device. Devices here have one domain that is all of the device,
+/// so that it is as if the device had been named (CUDA Driver API 13.5, cuMemPoolCreate).
 inline CUmemLocation without_domain(const Simulator& sim, const CUmemLocation& asked) {
   constexpr auto kLocalityDomain = static_cast<CUmemLocationType>(6);
   constexpr int kSince = 13050;

@@ -1,5 +1,5 @@
-// Contexts, streams and events, and the captures that streams take part in.
-// Plain records; the rules live in the .cpp files of each area. Thread rule: guarded by the simulator's lock.
+// Contexts, streams, events, graphs and captures, as plain records; their rules are in the .cpp files of each area. Thread rule: guarded by the
+// simulator's lock.
 #pragma once
 
 #include <cuda.h>
@@ -22,7 +22,7 @@ namespace cusim {
 struct Stream;
 struct ThreadState;
 
-/// Mapped memory that work touches: its pages must be the same when it runs as when it was submitted.
+/// A range of mapped memory that work touches: the same pages must lie there when it runs as when it was submitted.
 struct Touched {
   CUdeviceptr address = 0;
   std::size_t bytes = 0;
@@ -102,7 +102,7 @@ struct Capture {
   std::vector<Stream*> streams;
   std::shared_ptr<Graph> graph;
   std::uint64_t graph_handle = 0;
-  std::optional<std::size_t> recaptured_nodes;  ///< so many the graph had, and must have again
+  std::optional<std::size_t> recaptured_nodes;  ///< of a recapture: how many nodes the graph had, and must have again
 };
 
 struct Context {

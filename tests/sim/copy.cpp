@@ -91,10 +91,7 @@ CUresult side_2d(Call& c, CUmemorytype type, const void* host, CUdeviceptr devic
     case CU_MEMORYTYPE_HOST: *out = host_side(host); break;
     case CU_MEMORYTYPE_DEVICE: *out = device_side(device); break;
     case CU_MEMORYTYPE_UNIFIED: *out = unified_side(device); break;
-    default:
-      std::fprintf(stderr, "cusim: %s: copies of arrays are not modelled\n", c.name().c_str());
-      c.sim.violate(c.name() + ": copies of arrays are not modelled");
-      return CUDA_ERROR_NOT_SUPPORTED;
+    default: return c.refuse_unmodelled("a copy of an array");
   }
   out->address += y * pitch + x;
   out->pitch_bytes = pitch;

@@ -102,7 +102,7 @@ DeviceMemory::Chunk* DeviceMemory::open_chunk(std::uint32_t size_class, std::uin
 }
 
 Allocation* DeviceMemory::take_granules(std::size_t bytes) {
-  const std::uint64_t granules = (bytes + kGranuleBytes - 1) / kGranuleBytes;
+  const std::uint64_t granules = whole_granules(bytes) / kGranuleBytes;
   if (!charge(granules * kGranuleBytes)) return nullptr;
   auto* chunk = new Chunk;
   chunk->granules = static_cast<std::uint32_t>(granules);

@@ -16,6 +16,8 @@
 namespace cusim {
 
 inline constexpr std::uint64_t kGranuleBytes = 2ULL << 20;
+/// `bytes` rounded up to whole granules.
+constexpr std::uint64_t whole_granules(std::uint64_t bytes) { return (bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes; }
 
 class DeviceMemory {
  public:

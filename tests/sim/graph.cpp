@@ -19,7 +19,7 @@ CUresult instantiate(Call& c, CUgraphExec* out, CUgraph graph_handle, unsigned l
   if ((flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
   if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0) {
     if ((flags & kAutoFree) != 0 || graph->has_memory_nodes()) return CUDA_ERROR_INVALID_VALUE;
-    return refuse_unmodelled(c, "a launch from the device");
+    return c.refuse_unmodelled("a launch from the device");
   }
   // With memory nodes there is one executable graph at a time; the code is an H100's, driver 580.
   if (graph->has_memory_nodes() && !graph->exec.expired()) return CUDA_ERROR_NOT_SUPPORTED;
@@ -72,7 +72,7 @@ CUresult admit_memory(Call& c, const GraphExec& exec) {
 CUresult launch_into_capture(Call& c, const GraphExec& exec, Stream& stream) {
   for (const Node& node : exec.nodes) {
     if (node.allocates != nullptr || node.frees != nullptr) {
-      return refuse_unmodelled(c, "a captured launch of a graph with memory nodes");
+      return c.refuse_unmodelled("a captured launch of a graph with memory nodes");
     }
   }
   for (const Node& node : exec.nodes) CUSIM_TRY(c.sim.enqueue(stream, node.work, c.lock));

@@ -8,8 +8,6 @@
 namespace cusim {
 namespace {
 
-std::size_t whole_granules(std::size_t bytes) { return (bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes; }
-
 /// True when there was any.
 bool release_vacant(Device& device) {
   GraphPool& pool = device.graph_pool;

@@ -1,9 +1,9 @@
 // GraphMemory: memory that a graph owns (allocation and free nodes, by hand or captured).
 //
-// The address is fixed from the creation of its node; the bytes come with a launch (or an upload) and stay with the device's graph
-// memory until cuDeviceGraphMemTrim. It has two lives: the host's (launched and not freed: decides what calls answer) and the device's
-// (between the runs of the two nodes: decides what may touch it). Outlives its graph while it is live. Never shares bytes between graphs, as
-// the real one may. Source: CUDA programming guide 13.0, "Graph Memory Nodes". Thread rule: guarded by the simulator's lock.
+// Its address is fixed when its node is created; its bytes come with a launch (or an upload) and stay with the device's graph memory until
+// cuDeviceGraphMemTrim. It is live in two senses: for the host from a launch to its free, which decides what calls answer, and for the device between
+// the runs of its two nodes, which decides what may touch it. It outlives its graph while it is live. Graphs never share bytes, as real ones may.
+// Source: CUDA programming guide 13.0, "Graph Memory Nodes". Thread rule: guarded by the simulator's lock.
 #pragma once
 
 #include <cuda.h>

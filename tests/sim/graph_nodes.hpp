@@ -1,4 +1,4 @@
-// What the files of graphs share: finding graphs and nodes, adding memory nodes by hand or by capture.
+// What the files of graphs share: finding graphs and nodes, and memory nodes, added by hand or by a capture.
 #pragma once
 
 #include "tests/sim/call.hpp"
@@ -18,17 +18,5 @@ CUresult capture_free(Call& c, CUdeviceptr address, Stream& stream);
 CUresult may_free_outside(Call& c, const GraphMemory& memory);
 /// Frees it in the order of `stream`.
 void free_graph_memory(Call& c, const std::shared_ptr<GraphMemory>& memory, Stream& stream);
-
-/// What a pool (or an allocation node) can be asked for, and the place of its memory.
-CUresult check_pool_properties(Call& c, const CUmemPoolProps& properties, PoolPlace* place);
-
-/// The place of a pool, for the forms of CUDA 13 that name one. Whether there is such a device is not looked at.
-CUresult check_place(Call& c, const CUmemLocation* location, CUmemAllocationType type, PoolPlace* out);
-
-/// Stream-ordered memory from a pool of pages of the host (api_pool_host.cpp).
-CUresult allocate_on_host(Call& c, CUdeviceptr* out, std::size_t bytes, MemoryPool& pool, Stream& stream);
-
-/// One line on stderr, a violation, CUDA_ERROR_NOT_SUPPORTED.
-CUresult refuse_unmodelled(Call& c, const char* what);
 
 }  // namespace cusim

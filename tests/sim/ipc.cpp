@@ -98,7 +98,7 @@ CUresult import_memory(Call& c, CUdeviceptr* out, const CUipcMemHandle& raw, uns
   if (!is_live(handle)) return CUDA_ERROR_INVALID_VALUE;  // freed: an H100, driver 580; or the exporter is gone [?]
   const int fd = open_of(handle.pid, handle.fd);
   if (fd < 0) return CUDA_ERROR_MAP_FAILED;
-  const std::uint64_t reserved = (handle.bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
+  const std::uint64_t reserved = whole_granules(handle.bytes);
   const CUdeviceptr base = c.sim.address_space->take(reserved, kGranuleBytes, 0);
   if (base == 0) {
     close(fd);

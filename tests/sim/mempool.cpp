@@ -18,9 +18,7 @@ constexpr std::size_t kSmallestSlotBytes = 512;
 /// Does a range of so many bytes share its granule with others?
 bool is_slot(std::size_t bytes) { return bytes <= kGranuleBytes / 2; }
 
-std::size_t rounded(std::size_t bytes) {
-  return is_slot(bytes) ? std::max(std::bit_ceil(bytes), kSmallestSlotBytes) : (bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
-}
+std::size_t rounded(std::size_t bytes) { return is_slot(bytes) ? std::max(std::bit_ceil(bytes), kSmallestSlotBytes) : whole_granules(bytes); }
 
 /// Whether what `stream` waits for already waits for `earlier`; not looked for beyond so many operations.
 bool is_ordered_behind(const OperationPtr& earlier, const Stream& stream) {

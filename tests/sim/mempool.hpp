@@ -1,9 +1,9 @@
 // MemoryPool: stream-ordered memory (cuMemPool*, cuMemAllocAsync).
 //
-// A range that was freed on a stream may serve the same stream at once (its order protects the bytes), as one that waits for the free by an
-// event, any stream after the free completed, and another stream behind it when the pool allows an internal dependency. What no allocation
-// holds stays reserved up to the release threshold, at the next synchronisation. Small ranges share device memory: a granule is cut into
-// slots of one size, powers of two. Thread rule: guarded by the simulator's lock.
+// A range that was freed on a stream may serve the same stream at once, whose order protects the bytes; a stream that has waited for the free by an
+// event; any stream once the free has completed; and any other stream behind the free, where the pool allows internal dependencies. What no
+// allocation holds stays reserved, and at the next synchronisation up to the release threshold. Small ranges share device memory: a granule is cut
+// into slots of one size, a power of two. Thread rule: guarded by the simulator's lock.
 #pragma once
 
 #include <cuda.h>
@@ -24,7 +24,7 @@ struct PooledRange {
   std::size_t bytes = 0;
   OperationPtr freed;          ///< completes when the last holder's stream has passed its free
   std::uint64_t freed_on = 0;  ///< id of that stream
-  std::size_t count = 1;       ///< so many of them, one behind the other, that nobody ever had
+  std::size_t count = 1;       ///< the entry stands for so many ranges, one behind the other; more than one only if they were never allocated
 };
 
 /// The vacant ranges of a pool, and how much of each piece of the device's memory they are: synchronisations ask whether a whole piece could go.
@@ -44,7 +44,7 @@ class VacantRanges {
     if (bytes == range.backing->bytes) ++whole_pieces_;
     ranges_.emplace_hint(before, range.bytes, range);
   }
-  /// One of those that the entry stands for.
+  /// Takes one of the ranges that the entry stands for.
   PooledRange take(Ranges::iterator range) {
     PooledRange taken = range->second;
     if (taken.count == 1) {
@@ -57,7 +57,7 @@ class VacantRanges {
     taken.count = 1;
     return taken;
   }
-  /// All of the entry. The one behind it.
+  /// Removes the entry with all its ranges; returns the one behind it.
   Ranges::iterator erase(Ranges::iterator range) {
     take_from_piece(range->second.backing, range->second.bytes * range->second.count);
     return ranges_.erase(range);

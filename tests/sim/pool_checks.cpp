@@ -1,15 +1,9 @@
 // What a pool can be asked for, and where it can be. Source: CUDA Driver API 13.0, "Stream Ordered Memory Allocator".
 #include <algorithm>
 
-#include "tests/sim/graph_nodes.hpp"
+#include "tests/sim/pool_calls.hpp"
 
 namespace cusim {
-
-CUresult refuse_unmodelled(Call& c, const char* what) {
-  std::fprintf(stderr, "cusim: %s: %s is not modelled\n", c.name().c_str(), what);
-  c.sim.violate(c.name() + ": " + what + " is not modelled");
-  return CUDA_ERROR_NOT_SUPPORTED;
-}
 
 namespace {
 

@@ -20,8 +20,8 @@ struct FaultSetting {
   bool is_sticky = false;  ///< the context that is current breaks with the code, as by an illegal access of earlier work
 };
 
-/// What a device offers: it does; it says that it does not; it says that it does, and refuses all the same.
-/// `unopened`: handles that ask for it are created and mapped, and then not opened.
+/// Whether a device has a feature: `given`: it has it; `absent`: its attribute says that it has not; `refused`: the attribute says that it has, and
+/// handles that ask for it are refused; `unopened`: such handles are created and mapped, but cuMemSetAccess fails on them.
 enum class Offer { given, absent, refused, unopened };
 
 struct DeviceSetting {

@@ -168,6 +168,21 @@ CUresult Call::current(Context** out) {
   return CUDA_SUCCESS;
 }
 
+CUresult Call::named_or_current(CUcontext handle, Context** out) {
+  if (handle == nullptr) return current(out);
+  Context* context = sim.find_context(handle);
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  *out = context;
+  return CUDA_SUCCESS;
+}
+
+CUresult Call::refuse_unmodelled(const char* what) {
+  std::fprintf(stderr, "cusim: %s: %s is not modelled\n", name().c_str(), what);
+  sim.violate(name() + ": " + what + " is not modelled");
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 CUresult Call::stream(CUstream handle, Stream** out) {
   CUSIM_TRY(sim.resolve_stream(handle, out));
   return (*out)->context->broken;

@@ -1,8 +1,8 @@
-// Simulator: everything the simulated driver knows, behind one lock, and the helpers that the API files share.
+// Simulator: all that the simulated driver knows, behind one lock, and the functions that the API files share.
 //
-// Lives from load to the end of the process (never destroyed: programs call the driver from exit handlers).
-// Thread rule: everything but `ledger`, the flags and what is a thread's own is guarded by `mutex`; `settings` change only in a reset, during which
-// no other thread calls.
+// Lives from load to the end of the process and is never destroyed, because programs call the driver from exit handlers. Thread rule: everything is
+// guarded by `mutex`, except `ledger`, the atomic flags, and what belongs to one thread; `settings` change only in a reset, during which no other
+// thread may call.
 #pragma once
 
 #include <cuda.h>
@@ -30,7 +30,7 @@
 
 namespace cusim {
 
-/// Of its thread alone: nobody else reads or writes it but a reset, during which no thread may call the driver.
+/// What belongs to one thread: only that thread reads or writes it, and a reset, during which no thread may call the driver.
 struct ThreadState {
   std::vector<Context*> stack;  ///< back = current; may hold null (cuCtxSetCurrent(NULL) pops, cuCtxPushCurrent refuses it)
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -43,7 +43,7 @@ struct Device {
 
   DeviceSetting setting;
   DeviceMemory memory;
-  CUresult broken = CUDA_SUCCESS;  ///< an illegal access has broken every context, and those to come
+  CUresult broken = CUDA_SUCCESS;  ///< after an illegal access: the error of every context of the device, and of those to come
   Context* primary = nullptr;
   MemoryPool* default_pool = nullptr;
   MemoryPool* current_pool = nullptr;
@@ -73,23 +73,23 @@ struct Module {
   Allocation* variable = nullptr;  ///< null until it is asked for; gone with the context
 };
 
-/// When an access is judged: what memory is in stream order is known when the access runs, not when it is asked for.
+/// When an access is judged. What stream-ordered memory is there can be told only when the access runs, not when the call is made.
 enum class Moment { call, completion };
 
-/// A handle never returns: an old one is recognised for ever.
+/// Objects by handle. Unless CUSIM_REUSE_HANDLES is set, a handle never comes again, so that the use of an old one is always recognised.
 template <class T> using HandleMap = std::unordered_map<std::uint64_t, std::unique_ptr<T>>;
 
 class Simulator {
  public:
   static Simulator& instance();
 
-  /// As at load. Reads the settings again.
+  /// Puts everything back as it was at load, and reads the settings again.
   void reset();
   ThreadState& thread();
 
   void violate(const std::string& sentence) { ledger.add_violation(sentence); }
   std::uint64_t new_handle() { return next_handle_ += 64; }
-  bool was_handle(const void* handle) const;
+  bool was_handle(const void* handle) const;  ///< was it ever given out?
   std::uint64_t next_id() { return ++next_id_; }
 
   // Contexts (context.cpp)
@@ -100,34 +100,36 @@ class Simulator {
   /// A new handle, or the last one given back where handles return.
   std::uint64_t take_handle(std::vector<std::uint64_t>& given_back);
   CUstream create_stream(Context& context, unsigned flags, int priority);
-  /// Itself, and the live green contexts of a primary one.
+  /// The context itself and, of a primary one, its live green contexts.
   std::vector<Context*> family(Context& context);
-  /// Waits for the context's work, then frees all it holds. What the call that does it answers: with CUSIM_END_ERRORS the sticky error.
+  /// Waits for the context's work, then frees all that it holds. Returns what the call that ends it answers: under CUSIM_END_ERRORS its sticky error.
   CUresult end_context(Context& context, Lock& lock);
   void leave_pool_memory(Context& context);
   void forget_captures_of(const Context& context);
-  /// Whoever retains, releases or resets a primary context while another thread ends it comes after that [?].
+  /// Waits while another thread ends the context: calls that retain, release or reset a primary context come after that [?].
   void wait_while_ending(const Context& context, Lock& lock);
-  /// The calling thread is over: its own streams, and what they capture, end with it (CUSIM_THREAD_STREAMS=end), their work does not.
+  /// The calling thread ends. Under CUSIM_THREAD_STREAMS=end its own streams and their captures end with it; work in them goes on.
   void end_thread(ThreadState& state);
-  /// It alone (with its green contexts).
+  /// Gives the context, and its green contexts, a sticky error.
   void break_context(Context& context, CUresult code);
-  /// Every context of the device and those to come, as an illegal access does on an H100 (driver 580). Other devices go on [?].
+  /// Gives all contexts of the device a sticky error, and those to come, as an illegal access does on an H100 (driver 580). Other devices go on [?].
   void break_device(int ordinal, CUresult code);
 
   // Memory (memory.cpp)
+  /// The live memory that contains `address`, of whatever kind; nullptr: none.
   Allocation* find_memory(CUdeviceptr address);
-  /// The same for questions of the host, to which graph memory is known from a launch to its free (an H100, driver 580).
+  /// The same, as the host's queries see it: to those, graph memory is known from a launch to its free (an H100, driver 580).
   Allocation* find_known(CUdeviceptr address);
+  /// Puts the allocation into its context's list.
   void adopt(Allocation& allocation, Context& context);
   /// Takes the allocation out of its context's list.
   void disown(Allocation& allocation);
   /// Takes the allocation out of every list and gives its bytes back.
   void release(Allocation& allocation);
-  /// Gives back what is not cuMemAlloc memory (region.cpp).
+  /// The same for memory that is not cuMemAlloc's (region.cpp).
   void release_region(Allocation& allocation);
   void release_all_regions();
-  /// Moves bytes between a host buffer and live memory; false when some byte is not of one live allocation.
+  /// Copies between a host buffer and live memory; false where some byte lies in none, or the range crosses from one allocation into another.
   bool read(CUdeviceptr address, void* out, std::size_t bytes);
   bool write(CUdeviceptr address, const void* data, std::size_t bytes);
   /// True when [address, +bytes) lies in live memory that work of `context` may touch; else why not.
@@ -143,11 +145,11 @@ class Simulator {
   /// Tells mappings apart: another one under the same addresses gives another stamp. nullopt: not all of it is mapped by cuMemMap.
   std::optional<std::uint64_t> mapping_stamp(const std::vector<Touched>& ranges) const;
 
-  /// The bytes go when neither a handle nor a mapping refers to them, nor a descriptor by which they were shared ("its shareable counterparts").
+  /// Frees the memory if neither a handle nor a mapping refers to it, nor a descriptor by which it was shared ("its shareable counterparts").
   void drop_if_unused(PhysicalMemory& memory);
-  /// Of those that only descriptors held, the ones that are closed by now.
+  /// The same for all memory that only descriptors hold, some of which may be closed by now.
   void drop_what_is_let_go();
-  /// Gives back what the array holds, before it goes.
+  /// Gives back the memory that the array holds, before it is destroyed.
   void empty_array(Array& array);
 
   // Memory pools (mempool.cpp)
@@ -157,29 +159,29 @@ class Simulator {
   PlacePools& host_pools(const PoolPlace& place);
   /// Device memory for `bytes` in stream order, from the pool or fresh; nullopt when there is none.
   std::optional<PooledRange> take_pooled(MemoryPool& pool, std::size_t bytes, const Stream& stream);
-  /// Puts a stream-ordered allocation's bytes back; nothing touches them any more once `freed` completes.
+  /// Gives a stream-ordered allocation's bytes back to its pool. Once `freed` completes, nothing touches them any more.
   void return_to_pool(Allocation& allocation, const OperationPtr& freed);
   /// Forgets the stream-ordered allocation at `base`, if there is one; its bytes stay with the pool.
   void drop_stream_ordered(CUdeviceptr base);
   /// Gives unused memory back to the device until the pool reserves no more than `keep_bytes`; true when any was.
   bool trim_pool(MemoryPool& pool, std::uint64_t keep_bytes);
   bool trim_pools(int device);
-  /// What the driver does before it refuses memory (an H100, driver 580): takes what pools, and graphs that are gone, do not use; true when there was
-  /// any.
+  /// What the driver does before it refuses memory (an H100, driver 580): takes back what pools, and graphs that are gone, do not use. True: there
+  /// was any.
   bool give_back_unused(int device);
-  /// What a synchronisation does: pools keep what their release thresholds say.
+  /// What a synchronisation does: lets each pool keep no more than its release threshold.
   void trim_to_thresholds(int device);
 
   // Graph memory (graph_memory.cpp)
   /// Memory of a node of a graph, without bytes as yet; null when there are no addresses left.
   std::shared_ptr<GraphMemory> create_graph_memory(Context& context, int device, std::size_t bytes);
   std::shared_ptr<GraphMemory> find_graph_memory(CUdeviceptr base);
-  /// Gives it bytes, if it has none; false when there are none.
+  /// Gives graph memory its bytes, if it has none yet; false: the device has none left.
   bool back_graph_memory(GraphMemory& memory);
   std::uint64_t graph_bytes_in_use(int device) const;
-  /// Its context ends.
+  /// The context of graph memory ends.
   void end_graph_memory(GraphMemory& memory);
-  /// Forgets the memory of graphs that are gone. Its bytes stay with the device's graph memory.
+  /// Forgets memory whose graphs are gone. Its bytes stay with the device, for other graphs.
   void sweep_graph_memory();
   /// Gives everything back that no live allocation and no work in flight holds.
   void trim_graph_memory(int device);
@@ -198,16 +200,16 @@ class Simulator {
   CUresult wait_in_stream(Stream& stream, Event& event, Lock& lock);
 
   // Captures (capture.cpp)
-  /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and the captures are dead, when the thread's mode forbids an unsafe call now.
+  /// For an unsafe call: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED where the thread's mode forbids it now; the captures concerned are invalidated then.
   CUresult forbid_while_capturing();
-  /// The same for calls that conflict with any capture in `context` whatever the mode.
+  /// The same for a call that conflicts with every capture in `context`, whatever the modes.
   CUresult conflict_with_captures(Context& context);
-  /// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT when the legacy stream of `context` is used while a blocking stream captures.
+  /// For a use of the legacy stream of `context`: CUDA_ERROR_STREAM_CAPTURE_IMPLICIT while a blocking stream of it captures.
   CUresult forbid_implicit(Context& context);
-  /// By value: the streams that hold it let go.
+  /// Ends a capture without a graph. Takes it by value, because the streams that hold it let go of it.
   void forget_capture(std::shared_ptr<Capture> capture);
 
-  alignas(64) std::mutex mutex;  // lines of their own: who waits for the lock does not slow down who only asks
+  alignas(64) std::mutex mutex;  // a cache line of its own, so that threads which wait for it do not slow down those that only read the settings
   alignas(64) Settings settings;
   Ledger ledger;
   alignas(64) Timeline timeline;
@@ -216,7 +218,7 @@ class Simulator {
   std::unordered_map<std::uint64_t, Context*> contexts_by_handle;
   HandleMap<Stream> streams;
   HandleMap<Event> events;
-  std::unordered_map<std::uint64_t, const Context*> events_of_primaries;  ///< gone with them
+  std::unordered_map<std::uint64_t, const Context*> events_of_primaries;  ///< events that ended with a primary context
   HandleMap<Array> arrays;
   std::unordered_map<std::uint64_t, Module> modules;
   std::unordered_map<std::uint64_t, ExternalMemory> external;
@@ -230,7 +232,7 @@ class Simulator {
   HandleMap<MemoryPool> pools;
   std::map<PoolPlace, PlacePools> pools_of_hosts;
   std::map<std::uint64_t, std::unique_ptr<PhysicalMemory>> physical;
-  std::vector<std::uint64_t> held_elsewhere;  ///< handles of memory that only descriptors hold
+  std::vector<std::uint64_t> held_elsewhere;  ///< handles of memory that only descriptors still hold
   std::map<CUdeviceptr, Reservation> reservations;
   std::map<CUdeviceptr, std::unique_ptr<Allocation>> regions;  ///< all memory that is not cuMemAlloc's, by base
   std::vector<std::shared_ptr<Capture>> captures;              ///< in progress

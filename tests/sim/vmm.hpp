@@ -1,5 +1,5 @@
-// Virtual memory management: physical handles, reservations, mappings. Strict: a mapping covers a whole handle at
-// offset 0, and nothing may touch it before cuMemSetAccess. Thread rule: guarded by the simulator's lock.
+// Virtual memory management: physical handles, reservations, mappings. A mapping covers a whole handle at offset 0, and nothing may touch it before
+// cuMemSetAccess. Thread rule: guarded by the simulator's lock.
 #pragma once
 
 #include <cuda.h>
@@ -35,7 +35,7 @@ struct Reservation {
 };
 
 /// One memfd that holds the bytes of every handle of this process: tens of thousands of handles cost one descriptor.
-/// An exported descriptor is the same file opened again, with its position at the handle's bytes, and a lock on them that goes with the last copy.
+/// An exported descriptor is the same file opened again, positioned at the handle's bytes, with a lock on them that ends with the last copy of it.
 class PhysicalStore {
  public:
   ~PhysicalStore() { clear(); }
