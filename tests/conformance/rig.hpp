@@ -6,10 +6,12 @@
 
 #include <cuda.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "config/amount.hpp"
 #include "config/options.hpp"
 #include "pool/core/bytes.hpp"
 #include "pool/core/clock.hpp"
@@ -18,6 +20,8 @@
 #include "tests/sim/cusim.h"
 
 namespace cupool::test {
+
+inline constexpr std::uint64_t kMs = 1'000'000;  ///< a millisecond, in nanoseconds
 
 /// The simulator's virtual time. Other threads get to run at each pause.
 class SimClock final : public Clock {
@@ -47,6 +51,17 @@ struct RigOptions {
 inline RigOptions device_of(const char* memory) {
   RigOptions options;
   options.memory = memory;
+  return options;
+}
+/// Under CUPOOL_LIMIT=`limit`.
+inline RigOptions limited_to(const char* limit) {
+  RigOptions options;
+  options.pool.limit.all = config::parse_amount(limit);
+  return options;
+}
+/// `options`, but on pages.
+inline RigOptions on_pages(RigOptions options = {}) {
+  options.pool.backing = config::Backing::pages;
   return options;
 }
 

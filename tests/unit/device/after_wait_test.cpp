@@ -26,7 +26,7 @@ void tell_of_wait(Rig& rig) {
 /// The program waits for each step, or (`behind` 1) for the one before. Then only what it calls itself is called from step `first` on.
 void check_steps(std::uint32_t seed, std::size_t behind, int first) {
   std::mt19937 random(seed);
-  Rig rig(paged_options(device_of("160GiB")));
+  Rig rig(on_pages(device_of("160GiB")));
   const CUstream stream = new_stream();
   rig.allocate((1 + random() % 10) * kGiB);
   const std::vector<Operation> step = make_step(random);
@@ -67,7 +67,7 @@ TEST_CASE("identical steps that the program waits for one step late: no memory o
 TEST_CASE("identical steps without any work on the GPU stay as small as the first, if some time passes") {
   for (std::uint32_t seed = 0; seed < 8; ++seed) {
     std::mt19937 random(seed);
-    Rig rig(paged_options(device_of("160GiB")));
+    Rig rig(on_pages(device_of("160GiB")));
     rig.allocate(kGiB);
     const std::vector<Operation> step = make_step(random);
     std::vector<CUdeviceptr> blocks;
@@ -79,17 +79,17 @@ TEST_CASE("identical steps without any work on the GPU stay as small as the firs
         if (operation.bytes == 0) rig.free(blocks.at(operation.index));
         else blocks.push_back(rig.allocate(operation.bytes));
       }
-      cusim_advance_ns(kOneMs);
+      cusim_advance_ns(kMs);
       if (i >= 2) REQUIRE(memory_and_sync_calls() == before);
     }
   }
 }
 
 TEST_CASE("after a wait what was freed is free again, for one event and a look") {
-  Rig rig(GENERATE(RigOptions{}, paged_options()));
+  Rig rig(GENERATE(RigOptions{}, on_pages()));
   const CUstream stream = new_stream();
   const CUdeviceptr block = rig.allocate(16 * kMiB);
-  REQUIRE(cusim_launch_spin(stream, kOneMs) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_spin(stream, kMs) == CUDA_SUCCESS);
   rig.free(block);
   REQUIRE(now(rig.counters().deferred_bytes) == 16 * kMiB);
   REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
@@ -105,7 +105,7 @@ TEST_CASE("after a wait what was freed is free again, for one event and a look")
 }
 
 TEST_CASE("after a wait what a thread has freed and kept for itself is free again too") {
-  Rig rig(paged_options(device_of("64GiB")));
+  Rig rig(on_pages(device_of("64GiB")));
   std::vector<CUdeviceptr> ring(240, 0);
   churn(rig, ring, 32 * kKiB, 4800);
   tell_of_wait(rig);
@@ -124,7 +124,7 @@ TEST_CASE("after a wait what a thread has freed and kept for itself is free agai
 }
 
 TEST_CASE("after a wait a thread keeps its small blocks") {
-  Rig rig(paged_options(device_of("64GiB")));
+  Rig rig(on_pages(device_of("64GiB")));
   std::vector<CUdeviceptr> ring(240, 0);
   const CUdeviceptr large = rig.allocate(16 * kMiB);
   churn(rig, ring, 32 * kKiB, 4800);
@@ -137,7 +137,7 @@ TEST_CASE("after a wait a thread keeps its small blocks") {
 }
 
 TEST_CASE("after a wait the live page says what has become free, in how many pieces") {
-  Rig rig(GENERATE(RigOptions{}, paged_options()));
+  Rig rig(GENERATE(RigOptions{}, on_pages()));
   const CUdeviceptr block = rig.allocate(16 * kMiB);
   rig.allocate(kMiB);
   rig.free(block);
@@ -160,7 +160,7 @@ TEST_CASE("little is not worth an event after a wait") {
 
 // The event of a wait may only be polled, for one second: natively nobody had waited there. The next free's own covers it.
 TEST_CASE("after a wait for something else what was freed is waited for as natively it had been") {
-  RigOptions options = GENERATE(RigOptions{}, paged_options());
+  RigOptions options = GENERATE(RigOptions{}, on_pages());
   options.memory = "256MiB";
   Rig rig(options);
   const CUdeviceptr large = rig.allocate(16 * kMiB);
@@ -179,7 +179,7 @@ TEST_CASE("after a wait for something else what was freed is waited for as nativ
 }
 
 TEST_CASE("a wait during a capture asks for nothing") {
-  Rig rig(GENERATE(RigOptions{}, paged_options()));
+  Rig rig(GENERATE(RigOptions{}, on_pages()));
   const CUstream stream = new_stream();
   rig.free(rig.allocate(16 * kMiB));
   const auto mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -195,7 +195,7 @@ TEST_CASE("a wait during a capture asks for nothing") {
 }
 
 TEST_CASE("a wait where nothing is deferred asks for nothing") {
-  RigOptions options = GENERATE(RigOptions{}, paged_options());
+  RigOptions options = GENERATE(RigOptions{}, on_pages());
   options.pool.free = GENERATE(config::FreeMode::sync, config::FreeMode::immediate);
   Rig rig(options);
   rig.free(rig.allocate(16 * kMiB));

@@ -12,7 +12,6 @@ using namespace cupool;
 using namespace cupool::test;
 
 namespace {
-constexpr std::uint64_t kMs = 1'000'000;
 
 RigOptions async(const char* preallocate = nullptr, const char* limit = nullptr) {
   RigOptions options;

@@ -79,7 +79,7 @@ TEST_CASE("a program that has much live may have four times that waiting") {
 }
 
 TEST_CASE("a program that has made a step may have twice as much waiting") {
-  Rig rig(paged_options(device_of("64GiB")));
+  Rig rig(on_pages(device_of("64GiB")));
   const CUstream stream = new_stream();
   const auto work_on_another = [&] {
     const CUdeviceptr block = rig.allocate(128 * kMiB);

@@ -1,5 +1,5 @@
-// While something captures: what takes no part in it gives its memory all the same. Contexts beside are told by events, streams by theirs; and no block
-// keeps more from others than its own bytes.
+// While something captures: what takes no part in it gives its memory all the same. Contexts beside are told by events, streams by theirs; and no
+// block keeps more from others than its own bytes.
 #include <catch2/catch.hpp>
 
 #include "tests/conformance/rig.hpp"
@@ -9,7 +9,6 @@ using namespace cupool::test;
 
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000;
 constexpr auto kRelaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
 
 StreamName name_of(CUstream stream) { return {stream, reinterpret_cast<std::uintptr_t>(stream)}; }

@@ -13,7 +13,6 @@ using namespace cupool::test;
 
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000;
 constexpr auto kThreadLocal = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 
 /// Another thread, which captures from its beginning to end().
@@ -49,12 +48,6 @@ class CapturingThread {
   std::thread thread_;
 };
 
-RigOptions limited(const char* limit = "64MiB") {
-  RigOptions options;
-  options.pool.limit.all = config::parse_amount(limit);
-  return options;
-}
-
 /// Calls from now on as from a thread that is in `mode`.
 class ThreadMode {
  public:
@@ -68,7 +61,7 @@ class ThreadMode {
 }  // namespace
 
 TEST_CASE("what is freed while another thread captures can be had again, after its work, where the native free would have waited") {
-  Rig rig(limited());
+  Rig rig(limited_to("64MiB"));
   const CUdeviceptr block = rig.allocate(40 * kMiB);
   CapturingThread other(rig, kThreadLocal);
   REQUIRE(cusim_launch_fill(new_stream(), block, 4096, 1, 5 * kMs) == CUDA_SUCCESS);
@@ -91,7 +84,7 @@ TEST_CASE("the same in every mode of capture and thread that lets a native free 
   };
   for (const Case& one : cases) {
     INFO("capture " << one.capture << ", thread " << one.thread);
-    Rig rig(limited());
+    Rig rig(limited_to("64MiB"));
     const CUdeviceptr block = rig.allocate(40 * kMiB);
     CapturingThread other(rig, one.capture);
     {
@@ -111,7 +104,7 @@ TEST_CASE("the same in every mode of capture and thread that lets a native free 
 
 TEST_CASE("in a capture of its own a thread waits only if that is relaxed") {
   for (const CUstreamCaptureMode mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, kThreadLocal, CU_STREAM_CAPTURE_MODE_RELAXED}) {
-    Rig rig(limited());
+    Rig rig(limited_to("64MiB"));
     const CUdeviceptr block = rig.allocate(40 * kMiB);
     const CUstream stream = new_stream();
     REQUIRE(rig.pools().begin_capture(
@@ -125,7 +118,7 @@ TEST_CASE("in a capture of its own a thread waits only if that is relaxed") {
 }
 
 TEST_CASE("what is freed while another thread captures makes room for a block of another size") {
-  Rig rig(limited());
+  Rig rig(limited_to("64MiB"));
   const CUdeviceptr block = rig.allocate(40 * kMiB);
   CapturingThread other(rig, kThreadLocal);
   rig.free(block);
@@ -173,7 +166,7 @@ TEST_CASE("many small frees while another thread captures wait once for many") {
 }
 
 TEST_CASE("what was freed before a capture has its event, and can be had while it lasts") {
-  Rig rig(limited());
+  Rig rig(limited_to("64MiB"));
   const CUdeviceptr block = rig.allocate(2 * kMiB);
   rig.allocate(62 * kMiB);
   rig.free(block);
@@ -183,7 +176,7 @@ TEST_CASE("what was freed before a capture has its event, and can be had while i
 }
 
 TEST_CASE("a stream-ordered free never waits for another thread's capture, and a later plain one covers it") {
-  Rig rig(limited());
+  Rig rig(limited_to("64MiB"));
   const CUdeviceptr block = rig.allocate(40 * kMiB);
   const CUdeviceptr small = rig.allocate(4 * kMiB);
   const CUstream stream = new_stream();
@@ -198,7 +191,7 @@ TEST_CASE("a stream-ordered free never waits for another thread's capture, and a
 }
 
 TEST_CASE("while another thread captures nothing is waited for in a context that a native free leaves alone") {
-  RigOptions options = limited();
+  RigOptions options = limited_to("64MiB");
   options.devices = 2;
   Rig rig(options);
   rig.use(1);
@@ -217,7 +210,7 @@ TEST_CASE("while another thread captures nothing is waited for in a context that
 
 TEST_CASE("where frees synchronise they do so while another thread captures") {
   for (const char* driver : {"12040", "13000"}) {
-    RigOptions options = limited();
+    RigOptions options = limited_to("64MiB");
     options.driver_version = driver;
     options.pool.free = config::FreeMode::sync;
     Rig rig(options);
@@ -243,7 +236,7 @@ TEST_CASE("a native block goes back to the driver while another thread captures,
 }
 
 TEST_CASE("async: what is freed while another thread captures can be had again") {
-  RigOptions options = limited();
+  RigOptions options = limited_to("64MiB");
   options.pool.policy = config::Policy::async;
   Rig rig(options);
   const CUdeviceptr block = rig.allocate(40 * kMiB);
@@ -256,7 +249,7 @@ TEST_CASE("async: what is freed while another thread captures can be had again")
 }
 
 TEST_CASE("a driver that refuses the wait leaves the block deferred, and keeps nothing of ours") {
-  Rig rig(limited());
+  Rig rig(limited_to("64MiB"));
   const CUdeviceptr block = rig.allocate(40 * kMiB);
   const std::uint64_t used_bytes = cusim_used_bytes(0);
   CapturingThread other(rig, kThreadLocal);
@@ -269,7 +262,7 @@ TEST_CASE("a driver that refuses the wait leaves the block deferred, and keeps n
 }
 
 TEST_CASE("one answer that a context is gone, while it lives, is no proof that its work is over") {
-  Rig rig(limited());
+  Rig rig(limited_to("64MiB"));
   const CUdeviceptr block = rig.allocate(40 * kMiB);
   CapturingThread other(rig, kThreadLocal);
   const CUstream stream = new_stream();
@@ -286,7 +279,7 @@ TEST_CASE("one answer that a context is gone, while it lives, is no proof that i
 TEST_CASE("waiting for a context waits for its work and ends no capture that permits it") {
   for (const char* driver : {"12040", "13000"}) {
     for (const bool captures : {false, true}) {
-      RigOptions options = limited();
+      RigOptions options = limited_to("64MiB");
       options.driver_version = driver;
       Rig rig(options);
       rig.free(rig.allocate(4096));
@@ -303,7 +296,7 @@ TEST_CASE("waiting for a context waits for its work and ends no capture that per
 }
 
 TEST_CASE("a thread that a capture forbids to wait for a context is told so, and the capture ends as natively") {
-  Rig rig(limited());
+  Rig rig(limited_to("64MiB"));
   rig.free(rig.allocate(4096));
   CapturingThread other(rig, CU_STREAM_CAPTURE_MODE_GLOBAL);
   CHECK(rig.pools().wait_for_context(rig.context()) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -311,7 +304,7 @@ TEST_CASE("a thread that a capture forbids to wait for a context is told so, and
 }
 
 TEST_CASE("waiting for a context tells what keeps it from being known") {
-  Rig rig(limited());
+  Rig rig(limited_to("64MiB"));
   rig.free(rig.allocate(4096));
   SECTION("no memory for the driver's way") {
     CapturingThread other(rig, kThreadLocal);

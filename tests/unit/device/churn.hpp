@@ -13,8 +13,6 @@
 
 namespace cupool::test {
 
-inline constexpr std::uint64_t kOneMs = 1'000'000;
-
 /// What the threads' shards say and the counters do not.
 inline std::uint64_t untold_allocations(Rig& rig) {
   std::uint64_t count = 0;
@@ -53,17 +51,6 @@ inline std::uint64_t counter_named(const observe::Snapshot& snapshot, const char
     if (value.name == std::string(name)) return value.current;
   FAIL("no counter " << name);
   return 0;
-}
-
-inline RigOptions limited_to(const char* limit) {
-  RigOptions options;
-  options.pool.limit.all = config::parse_amount(limit);
-  return options;
-}
-
-inline RigOptions paged_options(RigOptions options = {}) {
-  options.pool.backing = config::Backing::pages;
-  return options;
 }
 
 }  // namespace cupool::test

@@ -198,7 +198,7 @@ TEST_CASE("nobody is in the driver with a context while it is being ended") {
 }
 
 TEST_CASE("who comes late has nothing of a primary context that has ended, and nothing is preallocated for it") {
-  RigOptions options = paged_options(device_of("256MiB"));
+  RigOptions options = on_pages(device_of("256MiB"));
   if (GENERATE(false, true)) options.pool.preallocate = config::parse_amount("75%");
   Rig rig(options);
   rig.expect_violations();

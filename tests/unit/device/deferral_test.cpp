@@ -10,13 +10,11 @@ using namespace cupool;
 using namespace cupool::test;
 
 namespace {
-constexpr std::uint64_t kMs = 1'000'000;
 constexpr std::uint64_t kSecond = 1'000'000'000;
 
 RigOptions limited(const char* limit, config::FreeMode free = config::FreeMode::deferred) {
-  RigOptions options;
+  RigOptions options = limit != nullptr ? limited_to(limit) : RigOptions();
   options.pool.free = free;
-  if (limit != nullptr) options.pool.limit.all = config::parse_amount(limit);
   return options;
 }
 

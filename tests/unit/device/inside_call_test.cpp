@@ -143,7 +143,7 @@ TEST_CASE("inside a call: of two threads that open lanes the second asks about n
 }
 
 TEST_CASE("inside a call: a block whose event is being recorded is not even its own stream's") {
-  ShortRig rig(slow(limited("64MiB")));
+  ShortRig rig(slow(limited_to("64MiB")));
   const CUdeviceptr block = rig.on(rig.first, 60 * kMiB);
   std::string broken = "nobody came";
   g_meanwhile = [&] {
@@ -158,7 +158,7 @@ TEST_CASE("inside a call: a block whose event is being recorded is not even its 
 }
 
 TEST_CASE("inside a call: a stream whose lane became another's while it was made to wait takes nothing for that one") {
-  ShortRig rig(slow(limited("64MiB")));
+  ShortRig rig(slow(limited_to("64MiB")));
   const CUdeviceptr block = rig.on(rig.first, 48 * kMiB);
   Crowd crowd(rig, 64 * kKiB);
   volatile std::uint32_t released = 0;
@@ -185,7 +185,7 @@ TEST_CASE("inside a call: a stream whose lane became another's while it was made
 }
 
 TEST_CASE("inside a call: what a thread asks about no other ends, though natively it were free by now") {
-  RigOptions options = slow(limited("64MiB"));
+  RigOptions options = slow(limited_to("64MiB"));
   options.devices = 2;
   Rig rig(options);
   rig.use(1);

@@ -6,14 +6,6 @@
 using namespace cupool;
 using namespace cupool::test;
 
-namespace {
-RigOptions with_memory(const char* memory) {
-  RigOptions options;
-  options.memory = memory;
-  return options;
-}
-}  // namespace
-
 TEST_CASE("regions double from 2 MiB, so that few driver calls serve many blocks") {
   Rig rig;
   for (int i = 0; i < 600; ++i) rig.allocate(kMiB);
@@ -24,13 +16,13 @@ TEST_CASE("regions double from 2 MiB, so that few driver calls serve many blocks
 }
 
 TEST_CASE("a large request gets exactly what it needs") {
-  Rig rig(with_memory("8GiB"));
+  Rig rig(device_of("8GiB"));
   rig.allocate(kGiB + 3);
   CHECK(now(rig.counters().reserved_bytes) == kGiB + 2 * kMiB);
 }
 
 TEST_CASE("growth backs off to the exact need when the driver refuses, and the last region is usable") {
-  Rig rig(with_memory("70MiB"));
+  Rig rig(device_of("70MiB"));
   for (int i = 0; i < 34; ++i) rig.allocate(2 * kMiB);
   CHECK(now(rig.counters().failed_allocations) == 0);
   CHECK(now(rig.counters().native_fallbacks) == 0);
@@ -46,7 +38,7 @@ TEST_CASE("growth near the limit takes what the limit leaves") {
 }
 
 TEST_CASE("whole free regions go back under pressure, so that a larger block fits") {
-  Rig rig(with_memory("256MiB"));
+  Rig rig(device_of("256MiB"));
   std::vector<CUdeviceptr> blocks;
   for (int i = 0; i < 4; ++i) blocks.push_back(rig.allocate(60 * kMiB));
   for (const CUdeviceptr block : blocks) rig.free(block);
@@ -57,7 +49,7 @@ TEST_CASE("whole free regions go back under pressure, so that a larger block fit
 }
 
 TEST_CASE("no more goes back than is missing") {
-  Rig rig(with_memory("256MiB"));
+  Rig rig(device_of("256MiB"));
   std::vector<CUdeviceptr> blocks;
   for (int i = 0; i < 4; ++i) blocks.push_back(rig.allocate(60 * kMiB));
   for (const CUdeviceptr block : blocks) rig.free(block);
@@ -66,7 +58,7 @@ TEST_CASE("no more goes back than is missing") {
 }
 
 TEST_CASE("nothing goes back when it would not be enough") {
-  Rig rig(with_memory("256MiB"));
+  Rig rig(device_of("256MiB"));
   const CUdeviceptr keep = rig.allocate(100 * kMiB);
   rig.free(rig.allocate(100 * kMiB));
   CHECK(rig.try_allocate(180 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
@@ -75,7 +67,7 @@ TEST_CASE("nothing goes back when it would not be enough") {
 }
 
 TEST_CASE("free regions of the device's other context go back too") {
-  Rig rig(with_memory("256MiB"));
+  Rig rig(device_of("256MiB"));
   CUcontext second = nullptr;
   REQUIRE(cuCtxCreate_v2(&second, 0, 0) == CUDA_SUCCESS);
   rig.pools().context_seen(second, 0);
@@ -92,7 +84,7 @@ TEST_CASE("free regions of the device's other context go back too") {
 
 TEST_CASE("regions go back for a larger block behind nothing, whatever the GPU works on; by a free that waits only when it is idle") {
   const bool in_order = GENERATE(true, false);
-  RigOptions options = with_memory("256MiB");
+  RigOptions options = device_of("256MiB");
   if (!in_order) options.patch = [](DriverApi& api) { api.cuMemFreeAsync = nullptr; };
   Rig rig(options);
   CUstream stream = nullptr;
@@ -122,7 +114,7 @@ TEST_CASE("the native call is the last rung: its block is an allocation of its o
 }
 
 TEST_CASE("an out of memory carries the evidence for its cause") {
-  RigOptions options = with_memory("256MiB");
+  RigOptions options = device_of("256MiB");
   options.pool.limit.all = config::parse_amount("200MiB");
   Rig rig(options);
   const CUdeviceptr keep = rig.allocate(100 * kMiB);

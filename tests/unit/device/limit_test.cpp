@@ -11,8 +11,7 @@ using namespace cupool::test;
 
 namespace {
 RigOptions limited(const char* limit, config::Policy policy = config::Policy::grow) {
-  RigOptions options;
-  options.pool.limit.all = config::parse_amount(limit);
+  RigOptions options = limited_to(limit);
   options.pool.policy = policy;
   return options;
 }

@@ -15,7 +15,7 @@ RigOptions roomy() { return device_of("64GiB"); }
 }  // namespace
 
 TEST_CASE("magazines: a large size that is asked for again is the thread's own business too") {
-  Rig rig(paged_options(roomy()));
+  Rig rig(on_pages(roomy()));
   std::vector<CUdeviceptr> ring(16, 0);
   churn(rig, ring, 512 * kKiB, 2000);
   const std::uint64_t calls = cusim_total_calls();
@@ -48,7 +48,7 @@ TEST_CASE("magazines: large blocks of many sizes make room for each other, and a
 }
 
 TEST_CASE("magazines: large blocks that a thread keeps are there for whoever needs the bytes") {
-  RigOptions options = paged_options();
+  RigOptions options = on_pages();
   options.memory = "16GiB";
   Rig rig(options);
   std::vector<CUdeviceptr> ring(8, 0);
@@ -131,12 +131,12 @@ void churn_under_work(Rig& rig, std::size_t bytes, std::size_t blocks) {
   REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
   for (int round = 0; round < 50; ++round)
     for (CUdeviceptr& slot : ring) {
-      REQUIRE(cusim_launch_check(stream, slot, 0, 0, kOneMs / 10) == CUDA_SUCCESS);
+      REQUIRE(cusim_launch_check(stream, slot, 0, 0, kMs / 10) == CUDA_SUCCESS);
       rig.free(slot);
       slot = rig.allocate(bytes);
       const auto value = static_cast<std::uint8_t>(round + 1);
-      REQUIRE(cusim_launch_fill(stream, slot, 8 * kKiB, value, kOneMs / 10) == CUDA_SUCCESS);
-      REQUIRE(cusim_launch_check(stream, slot, 8 * kKiB, value, kOneMs / 10) == CUDA_SUCCESS);
+      REQUIRE(cusim_launch_fill(stream, slot, 8 * kKiB, value, kMs / 10) == CUDA_SUCCESS);
+      REQUIRE(cusim_launch_check(stream, slot, 8 * kKiB, value, kMs / 10) == CUDA_SUCCESS);
     }
   REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
   CHECK(cusim_mismatched_bytes() == 0);
@@ -149,7 +149,7 @@ TEST_CASE("magazines: a freed block waits for the work that was running, as any 
     churn_under_work(rig, 8 * kKiB, 30);
   }
   for (const bool paged : {false, true}) {
-    Rig rig(paged ? paged_options(roomy()) : roomy());
+    Rig rig(paged ? on_pages(roomy()) : roomy());
     churn_under_work(rig, 1536 * kKiB, 30);
   }
 }

@@ -29,12 +29,12 @@ int asking_pairs(Rig& rig, std::size_t bytes, int pairs) {
 /// A region of 32 MiB in which 16 blocks of 1 MiB were allocated and freed so many times: the thread will keep them, and their work is over.
 void fill_and_free(Rig& rig, int rounds) {
   rig.free(rig.allocate(32 * kMiB));
-  cusim_advance_ns(kOneMs);
+  cusim_advance_ns(kMs);
   for (int round = 0; round < rounds; ++round) {
     std::vector<CUdeviceptr> blocks(16, 0);
     churn(rig, blocks, kMiB, 16);
     free_them(rig, blocks);
-    cusim_advance_ns(kOneMs);
+    cusim_advance_ns(kMs);
   }
   REQUIRE(now(rig.counters().reserved_bytes) == 32 * kMiB);
 }
@@ -116,7 +116,7 @@ TEST_CASE("large blocks of one size that go round on an idle GPU share events") 
   CHECK(epochs_of(rig, {64 * kMiB}, 100) >= 8);  // at first each has its own
   CHECK(epochs_of(rig, {64 * kMiB}, 1600) <= 1600 / 12);
   CHECK(now(rig.counters().reserved_bytes) <= 2048 * kMiB);
-  REQUIRE(cusim_launch_spin(new_stream(), 60'000 * kOneMs) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_spin(new_stream(), 60'000 * kMs) == CUDA_SUCCESS);
   epochs_of(rig, {64 * kMiB}, 16);  // of which one shows that the GPU is busy
   CHECK(epochs_of(rig, {64 * kMiB}, 16) >= 3);
   REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);

@@ -65,7 +65,7 @@ TEST_CASE("magazines: a short timeline has the newest events of all, and says ho
 
 TEST_CASE("magazines: what threads keep is there for whoever needs the bytes") {
   for (const bool paged : {false, true}) {
-    Rig rig(paged ? paged_options(limited_to("32MiB")) : limited_to("32MiB"));
+    Rig rig(paged ? on_pages(limited_to("32MiB")) : limited_to("32MiB"));
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t)
       threads.emplace_back([&rig] {
@@ -238,7 +238,7 @@ TEST_CASE("magazines: what a thread frees again and again stays its own") {
 
 TEST_CASE("magazines: a context ends with blocks live, kept and freed; the next one knows none of them") {
   for (const bool paged : {false, true}) {
-    Rig rig(paged ? paged_options() : RigOptions());
+    Rig rig(paged ? on_pages() : RigOptions());
     std::vector<CUdeviceptr> old_ring(100, 0);
     churn(rig, old_ring, 4096, 3000);
     rig.free(old_ring.back());
@@ -285,7 +285,7 @@ TEST_CASE("magazines: blocks of theirs leave them: freed in stream order, marked
 
 TEST_CASE("magazines: blocks go from thread to thread while others look, trim and miss") {
   const bool paged = GENERATE(false, true);
-  Rig rig(paged ? paged_options(limited_to("24MiB")) : limited_to("24MiB"));
+  Rig rig(paged ? on_pages(limited_to("24MiB")) : limited_to("24MiB"));
   std::mutex mutex;
   std::deque<std::pair<CUdeviceptr, std::uint8_t>> passed;
   std::atomic<std::uint64_t> failures{0};

@@ -11,7 +11,6 @@ using namespace cupool;
 using namespace cupool::test;
 
 namespace {
-constexpr std::uint64_t kMs = 1'000'000;
 constexpr std::uint64_t kSecond = 1'000'000'000;
 
 RigOptions two_devices() {

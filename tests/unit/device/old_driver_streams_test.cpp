@@ -11,7 +11,7 @@ using namespace cupool::test;
 namespace {
 
 RigOptions old_driver(const char* limit) {
-  RigOptions options = limited(limit);
+  RigOptions options = limited_to(limit);
   options.driver_version = "12020";
   options.memory = "8GiB";
   return options;

@@ -15,12 +15,6 @@ using namespace cupool::test;
 
 namespace {
 
-RigOptions on_pages() {
-  RigOptions options;
-  options.pool.backing = config::Backing::pages;
-  return options;
-}
-
 /// A context beside the primary, with a stream.
 struct Beside {
   explicit Beside(Rig& with) : rig(with), context(create(with, 0)), stream(new_stream()) {}

@@ -13,8 +13,6 @@ using namespace cupool::test;
 
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000;
-
 RigOptions pages(const char* memory) {
   RigOptions options;
   options.memory = memory;

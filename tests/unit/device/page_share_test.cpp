@@ -12,9 +12,8 @@ using namespace cupool::test;
 namespace {
 
 RigOptions paged(int devices = 1) {
-  RigOptions options;
+  RigOptions options = on_pages();
   options.devices = devices;
-  options.pool.backing = config::Backing::pages;
   return options;
 }
 

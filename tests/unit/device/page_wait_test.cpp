@@ -14,12 +14,6 @@ namespace {
 constexpr std::uint64_t kS = 1'000'000'000;
 constexpr std::size_t kBlock_bytes = 64 * kMiB;
 
-RigOptions paged() {
-  RigOptions options;  // a device of 1 GiB
-  options.pool.backing = config::Backing::pages;
-  return options;
-}
-
 /// `taken_bytes` stay live; a block is freed by `free`, while work of a second runs.
 template <class F> void free_behind_work(Rig& rig, std::size_t taken_bytes, F&& free) {
   if (taken_bytes != 0) rig.allocate(taken_bytes);
@@ -36,7 +30,7 @@ template <class F> void free_behind_work(Rig& rig, std::size_t taken_bytes, F&& 
 }  // namespace
 
 TEST_CASE("pages: with half of the device taken a miss waits for what would do, and takes nothing") {
-  Rig rig(paged());
+  Rig rig(on_pages());
   free_behind_work(rig, 600 * kMiB, [&](CUdeviceptr block) { rig.free(block); });
   const std::uint64_t created = cusim_calls("cuMemCreate");
   rig.allocate(kBlock_bytes);
@@ -46,7 +40,7 @@ TEST_CASE("pages: with half of the device taken a miss waits for what would do, 
 }
 
 TEST_CASE("pages: with half of the device taken a miss does not wait for too little") {
-  Rig rig(paged());
+  Rig rig(on_pages());
   free_behind_work(rig, 600 * kMiB, [&](CUdeviceptr block) { rig.free(block); });
   rig.allocate(kBlock_bytes + kMiB);
   CHECK(cusim_now_ns() < kS);
@@ -55,7 +49,7 @@ TEST_CASE("pages: with half of the device taken a miss does not wait for too lit
 
 TEST_CASE("pages: a miss does not wait while what waits is a trifle beside what is left, and what grows so stays one") {
   constexpr std::size_t kPart_bytes = 40 * kMiB;  // an epoch
-  Rig rig(paged());
+  Rig rig(on_pages());
   rig.allocate(520 * kMiB);
   CUdeviceptr block = rig.allocate(kPart_bytes);
   rig.allocate(now(rig.counters().reserved_bytes) - now(rig.counters().live_bytes));  // nothing is free
@@ -77,9 +71,8 @@ TEST_CASE("pages: a miss does not wait while what waits is a trifle beside what 
 }
 
 TEST_CASE("pages: a job that repeats itself waits in its steps only where growing would leave too little") {
-  constexpr std::uint64_t kMs = 1'000'000;
   const bool is_tight = GENERATE(false, true);
-  Rig rig(paged());
+  Rig rig(on_pages());
   rig.allocate((is_tight ? 640 : 480) * kMiB);
   CUdeviceptr block = rig.allocate(kBlock_bytes);
   CUstream stream = nullptr;
@@ -98,11 +91,10 @@ TEST_CASE("pages: a job that repeats itself waits in its steps only where growin
 }
 
 TEST_CASE("pages: once two more steps have come to the same peak the next ones wait only where less than an eighth of it would be left") {
-  constexpr std::uint64_t kMs = 1'000'000;
   constexpr std::size_t kPart_bytes = 20 * kMiB;
   constexpr std::uint64_t kBehind = 8;
   const bool is_tight = GENERATE(false, true);
-  Rig rig(paged());
+  Rig rig(on_pages());
   rig.allocate((is_tight ? 700 : 480) * kMiB);
   CUstream stream = nullptr;
   REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
@@ -124,7 +116,7 @@ TEST_CASE("pages: once two more steps have come to the same peak the next ones w
 }
 
 TEST_CASE("pages: with plenty left a miss waits for nobody") {
-  Rig rig(paged());
+  Rig rig(on_pages());
   free_behind_work(rig, 0, [&](CUdeviceptr block) { rig.free(block); });
   rig.allocate(kBlock_bytes);
   CHECK(cusim_now_ns() < kS);
@@ -132,7 +124,7 @@ TEST_CASE("pages: with plenty left a miss waits for nobody") {
 }
 
 TEST_CASE("pages: a miss does not wait for what another thread freed, whose work may be waiting for this one") {
-  Rig rig(paged());
+  Rig rig(on_pages());
   free_behind_work(rig, 600 * kMiB, [&](CUdeviceptr block) {
     CUresult code = CUDA_ERROR_UNKNOWN;
     std::thread([&] {
@@ -147,7 +139,7 @@ TEST_CASE("pages: a miss does not wait for what another thread freed, whose work
 }
 
 TEST_CASE("pages: a request in stream order does not wait for a plain free") {
-  Rig rig(paged());
+  Rig rig(on_pages());
   free_behind_work(rig, 600 * kMiB, [&](CUdeviceptr block) { rig.free(block); });
   CUstream stream = nullptr;
   REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);

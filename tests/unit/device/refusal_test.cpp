@@ -9,7 +9,6 @@ using namespace cupool;
 using namespace cupool::test;
 
 namespace {
-constexpr std::uint64_t kMs = 1'000'000;
 constexpr std::uint64_t kForEver = 1'000'000'000;
 constexpr CUresult kCurious = CUDA_ERROR_UNKNOWN;
 

@@ -10,7 +10,6 @@ using namespace cupool;
 using namespace cupool::test;
 
 namespace {
-constexpr std::uint64_t kMs = 1'000'000;
 
 /// A device that gets to a free in stream order 20 ms after the one before, or never.
 volatile std::uint32_t g_may_free = 0;
@@ -32,11 +31,6 @@ template <auto kFree> RigOptions late() {
 
 StreamName name_of(CUstream stream) { return {stream, reinterpret_cast<std::uintptr_t>(stream)}; }
 
-RigOptions limited(const char* limit) {
-  RigOptions options;
-  options.pool.limit.all = config::parse_amount(limit);
-  return options;
-}
 }  // namespace
 
 TEST_CASE("a driver that takes no cuMemAlloc memory in cuMemFreeAsync: the region stays, and goes by cuMemFree while nothing runs") {
@@ -107,7 +101,7 @@ TEST_CASE("an error of another context that does not end it proves nothing: the 
 
 TEST_CASE(
     "a driver without events for a context: a stream-ordered allocation waits a second at most for other streams, and only for those it needs") {
-  RigOptions options = limited("64MiB");
+  RigOptions options = limited_to("64MiB");
   options.driver_version = "12040";
   Rig rig(options);
   const CUstream first = new_stream();
@@ -131,7 +125,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a stream is not made to wait for others when what they freed is not enough") {
-  Rig rig(limited("64MiB"));
+  Rig rig(limited_to("64MiB"));
   const CUstream first = new_stream();
   const CUstream second = new_stream();
   const Result<CUdeviceptr> block = rig.pools().allocate_on(rig.context(), 4 * kMiB, name_of(first), 1, "cuMemAllocAsync");
@@ -149,7 +143,7 @@ TEST_CASE("a stream is not made to wait for others when what they freed is not e
 }
 
 TEST_CASE("async: two contexts of a device tell the idle bytes of its one pool once") {
-  RigOptions options = limited("128MiB");
+  RigOptions options = limited_to("128MiB");
   options.pool.policy = config::Policy::async;
   Rig rig(options);
   rig.free(rig.allocate(60 * kMiB));
@@ -171,7 +165,7 @@ TEST_CASE("async: two contexts of a device tell the idle bytes of its one pool o
 
 TEST_CASE("pages: they go back by their own calls, whatever runs or captures, on a driver without cuMemFreeAsync too") {
   const bool captures = GENERATE(false, true);
-  RigOptions options = limited("96MiB");
+  RigOptions options = limited_to("96MiB");
   options.pool.backing = config::Backing::pages;
   options.patch = [](DriverApi& api) { api.cuMemFreeAsync = nullptr; };
   Rig rig(options);

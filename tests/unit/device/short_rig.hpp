@@ -11,7 +11,7 @@ namespace cupool::test {
 
 /// Two streams in 64 MiB, for which memory is short from the first free on.
 struct ShortRig : StreamRig {
-  explicit ShortRig(const RigOptions& options = limited("64MiB")) : StreamRig(options), first(new_stream()), second(new_stream()) {
+  explicit ShortRig(const RigOptions& options = limited_to("64MiB")) : StreamRig(options), first(new_stream()), second(new_stream()) {
     free_on(on(second, 512), second);
     CHECK(try_on(second, 80 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
     REQUIRE(cusim_calls("cuStreamWaitEvent") == 0);

@@ -149,7 +149,7 @@ TEST_CASE("regions that hold nothing but what a stream itself freed go back when
 }
 
 TEST_CASE("a large free has its event however many small ones came before it") {
-  StreamRig rig(limited("128MiB"));
+  StreamRig rig(limited_to("128MiB"));
   const CUstream first = new_stream();
   const CUstream second = new_stream();
   rig.free_on(rig.on(second, 512), second);
@@ -177,7 +177,7 @@ TEST_CASE("a context that dies takes stamps in lanes along") {
 }
 
 TEST_CASE("a wait for the context joins what streams keep, but for what a thread is asking about") {
-  RigOptions options = limited("64MiB");
+  RigOptions options = limited_to("64MiB");
   options.patch = [](DriverApi& api) { api.cuEventQuery = &ask_meanwhile; };
   ShortRig rig(options);
   const CUdeviceptr left = rig.on(rig.first, 30 * kMiB);

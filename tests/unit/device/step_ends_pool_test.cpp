@@ -31,7 +31,8 @@ class Gpu {
   std::uint64_t launches_ = 0;
 };
 
-// What is counted is the same under the thread sanitizer, at twenty times the price: only there it is left out. Identical steps in after_wait_test.cpp are not.
+// What is counted is the same under the thread sanitizer, at twenty times the price: only there it is left out. Identical steps in
+// after_wait_test.cpp are not.
 #if !defined(__SANITIZE_THREAD__)
 constexpr std::uint32_t kJobs = 60;
 
@@ -48,7 +49,8 @@ std::uint64_t need_bytes(const std::vector<Operation>& step) {
   return most_bytes;
 }
 
-/// Of the jobs, how many call the driver for memory, or wait in it, after their second step? `quarters`: of what each needs the device has so many; 0: as `options` say.
+/// Of the jobs, how many call the driver for memory, or wait in it, after their second step? `quarters`: of what each needs the device has so many;
+/// 0: as `options` say.
 std::uint32_t jobs_with_late_calls(RigOptions options, std::uint64_t kernels_behind, std::uint64_t quarters = 0) {
   std::uint32_t late = 0;
   for (std::uint32_t seed = 0; seed < kJobs; ++seed) {
@@ -56,7 +58,7 @@ std::uint32_t jobs_with_late_calls(RigOptions options, std::uint64_t kernels_beh
     const std::uint64_t fixed_bytes = (1 + random() % 10) * kGiB;
     const std::vector<Operation> step = make_step(random);
     const std::string memory = std::to_string((fixed_bytes + need_bytes(step)) * quarters / 4 / kMiB) + "MiB";
-    if (quarters != 0) options = paged_options(device_of(memory.c_str()));
+    if (quarters != 0) options = on_pages(device_of(memory.c_str()));
     Rig rig(options);
     Gpu gpu(kernels_behind);
     rig.allocate(fixed_bytes);
@@ -81,7 +83,7 @@ void go_up_and_down(Rig& rig, std::size_t blocks, std::size_t bytes) {
 }  // namespace
 
 TEST_CASE("pages: when a step has come again there is room for what waits in it, once, and not above a release threshold") {
-  RigOptions options = paged_options(device_of("4GiB"));
+  RigOptions options = on_pages(device_of("4GiB"));
   const bool gives_back = GENERATE(false, true);
   if (gives_back) options.pool.release_threshold_bytes = 4 * kGiB;
   Rig rig(options);
@@ -121,15 +123,15 @@ TEST_CASE("identical steps on a device of one and a quarter to twice their need:
 // Sixteen kernels behind: without the ends of steps 38 of 60, now 2; with the GPU idle 2, now none; 64 behind 33 without what the second step
 // brings beside what the pool holds, now 20. On segments 38, now 21.
 TEST_CASE("identical steps that nobody waits for: few random jobs call for memory from the third on") {
-  CHECK(jobs_with_late_calls(paged_options(device_of("160GiB")), 0) <= kJobs / 30);
-  CHECK(jobs_with_late_calls(paged_options(device_of("160GiB")), 16) <= kJobs / 12);
-  CHECK(jobs_with_late_calls(paged_options(device_of("160GiB")), 64) <= kJobs * 2 / 5);
+  CHECK(jobs_with_late_calls(on_pages(device_of("160GiB")), 0) <= kJobs / 30);
+  CHECK(jobs_with_late_calls(on_pages(device_of("160GiB")), 16) <= kJobs / 12);
+  CHECK(jobs_with_late_calls(on_pages(device_of("160GiB")), 64) <= kJobs * 2 / 5);
   CHECK(jobs_with_late_calls(device_of("160GiB"), 16) <= kJobs * 2 / 5);
 }
 #endif
 
 TEST_CASE("where a step ends what it freed is free again, if the GPU is done") {
-  Rig rig(GENERATE(paged_options(device_of("4GiB")), device_of("4GiB")));  // no thread keeps large blocks there
+  Rig rig(GENERATE(on_pages(device_of("4GiB")), device_of("4GiB")));  // no thread keeps large blocks there
   rig.allocate(kGiB);
   go_up_and_down(rig, 12, 5 * kMiB);
   for (int i = 0; i < 5; ++i) {
@@ -139,7 +141,7 @@ TEST_CASE("where a step ends what it freed is free again, if the GPU is done") {
 }
 
 TEST_CASE("where a step ends what its thread has kept for itself is on its way too") {
-  Rig rig(paged_options(device_of("64GiB")));
+  Rig rig(on_pages(device_of("64GiB")));
   rig.allocate(kGiB);
   std::vector<CUdeviceptr> ring(240, 0);
   churn(rig, ring, 32 * kKiB, 4800);
@@ -156,7 +158,7 @@ TEST_CASE("where a step ends what its thread has kept for itself is on its way t
 }
 
 TEST_CASE("the end of a step that frees little is worth no event") {
-  Rig rig(paged_options(device_of("64GiB")));
+  Rig rig(on_pages(device_of("64GiB")));
   rig.allocate(kGiB);
   go_up_and_down(rig, 12, 5 * kMiB);
   const std::uint64_t closed = now(rig.counters().epochs_closed);
@@ -165,7 +167,7 @@ TEST_CASE("the end of a step that frees little is worth no event") {
 }
 
 TEST_CASE("nor is the end of one of which next to nothing is without an event") {
-  Rig rig(paged_options(device_of("4GiB")));  // no thread keeps such blocks there
+  Rig rig(on_pages(device_of("4GiB")));  // no thread keeps such blocks there
   rig.allocate(kGiB);
   for (int i = 0; i < 2; ++i) go_up_and_down(rig, 64, 300 * kKiB);
   const std::uint64_t closed = now(rig.counters().epochs_closed);
@@ -174,7 +176,7 @@ TEST_CASE("nor is the end of one of which next to nothing is without an event") 
 }
 
 TEST_CASE("a block that goes round has no more events than before: one step is none") {
-  Rig rig(paged_options(device_of("64GiB")));
+  Rig rig(on_pages(device_of("64GiB")));
   for (int i = 0; i < 300; ++i) rig.free(rig.allocate(16 * kMiB));
   const std::uint64_t closed = now(rig.counters().epochs_closed);
   for (int i = 0; i < 640; ++i) rig.free(rig.allocate(16 * kMiB));
@@ -182,7 +184,7 @@ TEST_CASE("a block that goes round has no more events than before: one step is n
 }
 
 TEST_CASE("a step may end during a capture, and in a context of another thread") {
-  Rig rig(paged_options(device_of("64GiB")));
+  Rig rig(on_pages(device_of("64GiB")));
   rig.allocate(kGiB);
   for (int i = 0; i < 3; ++i) go_up_and_down(rig, 12, 5 * kMiB);
   std::thread([&] {
@@ -206,11 +208,11 @@ TEST_CASE("a step may end during a capture, and in a context of another thread")
 }
 
 TEST_CASE("pages: a growth brings what waits as well, while plenty is left") {
-  Rig rig(paged_options(device_of("16GiB")));
+  Rig rig(on_pages(device_of("16GiB")));
   rig.allocate(2 * kGiB);
   std::vector<CUdeviceptr> blocks;
   for (int i = 0; i < 4; ++i) blocks.push_back(rig.allocate(64 * kMiB));
-  REQUIRE(cusim_launch_spin(new_stream(), 1000 * kOneMs) == CUDA_SUCCESS);
+  REQUIRE(cusim_launch_spin(new_stream(), 1000 * kMs) == CUDA_SUCCESS);
   for (const CUdeviceptr block : blocks) rig.free(block);
   const std::uint64_t before_bytes = now(rig.counters().reserved_bytes);
   const std::uint64_t waiting_bytes = now(rig.counters().deferred_bytes);

@@ -68,7 +68,7 @@ TEST_CASE("stream magazines: a stream's own pairs are not told to the device, an
 }
 
 TEST_CASE("stream magazines: what is kept for a stream is nobody else's while its work is pending, and anybody's once memory is short") {
-  StreamRig rig(limited("16MiB"));
+  StreamRig rig(limited_to("16MiB"));
   const CUstream stream = new_stream();
   const std::vector<CUdeviceptr> blocks = kept_blocks(rig, stream, kPiece_bytes, 2);
   std::vector<CUdeviceptr> held;
@@ -285,7 +285,7 @@ TEST_CASE("stream magazines: streams that take turns keep what is theirs, also w
 }
 
 TEST_CASE("stream magazines: what was wanted yesterday makes room for what is wanted today") {
-  StreamRig rig(limited("256MiB"));
+  StreamRig rig(limited_to("256MiB"));
   const CUstream yesterday = new_stream();
   const CUstream today = new_stream();
   kept_blocks(rig, yesterday, 32 * kKiB, 400);  // more than may be kept
@@ -300,7 +300,7 @@ TEST_CASE("stream magazines: what was wanted yesterday makes room for what is wa
 
 TEST_CASE("stream magazines: threads that share streams, pass blocks on and miss: no byte has two owners") {
   const bool paged = GENERATE(false, true);
-  StreamRig rig(paged ? paged_options(limited("24MiB")) : limited("24MiB"));
+  StreamRig rig(paged ? on_pages(limited_to("24MiB")) : limited_to("24MiB"));
   const std::vector<CUstream> streams = {new_stream(), new_stream(), new_stream()};
   std::atomic<int> failures{0};
   const auto work = [&](unsigned seed) {

@@ -37,7 +37,7 @@ TEST_CASE("what a stream freed is neither another stream's nor a plain allocatio
 }
 
 TEST_CASE("when memory is short what a stream keeps becomes everybody's once its work is over") {
-  StreamRig rig(limited("64MiB"));
+  StreamRig rig(limited_to("64MiB"));
   const CUstream stream = rig.lone_stream();
   const CUdeviceptr block = rig.on(stream, 40 * kMiB);
   REQUIRE(cusim_launch_spin(stream, 5 * kMs) == CUDA_SUCCESS);
@@ -48,7 +48,7 @@ TEST_CASE("when memory is short what a stream keeps becomes everybody's once its
 }
 
 TEST_CASE("while memory is short a free carries its event, behind which another stream may use the block at once") {
-  StreamRig rig(limited("64MiB"));
+  StreamRig rig(limited_to("64MiB"));
   const CUstream first = new_stream();
   const CUstream second = new_stream();
   const CUdeviceptr block = rig.on(first, 40 * kMiB);
@@ -70,7 +70,7 @@ TEST_CASE("while memory is short a free carries its event, behind which another 
 }
 
 TEST_CASE("a plain allocation gets a stamped block when its event is over, not before") {
-  StreamRig rig(limited("64MiB"));
+  StreamRig rig(limited_to("64MiB"));
   const CUstream stream = new_stream();
   const CUdeviceptr block = rig.on(stream, 40 * kMiB);
   CHECK_FALSE(rig.try_allocate(40 * kMiB).ok());
@@ -82,7 +82,7 @@ TEST_CASE("a plain allocation gets a stamped block when its event is over, not b
 }
 
 TEST_CASE("a late event never makes a stream wait: work submitted after the free may wait for what that stream does next") {
-  StreamRig rig(limited("64MiB"));
+  StreamRig rig(limited_to("64MiB"));
   const CUstream first = rig.lone_stream();
   const CUstream second = new_stream();
   const CUdeviceptr block = rig.on(first, 40 * kMiB);
@@ -215,7 +215,7 @@ TEST_CASE("memory pools: used is what was served in their name") {
 }
 
 TEST_CASE("a context that dies takes its lanes and stamped frees along") {
-  StreamRig rig(limited("64MiB"));
+  StreamRig rig(limited_to("64MiB"));
   const CUstream stream = new_stream();
   const CUdeviceptr kept = rig.on(stream, kMiB);
   rig.free_on(rig.on(stream, 2 * kMiB), stream);
@@ -230,7 +230,7 @@ TEST_CASE("a context that dies takes its lanes and stamped frees along") {
 }
 
 TEST_CASE("one stream alone uses what it frees again without an event, also while memory is short") {
-  StreamRig rig(limited("64MiB"));
+  StreamRig rig(limited_to("64MiB"));
   const CUstream stream = rig.lone_stream();
   const CUdeviceptr block = rig.on(stream, 40 * kMiB);
   CHECK(rig.try_on(stream, 40 * kMiB).code() == CUDA_ERROR_OUT_OF_MEMORY);
@@ -243,7 +243,7 @@ TEST_CASE("one stream alone uses what it frees again without an event, also whil
 }
 
 TEST_CASE("a refusal takes nothing from the stream that asked: what it freed is its own at once, while its work is pending") {
-  StreamRig rig(limited("64MiB"));
+  StreamRig rig(limited_to("64MiB"));
   const CUstream stream = rig.lone_stream();
   const CUdeviceptr first = rig.on(stream, 28 * kMiB);
   const CUdeviceptr second = rig.on(stream, 26 * kMiB);
@@ -258,7 +258,7 @@ TEST_CASE("a refusal takes nothing from the stream that asked: what it freed is 
 }
 
 TEST_CASE("what was drained for a refusal is not a new stream's with the same handle") {
-  StreamRig rig(limited("64MiB"));
+  StreamRig rig(limited_to("64MiB"));
   const CUstream stream = rig.lone_stream();
   const CUdeviceptr block = rig.on(stream, 40 * kMiB);
   REQUIRE(cusim_launch_spin(stream, 60'000 * kMs) == CUDA_SUCCESS);
@@ -291,7 +291,7 @@ TEST_CASE("streams that come and go with the GPU idle leave little that waits, a
 }
 
 TEST_CASE("while memory is short a stream's first call is served by what another freed, on the device's side") {
-  StreamRig rig(limited("64MiB"));
+  StreamRig rig(limited_to("64MiB"));
   const CUstream first = new_stream();
   const CUdeviceptr block = rig.on(first, 40 * kMiB);
   REQUIRE(cusim_launch_spin(first, kMs) == CUDA_SUCCESS);
@@ -304,7 +304,7 @@ TEST_CASE("while memory is short a stream's first call is served by what another
 }
 
 TEST_CASE("where the pool has all that the limit allows, but much of it free, streams need no events") {
-  RigOptions options = limited("64MiB");
+  RigOptions options = limited_to("64MiB");
   options.pool.preallocate = config::parse_amount("100%");
   StreamRig rig(options);
   const CUstream first = new_stream();
@@ -328,7 +328,7 @@ TEST_CASE("where the pool has all that the limit allows, but much of it free, st
 }
 
 TEST_CASE("an event that cannot be recorded at a free leaves the block to the epochs") {
-  StreamRig rig(limited("64MiB"));
+  StreamRig rig(limited_to("64MiB"));
   rig.on(new_stream(), 512);
   const CUstream stream = new_stream();
   const CUdeviceptr block = rig.on(stream, kMiB);
@@ -353,7 +353,7 @@ TEST_CASE("threshold: what lies in lanes goes back too") {
 
 TEST_CASE("random stream-ordered work over four streams: no byte has two owners, at any pressure") {
   const char* limit = GENERATE("24MiB", "200MiB");
-  StreamRig rig(limited(limit));
+  StreamRig rig(limited_to(limit));
   std::mt19937 random(7);
   std::vector<CUstream> streams;
   for (int i = 0; i < 4; ++i) streams.push_back(new_stream());
@@ -463,7 +463,7 @@ TEST_CASE("a lane that another stream got while the driver was asked for memory 
 }
 
 TEST_CASE("no allocation waits without end for a free in stream order, wherever that came from") {
-  StreamRig rig(limited("256MiB"));
+  StreamRig rig(limited_to("256MiB"));
   const CUstream stream = new_stream();
   const CUdeviceptr block = rig.on(stream, 200 * kMiB);
   REQUIRE(cusim_launch_spin(stream, 60'000 * kMs) == CUDA_SUCCESS);                     // it might as well wait for the host
@@ -510,7 +510,7 @@ TEST_CASE("threshold: a free in stream order gives nothing back while that could
 }
 
 TEST_CASE("what an idle stream keeps is not held up by the work of another") {
-  StreamRig rig(limited("64MiB"));
+  StreamRig rig(limited_to("64MiB"));
   const CUstream idle = new_stream();
   const CUdeviceptr block = rig.on(idle, 40 * kMiB);
   REQUIRE(cusim_launch_spin(new_stream(), 60000 * kMs) == CUDA_SUCCESS);
@@ -521,7 +521,7 @@ TEST_CASE("what an idle stream keeps is not held up by the work of another") {
 }
 
 TEST_CASE("the work of a stream that has been destroyed is waited for, and no other") {
-  StreamRig rig(limited("64MiB"));
+  StreamRig rig(limited_to("64MiB"));
   const CUstream stream = rig.lone_stream();
   const CUdeviceptr block = rig.on(stream, 40 * kMiB);
   REQUIRE(cusim_launch_fill(stream, block, 4096, 1, 5 * kMs) == CUDA_SUCCESS);
@@ -535,7 +535,7 @@ TEST_CASE("the work of a stream that has been destroyed is waited for, and no ot
 }
 
 TEST_CASE("on a driver without events that cover a context a stream still gets what others keep, behind events of theirs") {
-  RigOptions options = limited("64MiB");
+  RigOptions options = limited_to("64MiB");
   options.driver_version = "12040";
   StreamRig rig(options);
   const CUstream stream = rig.lone_stream();

@@ -11,16 +11,9 @@
 
 namespace cupool::test {
 
-inline constexpr std::uint64_t kMs = 1'000'000;
 inline constexpr std::uint8_t kDefaultPool = 1;
 
 inline StreamName name_of(CUstream stream) { return {stream, reinterpret_cast<std::uintptr_t>(stream)}; }
-
-inline RigOptions limited(const char* limit) {
-  RigOptions options;
-  options.pool.limit.all = config::parse_amount(limit);
-  return options;
-}
 
 struct StreamRig : Rig {
   using Rig::Rig;

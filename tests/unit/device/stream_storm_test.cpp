@@ -106,7 +106,7 @@ TEST_CASE("a storm of stream-ordered calls in little memory") {
   const bool paged = GENERATE(false, true);
   const char* limit = GENERATE("8MiB", "14MiB");
   const unsigned seed = GENERATE(1U, 2U);
-  Storm storm(paged ? paged_options(limited(limit)) : limited(limit), seed);
+  Storm storm(paged ? on_pages(limited_to(limit)) : limited_to(limit), seed);
   INFO("paged " << paged << ", limit " << limit << ", seed " << seed);
   for (int i = 0; i < kSteps; ++i) {
     storm.step();

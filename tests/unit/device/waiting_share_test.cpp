@@ -10,7 +10,6 @@ using namespace cupool;
 using namespace cupool::test;
 
 namespace {
-constexpr std::uint64_t kMs = 1'000'000;
 
 /// Each time the last of the blocks goes behind work of 10 ms, and another comes.
 void go_round(Rig& rig, CUstream stream, std::vector<CUdeviceptr>& blocks, int times) {

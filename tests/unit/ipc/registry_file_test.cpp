@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "shim/identity.hpp"
 #include "shim/ipc_registry.hpp"
+#include "tests/unit/temporary_folder.hpp"
 
 namespace fs = std::filesystem;
 using namespace cupool;
@@ -20,15 +20,9 @@ using shim::IpcRegistry;
 namespace {
 
 /// A folder like /dev/shm of the test's own; inside /dev/shm, so that it is the same kind of file system.
-struct SharedFolder {
-  SharedFolder() {
-    char name[] = "/dev/shm/cupool-test-XXXXXX";
-    REQUIRE(mkdtemp(name) != nullptr);
-    path = name;
-  }
-  ~SharedFolder() { fs::remove_all(path); }
+struct SharedFolder : test::TemporaryFolder {
+  SharedFolder() : TemporaryFolder("/dev/shm") {}
   fs::path own() const { return path / ("cupool-" + std::to_string(geteuid())); }
-  fs::path path;
 };
 
 const ipc::ProcessName kSelf{getpid(), shim::start_ticks_of(getpid())};

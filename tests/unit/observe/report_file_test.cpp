@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdarg>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -18,6 +17,7 @@
 #include "pool/observe/report.hpp"
 #include "pool/observe/report_file.hpp"
 #include "samples.hpp"
+#include "tests/unit/temporary_folder.hpp"
 
 namespace fs = std::filesystem;
 using cupool::observe::write_report;
@@ -37,19 +37,12 @@ struct Restored {
 };
 
 /// A folder that goes away with everything in it.
-struct Folder {
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "cupool-report-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~Folder() { fs::remove_all(path); }
+struct Folder : cupool::test::TemporaryFolder {
   std::size_t files() const {
     std::size_t count = 0;
     for (const auto& entry : fs::recursive_directory_iterator(path)) count += entry.is_directory() ? 0 : 1;
     return count;
   }
-  fs::path path;
 };
 
 std::string read(const fs::path& path) {

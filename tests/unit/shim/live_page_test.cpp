@@ -6,13 +6,13 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "shim/identity.hpp"
+#include "tests/unit/temporary_folder.hpp"
 
 namespace fs = std::filesystem;
 using namespace cupool;
@@ -21,13 +21,8 @@ using cupool::shim::LivePage;
 namespace {
 
 /// A folder like /dev/shm of the test's own; inside /dev/shm, so that it is the same kind of file system.
-struct SharedFolder {
-  SharedFolder() {
-    char name[] = "/dev/shm/cupool-test-XXXXXX";
-    REQUIRE(mkdtemp(name) != nullptr);
-    path = name;
-  }
-  ~SharedFolder() { fs::remove_all(path); }
+struct SharedFolder : test::TemporaryFolder {
+  SharedFolder() : TemporaryFolder("/dev/shm") {}
   /// Stand-ins for the folder of the usual name.
   std::vector<fs::path> stand_ins() const {
     std::vector<fs::path> found;
@@ -39,7 +34,6 @@ struct SharedFolder {
   std::size_t count() const {
     return fs::exists(pages()) ? static_cast<std::size_t>(std::distance(fs::directory_iterator(pages()), fs::directory_iterator{})) : 0;
   }
-  fs::path path;
 };
 
 observe::LiveIdentity own_identity() {

@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
 #include "shim/log_file.hpp"
+#include "tests/unit/temporary_folder.hpp"
 
 namespace fs = std::filesystem;
 using cupool::shim::log::LogFile;
@@ -19,15 +19,7 @@ using cupool::shim::log::one_line;
 
 namespace {
 
-struct Folder {
-  Folder() {
-    char name[] = "/tmp/cupool-log-XXXXXX";
-    REQUIRE(mkdtemp(name) != nullptr);
-    path = name;
-  }
-  ~Folder() { fs::remove_all(path); }
-  fs::path path;
-};
+using Folder = cupool::test::TemporaryFolder;
 
 std::string contents(const fs::path& path) {
   std::ifstream file(path);

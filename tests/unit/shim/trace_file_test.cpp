@@ -10,7 +10,6 @@
 
 #include <catch2/catch.hpp>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -20,6 +19,7 @@
 #include "pool/core/bytes.hpp"
 #include "pool/observe/trace_writer.hpp"
 #include "tests/bench/trace.hpp"
+#include "tests/unit/temporary_folder.hpp"
 
 namespace fs = std::filesystem;
 using namespace cupool;
@@ -29,15 +29,7 @@ using shim::TraceFile;
 
 namespace {
 
-struct Folder {
-  Folder() {
-    char name[] = "/tmp/cupool-trace-XXXXXX";
-    REQUIRE(mkdtemp(name) != nullptr);
-    path = name;
-  }
-  ~Folder() { fs::remove_all(path); }
-  fs::path path;
-};
+using Folder = test::TemporaryFolder;
 
 constexpr observe::TraceIdentity kIdentity{7, 8, 9};
 
