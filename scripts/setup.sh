@@ -94,6 +94,8 @@ for wheel in sorted(pathlib.Path(sys.argv[1]).glob("*.whl")):
             for folder in ("include", "lib"):
                 prefix = f"nvidia/cu13/{folder}/"
                 if name.startswith(prefix) and not name.endswith("/"):
+                    if ".." in name.split("/"):
+                        sys.exit(f"{wheel.name}: {name} would be unpacked outside {sys.argv[2]}")
                     target = pathlib.Path(sys.argv[2], folder, name[len(prefix):])
                     target.parent.mkdir(parents=True, exist_ok=True)
                     target.write_bytes(archive.read(name))

@@ -22,6 +22,7 @@
  *   CUSIM_COPY_NS=1000           virtual duration of each asynchronous copy and set
  *   CUSIM_CLOCK=virtual|real     real: the clock also follows real time, so that work completes by itself (queries then see it)
  *   CUSIM_REUSE_HANDLES=1        the handle of a destroyed stream, event or context is the next one's, as happens natively; otherwise none returns
+ *   CUSIM_RESET_LEAVES_POOLS=1   memory of pools outlives the reset and the last release of a primary context, as on an H100 (driver 580); else it goes, as documented
  *   CUSIM_END_ERRORS=1           ending a broken context ends it and returns its error, as documented for cuCtxDestroy; else success, as an H100 answers (driver 580)
  *   CUSIM_THREAD_STREAMS=stay|end  what becomes of a thread's own default stream, and of its capture, when the thread ends [?]
  *   CUSIM_MIG=1                  the devices are MIG instances of one GPU, of which only the first visible one is used; named MIG-<uuid>
