@@ -174,7 +174,6 @@ class Program {
   const Capture& capture(std::size_t slot) const { return captures_[slot]; }
   const Graph& graph(std::size_t slot) const { return graphs_[slot]; }
   CUmemoryPool pool(std::size_t slot) const { return pools_[slot]; }
-  std::size_t hold_count() const { return holds_.size(); }
   bool any_capture() const;
   /// May a kernel of that context touch the block?
   bool may_reach(std::size_t context, const Block& block) const;

@@ -66,7 +66,6 @@ class PageSpace {
   const Page& page(std::uint64_t number);
   static std::uint64_t bin_of(std::uint64_t size);
   std::uint64_t fresh_pages() const { return fresh_pages_; }  ///< addresses bound for the first time, ever
-  std::uint64_t busy_pages() const { return busy_pages_; }
   std::uint64_t empty_pages() const { return empty_pages_; }  ///< of wholly empty mapped handles
 
   static unsigned zone_of(std::uint64_t granule) { return static_cast<unsigned>(granule >> kZone_log2); }
