@@ -18,7 +18,7 @@ struct NothingLost final : DeviceAllocator::LossVisitor {
 
 /// A primary context that has ended is seen once more where it is current in a thread that comes late: nothing is given back by way of it, and asked
 /// through it nothing would be there.
-bool is_alive(DeviceState& device, CUcontext context) {
+bool can_be_asked(DeviceState& device, CUcontext context) {
   unsigned version = 0;
   if (device.driver.has_cuCtxGetApiVersion() && is_context_gone(device.driver.cuCtxGetApiVersion(context, &version))) return false;
   return ScopedContext(device.driver, context).status().ok();
@@ -85,7 +85,7 @@ void Orphans::free_left(DeviceState& device, bool is_new) {
   for (std::size_t by = 0; by < homes_.size(); ++by) {  // by index: the list may grow while the lock is let go of
     ContextPool& living = *homes_[by];
     const PinnedContext pinned(device.services.contexts, &living, living.context);
-    if (!pinned || !is_alive(device, living.context)) continue;
+    if (!pinned || !can_be_asked(device, living.context)) continue;
     if (may_ask)
       for (const auto& home : homes_) home->natives.ask_for_left(device, living);
     for (std::size_t i = 0; i < homes_.size(); ++i)
