@@ -65,7 +65,7 @@ std::uint64_t Backlog::step_room_bytes(const DeviceState& device) const {
   const std::uint64_t plenty_bytes = saturating_sub(device.room_bytes(), peak_bytes / kStepPlentyShare);
   std::uint64_t wanted_bytes = peak_bytes + waited_bytes + std::min({peak_bytes / kStepMarginShare, waited_bytes, plenty_bytes});
   if (device.steps.has_fallen_once_at_most())
-    wanted_bytes = std::max(wanted_bytes, reserved_bytes + std::min({peak_bytes / kSecondStepShare, waited_bytes, plenty_bytes / kSecondStepPart}));
+    wanted_bytes = std::max(wanted_bytes, reserved_bytes + std::min(waited_bytes, plenty_bytes / kSecondStepPart));
   return std::min({saturating_sub(wanted_bytes, reserved_bytes), device.room_bytes() / 2, spare_bytes});
 }
 

@@ -49,8 +49,8 @@ class Backlog {
   bool may_scatter(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
   /// The first step of the job has come again: how much more than it has the pool should take now, for what lives in the next steps and for what
   /// waits in them. A little more than that where enough is left, because what waits lies in other places in each step. After the very second step
-  /// also beyond what the pool already holds: a job whose first steps differ learns from its third one on only, and that one is to call the driver
-  /// for nothing.
+  /// as much again as waits, beyond what the pool already holds: a job whose first steps differ learns from its third one on only, and that one is to
+  /// call the driver for nothing.
   std::uint64_t step_room_bytes(const DeviceState& device) const CUPOOL_REQUIRES(device.lock);
   /// A miss asks: may the pool have what the program needs, and has the miss only come at a bad moment, just before the GPU is done with it? Then it
   /// is worth asking the GPU. That costs an event, and a look that may be in vain, so the right to ask is earned by time and by allocations: a job
@@ -85,8 +85,7 @@ class Backlog {
   static constexpr std::uint64_t kStepRoomShare = 2;
   static constexpr std::uint64_t kStepMarginShare = 16;
   static constexpr std::uint64_t kStepPlentyShare = 5;
-  // And after the very second step: this part of the last peak beyond what the pool holds, at most this part of what is left beyond that.
-  static constexpr std::uint64_t kSecondStepShare = 8;
+  // And after the very second step: as much as waits again, beyond what the pool holds, at most this part of what is left beyond that.
   static constexpr std::uint64_t kSecondStepPart = 8;
   // ahead_bytes(): so many times the most that was ever live, and no less than this.
   static constexpr std::uint64_t kAheadOfLive = 4;

@@ -59,11 +59,12 @@ class StepEnds {
   /// How many steps have come near the peak since it last rose.
   std::uint64_t repeats() const { return repeats_; }
 
-  /// What is live has come down twice from peaks that were no trifle beside the last one, and has risen since: the job does what it did before,
-  /// though it is not known yet that it repeats itself. `live_bytes`: what is live now.
+  /// The job does what it did before, though it is not known yet that it repeats itself: what is live has come near its peak again; or it has come
+  /// down twice from peaks that were no trifle beside the last one, and has risen since. `live_bytes`: what is live now.
   bool begins_again(std::uint64_t live_bytes, std::uint64_t peak_bytes) const {
+    if (repeats_ != 0) return true;
     const std::uint64_t first_peak_bytes = is_up_ && is_down(live_bytes, peak_bytes) ? last_fall_bytes_ : before_last_fall_bytes_;
-    return first_peak_bytes >= peak_bytes / kTrifleShare && (repeats_ != 0 || is_down(std::min(low_.bytes, live_bytes), peak_bytes));
+    return first_peak_bytes >= peak_bytes / kTrifleShare && is_down(std::min(low_.bytes, live_bytes), peak_bytes);
   }
 
   /// Is the job in its second step at most? Since the process began what is live has come down from near a peak at most once.

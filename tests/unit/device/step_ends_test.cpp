@@ -126,10 +126,24 @@ TEST_CASE("step ends: a job begins again once it has come down twice") {
   program.step(12, 16 * kMiB);
   program.allocate(kMiB);
   CHECK_FALSE(program.begins_again());
-  for (int i = 0; i < 12; ++i) program.allocate(16 * kMiB);
+  for (int i = 0; i < 8; ++i) program.allocate(16 * kMiB);
   CHECK_FALSE(program.begins_again());
-  for (int i = 0; i < 12; ++i) program.free(16 * kMiB);
+  for (int i = 0; i < 8; ++i) program.free(16 * kMiB);
+  program.step(14, 16 * kMiB);  // higher than the first one
+  program.allocate(kMiB);
   CHECK(program.begins_again());
+}
+
+TEST_CASE("step ends: or is near its peak once more, however little of what lives comes and goes") {
+  for (const std::uint64_t staying_bytes : {64 * kMiB, 2 * kGiB}) {
+    Program program;
+    program.allocate(staying_bytes);
+    program.step(12, 16 * kMiB);
+    for (int i = 0; i < 8; ++i) program.allocate(16 * kMiB);
+    CHECK_FALSE(program.begins_again());
+    for (int i = 0; i < 2; ++i) program.allocate(16 * kMiB);
+    CHECK(program.begins_again());
+  }
 }
 
 TEST_CASE("step ends: a job is in its second step until what lives is seen to have come down again") {
