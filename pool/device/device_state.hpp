@@ -28,7 +28,7 @@
 
 namespace cupool::device {
 
-/// What the program was served in the name of one of its memory pools. Written under the device's lock; what magazines have not told yet comes on
+/// What the program was served in the name of one of its memory pools, in bytes that it asked for: so a driver counts (H100, H200). Written under the device's lock; what magazines have not told yet comes on
 /// top.
 struct MempoolUse {
   std::atomic<std::uint64_t> used_bytes{0};
@@ -81,7 +81,8 @@ struct DeviceState {
     const std::uint8_t mempool = mempool_of(extent);
     if (mempool == 0) return;
     std::atomic<std::uint64_t>& used_bytes = mempools[mempool].used_bytes;
-    used_bytes.store(used_bytes.load(std::memory_order_relaxed) + static_cast<std::uint64_t>(sign) * extent.bytes, std::memory_order_relaxed);
+    used_bytes.store(used_bytes.load(std::memory_order_relaxed) + static_cast<std::uint64_t>(sign) * extent.requested_bytes,
+                     std::memory_order_relaxed);
   }
   /// Counts a free of the program's.
   void count_free(const heap::Extent& extent) CUPOOL_REQUIRES(lock) {

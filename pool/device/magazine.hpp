@@ -154,7 +154,7 @@ struct alignas(128) Magazine {
   std::uint64_t soon = kSoon;                      ///< kSoon, or more where more streams have racks, since they take turns. Likewise
   std::uint64_t ordered_bytes CUPOOL_GUARDED_BY(lock) = 0;  ///< Σ what is kept for streams
   std::uint8_t mempool = 0;                                 ///< the memory pool whose blocks are kept for streams. Written under both locks
-  /// Change of live bytes in that pool since the last flush (may be below 0). Written as a shard's words.
+  /// Change of the live bytes asked for in that pool since the last flush (may be below 0). Written as a shard's words.
   std::atomic<std::uint64_t> mempool_bytes{0};
   /// As long as the device's timeline, so that the newest events of all are known. Written inside the lock; read under the device's lock while
   /// closed.
@@ -195,7 +195,7 @@ struct alignas(128) Magazine {
   /// another.
   static bool is_block_at(const heap::Extent& extent, CUdeviceptr address) { return extent.address == address && extent.is_in_table; }
   bool may_be_peak(std::uint64_t requested_bytes, std::uint64_t bytes) const;
-  bool may_be_mempool_peak(std::uint64_t bytes) const;
+  bool may_be_mempool_peak(std::uint64_t requested_bytes) const;
   CUdeviceptr hand_out(Rack& rack, std::uint64_t requested_bytes, std::uint8_t flags, std::uint16_t thread) CUPOOL_REQUIRES(lock);
   void count_free(const heap::Extent& extent);
 };
@@ -246,8 +246,8 @@ inline bool Magazine::may_be_peak(std::uint64_t requested_bytes, std::uint64_t b
 }
 
 /// Where there are several magazines: would more be live in the memory pool than the device knows of?
-inline bool Magazine::may_be_mempool_peak(std::uint64_t bytes) const {
-  const std::uint64_t here_bytes = mempool_bytes.load(std::memory_order_relaxed) + bytes;
+inline bool Magazine::may_be_mempool_peak(std::uint64_t requested_bytes) const {
+  const std::uint64_t here_bytes = mempool_bytes.load(std::memory_order_relaxed) + requested_bytes;
   if (around.has_several.load(std::memory_order_relaxed) && static_cast<std::int64_t>(here_bytes) > 0) return true;
   const MempoolUse& use = around.mempools[mempool];
   return use.used_bytes.load(std::memory_order_relaxed) + here_bytes > use.lower_high_bytes();
@@ -317,8 +317,8 @@ inline CUdeviceptr Magazine::allocate_on(CUcontext asking, std::uint64_t identit
   if (own == nullptr) return 0;
   SizedRack& sized = own->sizes.at(bytes);
   if (sized.bytes != bytes || sized.rack.first == nullptr || next_buffer_id == end_buffer_id) return 0;
-  if (may_be_mempool_peak(bytes) || may_be_peak(requested_bytes, bytes)) return 0;
-  add(mempool_bytes, bytes);
+  if (may_be_mempool_peak(requested_bytes) || may_be_peak(requested_bytes, bytes)) return 0;
+  add(mempool_bytes, requested_bytes);
   ordered_bytes -= bytes;
   warm(sized);
   return hand_out(sized.rack, requested_bytes, static_cast<std::uint8_t>(mempool << kMempoolShift), thread);
@@ -352,7 +352,7 @@ inline bool Magazine::free_on(CUdeviceptr address, CUcontext asking, std::uint64
     extent->state = heap::ExtentState::live;
     return false;
   }
-  add(mempool_bytes, std::uint64_t{0} - extent->bytes);
+  add(mempool_bytes, std::uint64_t{0} - extent->requested_bytes);
   count_free(*extent);
   taken_bytes -= extent->bytes;
   ++own->pairs;

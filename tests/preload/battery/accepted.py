@@ -65,8 +65,6 @@ DELIBERATE = [
 
 # [?] What a real driver says is not established; the simulated one guesses.
 NOT_ESTABLISHED = [
-    Accepted("[?] used memory of a pool in blocks of 512 bytes", POOLED, r"used( high)?=1051576", r"used( high)?=1051648",
-             symbols="cuMemPoolGetAttribute"),
     Accepted("[?] a handle of one's own memory that is freed", POOLED - on("grow", "sync"), "code=201", "code=1", symbols="cuIpcOpenMemHandle(_v2)?",
              cases="of what is freed"),
 ]
