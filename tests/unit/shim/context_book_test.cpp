@@ -53,6 +53,20 @@ TEST_CASE("with a primary context end the contexts that stand for its green ones
   CHECK(book.owner(context(1)) == context(1));
 }
 
+TEST_CASE("a green context whose handle comes again ends with no context that stood for the one before") {
+  ContextBook book;
+  int objects[3];
+  const auto context = [&](int i) { return reinterpret_cast<CUcontext>(&objects[i]); };
+  const auto green = reinterpret_cast<CUgreenCtx>(&objects[2]);
+  book.set_green(green, 0, ContextBook::place_for_green());
+  book.set_alias(context(1), context(0), green);
+  book.forget_green(green, 0);
+  book.lives(context(1));  // a context of its own has the handle
+  book.set_green(green, 0, ContextBook::place_for_green());
+  book.forget_green(green, 0);
+  CHECK_FALSE(book.has_ended(context(1)));
+}
+
 TEST_CASE("one thread at a time begins or ends the primary context of a device") {
   ContextBook book;
   std::unique_lock first = book.primary_turn(0);

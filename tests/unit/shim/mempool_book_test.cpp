@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <optional>
+#include <set>
 
 using cupool::DriverApi;
 using cupool::shim::Mempool;
@@ -81,7 +82,55 @@ TEST_CASE("a pool that was destroyed is not remembered, and its handle may be an
   CHECK(is(book.find(pool(5)), 1, 2));
 }
 
-TEST_CASE("a pool with a size or a use of its own stays the driver's") {
+TEST_CASE("pools of a device have an index each, as many as there are, and an index with blocks is not given again") {
+  const DriverApi api = driver();
+  MempoolBook book(api);
+  const unsigned count = cupool::PoolSet::kMempools - 2u;  // without the driver's and the default one
+  std::set<int> given;
+  for (unsigned i = 0; i < count; ++i) {
+    REQUIRE(book.created(pool(20 + i), plain_on(0), none_in_use));
+    given.insert(book.find(pool(20 + i))->index);
+  }
+  CHECK(given.size() == count);
+  CHECK(*given.begin() > MempoolBook::kDefault);
+  CHECK_FALSE(book.created(pool(20 + count), plain_on(0), none_in_use));
+  CHECK(book.created(pool(21 + count), plain_on(1), none_in_use));
+  const Mempool gone = *book.find(pool(20));
+  book.destroyed(pool(20), gone);
+  CHECK_FALSE(book.created(pool(20), plain_on(0), [&](std::uint8_t index) { return index != gone.index; }));
+  CHECK(book.created(pool(20), plain_on(0), none_in_use));
+  CHECK(is(book.find(pool(20)), 0, gone.index));
+}
+
+TEST_CASE("blocks of a pool that is gone name it until another one has its index") {
+  const DriverApi api = driver();
+  MempoolBook book(api);
+  for (std::uintptr_t i : {5, 6}) REQUIRE(book.created(pool(i), plain_on(0), none_in_use));
+  REQUIRE(book.created(pool(7), plain_on(1), none_in_use));
+  const Mempool first = *book.find(pool(5)), second = *book.find(pool(6)), elsewhere = *book.find(pool(7));
+  for (std::uintptr_t i : {5, 6, 7}) book.destroyed(pool(i), book.known(pool(i)));
+  CHECK(book.handle(first) == pool(5));
+  REQUIRE(book.created(pool(8), plain_on(0), none_in_use));
+  CHECK(is(book.find(pool(8)), 0, first.index));
+  book.destroyed(pool(8), book.known(pool(8)));
+  CHECK(book.handle(first) == pool(8));
+  CHECK(book.handle(second) == pool(6));
+  CHECK(book.handle(elsewhere) == pool(7));
+}
+
+TEST_CASE("a pool whose handle comes again before the end of the one before it is booked is the new one") {
+  const DriverApi api = driver();
+  MempoolBook book(api);
+  REQUIRE(book.created(pool(5), plain_on(0), none_in_use));
+  const Mempool before = *book.find(pool(5));
+  REQUIRE(book.created(pool(5), plain_on(1), none_in_use));
+  CHECK(is(book.find(pool(5)), 1, before.index));
+  book.destroyed(pool(5), before);
+  CHECK(is(book.find(pool(5)), 1, before.index));
+  CHECK(book.handle(before) == pool(5));
+}
+
+TEST_CASE("a pool with a size or a use of its own, or of no device, stays the driver's") {
   const DriverApi api = driver();
   MempoolBook book(api);
   CUmemPoolProps properties = plain_on(0);
@@ -93,6 +142,7 @@ TEST_CASE("a pool with a size or a use of its own stays the driver's") {
   properties = plain_on(0);
   properties.reserved[sizeof properties.reserved - 1] = 1;
   CHECK_FALSE(book.created(pool(6), properties, none_in_use));
+  for (const int no_device : {-1, int{cupool::observe::kMaxDevices}}) CHECK_FALSE(book.created(pool(6), plain_on(no_device), none_in_use));
 }
 
 TEST_CASE("where the current pool is destroyed the device's default one is current again") {

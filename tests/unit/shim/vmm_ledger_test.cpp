@@ -2,6 +2,7 @@
 #include "shim/vmm_ledger.hpp"
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <vector>
@@ -132,6 +133,14 @@ CUarrayMapInfo box(VmmLedger::Handle handle, unsigned x, unsigned width, unsigne
   return change;
 }
 
+/// The same of a mip tail.
+CUarrayMapInfo tail(VmmLedger::Handle handle, unsigned long long offset, unsigned long long bytes, unsigned layer = 0) {
+  CUarrayMapInfo change = box(handle, 0, 0);
+  change.subresourceType = CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL;
+  change.subresource.miptail = {layer, offset, bytes};
+  return change;
+}
+
 /// The keys of what is gone with the array.
 Keys destroyed(VmmLedger& ledger, std::uintptr_t array) {
   VmmLedger::Arrays::node_type parts = ledger.take_array(array_at(array));
@@ -156,6 +165,21 @@ TEST_CASE("memory that is mapped into an array lives until it is unmapped there 
   CHECK(ledger.changed(box(0, 64, 64), context) == Keys{first});
   ledger.created(12);
   CHECK(ledger.changed(box(12, 0, 128, 1), context) == Keys{second});
+}
+
+TEST_CASE("a mip tail is no box, and each layer has its own") {
+  VmmLedger ledger;
+  const CUcontext context = context_of(0x10);
+  const std::uint64_t first = ledger.created(10), second = ledger.created(11), third = ledger.created(12);
+  ledger.changed(tail(10, 0x100, 0x100), context);
+  ledger.changed(tail(11, 0x100, 0x100, 1), context);
+  ledger.changed(box(12, 0x100, 0x100), context);
+  for (const std::uint64_t handle : {10, 11, 12}) CHECK(gone(ledger, handle) == 0);
+  CHECK(ledger.changed(tail(0, 0x101, 0xff), context).empty());  // not all of it
+  CHECK(ledger.changed(tail(0, 0, 0x1ff), context).empty());
+  CHECK(ledger.changed(tail(0, 0, 0x200), context) == Keys{first});
+  CHECK(ledger.changed(box(0, 0, 0x200), context) == Keys{third});
+  CHECK(ledger.changed(tail(0, 0x100, 0x100, 1), context) == Keys{second});
 }
 
 TEST_CASE("one unmap of many parts, and memory that is mapped again where it is") {
@@ -220,6 +244,41 @@ TEST_CASE("of more parts than are kept apart the memory counts until the array g
   CHECK(ledger.changed(box(0, 0, 1 << 20), context) == Keys{first});
   CHECK(ledger.changed(box(0, 0, 1 << 20, 1), context).empty());
   CHECK(destroyed(ledger, kArray) == Keys{second});
+}
+
+TEST_CASE("memory beyond the parts that are kept apart is noted once, and parts that go make room for others") {
+  ArrayParts parts;
+  for (unsigned i = 0; i < ArrayParts::kMost; ++i) CHECK(parts.add(ArrayPart::of(box(10, 64 * i, 64)), 1));
+  CHECK(parts.add(ArrayPart::of(box(10, 0, 64, 1)), 1));
+  CHECK_FALSE(parts.add(ArrayPart::of(box(10, 64, 64, 1)), 1));
+  CHECK(parts.add(ArrayPart::of(box(11, 64, 64, 1)), 2));
+  CHECK(parts.mapped.size() == ArrayParts::kMost + 2);
+  for (unsigned i = 0; i < 3; ++i) CHECK(parts.take_covered(ArrayPart::of(box(0, 64 * i, 64))) == 1);
+  CHECK(parts.add(ArrayPart::of(box(10, 0, 64)), 1));
+  CHECK(parts.take_covered(ArrayPart::of(box(0, 0, 64))) == 1);
+}
+
+TEST_CASE("a part covers another in every direction, on the same level and layer, or not at all") {
+  CUarrayMapInfo change = box(10, 0, 0);
+  change.subresource.sparseLevel = {1, 2, 10, 20, 30, 5, 6, 7};
+  const ArrayPart part = ArrayPart::of(change);
+  CHECK(part.begin == std::array<std::uint64_t, 3>{10, 20, 30});
+  CHECK(part.end == std::array<std::uint64_t, 3>{15, 26, 37});
+  CHECK(part.covers(part));
+  for (std::size_t i = 0; i < 3; ++i) {
+    ArrayPart later = part, shorter = part;
+    ++later.begin[i];
+    --shorter.end[i];
+    CHECK(part.covers(later));
+    CHECK_FALSE(later.covers(part));
+    CHECK(part.covers(shorter));
+    CHECK_FALSE(shorter.covers(part));
+  }
+  ++change.subresource.sparseLevel.level;
+  CHECK_FALSE(part.covers(ArrayPart::of(change)));
+  --change.subresource.sparseLevel.level;
+  ++change.subresource.sparseLevel.layer;
+  CHECK_FALSE(part.covers(ArrayPart::of(change)));
 }
 
 TEST_CASE("memory that is not counted, and arrays into which nothing is mapped, leave nothing behind") {
