@@ -1,7 +1,11 @@
 // A peer that was given access to a memory pool reaches its blocks, old and new, and the program's own peer access looks untouched.
 //! case default
 //! env CUSIM_DEVICES=2
-//! check c["allocations"] == 3 and c["live_blocks"]["current"] == 0
+//! check c["allocations"] == 4 and c["live_blocks"]["current"] == 0
+//! case pages
+//! env CUSIM_DEVICES=2
+//! env CUPOOL_BACKING=pages
+//! check d["backing"] == "pages" and c["allocations"] == 4 and c["live_blocks"]["current"] == 0
 //! case created_later
 //! env CUSIM_DEVICES=2
 //! args later
@@ -14,6 +18,21 @@ static void touch(CUcontext peer, CUstream stream, CUdeviceptr block) {
   SAY(cusim_launch_check(stream, block, 4096, 7, 1000));
   SAY(cuCtxSynchronize());
   MUST(cuCtxPopCurrent(&peer));
+}
+
+/* A context of the pool's device that begins after the access was given. */
+static void from_a_later_context(CUcontext peer, CUstream peer_stream) {
+  CUcontext later;
+  CUstream stream;
+  CUdeviceptr block = 0;
+  MUST(cuCtxCreate_v2(&later, 0, 0));
+  MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  MUST(cuMemAllocAsync(&block, MIB, stream));
+  MUST(cuStreamSynchronize(stream));
+  touch(peer, peer_stream, block);
+  SAY(cuMemFreeAsync(block, stream));
+  MUST(cuStreamSynchronize(stream));
+  MUST(cuCtxDestroy(later));
 }
 
 int main(int argc, char** argv) {
@@ -37,7 +56,9 @@ int main(int argc, char** argv) {
   MUST(cuStreamSynchronize(stream));
   SAY(cuMemPoolSetAccess(pool, &access, 1));
   SAY(cuMemPoolGetAccess(&flags, pool, &access.location));
-  printf("flags %d\n", (int)flags);
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  MUST(cuThreadExchangeStreamCaptureMode(&mode)); /* that of the thread is as it was */
+  printf("flags %d, mode %d\n", (int)flags, (int)mode);
   if (later) MUST(cuDevicePrimaryCtxRetain(&peer, 1));
   MUST(cuMemAllocAsync(&after, 2 * MIB, stream));
   MUST(cuStreamSynchronize(stream));
@@ -63,6 +84,7 @@ int main(int argc, char** argv) {
   MUST(cuStreamSynchronize(stream));
   touch(peer, peer_stream, again);
   SAY(cuMemFreeAsync(again, stream));
+  from_a_later_context(peer, peer_stream);
   SAY(cuStreamSynchronize(stream));
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
   SAY(cuMemPoolSetAccess(pool, &access, 1));

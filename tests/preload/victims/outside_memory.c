@@ -4,6 +4,18 @@
 //! check sum(d["ledger"].values()) == d["total_bytes"] and d["ledger"]["outside_arrays"] == 16 * MiB and d["ledger"]["outside_program_vmm"] == 32 * MiB
 #include "victim.h"
 
+/* A second reference to memory, which lives on when that one is released. */
+static void retain_and_release(CUmemGenericAllocationHandle handle) {
+  CUdeviceptr address;
+  CUmemGenericAllocationHandle again;
+  MUST(cuMemAddressReserve(&address, 32 * MIB, 0, 0, 0));
+  MUST(cuMemMap(address, 32 * MIB, 0, handle, 0));
+  SAY(cuMemRetainAllocationHandle(&again, (void*)(uintptr_t)address));
+  MUST(cuMemUnmap(address, 32 * MIB));
+  SAY(cuMemRelease(again));
+  MUST(cuMemAddressFree(address, 32 * MIB));
+}
+
 int main(void) {
   enter_device(0);
   CUdeviceptr managed[2];
@@ -25,6 +37,7 @@ int main(void) {
   SAY(cuMemFreeHost(host[0]));
   SAY(cuArrayDestroy(arrays[0]));
   SAY(cuMemRelease(handles[0]));
+  retain_and_release(handles[1]);
   MUST(cuMemFree(allocate(1000)));
   return 0;
 }
