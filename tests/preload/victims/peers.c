@@ -14,6 +14,16 @@
 //! env CUPOOL_RELEASE_THRESHOLD=1MiB
 //! stderr cupool\[<pid>\]: warning: .*cuCtxRecordEvent.*
 //! check d["backing"] == "pages"
+//! case frees_wait_for_peers
+//! args waits
+//! native skip
+//! env CUPOOL_FREE=sync
+//! check "waited: 0, 1" in out
+//! case frees_wait_for_peers_of_a_pool
+//! args waits pool
+//! native skip
+//! env CUPOOL_FREE=sync
+//! check "waited: 0, 1" in out
 //! case segments
 //! env CUPOOL_BACKING=segments
 //! case pages
@@ -133,11 +143,39 @@ static void pool_beside_program(void) {
   SAY(cuStreamSynchronize(g_streams[1]));
 }
 
-int main(void) {
+/* Has a free by device 0 waited for device 1's work? */
+static int frees_after_the_other(void) {
+  const uint64_t spin_ns = 50000000, began_ns = cusim_now_ns();
+  current(0);
+  CUdeviceptr block = allocate(100 * KIB);
+  current(1);
+  MUST(cusim_launch_spin(g_streams[1], spin_ns));
+  current(0);
+  SAY(cuMemFree(block));
+  const int has_waited = cusim_now_ns() - began_ns >= spin_ns;
+  current(1);
+  MUST(cuStreamSynchronize(g_streams[1]));
+  return has_waited;
+}
+
+/* A free waits for the work of devices from which its memory is reached, and of no others. */
+static void waits_once_linked(int is_by_pool) {
+  CUmemoryPool pool = NULL;
+  const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  const int before = frees_after_the_other();
+  MUST(cuDeviceGetDefaultMemPool(&pool, 0));
+  if (is_by_pool) SAY(cuMemPoolSetAccess(pool, &access, 1));
+  else SAY(cuCtxEnablePeerAccess(g_contexts[0], 0));
+  printf("waited: %d, %d\n", before, frees_after_the_other());
+}
+
+int main(int argc, char** argv) {
   for (int i = 0; i < 3; ++i) {
     g_contexts[i] = enter_device(i);
     MUST(cuStreamCreate(&g_streams[i], CU_STREAM_NON_BLOCKING));
   }
+  (void)argv;
+  if (argc > 1) waits_once_linked(argc > 2);
   copies_without_access();
   give_and_take_access();
   pool_beside_program();
