@@ -54,6 +54,9 @@
 //! setup (folder / "log").mkdir()
 //! stderr cupool\[<pid>\]: warning: cannot open CUPOOL_LOG_FILE .*/log: Is a directory
 //! stderr cupool\[<pid>\]: warning: .*CUPOOL_POLCIY.*
+//! case device_of_another_user
+//! uid 64001
+//! env CUPOOL_LOG_FILE=/dev/null
 //! case of_another_user
 //! uid 64001
 //! env CUPOOL_LOG_FILE=kept-log

@@ -44,3 +44,18 @@ TEST_CASE("a handle names a process, so no pid below one is whole") {
   CHECK(decode(encode({{0, 1}, {1, 1}, 0}), out) == HandleKind::damaged);
   CHECK(decode(encode({{-5, 1}, {1, 1}, 0}), out) == HandleKind::damaged);
 }
+
+TEST_CASE("a whole handle of another version is not read") {
+  constexpr std::size_t kVersion = 8, kCheck = sizeof(CUipcMemHandle) - 8;
+  CUipcMemHandle raw = encode(kHandle);
+  char* const bytes = raw.reserved;
+  ++bytes[kVersion];
+  const std::uint64_t check = checksum(bytes, kCheck);
+  std::memcpy(bytes + kCheck, &check, sizeof check);
+  BlockHandle out;
+  CHECK(decode(raw, out) == HandleKind::damaged);
+  --bytes[kVersion];
+  const std::uint64_t own_check = checksum(bytes, kCheck);
+  std::memcpy(bytes + kCheck, &own_check, sizeof own_check);
+  CHECK(decode(raw, out) == HandleKind::ours);
+}

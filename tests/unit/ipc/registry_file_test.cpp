@@ -169,6 +169,37 @@ TEST_CASE("a file that others may read is no exporter's") {
   CHECK_FALSE(opener.read(handle, read));
 }
 
+TEST_CASE("a file of another user is no exporter's") {
+  const SharedFolder shared;
+  IpcRegistry exporter(kOther, shared.path.c_str());
+  const IpcRegistry opener(kSelf, shared.path.c_str());
+  REQUIRE(exporter.reserve(0));
+  const ipc::BlockHandle handle = put(exporter, 0);
+  ipc::BlockPlace read;
+  REQUIRE(opener.read(handle, read));
+  constexpr uid_t kSomebody = 65000;
+  if (chown(fs::directory_iterator(shared.own())->path().c_str(), kSomebody, kSomebody) != 0) {
+    WARN("not run here: files cannot be given away");
+    return;
+  }
+  CHECK_FALSE(opener.read(handle, read));
+}
+
+TEST_CASE("a file whose header is another process's is no exporter's") {
+  const SharedFolder shared;
+  IpcRegistry exporter(kOther, shared.path.c_str());
+  const IpcRegistry opener(kSelf, shared.path.c_str());
+  REQUIRE(exporter.reserve(0));
+  const ipc::BlockHandle handle = put(exporter, 0);
+  ipc::BlockPlace read;
+  REQUIRE(opener.read(handle, read));
+  const ipc::RegistryHeader header = ipc::make_header({kOther.pid, kOther.start_ticks + 1});
+  std::fstream file(fs::directory_iterator(shared.own())->path(), std::ios::binary | std::ios::in | std::ios::out);
+  file.write(reinterpret_cast<const char*>(&header), sizeof header);
+  file.close();
+  CHECK_FALSE(opener.read(handle, read));
+}
+
 TEST_CASE("a folder that is a link or open to others is not used: another stands in for it, and openers find it") {
   const SharedFolder shared;
   fs::create_directory(shared.path / "elsewhere");

@@ -14,9 +14,13 @@ TEST_CASE("memory under a green context belongs to the primary") {
   const auto context = [](std::uintptr_t value) { return reinterpret_cast<CUcontext>(value); };
   const auto green = reinterpret_cast<CUgreenCtx>(std::uintptr_t{0x30});
   CHECK(book.owner(context(0x10)) == context(0x10));
+  CHECK_FALSE(book.has_aliases());
   book.set_primary(0, context(0x20));
   book.set_green(green, 0, ContextBook::place_for_green());
+  book.set_alias(context(0x20), context(0x20), green);  // a driver that gives out the primary itself
+  CHECK_FALSE(book.has_aliases());
   book.set_alias(context(0x10), context(0x20), green);
+  CHECK(book.has_aliases());
   CHECK(book.owner(context(0x10)) == context(0x20));
   CHECK(book.owner(context(0x11)) == context(0x11));
   CHECK(book.primary(0) == context(0x20));
