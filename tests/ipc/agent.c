@@ -9,6 +9,7 @@
  *   close ADDRESS          -> code                   launch ADDRESS BYTES VALUE -> code (a kernel that fills, later)
  *   context new|destroy|primary|none -> code         fork_child                 -> exit status of a child that ends at once
  *   capture begin|relaxed|end -> code (relaxed: the thread too)      calls SYMBOL -> count
+ *   nowhere HANDLE, export_nowhere ADDRESS, memops_nothing ADDRESS -> code of an open, an export and a setting where the pointer is NULL
  *   close_files_above_900  -> 0 (closes what it does not know)                  quit: ends normally
  *   rounds HANDLE VALUE    -> failures (four threads open it, look at its first byte and close it, many times)
  *   close_race HANDLE BYTES -> failures (opened twice, written to, and closed by two threads at once: the writing is over then; many times)
@@ -193,6 +194,9 @@ static int obey(char* line) {
   } else if (strcmp(word, "launch") == 0) printf("%d\n", (int)cusim_launch_fill(NULL, a, b, (uint8_t)c, 1000000));
   else if (strcmp(word, "read") == 0) do_read(a, b);
   else if (strcmp(word, "export") == 0) do_export(a);
+  else if (strcmp(word, "export_nowhere") == 0) printf("%d\n", (int)cuIpcGetMemHandle(NULL, a));
+  else if (strcmp(word, "nowhere") == 0) printf("%d\n", (int)cuIpcOpenMemHandle_v2(NULL, handle_of(text), CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  else if (strcmp(word, "memops_nothing") == 0) printf("%d\n", (int)cuPointerSetAttribute(NULL, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, a));
   else if (strncmp(word, "open", 4) == 0) {
     unsigned flags = 0;
     sscanf(line, "%*s %*s %u", &flags);

@@ -49,6 +49,24 @@ class Queries(IpcTest):
         self.here.say("free", self.blocks[0])
         self.assertEqual(self.here.open(self.handles[0])[0], bare.open("00" * 64)[0], "and one of a block that is gone as a bad one")
 
+    def test_answers_that_have_no_place_are_refused_as_natively(self):
+        bare, other = self.agent(preload=False), self.agent(preload=False)
+        handle = bare.export(bare.alloc(MIB))
+        opened, native = self.there.opened(self.handles[0]), other.opened(handle)
+        for words in ("nowhere", self.handles[0], handle), ("memops_nothing", opened, native):
+            self.assertEqual(self.there.say(words[0], words[1]), other.say(words[0], words[2]), words[0])
+        on_pages = self.agent(CUPOOL_BACKING="pages")
+        self.assertEqual(on_pages.say("export_nowhere", on_pages.alloc(MIB)), bare.say("export_nowhere", bare.alloc(MIB)))
+
+    def test_what_lies_on_pages_is_refused_for_another_reason_first(self):
+        bare, on_pages = self.agent(preload=False), self.agent(CUPOOL_BACKING="pages")
+        answers = []
+        for agent in (bare, on_pages):
+            block = agent.alloc(MIB)
+            agent.say("context", "none")
+            answers.append(agent.export_any(block)[0])
+        self.assertEqual(*answers)
+
     def test_bad_flags_are_the_drivers_to_refuse(self):
         bare = self.agent(preload=False)
         bad = bare.open("00" * 64, 0)[0]

@@ -33,6 +33,7 @@ int main(void) {
   print_info();
   MUST(cuDeviceTotalMem(&total, 0));
   printf("total %zu MiB\n", total / MIB);
+  SAY(cuDeviceTotalMem(NULL, 0));
   CUdeviceptr held = allocate(512 * MIB);
   print_info();
   SAY(cuMemAlloc(&address, 600 * MIB));
