@@ -34,6 +34,13 @@
 //! stderr cupool\[<pid>\]: out of memory on GPU 0: wanted .*
 //! stderr* (  (cause|holds|elsewhere|try|report| ) .*)
 //! check "wanted: 2" in out and "launched again: 0" in out and c["rung_graphs"] == 0 and ooms[0]["ooms"][0]["evidence"]["graph_bytes"] == 128 * MiB
+//! case wanted_of_a_living_graph_beside_an_ended_context
+//! native same
+//! args beside
+//! ooms 1
+//! stderr cupool\[<pid>\]: out of memory on GPU 0: wanted .*
+//! stderr* (  (cause|holds|elsewhere|try|report| ) .*)
+//! check "wanted: 2" in out and "launched again: 0" in out and c["rung_graphs"] == 0
 //! case wanted_of_a_living_graph_of_the_older_call
 //! native same
 //! args older
@@ -160,7 +167,13 @@ int main(int argc, char** argv) {
     MUST(cuGraphExecDestroy(once));
     MUST(cuGraphDestroy(other));
   }
-  const int lives = is_older || strcmp(argc > 2 ? argv[2] : what, "living") == 0;
+  const int is_beside = strcmp(what, "beside") == 0; /* another context, which ends without a graph of its own */
+  if (is_beside) {
+    CUcontext other;
+    MUST(create_context(&other, 0, 0));
+    MUST(cuCtxDestroy(other));
+  }
+  const int lives = is_older || is_beside || strcmp(argc > 2 ? argv[2] : what, "living") == 0;
   if (!lives) MUST(cuGraphExecDestroy(exec));
   MUST(cuGraphDestroy(graph));
   if (strcmp(what, "trimmed") == 0) MUST(cuDeviceGraphMemTrim(0));
